@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by examples/train.sh and tests/run.sh: installs what is missing, builds a preset.
+
+moegrad_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+# bible-kjv and bible-kjv-text are the training text; all the others are build tools and libraries.
+moegrad_packages=(
+  g++ cmake ninja-build python3
+  libeigen3-dev libboost-graph-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  bible-kjv bible-kjv-text
+)
+
+# Prints the packages that are not installed, one a line.
+moegrad_missing_packages() {
+  local package status
+  for package in "${moegrad_packages[@]}"; do
+    status="$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" || status=absent
+    [[ $status == installed ]] || echo "$package"
+  done
+}
+
+# apt-get as root, else through a sudo that asks nothing.
+moegrad_apt_get() {
+  local as_root=()
+  [[ "$(id -u)" == 0 ]] || as_root=(sudo -n)
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" </dev/null >&2
+}
+
+# Installs the missing packages; without the right or the means to, names them and fails.
+moegrad_setup() {
+  local missing
+  mapfile -t missing < <(moegrad_missing_packages)
+  ((${#missing[@]})) || return 0
+  echo "installing: ${missing[*]}" >&2
+  if ! { moegrad_apt_get update &&
+         moegrad_apt_get install -y --no-install-recommends "${missing[@]}"; }; then
+    echo "could not install these Debian packages, please install them yourself:" >&2
+    printf '%s\n' "${missing[@]}"
+    return 1
+  fi
+}
+
+# moegrad_build PRESET
+moegrad_build() {
+  (
+    cd "$moegrad_root" &&
+      cmake --preset "$1" --log-level=WARNING &&
+      cmake --build --preset "$1" -j "$(nproc)"
+  ) >&2
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/metrics.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sstream>
+
+#include "framework/runtime/error.h"
+
+namespace moegrad::examples {
+
+std::vector<double> expert_load(const StepResult& result) {
+  std::vector<double> load;
+  for (const auto& counts : result.tokens_per_expert) {
+    const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    const double mean = static_cast<double>(total) / static_cast<double>(counts.size());
+    load.push_back(total == 0 ? 0.0 : static_cast<double>(*std::ranges::max_element(counts)) / mean);
+  }
+  return load;
+}
+
+std::string to_string(const StepReport& report) {
+  std::ostringstream line;
+  line << std::fixed << "step " << std::setw(5) << report.step << " | loss " << std::setprecision(4)
+       << report.result.loss << " | grad norm " << std::setprecision(3) << report.result.grad_norm
+       << " | lr " << std::scientific << std::setprecision(2) << report.lr << std::fixed
+       << std::setprecision(0) << " | " << report.tokens_per_second() << " tokens/s | TGS "
+       << report.tgs() << " | load";
+  for (const auto load : expert_load(report.result)) line << ' ' << std::setprecision(2) << load;
+  return line.str();
+}
+
+MetricsFile::MetricsFile(const std::string& path) {
+  if (path.empty()) return;
+  file_.open(path);
+  check<ValueError>(file_.good(), "--metrics: cannot write file '", path, "'");
+}
+
+void MetricsFile::write(const StepReport& report) {
+  if (!file_.is_open()) return;
+  const nlohmann::json line = {{"step", report.step},
+                               {"loss", report.result.loss},
+                               {"ce", report.result.ce},
+                               {"grad_norm", report.result.grad_norm},
+                               {"lr", report.lr},
+                               {"seconds", report.seconds},
+                               {"tokens", report.tokens},
+                               {"tokens_per_second", report.tokens_per_second()},
+                               {"tgs", report.tgs()},
+                               {"expert_load", expert_load(report.result)}};
+  file_ << line << '\n' << std::flush;
+}
+
+void MetricsFile::write_validation(std::int64_t step, double loss) {
+  if (!file_.is_open()) return;
+  file_ << nlohmann::json({{"step", step}, {"validation_loss", loss}}) << '\n' << std::flush;
+}
+
+}  // namespace moegrad::examples

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/parity_runs.h"
+
+#include "examples/trainer.h"
+#include "framework/autograd/gradient_tree.h"
+#include "framework/distributed/launch.h"
+#include "framework/distributed/shard_spec.h"
+#include "framework/tensor/fill.h"
+#include "models/qwen3_moe_plain.h"
+#include "optim/clip_grad_norm.h"
+
+namespace moegrad::examples {
+namespace {
+
+models::Qwen3MoeConfig model_config(const ParityOptions& options, Dtype dtype,
+                                    nn::ExpertWeights weights) {
+  auto config = models::Qwen3MoeConfig::preset(options.preset);
+  config.dtype = dtype;
+  config.expert_weights = weights;
+  config.gathered_layout =
+      weights == nn::ExpertWeights::kPretransposed ? Layout::kNZ : Layout::kND;
+  return config;
+}
+
+std::vector<MicroBatch> batches_of(const ParityOptions& options, const TextData& data,
+                                   std::int64_t step) {
+  std::vector<MicroBatch> batches;
+  for (std::int64_t i = 0; i < options.micro_batches; ++i) {
+    batches.push_back(
+        data.training_batch(options.seed, step, i, options.micro_batches, options.batch));
+  }
+  return batches;
+}
+
+optim::AdamW make_optimizer(const NamedTensors& parameters, double lr) {
+  return optim::AdamW(decay_matrices(parameters, lr, 0.1), {.beta1 = 0.9, .beta2 = 0.95});
+}
+
+// Writes the rows this rank holds into the whole parameters; ranks write disjoint rows.
+void collect(const NamedTensors& parameters, std::vector<std::vector<double>>& whole) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& parameter = parameters[i].tensor;
+    const Tensor values = to_dtype(parameter.detach(), Dtype::kFloat64);
+    const auto& spec = parameter.shard_spec();
+    const auto row = spec->global_shape.numel() / spec->global_shape[0];
+    std::ranges::copy(values.data<double>(), whole[i].begin() + spec->begin * row);
+  }
+}
+
+}  // namespace
+
+Run run_plain(const ParityOptions& options, const TextData& data, Dtype dtype) {
+  const auto config = model_config(options, dtype, nn::ExpertWeights::kHuggingFace);
+  models::Qwen3Moe model(config, options.seed);
+  const auto parameters = model.named_parameters();
+  auto optimizer = make_optimizer(parameters, options.lr);
+  TensorList leaves;
+  for (const auto& parameter : parameters) leaves.push_back(parameter.tensor);
+
+  Run run{.name = "plain"};
+  for (std::int64_t step = 0; step < options.steps; ++step) {
+    const auto batches = batches_of(options, data, step);
+    std::int64_t targets = 0;
+    for (const auto& batch : batches) targets += batch.targets.numel();
+    GradientTree gradients(leaves);
+    std::vector<double> loss;
+    auto& choices = run.choices.emplace_back();
+    optimizer.zero_grad();
+    for (const auto& batch : batches) {
+      const auto output =
+          models::qwen3_moe_plain(config, parameters, batch.tokens, batch.cu_seqlens);
+      const auto share = models::qwen3_moe_plain_loss(output, batch.targets, targets,
+                                                      config.router_aux_loss_coef);
+      share.objective.backward();
+      gradients.push();
+      loss.push_back(share.objective.item());
+      choices.push_back(output.expert_indices);
+    }
+    gradients.finish();
+    run.loss.push_back(sum_in_order(loss, nullptr));
+    run.grad_norm.push_back(optim::clip_grad_norm(parameters, options.max_grad_norm));
+    optimizer.step();
+  }
+  return run;
+}
+
+Run run_sharded(const ParityOptions& options, const TextData& data, Dtype dtype, int world_size,
+                const Choices* replay) {
+  const auto config = model_config(options, dtype, nn::ExpertWeights::kPretransposed);
+  Run run{.name = "sharded over " + std::to_string(world_size) +
+                  (replay != nullptr ? ", experts replayed" : "")};
+  {
+    // Room for the whole parameters, which the ranks fill.
+    const models::Qwen3Moe model(config, options.seed);
+    for (const auto& parameter : model.named_parameters()) {
+      run.parameters.emplace_back(static_cast<std::size_t>(parameter.tensor.numel()));
+    }
+  }
+  launch(world_size, [&](RankContext& context) {
+    models::Qwen3Moe model(config, options.seed);
+    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    auto optimizer = make_optimizer(model.named_parameters(), options.lr);
+    for (std::int64_t step = 0; step < options.steps; ++step) {
+      StepOptions step_options{.max_grad_norm = options.max_grad_norm};
+      if (replay != nullptr) step_options.replay = &(*replay)[static_cast<std::size_t>(step)];
+      auto result =
+          train_step(model, state, batches_of(options, data, step), step_options, optimizer);
+      if (context.rank() != 0) continue;
+      run.loss.push_back(result.loss);
+      run.grad_norm.push_back(result.grad_norm);
+      run.choices.push_back(std::move(result.expert_indices));
+    }
+    collect(model.named_parameters(), run.parameters);
+  });
+  return run;
+}
+
+}  // namespace moegrad::examples

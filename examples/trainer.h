@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "examples/text_data.h"
+#include "framework/distributed/device_mesh.h"
+#include "framework/tensor/named_tensor.h"
+#include "fsdp/fully_shard.h"
+#include "models/qwen3_moe.h"
+#include "optim/adamw.h"
+
+namespace moegrad::examples {
+
+/// What one step reports; the same on every rank.
+struct StepResult {
+  double loss = 0;       // cross-entropy per token plus the weighed auxiliary loss
+  double ce = 0;         // nats per token
+  double grad_norm = 0;  // before clipping
+  std::vector<std::vector<std::int64_t>> tokens_per_expert = {};  // per mixture layer
+  std::vector<TensorList> expert_indices = {};  // this rank's micro-batches, per mixture layer [T, K]
+};
+
+struct StepOptions {
+  double max_grad_norm = 1.0;  // 0: no clipping
+  std::int64_t recompute_layers = 0;
+  /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
+  const std::vector<TensorList>* replay = nullptr;
+};
+
+/// Parameter groups as usual: decay on matrices, none on vectors.
+std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, double lr,
+                                              double weight_decay);
+
+/// Wraps each decoder layer, then the rest: two lines, and the model knows nothing of it.
+fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
+                         const fsdp::Policy& policy);
+
+/// Micro-batches [first, last) of M that a rank owns: the leaves of its own subtree of the gradient
+/// sum, so that any world size which divides a power of two M gives the same bits.
+struct OwnedMicroBatches {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+};
+OwnedMicroBatches owned_micro_batches(std::int64_t micro_batches, int world_size, int rank);
+
+/// Sums over all ranks' micro-batches in order of their index: the same double on every rank.
+double sum_in_order(const std::vector<double>& own, const std::shared_ptr<ProcessGroup>& group);
+
+/// One optimizer step of a sharded model over this rank's share of `batches` (all M of the step).
+/// Gradients are kept unsharded until the last own micro-batch, then reduced once.
+StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
+                      const std::vector<MicroBatch>& batches,
+                      const StepOptions& options, optim::AdamW& optimizer);
+
+/// Mean cross-entropy in nats per token over held-out sequences, in batches of `batch` sequences
+/// spread over the ranks. Collective: every rank runs as many forwards.
+double evaluate(models::Qwen3Moe& model, const TextData& data, std::int64_t sequences,
+                std::int64_t batch);
+
+/// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: every rank
+/// computes the same text.
+std::string sample(models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes,
+                   std::int64_t context, double temperature, std::uint64_t seed);
+
+/// Share of the words of `text` that stand in `corpus` as words (letters only, as written).
+double known_words(const std::string& text, const std::string& corpus);
+
+}  // namespace moegrad::examples

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/autograd/checkpoint.h"
+
+#include <deque>
+#include <set>
+#include <utility>
+
+#include "framework/autograd/engine.h"
+#include "framework/autograd/function.h"
+#include "framework/tensor/fill.h"
+#include "framework/tensor/tensor_impl.h"
+
+namespace moegrad {
+namespace {
+
+using Body = std::function<TensorList(const TensorList&)>;
+
+// Leaves that hand their gradients on while this lives.
+struct RecomputedInputs {
+  RecomputedInputs() = default;
+  ~RecomputedInputs() {
+    for (const auto& tensor : tensors) {
+      if (tensor.defined()) tensor.impl()->leaf_state().sink = nullptr;
+    }
+  }
+  RecomputedInputs(const RecomputedInputs&) = delete;
+  RecomputedInputs& operator=(const RecomputedInputs&) = delete;
+
+  void send_grad(std::size_t i, std::function<void(Tensor)> sink) {
+    tensors[i].set_requires_grad(true);
+    tensors[i].impl()->leaf_state().sink = [this, i, sink = std::move(sink)](Tensor grad) {
+      reached.insert(i);
+      sink(std::move(grad));
+    };
+  }
+
+  TensorList tensors;
+  std::set<std::size_t> reached;
+};
+
+class Checkpoint final : public Function {
+ public:
+  explicit Checkpoint(Body body) : body_(std::move(body)) {}
+
+  std::string_view name() const override { return "checkpoint"; }
+  bool reads_nz(std::size_t /*i*/) const override { return true; }
+  bool recomputes() const override { return true; }
+
+  TensorList forward(const TensorList& inputs) {
+    for (const auto& input : inputs) inputs_.emplace_back(*this) = input;
+    return body_(inputs);
+  }
+
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    const ScopeRestoreGuard scope_guard(scope());
+    RecomputedInputs inputs;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const Tensor saved = inputs_[i].unpack();
+      inputs.tensors.push_back(saved.defined() ? saved.detach() : Tensor());
+      if (needs[i]) inputs.send_grad(i, input_gradient_sink(*this, i));
+    }
+    recompute(inputs.tensors, grads);
+    TensorList input_grads(inputs_.size());
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      if (needs[i] && !inputs.reached.contains(i)) input_grads[i] = zeros_like(inputs.tensors[i]);
+    }
+    return input_grads;
+  }
+
+ private:
+  void recompute(const TensorList& inputs, const TensorList& grads) const {
+    const GradModeGuard tape_on(true);
+    TensorList outputs = body_(inputs);
+    check(outputs.size() == grads.size(), "checkpoint: body must return the same ", grads.size(),
+          " tensors when run again, got ", outputs.size());
+    TensorList roots, root_grads;
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      if (!grads[i].defined() || !outputs[i].requires_grad()) continue;
+      roots.push_back(std::move(outputs[i]));
+      root_grads.push_back(grads[i]);
+    }
+    outputs.clear();
+    run_backward(roots, root_grads, /*retain_graph=*/false);
+  }
+
+  Body body_;
+  std::deque<SavedTensor> inputs_;  // a SavedTensor stays where it was made
+};
+
+}  // namespace
+
+TensorList checkpoint(Body body, const TensorList& inputs) {
+  if (!grad_enabled()) return body(inputs);
+  return Function::apply(std::make_shared<Checkpoint>(std::move(body)), inputs);
+}
+
+}  // namespace moegrad

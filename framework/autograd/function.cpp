@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/autograd/function.h"
+
+#include "framework/tensor/tensor_impl.h"
+
+namespace moegrad {
+namespace {
+
+thread_local bool grad_mode = true;
+thread_local std::uint64_t next_sequence = 0;
+thread_local const SavedTensorHooks* saved_tensor_hooks = nullptr;
+
+// Functions whose destruction is under way in this thread put their edges here; the outermost
+// destructor empties it.
+thread_local std::vector<std::shared_ptr<Function>>* condemned = nullptr;
+
+std::shared_ptr<const Scope>& scope_slot() {
+  thread_local std::shared_ptr<const Scope> scope;
+  return scope;
+}
+
+}  // namespace
+
+bool grad_enabled() { return grad_mode; }
+GradModeGuard::GradModeGuard(bool enabled) : previous_(grad_mode) { grad_mode = enabled; }
+GradModeGuard::~GradModeGuard() { grad_mode = previous_; }
+
+ScopeGuard::ScopeGuard(std::string path, std::function<void()> on_enter,
+                       std::function<void()> on_exit) {
+  auto scope = std::make_shared<Scope>();
+  scope->path = std::move(path);
+  scope->parent = scope_slot();
+  scope->begin = next_sequence++;
+  scope->on_enter = std::move(on_enter);
+  scope->on_exit = std::move(on_exit);
+  scope_slot() = std::move(scope);
+}
+
+ScopeGuard::~ScopeGuard() { scope_slot() = scope_slot()->parent; }
+
+const std::shared_ptr<const Scope>& ScopeGuard::current() { return scope_slot(); }
+
+ScopeRestoreGuard::ScopeRestoreGuard(std::shared_ptr<const Scope> scope)
+    : previous_(std::exchange(scope_slot(), std::move(scope))) {}
+
+ScopeRestoreGuard::~ScopeRestoreGuard() { scope_slot() = std::move(previous_); }
+
+Function::~Function() {
+  std::vector<std::shared_ptr<Function>> own;
+  const bool outermost = condemned == nullptr;
+  if (outermost) condemned = &own;
+  for (auto& edge : edges_) {
+    if (edge.function) condemned->push_back(std::move(edge.function));
+  }
+  if (!outermost) return;
+  while (!own.empty()) {
+    const auto next = std::move(own.back());
+    own.pop_back();
+  }
+  condemned = nullptr;
+}
+
+InputMask Function::needs() const {
+  InputMask mask;
+  for (std::size_t i = 0; i < edges_.size(); ++i) {
+    if (edges_[i].needs_grad()) mask.set(i);
+  }
+  return mask;
+}
+
+std::int64_t Function::saved_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto* saved : saved_) bytes += saved->bytes();
+  return bytes;
+}
+
+void Function::release_saved() {
+  for (auto* saved : saved_) saved->release();
+}
+
+HookHandle Function::add_output_hook(std::size_t i, std::function<Tensor(const Tensor&)> hook) {
+  for (auto& [index, hooks] : output_hooks_) {
+    if (index == i) return hooks.add(std::move(hook));
+  }
+  return output_hooks_.emplace_back(i, HookList<Tensor(const Tensor&)>())
+      .second.add(std::move(hook));
+}
+
+Tensor Function::run_output_hooks(std::size_t i, Tensor grad) const {
+  for (const auto& [index, hooks] : output_hooks_) {
+    if (index != i) continue;
+    for (const auto& hook : hooks.snapshot()) {
+      Tensor replaced = hook(grad);
+      if (replaced.defined()) grad = std::move(replaced);
+    }
+  }
+  return grad;
+}
+
+// Not in the constructor: in apply(std::make_shared<F>(), g(x)) F may be made before g runs.
+void Function::begin(bool record) {
+  check(outputs_.empty(), name(), ": a Function object can be applied only once");
+  recorded_ = record;
+  if (!record) return;
+  sequence_ = next_sequence++;
+  scope_ = scope_slot();
+}
+
+void Function::add_edge(const Tensor& input) {
+  check(edges_.size() < 64, name(), ": at most 64 tensor inputs");
+  Edge edge;
+  if (input.defined()) {
+    edge.shape = input.shape();
+    edge.dtype = input.dtype();
+    if (input.requires_grad()) {
+      edge.function = input.grad_fn();
+      edge.output_index = input.output_index();
+      if (!edge.function) edge.leaf = input;
+    }
+  }
+  edges_.push_back(std::move(edge));
+}
+
+void Function::mark_output(Tensor& output) {
+  check(output.defined(), name(), ": forward must return defined tensors");
+  auto& impl = *output.impl();
+  outputs_.push_back({impl.shape, impl.dtype});
+  if (!is_floating(impl.dtype)) return;
+  impl.requires_grad = true;
+  impl.grad_fn = shared_from_this();
+  impl.output_index = outputs_.size() - 1;
+}
+
+namespace detail {
+
+void check_input(const Function& function, const Tensor& input, std::size_t position) {
+  if (!input.defined()) return;
+  check<LayoutError>(input.layout() == Layout::kND || function.reads_nz(position), function.name(),
+                     ": input ", position,
+                     " must be row-major ND, got FRACTAL_NZ; convert it with nz_to_nd");
+}
+
+}  // namespace detail
+
+SavedTensorHooksGuard::SavedTensorHooksGuard(SavedTensorHooks hooks)
+    : hooks_(std::move(hooks)), previous_(saved_tensor_hooks) {
+  saved_tensor_hooks = &hooks_;
+}
+
+SavedTensorHooksGuard::~SavedTensorHooksGuard() { saved_tensor_hooks = previous_; }
+
+SavedTensor::SavedTensor(Function& owner) : owner_(owner) { owner.saved_.push_back(this); }
+
+SavedTensor& SavedTensor::operator=(const Tensor& tensor) {
+  state_ = State::kSaved;
+  packed_.reset();
+  unpack_ = nullptr;
+  if (tensor.defined() && saved_tensor_hooks != nullptr && owner_.recorded_) {
+    tensor_ = Tensor();
+    packed_ = saved_tensor_hooks->pack(tensor.detach());
+    unpack_ = saved_tensor_hooks->unpack;
+    return *this;
+  }
+  tensor_ = tensor.defined() ? tensor.detach() : Tensor();
+  if (tensor.defined()) version_ = tensor.storage().version();
+  return *this;
+}
+
+Tensor SavedTensor::unpack() const {
+  check(state_ != State::kReleased, owner_.name(),
+        ": backward a second time, but the saved tensors have been freed; pass retain_graph to "
+        "the first backward");
+  if (unpack_) return unpack_(packed_);
+  check(!tensor_.defined() || tensor_.storage().version() == version_, owner_.name(),
+        ": a tensor of shape ", tensor_.defined() ? tensor_.shape() : Shape{},
+        " saved for backward has been modified in place since");
+  return tensor_;
+}
+
+void SavedTensor::release() {
+  state_ = State::kReleased;
+  tensor_ = Tensor();
+  packed_.reset();
+  unpack_ = nullptr;
+}
+
+std::int64_t SavedTensor::bytes() const {
+  if (!tensor_.defined()) return 0;
+  const bool nz = tensor_.layout() == Layout::kNZ;
+  return (nz ? tensor_.nz_blocks().numel() : tensor_.numel()) * size_of(tensor_.dtype());
+}
+
+}  // namespace moegrad

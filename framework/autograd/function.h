@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Note [The tape]
+// A Function is one differentiable operation that was executed: it holds what its backward needs
+// (SavedTensor members) and one Edge per tensor input, which says who made that input. Tensors
+// point at the Function that made them, Functions point at the Functions that made their inputs,
+// and so the results keep the graph alive; there is no tape object. Sequence numbers are given by
+// apply() and grow in order of execution within a thread, so running reachable Functions by falling
+// number (engine.h) visits every consumer before its producers.
+//
+// A user writes forward (any signature, on plain tensors: the tape is off inside) and backward:
+//
+//     class Square final : public Function {
+//      public:
+//       std::string_view name() const override { return "square"; }
+//       Tensor forward(const Tensor& x);
+//       TensorList backward(const TensorList& grads, InputMask needs) override;
+//      private:
+//       SavedTensor x_{*this};
+//     };
+//     Tensor square(const Tensor& x) { return Function::apply(std::make_shared<Square>(), x); }
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "framework/autograd/grad_mode.h"
+#include "framework/autograd/hook_list.h"
+#include "framework/autograd/saved_tensor.h"
+#include "framework/autograd/scope.h"
+#include "framework/tensor/tensor.h"
+
+namespace moegrad {
+
+/// Which tensor inputs need a gradient in this call, by position among the tensor inputs.
+class InputMask {
+ public:
+  InputMask() = default;
+  explicit InputMask(std::uint64_t bits) : bits_(bits) {}
+  bool operator[](std::size_t i) const { return (bits_ >> i & 1U) != 0; }
+  void set(std::size_t i) { bits_ |= std::uint64_t{1} << i; }
+  bool any() const { return bits_ != 0; }
+
+ private:
+  std::uint64_t bits_ = 0;
+};
+
+/// Where the gradient of one tensor input goes: to output `output_index` of `function`, or to
+/// `leaf`, or nowhere.
+struct Edge {
+  std::shared_ptr<Function> function;
+  std::size_t output_index = 0;
+  Tensor leaf;
+  Shape shape;  // of the input, which its gradient must have
+  Dtype dtype = Dtype::kFloat32;
+
+  bool needs_grad() const { return function != nullptr || leaf.defined(); }
+};
+
+/// Shape and dtype of an output, to make the zero gradient of one that was not used.
+struct OutputInfo {
+  Shape shape;
+  Dtype dtype = Dtype::kFloat32;
+};
+
+class Function : public std::enable_shared_from_this<Function> {
+ public:
+  Function() = default;
+  /// Takes the graph behind it down iteratively: a chain of any length is no recursion.
+  virtual ~Function();
+  Function(const Function&) = delete;
+  Function& operator=(const Function&) = delete;
+
+  /// Runs function->forward(inputs...) with the tape off and, if an input requires a gradient and
+  /// the tape is on, puts the function on it, once. Arguments of type Tensor and TensorList are the
+  /// tensor inputs; an undefined Tensor is an absent one; others are passed as they are. forward
+  /// returns a Tensor, a TensorList or a std::array<Tensor, N>; int64 outputs carry no gradient.
+  template <class F, class... Arguments>
+  static auto apply(const std::shared_ptr<F>& function, const Arguments&... arguments);
+
+  /// The op's name, as errors, traces and graphs show it.
+  virtual std::string_view name() const = 0;
+
+  /// Gradients of the tensor inputs, in the order of apply()'s arguments, from those of the
+  /// outputs. Entries that `needs` does not ask for may be undefined; a gradient of an output that
+  /// nothing used arrives as zeros. May be called twice with disjoint masks.
+  virtual TensorList backward(const TensorList& grads, InputMask needs) = 0;
+
+  /// Whether tensor input i may be FRACTAL_NZ; apply() refuses it otherwise.
+  virtual bool reads_nz(std::size_t /*i*/) const { return false; }
+  /// Whether backward runs a backward of its own over what it recomputes. Such a Function is
+  /// recorded even if no input requires a gradient, since it may reach leaves that are no inputs;
+  /// gradients of unused outputs arrive undefined; and those it returns may be undefined, having
+  /// been passed on through an input_gradient_sink (engine.h).
+  virtual bool recomputes() const { return false; }
+
+  std::uint64_t sequence() const { return sequence_; }
+  const std::shared_ptr<const Scope>& scope() const { return scope_; }
+  const std::vector<Edge>& edges() const { return edges_; }
+  const std::vector<OutputInfo>& outputs() const { return outputs_; }
+  /// Inputs that any leaf behind them needs.
+  InputMask needs() const;
+  /// Bytes held by saved tensors (shared storage is counted by each that shares it).
+  std::int64_t saved_bytes() const;
+  void release_saved();
+
+  /// Called with the gradient of output i when it is complete; a defined result replaces it.
+  HookHandle add_output_hook(std::size_t i, std::function<Tensor(const Tensor&)> hook);
+  Tensor run_output_hooks(std::size_t i, Tensor grad) const;
+
+ private:
+  friend class SavedTensor;
+
+  void begin(bool record);
+  void add_edge(const Tensor& input);
+  void mark_output(Tensor& output);
+  template <class Argument>
+  void add_edges(const Argument& argument);
+
+  std::uint64_t sequence_ = 0;
+  bool recorded_ = true;
+  std::shared_ptr<const Scope> scope_;
+  std::vector<Edge> edges_;
+  std::vector<OutputInfo> outputs_;
+  std::vector<SavedTensor*> saved_;
+  std::vector<std::pair<std::size_t, HookList<Tensor(const Tensor&)>>> output_hooks_;
+};
+
+namespace detail {
+
+void check_input(const Function& function, const Tensor& input, std::size_t position);
+
+template <class Argument>
+void check_argument(const Function& function, const Argument& argument, std::size_t& position) {
+  if constexpr (std::is_same_v<Argument, Tensor>) {
+    check_input(function, argument, position++);
+  } else if constexpr (std::is_same_v<Argument, TensorList>) {
+    for (const auto& tensor : argument) check_input(function, tensor, position++);
+  }
+}
+
+template <class Argument>
+bool needs_grad(const Argument& argument) {
+  if constexpr (std::is_same_v<Argument, Tensor>) {
+    return argument.defined() && argument.requires_grad();
+  } else if constexpr (std::is_same_v<Argument, TensorList>) {
+    for (const auto& tensor : argument) {
+      if (needs_grad(tensor)) return true;
+    }
+  }
+  return false;
+}
+
+template <class Argument>
+decltype(auto) detached(const Argument& argument) {
+  if constexpr (std::is_same_v<Argument, Tensor>) {
+    return argument.defined() ? argument.detach() : Tensor();
+  } else if constexpr (std::is_same_v<Argument, TensorList>) {
+    TensorList tensors;
+    for (const auto& tensor : argument) tensors.push_back(detached(tensor));
+    return tensors;
+  } else {
+    return (argument);
+  }
+}
+
+}  // namespace detail
+
+template <class Argument>
+void Function::add_edges(const Argument& argument) {
+  if constexpr (std::is_same_v<Argument, Tensor>) {
+    add_edge(argument);
+  } else if constexpr (std::is_same_v<Argument, TensorList>) {
+    for (const auto& tensor : argument) add_edge(tensor);
+  }
+}
+
+template <class F, class... Arguments>
+auto Function::apply(const std::shared_ptr<F>& function, const Arguments&... arguments) {
+  std::size_t position = 0;
+  (detail::check_argument(*function, arguments, position), ...);
+  Function& base = *function;
+  const bool record =
+      grad_enabled() && (base.recomputes() || (detail::needs_grad(arguments) || ...));
+  base.begin(record);
+  auto outputs = [&] {
+    const NoGradGuard no_grad;
+    return function->forward(detail::detached(arguments)...);
+  }();
+  if (record) {
+    (base.add_edges(arguments), ...);
+    if constexpr (std::is_same_v<decltype(outputs), Tensor>) {
+      base.mark_output(outputs);
+    } else {
+      for (auto& output : outputs) base.mark_output(output);
+    }
+  }
+  return outputs;
+}
+
+}  // namespace moegrad

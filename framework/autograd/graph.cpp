@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/autograd/graph.h"
+
+#include <algorithm>
+#include <boost/graph/adjacency_list.hpp>
+#include <boost/graph/graphviz.hpp>
+#include <boost/graph/topological_sort.hpp>
+#include <iterator>
+#include <ostream>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "framework/autograd/function.h"
+
+namespace moegrad {
+namespace {
+
+struct Node {
+  const Function* function = nullptr;  // null for a leaf
+  Tensor leaf;
+};
+
+struct Use {
+  std::size_t input = 0;
+};
+
+// Bidirectional for its list of all edges: the iterator that directedS has instead draws a false
+// warning from g++ 12.
+using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::bidirectionalS, Node, Use>;
+
+std::vector<const Function*> reachable(const Function* root) {
+  std::unordered_set<const Function*> seen;
+  std::vector<const Function*> functions, stack;
+  if (root != nullptr) stack.push_back(root);
+  while (!stack.empty()) {
+    const auto* function = stack.back();
+    stack.pop_back();
+    if (!seen.insert(function).second) continue;
+    functions.push_back(function);
+    for (const auto& edge : function->edges()) {
+      if (edge.function) stack.push_back(edge.function.get());
+    }
+  }
+  std::ranges::sort(functions, [](const Function* a, const Function* b) {
+    return a->sequence() > b->sequence();
+  });
+  return functions;
+}
+
+// Functions by falling sequence number, then leaves as they are met.
+Graph view_of(const Tensor& root) {
+  check(root.requires_grad(), "graph: the tensor does not require a gradient and has no graph");
+  Graph graph;
+  std::unordered_map<const void*, Graph::vertex_descriptor> vertices;
+  const auto add_leaf = [&](const Tensor& leaf) {
+    const auto [position, inserted] = vertices.try_emplace(leaf.impl().get());
+    if (inserted) position->second = boost::add_vertex(Node{nullptr, leaf}, graph);
+    return position->second;
+  };
+  const auto functions = reachable(root.grad_fn().get());
+  for (const auto* function : functions) {
+    vertices[function] = boost::add_vertex(Node{function, {}}, graph);
+  }
+  for (const auto* function : functions) {
+    for (std::size_t i = 0; i < function->edges().size(); ++i) {
+      const auto& edge = function->edges()[i];
+      if (!edge.needs_grad()) continue;
+      const auto target = edge.function ? vertices.at(edge.function.get()) : add_leaf(edge.leaf);
+      boost::add_edge(vertices.at(function), target, Use{i}, graph);
+    }
+  }
+  if (root.is_leaf()) add_leaf(root);
+  return graph;
+}
+
+// Inside a double-quoted DOT string, where \n is a line break.
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result;
+}
+
+void write_function(const Function& function, std::ostream& out) {
+  out << "[label=\"" << escaped(function.name()) << "\\n";
+  for (std::size_t i = 0; i < function.outputs().size(); ++i) {
+    out << (i == 0 ? "" : ", ") << function.outputs()[i].shape;
+  }
+  if (const auto bytes = function.saved_bytes(); bytes > 0) out << "\\nsaves " << bytes << " bytes";
+  if (function.scope()) out << "\\n" << escaped(function.scope()->path);
+  out << "\"]";
+}
+
+void write_leaf(const Tensor& leaf, std::ostream& out) {
+  const auto& name = leaf.storage().name();
+  out << "[shape=box, label=\"" << (name.empty() ? "leaf" : escaped(name)) << "\\n"
+      << leaf.shape() << "\"]";
+}
+
+}  // namespace
+
+GraphSummary summarize_graph(const Tensor& root) {
+  const auto graph = view_of(root);
+  GraphSummary summary;
+  summary.edges = static_cast<std::int64_t>(boost::num_edges(graph));
+  for (std::size_t i = 0; i < boost::num_vertices(graph); ++i) {
+    if (const auto* function = graph[i].function) {
+      ++summary.functions;
+      summary.saved_bytes += function->saved_bytes();
+    } else {
+      ++summary.leaves;
+    }
+  }
+  std::vector<Graph::vertex_descriptor> order;
+  try {
+    boost::topological_sort(graph, std::back_inserter(order));
+  } catch (const boost::not_a_dag&) {
+    summary.is_dag = false;
+  }
+  return summary;
+}
+
+void write_dot(const Tensor& root, std::ostream& out) {
+  const auto graph = view_of(root);
+  boost::write_graphviz(
+      out, graph,
+      [&](std::ostream& stream, Graph::vertex_descriptor vertex) {
+        const auto& node = graph[vertex];
+        node.function != nullptr ? write_function(*node.function, stream)
+                                 : write_leaf(node.leaf, stream);
+      },
+      [&](std::ostream& stream, const Graph::edge_descriptor& edge) {
+        stream << "[label=\"" << graph[edge].input << "\"]";
+      });
+}
+
+}  // namespace moegrad

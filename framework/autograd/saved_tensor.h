@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <any>
+#include <cstdint>
+#include <functional>
+
+#include "framework/tensor/tensor.h"
+
+namespace moegrad {
+
+class Function;
+
+/// What happens to a tensor between forward and backward: `pack` runs when a Function saves it,
+/// `unpack` gives it back. Offload, compression and recomputation are pairs of these.
+struct SavedTensorHooks {
+  std::function<std::any(const Tensor&)> pack;
+  std::function<Tensor(const std::any&)> unpack;
+};
+
+/// Applies hooks to what is saved in this thread until the guard goes out of scope; the innermost
+/// guard wins.
+class SavedTensorHooksGuard {
+ public:
+  explicit SavedTensorHooksGuard(SavedTensorHooks hooks);
+  ~SavedTensorHooksGuard();
+  SavedTensorHooksGuard(const SavedTensorHooksGuard&) = delete;
+  SavedTensorHooksGuard& operator=(const SavedTensorHooksGuard&) = delete;
+
+ private:
+  SavedTensorHooks hooks_;
+  const SavedTensorHooks* previous_;
+};
+
+/// A tensor kept for backward, declared as a member of its Function:
+///
+///     SavedTensor input_{*this};      ...      input_ = input;      ...      input_.unpack()
+///
+/// Holds a detached handle, so a Function never owns its own graph, and the version at save time:
+/// unpack() throws when the tensor has been modified in place since, or when backward has already
+/// freed it.
+class SavedTensor {
+ public:
+  explicit SavedTensor(Function& owner);
+  SavedTensor(const SavedTensor&) = delete;
+  SavedTensor& operator=(const SavedTensor&) = delete;
+
+  SavedTensor& operator=(const Tensor& tensor);
+  Tensor unpack() const;
+  void release();
+  /// Bytes of the tensor as saved, 0 when packed by hooks or released.
+  std::int64_t bytes() const;
+
+ private:
+  Function& owner_;
+  Tensor tensor_;
+  std::any packed_;
+  std::function<Tensor(const std::any&)> unpack_;
+  std::uint64_t version_ = 0;
+  enum class State : std::uint8_t { kEmpty, kSaved, kReleased } state_ = State::kEmpty;
+};
+
+}  // namespace moegrad

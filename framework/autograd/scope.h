@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace moegrad {
+
+/// One call of a module, as the tape sees it. Functions remember the innermost scope they were
+/// made in, so the tape knows module paths, and a module knows when backward enters and leaves it.
+///
+/// Note [Pre- and post-backward entries]
+/// A scope covers the sequence numbers between its begin and its end. The engine calls on_enter
+/// of a scope right before it runs the first Function inside it, outermost scope first, and
+/// on_exit once all reachable Functions inside have run: an entry with the scope's first sequence
+/// number waits in the engine's heap, and numbers fall. Neither depends on whether the module's
+/// inputs require a gradient, nor on how its outputs are packed; a scope that no gradient reaches
+/// is never entered. A backward inside a backward (recomputation) does not enter again what the
+/// outer one is in.
+struct Scope {
+  std::string path;  // module path, such as "model.layers.0.mlp"
+  std::shared_ptr<const Scope> parent;
+  std::uint64_t begin = 0;  // sequence number of the scope's entry on the tape
+  std::function<void()> on_enter;
+  std::function<void()> on_exit;
+};
+
+/// Opens a scope in this thread until the guard goes out of scope.
+class ScopeGuard {
+ public:
+  ScopeGuard(std::string path, std::function<void()> on_enter, std::function<void()> on_exit);
+  ~ScopeGuard();
+  ScopeGuard(const ScopeGuard&) = delete;
+  ScopeGuard& operator=(const ScopeGuard&) = delete;
+
+  /// The innermost open scope; null outside any.
+  static const std::shared_ptr<const Scope>& current();
+};
+
+/// Makes `scope` (null: none) the current one until the guard goes out of scope: what is recomputed
+/// belongs to the module call that it repeats.
+class ScopeRestoreGuard {
+ public:
+  explicit ScopeRestoreGuard(std::shared_ptr<const Scope> scope);
+  ~ScopeRestoreGuard();
+  ScopeRestoreGuard(const ScopeRestoreGuard&) = delete;
+  ScopeRestoreGuard& operator=(const ScopeRestoreGuard&) = delete;
+
+ private:
+  std::shared_ptr<const Scope> previous_;
+};
+
+}  // namespace moegrad

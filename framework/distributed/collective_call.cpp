@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/collective_call.h"
+
+#include <algorithm>
+#include <numeric>
+#include <sstream>
+#include <string_view>
+
+#include "framework/distributed/tree_reduction.h"
+
+namespace moegrad {
+namespace {
+
+using Sides = std::span<CollectiveCall* const>;
+
+std::string_view to_string(CollectiveOp op) {
+  constexpr std::string_view kNames[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
+                                         "all_to_all", "send",           "recv",       "barrier"};
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+void copy(std::span<const std::byte> from, std::byte* to) {
+  if (from.data() != to) std::copy(from.begin(), from.end(), to);
+}
+
+void all_gather(Sides sides, CollectiveCall& call) {
+  std::vector<std::span<const std::byte>> inputs;
+  inputs.reserve(sides.size());
+  for (const auto* side : sides) inputs.push_back(side->input);
+  call.consume(inputs);
+}
+
+// output = reduction over the ranks of elements [begin, begin + count) of their inputs.
+void reduce(Sides sides, CollectiveCall& call, std::int64_t begin, std::int64_t count,
+            std::byte* output, std::vector<std::byte>& scratch) {
+  if (count == 0) return;
+  std::vector<const std::byte*> inputs;
+  inputs.reserve(sides.size());
+  for (const auto* side : sides) inputs.push_back(side->input.data() + begin * size_of(call.dtype));
+  reduce_tree(inputs, output, count, call.dtype, call.reduce, scratch);
+}
+
+// Step 0: each rank reduces its own part of the buffers, which no other rank reads, into its own
+// buffer. Step 1: each copies the other parts from their owners.
+void all_reduce(Sides sides, std::size_t slot, int step, std::vector<std::byte>& scratch) {
+  CollectiveCall& call = *sides[slot];
+  const auto ranks = static_cast<std::int64_t>(sides.size());
+  const auto bytes = size_of(call.dtype);
+  const auto part_begin = [&](std::size_t part) {
+    return call.count * static_cast<std::int64_t>(part) / ranks;
+  };
+  if (step == 0) {
+    const auto begin = part_begin(slot);
+    reduce(sides, call, begin, part_begin(slot + 1) - begin, call.output.data() + begin * bytes,
+           scratch);
+    return;
+  }
+  for (std::size_t owner = 0; owner < sides.size(); ++owner) {
+    if (owner == slot) continue;
+    const auto begin = static_cast<std::size_t>(part_begin(owner) * bytes);
+    const auto end = static_cast<std::size_t>(part_begin(owner + 1) * bytes);
+    copy(sides[owner]->input.subspan(begin, end - begin), call.output.data() + begin);
+  }
+}
+
+void all_to_all(Sides sides, std::size_t slot) {
+  const CollectiveCall& call = *sides[slot];
+  std::byte* output = call.output.data();
+  for (std::size_t from = 0; from < sides.size(); ++from) {
+    const auto& counts = sides[from]->send_counts;
+    const auto mine = counts.begin() + static_cast<std::ptrdiff_t>(slot);
+    const auto begin = std::accumulate(counts.begin(), mine, std::int64_t{0});
+    const auto bytes = *mine * size_of(call.dtype);
+    copy(sides[from]->input.subspan(static_cast<std::size_t>(begin * size_of(call.dtype)),
+                                    static_cast<std::size_t>(bytes)),
+         output);
+    output += bytes;
+  }
+}
+
+}  // namespace
+
+bool is_point_to_point(CollectiveOp op) {
+  return op == CollectiveOp::kSend || op == CollectiveOp::kRecv;
+}
+
+int num_steps(CollectiveOp op) {
+  if (op == CollectiveOp::kBarrier) return 0;
+  return op == CollectiveOp::kAllReduce ? 2 : 1;
+}
+
+std::string signature(const CollectiveCall& call) {
+  std::ostringstream text;
+  text << to_string(call.op);
+  if (call.op == CollectiveOp::kBarrier) return text.str();
+  if (call.op == CollectiveOp::kBroadcast) text << "(root " << call.root << ")";
+  if (call.op == CollectiveOp::kAllReduce || call.op == CollectiveOp::kReduceScatter) {
+    text << (call.reduce == ReduceOp::kSum ? "(sum)" : "(max)");
+  }
+  text << " of ";
+  if (call.op != CollectiveOp::kAllToAll) text << call.count << ' ';
+  text << call.dtype;
+  return text.str();
+}
+
+std::string describe(const CollectiveCall& call, const std::string& group) {
+  std::ostringstream text;
+  text << to_string(call.op) << " [group " << group << ", sequence " << call.sequence;
+  if (is_point_to_point(call.op)) text << ", tag " << call.tag;
+  if (!call.label.empty()) text << ", " << call.label;
+  text << "]";
+  return text.str();
+}
+
+bool agree(const CollectiveCall& a, const CollectiveCall& b) {
+  if (is_point_to_point(a.op)) return a.count == b.count && a.dtype == b.dtype;
+  // What all_to_all sends differs from rank to rank by design; its counts are compared in pairs.
+  const bool counts = a.op == CollectiveOp::kAllToAll || a.count == b.count;
+  return a.op == b.op && a.dtype == b.dtype && counts && a.root == b.root && a.reduce == b.reduce &&
+         a.label == b.label;
+}
+
+void run_step(Sides sides, std::size_t slot, int step, std::vector<std::byte>& scratch) {
+  CollectiveCall& call = *sides[slot];
+  switch (call.op) {
+    case CollectiveOp::kAllGather:
+      return all_gather(sides, call);
+    case CollectiveOp::kReduceScatter: {
+      const auto count = call.count / static_cast<std::int64_t>(sides.size());
+      return reduce(sides, call, count * static_cast<std::int64_t>(slot), count, call.output.data(),
+                    scratch);
+    }
+    case CollectiveOp::kAllReduce:
+      return all_reduce(sides, slot, step, scratch);
+    case CollectiveOp::kBroadcast:
+      return copy(sides[static_cast<std::size_t>(call.root)]->input, call.output.data());
+    case CollectiveOp::kAllToAll:
+      return all_to_all(sides, slot);
+    case CollectiveOp::kRecv:
+      return copy(sides[0]->input, call.output.data());
+    case CollectiveOp::kSend:
+    case CollectiveOp::kBarrier:
+      return;
+  }
+}
+
+}  // namespace moegrad

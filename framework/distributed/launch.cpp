@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/launch.h"
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "framework/distributed/aborted_error.h"
+#include "framework/distributed/thread_process_group.h"
+
+namespace moegrad {
+namespace {
+
+/// The exception that launch() rethrows: the first one, but rather one that came of itself than
+/// one that only reports another rank's failure.
+class FirstFailure {
+ public:
+  void note(bool aborted) {
+    const std::lock_guard lock(mutex_);
+    auto& first = aborted ? consequence_ : cause_;
+    if (first == nullptr) first = std::current_exception();
+  }
+
+  void rethrow() {
+    if (cause_ != nullptr) std::rethrow_exception(cause_);
+    if (consequence_ != nullptr) std::rethrow_exception(consequence_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr cause_;
+  std::exception_ptr consequence_;
+};
+
+void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub,
+              const std::function<void(RankContext&)>& body, const LaunchOptions& options,
+              int world_size, LogLevel log_level, FirstFailure& failure) {
+  try {
+    RankContext context({.rank = rank,
+                         .world_size = world_size,
+                         .threads = options.threads_per_rank,
+                         .group = std::make_shared<ThreadProcessGroup>(hub, hub->world(), rank),
+                         .log_level = log_level});
+    const RankContextGuard guard(context);
+    body(context);
+  } catch (const AbortedError& error) {
+    failure.note(/*aborted=*/true);
+    hub->rank_failed(rank, error.what());
+  } catch (const std::exception& error) {
+    failure.note(/*aborted=*/false);
+    hub->rank_failed(rank, error.what());
+  } catch (...) {
+    failure.note(/*aborted=*/false);
+    hub->rank_failed(rank, "unknown exception");
+  }
+  hub->rank_left(rank);
+}
+
+}  // namespace
+
+void launch(int world_size, const std::function<void(RankContext&)>& body,
+            const LaunchOptions& options) {
+  check<ValueError>(world_size >= 1, "launch: world_size must be at least 1, got ", world_size);
+  const auto hub = std::make_shared<ThreadHub>(world_size, options.deadline, options.link);
+  hub->start();
+  const auto log_level = RankContext::current().log_level();
+  FirstFailure failure;
+  {
+    std::vector<std::jthread> threads;  // joined when it goes out of scope, also by an exception
+    try {
+      for (int rank = 0; rank < world_size; ++rank) {
+        threads.emplace_back(
+            [&, rank] { run_rank(rank, hub, body, options, world_size, log_level, failure); });
+      }
+    } catch (const std::exception& error) {
+      hub->rank_failed(static_cast<int>(threads.size()), error.what());
+      throw;
+    }
+  }
+  hub->stop();
+  failure.rethrow();
+}
+
+}  // namespace moegrad

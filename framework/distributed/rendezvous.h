@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/distributed/collective_call.h"
+
+namespace moegrad {
+
+using CollectiveClock = std::chrono::steady_clock;
+
+/// An ordered line of calls in which the ranks of a group meet: one for each queue name, whose
+/// slots are the group's ranks, and one for each (from, to, tag), whose slots are sender and
+/// receiver, so that a send that waits for its recv holds up nothing else. The oldest pending call
+/// of each slot takes its seat; when all seats are taken the meeting is on and the ranks run its
+/// steps. Guarded by the hub's mutex, except that steps in progress read `seats`, which does not
+/// change during a meeting.
+struct Channel {
+  Channel(std::string group_name, std::vector<int> world_ranks);
+
+  std::size_t size() const { return ranks.size(); }
+  bool met() const { return arrived == ranks.size(); }
+
+  /// What is wrong with the call just seated in `slot`; empty if nothing.
+  std::string disagreement(std::size_t slot) const;
+  /// "rank 1" or "ranks 1, 2": those whose seat is taken, or not taken.
+  std::string list_ranks(bool seated) const;
+  /// The most that a rank receives in this meeting, over the link.
+  std::int64_t wire_bytes() const;
+
+  std::string group;
+  std::vector<int> ranks;  // slot -> rank in the world: the one that messages name
+  std::vector<std::int64_t> issued;
+  std::vector<std::deque<std::shared_ptr<CollectiveCall>>> pending;
+
+  // The meeting.
+  std::vector<CollectiveCall*> seats;
+  std::size_t arrived = 0;
+  int step = 0;
+  std::size_t ended = 0;                 // slots that have ended this step
+  std::size_t running = 0;               // slots that are inside it
+  CollectiveClock::time_point expires;   // all must have arrived by then
+  CollectiveClock::time_point ready_at;  // the modelled link has delivered by then
+};
+
+/// Names a channel: a queue (from = -1), or a direction between two ranks and a tag.
+struct ChannelKey {
+  std::string queue = {};
+  int from = -1;
+  int to = -1;
+  int tag = 0;
+  auto operator<=>(const ChannelKey&) const = default;
+};
+
+/// What the ranks of one group share.
+struct GroupState {
+  std::string name;
+  std::vector<int> ranks;
+  std::map<ChannelKey, std::unique_ptr<Channel>> channels;
+  std::size_t joined = 0;  // ranks that have called subgroup()
+};
+
+}  // namespace moegrad

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "framework/distributed/process_group.h"
+#include "framework/tensor/shape.h"
+
+namespace moegrad {
+
+/// Which part of a global tensor a sharded parameter holds: rows [begin, end) of dimension 0, the
+/// rows being spread over the ranks of `group`. Gradient clipping, checkpoints and resharding read
+/// it; a tensor without one is whole.
+struct ShardSpec {
+  Shape global_shape;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::shared_ptr<ProcessGroup> group;  // null on a world of one
+};
+
+}  // namespace moegrad

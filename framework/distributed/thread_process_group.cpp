@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/thread_process_group.h"
+
+#include <algorithm>
+#include <exception>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+namespace moegrad {
+namespace {
+
+class ThreadWork final : public Work {
+ public:
+  ThreadWork(std::shared_ptr<ThreadHub> hub, std::shared_ptr<CollectiveCall> call)
+      : hub_(std::move(hub)), call_(std::move(call)) {}
+  ~ThreadWork() override { hub_->release(*call_, std::uncaught_exceptions() > exceptions_); }
+  ThreadWork(const ThreadWork&) = delete;
+  ThreadWork& operator=(const ThreadWork&) = delete;
+
+  void wait() override { hub_->wait(*call_); }
+  bool test() override { return hub_->test(*call_); }
+
+ private:
+  std::shared_ptr<ThreadHub> hub_;
+  std::shared_ptr<CollectiveCall> call_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+std::int64_t num_elements(std::string_view op, std::span<const std::byte> bytes, Dtype dtype) {
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  check<ValueError>(size % size_of(dtype) == 0, op, ": a buffer of ", dtype,
+                    " needs a multiple of ", size_of(dtype), " bytes, got ", size);
+  return size / size_of(dtype);
+}
+
+void check_counts(std::string_view side, std::span<const std::int64_t> counts, int ranks,
+                  std::int64_t elements) {
+  check<ValueError>(std::ssize(counts) == ranks, "all_to_all: ", side, "_counts needs one of ",
+                    ranks, " ranks each, got ", counts.size());
+  std::int64_t sum = 0;
+  for (const auto count : counts) {
+    check<ValueError>(count >= 0, "all_to_all: ", side, "_counts must not be negative, got ",
+                      count);
+    sum += count;
+  }
+  check<ValueError>(sum == elements, "all_to_all: ", side, "_counts must add up to the buffer's ",
+                    elements, " elements, got ", sum);
+}
+
+void check_rank(std::string_view op, std::string_view what, int rank, int size) {
+  check<ValueError>(0 <= rank && rank < size, op, ": ", what, " must be in [0, ", size, "), got ",
+                    rank);
+}
+
+std::shared_ptr<CollectiveCall> make_call(CollectiveOp op, const CollectiveOptions& options) {
+  auto call = std::make_shared<CollectiveCall>();
+  call->op = op;
+  call->label = options.label;
+  return call;
+}
+
+}  // namespace
+
+ThreadProcessGroup::ThreadProcessGroup(std::shared_ptr<ThreadHub> hub,
+                                       std::shared_ptr<GroupState> group, int rank)
+    : hub_(std::move(hub)), group_(std::move(group)), rank_(rank) {}
+
+WorkPtr ThreadProcessGroup::post(const ChannelKey& key, std::size_t slot,
+                                 std::shared_ptr<CollectiveCall> call) {
+  hub_->post(*group_, key, slot, call);
+  return std::make_shared<ThreadWork>(hub_, std::move(call));
+}
+
+WorkPtr ThreadProcessGroup::all_gather(std::span<const std::byte> input, Dtype dtype,
+                                       GatherConsumer consume, const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kAllGather, options);
+  call->dtype = dtype;
+  call->count = num_elements("all_gather", input, dtype);
+  call->input = input;
+  call->consume = std::move(consume);
+  return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
+}
+
+WorkPtr ThreadProcessGroup::reduce_scatter(std::span<const std::byte> input,
+                                           std::span<std::byte> output, Dtype dtype, ReduceOp op,
+                                           const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kReduceScatter, options);
+  call->dtype = dtype;
+  call->count = num_elements("reduce_scatter", input, dtype);
+  call->input = input;
+  call->output = output;
+  call->reduce = op;
+  const auto chunk = num_elements("reduce_scatter", output, dtype);
+  check<ValueError>(call->count == size() * chunk, "reduce_scatter: input must hold ", size(),
+                    " chunks of ", chunk, " elements, got ", call->count);
+  return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
+}
+
+WorkPtr ThreadProcessGroup::all_reduce(std::span<std::byte> buffer, Dtype dtype, ReduceOp op,
+                                       const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kAllReduce, options);
+  call->dtype = dtype;
+  call->count = num_elements("all_reduce", buffer, dtype);
+  call->input = buffer;
+  call->output = buffer;
+  call->reduce = op;
+  return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
+}
+
+WorkPtr ThreadProcessGroup::broadcast(std::span<std::byte> buffer, int root, Dtype dtype,
+                                      const CollectiveOptions& options) {
+  check_rank("broadcast", "root", root, size());
+  auto call = make_call(CollectiveOp::kBroadcast, options);
+  call->dtype = dtype;
+  call->count = num_elements("broadcast", buffer, dtype);
+  call->input = buffer;
+  call->output = buffer;
+  call->root = root;
+  return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
+}
+
+WorkPtr ThreadProcessGroup::all_to_all(std::span<const std::byte> input,
+                                       std::span<const std::int64_t> send_counts,
+                                       std::span<std::byte> output,
+                                       std::span<const std::int64_t> recv_counts, Dtype dtype,
+                                       const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kAllToAll, options);
+  call->dtype = dtype;
+  call->count = num_elements("all_to_all", input, dtype);
+  call->input = input;
+  call->output = output;
+  check_counts("send", send_counts, size(), call->count);
+  check_counts("recv", recv_counts, size(), num_elements("all_to_all", output, dtype));
+  call->send_counts.assign(send_counts.begin(), send_counts.end());
+  call->recv_counts.assign(recv_counts.begin(), recv_counts.end());
+  return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
+}
+
+WorkPtr ThreadProcessGroup::send(std::span<const std::byte> input, int to, int tag, Dtype dtype,
+                                 const CollectiveOptions& options) {
+  check_rank("send", "to", to, size());
+  auto call = make_call(CollectiveOp::kSend, options);
+  call->dtype = dtype;
+  call->count = num_elements("send", input, dtype);
+  call->input = input;
+  call->tag = tag;
+  return post({.from = rank_, .to = to, .tag = tag}, 0, std::move(call));
+}
+
+WorkPtr ThreadProcessGroup::recv(std::span<std::byte> output, int from, int tag, Dtype dtype,
+                                 const CollectiveOptions& options) {
+  check_rank("recv", "from", from, size());
+  auto call = make_call(CollectiveOp::kRecv, options);
+  call->dtype = dtype;
+  call->count = num_elements("recv", output, dtype);
+  call->output = output;
+  call->tag = tag;
+  return post({.from = from, .to = rank_, .tag = tag}, 1, std::move(call));
+}
+
+WorkPtr ThreadProcessGroup::barrier(const CollectiveOptions& options) {
+  return post({.queue = options.queue}, static_cast<std::size_t>(rank_),
+              make_call(CollectiveOp::kBarrier, options));
+}
+
+std::shared_ptr<ProcessGroup> ThreadProcessGroup::subgroup(std::span<const int> ranks,
+                                                           const std::string& name) {
+  std::ostringstream list;
+  std::vector<int> world_ranks;
+  for (const int rank : ranks) {
+    check_rank("subgroup", "ranks", rank, size());
+    list << (world_ranks.empty() ? "" : ", ") << rank;
+    world_ranks.push_back(group_->ranks[static_cast<std::size_t>(rank)]);
+  }
+  check<ValueError>(std::ranges::adjacent_find(ranks, std::greater_equal{}) == ranks.end(),
+                    "subgroup: ranks must ascend, got {", list.str(), "}");
+  const auto self = std::ranges::find(ranks, rank_);
+  check<ValueError>(self != ranks.end(), "subgroup: ranks must hold the caller's, ", rank_,
+                    ", got {", list.str(), "}");
+  auto group = std::make_shared<ThreadProcessGroup>(
+      hub_, hub_->join_group(name, std::move(world_ranks)), static_cast<int>(self - ranks.begin()));
+  group->barrier({.label = "subgroup of ranks {" + list.str() + "}"})->wait();
+  return group;
+}
+
+}  // namespace moegrad

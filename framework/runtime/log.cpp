@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/runtime/log.h"
+
+#include <spdlog/logger.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <memory>
+
+#include "framework/runtime/rank_context.h"
+
+namespace moegrad {
+namespace {
+
+// One logger per thread; their sinks share spdlog's console mutex.
+spdlog::logger& logger() {
+  thread_local const auto instance = [] {
+    auto logger = std::make_unique<spdlog::logger>(
+        "moegrad", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    logger->set_level(spdlog::level::trace);  // log_enabled() decides
+    logger->set_pattern("%H:%M:%S.%e %l %v");
+    return logger;
+  }();
+  return *instance;
+}
+
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      break;
+  }
+  return spdlog::level::err;
+}
+
+}  // namespace
+
+bool log_enabled(LogLevel level) { return level >= RankContext::current().log_level(); }
+
+void log(LogLevel level, std::string_view message) {
+  if (!log_enabled(level)) return;
+  logger().log(to_spdlog(level), "[rank {}] {}", RankContext::current().rank(), message);
+}
+
+}  // namespace moegrad

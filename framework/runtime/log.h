@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace moegrad {
+
+enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
+
+/// Whether the current rank prints messages of this level: RankContext::set_log_level. Ask before
+/// building a message that costs something.
+bool log_enabled(LogLevel level);
+
+/// Writes one line `time level [rank r] message` to stderr if the level is enabled. Lines of
+/// several threads do not mix.
+void log(LogLevel level, std::string_view message);
+
+}  // namespace moegrad

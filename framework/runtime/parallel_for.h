@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "framework/runtime/rank_context.h"
+#include "framework/runtime/thread_pool.h"
+
+namespace moegrad {
+
+/// Calls body(begin, end) for [0, n) cut into pieces of `grain`, on the rank's threads. The cuts
+/// depend on n and grain alone, never on the number of threads, so a body that writes its own
+/// pieces gives the same bits with any number of threads. The body must not throw or allocate.
+template <class Body>
+void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
+  const auto pieces = (n + grain - 1) / grain;
+  auto& pool = RankContext::current().pool();
+  if (pieces <= 1 || pool.threads() == 1) {
+    for (std::int64_t i = 0; i < pieces; ++i) body(i * grain, std::min(n, (i + 1) * grain));
+    return;
+  }
+  pool.run(pieces, [&](std::int64_t i) { body(i * grain, std::min(n, (i + 1) * grain)); });
+}
+
+}  // namespace moegrad

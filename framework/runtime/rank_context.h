@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "framework/runtime/counters.h"
+#include "framework/runtime/log.h"
+#include "framework/runtime/thread_pool.h"
+
+namespace moegrad {
+
+class Arena;
+class ProcessGroup;
+
+/// What belongs to one rank: its memory, its threads, its counters and its process group. Ranks
+/// may be threads of one process, so nothing of this is global: a thread finds its rank's context
+/// through one thread-local pointer, set by RankContextGuard. A thread that never had one set
+/// (main of a single-rank program) gets one of its own: rank 0 of 1.
+class RankContext {
+ public:
+  struct Options {
+    int rank = 0;
+    int world_size = 1;
+    int threads = 1;  // compute threads of this rank, the calling one included
+    std::shared_ptr<ProcessGroup> group = nullptr;
+    LogLevel log_level = LogLevel::kInfo;
+  };
+
+  RankContext();
+  explicit RankContext(Options options);
+  ~RankContext();
+  RankContext(const RankContext&) = delete;
+  RankContext& operator=(const RankContext&) = delete;
+
+  static RankContext& current();
+
+  int rank() const { return options_.rank; }
+  int world_size() const { return options_.world_size; }
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+  ThreadPool& pool() { return *pool_; }
+  /// Replaces the pool; call between steps, from the compute thread.
+  void set_threads(int threads);
+  Counters& counters() { return counters_; }
+  /// Messages below this level are not printed; from any thread of the rank.
+  LogLevel log_level() const { return log_level_; }
+  void set_log_level(LogLevel level) { log_level_ = level; }
+  /// The group of all ranks; null outside launch().
+  const std::shared_ptr<ProcessGroup>& group() const { return options_.group; }
+
+ private:
+  friend class RankContextGuard;
+
+  Options options_;
+  std::shared_ptr<Arena> arena_;  // shared: a tensor may outlive its rank
+  std::unique_ptr<ThreadPool> pool_;
+  Counters counters_;
+  std::atomic<LogLevel> log_level_;
+};
+
+/// Makes `context` the current thread's until the guard goes out of scope.
+class RankContextGuard {
+ public:
+  explicit RankContextGuard(RankContext& context);
+  ~RankContextGuard();
+  RankContextGuard(const RankContextGuard&) = delete;
+  RankContextGuard& operator=(const RankContextGuard&) = delete;
+
+ private:
+  RankContext* previous_;
+};
+
+}  // namespace moegrad

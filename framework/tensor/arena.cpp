@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/tensor/arena.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <numeric>
+
+#include "framework/runtime/error.h"
+#include "framework/tensor/layout.h"
+
+namespace moegrad {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;
+
+thread_local MemoryTag current_tag = MemoryTag::kActivations;
+
+// Large blocks are rounded to an eighth of their power of two, so that slightly different sizes
+// (token counts vary from step to step) meet in one free list.
+std::int64_t block_size(std::int64_t bytes) {
+  std::int64_t step = kAlignment;
+  while (step * 16 < bytes) step *= 2;
+  return round_up(std::max<std::int64_t>(bytes, 1), step);
+}
+
+}  // namespace
+
+std::string_view to_string(MemoryTag tag) {
+  constexpr std::array<std::string_view, kMemoryTags> kNames = {
+      "parameters", "gradients", "optimizer", "activations", "communication"};
+  return kNames[static_cast<std::size_t>(tag)];
+}
+
+std::int64_t MemoryUse::total() const {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
+
+Arena::~Arena() {
+  for (auto& [size, blocks] : free_blocks_) {
+    for (auto* block : blocks) std::free(block);
+  }
+}
+
+std::byte* Arena::allocate(std::int64_t bytes, MemoryTag tag) {
+  const std::lock_guard lock(mutex_);
+  check(budget_ == 0 || live_.total() + bytes <= budget_, "arena: budget of ", budget_,
+        " bytes exceeded, ", live_.total(), " live and ", bytes, " more asked for ",
+        to_string(tag));
+  const auto size = block_size(bytes);
+  std::byte* block = nullptr;
+  auto& blocks = free_blocks_[size];
+  if (!blocks.empty()) {
+    block = blocks.back();
+    blocks.pop_back();
+  } else {
+    block = static_cast<std::byte*>(
+        std::aligned_alloc(static_cast<std::size_t>(kAlignment), static_cast<std::size_t>(size)));
+    if (block == nullptr) throw std::bad_alloc();
+    ++system_allocations_;
+  }
+  live_[tag] += bytes;
+  note_peak();
+  return block;
+}
+
+void Arena::deallocate(std::byte* block, std::int64_t bytes, MemoryTag tag) noexcept {
+  const std::lock_guard lock(mutex_);
+  live_[tag] -= bytes;
+  free_blocks_[block_size(bytes)].push_back(block);
+}
+
+void Arena::retag(std::int64_t bytes, MemoryTag from, MemoryTag to) {
+  const std::lock_guard lock(mutex_);
+  live_[from] -= bytes;
+  live_[to] += bytes;
+  note_peak();
+}
+
+void Arena::note_peak() {
+  if (live_.total() > peak_.total()) peak_ = live_;
+  for (std::size_t i = 0; i < kMemoryTags; ++i) {
+    peak_per_tag_.bytes[i] = std::max(peak_per_tag_.bytes[i], live_.bytes[i]);
+  }
+}
+
+MemoryUse Arena::live() const {
+  const std::lock_guard lock(mutex_);
+  return live_;
+}
+
+MemoryUse Arena::peak() const {
+  const std::lock_guard lock(mutex_);
+  return peak_;
+}
+
+std::int64_t Arena::peak(MemoryTag tag) const {
+  const std::lock_guard lock(mutex_);
+  return peak_per_tag_[tag];
+}
+
+void Arena::reset_peak() {
+  const std::lock_guard lock(mutex_);
+  peak_ = live_;
+  peak_per_tag_ = live_;
+}
+
+void Arena::set_budget(std::int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  budget_ = bytes;
+}
+
+std::int64_t Arena::system_allocations() const {
+  const std::lock_guard lock(mutex_);
+  return system_allocations_;
+}
+
+MemoryTagGuard::MemoryTagGuard(MemoryTag tag) : previous_(current_tag) { current_tag = tag; }
+MemoryTagGuard::~MemoryTagGuard() { current_tag = previous_; }
+MemoryTag MemoryTagGuard::current() { return current_tag; }
+
+}  // namespace moegrad

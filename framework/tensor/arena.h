@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+namespace moegrad {
+
+/// What a block of memory is for; bytes are counted per tag.
+enum class MemoryTag : std::uint8_t {
+  kParameters,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kCommunication
+};
+inline constexpr std::size_t kMemoryTags = 5;
+
+std::string_view to_string(MemoryTag tag);
+
+/// Live bytes per tag at one moment.
+struct MemoryUse {
+  std::array<std::int64_t, kMemoryTags> bytes{};
+
+  std::int64_t operator[](MemoryTag tag) const { return bytes[static_cast<std::size_t>(tag)]; }
+  std::int64_t& operator[](MemoryTag tag) { return bytes[static_cast<std::size_t>(tag)]; }
+  std::int64_t total() const;
+};
+
+/// The memory of one rank: counts every byte asked for, keeps the highest total seen, recycles
+/// freed blocks so that a steady state asks the system for nothing, and throws past its budget.
+///
+/// Blocks are 64-byte aligned. Counted are the bytes requested, not the rounding.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// Throws Error when `bytes` more would exceed the budget.
+  std::byte* allocate(std::int64_t bytes, MemoryTag tag);
+  void deallocate(std::byte* block, std::int64_t bytes, MemoryTag tag) noexcept;
+  /// Moves `bytes` of live memory from one tag's account to another's.
+  void retag(std::int64_t bytes, MemoryTag from, MemoryTag to);
+
+  MemoryUse live() const;
+  /// Use at the moment of the highest total since construction or reset_peak().
+  MemoryUse peak() const;
+  /// Highest use of one tag by itself.
+  std::int64_t peak(MemoryTag tag) const;
+  void reset_peak();
+  /// Bytes above which allocate() throws; 0 means no limit.
+  void set_budget(std::int64_t bytes);
+  /// Blocks that were asked of the system, not recycled.
+  std::int64_t system_allocations() const;
+
+ private:
+  void note_peak();
+
+  mutable std::mutex mutex_;
+  MemoryUse live_;
+  MemoryUse peak_;
+  MemoryUse peak_per_tag_;
+  std::int64_t budget_ = 0;
+  std::int64_t system_allocations_ = 0;
+  std::map<std::int64_t, std::vector<std::byte*>> free_blocks_;  // by rounded size
+};
+
+/// Tags what the current thread allocates until the guard goes out of scope.
+class MemoryTagGuard {
+ public:
+  explicit MemoryTagGuard(MemoryTag tag);
+  ~MemoryTagGuard();
+  MemoryTagGuard(const MemoryTagGuard&) = delete;
+  MemoryTagGuard& operator=(const MemoryTagGuard&) = delete;
+
+  static MemoryTag current();
+
+ private:
+  MemoryTag previous_;
+};
+
+}  // namespace moegrad

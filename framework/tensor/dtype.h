@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <ostream>
+#include <string_view>
+
+#include "framework/runtime/error.h"
+
+namespace moegrad {
+
+/// Element types. Arithmetic is float32 or float64; bfloat16 is a storage and communication type
+/// (widened before use), int64 holds indices.
+enum class Dtype : std::uint8_t { kFloat32, kFloat64, kBFloat16, kInt64 };
+
+/// The upper half of a float32. Conversion rounds to nearest, ties to even; NaN stays NaN.
+struct BFloat16 {
+  std::uint16_t bits = 0;
+
+  BFloat16() = default;
+  explicit BFloat16(float value) {
+    auto word = std::bit_cast<std::uint32_t>(value);
+    if (std::isnan(value)) {
+      bits = static_cast<std::uint16_t>((word >> 16) | 0x40U);
+    } else {
+      word += 0x7fffU + ((word >> 16) & 1U);
+      bits = static_cast<std::uint16_t>(word >> 16);
+    }
+  }
+  explicit operator float() const {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+  explicit operator double() const { return static_cast<float>(*this); }
+  friend bool operator==(BFloat16, BFloat16) = default;
+};
+
+template <class T>
+struct DtypeOf;
+template <>
+struct DtypeOf<float> {
+  static constexpr Dtype value = Dtype::kFloat32;
+};
+template <>
+struct DtypeOf<double> {
+  static constexpr Dtype value = Dtype::kFloat64;
+};
+template <>
+struct DtypeOf<BFloat16> {
+  static constexpr Dtype value = Dtype::kBFloat16;
+};
+template <>
+struct DtypeOf<std::int64_t> {
+  static constexpr Dtype value = Dtype::kInt64;
+};
+template <class T>
+inline constexpr Dtype dtype_of = DtypeOf<T>::value;
+
+constexpr std::int64_t size_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return 4;
+    case Dtype::kBFloat16:
+      return 2;
+    case Dtype::kFloat64:
+    case Dtype::kInt64:
+      return 8;
+  }
+  return 0;
+}
+
+constexpr std::string_view to_string(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return "float32";
+    case Dtype::kFloat64:
+      return "float64";
+    case Dtype::kBFloat16:
+      return "bfloat16";
+    case Dtype::kInt64:
+      return "int64";
+  }
+  return "unknown";
+}
+
+inline std::ostream& operator<<(std::ostream& out, Dtype dtype) { return out << to_string(dtype); }
+
+/// True for the types in which arithmetic is done.
+constexpr bool is_floating(Dtype dtype) {
+  return dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64;
+}
+
+/// Calls `body.operator()<T>()` with T = float or double.
+template <class Body>
+decltype(auto) dispatch_floating(Dtype dtype, Body&& body) {
+  if (dtype == Dtype::kFloat64) return body.template operator()<double>();
+  check<DtypeError>(dtype == Dtype::kFloat32, "arithmetic needs float32 or float64, got ", dtype);
+  return body.template operator()<float>();
+}
+
+}  // namespace moegrad

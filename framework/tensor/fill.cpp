@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/tensor/fill.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+namespace moegrad {
+namespace {
+
+template <class Body>
+void dispatch_any(Dtype dtype, const Body& body) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return body.template operator()<float>();
+    case Dtype::kFloat64:
+      return body.template operator()<double>();
+    case Dtype::kBFloat16:
+      return body.template operator()<BFloat16>();
+    case Dtype::kInt64:
+      return body.template operator()<std::int64_t>();
+  }
+}
+
+template <class To, class From>
+To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<From, BFloat16>) {
+    return static_cast<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, BFloat16>) {
+    return BFloat16(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+// Walks a strided tensor in row-major order, one innermost row at a time.
+template <class To, class From>
+void copy_strided(To* target, const From* source, const Shape& shape, const Shape& strides,
+                  std::int64_t axis) {
+  if (axis == shape.ndim()) {
+    *target = convert<To>(*source);
+    return;
+  }
+  const auto n = shape[axis];
+  const auto stride = strides[axis];
+  if (axis == shape.ndim() - 1) {
+    for (std::int64_t i = 0; i < n; ++i) target[i] = convert<To>(source[i * stride]);
+    return;
+  }
+  std::int64_t inner = 1;
+  for (std::int64_t i = axis + 1; i < shape.ndim(); ++i) inner *= shape[i];
+  for (std::int64_t i = 0; i < n; ++i) {
+    copy_strided(target + i * inner, source + i * stride, shape, strides, axis + 1);
+  }
+}
+
+}  // namespace
+
+void fill_(Tensor& tensor, double value) {
+  dispatch_any(tensor.dtype(), [&]<class T>() {
+    std::ranges::fill(tensor.mutable_data<T>(), convert<T>(value));
+  });
+}
+
+void add_(Tensor& target, const Tensor& source) {
+  check<ShapeError>(target.shape() == source.shape(), "add_: shapes must agree, got ",
+                    target.shape(), " and ", source.shape());
+  check<DtypeError>(target.dtype() == source.dtype(), "add_: dtypes must agree, got ",
+                    target.dtype(), " and ", source.dtype());
+  dispatch_floating(target.dtype(), [&]<class T>() {
+    auto out = target.mutable_data<T>();
+    const auto in = source.data<T>();
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] += in[i];
+  });
+}
+
+void copy_(Tensor& target, const Tensor& source) {
+  check<ShapeError>(target.shape() == source.shape(), "copy_: shapes must agree, got ",
+                    target.shape(), " and ", source.shape());
+  if (source.numel() == 0) return;
+  dispatch_any(target.dtype(), [&]<class To>() {
+    auto out = target.mutable_data<To>();
+    dispatch_any(source.dtype(), [&]<class From>() {
+      const auto* in = source.strided_data<From>();
+      if constexpr (std::is_same_v<To, From>) {
+        if (source.is_contiguous()) {
+          std::memcpy(out.data(), in, out.size_bytes());
+          return;
+        }
+      }
+      copy_strided(out.data(), in, source.shape(), source.strides(), 0);
+    });
+  });
+}
+
+Tensor clone(const Tensor& source) {
+  if (source.layout() == Layout::kNZ) {
+    Tensor copy = Tensor::empty_nz(source.shape(), source.nz_blocks(), source.dtype());
+    const auto bytes = source.nz_blocks().numel() * size_of(source.dtype());
+    std::memcpy(copy.storage().data(),
+                source.storage().data() + source.offset() * size_of(source.dtype()),
+                static_cast<std::size_t>(bytes));
+    return copy;
+  }
+  return to_dtype(source, source.dtype());
+}
+
+Tensor empty_like(const Tensor& like) { return Tensor::empty(like.shape(), like.dtype()); }
+Tensor zeros_like(const Tensor& like) { return Tensor::zeros(like.shape(), like.dtype()); }
+
+Tensor to_dtype(const Tensor& source, Dtype dtype) {
+  Tensor copy = Tensor::empty(source.shape(), dtype);
+  copy_(copy, source);
+  return copy;
+}
+
+}  // namespace moegrad

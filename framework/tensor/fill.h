@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "framework/tensor/tensor.h"
+
+namespace moegrad {
+
+// The few element loops that the framework itself needs. None of them is recorded on the tape.
+
+/// tensor[...] = value, contiguous ND.
+void fill_(Tensor& tensor, double value);
+
+/// target += source, both contiguous ND of one shape and dtype.
+void add_(Tensor& target, const Tensor& source);
+
+/// target = source elementwise, of one shape; `source` may be strided, and of another dtype.
+void copy_(Tensor& target, const Tensor& source);
+
+/// A contiguous copy with its own storage; NZ tensors are copied block by block.
+Tensor clone(const Tensor& source);
+
+/// Uninitialised, or zero, ND tensor of the shape and dtype of `like`.
+Tensor empty_like(const Tensor& like);
+Tensor zeros_like(const Tensor& like);
+
+/// A contiguous copy in another dtype.
+Tensor to_dtype(const Tensor& source, Dtype dtype);
+
+}  // namespace moegrad

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "framework/tensor/arena.h"
+
+namespace moegrad {
+
+/// The bytes behind tensors.
+///
+/// Note [Storage that is freed and refilled]
+/// Handles may outlive the bytes: fully_shard releases a gathered parameter after forward and
+/// refills it before backward, while the tensors that Functions saved keep pointing here. release()
+/// and refill() leave the version counter alone, because the values that come back are the ones
+/// that were saved. Reading released bytes throws and names the parameter.
+class Storage {
+ public:
+  /// Allocates from the current rank's arena under the current MemoryTag. Bytes are not cleared.
+  explicit Storage(std::int64_t bytes);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  std::int64_t bytes() const { return bytes_; }
+  bool released() const { return data_ == nullptr; }
+  /// Throws Error when the bytes have been released.
+  std::byte* data() const;
+
+  /// Gives the bytes back to the arena; idempotent.
+  void release();
+  /// Allocates them again under the tag they had, with undefined contents; idempotent.
+  void refill();
+  void retag(MemoryTag tag);
+
+  /// Counts in-place modifications; SavedTensor compares it.
+  std::uint64_t version() const { return version_; }
+  void bump_version() { ++version_; }
+
+  /// Shown by errors: a parameter's full name.
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
+
+ private:
+  std::shared_ptr<Arena> arena_;
+  std::byte* data_;
+  std::int64_t bytes_;
+  MemoryTag tag_;
+  std::uint64_t version_ = 0;
+  std::string name_;
+};
+
+}  // namespace moegrad

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/tensor/tensor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "framework/autograd/engine.h"
+#include "framework/autograd/function.h"
+#include "framework/tensor/fill.h"
+#include "framework/tensor/tensor_impl.h"
+
+namespace moegrad {
+namespace {
+
+TensorImpl& checked(const std::shared_ptr<TensorImpl>& impl) {
+  check(impl != nullptr, "tensor: undefined tensor used");
+  return *impl;
+}
+
+void check_sizes(const Shape& shape) {
+  for (const auto size : shape) {
+    check<ShapeError>(size >= 0, "tensor: sizes must not be negative, got ", shape);
+  }
+}
+
+std::shared_ptr<TensorImpl> view_impl(const Tensor& base, const Shape& shape) {
+  const auto& from = checked(base.impl());
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = from.storage;
+  impl->shape = shape;
+  impl->strides = from.strides;
+  impl->offset = from.offset;
+  impl->dtype = from.dtype;
+  impl->layout = from.layout;
+  impl->nz = from.nz;
+  return impl;
+}
+
+template <class T>
+void check_dtype(const TensorImpl& impl) {
+  check<DtypeError>(impl.dtype == dtype_of<T>, "tensor: data of ", impl.dtype, " read as ",
+                    dtype_of<T>);
+}
+
+template <class T>
+T* contiguous_pointer(const Tensor& tensor) {
+  const auto& impl = checked(tensor.impl());
+  check_dtype<T>(impl);
+  check<LayoutError>(impl.layout == Layout::kND,
+                     "tensor: elements of a FRACTAL_NZ tensor read as row-major ND");
+  check<LayoutError>(tensor.is_contiguous(), "tensor: data needs a contiguous tensor, got shape ",
+                     impl.shape, " with strides ", impl.strides);
+  return reinterpret_cast<T*>(impl.storage->data()) + impl.offset;
+}
+
+template <class T>
+T* nz_pointer(const Tensor& tensor) {
+  const auto& impl = checked(tensor.impl());
+  check_dtype<T>(impl);
+  check<LayoutError>(impl.layout == Layout::kNZ,
+                     "tensor: elements of a row-major ND tensor read as FRACTAL_NZ");
+  return reinterpret_cast<T*>(impl.storage->data()) + impl.offset;
+}
+
+}  // namespace
+
+Tensor Tensor::empty(const Shape& shape, Dtype dtype) {
+  check_sizes(shape);
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = std::make_shared<Storage>(shape.numel() * size_of(dtype));
+  impl->shape = shape;
+  impl->strides = row_major_strides(shape);
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+
+Tensor Tensor::zeros(const Shape& shape, Dtype dtype) {
+  Tensor tensor = empty(shape, dtype);
+  std::memset(tensor.storage().data(), 0, static_cast<std::size_t>(tensor.storage().bytes()));
+  return tensor;
+}
+
+Tensor Tensor::ones(const Shape& shape, Dtype dtype) { return full(shape, 1.0, dtype); }
+
+Tensor Tensor::full(const Shape& shape, double value, Dtype dtype) {
+  Tensor tensor = empty(shape, dtype);
+  fill_(tensor, value);
+  return tensor;
+}
+
+template <class T>
+Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
+  check<ShapeError>(std::ssize(values) == shape.numel(), "tensor: shape ", shape, " needs ",
+                    shape.numel(), " values, got ", values.size());
+  Tensor tensor = empty(shape, dtype_of<T>);
+  std::ranges::copy(values, tensor.mutable_data<T>().begin());
+  return tensor;
+}
+
+Tensor Tensor::empty_nz(const Shape& shape, const NzBlocks& blocks, Dtype dtype) {
+  check_sizes(shape);
+  check<ShapeError>(shape.numel() == blocks.batch * blocks.k * blocks.n, "tensor: NZ blocks of ",
+                    Shape{blocks.batch, blocks.k, blocks.n}, " cannot hold shape ", shape);
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = std::make_shared<Storage>(blocks.numel() * size_of(dtype));
+  impl->shape = shape;
+  impl->strides = row_major_strides(shape);
+  impl->dtype = dtype;
+  impl->layout = Layout::kNZ;
+  impl->nz = blocks;
+  return Tensor(std::move(impl));
+}
+
+Tensor Tensor::as_strided(const Tensor& base, const Shape& shape, const Shape& strides,
+                          std::int64_t offset) {
+  check<LayoutError>(base.layout() == Layout::kND, "tensor: a FRACTAL_NZ tensor has no strides");
+  check<ShapeError>(shape.ndim() == strides.ndim(), "tensor: shape ", shape, " and strides ",
+                    strides, " differ in rank");
+  check_sizes(shape);
+  std::int64_t last = offset;
+  for (std::int64_t i = 0; i < shape.ndim(); ++i) {
+    check<ShapeError>(strides[i] >= 0, "tensor: strides must not be negative, got ", strides);
+    last += std::max<std::int64_t>(shape[i] - 1, 0) * strides[i];
+  }
+  const auto capacity = base.storage().bytes() / size_of(base.dtype());
+  check<ShapeError>(offset >= 0 && (shape.numel() == 0 || last < capacity), "tensor: view ", shape,
+                    " with strides ", strides, " at offset ", offset, " leaves a storage of ",
+                    capacity, " elements");
+  auto impl = view_impl(base, shape);
+  impl->strides = strides;
+  impl->offset = offset;
+  return Tensor(std::move(impl));
+}
+
+Tensor Tensor::nz_view(const Tensor& base, const Shape& shape) {
+  check<LayoutError>(base.layout() == Layout::kNZ, "tensor: nz_view of an ND tensor");
+  check<ShapeError>(shape.numel() == base.numel(), "tensor: view ", shape, " of ", base.shape());
+  auto impl = view_impl(base, shape);
+  impl->strides = row_major_strides(shape);
+  return Tensor(std::move(impl));
+}
+
+const Shape& Tensor::shape() const { return checked(impl_).shape; }
+const Shape& Tensor::strides() const { return checked(impl_).strides; }
+std::int64_t Tensor::offset() const { return checked(impl_).offset; }
+Dtype Tensor::dtype() const { return checked(impl_).dtype; }
+Layout Tensor::layout() const { return checked(impl_).layout; }
+const NzBlocks& Tensor::nz_blocks() const { return checked(impl_).nz; }
+Storage& Tensor::storage() const { return *checked(impl_).storage; }
+
+bool Tensor::is_contiguous() const {
+  const auto& impl = checked(impl_);
+  if (impl.layout != Layout::kND) return false;
+  std::int64_t step = 1;
+  for (std::int64_t i = impl.shape.ndim() - 1; i >= 0; --i) {
+    if (impl.shape[i] != 1 && impl.strides[i] != step) return impl.shape.numel() == 0;
+    step *= impl.shape[i];
+  }
+  return true;
+}
+
+template <class T>
+std::span<const T> Tensor::data() const& {
+  return {contiguous_pointer<T>(*this), static_cast<std::size_t>(numel())};
+}
+
+template <class T>
+std::span<T> Tensor::mutable_data() & {
+  auto* pointer = contiguous_pointer<T>(*this);
+  storage().bump_version();
+  return {pointer, static_cast<std::size_t>(numel())};
+}
+
+template <class T>
+std::span<const T> Tensor::nz_data() const& {
+  return {nz_pointer<T>(*this), static_cast<std::size_t>(nz_blocks().numel())};
+}
+
+template <class T>
+std::span<T> Tensor::mutable_nz_data() & {
+  auto* pointer = nz_pointer<T>(*this);
+  storage().bump_version();
+  return {pointer, static_cast<std::size_t>(nz_blocks().numel())};
+}
+
+template <class T>
+const T* Tensor::strided_data() const {
+  const auto& impl = checked(impl_);
+  check_dtype<T>(impl);
+  check<LayoutError>(impl.layout == Layout::kND,
+                     "tensor: elements of a FRACTAL_NZ tensor read as row-major ND");
+  return reinterpret_cast<const T*>(impl.storage->data()) + impl.offset;
+}
+
+double Tensor::item() const {
+  check<ShapeError>(numel() == 1, "item: needs a tensor of one element, got ", shape());
+  switch (dtype()) {
+    case Dtype::kFloat32:
+      return strided_data<float>()[0];
+    case Dtype::kFloat64:
+      return strided_data<double>()[0];
+    case Dtype::kBFloat16:
+      return static_cast<float>(strided_data<BFloat16>()[0]);
+    case Dtype::kInt64:
+      break;
+  }
+  return static_cast<double>(strided_data<std::int64_t>()[0]);
+}
+
+bool Tensor::requires_grad() const { return checked(impl_).requires_grad; }
+
+Tensor& Tensor::set_requires_grad(bool requires_grad) {
+  auto& impl = checked(impl_);
+  check(impl.grad_fn == nullptr,
+        "set_requires_grad: only a leaf's flag can be set; detach() the result first");
+  check<DtypeError>(!requires_grad || is_floating(impl.dtype),
+                    "set_requires_grad: needs float32 or float64, got ", impl.dtype);
+  impl.requires_grad = requires_grad;
+  return *this;
+}
+
+bool Tensor::is_leaf() const { return checked(impl_).grad_fn == nullptr; }
+const std::shared_ptr<Function>& Tensor::grad_fn() const { return checked(impl_).grad_fn; }
+std::size_t Tensor::output_index() const { return checked(impl_).output_index; }
+
+Tensor Tensor::grad() const {
+  const auto& impl = checked(impl_);
+  return impl.leaf ? impl.leaf->grad : Tensor();
+}
+
+void Tensor::set_grad(Tensor grad) const {
+  auto& impl = checked(impl_);
+  if (grad.defined()) {
+    check<ShapeError>(grad.shape() == impl.shape, "set_grad: gradient must be ", impl.shape,
+                      " as its tensor, got ", grad.shape());
+    check<DtypeError>(grad.dtype() == impl.dtype, "set_grad: gradient must be ", impl.dtype,
+                      " as its tensor, got ", grad.dtype());
+  }
+  impl.leaf_state().grad = std::move(grad);
+}
+
+const std::shared_ptr<const ShardSpec>& Tensor::shard_spec() const { return checked(impl_).shard; }
+
+void Tensor::set_shard_spec(std::shared_ptr<const ShardSpec> spec) const {
+  checked(impl_).shard = std::move(spec);
+}
+
+Tensor Tensor::detach() const {
+  const auto& impl = checked(impl_);
+  return Tensor(view_impl(*this, impl.shape));
+}
+
+void Tensor::backward(const Tensor& grad, bool retain_graph) const {
+  run_backward({*this}, {grad}, retain_graph);
+}
+
+HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+  auto& impl = checked(impl_);
+  check(impl.requires_grad, "register_hook: the tensor does not require a gradient");
+  if (impl.grad_fn) return impl.grad_fn->add_output_hook(impl.output_index, std::move(hook));
+  return impl.leaf_state().hooks.add(std::move(hook));
+}
+
+HookHandle Tensor::register_post_accumulate_grad_hook(
+    std::function<void(const Tensor&)> hook) const {
+  auto& impl = checked(impl_);
+  check(impl.requires_grad && !impl.grad_fn,
+        "register_post_accumulate_grad_hook: needs a leaf that requires a gradient");
+  return impl.leaf_state().post_accumulate_hooks.add(std::move(hook));
+}
+
+#define MOEGRAD_INSTANTIATE(T)                                            \
+  template Tensor Tensor::from<T>(std::span<const T>, const Shape&);      \
+  template std::span<const T> Tensor::data<T>() const&;                   \
+  template std::span<T> Tensor::mutable_data<T>() &;                      \
+  template std::span<const T> Tensor::nz_data<T>() const&;                \
+  template std::span<T> Tensor::mutable_nz_data<T>() &;                   \
+  template const T* Tensor::strided_data<T>() const;
+MOEGRAD_INSTANTIATE(float)
+MOEGRAD_INSTANTIATE(double)
+MOEGRAD_INSTANTIATE(BFloat16)
+MOEGRAD_INSTANTIATE(std::int64_t)
+#undef MOEGRAD_INSTANTIATE
+
+}  // namespace moegrad

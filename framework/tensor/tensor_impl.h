@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "framework/autograd/hook_list.h"
+#include "framework/tensor/tensor.h"
+
+namespace moegrad {
+
+/// Gradient and hooks of a leaf.
+struct LeafState {
+  Tensor grad;
+  HookList<Tensor(const Tensor&)> hooks;
+  HookList<void(const Tensor&)> post_accumulate_hooks;
+  std::function<void(Tensor)> sink;  // takes what would be added to grad
+};
+
+/// What Tensor handles share. The framework alone looks inside.
+struct TensorImpl {
+  std::shared_ptr<Storage> storage;
+  Shape shape;
+  Shape strides;
+  std::int64_t offset = 0;  // elements
+  Dtype dtype = Dtype::kFloat32;
+  Layout layout = Layout::kND;
+  NzBlocks nz;
+
+  bool requires_grad = false;
+  std::shared_ptr<Function> grad_fn;  // null for leaves
+  std::size_t output_index = 0;       // which output of grad_fn this is
+  std::unique_ptr<LeafState> leaf;
+  std::shared_ptr<const ShardSpec> shard;
+
+  LeafState& leaf_state() {
+    if (!leaf) leaf = std::make_unique<LeafState>();
+    return *leaf;
+  }
+};
+
+/// True when `tensor` is the only handle on its bytes and fills them: sums may be formed in it, and
+/// keeping it keeps no more memory than its elements.
+inline bool owns_its_bytes(const Tensor& tensor) {
+  return tensor.impl().use_count() == 1 && tensor.impl()->storage.use_count() == 1 &&
+         tensor.is_contiguous() &&
+         tensor.storage().bytes() == tensor.numel() * size_of(tensor.dtype());
+}
+
+}  // namespace moegrad

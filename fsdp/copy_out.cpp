@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/copy_out.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "ops/kernels/nz.h"
+
+namespace moegrad::fsdp {
+namespace {
+
+template <class Source, class T>
+void copy_rows(const Source* source, std::int64_t n, T* target) {
+  if constexpr (std::is_same_v<Source, T>) {
+    std::memcpy(target, source, static_cast<std::size_t>(n) * sizeof(T));
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) target[i] = static_cast<T>(static_cast<float>(source[i]));
+  }
+}
+
+template <class Source, class T>
+void split_to_nd(const FlatLayout& layout, const FlatEntry& entry, PeerSpans slices, T* target) {
+  for (int rank = 0; rank < layout.world_size; ++rank) {
+    const auto rows = shard_rows(entry.rows, layout.world_size, rank);
+    const auto* slice =
+        reinterpret_cast<const Source*>(slices[static_cast<std::size_t>(rank)].data());
+    copy_rows(slice + entry.offset, rows.size() * entry.row_numel,
+              target + rows.begin * entry.row_numel);
+  }
+}
+
+template <class Source, class T>
+void split_to_nz(const FlatLayout& layout, const FlatEntry& entry, PeerSpans slices,
+                 const NzBlocks& blocks, T* target) {
+  for (int rank = 0; rank < layout.world_size; ++rank) {
+    const auto rows = shard_rows(entry.rows, layout.world_size, rank);
+    const auto* slice =
+        reinterpret_cast<const Source*>(slices[static_cast<std::size_t>(rank)].data());
+    kernels::slice_rows_to_nz<Source, T>(slice + entry.offset, entry.row_numel, rows.begin,
+                                         rows.size(), blocks, target);
+  }
+  kernels::nz_zero_padding<T>(blocks, target);
+}
+
+template <class Body>
+void dispatch_wire(Dtype wire, Dtype dtype, const Body& body) {
+  dispatch_floating(dtype, [&]<class T>() {
+    if (wire == dtype) return body.template operator()<T, T>();
+    check<DtypeError>(wire == Dtype::kBFloat16, "fully_shard: ", dtype,
+                      " parameters can travel as bfloat16, got ", wire);
+    body.template operator()<BFloat16, T>();
+  });
+}
+
+class PlainSplit final : public CopyOut {
+ public:
+  void run(const FlatLayout& layout, PeerSpans slices, Dtype wire, Dtype dtype,
+           const std::vector<CopyOutTarget>& targets) const override {
+    dispatch_wire(wire, dtype, [&]<class Source, class T>() {
+      for (std::size_t i = 0; i < targets.size(); ++i) {
+        split_to_nd<Source>(layout, layout.entries[i], slices,
+                            reinterpret_cast<T*>(targets[i].data));
+      }
+    });
+  }
+};
+
+class SplitWithSliceToNz final : public CopyOut {
+ public:
+  void run(const FlatLayout& layout, PeerSpans slices, Dtype wire, Dtype dtype,
+           const std::vector<CopyOutTarget>& targets) const override {
+    dispatch_wire(wire, dtype, [&]<class Source, class T>() {
+      for (std::size_t i = 0; i < targets.size(); ++i) {
+        auto* target = reinterpret_cast<T*>(targets[i].data);
+        if (targets[i].layout == Layout::kNZ) {
+          split_to_nz<Source>(layout, layout.entries[i], slices, targets[i].blocks, target);
+        } else {
+          split_to_nd<Source>(layout, layout.entries[i], slices, target);
+        }
+      }
+    });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<CopyOut> make_plain_split() { return std::make_unique<PlainSplit>(); }
+std::unique_ptr<CopyOut> make_split_with_slice_to_nz() {
+  return std::make_unique<SplitWithSliceToNz>();
+}
+
+}  // namespace moegrad::fsdp

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens, H hidden size, Nq query heads, Nkv key and value heads, D head_dim.
+#include "nn/attention.h"
+
+#include <cmath>
+
+#include "framework/runtime/error.h"
+#include "ops/attention.h"
+#include "ops/shape_ops.h"
+
+namespace moegrad::nn {
+
+Attention::Attention(const Config& config)
+    : config_(config),
+      q_proj_({.in_features = config.hidden_size,
+               .out_features = config.num_heads * config.head_dim,
+               .dtype = config.dtype}),
+      k_proj_({.in_features = config.hidden_size,
+               .out_features = config.num_key_value_heads * config.head_dim,
+               .dtype = config.dtype}),
+      v_proj_({.in_features = config.hidden_size,
+               .out_features = config.num_key_value_heads * config.head_dim,
+               .dtype = config.dtype}),
+      o_proj_({.in_features = config.num_heads * config.head_dim,
+               .out_features = config.hidden_size,
+               .dtype = config.dtype}),
+      q_norm_({.dim = config.head_dim, .eps = config.rms_norm_eps, .dtype = config.dtype}),
+      k_norm_({.dim = config.head_dim, .eps = config.rms_norm_eps, .dtype = config.dtype}) {
+  check<ValueError>(
+      config.num_key_value_heads >= 1 && config.num_heads % config.num_key_value_heads == 0,
+      "Attention: num_heads must be a multiple of num_key_value_heads (",
+      config.num_key_value_heads, "), got ", config.num_heads);
+  register_module("q_proj", q_proj_);
+  register_module("k_proj", k_proj_);
+  register_module("v_proj", v_proj_);
+  register_module("o_proj", o_proj_);
+  register_module("q_norm", q_norm_);
+  register_module("k_norm", k_norm_);
+}
+
+Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  // [T, H]
+  const auto d = config_.head_dim;
+  const auto heads = [&](const Tensor& projected) {  // [T, N * D] -> [T, N, D]
+    return ops::view(projected, {x.dim(0), projected.dim(1) / d, d});
+  };
+  const Tensor q = ops::rope(q_norm_(heads(q_proj_(x))), context.rope);  // [T, Nq, D]
+  const Tensor k = ops::rope(k_norm_(heads(k_proj_(x))), context.rope);  // [T, Nkv, D]
+  const Tensor v = heads(v_proj_(x));                                    // [T, Nkv, D]
+  const double scale = 1.0 / std::sqrt(static_cast<double>(d));
+  const Tensor y = ops::attention(q, k, v, context.cu_seqlens, scale);  // [T, Nq, D]
+  return o_proj_(ops::view(y, {x.dim(0), config_.num_heads * d}));      // [T, H]
+}
+
+}  // namespace moegrad::nn

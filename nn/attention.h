@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "nn/linear.h"
+#include "nn/module.h"
+#include "nn/rms_norm.h"
+#include "ops/rope.h"
+
+namespace moegrad::nn {
+
+/// What attention must know of a row of T packed tokens, computed once for all layers.
+struct SequenceContext {
+  std::vector<std::int64_t> cu_seqlens;  // document d is tokens [cu_seqlens[d], cu_seqlens[d + 1])
+  ops::RopeTable rope;                   // of each token's position in its document
+};
+
+/// Causal grouped-query attention within each document, as in Qwen3:
+///
+///     q = rope(norm_q(W_q x)),  k = rope(norm_k(W_k x)),  v = W_v x
+///     y = W_o softmax(q k^T / sqrt(D)) v          x, y: [T, H]
+///
+/// with RMSNorm over head_dim D, the same weight for every head, before the rotation. No biases.
+class Attention final : public Callable<Attention> {
+ public:
+  struct Config {
+    std::int64_t hidden_size = 0;
+    std::int64_t num_heads = 0;
+    std::int64_t num_key_value_heads = 0;  // divides num_heads
+    std::int64_t head_dim = 0;             // even; need not be hidden_size / num_heads
+    double rms_norm_eps = 1e-6;
+    Dtype dtype = Dtype::kFloat32;
+  };
+
+  explicit Attention(const Config& config);
+
+  Tensor forward(const Tensor& x, const SequenceContext& context);
+
+ private:
+  Config config_;
+  Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  RMSNorm q_norm_, k_norm_;
+};
+
+}  // namespace moegrad::nn

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "nn/module.h"
+#include "ops/embedding.h"
+
+namespace moegrad::nn {
+
+/// Row ids[i] of the weight for each i.      ids: int64 [...]   weight: [V, H]   y: [..., H]
+class Embedding final : public Callable<Embedding> {
+ public:
+  struct Config {
+    std::int64_t num_embeddings = 0;
+    std::int64_t embedding_dim = 0;
+    Dtype dtype = Dtype::kFloat32;
+  };
+
+  /// Zero weights: nn::init_weights fills them.
+  explicit Embedding(const Config& config)
+      : weight_(Tensor::zeros({config.num_embeddings, config.embedding_dim}, config.dtype)) {
+    register_parameter("weight", weight_);
+  }
+
+  /// Throws ValueError for an id outside [0, V).
+  Tensor forward(const Tensor& ids) { return ops::embedding(ids, weight_); }
+
+  const Tensor& weight() const { return weight_; }
+
+ private:
+  Tensor weight_;  // [V, H]
+};
+
+}  // namespace moegrad::nn

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: R rows by expert, H hidden size, I intermediate size of one expert, E experts.
+#include "nn/experts.h"
+
+#include "framework/runtime/error.h"
+#include "ops/grouped_matmul.h"
+#include "ops/npu_grouped_matmul.h"
+#include "ops/shape_ops.h"
+#include "ops/swiglu.h"
+
+namespace moegrad::nn {
+namespace {
+
+using Role = ParameterLayout::Role;
+
+/// Layout of one stacked projection that maps `in` features to `out`.
+ParameterLayout layout_of(const GroupedExperts::Config& config, Role role, std::int64_t in,
+                          std::int64_t out) {
+  const bool in_first = config.weights == ExpertWeights::kPretransposed;
+  return {
+      .role = role,
+      .stacked = in_first ? Shape{config.num_experts, in, out} : Shape{config.num_experts, out, in},
+      .in_first = in_first,
+      .gathered = config.gathered};
+}
+
+/// [E, a, b] flattened to [E * a, b].
+Tensor make_parameter(const ParameterLayout& layout, Dtype dtype) {
+  const auto& stacked = layout.stacked;
+  return Tensor::zeros({stacked[0] * stacked[1], stacked[2]}, dtype);
+}
+
+}  // namespace
+
+GroupedExperts::GroupedExperts(const Config& config) : config_(config) {
+  const auto h = config.hidden_size, i = config.intermediate_size;
+  check<ValueError>(
+      config.gathered == Layout::kND || config.weights == ExpertWeights::kPretransposed,
+      "GroupedExperts: FRACTAL_NZ needs pre-transposed weights, got Hugging Face's");
+  gate_up_layout_ = layout_of(config, Role::kExpertGateUp, h, 2 * i);
+  down_layout_ = layout_of(config, Role::kExpertDown, i, h);
+  gate_up_proj_ = make_parameter(gate_up_layout_, config.dtype);
+  down_proj_ = make_parameter(down_layout_, config.dtype);
+  register_parameter("gate_up_proj", gate_up_proj_, gate_up_layout_);
+  register_parameter("down_proj", down_proj_, down_layout_);
+}
+
+Tensor GroupedExperts::forward(const Tensor& rows, const ops::RoutingPlan& plan) {  // [R, H]
+  const Tensor gate_up = ops::view(gate_up_proj_, gate_up_layout_.stacked);
+  const Tensor down = ops::view(down_proj_, down_layout_.stacked);
+  if (config_.weights == ExpertWeights::kPretransposed) {
+    const Tensor counts = Tensor::from(plan.counts, {config_.num_experts});
+    const Tensor hidden = ops::swiglu(ops::npu_gmm(gate_up, rows, counts));  // [R, I]
+    return ops::npu_gmm(down, hidden, counts);                               // [R, H]
+  }
+  constexpr bool kTranspose = true;
+  const Tensor hidden =
+      ops::swiglu(ops::grouped_matmul(rows, gate_up, plan.offsets, kTranspose));  // [R, I]
+  return ops::grouped_matmul(hidden, down, plan.offsets, kTranspose);             // [R, H]
+}
+
+}  // namespace moegrad::nn

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "nn/module.h"
+#include "ops/routing.h"
+
+namespace moegrad::nn {
+
+/// How the stacked expert weights are stored.
+///
+/// Note [Pre-transposed expert weights]
+/// Hugging Face keeps a linear weight as [out, in] and multiplies by its transpose. A grouped
+/// matmul reads its right operand with in-features first; stored that way from the start, as
+/// gate_up_proj [E*H, 2I] and down_proj [E*I, H], nothing is transposed at run time, and rows of
+/// the shards that fully_shard gathers can be written straight into FRACTAL_NZ blocks. Both
+/// orientations hold the same numbers and give bitwise the same results.
+enum class ExpertWeights : std::uint8_t { kPretransposed, kHuggingFace };
+
+/// E SwiGLU experts, each on its own rows:
+///
+///     y_r = down_e (silu(gate_e x_r) * up_e x_r)      for the rows r of expert e
+///
+/// in one grouped matmul per projection. Parameters are stacked over experts and two-dimensional,
+/// gate and up side by side: pre-transposed gate_up_proj [E*H, 2I], down_proj [E*I, H]; as in
+/// Hugging Face [E*2I, H] and [E*H, I].
+class GroupedExperts final : public Callable<GroupedExperts> {
+ public:
+  struct Config {
+    std::int64_t hidden_size = 0;
+    std::int64_t intermediate_size = 0;  // of one expert
+    std::int64_t num_experts = 0;
+    ExpertWeights weights = ExpertWeights::kPretransposed;
+    Layout gathered = Layout::kNZ;  // what fully_shard gathers; kNZ needs kPretransposed
+    Dtype dtype = Dtype::kFloat32;
+  };
+
+  /// Zero weights: nn::init_weights fills them.
+  explicit GroupedExperts(const Config& config);
+
+  /// rows [R, H] grouped by expert as `plan` says -> [R, H]
+  Tensor forward(const Tensor& rows, const ops::RoutingPlan& plan);
+
+ private:
+  Config config_;
+  ParameterLayout gate_up_layout_, down_layout_;
+  Tensor gate_up_proj_, down_proj_;
+};
+
+}  // namespace moegrad::nn

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "nn/linear.h"
+#include "nn/module.h"
+
+namespace moegrad::nn {
+
+/// y = W_down (silu(W_gate x) * W_up x), the dense feed-forward layer.      x, y: [T, H]
+class MLP final : public Callable<MLP> {
+ public:
+  struct Config {
+    std::int64_t hidden_size = 0;
+    std::int64_t intermediate_size = 0;
+    Dtype dtype = Dtype::kFloat32;
+  };
+
+  explicit MLP(const Config& config);
+
+  Tensor forward(const Tensor& x);
+
+ private:
+  Linear gate_proj_, up_proj_, down_proj_;
+};
+
+}  // namespace moegrad::nn

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "nn/experts.h"
+#include "nn/module.h"
+#include "nn/router.h"
+#include "ops/routing.h"
+
+namespace moegrad::nn {
+
+/// Token-choice mixture of SwiGLU experts without dropping, as in Qwen3-MoE:
+///
+///     y_t = sum over the K chosen experts e of  p_te * down_e(silu(gate_e x_t) * up_e x_t)
+///
+/// Single-device code: sharding is applied from outside, by fsdp::fully_shard.
+///
+/// forward() runs four nodes: route | dispatch | experts | combine. Schedules that interleave
+/// layers or micro-batches call the nodes themselves.
+class MoE final : public Callable<MoE> {
+ public:
+  struct Config {
+    std::int64_t hidden_size = 0;
+    std::int64_t intermediate_size = 0;  // of one expert
+    std::int64_t num_experts = 0;
+    std::int64_t top_k = 0;
+    bool norm_topk_prob = true;
+    ExpertWeights expert_weights = ExpertWeights::kPretransposed;
+    Layout gathered_layout = Layout::kNZ;
+    Dtype dtype = Dtype::kFloat32;
+  };
+  struct Routing {
+    Router::Output router;
+    ops::RoutingPlan plan;
+  };
+  struct Output {
+    Tensor hidden;                                // [T, H]
+    Tensor router_logits;                         // [T, E]
+    Tensor expert_indices;                        // int64 [T, K]
+    std::vector<std::int64_t> tokens_per_expert;  // [E]
+  };
+
+  explicit MoE(const Config& config);
+
+  /// `replay_indices` [T, K]: experts to take instead of the router's choice.
+  Output forward(const Tensor& x, const Tensor& replay_indices = {});
+
+  Routing route(const Tensor& x, const Tensor& replay_indices = {});
+  Tensor dispatch(const Tensor& x, const Routing& routing);    // [T, H] -> [R, H], by expert
+  Tensor experts(const Tensor& rows, const Routing& routing);  // [R, H] -> [R, H]
+  Tensor combine(const Tensor& rows, const Routing& routing);  // [R, H] -> [T, H]
+
+ private:
+  Router gate_;
+  GroupedExperts experts_;
+  std::int64_t num_experts_;
+};
+
+}  // namespace moegrad::nn

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "framework/tensor/layout.h"
+#include "framework/tensor/shape.h"
+
+namespace moegrad::nn {
+
+/// How the stored bytes of a parameter map to Hugging Face's tensors. Everything that has to know
+/// (copy-out, loading, saving) reads this; nothing is decided by size, position or environment.
+struct ParameterLayout {
+  enum class Role : std::uint8_t {
+    kDense,         // one Hugging Face tensor, as it is: norms, embeddings, router
+    kLinear,        // likewise, the weight of a linear layer
+    kExpertGateUp,  // per expert gate_proj and up_proj side by side: 2I columns (or rows)
+    kExpertDown,    // per expert down_proj
+  };
+
+  Role role = Role::kDense;
+  /// Stacked experts: [E, in, out] if in_first, else [E, out, in]; stored flattened to two
+  /// dimensions, [E*in, out] or [E*out, in]. Empty for dense parameters.
+  Shape stacked = {};
+  /// in-features before out-features ("pre-transposed"): the matmul reads the weight as stored.
+  bool in_first = false;
+  /// What fully_shard's copy-out makes of it; the shards themselves are always row-major.
+  Layout gathered = Layout::kND;
+};
+
+}  // namespace moegrad::nn

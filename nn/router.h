@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "nn/module.h"
+
+namespace moegrad::nn {
+
+/// Chooses K of E experts for each token by the largest probability:
+///
+///     p = softmax(W x) over all experts      x: [T, H]   W: [E, H]   p: [T, E]
+///
+/// The weights of the chosen are their p, divided by their sum if `normalize`.
+class Router final : public Callable<Router> {
+ public:
+  struct Config {
+    std::int64_t hidden_size = 0;
+    std::int64_t num_experts = 0;
+    std::int64_t top_k = 0;
+    bool normalize = true;  // Hugging Face's norm_topk_prob
+    Dtype dtype = Dtype::kFloat32;
+  };
+  struct Output {
+    Tensor logits;   // [T, E]
+    Tensor weights;  // [T, K]
+    Tensor indices;  // int64 [T, K], by falling probability, ties by lowest index
+  };
+
+  explicit Router(const Config& config);
+
+  /// With `replay_indices` [T, K], these experts are taken instead of the best; logits and weights
+  /// are computed all the same.
+  Output forward(const Tensor& x, const Tensor& replay_indices = {});
+
+ private:
+  Config config_;
+  Tensor weight_;  // [E, H]
+};
+
+}  // namespace moegrad::nn

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens, Nq query heads, Nkv key/value heads, D head dimension.
+#include "ops/attention.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "framework/autograd/function.h"
+#include "framework/runtime/parallel_for.h"
+#include "framework/runtime/rank_context.h"
+#include "ops/kernels/attention.h"
+#include "ops/shape_ops.h"
+
+namespace moegrad::ops {
+namespace {
+
+kernels::AttentionSizes sizes_of(const Tensor& q, const Tensor& k) {
+  return {.tokens = q.dim(0), .query_heads = q.dim(1), .kv_heads = k.dim(1), .head_dim = q.dim(2)};
+}
+
+// Calls body(task, scratch) for every task. The scratch is per thread, and a thread takes the next
+// task when it is free: tasks differ in length and write disjoint results, so who runs which does
+// not show in the bits.
+template <class T, class Body>
+void run_tasks(std::int64_t tasks, std::int64_t scratch_size, const Body& body) {
+  const auto lanes = std::min<std::int64_t>(tasks, RankContext::current().pool().threads());
+  Tensor scratch = Tensor::empty({lanes, scratch_size}, dtype_of<T>);
+  T* const base = scratch.mutable_data<T>().data();
+  std::atomic<std::int64_t> next{0};
+  parallel_for(lanes, 1, [&](std::int64_t lane, std::int64_t) {
+    for (auto task = next++; task < tasks; task = next++) body(task, base + lane * scratch_size);
+  });
+}
+
+// With s = scale q.k, p = softmax(s) = exp(s - logsumexp), o = sum_j p_j v_j and g = dL/do:
+//     dL/dv_j = sum over rows of p_j g
+//     dL/ds_j = p_j (g.v_j - sum_i p_i g.v_i) = p_j (g.v_j - g.o)
+//     dL/dq = scale sum_j dL/ds_j k_j,   dL/dk_j = scale sum over rows of dL/ds_j q
+// where the rows of a key/value head are those of all its query heads.
+class Attention final : public Function {
+ public:
+  Attention(std::vector<kernels::Document> documents, double scale)
+      : documents_(std::move(documents)), scale_(scale) {}
+
+  std::string_view name() const override { return "attention"; }
+
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v) {
+    const auto sizes = sizes_of(q, k);
+    Tensor out = Tensor::empty(q.shape(), q.dtype());
+    Tensor logsumexp = Tensor::empty({sizes.query_heads, sizes.tokens}, q.dtype());
+    std::vector<std::array<std::int64_t, 3>> tasks;  // document, key/value head, query block
+    for (std::size_t i = 0; i < documents_.size(); ++i) {
+      const auto length = documents_[i].end - documents_[i].begin;
+      for (std::int64_t head = 0; head < sizes.kv_heads; ++head) {
+        for (std::int64_t block = 0; block * sizes.query_block() < length; ++block) {
+          tasks.push_back({static_cast<std::int64_t>(i), head, block});
+        }
+      }
+    }
+    dispatch_floating(q.dtype(), [&]<class T>() {
+      const T* const q_data = q.data<T>().data();
+      const T* const k_data = k.data<T>().data();
+      const T* const v_data = v.data<T>().data();
+      T* const out_data = out.mutable_data<T>().data();
+      T* const logsumexp_data = logsumexp.mutable_data<T>().data();
+      run_tasks<T>(static_cast<std::int64_t>(tasks.size()),
+                   kernels::attention_forward_scratch(sizes), [&](std::int64_t task, T* scratch) {
+                     const auto [i, head, block] = tasks[static_cast<std::size_t>(task)];
+                     kernels::attention_forward<T>(sizes, q_data, k_data, v_data,
+                                                   static_cast<T>(scale_),
+                                                   documents_[static_cast<std::size_t>(i)], head,
+                                                   block, out_data, logsumexp_data, scratch);
+                   });
+    });
+    q_ = q;
+    k_ = k;
+    v_ = v;
+    out_ = out;
+    logsumexp_ = logsumexp;
+    return out;
+  }
+
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    const Tensor grad_out = contiguous(grads[0]);
+    const Tensor q = q_.unpack(), k = k_.unpack(), v = v_.unpack();
+    const Tensor out = out_.unpack(), logsumexp = logsumexp_.unpack();
+    const auto sizes = sizes_of(q, k);
+    Tensor grad_q = needs[0] ? Tensor::empty(q.shape(), q.dtype()) : Tensor();
+    Tensor grad_k = needs[1] ? Tensor::zeros(k.shape(), k.dtype()) : Tensor();
+    Tensor grad_v = needs[2] ? Tensor::zeros(v.shape(), v.dtype()) : Tensor();
+    dispatch_floating(q.dtype(), [&]<class T>() {
+      const auto pointer = [](Tensor& tensor) {
+        return tensor.defined() ? tensor.mutable_data<T>().data() : nullptr;
+      };
+      const kernels::AttentionGrads<T> targets{pointer(grad_q), pointer(grad_k), pointer(grad_v)};
+      const T* const q_data = q.data<T>().data();
+      const T* const k_data = k.data<T>().data();
+      const T* const v_data = v.data<T>().data();
+      const T* const out_data = out.data<T>().data();
+      const T* const logsumexp_data = logsumexp.data<T>().data();
+      const T* const grad_out_data = grad_out.data<T>().data();
+      const auto tasks = static_cast<std::int64_t>(documents_.size()) * sizes.kv_heads;
+      run_tasks<T>(
+          tasks, kernels::attention_backward_scratch(sizes), [&](std::int64_t task, T* scratch) {
+            kernels::attention_backward<T>(
+                sizes, q_data, k_data, v_data, out_data, logsumexp_data, grad_out_data,
+                static_cast<T>(scale_), documents_[static_cast<std::size_t>(task / sizes.kv_heads)],
+                task % sizes.kv_heads, targets, scratch);
+          });
+    });
+    return {grad_q, grad_k, grad_v};
+  }
+
+ private:
+  std::vector<kernels::Document> documents_;
+  double scale_;
+  SavedTensor q_{*this};
+  SavedTensor k_{*this};
+  SavedTensor v_{*this};
+  SavedTensor out_{*this};
+  SavedTensor logsumexp_{*this};
+};
+
+void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
+  check<ShapeError>(q.ndim() == 3, "attention: q must be [T, Nq, D], got ", q.shape());
+  check<ShapeError>(k.ndim() == 3, "attention: k must be [T, Nkv, D], got ", k.shape());
+  check<ShapeError>(k.dim(0) == q.dim(0) && k.dim(2) == q.dim(2), "attention: k must be [",
+                    q.dim(0), ", Nkv, ", q.dim(2), "] to match q ", q.shape(), ", got ", k.shape());
+  check<ShapeError>(v.shape() == k.shape(), "attention: v must be ", k.shape(), " to match k, got ",
+                    v.shape());
+  check<ShapeError>(q.dim(2) >= 1, "attention: head dimension must be at least 1, got q ",
+                    q.shape());
+  check<ShapeError>(k.dim(1) >= 1 && q.dim(1) % k.dim(1) == 0,
+                    "attention: query heads must be a multiple of key/value heads, got ", q.dim(1),
+                    " and ", k.dim(1));
+  check<DtypeError>(k.dtype() == q.dtype() && v.dtype() == q.dtype(),
+                    "attention: q, k and v must be of one dtype, got ", q.dtype(), ", ", k.dtype(),
+                    " and ", v.dtype());
+}
+
+std::vector<kernels::Document> documents_of(const std::vector<std::int64_t>& cu_seqlens,
+                                            std::int64_t tokens) {
+  check<ValueError>(!cu_seqlens.empty() && cu_seqlens.front() == 0 && cu_seqlens.back() == tokens,
+                    "attention: cu_seqlens must run from 0 to T = ", tokens, ", got ",
+                    cu_seqlens.size(), " entries",
+                    cu_seqlens.empty() ? std::string()
+                                       : " from " + std::to_string(cu_seqlens.front()) + " to " +
+                                             std::to_string(cu_seqlens.back()));
+  std::vector<kernels::Document> documents;
+  for (std::size_t i = 1; i < cu_seqlens.size(); ++i) {
+    check<ValueError>(cu_seqlens[i - 1] <= cu_seqlens[i],
+                      "attention: cu_seqlens must not decrease, got ", cu_seqlens[i], " after ",
+                      cu_seqlens[i - 1], " at position ", i);
+    if (cu_seqlens[i - 1] < cu_seqlens[i]) {
+      documents.push_back({.begin = cu_seqlens[i - 1], .end = cu_seqlens[i]});
+    }
+  }
+  return documents;
+}
+
+}  // namespace
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                 const std::vector<std::int64_t>& cu_seqlens, double scale) {
+  check_inputs(q, k, v);
+  auto documents = documents_of(cu_seqlens, q.dim(0));
+  return Function::apply(std::make_shared<Attention>(std::move(documents), scale), contiguous(q),
+                         contiguous(k), contiguous(v));
+}
+
+}  // namespace moegrad::ops

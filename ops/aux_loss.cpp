@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens, E experts, K experts per token.
+#include "ops/aux_loss.h"
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "framework/autograd/function.h"
+#include "framework/tensor/fill.h"
+#include "ops/elementwise.h"
+#include "ops/kernels/aux_loss.h"
+#include "ops/shape_ops.h"
+
+namespace moegrad::ops {
+namespace {
+
+template <class T>
+const T* data_or_null(const Tensor& x) {
+  return x.defined() ? x.data<T>().data() : nullptr;
+}
+
+template <class T>
+double sum_in_order(const Tensor& x) {
+  double total = 0;
+  for (const auto value : x.data<T>()) total += static_cast<double>(value);
+  return total;
+}
+
+// One layer's share of the loss: scale * sum_t mask_t <load, p_t>, p_t = softmax(logits_t), where
+// the load of the experts is a constant. With g = dL/dshare:
+//     dL/dlogits[t, e] = g * scale * mask_t * p[t, e] * (load_e - <load, p_t>)
+class BalanceShare final : public Function {
+ public:
+  explicit BalanceShare(double scale) : scale_(scale) {}
+
+  std::string_view name() const override { return "load_balancing_loss"; }
+
+  Tensor forward(const Tensor& logits, const Tensor& load, const Tensor& mask) {
+    Tensor shares = Tensor::empty({logits.dim(0)}, logits.dtype());  // [T]
+    double total = 0;
+    dispatch_floating(logits.dtype(), [&]<class T>() {
+      kernels::expected_load<T>(logits.data<T>().data(), load.data<T>().data(),
+                                data_or_null<T>(mask), shares.mutable_data<T>().data(),
+                                logits.dim(0), logits.dim(1));
+      total = sum_in_order<T>(shares);
+    });
+    logits_ = logits;
+    load_ = load;
+    mask_ = mask;
+    return Tensor::full({}, total * scale_, logits.dtype());
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    const Tensor logits = logits_.unpack(), load = load_.unpack(), mask = mask_.unpack();
+    const double scale = grads[0].item() * scale_;
+    Tensor grad_logits = empty_like(logits);  // [T, E]
+    dispatch_floating(logits.dtype(), [&]<class T>() {
+      kernels::expected_load_backward<T>(static_cast<T>(scale), logits.data<T>().data(),
+                                         load.data<T>().data(), data_or_null<T>(mask),
+                                         grad_logits.mutable_data<T>().data(), logits.dim(0),
+                                         logits.dim(1));
+    });
+    return {grad_logits, Tensor(), Tensor()};
+  }
+
+ private:
+  double scale_;
+  SavedTensor logits_{*this}, load_{*this}, mask_{*this};
+};
+
+// With lse = logsumexp(logits_t) and g = dL/dloss:
+//     dL/dlogits[t, e] = g * 2 * lse / T * exp(logits[t, e] - lse)
+class ZLoss final : public Function {
+ public:
+  std::string_view name() const override { return "z_loss"; }
+
+  Tensor forward(const Tensor& logits) {
+    Tensor logsumexp = Tensor::empty({logits.dim(0)}, logits.dtype());  // [T]
+    double total = 0;
+    dispatch_floating(logits.dtype(), [&]<class T>() {
+      kernels::logsumexp<T>(logits.data<T>().data(), logsumexp.mutable_data<T>().data(),
+                            logits.dim(0), logits.dim(1));
+      for (const double value : logsumexp.data<T>()) total += value * value;
+    });
+    logits_ = logits;
+    logsumexp_ = logsumexp;
+    const auto tokens = static_cast<double>(logits.dim(0));
+    return Tensor::full({}, tokens > 0 ? total / tokens : 0.0, logits.dtype());
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    const Tensor logits = logits_.unpack(), logsumexp = logsumexp_.unpack();
+    const double scale = 2 * grads[0].item() / static_cast<double>(logits.dim(0));
+    Tensor grad_logits = empty_like(logits);  // [T, E]
+    dispatch_floating(logits.dtype(), [&]<class T>() {
+      kernels::squared_logsumexp_backward<T>(
+          static_cast<T>(scale), logits.data<T>().data(), logsumexp.data<T>().data(),
+          grad_logits.mutable_data<T>().data(), logits.dim(0), logits.dim(1));
+    });
+    return {grad_logits};
+  }
+
+ private:
+  SavedTensor logits_{*this}, logsumexp_{*this};
+};
+
+void check_layers(const TensorList& router_logits, const TensorList& indices) {
+  check<ShapeError>(!router_logits.empty() && router_logits.size() == indices.size(),
+                    "load_balancing_loss: needs logits and indices of at least one layer, got ",
+                    router_logits.size(), " and ", indices.size());
+  const Tensor& first = router_logits[0];
+  check<ShapeError>(first.ndim() == 2, "load_balancing_loss: logits must be [T, E], got ",
+                    first.shape());
+  check<DtypeError>(is_floating(first.dtype()),
+                    "load_balancing_loss: logits must be float32 or float64, got ", first.dtype());
+  for (std::size_t layer = 0; layer < indices.size(); ++layer) {
+    const Tensor &logits = router_logits[layer], &chosen = indices[layer];
+    check<ShapeError>(logits.shape() == first.shape(), "load_balancing_loss: logits of layer ",
+                      layer, " must be ", first.shape(), " as in layer 0, got ", logits.shape());
+    check<ShapeError>(
+        chosen.ndim() == 2 && chosen.dim(0) == first.dim(0) && chosen.dim(1) == indices[0].dim(1),
+        "load_balancing_loss: indices of layer ", layer, " must be [T, K] with T = ", first.dim(0),
+        " and one K for all layers, got ", chosen.shape());
+    check<DtypeError>(logits.dtype() == first.dtype(), "load_balancing_loss: logits of layer ",
+                      layer, " must be ", first.dtype(), " as in layer 0, got ", logits.dtype());
+    check<DtypeError>(chosen.dtype() == Dtype::kInt64, "load_balancing_loss: indices of layer ",
+                      layer, " must be int64, got ", chosen.dtype());
+  }
+}
+
+// The weights of the tokens, [T], in double.
+std::vector<double> token_weights(const Tensor& mask, std::int64_t tokens) {
+  if (!mask.defined()) return std::vector<double>(static_cast<std::size_t>(tokens), 1.0);
+  const Tensor values = to_dtype(mask, Dtype::kFloat64);
+  const auto weights = values.data<double>();
+  for (std::size_t t = 0; t < weights.size(); ++t) {
+    check<ValueError>(weights[t] >= 0 && std::isfinite(weights[t]),
+                      "load_balancing_loss: token_mask must be finite and not negative, got ",
+                      weights[t], " at token ", t);
+  }
+  return {weights.begin(), weights.end()};
+}
+
+// Adds the weight of each token to the experts that it chose, whatever the slot.
+void add_load(const Tensor& indices, std::size_t layer, const std::vector<double>& weights,
+              std::vector<double>& load) {
+  const Tensor slots = contiguous(indices);
+  const auto experts = slots.data<std::int64_t>();
+  for (std::size_t slot = 0; slot < experts.size(); ++slot) {
+    const auto token = slot / static_cast<std::size_t>(slots.dim(1));
+    check<ValueError>(0 <= experts[slot] && experts[slot] < std::ssize(load),
+                      "load_balancing_loss: expert index must be in [0, ", load.size(), "), got ",
+                      experts[slot], " at token ", token, " of layer ", layer);
+    load[static_cast<std::size_t>(experts[slot])] += weights[token];
+  }
+}
+
+}  // namespace
+
+// The load of an expert, E * sum_j f[j, e], is a constant, known before any gradient is taken. So
+// the loss is a sum of one term per layer, and no Function has every layer as an input.
+Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& indices,
+                           const Tensor& token_mask) {
+  check_layers(router_logits, indices);
+  const Tensor& first = router_logits[0];
+  const auto tokens = first.dim(0), num_experts = first.dim(1);
+  Tensor mask;
+  if (token_mask.defined()) {
+    check<ShapeError>(token_mask.shape() == Shape{tokens},
+                      "load_balancing_loss: token_mask must be [", tokens, "] for logits ",
+                      first.shape(), ", got ", token_mask.shape());
+    check<DtypeError>(token_mask.dtype() == first.dtype(), "load_balancing_loss: logits are ",
+                      first.dtype(), " but token_mask is ", token_mask.dtype());
+    mask = contiguous(token_mask.detach());
+  }
+  const auto weights = token_weights(mask, tokens);
+  double total_weight = 0;
+  for (const auto weight : weights) total_weight += weight;
+  total_weight *= static_cast<double>(router_logits.size());
+
+  std::vector<double> load(static_cast<std::size_t>(num_experts));  // [E]
+  for (std::size_t layer = 0; layer < indices.size(); ++layer) {
+    add_load(indices[layer], layer, weights, load);
+  }
+  const double scale = total_weight > 0 ? 1 / total_weight : 0.0;
+  for (auto& value : load) value *= static_cast<double>(num_experts) * scale;
+  const Tensor loads = to_dtype(Tensor::from(load, {num_experts}), first.dtype());
+
+  Tensor loss;
+  for (const auto& logits : router_logits) {
+    const Tensor share =
+        Function::apply(std::make_shared<BalanceShare>(scale), contiguous(logits), loads, mask);
+    loss = loss.defined() ? add(loss, share) : share;
+  }
+  return loss;
+}
+
+Tensor z_loss(const Tensor& router_logits) {
+  check<ShapeError>(router_logits.ndim() == 2, "z_loss: logits must be [T, E], got ",
+                    router_logits.shape());
+  check<DtypeError>(is_floating(router_logits.dtype()),
+                    "z_loss: logits must be float32 or float64, got ", router_logits.dtype());
+  return Function::apply(std::make_shared<ZLoss>(), contiguous(router_logits));
+}
+
+}  // namespace moegrad::ops

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "framework/tensor/tensor.h"
+
+namespace moegrad::ops {
+
+/// Load-balancing loss of Hugging Face's Qwen3-MoE, pooled over all layers and tokens:
+///
+///     f[j, e] = weighted mean over layers and tokens of [indices[t, j] = e]      (no gradient)
+///     P[e]    = weighted mean over layers and tokens of softmax(logits[t, :])[e]
+///     loss    = E * sum_j sum_e f[j, e] * P[e]                                    []
+///
+/// router_logits: per layer [T, E].   indices: per layer [T, K] int64.   token_mask: [T], each
+/// token's weight, ones if undefined; it carries no gradient, and a token of weight zero is not
+/// read. Perfect balance gives K. No tokens, or no weight, give zero.
+///
+/// Errors: ShapeError when there is no layer or shapes do not agree, ValueError for an expert
+/// outside [0, E) and a weight that is negative or not finite.
+/// Source: `load_balancing_loss_func` of transformers v4.55; Fedus et al., 2021,
+/// https://arxiv.org/abs/2101.03961, equations 4 to 6.
+Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& indices,
+                           const Tensor& token_mask = {});
+
+/// mean over t of (log sum_e exp(logits[t, e]))^2, zero without tokens.   logits: [T, E]
+///
+/// Reference: Zoph et al., "ST-MoE", 2022, https://arxiv.org/abs/2202.08906, equation 5.
+Tensor z_loss(const Tensor& router_logits);
+
+}  // namespace moegrad::ops

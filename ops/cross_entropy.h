@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "framework/tensor/tensor.h"
+
+namespace moegrad::ops {
+
+struct CrossEntropyOptions {
+  std::int64_t ignore_index = -100;  // rows with this target count nowhere
+  /// What the sum is divided by: the number of valid targets of a whole training step, so that
+  /// gradients of its parts add up. Unset: the number of valid targets here.
+  std::optional<double> denominator = std::nullopt;
+};
+
+/// Negative log-likelihood of softmax(logits):
+///
+///     loss = 1 / denominator * sum over valid t of (logsumexp_v logits[t, v] - logits[t,
+///     targets[t]])
+///
+/// logits: [T, V]   targets: int64 [T]   loss: [].  Without a valid target the loss and all
+/// gradients are 0 (PyTorch gives NaN). Keeps logits and T logsumexps for backward, no
+/// probabilities. ShapeError and DtypeError as usual; a target outside [0, V) that is not
+/// ignore_index, and a denominator that is not positive, is a ValueError.
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropyOptions& options = {});
+
+/// How many of the int64 targets are not `ignore_index`.
+std::int64_t count_targets(const Tensor& targets, std::int64_t ignore_index = -100);
+
+}  // namespace moegrad::ops

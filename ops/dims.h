@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "framework/runtime/error.h"
+#include "framework/tensor/shape.h"
+
+namespace moegrad::ops {
+
+/// `dim` counted from the front; ShapeError unless it is in [-ndim, ndim).
+inline std::int64_t wrap_dim(std::string_view op, std::int64_t dim, std::int64_t ndim) {
+  check<ShapeError>(-ndim <= dim && dim < ndim, op, ": dimension must be in [", -ndim, ", ",
+                    ndim - 1, "], got ", dim);
+  return dim < 0 ? dim + ndim : dim;
+}
+
+/// A shape seen from one of its dimensions: [outer, n, inner].
+struct Extents {
+  std::int64_t outer = 1;
+  std::int64_t n = 1;
+  std::int64_t inner = 1;
+};
+
+inline Extents extents_at(const Shape& shape, std::int64_t dim) {
+  Extents extents;
+  for (std::int64_t i = 0; i < dim; ++i) extents.outer *= shape[i];
+  extents.n = shape[dim];
+  for (std::int64_t i = dim + 1; i < shape.ndim(); ++i) extents.inner *= shape[i];
+  return extents;
+}
+
+}  // namespace moegrad::ops

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/embedding.h"
+
+#include <memory>
+#include <string_view>
+
+#include "framework/autograd/function.h"
+#include "ops/checks.h"
+#include "ops/kernels/gather_rows.h"
+#include "ops/raw_bytes.h"
+#include "ops/shape_ops.h"
+
+namespace moegrad::ops {
+namespace {
+
+// dL/dweight[v] = sum over the positions i with ids[i] = v of dL/dy[i], in ascending i.
+class Embedding final : public Function {
+ public:
+  std::string_view name() const override { return "embedding"; }
+
+  Tensor forward(const Tensor& ids, const Tensor& weight) {
+    ids_ = ids;
+    weight_shape_ = weight.shape();
+    Shape shape = ids.shape();
+    shape.push_back(weight.dim(1));
+    Tensor output = Tensor::empty(shape, weight.dtype());
+    kernels::gather_rows(raw_bytes(weight), ids.data<std::int64_t>().data(), raw_bytes(output),
+                         ids.numel(), weight.dim(1) * size_of(weight.dtype()));
+    return output;
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    const Tensor grad = contiguous(grads[0]), ids = ids_.unpack();
+    Tensor grad_weight = Tensor::zeros(weight_shape_, grad.dtype());
+    dispatch_floating(grad.dtype(), [&]<class T>() {
+      kernels::scatter_add_rows<T>(grad.data<T>().data(), ids.data<std::int64_t>().data(),
+                                   grad_weight.mutable_data<T>().data(), ids.numel(),
+                                   weight_shape_[1]);
+    });
+    return {Tensor(), grad_weight};
+  }
+
+ private:
+  Shape weight_shape_;
+  SavedTensor ids_{*this};
+};
+
+}  // namespace
+
+Tensor embedding(const Tensor& ids, const Tensor& weight) {
+  check<ShapeError>(weight.ndim() == 2, "embedding: weight must be [V, H], got ", weight.shape());
+  check<DtypeError>(ids.dtype() == Dtype::kInt64, "embedding: ids must be int64, got ",
+                    ids.dtype());
+  check<DtypeError>(is_floating(weight.dtype()),
+                    "embedding: weight must be float32 or float64, got ", weight.dtype());
+  const Tensor positions = contiguous(ids);
+  check_indices("embedding", "token id", positions, weight.dim(0));
+  return Function::apply(std::make_shared<Embedding>(), positions, contiguous(weight));
+}
+
+}  // namespace moegrad::ops

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "framework/tensor/tensor.h"
+
+namespace moegrad::ops {
+
+/// Row look-up:  y[..., :] = weight[ids[...], :]     ids: int64 [...]   weight: [V, H]   y: [...,
+/// H]
+///
+/// The gradient of a row adds the tokens that used it in ascending position. An id outside [0, V)
+/// is a ValueError, a weight that is not a matrix a ShapeError, other dtypes a DtypeError.
+Tensor embedding(const Tensor& ids, const Tensor& weight);
+
+}  // namespace moegrad::ops

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/grouped_matmul.h"
+
+#include "framework/autograd/function.h"
+#include "ops/grouped_products.h"
+#include "ops/shape_ops.h"
+
+namespace moegrad::ops {
+namespace {
+
+// With g = dL/dy, for the rows of each expert:
+//     dL/dx = g W^T
+//     dL/dW = x^T g, or its transpose g^T x for a weight [E, N, K]
+class GroupedMatmul final : public Function {
+ public:
+  GroupedMatmul(const std::vector<std::int64_t>& offsets, bool transpose_weight)
+      : offsets_(offsets), transpose_weight_(transpose_weight) {}
+
+  std::string_view name() const override { return "grouped_matmul"; }
+  bool reads_nz(std::size_t i) const override { return i == 1; }
+
+  Tensor forward(const Tensor& x, const Tensor& weight) {
+    x_ = x;
+    weight_ = weight;
+    return multiply_row_groups(x, stored_matrices(weight, weight.dim(0), transpose_weight_),
+                               offsets_, weight.dim(transpose_weight_ ? 1 : 2));
+  }
+
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    const Tensor grad_output = row_major(grads[0]);
+    const Tensor x = x_.unpack(), weight = weight_.unpack();
+    Tensor grad_x, grad_weight;
+    if (needs[0]) {
+      grad_x = multiply_row_groups(grad_output,
+                                   stored_matrices(weight, weight.dim(0), !transpose_weight_),
+                                   offsets_, x.dim(1));
+    }
+    if (needs[1]) {
+      grad_weight = transpose_weight_
+                        ? multiply_column_groups(grad_output, x, offsets_, weight.shape())
+                        : multiply_column_groups(x, grad_output, offsets_, weight.shape());
+    }
+    return {grad_x, grad_weight};
+  }
+
+ private:
+  std::vector<std::int64_t> offsets_;
+  bool transpose_weight_;
+  SavedTensor x_{*this}, weight_{*this};
+};
+
+void check_offsets(const std::vector<std::int64_t>& offsets, std::int64_t experts,
+                   std::int64_t rows) {
+  check<ValueError>(std::ssize(offsets) == experts + 1, "grouped_matmul: offsets must have ",
+                    experts + 1, " entries (experts + 1), got ", offsets.size());
+  check<ValueError>(offsets.front() == 0, "grouped_matmul: offsets must start at 0, got ",
+                    offsets.front());
+  for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
+    check<ValueError>(offsets[e] <= offsets[e + 1],
+                      "grouped_matmul: offsets must not decrease, got ", offsets[e], " then ",
+                      offsets[e + 1], " for expert ", e);
+  }
+  check<ValueError>(offsets.back() == rows, "grouped_matmul: offsets must end at the ", rows,
+                    " rows of x, got ", offsets.back());
+}
+
+}  // namespace
+
+Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
+                      const std::vector<std::int64_t>& offsets, bool transpose_weight) {
+  check<ShapeError>(x.ndim() == 2, "grouped_matmul: x must be [M, K], got ", x.shape());
+  const auto* form = transpose_weight ? "[E, N, K]" : "[E, K, N]";
+  check<ShapeError>(weight.ndim() == 3, "grouped_matmul: weight must be ", form, ", got ",
+                    weight.shape());
+  check<ShapeError>(weight.dim(transpose_weight ? 2 : 1) == x.dim(1),
+                    "grouped_matmul: weight must be ", form, " with K = ", x.dim(1), " to match x ",
+                    x.shape(), ", got ", weight.shape());
+  if (weight.layout() == Layout::kNZ) {
+    const auto& blocks = weight.nz_blocks();
+    const Shape stored{blocks.batch, blocks.k, blocks.n};
+    check<LayoutError>(stored == weight.shape(), "grouped_matmul: weight ", weight.shape(),
+                       " must be FRACTAL_NZ blocks of that shape, got blocks of ", stored);
+  }
+  check_offsets(offsets, weight.dim(0), x.dim(0));
+  check<DtypeError>(is_floating(x.dtype()), "grouped_matmul: x must be float32 or float64, got ",
+                    x.dtype());
+  check<DtypeError>(weight.dtype() == x.dtype(), "grouped_matmul: x is ", x.dtype(),
+                    " but weight is ", weight.dtype());
+  return Function::apply(std::make_shared<GroupedMatmul>(offsets, transpose_weight), contiguous(x),
+                         contiguous(weight));
+}
+
+}  // namespace moegrad::ops

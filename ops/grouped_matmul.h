@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "framework/tensor/tensor.h"
+
+namespace moegrad::ops {
+
+/// Multiplies each group of rows by its expert's matrix:
+///
+///     y[offsets[e] : offsets[e + 1]] = x[offsets[e] : offsets[e + 1]] W_e
+///
+/// x: [M, K]   weight: [E, K, N], or [E, N, K] with `transpose_weight` (W_e is then its transpose,
+/// the orientation of Hugging Face's files)   offsets: E + 1, ascending from 0 to M   y: [M, N]
+///
+/// The weight may be FRACTAL_NZ: forward then reads it in place. Its gradient is row-major ND of
+/// the weight's shape, with zeros for experts without rows. Each element is one chain of fused
+/// multiply-adds, the same bits for every layout and orientation (Note [Matmul order]). Errors:
+/// ShapeError, ValueError for offsets, DtypeError unless both are float32 or both float64.
+///
+/// Reference: Gale et al., "MegaBlocks: efficient sparse training with mixture-of-experts", 2022.
+Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
+                      const std::vector<std::int64_t>& offsets, bool transpose_weight = false);
+
+}  // namespace moegrad::ops

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/grouped_products.h"
+
+#include <cassert>
+
+#include "framework/runtime/parallel_for.h"
+#include "framework/tensor/fill.h"
+#include "ops/kernels/matmul_kernel.h"
+
+namespace moegrad::ops {
+namespace {
+
+// A list of products cut into blocks of rows and columns, a function of the sizes alone.
+template <class T>
+void run_problems(const std::vector<kernels::MatmulProblem<T>>& problems) {
+  struct Task {
+    const kernels::MatmulProblem<T>* problem;
+    std::int64_t i0, j0;
+  };
+  std::vector<Task> tasks;
+  for (const auto& problem : problems) {
+    for (std::int64_t i0 = 0; i0 < problem.m; i0 += kernels::kBlockRows) {
+      for (std::int64_t j0 = 0; j0 < problem.n; j0 += kernels::kBlockColumns) {
+        tasks.push_back({&problem, i0, j0});
+      }
+    }
+  }
+  parallel_for(std::ssize(tasks), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = begin; i < end; ++i) {
+      const auto& task = tasks[static_cast<std::size_t>(i)];
+      kernels::matmul_block(*task.problem, task.i0, task.j0);
+    }
+  });
+}
+
+void count_packing(const StoredMatrix& matrix) {
+  auto& counters = RankContext::current().counters();
+  if (matrix.form == kernels::RightForm::kNz) return;
+  auto& counter =
+      matrix.form == kernels::RightForm::kRows ? counters.packed_panels : counters.transposed_packs;
+  counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+template <class T>
+kernels::RightOperand<T> right_operand(const StoredMatrix& matrix) {
+  const auto& tensor = matrix.tensor;
+  const T* data =
+      tensor.layout() == Layout::kNZ ? tensor.nz_data<T>().data() : tensor.strided_data<T>();
+  return {data + matrix.offset, matrix.form, matrix.stride};
+}
+
+}  // namespace
+
+std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t experts,
+                                          bool transposed) {
+  using kernels::RightForm;
+  const bool nz = weight.layout() == Layout::kNZ;
+  const auto n = weight.dim(-1);
+  std::int64_t rows = 1;  // of all experts
+  for (std::int64_t i = 0; i < weight.ndim() - 1; ++i) rows *= weight.dim(i);
+  const auto k = experts == 0 ? 0 : rows / experts;
+  assert(!nz || (weight.nz_blocks() == NzBlocks{experts, k, n}));
+
+  StoredMatrix matrix{.tensor = weight};
+  if (nz) {
+    matrix.form = transposed ? RightForm::kNzTransposed : RightForm::kNz;
+    matrix.stride = round_up(k, kNzBlock);
+  } else {
+    matrix.form = transposed ? RightForm::kColumns : RightForm::kRows;
+    matrix.stride = n;
+  }
+  matrix.k = transposed ? n : k;
+  matrix.n = transposed ? k : n;
+  std::vector<StoredMatrix> matrices(static_cast<std::size_t>(experts), matrix);
+  std::int64_t offset = 0;
+  for (auto& each : matrices) {
+    each.offset = offset;
+    offset += nz ? nz_numel(k, n) : k * n;
+  }
+  return matrices;
+}
+
+Tensor multiply_row_groups(const Tensor& x, const std::vector<StoredMatrix>& matrices,
+                           const std::vector<std::int64_t>& offsets, std::int64_t n) {
+  assert(offsets.size() == matrices.size() + 1);
+  Tensor y = Tensor::empty({x.dim(0), n}, x.dtype());
+  dispatch_floating(x.dtype(), [&]<class T>() {
+    const T* from = x.data<T>().data();
+    T* to = y.mutable_data<T>().data();
+    std::vector<kernels::MatmulProblem<T>> problems;
+    for (std::size_t e = 0; e < matrices.size(); ++e) {
+      const auto begin = offsets[e];
+      const auto rows = offsets[e + 1] - begin;
+      const auto& matrix = matrices[e];
+      assert(matrix.k == x.dim(1) && matrix.n == n);
+      if (rows == 0 || n == 0) continue;
+      count_packing(matrix);
+      problems.push_back({.a = {from + begin * matrix.k, matrix.k, 1},
+                          .b = right_operand<T>(matrix),
+                          .c = to + begin * n,
+                          .c_stride = n,
+                          .m = rows,
+                          .n = n,
+                          .k = matrix.k});
+    }
+    run_problems(problems);
+  });
+  return y;
+}
+
+Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
+                              const std::vector<std::int64_t>& offsets, const Shape& shape) {
+  Tensor w = Tensor::empty(shape, x.dtype());
+  const auto k = x.dim(1), n = y.dim(1);
+  dispatch_floating(x.dtype(), [&]<class T>() {
+    const T* left = x.data<T>().data();
+    const T* right = y.data<T>().data();
+    T* to = w.mutable_data<T>().data();
+    std::vector<kernels::MatmulProblem<T>> problems;
+    for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
+      const auto begin = offsets[e];
+      problems.push_back({.a = {left + begin * k, 1, k},
+                          .b = {right + begin * n, kernels::RightForm::kRows, n},
+                          .c = to + static_cast<std::int64_t>(e) * k * n,
+                          .c_stride = n,
+                          .m = k,
+                          .n = n,
+                          .k = offsets[e + 1] - begin});
+    }
+    run_problems(problems);
+  });
+  return w;
+}
+
+Tensor row_major(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : clone(tensor); }
+
+}  // namespace moegrad::ops

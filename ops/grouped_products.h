@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What linear, grouped_matmul and npu_grouped_matmul have in common, without the tape. Rows of x
+// are grouped by expert: group e is rows [offsets[e], offsets[e + 1]). Order of operations: Note
+// [Matmul order] (kernels/matmul_tile.h).
+
+#include <cstdint>
+#include <vector>
+
+#include "framework/tensor/tensor.h"
+#include "ops/kernels/pack.h"
+
+namespace moegrad::ops {
+
+/// One matrix [k, n] inside a tensor, as a product reads it. It holds the handle, never a pointer:
+/// the bytes may come and go (Note [Storage that is freed and refilled]).
+struct StoredMatrix {
+  Tensor tensor;
+  std::int64_t offset = 0;  // elements from the first of the tensor
+  kernels::RightForm form = kernels::RightForm::kRows;
+  std::int64_t stride = 0;  // as in kernels::RightOperand
+  std::int64_t k = 0;
+  std::int64_t n = 0;
+};
+
+/// The `experts` matrices of a weight, ND [E, K, N] or [E * K, N] row-major or NZ blocks of those;
+/// `transposed` reads each as its transpose [N, K].
+std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t experts,
+                                          bool transposed);
+
+/// y[group e] = x[group e] W_e,   x: [M, k] row-major, W_e: [k, n], y: [M, n]
+///
+/// Counts one packed_panels (rows copied into panels) or transposed_packs (transposed while being
+/// packed) per matrix that has rows and is not NZ panels already.
+Tensor multiply_row_groups(const Tensor& x, const std::vector<StoredMatrix>& matrices,
+                           const std::vector<std::int64_t>& offsets, std::int64_t n);
+
+/// w[e] = x[group e]^T y[group e],   x: [M, K], y: [M, N] row-major, w: [E, K, N] under `shape`
+///
+/// Groups without rows give zeros.
+Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
+                              const std::vector<std::int64_t>& offsets, const Shape& shape);
+
+/// `tensor` as it is when contiguous, otherwise a copy. Not recorded: for gradients.
+Tensor row_major(const Tensor& tensor);
+
+}  // namespace moegrad::ops

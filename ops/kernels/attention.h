@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace moegrad::kernels {
+
+// Note [Blocked causal attention]
+// Query head h reads key/value head h / group, group = query_heads / kv_heads. Work is cut into
+// blocks of queries, at most kQueryRows rows (position, head of the group) unless one position has
+// more, and blocks of kKeyBlock keys, counted from the document's first token. Scores are kept
+// transposed, [key, row]: the sixteen columns of a tile are sixteen query rows, so the softmax runs
+// lane by lane without horizontal sums, and only the query side is ever transposed, once per query
+// block. Every product is a 6x16 tile (attention_tile.h) whose sum runs in ascending order.
+//
+// A row therefore gets the same bits whatever else is packed beside it: its keys are cut at the
+// same places, and masked keys add exact zeros. Tiles that are masked as a whole are skipped.
+
+inline constexpr std::int64_t kQueryRows = 96;
+inline constexpr std::int64_t kKeyBlock = 96;  // a multiple of 6
+
+/// q, out [T, query_heads, head_dim]; k, v [T, kv_heads, head_dim]; logsumexp [query_heads, T].
+struct AttentionSizes {
+  std::int64_t tokens;
+  std::int64_t query_heads;
+  std::int64_t kv_heads;
+  std::int64_t head_dim;
+
+  std::int64_t group() const { return query_heads / kv_heads; }
+  /// Positions in one block of queries.
+  std::int64_t query_block() const { return group() < kQueryRows ? kQueryRows / group() : 1; }
+};
+
+/// Tokens [begin, end) are one document.
+struct Document {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+/// Elements of scratch that one call of the functions below needs.
+std::int64_t attention_forward_scratch(const AttentionSizes& sizes);
+std::int64_t attention_backward_scratch(const AttentionSizes& sizes);
+
+/// For positions t of block `query_block` of the document and query heads h of `kv_head`:
+///
+///     out[t, h] = sum_{j <= t} p_j v[j],   p_j = exp(scale q[t, h].k[j] - logsumexp[h, t])
+///
+/// by online softmax over the key blocks.
+template <class T>
+void attention_forward(const AttentionSizes& sizes, const T* q, const T* k, const T* v, T scale,
+                       Document document, std::int64_t kv_head, std::int64_t query_block, T* out,
+                       T* logsumexp, T* scratch);
+
+template <class T>
+struct AttentionGrads {
+  T* q;  // overwritten
+  T* k;  // added to, as is v
+  T* v;  // a null pointer: not wanted
+};
+
+/// Gradients of one document and key/value head from grad_out and what forward left.
+template <class T>
+void attention_backward(const AttentionSizes& sizes, const T* q, const T* k, const T* v,
+                        const T* out, const T* logsumexp, const T* grad_out, T scale,
+                        Document document, std::int64_t kv_head, const AttentionGrads<T>& grads,
+                        T* scratch);
+
+}  // namespace moegrad::kernels

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace moegrad::kernels {
+
+// Rows x [n, e], p = softmax(x[r, :]); a row's result depends on that row alone. A null `mask` [n]
+// stands for ones; a row of mask zero is not read.
+
+/// y[r] = mask[r] * sum_i load[i] * p_i
+template <class T>
+void expected_load(const T* x, const T* load, const T* mask, T* y, std::int64_t n, std::int64_t e);
+
+/// dx[r, i] = scale * mask[r] * p_i * (load[i] - sum_j load[j] * p_j)
+template <class T>
+void expected_load_backward(T scale, const T* x, const T* load, const T* mask, T* dx,
+                            std::int64_t n, std::int64_t e);
+
+/// lse[r] = log sum_i exp(x[r, i])
+template <class T>
+void logsumexp(const T* x, T* lse, std::int64_t n, std::int64_t e);
+
+/// dx[r, i] = scale * lse[r] * p_i, of scale / 2 times the sum over r of lse[r]^2.
+template <class T>
+void squared_logsumexp_backward(T scale, const T* x, const T* lse, T* dx, std::int64_t n,
+                                std::int64_t e);
+
+}  // namespace moegrad::kernels

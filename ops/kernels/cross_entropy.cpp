@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/kernels/cross_entropy.h"
+
+#include <algorithm>
+
+#include "framework/runtime/parallel_for.h"
+#include "ops/kernels/exp.h"
+#include "ops/kernels/row_reduce.h"
+
+namespace moegrad::kernels {
+namespace {
+
+std::int64_t row_grain(std::int64_t v) {
+  return std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, v));
+}
+
+}  // namespace
+
+template <class T>
+void cross_entropy(const T* x, const std::int64_t* targets, std::int64_t ignore_index, T* nll,
+                   T* lse, std::int64_t n, std::int64_t v) {
+  parallel_for(n, row_grain(v), [&](std::int64_t begin, std::int64_t end) {
+    for (auto t = begin; t < end; ++t) {
+      lse[t] = nll[t] = T{0};
+      if (targets[t] == ignore_index) continue;
+      const T* in = x + t * v;
+      const auto [largest, log_sum] = row_logsumexp_parts(in, v);
+      lse[t] = largest + log_sum;
+      nll[t] = log_sum - (in[targets[t]] - largest);
+    }
+  });
+}
+
+template <class T>
+void cross_entropy_backward(T scale, const T* x, const std::int64_t* targets,
+                            std::int64_t ignore_index, const T* lse, T* dx, std::int64_t n,
+                            std::int64_t v) {
+  parallel_for(n, row_grain(v), [&](std::int64_t begin, std::int64_t end) {
+    for (auto t = begin; t < end; ++t) {
+      const T* in = x + t * v;
+      T* out = dx + t * v;
+      if (targets[t] == ignore_index) {
+        std::fill(out, out + v, T{0});
+        continue;
+      }
+      const T shift = lse[t];
+      for (std::int64_t i = 0; i < v; ++i) out[i] = scale * exp(in[i] - shift);
+      out[targets[t]] -= scale;
+    }
+  });
+}
+
+template void cross_entropy(const float*, const std::int64_t*, std::int64_t, float*, float*,
+                            std::int64_t, std::int64_t);
+template void cross_entropy(const double*, const std::int64_t*, std::int64_t, double*, double*,
+                            std::int64_t, std::int64_t);
+template void cross_entropy_backward(float, const float*, const std::int64_t*, std::int64_t,
+                                     const float*, float*, std::int64_t, std::int64_t);
+template void cross_entropy_backward(double, const double*, const std::int64_t*, std::int64_t,
+                                     const double*, double*, std::int64_t, std::int64_t);
+
+}  // namespace moegrad::kernels

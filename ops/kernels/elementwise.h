@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace moegrad::kernels {
+
+enum class BinaryOp : std::uint8_t { kAdd, kSub, kMul, kDiv };
+enum class UnaryOp : std::uint8_t {
+  kExp,
+  kLog,
+  kSqrt,
+  kRsqrt,
+  kSquare,
+  kSigmoid,
+  kTanh,
+  kSilu,
+  kRelu
+};
+
+/// True when the derivative is computed from the result, false when from the argument.
+constexpr bool saves_result(UnaryOp op) {
+  return op == UnaryOp::kExp || op == UnaryOp::kSqrt || op == UnaryOp::kRsqrt ||
+         op == UnaryOp::kSigmoid || op == UnaryOp::kTanh;
+}
+
+/// y[i] = a[i * a_step] op b[i * b_step] for i < n; steps are 0 or 1.
+template <class T>
+void binary(BinaryOp op, const T* a, std::int64_t a_step, const T* b, std::int64_t b_step, T* y,
+            std::int64_t n);
+
+/// y[i] = op(x[i])
+template <class T>
+void unary(UnaryOp op, const T* x, T* y, std::int64_t n);
+
+/// dx[i] = dy[i] * op'(saved[i]), where saved is x or y, as saves_result says.
+template <class T>
+void unary_backward(UnaryOp op, const T* dy, const T* saved, T* dx, std::int64_t n);
+
+/// y[i] = scale * x[i] + shift; nothing is added when shift is 0, so that -0 stays -0.
+template <class T>
+void affine(const T* x, T scale, T shift, T* y, std::int64_t n);
+
+}  // namespace moegrad::kernels

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "framework/tensor/layout.h"
+#include "ops/kernels/simd.h"
+
+namespace moegrad::kernels {
+
+// Note [Matmul order]
+// Every element of every product here is one chain of fused multiply-adds, ascending over the
+// reduction index from zero:
+//
+//     y = 0;    y = fma(a[p], b[p], y),   p = 0, ..., k - 1
+//
+// Tiles, packing, layouts and threads choose which rows and columns are computed together, never
+// the order inside a chain; a reduction cut into cache blocks goes on from the stored y. So results
+// are the same bits whatever the layout of B (ND, NZ, transposed), the number of rows or threads.
+
+/// Rows of the largest tile: 6 x 16 floats fill twelve vector registers, 3 x 16 doubles would leave
+/// none for the operands.
+template <class T>
+inline constexpr std::int64_t kTileRows = sizeof(T) == 4 ? 6 : 2;
+
+/// One step of a chain. With AVX2 it is written as assembly: GCC 12 spills the accumulators of the
+/// tile below to the stack when it may choose the operands of an intrinsic itself.
+template <class T>
+inline void accumulate(Vec<T>& sum, const Vec<T>& a, const Vec<T>& b) {
+#if defined(__AVX2__) && defined(__FMA__)
+  if constexpr (sizeof(T) == 4) {
+    asm("vfmadd231ps %2, %1, %0" : "+x"(sum.v) : "x"(a.v), "x"(b.v));
+  } else {
+    asm("vfmadd231pd %2, %1, %0" : "+x"(sum.v) : "x"(a.v), "x"(b.v));
+  }
+#else
+  sum = fma(a, b, sum);
+#endif
+}
+
+/// C[i, j] = chain over p of A[i, p] B[p, j], for kRows rows i and 16 columns j.
+///
+/// A[i, p] = a[i * row_stride + p * k_stride]; B is a panel [k, 16]; C has rows of ldc elements.
+/// `resume`: the chains go on from what C holds instead of zero.
+template <class T, int kRows>
+void multiply_tile(const T* a, std::int64_t row_stride, std::int64_t k_stride, const T* b,
+                   std::int64_t k, T* c, std::int64_t ldc, bool resume) {
+  constexpr int kVecs = static_cast<int>(kNzBlock / Vec<T>::kLanes);
+  Vec<T> sum[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) __builtin_prefetch(c + i * ldc, 1);
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      sum[i][v] = resume ? Vec<T>::load(c + i * ldc + v * Vec<T>::kLanes) : Vec<T>::zero();
+    }
+  }
+  for (std::int64_t p = 0; p < k; ++p) {
+    Vec<T> right[kVecs];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) right[v] = Vec<T>::load(b + v * Vec<T>::kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const auto left = Vec<T>::broadcast(a[i * row_stride]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) accumulate(sum[i][v], left, right[v]);
+    }
+    a += k_stride;
+    b += kNzBlock;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) sum[i][v].store(c + i * ldc + v * Vec<T>::kLanes);
+  }
+}
+
+}  // namespace moegrad::kernels

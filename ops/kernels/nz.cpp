@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/kernels/nz.h"
+
+#include <algorithm>
+
+#include "framework/tensor/dtype.h"
+
+namespace moegrad::kernels {
+namespace {
+
+// Calls body(row of the source, where its first element stands in the NZ tensor) for each row.
+template <class Body>
+void for_each_row(std::int64_t first_row, std::int64_t num_rows, const NzBlocks& blocks,
+                  const Body& body) {
+  for (std::int64_t i = 0; i < num_rows; ++i) {
+    const auto row = first_row + i;
+    body(i, row / blocks.k * nz_numel(blocks.k, blocks.n) + row % blocks.k * kNzBlock);
+  }
+}
+
+}  // namespace
+
+template <class Source, class T>
+void slice_rows_to_nz(const Source* rows, std::int64_t ld, std::int64_t first_row,
+                      std::int64_t num_rows, const NzBlocks& blocks, T* out) {
+  const auto panel = round_up(blocks.k, kNzBlock) * kNzBlock;
+  const auto whole = blocks.n / kNzBlock * kNzBlock;
+  for_each_row(first_row, num_rows, blocks, [&](std::int64_t i, std::int64_t offset) {
+    const Source* from = rows + i * ld;
+    T* to = out + offset;
+    for (std::int64_t j = 0; j < whole; j += kNzBlock, to += panel) {
+      for (std::int64_t c = 0; c < kNzBlock; ++c) to[c] = static_cast<T>(from[j + c]);
+    }
+    for (std::int64_t c = 0; c < blocks.n - whole; ++c) to[c] = static_cast<T>(from[whole + c]);
+  });
+}
+
+template <class T>
+void rows_from_nz(const T* nz, const NzBlocks& blocks, std::int64_t first_row,
+                  std::int64_t num_rows, T* rows, std::int64_t ld) {
+  const auto panel = round_up(blocks.k, kNzBlock) * kNzBlock;
+  for_each_row(first_row, num_rows, blocks, [&](std::int64_t i, std::int64_t offset) {
+    for (std::int64_t j = 0; j < blocks.n; j += kNzBlock) {
+      std::copy_n(nz + offset + j / kNzBlock * panel, std::min(kNzBlock, blocks.n - j),
+                  rows + i * ld + j);
+    }
+  });
+}
+
+template <class T>
+void nz_zero_padding(const NzBlocks& blocks, T* out) {
+  const auto k_end = round_up(blocks.k, kNzBlock);
+  const auto n_end = round_up(blocks.n, kNzBlock);
+  for (std::int64_t b = 0; b < blocks.batch; ++b, out += nz_numel(blocks.k, blocks.n)) {
+    for (std::int64_t j = 0; j < n_end; j += kNzBlock) {
+      std::fill_n(out + j * k_end + blocks.k * kNzBlock, (k_end - blocks.k) * kNzBlock, T(0));
+    }
+    if (n_end == blocks.n) continue;
+    const auto columns = blocks.n % kNzBlock;
+    T* last = out + (n_end - kNzBlock) * k_end;
+    for (std::int64_t i = 0; i < blocks.k; ++i) {
+      std::fill_n(last + i * kNzBlock + columns, kNzBlock - columns, T(0));
+    }
+  }
+}
+
+template void slice_rows_to_nz<float, float>(const float*, std::int64_t, std::int64_t, std::int64_t,
+                                             const NzBlocks&, float*);
+template void slice_rows_to_nz<double, double>(const double*, std::int64_t, std::int64_t,
+                                               std::int64_t, const NzBlocks&, double*);
+template void slice_rows_to_nz<BFloat16, float>(const BFloat16*, std::int64_t, std::int64_t,
+                                                std::int64_t, const NzBlocks&, float*);
+template void slice_rows_to_nz<BFloat16, double>(const BFloat16*, std::int64_t, std::int64_t,
+                                                 std::int64_t, const NzBlocks&, double*);
+template void rows_from_nz<float>(const float*, const NzBlocks&, std::int64_t, std::int64_t, float*,
+                                  std::int64_t);
+template void rows_from_nz<double>(const double*, const NzBlocks&, std::int64_t, std::int64_t,
+                                   double*, std::int64_t);
+template void nz_zero_padding<float>(const NzBlocks&, float*);
+template void nz_zero_padding<double>(const NzBlocks&, double*);
+
+}  // namespace moegrad::kernels

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "framework/tensor/layout.h"
+
+namespace moegrad::kernels {
+
+// An NZ destination holds blocks.batch matrices [k, n]; its logical rows are those of the stacked
+// matrix [batch * k, n]. See Note [FRACTAL_NZ].
+
+/// Writes logical rows [first_row, first_row + num_rows) of the NZ destination `out` from
+/// row-major `rows`, which start `ld` elements apart, converting Source to T (bfloat16 widens to
+/// float). The range may begin and end inside a matrix; other rows and all padding stay as they
+/// are. Single-threaded; ranges that share no row may be written at the same time.
+template <class Source, class T>
+void slice_rows_to_nz(const Source* rows, std::int64_t ld, std::int64_t first_row,
+                      std::int64_t num_rows, const NzBlocks& blocks, T* out);
+
+/// The inverse: reads logical rows [first_row, first_row + num_rows) of `nz` into row-major `rows`.
+template <class T>
+void rows_from_nz(const T* nz, const NzBlocks& blocks, std::int64_t first_row,
+                  std::int64_t num_rows, T* rows, std::int64_t ld);
+
+/// Writes zero to the rows and columns of `out` that only pad to whole blocks.
+template <class T>
+void nz_zero_padding(const NzBlocks& blocks, T* out);
+
+}  // namespace moegrad::kernels

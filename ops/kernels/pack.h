@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace moegrad::kernels {
+
+/// How the right operand B [k, n] of a product is stored. `stride` is in elements, `rows` counts
+/// the rows of one 16-column panel, padding included (Note [FRACTAL_NZ]):
+enum class RightForm : std::uint8_t {
+  kRows,          // B[p, j] = data[p * stride + j]
+  kColumns,       // B[p, j] = data[j * stride + p]
+  kNz,            // B[p, j] = data[(j / 16 * rows + p) * 16 + j % 16]: panels, read in place
+  kNzTransposed,  // B[p, j] = data[(p / 16 * rows + j) * 16 + p % 16]
+};
+
+template <class T>
+struct RightOperand {
+  const T* data = nullptr;
+  RightForm form = RightForm::kRows;
+  std::int64_t stride = 0;  // `rows` for the two NZ forms
+};
+
+/// Writes B[k0 : k0 + k, j0 : min(j0 + 16, n)] to panel [k, 16]; columns past n become zero.
+/// j0 and k0 are multiples of 16. Not for kNz, which is packed already.
+template <class T>
+void pack_right_panel(const RightOperand<T>& b, std::int64_t k0, std::int64_t k, std::int64_t j0,
+                      std::int64_t n, T* panel);
+
+/// Writes A[i0 : i0 + rows, k0 : k0 + k], whose element (i, p) is a[i + p * k_stride], to strip
+/// [k, kTileRows<T>].
+template <class T>
+void pack_left_strip(const T* a, std::int64_t k_stride, std::int64_t rows, std::int64_t k,
+                     T* strip);
+
+}  // namespace moegrad::kernels

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/kernels/rope.h"
+
+#include "framework/runtime/parallel_for.h"
+
+namespace moegrad::kernels {
+
+template <class T>
+void rope_rotate(const T* x, const T* cos, const T* sin, T direction, T* y, std::int64_t tokens,
+                 std::int64_t heads, std::int64_t dim) {
+  constexpr std::int64_t kTokensPerPiece = 16;
+  const auto half = dim / 2;
+  parallel_for(tokens, kTokensPerPiece, [&](std::int64_t begin, std::int64_t end) {
+    for (auto t = begin; t < end; ++t) {
+      const T* c = cos + t * half;
+      const T* s = sin + t * half;
+      for (std::int64_t n = 0; n < heads; ++n) {
+        const T* first = x + (t * heads + n) * dim;
+        const T* second = first + half;
+        T* target = y + (t * heads + n) * dim;
+        for (std::int64_t i = 0; i < half; ++i) {
+          target[i] = first[i] * c[i] - second[i] * (s[i] * direction);
+          target[i + half] = second[i] * c[i] + first[i] * (s[i] * direction);
+        }
+      }
+    }
+  });
+}
+
+template void rope_rotate<float>(const float*, const float*, const float*, float, float*,
+                                 std::int64_t, std::int64_t, std::int64_t);
+template void rope_rotate<double>(const double*, const double*, const double*, double, double*,
+                                  std::int64_t, std::int64_t, std::int64_t);
+
+}  // namespace moegrad::kernels

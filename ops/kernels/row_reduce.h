@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "ops/kernels/exp.h"
+
+namespace moegrad::kernels {
+
+// Reductions of one row in an order that depends on its length alone. Sixteen running values,
+// element i going to value i % 16, let the loop vectorise; a fixed tree joins them. Sums restart
+// every 1024 elements and are carried on in double, so that float32 rows of any length keep their
+// digits.
+
+inline constexpr std::int64_t kLanes = 16;
+
+template <class T, class Combine>
+T join_lanes(std::array<T, kLanes>& lanes, const Combine& combine) {
+  for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) lanes[j] = combine(lanes[j], lanes[j + half]);
+  }
+  return lanes[0];
+}
+
+/// Sum over i < n of term(i).
+template <class T, class Term>
+T row_sum_of(std::int64_t n, const Term& term) {
+  constexpr std::int64_t kBlock = 1024;
+  double total = 0;
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const auto end = std::min(n, begin + kBlock);
+    std::array<T, kLanes> lanes{};
+    auto i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+      for (std::int64_t j = 0; j < kLanes; ++j) lanes[static_cast<std::size_t>(j)] += term(i + j);
+    }
+    for (std::size_t j = 0; i < end; ++i, ++j) lanes[j] += term(i);
+    total += static_cast<double>(join_lanes(lanes, [](T a, T b) { return a + b; }));
+  }
+  return static_cast<T>(total);
+}
+
+template <class T>
+T row_sum(const T* x, std::int64_t n) {
+  return row_sum_of<T>(n, [&](std::int64_t i) { return x[i]; });
+}
+
+template <class T>
+T row_dot(const T* x, const T* y, std::int64_t n) {
+  return row_sum_of<T>(n, [&](std::int64_t i) { return x[i] * y[i]; });
+}
+
+/// -inf for an empty row; NaN elements are passed over.
+template <class T>
+T row_max(const T* x, std::int64_t n) {
+  const auto greater = [](T a, T b) { return a > b ? a : b; };
+  std::array<T, kLanes> lanes;
+  lanes.fill(-std::numeric_limits<T>::infinity());
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (std::int64_t j = 0; j < kLanes; ++j) {
+      auto& lane = lanes[static_cast<std::size_t>(j)];
+      lane = greater(x[i + j], lane);
+    }
+  }
+  for (std::size_t j = 0; i < n; ++i, ++j) lanes[j] = greater(x[i], lanes[j]);
+  return join_lanes(lanes, greater);
+}
+
+/// log sum_i exp(x[i]) = largest + log_sum; added up, a large first part costs digits of the
+/// second.
+template <class T>
+struct LogSumExp {
+  T largest;  // 0 when all of the row is -inf
+  T log_sum;
+};
+
+template <class T>
+LogSumExp<T> row_logsumexp_parts(const T* x, std::int64_t n) {
+  const T found = row_max(x, n);
+  const T largest = found == -std::numeric_limits<T>::infinity() ? T{0} : found;
+  const T sum = row_sum_of<T>(n, [&](std::int64_t i) { return exp(x[i] - largest); });
+  return {largest, std::log(sum)};
+}
+
+/// log sum_i exp(x[i]); -inf for a row of -inf.
+template <class T>
+T row_logsumexp(const T* x, std::int64_t n) {
+  const auto [largest, log_sum] = row_logsumexp_parts(x, n);
+  return largest + log_sum;
+}
+
+}  // namespace moegrad::kernels

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#if defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#endif
+
+namespace moegrad::kernels {
+
+/// 32 bytes of T: eight floats or four doubles. Loads and stores need no alignment.
+///
+/// fma(a, b, c) = a * b + c, rounded once with AVX2 and twice on the portable path (where a
+/// correctly rounded fma would be a library call per element): within one build every result is
+/// the same bits, between the two paths it is not.
+template <class T>
+struct Vec;
+
+#if defined(__AVX2__) && defined(__FMA__)
+
+template <>
+struct Vec<float> {
+  static constexpr std::int64_t kLanes = 8;
+  __m256 v;
+
+  static Vec zero() { return {_mm256_setzero_ps()}; }
+  static Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
+  static Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+  void store(float* p) const { _mm256_storeu_ps(p, v); }
+  friend Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
+  friend Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
+  friend Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+  friend Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+};
+
+template <>
+struct Vec<double> {
+  static constexpr std::int64_t kLanes = 4;
+  __m256d v;
+
+  static Vec zero() { return {_mm256_setzero_pd()}; }
+  static Vec broadcast(double x) { return {_mm256_set1_pd(x)}; }
+  static Vec load(const double* p) { return {_mm256_loadu_pd(p)}; }
+  void store(double* p) const { _mm256_storeu_pd(p, v); }
+  friend Vec operator+(Vec a, Vec b) { return {_mm256_add_pd(a.v, b.v)}; }
+  friend Vec operator-(Vec a, Vec b) { return {_mm256_sub_pd(a.v, b.v)}; }
+  friend Vec operator*(Vec a, Vec b) { return {_mm256_mul_pd(a.v, b.v)}; }
+  friend Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_pd(a.v, b.v, c.v)}; }
+};
+
+#else
+
+template <class T>
+struct Vec {
+  static constexpr std::int64_t kLanes = 32 / static_cast<std::int64_t>(sizeof(T));
+  T v[kLanes];
+
+  template <class F>
+  static Vec lanes(const F& f) {
+    Vec r;
+    for (std::int64_t i = 0; i < kLanes; ++i) r.v[i] = f(i);
+    return r;
+  }
+  static Vec zero() { return broadcast(T(0)); }
+  static Vec broadcast(T x) {
+    return lanes([&](std::int64_t) { return x; });
+  }
+  static Vec load(const T* p) {
+    return lanes([&](std::int64_t i) { return p[i]; });
+  }
+  void store(T* p) const {
+    for (std::int64_t i = 0; i < kLanes; ++i) p[i] = v[i];
+  }
+  friend Vec operator+(const Vec& a, const Vec& b) {
+    return lanes([&](std::int64_t i) { return a.v[i] + b.v[i]; });
+  }
+  friend Vec operator-(const Vec& a, const Vec& b) {
+    return lanes([&](std::int64_t i) { return a.v[i] - b.v[i]; });
+  }
+  friend Vec operator*(const Vec& a, const Vec& b) {
+    return lanes([&](std::int64_t i) { return a.v[i] * b.v[i]; });
+  }
+  friend Vec fma(const Vec& a, const Vec& b, const Vec& c) {
+    return lanes([&](std::int64_t i) { return a.v[i] * b.v[i] + c.v[i]; });
+  }
+};
+
+#endif
+
+}  // namespace moegrad::kernels

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/linear.h"
+
+#include "framework/autograd/function.h"
+#include "ops/grouped_products.h"
+#include "ops/shape_ops.h"
+
+namespace moegrad::ops {
+namespace {
+
+// A contiguous [..., n] as a matrix of its last dimension.
+Tensor as_matrix(const Tensor& x) {
+  std::int64_t rows = 1;
+  for (std::int64_t i = 0; i < x.ndim() - 1; ++i) rows *= x.dim(i);
+  const Shape shape{rows, x.dim(-1)};
+  return Tensor::as_strided(x, shape, row_major_strides(shape), x.offset());
+}
+
+Tensor with_last_dim(const Tensor& matrix, Shape shape) {
+  shape[-1] = matrix.dim(1);
+  return Tensor::as_strided(matrix, shape, row_major_strides(shape), matrix.offset());
+}
+
+// A grouped product with one group. With g = dL/dy:
+//     dL/dx = g W
+//     dL/dW = g^T x
+class Linear final : public Function {
+ public:
+  std::string_view name() const override { return "linear"; }
+
+  Tensor forward(const Tensor& x, const Tensor& weight) {
+    x_ = x;
+    weight_ = weight;
+    const Tensor rows = as_matrix(x);
+    return with_last_dim(multiply_row_groups(rows, stored_matrices(weight, 1, true),
+                                             {0, rows.dim(0)}, weight.dim(0)),
+                         x.shape());
+  }
+
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    const Tensor grad_output = as_matrix(row_major(grads[0]));
+    const Tensor x = x_.unpack(), weight = weight_.unpack();
+    const std::vector<std::int64_t> offsets{0, grad_output.dim(0)};
+    Tensor grad_x, grad_weight;
+    if (needs[0]) {
+      grad_x = with_last_dim(multiply_row_groups(grad_output, stored_matrices(weight, 1, false),
+                                                 offsets, weight.dim(1)),
+                             x.shape());
+    }
+    if (needs[1]) {
+      grad_weight = multiply_column_groups(grad_output, as_matrix(x), offsets, weight.shape());
+    }
+    return {grad_x, grad_weight};
+  }
+
+ private:
+  SavedTensor x_{*this}, weight_{*this};
+};
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight) {
+  check<ShapeError>(x.ndim() >= 1, "linear: x needs a last dimension, got ", x.shape());
+  check<ShapeError>(weight.ndim() == 2, "linear: weight must be [out, in], got ", weight.shape());
+  check<ShapeError>(weight.dim(1) == x.dim(-1), "linear: weight must be [out, ", x.dim(-1),
+                    "] to match x ", x.shape(), ", got ", weight.shape());
+  check<DtypeError>(is_floating(x.dtype()), "linear: x must be float32 or float64, got ",
+                    x.dtype());
+  check<DtypeError>(weight.dtype() == x.dtype(), "linear: x is ", x.dtype(), " but weight is ",
+                    weight.dtype());
+  return Function::apply(std::make_shared<Linear>(), contiguous(x), contiguous(weight));
+}
+
+}  // namespace moegrad::ops

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens, N heads, D head dimension.
+#include "ops/rope.h"
+
+#include <cmath>
+#include <memory>
+#include <string_view>
+
+#include "framework/autograd/function.h"
+#include "ops/kernels/rope.h"
+#include "ops/shape_ops.h"
+
+namespace moegrad::ops {
+namespace {
+
+Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, double direction) {
+  Tensor y = Tensor::empty(x.shape(), x.dtype());
+  dispatch_floating(x.dtype(), [&]<class T>() {
+    kernels::rope_rotate<T>(x.data<T>().data(), cos.data<T>().data(), sin.data<T>().data(),
+                            static_cast<T>(direction), y.mutable_data<T>().data(), x.dim(0),
+                            x.dim(1), x.dim(2));
+  });
+  return y;
+}
+
+// y = R x with a rotation R, so dL/dx = R^T dL/dy: the rotation by the opposite angle.
+class Rope final : public Function {
+ public:
+  std::string_view name() const override { return "rope"; }
+
+  Tensor forward(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+    cos_ = cos;
+    sin_ = sin;
+    return rotate(x, cos, sin, 1.0);
+  }
+
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    if (!needs[0]) return {Tensor(), Tensor(), Tensor()};
+    return {rotate(contiguous(grads[0]), cos_.unpack(), sin_.unpack(), -1.0), Tensor(), Tensor()};
+  }
+
+ private:
+  SavedTensor cos_{*this};
+  SavedTensor sin_{*this};
+};
+
+}  // namespace
+
+RopeTable rope_table(const Tensor& positions, std::int64_t head_dim, double theta, Dtype dtype) {
+  check<ShapeError>(positions.ndim() == 1, "rope_table: positions must be [T], got ",
+                    positions.shape());
+  check<DtypeError>(positions.dtype() == Dtype::kInt64, "rope_table: positions must be int64, got ",
+                    positions.dtype());
+  check<ValueError>(head_dim >= 2 && head_dim % 2 == 0,
+                    "rope_table: head_dim must be even and at least 2, got ", head_dim);
+  check<ValueError>(theta > 0, "rope_table: theta must be positive, got ", theta);
+  const Tensor row = contiguous(positions);
+  const auto tokens = row.dim(0);
+  const auto half = head_dim / 2;
+  RopeTable table{.cos = Tensor::empty({tokens, half}, dtype),
+                  .sin = Tensor::empty({tokens, half}, dtype)};
+  dispatch_floating(dtype, [&]<class T>() {
+    const auto position = row.data<std::int64_t>();
+    const auto cos = table.cos.mutable_data<T>();
+    const auto sin = table.sin.mutable_data<T>();
+    for (std::int64_t i = 0; i < half; ++i) {
+      const double inv_freq =
+          std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        const double angle = static_cast<double>(position[static_cast<std::size_t>(t)]) * inv_freq;
+        const auto at = static_cast<std::size_t>(t * half + i);
+        cos[at] = static_cast<T>(std::cos(angle));
+        sin[at] = static_cast<T>(std::sin(angle));
+      }
+    }
+  });
+  return table;
+}
+
+Tensor rope(const Tensor& x, const RopeTable& table) {
+  check<ShapeError>(x.ndim() == 3, "rope: x must be [T, N, D], got ", x.shape());
+  check<ShapeError>(x.dim(2) % 2 == 0, "rope: the last dimension of x must be even, got ",
+                    x.shape());
+  const Shape expected{x.dim(0), x.dim(2) / 2};
+  check<ShapeError>(table.cos.shape() == expected && table.sin.shape() == expected,
+                    "rope: table must be ", expected, " to match x ", x.shape(), ", got cos ",
+                    table.cos.shape(), " and sin ", table.sin.shape());
+  check<DtypeError>(table.cos.dtype() == x.dtype() && table.sin.dtype() == x.dtype(), "rope: x is ",
+                    x.dtype(), " but the table is ", table.cos.dtype(), " and ", table.sin.dtype());
+  // Positions are data: the table carries no gradient.
+  return Function::apply(std::make_shared<Rope>(), contiguous(x), contiguous(table.cos.detach()),
+                         contiguous(table.sin.detach()));
+}
+
+}  // namespace moegrad::ops

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "framework/tensor/tensor.h"
+
+namespace moegrad::ops {
+
+/// Cosines and sines of the rotary angles, [T, D/2] each.
+struct RopeTable {
+  Tensor cos;
+  Tensor sin;
+};
+
+/// The table of int64 positions [T]:
+///
+///     cos[t, i] = cos(positions[t] * theta^(-2i / D)),   sin likewise,   D = head_dim
+///
+/// Angles are computed in double and rounded to `dtype` once.
+///
+/// Errors: ShapeError unless positions is [T], DtypeError unless it is int64, ValueError unless
+/// head_dim is even and at least 2 and theta is positive.
+RopeTable rope_table(const Tensor& positions, std::int64_t head_dim, double theta, Dtype dtype);
+
+/// Rotary position embedding, the pairs being (i, i + D/2) as in Hugging Face's rotate_half:
+///
+///     y[i]       = x[i] cos[i] - x[i + D/2] sin[i]
+///     y[i + D/2] = x[i + D/2] cos[i] + x[i] sin[i]          x, y [T, N, D]
+///
+/// Errors: ShapeError unless x is [T, N, D] and the table [T, D/2], DtypeError for mixed dtypes.
+///
+/// Reference: Su et al., 2021, https://arxiv.org/abs/2104.09864
+Tensor rope(const Tensor& x, const RopeTable& table);
+
+}  // namespace moegrad::ops

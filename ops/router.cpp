@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens, E experts, K experts per token.
+#include "ops/router.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "framework/autograd/function.h"
+#include "framework/tensor/fill.h"
+#include "ops/kernels/topk_softmax.h"
+#include "ops/shape_ops.h"
+
+namespace moegrad::ops {
+namespace {
+
+template <class T>
+void check_finite(const Tensor& logits) {
+  const auto values = logits.data<T>();
+  const auto at = kernels::first_not_finite(values.data(), logits.numel());
+  if (at == logits.numel()) return;
+  const auto value = values[static_cast<std::size_t>(at)];
+  check<ValueError>(false, "topk_softmax: logits must be finite, got ",
+                    std::isnan(value) ? "NaN" : (value > 0 ? "inf" : "-inf"), " at token ",
+                    at / logits.dim(1), ", expert ", at % logits.dim(1));
+}
+
+void check_replay(const Tensor& indices, std::int64_t experts) {
+  const auto values = indices.data<std::int64_t>();
+  const auto k = static_cast<std::size_t>(indices.dim(1));
+  for (std::size_t slot = 0; slot < values.size(); ++slot) {
+    const auto token = slot / k;
+    const auto earlier = values.subspan(token * k, slot % k);
+    check<ValueError>(0 <= values[slot] && values[slot] < experts,
+                      "topk_softmax: replayed expert must be in [0, ", experts, "), got ",
+                      values[slot], " at token ", token);
+    check<ValueError>(std::ranges::find(earlier, values[slot]) == earlier.end(),
+                      "topk_softmax: replayed experts of a token must be distinct, got ",
+                      values[slot], " twice at token ", token);
+  }
+}
+
+// With S the chosen experts, w their weights, g = dL/dw and [.] one or zero:
+//     not normalised:  w_j = p_j,          dL/dlogit_i = p_i * ([i in S] g_i - <g, w>)
+//     normalised:      w_j = p_j / sum p,  dL/dlogit_i = [i in S] w_i * (g_i - <g, w>)
+// In the second, what the softmax over all experts adds is -p_i * sum_j w_j (g_j - <g, w>), which
+// is zero because the weights sum to one; so nothing reaches the experts that were not chosen.
+class TopKSoftmax final : public Function {
+ public:
+  TopKSoftmax(std::int64_t k, bool normalize) : k_(k), normalize_(normalize) {}
+
+  std::string_view name() const override { return "topk_softmax"; }
+
+  std::array<Tensor, 2> forward(const Tensor& logits, const Tensor& replay_indices) {
+    const auto tokens = logits.dim(0);
+    experts_ = logits.dim(1);
+    const bool choose = !replay_indices.defined();
+    Tensor weights = Tensor::empty({tokens, k_}, logits.dtype());  // [T, K]
+    Tensor indices = choose ? Tensor::empty({tokens, k_}, Dtype::kInt64) : replay_indices;
+    dispatch_floating(logits.dtype(), [&]<class T>() {
+      check_finite<T>(logits);
+      const T* x = logits.data<T>().data();
+      if (choose) {
+        kernels::topk_rows<T>(x, indices.mutable_data<std::int64_t>().data(), tokens, experts_, k_);
+      }
+      const auto* chosen = indices.data<std::int64_t>().data();
+      T* w = weights.mutable_data<T>().data();
+      if (normalize_) {
+        kernels::chosen_softmax<T>(x, chosen, w, tokens, experts_, k_);
+      } else {
+        kernels::softmax_at_chosen<T>(x, chosen, w, tokens, experts_, k_);
+      }
+    });
+    if (!normalize_) logits_ = logits;
+    weights_ = weights;
+    indices_ = indices;
+    return {weights, indices};
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    const Tensor grad = contiguous(grads[0]);
+    const Tensor weights = weights_.unpack(), indices = indices_.unpack();
+    const auto tokens = weights.dim(0);
+    Tensor grad_logits = Tensor::empty({tokens, experts_}, weights.dtype());  // [T, E]
+    dispatch_floating(weights.dtype(), [&]<class T>() {
+      const T* g = grad.data<T>().data();
+      const T* w = weights.data<T>().data();
+      const auto* chosen = indices.data<std::int64_t>().data();
+      T* out = grad_logits.mutable_data<T>().data();
+      if (normalize_) {
+        kernels::chosen_softmax_backward<T>(g, w, chosen, out, tokens, experts_, k_);
+      } else {
+        const Tensor logits = logits_.unpack();
+        kernels::softmax_at_chosen_backward<T>(g, w, logits.data<T>().data(), chosen, out, tokens,
+                                               experts_, k_);
+      }
+    });
+    return {grad_logits, Tensor()};
+  }
+
+ private:
+  std::int64_t k_;
+  bool normalize_;
+  std::int64_t experts_ = 0;
+  SavedTensor logits_{*this}, weights_{*this}, indices_{*this};
+};
+
+}  // namespace
+
+TopKResult topk_softmax(const Tensor& logits, std::int64_t k, bool normalize,
+                        const Tensor& replay_indices) {
+  check<ShapeError>(logits.ndim() == 2, "topk_softmax: logits must be [T, E], got ",
+                    logits.shape());
+  check<ValueError>(1 <= k && k <= logits.dim(1), "topk_softmax: k must be in [1, ", logits.dim(1),
+                    "] for logits ", logits.shape(), ", got ", k);
+  check<DtypeError>(is_floating(logits.dtype()),
+                    "topk_softmax: logits must be float32 or float64, got ", logits.dtype());
+  Tensor replay;
+  if (replay_indices.defined()) {
+    check<ShapeError>(replay_indices.shape() == Shape{logits.dim(0), k},
+                      "topk_softmax: replay_indices must be ", Shape{logits.dim(0), k},
+                      " for logits ", logits.shape(), " and k = ", k, ", got ",
+                      replay_indices.shape());
+    check<DtypeError>(replay_indices.dtype() == Dtype::kInt64,
+                      "topk_softmax: replay_indices must be int64, got ", replay_indices.dtype());
+    replay = contiguous(replay_indices);
+    check_replay(replay, logits.dim(1));
+  }
+  const auto outputs =
+      Function::apply(std::make_shared<TopKSoftmax>(k, normalize), contiguous(logits), replay);
+  return {.weights = outputs[0], .indices = outputs[1]};
+}
+
+}  // namespace moegrad::ops

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "framework/tensor/tensor.h"
+
+namespace moegrad::ops {
+
+/// The order in which routed rows stand for grouped matmuls: by expert, and within an expert by
+/// slot, where slot s = t * K + j is the j-th expert of token t.
+///
+///     R = T * K rows; expert e has rows [offsets[e], offsets[e + 1])
+///
+/// Nothing is dropped; an expert that no token chose has no rows.
+struct RoutingPlan {
+  Tensor row_of_slot;                 // [R] int64
+  Tensor slot_of_row;                 // [R] int64, its inverse
+  std::vector<std::int64_t> offsets;  // [E + 1]
+  std::vector<std::int64_t> counts;   // [E]
+  std::int64_t top_k = 0;
+};
+
+/// A stable counting sort of the slots of `indices` [T, K], int64, by expert. An expert outside
+/// [0, num_experts) is a ValueError that names its token.
+RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts);
+
+/// Copies each token's row to the K rows that the plan gives it:
+///
+///     rows[r, :] = x[slot_of_row[r] / K, :]              x: [T, H]   rows: [R, H]
+///
+/// The gradient of a token adds those of its rows in the order of its slots.
+Tensor permute_rows(const Tensor& x, const RoutingPlan& plan);
+
+/// The way back: each token is the weighted sum of its rows, added in the order of its slots:
+///
+///     y[t, :] = sum_j weights[t, j] * rows[row_of_slot[t * K + j], :]
+///
+/// rows: [R, H].   weights: [T, K].   y: [T, H]
+///
+/// Source of both, and of doing without dropped or padded rows: Gale et al., "MegaBlocks", 2022,
+/// https://arxiv.org/abs/2211.15841
+Tensor unpermute_rows(const Tensor& rows, const Tensor& weights, const RoutingPlan& plan);
+
+}  // namespace moegrad::ops

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/shape_ops.h"
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+
+#include "framework/autograd/function.h"
+#include "ops/broadcast.h"
+#include "ops/dims.h"
+#include "ops/kernels/copy_block.h"
+#include "ops/raw_bytes.h"
+
+namespace moegrad::ops {
+namespace {
+
+// The storage of contiguous or NZ `x` under another shape.
+Tensor with_shape(const Tensor& x, const Shape& shape) {
+  if (x.layout() == Layout::kNZ) return Tensor::nz_view(x, shape);
+  return Tensor::as_strided(x, shape, row_major_strides(shape), x.offset());
+}
+
+// The same elements in the same order with other sizes and strides, so
+//     dL/da = dL/dy seen in the shape of a.
+class View final : public Function {
+ public:
+  std::string_view name() const override { return "view"; }
+  bool reads_nz(std::size_t /*i*/) const override { return true; }
+
+  Tensor forward(const Tensor& a, const Shape& shape, const Shape& strides) {
+    shape_ = a.shape();
+    if (a.layout() == Layout::kNZ) return Tensor::nz_view(a, shape);
+    return Tensor::as_strided(a, shape, strides, a.offset());
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {with_shape(contiguous(grads[0]), shape_)};
+  }
+
+ private:
+  Shape shape_;
+};
+
+// dL/da = dL/dy with the dimensions put back.
+class Permute final : public Function {
+ public:
+  explicit Permute(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {}
+
+  std::string_view name() const override { return "permute"; }
+
+  Tensor forward(const Tensor& a) {
+    Shape shape = a.shape(), strides = a.strides();
+    for (std::int64_t i = 0; i < a.ndim(); ++i) {
+      const auto from = dims_[static_cast<std::size_t>(i)];
+      shape[i] = a.shape()[from];
+      strides[i] = a.strides()[from];
+    }
+    return Tensor::as_strided(a, shape, strides, a.offset());
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    std::vector<std::int64_t> inverse(dims_.size());
+    for (std::size_t i = 0; i < dims_.size(); ++i) {
+      inverse[static_cast<std::size_t>(dims_[i])] = static_cast<std::int64_t>(i);
+    }
+    return {contiguous(permute(grads[0], inverse))};
+  }
+
+ private:
+  std::vector<std::int64_t> dims_;
+};
+
+Tensor narrowed(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_t length) {
+  Shape shape = a.shape();
+  shape[dim] = length;
+  return Tensor::as_strided(a, shape, a.strides(), a.offset() + start * a.strides()[dim]);
+}
+
+// dL/da is dL/dy in the range and zero elsewhere.
+class Narrow final : public Function {
+ public:
+  Narrow(std::int64_t dim, std::int64_t start) : dim_(dim), start_(start) {}
+
+  std::string_view name() const override { return "narrow"; }
+
+  Tensor forward(const Tensor& a, std::int64_t length) {
+    shape_ = a.shape();
+    return narrowed(a, dim_, start_, length);
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    const Tensor grad = contiguous(grads[0]);
+    Tensor grad_a = Tensor::zeros(shape_, grad.dtype());
+    const auto [outer, n, inner] = extents_at(shape_, dim_);
+    const auto size = inner * size_of(grad.dtype());
+    kernels::copy_block(raw_bytes(grad), grad.dim(dim_) * size, raw_bytes(grad_a) + start_ * size,
+                        n * size, outer, grad.dim(dim_) * size);
+    return {grad_a};
+  }
+
+ private:
+  std::int64_t dim_;
+  std::int64_t start_;
+  Shape shape_;
+};
+
+// dL/da = the gradients of the pieces, joined.
+class Split final : public Function {
+ public:
+  Split(std::int64_t size, std::int64_t dim) : size_(size), dim_(dim) {}
+
+  std::string_view name() const override { return "split"; }
+
+  TensorList forward(const Tensor& a) {
+    TensorList pieces;
+    const auto n = a.dim(dim_);
+    // Also of nothing there is one piece.
+    for (std::int64_t start = 0; start < std::max<std::int64_t>(n, 1); start += size_) {
+      pieces.push_back(narrowed(a, dim_, start, std::min(size_, n - start)));
+    }
+    return pieces;
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {cat(grads, dim_)};
+  }
+
+ private:
+  std::int64_t size_;
+  std::int64_t dim_;
+};
+
+// dL/da = dL/dy summed over the repetitions.
+class Expand final : public Function {
+ public:
+  std::string_view name() const override { return "expand"; }
+
+  Tensor forward(const Tensor& a, const Shape& shape) {
+    shape_ = a.shape();
+    return Tensor::as_strided(a, shape, broadcast_strides(a, shape), a.offset());
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {sum_to_shape(contiguous(grads[0]), shape_)};
+  }
+
+ private:
+  Shape shape_;
+};
+
+// `shape` with its -1, if any, replaced by what `a` leaves for it.
+Shape resolve(std::string_view op, const Tensor& a, const Shape& shape) {
+  Shape resolved = shape;
+  std::int64_t open = -1, known = 1;
+  for (std::int64_t i = 0; i < shape.ndim(); ++i) {
+    check<ShapeError>(shape[i] >= 0 || (shape[i] == -1 && open < 0), op,
+                      ": sizes must not be negative but for one -1, got ", shape);
+    if (shape[i] == -1) {
+      open = i;
+    } else {
+      known *= shape[i];
+    }
+  }
+  const bool fits = open < 0 ? known == a.numel() : known > 0 && a.numel() % known == 0;
+  check<ShapeError>(fits, op, ": shape ", shape, " cannot hold the ", a.numel(), " elements of ",
+                    a.shape());
+  if (open >= 0) resolved[open] = a.numel() / known;
+  return resolved;
+}
+
+Tensor apply_view(const Tensor& a, const Shape& shape, const Shape& strides) {
+  return Function::apply(std::make_shared<View>(), a, shape, strides);
+}
+
+}  // namespace
+
+Tensor view(const Tensor& a, const Shape& shape) {
+  const auto resolved = resolve("view", a, shape);
+  if (a.layout() == Layout::kNZ) {
+    const auto& blocks = a.nz_blocks();
+    const Shape stacked{blocks.batch, blocks.k, blocks.n};
+    const Shape flat{blocks.batch * blocks.k, blocks.n};
+    check<ShapeError>(resolved == stacked || resolved == flat, "view: these FRACTAL_NZ blocks are ",
+                      stacked, " or ", flat, ", got ", shape);
+  } else {
+    check<LayoutError>(a.is_contiguous(), "view: needs a contiguous tensor, got shape ", a.shape(),
+                       " with strides ", a.strides(), "; use reshape");
+  }
+  return apply_view(a, resolved, row_major_strides(resolved));
+}
+
+Tensor reshape(const Tensor& a, const Shape& shape) {
+  const auto resolved = resolve("reshape", a, shape);
+  if (resolved == a.shape()) return a;
+  return view(contiguous(a), resolved);
+}
+
+Tensor transpose(const Tensor& a, std::int64_t dim0, std::int64_t dim1) {
+  dim0 = wrap_dim("transpose", dim0, a.ndim());
+  dim1 = wrap_dim("transpose", dim1, a.ndim());
+  std::vector<std::int64_t> dims(static_cast<std::size_t>(a.ndim()));
+  for (std::size_t i = 0; i < dims.size(); ++i) dims[i] = static_cast<std::int64_t>(i);
+  std::swap(dims[static_cast<std::size_t>(dim0)], dims[static_cast<std::size_t>(dim1)]);
+  return permute(a, dims);
+}
+
+Tensor permute(const Tensor& a, const std::vector<std::int64_t>& dims) {
+  check<ShapeError>(std::ssize(dims) == a.ndim(), "permute: ", a.shape(), " needs ", a.ndim(),
+                    " dimensions, got ", dims.size());
+  std::vector<std::int64_t> wrapped;
+  for (const auto dim : dims) {
+    wrapped.push_back(wrap_dim("permute", dim, a.ndim()));
+    check<ShapeError>(std::ranges::count(wrapped, wrapped.back()) == 1, "permute: dimension ",
+                      wrapped.back(), " is named twice");
+  }
+  return Function::apply(std::make_shared<Permute>(std::move(wrapped)), a);
+}
+
+Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_t length) {
+  dim = wrap_dim("narrow", dim, a.ndim());
+  check<ShapeError>(0 <= start && 0 <= length && start + length <= a.dim(dim), "narrow: [", start,
+                    ", ", start + length, ") is not inside dimension ", dim, " of ", a.shape());
+  return Function::apply(std::make_shared<Narrow>(dim, start), a, length);
+}
+
+TensorList split(const Tensor& a, std::int64_t size, std::int64_t dim) {
+  dim = wrap_dim("split", dim, a.ndim());
+  check<ShapeError>(size > 0, "split: size must be positive, got ", size);
+  return Function::apply(std::make_shared<Split>(size, dim), a);
+}
+
+TensorList chunk(const Tensor& a, std::int64_t n, std::int64_t dim) {
+  dim = wrap_dim("chunk", dim, a.ndim());
+  check<ShapeError>(n > 0 && a.dim(dim) > 0 && a.dim(dim) % n == 0, "chunk: ", n,
+                    " equal pieces of dimension ", dim, " of ", a.shape(), " are not possible");
+  return split(a, a.dim(dim) / n, dim);
+}
+
+Tensor unsqueeze(const Tensor& a, std::int64_t dim) {
+  dim = wrap_dim("unsqueeze", dim, a.ndim() + 1);
+  Shape shape, strides;
+  for (std::int64_t i = 0; i <= a.ndim(); ++i) {
+    if (i == dim) {
+      shape.push_back(1);
+      strides.push_back(1);
+    }
+    if (i == a.ndim()) break;
+    shape.push_back(a.dim(i));
+    strides.push_back(a.strides()[i]);
+  }
+  return apply_view(a, shape, strides);
+}
+
+Tensor squeeze(const Tensor& a, std::int64_t dim) {
+  dim = wrap_dim("squeeze", dim, a.ndim());
+  check<ShapeError>(a.dim(dim) == 1, "squeeze: dimension ", dim, " of ", a.shape(),
+                    " must be of size 1");
+  Shape shape, strides;
+  for (std::int64_t i = 0; i < a.ndim(); ++i) {
+    if (i == dim) continue;
+    shape.push_back(a.dim(i));
+    strides.push_back(a.strides()[i]);
+  }
+  return apply_view(a, shape, strides);
+}
+
+Tensor expand(const Tensor& a, const Shape& shape) {
+  check<ShapeError>(can_expand(a.shape(), shape), "expand: ", a.shape(), " does not expand to ",
+                    shape);
+  return Function::apply(std::make_shared<Expand>(), a, shape);
+}
+
+}  // namespace moegrad::ops

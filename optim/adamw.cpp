@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/adamw.h"
+
+#include <cmath>
+#include <utility>
+
+#include "framework/runtime/error.h"
+#include "framework/runtime/parallel_for.h"
+#include "framework/tensor/arena.h"
+#include "framework/tensor/fill.h"
+
+namespace moegrad::optim {
+namespace {
+
+constexpr std::int64_t kGrain = 1 << 15;
+
+/// The scalars of one step, rounded once to the parameter's dtype.
+template <class T>
+struct Coefficients {
+  T decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_bias_correction2, eps;
+};
+
+template <class T>
+void update(std::span<T> p, std::span<T> m, std::span<T> v, std::span<const T> g,
+            const Coefficients<T>& c) {
+  parallel_for(static_cast<std::int64_t>(p.size()), kGrain,
+               [&](std::int64_t begin, std::int64_t end) {
+                 T* const __restrict parameter = p.data();
+                 T* const __restrict exp_avg = m.data();
+                 T* const __restrict exp_avg_sq = v.data();
+                 const T* const __restrict grad = g.data();
+                 for (auto i = begin; i < end; ++i) {
+                   const T first = exp_avg[i] * c.beta1 + grad[i] * c.one_minus_beta1;
+                   const T second = exp_avg_sq[i] * c.beta2 + grad[i] * grad[i] * c.one_minus_beta2;
+                   const T denominator = std::sqrt(second) / c.sqrt_bias_correction2 + c.eps;
+                   exp_avg[i] = first;
+                   exp_avg_sq[i] = second;
+                   parameter[i] = parameter[i] * c.decay - c.step_size * (first / denominator);
+                 }
+               });
+}
+
+}  // namespace
+
+AdamW::AdamW(NamedTensors parameters, const Config& config)
+    : AdamW({ParamGroup{.parameters = std::move(parameters),
+                        .lr = config.lr,
+                        .weight_decay = config.weight_decay}},
+            config) {}
+
+AdamW::AdamW(std::vector<ParamGroup> groups, const Config& config)
+    : Optimizer(std::move(groups)), config_(config) {
+  check<ValueError>(0.0 <= config.beta1 && config.beta1 < 1.0,
+                    "AdamW: beta1 must be in [0, 1), got ", config.beta1);
+  check<ValueError>(0.0 <= config.beta2 && config.beta2 < 1.0,
+                    "AdamW: beta2 must be in [0, 1), got ", config.beta2);
+  check<ValueError>(config.eps >= 0.0, "AdamW: eps must be >= 0, got ", config.eps);
+  const MemoryTagGuard tag(MemoryTag::kOptimizer);
+  for (const auto& group : this->groups()) {
+    for (const auto& [name, parameter] : group.parameters) {
+      states_.push_back(
+          {.name = name, .exp_avg = zeros_like(parameter), .exp_avg_sq = zeros_like(parameter)});
+    }
+  }
+}
+
+void AdamW::step() {
+  auto state = states_.begin();
+  for (const auto& group : groups()) {
+    for (const auto& [name, handle] : group.parameters) {
+      auto& [own_name, step, exp_avg, exp_avg_sq] = *state++;
+      const Tensor grad = handle.grad();
+      if (!grad.defined()) continue;
+      check<ShapeError>(grad.shape() == handle.shape(), "AdamW: gradient of '", name, "' must be ",
+                        handle.shape(), ", got ", grad.shape());
+      ++step;
+      const auto t = static_cast<double>(step);
+      dispatch_floating(handle.dtype(), [&]<class T>() {
+        Tensor parameter = handle;
+        const Coefficients<T> coefficients = {
+            .decay = static_cast<T>(1.0 - group.lr * group.weight_decay),
+            .beta1 = static_cast<T>(config_.beta1),
+            .one_minus_beta1 = static_cast<T>(1.0 - config_.beta1),
+            .beta2 = static_cast<T>(config_.beta2),
+            .one_minus_beta2 = static_cast<T>(1.0 - config_.beta2),
+            .step_size = static_cast<T>(group.lr / (1.0 - std::pow(config_.beta1, t))),
+            .sqrt_bias_correction2 = static_cast<T>(std::sqrt(1.0 - std::pow(config_.beta2, t))),
+            .eps = static_cast<T>(config_.eps)};
+        update<T>(parameter.mutable_data<T>(), exp_avg.mutable_data<T>(),
+                  exp_avg_sq.mutable_data<T>(), grad.data<T>(), coefficients);
+      });
+    }
+  }
+}
+
+}  // namespace moegrad::optim

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "optim/optimizer.h"
+
+namespace moegrad::optim {
+
+/// Adam with decoupled weight decay, as torch.optim.AdamW. For step t = 1, 2, ... of a parameter
+///
+///     p = p (1 - lr wd)
+///     m = b1 m + (1 - b1) g,    v = b2 v + (1 - b2) g^2
+///     p = p - lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+///
+/// in one pass over each parameter, in its own dtype. Steps are counted per parameter: one that has
+/// no gradient keeps its moments and its count.
+///
+/// Reference: Loshchilov & Hutter, 2019, https://arxiv.org/abs/1711.05101
+class AdamW final : public Optimizer {
+ public:
+  struct Config {
+    double lr = 1e-3;
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0.01;
+  };
+  /// What is remembered of one parameter; a checkpoint saves and restores it through states().
+  struct State {
+    std::string name;  // of the parameter
+    std::int64_t step = 0;
+    Tensor exp_avg;     // m
+    Tensor exp_avg_sq;  // v
+  };
+
+  /// One group with the configuration's lr and weight_decay.
+  AdamW(NamedTensors parameters, const Config& config);
+  /// The groups bring their own lr and weight_decay; the configuration's are not used.
+  AdamW(std::vector<ParamGroup> groups, const Config& config);
+
+  void step() override;
+
+  /// In order of groups and of parameters within them.
+  std::vector<State>& states() { return states_; }
+
+ private:
+  Config config_;
+  std::vector<State> states_;
+};
+
+}  // namespace moegrad::optim

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/sgd.h"
+
+#include <utility>
+
+#include "framework/runtime/error.h"
+#include "framework/runtime/parallel_for.h"
+#include "framework/tensor/arena.h"
+#include "framework/tensor/fill.h"
+
+namespace moegrad::optim {
+namespace {
+
+constexpr std::int64_t kGrain = 1 << 15;
+
+template <class T>
+struct Coefficients {
+  T lr, momentum, weight_decay;
+  bool nesterov;
+};
+
+/// `buffer` is null without momentum.
+template <class T>
+void update(std::span<T> p, T* buffer, std::span<const T> g, const Coefficients<T>& c) {
+  parallel_for(static_cast<std::int64_t>(p.size()), kGrain,
+               [&](std::int64_t begin, std::int64_t end) {
+                 T* const __restrict parameter = p.data();
+                 const T* const __restrict grad = g.data();
+                 for (auto i = begin; i < end; ++i) {
+                   const T gradient = grad[i] + c.weight_decay * parameter[i];
+                   T direction = gradient;
+                   if (buffer != nullptr) {
+                     buffer[i] = c.momentum * buffer[i] + gradient;
+                     direction = c.nesterov ? gradient + c.momentum * buffer[i] : buffer[i];
+                   }
+                   parameter[i] -= c.lr * direction;
+                 }
+               });
+}
+
+}  // namespace
+
+SGD::SGD(NamedTensors parameters, const Config& config)
+    : SGD({ParamGroup{.parameters = std::move(parameters),
+                      .lr = config.lr,
+                      .weight_decay = config.weight_decay}},
+          config) {}
+
+SGD::SGD(std::vector<ParamGroup> groups, const Config& config)
+    : Optimizer(std::move(groups)), config_(config) {
+  check<ValueError>(config.momentum >= 0.0, "SGD: momentum must be >= 0, got ", config.momentum);
+  check<ValueError>(!config.nesterov || config.momentum > 0.0,
+                    "SGD: nesterov needs momentum > 0, got ", config.momentum);
+  if (config.momentum == 0.0) return;
+  const MemoryTagGuard tag(MemoryTag::kOptimizer);
+  for (const auto& group : this->groups()) {
+    for (const auto& [name, parameter] : group.parameters) {
+      buffers_.push_back({name, zeros_like(parameter)});
+    }
+  }
+}
+
+void SGD::step() {
+  auto buffer = buffers_.begin();
+  for (const auto& group : groups()) {
+    for (const auto& [name, handle] : group.parameters) {
+      Tensor momentum = buffers_.empty() ? Tensor() : (buffer++)->tensor;
+      const Tensor grad = handle.grad();
+      if (!grad.defined()) continue;
+      check<ShapeError>(grad.shape() == handle.shape(), "SGD: gradient of '", name, "' must be ",
+                        handle.shape(), ", got ", grad.shape());
+      dispatch_floating(handle.dtype(), [&]<class T>() {
+        Tensor parameter = handle;
+        update<T>(parameter.mutable_data<T>(),
+                  momentum.defined() ? momentum.mutable_data<T>().data() : nullptr, grad.data<T>(),
+                  {.lr = static_cast<T>(group.lr),
+                   .momentum = static_cast<T>(config_.momentum),
+                   .weight_decay = static_cast<T>(group.weight_decay),
+                   .nesterov = config_.nesterov});
+      });
+    }
+  }
+}
+
+}  // namespace moegrad::optim

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "optim/optimizer.h"
+
+namespace moegrad::optim {
+
+/// Stochastic gradient descent with momentum, as torch.optim.SGD without dampening:
+///
+///     g = g + wd p,    b = mu b + g  (b = g at a parameter's first step)
+///     p = p - lr b     or, with Nesterov's momentum,     p = p - lr (g + mu b)
+class SGD final : public Optimizer {
+ public:
+  struct Config {
+    double lr = 1e-3;
+    double momentum = 0.0;
+    double weight_decay = 0.0;
+    bool nesterov = false;  // needs momentum > 0
+  };
+
+  /// One group with the configuration's lr and weight_decay.
+  SGD(NamedTensors parameters, const Config& config);
+  /// The groups bring their own lr and weight_decay; the configuration's are not used.
+  SGD(std::vector<ParamGroup> groups, const Config& config);
+
+  void step() override;
+
+  /// Momentum buffers b in order of groups and of parameters; empty without momentum. A buffer of
+  /// zeros is the same as none: mu 0 + g = g.
+  NamedTensors& buffers() { return buffers_; }
+
+ private:
+  Config config_;
+  NamedTensors buffers_;
+};
+
+}  // namespace moegrad::optim

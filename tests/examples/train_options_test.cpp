@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/train_options.h"
+
+#include "tests/testing.h"
+
+namespace moegrad::examples {
+namespace {
+
+using testing::message_of;
+
+/// Exit code of the parser, -1 where the program would go on.
+int parse(std::vector<std::string> arguments, TrainOptions& options) {
+  arguments.insert(arguments.begin(), "train_qwen3_moe");
+  std::vector<char*> pointers;
+  for (auto& argument : arguments) pointers.push_back(argument.data());
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const auto code =
+      parse_train_options(static_cast<int>(pointers.size()), pointers.data(), options);
+  ::testing::internal::GetCapturedStdout();
+  ::testing::internal::GetCapturedStderr();
+  return code.value_or(-1);
+}
+
+TEST(TrainOptions, ParsesFlagsAndRefusesUnknownOnes) {
+  TrainOptions options;
+  EXPECT_EQ(parse({"--steps", "7", "--layout", "nd", "--linear_only_shard", "1"}, options), -1);
+  EXPECT_EQ(options.steps, 7);
+  EXPECT_EQ(options.layout, "nd");
+  EXPECT_TRUE(options.linear_only_shard);
+  EXPECT_EQ(parse({"--help"}, options), 0);
+  EXPECT_EQ(parse({"--stepz", "7"}, options), 2);
+  EXPECT_EQ(parse({"--layout", "zz"}, options), 2);
+  EXPECT_EQ(parse({"--steps", "0"}, options), 2);
+}
+
+TEST(TrainOptions, TheSwitchSetsLayoutAndOrientationAndTheFlagsOverrideIt) {
+  TrainOptions options;
+  EXPECT_EQ(options.model_config().gathered_layout, Layout::kNZ);
+  options.layout = "nd";
+  EXPECT_EQ(options.model_config().gathered_layout, Layout::kND);
+  EXPECT_EQ(options.model_config().expert_weights, nn::ExpertWeights::kPretransposed);
+  options.layout.clear();
+  options.expert_weights = "hf";
+  EXPECT_EQ(options.model_config().gathered_layout, Layout::kND);
+  options.expert_weights.clear();
+  options.grouped_matmul_nz_transpose = false;
+  EXPECT_EQ(options.model_config().expert_weights, nn::ExpertWeights::kHuggingFace);
+  EXPECT_EQ(options.model_config().gathered_layout, Layout::kND);
+}
+
+TEST(TrainOptions, RefusesWhatCannotBe) {
+  const auto message = [](auto change) {
+    TrainOptions options;
+    change(options);
+    return message_of<ValueError>([&] { options.model_config(); });
+  };
+  EXPECT_EQ(message([](TrainOptions& o) {
+              o.layout = "nz";
+              o.expert_weights = "hf";
+            }),
+            "--layout: nz needs --expert-weights pretransposed, got hf");
+  EXPECT_EQ(message([](TrainOptions& o) { o.world_size = 0; }),
+            "--world-size: must be at least 1, got 0");
+  EXPECT_EQ(message([](TrainOptions& o) { o.threads_per_rank = 0; }),
+            "--threads-per-rank: must be at least 1, got 0");
+  EXPECT_EQ(message([](TrainOptions& o) { o.world_size = 3; }),
+            "--micro-batches: must be a multiple of the world size 3, got 2");
+  EXPECT_EQ(message([](TrainOptions& o) { o.warmup = 690; }),
+            "--warmup: must leave room in 700 steps, got 690");
+  EXPECT_EQ(message([](TrainOptions& o) { o.recompute_layers = 99; }).substr(0, 40),
+            "--recompute-layers: the model has 4 laye");
+}
+
+}  // namespace
+}  // namespace moegrad::examples

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/autograd/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "framework/autograd/engine.h"
+#include "framework/runtime/rank_context.h"
+#include "tests/framework/autograd/test_functions.h"
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+using testing::add;
+using testing::bitwise_equal;
+using testing::halves;
+using testing::message_of;
+using testing::mul;
+using testing::randn;
+using testing::variable;
+
+using Body = std::function<TensorList(const TensorList&)>;
+using Runner = std::function<TensorList(const Body&, const TensorList&)>;
+
+TensorList plain(const Body& body, const TensorList& inputs) { return body(inputs); }
+TensorList recomputed(const Body& body, const TensorList& inputs) {
+  return checkpoint(body, inputs);
+}
+
+std::int64_t activation_bytes() {
+  return RankContext::current().arena()->live()[MemoryTag::kActivations];
+}
+
+// x -> x * w * x + w, of which mul saves four tensors.
+Tensor block(const Tensor& x, const Tensor& w) { return add(mul(mul(x, w), x), w); }
+
+// The gradients of x and of three weights (the last used by two blocks), and the output.
+TensorList train_step(const Runner& run, Dtype dtype) {
+  const Tensor x = randn({17}, 1, dtype, true);
+  const TensorList w = {randn({17}, 2, dtype, true), randn({17}, 3, dtype, true),
+                        randn({17}, 4, dtype, true)};
+  Tensor h = mul(x, w[2]);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Tensor weight = w[i % 2];
+    const Body body = [=](const TensorList& in) -> TensorList { return {block(in[0], weight)}; };
+    h = add(h, mul(run(body, {h})[0], h));  // h is used in the body, before and after it
+  }
+  h = mul(h, w[2]);
+  h.backward(randn({17}, 5, dtype));
+  return {h, x.grad(), w[0].grad(), w[1].grad(), w[2].grad()};
+}
+
+TEST(Checkpoint, GivesTheBitsOfNoRecomputation) {
+  for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    const auto expected = train_step(plain, dtype);
+    const auto got = train_step(recomputed, dtype);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(bitwise_equal(got[i], expected[i])) << i;
+    }
+  }
+}
+
+TEST(Checkpoint, NestedCheckpointsGiveTheSameBits) {
+  const Runner nested = [](const Body& body, const TensorList& inputs) {
+    return checkpoint([body](const TensorList& in) { return checkpoint(body, in); }, inputs);
+  };
+  const auto expected = train_step(plain, Dtype::kFloat32);
+  const auto got = train_step(nested, Dtype::kFloat32);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(bitwise_equal(got[i], expected[i])) << i;
+  }
+}
+
+TEST(Checkpoint, GradientsMatchFiniteDifferences) {
+  const auto f = [](const TensorList& in) {
+    return checkpoint(
+        [](const TensorList& t) -> TensorList {
+          return {block(t[0], t[1]), mul(t[1], t[1])};
+        },
+        in);
+  };
+  EXPECT_TRUE(testing::gradcheck(f, {variable({5}, 1), variable({5}, 2)}));
+}
+
+TEST(Checkpoint, AddsToCapturedParametersThatHaveAGradient) {
+  TensorList grads[2];
+  for (int i = 0; i < 2; ++i) {
+    const Tensor x = randn({9}, 1, Dtype::kFloat32, true), w = randn({9}, 2, Dtype::kFloat32, true);
+    for (int step = 0; step < 3; ++step) {
+      const Body body = [&w](const TensorList& in) -> TensorList { return {block(in[0], w)}; };
+      (i == 0 ? plain : recomputed)(body, {x})[0].backward(randn({9}, 7, Dtype::kFloat32));
+    }
+    grads[i] = {x.grad(), w.grad()};
+  }
+  EXPECT_TRUE(bitwise_equal(grads[0][0], grads[1][0]));
+  EXPECT_TRUE(bitwise_equal(grads[0][1], grads[1][1]));
+}
+
+TEST(Checkpoint, WorksOnInputsThatNeedNoGradient) {
+  const Tensor w = variable({4}, 2), x = randn({4}, 1), y = variable({4}, 3);
+  int runs = 0;
+  const Body body = [&](const TensorList& in) -> TensorList {
+    ++runs;
+    EXPECT_FALSE(in[0].requires_grad());
+    return {mul(mul(in[0], w), in[1])};
+  };
+  checkpoint(body, {x, y})[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  EXPECT_FALSE(x.grad().defined());
+  EXPECT_TRUE(bitwise_equal(w.grad(), mul(x, y).detach()));
+  EXPECT_TRUE(bitwise_equal(y.grad(), mul(x, w).detach()));
+  EXPECT_EQ(runs, 2);
+
+  // None at all: the captured parameter still gets its gradient.
+  w.set_grad(Tensor());
+  checkpoint([&](const TensorList& in) -> TensorList { return {mul(in[0], w)}; }, {x})[0].backward(
+      Tensor::ones({4}, Dtype::kFloat64));
+  EXPECT_TRUE(bitwise_equal(w.grad(), x));
+}
+
+TEST(Checkpoint, ABodyWithoutAnyGradientPassesNone) {
+  const Tensor x = randn({4}, 1);
+  const auto out =
+      checkpoint([](const TensorList& in) -> TensorList { return {mul(in[0], in[0])}; }, {x});
+  EXPECT_TRUE(out[0].requires_grad());
+  out[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(Checkpoint, PassesAbsentAndIntegerInputs) {
+  const Tensor x = variable({2}, 1);
+  const Tensor ids = Tensor::from(std::vector<std::int64_t>{1, 0}, {2});
+  const auto out = checkpoint(
+      [](const TensorList& in) -> TensorList {
+        EXPECT_FALSE(in[1].defined());
+        EXPECT_EQ(in[2].data<std::int64_t>()[0], 1);
+        return {mul(in[0], in[0]), in[2]};
+      },
+      {x, Tensor(), ids});
+  EXPECT_FALSE(out[1].requires_grad());
+  out[0].backward(Tensor::ones({2}, Dtype::kFloat64));
+  EXPECT_TRUE(bitwise_equal(x.grad(), add(x, x).detach()));
+}
+
+TEST(Checkpoint, UnusedOutputsCostNothingAndUnusedInputsGetZeros) {
+  const Tensor x = variable({4}, 1), y = variable({4}, 2), z = variable({4}, 3);
+  int reached = 0;
+  const Body body = [&](const TensorList& in) -> TensorList {
+    const Tensor unused = testing::probe(mul(in[0], in[1]), "unused", [&](const Tensor& grad) {
+      ++reached;
+      return TensorList{grad};
+    });
+    return {mul(in[0], in[0]), unused};
+  };
+  checkpoint(body, {x, y, z})[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  EXPECT_EQ(reached, 0);
+  EXPECT_TRUE(bitwise_equal(x.grad(), add(x, x).detach()));
+  EXPECT_TRUE(bitwise_equal(y.grad(), Tensor::zeros({4}, Dtype::kFloat64)));
+  EXPECT_TRUE(bitwise_equal(z.grad(), Tensor::zeros({4}, Dtype::kFloat64)));
+}
+
+TEST(Checkpoint, RunsTheBodyAgainOnlyIfBackwardReachesIt) {
+  const Tensor x = variable({4}, 1);
+  int runs = 0;
+  const Body body = [&](const TensorList& in) -> TensorList {
+    ++runs;
+    return {mul(in[0], in[0])};
+  };
+  const Tensor not_used = checkpoint(body, {x})[0];
+  mul(x, x).backward(Tensor::ones({4}, Dtype::kFloat64));
+  EXPECT_EQ(runs, 1);
+  {
+    const NoGradGuard no_grad;
+    EXPECT_FALSE(checkpoint(body, {x})[0].requires_grad());
+  }
+  EXPECT_EQ(runs, 2);
+}
+
+TEST(Checkpoint, CanRunBackwardTwiceWithRetainGraph) {
+  const Tensor x = variable({4}, 1), one = Tensor::ones({4}, Dtype::kFloat64);
+  const Tensor y =
+      checkpoint([](const TensorList& in) -> TensorList { return {mul(in[0], in[0])}; }, {x})[0];
+  y.backward(one, /*retain_graph=*/true);
+  y.backward(one);
+  EXPECT_TRUE(bitwise_equal(x.grad(), add(add(x, x), add(x, x)).detach()));
+  EXPECT_EQ(message_of<Error>([&] { y.backward(one); }),
+            "checkpoint: backward a second time, but the saved tensors have been freed; pass "
+            "retain_graph to the first backward");
+}
+
+TEST(Checkpoint, DetectsAnInputThatWasModified) {
+  Tensor x = randn({4}, 1);
+  const Tensor w = variable({4}, 2);
+  const Tensor y =
+      checkpoint([&](const TensorList& in) -> TensorList { return {mul(in[0], w)}; }, {x})[0];
+  fill_(x, 0);
+  EXPECT_EQ(
+      message_of<Error>([&] { y.backward(Tensor::ones({4}, Dtype::kFloat64)); }),
+      "checkpoint: a tensor of shape [4] saved for backward has been modified in place since");
+}
+
+TEST(Checkpoint, RefusesABodyThatReturnsAnotherNumberOfTensorsWhenRunAgain) {
+  const Tensor x = variable({4}, 1);
+  int runs = 0;
+  const auto y = checkpoint(
+      [&](const TensorList& in) { return TensorList(static_cast<std::size_t>(++runs), in[0]); },
+      {x});
+  EXPECT_EQ(message_of<Error>([&] { y[0].backward(Tensor::ones({4}, Dtype::kFloat64)); }),
+            "checkpoint: body must return the same 1 tensors when run again, got 2");
+}
+
+TEST(Checkpoint, KeepsOnlyItsInputsBetweenForwardAndBackward) {
+  constexpr std::int64_t kBytes = 1000 * 4;
+  constexpr int kBlocks = 8;
+  const Tensor w = randn({1000}, 2, Dtype::kFloat32, true);
+  const Tensor x = randn({1000}, 1, Dtype::kFloat32, true);
+  const Body body = [&w](const TensorList& in) -> TensorList { return {block(in[0], w)}; };
+  auto& arena = *RankContext::current().arena();
+  std::int64_t kept[2], peak[2];
+  for (int i = 0; i < 2; ++i) {
+    const auto before = activation_bytes();
+    arena.reset_peak();
+    Tensor h = x;
+    for (int j = 0; j < kBlocks; ++j) h = (i == 0 ? plain : recomputed)(body, {h})[0];
+    kept[i] = activation_bytes() - before;
+    h.backward(Tensor::ones({1000}));
+    peak[i] = arena.peak(MemoryTag::kActivations) - before;
+    x.set_grad(Tensor());
+    w.set_grad(Tensor());
+    h = Tensor();
+    EXPECT_EQ(activation_bytes(), before);
+  }
+  // A plain block keeps its input and x * w; one that recomputes keeps its input. The first input
+  // is no activation of ours, the output of the last block is.
+  EXPECT_EQ(kept[0], (2 * kBlocks) * kBytes);
+  EXPECT_EQ(kept[1], kBlocks * kBytes);
+  EXPECT_LT(peak[1], peak[0]);
+}
+
+TEST(Checkpoint, GradientsOfInputsAreActivationsOnTheirWay) {
+  const Tensor x = variable({8}, 1);
+  auto& arena = *RankContext::current().arena();
+  const auto before = arena.live()[MemoryTag::kGradients];
+  std::int64_t during = -1;
+  const Tensor h = testing::probe(x, "look", [&](const Tensor& grad) {
+    during = arena.live()[MemoryTag::kGradients];
+    return TensorList{grad};
+  });
+  checkpoint([](const TensorList& in) -> TensorList { return {mul(in[0], in[0])}; }, {h})[0]
+      .backward(Tensor::ones({8}, Dtype::kFloat64));
+  EXPECT_EQ(during, before);
+  EXPECT_EQ(arena.live()[MemoryTag::kGradients], before + 64);
+}
+
+TEST(Checkpoint, DoesNotPackWhatForwardThrowsAway) {
+  const Tensor x = variable({4}, 1);
+  int packed = 0;
+  const SavedTensorHooksGuard hooks(
+      {.pack =
+           [&](const Tensor& tensor) {
+             ++packed;
+             return std::any(tensor);
+           },
+       .unpack = [](const std::any& value) { return std::any_cast<Tensor>(value); }});
+  const auto y =
+      checkpoint([](const TensorList& in) -> TensorList { return {mul(in[0], in[0])}; }, {x});
+  EXPECT_EQ(packed, 1);
+}
+
+class CheckpointScopes : public ::testing::Test {
+ protected:
+  ScopeGuard open(const std::string& name) {
+    return ScopeGuard(
+        name, [this, name] { events_.push_back("enter " + name); },
+        [this, name] { events_.push_back("exit " + name); });
+  }
+  std::vector<std::string> events_;
+};
+
+TEST_F(CheckpointScopes, RecomputationBelongsToTheScopeOfForward) {
+  const Tensor x = variable({4}, 1);
+  std::vector<std::string> paths;
+  const Body body = [&](const TensorList& in) -> TensorList {
+    paths.push_back(ScopeGuard::current() ? ScopeGuard::current()->path : "none");
+    Tensor h;
+    {
+      const auto scope = open("layer.attention");
+      h = mul(in[0], in[0]);
+      if (h.requires_grad()) {
+        EXPECT_EQ(h.grad_fn()->scope()->parent->path, "layer");
+      }
+    }
+    const auto scope = open("layer.mlp");
+    return {mul(h, h)};
+  };
+  Tensor y;
+  {
+    const auto model = open("model");
+    Tensor h;
+    {
+      const auto layer = open("layer");
+      h = checkpoint(body, {mul(x, x)})[0];
+    }
+    y = mul(h, h);
+  }
+  {
+    const auto elsewhere = open("elsewhere");
+    y.backward(Tensor::ones({4}, Dtype::kFloat64));
+    EXPECT_EQ(ScopeGuard::current()->path, "elsewhere");
+  }
+  EXPECT_EQ(paths, (std::vector<std::string>{"layer", "layer"}));
+  EXPECT_EQ(events_,
+            (std::vector<std::string>{"enter model", "enter layer", "enter layer.mlp",
+                                      "exit layer.mlp", "enter layer.attention",
+                                      "exit layer.attention", "exit layer", "exit model"}));
+}
+
+TEST_F(CheckpointScopes, AModuleInsideEntersOnceForEachRecomputation) {
+  const Tensor x = variable({4}, 1);
+  const Body inner = [&](const TensorList& in) -> TensorList {
+    const auto scope = open("inner");
+    return {mul(in[0], in[0])};
+  };
+  const Body outer = [&](const TensorList& in) -> TensorList {
+    const auto scope = open("outer");
+    return checkpoint(inner, {mul(in[0], in[0])});
+  };
+  checkpoint(outer, {x})[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  EXPECT_EQ(events_,
+            (std::vector<std::string>{"enter outer", "enter inner", "exit inner", "exit outer"}));
+}
+
+TEST_F(CheckpointScopes, AnExceptionInTheBodyRestoresScopeAndTape) {
+  const Tensor x = variable({4}, 1);
+  int runs = 0;
+  const auto y = checkpoint(
+      [&](const TensorList& in) -> TensorList {
+        if (++runs == 2) throw ValueError("body: no");
+        return {mul(in[0], in[0])};
+      },
+      {x});
+  const auto scope = open("outside");
+  const NoGradGuard no_grad;
+  EXPECT_THROW(y[0].backward(Tensor::ones({4}, Dtype::kFloat64)), ValueError);
+  EXPECT_EQ(ScopeGuard::current()->path, "outside");
+  EXPECT_FALSE(grad_enabled());
+  EXPECT_THROW(queue_backward_callback([] {}), Error);
+}
+
+TEST(Checkpoint, CallbacksRunAtTheEndOfTheOutermostBackward) {
+  const Tensor x = variable({4}, 1);
+  std::vector<std::string> events;
+  const Body body = [&](const TensorList& in) -> TensorList {
+    return {testing::probe(in[0], "inside", [&](const Tensor& grad) {
+      queue_backward_callback([&] { events.push_back("callback"); });
+      return TensorList{grad};
+    })};
+  };
+  const Tensor h = testing::probe(x, "before", [&](const Tensor& grad) {
+    events.push_back("before");
+    return TensorList{grad};
+  });
+  checkpoint(body, {h})[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  EXPECT_EQ(events, (std::vector<std::string>{"before", "callback"}));
+}
+
+}  // namespace
+}  // namespace moegrad

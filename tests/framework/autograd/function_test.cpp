@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/autograd/function.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <thread>
+#include <vector>
+
+#include "tests/framework/autograd/test_functions.h"
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+using testing::add;
+using testing::bitwise_equal;
+using testing::halves;
+using testing::message_of;
+using testing::mul;
+using testing::randn;
+using testing::variable;
+
+TEST(Function, IsRecordedIfAnInputRequiresAGradientAndTheTapeIsOn) {
+  const Tensor x = variable({2}), plain = randn({2});
+  EXPECT_TRUE(mul(x, plain).requires_grad());
+  EXPECT_FALSE(mul(plain, plain).requires_grad());
+  {
+    const NoGradGuard no_grad;
+    EXPECT_FALSE(mul(x, x).requires_grad());
+    const GradModeGuard grad(true);
+    EXPECT_TRUE(mul(x, x).requires_grad());
+  }
+  EXPECT_TRUE(grad_enabled());
+}
+
+TEST(Function, ForwardSeesDetachedInputsWithTheTapeOff) {
+  class Look final : public Function {
+   public:
+    std::string_view name() const override { return "look"; }
+    Tensor forward(const Tensor& x, const TensorList& more, int factor, const Tensor& absent) {
+      EXPECT_FALSE(x.requires_grad());
+      EXPECT_FALSE(more[1].requires_grad());
+      EXPECT_FALSE(absent.defined());
+      EXPECT_FALSE(grad_enabled());
+      EXPECT_EQ(factor, 3);
+      return clone(x);
+    }
+    TensorList backward(const TensorList& grads, InputMask needs) override {
+      EXPECT_TRUE(needs[0]);
+      EXPECT_FALSE(needs[1]);
+      EXPECT_TRUE(needs[2]);
+      EXPECT_FALSE(needs[3]);
+      return {grads[0], Tensor(), grads[0], Tensor()};
+    }
+  };
+  const Tensor x = variable({2}), y = variable({2}, 2);
+  const Tensor out =
+      Function::apply(std::make_shared<Look>(), x, TensorList{randn({2}), y}, 3, Tensor());
+  ASSERT_EQ(out.grad_fn()->edges().size(), 4U);
+  out.backward(Tensor::ones({2}, Dtype::kFloat64));
+  EXPECT_TRUE(x.grad().defined() && y.grad().defined());
+}
+
+TEST(Function, ReturnsWhatForwardReturns) {
+  class Pair final : public Function {
+   public:
+    std::string_view name() const override { return "pair"; }
+    std::array<Tensor, 2> forward(const Tensor& x) {
+      return {clone(x), Tensor::zeros({1}, Dtype::kInt64)};
+    }
+    TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+      EXPECT_FALSE(grads[1].defined());
+      return {grads[0]};
+    }
+  };
+  const Tensor x = variable({2});
+  const auto [value, index] = Function::apply(std::make_shared<Pair>(), x);
+  EXPECT_TRUE(value.requires_grad());
+  EXPECT_FALSE(index.requires_grad());
+  value.backward(Tensor::ones({2}, Dtype::kFloat64));
+  EXPECT_TRUE(x.grad().defined());
+  const auto parts = halves(x);
+  EXPECT_EQ(parts[0].output_index(), 0U);
+  EXPECT_EQ(parts[1].output_index(), 1U);
+  EXPECT_EQ(parts[0].grad_fn(), parts[1].grad_fn());
+}
+
+TEST(Function, RefusesFractalNzUnlessItSaysThatItReadsIt) {
+  const Tensor nz = Tensor::empty_nz({2, 3}, {1, 2, 3}, Dtype::kFloat64);
+  EXPECT_EQ(message_of<LayoutError>([&] {
+              mul(variable({2, 3}), nz);
+            }),
+            "mul: input 1 must be row-major ND, got FRACTAL_NZ; convert it with nz_to_nd");
+}
+
+TEST(Function, AnObjectIsAppliedOnce) {
+  const auto function = std::make_shared<testing::Mul>();
+  const Tensor x = variable({2});
+  Function::apply(function, x, x);
+  EXPECT_EQ(message_of<Error>([&] { Function::apply(function, x, x); }),
+            "mul: a Function object can be applied only once");
+}
+
+TEST(Function, RefusesMoreThanSixtyFourInputsAndUndefinedOutputs) {
+  class Many final : public Function {
+   public:
+    std::string_view name() const override { return "many"; }
+    Tensor forward(const TensorList& in) { return in.size() == 64 ? clone(in[0]) : Tensor(); }
+    TensorList backward(const TensorList& /*grads*/, InputMask /*needs*/) override { return {}; }
+  };
+  const auto many = [](std::size_t n) {
+    return Function::apply(std::make_shared<Many>(), TensorList(n, variable({2})));
+  };
+  EXPECT_NO_THROW(many(64));
+  EXPECT_EQ(message_of<Error>([&] { many(65); }), "many: at most 64 tensor inputs");
+  EXPECT_EQ(message_of<Error>([&] { many(1); }), "many: forward must return defined tensors");
+}
+
+// g++ makes the Function before it evaluates the input, or after: the order on the tape must be
+// that of execution.
+TEST(Function, SequenceNumbersFollowExecution) {
+  const Tensor x = variable({3});
+  const auto outer = std::make_shared<testing::Mul>();
+  const Tensor inner = mul(x, x);
+  const Tensor out = Function::apply(outer, inner, inner);
+  EXPECT_GT(out.grad_fn()->sequence(), inner.grad_fn()->sequence());
+  const Tensor sum = add(out, inner);  // inner now has two consumers
+  sum.backward(Tensor::ones({3}, Dtype::kFloat64));
+  // d(x^4 + x^2) = 4 x^3 + 2 x
+  for (std::size_t i = 0; i < 3; ++i) {
+    const double v = x.data<double>()[i];
+    const Tensor grad = x.grad();
+    EXPECT_NEAR(grad.data<double>()[i], 4 * v * v * v + 2 * v, 1e-12);
+  }
+}
+
+TEST(Function, KnowsWhatItSavedAndWhereItGoes) {
+  const Tensor x = variable({2, 3}), w = randn({2, 3});
+  const Tensor y = mul(x, w);
+  const auto& function = *y.grad_fn();
+  EXPECT_EQ(function.name(), "mul");
+  EXPECT_EQ(function.saved_bytes(), 2 * 6 * 8);
+  EXPECT_EQ(function.outputs().size(), 1U);
+  EXPECT_EQ(function.outputs()[0].shape, (Shape{2, 3}));
+  ASSERT_EQ(function.edges().size(), 2U);
+  EXPECT_TRUE(function.edges()[0].leaf.is(x));
+  EXPECT_FALSE(function.edges()[1].needs_grad());
+  EXPECT_TRUE(function.needs()[0]);
+  EXPECT_FALSE(function.needs()[1]);
+  EXPECT_EQ(function.scope(), nullptr);
+}
+
+TEST(Function, AGraphDiesWithItsResult) {
+  std::weak_ptr<Function> function;
+  const Tensor x = variable({2});
+  {
+    const Tensor y = mul(mul(x, x), x);
+    function = y.grad_fn();
+    EXPECT_FALSE(function.expired());
+  }
+  EXPECT_TRUE(function.expired());
+}
+
+// Runs forward, backward and destruction in a thread with the default stack.
+TEST(Function, AChainOfAHundredThousandIsNoRecursion) {
+  std::jthread([] {
+    constexpr int kLength = 100'000;
+    const Tensor x = variable({1}), zero = Tensor::zeros({1}, Dtype::kFloat64);
+    {
+      Tensor y = x;
+      for (int i = 0; i < kLength; ++i) y = add(y, zero);
+      y.backward();
+      EXPECT_EQ(x.grad().item(), 1);
+    }
+    {
+      // Each link has two edges to the one before it: 2^n paths, n Functions.
+      Tensor y = x;
+      for (int i = 0; i < kLength; ++i) y = add(y, y);
+      y.backward(zero);
+      EXPECT_EQ(x.grad().item(), 1);
+    }
+  });
+}
+
+TEST(Function, GraphsOfTwoThreadsAreIndependent) {
+  std::vector<Tensor> grads(2);
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t t = 0; t < 2; ++t) {
+      threads.emplace_back([t, &grads] {
+        const ScopeGuard scope(
+            "thread", [] {}, [] {});
+        const Tensor x = variable({16}, 3);
+        for (int step = 0; step < 50; ++step) {
+          x.set_grad(Tensor());
+          Tensor y = x;
+          for (int i = 0; i < 20; ++i) y = mul(y, x);
+          y.backward(Tensor::ones({16}, Dtype::kFloat64));
+        }
+        grads[t] = x.grad();
+      });
+    }
+  }
+  EXPECT_TRUE(bitwise_equal(grads[0], grads[1]));
+}
+
+}  // namespace
+}  // namespace moegrad

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/autograd/saved_tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <any>
+#include <cstring>
+#include <vector>
+
+#include "tests/framework/autograd/test_functions.h"
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+using testing::bitwise_equal;
+using testing::message_of;
+using testing::mul;
+using testing::randn;
+using testing::variable;
+
+class Holder final : public Function {
+ public:
+  std::string_view name() const override { return "holder"; }
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override { return grads; }
+  SavedTensor saved{*this};
+};
+
+TEST(SavedTensor, GivesBackADetachedHandleOnTheSameBytes) {
+  const auto holder = std::make_shared<Holder>();
+  EXPECT_FALSE(holder->saved.unpack().defined());
+  EXPECT_EQ(holder->saved_bytes(), 0);
+  const Tensor x = variable({2, 3});
+  holder->saved = mul(x, x);
+  EXPECT_FALSE(holder->saved.unpack().requires_grad());
+  EXPECT_EQ(holder->saved_bytes(), 48);
+  holder->saved = Tensor();
+  EXPECT_FALSE(holder->saved.unpack().defined());
+  holder->saved = x;
+  EXPECT_EQ(&holder->saved.unpack().storage(), &x.storage());
+}
+
+TEST(SavedTensor, CountsThePaddingOfNz) {
+  const auto holder = std::make_shared<Holder>();
+  holder->saved = Tensor::empty_nz({2, 3}, {1, 2, 3}, Dtype::kFloat32);
+  EXPECT_EQ(holder->saved_bytes(), 256 * 4);
+}
+
+TEST(SavedTensor, DetectsModificationInPlaceThroughAnyView) {
+  Tensor w = randn({2, 3});
+  const Tensor x = variable({2, 3});
+  const Tensor y = mul(x, w);
+  Tensor row = Tensor::as_strided(w, {3}, {1}, 3);
+  row.mutable_data<double>()[0] = 0;
+  EXPECT_EQ(message_of<Error>([&] {
+              y.backward(Tensor::ones({2, 3}, Dtype::kFloat64));
+            }),
+            "mul: a tensor of shape [2, 3] saved for backward has been modified in place since");
+}
+
+TEST(SavedTensor, ModificationBeforeSavingIsFine) {
+  Tensor w = randn({2});
+  fill_(w, 3);
+  const Tensor x = variable({2});
+  mul(x, w).backward(Tensor::ones({2}, Dtype::kFloat64));
+  EXPECT_TRUE(bitwise_equal(x.grad(), w));
+}
+
+TEST(SavedTensor, BytesThatWereReleasedAndRefilledAreNotModified) {
+  Tensor w = Tensor::from(std::vector<double>{2, 3}, {2});
+  w.storage().set_name("w");
+  const Tensor x = variable({2});
+  const Tensor y = mul(x, w);
+  w.storage().release();
+  EXPECT_EQ(message_of<Error>(
+                [&] { y.backward(Tensor::ones({2}, Dtype::kFloat64), /*retain_graph=*/true); }),
+            "tensor: the bytes of 'w' have been released; unshard its module before reading it");
+  w.storage().refill();
+  const double values[] = {2, 3};
+  std::memcpy(w.storage().data(), values, sizeof values);
+  y.backward(Tensor::ones({2}, Dtype::kFloat64));
+  EXPECT_TRUE(bitwise_equal(x.grad(), w));
+}
+
+TEST(SavedTensor, ReleaseForgetsTheTensor) {
+  const auto holder = std::make_shared<Holder>();
+  holder->saved = randn({2});
+  holder->release_saved();
+  EXPECT_EQ(holder->saved_bytes(), 0);
+  EXPECT_EQ(message_of<Error>([&] { (void)holder->saved.unpack(); }),
+            "holder: backward a second time, but the saved tensors have been freed; pass "
+            "retain_graph to the first backward");
+}
+
+// Offload to float32 and back.
+SavedTensorHooks narrow(int& packed, int& unpacked) {
+  return {.pack =
+              [&packed](const Tensor& tensor) {
+                ++packed;
+                return std::any(to_dtype(tensor, Dtype::kFloat32));
+              },
+          .unpack =
+              [&unpacked](const std::any& value) {
+                ++unpacked;
+                return to_dtype(std::any_cast<Tensor>(value), Dtype::kFloat64);
+              }};
+}
+
+TEST(SavedTensorHooks, ReplaceWhatIsKept) {
+  int packed = 0, unpacked = 0;
+  const Tensor x = variable({2}), w = randn({2}, 2);
+  const Tensor y = [&] {
+    const SavedTensorHooksGuard guard(narrow(packed, unpacked));
+    return mul(x, w);
+  }();
+  EXPECT_EQ(packed, 2);
+  EXPECT_EQ(y.grad_fn()->saved_bytes(), 0);
+  y.backward(Tensor::ones({2}, Dtype::kFloat64));
+  EXPECT_EQ(unpacked, 1);  // only w is needed
+  EXPECT_TRUE(bitwise_equal(x.grad(), to_dtype(to_dtype(w, Dtype::kFloat32), Dtype::kFloat64)));
+}
+
+TEST(SavedTensorHooks, TheInnermostGuardWins) {
+  int outer = 0, inner = 0, unpacked = 0;
+  const Tensor x = variable({2});
+  const SavedTensorHooksGuard guard(narrow(outer, unpacked));
+  {
+    const SavedTensorHooksGuard innermost(narrow(inner, unpacked));
+    mul(x, x);
+  }
+  EXPECT_EQ(inner, 2);
+  EXPECT_EQ(outer, 0);
+  mul(x, x);
+  EXPECT_EQ(outer, 2);
+}
+
+TEST(SavedTensorHooks, AreNotCalledForWhatIsNotRecorded) {
+  int packed = 0, unpacked = 0;
+  const SavedTensorHooksGuard guard(narrow(packed, unpacked));
+  mul(randn({2}), randn({2}));
+  const NoGradGuard no_grad;
+  mul(variable({2}), variable({2}));
+  EXPECT_EQ(packed, 0);
+}
+
+TEST(SavedTensorHooks, DoNotOutliveTheirUseInASavedTensor) {
+  int packed = 0, unpacked = 0;
+  const auto holder = std::make_shared<Holder>();
+  {
+    const SavedTensorHooksGuard guard(narrow(packed, unpacked));
+    holder->saved = randn({2}, 1);
+  }
+  const Tensor second = randn({2}, 2);
+  holder->saved = second;
+  EXPECT_TRUE(bitwise_equal(holder->saved.unpack(), second));
+  EXPECT_EQ(unpacked, 0);
+}
+
+}  // namespace
+}  // namespace moegrad

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// A few Functions, since the framework itself has no ops.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "framework/autograd/function.h"
+#include "framework/tensor/fill.h"
+
+namespace moegrad::testing {
+
+template <class Body>
+Tensor zip(const Tensor& a, const Tensor& b, const Body& body) {
+  Tensor out = empty_like(a);
+  dispatch_floating(a.dtype(), [&]<class T>() {
+    const auto x = a.data<T>();
+    const auto y = b.data<T>();
+    const auto z = out.mutable_data<T>();
+    for (std::size_t i = 0; i < z.size(); ++i) z[i] = body(x[i], y[i]);
+  });
+  return out;
+}
+
+class Mul final : public Function {
+ public:
+  std::string_view name() const override { return "mul"; }
+  Tensor forward(const Tensor& a, const Tensor& b) {
+    a_ = a;
+    b_ = b;
+    return zip(a, b, std::multiplies<>());
+  }
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    return {needs[0] ? zip(grads[0], b_.unpack(), std::multiplies<>()) : Tensor(),
+            needs[1] ? zip(grads[0], a_.unpack(), std::multiplies<>()) : Tensor()};
+  }
+
+ private:
+  SavedTensor a_{*this}, b_{*this};
+};
+
+class Add final : public Function {
+ public:
+  std::string_view name() const override { return "add"; }
+  Tensor forward(const Tensor& a, const Tensor& b) { return zip(a, b, std::plus<>()); }
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {grads[0], grads[0]};
+  }
+};
+
+/// Cuts a vector [2n] into two [n]; the gradients are views of one buffer.
+class Halves final : public Function {
+ public:
+  std::string_view name() const override { return "halves"; }
+  TensorList forward(const Tensor& x) {
+    const auto n = x.numel() / 2;
+    return {clone(Tensor::as_strided(x, {n}, {1}, 0)), clone(Tensor::as_strided(x, {n}, {1}, n))};
+  }
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    const auto n = grads[0].numel();
+    Tensor grad = Tensor::empty({2 * n}, grads[0].dtype());
+    Tensor low = Tensor::as_strided(grad, {n}, {1}, 0);
+    Tensor high = Tensor::as_strided(grad, {n}, {1}, n);
+    copy_(low, grads[0]);
+    copy_(high, grads[1]);
+    return {grad};
+  }
+};
+
+/// The identity, which calls `on_backward` with the gradient and may return another one.
+class Probe final : public Function {
+ public:
+  using Callback = std::function<TensorList(const Tensor&)>;
+  Probe(std::string name, Callback on_backward)
+      : name_(std::move(name)), on_backward_(std::move(on_backward)) {}
+  std::string_view name() const override { return name_; }
+  Tensor forward(const Tensor& x) { return clone(x); }
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return on_backward_(grads[0]);
+  }
+
+ private:
+  std::string name_;
+  Callback on_backward_;
+};
+
+inline Tensor mul(const Tensor& a, const Tensor& b) {
+  return Function::apply(std::make_shared<Mul>(), a, b);
+}
+inline Tensor add(const Tensor& a, const Tensor& b) {
+  return Function::apply(std::make_shared<Add>(), a, b);
+}
+inline TensorList halves(const Tensor& x) { return Function::apply(std::make_shared<Halves>(), x); }
+inline Tensor probe(const Tensor& x, std::string name, Probe::Callback on_backward) {
+  return Function::apply(std::make_shared<Probe>(std::move(name), std::move(on_backward)), x);
+}
+
+}  // namespace moegrad::testing

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Queues, the modelled link, consumers, and the life of a Work.
+#include <atomic>
+#include <thread>
+
+#include "framework/distributed/collectives.h"
+#include "tests/framework/distributed/collective_testing.h"
+
+namespace moegrad {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::errors_of;
+using testing::numbers;
+
+const auto kIgnore = [](PeerSpans) {};
+
+TEST(Queues, AWaitingQueueDoesNotHoldUpAnother) {
+  launch(2, [](RankContext& context) {
+    auto& group = *context.group();
+    std::vector<float> input(4);
+    const auto gather = [&](const std::string& queue) {
+      return group.all_gather(std::as_bytes(std::span(input)), Dtype::kFloat32, kIgnore,
+                              {.queue = queue});
+    };
+    if (context.rank() == 0) {
+      const auto waiting = gather("slow");
+      gather("fast")->wait();
+      EXPECT_FALSE(waiting->test());  // rank 1 joins only after the second fast one
+      gather("fast")->wait();
+      waiting->wait();
+      EXPECT_TRUE(waiting->test());
+    } else {
+      gather("fast")->wait();
+      gather("fast")->wait();
+      gather("slow")->wait();
+    }
+  });
+}
+
+TEST(Queues, CallsOfOneQueueRunInTheOrderOfIssue) {
+  launch(3, [](RankContext& context) {
+    auto& group = *context.group();
+    std::vector<int> order;
+    std::vector<WorkPtr> works;
+    for (int i = 0; i < 20; ++i) {
+      works.push_back(
+          group.all_gather({}, Dtype::kFloat32, [&, i](PeerSpans) { order.push_back(i); }));
+    }
+    works.back()->wait();
+    for (const auto& work : works) EXPECT_TRUE(work->test());
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(order.at(static_cast<std::size_t>(i)), i);
+  });
+}
+
+TEST(Queues, SendsWaitOnlyForTheirOwnTag) {
+  launch(2, [](RankContext& context) {
+    auto& group = *context.group();
+    std::vector<float> first = {1}, second = {2}, third = {3};
+    const auto bytes = [](std::vector<float>& v) { return std::as_writable_bytes(std::span(v)); };
+    if (context.rank() == 0) {
+      const auto a = group.send(bytes(first), 1, 5, Dtype::kFloat32);
+      const auto b = group.send(bytes(second), 1, 5, Dtype::kFloat32);
+      const auto c = group.send(bytes(third), 1, 6, Dtype::kFloat32);
+      for (const auto& work : {a, b, c}) work->wait();
+    } else {
+      std::vector<float> got(1);
+      group.recv(bytes(got), 0, 6, Dtype::kFloat32)->wait();
+      EXPECT_EQ(got[0], 3);
+      group.recv(bytes(got), 0, 5, Dtype::kFloat32)->wait();
+      EXPECT_EQ(got[0], 1);
+      group.recv(bytes(got), 0, 5, Dtype::kFloat32)->wait();
+      EXPECT_EQ(got[0], 2);
+    }
+  });
+}
+
+TEST(LinkModel, DelaysOneQueueAndNotTheOther) {
+  struct Seen final : std::exception {};
+  // The large gather needs hours, the small one nothing: it overtakes on every rank. The exception
+  // ends the launch, and with it the transfer.
+  const auto body = [](RankContext& context) {
+    auto& group = *context.group();
+    std::vector<float> large(10'000), small(0);
+    const auto slow = group.all_gather(std::as_bytes(std::span(large)), Dtype::kFloat32, kIgnore,
+                                       {.queue = "large"});
+    group.all_gather(std::as_bytes(std::span(small)), Dtype::kFloat32, kIgnore, {.queue = "small"})
+        ->wait();
+    EXPECT_FALSE(slow->test());
+    group.barrier({.queue = "small"})->wait();
+    throw Seen();
+  };
+  EXPECT_THROW(launch(2, body, {.link = {.bytes_per_second = 1}}), Seen);
+}
+
+TEST(LinkModel, DeliversTheSameResultsLater) {
+  launch(4,
+         [](RankContext& context) {
+           auto values = numbers<float>(context.rank(), 100);
+           const auto start = std::chrono::steady_clock::now();
+           all_reduce(*context.group(), std::span(values));
+           context.group()->barrier()->wait();
+           EXPECT_GE(std::chrono::steady_clock::now() - start, 20ms);
+           EXPECT_EQ(values, testing::reduced<float>(4, 100, ReduceOp::kSum));
+         },
+         {.link = {.latency = 10ms, .bytes_per_second = 1e6}});
+}
+
+TEST(GatherConsumer, RunsOnTheCommunicationThreadOnTheInputsThemselves) {
+  launch(2, [](RankContext& context) {
+    std::vector<float> input(4);
+    const auto* own = reinterpret_cast<const std::byte*>(input.data());
+    std::thread::id thread;
+    const auto consume = [&](PeerSpans peers) {
+      thread = std::this_thread::get_id();
+      EXPECT_EQ(peers[static_cast<std::size_t>(context.rank())].data(), own);
+    };
+    context.group()->all_gather(std::as_bytes(std::span(input)), Dtype::kFloat32, consume)->wait();
+    EXPECT_NE(thread, std::this_thread::get_id());
+  });
+}
+
+TEST(GatherConsumer, IsDestroyedOnTheRanksOwnThreadByWait) {
+  struct Witness {
+    std::thread::id* destroyed_on;
+    explicit Witness(std::thread::id* id) : destroyed_on(id) {}
+    ~Witness() { *destroyed_on = std::this_thread::get_id(); }
+  };
+  launch(3, [](RankContext& context) {
+    std::thread::id destroyed_on;
+    auto witness = std::make_shared<Witness>(&destroyed_on);
+    const auto work =
+        context.group()->all_gather({}, Dtype::kFloat32, [held = std::move(witness)](PeerSpans) {});
+    work->wait();
+    EXPECT_EQ(destroyed_on, std::this_thread::get_id());
+  });
+}
+
+TEST(GatherConsumer, CannotWaitForACollective) {
+  const auto body = [](RankContext& context) {
+    auto& group = *context.group();
+    group.all_gather({}, Dtype::kFloat32, [&](PeerSpans) { group.barrier()->wait(); })->wait();
+  };
+  for (const int world : {1, 2}) {
+    EXPECT_EQ(
+        testing::error_message<CollectiveError>([&] { launch(world, body); }),
+        "barrier [group world, sequence 1]: a consumer cannot wait for a collective, it holds "
+        "up the thread that executes them");
+  }
+}
+
+TEST(Work, ThatIsDroppedBlocksUntilItsCallHasEnded) {
+  launch(2, [](RankContext& context) {
+    for (int round = 0; round < 100; ++round) {
+      std::atomic<bool> consumed = false;
+      std::vector<float> input(1000);  // freed right after the Work: a peer must have read it
+      context.group()->all_gather(std::as_bytes(std::span(input)), Dtype::kFloat32,
+                                  [&](PeerSpans peers) {
+                                    std::vector<std::byte> copy(peers[0].begin(), peers[0].end());
+                                    consumed = true;
+                                  });
+      EXPECT_TRUE(consumed);
+    }
+  });
+}
+
+TEST(Work, CanOutliveItsRankAndItsLaunch) {
+  std::vector<WorkPtr> works(2);
+  std::shared_ptr<ProcessGroup> group;
+  launch(2, [&](RankContext& context) {
+    if (context.rank() == 0) group = context.group();
+    works[static_cast<std::size_t>(context.rank())] = context.group()->barrier();
+  });
+  for (const auto& work : works) work->wait();
+  EXPECT_EQ(testing::error_message<CollectiveError>([&] { group->barrier(); }),
+            "group world: the launch has ended");
+}
+
+}  // namespace
+}  // namespace moegrad

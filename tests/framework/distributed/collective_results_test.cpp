@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every collective at every world size and count against a plain reference, bit for bit.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "framework/distributed/collectives.h"
+#include "tests/framework/distributed/collective_testing.h"
+
+namespace moegrad {
+namespace {
+
+using testing::kCounts;
+using testing::kWorldSizes;
+using testing::numbers;
+using testing::reduced;
+
+template <class T>
+class Collectives : public ::testing::Test {};
+using ElementTypes = ::testing::Types<float, double, BFloat16, std::int64_t>;
+TYPED_TEST_SUITE(Collectives, ElementTypes);
+
+// Runs body(group, rank, world size, count) for all of them.
+void for_all_sizes(const std::function<void(ProcessGroup&, int, int, std::size_t)>& body) {
+  for (const int world : kWorldSizes) {
+    launch(world, [&](RankContext& context) {
+      for (const auto count : kCounts) {
+        SCOPED_TRACE(::testing::Message() << context.rank() << '/' << world << ", " << count);
+        body(*context.group(), context.rank(), world, count);
+      }
+    });
+  }
+}
+
+TYPED_TEST(Collectives, AllGatherHandsOverTheInputsInRankOrder) {
+  for_all_sizes([](ProcessGroup& group, int rank, int world, std::size_t count) {
+    const auto input = numbers<TypeParam>(rank, count);
+    std::vector<TypeParam> output(count * static_cast<std::size_t>(world));
+    all_gather(group, input, std::span(output));
+    std::vector<TypeParam> expected;
+    for (int peer = 0; peer < world; ++peer) {
+      const auto values = numbers<TypeParam>(peer, count);
+      expected.insert(expected.end(), values.begin(), values.end());
+    }
+    EXPECT_EQ(output, expected);
+  });
+}
+
+TYPED_TEST(Collectives, ReduceScatterSumsAlongTheTree) {
+  for_all_sizes([](ProcessGroup& group, int rank, int world, std::size_t count) {
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      const auto total = count * static_cast<std::size_t>(world);
+      std::vector<TypeParam> output(count);
+      reduce_scatter(group, numbers<TypeParam>(rank, total), std::span(output), op);
+      const auto all = reduced<TypeParam>(world, total, op);
+      const auto chunk = std::span(all).subspan(count * static_cast<std::size_t>(rank), count);
+      EXPECT_TRUE(std::ranges::equal(output, chunk));
+    }
+  });
+}
+
+TYPED_TEST(Collectives, AllReduceSumsAlongTheTreeOnEveryRank) {
+  for_all_sizes([](ProcessGroup& group, int rank, int world, std::size_t count) {
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      auto values = numbers<TypeParam>(rank, count);
+      all_reduce(group, std::span(values), op);
+      EXPECT_EQ(values, reduced<TypeParam>(world, count, op));
+    }
+  });
+}
+
+TYPED_TEST(Collectives, BroadcastCopiesTheRootsValues) {
+  for_all_sizes([](ProcessGroup& group, int rank, int world, std::size_t count) {
+    for (int root = 0; root < world; ++root) {
+      auto values = numbers<TypeParam>(rank, count);
+      broadcast(group, std::span(values), root);
+      EXPECT_EQ(values, numbers<TypeParam>(root, count));
+    }
+  });
+}
+
+TYPED_TEST(Collectives, AllToAllDeliversUnequalCounts) {
+  // Rank r sends (3 r + s) % 4 elements to rank s: the numbers that belong to (r, s).
+  const auto block = [](int from, int to) {
+    return numbers<TypeParam>(100 * from + to, static_cast<std::size_t>(3 * from + to) % 4);
+  };
+  for (const int world : kWorldSizes) {
+    launch(world, [&](RankContext& context) {
+      std::vector<TypeParam> input, expected;
+      std::vector<std::int64_t> send_counts, recv_counts;
+      for (int peer = 0; peer < world; ++peer) {
+        const auto to = block(context.rank(), peer);
+        const auto from = block(peer, context.rank());
+        input.insert(input.end(), to.begin(), to.end());
+        expected.insert(expected.end(), from.begin(), from.end());
+        send_counts.push_back(std::ssize(to));
+        recv_counts.push_back(std::ssize(from));
+      }
+      std::vector<TypeParam> output(expected.size());
+      context.group()
+          ->all_to_all(std::as_bytes(std::span(input)), send_counts,
+                       std::as_writable_bytes(std::span(output)), recv_counts, dtype_of<TypeParam>)
+          ->wait();
+      EXPECT_EQ(output, expected);
+    });
+  }
+}
+
+TYPED_TEST(Collectives, SendsAroundARingMeetTheirRecvs) {
+  for_all_sizes([](ProcessGroup& group, int rank, int world, std::size_t count) {
+    const auto input = numbers<TypeParam>(rank, count);
+    std::vector<TypeParam> output(count);
+    const int next = (rank + 1) % world;
+    const int previous = (rank + world - 1) % world;
+    const auto dtype = dtype_of<TypeParam>;
+    const auto sent = group.send(std::as_bytes(std::span(input)), next, 7, dtype);
+    group.recv(std::as_writable_bytes(std::span(output)), previous, 7, dtype)->wait();
+    sent->wait();
+    EXPECT_EQ(output, numbers<TypeParam>(previous, count));
+  });
+}
+
+TEST(CollectiveOrder, TheReferenceTreeIsNotALeftToRightSum) {
+  constexpr std::size_t kCount = 64;
+  for (const int world : {4, 8}) {
+    auto sum = numbers<float>(0, kCount);
+    for (int rank = 1; rank < world; ++rank) {
+      const auto values = numbers<float>(rank, kCount);
+      for (std::size_t i = 0; i < kCount; ++i) sum[i] += values[i];
+    }
+    EXPECT_NE(sum, reduced<float>(world, kCount, ReduceOp::kSum));
+  }
+}
+
+TEST(CollectiveOrder, EveryBFloat16NodeIsRounded) {
+  // 256 + 1 rounds to 256 (ties to even), so the tree (256 + 1) + (1 + 0) ends at 256 and not at
+  // the 258 of one rounding at the end.
+  const float inputs[] = {256, 1, 1, 0};
+  launch(4, [&](RankContext& context) {
+    std::vector<BFloat16> value = {BFloat16(inputs[context.rank()])};
+    all_reduce(*context.group(), std::span(value));
+    EXPECT_EQ(static_cast<float>(value[0]), 256.0F);
+  });
+}
+
+TEST(CollectiveOrder, NaNWinsAMaximumOnWhicheverSideItStands) {
+  for (int holder = 0; holder < 3; ++holder) {
+    launch(3, [&](RankContext& context) {
+      const auto nan = std::numeric_limits<float>::quiet_NaN();
+      std::vector<float> value = {context.rank() == holder ? nan : 1.0F};
+      all_reduce(*context.group(), std::span(value), ReduceOp::kMax);
+      EXPECT_TRUE(std::isnan(value[0]));
+    });
+  }
+}
+
+TEST(CollectiveOrder, ReduceScatterMayWriteIntoItsOwnChunk) {
+  launch(3, [](RankContext& context) {
+    constexpr std::size_t kCount = 4099;
+    auto values = numbers<float>(context.rank(), 3 * kCount);
+    const auto begin = kCount * static_cast<std::size_t>(context.rank());
+    const auto chunk = std::span(values).subspan(begin, kCount);
+    reduce_scatter(*context.group(), values, chunk);
+    const auto all = reduced<float>(3, 3 * kCount, ReduceOp::kSum);
+    EXPECT_TRUE(std::ranges::equal(chunk, std::span(all).subspan(begin, kCount)));
+  });
+}
+
+TEST(CollectiveScale, AHundredAndTwentyEightRanksGatherAndReduce) {
+  constexpr int kRanks = 128;
+  const auto expected = reduced<float>(kRanks, kRanks, ReduceOp::kSum);
+  launch(kRanks, [&](RankContext& context) {
+    const std::vector<std::int64_t> mine = {context.rank()};
+    std::vector<std::int64_t> ranks(kRanks), ascending(kRanks);
+    std::iota(ascending.begin(), ascending.end(), 0);
+    std::vector<float> sum(1);
+    for (int round = 0; round < 3; ++round) {
+      all_gather(*context.group(), mine, std::span(ranks));
+      EXPECT_EQ(ranks, ascending);
+      reduce_scatter(*context.group(), numbers<float>(context.rank(), kRanks), std::span(sum));
+      EXPECT_EQ(sum[0], expected[static_cast<std::size_t>(context.rank())]);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace moegrad

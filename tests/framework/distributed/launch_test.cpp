@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/launch.h"
+
+#include <atomic>
+#include <stdexcept>
+
+#include "tests/framework/distributed/collective_testing.h"
+
+namespace moegrad {
+namespace {
+
+using testing::error_message;
+
+TEST(Launch, GivesEveryRankItsContextAndTheGroupOfAll) {
+  std::vector<int> seen(4, -1);
+  launch(4,
+         [&](RankContext& context) {
+           EXPECT_EQ(&RankContext::current(), &context);
+           EXPECT_EQ(context.world_size(), 4);
+           EXPECT_EQ(context.pool().threads(), 2);
+           EXPECT_EQ(context.group()->rank(), context.rank());
+           EXPECT_EQ(context.group()->size(), 4);
+           EXPECT_EQ(context.group()->name(), "world");
+           seen[static_cast<std::size_t>(context.rank())] = context.rank();
+         },
+         {.threads_per_rank = 2});
+  EXPECT_EQ(seen, (std::vector{0, 1, 2, 3}));
+}
+
+TEST(Launch, RejectsAWorldOfNoRanks) {
+  EXPECT_EQ(error_message<ValueError>([] { launch(0, [](RankContext&) {}); }),
+            "launch: world_size must be at least 1, got 0");
+}
+
+TEST(Launch, RethrowsTheExceptionAndNotItsConsequences) {
+  for (int round = 0; round < 20; ++round) {
+    const auto body = [](RankContext& context) {
+      if (context.rank() == 2) throw std::domain_error("the original");
+      context.group()->barrier()->wait();
+    };
+    EXPECT_EQ(error_message<std::domain_error>([&] { launch(4, body); }), "the original");
+  }
+}
+
+TEST(Launch, RethrowsWhatIsNoStdException) {
+  EXPECT_THROW(launch(2,
+                      [](RankContext& context) {
+                        if (context.rank() == 1) throw 42;  // NOLINT
+                        context.group()->barrier()->wait();
+                      }),
+               int);
+}
+
+TEST(Launch, RethrowsAMismatchThatNoOneCaught) {
+  const auto body = [](RankContext& context) {
+    std::vector<std::byte> buffer(context.rank() == 0 ? 4 : 8);
+    context.group()->all_reduce(buffer, Dtype::kFloat32, ReduceOp::kSum)->wait();
+  };
+  EXPECT_EQ(
+      error_message<CollectiveError>([&] { launch(2, body); }),
+      "all_reduce [group world, sequence 0]: rank 0 called all_reduce(sum) of 1 float32, rank "
+      "1 all_reduce(sum) of 2 float32");
+}
+
+TEST(Launch, CanRunInsideARankOfAnother) {
+  std::atomic<int> ranks = 0;
+  launch(2, [&](RankContext& outer) {
+    launch(2, [&](RankContext& inner) {
+      inner.group()->barrier()->wait();
+      ++ranks;
+    });
+    EXPECT_EQ(&RankContext::current(), &outer);
+    outer.group()->barrier()->wait();
+  });
+  EXPECT_EQ(ranks, 4);
+}
+
+}  // namespace
+}  // namespace moegrad

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/runtime/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+using testing::message_of;
+
+TEST(ThreadPool, RunsEveryTaskOnce) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    for (const std::int64_t tasks : {0, 1, 2, 3, 7, 100}) {
+      std::vector<int> runs(static_cast<std::size_t>(tasks), 0);
+      pool.run(tasks, [&](std::int64_t i) { ++runs[static_cast<std::size_t>(i)]; });
+      for (const int count : runs) EXPECT_EQ(count, 1);
+    }
+  }
+}
+
+TEST(ThreadPool, WritesAreVisibleWhenRunReturns) {
+  ThreadPool pool(4);
+  std::vector<std::int64_t> values(64, 0);
+  for (std::int64_t round = 1; round <= 300; ++round) {
+    pool.run(64, [&](std::int64_t i) { values[static_cast<std::size_t>(i)] += i * round; });
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(values[i], static_cast<std::int64_t>(i) * 300 * 301 / 2);
+  }
+}
+
+TEST(ThreadPool, WorkersTakePart) {
+  ThreadPool pool(3);
+  std::mutex mutex;
+  std::set<std::thread::id> ids;
+  std::atomic<int> inside{0};
+  pool.run(3, [&](std::int64_t) {
+    {
+      const std::lock_guard lock(mutex);
+      ids.insert(std::this_thread::get_id());
+    }
+    ++inside;
+    while (inside < 3) std::this_thread::yield();  // needs all three at once
+  });
+  EXPECT_EQ(ids.size(), 3U);
+  EXPECT_TRUE(ids.contains(std::this_thread::get_id()));
+}
+
+TEST(ThreadPool, SeveralPoolsWorkAtOnce) {
+  std::vector<std::int64_t> sums(3, 0);
+  {
+    std::vector<std::jthread> ranks;
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      ranks.emplace_back([&sums, rank] {
+        ThreadPool pool(2);
+        std::atomic<std::int64_t> sum{0};
+        for (int round = 0; round < 50; ++round) {
+          pool.run(20, [&](std::int64_t i) { sum += i; });
+        }
+        sums[rank] = sum;
+      });
+    }
+  }
+  EXPECT_EQ(sums, (std::vector<std::int64_t>(3, 50 * 190)));
+}
+
+TEST(ThreadPool, StartsAndStopsWithoutWork) {
+  for (int i = 0; i < 20; ++i) ThreadPool pool(4);
+}
+
+TEST(ThreadPool, NeedsAThread) {
+  EXPECT_EQ(message_of<ValueError>([] { ThreadPool pool(0); }),
+            "thread pool: threads must be at least 1, got 0");
+}
+
+}  // namespace
+}  // namespace moegrad

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/tensor/arena.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "framework/runtime/error.h"
+#include "framework/runtime/rank_context.h"
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+using testing::message_of;
+
+TEST(Arena, CountsTheBytesAskedForPerTag) {
+  Arena arena;
+  auto* a = arena.allocate(1, MemoryTag::kParameters);
+  auto* b = arena.allocate(1000, MemoryTag::kActivations);
+  auto* c = arena.allocate(0, MemoryTag::kActivations);
+  EXPECT_EQ(arena.live()[MemoryTag::kParameters], 1);
+  EXPECT_EQ(arena.live()[MemoryTag::kActivations], 1000);
+  EXPECT_EQ(arena.live().total(), 1001);
+  arena.deallocate(a, 1, MemoryTag::kParameters);
+  EXPECT_EQ(arena.live().total(), 1000);
+  arena.deallocate(b, 1000, MemoryTag::kActivations);
+  arena.deallocate(c, 0, MemoryTag::kActivations);
+  EXPECT_EQ(arena.live().total(), 0);
+}
+
+TEST(Arena, BlocksAreAlignedAndLargeEnough) {
+  Arena arena;
+  for (std::int64_t bytes = 1; bytes < 40000; bytes += 1 + bytes / 3) {
+    auto* block = arena.allocate(bytes, MemoryTag::kActivations);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 64, 0U);
+    std::memset(block, 1, static_cast<std::size_t>(bytes));
+    arena.deallocate(block, bytes, MemoryTag::kActivations);
+  }
+}
+
+TEST(Arena, PeakIsASnapshotOfTheHighestMoment) {
+  Arena arena;
+  auto* a = arena.allocate(100, MemoryTag::kParameters);
+  auto* b = arena.allocate(50, MemoryTag::kGradients);
+  arena.deallocate(b, 50, MemoryTag::kGradients);
+  auto* c = arena.allocate(40, MemoryTag::kActivations);
+  EXPECT_EQ(arena.peak().total(), 150);
+  EXPECT_EQ(arena.peak()[MemoryTag::kGradients], 50);
+  EXPECT_EQ(arena.peak()[MemoryTag::kActivations], 0);
+  EXPECT_EQ(arena.peak(MemoryTag::kActivations), 40);
+  arena.reset_peak();
+  EXPECT_EQ(arena.peak().total(), 140);
+  EXPECT_EQ(arena.peak(MemoryTag::kGradients), 0);
+  arena.deallocate(a, 100, MemoryTag::kParameters);
+  arena.deallocate(c, 40, MemoryTag::kActivations);
+  EXPECT_EQ(arena.peak().total(), 140);
+}
+
+TEST(Arena, ThrowsPastItsBudgetAndStaysUsable) {
+  Arena arena;
+  arena.set_budget(100);
+  auto* a = arena.allocate(60, MemoryTag::kActivations);
+  EXPECT_EQ(message_of<Error>([&] { arena.allocate(41, MemoryTag::kGradients); }),
+            "arena: budget of 100 bytes exceeded, 60 live and 41 more asked for gradients");
+  EXPECT_EQ(arena.live().total(), 60);
+  auto* b = arena.allocate(40, MemoryTag::kActivations);
+  arena.set_budget(0);
+  auto* c = arena.allocate(1000, MemoryTag::kActivations);
+  arena.deallocate(a, 60, MemoryTag::kActivations);
+  arena.deallocate(b, 40, MemoryTag::kActivations);
+  arena.deallocate(c, 1000, MemoryTag::kActivations);
+}
+
+TEST(Arena, ASteadyStateAsksTheSystemForNothing) {
+  Arena arena;
+  const auto step = [&](std::int64_t jitter) {
+    std::vector<std::byte*> blocks;
+    for (std::int64_t i = 1; i <= 32; ++i) {
+      blocks.push_back(arena.allocate(i * 1024 + jitter, MemoryTag::kActivations));
+    }
+    for (std::int64_t i = 32; i >= 1; --i) {
+      arena.deallocate(blocks[static_cast<std::size_t>(i - 1)], i * 1024 + jitter,
+                       MemoryTag::kActivations);
+    }
+  };
+  step(0);
+  const auto first = arena.system_allocations();
+  EXPECT_EQ(first, 32);
+  for (int i = 0; i < 10; ++i) step(0);
+  step(-3);  // sizes that differ a little share a free list
+  EXPECT_EQ(arena.system_allocations(), first);
+}
+
+TEST(Arena, TensorsOfASteadyStepAreRecycled) {
+  RankContext context;
+  const RankContextGuard guard(context);
+  const auto step = [] {
+    const Tensor a = Tensor::zeros({10, 10}), b = Tensor::ones({5}, Dtype::kFloat64);
+    const Tensor c = clone(a), d = to_dtype(b, Dtype::kFloat32);
+  };
+  step();
+  const auto first = context.arena()->system_allocations();
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_EQ(context.arena()->system_allocations(), first);
+  EXPECT_EQ(context.arena()->live().total(), 0);
+}
+
+TEST(Arena, RetagMovesBytesAndCountsAsAPeakOfTheNewTag) {
+  Arena arena;
+  auto* block = arena.allocate(10, MemoryTag::kActivations);
+  arena.retag(10, MemoryTag::kActivations, MemoryTag::kGradients);
+  EXPECT_EQ(arena.live()[MemoryTag::kActivations], 0);
+  EXPECT_EQ(arena.live()[MemoryTag::kGradients], 10);
+  EXPECT_EQ(arena.peak(MemoryTag::kGradients), 10);
+  EXPECT_EQ(arena.peak().total(), 10);
+  arena.deallocate(block, 10, MemoryTag::kGradients);
+}
+
+TEST(Arena, CountsExactlyFromSeveralThreads) {
+  Arena arena;
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&arena] {
+        for (int i = 0; i < 500; ++i) {
+          auto* block = arena.allocate(100, MemoryTag::kActivations);
+          arena.deallocate(block, 100, MemoryTag::kActivations);
+        }
+      });
+    }
+  }
+  EXPECT_EQ(arena.live().total(), 0);
+  EXPECT_LE(arena.peak().total(), 400);
+  EXPECT_LE(arena.system_allocations(), 4);
+}
+
+TEST(MemoryTag, GuardsNestAndBelongToTheirThread) {
+  EXPECT_EQ(MemoryTagGuard::current(), MemoryTag::kActivations);
+  const MemoryTagGuard outer(MemoryTag::kParameters);
+  {
+    const MemoryTagGuard inner(MemoryTag::kOptimizer);
+    EXPECT_EQ(MemoryTagGuard::current(), MemoryTag::kOptimizer);
+    std::jthread([] { EXPECT_EQ(MemoryTagGuard::current(), MemoryTag::kActivations); });
+  }
+  EXPECT_EQ(MemoryTagGuard::current(), MemoryTag::kParameters);
+}
+
+TEST(MemoryTag, HasNames) {
+  EXPECT_EQ(to_string(MemoryTag::kParameters), "parameters");
+  EXPECT_EQ(to_string(MemoryTag::kGradients), "gradients");
+  EXPECT_EQ(to_string(MemoryTag::kOptimizer), "optimizer");
+  EXPECT_EQ(to_string(MemoryTag::kActivations), "activations");
+  EXPECT_EQ(to_string(MemoryTag::kCommunication), "communication");
+}
+
+}  // namespace
+}  // namespace moegrad

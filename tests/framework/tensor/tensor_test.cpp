@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/tensor/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <type_traits>
+#include <vector>
+
+#include "framework/autograd/hook_list.h"
+#include "tests/framework/autograd/test_functions.h"
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+using testing::message_of;
+using testing::mul;
+using testing::variable;
+
+template <class T>
+concept ReadsTemporary = requires {
+  T().template data<float>();
+};
+static_assert(!ReadsTemporary<Tensor>, "a span on a temporary would dangle");
+
+TEST(Tensor, IsAValueHandle) {
+  Tensor a = Tensor::zeros({2, 3});
+  const Tensor b = a;
+  a.mutable_data<float>()[4] = 5;
+  EXPECT_EQ(b.data<float>()[4], 5);
+  EXPECT_TRUE(a.is(b));
+  EXPECT_FALSE(a.is(a.detach()));
+  EXPECT_EQ(&a.storage(), &a.detach().storage());
+}
+
+TEST(Tensor, KnowsWhatItIs) {
+  const Tensor a = Tensor::full({2, 3}, 1.5, Dtype::kFloat64);
+  EXPECT_EQ(a.shape(), (Shape{2, 3}));
+  EXPECT_EQ(a.strides(), (Shape{3, 1}));
+  EXPECT_EQ(a.offset(), 0);
+  EXPECT_EQ(a.dim(-1), 3);
+  EXPECT_EQ(a.ndim(), 2);
+  EXPECT_EQ(a.numel(), 6);
+  EXPECT_EQ(a.dtype(), Dtype::kFloat64);
+  EXPECT_EQ(a.layout(), Layout::kND);
+  EXPECT_TRUE(a.is_contiguous());
+  EXPECT_EQ(a.data<double>()[5], 1.5);
+  EXPECT_TRUE(a.is_leaf());
+  EXPECT_FALSE(a.requires_grad());
+  EXPECT_FALSE(a.grad().defined());
+  const Tensor ones = Tensor::ones({2}, Dtype::kBFloat16);
+  EXPECT_EQ(ones.data<BFloat16>()[1].bits, 0x3f80);
+}
+
+TEST(Tensor, FromChecksTheNumberOfValues) {
+  EXPECT_EQ(message_of<ShapeError>([] {
+              Tensor::from(std::vector<float>{1, 2, 3}, {2, 2});
+            }),
+            "tensor: shape [2, 2] needs 4 values, got 3");
+}
+
+TEST(Tensor, RefusesNegativeSizes) {
+  EXPECT_EQ(message_of<ShapeError>([] {
+              Tensor::empty({2, -1});
+            }),
+            "tensor: sizes must not be negative, got [2, -1]");
+}
+
+TEST(Tensor, RefusesAnUndefinedTensor) {
+  const Tensor none;
+  EXPECT_FALSE(none.defined());
+  EXPECT_EQ(message_of<Error>([&] { (void)none.shape(); }), "tensor: undefined tensor used");
+  EXPECT_THROW((void)none.data<float>(), Error);
+  EXPECT_THROW((void)none.detach(), Error);
+  EXPECT_THROW((void)none.storage(), Error);
+  EXPECT_THROW((void)none.requires_grad(), Error);
+  EXPECT_THROW(none.backward(), Error);
+}
+
+TEST(Tensor, RefusesTheWrongElementType) {
+  Tensor a = Tensor::zeros({2});
+  EXPECT_EQ(message_of<DtypeError>([&] { (void)a.data<double>(); }),
+            "tensor: data of float32 read as float64");
+  EXPECT_EQ(message_of<DtypeError>([&] { (void)a.mutable_data<std::int64_t>(); }),
+            "tensor: data of float32 read as int64");
+  EXPECT_EQ(message_of<DtypeError>([&] { (void)a.strided_data<BFloat16>(); }),
+            "tensor: data of float32 read as bfloat16");
+}
+
+TEST(Tensor, StridedViewsAreNotReadAsContiguous) {
+  const Tensor a = Tensor::from(std::vector<float>{0, 1, 2, 3, 4, 5}, {2, 3});
+  const Tensor transposed = Tensor::as_strided(a, {3, 2}, {1, 3}, 0);
+  EXPECT_FALSE(transposed.is_contiguous());
+  EXPECT_EQ(message_of<LayoutError>([&] { (void)transposed.data<float>(); }),
+            "tensor: data needs a contiguous tensor, got shape [3, 2] with strides [1, 3]");
+  EXPECT_EQ(transposed.strided_data<float>()[3], 3);
+  const Tensor row = Tensor::as_strided(a, {3}, {1}, 3);
+  EXPECT_EQ(row.data<float>()[0], 3);
+}
+
+TEST(Tensor, ContiguityIgnoresStridesThatAreNeverTaken) {
+  const Tensor a = Tensor::zeros({6});
+  EXPECT_TRUE(Tensor::as_strided(a, {1, 6}, {99, 1}, 0).is_contiguous());
+  EXPECT_TRUE(Tensor::as_strided(a, {3, 1, 2}, {2, 7, 1}, 0).is_contiguous());
+  EXPECT_TRUE(Tensor::as_strided(a, {0, 3}, {1, 5}, 0).is_contiguous());
+  EXPECT_FALSE(Tensor::as_strided(a, {3}, {2}, 0).is_contiguous());
+  EXPECT_FALSE(Tensor::as_strided(a, {3}, {0}, 0).is_contiguous());
+  EXPECT_TRUE(Tensor::zeros({}).is_contiguous());
+}
+
+TEST(Tensor, ViewsMustStayInsideTheirStorage) {
+  const Tensor a = Tensor::zeros({6});
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              Tensor::as_strided(a, {2, 3}, {3, 1}, 1);
+            }),
+            "tensor: view [2, 3] with strides [3, 1] at offset 1 leaves a storage of 6 elements");
+  EXPECT_EQ(message_of<ShapeError>([&] { Tensor::as_strided(a, {2}, {1}, -1); }),
+            "tensor: view [2] with strides [1] at offset -1 leaves a storage of 6 elements");
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              Tensor::as_strided(a, {2, 3}, {1}, 0);
+            }),
+            "tensor: shape [2, 3] and strides [1] differ in rank");
+  EXPECT_EQ(message_of<ShapeError>([&] { Tensor::as_strided(a, {3}, {-1}, 5); }),
+            "tensor: strides must not be negative, got [-1]");
+  EXPECT_EQ(message_of<ShapeError>([&] { Tensor::as_strided(a, {-1}, {1}, 0); }),
+            "tensor: sizes must not be negative, got [-1]");
+}
+
+TEST(Tensor, NzIsACheckedTag) {
+  const Tensor nd = Tensor::zeros({5, 17});
+  Tensor nz = Tensor::empty_nz({5, 17}, {1, 5, 17}, Dtype::kFloat32);
+  EXPECT_EQ(nz.layout(), Layout::kNZ);
+  EXPECT_FALSE(nz.is_contiguous());
+  EXPECT_EQ(nz.storage().bytes(), 16 * 32 * 4);
+  EXPECT_EQ(nz.nz_data<float>().size(), 16U * 32U);
+  EXPECT_EQ(message_of<LayoutError>([&] { (void)nz.data<float>(); }),
+            "tensor: elements of a FRACTAL_NZ tensor read as row-major ND");
+  EXPECT_EQ(message_of<LayoutError>([&] { (void)nz.mutable_data<float>(); }),
+            "tensor: elements of a FRACTAL_NZ tensor read as row-major ND");
+  EXPECT_EQ(message_of<LayoutError>([&] { (void)nz.strided_data<float>(); }),
+            "tensor: elements of a FRACTAL_NZ tensor read as row-major ND");
+  EXPECT_EQ(message_of<LayoutError>([&] { (void)nd.nz_data<float>(); }),
+            "tensor: elements of a row-major ND tensor read as FRACTAL_NZ");
+  EXPECT_EQ(message_of<LayoutError>([&] { Tensor::as_strided(nz, {2}, {1}, 0); }),
+            "tensor: a FRACTAL_NZ tensor has no strides");
+  EXPECT_EQ(message_of<LayoutError>([&] { Tensor::nz_view(nd, {85}); }),
+            "tensor: nz_view of an ND tensor");
+  EXPECT_EQ(message_of<ShapeError>([&] { Tensor::nz_view(nz, {84}); }),
+            "tensor: view [84] of [5, 17]");
+  EXPECT_EQ(message_of<ShapeError>([] {
+              Tensor::empty_nz({4, 17}, {1, 5, 17}, Dtype::kFloat32);
+            }),
+            "tensor: NZ blocks of [1, 5, 17] cannot hold shape [4, 17]");
+}
+
+TEST(Tensor, AnNzViewKeepsTheBlocks) {
+  Tensor nz = Tensor::empty_nz({6, 20}, {2, 3, 20}, Dtype::kFloat64);
+  const Tensor view = Tensor::nz_view(nz, {2, 3, 20});
+  EXPECT_EQ(view.nz_blocks(), (NzBlocks{2, 3, 20}));
+  EXPECT_EQ(view.shape(), (Shape{2, 3, 20}));
+  const auto version = view.storage().version();
+  nz.mutable_nz_data<double>()[7] = 3;
+  EXPECT_EQ(view.nz_data<double>()[7], 3);
+  EXPECT_EQ(view.storage().version(), version + 1);
+}
+
+TEST(Tensor, ItemIsTheOnlyElement) {
+  EXPECT_EQ(Tensor::full({}, 2.5).item(), 2.5);
+  EXPECT_EQ(Tensor::full({1, 1}, 2.5, Dtype::kFloat64).item(), 2.5);
+  EXPECT_EQ(Tensor::full({1}, 2.5, Dtype::kBFloat16).item(), 2.5);
+  EXPECT_EQ(Tensor::full({1}, 7, Dtype::kInt64).item(), 7);
+  EXPECT_EQ(message_of<ShapeError>([] { (void)Tensor::zeros({2}).item(); }),
+            "item: needs a tensor of one element, got [2]");
+}
+
+TEST(Tensor, OnlyLeavesOfAFloatingTypeCanRequireAGradient) {
+  Tensor ids = Tensor::zeros({2}, Dtype::kInt64);
+  EXPECT_EQ(message_of<DtypeError>([&] { ids.set_requires_grad(true); }),
+            "set_requires_grad: needs float32 or float64, got int64");
+  EXPECT_NO_THROW(ids.set_requires_grad(false));
+  const Tensor x = variable({2});
+  Tensor y = mul(x, x);
+  EXPECT_EQ(message_of<Error>([&] { y.set_requires_grad(false); }),
+            "set_requires_grad: only a leaf's flag can be set; detach() the result first");
+  EXPECT_FALSE(y.is_leaf());
+  EXPECT_TRUE(y.detach().is_leaf());
+  EXPECT_FALSE(y.detach().requires_grad());
+}
+
+TEST(Tensor, AGradientHasTheShapeAndTypeOfItsTensor) {
+  const Tensor x = Tensor::zeros({2, 3});
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              x.set_grad(Tensor::zeros({3, 2}));
+            }),
+            "set_grad: gradient must be [2, 3] as its tensor, got [3, 2]");
+  EXPECT_EQ(message_of<DtypeError>([&] {
+              x.set_grad(Tensor::zeros({2, 3}, Dtype::kFloat64));
+            }),
+            "set_grad: gradient must be float32 as its tensor, got float64");
+  x.set_grad(Tensor::ones({2, 3}));
+  EXPECT_TRUE(x.grad().defined());
+  x.set_grad({});
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(Tensor, HooksNeedATensorThatRequiresAGradient) {
+  const Tensor x = Tensor::zeros({2});
+  EXPECT_EQ(message_of<Error>([&] { x.register_hook([](const Tensor& grad) { return grad; }); }),
+            "register_hook: the tensor does not require a gradient");
+  const std::string message =
+      "register_post_accumulate_grad_hook: needs a leaf that requires a gradient";
+  EXPECT_EQ(message_of<Error>([&] { x.register_post_accumulate_grad_hook([](const Tensor&) {}); }),
+            message);
+  const Tensor v = variable({2});
+  const Tensor y = mul(v, v);
+  EXPECT_EQ(message_of<Error>([&] { y.register_post_accumulate_grad_hook([](const Tensor&) {}); }),
+            message);
+}
+
+}  // namespace
+}  // namespace moegrad

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/copy_out.h"
+
+#include "ops/nz.h"
+#include "tests/testing.h"
+
+namespace moegrad::fsdp {
+namespace {
+
+/// The slices that `world_size` ranks would hold of `parameters` (2-D, row-major).
+template <class Wire>
+std::vector<std::vector<Wire>> shard(const TensorList& parameters, const FlatLayout& layout) {
+  std::vector<std::vector<Wire>> slices;
+  for (int rank = 0; rank < layout.world_size; ++rank) {
+    auto& slice = slices.emplace_back(static_cast<std::size_t>(layout.slice_numel));
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto& entry = layout.entries[i];
+      const auto rows = shard_rows(entry.rows, layout.world_size, rank);
+      const auto values = parameters[i].data<float>();
+      for (std::int64_t j = 0; j < rows.size() * entry.row_numel; ++j) {
+        slice[static_cast<std::size_t>(entry.offset + j)] =
+            Wire(values[static_cast<std::size_t>(rows.begin * entry.row_numel + j)]);
+      }
+    }
+  }
+  return slices;
+}
+
+template <class Wire>
+void run(const CopyOut& copy_out, const TensorList& parameters, TensorList& targets,
+         int world_size) {
+  std::vector<Shape> shapes;
+  for (const auto& parameter : parameters) shapes.push_back(parameter.shape());
+  const auto layout = make_flat_layout(shapes, world_size, 1);
+  const auto slices = shard<Wire>(parameters, layout);
+  std::vector<std::span<const std::byte>> spans;
+  for (const auto& slice : slices) spans.push_back(std::as_bytes(std::span(slice)));
+  std::vector<CopyOutTarget> places;
+  for (auto& target : targets) {
+    places.push_back({target.storage().data(), target.layout(), target.nz_blocks()});
+  }
+  copy_out.run(layout, spans, dtype_of<Wire>, Dtype::kFloat32, places);
+}
+
+TEST(CopyOut, PlainSplitPutsTheRanksRowsTogether) {
+  const TensorList parameters = {testing::randn({7, 5}, 1, Dtype::kFloat32),
+                                 testing::randn({3, 1}, 2, Dtype::kFloat32)};
+  for (const int world_size : {1, 2, 3, 4, 8}) {
+    TensorList targets = {empty_like(parameters[0]), empty_like(parameters[1])};
+    run<float>(*make_plain_split(), parameters, targets, world_size);
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      EXPECT_TRUE(testing::bitwise_equal(targets[i], parameters[i])) << world_size;
+    }
+  }
+}
+
+TEST(CopyOut, SliceToNzEqualsSplitAndConversionAtAnyCut) {
+  // Three experts of [10, 21]: at 4 ranks and more, shards begin inside an expert.
+  const NzBlocks blocks{3, 10, 21};
+  const TensorList parameters = {testing::randn({30, 21}, 1, Dtype::kFloat32),
+                                 testing::randn({4, 2}, 2, Dtype::kFloat32)};
+  const Tensor stacked = Tensor::as_strided(parameters[0], {3, 10, 21}, {210, 21, 1}, 0);
+  const Tensor expected = ops::nd_to_nz(stacked);
+  for (const int world_size : {1, 2, 3, 4, 7, 8, 64}) {
+    TensorList targets = {Tensor::empty_nz({30, 21}, blocks, Dtype::kFloat32),
+                          empty_like(parameters[1])};
+    for (auto& value : targets[0].mutable_nz_data<float>()) value = 99.0F;  // recycled memory
+    run<float>(*make_split_with_slice_to_nz(), parameters, targets, world_size);
+    EXPECT_TRUE(std::ranges::equal(targets[0].nz_data<float>(), expected.nz_data<float>()));
+    EXPECT_TRUE(testing::bitwise_equal(targets[1], parameters[1]));
+  }
+}
+
+TEST(CopyOut, WidensWhatTravelledAsBfloat16) {
+  const TensorList parameters = {testing::randn({6, 4}, 1, Dtype::kFloat32)};
+  const Tensor rounded = to_dtype(to_dtype(parameters[0], Dtype::kBFloat16), Dtype::kFloat32);
+  TensorList plain = {empty_like(parameters[0])};
+  run<BFloat16>(*make_plain_split(), parameters, plain, 3);
+  EXPECT_TRUE(testing::bitwise_equal(plain[0], rounded));
+  TensorList nz = {Tensor::empty_nz({6, 4}, {2, 3, 4}, Dtype::kFloat32)};
+  run<BFloat16>(*make_split_with_slice_to_nz(), parameters, nz, 4);
+  const Tensor whole = Tensor::nz_view(nz[0], {2, 3, 4});
+  EXPECT_TRUE(testing::bitwise_equal(Tensor::as_strided(ops::nz_to_nd(whole), {6, 4}, {4, 1}, 0),
+                                     rounded));
+}
+
+}  // namespace
+}  // namespace moegrad::fsdp

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Small models that the fsdp tests shard.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "examples/trainer.h"
+#include "framework/distributed/launch.h"
+#include "framework/distributed/shard_spec.h"
+#include "models/qwen3_moe.h"
+#include "tests/testing.h"
+
+namespace moegrad::testing {
+
+/// Two mixture layers, four experts, sizes that are no multiple of 16, untied.
+inline models::Qwen3MoeConfig toy_config() {
+  models::Qwen3MoeConfig config;
+  config.vocab_size = 37;
+  config.hidden_size = 24;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 8;
+  config.moe_intermediate_size = 20;
+  config.num_experts = 4;
+  config.num_experts_per_tok = 2;
+  config.norm_topk_prob = true;
+  config.initializer_range = 0.1;
+  return config;
+}
+
+/// M micro-batches of random tokens in documents of 7 and 9 tokens; the target of a token is a
+/// function of it, which can be learned.
+inline std::vector<examples::MicroBatch> toy_batches(std::int64_t step, std::int64_t micro_batches,
+                                                     std::int64_t vocabulary) {
+  const Random random(7, "toy batches");
+  std::vector<examples::MicroBatch> batches;
+  for (std::int64_t m = 0; m < micro_batches; ++m) {
+    std::vector<std::int64_t> tokens, targets;
+    for (std::int64_t i = 0; i < 16; ++i) {
+      const auto index = static_cast<std::uint64_t>((step * micro_batches + m) * 16 + i);
+      tokens.push_back(random.integer(index, vocabulary));
+      targets.push_back((tokens.back() * 5 + 3) % vocabulary);
+    }
+    batches.push_back({.tokens = Tensor::from(tokens, {16}),
+                       .targets = Tensor::from(targets, {16}),
+                       .cu_seqlens = {0, 7, 16}});
+  }
+  return batches;
+}
+
+/// What a training run computed, in full precision.
+struct History {
+  std::vector<double> loss;
+  std::vector<double> grad_norm;
+  std::vector<std::vector<double>> parameters;
+
+  friend bool operator==(const History&, const History&) = default;
+};
+
+/// Trains `config` for `steps` steps on `world_size` ranks under fully_shard.
+inline History train_sharded(const models::Qwen3MoeConfig& config, int world_size,
+                             std::int64_t steps, std::int64_t micro_batches,
+                             const fsdp::Policy& policy = {},
+                             const examples::StepOptions& step_options = {},
+                             const std::function<void(RankContext&)>& inspect = {}) {
+  History history;
+  {
+    const models::Qwen3Moe whole(config, 3);
+    for (const auto& parameter : whole.named_parameters()) {
+      history.parameters.emplace_back(static_cast<std::size_t>(parameter.tensor.numel()));
+    }
+  }
+  launch(world_size, [&](RankContext& context) {
+    models::Qwen3Moe model(config, 3);
+    auto& state = examples::shard_model(model, DeviceMesh::flat(context.group()), policy);
+    optim::AdamW optimizer(examples::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const auto result = examples::train_step(
+          model, state, toy_batches(step, micro_batches, config.vocab_size), step_options,
+          optimizer);
+      if (context.rank() != 0) continue;
+      history.loss.push_back(result.loss);
+      history.grad_norm.push_back(result.grad_norm);
+    }
+    const auto parameters = model.named_parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Tensor values = to_dtype(parameters[i].tensor.detach(), Dtype::kFloat64);
+      const auto& spec = *parameters[i].tensor.shard_spec();
+      const auto row = spec.global_shape.numel() / spec.global_shape[0];
+      std::ranges::copy(values.data<double>(), history.parameters[i].begin() + spec.begin * row);
+    }
+    if (inspect && context.rank() == 0) inspect(context);
+  });
+  return history;
+}
+
+}  // namespace moegrad::testing

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/qwen3_moe_config.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/testing.h"
+
+namespace moegrad::models {
+namespace {
+
+using testing::message_of;
+
+/// The released models, by their config.json.
+Qwen3MoeConfig released(std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+                        std::int64_t moe_intermediate) {
+  return {.hidden_size = hidden,
+          .num_hidden_layers = layers,
+          .num_attention_heads = heads,
+          .head_dim = 128,
+          .moe_intermediate_size = moe_intermediate};
+}
+
+TEST(Qwen3MoeConfig, CountsTheParametersOfTheReleasedModels) {
+  const auto small = released(48, 2048, 32, 768);
+  EXPECT_EQ(parameter_count(small), 30'532'122'624);
+  EXPECT_EQ(active_parameter_count(small), 3'353'032'704);
+  const auto large = released(94, 4096, 64, 1536);
+  EXPECT_EQ(parameter_count(large), 235'093'634'560);
+  EXPECT_EQ(active_parameter_count(large), 22'190'763'520);
+}
+
+TEST(Qwen3MoeConfig, CountsFloatingPointOperationsPerToken) {
+  Qwen3MoeConfig config = {.vocab_size = 10,
+                           .hidden_size = 4,
+                           .intermediate_size = 6,
+                           .num_hidden_layers = 2,
+                           .num_attention_heads = 2,
+                           .num_key_value_heads = 1,
+                           .head_dim = 2,
+                           .mlp_only_layers = {1},
+                           .moe_intermediate_size = 3,
+                           .num_experts = 5,
+                           .num_experts_per_tok = 2};
+  // q, o: 16 each, k, v: 8 each; router 20 and 2 experts of 3 * 12; dense 3 * 24; head 40.
+  const double weights = 2 * (16 + 16 + 8 + 8) + (20 + 2 * 36) + 72 + 40;
+  // Per layer q k^T and p v over (7 + 1) / 2 tokens: 2 products, 2 operations, width 4, 3 passes.
+  const double attention = 2 * (2 * 2 * 4 * 4.0) * 3;
+  EXPECT_EQ(flops_per_token(config, 7), 6 * weights + attention);
+  config.tie_word_embeddings = true;
+  EXPECT_EQ(flops_per_token(config, 7), 6 * weights + attention);
+}
+
+TEST(Qwen3MoeConfig, PresetsHaveTheSizesTheyPromise) {
+  EXPECT_NEAR(static_cast<double>(parameter_count(Qwen3MoeConfig::preset("tiny"))), 0.3e6, 0.05e6);
+  EXPECT_NEAR(static_cast<double>(parameter_count(Qwen3MoeConfig::preset("small"))), 1.85e6, 0.05e6);
+  EXPECT_NEAR(static_cast<double>(parameter_count(Qwen3MoeConfig::preset("medium"))), 26.6e6, 1e6);
+  for (const auto* name : {"tiny", "small", "medium"}) {
+    EXPECT_NO_THROW(Qwen3MoeConfig::preset(name).validate());
+  }
+  EXPECT_EQ(message_of<ValueError>([] { Qwen3MoeConfig::preset("huge"); }),
+            "qwen3_moe config: preset must be tiny, small or medium, got huge");
+}
+
+TEST(Qwen3MoeConfig, FindsTheMixtureLayersAsHuggingFaceDoes) {
+  Qwen3MoeConfig config;
+  config.num_hidden_layers = 6;
+  config.decoder_sparse_step = 2;
+  config.mlp_only_layers = {3};
+  std::vector<std::int64_t> mixtures;
+  for (std::int64_t i = 0; i < 6; ++i) {
+    if (config.is_moe_layer(i)) mixtures.push_back(i);
+  }
+  EXPECT_THAT(mixtures, ::testing::ElementsAre(1, 5));
+  EXPECT_EQ(config.num_moe_layers(), 2);
+  config.num_experts = 0;
+  EXPECT_EQ(config.num_moe_layers(), 0);
+}
+
+TEST(Qwen3MoeConfig, ReadsHuggingFacesKeys) {
+  const auto config = Qwen3MoeConfig::parse_json(R"({
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu",
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 65, "num_hidden_layers": 3,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 99,
+    "initializer_range": 0.1, "rms_norm_eps": 1e-05, "rope_theta": 1000000,
+    "tie_word_embeddings": true, "decoder_sparse_step": 2, "mlp_only_layers": [0, 2],
+    "moe_intermediate_size": 17, "num_experts": 9, "num_experts_per_tok": 3,
+    "norm_topk_prob": true, "router_aux_loss_coef": 0.5, "attention_bias": false,
+    "attention_dropout": 0.0, "rope_scaling": null, "sliding_window": null,
+    "expert_weights": "hf", "gathered_layout": "nd", "moegrad_dtype": "float64"})");
+  EXPECT_EQ(config.vocab_size, 64);
+  EXPECT_EQ(config.hidden_size, 32);
+  EXPECT_EQ(config.intermediate_size, 65);
+  EXPECT_EQ(config.num_hidden_layers, 3);
+  EXPECT_EQ(config.num_attention_heads, 8);
+  EXPECT_EQ(config.num_key_value_heads, 2);
+  EXPECT_EQ(config.head_dim, 4);  // absent: hidden_size / num_attention_heads
+  EXPECT_EQ(config.max_position_embeddings, 99);
+  EXPECT_EQ(config.initializer_range, 0.1);
+  EXPECT_EQ(config.rms_norm_eps, 1e-5);
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(config.decoder_sparse_step, 2);
+  EXPECT_THAT(config.mlp_only_layers, ::testing::ElementsAre(0, 2));
+  EXPECT_EQ(config.moe_intermediate_size, 17);
+  EXPECT_EQ(config.num_experts, 9);
+  EXPECT_EQ(config.num_experts_per_tok, 3);
+  EXPECT_TRUE(config.norm_topk_prob);
+  EXPECT_EQ(config.router_aux_loss_coef, 0.5);
+  EXPECT_EQ(config.expert_weights, nn::ExpertWeights::kHuggingFace);
+  EXPECT_EQ(config.gathered_layout, Layout::kND);
+  EXPECT_EQ(config.dtype, Dtype::kFloat64);
+}
+
+TEST(Qwen3MoeConfig, KeepsHuggingFacesDefaults) {
+  const auto config = Qwen3MoeConfig::parse_json("{}");
+  EXPECT_EQ(config.vocab_size, 151936);
+  EXPECT_EQ(config.head_dim, 64);
+  EXPECT_EQ(config.num_experts, 128);
+  EXPECT_FALSE(config.norm_topk_prob);
+  EXPECT_EQ(config.expert_weights, nn::ExpertWeights::kPretransposed);
+  EXPECT_EQ(config.gathered_layout, Layout::kNZ);
+}
+
+TEST(Qwen3MoeConfig, NamesWhatIsWrong) {
+  const auto message = [](std::string_view text) {
+    return message_of<ValueError>([&] { Qwen3MoeConfig::parse_json(text); });
+  };
+  EXPECT_EQ(message(R"({"hidden_size": "big"})"),
+            "qwen3_moe config: hidden_size must be an integer, got \"big\"");
+  EXPECT_EQ(message(R"({"rms_norm_eps": true})"),
+            "qwen3_moe config: rms_norm_eps must be a number, got true");
+  EXPECT_EQ(message(R"({"norm_topk_prob": 1})"),
+            "qwen3_moe config: norm_topk_prob must be true or false, got 1");
+  EXPECT_EQ(message(R"({"mlp_only_layers": [1, 0.5]})"),
+            "qwen3_moe config: mlp_only_layers must be a list of integers, got [1,0.5]");
+  EXPECT_EQ(message(R"({"hidden_act": "gelu"})"),
+            "qwen3_moe config: hidden_act must be \"silu\", got \"gelu\"");
+  EXPECT_EQ(message(R"({"model_type": "qwen2_moe"})"),
+            "qwen3_moe config: model_type must be \"qwen3_moe\", got \"qwen2_moe\"");
+  EXPECT_EQ(message(R"({"rope_scaling": {"type": "yarn"}})"),
+            "qwen3_moe config: rope_scaling must be null, got {\"type\":\"yarn\"}");
+  EXPECT_EQ(message(R"({"attention_bias": true})"),
+            "qwen3_moe config: attention_bias must be false, got true");
+  EXPECT_EQ(message(R"({"num_attention_heads": 6, "num_key_value_heads": 4})"),
+            "qwen3_moe config: num_attention_heads must be a multiple of num_key_value_heads (4), "
+            "got 6");
+  EXPECT_EQ(message(R"({"head_dim": 7})"),
+            "qwen3_moe config: head_dim must be even and >= 2, got 7");
+  EXPECT_EQ(message(R"({"num_experts": 4})"),
+            "qwen3_moe config: num_experts_per_tok must be in [1, 4] (num_experts), got 8");
+  EXPECT_EQ(message(R"({"vocab_size": 0})"), "qwen3_moe config: vocab_size must be >= 1, got 0");
+  EXPECT_EQ(message(R"({"mlp_only_layers": [24]})"),
+            "qwen3_moe config: mlp_only_layers must be in [0, 24), got 24");
+  EXPECT_EQ(message(R"({"expert_weights": "hf"})"),
+            "qwen3_moe config: gathered_layout must be nd when expert_weights is hf, got nz");
+  EXPECT_EQ(message(R"({"gathered_layout": "zn"})"),
+            "qwen3_moe config: gathered_layout must be \"nz\" or \"nd\", got \"zn\"");
+  EXPECT_EQ(message("[1]"), "qwen3_moe config: the file must be an object of keys, got [1]");
+  EXPECT_THAT(message("{"), ::testing::StartsWith("qwen3_moe config: [json.exception.parse_error"));
+  EXPECT_EQ(message_of<ValueError>([] { Qwen3MoeConfig::from_json("/no/such/file"); }),
+            "qwen3_moe config: cannot read /no/such/file");
+}
+
+}  // namespace
+}  // namespace moegrad::models

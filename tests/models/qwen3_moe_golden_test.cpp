@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares with what the unmodified Hugging Face source gives in float64 (its tolerances are in the
+// golden data's README). The data is not part of the repository: MOEGRAD_SHARED names the folder
+// that holds golden/, by default ../shared; without it these tests are skipped.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "models/qwen3_moe.h"
+#include "models/qwen3_moe_loss.h"
+#include "models/qwen3_moe_plain.h"
+#include "ops/cross_entropy.h"
+#include "ops/shape_ops.h"
+#include "tests/models/expert_layouts.h"
+#include "tests/models/read_safetensors.h"
+#include "tests/models/toy_models.h"
+#include "tests/testing.h"
+
+namespace moegrad::models {
+namespace {
+
+using testing::find;
+
+constexpr std::int64_t kIgnored = -100;
+
+std::filesystem::path golden_folder() {
+  const char* const shared = std::getenv("MOEGRAD_SHARED");
+  return std::filesystem::path(shared != nullptr ? shared : MOEGRAD_SOURCE_DIR "/../shared") /
+         "golden";
+}
+
+nlohmann::json read_json(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+struct Row {
+  std::vector<std::int64_t> tokens, targets, positions, cu_seqlens = {0};
+
+  /// Hugging Face's labels are unshifted: position t is scored against labels[t + 1].
+  void append(const std::vector<std::int64_t>& ids, const std::vector<std::int64_t>& labels,
+              const std::vector<std::int64_t>& position_ids) {
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+    targets.insert(targets.end(), labels.begin() + 1, labels.end());
+    targets.push_back(kIgnored);
+    positions.insert(positions.end(), position_ids.begin(), position_ids.end());
+    cu_seqlens.push_back(std::ssize(tokens));
+  }
+};
+
+Row batch_row(const nlohmann::json& input) {
+  Row row;
+  for (std::size_t b = 0; b < input["input_ids"].size(); ++b) {
+    row.append(input["input_ids"][b], input["labels"][b], input["position_ids"][b]);
+  }
+  return row;
+}
+
+Row packed_row(const nlohmann::json& input) {
+  Row row;
+  row.append(input["packed"]["input_ids"], input["packed"]["labels"],
+             input["packed"]["position_ids"]);
+  row.cu_seqlens = input["packed"]["cu_seqlens"].get<std::vector<std::int64_t>>();
+  return row;
+}
+
+double relative_l2(const Tensor& value, const Tensor& expected) {
+  const Tensor a = to_dtype(value, Dtype::kFloat64), b = to_dtype(expected, Dtype::kFloat64);
+  const auto x = a.data<double>(), y = b.data<double>();
+  double difference = 0.0, norm = 0.0;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    difference += (x[i] - y[i]) * (x[i] - y[i]);
+    norm += y[i] * y[i];
+  }
+  return norm == 0.0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+}
+
+class GoldenData : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    folder_ = golden_folder() / GetParam();
+    if (!std::filesystem::exists(folder_)) GTEST_SKIP() << "no " << folder_;
+    input_ = read_json(folder_ / "input.json");
+    weights_ = testing::read_safetensors(folder_ / "model.safetensors");
+  }
+
+  Qwen3MoeConfig config(nn::ExpertWeights weights) const {
+    auto config = Qwen3MoeConfig::from_json(folder_ / "config.json");
+    config.dtype = Dtype::kFloat64;
+    return weights == nn::ExpertWeights::kPretransposed ? config
+                                                        : testing::hugging_face_oriented(config);
+  }
+
+  void compare(const Row& row, const std::string& file, double grad_tolerance) const {
+    const auto expected = testing::read_safetensors(folder_ / file);
+    for (const bool plain : {false, true}) {
+      const auto weights =
+          plain ? nn::ExpertWeights::kHuggingFace : nn::ExpertWeights::kPretransposed;
+      SCOPED_TRACE(plain ? "plain" : "optimised");
+      Qwen3Moe model(config(weights));
+      model.load_state_dict(testing::state_from_hugging_face(weights_, model));
+      compare(model, plain, row, expected, grad_tolerance);
+    }
+  }
+
+ private:
+  static void compare(Qwen3Moe& model, bool plain, const Row& row, const NamedTensors& expected,
+                      double grad_tolerance) {
+    const auto& config = model.config();
+    const auto tensor = [&](const std::vector<std::int64_t>& values) {
+      return Tensor::from(values, {std::ssize(values)});
+    };
+    const Tensor tokens = tensor(row.tokens), targets = tensor(row.targets);
+    const Qwen3Moe::ForwardOptions options = {.positions = tensor(row.positions)};
+    const auto output =
+        plain ? qwen3_moe_plain(config, model.named_parameters(), tokens, row.cu_seqlens, options)
+              : model(tokens, row.cu_seqlens, options);
+    const auto valid = ops::count_targets(targets);
+    const auto loss =
+        plain ? qwen3_moe_plain_loss(output, targets, valid, config.router_aux_loss_coef)
+              : qwen3_moe_loss(output, targets, valid, config.router_aux_loss_coef);
+    loss.objective.backward();
+
+    const Tensor logits =
+        ops::reshape(find(expected, "logits_f64"), {std::ssize(row.tokens), config.vocab_size});
+    EXPECT_TRUE(testing::all_close(output.logits, logits, 0.0, 1e-11));
+    std::size_t mixture = 0;
+    for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
+      if (!config.is_moe_layer(i)) continue;
+      EXPECT_TRUE(testing::all_close(output.router_logits[mixture++],
+                                     find(expected, "router_logits_f64." + std::to_string(i)), 0.0,
+                                     1e-11));
+    }
+    EXPECT_NEAR(loss.objective.item(), find(expected, "loss_f64").item(), 1e-12);
+    EXPECT_NEAR(loss.ce_sum.item() / static_cast<double>(valid),
+                find(expected, "loss_ce_f64").item(), 1e-12);
+    EXPECT_NEAR(loss.aux.item(), find(expected, "aux_loss_f64").item(), 1e-12);
+
+    for (const auto& slot : model.parameter_slots()) {
+      if (config.tie_word_embeddings && slot.name == "lm_head.weight") continue;
+      EXPECT_LE(
+          relative_l2(slot.tensor->grad(), testing::from_hugging_face(expected, slot, "grad.")),
+          grad_tolerance)
+          << slot.name;
+    }
+  }
+
+ protected:
+  nlohmann::json input_;
+
+ private:
+  std::filesystem::path folder_;
+  NamedTensors weights_;
+};
+
+TEST_P(GoldenData, BatchAgreesWithHuggingFace) {
+  compare(batch_row(input_), "expected.safetensors", 1e-10);
+}
+
+TEST_P(GoldenData, PackedSequencesAgreeWithHuggingFace) {
+  constexpr double kStoredAsFloat32 = 1e-7;
+  compare(packed_row(input_), "expected_packed.safetensors", kStoredAsFloat32);
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, GoldenData,
+                         ::testing::Values("a_minimal", "b_tied_dense_nonorm",
+                                           "c_mlponly_odd_ignore"));
+
+}  // namespace
+}  // namespace moegrad::models

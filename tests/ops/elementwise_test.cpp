@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/elementwise.h"
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "framework/runtime/rank_context.h"
+#include "ops/shape_ops.h"
+#include "tests/testing.h"
+
+namespace moegrad::ops {
+namespace {
+
+using testing::all_close;
+using testing::bitwise_equal;
+using testing::message_of;
+using testing::randn;
+using testing::variable;
+
+struct UnaryCase {
+  std::string name;
+  Tensor (*op)(const Tensor&);
+  double (*reference)(double);
+  bool positive;  // defined for positive arguments only
+};
+
+const std::vector<UnaryCase>& unary_cases() {
+  static const std::vector<UnaryCase> cases{
+      {"neg", neg, [](double x) { return -x; }, false},
+      {"exp", exp, [](double x) { return std::exp(x); }, false},
+      {"log", log, [](double x) { return std::log(x); }, true},
+      {"sqrt", sqrt, [](double x) { return std::sqrt(x); }, true},
+      {"rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, true},
+      {"square", square, [](double x) { return x * x; }, false},
+      {"sigmoid", sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, false},
+      {"tanh", tanh, [](double x) { return std::tanh(x); }, false},
+      {"silu", silu, [](double x) { return x / (1 + std::exp(-x)); }, false},
+      {"relu", relu, [](double x) { return std::fmax(x, 0); }, false},
+  };
+  return cases;
+}
+
+Tensor argument_of(const UnaryCase& c, const Shape& shape, Dtype dtype = Dtype::kFloat64) {
+  Tensor x = randn(shape, 3, Dtype::kFloat64);
+  if (c.positive) {
+    for (auto& value : x.mutable_data<double>()) value = std::abs(value) + 0.1;
+  }
+  return to_dtype(x, dtype);
+}
+
+TEST(Elementwise, UnaryOpsMatchTheStandardLibrary) {
+  for (const auto& c : unary_cases()) {
+    for (const Shape& shape : {Shape{}, Shape{1}, Shape{3, 7}, Shape{0, 4}, Shape{5, 4099}}) {
+      const Tensor x = argument_of(c, shape);
+      Tensor expected = clone(x);
+      for (auto& value : expected.mutable_data<double>()) value = c.reference(value);
+      EXPECT_TRUE(all_close(c.op(x), expected, 1e-14, 1e-15)) << c.name << shape;
+      EXPECT_TRUE(all_close(c.op(to_dtype(x, Dtype::kFloat32)), expected, 3e-6, 3e-7))
+          << c.name << shape;
+    }
+  }
+}
+
+TEST(Elementwise, UnaryGradientsMatchFiniteDifferences) {
+  for (const auto& c : unary_cases()) {
+    Tensor x = argument_of(c, {3, 5});
+    x.set_requires_grad(true);
+    EXPECT_TRUE(
+        testing::gradcheck([&](const TensorList& in) -> TensorList { return {c.op(in[0])}; }, {x}))
+        << c.name;
+  }
+}
+
+TEST(Elementwise, UnaryGradientsInFloat32AreCloseToFloat64) {
+  for (const auto& c : unary_cases()) {
+    Tensor x = argument_of(c, {3, 5}), y = argument_of(c, {3, 5}, Dtype::kFloat32);
+    x.set_requires_grad(true);
+    y.set_requires_grad(true);
+    c.op(x).backward(Tensor::ones({3, 5}, Dtype::kFloat64));
+    c.op(y).backward(Tensor::ones({3, 5}));
+    EXPECT_TRUE(all_close(y.grad(), x.grad(), 1e-5, 1e-6)) << c.name;
+  }
+}
+
+struct BinaryCase {
+  std::string name;
+  Tensor (*op)(const Tensor&, const Tensor&);
+  double (*reference)(double, double);
+};
+
+const std::vector<BinaryCase>& binary_cases() {
+  static const std::vector<BinaryCase> cases{
+      {"add", add, [](double x, double y) { return x + y; }},
+      {"sub", sub, [](double x, double y) { return x - y; }},
+      {"mul", mul, [](double x, double y) { return x * y; }},
+      {"div", div, [](double x, double y) { return x / y; }},
+  };
+  return cases;
+}
+
+const std::vector<std::pair<Shape, Shape>>& broadcasts() {
+  static const std::vector<std::pair<Shape, Shape>> pairs{{{}, {}},
+                                                          {{3}, {3}},
+                                                          {{2, 3}, {2, 3}},
+                                                          {{2, 3}, {3}},
+                                                          {{2, 3}, {2, 1}},
+                                                          {{2, 1}, {1, 3}},
+                                                          {{}, {2, 3}},
+                                                          {{2, 1, 3}, {4, 1}},
+                                                          {{1}, {1, 1}},
+                                                          {{0, 3}, {3}},
+                                                          {{4, 1}, {4, 0}},
+                                                          {{2, 3, 2, 2}, {3, 1, 2}},
+                                                          {{1, 3}, {2, 3}},
+                                                          {{2, 1, 5}, {2, 3, 5}},
+                                                          {{2, 3, 1}, {2, 3, 4}}};
+  return pairs;
+}
+
+// The element of `x` that stands at flat position `flat` of the wider `shape`.
+double element(const Tensor& x, const Shape& shape, std::int64_t flat) {
+  std::int64_t at = 0, step = 1;
+  for (std::int64_t i = -1; i >= -shape.ndim(); --i) {
+    const auto index = flat % shape[i];
+    flat /= shape[i];
+    if (i < -x.ndim()) continue;
+    at += x.dim(i) == 1 ? 0 : index * step;
+    step *= x.dim(i);
+  }
+  return x.data<double>()[static_cast<std::size_t>(at)];
+}
+
+Tensor nonzero(const Shape& shape, std::uint64_t seed) {
+  Tensor x = randn(shape, seed);
+  for (auto& value : x.mutable_data<double>()) value += value < 0 ? -0.5 : 0.5;
+  return x;
+}
+
+TEST(Elementwise, BinaryOpsBroadcastAsInPyTorch) {
+  for (const auto& c : binary_cases()) {
+    for (const auto& [a_shape, b_shape] : broadcasts()) {
+      const Tensor a = nonzero(a_shape, 1), b = nonzero(b_shape, 2);
+      const Tensor y = c.op(a, b);
+      Shape shape = a_shape.ndim() >= b_shape.ndim() ? a_shape : b_shape;
+      for (std::int64_t i = -std::min(a_shape.ndim(), b_shape.ndim()); i < 0; ++i) {
+        shape[i] = a_shape[i] == 1 ? b_shape[i] : a_shape[i];
+      }
+      ASSERT_EQ(y.shape(), shape) << c.name << a_shape << b_shape;
+      for (std::int64_t i = 0; i < y.numel(); ++i) {
+        EXPECT_EQ(y.data<double>()[static_cast<std::size_t>(i)],
+                  c.reference(element(a, shape, i), element(b, shape, i)))
+            << c.name << a_shape << b_shape << i;
+      }
+    }
+  }
+}
+
+TEST(Elementwise, BinaryGradientsMatchFiniteDifferences) {
+  for (const auto& c : binary_cases()) {
+    for (const auto& [a_shape, b_shape] : broadcasts()) {
+      Tensor a = nonzero(a_shape, 1), b = nonzero(b_shape, 2);
+      a.set_requires_grad(true);
+      b.set_requires_grad(true);
+      EXPECT_TRUE(testing::gradcheck(
+          [&](const TensorList& in) -> TensorList { return {c.op(in[0], in[1])}; }, {a, b}))
+          << c.name << a_shape << b_shape;
+    }
+  }
+}
+
+TEST(Elementwise, OnlyTheAskedGradientIsFormed) {
+  for (const auto& c : binary_cases()) {
+    const Tensor a = variable({2, 3}, 1), b = nonzero({3}, 2);
+    c.op(a, b).backward(Tensor::ones({2, 3}, Dtype::kFloat64));
+    EXPECT_TRUE(a.grad().defined());
+    EXPECT_FALSE(b.grad().defined());
+  }
+}
+
+TEST(Elementwise, LargeOperandsDoNotDependOnTheNumberOfThreads) {
+  const Tensor a = randn({37, 1999}, 1), b = randn({1999}, 2), c = randn({37, 1}, 3);
+  const Tensor one = silu(a * b + c);
+  RankContext::current().set_threads(3);
+  const Tensor three = silu(a * b + c);
+  RankContext::current().set_threads(1);
+  EXPECT_TRUE(bitwise_equal(one, three));
+}
+
+TEST(Elementwise, OperatorsWithNumbers) {
+  const Tensor x = Tensor::from<double>({1, -2, 4}, {3});
+  const auto is = [](const Tensor& y, std::vector<double> values) {
+    return bitwise_equal(y, Tensor::from(values, {3}));
+  };
+  EXPECT_TRUE(is(x + 1, {2, -1, 5}));
+  EXPECT_TRUE(is(1 + x, {2, -1, 5}));
+  EXPECT_TRUE(is(x - 1, {0, -3, 3}));
+  EXPECT_TRUE(is(1 - x, {0, 3, -3}));
+  EXPECT_TRUE(is(x * 2, {2, -4, 8}));
+  EXPECT_TRUE(is(2 * x, {2, -4, 8}));
+  EXPECT_TRUE(is(x / 2, {0.5, -1, 2}));
+  EXPECT_TRUE(is(2 / x, {2, -1, 0.5}));
+  EXPECT_TRUE(is(-x, {-1, 2, -4}));
+  EXPECT_TRUE(is(x - x, {0, 0, 0}));
+  EXPECT_TRUE(is(x / x, {1, 1, 1}));
+}
+
+TEST(Elementwise, ScalarOperatorGradientsMatchFiniteDifferences) {
+  Tensor x = nonzero({2, 3}, 1);
+  x.set_requires_grad(true);
+  EXPECT_TRUE(testing::gradcheck(
+      [](const TensorList& in) -> TensorList {
+        const auto& v = in[0];
+        return {v + 2, 2 - v, v - 2, v * 3, v / 3, 3 / v, -v};
+      },
+      {x}));
+}
+
+TEST(Elementwise, ReadsStridedOperands) {
+  const Tensor a = randn({3, 4}, 1), b = randn({4, 3}, 2);
+  const Tensor y = add(transpose(a, 0, 1), b);
+  EXPECT_TRUE(bitwise_equal(y, add(contiguous(transpose(a, 0, 1)), b)));
+  EXPECT_TRUE(bitwise_equal(exp(transpose(a, 0, 1)), contiguous(transpose(exp(a), 0, 1))));
+}
+
+TEST(Elementwise, RejectsShapesThatDoNotBroadcast) {
+  EXPECT_EQ(message_of<ShapeError>([] {
+              add(randn({2, 3}), randn({4}));
+            }),
+            "add: shapes [2, 3] and [4] do not broadcast");
+}
+
+TEST(Elementwise, RejectsDifferingAndIntegerDtypes) {
+  EXPECT_EQ(message_of<DtypeError>([] { mul(randn({2}), Tensor::zeros({2})); }),
+            "mul: dtypes must agree, got float64 and float32");
+  EXPECT_EQ(message_of<DtypeError>([] { exp(Tensor::zeros({2}, Dtype::kInt64)); }),
+            "exp: needs float32 or float64, got int64");
+  EXPECT_EQ(message_of<DtypeError>([] { Tensor::zeros({2}, Dtype::kInt64) * 2.0; }),
+            "mul: needs float32 or float64, got int64");
+}
+
+}  // namespace
+}  // namespace moegrad::ops

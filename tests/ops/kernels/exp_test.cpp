@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/kernels/exp.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace moegrad::kernels {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Error in units of the last place of a float of the size of `expected`.
+double ulps(float got, double expected) {
+  const auto smallest = static_cast<double>(std::numeric_limits<float>::denorm_min());
+  const double place = std::max(std::ldexp(1.0, std::ilogb(expected) - 23), smallest);
+  return std::abs(static_cast<double>(got) - expected) / place;
+}
+
+// Every 997th float between `from` and `to`, which have one sign.
+template <class Visit>
+void sweep(float from, float to, const Visit& visit) {
+  for (auto bits = std::bit_cast<std::uint32_t>(from); bits <= std::bit_cast<std::uint32_t>(to);
+       bits += 997) {
+    visit(std::bit_cast<float>(bits));
+  }
+}
+
+TEST(Exp, IsLessThanOneUlpOff) {
+  double worst = 0;
+  const auto visit = [&](float x) { worst = std::max(worst, ulps(exp(x), std::exp(double{x}))); };
+  sweep(0.0F, 88.0F, visit);
+  sweep(-0.0F, -87.0F, visit);
+  EXPECT_LT(worst, 1.0);
+  EXPECT_GT(worst, 0.4);  // rounding alone is half an ulp: the sweep did see something
+}
+
+TEST(Exp, GivesDenormalResults) {
+  double worst = 0;
+  sweep(-87.0F, -103.9F,
+        [&](float x) { worst = std::max(worst, ulps(exp(x), std::exp(double{x}))); });
+  EXPECT_LT(worst, 1.0);
+}
+
+TEST(Exp, IsExactAtZeroAndKeepsTheEdgesOfTheRange) {
+  EXPECT_EQ(exp(0.0F), 1.0F);
+  EXPECT_EQ(exp(-0.0F), 1.0F);
+  EXPECT_LT(exp(88.7228F), kInfinity);
+  EXPECT_EQ(exp(88.73F), kInfinity);
+  EXPECT_EQ(exp(1e30F), kInfinity);
+  EXPECT_EQ(exp(kInfinity), kInfinity);
+  EXPECT_EQ(exp(-104.0F), 0.0F);
+  EXPECT_EQ(exp(-1e30F), 0.0F);
+  EXPECT_EQ(exp(-kInfinity), 0.0F);
+  EXPECT_TRUE(std::isnan(exp(std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_TRUE(std::isnan(exp(-std::numeric_limits<float>::quiet_NaN())));
+}
+
+TEST(Exp, OfDoubleIsThatOfTheStandardLibrary) { EXPECT_EQ(exp(1.5), std::exp(1.5)); }
+
+TEST(Sigmoid, SaturatesWithoutNaN) {
+  EXPECT_EQ(sigmoid(0.0F), 0.5F);
+  EXPECT_EQ(sigmoid(200.0F), 1.0F);
+  EXPECT_EQ(sigmoid(-200.0F), 0.0F);
+  EXPECT_EQ(sigmoid(-kInfinity), 0.0F);
+  EXPECT_NEAR(sigmoid(1.0), 0.7310585786300049, 1e-15);
+}
+
+}  // namespace
+}  // namespace moegrad::kernels

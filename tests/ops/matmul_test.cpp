@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/matmul.h"
+
+#include <utility>
+#include <vector>
+
+#include "ops/shape_ops.h"
+#include "tests/testing.h"
+
+namespace moegrad::ops {
+namespace {
+
+using testing::all_close;
+using testing::bitwise_equal;
+using testing::message_of;
+using testing::randn;
+using testing::variable;
+
+const std::vector<std::pair<Shape, Shape>>& operands() {
+  static const std::vector<std::pair<Shape, Shape>> pairs{
+      {{2, 3}, {3, 4}},       {{1, 1}, {1, 1}},    {{5, 1}, {1, 7}}, {{2, 3, 4}, {2, 4, 5}},
+      {{2, 3, 4}, {4, 5}},    {{3, 4}, {2, 4, 5}}, {{0, 3}, {3, 2}}, {{2, 0}, {0, 3}},
+      {{0, 2, 3}, {0, 3, 2}}, {{0, 2, 3}, {3, 2}}};
+  return pairs;
+}
+
+Tensor by_definition(const Tensor& a, const Tensor& b) {
+  const auto m = a.dim(-2), k = a.dim(-1), n = b.dim(-1);
+  const bool batched = a.ndim() == 3 || b.ndim() == 3;
+  const auto batch = a.ndim() == 3 ? a.dim(0) : b.ndim() == 3 ? b.dim(0) : 1;
+  Tensor c = Tensor::zeros(batched ? Shape{batch, m, n} : Shape{m, n}, Dtype::kFloat64);
+  const auto* p = a.data<double>().data();
+  const auto* q = b.data<double>().data();
+  auto* out = c.mutable_data<double>().data();
+  for (std::int64_t i = 0; i < batch * m * n; ++i) {
+    const auto g = i / (m * n), row = i / n % m, column = i % n;
+    for (std::int64_t j = 0; j < k; ++j) {
+      out[i] += p[(a.ndim() == 3 ? g * m * k : 0) + row * k + j] *
+                q[(b.ndim() == 3 ? g * k * n : 0) + j * n + column];
+    }
+  }
+  return c;
+}
+
+TEST(Matmul, MatchesItsDefinition) {
+  for (const auto& [a_shape, b_shape] : operands()) {
+    const Tensor a = randn(a_shape, 1), b = randn(b_shape, 2);
+    const Tensor expected = by_definition(a, b);
+    EXPECT_TRUE(all_close(matmul(a, b), expected, 1e-12, 1e-13)) << a_shape << b_shape;
+    EXPECT_TRUE(all_close(matmul(to_dtype(a, Dtype::kFloat32), to_dtype(b, Dtype::kFloat32)),
+                          expected, 1e-5, 1e-5))
+        << a_shape << b_shape;
+  }
+}
+
+TEST(Matmul, GradientsMatchFiniteDifferences) {
+  for (const auto& [a_shape, b_shape] : operands()) {
+    EXPECT_TRUE(testing::gradcheck(
+        [](const TensorList& in) -> TensorList { return {matmul(in[0], in[1])}; },
+        {variable(a_shape, 1), variable(b_shape, 2)}))
+        << a_shape << b_shape;
+  }
+}
+
+TEST(Matmul, OnlyTheAskedGradientIsFormed) {
+  const Tensor a = variable({2, 3}, 1), b = randn({3, 2}, 2);
+  matmul(a, b).backward(randn({2, 2}));
+  EXPECT_TRUE(a.grad().defined());
+  EXPECT_FALSE(b.grad().defined());
+  const Tensor c = randn({2, 3}, 1), d = variable({3, 2}, 2);
+  matmul(c, d).backward(randn({2, 2}));
+  EXPECT_TRUE(d.grad().defined());
+}
+
+TEST(Matmul, ReadsStridedOperands) {
+  const Tensor a = transpose(randn({3, 2}, 1), 0, 1), b = transpose(randn({4, 3}, 2), 0, 1);
+  EXPECT_TRUE(bitwise_equal(matmul(a, b), matmul(contiguous(a), contiguous(b))));
+}
+
+TEST(Matmul, RejectsShapesAndDtypesThatDoNotMeet) {
+  EXPECT_EQ(message_of<ShapeError>([] {
+              matmul(randn({3}), randn({3, 2}));
+            }),
+            "matmul: operands must have 2 or 3 dimensions, got [3] and [3, 2]");
+  EXPECT_EQ(message_of<ShapeError>([] {
+              matmul(randn({2, 3}), randn({2, 3}));
+            }),
+            "matmul: inner sizes must agree, got [2, 3] and [2, 3]");
+  EXPECT_EQ(message_of<ShapeError>([] {
+              matmul(randn({2, 2, 3}), randn({3, 3, 2}));
+            }),
+            "matmul: batch sizes must agree, got [2, 2, 3] and [3, 3, 2]");
+  EXPECT_EQ(message_of<DtypeError>([] {
+              matmul(randn({2, 3}), Tensor::ones({3, 2}));
+            }),
+            "matmul: needs two operands of float32 or of float64, got float64 and float32");
+}
+
+}  // namespace
+}  // namespace moegrad::ops

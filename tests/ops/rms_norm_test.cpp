@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rms_norm.h"
+
+#include <cmath>
+
+#include "framework/runtime/rank_context.h"
+#include "ops/shape_ops.h"
+#include "tests/testing.h"
+
+namespace moegrad::ops {
+namespace {
+
+using moegrad::testing::all_close;
+using moegrad::testing::bitwise_equal;
+using moegrad::testing::message_of;
+using moegrad::testing::randn;
+using moegrad::testing::variable;
+
+struct Result {
+  Tensor y, grad_x, grad_weight;
+};
+
+Result run(const Tensor& x, const Tensor& weight, const Tensor& grad_y, double eps = 1e-6) {
+  Tensor x_leaf = x.detach(), weight_leaf = weight.detach();
+  x_leaf.set_requires_grad(true);
+  weight_leaf.set_requires_grad(true);
+  const Tensor y = rms_norm(x_leaf, weight_leaf, eps);
+  y.backward(grad_y);
+  return {y.detach(), x_leaf.grad(), weight_leaf.grad()};
+}
+
+// The derivative of x_i / rms times w_i, element by element, in double.
+Result reference(const Tensor& x, const Tensor& weight, const Tensor& grad_y, double eps = 1e-6) {
+  const Tensor xs = to_dtype(x, Dtype::kFloat64), ws = to_dtype(weight, Dtype::kFloat64);
+  const Tensor gs = to_dtype(grad_y, Dtype::kFloat64);
+  Result result{zeros_like(xs), zeros_like(xs), zeros_like(ws)};
+  const auto size = static_cast<std::size_t>(ws.numel());
+  for (std::size_t begin = 0; begin < static_cast<std::size_t>(xs.numel()); begin += size) {
+    const auto row = xs.data<double>().subspan(begin, size);
+    const auto grad = gs.data<double>().subspan(begin, size);
+    const auto w = ws.data<double>();
+    double squares = 0;
+    for (const double value : row) squares += value * value;
+    const double rms = std::sqrt(squares / static_cast<double>(size) + eps);
+    for (std::size_t i = 0; i < size; ++i) {
+      result.y.mutable_data<double>()[begin + i] = row[i] / rms * w[i];
+      result.grad_weight.mutable_data<double>()[i] += grad[i] * row[i] / rms;
+      for (std::size_t j = 0; j < size; ++j) {
+        const double through_rms = -row[j] * row[i] / (static_cast<double>(size) * rms * rms * rms);
+        const double derivative = (i == j ? 1 / rms : 0) + through_rms;
+        result.grad_x.mutable_data<double>()[begin + i] += grad[j] * w[j] * derivative;
+      }
+    }
+  }
+  return result;
+}
+
+TEST(RMSNorm, EqualsItsFormula) {
+  for (const auto& shape :
+       {Shape{1}, Shape{1, 1}, Shape{3, 5}, Shape{130, 16}, Shape{2, 65, 37}, Shape{3, 2, 4, 64}}) {
+    const Tensor x = randn(shape, 1), weight = randn({shape[-1]}, 2), grad = randn(shape, 3);
+    const auto actual = run(x, weight, grad);
+    const auto expected = reference(x, weight, grad);
+    EXPECT_TRUE(all_close(actual.y, expected.y, 1e-12, 1e-12));
+    EXPECT_TRUE(all_close(actual.grad_x, expected.grad_x, 1e-11, 1e-11));
+    EXPECT_TRUE(all_close(actual.grad_weight, expected.grad_weight, 1e-11, 1e-11));
+  }
+}
+
+TEST(RMSNorm, AddsEpsToTheMeanSquare) {
+  const Tensor x = randn({3, 5}, 1), weight = randn({5}, 2), grad = randn({3, 5}, 3);
+  EXPECT_TRUE(all_close(run(x, weight, grad, 0.5).grad_x, reference(x, weight, grad, 0.5).grad_x,
+                        1e-12, 1e-12));
+  const auto zeros = run(Tensor::zeros({2, 4}), Tensor::ones({4}), Tensor::ones({2, 4}));
+  EXPECT_TRUE(all_close(zeros.y, Tensor::zeros({2, 4}), 0, 0));
+  EXPECT_TRUE(all_close(zeros.grad_x, Tensor::full({2, 4}, 1e3), 1e-5, 0));
+}
+
+TEST(RMSNorm, Float32IsCloseToFloat64) {
+  const Shape shape{200, 96};
+  const Tensor x = randn(shape, 1, Dtype::kFloat32), weight = randn({96}, 2, Dtype::kFloat32);
+  const Tensor grad = randn(shape, 3, Dtype::kFloat32);
+  const auto actual = run(x, weight, grad);
+  const auto expected = reference(x, weight, grad);
+  EXPECT_TRUE(all_close(actual.y, expected.y, 1e-6, 1e-6));
+  EXPECT_TRUE(all_close(actual.grad_x, expected.grad_x, 1e-5, 1e-5));
+  EXPECT_TRUE(all_close(actual.grad_weight, expected.grad_weight, 1e-5, 1e-4));
+}
+
+TEST(RMSNorm, GradientsMatchFiniteDifferences) {
+  const auto f = [](const TensorList& in) { return TensorList{rms_norm(in[0], in[1], 1e-3)}; };
+  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({2, 3, 5}, 1), variable({5}, 2)}));
+  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({3, 1}, 1), variable({1}, 2)}));
+  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({2, 21}, 1), randn({21}, 2)}));
+  EXPECT_TRUE(moegrad::testing::gradcheck(f, {randn({70, 3}, 1), variable({3}, 2)}));
+}
+
+TEST(RMSNorm, ARowDoesNotDependOnTheOthers) {
+  const Tensor x = randn({200, 40}, 1, Dtype::kFloat32);
+  const Tensor weight = randn({40}, 2, Dtype::kFloat32);
+  const Tensor grad = randn({200, 40}, 3, Dtype::kFloat32);
+  const auto all = run(x, weight, grad);
+  const auto some = run(narrow(x, 0, 63, 90), weight, narrow(grad, 0, 63, 90));
+  EXPECT_TRUE(bitwise_equal(some.y, narrow(all.y, 0, 63, 90)));
+  EXPECT_TRUE(bitwise_equal(some.grad_x, narrow(all.grad_x, 0, 63, 90)));
+}
+
+TEST(RMSNorm, GivesTheSameBitsWithThreeThreads) {
+  const Tensor x = randn({500, 33}, 1, Dtype::kFloat32);
+  const Tensor weight = randn({33}, 2, Dtype::kFloat32);
+  const Tensor grad = randn({500, 33}, 3, Dtype::kFloat32);
+  const auto one = run(x, weight, grad);
+  RankContext::current().set_threads(3);
+  const auto three = run(x, weight, grad);
+  RankContext::current().set_threads(1);
+  EXPECT_TRUE(bitwise_equal(three.y, one.y));
+  EXPECT_TRUE(bitwise_equal(three.grad_x, one.grad_x));
+  EXPECT_TRUE(bitwise_equal(three.grad_weight, one.grad_weight));
+}
+
+TEST(RMSNorm, ReadsStridedInputsAndGradients) {
+  const Tensor x = transpose(randn({5, 3}, 1), 0, 1);
+  const Tensor weight = squeeze(narrow(randn({5, 2}, 2), 1, 1, 1), 1);  // [5], stride 2
+  const Tensor grad = transpose(randn({5, 3}, 3), 0, 1);
+  const auto strided = run(x, weight, grad);
+  const auto expected = run(clone(x), clone(weight), clone(grad));
+  EXPECT_TRUE(bitwise_equal(strided.y, expected.y));
+  EXPECT_TRUE(bitwise_equal(strided.grad_x, expected.grad_x));
+  EXPECT_TRUE(bitwise_equal(strided.grad_weight, expected.grad_weight));
+}
+
+TEST(RMSNorm, NoRowsGiveAZeroWeightGradient) {
+  const auto result = run(Tensor::zeros({0, 4}), Tensor::ones({4}), Tensor::zeros({0, 4}));
+  EXPECT_EQ(result.y.shape(), (Shape{0, 4}));
+  EXPECT_EQ(result.grad_x.shape(), (Shape{0, 4}));
+  EXPECT_TRUE(bitwise_equal(result.grad_weight, Tensor::zeros({4})));
+}
+
+TEST(RMSNorm, RejectsInputsThatDoNotFitAndNamesThem) {
+  EXPECT_EQ(message_of<ShapeError>([] { rms_norm(Tensor::zeros({}), Tensor::zeros({1})); }),
+            "rms_norm: x needs a last dimension of at least 1, got []");
+  EXPECT_EQ(message_of<ShapeError>([] {
+              rms_norm(Tensor::zeros({2, 0}), Tensor::zeros({0}));
+            }),
+            "rms_norm: x needs a last dimension of at least 1, got [2, 0]");
+  EXPECT_EQ(message_of<ShapeError>([] {
+              rms_norm(Tensor::zeros({2, 5}), Tensor::zeros({4}));
+            }),
+            "rms_norm: weight must be [5] to match x [2, 5], got [4]");
+  EXPECT_EQ(message_of<DtypeError>([] {
+              rms_norm(Tensor::zeros({2, 5}), Tensor::zeros({5}, Dtype::kFloat64));
+            }),
+            "rms_norm: x is float32 but weight is float64");
+}
+
+}  // namespace
+}  // namespace moegrad::ops

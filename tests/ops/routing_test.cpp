@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/routing.h"
+
+#include <array>
+#include <vector>
+
+#include "framework/runtime/random.h"
+#include "framework/runtime/rank_context.h"
+#include "ops/kernels/routing.h"
+#include "ops/shape_ops.h"
+#include "tests/testing.h"
+
+namespace moegrad::ops {
+namespace {
+
+using moegrad::testing::all_close;
+using moegrad::testing::bitwise_equal;
+using moegrad::testing::message_of;
+using moegrad::testing::randn;
+using moegrad::testing::variable;
+
+using Integers = std::vector<std::int64_t>;
+
+Tensor indices_of(const Integers& values, const Shape& shape) {
+  return Tensor::from(values, shape);
+}
+
+Integers values_of(const Tensor& indices) {
+  const auto data = indices.data<std::int64_t>();
+  return {data.begin(), data.end()};
+}
+
+// K neighbouring experts (modulo E) from a random first one.
+Tensor random_routing(std::int64_t tokens, std::int64_t top_k, std::int64_t experts) {
+  const Random random(1, "routing test");
+  Integers values;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const auto first = random.integer(static_cast<std::uint64_t>(t), experts);
+    for (std::int64_t j = 0; j < top_k; ++j) values.push_back((first + j) % experts);
+  }
+  return indices_of(values, {tokens, top_k});
+}
+
+struct Result {
+  Tensor y, grad_rows, grad_weights;
+};
+
+Result unpermute(const Tensor& rows, const Tensor& weights, const RoutingPlan& plan,
+                 const Tensor& grad_y) {
+  Tensor row_leaf = rows.detach(), weight_leaf = weights.detach();
+  row_leaf.set_requires_grad(true);
+  weight_leaf.set_requires_grad(true);
+  const Tensor y = unpermute_rows(row_leaf, weight_leaf, plan);
+  y.backward(grad_y);
+  return {y.detach(), row_leaf.grad(), weight_leaf.grad()};
+}
+
+Result permute(const Tensor& x, const RoutingPlan& plan, const Tensor& grad_rows) {
+  Tensor leaf = x.detach();
+  leaf.set_requires_grad(true);
+  const Tensor rows = permute_rows(leaf, plan);
+  rows.backward(grad_rows);
+  return {rows.detach(), leaf.grad(), Tensor()};
+}
+
+TEST(PlanRouting, SortsSlotsByExpertAndKeepsTheirOrder) {
+  const auto plan = plan_routing(indices_of({2, 0, 0, 4, 2, 4}, {3, 2}), 5);
+  EXPECT_EQ(plan.counts, (Integers{2, 0, 2, 0, 2}));
+  EXPECT_EQ(plan.offsets, (Integers{0, 2, 2, 4, 4, 6}));
+  EXPECT_EQ(values_of(plan.slot_of_row), (Integers{1, 2, 0, 4, 3, 5}));
+  EXPECT_EQ(values_of(plan.row_of_slot), (Integers{2, 0, 1, 4, 3, 5}));
+  EXPECT_EQ(plan.top_k, 2);
+}
+
+TEST(PlanRouting, GivesEachSlotARowOfItsExpert) {
+  const Tensor indices = random_routing(97, 3, 11);
+  const auto plan = plan_routing(indices, 11);
+  const auto experts = values_of(indices), row_of_slot = values_of(plan.row_of_slot);
+  const auto slot_of_row = values_of(plan.slot_of_row);
+  EXPECT_EQ(plan.offsets.front(), 0);
+  EXPECT_EQ(plan.offsets.back(), 97 * 3);
+  for (std::size_t e = 0; e < 11; ++e) {
+    EXPECT_EQ(plan.offsets[e + 1] - plan.offsets[e], plan.counts[e]);
+    for (auto row = plan.offsets[e]; row < plan.offsets[e + 1]; ++row) {
+      const auto slot = slot_of_row[static_cast<std::size_t>(row)];
+      EXPECT_EQ(experts[static_cast<std::size_t>(slot)], static_cast<std::int64_t>(e));
+      EXPECT_EQ(row_of_slot[static_cast<std::size_t>(slot)], row);
+      if (row > plan.offsets[e]) {
+        EXPECT_LT(slot_of_row[static_cast<std::size_t>(row - 1)], slot);
+      }
+    }
+  }
+}
+
+TEST(PlanRouting, OneExpertMayTakeAllTokens) {
+  const auto plan = plan_routing(indices_of({1, 1, 1, 1}, {4, 1}), 3);
+  EXPECT_EQ(plan.counts, (Integers{0, 4, 0}));
+  EXPECT_EQ(plan.offsets, (Integers{0, 0, 4, 4}));
+  EXPECT_EQ(values_of(plan.slot_of_row), (Integers{0, 1, 2, 3}));
+}
+
+TEST(PlanRouting, NoTokensLeaveEveryExpertEmpty) {
+  const auto plan = plan_routing(Tensor::empty({0, 2}, Dtype::kInt64), 3);
+  EXPECT_EQ(plan.counts, (Integers{0, 0, 0}));
+  EXPECT_EQ(plan.offsets, (Integers{0, 0, 0, 0}));
+  EXPECT_EQ(plan.slot_of_row.shape(), (Shape{0}));
+}
+
+TEST(PlanRouting, ReadsStridedIndices) {
+  const Tensor indices = random_routing(6, 2, 5);
+  const Tensor strided = transpose(contiguous(transpose(indices, 0, 1)), 0, 1);
+  ASSERT_FALSE(strided.is_contiguous());
+  EXPECT_TRUE(
+      bitwise_equal(plan_routing(strided, 5).slot_of_row, plan_routing(indices, 5).slot_of_row));
+}
+
+TEST(PlanRouting, RejectsWhatIsNoRouting) {
+  EXPECT_EQ(message_of<ShapeError>([] {
+              plan_routing(indices_of({0, 1}, {2}), 2);
+            }),
+            "routing: indices must be [T, K], got [2]");
+  EXPECT_EQ(message_of<DtypeError>([] {
+              plan_routing(Tensor::zeros({2, 1}), 2);
+            }),
+            "routing: indices must be int64, got float32");
+  EXPECT_EQ(message_of<ValueError>([] {
+              plan_routing(indices_of({}, {0, 1}), 0);
+            }),
+            "routing: num_experts must be at least 1, got 0");
+  EXPECT_EQ(message_of<ValueError>([] {
+              plan_routing(indices_of({0, 1, 2, 4}, {2, 2}), 4);
+            }),
+            "routing: expert index must be in [0, 4), got 4 at token 1");
+  EXPECT_EQ(message_of<ValueError>([] {
+              plan_routing(indices_of({0, -1, 2, 3}, {2, 2}), 4);
+            }),
+            "routing: expert index must be in [0, 4), got -1 at token 0");
+}
+
+TEST(PermuteRows, CopiesTheRowOfEachSlotsToken) {
+  const auto plan = plan_routing(indices_of({2, 0, 0, 1}, {2, 2}), 3);
+  const Tensor x = Tensor::from(std::vector<double>{1, 2, 3, 4}, {2, 2});
+  const Tensor grad = Tensor::from(std::vector<double>{1, 2, 10, 20, 100, 200, 1e3, 2e3}, {4, 2});
+  const auto result = permute(x, plan, grad);  // rows: token 0, 1, 1, 0
+  EXPECT_TRUE(
+      bitwise_equal(result.y, Tensor::from(std::vector<double>{1, 2, 3, 4, 3, 4, 1, 2}, {4, 2})));
+  EXPECT_TRUE(bitwise_equal(result.grad_rows,
+                            Tensor::from(std::vector<double>{1001, 2002, 110, 220}, {2, 2})));
+}
+
+TEST(PermuteRows, GradientsMatchFiniteDifferences) {
+  const auto plan = plan_routing(random_routing(5, 2, 4), 4);
+  const auto f = [&](const TensorList& in) { return TensorList{permute_rows(in[0], plan)}; };
+  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({5, 3})}));
+}
+
+TEST(PermuteRows, TheGradientAddsInTheOrderOfSlots) {
+  // In float, (1e8 - 1e8) + 1 = 1 but (1 + 1e8) - 1e8 = 0. Slots 0, 1, 2 have rows 2, 1, 0.
+  const auto plan = plan_routing(indices_of({2, 1, 0}, {1, 3}), 3);
+  const Tensor grad = Tensor::from(std::vector<float>{1, -1e8F, 1e8F}, {3, 1});
+  EXPECT_EQ(permute(Tensor::zeros({1, 1}), plan, grad).grad_rows.item(), 1);
+  EXPECT_EQ(unpermute_rows(grad, Tensor::ones({1, 3}), plan).item(), 1);
+}
+
+TEST(UnpermuteRows, IsTheWeighedSumOfATokensRows) {
+  for (const auto& [tokens, top_k, experts, h] :
+       {std::array<std::int64_t, 4>{1, 1, 1, 1}, {1, 4, 4, 3}, {30, 3, 7, 37}, {8, 1, 50, 16}}) {
+    const Tensor indices = random_routing(tokens, top_k, experts);
+    const auto plan = plan_routing(indices, experts);
+    const Tensor rows = randn({tokens * top_k, h}, 1), weights = randn({tokens, top_k}, 2);
+    const Tensor grad_y = randn({tokens, h}, 3);
+    const auto got = unpermute(rows, weights, plan, grad_y);
+
+    Tensor y = Tensor::zeros({tokens, h}, Dtype::kFloat64);
+    Tensor grad_rows = zeros_like(rows), grad_weights = zeros_like(weights);
+    const auto row_of_slot = values_of(plan.row_of_slot);
+    const auto in = rows.data<double>(), w = weights.data<double>(), g = grad_y.data<double>();
+    const auto width = static_cast<std::size_t>(h);
+    for (std::size_t slot = 0; slot < row_of_slot.size(); ++slot) {
+      const auto t = slot / static_cast<std::size_t>(top_k);
+      const auto r = static_cast<std::size_t>(row_of_slot[slot]);
+      for (std::size_t i = 0; i < width; ++i) {
+        y.mutable_data<double>()[t * width + i] += w[slot] * in[r * width + i];
+        grad_rows.mutable_data<double>()[r * width + i] = w[slot] * g[t * width + i];
+        grad_weights.mutable_data<double>()[slot] += in[r * width + i] * g[t * width + i];
+      }
+    }
+    EXPECT_TRUE(all_close(got.y, y, 1e-14, 1e-14));
+    EXPECT_TRUE(bitwise_equal(got.grad_rows, grad_rows));
+    EXPECT_TRUE(all_close(got.grad_weights, grad_weights, 1e-12, 1e-13));
+  }
+}
+
+TEST(UnpermuteRows, GradientsMatchFiniteDifferences) {
+  const auto plan = plan_routing(random_routing(5, 2, 4), 4);
+  const auto f = [&](const TensorList& in) {
+    return TensorList{unpermute_rows(in[0], in[1], plan)};
+  };
+  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({10, 3}, 1), variable({5, 2}, 2)}));
+  EXPECT_TRUE(moegrad::testing::gradcheck(f, {randn({10, 3}, 1), variable({5, 2}, 2)}));
+  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({10, 3}, 1), randn({5, 2}, 2)}));
+}
+
+TEST(UnpermuteRows, UndoesPermuteRowsWithWeightsThatSumToOne) {
+  for (const std::int64_t experts : {3, 9}) {  // all experts; some of them
+    const auto plan = plan_routing(random_routing(20, 3, experts), experts);
+    const Tensor x = randn({20, 6});
+    const Tensor weights = Tensor::full({20, 3}, 1.0 / 3, Dtype::kFloat64);
+    EXPECT_TRUE(all_close(unpermute_rows(permute_rows(x, plan), weights, plan), x, 1e-14, 1e-15));
+  }
+}
+
+TEST(UnpermuteRows, Float32IsCloseToFloat64) {
+  const auto plan = plan_routing(random_routing(20, 8, 32), 32);
+  const auto wide = unpermute(randn({160, 65}, 1), randn({20, 8}, 2), plan, randn({20, 65}, 3));
+  const auto narrow =
+      unpermute(randn({160, 65}, 1, Dtype::kFloat32), randn({20, 8}, 2, Dtype::kFloat32), plan,
+                randn({20, 65}, 3, Dtype::kFloat32));
+  EXPECT_EQ(narrow.y.dtype(), Dtype::kFloat32);
+  EXPECT_TRUE(all_close(narrow.y, wide.y, 1e-6, 4e-6));
+  EXPECT_TRUE(all_close(narrow.grad_rows, wide.grad_rows, 1e-6, 0));
+  EXPECT_TRUE(all_close(narrow.grad_weights, wide.grad_weights, 1e-6, 2e-5));
+}
+
+TEST(UnpermuteRows, TakesStridedInputsAndGradients) {
+  const auto plan = plan_routing(random_routing(5, 2, 4), 4);
+  const auto strided =
+      unpermute(transpose(randn({3, 10}, 1), 0, 1), transpose(randn({2, 5}, 2), 0, 1), plan,
+                transpose(randn({3, 5}, 3), 0, 1));
+  const auto dense = unpermute(contiguous(transpose(randn({3, 10}, 1), 0, 1)),
+                               contiguous(transpose(randn({2, 5}, 2), 0, 1)), plan,
+                               contiguous(transpose(randn({3, 5}, 3), 0, 1)));
+  EXPECT_TRUE(bitwise_equal(strided.y, dense.y));
+  EXPECT_TRUE(bitwise_equal(strided.grad_rows, dense.grad_rows));
+  EXPECT_TRUE(bitwise_equal(strided.grad_weights, dense.grad_weights));
+  const auto x = transpose(randn({3, 5}, 4), 0, 1), grad = transpose(randn({3, 10}, 5), 0, 1);
+  const auto rows = permute(x, plan, grad);
+  const auto dense_rows = permute(contiguous(x), plan, contiguous(grad));
+  EXPECT_TRUE(bitwise_equal(rows.y, dense_rows.y));
+  EXPECT_TRUE(bitwise_equal(rows.grad_rows, dense_rows.grad_rows));
+}
+
+TEST(UnpermuteRows, EmptyInputsGiveEmptyOrZeroResults) {
+  const auto no_tokens = plan_routing(Tensor::empty({0, 2}, Dtype::kInt64), 3);
+  EXPECT_EQ(permute(Tensor::zeros({0, 4}), no_tokens, Tensor::zeros({0, 4})).grad_rows.shape(),
+            (Shape{0, 4}));
+  const auto result =
+      unpermute(Tensor::zeros({0, 4}), Tensor::zeros({0, 2}), no_tokens, Tensor::zeros({0, 4}));
+  EXPECT_EQ(result.y.shape(), (Shape{0, 4}));
+  EXPECT_EQ(result.grad_weights.shape(), (Shape{0, 2}));
+
+  const auto no_width = plan_routing(random_routing(3, 2, 4), 4);
+  EXPECT_TRUE(bitwise_equal(
+      unpermute(Tensor::zeros({6, 0}), Tensor::ones({3, 2}), no_width, Tensor::zeros({3, 0}))
+          .grad_weights,
+      Tensor::zeros({3, 2})));
+
+  const auto no_experts = plan_routing(Tensor::empty({3, 0}, Dtype::kInt64), 4);
+  EXPECT_EQ(permute_rows(Tensor::ones({3, 2}), no_experts).shape(), (Shape{0, 2}));
+  std::vector<float> tokens(6, 1.0F);  // what the memory held before
+  kernels::collect_tokens<float>(nullptr, nullptr, nullptr, tokens.data(), 3, 0, 2);
+  EXPECT_EQ(tokens, std::vector<float>(6, 0.0F));
+}
+
+TEST(UnpermuteRows, GivesTheSameBitsWithThreeThreads) {
+  const auto plan = plan_routing(random_routing(700, 4, 16), 16);
+  const Tensor rows = randn({2800, 33}, 1, Dtype::kFloat32);
+  const Tensor weights = randn({700, 4}, 2, Dtype::kFloat32);
+  const Tensor x = randn({700, 33}, 3, Dtype::kFloat32);
+  const auto one = unpermute(rows, weights, plan, x);
+  const auto one_permuted = permute(x, plan, rows);
+  RankContext::current().set_threads(3);
+  const auto three = unpermute(rows, weights, plan, x);
+  const auto three_permuted = permute(x, plan, rows);
+  RankContext::current().set_threads(1);
+  EXPECT_TRUE(bitwise_equal(three.y, one.y));
+  EXPECT_TRUE(bitwise_equal(three.grad_rows, one.grad_rows));
+  EXPECT_TRUE(bitwise_equal(three.grad_weights, one.grad_weights));
+  EXPECT_TRUE(bitwise_equal(three_permuted.y, one_permuted.y));
+  EXPECT_TRUE(bitwise_equal(three_permuted.grad_rows, one_permuted.grad_rows));
+}
+
+TEST(UnpermuteRows, ATokenDoesNotDependOnTheOthers) {
+  const Tensor indices = random_routing(50, 3, 8), x = randn({50, 21}, 1, Dtype::kFloat32);
+  const Tensor weights = randn({50, 3}, 2, Dtype::kFloat32);
+  const auto all_plan = plan_routing(indices, 8);
+  const auto plan = plan_routing(narrow(indices, 0, 17, 5), 8);
+  const Tensor all = unpermute_rows(permute_rows(x, all_plan), weights, all_plan);
+  const Tensor some =
+      unpermute_rows(permute_rows(narrow(x, 0, 17, 5), plan), narrow(weights, 0, 17, 5), plan);
+  EXPECT_TRUE(bitwise_equal(some, narrow(all, 0, 17, 5)));
+}
+
+TEST(PermuteRows, RejectsTokensThatThePlanDoesNotFit) {
+  const auto plan = plan_routing(indices_of({2, 0, 0, 1}, {2, 2}), 3);
+  EXPECT_EQ(message_of<ShapeError>([&] { permute_rows(randn({2}), plan); }),
+            "permute_rows: x must be [T, H], got [2]");
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              permute_rows(randn({3, 5}), plan);
+            }),
+            "permute_rows: the plan has 4 rows, 2 for each token, got x [3, 5]");
+  EXPECT_EQ(message_of<DtypeError>([&] {
+              permute_rows(Tensor::zeros({2, 5}, Dtype::kInt64), plan);
+            }),
+            "permute_rows: x must be float32 or float64, got int64");
+}
+
+TEST(UnpermuteRows, RejectsRowsAndWeightsThatThePlanDoesNotFit) {
+  const auto plan = plan_routing(indices_of({2, 0, 0, 1}, {2, 2}), 3);
+  const Tensor rows = randn({4, 5}), weights = randn({2, 2});
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              unpermute_rows(randn({3, 5}), weights, plan);
+            }),
+            "unpermute_rows: rows must be [4, H] as planned, got [3, 5]");
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              unpermute_rows(rows, randn({4, 1}), plan);
+            }),
+            "unpermute_rows: weights must be [T, 2] with 4 elements as planned, got [4, 1]");
+  EXPECT_EQ(message_of<DtypeError>([&] {
+              unpermute_rows(Tensor::zeros({4, 5}, Dtype::kInt64), weights, plan);
+            }),
+            "unpermute_rows: rows must be float32 or float64, got int64");
+  EXPECT_EQ(message_of<DtypeError>([&] {
+              unpermute_rows(rows, Tensor::zeros({2, 2}), plan);
+            }),
+            "unpermute_rows: rows is float64 but weights is float32");
+}
+
+}  // namespace
+}  // namespace moegrad::ops
