@@ -41,11 +41,14 @@ moegrad_setup() {
   fi
 }
 
-# moegrad_build PRESET
+# moegrad_build PRESET [TARGET...]
 moegrad_build() {
+  local preset="$1" targets=()
+  shift
+  (($#)) && targets=(--target "$@")
   (
     cd "$moegrad_root" &&
-      cmake --preset "$1" --log-level=WARNING &&
-      cmake --build --preset "$1" -j "$(nproc)"
+      cmake --preset "$preset" --log-level=WARNING &&
+      cmake --build --preset "$preset" -j "$(nproc)" "${targets[@]}"
   ) >&2
 }

@@ -4,5 +4,5 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../.ci/setup.sh"
 moegrad_setup
-moegrad_build release
+moegrad_build release train_qwen3_moe
 exec "$moegrad_root/build/release/examples/train_qwen3_moe" "$@"

@@ -16,7 +16,7 @@ struct TrainOptions {
   std::string config;           // a config.json instead of a preset
   int world_size = 2;
   int threads_per_rank = 1;
-  std::int64_t steps = 700;
+  std::int64_t steps = 600;
   std::int64_t micro_batches = 2;   // per step, over all ranks
   std::int64_t batch = 8;           // sequences per micro-batch
   std::int64_t sequence_length = 128;

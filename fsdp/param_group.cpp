@@ -138,9 +138,9 @@ std::int64_t ParamGroup::unsharded_bytes() const {
   return bytes;
 }
 
-void ParamGroup::unshard() {
+void ParamGroup::unshard(std::string_view event) {
   if (state_ != State::kSharded) return;
-  log_event("unshard", name_);
+  log_event(event, name_);
   auto& counters = RankContext::current().counters();
   counters.nz_copy_outs += nz_params_;
   std::vector<CopyOutTarget> targets;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "framework/autograd/gradient_tree.h"
@@ -42,8 +43,8 @@ class ParamGroup {
   ParamGroup(const std::vector<nn::ParameterSlot>& slots, std::shared_ptr<ProcessGroup> group,
              const Policy& policy);
 
-  /// Issues the all-gather.
-  void unshard();
+  /// Issues the all-gather; `event` is what the log calls it.
+  void unshard(std::string_view event = "unshard");
   /// Completes it and registers the unsharded parameters.
   void wait_for_unshard();
   /// Frees the unsharded parameters and registers the shards.

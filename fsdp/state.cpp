@@ -64,7 +64,7 @@ void State::pre_forward() {
 
 void State::prefetch_forward() {
   if (explicit_forward_prefetch_) {
-    for (auto* state : forward_prefetch_) state->unshard_async();
+    for (auto* state : forward_prefetch_) state->prefetch();
     return;
   }
   const auto& last = context_->last_forward_order;
@@ -72,7 +72,7 @@ void State::prefetch_forward() {
   if (position >= last.size() || last[position] != this) return;
   const auto end =
       std::min(last.size(), position + 1 + static_cast<std::size_t>(policy_.forward_prefetch));
-  for (auto next = position + 1; next < end; ++next) last[next]->unshard_async();
+  for (auto next = position + 1; next < end; ++next) last[next]->prefetch();
 }
 
 void State::post_forward() {
@@ -96,13 +96,13 @@ void State::pre_backward() {
 
 void State::prefetch_backward() {
   if (explicit_backward_prefetch_) {
-    for (auto* state : backward_prefetch_) state->unshard_async();
+    for (auto* state : backward_prefetch_) state->prefetch();
     return;
   }
   if (post_forward_indices_.empty()) return;
   const auto index = post_forward_indices_.back();
   post_forward_indices_.pop_back();
-  if (index > 0) context_->post_forward_order[index - 1]->unshard_async();
+  if (index > 0) context_->post_forward_order[index - 1]->prefetch();
 }
 
 void State::post_backward() {
@@ -128,6 +128,10 @@ void State::finish_backward() {
     // Gathered by a prefetch that missed, or never reached by a gradient.
     if (state->reshard_after_backward_) state->reshard();
   }
+}
+
+void State::prefetch() {
+  if (group_) group_->unshard("prefetch");
 }
 
 void State::unshard_async() {

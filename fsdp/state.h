@@ -72,6 +72,7 @@ class State final : public nn::ModuleExtension {
   void pre_backward();
   void post_backward();
   void finish_backward();
+  void prefetch();
   void prefetch_forward();
   void prefetch_backward();
   bool reshards_after_forward() const;

@@ -87,7 +87,9 @@ run_gradchecks() {
 }
 
 moegrad_setup
-moegrad_build "$preset"
+targets=()
+[[ $preset == tsan ]] && targets=(framework_test concurrency_test)
+moegrad_build "$preset" "${targets[@]}"
 case $mode in
   quick) run_ctest "$preset" ;;
   gradcheck) run_gradchecks "$preset" ;;

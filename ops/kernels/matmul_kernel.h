@@ -28,8 +28,8 @@ struct MatmulProblem {
   std::int64_t k = 0;
 };
 
-/// A task's share of C: at most kBlockRows x kBlockColumns, so that B's panels of one cache block
-/// stay in the second-level cache. A function of nothing: results and cuts depend on the problem.
+/// A task's share of C is at most kBlockRows x kBlockColumns, constants, so that the cuts depend on
+/// the problem alone. One cache block of B's columns, 256 KB of floats, stays in the second level.
 inline constexpr std::int64_t kBlockRows = 768;
 inline constexpr std::int64_t kBlockColumns = 128;
 

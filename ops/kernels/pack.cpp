@@ -67,6 +67,7 @@ void pack_right_panel(const RightOperand<T>& b, std::int64_t k0, std::int64_t k,
     // Rows past the stored matrix are zero padding, so no column needs care.
     for (std::int64_t p = 0; p < k; p += kNzBlock) {
       const T* block = b.data + ((k0 + p) / kNzBlock * b.stride + j0) * kNzBlock;
+      // The next tile stands a whole panel away, out of the hardware prefetcher's sight.
       const T* next = block + b.stride * kNzBlock;
       for (std::int64_t line = 0; line < kNzBlock; ++line) {
         __builtin_prefetch(next + line * kNzBlock);

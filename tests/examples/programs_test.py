@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the example programs as a user would: what they print, write, refuse, and exit with."""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+from pathlib import Path
+
+programs = Path(sys.argv[1]).resolve()
+folder = Path(tempfile.mkdtemp())
+
+
+def run(program, *arguments, exit_code=0, environment=None):
+    result = subprocess.run(
+        [programs / program, *map(str, arguments)], capture_output=True, text=True, errors="replace",
+        cwd=folder, timeout=600, env={**os.environ, **(environment or {})})
+    assert result.returncode == exit_code, (program, arguments, result)
+    return result.stdout, result.stderr
+
+
+def losses(*arguments, **keywords):
+    """The metrics of a short run, per step."""
+    path = folder / "metrics.jsonl"
+    run("train_qwen3_moe", *SHORT, "--metrics", path, *arguments, **keywords)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert "validation_loss" in lines[-1]
+    return [(line["loss"], line["grad_norm"]) for line in lines[:-1]]
+
+
+text = folder / "text.txt"
+text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
+SHORT = ["--text", text, "--preset", "tiny", "--steps", 4, "--micro-batches", 4, "--batch", 1,
+         "--seq-len", 32, "--sample-bytes", 4, "--validation-sequences", 4]
+
+# Help and unknown options.
+for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function"]:
+    out, err = run(program, "--help")
+    assert "usage" in (out + err).lower(), program
+    run(program, "--no-such-option", exit_code=2)
+
+# A run prints its configuration, one line a step, the validation loss and a sample.
+out, _ = run("train_qwen3_moe", *SHORT)
+assert re.search(r"world_size +2\n", out) and re.search(r"compute threads +2\n", out)
+steps = re.findall(r"^step +(\d+) \| loss [\d.]+ \| grad norm [\d.]+ \| lr \S+ \| \d+ tokens/s "
+                   r"\| TGS \d+ \| load( [\d.]+){4}$", out, re.MULTILINE)
+assert [int(step) for step, _ in steps] == [0, 1, 2, 3], out
+assert "validation loss" in out and "sample: And God said, " in out
+
+# The same losses whatever the layout, orientation, grouping and rank count.
+base = losses()
+assert len(base) == 4 and base[3][0] < base[0][0]
+for arguments in [["--layout", "nd"], ["--expert-weights", "hf"], ["--linear-only-shard", 1],
+                  ["--world-size", 1], ["--world-size", 4], ["--threads-per-rank", 2],
+                  ["--reshard", "false"], ["--prefetch", 0], ["--recompute-layers", 2]]:
+    assert losses(*arguments) == base, arguments
+assert losses("--seed", 2) != base
+assert losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16") != base
+narrow = losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16", "--world-size", 1)
+assert losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16", "--world-size", 4) == narrow
+assert losses("--schedule", "wsd") != base and losses("--schedule", "constant") != base
+assert abs(losses("--dtype", "fp64")[0][0] - base[0][0]) < 1e-5
+
+# The switches' original names are read from the environment, as defaults, and reported.
+out, _ = run("train_qwen3_moe", *SHORT,
+             environment={"GROUPED_MATMUL_NZ_TRANSPOSE": "0", "LINEAR_ONLY_SHARD": "1"})
+assert "GROUPED_MATMUL_NZ_TRANSPOSE=0 taken as off" in out
+assert re.search(r"layout +nd\n", out) and re.search(r"linear_only_shard +1\n", out)
+
+# Debug shows what the ranks gather and free.
+_, err = run("train_qwen3_moe", *SHORT, "--log-level", "debug")
+for event in ["unshard", "prefetch", "reshard", "reduce"]:
+    assert re.search(rf"\[rank [01]\] {event} \S*layers\.\d", err), (event, err[:2000])
+
+# Bad input: one line that names the program and the option, what is required and what was got.
+empty = folder / "empty.txt"
+empty.touch()
+short = folder / "short.txt"
+short.write_text("too short")
+for arguments, message in [
+        (["--text", "missing.txt"], "text: cannot read file 'missing.txt'"),
+        (["--text", empty], f"text: '{empty}' is empty"),
+        (["--text", short], "text: sequences of 128 tokens need at least 2580 bytes, "
+                            f"'{short}' has 9"),
+        (["--world-size", 0], "--world-size: must be at least 1, got 0"),
+        (["--world-size", -1], "--world-size: must be at least 1, got -1"),
+        (["--world-size", 3], "--micro-batches: must be a multiple of the world size 3, got 2"),
+        (["--preset", "huge"], "qwen3_moe config: preset must be tiny, small or medium, got huge"),
+        (["--expert-weights", "hf", "--layout", "nz"],
+         "--layout: nz needs --expert-weights pretransposed, got hf"),
+        (["--metrics", "/nowhere/m", "--text", text, "--steps", 1, "--preset", "tiny"],
+         "--metrics: cannot write file '/nowhere/m'")]:
+    _, err = run("train_qwen3_moe", *arguments, exit_code=1)
+    assert err == f"train_qwen3_moe: {message}\n", err
+_, err = run("train_loop", "missing.txt", exit_code=1)
+assert err == "train_loop: text: cannot read file 'missing.txt'\n", err
+_, err = run("loss_parity", "--text", empty, exit_code=1)
+assert err == f"loss_parity: text: '{empty}' is empty\n", err
+
+# The other programs do what they say.
+out, _ = run("train_loop", text)
+values = [float(line.split()[1]) for line in out.splitlines()]
+assert len(values) == 30 and values[-1] < 0.8 * values[0]
+out, err = run("custom_function")
+assert err == "gradients agree\n" and out.startswith("digraph")
+out, _ = run("loss_parity", "--text", text, "--steps", 3, "--batch", 1, "--seq-len", 16)
+assert out.count("holds") == 5 and "BROKEN" not in out, out
+assert all(check["holds"] for check in json.loads((folder / "loss_parity.json").read_text())["checks"])
+xml.etree.ElementTree.parse(folder / "loss_parity.svg")
+print("programs_test: ok")

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/init.h"
+
+#include <cmath>
+#include <memory>
+
+#include "framework/distributed/shard_spec.h"
+#include "framework/runtime/rank_context.h"
+#include "nn/experts.h"
+#include "nn/linear.h"
+#include "nn/rms_norm.h"
+#include "tests/testing.h"
+
+namespace moegrad::nn {
+namespace {
+
+using testing::bitwise_equal;
+
+GroupedExperts::Config experts_config(ExpertWeights weights) {
+  return {.hidden_size = 5,
+          .intermediate_size = 3,
+          .num_experts = 4,
+          .weights = weights,
+          .gathered = Layout::kND};
+}
+
+TEST(InitWeights, BothExpertOrientationsHoldTheSameNumbers) {
+  GroupedExperts stored_in_first(experts_config(ExpertWeights::kPretransposed));
+  GroupedExperts stored_out_first(experts_config(ExpertWeights::kHuggingFace));
+  init_weights(stored_in_first, 3, 0.02);
+  init_weights(stored_out_first, 3, 0.02);
+  const auto a = stored_in_first.named_parameters(), b = stored_out_first.named_parameters();
+  for (std::size_t p = 0; p < 2; ++p) {
+    const auto in = a[p].tensor.dim(0) / 4, out = a[p].tensor.dim(1);
+    ASSERT_EQ(b[p].tensor.shape(), (Shape{4 * out, in}));
+    const auto x = a[p].tensor.data<float>(), y = b[p].tensor.data<float>();
+    for (std::int64_t e = 0; e < 4; ++e) {
+      for (std::int64_t i = 0; i < in; ++i) {
+        for (std::int64_t o = 0; o < out; ++o) {
+          EXPECT_EQ(x[static_cast<std::size_t>((e * in + i) * out + o)],
+                    y[static_cast<std::size_t>((e * out + o) * in + i)]);
+        }
+      }
+    }
+  }
+}
+
+TEST(InitWeights, AShardGetsItsRowsOfTheWhole) {
+  const ParameterLayout layout = {.stacked = {4, 5, 6}, .in_first = true};
+  Tensor whole = Tensor::zeros({20, 6});
+  init_normal({.name = "w", .tensor = &whole, .layout = layout}, 7, 1.0);
+  for (const auto& [begin, end] : {std::pair{0, 7}, {7, 13}, {13, 20}, {20, 20}}) {
+    Tensor shard = Tensor::zeros({end - begin, 6});
+    shard.set_shard_spec(std::make_shared<ShardSpec>(
+        ShardSpec{.global_shape = {20, 6}, .begin = begin, .end = end, .group = nullptr}));
+    init_normal({.name = "w", .tensor = &shard, .layout = layout}, 7, 1.0);
+    EXPECT_TRUE(bitwise_equal(
+        shard, clone(Tensor::as_strided(whole, {end - begin, 6}, {6, 1}, begin * 6))));
+  }
+}
+
+TEST(InitWeights, DependsOnNameAndSeedButNotOnThreads) {
+  const auto draw = [](const std::string& name, std::uint64_t seed, int threads) {
+    RankContext context({.threads = threads});
+    const RankContextGuard guard(context);
+    Tensor values = Tensor::zeros({100, 100});
+    init_normal({.name = name, .tensor = &values, .layout = {}}, seed, 1.0);
+    return values;
+  };
+  EXPECT_TRUE(bitwise_equal(draw("a", 1, 1), draw("a", 1, 3)));
+  EXPECT_FALSE(bitwise_equal(draw("a", 1, 1), draw("b", 1, 1)));
+  EXPECT_FALSE(bitwise_equal(draw("a", 1, 1), draw("a", 2, 1)));
+}
+
+TEST(InitWeights, DrawsMatricesAndSetsVectorsToOne) {
+  Linear linear({.in_features = 300, .out_features = 200, .dtype = Dtype::kFloat64});
+  init_weights(linear, 1, 0.02);
+  double sum = 0.0, squares = 0.0;
+  for (const double value : linear.weight().data<double>()) {
+    sum += value;
+    squares += value * value;
+  }
+  EXPECT_NEAR(sum / 60'000, 0.0, 5 * 0.02 / std::sqrt(60'000));
+  EXPECT_NEAR(std::sqrt(squares / 60'000), 0.02, 0.0005);
+
+  RMSNorm norm({.dim = 4});
+  Tensor weight = *norm.parameter_slots()[0].tensor;
+  fill_(weight, 7.0);
+  init_weights(norm, 1, 0.02);
+  EXPECT_TRUE(bitwise_equal(weight.detach(), Tensor::ones({4})));
+}
+
+}  // namespace
+}  // namespace moegrad::nn

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear, Embedding, RMSNorm, MLP and Attention: names, shapes, and agreement with plain loops.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "nn/attention.h"
+#include "nn/embedding.h"
+#include "nn/init.h"
+#include "nn/linear.h"
+#include "nn/mlp.h"
+#include "nn/rms_norm.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/shape_ops.h"
+#include "tests/testing.h"
+
+namespace moegrad::nn {
+namespace {
+
+using testing::all_close;
+using testing::bitwise_equal;
+using testing::message_of;
+using testing::randn;
+using testing::variable;
+
+std::vector<std::string> names_of(const Module& module) {
+  std::vector<std::string> names;
+  for (const auto& item : module.named_parameters()) names.push_back(item.name);
+  return names;
+}
+
+Tensor times_transposed(const Tensor& x, const Tensor& weight) {
+  return ops::matmul(x, ops::transpose(weight, 0, 1));
+}
+
+TEST(Linear, MultipliesByTheTransposedWeight) {
+  Linear linear({.in_features = 7, .out_features = 3, .dtype = Dtype::kFloat64});
+  init_weights(linear, 1, 1.0);
+  EXPECT_EQ(names_of(linear), std::vector<std::string>{"weight"});
+  const Tensor x = randn({4, 7});
+  EXPECT_TRUE(all_close(linear(x), times_transposed(x, linear.weight()), 1e-12, 1e-12));
+}
+
+TEST(Linear, SharesAGivenWeight) {
+  Linear linear(variable({3, 7}));
+  Linear tied(linear.weight());
+  EXPECT_TRUE(tied.weight().is(linear.weight()));
+  EXPECT_EQ(message_of<ShapeError>([] { Linear(randn({3})); }),
+            "Linear: weight must be [out, in], got [3]");
+}
+
+TEST(Embedding, LooksUpRows) {
+  Embedding embedding({.num_embeddings = 5, .embedding_dim = 2, .dtype = Dtype::kFloat64});
+  init_weights(embedding, 1, 1.0);
+  const Tensor rows = embedding(Tensor::from(std::vector<std::int64_t>{3, 0, 3}, {3}));
+  EXPECT_EQ(rows.shape(), (Shape{3, 2}));
+  EXPECT_EQ(rows.data<double>()[1], embedding.weight().data<double>()[7]);
+}
+
+TEST(RMSNorm, HasUnitRootMeanSquare) {
+  RMSNorm norm({.dim = 8, .eps = 0.0, .dtype = Dtype::kFloat64});
+  const Tensor y = norm(randn({2, 8}));
+  double squares = 0.0;
+  for (const double value : y.data<double>()) squares += value * value;
+  EXPECT_NEAR(squares, 16.0, 1e-12);
+}
+
+TEST(MLP, IsAGatedProduct) {
+  MLP mlp({.hidden_size = 6, .intermediate_size = 9, .dtype = Dtype::kFloat64});
+  init_weights(mlp, 1, 0.5);
+  EXPECT_EQ(names_of(mlp),
+            (std::vector<std::string>{"gate_proj.weight", "up_proj.weight", "down_proj.weight"}));
+  const auto w = mlp.named_parameters();
+  const Tensor x = randn({4, 6});
+  const Tensor hidden =
+      ops::silu(times_transposed(x, w[0].tensor)) * times_transposed(x, w[1].tensor);
+  EXPECT_TRUE(all_close(mlp(x), times_transposed(hidden, w[2].tensor), 1e-12, 1e-12));
+}
+
+Attention::Config attention_config() {
+  return {.hidden_size = 10,
+          .num_heads = 4,
+          .num_key_value_heads = 2,
+          .head_dim = 6,
+          .dtype = Dtype::kFloat64};
+}
+
+SequenceContext context_of(std::vector<std::int64_t> cu_seqlens) {
+  std::vector<std::int64_t> positions;
+  for (std::size_t d = 0; d + 1 < cu_seqlens.size(); ++d) {
+    for (auto t = cu_seqlens[d]; t < cu_seqlens[d + 1]; ++t) positions.push_back(t - cu_seqlens[d]);
+  }
+  return {.cu_seqlens = cu_seqlens,
+          .rope = ops::rope_table(Tensor::from(positions, {std::ssize(positions)}), 6, 1e4,
+                                  Dtype::kFloat64)};
+}
+
+TEST(Attention, HasQwen3sParameters) {
+  const Attention attention(attention_config());
+  const auto parameters = attention.named_parameters();
+  EXPECT_EQ(names_of(attention),
+            (std::vector<std::string>{"q_proj.weight", "k_proj.weight", "v_proj.weight",
+                                      "o_proj.weight", "q_norm.weight", "k_norm.weight"}));
+  const std::vector<Shape> shapes = {{24, 10}, {12, 10}, {12, 10}, {10, 24}, {6}, {6}};
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    EXPECT_EQ(parameters[i].tensor.shape(), shapes[i]);
+  }
+}
+
+TEST(Attention, OfOneTokenIsItsValue) {
+  Attention attention(attention_config());
+  init_weights(attention, 1, 0.5);
+  const auto w = attention.named_parameters();
+  const Tensor x = randn({1, 10});
+  // Query heads 0, 1 read value head 0, and 2, 3 value head 1.
+  const Tensor v = ops::reshape(times_transposed(x, w[2].tensor), {2, 1, 6});
+  const Tensor repeated = ops::reshape(ops::expand(v, {2, 2, 6}), {1, 24});
+  EXPECT_TRUE(all_close(attention(x, context_of({0, 1})), times_transposed(repeated, w[3].tensor),
+                        1e-12, 1e-12));
+}
+
+TEST(Attention, SeesNothingOfLaterTokensOrOtherDocuments) {
+  Attention attention(attention_config());
+  init_weights(attention, 1, 0.5);
+  const Tensor x = randn({7, 10});
+  const Tensor y = attention(x, context_of({0, 3, 7}));
+  Tensor changed = clone(x);
+  for (std::size_t i = 50; i < 60; ++i) changed.mutable_data<double>()[i] += 1.0;  // token 5
+  const Tensor z = attention(changed, context_of({0, 3, 7}));
+  EXPECT_TRUE(bitwise_equal(ops::narrow(y, 0, 0, 5), ops::narrow(z, 0, 0, 5)));
+  EXPECT_FALSE(bitwise_equal(ops::narrow(y, 0, 5, 1), ops::narrow(z, 0, 5, 1)));
+  EXPECT_FALSE(bitwise_equal(ops::narrow(y, 0, 6, 1), ops::narrow(z, 0, 6, 1)));
+  EXPECT_TRUE(bitwise_equal(ops::narrow(y, 0, 3, 4),
+                            attention(clone(ops::narrow(x, 0, 3, 4)), context_of({0, 4}))));
+}
+
+TEST(Attention, GradientsMatchFiniteDifferences) {
+  Attention attention(attention_config());
+  init_weights(attention, 1, 0.5);
+  TensorList inputs = {variable({5, 10})};
+  for (const auto& item : attention.named_parameters()) inputs.push_back(item.tensor);
+  EXPECT_TRUE(testing::gradcheck(
+      [&](const TensorList& in) -> TensorList {
+        return {attention(in[0], context_of({0, 2, 5}))};
+      },
+      inputs));
+}
+
+TEST(Attention, RejectsHeadsThatDoNotGroup) {
+  auto config = attention_config();
+  config.num_key_value_heads = 3;
+  EXPECT_EQ(message_of<ValueError>([&] { Attention{config}; }),
+            "Attention: num_heads must be a multiple of num_key_value_heads (3), got 4");
+}
+
+}  // namespace
+}  // namespace moegrad::nn

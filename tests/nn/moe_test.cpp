@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Router, GroupedExperts and MoE.
+#include "nn/moe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "framework/runtime/counters.h"
+#include "framework/runtime/rank_context.h"
+#include "nn/init.h"
+#include "tests/testing.h"
+
+namespace moegrad::nn {
+namespace {
+
+using testing::all_close;
+using testing::bitwise_equal;
+using testing::message_of;
+using testing::randn;
+using testing::variable;
+
+constexpr std::int64_t kHidden = 6, kInner = 5, kExperts = 7, kTopK = 2, kTokens = 4;
+
+MoE::Config moe_config(ExpertWeights weights = ExpertWeights::kPretransposed) {
+  return {.hidden_size = kHidden,
+          .intermediate_size = kInner,
+          .num_experts = kExperts,
+          .top_k = kTopK,
+          .expert_weights = weights,
+          .gathered_layout = weights == ExpertWeights::kPretransposed ? Layout::kNZ : Layout::kND,
+          .dtype = Dtype::kFloat64};
+}
+
+double silu(double x) { return x / (1.0 + std::exp(-x)); }
+
+/// Every token through its experts, with scalar loops; weights as Hugging Face orients them.
+std::vector<double> reference(const MoE& moe, const Tensor& x) {
+  const auto w = moe.named_parameters();
+  const auto gate = w[0].tensor.data<double>();
+  const auto gate_up = w[1].tensor.data<double>();
+  const auto down = w[2].tensor.data<double>();
+  const auto values = x.data<double>();
+  std::vector<double> y(static_cast<std::size_t>(x.numel()), 0.0);
+  const auto dot = [&](std::span<const double> matrix, std::int64_t row, const double* vector,
+                       std::int64_t n) {
+    double sum = 0.0;
+    for (std::int64_t i = 0; i < n; ++i)
+      sum += matrix[static_cast<std::size_t>(row * n + i)] * vector[i];
+    return sum;
+  };
+  for (std::int64_t t = 0; t < x.dim(0); ++t) {
+    const double* const token = values.data() + t * kHidden;
+    std::vector<std::pair<double, std::int64_t>> scores;  // (-exp(logit), expert)
+    for (std::int64_t e = 0; e < kExperts; ++e) {
+      scores.emplace_back(-std::exp(dot(gate, e, token, kHidden)), e);
+    }
+    std::ranges::sort(scores);
+    double total = 0.0;
+    for (std::int64_t j = 0; j < kTopK; ++j) total += scores[static_cast<std::size_t>(j)].first;
+    for (std::int64_t j = 0; j < kTopK; ++j) {
+      const auto [score, e] = scores[static_cast<std::size_t>(j)];
+      std::vector<double> hidden;
+      for (std::int64_t i = 0; i < kInner; ++i) {
+        const auto row = e * 2 * kInner + i;
+        hidden.push_back(silu(dot(gate_up, row, token, kHidden)) *
+                         dot(gate_up, row + kInner, token, kHidden));
+      }
+      for (std::int64_t h = 0; h < kHidden; ++h) {
+        y[static_cast<std::size_t>(t * kHidden + h)] +=
+            score / total * dot(down, e * kHidden + h, hidden.data(), kInner);
+      }
+    }
+  }
+  return y;
+}
+
+TEST(MoE, HasStackedParametersInBothOrientations) {
+  const MoE in_first(moe_config()), out_first(moe_config(ExpertWeights::kHuggingFace));
+  const auto a = in_first.parameter_slots(), b = out_first.parameter_slots();
+  ASSERT_EQ(a.size(), 3U);
+  EXPECT_EQ(a[0].name, "gate.weight");
+  EXPECT_EQ(a[1].name, "experts.gate_up_proj");
+  EXPECT_EQ(a[2].name, "experts.down_proj");
+  EXPECT_EQ(a[1].tensor->shape(), (Shape{kExperts * kHidden, 2 * kInner}));
+  EXPECT_EQ(a[2].tensor->shape(), (Shape{kExperts * kInner, kHidden}));
+  EXPECT_EQ(b[1].tensor->shape(), (Shape{kExperts * 2 * kInner, kHidden}));
+  EXPECT_EQ(b[2].tensor->shape(), (Shape{kExperts * kHidden, kInner}));
+  EXPECT_EQ(a[1].layout.role, ParameterLayout::Role::kExpertGateUp);
+  EXPECT_EQ(a[2].layout.role, ParameterLayout::Role::kExpertDown);
+  EXPECT_EQ(a[1].layout.stacked, (Shape{kExperts, kHidden, 2 * kInner}));
+  EXPECT_EQ(b[1].layout.stacked, (Shape{kExperts, 2 * kInner, kHidden}));
+  EXPECT_TRUE(a[1].layout.in_first);
+  EXPECT_FALSE(b[1].layout.in_first);
+  EXPECT_EQ(a[2].layout.gathered, Layout::kNZ);
+  EXPECT_EQ(b[2].layout.gathered, Layout::kND);
+  EXPECT_EQ(a[0].layout.role, ParameterLayout::Role::kDense);
+}
+
+TEST(MoE, AgreesWithScalarLoops) {
+  MoE out_first(moe_config(ExpertWeights::kHuggingFace)), in_first(moe_config());
+  init_weights(out_first, 2, 0.7);
+  init_weights(in_first, 2, 0.7);
+  const Tensor x = randn({kTokens, kHidden});
+  const Tensor expected = Tensor::from(reference(out_first, x), x.shape());
+  EXPECT_TRUE(all_close(out_first(x).hidden, expected, 1e-12, 1e-12));
+  EXPECT_TRUE(bitwise_equal(in_first(x).hidden, out_first(x).hidden));
+}
+
+TEST(MoE, ReturnsWhatTheRouterDid) {
+  MoE moe(moe_config());
+  init_weights(moe, 2, 0.7);
+  const auto output = moe(randn({kTokens, kHidden}));
+  EXPECT_EQ(output.router_logits.shape(), (Shape{kTokens, kExperts}));
+  EXPECT_EQ(output.expert_indices.shape(), (Shape{kTokens, kTopK}));
+  std::vector<std::int64_t> counts(kExperts);
+  for (const auto expert : output.expert_indices.data<std::int64_t>()) {
+    ++counts[static_cast<std::size_t>(expert)];
+  }
+  EXPECT_EQ(output.tokens_per_expert, counts);
+}
+
+TEST(MoE, GradientsMatchFiniteDifferences) {
+  for (const auto weights : {ExpertWeights::kPretransposed, ExpertWeights::kHuggingFace}) {
+    MoE moe(moe_config(weights));
+    init_weights(moe, 2, 0.7);
+    TensorList inputs = {variable({kTokens, kHidden})};
+    for (const auto& item : moe.named_parameters()) inputs.push_back(item.tensor);
+    EXPECT_TRUE(testing::gradcheck(
+        [&](const TensorList& in) -> TensorList {
+          const auto output = moe(in[0]);
+          return {output.hidden, output.router_logits};
+        },
+        inputs));
+  }
+}
+
+TEST(MoE, PretransposedExpertsTransposeNothing) {
+  MoE moe(moe_config());
+  init_weights(moe, 2, 0.7);
+  auto& counters = RankContext::current().counters();
+  const auto transposes = counters.materialized_transposes.load();
+  moe(variable({kTokens, kHidden})).hidden.backward(randn({kTokens, kHidden}, 3));
+  EXPECT_EQ(counters.materialized_transposes.load(), transposes);
+}
+
+TEST(MoE, NodesAreWhatForwardRuns) {
+  MoE moe(moe_config());
+  init_weights(moe, 2, 0.7);
+  const Tensor x = randn({kTokens, kHidden});
+  const auto routing = moe.route(x);
+  const Tensor rows = moe.dispatch(x, routing);
+  EXPECT_EQ(rows.shape(), (Shape{kTokens * kTopK, kHidden}));
+  EXPECT_TRUE(bitwise_equal(moe.combine(moe.experts(rows, routing), routing), moe(x).hidden));
+}
+
+TEST(MoE, TakesReplayedExperts) {
+  MoE moe(moe_config());
+  init_weights(moe, 2, 0.7);
+  const Tensor x = randn({2, kHidden});
+  const Tensor replay = Tensor::from(std::vector<std::int64_t>{6, 0, 3, 2}, {2, kTopK});
+  const auto output = moe(x, replay);
+  EXPECT_TRUE(bitwise_equal(output.expert_indices, replay));
+  EXPECT_EQ(output.tokens_per_expert, (std::vector<std::int64_t>{1, 0, 1, 1, 0, 0, 1}));
+}
+
+TEST(MoE, WorksOnNoTokens) {
+  MoE moe(moe_config());
+  const auto output = moe(variable({0, kHidden}));
+  EXPECT_EQ(output.hidden.shape(), (Shape{0, kHidden}));
+  EXPECT_EQ(output.tokens_per_expert, std::vector<std::int64_t>(kExperts, 0));
+}
+
+TEST(MoE, RejectsConfigurationsThatCannotBe) {
+  auto config = moe_config();
+  config.top_k = 8;
+  EXPECT_EQ(message_of<ValueError>([&] { MoE{config}; }),
+            "Router: top_k must be in [1, 7] (num_experts), got 8");
+  config = moe_config(ExpertWeights::kHuggingFace);
+  config.gathered_layout = Layout::kNZ;
+  EXPECT_EQ(message_of<ValueError>([&] { MoE{config}; }),
+            "GroupedExperts: FRACTAL_NZ needs pre-transposed weights, got Hugging Face's");
+}
+
+}  // namespace
+}  // namespace moegrad::nn
