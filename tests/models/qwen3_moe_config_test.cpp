@@ -52,7 +52,8 @@ TEST(Qwen3MoeConfig, CountsFloatingPointOperationsPerToken) {
 
 TEST(Qwen3MoeConfig, PresetsHaveTheSizesTheyPromise) {
   EXPECT_NEAR(static_cast<double>(parameter_count(Qwen3MoeConfig::preset("tiny"))), 0.3e6, 0.05e6);
-  EXPECT_NEAR(static_cast<double>(parameter_count(Qwen3MoeConfig::preset("small"))), 1.85e6, 0.05e6);
+  EXPECT_NEAR(static_cast<double>(parameter_count(Qwen3MoeConfig::preset("small"))), 1.85e6,
+              0.05e6);
   EXPECT_NEAR(static_cast<double>(parameter_count(Qwen3MoeConfig::preset("medium"))), 26.6e6, 1e6);
   for (const auto* name : {"tiny", "small", "medium"}) {
     EXPECT_NO_THROW(Qwen3MoeConfig::preset(name).validate());

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares with what the unmodified Hugging Face source gives in float64 (its tolerances are in the
-// golden data's README). The data is not part of the repository: MOEGRAD_SHARED names the folder
-// that holds golden/, by default ../shared; without it these tests are skipped.
+// golden data's README).
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -17,6 +14,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/shape_ops.h"
 #include "tests/models/expert_layouts.h"
+#include "tests/models/golden_data.h"
 #include "tests/models/read_safetensors.h"
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
@@ -26,46 +24,13 @@ namespace {
 
 using testing::find;
 
-constexpr std::int64_t kIgnored = -100;
+using testing::GoldenRow;
+using testing::index_vector;
 
-std::filesystem::path golden_folder() {
-  const char* const shared = std::getenv("MOEGRAD_SHARED");
-  return std::filesystem::path(shared != nullptr ? shared : MOEGRAD_SOURCE_DIR "/../shared") /
-         "golden";
-}
-
-nlohmann::json read_json(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return nlohmann::json::parse(file);
-}
-
-struct Row {
-  std::vector<std::int64_t> tokens, targets, positions, cu_seqlens = {0};
-
-  /// Hugging Face's labels are unshifted: position t is scored against labels[t + 1].
-  void append(const std::vector<std::int64_t>& ids, const std::vector<std::int64_t>& labels,
-              const std::vector<std::int64_t>& position_ids) {
-    tokens.insert(tokens.end(), ids.begin(), ids.end());
-    targets.insert(targets.end(), labels.begin() + 1, labels.end());
-    targets.push_back(kIgnored);
-    positions.insert(positions.end(), position_ids.begin(), position_ids.end());
-    cu_seqlens.push_back(std::ssize(tokens));
-  }
-};
-
-Row batch_row(const nlohmann::json& input) {
-  Row row;
-  for (std::size_t b = 0; b < input["input_ids"].size(); ++b) {
-    row.append(input["input_ids"][b], input["labels"][b], input["position_ids"][b]);
-  }
-  return row;
-}
-
-Row packed_row(const nlohmann::json& input) {
-  Row row;
-  row.append(input["packed"]["input_ids"], input["packed"]["labels"],
-             input["packed"]["position_ids"]);
-  row.cu_seqlens = input["packed"]["cu_seqlens"].get<std::vector<std::int64_t>>();
+GoldenRow packed_row(const nlohmann::json& packed) {
+  GoldenRow row;
+  row.append(packed["input_ids"], packed["labels"]);
+  row.cu_seqlens = packed["cu_seqlens"].get<std::vector<std::int64_t>>();
   return row;
 }
 
@@ -83,9 +48,9 @@ double relative_l2(const Tensor& value, const Tensor& expected) {
 class GoldenData : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    folder_ = golden_folder() / GetParam();
+    folder_ = testing::golden_folder() / GetParam();
     if (!std::filesystem::exists(folder_)) GTEST_SKIP() << "no " << folder_;
-    input_ = read_json(folder_ / "input.json");
+    input_ = testing::read_json(folder_ / "input.json");
     weights_ = testing::read_safetensors(folder_ / "model.safetensors");
   }
 
@@ -96,7 +61,7 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
                                                         : testing::hugging_face_oriented(config);
   }
 
-  void compare(const Row& row, const std::string& file, double grad_tolerance) const {
+  void compare(const GoldenRow& row, const std::string& file, double grad_tolerance) const {
     const auto expected = testing::read_safetensors(folder_ / file);
     for (const bool plain : {false, true}) {
       const auto weights =
@@ -109,17 +74,13 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
   }
 
  private:
-  static void compare(Qwen3Moe& model, bool plain, const Row& row, const NamedTensors& expected,
-                      double grad_tolerance) {
+  static void compare(Qwen3Moe& model, bool plain, const GoldenRow& row,
+                      const NamedTensors& expected, double grad_tolerance) {
     const auto& config = model.config();
-    const auto tensor = [&](const std::vector<std::int64_t>& values) {
-      return Tensor::from(values, {std::ssize(values)});
-    };
-    const Tensor tokens = tensor(row.tokens), targets = tensor(row.targets);
-    const Qwen3Moe::ForwardOptions options = {.positions = tensor(row.positions)};
+    const Tensor tokens = index_vector(row.tokens), targets = index_vector(row.targets);
     const auto output =
-        plain ? qwen3_moe_plain(config, model.named_parameters(), tokens, row.cu_seqlens, options)
-              : model(tokens, row.cu_seqlens, options);
+        plain ? qwen3_moe_plain(config, model.named_parameters(), tokens, row.cu_seqlens)
+              : model(tokens, row.cu_seqlens);
     const auto valid = ops::count_targets(targets);
     const auto loss =
         plain ? qwen3_moe_plain_loss(output, targets, valid, config.router_aux_loss_coef)
@@ -159,12 +120,13 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(GoldenData, BatchAgreesWithHuggingFace) {
-  compare(batch_row(input_), "expected.safetensors", 1e-10);
+  compare(testing::pack_batch(input_["input_ids"], input_["labels"]), "expected.safetensors",
+          1e-10);
 }
 
 TEST_P(GoldenData, PackedSequencesAgreeWithHuggingFace) {
   constexpr double kStoredAsFloat32 = 1e-7;
-  compare(packed_row(input_), "expected_packed.safetensors", kStoredAsFloat32);
+  compare(packed_row(input_["packed"]), "expected_packed.safetensors", kStoredAsFloat32);
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, GoldenData,

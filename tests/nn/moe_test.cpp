@@ -10,6 +10,8 @@
 #include "framework/runtime/counters.h"
 #include "framework/runtime/rank_context.h"
 #include "nn/init.h"
+#include "ops/nz.h"
+#include "ops/shape_ops.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn {
@@ -143,6 +145,19 @@ TEST(MoE, PretransposedExpertsTransposeNothing) {
   const auto transposes = counters.materialized_transposes.load();
   moe(variable({kTokens, kHidden})).hidden.backward(randn({kTokens, kHidden}, 3));
   EXPECT_EQ(counters.materialized_transposes.load(), transposes);
+}
+
+TEST(MoE, ReadsFractalNzWeightsWithTheSameBits) {
+  MoE moe(moe_config());
+  init_weights(moe, 2, 0.7);
+  const Tensor x = randn({kTokens, kHidden});
+  const Tensor expected = moe(x).hidden;
+  for (const auto& slot : moe.parameter_slots()) {  // as fully_shard swaps gathered weights in
+    if (slot.layout.gathered != Layout::kNZ) continue;
+    const Tensor stacked = ops::view(slot.tensor->detach(), slot.layout.stacked);
+    *slot.tensor = Tensor::nz_view(ops::nd_to_nz(stacked), slot.tensor->shape());
+  }
+  EXPECT_TRUE(bitwise_equal(moe(x).hidden, expected));
 }
 
 TEST(MoE, NodesAreWhatForwardRuns) {

@@ -174,8 +174,10 @@ TEST(Failure, EndsACallOnlyWhenNoPeerReadsItsBuffersAnyMore) {
   WorkPtr survivor;  // outlives rank 2's body, so that its exception passes at once
   const auto body = [&](RankContext& context) {
     auto& group = *context.group();
-    const auto consume = [&](PeerSpans) {
-      if (context.rank() != 1) return;
+    // Holds nothing of the body's stack: rank 2's Work outlives it.
+    const auto consume = [&reading, &poisoned, &rank_0_has_ended,
+                          rank = context.rank()](PeerSpans) {
+      if (rank != 1) return;
       reading.count_down();
       poisoned.wait();
       std::this_thread::sleep_for(20ms);  // for rank 0 to make the mistake

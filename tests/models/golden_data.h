@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The golden data is not part of the repository: MOEGRAD_SHARED names the folder that holds
+// golden/, by default ../shared. Tests skip themselves where it is absent.
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "framework/tensor/tensor.h"
+
+namespace moegrad::testing {
+
+inline std::filesystem::path golden_folder() {
+  const char* const shared = std::getenv("MOEGRAD_SHARED");
+  return std::filesystem::path(shared != nullptr ? shared : MOEGRAD_SOURCE_DIR "/../shared") /
+         "golden";
+}
+
+inline nlohmann::json read_json(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+/// Sequences packed one after the other.
+struct GoldenRow {
+  std::vector<std::int64_t> tokens, targets, cu_seqlens = {0};
+
+  /// Hugging Face's labels are unshifted: position t is scored against labels[t + 1].
+  void append(const std::vector<std::int64_t>& ids, const std::vector<std::int64_t>& labels) {
+    constexpr std::int64_t kIgnored = -100;
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+    targets.insert(targets.end(), labels.begin() + 1, labels.end());
+    targets.push_back(kIgnored);
+    cu_seqlens.push_back(std::ssize(tokens));
+  }
+};
+
+/// The rows of a batch [B][S] as B documents.
+inline GoldenRow pack_batch(const nlohmann::json& ids, const nlohmann::json& labels) {
+  GoldenRow row;
+  for (std::size_t b = 0; b < ids.size(); ++b) row.append(ids[b], labels[b]);
+  return row;
+}
+
+inline Tensor index_vector(const std::vector<std::int64_t>& values) {
+  return Tensor::from(values, {std::ssize(values)});
+}
+
+}  // namespace moegrad::testing
