@@ -19,10 +19,10 @@ namespace moegrad::examples {
 namespace {
 
 // Relative bounds on the loss at every step.
-constexpr double kDouble = 1e-9;       // float64, plain against optimised
-constexpr double kReplayed = 2e-5;     // float32, the same experts chosen
-constexpr double kBeforeChoice = 1e-5; // float32, until rounding flips a choice
-constexpr double kAfterChoice = 1e-2;  // and from there on
+constexpr double kDouble = 1e-9;        // float64, plain against optimised
+constexpr double kReplayed = 2e-5;      // float32, the same experts chosen
+constexpr double kBeforeChoice = 1e-5;  // float32, until rounding flips a choice
+constexpr double kAfterChoice = 1e-2;   // and from there on
 
 void print_table(const std::vector<Run>& runs) {
   std::cout << "\n step";

@@ -16,7 +16,8 @@ std::vector<double> expert_load(const StepResult& result) {
   for (const auto& counts : result.tokens_per_expert) {
     const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     const double mean = static_cast<double>(total) / static_cast<double>(counts.size());
-    load.push_back(total == 0 ? 0.0 : static_cast<double>(*std::ranges::max_element(counts)) / mean);
+    load.push_back(total == 0 ? 0.0
+                              : static_cast<double>(*std::ranges::max_element(counts)) / mean);
   }
   return load;
 }
@@ -40,16 +41,12 @@ MetricsFile::MetricsFile(const std::string& path) {
 
 void MetricsFile::write(const StepReport& report) {
   if (!file_.is_open()) return;
-  const nlohmann::json line = {{"step", report.step},
-                               {"loss", report.result.loss},
-                               {"ce", report.result.ce},
-                               {"grad_norm", report.result.grad_norm},
-                               {"lr", report.lr},
-                               {"seconds", report.seconds},
-                               {"tokens", report.tokens},
-                               {"tokens_per_second", report.tokens_per_second()},
-                               {"tgs", report.tgs()},
-                               {"expert_load", expert_load(report.result)}};
+  const nlohmann::json line = {
+      {"step", report.step},     {"loss", report.result.loss},
+      {"ce", report.result.ce},  {"grad_norm", report.result.grad_norm},
+      {"lr", report.lr},         {"seconds", report.seconds},
+      {"tokens", report.tokens}, {"tokens_per_second", report.tokens_per_second()},
+      {"tgs", report.tgs()},     {"expert_load", expert_load(report.result)}};
   file_ << line << '\n' << std::flush;
 }
 

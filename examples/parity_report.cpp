@@ -124,9 +124,9 @@ std::vector<ParityCheck> check_free_running(const Run& a, const Run& b, double b
       bounded("fp32 free-running, " + a.name + " - " + b.name + ", before any choice differs",
               worst_of(differences, 0, cut), before)};
   if (flip) {
-    checks.push_back(bounded("the same from step " + std::to_string(*flip) +
-                                 " on, where a token's experts first differ",
-                             worst_of(differences, cut, differences.size()), after));
+    checks.push_back(bounded(
+        "the same from step " + std::to_string(*flip) + " on, where a token's experts first differ",
+        worst_of(differences, cut, differences.size()), after));
   }
   return checks;
 }

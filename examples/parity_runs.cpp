@@ -17,8 +17,7 @@ models::Qwen3MoeConfig model_config(const ParityOptions& options, Dtype dtype,
   auto config = models::Qwen3MoeConfig::preset(options.preset);
   config.dtype = dtype;
   config.expert_weights = weights;
-  config.gathered_layout =
-      weights == nn::ExpertWeights::kPretransposed ? Layout::kNZ : Layout::kND;
+  config.gathered_layout = weights == nn::ExpertWeights::kPretransposed ? Layout::kNZ : Layout::kND;
   return config;
 }
 
@@ -69,8 +68,8 @@ Run run_plain(const ParityOptions& options, const TextData& data, Dtype dtype) {
     for (const auto& batch : batches) {
       const auto output =
           models::qwen3_moe_plain(config, parameters, batch.tokens, batch.cu_seqlens);
-      const auto share = models::qwen3_moe_plain_loss(output, batch.targets, targets,
-                                                      config.router_aux_loss_coef);
+      const auto share =
+          models::qwen3_moe_plain_loss(output, batch.targets, targets, config.router_aux_loss_coef);
       share.objective.backward();
       gradients.push();
       loss.push_back(share.objective.item());

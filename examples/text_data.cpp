@@ -81,8 +81,8 @@ MicroBatch TextData::training_batch(std::uint64_t seed, std::int64_t step, std::
   std::vector<std::int64_t> starts;
   for (std::int64_t i = 0; i < sequences; ++i) {
     const auto number = (step * micro_batches + index) * sequences + i;
-    starts.push_back(random.integer(static_cast<std::uint64_t>(number),
-                                    training_bytes_ - sequence_length_));
+    starts.push_back(
+        random.integer(static_cast<std::uint64_t>(number), training_bytes_ - sequence_length_));
   }
   return pack(starts);
 }

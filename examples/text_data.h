@@ -11,9 +11,9 @@ namespace moegrad::examples {
 
 /// Sequences packed one after the other, each a document of its own.
 struct MicroBatch {
-  Tensor tokens;                          // int64 [T]
-  Tensor targets;                         // int64 [T], the token after each token
-  std::vector<std::int64_t> cu_seqlens;   // [sequences + 1]
+  Tensor tokens;                         // int64 [T]
+  Tensor targets;                        // int64 [T], the token after each token
+  std::vector<std::int64_t> cu_seqlens;  // [sequences + 1]
 };
 
 /// A text as bytes (vocabulary 256): the head to train on, the tail held out for validation.

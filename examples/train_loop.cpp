@@ -18,12 +18,12 @@ void train(RankContext& rank, const examples::TextData& data) {
   for (int step = 0; step < 30; ++step) {
     const auto batch = data.training_batch(/*seed=*/1, step, rank.rank(), rank.world_size(), 8);
     const auto output = model(batch.tokens, batch.cu_seqlens);
-    const auto tokens = batch.targets.numel();
-    const auto loss = models::qwen3_moe_loss(output, batch.targets, rank.world_size() * tokens, .01);
+    const auto n = batch.targets.numel();  // targets per rank
+    const auto loss = models::qwen3_moe_loss(output, batch.targets, rank.world_size() * n, 0.01);
     optimizer.zero_grad();
     loss.objective.backward();
     optimizer.step();
-    if (rank.rank() == 0) std::cout << step << ' ' << loss.ce_sum.item() / double(tokens) << '\n';
+    if (rank.rank() == 0) std::cout << step << ' ' << loss.ce_sum.item() / double(n) << '\n';
   }
 }
 

@@ -11,8 +11,7 @@ namespace moegrad::examples {
 namespace {
 
 void add_model_options(CLI::App& app, TrainOptions& options) {
-  app.add_option("--preset", options.preset, "model: tiny, small or medium")
-      ->capture_default_str();
+  app.add_option("--preset", options.preset, "model: tiny, small or medium")->capture_default_str();
   app.add_option("--config", options.config, "Hugging Face config.json instead of a preset");
   app.add_option("--dtype", options.dtype, "arithmetic")
       ->check(CLI::IsMember({"fp32", "fp64"}))
@@ -82,8 +81,7 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--max-grad-norm", options.max_grad_norm, "gradient clipping; 0: none")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "of weights, batches and sampling")
-      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of weights, batches and sampling")->capture_default_str();
 }
 
 void add_output_options(CLI::App& app, TrainOptions& options) {
@@ -139,8 +137,8 @@ models::Qwen3MoeConfig TrainOptions::model_config() const {
   check<ValueError>(schedule == "constant" || warmup_steps() + steps / 5 <= steps,
                     "--warmup: must leave room in ", steps, " steps, got ", warmup_steps());
   check<ValueError>(recompute_layers <= model.num_hidden_layers,
-                    "--recompute-layers: the model has ", model.num_hidden_layers,
-                    " layers, got ", recompute_layers);
+                    "--recompute-layers: the model has ", model.num_hidden_layers, " layers, got ",
+                    recompute_layers);
   return model;
 }
 

@@ -11,17 +11,17 @@ namespace moegrad::examples {
 
 /// Everything a training run depends on; defaults train the "small" preset in one to two minutes.
 struct TrainOptions {
-  std::string text;             // empty: the King James text
+  std::string text;  // empty: the King James text
   std::string preset = "small";
-  std::string config;           // a config.json instead of a preset
+  std::string config;  // a config.json instead of a preset
   int world_size = 2;
   int threads_per_rank = 1;
-  std::int64_t steps = 600;
-  std::int64_t micro_batches = 2;   // per step, over all ranks
-  std::int64_t batch = 8;           // sequences per micro-batch
+  std::int64_t steps = 500;
+  std::int64_t micro_batches = 2;  // per step, over all ranks
+  std::int64_t batch = 8;          // sequences per micro-batch
   std::int64_t sequence_length = 128;
   double lr = 4e-3;
-  std::string schedule = "cosine";  // constant | cosine | wsd
+  std::string schedule = "cosine";     // constant | cosine | wsd
   std::optional<std::int64_t> warmup;  // by default a tenth of the steps, at most 40
   double weight_decay = 0.1;
   double max_grad_norm = 1.0;
@@ -29,11 +29,11 @@ struct TrainOptions {
 
   bool grouped_matmul_nz_transpose = true;
   bool linear_only_shard = false;
-  std::string layout;          // nz | nd; empty: what grouped_matmul_nz_transpose says
-  std::string expert_weights;  // pretransposed | hf; likewise
-  std::string dtype = "fp32";  // fp32 | fp64
-  std::string wire_dtype;      // bf16, or empty for the model's own
-  std::string reduce_dtype;    // likewise
+  std::string layout;               // nz | nd; empty: what grouped_matmul_nz_transpose says
+  std::string expert_weights;       // pretransposed | hf; likewise
+  std::string dtype = "fp32";       // fp32 | fp64
+  std::string wire_dtype;           // bf16, or empty for the model's own
+  std::string reduce_dtype;         // likewise
   std::string reshard = "default";  // default | true | false: after forward
   int prefetch = 1;
   std::int64_t recompute_layers = 0;

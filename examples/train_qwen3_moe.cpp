@@ -82,11 +82,10 @@ void train(const TrainOptions& options, const TextData& data, RankContext& conte
           data.training_batch(options.seed, step, i, options.micro_batches, options.batch));
     }
     optimizer.set_lr(schedule(step));
-    const auto result =
-        train_step(model, state, batches,
-                   {.max_grad_norm = options.max_grad_norm,
-                    .recompute_layers = options.recompute_layers},
-                   optimizer);
+    const auto result = train_step(
+        model, state, batches,
+        {.max_grad_norm = options.max_grad_norm, .recompute_layers = options.recompute_layers},
+        optimizer);
     if (!speaks) continue;
     const StepReport report = {
         .step = step,
@@ -102,8 +101,7 @@ void train(const TrainOptions& options, const TextData& data, RankContext& conte
   }
 
   model.eval();
-  const double validation =
-      evaluate(model, data, options.validation_sequences, options.batch);
+  const double validation = evaluate(model, data, options.validation_sequences, options.batch);
   const auto text = sample(model, options.prompt, options.sample_bytes, options.sequence_length,
                            options.temperature, options.seed);
   if (!speaks) return;
@@ -123,13 +121,12 @@ int run(int argc, char** argv) {
   std::cout << "configuration\n" << configuration << std::flush;
   const TextData data(options.text, options.sequence_length);
   const auto start = Clock::now();
-  launch(
-      options.world_size,
-      [&](RankContext& context) {
-        context.set_log_level(log_level(options.log_level));
-        train(options, data, context);
-      },
-      {.threads_per_rank = options.threads_per_rank});
+  launch(options.world_size,
+         [&](RankContext& context) {
+           context.set_log_level(log_level(options.log_level));
+           train(options, data, context);
+         },
+         {.threads_per_rank = options.threads_per_rank});
   std::cout << "took " << seconds_since(start) << " s" << std::endl;
   return 0;
 }

@@ -63,8 +63,9 @@ void for_each_word(const std::string& text, const Visit& visit) {
 
 std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, double lr,
                                               double weight_decay) {
-  std::vector<optim::ParamGroup> groups = {{.parameters = {}, .lr = lr, .weight_decay = weight_decay},
-                                           {.parameters = {}, .lr = lr, .weight_decay = 0}};
+  std::vector<optim::ParamGroup> groups = {
+      {.parameters = {}, .lr = lr, .weight_decay = weight_decay},
+      {.parameters = {}, .lr = lr, .weight_decay = 0}};
   for (const auto& parameter : parameters) {
     groups[parameter.tensor.ndim() >= 2 ? 0 : 1].parameters.push_back(parameter);
   }
@@ -98,8 +99,8 @@ double sum_in_order(const std::vector<double>& own, const std::shared_ptr<Proces
 }
 
 StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
-                      const std::vector<MicroBatch>& batches,
-                      const StepOptions& options, optim::AdamW& optimizer) {
+                      const std::vector<MicroBatch>& batches, const StepOptions& options,
+                      optim::AdamW& optimizer) {
   auto& context = RankContext::current();
   const auto coefficient = model.config().router_aux_loss_coef;
   std::int64_t targets = 0;

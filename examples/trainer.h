@@ -22,7 +22,8 @@ struct StepResult {
   double ce = 0;         // nats per token
   double grad_norm = 0;  // before clipping
   std::vector<std::vector<std::int64_t>> tokens_per_expert = {};  // per mixture layer
-  std::vector<TensorList> expert_indices = {};  // this rank's micro-batches, per mixture layer [T, K]
+  std::vector<TensorList> expert_indices =
+      {};  // this rank's micro-batches, per mixture layer [T, K]
 };
 
 struct StepOptions {
@@ -54,8 +55,8 @@ double sum_in_order(const std::vector<double>& own, const std::shared_ptr<Proces
 /// One optimizer step of a sharded model over this rank's share of `batches` (all M of the step).
 /// Gradients are kept unsharded until the last own micro-batch, then reduced once.
 StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
-                      const std::vector<MicroBatch>& batches,
-                      const StepOptions& options, optim::AdamW& optimizer);
+                      const std::vector<MicroBatch>& batches, const StepOptions& options,
+                      optim::AdamW& optimizer);
 
 /// Mean cross-entropy in nats per token over held-out sequences, in batches of `batch` sequences
 /// spread over the ranks. Collective: every rank runs as many forwards.

@@ -19,8 +19,9 @@ void check_not_tied_elsewhere(const nn::ParameterSlot& slot, nn::Module& root) {
       if (std::ranges::find(param.slots, slot.tensor) != param.slots.end()) return;
     }
   }
-  throw Error("fully_shard: parameter '" + slot.name +
-              "' is tied to one that an earlier fully_shard call has taken; shard both in one call");
+  throw Error(
+      "fully_shard: parameter '" + slot.name +
+      "' is tied to one that an earlier fully_shard call has taken; shard both in one call");
 }
 
 bool is_linear(const nn::ParameterSlot& slot) {

@@ -50,12 +50,10 @@ ParamGroup::ParamGroup(const std::vector<nn::ParameterSlot>& slots,
   std::vector<Shape> shapes;
   for (const auto& slot : slots) {
     const auto& tensor = *slot.tensor;
-    const bool tied = std::ranges::any_of(
+    const auto tied = std::ranges::find_if(
         params_, [&](const ShardedParam& param) { return param.unsharded.is(tensor); });
-    if (tied) {
-      const auto first = std::ranges::find_if(
-          params_, [&](const ShardedParam& param) { return param.unsharded.is(tensor); });
-      first->slots.push_back(slot.tensor);
+    if (tied != params_.end()) {
+      tied->slots.push_back(slot.tensor);
       continue;
     }
     check<ShapeError>(tensor.ndim() >= 1, "fully_shard: parameter '", slot.name,
@@ -93,11 +91,9 @@ void ParamGroup::shard_parameters(int rank) {
     const auto& entry = layout_.entries[i];
     const Tensor original = param.unsharded.detach();
     const auto rows = shard_rows(entry.rows, world_size(), rank);
-    param.sharded =
-        flat_view(shard_, entry.offset, with_rows(original.shape(), rows.size()));
-    copy_(param.sharded,
-          flat_view(original, original.offset() + rows.begin * entry.row_numel,
-                    param.sharded.shape()));
+    param.sharded = flat_view(shard_, entry.offset, with_rows(original.shape(), rows.size()));
+    copy_(param.sharded, flat_view(original, original.offset() + rows.begin * entry.row_numel,
+                                   param.sharded.shape()));
     const bool trainable = param.unsharded.requires_grad();
     param.sharded.set_requires_grad(trainable);
     const auto spec = std::make_shared<const ShardSpec>(
@@ -115,8 +111,8 @@ Tensor ParamGroup::make_unsharded(const Shape& shape, const nn::ParameterLayout&
   Tensor tensor;
   if (layout.gathered == Layout::kNZ) {
     check(layout.stacked.ndim() == 3, "fully_shard: a FRACTAL_NZ parameter needs a stacked shape");
-    tensor = Tensor::empty_nz(
-        shape, {layout.stacked[0], layout.stacked[1], layout.stacked[2]}, dtype_);
+    tensor =
+        Tensor::empty_nz(shape, {layout.stacked[0], layout.stacked[1], layout.stacked[2]}, dtype_);
   } else {
     tensor = Tensor::empty(shape, dtype_);
   }
@@ -211,9 +207,8 @@ Tensor ParamGroup::copy_in_gradients(const std::vector<bool>& has) {
     const Tensor grad = params_[i].unsharded.grad();
     for (int rank = 0; rank < world_size(); ++rank) {
       const auto rows = shard_rows(entry.rows, world_size(), rank);
-      Tensor target =
-          flat_view(input, rank * layout_.slice_numel + entry.offset,
-                    {rows.size() * entry.row_numel});
+      Tensor target = flat_view(input, rank * layout_.slice_numel + entry.offset,
+                                {rows.size() * entry.row_numel});
       copy_(target, flat_view(grad, grad.offset() + rows.begin * entry.row_numel,
                               {rows.size() * entry.row_numel}));
     }
@@ -245,9 +240,9 @@ void ParamGroup::reduce_gradients() {
     const MemoryTagGuard tag(MemoryTag::kGradients);
     const auto dtype = reduction.input.dtype();
     reduction.output = Tensor::empty({layout_.slice_numel}, dtype);
-    reduction.work = group_->reduce_scatter(bytes_of(reduction.input),
-                                            writable_bytes_of(reduction.output), dtype,
-                                            ReduceOp::kSum, {"reduce", name_ + " " + present});
+    reduction.work =
+        group_->reduce_scatter(bytes_of(reduction.input), writable_bytes_of(reduction.output),
+                               dtype, ReduceOp::kSum, {"reduce", name_ + " " + present});
   }
   reduction_ = std::move(reduction);
 }

@@ -71,10 +71,10 @@ class ParamGroup {
  private:
   enum class State : std::uint8_t { kSharded, kGathering, kUnsharded };
   struct Reduction {
-    WorkPtr work;           // null on a world of one
     Tensor input;           // [world_size, slice]
     Tensor output;          // [slice]; the input itself on a world of one
     std::vector<bool> has;  // which parameters had a gradient
+    WorkPtr work;           // null on a world of one; last, so that it ends before its buffers do
   };
 
   int world_size() const { return layout_.world_size; }
@@ -95,8 +95,8 @@ class ParamGroup {
   bool has_kept_gradients_ = false;
 
   State state_ = State::kSharded;
-  Tensor wire_;  // [slice], the narrow copy of shard_ while it travels
-  WorkPtr gather_;
+  Tensor wire_;     // [slice], the narrow copy of shard_ while it travels
+  WorkPtr gather_;  // after what it reads and fills, so that it ends before they do
   std::optional<Reduction> reduction_;
 };
 

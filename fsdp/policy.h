@@ -10,8 +10,10 @@ namespace moegrad::fsdp {
 /// What travels narrow. Values are rounded at every world size, one included, so that the same
 /// numbers come out whatever the rank count. Arithmetic stays in the parameter's own dtype.
 struct MixedPrecision {
-  std::optional<Dtype> param_dtype = std::nullopt;   // of the gathered parameters on the wire: bfloat16 or none
-  std::optional<Dtype> reduce_dtype = std::nullopt;  // of gradients in the reduction: bfloat16 or none
+  std::optional<Dtype> param_dtype =
+      std::nullopt;  // of the gathered parameters on the wire: bfloat16 or none
+  std::optional<Dtype> reduce_dtype =
+      std::nullopt;  // of gradients in the reduction: bfloat16 or none
 };
 
 /// How one fully_shard call treats its module.

@@ -39,8 +39,8 @@ void State::initialize_as_root() {
   for (const auto& [path, module] : module_.named_modules()) {
     auto* state = dynamic_cast<State*>(module->extension());
     if (state == nullptr) continue;
-    check(state == this || state->context_ == nullptr,
-          "fully_shard: module '", path, "' ran forward before its root did");
+    check(state == this || state->context_ == nullptr, "fully_shard: module '", path,
+          "' ran forward before its root did");
     state->context_ = context_;
     context_->states.push_back(state);
     if (state->group_) state->group_->set_name(path);

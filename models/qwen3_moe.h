@@ -63,7 +63,6 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
   nn::RMSNorm post_attention_layernorm_;
   std::optional<nn::MoE> moe_;  // one of the two, named "mlp"
   std::optional<nn::MLP> mlp_;
-  std::int64_t num_experts_;
 };
 
 struct Qwen3MoeForwardOptions {

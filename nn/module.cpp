@@ -68,9 +68,9 @@ NamedTensors Module::state_dict() const {
 
 void Module::load_state_dict(const NamedTensors& state) {
   auto own = state_dict();
-  for (const auto& [name, tensor] : state) {
-    check(std::ranges::any_of(own, [&](const NamedTensor& item) { return item.name == name; }),
-          "load_state_dict: unexpected key '", name, "'");
+  for (const auto& given : state) {
+    check(std::ranges::find(own, given.name, &NamedTensor::name) != own.end(),
+          "load_state_dict: unexpected key '", given.name, "'");
   }
   for (auto& [name, tensor] : own) {
     const auto found = std::ranges::find(state, name, &NamedTensor::name);

@@ -65,18 +65,17 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const Config& config)
 }
 
 void AdamW::step() {
-  auto state = states_.begin();
+  auto next = states_.begin();
   for (const auto& group : groups()) {
-    for (const auto& [name, handle] : group.parameters) {
-      auto& [own_name, step, exp_avg, exp_avg_sq] = *state++;
-      const Tensor grad = handle.grad();
+    for (const auto& item : group.parameters) {
+      auto& state = *next++;
+      Tensor parameter = item.tensor;
+      const Tensor grad = parameter.grad();
       if (!grad.defined()) continue;
-      check<ShapeError>(grad.shape() == handle.shape(), "AdamW: gradient of '", name, "' must be ",
-                        handle.shape(), ", got ", grad.shape());
-      ++step;
-      const auto t = static_cast<double>(step);
-      dispatch_floating(handle.dtype(), [&]<class T>() {
-        Tensor parameter = handle;
+      check<ShapeError>(grad.shape() == parameter.shape(), "AdamW: gradient of '", item.name,
+                        "' must be ", parameter.shape(), ", got ", grad.shape());
+      const auto t = static_cast<double>(++state.step);
+      dispatch_floating(parameter.dtype(), [&]<class T>() {
         const Coefficients<T> coefficients = {
             .decay = static_cast<T>(1.0 - group.lr * group.weight_decay),
             .beta1 = static_cast<T>(config_.beta1),
@@ -86,8 +85,8 @@ void AdamW::step() {
             .step_size = static_cast<T>(group.lr / (1.0 - std::pow(config_.beta1, t))),
             .sqrt_bias_correction2 = static_cast<T>(std::sqrt(1.0 - std::pow(config_.beta2, t))),
             .eps = static_cast<T>(config_.eps)};
-        update<T>(parameter.mutable_data<T>(), exp_avg.mutable_data<T>(),
-                  exp_avg_sq.mutable_data<T>(), grad.data<T>(), coefficients);
+        update<T>(parameter.mutable_data<T>(), state.exp_avg.mutable_data<T>(),
+                  state.exp_avg_sq.mutable_data<T>(), grad.data<T>(), coefficients);
       });
     }
   }

@@ -141,7 +141,7 @@ double norm_of(const TensorList& grads, const std::shared_ptr<ProcessGroup>& gro
   return std::ldexp(std::sqrt(bins[0] + (bins[1] + bins[2])), exponent);
 }
 
-void scale_(Tensor& tensor, double factor) {
+void scale_in_place(Tensor& tensor, double factor) {
   dispatch_floating(tensor.dtype(), [&]<class T>() {
     const auto values = tensor.mutable_data<T>();
     const T rounded = static_cast<T>(factor);
@@ -173,7 +173,7 @@ double clip_grad_norm(const NamedTensors& parameters, double max_norm) {
   const double norm = norm_of(counted, group);
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1.0)) {  // NaN too
-    for (auto& grad : grads) scale_(grad, factor);
+    for (auto& grad : grads) scale_in_place(grad, factor);
   }
   return norm;
 }

@@ -63,14 +63,14 @@ SGD::SGD(std::vector<ParamGroup> groups, const Config& config)
 void SGD::step() {
   auto buffer = buffers_.begin();
   for (const auto& group : groups()) {
-    for (const auto& [name, handle] : group.parameters) {
+    for (const auto& item : group.parameters) {
+      Tensor parameter = item.tensor;
       Tensor momentum = buffers_.empty() ? Tensor() : (buffer++)->tensor;
-      const Tensor grad = handle.grad();
+      const Tensor grad = parameter.grad();
       if (!grad.defined()) continue;
-      check<ShapeError>(grad.shape() == handle.shape(), "SGD: gradient of '", name, "' must be ",
-                        handle.shape(), ", got ", grad.shape());
-      dispatch_floating(handle.dtype(), [&]<class T>() {
-        Tensor parameter = handle;
+      check<ShapeError>(grad.shape() == parameter.shape(), "SGD: gradient of '", item.name,
+                        "' must be ", parameter.shape(), ", got ", grad.shape());
+      dispatch_floating(parameter.dtype(), [&]<class T>() {
         update<T>(parameter.mutable_data<T>(),
                   momentum.defined() ? momentum.mutable_data<T>().data() : nullptr, grad.data<T>(),
                   {.lr = static_cast<T>(group.lr),

@@ -9,9 +9,9 @@
 
 namespace moegrad::testing {
 
-inline ::testing::AssertionResult gradcheck(
-    const std::function<TensorList(const TensorList&)>& f, const TensorList& inputs,
-    const GradcheckOptions& options = {}) {
+inline ::testing::AssertionResult gradcheck(const std::function<TensorList(const TensorList&)>& f,
+                                            const TensorList& inputs,
+                                            const GradcheckOptions& options = {}) {
   const auto result = moegrad::gradcheck(f, inputs, options);
   if (result.ok) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << result.message;

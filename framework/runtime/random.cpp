@@ -48,10 +48,10 @@ Random::Random(std::uint64_t seed, std::string_view purpose)
     : seed_(seed), purpose_(fnv1a(purpose)) {}
 
 std::array<std::uint32_t, 4> Random::draw(std::uint64_t index) const {
-  return philox4x32({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
-                     static_cast<std::uint32_t>(purpose_),
-                     static_cast<std::uint32_t>(purpose_ >> 32)},
-                    {static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32)});
+  return philox4x32(
+      {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+       static_cast<std::uint32_t>(purpose_), static_cast<std::uint32_t>(purpose_ >> 32)},
+      {static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32)});
 }
 
 double Random::uniform(std::uint64_t index) const {

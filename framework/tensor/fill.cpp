@@ -59,9 +59,8 @@ void copy_strided(To* target, const From* source, const Shape& shape, const Shap
 }  // namespace
 
 void fill_(Tensor& tensor, double value) {
-  dispatch_any(tensor.dtype(), [&]<class T>() {
-    std::ranges::fill(tensor.mutable_data<T>(), convert<T>(value));
-  });
+  dispatch_any(tensor.dtype(),
+               [&]<class T>() { std::ranges::fill(tensor.mutable_data<T>(), convert<T>(value)); });
 }
 
 void add_(Tensor& target, const Tensor& source) {

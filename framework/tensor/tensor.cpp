@@ -269,12 +269,12 @@ HookHandle Tensor::register_post_accumulate_grad_hook(
   return impl.leaf_state().post_accumulate_hooks.add(std::move(hook));
 }
 
-#define MOEGRAD_INSTANTIATE(T)                                            \
-  template Tensor Tensor::from<T>(std::span<const T>, const Shape&);      \
-  template std::span<const T> Tensor::data<T>() const&;                   \
-  template std::span<T> Tensor::mutable_data<T>() &;                      \
-  template std::span<const T> Tensor::nz_data<T>() const&;                \
-  template std::span<T> Tensor::mutable_nz_data<T>() &;                   \
+#define MOEGRAD_INSTANTIATE(T)                                       \
+  template Tensor Tensor::from<T>(std::span<const T>, const Shape&); \
+  template std::span<const T> Tensor::data<T>() const&;              \
+  template std::span<T> Tensor::mutable_data<T>()&;                  \
+  template std::span<const T> Tensor::nz_data<T>() const&;           \
+  template std::span<T> Tensor::mutable_nz_data<T>()&;               \
   template const T* Tensor::strided_data<T>() const;
 MOEGRAD_INSTANTIATE(float)
 MOEGRAD_INSTANTIATE(double)

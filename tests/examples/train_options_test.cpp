@@ -66,8 +66,8 @@ TEST(TrainOptions, RefusesWhatCannotBe) {
             "--threads-per-rank: must be at least 1, got 0");
   EXPECT_EQ(message([](TrainOptions& o) { o.world_size = 3; }),
             "--micro-batches: must be a multiple of the world size 3, got 2");
-  EXPECT_EQ(message([](TrainOptions& o) { o.warmup = 590; }),
-            "--warmup: must leave room in 600 steps, got 590");
+  EXPECT_EQ(message([](TrainOptions& o) { o.warmup = 490; }),
+            "--warmup: must leave room in 500 steps, got 490");
   EXPECT_EQ(message([](TrainOptions& o) { o.recompute_layers = 99; }).substr(0, 40),
             "--recompute-layers: the model has 4 laye");
 }

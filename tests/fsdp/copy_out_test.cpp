@@ -80,8 +80,8 @@ TEST(CopyOut, WidensWhatTravelledAsBfloat16) {
   TensorList nz = {Tensor::empty_nz({6, 4}, {2, 3, 4}, Dtype::kFloat32)};
   run<BFloat16>(*make_split_with_slice_to_nz(), parameters, nz, 4);
   const Tensor whole = Tensor::nz_view(nz[0], {2, 3, 4});
-  EXPECT_TRUE(testing::bitwise_equal(Tensor::as_strided(ops::nz_to_nd(whole), {6, 4}, {4, 1}, 0),
-                                     rounded));
+  EXPECT_TRUE(
+      testing::bitwise_equal(Tensor::as_strided(ops::nz_to_nd(whole), {6, 4}, {4, 1}, 0), rounded));
 }
 
 }  // namespace

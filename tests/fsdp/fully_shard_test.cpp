@@ -79,8 +79,8 @@ TEST(FullyShard, HoldsTheRowsOfTheWholeParameter) {
     const auto sharded = net.named_parameters();
     for (std::size_t i = 0; i < sharded.size(); ++i) {
       const auto& spec = *sharded[i].tensor.shard_spec();
-      const Tensor rows = ops::narrow(reference[i].tensor.detach(), 0, spec.begin,
-                                      spec.end - spec.begin);
+      const Tensor rows =
+          ops::narrow(reference[i].tensor.detach(), 0, spec.begin, spec.end - spec.begin);
       EXPECT_TRUE(testing::bitwise_equal(sharded[i].tensor.detach(), clone(rows)));
       EXPECT_EQ(spec.global_shape, reference[i].tensor.shape());
     }
@@ -98,8 +98,8 @@ TEST(FullyShard, SumsGradientsOverRanks) {
     const auto sharded = net.named_parameters();
     for (std::size_t i = 0; i < sharded.size(); ++i) {
       const auto& spec = *sharded[i].tensor.shard_spec();
-      const Tensor rows = clone(
-          ops::narrow(reference[i].tensor.grad(), 0, spec.begin, spec.end - spec.begin));
+      const Tensor rows =
+          clone(ops::narrow(reference[i].tensor.grad(), 0, spec.begin, spec.end - spec.begin));
       // Twice the same number: exact.
       EXPECT_TRUE(testing::bitwise_equal(sharded[i].tensor.grad(), ops::mul(rows, 2.0)));
     }
@@ -197,9 +197,8 @@ TEST(FullyShard, RefusesMisuse) {
               "fully_shard: forward_prefetch must not be negative, got -1");
     auto& state = fully_shard(other, mesh);
     Net plain;
-    EXPECT_EQ(
-        message_of<ValueError>([&] { state.set_modules_to_forward_prefetch({&plain}); }),
-        "set_modules_to_forward_prefetch: every module must have been passed to fully_shard");
+    EXPECT_EQ(message_of<ValueError>([&] { state.set_modules_to_forward_prefetch({&plain}); }),
+              "set_modules_to_forward_prefetch: every module must have been passed to fully_shard");
     EXPECT_EQ(
         message_of<ValueError>([&] { state.set_modules_to_backward_prefetch({&plain}); }),
         "set_modules_to_backward_prefetch: every module must have been passed to fully_shard");
@@ -234,7 +233,8 @@ TEST(FullyShard, RefusesScalarsAndMixedDtypes) {
 
 class Tied final : public nn::Callable<Tied> {
  public:
-  Tied() : inner({2, 2}, {2, 2}, Dtype::kFloat32, true), outer_(*inner.parameter_slots()[0].tensor) {
+  Tied()
+      : inner({2, 2}, {2, 2}, Dtype::kFloat32, true), outer_(*inner.parameter_slots()[0].tensor) {
     register_module("inner", inner);
     register_parameter("outer", outer_);
   }
@@ -308,25 +308,24 @@ TEST(FullyShard, EndsEveryRankThatWaitsForTheOneThatThrew) {
 
 TEST(FullyShard, EndsAllRanksWhenOneSkipsACollective) {
   std::vector<std::string> messages(2);
-  EXPECT_THROW(launch(
-                   2,
-                   [&](RankContext& rank) {
-                     Net net;
-                     const auto mesh = DeviceMesh::flat(rank.group());
-                     fully_shard(net.first, mesh);
-                     fully_shard(net, mesh);
-                     try {
-                       // Rank 1 goes to the barrier a step early and stays there.
-                       for (int step = 0; step < 2 - rank.rank(); ++step) {
-                         ops::sum(net(input())).backward();
-                       }
-                       rank.group()->barrier()->wait();
-                     } catch (const CollectiveError& error) {
-                       messages[static_cast<std::size_t>(rank.rank())] = error.what();
-                       throw;
-                     }
-                   },
-                   {.deadline = std::chrono::milliseconds(500)}),
+  EXPECT_THROW(launch(2,
+                      [&](RankContext& rank) {
+                        Net net;
+                        const auto mesh = DeviceMesh::flat(rank.group());
+                        fully_shard(net.first, mesh);
+                        fully_shard(net, mesh);
+                        try {
+                          // Rank 1 goes to the barrier a step early and stays there.
+                          for (int step = 0; step < 2 - rank.rank(); ++step) {
+                            ops::sum(net(input())).backward();
+                          }
+                          rank.group()->barrier()->wait();
+                        } catch (const CollectiveError& error) {
+                          messages[static_cast<std::size_t>(rank.rank())] = error.what();
+                          throw;
+                        }
+                      },
+                      {.deadline = std::chrono::milliseconds(500)}),
                CollectiveError);
   for (const auto& message : messages) {
     EXPECT_THAT(message, HasSubstr("world"));

@@ -79,9 +79,9 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, int world_siz
     auto& state = examples::shard_model(model, DeviceMesh::flat(context.group()), policy);
     optim::AdamW optimizer(examples::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
     for (std::int64_t step = 0; step < steps; ++step) {
-      const auto result = examples::train_step(
-          model, state, toy_batches(step, micro_batches, config.vocab_size), step_options,
-          optimizer);
+      const auto result =
+          examples::train_step(model, state, toy_batches(step, micro_batches, config.vocab_size),
+                               step_options, optimizer);
       if (context.rank() != 0) continue;
       history.loss.push_back(result.loss);
       history.grad_norm.push_back(result.grad_norm);

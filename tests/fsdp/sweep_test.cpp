@@ -27,12 +27,12 @@ TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
               const fsdp::Policy policy = {.reshard_after_forward = reshard,
                                            .linear_only_shard = linear_only,
                                            .forward_prefetch = prefetch};
-              EXPECT_EQ(train_sharded(config, world_size, 3, 8, policy,
-                                      {.recompute_layers = recompute}),
-                        base)
+              EXPECT_EQ(
+                  train_sharded(config, world_size, 3, 8, policy, {.recompute_layers = recompute}),
+                  base)
                   << world_size << " ranks, " << layout << ", reshard " << reshard
-                  << ", linear only " << linear_only << ", prefetch " << prefetch
-                  << ", recompute " << recompute;
+                  << ", linear only " << linear_only << ", prefetch " << prefetch << ", recompute "
+                  << recompute;
               ++runs;
             }
           }

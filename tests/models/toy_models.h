@@ -41,9 +41,10 @@ inline models::Qwen3MoeConfig hugging_face_oriented(models::Qwen3MoeConfig confi
 
 /// Norm weights away from one, so that a norm left out shows.
 inline void jitter_norms(const models::Qwen3Moe& model) {
-  for (auto& [name, parameter] : model.state_dict()) {
+  for (const auto& item : model.state_dict()) {
+    Tensor parameter = item.tensor;
     if (parameter.ndim() != 1) continue;
-    const Random random(9, name);
+    const Random random(9, item.name);
     dispatch_floating(parameter.dtype(), [&]<class T>() {
       std::uint64_t i = 0;
       for (auto& value : parameter.mutable_data<T>()) {
