@@ -72,7 +72,8 @@ void train(const TrainOptions& options, const TextData& data, RankContext& conte
                          {.beta1 = 0.9, .beta2 = 0.95});
   const auto schedule = schedule_of(options);
   MetricsFile metrics(speaks ? options.metrics : "");
-  if (speaks) std::cout << "training" << std::endl;
+  const double untrained = evaluate(model, data, options.validation_sequences, options.batch);
+  if (speaks) std::cout << "training, from validation loss " << untrained << std::endl;
 
   for (std::int64_t step = 0; step < options.steps; ++step) {
     const auto start = Clock::now();
