@@ -118,9 +118,7 @@ models::Qwen3MoeConfig TrainOptions::model_config() const {
                               : models::Qwen3MoeConfig::from_json(config);
   const bool pretransposed =
       expert_weights.empty() ? grouped_matmul_nz_transpose : expert_weights == "pretransposed";
-  const bool nz = layout.empty() ? pretransposed && grouped_matmul_nz_transpose : layout == "nz";
-  check<ValueError>(pretransposed || !nz,
-                    "--layout: nz needs --expert-weights pretransposed, got hf");
+  const bool nz = layout.empty() ? grouped_matmul_nz_transpose : layout == "nz";
   model.expert_weights =
       pretransposed ? nn::ExpertWeights::kPretransposed : nn::ExpertWeights::kHuggingFace;
   model.gathered_layout = nz ? Layout::kNZ : Layout::kND;

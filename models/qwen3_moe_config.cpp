@@ -66,6 +66,15 @@ void require_value(const json& keys, std::string_view key, const json& implement
   if (found != keys.end()) require(*found == implemented, key, implemented, ", got ", *found);
 }
 
+/// transformers 5 keeps rope_theta in here.
+void read_rope_parameters(const json& keys, Qwen3MoeConfig& config) {
+  const auto found = keys.find("rope_parameters");
+  if (found == keys.end() || found->is_null()) return;
+  require(found->is_object(), "rope_parameters", "an object, got ", *found);
+  require_value(*found, "rope_type", "default");
+  read(*found, "rope_theta", config.rope_theta);
+}
+
 Qwen3MoeConfig read_config(const json& keys) {
   require(keys.is_object(), "the file", "an object of keys, got ", keys);
   require_value(keys, "model_type", "qwen3_moe");
@@ -89,6 +98,7 @@ Qwen3MoeConfig read_config(const json& keys) {
   read(keys, "initializer_range", config.initializer_range);
   read(keys, "rms_norm_eps", config.rms_norm_eps);
   read(keys, "rope_theta", config.rope_theta);
+  read_rope_parameters(keys, config);
   read(keys, "tie_word_embeddings", config.tie_word_embeddings);
   read(keys, "decoder_sparse_step", config.decoder_sparse_step);
   read(keys, "mlp_only_layers", config.mlp_only_layers);
@@ -159,8 +169,6 @@ void Qwen3MoeConfig::validate() const {
     require(1 <= num_experts_per_tok && num_experts_per_tok <= num_experts, "num_experts_per_tok",
             "in [1, ", num_experts, "] (num_experts), got ", num_experts_per_tok);
   }
-  require(gathered_layout == Layout::kND || expert_weights == nn::ExpertWeights::kPretransposed,
-          "gathered_layout", "nd when expert_weights is hf, got nz");
   check<DtypeError>(is_floating(dtype), "qwen3_moe config: dtype must be float32 or float64, got ",
                     dtype);
 }

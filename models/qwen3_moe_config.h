@@ -36,8 +36,8 @@ struct Qwen3MoeConfig {
   bool norm_topk_prob = false;
   double router_aux_loss_coef = 0.001;
 
-  /// How expert weights are stored, and what fully_shard's copy-out makes of them; kNZ needs
-  /// kPretransposed (Note [Pre-transposed expert weights]).
+  /// How expert weights are stored (Note [Pre-transposed expert weights]), and what fully_shard's
+  /// copy-out makes of them.
   nn::ExpertWeights expert_weights = nn::ExpertWeights::kPretransposed;
   Layout gathered_layout = Layout::kNZ;
   Dtype dtype = Dtype::kFloat32;

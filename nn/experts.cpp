@@ -34,9 +34,6 @@ Tensor make_parameter(const ParameterLayout& layout, Dtype dtype) {
 
 GroupedExperts::GroupedExperts(const Config& config) : config_(config) {
   const auto h = config.hidden_size, i = config.intermediate_size;
-  check<ValueError>(
-      config.gathered == Layout::kND || config.weights == ExpertWeights::kPretransposed,
-      "GroupedExperts: FRACTAL_NZ needs pre-transposed weights, got Hugging Face's");
   gate_up_layout_ = layout_of(config, Role::kExpertGateUp, h, 2 * i);
   down_layout_ = layout_of(config, Role::kExpertDown, i, h);
   gate_up_proj_ = make_parameter(gate_up_layout_, config.dtype);

@@ -42,7 +42,8 @@ TEST(TrainOptions, TheSwitchSetsLayoutAndOrientationAndTheFlagsOverrideIt) {
   EXPECT_EQ(options.model_config().expert_weights, nn::ExpertWeights::kPretransposed);
   options.layout.clear();
   options.expert_weights = "hf";
-  EXPECT_EQ(options.model_config().gathered_layout, Layout::kND);
+  EXPECT_EQ(options.model_config().gathered_layout, Layout::kNZ);
+  EXPECT_EQ(options.model_config().expert_weights, nn::ExpertWeights::kHuggingFace);
   options.expert_weights.clear();
   options.grouped_matmul_nz_transpose = false;
   EXPECT_EQ(options.model_config().expert_weights, nn::ExpertWeights::kHuggingFace);
@@ -55,11 +56,6 @@ TEST(TrainOptions, RefusesWhatCannotBe) {
     change(options);
     return message_of<ValueError>([&] { options.model_config(); });
   };
-  EXPECT_EQ(message([](TrainOptions& o) {
-              o.layout = "nz";
-              o.expert_weights = "hf";
-            }),
-            "--layout: nz needs --expert-weights pretransposed, got hf");
   EXPECT_EQ(message([](TrainOptions& o) { o.world_size = 0; }),
             "--world-size: must be at least 1, got 0");
   EXPECT_EQ(message([](TrainOptions& o) { o.threads_per_rank = 0; }),

@@ -34,7 +34,7 @@ TEST(ExpertLoad, IsTheBusiestOverTheMean) {
 class SmallRun : public ::testing::Test {
  protected:
   static models::Qwen3MoeConfig config() {
-    auto config = testing::toy_config();
+    auto config = testing::sharded_toy_config();
     config.vocab_size = 256;
     return config;
   }
@@ -89,7 +89,7 @@ TEST_F(SmallRun, LossOfATrainingStepFalls) {
 }
 
 TEST(Sample, NeedsAPrompt) {
-  models::Qwen3Moe model(testing::toy_config(), 1);
+  models::Qwen3Moe model(testing::sharded_toy_config(), 1);
   EXPECT_EQ(message_of<ValueError>([&] { sample(model, "", 1, 8, 1.0, 1); }),
             "--prompt: must not be empty");
 }

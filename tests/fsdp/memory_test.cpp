@@ -20,9 +20,10 @@ namespace {
 
 /// Four equal layers; sizes divide by every world size used, so shards have no padding.
 models::Qwen3MoeConfig config() {
-  auto config = testing::toy_config();
+  auto config = testing::sharded_toy_config();
   config.vocab_size = 64;
   config.hidden_size = 32;
+  config.head_dim = 8;
   config.moe_intermediate_size = 32;
   config.num_experts = 8;
   config.num_hidden_layers = 4;

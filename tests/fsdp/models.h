@@ -10,25 +10,17 @@
 #include "examples/trainer.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/shard_spec.h"
-#include "models/qwen3_moe.h"
+#include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
 namespace moegrad::testing {
 
-/// Two mixture layers, four experts, sizes that are no multiple of 16, untied.
-inline models::Qwen3MoeConfig toy_config() {
-  models::Qwen3MoeConfig config;
-  config.vocab_size = 37;
-  config.hidden_size = 24;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 8;
-  config.moe_intermediate_size = 20;
+/// Four experts, fewer than eight ranks, in float32.
+inline models::Qwen3MoeConfig sharded_toy_config() {
+  auto config = toy_config();
   config.num_experts = 4;
-  config.num_experts_per_tok = 2;
-  config.norm_topk_prob = true;
   config.initializer_range = 0.1;
+  config.dtype = Dtype::kFloat32;
   return config;
 }
 

@@ -10,11 +10,11 @@
 namespace moegrad {
 namespace {
 
-using testing::toy_config;
+using testing::sharded_toy_config;
 using testing::train_sharded;
 
 TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
-  const auto base = train_sharded(toy_config(), 1, 3, 8);
+  const auto base = train_sharded(sharded_toy_config(), 1, 3, 8);
   int runs = 0;
   for (const int world_size : {1, 2, 4, 8}) {
     for (const auto layout : {Layout::kNZ, Layout::kND}) {
@@ -22,7 +22,7 @@ TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
         for (const bool linear_only : {true, false}) {
           for (const int prefetch : {0, 1, 3}) {
             for (const std::int64_t recompute : {0, 2}) {
-              auto config = toy_config();
+              auto config = sharded_toy_config();
               config.gathered_layout = layout;
               const fsdp::Policy policy = {.reshard_after_forward = reshard,
                                            .linear_only_shard = linear_only,
@@ -51,7 +51,7 @@ std::vector<double> train_with(int world_size, const LaunchOptions& options,
   launch(
       world_size,
       [&](RankContext& context) {
-        models::Qwen3Moe model(toy_config(), 3);
+        models::Qwen3Moe model(sharded_toy_config(), 3);
         auto& state = examples::shard_model(model, DeviceMesh::flat(context.group()), {});
         int call = 0;
         for (auto& layer : model.layers()) {
@@ -61,7 +61,8 @@ std::vector<double> train_with(int world_size, const LaunchOptions& options,
         optim::AdamW optimizer(examples::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
         for (std::int64_t step = 0; step < 3; ++step) {
           const auto result = examples::train_step(
-              model, state, testing::toy_batches(step, 8, toy_config().vocab_size), {}, optimizer);
+              model, state, testing::toy_batches(step, 8, sharded_toy_config().vocab_size), {},
+              optimizer);
           if (context.rank() == 0) losses.push_back(result.loss);
         }
       },

@@ -8,20 +8,20 @@
 namespace moegrad {
 namespace {
 
-using testing::toy_config;
+using testing::sharded_toy_config;
 using testing::train_sharded;
 
 TEST(FullyShard, TrainsBitwiseTheSameOnOneTwoFourAndEightRanks) {
-  const auto one = train_sharded(toy_config(), 1, 5, 8);
+  const auto one = train_sharded(sharded_toy_config(), 1, 5, 8);
   EXPECT_LT(one.loss.back(), one.loss.front());
   // Eight ranks exceed the four experts: shards begin inside an expert.
   for (const int world_size : {2, 4, 8}) {
-    EXPECT_EQ(train_sharded(toy_config(), world_size, 5, 8), one) << world_size << " ranks";
+    EXPECT_EQ(train_sharded(sharded_toy_config(), world_size, 5, 8), one) << world_size << " ranks";
   }
 }
 
 TEST(FullyShard, TrainsOnAWorldSizeThatDividesNothingWithinTolerance) {
-  auto config = toy_config();
+  auto config = sharded_toy_config();
   config.dtype = Dtype::kFloat64;
   const auto one = train_sharded(config, 1, 5, 6);
   const auto three = train_sharded(config, 3, 5, 6);
@@ -32,39 +32,43 @@ TEST(FullyShard, TrainsOnAWorldSizeThatDividesNothingWithinTolerance) {
 }
 
 TEST(FullyShard, GivesTheSameLossesWhateverTheExpertLayout) {
-  const auto nz = train_sharded(toy_config(), 2, 5, 4);
-  auto config = toy_config();
+  const auto nz = train_sharded(sharded_toy_config(), 2, 5, 4);
+  auto config = sharded_toy_config();
   config.gathered_layout = Layout::kND;
   EXPECT_EQ(train_sharded(config, 2, 5, 4), nz);
   config.expert_weights = nn::ExpertWeights::kHuggingFace;
-  const auto hf = train_sharded(config, 2, 5, 4);
-  EXPECT_EQ(hf.loss, nz.loss);
-  EXPECT_EQ(hf.grad_norm, nz.grad_norm);
+  for (const auto layout : {Layout::kND, Layout::kNZ}) {
+    config.gathered_layout = layout;
+    const auto hf = train_sharded(config, 2, 5, 4);
+    EXPECT_EQ(hf.loss, nz.loss) << layout;
+    EXPECT_EQ(hf.grad_norm, nz.grad_norm) << layout;
+  }
 }
 
 TEST(FullyShard, GivesTheSameResultsWithLinearOnlyShard) {
-  const auto all = train_sharded(toy_config(), 4, 5, 4);
-  EXPECT_EQ(train_sharded(toy_config(), 4, 5, 4, {.linear_only_shard = true}), all);
+  const auto all = train_sharded(sharded_toy_config(), 4, 5, 4);
+  EXPECT_EQ(train_sharded(sharded_toy_config(), 4, 5, 4, {.linear_only_shard = true}), all);
 }
 
 TEST(FullyShard, GivesTheSameResultsWhicheverParametersStayGathered) {
-  const auto base = train_sharded(toy_config(), 2, 4, 4);
+  const auto base = train_sharded(sharded_toy_config(), 2, 4, 4);
   for (const bool reshard : {true, false}) {
-    EXPECT_EQ(train_sharded(toy_config(), 2, 4, 4, {.reshard_after_forward = reshard}), base);
+    EXPECT_EQ(train_sharded(sharded_toy_config(), 2, 4, 4, {.reshard_after_forward = reshard}),
+              base);
   }
   for (const int prefetch : {0, 2, 5}) {
-    EXPECT_EQ(train_sharded(toy_config(), 2, 4, 4, {.forward_prefetch = prefetch}), base);
+    EXPECT_EQ(train_sharded(sharded_toy_config(), 2, 4, 4, {.forward_prefetch = prefetch}), base);
   }
 }
 
 TEST(FullyShard, GivesTheSameResultsWhenLayersAreRecomputed) {
-  const auto kept = train_sharded(toy_config(), 2, 4, 4);
-  EXPECT_EQ(train_sharded(toy_config(), 2, 4, 4, {}, {.recompute_layers = 2}), kept);
-  EXPECT_EQ(train_sharded(toy_config(), 2, 4, 4, {}, {.recompute_layers = 1}), kept);
+  const auto kept = train_sharded(sharded_toy_config(), 2, 4, 4);
+  EXPECT_EQ(train_sharded(sharded_toy_config(), 2, 4, 4, {}, {.recompute_layers = 2}), kept);
+  EXPECT_EQ(train_sharded(sharded_toy_config(), 2, 4, 4, {}, {.recompute_layers = 1}), kept);
 }
 
 TEST(FullyShard, ShardsTiedEmbeddingsOnce) {
-  auto config = toy_config();
+  auto config = sharded_toy_config();
   config.tie_word_embeddings = true;
   EXPECT_EQ(train_sharded(config, 4, 4, 4), train_sharded(config, 1, 4, 4));
 }
@@ -72,10 +76,10 @@ TEST(FullyShard, ShardsTiedEmbeddingsOnce) {
 TEST(FullyShard, RoundsWhatTravelsNarrowAtEveryWorldSize) {
   const fsdp::Policy narrow = {
       .mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16}};
-  const auto one = train_sharded(toy_config(), 1, 5, 4, narrow);
-  EXPECT_NE(one.loss, train_sharded(toy_config(), 1, 5, 4).loss);
+  const auto one = train_sharded(sharded_toy_config(), 1, 5, 4, narrow);
+  EXPECT_NE(one.loss, train_sharded(sharded_toy_config(), 1, 5, 4).loss);
   for (const int world_size : {2, 4}) {
-    EXPECT_EQ(train_sharded(toy_config(), world_size, 5, 4, narrow), one);
+    EXPECT_EQ(train_sharded(sharded_toy_config(), world_size, 5, 4, narrow), one);
   }
 }
 
@@ -86,7 +90,7 @@ TEST(FullyShard, ConvertsToNzInTheCopyOutAlone) {
     conversions = context.counters().nz_conversions;
     copy_outs = context.counters().nz_copy_outs;
   };
-  train_sharded(toy_config(), 2, 3, 2, {}, {}, read);
+  train_sharded(sharded_toy_config(), 2, 3, 2, {}, {}, read);
   EXPECT_EQ(transposes, 0);
   EXPECT_EQ(conversions, 0);
   // Two weights in each of two layers, gathered in forward and again in backward, three steps.

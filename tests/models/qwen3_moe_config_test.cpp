@@ -152,8 +152,14 @@ TEST(Qwen3MoeConfig, NamesWhatIsWrong) {
   EXPECT_EQ(message(R"({"vocab_size": 0})"), "qwen3_moe config: vocab_size must be >= 1, got 0");
   EXPECT_EQ(message(R"({"mlp_only_layers": [24]})"),
             "qwen3_moe config: mlp_only_layers must be in [0, 24), got 24");
-  EXPECT_EQ(message(R"({"expert_weights": "hf"})"),
-            "qwen3_moe config: gathered_layout must be nd when expert_weights is hf, got nz");
+  EXPECT_EQ(message(R"({"rope_parameters": 5})"),
+            "qwen3_moe config: rope_parameters must be an object, got 5");
+  EXPECT_EQ(message(R"({"rope_parameters": {"rope_type": "yarn"}})"),
+            "qwen3_moe config: rope_type must be \"default\", got \"yarn\"");
+  EXPECT_EQ(Qwen3MoeConfig::parse_json(
+                R"({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})")
+                .rope_theta,
+            5e5);
   EXPECT_EQ(message(R"({"gathered_layout": "zn"})"),
             "qwen3_moe config: gathered_layout must be \"nz\" or \"nd\", got \"zn\"");
   EXPECT_EQ(message("[1]"), "qwen3_moe config: the file must be an object of keys, got [1]");

@@ -192,10 +192,6 @@ TEST(MoE, RejectsConfigurationsThatCannotBe) {
   config.top_k = 8;
   EXPECT_EQ(message_of<ValueError>([&] { MoE{config}; }),
             "Router: top_k must be in [1, 7] (num_experts), got 8");
-  config = moe_config(ExpertWeights::kHuggingFace);
-  config.gathered_layout = Layout::kNZ;
-  EXPECT_EQ(message_of<ValueError>([&] { MoE{config}; }),
-            "GroupedExperts: FRACTAL_NZ needs pre-transposed weights, got Hugging Face's");
 }
 
 }  // namespace
