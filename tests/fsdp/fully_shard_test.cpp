@@ -3,7 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <sstream>
+
+#include "framework/autograd/checkpoint.h"
 #include "framework/autograd/grad_mode.h"
+#include "framework/runtime/log.h"
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
@@ -67,6 +71,53 @@ TEST(FullyShard, RegistersWholeParametersInForwardAndShardsOutside) {
     for (const auto& parameter : net.named_parameters()) {
       EXPECT_EQ(parameter.tensor.grad().shape(), parameter.tensor.shape()) << parameter.name;
     }
+  });
+}
+
+TEST(FullyShard, ReshardsAfterAForwardWithoutTape) {
+  launch(2, [](RankContext& rank) {
+    Net net;
+    const auto& root = fully_shard(net, DeviceMesh::flat(rank.group()));
+    {
+      const NoGradGuard no_grad;
+      net(input());
+    }
+    EXPECT_TRUE(root.group()->is_sharded());
+    const Tensor out = net(input());
+    EXPECT_FALSE(root.group()->is_sharded());  // the root waits for its backward
+  });
+}
+
+class Recomputed final : public nn::Callable<Recomputed> {
+ public:
+  Recomputed() { register_module("net", net); }
+  Tensor forward(const Tensor& x) {
+    return checkpoint([this](const TensorList& in) -> TensorList { return {net.first(in[0])}; },
+                      {x})[0];
+  }
+  Net net;
+};
+
+TEST(FullyShard, GathersARecomputedModuleOnceForForwardAndOnceForBackward) {
+  launch(1, [](RankContext& rank) {
+    Recomputed model;
+    const auto mesh = DeviceMesh::flat(rank.group());
+    fully_shard(model.net.first, mesh);
+    fully_shard(model, mesh);
+    rank.set_log_level(LogLevel::kDebug);
+    ::testing::internal::CaptureStderr();
+    Tensor x = input();
+    x.set_requires_grad(true);
+    ops::sum(model(x)).backward();
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    std::vector<std::string> events;
+    std::istringstream lines(log);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with(" net.first")) events.push_back(line.substr(line.find(']') + 2));
+    }
+    EXPECT_THAT(events, ::testing::ElementsAre("unshard net.first", "reshard net.first",
+                                               "unshard net.first", "reshard net.first",
+                                               "reduce net.first"));
   });
 }
 

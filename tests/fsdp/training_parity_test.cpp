@@ -95,6 +95,9 @@ TEST(FullyShard, ConvertsToNzInTheCopyOutAlone) {
   EXPECT_EQ(conversions, 0);
   // Two weights in each of two layers, gathered in forward and again in backward, three steps.
   EXPECT_EQ(copy_outs, 2 * 2 * 2 * 3);
+  // Recomputation runs within backward, on parameters that backward gathers anyway.
+  train_sharded(sharded_toy_config(), 2, 3, 2, {}, {.recompute_layers = 2}, read);
+  EXPECT_EQ(copy_outs, 2 * 2 * 2 * 3);
 }
 
 }  // namespace
