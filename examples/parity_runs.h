@@ -19,7 +19,7 @@ struct ParityOptions {
   std::int64_t micro_batches = 4;
   std::int64_t batch = 2;  // sequences per micro-batch
   std::int64_t sequence_length = 64;
-  double lr = 5e-4;
+  double lr = 1e-3;
   double max_grad_norm = 1.0;
   std::uint64_t seed = 1;
   std::string json = "loss_parity.json";
