@@ -9,14 +9,17 @@
 
 namespace moegrad {
 
-/// Which part of a global tensor a sharded parameter holds: rows [begin, end) of dimension 0, the
-/// rows being spread over the ranks of `group`. Gradient clipping, checkpoints and resharding read
-/// it; a tensor without one is whole.
+/// Which part of a global tensor a sharded parameter holds: [begin, end) of dimension `dim`, which
+/// is spread over the ranks of `group`. Gradient clipping, checkpoints and resharding read it; a
+/// tensor without one is whole.
 struct ShardSpec {
   Shape global_shape;
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::shared_ptr<ProcessGroup> group;  // null on a world of one
+  std::int64_t dim = 0;
+  /// The ranks that hold the same part, one of each replica; null where there is one replica.
+  std::shared_ptr<ProcessGroup> replicas = nullptr;
 };
 
 }  // namespace moegrad
