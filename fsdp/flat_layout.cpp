@@ -7,9 +7,9 @@
 
 namespace moegrad::fsdp {
 
-RowRange shard_rows(std::int64_t rows, int world_size, int rank) {
-  const auto chunk = (rows + world_size - 1) / world_size;
-  return {std::min(rows, chunk * rank), std::min(rows, chunk * (rank + 1))};
+ShardRange shard_range(std::int64_t extent, int world_size, int rank) {
+  const auto chunk = (extent + world_size - 1) / world_size;
+  return {std::min(extent, chunk * rank), std::min(extent, chunk * (rank + 1))};
 }
 
 bool FlatLayout::has_padding() const {
@@ -18,18 +18,18 @@ bool FlatLayout::has_padding() const {
   return used != slice_numel * world_size;
 }
 
-FlatLayout make_flat_layout(const std::vector<Shape>& shapes, int world_size,
+FlatLayout make_flat_layout(const std::vector<FlatParam>& params, int world_size,
                             std::int64_t alignment) {
   FlatLayout layout;
   layout.world_size = world_size;
-  for (const auto& shape : shapes) {
+  for (const auto& [shape, dim] : params) {
     FlatEntry entry;
-    entry.rows = shape[0];
-    entry.row_numel = 1;
-    for (std::int64_t i = 1; i < shape.ndim(); ++i) entry.row_numel *= shape[i];
-    entry.chunk_rows = (entry.rows + world_size - 1) / world_size;
+    for (std::int64_t i = 0; i < dim; ++i) entry.outer *= shape[i];
+    entry.extent = shape[dim];
+    for (std::int64_t i = dim + 1; i < shape.ndim(); ++i) entry.inner *= shape[i];
+    entry.chunk = (entry.extent + world_size - 1) / world_size;
     entry.offset = layout.slice_numel;
-    layout.slice_numel += round_up(entry.chunk_rows * entry.row_numel, alignment);
+    layout.slice_numel += round_up(entry.outer * entry.chunk * entry.inner, alignment);
     layout.entries.push_back(entry);
   }
   return layout;

@@ -8,30 +8,38 @@
 
 namespace moegrad::fsdp {
 
-/// Rows [begin, end) of a dimension.
-struct RowRange {
+/// Indices [begin, end) of a dimension.
+struct ShardRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t size() const { return end - begin; }
 };
 
-/// Rows that `rank` of `world_size` holds of `rows`, as torch.chunk cuts them: ceil-sized chunks,
-/// the last ones shorter or empty.
-RowRange shard_rows(std::int64_t rows, int world_size, int rank);
+/// What `rank` of `world_size` holds of a dimension of `extent`, as torch.chunk cuts it: ceil-sized
+/// chunks, the last ones shorter or empty.
+ShardRange shard_range(std::int64_t extent, int world_size, int rank);
 
-/// Where one parameter [rows, ...] lies in every rank's slice of the gather buffer.
+/// Where one parameter lies in every rank's slice of the gather buffer. It is seen as
+/// [outer, extent, inner], cut along the middle; outer is 1 when dimension 0 is cut.
 struct FlatEntry {
-  std::int64_t rows = 0;
-  std::int64_t row_numel = 0;
-  std::int64_t chunk_rows = 0;  // ceil(rows / world_size): what each rank reserves
-  std::int64_t offset = 0;      // elements from the start of the slice
+  std::int64_t outer = 1;
+  std::int64_t extent = 0;
+  std::int64_t inner = 1;
+  std::int64_t chunk = 0;   // ceil(extent / world_size): what each rank reserves
+  std::int64_t offset = 0;  // elements from the start of the slice
 
-  std::int64_t numel() const { return rows * row_numel; }
+  std::int64_t numel() const { return outer * extent * inner; }
 };
 
-/// The flat buffer of a group, [world_size, slice]: rank r's slice holds its rows of every
-/// parameter, one after the other, zero-padded to chunk_rows. All padding of a parameter therefore
-/// lies behind its last row.
+/// A parameter's shape and the dimension to cut.
+struct FlatParam {
+  Shape shape;
+  std::int64_t dim = 0;
+};
+
+/// The flat buffer of a group, [world_size, slice]: rank r's slice holds its part of every
+/// parameter, one after the other, zero-padded to chunk. All padding of a parameter cut along
+/// dimension 0 therefore lies behind its last row.
 struct FlatLayout {
   std::vector<FlatEntry> entries;
   std::int64_t slice_numel = 0;
@@ -42,7 +50,7 @@ struct FlatLayout {
 
 /// Every entry starts at a multiple of `alignment` elements of its slice, and slices are that long
 /// too, so the same holds in the gather buffer.
-FlatLayout make_flat_layout(const std::vector<Shape>& shapes, int world_size,
+FlatLayout make_flat_layout(const std::vector<FlatParam>& params, int world_size,
                             std::int64_t alignment);
 
 }  // namespace moegrad::fsdp

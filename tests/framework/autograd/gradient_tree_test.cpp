@@ -19,7 +19,7 @@ Tensor round_to(const Tensor& tensor, Dtype dtype) {
   return to_dtype(to_dtype(tensor, dtype), tensor.dtype());
 }
 
-// The tree as Note [Gradient tree] defines it, top down; undefined tensors are absent.
+// The tree as Note [Tree of successive terms] defines it, top down; undefined tensors are absent.
 Tensor reference(const TensorList& leaves, std::size_t lo, std::size_t hi, Dtype node_dtype) {
   if (hi - lo == 1) return leaves[lo].defined() ? round_to(leaves[lo], node_dtype) : Tensor();
   const auto mid = lo + std::bit_floor(hi - lo - 1);

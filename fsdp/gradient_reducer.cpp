@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/gradient_reducer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "framework/tensor/fill.h"
+#include "fsdp/flat_views.h"
+
+namespace moegrad::fsdp {
+namespace {
+
+TensorList unsharded_of(const std::vector<ShardedParam>& params) {
+  TensorList tensors;
+  for (const auto& param : params) tensors.push_back(param.unsharded);
+  return tensors;
+}
+
+TensorList sharded_of(const std::vector<ShardedParam>& params) {
+  TensorList tensors;
+  for (const auto& param : params) tensors.push_back(param.sharded);
+  return tensors;
+}
+
+// Part of a call's fingerprint: ranks must agree on which parameters they reduce.
+std::string label_of(const std::string& name, const std::vector<bool>& has) {
+  std::string label = name + " ";
+  for (const bool present : has) label += present ? '1' : '0';
+  return label;
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks ranks,
+                                 std::optional<Dtype> reduce_dtype, Notify notify)
+    : params_(params),
+      ranks_(std::move(ranks)),
+      reduce_dtype_(reduce_dtype),
+      notify_(std::move(notify)),
+      kept_(unsharded_of(params), reduce_dtype),
+      scattered_(params.size()),
+      sums_(sharded_of(params), dtype()) {}
+
+Dtype GradientReducer::dtype() const {
+  return reduce_dtype_.value_or(params_.front().unsharded.dtype());
+}
+
+void GradientReducer::keep() { kept_.push(); }
+
+std::vector<bool> GradientReducer::params_to_reduce(bool zero_fill) const {
+  std::vector<bool> has;
+  for (const auto& param : params_) {
+    const bool fill = zero_fill && param.unsharded.requires_grad();
+    has.push_back(fill || param.unsharded.grad().defined());
+  }
+  return has;
+}
+
+void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& label) {
+  finish();
+  if (has_kept()) {
+    kept_.push();
+    kept_.finish();
+  }
+  InFlight reduction{.has = params_to_reduce(zero_fill)};
+  if (std::ranges::find(reduction.has, true) == reduction.has.end()) return;
+  std::vector<FlatParam> present;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (reduction.has[i]) present.push_back({params_[i].unsharded.shape(), params_[i].dim});
+  }
+  reduction.layout = make_flat_layout(present, ranks_.num_shards(), 1);
+  reduction.all_reduce = all_reduce;
+  reduction.label = label_of(label, reduction.has);
+  reduction.input = copy_in(reduction.layout, reduction.has);
+  if (ranks_.num_shards() == 1) {
+    reduction.output = reduction.input;
+  } else {
+    notify_(Event::kReduce);
+    const MemoryTagGuard tag(MemoryTag::kGradients);
+    reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
+    reduction.work =
+        ranks_.shard->reduce_scatter(bytes_of(reduction.input), writable_bytes_of(reduction.output),
+                                     dtype(), ReduceOp::kSum, {"reduce", reduction.label});
+  }
+  in_flight_ = std::move(reduction);
+}
+
+// Cuts the gradients into the ranks' chunks, [num_shards, slice], zero-padded, in the dtype that is
+// reduced, freeing each as it goes.
+Tensor GradientReducer::copy_in(const FlatLayout& layout, const std::vector<bool>& has) const {
+  const MemoryTagGuard tag(MemoryTag::kCommunication);
+  const Shape shape = {layout.world_size * layout.slice_numel};
+  bool gaps = layout.has_padding();
+  for (std::size_t i = 0; i < has.size(); ++i) {
+    gaps = gaps || (has[i] && !params_[i].unsharded.grad().defined());
+  }
+  Tensor input = gaps ? Tensor::zeros(shape, dtype()) : Tensor::empty(shape, dtype());
+  auto entry = layout.entries.begin();
+  for (std::size_t i = 0; i < has.size(); ++i) {
+    if (!has[i]) continue;
+    const auto& param = params_[i];
+    if (const Tensor grad = param.unsharded.grad(); grad.defined()) {
+      for (int rank = 0; rank < layout.world_size; ++rank) {
+        const Tensor part = shard_view(grad, param.dim, layout.world_size, rank);
+        Tensor target =
+            flat_view(input, rank * layout.slice_numel + entry->offset, part.shape());
+        copy_(target, part);
+      }
+      param.unsharded.set_grad(Tensor());
+    }
+    ++entry;
+  }
+  return input;
+}
+
+// What the scattered buffer holds of each parameter's shard.
+TensorList GradientReducer::terms_of(const InFlight& reduction) const {
+  TensorList terms(params_.size());
+  auto entry = reduction.layout.entries.begin();
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (!reduction.has[i]) continue;
+    terms[i] = flat_view(reduction.output, entry->offset, params_[i].sharded.shape());
+    ++entry;
+  }
+  return terms;
+}
+
+void GradientReducer::finish_scatter() {
+  if (!scattering()) return;
+  auto& reduction = *in_flight_;
+  if (reduction.work) std::exchange(reduction.work, nullptr)->wait();
+  reduction.scattering = false;
+  reduction.input = Tensor();
+  reduction.output.storage().retag(MemoryTag::kGradients);
+  if (ranks_.num_replicas() == 1) return;
+  if (!reduction.all_reduce) {
+    set_aside(reduction);
+    in_flight_.reset();
+    return;
+  }
+  if (scattered_.front().size() > 0) merge_scattered(reduction);
+  notify_(Event::kAllReduce);
+  reduction.work = ranks_.replicas->all_reduce(writable_bytes_of(reduction.output), dtype(),
+                                               ReduceOp::kSum, {"all_reduce", reduction.label});
+}
+
+void GradientReducer::set_aside(const InFlight& reduction) {
+  auto terms = terms_of(reduction);
+  for (std::size_t i = 0; i < terms.size(); ++i) scattered_[i].push(std::move(terms[i]));
+}
+
+// Adds what was set aside; the sums go into a flat buffer of their own.
+void GradientReducer::merge_scattered(InFlight& reduction) {
+  set_aside(reduction);
+  const MemoryTagGuard tag(MemoryTag::kGradients);
+  TensorList sums;
+  std::vector<FlatParam> present;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    Tensor sum = scattered_[i].take();
+    reduction.has[i] = sum.defined();
+    if (!sum.defined()) continue;
+    present.push_back({sum.shape(), 0});
+    sums.push_back(std::move(sum));
+  }
+  reduction.layout = make_flat_layout(present, 1, 1);
+  reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    Tensor target = flat_view(reduction.output, reduction.layout.entries[i].offset, sums[i].shape());
+    copy_(target, sums[i]);
+  }
+}
+
+void GradientReducer::finish() {
+  finish_scatter();
+  if (!in_flight_) return;
+  auto reduction = std::move(*in_flight_);
+  in_flight_.reset();
+  if (reduction.work) reduction.work->wait();
+  sums_.add(terms_of(reduction));
+}
+
+void GradientReducer::discard() {
+  if (in_flight_ && in_flight_->work) in_flight_->work->wait();
+  in_flight_.reset();
+  for (auto& sum : scattered_) sum = TreeSum();
+  kept_.push();
+  kept_.finish();
+  for (const auto& param : params_) param.unsharded.set_grad(Tensor());
+}
+
+}  // namespace moegrad::fsdp

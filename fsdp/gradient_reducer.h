@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "framework/autograd/gradient_tree.h"
+#include "fsdp/flat_layout.h"
+#include "fsdp/observer.h"
+#include "fsdp/sharded_gradients.h"
+#include "fsdp/sharded_param.h"
+
+namespace moegrad::fsdp {
+
+/// Takes the gradients of a group's unsharded parameters to the gradients of its shards.
+///
+/// Note [Where a gradient is summed]
+/// Three trees, each over what the one before gives, and each optional:
+///
+///     kept       micro-batches without communication, on the unsharded parameters
+///     scattered  over the ranks of the shard group, by the reduce-scatter; then, as long as
+///                all-reduces are off, over the micro-batches that were scattered
+///     replicas   over the replicas, by the all-reduce; then over micro-batches, in grad()
+///
+/// All are cut like Note [Tree of successive terms], so that ranks and micro-batches are leaves of
+/// one tree: (replica, shard, micro-batch) if gradients are kept, (micro-batch, replica, shard) if
+/// each micro-batch is reduced, (replica, micro-batch, shard) if each is scattered and only the
+/// last one all-reduced.
+///
+/// A reduction in flight owns its input and output. start() issues the reduce-scatter,
+/// finish_scatter() ends it, frees its input and issues the all-reduce, finish() ends that: each is
+/// idempotent and does what must come before it.
+class GradientReducer {
+ public:
+  using Notify = std::function<void(Event)>;
+
+  /// `params` must outlive the reducer. `reduce_dtype`: by default that of the gradients.
+  GradientReducer(std::vector<ShardedParam>& params, GroupRanks ranks,
+                  std::optional<Dtype> reduce_dtype, Notify notify);
+
+  /// Keeps the gradients of this backward for a later reduction.
+  void keep();
+  /// Starts reducing the gradients kept and those of the last backward, and frees them. Trainable
+  /// parameters without a gradient are left out, or, with `zero_fill`, count as zero; with nothing
+  /// to reduce, nothing is issued. Without `all_reduce` the result waits for a later all-reduce.
+  /// `label` is what the collectives are called.
+  void start(bool all_reduce, bool zero_fill, const std::string& label);
+  void finish_scatter();
+  void finish();
+  /// Ends what is in flight, and forgets it with all that is kept.
+  void discard();
+
+  bool scattering() const { return in_flight_ && in_flight_->scattering; }
+  /// Undefined where a parameter has none: the sums kept without communication.
+  TensorList kept() const { return kept_.sums(); }
+  bool has_kept() const { return kept_.size() > 0; }
+
+ private:
+  struct InFlight {
+    std::vector<bool> has;  // which parameters take part
+    FlatLayout layout;      // of those
+    bool scattering = true;
+    bool all_reduce = false;
+    std::string label;
+    Tensor input;   // [num_shards, slice]
+    Tensor output;  // [slice]; the input itself without ranks to scatter over
+    WorkPtr work;   // null without ranks; last, so that it ends before its buffers do
+  };
+
+  std::vector<bool> params_to_reduce(bool zero_fill) const;
+  Tensor copy_in(const FlatLayout& layout, const std::vector<bool>& has) const;
+  TensorList terms_of(const InFlight& reduction) const;
+  void set_aside(const InFlight& reduction);
+  void merge_scattered(InFlight& reduction);
+  Dtype dtype() const;
+
+  std::vector<ShardedParam>& params_;
+  GroupRanks ranks_;
+  std::optional<Dtype> reduce_dtype_;
+  Notify notify_;
+  GradientTree kept_;
+  std::vector<TreeSum> scattered_;
+  ShardedGradients sums_;
+  std::optional<InFlight> in_flight_;
+};
+
+}  // namespace moegrad::fsdp

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/sharded_gradients.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "framework/tensor/fill.h"
+#include "framework/tensor/tensor_impl.h"
+
+namespace moegrad::fsdp {
+
+ShardedGradients::ShardedGradients(TensorList parameters, std::optional<Dtype> dtype)
+    : parameters_(std::move(parameters)),
+      dtype_(dtype.value_or(parameters_.front().dtype())),
+      sums_(parameters_.size()) {}
+
+void ShardedGradients::add(TensorList terms) {
+  const MemoryTagGuard tag(MemoryTag::kGradients);
+  resume();
+  ++size_;
+  const bool one_partial = std::has_single_bit(static_cast<std::uint64_t>(size_));
+  shown_.clear();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& parameter = parameters_[i];
+    parameter.set_grad(Tensor());
+    sums_[i].push(std::exchange(terms[i], Tensor()));
+    Tensor sum = one_partial ? sums_[i].take() : sums_[i].sum();
+    if (sum.defined() && sum.dtype() != parameter.dtype()) sum = to_dtype(sum, parameter.dtype());
+    parameter.set_grad(std::move(sum));
+  }
+  for (const auto& parameter : parameters_) {
+    const Tensor grad = parameter.grad();
+    shown_.emplace_back(grad.impl(), grad.defined() ? grad.storage().version() : 0);
+  }
+}
+
+// Makes sums_ hold the terms so far again.
+void ShardedGradients::resume() {
+  const auto has_grad = [](const Tensor& parameter) { return parameter.grad().defined(); };
+  if (size_ == 0 || std::ranges::none_of(parameters_, has_grad)) return begin_again();
+  if (std::has_single_bit(static_cast<std::uint64_t>(size_))) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      sums_[i] = TreeSum(as_term(parameters_[i].grad()), size_);
+    }
+  } else if (!untouched()) {
+    begin_again();
+  }
+}
+
+void ShardedGradients::begin_again() {
+  size_ = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    sums_[i] = TreeSum();
+    if (parameters_[i].grad().defined()) size_ = 1;
+  }
+  if (size_ == 0) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    sums_[i].push(as_term(parameters_[i].grad()));
+  }
+}
+
+bool ShardedGradients::untouched() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor grad = parameters_[i].grad();
+    const auto& [shown, version] = shown_[i];
+    if (grad.impl() != shown.lock()) return false;
+    if (grad.defined() && grad.storage().version() != version) return false;
+  }
+  return true;
+}
+
+Tensor ShardedGradients::as_term(const Tensor& grad) const {
+  return !grad.defined() || grad.dtype() == dtype_ ? grad : to_dtype(grad, dtype_);
+}
+
+}  // namespace moegrad::fsdp
