@@ -120,6 +120,11 @@ Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::combine(const Tensor& rows,
           .tokens_per_expert = routing.plan.counts};
 }
 
+void for_each_tensor(Qwen3MoeDecoderLayer::Output& output, const nn::TensorVisitor& visit) {
+  nn::visit_tensors(visit, output.hidden, output.router_logits, output.routing_weights,
+                    output.expert_indices);
+}
+
 Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config, std::uint64_t seed)
     : config_((config.validate(), config)),
       embed_tokens_({.num_embeddings = config.vocab_size,
@@ -178,6 +183,11 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
   if (options.output_hidden_states) output.hidden_states.back() = normed;
   output.logits = lm_head_(normed);  // [T, V]
   return output;
+}
+
+void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit) {
+  nn::visit_tensors(visit, output.logits, output.router_logits, output.routing_weights,
+                    output.expert_indices, output.hidden_states);
 }
 
 Tensor document_positions(const std::vector<std::int64_t>& cu_seqlens, std::int64_t tokens) {

@@ -66,6 +66,8 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
   std::optional<nn::MLP> mlp_;
 };
 
+void for_each_tensor(Qwen3MoeDecoderLayer::Output& output, const nn::TensorVisitor& visit);
+
 struct Qwen3MoeForwardOptions {
   /// Experts to take instead of the routers' choice, int64 [T, K] per mixture layer.
   const TensorList* replay_expert_indices = nullptr;
@@ -116,6 +118,8 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
   nn::RMSNorm norm_;
   nn::Linear lm_head_;
 };
+
+void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit);
 
 /// Position of each token in its document: int64 [T]. ValueError unless cu_seqlens rises from 0 to
 /// `tokens`.

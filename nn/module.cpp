@@ -66,7 +66,18 @@ std::vector<std::pair<std::string, Module*>> Module::named_modules() {
   return modules;
 }
 
+std::vector<ModuleExtension*> Module::extensions() const {
+  std::vector<ModuleExtension*> found;
+  if (extension_) found.push_back(extension_.get());
+  for (const auto& [name, child] : children_) {
+    const auto below = child->extensions();
+    found.insert(found.end(), below.begin(), below.end());
+  }
+  return found;
+}
+
 NamedTensors Module::state_dict() const {
+  for (auto* extension : extensions()) extension->reshard();
   NamedTensors state = named_parameters();
   for (auto& [name, tensor] : state) tensor = tensor.detach();
   return state;
@@ -93,6 +104,7 @@ void Module::train(bool mode) {
 
 void Module::zero_grad() {
   for (const auto& slot : parameter_slots()) slot.tensor->set_grad(Tensor());
+  for (auto* extension : extensions()) extension->zero_grad();
 }
 
 void Module::attach(std::shared_ptr<ModuleExtension> extension) {
@@ -119,6 +131,18 @@ ScopeGuard Module::open_scope() {
   if (!backward_pre_hooks_.empty()) on_enter = [this] { run(backward_pre_hooks_); };
   if (!backward_hooks_.empty()) on_exit = [this] { run(backward_hooks_); };
   return ScopeGuard(join(outer ? outer->path : "", name_), std::move(on_enter), std::move(on_exit));
+}
+
+TensorVisitor Module::input_cast() const {
+  return [extension = extension_.get()](Tensor& tensor) {
+    if (tensor.defined()) tensor = extension->cast_input(tensor);
+  };
+}
+
+TensorVisitor Module::output_cast() const {
+  return [extension = extension_.get()](Tensor& tensor) {
+    if (tensor.defined()) tensor = extension->cast_output(tensor);
+  };
 }
 
 void Module::run(const Hooks& hooks) {

@@ -11,6 +11,7 @@
 #include "framework/autograd/scope.h"
 #include "framework/tensor/named_tensor.h"
 #include "nn/parameter_layout.h"
+#include "nn/tensor_arguments.h"
 
 namespace moegrad::nn {
 
@@ -30,6 +31,12 @@ class ModuleExtension {
   /// Puts back the parameters that the module keeps, where others stand in for them meanwhile, as
   /// gathered ones do. Loading and saving call it first.
   virtual void reshard() {}
+  /// Clears the gradients it keeps for parameters that do not stand in the slots just now.
+  virtual void zero_grad() {}
+  /// What the module sees instead of a tensor in its arguments, and what the caller gets instead of
+  /// one in the result (Note [Tensors in arguments and results]); never given an undefined one.
+  virtual Tensor cast_input(const Tensor& input) { return input; }
+  virtual Tensor cast_output(const Tensor& output) { return output; }
 };
 
 /// Base of layers and models, as torch.nn.Module: children are members held by value, registered
@@ -52,14 +59,17 @@ class Module {
   /// This module (as "") and all below it, in pre-order.
   std::vector<std::pair<std::string, Module*>> named_modules();
 
-  /// Name -> tensor (detached; shares storage), as torch's state_dict().
+  /// Name -> tensor (detached; shares storage), as torch's state_dict(). Reshards what is below
+  /// first: under fully_shard it is this rank's shards.
   NamedTensors state_dict() const;
-  /// Copies the values in; Error unless names agree, ShapeError unless shapes do.
+  /// Copies the values into what state_dict() holds; Error unless names agree, ShapeError unless
+  /// shapes do.
   void load_state_dict(const NamedTensors& state);
 
   void train(bool mode = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
+  /// Of all parameters, those that extensions keep included.
   void zero_grad();
 
   /// At most one; Error if the module already has one.
@@ -79,13 +89,18 @@ class Module {
   void register_parameter(std::string name, Tensor& slot, ParameterLayout layout = {});
   void register_module(std::string name, Module& child);
 
-  template <class Derived, class... Arguments>
-  static auto call(Derived& module, Arguments&&... arguments) {
-    Module& base = module;  // a derived class may use the same names
-    const ScopeGuard scope = base.open_scope();
-    base.run(base.forward_pre_hooks_);
-    auto result = module.forward(std::forward<Arguments>(arguments)...);
-    base.run(base.forward_hooks_);
+  /// body(arguments...) with the hooks around it and, inside them, the extension's casts: only the
+  /// pre hooks make an extension ready.
+  template <class Body, class... Arguments>
+  auto call(const Body& body, Arguments&&... arguments) {
+    const ScopeGuard scope = open_scope();
+    run(forward_pre_hooks_);
+    auto result = [&] {
+      if (!extension_) return body(std::forward<Arguments>(arguments)...);
+      return call_with_visited(input_cast(), body, std::forward<Arguments>(arguments)...);
+    }();
+    run(forward_hooks_);
+    if (extension_) visit_tensors(output_cast(), result);
     return result;
   }
 
@@ -93,9 +108,13 @@ class Module {
   using Hooks = HookList<void(Module&)>;
 
   ScopeGuard open_scope();
+  TensorVisitor input_cast() const;
+  TensorVisitor output_cast() const;
   void run(const Hooks& hooks);
   void name_storages() const;
   void collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const;
+  /// Own one and those below, in pre-order.
+  std::vector<ModuleExtension*> extensions() const;
   void collect_modules(const std::string& prefix,
                        std::vector<std::pair<std::string, Module*>>& modules);
 
@@ -113,7 +132,24 @@ class Callable : public Module {
  public:
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
-    return call(static_cast<Derived&>(*this), std::forward<Arguments>(arguments)...);
+    const auto forward = [this](Arguments&&... passed) {
+      return static_cast<Derived&>(*this).forward(std::forward<Arguments>(passed)...);
+    };
+    return Module::call(forward, std::forward<Arguments>(arguments)...);
+  }
+
+  /// Runs another method as forward is run, with the same hooks and casts:
+  ///
+  ///     model.call_method(&Model::encode, x)
+  ///
+  /// `method` is a member function, called with all its arguments, or a callable that takes the
+  /// module first. PyTorch's register_fsdp_forward_method.
+  template <class Method, class... Arguments>
+  auto call_method(const Method& method, Arguments&&... arguments) {
+    const auto body = [&](Arguments&&... passed) {
+      return std::invoke(method, static_cast<Derived&>(*this), std::forward<Arguments>(passed)...);
+    };
+    return Module::call(body, std::forward<Arguments>(arguments)...);
   }
 };
 

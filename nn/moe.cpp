@@ -48,4 +48,9 @@ Tensor MoE::combine(const Tensor& rows, const Routing& routing) {
   return ops::unpermute_rows(rows, routing.router.weights, routing.plan);
 }
 
+void for_each_tensor(MoE::Output& output, const TensorVisitor& visit) {
+  visit_tensors(visit, output.hidden, output.router_logits, output.routing_weights,
+                output.expert_indices);
+}
+
 }  // namespace moegrad::nn

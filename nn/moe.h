@@ -59,4 +59,6 @@ class MoE final : public Callable<MoE> {
   std::int64_t num_experts_;
 };
 
+void for_each_tensor(MoE::Output& output, const TensorVisitor& visit);
+
 }  // namespace moegrad::nn

@@ -23,4 +23,8 @@ Router::Output Router::forward(const Tensor& x, const Tensor& replay_indices) { 
   return {.logits = logits, .weights = weights, .indices = indices};
 }
 
+void for_each_tensor(Router::Output& output, const TensorVisitor& visit) {
+  visit_tensors(visit, output.logits, output.weights, output.indices);
+}
+
 }  // namespace moegrad::nn

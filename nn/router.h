@@ -36,4 +36,6 @@ class Router final : public Callable<Router> {
   Tensor weight_;  // [E, H]
 };
 
+void for_each_tensor(Router::Output& output, const TensorVisitor& visit);
+
 }  // namespace moegrad::nn
