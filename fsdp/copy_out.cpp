@@ -18,27 +18,40 @@ void copy_rows(const Source* source, std::int64_t n, T* target) {
   }
 }
 
-template <class Source, class T>
-void split_to_nd(const FlatLayout& layout, const FlatEntry& entry, PeerSpans slices, T* target) {
+// Calls body(what the rank holds of the cut dimension, its elements) for each rank.
+template <class Source, class Body>
+void for_each_rank(const FlatLayout& layout, const FlatEntry& entry, PeerSpans slices,
+                   const Body& body) {
   for (int rank = 0; rank < layout.world_size; ++rank) {
-    const auto rows = shard_rows(entry.rows, layout.world_size, rank);
     const auto* slice =
         reinterpret_cast<const Source*>(slices[static_cast<std::size_t>(rank)].data());
-    copy_rows(slice + entry.offset, rows.size() * entry.row_numel,
-              target + rows.begin * entry.row_numel);
+    body(shard_range(entry.extent, layout.world_size, rank), slice + entry.offset);
   }
 }
 
 template <class Source, class T>
+void split_to_nd(const FlatLayout& layout, const FlatEntry& entry, PeerSpans slices, T* target) {
+  for_each_rank<Source>(layout, entry, slices, [&](const ShardRange& range, const Source* source) {
+    for (std::int64_t i = 0; i < entry.outer; ++i) {
+      copy_rows(source + i * range.size() * entry.inner, range.size() * entry.inner,
+                target + (i * entry.extent + range.begin) * entry.inner);
+    }
+  });
+}
+
+// An NZ parameter is a matrix, cut along its rows or along its columns.
+template <class Source, class T>
 void split_to_nz(const FlatLayout& layout, const FlatEntry& entry, PeerSpans slices,
                  const NzBlocks& blocks, T* target) {
-  for (int rank = 0; rank < layout.world_size; ++rank) {
-    const auto rows = shard_rows(entry.rows, layout.world_size, rank);
-    const auto* slice =
-        reinterpret_cast<const Source*>(slices[static_cast<std::size_t>(rank)].data());
-    kernels::slice_rows_to_nz<Source, T>(slice + entry.offset, entry.row_numel, rows.begin,
-                                         rows.size(), blocks, target);
-  }
+  const bool by_rows = entry.extent == blocks.batch * blocks.k && entry.inner == blocks.n;
+  for_each_rank<Source>(layout, entry, slices, [&](const ShardRange& range, const Source* source) {
+    if (by_rows) {
+      kernels::slice_rows_to_nz<Source, T>(source, entry.inner, range.begin, range.size(), blocks,
+                                           target);
+    } else {
+      kernels::slice_columns_to_nz<Source, T>(source, range.begin, range.size(), blocks, target);
+    }
+  });
   kernels::nz_zero_padding<T>(blocks, target);
 }
 

@@ -2,21 +2,107 @@
 #include "fsdp/fully_shard.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
-#include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::fsdp {
 namespace {
+
+bool is_linear(const nn::ParameterSlot& slot) {
+  return slot.layout.role != nn::ParameterLayout::Role::kDense;
+}
+
+bool is_expert(const nn::ParameterSlot& slot) {
+  return slot.layout.role == nn::ParameterLayout::Role::kExpertGateUp ||
+         slot.layout.role == nn::ParameterLayout::Role::kExpertDown;
+}
+
+void check_dtypes(const MixedPrecisionPolicy& mixed) {
+  const auto refuse = [](const char* what, Dtype dtype) {
+    throw DtypeError("fully_shard: " + std::string(what) + ", got " +
+                     std::string(to_string(dtype)));
+  };
+  if (mixed.param_dtype == Dtype::kInt64) {
+    refuse("param_dtype must be a floating dtype", *mixed.param_dtype);
+  }
+  if (mixed.reduce_dtype == Dtype::kInt64) {
+    refuse("reduce_dtype must be a floating dtype", *mixed.reduce_dtype);
+  }
+  if (mixed.output_dtype == Dtype::kInt64 || mixed.output_dtype == Dtype::kBFloat16) {
+    refuse("output_dtype must be float32 or float64", *mixed.output_dtype);
+  }
+}
+
+GroupRanks ranks_of(const DeviceMesh& mesh, const DataParallelMeshDims& dims) {
+  check<ValueError>(dims.shard || dims.replicate,
+                    "fully_shard: mesh_dims must name an axis to shard or to replicate over");
+  for (const auto& axis : mesh.axes()) {
+    check<ValueError>(axis.size == 1 || axis.name == dims.shard || axis.name == dims.replicate,
+                      "fully_shard: mesh axis '", axis.name, "' of size ", axis.size,
+                      " is neither sharded nor replicated over; pass the mesh without it");
+  }
+  GroupRanks ranks;
+  if (dims.shard) ranks.shard = mesh.group(*dims.shard);
+  // A mesh without this axis has one replica, unless there is no other axis to work on.
+  if (dims.replicate && (mesh.has(*dims.replicate) || !dims.shard)) {
+    ranks.replicas = mesh.group(*dims.replicate);
+  }
+  return ranks;
+}
+
+/// The parameters of one call that share a mesh.
+struct GroupSlots {
+  GroupRanks ranks;
+  std::vector<PlacedSlot> slots;
+};
+
+class Grouping {
+ public:
+  Grouping(const DeviceMesh& mesh, const Policy& policy) : mesh_(mesh), policy_(policy) {}
+
+  void add(const nn::ParameterSlot& slot) {
+    const auto placement =
+        policy_.shard_placement ? policy_.shard_placement(slot) : ShardPlacement{};
+    const auto& own = is_expert(slot) ? mesh_.expert() : mesh_.dense();
+    const auto ranks =
+        ranks_of(placement.mesh != nullptr ? *placement.mesh : own, policy_.mesh_dims);
+    check_tied_alike(slot, ranks, placement.dim);
+    auto group = std::ranges::find(groups_, ranks, &GroupSlots::ranks);
+    if (group == groups_.end()) group = groups_.insert(group, {ranks, {}});
+    group->slots.push_back({slot, placement.dim});
+  }
+
+  const std::vector<GroupSlots>& groups() const { return groups_; }
+
+ private:
+  void check_tied_alike(const nn::ParameterSlot& slot, const GroupRanks& ranks,
+                        std::int64_t dim) const {
+    for (const auto& group : groups_) {
+      for (const auto& [other, other_dim] : group.slots) {
+        if (!other.tensor->is(*slot.tensor)) continue;
+        check(group.ranks == ranks && other_dim == dim, "fully_shard: parameter '", slot.name,
+              "' is tied to '", other.name, "', but placed on another mesh or dimension");
+      }
+    }
+  }
+
+  const DeviceMesh& mesh_;
+  const Policy& policy_;
+  std::vector<GroupSlots> groups_;
+};
 
 // A parameter that carries a ShardSpec belongs to an earlier call: fine if that call's group has
 // this very slot, an error if the slot still holds the whole tensor, tied to one that was taken.
 void check_not_tied_elsewhere(const nn::ParameterSlot& slot, nn::Module& root) {
   for (const auto& [path, module] : root.named_modules()) {
     const auto* state = dynamic_cast<State*>(module->extension());
-    if (state == nullptr || state->group() == nullptr) continue;
-    for (const auto& param : state->group()->params()) {
-      if (std::ranges::find(param.slots, slot.tensor) != param.slots.end()) return;
+    if (state == nullptr) continue;
+    for (const auto& group : state->groups()) {
+      for (const auto& param : group->params()) {
+        if (std::ranges::find(param.slots, slot.tensor) != param.slots.end()) return;
+      }
     }
   }
   throw Error(
@@ -24,39 +110,47 @@ void check_not_tied_elsewhere(const nn::ParameterSlot& slot, nn::Module& root) {
       "' is tied to one that an earlier fully_shard call has taken; shard both in one call");
 }
 
-bool is_linear(const nn::ParameterSlot& slot) {
-  return slot.layout.role != nn::ParameterLayout::Role::kDense;
+void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& grouping) {
+  for (const auto& slot : module.parameter_slots()) {
+    const bool ignored = std::ranges::any_of(
+        policy.ignored_parameters, [&](const Tensor& other) { return other.is(*slot.tensor); });
+    if (ignored) continue;
+    if (slot.tensor->shard_spec()) {
+      check_not_tied_elsewhere(slot, module);
+    } else if (!policy.linear_only_shard || is_linear(slot)) {
+      grouping.add(slot);
+    }
+  }
 }
 
 }  // namespace
 
-State& fully_shard(nn::Module& module, const DeviceMesh& mesh, const Policy& policy) {
-  check(dynamic_cast<State*>(module.extension()) == nullptr,
-        "fully_shard: the module has been sharded before");
-  const auto wire = policy.mixed_precision.param_dtype;
-  const auto reduce = policy.mixed_precision.reduce_dtype;
-  check<DtypeError>(!wire || *wire == Dtype::kBFloat16,
-                    "fully_shard: param_dtype must be bfloat16 or none, got ",
-                    wire.value_or(Dtype::kBFloat16));
-  check<DtypeError>(!reduce || *reduce == Dtype::kBFloat16,
-                    "fully_shard: reduce_dtype must be bfloat16 or none, got ",
-                    reduce.value_or(Dtype::kBFloat16));
+State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
+                   const Policy& policy) {
+  check<ValueError>(!modules.empty(), "fully_shard: at least one module");
+  for (auto module = modules.begin(); module != modules.end(); ++module) {
+    check(dynamic_cast<State*>((*module)->extension()) == nullptr &&
+              std::find(modules.begin(), module, *module) == module,
+          "fully_shard: the module has been sharded before");
+  }
+  check_dtypes(policy.mixed_precision);
   check<ValueError>(policy.forward_prefetch >= 0,
                     "fully_shard: forward_prefetch must not be negative, got ",
                     policy.forward_prefetch);
-  std::vector<nn::ParameterSlot> slots;
-  for (const auto& slot : module.parameter_slots()) {
-    if (slot.tensor->shard_spec()) {
-      check_not_tied_elsewhere(slot, module);
-    } else if (!policy.linear_only_shard || is_linear(slot)) {
-      slots.push_back(slot);
-    }
+  Grouping grouping(mesh, policy);
+  for (auto* module : modules) add_parameters_of(*module, policy, grouping);
+  std::vector<std::unique_ptr<ParamGroup>> groups;
+  for (const auto& [ranks, slots] : grouping.groups()) {
+    const auto name = groups.empty() ? std::string() : slots.front().slot.name;
+    groups.push_back(std::make_unique<ParamGroup>(slots, ranks, policy, name));
   }
-  std::unique_ptr<ParamGroup> group;
-  if (!slots.empty()) group = std::make_unique<ParamGroup>(slots, mesh.group("shard"), policy);
-  auto state = std::make_shared<State>(module, std::move(group), policy);
-  module.attach(state);
+  auto state = std::make_shared<State>(modules, std::move(groups), policy);
+  for (auto* module : modules) module->attach(state);
   return *state;
+}
+
+State& fully_shard(nn::Module& module, const DeviceMesh& mesh, const Policy& policy) {
+  return fully_shard(std::vector<nn::Module*>{&module}, mesh, policy);
 }
 
 }  // namespace moegrad::fsdp

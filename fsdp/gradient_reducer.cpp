@@ -23,10 +23,11 @@ TensorList sharded_of(const std::vector<ShardedParam>& params) {
 }
 
 // Part of a call's fingerprint: ranks must agree on which parameters they reduce.
-std::string label_of(const std::string& name, const std::vector<bool>& has) {
+CollectiveOptions call_of(const char* queue, const std::string& name,
+                          const std::vector<bool>& has) {
   std::string label = name + " ";
   for (const bool present : has) label += present ? '1' : '0';
-  return label;
+  return {.queue = queue, .label = std::move(label)};
 }
 
 }  // namespace
@@ -56,31 +57,33 @@ std::vector<bool> GradientReducer::params_to_reduce(bool zero_fill) const {
   return has;
 }
 
-void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& label) {
+void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& name) {
   finish();
   if (has_kept()) {
     kept_.push();
     kept_.finish();
   }
-  InFlight reduction{.has = params_to_reduce(zero_fill)};
-  if (std::ranges::find(reduction.has, true) == reduction.has.end()) return;
+  InFlight reduction;
+  reduction.has = params_to_reduce(zero_fill);
+  const bool none = std::ranges::find(reduction.has, true) == reduction.has.end();
+  if (none && !(all_reduce && scattered_.front().size() > 0)) return;
   std::vector<FlatParam> present;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (reduction.has[i]) present.push_back({params_[i].unsharded.shape(), params_[i].dim});
   }
   reduction.layout = make_flat_layout(present, ranks_.num_shards(), 1);
   reduction.all_reduce = all_reduce;
-  reduction.label = label_of(label, reduction.has);
+  reduction.name = name;
   reduction.input = copy_in(reduction.layout, reduction.has);
-  if (ranks_.num_shards() == 1) {
+  if (ranks_.num_shards() == 1 || none) {
     reduction.output = reduction.input;
   } else {
     notify_(Event::kReduce);
     const MemoryTagGuard tag(MemoryTag::kGradients);
     reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
-    reduction.work =
-        ranks_.shard->reduce_scatter(bytes_of(reduction.input), writable_bytes_of(reduction.output),
-                                     dtype(), ReduceOp::kSum, {"reduce", reduction.label});
+    reduction.work = ranks_.shard->reduce_scatter(
+        bytes_of(reduction.input), writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
+        call_of("reduce", name, reduction.has));
   }
   in_flight_ = std::move(reduction);
 }
@@ -102,8 +105,7 @@ Tensor GradientReducer::copy_in(const FlatLayout& layout, const std::vector<bool
     if (const Tensor grad = param.unsharded.grad(); grad.defined()) {
       for (int rank = 0; rank < layout.world_size; ++rank) {
         const Tensor part = shard_view(grad, param.dim, layout.world_size, rank);
-        Tensor target =
-            flat_view(input, rank * layout.slice_numel + entry->offset, part.shape());
+        Tensor target = flat_view(input, rank * layout.slice_numel + entry->offset, part.shape());
         copy_(target, part);
       }
       param.unsharded.set_grad(Tensor());
@@ -140,8 +142,9 @@ void GradientReducer::finish_scatter() {
   }
   if (scattered_.front().size() > 0) merge_scattered(reduction);
   notify_(Event::kAllReduce);
-  reduction.work = ranks_.replicas->all_reduce(writable_bytes_of(reduction.output), dtype(),
-                                               ReduceOp::kSum, {"all_reduce", reduction.label});
+  reduction.work =
+      ranks_.replicas->all_reduce(writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
+                                  call_of("all_reduce", reduction.name, reduction.has));
 }
 
 void GradientReducer::set_aside(const InFlight& reduction) {
@@ -165,7 +168,8 @@ void GradientReducer::merge_scattered(InFlight& reduction) {
   reduction.layout = make_flat_layout(present, 1, 1);
   reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    Tensor target = flat_view(reduction.output, reduction.layout.entries[i].offset, sums[i].shape());
+    Tensor target =
+        flat_view(reduction.output, reduction.layout.entries[i].offset, sums[i].shape());
     copy_(target, sums[i]);
   }
 }

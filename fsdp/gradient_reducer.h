@@ -45,8 +45,8 @@ class GradientReducer {
   /// Starts reducing the gradients kept and those of the last backward, and frees them. Trainable
   /// parameters without a gradient are left out, or, with `zero_fill`, count as zero; with nothing
   /// to reduce, nothing is issued. Without `all_reduce` the result waits for a later all-reduce.
-  /// `label` is what the collectives are called.
-  void start(bool all_reduce, bool zero_fill, const std::string& label);
+  /// `name` is the group's, for the collectives' labels.
+  void start(bool all_reduce, bool zero_fill, const std::string& name);
   void finish_scatter();
   void finish();
   /// Ends what is in flight, and forgets it with all that is kept.
@@ -63,7 +63,7 @@ class GradientReducer {
     FlatLayout layout;      // of those
     bool scattering = true;
     bool all_reduce = false;
-    std::string label;
+    std::string name;
     Tensor input;   // [num_shards, slice]
     Tensor output;  // [slice]; the input itself without ranks to scatter over
     WorkPtr work;   // null without ranks; last, so that it ends before its buffers do

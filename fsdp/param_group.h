@@ -5,31 +5,28 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "framework/autograd/gradient_tree.h"
 #include "framework/distributed/process_group.h"
 #include "framework/tensor/tensor.h"
 #include "fsdp/copy_out.h"
 #include "fsdp/flat_layout.h"
+#include "fsdp/gradient_reducer.h"
+#include "fsdp/observer.h"
 #include "fsdp/policy.h"
+#include "fsdp/sharded_param.h"
 #include "nn/module.h"
 
 namespace moegrad::fsdp {
 
-/// One parameter of a group in its two forms. Both tensors are made once: Functions and optimizers
-/// keep handles on them.
-struct ShardedParam {
-  std::string name;
-  std::vector<Tensor*> slots;  // several when tied
-  nn::ParameterLayout layout;
-  Tensor sharded;    // [its rows, ...], a view of the group's flat shard
-  Tensor unsharded;  // [rows, ...]; bytes exist only while gathered
+/// A place where a parameter stands, and the dimension to cut it along.
+struct PlacedSlot {
+  nn::ParameterSlot slot;
+  std::int64_t dim = 0;
 };
 
-/// The unit of communication: the parameters of one fully_shard call, gathered by one all-gather
-/// and reduced by one reduce-scatter.
+/// The unit of communication: parameters of one fully_shard call on one mesh, gathered by one
+/// all-gather and reduced by one reduce-scatter.
 ///
 /// Note [Unsharded means allocated]
 /// States: SHARDED, GATHERING (all-gather issued), UNSHARDED. The unsharded tensors' bytes are
@@ -38,66 +35,73 @@ struct ShardedParam {
 /// allocates and frees; the communication thread fills.
 class ParamGroup {
  public:
-  /// Takes the (unsharded) parameters out of `slots`, keeps this rank's rows, and puts the sharded
-  /// parameters in their place. `group` is null or of size 1 on a world of one.
-  ParamGroup(const std::vector<nn::ParameterSlot>& slots, std::shared_ptr<ProcessGroup> group,
-             const Policy& policy);
+  /// Takes the (unsharded) parameters out of `slots`, keeps this rank's part, and puts the sharded
+  /// parameters in their place. Parameters without bytes (the meta device) stay so. `name` is the
+  /// group's within its module.
+  ParamGroup(const std::vector<PlacedSlot>& slots, GroupRanks ranks, const Policy& policy,
+             std::string name = {});
+  ParamGroup(const ParamGroup&) = delete;
+  ParamGroup& operator=(const ParamGroup&) = delete;
 
-  /// Issues the all-gather; `event` is what the log calls it.
-  void unshard(std::string_view event = "unshard");
+  /// Issues the all-gather; `event` says why.
+  void unshard(Event event = Event::kUnshard);
   /// Completes it and registers the unsharded parameters.
   void wait_for_unshard();
   /// Frees the unsharded parameters and registers the shards.
   void reshard();
   bool is_sharded() const { return state_ == State::kSharded; }
+  bool is_gathering() const { return state_ == State::kGathering; }
 
-  /// Keeps the gradients of the unsharded parameters for a later reduction, as the next leaf of
-  /// their sum.
-  void accumulate_gradients();
-  /// Starts reducing the gradients kept, and those of the last backward, into the sharded
-  /// parameters' gradients. Frees the unsharded gradients.
-  void reduce_gradients();
-  /// Completes the reduction started, if any.
-  void wait_for_reduce();
+  /// Note [Where a gradient is summed].
+  GradientReducer& reducer() { return *reducer_; }
+  /// Clears the gradients of the shards.
+  void zero_grad();
 
-  void set_name(const std::string& module_path);
+  /// Gives the shards bytes: zeros. For a group made without.
+  void to_empty();
+  bool is_meta() const { return shard_.storage().released(); }
+
+  /// Names group and parameters as the root sees them: `path` is that of the group's module,
+  /// `slots` are all of the root's.
+  void set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots);
   const std::string& name() const { return name_; }
+  void set_observer(std::shared_ptr<Observer> observer) { observer_ = std::move(observer); }
+
   std::vector<ShardedParam>& params() { return params_; }
+  const std::vector<ShardedParam>& params() const { return params_; }
   const FlatLayout& layout() const { return layout_; }
+  const GroupRanks& ranks() const { return ranks_; }
+  /// What the module computes in.
+  Dtype compute_dtype() const { return compute_dtype_; }
   /// Bytes of this rank's flat shard, padding included, and of all unsharded parameters.
   std::int64_t sharded_bytes() const { return shard_.storage().bytes(); }
   std::int64_t unsharded_bytes() const;
 
  private:
   enum class State : std::uint8_t { kSharded, kGathering, kUnsharded };
-  struct Reduction {
-    Tensor input;           // [world_size, slice]
-    Tensor output;          // [slice]; the input itself on a world of one
-    std::vector<bool> has;  // which parameters had a gradient
-    WorkPtr work;           // null on a world of one; last, so that it ends before its buffers do
-  };
 
-  int world_size() const { return layout_.world_size; }
-  Tensor copy_in_gradients(const std::vector<bool>& has);
-  void shard_parameters(int rank);
+  void collect_params(const std::vector<PlacedSlot>& slots);
+  void shard_parameters();
   Tensor make_unsharded(const Shape& shape, const nn::ParameterLayout& layout) const;
+  void notify(Event event) const;
 
-  std::shared_ptr<ProcessGroup> group_;
-  MixedPrecision mixed_precision_;
+  GroupRanks ranks_;
+  std::string own_name_;  // within the module passed to fully_shard
   std::string name_;
-  Dtype dtype_ = Dtype::kFloat32;
+  std::shared_ptr<Observer> observer_;
+  Dtype dtype_ = Dtype::kFloat32;  // of the shards
+  Dtype wire_dtype_ = Dtype::kFloat32;
+  Dtype compute_dtype_ = Dtype::kFloat32;
   FlatLayout layout_;
   std::unique_ptr<CopyOut> copy_out_;
   std::int64_t nz_params_ = 0;
   std::vector<ShardedParam> params_;
   Tensor shard_;  // [slice]
-  std::unique_ptr<GradientTree> kept_gradients_;
-  bool has_kept_gradients_ = false;
+  std::unique_ptr<GradientReducer> reducer_;
 
   State state_ = State::kSharded;
   Tensor wire_;     // [slice], the narrow copy of shard_ while it travels
   WorkPtr gather_;  // after what it reads and fills, so that it ends before they do
-  std::optional<Reduction> reduction_;
 };
 
 }  // namespace moegrad::fsdp

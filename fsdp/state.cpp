@@ -1,65 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
+// The hooks: what happens when. Switches and what is done by hand are in state_switches.cpp.
 #include "fsdp/state.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "framework/autograd/checkpoint.h"
 #include "framework/autograd/engine.h"
 #include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/log.h"
+#include "ops/shape_ops.h"
 
 namespace moegrad::fsdp {
 namespace {
 
-std::vector<State*> states_of(const std::vector<nn::Module*>& modules, std::string_view setter) {
-  std::vector<State*> states;
-  for (auto* module : modules) {
-    auto* state = dynamic_cast<State*>(module->extension());
-    check<ValueError>(state != nullptr, setter,
-                      ": every module must have been passed to fully_shard");
-    states.push_back(state);
-  }
-  return states;
+// Whether a backward will come back to the forward that is running.
+bool on_tape() { return grad_enabled() || in_checkpoint_forward(); }
+
+Tensor cast_floating(const Tensor& tensor, Dtype dtype) {
+  const bool castable = tensor.dtype() == Dtype::kFloat32 || tensor.dtype() == Dtype::kFloat64;
+  return castable && tensor.dtype() != dtype ? ops::cast(tensor, dtype) : tensor;
 }
 
 }  // namespace
 
-State::State(nn::Module& module, std::unique_ptr<ParamGroup> group, const Policy& policy)
-    : module_(module), group_(std::move(group)), policy_(policy) {
-  module.register_forward_pre_hook([this](nn::Module&) { pre_forward(); });
-  module.register_forward_hook([this](nn::Module&) { post_forward(); });
-  module.register_backward_pre_hook([this](nn::Module&) { pre_backward(); });
-  module.register_backward_hook([this](nn::Module&) { post_backward(); });
+State::State(std::vector<nn::Module*> modules, std::vector<std::unique_ptr<ParamGroup>> groups,
+             const Policy& policy)
+    : modules_(std::move(modules)),
+      groups_(std::move(groups)),
+      policy_(policy),
+      ran_(modules_.size()) {
+  for (std::size_t i = 0; i < modules_.size(); ++i) {
+    auto& module = *modules_[i];
+    module.register_forward_pre_hook([this, i](nn::Module&) { pre_forward(i); });
+    module.register_forward_hook([this, i](nn::Module&) { post_forward(i); });
+    module.register_backward_pre_hook([this](nn::Module&) { pre_backward(); });
+    module.register_backward_hook([this, i](nn::Module&) { leave_backward(i); });
+  }
 }
 
 // The first state to run is the root of all below it.
 void State::initialize_as_root() {
-  context_ = std::make_shared<Context>();
-  context_->root = this;
-  for (const auto& [path, module] : module_.named_modules()) {
+  check(modules_.size() == 1, "fully_shard: '", path_,
+        "' ran forward first, but a group of several modules cannot be the root; pass the module "
+        "that holds them to fully_shard");
+  const auto context = std::make_shared<Context>();
+  context->root = this;
+  const auto slots = modules_[0]->parameter_slots();
+  for (const auto& [path, module] : modules_[0]->named_modules()) {
     auto* state = dynamic_cast<State*>(module->extension());
-    if (state == nullptr) continue;
-    check(state == this || state->context_ == nullptr, "fully_shard: module '", path,
+    if (state == nullptr || std::ranges::find(context->states, state) != context->states.end()) {
+      continue;
+    }
+    check(state->context_ == nullptr, "fully_shard: module '", path,
           "' ran forward before its root did");
-    state->context_ = context_;
-    context_->states.push_back(state);
-    if (state->group_) state->group_->set_name(path);
+    context->states.push_back(state);
+    state->set_names(path, slots);
+  }
+  for (auto* state : context->states) {
+    state->check_not_meta();
+    state->comm_ = comm_;
+  }
+  for (auto* state : context->states) state->context_ = context;
+}
+
+void State::set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots) {
+  path_ = path;
+  for (const auto& group : groups_) group->set_names(path, slots);
+}
+
+void State::check_not_meta() const {
+  for (const auto& group : groups_) {
+    check(!group->is_meta(), "fully_shard: parameter '", group->params().front().name,
+          "' and others of its group are still on the meta device; call to_empty() and initialize "
+          "them before the first forward");
   }
 }
 
 bool State::reshards_after_forward() const {
   // Without the tape no backward will come to free the parameters, and a step may follow.
-  if (!grad_enabled()) return true;
+  if (!on_tape()) return true;
   return policy_.reshard_after_forward.value_or(context_->root != this);
 }
 
-void State::pre_forward() {
+void State::pre_forward(std::size_t module) {
   if (!context_) initialize_as_root();
-  if (context_->root == this && !context_->in_backward) context_->forward_order.clear();
+  if (context_->in_backward) {
+    check(is_backward_running(),
+          "fully_shard: the last backward ended in an exception; call reset_iter_state()");
+    unshard();
+    return;
+  }
+  if (context_->root == this) begin_iteration();
+  notify(Event::kPreForward);
+  ++context_->depth;
+  const bool first = std::ranges::find(ran_, true) == ran_.end();
   unshard();
-  if (context_->in_backward) return;
+  if (!first) return;
+  first_module_ = module;
   context_->forward_order.push_back(this);
   prefetch_forward();
+}
+
+// Forgets a forward that an exception has ended.
+void State::begin_iteration() {
+  context_->depth = 0;
+  context_->forward_order.clear();
+  for (auto* state : context_->states) state->ran_.assign(state->ran_.size(), false);
 }
 
 void State::prefetch_forward() {
@@ -67,7 +114,7 @@ void State::prefetch_forward() {
     for (auto* state : forward_prefetch_) state->prefetch();
     return;
   }
-  const auto& last = context_->last_forward_order;
+  const auto& last = context_->forward_order.front()->last_forward_order_;
   const auto position = context_->forward_order.size() - 1;
   if (position >= last.size() || last[position] != this) return;
   const auto end =
@@ -75,14 +122,34 @@ void State::prefetch_forward() {
   for (auto next = position + 1; next < end; ++next) last[next]->prefetch();
 }
 
-void State::post_forward() {
+void State::post_forward(std::size_t module) {
   if (context_->in_backward) return;
-  if (grad_enabled()) {
+  ran_[module] = true;
+  if (std::ranges::find(ran_, false) == ran_.end()) finish_forward_call();
+  notify(Event::kPostForward);
+  if (--context_->depth == 0) end_iteration();
+}
+
+void State::finish_forward_call() {
+  ran_.assign(ran_.size(), false);
+  if (on_tape()) {
     post_forward_indices_.push_back(context_->post_forward_order.size());
     context_->post_forward_order.push_back(this);
   }
   if (reshards_after_forward()) reshard();
-  if (context_->root == this) context_->last_forward_order = context_->forward_order;
+}
+
+void State::end_iteration() {
+  for (auto* state : context_->states) {
+    // Several modules of which only some have run.
+    if (std::ranges::find(state->ran_, true) != state->ran_.end()) state->finish_forward_call();
+    if (on_tape()) continue;
+    for (const auto& group : state->groups_) {
+      if (group->is_gathering()) group->reshard();  // a prefetch that missed
+    }
+  }
+  auto* first = context_->forward_order.front();
+  first->last_forward_order_ = std::exchange(context_->forward_order, {});
 }
 
 void State::pre_backward() {
@@ -90,7 +157,10 @@ void State::pre_backward() {
     context_->in_backward = true;
     queue_backward_callback([root = context_->root] { root->finish_backward(); });
   }
-  unshard();
+  notify(Event::kPreBackward);
+  if (unshard_in_backward_) unshard();
+  if (entered_) return;
+  entered_ = true;
   prefetch_backward();
 }
 
@@ -102,83 +172,84 @@ void State::prefetch_backward() {
   if (post_forward_indices_.empty()) return;
   const auto index = post_forward_indices_.back();
   post_forward_indices_.pop_back();
-  if (index > 0) context_->post_forward_order[index - 1]->prefetch();
+  if (index == 0) return;
+  auto* next = context_->post_forward_order[index - 1];
+  if (next->unshard_in_backward_) next->prefetch();
+}
+
+// The module that ran first is left last.
+void State::leave_backward(std::size_t module) {
+  if (module == first_module_) post_backward();
 }
 
 void State::post_backward() {
-  if (!group_) return;
-  if (!requires_gradient_sync_) {
-    if (reshard_after_backward_) reshard();
-    group_->accumulate_gradients();
-    return;
-  }
+  entered_ = false;
+  post_backward_done_ = true;
+  if (groups_.empty()) return;
   if (reshard_after_backward_) reshard();
-  if (context_->reducing != nullptr) context_->reducing->wait_for_reduce();
-  group_->reduce_gradients();
-  context_->reducing = group_.get();
+  hand_on_gradients();
 }
 
+void State::hand_on_gradients() {
+  for (const auto& group : groups_) {
+    auto& reducer = group->reducer();
+    if (!requires_gradient_sync_) {
+      reducer.keep();
+      continue;
+    }
+    const auto* ranks = group->ranks().shard.get();
+    comm_->drain(ranks, max_reduce_inputs_);
+    reducer.start(requires_all_reduce_, reduce_unused_, group->name());
+    if (reducer.scattering()) comm_->add(ranks, *group);
+  }
+  notify(Event::kPostBackward);
+}
+
+// Of the root: the outermost backward has ended.
 void State::finish_backward() {
   context_->in_backward = false;
-  if (context_->reducing != nullptr) context_->reducing->wait_for_reduce();
-  context_->reducing = nullptr;
+  for (auto* state : context_->states) {
+    const bool missed = !state->post_backward_done_ && !state->groups_.empty();
+    state->post_backward_done_ = state->entered_ = false;
+    if (!missed) continue;
+    // A gather under way may be of use to the next backward.
+    const bool gathering = std::ranges::any_of(
+        state->groups_, [](const auto& group) { return group->is_gathering(); });
+    if (state->reshard_after_backward_ && (!gathering || is_last_backward_)) state->reshard();
+    state->hand_on_gradients();
+  }
+  if (!is_last_backward_) return;
+  comm_->finish();
   context_->post_forward_order.clear();
   for (auto* state : context_->states) {
     state->post_forward_indices_.clear();
-    // Gathered by a prefetch that missed, or never reached by a gradient.
     if (state->reshard_after_backward_) state->reshard();
   }
 }
 
-void State::prefetch() {
-  if (group_) group_->unshard("prefetch");
+void State::prefetch() { issue_unshard(Event::kPrefetch); }
+
+void State::issue_unshard(Event event) {
+  for (const auto& group : groups_) group->unshard(event);
 }
 
-void State::unshard_async() {
-  if (group_) group_->unshard();
+void State::wait_for_unshard() {
+  for (const auto& group : groups_) group->wait_for_unshard();
 }
 
-void State::unshard() {
-  if (!group_) return;
-  group_->unshard();
-  group_->wait_for_unshard();
+void State::notify(Event event) const {
+  if (observer_) observer_->on_event(event, path_);
 }
 
-void State::reshard() {
-  if (group_) group_->reshard();
+Tensor State::cast_input(const Tensor& input) {
+  const auto& mixed = policy_.mixed_precision;
+  if (!mixed.param_dtype || !mixed.cast_forward_inputs || !group()) return input;
+  return cast_floating(input, group()->compute_dtype());
 }
 
-template <class Visit>
-void State::visit_states(bool recurse, const Visit& visit) {
-  if (!recurse) {
-    visit(*this);
-    return;
-  }
-  for (const auto& [path, module] : module_.named_modules()) {
-    if (auto* state = dynamic_cast<State*>(module->extension())) visit(*state);
-  }
-}
-
-void State::set_requires_gradient_sync(bool on, bool recurse) {
-  visit_states(recurse, [on](State& state) { state.requires_gradient_sync_ = on; });
-}
-
-void State::set_reshard_after_forward(bool on, bool recurse) {
-  visit_states(recurse, [on](State& state) { state.policy_.reshard_after_forward = on; });
-}
-
-void State::set_reshard_after_backward(bool on, bool recurse) {
-  visit_states(recurse, [on](State& state) { state.reshard_after_backward_ = on; });
-}
-
-void State::set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules) {
-  forward_prefetch_ = states_of(modules, "set_modules_to_forward_prefetch");
-  explicit_forward_prefetch_ = true;
-}
-
-void State::set_modules_to_backward_prefetch(const std::vector<nn::Module*>& modules) {
-  backward_prefetch_ = states_of(modules, "set_modules_to_backward_prefetch");
-  explicit_backward_prefetch_ = true;
+Tensor State::cast_output(const Tensor& output) {
+  const auto dtype = policy_.mixed_precision.output_dtype;
+  return dtype ? cast_floating(output, *dtype) : output;
 }
 
 }  // namespace moegrad::fsdp

@@ -5,90 +5,160 @@
 #include <string>
 #include <vector>
 
+#include "framework/tensor/named_tensor.h"
+#include "fsdp/context.h"
 #include "fsdp/param_group.h"
 #include "nn/module.h"
 
 namespace moegrad::fsdp {
 
-class State;
+/// An unshard under way.
+class UnshardHandle {
+ public:
+  explicit UnshardHandle(State& state) : state_(state) {}
+  /// Blocks until the parameters are whole, and registers them. Forward does so by itself.
+  void wait();
 
-/// Shared by all states below one root: who comes when, and what is in flight.
-struct Context {
-  State* root = nullptr;
-  std::vector<State*> states;  // pre-order of the modules
-
-  // The order in which forward reached the states: this time, and in the last whole forward. CPU
-  // compute is synchronous, so nothing runs ahead by itself: forward prefetch issues what came
-  // next last time. A wrong guess costs memory, not correctness.
-  std::vector<State*> forward_order;
-  std::vector<State*> last_forward_order;
-  // One entry per forward call that backward will come back to.
-  std::vector<State*> post_forward_order;
-
-  bool in_backward = false;
-  ParamGroup* reducing = nullptr;  // whose reduction is in flight: one at a time bounds memory
+ private:
+  State& state_;
 };
 
-/// What one fully_shard call attached to its module: hooks around forward and backward that gather
-/// and free the parameters of its group.
+/// What one fully_shard call attached to its modules: hooks around forward and backward that gather
+/// and free the parameters of its groups.
 ///
 /// Note [FSDP and autograd]
-/// pre-forward    unshard own group, wait; issue the forward prefetch
+/// pre-forward    unshard own groups, wait; issue the forward prefetch
 /// post-forward   reshard if the policy says so; note the order for backward
 /// pre-backward   the tape enters the module: unshard, wait; issue the backward prefetch
 /// post-backward  the tape has left the module: reshard, then reduce or keep the gradients
-/// final          end of the outermost backward: wait for reductions, free what is left
+/// final          end of the outermost backward: post-backward of whoever missed it, wait for
+///                reductions, free what is left
 /// These hooks are entries on the tape (Note [Pre- and post-backward entries]), so neither the
 /// form of inputs and outputs matters nor whether they require gradients. Recomputation runs
 /// forward hooks inside backward: they gather, but neither free nor record.
+///
+/// Differs from PyTorch: a root whose inputs need no gradient reduces when the tape leaves it, once
+/// per forward call, not once at the end of backward.
 class State final : public nn::ModuleExtension {
  public:
-  State(nn::Module& module, std::unique_ptr<ParamGroup> group, const Policy& policy);
+  State(std::vector<nn::Module*> modules, std::vector<std::unique_ptr<ParamGroup>> groups,
+        const Policy& policy);
 
-  /// Gathers the parameters of this call by hand (not of modules wrapped below); waits.
+  // --- by hand, for the parameters of this call (not of modules wrapped below)
+  /// Gathers and waits.
   void unshard();
-  /// Issues the gather and returns; pre-forward or unshard() waits.
-  void unshard_async();
+  /// Issues the gather and returns; forward, unshard() or the handle waits.
+  UnshardHandle unshard_async();
   void reshard() override;
 
+  // --- switches; `recurse`: of this call alone, or of all below as well
   /// Off: backward keeps unsharded gradients instead of reducing them (gradient accumulation
-  /// without communication). The next backward with it on reduces their sum.
+  /// without communication). The next backward with it on reduces their sum. Sets all-reduces too.
   void set_requires_gradient_sync(bool on, bool recurse = true);
+  /// Off, with replicas: backward reduce-scatters, and keeps the result for the next backward with
+  /// it on.
+  void set_requires_all_reduce(bool on, bool recurse = true);
   void set_reshard_after_forward(bool on, bool recurse = true);
   void set_reshard_after_backward(bool on, bool recurse = true);
+  /// On: trainable parameters without a gradient are reduced as zeros, so that ranks may use
+  /// different ones.
+  void set_reduce_scatter_unused_params(bool on, bool recurse = true);
+  /// Off: backward does not gather this call's parameters, since it does not read them (an
+  /// embedding).
+  void set_unshard_in_backward(bool on) { unshard_in_backward_ = on; }
   /// Modules to gather when this one's forward (backward) begins, instead of the default; each
   /// must have been passed to fully_shard.
   void set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules);
   void set_modules_to_backward_prefetch(const std::vector<nn::Module*>& modules);
 
-  /// Null when all parameters below belong to other calls.
-  ParamGroup* group() const { return group_.get(); }
-  nn::Module& module() const { return module_; }
+  /// Reductions in flight, at least 1 (Note [Draining reductions]).
+  void set_reduce_scatter_max_input_buffers(int buffers, bool recurse = true);
+
+  // --- of the root: all below it
+  /// Off: the next backward leaves reductions in flight, prefetched parameters gathered and the
+  /// order of forwards known, because another backward of the same forward follows.
+  void set_is_last_backward(bool on) { is_last_backward_ = on; }
+  /// After an exception in forward or backward that every rank has survived: ends what is in
+  /// flight, drops its gradients and the kept ones, and reshards. Error unless this is the root.
+  void reset_iter_state();
+  /// Of all below, unreduced: the sums kept without gradient sync, whole, by parameter name.
+  NamedTensors get_pending_gradients();
+  /// Reduces them now, as the next backward would have done. Collective.
+  void synchronize_gradients();
+
+  /// Of this call and all below; null for none.
+  void set_observer(const std::shared_ptr<Observer>& observer);
+
+  // --- nn::ModuleExtension
+  void zero_grad() override;
+  void to_empty() override;
+  Tensor cast_input(const Tensor& input) override;
+  Tensor cast_output(const Tensor& output) override;
+
+  /// The group, or the first of several; null when all parameters below belong to other calls.
+  ParamGroup* group() const { return groups_.empty() ? nullptr : groups_.front().get(); }
+  /// One per mesh.
+  const std::vector<std::unique_ptr<ParamGroup>>& groups() const { return groups_; }
+  const std::vector<nn::Module*>& modules() const { return modules_; }
+  const std::string& path() const { return path_; }
 
  private:
+  friend class UnshardHandle;
+  friend void share_comm_ctx(const std::vector<State*>& states);
+
   void initialize_as_root();
-  void pre_forward();
-  void post_forward();
+  void check_not_meta() const;
+  void set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots);
+
+  // Hooks; the index says which of several modules.
+  void pre_forward(std::size_t module);
+  void post_forward(std::size_t module);
   void pre_backward();
+  void leave_backward(std::size_t module);
+
+  void begin_iteration();
+  void finish_forward_call();
+  void end_iteration();
   void post_backward();
+  void hand_on_gradients();
   void finish_backward();
+  void issue_unshard(Event event);
+  void wait_for_unshard();
   void prefetch();
   void prefetch_forward();
   void prefetch_backward();
   bool reshards_after_forward() const;
-  template <class Visit>
-  void visit_states(bool recurse, const Visit& visit);
+  void notify(Event event) const;
+  std::vector<State*> states_below(bool recurse);
 
-  nn::Module& module_;
-  std::unique_ptr<ParamGroup> group_;
+  std::vector<nn::Module*> modules_;
+  std::vector<std::unique_ptr<ParamGroup>> groups_;
   Policy policy_;
+  std::string path_;
+  std::shared_ptr<Observer> observer_;
   std::shared_ptr<Context> context_;  // null until the first forward
+  std::shared_ptr<CommContext> comm_ = std::make_shared<CommContext>();
+
+  std::vector<bool> ran_;                   // modules whose forward has run in this forward call
+  std::size_t first_module_ = 0;            // that the last forward call began with
+  bool entered_ = false;                    // by backward, which has not left yet
+  bool post_backward_done_ = false;         // in this backward
+  std::vector<State*> last_forward_order_;  // of the last iteration that began here
   std::vector<std::size_t> post_forward_indices_;
   std::vector<State*> forward_prefetch_, backward_prefetch_;
   bool explicit_forward_prefetch_ = false;
   bool explicit_backward_prefetch_ = false;
   bool requires_gradient_sync_ = true;
+  bool requires_all_reduce_ = true;
   bool reshard_after_backward_ = true;
+  bool reduce_unused_ = false;
+  bool is_last_backward_ = true;  // of the root
+  bool unshard_in_backward_ = true;
+  std::size_t max_reduce_inputs_ = 1;
 };
+
+/// Lets several roots (stages of a pipeline on one rank) share the cap on reductions in flight.
+/// ValueError for none.
+void share_comm_ctx(const std::vector<State*>& states);
 
 }  // namespace moegrad::fsdp

@@ -31,6 +31,8 @@ class ModuleExtension {
   /// Puts back the parameters that the module keeps, where others stand in for them meanwhile, as
   /// gathered ones do. Loading and saving call it first.
   virtual void reshard() {}
+  /// Gives bytes, undefined ones, to those parameters that the module keeps and that have none yet.
+  virtual void to_empty() {}
   /// Clears the gradients it keeps for parameters that do not stand in the slots just now.
   virtual void zero_grad() {}
   /// What the module sees instead of a tensor in its arguments, and what the caller gets instead of

@@ -15,6 +15,19 @@ namespace {
 
 using Body = std::function<TensorList(const TensorList&)>;
 
+thread_local bool first_run = false;
+
+class FirstRunGuard {
+ public:
+  FirstRunGuard() : outer_(std::exchange(first_run, true)) {}
+  ~FirstRunGuard() { first_run = outer_; }
+  FirstRunGuard(const FirstRunGuard&) = delete;
+  FirstRunGuard& operator=(const FirstRunGuard&) = delete;
+
+ private:
+  bool outer_;
+};
+
 // Leaves that hand their gradients on while this lives.
 struct RecomputedInputs {
   RecomputedInputs() = default;
@@ -48,6 +61,7 @@ class Checkpoint final : public Function {
 
   TensorList forward(const TensorList& inputs) {
     for (const auto& input : inputs) inputs_.emplace_back(*this) = input;
+    const FirstRunGuard guard;
     return body_(inputs);
   }
 
@@ -92,6 +106,8 @@ class Checkpoint final : public Function {
 };
 
 }  // namespace
+
+bool in_checkpoint_forward() { return first_run; }
 
 TensorList checkpoint(Body body, const TensorList& inputs) {
   if (!grad_enabled()) return body(inputs);

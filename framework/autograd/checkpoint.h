@@ -26,4 +26,8 @@ namespace moegrad {
 /// https://arxiv.org/abs/1604.06174
 TensorList checkpoint(std::function<TensorList(const TensorList&)> body, const TensorList& inputs);
 
+/// Whether the body of a checkpoint is running for the first time in this thread: without the tape,
+/// but backward will come back to it.
+bool in_checkpoint_forward();
+
 }  // namespace moegrad

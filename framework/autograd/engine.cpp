@@ -102,4 +102,6 @@ void queue_backward_callback(std::function<void()> callback) {
   GraphTask::queue_callback(std::move(callback));
 }
 
+bool is_backward_running() { return GraphTask::current() != nullptr; }
+
 }  // namespace moegrad

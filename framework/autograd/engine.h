@@ -68,6 +68,9 @@ WeightBackward backward_to_inputs(const TensorList& roots, const TensorList& gra
 /// when there is none.
 void queue_backward_callback(std::function<void()> callback);
 
+/// Whether a backward is under way in this thread.
+bool is_backward_running();
+
 /// For a Function that recomputes(), called in its backward: what to do with each gradient of its
 /// tensor input i as soon as the inner backward has it. So gradients meet in the order in which
 /// they would without recomputation. Valid until backward returns.

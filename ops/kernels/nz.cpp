@@ -35,6 +35,17 @@ void slice_rows_to_nz(const Source* rows, std::int64_t ld, std::int64_t first_ro
   });
 }
 
+template <class Source, class T>
+void slice_columns_to_nz(const Source* columns, std::int64_t first_column, std::int64_t num_columns,
+                         const NzBlocks& blocks, T* out) {
+  for_each_row(0, blocks.batch * blocks.k, blocks, [&](std::int64_t i, std::int64_t offset) {
+    const Source* from = columns + i * num_columns;
+    for (std::int64_t j = 0; j < num_columns; ++j) {
+      out[offset + nz_offset(0, first_column + j, blocks.k)] = static_cast<T>(from[j]);
+    }
+  });
+}
+
 template <class T>
 void rows_from_nz(const T* nz, const NzBlocks& blocks, std::int64_t first_row,
                   std::int64_t num_rows, T* rows, std::int64_t ld) {
@@ -72,6 +83,14 @@ template void slice_rows_to_nz<BFloat16, float>(const BFloat16*, std::int64_t, s
                                                 std::int64_t, const NzBlocks&, float*);
 template void slice_rows_to_nz<BFloat16, double>(const BFloat16*, std::int64_t, std::int64_t,
                                                  std::int64_t, const NzBlocks&, double*);
+template void slice_columns_to_nz<float, float>(const float*, std::int64_t, std::int64_t,
+                                                const NzBlocks&, float*);
+template void slice_columns_to_nz<double, double>(const double*, std::int64_t, std::int64_t,
+                                                  const NzBlocks&, double*);
+template void slice_columns_to_nz<BFloat16, float>(const BFloat16*, std::int64_t, std::int64_t,
+                                                   const NzBlocks&, float*);
+template void slice_columns_to_nz<BFloat16, double>(const BFloat16*, std::int64_t, std::int64_t,
+                                                    const NzBlocks&, double*);
 template void rows_from_nz<float>(const float*, const NzBlocks&, std::int64_t, std::int64_t, float*,
                                   std::int64_t);
 template void rows_from_nz<double>(const double*, const NzBlocks&, std::int64_t, std::int64_t,

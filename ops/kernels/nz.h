@@ -18,7 +18,14 @@ template <class Source, class T>
 void slice_rows_to_nz(const Source* rows, std::int64_t ld, std::int64_t first_row,
                       std::int64_t num_rows, const NzBlocks& blocks, T* out);
 
-/// The inverse: reads logical rows [first_row, first_row + num_rows) of `nz` into row-major `rows`.
+/// Likewise columns [first_column, first_column + num_columns) of every row, from `columns`, which
+/// holds batch * k rows of num_columns elements.
+template <class Source, class T>
+void slice_columns_to_nz(const Source* columns, std::int64_t first_column, std::int64_t num_columns,
+                         const NzBlocks& blocks, T* out);
+
+/// The inverse of slice_rows_to_nz: reads logical rows [first_row, first_row + num_rows) of `nz`
+/// into row-major `rows`.
 template <class T>
 void rows_from_nz(const T* nz, const NzBlocks& blocks, std::int64_t first_row,
                   std::int64_t num_rows, T* rows, std::int64_t ld);

@@ -15,11 +15,11 @@ std::vector<std::vector<Wire>> shard(const TensorList& parameters, const FlatLay
     auto& slice = slices.emplace_back(static_cast<std::size_t>(layout.slice_numel));
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto& entry = layout.entries[i];
-      const auto rows = shard_rows(entry.rows, layout.world_size, rank);
+      const auto rows = shard_range(entry.extent, layout.world_size, rank);
       const auto values = parameters[i].data<float>();
-      for (std::int64_t j = 0; j < rows.size() * entry.row_numel; ++j) {
+      for (std::int64_t j = 0; j < rows.size() * entry.inner; ++j) {
         slice[static_cast<std::size_t>(entry.offset + j)] =
-            Wire(values[static_cast<std::size_t>(rows.begin * entry.row_numel + j)]);
+            Wire(values[static_cast<std::size_t>(rows.begin * entry.inner + j)]);
       }
     }
   }
@@ -29,9 +29,9 @@ std::vector<std::vector<Wire>> shard(const TensorList& parameters, const FlatLay
 template <class Wire>
 void run(const CopyOut& copy_out, const TensorList& parameters, TensorList& targets,
          int world_size) {
-  std::vector<Shape> shapes;
-  for (const auto& parameter : parameters) shapes.push_back(parameter.shape());
-  const auto layout = make_flat_layout(shapes, world_size, 1);
+  std::vector<FlatParam> params;
+  for (const auto& parameter : parameters) params.push_back({parameter.shape()});
+  const auto layout = make_flat_layout(params, world_size, 1);
   const auto slices = shard<Wire>(parameters, layout);
   std::vector<std::span<const std::byte>> spans;
   for (const auto& slice : slices) spans.push_back(std::as_bytes(std::span(slice)));

@@ -9,7 +9,7 @@ namespace {
 std::vector<std::int64_t> sizes(std::int64_t rows, int world_size) {
   std::vector<std::int64_t> result;
   for (int rank = 0; rank < world_size; ++rank) {
-    result.push_back(shard_rows(rows, world_size, rank).size());
+    result.push_back(shard_range(rows, world_size, rank).size());
   }
   return result;
 }
@@ -28,7 +28,7 @@ TEST(ShardRows, CoverEveryRowOnceAtAnyWorldSize) {
     for (const std::int64_t rows : {1, 5, 16, 96, 1000, 4096}) {
       std::int64_t next = 0;
       for (int rank = 0; rank < world_size; ++rank) {
-        const auto range = shard_rows(rows, world_size, rank);
+        const auto range = shard_range(rows, world_size, rank);
         EXPECT_EQ(range.begin, std::min(next, rows));
         next = range.end;
       }
@@ -38,19 +38,19 @@ TEST(ShardRows, CoverEveryRowOnceAtAnyWorldSize) {
 }
 
 TEST(FlatLayout, PlacesParametersOneAfterTheOther) {
-  const auto layout = make_flat_layout({{5, 3}, {2}, {4, 2, 2}}, 2, 1);
+  const auto layout = make_flat_layout({{{5, 3}}, {{2}}, {{4, 2, 2}}}, 2, 1);
   ASSERT_EQ(layout.entries.size(), 3U);
   EXPECT_EQ(layout.entries[0].offset, 0);
   EXPECT_EQ(layout.entries[1].offset, 9);   // three rows of three
   EXPECT_EQ(layout.entries[2].offset, 10);  // one row of one
   EXPECT_EQ(layout.slice_numel, 18);        // two rows of four
   EXPECT_TRUE(layout.has_padding());
-  EXPECT_FALSE(make_flat_layout({{4, 3}, {2}}, 2, 1).has_padding());
+  EXPECT_FALSE(make_flat_layout({{{4, 3}}, {{2}}}, 2, 1).has_padding());
 }
 
 TEST(FlatLayout, AlignsEverySliceOfEveryRank) {
   for (const int world_size : {2, 3, 4, 8}) {
-    const auto layout = make_flat_layout({{50, 24}, {7, 8}, {96, 16}}, world_size, 128);
+    const auto layout = make_flat_layout({{{50, 24}}, {{7, 8}}, {{96, 16}}}, world_size, 128);
     for (int rank = 0; rank < world_size; ++rank) {
       for (const auto& entry : layout.entries) {
         EXPECT_EQ((rank * layout.slice_numel + entry.offset) % 128, 0) << world_size << " ranks";

@@ -3,11 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include <sstream>
-
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/grad_mode.h"
-#include "framework/runtime/log.h"
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
@@ -98,26 +95,33 @@ class Recomputed final : public nn::Callable<Recomputed> {
   Net net;
 };
 
+/// "event group", of one group.
+class Recorder final : public Observer {
+ public:
+  explicit Recorder(std::string group) : group_(std::move(group)) {}
+  void on_event(Event event, const std::string& group) override {
+    if (group == group_) events.emplace_back(to_string(event));
+  }
+  std::vector<std::string> events;
+
+ private:
+  std::string group_;
+};
+
 TEST(FullyShard, GathersARecomputedModuleOnceForForwardAndOnceForBackward) {
   launch(1, [](RankContext& rank) {
     Recomputed model;
     const auto mesh = DeviceMesh::flat(rank.group());
     fully_shard(model.net.first, mesh);
-    fully_shard(model, mesh);
-    rank.set_log_level(LogLevel::kDebug);
-    ::testing::internal::CaptureStderr();
+    auto& root = fully_shard(model, mesh);
+    const auto recorder = std::make_shared<Recorder>("net.first");
+    root.set_observer(recorder);
     Tensor x = input();
     x.set_requires_grad(true);
     ops::sum(model(x)).backward();
-    const std::string log = ::testing::internal::GetCapturedStderr();
-    std::vector<std::string> events;
-    std::istringstream lines(log);
-    for (std::string line; std::getline(lines, line);) {
-      if (line.ends_with(" net.first")) events.push_back(line.substr(line.find(']') + 2));
-    }
-    EXPECT_THAT(events, ::testing::ElementsAre("unshard net.first", "reshard net.first",
-                                               "unshard net.first", "reshard net.first",
-                                               "reduce net.first"));
+    EXPECT_THAT(recorder->events,
+                ::testing::ElementsAre("pre_forward", "unshard", "reshard", "post_forward",
+                                       "prefetch", "pre_backward", "reshard", "post_backward"));
   });
 }
 
@@ -237,13 +241,17 @@ TEST(FullyShard, RefusesMisuse) {
               "fully_shard: the module has been sharded before");
     Net other;
     EXPECT_EQ(message_of<DtypeError>([&] {
-                fully_shard(other, mesh, {.mixed_precision = {.param_dtype = Dtype::kFloat64}});
+                fully_shard(other, mesh, {.mixed_precision = {.param_dtype = Dtype::kInt64}});
               }),
-              "fully_shard: param_dtype must be bfloat16 or none, got float64");
+              "fully_shard: param_dtype must be a floating dtype, got int64");
     EXPECT_EQ(message_of<DtypeError>([&] {
                 fully_shard(other, mesh, {.mixed_precision = {.reduce_dtype = Dtype::kInt64}});
               }),
-              "fully_shard: reduce_dtype must be bfloat16 or none, got int64");
+              "fully_shard: reduce_dtype must be a floating dtype, got int64");
+    EXPECT_EQ(message_of<DtypeError>([&] {
+                fully_shard(other, mesh, {.mixed_precision = {.output_dtype = Dtype::kBFloat16}});
+              }),
+              "fully_shard: output_dtype must be float32 or float64, got bfloat16");
     EXPECT_EQ(message_of<ValueError>([&] { fully_shard(other, mesh, {.forward_prefetch = -1}); }),
               "fully_shard: forward_prefetch must not be negative, got -1");
     auto& state = fully_shard(other, mesh);

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace moegrad {
+class ProcessGroup;
+}
+
+namespace moegrad::fsdp {
+
+class GradientReducer;
+class ParamGroup;
+class State;
+
+/// The reductions in flight, of one root or of several that share it (share_comm_ctx).
+///
+/// Note [Draining reductions]
+/// The input of a reduce-scatter is as large as the unsharded gradients, so their number is capped,
+/// by default at one per ranks they run over: groups on different meshes do not wait for each
+/// other. Before a group starts a reduction, the oldest ones over the same ranks are waited for
+/// until there is room; "the same" is the identity of the process group, not a place in a list.
+/// What a reduce-scatter leaves (the all-reduce, adding to grad()) is a shard in size: it is waited
+/// for at the end of backward, or when the same group reduces again.
+class CommContext {
+ public:
+  /// Makes room for one more reduction over `ranks`.
+  void drain(const ProcessGroup* ranks, std::size_t max_in_flight);
+  void add(const ProcessGroup* ranks, ParamGroup& group);
+  /// Ends all reductions.
+  void finish();
+  /// Forgets the reductions of `group`.
+  void remove(ParamGroup& group);
+
+ private:
+  std::deque<ParamGroup*>& scattering(const ProcessGroup* ranks);
+
+  // In order of first use, which all ranks share.
+  std::vector<std::pair<const ProcessGroup*, std::deque<ParamGroup*>>> scattering_;
+  std::vector<ParamGroup*> reducing_;  // in order of issue; ends when finish() has run
+};
+
+/// Shared by all states below one root: who comes when.
+struct Context {
+  State* root = nullptr;
+  std::vector<State*> states;  // pre-order of the modules
+
+  // How deep inside modules' forwards we are, recomputation not counted; 0 between iterations.
+  int depth = 0;
+  // The order in which this iteration's forward reached the states. CPU compute is synchronous, so
+  // nothing runs ahead by itself: forward prefetch issues what came next last time.
+  std::vector<State*> forward_order;
+  // One entry per forward call that backward will come back to.
+  std::vector<State*> post_forward_order;
+
+  bool in_backward = false;
+};
+
+}  // namespace moegrad::fsdp
