@@ -9,6 +9,7 @@
 
 #include "framework/autograd/hook_list.h"
 #include "framework/autograd/scope.h"
+#include "framework/runtime/span.h"
 #include "framework/tensor/named_tensor.h"
 #include "nn/parameter_layout.h"
 
@@ -83,6 +84,9 @@ class Module {
   static auto call(Derived& module, Arguments&&... arguments) {
     Module& base = module;  // a derived class may use the same names
     const ScopeGuard scope = base.open_scope();
+    const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "forward");
+    const SpanGuard span(SpanKind::kModule, Lane::kCompute, "forward ",
+                         ScopeGuard::current()->display_path());
     base.run(base.forward_pre_hooks_);
     auto result = module.forward(std::forward<Arguments>(arguments)...);
     base.run(base.forward_hooks_);
