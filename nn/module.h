@@ -9,6 +9,7 @@
 
 #include "framework/autograd/hook_list.h"
 #include "framework/autograd/scope.h"
+#include "framework/runtime/span.h"
 #include "framework/tensor/named_tensor.h"
 #include "nn/parameter_layout.h"
 #include "nn/tensor_arguments.h"
@@ -91,6 +92,7 @@ class Module {
   void register_parameter(std::string name, Tensor& slot, ParameterLayout layout = {});
   void register_module(std::string name, Module& child);
 
+<<<<<<< HEAD
   /// body(arguments...) with the hooks around it and, inside them, the extension's casts: only the
   /// pre hooks make an extension ready.
   template <class Body, class... Arguments>
@@ -103,6 +105,18 @@ class Module {
     }();
     run(forward_hooks_);
     if (extension_) visit_tensors(output_cast(), result);
+=======
+  template <class Derived, class... Arguments>
+  static auto call(Derived& module, Arguments&&... arguments) {
+    Module& base = module;  // a derived class may use the same names
+    const ScopeGuard scope = base.open_scope();
+    const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "forward");
+    const SpanGuard span(SpanKind::kModule, Lane::kCompute, "forward ",
+                         ScopeGuard::current()->display_path());
+    base.run(base.forward_pre_hooks_);
+    auto result = module.forward(std::forward<Arguments>(arguments)...);
+    base.run(base.forward_hooks_);
+>>>>>>> h-spans
     return result;
   }
 

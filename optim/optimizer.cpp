@@ -8,6 +8,7 @@
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/span.h"
 #include "framework/tensor/tensor_impl.h"
 #include "optim/shard_group.h"
 
@@ -47,6 +48,11 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missi
                       "optimizer: skip_missing_grad must name parameters, got '", name, "'");
   }
   shards_ = shard_group("optimizer", blocked);
+}
+
+void Optimizer::step() {
+  const SpanGuard phase(SpanKind::kPhase, Lane::kOptimizer, "optimizer");
+  apply_updates();
 }
 
 void Optimizer::zero_grad() {

@@ -38,7 +38,8 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  virtual void step() = 0;
+  /// One update of all parameters that have a gradient.
+  void step();
   /// Drops the gradients of all parameters.
   void zero_grad();
   /// Sets the learning rate of all groups.
@@ -52,6 +53,9 @@ class Optimizer {
   const std::vector<ParamGroup>& groups() const { return groups_; }
 
  protected:
+  /// The update itself.
+  virtual void apply_updates() = 0;
+
   /// A part of a parameter that has a gradient: one row block, or all of it.
   struct Update {
     const ParamGroup& group;
