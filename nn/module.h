@@ -92,12 +92,14 @@ class Module {
   void register_parameter(std::string name, Tensor& slot, ParameterLayout layout = {});
   void register_module(std::string name, Module& child);
 
-<<<<<<< HEAD
   /// body(arguments...) with the hooks around it and, inside them, the extension's casts: only the
   /// pre hooks make an extension ready.
   template <class Body, class... Arguments>
   auto call(const Body& body, Arguments&&... arguments) {
     const ScopeGuard scope = open_scope();
+    const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "forward");
+    const SpanGuard span(SpanKind::kModule, Lane::kCompute, "forward ",
+                         ScopeGuard::current()->display_path());
     run(forward_pre_hooks_);
     auto result = [&] {
       if (!extension_) return body(std::forward<Arguments>(arguments)...);
@@ -105,18 +107,6 @@ class Module {
     }();
     run(forward_hooks_);
     if (extension_) visit_tensors(output_cast(), result);
-=======
-  template <class Derived, class... Arguments>
-  static auto call(Derived& module, Arguments&&... arguments) {
-    Module& base = module;  // a derived class may use the same names
-    const ScopeGuard scope = base.open_scope();
-    const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "forward");
-    const SpanGuard span(SpanKind::kModule, Lane::kCompute, "forward ",
-                         ScopeGuard::current()->display_path());
-    base.run(base.forward_pre_hooks_);
-    auto result = module.forward(std::forward<Arguments>(arguments)...);
-    base.run(base.forward_hooks_);
->>>>>>> h-spans
     return result;
   }
 
