@@ -31,6 +31,8 @@ class ModuleExtension {
   /// Puts back the parameters that the module keeps, where others stand in for them meanwhile, as
   /// gathered ones do. Loading and saving call it first.
   virtual void reshard() {}
+  /// Gives bytes, undefined ones, to those parameters that the module keeps and that have none yet.
+  virtual void to_empty() {}
   /// Clears the gradients it keeps for parameters that do not stand in the slots just now.
   virtual void zero_grad() {}
   /// What the module sees instead of a tensor in its arguments, and what the caller gets instead of
@@ -65,6 +67,13 @@ class Module {
   /// Copies the values into what state_dict() holds; Error unless names agree, ShapeError unless
   /// shapes do.
   void load_state_dict(const NamedTensors& state);
+
+  /// Puts back the parameters that this module and those below keep, where others stand in for
+  /// them.
+  void reshard() const;
+  /// Gives bytes, undefined ones, to the parameters that were made under a MetaGuard and have none
+  /// yet; those of extensions come first. Others stay as they are.
+  void to_empty();
 
   void train(bool mode = true);
   void eval() { train(false); }
