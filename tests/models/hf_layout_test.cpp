@@ -145,6 +145,29 @@ TEST_P(HfPieces, OfAllRanksPartitionEveryExpertTensor) {
   }
 }
 
+TEST_P(HfPieces, CutByColumnsPartitionEveryExpertTensor) {
+  for (const auto& sizes : {Sizes{5, 7, 3}, Sizes{1, 1, 1}, Sizes{4, 20, 11}}) {
+    for (const auto role : {Role::kExpertGateUp, Role::kExpertDown}) {
+      for (const bool in_first : {true, false}) {
+        const auto layout = expert_layout(role, in_first, sizes);
+        const auto shape = flattened(layout);
+        const auto whole = hugging_face_pieces(name_of(role), layout, shape, 0, shape[0]);
+        std::vector<std::pair<std::int64_t, HfPiece>> pieces;
+        for (int rank = 0; rank < GetParam(); ++rank) {
+          const auto columns = fsdp::shard_rows(shape[1], GetParam(), rank);
+          for (auto& piece : cut_columns(whole, columns.begin, columns.end)) {
+            const auto across = piece.transposed ? piece.rows : piece.columns;
+            ASSERT_TRUE(0 <= piece.stored_column && piece.stored_column + across <= columns.size());
+            piece.stored_column += columns.begin;
+            pieces.emplace_back(0, std::move(piece));
+          }
+        }
+        expect_partition(pieces, expected_positions(role, in_first, sizes));
+      }
+    }
+  }
+}
+
 TEST_P(HfPieces, OfAllRanksPartitionVectorsAndMatrices) {
   for (const auto& shape : {Shape{9}, Shape{1}, Shape{37, 5}, Shape{3, 1}, Shape{300}}) {
     Positions expected;
