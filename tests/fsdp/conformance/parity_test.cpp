@@ -67,7 +67,7 @@ TEST(Conformance, Row04_ParityOneGroupShardLargestDim) {
     fully_shard(model, DeviceMesh::flat(rank.group()), cut_largest_dim());
   };
   testing::expect_parity(4, two_layers(16, 12, 20), shard);  // [12, 16] by 1, [20, 12] by 0
-  testing::expect_parity(2, two_layers(16, 10, 8), shard);  // both by 1
+  testing::expect_parity(2, two_layers(16, 10, 8), shard);   // both by 1
 }
 
 Training<Transformer> transformer(const Transformer::Config& config) {
@@ -93,39 +93,27 @@ TEST(Conformance, Row04_ParityTransformerShardLargestDim) {
   });
 }
 
-/// Delays a rank for a random while before some of its gathers, reductions and module ends.
-class Delays final : public Observer {
- public:
-  explicit Delays(int rank) : random_(static_cast<std::uint64_t>(rank), "delays") {}
-  void on_event(Event event, const std::string&) override {
-    if (event != Event::kGather && event != Event::kReduce && event != Event::kPostForward) return;
-    if (random_.integer(count_++, 4) != 0) return;
-    std::this_thread::sleep_for(std::chrono::microseconds(random_.integer(count_++, 1500)));
-  }
-
- private:
-  Random random_;
-  std::uint64_t count_ = 0;
-};
-
-// Row 5: several groups x reshard_after_forward x delays after forward, before all-gather, before
-// reduce-scatter and before the optimizer. An integer reshard is out of scope.
+// Row 5: several groups x reshard_after_forward x random delays after forward, before all-gather,
+// before reduce-scatter and before the optimizer. An integer reshard is out of scope.
 TEST(Conformance, Row05_ParityTransformerSeveralGroupsWhateverIsDelayed) {
   const auto training = transformer({});
   const auto reference = testing::train_reference(training, 2);
-  for (const std::optional<bool> reshard : {std::optional(true), std::optional(false), {}}) {
-    for (const bool delayed : {false, true}) {
-      launch(2, [&](RankContext& rank) {
+  for (const auto reshard : {std::optional(true), std::optional(false), std::optional<bool>()}) {
+    for (const int delay : {0, 1}) {
+      const Jitter jitter = {.maximum = std::chrono::milliseconds(delay)};
+      const auto body = [&](RankContext& rank) {
         const auto model = training.make();
         const auto mesh = DeviceMesh::flat(rank.group());
         shard_blocks(*model, mesh, {.reshard_after_forward = reshard});
-        auto& root = fully_shard(*model, mesh, {.reshard_after_forward = reshard});
-        if (delayed) root.set_observer(std::make_shared<Delays>(rank.rank()));
-        testing::compare_training(*model, training, reference, rank.rank(), [&] {
-          if (delayed && rank.rank() == 0)
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        });
-      });
+        fully_shard(*model, mesh, {.reshard_after_forward = reshard});
+        std::int64_t pauses = 0;
+        const auto pause = [&] {
+          if (delay > 0) std::this_thread::sleep_for(jitter.delay(rank.rank(), "pause", pauses++));
+        };
+        model->register_forward_hook([&](nn::Module&) { pause(); });
+        testing::compare_training(*model, training, reference, rank.rank(), pause);
+      };
+      launch(2, body, {.jitter = jitter});
     }
   }
 }

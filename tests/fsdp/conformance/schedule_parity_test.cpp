@@ -28,7 +28,7 @@ TEST(Conformance, Row06_ParityRootThenNonRootForwardBackward) {
   });
 }
 
-// Row 7: one module that forward runs twice: gathered for each, reduced for each.
+// Row 7: one module that forward runs twice.
 class RunsTwice final : public nn::Callable<RunsTwice> {
  public:
   RunsTwice() : first(6, 5, 6), last(6, 7, 3) {
@@ -40,18 +40,55 @@ class RunsTwice final : public nn::Callable<RunsTwice> {
   testing::Mlp first, last;
 };
 
+/// The same function, with a copy for the second run.
+class TwoCopies final : public nn::Callable<TwoCopies> {
+ public:
+  TwoCopies() : first(6, 5, 6), last(6, 7, 3), again(6, 5, 6) {
+    register_module("first", first);
+    register_module("last", last);
+    testing::init_random(*this);
+    register_module("again", again);
+    again.load_state_dict(first.state_dict());
+  }
+  Tensor forward(const Tensor& x) { return last(again(first(x))); }
+  /// Backward meets the second run first.
+  void sum_gradients() {
+    const auto first_run = first.named_parameters(), second_run = again.named_parameters();
+    for (std::size_t i = 0; i < first_run.size(); ++i) {
+      Tensor sum = clone(second_run[i].tensor.grad());
+      add_(sum, first_run[i].tensor.grad());
+      first_run[i].tensor.set_grad(sum);
+      second_run[i].tensor.set_grad(clone(sum));
+    }
+  }
+  testing::Mlp first, last, again;
+};
+
+template <class Model>
+Training<Model> one_input() {
+  return {.make = [] { return std::make_unique<Model>(); },
+          .loss =
+              [](Model& model, int iteration, int leaf) {
+                return testing::square_loss(model(testing::leaf_input({3, 6}, iteration, leaf)));
+              }};
+}
+
+// A group reduces after each run, as in PyTorch, so each run's gradients are summed over the ranks
+// before they meet: the reference sums in that order and the result is bitwise equal.
 TEST(Conformance, Row07_ParityModuleUsedTwiceInForward) {
-  const Training<RunsTwice> training = {
-      .make = [] { return std::make_unique<RunsTwice>(); },
-      .loss =
-          [](RunsTwice& model, int iteration, int leaf) {
-            return testing::square_loss(model(testing::leaf_input({3, 6}, iteration, leaf)));
-          }};
+  auto reference = testing::train_reference<TwoCopies>(
+      one_input<TwoCopies>(), 2, [](TwoCopies& model) { model.sum_gradients(); });
+  for (auto& after : reference.after) {  // forget the copy
+    after.parameters.resize(8);
+    after.gradients.resize(8);
+  }
   for (const bool reshard : {true, false}) {
-    testing::expect_parity(2, training, [&](RunsTwice& model, RankContext& rank) {
+    launch(2, [&](RankContext& rank) {
+      RunsTwice model;
       const auto mesh = DeviceMesh::flat(rank.group());
       fully_shard(model.first, mesh, {.reshard_after_forward = reshard});
       fully_shard(model, mesh);
+      testing::compare_training(model, one_input<RunsTwice>(), reference, rank.rank());
     });
   }
 }
