@@ -9,6 +9,7 @@
 
 #include "framework/autograd/hook_list.h"
 #include "framework/autograd/scope.h"
+#include "framework/runtime/span.h"
 #include "framework/tensor/named_tensor.h"
 #include "nn/parameter_layout.h"
 #include "nn/tensor_arguments.h"
@@ -68,6 +69,13 @@ class Module {
   /// shapes do.
   void load_state_dict(const NamedTensors& state);
 
+  /// Puts back the parameters that this module and those below keep, where others stand in for
+  /// them.
+  void reshard() const;
+  /// Gives bytes, undefined ones, to the parameters that were made under a MetaGuard and have none
+  /// yet; those of extensions come first. Others stay as they are.
+  void to_empty();
+
   void train(bool mode = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
@@ -96,6 +104,9 @@ class Module {
   template <class Body, class... Arguments>
   auto call(const Body& body, Arguments&&... arguments) {
     const ScopeGuard scope = open_scope();
+    const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "forward");
+    const SpanGuard span(SpanKind::kModule, Lane::kCompute, "forward ",
+                         ScopeGuard::current()->display_path());
     run(forward_pre_hooks_);
     auto result = [&] {
       if (!extension_) return body(std::forward<Arguments>(arguments)...);

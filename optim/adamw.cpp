@@ -66,7 +66,7 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const Config& config)
   }
 }
 
-void AdamW::step() {
+void AdamW::apply_updates() {
   for (auto& [group, parameter, grad, index, block, range] : take_updates()) {
     auto& state = states_[index];
     const auto t = static_cast<double>(++state.steps[block]);

@@ -45,12 +45,12 @@ class AdamW final : public Optimizer {
   /// The groups bring their own lr and weight_decay; the configuration's are not used.
   AdamW(std::vector<ParamGroup> groups, const Config& config);
 
-  void step() override;
-
   /// In order of groups and of parameters within them.
   std::vector<State>& states() { return states_; }
 
  private:
+  void apply_updates() override;
+
   Config config_;
   std::vector<State> states_;
 };

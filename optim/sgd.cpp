@@ -61,7 +61,7 @@ SGD::SGD(std::vector<ParamGroup> groups, const Config& config)
   }
 }
 
-void SGD::step() {
+void SGD::apply_updates() {
   for (auto& [group, parameter, grad, index, block, range] : take_updates()) {
     dispatch_floating(parameter.dtype(), [&]<class T>() {
       std::span<T> momentum;

@@ -27,13 +27,13 @@ class SGD final : public Optimizer {
   /// The groups bring their own lr and weight_decay; the configuration's are not used.
   SGD(std::vector<ParamGroup> groups, const Config& config);
 
-  void step() override;
-
   /// Momentum buffers b in order of groups and of parameters; empty without momentum. A buffer of
   /// zeros is the same as none: mu 0 + g = g.
   NamedTensors& buffers() { return buffers_; }
 
  private:
+  void apply_updates() override;
+
   Config config_;
   NamedTensors buffers_;
 };

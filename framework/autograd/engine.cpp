@@ -46,6 +46,7 @@ Start start_of(const TensorList& roots, const TensorList& grads) {
 
 void run_backward(const TensorList& roots, const TensorList& grads, bool retain_graph) {
   const NoGradGuard no_grad;
+  const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "backward");
   auto start = start_of(roots, grads);
   GraphTask task(retain_graph);
   task.start(start.edges, std::move(start.grads));
@@ -59,6 +60,7 @@ WeightBackward backward_to_inputs(const TensorList& roots, const TensorList& gra
           "backward_to_inputs: input ", i, " must be a leaf that requires a gradient");
   }
   const NoGradGuard no_grad;
+  const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "backward");
   auto start = start_of(roots, grads);
   auto plan = std::make_unique<WeightBackward::Plan>();
   plan->retain_graph = retain_graph;
@@ -79,6 +81,7 @@ void WeightBackward::run() {
   check(plan_ != nullptr, "WeightBackward: has run already");
   const auto plan = std::move(plan_);
   const NoGradGuard no_grad;
+  const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "backward");
   GraphTask task(plan->retain_graph);
   task.start(*plan);
   task.run();

@@ -35,6 +35,7 @@
 #include "framework/autograd/hook_list.h"
 #include "framework/autograd/saved_tensor.h"
 #include "framework/autograd/scope.h"
+#include "framework/runtime/span.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
@@ -214,6 +215,7 @@ auto Function::apply(const std::shared_ptr<F>& function, const Arguments&... arg
   base.begin(record);
   auto outputs = [&] {
     const NoGradGuard no_grad;
+    const SpanGuard span(SpanKind::kFunction, Lane::kCompute, "forward ", base.name());
     return function->forward(detail::detached(arguments)...);
   }();
   if (record) {

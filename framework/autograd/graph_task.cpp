@@ -33,7 +33,11 @@ void accumulate_leaf(LeafState& state, Tensor grad) {
 
 // By the Function's backward, checked.
 TensorList gradients_of_inputs(Function& function, const TensorList& grads, InputMask needs) {
-  TensorList input_grads = function.backward(grads, needs);
+  TensorList input_grads;
+  {
+    const SpanGuard span(SpanKind::kFunction, Lane::kCompute, "backward ", function.name());
+    input_grads = function.backward(grads, needs);
+  }
   const auto& edges = function.edges();
   check(input_grads.size() == edges.size(), function.name(), ": backward must return ",
         edges.size(), " gradients, got ", input_grads.size());
@@ -221,7 +225,8 @@ void GraphTask::enter(const std::shared_ptr<const Scope>& scope) {
     if (task->entered_.contains(scope.get())) return;
   }
   enter(scope->parent);
-  entered_.insert(scope.get());
+  entered_.try_emplace(scope.get(), SpanKind::kModule, Lane::kCompute, "backward ",
+                       scope->display_path());
   ready_.push({scope->begin, nullptr, scope});
   if (scope->on_enter) scope->on_enter();
 }

@@ -14,6 +14,7 @@
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
+#include "framework/runtime/span.h"
 
 namespace moegrad {
 
@@ -108,7 +109,7 @@ class GraphTask {
   std::priority_queue<Entry> ready_;
   std::unordered_map<const Function*, TensorList> grads_;  // looked up, never iterated
   std::unordered_map<const TensorImpl*, PendingLeaf> leaves_;
-  std::unordered_set<const Scope*> entered_;
+  std::unordered_map<const Scope*, SpanGuard> entered_;
   std::vector<std::function<void()>> callbacks_;
 
   // The first of two calls: what is asked for, and what is left.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace moegrad {
 
@@ -25,6 +26,11 @@ struct Scope {
   std::uint64_t begin = 0;  // sequence number of the scope's entry on the tape
   std::function<void()> on_enter;
   std::function<void()> on_exit;
+
+  /// As people read it.
+  std::string_view display_path() const {
+    return path.empty() ? std::string_view("(root)") : std::string_view(path);
+  }
 };
 
 /// Opens a scope in this thread until the guard goes out of scope.

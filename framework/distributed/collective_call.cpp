@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <numeric>
 #include <sstream>
-#include <string_view>
 
 #include "framework/distributed/tree_reduction.h"
 
@@ -12,12 +11,6 @@ namespace moegrad {
 namespace {
 
 using Sides = std::span<CollectiveCall* const>;
-
-std::string_view to_string(CollectiveOp op) {
-  constexpr std::string_view kNames[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
-                                         "all_to_all", "send",           "recv",       "barrier"};
-  return kNames[static_cast<std::size_t>(op)];
-}
 
 void copy(std::span<const std::byte> from, std::byte* to) {
   if (from.data() != to) std::copy(from.begin(), from.end(), to);
@@ -79,6 +72,12 @@ void all_to_all(Sides sides, std::size_t slot) {
 }
 
 }  // namespace
+
+std::string_view to_string(CollectiveOp op) {
+  constexpr std::string_view kNames[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
+                                         "all_to_all", "send",           "recv",       "barrier"};
+  return kNames[static_cast<std::size_t>(op)];
+}
 
 bool is_point_to_point(CollectiveOp op) {
   return op == CollectiveOp::kSend || op == CollectiveOp::kRecv;

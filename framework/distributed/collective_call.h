@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "framework/distributed/process_group.h"
+#include "framework/runtime/span.h"
 
 namespace moegrad {
 
@@ -54,7 +57,15 @@ struct CollectiveCall {
   std::string error;          // otherwise, why it failed
   bool aborted = false;       // the error is the consequence of another failure
   std::condition_variable finished;
+
+  // For the span log; to be read when done.
+  std::int64_t wire_bytes = 0;  // received over the link
+  SpanClock::time_point met;    // when all ranks had joined
+  SpanClock::time_point ended;
+  std::chrono::nanoseconds busy{0};  // CPU time of this rank's steps
 };
+
+std::string_view to_string(CollectiveOp op);
 
 bool is_point_to_point(CollectiveOp op);
 

@@ -91,6 +91,10 @@ void ThreadHub::take_seat(Channel& channel, std::size_t slot) {
   if (!disagreement.empty()) return fail(disagreement, &channel);
   if (!channel.met()) return check_for_the_departed(channel);
   channel.ready_at = CollectiveClock::now();
+  for (auto* call : channel.seats) {
+    call->met = channel.ready_at;
+    call->wire_bytes = channel.size() > 1 ? channel.wire_bytes() : 0;
+  }
   if (channel.size() > 1) channel.ready_at += link_.duration(channel.wire_bytes());
   advance(channel);
 }
@@ -112,8 +116,10 @@ void ThreadHub::advance(Channel& channel) {
 }
 
 void ThreadHub::conclude(Channel& channel) {
+  const auto now = CollectiveClock::now();
   for (std::size_t slot = 0; slot < channel.size(); ++slot) {
     channel.seats[slot]->done = true;
+    channel.seats[slot]->ended = now;
     channel.seats[slot]->finished.notify_all();
     channel.seats[slot] = nullptr;
     channel.pending[slot].pop_front();

@@ -95,6 +95,7 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
   std::exception_ptr thrown;
   std::string reason;
   lock.unlock();
+  const auto cpu_before = thread_cpu_time();
   const bool outer = std::exchange(inside_step, true);
   try {
     run_step(channel.seats, slot, call.steps_begun - 1, scratch);
@@ -103,7 +104,9 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
     reason = what(thrown);
   }
   inside_step = outer;
+  const auto cpu_time = thread_cpu_time() - cpu_before;
   lock.lock();
+  call.busy += cpu_time;
   if (thrown != nullptr) {
     call.thrown = std::move(thrown);
     fail("rank " + std::to_string(channel.ranks[slot]) + " failed: " + reason);

@@ -7,25 +7,62 @@
 #include <string_view>
 #include <utility>
 
+#include "framework/runtime/rank_context.h"
+
 namespace moegrad {
 namespace {
 
 class ThreadWork final : public Work {
  public:
-  ThreadWork(std::shared_ptr<ThreadHub> hub, std::shared_ptr<CollectiveCall> call)
-      : hub_(std::move(hub)), call_(std::move(call)) {}
+  ThreadWork(std::shared_ptr<ThreadHub> hub, std::shared_ptr<CollectiveCall> call, Lane lane)
+      : hub_(std::move(hub)), call_(std::move(call)), lane_(lane) {}
   ~ThreadWork() override { hub_->release(*call_, std::uncaught_exceptions() > exceptions_); }
   ThreadWork(const ThreadWork&) = delete;
   ThreadWork& operator=(const ThreadWork&) = delete;
 
-  void wait() override { hub_->wait(*call_); }
+  void wait() override {
+    auto& spans = RankContext::current().spans();
+    if (!spans.records(SpanKind::kCollective)) return hub_->wait(*call_);
+    const auto begin = SpanClock::now();
+    hub_->wait(*call_);
+    if (!std::exchange(recorded_, true)) record(spans, begin);
+  }
   bool test() override { return hub_->test(*call_); }
 
  private:
+  // wait() was called at `begin` and returns now.
+  void record(SpanRecorder& spans, SpanClock::time_point begin) const {
+    Span span = {.name = std::string(to_string(call_->op)),
+                 .kind = SpanKind::kCollective,
+                 .lane = lane_,
+                 .begin = call_->met,
+                 .end = call_->ended,
+                 .busy = call_->busy,
+                 .bytes = call_->wire_bytes,
+                 .group = call_->channel->group,
+                 .sequence = call_->sequence};
+    if (!call_->label.empty()) span.name += ' ' + call_->label;
+    if (call_->ended > begin) {
+      spans.add({.name = "wait for " + span.name,
+                 .kind = SpanKind::kWait,
+                 .lane = Lane::kCompute,
+                 .begin = begin,
+                 .end = SpanClock::now()});
+    }
+    spans.add(std::move(span));
+  }
+
   std::shared_ptr<ThreadHub> hub_;
   std::shared_ptr<CollectiveCall> call_;
+  Lane lane_;
+  bool recorded_ = false;
   int exceptions_ = std::uncaught_exceptions();
 };
+
+Lane lane_of(const std::string& queue) {
+  if (queue == to_string(Lane::kGather)) return Lane::kGather;
+  return queue == to_string(Lane::kReduce) ? Lane::kReduce : Lane::kCollective;
+}
 
 std::int64_t num_elements(std::string_view op, std::span<const std::byte> bytes, Dtype dtype) {
   const auto size = static_cast<std::int64_t>(bytes.size());
@@ -69,7 +106,7 @@ ThreadProcessGroup::ThreadProcessGroup(std::shared_ptr<ThreadHub> hub,
 WorkPtr ThreadProcessGroup::post(const ChannelKey& key, std::size_t slot,
                                  std::shared_ptr<CollectiveCall> call) {
   hub_->post(*group_, key, slot, call);
-  return std::make_shared<ThreadWork>(hub_, std::move(call));
+  return std::make_shared<ThreadWork>(hub_, std::move(call), lane_of(key.queue));
 }
 
 WorkPtr ThreadProcessGroup::all_gather(std::span<const std::byte> input, Dtype dtype,

@@ -6,6 +6,7 @@
 
 #include "framework/runtime/counters.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/span.h"
 #include "framework/runtime/thread_pool.h"
 
 namespace moegrad {
@@ -42,6 +43,8 @@ class RankContext {
   /// Replaces the pool; call between steps, from the compute thread.
   void set_threads(int threads);
   Counters& counters() { return counters_; }
+  /// What this rank did and when (Note [Spans]); off by default.
+  SpanRecorder& spans() { return spans_; }
   /// Messages below this level are not printed; from any thread of the rank.
   LogLevel log_level() const { return log_level_; }
   void set_log_level(LogLevel level) { log_level_ = level; }
@@ -55,6 +58,7 @@ class RankContext {
   std::shared_ptr<Arena> arena_;  // shared: a tensor may outlive its rank
   std::unique_ptr<ThreadPool> pool_;
   Counters counters_;
+  SpanRecorder spans_;
   std::atomic<LogLevel> log_level_;
 };
 
