@@ -7,9 +7,8 @@
 namespace moegrad::fsdp {
 namespace {
 
-using testing::Checkpointing;
 using testing::expect_events;
-using testing::kCheckpointings;
+using testing::kRecomputes;
 using testing::observe;
 using testing::randn;
 using testing::shard;
@@ -23,8 +22,8 @@ Tensor input() { return randn({3, 6}, 9, Dtype::kFloat32); }
 TEST(Conformance, Row22_BackwardEventOrder) {
   launch(2, [](RankContext& rank) {
     for (const auto reshard : kReshards) {
-      for (const auto checkpointing : kCheckpointings) {
-        Stack stack({.checkpointing = checkpointing});
+      for (const auto recompute : kRecomputes) {
+        Stack stack({.recompute = recompute});
         auto& root = shard(stack, DeviceMesh::flat(rank.group()),
                            {.reshard_after_forward = reshard, .forward_prefetch = 0});
         const auto events = observe(root, "UP");
@@ -48,8 +47,8 @@ TEST(Conformance, Row22_BackwardEventOrder) {
 TEST(Conformance, Row22_BackwardEventOrderOfTwoForwards) {
   launch(2, [](RankContext& rank) {
     for (const auto reshard : kReshards) {
-      for (const auto checkpointing : kCheckpointings) {
-        Stack stack({.checkpointing = checkpointing});
+      for (const auto recompute : kRecomputes) {
+        Stack stack({.recompute = recompute});
         auto& root = shard(stack, DeviceMesh::flat(rank.group()),
                            {.reshard_after_forward = reshard, .forward_prefetch = 0});
         const auto events = observe(root, "UP");
@@ -75,7 +74,7 @@ class Branches final : public nn::Callable<Branches> {
     register_module("trunk", trunk);
     register_module("left", left);
     register_module("right", right);
-    testing::fill_randomly(*this);
+    testing::init_random(*this);
   }
   std::pair<Tensor, Tensor> forward(const Tensor& x) {
     const Tensor h = trunk(x);

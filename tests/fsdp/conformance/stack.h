@@ -14,29 +14,19 @@
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
+#include "tests/fsdp/conformance/models.h"
 #include "tests/testing.h"
 
 namespace moegrad::testing {
 
-/// What is recomputed in backward: nothing, the inside of each layer's forward, or the call of each
-/// layer, its hooks included.
-enum class Checkpointing { kNone, kInside, kAround };
-inline constexpr auto kCheckpointings = {Checkpointing::kNone, Checkpointing::kInside,
-                                         Checkpointing::kAround};
-
-/// Fills the parameters below, in float32, the same on every rank.
-inline void fill_randomly(nn::Module& module) {
-  std::uint64_t seed = 1;
-  for (const auto& slot : module.parameter_slots()) {
-    copy_(*slot.tensor, randn(slot.tensor->shape(), seed++));
-  }
-}
+inline constexpr auto kRecomputes = {Recompute::kNone, Recompute::kInsideHooks,
+                                     Recompute::kAroundHooks};
 
 /// y = x + relu(x U^T) V^T       x: [T, D]   U: [hidden, D]   V: [D, hidden]
 class Layer final : public nn::Callable<Layer> {
  public:
-  Layer(std::int64_t dim, std::int64_t hidden, Checkpointing checkpointing, Dtype dtype)
-      : inside_(checkpointing == Checkpointing::kInside),
+  Layer(std::int64_t dim, std::int64_t hidden, Recompute recompute, Dtype dtype)
+      : inside_(recompute == Recompute::kInsideHooks),
         up_({.in_features = dim, .out_features = hidden, .dtype = dtype}),
         down_({.in_features = hidden, .out_features = dim, .dtype = dtype}) {
     register_module("up", up_);
@@ -58,7 +48,7 @@ struct StackConfig {
   std::size_t layers = 3;
   std::int64_t dim = 6;
   std::int64_t hidden = 10;
-  Checkpointing checkpointing = Checkpointing::kNone;
+  Recompute recompute = Recompute::kNone;
   Dtype dtype = Dtype::kFloat32;
 };
 
@@ -70,17 +60,17 @@ class Stack final : public nn::Callable<Stack> {
         head_({.in_features = config.dim, .out_features = config.dim, .dtype = config.dtype}) {
     for (std::size_t i = 0; i < config.layers; ++i) {
       layers_.push_back(
-          std::make_unique<Layer>(config.dim, config.hidden, config.checkpointing, config.dtype));
+          std::make_unique<Layer>(config.dim, config.hidden, config.recompute, config.dtype));
       register_module("layers." + std::to_string(i), *layers_.back());
     }
     register_module("head", head_);
-    fill_randomly(*this);
+    init_random(*this);
   }
   Tensor forward(const Tensor& x) {
     Tensor h = x;
     for (auto& layer : layers_) {
       const auto body = [&](const TensorList& in) -> TensorList { return {(*layer)(in[0])}; };
-      h = config_.checkpointing == Checkpointing::kAround ? checkpoint(body, {h})[0] : body({h})[0];
+      h = config_.recompute == Recompute::kAroundHooks ? checkpoint(body, {h})[0] : body({h})[0];
     }
     return head_(h);
   }
