@@ -40,7 +40,7 @@ struct Case {
   }
   bool is_disabled(const std::string& parameter) const {
     if (mode == Mode::kAll) return true;
-    if (mode == Mode::kRootOnly) return parameter.starts_with("head");
+    if (mode == Mode::kRootOnly) return parameter.starts_with("own");
     return parameter.starts_with("layers.0.") || parameter.starts_with("layers.1.");
   }
   Accumulation accumulation(const std::string& parameter) const {

@@ -48,31 +48,34 @@ struct StackConfig {
   std::size_t layers = 3;
   std::int64_t dim = 6;
   std::int64_t hidden = 10;
+  bool own_first = false;
   Recompute recompute = Recompute::kNone;
   Dtype dtype = Dtype::kFloat32;
 };
 
-/// The layers "layers.0", "layers.1", ..., then "head", a linear map that belongs to the root.
+/// The layers "layers.0", "layers.1", ..., and after or before them "own", a linear map that
+/// belongs to the root.
 class Stack final : public nn::Callable<Stack> {
  public:
-  explicit Stack(const StackConfig& config)
+  /// Not `filled`: for the meta device.
+  explicit Stack(const StackConfig& config, bool filled = true)
       : config_(config),
-        head_({.in_features = config.dim, .out_features = config.dim, .dtype = config.dtype}) {
+        own_({.in_features = config.dim, .out_features = config.dim, .dtype = config.dtype}) {
     for (std::size_t i = 0; i < config.layers; ++i) {
       layers_.push_back(
           std::make_unique<Layer>(config.dim, config.hidden, config.recompute, config.dtype));
       register_module("layers." + std::to_string(i), *layers_.back());
     }
-    register_module("head", head_);
-    init_random(*this);
+    register_module("own", own_);
+    if (filled) init_random(*this);
   }
   Tensor forward(const Tensor& x) {
-    Tensor h = x;
+    Tensor h = config_.own_first ? own_(x) : x;
     for (auto& layer : layers_) {
       const auto body = [&](const TensorList& in) -> TensorList { return {(*layer)(in[0])}; };
       h = config_.recompute == Recompute::kAroundHooks ? checkpoint(body, {h})[0] : body({h})[0];
     }
-    return head_(h);
+    return config_.own_first ? h : own_(h);
   }
   std::size_t size() const { return layers_.size(); }
   Layer& layer(std::size_t i) { return *layers_[i]; }
@@ -83,10 +86,10 @@ class Stack final : public nn::Callable<Stack> {
  private:
   StackConfig config_;
   std::vector<std::unique_ptr<Layer>> layers_;
-  nn::Linear head_;
+  nn::Linear own_;
 };
 
-/// One group per layer, and the head; `policy` for all of them.
+/// One group per layer, and the rest; `policy` for all of them.
 inline fsdp::State& shard(Stack& stack, const DeviceMesh& mesh, const fsdp::Policy& policy) {
   for (std::size_t i = 0; i < stack.size(); ++i) fsdp::fully_shard(stack.layer(i), mesh, policy);
   return fsdp::fully_shard(stack, mesh, policy);
