@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
+#include "framework/tensor/meta.h"
 #include "nn/attention.h"
 #include "nn/embedding.h"
 #include "nn/init.h"
@@ -23,24 +24,18 @@
 
 namespace moegrad::testing {
 
-/// normal(0, 0.3) for every parameter; a shard gets its part of the same numbers.
+/// normal(0, 0.3) for every parameter; a shard gets its part of the same numbers, one without bytes
+/// nothing.
 inline void init_random(nn::Module& module, std::uint64_t seed = 1) {
+  if (meta_enabled()) return;
   for (const auto& slot : module.parameter_slots()) nn::init_normal(slot, seed, 0.3);
-}
-
-/// A float32 tensor without bytes.
-inline Tensor meta_tensor(const Shape& shape) {
-  Tensor tensor = Tensor::empty(shape);
-  tensor.storage().release();
-  return tensor;
 }
 
 /// y = x W^T + b.      x: [..., in]   W: [out, in]   b: [out]   y: [..., out]
 class Affine final : public nn::Callable<Affine> {
  public:
-  Affine(std::int64_t in, std::int64_t out, bool meta = false)
-      : weight(meta ? meta_tensor({out, in}) : Tensor::zeros({out, in})),
-        bias(meta ? meta_tensor({out}) : Tensor::zeros({out})) {
+  Affine(std::int64_t in, std::int64_t out)
+      : weight(Tensor::zeros({out, in})), bias(Tensor::zeros({out})) {
     register_parameter("weight", weight);
     register_parameter("bias", bias);
   }
@@ -52,8 +47,8 @@ class Affine final : public nn::Callable<Affine> {
 /// y = out_proj(relu(in_proj(x))), with biases.
 class Mlp final : public nn::Callable<Mlp> {
  public:
-  Mlp(std::int64_t in, std::int64_t hidden, std::int64_t out, bool meta = false)
-      : in_proj(in, hidden, meta), out_proj(hidden, out, meta) {
+  Mlp(std::int64_t in, std::int64_t hidden, std::int64_t out)
+      : in_proj(in, hidden), out_proj(hidden, out) {
     register_module("in_proj", in_proj);
     register_module("out_proj", out_proj);
   }
@@ -65,12 +60,12 @@ class Mlp final : public nn::Callable<Mlp> {
 /// MLPs "0", "1", ..., one after the other; layer i takes dims[i] to dims[i + 1].
 class MlpStack final : public nn::Callable<MlpStack> {
  public:
-  explicit MlpStack(const std::vector<std::int64_t>& dims, bool meta = false) {
+  explicit MlpStack(const std::vector<std::int64_t>& dims) {
     for (std::size_t i = 0; i + 1 < dims.size(); ++i) {
-      layers.push_back(std::make_unique<Mlp>(dims[i], 2 * dims[i], dims[i + 1], meta));
+      layers.push_back(std::make_unique<Mlp>(dims[i], 2 * dims[i], dims[i + 1]));
       register_module(std::to_string(i), *layers.back());
     }
-    if (!meta) init_random(*this);
+    init_random(*this);
   }
   Tensor forward(const Tensor& x) {
     Tensor y = x;

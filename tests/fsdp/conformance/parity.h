@@ -82,9 +82,11 @@ struct Trace {
   std::vector<Snapshot> after;            // [iteration]: gradients, and parameters as updated
 };
 
-/// Trains the whole model on one rank, on all leaves in turn.
+/// Trains the whole model on one rank, on all leaves in turn. `before_step` runs ahead of the
+/// optimizer, on the summed gradients.
 template <class Model>
-Trace train_reference(const Training<Model>& training, int leaves) {
+Trace train_reference(const Training<Model>& training, int leaves,
+                      const std::function<void(Model&)>& before_step = {}) {
   Trace trace;
   const auto model = training.make();
   const auto parameters = model->named_parameters();
@@ -111,6 +113,7 @@ Trace train_reference(const Training<Model>& training, int leaves) {
       if (const Tensor sum = tensors[i].grad(); sum.defined()) add_(before[i], sum);
       tensors[i].set_grad(before[i]);
     }
+    if (before_step) before_step(*model);
     optimizer.step();
     trace.after.push_back(snapshot(*model));
     zero_grad(*model, optimizer, iteration);
