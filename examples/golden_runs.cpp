@@ -9,7 +9,7 @@
 #include "examples/golden_routing.h"
 #include "examples/trainer.h"
 #include "framework/autograd/grad_mode.h"
-#include "framework/distributed/gather_rows.h"
+#include "framework/distributed/gather_shards.h"
 #include "framework/distributed/launch.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
@@ -188,7 +188,7 @@ class Runner {
     for (const auto& [name, parameter] : model_.named_parameters()) {
       Tensor values = part(parameter);
       const auto& spec = parameter.shard_spec();
-      if (spec != nullptr) values = gather_rows(values, *spec);
+      if (spec != nullptr) values = gather_shards(values, *spec);
       if (!values.defined()) continue;
       const auto slot = std::ranges::find(slots, name, &nn::ParameterSlot::name);
       for (auto& tensor : models::to_hugging_face(name, slot->layout, values)) {

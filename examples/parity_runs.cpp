@@ -4,8 +4,8 @@
 #include "examples/trainer.h"
 #include "framework/autograd/gradient_tree.h"
 #include "framework/distributed/launch.h"
-#include "framework/distributed/shard_spec.h"
 #include "framework/tensor/fill.h"
+#include "fsdp/state_dict.h"
 #include "models/qwen3_moe_plain.h"
 #include "optim/clip_grad_norm.h"
 
@@ -35,15 +35,15 @@ optim::AdamW make_optimizer(const NamedTensors& parameters, double lr) {
   return optim::AdamW(decay_matrices(parameters, lr, 0.1), {.beta1 = 0.9, .beta2 = 0.95});
 }
 
-// Writes the rows this rank holds into the whole parameters; ranks write disjoint rows.
-void collect(const NamedTensors& parameters, std::vector<std::vector<double>>& whole) {
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto& parameter = parameters[i].tensor;
-    const Tensor values = to_dtype(parameter.detach(), Dtype::kFloat64);
-    const auto& spec = parameter.shard_spec();
-    const auto row = spec->global_shape.numel() / spec->global_shape[0];
-    std::ranges::copy(values.data<double>(), whole[i].begin() + spec->begin * row);
+// Whole parameters of all ranks, on rank 0.
+std::vector<std::vector<double>> collect(models::Qwen3Moe& model) {
+  std::vector<std::vector<double>> parameters;
+  for (const auto& [name, whole] : fsdp::full_state_dict(model)) {
+    const Tensor values = to_dtype(whole, Dtype::kFloat64);
+    const auto all = values.data<double>();
+    parameters.emplace_back(all.begin(), all.end());
   }
+  return parameters;
 }
 
 }  // namespace
@@ -88,13 +88,6 @@ Run run_sharded(const ParityOptions& options, const TextData& data, Dtype dtype,
   const auto config = model_config(options, dtype, nn::ExpertWeights::kPretransposed);
   Run run{.name = "sharded over " + std::to_string(world_size) +
                   (replay != nullptr ? ", experts replayed" : "")};
-  {
-    // Room for the whole parameters, which the ranks fill.
-    const models::Qwen3Moe model(config, options.seed);
-    for (const auto& parameter : model.named_parameters()) {
-      run.parameters.emplace_back(static_cast<std::size_t>(parameter.tensor.numel()));
-    }
-  }
   launch(world_size, [&](RankContext& context) {
     models::Qwen3Moe model(config, options.seed);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
@@ -109,7 +102,8 @@ Run run_sharded(const ParityOptions& options, const TextData& data, Dtype dtype,
       run.grad_norm.push_back(result.grad_norm);
       run.choices.push_back(std::move(result.expert_indices));
     }
-    collect(model.named_parameters(), run.parameters);
+    auto parameters = collect(model);
+    if (context.rank() == 0) run.parameters = std::move(parameters);
   });
   return run;
 }

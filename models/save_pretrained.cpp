@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "framework/distributed/gather_rows.h"
+#include "framework/distributed/gather_shards.h"
 #include "framework/distributed/process_group.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/safetensors_writer.h"
@@ -206,7 +206,7 @@ void save_pretrained(Qwen3Moe& model, const fs::path& folder,
   }
   for (const auto& source : sources) {
     const auto& spec = source.tensor.shard_spec();
-    const Tensor whole = spec ? gather_rows(source.tensor, *spec) : source.tensor.detach();
+    const Tensor whole = spec ? gather_shards(source.tensor, *spec) : source.tensor.detach();
     if (writer) writer->write(source, whole);
   }
   if (writer) {

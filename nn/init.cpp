@@ -2,9 +2,10 @@
 #include "nn/init.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
-#include "framework/distributed/shard_spec.h"
+#include "framework/distributed/shard_runs.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"
@@ -28,16 +29,15 @@ std::int64_t global_index(const ParameterLayout& layout, std::int64_t stored) {
 
 void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std) {
   Tensor parameter = *slot.tensor;
-  const auto& spec = parameter.shard_spec();
-  const auto n = parameter.numel();
-  const auto row = parameter.dim(0) == 0 ? 0 : n / parameter.dim(0);
-  const auto first = spec == nullptr ? 0 : spec->begin * row;
+  std::optional<ShardRuns> runs;
+  if (const auto& spec = parameter.shard_spec()) runs.emplace(*spec);
   const Random random(seed, slot.name);
   dispatch_floating(parameter.dtype(), [&]<class T>() {
     const auto values = parameter.mutable_data<T>();
-    parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(parameter.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
       for (auto i = begin; i < end; ++i) {
-        const auto index = static_cast<std::uint64_t>(global_index(slot.layout, first + i));
+        const auto stored = runs ? runs->index_in_whole(i) : i;
+        const auto index = static_cast<std::uint64_t>(global_index(slot.layout, stored));
         values[static_cast<std::size_t>(i)] = static_cast<T>(std * random.normal(index));
       }
     });

@@ -9,123 +9,88 @@
 #include <span>
 #include <vector>
 
-#include "framework/distributed/process_group.h"
+#include "framework/distributed/collectives.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/parallel_for.h"
-#include "optim/shard_group.h"
+#include "optim/pre_rounded_sum.h"
+#include "optim/shard_groups.h"
 
 namespace moegrad::optim {
 namespace {
 
 constexpr std::int64_t kGrain = 1 << 15;
-constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;
 
-/// Adding and subtracting one rounds to a multiple of 2^-22, 2^-44, 2^-66.
-constexpr std::array<double, 3> kRounders = {0x1.8p30, 0x1.8p8, 0x1.8p-14};
-using Bins = std::array<double, kRounders.size()>;
+void reduce(const std::shared_ptr<ProcessGroup>& group, std::span<double> values, ReduceOp op) {
+  if (group != nullptr) all_reduce(*group, values, op, {.label = "clip_grad_norm"});
+}
 
-/// Largest |g|, and 1 if there is a NaN: the two things that a maximum can carry between ranks.
-struct Extreme {
-  double magnitude = 0.0;
-  double nan = 0.0;
+/// Gradients that are summed over one group: the shards over it.
+struct Part {
+  std::shared_ptr<ProcessGroup> group;  // null when nothing is sharded
+  TensorList grads;
 };
 
-/// g / 2^exponent in two factors, as 2^-exponent alone may overflow.
-struct Scale {
-  explicit Scale(int exponent)
-      : first(std::ldexp(1.0, -(exponent / 2))),
-        second(std::ldexp(1.0, -(exponent - exponent / 2))) {}
-  double first, second;
-};
-
-template <class T>
-Extreme extreme_of(std::span<const T> values) {
-  const auto n = static_cast<std::int64_t>(values.size());
-  std::vector<Extreme> pieces(static_cast<std::size_t>((n + kGrain - 1) / kGrain));
-  parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    T magnitude = 0;
-    bool nan = false;
-    for (auto i = begin; i < end; ++i) {
-      const T value = std::abs(values[static_cast<std::size_t>(i)]);
-      magnitude = value > magnitude ? value : magnitude;
-      nan |= value != value;
+// Whole gradients belong to the first part, on its first rank. Other replicas of that group, too,
+// have a first rank, with the same gradients.
+std::vector<Part> parts_of(const NamedTensors& parameters) {
+  std::vector<Part> parts;
+  for (auto& group : shard_groups(parameters)) parts.push_back({std::move(group), {}});
+  if (parts.empty()) parts.emplace_back();
+  for (const auto& [name, parameter] : parameters) {
+    const Tensor grad = parameter.grad();
+    if (!grad.defined()) continue;
+    const auto& spec = parameter.shard_spec();
+    auto part = parts.begin();
+    if (spec != nullptr && spec->group != nullptr && spec->group->size() > 1) {
+      part = std::ranges::find(parts, spec->group, &Part::group);
+    } else if (part->group != nullptr && part->group->rank() != 0) {
+      continue;
     }
-    pieces[static_cast<std::size_t>(begin / kGrain)] = {static_cast<double>(magnitude),
-                                                        nan ? 1.0 : 0.0};
-  });
-  Extreme total;
-  for (const auto& piece : pieces) {
-    total.magnitude = std::max(total.magnitude, piece.magnitude);
-    total.nan = std::max(total.nan, piece.nan);
+    part->grads.push_back(grad);
   }
-  return total;
+  return parts;
 }
 
-template <class T>
-Bins bins_of(std::span<const T> values, const Scale& scale) {
-  const auto n = static_cast<std::int64_t>(values.size());
-  std::vector<Bins> pieces(static_cast<std::size_t>((n + kGrain - 1) / kGrain));
-  parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    constexpr std::int64_t kLanes = 8;
-    std::array<std::array<double, kLanes>, kRounders.size()> lanes{};
-    const auto add = [&](const T* from, std::int64_t count) {
-      for (std::int64_t lane = 0; lane < count; ++lane) {
-        const double scaled = static_cast<double>(from[lane]) * scale.first * scale.second;
-        double rest = scaled * scaled;
-        for (std::size_t bin = 0; bin < lanes.size(); ++bin) {
-          const double rounded = (rest + kRounders[bin]) - kRounders[bin];
-          lanes[bin][static_cast<std::size_t>(lane)] += rounded;
-          rest -= rounded;
-        }
-      }
-    };
-    auto i = begin;
-    for (; i + kLanes <= end; i += kLanes) add(values.data() + i, kLanes);
-    add(values.data() + i, end - i);
-    auto& piece = pieces[static_cast<std::size_t>(begin / kGrain)];
-    for (std::size_t bin = 0; bin < piece.size(); ++bin) {
-      for (const double sum : lanes[bin]) piece[bin] += sum;
-    }
-  });
-  Bins total{};
-  for (const auto& piece : pieces) {
-    for (std::size_t bin = 0; bin < total.size(); ++bin) total[bin] += piece[bin];
-  }
-  return total;
-}
-
-void all_reduce(const std::shared_ptr<ProcessGroup>& group, std::span<double> values, ReduceOp op) {
-  if (group == nullptr) return;
-  group
-      ->all_reduce(std::as_writable_bytes(values), Dtype::kFloat64, op, {.label = "clip_grad_norm"})
-      ->wait();
-}
-
-double norm_of(const TensorList& grads, const std::shared_ptr<ProcessGroup>& group) {
+/// Of all gradients of all ranks. Every rank is in a group of each parameter, so it knows of each
+/// after the group's own reduction, whichever comes last.
+Extreme global_extreme(const TensorList& grads, const std::vector<Part>& parts) {
   Extreme extreme;
-  for (const auto& grad : grads) {
-    const Extreme own =
-        dispatch_floating(grad.dtype(), [&]<class T>() { return extreme_of<T>(grad.data<T>()); });
-    extreme = {std::max(extreme.magnitude, own.magnitude), std::max(extreme.nan, own.nan)};
-  }
+  for (const auto& grad : grads) extreme = max(extreme, extreme_of(grad));
   std::array<double, 2> shared = {extreme.magnitude, extreme.nan};
-  all_reduce(group, shared, ReduceOp::kMax);
-  const auto [magnitude, nan] = shared;
-  if (nan != 0.0) return std::numeric_limits<double>::quiet_NaN();
-  if (magnitude == 0.0 || std::isinf(magnitude)) return magnitude;
+  for (const auto& part : parts) reduce(part.group, shared, ReduceOp::kMax);
+  return {.magnitude = shared[0], .nan = shared[1]};
+}
 
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);  // magnitude < s = 2^exponent
-  const Scale scale(exponent);
-  Bins bins{};
-  for (const auto& grad : grads) {
-    const Bins own = dispatch_floating(
-        grad.dtype(), [&]<class T>() { return bins_of<T>(grad.data<T>(), scale); });
-    for (std::size_t bin = 0; bin < bins.size(); ++bin) bins[bin] += own[bin];
+Bins global_bins(const PreRoundedSum& sum, const std::vector<Part>& parts) {
+  Bins total{};
+  const auto add = [](Bins& to, const Bins& bins) {
+    for (std::size_t i = 0; i < bins.size(); ++i) to[i] += bins[i];
+  };
+  for (const auto& part : parts) {
+    Bins bins{};
+    for (const auto& grad : part.grads) add(bins, sum.bins_of(grad));
+    reduce(part.group, bins, ReduceOp::kSum);
+    add(total, bins);
   }
-  all_reduce(group, bins, ReduceOp::kSum);
-  return std::ldexp(std::sqrt(bins[0] + (bins[1] + bins[2])), exponent);
+  return total;
+}
+
+double norm_of(const TensorList& grads, const std::vector<Part>& parts, double norm_type) {
+  const auto [magnitude, nan] = global_extreme(grads, parts);
+  if (nan != 0.0) return std::numeric_limits<double>::quiet_NaN();
+  if (magnitude == 0.0 || std::isinf(magnitude) || std::isinf(norm_type)) return magnitude;
+  const PreRoundedSum sum(norm_type == 1.0 ? 1 : 2, magnitude);
+  return sum.norm_of(global_bins(sum, parts));
+}
+
+std::int64_t global_elements(const NamedTensors& parameters) {
+  std::int64_t elements = 0;
+  for (const auto& [name, parameter] : parameters) {
+    const auto& spec = parameter.shard_spec();
+    elements += spec != nullptr ? spec->global_shape.numel() : parameter.numel();
+  }
+  return elements;
 }
 
 void scale_in_place(Tensor& tensor, double factor) {
@@ -140,24 +105,19 @@ void scale_in_place(Tensor& tensor, double factor) {
 
 }  // namespace
 
-double clip_grad_norm(const NamedTensors& parameters, double max_norm) {
+double clip_grad_norm(const NamedTensors& parameters, double max_norm, double norm_type) {
   check<ValueError>(max_norm >= 0.0, "clip_grad_norm: max_norm must be >= 0, got ", max_norm);
-  const auto group = shard_group("clip_grad_norm", parameters);
-  TensorList grads;    // of this rank
-  TensorList counted;  // those it contributes to the norm
-  std::int64_t elements = 0;
+  check<ValueError>(
+      norm_type == 1.0 || norm_type == 2.0 || norm_type == std::numeric_limits<double>::infinity(),
+      "clip_grad_norm: norm_type must be 1, 2 or inf, got ", norm_type);
+  const auto elements = global_elements(parameters);
+  check<ValueError>(elements <= kMaxTerms, "clip_grad_norm: at most ", kMaxTerms, " elements, got ",
+                    elements);
+  TensorList grads;
   for (const auto& [name, parameter] : parameters) {
-    const auto& spec = parameter.shard_spec();
-    elements += spec != nullptr ? spec->global_shape.numel() : parameter.numel();
-    const Tensor grad = parameter.grad();
-    if (!grad.defined()) continue;
-    grads.push_back(grad);
-    const bool sharded = spec != nullptr && spec->group != nullptr;
-    if (sharded || group == nullptr || group->rank() == 0) counted.push_back(grad);
+    if (Tensor grad = parameter.grad(); grad.defined()) grads.push_back(std::move(grad));
   }
-  check<ValueError>(elements <= kMaxElements, "clip_grad_norm: at most ", kMaxElements,
-                    " elements, got ", elements);
-  const double norm = norm_of(counted, group);
+  const double norm = norm_of(grads, parts_of(parameters), norm_type);
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1.0)) {  // NaN too
     for (auto& grad : grads) scale_in_place(grad, factor);

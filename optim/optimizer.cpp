@@ -10,7 +10,7 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/span.h"
 #include "framework/tensor/tensor_impl.h"
-#include "optim/shard_group.h"
+#include "optim/shard_groups.h"
 
 namespace moegrad::optim {
 namespace {
@@ -47,7 +47,7 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missi
     check<ValueError>(marks_.contains(name),
                       "optimizer: skip_missing_grad must name parameters, got '", name, "'");
   }
-  shards_ = shard_group("optimizer", blocked);
+  mesh_groups_ = mesh_groups(blocked);
 }
 
 void Optimizer::step() {
@@ -97,10 +97,12 @@ std::map<std::string, Optimizer::Flags> Optimizer::take_used_blocks() {
       }
     }
   }
-  if (shards_ == nullptr) return used;
+  if (mesh_groups_.empty()) return used;
   Flags all;
   for (const auto& [name, flags] : used) all.insert(all.end(), flags.begin(), flags.end());
-  all_reduce(*shards_, std::span(all), ReduceOp::kMax, {.label = "skip_missing_grad"});
+  for (const auto& group : mesh_groups_) {
+    all_reduce(*group, std::span(all), ReduceOp::kMax, {.label = "skip_missing_grad"});
+  }
   auto next = all.begin();
   for (auto& [name, flags] : used) {
     for (auto& flag : flags) flag = *next++;

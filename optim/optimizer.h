@@ -3,14 +3,13 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "framework/distributed/process_group.h"
 #include "framework/tensor/named_tensor.h"
 #include "optim/row_blocks.h"
+#include "optim/shard_groups.h"
 
 namespace moegrad::optim {
 
@@ -27,12 +26,11 @@ struct ParamGroup {
 ///
 /// A gradient of zeros is a gradient like any other, except in row blocks named by the option
 /// skip_missing_grad (Note [Blocks without a gradient]), which makes step() collective over the
-/// group of the shards.
+/// ranks that hold parts of them.
 class Optimizer {
  public:
   /// ValueError for a parameter given twice, a negative lr or weight decay, row blocks of an
-  /// unknown parameter, a number of blocks that does not divide its rows, or blocked shards over
-  /// different groups.
+  /// unknown parameter, or a number of blocks that does not divide its rows.
   explicit Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad = {});
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
@@ -78,8 +76,8 @@ class Optimizer {
   std::map<std::string, Flags> take_used_blocks();
 
   std::vector<ParamGroup> groups_;
-  std::map<std::string, Flags> marks_;    // of each parameter with row blocks
-  std::shared_ptr<ProcessGroup> shards_;  // group of their shards; null when they are whole
+  std::map<std::string, Flags> marks_;  // of each parameter with row blocks
+  ProcessGroups mesh_groups_;           // over which these are sharded or replicated
 };
 
 }  // namespace moegrad::optim

@@ -11,10 +11,11 @@ std::vector<BlockRange> block_ranges(const Tensor& parameter, std::int64_t block
   if (blocks == 1) return {{0, parameter.numel()}};  // whatever its shape
   const auto& spec = parameter.shard_spec();
   const Shape& whole = spec != nullptr ? spec->global_shape : parameter.shape();
-  const auto first = spec != nullptr ? spec->begin : 0;
+  const auto first = spec != nullptr && spec->dim == 0 ? spec->begin : 0;
   const auto rows = parameter.dim(0);
   const auto rows_per_block = whole[0] / blocks;
-  const auto row_size = whole.numel() / whole[0];
+  std::int64_t row_size = 1;  // of this rank's part of a row
+  for (std::int64_t i = 1; i < parameter.ndim(); ++i) row_size *= parameter.dim(i);
   std::vector<BlockRange> ranges;
   for (std::int64_t block = 0; block < blocks; ++block) {
     const auto begin = std::clamp<std::int64_t>(block * rows_per_block - first, 0, rows);

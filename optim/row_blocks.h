@@ -24,10 +24,11 @@ namespace moegrad::optim {
 ///     any element of the block's gradient is not zero, on any rank, or
 ///     Optimizer::mark_used() has said so since the last step, on any rank
 ///
-/// The ranks agree on it by one all-reduce per step, so that neither world size nor where shards
-/// begin makes a difference. Without marks there is one difference from Hugging Face: an expert all
-/// of whose tokens have a gradient of exactly zero (in the last mixture layer, tokens that are not
-/// scored, such as the last of a sequence) counts as one without tokens. Marks remove it.
+/// The ranks agree on it by one all-reduce per step and group, so that neither world size nor mesh
+/// nor where shards begin makes a difference. Without marks there is one difference from Hugging
+/// Face: an expert all of whose tokens have a gradient of exactly zero (in the last mixture layer,
+/// tokens that are not scored, such as the last of a sequence) counts as one without tokens. Marks
+/// remove it.
 
 /// Number of equal row blocks (of dimension 0, of the whole parameter) by parameter name.
 using RowBlocks = std::map<std::string, std::int64_t>;

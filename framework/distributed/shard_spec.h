@@ -16,7 +16,7 @@ struct ShardSpec {
   Shape global_shape;
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::shared_ptr<ProcessGroup> group;  // null on a world of one
+  std::shared_ptr<ProcessGroup> group = nullptr;  // null on a world of one
   std::int64_t dim = 0;
   /// The ranks that hold the same part, one of each replica; null where there is one replica.
   std::shared_ptr<ProcessGroup> replicas = nullptr;

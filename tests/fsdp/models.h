@@ -10,6 +10,7 @@
 #include "examples/trainer.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/shard_spec.h"
+#include "fsdp/state_dict.h"
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
@@ -60,12 +61,6 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, int world_siz
                              const examples::StepOptions& step_options = {},
                              const std::function<void(RankContext&)>& inspect = {}) {
   History history;
-  {
-    const models::Qwen3Moe whole(config, 3);
-    for (const auto& parameter : whole.named_parameters()) {
-      history.parameters.emplace_back(static_cast<std::size_t>(parameter.tensor.numel()));
-    }
-  }
   launch(world_size, [&](RankContext& context) {
     models::Qwen3Moe model(config, 3);
     auto& state = examples::shard_model(model, DeviceMesh::flat(context.group()), policy);
@@ -78,12 +73,10 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, int world_siz
       history.loss.push_back(result.loss);
       history.grad_norm.push_back(result.grad_norm);
     }
-    const auto parameters = model.named_parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const Tensor values = to_dtype(parameters[i].tensor.detach(), Dtype::kFloat64);
-      const auto& spec = *parameters[i].tensor.shard_spec();
-      const auto row = spec.global_shape.numel() / spec.global_shape[0];
-      std::ranges::copy(values.data<double>(), history.parameters[i].begin() + spec.begin * row);
+    for (const auto& [name, whole] : fsdp::full_state_dict(model)) {  // on rank 0
+      const Tensor values = to_dtype(whole, Dtype::kFloat64);
+      const auto all = values.data<double>();
+      history.parameters.emplace_back(all.begin(), all.end());
     }
     if (inspect && context.rank() == 0) inspect(context);
   });

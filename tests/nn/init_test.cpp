@@ -2,13 +2,14 @@
 #include "nn/init.h"
 
 #include <cmath>
-#include <memory>
+#include <utility>
+#include <vector>
 
-#include "framework/distributed/shard_spec.h"
 #include "framework/runtime/rank_context.h"
 #include "nn/experts.h"
 #include "nn/linear.h"
 #include "nn/rms_norm.h"
+#include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn {
@@ -45,17 +46,21 @@ TEST(InitWeights, BothExpertOrientationsHoldTheSameNumbers) {
   }
 }
 
-TEST(InitWeights, AShardGetsItsRowsOfTheWhole) {
+TEST(InitWeights, AShardGetsItsPartOfTheWhole) {
   const ParameterLayout layout = {.stacked = {4, 5, 6}, .in_first = true};
-  Tensor whole = Tensor::zeros({20, 6});
-  init_normal({.name = "w", .tensor = &whole, .layout = layout}, 7, 1.0);
-  for (const auto& [begin, end] : {std::pair{0, 7}, {7, 13}, {13, 20}, {20, 20}}) {
-    Tensor shard = Tensor::zeros({end - begin, 6});
-    shard.set_shard_spec(std::make_shared<ShardSpec>(
-        ShardSpec{.global_shape = {20, 6}, .begin = begin, .end = end, .group = nullptr}));
-    init_normal({.name = "w", .tensor = &shard, .layout = layout}, 7, 1.0);
-    EXPECT_TRUE(bitwise_equal(
-        shard, clone(Tensor::as_strided(whole, {end - begin, 6}, {6, 1}, begin * 6))));
+  const Tensor whole = Tensor::zeros({20, 6});
+  Tensor filled = clone(whole);
+  init_normal({.name = "w", .tensor = &filled, .layout = layout}, 7, 1.0);
+  const std::vector<std::pair<std::int64_t, std::int64_t>> rows = {
+      {0, 7}, {7, 13}, {13, 20}, {20, 20}};
+  const std::vector<std::pair<std::int64_t, std::int64_t>> columns = {{0, 2}, {2, 4}, {4, 6}};
+  for (const std::int64_t dim : {0, 1}) {
+    for (const auto& [begin, end] : dim == 0 ? rows : columns) {
+      const ShardSpec spec = {.global_shape = {20, 6}, .begin = begin, .end = end, .dim = dim};
+      Tensor shard = testing::shard_of(whole, spec);
+      init_normal({.name = "w", .tensor = &shard, .layout = layout}, 7, 1.0);
+      EXPECT_TRUE(bitwise_equal(shard, testing::shard_of(filled, spec))) << dim << ' ' << begin;
+    }
   }
 }
 

@@ -76,6 +76,27 @@ void add_optimizer_case(const std::string& name, const MakeOptimizer& make, cons
   }
 }
 
+void add_clip_case(std::uint64_t seed, Dtype dtype, double max_norm, const std::string& norm_type,
+                   OracleCases& cases) {
+  const auto id = "clips/" + std::to_string(cases.json["clips"].size());
+  const auto parameters = random_tensors(seed, dtype), grads = random_tensors(seed + 7, dtype);
+  NamedTensors named;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    named.push_back({"p" + std::to_string(i), parameters[i]});
+    if (i != 1) parameters[i].set_grad(clone(grads[i]));  // one has none
+  }
+  cases.add(id + "/grad", grads);
+  const double norm = optim::clip_grad_norm(named, max_norm, std::stod(norm_type));
+  TensorList clipped;
+  for (const auto& parameter : parameters) clipped.push_back(parameter.grad());
+  cases.add(id + "/clipped", clipped);
+  cases.json["clips"].push_back({{"id", id},
+                                 {"dtype", to_string(dtype)},
+                                 {"max_norm", max_norm},
+                                 {"norm_type", norm_type},
+                                 {"norm", norm}});
+}
+
 }  // namespace
 
 void OracleCases::add(const std::string& name, const TensorList& list) {
@@ -117,20 +138,9 @@ void add_optimizer_cases(std::uint64_t seed, OracleCases& cases) {
 void add_clip_cases(std::uint64_t seed, OracleCases& cases) {
   for (const auto dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
     for (const double max_norm : {0.0, 0.5, 3.0, 1000.0}) {
-      const auto id = "clips/" + std::to_string(cases.json["clips"].size());
-      const auto parameters = random_tensors(seed, dtype), grads = random_tensors(seed + 7, dtype);
-      NamedTensors named;
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        named.push_back({"p" + std::to_string(i), parameters[i]});
-        if (i != 1) parameters[i].set_grad(clone(grads[i]));  // one has none
+      for (const auto* const norm_type : {"1", "2", "inf"}) {
+        add_clip_case(seed, dtype, max_norm, norm_type, cases);
       }
-      cases.add(id + "/grad", grads);
-      const double norm = optim::clip_grad_norm(named, max_norm);
-      TensorList clipped;
-      for (const auto& parameter : parameters) clipped.push_back(parameter.grad());
-      cases.add(id + "/clipped", clipped);
-      cases.json["clips"].push_back(
-          {{"id", id}, {"dtype", to_string(dtype)}, {"max_norm", max_norm}, {"norm", norm}});
     }
   }
 }

@@ -127,12 +127,13 @@ class Oracle:
                 self.compare(f"{what}, parameter {i}", got, parameters[i], largest[i])
 
     def check_clip(self, case):
-        what = f"clip_grad_norm to {case['max_norm']}, {case['dtype']}"
+        what = f"clip_grad_norm {case['norm_type']} to {case['max_norm']}, {case['dtype']}"
         grads, clipped = (self.list(f"{case['id']}/{name}", 5) for name in ("grad", "clipped"))
         parameters = [torch.nn.Parameter(torch.zeros_like(grad)) for grad in grads]
         for parameter, grad, after in zip(parameters, grads, clipped):
             parameter.grad = None if after is None else grad.clone()
-        norm = torch.nn.utils.clip_grad_norm_(parameters, case["max_norm"])
+        norm = torch.nn.utils.clip_grad_norm_(
+            parameters, case["max_norm"], norm_type=float(case["norm_type"]))
         self.compare(f"{what}, norm", torch.tensor(case["norm"], dtype=torch.float64).to(norm.dtype), norm)
         for i, (got, parameter) in enumerate(zip(clipped, parameters)):
             if got is not None:

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/state_dict.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "framework/distributed/collectives.h"
+#include "framework/distributed/gather_shards.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/rank_context.h"
+#include "framework/tensor/fill.h"
+
+namespace moegrad::fsdp {
+namespace {
+
+NamedTensors resharded_parameters(nn::Module& module) {
+  for (const auto& [name, part] : module.named_modules()) {
+    if (part->extension() != nullptr) part->extension()->reshard();
+  }
+  return module.named_parameters();
+}
+
+/// Throws unless `state` has a value for each of `parameters` and no other.
+void check_state(const NamedTensors& parameters, const NamedTensors& state) {
+  std::set<std::string> given;
+  for (const auto& [name, value] : state) {
+    check(given.insert(name).second, "load_full_state_dict: key '", name, "' is given twice");
+    check(std::ranges::find(parameters, name, &NamedTensor::name) != parameters.end(),
+          "load_full_state_dict: unexpected key '", name, "'");
+  }
+  for (const auto& [name, parameter] : parameters) {
+    const auto found = std::ranges::find(state, name, &NamedTensor::name);
+    check(found != state.end(), "load_full_state_dict: missing key '", name, "'");
+    const auto& spec = parameter.shard_spec();
+    const Shape& shape = spec != nullptr ? spec->global_shape : parameter.shape();
+    check<ShapeError>(found->tensor.shape() == shape, "load_full_state_dict: '", name, "' must be ",
+                      shape, ", got ", found->tensor.shape());
+  }
+}
+
+/// What rank 0 found wrong, as all ranks learn it.
+struct Verdict {
+  enum Kind : std::int64_t { kGood, kWrongShape, kWrong };
+  std::int64_t kind = kGood;
+  std::string message;
+};
+
+Verdict judge(const NamedTensors& parameters, const NamedTensors& state) {
+  try {
+    check_state(parameters, state);
+  } catch (const ShapeError& error) {
+    return {Verdict::kWrongShape, error.what()};
+  } catch (const Error& error) {
+    return {Verdict::kWrong, error.what()};
+  }
+  return {};
+}
+
+/// Rank 0's, on every rank.
+Verdict shared(const Verdict& own, ProcessGroup& world) {
+  std::vector<std::int64_t> header = {own.kind, std::ssize(own.message)};
+  broadcast(world, std::span(header), 0, {.label = "load_full_state_dict"});
+  if (header[0] == Verdict::kGood) return {};
+  std::vector<std::int64_t> letters(own.message.begin(), own.message.end());
+  letters.resize(static_cast<std::size_t>(header[1]));
+  broadcast(world, std::span(letters), 0, {.label = "load_full_state_dict"});
+  return {header[0], std::string(letters.begin(), letters.end())};
+}
+
+/// Every rank's, from rank 0's.
+void share_whole(Tensor parameter, ProcessGroup& world) {
+  dispatch_floating(parameter.dtype(), [&]<class T>() {
+    broadcast(world, parameter.mutable_data<T>(), 0, {.label = "load_full_state_dict"});
+  });
+}
+
+}  // namespace
+
+NamedTensors full_state_dict(nn::Module& module) {
+  const bool first = RankContext::current().rank() == 0;
+  NamedTensors state;
+  for (const auto& [name, parameter] : resharded_parameters(module)) {
+    const auto& spec = parameter.shard_spec();
+    Tensor whole = spec != nullptr ? gather_shards(parameter, *spec) : parameter.detach();
+    if (!first) continue;
+    const bool shared = &whole.storage() == &parameter.storage();
+    state.push_back({name, shared ? clone(whole) : std::move(whole)});
+  }
+  return state;
+}
+
+void load_full_state_dict(nn::Module& module, const NamedTensors& state) {
+  const auto& context = RankContext::current();
+  const auto world = context.world_size() > 1 ? context.group() : nullptr;
+  const bool first = context.rank() == 0;
+  const auto parameters = resharded_parameters(module);
+  Verdict verdict = first ? judge(parameters, state) : Verdict();
+  if (world != nullptr) verdict = shared(verdict, *world);
+  check<ShapeError>(verdict.kind != Verdict::kWrongShape, verdict.message);
+  check(verdict.kind == Verdict::kGood, verdict.message);
+  for (const auto& [name, parameter] : parameters) {
+    const Tensor given =
+        first ? std::ranges::find(state, name, &NamedTensor::name)->tensor : Tensor();
+    Tensor own = parameter.detach();
+    if (const auto& spec = parameter.shard_spec()) {
+      scatter_shards(given, own, *spec);
+    } else {
+      if (first) copy_(own, given);
+      if (world != nullptr) share_whole(own, *world);
+    }
+  }
+}
+
+}  // namespace moegrad::fsdp

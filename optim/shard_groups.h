@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "framework/distributed/process_group.h"
+#include "framework/tensor/named_tensor.h"
+
+namespace moegrad::optim {
+
+using ProcessGroups = std::vector<std::shared_ptr<ProcessGroup>>;
+
+// Which groups have to meet for what ranks know of their own shards to become what all know. Each
+// group stands once, in the order of the parameters, which all ranks share; groups of one rank are
+// left out. What a parameter's shards hold is complete after one reduction over its own group, so
+// reducing over one group after the other makes it complete for all parameters.
+
+/// Over which `parameters` are sharded.
+ProcessGroups shard_groups(const NamedTensors& parameters);
+
+/// Over which they are sharded or replicated: all ranks of each parameter's mesh.
+ProcessGroups mesh_groups(const NamedTensors& parameters);
+
+}  // namespace moegrad::optim
