@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 
 #include "examples/metrics.h"
 #include "examples/train_options.h"
@@ -17,6 +18,7 @@
 #include "framework/distributed/launch.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
+#include "framework/tensor/meta.h"
 #include "optim/schedule.h"
 
 namespace moegrad::examples {
@@ -66,8 +68,16 @@ optim::Schedule schedule_of(const TrainOptions& options) {
 // Runs on every rank.
 void train(const TrainOptions& options, const TextData& data, RankContext& context) {
   const bool speaks = context.rank() == 0;
-  models::Qwen3Moe model(options.model_config(), options.seed);
+  // The model never stands whole on any rank: shapes alone, then shards, then their values.
+  std::optional<models::Qwen3Moe> shapes;
+  {
+    const MetaGuard no_bytes;
+    shapes.emplace(options.model_config());
+  }
+  auto& model = *shapes;
   auto& state = shard_model(model, DeviceMesh::flat(context.group()), policy_of(options));
+  model.to_empty();
+  model.init_weights(options.seed);
   optim::AdamW optimizer(decay_matrices(model.named_parameters(), options.lr, options.weight_decay),
                          {.beta1 = 0.9, .beta2 = 0.95});
   const auto schedule = schedule_of(options);

@@ -10,6 +10,7 @@
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
+#include "framework/tensor/meta.h"
 #include "fsdp/flat_views.h"
 
 namespace moegrad::fsdp {
@@ -83,14 +84,17 @@ void ParamGroup::collect_params(const std::vector<PlacedSlot>& slots) {
 
 void ParamGroup::shard_parameters() {
   const MemoryTagGuard tag(MemoryTag::kParameters);
-  const bool meta = params_.front().unsharded.storage().released();
+  const bool meta = params_.front().unsharded.is_meta();
   for (const auto& param : params_) {
-    check(param.unsharded.storage().released() == meta, "fully_shard: parameter '", param.name,
+    check(param.unsharded.is_meta() == meta, "fully_shard: parameter '", param.name,
           meta ? "' has bytes" : "' is on the meta device", ", and others of its group ",
           meta ? "are on the meta device" : "have bytes");
   }
   const int rank = ranks_.shard ? ranks_.shard->rank() : 0;
-  shard_ = Tensor::zeros({layout_.slice_numel}, dtype_);
+  {
+    const MetaGuard guard(meta);
+    shard_ = Tensor::zeros({layout_.slice_numel}, dtype_);
+  }
   for (std::size_t i = 0; i < params_.size(); ++i) {
     auto& param = params_[i];
     const Tensor original = param.unsharded.detach();
@@ -114,7 +118,6 @@ void ParamGroup::shard_parameters() {
     param.unsharded.set_requires_grad(trainable);
     for (auto* slot : param.slots) *slot = param.sharded;
   }
-  if (meta) shard_.storage().release();
 }
 
 Tensor ParamGroup::make_unsharded(const Shape& shape, const nn::ParameterLayout& layout) const {

@@ -59,7 +59,7 @@ class ParamGroup {
 
   /// Gives the shards bytes: zeros. For a group made without.
   void to_empty();
-  bool is_meta() const { return shard_.storage().released(); }
+  bool is_meta() const { return shard_.is_meta(); }
 
   /// Names group and parameters as the root sees them: `path` is that of the group's module,
   /// `slots` are all of the root's.

@@ -130,6 +130,24 @@ std::vector<HfPiece> hugging_face_pieces(const std::string& parameter_name,
            .columns = stored_columns(global_shape)}};
 }
 
+std::vector<HfPiece> cut_columns(const std::vector<HfPiece>& pieces, std::int64_t begin,
+                                 std::int64_t end) {
+  std::vector<HfPiece> cut;
+  for (auto piece : pieces) {
+    // A row of the tensor is a stored column if transposed.
+    auto& first = piece.transposed ? piece.row : piece.column;
+    auto& count = piece.transposed ? piece.rows : piece.columns;
+    const auto from = std::max(begin, piece.stored_column);
+    const auto to = std::min(end, piece.stored_column + count);
+    if (from >= to) continue;
+    first += from - piece.stored_column;
+    count = to - from;
+    piece.stored_column = from - begin;
+    cut.push_back(std::move(piece));
+  }
+  return cut;
+}
+
 void copy_to_hugging_face(const HfPiece& piece, const std::byte* stored, std::int64_t columns,
                           std::byte* tensor, std::int64_t size) {
   switch (size) {

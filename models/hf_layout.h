@@ -50,6 +50,11 @@ std::vector<HfPiece> hugging_face_pieces(const std::string& parameter_name,
                                          std::int64_t end,
                                          HfExperts experts = HfExperts::kPerExpert);
 
+/// What of `pieces`, which lie within whole stored rows, lies in columns [begin, end) of these, as
+/// pieces within rows of those columns alone.
+std::vector<HfPiece> cut_columns(const std::vector<HfPiece>& pieces, std::int64_t begin,
+                                 std::int64_t end);
+
 /// Calls visit(stored element, tensor element) for every element of a piece: indices into row-major
 /// stored rows [begin, end) of `stored_columns` columns, and into the row-major tensor.
 template <class Visit>

@@ -84,8 +84,6 @@ class Target {
       : slot_(slot), checkpoint_(&checkpoint) {
     const auto& spec = slot.tensor->shard_spec();
     shape_ = spec ? spec->global_shape : slot.tensor->shape();
-    begin_ = spec ? spec->begin : 0;
-    end_ = spec ? spec->end : shape_[0];
     const bool stacked = slot.layout.stacked.ndim() > 0;
     if (stacked && checkpoint.find(slot.name) != nullptr) experts_ = HfExperts::kFused;
   }
@@ -96,7 +94,7 @@ class Target {
   /// Checks the tensors of the whole parameter, so that all ranks find the same, and adds their
   /// names to `used`.
   void check_tensors(std::set<std::string>& used) const {
-    for (const auto& piece : pieces(0, shape_[0])) {
+    for (const auto& piece : rows(0, shape_[0])) {
       if (!used.insert(piece.name).second) continue;  // fused
       const auto* const found = checkpoint_->find(piece.name);
       check<ValueError>(found != nullptr, "load_pretrained: ", checkpoint_->path().string(),
@@ -110,27 +108,32 @@ class Target {
     }
   }
 
-  /// Fills the parameter's own rows.
+  /// Fills what this rank holds of the parameter.
   void load() const {
-    Tensor rows = slot_.tensor->detach();
-    dispatch_floating(rows.dtype(), [&]<class T>() {
-      const std::span<T> stored = rows.mutable_data<T>();
-      for (const auto& piece : pieces(begin_, end_)) {
-        fill<T>(piece, *checkpoint_->find(piece.name), stored, stored_columns(shape_));
+    Tensor own = slot_.tensor->detach();
+    dispatch_floating(own.dtype(), [&]<class T>() {
+      const std::span<T> stored = own.mutable_data<T>();
+      for (const auto& piece : own_pieces()) {
+        fill<T>(piece, *checkpoint_->find(piece.name), stored, stored_columns(own.shape()));
       }
     });
   }
 
  private:
-  std::vector<HfPiece> pieces(std::int64_t begin, std::int64_t end) const {
+  std::vector<HfPiece> rows(std::int64_t begin, std::int64_t end) const {
     return hugging_face_pieces(slot_.name, slot_.layout, shape_, begin, end, experts_);
+  }
+
+  std::vector<HfPiece> own_pieces() const {
+    const auto& spec = slot_.tensor->shard_spec();
+    if (spec == nullptr) return rows(0, shape_[0]);
+    if (spec->dim == 0) return rows(spec->begin, spec->end);
+    return cut_columns(rows(0, shape_[0]), spec->begin, spec->end);
   }
 
   nn::ParameterSlot slot_;
   const HfCheckpoint* checkpoint_;
-  Shape shape_;
-  std::int64_t begin_ = 0;
-  std::int64_t end_ = 0;
+  Shape shape_;  // of the whole parameter
   HfExperts experts_ = HfExperts::kPerExpert;
 };
 

@@ -10,9 +10,9 @@
 namespace moegrad::models {
 
 /// Fills all parameters of `module` from a Hugging Face checkpoint: a folder, a .safetensors file
-/// or an index (HfCheckpoint). A parameter that fully_shard has cut takes its own rows, and no
-/// others are read; no rank waits for another. Experts may stand in the checkpoint one by one or
-/// fused as transformers 5 keeps them (HfExperts).
+/// or an index (HfCheckpoint). Of a parameter that fully_shard has cut, each rank takes its
+/// own part and reads no other; no rank waits for another. Experts may stand in the checkpoint one
+/// by one or fused as transformers 5 keeps them (HfExperts).
 ///
 /// F16, BF16, F32 and F64 become the parameter's dtype; all but F64 to float32 is exact.
 ///
@@ -33,8 +33,9 @@ struct SavePretrainedOptions {
 /// once. The bytes do not depend on how the parameters are sharded or oriented.
 ///
 /// Collective: all ranks of the world call it. Rank 0 writes, and holds one whole parameter at a
-/// time. Weights that the folder had are replaced: each file appears complete or not at all, and a
-/// call that is interrupted leaves the earlier weights or none to load, not a mixture.
+/// time, twice where dimension 1 is sharded. Weights that the folder had are replaced: each file
+/// appears complete or not at all, and a call that is interrupted leaves the earlier weights or
+/// none to load, not a mixture.
 ///
 /// Throws ValueError unless max_shard_bytes >= 1, Error where a file cannot be written.
 void save_pretrained(Qwen3Moe& model, const std::filesystem::path& folder,

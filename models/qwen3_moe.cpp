@@ -9,6 +9,7 @@
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
+#include "framework/tensor/meta.h"
 #include "nn/init.h"
 #include "ops/elementwise.h"
 
@@ -140,7 +141,11 @@ Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config, std::uint64_t seed)
   }
   register_module("model.norm", norm_);
   register_module("lm_head", lm_head_);
-  nn::init_weights(*this, seed, config.initializer_range);
+  if (!meta_enabled()) init_weights(seed);
+}
+
+void Qwen3Moe::init_weights(std::uint64_t seed) {
+  nn::init_weights(*this, seed, config_.initializer_range);
 }
 
 Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,

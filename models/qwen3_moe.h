@@ -99,8 +99,14 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
     TensorList hidden_states;
   };
 
-  /// Validates the configuration and draws the weights (Note [Initial values by global element]).
+  /// Validates the configuration and draws the weights; under a MetaGuard, to_empty() and
+  /// init_weights() do that later.
   explicit Qwen3Moe(const Qwen3MoeConfig& config, std::uint64_t seed = 0);
+
+  /// Draws the weights as the constructor does, whole or sharded, which makes no difference (Note
+  /// [Initial values by global element]). Made under a MetaGuard, then sharded, then given bytes by
+  /// to_empty(), a model never stands whole on any rank.
+  void init_weights(std::uint64_t seed);
 
   /// tokens: int64 [T], documents packed one after the other; document d is tokens
   /// [cu_seqlens[d], cu_seqlens[d + 1]). Logits at t are for the token after t.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/distributed/shard_runs.h"
+#include "framework/runtime/error.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"
@@ -45,12 +46,15 @@ void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std) {
 }
 
 void init_weights(Module& module, std::uint64_t seed, double std) {
+  module.reshard();
   std::vector<Tensor> done;
   for (const auto& slot : module.parameter_slots()) {
     Tensor parameter = *slot.tensor;
     const bool tied =
         std::ranges::any_of(done, [&](const Tensor& seen) { return seen.is(parameter); });
     if (tied) continue;
+    check(!parameter.is_meta(), "init_weights: parameter '", slot.name,
+          "' has no bytes yet: it was made on the meta device; call to_empty()");
     done.push_back(parameter);
     if (parameter.ndim() == 1) {
       fill_(parameter, 1.0);

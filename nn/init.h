@@ -17,7 +17,8 @@ namespace moegrad::nn {
 void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std);
 
 /// As Hugging Face initialises: matrices and stacked experts normal(0, std), vectors (the weights
-/// of norms) one; a tied parameter once, under its first name.
+/// of norms) one; a tied parameter once, under its first name. Reshards the module first. Error for
+/// a parameter without bytes (Module::to_empty).
 void init_weights(Module& module, std::uint64_t seed, double std);
 
 }  // namespace moegrad::nn

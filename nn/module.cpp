@@ -77,7 +77,7 @@ std::vector<ModuleExtension*> Module::extensions() const {
 }
 
 NamedTensors Module::state_dict() const {
-  for (auto* extension : extensions()) extension->reshard();
+  reshard();
   NamedTensors state = named_parameters();
   for (auto& [name, tensor] : state) tensor = tensor.detach();
   return state;
@@ -95,6 +95,19 @@ void Module::load_state_dict(const NamedTensors& state) {
     check<ShapeError>(found->tensor.shape() == tensor.shape(), "load_state_dict: '", name,
                       "' must be ", tensor.shape(), ", got ", found->tensor.shape());
     copy_(tensor, found->tensor);
+  }
+}
+
+void Module::reshard() const {
+  for (auto* extension : extensions()) extension->reshard();
+}
+
+void Module::to_empty() {
+  for (auto* extension : extensions()) extension->to_empty();
+  for (const auto& slot : parameter_slots()) {
+    if (!slot.tensor->is_meta()) continue;
+    slot.tensor->storage().retag(MemoryTag::kParameters);
+    slot.tensor->storage().refill();
   }
 }
 

@@ -69,6 +69,13 @@ class Module {
   /// shapes do.
   void load_state_dict(const NamedTensors& state);
 
+  /// Puts back the parameters that this module and those below keep, where others stand in for
+  /// them.
+  void reshard() const;
+  /// Gives bytes, undefined ones, to the parameters that were made under a MetaGuard and have none
+  /// yet; those of extensions come first. Others stay as they are.
+  void to_empty();
+
   void train(bool mode = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }

@@ -16,13 +16,6 @@ void copy(std::span<const std::byte> from, std::byte* to) {
   if (from.data() != to) std::copy(from.begin(), from.end(), to);
 }
 
-void all_gather(Sides sides, CollectiveCall& call) {
-  std::vector<std::span<const std::byte>> inputs;
-  inputs.reserve(sides.size());
-  for (const auto* side : sides) inputs.push_back(side->input);
-  call.consume(inputs);
-}
-
 // output = reduction over the ranks of elements [begin, begin + count) of their inputs.
 void reduce(Sides sides, CollectiveCall& call, std::int64_t begin, std::int64_t count,
             std::byte* output, std::vector<std::byte>& scratch) {
@@ -83,35 +76,28 @@ bool is_point_to_point(CollectiveOp op) {
   return op == CollectiveOp::kSend || op == CollectiveOp::kRecv;
 }
 
+bool is_reduction(CollectiveOp op) {
+  return op == CollectiveOp::kAllReduce || op == CollectiveOp::kReduceScatter;
+}
+
 int num_steps(CollectiveOp op) {
   if (op == CollectiveOp::kBarrier) return 0;
   return op == CollectiveOp::kAllReduce ? 2 : 1;
 }
 
-std::string signature(const CollectiveCall& call) {
+std::string signature(const CollectiveRequest& call) {
   std::ostringstream text;
   text << to_string(call.op);
   if (call.op == CollectiveOp::kBarrier) return text.str();
   if (call.op == CollectiveOp::kBroadcast) text << "(root " << call.root << ")";
-  if (call.op == CollectiveOp::kAllReduce || call.op == CollectiveOp::kReduceScatter) {
-    text << (call.reduce == ReduceOp::kSum ? "(sum)" : "(max)");
-  }
+  if (is_reduction(call.op)) text << (call.reduce == ReduceOp::kSum ? "(sum)" : "(max)");
   text << " of ";
   if (call.op != CollectiveOp::kAllToAll) text << call.count << ' ';
   text << call.dtype;
   return text.str();
 }
 
-std::string describe(const CollectiveCall& call, const std::string& group) {
-  std::ostringstream text;
-  text << to_string(call.op) << " [group " << group << ", sequence " << call.sequence;
-  if (is_point_to_point(call.op)) text << ", tag " << call.tag;
-  if (!call.label.empty()) text << ", " << call.label;
-  text << "]";
-  return text.str();
-}
-
-bool agree(const CollectiveCall& a, const CollectiveCall& b) {
+bool agree(const CollectiveRequest& a, const CollectiveRequest& b) {
   if (is_point_to_point(a.op)) return a.count == b.count && a.dtype == b.dtype;
   // What all_to_all sends differs from rank to rank by design; its counts are compared in pairs.
   const bool counts = a.op == CollectiveOp::kAllToAll || a.count == b.count;
@@ -119,11 +105,16 @@ bool agree(const CollectiveCall& a, const CollectiveCall& b) {
          a.label == b.label;
 }
 
+std::vector<std::span<const std::byte>> inputs_of(Sides sides) {
+  std::vector<std::span<const std::byte>> inputs;
+  inputs.reserve(sides.size());
+  for (const auto* side : sides) inputs.push_back(side->input);
+  return inputs;
+}
+
 void run_step(Sides sides, std::size_t slot, int step, std::vector<std::byte>& scratch) {
   CollectiveCall& call = *sides[slot];
   switch (call.op) {
-    case CollectiveOp::kAllGather:
-      return all_gather(sides, call);
     case CollectiveOp::kReduceScatter: {
       const auto count = call.count / static_cast<std::int64_t>(sides.size());
       return reduce(sides, call, count * static_cast<std::int64_t>(slot), count, call.output.data(),
@@ -137,6 +128,7 @@ void run_step(Sides sides, std::size_t slot, int step, std::vector<std::byte>& s
       return all_to_all(sides, slot);
     case CollectiveOp::kRecv:
       return copy(sides[0]->input, call.output.data());
+    case CollectiveOp::kAllGather:
     case CollectiveOp::kSend:
     case CollectiveOp::kBarrier:
       return;

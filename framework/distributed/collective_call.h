@@ -18,6 +18,8 @@ namespace moegrad {
 
 struct Channel;
 
+using CollectiveClock = std::chrono::steady_clock;
+
 enum class CollectiveOp : std::uint8_t {
   kAllGather,
   kReduceScatter,
@@ -29,29 +31,34 @@ enum class CollectiveOp : std::uint8_t {
   kBarrier
 };
 
-/// One rank's side of one collective of the thread backend: what was asked for, and how it ended.
-struct CollectiveCall {
+/// What a rank asked for, as far as messages tell of it.
+struct CollectiveRequest {
   CollectiveOp op = CollectiveOp::kBarrier;
   Dtype dtype = Dtype::kFloat32;
-  std::int64_t count = 0;            // elements of `input`, or of `output` where there is no input
-  std::span<const std::byte> input;  // empty for recv
-  std::span<std::byte> output;       // the same memory as `input` for all_reduce and broadcast
+  std::int64_t count = 0;  // elements of the input, or of the output where there is no input
   ReduceOp reduce = ReduceOp::kSum;
   int root = 0;
-  int peer = 0;
-  int tag = 0;
-  std::vector<std::int64_t> send_counts;  // all_to_all only, as recv_counts
-  std::vector<std::int64_t> recv_counts;
-  GatherConsumer consume;
   std::string label;
 
   // Set when the call is posted: its channel, its side of it, and its number there.
   Channel* channel = nullptr;
   std::size_t slot = 0;
   std::int64_t sequence = 0;
+};
+
+/// One rank's side of one collective of the thread backend: what was asked for, and how it ended.
+struct CollectiveCall : CollectiveRequest {
+  std::span<const std::byte> input;       // empty for recv
+  std::span<std::byte> output;            // the same memory as `input` for all_reduce and broadcast
+  std::vector<std::int64_t> send_counts;  // all_to_all only, as recv_counts
+  std::vector<std::int64_t> recv_counts;
+  GatherConsumer consume;
 
   // Guarded by the hub's mutex.
+  CollectiveClock::time_point joins_at;   // does not take its seat before,
+  CollectiveClock::time_point begins_at;  // nor begin its first step before
   int steps_begun = 0;
+  bool inside_step = false;
   bool done = false;
   std::exception_ptr thrown;  // what this rank's consumer threw
   std::string error;          // otherwise, why it failed
@@ -68,20 +75,24 @@ struct CollectiveCall {
 std::string_view to_string(CollectiveOp op);
 
 bool is_point_to_point(CollectiveOp op);
+bool is_reduction(CollectiveOp op);
 
 /// Steps that every rank executes; nobody begins a step before all have ended the previous one.
 int num_steps(CollectiveOp op);
 
-/// "all_gather of 64 float32".
-std::string signature(const CollectiveCall& call);
+std::string_view to_string(CollectiveOp op);
 
-/// "all_gather [group world, sequence 3, layers.1]".
-std::string describe(const CollectiveCall& call, const std::string& group);
+/// "all_gather of 64 float32".
+std::string signature(const CollectiveRequest& request);
 
 /// Whether two sides of one collective agree.
-bool agree(const CollectiveCall& a, const CollectiveCall& b);
+bool agree(const CollectiveRequest& a, const CollectiveRequest& b);
 
-/// Executes step `step` of the side `slot`, all sides having met; reads the peers' memory.
+/// What the consumers of an all_gather are given.
+std::vector<std::span<const std::byte>> inputs_of(std::span<CollectiveCall* const> sides);
+
+/// Executes step `step` of the side `slot`, all sides having met; reads the peers' memory. Not for
+/// all_gather, whose step is its consumer.
 void run_step(std::span<CollectiveCall* const> sides, std::size_t slot, int step,
               std::vector<std::byte>& scratch);
 

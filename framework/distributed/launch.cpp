@@ -64,7 +64,7 @@ void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub,
 void launch(int world_size, const std::function<void(RankContext&)>& body,
             const LaunchOptions& options) {
   check<ValueError>(world_size >= 1, "launch: world_size must be at least 1, got ", world_size);
-  const auto hub = std::make_shared<ThreadHub>(world_size, options.deadline, options.link);
+  const auto hub = std::make_shared<ThreadHub>(world_size, options);
   hub->start();
   const auto log_level = RankContext::current().log_level();
   FirstFailure failure;
@@ -81,6 +81,7 @@ void launch(int world_size, const std::function<void(RankContext&)>& body,
     }
   }
   hub->stop();
+  hub->report_failure();  // unless a rank has
   failure.rethrow();
 }
 

@@ -34,17 +34,19 @@ std::int64_t received_from_others(const CollectiveCall& call, std::size_t slot) 
 
 }  // namespace
 
-Channel::Channel(std::string group_name, std::vector<int> world_ranks)
+Channel::Channel(std::string group_name, ChannelKey channel_key, std::vector<int> world_ranks)
     : group(std::move(group_name)),
+      key(std::move(channel_key)),
       ranks(std::move(world_ranks)),
       issued(ranks.size()),
       pending(ranks.size()),
       seats(ranks.size()) {}
 
 std::string Channel::disagreement(std::size_t slot) const {
-  // Those already seated agree with each other, so comparing with one is enough.
-  for (std::size_t other = 0; other < size(); ++other) {
-    if (other == slot || seats[other] == nullptr || agree(*seats[other], *seats[slot])) continue;
+  // Those already seated agree with each other, so comparing with the first is enough.
+  const auto taken = [&](const auto& seat) { return seat != nullptr && &seat != &seats[slot]; };
+  const auto other = static_cast<std::size_t>(std::ranges::find_if(seats, taken) - seats.begin());
+  if (other < size() && !agree(*seats[other], *seats[slot])) {
     const auto [low, high] = std::minmax(other, slot);
     const bool labels = seats[low]->label != seats[high]->label;
     const auto called = [&](std::size_t side) {
@@ -61,13 +63,47 @@ std::string Channel::disagreement(std::size_t slot) const {
   return {};
 }
 
+const CollectiveCall* Channel::any_seated() const {
+  const auto seat = std::ranges::find_if(seats, [](const auto* call) { return call != nullptr; });
+  return seat == seats.end() ? nullptr : *seat;
+}
+
 std::string Channel::list_ranks(bool seated) const {
-  std::ostringstream list;
-  int count = 0;
+  std::vector<int> list;
   for (std::size_t slot = 0; slot < size(); ++slot) {
-    if ((seats[slot] != nullptr) == seated) list << (count++ > 0 ? ", " : "") << ranks[slot];
+    if ((seats[slot] != nullptr) == seated) list.push_back(ranks[slot]);
   }
-  return (count == 1 ? "rank " : "ranks ") + list.str();
+  return name_ranks(list);
+}
+
+std::string Channel::list_ranks_by_step(bool ended_it) const {
+  std::vector<int> list;
+  for (std::size_t slot = 0; slot < size(); ++slot) {
+    const auto& call = *seats[slot];
+    const bool has_ended = call.steps_begun > step && !call.inside_step;
+    if (has_ended == ended_it) list.push_back(ranks[slot]);
+  }
+  return name_ranks(list);
+}
+
+std::string Channel::where() const {
+  std::ostringstream text;
+  text << "group " << group;
+  if (key.from >= 0) {
+    text << ", rank " << ranks[0] << " to " << ranks[1] << ", tag " << key.tag;
+  } else if (key.queue != CollectiveOptions().queue) {
+    text << ", queue " << key.queue;
+  }
+  return text.str();
+}
+
+std::string_view Channel::state(const CollectiveRequest& request) const {
+  const auto& queue = pending[request.slot];
+  const auto call = std::ranges::find(queue, request.sequence, &CollectiveCall::sequence);
+  if (call == queue.end()) return "done";
+  if (seats[request.slot] != call->get()) return "issued";
+  if ((*call)->inside_step) return "running";
+  return (*call)->steps_begun > step ? "executed" : "joined";
 }
 
 std::int64_t Channel::wire_bytes() const {
@@ -95,6 +131,29 @@ std::int64_t Channel::wire_bytes() const {
       return 0;
   }
   return 0;
+}
+
+std::string describe(const CollectiveRequest& request) {
+  std::ostringstream text;
+  text << to_string(request.op) << " [" << request.channel->where() << ", sequence "
+       << request.sequence;
+  if (!request.label.empty()) text << ", " << request.label;
+  text << "]";
+  return text.str();
+}
+
+std::string name_ranks(std::span<const int> ranks) {
+  std::ostringstream text;
+  text << (ranks.size() == 1 ? "rank" : "ranks");
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text << (i == 0 ? " " : ", ") << ranks[i];
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last < i + 2) continue;
+    text << '-' << ranks[last];
+    i = last;
+  }
+  return text.str();
 }
 
 }  // namespace moegrad

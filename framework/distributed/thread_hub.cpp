@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
+#include <utility>
 
 #include "framework/distributed/aborted_error.h"
+#include "framework/distributed/find_nan.h"
 
 namespace moegrad {
 
-ThreadHub::ThreadHub(int world_size, std::chrono::milliseconds deadline, const LinkModel& link)
-    : deadline_(deadline), link_(link), world_(std::make_shared<GroupState>()) {
+ThreadHub::ThreadHub(int world_size, LaunchOptions options)
+    : options_(std::move(options)), world_(std::make_shared<GroupState>()) {
   world_->name = "world";
   world_->ranks.resize(static_cast<std::size_t>(world_size));
   std::iota(world_->ranks.begin(), world_->ranks.end(), 0);
@@ -40,19 +43,33 @@ std::shared_ptr<GroupState> ThreadHub::join_group(const std::string& name, std::
 
 void ThreadHub::post(GroupState& group, const ChannelKey& key, std::size_t slot,
                      const std::shared_ptr<CollectiveCall>& call) {
+  std::optional<std::int64_t> nan;
+  if (options_.check_nan && is_reduction(call->op)) nan = find_nan(call->input, call->dtype);
   Lock lock(mutex_);
   Channel& channel = channel_of(group, key);
   call->channel = &channel;
   call->slot = slot;
   call->sequence = channel.issued[slot]++;
-  const Rank& rank = rank_of(channel, slot);
-  if (!rank.withdrawn.empty()) {
-    fail("rank " + std::to_string(channel.ranks[slot]) + " gave up " + rank.withdrawn +
-         " because of an exception");
+  fail_by_withdrawal(channel.ranks[slot]);
+  if (!failure_.empty()) {
+    lock.unlock();
+    report_failure();
+    throw AbortedError(describe(*call) + ": " + failure_);
   }
-  if (!failure_.empty()) throw AbortedError(describe(*call, channel.group) + ": " + failure_);
   check<CollectiveError>(!stopped_, "group ", channel.group, ": the launch has ended");
+  Rank& rank = rank_of(channel, slot);
+  rank.history.add(*call);
   channel.pending[slot].push_back(call);
+  if (nan.has_value()) {
+    std::ostringstream cause;
+    cause << "rank " << channel.ranks[slot] << " has NaN at element " << *nan << " of "
+          << call->count << ' ' << call->dtype;
+    fail(cause.str(), call.get());
+    lock.unlock();
+    report_failure();
+    throw CollectiveError(call->error);
+  }
+  call->joins_at = CollectiveClock::now() + jitter(*call, 0);
   if (channel.pending[slot].size() == 1) take_seat(channel, slot);
   if (channel.size() > 1) return;
   // A rank alone needs no second thread.
@@ -70,7 +87,7 @@ Channel& ThreadHub::channel_of(GroupState& group, const ChannelKey& key) {
       ranks = {group.ranks[static_cast<std::size_t>(key.from)],
                group.ranks[static_cast<std::size_t>(key.to)]};
     }
-    channel = std::make_unique<Channel>(group.name, std::move(ranks));
+    channel = std::make_unique<Channel>(group.name, key, std::move(ranks));
     for (std::size_t slot = 0; slot < channel->size(); ++slot) {
       rank_of(*channel, slot).channels.emplace_back(channel.get(), slot);
     }
@@ -82,20 +99,38 @@ ThreadHub::Rank& ThreadHub::rank_of(const Channel& channel, std::size_t slot) {
   return *ranks_[static_cast<std::size_t>(channel.ranks[slot])];
 }
 
+CollectiveClock::duration ThreadHub::jitter(const CollectiveRequest& request, int draw) const {
+  const Channel& channel = *request.channel;
+  if (options_.jitter.maximum.count() == 0 || channel.size() == 1) return {};
+  return options_.jitter.delay(channel.ranks[request.slot], channel.where(),
+                               2 * request.sequence + draw);
+}
+
 void ThreadHub::take_seat(Channel& channel, std::size_t slot) {
+  Rank& rank = rank_of(channel, slot);
   // A rank on its way out meets nobody any more.
-  if (!rank_of(channel, slot).withdrawn.empty()) return;
-  if (channel.arrived++ == 0) channel.expires = CollectiveClock::now() + deadline_;
+  if (rank.withdrawn.has_value()) return;
+  if (CollectiveClock::now() < channel.pending[slot].front()->joins_at) {
+    return rank.wake.notify_all();  // its communication thread does it later
+  }
+  if (channel.arrived++ == 0) channel.expires = CollectiveClock::now() + options_.deadline;
   channel.seats[slot] = channel.pending[slot].front().get();
   const auto disagreement = channel.disagreement(slot);
-  if (!disagreement.empty()) return fail(disagreement, &channel);
+  if (!disagreement.empty()) return fail(disagreement, channel.seats[slot]);
   if (!channel.met()) return check_for_the_departed(channel);
+  open_meeting(channel);
+}
+
+void ThreadHub::open_meeting(Channel& channel) {
   channel.ready_at = CollectiveClock::now();
+  const auto met = channel.ready_at;
+  const auto wire_bytes = channel.size() > 1 ? channel.wire_bytes() : 0;
+  if (channel.size() > 1) channel.ready_at += options_.link.duration(wire_bytes);
   for (auto* call : channel.seats) {
-    call->met = channel.ready_at;
-    call->wire_bytes = channel.size() > 1 ? channel.wire_bytes() : 0;
+    call->met = met;
+    call->wire_bytes = wire_bytes;
+    call->begins_at = channel.ready_at + jitter(*call, 1);
   }
-  if (channel.size() > 1) channel.ready_at += link_.duration(channel.wire_bytes());
   advance(channel);
 }
 
@@ -105,13 +140,15 @@ void ThreadHub::check_for_the_departed(const Channel& channel) {
     if (!rank_of(channel, slot).left || !channel.pending[slot].empty()) continue;
     return fail("rank " + std::to_string(channel.ranks[slot]) +
                     " has left; waiting: " + channel.list_ranks(true),
-                &channel);
+                channel.any_seated());
   }
 }
 
 void ThreadHub::advance(Channel& channel) {
+  const auto now = CollectiveClock::now();
   const bool last = channel.step == num_steps(channel.seats.front()->op);
-  if (last && CollectiveClock::now() >= channel.ready_at) return conclude(channel);
+  if (last && now >= channel.ready_at) return conclude(channel);
+  channel.expires = std::max(now, channel.ready_at) + options_.jitter.maximum + options_.deadline;
   wake_ranks(channel);
 }
 
@@ -132,57 +169,16 @@ void ThreadHub::conclude(Channel& channel) {
   }
 }
 
-void ThreadHub::fail(const std::string& cause, const Channel* origin) {
-  if (!failure_.empty()) return;
-  failure_ = cause;
-  if (origin != nullptr) {
-    const auto seated = std::ranges::find_if(origin->seats, [](auto* seat) { return seat; });
-    failure_ = "aborted by " + describe(**seated, origin->group) + ": " + cause;
-  }
-  for (const auto& group : groups_) {
-    for (const auto& [key, channel] : group->channels) {
-      for (std::size_t slot = 0; slot < channel->size(); ++slot) {
-        for (const auto& call : channel->pending[slot]) {
-          call->aborted = channel.get() != origin || channel->seats[slot] != call.get();
-          call->error = describe(*call, channel->group) + ": " + (call->aborted ? failure_ : cause);
-        }
-      }
-      if (channel->running == 0) end_failed_calls(*channel);
-    }
-  }
-}
-
-void ThreadHub::end_failed_calls(Channel& channel) {
-  for (auto& queue : channel.pending) {
-    for (const auto& call : queue) {
-      call->done = true;
-      call->finished.notify_all();
-    }
-    queue.clear();
-  }
-  channel.arrived = 0;
-  channel.seats.assign(channel.size(), nullptr);
-  if (stopped_) wake_ranks(channel);
-}
-
 void ThreadHub::wake_ranks(const Channel& channel) {
   for (std::size_t slot = 0; slot < channel.size(); ++slot)
     rank_of(channel, slot).wake.notify_all();
-}
-
-void ThreadHub::rank_failed(int rank, const std::string& what) {
-  const std::lock_guard lock(mutex_);
-  fail("rank " + std::to_string(rank) + " failed: " + what);
 }
 
 void ThreadHub::rank_left(int rank) {
   const std::lock_guard lock(mutex_);
   Rank& leaver = *ranks_[static_cast<std::size_t>(rank)];
   leaver.left = true;
-  if (!leaver.withdrawn.empty()) {
-    fail("rank " + std::to_string(rank) + " gave up " + leaver.withdrawn +
-         " because of an exception");
-  }
+  fail_by_withdrawal(rank);
   for (const auto& [channel, slot] : leaver.channels) check_for_the_departed(*channel);
 }
 

@@ -6,13 +6,15 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "framework/distributed/link_model.h"
+#include "framework/distributed/collective_history.h"
+#include "framework/distributed/launch_options.h"
 #include "framework/distributed/rendezvous.h"
 
 namespace moegrad {
@@ -23,20 +25,26 @@ namespace moegrad {
 /// Note [Rendezvous of rank threads]
 /// All bookkeeping is under one mutex and is done by whoever causes it: a posted call that is the
 /// oldest of its channel takes its seat at once, and the call that takes the last seat opens the
-/// meeting. Communication threads only execute steps, outside the mutex: each looks over the heads
-/// of all its rank's channels, runs what is ready, and otherwise sleeps until it is notified, a
-/// modelled link delivers, or a deadline passes. So no channel waits for another.
+/// meeting. Communication threads execute steps, outside the mutex: each looks over the heads of
+/// all its rank's channels, runs what is ready, and otherwise sleeps until it is notified, a
+/// modelled link delivers, a call that jitter delays is due, or a deadline passes. So no channel
+/// waits for another.
 ///
 /// The first failure of any kind poisons the hub: every pending call ends with an error that says
 /// so, every later call throws. A failed call still ends only when no step of its meeting is
-/// running, because such a step may be reading its buffers.
+/// running, because such a step may be reading its buffers. That would be never where a rank's
+/// consumer does not return: once the deadline has passed since the step began, the calls of the
+/// other ranks end without it. Should it wake up after all, their buffers may be gone.
 ///
 /// For the same reason a Work that goes out of scope unwaited blocks until its call has ended; and
 /// if an exception takes it out of scope before a step has begun, the call is withdrawn. Its
 /// rank then fails by that exception, or, if it caught it and goes on, with its next call.
+///
+/// The first failure also takes down what each rank did last, for the first rank that ends by it to
+/// report, outside the mutex and at its own log level.
 class ThreadHub {
  public:
-  ThreadHub(int world_size, std::chrono::milliseconds deadline, const LinkModel& link);
+  ThreadHub(int world_size, LaunchOptions options);
   ~ThreadHub();
   ThreadHub(const ThreadHub&) = delete;
   ThreadHub& operator=(const ThreadHub&) = delete;
@@ -63,12 +71,17 @@ class ThreadHub {
   void rank_failed(int rank, const std::string& what);
   void rank_left(int rank);
 
+  /// Hands the report of a failure, if there is one that nobody has reported, to
+  /// LaunchOptions::on_failure.
+  void report_failure();
+
  private:
   struct Rank {
     std::vector<std::pair<Channel*, std::size_t>> channels;  // with the rank's slot in each
     std::condition_variable wake;
+    CollectiveHistory history;
     bool left = false;
-    std::string withdrawn;  // a call that an exception took out of scope
+    std::optional<CollectiveRequest> withdrawn;  // a call that an exception took out of scope
     std::thread thread;
   };
   using Lock = std::unique_lock<std::mutex>;
@@ -76,13 +89,20 @@ class ThreadHub {
   // All of these are called with the mutex held.
   Channel& channel_of(GroupState& group, const ChannelKey& key);
   Rank& rank_of(const Channel& channel, std::size_t slot);
+  CollectiveClock::duration jitter(const CollectiveRequest& request, int draw) const;
   void take_seat(Channel& channel, std::size_t slot);
+  void open_meeting(Channel& channel);
   void check_for_the_departed(const Channel& channel);
   void advance(Channel& channel);
   void conclude(Channel& channel);
   bool withdraw(CollectiveCall& call);
-  void fail(const std::string& cause, const Channel* origin = nullptr);
+  /// Poisons the hub, once. The calls of the same meeting as `origin` fail by themselves, all
+  /// others because of it.
+  void fail(const std::string& cause, const CollectiveRequest* origin = nullptr);
+  void fail_by_exception(int rank, const std::string& what);
+  void fail_by_withdrawal(int rank);
   void end_failed_calls(Channel& channel);
+  std::string history() const;
   void wake_ranks(const Channel& channel);
 
   // The communication thread. poll() returns whether it did something, and lowers `wake_at`.
@@ -91,15 +111,18 @@ class ThreadHub {
             CollectiveClock::time_point& wake_at);
   void execute_step(Lock& lock, Channel& channel, std::size_t slot,
                     std::vector<std::byte>& scratch);
+  void fail_to_join(Channel& channel);
+  void give_up_step(Channel& channel);
 
-  const std::chrono::milliseconds deadline_;
-  const LinkModel link_;
+  const LaunchOptions options_;
   std::shared_ptr<GroupState> world_;
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::shared_ptr<GroupState>> groups_;  // ranks point to their channels
-  std::string failure_;  // of the first failure; empty while all is well
+  std::string failure_;      // of the first failure; empty while all is well
+  std::string report_;       // of the first failure; empty again when it has been reported
+  bool rank_threw_ = false;  // that was the first failure
   bool stopped_ = false;
 };
 

@@ -46,7 +46,7 @@ void ThreadHub::serve(Rank& rank) {
   while (true) {
     // Never asleep for longer than the deadline, so that a call posted meanwhile need not wake
     // this thread to have its own deadline watched.
-    auto wake_at = CollectiveClock::now() + deadline_;
+    auto wake_at = CollectiveClock::now() + options_.deadline;
     bool busy = false;
     bool pending = false;
     for (std::size_t i = 0; i < rank.channels.size(); ++i) {  // may grow while a step runs
@@ -62,29 +62,51 @@ void ThreadHub::serve(Rank& rank) {
 
 bool ThreadHub::poll(Lock& lock, Channel& channel, std::size_t slot,
                      std::vector<std::byte>& scratch, CollectiveClock::time_point& wake_at) {
+  const auto is_due = [&wake_at, now = CollectiveClock::now()](CollectiveClock::time_point time) {
+    if (now < time) wake_at = std::min(wake_at, time);
+    return now >= time;
+  };
   CollectiveCall* const call = channel.seats[slot];
-  if (call == nullptr) return false;
-  const auto now = CollectiveClock::now();
-  if (!channel.met()) {
-    wake_at = std::min(wake_at, channel.expires);
-    if (now < channel.expires) return false;
-    std::ostringstream cause;
-    cause << "not joined within " << deadline_.count() << " ms by " << channel.list_ranks(false)
-          << "; waiting: " << channel.list_ranks(true);
-    fail(cause.str(), &channel);
+  if (call == nullptr) {  // its turn, but late by jitter
+    const auto& queue = channel.pending[slot];
+    if (queue.empty() || rank_of(channel, slot).withdrawn.has_value()) return false;
+    if (!is_due(queue.front()->joins_at)) return false;
+    take_seat(channel, slot);
     return true;
   }
-  if (now < channel.ready_at) {
-    wake_at = std::min(wake_at, channel.ready_at);
-    return false;
+  if (!channel.met()) {
+    if (!is_due(channel.expires)) return false;
+    fail_to_join(channel);
+    return true;
   }
+  if (!is_due(std::max(channel.ready_at, call->begins_at))) return false;
   if (channel.step == num_steps(call->op)) {  // a barrier on a modelled link
     conclude(channel);
     return true;
   }
-  if (call->steps_begun > channel.step || !failure_.empty()) return false;
+  if (call->steps_begun > channel.step || !failure_.empty()) {
+    if (is_due(channel.expires)) give_up_step(channel);
+    return false;
+  }
   execute_step(lock, channel, slot, scratch);
   return true;
+}
+
+void ThreadHub::fail_to_join(Channel& channel) {
+  std::ostringstream cause;
+  cause << "not joined within " << options_.deadline.count() << " ms by "
+        << channel.list_ranks(false) << "; waiting: " << channel.list_ranks(true);
+  fail(cause.str(), channel.any_seated());
+}
+
+void ThreadHub::give_up_step(Channel& channel) {
+  const bool consumers = channel.seats.front()->op == CollectiveOp::kAllGather;
+  std::ostringstream cause;
+  cause << "not executed within " << options_.deadline.count() << " ms by "
+        << channel.list_ranks_by_step(false) << "; waiting: " << channel.list_ranks_by_step(true);
+  fail(cause.str(), channel.any_seated());
+  // A consumer may never return; all else ends soon, and reads the buffers until then.
+  if (consumers) end_failed_calls(channel);
 }
 
 void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
@@ -92,13 +114,20 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
   CollectiveCall& call = *channel.seats[slot];
   ++call.steps_begun;
   ++channel.running;
+  call.inside_step = true;
   std::exception_ptr thrown;
   std::string reason;
+  const bool gathers = call.op == CollectiveOp::kAllGather;
+  const auto inputs = gathers ? inputs_of(channel.seats) : decltype(inputs_of({}))();
   lock.unlock();
   const auto cpu_before = thread_cpu_time();
   const bool outer = std::exchange(inside_step, true);
   try {
-    run_step(channel.seats, slot, call.steps_begun - 1, scratch);
+    if (gathers) {
+      call.consume(inputs);
+    } else {
+      run_step(channel.seats, slot, call.steps_begun - 1, scratch);
+    }
   } catch (...) {
     thrown = std::current_exception();
     reason = what(thrown);
@@ -109,11 +138,13 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
   call.busy += cpu_time;
   if (thrown != nullptr) {
     call.thrown = std::move(thrown);
-    fail("rank " + std::to_string(channel.ranks[slot]) + " failed: " + reason);
+    fail_by_exception(channel.ranks[slot], reason);
   }
+  call.inside_step = false;
   --channel.running;
   if (!failure_.empty()) {
-    if (channel.running == 0) end_failed_calls(channel);
+    // Where the consumer was given up, the others have ended.
+    if (channel.running == 0 || !channel.met()) end_failed_calls(channel);
   } else if (++channel.ended == channel.size()) {
     channel.ended = 0;
     ++channel.step;
@@ -127,13 +158,14 @@ void ThreadHub::wait(CollectiveCall& call) {
   GatherConsumer consumer;
   Lock lock(mutex_);
   if (inside_step && !call.done) {
-    throw CollectiveError(describe(call, call.channel->group) +
+    throw CollectiveError(describe(call) +
                           ": a consumer cannot wait for a collective, it holds up the thread that "
                           "executes them");
   }
   call.finished.wait(lock, [&] { return call.done; });
   consumer.swap(call.consume);
   lock.unlock();
+  if (call.thrown != nullptr || !call.error.empty()) report_failure();
   if (call.thrown != nullptr) std::rethrow_exception(call.thrown);
   if (call.aborted) throw AbortedError(call.error);
   check<CollectiveError>(call.error.empty(), call.error);
@@ -165,7 +197,7 @@ bool ThreadHub::withdraw(CollectiveCall& call) {
   }
   std::erase_if(channel.pending[call.slot],
                 [&](const auto& other) { return other.get() == &call; });
-  rank_of(channel, call.slot).withdrawn = describe(call, channel.group);
+  rank_of(channel, call.slot).withdrawn = call;
   call.done = true;
   return true;
 }

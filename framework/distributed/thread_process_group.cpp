@@ -181,7 +181,6 @@ WorkPtr ThreadProcessGroup::send(std::span<const std::byte> input, int to, int t
   call->dtype = dtype;
   call->count = num_elements("send", input, dtype);
   call->input = input;
-  call->tag = tag;
   return post({.from = rank_, .to = to, .tag = tag}, 0, std::move(call));
 }
 
@@ -192,7 +191,6 @@ WorkPtr ThreadProcessGroup::recv(std::span<std::byte> output, int from, int tag,
   call->dtype = dtype;
   call->count = num_elements("recv", output, dtype);
   call->output = output;
-  call->tag = tag;
   return post({.from = from, .to = rank_, .tag = tag}, 1, std::move(call));
 }
 

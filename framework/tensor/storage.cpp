@@ -1,33 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/tensor/storage.h"
 
+#include <string_view>
+
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/tensor/meta.h"
 
 namespace moegrad {
 
-Storage::Storage(std::int64_t bytes)
-    : arena_(RankContext::current().arena()),
-      data_(arena_->allocate(bytes, MemoryTagGuard::current())),
-      bytes_(bytes),
-      tag_(MemoryTagGuard::current()) {}
+Storage::Storage(std::int64_t bytes) : bytes_(bytes), tag_(MemoryTagGuard::current()) {
+  if (!meta_enabled()) refill();
+}
 
 Storage::~Storage() { release(); }
 
 std::byte* Storage::data() const {
-  check(data_ != nullptr, "tensor: the bytes of '", name_.empty() ? "(unnamed)" : name_,
+  const std::string_view name = name_.empty() ? "(unnamed)" : std::string_view(name_);
+  check(!meta_, "tensor: '", name,
+        "' has no bytes yet: it was made on the meta device; call to_empty()");
+  check(data_ != nullptr, "tensor: the bytes of '", name,
         "' have been released; unshard its module before reading it");
   return data_;
 }
 
 void Storage::release() {
+  meta_ = false;
   if (data_ == nullptr) return;
   arena_->deallocate(data_, bytes_, tag_);
   data_ = nullptr;
 }
 
 void Storage::refill() {
-  if (data_ == nullptr) data_ = arena_->allocate(bytes_, tag_);
+  if (data_ != nullptr) return;
+  if (arena_ == nullptr) arena_ = RankContext::current().arena();
+  data_ = arena_->allocate(bytes_, tag_);
+  meta_ = false;
 }
 
 void Storage::retag(MemoryTag tag) {

@@ -17,22 +17,27 @@ namespace moegrad {
 /// refills it before backward, while the tensors that Functions saved keep pointing here. release()
 /// and refill() leave the version counter alone, because the values that come back are the ones
 /// that were saved. Reading released bytes throws and names the parameter.
+///
+/// A storage made under a MetaGuard has had no bytes at all: it is meta until the first refill().
 class Storage {
  public:
-  /// Allocates from the current rank's arena under the current MemoryTag. Bytes are not cleared.
+  /// Allocates from the current rank's arena under the current MemoryTag, unless meta_enabled().
+  /// Bytes are not cleared.
   explicit Storage(std::int64_t bytes);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
   std::int64_t bytes() const { return bytes_; }
-  bool released() const { return data_ == nullptr; }
-  /// Throws Error when the bytes have been released.
+  bool released() const { return data_ == nullptr && !meta_; }
+  bool is_meta() const { return meta_; }
+  /// Throws Error when there are no bytes, and says why.
   std::byte* data() const;
 
-  /// Gives the bytes back to the arena; idempotent.
+  /// Gives the bytes back to the arena; idempotent. A meta storage counts as released from then on.
   void release();
-  /// Allocates them again under the tag they had, with undefined contents; idempotent.
+  /// Allocates them, again or for the first time, under the storage's tag, with undefined contents;
+  /// idempotent.
   void refill();
   void retag(MemoryTag tag);
 
@@ -45,10 +50,11 @@ class Storage {
   void set_name(std::string name) { name_ = std::move(name); }
 
  private:
-  std::shared_ptr<Arena> arena_;
-  std::byte* data_;
+  std::shared_ptr<Arena> arena_;  // null until there are bytes: the rank that refills gives its own
+  std::byte* data_ = nullptr;
   std::int64_t bytes_;
   MemoryTag tag_;
+  bool meta_ = true;
   std::uint64_t version_ = 0;
   std::string name_;
 };

@@ -76,6 +76,7 @@ Tensor Tensor::empty(const Shape& shape, Dtype dtype) {
 
 Tensor Tensor::zeros(const Shape& shape, Dtype dtype) {
   Tensor tensor = empty(shape, dtype);
+  if (tensor.is_meta()) return tensor;
   std::memset(tensor.storage().data(), 0, static_cast<std::size_t>(tensor.storage().bytes()));
   return tensor;
 }
@@ -84,7 +85,7 @@ Tensor Tensor::ones(const Shape& shape, Dtype dtype) { return full(shape, 1.0, d
 
 Tensor Tensor::full(const Shape& shape, double value, Dtype dtype) {
   Tensor tensor = empty(shape, dtype);
-  fill_(tensor, value);
+  if (!tensor.is_meta()) fill_(tensor, value);
   return tensor;
 }
 
@@ -93,7 +94,7 @@ Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
   check<ShapeError>(std::ssize(values) == shape.numel(), "tensor: shape ", shape, " needs ",
                     shape.numel(), " values, got ", values.size());
   Tensor tensor = empty(shape, dtype_of<T>);
-  std::ranges::copy(values, tensor.mutable_data<T>().begin());
+  if (!tensor.is_meta()) std::ranges::copy(values, tensor.mutable_data<T>().begin());
   return tensor;
 }
 

@@ -29,7 +29,9 @@ class Tensor {
  public:
   Tensor() = default;
 
-  // --- making tensors (on the current rank's arena; elements of empty() are undefined)
+  // --- making tensors (on the current rank's arena, or without bytes under a MetaGuard; elements
+  // of
+  //     empty() are undefined)
   static Tensor empty(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor zeros(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor ones(const Shape& shape, Dtype dtype = Dtype::kFloat32);
@@ -63,6 +65,8 @@ class Tensor {
   /// ND, and row-major without gaps.
   bool is_contiguous() const;
   Storage& storage() const;
+  /// Made under a MetaGuard and without bytes so far.
+  bool is_meta() const { return storage().is_meta(); }
   /// True when both handles are the same tensor (not merely equal values).
   bool is(const Tensor& other) const { return impl_ == other.impl_; }
 

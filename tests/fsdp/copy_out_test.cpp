@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/copy_out.h"
 
+#include "fsdp/flat_views.h"
 #include "ops/nz.h"
 #include "tests/testing.h"
 
@@ -68,6 +69,58 @@ TEST(CopyOut, SliceToNzEqualsSplitAndConversionAtAnyCut) {
     run<float>(*make_split_with_slice_to_nz(), parameters, targets, world_size);
     EXPECT_TRUE(std::ranges::equal(targets[0].nz_data<float>(), expected.nz_data<float>()));
     EXPECT_TRUE(testing::bitwise_equal(targets[1], parameters[1]));
+  }
+}
+
+/// The slice of each rank of one parameter cut along `dim`.
+std::vector<Tensor> cut(const Tensor& parameter, std::int64_t dim, int world_size) {
+  std::vector<Tensor> slices;
+  for (int rank = 0; rank < world_size; ++rank) {
+    slices.push_back(clone(shard_view(parameter, dim, world_size, rank)));
+  }
+  return slices;
+}
+
+void run_cut(const CopyOut& copy_out, const Tensor& parameter, std::int64_t dim, int world_size,
+             Tensor& target) {
+  const auto layout = make_flat_layout({{parameter.shape(), dim}}, world_size, 1);
+  const auto slices = cut(parameter, dim, world_size);
+  std::vector<std::span<const std::byte>> spans;
+  for (const auto& slice : slices) spans.push_back(bytes_of(slice));
+  copy_out.run(layout, spans, parameter.dtype(), parameter.dtype(),
+               {{target.storage().data(), target.layout(), target.nz_blocks()}});
+}
+
+TEST(CopyOut, PutsTogetherWhatWasCutAlongAnyDimension) {
+  const Tensor parameter = testing::randn({4, 6, 8}, 1, Dtype::kFloat32);
+  for (const std::int64_t dim : {0, 1, 2}) {
+    for (const int world_size : {1, 2}) {
+      Tensor target = empty_like(parameter);
+      run_cut(*make_plain_split(), parameter, dim, world_size, target);
+      EXPECT_TRUE(testing::bitwise_equal(target, parameter)) << dim << ' ' << world_size;
+    }
+  }
+}
+
+TEST(CopyOut, SlicesColumnsToNz) {
+  // n = 1 and a single row are where rows and columns look alike.
+  for (const auto& [blocks, dim] :
+       std::vector<std::pair<NzBlocks, std::int64_t>>{{{3, 10, 24}, 1},
+                                                      {{1, 1, 24}, 1},
+                                                      {{2, 12, 1}, 0},
+                                                      {{1, 24, 24}, 1},
+                                                      {{1, 24, 24}, 0}}) {
+    const Tensor parameter =
+        testing::randn({blocks.batch * blocks.k, blocks.n}, 1, Dtype::kFloat64);
+    const Tensor expected = ops::nd_to_nz(Tensor::as_strided(
+        parameter, {blocks.batch, blocks.k, blocks.n}, {blocks.k * blocks.n, blocks.n, 1}, 0));
+    for (const int world_size : {1, 2, 3, 4, 8}) {
+      Tensor target = Tensor::empty_nz(parameter.shape(), blocks, Dtype::kFloat64);
+      for (auto& value : target.mutable_nz_data<double>()) value = 99.0;
+      run_cut(*make_split_with_slice_to_nz(), parameter, dim, world_size, target);
+      EXPECT_TRUE(std::ranges::equal(target.nz_data<double>(), expected.nz_data<double>()))
+          << parameter.shape() << " on " << world_size << " ranks";
+    }
   }
 }
 

@@ -48,6 +48,20 @@ TEST(FlatLayout, PlacesParametersOneAfterTheOther) {
   EXPECT_FALSE(make_flat_layout({{{4, 3}}, {{2}}}, 2, 1).has_padding());
 }
 
+TEST(FlatLayout, SeesAParameterAsOuterExtentInner) {
+  const auto layout = make_flat_layout({{{3, 8, 5}, 1}, {{3, 8}, 1}, {{6, 2}, 0}}, 4, 1);
+  EXPECT_EQ(layout.entries[0].outer, 3);
+  EXPECT_EQ(layout.entries[0].extent, 8);
+  EXPECT_EQ(layout.entries[0].inner, 5);
+  EXPECT_EQ(layout.entries[0].chunk, 2);
+  EXPECT_EQ(layout.entries[1].offset, 3 * 2 * 5);
+  EXPECT_EQ(layout.entries[1].inner, 1);
+  EXPECT_EQ(layout.entries[2].offset, 3 * 2 * 5 + 3 * 2);
+  EXPECT_EQ(layout.entries[2].outer, 1);
+  EXPECT_EQ(layout.slice_numel, 3 * 2 * 5 + 3 * 2 + 2 * 2);
+  EXPECT_EQ(layout.entries[0].numel(), 120);
+}
+
 TEST(FlatLayout, AlignsEverySliceOfEveryRank) {
   for (const int world_size : {2, 3, 4, 8}) {
     const auto layout = make_flat_layout({{{50, 24}}, {{7, 8}}, {{96, 16}}}, world_size, 128);

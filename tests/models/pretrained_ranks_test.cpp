@@ -10,6 +10,7 @@
 #include "framework/tensor/arena.h"
 #include "models/pretrained.h"
 #include "tests/framework/io/files.h"
+#include "tests/fsdp/hand_sharded.h"
 #include "tests/fsdp/models.h"
 #include "tests/models/expert_layouts.h"
 #include "tests/models/find_tensor.h"
@@ -72,18 +73,15 @@ void on_ranks(int world_size, const Qwen3MoeConfig& config, const fsdp::Policy& 
   });
 }
 
-/// Each sharded parameter is its rows of what the tensors say, by the tests' own mapping.
-void expect_holds_rows_of(const NamedTensors& tensors, const Qwen3Moe& model) {
+/// Each sharded parameter is its part of what the tensors say, by the tests' own mapping.
+void expect_holds_parts_of(const NamedTensors& tensors, const Qwen3Moe& model) {
   const auto slots = model.parameter_slots();
   for (const auto& [name, parameter] : model.named_parameters()) {
     const auto slot = std::ranges::find(slots, name, &nn::ParameterSlot::name);
     const Tensor whole = to_dtype(testing::from_hugging_face(tensors, *slot), parameter.dtype());
     const auto& spec = *parameter.shard_spec();
     ASSERT_EQ(whole.shape(), spec.global_shape) << name;
-    const auto row = whole.numel() / whole.dim(0);
-    const Tensor rows = Tensor::as_strided(whole, parameter.shape(),
-                                           row_major_strides(parameter.shape()), spec.begin * row);
-    EXPECT_TRUE(bitwise_equal(parameter.detach(), rows)) << name;
+    EXPECT_TRUE(bitwise_equal(parameter.detach(), shard_view(whole, spec))) << name;
   }
 }
 
@@ -109,7 +107,7 @@ TEST_P(PretrainedOnRanks, LoadSaveLoadGivesTheSameBits) {
   const auto tensors = load_safetensors(source);
   on_ranks(world_size(), variant().config, variant().policy, [&](Qwen3Moe& model, fsdp::State&) {
     load_pretrained(model, source);
-    expect_holds_rows_of(tensors, model);
+    expect_holds_parts_of(tensors, model);
     save_pretrained(model, saved);
   });
   const auto files = files_in(saved);
@@ -118,7 +116,7 @@ TEST_P(PretrainedOnRanks, LoadSaveLoadGivesTheSameBits) {
   EXPECT_EQ(Qwen3MoeConfig::from_json(saved / "config.json"), variant().config);
   on_ranks(world_size(), variant().config, variant().policy, [&](Qwen3Moe& model, fsdp::State&) {
     load_pretrained(model, saved);
-    expect_holds_rows_of(tensors, model);
+    expect_holds_parts_of(tensors, model);
   });
 }
 
@@ -132,7 +130,7 @@ TEST_P(PretrainedOnRanks, SeveralFilesAreTheSameForEveryWorldSize) {
   save_pretrained(whole, folder / "one", options);
   on_ranks(world_size(), variant().config, variant().policy, [&](Qwen3Moe& model, fsdp::State&) {
     load_pretrained(model, folder / "one");
-    expect_holds_rows_of(load_safetensors(source), model);
+    expect_holds_parts_of(load_safetensors(source), model);
     save_pretrained(model, folder / "many", options);
   });
   const auto one = files_in(folder / "one");
@@ -151,6 +149,50 @@ INSTANTIATE_TEST_SUITE_P(Sweep, PretrainedOnRanks,
                            return std::get<0>(test.param).name + "On" +
                                   std::to_string(std::get<1>(test.param));
                          });
+
+struct MeshCase {
+  int ranks;
+  std::vector<MeshAxis> dense, experts;
+  std::int64_t dim;
+};
+
+TEST(PretrainedOnRanks, LoadsAndSavesShardsAlongAnyDimensionOfAnyMesh) {
+  const TemporaryFolder folder;
+  const auto shards = [](int n) { return std::vector<MeshAxis>{{"shard", n}}; };
+  const auto replicated = [](int r, int n) {
+    return std::vector<MeshAxis>{{"replicate", r}, {"shard", n}};
+  };
+  const std::vector<MeshCase> cases = {{2, shards(2), shards(2), 1},
+                                       {4, shards(4), shards(4), 1},
+                                       {4, replicated(2, 2), replicated(2, 2), 0},
+                                       {4, replicated(2, 2), replicated(2, 2), 1},
+                                       {4, shards(4), replicated(2, 2), 0},
+                                       {4, replicated(2, 2), shards(4), 1},
+                                       {4, replicated(4, 1), shards(4), 0}};
+  for (const auto& config : {toy_config(), testing::hugging_face_oriented(tied(toy_config()))}) {
+    write_source(folder / "source.safetensors", config);
+    const auto tensors = load_safetensors(folder / "source.safetensors");
+    for (const auto& [ranks, dense, experts, dim] : cases) {
+      int cut = 0;  // parameters cut along `dim`
+      launch(ranks, [&](RankContext& context) {
+        Qwen3Moe model(config, 3);
+        const DeviceMesh mesh(context.group(), dense, experts);
+        testing::shard_by_hand(model, mesh, dim);
+        load_pretrained(model, folder / "source.safetensors");
+        expect_holds_parts_of(tensors, model);
+        save_pretrained(model, folder / "saved");
+        if (context.rank() != 0) return;
+        for (const auto& [name, parameter] : model.named_parameters()) {
+          cut += parameter.shard_spec()->dim == dim ? 1 : 0;
+        }
+      });
+      EXPECT_GT(cut, 10);
+      EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
+                  testing::read_file(folder / "source.safetensors"));
+      fs::remove_all(folder / "saved");
+    }
+  }
+}
 
 class PretrainedGolden : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
@@ -197,7 +239,7 @@ TEST(PretrainedOnRanks, SavesAndLoadsTheShardsWhileParametersAreGathered) {
     examples::shard_model(other, DeviceMesh::flat(RankContext::current().group()), policy);
     const Tensor before = testing::run(other, batch.tokens, batch.cu_seqlens).logits;
     load_pretrained(other, folder / "saved");
-    expect_holds_rows_of(tensors, other);
+    expect_holds_parts_of(tensors, other);
     const Tensor after = testing::run(other, batch.tokens, batch.cu_seqlens).logits;
     EXPECT_FALSE(bitwise_equal(before.detach(), first.detach()));
     EXPECT_TRUE(bitwise_equal(after.detach(), first.detach()));

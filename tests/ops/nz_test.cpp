@@ -122,6 +122,26 @@ TEST(SliceRowsToNz, ShardsOfAnySizeFillTheDestinationAndTouchNothingElse) {
   }
 }
 
+TEST(SliceColumnsToNz, ShardsOfAnySizeFillTheDestinationAndTouchNothingElse) {
+  const NzBlocks blocks{3, 21, 18};
+  const Tensor a = randn({63, 18}, 1, Dtype::kFloat32);
+  const Tensor expected = nd_to_nz(view(a, shape_of(blocks)));
+  const auto want = expected.nz_data<float>();
+  constexpr float kUntouched = 1e30F;
+  for (const std::int64_t shard : {1, 3, 6, 9, 16, 17, 18}) {
+    std::vector<float> out(want.size(), kUntouched);
+    for (std::int64_t first = 0; first < 18; first += shard) {
+      const auto num = std::min<std::int64_t>(shard, 18 - first);
+      const Tensor columns = clone(narrow(a, 1, first, num));
+      const auto before = std::ranges::count(out, kUntouched);
+      kernels::slice_columns_to_nz(columns.data<float>().data(), first, num, blocks, out.data());
+      EXPECT_EQ(std::ranges::count(out, kUntouched), before - num * 63);
+    }
+    kernels::nz_zero_padding(blocks, out.data());
+    EXPECT_TRUE(std::ranges::equal(out, want)) << "shards of " << shard << " columns";
+  }
+}
+
 TEST(RowsFromNz, ReadsARangeThatBeginsAndEndsInsideMatrices) {
   const NzBlocks blocks{3, 21, 18};
   const Tensor a = randn({63, 18}, 1, Dtype::kFloat64);

@@ -58,8 +58,10 @@ TEST(Failure, PoisonsEveryGroupAndQueueOfTheLaunch) {
               ::testing::MatchesRegex("barrier .group pair, sequence 1, later.: aborted by .* "
                                       ".group world, sequence 0.: rank 0 called barrier, rank . "
                                       "all_gather of 0 float32"));
-  EXPECT_THAT(errors[1], ::testing::StartsWith("barrier [group pair, sequence 0]: aborted by "));
-  EXPECT_THAT(errors[2], ::testing::StartsWith("barrier [group world, sequence 0]: aborted by "));
+  EXPECT_THAT(errors[1],
+              ::testing::StartsWith("barrier [group pair, queue side, sequence 0]: aborted by "));
+  EXPECT_THAT(errors[2],
+              ::testing::StartsWith("barrier [group world, queue new, sequence 0]: aborted by "));
 }
 
 TEST(Failure, OfAConsumerIsThatRanksOwnException) {
@@ -215,7 +217,7 @@ TEST(Failure, OfARankThatGoesOnAfterAnExceptionTookItsCall) {
   const std::string cause =
       "rank 0 gave up barrier [group world, sequence 0, layers.1] because of an exception";
   EXPECT_THAT(errors, ElementsAre("barrier [group world, sequence 1]: " + cause,
-                                  "recv [group world, sequence 0, tag 0]: " + cause));
+                                  "recv [group world, rank 0 to 1, tag 0, sequence 0]: " + cause));
 }
 
 }  // namespace

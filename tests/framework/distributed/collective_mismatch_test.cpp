@@ -113,7 +113,8 @@ TEST(Mismatch, OfSendAndRecvNamesTheTag) {
     }
   });
   const std::string cause =
-      " [group world, sequence 0, tag 7]: rank 0 called send of 4 float32, rank 1 recv of 3 "
+      " [group world, rank 0 to 1, tag 7, sequence 0]: rank 0 called send of 4 float32, rank 1 "
+      "recv of 3 "
       "float32";
   EXPECT_THAT(errors, ElementsAre("send" + cause, "recv" + cause));
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
@@ -164,23 +163,6 @@ TEST(CollectiveOrder, ReduceScatterMayWriteIntoItsOwnChunk) {
     reduce_scatter(*context.group(), values, chunk);
     const auto all = reduced<float>(3, 3 * kCount, ReduceOp::kSum);
     EXPECT_TRUE(std::ranges::equal(chunk, std::span(all).subspan(begin, kCount)));
-  });
-}
-
-TEST(CollectiveScale, AHundredAndTwentyEightRanksGatherAndReduce) {
-  constexpr int kRanks = 128;
-  const auto expected = reduced<float>(kRanks, kRanks, ReduceOp::kSum);
-  launch(kRanks, [&](RankContext& context) {
-    const std::vector<std::int64_t> mine = {context.rank()};
-    std::vector<std::int64_t> ranks(kRanks), ascending(kRanks);
-    std::iota(ascending.begin(), ascending.end(), 0);
-    std::vector<float> sum(1);
-    for (int round = 0; round < 3; ++round) {
-      all_gather(*context.group(), mine, std::span(ranks));
-      EXPECT_EQ(ranks, ascending);
-      reduce_scatter(*context.group(), numbers<float>(context.rank(), kRanks), std::span(sum));
-      EXPECT_EQ(sum[0], expected[static_cast<std::size_t>(context.rank())]);
-    }
   });
 }
 

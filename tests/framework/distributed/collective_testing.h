@@ -91,7 +91,7 @@ inline std::vector<std::string> errors_of(
              errors[static_cast<std::size_t>(context.rank())] = error.what();
            }
          },
-         {.deadline = deadline});
+         {.deadline = deadline, .on_failure = [](const std::string&) {}});
   return errors;
 }
 

@@ -57,7 +57,7 @@ TEST(Launch, RethrowsAMismatchThatNoOneCaught) {
     context.group()->all_reduce(buffer, Dtype::kFloat32, ReduceOp::kSum)->wait();
   };
   EXPECT_EQ(
-      error_message<CollectiveError>([&] { launch(2, body); }),
+      error_message<CollectiveError>([&] { launch(2, body, {.on_failure = [](auto&) {}}); }),
       "all_reduce [group world, sequence 0]: rank 0 called all_reduce(sum) of 1 float32, rank "
       "1 all_reduce(sum) of 2 float32");
 }

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "framework/tensor/dtype.h"
+
+namespace moegrad {
+
+/// The index of the first NaN among elements of type `dtype`; int64 has none.
+std::optional<std::int64_t> find_nan(std::span<const std::byte> values, Dtype dtype);
+
+}  // namespace moegrad

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "framework/distributed/jitter.h"
+#include "framework/distributed/link_model.h"
+
+namespace moegrad {
+
+struct LaunchOptions {
+  int threads_per_rank = 1;
+  /// A collective that not all ranks have joined after this long fails on every rank; so does one
+  /// that a rank has not executed this long after all have joined.
+  std::chrono::milliseconds deadline{60'000};
+  /// Models a slower link by sleeping; none by default.
+  LinkModel link = {};
+  /// Delays collectives at random; not by default.
+  Jitter jitter = {};
+  /// Looks for NaN in what each rank hands to a reduction, and fails the launch naming rank and
+  /// operation. It reads every input once more.
+  bool check_nan = false;
+  /// Called once if a collective or a rank fails, on the thread of a rank that ends for it; must
+  /// not throw. `report` is a block of lines: the cause, and the last operations of every rank. By
+  /// default it is logged as an error; where launch() rethrows what a rank threw by itself, only as
+  /// a debug message.
+  std::function<void(const std::string& report)> on_failure = {};
+};
+
+}  // namespace moegrad

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace moegrad {
+
+/// Whether tensors made in this thread get no bytes; off by default.
+bool meta_enabled();
+
+/// Sets meta_enabled() until the guard goes out of scope, like torch.device("meta"): tensors made
+/// meanwhile have shape and dtype but no bytes, so nothing is allocated, counted or filled, however
+/// large they are. Module::to_empty() gives the parameters of a module built so their bytes.
+///
+/// There is no shape inference: an op that reads or writes such a tensor throws Error.
+class MetaGuard {
+ public:
+  explicit MetaGuard(bool enabled = true);
+  ~MetaGuard();
+  MetaGuard(const MetaGuard&) = delete;
+  MetaGuard& operator=(const MetaGuard&) = delete;
+
+ private:
+  bool previous_;
+};
+
+}  // namespace moegrad

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of four does something wrong in its second collective: all others end in time with an
+// error that names rank, operation, group and sequence number, and one report is made.
+#include <chrono>
+#include <latch>
+#include <limits>
+#include <thread>
+
+#include "framework/distributed/collectives.h"
+#include "tests/framework/distributed/collective_testing.h"
+
+namespace moegrad {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 4;
+constexpr int kFaulty = 2;
+constexpr auto kDeadline = 300ms;
+constexpr auto kGrace = 2s;
+const CollectiveOptions kLayer{.label = "layers.1"};
+
+void reduce(ProcessGroup& group) {
+  std::vector<float> values(4);
+  all_reduce(group, std::span(values), ReduceOp::kSum, kLayer);
+}
+
+void gather(ProcessGroup& group) {
+  std::vector<float> values(4), all(16);
+  all_gather(group, values, std::span(all), kLayer);
+}
+
+/// What the faulty rank runs instead; `others_ended` says that all others have seen their errors.
+using Faulty = std::function<void(ProcessGroup& group, std::latch& others_ended)>;
+
+struct Fault {
+  std::string name;
+  Faulty faulty;
+  std::string cause;  // in the others' errors
+  std::string op = "all_reduce";
+  std::function<void(ProcessGroup&)> others = reduce;
+};
+
+void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
+
+class CollectiveFault : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(CollectiveFault, EndsAllOtherRanksInTimeAndNamesWhere) {
+  const Fault& fault = GetParam();
+  std::vector<std::string> errors(kRanks), reports;
+  std::vector<std::chrono::steady_clock::duration> times(kRanks);
+  std::latch others_ended(kRanks - 1);
+  const auto body = [&](RankContext& context) {
+    auto& group = *context.group();
+    group.barrier()->wait();
+    if (context.rank() == kFaulty) return fault.faulty(group, others_ended);
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      fault.others(group);
+    } catch (const CollectiveError& error) {
+      const auto rank = static_cast<std::size_t>(context.rank());
+      errors[rank] = error.what();
+      times[rank] = std::chrono::steady_clock::now() - start;
+    }
+    others_ended.count_down();
+  };
+  try {
+    launch(kRanks, body,
+           {.deadline = kDeadline, .check_nan = true, .on_failure = [&](const std::string& report) {
+              reports.push_back(report);
+            }});
+  } catch (const Error&) {  // the faulty rank's
+  }
+  for (const std::size_t rank : {0, 1, 3}) {
+    EXPECT_THAT(errors[rank],
+                ::testing::StartsWith(fault.op + " [group world, sequence 1, layers.1]: "));
+    EXPECT_THAT(errors[rank], HasSubstr("rank 2"));
+    EXPECT_THAT(errors[rank], HasSubstr(fault.cause));
+    EXPECT_LT(times[rank], kDeadline + kGrace);
+  }
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_THAT(reports[0], HasSubstr(fault.cause));
+  EXPECT_THAT(reports[0], HasSubstr("\nlast operations of each rank:\n"));
+  EXPECT_THAT(reports[0], ::testing::ContainsRegex("done +group world.* +sequence 0  barrier"));
+}
+
+// Of all that differs from the others' calls.
+template <class T>
+Faulty reduces(std::vector<T> values, ReduceOp op, const CollectiveOptions& options = kLayer) {
+  return [=](ProcessGroup& group, std::latch&) mutable {
+    all_reduce(group, std::span(values), op, options);
+  };
+}
+
+Faulty gathers(const std::function<void(std::latch& others_ended)>& consume) {
+  return [=](ProcessGroup& group, std::latch& others_ended) {
+    std::vector<float> values(4);
+    group
+        .all_gather(
+            std::as_bytes(std::span(values)), Dtype::kFloat32,
+            [&](PeerSpans) { consume(others_ended); }, kLayer)
+        ->wait();
+  };
+}
+
+const auto kNaN = std::numeric_limits<float>::quiet_NaN();
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, CollectiveFault,
+    ::testing::Values(
+        Fault{"WrongCount", reduces(std::vector<float>(5), ReduceOp::kSum),
+              "all_reduce(sum) of 5 float32"},
+        Fault{"WrongDtype", reduces(std::vector<double>(4), ReduceOp::kSum),
+              "all_reduce(sum) of 4 float64"},
+        Fault{"WrongReduction", reduces(std::vector<float>(4), ReduceOp::kMax),
+              "all_reduce(max) of 4 float32"},
+        Fault{"WrongOp", [](ProcessGroup& group, std::latch&) { gather(group); },
+              "all_gather of 4 float32"},
+        Fault{"WrongOrder", reduces(std::vector<float>(4), ReduceOp::kSum, {.label = "layers.2"}),
+              "all_reduce(sum) of 4 float32 (layers.2)"},
+        Fault{"WrongQueue", reduces(std::vector<float>(4), ReduceOp::kSum, {.queue = "other"}),
+              "not joined within 300 ms by rank 2"},
+        Fault{"Leaves", [](ProcessGroup&, std::latch&) {}, "rank 2 has left"},
+        Fault{"Throws", [](ProcessGroup&, std::latch&) { throw ValueError("boom"); },
+              "rank 2 failed: boom"},
+        Fault{"NeverComes", [](ProcessGroup&, std::latch& others_ended) { others_ended.wait(); },
+              "not joined within 300 ms by rank 2"},
+        Fault{"NaN", reduces(std::vector<float>{0, kNaN, 0, 0}, ReduceOp::kSum),
+              "rank 2 has NaN at element 1 of 4 float32"},
+        Fault{"ThrowsInAConsumer", gathers([](std::latch&) { throw ShapeError("no room"); }),
+              "rank 2 failed: no room", "all_gather", gather},
+        Fault{"IsStuckInAConsumer", gathers([](std::latch& others_ended) { others_ended.wait(); }),
+              "not executed within 300 ms by rank 2; waiting: ranks 0, 1, 3", "all_gather",
+              gather}),
+    [](const auto& fault) { return fault.param.name; });
+
+TEST(StuckConsumer, HoldsUpNoOtherQueueForLongerThanTheDeadline) {
+  // Rank 1's thread never comes to execute the barrier-like all_reduce that everybody has joined.
+  std::latch other_ended(1);
+  const auto errors = testing::errors_of(
+      2,
+      [&](RankContext& context) {
+        const auto stuck = context.group()->all_gather({}, Dtype::kFloat32,
+                                                       [&, rank = context.rank()](PeerSpans) {
+                                                         if (rank == 1) other_ended.wait();
+                                                       },
+                                                       {.queue = "side"});
+        try {
+          reduce(*context.group());
+        } catch (const CollectiveError&) {
+          if (context.rank() == 0) {
+            EXPECT_THROW(stuck->wait(), CollectiveError);
+            other_ended.count_down();
+          }
+          throw;
+        }
+      },
+      200ms);
+  for (const auto& error : errors) {
+    EXPECT_THAT(error, ::testing::StartsWith("all_reduce [group world, sequence 0, layers.1]: "));
+    EXPECT_THAT(error, HasSubstr("not executed within 200 ms by rank 1; waiting: rank 0"));
+  }
+}
+
+TEST(StuckConsumer, EndsItsOwnCallWhenItReturns) {
+  std::latch other_ended(1);
+  bool returned = false;
+  launch(2,
+         [&](RankContext& context) {
+           const auto work = context.group()->all_gather(
+               {}, Dtype::kFloat32, [&, rank = context.rank()](PeerSpans) {
+                 if (rank == 0) return;
+                 other_ended.wait();
+                 std::this_thread::sleep_for(20ms);  // for rank 1 to make the mistake
+                 returned = true;
+               });
+           EXPECT_THROW(work->wait(), CollectiveError);
+           if (context.rank() == 0) other_ended.count_down();
+           if (context.rank() == 1) {
+             EXPECT_TRUE(returned);
+           }
+         },
+         {.deadline = 100ms, .on_failure = [](const std::string&) {}});
+}
+
+}  // namespace
+}  // namespace moegrad
