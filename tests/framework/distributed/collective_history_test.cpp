@@ -101,9 +101,9 @@ TEST(History, TellsWhoIsInsideAConsumer) {
           throw;
         }
       },
-      100ms);
+      500ms);
   EXPECT_THAT(reports, ::testing::ElementsAre(
-                           "all_gather [group world, sequence 0]: not executed within 100 ms by "
+                           "all_gather [group world, sequence 0]: not executed within 500 ms by "
                            "rank 1; waiting: rank 0\n"
                            "last operations of each rank:\n"
                            "rank 0\n"
