@@ -156,7 +156,10 @@ class Runner {
       for (const auto& tensor : tensors) result.push_back(tensor.detach());
       return result;
     };
-    GoldenComputed computed{.loss = sum_in_order({loss.objective.item()}, group_),
+    std::vector<double> shares(static_cast<std::size_t>(ranks));
+    shares[static_cast<std::size_t>(group_ == nullptr ? 0 : group_->rank())] =
+        loss.objective.item();
+    GoldenComputed computed{.loss = sum_in_order(std::move(shares), group_),
                             .ce = loss.ce_sum.item() / static_cast<double>(row.num_targets),
                             .aux = loss.aux.item(),
                             .logits = output.logits.detach(),

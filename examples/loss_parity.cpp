@@ -8,6 +8,7 @@
 // Exits with 1 when a bound is broken.
 
 #include <CLI/CLI.hpp>
+#include <bit>
 #include <iomanip>
 #include <iostream>
 
@@ -23,62 +24,111 @@ constexpr double kDouble = 1e-9;        // float64, plain against optimised
 constexpr double kReplayed = 2e-5;      // float32, the same experts chosen
 constexpr double kBeforeChoice = 1e-5;  // float32, until rounding flips a choice
 constexpr double kAfterChoice = 1e-2;   // and from there on
+constexpr double kNarrow = 1e-2;        // float32 on a bfloat16 wire
+
+const ParityLayout kOneRank = {}, kOneRankNarrow = {.bf16_wire = true};
+
+/// Everything that must have the bits of kOneRank, or, with a narrow wire, of kOneRankNarrow.
+std::vector<ParityLayout> layouts(bool bf16_wire) {
+  constexpr auto kReduceEach = Accumulation::kReduceEach;
+  constexpr auto kScatterEach = Accumulation::kScatterEach;
+  constexpr MeshShape kTwo{1, 2}, kFour{1, 4}, kEight{1, 8}, kTwoByTwo{2, 2};
+  std::vector<ParityLayout> layouts = {
+      {.mesh = kTwo},
+      {.mesh = kFour},
+      {.mesh = kEight},
+      {.mesh = kTwo, .accumulation = kReduceEach},
+      {.mesh = kTwoByTwo},
+      {.mesh = kTwoByTwo, .accumulation = kReduceEach},
+      {.mesh = kTwoByTwo, .accumulation = kScatterEach},
+      {.mesh = kFour, .experts = kTwoByTwo},
+      {.mesh = kFour, .experts = kTwoByTwo, .accumulation = kReduceEach},
+      {.mesh = kFour, .reshard_after_forward = true},
+      {.mesh = kFour, .reshard_after_forward = false},
+  };
+  for (auto& layout : layouts) layout.bf16_wire = bf16_wire;
+  return layouts;
+}
 
 void print_table(const std::vector<Run>& runs) {
+  const auto curves = distinct_curves(runs);
+  std::cout << "\nloss, and its relative difference from the first column\n";
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    std::cout << "  (" << i + 1 << ") " << curves[i].name() << '\n';
+  }
   std::cout << "\n step";
-  for (const auto& run : runs) std::cout << " | " << std::setw(28) << run.name;
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    std::cout << " | " << std::setw(23) << "(" + std::to_string(i + 1) + ")";
+  }
   std::cout << '\n';
   const auto steps = runs[0].loss.size();
   for (std::size_t step = 0; step < steps; ++step) {
     if (step % 10 != 0 && step + 1 != steps) continue;
     std::cout << std::setw(5) << step;
-    for (std::size_t i = 0; i < runs.size(); ++i) {
+    for (const auto& curve : curves) {
       std::cout << " | " << std::fixed << std::setprecision(9) << std::setw(14)
-                << runs[i].loss[step] << ' ' << std::scientific << std::setprecision(2)
-                << std::setw(13) << relative_differences(runs[0], runs[i])[step];
+                << curve.run->loss[step] << ' ' << std::scientific << std::setprecision(2)
+                << std::setw(8) << relative_differences(runs[0], *curve.run)[step];
     }
     std::cout << '\n';
   }
-  std::cout << "(loss, and its relative difference from the first column)\n\n";
+  std::cout << '\n';
 }
 
-int run(const ParityOptions& options) {
-  check<ValueError>(options.micro_batches % 4 == 0,
-                    "--micro-batches: must be a multiple of 4 (ranks), got ",
-                    options.micro_batches);
-  const TextData data(options.text, options.sequence_length);
-  const auto note = [](const std::string& what) { std::cout << "running " << what << std::endl; };
-
-  note("fp64: plain, then optimised");
-  const auto plain64 = run_plain(options, data, Dtype::kFloat64);
-  const auto one64 = run_sharded(options, data, Dtype::kFloat64, 1);
-  note("fp32: plain, optimised, optimised with the plain run's experts");
-  const auto plain = run_plain(options, data, Dtype::kFloat32);
-  const auto one = run_sharded(options, data, Dtype::kFloat32, 1);
-  const auto replayed = run_sharded(options, data, Dtype::kFloat32, 1, &plain.choices);
-  note("fp32: fully_shard on 2 and on 4 ranks");
-  const auto two = run_sharded(options, data, Dtype::kFloat32, 2);
-  const auto four = run_sharded(options, data, Dtype::kFloat32, 4);
-
-  std::vector<ParityCheck> checks = {
-      check_bitwise(one, two), check_bitwise(one, four),
-      check_close("fp64, plain - optimised", plain64, one64, kDouble),
-      check_close("fp32 with the plain run's experts, plain - optimised", plain, replayed,
-                  kReplayed)};
-  for (auto& free : check_free_running(plain, one, kBeforeChoice, kAfterChoice)) {
-    checks.push_back(std::move(free));
-  }
-
-  print_table({plain, replayed, one, two, four});
+bool print_checks(const std::vector<ParityCheck>& checks) {
   bool all = true;
   for (const auto& check : checks) {
     all = all && check.holds;
     std::cout << (check.holds ? "holds  " : "BROKEN ") << std::scientific << std::setprecision(2)
               << check.worst << " <= " << check.limit << "  " << check.what << '\n';
   }
+  return all;
+}
+
+int run(const ParityOptions& options) {
+  check<ValueError>(options.micro_batches >= 8 &&
+                        std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches)),
+                    "--micro-batches: must be a power of two, and at least 8 (ranks), got ",
+                    options.micro_batches);
+  const TextData data(options.text, options.sequence_length);
+  const auto note = [](const std::string& what) { std::cout << "running " << what << std::endl; };
+  const auto sharded = [&](const ParityLayout& layout) {
+    note(layout.name());
+    return run_sharded(options, data, layout);
+  };
+
+  note("float64 and float32, plain");
+  const auto plain64 = run_plain(options, data, Dtype::kFloat64);
+  const auto plain = run_plain(options, data, Dtype::kFloat32);
+  const auto one64 = sharded({.dtype = Dtype::kFloat64});
+  const auto one = sharded(kOneRank);
+  note("the same with the plain run's experts");
+  const auto replayed = run_sharded(options, data, kOneRank, &plain.choices);
+  const auto narrow = sharded(kOneRankNarrow);
+
+  std::vector<ParityCheck> checks = {
+      check_close("float64, plain - 1 rank", plain64, one64, kDouble),
+      check_close("float32 with the plain run's experts, plain - 1 rank", plain, replayed,
+                  kReplayed)};
+  for (auto& free : check_free_running(plain, one, kBeforeChoice, kAfterChoice)) {
+    checks.push_back(std::move(free));
+  }
+  checks.push_back(check_close("float32, plain - bf16 wire, 1 rank", plain, narrow, kNarrow));
+  std::vector<Run> runs = {plain, replayed};
+  for (const auto* base : {&one, &narrow}) {
+    runs.push_back(*base);
+    for (const auto& layout : layouts(base == &narrow)) {
+      runs.push_back(sharded(layout));
+      checks.push_back(check_bitwise(*base, runs.back()));
+    }
+  }
+
+  print_table(runs);
+  const bool all = print_checks(checks);
   if (!first_different_choice(plain, one)) std::cout << "no token's experts differ in fp32\n";
-  write_parity_json(options.json, {plain64, one64, plain, replayed, one, two, four}, checks);
-  write_parity_svg(options.svg, {plain, replayed, one, two, four});
+  write_parity_svg(options.svg, runs);
+  runs.insert(runs.begin(), {plain64, one64});
+  write_parity_json(options.json, runs, checks);
   std::cout << "wrote " << options.json << " and " << options.svg << std::endl;
   return all ? 0 : 1;
 }
@@ -94,7 +144,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps, "optimizer steps")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--micro-batches", options.micro_batches, "per step, a multiple of 4")
+  app.add_option("--micro-batches", options.micro_batches, "per step, a power of two from 8 on")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--batch", options.batch, "sequences per micro-batch")

@@ -131,6 +131,26 @@ std::vector<ParityCheck> check_free_running(const Run& a, const Run& b, double b
   return checks;
 }
 
+std::string LossCurve::name() const {
+  if (runs == 1) return run->name;
+  return run->name + " (and " + std::to_string(runs - 1) + " with the same bits)";
+}
+
+std::vector<LossCurve> distinct_curves(const std::vector<Run>& runs) {
+  std::vector<LossCurve> curves;
+  for (const auto& run : runs) {
+    const auto same = std::ranges::find_if(curves, [&](const LossCurve& curve) {
+      return count_differing(curve.run->loss, run.loss) == 0;
+    });
+    if (same != curves.end()) {
+      ++same->runs;
+    } else {
+      curves.push_back({.run = &run});
+    }
+  }
+  return curves;
+}
+
 void write_parity_json(const std::string& path, const std::vector<Run>& runs,
                        const std::vector<ParityCheck>& checks) {
   nlohmann::json json;
@@ -165,12 +185,14 @@ void write_parity_svg(const std::string& path, const std::vector<Run>& runs) {
   write_axes(file, kTop, "loss per step", std::to_string(low), std::to_string(high));
   write_axes(file, kSecond, "log10 of the relative difference from the first run (bottom: equal)",
              "1e-18", "1");
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    file << polyline(runs[i].loss, low, high, kTop, i);
-    write_text(file, kWidth - 320, kTop + 18 + 16 * static_cast<double>(i), runs[i].name,
+  const auto curves = distinct_curves(runs);
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    const auto& run = *curves[i].run;
+    file << polyline(run.loss, low, high, kTop, i);
+    write_text(file, kWidth - 420, kTop + 18 + 16 * static_cast<double>(i), curves[i].name(),
                kColours[i % std::size(kColours)]);
     if (i == 0) continue;
-    auto differences = relative_differences(runs[0], runs[i]);
+    auto differences = relative_differences(runs[0], run);
     for (auto& d : differences) d = d > 0 ? std::max(std::log10(d), kLowest) : kLowest;
     file << polyline(differences, kLowest, 0, kSecond, i);
   }

@@ -33,10 +33,20 @@ std::optional<std::int64_t> first_different_choice(const Run& a, const Run& b);
 std::vector<ParityCheck> check_free_running(const Run& a, const Run& b, double before,
                                             double after);
 
+/// One curve of the losses, and how many of the runs have it: equal to the last bit at every step.
+struct LossCurve {
+  const Run* run = nullptr;  // the first of them
+  std::int64_t runs = 1;
+
+  std::string name() const;
+};
+/// In the order of their first runs, which must outlive them.
+std::vector<LossCurve> distinct_curves(const std::vector<Run>& runs);
+
 void write_parity_json(const std::string& path, const std::vector<Run>& runs,
                        const std::vector<ParityCheck>& checks);
 
-/// One plot: the loss curves of all runs above, their differences from the first one below.
+/// One plot: the distinct loss curves above, their differences from the first one below.
 void write_parity_svg(const std::string& path, const std::vector<Run>& runs);
 
 }  // namespace moegrad::examples

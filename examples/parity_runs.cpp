@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/parity_runs.h"
 
+#include <chrono>
+#include <utility>
+
 #include "examples/trainer.h"
 #include "framework/autograd/gradient_tree.h"
 #include "framework/distributed/launch.h"
@@ -11,6 +14,8 @@
 
 namespace moegrad::examples {
 namespace {
+
+constexpr std::chrono::microseconds kLongestDelay{200};
 
 models::Qwen3MoeConfig model_config(const ParityOptions& options, Dtype dtype,
                                     nn::ExpertWeights weights) {
@@ -56,7 +61,7 @@ Run run_plain(const ParityOptions& options, const TextData& data, Dtype dtype) {
   TensorList leaves;
   for (const auto& parameter : parameters) leaves.push_back(parameter.tensor);
 
-  Run run{.name = "plain"};
+  Run run{.name = std::string(to_string(dtype)) + ", plain"};
   for (std::int64_t step = 0; step < options.steps; ++step) {
     const auto batches = batches_of(options, data, step);
     std::int64_t targets = 0;
@@ -76,35 +81,51 @@ Run run_plain(const ParityOptions& options, const TextData& data, Dtype dtype) {
       choices.push_back(output.expert_indices);
     }
     gradients.finish();
-    run.loss.push_back(sum_in_order(loss, nullptr));
+    run.loss.push_back(sum_in_order(std::move(loss), nullptr));
     run.grad_norm.push_back(optim::clip_grad_norm(parameters, options.max_grad_norm));
     optimizer.step();
   }
   return run;
 }
 
-Run run_sharded(const ParityOptions& options, const TextData& data, Dtype dtype, int world_size,
+std::string ParityLayout::name() const {
+  std::string name = bf16_wire ? "bf16 wire, " : std::string(to_string(dtype)) + ", ";
+  name += to_string(mesh) + (mesh.ranks() == 1 ? " rank" : " ranks");
+  if (experts) name += ", experts on " + to_string(*experts);
+  if (accumulation == Accumulation::kReduceEach) name += ", each micro-batch reduced";
+  if (accumulation == Accumulation::kScatterEach) name += ", each scattered, one all-reduce";
+  if (reshard_after_forward) name += *reshard_after_forward ? ", resharded" : ", kept gathered";
+  return name;
+}
+
+Run run_sharded(const ParityOptions& options, const TextData& data, const ParityLayout& layout,
                 const Choices* replay) {
-  const auto config = model_config(options, dtype, nn::ExpertWeights::kPretransposed);
-  Run run{.name = "sharded over " + std::to_string(world_size) +
-                  (replay != nullptr ? ", experts replayed" : "")};
-  launch(world_size, [&](RankContext& context) {
+  const auto config = model_config(options, layout.dtype, nn::ExpertWeights::kPretransposed);
+  fsdp::Policy policy = {.reshard_after_forward = layout.reshard_after_forward};
+  if (layout.bf16_wire) {
+    policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
+  }
+  Run run{.name = layout.name() + (replay != nullptr ? ", experts replayed" : "")};
+  const auto train = [&](RankContext& context) {
     models::Qwen3Moe model(config, options.seed);
-    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    const auto mesh = make_mesh(context.group(), layout.mesh, layout.experts);
+    auto& state = shard_model(model, mesh, policy);
     auto optimizer = make_optimizer(model.named_parameters(), options.lr);
     for (std::int64_t step = 0; step < options.steps; ++step) {
-      StepOptions step_options{.max_grad_norm = options.max_grad_norm};
+      StepOptions step_options{.max_grad_norm = options.max_grad_norm,
+                               .accumulation = layout.accumulation};
       if (replay != nullptr) step_options.replay = &(*replay)[static_cast<std::size_t>(step)];
       auto result =
           train_step(model, state, batches_of(options, data, step), step_options, optimizer);
       if (context.rank() != 0) continue;
       run.loss.push_back(result.loss);
       run.grad_norm.push_back(result.grad_norm);
-      run.choices.push_back(std::move(result.expert_indices));
+      if (context.world_size() == 1) run.choices.push_back(std::move(result.expert_indices));
     }
     auto parameters = collect(model);
     if (context.rank() == 0) run.parameters = std::move(parameters);
-  });
+  };
+  launch(layout.mesh.ranks(), train, {.link = {.latency = kLongestDelay / 2}});
   return run;
 }
 

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "examples/accumulation.h"
+#include "examples/mesh_shape.h"
 #include "examples/text_data.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/tensor.h"
@@ -16,8 +19,8 @@ struct ParityOptions {
   std::string text;
   std::string preset = "tiny";
   std::int64_t steps = 100;
-  std::int64_t micro_batches = 4;
-  std::int64_t batch = 2;  // sequences per micro-batch
+  std::int64_t micro_batches = 8;  // a power of two, of which eight ranks have one each
+  std::int64_t batch = 1;          // sequences per micro-batch
   std::int64_t sequence_length = 64;
   double lr = 1e-3;
   double max_grad_norm = 1.0;
@@ -34,18 +37,30 @@ struct Run {
   std::string name = {};
   std::vector<double> loss = {};                     // per step, nats per token and auxiliary loss
   std::vector<double> grad_norm = {};                // per step
-  Choices choices = {};                              // on one rank
+  Choices choices = {};                              // on one rank alone
   std::vector<std::vector<double>> parameters = {};  // whole, after the last step
+};
+
+/// How a sharded run is spread over ranks, and what travels between them.
+struct ParityLayout {
+  MeshShape mesh = {};
+  std::optional<MeshShape> experts = {};  // if arranged in another way
+  Accumulation accumulation = Accumulation::kKeepUntilLast;
+  std::optional<bool> reshard_after_forward = {};
+  Dtype dtype = Dtype::kFloat32;
+  bool bf16_wire = false;  // parameters and gradients travel, and are summed, as bfloat16
+
+  std::string name() const;
 };
 
 /// (a) One rank, plain operations: a loop of per-expert products through Eigen on weights as in
 /// Hugging Face, row-major, nothing fused.
 Run run_plain(const ParityOptions& options, const TextData& data, Dtype dtype);
 
-/// (b), (c) NpuGMMOp on pre-transposed weights gathered as FRACTAL_NZ, under fully_shard on
-/// `world_size` ranks. With `replay`, these experts are taken instead of the routers' choice (on
-/// one rank).
-Run run_sharded(const ParityOptions& options, const TextData& data, Dtype dtype, int world_size,
+/// (b), (c) NpuGMMOp on pre-transposed weights gathered as FRACTAL_NZ, under fully_shard. Each
+/// collective is delayed at random on each rank. With `replay`, these experts are taken instead of
+/// the routers' choice.
+Run run_sharded(const ParityOptions& options, const TextData& data, const ParityLayout& layout,
                 const Choices* replay = nullptr);
 
 }  // namespace moegrad::examples

@@ -20,8 +20,18 @@
 namespace moegrad::examples {
 namespace {
 
+using Counts = std::vector<std::vector<std::int64_t>>;
+
+void add_counts(Counts& counts, const Counts& more) {
+  if (counts.empty()) counts.resize(more.size());
+  for (std::size_t layer = 0; layer < counts.size(); ++layer) {
+    counts[layer].resize(more[layer].size());
+    std::ranges::transform(counts[layer], more[layer], counts[layer].begin(), std::plus<>());
+  }
+}
+
 // Adds the ranks' counts; each is an exact integer.
-void sum_counts(std::vector<std::vector<std::int64_t>>& counts, ProcessGroup& group) {
+void sum_counts(Counts& counts, ProcessGroup& group) {
   for (auto& layer : counts) all_reduce(group, std::span(layer));
 }
 
@@ -80,61 +90,44 @@ fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
   return fsdp::fully_shard(model, mesh, whole);
 }
 
-OwnedMicroBatches owned_micro_batches(std::int64_t micro_batches, int world_size, int rank) {
-  check<ValueError>(micro_batches % world_size == 0, "micro-batches: ", micro_batches,
-                    " cannot be spread evenly over ", world_size, " ranks");
-  const auto each = micro_batches / world_size;
-  return {rank * each, (rank + 1) * each};
-}
-
-double sum_in_order(const std::vector<double>& own, const std::shared_ptr<ProcessGroup>& group) {
-  std::vector<double> all = own;
-  if (group && group->size() > 1) {
-    all.resize(own.size() * static_cast<std::size_t>(group->size()));
-    all_gather(*group, own, std::span(all));
-  }
+double sum_in_order(std::vector<double> terms, const std::shared_ptr<ProcessGroup>& group) {
+  // Exact: of each term's summands all but one are zero.
+  if (group && group->size() > 1) all_reduce(*group, std::span(terms));
   double sum = 0;
-  for (const auto value : all) sum += value;
+  for (const auto term : terms) sum += term;
   return sum;
 }
 
 StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
                       const std::vector<MicroBatch>& batches, const StepOptions& options,
                       optim::AdamW& optimizer) {
-  auto& context = RankContext::current();
   const auto coefficient = model.config().router_aux_loss_coef;
   std::int64_t targets = 0;
   for (const auto& batch : batches) targets += ops::count_targets(batch.targets);
-  const auto own = owned_micro_batches(std::ssize(batches), context.world_size(), context.rank());
+  const auto own =
+      owned_micro_batches(std::ssize(batches), GridPlace::of(state), options.accumulation);
 
   StepResult result;
-  std::vector<double> ce, loss;
+  std::vector<double> ce(batches.size()), loss(batches.size());
   optimizer.zero_grad();
-  for (auto i = own.first; i < own.last; ++i) {
-    const auto& batch = batches[static_cast<std::size_t>(i)];
-    state.set_requires_gradient_sync(i + 1 == own.last);
+  for (const auto i : own) {
+    const auto index = static_cast<std::size_t>(i);
+    const auto& batch = batches[index];
+    communicate_gradients(state, options.accumulation, i == own.back());
     models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute_layers};
-    if (options.replay != nullptr) {
-      forward.replay_expert_indices = &(*options.replay)[static_cast<std::size_t>(i)];
-    }
+    if (options.replay != nullptr) forward.replay_expert_indices = &(*options.replay)[index];
     const auto output = model(batch.tokens, batch.cu_seqlens, forward);
     const auto share = models::qwen3_moe_loss(output, batch.targets, targets, coefficient);
     share.objective.backward();
-    ce.push_back(share.ce_sum.item());
-    loss.push_back(share.objective.item());
+    ce[index] = share.ce_sum.item();
+    loss[index] = share.objective.item();
     result.expert_indices.push_back(output.expert_indices);
-    auto& counts = result.tokens_per_expert;
-    if (counts.empty()) counts.resize(output.tokens_per_expert.size());
-    for (std::size_t layer = 0; layer < counts.size(); ++layer) {
-      const auto& own_counts = output.tokens_per_expert[layer];
-      counts[layer].resize(own_counts.size());
-      std::ranges::transform(counts[layer], own_counts, counts[layer].begin(), std::plus<>());
-    }
+    add_counts(result.tokens_per_expert, output.tokens_per_expert);
   }
-  const auto& group = context.group();
+  const auto& group = RankContext::current().group();
   if (group) sum_counts(result.tokens_per_expert, *group);
-  result.ce = sum_in_order(ce, group) / static_cast<double>(targets);
-  result.loss = sum_in_order(loss, group);
+  result.ce = sum_in_order(std::move(ce), group) / static_cast<double>(targets);
+  result.loss = sum_in_order(std::move(loss), group);
   const auto parameters = model.named_parameters();
   const double limit = options.max_grad_norm > 0 ? options.max_grad_norm : HUGE_VAL;
   result.grad_norm = optim::clip_grad_norm(parameters, limit);
@@ -150,16 +143,16 @@ double evaluate(models::Qwen3Moe& model, const TextData& data, std::int64_t sequ
   batch = std::min(batch, sequences);
   const auto batches = sequences / batch;
   const auto each = (batches + context.world_size() - 1) / context.world_size();
-  std::vector<double> sums;
+  std::vector<double> sums(static_cast<std::size_t>(batches));
   for (std::int64_t i = context.rank() * each; i < (context.rank() + 1) * each; ++i) {
     // The last rank may have fewer: it repeats one and counts it as nothing.
     const auto held_out = data.validation_batch(std::min(i, batches - 1) * batch, batch);
     const auto output = model(held_out.tokens, held_out.cu_seqlens);
     const Tensor sum = ops::cross_entropy(output.logits, held_out.targets, {.denominator = 1.0});
-    sums.push_back(i < batches ? sum.item() : 0.0);
+    if (i < batches) sums[static_cast<std::size_t>(i)] = sum.item();
   }
   const auto tokens = batches * data.validation_batch(0, batch).tokens.numel();
-  return sum_in_order(sums, context.group()) / static_cast<double>(tokens);
+  return sum_in_order(std::move(sums), context.group()) / static_cast<double>(tokens);
 }
 
 std::string sample(models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes,

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "examples/accumulation.h"
 #include "examples/text_data.h"
 #include "framework/distributed/device_mesh.h"
 #include "framework/tensor/named_tensor.h"
@@ -29,6 +30,7 @@ struct StepResult {
 struct StepOptions {
   double max_grad_norm = 1.0;  // 0: no clipping
   std::int64_t recompute_layers = 0;
+  Accumulation accumulation = Accumulation::kKeepUntilLast;
   /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
   const std::vector<TensorList>* replay = nullptr;
 };
@@ -41,19 +43,13 @@ std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, do
 fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy);
 
-/// Micro-batches [first, last) of M that a rank owns: the leaves of its own subtree of the gradient
-/// sum, so that any world size which divides a power of two M gives the same bits.
-struct OwnedMicroBatches {
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-};
-OwnedMicroBatches owned_micro_batches(std::int64_t micro_batches, int world_size, int rank);
+/// Sums over the ranks of `group` in the order of `terms` [M]: the same double on every rank. A
+/// rank gives its own terms in their places, and zeros for those of others. No communication
+/// without a group.
+double sum_in_order(std::vector<double> terms, const std::shared_ptr<ProcessGroup>& group);
 
-/// Sums over all ranks' micro-batches in order of their index: the same double on every rank.
-double sum_in_order(const std::vector<double>& own, const std::shared_ptr<ProcessGroup>& group);
-
-/// One optimizer step of a sharded model over this rank's share of `batches` (all M of the step).
-/// Gradients are kept unsharded until the last own micro-batch, then reduced once.
+/// One optimizer step of a sharded model over this rank's share of `batches`, all M of the step
+/// (Note [Who runs which micro-batch]).
 StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
                       const std::vector<MicroBatch>& batches, const StepOptions& options,
                       optim::AdamW& optimizer);

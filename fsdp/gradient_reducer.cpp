@@ -48,6 +48,11 @@ Dtype GradientReducer::dtype() const {
 
 void GradientReducer::keep() { kept_.push(); }
 
+bool GradientReducer::has_gradients() const {
+  return std::ranges::any_of(
+      params_, [](const ShardedParam& param) { return param.unsharded.grad().defined(); });
+}
+
 std::vector<bool> GradientReducer::params_to_reduce(bool zero_fill) const {
   std::vector<bool> has;
   for (const auto& param : params_) {

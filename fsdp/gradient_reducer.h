@@ -52,6 +52,8 @@ class GradientReducer {
   /// Ends what is in flight, and forgets it with all that is kept.
   void discard();
 
+  /// Of the last backward, neither kept nor reduced yet.
+  bool has_gradients() const;
   bool scattering() const { return in_flight_ && in_flight_->scattering; }
   /// Undefined where a parameter has none: the sums kept without communication.
   TensorList kept() const { return kept_.sums(); }

@@ -133,7 +133,7 @@ void State::post_forward(std::size_t module) {
 void State::finish_forward_call() {
   ran_.assign(ran_.size(), false);
   if (on_tape()) {
-    post_forward_indices_.push_back(context_->post_forward_order.size());
+    forward_calls_.push_back({context_->post_forward_order.size(), first_module_});
     context_->post_forward_order.push_back(this);
   }
   if (reshards_after_forward()) reshard();
@@ -161,25 +161,28 @@ void State::pre_backward() {
   if (unshard_in_backward_) unshard();
   if (entered_) return;
   entered_ = true;
-  prefetch_backward();
+  std::optional<std::size_t> index;
+  last_to_leave_ = first_module_;
+  if (!forward_calls_.empty()) {
+    index = forward_calls_.back().index;
+    last_to_leave_ = forward_calls_.back().first_module;
+    forward_calls_.pop_back();
+  }
+  prefetch_backward(index);
 }
 
-void State::prefetch_backward() {
+void State::prefetch_backward(std::optional<std::size_t> index) {
   if (explicit_backward_prefetch_) {
     for (auto* state : backward_prefetch_) state->prefetch();
     return;
   }
-  if (post_forward_indices_.empty()) return;
-  const auto index = post_forward_indices_.back();
-  post_forward_indices_.pop_back();
-  if (index == 0) return;
-  auto* next = context_->post_forward_order[index - 1];
+  if (index.value_or(0) == 0) return;
+  auto* next = context_->post_forward_order[*index - 1];
   if (next->unshard_in_backward_) next->prefetch();
 }
 
-// The module that ran first is left last.
 void State::leave_backward(std::size_t module) {
-  if (module == first_module_) post_backward();
+  if (module == last_to_leave_) post_backward();
 }
 
 void State::post_backward() {
@@ -209,7 +212,12 @@ void State::hand_on_gradients() {
 void State::finish_backward() {
   context_->in_backward = false;
   for (auto* state : context_->states) {
-    const bool missed = !state->post_backward_done_ && !state->groups_.empty();
+    // Never left, or there came more after that, such as a use outside the modules.
+    const bool missed =
+        !state->groups_.empty() &&
+        (!state->post_backward_done_ || std::ranges::any_of(state->groups_, [](const auto& group) {
+          return group->reducer().has_gradients();
+        }));
     state->post_backward_done_ = state->entered_ = false;
     if (!missed) continue;
     // A gather under way may be of use to the next backward.
@@ -222,7 +230,7 @@ void State::finish_backward() {
   comm_->finish();
   context_->post_forward_order.clear();
   for (auto* state : context_->states) {
-    state->post_forward_indices_.clear();
+    state->forward_calls_.clear();
     if (state->reshard_after_backward_) state->reshard();
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -126,10 +127,15 @@ class State final : public nn::ModuleExtension {
   void wait_for_unshard();
   void prefetch();
   void prefetch_forward();
-  void prefetch_backward();
+  void prefetch_backward(std::optional<std::size_t> index);
   bool reshards_after_forward() const;
   void notify(Event event) const;
   std::vector<State*> states_below(bool recurse);
+
+  struct ForwardCall {
+    std::size_t index = 0;         // in the context's post_forward_order
+    std::size_t first_module = 0;  // that it began with, and that backward leaves last
+  };
 
   std::vector<nn::Module*> modules_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
@@ -140,11 +146,12 @@ class State final : public nn::ModuleExtension {
   std::shared_ptr<CommContext> comm_ = std::make_shared<CommContext>();
 
   std::vector<bool> ran_;                   // modules whose forward has run in this forward call
-  std::size_t first_module_ = 0;            // that the last forward call began with
+  std::size_t first_module_ = 0;            // that the forward call began with
   bool entered_ = false;                    // by backward, which has not left yet
+  std::size_t last_to_leave_ = 0;           // the module whose end is the end of that
   bool post_backward_done_ = false;         // in this backward
   std::vector<State*> last_forward_order_;  // of the last iteration that began here
-  std::vector<std::size_t> post_forward_indices_;
+  std::vector<ForwardCall> forward_calls_;  // that backward has not come back to
   std::vector<State*> forward_prefetch_, backward_prefetch_;
   bool explicit_forward_prefetch_ = false;
   bool explicit_backward_prefetch_ = false;

@@ -118,7 +118,7 @@ void State::reset_iter_state() {
   context_->post_forward_order.clear();
   for (auto* state : context_->states) {
     state->entered_ = state->post_backward_done_ = false;
-    state->post_forward_indices_.clear();
+    state->forward_calls_.clear();
     for (const auto& group : state->groups_) {
       group->reducer().discard();
       comm_->remove(*group);

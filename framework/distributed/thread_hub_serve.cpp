@@ -118,7 +118,8 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
   std::exception_ptr thrown;
   std::string reason;
   const bool gathers = call.op == CollectiveOp::kAllGather;
-  const auto inputs = gathers ? inputs_of(channel.seats) : decltype(inputs_of({}))();
+  std::vector<std::span<const std::byte>> inputs;
+  if (gathers) inputs = inputs_of(channel.seats);  // a consumer may outlast the others' calls
   lock.unlock();
   const auto cpu_before = thread_cpu_time();
   const bool outer = std::exchange(inside_step, true);

@@ -14,7 +14,8 @@ namespace moegrad {
 /// Messages name ranks of the world, also in a subgroup. send and recv wait in no queue: only
 /// those of one direction and tag are ordered among themselves. A Work must be waited for on the
 /// rank's own thread; one that is dropped blocks until its call has ended. A GatherConsumer runs
-/// without a RankContext of its rank, and must not wait for a collective.
+/// without a RankContext of its rank, and must not wait for a collective; one that outlasts
+/// LaunchOptions::deadline is given up, and must not read the other ranks' inputs any more.
 class ThreadProcessGroup final : public ProcessGroup {
  public:
   ThreadProcessGroup(std::shared_ptr<ThreadHub> hub, std::shared_ptr<GroupState> group, int rank);

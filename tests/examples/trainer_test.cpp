@@ -18,14 +18,6 @@ TEST(KnownWords, CountsWholeWordsOfLetters) {
   EXPECT_EQ(known_words("123 .,", corpus), 0.0);
 }
 
-TEST(OwnedMicroBatches, GiveEachRankItsSubtree) {
-  const auto own = owned_micro_batches(8, 4, 2);
-  EXPECT_EQ(own.first, 4);
-  EXPECT_EQ(own.last, 6);
-  EXPECT_EQ(message_of<ValueError>([] { owned_micro_batches(4, 3, 0); }),
-            "micro-batches: 4 cannot be spread evenly over 3 ranks");
-}
-
 TEST(ExpertLoad, IsTheBusiestOverTheMean) {
   const StepResult result{.tokens_per_expert = {{2, 2, 2, 2}, {8, 0, 0, 0}, {0, 0, 0, 0}}};
   EXPECT_EQ(expert_load(result), (std::vector<double>{1.0, 4.0, 0.0}));

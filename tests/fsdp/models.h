@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "examples/mesh_shape.h"
 #include "examples/trainer.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/shard_spec.h"
@@ -54,21 +56,30 @@ struct History {
   friend bool operator==(const History&, const History&) = default;
 };
 
-/// Trains `config` for `steps` steps on `world_size` ranks under fully_shard.
-inline History train_sharded(const models::Qwen3MoeConfig& config, int world_size,
-                             std::int64_t steps, std::int64_t micro_batches,
-                             const fsdp::Policy& policy = {},
-                             const examples::StepOptions& step_options = {},
-                             const std::function<void(RankContext&)>& inspect = {}) {
+/// A training run of a sharded model, and how it is spread over ranks.
+struct Training {
+  examples::MeshShape mesh = {};
+  std::optional<examples::MeshShape> experts = {};
+  std::int64_t steps = 5;
+  std::int64_t micro_batches = 4;
+  fsdp::Policy policy = {};
+  examples::StepOptions step = {};
+  LaunchOptions launch = {};
+  std::function<void(RankContext&, models::Qwen3Moe&)> prepare = {};  // the sharded model
+  std::function<void(RankContext&)> inspect = {};                     // rank 0, at the end
+};
+
+inline History train_sharded(const models::Qwen3MoeConfig& config, const Training& training) {
   History history;
-  launch(world_size, [&](RankContext& context) {
+  const auto train = [&](RankContext& context) {
     models::Qwen3Moe model(config, 3);
-    auto& state = examples::shard_model(model, DeviceMesh::flat(context.group()), policy);
+    const auto mesh = examples::make_mesh(context.group(), training.mesh, training.experts);
+    auto& state = examples::shard_model(model, mesh, training.policy);
+    if (training.prepare) training.prepare(context, model);
     optim::AdamW optimizer(examples::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-    for (std::int64_t step = 0; step < steps; ++step) {
-      const auto result =
-          examples::train_step(model, state, toy_batches(step, micro_batches, config.vocab_size),
-                               step_options, optimizer);
+    for (std::int64_t step = 0; step < training.steps; ++step) {
+      const auto batches = toy_batches(step, training.micro_batches, config.vocab_size);
+      const auto result = examples::train_step(model, state, batches, training.step, optimizer);
       if (context.rank() != 0) continue;
       history.loss.push_back(result.loss);
       history.grad_norm.push_back(result.grad_norm);
@@ -78,8 +89,9 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, int world_siz
       const auto all = values.data<double>();
       history.parameters.emplace_back(all.begin(), all.end());
     }
-    if (inspect && context.rank() == 0) inspect(context);
-  });
+    if (training.inspect && context.rank() == 0) training.inspect(context);
+  };
+  launch(training.mesh.ranks(), train, training.launch);
   return history;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Class E0: everything here is equal to the last bit.
+// Class E0 unless a test says otherwise: everything here is equal to the last bit.
 
 #include "framework/tensor/arena.h"
 #include "tests/fsdp/models.h"
@@ -8,95 +8,193 @@
 namespace moegrad {
 namespace {
 
+using examples::Accumulation;
+using examples::MeshShape;
 using testing::sharded_toy_config;
 using testing::train_sharded;
+using testing::Training;
 
-TEST(FullyShard, TrainsBitwiseTheSameOnOneTwoFourAndEightRanks) {
-  const auto one = train_sharded(sharded_toy_config(), 1, 5, 8);
-  EXPECT_LT(one.loss.back(), one.loss.front());
-  // Eight ranks exceed the four experts: shards begin inside an expert.
-  for (const int world_size : {2, 4, 8}) {
-    EXPECT_EQ(train_sharded(sharded_toy_config(), world_size, 5, 8), one) << world_size << " ranks";
+constexpr Accumulation kEveryAccumulation[] = {
+    Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach};
+
+const fsdp::MixedPrecisionPolicy kNarrow = {.param_dtype = Dtype::kBFloat16,
+                                            .reduce_dtype = Dtype::kBFloat16};
+
+/// What a step over 16 micro-batches gives on one rank; eight ranks have two each.
+struct Case {
+  MeshShape mesh = {};
+  Accumulation accumulation = Accumulation::kKeepUntilLast;
+  bool narrow = false;
+  std::optional<MeshShape> experts = {};
+
+  Training training() const {
+    return {.mesh = mesh,
+            .experts = experts,
+            .steps = 3,
+            .micro_batches = 16,
+            .policy = {.mixed_precision = narrow ? kNarrow : fsdp::MixedPrecisionPolicy{}},
+            .step = {.accumulation = accumulation}};
   }
+  const testing::History& on_one_rank() const {
+    static const auto wide = train_sharded(sharded_toy_config(), Case{}.training());
+    static const auto rounded =
+        train_sharded(sharded_toy_config(), Case{.narrow = true}.training());
+    return narrow ? rounded : wide;
+  }
+
+  friend std::ostream& operator<<(std::ostream& out, const Case& c) {
+    constexpr const char* kNames[] = {"KeptUntilLast", "ReducedEach", "ScatteredEach"};
+    out << "Mesh" << to_string(c.mesh);
+    if (c.experts) out << "Experts" << to_string(*c.experts);
+    return out << kNames[static_cast<int>(c.accumulation)] << (c.narrow ? "BFloat16" : "Float32");
+  }
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> cases;
+  for (const bool narrow : {false, true}) {
+    for (const auto accumulation : kEveryAccumulation) {
+      // Eight shards exceed the four experts: they begin inside one.
+      for (const MeshShape mesh :
+           {MeshShape{1, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}, {2, 4}, {4, 2}, {8, 1}}) {
+        cases.push_back({mesh, accumulation, narrow});
+      }
+      if (accumulation == Accumulation::kScatterEach) continue;
+      cases.push_back({{1, 4}, accumulation, narrow, MeshShape{2, 2}});
+      cases.push_back({{2, 2}, accumulation, narrow, MeshShape{1, 4}});
+      cases.push_back({{2, 4}, accumulation, narrow, MeshShape{4, 2}});
+    }
+  }
+  return cases;
 }
 
+class TrainingOnAnyMesh : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TrainingOnAnyMesh, GivesTheBitsOfOneRank) {
+  const auto& one = GetParam().on_one_rank();
+  EXPECT_LT(one.loss.back(), one.loss.front());
+  EXPECT_EQ(train_sharded(sharded_toy_config(), GetParam().training()), one);
+}
+
+INSTANTIATE_TEST_SUITE_P(FullyShard, TrainingOnAnyMesh, ::testing::ValuesIn(cases()),
+                         ::testing::PrintToStringParamName());
+
+TEST(FullyShard, RoundsWhatTravelsNarrowOnOneRankToo) {
+  const Case narrow = {.narrow = true}, wide;
+  EXPECT_NE(narrow.on_one_rank().loss, wide.on_one_rank().loss);
+  EXPECT_NE(narrow.on_one_rank().parameters, wide.on_one_rank().parameters);
+}
+
+// Class E2.
 TEST(FullyShard, TrainsOnAWorldSizeThatDividesNothingWithinTolerance) {
   auto config = sharded_toy_config();
   config.dtype = Dtype::kFloat64;
-  const auto one = train_sharded(config, 1, 5, 6);
-  const auto three = train_sharded(config, 3, 5, 6);
-  for (std::size_t step = 0; step < one.loss.size(); ++step) {
-    EXPECT_NEAR(three.loss[step], one.loss[step], 1e-10);
-    EXPECT_NEAR(three.grad_norm[step], one.grad_norm[step], 1e-9);
+  const auto one = train_sharded(config, {.micro_batches = 6});
+  for (const MeshShape mesh : {MeshShape{1, 3}, {3, 1}, {2, 3}, {3, 2}}) {
+    for (const auto accumulation : kEveryAccumulation) {
+      const auto spread = train_sharded(
+          config, {.mesh = mesh, .micro_batches = 6, .step = {.accumulation = accumulation}});
+      for (std::size_t step = 0; step < one.loss.size(); ++step) {
+        EXPECT_NEAR(spread.loss[step], one.loss[step], 1e-10) << to_string(mesh);
+        EXPECT_NEAR(spread.grad_norm[step], one.grad_norm[step], 1e-9) << to_string(mesh);
+      }
+    }
   }
 }
 
 TEST(FullyShard, GivesTheSameLossesWhateverTheExpertLayout) {
-  const auto nz = train_sharded(sharded_toy_config(), 2, 5, 4);
-  auto config = sharded_toy_config();
-  config.gathered_layout = Layout::kND;
-  EXPECT_EQ(train_sharded(config, 2, 5, 4), nz);
-  config.expert_weights = nn::ExpertWeights::kHuggingFace;
-  for (const auto layout : {Layout::kND, Layout::kNZ}) {
+  const auto losses = [](Layout layout, nn::ExpertWeights weights) {
+    auto config = sharded_toy_config();
     config.gathered_layout = layout;
-    const auto hf = train_sharded(config, 2, 5, 4);
-    EXPECT_EQ(hf.loss, nz.loss) << layout;
-    EXPECT_EQ(hf.grad_norm, nz.grad_norm) << layout;
+    config.expert_weights = weights;
+    auto history = train_sharded(config, {.mesh = {.shards = 2}});
+    history.parameters.clear();  // which are stored in another order
+    return history;
+  };
+  const auto nz = losses(Layout::kNZ, nn::ExpertWeights::kPretransposed);
+  EXPECT_EQ(losses(Layout::kND, nn::ExpertWeights::kPretransposed), nz);
+  EXPECT_EQ(losses(Layout::kND, nn::ExpertWeights::kHuggingFace), nz);
+  EXPECT_EQ(losses(Layout::kNZ, nn::ExpertWeights::kHuggingFace), nz);
+}
+
+/// On one rank with the defaults, and on four.
+class TrainingWithAPolicy : public ::testing::Test {
+ protected:
+  static const testing::History& on_one_rank() {
+    static const auto one = train_sharded(sharded_toy_config(), {});
+    return one;
   }
+  static void expect_the_same_bits(const Training& changes) {
+    for (const MeshShape mesh : {MeshShape{1, 4}, {2, 2}}) {
+      auto training = changes;
+      training.mesh = mesh;
+      EXPECT_EQ(train_sharded(sharded_toy_config(), training), on_one_rank()) << to_string(mesh);
+    }
+  }
+};
+
+TEST_F(TrainingWithAPolicy, ThatLeavesNormsAndRoutersToTheRootChangesNoBit) {
+  expect_the_same_bits({.policy = {.linear_only_shard = true}});
 }
 
-TEST(FullyShard, GivesTheSameResultsWithLinearOnlyShard) {
-  const auto all = train_sharded(sharded_toy_config(), 4, 5, 4);
-  EXPECT_EQ(train_sharded(sharded_toy_config(), 4, 5, 4, {.linear_only_shard = true}), all);
-}
-
-TEST(FullyShard, GivesTheSameResultsWhicheverParametersStayGathered) {
-  const auto base = train_sharded(sharded_toy_config(), 2, 4, 4);
+TEST_F(TrainingWithAPolicy, ThatKeepsParametersGatheredChangesNoBit) {
   for (const bool reshard : {true, false}) {
-    EXPECT_EQ(train_sharded(sharded_toy_config(), 2, 4, 4, {.reshard_after_forward = reshard}),
-              base);
-  }
-  for (const int prefetch : {0, 2, 5}) {
-    EXPECT_EQ(train_sharded(sharded_toy_config(), 2, 4, 4, {.forward_prefetch = prefetch}), base);
+    for (const auto accumulation : kEveryAccumulation) {
+      expect_the_same_bits(
+          {.policy = {.reshard_after_forward = reshard}, .step = {.accumulation = accumulation}});
+    }
   }
 }
 
-TEST(FullyShard, GivesTheSameResultsWhenLayersAreRecomputed) {
-  const auto kept = train_sharded(sharded_toy_config(), 2, 4, 4);
-  EXPECT_EQ(train_sharded(sharded_toy_config(), 2, 4, 4, {}, {.recompute_layers = 2}), kept);
-  EXPECT_EQ(train_sharded(sharded_toy_config(), 2, 4, 4, {}, {.recompute_layers = 1}), kept);
+TEST_F(TrainingWithAPolicy, ThatGathersAheadChangesNoBit) {
+  for (const int prefetch : {0, 2, 5})
+    expect_the_same_bits({.policy = {.forward_prefetch = prefetch}});
+}
+
+TEST_F(TrainingWithAPolicy, ThatCutsOtherDimensionsChangesNoBit) {
+  const auto columns = [](const nn::ParameterSlot& slot) {
+    const bool cut = slot.name.ends_with("o_proj.weight") ||
+                     slot.name.ends_with("embed_tokens.weight") || slot.name.ends_with("down_proj");
+    return fsdp::ShardPlacement{.dim = cut ? -1 : 0};
+  };
+  for (const auto accumulation : kEveryAccumulation) {
+    expect_the_same_bits(
+        {.policy = {.shard_placement = columns}, .step = {.accumulation = accumulation}});
+  }
+}
+
+TEST_F(TrainingWithAPolicy, ThatRecomputesLayersChangesNoBit) {
+  for (const std::int64_t layers : {1, 2}) {
+    for (const auto accumulation : kEveryAccumulation) {
+      expect_the_same_bits({.step = {.recompute_layers = layers, .accumulation = accumulation}});
+    }
+  }
 }
 
 TEST(FullyShard, ShardsTiedEmbeddingsOnce) {
   auto config = sharded_toy_config();
   config.tie_word_embeddings = true;
-  EXPECT_EQ(train_sharded(config, 4, 4, 4), train_sharded(config, 1, 4, 4));
-}
-
-TEST(FullyShard, RoundsWhatTravelsNarrowAtEveryWorldSize) {
-  const fsdp::Policy narrow = {
-      .mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16}};
-  const auto one = train_sharded(sharded_toy_config(), 1, 5, 4, narrow);
-  EXPECT_NE(one.loss, train_sharded(sharded_toy_config(), 1, 5, 4).loss);
-  for (const int world_size : {2, 4}) {
-    EXPECT_EQ(train_sharded(sharded_toy_config(), world_size, 5, 4, narrow), one);
-  }
+  const auto one = train_sharded(config, {});
+  EXPECT_EQ(train_sharded(config, {.mesh = {.shards = 4}}), one);
+  EXPECT_EQ(train_sharded(config, {.mesh = {.replicas = 2, .shards = 2}}), one);
 }
 
 TEST(FullyShard, ConvertsToNzInTheCopyOutAlone) {
   std::int64_t transposes = -1, conversions = -1, copy_outs = -1;
-  const auto read = [&](RankContext& context) {
+  Training training = {.mesh = {.shards = 2}, .steps = 3, .micro_batches = 2};
+  training.inspect = [&](RankContext& context) {
     transposes = context.counters().materialized_transposes;
     conversions = context.counters().nz_conversions;
     copy_outs = context.counters().nz_copy_outs;
   };
-  train_sharded(sharded_toy_config(), 2, 3, 2, {}, {}, read);
+  train_sharded(sharded_toy_config(), training);
   EXPECT_EQ(transposes, 0);
   EXPECT_EQ(conversions, 0);
   // Two weights in each of two layers, gathered in forward and again in backward, three steps.
   EXPECT_EQ(copy_outs, 2 * 2 * 2 * 3);
   // Recomputation runs within backward, on parameters that backward gathers anyway.
-  train_sharded(sharded_toy_config(), 2, 3, 2, {}, {.recompute_layers = 2}, read);
+  training.step.recompute_layers = 2;
+  train_sharded(sharded_toy_config(), training);
   EXPECT_EQ(copy_outs, 2 * 2 * 2 * 3);
 }
 

@@ -154,7 +154,7 @@ TEST_P(HfPieces, CutByColumnsPartitionEveryExpertTensor) {
         const auto whole = hugging_face_pieces(name_of(role), layout, shape, 0, shape[0]);
         std::vector<std::pair<std::int64_t, HfPiece>> pieces;
         for (int rank = 0; rank < GetParam(); ++rank) {
-          const auto columns = fsdp::shard_rows(shape[1], GetParam(), rank);
+          const auto columns = fsdp::shard_range(shape[1], GetParam(), rank);
           for (auto& piece : cut_columns(whole, columns.begin, columns.end)) {
             const auto across = piece.transposed ? piece.rows : piece.columns;
             ASSERT_TRUE(0 <= piece.stored_column && piece.stored_column + across <= columns.size());

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr int kRanks = 4;
 constexpr int kFaulty = 2;
-constexpr auto kDeadline = 300ms;
+constexpr auto kDeadline = 500ms;
 constexpr auto kGrace = 2s;
 const CollectiveOptions kLayer{.label = "layers.1"};
 
@@ -85,7 +85,6 @@ TEST_P(CollectiveFault, EndsAllOtherRanksInTimeAndNamesWhere) {
   EXPECT_THAT(reports[0], ::testing::ContainsRegex("done +group world.* +sequence 0  barrier"));
 }
 
-// Of all that differs from the others' calls.
 template <class T>
 Faulty reduces(std::vector<T> values, ReduceOp op, const CollectiveOptions& options = kLayer) {
   return [=](ProcessGroup& group, std::latch&) mutable {
@@ -119,24 +118,25 @@ INSTANTIATE_TEST_SUITE_P(
               "all_gather of 4 float32"},
         Fault{"WrongOrder", reduces(std::vector<float>(4), ReduceOp::kSum, {.label = "layers.2"}),
               "all_reduce(sum) of 4 float32 (layers.2)"},
+        // Either queue may be the first to fail.
         Fault{"WrongQueue", reduces(std::vector<float>(4), ReduceOp::kSum, {.queue = "other"}),
-              "not joined within 300 ms by rank 2"},
+              "not joined within 500 ms by rank"},
         Fault{"Leaves", [](ProcessGroup&, std::latch&) {}, "rank 2 has left"},
         Fault{"Throws", [](ProcessGroup&, std::latch&) { throw ValueError("boom"); },
               "rank 2 failed: boom"},
         Fault{"NeverComes", [](ProcessGroup&, std::latch& others_ended) { others_ended.wait(); },
-              "not joined within 300 ms by rank 2"},
+              "not joined within 500 ms by rank 2"},
         Fault{"NaN", reduces(std::vector<float>{0, kNaN, 0, 0}, ReduceOp::kSum),
               "rank 2 has NaN at element 1 of 4 float32"},
         Fault{"ThrowsInAConsumer", gathers([](std::latch&) { throw ShapeError("no room"); }),
               "rank 2 failed: no room", "all_gather", gather},
         Fault{"IsStuckInAConsumer", gathers([](std::latch& others_ended) { others_ended.wait(); }),
-              "not executed within 300 ms by rank 2; waiting: ranks 0, 1, 3", "all_gather",
+              "not executed within 500 ms by rank 2; waiting: ranks 0, 1, 3", "all_gather",
               gather}),
     [](const auto& fault) { return fault.param.name; });
 
 TEST(StuckConsumer, HoldsUpNoOtherQueueForLongerThanTheDeadline) {
-  // Rank 1's thread never comes to execute the barrier-like all_reduce that everybody has joined.
+  // Rank 1's thread never comes to execute the all_reduce that everybody has joined.
   std::latch other_ended(1);
   const auto errors = testing::errors_of(
       2,
@@ -156,10 +156,10 @@ TEST(StuckConsumer, HoldsUpNoOtherQueueForLongerThanTheDeadline) {
           throw;
         }
       },
-      200ms);
+      500ms);
   for (const auto& error : errors) {
     EXPECT_THAT(error, ::testing::StartsWith("all_reduce [group world, sequence 0, layers.1]: "));
-    EXPECT_THAT(error, HasSubstr("not executed within 200 ms by rank 1; waiting: rank 0"));
+    EXPECT_THAT(error, HasSubstr("not executed within 500 ms by rank 1; waiting: rank 0"));
   }
 }
 
@@ -181,7 +181,7 @@ TEST(StuckConsumer, EndsItsOwnCallWhenItReturns) {
              EXPECT_TRUE(returned);
            }
          },
-         {.deadline = 100ms, .on_failure = [](const std::string&) {}});
+         {.deadline = 500ms, .on_failure = [](const std::string&) {}});
 }
 
 }  // namespace

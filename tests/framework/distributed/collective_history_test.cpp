@@ -101,9 +101,9 @@ TEST(History, TellsWhoIsInsideAConsumer) {
           throw;
         }
       },
-      100ms);
+      500ms);
   EXPECT_THAT(reports, ::testing::ElementsAre(
-                           "all_gather [group world, sequence 0]: not executed within 100 ms by "
+                           "all_gather [group world, sequence 0]: not executed within 500 ms by "
                            "rank 1; waiting: rank 0\n"
                            "last operations of each rank:\n"
                            "rank 0\n"
@@ -121,7 +121,9 @@ TEST(History, TellsWhatAnExceptionTookAway) {
         throw ValueError("caught");
       } catch (const ValueError&) {
       }
+      given_up.count_down();
     }
+    given_up.wait();
     context.group()->barrier()->wait();
   });
   ASSERT_EQ(reports.size(), 1U);

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/accumulation.h"
+
+#include "framework/runtime/error.h"
+
+namespace moegrad::examples {
+
+GridPlace GridPlace::of(const fsdp::State& state) {
+  check(state.group() != nullptr, "micro-batches: the root has no parameters of its own");
+  const auto& ranks = state.group()->ranks();
+  GridPlace place = {.replicas = ranks.num_replicas(), .shards = ranks.num_shards()};
+  if (ranks.replicas) place.replica = ranks.replicas->rank();
+  if (ranks.shard) place.shard = ranks.shard->rank();
+  return place;
+}
+
+std::vector<std::int64_t> owned_micro_batches(std::int64_t micro_batches, const GridPlace& place,
+                                              Accumulation accumulation) {
+  check<ValueError>(micro_batches % place.ranks() == 0, "micro-batches: ", micro_batches,
+                    " cannot be spread evenly over ", place.ranks(), " ranks");
+  const auto each = micro_batches / place.ranks();
+  const auto [p, replicas, s, shards] = place;
+  std::vector<std::int64_t> owned;
+  for (std::int64_t i = 0; i < each; ++i) {
+    switch (accumulation) {
+      case Accumulation::kKeepUntilLast:
+        owned.push_back((p * shards + s) * each + i);
+        break;
+      case Accumulation::kReduceEach:
+        owned.push_back((i * replicas + p) * shards + s);
+        break;
+      case Accumulation::kScatterEach:
+        owned.push_back((p * each + i) * shards + s);
+        break;
+    }
+  }
+  return owned;
+}
+
+void communicate_gradients(fsdp::State& state, Accumulation accumulation, bool last) {
+  state.set_requires_gradient_sync(last || accumulation != Accumulation::kKeepUntilLast);
+  if (accumulation == Accumulation::kScatterEach) state.set_requires_all_reduce(last);
+}
+
+}  // namespace moegrad::examples
