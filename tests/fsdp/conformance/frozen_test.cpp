@@ -236,5 +236,30 @@ TEST(ConformanceAutograd, NonTensorContainersParity) {
   });
 }
 
+// A parameter that is used outside its module too, before it: backward comes to that use when it
+// has left the module and reduced. The late gradient is reduced by itself, so the order of the sum
+// is another one: PyTorch's tolerance.
+TEST(ConformanceAutograd, AUseOutsideTheModuleIsReducedToo) {
+  const auto loss_of = [](TwoResults& model, int leaf) {
+    const Tensor x = ops::add(testing::leaf_input({3, 7}, 0, leaf), model.right.in_proj.bias);
+    return testing::square_loss(model.right(ops::narrow(x, 1, 0, 5)));
+  };
+  TwoResults whole;
+  for (int leaf = 0; leaf < 2; ++leaf) loss_of(whole, leaf).backward();
+  launch(2, [&](RankContext& rank) {
+    TwoResults model;
+    auto& state = fully_shard(model.right, DeviceMesh::flat(rank.group()));
+    state.unshard();
+    loss_of(model, rank.rank()).backward();
+    const auto expected = whole.right.named_parameters(), got = model.right.named_parameters();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const auto& [name, tensor] = got[i];
+      EXPECT_TRUE(testing::all_close(
+          tensor.grad(), testing::part_of(expected[i].tensor.grad(), tensor), 1.3e-6, 1e-5))
+          << name;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace moegrad::fsdp

@@ -123,34 +123,60 @@ class Headed final : public nn::Callable<Headed> {
   testing::Affine head;
 };
 
-State& shard(Headed& model, RankContext& rank) {
+State& shard(Headed& model, RankContext& rank, bool head_first = false) {
   const auto mesh = DeviceMesh::flat(rank.group());
-  fully_shard({&model.norm, &model.head}, mesh);
+  if (head_first) {
+    fully_shard({&model.head, &model.norm}, mesh);
+  } else {
+    fully_shard({&model.norm, &model.head}, mesh);
+  }
   return fully_shard(model, mesh);
 }
 
 // Gathered when the first module runs, freed after the last; in part, when the outermost forward
-// ends. Either way backward frees and reduces once.
+// ends. Either way backward frees and reduces once, as it leaves the module that ran first, which
+// need not be the first of the list.
+void check_events_of_grouped_calls(RankContext& rank, bool head_first) {
+  Headed model;
+  auto& root = shard(model, rank, head_first);
+  state_of(model.norm).set_reshard_after_forward(true);
+  const auto log = testing::log_events(root, {Event::kUnshard, Event::kPrefetch, Event::kReshard,
+                                              Event::kPostForward, Event::kPostBackward});
+  const Tensor x = testing::leaf_input({3, 5}, 0, rank.rank());
+  const Tensor all = model(x, true);
+  EXPECT_THAT(log->take(), ElementsAre("unshard ", "unshard norm", "post_forward norm",
+                                       "reshard norm", "post_forward norm", "post_forward "));
+  testing::square_loss(all).backward();
+  const auto backward = ElementsAre("prefetch norm", "reshard norm", "post_backward norm",
+                                    "reshard ", "post_backward ");
+  EXPECT_THAT(log->take(), backward);
+  const Tensor part = model(x, false);
+  EXPECT_THAT(log->take(), ElementsAre("unshard ", "prefetch norm", "post_forward norm",
+                                       "reshard norm", "post_forward "));
+  testing::square_loss(part).backward();
+  EXPECT_THAT(log->take(), backward);
+}
+
 TEST(ConformanceGroupedCall, IsGatheredAtTheFirstModuleAndFreedAfterTheLastOrWithTheRoot) {
+  for (const bool head_first : {false, true}) {
+    launch(2, [&](RankContext& rank) { check_events_of_grouped_calls(rank, head_first); });
+  }
+}
+
+// An exception between the modules of a group: the next forward begins the group anew, and so knows
+// when it comes.
+TEST(ConformanceGroupedCall, AForwardThatFailedInsideAGroupIsForgotten) {
   launch(2, [](RankContext& rank) {
     Headed model;
     auto& root = shard(model, rank);
-    state_of(model.norm).set_reshard_after_forward(true);
-    const auto log = testing::log_events(root, {Event::kUnshard, Event::kPrefetch, Event::kReshard,
-                                                Event::kPostForward, Event::kPostBackward});
     const Tensor x = testing::leaf_input({3, 5}, 0, rank.rank());
-    const Tensor all = model(x, true);
-    EXPECT_THAT(log->take(), ElementsAre("unshard ", "unshard norm", "post_forward norm",
-                                         "reshard norm", "post_forward norm", "post_forward "));
-    testing::square_loss(all).backward();
-    const auto backward = ElementsAre("prefetch norm", "reshard norm", "post_backward norm",
-                                      "reshard ", "post_backward ");
-    EXPECT_THAT(log->take(), backward);
-    const Tensor part = model(x, false);
-    EXPECT_THAT(log->take(), ElementsAre("unshard ", "prefetch norm", "post_forward norm",
-                                         "reshard norm", "post_forward "));
-    testing::square_loss(part).backward();
-    EXPECT_THAT(log->take(), backward);
+    auto hook = model.head.register_forward_pre_hook([](nn::Module&) { throw Broken("x"); });
+    EXPECT_THROW(model(x, true), Broken);
+    hook.remove();
+    testing::square_loss(model(x, true)).backward();
+    const auto log = testing::log_events(root, {Event::kUnshard, Event::kPrefetch});
+    model(x, true);
+    EXPECT_THAT(log->take(), ElementsAre("unshard ", "prefetch norm"));
   });
 }
 

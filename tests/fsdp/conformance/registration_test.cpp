@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "framework/autograd/grad_mode.h"
 #include "tests/fsdp/conformance/parity.h"
 
 namespace moegrad::fsdp {
@@ -60,6 +61,12 @@ void check_registration_after_forward(RankContext& rank, bool several_groups,
   const Transformer whole({});
   Sharded sharded(rank, several_groups, reshard);
   expect_registered(*sharded.root, false);
+  {
+    const NoGradGuard no_grad;  // no backward will come to free anything
+    run(sharded.model, rank.rank());
+  }
+  expect_registered(*sharded.root, false);
+  for (auto* block : sharded.blocks) expect_registered(*block, false);
   run(sharded.model, rank.rank());
   expect_registered(*sharded.root, !reshard.value_or(false));
   for (auto* block : sharded.blocks) expect_registered(*block, !reshard.value_or(true));

@@ -2,6 +2,7 @@
 
 // Rows 6, 7, 8 and 25: parity whatever runs when, and whatever is gathered ahead.
 
+#include "framework/autograd/grad_mode.h"
 #include "tests/fsdp/conformance/parity.h"
 
 namespace moegrad::fsdp {
@@ -138,6 +139,32 @@ TEST(Conformance, Row25_ParityWhenTheWrongModulesArePrefetched) {
       state.set_modules_to_backward_prefetch(modules(model, {(i + 1) % 4, 3}));
     }
     root.set_modules_to_forward_prefetch(modules(model, {3, 2}));
+  });
+}
+
+// Row 25: what was gathered for nothing is freed when a forward without the tape ends, and when
+// backward does.
+TEST(Conformance, Row25_WhatWasPrefetchedForNothingIsFreed) {
+  launch(2, [](RankContext& rank) {
+    const auto model = four_layers().make();
+    const auto mesh = DeviceMesh::flat(rank.group());
+    for (auto& layer : model->layers) fully_shard(*layer, mesh);
+    fully_shard(*model, mesh);
+    const auto state = [&](std::size_t i) -> State& {
+      return dynamic_cast<State&>(*(*model)[i].extension());
+    };
+    state(3).set_modules_to_forward_prefetch(modules(*model, {0, 1}));
+    state(0).set_modules_to_backward_prefetch(modules(*model, {2, 3}));
+    const Tensor x = testing::leaf_input({3, 5}, 0, rank.rank());
+    {
+      const NoGradGuard no_grad;
+      (*model)(x);
+    }
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(state(i).group()->is_sharded()) << i;
+    const Tensor out = (*model)(x);
+    EXPECT_TRUE(state(0).group()->is_gathering());
+    testing::square_loss(out).backward();
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(state(i).group()->is_sharded()) << i;
   });
 }
 
