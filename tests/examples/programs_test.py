@@ -105,7 +105,8 @@ assert len(values) == 30 and values[-1] < 0.8 * values[0]
 out, err = run("custom_function")
 assert err == "gradients agree\n" and out.startswith("digraph")
 out, _ = run("loss_parity", "--text", text, "--steps", 3, "--batch", 1, "--seq-len", 16)
-assert out.count("holds") == 5 and "BROKEN" not in out, out
+assert out.count("holds") == 26 and out.count("bits of loss") == 22 and "BROKEN" not in out, out
+assert len(json.loads((folder / "loss_parity.json").read_text())["runs"]) == 28
 assert all(check["holds"] for check in json.loads((folder / "loss_parity.json").read_text())["checks"])
 xml.etree.ElementTree.parse(folder / "loss_parity.svg")
 

@@ -86,11 +86,11 @@ TEST(FullyShard, RoundsWhatTravelsNarrowOnOneRankToo) {
 }
 
 // Class E2.
-TEST(FullyShard, TrainsOnAWorldSizeThatDividesNothingWithinTolerance) {
+TEST(FullyShard, TrainsOnNumbersThatAreNoPowersOfTwoWithinTolerance) {
   auto config = sharded_toy_config();
   config.dtype = Dtype::kFloat64;
   const auto one = train_sharded(config, {.micro_batches = 6});
-  for (const MeshShape mesh : {MeshShape{1, 3}, {3, 1}, {2, 3}, {3, 2}}) {
+  for (const MeshShape mesh : {MeshShape{1, 2}, {2, 1}, {1, 3}, {3, 1}, {2, 3}, {3, 2}}) {
     for (const auto accumulation : kEveryAccumulation) {
       const auto spread = train_sharded(
           config, {.mesh = mesh, .micro_batches = 6, .step = {.accumulation = accumulation}});
