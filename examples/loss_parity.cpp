@@ -28,7 +28,7 @@ constexpr double kNarrow = 1e-2;        // float32 on a bfloat16 wire
 
 const ParityLayout kOneRank = {}, kOneRankNarrow = {.bf16_wire = true};
 
-/// Everything that must have the bits of kOneRank, or, with a narrow wire, of kOneRankNarrow.
+/// Everything that must have the bits of kOneRank or, with a narrow wire, of kOneRankNarrow.
 std::vector<ParityLayout> layouts(bool bf16_wire) {
   constexpr auto kReduceEach = Accumulation::kReduceEach;
   constexpr auto kScatterEach = Accumulation::kScatterEach;
@@ -41,12 +41,18 @@ std::vector<ParityLayout> layouts(bool bf16_wire) {
       {.mesh = kTwoByTwo},
       {.mesh = kTwoByTwo, .accumulation = kReduceEach},
       {.mesh = kTwoByTwo, .accumulation = kScatterEach},
+  };
+  if (bf16_wire) {
+    for (auto& layout : layouts) layout.bf16_wire = true;
+    return layouts;
+  }
+  const ParityLayout more[] = {
       {.mesh = kFour, .experts = kTwoByTwo},
       {.mesh = kFour, .experts = kTwoByTwo, .accumulation = kReduceEach},
       {.mesh = kFour, .reshard_after_forward = true},
       {.mesh = kFour, .reshard_after_forward = false},
   };
-  for (auto& layout : layouts) layout.bf16_wire = bf16_wire;
+  layouts.insert(layouts.end(), std::begin(more), std::end(more));
   return layouts;
 }
 
