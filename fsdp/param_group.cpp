@@ -32,9 +32,12 @@ std::int64_t checked_dim(const PlacedSlot& placed, int num_shards) {
   return dim;
 }
 
-Tensor without_bytes(Tensor tensor) {
-  tensor.storage().release();
-  return tensor;
+// Made without bytes; they come with the first unshard.
+Tensor empty_unsharded(const Shape& shape, const nn::ParameterLayout& layout, Dtype dtype) {
+  const MetaGuard no_bytes;
+  if (layout.gathered != Layout::kNZ) return Tensor::empty(shape, dtype);
+  check(layout.stacked.ndim() == 3, "fully_shard: a FRACTAL_NZ parameter needs a stacked shape");
+  return Tensor::empty_nz(shape, {layout.stacked[0], layout.stacked[1], layout.stacked[2]}, dtype);
 }
 
 }  // namespace
@@ -114,17 +117,11 @@ void ParamGroup::shard_parameters() {
     param.sharded.set_shard_spec(spec);
     // Marks the original as taken, for a tied copy that another group might hold.
     param.unsharded.set_shard_spec(spec);
-    param.unsharded = make_unsharded(original.shape(), param.layout);
+    param.unsharded = empty_unsharded(original.shape(), param.layout, compute_dtype_);
+    param.unsharded.storage().release();  // to be told from what is on the meta device
     param.unsharded.set_requires_grad(trainable);
     for (auto* slot : param.slots) *slot = param.sharded;
   }
-}
-
-Tensor ParamGroup::make_unsharded(const Shape& shape, const nn::ParameterLayout& layout) const {
-  if (layout.gathered != Layout::kNZ) return without_bytes(Tensor::empty(shape, compute_dtype_));
-  check(layout.stacked.ndim() == 3, "fully_shard: a FRACTAL_NZ parameter needs a stacked shape");
-  return without_bytes(Tensor::empty_nz(
-      shape, {layout.stacked[0], layout.stacked[1], layout.stacked[2]}, compute_dtype_));
 }
 
 void ParamGroup::set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots) {

@@ -82,7 +82,6 @@ class ParamGroup {
 
   void collect_params(const std::vector<PlacedSlot>& slots);
   void shard_parameters();
-  Tensor make_unsharded(const Shape& shape, const nn::ParameterLayout& layout) const;
   void notify(Event event) const;
 
   GroupRanks ranks_;

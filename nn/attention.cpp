@@ -10,6 +10,11 @@
 
 namespace moegrad::nn {
 
+void for_each_tensor(SequenceContext& context, const TensorVisitor& visit) {
+  visit(context.rope.cos);
+  visit(context.rope.sin);
+}
+
 Attention::Attention(const Config& config)
     : config_(config),
       q_proj_({.in_features = config.hidden_size,

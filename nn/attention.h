@@ -16,6 +16,7 @@ struct SequenceContext {
   std::vector<std::int64_t> cu_seqlens;  // document d is tokens [cu_seqlens[d], cu_seqlens[d + 1])
   ops::RopeTable rope;                   // of each token's position in its document
 };
+void for_each_tensor(SequenceContext& context, const TensorVisitor& visit);
 
 /// Causal grouped-query attention within each document, as in Qwen3:
 ///

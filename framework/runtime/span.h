@@ -47,7 +47,7 @@ constexpr int level_of(SpanKind kind) {
 using SpanClock = std::chrono::steady_clock;
 
 struct Span {
-  std::string name;
+  std::string name = {};
   SpanKind kind = SpanKind::kPhase;
   Lane lane = Lane::kCompute;
   SpanClock::time_point begin = {};

@@ -102,8 +102,8 @@ TEST(RowBlocksOverRanks, MayLieOnDifferentMeshes) {
     const DeviceMesh mesh(context.group(), {{"replicate", 2}, {"shard", 2}});
     const auto group = std::make_shared<CountingGroup>(context.group());
     const Tensor whole = Tensor::ones({4, 4}, Dtype::kFloat64);
-    const Tensor p = shard_of(whole, spec_of(whole.shape(), 0, group));
-    const Tensor q = shard_of(whole, spec_of(whole.shape(), 1, mesh));
+    const Tensor p = shard_of(whole, spec_of(whole.shape(), 1, mesh));
+    const Tensor q = shard_of(whole, spec_of(whole.shape(), 0, group));
     AdamW optimizer({{"p", p}, {"q", q}}, {.skip_missing_grad = {{"p", 4}, {"q", 4}}});
     for (const auto& parameter : {p, q}) parameter.set_grad(zeros_like(parameter));
     // Each rank knows of one block of each.

@@ -121,7 +121,9 @@ TEST(History, TellsWhatAnExceptionTookAway) {
         throw ValueError("caught");
       } catch (const ValueError&) {
       }
+      given_up.count_down();
     }
+    given_up.wait();
     context.group()->barrier()->wait();
   });
   ASSERT_EQ(reports.size(), 1U);

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "framework/runtime/span.h"
+
+namespace moegrad {
+
+/// What one rank worked in one window of time, such as a few steps, waits left out.
+struct RankTime {
+  std::chrono::nanoseconds compute{0};
+  std::chrono::nanoseconds communication{0};
+  friend bool operator==(const RankTime&, const RankTime&) = default;
+};
+
+enum class SlowIn : std::uint8_t { kCompute, kCommunication };
+std::string_view to_string(SlowIn what);
+
+struct SlowRank {
+  int rank = 0;
+  SlowIn what = SlowIn::kCompute;
+  std::size_t window = 0;  // the last of the three
+  double ratio = 0;        // in that window, to the median of the others
+  friend bool operator==(const SlowRank&, const SlowRank&) = default;
+};
+
+/// Sums Span::busy, the CPU time, of phases and of collectives.
+///
+/// Note [Slow ranks]
+/// In synchronous training all ranks have the same step time: the slow one is that which waits
+/// least. So what is compared is a rank's own work. Time on the clock less the waits would be that
+/// if every rank had cores of its own; ranks that share them also take each other's time, which
+/// tells of the scheduler and not of the rank. CPU time holds neither waits nor the lack of a core,
+/// and needs recording level 0 (compute alone) or 1. It does not see a rank that is slow for want
+/// of a core; the trace does, by phases longer than their CPU time.
+RankTime rank_time(const std::vector<Span>& spans);
+
+/// Names each rank that in three consecutive windows took more than 1.1 times the median of the
+/// others, once per such row of windows, in order of windows, ranks, and compute before
+/// communication. windows[w][r] is rank r's time in window w; the median of an even number is the
+/// mean of the middle two. Fewer than four ranks are too few to tell who is at fault: nobody is
+/// named.
+///
+/// ValueError unless all windows have the same number of ranks.
+std::vector<SlowRank> find_slow_ranks(const std::vector<std::vector<RankTime>>& windows);
+
+}  // namespace moegrad
