@@ -125,7 +125,9 @@ void State::prefetch_forward() {
 void State::post_forward(std::size_t module) {
   if (context_->in_backward) return;
   ran_[module] = true;
-  if (std::ranges::find(ran_, false) == ran_.end()) finish_forward_call();
+  const bool outermost = context_->depth == 1;
+  if (outermost) finish_partial_calls();
+  if (outermost || std::ranges::find(ran_, false) == ran_.end()) finish_forward_call();
   notify(Event::kPostForward);
   if (--context_->depth == 0) end_iteration();
 }
@@ -139,11 +141,18 @@ void State::finish_forward_call() {
   if (reshards_after_forward()) reshard();
 }
 
+// Of groups of which only some modules have run, now that the outermost forward ends. Before its
+// own: backward enters that one first.
+void State::finish_partial_calls() {
+  for (auto* state : context_->states) {
+    const bool some_ran = std::ranges::find(state->ran_, true) != state->ran_.end();
+    if (state != this && some_ran) state->finish_forward_call();
+  }
+}
+
 void State::end_iteration() {
   for (auto* state : context_->states) {
-    // Several modules of which only some have run.
-    if (std::ranges::find(state->ran_, true) != state->ran_.end()) state->finish_forward_call();
-    if (on_tape()) continue;
+    if (on_tape()) break;
     for (const auto& group : state->groups_) {
       if (group->is_gathering()) group->reshard();  // a prefetch that missed
     }

@@ -119,6 +119,7 @@ class State final : public nn::ModuleExtension {
 
   void begin_iteration();
   void finish_forward_call();
+  void finish_partial_calls();
   void end_iteration();
   void post_backward();
   void hand_on_gradients();

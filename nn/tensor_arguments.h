@@ -73,7 +73,7 @@ constexpr bool holds_tensors() {
 /// Calls visit(tensor) for each tensor in the values, from left to right, undefined ones included.
 template <class... Values>
 void visit_tensors(const TensorVisitor& visit, Values&... values) {
-  const auto visit_one = [&visit]<class T>(T& value) {
+  [[maybe_unused]] const auto visit_one = [&visit]<class T>(T& value) {
     if constexpr (std::is_same_v<T, Tensor>) {
       visit(value);
     } else if constexpr (detail::DeclaresItsTensors<T>) {

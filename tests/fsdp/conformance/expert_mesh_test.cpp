@@ -71,9 +71,10 @@ TEST(Conformance, Row14_FullParametersAreEqualAtInit) {
 
 Training<MoeNet> moe_net() {
   return {.make = [] { return std::make_unique<MoeNet>(); },
-          .loss = [](MoeNet& model, int iteration, int leaf) {
-            return testing::square_loss(model(testing::leaf_input({5, 6}, iteration, leaf)));
-          }};
+          .loss =
+              [](MoeNet& model, int iteration, int leaf) {
+                return testing::square_loss(model(testing::leaf_input({5, 6}, iteration, leaf)));
+              }};
 }
 
 // (r0 + r1) + (r2 + r3) either way, so the one tree is the reference of both meshes: bitwise.
@@ -105,12 +106,11 @@ TEST(Conformance, Row14_ParityWithAMeshPerParameter) {
     const DeviceMesh pairs(rank.group(), {{"replicate", 2}, {"shard", 2}});
     const DeviceMesh copies(rank.group(), {{"replicate", 4}, {"shard", 1}});
     const auto model = training.make();
-    auto& state = fully_shard(
-        *model, four, {.shard_placement = [&](const nn::ParameterSlot& slot) {
-          const auto& shape = slot.tensor->shape();
-          if (shape.ndim() == 1) return ShardPlacement{.mesh = &copies};
-          return ShardPlacement{.mesh = shape[0] % 2 == 0 ? &pairs : &four};
-        }});
+    auto& state = fully_shard(*model, four, {.shard_placement = [&](const nn::ParameterSlot& slot) {
+      const auto& shape = slot.tensor->shape();
+      if (shape.ndim() == 1) return ShardPlacement{.mesh = &copies};
+      return ShardPlacement{.mesh = shape[0] % 2 == 0 ? &pairs : &four};
+    }});
     EXPECT_EQ(state.groups().size(), 3U);
     testing::compare_training(*model, training, reference, rank.rank());
   });
@@ -130,8 +130,9 @@ TEST(Conformance, Row14_EventsOfTheTwoGroupsOfABlock) {
                             "gather blocks.0.moe.experts.gate_up_proj", "reshard blocks.0",
                             "reshard blocks.0.moe.experts.gate_up_proj"));
     loss.backward();
-    // Backward gathers ahead what ran last. The experts' reduction does not wait for the dense one: other ranks, another cap. Their
-    // all-reduce follows when backward ends, the root's own reduction having been issued.
+    // Backward gathers ahead what ran last. The experts' reduction does not wait for the dense one:
+    // other ranks, another cap. Their all-reduce follows when backward ends, the root's own
+    // reduction having been issued.
     EXPECT_THAT(log->take(),
                 ElementsAre("prefetch blocks.0", "gather blocks.0",
                             "prefetch blocks.0.moe.experts.gate_up_proj",

@@ -69,9 +69,8 @@ TEST(Conformance, Row16_CallMethodRunsTheHooksOfForward) {
                             "reshard encoder", "post_forward encoder", "post_forward "));
     testing::square_loss(code).backward();
     // Backward gathers the encoder ahead; the decoder did not run.
-    EXPECT_THAT(log->take(),
-                ElementsAre("reshard encoder", "post_backward encoder", "reshard ",
-                            "post_backward ", "post_backward decoder"));
+    EXPECT_THAT(log->take(), ElementsAre("reshard encoder", "post_backward encoder", "reshard ",
+                                         "post_backward ", "post_backward decoder"));
   });
 }
 

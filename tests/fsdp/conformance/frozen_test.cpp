@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The frozen and autograd cases of the conformance list: parameters, outputs and modules without a
+// gradient.
+
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "framework/autograd/grad_mode.h"
+#include "tests/framework/distributed/counting_process_group.h"
+#include "tests/fsdp/conformance/event_log.h"
+#include "tests/fsdp/conformance/parity.h"
+
+namespace moegrad::fsdp {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::MlpStack;
+using testing::Training;
+
+Tensor run(MlpStack& model, int iteration, int leaf) {
+  return model(testing::leaf_input({3, 5}, iteration, leaf));
+}
+
+/// Matrices are frozen.
+std::unique_ptr<MlpStack> biases_only() {
+  auto model = std::make_unique<MlpStack>(std::vector<std::int64_t>{5, 7, 6, 5});
+  for (auto& [name, tensor] : model->named_parameters())
+    tensor.set_requires_grad(tensor.ndim() == 1);
+  return model;
+}
+
+void shard_layers(MlpStack& model, const DeviceMesh& mesh, const Policy& policy = {}) {
+  for (auto& layer : model.layers) fully_shard(*layer, mesh, policy);
+  fully_shard(model, mesh, policy);
+}
+
+TEST(ConformanceFrozen, MixedInAGroupParityAndOnlyTheTrainableOnesTravel) {
+  const Training<MlpStack> training = {.make = biases_only,
+                                       .loss = [](MlpStack& model, int iteration, int leaf) {
+                                         return testing::square_loss(run(model, iteration, leaf));
+                                       }};
+  const auto reference = testing::train_reference(training, 2);
+  for (const bool reshard : {true, false}) {
+    launch(2, [&](RankContext& rank) {
+      const auto counts = std::make_shared<testing::CallCounts>();
+      const auto group = std::make_shared<testing::CountingProcessGroup>(rank.group(), counts);
+      const auto model = training.make();
+      shard_layers(*model, DeviceMesh::flat(group), {.reshard_after_forward = reshard});
+      testing::compare_training(*model, training, reference, rank.rank());
+      // Biases of 10 and 7, 14 and 6, 12 and 5 elements, cut in two: 18, 20 and 18 with padding.
+      const auto reduced = counts->total({.op = "reduce_scatter"});
+      EXPECT_EQ(reduced.calls, 3 * 10);
+      EXPECT_EQ(reduced.elements, (18 + 20 + 18) * 10);
+    });
+  }
+}
+
+// Backward enters and leaves each layer on the tape, though no input needs a gradient.
+TEST(ConformanceFrozen, PostBackwardRunsAsBackwardLeavesEachLayer) {
+  launch(2, [](RankContext& rank) {
+    const auto model = biases_only();
+    shard_layers(*model, DeviceMesh::flat(rank.group()));
+    const auto log = testing::log_events(dynamic_cast<State&>(*model->extension()),
+                                         {Event::kPreBackward, Event::kPostBackward});
+    testing::square_loss(run(*model, 0, rank.rank())).backward();
+    EXPECT_THAT(log->take(),
+                ElementsAre("pre_backward ", "pre_backward 2", "post_backward 2", "pre_backward 1",
+                            "post_backward 1", "pre_backward 0", "post_backward 0"));
+  });
+}
+
+// Layers frozen and unfrozen between steps; what is frozen costs no reduction.
+TEST(ConformanceFrozen, AcrossGroupsUnfreezingBetweenStepsParity) {
+  const auto frozen = [](int iteration) { return iteration < 3 ? 0 : iteration < 6 ? 2 : 9; };
+  const Training<MlpStack> training = {
+      .make =
+          [] {
+            return std::make_unique<MlpStack>(std::vector<std::int64_t>{5, 7, 6, 5});
+          },
+      .loss =
+          [&](MlpStack& model, int iteration, int leaf) {
+            for (int i = 0; i < 3; ++i) {
+              for (auto& [name, tensor] : model[static_cast<std::size_t>(i)].named_parameters()) {
+                tensor.set_requires_grad(i != frozen(iteration));
+              }
+            }
+            return testing::square_loss(run(model, iteration, leaf));
+          }};
+  const auto reference = testing::train_reference(training, 2);
+  for (const bool reshard : {true, false}) {
+    launch(2, [&](RankContext& rank) {
+      const auto counts = std::make_shared<testing::CallCounts>();
+      const auto group = std::make_shared<testing::CountingProcessGroup>(rank.group(), counts);
+      const auto model = training.make();
+      shard_layers(*model, DeviceMesh::flat(group), {.reshard_after_forward = reshard});
+      testing::compare_training(*model, training, reference, rank.rank());
+      EXPECT_EQ(counts->calls({.op = "reduce_scatter"}), 3 * 10 - 6);
+    });
+  }
+}
+
+// Several forwards, some of them without the tape in between.
+TEST(ConformanceFrozen, MultiForwardWithNoGradCallsBetweenParity) {
+  const Training<MlpStack> training = {
+      .make =
+          [] {
+            return std::make_unique<MlpStack>(std::vector<std::int64_t>{5, 7, 6, 5});
+          },
+      .loss =
+          [](MlpStack& model, int iteration, int leaf) {
+            const auto evaluate = [&](int seed) {
+              const NoGradGuard no_grad;
+              return run(model, seed, leaf);
+            };
+            const Tensor before = evaluate(20 + iteration);
+            const Tensor out = run(model, iteration, leaf);
+            const Tensor between = evaluate(40 + iteration);
+            model[1](testing::leaf_input({3, 7}, iteration, leaf));  // on the tape, and dropped
+            return testing::square_loss(out + before + between);
+          }};
+  for (const bool reshard : {true, false}) {
+    testing::expect_parity(2, training, [&](MlpStack& model, RankContext& rank) {
+      shard_layers(model, DeviceMesh::flat(rank.group()), {.reshard_after_forward = reshard});
+    });
+  }
+}
+
+/// Two results of one input, and of modules of their own.
+class TwoResults final : public nn::Callable<TwoResults> {
+ public:
+  TwoResults() : left(5, 6, 4), right(5, 7, 4) {
+    register_module("left", left);
+    register_module("right", right);
+    testing::init_random(*this);
+  }
+  std::pair<Tensor, Tensor> forward(const Tensor& x) { return {left(x), right(x)}; }
+  testing::Mlp left, right;
+};
+
+// Grads of what is unused stay undefined, or what they were, in the reference and in shards alike.
+TEST(ConformanceAutograd, UnusedForwardOutputParity) {
+  const Training<TwoResults> training = {
+      .make = [] { return std::make_unique<TwoResults>(); },
+      .loss =
+          [](TwoResults& model, int iteration, int leaf) {
+            const auto [left, right] = model(testing::leaf_input({3, 5}, iteration, leaf));
+            if (iteration % 4 == 0) return testing::square_loss(left);
+            if (iteration % 4 == 1) return testing::square_loss(right);
+            return testing::square_loss(left + right);
+          }};
+  for (const bool several_groups : {false, true}) {
+    testing::expect_parity(2, training, [&](TwoResults& model, RankContext& rank) {
+      const auto mesh = DeviceMesh::flat(rank.group());
+      if (several_groups) {
+        fully_shard(model.left, mesh);
+        fully_shard(model.right, mesh);
+      }
+      fully_shard(model, mesh);
+    });
+  }
+}
+
+/// Its `spare` layer may not run.
+class WithSpare final : public nn::Callable<WithSpare> {
+ public:
+  WithSpare() : first(5, 6, 5), spare(5, 7, 5), last(5, 3, 4) {
+    register_module("first", first);
+    register_module("spare", spare);
+    register_module("last", last);
+    testing::init_random(*this);
+  }
+  Tensor forward(const Tensor& x, bool use_spare) {
+    const Tensor hidden = first(x);
+    return last(use_spare ? spare(hidden) : hidden);
+  }
+  testing::Mlp first, spare, last;
+};
+
+TEST(ConformanceAutograd, UnusedModuleParityAndNoCollectivesForIt) {
+  const Training<WithSpare> training = {
+      .make = [] { return std::make_unique<WithSpare>(); },
+      .loss =
+          [](WithSpare& model, int iteration, int leaf) {
+            const Tensor x = testing::leaf_input({3, 5}, iteration, leaf);
+            return testing::square_loss(model(x, iteration % 3 == 1));
+          }};
+  const auto reference = testing::train_reference(training, 2);
+  launch(2, [&](RankContext& rank) {
+    const auto model = training.make();
+    const auto mesh = DeviceMesh::flat(rank.group());
+    for (auto* module : {&model->first, &model->spare, &model->last}) {
+      fully_shard(*module, mesh, {.forward_prefetch = 0});
+    }
+    auto& root = fully_shard(*model, mesh);
+    const auto log = testing::log_events(root, {Event::kGather, Event::kReduce});
+    testing::compare_training(*model, training, reference, rank.rank());
+    const auto events = log->take();
+    EXPECT_EQ(std::ranges::count(events, "gather spare"), 2 * 3);
+    EXPECT_EQ(std::ranges::count(events, "reduce spare"), 3);
+    EXPECT_EQ(std::ranges::count(events, "reduce first"), 10);
+  });
+}
+
+/// Takes and returns what no extension can look into.
+class Dictionaries final : public nn::Callable<Dictionaries> {
+ public:
+  using Dictionary = std::map<std::string, std::vector<Tensor>>;
+  Dictionaries() : first(5, 6, 5), last(5, 3, 4) {
+    register_module("first", first);
+    register_module("last", last);
+    testing::init_random(*this);
+  }
+  Dictionary forward(const Dictionary& in) {
+    const Tensor hidden = first(in.at("x")[0]);
+    return {{"hidden", {hidden, in.at("x")[1]}}, {"out", {last(hidden), last(in.at("x")[1])}}};
+  }
+  testing::Mlp first, last;
+};
+
+TEST(ConformanceAutograd, NonTensorContainersParity) {
+  const Training<Dictionaries> training = {
+      .make = [] { return std::make_unique<Dictionaries>(); },
+      .loss =
+          [](Dictionaries& model, int iteration, int leaf) {
+            const Tensor x = testing::leaf_input({3, 5}, iteration, leaf);
+            const auto result = model(Dictionaries::Dictionary{{"x", {x, ops::mul(x, 0.5)}}});
+            return testing::square_loss(result.at("out")[iteration % 2 == 0 ? 0 : 1]) +
+                   testing::square_loss(result.at("hidden")[0]);
+          }};
+  testing::expect_parity(2, training, [](Dictionaries& model, RankContext& rank) {
+    const auto mesh = DeviceMesh::flat(rank.group());
+    fully_shard(model.first, mesh);
+    fully_shard(model, mesh);
+  });
+}
+
+}  // namespace
+}  // namespace moegrad::fsdp
