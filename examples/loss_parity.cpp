@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Proves that every optimisation leaves the loss curve where the plain baseline has it: the same
-// steps from the same weights and batches along several paths, compared step by step.
+// Proves that every optimisation leaves the loss curve where the plain baseline has it, and that
+// the way a run is spread over ranks changes no bit of it: the same steps from the same weights and
+// batches along several paths, compared step by step. Sharded paths run with random delays.
 //
 //     build/release/examples/loss_parity --steps 100
 //
