@@ -320,5 +320,55 @@ TEST(ConformanceInit, IgnoredParametersStayWholeAndNobodyReducesThem) {
   });
 }
 
+// Layers replicated, sharded and replicated (DDP, FSDP, DDP) in one model: three steps of parity.
+TEST(ConformanceInit, ReplicatedAroundShardedParity) {
+  const testing::Training<MlpStack> training = {
+      .make =
+          [] {
+            return std::make_unique<MlpStack>(std::vector<std::int64_t>{6, 5, 4, 3});
+          },
+      .loss =
+          [](MlpStack& model, int iteration, int leaf) {
+            return testing::square_loss(model(testing::leaf_input({3, 6}, iteration, leaf)));
+          },
+      .iterations = 3};
+  testing::expect_parity(4, training, [](MlpStack& model, RankContext& rank) {
+    const auto mesh = DeviceMesh::flat(rank.group());
+    const Policy replicated = {.mesh_dims = {.shard = std::nullopt, .replicate = "shard"}};
+    fully_shard(model[0], mesh, replicated);
+    fully_shard(model[1], mesh);
+    fully_shard(model[2], mesh, replicated);
+    fully_shard(model, mesh);
+    EXPECT_EQ(model[0].in_proj.weight.shape(), (Shape{12, 6}));
+    EXPECT_EQ(model[1].in_proj.weight.dim(0), rank.rank() < 3 ? 3 : 1);
+  });
+}
+
+/// A root that is given nothing.
+class NoInputs final : public nn::Callable<NoInputs> {
+ public:
+  NoInputs() : table(testing::randn({5, 6}, 1, Dtype::kFloat32)), layer(6, 5, 4) {
+    register_parameter("table", table);
+    register_module("layer", layer);
+    testing::init_random(*this);
+  }
+  Tensor forward() { return layer(table); }
+  Tensor table;
+  Mlp layer;
+};
+
+TEST(ConformanceInit, RootWithoutInputsParity) {
+  const testing::Training<NoInputs> training = {
+      .make = [] { return std::make_unique<NoInputs>(); },
+      .loss = [](NoInputs& model, int,
+                 int leaf) { return testing::square_loss(ops::mul(model(), leaf + 1.5)); },
+      .iterations = 3};
+  testing::expect_parity(2, training, [](NoInputs& model, RankContext& rank) {
+    const auto mesh = DeviceMesh::flat(rank.group());
+    fully_shard(model.layer, mesh);
+    fully_shard(model, mesh);
+  });
+}
+
 }  // namespace
 }  // namespace moegrad::fsdp

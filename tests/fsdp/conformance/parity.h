@@ -141,6 +141,7 @@ inline void check_sharded_parity(const Snapshot& reference, const nn::Module& mo
     const auto& gradient = reference.gradients[i];
     EXPECT_EQ(tensor.grad().defined(), gradient.defined()) << "gradient of " << name;
     if (!tensor.grad().defined() || !gradient.defined()) continue;
+    EXPECT_TRUE(tensor.is_contiguous() && tensor.grad().is_contiguous()) << name;
     EXPECT_TRUE(bitwise_equal(tensor.grad(), part_of(gradient, tensor))) << "gradient of " << name;
   }
 }
