@@ -25,7 +25,7 @@ struct TimelineOptions {
   bool prefetch = true;  // off: each group is gathered when it is needed
   int slow_rank = -1;    // which rank computes slow_by times as long as it would; -1: none
   double slow_by = 1.3;
-  std::int64_t window = 2;  // steps over which the ranks' compute times are compared
+  std::int64_t window = 4;  // steps over which the ranks' compute times are compared
 };
 
 /// What one rank recorded.
