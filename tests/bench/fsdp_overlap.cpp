@@ -5,6 +5,8 @@
 //
 //     build/release/tests/fsdp_overlap [layers = 8] [tokens = 512] [steps = 12]
 //
+// First with layers that sleep instead of computing, which shows the schedule whatever else the
+// machine does, then with Qwen3-MoE layers, whose compute needs a core per rank to be meaningful.
 // From the span log, with prefetch on and off. The first gather and the last reduction of a step
 // are left out: there is nothing to hide them under. The link's times are modelled.
 
@@ -16,7 +18,11 @@
 #include <string>
 
 #include "examples/timeline_report.h"
+#include "framework/distributed/launch.h"
 #include "framework/runtime/overlap.h"
+#include "framework/runtime/rank_context.h"
+#include "fsdp/fully_shard.h"
+#include "tests/bench/slept_model.h"
 
 namespace moegrad::examples {
 namespace {
@@ -86,7 +92,52 @@ void print(const std::string& title, const TimelineFigures& figures, Hidden hidd
   }
 }
 
-int run(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
+std::vector<RankTimeline> run_slept(std::int64_t layers, std::int64_t numel,
+                                    std::chrono::nanoseconds time, std::int64_t steps,
+                                    bool prefetch, const LinkModel& link) {
+  std::vector<RankTimeline> ranks(2);
+  launch(2,
+         [&](RankContext& context) {
+           testing::SleepModel model(layers, numel, time);
+           const auto mesh = DeviceMesh::flat(context.group());
+           const fsdp::Policy policy = {.forward_prefetch = prefetch ? 1 : 0};
+           std::vector<fsdp::State*> states;
+           for (auto& layer : model.layers())
+             states.push_back(&fsdp::fully_shard(layer, mesh, policy));
+           states.push_back(&fsdp::fully_shard(model, mesh, policy));
+           if (!prefetch) {
+             for (auto* state : states) state->set_modules_to_backward_prefetch({});
+           }
+           auto& timeline = ranks[static_cast<std::size_t>(context.rank())];
+           for (std::int64_t step = -1; step < steps; ++step) {  // the first one learns the order
+             if (step == 0) context.spans().start(1);
+             if (step >= 0) timeline.step_begins.push_back(SpanClock::now());
+             model(Tensor::zeros({1})).backward();
+             model.zero_grad();
+           }
+           timeline.step_begins.push_back(SpanClock::now());
+           timeline.spans = context.spans().spans();
+         },
+         {.link = link});
+  return ranks;
+}
+
+void slept(std::int64_t layers, std::int64_t steps) {
+  constexpr std::int64_t kNumel = 1 << 17;
+  constexpr std::chrono::milliseconds kTime(4);
+  const auto free = timeline_figures(run_slept(layers, kNumel, kTime, 2, true, {}));
+  const LinkModel link = {.bytes_per_second = (free.gathered_bytes + free.reduced_bytes) /
+                                              (kShareOfCompute * free.compute)};
+  std::cout << layers << " sleeping layers, " << std::fixed << std::setprecision(1)
+            << free.compute * 1e3 << " ms a step; link modelled at " << link.bytes_per_second / 1e6
+            << " MB/s\n";
+  for (const bool prefetch : {true, false}) {
+    const auto ranks = run_slept(layers, kNumel, kTime, steps, prefetch, link);
+    print(prefetch ? "prefetch on" : "prefetch off", timeline_figures(ranks), measure(ranks));
+  }
+}
+
+void computed(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
   TimelineOptions options;
   options.config.num_hidden_layers = layers;
   options.steps = steps;
@@ -105,7 +156,6 @@ int run(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
     const auto ranks = run_timeline(options);
     print(prefetch ? "prefetch on" : "prefetch off", timeline_figures(ranks), measure(ranks));
   }
-  return 0;
 }
 
 }  // namespace
@@ -115,5 +165,6 @@ int main(int argc, char** argv) {
   const auto argument = [&](int i, std::int64_t otherwise) {
     return argc > i ? std::atoll(argv[i]) : otherwise;
   };
-  return moegrad::examples::run(argument(1, 8), argument(2, 512), argument(3, 12));
+  moegrad::examples::slept(argument(1, 8), argument(3, 12));
+  moegrad::examples::computed(argument(1, 8), argument(2, 512), argument(3, 12));
 }
