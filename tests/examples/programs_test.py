@@ -36,7 +36,8 @@ SHORT = ["--text", text, "--preset", "tiny", "--steps", 4, "--micro-batches", 4,
          "--seq-len", 32, "--sample-bytes", 4, "--validation-sequences", 4]
 
 # Help and unknown options.
-for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function", "inspect_graph"]:
+for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function", "inspect_graph",
+                "fsdp_timeline"]:
     out, err = run(program, "--help")
     assert "usage" in (out + err).lower(), program
     run(program, "--no-such-option", exit_code=2)
@@ -113,6 +114,22 @@ assert out.count("holds") == 22 and out.count("bits of loss") == 18 and "BROKEN"
 assert len(json.loads((folder / "loss_parity.json").read_text())["runs"]) == 24
 assert all(check["holds"] for check in json.loads((folder / "loss_parity.json").read_text())["checks"])
 xml.etree.ElementTree.parse(folder / "loss_parity.svg")
+
+# A timeline: a process per rank with its lanes, and a summary that says what is modelled.
+out, _ = run("fsdp_timeline", "--ranks", 2, "--steps", 2, "--batch", 1, "--seq-len", 16)
+assert "MODELLED" in out and re.search(r"^gather +\S+ ms a step, exposed \S+ % \(modelled", out, re.M)
+assert re.search(r"^gathered bytes +[1-9]\d+ received", out, re.M) and " 0 dropped" in out
+assert out.startswith((folder / "fsdp_timeline.txt").read_text())
+events = json.loads((folder / "fsdp_timeline.json").read_text())["traceEvents"]
+lanes = {(event["pid"], event["args"]["name"]) for event in events if event["name"] == "thread_name"}
+assert lanes >= {(rank, lane) for rank in (0, 1)
+                 for lane in ("compute", "gather", "reduce", "optimizer")}, lanes
+names = [event["name"] for event in events if event["ph"] == "X" and event["pid"] == 0]
+for name in ["forward", "backward", "optimizer"]:
+    assert names.count(name) == 2, name
+assert "all_gather model.layers.3" in names and "backward model.layers.0.mlp" in names
+_, err = run("fsdp_timeline", "--slow-rank", 2, exit_code=1)
+assert err == "fsdp_timeline: --slow-rank: must be below the 2 ranks, got 2\n", err
 
 # The tape: Graphviz draws it, the longest chain adds up, and memory has two entries per Function.
 out, _ = run("inspect_graph", "--preset", "tiny", "--tokens", 17)
