@@ -125,7 +125,7 @@ Run run_sharded(const ParityOptions& options, const TextData& data, const Parity
     auto parameters = collect(model);
     if (context.rank() == 0) run.parameters = std::move(parameters);
   };
-  launch(layout.mesh.ranks(), train, {.link = {.latency = kLongestDelay / 2}});
+  launch(layout.mesh.ranks(), train, {.jitter = {.maximum = kLongestDelay, .seed = options.seed}});
   return run;
 }
 

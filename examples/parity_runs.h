@@ -20,7 +20,7 @@ struct ParityOptions {
   std::string preset = "tiny";
   std::int64_t steps = 100;
   std::int64_t micro_batches = 8;  // a power of two, of which eight ranks have one each
-  std::int64_t batch = 1;          // sequences per micro-batch
+  std::int64_t batch = 2;          // sequences per micro-batch
   std::int64_t sequence_length = 64;
   double lr = 1e-3;
   double max_grad_norm = 1.0;

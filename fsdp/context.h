@@ -54,7 +54,8 @@ struct Context {
   // The order in which this iteration's forward reached the states. CPU compute is synchronous, so
   // nothing runs ahead by itself: forward prefetch issues what came next last time.
   std::vector<State*> forward_order;
-  // One entry per forward call that backward will come back to.
+  // One entry per forward call that backward will come back to; null where a later module of the
+  // same call took over.
   std::vector<State*> post_forward_order;
 
   bool in_backward = false;

@@ -53,23 +53,36 @@ bool GradientReducer::has_gradients() const {
       params_, [](const ShardedParam& param) { return param.unsharded.grad().defined(); });
 }
 
-std::vector<bool> GradientReducer::params_to_reduce(bool zero_fill) const {
-  std::vector<bool> has;
+// Those of the last backward, with the ones kept: as the tree keeps them, since the parameter's
+// dtype may hold less than reduce_dtype.
+TensorList GradientReducer::take_gradients() {
+  if (has_kept()) {
+    kept_.push();
+    return kept_.take();
+  }
+  TensorList gradients;
   for (const auto& param : params_) {
-    const bool fill = zero_fill && param.unsharded.requires_grad();
-    has.push_back(fill || param.unsharded.grad().defined());
+    gradients.push_back(param.unsharded.grad());
+    param.unsharded.set_grad(Tensor());
+  }
+  return gradients;
+}
+
+std::vector<bool> GradientReducer::params_to_reduce(const TensorList& gradients,
+                                                    bool zero_fill) const {
+  std::vector<bool> has;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    const bool fill = zero_fill && params_[i].unsharded.requires_grad();
+    has.push_back(fill || gradients[i].defined());
   }
   return has;
 }
 
 void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& name) {
   finish();
-  if (has_kept()) {
-    kept_.push();
-    kept_.finish();
-  }
+  TensorList gradients = take_gradients();
   InFlight reduction;
-  reduction.has = params_to_reduce(zero_fill);
+  reduction.has = params_to_reduce(gradients, zero_fill);
   const bool none = std::ranges::find(reduction.has, true) == reduction.has.end();
   if (none && !(all_reduce && scattered_.front().size() > 0)) return;
   std::vector<FlatParam> present;
@@ -79,7 +92,7 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
   reduction.layout = make_flat_layout(present, ranks_.num_shards(), 1);
   reduction.all_reduce = all_reduce;
   reduction.name = name;
-  reduction.input = copy_in(reduction.layout, reduction.has);
+  reduction.input = copy_in(reduction.layout, reduction.has, std::move(gradients));
   if (ranks_.num_shards() == 1 || none) {
     reduction.output = reduction.input;
   } else {
@@ -95,25 +108,24 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
 
 // Cuts the gradients into the ranks' chunks, [num_shards, slice], zero-padded, in the dtype that is
 // reduced, freeing each as it goes.
-Tensor GradientReducer::copy_in(const FlatLayout& layout, const std::vector<bool>& has) const {
+Tensor GradientReducer::copy_in(const FlatLayout& layout, const std::vector<bool>& has,
+                                TensorList gradients) const {
   const MemoryTagGuard tag(MemoryTag::kCommunication);
   const Shape shape = {layout.world_size * layout.slice_numel};
   bool gaps = layout.has_padding();
   for (std::size_t i = 0; i < has.size(); ++i) {
-    gaps = gaps || (has[i] && !params_[i].unsharded.grad().defined());
+    gaps = gaps || (has[i] && !gradients[i].defined());
   }
   Tensor input = gaps ? Tensor::zeros(shape, dtype()) : Tensor::empty(shape, dtype());
   auto entry = layout.entries.begin();
   for (std::size_t i = 0; i < has.size(); ++i) {
     if (!has[i]) continue;
-    const auto& param = params_[i];
-    if (const Tensor grad = param.unsharded.grad(); grad.defined()) {
+    if (const Tensor grad = std::exchange(gradients[i], Tensor()); grad.defined()) {
       for (int rank = 0; rank < layout.world_size; ++rank) {
-        const Tensor part = shard_view(grad, param.dim, layout.world_size, rank);
+        const Tensor part = shard_view(grad, params_[i].dim, layout.world_size, rank);
         Tensor target = flat_view(input, rank * layout.slice_numel + entry->offset, part.shape());
         copy_(target, part);
       }
-      param.unsharded.set_grad(Tensor());
     }
     ++entry;
   }
@@ -192,9 +204,7 @@ void GradientReducer::discard() {
   if (in_flight_ && in_flight_->work) in_flight_->work->wait();
   in_flight_.reset();
   for (auto& sum : scattered_) sum = TreeSum();
-  kept_.push();
-  kept_.finish();
-  for (const auto& param : params_) param.unsharded.set_grad(Tensor());
+  take_gradients();
 }
 
 }  // namespace moegrad::fsdp

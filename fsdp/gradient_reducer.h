@@ -71,8 +71,10 @@ class GradientReducer {
     WorkPtr work;   // null without ranks; last, so that it ends before its buffers do
   };
 
-  std::vector<bool> params_to_reduce(bool zero_fill) const;
-  Tensor copy_in(const FlatLayout& layout, const std::vector<bool>& has) const;
+  TensorList take_gradients();
+  std::vector<bool> params_to_reduce(const TensorList& gradients, bool zero_fill) const;
+  Tensor copy_in(const FlatLayout& layout, const std::vector<bool>& has,
+                 TensorList gradients) const;
   TensorList terms_of(const InFlight& reduction) const;
   void set_aside(const InFlight& reduction);
   void merge_scattered(InFlight& reduction);

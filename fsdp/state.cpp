@@ -106,7 +106,10 @@ void State::pre_forward(std::size_t module) {
 void State::begin_iteration() {
   context_->depth = 0;
   context_->forward_order.clear();
-  for (auto* state : context_->states) state->ran_.assign(state->ran_.size(), false);
+  for (auto* state : context_->states) {
+    state->ran_.assign(state->ran_.size(), false);
+    state->noted_.reset();
+  }
 }
 
 void State::prefetch_forward() {
@@ -125,6 +128,7 @@ void State::prefetch_forward() {
 void State::post_forward(std::size_t module) {
   if (context_->in_backward) return;
   ran_[module] = true;
+  if (on_tape()) note_for_backward();
   const bool outermost = context_->depth == 1;
   if (outermost) finish_partial_calls();
   if (outermost || std::ranges::find(ran_, false) == ran_.end()) finish_forward_call();
@@ -132,17 +136,22 @@ void State::post_forward(std::size_t module) {
   if (--context_->depth == 0) end_iteration();
 }
 
+// Backward comes back first to the module that ran last: of several, the last takes the place.
+void State::note_for_backward() {
+  auto& order = context_->post_forward_order;
+  if (noted_) order[*noted_] = nullptr;
+  noted_ = order.size();
+  order.push_back(this);
+}
+
 void State::finish_forward_call() {
   ran_.assign(ran_.size(), false);
-  if (on_tape()) {
-    forward_calls_.push_back({context_->post_forward_order.size(), first_module_});
-    context_->post_forward_order.push_back(this);
-  }
+  if (noted_) forward_calls_.push_back({*noted_, first_module_});
+  noted_.reset();
   if (reshards_after_forward()) reshard();
 }
 
-// Of groups of which only some modules have run, now that the outermost forward ends. Before its
-// own: backward enters that one first.
+// Of groups of which only some modules have run, now that the outermost forward ends.
 void State::finish_partial_calls() {
   for (auto* state : context_->states) {
     const bool some_ran = std::ranges::find(state->ran_, true) != state->ran_.end();
@@ -185,8 +194,11 @@ void State::prefetch_backward(std::optional<std::size_t> index) {
     for (auto* state : backward_prefetch_) state->prefetch();
     return;
   }
-  if (index.value_or(0) == 0) return;
-  auto* next = context_->post_forward_order[*index - 1];
+  const auto& order = context_->post_forward_order;
+  auto position = index.value_or(0);
+  while (position > 0 && order[position - 1] == nullptr) --position;
+  if (position == 0) return;
+  auto* next = order[position - 1];
   if (next->unshard_in_backward_) next->prefetch();
 }
 

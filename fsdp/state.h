@@ -118,6 +118,7 @@ class State final : public nn::ModuleExtension {
   void leave_backward(std::size_t module);
 
   void begin_iteration();
+  void note_for_backward();
   void finish_forward_call();
   void finish_partial_calls();
   void end_iteration();
@@ -152,6 +153,7 @@ class State final : public nn::ModuleExtension {
   std::size_t last_to_leave_ = 0;           // the module whose end is the end of that
   bool post_backward_done_ = false;         // in this backward
   std::vector<State*> last_forward_order_;  // of the last iteration that began here
+  std::optional<std::size_t> noted_;        // where the running forward call stands in that order
   std::vector<ForwardCall> forward_calls_;  // that backward has not come back to
   std::vector<State*> forward_prefetch_, backward_prefetch_;
   bool explicit_forward_prefetch_ = false;

@@ -42,14 +42,22 @@ void GradientTree::finish() {
           parameter.storage().name(), "', which was not pushed");
   }
   const MemoryTagGuard tag(MemoryTag::kGradients);
+  TensorList roots = take();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Tensor root = sums_[i].take();
+    Tensor root = std::move(roots[i]);
     if (root.defined() && root.dtype() != parameters_[i].dtype()) {
       root = to_dtype(root, parameters_[i].dtype());
     }
     parameters_[i].set_grad(std::move(root));
   }
+}
+
+TensorList GradientTree::take() {
+  const MemoryTagGuard tag(MemoryTag::kGradients);
+  TensorList roots;
+  for (auto& sum : sums_) roots.push_back(sum.take());
   size_ = 0;
+  return roots;
 }
 
 TensorList GradientTree::sums() const {

@@ -24,6 +24,8 @@ class GradientTree {
   /// Sets every grad() to the root (undefined if no leaf was present) and empties the tree. Throws
   /// Error if a grad() is defined, since that one was not pushed.
   void finish();
+  /// Empties the tree and returns the roots (undefined if no leaf was present) as nodes are kept.
+  TensorList take();
 
   /// Micro-batches pushed since the last finish().
   std::int64_t size() const { return size_; }

@@ -28,7 +28,7 @@ Intervals subtract(const Intervals& a, const Intervals& b) {
     // The last of these may reach into the next interval of `a`, so `next` stays on it.
     for (auto cut = next; cut != b.end() && cut->begin < interval.end; ++cut) {
       if (interval.begin < cut->begin) rest.push_back({interval.begin, cut->begin});
-      interval.begin = std::min(cut->end, interval.end);
+      interval.begin = cut->end;
     }
     if (interval.begin < interval.end) rest.push_back(interval);
   }

@@ -2,7 +2,7 @@
 #include "framework/runtime/slow_rank.h"
 
 #include <algorithm>
-#include <array>
+#include <utility>
 
 #include "framework/runtime/error.h"
 
@@ -12,18 +12,27 @@ namespace {
 constexpr std::size_t kFewestRanks = 4;
 constexpr int kWindows = 3;
 
-using Member = std::chrono::nanoseconds RankTime::*;
-constexpr std::array<Member, 2> kMembers = {&RankTime::compute, &RankTime::communication};
+struct Twice {
+  std::int64_t compute = 0, communication = 0, work = 0;
+};
 
-/// Twice the median, an integer for an even number of values too.
-std::int64_t twice_median_of_others(const std::vector<RankTime>& ranks, std::size_t rank,
-                                    Member member) {
-  std::vector<std::int64_t> others;
+/// Twice the median of `values`, an integer for an even number of them too.
+std::int64_t twice_median(std::vector<std::int64_t> values) {
+  std::ranges::sort(values);
+  return values[(values.size() - 1) / 2] + values[values.size() / 2];
+}
+
+Twice twice_median_of_others(const std::vector<RankTime>& ranks, std::size_t rank) {
+  std::vector<std::int64_t> compute, communication, work;
   for (std::size_t other = 0; other < ranks.size(); ++other) {
-    if (other != rank) others.push_back((ranks[other].*member).count());
+    if (other == rank) continue;
+    compute.push_back(ranks[other].compute.count());
+    communication.push_back(ranks[other].communication.count());
+    work.push_back(ranks[other].work().count());
   }
-  std::ranges::sort(others);
-  return others[(others.size() - 1) / 2] + others[others.size() / 2];
+  return {.compute = twice_median(std::move(compute)),
+          .communication = twice_median(std::move(communication)),
+          .work = twice_median(std::move(work))};
 }
 
 }  // namespace
@@ -45,27 +54,26 @@ std::vector<SlowRank> find_slow_ranks(const std::vector<std::vector<RankTime>>& 
   std::vector<SlowRank> slow;
   if (windows.empty()) return slow;
   const auto ranks = windows[0].size();
-  std::array<std::vector<int>, kMembers.size()> rows;  // windows in a row in which a rank was slow
-  rows.fill(std::vector<int>(ranks));
+  std::vector<int> rows(ranks);  // windows in a row in which a rank was slow
   for (std::size_t window = 0; window < windows.size(); ++window) {
     const auto& times = windows[window];
     check<ValueError>(times.size() == ranks, "find_slow_ranks: window ", window, " must have ",
                       ranks, " ranks as the first, got ", times.size());
     if (ranks < kFewestRanks) continue;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      for (std::size_t kind = 0; kind < kMembers.size(); ++kind) {
-        const auto own = (times[rank].*kMembers[kind]).count();
-        const auto twice_median = twice_median_of_others(times, rank, kMembers[kind]);
-        // own > 1.1 median, in integers; where the others have nothing to do there is no measure.
-        const bool above = twice_median > 0 && 20 * own > 11 * twice_median;
-        rows[kind][rank] = above ? rows[kind][rank] + 1 : 0;
-        if (rows[kind][rank] != kWindows) continue;
-        slow.push_back(
-            {.rank = static_cast<int>(rank),
-             .what = static_cast<SlowIn>(kind),
-             .window = window,
-             .ratio = 2.0 * static_cast<double>(own) / static_cast<double>(twice_median)});
-      }
+      const auto& own = times[rank];
+      const auto others = twice_median_of_others(times, rank);
+      // work > 1.1 median, in integers; where the others have nothing to do there is no measure.
+      const bool above = others.work > 0 && 20 * own.work().count() > 11 * others.work;
+      rows[rank] = above ? rows[rank] + 1 : 0;
+      if (rows[rank] != kWindows) continue;
+      const bool compute = 2 * own.compute.count() - others.compute >=
+                           2 * own.communication.count() - others.communication;
+      slow.push_back({.rank = static_cast<int>(rank),
+                      .what = compute ? SlowIn::kCompute : SlowIn::kCommunication,
+                      .window = window,
+                      .ratio = 2.0 * static_cast<double>(own.work().count()) /
+                               static_cast<double>(others.work)});
     }
   }
   return slow;

@@ -15,6 +15,8 @@ namespace moegrad {
 struct RankTime {
   std::chrono::nanoseconds compute{0};
   std::chrono::nanoseconds communication{0};
+
+  std::chrono::nanoseconds work() const { return compute + communication; }
   friend bool operator==(const RankTime&, const RankTime&) = default;
 };
 
@@ -40,11 +42,12 @@ struct SlowRank {
 /// of a core; the trace does, by phases longer than their CPU time.
 RankTime rank_time(const std::vector<Span>& spans);
 
-/// Names each rank that in three consecutive windows took more than 1.1 times the median of the
-/// others, once per such row of windows, in order of windows, ranks, and compute before
-/// communication. windows[w][r] is rank r's time in window w; the median of an even number is the
-/// mean of the middle two. Fewer than four ranks are too few to tell who is at fault: nobody is
-/// named.
+/// Names each rank whose work, compute and communication, took more than 1.1 times the median of
+/// the others in three consecutive windows: once per such row of windows, in order of windows and
+/// ranks, with that of the two which exceeds its own median by more time. (Of each by itself the
+/// smaller one, a fraction of a millisecond a step perhaps, would be all noise.) windows[w][r] is
+/// rank r's time in window w; the median of an even number is the mean of the middle two. Fewer
+/// than four ranks are too few to tell who is at fault: nobody is named.
 ///
 /// ValueError unless all windows have the same number of ranks.
 std::vector<SlowRank> find_slow_ranks(const std::vector<std::vector<RankTime>>& windows);

@@ -107,11 +107,10 @@ class RankWriter {
 /// By begin; what is around a span comes before it.
 std::vector<const Span*> in_order(const std::vector<Span>& spans) {
   std::vector<const Span*> order;
-  // A span is recorded when it ends, so of two of the same times the later one is around the other.
+  // A span is recorded when it ends, so of two that begin at once the later one is around the
+  // other.
   for (auto span = spans.rbegin(); span != spans.rend(); ++span) order.push_back(&*span);
-  std::ranges::stable_sort(order, [](const Span* a, const Span* b) {
-    return a->begin != b->begin ? a->begin < b->begin : a->end > b->end;
-  });
+  std::ranges::stable_sort(order, {}, &Span::begin);
   return order;
 }
 

@@ -59,9 +59,32 @@ TEST(ParityReport, FreeRunningBoundLoosensAtTheFirstDifferentChoice) {
   EXPECT_FALSE(check_free_running(a, b, 1e-5, 1e-4)[1].holds);
 }
 
-TEST(ParityReport, WritesOneCurvePerRunAndTheirDifferences) {
+TEST(ParityReport, RunsWithEqualLossesAreOneCurve) {
+  const std::vector runs = {run_of({3, 2}), run_of({3, 2.1}), run_of({3, 2}),
+                            run_of({3, std::nextafter(2.1, 3.0)})};
+  const auto curves = distinct_curves(runs);
+  ASSERT_EQ(curves.size(), 3U);
+  EXPECT_EQ(curves[0].run, &runs[0]);
+  EXPECT_EQ(curves[1].run, &runs[1]);
+  EXPECT_EQ(curves[2].run, &runs[3]);
+  EXPECT_EQ(curves[0].name(), "run (and 1 with the same bits)");
+  EXPECT_EQ(curves[1].name(), "run");
+}
+
+TEST(ParityLayout, IsNamedByWhatDistinguishesIt) {
+  EXPECT_EQ(ParityLayout{}.name(), "float32, 1 rank");
+  const ParityLayout layout = {.mesh = {.replicas = 2, .shards = 4},
+                               .experts = MeshShape{.shards = 8},
+                               .accumulation = Accumulation::kReduceEach,
+                               .reshard_after_forward = false,
+                               .bf16_wire = true};
+  EXPECT_EQ(layout.name(),
+            "bf16 wire, 2x4 ranks, experts on 8, each micro-batch reduced, kept gathered");
+}
+
+TEST(ParityReport, WritesOneCurvePerDistinctRunAndTheirDifferences) {
   const std::string path = ::testing::TempDir() + "parity.svg";
-  write_parity_svg(path, {run_of({3, 2, 1}), run_of({3, 2.1, 1})});
+  write_parity_svg(path, {run_of({3, 2, 1}), run_of({3, 2.1, 1}), run_of({3, 2.1, 1})});
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();

@@ -36,7 +36,8 @@ SHORT = ["--text", text, "--preset", "tiny", "--steps", 4, "--micro-batches", 4,
          "--seq-len", 32, "--sample-bytes", 4, "--validation-sequences", 4]
 
 # Help and unknown options.
-for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function", "inspect_graph"]:
+for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function", "inspect_graph",
+                "fsdp_timeline"]:
     out, err = run(program, "--help")
     assert "usage" in (out + err).lower(), program
     run(program, "--no-such-option", exit_code=2)
@@ -97,6 +98,10 @@ _, err = run("train_loop", "missing.txt", exit_code=1)
 assert err == "train_loop: text: cannot read file 'missing.txt'\n", err
 _, err = run("loss_parity", "--text", empty, exit_code=1)
 assert err == f"loss_parity: text: '{empty}' is empty\n", err
+for count in [4, 12]:
+    _, err = run("loss_parity", "--micro-batches", count, exit_code=1)
+    assert err == ("loss_parity: --micro-batches: must be a power of two, and at least 8 (ranks), "
+                   f"got {count}\n"), err
 
 # The other programs do what they say.
 out, _ = run("train_loop", text)
@@ -105,9 +110,26 @@ assert len(values) == 30 and values[-1] < 0.8 * values[0]
 out, err = run("custom_function")
 assert err == "gradients agree\n" and out.startswith("digraph")
 out, _ = run("loss_parity", "--text", text, "--steps", 3, "--batch", 1, "--seq-len", 16)
-assert out.count("holds") == 5 and "BROKEN" not in out, out
+assert out.count("holds") == 22 and out.count("bits of loss") == 18 and "BROKEN" not in out, out
+assert len(json.loads((folder / "loss_parity.json").read_text())["runs"]) == 24
 assert all(check["holds"] for check in json.loads((folder / "loss_parity.json").read_text())["checks"])
 xml.etree.ElementTree.parse(folder / "loss_parity.svg")
+
+# A timeline: a process per rank with its lanes, and a summary that says what is modelled.
+out, _ = run("fsdp_timeline", "--ranks", 2, "--steps", 2, "--batch", 1, "--seq-len", 16)
+assert "MODELLED" in out and re.search(r"^gather +\S+ ms a step, exposed \S+ % \(modelled", out, re.M)
+assert re.search(r"^gathered bytes +[1-9]\d+ received", out, re.M) and " 0 dropped" in out
+assert out.startswith((folder / "fsdp_timeline.txt").read_text())
+events = json.loads((folder / "fsdp_timeline.json").read_text())["traceEvents"]
+lanes = {(event["pid"], event["args"]["name"]) for event in events if event["name"] == "thread_name"}
+assert lanes >= {(rank, lane) for rank in (0, 1)
+                 for lane in ("compute", "gather", "reduce", "optimizer")}, lanes
+names = [event["name"] for event in events if event["ph"] == "X" and event["pid"] == 0]
+for name in ["forward", "backward", "optimizer"]:
+    assert names.count(name) == 2, name
+assert "all_gather model.layers.3" in names and "backward model.layers.0.mlp" in names
+_, err = run("fsdp_timeline", "--slow-rank", 2, exit_code=1)
+assert err == "fsdp_timeline: --slow-rank: must be below the 2 ranks, got 2\n", err
 
 # The tape: Graphviz draws it, the longest chain adds up, and memory has two entries per Function.
 out, _ = run("inspect_graph", "--preset", "tiny", "--tokens", 17)

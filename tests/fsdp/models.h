@@ -3,9 +3,11 @@
 
 // Small models that the fsdp tests shard.
 
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <ostream>
 #include <vector>
 
 #include "examples/mesh_shape.h"
@@ -54,6 +56,18 @@ struct History {
   std::vector<std::vector<double>> parameters;
 
   friend bool operator==(const History&, const History&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const History& history) {
+    out << std::hexfloat;
+    for (std::size_t step = 0; step < history.loss.size(); ++step) {
+      out << "\nstep " << step << ": loss " << history.loss[step] << ", grad norm "
+          << history.grad_norm[step];
+    }
+    std::uint64_t bits = 0;  // a checksum, for runs that differ in nothing else
+    for (const auto& parameter : history.parameters) {
+      for (const auto value : parameter) bits = bits * 31 + std::bit_cast<std::uint64_t>(value);
+    }
+    return out << "\nparameters of checksum " << std::hex << bits << std::dec << std::defaultfloat;
+  }
 };
 
 /// A training run of a sharded model, and how it is spread over ranks.

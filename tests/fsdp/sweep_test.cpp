@@ -3,6 +3,8 @@
 // Long runs, for tests/run.sh --full: every combination, random delays, random failures, random
 // input.
 
+#include <bit>
+#include <sstream>
 #include <thread>
 
 #include "tests/fsdp/models.h"
@@ -10,11 +12,14 @@
 namespace moegrad {
 namespace {
 
+using examples::Accumulation;
+using examples::MeshShape;
 using testing::sharded_toy_config;
 using testing::train_sharded;
+using testing::Training;
 
 TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
-  const auto base = train_sharded(sharded_toy_config(), 1, 3, 8);
+  const auto base = train_sharded(sharded_toy_config(), {.steps = 3, .micro_batches = 8});
   int runs = 0;
   for (const int world_size : {1, 2, 4, 8}) {
     for (const auto layout : {Layout::kNZ, Layout::kND}) {
@@ -24,12 +29,14 @@ TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
             for (const std::int64_t recompute : {0, 2}) {
               auto config = sharded_toy_config();
               config.gathered_layout = layout;
-              const fsdp::Policy policy = {.reshard_after_forward = reshard,
-                                           .linear_only_shard = linear_only,
-                                           .forward_prefetch = prefetch};
-              EXPECT_EQ(
-                  train_sharded(config, world_size, 3, 8, policy, {.recompute_layers = recompute}),
-                  base)
+              const Training training = {.mesh = {.shards = world_size},
+                                         .steps = 3,
+                                         .micro_batches = 8,
+                                         .policy = {.reshard_after_forward = reshard,
+                                                    .linear_only_shard = linear_only,
+                                                    .forward_prefetch = prefetch},
+                                         .step = {.recompute_layers = recompute}};
+              EXPECT_EQ(train_sharded(config, training), base)
                   << world_size << " ranks, " << layout << ", reshard " << reshard
                   << ", linear only " << linear_only << ", prefetch " << prefetch << ", recompute "
                   << recompute;
@@ -43,45 +50,89 @@ TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
   EXPECT_EQ(runs, 4 * 2 * 2 * 2 * 3 * 2);
 }
 
-/// Steps of the toy model on `world_size` ranks; `before_layer(rank, call)` runs ahead of every
-/// decoder layer's forward. Returns rank 0's losses.
-std::vector<double> train_with(int world_size, const LaunchOptions& options,
-                               const std::function<void(int, int)>& before_layer) {
-  std::vector<double> losses;
-  launch(
-      world_size,
-      [&](RankContext& context) {
-        models::Qwen3Moe model(sharded_toy_config(), 3);
-        auto& state = examples::shard_model(model, DeviceMesh::flat(context.group()), {});
-        int call = 0;
-        for (auto& layer : model.layers()) {
-          layer.register_forward_pre_hook(
-              [&](nn::Module&) { before_layer(context.rank(), call++); });
-        }
-        optim::AdamW optimizer(examples::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-        for (std::int64_t step = 0; step < 3; ++step) {
-          const auto result = examples::train_step(
-              model, state, testing::toy_batches(step, 8, sharded_toy_config().vocab_size), {},
-              optimizer);
-          if (context.rank() == 0) losses.push_back(result.loss);
-        }
-      },
-      options);
-  return losses;
+/// Has `visit(rank, call)` called ahead of every decoder layer's forward.
+std::function<void(RankContext&, models::Qwen3Moe&)> before_layers(
+    const std::function<void(int, int)>& visit) {
+  return [visit](RankContext& context, models::Qwen3Moe& model) {
+    const auto call = std::make_shared<int>(0);
+    for (auto& layer : model.layers()) {
+      layer.register_forward_pre_hook(
+          [visit, call, rank = context.rank()](nn::Module&) { visit(rank, (*call)++); });
+    }
+  };
 }
 
-TEST(Jitter, RandomDelaysOfRanksAndLinksChangeNoBit) {
-  const auto expected = train_with(1, {}, [](int, int) {});
-  const Random random(11, "jitter");
-  for (std::uint64_t trial = 0; trial < 40; ++trial) {
-    const int world_size = 1 << (1 + trial % 3);
-    const LaunchOptions options = {
-        .link = {.latency = std::chrono::microseconds(random.integer(trial, 800))}};
-    const auto sleep = [&](int rank, int call) {
-      const auto index = trial * 1000 + static_cast<std::uint64_t>(rank * 100 + call);
-      std::this_thread::sleep_for(std::chrono::microseconds(random.integer(index, 1500)));
+/// The same training spread over ranks and delayed in another way at each trial.
+class RandomTraining {
+ public:
+  explicit RandomTraining(std::uint64_t trial)
+      : random_(11, "training " + std::to_string(trial)), trial_(trial) {}
+
+  bool narrow() const { return narrow_; }
+  Training training() {
+    Training training = {.mesh = mesh_, .steps = 3, .micro_batches = 8};
+    auto& policy = training.policy;
+    if (narrow_) {
+      policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
+    }
+    if (draw(3) > 0) policy.reshard_after_forward = draw(2) == 0;
+    policy.linear_only_shard = draw(2) == 0;
+    policy.forward_prefetch = static_cast<int>(draw(4));
+    training.step = {.recompute_layers = draw(3), .accumulation = accumulation_};
+    if (experts_) training.experts = *experts_;
+    // Up to 16 us, ... up to 1 ms.
+    training.launch.jitter = {.maximum = std::chrono::microseconds(16 << draw(7)), .seed = trial_};
+    if (draw(2) == 0) training.prepare = before_layers(sleeper());
+    return training;
+  }
+  std::string describe() const {
+    std::ostringstream out;
+    out << "trial " << trial_ << " on " << to_string(mesh_);
+    if (experts_) out << ", experts on " << to_string(*experts_);
+    out << ", accumulation " << static_cast<int>(accumulation_) << (narrow_ ? ", narrow" : "");
+    return out.str();
+  }
+
+ private:
+  std::int64_t draw(std::int64_t limit) { return random_.integer(next_++, limit); }
+  template <class T>
+  T one_of(const std::vector<T>& all) {
+    return all[static_cast<std::size_t>(draw(std::ssize(all)))];
+  }
+  /// Experts on another mesh of as many ranks, but where that gives other sums.
+  std::optional<MeshShape> draw_experts() {
+    if (accumulation_ == Accumulation::kScatterEach || draw(3) > 0) return std::nullopt;
+    const auto replicas = 1 << draw(std::bit_width(static_cast<unsigned>(mesh_.ranks())));
+    return MeshShape{.replicas = replicas, .shards = mesh_.ranks() / replicas};
+  }
+  std::function<void(int, int)> sleeper() const {
+    return [random = random_](int rank, int call) {
+      const auto index = static_cast<std::uint64_t>(1'000'000 + rank * 1000 + call);
+      std::this_thread::sleep_for(std::chrono::microseconds(random.integer(index, 400)));
     };
-    EXPECT_EQ(train_with(world_size, options, sleep), expected) << "trial " << trial;
+  }
+
+  Random random_;
+  std::uint64_t trial_;
+  std::uint64_t next_ = 0;
+  MeshShape mesh_ =
+      one_of<MeshShape>({{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {1, 8}, {2, 4}, {4, 2}});
+  Accumulation accumulation_ = one_of<Accumulation>(
+      {Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach});
+  std::optional<MeshShape> experts_ = draw_experts();
+  bool narrow_ = draw(2) == 0;
+};
+
+TEST(Jitter, RandomDelaysInAThousandTrainingsChangeNoBit) {
+  Training one = {.steps = 3, .micro_batches = 8};
+  const auto wide = train_sharded(sharded_toy_config(), one);
+  one.policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
+  const auto narrow = train_sharded(sharded_toy_config(), one);
+  for (std::uint64_t trial = 0; trial < 1000; ++trial) {
+    RandomTraining random(trial);
+    EXPECT_EQ(train_sharded(sharded_toy_config(), random.training()),
+              random.narrow() ? narrow : wide)
+        << random.describe();
   }
 }
 
@@ -90,10 +141,13 @@ TEST(Kill, ARankThatThrowsAnywhereEndsTheLaunchWithItsOwnMessage) {
   for (std::uint64_t trial = 0; trial < 60; ++trial) {
     const auto victim = static_cast<int>(random.integer(2 * trial, 4));
     const auto moment = static_cast<int>(random.integer(2 * trial + 1, 12));
+    const auto kill = [&](int rank, int call) {
+      if (rank == victim && call == moment) throw Error("killed rank " + std::to_string(rank));
+    };
     const auto message = testing::message_of<Error>([&] {
-      train_with(4, {}, [&](int rank, int call) {
-        if (rank == victim && call == moment) throw Error("killed rank " + std::to_string(rank));
-      });
+      train_sharded(
+          sharded_toy_config(),
+          {.mesh = {.shards = 4}, .steps = 3, .micro_batches = 8, .prepare = before_layers(kill)});
     });
     EXPECT_EQ(message, "killed rank " + std::to_string(victim)) << "at call " << moment;
   }

@@ -90,9 +90,10 @@ TEST_P(TwoCallBackwardOfDecoderLayers, GivesTheBitsOfOneCall) {
 }
 
 TEST_P(TwoCallBackwardOfDecoderLayers, GivesTheBitsOfOneCallUnderFullyShard) {
-  for (const int ranks : {1, 2, 3}) {
-    launch(ranks, [](RankContext& rank) {
-      const auto mesh = DeviceMesh::flat(rank.group());
+  for (const examples::MeshShape shape :
+       {examples::MeshShape{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}}) {
+    launch(shape.ranks(), [shape](RankContext& rank) {
+      const auto mesh = examples::make_mesh(rank.group(), shape);
       Stage one(GetParam()), two(GetParam());
       one.shard(mesh);
       two.shard(mesh);

@@ -8,7 +8,7 @@
 
 #include "framework/distributed/launch.h"
 #include "optim/clip_grad_norm.h"
-#include "tests/framework/distributed/counting_group.h"
+#include "tests/framework/distributed/counting_process_group.h"
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
@@ -16,7 +16,7 @@ namespace moegrad::optim {
 namespace {
 
 using testing::bitwise_equal;
-using testing::CountingGroup;
+using testing::CountingProcessGroup;
 using testing::randn;
 using testing::shard_of;
 using testing::spec_of;
@@ -92,9 +92,10 @@ class Shards {
       : same_grid_(layout.dense.shards == layout.experts.shards),
         dense_(axes_of(layout.dense, world)),
         experts_(same_grid_ ? dense_ : axes_of(layout.experts, world)),
-        dense_group_(std::make_shared<CountingGroup>(dense_.group("shard"))),
-        expert_group_(same_grid_ ? dense_group_
-                                 : std::make_shared<CountingGroup>(experts_.group("shard"))) {
+        dense_group_(std::make_shared<CountingProcessGroup>(dense_.group("shard"), counts_)),
+        expert_group_(
+            same_grid_ ? dense_group_
+                       : std::make_shared<CountingProcessGroup>(experts_.group("shard"), counts_)) {
     for (const auto& each : gradients) {
       if (!each.is_sharded) {
         parameters.push_back({each.name, with_grad(each.whole)});
@@ -111,9 +112,7 @@ class Shards {
     }
   }
 
-  int all_reduces() const {
-    return dense_group_->all_reduces() + (same_grid_ ? 0 : expert_group_->all_reduces());
-  }
+  std::int64_t all_reduces() const { return counts_->calls({.op = "all_reduce"}); }
 
   NamedTensors parameters;
 
@@ -124,7 +123,8 @@ class Shards {
 
   bool same_grid_;
   DeviceMesh dense_, experts_;
-  std::shared_ptr<CountingGroup> dense_group_, expert_group_;
+  std::shared_ptr<testing::CallCounts> counts_ = std::make_shared<testing::CallCounts>();
+  std::shared_ptr<ProcessGroup> dense_group_, expert_group_;
 };
 
 double reference_norm(const std::vector<Gradient>& gradients, double norm_type) {

@@ -8,7 +8,7 @@
 
 #include "framework/distributed/launch.h"
 #include "optim/adamw.h"
-#include "tests/framework/distributed/counting_group.h"
+#include "tests/framework/distributed/counting_process_group.h"
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/optim/blocked_gradients.h"
 #include "tests/testing.h"
@@ -18,7 +18,7 @@ namespace {
 
 using testing::bitwise_equal;
 using testing::blocked_gradient;
-using testing::CountingGroup;
+using testing::CountingProcessGroup;
 using testing::kBlocks;
 using testing::randn;
 using testing::shard_of;
@@ -100,7 +100,8 @@ TEST(RowBlocksOverRanks, AreUpdatedTheSameOnReplicasAndAlongBothDimensions) {
 TEST(RowBlocksOverRanks, MayLieOnDifferentMeshes) {
   launch(4, [](RankContext& context) {
     const DeviceMesh mesh(context.group(), {{"replicate", 2}, {"shard", 2}});
-    const auto group = std::make_shared<CountingGroup>(context.group());
+    const auto counts = std::make_shared<testing::CallCounts>();
+    const auto group = std::make_shared<CountingProcessGroup>(context.group(), counts);
     const Tensor whole = Tensor::ones({4, 4}, Dtype::kFloat64);
     const Tensor p = shard_of(whole, spec_of(whole.shape(), 1, mesh));
     const Tensor q = shard_of(whole, spec_of(whole.shape(), 0, group));
@@ -114,7 +115,7 @@ TEST(RowBlocksOverRanks, MayLieOnDifferentMeshes) {
     optimizer.step();
     EXPECT_EQ(optimizer.states()[0].steps, (std::vector<std::int64_t>{1, 1, 0, 1}));
     EXPECT_EQ(optimizer.states()[1].steps, (std::vector<std::int64_t>{1, 1, 1, 0}));
-    EXPECT_EQ(group->all_reduces(), 1);
+    EXPECT_EQ(counts->calls({.op = "all_reduce"}), 1);
   });
 }
 

@@ -12,10 +12,10 @@ namespace {
 using std::chrono::nanoseconds;
 using Windows = std::vector<std::vector<RankTime>>;
 
-/// Compute times; communication the same everywhere.
+/// Compute times; no communication.
 std::vector<RankTime> compute(const std::vector<std::int64_t>& times) {
   std::vector<RankTime> ranks;
-  for (const auto time : times) ranks.push_back({nanoseconds(time), nanoseconds(50)});
+  for (const auto time : times) ranks.push_back({nanoseconds(time), nanoseconds(0)});
   return ranks;
 }
 std::vector<RankTime> communication(const std::vector<std::int64_t>& times) {
@@ -80,8 +80,18 @@ TEST(SlowRank, AlternatingRanksAreNoSlowRank) {
     windows.push_back(compute(times));
   }
   EXPECT_TRUE(find_slow_ranks(windows).empty());
-  // Slow in compute, then in communication, is not three times the same either.
-  EXPECT_TRUE(find_slow_ranks({kSlow, kSlow, communication({100, 100, 120, 100})}).empty());
+}
+
+TEST(SlowRank, ASlowSmallShareIsNoSlowRank) {
+  auto ranks = compute({1000, 1000, 1000, 1000});
+  for (auto& rank : ranks) rank.communication = nanoseconds(50);
+  ranks[1].communication = nanoseconds(100);
+  EXPECT_TRUE(find_slow_ranks({3, ranks}).empty());
+  // With the compute beside it, it is one, and the larger excess gives the class.
+  ranks[1].compute = nanoseconds(1060);
+  EXPECT_EQ(find_slow_ranks({3, ranks}).at(0).what, SlowIn::kCompute);
+  ranks[1] = {.compute = nanoseconds(1050), .communication = nanoseconds(111)};
+  EXPECT_EQ(find_slow_ranks({3, ranks}).at(0).what, SlowIn::kCommunication);
 }
 
 TEST(SlowRank, FewerThanFourRanksNameNobody) {
@@ -102,8 +112,9 @@ TEST(SlowRank, RefusesWindowsOfOtherRankCounts) {
             "find_slow_ranks: window 1 must have 4 ranks as the first, got 5");
 }
 
-/// 100 ms +- 2.5 % per window and rank and, in one of 50, an outlier of up to half as much again:
-/// what ranks that share two cores show over windows of some steps.
+/// 100 ms of compute and 10 ms of communication, +- 2.5 % per window and rank and, in one of 50, an
+/// outlier of up to half as much again: what ranks that share two cores show over windows of some
+/// steps.
 Windows noisy_windows(std::size_t count, std::size_t ranks) {
   const Random random(11, "slow rank noise");
   Windows windows(count, std::vector<RankTime>(ranks));
@@ -115,7 +126,7 @@ Windows noisy_windows(std::size_t count, std::size_t ranks) {
       }
       return nanoseconds(static_cast<std::int64_t>(time));
     };
-    windows[i / ranks][i % ranks] = {.compute = draw(0), .communication = draw(3)};
+    windows[i / ranks][i % ranks] = {.compute = draw(0), .communication = draw(3) / 10};
   }
   return windows;
 }

@@ -101,6 +101,17 @@ std::vector<NamedTensors> train_by_hand(const Precision& precision, const Leaves
   return after;
 }
 
+/// Only the root casts its output, or the layers would hand each other what they cannot take.
+State& shard_with(const Precision& precision, Stack& stack, const DeviceMesh& mesh,
+                  std::optional<bool> reshard_after_forward = std::nullopt) {
+  Policy policy = {.reshard_after_forward = reshard_after_forward,
+                   .mixed_precision = precision.policy()};
+  policy.mixed_precision.output_dtype.reset();
+  for (std::size_t i = 0; i < stack.size(); ++i) fully_shard(stack.layer(i), mesh, policy);
+  policy.mixed_precision.output_dtype = precision.output;
+  return fully_shard(stack, mesh, policy);
+}
+
 /// All calls of one kind moved elements of this dtype.
 void expect_moved(const CallCounts& counts, const std::string& op, Dtype dtype) {
   const auto total = counts.total({.op = op});
@@ -114,8 +125,7 @@ void train_sharded(RankContext& rank, const Precision& precision, const Leaves& 
   const DeviceMesh mesh(std::make_shared<CountingProcessGroup>(rank.group(), counts),
                         {{"replicate", leaves.replicas}, {"shard", leaves.shards}});
   Stack stack({.dtype = precision.master});
-  shard(stack, mesh,
-        {.reshard_after_forward = reshard_after_forward, .mixed_precision = precision.policy()});
+  shard_with(precision, stack, mesh, reshard_after_forward);
   stack.layer(1).register_forward_pre_hook([&](nn::Module& layer) {
     EXPECT_EQ(layer.parameter_slots()[0].tensor->dtype(), precision.compute);
   });
@@ -168,8 +178,8 @@ TEST(Conformance, Row27_DtypesAfterAFrozenFirstForward) {
       const auto mesh =
           DeviceMesh::flat(std::make_shared<CountingProcessGroup>(rank.group(), counts));
       Stack thawed({.dtype = precision.master}), trained({.dtype = precision.master});
-      shard(thawed, mesh, {.mixed_precision = precision.policy()});
-      shard(trained, mesh, {.mixed_precision = precision.policy()});
+      shard_with(precision, thawed, mesh);
+      shard_with(precision, trained, mesh);
       const auto set_frozen = [&](bool frozen) {
         for (auto& parameter : thawed.named_parameters()) {
           parameter.tensor.set_requires_grad(!frozen);
@@ -319,14 +329,19 @@ TEST(Conformance, MixedPrecision_OnASubmoduleCastsItsInputsOrNot) {
   });
 }
 
-// Mixed precision: recomputation repeats the casts, inside the module's hooks and around them.
+// Mixed precision of the layers alone: recomputation repeats the casts, within the layers' hooks
+// and around them.
 TEST(Conformance, MixedPrecision_RecomputationRepeatsTheCasts) {
   launch(2, [](RankContext& rank) {
     std::vector<TensorList> gradients;
     for (const auto recompute : testing::kRecomputes) {
       Stack stack({.recompute = recompute, .dtype = kF64});
-      shard(stack, DeviceMesh::flat(rank.group()),
-            {.mixed_precision = {.param_dtype = kF32, .output_dtype = kF64}});
+      const auto mesh = DeviceMesh::flat(rank.group());
+      for (std::size_t i = 0; i < stack.size(); ++i) {
+        fully_shard(stack.layer(i), mesh,
+                    {.mixed_precision = {.param_dtype = kF32, .output_dtype = kF64}});
+      }
+      fully_shard(stack, mesh);
       square_loss(stack(to_dtype(leaf_input({4, 6}, 0, rank.rank()), kF64))).backward();
       gradients.push_back(testing::snapshot(stack).gradients);
     }

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/timeline_report.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <sstream>
+
+#include "framework/runtime/overlap.h"
+
+namespace moegrad::examples {
+namespace {
+
+double seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+
+class Lines {
+ public:
+  Lines() { text_ << std::fixed; }
+
+  std::ostream& line(const std::string& label) {
+    text_ << '\n' << std::left << std::setw(18) << label << std::right;
+    return text_;
+  }
+  std::string text() const { return text_.str().substr(1) + '\n'; }
+
+ private:
+  std::ostringstream text_;
+};
+
+void add_link(Lines& lines, const LinkModel& link) {
+  auto& out = lines.line("link");
+  if (link.duration(1 << 20).count() == 0) {
+    out << "memory of one process: collectives are copies, no time of theirs is modelled";
+    return;
+  }
+  out << "MODELLED: latency " << std::setprecision(1) << seconds(link.latency) * 1e6 << " us, ";
+  if (link.bytes_per_second > 0) {
+    out << std::setprecision(4) << link.bytes_per_second / 1e9 << " GB/s";
+  } else {
+    out << "any bandwidth";
+  }
+}
+
+void add_communication(Lines& lines, const TimelineFigures& figures, bool modelled) {
+  const auto line = [&](const std::string& label, double time, double exposed) {
+    lines.line(label) << std::setprecision(3) << time * 1e3 << " ms a step, exposed "
+                      << std::setprecision(1) << percent(exposed, time) << " %"
+                      << (modelled ? " (modelled link)" : "");
+  };
+  line("gather", figures.gather, figures.exposed_gather);
+  line("reduce", figures.reduce, figures.exposed_reduce);
+  line("other", figures.other, figures.exposed_other);
+  line("communication", figures.communication(), figures.exposed());
+}
+
+}  // namespace
+
+TimelineFigures timeline_figures(const std::vector<RankTimeline>& ranks) {
+  TimelineFigures sums;
+  for (const auto& rank : ranks) {
+    const auto steps = static_cast<double>(rank.step_begins.size() - 1);
+    const auto share = 1 / (steps * static_cast<double>(ranks.size()));
+    sums.compute += share * seconds(length(compute_intervals(rank.spans)));
+    const auto lanes = overlap_per_lane(rank.spans);
+    const auto add = [&](Lane lane, double& total, double& exposed) {
+      const auto& overlap = lanes[static_cast<std::size_t>(lane)];
+      total += share * seconds(overlap.total);
+      exposed += share * seconds(overlap.exposed());
+    };
+    add(Lane::kGather, sums.gather, sums.exposed_gather);
+    add(Lane::kReduce, sums.reduce, sums.exposed_reduce);
+    add(Lane::kCollective, sums.other, sums.exposed_other);
+    for (const auto& span : rank.spans) {
+      const auto bytes = share * static_cast<double>(span.bytes);
+      if (span.lane == Lane::kGather) sums.gathered_bytes += bytes;
+      if (span.lane == Lane::kReduce) sums.reduced_bytes += bytes;
+    }
+    for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+      sums.peak_bytes[tag] = std::max(sums.peak_bytes[tag], rank.peak_bytes[tag]);
+    }
+    sums.peak_total = std::max(sums.peak_total, rank.peak_total);
+  }
+  std::vector<double> steps;
+  const auto& begins = ranks[0].step_begins;
+  for (std::size_t i = 1; i < begins.size(); ++i)
+    steps.push_back(seconds(begins[i] - begins[i - 1]));
+  sums.step = median(std::move(steps));
+  return sums;
+}
+
+std::string timeline_summary(const TimelineOptions& options,
+                             const std::vector<RankTimeline>& ranks) {
+  const auto figures = timeline_figures(ranks);
+  Lines lines;
+  lines.line("steps") << options.steps << " on " << options.ranks << " ranks, "
+                      << options.batch * options.sequence_length << " tokens per rank and step";
+  lines.line("prefetch") << (options.prefetch ? "on" : "off");
+  add_link(lines, options.link);
+  lines.line("step") << std::setprecision(3) << figures.step * 1e3 << " ms (median)";
+  lines.line("compute") << std::setprecision(3) << figures.compute * 1e3 << " ms a step";
+  add_communication(lines, figures, options.link.duration(1 << 20).count() > 0);
+  lines.line("gathered bytes") << std::setprecision(0) << figures.gathered_bytes
+                               << " received per rank and step";
+  lines.line("reduced bytes") << std::setprecision(0) << figures.reduced_bytes
+                              << " received per rank and step";
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    lines.line("peak bytes") << std::setw(10) << figures.peak_bytes[tag] << ' '
+                             << to_string(static_cast<MemoryTag>(tag));
+  }
+  lines.line("peak bytes") << std::setw(10) << figures.peak_total << " at one moment";
+  std::int64_t spans = 0, dropped = 0;
+  for (const auto& rank : ranks) {
+    spans += std::ssize(rank.spans);
+    dropped += rank.dropped;
+  }
+  lines.line("spans") << spans << " kept, " << dropped << " dropped";
+  return lines.text();
+}
+
+}  // namespace moegrad::examples

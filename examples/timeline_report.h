@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "examples/timeline_run.h"
+
+namespace moegrad::examples {
+
+/// Per rank and step, means over all ranks and steps; times in seconds.
+struct TimelineFigures {
+  double step = 0;                           // median of rank 0
+  double compute = 0;                        // of the compute and optimizer lanes, waits left out
+  double gather = 0, reduce = 0, other = 0;  // of collectives
+  double exposed_gather = 0, exposed_reduce = 0, exposed_other = 0;  // not under compute
+  double gathered_bytes = 0, reduced_bytes = 0;                      // received over the link
+  std::array<std::int64_t, kMemoryTags> peak_bytes = {};             // most of any rank
+  std::int64_t peak_total = 0;
+
+  double communication() const { return gather + reduce + other; }
+  double exposed() const { return exposed_gather + exposed_reduce + exposed_other; }
+};
+
+TimelineFigures timeline_figures(const std::vector<RankTimeline>& ranks);
+
+/// As text, one figure per line. What a LinkModel made is marked as modelled.
+std::string timeline_summary(const TimelineOptions& options,
+                             const std::vector<RankTimeline>& ranks);
+
+}  // namespace moegrad::examples
