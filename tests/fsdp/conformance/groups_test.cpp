@@ -149,7 +149,7 @@ TEST(Conformance, Groups_RequiresAllReduceOff) {
     for (const auto& [name, tensor] : stack.named_parameters()) {
       EXPECT_FALSE(tensor.grad().defined()) << name;
     }
-    root.set_requires_all_reduce(true);
+    root.set_requires_gradient_sync(true);  // sets both
     ops::sum(stack.layer(1)(input())).backward();  // reaches one layer; the others catch up
     EXPECT_EQ(counts->calls({.op = "reduce_scatter"}), 5);
     EXPECT_EQ(counts->calls({.op = "all_reduce"}), 4);
@@ -161,6 +161,47 @@ TEST(Conformance, Groups_RequiresAllReduceOff) {
       EXPECT_TRUE(bitwise_equal(tensor.grad(), testing::part_of(sum, tensor))) << name;
     }
   });
+}
+
+/// One group, of which a forward uses half.
+class OneOfTwo final : public nn::Callable<OneOfTwo> {
+ public:
+  explicit OneOfTwo(bool uses_left) : left(square()), right(square()), uses_left_(uses_left) {
+    register_module("left", left);
+    register_module("right", right);
+    testing::init_random(*this);
+  }
+  Tensor forward(const Tensor& x) { return uses_left_ ? left(x) : right(x); }
+
+  nn::Linear left, right;
+
+ private:
+  bool uses_left_;
+};
+
+// set_reduce_scatter_unused_params: ranks may use different parameters, who has no gradient adds
+// zeros. Off, that is an error on every rank, where PyTorch hangs or sums what does not belong
+// together.
+TEST(Conformance, Groups_ReduceScatterOfUnusedParameters) {
+  OneOfTwo left(true), right(false);
+  ops::sum(left(input())).backward();
+  ops::sum(right(input())).backward();
+  const auto train = [&](RankContext& rank, bool reduce_unused) {
+    OneOfTwo model(/*uses_left=*/rank.rank() == 1);
+    auto& root = fully_shard(model, DeviceMesh::flat(rank.group()));
+    root.set_reduce_scatter_unused_params(reduce_unused);
+    for (int iteration = 0; iteration < 2; ++iteration) {
+      model.zero_grad();
+      ops::sum(model(input())).backward();
+      const Tensor& l = model.left.weight();
+      const Tensor& r = model.right.weight();
+      EXPECT_TRUE(bitwise_equal(l.grad(), testing::part_of(left.left.weight().grad(), l)));
+      const Tensor twice = ops::mul(right.right.weight().grad(), 2.0);
+      EXPECT_TRUE(bitwise_equal(r.grad(), testing::part_of(twice, r)));
+    }
+  };
+  launch(3, [&](RankContext& rank) { train(rank, true); });
+  EXPECT_THROW(launch(3, [&](RankContext& rank) { train(rank, false); }), CollectiveError);
 }
 
 /// y = x + experts(relu(router(x))), recomputed as a whole.

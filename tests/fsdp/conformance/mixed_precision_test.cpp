@@ -178,7 +178,7 @@ TEST(Conformance, Row27_DtypesAfterAFrozenFirstForward) {
       const auto mesh =
           DeviceMesh::flat(std::make_shared<CountingProcessGroup>(rank.group(), counts));
       Stack thawed({.dtype = precision.master}), trained({.dtype = precision.master});
-      shard_with(precision, thawed, mesh);
+      auto& root = shard_with(precision, thawed, mesh);
       shard_with(precision, trained, mesh);
       const auto set_frozen = [&](bool frozen) {
         for (auto& parameter : thawed.named_parameters()) {
@@ -186,6 +186,9 @@ TEST(Conformance, Row27_DtypesAfterAFrozenFirstForward) {
         }
       };
       set_frozen(true);
+      root.unshard();  // the gathered ones are frozen, too
+      EXPECT_FALSE(thawed.parameter_slots().back().tensor->requires_grad());
+      root.reshard();
       {
         const NoGradGuard no_grad;
         thawed(input(precision, 0, rank.rank()));
