@@ -25,7 +25,8 @@ struct TimelineOptions {
   bool prefetch = true;  // off: each group is gathered when it is needed
   int slow_rank = -1;    // which rank computes slow_by times as long as it would; -1: none
   double slow_by = 1.3;
-  std::int64_t window = 4;  // steps over which the ranks' compute times are compared
+  // Steps over which the ranks' times are compared: more than a core's changes of speed last.
+  std::int64_t window = 16;
 };
 
 /// What one rank recorded.

