@@ -92,6 +92,7 @@ run_gradchecks() {
 moegrad_setup "${oracle_packages[@]}"
 targets=()
 [[ $preset == tsan ]] && targets=(framework_test concurrency_test)
+[[ $preset == tsan && $mode == full ]] && targets+=(sweep_test)
 moegrad_build "$preset" "${targets[@]}"
 case $mode in
   quick) run_ctest "$preset" ;;
