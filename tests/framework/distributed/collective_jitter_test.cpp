@@ -86,6 +86,16 @@ TEST(Jitter, DelaysJoiningAndThenTheFirstStep) {
          {.jitter = jitter});
 }
 
+TEST(Jitter, BeyondTheDeadlineFailsNothing) {
+  Jitter jitter{.maximum = 300ms};
+  const auto apart = [&] {
+    return std::chrono::abs(jitter.delay(0, "group world", 0) - jitter.delay(1, "group world", 0));
+  };
+  while (apart() < 200ms) ++jitter.seed;
+  launch(2, [](RankContext& context) { context.group()->barrier()->wait(); },
+         {.deadline = 100ms, .jitter = jitter});
+}
+
 TEST(Jitter, OfALoneRankIsNone) {
   launch(1,
          [](RankContext& context) {
