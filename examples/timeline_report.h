@@ -25,6 +25,7 @@ struct TimelineFigures {
   double exposed() const { return exposed_gather + exposed_reduce + exposed_other; }
 };
 
+/// As a number.
 double seconds(std::chrono::nanoseconds time);
 /// The middle one in order; of an even number, the upper one of two.
 double median(std::vector<double> values);
