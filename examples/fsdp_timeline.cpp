@@ -6,13 +6,15 @@
 //     build/release/examples/fsdp_timeline --ranks 4
 //
 // With --slow-rank 2 that rank computes --slow-by times as long, and is named while the run goes
-// on.
+// on: of four ranks or more, when it was slow in three windows in a row.
+//
+//     build/release/examples/fsdp_timeline --ranks 4 --steps 96 --slow-rank 2
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 
+#include "examples/output_file.h"
 #include "examples/timeline_report.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/trace.h"
@@ -29,22 +31,27 @@ struct ProgramOptions {
   std::string summary = "fsdp_timeline.txt";
 };
 
-std::ofstream open_for_writing(const std::string& path) {
-  std::ofstream file(path);
-  check<ValueError>(file.good(), "cannot write file '", path, "'");
-  return file;
-}
-
 void report_slow_rank(std::int64_t steps, const SlowRank& slow) {
   std::cout << "after step " << steps << ": rank " << slow.rank << " is slow in "
             << to_string(slow.what) << ", " << std::fixed << std::setprecision(2) << slow.ratio
             << " times the median of the others" << std::endl;
 }
 
+void check_slow_rank(const TimelineOptions& options) {
+  if (options.slow_rank < 0) return;
+  check<ValueError>(options.slow_rank < options.ranks, "--slow-rank: must be below the ",
+                    options.ranks, " ranks, got ", options.slow_rank);
+  check<ValueError>(options.ranks >= kFewestRanksToCompare,
+                    "--slow-rank: --ranks must be at least ", kFewestRanksToCompare, ", got ",
+                    options.ranks);
+  check<ValueError>(options.steps / kSlowWindows >= options.window,
+                    "--slow-rank: --steps must be at least ", kSlowWindows, " windows of ",
+                    options.window, ", got ", options.steps);
+}
+
 int run(ProgramOptions options) {
   auto& timeline = options.timeline;
-  check<ValueError>(timeline.slow_rank < timeline.ranks, "--slow-rank: must be below the ",
-                    timeline.ranks, " ranks, got ", timeline.slow_rank);
+  check_slow_rank(timeline);
   timeline.config = models::Qwen3MoeConfig::preset(options.preset);
   timeline.link = {
       .latency = std::chrono::nanoseconds(static_cast<std::int64_t>(1000 * options.latency_us)),

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "examples/output_file.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::examples {
@@ -32,12 +32,6 @@ double worst_of(const std::vector<double>& differences, std::size_t begin, std::
     if (std::isnan(worst)) break;
   }
   return worst;
-}
-
-std::ofstream open_for_writing(const std::string& path) {
-  std::ofstream file(path);
-  check<ValueError>(file.good(), "loss_parity: cannot write file '", path, "'");
-  return file;
 }
 
 constexpr double kWidth = 900, kLeft = 70, kRight = 20, kPanel = 300, kGap = 60;

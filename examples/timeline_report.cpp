@@ -10,16 +10,6 @@
 namespace moegrad::examples {
 namespace {
 
-double seconds(std::chrono::nanoseconds time) {
-  return std::chrono::duration<double>(time).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
 class Lines {
@@ -63,6 +53,16 @@ void add_communication(Lines& lines, const TimelineFigures& figures, bool modell
 }
 
 }  // namespace
+
+double seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
 
 TimelineFigures timeline_figures(const std::vector<RankTimeline>& ranks) {
   TimelineFigures sums;
@@ -117,12 +117,9 @@ std::string timeline_summary(const TimelineOptions& options,
                              << to_string(static_cast<MemoryTag>(tag));
   }
   lines.line("peak bytes") << std::setw(10) << figures.peak_total << " at one moment";
-  std::int64_t spans = 0, dropped = 0;
-  for (const auto& rank : ranks) {
-    spans += std::ssize(rank.spans);
-    dropped += rank.dropped;
-  }
-  lines.line("spans") << spans << " kept, " << dropped << " dropped";
+  std::int64_t spans = 0;
+  for (const auto& rank : ranks) spans += std::ssize(rank.spans);
+  lines.line("spans") << spans;
   return lines.text();
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,7 +17,7 @@ struct TimelineFigures {
   double compute = 0;                        // of the compute and optimizer lanes, waits left out
   double gather = 0, reduce = 0, other = 0;  // of collectives
   double exposed_gather = 0, exposed_reduce = 0, exposed_other = 0;  // not under compute
-  double gathered_bytes = 0, reduced_bytes = 0;                      // received over the link
+  double gathered_bytes = 0, reduced_bytes = 0;                      // Span::bytes
   std::array<std::int64_t, kMemoryTags> peak_bytes = {};             // most of any rank
   std::int64_t peak_total = 0;
 
@@ -22,6 +25,12 @@ struct TimelineFigures {
   double exposed() const { return exposed_gather + exposed_reduce + exposed_other; }
 };
 
+/// As a number.
+double seconds(std::chrono::nanoseconds time);
+/// The middle one in order; of an even number, the upper one of two.
+double median(std::vector<double> values);
+
+/// Of runs of one step or more. `spans` hold all that happened in the steps, at level 1 or 2.
 TimelineFigures timeline_figures(const std::vector<RankTimeline>& ranks);
 
 /// As text, one figure per line. What a LinkModel made is marked as modelled.

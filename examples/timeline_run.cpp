@@ -2,6 +2,7 @@
 #include "examples/timeline_run.h"
 
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -90,20 +91,15 @@ MicroBatch random_batch(const TimelineOptions& options, std::int64_t step, int r
 
 void step(models::Qwen3Moe& model, const MicroBatch& batch, int ranks, optim::AdamW& optimizer) {
   const auto output = model(batch.tokens, batch.cu_seqlens);
-  const auto targets = ranks * batch.targets.numel();
-  const auto loss =
-      models::qwen3_moe_loss(output, batch.targets, targets, model.config().router_aux_loss_coef);
+  const auto loss = [&] {
+    const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "loss");
+    const auto targets = ranks * batch.targets.numel();
+    return models::qwen3_moe_loss(output, batch.targets, targets,
+                                  model.config().router_aux_loss_coef);
+  }();
   optimizer.zero_grad();
   loss.objective.backward();
   optimizer.step();
-}
-
-void turn_prefetch_off(models::Qwen3Moe& model) {
-  for (const auto& [path, module] : model.named_modules()) {
-    if (auto* state = dynamic_cast<fsdp::State*>(module->extension())) {
-      state->set_modules_to_backward_prefetch({});
-    }
-  }
 }
 
 RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
@@ -111,7 +107,7 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
   models::Qwen3Moe model(options.config, /*seed=*/1);
   shard_model(model, DeviceMesh::flat(context.group()),
               {.forward_prefetch = options.prefetch ? 1 : 0});
-  if (!options.prefetch) turn_prefetch_off(model);
+  if (!options.prefetch) turn_backward_prefetch_off(model);
   std::unique_ptr<Slowdown> slowdown;
   if (context.rank() == options.slow_rank) {
     slowdown = std::make_unique<Slowdown>(model, options.slow_by);
@@ -122,7 +118,7 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
   context.group()->barrier()->wait();
 
   RankTimeline timeline;
-  context.spans().start(options.level);
+  context.spans().start(options.level, std::numeric_limits<std::size_t>::max());
   SlowRankWatch watch;
   for (std::int64_t i = 0; i < options.steps; ++i) {
     const auto batch = random_batch(options, i, context.rank());
@@ -136,7 +132,6 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
   timeline.step_begins.push_back(SpanClock::now());
   context.spans().stop();
   timeline.spans = context.spans().spans();
-  timeline.dropped = context.spans().dropped();
   for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
     timeline.peak_bytes[tag] = context.arena()->peak(static_cast<MemoryTag>(tag));
   }
@@ -145,6 +140,14 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
 }
 
 }  // namespace
+
+void turn_backward_prefetch_off(nn::Module& root) {
+  for (const auto& [path, module] : root.named_modules()) {
+    if (auto* state = dynamic_cast<fsdp::State*>(module->extension())) {
+      state->set_modules_to_backward_prefetch({});
+    }
+  }
+}
 
 std::vector<RankTimeline> run_timeline(
     const TimelineOptions& options,

@@ -11,6 +11,7 @@
 #include "framework/runtime/span.h"
 #include "framework/tensor/arena.h"
 #include "models/qwen3_moe_config.h"
+#include "nn/module.h"
 
 namespace moegrad::examples {
 
@@ -25,18 +26,20 @@ struct TimelineOptions {
   bool prefetch = true;  // off: each group is gathered when it is needed
   int slow_rank = -1;    // which rank computes slow_by times as long as it would; -1: none
   double slow_by = 1.3;
-  // Steps over which the ranks' times are compared: more than a core's changes of speed last.
-  std::int64_t window = 16;
+  // Steps over which the ranks' times are compared: longer than a core's changes of speed last.
+  std::int64_t window = 32;
 };
 
-/// What one rank recorded.
+/// What one rank recorded; nothing of it is dropped, however long the run.
 struct RankTimeline {
   std::vector<Span> spans = {};
-  std::int64_t dropped = 0;
   std::vector<SpanClock::time_point> step_begins = {};    // and the end of the last step
   std::array<std::int64_t, kMemoryTags> peak_bytes = {};  // of each tag by itself
   std::int64_t peak_total = 0;
 };
+
+/// Makes every fully_shard of `root`'s modules gather in backward when it needs to, not ahead.
+void turn_backward_prefetch_off(nn::Module& root);
 
 /// Trains a model of random weights on random tokens under fully_shard, and returns the timelines
 /// of all ranks. on_slow_rank is called on rank 0 while the run goes on, with the number of steps

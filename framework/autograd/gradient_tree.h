@@ -27,7 +27,7 @@ class GradientTree {
   /// Empties the tree and returns the roots (undefined if no leaf was present) as nodes are kept.
   TensorList take();
 
-  /// Micro-batches pushed since the last finish().
+  /// Micro-batches pushed since the tree was last empty: at first, after finish(), after take().
   std::int64_t size() const { return size_; }
   /// Each parameter's sum so far, undefined without one, without ending the tree.
   TensorList sums() const;

@@ -66,7 +66,7 @@ struct CollectiveCall : CollectiveRequest {
   std::condition_variable finished;
 
   // For the span log; to be read when done.
-  std::int64_t wire_bytes = 0;  // received over the link
+  std::int64_t wire_bytes = 0;  // Channel::wire_bytes(), the most that any rank receives
   SpanClock::time_point met;    // when all ranks had joined
   SpanClock::time_point ended;
   std::chrono::nanoseconds busy{0};  // CPU time of this rank's steps
@@ -74,13 +74,13 @@ struct CollectiveCall : CollectiveRequest {
 
 std::string_view to_string(CollectiveOp op);
 
+/// Between two ranks: send and recv.
 bool is_point_to_point(CollectiveOp op);
+/// Whether it sums or compares elements: all_reduce and reduce_scatter.
 bool is_reduction(CollectiveOp op);
 
 /// Steps that every rank executes; nobody begins a step before all have ended the previous one.
 int num_steps(CollectiveOp op);
-
-std::string_view to_string(CollectiveOp op);
 
 /// "all_gather of 64 float32".
 std::string signature(const CollectiveRequest& request);

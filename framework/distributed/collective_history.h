@@ -37,6 +37,7 @@ struct HistoryLine {
   friend bool operator==(const HistoryLine&, const HistoryLine&) = default;
 };
 
+/// The line of a request that has been posted; `state` as of Channel::state(), or "given up".
 HistoryLine history_line(const CollectiveRequest& request, std::string_view state);
 
 /// The lines of each rank in aligned columns, ranks with the same lines together:

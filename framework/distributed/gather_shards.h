@@ -17,9 +17,9 @@ namespace moegrad {
 /// itself without graph. The root needs room for the whole tensor, for dimensions but 0 twice.
 Tensor gather_shards(const Tensor& shard, const ShardSpec& spec);
 
-/// Fills `shard` on every rank from the root's `whole`, which is contiguous and of
-/// spec.global_shape (else ShapeError) and may be of another dtype. Other ranks' `whole` is not
-/// read. The root needs room for the whole tensor once more.
+/// Fills `shard` on every rank from the root's `whole`, which is of spec.global_shape (else
+/// ShapeError) and may be strided and of another dtype. Other ranks' `whole` is not read. The root
+/// needs room for the whole tensor once more.
 void scatter_shards(const Tensor& whole, Tensor& shard, const ShardSpec& spec);
 
 }  // namespace moegrad

@@ -59,11 +59,22 @@ void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub,
   hub->rank_left(rank);
 }
 
+void check_options(const LaunchOptions& options) {
+  // Within these bounds no moment that is computed from them overflows.
+  constexpr std::chrono::hours kDay(24);
+  check<ValueError>(options.deadline.count() > 0 && options.deadline <= kDay,
+                    "launch: deadline must be in (0, 24 h], got ", options.deadline.count(), " ms");
+  const auto jitter = options.jitter.maximum;
+  check<ValueError>(jitter.count() >= 0 && jitter <= kDay,
+                    "launch: jitter must be in [0, 24 h], got ", jitter.count(), " ns");
+}
+
 }  // namespace
 
 void launch(int world_size, const std::function<void(RankContext&)>& body,
             const LaunchOptions& options) {
   check<ValueError>(world_size >= 1, "launch: world_size must be at least 1, got ", world_size);
+  check_options(options);
   const auto hub = std::make_shared<ThreadHub>(world_size, options);
   hub->start();
   const auto log_level = RankContext::current().log_level();

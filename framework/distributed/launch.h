@@ -13,7 +13,8 @@ namespace moegrad {
 /// have ended. If ranks throw, the collectives of all others fail at once, and the exception that
 /// came first is rethrown.
 ///
-/// Throws ValueError if world_size < 1.
+/// Throws ValueError if world_size < 1, or if the deadline or the jitter of `options` is out of its
+/// range.
 void launch(int world_size, const std::function<void(RankContext&)>& body,
             const LaunchOptions& options = {});
 

@@ -10,20 +10,24 @@
 
 namespace moegrad {
 
+/// How launch() runs its ranks.
 struct LaunchOptions {
+  /// Compute threads of each rank, its own included.
   int threads_per_rank = 1;
   /// A collective that not all ranks have joined after this long fails on every rank; so does one
-  /// that a rank has not executed this long after all have joined.
+  /// that a rank has not executed this long after all have joined. What `jitter` may delay and what
+  /// `link` takes come on top. In (0, 24 h].
   std::chrono::milliseconds deadline{60'000};
   /// Models a slower link by sleeping; none by default.
   LinkModel link = {};
-  /// Delays collectives at random; not by default.
+  /// Delays collectives at random; not by default. At most 24 h.
   Jitter jitter = {};
   /// Looks for NaN in what each rank hands to a reduction, and fails the launch naming rank and
   /// operation. It reads every input once more.
   bool check_nan = false;
-  /// Called once if a collective or a rank fails, on the thread of a rank that ends for it; must
-  /// not throw. `report` is a block of lines: the cause, and the last operations of every rank. By
+  /// Called once if a collective or a rank fails, on the thread of a rank that ends for it or,
+  /// where none has called it by then, on launch()'s caller's after all have ended; must not throw.
+  /// `report` is a block of lines: the cause, and the last operations of every rank. By
   /// default it is logged as an error; where launch() rethrows what a rank threw by itself, only as
   /// a debug message.
   std::function<void(const std::string& report)> on_failure = {};

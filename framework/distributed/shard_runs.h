@@ -41,7 +41,7 @@ struct ShardRuns {
   std::int64_t stride = 0;
 };
 
-/// The shard's elements of a contiguous tensor of spec.global_shape: a strided view, no graph.
+/// The shard's elements of a tensor of spec.global_shape: a strided view, no graph.
 inline Tensor shard_view(const Tensor& whole, const ShardSpec& spec) {
   return Tensor::as_strided(whole, shard_shape(spec), whole.strides(),
                             whole.offset() + spec.begin * whole.strides()[spec.dim]);

@@ -113,7 +113,9 @@ void ThreadHub::take_seat(Channel& channel, std::size_t slot) {
   if (CollectiveClock::now() < channel.pending[slot].front()->joins_at) {
     return rank.wake.notify_all();  // its communication thread does it later
   }
-  if (channel.arrived++ == 0) channel.expires = CollectiveClock::now() + options_.deadline;
+  if (channel.arrived++ == 0) {
+    channel.expires = CollectiveClock::now() + options_.jitter.maximum + options_.deadline;
+  }
   channel.seats[slot] = channel.pending[slot].front().get();
   const auto disagreement = channel.disagreement(slot);
   if (!disagreement.empty()) return fail(disagreement, channel.seats[slot]);

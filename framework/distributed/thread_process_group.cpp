@@ -16,22 +16,32 @@ class ThreadWork final : public Work {
  public:
   ThreadWork(std::shared_ptr<ThreadHub> hub, std::shared_ptr<CollectiveCall> call, Lane lane)
       : hub_(std::move(hub)), call_(std::move(call)), lane_(lane) {}
-  ~ThreadWork() override { hub_->release(*call_, std::uncaught_exceptions() > exceptions_); }
+  ~ThreadWork() override {
+    const auto begin = SpanClock::now();
+    hub_->release(*call_, std::uncaught_exceptions() > exceptions_);
+    if (!recorded_ && hub_->test(*call_)) record(begin);
+  }
   ThreadWork(const ThreadWork&) = delete;
   ThreadWork& operator=(const ThreadWork&) = delete;
 
   void wait() override {
-    auto& spans = RankContext::current().spans();
-    if (!spans.records(SpanKind::kCollective)) return hub_->wait(*call_);
     const auto begin = SpanClock::now();
     hub_->wait(*call_);
-    if (!std::exchange(recorded_, true)) record(spans, begin);
+    record(begin);
   }
-  bool test() override { return hub_->test(*call_); }
+  bool test() override {
+    const bool done = hub_->test(*call_);
+    if (done) record(SpanClock::now());
+    return done;
+  }
 
  private:
-  // wait() was called at `begin` and returns now.
-  void record(SpanRecorder& spans, SpanClock::time_point begin) const {
+  // Once, of a call that is done; the rank's own thread has stood still for it since `begin`.
+  void record(SpanClock::time_point begin) {
+    if (std::exchange(recorded_, true)) return;
+    auto& spans = RankContext::current().spans();
+    const bool failed = call_->ended == SpanClock::time_point();
+    if (failed || !spans.records(SpanKind::kCollective)) return;
     Span span = {.name = std::string(to_string(call_->op)),
                  .kind = SpanKind::kCollective,
                  .lane = lane_,

@@ -22,6 +22,7 @@ using Intervals = std::vector<Interval>;
 Intervals unite(std::vector<Interval> intervals);
 /// The time in `a` that is not in `b`.
 Intervals subtract(const Intervals& a, const Intervals& b);
+/// The sum of their lengths.
 std::chrono::nanoseconds length(const Intervals& intervals);
 
 /// When a rank computed: its compute and optimizer lanes, less its waits.
@@ -38,6 +39,8 @@ struct Overlap {
   Overlap& operator+=(const Overlap& other);
 };
 
+/// total: how long the span of the collective is; hidden: how much of it lies in `compute`, the
+/// compute_intervals() of the same rank.
 Overlap overlap_of(const Span& collective, const Intervals& compute);
 
 /// Summed over the collectives of each lane of one rank; two at the same time count twice.

@@ -9,9 +9,6 @@
 namespace moegrad {
 namespace {
 
-constexpr std::size_t kFewestRanks = 4;
-constexpr int kWindows = 3;
-
 struct Twice {
   std::int64_t compute = 0, communication = 0, work = 0;
 };
@@ -59,14 +56,14 @@ std::vector<SlowRank> find_slow_ranks(const std::vector<std::vector<RankTime>>& 
     const auto& times = windows[window];
     check<ValueError>(times.size() == ranks, "find_slow_ranks: window ", window, " must have ",
                       ranks, " ranks as the first, got ", times.size());
-    if (ranks < kFewestRanks) continue;
+    if (std::ssize(times) < kFewestRanksToCompare) continue;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       const auto& own = times[rank];
       const auto others = twice_median_of_others(times, rank);
       // work > 1.1 median, in integers; where the others have nothing to do there is no measure.
       const bool above = others.work > 0 && 20 * own.work().count() > 11 * others.work;
       rows[rank] = above ? rows[rank] + 1 : 0;
-      if (rows[rank] != kWindows) continue;
+      if (rows[rank] != kSlowWindows) continue;
       const bool compute = 2 * own.compute.count() - others.compute >=
                            2 * own.communication.count() - others.communication;
       slow.push_back({.rank = static_cast<int>(rank),

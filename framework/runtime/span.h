@@ -16,23 +16,29 @@ namespace moegrad {
 
 // Note [Spans]
 // A rank's recorder, RankContext::current().spans(), notes what the rank did and when. It is off
-// until start(); a place that could record costs one relaxed load until then. What comes by itself:
+// until start(); a place that could record costs about 40 instructions until then: it looks up the
+// rank's context and loads a relaxed atomic. What comes by itself:
 //
 //     level 0   phases: forward (the outermost module call), backward (the outermost one),
 //               optimizer (Optimizer::step)
 //     level 1   and module calls, forward and backward, by path; collectives; waits for them
 //     level 2   and every Function, forward and backward, by name
 //
+// What a program computes elsewhere, such as its loss, it puts into a phase by a SpanGuard of its
+// own; otherwise levels 0 and 1 do not count it as compute.
+//
 // A collective's span is on the lane of its queue and reaches from the moment when all ranks have
-// joined it (the link starts) to its end, whether or not somebody waits for it. A wait is a span on
-// the compute lane: where the rank's own thread stood still for a collective. So what the compute
-// and optimizer lanes show, less the waits, is time in which communication costs nothing; see
-// overlap.h. write_trace() shows it all.
+// joined it (the link starts) to its end. It is added when the rank's own thread learns of the end:
+// by the Work's wait() or test(), or as the Work goes out of scope; a failed collective leaves
+// none. A wait is a span on the compute lane: where the rank's own thread stood still for a
+// collective. So what the compute and optimizer lanes show, less the waits, is time in which
+// communication costs nothing; see overlap.h. write_trace() shows it all.
 
 /// Where a span is drawn: the lanes of one rank.
 enum class Lane : std::uint8_t { kCompute, kGather, kReduce, kOptimizer, kCollective };
 inline constexpr std::size_t kLanes = 5;
 
+/// What a span shows; see Note [Spans].
 enum class SpanKind : std::uint8_t { kPhase, kModule, kCollective, kWait, kFunction };
 
 std::string_view to_string(Lane lane);
@@ -46,6 +52,8 @@ constexpr int level_of(SpanKind kind) {
 
 using SpanClock = std::chrono::steady_clock;
 
+/// From `begin` to `end`, one rank did what `name` says: "forward", "backward model.layers.0.mlp",
+/// "all_gather model.layers.3", "wait for all_gather model.layers.3", "backward matmul".
 struct Span {
   std::string name = {};
   SpanKind kind = SpanKind::kPhase;
@@ -57,8 +65,10 @@ struct Span {
   /// for other kinds.
   std::chrono::nanoseconds busy{0};
   // Of collectives:
-  std::int64_t bytes = 0;  // received over the link
-  std::string group = {};
+  /// What the rank that receives most receives from the others, the same on all ranks: what a
+  /// LinkModel takes its time for. all_reduce counts as a reduce-scatter and an all-gather.
+  std::int64_t bytes = 0;
+  std::string group = {};      // its name
   std::int64_t sequence = -1;  // in its queue of its group
 };
 

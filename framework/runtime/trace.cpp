@@ -57,8 +57,12 @@ class RankWriter {
                   {"dur", microseconds(span.end - span.begin)},
                   {"pid", rank_},
                   {"tid", thread_of(span)}};
+    if (span.kind == SpanKind::kPhase || span.kind == SpanKind::kCollective) {
+      event["args"]["cpu_us"] = microseconds(span.busy);
+    }
     if (span.kind == SpanKind::kCollective) {
-      event["args"] = {{"bytes", span.bytes}, {"group", span.group}, {"sequence", span.sequence}};
+      event["args"].update(
+          {{"bytes", span.bytes}, {"group", span.group}, {"sequence", span.sequence}});
     }
     events_.add(event);
   }

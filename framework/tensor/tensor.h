@@ -29,9 +29,8 @@ class Tensor {
  public:
   Tensor() = default;
 
-  // --- making tensors (on the current rank's arena, or without bytes under a MetaGuard; elements
-  // of
-  //     empty() are undefined)
+  // --- making tensors: on the current rank's arena, or without bytes under a MetaGuard; elements
+  //     of empty() are undefined
   static Tensor empty(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor zeros(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor ones(const Shape& shape, Dtype dtype = Dtype::kFloat32);

@@ -3,21 +3,23 @@
 // From how many tokens per step on a layer's compute covers the gather of the next one: on two
 // ranks and a modelled link, measured beside the roofline's prediction.
 //
-//     build/release/tests/fsdp_crossover [MB/s = 60] [steps = 8]
+//     build/release/tests/fsdp_crossover
 //
-// The roofline's compute time is FLOPs over the rate reached with the most tokens; its crossover is
-// where that equals latency + bytes / bandwidth. Writes fsdp_crossover.svg.
+// A gather counts as covered from 90 % hidden on. The roofline's compute time is FLOPs over the
+// rate reached with the most tokens; its crossover is where that is 90 % of the gather's time,
+// latency + bytes / bandwidth. Writes fsdp_crossover.svg.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <string>
 #include <vector>
 
-#include "examples/timeline_run.h"
+#include "examples/output_file.h"
+#include "examples/timeline_report.h"
+#include "framework/runtime/error.h"
 #include "framework/runtime/overlap.h"
 
 namespace moegrad::examples {
@@ -29,15 +31,6 @@ const std::int64_t kTokens[] = {16, 32, 64, 128, 256, 512, 1024, 2048};
 struct Point {
   double tokens = 0, compute = 0, gather = 0, hidden = 0;  // seconds, share
 };
-
-double seconds(std::chrono::nanoseconds time) {
-  return std::chrono::duration<double>(time).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 /// Of the forwards of all layers but the first, whose gather nothing can cover.
 Point measure(const TimelineOptions& options) {
@@ -101,7 +94,7 @@ void write_svg(const std::vector<Point>& points, double flops_per_token, double 
   const auto y = [&](double time) {
     return kTop + kHeight * std::log(high / time) / std::log(high / low);
   };
-  std::ofstream file("fsdp_crossover.svg");
+  auto file = open_for_writing("fsdp_crossover.svg");
   file << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << kLeft + kWidth + 30
        << "\" height=\"" << kTop + kHeight + 50
        << "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
@@ -172,6 +165,24 @@ int run(double megabytes_per_second, std::int64_t steps) {
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  return moegrad::examples::run(argc > 1 ? std::atof(argv[1]) : 60,
-                                argc > 2 ? std::atoll(argv[2]) : 8);
+  double megabytes_per_second = 60;
+  std::int64_t steps = 8;
+  CLI::App app("From how many tokens on a layer's compute covers the gather of the next one.");
+  app.add_option("--mb-per-second", megabytes_per_second, "bandwidth of the modelled link")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--steps", steps, "measured, for each number of tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    return moegrad::examples::run(megabytes_per_second, steps);
+  } catch (const moegrad::Error& error) {
+    std::cerr << "fsdp_crossover: " << error.what() << '\n';
+    return 1;
+  }
 }

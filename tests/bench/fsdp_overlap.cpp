@@ -3,7 +3,7 @@
 // How much of fully_shard's communication is hidden under compute, on two ranks and a link so slow
 // that gathers and reductions together take 80 % of the time of compute:
 //
-//     build/release/tests/fsdp_overlap [layers = 16] [tokens = 1024] [steps = 16]
+//     build/release/tests/fsdp_overlap
 //
 // First with layers that sleep instead of computing, which shows the schedule whatever else the
 // machine does, then with Qwen3-MoE layers, whose compute needs a core per rank to be meaningful.
@@ -14,15 +14,17 @@
 // the faster rank waits for the slower one, which no prefetch can help. So the share is printed
 // over all ranks and steps, and of the rank of each step that waits least, which sets the pace.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <iomanip>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <string>
 
 #include "examples/timeline_report.h"
 #include "framework/distributed/launch.h"
+#include "framework/runtime/error.h"
 #include "framework/runtime/overlap.h"
 #include "framework/runtime/rank_context.h"
 #include "fsdp/fully_shard.h"
@@ -32,6 +34,7 @@ namespace moegrad::examples {
 namespace {
 
 constexpr double kShareOfCompute = 0.8;
+constexpr std::int64_t kSequenceLength = 64;
 
 struct Hidden {
   Overlap gather, reduce;  // but for the first and the last
@@ -80,7 +83,7 @@ Hidden measure(const std::vector<RankTimeline>& ranks) {
 /// kShareOfCompute of its compute, the time of their copies included.
 LinkModel calibrated(const TimelineFigures& free) {
   const auto time = kShareOfCompute * free.compute - (free.gather + free.reduce);
-  check<ValueError>(time > 0, "fsdp_overlap: compute must take longer than copies, copies take ",
+  check<ValueError>(time > 0, "compute must take longer than copies, copies take ",
                     free.gather + free.reduce, " s a step, compute ", free.compute,
                     " s: take more tokens");
   return {.bytes_per_second = (free.gathered_bytes + free.reduced_bytes) / time};
@@ -117,16 +120,12 @@ std::vector<RankTimeline> run_slept(std::int64_t layers, std::int64_t numel,
            testing::SleepModel model(layers, numel, time);
            const auto mesh = DeviceMesh::flat(context.group());
            const fsdp::Policy policy = {.forward_prefetch = prefetch ? 1 : 0};
-           std::vector<fsdp::State*> states;
-           for (auto& layer : model.layers())
-             states.push_back(&fsdp::fully_shard(layer, mesh, policy));
-           states.push_back(&fsdp::fully_shard(model, mesh, policy));
-           if (!prefetch) {
-             for (auto* state : states) state->set_modules_to_backward_prefetch({});
-           }
+           for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh, policy);
+           fsdp::fully_shard(model, mesh, policy);
+           if (!prefetch) turn_backward_prefetch_off(model);
            auto& timeline = ranks[static_cast<std::size_t>(context.rank())];
            for (std::int64_t step = -1; step < steps; ++step) {  // the first one learns the order
-             if (step == 0) context.spans().start(1);
+             if (step == 0) context.spans().start(1, std::numeric_limits<std::size_t>::max());
              if (step >= 0) timeline.step_begins.push_back(SpanClock::now());
              model(Tensor::zeros({1})).backward();
              model.zero_grad();
@@ -157,7 +156,7 @@ void computed(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
   options.config.num_hidden_layers = layers;
   options.steps = steps;
   options.window = steps + 1;
-  options.sequence_length = 64;
+  options.sequence_length = kSequenceLength;
   options.batch = tokens / options.sequence_length;
 
   const auto free = timeline_figures(run_timeline(options));
@@ -172,13 +171,38 @@ void computed(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
   }
 }
 
+void run(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
+  check<ValueError>(tokens % kSequenceLength == 0, "--tokens: must be a multiple of ",
+                    kSequenceLength, ", got ", tokens);
+  slept(layers, steps);
+  computed(layers, tokens, steps);
+}
+
 }  // namespace
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  const auto argument = [&](int i, std::int64_t otherwise) {
-    return argc > i ? std::atoll(argv[i]) : otherwise;
-  };
-  moegrad::examples::slept(argument(1, 16), argument(3, 16));
-  moegrad::examples::computed(argument(1, 16), argument(2, 1024), argument(3, 16));
+  std::int64_t layers = 16, tokens = 1024, steps = 16;
+  CLI::App app("How much of fully_shard's communication is hidden under compute.");
+  app.add_option("--layers", layers, "of either model")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--tokens", tokens, "per rank and step, in sequences of 64")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--steps", steps, "measured, with prefetch on and off")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    moegrad::examples::run(layers, tokens, steps);
+    return 0;
+  } catch (const moegrad::Error& error) {
+    std::cerr << "fsdp_overlap: " << error.what() << '\n';
+    return 1;
+  }
 }

@@ -37,7 +37,7 @@ SHORT = ["--text", text, "--preset", "tiny", "--steps", 4, "--micro-batches", 4,
 
 # Help and unknown options.
 for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function", "inspect_graph",
-                "fsdp_timeline"]:
+                "fsdp_timeline", "../tests/fsdp_crossover", "../tests/fsdp_overlap"]:
     out, err = run(program, "--help")
     assert "usage" in (out + err).lower(), program
     run(program, "--no-such-option", exit_code=2)
@@ -118,18 +118,34 @@ xml.etree.ElementTree.parse(folder / "loss_parity.svg")
 # A timeline: a process per rank with its lanes, and a summary that says what is modelled.
 out, _ = run("fsdp_timeline", "--ranks", 2, "--steps", 2, "--batch", 1, "--seq-len", 16)
 assert "MODELLED" in out and re.search(r"^gather +\S+ ms a step, exposed \S+ % \(modelled", out, re.M)
-assert re.search(r"^gathered bytes +[1-9]\d+ received", out, re.M) and " 0 dropped" in out
+assert re.search(r"^gathered bytes +[1-9]\d+ received", out, re.M) and re.search(r"^spans +[1-9]\d+$", out, re.M)
 assert out.startswith((folder / "fsdp_timeline.txt").read_text())
 events = json.loads((folder / "fsdp_timeline.json").read_text())["traceEvents"]
 lanes = {(event["pid"], event["args"]["name"]) for event in events if event["name"] == "thread_name"}
 assert lanes >= {(rank, lane) for rank in (0, 1)
                  for lane in ("compute", "gather", "reduce", "optimizer")}, lanes
 names = [event["name"] for event in events if event["ph"] == "X" and event["pid"] == 0]
-for name in ["forward", "backward", "optimizer"]:
+for name in ["forward", "loss", "backward", "optimizer"]:
     assert names.count(name) == 2, name
 assert "all_gather model.layers.3" in names and "backward model.layers.0.mlp" in names
 _, err = run("fsdp_timeline", "--slow-rank", 2, exit_code=1)
 assert err == "fsdp_timeline: --slow-rank: must be below the 2 ranks, got 2\n", err
+_, err = run("fsdp_timeline", "--slow-rank", 1, exit_code=1)
+assert err == "fsdp_timeline: --slow-rank: --ranks must be at least 4, got 2\n", err
+_, err = run("fsdp_timeline", "--ranks", 4, "--steps", 95, "--slow-rank", 1, exit_code=1)
+assert err == ("fsdp_timeline: --slow-rank: --steps must be at least 3 windows of 32, "
+               "got 95\n"), err
+
+# A slow rank is named while the run goes on.
+out, _ = run("fsdp_timeline", "--ranks", 4, "--steps", 6, "--window", 2, "--batch", 1, "--slow-rank", 2,
+             "--slow-by", 3)
+assert re.search(r"^after step 6: rank 2 is slow in compute, [1-9]\.\d\d times", out, re.M), out
+
+# The measurements refuse what they cannot measure.
+_, err = run("../tests/fsdp_overlap", "--tokens", 100, exit_code=1)
+assert err == "fsdp_overlap: --tokens: must be a multiple of 64, got 100\n", err
+run("../tests/fsdp_overlap", "--layers", 0, exit_code=2)
+run("../tests/fsdp_crossover", "--steps", 0, exit_code=2)
 
 # The tape: Graphviz draws it, the longest chain adds up, and memory has two entries per Function.
 out, _ = run("inspect_graph", "--preset", "tiny", "--tokens", 17)

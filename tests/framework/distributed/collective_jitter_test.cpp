@@ -86,6 +86,20 @@ TEST(Jitter, DelaysJoiningAndThenTheFirstStep) {
          {.jitter = jitter});
 }
 
+TEST(Jitter, BeyondTheDeadlineFailsNothing) {
+  // A seed by which one rank joins much later than the other, yet soon after the start: a busy
+  // machine has the rest of the second.
+  Jitter jitter{.maximum = 1s};
+  const auto is_apart = [&] {
+    const auto [early, late] =
+        std::minmax({jitter.delay(0, "group world", 0), jitter.delay(1, "group world", 0)});
+    return late - early > 200ms && late < 300ms;
+  };
+  while (!is_apart()) ++jitter.seed;
+  launch(2, [](RankContext& context) { context.group()->barrier()->wait(); },
+         {.deadline = 100ms, .jitter = jitter});
+}
+
 TEST(Jitter, OfALoneRankIsNone) {
   launch(1,
          [](RankContext& context) {

@@ -81,6 +81,49 @@ TEST(CollectiveSpans, ReachFromTheMeetingOverTheModelledLinkToTheEnd) {
   launch(2, body, {.link = {.latency = kLatency}});
 }
 
+TEST(CollectiveSpans, AreRecordedWithoutWait) {
+  const auto body = [](RankContext& context) {
+    context.spans().start(1);
+    const std::vector<float> input(4);
+    const auto collectives = [&] {
+      std::vector<std::string> names;
+      for (const auto& span : of_kind(context.spans().spans(), SpanKind::kCollective)) {
+        names.push_back(span.name);
+      }
+      return names;
+    };
+    {
+      const auto polled = gather(*context.group(), input, "gather", "polled");
+      while (!polled->test()) std::this_thread::sleep_for(1ms);
+      EXPECT_EQ(collectives(), std::vector<std::string>{"all_gather polled"});
+    }
+    EXPECT_TRUE(of_kind(context.spans().spans(), SpanKind::kWait).empty());
+    gather(*context.group(), input, "gather", "dropped");
+    EXPECT_EQ(collectives(), (std::vector<std::string>{"all_gather polled", "all_gather dropped"}));
+    // Which stood still until it had ended.
+    const auto waits = of_kind(context.spans().spans(), SpanKind::kWait);
+    ASSERT_EQ(waits.size(), 1U);
+    EXPECT_EQ(waits[0].name, "wait for all_gather dropped");
+  };
+  launch(2, body, {.link = {.latency = 5ms}});
+}
+
+TEST(CollectiveSpans, AFailedCollectiveLeavesNone) {
+  const auto body = [](RankContext& context) {
+    context.spans().start(1);
+    const std::vector<float> input(4);
+    {
+      const auto work =
+          context.group()->all_gather(std::as_bytes(std::span(input)), Dtype::kFloat32,
+                                      [](PeerSpans) { throw ValueError("consumer"); });
+      EXPECT_THROW(work->wait(), Error);
+      EXPECT_TRUE(work->test());
+    }
+    EXPECT_TRUE(context.spans().spans().empty());
+  };
+  launch(2, body, {.on_failure = [](const std::string&) {}});
+}
+
 TEST(CollectiveSpans, BeginWhenTheLastRankJoins) {
   SpanClock::time_point joined;
   launch(2, [&](RankContext& context) {

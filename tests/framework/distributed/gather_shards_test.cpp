@@ -125,6 +125,22 @@ TEST_P(ShardsOnMesh, AreFilledFromTheFirstRankAlongAnyDimension) {
   }
 }
 
+TEST_P(ShardsOnMesh, AreFilledFromAStridedTensor) {
+  const Shape shape = {24, 8};
+  const Tensor given = Tensor::as_strided(randn({8, 24}), shape, {1, 24}, 0);
+  Tensor whole = Tensor::empty(shape, given.dtype());
+  copy_(whole, given);
+  on_ranks([&](RankContext& context, const DeviceMesh& mesh) {
+    for (const auto dim : dims_for(shape, mesh.size("shard"))) {
+      const auto spec = spec_of(shape, dim, mesh);
+      const Tensor expected = shard_of(whole, spec);
+      Tensor shard = zeros_like(expected);
+      scatter_shards(context.rank() == 0 ? given : Tensor(), shard, spec);
+      EXPECT_TRUE(bitwise_equal(shard, expected));
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Meshes, ShardsOnMesh,
                          ::testing::Values(MeshCase{1, 1}, MeshCase{1, 2}, MeshCase{1, 3},
                                            MeshCase{1, 4}, MeshCase{1, 8}, MeshCase{2, 1},

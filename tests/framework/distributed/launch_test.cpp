@@ -32,6 +32,29 @@ TEST(Launch, RejectsAWorldOfNoRanks) {
             "launch: world_size must be at least 1, got 0");
 }
 
+TEST(Launch, RejectsDeadlinesAndJitterThatNoClockCanHold) {
+  using std::chrono::milliseconds, std::chrono::nanoseconds;
+  const auto message = [](const LaunchOptions& options) {
+    return error_message<ValueError>([&] {
+      launch(
+          1, [](RankContext&) {}, options);
+    });
+  };
+  const std::chrono::hours day(24);
+  for (const auto deadline :
+       {milliseconds(0), milliseconds(-1), day + milliseconds(1), milliseconds::max()}) {
+    EXPECT_EQ(message({.deadline = deadline}), "launch: deadline must be in (0, 24 h], got " +
+                                                   std::to_string(deadline.count()) + " ms");
+  }
+  for (const auto maximum : {nanoseconds(-1), day + nanoseconds(1), nanoseconds::max()}) {
+    EXPECT_EQ(
+        message({.jitter = {.maximum = maximum}}),
+        "launch: jitter must be in [0, 24 h], got " + std::to_string(maximum.count()) + " ns");
+  }
+  launch(2, [](RankContext& context) { context.group()->barrier()->wait(); },
+         {.deadline = day, .link = {.latency = nanoseconds(1)}});
+}
+
 TEST(Launch, RethrowsTheExceptionAndNotItsConsequences) {
   for (int round = 0; round < 20; ++round) {
     const auto body = [](RankContext& context) {

@@ -23,6 +23,7 @@ Span span(const std::string& name, SpanKind kind, Lane lane, std::int64_t begin,
 
 Span collective(const std::string& name, Lane lane, std::int64_t begin, std::int64_t end) {
   auto collective = span(name, SpanKind::kCollective, lane, begin, end);
+  collective.busy = std::chrono::nanoseconds(1'250);
   collective.bytes = 1024;
   collective.group = "world";
   collective.sequence = 7;
@@ -99,10 +100,20 @@ TEST(Trace, ShowsBytesGroupAndSequenceOfCollectivesAlone) {
   const auto events = of_phase(events_of({{collective("all_gather", Lane::kGather, 0, 1),
                                            span("wait", SpanKind::kWait, Lane::kCompute, 1, 2)}}),
                                "X");
-  EXPECT_EQ(events[0].at("args"), (json{{"bytes", 1024}, {"group", "world"}, {"sequence", 7}}));
+  EXPECT_EQ(events[0].at("args"),
+            (json{{"cpu_us", 1.25}, {"bytes", 1024}, {"group", "world"}, {"sequence", 7}}));
   EXPECT_EQ(events[0].at("cat"), "collective");
   EXPECT_FALSE(events[1].contains("args"));
   EXPECT_EQ(events[1].at("cat"), "wait");
+}
+
+TEST(Trace, ShowsTheCpuTimeOfPhases) {
+  auto phase = span("forward", SpanKind::kPhase, Lane::kCompute, 0, 9'000);
+  phase.busy = std::chrono::nanoseconds(6'500);
+  const auto events = of_phase(
+      events_of({{span("layer", SpanKind::kModule, Lane::kCompute, 0, 9'000), phase}}), "X");
+  EXPECT_EQ(events[0].at("args"), (json{{"cpu_us", 6.5}}));
+  EXPECT_FALSE(events[1].contains("args"));
 }
 
 TEST(Trace, PutsWhatIsAroundASpanBeforeIt) {
