@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "framework/autograd/tree_sum.h"
@@ -39,8 +38,17 @@ class ShardedGradients {
   Dtype dtype_;
   std::int64_t size_ = 0;
   std::vector<TreeSum> sums_;
-  // What grad() was set to, and the version of its bytes.
-  std::vector<std::pair<std::weak_ptr<TensorImpl>, std::uint64_t>> shown_;
+  // What grad() was set to. A tensor that somebody has cleared may be gone by the time we look, and
+  // then its handle is as null as that of a gradient that was never there.
+  struct Shown {
+    explicit Shown(const Tensor& grad);
+    bool is_still(const Tensor& grad) const;
+
+    bool defined = false;
+    std::weak_ptr<TensorImpl> impl = {};
+    std::uint64_t version = 0;  // of its bytes
+  };
+  std::vector<Shown> shown_;
 };
 
 }  // namespace moegrad::fsdp
