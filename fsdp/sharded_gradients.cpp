@@ -21,7 +21,9 @@ void ShardedGradients::add(TensorList terms) {
   ++size_;
   const bool one_partial = std::has_single_bit(static_cast<std::uint64_t>(size_));
   shown_.clear();
+  TensorList reached;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (terms[i].defined()) reached.push_back(parameters_[i]);
     const auto& parameter = parameters_[i];
     parameter.set_grad(Tensor());
     sums_[i].push(std::exchange(terms[i], Tensor()));
@@ -30,6 +32,11 @@ void ShardedGradients::add(TensorList terms) {
     parameter.set_grad(std::move(sum));
   }
   for (const auto& parameter : parameters_) shown_.emplace_back(parameter.grad());
+  // No backward reaches the shards themselves.
+  for (const auto& parameter : reached) {
+    auto& hooks = parameter.impl()->leaf_state().post_accumulate_hooks;
+    for (const auto& hook : hooks.snapshot()) hook(parameter);
+  }
 }
 
 // Makes sums_ hold the terms so far again.

@@ -25,7 +25,8 @@ class ShardedGradients {
   /// Terms are of `dtype`, by default the parameters' own.
   ShardedGradients(TensorList parameters, std::optional<Dtype> dtype);
 
-  /// One term per parameter, undefined where the reduction had none.
+  /// One term per parameter, undefined where the reduction had none; post-accumulate hooks of the
+  /// others run when all grad() are set.
   void add(TensorList terms);
 
  private:

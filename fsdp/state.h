@@ -44,6 +44,11 @@ class State final : public nn::ModuleExtension {
  public:
   State(std::vector<nn::Module*> modules, std::vector<std::unique_ptr<ParamGroup>> groups,
         const Policy& policy);
+  ~State() override;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  /// On all modules; they hold this state by then.
+  void register_hooks();
 
   // --- by hand, for the parameters of this call (not of modules wrapped below)
   /// Gathers and waits.
@@ -105,10 +110,12 @@ class State final : public nn::ModuleExtension {
 
  private:
   friend class UnshardHandle;
+  friend struct Context;
   friend void share_comm_ctx(const std::vector<State*>& states);
 
   void initialize_as_root();
   void check_not_meta() const;
+  void forget(const State* other);
   void set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots);
 
   // Hooks; the index says which of several modules.
