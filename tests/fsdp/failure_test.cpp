@@ -3,6 +3,7 @@
 // What is left behind by a call that throws, and by a state that ends before others.
 
 #include <array>
+#include <atomic>
 
 #include "framework/autograd/grad_mode.h"
 #include "framework/distributed/launch.h"
@@ -47,14 +48,20 @@ TEST(FsdpFailure, AGatherWithoutRoomLeavesTheGroupShardedAndKeepsNoBytes) {
 }
 
 TEST(FsdpFailure, AGatherThatFailedLeavesTheGroupShardedAndReshardDoesNotThrowIt) {
+  std::atomic<bool> posted = false;
   EXPECT_THROW(launch(2,
-                      [](RankContext& rank) {
+                      [&](RankContext& rank) {
                         const auto model = make_stack();
                         shard(*model, DeviceMesh::flat(rank.group()));
-                        if (rank.rank() == 1) throw Error("gone");
+                        if (rank.rank() == 1) {
+                          posted.wait(false);
+                          throw Error("gone");
+                        }
                         auto& first = state_of((*model)[0]);
                         auto handle = first.unshard_async();
                         state_of((*model)[1]).unshard_async();
+                        posted = true;
+                        posted.notify_all();
                         EXPECT_THROW(handle.wait(), CollectiveError);
                         EXPECT_TRUE(first.group()->is_sharded());
                         EXPECT_NO_THROW(model->state_dict());
@@ -64,15 +71,21 @@ TEST(FsdpFailure, AGatherThatFailedLeavesTheGroupShardedAndReshardDoesNotThrowIt
 }
 
 TEST(FsdpFailure, AReductionThatFailedGivesNoGradients) {
+  std::atomic<bool> posted = false;
   EXPECT_THROW(
       launch(2,
-             [](RankContext& rank) {
+             [&](RankContext& rank) {
                testing::Affine model(5, 4);
                auto& state = fully_shard(model, DeviceMesh::flat(rank.group()));
                state.set_is_last_backward(false);
                const Tensor loss = testing::square_loss(model(testing::leaf_input({3, 5}, 0, 0)));
-               if (rank.rank() == 1) throw Error("gone");
+               if (rank.rank() == 1) {
+                 posted.wait(false);
+                 throw Error("gone");
+               }
                loss.backward();
+               posted = true;
+               posted.notify_all();
                auto& reducer = state.group()->reducer();
                EXPECT_THROW(reducer.finish_scatter(), CollectiveError);
                EXPECT_NO_THROW(reducer.finish());
