@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "fsdp/param_group.h"
+#include "fsdp/state.h"
 
 namespace moegrad::fsdp {
 
@@ -39,6 +40,16 @@ void CommContext::finish() {
 void CommContext::remove(ParamGroup& group) {
   for (auto& [ranks, groups] : scattering_) std::erase(groups, &group);
   std::erase(reducing_, &group);
+}
+
+void Context::forget(const State* state) {
+  std::erase(states, state);
+  std::erase(forward_order, state);
+  // Others know their places in this one.
+  State* const nobody = nullptr;
+  std::ranges::replace(post_forward_order, state, nobody);
+  for (auto* other : states) other->forget(state);
+  if (root == state) root = nullptr;
 }
 
 }  // namespace moegrad::fsdp

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <deque>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -46,6 +45,9 @@ class CommContext {
 
 /// Shared by all states below one root: who comes when.
 struct Context {
+  /// Of a state that ends before the others.
+  void forget(const State* state);
+
   State* root = nullptr;
   std::vector<State*> states;  // pre-order of the modules
 

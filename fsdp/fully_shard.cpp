@@ -107,7 +107,27 @@ void check_not_tied_elsewhere(const nn::ParameterSlot& slot, nn::Module& root) {
   }
   throw Error(
       "fully_shard: parameter '" + slot.name +
-      "' is tied to one that an earlier fully_shard call has taken; shard both in one call");
+      "' is tied to one that an earlier fully_shard call has taken; shard both in one call (or, "
+      "if that call was for a module above, call fully_shard bottom-up)");
+}
+
+void check_modules(const std::vector<nn::Module*>& modules) {
+  check<ValueError>(!modules.empty(), "fully_shard: at least one module");
+  for (auto module = modules.begin(); module != modules.end(); ++module) {
+    auto* extension = (*module)->extension();
+    check(dynamic_cast<State*>(extension) == nullptr &&
+              std::find(modules.begin(), module, *module) == module,
+          "fully_shard: the module has been sharded before");
+    check(extension == nullptr, "fully_shard: the module has an extension of another kind");
+  }
+  for (auto* outer : modules) {
+    for (const auto& [path, inner] : outer->named_modules()) {
+      check<ValueError>(inner == outer || std::ranges::find(modules, inner) == modules.end(),
+                        "fully_shard: modules of one call must not contain each other, got one "
+                        "and its '",
+                        path, "'");
+    }
+  }
 }
 
 void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& grouping) {
@@ -127,17 +147,14 @@ void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& group
 
 State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
                    const Policy& policy) {
-  check<ValueError>(!modules.empty(), "fully_shard: at least one module");
-  for (auto module = modules.begin(); module != modules.end(); ++module) {
-    check(dynamic_cast<State*>((*module)->extension()) == nullptr &&
-              std::find(modules.begin(), module, *module) == module,
-          "fully_shard: the module has been sharded before");
-  }
+  check_modules(modules);
   check_dtypes(policy.mixed_precision);
   check<ValueError>(policy.forward_prefetch >= 0,
                     "fully_shard: forward_prefetch must not be negative, got ",
                     policy.forward_prefetch);
   Grouping grouping(mesh, policy);
+  // Parameters gathered by hand would look as if nobody had taken them.
+  for (auto* module : modules) module->reshard();
   for (auto* module : modules) add_parameters_of(*module, policy, grouping);
   std::vector<std::unique_ptr<ParamGroup>> groups;
   for (const auto& [ranks, slots] : grouping.groups()) {
@@ -146,6 +163,9 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
   }
   auto state = std::make_shared<State>(modules, std::move(groups), policy);
   for (auto* module : modules) module->attach(state);
+  // Nothing throws from here on: the modules are sharded or as they were.
+  state->register_hooks();
+  for (const auto& group : state->groups()) group->take_slots();
   return *state;
 }
 

@@ -28,10 +28,12 @@ namespace moegrad::fsdp {
 /// A module made on the meta device has no bytes yet: shard it, then module.to_empty() allocates
 /// the shards alone, and nn::init_weights fills them, as it would have filled the whole.
 ///
-/// Throws Error if the module was sharded before or a tied parameter belongs to another group or
-/// mesh, ShapeError for a scalar parameter and for a dimension that is not there or, other than 0,
-/// does not divide, LayoutError for a parameter with gaps, DtypeError for a group of mixed dtypes
-/// or a dtype that cannot be had, ValueError for a mesh without the axes asked for or with others.
+/// Throws, and leaves the module as it was: Error if the module was sharded before, has another
+/// extension, or its parameters are partly on the meta device, or if a tied parameter belongs to
+/// another group or mesh, ShapeError for a scalar parameter and for a dimension that is not there
+/// or, other than 0, does not divide, LayoutError for a parameter with gaps, DtypeError for a group
+/// of mixed dtypes or a dtype that cannot be had, ValueError for a mesh without the axes asked for
+/// or with others and for a negative forward_prefetch.
 ///
 /// Reference: PyTorch FSDP2, torch.distributed.fsdp.fully_shard
 State& fully_shard(nn::Module& module, const DeviceMesh& mesh, const Policy& policy = {});
@@ -39,7 +41,8 @@ State& fully_shard(nn::Module& module, const DeviceMesh& mesh, const Policy& pol
 /// One group for several modules, such as an embedding and the head that shares its weight: it is
 /// gathered when the first of them runs and freed after the last. If forward runs only some, the
 /// group is freed when the outermost forward ends. It is named by the first of its modules in the
-/// model's pre-order. Such a group cannot be the root.
+/// model's pre-order. Such a group cannot be the root. ValueError for an empty list and for modules
+/// that contain each other.
 State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
                    const Policy& policy = {});
 

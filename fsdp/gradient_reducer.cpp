@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/tensor/fill.h"
+#include "fsdp/abandon.h"
 #include "fsdp/flat_views.h"
 
 namespace moegrad::fsdp {
@@ -78,13 +79,15 @@ std::vector<bool> GradientReducer::params_to_reduce(const TensorList& gradients,
   return has;
 }
 
-void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& name) {
+void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& name,
+                            const std::function<void()>& make_room) {
   finish();
   TensorList gradients = take_gradients();
   InFlight reduction;
   reduction.has = params_to_reduce(gradients, zero_fill);
   const bool none = std::ranges::find(reduction.has, true) == reduction.has.end();
   if (none && !(all_reduce && scattered_.front().size() > 0)) return;
+  if (!none && make_room) make_room();
   std::vector<FlatParam> present;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (reduction.has[i]) present.push_back({params_[i].unsharded.shape(), params_[i].dim});
@@ -147,7 +150,12 @@ TensorList GradientReducer::terms_of(const InFlight& reduction) const {
 void GradientReducer::finish_scatter() {
   if (!scattering()) return;
   auto& reduction = *in_flight_;
-  if (reduction.work) std::exchange(reduction.work, nullptr)->wait();
+  try {
+    if (reduction.work) std::exchange(reduction.work, nullptr)->wait();
+  } catch (...) {
+    in_flight_.reset();  // its output holds no sums
+    throw;
+  }
   reduction.scattering = false;
   reduction.input = Tensor();
   reduction.output.storage().retag(MemoryTag::kGradients);
@@ -201,7 +209,7 @@ void GradientReducer::finish() {
 }
 
 void GradientReducer::discard() {
-  if (in_flight_ && in_flight_->work) in_flight_->work->wait();
+  if (in_flight_) abandon(in_flight_->work);
   in_flight_.reset();
   for (auto& sum : scattered_) sum = TreeSum();
   take_gradients();

@@ -45,8 +45,10 @@ class GradientReducer {
   /// Starts reducing the gradients kept and those of the last backward, and frees them. Trainable
   /// parameters without a gradient are left out, or, with `zero_fill`, count as zero; with nothing
   /// to reduce, nothing is issued. Without `all_reduce` the result waits for a later all-reduce.
-  /// `name` is the group's, for the collectives' labels.
-  void start(bool all_reduce, bool zero_fill, const std::string& name);
+  /// `name` is the group's, for the collectives' labels; `make_room` is called before anything is
+  /// allocated for a reduction.
+  void start(bool all_reduce, bool zero_fill, const std::string& name,
+             const std::function<void()>& make_room = {});
   void finish_scatter();
   void finish();
   /// Ends what is in flight, and forgets it with all that is kept.

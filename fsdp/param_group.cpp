@@ -11,6 +11,7 @@
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
+#include "fsdp/abandon.h"
 #include "fsdp/flat_views.h"
 
 namespace moegrad::fsdp {
@@ -76,6 +77,9 @@ void ParamGroup::collect_params(const std::vector<PlacedSlot>& slots) {
                        "' must be contiguous");
     check<DtypeError>(tensor.dtype() == dtype_, "fully_shard: one group needs one dtype, got ",
                       dtype_, " and ", tensor.dtype(), " of '", slot.name, "'");
+    check<ShapeError>(slot.layout.gathered != Layout::kNZ || tensor.ndim() == 2,
+                      "fully_shard: parameter '", slot.name,
+                      "' to be gathered as FRACTAL_NZ must be a matrix, got ", tensor.shape());
     param.name = slot.name;
     param.slots.push_back(slot.tensor);
     param.layout = slot.layout;
@@ -115,11 +119,16 @@ void ParamGroup::shard_parameters() {
                   .dim = param.dim,
                   .replicas = ranks_.num_replicas() > 1 ? ranks_.replicas : nullptr});
     param.sharded.set_shard_spec(spec);
-    // Marks the original as taken, for a tied copy that another group might hold.
-    param.unsharded.set_shard_spec(spec);
     param.unsharded = empty_unsharded(original.shape(), param.layout, compute_dtype_);
     param.unsharded.storage().release();  // to be told from what is on the meta device
     param.unsharded.set_requires_grad(trainable);
+  }
+}
+
+void ParamGroup::take_slots() {
+  for (const auto& param : params_) {
+    // Marks the original as taken, for a tied copy that another group might hold.
+    param.slots.front()->set_shard_spec(param.sharded.shard_spec());
     for (auto* slot : param.slots) *slot = param.sharded;
   }
 }
@@ -149,6 +158,16 @@ void ParamGroup::notify(Event event) const {
 void ParamGroup::unshard(Event event) {
   if (state_ != State::kSharded) return;
   notify(event);
+  try {
+    start_gather();
+  } catch (...) {
+    release_unsharded();
+    throw;
+  }
+  state_ = State::kGathering;
+}
+
+void ParamGroup::start_gather() {
   RankContext::current().counters().nz_copy_outs += nz_params_;
   std::vector<CopyOutTarget> targets;
   for (auto& param : params_) {
@@ -162,7 +181,6 @@ void ParamGroup::unshard(Event event) {
   } else {
     wire_ = shard_;
   }
-  state_ = State::kGathering;
   const auto consume = [this, targets = std::move(targets)](PeerSpans slices) {
     copy_out_->run(layout_, slices, wire_dtype_, compute_dtype_, targets);
   };
@@ -179,11 +197,17 @@ void ParamGroup::wait_for_unshard() {
   if (state_ == State::kUnsharded) return;
   check(state_ == State::kGathering, "fully_shard: wait_for_unshard of '", name_,
         "' without unshard");
-  if (gather_) std::exchange(gather_, nullptr)->wait();
+  try {
+    if (gather_) std::exchange(gather_, nullptr)->wait();
+  } catch (...) {
+    release_unsharded();
+    throw;
+  }
   wire_ = Tensor();
   for (auto& param : params_) {
-    // Whoever freezes a parameter does it to the shard, which is what he finds in the module.
-    param.unsharded.set_requires_grad(param.sharded.requires_grad());
+    // Whoever freezes a parameter does it to what he finds in the module: here to the shard.
+    param.trainable = param.sharded.requires_grad();
+    param.unsharded.set_requires_grad(param.trainable);
     for (auto* slot : param.slots) *slot = param.unsharded;
   }
   state_ = State::kUnsharded;
@@ -192,12 +216,21 @@ void ParamGroup::wait_for_unshard() {
 void ParamGroup::reshard() {
   if (state_ == State::kSharded) return;
   notify(Event::kReshard);
-  if (gather_) std::exchange(gather_, nullptr)->wait();
-  wire_ = Tensor();
+  abandon(std::exchange(gather_, nullptr));
   for (auto& param : params_) {
     for (auto* slot : param.slots) *slot = param.sharded;
-    param.unsharded.storage().release();
+    // And here to the whole.
+    const bool trainable = param.unsharded.requires_grad();
+    const bool changed = state_ == State::kUnsharded && trainable != param.trainable;
+    if (changed) param.sharded.set_requires_grad(trainable);
   }
+  release_unsharded();
+}
+
+// No longer gathered, or not for want of what that takes.
+void ParamGroup::release_unsharded() {
+  wire_ = Tensor();
+  for (auto& param : params_) param.unsharded.storage().release();
   state_ = State::kSharded;
 }
 

@@ -35,19 +35,23 @@ struct PlacedSlot {
 /// allocates and frees; the communication thread fills.
 class ParamGroup {
  public:
-  /// Takes the (unsharded) parameters out of `slots`, keeps this rank's part, and puts the sharded
-  /// parameters in their place. Parameters without bytes (the meta device) stay so. `name` is the
-  /// group's within its module.
+  /// Copies this rank's part of the parameters in `slots`. Parameters without bytes (the meta
+  /// device) stay so. `name` is the group's within its module.
   ParamGroup(const std::vector<PlacedSlot>& slots, GroupRanks ranks, const Policy& policy,
              std::string name = {});
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
 
-  /// Issues the all-gather; `event` says why.
+  /// Puts the shards in place of the parameters, once.
+  void take_slots();
+
+  /// Issues the all-gather; `event` says why. A gather that fails, here or when it is waited for,
+  /// leaves the group sharded.
   void unshard(Event event = Event::kUnshard);
   /// Completes it and registers the unsharded parameters.
   void wait_for_unshard();
-  /// Frees the unsharded parameters and registers the shards.
+  /// Frees the unsharded parameters and registers the shards. Does not throw what became of a
+  /// gather under way.
   void reshard();
   bool is_sharded() const { return state_ == State::kSharded; }
   bool is_gathering() const { return state_ == State::kGathering; }
@@ -82,6 +86,8 @@ class ParamGroup {
 
   void collect_params(const std::vector<PlacedSlot>& slots);
   void shard_parameters();
+  void start_gather();
+  void release_unsharded();
   void notify(Event event) const;
 
   GroupRanks ranks_;

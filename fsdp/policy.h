@@ -21,7 +21,9 @@ struct MixedPrecisionPolicy {
   /// parameters' own dtype.
   std::optional<Dtype> param_dtype = std::nullopt;
   /// Of gradients while they are summed, over ranks and over micro-batches; by default the dtype
-  /// in which backward made them.
+  /// in which backward made them. When each micro-batch is reduced, a dtype wider than the
+  /// parameter's is rounded to that at every power of two of micro-batches, since the sum lives in
+  /// grad() then; gradients kept without synchronization are not.
   std::optional<Dtype> reduce_dtype = std::nullopt;
   /// float32 or float64: floating-point tensors that the module's forward returns are cast to it.
   std::optional<Dtype> output_dtype = std::nullopt;
@@ -36,7 +38,7 @@ struct ShardPlacement {
   /// from the last.
   std::int64_t dim = 0;
   /// The mesh it is spread over; null: the view of fully_shard's mesh that suits its role, expert
-  /// for stacked experts, else dense. Must live as long as the module.
+  /// for stacked experts, else dense. Read during the call alone.
   const DeviceMesh* mesh = nullptr;
 };
 
@@ -50,7 +52,10 @@ struct DataParallelMeshDims {
 /// How one fully_shard call treats its module.
 struct Policy {
   /// Whether the gathered parameters are freed between forward and backward. By default yes, but
-  /// for the root, whose parameters are needed again at once.
+  /// for the root, whose parameters are needed again at once. Without the tape no backward will
+  /// come to free them, so then by default the root's are freed as well; an explicit false holds
+  /// there too, and then reshard() before a step or load, or the next forward computes with what
+  /// was gathered before it.
   std::optional<bool> reshard_after_forward = std::nullopt;
   /// The group holds the module's linear weights alone; norms and the router fall to the root
   /// group. What remains starts at multiples of 512 bytes (one 16x16 bfloat16 fractal) in the

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
@@ -20,7 +21,9 @@ void ShardedGradients::add(TensorList terms) {
   ++size_;
   const bool one_partial = std::has_single_bit(static_cast<std::uint64_t>(size_));
   shown_.clear();
+  TensorList reached;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (terms[i].defined()) reached.push_back(parameters_[i]);
     const auto& parameter = parameters_[i];
     parameter.set_grad(Tensor());
     sums_[i].push(std::exchange(terms[i], Tensor()));
@@ -28,9 +31,11 @@ void ShardedGradients::add(TensorList terms) {
     if (sum.defined() && sum.dtype() != parameter.dtype()) sum = to_dtype(sum, parameter.dtype());
     parameter.set_grad(std::move(sum));
   }
-  for (const auto& parameter : parameters_) {
-    const Tensor grad = parameter.grad();
-    shown_.emplace_back(grad.impl(), grad.defined() ? grad.storage().version() : 0);
+  for (const auto& parameter : parameters_) shown_.emplace_back(parameter.grad());
+  // No backward reaches the shards themselves.
+  for (const auto& parameter : reached) {
+    auto& hooks = parameter.impl()->leaf_state().post_accumulate_hooks;
+    for (const auto& hook : hooks.snapshot()) hook(parameter);
   }
 }
 
@@ -61,12 +66,17 @@ void ShardedGradients::begin_again() {
 
 bool ShardedGradients::untouched() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Tensor grad = parameters_[i].grad();
-    const auto& [shown, version] = shown_[i];
-    if (grad.impl() != shown.lock()) return false;
-    if (grad.defined() && grad.storage().version() != version) return false;
+    if (!shown_[i].is_still(parameters_[i].grad())) return false;
   }
   return true;
+}
+
+ShardedGradients::Shown::Shown(const Tensor& grad)
+    : defined(grad.defined()), impl(grad.impl()), version(defined ? grad.storage().version() : 0) {}
+
+bool ShardedGradients::Shown::is_still(const Tensor& grad) const {
+  if (!defined || !grad.defined()) return defined == grad.defined();
+  return grad.impl() == impl.lock() && grad.storage().version() == version;
 }
 
 Tensor ShardedGradients::as_term(const Tensor& grad) const {

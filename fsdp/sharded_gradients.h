@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "framework/autograd/tree_sum.h"
@@ -26,7 +25,8 @@ class ShardedGradients {
   /// Terms are of `dtype`, by default the parameters' own.
   ShardedGradients(TensorList parameters, std::optional<Dtype> dtype);
 
-  /// One term per parameter, undefined where the reduction had none.
+  /// One term per parameter, undefined where the reduction had none; post-accumulate hooks of the
+  /// others run when all grad() are set.
   void add(TensorList terms);
 
  private:
@@ -39,8 +39,17 @@ class ShardedGradients {
   Dtype dtype_;
   std::int64_t size_ = 0;
   std::vector<TreeSum> sums_;
-  // What grad() was set to, and the version of its bytes.
-  std::vector<std::pair<std::weak_ptr<TensorImpl>, std::uint64_t>> shown_;
+  // What grad() was set to. A tensor that somebody has cleared may be gone by the time we look, and
+  // then its handle is as null as that of a gradient that was never there.
+  struct Shown {
+    explicit Shown(const Tensor& grad);
+    bool is_still(const Tensor& grad) const;
+
+    bool defined = false;
+    std::weak_ptr<TensorImpl> impl = {};
+    std::uint64_t version = 0;  // of its bytes
+  };
+  std::vector<Shown> shown_;
 };
 
 }  // namespace moegrad::fsdp

@@ -18,9 +18,10 @@ struct ShardedParam {
   std::string name;
   std::vector<Tensor*> slots;  // several when tied
   nn::ParameterLayout layout;
-  std::int64_t dim = 0;  // that is cut
-  Tensor sharded;        // this rank's part, a view of the group's flat shard
-  Tensor unsharded;      // the whole; bytes exist only while gathered
+  std::int64_t dim = 0;   // that is cut
+  Tensor sharded;         // this rank's part, a view of the group's flat shard
+  Tensor unsharded;       // the whole; bytes exist only while gathered
+  bool trainable = true;  // when it was gathered
 };
 
 /// The ranks that a group's parameters are spread over, and those that hold the same part of them.

@@ -18,8 +18,7 @@ namespace {
 bool on_tape() { return grad_enabled() || in_checkpoint_forward(); }
 
 Tensor cast_floating(const Tensor& tensor, Dtype dtype) {
-  const bool castable = tensor.dtype() == Dtype::kFloat32 || tensor.dtype() == Dtype::kFloat64;
-  return castable && tensor.dtype() != dtype ? ops::cast(tensor, dtype) : tensor;
+  return is_floating(tensor.dtype()) && tensor.dtype() != dtype ? ops::cast(tensor, dtype) : tensor;
 }
 
 }  // namespace
@@ -29,13 +28,26 @@ State::State(std::vector<nn::Module*> modules, std::vector<std::unique_ptr<Param
     : modules_(std::move(modules)),
       groups_(std::move(groups)),
       policy_(policy),
-      ran_(modules_.size()) {
+      ran_(modules_.size()) {}
+
+void State::register_hooks() {
   for (std::size_t i = 0; i < modules_.size(); ++i) {
     auto& module = *modules_[i];
     module.register_forward_pre_hook([this, i](nn::Module&) { pre_forward(i); });
     module.register_forward_hook([this, i](nn::Module&) { post_forward(i); });
     module.register_backward_pre_hook([this](nn::Module&) { pre_backward(); });
     module.register_backward_hook([this, i](nn::Module&) { leave_backward(i); });
+  }
+}
+
+State::~State() {
+  for (const auto& group : groups_) comm_->remove(*group);
+  if (context_) context_->forget(this);
+}
+
+void State::forget(const State* other) {
+  for (auto* list : {&last_forward_order_, &forward_prefetch_, &backward_prefetch_}) {
+    std::erase(*list, other);
   }
 }
 
@@ -79,12 +91,13 @@ void State::check_not_meta() const {
 
 bool State::reshards_after_forward() const {
   // Without the tape no backward will come to free the parameters, and a step may follow.
-  if (!on_tape()) return true;
-  return policy_.reshard_after_forward.value_or(context_->root != this);
+  return policy_.reshard_after_forward.value_or(context_->root != this || !on_tape());
 }
 
 void State::pre_forward(std::size_t module) {
   if (!context_) initialize_as_root();
+  check(modules_[module]->calls_under_way() == 1, "fully_shard: module '", path_,
+        "' was called within its own forward; call the method itself, without hooks");
   if (context_->in_backward) {
     check(is_backward_running(),
           "fully_shard: the last backward ended in an exception; call reset_iter_state()");
@@ -104,6 +117,10 @@ void State::pre_forward(std::size_t module) {
 
 // Forgets a forward that an exception has ended.
 void State::begin_iteration() {
+  if (context_->depth != 0) {
+    // What that forward gathered may be from before the last step.
+    for (auto* state : context_->states) state->reshard();
+  }
   context_->depth = 0;
   context_->forward_order.clear();
   for (auto* state : context_->states) {
@@ -222,8 +239,8 @@ void State::hand_on_gradients() {
       continue;
     }
     const auto* ranks = group->ranks().shard.get();
-    comm_->drain(ranks, max_reduce_inputs_);
-    reducer.start(requires_all_reduce_, reduce_unused_, group->name());
+    reducer.start(requires_all_reduce_, reduce_unused_, group->name(),
+                  [&] { comm_->drain(ranks, max_reduce_inputs_); });
     if (reducer.scattering()) comm_->add(ranks, *group);
   }
   notify(Event::kPostBackward);

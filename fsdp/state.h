@@ -44,6 +44,11 @@ class State final : public nn::ModuleExtension {
  public:
   State(std::vector<nn::Module*> modules, std::vector<std::unique_ptr<ParamGroup>> groups,
         const Policy& policy);
+  ~State() override;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  /// On all modules; they hold this state by then.
+  void register_hooks();
 
   // --- by hand, for the parameters of this call (not of modules wrapped below)
   /// Gathers and waits.
@@ -59,20 +64,24 @@ class State final : public nn::ModuleExtension {
   /// Off, with replicas: backward reduce-scatters, and keeps the result for the next backward with
   /// it on.
   void set_requires_all_reduce(bool on, bool recurse = true);
+  /// As Policy::reshard_after_forward, with its warning.
   void set_reshard_after_forward(bool on, bool recurse = true);
+  /// Off: parameters stay gathered after backward, for another one on the same weights. A step
+  /// changes the shards alone, so reshard() before the next forward.
   void set_reshard_after_backward(bool on, bool recurse = true);
   /// On: trainable parameters without a gradient are reduced as zeros, so that ranks may use
-  /// different ones.
+  /// different ones of a group. Groups are reduced in the order in which backward leaves them, so
+  /// every rank's backward must still reach the same groups.
   void set_reduce_scatter_unused_params(bool on, bool recurse = true);
   /// Off: backward does not gather this call's parameters, since it does not read them (an
   /// embedding).
   void set_unshard_in_backward(bool on) { unshard_in_backward_ = on; }
   /// Modules to gather when this one's forward (backward) begins, instead of the default; each
-  /// must have been passed to fully_shard.
+  /// must have been passed to fully_shard (else ValueError).
   void set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules);
   void set_modules_to_backward_prefetch(const std::vector<nn::Module*>& modules);
 
-  /// Reductions in flight, at least 1 (Note [Draining reductions]).
+  /// Reductions in flight, at least 1, else ValueError (Note [Draining reductions]).
   void set_reduce_scatter_max_input_buffers(int buffers, bool recurse = true);
 
   // --- of the root: all below it
@@ -84,7 +93,7 @@ class State final : public nn::ModuleExtension {
   void reset_iter_state();
   /// Of all below, unreduced: the sums kept without gradient sync, whole, by parameter name.
   NamedTensors get_pending_gradients();
-  /// Reduces them now, as the next backward would have done. Collective.
+  /// Reduces them now, as the next backward with all-reduces on would have done. Collective.
   void synchronize_gradients();
 
   /// Of this call and all below; null for none.
@@ -105,10 +114,12 @@ class State final : public nn::ModuleExtension {
 
  private:
   friend class UnshardHandle;
+  friend struct Context;
   friend void share_comm_ctx(const std::vector<State*>& states);
 
   void initialize_as_root();
   void check_not_meta() const;
+  void forget(const State* other);
   void set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots);
 
   // Hooks; the index says which of several modules.

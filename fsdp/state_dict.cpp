@@ -17,9 +17,7 @@ namespace moegrad::fsdp {
 namespace {
 
 NamedTensors resharded_parameters(nn::Module& module) {
-  for (const auto& [name, part] : module.named_modules()) {
-    if (part->extension() != nullptr) part->extension()->reshard();
-  }
+  module.reshard();
   return module.named_parameters();
 }
 

@@ -13,7 +13,7 @@ namespace moegrad::nn {
 /// [E, out, in] however they are stored. So neither the number of ranks nor the storage
 /// orientation changes a weight.
 
-/// Fills the parameter with normal(0, std); a shard gets its rows of the whole.
+/// Fills the parameter with normal(0, std); a shard gets its part of the whole.
 void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std);
 
 /// As Hugging Face initialises: matrices and stacked experts normal(0, std), vectors (the weights

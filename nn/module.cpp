@@ -94,7 +94,9 @@ void Module::load_state_dict(const NamedTensors& state) {
     check(found != state.end(), "load_state_dict: missing key '", name, "'");
     check<ShapeError>(found->tensor.shape() == tensor.shape(), "load_state_dict: '", name,
                       "' must be ", tensor.shape(), ", got ", found->tensor.shape());
-    copy_(tensor, found->tensor);
+  }
+  for (auto& [name, tensor] : own) {
+    copy_(tensor, std::ranges::find(state, name, &NamedTensor::name)->tensor);
   }
 }
 

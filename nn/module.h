@@ -66,7 +66,7 @@ class Module {
   /// first: under fully_shard it is this rank's shards.
   NamedTensors state_dict() const;
   /// Copies the values into what state_dict() holds; Error unless names agree, ShapeError unless
-  /// shapes do.
+  /// shapes do, and nothing has been copied then.
   void load_state_dict(const NamedTensors& state);
 
   /// Puts back the parameters that this module and those below keep, where others stand in for
@@ -79,6 +79,8 @@ class Module {
   void train(bool mode = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
+  /// Calls of this module that have not returned or thrown yet, nested ones included.
+  int calls_under_way() const { return calls_under_way_; }
   /// Of all parameters, those that extensions keep included.
   void zero_grad();
 
@@ -107,6 +109,7 @@ class Module {
     const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "forward");
     const SpanGuard span(SpanKind::kModule, Lane::kCompute, "forward ",
                          ScopeGuard::current()->display_path());
+    const CallGuard call_guard(calls_under_way_);
     run(forward_pre_hooks_);
     auto result = [&] {
       if (!extension_) return body(std::forward<Arguments>(arguments)...);
@@ -119,6 +122,17 @@ class Module {
 
  private:
   using Hooks = HookList<void(Module&)>;
+
+  class CallGuard {
+   public:
+    explicit CallGuard(int& calls) : calls_(calls) { ++calls_; }
+    ~CallGuard() { --calls_; }
+    CallGuard(const CallGuard&) = delete;
+    CallGuard& operator=(const CallGuard&) = delete;
+
+   private:
+    int& calls_;
+  };
 
   ScopeGuard open_scope();
   TensorVisitor input_cast() const;
@@ -133,6 +147,7 @@ class Module {
 
   std::string name_;  // within its parent
   bool training_ = true;
+  int calls_under_way_ = 0;
   std::shared_ptr<ModuleExtension> extension_;
   std::vector<ParameterSlot> parameters_;  // own, with local names
   std::vector<std::pair<std::string, Module*>> children_;

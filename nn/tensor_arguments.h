@@ -19,7 +19,9 @@
 //
 //     void for_each_tensor(Output& output, const nn::TensorVisitor& visit);
 //
-// Anything else holds none as far as a module is concerned, and passes as it is.
+// An extension casts a copy of an lvalue argument, so what forward writes to such an argument the
+// caller does not see. Anything else holds none as far as a module is concerned, and passes as it
+// is.
 
 namespace moegrad::nn {
 

@@ -310,7 +310,8 @@ TEST(FullyShard, RefusesAParameterTiedAcrossGroups) {
     fully_shard(tied.inner, mesh);
     EXPECT_EQ(message_of<Error>([&] { fully_shard(tied, mesh); }),
               "fully_shard: parameter 'outer' is tied to one that an earlier fully_shard call has "
-              "taken; shard both in one call");
+              "taken; shard both in one call (or, if that call was for a module above, call "
+              "fully_shard bottom-up)");
   });
 }
 

@@ -53,6 +53,22 @@ TEST(ShardedGradients, BeginAgainWhenCleared) {
   }
 }
 
+// As an optimizer over some of a group's parameters does; the others go on.
+TEST(ShardedGradients, BeginAgainForTheOneThatWasCleared) {
+  for (const std::size_t n : {1U, 2U, 3U, 4U, 5U, 7U}) {
+    const Tensor cleared = randn({6}, 1, Dtype::kFloat32, true);
+    const Tensor other = randn({6}, 2, Dtype::kFloat32, true);
+    ShardedGradients gradients({cleared, other}, std::nullopt);
+    for (std::size_t i = 0; i < n; ++i) gradients.add({term(i), term(i)});
+    cleared.set_grad(Tensor());
+    gradients.add({term(10), term(10)});
+    EXPECT_TRUE(bitwise_equal(cleared.grad(), term(10))) << n;
+    Tensor all = tree(0, n);
+    add_(all, term(10));
+    EXPECT_TRUE(testing::all_close(other.grad(), all, 1e-6, 1e-6)) << n;
+  }
+}
+
 TEST(ShardedGradients, GoOnFromWhatSomebodyLeftThere) {
   for (const bool in_place : {false, true}) {
     for (const std::size_t n : {1U, 2U, 3U, 5U}) {

@@ -165,7 +165,8 @@ TEST(Conformance, Row12_TiedInSeparateGroupsIsAnError) {
     fully_shard(model.tok_embeddings, mesh);
     EXPECT_EQ(testing::message_of<Error>([&] { fully_shard(model, mesh); }),
               "fully_shard: parameter 'output.weight' is tied to one that an earlier fully_shard "
-              "call has taken; shard both in one call");
+              "call has taken; shard both in one call (or, if that call was for a module above, "
+              "call fully_shard bottom-up)");
   });
 }
 

@@ -62,8 +62,13 @@ void check_registration_after_forward(RankContext& rank, bool several_groups,
   Sharded sharded(rank, several_groups, reshard);
   expect_registered(*sharded.root, false);
   {
-    const NoGradGuard no_grad;  // no backward will come to free anything
+    const NoGradGuard no_grad;  // no backward will come to free what may be freed
     run(sharded.model, rank.rank());
+  }
+  if (reshard == false) {
+    expect_registered(*sharded.root, true);
+    sharded.root->reshard();
+    for (auto* block : sharded.blocks) block->reshard();
   }
   expect_registered(*sharded.root, false);
   for (auto* block : sharded.blocks) expect_registered(*block, false);
