@@ -84,14 +84,7 @@ std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, do
 
 fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy) {
-  for (auto& layer : model.layers()) {
-    auto own = policy;
-    // Backward would gather the last layer again at once, with next to nothing to hide it under.
-    if (!own.reshard_after_forward && &layer == &model.layers().back()) {
-      own.reshard_after_forward = false;
-    }
-    fsdp::fully_shard(layer, mesh, own);
-  }
+  for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh, policy);
   auto whole = policy;
   whole.linear_only_shard = false;  // the root takes what the layers left
   return fsdp::fully_shard(model, mesh, whole);

@@ -39,9 +39,7 @@ struct StepOptions {
 std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, double lr,
                                               double weight_decay);
 
-/// Wraps each decoder layer, then the rest; the model knows nothing of it. Where `policy` leaves
-/// reshard_after_forward open, the last layer keeps its gathered parameters until its backward,
-/// which begins with it.
+/// Wraps each decoder layer, then the rest; the model knows nothing of it.
 fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy);
 

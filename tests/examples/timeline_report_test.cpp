@@ -121,8 +121,8 @@ TEST(RunTimeline, CountsTheBytesOfAStep) {
   const auto whole = models::parameter_count(options.config);
   const auto layer = whole - models::parameter_count(fewer);
   const auto layers = options.config.num_hidden_layers;
-  // Half of everything comes from the other rank: the layers but the last twice, the rest once.
-  EXPECT_EQ(figures.gathered_bytes, static_cast<double>(4 * (whole + (layers - 1) * layer) / 2));
+  // Half of everything comes from the other rank: the layers twice, the rest once.
+  EXPECT_EQ(figures.gathered_bytes, static_cast<double>(4 * (whole + layers * layer) / 2));
   EXPECT_EQ(figures.reduced_bytes, static_cast<double>(4 * whole / 2));
 }
 

@@ -203,13 +203,12 @@ TEST(FullyShard, ConvertsToNzInTheCopyOutAlone) {
   train_sharded(sharded_toy_config(), training);
   EXPECT_EQ(transposes, 0);
   EXPECT_EQ(conversions, 0);
-  // Two weights, three steps: the first layer's gathered in forward and again in backward, the last
-  // one's once.
-  EXPECT_EQ(copy_outs, 2 * 3 * (2 + 1));
+  // Two weights in each of two layers, gathered in forward and again in backward, three steps.
+  EXPECT_EQ(copy_outs, 2 * 2 * 2 * 3);
   // Recomputation runs within backward, on parameters that backward gathers anyway.
   training.step.recompute_layers = 2;
   train_sharded(sharded_toy_config(), training);
-  EXPECT_EQ(copy_outs, 2 * 3 * (2 + 1));
+  EXPECT_EQ(copy_outs, 2 * 2 * 2 * 3);
 }
 
 }  // namespace
