@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Training steps of a Qwen3-MoE (forward, backward, AdamW) on random tokens, as fast as they go:
+//
+//     build/release/tests/bench_train_step --preset main --ranks 1 --threads 2
+//
+// Prints tokens/s, the share of the FMA peak measured before and after (MFU, by causal FLOPs, two
+// per multiply-add), peak bytes and what the time goes to; --json writes the same. The functions'
+// shares come from steps of their own, after the timed ones.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "examples/trainer.h"
+#include "framework/distributed/launch.h"
+#include "framework/distributed/process_group.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/random.h"
+#include "framework/runtime/rank_context.h"
+#include "models/qwen3_moe_loss.h"
+#include "tests/bench/fma_peak.h"
+
+namespace moegrad::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string preset = "main";
+  int ranks = 1;
+  int threads = 2;  // per rank
+  std::int64_t steps = 5;
+  std::int64_t warmup = 2;
+  std::int64_t recompute = 0;  // layers
+  std::string json;
+};
+
+struct Preset {
+  models::Qwen3MoeConfig config;
+  std::int64_t sequences = 4;
+  std::int64_t length = 512;
+};
+
+Preset preset_of(const std::string& name) {
+  Preset preset;
+  auto& config = preset.config;
+  config.vocab_size = 4096;
+  config.hidden_size = 512;
+  config.num_hidden_layers = 4;
+  config.num_attention_heads = 8;
+  config.num_key_value_heads = 2;
+  config.head_dim = 64;
+  config.num_experts = 32;
+  config.num_experts_per_tok = 4;
+  config.moe_intermediate_size = 256;
+  config.rope_theta = 1e6;
+  config.norm_topk_prob = true;
+  config.router_aux_loss_coef = 0;
+  if (name == "fine") {
+    config.num_experts = 128;
+    config.num_experts_per_tok = 8;
+    config.moe_intermediate_size = 128;
+    preset.sequences = 1;
+  } else if (name == "long") {
+    preset.sequences = 1;
+    preset.length = 16384;
+  }
+  return preset;
+}
+
+examples::MicroBatch random_batch(const Preset& preset, std::int64_t first,
+                                  std::int64_t sequences) {
+  const Random random(1, "bench tokens");
+  const auto tokens = sequences * preset.length;
+  std::vector<std::int64_t> inputs, targets;
+  for (auto i = first * preset.length; i < first * preset.length + tokens; ++i) {
+    inputs.push_back(random.integer(static_cast<std::uint64_t>(2 * i), preset.config.vocab_size));
+    targets.push_back(
+        random.integer(static_cast<std::uint64_t>(2 * i + 1), preset.config.vocab_size));
+  }
+  examples::MicroBatch batch;
+  batch.tokens = Tensor::from(inputs, {tokens});
+  batch.targets = Tensor::from(targets, {tokens});
+  for (std::int64_t i = 0; i <= sequences; ++i) batch.cu_seqlens.push_back(i * preset.length);
+  return batch;
+}
+
+/// Seconds of one step, by phase.
+struct StepTime {
+  double forward = 0, backward = 0, optimizer = 0;
+  double total() const { return forward + backward + optimizer; }
+};
+
+struct Measured {
+  std::vector<StepTime> steps;
+  double loss = 0;
+  std::map<std::string, double> functions;  // seconds per step
+  std::int64_t peak_bytes = 0;
+};
+
+double seconds_since(Clock::time_point& begin) {
+  const auto now = Clock::now();
+  return std::chrono::duration<double>(now - std::exchange(begin, now)).count();
+}
+
+Measured run_rank(RankContext& context, const Options& options, const Preset& preset) {
+  models::Qwen3Moe model(preset.config, /*seed=*/1);
+  examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+  optim::AdamW optimizer(model.named_parameters(), {.lr = 3e-4});
+  check<ValueError>(preset.sequences % options.ranks == 0, "bench_train_step: ", options.ranks,
+                    " ranks must divide the ", preset.sequences, " sequences of a step");
+  const auto own = preset.sequences / options.ranks;
+  const auto batch = random_batch(preset, context.rank() * own, own);
+  const auto targets = preset.sequences * preset.length;
+
+  const models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute};
+
+  Measured result;
+  const auto step = [&] {
+    StepTime time;
+    context.group()->barrier()->wait();
+    auto begin = Clock::now();
+    optimizer.zero_grad();
+    const auto output = model(batch.tokens, batch.cu_seqlens, forward);
+    const auto loss = models::qwen3_moe_loss(output, batch.targets, targets, 0);
+    result.loss = loss.ce_sum.item() / static_cast<double>(batch.targets.numel());
+    time.forward = seconds_since(begin);
+    loss.objective.backward();
+    time.backward = seconds_since(begin);
+    optimizer.step();
+    context.group()->barrier()->wait();
+    time.optimizer = seconds_since(begin);
+    return time;
+  };
+  for (std::int64_t i = 0; i < options.warmup; ++i) step();
+  context.arena()->reset_peak();
+  for (std::int64_t i = 0; i < options.steps; ++i) result.steps.push_back(step());
+  result.peak_bytes = context.arena()->peak().total();
+
+  constexpr int kProfiled = 2;
+  context.spans().start(2);
+  for (int i = 0; i < kProfiled; ++i) step();
+  context.spans().stop();
+  for (const auto& span : context.spans().spans()) {
+    if (span.kind == SpanKind::kModule || span.kind == SpanKind::kCollective) continue;
+    if (span.kind == SpanKind::kPhase && span.lane != Lane::kOptimizer) continue;
+    result.functions[span.name] +=
+        std::chrono::duration<double>(span.end - span.begin).count() / kProfiled;
+  }
+  return result;
+}
+
+StepTime median(std::vector<StepTime> steps) {
+  std::ranges::sort(steps, {}, &StepTime::total);
+  return steps[steps.size() / 2];
+}
+
+int run(const Options& options) {
+  const auto preset = preset_of(options.preset);
+  std::vector<Measured> ranks(static_cast<std::size_t>(options.ranks));
+  const int threads = options.ranks * options.threads;
+  const double before = fma_peak(threads);
+  launch(options.ranks,
+         [&](RankContext& context) {
+           ranks[static_cast<std::size_t>(context.rank())] = run_rank(context, options, preset);
+         },
+         {.threads_per_rank = options.threads});
+  const double peak = (before + fma_peak(threads)) / 2;
+
+  const auto time = median(ranks[0].steps);
+  const auto tokens = static_cast<double>(preset.sequences * preset.length);
+  const double flops = models::flops_per_token(preset.config, preset.length) * tokens;
+  double loss = 0;
+  std::int64_t peak_bytes = 0;
+  for (const auto& rank : ranks) {
+    loss += rank.loss / options.ranks;
+    peak_bytes += rank.peak_bytes;
+  }
+  nlohmann::ordered_json report = {{"preset", options.preset},
+                                   {"ranks", options.ranks},
+                                   {"threads", options.threads},
+                                   {"parameters", models::parameter_count(preset.config)},
+                                   {"loss", loss},
+                                   {"tokens_per_second", tokens / time.total()},
+                                   {"mfu", flops / time.total() / peak},
+                                   {"fma_peak_gflops", peak / 1e9},
+                                   {"mflop_per_token", flops / tokens / 1e6},
+                                   {"step_ms", 1e3 * time.total()},
+                                   {"forward_ms", 1e3 * time.forward},
+                                   {"backward_ms", 1e3 * time.backward},
+                                   {"optimizer_ms", 1e3 * time.optimizer},
+                                   {"peak_bytes", peak_bytes}};
+  std::vector<std::pair<std::string, double>> functions(ranks[0].functions.begin(),
+                                                        ranks[0].functions.end());
+  std::ranges::sort(functions, std::greater(), &std::pair<std::string, double>::second);
+  for (const auto& [name, seconds] : functions) report["functions_ms"][name] = 1e3 * seconds;
+
+  std::cout << std::fixed << std::setprecision(1) << options.preset << ", " << options.ranks
+            << " ranks x " << options.threads << " threads: " << tokens / time.total()
+            << " tokens/s, MFU " << 100 * flops / time.total() / peak << " % of " << peak / 1e9
+            << " GFLOP/s, loss " << std::setprecision(4) << loss << std::setprecision(1)
+            << "\nstep " << 1e3 * time.total() << " ms: forward " << 1e3 * time.forward
+            << ", backward " << 1e3 * time.backward << ", optimizer " << 1e3 * time.optimizer
+            << "; peak " << static_cast<double>(peak_bytes) / 1048576 << " MiB\n";
+  for (const auto& [name, seconds] : functions) {
+    std::cout << std::setw(10) << 1e3 * seconds << " ms  " << name << '\n';
+  }
+  if (!options.json.empty()) {
+    std::ofstream file(options.json);
+    file << report.dump(2) << '\n';
+    check(file.good(), "bench_train_step: cannot write '", options.json, "'");
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace moegrad::bench
+
+int main(int argc, char** argv) {
+  moegrad::bench::Options options;
+  CLI::App app("Measures training steps of a Qwen3-MoE.");
+  app.add_option("--preset", options.preset, "main, fine or long")
+      ->check(CLI::IsMember({"main", "fine", "long"}))
+      ->capture_default_str();
+  app.add_option("--ranks", options.ranks)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--threads", options.threads, "per rank")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "timed")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--warmup", options.warmup, "steps before")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--recompute", options.recompute, "layers that keep only their input")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--json", options.json, "file for the figures");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return moegrad::bench::run(options);
+  } catch (const moegrad::Error& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/bench/fma_peak.h"
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "ops/kernels/matmul_tile.h"
+
+namespace moegrad::bench {
+namespace {
+
+using kernels::Vec;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kChains = 12;        // of the largest tile: enough to hide an fma's latency
+constexpr std::int64_t kSteps = 1'500'000;  // about 5 ms
+
+// The operands come from and the result goes to memory that the compiler must not think about.
+void run_chains(volatile float* memory) {
+  Vec<float> sum[kChains];
+  float start = 0;
+  for (auto& chain : sum) chain = Vec<float>::broadcast(start += *memory);
+  const auto a = Vec<float>::broadcast(*memory);
+  const auto b = Vec<float>::broadcast(*memory);
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+    for (auto& chain : sum) kernels::accumulate(chain, a, b);
+  }
+  float result[kChains * Vec<float>::kLanes];
+  for (std::int64_t i = 0; i < kChains; ++i) sum[i].store(result + i * Vec<float>::kLanes);
+  *memory = *std::ranges::max_element(result) > 0 ? 0.5F : 0.25F;
+}
+
+}  // namespace
+
+double fma_peak(int threads, double seconds) {
+  constexpr double kFlops = 2.0 * kSteps * kChains * Vec<float>::kLanes;
+  const auto runs = std::max<std::size_t>(3, static_cast<std::size_t>(seconds / 0.005));
+  std::vector<double> rates(runs);
+  Clock::time_point begin;
+  std::size_t run = 0;
+  // Called by the last thread to arrive, between the runs.
+  std::barrier round(threads, [&]() noexcept {
+    const auto now = Clock::now();
+    if (run > 0) {
+      rates[run - 1] = kFlops * threads / std::chrono::duration<double>(now - begin).count();
+    }
+    begin = now;
+    ++run;
+  });
+  std::vector<std::jthread> team;
+  for (int i = 0; i < threads; ++i) {
+    team.emplace_back([&] {
+      volatile float memory = 0.5F;
+      round.arrive_and_wait();
+      for (std::size_t j = 0; j < runs; ++j) {
+        run_chains(&memory);
+        round.arrive_and_wait();
+      }
+    });
+  }
+  team.clear();
+  std::ranges::nth_element(rates, rates.begin() + static_cast<std::ptrdiff_t>(runs / 2));
+  return rates[runs / 2];
+}
+
+}  // namespace moegrad::bench
