@@ -1,36 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/grouped_products.h"
 
+#include <algorithm>
 #include <cassert>
+#include <functional>
 
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/fill.h"
+#include "ops/kernels/even_cuts.h"
 #include "ops/kernels/matmul_kernel.h"
 
 namespace moegrad::ops {
 namespace {
 
-// A list of products cut into blocks of rows and columns, a function of the sizes alone.
+// From so many blocks of rows on, each of which would pack the right operand anew, it is packed
+// once for all of them.
+constexpr std::int64_t kPackOnceFrom = 4;
+
 template <class T>
-void run_problems(const std::vector<kernels::MatmulProblem<T>>& problems) {
-  struct Task {
-    const kernels::MatmulProblem<T>* problem;
-    std::int64_t i0, j0;
-  };
-  std::vector<Task> tasks;
+struct Task {
+  const kernels::MatmulProblem<T>* problem;
+  std::int64_t i0, rows, j0, columns;
+
+  std::int64_t size() const { return rows * columns * problem->k; }
+};
+
+// A block of C for each task, a function of the sizes alone. Where B is packed, few blocks of rows
+// repeat that; where it is read in place, smaller ones balance better. Long tasks come first, so
+// that at the end no thread is left alone with one.
+template <class T>
+std::vector<Task<T>> cut(const std::vector<kernels::MatmulProblem<T>>& problems) {
+  std::vector<Task<T>> tasks;
   for (const auto& problem : problems) {
-    for (std::int64_t i0 = 0; i0 < problem.m; i0 += kernels::kBlockRows) {
-      for (std::int64_t j0 = 0; j0 < problem.n; j0 += kernels::kBlockColumns) {
-        tasks.push_back({&problem, i0, j0});
+    const bool in_place = problem.b.form == kernels::RightForm::kNz;
+    const kernels::EvenCuts blocks(problem.m,
+                                   in_place ? kernels::kBlockRows / 2 : kernels::kBlockRows);
+    const auto limit = in_place ? 8 * kernels::kGroupColumns : 4 * kernels::kGroupColumns;
+    for (std::int64_t i = 0; i < blocks.count(); ++i) {
+      for (std::int64_t j0 = 0; j0 < problem.n; j0 += limit) {
+        tasks.push_back(
+            {&problem, blocks.begin(i), blocks.length(i), j0, std::min(limit, problem.n - j0)});
       }
     }
   }
+  std::ranges::stable_sort(tasks, std::greater(), &Task<T>::size);
+  return tasks;
+}
+
+template <class T>
+void run_problems(const std::vector<kernels::MatmulProblem<T>>& problems) {
+  const auto tasks = cut(problems);
   parallel_for(std::ssize(tasks), 1, [&](std::int64_t begin, std::int64_t end) {
     for (auto i = begin; i < end; ++i) {
       const auto& task = tasks[static_cast<std::size_t>(i)];
-      kernels::matmul_block(*task.problem, task.i0, task.j0);
+      kernels::matmul_block(*task.problem, task.i0, task.rows, task.j0, task.columns);
     }
   });
+}
+
+// The right operand [k, n] as NZ, in `panels` of round_up(k, 16) * round_up(n, 16) elements.
+template <class T>
+kernels::RightOperand<T> packed(const kernels::RightOperand<T>& b, std::int64_t k, std::int64_t n,
+                                T* panels) {
+  const auto height = round_up(k, kNzBlock);
+  parallel_for(n, kNzBlock, [&](std::int64_t j0, std::int64_t) {
+    kernels::pack_right_panels(b, 0, k, j0, j0 + kNzBlock, n, panels + j0 * height);
+  });
+  return {.data = panels, .form = kernels::RightForm::kNz, .stride = height};
+}
+
+// Packs what is worth it, one problem after the other, then computes all.
+template <class T>
+void run_packed(std::vector<kernels::MatmulProblem<T>>& problems) {
+  std::vector<Tensor> panels;
+  for (auto& problem : problems) {
+    const kernels::EvenCuts blocks(problem.m, kernels::kBlockRows);
+    if (problem.b.form == kernels::RightForm::kNz || blocks.count() < kPackOnceFrom) continue;
+    panels.push_back(Tensor::empty({nz_numel(problem.k, problem.n)}, dtype_of<T>));
+    problem.b =
+        packed(problem.b, problem.k, problem.n, panels.back().template mutable_data<T>().data());
+  }
+  run_problems(problems);
 }
 
 void count_packing(const StoredMatrix& matrix) {
@@ -103,7 +153,7 @@ Tensor multiply_row_groups(const Tensor& x, const std::vector<StoredMatrix>& mat
                           .n = n,
                           .k = matrix.k});
     }
-    run_problems(problems);
+    run_packed(problems);
   });
   return y;
 }
@@ -127,7 +177,7 @@ Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
                           .n = n,
                           .k = offsets[e + 1] - begin});
     }
-    run_problems(problems);
+    run_packed(problems);
   });
   return w;
 }

@@ -28,15 +28,27 @@ struct MatmulProblem {
   std::int64_t k = 0;
 };
 
-/// A task's share of C is at most kBlockRows x kBlockColumns, constants, so that the cuts depend on
-/// the problem alone. One cache block of B's columns, 256 KB of floats, stays in the second level.
-inline constexpr std::int64_t kBlockRows = 768;
-inline constexpr std::int64_t kBlockColumns = 128;
+// Note [Matmul blocks]
+// A task computes a block of C of at most kBlockRows rows, all columns or a multiple of
+// kGroupColumns. It walks the reduction kCacheDepth at a time. The rows of A are packed once into
+// strips of six, interleaved as the tile reads them; they stay in the second cache level. Packing
+// also takes the power-of-two distance out of the rows, of which the first level would hold only a
+// few at a time. B comes by groups of panels: in NZ it is read where it is stored, else a group is
+// packed in the order in which it is stored. Each panel is used by all strips while it is near, and
+// meanwhile what comes next is fetched.
+//
+// A reduction of a few steps (the weight gradient of an expert with few tokens) spends its time
+// writing C. There a strip goes through the whole group, so that rows are written in longer runs.
+//
+// Method: K. Goto, R. van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008.
 
-/// Computes C[i0 : min(i0 + kBlockRows, m), j0 : min(j0 + kBlockColumns, n)] in the order of Note
-/// [Matmul order]; i0 and j0 are multiples of the block. Packs what is not packed yet into a
-/// scratch block of the calling thread.
+inline constexpr std::int64_t kBlockRows = 264;
+inline constexpr std::int64_t kGroupColumns = 128;
+
+/// Computes C[i0 : i0 + rows, j0 : j0 + columns] in the order of Note [Matmul order];
+/// rows <= kBlockRows, j0 a multiple of kGroupColumns. Packs into scratch of the calling thread.
 template <class T>
-void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t j0);
+void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
+                  std::int64_t j0, std::int64_t columns);
 
 }  // namespace moegrad::kernels

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "framework/tensor/layout.h"
@@ -38,13 +40,24 @@ inline void accumulate(Vec<T>& sum, const Vec<T>& a, const Vec<T>& b) {
 #endif
 }
 
+/// Cache lines that a later tile will read, fetched while this one computes, one every four steps
+/// of the reduction, from `line` on: `step` bytes apart, after every sixteenth `jump`.
+struct Ahead {
+  const void* line = nullptr;
+  std::ptrdiff_t step = 0;
+  std::ptrdiff_t jump = 0;
+};
+
 /// C[i, j] = chain over p of A[i, p] B[p, j], for kRows rows i and 16 columns j.
 ///
-/// A[i, p] = a[i * row_stride + p * k_stride]; B is a panel [k, 16]; C has rows of ldc elements.
-/// `resume`: the chains go on from what C holds instead of zero.
+/// A is a strip [k, kTileRows], A[i, p] = a[p * kTileRows + i]; B is a panel [k, 16]; C has rows of
+/// ldc elements. `resume`: the chains go on from what C holds instead of zero.
+///
+/// Four steps at a time with constant strides leave little but the multiply-adds to issue: on a
+/// core whose other hardware thread is busy, instructions are what is scarce.
 template <class T, int kRows>
-void multiply_tile(const T* a, std::int64_t row_stride, std::int64_t k_stride, const T* b,
-                   std::int64_t k, T* c, std::int64_t ldc, bool resume) {
+void multiply_tile(const T* a, const T* b, std::int64_t k, T* c, std::int64_t ldc, bool resume,
+                   const Ahead& ahead) {
   constexpr int kVecs = static_cast<int>(kNzBlock / Vec<T>::kLanes);
   Vec<T> sum[kRows][kVecs];
 #pragma GCC unroll 8
@@ -56,17 +69,36 @@ void multiply_tile(const T* a, std::int64_t row_stride, std::int64_t k_stride, c
       sum[i][v] = resume ? Vec<T>::load(c + i * ldc + v * Vec<T>::kLanes) : Vec<T>::zero();
     }
   }
-  for (std::int64_t p = 0; p < k; ++p) {
-    Vec<T> right[kVecs];
+  const char* line = static_cast<const char*>(ahead.line);
+  std::int64_t p = 0;
+  for (; p + 4 <= k; p += 4) {
+    __builtin_prefetch(line);
+    line += p % 64 == 60 ? ahead.jump : ahead.step;
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) right[v] = Vec<T>::load(b + v * Vec<T>::kLanes);
+    for (int u = 0; u < 4; ++u) {
+      Vec<T> right[kVecs];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) right[v] = Vec<T>::load(b + v * Vec<T>::kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        const auto left = Vec<T>::broadcast(a[i]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) accumulate(sum[i][v], left, right[v]);
+      }
+      a += kTileRows<T>;
+      b += kNzBlock;
+    }
+  }
+  for (; p < k; ++p) {
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const auto left = Vec<T>::broadcast(a[i * row_stride]);
+      const auto left = Vec<T>::broadcast(a[i]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) accumulate(sum[i][v], left, right[v]);
+      for (int v = 0; v < kVecs; ++v) {
+        accumulate(sum[i][v], left, Vec<T>::load(b + v * Vec<T>::kLanes));
+      }
     }
-    a += k_stride;
+    a += kTileRows<T>;
     b += kNzBlock;
   }
 #pragma GCC unroll 8

@@ -57,8 +57,64 @@ void transpose_to_panel(const T* source, std::int64_t stride, std::int64_t k, T*
   }
 }
 
-}  // namespace
+// strip[p * kTileRows + r] = source[r * stride + p] for r < rows, p < k.
+template <class T>
+void interleave_rows_one_by_one(const T* source, std::int64_t stride, std::int64_t rows,
+                                std::int64_t k, T* strip) {
+  for (std::int64_t p = 0; p < k; ++p) {
+    for (std::int64_t r = 0; r < rows; ++r) strip[p * kTileRows<T> + r] = source[r * stride + p];
+  }
+}
 
+template <class T>
+void interleave_rows(const T* source, std::int64_t stride, std::int64_t rows, std::int64_t k,
+                     T* strip) {
+  interleave_rows_one_by_one(source, stride, rows, k, strip);
+}
+
+#if defined(__AVX2__) && defined(__FMA__)
+// Eight steps of six rows at a time; rows that do not exist repeat the last one.
+void interleave_rows(const float* source, std::int64_t stride, std::int64_t rows, std::int64_t k,
+                     float* strip) {
+  static_assert(kTileRows<float> == 6);
+  const float* row[6];
+  for (std::int64_t r = 0; r < 6; ++r) row[r] = source + std::min(r, rows - 1) * stride;
+  const auto whole = k / 8 * 8;
+  for (std::int64_t p = 0; p < whole; p += 8, strip += 48) {
+    __m256 in[6], pairs[6], quads[4];
+#pragma GCC unroll 6
+    for (int r = 0; r < 6; ++r) in[r] = _mm256_loadu_ps(row[r] + p);
+#pragma GCC unroll 3
+    for (int r = 0; r < 6; r += 2) {
+      pairs[r] = _mm256_unpacklo_ps(in[r], in[r + 1]);
+      pairs[r + 1] = _mm256_unpackhi_ps(in[r], in[r + 1]);
+    }
+    quads[0] = _mm256_shuffle_ps(pairs[0], pairs[2], 0x44);
+    quads[1] = _mm256_shuffle_ps(pairs[0], pairs[2], 0xee);
+    quads[2] = _mm256_shuffle_ps(pairs[1], pairs[3], 0x44);
+    quads[3] = _mm256_shuffle_ps(pairs[1], pairs[3], 0xee);
+    // Half h of quads[c] holds rows 0 to 3 of step 4 h + c, of pairs[4 + c / 2] rows 4 and 5.
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const auto store = [&](float* to, __m128 four, __m128 two) {
+        _mm_storeu_ps(to, four);
+        if (c % 2 == 0) {
+          _mm_storel_pi(reinterpret_cast<__m64*>(to + 4), two);
+        } else {
+          _mm_storeh_pi(reinterpret_cast<__m64*>(to + 4), two);
+        }
+      };
+      store(strip + 6 * c, _mm256_castps256_ps128(quads[c]),
+            _mm256_castps256_ps128(pairs[4 + c / 2]));
+      store(strip + 6 * (c + 4), _mm256_extractf128_ps(quads[c], 1),
+            _mm256_extractf128_ps(pairs[4 + c / 2], 1));
+    }
+  }
+  interleave_rows_one_by_one(source + whole, stride, rows, k - whole, strip);
+}
+#endif
+
+// B[k0 : k0 + k, j0 : j0 + 16] to panel [k, 16].
 template <class T>
 void pack_right_panel(const RightOperand<T>& b, std::int64_t k0, std::int64_t k, std::int64_t j0,
                       std::int64_t n, T* panel) {
@@ -94,27 +150,58 @@ void pack_right_panel(const RightOperand<T>& b, std::int64_t k0, std::int64_t k,
   }
 }
 
+}  // namespace
+
 template <class T>
-void pack_left_strip(const T* a, std::int64_t k_stride, std::int64_t rows, std::int64_t k,
-                     T* strip) {
-  if (rows == kTileRows<T>) {
-    for (std::int64_t p = 0; p < k; ++p) {
-      std::memcpy(strip + p * kTileRows<T>, a + p * k_stride, sizeof(T) * kTileRows<T>);
-    }
-  } else {
-    for (std::int64_t p = 0; p < k; ++p) {
-      std::copy_n(a + p * k_stride, rows, strip + p * kTileRows<T>);
+void pack_right_panels(const RightOperand<T>& b, std::int64_t k0, std::int64_t k, std::int64_t j0,
+                       std::int64_t j_end, std::int64_t n, T* panels) {
+  const auto rows = b.form == RightForm::kColumns ? k : kNzBlock;
+  for (std::int64_t p = 0; p < k; p += rows) {
+    for (auto j = j0; j < j_end; j += kNzBlock) {
+      pack_right_panel(b, k0 + p, std::min(rows, k - p), j, n,
+                       panels + (j - j0) * k + p * kNzBlock);
     }
   }
 }
 
-template void pack_right_panel<float>(const RightOperand<float>&, std::int64_t, std::int64_t,
+template <class T>
+void pack_left_strips(const T* a, std::int64_t row_stride, std::int64_t k_stride,
+                      const EvenCuts& strips, std::int64_t k, std::int64_t strip_size, T* target) {
+  if (k_stride == 1) {
+    for (std::int64_t s = 0; s < strips.count(); ++s) {
+      interleave_rows(a + strips.begin(s) * row_stride, row_stride, strips.length(s), k,
+                      target + s * strip_size);
+    }
+    return;
+  }
+  constexpr std::int64_t kLine = 64 / sizeof(T), kRowsAhead = 8;
+  const auto width = strips.begin(strips.count());
+  for (std::int64_t p = 0; p < k; ++p) {
+    const T* from = a + p * k_stride;
+    // Rows stand far apart: the hardware does not see the next one coming.
+    for (std::int64_t i = 0; i < width; i += kLine) {
+      __builtin_prefetch(from + kRowsAhead * k_stride + i);
+    }
+    T* to = target + p * kTileRows<T>;
+    for (std::int64_t s = 0; s < strips.count(); ++s, to += strip_size) {
+      const auto rows = strips.length(s);
+      if (rows == kTileRows<T>) {
+        std::memcpy(to, from, sizeof(T) * kTileRows<T>);
+      } else {
+        std::copy_n(from, rows, to);
+      }
+      from += rows;
+    }
+  }
+}
+
+template void pack_right_panels<float>(const RightOperand<float>&, std::int64_t, std::int64_t,
+                                       std::int64_t, std::int64_t, std::int64_t, float*);
+template void pack_right_panels<double>(const RightOperand<double>&, std::int64_t, std::int64_t,
+                                        std::int64_t, std::int64_t, std::int64_t, double*);
+template void pack_left_strips<float>(const float*, std::int64_t, std::int64_t, const EvenCuts&,
                                       std::int64_t, std::int64_t, float*);
-template void pack_right_panel<double>(const RightOperand<double>&, std::int64_t, std::int64_t,
+template void pack_left_strips<double>(const double*, std::int64_t, std::int64_t, const EvenCuts&,
                                        std::int64_t, std::int64_t, double*);
-template void pack_left_strip<float>(const float*, std::int64_t, std::int64_t, std::int64_t,
-                                     float*);
-template void pack_left_strip<double>(const double*, std::int64_t, std::int64_t, std::int64_t,
-                                      double*);
 
 }  // namespace moegrad::kernels

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "ops/kernels/even_cuts.h"
+
 namespace moegrad::kernels {
 
 /// How the right operand B [k, n] of a product is stored. `stride` is in elements, `rows` counts
@@ -21,16 +23,18 @@ struct RightOperand {
   std::int64_t stride = 0;  // `rows` for the two NZ forms
 };
 
-/// Writes B[k0 : k0 + k, j0 : min(j0 + 16, n)] to panel [k, 16]; columns past n become zero.
-/// j0 and k0 are multiples of 16. Not for kNz, which is packed already.
+/// Writes B[k0 : k0 + k, j0 : j_end] to panels [k, 16] one behind the other, in the order in which
+/// B is stored; columns past n become zero. j0 and k0 are multiples of 16. Not for kNz, which is
+/// packed already.
 template <class T>
-void pack_right_panel(const RightOperand<T>& b, std::int64_t k0, std::int64_t k, std::int64_t j0,
-                      std::int64_t n, T* panel);
+void pack_right_panels(const RightOperand<T>& b, std::int64_t k0, std::int64_t k, std::int64_t j0,
+                       std::int64_t j_end, std::int64_t n, T* panels);
 
-/// Writes A[i0 : i0 + rows, k0 : k0 + k], whose element (i, p) is a[i + p * k_stride], to strip
-/// [k, kTileRows<T>].
+/// Writes strip s of A [rows, k], whose element (i, p) is a[i * row_stride + p * k_stride] and one
+/// of whose strides is 1, to [k, kTileRows<T>] at target + s * strip_size. In a strip of fewer rows
+/// the rest is left undefined.
 template <class T>
-void pack_left_strip(const T* a, std::int64_t k_stride, std::int64_t rows, std::int64_t k,
-                     T* strip);
+void pack_left_strips(const T* a, std::int64_t row_stride, std::int64_t k_stride,
+                      const EvenCuts& strips, std::int64_t k, std::int64_t strip_size, T* target);
 
 }  // namespace moegrad::kernels

@@ -4,9 +4,9 @@
 //
 //     build/release/tests/bench_train_step --preset main --ranks 1 --threads 2
 //
-// Prints tokens/s, the share of the FMA peak measured before and after (MFU, by causal FLOPs, two
-// per multiply-add), peak bytes and what the time goes to; --json writes the same. The functions'
-// shares come from steps of their own, after the timed ones.
+// Prints, as medians over the steps, tokens/s and the share of the FMA peak measured before each
+// step (MFU, by causal FLOPs, two per multiply-add); peak bytes; and what the time goes to, from
+// steps of their own after the timed ones. --json writes the same.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -93,16 +93,23 @@ examples::MicroBatch random_batch(const Preset& preset, std::int64_t first,
   return batch;
 }
 
-/// Seconds of one step, by phase.
+/// Seconds of one step, by phase, and the FMA peak just before it.
 struct StepTime {
   double forward = 0, backward = 0, optimizer = 0;
+  double peak = 0;
   double total() const { return forward + backward + optimizer; }
 };
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
 
 struct Measured {
   std::vector<StepTime> steps;
   double loss = 0;
-  std::map<std::string, double> functions;  // seconds per step
+  std::map<std::string, double> functions;  // seconds per step, median
   std::int64_t peak_bytes = 0;
 };
 
@@ -142,42 +149,51 @@ Measured run_rank(RankContext& context, const Options& options, const Preset& pr
   };
   for (std::int64_t i = 0; i < options.warmup; ++i) step();
   context.arena()->reset_peak();
-  for (std::int64_t i = 0; i < options.steps; ++i) result.steps.push_back(step());
+  for (std::int64_t i = 0; i < options.steps; ++i) {
+    const double peak = context.rank() == 0 ? fma_peak(options.ranks * options.threads, 0.03) : 0;
+    result.steps.push_back(step());
+    result.steps.back().peak = peak;
+  }
   result.peak_bytes = context.arena()->peak().total();
 
-  constexpr int kProfiled = 2;
-  context.spans().start(2);
-  for (int i = 0; i < kProfiled; ++i) step();
-  context.spans().stop();
-  for (const auto& span : context.spans().spans()) {
-    if (span.kind == SpanKind::kModule || span.kind == SpanKind::kCollective) continue;
-    if (span.kind == SpanKind::kPhase && span.lane != Lane::kOptimizer) continue;
-    result.functions[span.name] +=
-        std::chrono::duration<double>(span.end - span.begin).count() / kProfiled;
+  std::map<std::string, std::vector<double>> functions;
+  for (std::int64_t i = 0; i < options.steps; ++i) {
+    context.spans().start(2);
+    step();
+    context.spans().stop();
+    std::map<std::string, double> sums;
+    for (const auto& span : context.spans().spans()) {
+      if (span.kind == SpanKind::kModule || span.kind == SpanKind::kCollective) continue;
+      if (span.kind == SpanKind::kPhase && span.lane != Lane::kOptimizer) continue;
+      sums[span.name] += std::chrono::duration<double>(span.end - span.begin).count();
+    }
+    for (const auto& [name, seconds] : sums) functions[name].push_back(seconds);
   }
+  for (const auto& [name, seconds] : functions) result.functions[name] = median(seconds);
   return result;
-}
-
-StepTime median(std::vector<StepTime> steps) {
-  std::ranges::sort(steps, {}, &StepTime::total);
-  return steps[steps.size() / 2];
 }
 
 int run(const Options& options) {
   const auto preset = preset_of(options.preset);
   std::vector<Measured> ranks(static_cast<std::size_t>(options.ranks));
-  const int threads = options.ranks * options.threads;
-  const double before = fma_peak(threads);
   launch(options.ranks,
          [&](RankContext& context) {
            ranks[static_cast<std::size_t>(context.rank())] = run_rank(context, options, preset);
          },
          {.threads_per_rank = options.threads});
-  const double peak = (before + fma_peak(threads)) / 2;
 
-  const auto time = median(ranks[0].steps);
+  auto steps = ranks[0].steps;
+  std::ranges::sort(steps, {}, &StepTime::total);
+  const auto time = steps[steps.size() / 2];
   const auto tokens = static_cast<double>(preset.sequences * preset.length);
   const double flops = models::flops_per_token(preset.config, preset.length) * tokens;
+  std::vector<double> shares, peaks;
+  for (const auto& step : steps) {
+    shares.push_back(flops / step.total() / step.peak);
+    peaks.push_back(step.peak);
+  }
+  const double mfu = median(shares);
+  const double peak = median(peaks);
   double loss = 0;
   std::int64_t peak_bytes = 0;
   for (const auto& rank : ranks) {
@@ -190,10 +206,11 @@ int run(const Options& options) {
                                    {"parameters", models::parameter_count(preset.config)},
                                    {"loss", loss},
                                    {"tokens_per_second", tokens / time.total()},
-                                   {"mfu", flops / time.total() / peak},
+                                   {"mfu", mfu},
                                    {"fma_peak_gflops", peak / 1e9},
                                    {"mflop_per_token", flops / tokens / 1e6},
                                    {"step_ms", 1e3 * time.total()},
+                                   {"fastest_step_ms", 1e3 * steps.front().total()},
                                    {"forward_ms", 1e3 * time.forward},
                                    {"backward_ms", 1e3 * time.backward},
                                    {"optimizer_ms", 1e3 * time.optimizer},
@@ -205,11 +222,12 @@ int run(const Options& options) {
 
   std::cout << std::fixed << std::setprecision(1) << options.preset << ", " << options.ranks
             << " ranks x " << options.threads << " threads: " << tokens / time.total()
-            << " tokens/s, MFU " << 100 * flops / time.total() / peak << " % of " << peak / 1e9
-            << " GFLOP/s, loss " << std::setprecision(4) << loss << std::setprecision(1)
-            << "\nstep " << 1e3 * time.total() << " ms: forward " << 1e3 * time.forward
-            << ", backward " << 1e3 * time.backward << ", optimizer " << 1e3 * time.optimizer
-            << "; peak " << static_cast<double>(peak_bytes) / 1048576 << " MiB\n";
+            << " tokens/s, MFU " << 100 * mfu << " % of " << peak / 1e9 << " GFLOP/s, loss "
+            << std::setprecision(4) << loss << std::setprecision(1) << "\nstep "
+            << 1e3 * time.total() << " ms (fastest " << 1e3 * steps.front().total() << "): forward "
+            << 1e3 * time.forward << ", backward " << 1e3 * time.backward << ", optimizer "
+            << 1e3 * time.optimizer << "; peak " << static_cast<double>(peak_bytes) / 1048576
+            << " MiB\n";
   for (const auto& [name, seconds] : functions) {
     std::cout << std::setw(10) << 1e3 * seconds << " ms  " << name << '\n';
   }

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "framework/runtime/parallel_for.h"
+#include "framework/runtime/rank_context.h"
 #include "ops/kernels/matmul_tile.h"
 
 namespace moegrad::bench {
@@ -18,17 +20,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kChains = 12;                 // of the largest tile: enough to hide an fma's latency
 constexpr std::int64_t kSteps = 1'500'000;  // about 5 ms
+constexpr double kFlopsPerStep = 2.0 * kChains * Vec<float>::kLanes;
 
 // All loops over the chains are unrolled, so that they stay in registers. The operands come from
 // and the result goes to memory that the compiler must not think about.
-void run_chains(volatile float* memory) {
+void run_chains(volatile float* memory, std::int64_t steps) {
   Vec<float> sum[kChains];
   float start = 0;
 #pragma GCC unroll 12
   for (int i = 0; i < kChains; ++i) sum[i] = Vec<float>::broadcast(start += *memory);
   const auto a = Vec<float>::broadcast(*memory);
   const auto b = Vec<float>::broadcast(*memory);
-  for (std::int64_t step = 0; step < kSteps; ++step) {
+  for (std::int64_t step = 0; step < steps; ++step) {
 #pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) kernels::accumulate(sum[i], a, b);
   }
@@ -41,7 +44,6 @@ void run_chains(volatile float* memory) {
 }  // namespace
 
 double fma_peak(int threads, double seconds) {
-  constexpr double kFlops = 2.0 * kSteps * kChains * Vec<float>::kLanes;
   const auto runs = std::max<std::size_t>(3, static_cast<std::size_t>(seconds / 0.005));
   std::vector<double> rates(runs);
   Clock::time_point begin;
@@ -50,7 +52,8 @@ double fma_peak(int threads, double seconds) {
   std::barrier round(threads, [&]() noexcept {
     const auto now = Clock::now();
     if (run > 0) {
-      rates[run - 1] = kFlops * threads / std::chrono::duration<double>(now - begin).count();
+      rates[run - 1] =
+          kFlopsPerStep * kSteps * threads / std::chrono::duration<double>(now - begin).count();
     }
     begin = now;
     ++run;
@@ -61,7 +64,7 @@ double fma_peak(int threads, double seconds) {
       volatile float memory = 0.5F;
       round.arrive_and_wait();
       for (std::size_t j = 0; j < runs; ++j) {
-        run_chains(&memory);
+        run_chains(&memory, kSteps);
         round.arrive_and_wait();
       }
     });
@@ -69,6 +72,17 @@ double fma_peak(int threads, double seconds) {
   team.clear();
   std::ranges::nth_element(rates, rates.begin() + static_cast<std::ptrdiff_t>(runs / 2));
   return rates[runs / 2];
+}
+
+double fma_rate() {
+  const int threads = RankContext::current().pool().threads();
+  const auto begin = Clock::now();
+  parallel_for(threads, 1, [](std::int64_t, std::int64_t) {
+    volatile float memory = 0.5F;
+    run_chains(&memory, kSteps / 25);
+  });
+  return kFlopsPerStep * (kSteps / 25) * threads /
+         std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 }  // namespace moegrad::bench

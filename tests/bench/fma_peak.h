@@ -9,4 +9,8 @@ namespace moegrad::bench {
 /// of it.
 double fma_peak(int threads, double seconds = 0.2);
 
+/// The same of one run of about 0.2 ms, on the threads of the current rank: to alternate with what
+/// takes as little.
+double fma_rate();
+
 }  // namespace moegrad::bench
