@@ -78,14 +78,14 @@ class Attention final : public Function {
       const T* const v_data = v.data<T>().data();
       T* const out_data = out.mutable_data<T>().data();
       T* const logsumexp_data = logsumexp.mutable_data<T>().data();
-      run_tasks<T>(static_cast<std::int64_t>(tasks.size()),
-                   kernels::attention_forward_scratch(sizes), [&](std::int64_t task, T* scratch) {
-                     const auto [i, head, block] = tasks[static_cast<std::size_t>(task)];
-                     kernels::attention_forward<T>(sizes, q_data, k_data, v_data,
-                                                   static_cast<T>(scale_),
-                                                   documents_[static_cast<std::size_t>(i)], head,
-                                                   block, out_data, logsumexp_data, scratch);
-                   });
+      run_tasks<T>(
+          static_cast<std::int64_t>(tasks.size()), kernels::attention_forward_scratch<T>(sizes),
+          [&](std::int64_t task, T* scratch) {
+            const auto [i, head, block] = tasks[static_cast<std::size_t>(task)];
+            kernels::attention_forward<T>(sizes, q_data, k_data, v_data, static_cast<T>(scale_),
+                                          documents_[static_cast<std::size_t>(i)], head, block,
+                                          out_data, logsumexp_data, scratch);
+          });
     });
     q_ = q;
     k_ = k;
@@ -116,7 +116,7 @@ class Attention final : public Function {
       const T* const grad_out_data = grad_out.data<T>().data();
       const auto tasks = static_cast<std::int64_t>(documents_.size()) * sizes.kv_heads;
       run_tasks<T>(
-          tasks, kernels::attention_backward_scratch(sizes), [&](std::int64_t task, T* scratch) {
+          tasks, kernels::attention_backward_scratch<T>(sizes), [&](std::int64_t task, T* scratch) {
             kernels::attention_backward<T>(
                 sizes, q_data, k_data, v_data, out_data, logsumexp_data, grad_out_data,
                 static_cast<T>(scale_), documents_[static_cast<std::size_t>(task / sizes.kv_heads)],

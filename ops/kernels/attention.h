@@ -8,16 +8,21 @@ namespace moegrad::kernels {
 // Note [Blocked causal attention]
 // Query head h reads key/value head h / group, group = query_heads / kv_heads. Work is cut into
 // blocks of queries, at most kQueryRows rows (position, head of the group) unless one position has
-// more, and blocks of kKeyBlock keys, counted from the document's first token. Scores are kept
-// transposed, [key, row]: the sixteen columns of a tile are sixteen query rows, so the softmax runs
-// lane by lane without horizontal sums, and only the query side is ever transposed, once per query
-// block. Every product is a 6x16 tile (attention_tile.h) whose sum runs in ascending order.
+// more, and blocks of kKeyBlock keys, counted from the document's first token.
 //
-// A row therefore gets the same bits whatever else is packed beside it: its keys are cut at the
-// same places, and masked keys add exact zeros. Tiles that are masked as a whole are skipped.
+// Every product is made of the matmul's tiles (Note [Matmul order]): six rows of a left operand
+// times a panel of sixteen columns. The sixteen columns are query rows wherever that can be: scores
+// [key, row] = K q^T, out^T [dim, row] = V^T p and grad_q^T = K^T grad_scores, so the softmax runs
+// lane by lane without horizontal sums and what one product writes is the panel that the next one
+// reads. Only grad_k and grad_v, sums over query rows, need p and grad_scores turned around.
+//
+// A row gets the same bits whatever else is packed beside it: its keys are cut at the same places,
+// and masked keys add exact zeros. Tiles that are masked as a whole are skipped.
+//
+// Method: T. Dao, FlashAttention-2, arXiv:2307.08691.
 
-inline constexpr std::int64_t kQueryRows = 96;
-inline constexpr std::int64_t kKeyBlock = 96;  // a multiple of 6
+inline constexpr std::int64_t kQueryRows = 128;
+inline constexpr std::int64_t kKeyBlock = 96;
 
 /// q, out [T, query_heads, head_dim]; k, v [T, kv_heads, head_dim]; logsumexp [query_heads, T].
 struct AttentionSizes {
@@ -38,7 +43,9 @@ struct Document {
 };
 
 /// Elements of scratch that one call of the functions below needs.
+template <class T>
 std::int64_t attention_forward_scratch(const AttentionSizes& sizes);
+template <class T>
 std::int64_t attention_backward_scratch(const AttentionSizes& sizes);
 
 /// For positions t of block `query_block` of the document and query heads h of `kv_head`:

@@ -1,180 +1,216 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "ops/kernels/attention.h"
 #include "ops/kernels/attention_tile.h"
-#include "ops/kernels/exp.h"
 #include "ops/kernels/simd.h"
 
 namespace moegrad::kernels {
 namespace {
 
-/// Replaces the scores [key, row] by exp(score - logsumexp), masked ones by zero.
+/// delta[l] = grad_out.out of the panel's row l, summed as the tile sums v.grad_out: a row that
+/// sees one key has the very same number there, and scores without gradient.
 template <class T>
-void probabilities(const AttentionBlock& block, std::int64_t row, const T* logsumexp, T* scores) {
-  for (std::int64_t j = 0; j < block.keys; ++j) {
-    T* s = scores + j * row;
-    const auto first = block.first_row(j);
-    std::fill(s, s + first, T(0));
-    for (auto r = first; r < block.rows; ++r) s[r] = exp(s[r] - logsumexp[r]);
-  }
-}
-
-/// delta[r] = grad_out[r].out[r], summed as tile_product sums v[j].grad_out[r]: a row that sees one
-/// key has the very same number there, and scores without gradient.
-template <class T>
-void output_products(const AttentionStrides& strides, std::int64_t rows, std::int64_t head_dim,
-                     const T* grad_out_t, const T* out_t, T* delta) {
-  for (std::int64_t r = 0; r < rows; r += Vec<T>::kLanes) {
+void output_products(std::int64_t dim, const T* out, const T* grad_out, T* delta) {
+  for (std::int64_t l = 0; l < kPanelRows; l += Vec<T>::kLanes) {
     auto sum = Vec<T>::zero();
-    for (std::int64_t d = 0; d < head_dim; ++d) {
-      const auto at = d * strides.row + r;
-      sum = fma(Vec<T>::load(out_t + at), Vec<T>::load(grad_out_t + at), sum);
+    for (auto at = l; at < dim * kPanelRows; at += kPanelRows) {
+      sum = fma(Vec<T>::load(out + at), Vec<T>::load(grad_out + at), sum);
     }
-    sum.store(delta + r);
+    sum.store(delta + l);
   }
 }
 
-/// grad_scores[j, r] = scale * p[j, r] * (v[j].grad_out[r] - delta[r]), masked ones zero.
+/// Turns the panels [keys, 16] of all rows into strips along the rows, and
+///
+///     grad[j] += sum_r weights[j, r] values[r]
+///
+/// from the first panel on that may see key j. values [dim rounded up / 16][rows][16].
 template <class T>
-void score_gradients(const AttentionBlock& block, const AttentionStrides& strides,
-                     std::int64_t head_dim, const T* v, const T* grad_out_t, const T* p,
-                     const T* delta, T scale, T* grad_scores) {
-  const auto factor = Vec<T>::broadcast(scale);
-  for (std::int64_t j = 0; j < block.keys; ++j) {
-    std::fill_n(grad_scores + j * strides.row, block.first_row(j), T(0));
+void accumulate_key_gradient(const AttentionBlock& block, std::int64_t rows, std::int64_t dim,
+                             const T* weights, const T* values, const LeftStrips<T>& strips,
+                             T* grad, std::int64_t step) {
+  for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
+    pack_left_strips(weights + r0 * block.keys, kPanelRows, 1, strips.cuts, kPanelRows,
+                     strips.size(), strips.data + r0 * kTileRows<T>);
   }
-  for (std::int64_t r0 = 0; r0 < block.rows; r0 += kTileColumns) {
-    const auto keys = block.visible_keys(r0 + kTileColumns - 1);
-    for (std::int64_t j0 = 0; j0 < keys; j0 += kTileRows) {
-      tile_product(v + j0 * strides.dim, strides.dim, 1, grad_out_t + r0, strides.row, head_dim,
-                   [&](std::int64_t j, std::int64_t r, Vec<T> sum) {
-                     const auto at = (j0 + j) * strides.row + r0 + r;
-                     const auto centred = sum - Vec<T>::load(delta + r0 + r);
-                     (Vec<T>::load(p + at) * centred * factor).store(grad_scores + at);
-                   });
-    }
-  }
-}
-
-/// grad_q[r] += sum_j grad_scores[j, r] k[j]
-template <class T>
-void accumulate_query_gradient(const AttentionBlock& block, const AttentionStrides& strides,
-                               const T* grad_scores, const T* k, T* grad_q) {
-  for (std::int64_t d0 = 0; d0 < strides.dim; d0 += kTileColumns) {
-    for (std::int64_t r0 = 0; r0 < block.rows; r0 += kTileRows) {
-      const auto keys = block.visible_keys(r0 + kTileRows - 1);
-      tile_product(grad_scores + r0, 1, strides.row, k + d0, strides.dim, keys,
-                   [&](std::int64_t r, std::int64_t d, Vec<T> sum) {
-                     T* target = grad_q + (r0 + r) * strides.dim + d0 + d;
-                     (Vec<T>::load(target) + sum).store(target);
-                   });
+  for (std::int64_t d = 0; d < dim; d += kNzBlock) {
+    for (std::int64_t s = 0; s < strips.cuts.count(); ++s) {
+      const auto j = strips.cuts.begin(s);
+      const auto r0 = block.first_row(j) / kPanelRows * kPanelRows;
+      const T* strip = strips.data + s * strips.size() + r0 * kTileRows<T>;
+      const T* panel = values + d * rows + r0 * kNzBlock;
+      T* target = grad + j * step + d;
+      if (r0 >= rows) continue;
+      if (dim - d >= kNzBlock) {
+        tile_of<T>(strips.cuts.length(s))(strip, panel, rows - r0, target, step, true,
+                                          {.line = panel});
+      } else {
+        multiply_edge_tile(strips.cuts.length(s), strip, panel, rows - r0, target, step, dim - d,
+                           true);
+      }
     }
   }
 }
 
-/// grad[j * step] += sum_r weights[j, r] values[r], for grad_k and for grad_v.
+/// What a call keeps in scratch; `panels` have query rows or, for sums over those, dimensions as
+/// columns.
 template <class T>
-void accumulate_key_gradient(const AttentionBlock& block, const AttentionStrides& strides,
-                             std::int64_t head_dim, const T* weights, const T* values, T* grad,
-                             std::int64_t step) {
-  for (std::int64_t d0 = 0; d0 < strides.dim; d0 += kTileColumns) {
-    for (std::int64_t j0 = 0; j0 < block.keys; j0 += kTileRows) {
-      const auto first = block.first_row(j0);
-      tile_product(weights + j0 * strides.row + first, strides.row, 1,
-                   values + first * strides.dim + d0, strides.dim, block.rows - first,
-                   [&](std::int64_t j, std::int64_t d, Vec<T> sum) {
-                     if (j0 + j >= block.keys) return;
-                     T lanes[Vec<T>::kLanes];
-                     sum.store(lanes);
-                     const auto width = std::min(Vec<T>::kLanes, head_dim - d0 - d);
-                     T* target = grad + (j0 + j) * step + d0 + d;
-                     for (std::int64_t l = 0; l < width; ++l) target[l] += lanes[l];
-                   });
+struct BackwardScratch {
+  BackwardScratch(const AttentionSizes& sizes, T* scratch)
+      : rows(round_up(sizes.query_block() * sizes.group(), kPanelRows)), pieces(scratch) {
+    const auto dim = sizes.head_dim;
+    const auto wide = round_up(dim, kNzBlock);
+    gathered = pieces.take(rows * dim);
+    q_panels = pieces.take(rows * dim);
+    q_by_dim = pieces.take(rows * wide);
+    grad_out_panels = pieces.take(rows * dim);
+    grad_out_by_dim = pieces.take(rows * wide);
+    grad_q_panels = pieces.take(rows * dim);
+    p = pieces.take(rows * kKeyBlock);
+    grad_scores = pieces.take(rows * kKeyBlock);
+    k_strips = pieces.take(round_up(kKeyBlock, kTileRows<T>) * dim);
+    v_strips = pieces.take(round_up(kKeyBlock, kTileRows<T>) * dim);
+    k_by_dim = pieces.take(round_up(dim, kTileRows<T>) * kKeyBlock);
+    row_strips = pieces.take(round_up(kKeyBlock, kTileRows<T>) * rows);
+    tile = pieces.take(wide * kPanelRows);
+    logsumexp = pieces.take(rows);
+    delta = pieces.take(rows);
+  }
+
+  std::int64_t rows;
+  Pieces<T> pieces;
+  T *gathered, *q_panels, *q_by_dim, *grad_out_panels, *grad_out_by_dim, *grad_q_panels, *p,
+      *grad_scores, *k_strips, *v_strips, *k_by_dim, *row_strips, *tile, *logsumexp, *delta;
+};
+
+/// Packs what a query block needs: q (scaled) and grad_out both ways, logsumexp and delta.
+template <class T>
+void load_queries(const QueryRows& queries, std::int64_t rows, const T* q, T scale, const T* out,
+                  const T* grad_out, const T* logsumexp, const BackwardScratch<T>& space) {
+  const auto dim = queries.sizes.head_dim;
+  const auto by_dim = [&](T* panels) {
+    pack_right_panels<T>({space.gathered, RightForm::kRows, dim}, 0, rows, 0, dim, dim, panels);
+  };
+  T* const out_panels = space.grad_q_panels;  // which is begun later
+  queries.gather(out, T(1), space.gathered);
+  pack_rows_as_columns(space.gathered, rows, dim, out_panels);
+  queries.gather(grad_out, T(1), space.gathered);
+  pack_rows_as_columns(space.gathered, rows, dim, space.grad_out_panels);
+  by_dim(space.grad_out_by_dim);
+  queries.gather(q, scale, space.gathered);
+  pack_rows_as_columns(space.gathered, rows, dim, space.q_panels);
+  by_dim(space.q_by_dim);
+  for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
+    output_products(dim, out_panels + r0 * dim, space.grad_out_panels + r0 * dim, space.delta + r0);
+  }
+  queries.for_rows(0, rows, [&](std::int64_t r, std::int64_t token, std::int64_t head) {
+    space.logsumexp[r] = logsumexp[head * queries.sizes.tokens + token];
+  });
+  // So that p is zero, and not infinite times a zero of grad_out, in the rows that fill up a panel.
+  std::fill(space.logsumexp + queries.rows, space.logsumexp + rows,
+            std::numeric_limits<T>::infinity());
+}
+
+/// p = exp(score - logsumexp) and, if wanted, grad_scores = p * (v.grad_out - delta) of the panel
+/// [keys, 16] of rows r0 ...; zero for masked keys.
+template <class T>
+void score_gradients(const AttentionBlock& block, std::int64_t r0, std::int64_t dim,
+                     const LeftStrips<T>& k_strips, const LeftStrips<T>* v_strips,
+                     const BackwardScratch<T>& space) {
+  const auto keys = block.visible_to_panel(r0);
+  const auto masked = (block.keys - keys) * kPanelRows;
+  T* const p = space.p + r0 * block.keys;
+  multiply_panel(k_strips, keys, space.q_panels + r0 * dim, dim, p, false);
+  mask_panel(block, r0, p);
+  T sums[kPanelRows] = {};
+  exp_panel(space.logsumexp + r0, keys, p, sums);
+  std::fill_n(p + keys * kPanelRows, masked, T(0));
+  if (v_strips == nullptr) return;
+  T* const grad = space.grad_scores + r0 * block.keys;
+  multiply_panel(*v_strips, keys, space.grad_out_panels + r0 * dim, dim, grad, false);
+  for (std::int64_t l = 0; l < kPanelRows; l += Vec<T>::kLanes) {
+    const auto delta = Vec<T>::load(space.delta + r0 + l);
+    for (auto at = l; at < keys * kPanelRows; at += kPanelRows) {
+      (Vec<T>::load(p + at) * (Vec<T>::load(grad + at) - delta)).store(grad + at);
     }
   }
+  std::fill_n(grad + keys * kPanelRows, masked, T(0));
 }
 
 }  // namespace
 
+template <class T>
 std::int64_t attention_backward_scratch(const AttentionSizes& sizes) {
-  const AttentionStrides strides(sizes);
-  return strides.row * (5 * strides.dim + 2 * kKeyBlock + 2) + 2 * kKeyBlock * strides.dim;
+  return BackwardScratch<T>(sizes, nullptr).pieces.taken();
 }
 
+// q is scaled on loading: so grad_scores here are those of the scaled products, grad_k comes out
+// right as it is, and grad_q is scaled at the end.
 template <class T>
 void attention_backward(const AttentionSizes& sizes, const T* q, const T* k, const T* v,
                         const T* out, const T* logsumexp, const T* grad_out, T scale,
                         Document document, std::int64_t kv_head, const AttentionGrads<T>& grads,
                         T* scratch) {
-  const AttentionStrides strides(sizes);
+  const BackwardScratch<T> space(sizes, scratch);
   const auto dim = sizes.head_dim;
-  const auto group = sizes.group();
-  const auto head = kv_head * group;
   const auto key_step = sizes.kv_heads * dim;
-
-  T* const q_rows = scratch;                                 // [row, dim]
-  T* const q_t = q_rows + strides.row * strides.dim;         // [dim, row]
-  T* const grad_out_rows = q_t + strides.dim * strides.row;  // [row, dim]
-  T* const grad_out_t = grad_out_rows + strides.row * strides.dim;
-  T* const grad_q = grad_out_t + strides.dim * strides.row;  // [row, dim]
-  T* const p = grad_q + strides.row * strides.dim;           // [key, row]
-  T* const grad_scores = p + kKeyBlock * strides.row;        // [key, row]
-  T* const k_rows = grad_scores + kKeyBlock * strides.row;   // [key, dim]
-  T* const v_rows = k_rows + kKeyBlock * strides.dim;        // [key, dim]
-  T* const row_logsumexp = v_rows + kKeyBlock * strides.dim;
-  T* const delta = row_logsumexp + strides.row;  // grad_out.out, per row
-  T* const out_t = grad_q;                       // [dim, row], before grad_q is begun
-  std::fill_n(scratch, attention_backward_scratch(sizes), T(0));
-
   const auto length = document.end - document.begin;
   for (std::int64_t query_begin = 0; query_begin < length; query_begin += sizes.query_block()) {
     const auto query_end = std::min(query_begin + sizes.query_block(), length);
-    const auto rows = (query_end - query_begin) * group;
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const auto token = document.begin + query_begin + r / group;
-      const auto offset = (token * sizes.query_heads + head + r % group) * dim;
-      std::copy_n(q + offset, dim, q_rows + r * strides.dim);
-      std::copy_n(grad_out + offset, dim, grad_out_rows + r * strides.dim);
-      for (std::int64_t d = 0; d < dim; ++d) out_t[d * strides.row + r] = out[offset + d];
-      row_logsumexp[r] = logsumexp[(head + r % group) * sizes.tokens + token];
-    }
-    transpose_rows(q_rows, strides.dim, rows, dim, strides.row, q_t);
-    transpose_rows(grad_out_rows, strides.dim, rows, dim, strides.row, grad_out_t);
-    output_products(strides, rows, dim, grad_out_t, out_t, delta);
-    std::fill_n(grad_q, strides.row * strides.dim, T(0));
+    const QueryRows queries{sizes, document, kv_head, query_begin,
+                            (query_end - query_begin) * sizes.group()};
+    const auto rows = round_up(queries.rows, kPanelRows);
+    load_queries(queries, rows, q, scale, out, grad_out, logsumexp, space);
 
     for (std::int64_t key_begin = 0; key_begin < query_end; key_begin += kKeyBlock) {
       const AttentionBlock block{.query_begin = query_begin,
-                                 .rows = rows,
-                                 .group = group,
+                                 .rows = queries.rows,
+                                 .group = sizes.group(),
                                  .key_begin = key_begin,
                                  .keys = std::min(kKeyBlock, query_end - key_begin)};
-      const auto offset = ((document.begin + key_begin) * sizes.kv_heads + kv_head) * dim;
-      pack_rows(k + offset, key_step, block.keys, dim, strides.dim, k_rows);
-      block_scores(block, strides, dim, k_rows, q_t, scale, p);
-      probabilities(block, strides.row, row_logsumexp, p);
-      if (grads.v) {
-        accumulate_key_gradient(block, strides, dim, p, grad_out_rows, grads.v + offset, key_step);
+      const auto offset = (document.begin + key_begin) * key_step + kv_head * dim;
+      const EvenCuts key_cuts(block.keys, kTileRows<T>);
+      LeftStrips<T> k_strips{key_cuts, dim, space.k_strips};
+      LeftStrips<T> v_strips{key_cuts, dim, space.v_strips};
+      LeftStrips<T> k_by_dim{EvenCuts(dim, kTileRows<T>), block.keys, space.k_by_dim};
+      const LeftStrips<T> row_strips{key_cuts, rows, space.row_strips};
+      const bool want_scores = grads.q != nullptr || grads.k != nullptr;
+      k_strips.pack(k + offset, key_step, 1);
+      if (want_scores) v_strips.pack(v + offset, key_step, 1);
+      for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
+        score_gradients(block, r0, dim, k_strips, want_scores ? &v_strips : nullptr, space);
       }
-      if (!grads.q && !grads.k) continue;
-      pack_rows(v + offset, key_step, block.keys, dim, strides.dim, v_rows);
-      score_gradients(block, strides, dim, v_rows, grad_out_t, p, delta, scale, grad_scores);
-      if (grads.q) accumulate_query_gradient(block, strides, grad_scores, k_rows, grad_q);
-      if (grads.k) {
-        accumulate_key_gradient(block, strides, dim, grad_scores, q_rows, grads.k + offset,
-                                key_step);
+      if (grads.q != nullptr) {
+        k_by_dim.pack(k + offset, 1, key_step);
+        for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
+          const auto keys = block.visible_to_panel(r0);
+          if (keys == 0) continue;
+          multiply_panel(k_by_dim, dim, space.grad_scores + r0 * block.keys, keys,
+                         space.grad_q_panels + r0 * dim, key_begin > 0);
+        }
+      }
+      if (grads.k != nullptr) {
+        accumulate_key_gradient(block, rows, dim, space.grad_scores, space.q_by_dim, row_strips,
+                                grads.k + offset, key_step);
+      }
+      if (grads.v != nullptr) {
+        accumulate_key_gradient(block, rows, dim, space.p, space.grad_out_by_dim, row_strips,
+                                grads.v + offset, key_step);
       }
     }
-    for (std::int64_t r = 0; grads.q && r < rows; ++r) {
-      const auto token = document.begin + query_begin + r / group;
-      std::copy_n(grad_q + r * strides.dim, dim,
-                  grads.q + (token * sizes.query_heads + head + r % group) * dim);
+    for (std::int64_t r0 = 0; grads.q != nullptr && r0 < rows; r0 += kPanelRows) {
+      T* panel = space.grad_q_panels + r0 * dim;
+      for (std::int64_t i = 0; i < dim * kPanelRows; ++i) panel[i] *= scale;
+      queries.scatter_panel(panel, r0, space.tile, grads.q);
     }
   }
 }
 
+template std::int64_t attention_backward_scratch<float>(const AttentionSizes&);
+template std::int64_t attention_backward_scratch<double>(const AttentionSizes&);
 template void attention_backward<float>(const AttentionSizes&, const float*, const float*,
                                         const float*, const float*, const float*, const float*,
                                         float, Document, std::int64_t, const AttentionGrads<float>&,

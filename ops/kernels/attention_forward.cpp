@@ -6,125 +6,135 @@
 
 #include "ops/kernels/attention.h"
 #include "ops/kernels/attention_tile.h"
-#include "ops/kernels/exp.h"
+#include "ops/kernels/simd.h"
 
 namespace moegrad::kernels {
 namespace {
 
-/// The running softmax of the query rows over the key blocks seen so far, per row.
+/// The running softmax of a panel's rows over the key blocks seen so far.
 template <class T>
 struct OnlineSoftmax {
-  T* max;         // of the scores
-  T* sum;         // of exp(score - max)
-  T* correction;  // exp(old max - new max): what earlier sums have to be scaled by
+  T* max;  // of the scores
+  T* sum;  // of exp(score - max)
 };
 
-/// Replaces the scores [key, row] of one block by exp(score - max), masked ones by zero.
+/// Replaces the scores [keys, 16] by exp(score - max); `correction` becomes exp(old max - max), by
+/// which earlier sums have been too large. Returns whether any was.
 template <class T>
-void online_softmax(const AttentionBlock& block, std::int64_t row, T* scores,
-                    const OnlineSoftmax<T>& state) {
-  std::copy_n(state.max, block.rows, state.correction);
-  for (std::int64_t j = 0; j < block.keys; ++j) {
-    const T* s = scores + j * row;
-    for (auto r = block.first_row(j); r < block.rows; ++r) {
-      state.max[r] = s[r] > state.max[r] ? s[r] : state.max[r];
+bool online_softmax(std::int64_t keys, const OnlineSoftmax<T>& state, T* scores, T* correction) {
+  bool corrected = false;
+  for (std::int64_t l = 0; l < kPanelRows; l += Vec<T>::kLanes) {
+    auto max = Vec<T>::load(state.max + l);
+    for (auto at = l; at < keys * kPanelRows; at += kPanelRows) {
+      max = larger(Vec<T>::load(scores + at), max);
     }
+    exp(Vec<T>::load(state.max + l) - max).store(correction + l);
+    max.store(state.max + l);
   }
-  for (std::int64_t r = 0; r < block.rows; ++r) {
-    state.correction[r] = exp(state.correction[r] - state.max[r]);
-    state.sum[r] *= state.correction[r];
+  for (std::int64_t l = 0; l < kPanelRows; ++l) {
+    state.sum[l] *= correction[l];
+    corrected |= correction[l] != T(1);
   }
-  for (std::int64_t j = 0; j < block.keys; ++j) {
-    T* s = scores + j * row;
-    const auto first = block.first_row(j);
-    std::fill(s, s + first, T(0));
-    for (auto r = first; r < block.rows; ++r) {
-      s[r] = exp(s[r] - state.max[r]);
-      state.sum[r] += s[r];
+  exp_panel(state.max, keys, scores, state.sum);
+  return corrected;
+}
+
+template <class T>
+void scale_columns(const T* factors, std::int64_t rows, T* panel) {
+  constexpr auto kLanes = Vec<T>::kLanes;
+  for (std::int64_t l = 0; l < kPanelRows; l += kLanes) {
+    const auto factor = Vec<T>::load(factors + l);
+    for (auto at = l; at < rows * kPanelRows; at += kPanelRows) {
+      (Vec<T>::load(panel + at) * factor).store(panel + at);
     }
   }
 }
 
-/// output[r] = output[r] * correction[r] + sum_j p[j, r] v[j]
+/// What a call keeps in scratch. Keys run along the depth of v_strips, dimensions along that of
+/// k_strips.
 template <class T>
-void accumulate_output(const AttentionBlock& block, const AttentionStrides& strides, const T* p,
-                       const T* v, const T* correction, T* output) {
-  for (std::int64_t d0 = 0; d0 < strides.dim; d0 += kTileColumns) {
-    for (std::int64_t r0 = 0; r0 < block.rows; r0 += kTileRows) {
-      const auto keys = block.visible_keys(r0 + kTileRows - 1);
-      tile_product(
-          p + r0, 1, strides.row, v + d0, strides.dim, keys,
-          [&](std::int64_t r, std::int64_t d, Vec<T> sum) {
-            T* target = output + (r0 + r) * strides.dim + d0 + d;
-            fma(Vec<T>::load(target), Vec<T>::broadcast(correction[r0 + r]), sum).store(target);
-          });
-    }
+struct ForwardScratch {
+  ForwardScratch(const AttentionSizes& sizes, T* scratch)
+      : rows(round_up(sizes.query_block() * sizes.group(), kPanelRows)), pieces(scratch) {
+    const auto dim = sizes.head_dim;
+    q_rows = pieces.take(rows * dim);
+    q_panels = pieces.take(rows * dim);
+    out_panels = pieces.take(rows * dim);
+    scores = pieces.take(kKeyBlock * kPanelRows);
+    tile = pieces.take(round_up(dim, kNzBlock) * kPanelRows);
+    k_strips = pieces.take(round_up(kKeyBlock, kTileRows<T>) * dim);
+    v_strips = pieces.take(round_up(dim, kTileRows<T>) * kKeyBlock);
+    max = pieces.take(rows);
+    sum = pieces.take(rows);
+    correction = pieces.take(kPanelRows);
   }
-}
+
+  std::int64_t rows;
+  Pieces<T> pieces;
+  T *q_rows, *q_panels, *out_panels, *scores, *tile, *k_strips, *v_strips, *max, *sum, *correction;
+};
 
 }  // namespace
 
+template <class T>
 std::int64_t attention_forward_scratch(const AttentionSizes& sizes) {
-  const AttentionStrides strides(sizes);
-  return strides.row * (2 * strides.dim + kKeyBlock + 3) + 2 * kKeyBlock * strides.dim;
+  return ForwardScratch<T>(sizes, nullptr).pieces.taken();
 }
 
 template <class T>
 void attention_forward(const AttentionSizes& sizes, const T* q, const T* k, const T* v, T scale,
                        Document document, std::int64_t kv_head, std::int64_t query_block, T* out,
                        T* logsumexp, T* scratch) {
-  const AttentionStrides strides(sizes);
+  const ForwardScratch<T> space(sizes, scratch);
   const auto dim = sizes.head_dim;
-  const auto group = sizes.group();
   const auto query_begin = query_block * sizes.query_block();
   const auto query_end = std::min(query_begin + sizes.query_block(), document.end - document.begin);
-  const auto rows = (query_end - query_begin) * group;
-  const auto head = kv_head * group;
-  const auto row_offset = [&](std::int64_t r) {
-    const auto token = document.begin + query_begin + r / group;
-    return (token * sizes.query_heads + head + r % group) * dim;
-  };
+  const QueryRows queries{sizes, document, kv_head, query_begin,
+                          (query_end - query_begin) * sizes.group()};
+  const auto rows = round_up(queries.rows, kPanelRows);
+  queries.gather(q, scale, space.q_rows);
+  pack_rows_as_columns(space.q_rows, rows, dim, space.q_panels);
+  std::fill_n(space.max, rows, -std::numeric_limits<T>::infinity());
+  std::fill_n(space.sum, rows, T(0));
 
-  T* const q_t = scratch;                                // [dim, row]
-  T* const output = q_t + strides.dim * strides.row;     // [row, dim]
-  T* const scores = output + strides.row * strides.dim;  // [key, row]
-  T* const k_rows = scores + kKeyBlock * strides.row;    // [key, dim]
-  T* const v_rows = k_rows + kKeyBlock * strides.dim;    // [key, dim]
-  T* const state_rows = v_rows + kKeyBlock * strides.dim;
-  const OnlineSoftmax<T> state{state_rows, state_rows + strides.row, state_rows + 2 * strides.row};
-
-  for (std::int64_t r = 0; r < rows; ++r) {
-    std::copy_n(q + row_offset(r), dim, output + r * strides.dim);
-  }
-  transpose_rows(output, strides.dim, rows, dim, strides.row, q_t);
-  std::fill_n(output, strides.row * strides.dim, T(0));
-  std::fill_n(scores, kKeyBlock * strides.row, T(0));
-  std::fill_n(state.max, strides.row, -std::numeric_limits<T>::infinity());
-  std::fill_n(state.sum, strides.row, T(0));
-  std::fill_n(state.correction, strides.row, T(0));
-
+  const auto key_step = sizes.kv_heads * dim;
   for (std::int64_t key_begin = 0; key_begin < query_end; key_begin += kKeyBlock) {
     const AttentionBlock block{.query_begin = query_begin,
-                               .rows = rows,
-                               .group = group,
+                               .rows = queries.rows,
+                               .group = sizes.group(),
                                .key_begin = key_begin,
                                .keys = std::min(kKeyBlock, query_end - key_begin)};
-    const auto offset = ((document.begin + key_begin) * sizes.kv_heads + kv_head) * dim;
-    pack_rows(k + offset, sizes.kv_heads * dim, block.keys, dim, strides.dim, k_rows);
-    pack_rows(v + offset, sizes.kv_heads * dim, block.keys, dim, strides.dim, v_rows);
-    block_scores(block, strides, dim, k_rows, q_t, scale, scores);
-    online_softmax(block, strides.row, scores, state);
-    accumulate_output(block, strides, scores, v_rows, state.correction, output);
+    const auto offset = (document.begin + key_begin) * key_step + kv_head * dim;
+    LeftStrips<T> k_strips{EvenCuts(block.keys, kTileRows<T>), dim, space.k_strips};
+    LeftStrips<T> v_strips{EvenCuts(dim, kTileRows<T>), block.keys, space.v_strips};
+    k_strips.pack(k + offset, key_step, 1);
+    v_strips.pack(v + offset, 1, key_step);
+    for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
+      const auto keys = block.visible_to_panel(r0);
+      if (keys == 0) continue;
+      T* out_panel = space.out_panels + r0 * dim;
+      multiply_panel(k_strips, keys, space.q_panels + r0 * dim, dim, space.scores, false);
+      mask_panel(block, r0, space.scores);
+      const bool corrected =
+          online_softmax<T>(keys, {space.max + r0, space.sum + r0}, space.scores, space.correction);
+      if (corrected && key_begin > 0) scale_columns(space.correction, dim, out_panel);
+      multiply_panel(v_strips, dim, space.scores, keys, out_panel, key_begin > 0);
+    }
   }
 
-  for (std::int64_t r = 0; r < rows; ++r) {
-    T* target = out + row_offset(r);
-    for (std::int64_t d = 0; d < dim; ++d) target[d] = output[r * strides.dim + d] / state.sum[r];
-    const auto token = document.begin + query_begin + r / group;
-    logsumexp[(head + r % group) * sizes.tokens + token] = state.max[r] + std::log(state.sum[r]);
+  for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
+    T* out_panel = space.out_panels + r0 * dim;
+    for (std::int64_t l = 0; l < kPanelRows; ++l) space.correction[l] = 1 / space.sum[r0 + l];
+    scale_columns(space.correction, dim, out_panel);
+    queries.scatter_panel(out_panel, r0, space.tile, out);
   }
+  queries.for_rows(0, rows, [&](std::int64_t r, std::int64_t token, std::int64_t head) {
+    logsumexp[head * sizes.tokens + token] = space.max[r] + std::log(space.sum[r]);
+  });
 }
 
+template std::int64_t attention_forward_scratch<float>(const AttentionSizes&);
+template std::int64_t attention_forward_scratch<double>(const AttentionSizes&);
 template void attention_forward<float>(const AttentionSizes&, const float*, const float*,
                                        const float*, float, Document, std::int64_t, std::int64_t,
                                        float*, float*, float*);

@@ -5,53 +5,24 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
+#include <limits>
+#include <utility>
 
+#include "framework/tensor/layout.h"
 #include "ops/kernels/attention.h"
+#include "ops/kernels/even_cuts.h"
+#include "ops/kernels/exp.h"
+#include "ops/kernels/matmul_tile.h"
+#include "ops/kernels/pack.h"
 #include "ops/kernels/simd.h"
 
 namespace moegrad::kernels {
 
-inline constexpr std::int64_t kTileRows = 6;
-inline constexpr std::int64_t kTileColumns = 16;
-
-constexpr std::int64_t round_up_to(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-/// store(r, c, Vec) receives lanes c.. of row r of the 6x16 product
-///
-///     sum_{s < depth} a[r * a_row + s * a_step] * b[s * b_step + c]
-///
-/// summed from zero in ascending order, by fma.
-template <class T, class Store>
-void tile_product(const T* a, std::int64_t a_row, std::int64_t a_step, const T* b,
-                  std::int64_t b_step, std::int64_t depth, const Store& store) {
-  constexpr std::int64_t kLanes = Vec<T>::kLanes;
-  for (std::int64_t c = 0; c < kTileColumns; c += 2 * kLanes) {
-    Vec<T> sum[kTileRows][2];
-#pragma GCC unroll 6
-    for (auto& row : sum) row[0] = row[1] = Vec<T>::zero();
-    for (std::int64_t s = 0; s < depth; ++s) {
-      const auto b0 = Vec<T>::load(b + s * b_step + c);
-      const auto b1 = Vec<T>::load(b + s * b_step + c + kLanes);
-#pragma GCC unroll 6
-      for (std::int64_t r = 0; r < kTileRows; ++r) {
-        const auto x = Vec<T>::broadcast(a[r * a_row + s * a_step]);
-        sum[r][0] = fma(x, b0, sum[r][0]);
-        sum[r][1] = fma(x, b1, sum[r][1]);
-      }
-    }
-#pragma GCC unroll 6
-    for (std::int64_t r = 0; r < kTileRows; ++r) {
-      store(r, c, sum[r][0]);
-      store(r, c + kLanes, sum[r][1]);
-    }
-  }
-}
+inline constexpr std::int64_t kPanelRows = kNzBlock;  // query rows side by side in a panel
 
 /// A block of query rows against a block of keys; positions count from the document's start. Row r
-/// is position query_begin + r / group.
+/// is position query_begin + r / group; rows behind the last, which fill up a panel, see what the
+/// last one sees.
 struct AttentionBlock {
   std::int64_t query_begin;
   std::int64_t rows;
@@ -59,64 +30,146 @@ struct AttentionBlock {
   std::int64_t key_begin;
   std::int64_t keys;
 
-  /// How many of the keys row r may see (rows behind the last: as the last).
+  /// How many of the keys row r may see.
   std::int64_t visible_keys(std::int64_t r) const {
     const auto position = query_begin + std::min(r, rows - 1) / group;
     return std::clamp<std::int64_t>(position + 1 - key_begin, 0, keys);
   }
+  /// How many keys some row of the panel from r0 on may see.
+  std::int64_t visible_to_panel(std::int64_t r0) const { return visible_keys(r0 + kPanelRows - 1); }
   /// The first row that may see key j.
   std::int64_t first_row(std::int64_t j) const {
     return std::min(rows, std::max<std::int64_t>(0, key_begin + j - query_begin) * group);
   }
 };
 
-/// Leading dimensions of the blocks in scratch: whole tiles both along rows and along columns.
-struct AttentionStrides {
-  explicit AttentionStrides(const AttentionSizes& sizes)
-      : row(round_up_to(sizes.query_block() * sizes.group(), std::lcm(kTileRows, kTileColumns))),
-        dim(round_up_to(sizes.head_dim, kTileColumns)) {}
-  std::int64_t row;  // of [key, row] and [dim, row]
-  std::int64_t dim;  // of [row, dim] and [key, dim]
+/// Hands out a scratch buffer piece by piece, each from a cache line on; without a buffer it only
+/// counts.
+template <class T>
+class Pieces {
+ public:
+  explicit Pieces(T* buffer) : buffer_(buffer) {}
+  T* take(std::int64_t size) {
+    const auto begin = std::exchange(taken_, taken_ + round_up(size, kAlign));
+    return buffer_ == nullptr ? nullptr : buffer_ + begin;
+  }
+  std::int64_t taken() const { return taken_; }
+
+ private:
+  static constexpr std::int64_t kAlign = 64 / sizeof(T);
+  T* buffer_;
+  std::int64_t taken_ = 0;
 };
 
-/// scores[j, r] = scale * k[j].q[r] wherever a tile has a visible pair. k [keys, dim], zero up to
-/// whole tiles; q_t [head_dim, row].
+/// The left operand of a product: rows cut into strips, each [depth, kTileRows].
 template <class T>
-void block_scores(const AttentionBlock& block, const AttentionStrides& strides,
-                  std::int64_t head_dim, const T* k, const T* q_t, T scale, T* scores) {
-  const auto factor = Vec<T>::broadcast(scale);
-  for (std::int64_t r0 = 0; r0 < block.rows; r0 += kTileColumns) {
-    const auto keys = block.visible_keys(r0 + kTileColumns - 1);
-    for (std::int64_t j0 = 0; j0 < keys; j0 += kTileRows) {
-      T* target = scores + j0 * strides.row + r0;
-      tile_product(k + j0 * strides.dim, strides.dim, 1, q_t + r0, strides.row, head_dim,
-                   [&](std::int64_t j, std::int64_t r, Vec<T> sum) {
-                     (sum * factor).store(target + j * strides.row + r);
-                   });
+struct LeftStrips {
+  EvenCuts cuts;
+  std::int64_t depth;
+  T* data;
+
+  std::int64_t size() const { return depth * kTileRows<T>; }
+  /// Row i at step p comes from source[i * row_stride + p * depth_stride].
+  void pack(const T* source, std::int64_t row_stride, std::int64_t depth_stride) {
+    pack_left_strips(source, row_stride, depth_stride, cuts, depth, size(), data);
+  }
+};
+
+/// c[i, 0 : 16] = sum_p a[i, p] panel[p, 0 : 16] over `depth` steps (from c on with `resume`), for
+/// the strips whose first row is before row `rows`.
+template <class T>
+void multiply_panel(const LeftStrips<T>& a, std::int64_t rows, const T* panel, std::int64_t depth,
+                    T* c, bool resume) {
+  for (std::int64_t s = 0; s < a.cuts.count() && a.cuts.begin(s) < rows; ++s) {
+    tile_of<T>(a.cuts.length(s))(a.data + s * a.size(), panel, depth,
+                                 c + a.cuts.begin(s) * kNzBlock, kNzBlock, resume, {.line = panel});
+  }
+}
+
+/// Sets what the panel [keys, 16] of rows r0 ... holds for keys that a row may not see to
+/// -infinity, among those that some row of the panel sees.
+template <class T>
+void mask_panel(const AttentionBlock& block, std::int64_t r0, T* panel) {
+  const auto end = block.visible_to_panel(r0);
+  for (auto j = block.visible_keys(r0); j < end; ++j) {
+    const auto first = std::min(kPanelRows, block.first_row(j) - r0);
+    std::fill_n(panel + j * kPanelRows, first, -std::numeric_limits<T>::infinity());
+  }
+}
+
+/// panel[i, l] = exp(panel[i, l] - shift[l]) for a panel [count, 16], and sum[l] += their sum.
+template <class T>
+void exp_panel(const T* shift, std::int64_t count, T* panel, T* sum) {
+  for (std::int64_t l = 0; l < kPanelRows; l += Vec<T>::kLanes) {
+    const auto down = Vec<T>::load(shift + l);
+    auto total = Vec<T>::load(sum + l);
+    for (auto at = l; at < count * kPanelRows; at += kPanelRows) {
+      const auto p = exp(Vec<T>::load(panel + at) - down);
+      p.store(panel + at);
+      total = total + p;
+    }
+    total.store(sum + l);
+  }
+}
+
+/// The rows of one query block of one key/value head inside q, out and their gradients
+/// [T, query_heads, head_dim].
+struct QueryRows {
+  const AttentionSizes& sizes;
+  Document document;
+  std::int64_t kv_head;
+  std::int64_t begin;  // position
+  std::int64_t rows;
+
+  /// visit(r, token, head) for rows r0 ... r1 - 1.
+  template <class Visit>
+  void for_rows(std::int64_t r0, std::int64_t r1, const Visit& visit) const {
+    const auto group = sizes.group();
+    auto token = document.begin + begin + r0 / group;
+    auto member = r0 % group;
+    for (auto r = r0; r < std::min(r1, rows); ++r) {
+      visit(r, token, kv_head * group + member);
+      if (++member == group) {
+        member = 0;
+        ++token;
+      }
     }
   }
-}
-
-/// Copies `count` rows of head_dim, `step` apart, to [count, dim]; padding is zero up to whole
-/// tiles of rows and columns.
-template <class T>
-void pack_rows(const T* source, std::int64_t step, std::int64_t count, std::int64_t head_dim,
-               std::int64_t dim, T* target) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::copy_n(source + i * step, head_dim, target + i * dim);
-    std::fill(target + i * dim + head_dim, target + (i + 1) * dim, T(0));
+  std::int64_t offset(std::int64_t token, std::int64_t head) const {
+    return (token * sizes.query_heads + head) * sizes.head_dim;
   }
-  std::fill(target + count * dim, target + round_up_to(count, kTileRows) * dim, T(0));
-}
 
-/// target[d, r] = rows[r, d] for r < count and zero up to the leading dimension `row`.
-template <class T>
-void transpose_rows(const T* rows, std::int64_t dim, std::int64_t count, std::int64_t head_dim,
-                    std::int64_t row, T* target) {
-  for (std::int64_t d = 0; d < head_dim; ++d) {
-    for (std::int64_t r = 0; r < count; ++r) target[d * row + r] = rows[r * dim + d];
-    std::fill(target + d * row + count, target + (d + 1) * row, T(0));
+  /// target[r] = factor * source row r, zero for the rows that fill up the last panel.
+  template <class T>
+  void gather(const T* source, T factor, T* target) const {
+    const auto dim = sizes.head_dim;
+    for_rows(0, rows, [&](std::int64_t r, std::int64_t token, std::int64_t head) {
+      const T* row = source + offset(token, head);
+      for (std::int64_t d = 0; d < dim; ++d) target[r * dim + d] = factor * row[d];
+    });
+    std::fill(target + rows * dim, target + round_up(rows, kPanelRows) * dim, T(0));
   }
+
+  /// Writes the panel [head_dim, 16] of rows r0 ... to its rows of `target`, by way of
+  /// `tile` [head_dim rounded up to 16, 16].
+  template <class T>
+  void scatter_panel(const T* panel, std::int64_t r0, T* tile, T* target) const {
+    const auto dim = sizes.head_dim;
+    pack_right_panels<T>({panel, RightForm::kColumns, kPanelRows}, 0, kPanelRows, 0, dim, dim,
+                         tile);
+    for_rows(r0, r0 + kPanelRows, [&](std::int64_t r, std::int64_t token, std::int64_t head) {
+      for (std::int64_t d = 0; d < dim; d += kNzBlock) {
+        std::copy_n(tile + (d + r - r0) * kNzBlock, std::min(kNzBlock, dim - d),
+                    target + offset(token, head) + d);
+      }
+    });
+  }
+};
+
+/// panels[r / 16][d][r % 16] = rows[r, d]
+template <class T>
+void pack_rows_as_columns(const T* rows, std::int64_t count, std::int64_t dim, T* panels) {
+  pack_right_panels<T>({rows, RightForm::kColumns, dim}, 0, dim, 0, count, count, panels);
 }
 
 }  // namespace moegrad::kernels

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ops/kernels/simd.h"
+
 namespace moegrad::kernels {
 
 /// `condition ? a : b` by masks: of a conditional, g++ makes a branch around all that follows, and
@@ -14,6 +16,22 @@ inline float select(bool condition, float a, float b) {
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(a) & mask) |
                               (std::bit_cast<std::uint32_t>(b) & ~mask));
 }
+
+/// a * b + c, rounded once where the processor can, as Vec's fma.
+inline float multiply_add(float a, float b, float c) {
+#if defined(__FMA__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+inline constexpr float kExpLog2E = 1.44269504088896341F;
+inline constexpr float kExpLn2High = 0.693359375F;
+inline constexpr float kExpLn2Low = -2.12194440e-4F;
+inline constexpr float kExpRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
+inline constexpr float kExpCoefficients[] = {1.9875691500e-4F, 1.3981999507e-3F, 8.3334519073e-3F,
+                                             4.1665795894e-2F, 1.6666665459e-1F, 5.0000001201e-1F};
 
 /// e^x without branches, so that a loop over it vectorises; the result is less than 1 ulp off for
 /// every float, denormal results included. +inf and overflow give +inf, -inf gives 0, NaN gives
@@ -26,25 +44,18 @@ inline float select(bool condition, float a, float b) {
 /// Method and coefficients: S. L. Moshier, Cephes Math Library, expf.c,
 /// http://www.netlib.org/cephes
 inline float exp(float x) {
-  constexpr float kLog2E = 1.44269504088896341F;
-  constexpr float kLn2High = 0.693359375F;
-  constexpr float kLn2Low = -2.12194440e-4F;
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
-  x = select(x > 89.0F, 89.0F, x);       // NaN passes
+  x = select(x > 89.0F, 89.0F, x);  // NaN passes
   x = select(x < -104.0F, -104.0F, x);
-  const float shifted = x * kLog2E + kRound;
-  const float n = shifted - kRound;
-  const float r = (x - n * kLn2High) - n * kLn2Low;
-  float p = 1.9875691500e-4F;
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * (r * r) + r + 1.0F;
-  // The bits of `shifted` are those of kRound plus n; unsigned arithmetic is defined for NaN too.
+  const float shifted = multiply_add(x, kExpLog2E, kExpRound);
+  const float n = shifted - kExpRound;
+  const float r = multiply_add(n, -kExpLn2Low, multiply_add(n, -kExpLn2High, x));
+  float p = kExpCoefficients[0];
+  for (int i = 1; i < 6; ++i) p = multiply_add(p, r, kExpCoefficients[i]);
+  p = multiply_add(p, r * r, r) + 1.0F;
+  // The bits of `shifted` are those of kExpRound plus n; unsigned arithmetic is defined for NaN
+  // too.
   const auto exponent = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) -
-                                                  std::bit_cast<std::uint32_t>(kRound));
+                                                  std::bit_cast<std::uint32_t>(kExpRound));
   const auto half = exponent >> 1;
   const auto power_of_two = [](std::int32_t e) {
     return std::bit_cast<float>((static_cast<std::uint32_t>(e) + 127U) << 23U);
@@ -53,6 +64,40 @@ inline float exp(float x) {
 }
 
 inline double exp(double x) { return std::exp(x); }
+
+/// exp of every lane, the same bits as lane by lane.
+template <class T>
+Vec<T> exp(const Vec<T>& x) {
+  T lanes[Vec<T>::kLanes];
+  x.store(lanes);
+  for (auto& lane : lanes) lane = exp(lane);
+  return Vec<T>::load(lanes);
+}
+
+#if defined(__AVX2__) && defined(__FMA__)
+inline Vec<float> exp(const Vec<float>& x) {
+  const auto constant = [](float c) { return _mm256_set1_ps(c); };
+  const auto integer = [](int c) { return _mm256_set1_epi32(c); };
+  const auto power_of_two = [&](__m256i e) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, integer(127)), 23));
+  };
+  // Of two operands one of which is NaN, min and max give the second.
+  const auto y = _mm256_max_ps(constant(-104.0F), _mm256_min_ps(constant(89.0F), x.v));
+  const auto round = constant(kExpRound);
+  const auto shifted = _mm256_fmadd_ps(y, constant(kExpLog2E), round);
+  const auto n = _mm256_sub_ps(shifted, round);
+  const auto high = _mm256_fnmadd_ps(n, constant(kExpLn2High), y);
+  const auto r = _mm256_fnmadd_ps(n, constant(kExpLn2Low), high);
+  auto p = constant(kExpCoefficients[0]);
+#pragma GCC unroll 5
+  for (int i = 1; i < 6; ++i) p = _mm256_fmadd_ps(p, r, constant(kExpCoefficients[i]));
+  p = _mm256_add_ps(_mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r), constant(1.0F));
+  const auto exponent = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_castps_si256(round));
+  const auto half = _mm256_srai_epi32(exponent, 1);
+  p = _mm256_mul_ps(p, power_of_two(half));
+  return {_mm256_mul_ps(p, power_of_two(_mm256_sub_epi32(exponent, half)))};
+}
+#endif
 
 /// 1 / (1 + e^-x)
 template <class T>

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <utility>
 
 #include "framework/tensor/layout.h"
 #include "ops/kernels/even_cuts.h"
@@ -34,38 +33,12 @@ template <class T>
 struct Scratch {
   alignas(64) std::array<T, kGroupColumns * kCacheDepth<T>> group;
   alignas(64) std::array<T, (kBlockRows + kTileRows<T> - 1) / kTileRows<T> * kStripSize<T>> strips;
-  alignas(64) std::array<T, kTileRows<T> * kNzBlock> tile;
 };
 
 template <class T>
 Scratch<T>& scratch() {
   thread_local const auto block = std::make_unique<Scratch<T>>();
   return *block;
-}
-
-template <class T>
-using Tile = void (*)(const T*, const T*, std::int64_t, T*, std::int64_t, bool, const Ahead&);
-
-template <class T>
-Tile<T> tile_of(std::int64_t rows) {
-  static constexpr auto kTiles = []<int... kRows>(std::integer_sequence<int, kRows...>) {
-    return std::array<Tile<T>, sizeof...(kRows)>{&multiply_tile<T, kRows + 1>...};
-  }
-  (std::make_integer_sequence<int, static_cast<int>(kTileRows<T>)>());
-  return kTiles[static_cast<std::size_t>(rows - 1)];
-}
-
-// A tile at the right edge: computed in full beside C, of which `columns` columns exist.
-template <class T>
-void multiply_edge_tile(std::int64_t rows, const T* strip, const T* panel, std::int64_t k, T* c,
-                        std::int64_t c_stride, std::int64_t columns, bool resume, T* tile) {
-  for (std::int64_t i = 0; resume && i < rows; ++i) {
-    std::copy_n(c + i * c_stride, columns, tile + i * kNzBlock);
-  }
-  tile_of<T>(rows)(strip, panel, k, tile, kNzBlock, resume, {.line = panel});
-  for (std::int64_t i = 0; i < rows; ++i) {
-    std::copy_n(tile + i * kNzBlock, columns, c + i * c_stride);
-  }
 }
 
 constexpr std::int64_t kPartsOfPanel = 4;
@@ -158,7 +131,7 @@ class GroupProduct {
       strip.multiply(strip.packed, panel, depth_, strip.c + j, problem_.c_stride, k0_ > 0, ahead);
     } else {
       multiply_edge_tile(strip.rows, strip.packed, panel, depth_, strip.c + j, problem_.c_stride,
-                         columns, k0_ > 0, scratch_.tile.data());
+                         columns, k0_ > 0);
     }
   }
 

@@ -108,4 +108,15 @@ void multiply_tile(const T* a, const T* b, std::int64_t k, T* c, std::int64_t ld
   }
 }
 
+/// multiply_tile for `rows` <= kTileRows<T>.
+template <class T>
+using Tile = void (*)(const T*, const T*, std::int64_t, T*, std::int64_t, bool, const Ahead&);
+template <class T>
+Tile<T> tile_of(std::int64_t rows);
+
+/// The tile at the right edge: computed in full beside C, of which `columns` columns exist.
+template <class T>
+void multiply_edge_tile(std::int64_t rows, const T* a, const T* b, std::int64_t k, T* c,
+                        std::int64_t ldc, std::int64_t columns, bool resume);
+
 }  // namespace moegrad::kernels

@@ -13,7 +13,8 @@ namespace moegrad::kernels {
 ///
 /// fma(a, b, c) = a * b + c, rounded once with AVX2 and twice on the portable path (where a
 /// correctly rounded fma would be a library call per element): within one build every result is
-/// the same bits, between the two paths it is not.
+/// the same bits, between the two paths it is not. larger(a, b) = a > b ? a : b, so b where one is
+/// NaN.
 template <class T>
 struct Vec;
 
@@ -32,6 +33,7 @@ struct Vec<float> {
   friend Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
   friend Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
   friend Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+  friend Vec larger(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 };
 
 template <>
@@ -47,6 +49,7 @@ struct Vec<double> {
   friend Vec operator-(Vec a, Vec b) { return {_mm256_sub_pd(a.v, b.v)}; }
   friend Vec operator*(Vec a, Vec b) { return {_mm256_mul_pd(a.v, b.v)}; }
   friend Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_pd(a.v, b.v, c.v)}; }
+  friend Vec larger(Vec a, Vec b) { return {_mm256_max_pd(a.v, b.v)}; }
 };
 
 #else
@@ -83,6 +86,9 @@ struct Vec {
   }
   friend Vec fma(const Vec& a, const Vec& b, const Vec& c) {
     return lanes([&](std::int64_t i) { return a.v[i] * b.v[i] + c.v[i]; });
+  }
+  friend Vec larger(const Vec& a, const Vec& b) {
+    return lanes([&](std::int64_t i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
   }
 };
 

@@ -5,13 +5,11 @@
 //
 //     build/release/tests/bench_grouped_matmul [--threads N] [--benchmark_filter=...]
 //
-// Each case is first compared with Eigen. "peak" is the share of the FMA peak, which is measured in
-// turn with the product: the median over the turns, and the value that one turn in ten exceeds.
+// Each case is first compared with Eigen. Shares of the FMA peak: against_peak.h.
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -27,7 +25,7 @@
 #include "ops/grouped_products.h"
 #include "ops/kernels/matmul_eigen.h"
 #include "ops/nz.h"
-#include "tests/bench/fma_peak.h"
+#include "tests/bench/against_peak.h"
 
 namespace moegrad::bench {
 namespace {
@@ -112,24 +110,7 @@ void run(benchmark::State& state, const Case& which) {
     return;
   }
   const double flops = 2.0 * static_cast<double>(which.experts * which.rows * which.k * which.n);
-  const auto calls = std::max<std::int64_t>(1, static_cast<std::int64_t>(2e7 / flops));
-  std::vector<double> shares;
-  for (auto _ : state) {
-    const double peak = fma_rate();
-    const auto begin = std::chrono::steady_clock::now();
-    for (std::int64_t i = 0; i < calls; ++i) benchmark::DoNotOptimize(operands.product());
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-    state.SetIterationTime(time.count() / static_cast<double>(calls));
-    shares.push_back(flops * static_cast<double>(calls) / time.count() / peak);
-  }
-  std::ranges::sort(shares);
-  const auto quantile = [&](double q) {
-    return shares[static_cast<std::size_t>(q * static_cast<double>(shares.size() - 1))];
-  };
-  state.counters["GFLOP/s"] = benchmark::Counter(
-      flops * static_cast<double>(state.iterations()) / 1e9, benchmark::Counter::kIsRate);
-  state.counters["peak"] = quantile(0.5);
-  state.counters["peak_p90"] = quantile(0.9);
+  run_against_peak(state, flops, [&] { benchmark::DoNotOptimize(operands.product()); });
 }
 
 void register_cases() {

@@ -134,7 +134,7 @@ TEST(Attention, EqualsTheQuadraticReferenceForEveryGrouping) {
   // query heads, key/value heads: one of each, multi-head, multi-query, grouped in threes and
   // fives, and more query heads than a block has rows.
   const std::vector<std::pair<std::int64_t, std::int64_t>> groupings{{1, 1}, {3, 3}, {4, 1},
-                                                                     {6, 2}, {5, 1}, {101, 1}};
+                                                                     {6, 2}, {5, 1}, {131, 1}};
   for (const auto& [query_heads, kv_heads] : groupings) {
     const auto in = make_inputs({1, 70, 130, 17}, query_heads, kv_heads, 8);
     expect_close(run(in), reference(in), 1e-11);
@@ -222,6 +222,17 @@ TEST(Attention, LargeLogitsDoNotOverflow) {
     }
     if (dtype == Dtype::kFloat64) expect_close(result, reference(in), 1e-6);
   }
+}
+
+TEST(Attention, VeryNegativeScoresStayInTheirRows) {
+  // exp(-logsumexp) overflows here: it must not meet the rows that fill up a tile.
+  auto in = make_inputs({3}, 1, 1, 8, Dtype::kFloat32);
+  for (auto* tensor : {&in.q, &in.k}) {
+    *tensor = clone(tensor->detach());
+    std::ranges::fill(tensor->mutable_data<float>(), tensor == &in.q ? -10.0F : 10.0F);
+    tensor->set_requires_grad(true);
+  }
+  expect_close(run(in), reference(in), 1e-4);
 }
 
 TEST(Attention, ANegativeScaleAndZeroAreScalesToo) {
