@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Training steps of a Qwen3-MoE (forward, backward, AdamW) on random tokens, as fast as they go; with
-// more than one rank under fully_shard:
+// Training steps of a Qwen3-MoE (forward, backward, AdamW) on random tokens, as fast as they go;
+// with more than one rank under fully_shard:
 //
 //     build/release/tests/bench_train_step --preset main --ranks 1 --threads 2
 //
