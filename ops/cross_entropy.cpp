@@ -67,28 +67,34 @@ std::int64_t count_targets(const Tensor& targets, std::int64_t ignore_index) {
   return values.numel() - std::ranges::count(values.data<std::int64_t>(), ignore_index);
 }
 
+double cross_entropy_denominator(std::string_view op, const Tensor& targets, std::int64_t tokens,
+                                 std::int64_t vocabulary, const CrossEntropyOptions& options) {
+  check<ShapeError>(targets.shape() == Shape{tokens}, op, ": targets must be [", tokens,
+                    "], one per token, got ", targets.shape());
+  check<DtypeError>(targets.dtype() == Dtype::kInt64, op, ": targets must be int64, got ",
+                    targets.dtype());
+  const auto values = targets.data<std::int64_t>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    check<ValueError>(
+        values[i] == options.ignore_index || (0 <= values[i] && values[i] < vocabulary), op,
+        ": target must be in [0, ", vocabulary, ") or ", options.ignore_index, ", got ", values[i],
+        " at position ", i);
+  }
+  const auto valid = std::max<std::int64_t>(1, count_targets(targets, options.ignore_index));
+  const double denominator = options.denominator.value_or(static_cast<double>(valid));
+  check<ValueError>(denominator > 0, op, ": denominator must be positive, got ", denominator);
+  return denominator;
+}
+
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options) {
   check<ShapeError>(logits.ndim() == 2, "cross_entropy: logits must be [T, V], got ",
                     logits.shape());
-  check<ShapeError>(targets.shape() == Shape{logits.dim(0)}, "cross_entropy: targets must be [",
-                    logits.dim(0), "] to match logits ", logits.shape(), ", got ", targets.shape());
   check<DtypeError>(is_floating(logits.dtype()),
                     "cross_entropy: logits must be float32 or float64, got ", logits.dtype());
-  check<DtypeError>(targets.dtype() == Dtype::kInt64, "cross_entropy: targets must be int64, got ",
-                    targets.dtype());
   const Tensor rows = contiguous(targets);
-  const auto values = rows.data<std::int64_t>();
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    check<ValueError>(
-        values[i] == options.ignore_index || (0 <= values[i] && values[i] < logits.dim(1)),
-        "cross_entropy: target must be in [0, ", logits.dim(1), ") or ", options.ignore_index,
-        ", got ", values[i], " at position ", i);
-  }
-  const auto valid = std::max<std::int64_t>(1, count_targets(rows, options.ignore_index));
-  const double denominator = options.denominator.value_or(static_cast<double>(valid));
-  check<ValueError>(denominator > 0, "cross_entropy: denominator must be positive, got ",
-                    denominator);
+  const double denominator =
+      cross_entropy_denominator("cross_entropy", rows, logits.dim(0), logits.dim(1), options);
   return Function::apply(std::make_shared<CrossEntropy>(options.ignore_index, denominator),
                          contiguous(logits), rows);
 }

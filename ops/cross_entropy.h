@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "framework/tensor/tensor.h"
 
@@ -26,6 +27,10 @@ struct CrossEntropyOptions {
 /// ignore_index, and a denominator that is not positive, is a ValueError.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options = {});
+
+/// What cross_entropy divides by; checks targets [T] and options, with errors named `op`.
+double cross_entropy_denominator(std::string_view op, const Tensor& targets, std::int64_t tokens,
+                                 std::int64_t vocabulary, const CrossEntropyOptions& options);
 
 /// How many of the int64 targets are not `ignore_index`.
 std::int64_t count_targets(const Tensor& targets, std::int64_t ignore_index = -100);

@@ -99,6 +99,56 @@ kernels::RightOperand<T> right_operand(const StoredMatrix& matrix) {
   return {data + matrix.offset, matrix.form, matrix.stride};
 }
 
+void row_groups_into(const Tensor& x, const std::vector<StoredMatrix>& matrices,
+                     const std::vector<std::int64_t>& offsets, Tensor& y) {
+  assert(offsets.size() == matrices.size() + 1);
+  const auto n = y.dim(1);
+  dispatch_floating(x.dtype(), [&]<class T>() {
+    const T* from = x.data<T>().data();
+    T* to = y.mutable_data<T>().data();
+    std::vector<kernels::MatmulProblem<T>> problems;
+    for (std::size_t e = 0; e < matrices.size(); ++e) {
+      const auto begin = offsets[e];
+      const auto rows = offsets[e + 1] - begin;
+      const auto& matrix = matrices[e];
+      assert(matrix.k == x.dim(1) && matrix.n == n);
+      if (rows == 0 || n == 0) continue;
+      count_packing(matrix);
+      problems.push_back({.a = {from + begin * matrix.k, matrix.k, 1},
+                          .b = right_operand<T>(matrix),
+                          .c = to + begin * n,
+                          .c_stride = n,
+                          .m = rows,
+                          .n = n,
+                          .k = matrix.k});
+    }
+    run_packed(problems);
+  });
+}
+
+void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<std::int64_t>& offsets,
+                        bool resume, Tensor& w) {
+  const auto k = x.dim(1), n = y.dim(1);
+  dispatch_floating(x.dtype(), [&]<class T>() {
+    const T* left = x.data<T>().data();
+    const T* right = y.data<T>().data();
+    T* to = w.mutable_data<T>().data();
+    std::vector<kernels::MatmulProblem<T>> problems;
+    for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
+      const auto begin = offsets[e];
+      problems.push_back({.a = {left + begin * k, 1, k},
+                          .b = {right + begin * n, kernels::RightForm::kRows, n},
+                          .c = to + static_cast<std::int64_t>(e) * k * n,
+                          .c_stride = n,
+                          .m = k,
+                          .n = n,
+                          .k = offsets[e + 1] - begin,
+                          .resume = resume});
+    }
+    run_packed(problems);
+  });
+}
+
 }  // namespace
 
 std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t experts,
@@ -132,54 +182,24 @@ std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t exp
 
 Tensor multiply_row_groups(const Tensor& x, const std::vector<StoredMatrix>& matrices,
                            const std::vector<std::int64_t>& offsets, std::int64_t n) {
-  assert(offsets.size() == matrices.size() + 1);
   Tensor y = Tensor::empty({x.dim(0), n}, x.dtype());
-  dispatch_floating(x.dtype(), [&]<class T>() {
-    const T* from = x.data<T>().data();
-    T* to = y.mutable_data<T>().data();
-    std::vector<kernels::MatmulProblem<T>> problems;
-    for (std::size_t e = 0; e < matrices.size(); ++e) {
-      const auto begin = offsets[e];
-      const auto rows = offsets[e + 1] - begin;
-      const auto& matrix = matrices[e];
-      assert(matrix.k == x.dim(1) && matrix.n == n);
-      if (rows == 0 || n == 0) continue;
-      count_packing(matrix);
-      problems.push_back({.a = {from + begin * matrix.k, matrix.k, 1},
-                          .b = right_operand<T>(matrix),
-                          .c = to + begin * n,
-                          .c_stride = n,
-                          .m = rows,
-                          .n = n,
-                          .k = matrix.k});
-    }
-    run_packed(problems);
-  });
+  row_groups_into(x, matrices, offsets, y);
   return y;
+}
+
+void multiply_rows(const Tensor& x, const StoredMatrix& matrix, Tensor& y) {
+  row_groups_into(x, {matrix}, {0, x.dim(0)}, y);
 }
 
 Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
                               const std::vector<std::int64_t>& offsets, const Shape& shape) {
   Tensor w = Tensor::empty(shape, x.dtype());
-  const auto k = x.dim(1), n = y.dim(1);
-  dispatch_floating(x.dtype(), [&]<class T>() {
-    const T* left = x.data<T>().data();
-    const T* right = y.data<T>().data();
-    T* to = w.mutable_data<T>().data();
-    std::vector<kernels::MatmulProblem<T>> problems;
-    for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
-      const auto begin = offsets[e];
-      problems.push_back({.a = {left + begin * k, 1, k},
-                          .b = {right + begin * n, kernels::RightForm::kRows, n},
-                          .c = to + static_cast<std::int64_t>(e) * k * n,
-                          .c_stride = n,
-                          .m = k,
-                          .n = n,
-                          .k = offsets[e + 1] - begin});
-    }
-    run_packed(problems);
-  });
+  column_groups_into(x, y, offsets, false, w);
   return w;
+}
+
+void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w) {
+  column_groups_into(x, y, {0, x.dim(0)}, resume, w);
 }
 
 Tensor row_major(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : clone(tensor); }

@@ -36,11 +36,18 @@ std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t exp
 Tensor multiply_row_groups(const Tensor& x, const std::vector<StoredMatrix>& matrices,
                            const std::vector<std::int64_t>& offsets, std::int64_t n);
 
+/// The same for one group, into the row-major y.
+void multiply_rows(const Tensor& x, const StoredMatrix& matrix, Tensor& y);
+
 /// w[e] = x[group e]^T y[group e],   x: [M, K], y: [M, N] row-major, w: [E, K, N] under `shape`
 ///
 /// Groups without rows give zeros.
 Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
                               const std::vector<std::int64_t>& offsets, const Shape& shape);
+
+/// w = x^T y for one group, or with `resume` w + x^T y such that a sum over rows taken in pieces
+/// has the bits of the whole: its chains (Note [Matmul order]) go on from what w holds.
+void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w);
 
 /// `tensor` as it is when contiguous, otherwise a copy. Not recorded: for gradients.
 Tensor row_major(const Tensor& tensor);

@@ -87,7 +87,8 @@ class GroupProduct {
         k0_(k0),
         depth_(depth),
         scratch_(scratch),
-        in_place_(problem.b.form == RightForm::kNz) {}
+        in_place_(problem.b.form == RightForm::kNz),
+        resume_(problem.resume || k0 > 0) {}
 
   // The group that comes after this one, if any, is at (next_k0, next_j).
   void run(std::int64_t j0, std::int64_t j_end, std::int64_t next_k0, std::int64_t next_j) {
@@ -139,10 +140,10 @@ class GroupProduct {
   void tile(const Strip& strip, std::int64_t j, const T* panel, const Ahead& ahead) {
     const auto columns = problem_.n - j;
     if (columns >= kNzBlock) {
-      strip.multiply(strip.packed, panel, depth_, strip.c + j, problem_.c_stride, k0_ > 0, ahead);
+      strip.multiply(strip.packed, panel, depth_, strip.c + j, problem_.c_stride, resume_, ahead);
     } else {
       multiply_edge_tile(strip.rows, strip.packed, panel, depth_, strip.c + j, problem_.c_stride,
-                         columns, k0_ > 0);
+                         columns, resume_);
     }
   }
 
@@ -150,7 +151,7 @@ class GroupProduct {
   const EvenCuts& strips_;
   const std::int64_t i0_, k0_, depth_;
   Scratch<T>& scratch_;
-  const bool in_place_;
+  const bool in_place_, resume_;
 };
 
 }  // namespace

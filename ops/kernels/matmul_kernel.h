@@ -16,7 +16,8 @@ struct LeftOperand {
   std::int64_t k_stride = 1;
 };
 
-/// C [m, n] = A [m, k] B [k, n], overwriting rows of C that are `c_stride` elements apart.
+/// C [m, n] = A [m, k] B [k, n] in rows of C that are `c_stride` elements apart; with `resume` the
+/// chains of Note [Matmul order] go on from what C holds instead of zero.
 template <class T>
 struct MatmulProblem {
   LeftOperand<T> a;
@@ -26,6 +27,7 @@ struct MatmulProblem {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
+  bool resume = false;
 };
 
 // Note [Matmul blocks]

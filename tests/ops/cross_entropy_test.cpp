@@ -131,7 +131,7 @@ TEST(CrossEntropy, RejectsBadInputs) {
   EXPECT_EQ(message_of<ShapeError>([&] { cross_entropy(randn({3}), targets_of({0})); }),
             "cross_entropy: logits must be [T, V], got [3]");
   EXPECT_EQ(message_of<ShapeError>([&] { cross_entropy(x, targets_of({0})); }),
-            "cross_entropy: targets must be [2] to match logits [2, 3], got [1]");
+            "cross_entropy: targets must be [2], one per token, got [1]");
   EXPECT_EQ(message_of<DtypeError>([&] {
               cross_entropy(Tensor::zeros({2, 3}, Dtype::kInt64), targets_of({0, 0}));
             }),

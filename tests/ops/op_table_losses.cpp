@@ -5,6 +5,7 @@
 
 #include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
+#include "ops/linear_cross_entropy.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
@@ -80,7 +81,7 @@ OpEntry cross_entropy_op() {
              ops::cross_entropy(randn({2, 3}), targets({0}));
            },
        .type = "ShapeError",
-       .message = "cross_entropy: targets must be [2] to match logits [2, 3], got [1]"},
+       .message = "cross_entropy: targets must be [2], one per token, got [1]"},
       {.what = "integer logits",
        .call =
            [=] {
@@ -109,6 +110,83 @@ OpEntry cross_entropy_op() {
            },
        .type = "ValueError",
        .message = "cross_entropy: denominator must be positive, got 0"}};
+  return entry;
+}
+
+OpEntry linear_cross_entropy_op() {
+  OpEntry entry{.op = "linear_cross_entropy"};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::linear_cross_entropy(in[0], in[1], in[2], cross_entropy_options(args))};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    Array logits({in[0].dim(0), in[1].dim(0)});
+    for (std::int64_t t = 0; t < logits.dim(0); ++t) {
+      for (std::int64_t v = 0; v < logits.dim(1); ++v) {
+        for (std::int64_t h = 0; h < in[0].dim(1); ++h) {
+          logits[{t, v}] += in[0][{t, h}] * in[1][{v, h}];
+        }
+      }
+    }
+    return cross_entropy_reference({logits, in[2]}, args);
+  };
+  const auto sample = [](const std::string& what, std::int64_t tokens, std::int64_t hidden,
+                         std::int64_t vocabulary, const std::vector<double>& targets,
+                         const Json& args = Json::object(), bool large = false) {
+    return OpSample{.what = what,
+                    .inputs = {{.shape = {tokens, hidden}, .saved = true},
+                               {.shape = {vocabulary, hidden}, .saved = true},
+                               {.shape = {tokens},
+                                .draw = Draw::kIndices,
+                                .bound = vocabulary,
+                                .given = targets,
+                                .saved = true}},
+                    .args = args,
+                    .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
+  };
+  entry.samples = {sample("drawn targets", 4, 5, 7, {}),
+                   sample("some ignored", 5, 2, 3, {2, -100, 0, -100, 1}),
+                   sample("all ignored", 2, 3, 3, {-100, -100}),
+                   sample("another ignored index", 3, 1, 4, {0, 3, 0}, {{"ignore_index", 0}}),
+                   sample("a given denominator", 3, 4, 5, {4, -100, 1}, {{"denominator", 7.5}}),
+                   sample("one class", 3, 2, 1, {}),
+                   sample("no tokens", 0, 2, 5, {}),
+                   sample("several pieces", 2 * ops::kLinearCrossEntropyRows + 3, 2, 5, {},
+                          Json::object(), true)};
+  const Tensor x = randn({2, 4}), weight = randn({3, 4});
+  const Tensor targets = Tensor::from(std::vector<std::int64_t>{0, 1}, {2});
+  entry.errors = {
+      {.what = "one dimension",
+       .call = [=] { ops::linear_cross_entropy(randn({4}), weight, targets); },
+       .type = "ShapeError",
+       .message = "linear_cross_entropy: x must be [T, H], got [4]"},
+      {.what = "a weight that does not fit",
+       .call =
+           [=] {
+             ops::linear_cross_entropy(x, randn({3, 5}), targets);
+           },
+       .type = "ShapeError",
+       .message = "linear_cross_entropy: weight must be [V, 4] to match x [2, 4], got [3, 5]"},
+      {.what = "integers",
+       .call =
+           [=] {
+             ops::linear_cross_entropy(Tensor::zeros({2, 4}, Dtype::kInt64), weight, targets);
+           },
+       .type = "DtypeError",
+       .message = "linear_cross_entropy: x must be float32 or float64, got int64"},
+      {.what = "mixed dtypes",
+       .call =
+           [=] {
+             ops::linear_cross_entropy(x, randn({3, 4}, 1, Dtype::kFloat32), targets);
+           },
+       .type = "DtypeError",
+       .message = "linear_cross_entropy: x is float64 but weight is float32"},
+      {.what = "a target out of range",
+       .call =
+           [=] {
+             ops::linear_cross_entropy(x, randn({1, 4}), targets);
+           },
+       .type = "ValueError",
+       .message = "linear_cross_entropy: target must be in [0, 1) or -100, got 1 at position 1"}};
   return entry;
 }
 
@@ -310,7 +388,8 @@ OpEntry z_loss_op() {
 }  // namespace
 
 std::vector<OpEntry> loss_entries() {
-  return {cross_entropy_op(), count_targets_op(), load_balancing_loss_op(), z_loss_op()};
+  return {cross_entropy_op(), linear_cross_entropy_op(), count_targets_op(),
+          load_balancing_loss_op(), z_loss_op()};
 }
 
 }  // namespace moegrad::testing

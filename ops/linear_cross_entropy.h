@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "framework/tensor/tensor.h"
+#include "ops/cross_entropy.h"
+
+namespace moegrad::ops {
+
+/// cross_entropy(linear(x, weight), targets, options), the same bits, without the logits ever being
+/// there as a whole: they are computed kLinearCrossEntropyRows tokens at a time, once in forward
+/// and once more in backward.
+///
+/// x: [T, H]   weight: [V, H]   targets: int64 [T]   loss: [].  Keeps x, the weight and T
+/// logsumexps. Errors as those two, named linear_cross_entropy.
+///
+/// Method: P.-L. Hsu et al., Liger Kernel, arXiv:2410.10989, which computes the gradients in
+/// forward instead, for a cotangent of one.
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                            const CrossEntropyOptions& options = {});
+
+inline constexpr std::int64_t kLinearCrossEntropyRows = 512;
+
+}  // namespace moegrad::ops
