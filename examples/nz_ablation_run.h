@@ -11,7 +11,7 @@ namespace moegrad::examples {
 struct AblationOptions {
   int ranks = 2;
   int threads = 1;          // per rank
-  std::int64_t rounds = 5;  // measured, after one that is not
+  std::int64_t rounds = 3;  // measured, after one that is not
 };
 
 /// What one rank moved per step (framework/runtime/counters.h).
