@@ -142,8 +142,8 @@ std::vector<Rung> ways_to_nz() {
 void set_product(nn::Module& module, const Rung& rung) {
   if (!rung.product) return;
   for (const auto& [path, below] : module.named_modules()) {
-    if (auto* experts = dynamic_cast<nn::GroupedExperts*>(below))
-      experts->set_product(rung.product);
+    auto* const experts = dynamic_cast<nn::GroupedExperts*>(below);
+    if (experts != nullptr) experts->set_product(rung.product);
   }
 }
 
