@@ -35,7 +35,7 @@ std::vector<Task<T>> cut(const std::vector<kernels::MatmulProblem<T>>& problems)
     const bool in_place = problem.b.form == kernels::RightForm::kNz;
     const kernels::EvenCuts blocks(problem.m,
                                    in_place ? kernels::kBlockRows / 2 : kernels::kBlockRows);
-    const auto limit = in_place ? 8 * kernels::kGroupColumns : 4 * kernels::kGroupColumns;
+    const auto limit = 8 * kernels::kGroupColumns;
     for (std::int64_t i = 0; i < blocks.count(); ++i) {
       for (std::int64_t j0 = 0; j0 < problem.n; j0 += limit) {
         tasks.push_back(
