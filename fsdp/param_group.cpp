@@ -168,7 +168,9 @@ void ParamGroup::unshard(Event event) {
 }
 
 void ParamGroup::start_gather() {
-  RankContext::current().counters().nz_copy_outs += nz_params_;
+  auto& counters = RankContext::current().counters();
+  counters.nz_copy_outs += nz_params_;
+  counters.copied_out_bytes += unsharded_bytes();
   std::vector<CopyOutTarget> targets;
   for (auto& param : params_) {
     auto& storage = param.unsharded.storage();

@@ -30,9 +30,21 @@ Tensor make_parameter(const ParameterLayout& layout, Dtype dtype) {
   return Tensor::zeros({stacked[0] * stacked[1], stacked[2]}, dtype);
 }
 
+// One grouped matmul over all experts.
+ExpertProduct grouped_product(ExpertWeights weights) {
+  if (weights == ExpertWeights::kPretransposed) {
+    return [](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
+      return ops::npu_gmm(weight, rows, Tensor::from(plan.counts, {std::ssize(plan.counts)}));
+    };
+  }
+  return [](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
+    return ops::grouped_matmul(rows, weight, plan.offsets, /*transpose_weight=*/true);
+  };
+}
+
 }  // namespace
 
-GroupedExperts::GroupedExperts(const Config& config) : config_(config) {
+GroupedExperts::GroupedExperts(const Config& config) : product_(grouped_product(config.weights)) {
   const auto h = config.hidden_size, i = config.intermediate_size;
   gate_up_layout_ = layout_of(config, Role::kExpertGateUp, h, 2 * i);
   down_layout_ = layout_of(config, Role::kExpertDown, i, h);
@@ -45,15 +57,8 @@ GroupedExperts::GroupedExperts(const Config& config) : config_(config) {
 Tensor GroupedExperts::forward(const Tensor& rows, const ops::RoutingPlan& plan) {  // [R, H]
   const Tensor gate_up = ops::view(gate_up_proj_, gate_up_layout_.stacked);
   const Tensor down = ops::view(down_proj_, down_layout_.stacked);
-  if (config_.weights == ExpertWeights::kPretransposed) {
-    const Tensor counts = Tensor::from(plan.counts, {config_.num_experts});
-    const Tensor hidden = ops::swiglu(ops::npu_gmm(gate_up, rows, counts));  // [R, I]
-    return ops::npu_gmm(down, hidden, counts);                               // [R, H]
-  }
-  constexpr bool kTranspose = true;
-  const Tensor hidden =
-      ops::swiglu(ops::grouped_matmul(rows, gate_up, plan.offsets, kTranspose));  // [R, I]
-  return ops::grouped_matmul(hidden, down, plan.offsets, kTranspose);             // [R, H]
+  const Tensor hidden = ops::swiglu(product_(rows, gate_up, plan));  // [R, I]
+  return product_(hidden, down, plan);                               // [R, H]
 }
 
 std::map<std::string, std::int64_t> expert_blocks(const Module& module) {

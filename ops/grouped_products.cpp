@@ -69,6 +69,12 @@ kernels::RightOperand<T> packed(const kernels::RightOperand<T>& b, std::int64_t 
   return {.data = panels, .form = kernels::RightForm::kNz, .stride = height};
 }
 
+// How often the right operand of a product of `rows` rows is packed.
+std::int64_t packings(std::int64_t rows) {
+  const auto blocks = kernels::EvenCuts(rows, kernels::kBlockRows).count();
+  return blocks < kPackOnceFrom ? blocks : 1;
+}
+
 // Packs what is worth it, one problem after the other, then computes all.
 template <class T>
 void run_packed(std::vector<kernels::MatmulProblem<T>>& problems) {
@@ -83,9 +89,12 @@ void run_packed(std::vector<kernels::MatmulProblem<T>>& problems) {
   run_problems(problems);
 }
 
-void count_packing(const StoredMatrix& matrix) {
+void count_packing(const StoredMatrix& matrix, std::int64_t rows) {
   auto& counters = RankContext::current().counters();
   if (matrix.form == kernels::RightForm::kNz) return;
+  counters.packed_bytes.fetch_add(
+      packings(rows) * matrix.k * round_up(matrix.n, kNzBlock) * size_of(matrix.tensor.dtype()),
+      std::memory_order_relaxed);
   auto& counter =
       matrix.form == kernels::RightForm::kRows ? counters.packed_panels : counters.transposed_packs;
   counter.fetch_add(1, std::memory_order_relaxed);
@@ -113,7 +122,7 @@ void row_groups_into(const Tensor& x, const std::vector<StoredMatrix>& matrices,
       const auto& matrix = matrices[e];
       assert(matrix.k == x.dim(1) && matrix.n == n);
       if (rows == 0 || n == 0) continue;
-      count_packing(matrix);
+      count_packing(matrix, rows);
       problems.push_back({.a = {from + begin * matrix.k, matrix.k, 1},
                           .b = right_operand<T>(matrix),
                           .c = to + begin * n,

@@ -32,7 +32,7 @@ std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t exp
 /// y[group e] = x[group e] W_e,   x: [M, k] row-major, W_e: [k, n], y: [M, n]
 ///
 /// Counts one packed_panels (rows copied into panels) or transposed_packs (transposed while being
-/// packed) per matrix that has rows and is not NZ panels already.
+/// packed) per matrix that has rows and is not NZ panels already, and the packed_bytes.
 Tensor multiply_row_groups(const Tensor& x, const std::vector<StoredMatrix>& matrices,
                            const std::vector<std::int64_t>& offsets, std::int64_t n);
 

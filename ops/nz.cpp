@@ -19,7 +19,9 @@ void write_blocks(const Source* source, std::int64_t ld, Tensor& out) {
     kernels::slice_rows_to_nz(source + begin * ld, ld, begin, end - begin, blocks, to);
   });
   kernels::nz_zero_padding(blocks, to);
-  ++RankContext::current().counters().nz_conversions;
+  auto& counters = RankContext::current().counters();
+  ++counters.nz_conversions;
+  counters.converted_bytes += blocks.numel() * size_of(out.dtype());
 }
 
 }  // namespace

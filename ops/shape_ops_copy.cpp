@@ -21,7 +21,9 @@ class Contiguous final : public Function {
   std::string_view name() const override { return "contiguous"; }
 
   Tensor forward(const Tensor& a) {
-    ++RankContext::current().counters().materialized_transposes;
+    auto& counters = RankContext::current().counters();
+    ++counters.materialized_transposes;
+    counters.converted_bytes += a.numel() * size_of(a.dtype());
     return clone(a);
   }
 

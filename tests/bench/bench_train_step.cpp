@@ -20,11 +20,11 @@
 #include <string>
 #include <vector>
 
+#include "examples/speed_preset.h"
 #include "examples/trainer.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/process_group.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe_loss.h"
 #include "tests/bench/fma_peak.h"
@@ -43,56 +43,6 @@ struct Options {
   std::int64_t recompute = 0;  // layers
   std::string json;
 };
-
-struct Preset {
-  models::Qwen3MoeConfig config;
-  std::int64_t sequences = 4;
-  std::int64_t length = 512;
-};
-
-Preset preset_of(const std::string& name) {
-  Preset preset;
-  auto& config = preset.config;
-  config.vocab_size = 4096;
-  config.hidden_size = 512;
-  config.num_hidden_layers = 4;
-  config.num_attention_heads = 8;
-  config.num_key_value_heads = 2;
-  config.head_dim = 64;
-  config.num_experts = 32;
-  config.num_experts_per_tok = 4;
-  config.moe_intermediate_size = 256;
-  config.rope_theta = 1e6;
-  config.norm_topk_prob = true;
-  config.router_aux_loss_coef = 0;
-  if (name == "fine") {
-    config.num_experts = 128;
-    config.num_experts_per_tok = 8;
-    config.moe_intermediate_size = 128;
-    preset.sequences = 1;
-  } else if (name == "long") {
-    preset.sequences = 1;
-    preset.length = 16384;
-  }
-  return preset;
-}
-
-examples::MicroBatch random_batch(const Preset& preset, std::int64_t first,
-                                  std::int64_t sequences) {
-  const Random random(1, "bench tokens");
-  const auto tokens = sequences * preset.length;
-  std::vector<std::int64_t> inputs, targets;
-  for (auto i = first * preset.length; i < first * preset.length + tokens; ++i) {
-    inputs.push_back(random.integer(static_cast<std::uint64_t>(2 * i), preset.config.vocab_size));
-    targets.push_back(
-        random.integer(static_cast<std::uint64_t>(2 * i + 1), preset.config.vocab_size));
-  }
-  examples::MicroBatch batch;
-  batch.tokens = Tensor::from(inputs, {tokens});
-  batch.targets = Tensor::from(targets, {tokens});
-  for (std::int64_t i = 0; i <= sequences; ++i) batch.cu_seqlens.push_back(i * preset.length);
-  return batch;
-}
 
 /// Seconds of one step, by phase, and the FMA peak just before it.
 struct StepTime {
@@ -119,14 +69,15 @@ double seconds_since(Clock::time_point& begin) {
   return std::chrono::duration<double>(now - std::exchange(begin, now)).count();
 }
 
-Measured run_rank(RankContext& context, const Options& options, const Preset& preset) {
+Measured run_rank(RankContext& context, const Options& options,
+                  const examples::SpeedPreset& preset) {
   models::Qwen3Moe model(preset.config, /*seed=*/1);
   if (options.ranks > 1) examples::shard_model(model, DeviceMesh::flat(context.group()), {});
   optim::AdamW optimizer(model.named_parameters(), {.lr = 3e-4});
   check<ValueError>(preset.sequences % options.ranks == 0, "bench_train_step: ", options.ranks,
                     " ranks must divide the ", preset.sequences, " sequences of a step");
   const auto own = preset.sequences / options.ranks;
-  const auto batch = random_batch(preset, context.rank() * own, own);
+  const auto batch = examples::random_sequences(preset, context.rank() * own, own);
   const auto targets = preset.sequences * preset.length;
 
   const models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute};
@@ -175,7 +126,7 @@ Measured run_rank(RankContext& context, const Options& options, const Preset& pr
 }
 
 int run(const Options& options) {
-  const auto preset = preset_of(options.preset);
+  const auto preset = examples::speed_preset(options.preset);
   std::vector<Measured> ranks(static_cast<std::size_t>(options.ranks));
   launch(options.ranks,
          [&](RankContext& context) {

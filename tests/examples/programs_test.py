@@ -37,7 +37,7 @@ SHORT = ["--text", text, "--preset", "tiny", "--steps", 4, "--micro-batches", 4,
 
 # Help and unknown options.
 for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function", "inspect_graph",
-                "fsdp_timeline", "../tests/fsdp_crossover", "../tests/fsdp_overlap"]:
+                "fsdp_timeline", "nz_ablation", "../tests/fsdp_crossover", "../tests/fsdp_overlap"]:
     out, err = run(program, "--help")
     assert "usage" in (out + err).lower(), program
     run(program, "--no-such-option", exit_code=2)
@@ -140,6 +140,20 @@ assert err == ("fsdp_timeline: --slow-rank: --steps must be at least 3 windows o
 out, _ = run("fsdp_timeline", "--ranks", 4, "--steps", 6, "--window", 2, "--batch", 1, "--slow-rank", 2,
              "--slow-by", 3)
 assert re.search(r"^after step 6: rank 2 is slow in compute, [1-9]\.\d\d times", out, re.M), out
+
+# The ladder: a table with a line per rung, all with one loss, the layer's two ways, and the gains.
+out, _ = run("nz_ablation", "--preset", "tiny", "--rounds", 1, "--json", "ablation.json")
+assert len(re.findall(r"^.{20} +[\d. ]+  0 \(bitwise\)$", out, re.M)) == 8, out
+assert re.search(r"^tiny: '\+ linear_only_shard' is \d+\.\d\d times as fast as 'grouped matmul'$",
+                 out, re.M), out
+ladder, layer = json.loads((folder / "ablation.json").read_text())["ladders"]
+assert [rung["nz_conversions"] for rung in ladder["rungs"]] == [0, 0, 16, 0, 0, 0]
+assert [rung["nz_copy_outs"] for rung in layer["rungs"]] == [0, 2]
+assert all(rung["bitwise"] and rung["moved_bytes"] > 0 and rung["tgs"] > 0
+           for rung in ladder["rungs"] + layer["rungs"])
+_, err = run("nz_ablation", "--ranks", 3, "--preset", "main", exit_code=1)
+assert err == "nz_ablation: --ranks: must divide the 4 sequences of main, got 3\n", err
+run("nz_ablation", "--preset", "long", exit_code=2)
 
 # The measurements refuse what they cannot measure.
 _, err = run("../tests/fsdp_overlap", "--tokens", 100, exit_code=1)
