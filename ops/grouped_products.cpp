@@ -26,13 +26,10 @@ struct Task {
   std::int64_t size() const { return rows * columns * problem->k; }
 };
 
-/// Of C. Where B is packed, few blocks of rows repeat that; where it is read in place, smaller ones
-/// balance better.
-struct LargestTask {
-  std::int64_t rows, columns;
-};
-constexpr LargestTask kPacking{kernels::kBlockRows, 4 * kernels::kGroupColumns};
-constexpr LargestTask kInPlace{kernels::kBlockRows / 2, 8 * kernels::kGroupColumns};
+// A task's part of C. Where B is packed, few blocks of rows repeat that; where it is read in place,
+// smaller ones balance better.
+constexpr std::int64_t kInPlaceRows = kernels::kBlockRows / 2;
+constexpr std::int64_t kTaskColumns = 8 * kernels::kGroupColumns;
 
 // How many tasks there can be, whichever way the rows fall to the problems, so that every step asks
 // for the same memory.
@@ -43,8 +40,8 @@ std::size_t most_tasks(const std::vector<kernels::MatmulProblem<T>>& problems) {
     rows += problem.m;
     columns = std::max(columns, problem.n);
   }
-  return static_cast<std::size_t>((rows / kInPlace.rows + std::ssize(problems)) *
-                                  (columns / kPacking.columns + 1));
+  return static_cast<std::size_t>((rows / kInPlaceRows + std::ssize(problems)) *
+                                  (columns / kTaskColumns + 1));
 }
 
 // A block of C for each task, a function of the sizes alone. Long tasks come first, so that at the
@@ -54,12 +51,12 @@ std::vector<Task<T>> cut(const std::vector<kernels::MatmulProblem<T>>& problems)
   std::vector<Task<T>> tasks;
   tasks.reserve(most_tasks(problems));
   for (const auto& problem : problems) {
-    const auto limit = problem.b.form == kernels::RightForm::kNz ? kInPlace : kPacking;
-    const kernels::EvenCuts blocks(problem.m, limit.rows);
+    const bool in_place = problem.b.form == kernels::RightForm::kNz;
+    const kernels::EvenCuts blocks(problem.m, in_place ? kInPlaceRows : kernels::kBlockRows);
     for (std::int64_t i = 0; i < blocks.count(); ++i) {
-      for (std::int64_t j0 = 0; j0 < problem.n; j0 += limit.columns) {
+      for (std::int64_t j0 = 0; j0 < problem.n; j0 += kTaskColumns) {
         tasks.push_back({&problem, blocks.begin(i), blocks.length(i), j0,
-                         std::min(limit.columns, problem.n - j0)});
+                         std::min(kTaskColumns, problem.n - j0)});
       }
     }
   }

@@ -33,6 +33,13 @@ Tensor swap_last_dims(const Tensor& tensor) {
   return Tensor::as_strided(tensor, shape, strides, tensor.offset());
 }
 
+// The dimension that runs along memory: the last one, but of a transposed view the one before.
+std::int64_t innermost(const Tensor& tensor) {
+  const bool transposed = tensor.layout() == Layout::kND && !tensor.is_contiguous() &&
+                          swap_last_dims(tensor).is_contiguous();
+  return tensor.dim(transposed ? -2 : -1);
+}
+
 void check_list(const TensorList& tensors, const char* name, Dtype dtype) {
   require(!tensors.empty(), name, " must not be an empty list");
   require(std::ssize(tensors) <= kMaxTensors, name, " must have at most ", kMaxTensors,
@@ -40,8 +47,8 @@ void check_list(const TensorList& tensors, const char* name, Dtype dtype) {
   for (const auto& tensor : tensors) {
     require<ShapeError>(tensor.ndim() == 2 || tensor.ndim() == 3, name,
                         " must have two dimensions (a stacked weight three), got ", tensor.shape());
-    require<ShapeError>(tensor.dim(-1) <= kMaxLastDim, "the last dimension of ", name,
-                        " must be at most ", kMaxLastDim, ", got ", tensor.shape());
+    require<ShapeError>(innermost(tensor) <= kMaxLastDim, "the last dimension of ", name,
+                        " must be at most ", kMaxLastDim, " (as stored), got ", tensor.shape());
     require<DtypeError>(is_floating(tensor.dtype()), name, " must be float32 or float64, got ",
                         tensor.dtype());
     require<DtypeError>(tensor.dtype() == dtype, name, " must be ", dtype,

@@ -49,8 +49,12 @@ inline float exp(float x) {
   const float shifted = multiply_add(x, kExpLog2E, kExpRound);
   const float n = shifted - kExpRound;
   const float r = multiply_add(n, -kExpLn2Low, multiply_add(n, -kExpLn2High, x));
-  float p = kExpCoefficients[0];
-  for (int i = 1; i < 6; ++i) p = multiply_add(p, r, kExpCoefficients[i]);
+  float p = kExpCoefficients[0];  // written out: of a loop, g++ would not vectorise what is around
+  p = multiply_add(p, r, kExpCoefficients[1]);
+  p = multiply_add(p, r, kExpCoefficients[2]);
+  p = multiply_add(p, r, kExpCoefficients[3]);
+  p = multiply_add(p, r, kExpCoefficients[4]);
+  p = multiply_add(p, r, kExpCoefficients[5]);
   p = multiply_add(p, r * r, r) + 1.0F;
   // The bits of `shifted` are those of kExpRound plus n; unsigned arithmetic is defined for NaN
   // too.

@@ -20,9 +20,10 @@ constexpr std::int64_t kLine = 64;  // bytes of a cache line
 template <class T>
 constexpr std::int64_t kCacheDepth = 2048 / sizeof(T);
 
-// Reductions up to this long go strip by strip: a group of panels fits the first level.
+// Reductions up to this long go strip by strip, through groups that are as much wider.
+constexpr std::int64_t kShortGroups = 8;
 template <class T>
-constexpr std::int64_t kShortDepth = kCacheDepth<T> / 8;
+constexpr std::int64_t kShortDepth = kCacheDepth<T> / kShortGroups;
 
 // A strip of six rows takes 12 KB; one cache line more keeps the same step of all strips from
 // falling into one set of the first level while they are packed side by side.
@@ -50,18 +51,28 @@ Ahead part_of_panel(const T* panel, std::int64_t depth, std::int64_t part) {
   return {.line = panel + part * (depth / kPartsOfPanel) * kNzBlock, .step = kLine, .jump = kLine};
 }
 
-// Fetches part `part` of what the group after columns [j, j_end) will be packed from, for a B
-// stored in NZ as its transpose: there the group's columns are rows, contiguous in each panel.
+// Fetches part `part` of what the group of columns from j on will be packed from, for the depth
+// steps from k0 on. In B's rows, or in NZ as the transpose, it is runs of cache lines; columns are
+// left to the hardware.
 template <class T>
-Ahead part_of_group(const RightOperand<T>& b, std::int64_t k0, std::int64_t depth,
-                    std::int64_t j_end, std::int64_t part) {
-  const auto run = kGroupColumns * kNzBlock;                      // elements
-  const auto size = depth / 4 * kLine / std::int64_t{sizeof(T)};  // that a tile fetches
-  const auto at = part * size;
-  if (at >= depth * kGroupColumns) return {.line = b.data};
-  return {.line = b.data + ((k0 / kNzBlock + at / run) * b.stride + j_end) * kNzBlock + at % run,
-          .step = kLine,
-          .jump = kLine};
+Ahead part_of_group(const RightOperand<T>& b, std::int64_t k0, std::int64_t depth, std::int64_t j,
+                    std::int64_t part) {
+  constexpr std::int64_t kParts = 32;
+  if (part >= kParts) return {.line = b.data};
+  if (b.form == RightForm::kRows) {
+    return {.line = b.data + (k0 + part * depth / kParts) * b.stride + j,
+            .step = kLine,
+            .jump = b.stride * std::int64_t{sizeof(T)} - (Ahead::kRun - 1) * kLine};
+  }
+  if (b.form == RightForm::kNzTransposed) {
+    const auto run = kGroupColumns * kNzBlock;  // elements, contiguous in each panel
+    const auto at = part * depth / kParts * kGroupColumns;
+    return {.line = b.data + ((k0 + at / run * kNzBlock) / kNzBlock * b.stride + j) * kNzBlock +
+                    at % run,
+            .step = kLine,
+            .jump = kLine};
+  }
+  return {.line = b.data};
 }
 
 // One group of panels against all strips, for depth steps of the reduction from k0 on.
@@ -78,8 +89,8 @@ class GroupProduct {
         scratch_(scratch),
         in_place_(problem.b.form == RightForm::kNz) {}
 
-  // `last`: no group comes after this one.
-  void run(std::int64_t j0, std::int64_t j_end, bool last) {
+  // The group that comes after this one, if any, is at (next_k0, next_j).
+  void run(std::int64_t j0, std::int64_t j_end, std::int64_t next_k0, std::int64_t next_j) {
     const auto& b = problem_.b;
     if (!in_place_) pack_right_panels(b, k0_, depth_, j0, j_end, problem_.n, scratch_.group.data());
     if (depth_ <= kShortDepth<T>) {
@@ -94,13 +105,13 @@ class GroupProduct {
     std::int64_t part = 0;
     for (auto j = j0; j < j_end; j += kNzBlock) {
       const T* current = panel(j, j0);
-      const bool has_next = j + kNzBlock < j_end || !last;
+      const bool has_next = j + kNzBlock < j_end || next_j == j_end;
       for (std::int64_t s = 0; s < strips_.count(); ++s, ++part) {
         Ahead ahead{.line = current};
         if (in_place_ && has_next) {
           ahead = part_of_panel(panel(j + kNzBlock, j0), depth_, s);
-        } else if (b.form == RightForm::kNzTransposed && !last) {
-          ahead = part_of_group(b, k0_, depth_, j_end, part);
+        } else if (!in_place_ && next_k0 < problem_.k) {
+          ahead = part_of_group(b, next_k0, std::min(depth_, problem_.k - next_k0), next_j, part);
         }
         tile(strip(s), j, current, ahead);
       }
@@ -157,8 +168,11 @@ void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t
     pack_left_strips(a.data + i0 * a.row_stride + k0 * a.k_stride, a.row_stride, a.k_stride, strips,
                      depth, kStripSize<T>, buffers.strips.data());
     GroupProduct<T> product(problem, strips, i0, k0, depth, buffers);
-    for (auto j = j0; j < j_end; j += kGroupColumns) {
-      product.run(j, std::min(j + kGroupColumns, j_end), j + kGroupColumns >= j_end);
+    const auto width = kGroupColumns * (depth <= kShortDepth<T> ? kShortGroups : 1);
+    for (auto j = j0; j < j_end; j += width) {
+      const auto end = std::min(j + width, j_end);
+      const bool last = end == j_end;
+      product.run(j, end, last ? k0 + depth : k0, last ? j0 : end);
     }
     k0 += depth;
   } while (k0 < problem.k);

@@ -38,7 +38,8 @@ struct MatmulProblem {
 // meanwhile what comes next is fetched.
 //
 // A reduction of a few steps (the weight gradient of an expert with few tokens) spends its time
-// writing C. There a strip goes through the whole group, so that rows are written in longer runs.
+// writing C. There groups are wider and a strip goes through the whole group, so that rows are
+// written in runs of kilobytes.
 //
 // Method: K. Goto, R. van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008.
 

@@ -41,8 +41,9 @@ inline void accumulate(Vec<T>& sum, const Vec<T>& a, const Vec<T>& b) {
 }
 
 /// Cache lines that a later tile will read, fetched while this one computes, one every four steps
-/// of the reduction, from `line` on: `step` bytes apart, after every sixteenth `jump`.
+/// of the reduction, from `line` on: `step` bytes apart, after every eighth `jump`.
 struct Ahead {
+  static constexpr std::int64_t kRun = 8;
   const void* line = nullptr;
   std::ptrdiff_t step = 0;
   std::ptrdiff_t jump = 0;
@@ -73,7 +74,7 @@ void multiply_tile(const T* a, const T* b, std::int64_t k, T* c, std::int64_t ld
   std::int64_t p = 0;
   for (; p + 4 <= k; p += 4) {
     __builtin_prefetch(line);
-    line += p % 64 == 60 ? ahead.jump : ahead.step;
+    line += p % 32 == 28 ? ahead.jump : ahead.step;
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
       Vec<T> right[kVecs];

@@ -2,11 +2,33 @@
 #include "ops/kernels/nz.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 
 #include "framework/tensor/dtype.h"
+#include "ops/kernels/simd.h"
 
 namespace moegrad::kernels {
 namespace {
+
+// From so many bytes on, a destination is written past the caches: it would not stay in them, and
+// memory need not read first what is overwritten as a whole.
+constexpr std::int64_t kStreamFrom = std::int64_t{8} << 20;
+
+// Rows that go to a panel together. Row by row, the lines of all panels in turn would keep as many
+// pages of memory open as there are panels; eight rows are 512 bytes of each.
+constexpr std::int64_t kRowsTogether = 8;
+
+// Sixteen elements, converted.
+template <class Source, class T>
+void write_line(const Source* from, bool streams, T* to) {
+  alignas(64) T line[kNzBlock];
+  for (std::int64_t c = 0; c < kNzBlock; ++c) line[c] = static_cast<T>(from[c]);
+  for (std::int64_t c = 0; c < kNzBlock; c += Vec<T>::kLanes) {
+    const auto lanes = Vec<T>::load(line + c);
+    streams ? lanes.stream(to + c) : lanes.store(to + c);
+  }
+}
 
 // Calls body(row of the source, where its first element stands in the NZ tensor) for each row.
 template <class Body>
@@ -25,14 +47,26 @@ void slice_rows_to_nz(const Source* rows, std::int64_t ld, std::int64_t first_ro
                       std::int64_t num_rows, const NzBlocks& blocks, T* out) {
   const auto panel = round_up(blocks.k, kNzBlock) * kNzBlock;
   const auto whole = blocks.n / kNzBlock * kNzBlock;
-  for_each_row(first_row, num_rows, blocks, [&](std::int64_t i, std::int64_t offset) {
+  const bool streams = blocks.numel() * static_cast<std::int64_t>(sizeof(T)) >= kStreamFrom &&
+                       std::bit_cast<std::uintptr_t>(out) % sizeof(Vec<T>) == 0;
+  for (std::int64_t i = 0; i < num_rows;) {
+    const auto row = first_row + i;
+    const auto together = std::min({kRowsTogether, num_rows - i, blocks.k - row % blocks.k});
     const Source* from = rows + i * ld;
-    T* to = out + offset;
+    T* to = out + row / blocks.k * nz_numel(blocks.k, blocks.n) + row % blocks.k * kNzBlock;
     for (std::int64_t j = 0; j < whole; j += kNzBlock, to += panel) {
-      for (std::int64_t c = 0; c < kNzBlock; ++c) to[c] = static_cast<T>(from[j + c]);
+      for (std::int64_t r = 0; r < together; ++r) {
+        write_line(from + r * ld + j, streams, to + r * kNzBlock);
+      }
     }
-    for (std::int64_t c = 0; c < blocks.n - whole; ++c) to[c] = static_cast<T>(from[whole + c]);
-  });
+    for (std::int64_t r = 0; r < together; ++r) {
+      for (std::int64_t c = 0; c < blocks.n - whole; ++c) {
+        to[r * kNzBlock + c] = static_cast<T>(from[r * ld + whole + c]);
+      }
+    }
+    i += together;
+  }
+  if (streams) finish_streams();
 }
 
 template <class Source, class T>

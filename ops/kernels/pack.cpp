@@ -13,26 +13,25 @@ namespace {
 // target[c, r] = source[r, c] for r, c < 8.
 #if defined(__AVX2__) && defined(__FMA__)
 void transpose_8x8(const float* source, std::int64_t stride, float* target) {
-  __m256 in[8], pairs[8], quads[8];
+  // in[h + r] holds columns h ... h + 3 of rows r and r + 4, for h = 0, 4.
+  __m256 in[8], pairs[4];
 #pragma GCC unroll 8
-  for (int r = 0; r < 8; ++r) in[r] = _mm256_loadu_ps(source + r * stride);
-#pragma GCC unroll 4
-  for (int r = 0; r < 8; r += 2) {
-    pairs[r] = _mm256_unpacklo_ps(in[r], in[r + 1]);
-    pairs[r + 1] = _mm256_unpackhi_ps(in[r], in[r + 1]);
+  for (int i = 0; i < 8; ++i) {
+    const float* from = source + i % 4 * stride + i / 4 * 4;
+    in[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from)),
+                                 _mm_loadu_ps(from + 4 * stride), 1);
   }
 #pragma GCC unroll 2
-  for (int r = 0; r < 8; r += 4) {
-    quads[r] = _mm256_shuffle_ps(pairs[r], pairs[r + 2], 0x44);
-    quads[r + 1] = _mm256_shuffle_ps(pairs[r], pairs[r + 2], 0xee);
-    quads[r + 2] = _mm256_shuffle_ps(pairs[r + 1], pairs[r + 3], 0x44);
-    quads[r + 3] = _mm256_shuffle_ps(pairs[r + 1], pairs[r + 3], 0xee);
-  }
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    _mm256_storeu_ps(target + c * kNzBlock, _mm256_permute2f128_ps(quads[c], quads[c + 4], 0x20));
-    _mm256_storeu_ps(target + (c + 4) * kNzBlock,
-                     _mm256_permute2f128_ps(quads[c], quads[c + 4], 0x31));
+  for (int h = 0; h < 8; h += 4) {
+    pairs[0] = _mm256_unpacklo_ps(in[h], in[h + 1]);
+    pairs[1] = _mm256_unpackhi_ps(in[h], in[h + 1]);
+    pairs[2] = _mm256_unpacklo_ps(in[h + 2], in[h + 3]);
+    pairs[3] = _mm256_unpackhi_ps(in[h + 2], in[h + 3]);
+    float* to = target + h * kNzBlock;
+    _mm256_storeu_ps(to, _mm256_shuffle_ps(pairs[0], pairs[2], 0x44));
+    _mm256_storeu_ps(to + kNzBlock, _mm256_shuffle_ps(pairs[0], pairs[2], 0xee));
+    _mm256_storeu_ps(to + 2 * kNzBlock, _mm256_shuffle_ps(pairs[1], pairs[3], 0x44));
+    _mm256_storeu_ps(to + 3 * kNzBlock, _mm256_shuffle_ps(pairs[1], pairs[3], 0xee));
   }
 }
 #endif
@@ -123,11 +122,6 @@ void pack_right_panel(const RightOperand<T>& b, std::int64_t k0, std::int64_t k,
     // Rows past the stored matrix are zero padding, so no column needs care.
     for (std::int64_t p = 0; p < k; p += kNzBlock) {
       const T* block = b.data + ((k0 + p) / kNzBlock * b.stride + j0) * kNzBlock;
-      // The next tile stands a whole panel away, out of the hardware prefetcher's sight.
-      const T* next = block + b.stride * kNzBlock;
-      for (std::int64_t line = 0; line < kNzBlock; ++line) {
-        __builtin_prefetch(next + line * kNzBlock);
-      }
       transpose_to_panel(block, kNzBlock, std::min(kNzBlock, k - p), panel + p * kNzBlock);
     }
   } else if (columns < kNzBlock) {

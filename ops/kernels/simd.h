@@ -9,7 +9,8 @@
 
 namespace moegrad::kernels {
 
-/// 32 bytes of T: eight floats or four doubles. Loads and stores need no alignment.
+/// 32 bytes of T: eight floats or four doubles. Loads and stores need no alignment; stream(p),
+/// which writes past the caches, needs 32 bytes (see finish_streams).
 ///
 /// fma(a, b, c) = a * b + c, rounded once with AVX2 and twice on the portable path (where a
 /// correctly rounded fma would be a library call per element): within one build every result is
@@ -29,6 +30,7 @@ struct Vec<float> {
   static Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
   static Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
   void store(float* p) const { _mm256_storeu_ps(p, v); }
+  void stream(float* p) const { _mm256_stream_ps(p, v); }
   friend Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
   friend Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
   friend Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
@@ -45,6 +47,7 @@ struct Vec<double> {
   static Vec broadcast(double x) { return {_mm256_set1_pd(x)}; }
   static Vec load(const double* p) { return {_mm256_loadu_pd(p)}; }
   void store(double* p) const { _mm256_storeu_pd(p, v); }
+  void stream(double* p) const { _mm256_stream_pd(p, v); }
   friend Vec operator+(Vec a, Vec b) { return {_mm256_add_pd(a.v, b.v)}; }
   friend Vec operator-(Vec a, Vec b) { return {_mm256_sub_pd(a.v, b.v)}; }
   friend Vec operator*(Vec a, Vec b) { return {_mm256_mul_pd(a.v, b.v)}; }
@@ -75,6 +78,7 @@ struct Vec {
   void store(T* p) const {
     for (std::int64_t i = 0; i < kLanes; ++i) p[i] = v[i];
   }
+  void stream(T* p) const { store(p); }
   friend Vec operator+(const Vec& a, const Vec& b) {
     return lanes([&](std::int64_t i) { return a.v[i] + b.v[i]; });
   }
@@ -93,5 +97,12 @@ struct Vec {
 };
 
 #endif
+
+/// Makes what stream() wrote before visible to other threads before what is written after.
+inline void finish_streams() {
+#if defined(__AVX2__) && defined(__FMA__)
+  _mm_sfence();
+#endif
+}
 
 }  // namespace moegrad::kernels

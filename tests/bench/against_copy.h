@@ -33,7 +33,7 @@ void run_against_copy(benchmark::State& state, std::int64_t bytes, std::int64_t 
     });
     benchmark::ClobberMemory();
   };
-  const auto calls = std::max<std::int64_t>(1, 20'000'000 / bytes);
+  const auto calls = std::max<std::int64_t>(1, 4'000'000 / bytes);
   const auto seconds = [calls](const auto& each) {
     const auto begin = Clock::now();
     for (std::int64_t i = 0; i < calls; ++i) each();

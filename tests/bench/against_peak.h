@@ -7,36 +7,60 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/bench/fma_peak.h"
 
 namespace moegrad::bench {
 
-/// Measures `body`, which takes `flops` operations, in turn with the FMA peak. Counters: GFLOP/s;
-/// "peak", the share of the peak as the median over the turns; "peak_p90", the share that one turn
-/// in ten exceeds, which neighbours on the machine disturb less.
-template <class Body>
-void run_against_peak(benchmark::State& state, double flops, const Body& body) {
+/// Value that the share `q` of the values stays below.
+inline double quantile(std::vector<double> values, double q) {
+  const auto at =
+      values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
+  std::ranges::nth_element(values, at);
+  return *at;
+}
+
+/// Measures `body`, which takes `flops` operations, in turn with the FMA peak and with `others`,
+/// which do the same. Counters: GFLOP/s; "peak", the share of the peak as the median over the
+/// turns; "peak_p90", the share that one turn in ten exceeds, which neighbours on the machine
+/// disturb less; the same median for each of the others; and "vs_best", the first over the largest
+/// of those.
+inline void run_against_peak(
+    benchmark::State& state, double flops, const std::function<void()>& body,
+    const std::vector<std::pair<std::string, std::function<void()>>>& others = {}) {
   const auto calls = std::max<std::int64_t>(1, static_cast<std::int64_t>(2e7 / flops));
   const double work = flops * static_cast<double>(calls);
-  std::vector<double> shares;
+  const auto seconds = [&](const std::function<void()>& run) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::int64_t i = 0; i < calls; ++i) run();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  std::vector<std::vector<double>> shares(1 + others.size());
   for (auto _ : state) {
     const double peak = fma_rate();
-    const auto begin = std::chrono::steady_clock::now();
-    for (std::int64_t i = 0; i < calls; ++i) body();
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-    state.SetIterationTime(time.count() / static_cast<double>(calls));
-    shares.push_back(work / time.count() / peak);
+    const double time = seconds(body);
+    state.SetIterationTime(time / static_cast<double>(calls));
+    shares[0].push_back(work / time / peak);
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      shares[i + 1].push_back(work / seconds(others[i].second) / peak);
+    }
   }
-  std::ranges::sort(shares);
-  const auto quantile = [&](double q) {
-    return shares[static_cast<std::size_t>(q * static_cast<double>(shares.size() - 1))];
-  };
+  const double own = quantile(shares[0], 0.5);
   state.counters["GFLOP/s"] = benchmark::Counter(
       flops * static_cast<double>(state.iterations()) / 1e9, benchmark::Counter::kIsRate);
-  state.counters["peak"] = quantile(0.5);
-  state.counters["peak_p90"] = quantile(0.9);
+  state.counters["peak"] = own;
+  state.counters["peak_p90"] = quantile(shares[0], 0.9);
+  double best = 0;
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    const double share = quantile(shares[i + 1], 0.5);
+    state.counters[others[i].first] = share;
+    best = std::max(best, share);
+  }
+  if (!others.empty()) state.counters["vs_best"] = own / best;
 }
 
 }  // namespace moegrad::bench

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The grouped matmul on FRACTAL_NZ weights: forward y = x W, input gradient dx = dy W^T from the
-// same storage, weight gradient dW = x^T dy, float32, as many rows for each expert.
+// same storage and from a transposed copy, weight gradient dW = x^T dy, float32, as many rows for
+// each expert.
 //
-//     build/release/tests/bench_grouped_matmul [--threads N] [--benchmark_filter=...]
+//     build/release/tests/bench_grouped_matmul [--threads N] [--libraries] [--benchmark_...]
 //
-// Each case is first compared with Eigen. Shares of the FMA peak: against_peak.h.
+// --libraries measures in turn, on one thread and on plain weights, a loop over the experts with
+// the products of Eigen and of what is installed of OpenBLAS, BLIS and oneDNN. Each case is first
+// compared with Eigen. Shares of the FMA peak: against_peak.h.
 
 #include <benchmark/benchmark.h>
 
@@ -23,14 +26,15 @@
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "ops/grouped_products.h"
-#include "ops/kernels/matmul_eigen.h"
 #include "ops/nz.h"
+#include "ops/shape_ops.h"
 #include "tests/bench/against_peak.h"
+#include "tests/bench/blas_libraries.h"
 
 namespace moegrad::bench {
 namespace {
 
-enum class Product { kForward, kInputGradient, kWeightGradient };
+enum class Product { kForward, kInputGradient, kInputGradientFromCopy, kWeightGradient };
 
 struct Case {
   Product product;
@@ -52,38 +56,49 @@ class Operands {
       : case_(which),
         x_(randn({which.experts * which.rows, which.k}, 1)),
         dy_(randn({which.experts * which.rows, which.n}, 2)),
-        weight_(randn({which.experts, which.k, which.n}, 3)),
-        nz_(ops::nd_to_nz(weight_)) {
+        weight_(randn({which.experts, which.k, which.n}, 3)) {
+    const bool copy = which.product == Product::kInputGradientFromCopy;
+    nz_ = ops::nd_to_nz(copy ? ops::contiguous(ops::transpose(weight_, 1, 2)) : weight_);
     for (std::int64_t e = 0; e <= which.experts; ++e) offsets_.push_back(e * which.rows);
+    const bool by_rows = which.product != Product::kWeightGradient;
+    plain_.resize(static_cast<std::size_t>(
+        by_rows ? x_.dim(0) * (which.product == Product::kForward ? which.n : which.k)
+                : weight_.numel()));
   }
 
   Tensor product() const {
     if (case_.product == Product::kWeightGradient) {
       return ops::multiply_column_groups(x_, dy_, offsets_, weight_.shape());
     }
+    const bool forward = case_.product == Product::kForward;
     const bool transposed = case_.product == Product::kInputGradient;
-    return ops::multiply_row_groups(transposed ? dy_ : x_,
+    return ops::multiply_row_groups(forward ? x_ : dy_,
                                     ops::stored_matrices(nz_, case_.experts, transposed), offsets_,
-                                    transposed ? case_.k : case_.n);
+                                    forward ? case_.n : case_.k);
   }
 
-  double largest_difference_to_eigen() const {
-    const Tensor result = product();
-    std::vector<float> expected(static_cast<std::size_t>(result.numel()));
+  const std::vector<float>& product_by(const BlasLibrary& library) {
     const auto [product, experts, k, n, rows] = case_;
     const float* x = x_.data<float>().data();
     const float* dy = dy_.data<float>().data();
     const float* w = weight_.data<float>().data();
+    float* out = plain_.data();
     for (std::int64_t e = 0; e < experts; ++e, x += rows * k, dy += rows * n, w += k * n) {
-      float* out = expected.data() + e * (std::ssize(expected) / experts);
       if (product == Product::kForward) {
-        kernels::matmul_eigen(x, false, w, false, out, false, rows, k, n);
-      } else if (product == Product::kInputGradient) {
-        kernels::matmul_eigen(dy, false, w, true, out, false, rows, n, k);
+        library.multiply({false, false, rows, n, k, x, w, out});
+      } else if (product == Product::kWeightGradient) {
+        library.multiply({true, false, k, n, rows, x, dy, out});
       } else {
-        kernels::matmul_eigen(x, true, dy, false, out, false, k, rows, n);
+        library.multiply({false, true, rows, k, n, dy, w, out});
       }
+      out += std::ssize(plain_) / experts;
     }
+    return plain_;
+  }
+
+  double largest_difference_to(const BlasLibrary& library) {
+    const Tensor result = product();
+    const auto& expected = product_by(library);
     double worst = 0;
     std::size_t i = 0;
     for (const auto value : result.data<float>()) {
@@ -96,24 +111,33 @@ class Operands {
   Case case_;
   Tensor x_, dy_, weight_, nz_;
   std::vector<std::int64_t> offsets_;
+  std::vector<float> plain_;
 };
 
-void run(benchmark::State& state, const Case& which) {
-  const Operands operands(which);
+void run(benchmark::State& state, const Case& which, const std::vector<BlasLibrary>& libraries) {
+  Operands operands(which);
   const double sum_length =
-      static_cast<double>(which.product == Product::kForward         ? which.k
-                          : which.product == Product::kInputGradient ? which.n
-                                                                     : which.rows);
+      static_cast<double>(which.product == Product::kForward          ? which.k
+                          : which.product == Product::kWeightGradient ? which.rows
+                                                                      : which.n);
   // Sums of so many products of standard normal numbers.
-  if (!(operands.largest_difference_to_eigen() <= 1e-5 * sum_length)) {
-    state.SkipWithError("differs from Eigen's product");
-    return;
+  for (const auto& library : blas_libraries()) {
+    if (!(operands.largest_difference_to(library) <= 1e-5 * sum_length)) {
+      state.SkipWithError(("differs from the product of " + library.name).c_str());
+      return;
+    }
   }
-  const double flops = 2.0 * static_cast<double>(which.experts * which.rows * which.k * which.n);
-  run_against_peak(state, flops, [&] { benchmark::DoNotOptimize(operands.product()); });
+  std::vector<std::pair<std::string, std::function<void()>>> others;
+  for (const auto& library : libraries) {
+    others.emplace_back(library.name,
+                        [&] { benchmark::DoNotOptimize(operands.product_by(library).data()); });
+  }
+  run_against_peak(
+      state, 2.0 * static_cast<double>(which.experts * which.rows * which.k * which.n),
+      [&] { benchmark::DoNotOptimize(operands.product()); }, others);
 }
 
-void register_cases() {
+void register_cases(const std::vector<BlasLibrary>& libraries) {
   struct Weights {
     const char* name;
     std::int64_t experts, k, n;
@@ -122,6 +146,7 @@ void register_cases() {
   constexpr std::pair<const char*, Product> kProducts[] = {
       {"forward", Product::kForward},
       {"input_gradient", Product::kInputGradient},
+      {"input_gradient_from_copy", Product::kInputGradientFromCopy},
       {"weight_gradient", Product::kWeightGradient}};
   for (const auto& [weights, experts, k, n] : kWeights) {
     for (const auto& [name, product] : kProducts) {
@@ -129,7 +154,7 @@ void register_cases() {
         const Case which{product, experts, k, n, rows};
         benchmark::RegisterBenchmark(
             (std::string(name) + "/weights:" + weights + "/rows:" + std::to_string(rows)).c_str(),
-            [which](benchmark::State& state) { run(state, which); })
+            [which, &libraries](benchmark::State& state) { run(state, which, libraries); })
             ->UseManualTime();
       }
     }
@@ -142,13 +167,19 @@ void register_cases() {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   int threads = 1;
-  if (argc == 3 && std::string_view(argv[1]) == "--threads") {
-    threads = std::atoi(argv[2]);
-  } else if (argc != 1) {
-    std::cerr << "usage: bench_grouped_matmul [--threads N] [--benchmark_...]\n";
-    return 2;
+  std::vector<moegrad::bench::BlasLibrary> libraries;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view option = argv[i];
+    if (option == "--threads" && i + 1 < argc) {
+      threads = std::atoi(argv[++i]);
+    } else if (option == "--libraries") {
+      libraries = moegrad::bench::blas_libraries();
+    } else {
+      std::cerr << "usage: bench_grouped_matmul [--threads N] [--libraries] [--benchmark_...]\n";
+      return 2;
+    }
   }
   moegrad::RankContext::current().set_threads(threads);
-  moegrad::bench::register_cases();
+  moegrad::bench::register_cases(libraries);
   benchmark::RunSpecifiedBenchmarks();
 }

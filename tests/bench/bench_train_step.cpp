@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Training steps of a Qwen3-MoE (forward, backward, AdamW) on random tokens, as fast as they go:
+// Training steps of a Qwen3-MoE (forward, backward, AdamW) on random tokens, as fast as they go;
+// with more than one rank under fully_shard:
 //
 //     build/release/tests/bench_train_step --preset main --ranks 1 --threads 2
 //
@@ -138,7 +139,7 @@ double seconds_since(Clock::time_point& begin) {
 
 Measured run_rank(RankContext& context, const Options& options, const Preset& preset) {
   models::Qwen3Moe model(preset.config, /*seed=*/1);
-  examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+  if (options.ranks > 1) examples::shard_model(model, DeviceMesh::flat(context.group()), {});
   optim::AdamW optimizer(model.named_parameters(), {.lr = 3e-4});
   check<ValueError>(preset.sequences % options.ranks == 0, "bench_train_step: ", options.ranks,
                     " ranks must divide the ", preset.sequences, " sequences of a step");

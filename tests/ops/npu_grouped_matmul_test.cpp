@@ -197,6 +197,19 @@ TEST(NpuGroupedMatmul, RejectsBadGroupLists) {
             "group_list must give expert 0 the 3 rows of its x, got 2");
 }
 
+TEST(NpuGroupedMatmul, LimitsTheLastDimensionAsItIsStored) {
+  // x [M, K] as the view of [K, M], and a weight read as its transpose: there K may be larger.
+  const Tensor x = Tensor::zeros({65536, 2}, Dtype::kFloat64);
+  const Tensor g = Tensor::zeros({65536, 3}, Dtype::kFloat64);
+  EXPECT_EQ(npu_grouped_matmul({transpose(x, 0, 1)}, {g},
+                               {.group_list = List{65536}, .group_type = 2, .split_item = 3})[0]
+                .shape(),
+            Shape({1, 2, 3}));
+  EXPECT_EQ(rejected<ShapeError>({transpose(Tensor::zeros({2, 65536}, Dtype::kFloat64), 0, 1)}, {g},
+                                 {.group_list = List{2}, .group_type = 2, .split_item = 3}),
+            "the last dimension of x must be at most 65535 (as stored), got [65536, 2]");
+}
+
 TEST(NpuGroupedMatmul, RejectsBadLists) {
   const Tensor x = randn({8, 5}), w = randn({5, 4});
   EXPECT_EQ(rejected<ValueError>({}, {w}, {}), "x must not be an empty list");
@@ -206,7 +219,7 @@ TEST(NpuGroupedMatmul, RejectsBadLists) {
   EXPECT_EQ(rejected<ShapeError>({randn({8})}, {w}, {}),
             "x must have two dimensions (a stacked weight three), got [8]");
   EXPECT_EQ(rejected<ShapeError>({Tensor::zeros({0, 65536}, Dtype::kFloat64)}, {w}, {}),
-            "the last dimension of x must be at most 65535, got [0, 65536]");
+            "the last dimension of x must be at most 65535 (as stored), got [0, 65536]");
   EXPECT_EQ(rejected<DtypeError>({Tensor::zeros({8, 5}, Dtype::kInt64)}, {w}, {}),
             "x must be float32 or float64, got int64");
   EXPECT_EQ(rejected<DtypeError>({x}, {randn({5, 4}, 1, Dtype::kFloat32)}, {}),

@@ -122,6 +122,37 @@ TEST(SliceRowsToNz, ShardsOfAnySizeFillTheDestinationAndTouchNothingElse) {
   }
 }
 
+TEST(SliceRowsToNz, WritesDestinationsThatNoCacheHolds) {
+  const NzBlocks blocks{3, 1001, 730};
+  const Tensor a = to_dtype(randn({3003, 730}, 1, Dtype::kFloat32), Dtype::kBFloat16);
+  const Tensor widened = to_dtype(a, Dtype::kFloat32);
+  std::vector<float> expected(static_cast<std::size_t>(3 * nz_numel(1001, 730)), 0.0F);
+  std::size_t at = 0;
+  for (const float value : widened.data<float>()) {
+    const auto row = static_cast<std::int64_t>(at / 730),
+               column = static_cast<std::int64_t>(at % 730);
+    expected[static_cast<std::size_t>(row / 1001 * nz_numel(1001, 730) +
+                                      nz_offset(row % 1001, column, 1001))] = value;
+    ++at;
+  }
+  for (const bool narrow_source : {false, true}) {
+    Tensor out = Tensor::empty_nz({3003, 730}, blocks, Dtype::kFloat32);
+    float* const to = out.mutable_nz_data<float>().data();
+    for (std::int64_t first = 0; first < 3003; first += 601) {
+      const auto num = std::min<std::int64_t>(601, 3003 - first);
+      if (narrow_source) {
+        kernels::slice_rows_to_nz(a.data<BFloat16>().data() + first * 730, 730, first, num, blocks,
+                                  to);
+      } else {
+        kernels::slice_rows_to_nz(widened.data<float>().data() + first * 730, 730, first, num,
+                                  blocks, to);
+      }
+    }
+    kernels::nz_zero_padding(blocks, to);
+    EXPECT_TRUE(std::ranges::equal(out.nz_data<float>(), expected));
+  }
+}
+
 TEST(SliceColumnsToNz, ShardsOfAnySizeFillTheDestinationAndTouchNothingElse) {
   const NzBlocks blocks{3, 21, 18};
   const Tensor a = randn({63, 18}, 1, Dtype::kFloat32);
