@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
-#include <functional>
+#include <tuple>
 
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/fill.h"
@@ -16,6 +16,7 @@ namespace {
 // From so many blocks of rows on, each of which would pack the right operand anew, it is packed
 // once for all of them.
 constexpr std::int64_t kPackOnceFrom = 4;
+constexpr std::int64_t kPackOnceFromRows = (kPackOnceFrom - 1) * kernels::kBlockRows + 1;
 
 template <class T>
 struct Task {
@@ -25,25 +26,43 @@ struct Task {
   std::int64_t size() const { return rows * columns * problem->k; }
 };
 
-// A block of C for each task, a function of the sizes alone. Where B is packed, few blocks of rows
-// repeat that; where it is read in place, smaller ones balance better. Long tasks come first, so
-// that at the end no thread is left alone with one.
+// A task's part of C. Where B is packed, few blocks of rows repeat that; where it is read in place,
+// smaller ones balance better.
+constexpr std::int64_t kInPlaceRows = kernels::kBlockRows / 2;
+constexpr std::int64_t kTaskColumns = 8 * kernels::kGroupColumns;
+
+// How many tasks there can be, whichever way the rows fall to the problems, so that every step asks
+// for the same memory.
+template <class T>
+std::size_t most_tasks(const std::vector<kernels::MatmulProblem<T>>& problems) {
+  std::int64_t rows = 0, columns = 0;
+  for (const auto& problem : problems) {
+    rows += problem.m;
+    columns = std::max(columns, problem.n);
+  }
+  return static_cast<std::size_t>((rows / kInPlaceRows + std::ssize(problems)) *
+                                  (columns / kTaskColumns + 1));
+}
+
+// A block of C for each task, a function of the sizes alone. Long tasks come first, so that at the
+// end no thread is left alone with one.
 template <class T>
 std::vector<Task<T>> cut(const std::vector<kernels::MatmulProblem<T>>& problems) {
   std::vector<Task<T>> tasks;
+  tasks.reserve(most_tasks(problems));
   for (const auto& problem : problems) {
     const bool in_place = problem.b.form == kernels::RightForm::kNz;
-    const kernels::EvenCuts blocks(problem.m,
-                                   in_place ? kernels::kBlockRows / 2 : kernels::kBlockRows);
-    const auto limit = 8 * kernels::kGroupColumns;
+    const kernels::EvenCuts blocks(problem.m, in_place ? kInPlaceRows : kernels::kBlockRows);
     for (std::int64_t i = 0; i < blocks.count(); ++i) {
-      for (std::int64_t j0 = 0; j0 < problem.n; j0 += limit) {
-        tasks.push_back(
-            {&problem, blocks.begin(i), blocks.length(i), j0, std::min(limit, problem.n - j0)});
+      for (std::int64_t j0 = 0; j0 < problem.n; j0 += kTaskColumns) {
+        tasks.push_back({&problem, blocks.begin(i), blocks.length(i), j0,
+                         std::min(kTaskColumns, problem.n - j0)});
       }
     }
   }
-  std::ranges::stable_sort(tasks, std::greater(), &Task<T>::size);
+  std::ranges::sort(tasks, {}, [](const Task<T>& task) {
+    return std::tuple(-task.size(), task.problem, task.i0, task.j0);
+  });
   return tasks;
 }
 
@@ -71,21 +90,22 @@ kernels::RightOperand<T> packed(const kernels::RightOperand<T>& b, std::int64_t 
 
 // How often the right operand of a product of `rows` rows is packed.
 std::int64_t packings(std::int64_t rows) {
-  const auto blocks = kernels::EvenCuts(rows, kernels::kBlockRows).count();
-  return blocks < kPackOnceFrom ? blocks : 1;
+  return rows < kPackOnceFromRows ? kernels::EvenCuts(rows, kernels::kBlockRows).count() : 1;
 }
 
-// Packs what is worth it, one problem after the other, then computes all.
+// Packs what is worth it, one problem after the other, then computes all. `room` is the elements
+// that all panels take at most, whichever way the rows fall to the experts: so that every step asks
+// the arena for the same.
 template <class T>
-void run_packed(std::vector<kernels::MatmulProblem<T>>& problems) {
-  std::vector<Tensor> panels;
+void run_packed(std::vector<kernels::MatmulProblem<T>>& problems, std::int64_t room) {
+  Tensor buffer = Tensor::empty({room}, dtype_of<T>);
+  T* panels = buffer.mutable_data<T>().data();
   for (auto& problem : problems) {
-    const kernels::EvenCuts blocks(problem.m, kernels::kBlockRows);
-    if (problem.b.form == kernels::RightForm::kNz || blocks.count() < kPackOnceFrom) continue;
-    panels.push_back(Tensor::empty({nz_numel(problem.k, problem.n)}, dtype_of<T>));
-    problem.b =
-        packed(problem.b, problem.k, problem.n, panels.back().template mutable_data<T>().data());
+    if (problem.b.form == kernels::RightForm::kNz || problem.m < kPackOnceFromRows) continue;
+    problem.b = packed(problem.b, problem.k, problem.n, panels);
+    panels += nz_numel(problem.k, problem.n);
   }
+  assert(panels <= buffer.data<T>().data() + room);
   run_problems(problems);
 }
 
@@ -116,13 +136,13 @@ void row_groups_into(const Tensor& x, const std::vector<StoredMatrix>& matrices,
     const T* from = x.data<T>().data();
     T* to = y.mutable_data<T>().data();
     std::vector<kernels::MatmulProblem<T>> problems;
+    problems.reserve(matrices.size());
     for (std::size_t e = 0; e < matrices.size(); ++e) {
       const auto begin = offsets[e];
       const auto rows = offsets[e + 1] - begin;
       const auto& matrix = matrices[e];
       assert(matrix.k == x.dim(1) && matrix.n == n);
-      if (rows == 0 || n == 0) continue;
-      count_packing(matrix, rows);
+      if (rows > 0 && n > 0) count_packing(matrix, rows);
       problems.push_back({.a = {from + begin * matrix.k, matrix.k, 1},
                           .b = right_operand<T>(matrix),
                           .c = to + begin * n,
@@ -131,7 +151,10 @@ void row_groups_into(const Tensor& x, const std::vector<StoredMatrix>& matrices,
                           .n = n,
                           .k = matrix.k});
     }
-    run_packed(problems);
+    const auto not_nz = std::ranges::count_if(
+        matrices, [](const auto& matrix) { return matrix.form != kernels::RightForm::kNz; });
+    const auto crowded = std::min<std::int64_t>(not_nz, x.dim(0) / kPackOnceFromRows);
+    run_packed(problems, crowded * nz_numel(x.dim(1), n));
   });
 }
 
@@ -143,6 +166,7 @@ void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<std:
     const T* right = y.data<T>().data();
     T* to = w.mutable_data<T>().data();
     std::vector<kernels::MatmulProblem<T>> problems;
+    problems.reserve(offsets.size());
     for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
       const auto begin = offsets[e];
       problems.push_back({.a = {left + begin * k, 1, k},
@@ -154,7 +178,10 @@ void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<std:
                           .k = offsets[e + 1] - begin,
                           .resume = resume});
     }
-    run_packed(problems);
+    // Each group's rows are padded to whole blocks.
+    const auto groups = std::ssize(offsets) - 1;
+    const auto height = round_up(x.dim(0) + (groups - 1) * (kNzBlock - 1), kNzBlock);
+    run_packed(problems, k < kPackOnceFromRows ? 0 : height * round_up(n, kNzBlock));
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 
 #include "framework/runtime/rank_context.h"
 #include "framework/runtime/thread_pool.h"
@@ -20,7 +21,8 @@ void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
     for (std::int64_t i = 0; i < pieces; ++i) body(i * grain, std::min(n, (i + 1) * grain));
     return;
   }
-  pool.run(pieces, [&](std::int64_t i) { body(i * grain, std::min(n, (i + 1) * grain)); });
+  const auto piece = [&](std::int64_t i) { body(i * grain, std::min(n, (i + 1) * grain)); };
+  pool.run(pieces, std::cref(piece));  // by reference: a std::function takes that without memory
 }
 
 }  // namespace moegrad

@@ -21,6 +21,7 @@ thread_local MemoryTag current_tag = MemoryTag::kActivations;
 // From this size on a block begins at a huge page and asks for such: a matmul that walks megabytes
 // with pages of 4 KB waits for address translation, by a tenth of its time here.
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+constexpr std::int64_t kPage = 4096;
 
 // Large blocks are rounded to an eighth of their power of two, so that slightly different sizes
 // (token counts vary from step to step) meet in one free list.
@@ -37,7 +38,10 @@ std::byte* allocate_from_system(std::int64_t size) {
   if (block == nullptr) throw std::bad_alloc();
   // Advice: where it is not taken the block is as good, only slower.
   if (size >= kHugePage) madvise(block, static_cast<std::size_t>(size), MADV_HUGEPAGE);
-  return static_cast<std::byte*>(block);
+  // Touched now, as a later step may be the first to use all of a block.
+  auto* const bytes = static_cast<std::byte*>(block);
+  for (std::int64_t i = 0; i < size; i += kPage) bytes[i] = {};
+  return bytes;
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ struct Scratch {
 
 template <class T>
 Scratch<T>& scratch() {
-  thread_local const auto block = std::make_unique<Scratch<T>>();
+  thread_local const auto block = std::make_unique<Scratch<T>>();  // all of it touched by zeros
   return *block;
 }
 

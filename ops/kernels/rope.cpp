@@ -4,6 +4,19 @@
 #include "framework/runtime/parallel_for.h"
 
 namespace moegrad::kernels {
+namespace {
+
+// __restrict, because the compiler cannot see that these rows do not overlap.
+template <class T>
+void rotate_head(const T* __restrict x, const T* __restrict cos, const T* __restrict sin,
+                 T direction, T* __restrict y, std::int64_t half) {
+  for (std::int64_t i = 0; i < half; ++i) {
+    y[i] = x[i] * cos[i] - x[i + half] * (sin[i] * direction);
+    y[i + half] = x[i + half] * cos[i] + x[i] * (sin[i] * direction);
+  }
+}
+
+}  // namespace
 
 template <class T>
 void rope_rotate(const T* x, const T* cos, const T* sin, T direction, T* y, std::int64_t tokens,
@@ -15,13 +28,8 @@ void rope_rotate(const T* x, const T* cos, const T* sin, T direction, T* y, std:
       const T* c = cos + t * half;
       const T* s = sin + t * half;
       for (std::int64_t n = 0; n < heads; ++n) {
-        const T* first = x + (t * heads + n) * dim;
-        const T* second = first + half;
-        T* target = y + (t * heads + n) * dim;
-        for (std::int64_t i = 0; i < half; ++i) {
-          target[i] = first[i] * c[i] - second[i] * (s[i] * direction);
-          target[i + half] = second[i] * c[i] + first[i] * (s[i] * direction);
-        }
+        const auto at = (t * heads + n) * dim;
+        rotate_head(x + at, c, s, direction, y + at, half);
       }
     }
   });

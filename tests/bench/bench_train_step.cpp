@@ -7,7 +7,10 @@
 //
 // Prints, as medians over the steps, tokens/s and the share of the FMA peak measured before each
 // step (MFU, by causal FLOPs, two per multiply-add); peak bytes; and what the time goes to, from
-// steps of their own after the timed ones. --json writes the same.
+// steps of their own after the timed ones; and what the timed steps asked of the system (page
+// faults, blocks of the arenas) and of the heap (calls of operator new). --json writes the same.
+
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -28,6 +31,7 @@
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe_loss.h"
 #include "tests/bench/fma_peak.h"
+#include "tests/new_calls.h"
 
 namespace moegrad::bench {
 namespace {
@@ -57,11 +61,25 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+/// What the whole process has asked for so far.
+struct Requests {
+  std::int64_t page_faults = 0, new_calls = 0, new_bytes = 0;
+
+  static Requests now() {
+    rusage usage = {};
+    getrusage(RUSAGE_SELF, &usage);
+    const auto news = testing::new_calls();
+    return {usage.ru_minflt + usage.ru_majflt, news.calls, news.bytes};
+  }
+};
+
 struct Measured {
   std::vector<StepTime> steps;
   double loss = 0;
   std::map<std::string, double> functions;  // seconds per step, median
   std::int64_t peak_bytes = 0;
+  Requests requests;  // of all ranks, in all timed steps
+  std::int64_t arena_blocks = 0;
 };
 
 double seconds_since(Clock::time_point& begin) {
@@ -101,11 +119,21 @@ Measured run_rank(RankContext& context, const Options& options,
   };
   for (std::int64_t i = 0; i < options.warmup; ++i) step();
   context.arena()->reset_peak();
+  const auto blocks = context.arena()->system_allocations();
   for (std::int64_t i = 0; i < options.steps; ++i) {
     const double peak = context.rank() == 0 ? fma_peak(options.ranks * options.threads, 0.03) : 0;
-    result.steps.push_back(step());
-    result.steps.back().peak = peak;
+    context.group()->barrier()->wait();
+    const auto before = Requests::now();
+    auto time = step();
+    const auto after = Requests::now();
+    context.group()->barrier()->wait();
+    time.peak = peak;
+    result.steps.push_back(time);
+    result.requests.page_faults += after.page_faults - before.page_faults;
+    result.requests.new_calls += after.new_calls - before.new_calls;
+    result.requests.new_bytes += after.new_bytes - before.new_bytes;
   }
+  result.arena_blocks = context.arena()->system_allocations() - blocks;
   result.peak_bytes = context.arena()->peak().total();
 
   std::map<std::string, std::vector<double>> functions;
@@ -147,11 +175,16 @@ int run(const Options& options) {
   const double mfu = median(shares);
   const double peak = median(peaks);
   double loss = 0;
-  std::int64_t peak_bytes = 0;
+  std::int64_t peak_bytes = 0, arena_blocks = 0;
   for (const auto& rank : ranks) {
+    arena_blocks += rank.arena_blocks;
     loss += rank.loss / options.ranks;
     peak_bytes += rank.peak_bytes;
   }
+  const auto& requests = ranks[0].requests;
+  const auto per_step = [&](std::int64_t count) {
+    return static_cast<double>(count) / static_cast<double>(options.steps);
+  };
   nlohmann::ordered_json report = {{"preset", options.preset},
                                    {"ranks", options.ranks},
                                    {"threads", options.threads},
@@ -166,7 +199,11 @@ int run(const Options& options) {
                                    {"forward_ms", 1e3 * time.forward},
                                    {"backward_ms", 1e3 * time.backward},
                                    {"optimizer_ms", 1e3 * time.optimizer},
-                                   {"peak_bytes", peak_bytes}};
+                                   {"peak_bytes", peak_bytes},
+                                   {"page_faults_per_step", per_step(requests.page_faults)},
+                                   {"arena_blocks_per_step", per_step(arena_blocks)},
+                                   {"new_calls_per_step", per_step(requests.new_calls)},
+                                   {"new_bytes_per_step", per_step(requests.new_bytes)}};
   std::vector<std::pair<std::string, double>> functions(ranks[0].functions.begin(),
                                                         ranks[0].functions.end());
   std::ranges::sort(functions, std::greater(), &std::pair<std::string, double>::second);
@@ -179,7 +216,10 @@ int run(const Options& options) {
             << 1e3 * time.total() << " ms (fastest " << 1e3 * steps.front().total() << "): forward "
             << 1e3 * time.forward << ", backward " << 1e3 * time.backward << ", optimizer "
             << 1e3 * time.optimizer << "; peak " << static_cast<double>(peak_bytes) / 1048576
-            << " MiB\n";
+            << " MiB\na step: " << per_step(requests.page_faults) << " page faults, "
+            << per_step(arena_blocks) << " arena blocks from the system, "
+            << per_step(requests.new_calls) << " calls of operator new for "
+            << per_step(requests.new_bytes) / 1024 << " KiB\n";
   for (const auto& [name, seconds] : functions) {
     std::cout << std::setw(10) << 1e3 * seconds << " ms  " << name << '\n';
   }

@@ -2,6 +2,7 @@
 #include "framework/tensor/arena.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdint>
 #include <cstring>
@@ -40,6 +41,21 @@ TEST(Arena, BlocksAreAlignedAndLargeEnough) {
     std::memset(block, 1, static_cast<std::size_t>(bytes));
     arena.deallocate(block, bytes, MemoryTag::kActivations);
   }
+}
+
+TEST(Arena, TheFirstUseOfABlockIsNoPageFault) {
+  const auto page_faults = [] {
+    rusage usage = {};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt;
+  };
+  Arena arena;
+  constexpr std::int64_t kBytes = 1 << 20;  // 256 pages
+  auto* block = arena.allocate(kBytes, MemoryTag::kActivations);
+  const auto before = page_faults();
+  std::memset(block, 1, kBytes);
+  EXPECT_LT(page_faults() - before, 16);  // none but a sanitizer's own
+  arena.deallocate(block, kBytes, MemoryTag::kActivations);
 }
 
 TEST(Arena, PeakIsASnapshotOfTheHighestMoment) {
