@@ -6,9 +6,9 @@
 //     build/release/tests/bench_train_step --preset main --ranks 1 --threads 2
 //
 // Prints, as medians over the steps, tokens/s and the share of the FMA peak measured before each
-// step (MFU, by causal FLOPs, two per multiply-add); peak bytes; and what the time goes to, from
-// steps of their own after the timed ones; and what the timed steps asked of the system (page
-// faults, blocks of the arenas) and of the heap (calls of operator new). --json writes the same.
+// step (MFU, by causal FLOPs, two per multiply-add); peak bytes; what the timed steps asked of the
+// system (page faults, blocks of the arenas) and of the heap (calls of operator new); and what the
+// time goes to, from steps of their own after the timed ones. --json writes the same.
 
 #include <sys/resource.h>
 

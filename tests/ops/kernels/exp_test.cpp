@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 namespace moegrad::kernels {
 namespace {
@@ -67,6 +68,29 @@ TEST(Sigmoid, SaturatesWithoutNaN) {
   EXPECT_EQ(sigmoid(-200.0F), 0.0F);
   EXPECT_EQ(sigmoid(-kInfinity), 0.0F);
   EXPECT_NEAR(sigmoid(1.0), 0.7310585786300049, 1e-15);
+}
+
+TEST(Exp, OfAVectorHasTheBitsOfItsLanes) {
+  constexpr auto kLanes = static_cast<std::size_t>(Vec<float>::kLanes);
+  std::vector<float> values{0.0F,      -0.0F,      89.0F,  88.73F,
+                            -104.0F,   -103.9F,    1e30F,  -1e30F,
+                            kInfinity, -kInfinity, 1e-40F, std::numeric_limits<float>::quiet_NaN()};
+  const auto keep = [&](float x) { values.push_back(x); };
+  sweep(1e-6F, 100.0F, keep);
+  sweep(-1e-6F, -110.0F, keep);
+  while (values.size() % kLanes != 0) values.push_back(1.0F);
+  std::int64_t different = 0;
+  for (std::size_t i = 0; i < values.size(); i += kLanes) {
+    float lanes[kLanes];
+    exp(Vec<float>::load(values.data() + i)).store(lanes);
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const float one = exp(values[i + l]);
+      const bool same = std::bit_cast<std::uint32_t>(one) == std::bit_cast<std::uint32_t>(lanes[l]);
+      different += !same && !(std::isnan(one) && std::isnan(lanes[l]));
+    }
+  }
+  EXPECT_EQ(different, 0);
+  EXPECT_GT(values.size(), 100'000U);
 }
 
 }  // namespace
