@@ -50,6 +50,8 @@ void add_rank_options(CLI::App& app, TrainOptions& options) {
                  "layers that keep only their input and run again in backward")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_flag("--linear-cross-entropy", options.linear_cross_entropy,
+               "no logits as a whole, at the price of the output head's products once more");
 }
 
 void add_training_options(CLI::App& app, TrainOptions& options) {
@@ -184,6 +186,7 @@ std::string TrainOptions::to_string() const {
   line("wire_dtype", wire_dtype.empty() ? dtype : wire_dtype);
   line("reduce_dtype", reduce_dtype.empty() ? dtype : reduce_dtype);
   line("recompute_layers", recompute_layers);
+  line("linear_cross_entropy", linear_cross_entropy);
   return out.str();
 }
 

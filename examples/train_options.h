@@ -37,6 +37,7 @@ struct TrainOptions {
   std::string reshard = "default";  // default | true | false: after forward
   int prefetch = 1;
   std::int64_t recompute_layers = 0;
+  bool linear_cross_entropy = false;
 
   std::string metrics;  // JSON lines; empty: none
   std::string prompt = "And God said, ";

@@ -93,10 +93,11 @@ void train(const TrainOptions& options, const TextData& data, RankContext& conte
           data.training_batch(options.seed, step, i, options.micro_batches, options.batch));
     }
     optimizer.set_lr(schedule(step));
-    const auto result = train_step(
-        model, state, batches,
-        {.max_grad_norm = options.max_grad_norm, .recompute_layers = options.recompute_layers},
-        optimizer);
+    const auto result = train_step(model, state, batches,
+                                   {.max_grad_norm = options.max_grad_norm,
+                                    .recompute_layers = options.recompute_layers,
+                                    .linear_cross_entropy = options.linear_cross_entropy},
+                                   optimizer);
     if (!speaks) continue;
     const StepReport report = {
         .step = step,

@@ -115,6 +115,7 @@ StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
     const auto& batch = batches[index];
     communicate_gradients(state, options.accumulation, i == own.back());
     models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute_layers};
+    if (options.linear_cross_entropy) forward.targets = batch.targets;
     if (options.replay != nullptr) forward.replay_expert_indices = &(*options.replay)[index];
     const auto output = model(batch.tokens, batch.cu_seqlens, forward);
     const auto share = models::qwen3_moe_loss(output, batch.targets, targets, coefficient);

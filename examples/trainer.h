@@ -30,6 +30,7 @@ struct StepResult {
 struct StepOptions {
   double max_grad_norm = 1.0;  // 0: no clipping
   std::int64_t recompute_layers = 0;
+  bool linear_cross_entropy = false;  // no logits as a whole: Qwen3MoeForwardOptions::targets
   Accumulation accumulation = Accumulation::kKeepUntilLast;
   /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
   const std::vector<TensorList>* replay = nullptr;

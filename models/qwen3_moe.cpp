@@ -12,6 +12,7 @@
 #include "framework/tensor/meta.h"
 #include "nn/init.h"
 #include "ops/elementwise.h"
+#include "ops/linear_cross_entropy.h"
 
 namespace moegrad::models {
 
@@ -186,13 +187,20 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
   }
   const Tensor normed = norm_(hidden);
   if (options.output_hidden_states) output.hidden_states.back() = normed;
-  output.logits = lm_head_(normed);  // [T, V]
+  if (!options.targets.defined()) {
+    output.logits = lm_head_(normed);  // [T, V]
+    return output;
+  }
+  const auto cross_entropy = [](nn::Linear& head, const Tensor& x, const Tensor& targets) {
+    return ops::linear_cross_entropy(x, head.weight(), targets, {.denominator = 1.0});
+  };
+  output.ce_sum = lm_head_.call_method(cross_entropy, normed, options.targets);
   return output;
 }
 
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit) {
-  nn::visit_tensors(visit, output.logits, output.router_logits, output.routing_weights,
-                    output.expert_indices, output.hidden_states);
+  nn::visit_tensors(visit, output.logits, output.ce_sum, output.router_logits,
+                    output.routing_weights, output.expert_indices, output.hidden_states);
 }
 
 Tensor document_positions(const std::vector<std::int64_t>& cu_seqlens, std::int64_t tokens) {

@@ -77,6 +77,10 @@ struct Qwen3MoeForwardOptions {
   std::int64_t recompute_layers = 0;
   /// Return the hidden states, which then live as long as the output.
   bool output_hidden_states = false;
+  /// int64 [T], the token after each token, -100 where there is none: return ce_sum in place of
+  /// logits, which then never exist as a whole (ops::linear_cross_entropy). Costs the output head's
+  /// products once more, within backward; the loss and all gradients have the same bits.
+  Tensor targets = {};
 };
 
 /// Qwen3-MoE for causal language modelling, exactly as Hugging Face's Qwen3MoeForCausalLM. Weights
@@ -89,10 +93,11 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
   using ForwardOptions = Qwen3MoeForwardOptions;
   /// Lists have one entry per mixture layer, hidden_states excepted.
   struct Output {
-    Tensor logits;                                             // [T, V]
-    TensorList router_logits;                                  // [T, E]
-    TensorList routing_weights;                                // [T, K]
-    TensorList expert_indices;                                 // int64 [T, K]
+    Tensor logits;               // [T, V], unless targets were given
+    Tensor ce_sum;               // [], if so: the sum of -log p(target)
+    TensorList router_logits;    // [T, E]
+    TensorList routing_weights;  // [T, K]
+    TensorList expert_indices;   // int64 [T, K]
     std::vector<std::vector<std::int64_t>> tokens_per_expert;  // [E]
     /// If asked for, [T, H]: the embeddings, then the output of each layer, the last one after the
     /// final norm.

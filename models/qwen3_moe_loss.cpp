@@ -13,11 +13,12 @@ Qwen3MoeLoss qwen3_moe_loss(const Qwen3Moe::Output& output, const Tensor& target
   check<ValueError>(global_targets >= 1, "qwen3_moe_loss: global_targets must be >= 1, got ",
                     global_targets);
   const auto total = static_cast<double>(global_targets);
-  const Tensor ce_sum = ops::cross_entropy(output.logits, targets, {.denominator = 1.0});
+  const Tensor ce_sum = output.ce_sum.defined()
+                            ? output.ce_sum
+                            : ops::cross_entropy(output.logits, targets, {.denominator = 1.0});
   Tensor objective = ops::mul(ce_sum, 1.0 / total);
   if (output.router_logits.empty()) {
-    return {
-        .objective = objective, .ce_sum = ce_sum, .aux = Tensor::zeros({}, output.logits.dtype())};
+    return {.objective = objective, .ce_sum = ce_sum, .aux = Tensor::zeros({}, ce_sum.dtype())};
   }
   const Tensor aux = ops::load_balancing_loss(output.router_logits, output.expert_indices);
   const double share = static_cast<double>(ops::count_targets(targets)) / total;

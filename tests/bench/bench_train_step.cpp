@@ -45,6 +45,7 @@ struct Options {
   std::int64_t steps = 5;
   std::int64_t warmup = 2;
   std::int64_t recompute = 0;  // layers
+  bool linear_cross_entropy = false;
   std::string json;
 };
 
@@ -98,7 +99,8 @@ Measured run_rank(RankContext& context, const Options& options,
   const auto batch = examples::random_sequences(preset, context.rank() * own, own);
   const auto targets = preset.sequences * preset.length;
 
-  const models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute};
+  models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute};
+  if (options.linear_cross_entropy) forward.targets = batch.targets;
 
   Measured result;
   const auto step = [&] {
@@ -253,6 +255,8 @@ int main(int argc, char** argv) {
   app.add_option("--recompute", options.recompute, "layers that keep only their input")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_flag("--linear-cross-entropy", options.linear_cross_entropy,
+               "no logits as a whole, at the price of the head's products once more");
   app.add_option("--json", options.json, "file for the figures");
   CLI11_PARSE(app, argc, argv);
   try {

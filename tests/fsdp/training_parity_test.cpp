@@ -2,7 +2,11 @@
 
 // Class E0 unless a test says otherwise: everything here is equal to the last bit.
 
+#include <algorithm>
+
 #include "framework/tensor/arena.h"
+#include "fsdp/fully_shard.h"
+#include "ops/cross_entropy.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad {
@@ -182,6 +186,31 @@ TEST_F(TrainingWithAPolicy, ThatRecomputesLayersChangesNoBit) {
       expect_the_same_bits({.step = {.recompute_layers = layers, .accumulation = accumulation}});
     }
   }
+}
+
+TEST_F(TrainingWithAPolicy, ThatNeverHasTheLogitsAsAWholeChangesNoBit) {
+  for (const auto accumulation : kEveryAccumulation) {
+    expect_the_same_bits({.step = {.linear_cross_entropy = true, .accumulation = accumulation}});
+  }
+}
+
+TEST(FullyShard, GathersAHeadOfItsOwnGroupForItsCrossEntropy) {
+  const auto config = sharded_toy_config();
+  const auto batch = testing::toy_batches(0, 1, config.vocab_size)[0];
+  launch(2, [&](RankContext& context) {
+    models::Qwen3Moe model(config, 3);
+    const auto mesh = DeviceMesh::flat(context.group());
+    const auto modules = model.named_modules();
+    const auto head = std::ranges::find(modules, "lm_head", &decltype(modules)::value_type::first);
+    ASSERT_NE(head, modules.end());
+    fsdp::fully_shard(*head->second, mesh);
+    examples::shard_model(model, mesh, {});
+    const auto logits = model(batch.tokens, batch.cu_seqlens).logits;
+    const auto pieces =
+        testing::run(model, batch.tokens, batch.cu_seqlens, {.targets = batch.targets});
+    EXPECT_EQ(pieces.ce_sum.item(),
+              ops::cross_entropy(logits, batch.targets, {.denominator = 1.0}).item());
+  });
 }
 
 TEST(FullyShard, ShardsTiedEmbeddingsOnce) {
