@@ -17,23 +17,29 @@ namespace {
 
 using nn::ExpertWeights;
 
-// A grouped matmul that makes a FRACTAL_NZ copy of its weight, [E, K, N] or transposed [E, N, K],
-// each time it reads it. With g = dL/dy, for the rows of each expert:
-//     dL/dx = g W^T
-//     dL/dW = x^T g, or its transpose g^T x for a weight [E, N, K]
+// A grouped matmul y = x W that makes what it reads of its weight each time: of one stored [E, N,
+// K] the transpose, as a tensor; of either, if so asked, a FRACTAL_NZ copy. With g = dL/dy, for the
+// rows of each expert:
+//     dL/dx = g W^T, which reads a weight [E, N, K] as it is
+//     dL/dW = x^T g, transposed for a weight [E, N, K]
 // Backward makes another copy: one that stayed from forward on would keep in memory what
 // fully_shard frees in between.
-class ConvertedMatmul final : public Function {
+class PreparedMatmul final : public Function {
  public:
-  ConvertedMatmul(const std::vector<std::int64_t>& offsets, bool transpose_weight)
-      : offsets_(offsets), transpose_weight_(transpose_weight) {}
+  struct Steps {
+    bool transpose = false;  // the weight is [E, N, K]
+    bool convert = false;
+  };
 
-  std::string_view name() const override { return "converted_matmul"; }
+  PreparedMatmul(const std::vector<std::int64_t>& offsets, const Steps& steps)
+      : offsets_(offsets), steps_(steps) {}
+
+  std::string_view name() const override { return "prepared_matmul"; }
 
   Tensor forward(const Tensor& x, const Tensor& weight) {
     x_ = x;
     weight_ = weight;
-    return ops::grouped_matmul(x, ops::nd_to_nz(weight), offsets_, transpose_weight_);
+    return ops::grouped_matmul(x, converted(transposed(weight)), offsets_);
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
@@ -41,27 +47,31 @@ class ConvertedMatmul final : public Function {
     const Tensor x = x_.unpack(), weight = weight_.unpack();
     Tensor grad_x, grad_weight;
     if (needs[0]) {
-      grad_x =
-          ops::grouped_matmul(grad_output, ops::nd_to_nz(weight), offsets_, !transpose_weight_);
+      grad_x = ops::grouped_matmul(grad_output, converted(weight), offsets_, !steps_.transpose);
     }
     if (needs[1]) {
-      const auto& left = transpose_weight_ ? grad_output : x;
-      const auto& right = transpose_weight_ ? x : grad_output;
-      grad_weight = ops::multiply_column_groups(left, right, offsets_, weight.shape());
+      const Shape shape = {weight.dim(0), x.dim(1), grad_output.dim(1)};
+      grad_weight = transposed(ops::multiply_column_groups(x, grad_output, offsets_, shape));
     }
     return {grad_x, grad_weight};
   }
 
  private:
+  Tensor transposed(const Tensor& weight) const {
+    return steps_.transpose ? ops::contiguous(ops::transpose(weight, 1, 2)) : weight;
+  }
+  Tensor converted(const Tensor& weight) const {
+    return steps_.convert ? ops::nd_to_nz(weight) : weight;
+  }
+
   std::vector<std::int64_t> offsets_;
-  bool transpose_weight_;
+  Steps steps_;
   SavedTensor x_{*this}, weight_{*this};
 };
 
-nn::ExpertProduct convert_then_multiply(ExpertWeights weights) {
-  const bool transpose_weight = weights == ExpertWeights::kHuggingFace;
+nn::ExpertProduct prepare_then_multiply(const PreparedMatmul::Steps& steps) {
   return [=](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
-    return Function::apply(std::make_shared<ConvertedMatmul>(plan.offsets, transpose_weight),
+    return Function::apply(std::make_shared<PreparedMatmul>(plan.offsets, steps),
                            ops::contiguous(rows), weight);
   };
 }
@@ -118,11 +128,15 @@ std::vector<Rung> nz_ladder() {
        .weights = kHf,
        .gathered = Layout::kND,
        .product = loop_over_experts},
-      {.name = "grouped matmul", .weights = kHf, .gathered = Layout::kND},
+      {.name = "grouped matmul",
+       .weights = kHf,
+       .gathered = Layout::kND,
+       .product = prepare_then_multiply({.transpose = true})},
+      {.name = "(packing transposes)", .weights = kHf, .gathered = Layout::kND},
       {.name = "+ conversion to NZ",
        .weights = kHf,
        .gathered = Layout::kND,
-       .product = convert_then_multiply(kHf)},
+       .product = prepare_then_multiply({.transpose = true, .convert = true})},
       {.name = "+ slice_to_nz", .weights = kHf, .gathered = Layout::kNZ},
       {.name = "+ pre-transposed", .weights = kPretransposed, .gathered = Layout::kNZ},
       {.name = "+ linear_only_shard",
@@ -135,7 +149,7 @@ std::vector<Rung> nz_ladder() {
 std::vector<Rung> ways_to_nz() {
   return {{.name = "split, then convert",
            .gathered = Layout::kND,
-           .product = convert_then_multiply(ExpertWeights::kPretransposed)},
+           .product = prepare_then_multiply({.convert = true})},
           {.name = "slice_to_nz", .gathered = Layout::kNZ}};
 }
 

@@ -19,7 +19,9 @@ struct Rung {
 };
 
 /// The ladder that the authors of the FRACTAL_NZ technique climbed, each rung with what the one
-/// before it has.
+/// before it has; and, in brackets, the grouped matmul without a transpose of its weights in memory:
+/// this library's turns blocks of its operand while it packs them, which also the rungs from
+/// slice_to_nz on have.
 std::vector<Rung> nz_ladder();
 
 /// Two ways from the shards of pre-transposed weights to FRACTAL_NZ: in the copy-out, and by a

@@ -35,7 +35,26 @@ To convert(From value) {
   }
 }
 
-// Walks a strided tensor in row-major order, one innermost row at a time.
+// A matrix [rows, columns] that may run down its columns: in squares, so that the lines of a
+// column that is read for one row are still in cache for the next.
+template <class To, class From>
+void copy_matrix(To* target, const From* source, const Shape& shape, const Shape& strides) {
+  constexpr std::int64_t kSquare = 32;
+  const auto rows = shape[-2], columns = shape[-1];
+  const auto row_stride = strides[-2], column_stride = strides[-1];
+  for (std::int64_t i0 = 0; i0 < rows; i0 += kSquare) {
+    for (std::int64_t j0 = 0; j0 < columns; j0 += kSquare) {
+      const auto i1 = std::min(rows, i0 + kSquare), j1 = std::min(columns, j0 + kSquare);
+      for (auto i = i0; i < i1; ++i) {
+        for (auto j = j0; j < j1; ++j) {
+          target[i * columns + j] = convert<To>(source[i * row_stride + j * column_stride]);
+        }
+      }
+    }
+  }
+}
+
+// Walks a strided tensor in row-major order, one innermost matrix at a time.
 template <class To, class From>
 void copy_strided(To* target, const From* source, const Shape& shape, const Shape& strides,
                   std::int64_t axis) {
@@ -43,6 +62,7 @@ void copy_strided(To* target, const From* source, const Shape& shape, const Shap
     *target = convert<To>(*source);
     return;
   }
+  if (axis == shape.ndim() - 2) return copy_matrix(target, source, shape, strides);
   const auto n = shape[axis];
   const auto stride = strides[axis];
   if (axis == shape.ndim() - 1) {

@@ -22,7 +22,7 @@ TEST(NzLadder, EachRungMovesWhatItsNameSaysAndKeepsTheLoss) {
   for (const int ranks : {1, 2}) {
     const auto ladder = run_ladder("tiny", {.ranks = ranks, .threads = 3 - ranks, .rounds = 2});
     EXPECT_EQ(ladder.tokens, 64 / ranks);
-    ASSERT_EQ(ladder.rungs.size(), 6U);
+    ASSERT_EQ(ladder.rungs.size(), 7U);
     check_losses_agree(ladder);
     for (const auto& rung : ladder.rungs) {
       ASSERT_EQ(rung.loss.size(), 3U);
@@ -33,32 +33,37 @@ TEST(NzLadder, EachRungMovesWhatItsNameSaysAndKeepsTheLoss) {
     // Whatever reads FRACTAL_NZ needs it after each gather: in forward and in backward.
     const double weights = 2 * 2 * kLayers;
     EXPECT_EQ(column(ladder, &Moved::nz_conversions),
-              (std::vector<double>{0, 0, weights, 0, 0, 0}));
+              (std::vector<double>{0, 0, 0, weights, 0, 0, 0}));
     EXPECT_EQ(column(ladder, &Moved::nz_copy_outs),
-              (std::vector<double>{0, 0, 0, weights, weights, weights}));
-    EXPECT_EQ(column(ladder, &Moved::materialized_transposes), std::vector<double>(6, 0));
+              (std::vector<double>{0, 0, 0, 0, weights, weights, weights}));
+    // The weight in forward, its gradient in backward.
+    EXPECT_EQ(column(ladder, &Moved::materialized_transposes),
+              (std::vector<double>{0, weights, 0, weights, 0, 0, 0}));
     // Outside the experts all rungs pack alike: q, k, v, o and the router of each layer, and the
     // head, in forward and in backward.
+    const double rest = 5 * kLayers + 1;
     const auto packs = column(ladder, &Moved::packed_panels);
-    EXPECT_EQ(packs[2], 5 * kLayers + 1);
-    EXPECT_EQ(std::vector(packs.begin() + 3, packs.end()), std::vector<double>(3, packs[2]));
-    EXPECT_GT(packs[1], packs[2] + 2 * kLayers);
-    EXPECT_EQ(packs[0], packs[1]);
-    // One of forward and input gradient reads a weight as its transpose, however it is stored.
-    const auto transposed = column(ladder, &Moved::transposed_packs);
-    EXPECT_EQ(transposed, std::vector<double>(6, packs[1]));
+    const auto in_turn = packs[0];  // by a product of a weight that is not transposed
+    EXPECT_GT(in_turn, rest + 2 * kLayers);
+    EXPECT_EQ(packs,
+              (std::vector<double>{in_turn, 2 * in_turn - rest, in_turn, rest, rest, rest, rest}));
+    // One of forward and input gradient reads a weight as its transpose, however it is stored,
+    // unless there is a transpose of it.
+    EXPECT_EQ(column(ladder, &Moved::transposed_packs),
+              (std::vector<double>{in_turn, rest, in_turn, rest, in_turn, in_turn, in_turn}));
 
     const auto packed = column(ladder, &Moved::packed_bytes);
-    EXPECT_EQ(packed[0], packed[1]);
-    EXPECT_LT(packed[3], packed[1]);
+    EXPECT_EQ(packed[0], packed[2]);
+    EXPECT_LT(packed[4], packed[2]);
     // Hidden size 64, experts of 32, eight of them, in float32.
+    const double twice = 4 * 2 * kLayers * 8 * 3 * 64 * 32;
     EXPECT_EQ(column(ladder, &Moved::converted_bytes),
-              (std::vector<double>{0, 0, 4 * 2 * kLayers * 8 * 3 * 64 * 32, 0, 0, 0}));
+              (std::vector<double>{0, twice, 0, 2 * twice, 0, 0, 0}));
     const auto copied = column(ladder, &Moved::copied_out_bytes);
-    EXPECT_EQ(std::vector(copied.begin(), copied.begin() + 5), std::vector<double>(5, copied[0]));
+    EXPECT_EQ(std::vector(copied.begin(), copied.begin() + 6), std::vector<double>(6, copied[0]));
     // Norms and router go with the root, which is gathered once, not twice.
     const double norms = 2 * 64 + 2 * 16, router = 8 * 64;
-    EXPECT_EQ(copied[0] - copied[5], 4 * kLayers * (norms + router));
+    EXPECT_EQ(copied[0] - copied[6], 4 * kLayers * (norms + router));
   }
 }
 

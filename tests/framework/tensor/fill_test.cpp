@@ -51,6 +51,24 @@ TEST(Fill, CopyReadsStridedTensorsAndConverts) {
             "copy_: shapes must agree, got [3, 2] and [2, 3]");
 }
 
+TEST(Fill, CopyTransposesMatricesOfAnySize) {
+  for (const std::int64_t rows : {1, 31, 32, 33, 70}) {
+    for (const std::int64_t columns : {1, 64, 65}) {
+      const Tensor a = randn({2, columns, rows}, Dtype::kFloat32);
+      const Tensor copy =
+          clone(Tensor::as_strided(a, {2, rows, columns}, {rows * columns, 1, rows}, 0));
+      const auto from = a.data<float>(), to = copy.data<float>();
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        const auto n = static_cast<std::size_t>(rows * columns);
+        const auto r = i % n / static_cast<std::size_t>(columns);
+        const auto c = i % static_cast<std::size_t>(columns);
+        ASSERT_EQ(to[i], from[i / n * n + c * static_cast<std::size_t>(rows) + r])
+            << rows << " x " << columns << " at " << i;
+      }
+    }
+  }
+}
+
 TEST(Fill, EmptyTensorsAreFine) {
   Tensor a = Tensor::zeros({0, 3});
   add_(a, Tensor::zeros({0, 3}));
