@@ -54,10 +54,10 @@ TEST(Fill, CopyReadsStridedTensorsAndConverts) {
 TEST(Fill, CopyTransposesMatricesOfAnySize) {
   for (const std::int64_t rows : {1, 31, 32, 33, 70}) {
     for (const std::int64_t columns : {1, 64, 65}) {
-      const Tensor a = randn({2, columns, rows}, Dtype::kFloat32);
+      const Tensor a = randn({2, columns, rows});
       const Tensor copy =
           clone(Tensor::as_strided(a, {2, rows, columns}, {rows * columns, 1, rows}, 0));
-      const auto from = a.data<float>(), to = copy.data<float>();
+      const auto from = a.data<double>(), to = copy.data<double>();
       for (std::size_t i = 0; i < to.size(); ++i) {
         const auto n = static_cast<std::size_t>(rows * columns);
         const auto r = i % n / static_cast<std::size_t>(columns);
