@@ -3,9 +3,9 @@
 
     scaling_plots.py RESULTS PLOTS
 
-RESULTS: folder of what bench_train_step --json wrote, a file for each point and round. PLOTS: folder
-for scaling_threads.svg, scaling_tokens.svg and scaling_experts.svg. A dot is the median over the
-rounds, its bar goes from the least to the most.
+RESULTS: folder of what bench_train_step --json wrote, a file for each point and round. PLOTS:
+folder for scaling_threads.svg, scaling_tokens.svg and scaling_experts.svg. A dot is the median over
+the rounds, its bar goes from the least to the most.
 """
 import json
 import statistics
@@ -102,16 +102,16 @@ def report_threads(runs):
         yield f"{threads} threads: {value:.0f} tokens/s"
     speedup = rates[2] / rates[1]
     single = [rate(two) / rate(one) for one, two in zip(swept[1], swept[2])]
-    yield (f"2 threads over 1: {speedup:.2f} (single rounds {min(single):.2f} to {max(single):.2f}; "
-           f"FMA peak {peaks[2] / peaks[1]:.2f}); at least {MIN_SPEEDUP}: "
+    yield (f"2 threads over 1: {speedup:.2f} (single rounds {min(single):.2f} to "
+           f"{max(single):.2f}; FMA peak {peaks[2] / peaks[1]:.2f}); at least {MIN_SPEEDUP}: "
            f"{verdict(speedup >= MIN_SPEEDUP)}")
 
 
 def report_tokens(runs, fit):
     times = medians(runs, seconds)
     a, b, c = fit
-    yield (f"step = {1e3 * a:.1f} ms + {1e6 * b:.1f} us x tokens + {1e9 * c:.2f} ns x sum(length^2), "
-           "fitted to both sweeps")
+    yield (f"step = {1e3 * a:.1f} ms + {1e6 * b:.1f} us x tokens + {1e9 * c:.2f} ns x sum(length^2)"
+           ", fitted to both sweeps")
     for name, points in token_points(runs).items():
         misfits = []
         for point in points:

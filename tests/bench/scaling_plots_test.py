@@ -52,7 +52,8 @@ assert len(lines) == 17, lines
 expect("1 threads: 1211 tokens/s", lines)
 expect("2 threads over 1: 1.90 (single rounds 1.90 to 1.90; FMA peak 1.90); at least 1.85: holds",
        lines)
-expect("step = 50.0 ms + 400.0 us x tokens + 20.00 ns x sum(length^2), fitted to both sweeps", lines)
+expect("step = 50.0 ms + 400.0 us x tokens + 20.00 ns x sum(length^2), fitted to both sweeps",
+       lines)
 expect("8 x 512 tokens: 1730 ms, fit 1730 ms (+0.0 %)", lines)
 expect("1 x 4096 tokens: 2024 ms, fit 2024 ms (+0.0 %)", lines)
 expect("sequences of 512: at most 0.0 % from the fit; at most 5 %: holds", lines)
