@@ -42,6 +42,20 @@ SpeedPreset speed_preset(std::string_view name) {
   return preset;
 }
 
+SpeedPreset resized(SpeedPreset preset, const SpeedSizes& sizes) {
+  const auto set = [](std::int64_t& size, const std::optional<std::int64_t>& value,
+                      std::string_view name) {
+    if (!value) return;
+    check<ValueError>(*value > 0, "speed preset: ", name, " must be at least 1, got ", *value);
+    size = *value;
+  };
+  set(preset.sequences, sizes.sequences, "sequences");
+  set(preset.length, sizes.length, "length");
+  set(preset.config.num_experts, sizes.experts, "experts");
+  preset.config.validate();
+  return preset;
+}
+
 MicroBatch random_sequences(const SpeedPreset& preset, std::int64_t first, std::int64_t sequences) {
   const Random random(1, "bench tokens");
   const auto tokens = sequences * preset.length;

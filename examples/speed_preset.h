@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "examples/text_data.h"
@@ -20,6 +21,16 @@ struct SpeedPreset {
 /// "long": main's model on one sequence of 16384. "tiny": for a look at how it runs. Others are a
 /// ValueError.
 SpeedPreset speed_preset(std::string_view name);
+
+/// Sizes in place of those of a preset, where given.
+struct SpeedSizes {
+  std::optional<std::int64_t> sequences = {}, length = {}, experts = {};
+};
+
+/// `preset` with other sizes. Experts stay as large and a token uses as many of them, so the
+/// arithmetic of a step does not depend on their number. ValueError for a size below 1 or fewer
+/// experts than a token uses.
+SpeedPreset resized(SpeedPreset preset, const SpeedSizes& sizes);
 
 /// Random tokens and targets of sequences [first, first + sequences) of a step, the same whatever
 /// the rank that asks.

@@ -11,6 +11,7 @@
 
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/tensor.h"
+#include "tests/bench/quantile.h"
 
 namespace moegrad::bench {
 
@@ -46,10 +47,6 @@ void run_against_copy(benchmark::State& state, std::int64_t bytes, std::int64_t 
     state.SetIterationTime(time);
     ratios.push_back(time / copies.back());
   }
-  const auto median = [](std::vector<double>& values) {
-    std::ranges::sort(values);
-    return values[values.size() / 2];
-  };
   const auto rate = [&](double each) {
     return benchmark::Counter(each * static_cast<double>(state.iterations()),
                               benchmark::Counter::kIsRate);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -13,16 +12,9 @@
 #include <vector>
 
 #include "tests/bench/fma_peak.h"
+#include "tests/bench/quantile.h"
 
 namespace moegrad::bench {
-
-/// Value that the share `q` of the values stays below.
-inline double quantile(std::vector<double> values, double q) {
-  const auto at =
-      values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
-  std::ranges::nth_element(values, at);
-  return *at;
-}
 
 /// Measures `body`, which takes `flops` operations, in turn with the FMA peak and with `others`,
 /// which do the same. Counters: GFLOP/s; "peak", the share of the peak as the median over the
@@ -49,14 +41,14 @@ inline void run_against_peak(
       shares[i + 1].push_back(work / seconds(others[i].second) / peak);
     }
   }
-  const double own = quantile(shares[0], 0.5);
+  const double own = median(shares[0]);
   state.counters["GFLOP/s"] = benchmark::Counter(
       flops * static_cast<double>(state.iterations()) / 1e9, benchmark::Counter::kIsRate);
   state.counters["peak"] = own;
   state.counters["peak_p90"] = quantile(shares[0], 0.9);
   double best = 0;
   for (std::size_t i = 0; i < others.size(); ++i) {
-    const double share = quantile(shares[i + 1], 0.5);
+    const double share = median(shares[i + 1]);
     state.counters[others[i].first] = share;
     best = std::max(best, share);
   }

@@ -11,18 +11,15 @@
 
 #include <benchmark/benchmark.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <limits>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "framework/autograd/function.h"
 #include "framework/runtime/random.h"
-#include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
@@ -31,6 +28,7 @@
 #include "ops/shape_ops.h"
 #include "ops/softmax.h"
 #include "tests/bench/against_peak.h"
+#include "tests/bench/bench_main.h"
 
 namespace moegrad::bench {
 namespace {
@@ -144,15 +142,6 @@ void register_cases() {
 }  // namespace moegrad::bench
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  int threads = 1;
-  if (argc == 3 && std::string_view(argv[1]) == "--threads") {
-    threads = std::atoi(argv[2]);
-  } else if (argc != 1) {
-    std::cerr << "usage: bench_attention [--threads N] [--benchmark_...]\n";
-    return 2;
-  }
-  moegrad::RankContext::current().set_threads(threads);
-  moegrad::bench::register_cases();
-  benchmark::RunSpecifiedBenchmarks();
+  CLI::App app("Causal attention, forward and backward.");
+  return moegrad::bench::bench_main(argc, argv, app, moegrad::bench::register_cases);
 }

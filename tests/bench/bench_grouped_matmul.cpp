@@ -12,23 +12,21 @@
 
 #include <benchmark/benchmark.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "framework/runtime/random.h"
-#include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "ops/grouped_products.h"
 #include "ops/nz.h"
 #include "ops/shape_ops.h"
 #include "tests/bench/against_peak.h"
+#include "tests/bench/bench_main.h"
 #include "tests/bench/blas_libraries.h"
 
 namespace moegrad::bench {
@@ -137,7 +135,8 @@ void run(benchmark::State& state, const Case& which, const std::vector<BlasLibra
       [&] { benchmark::DoNotOptimize(operands.product()); }, others);
 }
 
-void register_cases(const std::vector<BlasLibrary>& libraries) {
+void register_cases(bool with_libraries) {
+  const auto libraries = with_libraries ? blas_libraries() : std::vector<BlasLibrary>{};
   struct Weights {
     const char* name;
     std::int64_t experts, k, n;
@@ -154,7 +153,7 @@ void register_cases(const std::vector<BlasLibrary>& libraries) {
         const Case which{product, experts, k, n, rows};
         benchmark::RegisterBenchmark(
             (std::string(name) + "/weights:" + weights + "/rows:" + std::to_string(rows)).c_str(),
-            [which, &libraries](benchmark::State& state) { run(state, which, libraries); })
+            [which, libraries](benchmark::State& state) { run(state, which, libraries); })
             ->UseManualTime();
       }
     }
@@ -165,21 +164,9 @@ void register_cases(const std::vector<BlasLibrary>& libraries) {
 }  // namespace moegrad::bench
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  int threads = 1;
-  std::vector<moegrad::bench::BlasLibrary> libraries;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view option = argv[i];
-    if (option == "--threads" && i + 1 < argc) {
-      threads = std::atoi(argv[++i]);
-    } else if (option == "--libraries") {
-      libraries = moegrad::bench::blas_libraries();
-    } else {
-      std::cerr << "usage: bench_grouped_matmul [--threads N] [--libraries] [--benchmark_...]\n";
-      return 2;
-    }
-  }
-  moegrad::RankContext::current().set_threads(threads);
-  moegrad::bench::register_cases(libraries);
-  benchmark::RunSpecifiedBenchmarks();
+  CLI::App app("The grouped matmul on FRACTAL_NZ weights.");
+  bool libraries = false;
+  app.add_flag("--libraries", libraries, "in turn with Eigen, OpenBLAS, BLIS and oneDNN");
+  return moegrad::bench::bench_main(argc, argv, app,
+                                    [&] { moegrad::bench::register_cases(libraries); });
 }

@@ -11,19 +11,16 @@
 
 #include <benchmark/benchmark.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "framework/autograd/function.h"
 #include "framework/runtime/random.h"
-#include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
@@ -38,6 +35,7 @@
 #include "ops/swiglu.h"
 #include "optim/adamw.h"
 #include "tests/bench/against_copy.h"
+#include "tests/bench/bench_main.h"
 
 namespace moegrad::bench {
 namespace {
@@ -283,15 +281,6 @@ void register_cases() {
 }  // namespace moegrad::bench
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  int threads = 1;
-  if (argc == 3 && std::string_view(argv[1]) == "--threads") {
-    threads = std::atoi(argv[2]);
-  } else if (argc != 1) {
-    std::cerr << "usage: bench_ops [--threads N] [--benchmark_...]\n";
-    return 2;
-  }
-  moegrad::RankContext::current().set_threads(threads);
-  moegrad::bench::register_cases();
-  benchmark::RunSpecifiedBenchmarks();
+  CLI::App app("The ops around the matmuls, forward and backward.");
+  return moegrad::bench::bench_main(argc, argv, app, moegrad::bench::register_cases);
 }

@@ -12,7 +12,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "framework/tensor/fill.h"
 #include "ops/kernels/nz.h"
 #include "ops/nz.h"
+#include "tests/bench/quantile.h"
 
 namespace moegrad::bench {
 namespace {
@@ -74,9 +74,7 @@ void run(benchmark::State& state, Buffers& buffers, const Body& body) {
     state.SetIterationTime(time / 1e3);
     ratios.push_back(time / copy);
   }
-  const auto middle = ratios.begin() + std::ssize(ratios) / 2;
-  std::ranges::nth_element(ratios, middle);
-  state.counters["copies"] = *middle;
+  state.counters["copies"] = median(ratios);
   state.counters["GB/s"] = benchmark::Counter(
       static_cast<double>(buffers.bytes()) * static_cast<double>(state.iterations()) / 1e9,
       benchmark::Counter::kIsRate);

@@ -31,6 +31,7 @@
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe_loss.h"
 #include "tests/bench/fma_peak.h"
+#include "tests/bench/quantile.h"
 #include "tests/new_calls.h"
 
 namespace moegrad::bench {
@@ -40,6 +41,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::string preset = "main";
+  examples::SpeedSizes sizes = {};
   int ranks = 1;
   int threads = 2;  // per rank
   std::int64_t steps = 5;
@@ -55,12 +57,6 @@ struct StepTime {
   double peak = 0;
   double total() const { return forward + backward + optimizer; }
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 /// What the whole process has asked for so far.
 struct Requests {
@@ -156,7 +152,7 @@ Measured run_rank(RankContext& context, const Options& options,
 }
 
 int run(const Options& options) {
-  const auto preset = examples::speed_preset(options.preset);
+  const auto preset = examples::resized(examples::speed_preset(options.preset), options.sizes);
   std::vector<Measured> ranks(static_cast<std::size_t>(options.ranks));
   launch(options.ranks,
          [&](RankContext& context) {
@@ -190,6 +186,9 @@ int run(const Options& options) {
   nlohmann::ordered_json report = {{"preset", options.preset},
                                    {"ranks", options.ranks},
                                    {"threads", options.threads},
+                                   {"sequences", preset.sequences},
+                                   {"length", preset.length},
+                                   {"experts", preset.config.num_experts},
                                    {"parameters", models::parameter_count(preset.config)},
                                    {"loss", loss},
                                    {"tokens_per_second", tokens / time.total()},
@@ -211,13 +210,15 @@ int run(const Options& options) {
   std::ranges::sort(functions, std::greater(), &std::pair<std::string, double>::second);
   for (const auto& [name, seconds] : functions) report["functions_ms"][name] = 1e3 * seconds;
 
-  std::cout << std::fixed << std::setprecision(1) << options.preset << ", " << options.ranks
-            << " ranks x " << options.threads << " threads: " << tokens / time.total()
-            << " tokens/s, MFU " << 100 * mfu << " % of " << peak / 1e9 << " GFLOP/s, loss "
-            << std::setprecision(4) << loss << std::setprecision(1) << "\nstep "
-            << 1e3 * time.total() << " ms (fastest " << 1e3 * steps.front().total() << "): forward "
-            << 1e3 * time.forward << ", backward " << 1e3 * time.backward << ", optimizer "
-            << 1e3 * time.optimizer << "; peak " << static_cast<double>(peak_bytes) / 1048576
+  std::cout << std::fixed << std::setprecision(1) << options.preset << " (" << preset.sequences
+            << " x " << preset.length << " tokens, " << preset.config.num_experts << " experts), "
+            << options.ranks << " ranks x " << options.threads
+            << " threads: " << tokens / time.total() << " tokens/s, MFU " << 100 * mfu << " % of "
+            << peak / 1e9 << " GFLOP/s, loss " << std::setprecision(4) << loss
+            << std::setprecision(1) << "\nstep " << 1e3 * time.total() << " ms (fastest "
+            << 1e3 * steps.front().total() << "): forward " << 1e3 * time.forward << ", backward "
+            << 1e3 * time.backward << ", optimizer " << 1e3 * time.optimizer << "; peak "
+            << static_cast<double>(peak_bytes) / 1048576
             << " MiB\na step: " << per_step(requests.page_faults) << " page faults, "
             << per_step(arena_blocks) << " arena blocks from the system, "
             << per_step(requests.new_calls) << " calls of operator new for "
@@ -242,6 +243,10 @@ int main(int argc, char** argv) {
   app.add_option("--preset", options.preset, "main, fine or long")
       ->check(CLI::IsMember({"main", "fine", "long"}))
       ->capture_default_str();
+  app.add_option("--sequences", options.sizes.sequences, "of a step, instead of the preset's");
+  app.add_option("--length", options.sizes.length, "of each sequence, instead of the preset's");
+  app.add_option("--experts", options.sizes.experts,
+                 "instead of the preset's; as large, and as many of them for each token");
   app.add_option("--ranks", options.ranks)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--threads", options.threads, "per rank")
       ->check(CLI::PositiveNumber)

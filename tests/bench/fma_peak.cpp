@@ -11,6 +11,7 @@
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/kernels/matmul_tile.h"
+#include "tests/bench/quantile.h"
 
 namespace moegrad::bench {
 namespace {
@@ -70,8 +71,7 @@ double fma_peak(int threads, double seconds) {
     });
   }
   team.clear();
-  std::ranges::nth_element(rates, rates.begin() + static_cast<std::ptrdiff_t>(runs / 2));
-  return rates[runs / 2];
+  return median(rates);
 }
 
 double fma_rate() {

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace moegrad::bench {
+
+/// What main() of a benchmark does: reads the options of Google Benchmark, then `--threads N` of
+/// the current rank (1 if absent) and what else `app` has; calls `register_cases`; runs them.
+/// Returns the exit status, 2 for options that are wrong.
+int bench_main(int argc, char** argv, CLI::App& app, const std::function<void()>& register_cases);
+
+}  // namespace moegrad::bench
