@@ -104,7 +104,7 @@ class GroupProduct {
       return;
     }
     std::int64_t part = 0;
-    for (auto j = j0; j < j_end; j += kNzBlock) {
+    for (auto j = run_wide(j0, j_end); j < j_end; j += kNzBlock) {
       const T* current = panel(j, j0);
       const bool has_next = j + kNzBlock < j_end || next_j == j_end;
       for (std::int64_t s = 0; s < strips_.count(); ++s, ++part) {
@@ -120,6 +120,20 @@ class GroupProduct {
   }
 
  private:
+  // Where the columns end that a lone strip of few rows takes several panels at a time.
+  std::int64_t run_wide(std::int64_t j0, std::int64_t j_end) {
+    const auto wide = wide_tile_of<T>(strips_.length(0));
+    if (strips_.count() != 1 || wide.panels == 1) return j0;
+    const auto strip = this->strip(0);
+    const auto width = wide.panels * kNzBlock;
+    auto j = j0;
+    for (; j + width <= std::min(j_end, problem_.n); j += width) {
+      wide.multiply(strip.packed, panel(j, j0), panel(j + kNzBlock, j0) - panel(j, j0), depth_,
+                    strip.c + j, problem_.c_stride, resume_);
+    }
+    return j;
+  }
+
   const T* panel(std::int64_t j, std::int64_t j0) const {
     return in_place_ ? problem_.b.data + j * problem_.b.stride + k0_ * kNzBlock
                      : scratch_.group.data() + (j - j0) * depth_;

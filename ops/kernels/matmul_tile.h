@@ -115,6 +115,18 @@ using Tile = void (*)(const T*, const T*, std::int64_t, T*, std::int64_t, bool, 
 template <class T>
 Tile<T> tile_of(std::int64_t rows);
 
+/// Few rows, of which a tile on one panel would leave multiply-adds waiting for each other, go
+/// through several panels at once, `panel_stride` elements apart in B and 16 columns in C.
+template <class T>
+struct WideTile {
+  void (*multiply)(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
+                   std::int64_t ldc, bool resume) = nullptr;
+  std::int64_t panels = 1;
+};
+/// Of `rows` <= kTileRows<T>; one panel where that keeps the multiply-adds busy.
+template <class T>
+WideTile<T> wide_tile_of(std::int64_t rows);
+
 /// The tile at the right edge: computed in full beside C, of which `columns` columns exist.
 template <class T>
 void multiply_edge_tile(std::int64_t rows, const T* a, const T* b, std::int64_t k, T* c,

@@ -23,11 +23,12 @@ struct Problem {
   std::int64_t rows() const { return offsets.back(); }
 };
 
-// Empty experts first, last and between; one row; row and column tails; a cut reduction.
+// Empty experts first, last and between; one row; row and column tails; a cut reduction; few rows
+// of several panels.
 const Problem kAwkward[] = {{1, 1, {0, 1}},           {3, 5, {0, 0, 2, 2, 7, 7}},
                             {16, 32, {0, 6, 18, 19}}, {33, 17, {0, 13, 13, 24}},
                             {520, 47, {0, 9, 12}},    {21, 150, {0, 0, 0}},
-                            {30, 40, {0, 530, 531}}};
+                            {30, 40, {0, 530, 531}},  {600, 215, {0, 1, 3, 6, 10}}};
 
 enum class Storage { kND, kNZ, kHuggingFace, kHuggingFaceNZ, kStridedView };
 
