@@ -142,6 +142,7 @@ class State final : public nn::ModuleExtension {
   void prefetch_forward();
   void prefetch_backward(std::optional<std::size_t> index);
   bool reshards_after_forward() const;
+  bool serves_another_backward() const;
   void notify(Event event) const;
   std::vector<State*> states_below(bool recurse);
 
