@@ -7,6 +7,7 @@
 
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/fill.h"
+#include "ops/kept_transpose.h"
 #include "ops/kernels/even_cuts.h"
 #include "ops/kernels/matmul_kernel.h"
 
@@ -191,6 +192,10 @@ std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t exp
                                           bool transposed) {
   using kernels::RightForm;
   const bool nz = weight.layout() == Layout::kNZ;
+  if (nz && transposed) {
+    const Tensor copy = kept_transpose(weight);
+    if (copy.defined()) return stored_matrices(copy, experts, false);
+  }
   const auto n = weight.dim(-1);
   std::int64_t rows = 1;  // of all experts
   for (std::int64_t i = 0; i < weight.ndim() - 1; ++i) rows *= weight.dim(i);

@@ -25,7 +25,7 @@ struct StoredMatrix {
 };
 
 /// The `experts` matrices of a weight, ND [E, K, N] or [E * K, N] row-major or NZ blocks of those;
-/// `transposed` reads each as its transpose [N, K].
+/// `transposed` reads each as its transpose [N, K], from a copy where one is kept (kept_transpose).
 std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t experts,
                                           bool transposed);
 
