@@ -62,24 +62,29 @@ void multiply_panels(const T* a, const T* b, std::int64_t panel_stride, std::int
   }
 }
 
+// What `make` gives for each number of rows from 1 to kTileRows.
+template <class T, class Make>
+constexpr auto by_rows(const Make& make) {
+  return [&]<int... kRows>(std::integer_sequence<int, kRows...>) {
+    return std::array{make.template operator()<kRows + 1>()...};
+  }
+  (std::make_integer_sequence<int, static_cast<int>(kTileRows<T>)>());
+}
+
 }  // namespace
 
 template <class T>
 Tile<T> tile_of(std::int64_t rows) {
-  static constexpr auto kTiles = []<int... kRows>(std::integer_sequence<int, kRows...>) {
-    return std::array<Tile<T>, sizeof...(kRows)>{&multiply_tile<T, kRows + 1>...};
-  }
-  (std::make_integer_sequence<int, static_cast<int>(kTileRows<T>)>());
+  static constexpr auto kTiles =
+      by_rows<T>([]<int kRows>() -> Tile<T> { return &multiply_tile<T, kRows>; });
   return kTiles[static_cast<std::size_t>(rows - 1)];
 }
 
 template <class T>
 WideTile<T> wide_tile_of(std::int64_t rows) {
-  static constexpr auto kTiles = []<int... kRows>(std::integer_sequence<int, kRows...>) {
-    return std::array<WideTile<T>, sizeof...(kRows)>{
-        WideTile<T>{&multiply_panels<T, kRows + 1>, kPanels<T, kRows + 1>}...};
-  }
-  (std::make_integer_sequence<int, static_cast<int>(kTileRows<T>)>());
+  static constexpr auto kTiles = by_rows<T>([]<int kRows>() -> WideTile<T> {
+    return {&multiply_panels<T, kRows>, kPanels<T, kRows>};
+  });
   return kTiles[static_cast<std::size_t>(rows - 1)];
 }
 
