@@ -83,7 +83,10 @@ Tile<T> tile_of(std::int64_t rows) {
 template <class T>
 WideTile<T> wide_tile_of(std::int64_t rows) {
   static constexpr auto kTiles = by_rows<T>([]<int kRows>() -> WideTile<T> {
-    return {&multiply_panels<T, kRows>, kPanels<T, kRows>};
+    if constexpr (kPanels<T, kRows> == 1)
+      return {};
+    else
+      return {&multiply_panels<T, kRows>, kPanels<T, kRows>};
   });
   return kTiles[static_cast<std::size_t>(rows - 1)];
 }

@@ -110,12 +110,13 @@ void print(const Layout& layout, const Requests& before, const Requests& after) 
 
 /// Arenas never grow after the warm-up. The heap of the C library may, by a page: small blocks,
 /// which come and go in a slightly other order in each step, fill it up differently. So of several
-/// windows one must pass without a page fault and without a call that maps memory.
+/// windows one must pass without a page fault and without a call that maps memory. Where the system
+/// lets no program filter its own calls, page faults speak for those.
 class SteadyState : public ::testing::TestWithParam<Layout> {
  protected:
   void SetUp() override {
     static const bool counted = testing::count_mapping_calls();
-    if (!counted) GTEST_SKIP() << "this system lets no program filter its own system calls";
+    if (!counted) std::cout << "mapping calls are not counted: no filter of system calls here\n";
   }
 
   void run_rank(RankContext& context) {
