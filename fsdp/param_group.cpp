@@ -229,10 +229,6 @@ void ParamGroup::reshard() {
   release_unsharded();
 }
 
-void ParamGroup::set_serves_again(bool on) {
-  for (auto& param : params_) param.unsharded.storage().set_serves_again(on);
-}
-
 // No longer gathered, or not for want of what that takes.
 void ParamGroup::release_unsharded() {
   wire_ = Tensor();

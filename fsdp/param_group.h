@@ -53,8 +53,6 @@ class ParamGroup {
   /// Frees the unsharded parameters and registers the shards. Does not throw what became of a
   /// gather under way.
   void reshard();
-  /// Whether what is gathered will serve another backward (Note [A copy kept with the bytes]).
-  void set_serves_again(bool on);
   bool is_sharded() const { return state_ == State::kSharded; }
   bool is_gathering() const { return state_ == State::kGathering; }
 

@@ -203,15 +203,7 @@ void State::pre_backward() {
     last_to_leave_ = forward_calls_.back().first_module;
     forward_calls_.pop_back();
   }
-  for (const auto& group : groups_) group->set_serves_again(serves_another_backward());
   prefetch_backward(index);
-}
-
-// Whether what is gathered now stays so until a backward after the one that begins: that of an
-// earlier forward call, or of the next if that does not free it.
-bool State::serves_another_backward() const {
-  const bool freed_by_forward = policy_.reshard_after_forward.value_or(context_->root != this);
-  return !reshard_after_backward_ && !(freed_by_forward && forward_calls_.empty());
 }
 
 void State::prefetch_backward(std::optional<std::size_t> index) {

@@ -67,10 +67,7 @@ class State final : public nn::ModuleExtension {
   /// As Policy::reshard_after_forward, with its warning.
   void set_reshard_after_forward(bool on, bool recurse = true);
   /// Off: parameters stay gathered after backward, for another one on the same weights. A step
-  /// changes the shards alone, so reshard() before the next forward. Where they stay so until that
-  /// backward (forward does not free them, or has run before), a FRACTAL_NZ weight is then copied
-  /// transposed for its input gradients (Note [A copy kept with the bytes]), which takes as much
-  /// memory again until reshard.
+  /// changes the shards alone, so reshard() before the next forward.
   void set_reshard_after_backward(bool on, bool recurse = true);
   /// On: trainable parameters without a gradient are reduced as zeros, so that ranks may use
   /// different ones of a group. Groups are reduced in the order in which backward leaves them, so
@@ -145,7 +142,6 @@ class State final : public nn::ModuleExtension {
   void prefetch_forward();
   void prefetch_backward(std::optional<std::size_t> index);
   bool reshards_after_forward() const;
-  bool serves_another_backward() const;
   void notify(Event event) const;
   std::vector<State*> states_below(bool recurse);
 

@@ -7,7 +7,6 @@
 
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/fill.h"
-#include "ops/kept_transpose.h"
 #include "ops/kernels/even_cuts.h"
 #include "ops/kernels/matmul_kernel.h"
 
@@ -52,7 +51,7 @@ std::vector<Task<T>> cut(const std::vector<kernels::MatmulProblem<T>>& problems)
   std::vector<Task<T>> tasks;
   tasks.reserve(most_tasks(problems));
   for (const auto& problem : problems) {
-    const bool in_place = problem.b.form == kernels::RightForm::kNz;
+    const bool in_place = kernels::is_read_in_place(problem.b.form);
     const kernels::EvenCuts blocks(problem.m, in_place ? kInPlaceRows : kernels::kBlockRows);
     for (std::int64_t i = 0; i < blocks.count(); ++i) {
       for (std::int64_t j0 = 0; j0 < problem.n; j0 += kTaskColumns) {
@@ -102,7 +101,7 @@ void run_packed(std::vector<kernels::MatmulProblem<T>>& problems, std::int64_t r
   Tensor buffer = Tensor::empty({room}, dtype_of<T>);
   T* panels = buffer.mutable_data<T>().data();
   for (auto& problem : problems) {
-    if (problem.b.form == kernels::RightForm::kNz || problem.m < kPackOnceFromRows) continue;
+    if (kernels::is_read_in_place(problem.b.form) || problem.m < kPackOnceFromRows) continue;
     problem.b = packed(problem.b, problem.k, problem.n, panels);
     panels += nz_numel(problem.k, problem.n);
   }
@@ -112,7 +111,7 @@ void run_packed(std::vector<kernels::MatmulProblem<T>>& problems, std::int64_t r
 
 void count_packing(const StoredMatrix& matrix, std::int64_t rows) {
   auto& counters = RankContext::current().counters();
-  if (matrix.form == kernels::RightForm::kNz) return;
+  if (kernels::is_read_in_place(matrix.form)) return;
   counters.packed_bytes.fetch_add(
       packings(rows) * matrix.k * round_up(matrix.n, kNzBlock) * size_of(matrix.tensor.dtype()),
       std::memory_order_relaxed);
@@ -152,9 +151,9 @@ void row_groups_into(const Tensor& x, const std::vector<StoredMatrix>& matrices,
                           .n = n,
                           .k = matrix.k});
     }
-    const auto not_nz = std::ranges::count_if(
-        matrices, [](const auto& matrix) { return matrix.form != kernels::RightForm::kNz; });
-    const auto crowded = std::min<std::int64_t>(not_nz, x.dim(0) / kPackOnceFromRows);
+    const auto not_in_place = std::ranges::count_if(
+        matrices, [](const auto& matrix) { return !kernels::is_read_in_place(matrix.form); });
+    const auto crowded = std::min<std::int64_t>(not_in_place, x.dim(0) / kPackOnceFromRows);
     run_packed(problems, crowded * nz_numel(x.dim(1), n));
   });
 }
@@ -192,10 +191,6 @@ std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t exp
                                           bool transposed) {
   using kernels::RightForm;
   const bool nz = weight.layout() == Layout::kNZ;
-  if (nz && transposed) {
-    const Tensor copy = kept_transpose(weight);
-    if (copy.defined()) return stored_matrices(copy, experts, false);
-  }
   const auto n = weight.dim(-1);
   std::int64_t rows = 1;  // of all experts
   for (std::int64_t i = 0; i < weight.ndim() - 1; ++i) rows *= weight.dim(i);

@@ -25,14 +25,15 @@ struct StoredMatrix {
 };
 
 /// The `experts` matrices of a weight, ND [E, K, N] or [E * K, N] row-major or NZ blocks of those;
-/// `transposed` reads each as its transpose [N, K], from a copy where one is kept (kept_transpose).
+/// `transposed` reads each as its transpose [N, K].
 std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t experts,
                                           bool transposed);
 
 /// y[group e] = x[group e] W_e,   x: [M, k] row-major, W_e: [k, n], y: [M, n]
 ///
 /// Counts one packed_panels (rows copied into panels) or transposed_packs (transposed while being
-/// packed) per matrix that has rows and is not NZ panels already, and the packed_bytes.
+/// packed) per matrix that has rows and is not NZ, which is read in place either way, and the
+/// packed_bytes.
 Tensor multiply_row_groups(const Tensor& x, const std::vector<StoredMatrix>& matrices,
                            const std::vector<std::int64_t>& offsets, std::int64_t n);
 

@@ -26,8 +26,6 @@ std::byte* Storage::data() const {
 
 void Storage::release() {
   meta_ = false;
-  serves_again_ = false;
-  kept_copy_.reset();
   if (data_ == nullptr) return;
   arena_->deallocate(data_, bytes_, tag_);
   data_ = nullptr;

@@ -5,13 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "framework/tensor/arena.h"
 
 namespace moegrad {
-
-struct TensorImpl;
 
 /// The bytes behind tensors.
 ///
@@ -44,25 +41,9 @@ class Storage {
   void refill();
   void retag(MemoryTag tag);
 
-  MemoryTag tag() const { return tag_; }
-
   /// Counts in-place modifications; SavedTensor compares it.
   std::uint64_t version() const { return version_; }
-  void bump_version() {
-    ++version_;
-    kept_copy_.reset();
-  }
-
-  /// Note [A copy kept with the bytes]
-  /// Copying a weight into another order pays when more than one product to come reads the copy.
-  /// Who knows that the bytes will serve again after the use at hand says so here (fully_shard, of
-  /// parameters that stay gathered after backward); who then makes the copy keeps it here for the
-  /// others to find. Releasing the bytes drops both, writing to them the copy, so what is found is
-  /// never out of date.
-  bool serves_again() const { return serves_again_; }
-  void set_serves_again(bool on) { serves_again_ = on; }
-  const std::shared_ptr<TensorImpl>& kept_copy() const { return kept_copy_; }
-  void keep_copy(std::shared_ptr<TensorImpl> copy) { kept_copy_ = std::move(copy); }
+  void bump_version() { ++version_; }
 
   /// Shown by errors: a parameter's full name.
   const std::string& name() const { return name_; }
@@ -75,8 +56,6 @@ class Storage {
   MemoryTag tag_;
   bool meta_ = true;
   std::uint64_t version_ = 0;
-  bool serves_again_ = false;
-  std::shared_ptr<TensorImpl> kept_copy_;
   std::string name_;
 };
 

@@ -9,6 +9,7 @@
 #include "framework/tensor/layout.h"
 #include "ops/kernels/even_cuts.h"
 #include "ops/kernels/matmul_tile.h"
+#include "ops/kernels/transposed_matmul.h"
 
 namespace moegrad::kernels {
 namespace {
@@ -52,8 +53,7 @@ Ahead part_of_panel(const T* panel, std::int64_t depth, std::int64_t part) {
 }
 
 // Fetches part `part` of what the group of columns from j on will be packed from, for the depth
-// steps from k0 on. In B's rows, or in NZ as the transpose, it is runs of cache lines; columns are
-// left to the hardware.
+// steps from k0 on. In B's rows it is runs of cache lines; columns are left to the hardware.
 template <class T>
 Ahead part_of_group(const RightOperand<T>& b, std::int64_t k0, std::int64_t depth, std::int64_t j,
                     std::int64_t part) {
@@ -63,14 +63,6 @@ Ahead part_of_group(const RightOperand<T>& b, std::int64_t k0, std::int64_t dept
     return {.line = b.data + (k0 + part * depth / kParts) * b.stride + j,
             .step = kLine,
             .jump = b.stride * std::int64_t{sizeof(T)} - (Ahead::kRun - 1) * kLine};
-  }
-  if (b.form == RightForm::kNzTransposed) {
-    const auto run = kGroupColumns * kNzBlock;  // elements, contiguous in each panel
-    const auto at = part * depth / kParts * kGroupColumns;
-    return {.line = b.data + ((k0 + at / run * kNzBlock) / kNzBlock * b.stride + j) * kNzBlock +
-                    at % run,
-            .step = kLine,
-            .jump = kLine};
   }
   return {.line = b.data};
 }
@@ -173,6 +165,9 @@ class GroupProduct {
 template <class T>
 void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
                   std::int64_t j0, std::int64_t columns) {
+  if (problem.b.form == RightForm::kNzTransposed) {
+    return transposed_matmul_block(problem, i0, rows, j0, columns);
+  }
   const auto& a = problem.a;
   auto& buffers = scratch<T>();
   const auto j_end = j0 + columns;

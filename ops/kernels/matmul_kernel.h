@@ -35,9 +35,9 @@ struct MatmulProblem {
 // kGroupColumns. It walks the reduction kCacheDepth at a time. The rows of A are packed once into
 // strips of six, interleaved as the tile reads them; they stay in the second cache level. Packing
 // also takes the power-of-two distance out of the rows, of which the first level would hold only a
-// few at a time. B comes by groups of panels: in NZ it is read where it is stored, else a group is
-// packed in the order in which it is stored. Each panel is used by all strips while it is near, and
-// meanwhile what comes next is fetched.
+// few at a time. B comes by groups of panels: in NZ it is read where it is stored (as its
+// transpose: Note [Transposed product]), else a group is packed in the order in which it is stored.
+// Each panel is used by all strips while it is near, and meanwhile what comes next is fetched.
 //
 // A reduction of a few steps (the weight gradient of an expert with few tokens) spends its time
 // writing C. There groups are wider and a strip goes through the whole group, so that rows are

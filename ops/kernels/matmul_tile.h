@@ -123,8 +123,8 @@ struct WideTile {
                    std::int64_t ldc, bool resume) = nullptr;
   std::int64_t panels = 1;
 };
-/// Of `rows` <= kTileRows<T>; panels is 1, and there is no function, where a tile on one panel keeps
-/// the multiply-adds busy.
+/// Of `rows` <= kTileRows<T>; panels is 1, and there is no function, where a tile on one panel
+/// keeps the multiply-adds busy.
 template <class T>
 WideTile<T> wide_tile_of(std::int64_t rows);
 

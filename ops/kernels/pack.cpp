@@ -6,50 +6,20 @@
 
 #include "framework/tensor/layout.h"
 #include "ops/kernels/matmul_tile.h"
+#include "ops/kernels/transpose_8x8.h"
 
 namespace moegrad::kernels {
 namespace {
-
-// target[c, r] = source[r, c] for r, c < 8.
-#if defined(__AVX2__) && defined(__FMA__)
-void transpose_8x8(const float* source, std::int64_t stride, float* target) {
-  // in[h + r] holds columns h ... h + 3 of rows r and r + 4, for h = 0, 4.
-  __m256 in[8], pairs[4];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    const float* from = source + i % 4 * stride + i / 4 * 4;
-    in[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from)),
-                                 _mm_loadu_ps(from + 4 * stride), 1);
-  }
-#pragma GCC unroll 2
-  for (int h = 0; h < 8; h += 4) {
-    pairs[0] = _mm256_unpacklo_ps(in[h], in[h + 1]);
-    pairs[1] = _mm256_unpackhi_ps(in[h], in[h + 1]);
-    pairs[2] = _mm256_unpacklo_ps(in[h + 2], in[h + 3]);
-    pairs[3] = _mm256_unpackhi_ps(in[h + 2], in[h + 3]);
-    float* to = target + h * kNzBlock;
-    _mm256_storeu_ps(to, _mm256_shuffle_ps(pairs[0], pairs[2], 0x44));
-    _mm256_storeu_ps(to + kNzBlock, _mm256_shuffle_ps(pairs[0], pairs[2], 0xee));
-    _mm256_storeu_ps(to + 2 * kNzBlock, _mm256_shuffle_ps(pairs[1], pairs[3], 0x44));
-    _mm256_storeu_ps(to + 3 * kNzBlock, _mm256_shuffle_ps(pairs[1], pairs[3], 0xee));
-  }
-}
-#endif
-
-template <class T>
-void transpose_8x8(const T* source, std::int64_t stride, T* target) {
-  for (int r = 0; r < 8; ++r) {
-    for (int c = 0; c < 8; ++c) target[c * kNzBlock + r] = source[r * stride + c];
-  }
-}
 
 // panel[p, j] = source[j * stride + p] for p < k, j < 16.
 template <class T>
 void transpose_to_panel(const T* source, std::int64_t stride, std::int64_t k, T* panel) {
   const auto whole = k / 8 * 8;
   for (std::int64_t p = 0; p < whole; p += 8) {
-    transpose_8x8(source + p, stride, panel + p * kNzBlock);
-    transpose_8x8(source + 8 * stride + p, stride, panel + p * kNzBlock + 8);
+    for (int half = 0; half < kNzBlock; half += 8) {
+      transpose_8x8([&](int r) { return source + (half + r) * stride + p; },
+                    panel + p * kNzBlock + half, kNzBlock);
+    }
   }
   for (std::int64_t p = whole; p < k; ++p) {
     for (std::int64_t j = 0; j < kNzBlock; ++j) panel[p * kNzBlock + j] = source[j * stride + p];
@@ -118,13 +88,7 @@ template <class T>
 void pack_right_panel(const RightOperand<T>& b, std::int64_t k0, std::int64_t k, std::int64_t j0,
                       std::int64_t n, T* panel) {
   const auto columns = std::min(kNzBlock, n - j0);
-  if (b.form == RightForm::kNzTransposed) {
-    // Rows past the stored matrix are zero padding, so no column needs care.
-    for (std::int64_t p = 0; p < k; p += kNzBlock) {
-      const T* block = b.data + ((k0 + p) / kNzBlock * b.stride + j0) * kNzBlock;
-      transpose_to_panel(block, kNzBlock, std::min(kNzBlock, k - p), panel + p * kNzBlock);
-    }
-  } else if (columns < kNzBlock) {
+  if (columns < kNzBlock) {
     const bool by_rows = b.form == RightForm::kRows;
     const auto k_step = by_rows ? b.stride : 1;
     const auto j_step = by_rows ? 1 : b.stride;

@@ -12,9 +12,15 @@ namespace moegrad::kernels {
 enum class RightForm : std::uint8_t {
   kRows,          // B[p, j] = data[p * stride + j]
   kColumns,       // B[p, j] = data[j * stride + p]
-  kNz,            // B[p, j] = data[(j / 16 * rows + p) * 16 + j % 16]: panels, read in place
+  kNz,            // B[p, j] = data[(j / 16 * rows + p) * 16 + j % 16]
   kNzTransposed,  // B[p, j] = data[(p / 16 * rows + j) * 16 + p % 16]
 };
+
+/// Whether products read B where it is stored: in NZ it is panels already, or is taken as the left
+/// operand (Note [Transposed product]). The others are packed into panels first.
+constexpr bool is_read_in_place(RightForm form) {
+  return form == RightForm::kNz || form == RightForm::kNzTransposed;
+}
 
 template <class T>
 struct RightOperand {
@@ -24,8 +30,8 @@ struct RightOperand {
 };
 
 /// Writes B[k0 : k0 + k, j0 : j_end] to panels [k, 16] one behind the other, in the order in which
-/// B is stored; columns past n become zero. j0 and k0 are multiples of 16. Not for kNz, which is
-/// packed already.
+/// B is stored; columns past n become zero. j0 and k0 are multiples of 16. Not for forms that are
+/// read in place.
 template <class T>
 void pack_right_panels(const RightOperand<T>& b, std::int64_t k0, std::int64_t k, std::int64_t j0,
                        std::int64_t j_end, std::int64_t n, T* panels);

@@ -2,8 +2,7 @@
 
 // What it costs to get a gathered expert weight into FRACTAL_NZ: slice_to_nz while copying (the
 // copy-out of a gather), against a plain copy of as many bytes and against copying first and
-// converting then; and what the transposed copy of such a weight costs (kept_transpose), to be held
-// against what bench_grouped_matmul's input gradient gains by it.
+// converting then.
 //
 //     build/release/tests/bench_slice_to_nz [--benchmark_...]
 //
@@ -18,10 +17,8 @@
 #include <vector>
 
 #include "framework/tensor/fill.h"
-#include "ops/kept_transpose.h"
 #include "ops/kernels/nz.h"
 #include "ops/nz.h"
-#include "ops/shape_ops.h"
 #include "tests/bench/quantile.h"
 
 namespace moegrad::bench {
@@ -54,7 +51,7 @@ struct Buffers {
 
 bool is_converted(const Buffers& buffers) {
   const Tensor expected = ops::nd_to_nz(buffers.source);
-  return std::memcmp(expected.nz_data<float>().data(), buffers.target.storage().data(),
+  return std::memcmp(expected.nz_data<float>().data(), buffers.target.data<float>().data(),
                      buffers.bytes()) == 0;
 }
 
@@ -103,17 +100,6 @@ void slice_bfloat16_to_nz(benchmark::State& state) {
   run(state, buffers, [&] { buffers.slice<BFloat16>(wire); });
 }
 
-void transposed_copy(benchmark::State& state) {
-  Buffers buffers(state.range(0));
-  const Tensor weight = ops::nd_to_nz(ops::contiguous(ops::transpose(buffers.source, 1, 2)));
-  weight.storage().set_serves_again(true);
-  run(state, buffers, [&] {
-    weight.storage().keep_copy(nullptr);
-    buffers.target = Tensor();  // so that its block is there to be taken again
-    buffers.target = ops::kept_transpose(weight);
-  });
-}
-
 // 3, 12.6, 50 and 201 MB.
 void sizes(benchmark::internal::Benchmark* cases) {
   for (const std::int64_t experts : {2, 8, 32, 128}) cases->Arg(experts);
@@ -123,7 +109,6 @@ void sizes(benchmark::internal::Benchmark* cases) {
 BENCHMARK(slice_to_nz)->Apply(sizes);
 BENCHMARK(copy_then_convert)->Apply(sizes);
 BENCHMARK(slice_bfloat16_to_nz)->Apply(sizes);
-BENCHMARK(transposed_copy)->Apply(sizes);
 
 }  // namespace
 }  // namespace moegrad::bench

@@ -47,10 +47,10 @@ TEST(NzLadder, EachRungMovesWhatItsNameSaysAndKeepsTheLoss) {
     EXPECT_GT(in_turn, rest + 2 * kLayers);
     EXPECT_EQ(packs,
               (std::vector<double>{in_turn, 2 * in_turn - rest, in_turn, rest, rest, rest, rest}));
-    // One of forward and input gradient reads a weight as its transpose, however it is stored,
-    // unless there is a transpose of it.
+    // One of forward and input gradient reads a row-major weight as its transpose, unless there is
+    // a transpose of it; NZ is read in place either way.
     EXPECT_EQ(column(ladder, &Moved::transposed_packs),
-              (std::vector<double>{in_turn, rest, in_turn, rest, in_turn, in_turn, in_turn}));
+              (std::vector<double>{in_turn, rest, in_turn, rest, rest, rest, rest}));
 
     const auto packed = column(ladder, &Moved::packed_bytes);
     EXPECT_EQ(packed[0], packed[2]);
