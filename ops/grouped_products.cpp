@@ -98,14 +98,17 @@ std::int64_t packings(std::int64_t rows) {
 // the arena for the same.
 template <class T>
 void run_packed(std::vector<kernels::MatmulProblem<T>>& problems, std::int64_t room) {
-  Tensor buffer = Tensor::empty({room}, dtype_of<T>);
-  T* panels = buffer.mutable_data<T>().data();
-  for (auto& problem : problems) {
-    if (kernels::is_read_in_place(problem.b.form) || problem.m < kPackOnceFromRows) continue;
-    problem.b = packed(problem.b, problem.k, problem.n, panels);
-    panels += nz_numel(problem.k, problem.n);
+  Tensor buffer;
+  if (room > 0) {
+    buffer = Tensor::empty({room}, dtype_of<T>);
+    T* panels = buffer.mutable_data<T>().data();
+    for (auto& problem : problems) {
+      if (kernels::is_read_in_place(problem.b.form) || problem.m < kPackOnceFromRows) continue;
+      problem.b = packed(problem.b, problem.k, problem.n, panels);
+      panels += nz_numel(problem.k, problem.n);
+    }
+    assert(panels <= buffer.data<T>().data() + room);
   }
-  assert(panels <= buffer.data<T>().data() + room);
   run_problems(problems);
 }
 
