@@ -26,10 +26,17 @@ struct Task {
   std::int64_t size() const { return rows * columns * problem->k; }
 };
 
-// A task's part of C. Where B is packed, few blocks of rows repeat that; where it is read in place,
-// smaller ones balance better.
+// A task's part of C. Where B is packed, few blocks of rows repeat that, and fewest where there are
+// problems enough to share out whole; where it is read in place, smaller ones balance better.
 constexpr std::int64_t kInPlaceRows = kernels::kBlockRows / 2;
 constexpr std::int64_t kTaskColumns = 8 * kernels::kGroupColumns;
+constexpr std::int64_t kManyProblems = 8;
+
+template <class T>
+std::int64_t rows_of_blocks(kernels::RightForm form, std::int64_t k, std::int64_t problems) {
+  if (kernels::is_read_in_place(form)) return kInPlaceRows;
+  return problems < kManyProblems ? kernels::kBlockRows : kernels::most_block_rows<T>(k);
+}
 
 // How many tasks there can be, whichever way the rows fall to the problems, so that every step asks
 // for the same memory.
@@ -51,8 +58,8 @@ std::vector<Task<T>> cut(const std::vector<kernels::MatmulProblem<T>>& problems)
   std::vector<Task<T>> tasks;
   tasks.reserve(most_tasks(problems));
   for (const auto& problem : problems) {
-    const bool in_place = kernels::is_read_in_place(problem.b.form);
-    const kernels::EvenCuts blocks(problem.m, in_place ? kInPlaceRows : kernels::kBlockRows);
+    const auto height = rows_of_blocks<T>(problem.b.form, problem.k, std::ssize(problems));
+    const kernels::EvenCuts blocks(problem.m, height);
     for (std::int64_t i = 0; i < blocks.count(); ++i) {
       for (std::int64_t j0 = 0; j0 < problem.n; j0 += kTaskColumns) {
         tasks.push_back({&problem, blocks.begin(i), blocks.length(i), j0,
@@ -88,11 +95,6 @@ kernels::RightOperand<T> packed(const kernels::RightOperand<T>& b, std::int64_t 
   return {.data = panels, .form = kernels::RightForm::kNz, .stride = height};
 }
 
-// How often the right operand of a product of `rows` rows is packed.
-std::int64_t packings(std::int64_t rows) {
-  return rows < kPackOnceFromRows ? kernels::EvenCuts(rows, kernels::kBlockRows).count() : 1;
-}
-
 // Packs what is worth it, one problem after the other, then computes all. `room` is the elements
 // that all panels take at most, whichever way the rows fall to the experts: so that every step asks
 // the arena for the same.
@@ -112,11 +114,15 @@ void run_packed(std::vector<kernels::MatmulProblem<T>>& problems, std::int64_t r
   run_problems(problems);
 }
 
-void count_packing(const StoredMatrix& matrix, std::int64_t rows) {
-  auto& counters = RankContext::current().counters();
+// Of one matrix of `matrices` that multiplies `rows` rows.
+template <class T>
+void count_packing(const StoredMatrix& matrix, std::int64_t rows, std::int64_t matrices) {
   if (kernels::is_read_in_place(matrix.form)) return;
+  const kernels::EvenCuts blocks(rows, rows_of_blocks<T>(matrix.form, matrix.k, matrices));
+  const auto packings = rows < kPackOnceFromRows ? blocks.count() : 1;
+  auto& counters = RankContext::current().counters();
   counters.packed_bytes.fetch_add(
-      packings(rows) * matrix.k * round_up(matrix.n, kNzBlock) * size_of(matrix.tensor.dtype()),
+      packings * matrix.k * round_up(matrix.n, kNzBlock) * size_of(matrix.tensor.dtype()),
       std::memory_order_relaxed);
   auto& counter =
       matrix.form == kernels::RightForm::kRows ? counters.packed_panels : counters.transposed_packs;
@@ -145,7 +151,7 @@ void row_groups_into(const Tensor& x, const std::vector<StoredMatrix>& matrices,
       const auto rows = offsets[e + 1] - begin;
       const auto& matrix = matrices[e];
       assert(matrix.k == x.dim(1) && matrix.n == n);
-      if (rows > 0 && n > 0) count_packing(matrix, rows);
+      if (rows > 0 && n > 0) count_packing<T>(matrix, rows, std::ssize(matrices));
       problems.push_back({.a = {from + begin * matrix.k, matrix.k, 1},
                           .b = right_operand<T>(matrix),
                           .c = to + begin * n,

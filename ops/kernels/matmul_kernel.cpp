@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <memory>
 
@@ -26,15 +27,20 @@ constexpr std::int64_t kShortGroups = 8;
 template <class T>
 constexpr std::int64_t kShortDepth = kCacheDepth<T> / kShortGroups;
 
-// A strip of six rows takes 12 KB; one cache line more keeps the same step of all strips from
+// A strip of six rows takes up to 12 KB; one cache line more keeps the same step of all strips from
 // falling into one set of the first level while they are packed side by side.
 template <class T>
-constexpr std::int64_t kStripSize = kTileRows<T>* kCacheDepth<T> + kLine / sizeof(T);
+constexpr std::int64_t strip_size(std::int64_t depth) {
+  return kTileRows<T> * depth + kLine / std::int64_t{sizeof(T)};
+}
+template <class T>
+constexpr std::int64_t kStripsSize =
+    (kBlockRows + kTileRows<T> - 1) / kTileRows<T>* strip_size<T>(kCacheDepth<T>);
 
 template <class T>
 struct Scratch {
   alignas(64) std::array<T, kGroupColumns * kCacheDepth<T>> group;
-  alignas(64) std::array<T, (kBlockRows + kTileRows<T> - 1) / kTileRows<T> * kStripSize<T>> strips;
+  alignas(64) std::array<T, kStripsSize<T>> strips;
 };
 
 template <class T>
@@ -139,7 +145,7 @@ class GroupProduct {
   };
   Strip strip(std::int64_t s) const {
     const auto rows = strips_.length(s);
-    return {scratch_.strips.data() + s * kStripSize<T>,
+    return {scratch_.strips.data() + s * strip_size<T>(depth_),
             problem_.c + (i0_ + strips_.begin(s)) * problem_.c_stride, rows, tile_of<T>(rows)};
   }
 
@@ -172,11 +178,12 @@ void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t
   auto& buffers = scratch<T>();
   const auto j_end = j0 + columns;
   const EvenCuts strips(rows, kTileRows<T>);
+  assert(strips.count() * strip_size<T>(std::min(kCacheDepth<T>, problem.k)) <= kStripsSize<T>);
   std::int64_t k0 = 0;
   do {  // once even for k = 0, whose sums are zero
     const auto depth = std::min(kCacheDepth<T>, problem.k - k0);
     pack_left_strips(a.data + i0 * a.row_stride + k0 * a.k_stride, a.row_stride, a.k_stride, strips,
-                     depth, kStripSize<T>, buffers.strips.data());
+                     depth, strip_size<T>(depth), buffers.strips.data());
     GroupProduct<T> product(problem, strips, i0, k0, depth, buffers);
     const auto width = kGroupColumns * (depth <= kShortDepth<T> ? kShortGroups : 1);
     for (auto j = j0; j < j_end; j += width) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "ops/kernels/pack.h"
@@ -48,8 +49,16 @@ struct MatmulProblem {
 inline constexpr std::int64_t kBlockRows = 264;
 inline constexpr std::int64_t kGroupColumns = 128;
 
+/// The most rows of a block whose reduction is k long: of a short one, strips of more rows fit.
+template <class T>
+constexpr std::int64_t most_block_rows(std::int64_t k) {
+  constexpr auto kSteps = std::int64_t{1024 / sizeof(T)};
+  return kBlockRows * std::clamp<std::int64_t>(kSteps / std::max<std::int64_t>(k, 1), 1, 4);
+}
+
 /// Computes C[i0 : i0 + rows, j0 : j0 + columns] in the order of Note [Matmul order];
-/// rows <= kBlockRows, j0 a multiple of kGroupColumns. Packs into scratch of the calling thread.
+/// rows <= most_block_rows<T>(problem.k), j0 a multiple of kGroupColumns. Packs into scratch of the
+/// calling thread.
 template <class T>
 void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
                   std::int64_t j0, std::int64_t columns);

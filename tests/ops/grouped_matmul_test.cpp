@@ -33,7 +33,8 @@ const Problem kAwkward[] = {{1, 1, {0, 1}},
                             {21, 150, {0, 0, 0}},
                             {30, 40, {0, 530, 531}},
                             {600, 215, {0, 1, 3, 6, 10}},
-                            {130, 700, {0, 20, 37, 77}}};
+                            {130, 700, {0, 20, 37, 77}},
+                            {560, 30, {0, 2, 3, 6, 6, 9, 10, 40, 41, 60}}};
 
 enum class Storage { kND, kNZ, kHuggingFace, kHuggingFaceNZ, kStridedView };
 
