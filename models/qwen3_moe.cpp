@@ -79,8 +79,7 @@ Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::forward(const Tensor& hidden,
 Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::compute(const Tensor& hidden,  // [T, H]
                                                            const nn::SequenceContext& context,
                                                            const Tensor& replay_indices) {
-  const Tensor attended = add_attention(hidden, context);     // [T, H]
-  const Tensor normed = post_attention_layernorm_(attended);  // [T, H]
+  const auto [attended, normed] = add_attention(hidden, context);  // [T, H], [T, H]
   if (!is_moe()) return {.hidden = attended + (*mlp_)(normed)};
   auto output = (*moe_)(normed, replay_indices);
   return {.hidden = attended + output.hidden,  // [T, H]
@@ -90,17 +89,17 @@ Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::compute(const Tensor& hidden,
           .tokens_per_expert = std::move(output.tokens_per_expert)};
 }
 
-Tensor Qwen3MoeDecoderLayer::add_attention(const Tensor& hidden,
-                                           const nn::SequenceContext& context) {
-  return hidden + self_attn_(input_layernorm_(hidden), context);
+nn::RMSNorm::Added Qwen3MoeDecoderLayer::add_attention(const Tensor& hidden,
+                                                       const nn::SequenceContext& context) {
+  const Tensor attention = self_attn_(input_layernorm_(hidden), context);
+  return post_attention_layernorm_.call_method(&nn::RMSNorm::add, hidden, attention);
 }
 
 Qwen3MoeDecoderLayer::Attended Qwen3MoeDecoderLayer::attend(const Tensor& hidden,
                                                             const nn::SequenceContext& context,
                                                             const Tensor& replay_indices) {
   check(is_moe(), "Qwen3MoeDecoderLayer: nodes need a mixture layer, got a dense one");
-  const Tensor attended = add_attention(hidden, context);
-  const Tensor normed = post_attention_layernorm_(attended);
+  const auto [attended, normed] = add_attention(hidden, context);
   return {.hidden = attended, .normed = normed, .routing = moe_->route(normed, replay_indices)};
 }
 

@@ -57,7 +57,8 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
  private:
   Output compute(const Tensor& hidden, const nn::SequenceContext& context,
                  const Tensor& replay_indices);
-  Tensor add_attention(const Tensor& hidden, const nn::SequenceContext& context);
+  /// The residual stream after attention, and its norm.
+  nn::RMSNorm::Added add_attention(const Tensor& hidden, const nn::SequenceContext& context);
 
   nn::RMSNorm input_layernorm_;
   nn::Attention self_attn_;

@@ -48,9 +48,10 @@ Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  //
   const auto heads = [&](const Tensor& projected) {  // [T, N * D] -> [T, N, D]
     return ops::view(projected, {x.dim(0), projected.dim(1) / d, d});
   };
-  const Tensor q = ops::rope(q_norm_(heads(q_proj_(x))), context.rope);  // [T, Nq, D]
-  const Tensor k = ops::rope(k_norm_(heads(k_proj_(x))), context.rope);  // [T, Nkv, D]
-  const Tensor v = heads(v_proj_(x));                                    // [T, Nkv, D]
+  const auto& [cos, sin] = context.rope;
+  const Tensor q = q_norm_.call_method(&RMSNorm::rope, heads(q_proj_(x)), cos, sin);  // [T, Nq, D]
+  const Tensor k = k_norm_.call_method(&RMSNorm::rope, heads(k_proj_(x)), cos, sin);  // [T, Nkv, D]
+  const Tensor v = heads(v_proj_(x));                                                 // [T, Nkv, D]
   const double scale = 1.0 / std::sqrt(static_cast<double>(d));
   const Tensor y = ops::attention(q, k, v, context.cu_seqlens, scale);  // [T, Nq, D]
   return o_proj_(ops::view(y, {x.dim(0), config_.num_heads * d}));      // [T, H]

@@ -2,7 +2,9 @@
 #pragma once
 
 #include "nn/module.h"
+#include "ops/add_rms_norm.h"
 #include "ops/rms_norm.h"
+#include "ops/rms_norm_rope.h"
 
 namespace moegrad::nn {
 
@@ -23,9 +25,28 @@ class RMSNorm final : public Callable<RMSNorm> {
 
   Tensor forward(const Tensor& x) { return ops::rms_norm(x, weight_, eps_); }
 
+  // --- fused with its neighbours; run by call_method, with the bits of the separate ops
+
+  struct Added {
+    Tensor sum, normed;
+  };
+  /// sum = x + residual and forward(sum).
+  Added add(const Tensor& x, const Tensor& residual) {
+    const auto [sum, y] = ops::add_rms_norm(x, residual, weight_, eps_);
+    return {.sum = sum, .normed = y};
+  }
+  /// ops::rope of forward(x).      x: [T, N, D]   cos, sin: [T, D/2]
+  Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+    return ops::rms_norm_rope(x, weight_, {.cos = cos, .sin = sin}, eps_);
+  }
+
  private:
   double eps_;
   Tensor weight_;  // [D]
 };
+
+inline void for_each_tensor(RMSNorm::Added& added, const TensorVisitor& visit) {
+  visit_tensors(visit, added.sum, added.normed);
+}
 
 }  // namespace moegrad::nn

@@ -6,6 +6,7 @@
 
 #include "framework/autograd/function.h"
 #include "ops/kernels/rms_norm.h"
+#include "ops/rms_norm_gradients.h"
 #include "ops/shape_ops.h"
 
 namespace moegrad::ops {
@@ -39,27 +40,15 @@ class RMSNorm final : public Function {
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const Tensor grad_y = contiguous(grads[0]);
     const Tensor x = x_.unpack(), weight = weight_.unpack(), rstd = rstd_.unpack();
-    const auto d = x.dim(-1);
-    const auto rows = x.numel() / d;
-    Tensor grad_x, grad_weight;
+    RMSNormGradients gradients(x, needs[0], needs[1]);
     dispatch_floating(x.dtype(), [&]<class T>() {
-      const T* const grad_y_data = grad_y.data<T>().data();
-      const T* const x_data = x.data<T>().data();
-      const T* const rstd_data = rstd.data<T>().data();
-      if (needs[0]) {
-        grad_x = Tensor::empty(x.shape(), x.dtype());
-        kernels::rms_norm_grad_x<T>(grad_y_data, x_data, weight.data<T>().data(), rstd_data,
-                                    grad_x.mutable_data<T>().data(), rows, d);
-      }
-      if (needs[1]) {
-        grad_weight = Tensor::empty(weight.shape(), x.dtype());
-        Tensor partial = Tensor::empty({kernels::rms_norm_pieces(rows), d}, x.dtype());
-        kernels::rms_norm_grad_weight<T>(grad_y_data, x_data, rstd_data,
-                                         partial.mutable_data<T>().data(),
-                                         grad_weight.mutable_data<T>().data(), rows, d);
-      }
+      kernels::rms_norm_backward<T>(
+          /*grad_sum=*/nullptr, grad_y.data<T>().data(), x.data<T>().data(),
+          weight.data<T>().data(), rstd.data<T>().data(), gradients.pointer<T>(gradients.x),
+          gradients.pointer<T>(gradients.partial), gradients.pointer<T>(gradients.weight),
+          rstd.numel(), x.dim(-1));
     });
-    return {grad_x, grad_weight};
+    return {gradients.x, gradients.weight};
   }
 
  private:

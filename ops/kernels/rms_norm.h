@@ -10,18 +10,22 @@ template <class T>
 void rms_norm_forward(const T* x, const T* w, T* y, T* rstd, std::int64_t rows, std::int64_t d,
                       T eps);
 
-/// Overwrites grad_x [rows, d] with rstd * (grad_y*w - x * rstd^2 * <grad_y*w, x> / d).
+/// sum = x + residual [rows, d], and the same of sum, in one pass.
 template <class T>
-void rms_norm_grad_x(const T* grad_y, const T* x, const T* w, const T* rstd, T* grad_x,
-                     std::int64_t rows, std::int64_t d);
+void add_rms_norm_forward(const T* x, const T* residual, const T* w, T* sum, T* y, T* rstd,
+                          std::int64_t rows, std::int64_t d, T eps);
 
-/// Pieces of 64 rows into which the sum of rms_norm_grad_weight is cut.
+/// Pieces of 64 rows into which the sum for the gradient of the weight is cut.
 std::int64_t rms_norm_pieces(std::int64_t rows);
 
-/// Overwrites grad_w [d] with sum_n grad_y[n, :] * x[n, :] * rstd[n]: first within each piece, to
-/// partial [rms_norm_pieces(rows), d], then over the pieces in ascending order.
+/// Overwrites, in one pass over the rows,
+///     grad_x [rows, d] with grad_sum + rstd * (grad_y*w - x * rstd^2 * <grad_y*w, x> / d)
+///     grad_w [d] with sum_n grad_y[n, :] * x[n, :] * rstd[n]: first within each piece, to
+///         partial [rms_norm_pieces(rows), d], then over the pieces in ascending order.
+/// grad_sum [rows, d] is null where nothing is to be added; grad_x, or partial and grad_w, are null
+/// where they are not asked for.
 template <class T>
-void rms_norm_grad_weight(const T* grad_y, const T* x, const T* rstd, T* partial, T* grad_w,
-                          std::int64_t rows, std::int64_t d);
+void rms_norm_backward(const T* grad_sum, const T* grad_y, const T* x, const T* w, const T* rstd,
+                       T* grad_x, T* partial, T* grad_w, std::int64_t rows, std::int64_t d);
 
 }  // namespace moegrad::kernels

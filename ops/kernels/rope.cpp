@@ -2,6 +2,7 @@
 #include "ops/kernels/rope.h"
 
 #include "framework/runtime/parallel_for.h"
+#include "ops/kernels/rotate_pair.h"
 
 namespace moegrad::kernels {
 namespace {
@@ -11,8 +12,9 @@ template <class T>
 void rotate_head(const T* __restrict x, const T* __restrict cos, const T* __restrict sin,
                  T direction, T* __restrict y, std::int64_t half) {
   for (std::int64_t i = 0; i < half; ++i) {
-    y[i] = x[i] * cos[i] - x[i + half] * (sin[i] * direction);
-    y[i + half] = x[i + half] * cos[i] + x[i] * (sin[i] * direction);
+    const auto turned = rotate_pair(x[i], x[i + half], cos[i], sin[i] * direction);
+    y[i] = turned.first;
+    y[i + half] = turned.second;
   }
 }
 

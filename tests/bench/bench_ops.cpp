@@ -22,11 +22,13 @@
 #include "framework/autograd/function.h"
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"
+#include "ops/add_rms_norm.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/reduce.h"
 #include "ops/rms_norm.h"
+#include "ops/rms_norm_rope.h"
 #include "ops/rope.h"
 #include "ops/router.h"
 #include "ops/routing.h"
@@ -134,7 +136,10 @@ void run(benchmark::State& state, const Case& each, bool correct, bool backward)
   }
   const auto function = y.grad_fn();
   TensorList grads(function->outputs().size());
-  grads[0] = randn(y.shape(), 99);
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    const auto& output = function->outputs()[i];
+    if (is_floating(output.dtype)) grads[i] = randn(output.shape, 99 + i);
+  }
   run_against_copy(state, kBytes * each.backward, inputs[0].numel(), [&] {
     benchmark::DoNotOptimize(function->backward(grads, InputMask((1U << inputs.size()) - 1)));
   });
@@ -159,6 +164,19 @@ void adamw(benchmark::State& state) {
   }
   const auto n = shape.numel();
   run_against_copy(state, 7 * 4 * n, n, [&] { optimizer.step(); });
+}
+
+// Of the last dimension.
+Tensor norm(const Tensor& x, const Tensor& weight) {
+  return x * ops::rsqrt(ops::mean(ops::square(x), -1, true) + 1e-6) * weight;
+}
+
+Tensor rotated(const Tensor& x, const ops::RopeTable& table) {
+  constexpr auto kHalf = kHeadDim / 2;
+  const Tensor cos = ops::reshape(table.cos, {kTokens, 1, kHalf});
+  const Tensor sin = ops::reshape(table.sin, {kTokens, 1, kHalf});
+  const Tensor first = ops::narrow(x, 2, 0, kHalf), second = ops::narrow(x, 2, kHalf, kHalf);
+  return ops::cat({first * cos - second * sin, second * cos + first * sin}, 2);
 }
 
 std::vector<Case> cases() {
@@ -213,25 +231,27 @@ std::vector<Case> cases() {
       {"rms_norm",
        {{kTokens, kHidden}, {kHidden}},
        [](const TensorList& in) { return ops::rms_norm(in[0], in[1]); },
-       [](const TensorList& in) {
-         return in[0] * ops::rsqrt(ops::mean(ops::square(in[0]), 1, true) + 1e-6) * in[1];
-       },
+       [](const TensorList& in) { return norm(in[0], in[1]); },
        2 * h,
        3 * h},
+      {"add_rms_norm",
+       {{kTokens, kHidden}, {kTokens, kHidden}, {kHidden}},
+       [](const TensorList& in) { return ops::add_rms_norm(in[0], in[1], in[2]).y; },
+       [](const TensorList& in) { return norm(in[0] + in[1], in[2]); },
+       4 * h,
+       4 * h},
       {"rope",
        {{kTokens, kHeads, kHeadDim}},
        [=](const TensorList& in) { return ops::rope(in[0], *table); },
-       [=](const TensorList& in) {
-         const auto wide = rope(in[0]);
-         constexpr auto kHalf = kHeadDim / 2;
-         const Tensor cos = ops::reshape(wide.cos, {kTokens, 1, kHalf});
-         const Tensor sin = ops::reshape(wide.sin, {kTokens, 1, kHalf});
-         const Tensor first = ops::narrow(in[0], 2, 0, kHalf);
-         const Tensor second = ops::narrow(in[0], 2, kHalf, kHalf);
-         return ops::cat({first * cos - second * sin, second * cos + first * sin}, 2);
-       },
+       [=](const TensorList& in) { return rotated(in[0], rope(in[0])); },
        2 * h,
        2 * h},
+      {"rms_norm_rope",
+       {{kTokens, kHeads, kHeadDim}, {kHeadDim}},
+       [=](const TensorList& in) { return ops::rms_norm_rope(in[0], in[1], *table); },
+       [=](const TensorList& in) { return rotated(norm(in[0], in[1]), rope(in[0])); },
+       2 * h,
+       3 * h},
       {"topk_softmax",
        {{kTokens, kExperts}},
        [](const TensorList& in) { return ops::topk_softmax(in[0], kTopK, true).weights; },

@@ -338,6 +338,34 @@ TEST(Qwen3Moe, HooksRunAroundModulesInForwardAndBackward) {
   }
 }
 
+// Fused ops too run in the modules whose weights they read: fully_shard gathers by these hooks.
+TEST(Qwen3Moe, EveryWeightIsReadInACallOfItsModule) {
+  auto config = toy_config();
+  Qwen3Moe model(config);
+  std::vector<std::string> events, expected;
+  for (const auto& [name, module] : model.named_modules()) {
+    const auto slots = module->parameter_slots();
+    const bool is_layer = std::ranges::any_of(slots, [](const auto& slot) {
+      return slot.name.find('.') == std::string::npos;  // of its own
+    });
+    if (!is_layer) continue;
+    for (const auto* what : {"before ", "after ", "enter ", "leave "}) {
+      expected.push_back(what + name);
+    }
+    const auto note = [&events, path = name](const std::string& what) {
+      return [&events, path, what](nn::Module&) { events.push_back(what + path); };
+    };
+    module->register_forward_pre_hook(note("before "));
+    module->register_forward_hook(note("after "));
+    module->register_backward_pre_hook(note("enter "));
+    module->register_backward_hook(note("leave "));
+  }
+  gradients_of(model, toy_batch(config.vocab_size));
+  std::ranges::sort(events);
+  std::ranges::sort(expected);
+  EXPECT_EQ(events, expected);
+}
+
 TEST(Qwen3Moe, RejectsInputsThatDoNotFit) {
   const auto config = toy_config();
   Qwen3Moe model(config);

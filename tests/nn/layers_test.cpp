@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear, Embedding, RMSNorm, MLP and Attention: names, shapes, and agreement with plain loops.
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,36 @@ TEST(RMSNorm, HasUnitRootMeanSquare) {
   double squares = 0.0;
   for (const double value : y.data<double>()) squares += value * value;
   EXPECT_NEAR(squares, 16.0, 1e-12);
+}
+
+TEST(RMSNorm, FusedMethodsGiveTheBitsOfTheModule) {
+  RMSNorm norm({.dim = 6, .eps = 0.5, .dtype = Dtype::kFloat64});
+  fill_(norm.named_parameters()[0].tensor, 3.0);
+  const Tensor x = randn({4, 2, 6}, 1), residual = randn({4, 2, 6}, 2);
+  const auto added = norm.call_method(&RMSNorm::add, x, residual);
+  EXPECT_TRUE(bitwise_equal(added.sum, x + residual));
+  EXPECT_TRUE(bitwise_equal(added.normed, norm(x + residual)));
+  const ops::RopeTable table{.cos = randn({4, 3}, 3), .sin = randn({4, 3}, 4)};
+  EXPECT_TRUE(bitwise_equal(norm.call_method(&RMSNorm::rope, x, table.cos, table.sin),
+                            ops::rope(norm(x), table)));
+}
+
+/// Makes float64 of what comes in and float32 of what goes out.
+class Widening final : public ModuleExtension {
+ public:
+  Tensor cast_input(const Tensor& input) override { return to_dtype(input, Dtype::kFloat64); }
+  Tensor cast_output(const Tensor& output) override { return to_dtype(output, Dtype::kFloat32); }
+};
+
+TEST(RMSNorm, AnExtensionCastsAllTensorsOfTheFusedMethods) {
+  RMSNorm norm({.dim = 6, .dtype = Dtype::kFloat64});
+  norm.attach(std::make_shared<Widening>());
+  const auto draw = [](const Shape& shape) { return randn(shape, 1, Dtype::kFloat32); };
+  const auto added = norm.call_method(&RMSNorm::add, draw({4, 6}), draw({4, 6}));
+  EXPECT_EQ(added.sum.dtype(), Dtype::kFloat32);
+  EXPECT_EQ(added.normed.dtype(), Dtype::kFloat32);
+  const Tensor y = norm.call_method(&RMSNorm::rope, draw({4, 2, 6}), draw({4, 3}), draw({4, 3}));
+  EXPECT_EQ(y.dtype(), Dtype::kFloat32);
 }
 
 TEST(MLP, IsAGatedProduct) {

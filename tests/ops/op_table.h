@@ -107,6 +107,7 @@ std::vector<OpEntry> slice_entries();
 std::vector<OpEntry> copy_entries();
 std::vector<OpEntry> reduction_entries();
 std::vector<OpEntry> row_entries();
+std::vector<OpEntry> norm_entries();
 std::vector<OpEntry> token_entries();
 std::vector<OpEntry> product_entries();
 std::vector<OpEntry> routing_entries();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/rms_norm.h"
 #include "ops/softmax.h"
 #include "ops/swiglu.h"
 #include "tests/ops/op_table.h"
@@ -59,66 +58,6 @@ OpEntry softmax_entry(const std::string& op, Tensor (*function)(const Tensor&), 
   return entry;
 }
 
-OpEntry rms_norm_op() {
-  OpEntry entry{.op = "rms_norm"};
-  entry.run = [](const TensorList& in, const Json& args) {
-    return TensorList{ops::rms_norm(in[0], in[1], args["eps"])};
-  };
-  entry.reference = [](const Arrays& in, const Json& args) {
-    Array y = in[0];
-    const auto d = y.dim(-1);
-    for (std::size_t at = 0; at < y.values.size(); at += static_cast<std::size_t>(d)) {
-      double* row = y.values.data() + at;
-      double squares = 0;
-      for (std::int64_t i = 0; i < d; ++i) squares += row[i] * row[i];
-      const double rms = std::sqrt(squares / static_cast<double>(d) + args["eps"].get<double>());
-      for (std::int64_t i = 0; i < d; ++i) row[i] = row[i] / rms * in[1][{i}];
-    }
-    return Arrays{y};
-  };
-  const auto sample = [](const std::string& what, const Shape& shape, double eps,
-                         bool large = false) {
-    return OpSample{
-        .what = what,
-        .inputs = {{.shape = shape, .saved = true}, {.shape = {shape[-1]}, .saved = true}},
-        .args = {{"eps", eps}},
-        .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
-  };
-  entry.samples = {sample("odd sizes", {3, 7}, 1e-6),
-                   sample("heads", {2, 3, 16}, 1e-6),
-                   sample("rows of one", {4, 1}, 0.5),
-                   sample("one dimension", {5}, 1e-5),
-                   sample("a large eps", {2, 9}, 3),
-                   sample("no rows", {0, 4}, 1e-6),
-                   sample("several pieces", {200, 33}, 1e-6, true)};
-  entry.errors = {{.what = "no last dimension",
-                   .call = [] { ops::rms_norm(randn({}), randn({1})); },
-                   .type = "ShapeError",
-                   .message = "rms_norm: x needs a last dimension of at least 1, got []"},
-                  {.what = "an empty last dimension",
-                   .call =
-                       [] {
-                         ops::rms_norm(randn({2, 0}), randn({0}));
-                       },
-                   .type = "ShapeError",
-                   .message = "rms_norm: x needs a last dimension of at least 1, got [2, 0]"},
-                  {.what = "another weight",
-                   .call =
-                       [] {
-                         ops::rms_norm(randn({2, 3}), randn({4}));
-                       },
-                   .type = "ShapeError",
-                   .message = "rms_norm: weight must be [3] to match x [2, 3], got [4]"},
-                  {.what = "mixed dtypes",
-                   .call =
-                       [] {
-                         ops::rms_norm(randn({2, 3}), randn({3}, 1, Dtype::kFloat32));
-                       },
-                   .type = "DtypeError",
-                   .message = "rms_norm: x is float64 but weight is float32"}};
-  return entry;
-}
-
 OpEntry swiglu_op() {
   OpEntry entry{.op = "swiglu"};
   entry.run = [](const TensorList& in, const Json&) { return TensorList{ops::swiglu(in[0])}; };
@@ -165,7 +104,7 @@ OpEntry swiglu_op() {
 
 std::vector<OpEntry> row_entries() {
   return {softmax_entry("softmax", ops::softmax, false),
-          softmax_entry("log_softmax", ops::log_softmax, true), rms_norm_op(), swiglu_op()};
+          softmax_entry("log_softmax", ops::log_softmax, true), swiglu_op()};
 }
 
 }  // namespace moegrad::testing

@@ -127,6 +127,12 @@ OpSample rms_norm_sample(Dice& dice) {
   return {.inputs = {{.shape = shape}, {.shape = {shape[2]}}}, .args = {{"eps", 1e-6}}};
 }
 
+OpSample add_rms_norm_sample(Dice& dice) {
+  auto sample = rms_norm_sample(dice);
+  sample.inputs.insert(sample.inputs.begin(), sample.inputs[0]);
+  return sample;
+}
+
 OpSample linear_sample(Dice& dice) {
   const Shape shape{dice.roll(1, 5), dice.roll(1, 30), dice.roll(1, 50)};
   return {.inputs = {{.shape = shape}, {.shape = {dice.roll(1, 50), shape[2]}}}};
@@ -151,6 +157,13 @@ OpSample rope_sample(Dice& dice) {
   const auto tokens = dice.roll(1, 40), half = dice.roll(1, 20);
   const Input table{.shape = {tokens, half}, .has_gradient = false};
   return {.inputs = {{.shape = {tokens, dice.roll(1, 5), 2 * half}}, table, table}};
+}
+
+OpSample rms_norm_rope_sample(Dice& dice) {
+  auto sample = rope_sample(dice);
+  sample.inputs.insert(sample.inputs.begin() + 1, {.shape = {sample.inputs[0].shape[2]}});
+  sample.args["eps"] = 1e-6;
+  return sample;
 }
 
 // Two shapes that broadcast: of each dimension, either may be 1 or missing in front.
@@ -179,6 +192,7 @@ std::vector<std::pair<std::string, OpSample>> random_samples(std::uint64_t seed)
   constexpr int kOfEach = 4;
   const std::vector<std::pair<std::string, OpSample (*)(Dice&)>> makers{
       {"add(Tensor, Tensor)", binary_sample},
+      {"add_rms_norm", add_rms_norm_sample},
       {"attention", attention_sample},
       {"cross_entropy", cross_entropy_sample},
       {"div", binary_sample},
@@ -194,6 +208,7 @@ std::vector<std::pair<std::string, OpSample>> random_samples(std::uint64_t seed)
       {"npu_gmm", npu_gmm_sample},
       {"permute_rows", permute_rows_sample},
       {"rms_norm", rms_norm_sample},
+      {"rms_norm_rope", rms_norm_rope_sample},
       {"rope", rope_sample},
       {"softmax", row_sample},
       {"sub", binary_sample},

@@ -15,6 +15,11 @@ def rms_norm(x, a):
     return x[0] * torch.rsqrt(x[0].pow(2).mean(-1, keepdim=True) + a["eps"]) * x[1]
 
 
+def add_rms_norm(x, a):
+    total = x[0] + x[1]
+    return [total, rms_norm([total, x[2]], a)]
+
+
 def swiglu(x, a):
     gate, up = x[0].chunk(2, -1)
     return F.silu(gate) * up
@@ -51,6 +56,10 @@ def rope(x, a):
     cos, sin = (torch.cat([t, t], -1)[:, None] for t in x[1:])
     left, right = x[0].chunk(2, -1)
     return x[0] * cos + torch.cat([-right, left], -1) * sin
+
+
+def rms_norm_rope(x, a):
+    return rope([rms_norm(x, a), *x[2:]], a)
 
 
 def grouped(x, weights, ends):
@@ -206,12 +215,14 @@ OPS = {
     "softmax": one(lambda x, a: torch.softmax(x[0], -1)),
     "log_softmax": one(lambda x, a: torch.log_softmax(x[0], -1)),
     "rms_norm": one(rms_norm),
+    "add_rms_norm": add_rms_norm,
     "swiglu": one(swiglu),
     # tokens
     "embedding": one(lambda x, a: F.embedding(x[0], x[1])),
     "attention": one(attention),
     "rope_table": rope_table,
     "rope": one(rope),
+    "rms_norm_rope": one(rms_norm_rope),
     # products
     "matmul": one(lambda x, a: torch.matmul(x[0], x[1])),
     "linear": one(lambda x, a: F.linear(x[0], x[1])),

@@ -51,6 +51,20 @@ def rms_norm(case, x, y, c):
     return [r * (cw + x[0].abs() * r.pow(2) * row_mean(cw * x[0].abs())), grad_weight]
 
 
+def add_rms_norm(case, x, y, c):
+    """That of the sum, and the one of rms_norm."""
+    grad_x, grad_weight = rms_norm(case, [y[0], x[2]], y[1:], c[1:])
+    return [c[0].abs() + grad_x, c[0].abs() + grad_x, grad_weight]
+
+
+def rms_norm_rope(case, x, y, c):
+    """That of rms_norm for c rotated back."""
+    cos, sin = (torch.cat([t, t], -1)[:, None].abs() for t in x[2:])
+    left, right = c[0].abs().chunk(2, -1)
+    rotated = c[0].abs() * cos + torch.cat([right, left], -1) * sin
+    return [*rms_norm(case, x, y, [rotated]), 0.0, 0.0]
+
+
 def attention(case, x, y, c):
     """scale sum_j p_j (c.v_j - c.o) k_j: of the means of its factors."""
     q, k, v = (t.abs().mean() for t in x)
@@ -77,8 +91,8 @@ def swiglu(case, x, y, c):
 
 
 GRADIENTS = {f.__name__: f for f in (
-    sigmoid, tanh, silu, softmax, log_softmax, rms_norm, attention, topk_softmax,
-    load_balancing_loss, swiglu)}
+    sigmoid, tanh, silu, softmax, log_softmax, rms_norm, add_rms_norm, rms_norm_rope,
+    attention, topk_softmax, load_balancing_loss, swiglu)}
 
 
 def sizes_of_terms(case, inputs, needs, outputs, cotangents):

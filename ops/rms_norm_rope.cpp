@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens, N heads, D head dimension.
+#include "ops/rms_norm_rope.h"
+
+#include <memory>
+#include <string_view>
+
+#include "framework/autograd/function.h"
+#include "ops/kernels/rms_norm_rope.h"
+#include "ops/rms_norm_gradients.h"
+#include "ops/shape_ops.h"
+
+namespace moegrad::ops {
+namespace {
+
+// y = R n with a rotation R of n = rms_norm(x), so the gradients are those of rms_norm (there) with
+// dL/dn = R^T dL/dy, the rotation by the opposite angle, which never stands in memory.
+class RMSNormRope final : public Function {
+ public:
+  explicit RMSNormRope(double eps) : eps_(eps) {}
+
+  std::string_view name() const override { return "rms_norm_rope"; }
+
+  Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& cos, const Tensor& sin) {
+    Tensor y = Tensor::empty(x.shape(), x.dtype());
+    Tensor rstd = Tensor::empty({x.dim(0) * x.dim(1)}, x.dtype());
+    dispatch_floating(x.dtype(), [&]<class T>() {
+      kernels::rms_norm_rope_forward<T>(x.data<T>().data(), weight.data<T>().data(),
+                                        cos.data<T>().data(), sin.data<T>().data(),
+                                        y.mutable_data<T>().data(), rstd.mutable_data<T>().data(),
+                                        x.dim(0), x.dim(1), x.dim(2), static_cast<T>(eps_));
+    });
+    x_ = x;
+    weight_ = weight;
+    cos_ = cos;
+    sin_ = sin;
+    rstd_ = rstd;
+    return y;
+  }
+
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    const Tensor grad_y = contiguous(grads[0]);
+    const Tensor x = x_.unpack(), weight = weight_.unpack(), rstd = rstd_.unpack();
+    const Tensor cos = cos_.unpack(), sin = sin_.unpack();
+    RMSNormGradients gradients(x, needs[0], needs[1]);
+    dispatch_floating(x.dtype(), [&]<class T>() {
+      kernels::rms_norm_rope_backward<T>(
+          grad_y.data<T>().data(), x.data<T>().data(), weight.data<T>().data(),
+          cos.data<T>().data(), sin.data<T>().data(), rstd.data<T>().data(),
+          gradients.pointer<T>(gradients.x), gradients.pointer<T>(gradients.partial),
+          gradients.pointer<T>(gradients.weight), x.dim(0), x.dim(1), x.dim(2));
+    });
+    return {gradients.x, gradients.weight, Tensor(), Tensor()};
+  }
+
+ private:
+  double eps_;
+  SavedTensor x_{*this};
+  SavedTensor weight_{*this};
+  SavedTensor cos_{*this};
+  SavedTensor sin_{*this};
+  SavedTensor rstd_{*this};
+};
+
+}  // namespace
+
+Tensor rms_norm_rope(const Tensor& x, const Tensor& weight, const RopeTable& table, double eps) {
+  check<ShapeError>(x.ndim() == 3, "rms_norm_rope: x must be [T, N, D], got ", x.shape());
+  check<ShapeError>(x.dim(2) >= 2 && x.dim(2) % 2 == 0,
+                    "rms_norm_rope: the last dimension of x must be even and at least 2, got ",
+                    x.shape());
+  check<ShapeError>(weight.shape() == Shape{x.dim(2)}, "rms_norm_rope: weight must be [", x.dim(2),
+                    "] to match x ", x.shape(), ", got ", weight.shape());
+  const Shape expected{x.dim(0), x.dim(2) / 2};
+  check<ShapeError>(table.cos.shape() == expected && table.sin.shape() == expected,
+                    "rms_norm_rope: table must be ", expected, " to match x ", x.shape(),
+                    ", got cos ", table.cos.shape(), " and sin ", table.sin.shape());
+  check<DtypeError>(weight.dtype() == x.dtype(), "rms_norm_rope: x is ", x.dtype(),
+                    " but weight is ", weight.dtype());
+  check<DtypeError>(table.cos.dtype() == x.dtype() && table.sin.dtype() == x.dtype(),
+                    "rms_norm_rope: x is ", x.dtype(), " but the table is ", table.cos.dtype(),
+                    " and ", table.sin.dtype());
+  // Positions are data: the table carries no gradient.
+  return Function::apply(std::make_shared<RMSNormRope>(eps), contiguous(x), contiguous(weight),
+                         contiguous(table.cos.detach()), contiguous(table.sin.detach()));
+}
+
+}  // namespace moegrad::ops
