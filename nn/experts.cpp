@@ -54,11 +54,12 @@ GroupedExperts::GroupedExperts(const Config& config) : product_(grouped_product(
   register_parameter("down_proj", down_proj_, down_layout_);
 }
 
-Tensor GroupedExperts::forward(const Tensor& rows, const ops::RoutingPlan& plan) {  // [R, H]
+Tensor GroupedExperts::forward(const Tensor& rows, const Tensor& row_weights,  // [R, H], [R]
+                               const ops::RoutingPlan& plan) {
   const Tensor gate_up = ops::view(gate_up_proj_, gate_up_layout_.stacked);
   const Tensor down = ops::view(down_proj_, down_layout_.stacked);
-  const Tensor hidden = ops::swiglu(product_(rows, gate_up, plan));  // [R, I]
-  return product_(hidden, down, plan);                               // [R, H]
+  const Tensor hidden = ops::swiglu(product_(rows, gate_up, plan), row_weights);  // [R, I]
+  return product_(hidden, down, plan);                                            // [R, H]
 }
 
 std::map<std::string, std::int64_t> expert_blocks(const Module& module) {

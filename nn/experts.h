@@ -27,9 +27,9 @@ enum class ExpertWeights : std::uint8_t { kPretransposed, kHuggingFace };
 using ExpertProduct =
     std::function<Tensor(const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan)>;
 
-/// E SwiGLU experts, each on its own rows:
+/// E SwiGLU experts, each on its own rows with their weights:
 ///
-///     y_r = down_e (silu(gate_e x_r) * up_e x_r)      for the rows r of expert e
+///     y_r = down_e (p_r * silu(gate_e x_r) * up_e x_r)      for the rows r of expert e
 ///
 /// in one grouped matmul per projection. Parameters are stacked over experts and two-dimensional,
 /// gate and up side by side: pre-transposed gate_up_proj [E*H, 2I], down_proj [E*I, H]; as in
@@ -48,8 +48,8 @@ class GroupedExperts final : public Callable<GroupedExperts> {
   /// Zero weights: nn::init_weights fills them.
   explicit GroupedExperts(const Config& config);
 
-  /// rows [R, H] grouped by expert as `plan` says -> [R, H]
-  Tensor forward(const Tensor& rows, const ops::RoutingPlan& plan);
+  /// rows [R, H] grouped by expert as `plan` says, and their weights p [R] -> [R, H]
+  Tensor forward(const Tensor& rows, const Tensor& row_weights, const ops::RoutingPlan& plan);
 
   /// Replaces the grouped matmul, to compare other ways with it.
   void set_product(ExpertProduct product) { product_ = std::move(product); }

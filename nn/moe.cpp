@@ -2,7 +2,18 @@
 // Shapes: T tokens, H hidden size, E experts, K experts per token, R = T * K rows by expert.
 #include "nn/moe.h"
 
+#include "ops/shape_ops.h"
+
 namespace moegrad::nn {
+namespace {
+
+// The weight of each row, [R].
+Tensor row_weights(const MoE::Routing& routing) {
+  const Tensor& weights = routing.router.weights;  // [T, K], by slot
+  return ops::index_select(ops::reshape(weights, {weights.numel()}), routing.plan.slot_of_row);
+}
+
+}  // namespace
 
 MoE::MoE(const Config& config)
     : gate_({.hidden_size = config.hidden_size,
@@ -41,11 +52,11 @@ Tensor MoE::dispatch(const Tensor& x, const Routing& routing) {
 }
 
 Tensor MoE::experts(const Tensor& rows, const Routing& routing) {
-  return experts_(rows, routing.plan);
+  return experts_(rows, row_weights(routing), routing.plan);
 }
 
 Tensor MoE::combine(const Tensor& rows, const Routing& routing) {
-  return ops::unpermute_rows(rows, routing.router.weights, routing.plan);
+  return ops::unpermute_rows(rows, routing.plan);
 }
 
 void for_each_tensor(MoE::Output& output, const TensorVisitor& visit) {

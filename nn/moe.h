@@ -13,7 +13,10 @@ namespace moegrad::nn {
 
 /// Token-choice mixture of SwiGLU experts without dropping, as in Qwen3-MoE:
 ///
-///     y_t = sum over the K chosen experts e of  p_te * down_e(silu(gate_e x_t) * up_e x_t)
+///     y_t = sum over the K chosen experts e of  down_e(p_te * silu(gate_e x_t) * up_e x_t)
+///
+/// As down_e is linear, that is p_te times the expert's output; but weighted before it, the
+/// gradient of p_te needs no output of an expert, and none is kept.
 ///
 /// Single-device code: sharding is applied from outside, by fsdp::fully_shard.
 ///
@@ -50,7 +53,7 @@ class MoE final : public Callable<MoE> {
 
   Routing route(const Tensor& x, const Tensor& replay_indices = {});
   Tensor dispatch(const Tensor& x, const Routing& routing);    // [T, H] -> [R, H], by expert
-  Tensor experts(const Tensor& rows, const Routing& routing);  // [R, H] -> [R, H]
+  Tensor experts(const Tensor& rows, const Routing& routing);  // [R, H] -> [R, H], weighted
   Tensor combine(const Tensor& rows, const Routing& routing);  // [R, H] -> [T, H]
 
  private:

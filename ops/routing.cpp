@@ -18,89 +18,69 @@ const std::int64_t* index_data(const Tensor& indices) {
   return indices.data<std::int64_t>().data();
 }
 
-// dL/dx[t] = sum_j dL/drows[row_of_slot[t * K + j]]
+// rows[r] = x[slot_of_row[r] / top_k]: [T, H] -> [R, H]
+Tensor spread(const Tensor& x, const Tensor& slot_of_row, std::int64_t top_k) {
+  const auto h = x.dim(1);
+  Tensor rows = Tensor::empty({slot_of_row.numel(), h}, x.dtype());
+  dispatch_floating(x.dtype(), [&]<class T>() {
+    kernels::spread_tokens<T>(x.data<T>().data(), index_data(slot_of_row),
+                              rows.mutable_data<T>().data(), slot_of_row.numel(), top_k, h);
+  });
+  return rows;
+}
+
+// y[t] = sum_j rows[row_of_slot[t * top_k + j]]: [R, H] -> [T, H]
+Tensor collect(const Tensor& rows, const Tensor& row_of_slot, std::int64_t tokens,
+               std::int64_t top_k) {
+  const auto h = rows.dim(1);
+  Tensor y = Tensor::empty({tokens, h}, rows.dtype());
+  dispatch_floating(rows.dtype(), [&]<class T>() {
+    kernels::collect_tokens<T>(rows.data<T>().data(), index_data(row_of_slot),
+                               y.mutable_data<T>().data(), tokens, top_k, h);
+  });
+  return y;
+}
+
+// The two are each other's transpose: the backward of one is the forward of the other.
 class PermuteRows final : public Function {
  public:
-  explicit PermuteRows(std::int64_t top_k) : top_k_(top_k) {}
+  PermuteRows(std::int64_t tokens, std::int64_t top_k) : tokens_(tokens), top_k_(top_k) {}
 
   std::string_view name() const override { return "permute_rows"; }
 
   Tensor forward(const Tensor& x, const Tensor& row_of_slot, const Tensor& slot_of_row) {
-    x_shape_ = x.shape();
-    const auto h = x.dim(1);
-    Tensor rows = Tensor::empty({slot_of_row.numel(), h}, x.dtype());  // [R, H]
-    dispatch_floating(x.dtype(), [&]<class T>() {
-      kernels::spread_tokens<T>(x.data<T>().data(), /*weights=*/nullptr, index_data(slot_of_row),
-                                rows.mutable_data<T>().data(), slot_of_row.numel(), top_k_, h);
-    });
     row_of_slot_ = row_of_slot;
-    return rows;
+    return spread(x, slot_of_row, top_k_);
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    const Tensor grad_rows = contiguous(grads[0]), row_of_slot = row_of_slot_.unpack();
-    Tensor grad_x = Tensor::empty(x_shape_, grad_rows.dtype());  // [T, H]
-    dispatch_floating(grad_rows.dtype(), [&]<class T>() {
-      kernels::collect_tokens<T>(grad_rows.data<T>().data(), /*weights=*/nullptr,
-                                 index_data(row_of_slot), grad_x.mutable_data<T>().data(),
-                                 x_shape_[0], top_k_, x_shape_[1]);
-    });
-    return {grad_x, Tensor(), Tensor()};
+    return {collect(contiguous(grads[0]), row_of_slot_.unpack(), tokens_, top_k_), Tensor(),
+            Tensor()};
   }
 
  private:
-  std::int64_t top_k_;
-  Shape x_shape_;
+  std::int64_t tokens_, top_k_;
   SavedTensor row_of_slot_{*this};
 };
 
-// With r = row_of_slot[t * K + j] and g = dL/dy:
-//     dL/drows[r]       = weights[t, j] * g[t]
-//     dL/dweights[t, j] = <rows[r], g[t]>
 class UnpermuteRows final : public Function {
  public:
+  UnpermuteRows(std::int64_t tokens, std::int64_t top_k) : tokens_(tokens), top_k_(top_k) {}
+
   std::string_view name() const override { return "unpermute_rows"; }
 
-  Tensor forward(const Tensor& rows, const Tensor& weights, const Tensor& row_of_slot,
-                 const Tensor& slot_of_row) {
-    const auto tokens = weights.dim(0), h = rows.dim(1);
-    Tensor y = Tensor::empty({tokens, h}, rows.dtype());  // [T, H]
-    dispatch_floating(rows.dtype(), [&]<class T>() {
-      kernels::collect_tokens<T>(rows.data<T>().data(), weights.data<T>().data(),
-                                 index_data(row_of_slot), y.mutable_data<T>().data(), tokens,
-                                 weights.dim(1), h);
-    });
-    rows_ = rows;
-    weights_ = weights;
-    row_of_slot_ = row_of_slot;
+  Tensor forward(const Tensor& rows, const Tensor& row_of_slot, const Tensor& slot_of_row) {
     slot_of_row_ = slot_of_row;
-    return y;
+    return collect(rows, row_of_slot, tokens_, top_k_);
   }
 
-  TensorList backward(const TensorList& grads, InputMask needs) override {
-    const Tensor grad_y = contiguous(grads[0]);
-    const Tensor rows = rows_.unpack(), weights = weights_.unpack();
-    const Tensor row_of_slot = row_of_slot_.unpack(), slot_of_row = slot_of_row_.unpack();
-    const auto top_k = weights.dim(1), h = rows.dim(1);
-    Tensor grad_rows, grad_weights;
-    dispatch_floating(rows.dtype(), [&]<class T>() {
-      const T* g = grad_y.data<T>().data();
-      if (needs[0]) {
-        grad_rows = empty_like(rows);  // [R, H]
-        kernels::spread_tokens<T>(g, weights.data<T>().data(), index_data(slot_of_row),
-                                  grad_rows.mutable_data<T>().data(), rows.dim(0), top_k, h);
-      }
-      if (needs[1]) {
-        grad_weights = empty_like(weights);  // [T, K]
-        kernels::slot_dots<T>(rows.data<T>().data(), g, index_data(row_of_slot),
-                              grad_weights.mutable_data<T>().data(), weights.dim(0), top_k, h);
-      }
-    });
-    return {grad_rows, grad_weights, Tensor(), Tensor()};
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {spread(contiguous(grads[0]), slot_of_row_.unpack(), top_k_), Tensor(), Tensor()};
   }
 
  private:
-  SavedTensor rows_{*this}, weights_{*this}, row_of_slot_{*this}, slot_of_row_{*this};
+  std::int64_t tokens_, top_k_;
+  SavedTensor slot_of_row_{*this};
 };
 
 }  // namespace
@@ -116,6 +96,7 @@ RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
                    .slot_of_row = Tensor::empty({slots.numel()}, Dtype::kInt64),
                    .offsets = std::vector<std::int64_t>(static_cast<std::size_t>(num_experts) + 1),
                    .counts = std::vector<std::int64_t>(static_cast<std::size_t>(num_experts)),
+                   .tokens = indices.dim(0),
                    .top_k = indices.dim(1)};
   for (std::size_t slot = 0; slot < experts.size(); ++slot) {
     check<ValueError>(0 <= experts[slot] && experts[slot] < num_experts,
@@ -143,23 +124,17 @@ Tensor permute_rows(const Tensor& x, const RoutingPlan& plan) {
                     plan.top_k, " for each token, got x ", x.shape());
   check<DtypeError>(is_floating(x.dtype()), "permute_rows: x must be float32 or float64, got ",
                     x.dtype());
-  return Function::apply(std::make_shared<PermuteRows>(plan.top_k), contiguous(x), plan.row_of_slot,
-                         plan.slot_of_row);
+  return Function::apply(std::make_shared<PermuteRows>(x.dim(0), plan.top_k), contiguous(x),
+                         plan.row_of_slot, plan.slot_of_row);
 }
 
-Tensor unpermute_rows(const Tensor& rows, const Tensor& weights, const RoutingPlan& plan) {
+Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan) {
   const auto routed = plan.slot_of_row.numel();
   check<ShapeError>(rows.ndim() == 2 && rows.dim(0) == routed, "unpermute_rows: rows must be [",
                     routed, ", H] as planned, got ", rows.shape());
-  check<ShapeError>(
-      weights.ndim() == 2 && weights.dim(1) == plan.top_k && weights.numel() == routed,
-      "unpermute_rows: weights must be [T, ", plan.top_k, "] with ", routed,
-      " elements as planned, got ", weights.shape());
   check<DtypeError>(is_floating(rows.dtype()),
                     "unpermute_rows: rows must be float32 or float64, got ", rows.dtype());
-  check<DtypeError>(weights.dtype() == rows.dtype(), "unpermute_rows: rows is ", rows.dtype(),
-                    " but weights is ", weights.dtype());
-  return Function::apply(std::make_shared<UnpermuteRows>(), contiguous(rows), contiguous(weights),
+  return Function::apply(std::make_shared<UnpermuteRows>(plan.tokens, plan.top_k), contiguous(rows),
                          plan.row_of_slot, plan.slot_of_row);
 }
 

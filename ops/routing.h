@@ -19,7 +19,8 @@ struct RoutingPlan {
   Tensor slot_of_row;                 // [R] int64, its inverse
   std::vector<std::int64_t> offsets;  // [E + 1]
   std::vector<std::int64_t> counts;   // [E]
-  std::int64_t top_k = 0;
+  std::int64_t tokens = 0;            // T
+  std::int64_t top_k = 0;             // K
 };
 
 /// A stable counting sort of the slots of `indices` [T, K], int64, by expert. An expert outside
@@ -33,14 +34,14 @@ RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts);
 /// The gradient of a token adds those of its rows in the order of its slots.
 Tensor permute_rows(const Tensor& x, const RoutingPlan& plan);
 
-/// The way back: each token is the weighted sum of its rows, added in the order of its slots:
+/// The way back: each token is the sum of its rows, added in the order of its slots:
 ///
-///     y[t, :] = sum_j weights[t, j] * rows[row_of_slot[t * K + j], :]
+///     y[t, :] = sum_j rows[row_of_slot[t * K + j], :]              rows: [R, H]   y: [T, H]
 ///
-/// rows: [R, H].   weights: [T, K].   y: [T, H]
+/// Weights of the rows are for what makes them: swiglu takes some.
 ///
 /// Source of both, and of doing without dropped or padded rows: Gale et al., "MegaBlocks", 2022,
 /// https://arxiv.org/abs/2211.15841
-Tensor unpermute_rows(const Tensor& rows, const Tensor& weights, const RoutingPlan& plan);
+Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan);
 
 }  // namespace moegrad::ops

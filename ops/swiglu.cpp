@@ -12,46 +12,65 @@
 namespace moegrad::ops {
 namespace {
 
-// With a = gate, s = 1 / (1 + e^-a), g = dL/dy:
-//     dL/da  = g * up * s * (1 + a * (1 - s))
-//     dL/dup = g * a * s
+template <class T>
+const T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>().data() : nullptr;
+}
+
+// With a = gate, s = 1 / (1 + e^-a), w = weights, g = dL/dy and <.,.> a sum over I:
+//     dL/da  = w * g * up * s * (1 + a * (1 - s))
+//     dL/dup = w * g * a * s
+//     dL/dw  = <g * a * s, up>
 class SwiGLU final : public Function {
  public:
   std::string_view name() const override { return "swiglu"; }
 
-  Tensor forward(const Tensor& gate_up) {
+  Tensor forward(const Tensor& gate_up, const Tensor& weights) {
     const auto rows = gate_up.dim(0), inner = gate_up.dim(1) / 2;
     Tensor y = Tensor::empty({rows, inner}, gate_up.dtype());  // [R, I]
     dispatch_floating(gate_up.dtype(), [&]<class T>() {
-      kernels::swiglu<T>(gate_up.data<T>().data(), y.mutable_data<T>().data(), rows, inner);
+      kernels::swiglu<T>(gate_up.data<T>().data(), data_or_null<T>(weights),
+                         y.mutable_data<T>().data(), rows, inner);
     });
     gate_up_ = gate_up;
+    weights_ = weights;
     return y;
   }
 
-  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    const Tensor grad_y = contiguous(grads[0]), gate_up = gate_up_.unpack();
-    Tensor grad_gate_up = empty_like(gate_up);  // [R, 2I]
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    const Tensor grad_y = contiguous(grads[0]);
+    const Tensor gate_up = gate_up_.unpack(), weights = weights_.unpack();
+    Tensor grad_gate_up = empty_like(gate_up), grad_weights;  // [R, 2I], [R]
+    if (needs[1]) grad_weights = empty_like(weights);
     dispatch_floating(gate_up.dtype(), [&]<class T>() {
       kernels::swiglu_backward<T>(grad_y.data<T>().data(), gate_up.data<T>().data(),
-                                  grad_gate_up.mutable_data<T>().data(), gate_up.dim(0),
-                                  gate_up.dim(1) / 2);
+                                  data_or_null<T>(weights), grad_gate_up.mutable_data<T>().data(),
+                                  needs[1] ? grad_weights.mutable_data<T>().data() : nullptr,
+                                  gate_up.dim(0), gate_up.dim(1) / 2);
     });
-    return {grad_gate_up};
+    return {grad_gate_up, grad_weights};
   }
 
  private:
-  SavedTensor gate_up_{*this};
+  SavedTensor gate_up_{*this}, weights_{*this};
 };
 
 }  // namespace
 
-Tensor swiglu(const Tensor& gate_up) {
+Tensor swiglu(const Tensor& gate_up, const Tensor& weights) {
   check<ShapeError>(gate_up.ndim() == 2 && gate_up.dim(1) % 2 == 0,
                     "swiglu: gate_up must be [R, 2I], got ", gate_up.shape());
   check<DtypeError>(is_floating(gate_up.dtype()),
                     "swiglu: gate_up must be float32 or float64, got ", gate_up.dtype());
-  return Function::apply(std::make_shared<SwiGLU>(), contiguous(gate_up));
+  if (weights.defined()) {
+    check<ShapeError>(weights.shape() == Shape{gate_up.dim(0)}, "swiglu: weights must be [",
+                      gate_up.dim(0), "] to match gate_up ", gate_up.shape(), ", got ",
+                      weights.shape());
+    check<DtypeError>(weights.dtype() == gate_up.dtype(), "swiglu: gate_up is ", gate_up.dtype(),
+                      " but weights is ", weights.dtype());
+  }
+  return Function::apply(std::make_shared<SwiGLU>(), contiguous(gate_up),
+                         weights.defined() ? contiguous(weights) : Tensor());
 }
 
 }  // namespace moegrad::ops

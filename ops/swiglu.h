@@ -5,14 +5,16 @@
 
 namespace moegrad::ops {
 
-/// The gated activation between an expert's two projections:
+/// The gated activation between an expert's two projections, times a weight for each row:
 ///
-///     y[r, i] = silu(gate_up[r, i]) * gate_up[r, I + i],   silu(x) = x / (1 + e^-x)
+///     y[r, i] = weights[r] * silu(gate_up[r, i]) * gate_up[r, I + i],   silu(x) = x / (1 + e^-x)
 ///
-/// gate_up: [R, 2I], gate in the first I columns, up in the last.   y: [R, I]
+/// gate_up: [R, 2I], gate in the first I columns, up in the last.   weights: [R], by default ones.
+/// y: [R, I]
 ///
-/// An odd number of columns is a ShapeError.
+/// Rows weighted here need no weight after a linear projection, whose results would have to be kept
+/// for the gradient of the weights. An odd number of columns is a ShapeError.
 /// Reference: Shazeer, "GLU variants improve transformer", 2020, https://arxiv.org/abs/2002.05202
-Tensor swiglu(const Tensor& gate_up);
+Tensor swiglu(const Tensor& gate_up, const Tensor& weights = {});
 
 }  // namespace moegrad::ops

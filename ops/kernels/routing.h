@@ -5,22 +5,16 @@
 
 namespace moegrad::kernels {
 
-// Tokens are [tokens, h], rows [tokens * k, h]; slot s = t * k + j is the j-th of token t. A null
-// `weights` [tokens * k] stands for ones.
+// Tokens are [tokens, h], rows [tokens * k, h]; slot s = t * k + j is the j-th of token t.
 
-/// rows[r, :] = weights[s] * x[s / k, :] with s = slot_of_row[r], for r < n.
+/// rows[r, :] = x[slot_of_row[r] / k, :] for r < n.
 template <class T>
-void spread_tokens(const T* x, const T* weights, const std::int64_t* slot_of_row, T* rows,
-                   std::int64_t n, std::int64_t k, std::int64_t h);
+void spread_tokens(const T* x, const std::int64_t* slot_of_row, T* rows, std::int64_t n,
+                   std::int64_t k, std::int64_t h);
 
-/// y[t, :] = sum_j weights[s] * rows[row_of_slot[s], :] with s = t * k + j, in ascending j.
+/// y[t, :] = sum_j rows[row_of_slot[t * k + j], :], in ascending j.
 template <class T>
-void collect_tokens(const T* rows, const T* weights, const std::int64_t* row_of_slot, T* y,
-                    std::int64_t tokens, std::int64_t k, std::int64_t h);
-
-/// dots[s] = <rows[row_of_slot[s], :], x[t, :]> with s = t * k + j.
-template <class T>
-void slot_dots(const T* rows, const T* x, const std::int64_t* row_of_slot, T* dots,
-               std::int64_t tokens, std::int64_t k, std::int64_t h);
+void collect_tokens(const T* rows, const std::int64_t* row_of_slot, T* y, std::int64_t tokens,
+                    std::int64_t k, std::int64_t h);
 
 }  // namespace moegrad::kernels

@@ -5,13 +5,16 @@
 
 namespace moegrad::kernels {
 
-/// y[r, i] = silu(gate[r, i]) * up[r, i]; a row of gate_up [rows, 2 * inner] is gate, then up.
-template <class T>
-void swiglu(const T* gate_up, T* y, std::int64_t rows, std::int64_t inner);
+// A null `weights` [rows] stands for ones.
 
-/// Overwrites dgate_up [rows, 2 * inner].
+/// y[r, i] = weights[r] * silu(gate[r, i]) * up[r, i]; a row of gate_up [rows, 2 * inner] is gate,
+/// then up.
 template <class T>
-void swiglu_backward(const T* dy, const T* gate_up, T* dgate_up, std::int64_t rows,
-                     std::int64_t inner);
+void swiglu(const T* gate_up, const T* weights, T* y, std::int64_t rows, std::int64_t inner);
+
+/// Overwrites dgate_up [rows, 2 * inner] and, unless it is null, dweights [rows].
+template <class T>
+void swiglu_backward(const T* dy, const T* gate_up, const T* weights, T* dgate_up, T* dweights,
+                     std::int64_t rows, std::int64_t inner);
 
 }  // namespace moegrad::kernels

@@ -203,11 +203,12 @@ std::vector<Case> cases() {
        2 * i,
        3 * i},
       {"swiglu",
-       {{kRows, 2 * kInner}},
-       [](const TensorList& in) { return ops::swiglu(in[0]); },
+       {{kRows, 2 * kInner}, {kRows}},
+       [](const TensorList& in) { return ops::swiglu(in[0], in[1]); },
        [](const TensorList& in) {
          const Tensor gate = ops::narrow(in[0], 1, 0, kInner);
-         return gate / (1.0 + ops::exp(-gate)) * ops::narrow(in[0], 1, kInner, kInner);
+         const Tensor y = gate / (1.0 + ops::exp(-gate)) * ops::narrow(in[0], 1, kInner, kInner);
+         return y * ops::reshape(in[1], {kRows, 1});
        },
        3 * i,
        5 * i},
@@ -271,15 +272,15 @@ std::vector<Case> cases() {
        h + r,
        h + r},
       {"unpermute_rows",
-       {{kRows, kHidden}, {kTokens, kTopK}},
-       [=](const TensorList& in) { return ops::unpermute_rows(in[0], in[1], *plan); },
+       {{kRows, kHidden}},
+       [=](const TensorList& in) { return ops::unpermute_rows(in[0], *plan); },
        [=](const TensorList& in) {
          const Tensor slots =
              ops::reshape(ops::embedding(plan->row_of_slot, in[0]), {kTokens, kTopK, kHidden});
-         return ops::sum(slots * ops::reshape(in[1], {kTokens, kTopK, 1}), 1);
+         return ops::sum(slots, 1);
        },
        r + h,
-       h + 2 * r},
+       h + r},
   };
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/autograd/function.h"
 #include "framework/runtime/counters.h"
 #include "framework/runtime/rank_context.h"
 #include "nn/init.h"
@@ -127,8 +128,11 @@ TEST(MoE, ReturnsWhatTheRouterDid) {
 }
 
 TEST(MoE, GradientsMatchFiniteDifferences) {
-  for (const auto weights : {ExpertWeights::kPretransposed, ExpertWeights::kHuggingFace}) {
-    MoE moe(moe_config(weights));
+  auto one_expert = moe_config();
+  one_expert.top_k = 1;
+  one_expert.norm_topk_prob = false;
+  for (const auto& config : {moe_config(), moe_config(ExpertWeights::kHuggingFace), one_expert}) {
+    MoE moe(config);
     init_weights(moe, 2, 0.7);
     TensorList inputs = {variable({kTokens, kHidden})};
     for (const auto& item : moe.named_parameters()) inputs.push_back(item.tensor);
@@ -171,6 +175,13 @@ TEST(MoE, NodesAreWhatForwardRuns) {
   const Tensor rows = moe.dispatch(x, routing);
   EXPECT_EQ(rows.shape(), (Shape{kTokens * kTopK, kHidden}));
   EXPECT_TRUE(bitwise_equal(moe.combine(moe.experts(rows, routing), routing), moe(x).hidden));
+}
+
+TEST(MoE, KeepsNoOutputOfItsExperts) {
+  MoE moe(moe_config());
+  init_weights(moe, 2, 0.7);
+  const auto combine = moe(variable({kTokens, kHidden})).hidden.grad_fn();
+  EXPECT_EQ(combine->saved_bytes(), kTokens * kTopK * 8) << "more than where each row goes";
 }
 
 TEST(MoE, TakesReplayedExperts) {

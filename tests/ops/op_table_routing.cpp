@@ -196,14 +196,15 @@ OpEntry plan_routing_op() {
   OpEntry entry{.op = "plan_routing", .differentiable = false};
   entry.run = [](const TensorList& in, const Json& args) {
     const auto plan = ops::plan_routing(in[0], args["experts"]);
-    return TensorList{
-        plan.row_of_slot, plan.slot_of_row, index_tensor(plan.offsets, {std::ssize(plan.offsets)}),
-        index_tensor(plan.counts, {std::ssize(plan.counts)}), index_tensor({plan.top_k}, {})};
+    return TensorList{plan.row_of_slot, plan.slot_of_row,
+                      index_tensor(plan.offsets, {std::ssize(plan.offsets)}),
+                      index_tensor(plan.counts, {std::ssize(plan.counts)}),
+                      index_tensor({plan.tokens, plan.top_k}, {2})};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     const auto plan = plan_of(in[0], args["experts"]);
     return Arrays{array_of(plan.row_of_slot), array_of(plan.slot_of_row), array_of(plan.offsets),
-                  array_of(plan.counts), Array({}, static_cast<double>(in[0].dim(1)))};
+                  array_of(plan.counts), array_of({in[0].dim(0), in[0].dim(1)})};
   };
   const auto sample = [](const std::string& what, std::int64_t tokens, std::int64_t k,
                          std::int64_t experts) {
@@ -301,16 +302,15 @@ OpEntry permute_rows_op() {
 OpEntry unpermute_rows_op() {
   OpEntry entry{.op = "unpermute_rows"};
   entry.run = [](const TensorList& in, const Json& args) {
-    return TensorList{ops::unpermute_rows(in[0], in[1], ops::plan_routing(in[2], args["experts"]))};
+    return TensorList{ops::unpermute_rows(in[0], ops::plan_routing(in[1], args["experts"]))};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
-    const auto plan = plan_of(in[2], args["experts"]);
-    const auto &rows = in[0], &weights = in[1];
-    Array y({weights.dim(0), rows.dim(1)});
+    const auto plan = plan_of(in[1], args["experts"]);
+    const auto tokens = in[1].dim(0), k = in[1].dim(1);
+    Array y({tokens, in[0].dim(1)});
     for_each_index(y.shape, [&](const Shape& i) {
-      for (std::int64_t j = 0; j < weights.dim(1); ++j) {
-        const auto slot = static_cast<std::size_t>(i[0] * weights.dim(1) + j);
-        y[i] += weights[{i[0], j}] * rows[{plan.row_of_slot[slot], i[1]}];
+      for (auto slot = i[0] * k; slot < (i[0] + 1) * k; ++slot) {
+        y[i] += in[0][{plan.row_of_slot[static_cast<std::size_t>(slot)], i[1]}];
       }
     });
     return Arrays{y};
@@ -318,9 +318,7 @@ OpEntry unpermute_rows_op() {
   const auto sample = [](const std::string& what, std::int64_t tokens, std::int64_t h,
                          std::int64_t k, std::int64_t experts, bool large = false) {
     return OpSample{.what = what,
-                    .inputs = {{.shape = {tokens * k, h}, .saved = true},
-                               {.shape = {tokens, k}, .saved = true},
-                               chosen(tokens, k, experts)},
+                    .inputs = {{.shape = {tokens * k, h}}, chosen(tokens, k, experts)},
                     .args = {{"experts", experts}},
                     .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
   };
@@ -331,38 +329,27 @@ OpEntry unpermute_rows_op() {
                    sample("no tokens", 0, 3, 2, 4),
                    sample("no columns", 3, 0, 2, 4),
                    sample("several pieces", 200, 100, 3, 8, true)};
-  const auto unpermute = [](const Tensor& rows, const Tensor& weights) {
-    ops::unpermute_rows(rows, weights, ops::plan_routing(index_tensor({0, 1, 1, 2}, {2, 2}), 3));
+  const auto unpermute = [](const Tensor& rows) {
+    ops::unpermute_rows(rows, ops::plan_routing(index_tensor({0, 1, 1, 2}, {2, 2}), 3));
   };
-  entry.errors = {
-      {.what = "too few rows",
-       .call =
-           [=] {
-             unpermute(randn({3, 5}), randn({2, 2}));
-           },
-       .type = "ShapeError",
-       .message = "unpermute_rows: rows must be [4, H] as planned, got [3, 5]"},
-      {.what = "weights of another shape",
-       .call =
-           [=] {
-             unpermute(randn({4, 5}), randn({4, 1}));
-           },
-       .type = "ShapeError",
-       .message = "unpermute_rows: weights must be [T, 2] with 4 elements as planned, got [4, 1]"},
-      {.what = "integers",
-       .call =
-           [=] {
-             unpermute(Tensor::zeros({4, 5}, Dtype::kInt64), randn({2, 2}));
-           },
-       .type = "DtypeError",
-       .message = "unpermute_rows: rows must be float32 or float64, got int64"},
-      {.what = "mixed dtypes",
-       .call =
-           [=] {
-             unpermute(randn({4, 5}), randn({2, 2}, 1, Dtype::kFloat32));
-           },
-       .type = "DtypeError",
-       .message = "unpermute_rows: rows is float64 but weights is float32"}};
+  entry.errors = {{.what = "another rank",
+                   .call = [=] { unpermute(randn({4})); },
+                   .type = "ShapeError",
+                   .message = "unpermute_rows: rows must be [4, H] as planned, got [4]"},
+                  {.what = "too few rows",
+                   .call =
+                       [=] {
+                         unpermute(randn({3, 5}));
+                       },
+                   .type = "ShapeError",
+                   .message = "unpermute_rows: rows must be [4, H] as planned, got [3, 5]"},
+                  {.what = "integers",
+                   .call =
+                       [=] {
+                         unpermute(Tensor::zeros({4, 5}, Dtype::kInt64));
+                       },
+                   .type = "DtypeError",
+                   .message = "unpermute_rows: rows must be float32 or float64, got int64"}};
   return entry;
 }
 

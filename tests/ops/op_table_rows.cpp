@@ -60,13 +60,16 @@ OpEntry softmax_entry(const std::string& op, Tensor (*function)(const Tensor&), 
 
 OpEntry swiglu_op() {
   OpEntry entry{.op = "swiglu"};
-  entry.run = [](const TensorList& in, const Json&) { return TensorList{ops::swiglu(in[0])}; };
+  entry.run = [](const TensorList& in, const Json&) {
+    return TensorList{ops::swiglu(in[0], in.size() > 1 ? in[1] : Tensor())};
+  };
   entry.reference = [](const Arrays& in, const Json&) {
     const auto inner = in[0].dim(1) / 2;
     Array y({in[0].dim(0), inner});
     for_each_index(y.shape, [&](const Shape& i) {
       const double gate = in[0][i], up = in[0][{i[0], inner + i[1]}];
-      y[i] = gate / (1 + std::exp(-gate)) * up;
+      const double weight = in.size() > 1 ? in[1][{i[0]}] : 1;
+      y[i] = weight * gate / (1 + std::exp(-gate)) * up;
     });
     return Arrays{y};
   };
@@ -75,10 +78,23 @@ OpEntry swiglu_op() {
                     .inputs = {{.shape = shape, .saved = true}},
                     .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
   };
-  entry.samples = {
-      sample("odd sizes", {3, 10}),           sample("one pair", {1, 2}),
-      sample("a vector and a tail", {2, 34}), sample("no rows", {0, 6}),
-      sample("no columns", {3, 0}),           sample("several pieces", {300, 150}, true)};
+  const auto weighted = [&](const std::string& what, const Shape& shape, bool large = false) {
+    auto made = sample("weights, " + what, shape, large);
+    made.inputs.push_back({.shape = {shape[0]}, .saved = true});
+    return made;
+  };
+  entry.samples = {sample("odd sizes", {3, 10}),
+                   sample("one pair", {1, 2}),
+                   sample("a vector and a tail", {2, 34}),
+                   sample("no rows", {0, 6}),
+                   sample("no columns", {3, 0}),
+                   sample("several pieces", {300, 150}, true),
+                   weighted("odd sizes", {3, 10}),
+                   weighted("one pair", {1, 2}),
+                   weighted("a vector and a tail", {2, 34}),
+                   weighted("no rows", {0, 6}),
+                   weighted("no columns", {3, 0}),
+                   weighted("several pieces", {300, 150}, true)};
   entry.errors = {{.what = "an odd number of columns",
                    .call =
                        [] {
@@ -96,7 +112,21 @@ OpEntry swiglu_op() {
                          ops::swiglu(Tensor::zeros({2, 4}, Dtype::kInt64));
                        },
                    .type = "DtypeError",
-                   .message = "swiglu: gate_up must be float32 or float64, got int64"}};
+                   .message = "swiglu: gate_up must be float32 or float64, got int64"},
+                  {.what = "too few weights",
+                   .call =
+                       [] {
+                         ops::swiglu(randn({3, 4}), randn({2}));
+                       },
+                   .type = "ShapeError",
+                   .message = "swiglu: weights must be [3] to match gate_up [3, 4], got [2]"},
+                  {.what = "mixed dtypes",
+                   .call =
+                       [] {
+                         ops::swiglu(randn({3, 4}), randn({3}, 1, Dtype::kFloat32));
+                       },
+                   .type = "DtypeError",
+                   .message = "swiglu: gate_up is float64 but weights is float32"}};
   return entry;
 }
 

@@ -78,10 +78,9 @@ OpSample topk_softmax_sample(Dice& dice) {
 
 OpSample unpermute_rows_sample(Dice& dice) {
   const auto tokens = dice.roll(1, 40), experts = dice.roll(1, 12), k = dice.roll(1, experts);
-  return {.inputs = {{.shape = {tokens * k, dice.roll(1, 50)}},
-                     {.shape = {tokens, k}},
-                     indices({tokens, k}, experts, true)},
-          .args = {{"experts", experts}}};
+  return {
+      .inputs = {{.shape = {tokens * k, dice.roll(1, 50)}}, indices({tokens, k}, experts, true)},
+      .args = {{"experts", experts}}};
 }
 
 OpSample permute_rows_sample(Dice& dice) {
@@ -150,7 +149,10 @@ OpSample row_sample(Dice& dice) {
 }
 
 OpSample swiglu_sample(Dice& dice) {
-  return {.inputs = {{.shape = {dice.roll(1, 60), 2 * dice.roll(1, 40)}}}};
+  const auto rows = dice.roll(1, 60);
+  OpSample sample{.inputs = {{.shape = {rows, 2 * dice.roll(1, 40)}}}};
+  if (dice.flip()) sample.inputs.push_back({.shape = {rows}});
+  return sample;
 }
 
 OpSample rope_sample(Dice& dice) {

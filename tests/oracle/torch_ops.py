@@ -22,7 +22,8 @@ def add_rms_norm(x, a):
 
 def swiglu(x, a):
     gate, up = x[0].chunk(2, -1)
-    return F.silu(gate) * up
+    y = F.silu(gate) * up
+    return y * x[1][:, None] if len(x) > 1 else y
 
 
 def cross_entropy(x, a):
@@ -111,7 +112,7 @@ def plan_routing(x, a):
     slot_of_row = torch.sort(x[0].flatten(), stable=True)[1]
     counts = torch.bincount(x[0].flatten(), minlength=a["experts"])
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-    return [torch.sort(slot_of_row)[1], slot_of_row, offsets, counts, torch.tensor(x[0].shape[1])]
+    return [torch.sort(slot_of_row)[1], slot_of_row, offsets, counts, torch.tensor(x[0].shape)]
 
 
 def permute_rows(x, a):
@@ -119,8 +120,7 @@ def permute_rows(x, a):
 
 
 def unpermute_rows(x, a):
-    rows = x[0][plan_routing(x[2:], a)[0]].reshape(*x[1].shape, x[0].shape[1])
-    return (rows * x[1][..., None]).sum(1)
+    return x[0][plan_routing(x[1:], a)[0]].reshape(*x[1].shape, x[0].shape[1]).sum(1)
 
 
 def load_balancing_loss(x, a):

@@ -84,10 +84,13 @@ def load_balancing_loss(case, x, y, c):
 
 
 def swiglu(case, x, y, c):
-    """c up s (1 + a (1 - s)), c a s"""
+    """c up s (1 + a (1 - s)), c a s, times the weights; their gradients sum c a s up"""
     gate, up = x[0].chunk(2, -1)
     s = torch.sigmoid(gate)
-    return [torch.cat([(c[0] * up).abs() * s * (1 + gate.abs()), (c[0] * gate).abs() * s], -1)]
+    grad = torch.cat([(c[0] * up).abs() * s * (1 + gate.abs()), (c[0] * gate).abs() * s], -1)
+    if len(x) == 1:
+        return [grad]
+    return [grad * x[1][:, None].abs(), ((c[0] * gate * up).abs() * s).sum(-1)]
 
 
 GRADIENTS = {f.__name__: f for f in (
