@@ -9,6 +9,7 @@
 
 #include "framework/tensor/layout.h"
 #include "ops/kernels/even_cuts.h"
+#include "ops/kernels/few_rows_matmul.h"
 #include "ops/kernels/matmul_tile.h"
 #include "ops/kernels/transposed_matmul.h"
 
@@ -172,7 +173,8 @@ template <class T>
 void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
                   std::int64_t j0, std::int64_t columns) {
   if (problem.b.form == RightForm::kNzTransposed) {
-    return transposed_matmul_block(problem, i0, rows, j0, columns);
+    return rows <= kFewRows ? few_rows_matmul_block(problem, i0, rows, j0, columns)
+                            : transposed_matmul_block(problem, i0, rows, j0, columns);
   }
   const auto& a = problem.a;
   auto& buffers = scratch<T>();

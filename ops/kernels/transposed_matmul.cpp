@@ -21,14 +21,14 @@ constexpr std::int64_t kDepth = 1536 / sizeof(T);
 // Columns of C, rows of C^T, that are computed before they are transposed into C.
 constexpr std::int64_t kGroup = 48;
 
-// Rows of A come in panels of 16; the last one has what is left, 8 to 24 columns wide, since a
-// panel of 8 alone would keep no more than two thirds of the multiply-adds busy.
+// Rows of A come in panels of 16, the last one with what is left, 16 or 24 columns wide: a panel of
+// 8 would keep no more than two thirds of the multiply-adds busy.
 constexpr std::int64_t kPanelRows = 16, kPanelStep = 8, kWidestPanel = 24;
 
 class PanelCuts {
  public:
   explicit PanelCuts(std::int64_t rows)
-      : rows_(rows), count_(std::max<std::int64_t>(1, (rows + kPanelStep - 1) / kPanelRows)) {}
+      : rows_(rows), count_((rows + kPanelStep - 1) / kPanelRows) {}
   std::int64_t count() const { return count_; }
   std::int64_t begin(std::int64_t i) const { return i * kPanelRows; }
   std::int64_t rows(std::int64_t i) const { return i + 1 < count_ ? kPanelRows : rows_ - begin(i); }
@@ -51,7 +51,7 @@ Scratch<T>& scratch() {
   return *block;
 }
 
-// panel[p, r] = a[r * stride + p] for p < k, r < width, in a panel [k, width] of 8 or 16. Past the
+// panel[p, r] = a[r * stride + p] for p < k, r < width, in a panel [k, width]. Past the
 // `rows` that exist the last one is repeated; nobody reads what comes of it.
 template <class T>
 void pack_panel(const T* a, std::int64_t stride, std::int64_t rows, std::int64_t k,
@@ -167,9 +167,7 @@ void multiply_rows(const T* b, std::int64_t block_step, const T* panel, std::int
 template <class T>
 auto multiply_rows_by(std::int64_t width) {
   constexpr int kVecs = static_cast<int>(kPanelStep / Vec<T>::kLanes);
-  return width == kPanelStep   ? &multiply_rows<T, kVecs>
-         : width == kPanelRows ? &multiply_rows<T, 2 * kVecs>
-                               : &multiply_rows<T, 3 * kVecs>;
+  return width == kPanelRows ? &multiply_rows<T, 2 * kVecs> : &multiply_rows<T, 3 * kVecs>;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace moegrad::kernels {
 // beside B, are packed into panels; tiles of C^T collect in scratch and are transposed into C.
 // Every element is still the chain of Note [Matmul order].
 
-/// matmul_block for a right operand in the form kNzTransposed.
+/// matmul_block for a right operand in the form kNzTransposed and more than kFewRows rows.
 template <class T>
 void transposed_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
                              std::int64_t j0, std::int64_t columns);
