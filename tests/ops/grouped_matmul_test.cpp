@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/grouped_matmul.h"
 
+#include <cmath>
+#include <limits>
+
 #include "framework/runtime/rank_context.h"
 #include "ops/nz.h"
 #include "ops/shape_ops.h"
@@ -116,6 +119,30 @@ TEST(GroupedMatmul, GradientsMatchFiniteDifferences) {
   EXPECT_TRUE(moegrad::testing::gradcheck(
       [&](const TensorList& in) { return TensorList{grouped_matmul(in[0], nz, offsets)}; },
       {variable({5, 3}, 1)}));
+}
+
+// Padding that a row's chain ran into would make NaN of the next row's infinity.
+TEST(GroupedMatmul, ARowDoesNotSeeTheNextOne) {
+  const Tensor weight = randn({1, 20, 7}, 2, Dtype::kFloat32);
+  for (const std::int64_t rows : {2, 8, 9, 30}) {
+    for (const auto& stored : {weight, nd_to_nz(weight)}) {
+      Tensor g = randn({rows, 7}, 3, Dtype::kFloat32);
+      for (std::int64_t i = 1; i < rows; i += 2) {
+        g.mutable_data<float>()[static_cast<std::size_t>(i * 7)] =
+            std::numeric_limits<float>::infinity();
+      }
+      const Tensor x = randn({rows, 20}, 1, Dtype::kFloat32, true);
+      grouped_matmul(x, stored, {0, rows}).backward(g);
+      const Tensor grad_x = x.grad();
+      const auto grad = grad_x.data<float>();
+      for (std::int64_t i = 0; i < rows; ++i) {
+        for (std::int64_t j = 0; j < 20; ++j) {
+          const auto value = grad[static_cast<std::size_t>(i * 20 + j)];
+          EXPECT_EQ(std::isfinite(value), i % 2 == 0) << rows << ": " << i << ", " << j;
+        }
+      }
+    }
+  }
 }
 
 TEST(GroupedMatmul, ThreadsDoNotChangeABit) {
