@@ -103,9 +103,10 @@ void few_rows_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std
       add_block(panel + j * kNzBlock, kWidth, a + p, row_stride, cuts, steps, block, c + j,
                 problem.c_stride);
     }
-    // Rows of B^T past the last are zero padding.
-    add_block(panel + whole * kNzBlock, rest, a + p, row_stride, cuts, steps, block, edge.data(),
-              kWidth);
+    if (rest > 0) {  // rows of B^T past the last are zero padding
+      add_block(panel + whole * kNzBlock, rest, a + p, row_stride, cuts, steps, block, edge.data(),
+                kWidth);
+    }
   }
   for (std::int64_t i = 0; i < rows; ++i) {
     std::copy_n(edge.data() + i * kWidth, rest, c + i * problem.c_stride + whole);
