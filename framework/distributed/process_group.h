@@ -77,7 +77,7 @@ class ProcessGroup {
   virtual WorkPtr broadcast(std::span<std::byte> buffer, int root, Dtype dtype,
                             const CollectiveOptions& options = {}) = 0;
   /// Sends send_counts[r] elements to each rank r and receives recv_counts[r] from it; both
-  /// buffers are ordered by rank.
+  /// buffers are ordered by rank, and they must not overlap.
   virtual WorkPtr all_to_all(std::span<const std::byte> input,
                              std::span<const std::int64_t> send_counts, std::span<std::byte> output,
                              std::span<const std::int64_t> recv_counts, Dtype dtype,

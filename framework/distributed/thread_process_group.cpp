@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -177,6 +178,11 @@ WorkPtr ThreadProcessGroup::all_to_all(std::span<const std::byte> input,
   call->count = num_elements("all_to_all", input, dtype);
   call->input = input;
   call->output = output;
+  // Ranks copy at different times: one would read what another has already overwritten.
+  const std::less_equal<const std::byte*> not_after;
+  check<ValueError>(not_after(input.data() + input.size(), output.data()) ||
+                        not_after(output.data() + output.size(), input.data()),
+                    "all_to_all: input and output must not overlap");
   check_counts("send", send_counts, size(), call->count);
   check_counts("recv", recv_counts, size(), num_elements("all_to_all", output, dtype));
   call->send_counts.assign(send_counts.begin(), send_counts.end());

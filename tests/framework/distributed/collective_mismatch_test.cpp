@@ -143,6 +143,12 @@ TEST(Arguments, ThatAreWrongAreNamedWithTheirNumbers) {
         {[&] { all_to_all(negative); }, "all_to_all: send_counts must not be negative, got -1"},
         {[&] { all_to_all(counts); },
          "all_to_all: send_counts must add up to the buffer's 4 elements, got 2"},
+        {[&] {
+           const std::vector<std::int64_t> all = {4};
+           const auto same = std::as_writable_bytes(std::span(four));
+           group.all_to_all(in, all, same, all, Dtype::kFloat32);
+         },
+         "all_to_all: input and output must not overlap"},
         {[&] { all_gather(group, four, std::span(three)); },
          "all_gather: output must hold 1 inputs of 4 elements, got 3"},
     };

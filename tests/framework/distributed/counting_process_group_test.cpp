@@ -43,7 +43,7 @@ TEST(CountingProcessGroup, CountsCallsElementsAndBytesPerOpAndQueue) {
   launch(2, [](RankContext& context) {
     const auto counts = std::make_shared<CallCounts>();
     CountingProcessGroup group(context.group(), counts);
-    std::vector<float> four(4), eight(8);
+    std::vector<float> four(4), swapped(4), eight(8);
     std::vector<BFloat16> narrow(6);
     const auto out = std::as_writable_bytes(std::span(four));
     const std::int64_t each[] = {2, 2};
@@ -53,7 +53,10 @@ TEST(CountingProcessGroup, CountsCallsElementsAndBytesPerOpAndQueue) {
     reduce_scatter(group, eight, std::span(four), ReduceOp::kSum, {.queue = "reduce"});
     all_reduce(group, std::span(narrow));
     broadcast(group, std::span(four), 1);
-    group.all_to_all(std::as_bytes(std::span(four)), each, out, each, Dtype::kFloat32)->wait();
+    group
+        .all_to_all(std::as_bytes(std::span(four)), each,
+                    std::as_writable_bytes(std::span(swapped)), each, Dtype::kFloat32)
+        ->wait();
     const auto sent = group.send(out, 1 - context.rank(), 0, Dtype::kFloat32);
     group
         .recv(std::as_writable_bytes(std::span(eight).first(4)), 1 - context.rank(), 0,
