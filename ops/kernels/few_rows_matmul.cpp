@@ -53,12 +53,17 @@ void add_steps(const T* a, std::int64_t row_stride, const T* b, std::int64_t ste
 }
 
 template <class T>
-auto add_steps_of(std::int64_t rows) {
-  return rows == 1 ? &add_steps<T, 1> : rows == 2 ? &add_steps<T, 2> : &add_steps<T, 3>;
+auto add_steps_of([[maybe_unused]] std::int64_t rows) {
+  if constexpr (kMostRows<T> == 1) {
+    return &add_steps<T, 1>;
+  } else {
+    return rows == 1 ? &add_steps<T, 1> : rows == 2 ? &add_steps<T, 2> : &add_steps<T, 3>;
+  }
 }
 
-// Sixteen steps, or the last few, of the columns j to j + `columns` <= 32 of all rows. The block is
-// turned as far as there are columns; what it held before makes sums that nobody reads.
+// Sixteen steps, or the last few, of `columns` <= 32 columns of all rows, `stored` being the first
+// of them in NZ. The block is turned as far as there are columns; what it held before makes sums
+// that nobody reads.
 template <class T>
 void add_block(const T* stored, std::int64_t columns, const T* a, std::int64_t row_stride,
                const EvenCuts& cuts, std::int64_t steps, Block<T>& block, T* c,

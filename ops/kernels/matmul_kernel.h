@@ -32,7 +32,7 @@ struct MatmulProblem {
 };
 
 // Note [Matmul blocks]
-// A task computes a block of C of at most kBlockRows rows, all columns or a multiple of
+// A task computes a block of C of at most most_block_rows rows, all columns or a multiple of
 // kGroupColumns. It walks the reduction kCacheDepth at a time. The rows of A are packed once into
 // strips of six, interleaved as the tile reads them; they stay in the second cache level. Packing
 // also takes the power-of-two distance out of the rows, of which the first level would hold only a

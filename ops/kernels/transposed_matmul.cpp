@@ -51,8 +51,8 @@ Scratch<T>& scratch() {
   return *block;
 }
 
-// panel[p, r] = a[r * stride + p] for p < k, r < width, in a panel [k, width]. Past the
-// `rows` that exist the last one is repeated; nobody reads what comes of it.
+// panel[p, r] = a[r * stride + p] for p < k, r < width, in a panel [k, width]. Past the `rows` that
+// exist the last one is repeated; nobody reads what comes of it.
 template <class T>
 void pack_panel(const T* a, std::int64_t stride, std::int64_t rows, std::int64_t k,
                 std::int64_t width, T* panel) {
@@ -66,8 +66,8 @@ void pack_panel(const T* a, std::int64_t stride, std::int64_t rows, std::int64_t
                     panel + p * width + r0, width);
     }
     for (auto p = whole; p < k; ++p) {
-      for (std::size_t r = 0; r < 8; ++r)
-        panel[p * width + r0 + static_cast<std::int64_t>(r)] = from[r][p];
+      T* to = panel + p * width + r0;
+      for (const T* each : from) *to++ = each[p];
     }
   }
 }
@@ -95,7 +95,7 @@ void transpose(const T* from, std::int64_t from_stride, T* to, std::int64_t to_s
 // C^T[j, i] = chain over p of B^T[j, p] A^T[p, i] for kRows rows j and kVecs vectors of columns i.
 //
 // B^T is at `b` as NZ has it, B^T[j, p] = b[p / 16 * block_step + j * 16 + p % 16]; A^T is a panel
-// [k, 16]; C^T has rows of 16 elements.
+// [k, width] and C^T a tile [kRows, width], width being the elements of kVecs vectors.
 template <class T, int kRows, int kVecs>
 void multiply_stored_rows(const T* b, std::int64_t block_step, const T* panel, std::int64_t k,
                           T* tile, bool resume) {
@@ -150,18 +150,18 @@ void multiply_stored_rows(const T* b, std::int64_t block_step, const T* panel, s
 template <class T, int kVecs>
 void multiply_rows(const T* b, std::int64_t block_step, const T* panel, std::int64_t k, T* tile,
                    std::int64_t rows, bool resume) {
-  // Twelve chains hide the latency of the multiply-adds with room to spare, eight just do; doubles
-  // need the registers for the panel.
-  constexpr int kMost = sizeof(T) == 4 ? 12 / kVecs : std::max(1, 8 / kVecs);
-  constexpr int kFew = kVecs == 3 ? 4 : std::max(1, 8 / kVecs);
-  static_assert(kGroup % kMost == 0 && kNzBlock % kFew == 0);
+  // A group is 48 rows but for the last, of 16 or 32. Twelve chains hide the latency of the
+  // multiply-adds with room to spare, eight just do; doubles need the registers for the panel.
+  constexpr int kOfGroup = sizeof(T) == 4 ? 12 / kVecs : std::max(1, 8 / kVecs);
+  constexpr int kOfLast = sizeof(T) == 4 ? 4 : kOfGroup;
+  static_assert(kGroup % kOfGroup == 0 && kNzBlock % kOfLast == 0);
   const auto run = [&]<int kRows>() {
     for (std::int64_t j = 0; j < rows; j += kRows) {
       multiply_stored_rows<T, kRows, kVecs>(b + j * kNzBlock, block_step, panel, k,
                                             tile + j * kVecs * Vec<T>::kLanes, resume);
     }
   };
-  rows % kMost == 0 ? run.template operator()<kMost>() : run.template operator()<kFew>();
+  rows == kGroup ? run.template operator()<kOfGroup>() : run.template operator()<kOfLast>();
 }
 
 template <class T>

@@ -149,6 +149,12 @@ TEST(Arguments, ThatAreWrongAreNamedWithTheirNumbers) {
            group.all_to_all(in, all, same, all, Dtype::kFloat32);
          },
          "all_to_all: input and output must not overlap"},
+        {[&] {  // nothing overlaps nothing
+           const std::vector<std::int64_t> none = {0};
+           const auto same = std::as_writable_bytes(std::span(four));
+           group.all_to_all(in.subspan(4, 0), none, same, none, Dtype::kFloat32);
+         },
+         "all_to_all: recv_counts must add up to the buffer's 4 elements, got 0"},
         {[&] { all_gather(group, four, std::span(three)); },
          "all_gather: output must hold 1 inputs of 4 elements, got 3"},
     };
