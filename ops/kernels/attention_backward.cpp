@@ -32,26 +32,30 @@ template <class T>
 void accumulate_key_gradient(const AttentionBlock& block, std::int64_t rows, std::int64_t dim,
                              const T* weights, const T* values, const LeftStrips<T>& strips,
                              T* grad, std::int64_t step) {
+  const auto& tiles = strips.tiles;
+  const auto strip_rows = tiles.strip_rows;
   for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {
-    pack_left_strips(weights + r0 * block.keys, kPanelRows, 1, strips.cuts, kPanelRows,
-                     strips.size(), strips.data + r0 * kTileRows<T>);
+    pack_left_strips(weights + r0 * block.keys, kPanelRows, 1, strips.cuts, strip_rows, kPanelRows,
+                     strips.size(), strips.data + r0 * strip_rows);
   }
-  for (std::int64_t d = 0; d < dim; d += kNzBlock) {
+  const auto most_panels = tiles.panels(strips.cuts.length(0));
+  for (std::int64_t d = 0; d < dim;) {
+    const auto panels = std::clamp<std::int64_t>((dim - d) / kNzBlock, 1, most_panels);
     for (std::int64_t s = 0; s < strips.cuts.count(); ++s) {
-      const auto j = strips.cuts.begin(s);
+      const auto j = strips.cuts.begin(s), length = strips.cuts.length(s);
       const auto r0 = block.first_row(j) / kPanelRows * kPanelRows;
-      const T* strip = strips.data + s * strips.size() + r0 * kTileRows<T>;
+      const T* strip = strips.data + s * strips.size() + r0 * strip_rows;
       const T* panel = values + d * rows + r0 * kNzBlock;
       T* target = grad + j * step + d;
       if (r0 >= rows) continue;
+      const auto multiply = tiles.tile(length, panels);
       if (dim - d >= kNzBlock) {
-        tile_of<T>(strips.cuts.length(s))(strip, panel, rows - r0, target, step, true,
-                                          {.line = panel});
+        multiply(strip, panel, kNzBlock * rows, rows - r0, target, step, true, {.line = panel});
       } else {
-        multiply_edge_tile(strips.cuts.length(s), strip, panel, rows - r0, target, step, dim - d,
-                           true);
+        multiply_edge_tile(multiply, length, strip, panel, rows - r0, target, step, dim - d, true);
       }
     }
+    d += panels * kNzBlock;
   }
 }
 
@@ -71,10 +75,10 @@ struct BackwardScratch {
     grad_q_panels = pieces.take(rows * dim);
     p = pieces.take(rows * kKeyBlock);
     grad_scores = pieces.take(rows * kKeyBlock);
-    k_strips = pieces.take(round_up(kKeyBlock, kTileRows<T>) * dim);
-    v_strips = pieces.take(round_up(kKeyBlock, kTileRows<T>) * dim);
-    k_by_dim = pieces.take(round_up(dim, kTileRows<T>) * kKeyBlock);
-    row_strips = pieces.take(round_up(kKeyBlock, kTileRows<T>) * rows);
+    k_strips = pieces.take(LeftStrips<T>::room(kKeyBlock, dim));
+    v_strips = pieces.take(LeftStrips<T>::room(kKeyBlock, dim));
+    k_by_dim = pieces.take(LeftStrips<T>::room(dim, kKeyBlock));
+    row_strips = pieces.take(LeftStrips<T>::room(kKeyBlock, rows));
     tile = pieces.take(wide * kPanelRows);
     logsumexp = pieces.take(rows);
     delta = pieces.take(rows);
@@ -172,11 +176,10 @@ void attention_backward(const AttentionSizes& sizes, const T* q, const T* k, con
                                  .key_begin = key_begin,
                                  .keys = std::min(kKeyBlock, query_end - key_begin)};
       const auto offset = (document.begin + key_begin) * key_step + kv_head * dim;
-      const EvenCuts key_cuts(block.keys, kTileRows<T>);
-      LeftStrips<T> k_strips{key_cuts, dim, space.k_strips};
-      LeftStrips<T> v_strips{key_cuts, dim, space.v_strips};
-      LeftStrips<T> k_by_dim{EvenCuts(dim, kTileRows<T>), block.keys, space.k_by_dim};
-      const LeftStrips<T> row_strips{key_cuts, rows, space.row_strips};
+      LeftStrips<T> k_strips(block.keys, dim, space.k_strips);
+      LeftStrips<T> v_strips(block.keys, dim, space.v_strips);
+      LeftStrips<T> k_by_dim(dim, block.keys, space.k_by_dim);
+      const LeftStrips<T> row_strips(block.keys, rows, space.row_strips);
       const bool want_scores = grads.q != nullptr || grads.k != nullptr;
       k_strips.pack(k + offset, key_step, 1);
       if (want_scores) v_strips.pack(v + offset, key_step, 1);

@@ -62,8 +62,8 @@ struct ForwardScratch {
     out_panels = pieces.take(rows * dim);
     scores = pieces.take(kKeyBlock * kPanelRows);
     tile = pieces.take(round_up(dim, kNzBlock) * kPanelRows);
-    k_strips = pieces.take(round_up(kKeyBlock, kTileRows<T>) * dim);
-    v_strips = pieces.take(round_up(dim, kTileRows<T>) * kKeyBlock);
+    k_strips = pieces.take(LeftStrips<T>::room(kKeyBlock, dim));
+    v_strips = pieces.take(LeftStrips<T>::room(dim, kKeyBlock));
     max = pieces.take(rows);
     sum = pieces.take(rows);
     correction = pieces.take(kPanelRows);
@@ -105,8 +105,8 @@ void attention_forward(const AttentionSizes& sizes, const T* q, const T* k, cons
                                .key_begin = key_begin,
                                .keys = std::min(kKeyBlock, query_end - key_begin)};
     const auto offset = (document.begin + key_begin) * key_step + kv_head * dim;
-    LeftStrips<T> k_strips{EvenCuts(block.keys, kTileRows<T>), dim, space.k_strips};
-    LeftStrips<T> v_strips{EvenCuts(dim, kTileRows<T>), block.keys, space.v_strips};
+    LeftStrips<T> k_strips(block.keys, dim, space.k_strips);
+    LeftStrips<T> v_strips(dim, block.keys, space.v_strips);
     k_strips.pack(k + offset, key_step, 1);
     v_strips.pack(v + offset, 1, key_step);
     for (std::int64_t r0 = 0; r0 < rows; r0 += kPanelRows) {

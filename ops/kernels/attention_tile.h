@@ -14,6 +14,7 @@
 #include "ops/kernels/exp.h"
 #include "ops/kernels/matmul_tile.h"
 #include "ops/kernels/pack.h"
+#include "ops/kernels/product_loops.h"
 #include "ops/kernels/simd.h"
 
 namespace moegrad::kernels {
@@ -61,17 +62,28 @@ class Pieces {
   std::int64_t taken_ = 0;
 };
 
-/// The left operand of a product: rows cut into strips, each [depth, kTileRows].
+/// The left operand of a product: rows cut into strips, each [depth, strip_rows].
 template <class T>
 struct LeftStrips {
+  LeftStrips(std::int64_t rows, std::int64_t steps, T* scratch)
+      : tiles(product_loops<T>().tiles),
+        cuts(rows, tiles.strip_rows),
+        depth(steps),
+        data(scratch) {}
+
+  const TileSet<T>& tiles;
   EvenCuts cuts;
   std::int64_t depth;
   T* data;
 
-  std::int64_t size() const { return depth * kTileRows<T>; }
+  /// Elements for so many rows and steps.
+  static std::int64_t room(std::int64_t rows, std::int64_t depth) {
+    return round_up(rows, product_loops<T>().tiles.strip_rows) * depth;
+  }
+  std::int64_t size() const { return depth * tiles.strip_rows; }
   /// Row i at step p comes from source[i * row_stride + p * depth_stride].
   void pack(const T* source, std::int64_t row_stride, std::int64_t depth_stride) {
-    pack_left_strips(source, row_stride, depth_stride, cuts, depth, size(), data);
+    pack_left_strips(source, row_stride, depth_stride, cuts, tiles.strip_rows, depth, size(), data);
   }
 };
 
@@ -81,8 +93,8 @@ template <class T>
 void multiply_panel(const LeftStrips<T>& a, std::int64_t rows, const T* panel, std::int64_t depth,
                     T* c, bool resume) {
   for (std::int64_t s = 0; s < a.cuts.count() && a.cuts.begin(s) < rows; ++s) {
-    tile_of<T>(a.cuts.length(s))(a.data + s * a.size(), panel, depth,
-                                 c + a.cuts.begin(s) * kNzBlock, kNzBlock, resume, {.line = panel});
+    a.tiles.tile(a.cuts.length(s))(a.data + s * a.size(), panel, 0, depth,
+                                   c + a.cuts.begin(s) * kNzBlock, kNzBlock, resume, {.line = panel});
   }
 }
 

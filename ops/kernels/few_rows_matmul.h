@@ -9,11 +9,27 @@ namespace moegrad::kernels {
 /// to turn blocks of B.
 inline constexpr std::int64_t kFewRows = 8;
 
+/// Columns of C, rows of the stored B^T, at a time.
+inline constexpr std::int64_t kFewRowsColumns = 32;
+
+/// The inner loops for one vector width.
+template <class T>
+struct FewRowsLoops {
+  /// C[i, j] = chain of `steps` <= 16 of A[i, p] B[p, j], on from what C holds, for some rows i and
+  /// 32 columns j; B is [16, 32].
+  using AddSteps = void (*)(const T* a, std::int64_t row_stride, const T* b, std::int64_t steps,
+                            T* c, std::int64_t c_stride);
+  AddSteps add_steps(std::int64_t rows) const { return by_rows[rows - 1]; }
+
+  std::int64_t most_rows;
+  AddSteps by_rows[kFewRows];  // up to most_rows
+};
+
 /// matmul_block for a right operand in the form kNzTransposed and at most kFewRows rows. B is read
 /// once from front to back. Each block of it, 16 steps by 32 columns, is turned and used at once by
 /// all rows; the sums stay in C, which few rows leave in the first cache level.
 template <class T>
 void few_rows_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
-                           std::int64_t j0, std::int64_t columns);
+                           std::int64_t j0, std::int64_t columns, const FewRowsLoops<T>& loops);
 
 }  // namespace moegrad::kernels

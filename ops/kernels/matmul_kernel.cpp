@@ -10,7 +10,9 @@
 #include "framework/tensor/layout.h"
 #include "ops/kernels/even_cuts.h"
 #include "ops/kernels/few_rows_matmul.h"
+#include "ops/kernels/few_steps_matmul.h"
 #include "ops/kernels/matmul_tile.h"
+#include "ops/kernels/product_loops.h"
 #include "ops/kernels/transposed_matmul.h"
 
 namespace moegrad::kernels {
@@ -28,15 +30,17 @@ constexpr std::int64_t kShortGroups = 8;
 template <class T>
 constexpr std::int64_t kShortDepth = kCacheDepth<T> / kShortGroups;
 
-// A strip of six rows takes up to 12 KB; one cache line more keeps the same step of all strips from
-// falling into one set of the first level while they are packed side by side.
+// A strip of six or eight rows takes up to 16 KB; one cache line more keeps the same step of all
+// strips from falling into one set of the first level while they are packed side by side.
 template <class T>
-constexpr std::int64_t strip_size(std::int64_t depth) {
-  return kTileRows<T> * depth + kLine / std::int64_t{sizeof(T)};
+constexpr std::int64_t strip_size(std::int64_t rows, std::int64_t depth) {
+  return rows * depth + kLine / std::int64_t{sizeof(T)};
 }
+constexpr std::int64_t kFewestStripRows = 2;
 template <class T>
 constexpr std::int64_t kStripsSize =
-    (kBlockRows + kTileRows<T> - 1) / kTileRows<T>* strip_size<T>(kCacheDepth<T>);
+    (kBlockRows + kMostTileRows) * kCacheDepth<T> +
+    kBlockRows / kFewestStripRows * kLine / std::int64_t{sizeof(T)};
 
 template <class T>
 struct Scratch {
@@ -55,7 +59,6 @@ constexpr std::int64_t kPartsOfPanel = 4;
 // Fetches part `part` of the panel at `panel` in NZ.
 template <class T>
 Ahead part_of_panel(const T* panel, std::int64_t depth, std::int64_t part) {
-  if (part >= kPartsOfPanel) return {.line = panel};
   return {.line = panel + part * (depth / kPartsOfPanel) * kNzBlock, .step = kLine, .jump = kLine};
 }
 
@@ -79,13 +82,15 @@ template <class T>
 class GroupProduct {
  public:
   GroupProduct(const MatmulProblem<T>& problem, const EvenCuts& strips, std::int64_t i0,
-               std::int64_t k0, std::int64_t depth, Scratch<T>& scratch)
+               std::int64_t k0, std::int64_t depth, Scratch<T>& scratch, const TileSet<T>& tiles)
       : problem_(problem),
         strips_(strips),
         i0_(i0),
         k0_(k0),
         depth_(depth),
         scratch_(scratch),
+        tiles_(tiles),
+        panels_(tiles.panels(strips.length(0))),
         in_place_(problem.b.form == RightForm::kNz),
         resume_(problem.resume || k0 > 0) {}
 
@@ -96,41 +101,35 @@ class GroupProduct {
     if (depth_ <= kShortDepth<T>) {
       for (std::int64_t s = 0; s < strips_.count(); ++s) {
         const auto strip = this->strip(s);
-        for (auto j = j0; j < j_end; j += kNzBlock) {
-          tile(strip, j, panel(j, j0), {.line = strip.packed});
+        for (auto j = j0; j < j_end; j += panels_at(j, j_end) * kNzBlock) {
+          tile(strip, j, j0, panels_at(j, j_end), {.line = strip.packed});
         }
       }
       return;
     }
     std::int64_t part = 0;
-    for (auto j = run_wide(j0, j_end); j < j_end; j += kNzBlock) {
-      const T* current = panel(j, j0);
-      const bool has_next = j + kNzBlock < j_end || next_j == j_end;
+    for (auto j = j0; j < j_end;) {
+      const auto panels = panels_at(j, j_end);
+      const auto next = j + panels * kNzBlock;
       for (std::int64_t s = 0; s < strips_.count(); ++s, ++part) {
-        Ahead ahead{.line = current};
-        if (in_place_ && has_next) {
-          ahead = part_of_panel(panel(j + kNzBlock, j0), depth_, s);
+        Ahead ahead{.line = panel(j, j0)};
+        if (in_place_ && s < panels * kPartsOfPanel && (next < j_end || next_j == j_end)) {
+          ahead = part_of_panel(panel(next + s / kPartsOfPanel * kNzBlock, j0), depth_,
+                                s % kPartsOfPanel);
         } else if (!in_place_ && next_k0 < problem_.k) {
           ahead = part_of_group(b, next_k0, std::min(depth_, problem_.k - next_k0), next_j, part);
         }
-        tile(strip(s), j, current, ahead);
+        tile(strip(s), j, j0, panels, ahead);
       }
+      j = next;
     }
   }
 
  private:
-  // Where the columns end that a lone strip of few rows takes several panels at a time.
-  std::int64_t run_wide(std::int64_t j0, std::int64_t j_end) {
-    const auto wide = wide_tile_of<T>(strips_.length(0));
-    if (strips_.count() != 1 || wide.panels == 1) return j0;
-    const auto strip = this->strip(0);
-    const auto width = wide.panels * kNzBlock;
-    auto j = j0;
-    for (; j + width <= std::min(j_end, problem_.n); j += width) {
-      wide.multiply(strip.packed, panel(j, j0), panel(j + kNzBlock, j0) - panel(j, j0), depth_,
-                    strip.c + j, problem_.c_stride, resume_);
-    }
-    return j;
+  // How many panels are taken at a time from column j on: as many as suits the strips or are left;
+  // of the last one, if its columns do not all exist, one.
+  std::int64_t panels_at(std::int64_t j, std::int64_t j_end) const {
+    return std::clamp<std::int64_t>((std::min(j_end, problem_.n) - j) / kNzBlock, 1, panels_);
   }
 
   const T* panel(std::int64_t j, std::int64_t j0) const {
@@ -142,21 +141,23 @@ class GroupProduct {
     const T* packed;
     T* c;  // its rows
     std::int64_t rows;
-    Tile<T> multiply;
   };
   Strip strip(std::int64_t s) const {
-    const auto rows = strips_.length(s);
-    return {scratch_.strips.data() + s * strip_size<T>(depth_),
-            problem_.c + (i0_ + strips_.begin(s)) * problem_.c_stride, rows, tile_of<T>(rows)};
+    return {scratch_.strips.data() + s * strip_size<T>(tiles_.strip_rows, depth_),
+            problem_.c + (i0_ + strips_.begin(s)) * problem_.c_stride, strips_.length(s)};
   }
 
-  void tile(const Strip& strip, std::int64_t j, const T* panel, const Ahead& ahead) {
+  void tile(const Strip& strip, std::int64_t j, std::int64_t j0, std::int64_t panels,
+            const Ahead& ahead) {
+    const auto multiply = tiles_.tile(strip.rows, panels);
+    const T* const first = panel(j, j0);
     const auto columns = problem_.n - j;
     if (columns >= kNzBlock) {
-      strip.multiply(strip.packed, panel, depth_, strip.c + j, problem_.c_stride, resume_, ahead);
+      multiply(strip.packed, first, panel(j + kNzBlock, j0) - first, depth_, strip.c + j,
+               problem_.c_stride, resume_, ahead);
     } else {
-      multiply_edge_tile(strip.rows, strip.packed, panel, depth_, strip.c + j, problem_.c_stride,
-                         columns, resume_);
+      multiply_edge_tile(multiply, strip.rows, strip.packed, first, depth_, strip.c + j,
+                         problem_.c_stride, columns, resume_);
     }
   }
 
@@ -164,6 +165,8 @@ class GroupProduct {
   const EvenCuts& strips_;
   const std::int64_t i0_, k0_, depth_;
   Scratch<T>& scratch_;
+  const TileSet<T>& tiles_;
+  const std::int64_t panels_;
   const bool in_place_, resume_;
 };
 
@@ -171,22 +174,28 @@ class GroupProduct {
 
 template <class T>
 void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
-                  std::int64_t j0, std::int64_t columns) {
+                  std::int64_t j0, std::int64_t columns, const ProductLoops<T>& loops) {
   if (problem.b.form == RightForm::kNzTransposed) {
-    return rows <= kFewRows ? few_rows_matmul_block(problem, i0, rows, j0, columns)
-                            : transposed_matmul_block(problem, i0, rows, j0, columns);
+    return rows <= kFewRows
+               ? few_rows_matmul_block(problem, i0, rows, j0, columns, loops.few_rows)
+               : transposed_matmul_block(problem, i0, rows, j0, columns, loops.transposed);
+  }
+  if (problem.b.form == RightForm::kRows && problem.k <= kFewSteps) {
+    return few_steps_matmul_block(problem, i0, rows, j0, columns, loops.few_steps);
   }
   const auto& a = problem.a;
   auto& buffers = scratch<T>();
   const auto j_end = j0 + columns;
-  const EvenCuts strips(rows, kTileRows<T>);
-  assert(strips.count() * strip_size<T>(std::min(kCacheDepth<T>, problem.k)) <= kStripsSize<T>);
+  const auto strip_rows = loops.tiles.strip_rows;
+  const EvenCuts strips(rows, strip_rows);
+  assert(strips.count() * strip_size<T>(strip_rows, std::min(kCacheDepth<T>, problem.k)) <=
+         kStripsSize<T>);
   std::int64_t k0 = 0;
   do {  // once even for k = 0, whose sums are zero
     const auto depth = std::min(kCacheDepth<T>, problem.k - k0);
     pack_left_strips(a.data + i0 * a.row_stride + k0 * a.k_stride, a.row_stride, a.k_stride, strips,
-                     depth, strip_size<T>(depth), buffers.strips.data());
-    GroupProduct<T> product(problem, strips, i0, k0, depth, buffers);
+                     strip_rows, depth, strip_size<T>(strip_rows, depth), buffers.strips.data());
+    GroupProduct<T> product(problem, strips, i0, k0, depth, buffers, loops.tiles);
     const auto width = kGroupColumns * (depth <= kShortDepth<T> ? kShortGroups : 1);
     for (auto j = j0; j < j_end; j += width) {
       const auto end = std::min(j + width, j_end);
@@ -197,9 +206,19 @@ void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t
   } while (k0 < problem.k);
 }
 
+template <class T>
+void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
+                  std::int64_t j0, std::int64_t columns) {
+  matmul_block(problem, i0, rows, j0, columns, product_loops<T>());
+}
+
 template void matmul_block<float>(const MatmulProblem<float>&, std::int64_t, std::int64_t,
                                   std::int64_t, std::int64_t);
 template void matmul_block<double>(const MatmulProblem<double>&, std::int64_t, std::int64_t,
                                    std::int64_t, std::int64_t);
+template void matmul_block<float>(const MatmulProblem<float>&, std::int64_t, std::int64_t,
+                                  std::int64_t, std::int64_t, const ProductLoops<float>&);
+template void matmul_block<double>(const MatmulProblem<double>&, std::int64_t, std::int64_t,
+                                   std::int64_t, std::int64_t, const ProductLoops<double>&);
 
 }  // namespace moegrad::kernels

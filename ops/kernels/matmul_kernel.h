@@ -8,6 +8,9 @@
 
 namespace moegrad::kernels {
 
+template <class T>
+struct ProductLoops;
+
 /// A [m, k] with A[i, p] = data[i * row_stride + p * k_stride]; one of the strides is 1. The same
 /// kernel serves X (forward, dX: k_stride 1) and X^T (dW: row_stride 1).
 template <class T>
@@ -34,7 +37,7 @@ struct MatmulProblem {
 // Note [Matmul blocks]
 // A task computes a block of C of at most most_block_rows rows, all columns or a multiple of
 // kGroupColumns. It walks the reduction kCacheDepth at a time. The rows of A are packed once into
-// strips of six, interleaved as the tile reads them; they stay in the second cache level. Packing
+// strips of six or eight, interleaved as the tile reads them; they stay in the second cache level. Packing
 // also takes the power-of-two distance out of the rows, of which the first level would hold only a
 // few at a time. B comes by groups of panels: in NZ it is read where it is stored (as its
 // transpose: Note [Transposed product]), else a group is packed in the order in which it is stored.
@@ -58,9 +61,12 @@ constexpr std::int64_t most_block_rows(std::int64_t k) {
 
 /// Computes C[i0 : i0 + rows, j0 : j0 + columns] in the order of Note [Matmul order];
 /// rows <= most_block_rows<T>(problem.k), j0 a multiple of kGroupColumns. Packs into scratch of the
-/// calling thread.
+/// calling thread. The bits do not depend on `loops`, whose default is the widest of this CPU.
 template <class T>
 void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
                   std::int64_t j0, std::int64_t columns);
+template <class T>
+void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
+                  std::int64_t j0, std::int64_t columns, const ProductLoops<T>& loops);
 
 }  // namespace moegrad::kernels

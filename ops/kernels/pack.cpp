@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "framework/tensor/layout.h"
-#include "ops/kernels/matmul_tile.h"
 #include "ops/kernels/transpose_8x8.h"
 
 namespace moegrad::kernels {
@@ -26,26 +25,19 @@ void transpose_to_panel(const T* source, std::int64_t stride, std::int64_t k, T*
   }
 }
 
-// strip[p * kTileRows + r] = source[r * stride + p] for r < rows, p < k.
+// strip[p * strip_rows + r] = source[r * stride + p] for r < rows, p < k.
 template <class T>
 void interleave_rows_one_by_one(const T* source, std::int64_t stride, std::int64_t rows,
-                                std::int64_t k, T* strip) {
+                                std::int64_t strip_rows, std::int64_t k, T* strip) {
   for (std::int64_t p = 0; p < k; ++p) {
-    for (std::int64_t r = 0; r < rows; ++r) strip[p * kTileRows<T> + r] = source[r * stride + p];
+    for (std::int64_t r = 0; r < rows; ++r) strip[p * strip_rows + r] = source[r * stride + p];
   }
-}
-
-template <class T>
-void interleave_rows(const T* source, std::int64_t stride, std::int64_t rows, std::int64_t k,
-                     T* strip) {
-  interleave_rows_one_by_one(source, stride, rows, k, strip);
 }
 
 #if defined(__AVX2__) && defined(__FMA__)
 // Eight steps of six rows at a time; rows that do not exist repeat the last one.
-void interleave_rows(const float* source, std::int64_t stride, std::int64_t rows, std::int64_t k,
-                     float* strip) {
-  static_assert(kTileRows<float> == 6);
+void interleave_six_rows(const float* source, std::int64_t stride, std::int64_t rows,
+                         std::int64_t k, float* strip) {
   const float* row[6];
   for (std::int64_t r = 0; r < 6; ++r) row[r] = source + std::min(r, rows - 1) * stride;
   const auto whole = k / 8 * 8;
@@ -79,9 +71,46 @@ void interleave_rows(const float* source, std::int64_t stride, std::int64_t rows
             _mm256_extractf128_ps(pairs[4 + c / 2], 1));
     }
   }
-  interleave_rows_one_by_one(source + whole, stride, rows, k - whole, strip);
+  interleave_rows_one_by_one(source + whole, stride, rows, 6, k - whole, strip);
 }
 #endif
+
+template <class T>
+void interleave_eight_rows(const T* source, std::int64_t stride, std::int64_t rows, std::int64_t k,
+                           T* strip) {
+  const auto whole = k / 8 * 8;
+  for (std::int64_t p = 0; p < whole; p += 8, strip += 64) {
+    transpose_8x8([&](std::int64_t r) { return source + std::min(r, rows - 1) * stride + p; },
+                  strip, 8);
+  }
+  interleave_rows_one_by_one(source + whole, stride, rows, 8, k - whole, strip);
+}
+
+template <class T>
+void interleave_rows(const T* source, std::int64_t stride, std::int64_t rows,
+                     std::int64_t strip_rows, std::int64_t k, T* strip) {
+#if defined(__AVX2__) && defined(__FMA__)
+  if constexpr (sizeof(T) == 4) {
+    if (strip_rows == 6) return interleave_six_rows(source, stride, rows, k, strip);
+  }
+#endif
+  if (strip_rows == 8) return interleave_eight_rows(source, stride, rows, k, strip);
+  interleave_rows_one_by_one(source, stride, rows, strip_rows, k, strip);
+}
+
+// The rows of one step, which stand side by side in `from`, to all strips.
+template <std::int64_t kStripRows, class T>
+void deal_out(const T* from, const EvenCuts& strips, std::int64_t strip_size, T* to) {
+  for (std::int64_t s = 0; s < strips.count(); ++s, to += strip_size) {
+    const auto rows = strips.length(s);
+    if (rows == kStripRows) {
+      std::memcpy(to, from, sizeof(T) * kStripRows);
+    } else {
+      std::copy_n(from, rows, to);
+    }
+    from += rows;
+  }
+}
 
 // B[k0 : k0 + k, j0 : j0 + 16] to panel [k, 16].
 template <class T>
@@ -124,14 +153,17 @@ void pack_right_panels(const RightOperand<T>& b, std::int64_t k0, std::int64_t k
 
 template <class T>
 void pack_left_strips(const T* a, std::int64_t row_stride, std::int64_t k_stride,
-                      const EvenCuts& strips, std::int64_t k, std::int64_t strip_size, T* target) {
+                      const EvenCuts& strips, std::int64_t strip_rows, std::int64_t k,
+                      std::int64_t strip_size, T* target) {
   if (k_stride == 1) {
     for (std::int64_t s = 0; s < strips.count(); ++s) {
-      interleave_rows(a + strips.begin(s) * row_stride, row_stride, strips.length(s), k,
+      interleave_rows(a + strips.begin(s) * row_stride, row_stride, strips.length(s), strip_rows, k,
                       target + s * strip_size);
     }
     return;
   }
+  const auto deal = strip_rows == 8 ? &deal_out<8, T> : strip_rows == 6 ? &deal_out<6, T>
+                                                                        : &deal_out<2, T>;
   constexpr std::int64_t kLine = 64 / sizeof(T), kRowsAhead = 8;
   const auto width = strips.begin(strips.count());
   for (std::int64_t p = 0; p < k; ++p) {
@@ -140,16 +172,7 @@ void pack_left_strips(const T* a, std::int64_t row_stride, std::int64_t k_stride
     for (std::int64_t i = 0; i < width; i += kLine) {
       __builtin_prefetch(from + kRowsAhead * k_stride + i);
     }
-    T* to = target + p * kTileRows<T>;
-    for (std::int64_t s = 0; s < strips.count(); ++s, to += strip_size) {
-      const auto rows = strips.length(s);
-      if (rows == kTileRows<T>) {
-        std::memcpy(to, from, sizeof(T) * kTileRows<T>);
-      } else {
-        std::copy_n(from, rows, to);
-      }
-      from += rows;
-    }
+    deal(from, strips, strip_size, target + p * strip_rows);
   }
 }
 
@@ -158,8 +181,8 @@ template void pack_right_panels<float>(const RightOperand<float>&, std::int64_t,
 template void pack_right_panels<double>(const RightOperand<double>&, std::int64_t, std::int64_t,
                                         std::int64_t, std::int64_t, std::int64_t, double*);
 template void pack_left_strips<float>(const float*, std::int64_t, std::int64_t, const EvenCuts&,
-                                      std::int64_t, std::int64_t, float*);
+                                      std::int64_t, std::int64_t, std::int64_t, float*);
 template void pack_left_strips<double>(const double*, std::int64_t, std::int64_t, const EvenCuts&,
-                                       std::int64_t, std::int64_t, double*);
+                                       std::int64_t, std::int64_t, std::int64_t, double*);
 
 }  // namespace moegrad::kernels

@@ -9,20 +9,20 @@
 
 namespace moegrad::kernels {
 
-/// 32 bytes of T: eight floats or four doubles. Loads and stores need no alignment; stream(p),
-/// which writes past the caches, needs 32 bytes (see finish_streams).
+/// kBytes bytes of T: 32 are eight floats or four doubles. Loads and stores need no alignment;
+/// stream(p), which writes past the caches, needs 32 bytes (see finish_streams).
 ///
 /// fma(a, b, c) = a * b + c, rounded once with AVX2 and twice on the portable path (where a
 /// correctly rounded fma would be a library call per element): within one build every result is
 /// the same bits, between the two paths it is not. larger(a, b) = a > b ? a : b, so b where one is
 /// NaN.
-template <class T>
+template <class T, int kBytes = 32>
 struct Vec;
 
 #if defined(__AVX2__) && defined(__FMA__)
 
 template <>
-struct Vec<float> {
+struct Vec<float, 32> {
   static constexpr std::int64_t kLanes = 8;
   __m256 v;
 
@@ -39,7 +39,7 @@ struct Vec<float> {
 };
 
 template <>
-struct Vec<double> {
+struct Vec<double, 32> {
   static constexpr std::int64_t kLanes = 4;
   __m256d v;
 
@@ -58,7 +58,7 @@ struct Vec<double> {
 #else
 
 template <class T>
-struct Vec {
+struct Vec<T, 32> {
   static constexpr std::int64_t kLanes = 32 / static_cast<std::int64_t>(sizeof(T));
   T v[kLanes];
 
@@ -97,6 +97,38 @@ struct Vec {
 };
 
 #endif
+
+#if defined(__AVX512F__)
+
+/// What products need. See Note [Two vector widths].
+template <>
+struct Vec<float, 64> {
+  static constexpr std::int64_t kLanes = 16;
+  __m512 v;
+
+  static Vec zero() { return {_mm512_setzero_ps()}; }
+  static Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
+  static Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  void store(float* p) const { _mm512_storeu_ps(p, v); }
+};
+
+#endif
+
+/// One step of a chain, sum = fma(a, b, sum). Where there are instructions for it, it is written as
+/// assembly: GCC 12 spills the accumulators of a tile to the stack when it may choose the operands
+/// of an intrinsic itself.
+template <class T, int kBytes>
+inline void accumulate(Vec<T, kBytes>& sum, const Vec<T, kBytes>& a, const Vec<T, kBytes>& b) {
+#if defined(__AVX2__) && defined(__FMA__)
+  if constexpr (sizeof(T) == 4) {
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
+  } else {
+    asm("vfmadd231pd %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
+  }
+#else
+  sum = fma(a, b, sum);
+#endif
+}
 
 /// Makes what stream() wrote before visible to other threads before what is written after.
 inline void finish_streams() {

@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "framework/tensor/layout.h"
-#include "ops/kernels/matmul_tile.h"
 #include "ops/kernels/transpose_8x8.h"
 
 namespace moegrad::kernels {
@@ -18,30 +17,32 @@ namespace {
 template <class T>
 constexpr std::int64_t kDepth = 1536 / sizeof(T);
 
-// Columns of C, rows of C^T, that are computed before they are transposed into C.
-constexpr std::int64_t kGroup = 48;
+constexpr auto kGroup = kTransposedGroup;
 
-// Rows of A come in panels of 16, the last one with what is left, 16 or 24 columns wide: a panel of
-// 8 would keep no more than two thirds of the multiply-adds busy.
-constexpr std::int64_t kPanelRows = 16, kPanelStep = 8, kWidestPanel = 24;
+// Rows of A come in panels of two units, the last one with what is left, up to three: a panel of
+// eight would keep no more than two thirds of the multiply-adds busy.
+constexpr std::int64_t kLargestUnit = 16, kWidestPanel = kMostPanelUnits * kLargestUnit;
 
 class PanelCuts {
  public:
-  explicit PanelCuts(std::int64_t rows)
-      : rows_(rows), count_((rows + kPanelStep - 1) / kPanelRows) {}
+  PanelCuts(std::int64_t rows, std::int64_t unit)
+      : rows_(rows),
+        unit_(unit),
+        count_(std::max<std::int64_t>(1, (rows + unit - 1) / (2 * unit))) {}
   std::int64_t count() const { return count_; }
-  std::int64_t begin(std::int64_t i) const { return i * kPanelRows; }
-  std::int64_t rows(std::int64_t i) const { return i + 1 < count_ ? kPanelRows : rows_ - begin(i); }
-  std::int64_t width(std::int64_t i) const { return round_up(rows(i), kPanelStep); }
+  std::int64_t begin(std::int64_t i) const { return i * 2 * unit_; }
+  std::int64_t rows(std::int64_t i) const { return i + 1 < count_ ? 2 * unit_ : rows_ - begin(i); }
+  std::int64_t units(std::int64_t i) const { return (rows(i) + unit_ - 1) / unit_; }
+  std::int64_t width(std::int64_t i) const { return units(i) * unit_; }
 
  private:
-  std::int64_t rows_, count_;
+  std::int64_t rows_, unit_, count_;
 };
 
 template <class T>
 struct Scratch {
-  static_assert(kBlockRows % kPanelStep == 0);
-  alignas(64) std::array<T, kBlockRows * kDepth<T>> panels;
+  static constexpr auto kMostRows = (kBlockRows + kLargestUnit - 1) / kLargestUnit * kLargestUnit;
+  alignas(64) std::array<T, kMostRows * kDepth<T>> panels;
   alignas(64) std::array<T, kGroup * kWidestPanel> tile;  // of C^T, [kGroup, width]
 };
 
@@ -92,95 +93,18 @@ void transpose(const T* from, std::int64_t from_stride, T* to, std::int64_t to_s
   }
 }
 
-// C^T[j, i] = chain over p of B^T[j, p] A^T[p, i] for kRows rows j and kVecs vectors of columns i.
-//
-// B^T is at `b` as NZ has it, B^T[j, p] = b[p / 16 * block_step + j * 16 + p % 16]; A^T is a panel
-// [k, width] and C^T a tile [kRows, width], width being the elements of kVecs vectors.
-template <class T, int kRows, int kVecs>
-void multiply_stored_rows(const T* b, std::int64_t block_step, const T* panel, std::int64_t k,
-                          T* tile, bool resume) {
-  constexpr int kLanes = Vec<T>::kLanes, kWidth = kVecs * kLanes;
-  Vec<T> sum[kRows][kVecs];
-#pragma GCC unroll 12
-  for (int j = 0; j < kRows; ++j) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) {
-      sum[j][v] = resume ? Vec<T>::load(tile + j * kWidth + v * kLanes) : Vec<T>::zero();
-    }
-  }
-  for (; k >= kNzBlock; k -= kNzBlock) {
-#pragma GCC unroll 12
-    for (int j = 0; j < kRows; ++j) __builtin_prefetch(b + (kRows + j) * kNzBlock);
-#pragma GCC unroll 16
-    for (int u = 0; u < kNzBlock; ++u) {
-      Vec<T> right[kVecs];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) {
-        right[v] = Vec<T>::load(panel + u * kWidth + v * kLanes);
-      }
-#pragma GCC unroll 12
-      for (int j = 0; j < kRows; ++j) {
-        const auto left = Vec<T>::broadcast(b[j * kNzBlock + u]);
-#pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) accumulate(sum[j][v], left, right[v]);
-      }
-    }
-    panel += kNzBlock * kWidth;
-    b += block_step;
-  }
-  for (std::int64_t u = 0; u < k; ++u) {
-#pragma GCC unroll 12
-    for (int j = 0; j < kRows; ++j) {
-      const auto left = Vec<T>::broadcast(b[j * kNzBlock + u]);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) {
-        accumulate(sum[j][v], left, Vec<T>::load(panel + v * kLanes));
-      }
-    }
-    panel += kWidth;
-  }
-#pragma GCC unroll 12
-  for (int j = 0; j < kRows; ++j) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) sum[j][v].store(tile + j * kWidth + v * kLanes);
-  }
-}
-
-// `rows` rows of C^T, a multiple of 16, by a panel of kVecs vectors.
-template <class T, int kVecs>
-void multiply_rows(const T* b, std::int64_t block_step, const T* panel, std::int64_t k, T* tile,
-                   std::int64_t rows, bool resume) {
-  // A group is 48 rows but for the last, of 16 or 32. Twelve chains hide the latency of the
-  // multiply-adds with room to spare, eight just do; doubles need the registers for the panel.
-  constexpr int kOfGroup = sizeof(T) == 4 ? 12 / kVecs : std::max(1, 8 / kVecs);
-  constexpr int kOfLast = sizeof(T) == 4 ? 4 : kOfGroup;
-  static_assert(kGroup % kOfGroup == 0 && kNzBlock % kOfLast == 0);
-  const auto run = [&]<int kRows>() {
-    for (std::int64_t j = 0; j < rows; j += kRows) {
-      multiply_stored_rows<T, kRows, kVecs>(b + j * kNzBlock, block_step, panel, k,
-                                            tile + j * kVecs * Vec<T>::kLanes, resume);
-    }
-  };
-  rows == kGroup ? run.template operator()<kOfGroup>() : run.template operator()<kOfLast>();
-}
-
-template <class T>
-auto multiply_rows_by(std::int64_t width) {
-  constexpr int kVecs = static_cast<int>(kPanelStep / Vec<T>::kLanes);
-  return width == kPanelRows ? &multiply_rows<T, 2 * kVecs> : &multiply_rows<T, 3 * kVecs>;
-}
-
 }  // namespace
 
 template <class T>
 void transposed_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
-                             std::int64_t j0, std::int64_t columns) {
+                             std::int64_t j0, std::int64_t columns,
+                             const TransposedLoops<T>& loops) {
   const auto& a = problem.a;
   const auto& b = problem.b;
   const auto block_step = b.stride * kNzBlock;
   auto& buffers = scratch<T>();
   T* const tile = buffers.tile.data();
-  const PanelCuts cuts(rows);
+  const PanelCuts cuts(rows, loops.unit);
   std::int64_t k0 = 0;
   do {  // once even for k = 0, whose sums are zero
     const auto depth = std::min(kDepth<T>, problem.k - k0);
@@ -200,8 +124,8 @@ void transposed_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, s
         T* const c = problem.c + (i0 + cuts.begin(i)) * problem.c_stride + j;
         if (resume) transpose(c, problem.c_stride, tile, width, group, height);
         // Rows of B^T past the last are zero padding.
-        multiply_rows_by<T>(width)(stored, block_step, panel(i), depth, tile,
-                                   round_up(group, kNzBlock), resume);
+        loops.by_units[cuts.units(i) - 1](stored, block_step, panel(i), depth, tile,
+                                              round_up(group, kNzBlock), resume);
         transpose(tile, width, c, problem.c_stride, height, group);
       }
     }
@@ -210,8 +134,10 @@ void transposed_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, s
 }
 
 template void transposed_matmul_block<float>(const MatmulProblem<float>&, std::int64_t,
-                                             std::int64_t, std::int64_t, std::int64_t);
+                                             std::int64_t, std::int64_t, std::int64_t,
+                                             const TransposedLoops<float>&);
 template void transposed_matmul_block<double>(const MatmulProblem<double>&, std::int64_t,
-                                              std::int64_t, std::int64_t, std::int64_t);
+                                              std::int64_t, std::int64_t, std::int64_t,
+                                              const TransposedLoops<double>&);
 
 }  // namespace moegrad::kernels

@@ -17,9 +17,30 @@ namespace moegrad::kernels {
 // beside B, are packed into panels; tiles of C^T collect in scratch and are transposed into C.
 // Every element is still the chain of Note [Matmul order].
 
+/// Columns of C, rows of C^T, that are computed before they are transposed into C; fewer, a
+/// multiple of 16, at the right edge.
+inline constexpr std::int64_t kTransposedGroup = 48;
+inline constexpr std::int64_t kMostPanelUnits = 3;
+
+/// The inner loops for one vector width.
+template <class T>
+struct TransposedLoops {
+  /// C^T[j, i] = chain over p of B^T[j, p] A^T[p, i] for `rows` rows j, kTransposedGroup or a
+  /// smaller multiple of 16, and 1 to kMostPanelUnits units of columns i.
+  ///
+  /// B^T is at `b` as NZ has it, B^T[j, p] = b[p / 16 * block_step + j * 16 + p % 16]; A^T is a
+  /// panel [k, width] and C^T a tile [rows, width], width being the columns of those units.
+  using MultiplyRows = void (*)(const T* b, std::int64_t block_step, const T* panel, std::int64_t k,
+                                T* tile, std::int64_t rows, bool resume);
+
+  std::int64_t unit;  // 8 or 16 columns
+  MultiplyRows by_units[kMostPanelUnits];
+};
+
 /// matmul_block for a right operand in the form kNzTransposed and more than kFewRows rows.
 template <class T>
 void transposed_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
-                             std::int64_t j0, std::int64_t columns);
+                             std::int64_t j0, std::int64_t columns,
+                             const TransposedLoops<T>& loops);
 
 }  // namespace moegrad::kernels

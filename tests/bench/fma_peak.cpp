@@ -10,36 +10,21 @@
 
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/rank_context.h"
-#include "ops/kernels/matmul_tile.h"
+#include "ops/kernels/product_loops.h"
+#include "tests/bench/fma_chains.h"
 #include "tests/bench/quantile.h"
 
 namespace moegrad::bench {
 namespace {
 
-using kernels::Vec;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kChains = 12;                 // of the largest tile: enough to hide an fma's latency
 constexpr std::int64_t kSteps = 1'500'000;  // about 5 ms
-constexpr double kFlopsPerStep = 2.0 * kChains * Vec<float>::kLanes;
 
-// All loops over the chains are unrolled, so that they stay in registers. The operands come from
-// and the result goes to memory that the compiler must not think about.
+double flops_per_step() { return 2.0 * kChains * (kernels::has_avx512() ? 16 : 8); }
+
 void run_chains(volatile float* memory, std::int64_t steps) {
-  Vec<float> sum[kChains];
-  float start = 0;
-#pragma GCC unroll 12
-  for (int i = 0; i < kChains; ++i) sum[i] = Vec<float>::broadcast(start += *memory);
-  const auto a = Vec<float>::broadcast(*memory);
-  const auto b = Vec<float>::broadcast(*memory);
-  for (std::int64_t step = 0; step < steps; ++step) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) kernels::accumulate(sum[i], a, b);
-  }
-  float result[kChains * Vec<float>::kLanes];
-#pragma GCC unroll 12
-  for (int i = 0; i < kChains; ++i) sum[i].store(result + i * Vec<float>::kLanes);
-  *memory = *std::ranges::max_element(result) > 0 ? 0.5F : 0.25F;
+  kernels::has_avx512() ? run_avx512_chains(memory, steps) : run_narrow_chains(memory, steps);
 }
 
 }  // namespace
@@ -54,7 +39,7 @@ double fma_peak(int threads, double seconds) {
     const auto now = Clock::now();
     if (run > 0) {
       rates[run - 1] =
-          kFlopsPerStep * kSteps * threads / std::chrono::duration<double>(now - begin).count();
+          flops_per_step() * kSteps * threads / std::chrono::duration<double>(now - begin).count();
     }
     begin = now;
     ++run;
@@ -81,7 +66,7 @@ double fma_rate() {
     volatile float memory = 0.5F;
     run_chains(&memory, kSteps / 25);
   });
-  return kFlopsPerStep * (kSteps / 25) * threads /
+  return flops_per_step() * (kSteps / 25) * threads /
          std::chrono::duration<double>(Clock::now() - begin).count();
 }
 

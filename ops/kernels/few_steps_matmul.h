@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "ops/kernels/matmul_kernel.h"
+
+namespace moegrad::kernels {
+
+/// The longest reduction that few_steps_matmul_block is for.
+inline constexpr int kFewSteps = 4;
+
+/// The inner loops for one vector width.
+template <class T>
+struct FewStepsLoops {
+  /// C[i, j] = chain over all steps p of A[i, p] B[p, j], for `rows` rows i and `columns` columns j,
+  /// a multiple of `lanes`; B has rows of b_stride elements.
+  using MultiplyRows = void (*)(const LeftOperand<T>& a, const T* b, std::int64_t b_stride,
+                                std::int64_t rows, std::int64_t columns, T* c,
+                                std::int64_t c_stride, bool resume);
+
+  std::int64_t lanes;
+  MultiplyRows by_steps[kFewSteps + 1];
+};
+
+/// matmul_block where the reduction is a few steps long and B is rows: the weight gradient of an
+/// expert with few tokens. It is about writing C, so the operands are read where they are and C is
+/// written row by row.
+template <class T>
+void few_steps_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
+                            std::int64_t j0, std::int64_t columns, const FewStepsLoops<T>& loops);
+
+}  // namespace moegrad::kernels

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The tiles of matmul_tile.h for one width of vectors: Note [Two vector widths].
+
+#include <cstdint>
+
+#include "framework/tensor/layout.h"
+#include "ops/kernels/matmul_tile.h"
+#include "ops/kernels/simd.h"
+
+
+namespace moegrad::kernels::matmul_tile_loops {
+
+// Rows of the largest tile. Of 6 x 2 vectors the sums fill twelve of sixteen registers, of 8 x 3
+// twenty-four of thirty-two.
+template <class V>
+constexpr int kStripRows = V::kLanes == 16 ? 8 : V::kLanes == 8 ? 6 : 2;
+
+// Two multiply-adds start in a cycle and take four, so eight chains just keep them busy; nine and
+// more do so when a load comes late.
+template <class V>
+constexpr int panels_at_once(int rows) {
+  constexpr int kByRows[3][9] = {{0, 8, 6, 4, 3, 3, 3, 3, 3},   // one vector is a panel
+                                 {0, 4, 2, 3, 3, 1, 1, 0, 0},   // two are
+                                 {0, 2, 1, 0, 0, 0, 0, 0, 0}};  // four are
+  return kByRows[V::kLanes == 16 ? 0 : V::kLanes == 8 ? 1 : 2][rows];
+}
+
+// How many of kVecs vectors a tile of kRows rows takes before it goes back for the others, so that
+// the sums leave registers for the operands.
+template <class V>
+constexpr int vectors_at_once(int rows, int vecs) {
+  constexpr int kMostSums = V::kLanes == 16 ? 24 : 12;
+  int most = vecs;
+  while (rows * most > kMostSums || vecs % most != 0) --most;
+  return most;
+}
+
+// One step: the vectors of B at b, or the elements of A at a, whichever are fewer, wait in
+// registers for the others.
+template <class T, class V, int kRows, int kFirst, int kVecs>
+inline void add_step(const T* a, const T* b, std::int64_t panel_stride, V (&sum)[kRows][kVecs]) {
+  constexpr int kPerPanel = kNzBlock / V::kLanes;
+  const auto right_at = [&](int v) {
+    return V::load(b + (kFirst + v) / kPerPanel * panel_stride +
+                   (kFirst + v) % kPerPanel * V::kLanes);
+  };
+  if constexpr (kVecs < kRows) {
+    V right[kVecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) right[v] = right_at(v);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const auto left = V::broadcast(a[i]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) accumulate(sum[i][v], left, right[v]);
+    }
+  } else {
+    V left[kRows];
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) left[i] = V::broadcast(a[i]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      const auto right = right_at(v);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) accumulate(sum[i][v], left[i], right);
+    }
+  }
+}
+
+// Vectors kFirst ... kFirst + kVecs - 1 of the panels. Four steps at a time with constant strides
+// leave little but the multiply-adds to issue: on a core whose other hardware thread is busy,
+// instructions are what is scarce.
+template <class T, class V, int kRows, int kFirst, int kVecs>
+void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
+                      std::int64_t ldc, bool resume, const Ahead& ahead) {
+  c += kFirst * V::kLanes;
+  V sum[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) __builtin_prefetch(c + i * ldc, 1);
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      sum[i][v] = resume ? V::load(c + i * ldc + v * V::kLanes) : V::zero();
+    }
+  }
+  const char* line = static_cast<const char*>(ahead.line);
+  std::int64_t p = 0;
+  for (; p + 4 <= k; p += 4) {
+    __builtin_prefetch(line);
+    line += p % 32 == 28 ? ahead.jump : ahead.step;
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) {
+      add_step<T, V, kRows, kFirst, kVecs>(a + u * kStripRows<V>, b + u * kNzBlock, panel_stride,
+                                           sum);
+    }
+    a += 4 * kStripRows<V>;
+    b += 4 * kNzBlock;
+  }
+  for (; p < k; ++p) {
+    add_step<T, V, kRows, kFirst, kVecs>(a, b, panel_stride, sum);
+    a += kStripRows<V>;
+    b += kNzBlock;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) sum[i][v].store(c + i * ldc + v * V::kLanes);
+  }
+}
+
+template <class T, class V, int kRows, int kPanels, int kFirst = 0>
+void multiply_tile(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
+                   std::int64_t ldc, bool resume, const Ahead& ahead) {
+  constexpr int kAll = kPanels * static_cast<int>(kNzBlock / V::kLanes);
+  constexpr int kVecs = vectors_at_once<V>(kRows, kAll);
+  multiply_vectors<T, V, kRows, kFirst, kVecs>(a, b, panel_stride, k, c, ldc, resume, ahead);
+  if constexpr (kFirst + kVecs < kAll) {
+    multiply_tile<T, V, kRows, kPanels, kFirst + kVecs>(a, b, panel_stride, k, c, ldc, resume,
+                                                        {.line = a});
+  }
+}
+
+template <class T, class V, int kRows, int kPanels>
+constexpr void add_tiles(TileSet<T>& set) {
+  set.by_rows[kRows - 1][kPanels - 1] = &multiply_tile<T, V, kRows, kPanels>;
+  if constexpr (kPanels > 1) add_tiles<T, V, kRows, kPanels - 1>(set);
+}
+
+template <class T, class V, int kRows = kStripRows<V>>
+constexpr void add_rows(TileSet<T>& set) {
+  constexpr int kPanels = panels_at_once<V>(kRows);
+  constexpr int kOfLongerStrips = kRows < kStripRows<V> ? panels_at_once<V>(kRows + 1) : 1;
+  set.most_panels[kRows - 1] = kPanels;
+  add_tiles<T, V, kRows, (kPanels > kOfLongerStrips ? kPanels : kOfLongerStrips)>(set);
+  if constexpr (kRows > 1) add_rows<T, V, kRows - 1>(set);
+}
+
+/// The tiles of vectors V.
+template <class T, class V>
+constexpr TileSet<T> tile_set() {
+  TileSet<T> set{};
+  set.strip_rows = kStripRows<V>;
+  add_rows<T, V>(set);
+  return set;
+}
+
+}  // namespace moegrad::kernels::matmul_tile_loops
