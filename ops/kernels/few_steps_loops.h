@@ -10,6 +10,8 @@
 
 namespace moegrad::kernels::few_steps_loops {
 
+inline constexpr std::int64_t kRowsAhead = 4;
+
 // kRows rows at once, whose elements of A all stay in registers.
 template <class T, class V, int kSteps, int kRows>
 void multiply_row_group(const LeftOperand<T>& a, std::int64_t i0, const T* b, std::int64_t b_stride,
@@ -17,16 +19,19 @@ void multiply_row_group(const LeftOperand<T>& a, std::int64_t i0, const T* b, st
   V left[kRows][kSteps + 1];
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int p = 0; p < kSteps; ++p) {
       left[i][p] = V::broadcast(a.data[(i0 + i) * a.row_stride + p * a.k_stride]);
     }
   }
   for (std::int64_t j = 0; j < columns; j += V::kLanes) {
+    // The rows written next, so that their lines are there by then.
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) __builtin_prefetch(c + (kRowsAhead + i) * c_stride + j, 1);
     V sum[kRows];
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) sum[i] = resume ? V::load(c + i * c_stride + j) : V::zero();
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int p = 0; p < kSteps; ++p) {
       const auto right = V::load(b + p * b_stride + j);
 #pragma GCC unroll 4
@@ -40,7 +45,7 @@ void multiply_row_group(const LeftOperand<T>& a, std::int64_t i0, const T* b, st
 template <class T, class V, int kSteps>
 void multiply_rows(const LeftOperand<T>& a, const T* b, std::int64_t b_stride, std::int64_t rows,
                    std::int64_t columns, T* c, std::int64_t c_stride, bool resume) {
-  constexpr int kRows = V::kLanes == 16 ? 4 : 2;
+  constexpr int kRows = (V::kLanes == 16 ? 16 : 8) / (kSteps > 4 ? 8 : 4);
   std::int64_t i = 0;
   for (; i + kRows <= rows; i += kRows) {
     multiply_row_group<T, V, kSteps, kRows>(a, i, b, b_stride, columns, c + i * c_stride, c_stride,
@@ -52,7 +57,7 @@ void multiply_rows(const LeftOperand<T>& a, const T* b, std::int64_t b_stride, s
   }
 }
 
-template <class T, class V, int kSteps = kFewSteps>
+template <class T, class V, int kSteps>
 constexpr void add_steps(FewStepsLoops<T>& loops) {
   loops.by_steps[kSteps] = &multiply_rows<T, V, kSteps>;
   if constexpr (kSteps > 0) add_steps<T, V, kSteps - 1>(loops);
@@ -61,9 +66,11 @@ constexpr void add_steps(FewStepsLoops<T>& loops) {
 /// The loops of vectors V.
 template <class T, class V>
 constexpr FewStepsLoops<T> loops() {
+  constexpr int kMostSteps = V::kLanes == 16 ? 8 : 4;
   FewStepsLoops<T> loops{};
   loops.lanes = V::kLanes;
-  add_steps<T, V>(loops);
+  loops.most_steps = kMostSteps;
+  add_steps<T, V, kMostSteps>(loops);
   return loops;
 }
 

@@ -25,6 +25,10 @@ constexpr std::int64_t kLine = 64;  // bytes of a cache line
 template <class T>
 constexpr std::int64_t kCacheDepth = 2048 / sizeof(T);
 
+constexpr std::int64_t kPanelsOfGroup = kGroupColumns / kNzBlock;
+
+constexpr std::int64_t kWaitingRows = 4;
+
 // Reductions up to this long go strip by strip, through groups that are as much wider.
 constexpr std::int64_t kShortGroups = 8;
 template <class T>
@@ -54,27 +58,31 @@ Scratch<T>& scratch() {
   return *block;
 }
 
-constexpr std::int64_t kPartsOfPanel = 4;
-
-// Fetches part `part` of the panel at `panel` in NZ.
+// Fetches part `part` of the panels in NZ of which `panel` is the first, for `depth` steps. Parts are
+// as long as a tile can fetch: a fraction of a panel, or one panel and the next ones.
 template <class T>
-Ahead part_of_panel(const T* panel, std::int64_t depth, std::int64_t part) {
-  return {.line = panel + part * (depth / kPartsOfPanel) * kNzBlock, .step = kLine, .jump = kLine};
+Ahead part_of_panels(const RightOperand<T>& b, const T* panel, std::int64_t depth,
+                     std::int64_t part, std::int64_t parts_of_panel, std::int64_t panels_of_part) {
+  const auto apart = b.stride * kNzBlock;
+  const auto bytes = apart * std::int64_t{sizeof(T)};
+  return {.line = panel + part / parts_of_panel * panels_of_part * apart +
+                  part % parts_of_panel * (depth / parts_of_panel) * kNzBlock,
+          .step = kLine,
+          .jump = kLine,
+          .second = bytes,
+          .third = panels_of_part > 2 ? 2 * bytes : 0};
 }
 
 // Fetches part `part` of what the group of columns from j on will be packed from, for the depth
-// steps from k0 on. In B's rows it is runs of cache lines; columns are left to the hardware.
+// steps from k0 on, of `parts` parts. In B's rows it is runs of cache lines; columns are left to the
+// hardware.
 template <class T>
 Ahead part_of_group(const RightOperand<T>& b, std::int64_t k0, std::int64_t depth, std::int64_t j,
-                    std::int64_t part) {
-  constexpr std::int64_t kParts = 32;
-  if (part >= kParts) return {.line = b.data};
-  if (b.form == RightForm::kRows) {
-    return {.line = b.data + (k0 + part * depth / kParts) * b.stride + j,
-            .step = kLine,
-            .jump = b.stride * std::int64_t{sizeof(T)} - (Ahead::kRun - 1) * kLine};
-  }
-  return {.line = b.data};
+                    std::int64_t part, std::int64_t parts) {
+  if (part >= parts || b.form != RightForm::kRows) return {.line = b.data};
+  return {.line = b.data + (k0 + part * depth / parts) * b.stride + j,
+          .step = kLine,
+          .jump = b.stride * std::int64_t{sizeof(T)} - (Ahead::kRun - 1) * kLine};
 }
 
 // One group of panels against all strips, for depth steps of the reduction from k0 on.
@@ -107,17 +115,26 @@ class GroupProduct {
       }
       return;
     }
+    // A lone strip fetches three panels at a time, so as to be done; of several, the first ones do so
+    // two at a time, also those after the next: what comes then may be the next expert's. Strips of
+    // few rows wait for memory, and would but wait longer.
+    const auto steps_per_fetch = tiles_.steps_per_fetch;
+    const std::int64_t panels_of_part = steps_per_fetch > 1 ? 1 : strips_.count() == 1 ? 3 : 2;
+    const T* const after = next_k0 < problem_.k ? b.data + next_j * b.stride + next_k0 * kNzBlock
+                                                : panel(j_end, j0);
     std::int64_t part = 0;
     for (auto j = j0; j < j_end;) {
       const auto panels = panels_at(j, j_end);
+      const auto parts = strips_.length(0) > kWaitingRows ? panels * steps_per_fetch : 0;
       const auto next = j + panels * kNzBlock;
       for (std::int64_t s = 0; s < strips_.count(); ++s, ++part) {
-        Ahead ahead{.line = panel(j, j0)};
-        if (in_place_ && s < panels * kPartsOfPanel && (next < j_end || next_j == j_end)) {
-          ahead = part_of_panel(panel(next + s / kPartsOfPanel * kNzBlock, j0), depth_,
-                                s % kPartsOfPanel);
+        auto ahead = Ahead{.line = panel(j, j0)};
+        if (in_place_ && s < parts) {
+          ahead = part_of_panels(b, next < j_end ? panel(next, j0) : after, depth_, s,
+                                 steps_per_fetch, panels_of_part);
         } else if (!in_place_ && next_k0 < problem_.k) {
-          ahead = part_of_group(b, next_k0, std::min(depth_, problem_.k - next_k0), next_j, part);
+          ahead = part_of_group(b, next_k0, std::min(depth_, problem_.k - next_k0), next_j, part,
+                                kPanelsOfGroup * steps_per_fetch);
         }
         tile(strip(s), j, j0, panels, ahead);
       }
@@ -180,7 +197,7 @@ void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t
                ? few_rows_matmul_block(problem, i0, rows, j0, columns, loops.few_rows)
                : transposed_matmul_block(problem, i0, rows, j0, columns, loops.transposed);
   }
-  if (problem.b.form == RightForm::kRows && problem.k <= kFewSteps) {
+  if (problem.b.form == RightForm::kRows && problem.k <= loops.few_steps.most_steps) {
     return few_steps_matmul_block(problem, i0, rows, j0, columns, loops.few_steps);
   }
   const auto& a = problem.a;

@@ -23,13 +23,17 @@ namespace moegrad::kernels {
 /// Rows of the largest tile of any vector width.
 inline constexpr std::int64_t kMostTileRows = 8;
 
-/// Cache lines that a later tile will read, fetched while this one computes, one every four steps
-/// of the reduction, from `line` on: `step` bytes apart, after every eighth `jump`.
+/// Cache lines that a later tile will read, fetched while this one computes: every
+/// TileSet::steps_per_fetch steps of the reduction the one at `line`, which then goes on by `step`
+/// bytes, after every eighth by `jump`. Where the steps go fast, those `second` and `third` bytes
+/// further as well: memory serves several streams faster than one.
 struct Ahead {
   static constexpr std::int64_t kRun = 8;
   const void* line = nullptr;
   std::ptrdiff_t step = 0;
   std::ptrdiff_t jump = 0;
+  std::ptrdiff_t second = 0;
+  std::ptrdiff_t third = 0;
 };
 
 /// C[i, j] = chain over p of A[i, p] B[p, j], for a few rows i and columns j of some panels.
@@ -55,6 +59,7 @@ struct TileSet {
   }
 
   std::int64_t strip_rows;
+  std::int64_t steps_per_fetch;  // of Ahead
   std::int64_t most_panels[kMostTileRows];
   Tile<T> by_rows[kMostTileRows][kMostPanels];
 };

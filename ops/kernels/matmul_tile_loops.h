@@ -27,6 +27,9 @@ constexpr int panels_at_once(int rows) {
   return kByRows[V::kLanes == 16 ? 0 : V::kLanes == 8 ? 1 : 2][rows];
 }
 
+template <class V>
+constexpr int kStepsPerFetch = V::kLanes == 16 ? 1 : 4;
+
 // How many of kVecs vectors a tile of kRows rows takes before it goes back for the others, so that
 // the sums leave registers for the operands.
 template <class V>
@@ -75,10 +78,17 @@ inline void add_step(const T* a, const T* b, std::int64_t panel_stride, V (&sum)
 template <class T, class V, int kRows, int kFirst, int kVecs>
 void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
                       std::int64_t ldc, bool resume, const Ahead& ahead) {
+  // A short reduction writes C faster than it can be fetched when a tile begins.
+  constexpr int kLineElements = 64 / sizeof(T), kColumnsAhead = 2 * kVecs * V::kLanes;
   c += kFirst * V::kLanes;
   V sum[kRows][kVecs];
 #pragma GCC unroll 8
-  for (int i = 0; i < kRows; ++i) __builtin_prefetch(c + i * ldc, 1);
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int l = 0; l < kVecs * V::kLanes; l += kLineElements) {
+      __builtin_prefetch(c + i * ldc + l + kColumnsAhead, 1);
+    }
+  }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
@@ -89,10 +99,17 @@ void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, std::in
   const char* line = static_cast<const char*>(ahead.line);
   std::int64_t p = 0;
   for (; p + 4 <= k; p += 4) {
-    __builtin_prefetch(line);
-    line += p % 32 == 28 ? ahead.jump : ahead.step;
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
+      if (u % kStepsPerFetch<V> == 0) {
+        constexpr int kRunSteps = Ahead::kRun * kStepsPerFetch<V>;
+        __builtin_prefetch(line);
+        if constexpr (kStepsPerFetch<V> == 1) {
+          __builtin_prefetch(line + ahead.second);
+          __builtin_prefetch(line + ahead.third);
+        }
+        line += (p + u) % kRunSteps == kRunSteps - kStepsPerFetch<V> ? ahead.jump : ahead.step;
+      }
       add_step<T, V, kRows, kFirst, kVecs>(a + u * kStripRows<V>, b + u * kNzBlock, panel_stride,
                                            sum);
     }
@@ -143,6 +160,7 @@ template <class T, class V>
 constexpr TileSet<T> tile_set() {
   TileSet<T> set{};
   set.strip_rows = kStripRows<V>;
+  set.steps_per_fetch = kStepsPerFetch<V>;
   add_rows<T, V>(set);
   return set;
 }
