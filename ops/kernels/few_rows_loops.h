@@ -5,8 +5,10 @@
 
 #include <cstdint>
 
+#include "framework/tensor/layout.h"
 #include "ops/kernels/few_rows_matmul.h"
 #include "ops/kernels/simd.h"
+#include "ops/kernels/transpose_8x8.h"
 
 namespace moegrad::kernels::few_rows_loops {
 
@@ -38,6 +40,111 @@ void add_steps(const T* a, std::int64_t row_stride, const T* b, std::int64_t ste
   }
 }
 
+#if defined(__AVX2__) && defined(__FMA__)
+
+// turned[p] lane j = stored[j * 16 + p] for four steps p and eight columns j.
+inline void turn(const float* stored, Vec<float, 32> (&turned)[4]) {
+  __m256 in[4], pairs[4];
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    in[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(stored + r * kNzBlock)),
+                                 _mm_loadu_ps(stored + (r + 4) * kNzBlock), 1);
+  }
+#pragma GCC unroll 2
+  for (int r = 0; r < 4; r += 2) {
+    pairs[r] = _mm256_unpacklo_ps(in[r], in[r + 1]);
+    pairs[r + 1] = _mm256_unpackhi_ps(in[r], in[r + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    turned[2 * i].v = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    turned[2 * i + 1].v = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+  }
+}
+
+#endif
+#if defined(__AVX512F__)
+
+// The same for sixteen steps and columns.
+inline void turn(const float* stored, Vec<float, 64> (&turned)[16]) {
+  __m512 in[16], pairs[16], quads[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) in[r] = _mm512_loadu_ps(stored + r * kNzBlock);
+#pragma GCC unroll 8
+  for (int r = 0; r < 16; r += 2) {
+    pairs[r] = _mm512_unpacklo_ps(in[r], in[r + 1]);
+    pairs[r + 1] = _mm512_unpackhi_ps(in[r], in[r + 1]);
+  }
+  // Lane l of quads[r + c] holds step 4 l + c of columns r ... r + 3.
+#pragma GCC unroll 4
+  for (int r = 0; r < 16; r += 4) {
+    quads[r] = _mm512_shuffle_ps(pairs[r], pairs[r + 2], 0x44);
+    quads[r + 1] = _mm512_shuffle_ps(pairs[r], pairs[r + 2], 0xee);
+    quads[r + 2] = _mm512_shuffle_ps(pairs[r + 1], pairs[r + 3], 0x44);
+    quads[r + 3] = _mm512_shuffle_ps(pairs[r + 1], pairs[r + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const auto low01 = _mm512_shuffle_f32x4(quads[c], quads[c + 4], 0x44);
+    const auto low23 = _mm512_shuffle_f32x4(quads[c], quads[c + 4], 0xee);
+    const auto high01 = _mm512_shuffle_f32x4(quads[c + 8], quads[c + 12], 0x44);
+    const auto high23 = _mm512_shuffle_f32x4(quads[c + 8], quads[c + 12], 0xee);
+    turned[c].v = _mm512_shuffle_f32x4(low01, high01, 0x88);
+    turned[c + 4].v = _mm512_shuffle_f32x4(low01, high01, 0xdd);
+    turned[c + 8].v = _mm512_shuffle_f32x4(low23, high23, 0x88);
+    turned[c + 12].v = _mm512_shuffle_f32x4(low23, high23, 0xdd);
+  }
+}
+
+#endif
+
+// How far ahead of what is turned B is fetched.
+constexpr std::int64_t kColumnsAhead = 4 * kNzBlock;
+
+// kSteps steps at a time are turned, for as many columns as V has lanes.
+template <class V, int kSteps>
+void add_stored(const float* a, const float* stored, float* c) {
+#pragma GCC unroll 16
+  for (int j = 0; j < kNzBlock; ++j) {
+    __builtin_prefetch(stored + (kColumnsAhead + j) * kNzBlock);
+  }
+#pragma GCC unroll 2
+  for (int j = 0; j < kNzBlock; j += V::kLanes) {
+    auto sum = V::load(c + j);
+#pragma GCC unroll 4
+    for (int p = 0; p < kNzBlock; p += kSteps) {
+      V turned[kSteps];
+      turn(stored + j * kNzBlock + p, turned);
+#pragma GCC unroll 16
+      for (int s = 0; s < kSteps; ++s) accumulate(sum, V::broadcast(a[p + s]), turned[s]);
+    }
+    sum.store(c + j);
+  }
+}
+
+template <class T, class V>
+void turn_block(const T* stored, T* block) {
+#pragma GCC unroll 16
+  for (int j = 0; j < kNzBlock; ++j) {
+    __builtin_prefetch(stored + (kColumnsAhead + j) * kNzBlock);
+  }
+#if defined(__AVX512F__)
+  if constexpr (V::kLanes == 16) {
+    V turned[kNzBlock];
+    turn(stored, turned);
+#pragma GCC unroll 16
+    for (int p = 0; p < kNzBlock; ++p) turned[p].store(block + p * kFewRowsColumns);
+    return;
+  }
+#endif
+  for (int j = 0; j < kNzBlock; j += 8) {
+    for (int p = 0; p < kNzBlock; p += 8) {
+      transpose_8x8([&](int r) { return stored + (j + r) * kNzBlock + p; },
+                    block + p * kFewRowsColumns + j, kFewRowsColumns);
+    }
+  }
+}
+
 template <class T, class V, int kRows>
 constexpr void add_rows(FewRowsLoops<T>& loops) {
   loops.by_rows[kRows - 1] = &add_steps<T, V, kRows>;
@@ -50,8 +157,15 @@ constexpr FewRowsLoops<T> loops() {
   // The sums and as many vectors as rows, and one more, are in registers: 3 * 4 + 4 of 16 floats'.
   constexpr int kMostRows = V::kLanes == 16 ? 8 : V::kLanes == 8 ? 3 : 1;
   FewRowsLoops<T> loops{};
+  loops.turn = &turn_block<T, V>;
   loops.most_rows = kMostRows;
   add_rows<T, V, kMostRows>(loops);
+#if defined(__AVX2__) && defined(__FMA__)
+  if constexpr (V::kLanes == 8) loops.add_stored = &add_stored<V, 4>;
+#endif
+#if defined(__AVX512F__)
+  if constexpr (V::kLanes == 16) loops.add_stored = &add_stored<V, 16>;
+#endif
   return loops;
 }
 

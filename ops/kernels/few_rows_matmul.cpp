@@ -7,7 +7,6 @@
 
 #include "framework/tensor/layout.h"
 #include "ops/kernels/even_cuts.h"
-#include "ops/kernels/transpose_8x8.h"
 
 namespace moegrad::kernels {
 namespace {
@@ -24,11 +23,8 @@ template <class T>
 void add_block(const FewRowsLoops<T>& loops, const T* stored, std::int64_t columns, const T* a, std::int64_t row_stride,
                const EvenCuts& cuts, std::int64_t steps, Block<T>& block, T* c,
                std::int64_t c_stride) {
-  for (std::int64_t j = 0; j < columns; j += 8) {
-    for (std::int64_t p = 0; p < kNzBlock; p += 8) {
-      transpose_8x8([&](int r) { return stored + (j + r) * kNzBlock + p; },
-                    block.data() + p * kWidth + j, kWidth);
-    }
+  for (std::int64_t j = 0; j < columns; j += kNzBlock) {
+    loops.turn(stored + j * kNzBlock, block.data() + j);
   }
   for (std::int64_t s = 0; s < cuts.count(); ++s) {
     const auto i = cuts.begin(s);
@@ -60,7 +56,11 @@ void few_rows_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std
   for (std::int64_t p = 0; p < problem.k; p += kNzBlock) {
     const auto steps = std::min(kNzBlock, problem.k - p);
     const T* const panel = b.data + p * b.stride + j0 * kNzBlock;
-    for (std::int64_t j = 0; j < whole; j += kWidth) {
+    if (rows == 1 && steps == kNzBlock && loops.add_stored != nullptr) {
+      for (std::int64_t j = 0; j < whole; j += kNzBlock) {
+        loops.add_stored(a + p, panel + j * kNzBlock, c + j);
+      }
+    } else for (std::int64_t j = 0; j < whole; j += kWidth) {
       add_block(loops, panel + j * kNzBlock, kWidth, a + p, row_stride, cuts, steps, block, c + j,
                 problem.c_stride);
     }

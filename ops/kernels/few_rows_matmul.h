@@ -12,14 +12,22 @@ inline constexpr std::int64_t kFewRows = 8;
 /// Columns of C, rows of the stored B^T, at a time.
 inline constexpr std::int64_t kFewRowsColumns = 32;
 
-/// The inner loops for one vector width.
+/// The inner loops for one vector width. They take a block of B, or of what NZ stores of it: 16 steps
+/// p by 16 columns j, stored[j * 16 + p].
 template <class T>
 struct FewRowsLoops {
+  /// block[p * 32 + j] = stored[j * 16 + p].
+  void (*turn)(const T* stored, T* block);
+
   /// C[i, j] = chain of `steps` <= 16 of A[i, p] B[p, j], on from what C holds, for some rows i and
   /// 32 columns j; B is [16, 32].
   using AddSteps = void (*)(const T* a, std::int64_t row_stride, const T* b, std::int64_t steps,
                             T* c, std::int64_t c_stride);
   AddSteps add_steps(std::int64_t rows) const { return by_rows[rows - 1]; }
+
+  /// The same for one row, 16 steps and 16 columns of what NZ stores, turned in registers and used
+  /// at once; null where there is nothing to gain.
+  void (*add_stored)(const T* a, const T* stored, T* c);
 
   std::int64_t most_rows;
   AddSteps by_rows[kFewRows];  // up to most_rows

@@ -57,7 +57,7 @@ void multiply_rows(const LeftOperand<T>& a, const T* b, std::int64_t b_stride, s
   }
 }
 
-template <class T, class V, int kSteps>
+template <class T, class V, int kSteps = kFewSteps>
 constexpr void add_steps(FewStepsLoops<T>& loops) {
   loops.by_steps[kSteps] = &multiply_rows<T, V, kSteps>;
   if constexpr (kSteps > 0) add_steps<T, V, kSteps - 1>(loops);
@@ -66,11 +66,9 @@ constexpr void add_steps(FewStepsLoops<T>& loops) {
 /// The loops of vectors V.
 template <class T, class V>
 constexpr FewStepsLoops<T> loops() {
-  constexpr int kMostSteps = V::kLanes == 16 ? 8 : 4;
   FewStepsLoops<T> loops{};
   loops.lanes = V::kLanes;
-  loops.most_steps = kMostSteps;
-  add_steps<T, V, kMostSteps>(loops);
+  add_steps<T, V>(loops);
   return loops;
 }
 

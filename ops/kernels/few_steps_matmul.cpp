@@ -10,7 +10,7 @@ namespace moegrad::kernels {
 template <class T>
 void few_steps_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
                             std::int64_t j0, std::int64_t columns, const FewStepsLoops<T>& loops) {
-  assert(problem.k <= loops.most_steps && problem.b.form == RightForm::kRows);
+  assert(problem.k <= kFewSteps && problem.b.form == RightForm::kRows);
   constexpr std::int64_t kMostLanes = 64 / sizeof(T);
   const auto multiply = loops.by_steps[problem.k];
   const auto stride = problem.c_stride;
@@ -22,7 +22,7 @@ void few_steps_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, st
   multiply(a, b, problem.b.stride, rows, whole, c, stride, problem.resume);
   if (rest == 0) return;
   // The last columns, in whole vectors beside B and C.
-  std::array<T, kMostFewSteps * kMostLanes> edge_b{};
+  std::array<T, kFewSteps * kMostLanes> edge_b{};
   for (std::int64_t p = 0; p < problem.k; ++p) {
     std::copy_n(b + p * problem.b.stride + whole, rest, edge_b.data() + p * kMostLanes);
   }

@@ -7,7 +7,8 @@
 
 namespace moegrad::kernels {
 
-inline constexpr int kMostFewSteps = 8;
+/// The longest reduction that few_steps_matmul_block is for.
+inline constexpr int kFewSteps = 8;
 
 /// The inner loops for one vector width.
 template <class T>
@@ -19,11 +20,10 @@ struct FewStepsLoops {
                                 std::int64_t c_stride, bool resume);
 
   std::int64_t lanes;
-  std::int64_t most_steps;  // up to kMostFewSteps
-  MultiplyRows by_steps[kMostFewSteps + 1];
+  MultiplyRows by_steps[kFewSteps + 1];
 };
 
-/// matmul_block where the reduction is up to loops.most_steps long and B is rows: the weight gradient of an
+/// matmul_block where the reduction is a few steps long and B is rows: the weight gradient of an
 /// expert with few tokens. It is about writing C, so the operands are read where they are and C is
 /// written row by row.
 template <class T>

@@ -106,30 +106,22 @@ class GroupProduct {
   void run(std::int64_t j0, std::int64_t j_end, std::int64_t next_k0, std::int64_t next_j) {
     const auto& b = problem_.b;
     if (!in_place_) pack_right_panels(b, k0_, depth_, j0, j_end, problem_.n, scratch_.group.data());
-    if (depth_ <= kShortDepth<T>) {
-      for (std::int64_t s = 0; s < strips_.count(); ++s) {
-        const auto strip = this->strip(s);
-        for (auto j = j0; j < j_end; j += panels_at(j, j_end) * kNzBlock) {
-          tile(strip, j, j0, panels_at(j, j_end), {.line = strip.packed});
-        }
-      }
-      return;
-    }
+    if (depth_ <= kShortDepth<T>) return run_strip_by_strip(j0, j_end);
+    const auto longest = strips_.length(0), steps_per_fetch = tiles_.steps_per_fetch(longest);
     // A lone strip fetches three panels at a time, so as to be done; of several, the first ones do so
-    // two at a time, also those after the next: what comes then may be the next expert's. Strips of
-    // few rows wait for memory, and would but wait longer.
-    const auto steps_per_fetch = tiles_.steps_per_fetch;
+    // two at a time, also those after the next: what comes then may be the next expert's. A lone
+    // strip of few rows waits for memory as it is, and would wait longer.
     const std::int64_t panels_of_part = steps_per_fetch > 1 ? 1 : strips_.count() == 1 ? 3 : 2;
+    const bool waits = strips_.count() == 1 && longest <= kWaitingRows;
     const T* const after = next_k0 < problem_.k ? b.data + next_j * b.stride + next_k0 * kNzBlock
                                                 : panel(j_end, j0);
     std::int64_t part = 0;
     for (auto j = j0; j < j_end;) {
       const auto panels = panels_at(j, j_end);
-      const auto parts = strips_.length(0) > kWaitingRows ? panels * steps_per_fetch : 0;
       const auto next = j + panels * kNzBlock;
       for (std::int64_t s = 0; s < strips_.count(); ++s, ++part) {
-        auto ahead = Ahead{.line = panel(j, j0)};
-        if (in_place_ && s < parts) {
+        Ahead ahead{.line = panel(j, j0)};
+        if (in_place_ && s < panels * steps_per_fetch && !waits) {
           ahead = part_of_panels(b, next < j_end ? panel(next, j0) : after, depth_, s,
                                  steps_per_fetch, panels_of_part);
         } else if (!in_place_ && next_k0 < problem_.k) {
@@ -143,6 +135,23 @@ class GroupProduct {
   }
 
  private:
+  void run_strip_by_strip(std::int64_t j0, std::int64_t j_end) {
+    const auto width = panels_ * kNzBlock;
+    const auto whole_end = j0 + (std::min(j_end, problem_.n) - j0) / width * width;
+    const auto panel_stride = panel(kNzBlock, 0) - panel(0, 0);
+    for (std::int64_t s = 0; s < strips_.count(); ++s) {
+      const auto strip = this->strip(s);
+      const auto multiply = tiles_.tile(strip.rows, panels_);
+      const Ahead nothing{.line = strip.packed};
+      auto j = j0;
+      for (; j < whole_end; j += width) {
+        multiply(strip.packed, panel(j, j0), panel_stride, depth_, strip.c + j, problem_.c_stride,
+                 resume_, nothing);
+      }
+      for (; j < j_end; j += kNzBlock) tile(strip, j, j0, 1, nothing);
+    }
+  }
+
   // How many panels are taken at a time from column j on: as many as suits the strips or are left;
   // of the last one, if its columns do not all exist, one.
   std::int64_t panels_at(std::int64_t j, std::int64_t j_end) const {
@@ -197,7 +206,7 @@ void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t
                ? few_rows_matmul_block(problem, i0, rows, j0, columns, loops.few_rows)
                : transposed_matmul_block(problem, i0, rows, j0, columns, loops.transposed);
   }
-  if (problem.b.form == RightForm::kRows && problem.k <= loops.few_steps.most_steps) {
+  if (problem.b.form == RightForm::kRows && problem.k <= kFewSteps) {
     return few_steps_matmul_block(problem, i0, rows, j0, columns, loops.few_steps);
   }
   const auto& a = problem.a;

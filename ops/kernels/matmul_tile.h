@@ -24,7 +24,7 @@ namespace moegrad::kernels {
 inline constexpr std::int64_t kMostTileRows = 8;
 
 /// Cache lines that a later tile will read, fetched while this one computes: every
-/// TileSet::steps_per_fetch steps of the reduction the one at `line`, which then goes on by `step`
+/// TileSet::steps_per_fetch(rows) steps of the reduction the one at `line`, which then goes on by `step`
 /// bytes, after every eighth by `jump`. Where the steps go fast, those `second` and `third` bytes
 /// further as well: memory serves several streams faster than one.
 struct Ahead {
@@ -53,14 +53,15 @@ struct TileSet {
   /// How many panels at a time keep the multiply-adds busy with strips of at most `rows` <=
   /// strip_rows rows: the fewer the rows, the more.
   std::int64_t panels(std::int64_t rows) const { return most_panels[rows - 1]; }
+  std::int64_t steps_per_fetch(std::int64_t rows) const { return by_rows_steps_per_fetch[rows - 1]; }
   /// The tile of `rows` <= strip_rows rows and up to panels(rows) or panels(rows + 1) panels.
   Tile<T> tile(std::int64_t rows, std::int64_t panels = 1) const {
     return by_rows[rows - 1][panels - 1];
   }
 
   std::int64_t strip_rows;
-  std::int64_t steps_per_fetch;  // of Ahead
   std::int64_t most_panels[kMostTileRows];
+  std::int64_t by_rows_steps_per_fetch[kMostTileRows];
   Tile<T> by_rows[kMostTileRows][kMostPanels];
 };
 

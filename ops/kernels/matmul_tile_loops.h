@@ -27,8 +27,11 @@ constexpr int panels_at_once(int rows) {
   return kByRows[V::kLanes == 16 ? 0 : V::kLanes == 8 ? 1 : 2][rows];
 }
 
+// The faster the steps go, the more must be fetched meanwhile.
 template <class V>
-constexpr int kStepsPerFetch = V::kLanes == 16 ? 1 : 4;
+constexpr int steps_per_fetch(int rows) {
+  return V::kLanes == 16 || rows <= 4 ? 1 : 4;
+}
 
 // How many of kVecs vectors a tile of kRows rows takes before it goes back for the others, so that
 // the sums leave registers for the operands.
@@ -79,7 +82,7 @@ template <class T, class V, int kRows, int kFirst, int kVecs>
 void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
                       std::int64_t ldc, bool resume, const Ahead& ahead) {
   // A short reduction writes C faster than it can be fetched when a tile begins.
-  constexpr int kLineElements = 64 / sizeof(T), kColumnsAhead = 2 * kVecs * V::kLanes;
+  constexpr int kLineElements = 64 / sizeof(T), kColumnsAhead = V::kLanes == 16 ? 2 * kVecs * V::kLanes : 0;
   c += kFirst * V::kLanes;
   V sum[kRows][kVecs];
 #pragma GCC unroll 8
@@ -96,19 +99,20 @@ void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, std::in
       sum[i][v] = resume ? V::load(c + i * ldc + v * V::kLanes) : V::zero();
     }
   }
+  constexpr int kStepsPerFetch = steps_per_fetch<V>(kRows);
   const char* line = static_cast<const char*>(ahead.line);
   std::int64_t p = 0;
   for (; p + 4 <= k; p += 4) {
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
-      if (u % kStepsPerFetch<V> == 0) {
-        constexpr int kRunSteps = Ahead::kRun * kStepsPerFetch<V>;
+      if (u % kStepsPerFetch == 0) {
+        constexpr int kRunSteps = Ahead::kRun * kStepsPerFetch;
         __builtin_prefetch(line);
-        if constexpr (kStepsPerFetch<V> == 1) {
+        if constexpr (kStepsPerFetch == 1) {
           __builtin_prefetch(line + ahead.second);
           __builtin_prefetch(line + ahead.third);
         }
-        line += (p + u) % kRunSteps == kRunSteps - kStepsPerFetch<V> ? ahead.jump : ahead.step;
+        line += (p + u) % kRunSteps == kRunSteps - kStepsPerFetch ? ahead.jump : ahead.step;
       }
       add_step<T, V, kRows, kFirst, kVecs>(a + u * kStripRows<V>, b + u * kNzBlock, panel_stride,
                                            sum);
@@ -151,6 +155,7 @@ constexpr void add_rows(TileSet<T>& set) {
   constexpr int kPanels = panels_at_once<V>(kRows);
   constexpr int kOfLongerStrips = kRows < kStripRows<V> ? panels_at_once<V>(kRows + 1) : 1;
   set.most_panels[kRows - 1] = kPanels;
+  set.by_rows_steps_per_fetch[kRows - 1] = steps_per_fetch<V>(kRows);
   add_tiles<T, V, kRows, (kPanels > kOfLongerStrips ? kPanels : kOfLongerStrips)>(set);
   if constexpr (kRows > 1) add_rows<T, V, kRows - 1>(set);
 }
@@ -160,7 +165,6 @@ template <class T, class V>
 constexpr TileSet<T> tile_set() {
   TileSet<T> set{};
   set.strip_rows = kStripRows<V>;
-  set.steps_per_fetch = kStepsPerFetch<V>;
   add_rows<T, V>(set);
   return set;
 }
