@@ -50,7 +50,7 @@ void accumulate_key_gradient(const AttentionBlock& block, std::int64_t rows, std
       if (r0 >= rows) continue;
       const auto multiply = tiles.tile(length, panels);
       if (dim - d >= kNzBlock) {
-        multiply(strip, panel, kNzBlock * rows, rows - r0, target, step, true, {.line = panel});
+        multiply(strip, panel, kNzBlock * rows, rows - r0, target, step, true, {});
       } else {
         multiply_edge_tile(multiply, length, strip, panel, rows - r0, target, step, dim - d, true);
       }

@@ -94,7 +94,7 @@ void multiply_panel(const LeftStrips<T>& a, std::int64_t rows, const T* panel, s
                     T* c, bool resume) {
   for (std::int64_t s = 0; s < a.cuts.count() && a.cuts.begin(s) < rows; ++s) {
     a.tiles.tile(a.cuts.length(s))(a.data + s * a.size(), panel, 0, depth,
-                                   c + a.cuts.begin(s) * kNzBlock, kNzBlock, resume, {.line = panel});
+                                   c + a.cuts.begin(s) * kNzBlock, kNzBlock, resume, {});
   }
 }
 

@@ -79,7 +79,7 @@ Ahead part_of_panels(const RightOperand<T>& b, const T* panel, std::int64_t dept
 template <class T>
 Ahead part_of_group(const RightOperand<T>& b, std::int64_t k0, std::int64_t depth, std::int64_t j,
                     std::int64_t part, std::int64_t parts) {
-  if (part >= parts || b.form != RightForm::kRows) return {.line = b.data};
+  if (part >= parts || b.form != RightForm::kRows) return {};
   return {.line = b.data + (k0 + part * depth / parts) * b.stride + j,
           .step = kLine,
           .jump = b.stride * std::int64_t{sizeof(T)} - (Ahead::kRun - 1) * kLine};
@@ -120,7 +120,7 @@ class GroupProduct {
       const auto panels = panels_at(j, j_end);
       const auto next = j + panels * kNzBlock;
       for (std::int64_t s = 0; s < strips_.count(); ++s, ++part) {
-        Ahead ahead{.line = panel(j, j0)};
+        Ahead ahead;
         if (in_place_ && s < panels * steps_per_fetch && !waits) {
           ahead = part_of_panels(b, next < j_end ? panel(next, j0) : after, depth_, s,
                                  steps_per_fetch, panels_of_part);
@@ -142,13 +142,12 @@ class GroupProduct {
     for (std::int64_t s = 0; s < strips_.count(); ++s) {
       const auto strip = this->strip(s);
       const auto multiply = tiles_.tile(strip.rows, panels_);
-      const Ahead nothing{.line = strip.packed};
       auto j = j0;
       for (; j < whole_end; j += width) {
         multiply(strip.packed, panel(j, j0), panel_stride, depth_, strip.c + j, problem_.c_stride,
-                 resume_, nothing);
+                 resume_, {});
       }
-      for (; j < j_end; j += kNzBlock) tile(strip, j, j0, 1, nothing);
+      for (; j < j_end; j += kNzBlock) tile(strip, j, j0, 1, {});
     }
   }
 

@@ -26,7 +26,7 @@ inline constexpr std::int64_t kMostTileRows = 8;
 /// Cache lines that a later tile will read, fetched while this one computes: every
 /// TileSet::steps_per_fetch(rows) steps of the reduction the one at `line`, which then goes on by `step`
 /// bytes, after every eighth by `jump`. Where the steps go fast, those `second` and `third` bytes
-/// further as well: memory serves several streams faster than one.
+/// further as well: memory serves several streams faster than one. Nothing where `step` is 0.
 struct Ahead {
   static constexpr std::int64_t kRun = 8;
   const void* line = nullptr;
@@ -74,7 +74,7 @@ void multiply_edge_tile(Tile<T> tile, std::int64_t rows, const T* a, const T* b,
   for (std::int64_t i = 0; resume && i < rows; ++i) {
     std::copy_n(c + i * ldc, columns, whole.data() + i * kNzBlock);
   }
-  tile(a, b, 0, k, whole.data(), kNzBlock, resume, {.line = b});
+  tile(a, b, 0, k, whole.data(), kNzBlock, resume, {});
   for (std::int64_t i = 0; i < rows; ++i) {
     std::copy_n(whole.data() + i * kNzBlock, columns, c + i * ldc);
   }

@@ -101,11 +101,12 @@ void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, std::in
   }
   constexpr int kStepsPerFetch = steps_per_fetch<V>(kRows);
   const char* line = static_cast<const char*>(ahead.line);
+  const bool fetches = ahead.step != 0;
   std::int64_t p = 0;
   for (; p + 4 <= k; p += 4) {
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
-      if (u % kStepsPerFetch == 0) {
+      if (u % kStepsPerFetch == 0 && fetches) {
         constexpr int kRunSteps = Ahead::kRun * kStepsPerFetch;
         __builtin_prefetch(line);
         if constexpr (kStepsPerFetch == 1) {
@@ -140,7 +141,7 @@ void multiply_tile(const T* a, const T* b, std::int64_t panel_stride, std::int64
   multiply_vectors<T, V, kRows, kFirst, kVecs>(a, b, panel_stride, k, c, ldc, resume, ahead);
   if constexpr (kFirst + kVecs < kAll) {
     multiply_tile<T, V, kRows, kPanels, kFirst + kVecs>(a, b, panel_stride, k, c, ldc, resume,
-                                                        {.line = a});
+                                                        {});
   }
 }
 
