@@ -20,9 +20,9 @@ using Block = std::array<T, kNzBlock * kWidth>;
 // of them in NZ. The block is turned as far as there are columns; what it held before makes sums
 // that nobody reads.
 template <class T>
-void add_block(const FewRowsLoops<T>& loops, const T* stored, std::int64_t columns, const T* a, std::int64_t row_stride,
-               const EvenCuts& cuts, std::int64_t steps, Block<T>& block, T* c,
-               std::int64_t c_stride) {
+void add_block(const FewRowsLoops<T>& loops, const T* stored, std::int64_t columns, const T* a,
+               std::int64_t row_stride, const EvenCuts& cuts, std::int64_t steps, Block<T>& block,
+               T* c, std::int64_t c_stride) {
   for (std::int64_t j = 0; j < columns; j += kNzBlock) {
     loops.turn(stored + j * kNzBlock, block.data() + j);
   }
@@ -60,13 +60,15 @@ void few_rows_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std
       for (std::int64_t j = 0; j < whole; j += kNzBlock) {
         loops.add_stored(a + p, panel + j * kNzBlock, c + j);
       }
-    } else for (std::int64_t j = 0; j < whole; j += kWidth) {
-      add_block(loops, panel + j * kNzBlock, kWidth, a + p, row_stride, cuts, steps, block, c + j,
-                problem.c_stride);
+    } else {
+      for (std::int64_t j = 0; j < whole; j += kWidth) {
+        add_block(loops, panel + j * kNzBlock, kWidth, a + p, row_stride, cuts, steps, block, c + j,
+                  problem.c_stride);
+      }
     }
     if (rest > 0) {  // rows of B^T past the last are zero padding
-      add_block(loops, panel + whole * kNzBlock, rest, a + p, row_stride, cuts, steps, block, edge.data(),
-                kWidth);
+      add_block(loops, panel + whole * kNzBlock, rest, a + p, row_stride, cuts, steps, block,
+                edge.data(), kWidth);
     }
   }
   for (std::int64_t i = 0; i < rows; ++i) {

@@ -12,8 +12,8 @@ inline constexpr std::int64_t kFewRows = 8;
 /// Columns of C, rows of the stored B^T, at a time.
 inline constexpr std::int64_t kFewRowsColumns = 32;
 
-/// The inner loops for one vector width. They take a block of B, or of what NZ stores of it: 16 steps
-/// p by 16 columns j, stored[j * 16 + p].
+/// The inner loops for one vector width. They take a block of B, or of what NZ stores of it: 16
+/// steps p by 16 columns j, stored[j * 16 + p].
 template <class T>
 struct FewRowsLoops {
   /// block[p * 32 + j] = stored[j * 16 + p].

@@ -27,6 +27,7 @@ constexpr std::int64_t kCacheDepth = 2048 / sizeof(T);
 
 constexpr std::int64_t kPanelsOfGroup = kGroupColumns / kNzBlock;
 
+// Of a lone strip: up to so many rows, a panel is taken faster than the next ones can be fetched.
 constexpr std::int64_t kWaitingRows = 4;
 
 // Reductions up to this long go strip by strip, through groups that are as much wider.
@@ -42,9 +43,8 @@ constexpr std::int64_t strip_size(std::int64_t rows, std::int64_t depth) {
 }
 constexpr std::int64_t kFewestStripRows = 2;
 template <class T>
-constexpr std::int64_t kStripsSize =
-    (kBlockRows + kMostTileRows) * kCacheDepth<T> +
-    kBlockRows / kFewestStripRows * kLine / std::int64_t{sizeof(T)};
+constexpr std::int64_t kStripsSize = (kBlockRows + kMostTileRows) * kCacheDepth<T> +
+                                     kBlockRows / kFewestStripRows* kLine / std::int64_t{sizeof(T)};
 
 template <class T>
 struct Scratch {
@@ -58,8 +58,8 @@ Scratch<T>& scratch() {
   return *block;
 }
 
-// Fetches part `part` of the panels in NZ of which `panel` is the first, for `depth` steps. Parts are
-// as long as a tile can fetch: a fraction of a panel, or one panel and the next ones.
+// Fetches part `part` of the panels in NZ of which `panel` is the first, for `depth` steps. Parts
+// are as long as a tile can fetch: a fraction of a panel, or one panel and the next ones.
 template <class T>
 Ahead part_of_panels(const RightOperand<T>& b, const T* panel, std::int64_t depth,
                      std::int64_t part, std::int64_t parts_of_panel, std::int64_t panels_of_part) {
@@ -74,8 +74,8 @@ Ahead part_of_panels(const RightOperand<T>& b, const T* panel, std::int64_t dept
 }
 
 // Fetches part `part` of what the group of columns from j on will be packed from, for the depth
-// steps from k0 on, of `parts` parts. In B's rows it is runs of cache lines; columns are left to the
-// hardware.
+// steps from k0 on, of `parts` parts. In B's rows it is runs of cache lines; columns are left to
+// the hardware.
 template <class T>
 Ahead part_of_group(const RightOperand<T>& b, std::int64_t k0, std::int64_t depth, std::int64_t j,
                     std::int64_t part, std::int64_t parts) {
@@ -108,13 +108,12 @@ class GroupProduct {
     if (!in_place_) pack_right_panels(b, k0_, depth_, j0, j_end, problem_.n, scratch_.group.data());
     if (depth_ <= kShortDepth<T>) return run_strip_by_strip(j0, j_end);
     const auto longest = strips_.length(0), steps_per_fetch = tiles_.steps_per_fetch(longest);
-    // A lone strip fetches three panels at a time, so as to be done; of several, the first ones do so
-    // two at a time, also those after the next: what comes then may be the next expert's. A lone
-    // strip of few rows waits for memory as it is, and would wait longer.
+    // A lone strip fetches three panels at a time, so as to be done; of several, the first ones do
+    // so two at a time, also those after the next: what comes then may be the next expert's.
     const std::int64_t panels_of_part = steps_per_fetch > 1 ? 1 : strips_.count() == 1 ? 3 : 2;
     const bool waits = strips_.count() == 1 && longest <= kWaitingRows;
-    const T* const after = next_k0 < problem_.k ? b.data + next_j * b.stride + next_k0 * kNzBlock
-                                                : panel(j_end, j0);
+    const T* const after =
+        next_k0 < problem_.k ? b.data + next_j * b.stride + next_k0 * kNzBlock : panel(j_end, j0);
     std::int64_t part = 0;
     for (auto j = j0; j < j_end;) {
       const auto panels = panels_at(j, j_end);

@@ -37,9 +37,9 @@ struct MatmulProblem {
 // Note [Matmul blocks]
 // A task computes a block of C of at most most_block_rows rows, all columns or a multiple of
 // kGroupColumns. It walks the reduction kCacheDepth at a time. The rows of A are packed once into
-// strips of six or eight, interleaved as the tile reads them; they stay in the second cache level. Packing
-// also takes the power-of-two distance out of the rows, of which the first level would hold only a
-// few at a time. B comes by groups of panels: in NZ it is read where it is stored (as its
+// strips of six or eight, interleaved as the tile reads them; they stay in the second cache level.
+// Packing also takes the power-of-two distance out of the rows, of which the first level would hold
+// only a few at a time. B comes by groups of panels: in NZ it is read where it is stored (as its
 // transpose: Note [Transposed product]), else a group is packed in the order in which it is stored.
 // Each panel is used by all strips while it is near, and meanwhile what comes next is fetched.
 //

@@ -24,9 +24,9 @@ namespace moegrad::kernels {
 inline constexpr std::int64_t kMostTileRows = 8;
 
 /// Cache lines that a later tile will read, fetched while this one computes: every
-/// TileSet::steps_per_fetch(rows) steps of the reduction the one at `line`, which then goes on by `step`
-/// bytes, after every eighth by `jump`. Where the steps go fast, those `second` and `third` bytes
-/// further as well: memory serves several streams faster than one. Nothing where `step` is 0.
+/// TileSet::steps_per_fetch(rows) steps of the reduction the one at `line`, which then goes on by
+/// `step` bytes, after every eighth by `jump`. Where the steps go fast, those `second` and `third`
+/// bytes further as well: memory serves several streams faster than one. Nothing where `step` is 0.
 struct Ahead {
   static constexpr std::int64_t kRun = 8;
   const void* line = nullptr;
@@ -53,7 +53,9 @@ struct TileSet {
   /// How many panels at a time keep the multiply-adds busy with strips of at most `rows` <=
   /// strip_rows rows: the fewer the rows, the more.
   std::int64_t panels(std::int64_t rows) const { return most_panels[rows - 1]; }
-  std::int64_t steps_per_fetch(std::int64_t rows) const { return by_rows_steps_per_fetch[rows - 1]; }
+  std::int64_t steps_per_fetch(std::int64_t rows) const {
+    return by_rows_steps_per_fetch[rows - 1];
+  }
   /// The tile of `rows` <= strip_rows rows and up to panels(rows) or panels(rows + 1) panels.
   Tile<T> tile(std::int64_t rows, std::int64_t panels = 1) const {
     return by_rows[rows - 1][panels - 1];

@@ -9,13 +9,14 @@
 #include "ops/kernels/matmul_tile.h"
 #include "ops/kernels/simd.h"
 
-
 namespace moegrad::kernels::matmul_tile_loops {
 
 // Rows of the largest tile. Of 6 x 2 vectors the sums fill twelve of sixteen registers, of 8 x 3
 // twenty-four of thirty-two.
 template <class V>
-constexpr int kStripRows = V::kLanes == 16 ? 8 : V::kLanes == 8 ? 6 : 2;
+constexpr int kStripRows = V::kLanes == 16  ? 8
+                           : V::kLanes == 8 ? 6
+                                            : 2;
 
 // Two multiply-adds start in a cycle and take four, so eight chains just keep them busy; nine and
 // more do so when a load comes late.
@@ -82,7 +83,8 @@ template <class T, class V, int kRows, int kFirst, int kVecs>
 void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
                       std::int64_t ldc, bool resume, const Ahead& ahead) {
   // A short reduction writes C faster than it can be fetched when a tile begins.
-  constexpr int kLineElements = 64 / sizeof(T), kColumnsAhead = V::kLanes == 16 ? 2 * kVecs * V::kLanes : 0;
+  constexpr int kLineElements = 64 / sizeof(T),
+                kColumnsAhead = V::kLanes == 16 ? 2 * kVecs * V::kLanes : 0;
   c += kFirst * V::kLanes;
   V sum[kRows][kVecs];
 #pragma GCC unroll 8
@@ -140,8 +142,7 @@ void multiply_tile(const T* a, const T* b, std::int64_t panel_stride, std::int64
   constexpr int kVecs = vectors_at_once<V>(kRows, kAll);
   multiply_vectors<T, V, kRows, kFirst, kVecs>(a, b, panel_stride, k, c, ldc, resume, ahead);
   if constexpr (kFirst + kVecs < kAll) {
-    multiply_tile<T, V, kRows, kPanels, kFirst + kVecs>(a, b, panel_stride, k, c, ldc, resume,
-                                                        {});
+    multiply_tile<T, V, kRows, kPanels, kFirst + kVecs>(a, b, panel_stride, k, c, ldc, resume, {});
   }
 }
 

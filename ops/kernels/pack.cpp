@@ -162,8 +162,9 @@ void pack_left_strips(const T* a, std::int64_t row_stride, std::int64_t k_stride
     }
     return;
   }
-  const auto deal = strip_rows == 8 ? &deal_out<8, T> : strip_rows == 6 ? &deal_out<6, T>
-                                                                        : &deal_out<2, T>;
+  const auto deal = strip_rows == 8   ? &deal_out<8, T>
+                    : strip_rows == 6 ? &deal_out<6, T>
+                                      : &deal_out<2, T>;
   constexpr std::int64_t kLine = 64 / sizeof(T), kRowsAhead = 8;
   const auto width = strips.begin(strips.count());
   for (std::int64_t p = 0; p < k; ++p) {

@@ -37,8 +37,8 @@ void pack_right_panels(const RightOperand<T>& b, std::int64_t k0, std::int64_t k
                        std::int64_t j_end, std::int64_t n, T* panels);
 
 /// Writes strip s of A [rows, k], whose element (i, p) is a[i * row_stride + p * k_stride] and one
-/// of whose strides is 1, to [k, strip_rows] at target + s * strip_size, strip_rows being 2, 6 or 8.
-/// In a strip of fewer rows the rest is left undefined.
+/// of whose strides is 1, to [k, strip_rows] at target + s * strip_size, strip_rows being 2, 6
+/// or 8. In a strip of fewer rows the rest is left undefined.
 template <class T>
 void pack_left_strips(const T* a, std::int64_t row_stride, std::int64_t k_stride,
                       const EvenCuts& strips, std::int64_t strip_rows, std::int64_t k,

@@ -125,7 +125,7 @@ void transposed_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, s
         if (resume) transpose(c, problem.c_stride, tile, width, group, height);
         // Rows of B^T past the last are zero padding.
         loops.by_units[cuts.units(i) - 1](stored, block_step, panel(i), depth, tile,
-                                              round_up(group, kNzBlock), resume);
+                                          round_up(group, kNzBlock), resume);
         transpose(tile, width, c, problem.c_stride, height, group);
       }
     }

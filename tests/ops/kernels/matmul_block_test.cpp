@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kernels/matmul_kernel.h"
-
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -9,6 +7,7 @@
 
 #include "framework/runtime/random.h"
 #include "framework/tensor/layout.h"
+#include "ops/kernels/matmul_kernel.h"
 #include "ops/kernels/product_loops.h"
 #include "tests/ops/matmul_reference.h"
 
@@ -109,8 +108,8 @@ class Product {
       for (std::int64_t j = 0; j < n; ++j) {
         const auto to = sizes_.form == RightForm::kRows      ? p * stride_ + j
                         : sizes_.form == RightForm::kColumns ? j * stride_ + p
-                        : sizes_.form == RightForm::kNz ? (j / 16 * stride_ + p) * 16 + j % 16
-                                                        : (p / 16 * stride_ + j) * 16 + p % 16;
+                        : sizes_.form == RightForm::kNz      ? (j / 16 * stride_ + p) * 16 + j % 16
+                                                             : (p / 16 * stride_ + j) * 16 + p % 16;
         at(stored_, to) = at(b_, p * n + j);
       }
     }
@@ -130,8 +129,8 @@ void each_size(const Visit& visit) {
     for (const std::int64_t n : {1, 8, 16, 17, 24, 33, 48, 63, 100, 131}) {
       for (const std::int64_t k : {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 21, 64, 65, 390, 520}) {
         if (k > 100 && n % 16 > 1) continue;
-        for (const auto form : {RightForm::kRows, RightForm::kColumns, RightForm::kNz,
-                                RightForm::kNzTransposed}) {
+        for (const auto form :
+             {RightForm::kRows, RightForm::kColumns, RightForm::kNz, RightForm::kNzTransposed}) {
           ++turn;
           visit(Sizes{m, n, k, form, turn % 3 == 0 && form != RightForm::kNzTransposed,
                       turn / 4 % 2 == 0});

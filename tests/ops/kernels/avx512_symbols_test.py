@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that no function compiled for AVX-512 can replace one that other files define as well:
+Note [Two vector widths]. Usage: avx512_symbols_test.py OBJECT..."""
+import subprocess
+import sys
+
+WIDE = "3VecIfLi64EE"  # Vec<float, 64> in a mangled name
+
+
+def merged_elsewhere(symbols):
+    """Of the output of nm, the symbols that the linker merges by name and that others may define."""
+    for line in symbols.splitlines():
+        kind, name = line.split()[-2:]
+        if kind in "WVu" and WIDE not in name:
+            yield name
+
+
+def main():
+    planted = "0000 W _ZSt3minIlERKT_S2_S2_\n0000 W _Z4turnN3VecIfLi64EEE\n0000 T _Z1fv\n     U _Z1gv"
+    assert list(merged_elsewhere(planted)) == ["_ZSt3minIlERKT_S2_S2_"]
+    objects = [path for path in sys.argv[1:] if "product_loops_avx512" in path]
+    assert len(objects) == 1, f"no product_loops_avx512 among {sys.argv[1:]}"
+    symbols = subprocess.run(["nm", "--defined-only", objects[0]], capture_output=True, text=True,
+                             check=True).stdout
+    found = list(merged_elsewhere(symbols))
+    for name in found:
+        print(f"product_loops_avx512.cpp defines {name}, which another file may define for any CPU")
+    return 1 if found else 0
+
+
+sys.exit(main())
