@@ -12,11 +12,8 @@ ThreadPool::ThreadPool(int threads) {
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
+  stop_ = true;
+  for_work_.wake();
   for (auto& worker : workers_) worker.join();
 }
 
@@ -25,37 +22,33 @@ void ThreadPool::run(std::int64_t tasks, const std::function<void(std::int64_t)>
     for (std::int64_t i = 0; i < tasks; ++i) task(i);
     return;
   }
-  std::unique_lock lock(mutex_);
   task_ = &task;
   tasks_ = tasks;
-  next_ = 0;
-  wake_.notify_all();
-  while (next_ < tasks_) {
-    const auto i = next_++;
-    ++running_;
-    lock.unlock();
-    task(i);
-    lock.lock();
-    --running_;
+  unfinished_ = tasks;
+  untaken_ = tasks;
+  for_work_.wake();
+  while (run_one()) {
   }
-  idle_.wait(lock, [this] { return running_ == 0; });
-  task_ = nullptr;
-  tasks_ = 0;
-  next_ = 0;
+  for_the_last_.wait([this] { return unfinished_ == 0; });
+}
+
+// Takes the next task, if there is one, and runs it.
+bool ThreadPool::run_one() {
+  auto untaken = untaken_.load();
+  do {
+    if (untaken == 0) return false;
+  } while (!untaken_.compare_exchange_weak(untaken, untaken - 1));
+  (*task_)(tasks_ - untaken);
+  if (--unfinished_ == 0) for_the_last_.wake();
+  return true;
 }
 
 void ThreadPool::work() {
-  std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stop_ || next_ < tasks_; });
+    for_work_.wait([this] { return stop_ || untaken_ > 0; });
     if (stop_) return;
-    const auto i = next_++;
-    ++running_;
-    const auto* task = task_;
-    lock.unlock();
-    (*task)(i);
-    lock.lock();
-    if (--running_ == 0 && next_ >= tasks_) idle_.notify_one();
+    while (run_one()) {
+    }
   }
 }
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "framework/runtime/spin_then_sleep.h"
 
 namespace moegrad {
 
 /// Workers that help one rank's compute thread. Only run() uses them, and only one run() at a
-/// time: the pool belongs to the rank that made it.
+/// time: the pool belongs to the rank that made it. Idle workers wait as in Note [Waiting].
 class ThreadPool {
  public:
   /// `threads` counts the calling thread, so 1 starts none.
@@ -27,16 +28,18 @@ class ThreadPool {
 
  private:
   void work();
+  bool run_one();
 
   std::vector<std::thread> workers_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable idle_;
+  // Who has taken a task from `untaken_` may read these two: the run() that set them does not
+  // return before that task is done.
   const std::function<void(std::int64_t)>* task_ = nullptr;
   std::int64_t tasks_ = 0;
-  std::int64_t next_ = 0;
-  std::int64_t running_ = 0;
-  bool stop_ = false;
+  std::atomic<std::int64_t> untaken_ = 0;
+  std::atomic<std::int64_t> unfinished_ = 0;
+  std::atomic<bool> stop_ = false;
+  SpinThenSleep for_work_;
+  SpinThenSleep for_the_last_;
 };
 
 }  // namespace moegrad

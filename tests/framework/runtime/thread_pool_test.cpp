@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -37,6 +38,34 @@ TEST(ThreadPool, WritesAreVisibleWhenRunReturns) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     EXPECT_EQ(values[i], static_cast<std::int64_t>(i) * 300 * 301 / 2);
   }
+}
+
+TEST(ThreadPool, RunsAgainAfterItsWorkersHaveGoneToSleep) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> inside{0};
+    pool.run(3, [&](std::int64_t) {
+      ++inside;
+      while (inside < 3) std::this_thread::yield();  // needs all three at once
+    });
+    EXPECT_EQ(inside, 3);
+    std::this_thread::sleep_for(std::chrono::milliseconds(round % 3));
+  }
+}
+
+TEST(ThreadPool, WaitsForTheLastTaskHoweverLong) {
+  ThreadPool pool(2);
+  std::atomic<int> inside{0};
+  std::atomic<bool> done = false;
+  const auto caller = std::this_thread::get_id();
+  pool.run(2, [&](std::int64_t) {
+    ++inside;
+    while (inside < 2) std::this_thread::yield();
+    if (std::this_thread::get_id() == caller) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    done = true;
+  });
+  EXPECT_TRUE(done);
 }
 
 TEST(ThreadPool, WorkersTakePart) {
