@@ -19,6 +19,23 @@ constexpr std::int64_t kStreamFrom = std::int64_t{8} << 20;
 // pages of memory open as there are panels; eight rows are 512 bytes of each.
 constexpr std::int64_t kRowsTogether = 8;
 
+// Fetches the lines of rows from `row` on, past the caches too, in the order in which memory has
+// them: read eight rows at a time, as they are written, they come at two thirds of its speed.
+template <class Source>
+struct LinesAhead {
+  const Source* row;
+  std::int64_t ld, columns;
+  std::int64_t column = 0;
+
+  void fetch_next() {
+    __builtin_prefetch(row + column, 0, 0);
+    column += kNzBlock;
+    if (column < columns) return;
+    column = 0;
+    row += ld;
+  }
+};
+
 // Sixteen elements, converted.
 template <class Source, class T>
 void write_line(const Source* from, bool streams, T* to) {
@@ -54,8 +71,10 @@ void slice_rows_to_nz(const Source* rows, std::int64_t ld, std::int64_t first_ro
     const auto together = std::min({kRowsTogether, num_rows - i, blocks.k - row % blocks.k});
     const Source* from = rows + i * ld;
     T* to = out + row / blocks.k * nz_numel(blocks.k, blocks.n) + row % blocks.k * kNzBlock;
+    LinesAhead<Source> ahead{from + together * ld, ld, blocks.n};
     for (std::int64_t j = 0; j < whole; j += kNzBlock, to += panel) {
       for (std::int64_t r = 0; r < together; ++r) {
+        if (streams) ahead.fetch_next();
         write_line(from + r * ld + j, streams, to + r * kNzBlock);
       }
     }
