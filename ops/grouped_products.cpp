@@ -27,15 +27,34 @@ struct Task {
 };
 
 // A task's part of C. Where B is packed, few blocks of rows repeat that, and fewest where there are
-// problems enough to share out whole; where it is read in place, smaller ones balance better.
+// problems enough to share out whole; where it is read in place, smaller ones balance better. Where
+// blocks of rows alone would be too few to share out, columns are cut as well.
 constexpr std::int64_t kInPlaceRows = kernels::kBlockRows / 2;
 constexpr std::int64_t kTaskColumns = 8 * kernels::kGroupColumns;
 constexpr std::int64_t kManyProblems = 8;
+constexpr std::int64_t kFewestTasks = 4;
 
 template <class T>
 std::int64_t rows_of_blocks(kernels::RightForm form, std::int64_t k, std::int64_t problems) {
   if (kernels::is_read_in_place(form)) return kInPlaceRows;
   return problems < kManyProblems ? kernels::kBlockRows : kernels::most_block_rows<T>(k);
+}
+
+template <class T>
+kernels::EvenCuts row_blocks(const kernels::MatmulProblem<T>& problem, std::int64_t problems) {
+  return {problem.m, rows_of_blocks<T>(problem.b.form, problem.k, problems)};
+}
+
+template <class T>
+std::int64_t columns_of_tasks(const std::vector<kernels::MatmulProblem<T>>& problems) {
+  std::int64_t blocks = 0, columns = 0;
+  for (const auto& problem : problems) {
+    blocks += row_blocks(problem, std::ssize(problems)).count();
+    columns = std::max(columns, problem.n);
+  }
+  if (blocks == 0 || blocks >= kFewestTasks) return kTaskColumns;
+  const auto share = columns * blocks / kFewestTasks;
+  return std::clamp(round_up(share, kernels::kGroupColumns), kernels::kGroupColumns, kTaskColumns);
 }
 
 // How many tasks there can be, whichever way the rows fall to the problems, so that every step asks
@@ -48,7 +67,8 @@ std::size_t most_tasks(const std::vector<kernels::MatmulProblem<T>>& problems) {
     columns = std::max(columns, problem.n);
   }
   return static_cast<std::size_t>((rows / kInPlaceRows + std::ssize(problems)) *
-                                  (columns / kTaskColumns + 1));
+                                      (columns / kTaskColumns + 1) +
+                                  2 * kFewestTasks);
 }
 
 // A block of C for each task, a function of the sizes alone. Long tasks come first, so that at the
@@ -57,13 +77,13 @@ template <class T>
 std::vector<Task<T>> cut(const std::vector<kernels::MatmulProblem<T>>& problems) {
   std::vector<Task<T>> tasks;
   tasks.reserve(most_tasks(problems));
+  const auto width = columns_of_tasks(problems);
   for (const auto& problem : problems) {
-    const auto height = rows_of_blocks<T>(problem.b.form, problem.k, std::ssize(problems));
-    const kernels::EvenCuts blocks(problem.m, height);
+    const auto blocks = row_blocks(problem, std::ssize(problems));
     for (std::int64_t i = 0; i < blocks.count(); ++i) {
-      for (std::int64_t j0 = 0; j0 < problem.n; j0 += kTaskColumns) {
-        tasks.push_back({&problem, blocks.begin(i), blocks.length(i), j0,
-                         std::min(kTaskColumns, problem.n - j0)});
+      for (std::int64_t j0 = 0; j0 < problem.n; j0 += width) {
+        tasks.push_back(
+            {&problem, blocks.begin(i), blocks.length(i), j0, std::min(width, problem.n - j0)});
       }
     }
   }
