@@ -78,13 +78,8 @@ void interleave_six_rows(const float* source, std::int64_t stride, std::int64_t 
 template <class T>
 void interleave_eight_rows(const T* source, std::int64_t stride, std::int64_t rows, std::int64_t k,
                            T* strip) {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
   const auto whole = k / 8 * 8;
   for (std::int64_t p = 0; p < whole; p += 8, strip += 64) {
-    // Eight rows side by side: the hardware does not see those of the next strip coming.
-    for (std::int64_t r = 0; p % kLine == 0 && r < 8; ++r) {
-      __builtin_prefetch(source + (rows + r) * stride + p);
-    }
     transpose_8x8([&](std::int64_t r) { return source + std::min(r, rows - 1) * stride + p; },
                   strip, 8);
   }
