@@ -4,7 +4,9 @@
 #
 # Training steps here and in PyTorch on the same cores, run alternately; prints the ratio of the
 # median tokens/s with the spread of the ratios of neighbouring runs, and of peak memory. PyTorch
-# runs on BLIS with OpenMP: on Debian's default BLAS, two threads are slower than one.
+# runs on BLIS and on OpenBLAS, both with OpenMP: on Debian's default BLAS, two threads are slower
+# than one. Where the CPU has AVX-512, OpenBLAS is told to use it, which it would not on CPUs that
+# are younger than itself; BLIS has no kernels for those.
 set -euo pipefail
 preset="${1:-main}"
 runs="${2:-5}"
@@ -15,17 +17,20 @@ case "$preset" in
 esac
 
 source "$(dirname "${BASH_SOURCE[0]}")/../../.ci/setup.sh"
-moegrad_setup python3-torch libblis4-openmp
+moegrad_setup python3-torch libblis4-openmp libopenblas0-openmp
 moegrad_build release bench_train_step
 baseline="$moegrad_root/../shared/peers/torch_baseline.py"
 [[ -f $baseline ]] || baseline="$moegrad_root/tests/bench/torch_train_step.py"
-blis="$(dirname "$(dpkg -L libblis4-openmp | grep '/libblas\.so\.3$')")"
+folder_of_blas() { dirname "$(dpkg -L "$1" | grep '/libblas\.so\.3$')"; }
+blis="$(folder_of_blas libblis4-openmp)"
+openblas="$(folder_of_blas libopenblas0-openmp)"
+grep -qw avx512vl /proc/cpuinfo && export OPENBLAS_CORETYPE=SkylakeX
 threads=2
 cores="$(taskset -cp $$ | sed 's/.*: //')"
-echo "cores $cores, $threads threads, preset $preset; PyTorch: $(basename "$baseline") with $blis"
+echo "cores $cores, $threads threads, preset $preset; PyTorch: $(basename "$baseline")"
 
 torch_run() {
-  LD_LIBRARY_PATH="$blis" OMP_NUM_THREADS=$threads BLIS_NUM_THREADS=$threads \
+  LD_LIBRARY_PATH="$1" OMP_NUM_THREADS=$threads BLIS_NUM_THREADS=$threads \
     /usr/bin/python3 "$baseline" --threads $threads --moe sorted "${model[@]}" |
     sed -n 's/^tokens\/s \([0-9]*\).*/\1/p; s/^peak RSS \([0-9]*\) MiB/\1/p' | paste -sd ' '
 }
@@ -37,19 +42,20 @@ own_run() {
 }
 
 for ((run = 0; run < runs; ++run)); do
-  read -r own mfu own_peak < <(own_run)
-  read -r torch torch_peak < <(torch_run)
-  echo "$own $mfu $own_peak $torch $torch_peak"
+  echo "$(own_run) $(torch_run "$blis") $(torch_run "$openblas")"
 done | /usr/bin/python3 -c '
 import statistics, sys
 rows = []
 for line in sys.stdin:
-    own, mfu, own_peak, torch, torch_peak = map(float, line.split())
-    rows.append((own, mfu, own_peak, torch, torch_peak))
-    print(f"moegrad {own:6.0f} tokens/s (MFU {mfu:.0f} %), {own_peak:5.0f} MiB | "
-          f"PyTorch {torch:6.0f} tokens/s, {torch_peak:5.0f} MiB | {own / torch:.2f}", flush=True)
-own, mfu, own_peak, torch, torch_peak = map(statistics.median, zip(*rows))
-ratios = [row[0] / row[3] for row in rows]
-print(f"ratio of medians {own / torch:.2f} (single runs {min(ratios):.2f} to {max(ratios):.2f}), "
-      f"peak memory {own_peak / torch_peak:.2f}")
+    row = list(map(float, line.split()))
+    rows.append(row)
+    own, mfu, own_peak, *torch = row
+    print(f"moegrad {own:5.0f} tokens/s (MFU {mfu:.0f} %), {own_peak:5.0f} MiB | PyTorch on BLIS "
+          f"{torch[0]:5.0f} tokens/s, {torch[1]:5.0f} MiB | on OpenBLAS {torch[2]:5.0f} tokens/s, "
+          f"{torch[3]:5.0f} MiB", flush=True)
+own, _, own_peak, *torch = map(statistics.median, zip(*rows))
+for i, blas in enumerate(("BLIS", "OpenBLAS")):
+    ratios = [row[0] / row[3 + 2 * i] for row in rows]
+    print(f"against PyTorch on {blas}: ratio of medians {own / torch[2 * i]:.2f} (single runs "
+          f"{min(ratios):.2f} to {max(ratios):.2f}), peak memory {own_peak / torch[2 * i + 1]:.2f}")
 '
