@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -131,21 +132,21 @@ void check_layers(const TensorList& router_logits, const TensorList& indices) {
   }
 }
 
-// The weights of the tokens, [T], in double.
-std::vector<double> token_weights(const Tensor& mask, std::int64_t tokens) {
-  if (!mask.defined()) return std::vector<double>(static_cast<std::size_t>(tokens), 1.0);
-  const Tensor values = to_dtype(mask, Dtype::kFloat64);
+// The weights of the tokens, [T], in float64.
+Tensor token_weights(const Tensor& mask, std::int64_t tokens) {
+  if (!mask.defined()) return Tensor::ones({tokens}, Dtype::kFloat64);
+  Tensor values = to_dtype(mask, Dtype::kFloat64);
   const auto weights = values.data<double>();
   for (std::size_t t = 0; t < weights.size(); ++t) {
     check<ValueError>(weights[t] >= 0 && std::isfinite(weights[t]),
                       "load_balancing_loss: token_mask must be finite and not negative, got ",
                       weights[t], " at token ", t);
   }
-  return {weights.begin(), weights.end()};
+  return values;
 }
 
 // Adds the weight of each token to the experts that it chose, whatever the slot.
-void add_load(const Tensor& indices, std::size_t layer, const std::vector<double>& weights,
+void add_load(const Tensor& indices, std::size_t layer, std::span<const double> weights,
               std::vector<double>& load) {
   const Tensor slots = contiguous(indices);
   const auto experts = slots.data<std::int64_t>();
@@ -176,7 +177,8 @@ Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& in
                       first.dtype(), " but token_mask is ", token_mask.dtype());
     mask = contiguous(token_mask.detach());
   }
-  const auto weights = token_weights(mask, tokens);
+  const Tensor token_weight = token_weights(mask, tokens);
+  const auto weights = token_weight.data<double>();
   double total_weight = 0;
   for (const auto weight : weights) total_weight += weight;
   total_weight *= static_cast<double>(router_logits.size());

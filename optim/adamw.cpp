@@ -66,25 +66,23 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const Config& config)
   }
 }
 
-void AdamW::apply_updates() {
-  for (auto& [group, parameter, grad, index, block, range] : take_updates()) {
-    auto& state = states_[index];
-    const auto t = static_cast<double>(++state.steps[block]);
-    dispatch_floating(parameter.dtype(), [&]<class T>() {
-      const Coefficients<T> coefficients = {
-          .decay = static_cast<T>(1.0 - group.lr * group.weight_decay),
-          .beta1 = static_cast<T>(config_.beta1),
-          .one_minus_beta1 = static_cast<T>(1.0 - config_.beta1),
-          .beta2 = static_cast<T>(config_.beta2),
-          .one_minus_beta2 = static_cast<T>(1.0 - config_.beta2),
-          .step_size = static_cast<T>(group.lr / (1.0 - std::pow(config_.beta1, t))),
-          .sqrt_bias_correction2 = static_cast<T>(std::sqrt(1.0 - std::pow(config_.beta2, t))),
-          .eps = static_cast<T>(config_.eps)};
-      update<T>(range.of(parameter.mutable_data<T>()), range.of(state.exp_avg.mutable_data<T>()),
-                range.of(state.exp_avg_sq.mutable_data<T>()), range.of(grad.data<T>()),
-                coefficients);
-    });
-  }
+void AdamW::apply(Update& part) {
+  auto& [group, parameter, grad, index, block, range] = part;
+  auto& state = states_[index];
+  const auto t = static_cast<double>(++state.steps[block]);
+  dispatch_floating(parameter.dtype(), [&]<class T>() {
+    const Coefficients<T> coefficients = {
+        .decay = static_cast<T>(1.0 - group.lr * group.weight_decay),
+        .beta1 = static_cast<T>(config_.beta1),
+        .one_minus_beta1 = static_cast<T>(1.0 - config_.beta1),
+        .beta2 = static_cast<T>(config_.beta2),
+        .one_minus_beta2 = static_cast<T>(1.0 - config_.beta2),
+        .step_size = static_cast<T>(group.lr / (1.0 - std::pow(config_.beta1, t))),
+        .sqrt_bias_correction2 = static_cast<T>(std::sqrt(1.0 - std::pow(config_.beta2, t))),
+        .eps = static_cast<T>(config_.eps)};
+    update<T>(range.of(parameter.mutable_data<T>()), range.of(state.exp_avg.mutable_data<T>()),
+              range.of(state.exp_avg_sq.mutable_data<T>()), range.of(grad.data<T>()), coefficients);
+  });
 }
 
 }  // namespace moegrad::optim

@@ -49,7 +49,7 @@ class AdamW final : public Optimizer {
   std::vector<State>& states() { return states_; }
 
  private:
-  void apply_updates() override;
+  void apply(Update& part) override;
 
   Config config_;
   std::vector<State> states_;

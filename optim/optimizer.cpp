@@ -52,7 +52,22 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missi
 
 void Optimizer::step() {
   const SpanGuard phase(SpanKind::kPhase, Lane::kOptimizer, "optimizer");
-  apply_updates();
+  const auto used = take_used_blocks();
+  std::size_t index = 0;
+  for (const auto& group : groups_) {
+    for (const auto& [name, parameter] : group.parameters) {
+      const auto own = index++;
+      const Tensor grad = parameter.grad();
+      if (!grad.defined()) continue;
+      const auto blocks = used.find(name);
+      const auto ranges = block_ranges(parameter, num_blocks(name));
+      for (std::size_t block = 0; block < ranges.size(); ++block) {
+        if (blocks != used.end() && blocks->second[block] == 0) continue;
+        Update part{group, parameter, grad, own, block, ranges[block]};
+        apply(part);
+      }
+    }
+  }
 }
 
 void Optimizer::zero_grad() {
@@ -108,26 +123,6 @@ std::map<std::string, Optimizer::Flags> Optimizer::take_used_blocks() {
     for (auto& flag : flags) flag = *next++;
   }
   return used;
-}
-
-std::vector<Optimizer::Update> Optimizer::take_updates() {
-  const auto used = take_used_blocks();
-  std::vector<Update> updates;
-  std::size_t index = 0;
-  for (const auto& group : groups_) {
-    for (const auto& [name, parameter] : group.parameters) {
-      const auto own = index++;
-      const Tensor grad = parameter.grad();
-      if (!grad.defined()) continue;
-      const auto blocks = used.find(name);
-      const auto ranges = block_ranges(parameter, num_blocks(name));
-      for (std::size_t block = 0; block < ranges.size(); ++block) {
-        if (blocks != used.end() && blocks->second[block] == 0) continue;
-        updates.push_back({group, parameter, grad, own, block, ranges[block]});
-      }
-    }
-  }
-  return updates;
 }
 
 }  // namespace moegrad::optim

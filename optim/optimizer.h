@@ -51,9 +51,6 @@ class Optimizer {
   const std::vector<ParamGroup>& groups() const { return groups_; }
 
  protected:
-  /// The update itself.
-  virtual void apply_updates() = 0;
-
   /// A part of a parameter that has a gradient: one row block, or all of it.
   struct Update {
     const ParamGroup& group;
@@ -63,9 +60,9 @@ class Optimizer {
     std::size_t block;
     BlockRange range;
   };
-  /// What the coming step() has to update. Every rank gets the same blocks, with empty ranges where
-  /// others hold them. Clears the marks.
-  std::vector<Update> take_updates();
+  /// Carries out one. Every rank gets the same blocks, with empty ranges where others hold them.
+  virtual void apply(Update& part) = 0;
+
   /// Row blocks of a parameter; 1 without.
   std::int64_t num_blocks(const std::string& name) const;
 

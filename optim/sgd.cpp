@@ -61,18 +61,17 @@ SGD::SGD(std::vector<ParamGroup> groups, const Config& config)
   }
 }
 
-void SGD::apply_updates() {
-  for (auto& [group, parameter, grad, index, block, range] : take_updates()) {
-    dispatch_floating(parameter.dtype(), [&]<class T>() {
-      std::span<T> momentum;
-      if (!buffers_.empty()) momentum = range.of(buffers_[index].tensor.mutable_data<T>());
-      update<T>(range.of(parameter.mutable_data<T>()), momentum, range.of(grad.data<T>()),
-                {.lr = static_cast<T>(group.lr),
-                 .momentum = static_cast<T>(config_.momentum),
-                 .weight_decay = static_cast<T>(group.weight_decay),
-                 .nesterov = config_.nesterov});
-    });
-  }
+void SGD::apply(Update& part) {
+  auto& [group, parameter, grad, index, block, range] = part;
+  dispatch_floating(parameter.dtype(), [&]<class T>() {
+    std::span<T> momentum;
+    if (!buffers_.empty()) momentum = range.of(buffers_[index].tensor.mutable_data<T>());
+    update<T>(range.of(parameter.mutable_data<T>()), momentum, range.of(grad.data<T>()),
+              {.lr = static_cast<T>(group.lr),
+               .momentum = static_cast<T>(config_.momentum),
+               .weight_decay = static_cast<T>(group.weight_decay),
+               .nesterov = config_.nesterov});
+  });
 }
 
 }  // namespace moegrad::optim

@@ -32,7 +32,7 @@ class SGD final : public Optimizer {
   NamedTensors& buffers() { return buffers_; }
 
  private:
-  void apply_updates() override;
+  void apply(Update& part) override;
 
   Config config_;
   NamedTensors buffers_;
