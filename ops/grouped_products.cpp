@@ -18,16 +18,6 @@ namespace {
 constexpr std::int64_t kPackOnceFrom = 4;
 constexpr std::int64_t kPackOnceFromRows = (kPackOnceFrom - 1) * kernels::kBlockRows + 1;
 
-// An empty vector that keeps its memory from call to call of a thread. Kilobytes that come and go
-// in every product would cut up the heap of the C library, which then grows in the midst of
-// training.
-template <class Element>
-std::vector<Element>& kept_vector() {
-  thread_local std::vector<Element> kept;
-  kept.clear();
-  return kept;
-}
-
 template <class T>
 struct Task {
   const kernels::MatmulProblem<T>* problem;
@@ -84,8 +74,8 @@ std::size_t most_tasks(const std::vector<kernels::MatmulProblem<T>>& problems) {
 // A block of C for each task, a function of the sizes alone. Long tasks come first, so that at the
 // end no thread is left alone with one.
 template <class T>
-const std::vector<Task<T>>& cut(const std::vector<kernels::MatmulProblem<T>>& problems) {
-  auto& tasks = kept_vector<Task<T>>();
+std::vector<Task<T>> cut(const std::vector<kernels::MatmulProblem<T>>& problems) {
+  std::vector<Task<T>> tasks;
   tasks.reserve(most_tasks(problems));
   const auto width = columns_of_tasks(problems);
   for (const auto& problem : problems) {
@@ -105,7 +95,7 @@ const std::vector<Task<T>>& cut(const std::vector<kernels::MatmulProblem<T>>& pr
 
 template <class T>
 void run_problems(const std::vector<kernels::MatmulProblem<T>>& problems) {
-  const auto& tasks = cut(problems);
+  const auto tasks = cut(problems);
   parallel_for(std::ssize(tasks), 1, [&](std::int64_t begin, std::int64_t end) {
     for (auto i = begin; i < end; ++i) {
       const auto& task = tasks[static_cast<std::size_t>(i)];
@@ -174,7 +164,7 @@ void row_groups_into(const Tensor& x, const std::vector<StoredMatrix>& matrices,
   dispatch_floating(x.dtype(), [&]<class T>() {
     const T* from = x.data<T>().data();
     T* to = y.mutable_data<T>().data();
-    auto& problems = kept_vector<kernels::MatmulProblem<T>>();
+    std::vector<kernels::MatmulProblem<T>> problems;
     problems.reserve(matrices.size());
     for (std::size_t e = 0; e < matrices.size(); ++e) {
       const auto begin = offsets[e];
@@ -204,7 +194,7 @@ void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<std:
     const T* left = x.data<T>().data();
     const T* right = y.data<T>().data();
     T* to = w.mutable_data<T>().data();
-    auto& problems = kept_vector<kernels::MatmulProblem<T>>();
+    std::vector<kernels::MatmulProblem<T>> problems;
     problems.reserve(offsets.size());
     for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
       const auto begin = offsets[e];

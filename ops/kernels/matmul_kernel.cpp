@@ -43,8 +43,9 @@ constexpr std::int64_t strip_size(std::int64_t rows, std::int64_t depth) {
 }
 constexpr std::int64_t kFewestStripRows = 2;
 template <class T>
-constexpr std::int64_t kStripsSize = (kBlockRows + kMostTileRows) * kCacheDepth<T> +
-                                     kBlockRows / kFewestStripRows* kLine / std::int64_t{sizeof(T)};
+constexpr std::int64_t kStripsSize =
+    (kBlockRows + kMostTileRows) * kCacheDepth<T> + kLine / std::int64_t{sizeof(T)} *
+                                                        (kBlockRows / kFewestStripRows);
 
 template <class T>
 struct Scratch {
