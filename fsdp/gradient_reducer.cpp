@@ -31,6 +31,21 @@ CollectiveOptions call_of(const char* queue, const std::string& name,
   return {.queue = queue, .label = std::move(label)};
 }
 
+// One flat tensor of terms that nobody cuts, freeing each as it goes; zeros where one is undefined.
+Tensor concatenate(const FlatLayout& layout, TensorList terms, Dtype dtype) {
+  const MemoryTagGuard tag(MemoryTag::kGradients);
+  const bool gaps = !std::ranges::all_of(terms, &Tensor::defined);
+  const Shape shape = {layout.slice_numel};
+  Tensor flat = gaps ? Tensor::zeros(shape, dtype) : Tensor::empty(shape, dtype);
+  for (std::size_t i = 0; i < terms.size(); ++i) {
+    const Tensor term = std::exchange(terms[i], Tensor());
+    if (!term.defined()) continue;
+    Tensor target = flat_view(flat, layout.entries[i].offset, term.shape());
+    copy_(target, term);
+  }
+  return flat;
+}
+
 }  // namespace
 
 GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks ranks,
@@ -89,50 +104,27 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
   if (none && !(all_reduce && scattered_.front().size() > 0)) return;
   if (!none && make_room) make_room();
   std::vector<FlatParam> present;
+  TensorList terms;
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (reduction.has[i]) present.push_back({params_[i].unsharded.shape(), params_[i].dim});
+    if (!reduction.has[i]) continue;
+    present.push_back({params_[i].unsharded.shape(), params_[i].dim});
+    terms.push_back(std::exchange(gradients[i], Tensor()));
   }
   reduction.layout = make_flat_layout(present, ranks_.num_shards(), 1);
   reduction.all_reduce = all_reduce;
   reduction.name = name;
-  reduction.input = copy_in(reduction.layout, reduction.has, std::move(gradients));
   if (ranks_.num_shards() == 1 || none) {
-    reduction.output = reduction.input;
+    reduction.output = concatenate(reduction.layout, std::move(terms), dtype());
   } else {
     notify_(Event::kReduce);
+    reduction.input = make_reduction_input(reduction.layout, present, std::move(terms), dtype());
     const MemoryTagGuard tag(MemoryTag::kGradients);
     reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
     reduction.work = ranks_.shard->reduce_scatter(
-        bytes_of(reduction.input), writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
+        reduction.input.parts, writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
         call_of("reduce", name, reduction.has));
   }
   in_flight_ = std::move(reduction);
-}
-
-// Cuts the gradients into the ranks' chunks, [num_shards, slice], zero-padded, in the dtype that is
-// reduced, freeing each as it goes.
-Tensor GradientReducer::copy_in(const FlatLayout& layout, const std::vector<bool>& has,
-                                TensorList gradients) const {
-  const MemoryTagGuard tag(MemoryTag::kCommunication);
-  const Shape shape = {layout.world_size * layout.slice_numel};
-  bool gaps = layout.has_padding();
-  for (std::size_t i = 0; i < has.size(); ++i) {
-    gaps = gaps || (has[i] && !gradients[i].defined());
-  }
-  Tensor input = gaps ? Tensor::zeros(shape, dtype()) : Tensor::empty(shape, dtype());
-  auto entry = layout.entries.begin();
-  for (std::size_t i = 0; i < has.size(); ++i) {
-    if (!has[i]) continue;
-    if (const Tensor grad = std::exchange(gradients[i], Tensor()); grad.defined()) {
-      for (int rank = 0; rank < layout.world_size; ++rank) {
-        const Tensor part = shard_view(grad, params_[i].dim, layout.world_size, rank);
-        Tensor target = flat_view(input, rank * layout.slice_numel + entry->offset, part.shape());
-        copy_(target, part);
-      }
-    }
-    ++entry;
-  }
-  return input;
 }
 
 // What the scattered buffer holds of each parameter's shard.
@@ -157,8 +149,7 @@ void GradientReducer::finish_scatter() {
     throw;
   }
   reduction.scattering = false;
-  reduction.input = Tensor();
-  reduction.output.storage().retag(MemoryTag::kGradients);
+  reduction.input = {};
   if (ranks_.num_replicas() == 1) return;
   if (!reduction.all_reduce) {
     set_aside(reduction);
@@ -180,7 +171,6 @@ void GradientReducer::set_aside(const InFlight& reduction) {
 // Adds what was set aside; the sums go into a flat buffer of their own.
 void GradientReducer::merge_scattered(InFlight& reduction) {
   set_aside(reduction);
-  const MemoryTagGuard tag(MemoryTag::kGradients);
   TensorList sums;
   std::vector<FlatParam> present;
   for (std::size_t i = 0; i < params_.size(); ++i) {
@@ -191,12 +181,7 @@ void GradientReducer::merge_scattered(InFlight& reduction) {
     sums.push_back(std::move(sum));
   }
   reduction.layout = make_flat_layout(present, 1, 1);
-  reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    Tensor target =
-        flat_view(reduction.output, reduction.layout.entries[i].offset, sums[i].shape());
-    copy_(target, sums[i]);
-  }
+  reduction.output = concatenate(reduction.layout, std::move(sums), dtype());
 }
 
 void GradientReducer::finish() {

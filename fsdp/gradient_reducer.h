@@ -9,6 +9,7 @@
 #include "framework/autograd/gradient_tree.h"
 #include "fsdp/flat_layout.h"
 #include "fsdp/observer.h"
+#include "fsdp/reduction_input.h"
 #include "fsdp/sharded_gradients.h"
 #include "fsdp/sharded_param.h"
 
@@ -68,15 +69,13 @@ class GradientReducer {
     bool scattering = true;
     bool all_reduce = false;
     std::string name;
-    Tensor input;   // [num_shards, slice]
-    Tensor output;  // [slice]; the input itself without ranks to scatter over
-    WorkPtr work;   // null without ranks; last, so that it ends before its buffers do
+    ReductionInput input;  // [num_shards, slice]; empty without ranks to scatter over
+    Tensor output;         // [slice]
+    WorkPtr work;          // null without ranks; last, so that it ends before its buffers do
   };
 
   TensorList take_gradients();
   std::vector<bool> params_to_reduce(const TensorList& gradients, bool zero_fill) const;
-  Tensor copy_in(const FlatLayout& layout, const std::vector<bool>& has,
-                 TensorList gradients) const;
   TensorList terms_of(const InFlight& reduction) const;
   void set_aside(const InFlight& reduction);
   void merge_scattered(InFlight& reduction);

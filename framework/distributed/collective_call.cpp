@@ -16,14 +16,49 @@ void copy(std::span<const std::byte> from, std::byte* to) {
   if (from.data() != to) std::copy(from.begin(), from.end(), to);
 }
 
-// output = reduction over the ranks of elements [begin, begin + count) of their inputs.
+// Goes through the parts of a buffer from byte `begin` on.
+class PartsCursor {
+ public:
+  PartsCursor(const ByteParts& parts, std::size_t begin) : part_(parts.begin()), end_(parts.end()) {
+    advance(begin);
+  }
+
+  const std::byte* data() const { return part_->data() + offset_; }
+  // Left in the part that data() lies in; none at the buffer's end alone.
+  std::size_t contiguous() const { return part_ == end_ ? 0 : part_->size() - offset_; }
+  void advance(std::size_t bytes) {
+    offset_ += bytes;
+    while (part_ != end_ && offset_ >= part_->size()) offset_ -= (part_++)->size();
+  }
+
+ private:
+  ByteParts::const_iterator part_;
+  ByteParts::const_iterator end_;
+  std::size_t offset_ = 0;
+};
+
+// output = reduction over the ranks of elements [begin, begin + count) of their inputs, as far at a
+// time as none of them changes to another part.
 void reduce(Sides sides, CollectiveCall& call, std::int64_t begin, std::int64_t count,
             std::byte* output, std::vector<std::byte>& scratch) {
-  if (count == 0) return;
-  std::vector<const std::byte*> inputs;
-  inputs.reserve(sides.size());
-  for (const auto* side : sides) inputs.push_back(side->input.data() + begin * size_of(call.dtype));
-  reduce_tree(inputs, output, count, call.dtype, call.reduce, scratch);
+  const auto element = static_cast<std::size_t>(size_of(call.dtype));
+  auto left = static_cast<std::size_t>(count) * element;
+  std::vector<PartsCursor> cursors;
+  cursors.reserve(sides.size());
+  for (const auto* side : sides) {
+    cursors.emplace_back(side->parts, static_cast<std::size_t>(begin) * element);
+  }
+  std::vector<const std::byte*> inputs(sides.size());
+  while (left > 0) {
+    auto run = left;
+    for (const auto& cursor : cursors) run = std::min(run, cursor.contiguous());
+    std::ranges::transform(cursors, inputs.begin(), &PartsCursor::data);
+    reduce_tree(inputs, output, static_cast<std::int64_t>(run / element), call.dtype, call.reduce,
+                scratch);
+    for (auto& cursor : cursors) cursor.advance(run);
+    output += run;
+    left -= run;
+  }
 }
 
 // Step 0: each rank reduces its own part of the buffers, which no other rank reads, into its own
@@ -45,7 +80,7 @@ void all_reduce(Sides sides, std::size_t slot, int step, std::vector<std::byte>&
     if (owner == slot) continue;
     const auto begin = static_cast<std::size_t>(part_begin(owner) * bytes);
     const auto end = static_cast<std::size_t>(part_begin(owner + 1) * bytes);
-    copy(sides[owner]->input.subspan(begin, end - begin), call.output.data() + begin);
+    copy(sides[owner]->output.subspan(begin, end - begin), call.output.data() + begin);
   }
 }
 

@@ -48,8 +48,9 @@ struct CollectiveRequest {
 
 /// One rank's side of one collective of the thread backend: what was asked for, and how it ended.
 struct CollectiveCall : CollectiveRequest {
-  std::span<const std::byte> input;       // empty for recv
-  std::span<std::byte> output;            // the same memory as `input` for all_reduce and broadcast
+  std::span<const std::byte> input;  // empty for recv and the reductions
+  ByteParts parts;                   // the input of a reduction
+  std::span<std::byte> output;       // the same memory as the input for all_reduce and broadcast
   std::vector<std::int64_t> send_counts;  // all_to_all only, as recv_counts
   std::vector<std::int64_t> recv_counts;
   GatherConsumer consume;

@@ -32,7 +32,7 @@ void reduce_scatter(ProcessGroup& group, std::span<const std::type_identity_t<T>
                     std::span<T> output, ReduceOp op = ReduceOp::kSum,
                     const CollectiveOptions& options = {}) {
   group
-      .reduce_scatter(std::as_bytes(input), std::as_writable_bytes(output), dtype_of<T>, op,
+      .reduce_scatter({std::as_bytes(input)}, std::as_writable_bytes(output), dtype_of<T>, op,
                       options)
       ->wait();
 }

@@ -32,4 +32,14 @@ std::optional<std::int64_t> find_nan(std::span<const std::byte> values, Dtype dt
   return std::nullopt;
 }
 
+std::optional<std::int64_t> find_nan(std::span<const std::span<const std::byte>> parts,
+                                     Dtype dtype) {
+  std::int64_t begin = 0;
+  for (const auto part : parts) {
+    if (const auto index = find_nan(part, dtype)) return begin + *index;
+    begin += std::ssize(part) / size_of(dtype);
+  }
+  return std::nullopt;
+}
+
 }  // namespace moegrad

@@ -12,5 +12,7 @@ namespace moegrad {
 
 /// The index of the first NaN among elements of type `dtype`; int64 has none.
 std::optional<std::int64_t> find_nan(std::span<const std::byte> values, Dtype dtype);
+std::optional<std::int64_t> find_nan(std::span<const std::span<const std::byte>> parts,
+                                     Dtype dtype);
 
 }  // namespace moegrad

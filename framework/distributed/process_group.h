@@ -43,6 +43,10 @@ struct CollectiveOptions {
   std::string label = {};
 };
 
+/// One buffer in parts, read one after the other, of whole elements each; the ranks need not cut
+/// theirs alike.
+using ByteParts = std::vector<std::span<const std::byte>>;
+
 /// Every rank's input of an all-gather, in rank order, readable while the consumer runs.
 using PeerSpans = std::span<const std::span<const std::byte>>;
 using GatherConsumer = std::function<void(PeerSpans)>;
@@ -68,9 +72,8 @@ class ProcessGroup {
   virtual WorkPtr all_gather(std::span<const std::byte> input, Dtype dtype, GatherConsumer consume,
                              const CollectiveOptions& options = {}) = 0;
   /// output [n] = reduction over ranks of chunk rank() of input [size() * n].
-  virtual WorkPtr reduce_scatter(std::span<const std::byte> input, std::span<std::byte> output,
-                                 Dtype dtype, ReduceOp op,
-                                 const CollectiveOptions& options = {}) = 0;
+  virtual WorkPtr reduce_scatter(ByteParts input, std::span<std::byte> output, Dtype dtype,
+                                 ReduceOp op, const CollectiveOptions& options = {}) = 0;
   /// buffer [n] = reduction over ranks of buffer [n], in place.
   virtual WorkPtr all_reduce(std::span<std::byte> buffer, Dtype dtype, ReduceOp op,
                              const CollectiveOptions& options = {}) = 0;

@@ -44,7 +44,7 @@ std::shared_ptr<GroupState> ThreadHub::join_group(const std::string& name, std::
 void ThreadHub::post(GroupState& group, const ChannelKey& key, std::size_t slot,
                      const std::shared_ptr<CollectiveCall>& call) {
   std::optional<std::int64_t> nan;
-  if (options_.check_nan && is_reduction(call->op)) nan = find_nan(call->input, call->dtype);
+  if (options_.check_nan && is_reduction(call->op)) nan = find_nan(call->parts, call->dtype);
   Lock lock(mutex_);
   Channel& channel = channel_of(group, key);
   call->channel = &channel;

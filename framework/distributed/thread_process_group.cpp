@@ -130,13 +130,13 @@ WorkPtr ThreadProcessGroup::all_gather(std::span<const std::byte> input, Dtype d
   return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
 }
 
-WorkPtr ThreadProcessGroup::reduce_scatter(std::span<const std::byte> input,
-                                           std::span<std::byte> output, Dtype dtype, ReduceOp op,
+WorkPtr ThreadProcessGroup::reduce_scatter(ByteParts input, std::span<std::byte> output,
+                                           Dtype dtype, ReduceOp op,
                                            const CollectiveOptions& options) {
   auto call = make_call(CollectiveOp::kReduceScatter, options);
   call->dtype = dtype;
-  call->count = num_elements("reduce_scatter", input, dtype);
-  call->input = input;
+  for (const auto part : input) call->count += num_elements("reduce_scatter", part, dtype);
+  call->parts = std::move(input);
   call->output = output;
   call->reduce = op;
   const auto chunk = num_elements("reduce_scatter", output, dtype);
@@ -150,7 +150,7 @@ WorkPtr ThreadProcessGroup::all_reduce(std::span<std::byte> buffer, Dtype dtype,
   auto call = make_call(CollectiveOp::kAllReduce, options);
   call->dtype = dtype;
   call->count = num_elements("all_reduce", buffer, dtype);
-  call->input = buffer;
+  call->parts = {buffer};
   call->output = buffer;
   call->reduce = op;
   return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));

@@ -26,8 +26,8 @@ class ThreadProcessGroup final : public ProcessGroup {
 
   WorkPtr all_gather(std::span<const std::byte> input, Dtype dtype, GatherConsumer consume,
                      const CollectiveOptions& options = {}) override;
-  WorkPtr reduce_scatter(std::span<const std::byte> input, std::span<std::byte> output, Dtype dtype,
-                         ReduceOp op, const CollectiveOptions& options = {}) override;
+  WorkPtr reduce_scatter(ByteParts input, std::span<std::byte> output, Dtype dtype, ReduceOp op,
+                         const CollectiveOptions& options = {}) override;
   WorkPtr all_reduce(std::span<std::byte> buffer, Dtype dtype, ReduceOp op,
                      const CollectiveOptions& options = {}) override;
   WorkPtr broadcast(std::span<std::byte> buffer, int root, Dtype dtype,

@@ -131,8 +131,12 @@ TEST(Arguments, ThatAreWrongAreNamedWithTheirNumbers) {
     };
     using Call = std::pair<std::function<void()>, std::string>;
     const Call calls[] = {
-        {[&] { group.reduce_scatter(in, out, Dtype::kFloat32, ReduceOp::kSum); },
+        {[&] { group.reduce_scatter({in}, out, Dtype::kFloat32, ReduceOp::kSum); },
          "reduce_scatter: input must hold 1 chunks of 3 elements, got 4"},
+        {[&] {
+           group.reduce_scatter({in.first(6), in.first(6)}, out, Dtype::kFloat32, ReduceOp::kSum);
+         },
+         "reduce_scatter: a buffer of float32 needs a multiple of 4 bytes, got 6"},
         {[&] { group.all_gather(in.first(5), Dtype::kFloat32, kIgnore); },
          "all_gather: a buffer of float32 needs a multiple of 4 bytes, got 5"},
         {[&] { group.broadcast(out, 1, Dtype::kFloat32); },

@@ -37,6 +37,16 @@ TYPED_TEST(NaN, IsFoundAtItsFirstElementAndInfinityIsNone) {
   EXPECT_EQ(found(), 3);
 }
 
+TYPED_TEST(NaN, IsCountedThroughAllParts) {
+  std::vector<TypeParam> values(6);
+  const auto bytes = std::as_bytes(std::span(values));
+  const std::size_t cut = 4 * sizeof(TypeParam);
+  const ByteParts parts = {bytes.first(cut), {}, bytes.subspan(cut)};
+  EXPECT_EQ(find_nan(parts, dtype_of<TypeParam>), std::nullopt);
+  values[5] = floating<TypeParam>(kQuiet);
+  EXPECT_EQ(find_nan(parts, dtype_of<TypeParam>), 5);
+}
+
 TYPED_TEST(NaN, InAReductionIsTheErrorOfThatRankAndOfAllOthers) {
   for (const bool scatters : {false, true}) {
     std::vector<std::string> errors(3);

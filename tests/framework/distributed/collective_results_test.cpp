@@ -59,6 +59,30 @@ TYPED_TEST(Collectives, ReduceScatterSumsAlongTheTree) {
   });
 }
 
+// Every rank in pieces of its own length, so that a run ends wherever some rank's piece does, and
+// with empty ones between.
+TYPED_TEST(Collectives, ReduceScatterReadsPartsThatEachRankCutsForItself) {
+  for_all_sizes([](ProcessGroup& group, int rank, int world, std::size_t count) {
+    const auto total = count * static_cast<std::size_t>(world);
+    const auto values = numbers<TypeParam>(rank, total);
+    const std::size_t length = 5 + 300 * static_cast<std::size_t>(rank);
+    ByteParts parts;
+    for (std::size_t begin = 0; begin < total; begin += length) {
+      const auto rest = std::span(values).subspan(begin);
+      parts.push_back(std::as_bytes(rest.first(std::min(length, rest.size()))));
+      parts.push_back({});
+    }
+    std::vector<TypeParam> output(count);
+    group
+        .reduce_scatter(std::move(parts), std::as_writable_bytes(std::span(output)),
+                        dtype_of<TypeParam>, ReduceOp::kSum)
+        ->wait();
+    const auto all = reduced<TypeParam>(world, total, ReduceOp::kSum);
+    const auto chunk = std::span(all).subspan(count * static_cast<std::size_t>(rank), count);
+    EXPECT_TRUE(std::ranges::equal(output, chunk));
+  });
+}
+
 TYPED_TEST(Collectives, AllReduceSumsAlongTheTreeOnEveryRank) {
   for_all_sizes([](ProcessGroup& group, int rank, int world, std::size_t count) {
     for (const auto op : {ReduceOp::kSum, ReduceOp::kMax}) {

@@ -74,7 +74,7 @@ TYPED_TEST(Scale, ReduceScatter) {
       issue_all(async, [&](std::size_t i) {
         outputs[i].resize(kSizes[i]);
         return context.group()->reduce_scatter(
-            std::as_bytes(std::span(own).first(kRanks * kSizes[i])),
+            {std::as_bytes(std::span(own).first(kRanks * kSizes[i]))},
             std::as_writable_bytes(std::span(outputs[i])), dtype_of<TypeParam>, ReduceOp::kSum);
       });
       for (std::size_t i = 0; i < std::size(kSizes); ++i) {

@@ -34,8 +34,9 @@ TEST(CollectiveSpans, TellOperationLaneBytesGroupAndSequence) {
     gather(group, input, "gather", "layers.3")->wait();
     std::vector<float> output(25);
     group
-        .reduce_scatter(std::as_bytes(std::span(input)), std::as_writable_bytes(std::span(output)),
-                        Dtype::kFloat32, ReduceOp::kSum, {.queue = "reduce"})
+        .reduce_scatter({std::as_bytes(std::span(input))},
+                        std::as_writable_bytes(std::span(output)), Dtype::kFloat32, ReduceOp::kSum,
+                        {.queue = "reduce"})
         ->wait();
     const int half[] = {context.rank() / 2 * 2, context.rank() / 2 * 2 + 1};
     const auto pair = group.subgroup(half, "pair");

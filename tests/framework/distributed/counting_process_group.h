@@ -91,10 +91,12 @@ class CountingProcessGroup final : public ProcessGroup {
     count("all_gather", options.queue, std::ssize(input), dtype);
     return group_->all_gather(input, dtype, std::move(consume), options);
   }
-  WorkPtr reduce_scatter(std::span<const std::byte> input, std::span<std::byte> output, Dtype dtype,
-                         ReduceOp op, const CollectiveOptions& options = {}) override {
-    count("reduce_scatter", options.queue, std::ssize(input), dtype);
-    return group_->reduce_scatter(input, output, dtype, op, options);
+  WorkPtr reduce_scatter(ByteParts input, std::span<std::byte> output, Dtype dtype, ReduceOp op,
+                         const CollectiveOptions& options = {}) override {
+    std::int64_t bytes = 0;
+    for (const auto part : input) bytes += std::ssize(part);
+    count("reduce_scatter", options.queue, bytes, dtype);
+    return group_->reduce_scatter(std::move(input), output, dtype, op, options);
   }
   WorkPtr all_reduce(std::span<std::byte> buffer, Dtype dtype, ReduceOp op,
                      const CollectiveOptions& options = {}) override {

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/reduction_input.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "framework/tensor/fill.h"
+#include "fsdp/flat_views.h"
+#include "tests/testing.h"
+
+namespace moegrad::fsdp {
+namespace {
+
+Tensor randn(const Shape& shape, std::uint64_t seed) {
+  return testing::randn(shape, seed, Dtype::kFloat32);
+}
+
+// The parts one after the other.
+std::vector<float> values_of(const ReductionInput& input) {
+  std::vector<float> values;
+  for (const auto part : input.parts) {
+    const auto* const first = reinterpret_cast<const float*>(part.data());
+    values.insert(values.end(), first, first + part.size() / sizeof(float));
+  }
+  return values;
+}
+
+// PyTorch's copy-in: rank by rank, the rank's part of every gradient, padded to the ceil-sized
+// chunk.
+std::vector<float> reference(const std::vector<FlatParam>& params, const TensorList& gradients,
+                             int world_size) {
+  std::vector<float> values;
+  for (int rank = 0; rank < world_size; ++rank) {
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      const auto& [shape, dim] = params[i];
+      const auto chunk = (shape[dim] + world_size - 1) / world_size;
+      const auto range = shard_range(shape[dim], world_size, rank);
+      const auto padded = shape.numel() / shape[dim] * chunk;
+      const auto end = values.size() + static_cast<std::size_t>(padded);
+      for (std::int64_t row = 0; row < shape[0]; ++row) {
+        for (std::int64_t column = 0; column < shape[1]; ++column) {
+          const auto index = dim == 0 ? row : column;
+          if (!gradients[i].defined() || index < range.begin || index >= range.end) continue;
+          const auto* const first = gradients[i].strided_data<float>();
+          const auto strides = gradients[i].strides();
+          values.push_back(first[row * strides[0] + column * strides[1]]);
+        }
+      }
+      values.resize(end);
+    }
+  }
+  return values;
+}
+
+bool lies_in(const Tensor& tensor, const ByteParts& parts) {
+  const auto bytes = bytes_of(tensor);
+  return std::ranges::any_of(parts, [&](auto part) {
+    return part.data() >= bytes.data() && part.data() < bytes.data() + bytes.size();
+  });
+}
+
+ReductionInput input_of(const std::vector<FlatParam>& params, const TensorList& gradients,
+                        int world_size, Dtype dtype = Dtype::kFloat32) {
+  return make_reduction_input(make_flat_layout(params, world_size, 1), params, gradients, dtype);
+}
+
+// More ranks than rows, rows that no rank count divides, one row; a gradient that counts as zero;
+// cuts along either dimension; a transposed gradient.
+TEST(ReductionInput, IsWhatACopyOfTheRanksPartsWouldHold) {
+  const std::vector<FlatParam> params = {
+      {{7, 3}, 0}, {{4, 5}, 0}, {{3, 5}, 1}, {{1, 2}, 0}, {{6, 4}, 0}};
+  const Tensor turned = randn({4, 6}, 5);
+  const TensorList gradients = {randn({7, 3}, 1), Tensor(), randn({3, 5}, 3), randn({1, 2}, 4),
+                                Tensor::as_strided(turned, {6, 4}, {1, 6}, 0)};
+  for (const int world_size : {2, 3, 4, 8}) {
+    EXPECT_EQ(values_of(input_of(params, gradients, world_size)),
+              reference(params, gradients, world_size))
+        << world_size;
+  }
+}
+
+TEST(ReductionInput, IsReadInTheGradientWhereARanksRowsLieInOneRun) {
+  const std::vector<FlatParam> params = {{{7, 3}, 0}, {{4, 6}, 1}};
+  const TensorList gradients = {randn({7, 3}, 1), randn({4, 6}, 2)};
+  const auto input = input_of(params, gradients, 2);
+  EXPECT_TRUE(lies_in(gradients[0], input.parts));
+  EXPECT_FALSE(lies_in(gradients[1], input.parts));
+}
+
+TEST(ReductionInput, IsInTheDtypeThatIsReduced) {
+  const std::vector<FlatParam> params = {{{5, 3}, 0}};
+  const Tensor narrow = to_dtype(randn({5, 3}, 1), Dtype::kBFloat16);
+  const auto input = input_of(params, {narrow}, 2);
+  EXPECT_FALSE(lies_in(narrow, input.parts));
+  EXPECT_EQ(values_of(input), reference(params, {to_dtype(narrow, Dtype::kFloat32)}, 2));
+}
+
+}  // namespace
+}  // namespace moegrad::fsdp
