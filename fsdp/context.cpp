@@ -8,18 +8,18 @@
 
 namespace moegrad::fsdp {
 
-std::deque<ParamGroup*>& CommContext::scattering(const ProcessGroup* ranks) {
+std::vector<ParamGroup*>& CommContext::scattering(const ProcessGroup* ranks) {
   const auto found =
       std::ranges::find(scattering_, ranks, [](const auto& entry) { return entry.first; });
   if (found != scattering_.end()) return found->second;
-  return scattering_.emplace_back(ranks, std::deque<ParamGroup*>()).second;
+  return scattering_.emplace_back(ranks, std::vector<ParamGroup*>()).second;
 }
 
 void CommContext::drain(const ProcessGroup* ranks, std::size_t max_in_flight) {
   auto& groups = scattering(ranks);
   while (groups.size() >= max_in_flight) {
     groups.front()->reducer().finish_scatter();
-    groups.pop_front();
+    groups.erase(groups.begin());
   }
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <utility>
 #include <vector>
 
@@ -36,10 +35,10 @@ class CommContext {
   void remove(ParamGroup& group);
 
  private:
-  std::deque<ParamGroup*>& scattering(const ProcessGroup* ranks);
+  std::vector<ParamGroup*>& scattering(const ProcessGroup* ranks);
 
   // In order of first use, which all ranks share.
-  std::vector<std::pair<const ProcessGroup*, std::deque<ParamGroup*>>> scattering_;
+  std::vector<std::pair<const ProcessGroup*, std::vector<ParamGroup*>>> scattering_;
   std::vector<ParamGroup*> reducing_;  // in order of issue; ends when finish() has run
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,19 +11,23 @@
 
 namespace moegrad {
 
-/// The last requests that one rank posted, oldest first.
+/// The last requests that one rank posted, oldest first. Once full it asks the heap for nothing: a
+/// list whose memory wandered would, step for step, leave other gaps to all else.
 class CollectiveHistory {
  public:
   static constexpr std::size_t kLength = 32;
 
+  CollectiveHistory() { requests_.reserve(kLength); }
+
   void add(const CollectiveRequest& request) {
-    if (requests_.size() == kLength) requests_.pop_front();
-    requests_.push_back(request);
+    if (requests_.size() < kLength) return requests_.push_back(request);
+    std::rotate(requests_.begin(), requests_.begin() + 1, requests_.end());
+    requests_.back() = request;
   }
-  const std::deque<CollectiveRequest>& requests() const { return requests_; }
+  const std::vector<CollectiveRequest>& requests() const { return requests_; }
 
  private:
-  std::deque<CollectiveRequest> requests_;
+  std::vector<CollectiveRequest> requests_;
 };
 
 /// One operation as the report of a failure shows it.

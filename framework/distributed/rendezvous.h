@@ -4,7 +4,6 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -58,7 +57,7 @@ struct Channel {
   ChannelKey key;
   std::vector<int> ranks;  // slot -> rank in the world: the one that messages name
   std::vector<std::int64_t> issued;
-  std::vector<std::deque<std::shared_ptr<CollectiveCall>>> pending;
+  std::vector<std::vector<std::shared_ptr<CollectiveCall>>> pending;  // oldest first
 
   // The meeting.
   std::vector<CollectiveCall*> seats;

@@ -161,7 +161,7 @@ void ThreadHub::conclude(Channel& channel) {
     channel.seats[slot]->ended = now;
     channel.seats[slot]->finished.notify_all();
     channel.seats[slot] = nullptr;
-    channel.pending[slot].pop_front();
+    channel.pending[slot].erase(channel.pending[slot].begin());
   }
   channel.arrived = 0;
   channel.step = 0;

@@ -28,7 +28,7 @@ class MockProcessGroup : public ProcessGroup {
   MOCK_METHOD(int, size, (), (const, override));
   MOCK_METHOD(const std::string&, name, (), (const, override));
   MOCK_METHOD(WorkPtr, all_gather, (In, Dtype, GatherConsumer, Options), (override));
-  MOCK_METHOD(WorkPtr, reduce_scatter, (In, Out, Dtype, ReduceOp, Options), (override));
+  MOCK_METHOD(WorkPtr, reduce_scatter, (ByteParts, Out, Dtype, ReduceOp, Options), (override));
   MOCK_METHOD(WorkPtr, all_reduce, (Out, Dtype, ReduceOp, Options), (override));
   MOCK_METHOD(WorkPtr, broadcast, (Out, int, Dtype, Options), (override));
   MOCK_METHOD(WorkPtr, all_to_all, (In, Counts, Out, Counts, Dtype, Options), (override));
