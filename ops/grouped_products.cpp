@@ -32,7 +32,12 @@ struct Task {
 constexpr std::int64_t kInPlaceRows = kernels::kBlockRows / 2;
 constexpr std::int64_t kTaskColumns = 8 * kernels::kGroupColumns;
 constexpr std::int64_t kManyProblems = 8;
-constexpr std::int64_t kFewestTasks = 4;
+
+// A cut by columns packs the left operand once more, so a thread alone makes none.
+std::int64_t fewest_tasks() {
+  const auto threads = RankContext::current().pool().threads();
+  return threads == 1 ? 1 : 2 * threads;
+}
 
 template <class T>
 std::int64_t rows_of_blocks(kernels::RightForm form, std::int64_t k, std::int64_t problems) {
@@ -52,8 +57,9 @@ std::int64_t columns_of_tasks(const std::vector<kernels::MatmulProblem<T>>& prob
     blocks += row_blocks(problem, std::ssize(problems)).count();
     columns = std::max(columns, problem.n);
   }
-  if (blocks == 0 || blocks >= kFewestTasks) return kTaskColumns;
-  const auto share = columns * blocks / kFewestTasks;
+  const auto fewest = fewest_tasks();
+  if (blocks == 0 || blocks >= fewest) return kTaskColumns;
+  const auto share = columns * blocks / fewest;
   return std::clamp(round_up(share, kernels::kGroupColumns), kernels::kGroupColumns, kTaskColumns);
 }
 
@@ -68,11 +74,11 @@ std::size_t most_tasks(const std::vector<kernels::MatmulProblem<T>>& problems) {
   }
   return static_cast<std::size_t>((rows / kInPlaceRows + std::ssize(problems)) *
                                       (columns / kTaskColumns + 1) +
-                                  2 * kFewestTasks);
+                                  2 * fewest_tasks());
 }
 
-// A block of C for each task, a function of the sizes alone. Long tasks come first, so that at the
-// end no thread is left alone with one.
+// A block of C for each task. Whoever computes it, its bits are those of Note [Matmul order]. Long
+// tasks come first, so that at the end no thread is left alone with one.
 template <class T>
 std::vector<Task<T>> cut(const std::vector<kernels::MatmulProblem<T>>& problems) {
   std::vector<Task<T>> tasks;
