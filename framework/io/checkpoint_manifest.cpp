@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/io/checkpoint_manifest.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "framework/io/strict_json.h"
+#include "framework/io/utf8.h"
+#include "framework/runtime/error.h"
+
+namespace moegrad {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kFormat = 1;
+
+json dims_of(const Shape& shape) {
+  return json(std::vector<std::int64_t>(shape.begin(), shape.end()));
+}
+
+// A value of the manifest, and where it stands: every message names it.
+class Node {
+ public:
+  Node(const json& value, std::string path, const std::string& who)
+      : value_(value), path_(std::move(path)), who_(who) {}
+
+  template <class... Parts>
+  void require(bool ok, const Parts&... requirement) const {
+    if (ok) return;
+    std::ostringstream message;
+    message << who_ << ": " << path_ << ' ';
+    (message << ... << requirement);
+    throw ValueError(message.str());
+  }
+
+  // An object of exactly these keys.
+  const Node& with_keys(const std::set<std::string>& keys) const {
+    require(value_.is_object(), "must be an object, got ", in_quotes(value_.dump()));
+    for (const auto& key : keys) require(value_.contains(key), "must have ", key, ", got none");
+    for (const auto& [key, member] : value_.items()) {
+      require(keys.contains(key), "must have known keys alone, got ", in_quotes(key));
+    }
+    return *this;
+  }
+
+  Node at(const std::string& key) const {
+    return {value_.at(key), path_ == kTop ? key : path_ + "." + key, who_};
+  }
+
+  // Calls visit(key, node) for each member of an object.
+  template <class Visit>
+  void for_each_member(const Visit& visit) const {
+    require(value_.is_object(), "must be an object, got ", in_quotes(value_.dump()));
+    for (const auto& [key, member] : value_.items()) {
+      visit(key, Node(member, path_ + " " + in_quotes(key), who_));
+    }
+  }
+
+  template <class Visit>
+  void for_each_element(const Visit& visit) const {
+    require(value_.is_array(), "must be an array, got ", in_quotes(value_.dump()));
+    for (std::size_t i = 0; i < value_.size(); ++i) {
+      visit(Node(value_[i], path_ + "[" + std::to_string(i) + "]", who_));
+    }
+  }
+
+  std::uint64_t unsigned_up_to(std::uint64_t most) const {
+    require(value_.is_number_unsigned() && value_.get<std::uint64_t>() <= most,
+            "must be an integer from 0 to ", most, ", got ", in_quotes(value_.dump()));
+    return value_.get<std::uint64_t>();
+  }
+
+  std::int64_t integer() const {
+    return static_cast<std::int64_t>(unsigned_up_to(std::numeric_limits<std::int64_t>::max()));
+  }
+
+  const std::string& text() const {
+    require(value_.is_string(), "must be a string, got ", in_quotes(value_.dump()));
+    return value_.get_ref<const std::string&>();
+  }
+
+  Shape shape() const {
+    Shape shape;
+    for_each_element([&](const Node& dim) {
+      require(shape.ndim() < Shape::kMaxDims, "must have at most ", Shape::kMaxDims,
+              " dimensions, got more");
+      shape.push_back(dim.integer());
+    });
+    return shape;
+  }
+
+  static constexpr const char* kTop = "the manifest";
+
+ private:
+  const json& value_;
+  std::string path_;
+  const std::string& who_;
+};
+
+Dtype read_dtype(const Node& node) {
+  constexpr Dtype kAll[] = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64};
+  const auto found = std::ranges::find(kAll, node.text(),
+                                       [](Dtype dtype) { return std::string(to_string(dtype)); });
+  node.require(found != std::end(kAll), "must be float32, float64, bfloat16 or int64, got ",
+               in_quotes(node.text()));
+  return *found;
+}
+
+// Elements, of a shape without negative sizes.
+std::int64_t checked_numel(const Node& node, const Shape& shape) {
+  std::int64_t numel = 1;
+  bool overflows = false;
+  for (const auto dim : shape) {
+    overflows = overflows || __builtin_mul_overflow(numel, dim, &numel);
+  }
+  node.require(!overflows, "must have fewer than 2^63 elements, got ", shape);
+  return numel;
+}
+
+bool overlap(const CheckpointPiece& a, const CheckpointPiece& b) {
+  for (std::int64_t i = 0; i < a.shape.ndim(); ++i) {
+    if (a.begin[i] + a.shape[i] <= b.begin[i] || b.begin[i] + b.shape[i] <= a.begin[i])
+      return false;
+  }
+  return true;
+}
+
+void check_box(const Node& node, const CheckpointPiece& piece, const Shape& whole) {
+  const bool ranks_agree = piece.begin.ndim() == whole.ndim() && piece.shape.ndim() == whole.ndim();
+  bool inside = ranks_agree;
+  for (std::int64_t i = 0; inside && i < whole.ndim(); ++i) {
+    inside = piece.shape[i] > 0 && piece.shape[i] <= whole[i] &&
+             piece.begin[i] <= whole[i] - piece.shape[i];
+  }
+  node.require(inside, "must be a box within ", whole, ", not empty, got ", piece.shape, " from ",
+               piece.begin);
+}
+
+CheckpointTensor read_tensor(const Node& node, const std::map<std::string, CheckpointFile>& files) {
+  node.with_keys({"dtype", "shape", "pieces"});
+  CheckpointTensor tensor{.dtype = read_dtype(node.at("dtype")), .shape = node.at("shape").shape()};
+  auto missing = checked_numel(node.at("shape"), tensor.shape);
+  node.at("pieces").for_each_element([&](const Node& entry) {
+    entry.with_keys({"file", "begin", "shape"});
+    CheckpointPiece piece{.file = entry.at("file").text(),
+                          .begin = entry.at("begin").shape(),
+                          .shape = entry.at("shape").shape()};
+    entry.require(files.contains(piece.file), "must be in one of the files, got ",
+                  in_quotes(piece.file));
+    check_box(entry, piece, tensor.shape);
+    for (const auto& other : tensor.pieces) {
+      entry.require(!overlap(piece, other), "must not overlap another, got ", piece.shape, " from ",
+                    piece.begin, " and ", other.shape, " from ", other.begin);
+    }
+    missing -= piece.shape.numel();
+    tensor.pieces.push_back(std::move(piece));
+  });
+  node.require(missing == 0, "must stand in its pieces whole, got ", missing, " elements in none");
+  return tensor;
+}
+
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
+}  // namespace
+
+std::string to_json(const CheckpointManifest& manifest) {
+  json tensors = json::object(), files = json::object();
+  for (const auto& [name, tensor] : manifest.tensors) {
+    json pieces = json::array();
+    for (const auto& piece : tensor.pieces) {
+      pieces.push_back(
+          {{"file", piece.file}, {"begin", dims_of(piece.begin)}, {"shape", dims_of(piece.shape)}});
+    }
+    tensors[name] = {{"dtype", to_string(tensor.dtype)},
+                     {"shape", dims_of(tensor.shape)},
+                     {"pieces", std::move(pieces)}};
+  }
+  for (const auto& [name, file] : manifest.files) {
+    files[name] = {{"bytes", file.bytes}, {"crc32c", file.crc32c}};
+  }
+  const json whole = {{"format", kFormat},
+                      {"step", manifest.step},
+                      {"world_size", manifest.world_size},
+                      {"values", manifest.values},
+                      {"tensors", std::move(tensors)},
+                      {"files", std::move(files)}};
+  return whole.dump(/*indent=*/1) + "\n";
+}
+
+CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::string& who) {
+  constexpr int kMaxDepth = 6;
+  const json parsed = parse_strict_json(text, kMaxDepth, who);
+  const Node top(parsed, Node::kTop, who);
+  top.with_keys({"format", "step", "world_size", "values", "tensors", "files"});
+  const auto format = top.at("format").integer();
+  top.at("format").require(format == kFormat, "must be ", kFormat, ", got ", format);
+  CheckpointManifest manifest{
+      .step = top.at("step").integer(),
+      .world_size =
+          static_cast<int>(top.at("world_size").unsigned_up_to(std::numeric_limits<int>::max()))};
+  top.at("values").for_each_member([&](const std::string& name, const Node& value) {
+    manifest.values.emplace(name, value.text());
+  });
+  top.at("files").for_each_member([&](const std::string& name, const Node& file) {
+    file.require(is_plain_name(name), "must be the name of a file of the same folder");
+    file.with_keys({"bytes", "crc32c"});
+    const auto crc = file.at("crc32c").unsigned_up_to(std::numeric_limits<std::uint32_t>::max());
+    manifest.files.emplace(name,
+                           CheckpointFile{static_cast<std::uint64_t>(file.at("bytes").integer()),
+                                          static_cast<std::uint32_t>(crc)});
+  });
+  top.at("tensors").for_each_member([&](const std::string& name, const Node& tensor) {
+    manifest.tensors.emplace(name, read_tensor(tensor, manifest.files));
+  });
+  return manifest;
+}
+
+}  // namespace moegrad

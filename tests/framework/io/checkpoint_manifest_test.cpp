@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/io/checkpoint_manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "framework/runtime/error.h"
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+using nlohmann::json;
+using testing::message_of;
+
+// Tensors cut along either dimension, into quarters, whole, without elements, without dimensions.
+CheckpointManifest example() {
+  return {.step = 40,
+          .world_size = 2,
+          .values = {{"schedule", "{\"step\": 40}"}, {"empty", ""}},
+          .tensors = {{"rows",
+                       {.shape = {5, 4},
+                        .pieces = {{"rank-0", {0, 0}, {3, 4}}, {"rank-1", {3, 0}, {2, 4}}}}},
+                      {"columns",
+                       {.dtype = Dtype::kBFloat16,
+                        .shape = {2, 6},
+                        .pieces = {{"rank-1", {0, 2}, {2, 4}}, {"rank-0", {0, 0}, {2, 2}}}}},
+                      {"quarters",
+                       {.dtype = Dtype::kInt64,
+                        .shape = {2, 2},
+                        .pieces = {{"rank-0", {0, 0}, {1, 1}},
+                                   {"rank-0", {1, 1}, {1, 1}},
+                                   {"rank-1", {0, 1}, {1, 1}},
+                                   {"rank-1", {1, 0}, {1, 1}}}}},
+                      {"none", {.dtype = Dtype::kFloat64, .shape = {0, 3}, .pieces = {}}},
+                      {"scalar", {.shape = {}, .pieces = {{"rank-0", {}, {}}}}}},
+          .files = {{"rank-0", {.bytes = 1000, .crc32c = 0xffffffff}},
+                    {"rank-1", {.bytes = 0, .crc32c = 0}}}};
+}
+
+TEST(CheckpointManifest, ReadsWhatItWrites) {
+  EXPECT_EQ(parse_checkpoint_manifest(to_json(example()), "m"), example());
+  EXPECT_EQ(parse_checkpoint_manifest(to_json({}), "m"), CheckpointManifest());
+}
+
+// What is read after `change` has been made to the example's JSON.
+std::string refusal(const std::function<void(json&)>& change) {
+  json manifest = json::parse(to_json(example()));
+  change(manifest);
+  return message_of<ValueError>([&] { parse_checkpoint_manifest(manifest.dump(), "m"); });
+}
+
+std::string refusal_of(const char* pointer, const json& value) {
+  return refusal([&](json& manifest) { manifest[json::json_pointer(pointer)] = value; });
+}
+
+TEST(CheckpointManifest, RefusesKeysThatAreMissingUnknownOrOfAnotherType) {
+  EXPECT_EQ(message_of<ValueError>([] { parse_checkpoint_manifest("[]", "m"); }),
+            "m: the manifest must be an object, got '[]'");
+  EXPECT_EQ(refusal([](json& m) { m.erase("step"); }), "m: the manifest must have step, got none");
+  EXPECT_EQ(refusal_of("/more", 1), "m: the manifest must have known keys alone, got 'more'");
+  EXPECT_EQ(refusal_of("/format", 2), "m: format must be 1, got 2");
+  EXPECT_EQ(refusal_of("/step", -1),
+            "m: step must be an integer from 0 to 9223372036854775807, got '-1'");
+  EXPECT_EQ(refusal_of("/step", 1.0),
+            "m: step must be an integer from 0 to 9223372036854775807, got '1.0'");
+  EXPECT_EQ(refusal_of("/world_size", 1LL << 31),
+            "m: world_size must be an integer from 0 to 2147483647, got '2147483648'");
+  EXPECT_EQ(refusal_of("/values/schedule", 1), "m: values 'schedule' must be a string, got '1'");
+  EXPECT_EQ(refusal_of("/tensors/rows", nullptr),
+            "m: tensors 'rows' must be an object, got 'null'");
+  EXPECT_EQ(refusal_of("/tensors/rows/dtype", "float16"),
+            "m: tensors 'rows'.dtype must be float32, float64, bfloat16 or int64, got 'float16'");
+  EXPECT_EQ(refusal_of("/tensors/rows/shape", "5"),
+            "m: tensors 'rows'.shape must be an array, got '\"5\"'");
+  EXPECT_EQ(refusal_of("/tensors/rows/shape", json::array({1, 1, 1, 1, 1, 1, 1, 1, 1})),
+            "m: tensors 'rows'.shape must have at most 8 dimensions, got more");
+  EXPECT_EQ(refusal_of("/tensors/rows/shape", {1LL << 40, 1LL << 40}),
+            "m: tensors 'rows'.shape must have fewer than 2^63 elements, got [1099511627776, "
+            "1099511627776]");
+  EXPECT_EQ(refusal_of("/tensors/rows/pieces/1/extra", 0),
+            "m: tensors 'rows'.pieces[1] must have known keys alone, got 'extra'");
+}
+
+TEST(CheckpointManifest, RefusesFilesElsewhere) {
+  for (const auto* name : {"", ".", "..", "../up", "/etc/passwd", "a\\b"}) {
+    const auto message = refusal([&](json& m) { m["files"][name] = m["files"]["rank-1"]; });
+    EXPECT_EQ(message,
+              std::string("m: files '") + name + "' must be the name of a file of the same folder");
+  }
+  EXPECT_EQ(refusal_of("/files/rank-1/crc32c", 1LL << 32),
+            "m: files 'rank-1'.crc32c must be an integer from 0 to 4294967295, got '4294967296'");
+  EXPECT_EQ(refusal_of("/tensors/rows/pieces/0/file", "rank-2"),
+            "m: tensors 'rows'.pieces[0] must be in one of the files, got 'rank-2'");
+}
+
+TEST(CheckpointManifest, RefusesPiecesThatAreNotEachElementOnce) {
+  EXPECT_EQ(refusal_of("/tensors/rows/pieces/1/begin", {2, 0}),
+            "m: tensors 'rows'.pieces[1] must not overlap another, got [2, 4] from [2, 0] and [3, "
+            "4] from [0, 0]");
+  EXPECT_EQ(refusal_of("/tensors/rows/pieces/1/shape", {1, 4}),
+            "m: tensors 'rows' must stand in its pieces whole, got 4 elements in none");
+  EXPECT_EQ(refusal_of("/tensors/rows/pieces", json::array()),
+            "m: tensors 'rows' must stand in its pieces whole, got 20 elements in none");
+  for (const json& begin : {json({4, 0}), json({0}), json({(1LL << 62) + (1LL << 61), 0})}) {
+    const auto message = refusal_of("/tensors/rows/pieces/1/begin", begin);
+    EXPECT_TRUE(
+        message.starts_with("m: tensors 'rows'.pieces[1] must be a box within [5, 4], not "
+                            "empty, got [2, 4] from ["))
+        << message;
+  }
+  EXPECT_EQ(refusal_of("/tensors/rows/pieces/1/shape", {0, 4}),
+            "m: tensors 'rows'.pieces[1] must be a box within [5, 4], not empty, got [0, 4] from "
+            "[3, 0]");
+  EXPECT_EQ(
+      refusal([](json& m) {
+        auto& pieces = m["tensors"]["scalar"]["pieces"];
+        pieces.push_back(pieces[0]);
+      }),
+      "m: tensors 'scalar'.pieces[1] must not overlap another, got [] from [] and [] from []");
+}
+
+}  // namespace
+}  // namespace moegrad
