@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/tensor/fill.h"
+#include "framework/tensor/tensor_impl.h"
 #include "fsdp/flat_views.h"
 
 namespace moegrad::fsdp {
@@ -46,9 +47,9 @@ ReductionInput make_reduction_input(const FlatLayout& layout, const std::vector<
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const auto& entry = layout.entries[i];
     Tensor gradient = std::exchange(gradients[i], Tensor());
-    const bool has_it_in_order = params[i].dim == 0 && gradient.defined() &&
-                                 gradient.is_contiguous() && gradient.dtype() == dtype;
-    if (gradient.defined() && !has_it_in_order) {
+    const bool stays = gradient.defined() && params[i].dim == 0 && gradient.dtype() == dtype &&
+                       owns_its_bytes(gradient);
+    if (gradient.defined() && !stays) {
       gradient = copy_in(gradient, params[i].dim, entry, ranks, dtype);
     }
     const auto part = padded_numel(entry);

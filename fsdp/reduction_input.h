@@ -16,15 +16,16 @@ namespace moegrad::fsdp {
 /// Here the rows that a rank holds of a parameter cut along dimension 0 lie one after the other in
 /// the gradient, so the reduction reads them there, and the largest memory traffic of a backward
 /// under fully_shard after the weights' own is gone. Copied are only gradients that are cut along
-/// another dimension (a rank's part is strided), or reduced in another dtype than they have. What
-/// pads the last rows, and a gradient that counts as zero, is read from one block of zeros.
+/// another dimension (a rank's part is strided), reduced in another dtype than they have, or held
+/// by somebody else, a hook perhaps, who may write to them. What pads the last rows, and a gradient
+/// that counts as zero, is read from one block of zeros.
 struct ReductionInput {
   TensorList memory;  // what `parts` lie in
   ByteParts parts;
 };
 
 /// `layout` is that of `params`, without alignment; `gradients`, one per parameter, undefined where
-/// it counts as zero. Nobody may write to them until the reduction has ended.
+/// it counts as zero.
 ReductionInput make_reduction_input(const FlatLayout& layout, const std::vector<FlatParam>& params,
                                     TensorList gradients, Dtype dtype);
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "framework/tensor/fill.h"
 #include "fsdp/flat_views.h"
@@ -53,16 +54,15 @@ std::vector<float> reference(const std::vector<FlatParam>& params, const TensorL
   return values;
 }
 
-bool lies_in(const Tensor& tensor, const ByteParts& parts) {
-  const auto bytes = bytes_of(tensor);
-  return std::ranges::any_of(parts, [&](auto part) {
-    return part.data() >= bytes.data() && part.data() < bytes.data() + bytes.size();
-  });
+// Whether a part begins where the tensor's bytes do.
+bool reads(const ReductionInput& input, const std::byte* bytes) {
+  return std::ranges::any_of(input.parts, [&](auto part) { return part.data() == bytes; });
 }
 
-ReductionInput input_of(const std::vector<FlatParam>& params, const TensorList& gradients,
-                        int world_size, Dtype dtype = Dtype::kFloat32) {
-  return make_reduction_input(make_flat_layout(params, world_size, 1), params, gradients, dtype);
+ReductionInput input_of(const std::vector<FlatParam>& params, TensorList gradients,
+                        int world_size) {
+  const auto layout = make_flat_layout(params, world_size, 1);
+  return make_reduction_input(layout, params, std::move(gradients), Dtype::kFloat32);
 }
 
 // More ranks than rows, rows that no rank count divides, one row; a gradient that counts as zero;
@@ -70,30 +70,45 @@ ReductionInput input_of(const std::vector<FlatParam>& params, const TensorList& 
 TEST(ReductionInput, IsWhatACopyOfTheRanksPartsWouldHold) {
   const std::vector<FlatParam> params = {
       {{7, 3}, 0}, {{4, 5}, 0}, {{3, 5}, 1}, {{1, 2}, 0}, {{6, 4}, 0}};
-  const Tensor turned = randn({4, 6}, 5);
-  const TensorList gradients = {randn({7, 3}, 1), Tensor(), randn({3, 5}, 3), randn({1, 2}, 4),
-                                Tensor::as_strided(turned, {6, 4}, {1, 6}, 0)};
+  const auto gradients = [] {
+    return TensorList{randn({7, 3}, 1), Tensor(), randn({3, 5}, 3), randn({1, 2}, 4),
+                      Tensor::as_strided(randn({4, 6}, 5), {6, 4}, {1, 6}, 0)};
+  };
   for (const int world_size : {2, 3, 4, 8}) {
-    EXPECT_EQ(values_of(input_of(params, gradients, world_size)),
-              reference(params, gradients, world_size))
+    EXPECT_EQ(values_of(input_of(params, gradients(), world_size)),
+              reference(params, gradients(), world_size))
         << world_size;
   }
 }
 
 TEST(ReductionInput, IsReadInTheGradientWhereARanksRowsLieInOneRun) {
   const std::vector<FlatParam> params = {{{7, 3}, 0}, {{4, 6}, 1}};
-  const TensorList gradients = {randn({7, 3}, 1), randn({4, 6}, 2)};
-  const auto input = input_of(params, gradients, 2);
-  EXPECT_TRUE(lies_in(gradients[0], input.parts));
-  EXPECT_FALSE(lies_in(gradients[1], input.parts));
+  TensorList gradients = {randn({7, 3}, 1), randn({4, 6}, 2)};
+  const auto* const rows = bytes_of(gradients[0]).data();
+  const auto* const columns = bytes_of(gradients[1]).data();
+  const auto input = input_of(params, std::move(gradients), 2);
+  EXPECT_TRUE(reads(input, rows));
+  EXPECT_FALSE(reads(input, columns));
+}
+
+// A hook that keeps a gradient may write to it while it is being reduced.
+TEST(ReductionInput, IsACopyOfAGradientThatSomebodyElseHolds) {
+  const std::vector<FlatParam> params = {{{7, 3}, 0}};
+  Tensor kept = randn({7, 3}, 1);
+  const auto before = reference(params, {kept}, 2);
+  const auto input = input_of(params, {kept}, 2);
+  fill_(kept, 0);
+  EXPECT_EQ(values_of(input), before);
+  kept = randn({7, 3}, 1);
+  const Tensor view = kept.detach();
+  EXPECT_FALSE(reads(input_of(params, {std::exchange(kept, Tensor())}, 2), bytes_of(view).data()));
 }
 
 TEST(ReductionInput, IsInTheDtypeThatIsReduced) {
   const std::vector<FlatParam> params = {{{5, 3}, 0}};
   const Tensor narrow = to_dtype(randn({5, 3}, 1), Dtype::kBFloat16);
-  const auto input = input_of(params, {narrow}, 2);
-  EXPECT_FALSE(lies_in(narrow, input.parts));
-  EXPECT_EQ(values_of(input), reference(params, {to_dtype(narrow, Dtype::kFloat32)}, 2));
+  EXPECT_EQ(values_of(input_of(params, {narrow}, 2)),
+            reference(params, {to_dtype(narrow, Dtype::kFloat32)}, 2));
 }
 
 }  // namespace
