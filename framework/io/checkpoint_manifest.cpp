@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "framework/io/strict_json.h"
@@ -123,8 +124,9 @@ std::int64_t checked_numel(const Node& node, const Shape& shape) {
 
 bool overlap(const CheckpointPiece& a, const CheckpointPiece& b) {
   for (std::int64_t i = 0; i < a.shape.ndim(); ++i) {
-    if (a.begin[i] + a.shape[i] <= b.begin[i] || b.begin[i] + b.shape[i] <= a.begin[i])
-      return false;
+    const bool before = a.begin[i] + a.shape[i] <= b.begin[i];
+    const bool behind = b.begin[i] + b.shape[i] <= a.begin[i];
+    if (before || behind) return false;
   }
   return true;
 }

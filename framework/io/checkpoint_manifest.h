@@ -16,7 +16,7 @@ namespace moegrad {
 /// tensor's name.
 struct CheckpointPiece {
   std::string file;
-  Shape begin;
+  Shape begin = {};
   Shape shape = {};
 
   friend bool operator==(const CheckpointPiece&, const CheckpointPiece&) = default;
