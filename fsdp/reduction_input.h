@@ -14,8 +14,8 @@ namespace moegrad::fsdp {
 /// Note [Gradients are reduced where they lie]
 /// PyTorch copies the gradients of a group into one buffer, as its communication library wants it.
 /// Here the rows that a rank holds of a parameter cut along dimension 0 lie one after the other in
-/// the gradient, so the reduction reads them there, and the largest memory traffic of a backward
-/// under fully_shard after the weights' own is gone. Copied are only gradients that are cut along
+/// the gradient, so the reduction reads them there, and a backward under fully_shard does not go
+/// through all gradients once more. Copied are only gradients that are cut along
 /// another dimension (a rank's part is strided), reduced in another dtype than they have, or held
 /// by somebody else, a hook perhaps, who may write to them. What pads the last rows, and a gradient
 /// that counts as zero, is read from one block of zeros.

@@ -11,8 +11,8 @@
 
 namespace moegrad {
 
-/// The last requests that one rank posted, oldest first. Once full it asks the heap for nothing: a
-/// list whose memory wandered would, step for step, leave other gaps to all else.
+/// The last requests that one rank posted, oldest first. Once full it stays where it is in the heap
+/// (labels keep their room), so that a training step finds there what the one before it found.
 class CollectiveHistory {
  public:
   static constexpr std::size_t kLength = 32;

@@ -40,8 +40,7 @@ class Node {
 
   // An object of exactly these keys.
   const Node& with_keys(const std::set<std::string>& keys) const {
-    require(value_.is_object(), "must be an object, got ", in_quotes(value_.dump()));
-    for (const auto& key : keys) require(value_.contains(key), "must have ", key, ", got none");
+    for (const auto& key : keys) at(key);
     for (const auto& [key, member] : value_.items()) {
       require(keys.contains(key), "must have known keys alone, got ", in_quotes(key));
     }
@@ -49,6 +48,8 @@ class Node {
   }
 
   Node at(const std::string& key) const {
+    require(value_.is_object(), "must be an object, got ", in_quotes(value_.dump()));
+    require(value_.contains(key), "must have ", key, ", got none");
     return {value_.at(key), path_ == kTop ? key : path_ + "." + key, who_};
   }
 
@@ -200,13 +201,15 @@ CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::s
   constexpr int kMaxDepth = 6;
   const json parsed = parse_strict_json(text, kMaxDepth, who);
   const Node top(parsed, Node::kTop, who);
-  top.with_keys({"format", "step", "world_size", "values", "tensors", "files"});
-  const auto format = top.at("format").integer();
+  const auto format = top.at("format").integer();  // first: another one has other keys
   top.at("format").require(format == kFormat, "must be ", kFormat, ", got ", format);
+  top.with_keys({"format", "step", "world_size", "values", "tensors", "files"});
   CheckpointManifest manifest{
       .step = top.at("step").integer(),
       .world_size =
           static_cast<int>(top.at("world_size").unsigned_up_to(std::numeric_limits<int>::max()))};
+  top.at("world_size")
+      .require(manifest.world_size >= 1, "must be at least 1, got ", manifest.world_size);
   top.at("values").for_each_member([&](const std::string& name, const Node& value) {
     manifest.values.emplace(name, value.text());
   });

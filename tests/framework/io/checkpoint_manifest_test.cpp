@@ -61,7 +61,11 @@ TEST(CheckpointManifest, RefusesKeysThatAreMissingUnknownOrOfAnotherType) {
             "m: the manifest must be an object, got '[]'");
   EXPECT_EQ(refusal([](json& m) { m.erase("step"); }), "m: the manifest must have step, got none");
   EXPECT_EQ(refusal_of("/more", 1), "m: the manifest must have known keys alone, got 'more'");
-  EXPECT_EQ(refusal_of("/format", 2), "m: format must be 1, got 2");
+  EXPECT_EQ(refusal([](json& m) {
+              m = {{"format", 2}, {"other", 0}};
+            }),
+            "m: format must be 1, got 2");
+  EXPECT_EQ(refusal_of("/world_size", 0), "m: world_size must be at least 1, got 0");
   EXPECT_EQ(refusal_of("/step", -1),
             "m: step must be an integer from 0 to 9223372036854775807, got '-1'");
   EXPECT_EQ(refusal_of("/step", 1.0),

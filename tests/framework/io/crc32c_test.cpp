@@ -3,8 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "tests/framework/io/files.h"
 
