@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/gather_shards.h"
+#include "framework/distributed/text_collectives.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
@@ -58,14 +60,10 @@ Verdict judge(const NamedTensors& parameters, const NamedTensors& state) {
 }
 
 /// Rank 0's, on every rank.
-Verdict shared(const Verdict& own, ProcessGroup& world) {
-  std::vector<std::int64_t> header = {own.kind, std::ssize(own.message)};
-  broadcast(world, std::span(header), 0, {.label = "load_full_state_dict"});
-  if (header[0] == Verdict::kGood) return {};
-  std::vector<std::int64_t> letters(own.message.begin(), own.message.end());
-  letters.resize(static_cast<std::size_t>(header[1]));
-  broadcast(world, std::span(letters), 0, {.label = "load_full_state_dict"});
-  return {header[0], std::string(letters.begin(), letters.end())};
+Verdict shared(const Verdict& own, const std::shared_ptr<ProcessGroup>& world) {
+  const std::string text = std::to_string(own.kind) + own.message;
+  const auto first = all_gather_texts(world, text, {.label = "load_full_state_dict"})[0];
+  return {first[0] - '0', first.substr(1)};
 }
 
 /// Every rank's, from rank 0's.
@@ -95,8 +93,7 @@ void load_full_state_dict(nn::Module& module, const NamedTensors& state) {
   const auto world = context.world_size() > 1 ? context.group() : nullptr;
   const bool first = context.rank() == 0;
   const auto parameters = resharded_parameters(module);
-  Verdict verdict = first ? judge(parameters, state) : Verdict();
-  if (world != nullptr) verdict = shared(verdict, *world);
+  const Verdict verdict = shared(first ? judge(parameters, state) : Verdict(), world);
   check<ShapeError>(verdict.kind != Verdict::kWrongShape, verdict.message);
   check(verdict.kind == Verdict::kGood, verdict.message);
   for (const auto& [name, parameter] : parameters) {

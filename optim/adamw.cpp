@@ -59,17 +59,27 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const Config& config)
   for (const auto& group : this->groups()) {
     for (const auto& [name, parameter] : group.parameters) {
       states_.push_back({.name = name,
-                         .steps = std::vector<std::int64_t>(num_blocks(name)),
-                         .exp_avg = zeros_like(parameter),
-                         .exp_avg_sq = zeros_like(parameter)});
+                         .steps = Tensor::zeros({num_blocks(name)}, Dtype::kInt64),
+                         .exp_avg = zero_state(parameter),
+                         .exp_avg_sq = zero_state(parameter)});
     }
   }
+}
+
+NamedTensors AdamW::state_dict() const {
+  NamedTensors state;
+  for (const auto& [name, steps, exp_avg, exp_avg_sq] : states_) {
+    state.push_back({name + ".step", steps});
+    state.push_back({name + ".exp_avg", exp_avg});
+    state.push_back({name + ".exp_avg_sq", exp_avg_sq});
+  }
+  return state;
 }
 
 void AdamW::apply(Update& part) {
   auto& [group, parameter, grad, index, block, range] = part;
   auto& state = states_[index];
-  const auto t = static_cast<double>(++state.steps[block]);
+  const auto t = static_cast<double>(++state.steps.mutable_data<std::int64_t>()[block]);
   dispatch_floating(parameter.dtype(), [&]<class T>() {
     const Coefficients<T> coefficients = {
         .decay = static_cast<T>(1.0 - group.lr * group.weight_decay),

@@ -31,11 +31,10 @@ class AdamW final : public Optimizer {
     /// [Blocks without a gradient]). Without: a gradient of zeros is an ordinary one.
     RowBlocks skip_missing_grad = {};
   };
-  /// What is remembered of one parameter; a checkpoint saves and restores it through states().
+  /// What is remembered of one parameter.
   struct State {
-    std::string name;  // of the parameter
-    std::vector<std::int64_t> steps =
-        {};             // one per row block, so mostly one; the same on all ranks
+    std::string name;   // of the parameter
+    Tensor steps;       // int64, one per row block, so mostly [1]; the same on all ranks
     Tensor exp_avg;     // m
     Tensor exp_avg_sq;  // v
   };
@@ -45,6 +44,8 @@ class AdamW final : public Optimizer {
   /// The groups bring their own lr and weight_decay; the configuration's are not used.
   AdamW(std::vector<ParamGroup> groups, const Config& config);
 
+  /// `step`, `exp_avg` and `exp_avg_sq` of each parameter.
+  NamedTensors state_dict() const override;
   /// In order of groups and of parameters within them.
   std::vector<State>& states() { return states_; }
 

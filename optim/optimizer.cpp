@@ -9,6 +9,7 @@
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/span.h"
+#include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 #include "optim/shard_groups.h"
 
@@ -74,6 +75,12 @@ void Optimizer::zero_grad() {
   for (const auto& group : groups_) {
     for (const auto& [name, parameter] : group.parameters) parameter.set_grad(Tensor());
   }
+}
+
+Tensor Optimizer::zero_state(const Tensor& parameter) {
+  Tensor state = zeros_like(parameter);
+  state.set_shard_spec(parameter.shard_spec());
+  return state;
 }
 
 void Optimizer::set_lr(double lr) {

@@ -40,6 +40,10 @@ class Optimizer {
   void step();
   /// Drops the gradients of all parameters.
   void zero_grad();
+  /// What it remembers from step to step, as the tensors that it uses, named
+  /// `<parameter>.<what>`; cut like their parameter (ShardSpec), or whole and the same on all
+  /// ranks. A checkpoint saves them and fills them again.
+  virtual NamedTensors state_dict() const = 0;
   /// Sets the learning rate of all groups.
   void set_lr(double lr);
 
@@ -63,6 +67,8 @@ class Optimizer {
   /// Carries out one. Every rank gets the same blocks, with empty ranges where others hold them.
   virtual void apply(Update& part) = 0;
 
+  /// Zeros of the parameter's shape and dtype, cut as it is.
+  static Tensor zero_state(const Tensor& parameter);
   /// Row blocks of a parameter; 1 without.
   std::int64_t num_blocks(const std::string& name) const;
 

@@ -56,9 +56,15 @@ SGD::SGD(std::vector<ParamGroup> groups, const Config& config)
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
   for (const auto& group : this->groups()) {
     for (const auto& [name, parameter] : group.parameters) {
-      buffers_.push_back({name, zeros_like(parameter)});
+      buffers_.push_back({name, zero_state(parameter)});
     }
   }
+}
+
+NamedTensors SGD::state_dict() const {
+  NamedTensors state;
+  for (const auto& [name, buffer] : buffers_) state.push_back({name + ".momentum_buffer", buffer});
+  return state;
 }
 
 void SGD::apply(Update& part) {

@@ -27,6 +27,8 @@ class SGD final : public Optimizer {
   /// The groups bring their own lr and weight_decay; the configuration's are not used.
   SGD(std::vector<ParamGroup> groups, const Config& config);
 
+  /// `momentum_buffer` of each parameter; none without momentum.
+  NamedTensors state_dict() const override;
   /// Momentum buffers b in order of groups and of parameters; empty without momentum. A buffer of
   /// zeros is the same as none: mu 0 + g = g.
   NamedTensors& buffers() { return buffers_; }

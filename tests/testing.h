@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "framework/autograd/gradcheck_gtest.h"
 #include "framework/runtime/random.h"
@@ -33,6 +34,12 @@ inline Tensor variable(const Shape& shape, std::uint64_t seed = 1) {
   return randn(shape, seed, Dtype::kFloat64, true);
 }
 
+/// The elements of an int64 tensor.
+inline std::vector<std::int64_t> integers(const Tensor& tensor) {
+  const auto values = tensor.data<std::int64_t>();
+  return {values.begin(), values.end()};
+}
+
 /// Runs `body` and returns the message of the E it throws; fails the test if it does not.
 template <class E, class Body>
 std::string message_of(const Body& body) {
@@ -51,8 +58,8 @@ std::string message_of(const Body& body) {
 /// Same shape, dtype and bits.
 inline ::testing::AssertionResult bitwise_equal(const Tensor& a, const Tensor& b) {
   if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) {
-    return ::testing::AssertionFailure() << a.shape() << ' ' << a.dtype() << " against "
-                                         << b.shape() << ' ' << b.dtype();
+    return ::testing::AssertionFailure()
+           << a.shape() << ' ' << a.dtype() << " against " << b.shape() << ' ' << b.dtype();
   }
   const Tensor x = clone(a), y = clone(b);
   const auto* p = x.storage().data();

@@ -22,18 +22,6 @@ void require(bool ok, std::string_view step, const std::filesystem::path& path) 
   check(false, "atomic_file: cannot ", step, " ", path.string(), ": ", reason);
 }
 
-/// A rename is durable when the folder is.
-void flush_folder_of(const std::filesystem::path& path) {
-  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  require(descriptor >= 0, "open", folder);
-  const bool flushed = fsync(descriptor) == 0;
-  const int reason = errno;
-  close(descriptor);
-  errno = reason;
-  require(flushed, "flush", folder);
-}
-
 }  // namespace
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
@@ -73,7 +61,18 @@ void AtomicFile::commit() {
   require(close(std::exchange(descriptor_, -1)) == 0, "close", path_);
   require(rename(temporary_.c_str(), path_.c_str()) == 0, "rename", path_);
   temporary_.clear();
-  flush_folder_of(path_);
+  // A rename is durable when the folder is.
+  flush_folder(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
+}
+
+void flush_folder(const std::filesystem::path& folder) {
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  require(descriptor >= 0, "open", folder);
+  const bool flushed = fsync(descriptor) == 0;
+  const int reason = errno;
+  close(descriptor);
+  errno = reason;
+  require(flushed, "flush", folder);
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents) {

@@ -34,6 +34,10 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
+/// Makes durable what was created, renamed or removed in a folder. Throws Error
+/// `atomic_file: cannot <step> <folder>: <reason>`.
+void flush_folder(const std::filesystem::path& folder);
+
 /// Writes a whole file in this way.
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 

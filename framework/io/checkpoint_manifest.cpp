@@ -2,12 +2,14 @@
 #include "framework/io/checkpoint_manifest.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <utility>
 
+#include "framework/io/crc32c.h"
 #include "framework/io/strict_json.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
@@ -21,6 +23,12 @@ constexpr std::int64_t kFormat = 1;
 
 json dims_of(const Shape& shape) {
   return json(std::vector<std::int64_t>(shape.begin(), shape.end()));
+}
+
+// Of all members but the checksum itself, as they are written without spaces.
+std::uint32_t checksum_of(json manifest) {
+  manifest.erase("crc32c");
+  return crc32c(std::as_bytes(std::span<const char>(manifest.dump())));
 }
 
 // A value of the manifest, and where it stands: every message names it.
@@ -123,15 +131,6 @@ std::int64_t checked_numel(const Node& node, const Shape& shape) {
   return numel;
 }
 
-bool overlap(const CheckpointPiece& a, const CheckpointPiece& b) {
-  for (std::int64_t i = 0; i < a.shape.ndim(); ++i) {
-    const bool before = a.begin[i] + a.shape[i] <= b.begin[i];
-    const bool behind = b.begin[i] + b.shape[i] <= a.begin[i];
-    if (before || behind) return false;
-  }
-  return true;
-}
-
 void check_box(const Node& node, const CheckpointPiece& piece, const Shape& whole) {
   const bool ranks_agree = piece.begin.ndim() == whole.ndim() && piece.shape.ndim() == whole.ndim();
   bool inside = ranks_agree;
@@ -143,7 +142,11 @@ void check_box(const Node& node, const CheckpointPiece& piece, const Shape& whol
                piece.begin);
 }
 
-CheckpointTensor read_tensor(const Node& node, const std::map<std::string, CheckpointFile>& files) {
+// All pieces of each tensor, or some.
+enum class Pieces : bool { kAll, kSome };
+
+CheckpointTensor read_tensor(const Node& node, const std::map<std::string, CheckpointFile>& files,
+                             Pieces pieces) {
   node.with_keys({"dtype", "shape", "pieces"});
   CheckpointTensor tensor{.dtype = read_dtype(node.at("dtype")), .shape = node.at("shape").shape()};
   auto missing = checked_numel(node.at("shape"), tensor.shape);
@@ -156,19 +159,54 @@ CheckpointTensor read_tensor(const Node& node, const std::map<std::string, Check
                   in_quotes(piece.file));
     check_box(entry, piece, tensor.shape);
     for (const auto& other : tensor.pieces) {
-      entry.require(!overlap(piece, other), "must not overlap another, got ", piece.shape, " from ",
-                    piece.begin, " and ", other.shape, " from ", other.begin);
+      entry.require(!overlap(piece.box(), other.box()), "must not overlap another, got ",
+                    piece.shape, " from ", piece.begin, " and ", other.shape, " from ",
+                    other.begin);
     }
     missing -= piece.shape.numel();
     tensor.pieces.push_back(std::move(piece));
   });
-  node.require(missing == 0, "must stand in its pieces whole, got ", missing, " elements in none");
+  node.require(missing == 0 || pieces == Pieces::kSome, "must stand in its pieces whole, got ",
+               missing, " elements in none");
   return tensor;
 }
 
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
+CheckpointManifest parse(std::string_view text, const std::string& who, Pieces pieces) {
+  constexpr int kMaxDepth = 6;
+  const json parsed = parse_strict_json(text, kMaxDepth, who);
+  const Node top(parsed, Node::kTop, who);
+  const auto format = top.at("format").integer();  // first: another one has other keys
+  top.at("format").require(format == kFormat, "must be ", kFormat, ", got ", format);
+  top.with_keys({"format", "step", "world_size", "values", "tensors", "files", "crc32c"});
+  const auto checksum = checksum_of(parsed);
+  top.at("crc32c").require(top.at("crc32c").integer() == checksum, "must be ", checksum, ", got ",
+                           top.at("crc32c").integer());
+  CheckpointManifest manifest{
+      .step = top.at("step").integer(),
+      .world_size =
+          static_cast<int>(top.at("world_size").unsigned_up_to(std::numeric_limits<int>::max()))};
+  top.at("world_size")
+      .require(manifest.world_size >= 1, "must be at least 1, got ", manifest.world_size);
+  top.at("values").for_each_member([&](const std::string& name, const Node& value) {
+    manifest.values.emplace(name, value.text());
+  });
+  top.at("files").for_each_member([&](const std::string& name, const Node& file) {
+    file.require(is_plain_name(name), "must be the name of a file of the same folder");
+    file.with_keys({"bytes", "crc32c"});
+    const auto crc = file.at("crc32c").unsigned_up_to(std::numeric_limits<std::uint32_t>::max());
+    manifest.files.emplace(name,
+                           CheckpointFile{static_cast<std::uint64_t>(file.at("bytes").integer()),
+                                          static_cast<std::uint32_t>(crc)});
+  });
+  top.at("tensors").for_each_member([&](const std::string& name, const Node& tensor) {
+    manifest.tensors.emplace(name, read_tensor(tensor, manifest.files, pieces));
+  });
+  return manifest;
 }
 
 }  // namespace
@@ -188,43 +226,42 @@ std::string to_json(const CheckpointManifest& manifest) {
   for (const auto& [name, file] : manifest.files) {
     files[name] = {{"bytes", file.bytes}, {"crc32c", file.crc32c}};
   }
-  const json whole = {{"format", kFormat},
-                      {"step", manifest.step},
-                      {"world_size", manifest.world_size},
-                      {"values", manifest.values},
-                      {"tensors", std::move(tensors)},
-                      {"files", std::move(files)}};
+  json whole = {{"format", kFormat},
+                {"step", manifest.step},
+                {"world_size", manifest.world_size},
+                {"values", manifest.values},
+                {"tensors", std::move(tensors)},
+                {"files", std::move(files)}};
+  whole["crc32c"] = checksum_of(whole);
   return whole.dump(/*indent=*/1) + "\n";
 }
 
 CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::string& who) {
-  constexpr int kMaxDepth = 6;
-  const json parsed = parse_strict_json(text, kMaxDepth, who);
-  const Node top(parsed, Node::kTop, who);
-  const auto format = top.at("format").integer();  // first: another one has other keys
-  top.at("format").require(format == kFormat, "must be ", kFormat, ", got ", format);
-  top.with_keys({"format", "step", "world_size", "values", "tensors", "files"});
-  CheckpointManifest manifest{
-      .step = top.at("step").integer(),
-      .world_size =
-          static_cast<int>(top.at("world_size").unsigned_up_to(std::numeric_limits<int>::max()))};
-  top.at("world_size")
-      .require(manifest.world_size >= 1, "must be at least 1, got ", manifest.world_size);
-  top.at("values").for_each_member([&](const std::string& name, const Node& value) {
-    manifest.values.emplace(name, value.text());
-  });
-  top.at("files").for_each_member([&](const std::string& name, const Node& file) {
-    file.require(is_plain_name(name), "must be the name of a file of the same folder");
-    file.with_keys({"bytes", "crc32c"});
-    const auto crc = file.at("crc32c").unsigned_up_to(std::numeric_limits<std::uint32_t>::max());
-    manifest.files.emplace(name,
-                           CheckpointFile{static_cast<std::uint64_t>(file.at("bytes").integer()),
-                                          static_cast<std::uint32_t>(crc)});
-  });
-  top.at("tensors").for_each_member([&](const std::string& name, const Node& tensor) {
-    manifest.tensors.emplace(name, read_tensor(tensor, manifest.files));
-  });
-  return manifest;
+  return parse(text, who, Pieces::kAll);
+}
+
+CheckpointManifest merge_checkpoint_manifests(std::span<const std::string> parts,
+                                              const std::string& who) {
+  CheckpointManifest whole = parse(parts[0], who, Pieces::kSome);
+  for (std::size_t rank = 1; rank < parts.size(); ++rank) {
+    auto part = parse(parts[rank], who, Pieces::kSome);
+    whole.files.merge(part.files);
+    check<ValueError>(part.files.empty(), who, ": ranks must write files of their own, rank ", rank,
+                      " has another's");
+    for (auto& [name, tensor] : whole.tensors) {
+      const auto own = part.tensors.find(name);
+      check<ValueError>(own != part.tensors.end() && own->second.shape == tensor.shape &&
+                            own->second.dtype == tensor.dtype,
+                        who, ": rank ", rank, " must have ", in_quotes(name), " as ", tensor.dtype,
+                        " ", tensor.shape, " like rank 0");
+      std::ranges::move(own->second.pieces, std::back_inserter(tensor.pieces));
+    }
+    check<ValueError>(part.tensors.size() == whole.tensors.size() && part.step == whole.step &&
+                          part.world_size == whole.world_size && part.values == whole.values,
+                      who, ": rank ", rank, " must have the step, tensors and values of rank 0");
+  }
+  // What is written is what a reader will accept.
+  return parse(to_json(whole), who, Pieces::kAll);
 }
 
 }  // namespace moegrad

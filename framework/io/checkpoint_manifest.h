@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "framework/tensor/box.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/shape.h"
 
@@ -18,6 +20,8 @@ struct CheckpointPiece {
   std::string file;
   Shape begin = {};
   Shape shape = {};
+
+  Box box() const { return {.begin = begin, .shape = shape}; }
 
   friend bool operator==(const CheckpointPiece&, const CheckpointPiece&) = default;
 };
@@ -54,10 +58,16 @@ struct CheckpointManifest {
 
 std::string to_json(const CheckpointManifest& manifest);
 
-/// Reads what to_json() writes and proves it sound: no unknown or missing key, no file outside the
-/// folder, and the pieces of a tensor are its elements, each once.
+/// Reads what to_json() writes and proves it sound: its checksum, no unknown or missing key, no
+/// file outside the folder, and the pieces of a tensor are its elements, each once.
 ///
 /// Throws ValueError `<who>: <requirement>, got <what>`.
 CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::string& who);
+
+/// The manifest of what several ranks wrote. `parts` are to_json() of each rank's own, alike but
+/// for the files and the pieces in them. Throws as parsing does, for the ranks' parts as well as
+/// for what they make together.
+CheckpointManifest merge_checkpoint_manifests(std::span<const std::string> parts,
+                                              const std::string& who);
 
 }  // namespace moegrad

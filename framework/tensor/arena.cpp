@@ -48,7 +48,7 @@ std::byte* allocate_from_system(std::int64_t size) {
 
 std::string_view to_string(MemoryTag tag) {
   constexpr std::array<std::string_view, kMemoryTags> kNames = {
-      "parameters", "gradients", "optimizer", "activations", "communication"};
+      "parameters", "gradients", "optimizer", "activations", "communication", "checkpoint"};
   return kNames[static_cast<std::size_t>(tag)];
 }
 

@@ -18,9 +18,10 @@ enum class MemoryTag : std::uint8_t {
   kGradients,
   kOptimizer,
   kActivations,
-  kCommunication
+  kCommunication,
+  kCheckpoint
 };
-inline constexpr std::size_t kMemoryTags = 5;
+inline constexpr std::size_t kMemoryTags = 6;
 
 std::string_view to_string(MemoryTag tag);
 

@@ -43,7 +43,7 @@ TEST(AdamW, MatchesPythonReferenceValues) {
       EXPECT_TRUE(
           testing::all_close(parameter, Tensor::from(values, parameter.shape()), 1e-13, 1e-15));
     }
-    EXPECT_EQ(optimizer.states()[0].steps.at(0), 10);
+    EXPECT_EQ(testing::integers(optimizer.states()[0].steps).at(0), 10);
   }
 }
 
@@ -114,7 +114,7 @@ TEST(AdamW, KeepsItsStateUnderTheOptimizerTag) {
   const Tensor parameter = randn({10, 3}, 1, Dtype::kFloat32);
   EXPECT_EQ(context.arena()->live()[MemoryTag::kOptimizer], 0);
   const AdamW optimizer({{"p", parameter}}, {});
-  EXPECT_EQ(context.arena()->live()[MemoryTag::kOptimizer], 2 * 30 * 4);
+  EXPECT_EQ(context.arena()->live()[MemoryTag::kOptimizer], 2 * 30 * 4 + 8);
 }
 
 TEST(AdamW, GroupsHaveTheirOwnRatesAndSetLrSetsAll) {

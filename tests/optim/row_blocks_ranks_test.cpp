@@ -63,7 +63,7 @@ void expect_same_on_shards(const Expected& expected, const ShardSpec& spec, int 
     optimizer.step();
   }
   const auto& own = optimizer.states()[0];
-  EXPECT_EQ(own.steps, expected.state.steps);
+  EXPECT_EQ(testing::integers(own.steps), testing::integers(expected.state.steps));
   EXPECT_TRUE(bitwise_equal(parameter, shard_of(expected.whole, spec)));
   EXPECT_TRUE(bitwise_equal(own.exp_avg, shard_of(expected.state.exp_avg, spec)));
   EXPECT_TRUE(bitwise_equal(own.exp_avg_sq, shard_of(expected.state.exp_avg_sq, spec)));
@@ -113,8 +113,10 @@ TEST(RowBlocksOverRanks, MayLieOnDifferentMeshes) {
     if (context.rank() != 2) optimizer.mark_used("p", uses);
     if (context.rank() != 3) optimizer.mark_used("q", uses);
     optimizer.step();
-    EXPECT_EQ(optimizer.states()[0].steps, (std::vector<std::int64_t>{1, 1, 0, 1}));
-    EXPECT_EQ(optimizer.states()[1].steps, (std::vector<std::int64_t>{1, 1, 1, 0}));
+    EXPECT_EQ(testing::integers(optimizer.states()[0].steps),
+              (std::vector<std::int64_t>{1, 1, 0, 1}));
+    EXPECT_EQ(testing::integers(optimizer.states()[1].steps),
+              (std::vector<std::int64_t>{1, 1, 1, 0}));
     EXPECT_EQ(counts->calls({.op = "all_reduce"}), 1);
   });
 }

@@ -3,9 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "framework/io/crc32c.h"
 #include "framework/runtime/error.h"
 #include "tests/testing.h"
 
@@ -49,6 +54,10 @@ TEST(CheckpointManifest, ReadsWhatItWrites) {
 std::string refusal(const std::function<void(json&)>& change) {
   json manifest = json::parse(to_json(example()));
   change(manifest);
+  if (manifest.erase("crc32c") == 1) {
+    const auto text = manifest.dump();
+    manifest["crc32c"] = crc32c(std::as_bytes(std::span(text)));
+  }
   return message_of<ValueError>([&] { parse_checkpoint_manifest(manifest.dump(), "m"); });
 }
 
@@ -86,6 +95,59 @@ TEST(CheckpointManifest, RefusesKeysThatAreMissingUnknownOrOfAnotherType) {
             "1099511627776]");
   EXPECT_EQ(refusal_of("/tensors/rows/pieces/1/extra", 0),
             "m: tensors 'rows'.pieces[1] must have known keys alone, got 'extra'");
+}
+
+TEST(CheckpointManifest, RefusesAWrongChecksum) {
+  json manifest = json::parse(to_json(example()));
+  manifest["step"] = 41;
+  const auto message =
+      message_of<ValueError>([&] { parse_checkpoint_manifest(manifest.dump(), "m"); });
+  EXPECT_TRUE(message.starts_with("m: crc32c must be ")) << message;
+  EXPECT_TRUE(message.ends_with(", got " + manifest["crc32c"].dump())) << message;
+}
+
+// The example as two ranks write it: each its own file and the pieces in it.
+std::vector<std::string> parts(const std::function<void(CheckpointManifest&)>& change_second) {
+  std::vector<CheckpointManifest> manifests(2, example());
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto own = "rank-" + std::to_string(rank);
+    auto& part = manifests[static_cast<std::size_t>(rank)];
+    std::erase_if(part.files, [&](const auto& file) { return file.first != own; });
+    for (auto& [name, tensor] : part.tensors) {
+      std::erase_if(tensor.pieces, [&](const auto& piece) { return piece.file != own; });
+    }
+  }
+  change_second(manifests[1]);
+  return {to_json(manifests[0]), to_json(manifests[1])};
+}
+
+TEST(CheckpointManifest, MergesWhatRanksWrote) {
+  auto expected = example();
+  std::ranges::reverse(expected.tensors["columns"].pieces);
+  EXPECT_EQ(merge_checkpoint_manifests(parts([](auto&) {}), "m"), expected);
+}
+
+TEST(CheckpointManifest, RefusesRanksThatDisagree) {
+  const auto refused = [](const std::function<void(CheckpointManifest&)>& change) {
+    return message_of<ValueError>([&] { merge_checkpoint_manifests(parts(change), "m"); });
+  };
+  const std::string other = "m: rank 1 must have the step, tensors and values of rank 0";
+  EXPECT_EQ(refused([](auto& part) { part.step = 41; }), other);
+  EXPECT_EQ(refused([](auto& part) { part.world_size = 3; }), other);
+  EXPECT_EQ(refused([](auto& part) { part.values["more"] = ""; }), other);
+  EXPECT_EQ(refused([](auto& part) { part.tensors["more"] = {.shape = {0}}; }), other);
+  EXPECT_EQ(refused([](auto& part) { part.tensors.erase("none"); }),
+            "m: rank 1 must have 'none' as float64 [0, 3] like rank 0");
+  EXPECT_EQ(refused([](auto& part) {
+              part.tensors["none"].shape = {0, 4};
+            }),
+            "m: rank 1 must have 'none' as float64 [0, 3] like rank 0");
+  EXPECT_EQ(refused([](auto& part) { part.tensors["none"].dtype = Dtype::kFloat32; }),
+            "m: rank 1 must have 'none' as float64 [0, 3] like rank 0");
+  EXPECT_EQ(refused([](auto& part) { part.files["rank-0"] = {}; }),
+            "m: ranks must write files of their own, rank 1 has another's");
+  EXPECT_EQ(refused([](auto& part) { part.tensors["rows"].pieces.clear(); }),
+            "m: tensors 'rows' must stand in its pieces whole, got 8 elements in none");
 }
 
 TEST(CheckpointManifest, RefusesFilesElsewhere) {

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "framework/distributed/process_group.h"
+
+namespace moegrad {
+
+/// The texts of all ranks of `group`, in the order of the ranks, on every rank: how errors and
+/// plans travel. Blocking. Without a group, the own text alone.
+std::vector<std::string> all_gather_texts(const std::shared_ptr<ProcessGroup>& group,
+                                          std::string_view text,
+                                          const CollectiveOptions& options = {});
+
+}  // namespace moegrad

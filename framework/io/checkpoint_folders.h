@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace moegrad {
+
+// Note [Checkpoint folders]
+// Checkpoints of a run stand in one folder, its root:
+//
+//     root/step-00000040/manifest.json           CheckpointManifest
+//                        rank-00000.safetensors  what rank 0 wrote; one file per rank
+//     root/step-00000060/...
+//     root/latest                                link to the newest, for people and tools
+//     root/.step-00000080.tmp                    being written, replaced or removed
+//
+// A checkpoint is written under its temporary name: files, each flushed to the disk, then the
+// manifest, then the folder itself. Renaming makes it a checkpoint in one step; flushing the root
+// makes that last; then `latest` moves. So whenever a process or the machine dies, a folder of a
+// checkpoint's name is complete, and readers take the newest folder, not what `latest` names.
+
+struct CheckpointFolder {
+  std::int64_t step = 0;
+  std::filesystem::path path = {};
+};
+
+inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kLatestLink = "latest";
+
+/// Those of a root, newest first; none if there is no such folder.
+std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& root);
+
+/// The steps of putting a checkpoint into its root, for one process at a time. Each throws Error
+/// `checkpoint: cannot <step> <path>: <reason>`.
+class CheckpointCommit {
+ public:
+  CheckpointCommit(std::filesystem::path root, std::int64_t step);
+
+  /// Where the files are to be written.
+  const std::filesystem::path& temporary() const { return temporary_; }
+  /// Makes root and temporary folder; removes what earlier processes left half done.
+  void begin() const;
+  void flush_folder() const;
+  /// Gives the folder its name, in place of an earlier one of the same step.
+  void rename_folder() const;
+  void flush_root() const;
+  void move_latest() const;
+  /// Removes all but the newest `keep` of this and earlier steps; later ones stay.
+  void remove_older(std::int64_t keep) const;
+  /// Removes the temporary folder as far as it can.
+  void abandon() const noexcept;
+
+ private:
+  std::filesystem::path root_;
+  std::int64_t step_;
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+};
+
+}  // namespace moegrad

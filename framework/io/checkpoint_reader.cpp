@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/io/checkpoint_reader.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "framework/distributed/shard_runs.h"
+#include "framework/distributed/text_collectives.h"
+#include "framework/io/checkpoint_folders.h"
+#include "framework/io/describe_file.h"
+#include "framework/io/mapped_file.h"
+#include "framework/io/utf8.h"
+#include "framework/runtime/error.h"
+#include "framework/tensor/box.h"
+
+namespace moegrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+Box box_of(const Tensor& tensor) {
+  Box box = whole_box(tensor.shape());
+  if (const auto& spec = tensor.shard_spec()) box.begin[spec->dim] = spec->begin;
+  return box;
+}
+
+CheckpointManifest read_manifest(const fs::path& path) {
+  const MappedFile file(path, "checkpoint");
+  const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
+  return parse_checkpoint_manifest({text, file.bytes().size()}, "checkpoint: " + path.string());
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(const fs::path& folder)
+    : folder_(folder), manifest_(read_manifest(folder / kManifestFile)) {
+  for (const auto& [name, expected] : manifest_.files) {
+    std::error_code failure;
+    const auto bytes = fs::file_size(folder_ / name, failure);
+    check(!failure, "checkpoint: ", (folder_ / name).string(), ": must be readable, got ",
+          failure.message());
+    check(bytes == expected.bytes, "checkpoint: ", (folder_ / name).string(), ": must be of ",
+          expected.bytes, " bytes, got ", bytes);
+  }
+}
+
+void CheckpointReader::verify(int rank, int ranks) const {
+  int number = 0;
+  for (const auto& [name, expected] : manifest_.files) {
+    if (number++ % ranks != rank) continue;
+    const auto path = folder_ / name;
+    const auto found = describe_file(path);
+    check(found == expected, "checkpoint: ", path.string(), ": must be of ", expected.bytes,
+          " bytes with CRC-32C ", expected.crc32c, ", got ", found.bytes, " with ", found.crc32c);
+  }
+}
+
+void CheckpointReader::check_tensor(const std::string& name, const Tensor& tensor) const {
+  const auto found = manifest_.tensors.find(name);
+  check<ValueError>(found != manifest_.tensors.end(), "checkpoint: ", folder_.string(),
+                    " must have ", in_quotes(name), ", got none");
+  const auto& expected = found->second;
+  const auto& spec = tensor.shard_spec();
+  const Shape& shape = spec ? spec->global_shape : tensor.shape();
+  check<ShapeError>(shape == expected.shape, "checkpoint: ", in_quotes(name), " must be ",
+                    expected.shape, " as in ", folder_.string(), ", got ", shape);
+  check<DtypeError>(tensor.dtype() == expected.dtype, "checkpoint: ", in_quotes(name), " must be ",
+                    expected.dtype, " as in ", folder_.string(), ", got ", tensor.dtype());
+  check<LayoutError>(tensor.layout() == Layout::kND && tensor.is_contiguous(),
+                     "checkpoint: ", in_quotes(name), " must be contiguous ND");
+  check<ShapeError>(!spec || tensor.shape() == shard_shape(*spec), "checkpoint: ", in_quotes(name),
+                    " must be a shard as its spec says, got ", tensor.shape());
+}
+
+void CheckpointReader::read(const std::string& name, Tensor tensor) {
+  check_tensor(name, tensor);
+  const auto size = size_of(tensor.dtype());
+  const Box target = box_of(tensor);
+  auto* const to = tensor.storage().data() + tensor.offset() * size;
+  for (const auto& piece : manifest_.tensors.at(name).pieces) {
+    if (!overlap(piece.box(), target)) continue;
+    auto file = files_.find(piece.file);
+    if (file == files_.end()) file = files_.try_emplace(piece.file, folder_ / piece.file).first;
+    const auto& entry = file->second.at(name);
+    const bool agrees = entry.shape == SafetensorsShape({piece.shape.begin(), piece.shape.end()}) &&
+                        entry.dtype == safetensors_dtype(tensor.dtype());
+    check(agrees, "checkpoint: ", (folder_ / piece.file).string(), ": ", in_quotes(name),
+          " must be of the shape and dtype of the manifest");
+    copy_overlap(piece.box(), file->second.bytes(entry).data(), target, to, size);
+  }
+  tensor.storage().bump_version();
+}
+
+void CheckpointReader::read_all(const NamedTensors& tensors) {
+  std::map<std::string, Tensor> wanted;
+  for (const auto& [name, tensor] : tensors) {
+    check<ValueError>(wanted.emplace(name, tensor).second, "checkpoint: ", in_quotes(name),
+                      " is asked for twice");
+    check_tensor(name, tensor);
+  }
+  for (const auto& [name, tensor] : manifest_.tensors) {
+    check<ValueError>(wanted.contains(name), "checkpoint: ", folder_.string(), " has ",
+                      in_quotes(name), ", which nobody asks for");
+  }
+  for (const auto& [name, tensor] : wanted) read(name, tensor);
+}
+
+std::optional<CheckpointReader> open_newest_checkpoint(
+    const fs::path& root, const std::shared_ptr<ProcessGroup>& group,
+    const std::function<void(const std::string& reason)>& skipped) {
+  const int rank = group == nullptr ? 0 : group->rank();
+  const int ranks = group == nullptr ? 1 : group->size();
+  // Rank 0's list: another process may be removing checkpoints.
+  std::string names;
+  if (rank == 0) {
+    for (const auto& found : list_checkpoints(root)) names += found.path.filename().string() + " ";
+  }
+  std::istringstream list(all_gather_texts(group, names, {.label = "checkpoint"})[0]);
+  for (std::string name; list >> name;) {
+    std::optional<CheckpointReader> reader;
+    std::string failure;
+    try {
+      reader.emplace(root / name);
+      reader->verify(rank, ranks);
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+    const auto failures = all_gather_texts(group, failure, {.label = "checkpoint"});
+    const auto first =
+        std::ranges::find_if(failures, [](const auto& text) { return !text.empty(); });
+    if (first == failures.end()) return reader;
+    skipped(*first);
+  }
+  return std::nullopt;
+}
+
+}  // namespace moegrad

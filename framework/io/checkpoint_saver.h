@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "framework/distributed/process_group.h"
+#include "framework/io/checkpoint_writer.h"
+
+namespace moegrad {
+
+/// Writes checkpoints in the background: save() copies the state into a second buffer, which it
+/// keeps, and returns; a thread of its own writes that to the disk, one checkpoint at a time. All
+/// ranks of `group` have one, make it and call it together. The memory is counted as
+/// MemoryTag::kCheckpoint.
+class CheckpointSaver {
+ public:
+  /// `group`: all ranks; null for one.
+  CheckpointSaver(std::filesystem::path root, const std::shared_ptr<ProcessGroup>& group,
+                  CheckpointOptions options = {});
+  /// Waits for what is being written; a failure is logged.
+  ~CheckpointSaver();
+  CheckpointSaver(const CheckpointSaver&) = delete;
+  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
+
+  /// Begins to save `state` as it is now. Waits for an earlier one first; if that failed, throws
+  /// its Error and begins nothing. Throws as own_part() does.
+  void save(std::int64_t step, const CheckpointState& state);
+  /// Returns when the last save is durable; throws its Error, once.
+  void wait();
+
+ private:
+  void copy_pieces(CheckpointPart& part);
+
+  std::filesystem::path root_;
+  std::shared_ptr<ProcessGroup> group_;  // its collectives meet those of no other thread
+  CheckpointOptions options_;
+  std::vector<Tensor> buffers_;  // one per piece
+  std::exception_ptr failure_;
+  std::thread thread_;  // writes failure_, which is read after it is joined
+};
+
+}  // namespace moegrad

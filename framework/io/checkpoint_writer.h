@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/distributed/process_group.h"
+#include "framework/io/checkpoint_manifest.h"
+#include "framework/tensor/named_tensor.h"
+
+namespace moegrad {
+
+/// What a checkpoint holds.
+struct CheckpointState {
+  /// Contiguous ND tensors, named differently: shards, with their ShardSpec, and whole ones, which
+  /// are the same on every rank.
+  NamedTensors tensors = {};
+  /// Texts, the same on every rank.
+  std::map<std::string, std::string> values = {};
+};
+
+/// The places that writing a checkpoint comes by, in this order (Note [Checkpoint folders]).
+enum class CheckpointPoint : std::uint8_t {
+  kCopy,             // save() was called
+  kCopied,           // the state stands in the second buffer
+  kFolderMade,       // rank 0 has made the temporary folder
+  kTensorWritten,    // the first tensor of this rank's file
+  kFileWritten,      // this rank's file, to the disk
+  kFilesAgreed,      // all ranks' files
+  kManifestWritten,  // from here to kOlderRemoved on rank 0 alone
+  kFolderFlushed,
+  kFolderRenamed,  // it is a checkpoint
+  kRootFlushed,    // and remains one
+  kLatestMoved,
+  kOlderRemoved,
+  kSaved  // every rank knows
+};
+
+struct CheckpointOptions {
+  std::int64_t keep = 2;  // newest checkpoints that stay; 0: all
+  /// Called as each point is reached, from the thread that reaches it; must not throw.
+  std::function<void(CheckpointPoint)> observe = {};
+};
+
+/// The part of a checkpoint that one rank writes: its shards if it is in the first replica, and on
+/// rank 0 the whole tensors.
+struct CheckpointPart {
+  struct Piece {
+    std::string name;
+    Tensor tensor;
+    Shape begin;
+  };
+  /// `tensors` and `values` of all, with no pieces yet and no files.
+  CheckpointManifest manifest;
+  std::vector<Piece> pieces;
+};
+
+/// ValueError for a name given twice, LayoutError unless the tensors are contiguous ND, ShapeError
+/// for a shard that is not of the shape its spec says.
+CheckpointPart own_part(std::int64_t step, const CheckpointState& state, const ProcessGroup* group);
+
+/// Writes the ranks' parts as one checkpoint of `root`, which all ranks see, and returns when it is
+/// durable. Collective over `group`; null for one rank. What goes wrong on one rank, such as a full
+/// disk, becomes the same Error on every rank, and the earlier checkpoints stay:
+///
+///     checkpoint: saving step <n> failed on rank <r>: <reason>
+void write_checkpoint(const std::filesystem::path& root, const CheckpointPart& part,
+                      const std::shared_ptr<ProcessGroup>& group, const CheckpointOptions& options);
+
+}  // namespace moegrad

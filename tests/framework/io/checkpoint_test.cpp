@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Checkpoints of several ranks: saved at one world size, read at another.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+
+#include "framework/distributed/launch.h"
+#include "framework/io/checkpoint_folders.h"
+#include "framework/io/checkpoint_reader.h"
+#include "framework/io/checkpoint_saver.h"
+#include "framework/runtime/rank_context.h"
+#include "framework/tensor/arena.h"
+#include "tests/framework/distributed/collective_testing.h"
+#include "tests/framework/distributed/hand_shards.h"
+#include "tests/framework/io/files.h"
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::bitwise_equal;
+using ::testing::ElementsAre;
+using testing::message_of;
+using testing::randn;
+using testing::read_file;
+using testing::shard_of;
+using testing::spec_of;
+using testing::TemporaryFolder;
+
+// What stands whole in every test: cut evenly and not, along both dimensions, into fewer rows than
+// ranks, not at all; of every dtype.
+struct Sample {
+  std::string name;
+  Tensor whole;
+  std::int64_t dim;  // cut along; -1: not
+};
+
+std::vector<Sample> samples(std::uint64_t seed = 1) {
+  Tensor steps = Tensor::from(std::vector<std::int64_t>{static_cast<std::int64_t>(seed), -1}, {2});
+  return {{"rows", randn({16, 5}, seed, Dtype::kFloat32), 0},
+          {"odd rows", randn({13, 3}, seed + 1, Dtype::kFloat64), 0},
+          {"few rows", randn({2, 7}, seed + 2, Dtype::kBFloat16), 0},
+          {"columns", randn({3, 10}, seed + 3, Dtype::kFloat32), 1},
+          {"middle", randn({2, 9, 3}, seed + 4, Dtype::kFloat32), 1},
+          {"vector", randn({11}, seed + 5, Dtype::kFloat32), 0},
+          {"whole", randn({4, 4}, seed + 6, Dtype::kFloat32), -1},
+          {"scalar", randn({}, seed + 7, Dtype::kFloat64), -1},
+          {"nothing", Tensor::zeros({0, 3}, Dtype::kFloat32), -1},
+          {"steps", steps, -1}};
+}
+
+NamedTensors parts_of(const std::vector<Sample>& all, const DeviceMesh& mesh) {
+  NamedTensors parts;
+  for (const auto& [name, whole, dim] : all) {
+    parts.push_back(
+        {name, dim < 0 ? clone(whole) : shard_of(whole, spec_of(whole.shape(), dim, mesh))});
+  }
+  return parts;
+}
+
+NamedTensors zeros_like_parts(const NamedTensors& parts) {
+  NamedTensors zeros;
+  for (const auto& [name, tensor] : parts) {
+    Tensor zero = zeros_like(tensor);
+    zero.set_shard_spec(tensor.shard_spec());
+    zeros.push_back({name, zero});
+  }
+  return zeros;
+}
+
+void save_now(const fs::path& root, std::int64_t step, const CheckpointState& state,
+              const std::shared_ptr<ProcessGroup>& group, const CheckpointOptions& options = {}) {
+  write_checkpoint(root, own_part(step, state, group.get()), group, options);
+}
+
+void fail_if_skipped(const std::string& reason) { ADD_FAILURE() << reason; }
+
+void save_at(const fs::path& root, int world_size, std::uint64_t seed = 1) {
+  launch(world_size, [&](RankContext& context) {
+    const auto parts = parts_of(samples(seed), DeviceMesh::flat(context.group()));
+    save_now(root, 7, {.tensors = parts, .values = {{"text", "of step 7"}}}, context.group());
+  });
+}
+
+void expect_at(const fs::path& root, int world_size, std::uint64_t seed = 1) {
+  launch(world_size, [&](RankContext& context) {
+    const auto expected = parts_of(samples(seed), DeviceMesh::flat(context.group()));
+    const auto found = zeros_like_parts(expected);
+    auto reader = open_newest_checkpoint(root, context.group(), fail_if_skipped);
+    ASSERT_TRUE(reader.has_value());
+    EXPECT_EQ(reader->manifest().step, 7);
+    EXPECT_EQ(reader->manifest().values.at("text"), "of step 7");
+    reader->read_all(found);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_TRUE(bitwise_equal(found[i].tensor, expected[i].tensor))
+          << found[i].name << " on rank " << context.rank() << " of " << world_size;
+    }
+  });
+}
+
+TEST(Checkpoint, IsReadBitForBitAtAnyWorldSize) {
+  for (const int saved : {1, 3, 4}) {
+    const TemporaryFolder root;
+    save_at(root / "", saved);
+    for (const int loaded : testing::kWorldSizes) expect_at(root / "", loaded);
+  }
+}
+
+TEST(Checkpoint, HoldsOneReplica) {
+  const TemporaryFolder root;
+  launch(4, [&](RankContext& context) {
+    const DeviceMesh mesh(context.group(), {{"replicate", 2}, {"shard", 2}});
+    const auto parts = parts_of(samples(), mesh);
+    save_now(root / "", 7, {.tensors = parts, .values = {{"text", "of step 7"}}}, context.group());
+  });
+  const CheckpointReader reader(root / "step-00000007");
+  EXPECT_EQ(reader.manifest().world_size, 4);
+  EXPECT_EQ(reader.manifest().files.size(), 2U);
+  expect_at(root / "", 3);
+}
+
+TEST(Checkpoint, LeavesItsFolderItsManifestAndALink) {
+  const TemporaryFolder root;
+  save_at(root / "", 2);
+  EXPECT_EQ(root.count(), 2);
+  EXPECT_EQ(fs::read_symlink(root / "latest"), "step-00000007");
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(root / "step-00000007")) {
+    names.push_back(entry.path().filename().string());
+  }
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("manifest.json", "rank-00000.safetensors",
+                                                     "rank-00001.safetensors"));
+}
+
+CheckpointState one_tensor(std::uint64_t seed) {
+  return {.tensors = {{"w", randn({8}, seed, Dtype::kFloat32)}}};
+}
+
+std::vector<std::int64_t> steps_in(const fs::path& root) {
+  std::vector<std::int64_t> steps;
+  for (const auto& found : list_checkpoints(root)) steps.push_back(found.step);
+  return steps;
+}
+
+Tensor newest_w(const fs::path& root, std::vector<std::string>* skipped = nullptr) {
+  Tensor w = Tensor::zeros({8}, Dtype::kFloat32);
+  auto reader = open_newest_checkpoint(root, nullptr, [&](const std::string& reason) {
+    ASSERT_NE(skipped, nullptr) << reason;
+    skipped->push_back(reason);
+  });
+  if (reader.has_value()) reader->read("w", w);
+  return w;
+}
+
+TEST(Checkpoint, KeepsTheNewest) {
+  const TemporaryFolder root;
+  for (const auto step : {3, 100'000'000, 20, 1}) {
+    save_now(root / "", step, one_tensor(1), nullptr, {.keep = 0});
+  }
+  EXPECT_THAT(steps_in(root / ""), ElementsAre(100'000'000, 20, 3, 1));
+  save_now(root / "", 21, one_tensor(1), nullptr, {.keep = 2});
+  EXPECT_THAT(steps_in(root / ""), ElementsAre(100'000'000, 21, 20));  // later ones are not its own
+  EXPECT_EQ(root.count(), 4);
+}
+
+TEST(Checkpoint, IsReplacedByOneOfTheSameStep) {
+  const TemporaryFolder root;
+  save_now(root / "", 5, one_tensor(1), nullptr);
+  save_now(root / "", 5, one_tensor(2), nullptr);
+  EXPECT_TRUE(bitwise_equal(newest_w(root / ""), one_tensor(2).tensors[0].tensor));
+  EXPECT_EQ(root.count(), 2);
+}
+
+TEST(Checkpoint, RemovesWhatEarlierProcessesLeft) {
+  const TemporaryFolder root;
+  for (const auto* name : {".step-00000004.tmp", ".step-00000002.old.tmp", "step-00000009x"}) {
+    fs::create_directory(root / name);
+    std::ofstream(root / name / "rank-00000.safetensors") << "half";
+  }
+  EXPECT_TRUE(steps_in(root / "").empty());
+  save_now(root / "", 4, one_tensor(1), nullptr);
+  EXPECT_EQ(root.count(), 3);  // what is not ours stays
+}
+
+TEST(Checkpoint, OfAnAbsentFolderIsNone) {
+  const TemporaryFolder root;
+  EXPECT_FALSE(open_newest_checkpoint(root / "absent", nullptr, fail_if_skipped).has_value());
+  EXPECT_FALSE(open_newest_checkpoint(root / "", nullptr, fail_if_skipped).has_value());
+}
+
+TEST(Checkpoint, WithAnyByteChangedIsPassedOver) {
+  const TemporaryFolder root;
+  save_now(root / "", 1, one_tensor(1), nullptr, {.keep = 0});
+  save_now(root / "", 2, one_tensor(2), nullptr, {.keep = 0});
+  for (const auto* name : {"rank-00000.safetensors", "manifest.json"}) {
+    const auto path = root / "step-00000002" / name;
+    const auto good = read_file(path);
+    for (std::size_t i = 0; i < good.size(); ++i) {
+      auto bad = good;
+      bad[i] = static_cast<char>(bad[i] ^ 1);
+      testing::write_file(path, bad);
+      std::vector<std::string> skipped;
+      const Tensor w = newest_w(root / "", &skipped);
+      // White space of the manifest says nothing.
+      const bool space = good[i] == ' ' || good[i] == '\n';
+      if (skipped.empty() && space) continue;
+      ASSERT_EQ(skipped.size(), 1U) << name << " byte " << i;
+      EXPECT_TRUE(skipped[0].starts_with("checkpoint: " + path.string() + ": ")) << skipped[0];
+      EXPECT_TRUE(bitwise_equal(w, one_tensor(1).tensors[0].tensor));
+    }
+    testing::write_file(path, good);
+  }
+  EXPECT_TRUE(bitwise_equal(newest_w(root / ""), one_tensor(2).tensors[0].tensor));
+}
+
+TEST(Checkpoint, SaysWhatIsDamaged) {
+  const TemporaryFolder root;
+  save_now(root / "", 1, one_tensor(1), nullptr);
+  const auto folder = root / "step-00000001";
+  const auto path = folder / "rank-00000.safetensors";
+  const auto good = read_file(path);
+  const auto reason = [&] {
+    std::vector<std::string> skipped;
+    newest_w(root / "", &skipped);
+    return skipped.empty() ? "" : skipped[0];
+  };
+  auto bad = good;
+  bad.back() = static_cast<char>(bad.back() ^ 64);
+  testing::write_file(path, bad);
+  const auto start =
+      "checkpoint: " + path.string() + ": must be of " + std::to_string(good.size()) + " bytes";
+  EXPECT_TRUE(reason().starts_with(start + " with CRC-32C ")) << reason();
+  testing::write_file(path, good.substr(1));
+  EXPECT_EQ(reason(), start + ", got " + std::to_string(good.size() - 1));
+  fs::remove(path);
+  EXPECT_EQ(reason(),
+            "checkpoint: " + path.string() + ": must be readable, got No such file or directory");
+  testing::write_file(path, good);
+  fs::remove(folder / "manifest.json");
+  EXPECT_EQ(reason(), "checkpoint: " + (folder / "manifest.json").string() +
+                          ": must be a readable regular file, got No such file or directory");
+}
+
+TEST(Checkpoint, IsPassedOverOnAllRanksIfOneFindsItDamaged) {
+  const TemporaryFolder root;
+  save_at(root / "", 3);
+  const auto path = root / "step-00000007" / "rank-00002.safetensors";
+  auto bytes = read_file(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  testing::write_file(path, bytes);
+  std::atomic<int> reasons = 0;
+  launch(3, [&](RankContext& context) {
+    const auto reader = open_newest_checkpoint(root / "", context.group(), [&](const auto& reason) {
+      reasons += reason.starts_with("checkpoint: " + path.string()) ? 1 : 0;
+    });
+    EXPECT_FALSE(reader.has_value());
+  });
+  EXPECT_EQ(reasons, 3);
+}
+
+TEST(Checkpoint, RefusesTensorsThatItDoesNotHave) {
+  const TemporaryFolder root;
+  save_now(root / "", 1, {.tensors = {{"w", randn({2, 3})}, {"v", randn({1})}}}, nullptr);
+  const auto folder = root / "step-00000001";
+  CheckpointReader reader(folder);
+  const Tensor v = Tensor::zeros({1}, Dtype::kFloat64), w = Tensor::zeros({2, 3}, Dtype::kFloat64);
+  const auto who = "checkpoint: " + folder.string();
+  EXPECT_EQ(message_of<ValueError>([&] { reader.read("x", v); }), who + " must have 'x', got none");
+  EXPECT_EQ(message_of<ValueError>([&] {
+              reader.read_all({{"w", w}});
+            }),
+            who + " has 'v', which nobody asks for");
+  EXPECT_EQ(message_of<ValueError>([&] {
+              reader.read_all({{"w", w}, {"w", w}});
+            }),
+            "checkpoint: 'w' is asked for twice");
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              reader.read("w", Tensor::zeros({3, 2}, Dtype::kFloat64));
+            }),
+            "checkpoint: 'w' must be [2, 3] as in " + folder.string() + ", got [3, 2]");
+  EXPECT_EQ(message_of<DtypeError>([&] {
+              reader.read("w", Tensor::zeros({2, 3}, Dtype::kFloat32));
+            }),
+            "checkpoint: 'w' must be float64 as in " + folder.string() + ", got float32");
+  const Tensor turned = Tensor::as_strided(w, {2, 3}, {1, 2}, 0);
+  EXPECT_EQ(message_of<LayoutError>([&] { reader.read("w", turned); }),
+            "checkpoint: 'w' must be contiguous ND");
+  const Tensor cut = Tensor::zeros({1, 3}, Dtype::kFloat64);
+  cut.set_shard_spec(std::make_shared<ShardSpec>(ShardSpec{.global_shape = {2, 3}, .end = 2}));
+  EXPECT_EQ(message_of<ShapeError>([&] { reader.read("w", cut); }),
+            "checkpoint: 'w' must be a shard as its spec says, got [1, 3]");
+  reader.read_all({{"w", w}, {"v", v}});
+  EXPECT_TRUE(bitwise_equal(w, randn({2, 3})));
+}
+
+TEST(Checkpoint, RefusesStateThatItCannotHold) {
+  const auto refusal = [](const NamedTensors& tensors) {
+    return [tensors] { own_part(0, {.tensors = tensors}, nullptr); };
+  };
+  const Tensor w = randn({2, 3});
+  EXPECT_EQ(message_of<ValueError>(refusal({{"w", w}, {"w", w}})),
+            "checkpoint: 'w' is given twice");
+  EXPECT_EQ(message_of<LayoutError>(refusal({{"w", Tensor::as_strided(w, {3, 2}, {1, 3}, 0)}})),
+            "checkpoint: 'w' must be contiguous ND");
+  const Tensor cut = randn({1, 3});
+  cut.set_shard_spec(std::make_shared<ShardSpec>(ShardSpec{.global_shape = {2, 3}, .end = 2}));
+  EXPECT_EQ(message_of<ShapeError>(refusal({{"w", cut}})),
+            "checkpoint: 'w' must be [2, 3], got [1, 3]");
+  const TemporaryFolder root;
+  EXPECT_EQ(message_of<ValueError>([&] { save_now(root / "", -1, {}, nullptr); }),
+            "checkpoint: step must not be negative, got -1");
+  EXPECT_EQ(
+      message_of<ValueError>([&] { const CheckpointSaver bad(root / "", nullptr, {.keep = -1}); }),
+      "checkpoint: keep must not be negative, got -1");
+}
+
+TEST(Checkpoint, OfRanksThatDisagreeIsAnErrorOnAll) {
+  const TemporaryFolder root;
+  std::atomic<int> refused = 0;
+  launch(3, [&](RankContext& context) {
+    const CheckpointState state = {.values = {{"rank", context.rank() == 2 ? "2" : "0 or 1"}}};
+    const auto message = message_of<Error>([&] { save_now(root / "", 7, state, context.group()); });
+    EXPECT_EQ(message,
+              "checkpoint: saving step 7 failed on rank 0: checkpoint: rank 2 must have the step, "
+              "tensors and values of rank 0");
+    ++refused;
+  });
+  EXPECT_EQ(refused, 3);
+  EXPECT_EQ(root.count(), 0);
+}
+
+TEST(CheckpointSaver, SavesTheStateAsItWasWhenCalled) {
+  const TemporaryFolder root;
+  launch(2, [&](RankContext& context) {
+    const DeviceMesh mesh = DeviceMesh::flat(context.group());
+    const auto live = parts_of(samples(5), mesh);
+    CheckpointSaver saver(root / "", context.group());
+    for (std::uint64_t step = 1; step <= 4; ++step) {
+      const auto values = parts_of(samples(step), mesh);
+      for (std::size_t i = 0; i < live.size(); ++i) {
+        Tensor tensor = live[i].tensor;
+        copy_(tensor, values[i].tensor);
+      }
+      saver.save(7, {.tensors = live, .values = {{"text", "of step 7"}}});
+      for (const auto& [name, tensor] : live) {
+        Tensor changed = tensor;
+        fill_(changed, 99);
+      }
+    }
+  });
+  expect_at(root / "", 3, 4);
+}
+
+TEST(CheckpointSaver, CountsItsBufferAndKeepsIt) {
+  const TemporaryFolder root;
+  RankContext context;
+  const RankContextGuard guard(context);
+  const auto state = one_tensor(1);
+  {
+    CheckpointSaver saver(root / "", nullptr);
+    for (std::int64_t step = 0; step < 3; ++step) {
+      saver.save(step, state);
+      EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 8 * 4);
+    }
+    saver.save(3, {.tensors = {{"w", randn({5})}}});
+    EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 5 * 8);
+  }
+  EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 0);
+  EXPECT_THAT(steps_in(root / ""), ElementsAre(3, 2));
+}
+
+TEST(CheckpointSaver, ThrowsOnceWhatWentWrongInTheBackground) {
+  const TemporaryFolder root;
+  testing::write_file(root / "file", "not a folder");
+  CheckpointSaver saver(root / "file", nullptr);
+  saver.save(1, one_tensor(1));
+  const auto expected = "checkpoint: saving step 1 failed on rank 0: checkpoint: cannot create " +
+                        (root / "file").string() + ": Not a directory";
+  EXPECT_EQ(message_of<Error>([&] { saver.save(2, one_tensor(1)); }), expected);
+  saver.wait();
+  saver.save(2, one_tensor(1));
+  EXPECT_THROW(saver.wait(), Error);
+}
+
+TEST(CheckpointSaver, ComesByEveryPointInOrder) {
+  const TemporaryFolder root;
+  std::vector<CheckpointPoint> points;
+  {
+    CheckpointSaver saver(root / "", nullptr,
+                          {.observe = [&](CheckpointPoint point) { points.push_back(point); }});
+    saver.save(1, one_tensor(1));
+  }
+  std::vector<CheckpointPoint> expected;
+  for (int i = 0; i <= static_cast<int>(CheckpointPoint::kSaved); ++i) {
+    expected.push_back(static_cast<CheckpointPoint>(i));
+  }
+  EXPECT_EQ(points, expected);
+}
+
+}  // namespace
+}  // namespace moegrad
