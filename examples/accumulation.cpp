@@ -16,23 +16,17 @@ GridPlace GridPlace::of(const fsdp::State& state) {
 
 std::vector<std::int64_t> owned_micro_batches(std::int64_t micro_batches, const GridPlace& place,
                                               Accumulation accumulation) {
-  check<ValueError>(micro_batches % place.ranks() == 0, "micro-batches: ", micro_batches,
-                    " cannot be spread evenly over ", place.ranks(), " ranks");
-  const auto each = micro_batches / place.ranks();
+  const auto each = (micro_batches + place.ranks() - 1) / place.ranks();
   const auto [p, replicas, s, shards] = place;
+  const auto index_of = [&](std::int64_t i) {
+    if (accumulation == Accumulation::kReduceEach) return (i * replicas + p) * shards + s;
+    if (accumulation == Accumulation::kScatterEach) return (p * each + i) * shards + s;
+    return (p * shards + s) * each + i;
+  };
   std::vector<std::int64_t> owned;
   for (std::int64_t i = 0; i < each; ++i) {
-    switch (accumulation) {
-      case Accumulation::kKeepUntilLast:
-        owned.push_back((p * shards + s) * each + i);
-        break;
-      case Accumulation::kReduceEach:
-        owned.push_back((i * replicas + p) * shards + s);
-        break;
-      case Accumulation::kScatterEach:
-        owned.push_back((p * each + i) * shards + s);
-        break;
-    }
+    const auto index = index_of(i);
+    owned.push_back(index < micro_batches ? index : kIdle);
   }
   return owned;
 }

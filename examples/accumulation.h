@@ -42,9 +42,13 @@ struct GridPlace {
 ///
 /// Experts on a mesh of another shape agree with that if p S + s is the same for both; under
 /// kScatterEach only if P is, too.
+///
+/// Where R does not divide M, m is rounded up: every rank runs as many, because every rank joins
+/// every collective, and those whose index is M or more are kIdle: run for nothing. The step's
+/// gradient is the same sum then, in another order.
+inline constexpr std::int64_t kIdle = -1;
 
-/// The M micro-batches' indices that a rank runs, in its order. ValueError unless the ranks divide
-/// M.
+/// The indices of the micro-batches that a rank runs, of 0 .. M - 1, in its order; or kIdle.
 std::vector<std::int64_t> owned_micro_batches(std::int64_t micro_batches, const GridPlace& place,
                                               Accumulation accumulation);
 

@@ -11,6 +11,22 @@
 
 namespace moegrad::examples {
 
+namespace {
+
+// What a run that is resumed leaves of an earlier one's lines. A line that a killed process has not
+// finished is none.
+std::string lines_before(const std::string& path, std::int64_t step) {
+  std::ifstream file(path);
+  std::string kept;
+  for (std::string line; std::getline(file, line);) {
+    const auto parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (parsed.is_object() && parsed.value("step", step) < step) kept += line + "\n";
+  }
+  return kept;
+}
+
+}  // namespace
+
 std::vector<double> expert_load(const StepResult& result) {
   std::vector<double> load;
   for (const auto& counts : result.tokens_per_expert) {
@@ -33,9 +49,11 @@ std::string to_string(const StepReport& report) {
   return line.str();
 }
 
-MetricsFile::MetricsFile(const std::string& path) {
+MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) {
   if (path.empty()) return;
+  const auto earlier = lines_before(path, first_step);
   file_.open(path);
+  file_ << earlier << std::flush;
   check<ValueError>(file_.good(), "--metrics: cannot write file '", path, "'");
 }
 

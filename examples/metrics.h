@@ -30,8 +30,9 @@ std::string to_string(const StepReport& report);
 /// Writes one JSON object per line; does nothing for an empty path.
 class MetricsFile {
  public:
-  /// ValueError if the file cannot be written.
-  explicit MetricsFile(const std::string& path);
+  /// For the steps from `first_step` on; of an earlier file, the lines before it stay. ValueError
+  /// if the file cannot be written.
+  explicit MetricsFile(const std::string& path, std::int64_t first_step = 0);
   void write(const StepReport& report);
   void write_validation(std::int64_t step, double loss);
 

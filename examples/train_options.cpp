@@ -58,8 +58,10 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--steps", options.steps, "optimizer steps")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--micro-batches", options.micro_batches,
-                 "per step over all ranks; the same losses for every world size that divides it")
+  app.add_option(
+         "--micro-batches", options.micro_batches,
+         "per step over all ranks; the same losses for every world size that divides it, if both "
+         "are powers of two")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--batch", options.batch, "sequences per micro-batch")
@@ -84,6 +86,21 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of weights, batches and sampling")->capture_default_str();
+}
+
+void add_checkpoint_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--checkpoint-dir", options.checkpoint_dir,
+                 "folder for checkpoints, written in the background");
+  app.add_option("--checkpoint-interval", options.checkpoint_interval,
+                 "steps from one to the next; 0: after the last step alone")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--checkpoint-keep", options.checkpoint_keep, "newest that stay; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("--resume", options.resume,
+               "go on from the newest sound checkpoint, at any world size; from step 0 if there "
+               "is none");
 }
 
 void add_output_options(CLI::App& app, TrainOptions& options) {
@@ -131,9 +148,7 @@ models::Qwen3MoeConfig TrainOptions::model_config() const {
   check<ValueError>(world_size >= 1, "--world-size: must be at least 1, got ", world_size);
   check<ValueError>(threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
                     threads_per_rank);
-  check<ValueError>(micro_batches % world_size == 0,
-                    "--micro-batches: must be a multiple of the world size ", world_size, ", got ",
-                    micro_batches);
+  check<ValueError>(!resume || !checkpoint_dir.empty(), "--resume: needs --checkpoint-dir");
   check<ValueError>(schedule == "constant" || warmup_steps() + steps / 5 <= steps,
                     "--warmup: must leave room in ", steps, " steps, got ", warmup_steps());
   check<ValueError>(recompute_layers <= model.num_hidden_layers,
@@ -169,7 +184,7 @@ std::string TrainOptions::to_string() const {
   line("micro_batches", micro_batches);
   line("batch", batch);
   line("seq_len", sequence_length);
-  line("tokens per step", micro_batches * batch * sequence_length);
+  line("tokens per step", tokens_per_step());
   line("lr", lr);
   line("schedule", schedule);
   line("warmup", warmup_steps());
@@ -187,6 +202,10 @@ std::string TrainOptions::to_string() const {
   line("reduce_dtype", reduce_dtype.empty() ? dtype : reduce_dtype);
   line("recompute_layers", recompute_layers);
   line("linear_cross_entropy", linear_cross_entropy);
+  line("checkpoint_dir", checkpoint_dir.empty() ? "none" : checkpoint_dir);
+  line("checkpoint_interval", checkpoint_interval);
+  line("checkpoint_keep", checkpoint_keep);
+  line("resume", resume);
   return out.str();
 }
 
@@ -197,6 +216,7 @@ std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& opti
   add_model_options(app, options);
   add_rank_options(app, options);
   add_training_options(app, options);
+  add_checkpoint_options(app, options);
   add_output_options(app, options);
   try {
     app.parse(argc, argv);

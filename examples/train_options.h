@@ -39,6 +39,11 @@ struct TrainOptions {
   std::int64_t recompute_layers = 0;
   bool linear_cross_entropy = false;
 
+  std::string checkpoint_dir;              // empty: no checkpoints
+  std::int64_t checkpoint_interval = 100;  // steps; 0: after the last step alone
+  std::int64_t checkpoint_keep = 2;        // 0: all
+  bool resume = false;
+
   std::string metrics;  // JSON lines; empty: none
   std::string prompt = "And God said, ";
   std::int64_t sample_bytes = 500;
@@ -48,6 +53,7 @@ struct TrainOptions {
   std::string log_level = "info";
 
   std::int64_t warmup_steps() const;
+  std::int64_t tokens_per_step() const { return micro_batches * batch * sequence_length; }
   /// The model's configuration with the layout switches applied. ValueError where they conflict.
   models::Qwen3MoeConfig model_config() const;
   /// One `name value` line per option, as they will be used.

@@ -15,6 +15,7 @@
 #include "framework/tensor/fill.h"
 #include "models/qwen3_moe_loss.h"
 #include "ops/cross_entropy.h"
+#include "ops/elementwise.h"
 #include "optim/clip_grad_norm.h"
 
 namespace moegrad::examples {
@@ -110,15 +111,22 @@ StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
   StepResult result;
   std::vector<double> ce(batches.size()), loss(batches.size());
   optimizer.zero_grad();
-  for (const auto i : own) {
-    const auto index = static_cast<std::size_t>(i);
+  for (std::size_t slot = 0; slot < own.size(); ++slot) {
+    const bool idle = own[slot] == kIdle;
+    const auto index = idle ? 0 : static_cast<std::size_t>(own[slot]);
     const auto& batch = batches[index];
-    communicate_gradients(state, options.accumulation, i == own.back());
+    communicate_gradients(state, options.accumulation, slot + 1 == own.size());
     models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute_layers};
     if (options.linear_cross_entropy) forward.targets = batch.targets;
     if (options.replay != nullptr) forward.replay_expert_indices = &(*options.replay)[index];
-    const auto output = model(batch.tokens, batch.cu_seqlens, forward);
+    auto output = model(batch.tokens, batch.cu_seqlens, forward);
     const auto share = models::qwen3_moe_loss(output, batch.targets, targets, coefficient);
+    if (idle) {
+      (share.objective * 0.0).backward();
+      for (auto& counts : output.tokens_per_expert) std::ranges::fill(counts, 0);
+      add_counts(result.tokens_per_expert, output.tokens_per_expert);
+      continue;
+    }
     share.objective.backward();
     ce[index] = share.ce_sum.item();
     loss[index] = share.objective.item();

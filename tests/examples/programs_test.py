@@ -88,7 +88,7 @@ for arguments, message in [
                             f"'{short}' has 9"),
         (["--world-size", 0], "--world-size: must be at least 1, got 0"),
         (["--world-size", -1], "--world-size: must be at least 1, got -1"),
-        (["--world-size", 3], "--micro-batches: must be a multiple of the world size 3, got 2"),
+        (["--resume"], "--resume: needs --checkpoint-dir"),
         (["--preset", "huge"], "qwen3_moe config: preset must be tiny, small or medium, got huge"),
         (["--metrics", "/nowhere/m", "--text", text, "--steps", 1, "--preset", "tiny"],
          "--metrics: cannot write file '/nowhere/m'")]:

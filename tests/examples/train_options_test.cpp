@@ -60,8 +60,7 @@ TEST(TrainOptions, RefusesWhatCannotBe) {
             "--world-size: must be at least 1, got 0");
   EXPECT_EQ(message([](TrainOptions& o) { o.threads_per_rank = 0; }),
             "--threads-per-rank: must be at least 1, got 0");
-  EXPECT_EQ(message([](TrainOptions& o) { o.world_size = 3; }),
-            "--micro-batches: must be a multiple of the world size 3, got 2");
+  EXPECT_EQ(message([](TrainOptions& o) { o.resume = true; }), "--resume: needs --checkpoint-dir");
   EXPECT_EQ(message([](TrainOptions& o) { o.warmup = 490; }),
             "--warmup: must leave room in 500 steps, got 490");
   EXPECT_EQ(message([](TrainOptions& o) { o.recompute_layers = 99; }).substr(0, 40),

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/run_checkpoints.h"
+
+#include <iostream>
+#include <span>
+#include <sstream>
+#include <utility>
+
+#include "framework/io/checkpoint_folders.h"
+#include "framework/io/checkpoint_reader.h"
+#include "framework/io/crc32c.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/log.h"
+
+namespace moegrad::examples {
+namespace {
+
+std::string in_full(double value) {
+  std::ostringstream out;
+  out.precision(17);
+  out << value;
+  return out.str();
+}
+
+void check_same_run(const std::map<std::string, std::string>& run, const CheckpointReader& reader) {
+  const auto& saved = reader.manifest().values;
+  for (const auto& [name, value] : run) {
+    const auto found = saved.find(name);
+    const std::string before = found == saved.end() ? "absent" : found->second;
+    check<ValueError>(before == value, "--resume: ", name, " must be ", before, " as in ",
+                      reader.folder().string(), ", got ", value);
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::string> describe_run(const TrainOptions& options, const TextData& data) {
+  const auto number = [](auto value) { return std::to_string(value); };
+  const auto text = std::as_bytes(std::span(data.text()));
+  const auto or_dtype = [&](const std::string& name) {
+    return name.empty() ? options.dtype : name;
+  };
+  return {
+      {"config", options.model_config().to_json()},
+      {"dtype", options.dtype},
+      {"wire_dtype", or_dtype(options.wire_dtype)},
+      {"reduce_dtype", or_dtype(options.reduce_dtype)},
+      {"expert_weights", options.model_config().expert_weights == nn::ExpertWeights::kHuggingFace
+                             ? "hf"
+                             : "pretransposed"},
+      {"text", number(text.size()) + " bytes with CRC-32C " + number(crc32c(text))},
+      {"steps", number(options.steps)},
+      {"micro_batches", number(options.micro_batches)},
+      {"batch", number(options.batch)},
+      {"seq_len", number(options.sequence_length)},
+      {"lr", in_full(options.lr)},
+      {"schedule", options.schedule},
+      {"warmup", number(options.warmup_steps())},
+      {"weight_decay", in_full(options.weight_decay)},
+      {"max_grad_norm", in_full(options.max_grad_norm)},
+      {"seed", number(options.seed)}};
+}
+
+RunCheckpoints::RunCheckpoints(const TrainOptions& options, const TextData& data,
+                               RankContext& context, models::Qwen3Moe& model,
+                               const optim::Optimizer& optimizer,
+                               std::function<void(CheckpointPoint)> observe)
+    : options_(options),
+      run_(describe_run(options, data)),
+      context_(context),
+      model_(model),
+      optimizer_(optimizer) {
+  if (options.checkpoint_dir.empty()) return;
+  saver_.emplace(options.checkpoint_dir, context.group(),
+                 CheckpointOptions{.keep = options.checkpoint_keep, .observe = std::move(observe)});
+}
+
+NamedTensors RunCheckpoints::tensors() const {
+  model_.reshard();
+  NamedTensors all = model_.named_parameters();
+  for (const auto& [name, tensor] : optimizer_.state_dict()) {
+    all.push_back({"optimizer." + name, tensor});
+  }
+  return all;
+}
+
+std::int64_t RunCheckpoints::resume() {
+  if (!saver_) return 0;
+  const bool speaks = context_.rank() == 0;
+  if (!options_.resume) {
+    const auto found = list_checkpoints(options_.checkpoint_dir);
+    check<ValueError>(found.empty(), "--checkpoint-dir: '", options_.checkpoint_dir,
+                      "' must hold no checkpoints unless --resume is given, got ",
+                      found.empty() ? "" : found[0].path.filename().string());
+    return 0;
+  }
+  const auto skipped = [&](const std::string& reason) {
+    if (speaks) log(LogLevel::kWarning, "passed over: " + reason);
+  };
+  auto reader = open_newest_checkpoint(options_.checkpoint_dir, context_.group(), skipped);
+  if (!reader) {
+    if (speaks) std::cout << "no checkpoint yet, from step 0" << std::endl;
+    return 0;
+  }
+  check_same_run(run_, *reader);
+  reader->read_all(tensors());
+  saved_ = reader->manifest().step;
+  if (speaks) {
+    std::cout << "resumed from " << reader->folder().string() << ", saved by "
+              << reader->manifest().world_size << " ranks" << std::endl;
+  }
+  return saved_;
+}
+
+void RunCheckpoints::after_step(std::int64_t steps, bool last) {
+  const bool due = options_.checkpoint_interval > 0 && steps % options_.checkpoint_interval == 0;
+  if (saver_ && (due || last) && steps != saved_) save(steps);
+}
+
+void RunCheckpoints::save(std::int64_t steps) {
+  finish();
+  auto values = run_;
+  values["tokens"] = std::to_string(steps * options_.tokens_per_step());
+  saver_->save(steps, {.tensors = tensors(), .values = std::move(values)});
+  saved_ = steps;
+}
+
+bool RunCheckpoints::finish() {
+  if (!saver_) return true;
+  try {
+    saver_->wait();
+  } catch (const CollectiveError&) {
+    throw;  // a rank is gone
+  } catch (const Error& error) {
+    // The run is worth more than one of its checkpoints; the earlier ones are still there.
+    if (context_.rank() == 0) log(LogLevel::kError, error.what());
+    return false;
+  }
+  return true;
+}
+
+}  // namespace moegrad::examples

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "examples/text_data.h"
+#include "examples/train_options.h"
+#include "framework/io/checkpoint_saver.h"
+#include "framework/runtime/rank_context.h"
+#include "models/qwen3_moe.h"
+#include "optim/optimizer.h"
+
+namespace moegrad::examples {
+
+/// What the numbers of a run depend on, as text by the options' names: what may not change when it
+/// is resumed. World size, threads and layouts are not among it.
+std::map<std::string, std::string> describe_run(const TrainOptions& options, const TextData& data);
+
+/// The checkpoints of a training run: parameters, the optimizer's state, the step and what the run
+/// is. Samples and learning rates are functions of the step and of what the run is, so that is all.
+class RunCheckpoints {
+ public:
+  /// Of one rank; all ranks make it and call it together. Does nothing without --checkpoint-dir.
+  RunCheckpoints(const TrainOptions& options, const TextData& data, RankContext& context,
+                 models::Qwen3Moe& model, const optim::Optimizer& optimizer,
+                 std::function<void(CheckpointPoint)> observe);
+
+  /// Optimizer steps done before: those of the newest sound checkpoint, which fills the model and
+  /// the optimizer; 0 without --resume or where there is no checkpoint.
+  ///
+  /// ValueError if the checkpoint is of another run, or if there are checkpoints without --resume.
+  std::int64_t resume();
+  /// Saves after `steps` done where that is due; `last`: as well.
+  void after_step(std::int64_t steps, bool last);
+  /// Waits for the last save; false if it failed.
+  bool finish();
+
+ private:
+  NamedTensors tensors() const;
+  void save(std::int64_t steps);
+
+  const TrainOptions& options_;
+  std::map<std::string, std::string> run_;
+  RankContext& context_;
+  models::Qwen3Moe& model_;
+  const optim::Optimizer& optimizer_;
+  std::int64_t saved_ = -1;  // steps of the last save or of the checkpoint resumed from
+  std::optional<CheckpointSaver> saver_;
+};
+
+}  // namespace moegrad::examples

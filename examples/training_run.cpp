@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/training_run.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "examples/metrics.h"
+#include "examples/run_checkpoints.h"
+#include "examples/trainer.h"
+#include "framework/distributed/collectives.h"
+#include "framework/distributed/launch.h"
+#include "framework/runtime/log.h"
+#include "framework/tensor/meta.h"
+#include "optim/schedule.h"
+
+namespace moegrad::examples {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+LogLevel log_level(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  return name == "error" ? LogLevel::kError : LogLevel::kInfo;
+}
+
+fsdp::Policy policy_of(const TrainOptions& options) {
+  fsdp::Policy policy;
+  if (options.reshard != "default") policy.reshard_after_forward = options.reshard == "true";
+  policy.linear_only_shard = options.linear_only_shard;
+  policy.forward_prefetch = options.prefetch;
+  if (!options.wire_dtype.empty()) policy.mixed_precision.param_dtype = Dtype::kBFloat16;
+  if (!options.reduce_dtype.empty()) policy.mixed_precision.reduce_dtype = Dtype::kBFloat16;
+  return policy;
+}
+
+optim::Schedule schedule_of(const TrainOptions& options) {
+  if (options.schedule == "constant") return optim::constant(options.lr);
+  if (options.schedule == "wsd") {
+    const auto decay = options.steps / 5;
+    return optim::warmup_stable_decay(options.lr, options.warmup_steps(),
+                                      options.steps - options.warmup_steps() - decay, decay);
+  }
+  return optim::cosine_with_warmup(options.lr, options.warmup_steps(), options.steps);
+}
+
+std::vector<MicroBatch> batches_of(const TrainOptions& options, const TextData& data,
+                                   std::int64_t step) {
+  std::vector<MicroBatch> batches;
+  for (std::int64_t i = 0; i < options.micro_batches; ++i) {
+    batches.push_back(
+        data.training_batch(options.seed, step, i, options.micro_batches, options.batch));
+  }
+  return batches;
+}
+
+// Rank 0's answer, so that all ranks stop after the same step.
+bool agree_to_stop(const TrainingEvents& events, RankContext& context) {
+  std::vector<std::int64_t> stop = {context.rank() == 0 && events.stop_requested() ? 1 : 0};
+  broadcast(*context.group(), std::span(stop), 0, {.label = "stop requested"});
+  return stop[0] != 0;
+}
+
+void print_result(const TrainOptions& options, const TextData& data, models::Qwen3Moe& model,
+                  MetricsFile& metrics, bool speaks) {
+  model.eval();
+  const double validation = evaluate(model, data, options.validation_sequences, options.batch);
+  const auto text = sample(model, options.prompt, options.sample_bytes, options.sequence_length,
+                           options.temperature, options.seed);
+  if (!speaks) return;
+  metrics.write_validation(options.steps, validation);
+  std::cout << "validation loss " << validation << " nats per byte\n"
+            << "sample: " << options.prompt << text << '\n'
+            << "words of the sample that stand in the text: "
+            << 100 * known_words(text, data.text()) << " %" << std::endl;
+}
+
+// Runs on every rank; false if the last checkpoint could not be saved.
+bool train(const TrainOptions& options, const TextData& data, const TrainingEvents& events,
+           RankContext& context) {
+  const bool speaks = context.rank() == 0;
+  // The model never stands whole on any rank: shapes alone, then shards, then their values.
+  std::optional<models::Qwen3Moe> shapes;
+  {
+    const MetaGuard no_bytes;
+    shapes.emplace(options.model_config());
+  }
+  auto& model = *shapes;
+  auto& state = shard_model(model, DeviceMesh::flat(context.group()), policy_of(options));
+  model.to_empty();
+  model.init_weights(options.seed);
+  optim::AdamW optimizer(decay_matrices(model.named_parameters(), options.lr, options.weight_decay),
+                         {.beta1 = 0.9, .beta2 = 0.95});
+  RunCheckpoints checkpoints(options, data, context, model, optimizer, [&](CheckpointPoint point) {
+    if (events.at_checkpoint_point) events.at_checkpoint_point(context.rank(), point);
+  });
+  const auto first = checkpoints.resume();
+  MetricsFile metrics(speaks ? options.metrics : "", first);
+  const auto schedule = schedule_of(options);
+  const double before = evaluate(model, data, options.validation_sequences, options.batch);
+  if (speaks) std::cout << "training, from validation loss " << before << std::endl;
+
+  for (std::int64_t step = first; step < options.steps; ++step) {
+    const auto start = Clock::now();
+    optimizer.set_lr(schedule(step));
+    const auto result = train_step(model, state, batches_of(options, data, step),
+                                   {.max_grad_norm = options.max_grad_norm,
+                                    .recompute_layers = options.recompute_layers,
+                                    .linear_cross_entropy = options.linear_cross_entropy},
+                                   optimizer);
+    if (speaks) {
+      const StepReport report = {.step = step,
+                                 .lr = schedule(step),
+                                 .seconds = seconds_since(start),
+                                 .tokens = options.tokens_per_step(),
+                                 .world_size = options.world_size,
+                                 .result = result};
+      metrics.write(report);
+      if (step % options.log_every == 0 || step + 1 == options.steps) {
+        std::cout << to_string(report) << std::endl;
+      }
+    }
+    const bool stop = agree_to_stop(events, context);
+    checkpoints.after_step(step + 1, stop || step + 1 == options.steps);
+    if (!stop || step + 1 == options.steps) continue;
+    const bool saved = checkpoints.finish();
+    if (speaks) std::cout << "stopped after step " << step << std::endl;
+    return saved;
+  }
+  print_result(options, data, model, metrics, speaks);
+  return checkpoints.finish();
+}
+
+}  // namespace
+
+int run_training(const TrainOptions& options, const TextData& data, const TrainingEvents& events) {
+  const auto start = Clock::now();
+  std::atomic<bool> saved = true;
+  launch(options.world_size,
+         [&](RankContext& context) {
+           context.set_log_level(log_level(options.log_level));
+           if (!train(options, data, events, context)) saved = false;
+         },
+         {.threads_per_rank = options.threads_per_rank});
+  std::cout << "took " << seconds_since(start) << " s" << std::endl;
+  return saved ? 0 : 1;
+}
+
+}  // namespace moegrad::examples
