@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <cmath>
+#include <filesystem>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -129,6 +131,21 @@ TEST(EventFileWriter, LeavesNoPartOfAnEventThatCannotBeWritten) {
   ASSERT_EQ(file.events.size(), 1U);
   EXPECT_EQ(file.events[0].scalars, (std::vector<LoggedScalar>{{"loss", 2.5F}}));
   EXPECT_EQ(file.bytes_left_out, 0U);
+}
+
+TEST(EventFileWriter, ClosesItsFileIfTheFirstEventCannotBeWritten) {
+  const TemporaryFolder folder;
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = open_files();
+  WatchedCalls watched;
+  watched.fail(0, EIO);
+  const auto path = folder / "run";
+  EXPECT_EQ(message_of<Error>([&] { const EventFileWriter writer(path, clock_from(10)); }),
+            "event_file: cannot write " + path.string() +
+                "/events.out.tfevents.0000000010.moegrad.0: Input/output error");
+  EXPECT_EQ(open_files(), before);
 }
 
 }  // namespace
