@@ -37,7 +37,7 @@ SHORT = ["--text", text, "--preset", "tiny", "--steps", 4, "--micro-batches", 4,
 
 # Help and unknown options.
 for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function", "inspect_graph",
-                "fsdp_timeline", "nz_ablation", "../tests/fsdp_crossover", "../tests/fsdp_overlap"]:
+                "compare_losses", "fsdp_timeline", "nz_ablation", "../tests/fsdp_crossover", "../tests/fsdp_overlap"]:
     out, err = run(program, "--help")
     assert "usage" in (out + err).lower(), program
     run(program, "--no-such-option", exit_code=2)
@@ -64,6 +64,25 @@ narrow = losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16", "--world-size"
 assert losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16", "--world-size", 4) == narrow
 assert losses("--schedule", "wsd") != base and losses("--schedule", "constant") != base
 assert abs(losses("--dtype", "fp64")[0][0] - base[0][0]) < 1e-5
+
+# Two runs are compared, bit for bit or within a tolerance, from their metrics.
+for name, arguments in [("one.jsonl", ["--world-size", 1]), ("four.jsonl", ["--world-size", 4]),
+                        ("seed.jsonl", ["--seed", 2])]:
+    losses(*arguments)
+    (folder / "metrics.jsonl").rename(folder / name)
+out, _ = run("compare_losses", "one.jsonl", "four.jsonl", "--assert-equal")
+assert "4 steps compared, bit for bit\n" in out and out.endswith("\nequal\n"), out
+out, _ = run("compare_losses", "one.jsonl", "seed.jsonl", "--assert-equal", exit_code=1)
+assert re.search(r"^first to differ: loss at step 0, a \d\.\d+, b \d\.\d+$", out, re.M), out
+assert out.endswith("\nDIFFERENT\n"), out
+out, _ = run("compare_losses", "one.jsonl", "seed.jsonl", "--rtol", 0.5, "--atol", 1)
+assert out.endswith("\nwithin the tolerance\n"), out
+run("compare_losses", "one.jsonl", "seed.jsonl", "--rtol", 1e-9, exit_code=1)
+_, err = run("compare_losses", "one.jsonl", "no.jsonl", "--assert-equal", exit_code=2)
+assert err == ("compare_losses: metrics: no.jsonl: must be a readable regular file, got No such "
+               "file or directory\n"), err
+for arguments in [[], ["--common"], ["--assert-equal", "--rtol", 1], ["--atol", -1]]:
+    run("compare_losses", "one.jsonl", "four.jsonl", *arguments, exit_code=2)
 
 # The switches' original names are read from the environment, as defaults, and reported.
 out, _ = run("train_qwen3_moe", *SHORT,
