@@ -64,6 +64,17 @@ fs::path hidden_name(const fs::path& root, const std::string& name) {
   return path.concat(name).concat(kHiddenSuffix);
 }
 
+// With the folders above it that there are not yet, for good.
+void make_folders(const fs::path& path) {
+  if (path.empty() || fs::exists(path)) return;
+  const auto parent = path.parent_path();
+  make_folders(parent);
+  std::error_code failure;
+  fs::create_directory(path, failure);
+  require(failure, "create", path);
+  flush_folder(parent.empty() ? fs::path(".") : parent);
+}
+
 // Its name first and for good, so that nobody takes it for a checkpoint while it is half removed.
 void remove_checkpoint(const fs::path& path) {
   const auto hidden = hidden_name(path.parent_path(), path.filename().string() + ".old");
@@ -97,9 +108,8 @@ CheckpointCommit::CheckpointCommit(fs::path root, std::int64_t step)
 }
 
 void CheckpointCommit::begin() const {
+  make_folders(root_);
   std::error_code failure;
-  fs::create_directories(root_, failure);
-  require(failure, "create", root_);
   std::vector<fs::path> stale;
   for (const auto& entry : fs::directory_iterator(root_, failure)) {
     const auto name = entry.path().filename().string();

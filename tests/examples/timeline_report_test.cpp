@@ -34,7 +34,7 @@ RankTimeline some_rank() {
                 span(SpanKind::kCollective, Lane::kReduce, 17, 21, 30),
                 span(SpanKind::kPhase, Lane::kOptimizer, 20, 25),
                 span(SpanKind::kCollective, Lane::kCollective, 28, 29, 8)};
-  rank.peak_bytes = {1, 20, 3, 4, 5};
+  rank.peak_bytes = {1, 20, 3, 4, 5, 6};
   rank.peak_total = 30;
   return rank;
 }
@@ -44,7 +44,7 @@ TEST(TimelineFigures, AreMeansOverStepsAndRanks) {
   other.spans.pop_back();
   other.spans[2].bytes = 300;
   other.step_begins = {at(0), at(100), at(200)};  // the step's time is rank 0's
-  other.peak_bytes = {10, 2, 3, 4, 5};
+  other.peak_bytes = {10, 2, 3, 4, 5, 6};
   other.peak_total = 29;
   const auto figures = timeline_figures({some_rank(), other});
   EXPECT_DOUBLE_EQ(figures.step, 0.020);  // of two, the upper one
@@ -85,6 +85,7 @@ TEST(TimelineSummary, SaysWhatIsModelled) {
             "peak bytes                 3 optimizer\n"
             "peak bytes                 4 activations\n"
             "peak bytes                 5 communication\n"
+            "peak bytes                 6 checkpoint\n"
             "peak bytes                30 at one moment\n"
             "spans             7\n");
   options.link = {};

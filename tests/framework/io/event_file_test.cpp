@@ -139,9 +139,10 @@ TEST(EventFileWriter, ClosesItsFileIfTheFirstEventCannotBeWritten) {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
   };
   const auto before = open_files();
+  const auto path = folder / "run";
+  std::filesystem::create_directory(path);
   WatchedCalls watched;
   watched.fail(0, EIO);
-  const auto path = folder / "run";
   EXPECT_EQ(message_of<Error>([&] { const EventFileWriter writer(path, clock_from(10)); }),
             "event_file: cannot write " + path.string() +
                 "/events.out.tfevents.0000000010.moegrad.0: Input/output error");

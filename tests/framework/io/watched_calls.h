@@ -6,8 +6,8 @@
 
 namespace moegrad::testing {
 
-/// While in scope, records the calls of pwrite, fsync and rename that this program makes, and lets
-/// them fail on demand. One at a time.
+/// While in scope, records the calls that change the disk which this program makes, and lets them
+/// fail on demand: pwrite, fsync, rename, mkdir, symlink, unlink. One at a time, of one thread.
 class WatchedCalls {
  public:
   WatchedCalls();

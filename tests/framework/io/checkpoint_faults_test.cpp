@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Saving a checkpoint while the disk refuses, and while the power fails.
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "framework/io/checkpoint_folders.h"
+#include "framework/io/checkpoint_reader.h"
+#include "framework/io/checkpoint_writer.h"
+#include "tests/framework/io/files.h"
+#include "tests/framework/io/recorded_disk.h"
+#include "tests/framework/io/watched_calls.h"
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::bitwise_equal;
+using testing::Left;
+using testing::message_of;
+using testing::RecordedDisk;
+using testing::TemporaryFolder;
+using testing::WatchedCalls;
+
+Tensor weights_of(std::int64_t step) {
+  return testing::randn({5, 3}, static_cast<std::uint64_t>(step), Dtype::kFloat32);
+}
+
+void save(const fs::path& root, std::int64_t step, std::int64_t keep = 2) {
+  const CheckpointState state = {.tensors = {{"w", weights_of(step)}}};
+  write_checkpoint(root, own_part(step, state, nullptr), nullptr, {.keep = keep});
+}
+
+// Step of the newest checkpoint, -1 without; it and all others must be as they were written.
+std::int64_t newest(const fs::path& root) {
+  auto reader = open_newest_checkpoint(root, nullptr,
+                                       [](const std::string& reason) { ADD_FAILURE() << reason; });
+  if (!reader.has_value()) return -1;
+  const Tensor w = Tensor::zeros({5, 3}, Dtype::kFloat32);
+  reader->read_all({{"w", w}});
+  const auto step = reader->manifest().step;
+  EXPECT_TRUE(bitwise_equal(w, weights_of(step))) << step;
+  for (const auto& found : list_checkpoints(root)) CheckpointReader(found.path).verify();
+  return step;
+}
+
+TEST(CheckpointFaults, OfEveryCallLeaveTheEarlierCheckpointAndSayTheReason) {
+  for (const int error : {ENOSPC, EIO, EROFS}) {
+    int failed = 0;
+    std::int64_t kept = 1;
+    for (int call = 0;; ++call) {
+      const TemporaryFolder root;
+      save(root / "", 1, 1);
+      std::string message, calls;
+      {
+        WatchedCalls watched;
+        watched.fail(call, error);
+        try {
+          save(root / "", 2, 1);
+        } catch (const Error& caught) {
+          message = caught.what();
+        }
+        calls = watched.calls();
+      }
+      const auto found = newest(root / "");
+      EXPECT_GE(found, kept) << calls;  // once there, the new one stays
+      kept = found;
+      save(root / "", 3, 1);
+      EXPECT_EQ(newest(root / ""), 3);
+      if (message.empty()) break;
+      ++failed;
+      EXPECT_TRUE(message.starts_with("checkpoint: saving step 2 failed on rank 0: ")) << message;
+      EXPECT_TRUE(message.ends_with(std::string(": ") + std::strerror(error))) << message;
+    }
+    EXPECT_GE(failed, 20);
+    EXPECT_EQ(kept, 2);
+  }
+}
+
+TEST(CheckpointFaults, ComeInTheOrderThatTheNoteGives) {
+  const TemporaryFolder folder;
+  const auto root = folder / "runs";
+  WatchedCalls watched;
+  save(root, 1);
+  EXPECT_EQ(watched.calls(),
+            "mkdir fsync(folder) mkdir "                           // root, temporary folder
+            "write write write fsync(file) rename fsync(folder) "  // weights
+            "write fsync(file) rename fsync(folder) "              // manifest
+            "fsync(folder) rename fsync(folder) symlink rename");  // commit, latest
+}
+
+TEST(CheckpointFaults, ShortWritesAreContinued) {
+  const TemporaryFolder root;
+  {
+    WatchedCalls watched;
+    watched.shorten_writes(7);
+    save(root / "", 1);
+  }
+  EXPECT_EQ(newest(root / ""), 1);
+}
+
+// After each operation, everything that no fsync has made durable may be gone, in part or whole.
+TEST(CheckpointFaults, OfThePowerLeaveTheNewestCheckpointThatWasSaved) {
+  constexpr std::int64_t kSteps = 4;
+  const TemporaryFolder base;
+  const auto root = base / "runs" / "first";
+  std::vector<std::size_t> saved_at;
+  const RecordedDisk disk(base / "");
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    save(root, step);
+    saved_at.push_back(disk.count());
+  }
+  save(root, kSteps);  // in its own place
+  ASSERT_GE(disk.count(), 80U);
+
+  std::int64_t lost = 0;
+  for (std::size_t operations = 0; operations <= disk.count(); ++operations) {
+    std::int64_t saved = -1;
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      // While a checkpoint is replaced, the one before it is the newest.
+      const bool replaced = step == kSteps && operations > saved_at.back();
+      if (saved_at[static_cast<std::size_t>(step - 1)] <= operations && !replaced) saved = step;
+    }
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+      const auto left = seed == 0 ? Left::kNothing : seed == 1 ? Left::kNames : Left::kSome;
+      const TemporaryFolder after;
+      disk.restore(operations, left, seed, after / "");
+      const auto found = newest(after / "runs" / "first");
+      EXPECT_GE(found, saved) << operations << " operations, seed " << seed;
+      lost += found < kSteps && found < saved + 1 ? 1 : 0;
+      std::error_code none;
+      const auto link = fs::read_symlink(after / "runs" / "first" / "latest", none);
+      if (!none && operations <= saved_at.back()) {
+        EXPECT_TRUE(fs::exists(after / "runs" / "first" / link)) << operations << ' ' << seed;
+      }
+      save(after / "runs" / "first", kSteps + 1);
+      EXPECT_EQ(newest(after / "runs" / "first"), kSteps + 1);
+    }
+  }
+  EXPECT_GT(lost, 100);  // or nothing was lost at all
+}
+
+}  // namespace
+}  // namespace moegrad
