@@ -86,6 +86,7 @@ NamedTensors RunCheckpoints::tensors() const {
 
 std::int64_t RunCheckpoints::resume() {
   if (!saver_) return 0;
+  saver_->reserve({.tensors = tensors()});
   const bool speaks = context_.rank() == 0;
   if (!options_.resume) {
     const auto found = list_checkpoints(options_.checkpoint_dir);

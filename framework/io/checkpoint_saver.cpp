@@ -21,7 +21,8 @@ std::shared_ptr<ProcessGroup> group_of_its_own(const std::shared_ptr<ProcessGrou
 }
 
 bool fits(const Tensor& buffer, const Tensor& tensor) {
-  return buffer.shape() == tensor.shape() && buffer.dtype() == tensor.dtype();
+  return buffer.shape() == tensor.shape() && buffer.dtype() == tensor.dtype() &&
+         buffer.shard_spec() == tensor.shard_spec();
 }
 
 }  // namespace
@@ -42,27 +43,40 @@ CheckpointSaver::~CheckpointSaver() {
   }
 }
 
-void CheckpointSaver::copy_pieces(CheckpointPart& part) {
-  const MemoryTagGuard tag(MemoryTag::kCheckpoint);
-  buffers_.resize(part.pieces.size());
+Tensor& CheckpointSaver::buffer_for(std::size_t index, const Tensor& tensor) {
+  auto& buffer = buffers_[index];
+  if (!buffer.defined() || !fits(buffer, tensor)) {
+    const MemoryTagGuard tag(MemoryTag::kCheckpoint);
+    buffer = zeros_like(tensor);
+    buffer.set_shard_spec(tensor.shard_spec());
+  }
+  return buffer;
+}
+
+void CheckpointSaver::reserve(const CheckpointState& state) {
+  wait();
+  buffers_.resize(state.tensors.size());
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    auto& tensor = part.pieces[i].tensor;
-    auto& buffer = buffers_[i];
-    if (!buffer.defined() || !fits(buffer, tensor)) buffer = empty_like(tensor);
-    copy_(buffer, tensor);
-    tensor = buffer;
+    const auto& tensor = state.tensors[i].tensor;
+    if (writes_tensor(tensor, group_.get())) buffer_for(i, tensor);
   }
 }
 
-void CheckpointSaver::save(std::int64_t step, const CheckpointState& state) {
+void CheckpointSaver::save(std::int64_t step, CheckpointState state) {
   wait();
   if (options_.observe) options_.observe(CheckpointPoint::kCopy);
-  auto part = own_part(step, state, group_.get());
-  copy_pieces(part);
+  buffers_.resize(state.tensors.size());
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    auto& tensor = state.tensors[i].tensor;
+    if (!writes_tensor(tensor, group_.get())) continue;  // nobody reads it
+    auto& buffer = buffer_for(i, tensor);
+    copy_(buffer, tensor);
+    tensor = buffer;
+  }
   if (options_.observe) options_.observe(CheckpointPoint::kCopied);
-  thread_ = std::thread([this, written = std::move(part)] {
+  thread_ = std::thread([this, step, written = std::move(state)] {
     try {
-      write_checkpoint(root_, written, group_, options_);
+      write_checkpoint(root_, step, written, group_, options_);
     } catch (...) {
       failure_ = std::current_exception();
     }

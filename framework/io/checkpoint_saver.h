@@ -27,19 +27,22 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
+  /// Makes the buffer for such a state now: the first save would wait for its memory, which the
+  /// system gives page by page.
+  void reserve(const CheckpointState& state);
   /// Begins to save `state` as it is now. Waits for an earlier one first; if that failed, throws
-  /// its Error and begins nothing. Throws as own_part() does.
-  void save(std::int64_t step, const CheckpointState& state);
+  /// its Error and begins nothing.
+  void save(std::int64_t step, CheckpointState state);
   /// Returns when the last save is durable; throws its Error, once.
   void wait();
 
  private:
-  void copy_pieces(CheckpointPart& part);
+  Tensor& buffer_for(std::size_t index, const Tensor& tensor);
 
   std::filesystem::path root_;
   std::shared_ptr<ProcessGroup> group_;  // its collectives meet those of no other thread
   CheckpointOptions options_;
-  std::vector<Tensor> buffers_;  // one per piece
+  std::vector<Tensor> buffers_;  // by the tensors' places in the state, of those it writes
   std::exception_ptr failure_;
   std::thread thread_;  // writes failure_, which is read after it is joined
 };

@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "framework/distributed/shard_runs.h"
 #include "framework/distributed/text_collectives.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_folders.h"
+#include "framework/io/checkpoint_manifest.h"
 #include "framework/io/describe_file.h"
 #include "framework/io/safetensors_writer.h"
 #include "framework/io/utf8.h"
@@ -70,10 +72,45 @@ std::span<const std::byte> bytes_of(const Tensor& tensor) {
           static_cast<std::size_t>(tensor.numel() * size)};
 }
 
+// What this rank writes.
+struct Piece {
+  std::string name;
+  Tensor tensor;
+  Shape begin;
+};
+
+struct Part {
+  CheckpointManifest manifest = {};  // of all tensors, without pieces or files
+  std::vector<Piece> pieces = {};
+};
+
+Part own_part(std::int64_t step, const CheckpointState& state, const ProcessGroup* group) {
+  Part part;
+  part.manifest = {
+      .step = step, .world_size = group == nullptr ? 1 : group->size(), .values = state.values};
+  for (const auto& [name, tensor] : state.tensors) {
+    check<LayoutError>(tensor.layout() == Layout::kND && tensor.is_contiguous(),
+                       "checkpoint: ", in_quotes(name), " must be contiguous ND");
+    const auto& spec = tensor.shard_spec();
+    const Shape& whole = spec ? spec->global_shape : tensor.shape();
+    const bool added = part.manifest.tensors.try_emplace(name, tensor.dtype(), whole).second;
+    check<ValueError>(added, "checkpoint: ", in_quotes(name), " is given twice");
+    Shape begin = whole_box(whole).begin;
+    if (spec) {
+      check<ShapeError>(tensor.shape() == shard_shape(*spec), "checkpoint: ", in_quotes(name),
+                        " must be ", shard_shape(*spec), ", got ", tensor.shape());
+      begin[spec->dim] = spec->begin;
+    }
+    if (writes_tensor(tensor, group) && tensor.numel() > 0) {
+      part.pieces.push_back({name, tensor.detach(), begin});
+    }
+  }
+  return part;
+}
+
 class PartWriter {
  public:
-  PartWriter(const CheckpointPart& part, const CheckpointOptions& options)
-      : part_(part), options_(options) {}
+  PartWriter(const Part& part, const CheckpointOptions& options) : part_(part), options_(options) {}
 
   /// Writes the file, if there are any pieces, and returns the manifest of them as text.
   std::string write(const fs::path& folder, int rank) const {
@@ -110,46 +147,27 @@ class PartWriter {
     if (options_.observe) options_.observe(point);
   }
 
-  const CheckpointPart& part_;
+  const Part& part_;
   const CheckpointOptions& options_;
 };
 
 }  // namespace
 
-CheckpointPart own_part(std::int64_t step, const CheckpointState& state,
-                        const ProcessGroup* group) {
-  CheckpointPart part;
-  part.manifest = {
-      .step = step, .world_size = group == nullptr ? 1 : group->size(), .values = state.values};
-  for (const auto& [name, tensor] : state.tensors) {
-    check<LayoutError>(tensor.layout() == Layout::kND && tensor.is_contiguous(),
-                       "checkpoint: ", in_quotes(name), " must be contiguous ND");
-    const auto& spec = tensor.shard_spec();
-    const Shape& whole = spec ? spec->global_shape : tensor.shape();
-    const bool added = part.manifest.tensors.try_emplace(name, tensor.dtype(), whole).second;
-    check<ValueError>(added, "checkpoint: ", in_quotes(name), " is given twice");
-    Shape begin = whole_box(whole).begin;
-    bool writes = rank_in(group) == 0;
-    if (spec) {
-      check<ShapeError>(tensor.shape() == shard_shape(*spec), "checkpoint: ", in_quotes(name),
-                        " must be ", shard_shape(*spec), ", got ", tensor.shape());
-      begin[spec->dim] = spec->begin;
-      writes = spec->replicas == nullptr || spec->replicas->rank() == 0;
-    }
-    if (writes && tensor.numel() > 0) part.pieces.push_back({name, tensor.detach(), begin});
-  }
-  return part;
+bool writes_tensor(const Tensor& tensor, const ProcessGroup* group) {
+  const auto& spec = tensor.shard_spec();
+  if (!spec) return rank_in(group) == 0;
+  return spec->replicas == nullptr || spec->replicas->rank() == 0;
 }
 
-void write_checkpoint(const fs::path& root, const CheckpointPart& part,
+void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointState& state,
                       const std::shared_ptr<ProcessGroup>& group,
                       const CheckpointOptions& options) {
   const auto observe = [&](CheckpointPoint point) {
     if (options.observe) options.observe(point);
   };
   const int rank = rank_in(group.get());
-  const CheckpointCommit commit(root, part.manifest.step);
-  const Agreement agreement(part.manifest.step, group);
+  const CheckpointCommit commit(root, step);
+  const Agreement agreement(step, group);
   const auto on_first = [&](const auto& body) {
     agreement.run([&] {
       if (rank == 0) body();
@@ -160,6 +178,7 @@ void write_checkpoint(const fs::path& root, const CheckpointPart& part,
     on_first([&] { commit.begin(); });
     observe(CheckpointPoint::kFolderMade);
     const auto parts = agreement.run([&] {
+      const auto part = own_part(step, state, group.get());
       auto written = PartWriter(part, options).write(commit.temporary(), rank);
       observe(CheckpointPoint::kFileWritten);
       return written;

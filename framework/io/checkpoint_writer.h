@@ -7,10 +7,8 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "framework/distributed/process_group.h"
-#include "framework/io/checkpoint_manifest.h"
 #include "framework/tensor/named_tensor.h"
 
 namespace moegrad {
@@ -47,29 +45,17 @@ struct CheckpointOptions {
   std::function<void(CheckpointPoint)> observe = {};
 };
 
-/// The part of a checkpoint that one rank writes: its shards if it is in the first replica, and on
-/// rank 0 the whole tensors.
-struct CheckpointPart {
-  struct Piece {
-    std::string name;
-    Tensor tensor;
-    Shape begin;
-  };
-  /// `tensors` and `values` of all, with no pieces yet and no files.
-  CheckpointManifest manifest;
-  std::vector<Piece> pieces;
-};
+/// Whether this rank of `group` (null: the only one) writes the tensor: a shard if it is in the
+/// first replica, a whole tensor if it is the first rank.
+bool writes_tensor(const Tensor& tensor, const ProcessGroup* group);
 
-/// ValueError for a name given twice, LayoutError unless the tensors are contiguous ND, ShapeError
-/// for a shard that is not of the shape its spec says.
-CheckpointPart own_part(std::int64_t step, const CheckpointState& state, const ProcessGroup* group);
-
-/// Writes the ranks' parts as one checkpoint of `root`, which all ranks see, and returns when it is
-/// durable. Collective over `group`; null for one rank. What goes wrong on one rank, such as a full
-/// disk, becomes the same Error on every rank, and the earlier checkpoints stay:
+/// Writes `state` as one checkpoint of `root`, which all ranks see, and returns when it is durable.
+/// Collective over `group`; null for one rank. What goes wrong on one rank, such as a full disk,
+/// becomes the same Error on every rank, and the earlier checkpoints stay:
 ///
 ///     checkpoint: saving step <n> failed on rank <r>: <reason>
-void write_checkpoint(const std::filesystem::path& root, const CheckpointPart& part,
-                      const std::shared_ptr<ProcessGroup>& group, const CheckpointOptions& options);
+void write_checkpoint(const std::filesystem::path& root, std::int64_t step,
+                      const CheckpointState& state, const std::shared_ptr<ProcessGroup>& group,
+                      const CheckpointOptions& options = {});
 
 }  // namespace moegrad

@@ -59,7 +59,7 @@ TEST(TimelineFigures, AreMeansOverStepsAndRanks) {
   EXPECT_DOUBLE_EQ(figures.exposed(), 0.00275);
   EXPECT_DOUBLE_EQ(figures.gathered_bytes, 125);
   EXPECT_DOUBLE_EQ(figures.reduced_bytes, 15);
-  EXPECT_EQ(figures.peak_bytes, (std::array<std::int64_t, kMemoryTags>{10, 20, 3, 4, 5}));
+  EXPECT_EQ(figures.peak_bytes, (std::array<std::int64_t, kMemoryTags>{10, 20, 3, 4, 5, 6}));
   EXPECT_EQ(figures.peak_total, 30);
 }
 

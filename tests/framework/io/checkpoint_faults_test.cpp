@@ -34,7 +34,7 @@ Tensor weights_of(std::int64_t step) {
 
 void save(const fs::path& root, std::int64_t step, std::int64_t keep = 2) {
   const CheckpointState state = {.tensors = {{"w", weights_of(step)}}};
-  write_checkpoint(root, own_part(step, state, nullptr), nullptr, {.keep = keep});
+  write_checkpoint(root, step, state, nullptr, {.keep = keep});
 }
 
 // Step of the newest checkpoint, -1 without; it and all others must be as they were written.

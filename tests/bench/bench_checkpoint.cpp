@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// How long a training loop stands still for a checkpoint that is written in the background, against
+// a plain copy of as many bytes:
+//
+//     build/release/tests/bench_checkpoint [--preset main] [--ranks 2] [--rounds 9] [--root FOLDER]
+//
+// Saved are the parameters of a speed preset and AdamW's moments, sharded over the ranks. In each
+// round all ranks copy their shards tensor by tensor into memory that they have used before, then
+// save; "of copy" is the time of the one over the other. "first" is the first save, whose buffer
+// the system has yet to give. "written" is how long the background took for all ranks' files, the
+// flush to the disk included.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/speed_preset.h"
+#include "examples/trainer.h"
+#include "framework/distributed/launch.h"
+#include "framework/io/checkpoint_saver.h"
+#include "framework/runtime/error.h"
+#include "framework/tensor/fill.h"
+#include "framework/tensor/meta.h"
+#include "tests/bench/quantile.h"
+
+namespace moegrad::bench {
+namespace {
+
+struct Options {
+  std::string preset = "main";
+  int ranks = 2;
+  int rounds = 9;
+  std::string root = std::filesystem::temp_directory_path() / "bench_checkpoint";
+};
+
+double milliseconds(const auto& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
+
+void measure(const Options& options, RankContext& context) {
+  std::optional<models::Qwen3Moe> shapes;
+  {
+    const MetaGuard no_bytes;
+    shapes.emplace(examples::speed_preset(options.preset).config);
+  }
+  auto& model = *shapes;
+  examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+  model.to_empty();
+  model.init_weights(1);
+  const optim::AdamW optimizer(model.named_parameters(), {});
+  CheckpointState state{.tensors = model.named_parameters()};
+  for (const auto& tensor : optimizer.state_dict()) state.tensors.push_back(tensor);
+
+  std::int64_t bytes = 0;
+  std::vector<Tensor> copies;
+  for (const auto& [name, tensor] : state.tensors) {
+    bytes += tensor.numel() * size_of(tensor.dtype());
+    copies.push_back(zeros_like(tensor));
+  }
+  const auto copy_all = [&] {
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      const auto& tensor = state.tensors[i].tensor;
+      const auto size = static_cast<std::size_t>(tensor.numel() * size_of(tensor.dtype()));
+      std::memcpy(copies[i].storage().data(), tensor.storage().data(), size);
+    }
+  };
+  CheckpointSaver saver(options.root, context.group(), {.keep = 1});
+  const double reserved = milliseconds([&] { saver.reserve(state); });
+  std::vector<double> saves, copied, ratios, written;
+  double first = 0;
+  for (int round = 0; round <= options.rounds; ++round) {
+    context.group()->barrier()->wait();
+    const double copy = milliseconds(copy_all);
+    context.group()->barrier()->wait();
+    auto given = state;
+    const double save = milliseconds([&] { saver.save(round, std::move(given)); });
+    const double rest = milliseconds([&] { saver.wait(); });
+    if (round == 0) {
+      first = save;
+      continue;
+    }
+    copied.push_back(copy);
+    saves.push_back(save);
+    ratios.push_back(save / copy);
+    written.push_back(rest);
+  }
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    context.group()->barrier()->wait();
+    if (rank != context.rank()) continue;
+    const double megabytes = static_cast<double>(bytes) / 1e6;
+    std::printf(
+        "rank %d: %.1f MB, copy %.2f ms, save %.2f ms, of copy %.3f (first %.2f ms, reserved in "
+        "%.0f "
+        "ms), written in %.0f ms\n",
+        rank, megabytes, median(copied), median(saves), median(ratios), first, reserved,
+        median(written));
+  }
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app("Time that saving a checkpoint in the background takes from training.");
+  app.add_option("--preset", options.preset, "main, fine or tiny")->capture_default_str();
+  app.add_option("--ranks", options.ranks, "threads of this process")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "medians of")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--root", options.root, "folder for the checkpoints")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  launch(options.ranks, [&](RankContext& context) { measure(options, context); });
+  return 0;
+}
+
+}  // namespace
+}  // namespace moegrad::bench
+
+int main(int argc, char** argv) {
+  try {
+    return moegrad::bench::run(argc, argv);
+  } catch (const moegrad::Error& error) {
+    std::cerr << "bench_checkpoint: " << error.what() << '\n';
+    return 1;
+  }
+}
