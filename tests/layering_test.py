@@ -13,6 +13,7 @@ MAY_INCLUDE = {
     "optim": {"framework", "optim"},
     "fsdp": {"framework", "ops", "nn", "fsdp"},
 }
+MAY_INCLUDE["moegrad.h"] = set(MAY_INCLUDE)
 EVERYTHING = set(MAY_INCLUDE) | {"examples"}
 MAY_INCLUDE |= {"examples": EVERYTHING, "tests": EVERYTHING | {"tests"}}
 
@@ -33,8 +34,8 @@ def problems(root):
         if not entry.name.startswith(".") and entry.name not in TOP_LEVEL:
             yield f"{entry.name}: does not belong at the top level"
     for folder, allowed in MAY_INCLUDE.items():
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix not in (".h", ".cpp"):
+        for path in [root / folder, *sorted((root / folder).rglob("*"))]:
+            if path.suffix not in (".h", ".cpp") or not path.is_file():
                 continue
             name = path.relative_to(root).as_posix()
             for bracket, target in INCLUDE.findall(path.read_text(encoding="utf-8")):
@@ -60,9 +61,18 @@ def self_test():
         "models/h.cpp": ('#  include "fsdp/i.h"\n', 1),
         "fsdp/i.h": ('#include <models/h.h>\n', 1),
         "examples/j.cpp": ('#include "fsdp/i.h"\n#include "models/h.h"\n', 0),
+        "moegrad.h": ('#include "fsdp/i.h"\n#include "models/h.h"\n', 0),
+        "ops/k.h": ('#include "moegrad.h"\n', 1),
+        "fsdp/l.cpp": ("#include <moegrad.h>\n", 1),
+        "tests/m.cpp": ('#include "moegrad.h"\n', 0),
         "scratch.txt": ("", 1),
         ".hidden": ("", 0),
     }
+    check_planted(planted)
+    check_planted({"moegrad.h": ('#include "examples/j.h"\n#include <boost/any.hpp>\n', 2)})
+
+
+def check_planted(planted):
     with tempfile.TemporaryDirectory() as tmp:
         for name, (text, _) in planted.items():
             path = Path(tmp) / name

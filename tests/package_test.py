@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installs a build tree, moves what was installed, and builds a user's project on it.
+
+usage: package_test.py BUILD_FOLDER COMPILER [CPU_CHECK_SYMBOL]
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ["framework", "ops", "nn", "optim", "fsdp", "models"]
+# What moegrad.h leaves out, for it needs a library that the user may not have.
+OPT_IN = {"framework/autograd/gradcheck_gtest.h", "framework/tensor/as_eigen.h"}
+FOR_PROGRAMS = ["CLI11", "GTest", "benchmark"]  # the examples and the tests
+FOR_BUILDING = ["Eigen3", "Boost", "nlohmann_json"]  # the libraries
+BUILD_FLAGS = ["-W", "-march", "-ffp-contract", "lld", "-O", "-g1"]
+UMBRELLA_MEGABYTES = 300
+QUOTED = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+OUTPUT = {
+    "consumer": "gradient of signed_square agrees\n"
+                "two sharded ranks: the loss falls\n"
+                "one rank, weights from the file: the same loss\n",
+    "one_op": "rms_norm -3\n",
+}
+
+
+def run(*command):
+    """stdout of a command; a failure is the end, with all that it said."""
+    done = subprocess.run([str(word) for word in command], text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def path_problems(prefix, paths):
+    for file in sorted(path for path in prefix.rglob("*") if path.is_file()):
+        contents = file.read_bytes()
+        for path in paths:
+            if os.fsencode(path) in contents:
+                yield f"{file.relative_to(prefix)}: contains {path}"
+
+
+def reached(include, headers):
+    """The installed ones among `headers` and all that they include, and those not installed."""
+    found, absent, queue = set(), set(), [(header, "the test") for header in headers]
+    while queue:
+        header, source = queue.pop()
+        if not (include / header).is_file():
+            absent.add((header, source))
+        elif header not in found:
+            found.add(header)
+            text = (include / header).read_text(encoding="utf-8")
+            queue += [(target, header) for target in QUOTED.findall(text)]
+    return found, absent
+
+
+def header_problems(include):
+    public, absent = reached(include, {"moegrad.h"} | OPT_IN)
+    for header, source in sorted(absent):
+        yield f"{header}: is not installed, and {source} needs it"
+    for path in sorted(path for path in include.rglob("*") if path.is_file()):
+        header = path.relative_to(include).as_posix()
+        if header not in public:
+            yield (f"{header}: is installed, but moegrad.h does not reach it; include it there, or "
+                   f"list it as INTERNAL in {header.split('/')[0]}/CMakeLists.txt")
+
+
+def self_test():
+    with tempfile.TemporaryDirectory() as tmp:
+        planted = {"moegrad.h": '#include "a/b.h"\n#include "a/none.h"\n', "a/b.h": "",
+                   "a/stray.h": "", **dict.fromkeys(OPT_IN, '#include "moegrad.h"\n')}
+        for name, text in planted.items():
+            (Path(tmp) / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(tmp) / name).write_text(text, encoding="utf-8")
+        found = [problem.split(":")[0] for problem in header_problems(Path(tmp))]
+        assert found == ["a/none.h", "a/stray.h"], found
+        found = list(path_problems(Path(tmp), ["a/none"]))
+        assert found == ["moegrad.h: contains a/none"], found
+
+
+def config_problems(package):
+    text = "".join(path.read_text(encoding="utf-8") for path in package.glob("*.cmake"))
+    text = re.sub(r"^\s*#.*", "", text, flags=re.MULTILINE)
+    for flag in BUILD_FLAGS:
+        if re.search(rf"(?<![\w-]){flag}", text):
+            yield f"{package.name}: hands the user {flag}"
+
+
+def compile_alone(include, compiler):
+    """Those headers that no source file of the libraries includes first, which proves the same."""
+    first = set()
+    for source in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.cpp")):
+        directive = re.search(r'^\s*#\s*include\s*(.*)', source.read_text(encoding="utf-8"), re.M)
+        if directive:
+            first.add(directive[1].strip('"'))
+    headers, _ = reached(include, {"moegrad.h"})
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda header: run(compiler, "-std=c++20", "-fsyntax-only", "-I", include,
+                                         "-include", header, "-x", "c++", os.devnull),
+                      sorted(headers - first)))
+
+
+def umbrella_problems(include, compiler, folder):
+    """What including moegrad.h costs the compiler; the time is not for a test to judge."""
+    process = subprocess.Popen([compiler, "-std=c++20", "-O2", "-I", include, "-include",
+                                "moegrad.h", "-x", "c++", "-c", os.devnull, "-o", folder / "x.o"])
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        yield "moegrad.h: does not compile alone"
+    if usage.ru_maxrss > 1024 * UMBRELLA_MEGABYTES:
+        yield f"moegrad.h: takes {usage.ru_maxrss // 1024} MB, more than {UMBRELLA_MEGABYTES}"
+
+
+def configure(source, build, compiler, without, *options):
+    run("cmake", "-S", source, "-B", build, "-G", "Ninja", "--no-warn-unused-cli",
+        f"-DCMAKE_CXX_COMPILER={compiler}", *options,
+        *(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in without))
+
+
+def consumer_problems(prefix, compiler, cpu_check, folder):
+    project = ROOT / "tests/consumer"
+    configure(project, folder, compiler, FOR_PROGRAMS + FOR_BUILDING,
+              f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release")
+    run("cmake", "--build", folder)
+    for name, expected in OUTPUT.items():
+        got = run(folder / name, *([folder / "w.safetensors"] if name == "consumer" else []))
+        if got != expected:
+            yield f"{name}: expected\n{expected}got\n{got}"
+        if cpu_check and f" {cpu_check}\n" not in run("nm", folder / name):
+            yield f"{name}: {cpu_check} is not linked into it"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.search(r"```cmake\n(.*?)```", readme, re.DOTALL)
+    if not lines or lines[1] not in (project / "CMakeLists.txt").read_text(encoding="utf-8"):
+        yield "README.md: its lines for a CMakeLists.txt are not those of tests/consumer"
+
+
+def add_as_subdirectory(compiler, folder):
+    """Configured only: it would compile the libraries once more."""
+    folder.mkdir()
+    (folder / "CMakeLists.txt").write_text(f"""
+cmake_minimum_required(VERSION 3.25)
+project(outer LANGUAGES CXX)
+add_subdirectory({ROOT} moegrad)
+add_executable(outer {ROOT}/tests/consumer/consumer.cpp)
+target_link_libraries(outer PRIVATE moegrad::moegrad)
+if(CMAKE_BUILD_TYPE OR TARGET train_qwen3_moe)
+  message(FATAL_ERROR "moegrad changes its user's build")
+endif()
+""", encoding="utf-8")
+    configure(folder, folder / "build", compiler, FOR_PROGRAMS)
+
+
+def problems(build, compiler, cpu_check, tmp):
+    run("cmake", "--install", build, "--prefix", tmp / "made")
+    prefix = (tmp / "made").rename(tmp / "moved")
+    include = prefix / "include/moegrad"
+    yield from path_problems(prefix, [ROOT, build, tmp / "made"])
+    yield from header_problems(include)
+    yield from config_problems(next(prefix.glob("lib*/**/cmake/moegrad")))
+    yield from umbrella_problems(include, compiler, tmp)
+    compile_alone(include, compiler)
+    yield from consumer_problems(prefix, compiler, cpu_check, tmp / "consumer")
+    add_as_subdirectory(compiler, tmp / "outer")
+
+
+self_test()
+build_folder, cxx, *symbol = sys.argv[1:]
+with tempfile.TemporaryDirectory() as temporary:
+    failed = False
+    for problem in problems(Path(build_folder).resolve(), cxx, "".join(symbol), Path(temporary)):
+        print(problem, flush=True)
+        failed = True
+print("package_test: failed" if failed else "package_test: ok")
+sys.exit(failed)
