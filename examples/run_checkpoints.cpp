@@ -22,13 +22,25 @@ std::string in_full(double value) {
   return out.str();
 }
 
+// The first lines that are not the same, without indentation.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream lines_a(a), lines_b(b);
+  std::string line_a, line_b;
+  while (line_a == line_b && (lines_a || lines_b)) {
+    std::getline(lines_a >> std::ws, line_a);
+    std::getline(lines_b >> std::ws, line_b);
+  }
+  return {line_a, line_b};
+}
+
 void check_same_run(const std::map<std::string, std::string>& run, const CheckpointReader& reader) {
   const auto& saved = reader.manifest().values;
   for (const auto& [name, value] : run) {
     const auto found = saved.find(name);
     const std::string before = found == saved.end() ? "absent" : found->second;
-    check<ValueError>(before == value, "--resume: ", name, " must be ", before, " as in ",
-                      reader.folder().string(), ", got ", value);
+    const auto [wanted, got] = first_difference(before, value);
+    check<ValueError>(before == value, "--resume: ", name, " must be ", wanted, " as in ",
+                      reader.folder().string(), ", got ", got);
   }
 }
 
@@ -79,7 +91,7 @@ NamedTensors RunCheckpoints::tensors() const {
   model_.reshard();
   NamedTensors all = model_.named_parameters();
   for (const auto& [name, tensor] : optimizer_.state_dict()) {
-    all.push_back({"optimizer." + name, tensor});
+    all.push_back({std::string(kOptimizerPrefix) + name, tensor});
   }
   return all;
 }

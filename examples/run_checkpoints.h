@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "examples/text_data.h"
 #include "examples/train_options.h"
@@ -14,6 +16,9 @@
 #include "optim/optimizer.h"
 
 namespace moegrad::examples {
+
+/// Names of the optimizer's tensors in a checkpoint begin so; the others are parameters.
+inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
 /// What the numbers of a run depend on, as text by the options' names: what may not change when it
 /// is resumed. World size, threads and layouts are not among it.
