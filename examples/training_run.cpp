@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/training_run.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <iostream>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <vector>
 
 #include "examples/metrics.h"
+#include "examples/progress.h"
 #include "examples/run_checkpoints.h"
 #include "examples/trainer.h"
+#include "framework/autograd/anomaly.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/meta.h"
+#include "models/pretrained.h"
 #include "optim/schedule.h"
 
 namespace moegrad::examples {
@@ -84,6 +90,23 @@ void print_result(const TrainOptions& options, const TextData& data, models::Qwe
             << 100 * known_words(text, data.text()) << " %" << std::endl;
 }
 
+// Throws, naming the op that made the first NaN or infinity where one did: the step changed
+// nothing, so it comes to the same again.
+template <class Step>
+[[noreturn]] void stop_at_non_finite(std::int64_t number, const StepResult& result,
+                                     const Step& step) {
+  std::ostringstream what;
+  what << "step " << number << ": loss and gradient norm must be finite, got " << result.loss
+       << " and " << result.grad_norm;
+  try {
+    const AnomalyModeGuard look_at_every_op;
+    step();
+  } catch (const AnomalyError& error) {
+    throw Error(what.str() + "; " + error.what());
+  }
+  throw Error(what.str() + "; no op made it, but the sum of what ranks made");
+}
+
 // Runs on every rank; false if the last checkpoint could not be saved.
 bool train(const TrainOptions& options, const TextData& data, const TrainingEvents& events,
            RankContext& context) {
@@ -97,7 +120,11 @@ bool train(const TrainOptions& options, const TextData& data, const TrainingEven
   auto& model = *shapes;
   auto& state = shard_model(model, DeviceMesh::flat(context.group()), policy_of(options));
   model.to_empty();
-  model.init_weights(options.seed);
+  if (options.hf_model.empty()) {
+    model.init_weights(options.seed);
+  } else {
+    models::load_pretrained(model, options.hf_model);
+  }
   optim::AdamW optimizer(decay_matrices(model.named_parameters(), options.lr, options.weight_decay),
                          {.beta1 = 0.9, .beta2 = 0.95});
   RunCheckpoints checkpoints(options, data, context, model, optimizer, [&](CheckpointPoint point) {
@@ -109,14 +136,19 @@ bool train(const TrainOptions& options, const TextData& data, const TrainingEven
   const double before = evaluate(model, data, options.validation_sequences, options.batch);
   if (speaks) std::cout << "training, from validation loss " << before << std::endl;
 
+  Progress progress(std::cout, isatty(STDOUT_FILENO) != 0, first, options.steps, options.log_every);
   for (std::int64_t step = first; step < options.steps; ++step) {
     const auto start = Clock::now();
     optimizer.set_lr(schedule(step));
-    const auto result = train_step(model, state, batches_of(options, data, step),
-                                   {.max_grad_norm = options.max_grad_norm,
-                                    .recompute_layers = options.recompute_layers,
-                                    .linear_cross_entropy = options.linear_cross_entropy},
-                                   optimizer);
+    const auto run_step = [&] {
+      return train_step(model, state, batches_of(options, data, options.overfit ? 0 : step),
+                        {.max_grad_norm = options.max_grad_norm,
+                         .recompute_layers = options.recompute_layers,
+                         .linear_cross_entropy = options.linear_cross_entropy},
+                        optimizer);
+    };
+    const auto result = run_step();
+    if (!result.is_finite()) stop_at_non_finite(step, result, run_step);
     if (speaks) {
       const StepReport report = {.step = step,
                                  .lr = schedule(step),
@@ -125,18 +157,19 @@ bool train(const TrainOptions& options, const TextData& data, const TrainingEven
                                  .world_size = options.world_size,
                                  .result = result};
       metrics.write(report);
-      if (step % options.log_every == 0 || step + 1 == options.steps) {
-        std::cout << to_string(report) << std::endl;
-      }
+      progress.step(step, to_string(report), Progress::Seconds(report.seconds));
     }
     const bool stop = agree_to_stop(events, context);
     checkpoints.after_step(step + 1, stop || step + 1 == options.steps);
     if (!stop || step + 1 == options.steps) continue;
+    progress.finish();
     const bool saved = checkpoints.finish();
     if (speaks) std::cout << "stopped after step " << step << std::endl;
     return saved;
   }
+  progress.finish();
   print_result(options, data, model, metrics, speaks);
+  if (!options.export_hf.empty()) models::save_pretrained(model, options.export_hf);
   return checkpoints.finish();
 }
 

@@ -40,6 +40,52 @@ Number count_parameters(const Qwen3MoeConfig& c, std::int64_t experts) {
          number(c.num_hidden_layers - moe_layers) * dense;
 }
 
+struct ByteModel {
+  std::int64_t hidden, layers, heads, experts;
+  std::int64_t per_token = 2;
+};
+
+// Narrow models learn faster from larger weights, and their few experts need a firmer balance.
+Qwen3MoeConfig byte_model(const ByteModel& sizes) {
+  Qwen3MoeConfig config;
+  config.vocab_size = 256;
+  config.max_position_embeddings = 4096;
+  config.norm_topk_prob = true;
+  config.initializer_range = 0.05;
+  config.router_aux_loss_coef = 0.01;
+  config.hidden_size = sizes.hidden;
+  config.intermediate_size = 3 * sizes.hidden;
+  config.num_hidden_layers = sizes.layers;
+  config.num_attention_heads = sizes.heads;
+  config.num_key_value_heads = 2;
+  config.head_dim = sizes.hidden / sizes.heads;
+  config.moe_intermediate_size = sizes.hidden / 2;
+  config.num_experts = sizes.experts;
+  config.num_experts_per_tok = sizes.per_token;
+  return config;
+}
+
+// As https://huggingface.co/Qwen/Qwen3-30B-A3B and Qwen3-235B-A22B: 128 experts, 8 per token.
+Qwen3MoeConfig released_model(std::int64_t hidden, std::int64_t layers, std::int64_t heads,
+                              std::int64_t intermediate, std::int64_t moe_intermediate) {
+  Qwen3MoeConfig config;
+  config.vocab_size = 151936;
+  config.max_position_embeddings = 40960;
+  config.norm_topk_prob = true;
+  config.rope_theta = 1e6;
+  config.router_aux_loss_coef = 0.001;
+  config.hidden_size = hidden;
+  config.intermediate_size = intermediate;
+  config.num_hidden_layers = layers;
+  config.num_attention_heads = heads;
+  config.num_key_value_heads = 4;
+  config.head_dim = 128;
+  config.moe_intermediate_size = moe_intermediate;
+  config.num_experts = 128;
+  config.num_experts_per_tok = 8;
+  return config;
+}
+
 }  // namespace
 
 bool Qwen3MoeConfig::is_moe_layer(std::int64_t i) const {
@@ -88,45 +134,19 @@ void Qwen3MoeConfig::validate() const {
 }
 
 Qwen3MoeConfig Qwen3MoeConfig::preset(std::string_view name) {
-  Qwen3MoeConfig config;
-  config.vocab_size = 256;
-  config.max_position_embeddings = 4096;
-  config.norm_topk_prob = true;
-  config.num_key_value_heads = 2;
-  // Narrow models learn faster from larger weights, and their few experts need a firmer balance.
-  config.initializer_range = 0.05;
-  config.router_aux_loss_coef = 0.01;
-  if (name == "tiny") {
-    config.hidden_size = 64;
-    config.intermediate_size = 192;
-    config.num_hidden_layers = 4;
-    config.num_attention_heads = 4;
-    config.head_dim = 16;
-    config.moe_intermediate_size = 32;
-    config.num_experts = 8;
-    config.num_experts_per_tok = 2;
-  } else if (name == "small") {
-    config.hidden_size = 128;
-    config.intermediate_size = 384;
-    config.num_hidden_layers = 4;
-    config.num_attention_heads = 4;
-    config.head_dim = 32;
-    config.moe_intermediate_size = 64;
-    config.num_experts = 16;
-    config.num_experts_per_tok = 4;
-  } else {
-    check<ValueError>(name == "medium",
-                      "qwen3_moe config: preset must be tiny, small or medium, got ", name);
-    config.hidden_size = 256;
-    config.intermediate_size = 768;
-    config.num_hidden_layers = 8;
-    config.num_attention_heads = 8;
-    config.head_dim = 32;
-    config.moe_intermediate_size = 128;
-    config.num_experts = 32;
-    config.num_experts_per_tok = 4;
+  if (name == "tiny") return byte_model({.hidden = 64, .layers = 4, .heads = 4, .experts = 8});
+  if (name == "small") {
+    return byte_model({.hidden = 128, .layers = 4, .heads = 4, .experts = 16, .per_token = 4});
   }
-  return config;
+  if (name == "medium") {
+    return byte_model({.hidden = 256, .layers = 8, .heads = 8, .experts = 32, .per_token = 4});
+  }
+  if (name == "qwen3-30b-a3b") return released_model(2048, 48, 32, 6144, 768);
+  check<ValueError>(name == "qwen3-235b-a22b",
+                    "qwen3_moe config: preset must be tiny, small, medium, qwen3-30b-a3b or "
+                    "qwen3-235b-a22b, got ",
+                    name);
+  return released_model(4096, 94, 64, 12288, 1536);
 }
 
 std::int64_t parameter_count(const Qwen3MoeConfig& config) {

@@ -69,7 +69,7 @@ struct Qwen3MoeConfig {
   friend bool operator==(const Qwen3MoeConfig&, const Qwen3MoeConfig&) = default;
 
   /// Models for a byte tokenizer (vocabulary 256): "tiny" (0.3 M parameters), "small" (1.8 M),
-  /// "medium" (25 M).
+  /// "medium" (25 M); and the released models, "qwen3-30b-a3b" and "qwen3-235b-a22b".
   static Qwen3MoeConfig preset(std::string_view name);
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -17,15 +18,25 @@
 namespace moegrad::ops {
 namespace {
 
+// As the softmax over all experts would have it: a row that has NaN or inf, or nothing but -inf, is
+// NaN throughout, also where none of these was chosen.
 template <class T>
-void check_finite(const Tensor& logits) {
-  const auto values = logits.data<T>();
-  const auto at = kernels::first_not_finite(values.data(), logits.numel());
-  if (at == logits.numel()) return;
-  const auto value = values[static_cast<std::size_t>(at)];
-  check<ValueError>(false, "topk_softmax: logits must be finite, got ",
-                    std::isnan(value) ? "NaN" : (value > 0 ? "inf" : "-inf"), " at token ",
-                    at / logits.dim(1), ", expert ", at % logits.dim(1));
+void spread_nan(std::span<const T> logits, std::int64_t experts, std::span<T> weights) {
+  const auto at = kernels::first_not_finite(logits.data(), std::ssize(logits));
+  if (at == std::ssize(logits)) return;
+  const auto e = static_cast<std::size_t>(experts);
+  const auto k = weights.size() / (logits.size() / e);
+  for (auto token = static_cast<std::size_t>(at) / e; token * e < logits.size(); ++token) {
+    bool sound = false;
+    for (const T logit : logits.subspan(token * e, e)) {
+      sound = sound || std::isfinite(logit);
+      if (std::isfinite(logit) || logit < T{0}) continue;
+      sound = false;
+      break;
+    }
+    if (!sound)
+      std::ranges::fill(weights.subspan(token * k, k), std::numeric_limits<T>::quiet_NaN());
+  }
 }
 
 void check_replay(const Tensor& indices, std::int64_t experts) {
@@ -61,7 +72,6 @@ class TopKSoftmax final : public Function {
     Tensor weights = Tensor::empty({tokens, k_}, logits.dtype());  // [T, K]
     Tensor indices = choose ? Tensor::empty({tokens, k_}, Dtype::kInt64) : replay_indices;
     dispatch_floating(logits.dtype(), [&]<class T>() {
-      check_finite<T>(logits);
       const T* x = logits.data<T>().data();
       if (choose) {
         kernels::topk_rows<T>(x, indices.mutable_data<std::int64_t>().data(), tokens, experts_, k_);
@@ -73,6 +83,7 @@ class TopKSoftmax final : public Function {
       } else {
         kernels::softmax_at_chosen<T>(x, chosen, w, tokens, experts_, k_);
       }
+      spread_nan<T>(logits.data<T>(), experts_, weights.mutable_data<T>());
     });
     if (!normalize_) logits_ = logits;
     weights_ = weights;

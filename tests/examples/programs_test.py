@@ -108,7 +108,8 @@ for arguments, message in [
         (["--world-size", 0], "--world-size: must be at least 1, got 0"),
         (["--world-size", -1], "--world-size: must be at least 1, got -1"),
         (["--resume"], "--resume: needs --checkpoint-dir"),
-        (["--preset", "huge"], "qwen3_moe config: preset must be tiny, small or medium, got huge"),
+        (["--preset", "huge"], "qwen3_moe config: preset must be tiny, small, medium, qwen3-30b-a3b or "
+                               "qwen3-235b-a22b, got huge"),
         (["--metrics", "/nowhere/m", "--text", text, "--steps", 1, "--preset", "tiny"],
          "--metrics: cannot write file '/nowhere/m'")]:
     _, err = run("train_qwen3_moe", *arguments, exit_code=1)
@@ -209,7 +210,7 @@ assert int(live[-1]["saved"]) < int(live[functions]["saved"])
 _, err = run("inspect_graph", "--preset", "tiny", "--dot", "/nowhere/graph.dot", exit_code=1)
 assert err == "inspect_graph: cannot write file '/nowhere/graph.dot'\n", err
 _, err = run("inspect_graph", "--preset", "huge", exit_code=1)
-assert err == ("inspect_graph: qwen3_moe config: preset must be tiny, small or medium, "
-               "got huge\n"), err
+assert err == ("inspect_graph: qwen3_moe config: preset must be tiny, small, medium, "
+               "qwen3-30b-a3b or qwen3-235b-a22b, got huge\n"), err
 run("inspect_graph", "--preset", "tiny", "--config", "config.json", exit_code=2)
 print("programs_test: ok")

@@ -62,7 +62,8 @@ TEST(Qwen3MoeConfig, PresetsHaveTheSizesTheyPromise) {
     EXPECT_NO_THROW(Qwen3MoeConfig::preset(name).validate());
   }
   EXPECT_EQ(message_of<ValueError>([] { Qwen3MoeConfig::preset("huge"); }),
-            "qwen3_moe config: preset must be tiny, small or medium, got huge");
+            "qwen3_moe config: preset must be tiny, small, medium, qwen3-30b-a3b or "
+            "qwen3-235b-a22b, got huge");
 }
 
 TEST(Qwen3MoeConfig, FindsTheMixtureLayersAsHuggingFaceDoes) {

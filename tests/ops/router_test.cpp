@@ -231,20 +231,62 @@ TEST(TopKSoftmax, ARowDependsNeitherOnTheOthersNorOnTheThreads) {
   }
 }
 
-TEST(TopKSoftmax, NamesTheTokenOfALogitThatIsNotFinite) {
-  const auto message = [](double value, std::int64_t token, std::int64_t expert) {
-    Tensor logits = randn({700, 3}, 1, Dtype::kFloat32);
-    logits.mutable_data<float>()[static_cast<std::size_t>(token * 3 + expert)] =
-        static_cast<float>(value);
-    return message_of<ValueError>([&] { topk_softmax(logits, 2, true); });
-  };
-  const auto infinity = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(message(std::nan(""), 0, 0),
-            "topk_softmax: logits must be finite, got NaN at token 0, expert 0");
-  EXPECT_EQ(message(infinity, 350, 1),
-            "topk_softmax: logits must be finite, got inf at token 350, expert 1");
-  EXPECT_EQ(message(-infinity, 699, 2),
-            "topk_softmax: logits must be finite, got -inf at token 699, expert 2");
+TEST(TopKSoftmax, MakesNanOfATokenWithNanOrInfinityAndOfNoOther) {
+  constexpr std::int64_t kTokens = 700, kExperts = 3, kChosen = 2;
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const bool normalize : {false, true}) {
+    for (const double value : {std::nan(""), infinity}) {
+      for (const auto bad : {0L, 350L, 699L}) {
+        for (std::int64_t expert = 0; expert < kExperts; ++expert) {
+          Tensor logits = randn({kTokens, kExperts}, 1, Dtype::kFloat32);
+          const auto sound = topk_softmax(logits, kChosen, normalize);
+          logits.mutable_data<float>()[static_cast<std::size_t>(bad * kExperts + expert)] =
+              static_cast<float>(value);
+          logits.set_requires_grad(true);
+          const auto result = topk_softmax(logits, kChosen, normalize);
+          result.weights.backward(randn({kTokens, kChosen}, 2, Dtype::kFloat32));
+          const Tensor grad = logits.grad();
+          const auto indices = result.indices.data<std::int64_t>();
+          for (std::int64_t token = 0; token < kTokens; ++token) {
+            const auto first = static_cast<std::size_t>(token * kChosen);
+            ASSERT_NE(indices[first], indices[first + 1]);
+            const auto chosen = static_cast<std::size_t>(token * kExperts + indices[first]);
+            for (auto slot = first; slot < first + kChosen; ++slot) {
+              ASSERT_TRUE(0 <= indices[slot] && indices[slot] < kExperts);
+              const float weight = result.weights.data<float>()[slot];
+              if (token == bad) {
+                ASSERT_TRUE(std::isnan(weight));
+              } else {
+                ASSERT_EQ(weight, sound.weights.data<float>()[slot]);
+              }
+            }
+            ASSERT_EQ(std::isnan(grad.data<float>()[chosen]), token == bad);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(TopKSoftmax, OfMinusInfinityKeepsAnExpertFromAToken) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const std::vector<double> values = {
+      -infinity, 1,         -infinity, 2,          // two that are allowed
+      -infinity, 3,         -infinity, -infinity,  // one for two places
+      -infinity, -infinity, -infinity, -infinity};
+  for (const bool normalize : {false, true}) {
+    const auto result = topk_softmax(Tensor::from(values, {3, 4}), 2, normalize);
+    const auto indices = testing::integers(result.indices);
+    const auto weights = result.weights.data<double>();
+    EXPECT_EQ(indices[0], 3);
+    EXPECT_EQ(indices[1], 1);
+    EXPECT_NEAR(weights[0], 1 / (1 + std::exp(-1.0)), 1e-15);
+    EXPECT_NEAR(weights[1], 1 / (1 + std::exp(1.0)), 1e-15);
+    EXPECT_EQ(indices[2], 1);
+    EXPECT_EQ(weights[2], 1.0);
+    EXPECT_EQ(weights[3], 0.0);
+    EXPECT_TRUE(std::isnan(weights[4]) && std::isnan(weights[5]));
+  }
 }
 
 TEST(TopKSoftmax, RejectsOtherShapesTypesAndK) {

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What train_qwen3_moe does besides training: options from a file, a dry run, one batch by heart,
+weights from and to Hugging Face, the stop at NaN, the progress bar of a terminal."""
+import json
+import os
+import pty
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+train = Path(sys.argv[1]).resolve()
+folder = Path(tempfile.mkdtemp())
+text = folder / "text.txt"
+text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
+SHORT = ["--text", text, "--preset", "tiny", "--micro-batches", 2, "--batch", 1, "--seq-len", 32,
+         "--sample-bytes", 0, "--validation-sequences", 4]
+
+
+def run(*arguments, exit_code=0, **keywords):
+    result = subprocess.run([str(word) for word in (train, *arguments)], capture_output=True, text=True,
+                            check=False, cwd=folder, timeout=600, **keywords)
+    assert result.returncode == exit_code, (arguments, result)
+    return result.stdout, result.stderr
+
+
+# The parameter counts of the released models, exactly, in no memory to speak of.
+RELEASED = {
+    "qwen3-30b-a3b": ["30,532,122,624", "29,909,792,768", "3,353,032,704", "2,730,702,848"],
+    "qwen3-235b-a22b": ["235,093,634,560", "233,848,974,848", "22,190,763,520", "20,946,103,808"]}
+NAMES = ["parameters", "without embeddings", "active per token", "active without embeddings"]
+for preset, counts in RELEASED.items():
+    out, _ = run("--dry-run", "--preset", preset, "--world-size", 512)
+    for name, count in zip(NAMES, counts):
+        assert re.search(rf"^{name} +{count}$", out, re.MULTILINE), (name, out)
+assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 200 * 1024
+# 235B on 512 ranks: 1024 x 3072 and 384 x 4096 rows of each layer's experts, and so on.
+per_rank = 94 * (1024 * 3072 + 384 * 4096 + 16 * 4096 + 2 * 4096 + 8 * 8192 + 128 * 0 + 2 * 1 + 4096 +
+                 2 * 8) + 2 * 297 * 4096 + 8
+assert re.search(rf"^  parameters +{4 * per_rank / 1e6:.2f} MB$", out, re.MULTILINE), (per_rank * 4, out)
+assert re.search(rf"^  AdamW's moments +{8 * per_rank / 1e6:.2f} MB$", out, re.MULTILINE), out
+assert "model.layers.{0-93}.mlp.experts.gate_up_proj" in out
+out, _ = run("--dry-run", "--preset", "tiny", "--expert-weights", "hf", "--world-size", 1)
+assert "gathered at a time" not in out and "[512, 64]" in out, out
+
+# Options as a file: what is printed means the same when it is read; the command line outranks it.
+out, _ = run("--print-config", *SHORT, "--lr", 0.125, "--overfit")
+assert "\nlr=0.125\n" in out and "\noverfit=true\n" in out and '\n# layout=""\n' in out, out
+(folder / "run.toml").write_text(out)
+assert run("--config-file", "run.toml", "--print-config")[0] == out
+again, _ = run("--config-file", "run.toml", "--print-config", "--lr", 0.25)
+assert again == out.replace("lr=0.125", "lr=0.25")
+(folder / "bad.toml").write_text(out + "learning_rate=1\n")
+_, err = run("--config-file", "bad.toml", exit_code=2)
+assert "learning_rate" in err, err
+_, err = run("--config-file", "absent.toml", exit_code=2)
+assert "absent.toml was not readable" in err, err
+run("--config", "x.json", "--hf-model", "y", exit_code=2)
+
+# One batch by heart.
+out, _ = run(*SHORT, "--steps", 120, "--overfit", "--schedule", "constant")
+losses = [float(loss) for loss in re.findall(r"^step +\d+ \| loss (\S+)", out, re.MULTILINE)]
+assert len(losses) == 120 and losses[-1] < 0.1 < 4 < losses[0], losses
+
+# Weights to Hugging Face's form and back: the loss goes on where it was.
+out, _ = run(*SHORT, "--steps", 8, "--export-hf", "hf")
+after = re.search(r"^validation loss (\S+) nats", out, re.MULTILINE)[1]
+assert json.loads((folder / "hf" / "config.json").read_text())["model_type"] == "qwen3_moe"
+for arguments in ([], ["--world-size", 4], ["--expert-weights", "hf"]):
+    out, _ = run(*SHORT, "--steps", 1, "--hf-model", "hf", *arguments)
+    assert f"training, from validation loss {after}\n" in out, (after, out)
+_, err = run(*SHORT, "--hf-model", "nowhere", exit_code=1)
+assert err == "train_qwen3_moe: qwen3_moe config: cannot read nowhere/config.json\n", err
+
+# A learning rate beyond all bounds: the step, the numbers, the op, its module and where it stands.
+metrics = folder / "metrics.jsonl"
+_, err = run(*SHORT, "--steps", 5, "--lr", 1e20, "--schedule", "constant", "--warmup", 0, "--metrics",
+             metrics, exit_code=1)
+line = err.splitlines()[0]
+assert re.fullmatch(r"train_qwen3_moe: step 1: loss and gradient norm must be finite, got -?nan and "
+                    r"\S+; anomaly: \w+ made (-?inf|nan) in output \d \[.*\] at element \d+; in module "
+                    r"model\.layers\.0\.\S+; called from", line), line
+assert [json.loads(entry)["step"] for entry in metrics.read_text().splitlines()] == [0]
+
+# On a terminal a bar, otherwise lines.
+primary, secondary = pty.openpty()
+process = subprocess.Popen([str(word) for word in (train, *SHORT, "--steps", 30)], stdout=secondary,
+                           stderr=subprocess.PIPE, cwd=folder)
+os.close(secondary)
+shown = b""
+while True:
+    try:
+        block = os.read(primary, 65536)
+    except OSError:  # the program has ended
+        break
+    if not block:
+        break
+    shown += block
+assert process.wait() == 0, process.stderr.read()
+bars = re.findall(r"\r\[(=* *)\] (\d+)/30 ETA (\d+:\d\d) \| step +(\d+) \| loss", shown.decode())
+assert bars and all(len(bar) == 20 and int(done) == int(step) + 1 for bar, done, _, step in bars), shown
+assert (bars[0][1], bars[-1][1:3]) == ("1", ("30", "0:00")) and bars[-1][0] == "=" * 20
+assert "\nstep" not in shown.decode()
+
+shutil.rmtree(folder)
+print("train_program_test: ok")
