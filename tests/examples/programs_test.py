@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -127,6 +128,23 @@ for count in [4, 12]:
 out, _ = run("train_loop", text)
 values = [float(line.split()[1]) for line in out.splitlines()]
 assert len(values) == 30 and values[-1] < 0.8 * values[0]
+root = Path(__file__).resolve().parent.parent.parent
+tutorial = (root / "docs/tutorial.md").read_text()
+sources = [(root / "examples" / name).read_text()
+           for name in ("own_training_loop.cpp", "custom_function.cpp")]
+assert len(sources[0].splitlines()) <= 80
+blocks = re.findall(r"^```cpp\n(.*?)^```", tutorial, re.MULTILINE | re.DOTALL)
+assert len(blocks) == 8
+for block in blocks:
+    assert any(block in source for source in sources), f"tutorial.md: not in its program:\n{block}"
+checkpoints = folder / "own checkpoints"
+out, _ = run("own_training_loop", text, checkpoints)
+values = re.findall(r"^step (\d+) loss (\S+)$", out, re.MULTILINE)
+assert len(values) == 60 and float(values[-1][1]) < 3 < 5 < float(values[0][1]), out
+shutil.rmtree(checkpoints / "step-00000060")
+assert run("own_training_loop", text, checkpoints, 4)[0].splitlines() == out.splitlines()[50:]
+_, err = run("own_training_loop", exit_code=1)
+assert err == "own_training_loop: usage: own_training_loop TEXT CHECKPOINTS [RANKS]\n", err
 out, err = run("custom_function")
 assert err == "gradients agree\n" and out.startswith("digraph")
 out, _ = run("loss_parity", "--text", text, "--steps", 3, "--batch", 1, "--seq-len", 16)
