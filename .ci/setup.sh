@@ -3,13 +3,13 @@
 
 moegrad_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
-# bible-kjv and bible-kjv-text are the training text, graphviz draws graphs; all the others are build
-# tools and libraries.
+# bible-kjv and bible-kjv-text are the training text, graphviz draws graphs, doxygen makes the API
+# reference; all the others are build tools and libraries.
 moegrad_packages=(
   g++ cmake ninja-build python3
   libeigen3-dev libboost-graph-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev
-  bible-kjv bible-kjv-text graphviz
+  bible-kjv bible-kjv-text graphviz doxygen
 )
 
 # moegrad_missing_packages [PACKAGE...]: prints those that are not installed, one a line.

@@ -40,9 +40,9 @@ class Optimizer {
   void step();
   /// Drops the gradients of all parameters.
   void zero_grad();
-  /// What it remembers from step to step, as the tensors that it uses, named
-  /// `<parameter>.<what>`; cut like their parameter (ShardSpec), or whole and the same on all
-  /// ranks. A checkpoint saves them and fills them again.
+  /// What it remembers from step to step, as the tensors that it uses, each named after its
+  /// parameter, such as `model.norm.weight.exp_avg`; cut like that (ShardSpec), or whole and the same
+  /// on all ranks. A checkpoint saves them and fills them again.
   virtual NamedTensors state_dict() const = 0;
   /// Sets the learning rate of all groups.
   void set_lr(double lr);
