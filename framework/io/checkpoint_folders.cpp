@@ -66,7 +66,7 @@ fs::path hidden_name(const fs::path& root, const std::string& name) {
 
 // With the folders above it that there are not yet, for good.
 void make_folders(const fs::path& path) {
-  if (path.empty() || fs::exists(path)) return;
+  if (path.empty() || fs::is_directory(path)) return;
   const auto parent = path.parent_path();
   make_folders(parent);
   std::error_code failure;
