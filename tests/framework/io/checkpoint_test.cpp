@@ -384,7 +384,7 @@ TEST(CheckpointSaver, ThrowsOnceWhatWentWrongInTheBackground) {
   CheckpointSaver saver(root / "file", nullptr);
   saver.save(1, one_tensor(1));
   const auto expected = "checkpoint: saving step 1 failed on rank 0: checkpoint: cannot create " +
-                        (root / "file").string() + ": Not a directory";
+                        (root / "file").string() + ": File exists";
   EXPECT_EQ(message_of<Error>([&] { saver.save(2, one_tensor(1)); }), expected);
   saver.wait();
   saver.save(2, one_tensor(1));
