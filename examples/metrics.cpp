@@ -7,6 +7,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "framework/io/atomic_file.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::examples {
@@ -51,9 +52,9 @@ std::string to_string(const StepReport& report) {
 
 MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) {
   if (path.empty()) return;
-  const auto earlier = lines_before(path, first_step);
-  file_.open(path);
-  file_ << earlier << std::flush;
+  // In one step: a process that is killed here must not take the earlier lines with it.
+  if (first_step > 0) write_file_atomically(path, lines_before(path, first_step));
+  file_.open(path, first_step > 0 ? std::ios::app : std::ios::trunc);
   check<ValueError>(file_.good(), "--metrics: cannot write file '", path, "'");
 }
 
