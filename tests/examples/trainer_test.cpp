@@ -2,6 +2,7 @@
 #include "examples/trainer.h"
 
 #include <cmath>
+#include <utility>
 
 #include "examples/metrics.h"
 #include "tests/fsdp/models.h"
@@ -78,6 +79,48 @@ TEST_F(SmallRun, LossOfATrainingStepFalls) {
     }
     EXPECT_LT(losses.back(), 0.6 * losses.front());
   });
+}
+
+TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
+  struct Step {
+    double loss = 0, grad_norm = 0;
+    std::vector<std::vector<std::int64_t>> tokens_per_expert;
+  };
+  const auto text = data();
+  const auto second_step = [&](int replicas, int shards, std::int64_t micro_batches,
+                               Accumulation accumulation) {
+    Step second;
+    launch(replicas * shards, [&](RankContext& context) {
+      auto wide = config();
+      wide.dtype = Dtype::kFloat64;
+      models::Qwen3Moe model(wide, 1);
+      const DeviceMesh mesh(context.group(), {{"replicate", replicas}, {"shard", shards}});
+      auto& state = shard_model(model, mesh, {});
+      optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
+      StepResult result;
+      for (std::int64_t step = 0; step < 2; ++step) {
+        std::vector<MicroBatch> batches;
+        for (std::int64_t i = 0; i < micro_batches; ++i) {
+          batches.push_back(text.training_batch(1, step, i, micro_batches, 1));
+        }
+        result = train_step(model, state, batches, {.accumulation = accumulation}, optimizer);
+      }
+      if (context.rank() == 0) second = {result.loss, result.grad_norm, result.tokens_per_expert};
+    });
+    return second;
+  };
+  for (const std::int64_t micro_batches : {1, 4, 5}) {
+    const auto expected = second_step(1, 1, micro_batches, Accumulation::kKeepUntilLast);
+    for (const auto accumulation :
+         {Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach}) {
+      for (const auto [replicas, shards] : {std::pair{1, 3}, std::pair{2, 2}, std::pair{3, 2}}) {
+        const auto found = second_step(replicas, shards, micro_batches, accumulation);
+        EXPECT_NEAR(found.loss, expected.loss, 1e-12 * expected.loss);
+        EXPECT_NEAR(found.grad_norm, expected.grad_norm, 1e-11 * expected.grad_norm);
+        EXPECT_EQ(found.tokens_per_expert, expected.tokens_per_expert);
+      }
+    }
+  }
 }
 
 TEST(Sample, NeedsAPrompt) {
