@@ -113,7 +113,7 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
     const auto expected = second_step(1, 1, micro_batches, Accumulation::kKeepUntilLast);
     for (const auto accumulation :
          {Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach}) {
-      for (const auto [replicas, shards] : {std::pair{1, 3}, std::pair{2, 2}, std::pair{3, 2}}) {
+      for (const auto& [replicas, shards] : {std::pair{1, 3}, std::pair{2, 2}, std::pair{3, 2}}) {
         const auto found = second_step(replicas, shards, micro_batches, accumulation);
         EXPECT_NEAR(found.loss, expected.loss, 1e-12 * expected.loss);
         EXPECT_NEAR(found.grad_norm, expected.grad_norm, 1e-11 * expected.grad_norm);
