@@ -21,6 +21,7 @@ std::vector<std::string> all_gather_texts(const std::shared_ptr<ProcessGroup>& g
   // A gather takes as many elements from each: the longest text's, as words of 8 bytes.
   constexpr std::size_t kWord = sizeof(std::int64_t);
   const auto longest = static_cast<std::size_t>(*std::ranges::max_element(lengths));
+  if (longest == 0) return std::vector<std::string>(ranks);
   const auto words = (longest + kWord - 1) / kWord;
   std::vector<std::int64_t> own(words), all(words * ranks);
   std::ranges::copy(std::as_bytes(std::span(text)), std::as_writable_bytes(std::span(own)).begin());
