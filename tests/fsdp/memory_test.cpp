@@ -7,7 +7,7 @@
 //     backward    2S + R + Rg + 4B + A at most   in addition sharded gradients, the root's
 //                                                gradients Rg, and for one group gradients and
 //                                                the input of a reduction in flight
-//     optimizer   + 2S                           Adam's two moments
+//     optimizer   + 2S + 8 per parameter         Adam's two moments, and a count of steps
 //
 // Only the compute thread allocates, so these are no race.
 
@@ -105,12 +105,13 @@ TEST(Memory, BackwardStaysWithinFourGroupsAndEndsWithShardedGradientsAlone) {
       EXPECT_EQ(arena.live()[MemoryTag::kGradients], bytes.shards);
 
       optim::AdamW optimizer(model.named_parameters(), {});
-      EXPECT_EQ(arena.live()[MemoryTag::kOptimizer], 2 * bytes.shards);
+      const auto counts = 8 * std::ssize(model.named_parameters());
+      EXPECT_EQ(arena.live()[MemoryTag::kOptimizer], 2 * bytes.shards + counts);
       arena.reset_peak();
       optimizer.step();
       optimizer.zero_grad();
-      EXPECT_EQ(arena.peak().total(), 4 * bytes.shards);
-      EXPECT_EQ(arena.live().total(), 3 * bytes.shards);
+      EXPECT_EQ(arena.peak().total(), 4 * bytes.shards + counts);
+      EXPECT_EQ(arena.live().total(), 3 * bytes.shards + counts);
     });
   }
 }
