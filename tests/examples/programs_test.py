@@ -101,8 +101,9 @@ empty = folder / "empty.txt"
 empty.touch()
 short = folder / "short.txt"
 short.write_text("too short")
+MISSING = "text: missing.txt: must be a readable regular file, got No such file or directory"
 for arguments, message in [
-        (["--text", "missing.txt"], "text: cannot read file 'missing.txt'"),
+        (["--text", "missing.txt"], MISSING),
         (["--text", empty], f"text: '{empty}' is empty"),
         (["--text", short], "text: sequences of 128 tokens need at least 2580 bytes, "
                             f"'{short}' has 9"),
@@ -116,7 +117,7 @@ for arguments, message in [
     _, err = run("train_qwen3_moe", *arguments, exit_code=1)
     assert err == f"train_qwen3_moe: {message}\n", err
 _, err = run("train_loop", "missing.txt", exit_code=1)
-assert err == "train_loop: text: cannot read file 'missing.txt'\n", err
+assert err == f"train_loop: {MISSING}\n", err
 _, err = run("loss_parity", "--text", empty, exit_code=1)
 assert err == f"loss_parity: text: '{empty}' is empty\n", err
 for count in [4, 12]:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "examples/metrics.h"
+#include "examples/windowed_data.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::examples {
@@ -39,14 +40,14 @@ class SmallRun : public ::testing::Test {
 };
 
 TEST_F(SmallRun, ValidationAndSampleAreTheSameOnEveryWorldSize) {
-  const auto text = data();
+  const WindowedData text(data(), {.sequences = 2, .validation_sequences = 10});
   std::vector<double> losses;
   std::vector<std::string> samples;
   for (const int world_size : {1, 2, 3}) {
     launch(world_size, [&](RankContext& context) {
       models::Qwen3Moe model(config(), 1);
       shard_model(model, DeviceMesh::flat(context.group()), {});
-      const double loss = evaluate(model, text, 10, 2);
+      const double loss = evaluate(model, text);
       const auto continuation = sample(model, "the q", 12, 16, 0.8, 5);
       if (context.rank() != 0) return;
       losses.push_back(loss);
