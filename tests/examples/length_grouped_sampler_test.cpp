@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <latch>
+#include <map>
 #include <numeric>
+#include <set>
+#include <thread>
 
 #include "examples/attention_balance.h"
 #include "tests/testing.h"
@@ -62,7 +66,40 @@ TEST(LengthGroupedSampler, IsAFunctionOfSeedAndStepWhateverWasAskedBefore) {
     EXPECT_EQ(resumed.packs_of_step(step), steps[static_cast<std::size_t>(step)]);
     EXPECT_EQ(all.packs_of_step(step), steps[static_cast<std::size_t>(step)]);
   }
-  EXPECT_NE(LengthGroupedSampler(work, 8, 2).packs(0, 29), all.packs(0, 29));
+}
+
+TEST(LengthGroupedSampler, OtherSeedsPutOtherPacksTogether) {
+  const auto work = heavy_tailed(64);
+  std::set<Packs> first_steps;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    first_steps.insert(sorted(LengthGroupedSampler(work, 8, seed).packs_of_step(0)));
+  }
+  EXPECT_EQ(first_steps.size(), 20U);
+}
+
+TEST(LengthGroupedSampler, PutsEveryPackAtEveryPlaceEquallyOften) {
+  // Packs that weigh the same, in one step an epoch.
+  const LengthGroupedSampler sampler(Packs(8), 8, 1);
+  std::map<std::pair<std::size_t, std::int64_t>, int> counts;
+  for (std::int64_t epoch = 0; epoch < 4000; ++epoch) {
+    const auto packs = sampler.packs_of_step(epoch);
+    for (std::size_t at = 0; at < 8; ++at) ++counts[{at, packs[at]}];
+  }
+  EXPECT_EQ(counts.size(), 64U);
+  for (const auto& [place_and_pack, count] : counts) EXPECT_NEAR(count, 500, 100);
+}
+
+TEST(LengthGroupedSampler, AnswersThreadsThatAreInDifferentEpochs) {
+  const LengthGroupedSampler sampler(heavy_tailed(64), 8, 1);
+  std::latch start(3);
+  const auto ask = [&](std::int64_t first) {
+    const auto expected = sampler.packs(first, 64);
+    return [&, first, expected] {
+      start.arrive_and_wait();
+      for (int i = 0; i < 5000; ++i) ASSERT_EQ(sampler.packs(first, 64), expected);
+    };
+  };
+  const std::jthread one(ask(0)), other(ask(64)), third(ask(100));
 }
 
 TEST(LengthGroupedSampler, ShufflesEachEpochAnew) {

@@ -21,8 +21,8 @@ std::vector<std::vector<std::int64_t>> lengths(const std::vector<Pack>& packs) {
 using Lengths = std::vector<std::vector<std::int64_t>>;
 
 TEST(SoftPack, ClosesAPackWhenTheNextDocumentDoesNotFit) {
-  EXPECT_EQ(lengths(soft_pack(DocumentOffsets{0, 3, 7, 9, 12, 22, 24}, 10)),
-            (Lengths{{3, 4, 2}, {3}, {10}, {2}}));
+  EXPECT_EQ(lengths(soft_pack(DocumentOffsets{0, 3, 7, 9, 12, 22, 24, 32}, 10)),
+            (Lengths{{3, 4, 2}, {3}, {10}, {2, 8}}));
 }
 
 TEST(SoftPack, CutsALongDocumentIntoPiecesAndARest) {

@@ -92,6 +92,17 @@ assert losses(data=DATA) == losses("--world-size", 4, data=DATA) != packed
 out, _ = run("train_qwen3_moe", *DATA, *SMALL)
 assert " nats per token\n" in out and "sample:" not in out, out
 
+# Packs that are grouped leave less waiting than packs in random order, at every rank count.
+out, _ = run("sampler_balance", "--text", verses, "--budget", 384)
+assert out.startswith(f"{verses}: 60 documents, "), out
+random, grouped = ([float(waiting) for waiting in re.findall(rf"^ +[248]  {order} .* (\S+)$", out, re.M)]
+                   for order in ("random", "grouped"))
+assert len(random) == len(grouped) == 6, out
+assert all(10 * after < before for before, after in zip(random[3:], grouped[3:])), out
+_, err = run("sampler_balance", "--text", "missing.txt", exit_code=1)
+assert err == ("sampler_balance: text: missing.txt: must be a readable regular file, got No such file "
+               "or directory\n"), err
+
 # Two runs are compared, bit for bit or within a tolerance, from their metrics.
 for name, arguments in [("one.jsonl", ["--world-size", 1]), ("four.jsonl", ["--world-size", 4]),
                         ("seed.jsonl", ["--seed", 2])]:
@@ -127,6 +138,8 @@ empty = folder / "empty.txt"
 empty.touch()
 short = folder / "short.txt"
 short.write_text("too short")
+pair = folder / "pair.bin"
+pair.write_bytes(b"a\0b\0")
 MISSING = "text: missing.txt: must be a readable regular file, got No such file or directory"
 for arguments, message in [
         (["--text", "missing.txt"], MISSING),
@@ -141,10 +154,9 @@ for arguments, message in [
         (["--data", empty], f"data: '{empty}' is empty"),
         (["--data", short], f"data: '{short}' must be a multiple of 2 bytes long, the size of an "
                             "id, got 9"),
-        (["--data", ids], f"data: sequences of 128 tokens need at least 2580 tokens, '{ids}' has 2"),
-        (["--data", joined, "--data-dtype", "uint32"],
-         f"data: ids in '{joined}' must be below the model's vocab_size 256, got 1701344288 at "
-         "position 0"),
+        (["--data", pair], f"data: sequences of 128 tokens need at least 2580 tokens, '{pair}' has 2"),
+        (["--data", pair, "--data-dtype", "uint32"],
+         f"data: ids in '{pair}' must be below the model's vocab_size 256, got 6422625 at position 0"),
         (["--data", ids, "--data-dtype", "uint32", "--end-of-document", 7, "--pack"],
          f"data: '{ids}' must end with the end-of-document id 7, got 0"),
         (["--data", ids, "--pack"], "--pack: the documents of --data need --end-of-document"),
