@@ -2,6 +2,7 @@
 #include "examples/length_grouped_sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -35,7 +36,7 @@ void shuffle(std::span<std::int64_t> values, const Random& random, std::int64_t 
 // such parts are neighbours in the sorted order, so ranks also keep step from one to the next.
 void spread(std::span<std::int64_t> group) {
   if (group.size() < 3) return;
-  std::vector<std::int64_t> halves[2];
+  std::array<std::vector<std::int64_t>, 2> halves;
   for (std::size_t i = 0; i < group.size(); ++i) halves[(i + 1) / 2 % 2].push_back(group[i]);
   auto at = group.begin();
   for (auto& half : halves) {

@@ -18,7 +18,7 @@ std::vector<std::int64_t> work_of(const std::vector<Pack>& packs) {
 }
 
 // `packs` itself, if there are some.
-std::vector<Pack> some(std::vector<Pack> packs, const TokenSource& tokens) {
+std::vector<Pack> not_empty(std::vector<Pack> packs, const TokenSource& tokens) {
   check<ValueError>(!packs.empty(), "--pack: '", tokens.name(),
                     "' must have a document of 2 tokens or more to train on and one in its last "
                     "twentieth, got ",
@@ -32,8 +32,8 @@ PackedData::PackedData(TokenSource tokens, DocumentOffsets documents, const Pack
     : tokens_(std::move(tokens)),
       description_(std::to_string(documents.size() - 1) + " documents, ends with CRC-32C " +
                    std::to_string(crc32c(std::as_bytes(std::span(documents))))),
-      training_(some(soft_pack(hold_out(documents).training, options.budget), tokens_)),
-      validation_(some(soft_pack(hold_out(documents).validation, options.budget), tokens_)),
+      training_(not_empty(soft_pack(hold_out(documents).training, options.budget), tokens_)),
+      validation_(not_empty(soft_pack(hold_out(documents).validation, options.budget), tokens_)),
       sampler_(work_of(training_), options.micro_batches, options.seed),
       validation_batches_(std::min(options.validation_batches, std::ssize(validation_))) {}
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "framework/io/mapped_file.h"
 
@@ -50,7 +51,7 @@ class TokenSource {
 
  private:
   TokenSource(std::string name, std::int64_t token_bytes)
-      : name_(name), token_bytes_(token_bytes) {}
+      : name_(std::move(name)), token_bytes_(token_bytes) {}
   std::span<const std::byte> bytes() const;
 
   std::string name_;
