@@ -2,13 +2,11 @@
 #include "examples/run_checkpoints.h"
 
 #include <iostream>
-#include <span>
 #include <sstream>
 #include <utility>
 
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_reader.h"
-#include "framework/io/crc32c.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
 
@@ -46,9 +44,9 @@ void check_same_run(const std::map<std::string, std::string>& run, const Checkpo
 
 }  // namespace
 
-std::map<std::string, std::string> describe_run(const TrainOptions& options, const TextData& data) {
+std::map<std::string, std::string> describe_run(const TrainOptions& options,
+                                                const TrainingData& data) {
   const auto number = [](auto value) { return std::to_string(value); };
-  const auto text = std::as_bytes(std::span(data.text()));
   const auto or_dtype = [&](const std::string& name) {
     return name.empty() ? options.dtype : name;
   };
@@ -60,7 +58,8 @@ std::map<std::string, std::string> describe_run(const TrainOptions& options, con
       {"expert_weights", options.model_config().expert_weights == nn::ExpertWeights::kHuggingFace
                              ? "hf"
                              : "pretransposed"},
-      {"text", number(text.size()) + " bytes with CRC-32C " + number(crc32c(text))},
+      {"data", data.source().describe()},
+      {"batches", data.describe()},
       {"steps", number(options.steps)},
       {"micro_batches", number(options.micro_batches)},
       {"batch", number(options.batch)},
@@ -73,11 +72,12 @@ std::map<std::string, std::string> describe_run(const TrainOptions& options, con
       {"seed", number(options.seed)}};
 }
 
-RunCheckpoints::RunCheckpoints(const TrainOptions& options, const TextData& data,
+RunCheckpoints::RunCheckpoints(const TrainOptions& options, const TrainingData& data,
                                RankContext& context, models::Qwen3Moe& model,
                                const optim::Optimizer& optimizer,
                                std::function<void(CheckpointPoint)> observe)
     : options_(options),
+      data_(data),
       run_(describe_run(options, data)),
       context_(context),
       model_(model),
@@ -133,7 +133,9 @@ void RunCheckpoints::after_step(std::int64_t steps, bool last) {
 void RunCheckpoints::save(std::int64_t steps) {
   finish();
   auto values = run_;
-  values["tokens"] = std::to_string(steps * options_.tokens_per_step());
+  const auto tokens =
+      options_.overfit ? steps * data_.tokens_before(1) : data_.tokens_before(steps);
+  values["tokens"] = std::to_string(tokens);
   saver_->save(steps, {.tensors = tensors(), .values = std::move(values)});
   saved_ = steps;
 }

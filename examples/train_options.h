@@ -11,7 +11,11 @@ namespace moegrad::examples {
 
 /// Everything a training run depends on; defaults train the "small" preset in one to two minutes.
 struct TrainOptions {
-  std::string text;  // empty: the King James text
+  std::string text;                             // empty: the King James text
+  std::string data;                             // a tokenized file instead of a text
+  std::string data_dtype = "uint16";            // uint16 | uint32
+  std::optional<std::int64_t> end_of_document;  // id that ends the documents of `data`
+  bool pack = false;  // whole documents, up to batch * sequence_length tokens per micro-batch
   std::string preset = "small";
   std::string config;     // a config.json instead of a preset
   std::string hf_model;   // a folder of Hugging Face's: its config.json and weights to start from
@@ -57,6 +61,7 @@ struct TrainOptions {
   std::string log_level = "info";
 
   std::int64_t warmup_steps() const;
+  /// Of packed documents, at most.
   std::int64_t tokens_per_step() const { return micro_batches * batch * sequence_length; }
   /// The model's configuration with the layout switches applied. ValueError where they conflict.
   models::Qwen3MoeConfig model_config() const;

@@ -4,6 +4,7 @@
 //
 //     build/release/examples/train_qwen3_moe                       the King James text, 2 ranks
 //     build/release/examples/train_qwen3_moe --text FILE --world-size 4 --micro-batches 4
+//     build/release/examples/train_qwen3_moe --pack                whole documents, balanced
 //
 // The losses depend on the seed and the step alone, not on world size, threads or weight layout.
 
@@ -11,6 +12,7 @@
 #include <iostream>
 
 #include "examples/dry_run.h"
+#include "examples/open_data.h"
 #include "examples/stop_signal.h"
 #include "examples/train_options.h"
 #include "examples/training_run.h"
@@ -39,9 +41,9 @@ int run(int argc, char** argv) {
   }
   const auto configuration = options.to_string();
   std::cout << "configuration\n" << configuration << std::flush;
-  const TextData data(options.text, options.sequence_length);
+  const auto data = open_data(options);
   note_stop_signals();
-  return run_training(options, data, {.stop_requested = [] { return stop_signal() != 0; }});
+  return run_training(options, *data, {.stop_requested = [] { return stop_signal() != 0; }});
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ std::int64_t choose(const Tensor& logits, std::int64_t row, double temperature, 
 }
 
 template <class Visit>
-void for_each_word(const std::string& text, const Visit& visit) {
+void for_each_word(std::string_view text, const Visit& visit) {
   std::string word;
   for (std::size_t i = 0; i <= text.size(); ++i) {
     if (i < text.size() && std::isalpha(static_cast<unsigned char>(text[i])) != 0) {
@@ -144,24 +144,24 @@ StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
   return result;
 }
 
-double evaluate(models::Qwen3Moe& model, const TextData& data, std::int64_t sequences,
-                std::int64_t batch) {
+double evaluate(models::Qwen3Moe& model, const TrainingData& data) {
   const NoGradGuard no_grad;
   auto& context = RankContext::current();
-  sequences = std::min(sequences, data.validation_sequences());
-  batch = std::min(batch, sequences);
-  const auto batches = sequences / batch;
+  const auto batches = data.validation_batches();
   const auto each = (batches + context.world_size() - 1) / context.world_size();
-  std::vector<double> sums(static_cast<std::size_t>(batches));
+  std::vector<double> sums(static_cast<std::size_t>(batches)), targets = sums;
   for (std::int64_t i = context.rank() * each; i < (context.rank() + 1) * each; ++i) {
     // The last rank may have fewer: it repeats one and counts it as nothing.
-    const auto held_out = data.validation_batch(std::min(i, batches - 1) * batch, batch);
+    const auto held_out = data.validation_batch(std::min(i, batches - 1));
     const auto output = model(held_out.tokens, held_out.cu_seqlens);
-    const Tensor sum = ops::cross_entropy(output.logits, held_out.targets, {.denominator = 1.0});
-    if (i < batches) sums[static_cast<std::size_t>(i)] = sum.item();
+    if (i >= batches) continue;
+    sums[static_cast<std::size_t>(i)] =
+        ops::cross_entropy(output.logits, held_out.targets, {.denominator = 1.0}).item();
+    targets[static_cast<std::size_t>(i)] =
+        static_cast<double>(ops::count_targets(held_out.targets));
   }
-  const auto tokens = batches * data.validation_batch(0, batch).tokens.numel();
-  return sum_in_order(std::move(sums), context.group()) / static_cast<double>(tokens);
+  const double sum = sum_in_order(std::move(sums), context.group());
+  return sum / sum_in_order(std::move(targets), context.group());
 }
 
 std::string sample(models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes,
@@ -184,7 +184,7 @@ std::string sample(models::Qwen3Moe& model, const std::string& prompt, std::int6
   return text.substr(prompt.size());
 }
 
-double known_words(const std::string& text, const std::string& corpus) {
+double known_words(std::string_view text, std::string_view corpus) {
   std::unordered_set<std::string> vocabulary;
   for_each_word(corpus, [&](std::string word) { vocabulary.insert(std::move(word)); });
   std::int64_t words = 0, known = 0;

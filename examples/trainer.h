@@ -6,10 +6,12 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "examples/accumulation.h"
-#include "examples/text_data.h"
+#include "examples/training_data.h"
 #include "framework/distributed/device_mesh.h"
 #include "framework/tensor/named_tensor.h"
 #include "fsdp/fully_shard.h"
@@ -59,10 +61,9 @@ StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
                       const std::vector<MicroBatch>& batches, const StepOptions& options,
                       optim::AdamW& optimizer);
 
-/// Mean cross-entropy in nats per token over held-out sequences, in batches of `batch` sequences
-/// spread over the ranks. Collective: every rank runs as many forwards.
-double evaluate(models::Qwen3Moe& model, const TextData& data, std::int64_t sequences,
-                std::int64_t batch);
+/// Mean cross-entropy in nats per target over the held-out batches, spread over the ranks.
+/// Collective: every rank runs as many forwards.
+double evaluate(models::Qwen3Moe& model, const TrainingData& data);
 
 /// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: every rank
 /// computes the same text.
@@ -70,6 +71,6 @@ std::string sample(models::Qwen3Moe& model, const std::string& prompt, std::int6
                    std::int64_t context, double temperature, std::uint64_t seed);
 
 /// Share of the words of `text` that stand in `corpus` as words (letters only, as written).
-double known_words(const std::string& text, const std::string& corpus);
+double known_words(std::string_view text, std::string_view corpus);
 
 }  // namespace moegrad::examples

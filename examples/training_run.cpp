@@ -59,14 +59,10 @@ optim::Schedule schedule_of(const TrainOptions& options) {
   return optim::cosine_with_warmup(options.lr, options.warmup_steps(), options.steps);
 }
 
-std::vector<MicroBatch> batches_of(const TrainOptions& options, const TextData& data,
-                                   std::int64_t step) {
-  std::vector<MicroBatch> batches;
-  for (std::int64_t i = 0; i < options.micro_batches; ++i) {
-    batches.push_back(
-        data.training_batch(options.seed, step, i, options.micro_batches, options.batch));
-  }
-  return batches;
+std::int64_t count_tokens(const std::vector<MicroBatch>& batches) {
+  std::int64_t tokens = 0;
+  for (const auto& batch : batches) tokens += batch.tokens.numel();
+  return tokens;
 }
 
 // Rank 0's answer, so that all ranks stop after the same step.
@@ -76,18 +72,24 @@ bool agree_to_stop(const TrainingEvents& events, RankContext& context) {
   return stop[0] != 0;
 }
 
-void print_result(const TrainOptions& options, const TextData& data, models::Qwen3Moe& model,
+void print_result(const TrainOptions& options, const TrainingData& data, models::Qwen3Moe& model,
                   MetricsFile& metrics, bool speaks) {
   model.eval();
-  const double validation = evaluate(model, data, options.validation_sequences, options.batch);
+  const double validation = evaluate(model, data);
+  const auto& tokens = data.source();
+  if (speaks) {
+    metrics.write_validation(options.steps, validation);
+    std::cout << "validation loss " << validation << " nats per "
+              << (tokens.is_text() ? "byte" : "token") << std::endl;
+  }
+  // Only bytes can be written out.
+  if (!tokens.is_text()) return;
   const auto text = sample(model, options.prompt, options.sample_bytes, options.sequence_length,
                            options.temperature, options.seed);
   if (!speaks) return;
-  metrics.write_validation(options.steps, validation);
-  std::cout << "validation loss " << validation << " nats per byte\n"
-            << "sample: " << options.prompt << text << '\n'
+  std::cout << "sample: " << options.prompt << text << '\n'
             << "words of the sample that stand in the text: "
-            << 100 * known_words(text, data.text()) << " %" << std::endl;
+            << 100 * known_words(text, tokens.as_text()) << " %" << std::endl;
 }
 
 // Throws, naming the op that made the first NaN or infinity where one did: the step changed
@@ -108,7 +110,7 @@ template <class Step>
 }
 
 // Runs on every rank; false if the last checkpoint could not be saved.
-bool train(const TrainOptions& options, const TextData& data, const TrainingEvents& events,
+bool train(const TrainOptions& options, const TrainingData& data, const TrainingEvents& events,
            RankContext& context) {
   const bool speaks = context.rank() == 0;
   // The model never stands whole on any rank: shapes alone, then shards, then their values.
@@ -133,15 +135,16 @@ bool train(const TrainOptions& options, const TextData& data, const TrainingEven
   const auto first = checkpoints.resume();
   MetricsFile metrics(speaks ? options.metrics : "", first);
   const auto schedule = schedule_of(options);
-  const double before = evaluate(model, data, options.validation_sequences, options.batch);
+  const double before = evaluate(model, data);
   if (speaks) std::cout << "training, from validation loss " << before << std::endl;
 
   Progress progress(std::cout, isatty(STDOUT_FILENO) != 0, first, options.steps, options.log_every);
   for (std::int64_t step = first; step < options.steps; ++step) {
     const auto start = Clock::now();
     optimizer.set_lr(schedule(step));
+    const auto batches = data.step_batches(options.overfit ? 0 : step);
     const auto run_step = [&] {
-      return train_step(model, state, batches_of(options, data, options.overfit ? 0 : step),
+      return train_step(model, state, batches,
                         {.max_grad_norm = options.max_grad_norm,
                          .recompute_layers = options.recompute_layers,
                          .linear_cross_entropy = options.linear_cross_entropy},
@@ -153,7 +156,7 @@ bool train(const TrainOptions& options, const TextData& data, const TrainingEven
       const StepReport report = {.step = step,
                                  .lr = schedule(step),
                                  .seconds = seconds_since(start),
-                                 .tokens = options.tokens_per_step(),
+                                 .tokens = count_tokens(batches),
                                  .world_size = options.world_size,
                                  .result = result};
       metrics.write(report);
@@ -175,7 +178,8 @@ bool train(const TrainOptions& options, const TextData& data, const TrainingEven
 
 }  // namespace
 
-int run_training(const TrainOptions& options, const TextData& data, const TrainingEvents& events) {
+int run_training(const TrainOptions& options, const TrainingData& data,
+                 const TrainingEvents& events) {
   const auto start = Clock::now();
   std::atomic<bool> saved = true;
   launch(options.world_size,

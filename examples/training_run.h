@@ -3,8 +3,8 @@
 
 #include <functional>
 
-#include "examples/text_data.h"
 #include "examples/train_options.h"
+#include "examples/training_data.h"
 #include "framework/io/checkpoint_writer.h"
 
 namespace moegrad::examples {
@@ -19,6 +19,7 @@ struct TrainingEvents {
 
 /// Trains as `options` say, with ranks of its own, and prints to standard output. Returns the exit
 /// code: 1 if the last checkpoint could not be saved, else 0.
-int run_training(const TrainOptions& options, const TextData& data, const TrainingEvents& events);
+int run_training(const TrainOptions& options, const TrainingData& data,
+                 const TrainingEvents& events);
 
 }  // namespace moegrad::examples

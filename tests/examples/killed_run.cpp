@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "examples/open_data.h"
 #include "examples/training_run.h"
 #include "framework/runtime/error.h"
 
@@ -25,8 +26,8 @@ int run(int argc, char** argv) {
   std::atomic<int> left = std::atoi(argv[3]);
   TrainOptions options;
   if (const auto exit_code = parse_train_options(argc - 3, argv + 3, options)) return *exit_code;
-  const TextData data(options.text, options.sequence_length);
-  return run_training(options, data, {.at_checkpoint_point = [&](int at_rank, CheckpointPoint at) {
+  const auto data = open_data(options);
+  return run_training(options, *data, {.at_checkpoint_point = [&](int at_rank, CheckpointPoint at) {
                         if (at_rank == rank && at == point && --left == 0) kill(getpid(), SIGKILL);
                       }});
 }

@@ -22,10 +22,10 @@ def run(program, *arguments, exit_code=0, environment=None):
     return result.stdout, result.stderr
 
 
-def losses(*arguments, **keywords):
+def losses(*arguments, data=None, **keywords):
     """The metrics of a short run, per step."""
     path = folder / "metrics.jsonl"
-    run("train_qwen3_moe", *SHORT, "--metrics", path, *arguments, **keywords)
+    run("train_qwen3_moe", *(data or WINDOWS), *SMALL, "--metrics", path, *arguments, **keywords)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert "validation_loss" in lines[-1]
     return [(line["loss"], line["grad_norm"]) for line in lines[:-1]]
@@ -33,12 +33,14 @@ def losses(*arguments, **keywords):
 
 text = folder / "text.txt"
 text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
-SHORT = ["--text", text, "--preset", "tiny", "--steps", 4, "--micro-batches", 4, "--batch", 1,
-         "--seq-len", 32, "--sample-bytes", 4, "--validation-sequences", 4]
+SMALL = ["--preset", "tiny", "--steps", 4, "--micro-batches", 4, "--batch", 1, "--sample-bytes", 4,
+         "--validation-sequences", 4]
+WINDOWS = ["--text", text, "--seq-len", 32]
+SHORT = [*WINDOWS, *SMALL]
 
 # Help and unknown options.
 for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function", "inspect_graph",
-                "compare_losses", "fsdp_timeline", "nz_ablation", "../tests/fsdp_crossover", "../tests/fsdp_overlap"]:
+                "compare_losses", "fsdp_timeline", "nz_ablation", "sampler_balance", "../tests/fsdp_crossover", "../tests/fsdp_overlap"]:
     out, err = run(program, "--help")
     assert "usage" in (out + err).lower(), program
     run(program, "--no-such-option", exit_code=2)
@@ -65,6 +67,41 @@ narrow = losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16", "--world-size"
 assert losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16", "--world-size", 4) == narrow
 assert losses("--schedule", "wsd") != base and losses("--schedule", "constant") != base
 assert abs(losses("--dtype", "fp64")[0][0] - base[0][0]) < 1e-5
+
+# Whole documents in packs: the same losses at every rank count, fewer tokens than would fit.
+verses = folder / "verses.txt"
+verses.write_text("".join(f"{i} sheep went to the water" + i * 7 % 50 * " and back" + ".\n\n"
+                          for i in range(60)))
+packed = losses(data=["--text", verses, "--pack", "--seq-len", 384])
+lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+tokens = {line["tokens"] for line in lines[:-1]}
+assert len(tokens) > 1 and max(tokens) < 4 * 384, tokens
+for arguments in [["--world-size", 1], ["--world-size", 4], ["--linear-cross-entropy"]]:
+    assert losses(*arguments, data=["--text", verses, "--pack", "--seq-len", 384]) == packed, arguments
+
+# A file of token ids: those of a text's bytes give its losses, whole or in packs.
+for dtype, width in [("uint16", 2), ("uint32", 4)]:
+    ids = folder / f"{dtype}.bin"
+    ids.write_bytes(b"".join(byte.to_bytes(width, "little") for byte in text.read_bytes()))
+    assert losses(data=["--data", ids, "--data-dtype", dtype, "--seq-len", 32]) == base, dtype
+joined = folder / "joined.txt"
+joined.write_bytes(verses.read_bytes().replace(b".\n\n", b"\0"))
+ids.write_bytes(b"".join(byte.to_bytes(4, "little") for byte in joined.read_bytes()))
+DATA = ["--data", ids, "--data-dtype", "uint32", "--end-of-document", 0, "--pack", "--seq-len", 384]
+assert losses(data=DATA) == losses("--world-size", 4, data=DATA) != packed
+out, _ = run("train_qwen3_moe", *DATA, *SMALL)
+assert " nats per token\n" in out and "sample:" not in out, out
+
+# Packs that are grouped leave less waiting than packs in random order, at every rank count.
+out, _ = run("sampler_balance", "--text", verses, "--budget", 384)
+assert out.startswith(f"{verses}: 60 documents, "), out
+random, grouped = ([float(waiting) for waiting in re.findall(rf"^ +[248]  {order} .* (\S+)$", out, re.M)]
+                   for order in ("random", "grouped"))
+assert len(random) == len(grouped) == 6, out
+assert all(10 * after < before for before, after in zip(random[3:], grouped[3:])), out
+_, err = run("sampler_balance", "--text", "missing.txt", exit_code=1)
+assert err == ("sampler_balance: text: missing.txt: must be a readable regular file, got No such file "
+               "or directory\n"), err
 
 # Two runs are compared, bit for bit or within a tolerance, from their metrics.
 for name, arguments in [("one.jsonl", ["--world-size", 1]), ("four.jsonl", ["--world-size", 4]),
@@ -101,11 +138,28 @@ empty = folder / "empty.txt"
 empty.touch()
 short = folder / "short.txt"
 short.write_text("too short")
+pair = folder / "pair.bin"
+pair.write_bytes(b"a\0b\0")
+MISSING = "text: missing.txt: must be a readable regular file, got No such file or directory"
 for arguments, message in [
-        (["--text", "missing.txt"], "text: cannot read file 'missing.txt'"),
+        (["--text", "missing.txt"], MISSING),
         (["--text", empty], f"text: '{empty}' is empty"),
         (["--text", short], "text: sequences of 128 tokens need at least 2580 bytes, "
                             f"'{short}' has 9"),
+        (["--text", short, "--pack"],
+         f"--pack: '{short}' must have a document of 2 tokens or more to train on and one in its "
+         "last twentieth, got 9 bytes"),
+        (["--data", "missing.bin"], "data: missing.bin: must be a readable regular file, got No "
+                                    "such file or directory"),
+        (["--data", empty], f"data: '{empty}' is empty"),
+        (["--data", short], f"data: '{short}' must be a multiple of 2 bytes long, the size of an "
+                            "id, got 9"),
+        (["--data", pair], f"data: sequences of 128 tokens need at least 2580 tokens, '{pair}' has 2"),
+        (["--data", pair, "--data-dtype", "uint32"],
+         f"data: ids in '{pair}' must be below the model's vocab_size 256, got 6422625 at position 0"),
+        (["--data", ids, "--data-dtype", "uint32", "--end-of-document", 7, "--pack"],
+         f"data: '{ids}' must end with the end-of-document id 7, got 0"),
+        (["--data", ids, "--pack"], "--pack: the documents of --data need --end-of-document"),
         (["--world-size", 0], "--world-size: must be at least 1, got 0"),
         (["--world-size", -1], "--world-size: must be at least 1, got -1"),
         (["--resume"], "--resume: needs --checkpoint-dir"),
@@ -116,7 +170,7 @@ for arguments, message in [
     _, err = run("train_qwen3_moe", *arguments, exit_code=1)
     assert err == f"train_qwen3_moe: {message}\n", err
 _, err = run("train_loop", "missing.txt", exit_code=1)
-assert err == "train_loop: text: cannot read file 'missing.txt'\n", err
+assert err == f"train_loop: {MISSING}\n", err
 _, err = run("loss_parity", "--text", empty, exit_code=1)
 assert err == f"loss_parity: text: '{empty}' is empty\n", err
 for count in [4, 12]:

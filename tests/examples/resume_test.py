@@ -21,6 +21,11 @@ STEPS, INTERVAL = 12, 3
 folder = Path(tempfile.mkdtemp())
 text = folder / "text.txt"
 text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
+documents = folder / "documents.txt"
+documents.write_text("".join(f"{i} sheep went to the water" + i * 7 % 50 * " and back" + ".\n\n"
+                             for i in range(40)))
+WINDOWS = ["--text", text, "--seq-len", 16]
+PACKED = ["--text", documents, "--seq-len", 384, "--pack"]
 
 # CheckpointPoint, and whether ranks but the first pass it.
 POINTS = [("copy", True), ("copied", True), ("folder made", True), ("tensor written", True),
@@ -33,13 +38,13 @@ RENAMED = 8
 class Run:
     """A training run in a folder of its own; it may be started many times."""
 
-    def __init__(self, micro_batches=8, steps=STEPS, interval=INTERVAL, dtype="fp32"):
+    def __init__(self, micro_batches=8, steps=STEPS, interval=INTERVAL, dtype="fp32", data=WINDOWS):
         self.folder = Path(tempfile.mkdtemp(dir=folder))
         self.checkpoints = self.folder / "checkpoints"
         self.metrics = self.folder / "metrics.jsonl"
         self.options = [
-            "--text", text, "--preset", "tiny", "--steps", steps, "--micro-batches", micro_batches,
-            "--batch", 1, "--seq-len", 16, "--sample-bytes", 0, "--validation-sequences", 2,
+            *data, "--preset", "tiny", "--steps", steps, "--micro-batches", micro_batches,
+            "--batch", 1, "--sample-bytes", 0, "--validation-sequences", 2,
             "--log-every", 1000, "--dtype", dtype, "--metrics", self.metrics,
             "--checkpoint-dir", self.checkpoints, "--checkpoint-interval", interval]
 
@@ -160,6 +165,26 @@ for micro_batches in (8, 12):
                     largest = max(largest, abs(ours[i] - theirs[i]) / abs(theirs[i]))
 print(f"other world sizes: losses within {largest:.1e}")
 assert 0 < largest < 1e-12
+
+# Packed documents go on where they were, in the middle of an epoch, at another world size.
+whole = reference(1, data=PACKED)
+assert whole != undisturbed and reference(4, data=PACKED) == whole
+for save in (1, 2, 3):
+    saved = Run(data=PACKED)
+    saved.run(4, exit_code=-signal.SIGKILL, command=(killed_run, len(POINTS) - 1, 0, save))
+    for world_size in (1, 2, 8):
+        run = Run(data=PACKED)
+        shutil.copytree(saved.checkpoints, run.checkpoints, symlinks=True)
+        shutil.copy(saved.metrics, run.metrics)
+        run.resume(world_size)
+        assert run.losses() == whole, (save, world_size)
+run = Run(data=PACKED[:-1])
+shutil.copytree(saved.checkpoints, run.checkpoints, symlinks=True)
+_, err = run.run(2, "--resume", exit_code=1)
+assert re.fullmatch(r"train_qwen3_moe: --resume: batches must be 40 documents, ends with CRC-32C "
+                    rf"\d+ as in {run.checkpoints}/step-{3 * INTERVAL:08}, got windows anywhere\n",
+                    err), err
+print("packed: 9 resumes within an epoch")
 
 # Both signals save and end cleanly.
 for number in (signal.SIGTERM, signal.SIGINT):

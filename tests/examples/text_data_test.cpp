@@ -44,7 +44,7 @@ TEST(TextData, HoldsTheTailOutOfTraining) {
   std::string text = letters(400);
   for (std::size_t i = 380; i < 400; ++i) text[i] = '!';
   const TextData data(text, "letters", 8);
-  EXPECT_EQ(data.training_bytes(), 380);
+  EXPECT_EQ(data.training_tokens(), 380);
   EXPECT_EQ(data.validation_sequences(), 2);
   const auto held_out = data.validation_batch(0, 2);
   for (const auto token : held_out.tokens.data<std::int64_t>()) EXPECT_EQ(token, '!');
@@ -57,8 +57,9 @@ TEST(TextData, HoldsTheTailOutOfTraining) {
 }
 
 TEST(TextData, RefusesMissingEmptyAndShortTexts) {
-  EXPECT_EQ(message_of<ValueError>([] { TextData("/nowhere/text.txt", 8); }),
-            "text: cannot read file '/nowhere/text.txt'");
+  EXPECT_EQ(message_of<Error>([] { TextData("/nowhere/text.txt", 8); }),
+            "text: /nowhere/text.txt: must be a readable regular file, got No such file or "
+            "directory");
   const std::string path = ::testing::TempDir() + "empty.txt";
   std::ofstream(path).close();
   EXPECT_EQ(message_of<ValueError>([&] { TextData(path, 8); }), "text: '" + path + "' is empty");

@@ -60,6 +60,11 @@ TEST(TrainOptions, RefusesWhatCannotBe) {
             "--world-size: must be at least 1, got 0");
   EXPECT_EQ(message([](TrainOptions& o) { o.threads_per_rank = 0; }),
             "--threads-per-rank: must be at least 1, got 0");
+  EXPECT_EQ(message([](TrainOptions& o) {
+              o.data = "x.bin";
+              o.pack = true;
+            }),
+            "--pack: the documents of --data need --end-of-document");
   EXPECT_EQ(message([](TrainOptions& o) { o.resume = true; }), "--resume: needs --checkpoint-dir");
   EXPECT_EQ(message([](TrainOptions& o) { o.warmup = 490; }),
             "--warmup: must leave room in 500 steps, got 490");

@@ -53,12 +53,17 @@ assert "\nlr=0.125\n" in out and "\noverfit=true\n" in out and '\n# layout=""\n'
 assert run("--config-file", "run.toml", "--print-config")[0] == out
 again, _ = run("--config-file", "run.toml", "--print-config", "--lr", 0.25)
 assert again == out.replace("lr=0.125", "lr=0.25")
+packed, _ = run("--print-config", "--data", "x.bin", "--data-dtype", "uint32", "--end-of-document", 3, "--pack")
+(folder / "packed.toml").write_text(packed)
+assert "\npack=true\n" in packed and run("--config-file", "packed.toml", "--print-config")[0] == packed
 (folder / "bad.toml").write_text(out + "learning_rate=1\n")
 _, err = run("--config-file", "bad.toml", exit_code=2)
 assert "learning_rate" in err, err
 _, err = run("--config-file", "absent.toml", exit_code=2)
 assert "absent.toml was not readable" in err, err
 run("--config", "x.json", "--hf-model", "y", exit_code=2)
+run("--text", "x.txt", "--data", "x.bin", exit_code=2)
+run("--data", "x.bin", "--end-of-document", 3, exit_code=2)
 
 # One batch by heart.
 out, _ = run(*SHORT, "--steps", 120, "--overfit", "--schedule", "constant")

@@ -5,6 +5,10 @@
 #include <utility>
 
 #include "examples/metrics.h"
+#include "examples/packed_data.h"
+#include "examples/windowed_data.h"
+#include "framework/autograd/grad_mode.h"
+#include "ops/cross_entropy.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::examples {
@@ -39,14 +43,14 @@ class SmallRun : public ::testing::Test {
 };
 
 TEST_F(SmallRun, ValidationAndSampleAreTheSameOnEveryWorldSize) {
-  const auto text = data();
+  const WindowedData text(data(), {.sequences = 2, .validation_sequences = 10});
   std::vector<double> losses;
   std::vector<std::string> samples;
   for (const int world_size : {1, 2, 3}) {
     launch(world_size, [&](RankContext& context) {
       models::Qwen3Moe model(config(), 1);
       shard_model(model, DeviceMesh::flat(context.group()), {});
-      const double loss = evaluate(model, text, 10, 2);
+      const double loss = evaluate(model, text);
       const auto continuation = sample(model, "the q", 12, 16, 0.8, 5);
       if (context.rank() != 0) return;
       losses.push_back(loss);
@@ -59,6 +63,33 @@ TEST_F(SmallRun, ValidationAndSampleAreTheSameOnEveryWorldSize) {
   EXPECT_EQ(samples[0].size(), 12U);
   EXPECT_EQ(samples[1], samples[0]);
   EXPECT_EQ(samples[2], samples[0]);
+}
+
+TEST_F(SmallRun, ValidationIsTheMeanOverTheTargetsOfPackedDocuments) {
+  std::string text;
+  DocumentOffsets documents = {0};
+  for (int d = 0; d < 60; ++d) {
+    text += std::string(static_cast<std::size_t>(3 + d % 11), static_cast<char>('a' + d % 26));
+    documents.push_back(std::ssize(text));
+  }
+  const PackedData data(TokenSource::text(text, "letters"), documents,
+                        {.budget = 12, .validation_batches = 3});
+  ASSERT_EQ(data.validation_batches(), 3);
+  launch(2, [&](RankContext& context) {
+    models::Qwen3Moe model(config(), 1);
+    shard_model(model, DeviceMesh::flat(context.group()), {});
+    double sum = 0;
+    std::int64_t targets = 0;
+    for (std::int64_t i = 0; i < 3; ++i) {
+      const NoGradGuard no_grad;
+      const auto batch = data.validation_batch(i);
+      const auto output = model(batch.tokens, batch.cu_seqlens);
+      sum += ops::cross_entropy(output.logits, batch.targets, {.denominator = 1.0}).item();
+      targets += ops::count_targets(batch.targets);
+      EXPECT_LT(ops::count_targets(batch.targets), batch.tokens.numel());
+    }
+    EXPECT_EQ(evaluate(model, data), sum / static_cast<double>(targets));
+  });
 }
 
 TEST_F(SmallRun, LossOfATrainingStepFalls) {

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "examples/micro_batch.h"
+#include "examples/token_source.h"
+
+namespace moegrad::examples {
+
+/// Tokens [start, start + length) of one document.
+struct Piece {
+  std::int64_t start = 0;
+  std::int64_t length = 0;
+  bool ends_document = false;
+};
+
+/// What becomes one micro-batch.
+using Pack = std::vector<Piece>;
+
+/// Packs of at most `budget` tokens from documents in their order (DocumentOffsets), greedily, as
+/// XTuner's soft packing: a pack is closed when the next document does not fit. A document longer
+/// than `budget` is cut into pieces of `budget` tokens and a rest.
+///
+/// Every token stands in one pack, but for a piece of one token at a document's end, such as an
+/// empty document's separator: it has no target, and is left out.
+std::vector<Pack> soft_pack(std::span<const std::int64_t> documents, std::int64_t budget);
+
+/// Tokens of a pack.
+std::int64_t token_count(const Pack& pack);
+
+/// The sum over its pieces of length^2, in proportion to the arithmetic of attention.
+std::int64_t attention_work(const Pack& pack);
+
+/// Attention and positions begin anew with each piece. A piece's last target is the token after it
+/// in its document, -100 at the document's end.
+MicroBatch to_micro_batch(const TokenSource& tokens, const Pack& pack);
+
+}  // namespace moegrad::examples

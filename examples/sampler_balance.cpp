@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// How evenly --pack spreads attention over ranks, against packs in random order, over an epoch:
+//
+//     build/release/examples/sampler_balance                       the King James text's chapters
+//     build/release/examples/sampler_balance --budget 8192 --micro-batches 16
+//
+// and the same for documents of log-normal length, a few of them very long.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+
+#include "examples/attention_balance.h"
+#include "examples/documents.h"
+#include "examples/packing.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/random.h"
+
+namespace moegrad::examples {
+namespace {
+
+struct BalanceOptions {
+  std::string text = {};  // empty: the King James text
+  std::int64_t budget = 4096;
+  std::int64_t micro_batches = 8;
+  std::uint64_t seed = 1;
+};
+
+DocumentOffsets log_normal_documents(std::uint64_t seed) {
+  constexpr std::uint64_t kDocuments = 20000;
+  constexpr double kMedian = 300, kSigma = 1.5;
+  const Random random(seed, "document lengths");
+  DocumentOffsets offsets = {0};
+  for (std::uint64_t d = 0; d < kDocuments; ++d) {
+    const auto length = std::llround(kMedian * std::exp(kSigma * random.normal(d)));
+    offsets.push_back(offsets.back() + std::max<std::int64_t>(2, length));
+  }
+  return offsets;
+}
+
+void print_line(const std::string& order, int ranks, const AttentionBalance& balance) {
+  std::cout << std::fixed << "  " << std::setw(5) << ranks << "  " << std::left << std::setw(8)
+            << order << std::right << std::setprecision(3) << std::setw(12) << balance.mean_ratio
+            << std::setw(13) << balance.worst_ratio << std::setprecision(2) << std::setw(20)
+            << 100 * balance.waiting << '\n';
+}
+
+void report(const std::string& name, const DocumentOffsets& documents,
+            const BalanceOptions& options) {
+  std::vector<std::int64_t> work;
+  for (const auto& pack : soft_pack(documents, options.budget)) {
+    work.push_back(attention_work(pack));
+  }
+  // Packs that all weigh nothing stay in the order into which they are shuffled.
+  const LengthGroupedSampler random(std::vector<std::int64_t>(work.size()), options.micro_batches,
+                                    options.seed);
+  const LengthGroupedSampler grouped(work, options.micro_batches, options.seed);
+  const auto steps = (std::ssize(work) + options.micro_batches - 1) / options.micro_batches;
+  std::cout << name << ": " << documents.size() - 1 << " documents, " << documents.back()
+            << " tokens, " << work.size() << " packs of at most " << options.budget << ", " << steps
+            << " steps of " << options.micro_batches << '\n'
+            << "  ranks  order    max / mean   worst step   waiting (% of mean)\n";
+  for (const int ranks : {2, 4, 8}) {
+    print_line("random", ranks, attention_balance(random, work, ranks, steps));
+    print_line("grouped", ranks, attention_balance(grouped, work, ranks, steps));
+  }
+}
+
+void run(const BalanceOptions& options) {
+  const auto tokens = TokenSource::text_file(options.text);
+  const auto text = tokens.as_text();
+  report(tokens.name(),
+         options.text.empty() ? king_james_chapters(text) : blank_line_documents(text), options);
+  report("log-normal lengths", log_normal_documents(options.seed), options);
+}
+
+}  // namespace
+}  // namespace moegrad::examples
+
+int main(int argc, char** argv) {
+  moegrad::examples::BalanceOptions options;
+  CLI::App app("How evenly packed documents spread attention over ranks.");
+  app.add_option("--text", options.text,
+                 "text file, documents at blank lines; default: the King James text's chapters");
+  app.add_option("--budget", options.budget, "tokens per pack, at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--micro-batches", options.micro_batches, "packs per step, over all ranks")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of the order and the lengths")->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    moegrad::examples::run(options);
+  } catch (const moegrad::Error& error) {
+    std::cerr << "sampler_balance: " << error.what() << '\n';
+    return 1;
+  }
+}
