@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/training_run.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -10,11 +8,11 @@
 #include <optional>
 #include <span>
 #include <sstream>
+#include <utility>
 #include <vector>
 
-#include "examples/metrics.h"
-#include "examples/progress.h"
 #include "examples/run_checkpoints.h"
+#include "examples/run_logs.h"
 #include "examples/trainer.h"
 #include "framework/autograd/anomaly.h"
 #include "framework/distributed/collectives.h"
@@ -77,15 +75,14 @@ bool agree_to_stop(const TrainingEvents& events, RankContext& context) {
 }
 
 void print_result(const TrainOptions& options, const TextData& data, models::Qwen3Moe& model,
-                  MetricsFile& metrics, bool speaks) {
+                  RunLogs& logs, bool speaks) {
   model.eval();
   const double validation = evaluate(model, data, options.validation_sequences, options.batch);
   const auto text = sample(model, options.prompt, options.sample_bytes, options.sequence_length,
                            options.temperature, options.seed);
+  logs.validation(options.steps, validation);
   if (!speaks) return;
-  metrics.write_validation(options.steps, validation);
-  std::cout << "validation loss " << validation << " nats per byte\n"
-            << "sample: " << options.prompt << text << '\n'
+  std::cout << "sample: " << options.prompt << text << '\n'
             << "words of the sample that stand in the text: "
             << 100 * known_words(text, data.text()) << " %" << std::endl;
 }
@@ -109,7 +106,7 @@ template <class Step>
 
 // Runs on every rank; false if the last checkpoint could not be saved.
 bool train(const TrainOptions& options, const TextData& data, const TrainingEvents& events,
-           RankContext& context) {
+           StepProfile& profile, RankContext& context) {
   const bool speaks = context.rank() == 0;
   // The model never stands whole on any rank: shapes alone, then shards, then their values.
   std::optional<models::Qwen3Moe> shapes;
@@ -131,44 +128,49 @@ bool train(const TrainOptions& options, const TextData& data, const TrainingEven
     if (events.at_checkpoint_point) events.at_checkpoint_point(context.rank(), point);
   });
   const auto first = checkpoints.resume();
-  MetricsFile metrics(speaks ? options.metrics : "", first);
+  RunLogs logs(options, context, profile, first);
   const auto schedule = schedule_of(options);
-  const double before = evaluate(model, data, options.validation_sequences, options.batch);
+  const auto validate = [&] {
+    return evaluate(model, data, options.validation_sequences, options.batch);
+  };
+  const double before = validate();
   if (speaks) std::cout << "training, from validation loss " << before << std::endl;
+  if (logs.validation_due(first)) logs.validation(first, before);
 
-  Progress progress(std::cout, isatty(STDOUT_FILENO) != 0, first, options.steps, options.log_every);
   for (std::int64_t step = first; step < options.steps; ++step) {
+    logs.begin_step(step);
     const auto start = Clock::now();
     optimizer.set_lr(schedule(step));
+    double data_seconds = 0;
     const auto run_step = [&] {
-      return train_step(model, state, batches_of(options, data, options.overfit ? 0 : step),
+      const auto batches = batches_of(options, data, options.overfit ? 0 : step);
+      data_seconds = seconds_since(start);
+      return train_step(model, state, batches,
                         {.max_grad_norm = options.max_grad_norm,
                          .recompute_layers = options.recompute_layers,
                          .linear_cross_entropy = options.linear_cross_entropy},
                         optimizer);
     };
-    const auto result = run_step();
+    auto result = run_step();
     if (!result.is_finite()) stop_at_non_finite(step, result, run_step);
-    if (speaks) {
-      const StepReport report = {.step = step,
-                                 .lr = schedule(step),
-                                 .seconds = seconds_since(start),
-                                 .tokens = options.tokens_per_step(),
-                                 .world_size = options.world_size,
-                                 .result = result};
-      metrics.write(report);
-      progress.step(step, to_string(report), Progress::Seconds(report.seconds));
-    }
+    logs.end_step({.step = step,
+                   .lr = schedule(step),
+                   .seconds = seconds_since(start),
+                   .data_seconds = data_seconds,
+                   .tokens = options.tokens_per_step(),
+                   .world_size = options.world_size,
+                   .result = std::move(result)});
+    if (logs.validation_due(step + 1)) logs.validation(step + 1, validate());
     const bool stop = agree_to_stop(events, context);
     checkpoints.after_step(step + 1, stop || step + 1 == options.steps);
     if (!stop || step + 1 == options.steps) continue;
-    progress.finish();
+    logs.end_line();
     const bool saved = checkpoints.finish();
     if (speaks) std::cout << "stopped after step " << step << std::endl;
     return saved;
   }
-  progress.finish();
-  print_result(options, data, model, metrics, speaks);
+  logs.end_line();
+  print_result(options, data, model, logs, speaks);
   if (!options.export_hf.empty()) models::save_pretrained(model, options.export_hf);
   return checkpoints.finish();
 }
@@ -178,10 +180,11 @@ bool train(const TrainOptions& options, const TextData& data, const TrainingEven
 int run_training(const TrainOptions& options, const TextData& data, const TrainingEvents& events) {
   const auto start = Clock::now();
   std::atomic<bool> saved = true;
+  StepProfile profile(options);
   launch(options.world_size,
          [&](RankContext& context) {
            context.set_log_level(log_level(options.log_level));
-           if (!train(options, data, events, context)) saved = false;
+           if (!train(options, data, events, profile, context)) saved = false;
          },
          {.threads_per_rank = options.threads_per_rank});
   std::cout << "took " << seconds_since(start) << " s" << std::endl;
