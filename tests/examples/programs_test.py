@@ -40,7 +40,7 @@ SHORT = ["--text", text, "--preset", "tiny", "--steps", 4, "--micro-batches", 4,
 
 # Help and unknown options.
 for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function", "inspect_graph",
-                "compare_losses", "fsdp_timeline", "nz_ablation",
+                "compare_losses", "fsdp_timeline", "nz_ablation", "training_report",
                 "../tests/fsdp_crossover", "../tests/fsdp_overlap"]:
     out, err = run(program, "--help")
     assert "usage" in (out + err).lower(), program
