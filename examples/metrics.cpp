@@ -26,6 +26,26 @@ std::string lines_before(const std::string& path, std::int64_t step) {
   return kept;
 }
 
+nlohmann::json memory_of(const StepReport& report) {
+  nlohmann::json memory = {{"total", report.peak_total}};
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    memory[std::string(to_string(static_cast<MemoryTag>(tag)))] = report.peak_bytes[tag];
+  }
+  return memory;
+}
+
+nlohmann::json communication_of(const ProfileFigures& profile) {
+  const auto& figures = profile.timeline;
+  const auto lane = [](double seconds, double exposed, double bytes) {
+    return nlohmann::json{{"seconds", seconds}, {"exposed_seconds", exposed}, {"bytes", bytes}};
+  };
+  return {{"steps", profile.steps},
+          {"compute_seconds", figures.compute},
+          {"gather", lane(figures.gather, figures.exposed_gather, figures.gathered_bytes)},
+          {"reduce", lane(figures.reduce, figures.exposed_reduce, figures.reduced_bytes)},
+          {"other", lane(figures.other, figures.exposed_other, figures.other_bytes)}};
+}
+
 }  // namespace
 
 std::vector<double> expert_load(const StepResult& result) {
@@ -60,18 +80,32 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) {
 
 void MetricsFile::write(const StepReport& report) {
   if (!file_.is_open()) return;
-  const nlohmann::json line = {
-      {"step", report.step},     {"loss", report.result.loss},
-      {"ce", report.result.ce},  {"grad_norm", report.result.grad_norm},
-      {"lr", report.lr},         {"seconds", report.seconds},
-      {"tokens", report.tokens}, {"tokens_per_second", report.tokens_per_second()},
-      {"tgs", report.tgs()},     {"expert_load", expert_load(report.result)}};
-  file_ << line << '\n' << std::flush;
+  nlohmann::json line = {{"step", report.step},
+                         {"loss", report.result.loss},
+                         {"ce", report.result.ce},
+                         {"grad_norm", report.result.grad_norm},
+                         {"lr", report.lr},
+                         {"seconds", report.seconds},
+                         {"data_seconds", report.data_seconds},
+                         {"tokens", report.tokens},
+                         {"tokens_per_second", report.tokens_per_second()},
+                         {"tgs", report.tgs()},
+                         {"expert_load", expert_load(report.result)},
+                         {"tokens_per_expert", report.result.tokens_per_expert},
+                         {"peak_bytes", memory_of(report)}};
+  if (report.profile) line["communication"] = communication_of(*report.profile);
+  if (!report.configuration.empty()) line["configuration"] = report.configuration;
+  write_line(line);
 }
 
 void MetricsFile::write_validation(std::int64_t step, double loss) {
-  if (!file_.is_open()) return;
-  file_ << nlohmann::json({{"step", step}, {"validation_loss", loss}}) << '\n' << std::flush;
+  if (file_.is_open()) write_line({{"step", step}, {"validation_loss", loss}});
+}
+
+void MetricsFile::write_line(const nlohmann::json& line) {
+  // The name of a file, in the configuration, may be no UTF-8.
+  file_ << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n'
+        << std::flush;
 }
 
 }  // namespace moegrad::examples

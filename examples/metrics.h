@@ -2,19 +2,34 @@
 #pragma once
 
 #include <fstream>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
+#include "examples/timeline_report.h"
 #include "examples/trainer.h"
 
 namespace moegrad::examples {
 
+/// Where the time of communication went in profiled steps.
+struct ProfileFigures {
+  std::int64_t steps = 0;
+  TimelineFigures timeline = {};
+};
+
 struct StepReport {
   std::int64_t step = 0;
   double lr = 0;
-  double seconds = 0;
+  double seconds = 0;       // of the whole step
+  double data_seconds = 0;  // of which making its micro-batches
   std::int64_t tokens = 0;
   int world_size = 1;
   StepResult result = {};
+  /// Most of any rank since the report before.
+  std::array<std::int64_t, kMemoryTags> peak_bytes = {};  // of each tag by itself
+  std::int64_t peak_total = 0;
+  std::optional<ProfileFigures> profile = {};  // after the last of the profiled steps
+  std::string configuration = {};              // in the first report of a run, and of a resumed one
 
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   /// Tokens per second per rank.
@@ -34,9 +49,12 @@ class MetricsFile {
   /// if the file cannot be written.
   explicit MetricsFile(const std::string& path, std::int64_t first_step = 0);
   void write(const StepReport& report);
+  /// After `step` steps.
   void write_validation(std::int64_t step, double loss);
 
  private:
+  void write_line(const nlohmann::json& line);
+
   std::ofstream file_;
 };
 

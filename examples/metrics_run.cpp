@@ -1,69 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/metrics_run.h"
 
-#include <limits>
 #include <nlohmann/json.hpp>
 
-#include "framework/io/mapped_file.h"
-#include "framework/io/strict_json.h"
-#include "framework/io/utf8.h"
+#include "examples/metrics_lines.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::examples {
-namespace {
-
-using nlohmann::json;
-
-constexpr int kMaxDepth = 4;
-
-double number_of(const json& object, std::string_view key, const std::string& who) {
-  const auto found = object.find(key);
-  check<ValueError>(found != object.end(), who, ": must have ", key, ", got none");
-  if (found->is_null()) return std::numeric_limits<double>::quiet_NaN();
-  check<ValueError>(found->is_number(), who, ": ", key, " must be a number or null, got ",
-                    in_quotes(found->dump()));
-  return found->get<double>();
-}
-
-void add_line(const json& line, const std::string& who, MetricsRun& run) {
-  check<ValueError>(line.is_object(), who, ": must be an object, got ", in_quotes(line.dump()));
-  const auto step = line.find("step");
-  check<ValueError>(step != line.end(), who, ": must have step, got none");
-  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
-  check<ValueError>(step->is_number_unsigned() && step->get<std::uint64_t>() <= kMost, who,
-                    ": step must be an integer from 0 to ", kMost, ", got ",
-                    in_quotes(step->dump()));
-  if (line.contains("validation_loss")) return;
-  ComparedValues values = {};
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = number_of(line, kComparedQuantities[i], who);
-  }
-  run.steps[step->get<std::int64_t>()] = values;
-}
-
-}  // namespace
 
 MetricsRun read_metrics(const std::string& path) {
-  const MappedFile file(path, "metrics");
-  std::string_view rest(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   MetricsRun run = {.path = path};
-  for (int number = 1; !rest.empty(); ++number) {
-    const auto end = rest.find('\n');
-    const auto line = rest.substr(0, end);
-    const auto who = "metrics: " + path + ": line " + std::to_string(number);
-    json parsed;
-    try {
-      parsed = parse_strict_json(line, kMaxDepth, who);
-    } catch (const ValueError&) {
-      // A line is written with its end, so one without may be a part.
-      if (end != std::string_view::npos) throw;
-      run.bytes_left_out = line.size();
-      break;
+  const auto add_line = [&run](std::int64_t step, const nlohmann::json& line,
+                               const std::string& who) {
+    if (line.contains("validation_loss")) return;
+    ComparedValues values = {};
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = number_of(line, kComparedQuantities[i], who);
     }
-    add_line(parsed, who, run);
-    if (end == std::string_view::npos) break;
-    rest.remove_prefix(end + 1);
-  }
+    run.steps[step] = values;
+  };
+  run.bytes_left_out = read_metrics_lines(path, add_line);
   check<ValueError>(!run.steps.empty(), "metrics: ", path, ": must have a training step, got none");
   return run;
 }

@@ -83,6 +83,7 @@ TimelineFigures timeline_figures(const std::vector<RankTimeline>& ranks) {
       const auto bytes = share * static_cast<double>(span.bytes);
       if (span.lane == Lane::kGather) sums.gathered_bytes += bytes;
       if (span.lane == Lane::kReduce) sums.reduced_bytes += bytes;
+      if (span.lane == Lane::kCollective) sums.other_bytes += bytes;
     }
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
       sums.peak_bytes[tag] = std::max(sums.peak_bytes[tag], rank.peak_bytes[tag]);

@@ -17,7 +17,7 @@ struct TimelineFigures {
   double compute = 0;                        // of the compute and optimizer lanes, waits left out
   double gather = 0, reduce = 0, other = 0;  // of collectives
   double exposed_gather = 0, exposed_reduce = 0, exposed_other = 0;  // not under compute
-  double gathered_bytes = 0, reduced_bytes = 0;                      // Span::bytes
+  double gathered_bytes = 0, reduced_bytes = 0, other_bytes = 0;     // Span::bytes
   std::array<std::int64_t, kMemoryTags> peak_bytes = {};             // most of any rank
   std::int64_t peak_total = 0;
 

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "examples/log_options.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::examples {
@@ -189,6 +190,7 @@ models::Qwen3MoeConfig TrainOptions::model_config() const {
   check<ValueError>(recompute_layers <= model.num_hidden_layers,
                     "--recompute-layers: the model has ", model.num_hidden_layers, " layers, got ",
                     recompute_layers);
+  profiled_steps(*this);
   return model;
 }
 
@@ -247,6 +249,7 @@ std::string TrainOptions::to_string() const {
   line("checkpoint_interval", checkpoint_interval);
   line("checkpoint_keep", checkpoint_keep);
   line("resume", resume);
+  line("validation_interval", validation_interval);
   return out.str();
 }
 
@@ -270,6 +273,7 @@ std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& opti
   add_training_options(app, options);
   add_checkpoint_options(app, options);
   add_output_options(app, options);
+  add_log_options(app, options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -52,7 +52,11 @@ struct TrainOptions {
   std::int64_t checkpoint_keep = 2;        // 0: all
   bool resume = false;
 
-  std::string metrics;  // JSON lines; empty: none
+  std::string metrics;                   // JSON lines; empty: none
+  std::int64_t validation_interval = 0;  // steps; 0: at the end alone
+  std::string tensorboard;               // folder of event files; empty: none
+  std::string profile_steps;             // a:b, or empty
+  std::string profile;                   // empty: trace.json
   std::string prompt = "And God said, ";
   std::int64_t sample_bytes = 500;
   double temperature = 0.7;

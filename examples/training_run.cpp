@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/training_run.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -10,11 +8,12 @@
 #include <optional>
 #include <span>
 #include <sstream>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "examples/metrics.h"
-#include "examples/progress.h"
 #include "examples/run_checkpoints.h"
+#include "examples/run_logs.h"
 #include "examples/trainer.h"
 #include "framework/autograd/anomaly.h"
 #include "framework/distributed/collectives.h"
@@ -72,16 +71,17 @@ bool agree_to_stop(const TrainingEvents& events, RankContext& context) {
   return stop[0] != 0;
 }
 
+// What a loss is per.
+std::string_view unit_of(const TrainingData& data) {
+  return data.source().is_text() ? "byte" : "token";
+}
+
 void print_result(const TrainOptions& options, const TrainingData& data, models::Qwen3Moe& model,
-                  MetricsFile& metrics, bool speaks) {
+                  RunLogs& logs, bool speaks) {
   model.eval();
   const double validation = evaluate(model, data);
   const auto& tokens = data.source();
-  if (speaks) {
-    metrics.write_validation(options.steps, validation);
-    std::cout << "validation loss " << validation << " nats per "
-              << (tokens.is_text() ? "byte" : "token") << std::endl;
-  }
+  logs.validation(options.steps, validation, unit_of(data));
   // Only bytes can be written out.
   if (!tokens.is_text()) return;
   const auto text = sample(model, options.prompt, options.sample_bytes, options.sequence_length,
@@ -111,7 +111,7 @@ template <class Step>
 
 // Runs on every rank; false if the last checkpoint could not be saved.
 bool train(const TrainOptions& options, const TrainingData& data, const TrainingEvents& events,
-           RankContext& context) {
+           StepProfile& profile, RankContext& context) {
   const bool speaks = context.rank() == 0;
   // The model never stands whole on any rank: shapes alone, then shards, then their values.
   std::optional<models::Qwen3Moe> shapes;
@@ -133,16 +133,18 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
     if (events.at_checkpoint_point) events.at_checkpoint_point(context.rank(), point);
   });
   const auto first = checkpoints.resume();
-  MetricsFile metrics(speaks ? options.metrics : "", first);
+  RunLogs logs(options, context, profile, first);
   const auto schedule = schedule_of(options);
   const double before = evaluate(model, data);
   if (speaks) std::cout << "training, from validation loss " << before << std::endl;
+  if (logs.validation_due(first)) logs.validation(first, before, unit_of(data));
 
-  Progress progress(std::cout, isatty(STDOUT_FILENO) != 0, first, options.steps, options.log_every);
   for (std::int64_t step = first; step < options.steps; ++step) {
+    logs.begin_step(step);
     const auto start = Clock::now();
     optimizer.set_lr(schedule(step));
     const auto batches = data.step_batches(options.overfit ? 0 : step);
+    const auto data_seconds = seconds_since(start);
     const auto run_step = [&] {
       return train_step(model, state, batches,
                         {.max_grad_norm = options.max_grad_norm,
@@ -150,28 +152,28 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
                          .linear_cross_entropy = options.linear_cross_entropy},
                         optimizer);
     };
-    const auto result = run_step();
+    auto result = run_step();
     if (!result.is_finite()) stop_at_non_finite(step, result, run_step);
-    if (speaks) {
-      const StepReport report = {.step = step,
-                                 .lr = schedule(step),
-                                 .seconds = seconds_since(start),
-                                 .tokens = count_tokens(batches),
-                                 .world_size = options.world_size,
-                                 .result = result};
-      metrics.write(report);
-      progress.step(step, to_string(report), Progress::Seconds(report.seconds));
+    logs.end_step({.step = step,
+                   .lr = schedule(step),
+                   .seconds = seconds_since(start),
+                   .data_seconds = data_seconds,
+                   .tokens = count_tokens(batches),
+                   .world_size = options.world_size,
+                   .result = std::move(result)});
+    if (logs.validation_due(step + 1)) {
+      logs.validation(step + 1, evaluate(model, data), unit_of(data));
     }
     const bool stop = agree_to_stop(events, context);
     checkpoints.after_step(step + 1, stop || step + 1 == options.steps);
     if (!stop || step + 1 == options.steps) continue;
-    progress.finish();
+    logs.end_line();
     const bool saved = checkpoints.finish();
     if (speaks) std::cout << "stopped after step " << step << std::endl;
     return saved;
   }
-  progress.finish();
-  print_result(options, data, model, metrics, speaks);
+  logs.end_line();
+  print_result(options, data, model, logs, speaks);
   if (!options.export_hf.empty()) models::save_pretrained(model, options.export_hf);
   return checkpoints.finish();
 }
@@ -182,10 +184,11 @@ int run_training(const TrainOptions& options, const TrainingData& data,
                  const TrainingEvents& events) {
   const auto start = Clock::now();
   std::atomic<bool> saved = true;
+  StepProfile profile(options);
   launch(options.world_size,
          [&](RankContext& context) {
            context.set_log_level(log_level(options.log_level));
-           if (!train(options, data, events, context)) saved = false;
+           if (!train(options, data, events, profile, context)) saved = false;
          },
          {.threads_per_rank = options.threads_per_rank});
   std::cout << "took " << seconds_since(start) << " s" << std::endl;

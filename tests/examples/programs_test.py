@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,10 +16,10 @@ programs = Path(sys.argv[1]).resolve()
 folder = Path(tempfile.mkdtemp())
 
 
-def run(program, *arguments, exit_code=0, environment=None):
+def run(program, *arguments, exit_code=0, environment=None, **keywords):
     result = subprocess.run(
         [programs / program, *map(str, arguments)], capture_output=True, text=True, errors="replace",
-        cwd=folder, timeout=600, env={**os.environ, **(environment or {})})
+        cwd=folder, timeout=600, env={**os.environ, **(environment or {})}, **keywords)
     assert result.returncode == exit_code, (program, arguments, result)
     return result.stdout, result.stderr
 
@@ -28,7 +30,7 @@ def losses(*arguments, data=None, **keywords):
     run("train_qwen3_moe", *(data or WINDOWS), *SMALL, "--metrics", path, *arguments, **keywords)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert "validation_loss" in lines[-1]
-    return [(line["loss"], line["grad_norm"]) for line in lines[:-1]]
+    return [(line["loss"], line["grad_norm"]) for line in lines if "validation_loss" not in line]
 
 
 text = folder / "text.txt"
@@ -40,7 +42,8 @@ SHORT = [*WINDOWS, *SMALL]
 
 # Help and unknown options.
 for program in ["train_qwen3_moe", "loss_parity", "train_loop", "custom_function", "inspect_graph",
-                "compare_losses", "fsdp_timeline", "nz_ablation", "sampler_balance", "../tests/fsdp_crossover", "../tests/fsdp_overlap"]:
+                "compare_losses", "fsdp_timeline", "nz_ablation", "sampler_balance", "training_report",
+                "../tests/fsdp_crossover", "../tests/fsdp_overlap"]:
     out, err = run(program, "--help")
     assert "usage" in (out + err).lower(), program
     run(program, "--no-such-option", exit_code=2)
@@ -59,7 +62,8 @@ assert len(base) == 4 and base[3][0] < base[0][0]
 for arguments in [["--layout", "nd"], ["--expert-weights", "hf"],
                   ["--expert-weights", "hf", "--layout", "nd"], ["--linear-only-shard", 1],
                   ["--world-size", 1], ["--world-size", 4], ["--threads-per-rank", 2],
-                  ["--reshard", "false"], ["--prefetch", 0], ["--recompute-layers", 2]]:
+                  ["--reshard", "false"], ["--prefetch", 0], ["--recompute-layers", 2],
+                  ["--validation-interval", 1], ["--tensorboard", "board"], ["--profile-steps", "1:3"]]:
     assert losses(*arguments) == base, arguments
 assert losses("--seed", 2) != base
 assert losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16") != base
@@ -90,7 +94,7 @@ ids.write_bytes(b"".join(byte.to_bytes(4, "little") for byte in joined.read_byte
 DATA = ["--data", ids, "--data-dtype", "uint32", "--end-of-document", 0, "--pack", "--seq-len", 384]
 assert losses(data=DATA) == losses("--world-size", 4, data=DATA) != packed
 out, _ = run("train_qwen3_moe", *DATA, *SMALL)
-assert " nats per token\n" in out and "sample:" not in out, out
+assert " nats per token after " in out and "sample:" not in out, out
 
 # Packs that are grouped leave less waiting than packs in random order, at every rank count.
 out, _ = run("sampler_balance", "--text", verses, "--budget", 384)
@@ -133,6 +137,28 @@ _, err = run("train_qwen3_moe", *SHORT, "--log-level", "debug")
 for event in ["unshard", "prefetch", "reshard", "reduce"]:
     assert re.search(rf"\[rank [01]\] {event} \S*layers\.\d", err), (event, err[:2000])
 
+# A trace of chosen steps and event files for TensorBoard. Where the folder of those is full, a run
+# says so once and goes on.
+names = [event["name"] for event in json.loads((folder / "trace.json").read_text())["traceEvents"]
+         if event["ph"] == "X" and event["pid"] == 1]
+assert names.count("optimizer") == 2, names
+board, = (folder / "board").iterdir()
+assert re.fullmatch(r"events\.out\.tfevents\.\d+\.moegrad\.0", board.name)
+
+
+def limit_file_size():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+
+
+out, err = run("train_qwen3_moe", *SHORT, "--tensorboard", "full", preexec_fn=limit_file_size)
+assert re.fullmatch(r".*--tensorboard: nothing more is written: event_file: cannot write "
+                    r"full/events\S+: File too large\n", err), err
+assert out.count("\nstep ") == 4, out
+out, _ = run("train_qwen3_moe", *SHORT, "--validation-interval", 3)
+assert re.findall(r"^validation loss [\d.]+ nats per byte after (\d) steps$", out, re.M) == ["0", "3", "4"]
+run("train_qwen3_moe", "--validation-interval", -1, exit_code=2)
+
 # Bad input: one line that names the program and the option, what is required and what was got.
 empty = folder / "empty.txt"
 empty.touch()
@@ -166,7 +192,16 @@ for arguments, message in [
         (["--preset", "huge"], "qwen3_moe config: preset must be tiny, small, medium, qwen3-30b-a3b or "
                                "qwen3-235b-a22b, got huge"),
         (["--metrics", "/nowhere/m", "--text", text, "--steps", 1, "--preset", "tiny"],
-         "--metrics: cannot write file '/nowhere/m'")]:
+         "--metrics: cannot write file '/nowhere/m'"),
+        (["--profile-steps", "3:3"],
+         "--profile-steps: must be a:b with 0 <= a < b <= 500 (steps), got '3:3'"),
+        (["--profile-steps", "0:501"],
+         "--profile-steps: must be a:b with 0 <= a < b <= 500 (steps), got '0:501'"),
+        (["--profile", "trace.json"], "--profile: needs --profile-steps"),
+        (["--profile-steps", "0:1", "--profile", "/nowhere/t", *SHORT],
+         "--profile: cannot write file '/nowhere/t'"),
+        (["--tensorboard", "empty.txt", *SHORT],
+         "event_file: cannot create empty.txt: Not a directory")]:
     _, err = run("train_qwen3_moe", *arguments, exit_code=1)
     assert err == f"train_qwen3_moe: {message}\n", err
 _, err = run("train_loop", "missing.txt", exit_code=1)

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "examples/report/axis.h"
+#include "examples/report/step_bins.h"
+
+namespace moegrad::examples {
+
+struct ChartLine {
+  std::string name = {};
+  const Curve* curve = nullptr;
+};
+
+struct ChartOptions {
+  double width = 460;
+  double height = 230;
+  std::string unit = {};   // of the values, beside the axis
+  bool from_zero = false;  // the axis of the values has 0
+};
+
+/// Curves over steps as SVG: the mean of each bin as a line, the range of its values as a band, a
+/// gap where a bin has none. `steps`: the axis, the same for all charts of a page.
+std::string curve_chart(const std::vector<ChartLine>& lines, const AxisRange& steps,
+                        const ChartOptions& options);
+
+}  // namespace moegrad::examples

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/log_options.h"
+#include "examples/metrics.h"
+#include "examples/timeline_run.h"
+#include "framework/runtime/rank_context.h"
+
+namespace moegrad::examples {
+
+/// Records the spans of --profile-steps on all ranks of a run and writes them as a trace. One for
+/// all ranks, which call it together; between these steps recording is off.
+class StepProfile {
+ public:
+  explicit StepProfile(const TrainOptions& options);
+
+  /// On rank 0, before the first step: opens the file, unless all profiled steps lie before that.
+  /// ValueError if it cannot be written.
+  void open(std::int64_t first_step);
+  void begin_step(std::int64_t step, RankContext& context);
+  /// After the last of the steps rank 0 writes the trace and gets the figures.
+  std::optional<ProfileFigures> end_step(std::int64_t step, RankContext& context);
+
+ private:
+  ProfileFigures write();
+
+  std::optional<StepRange> steps_;
+  std::string path_;
+  std::ofstream file_;
+  std::vector<RankTimeline> ranks_;  // each written by its rank
+};
+
+}  // namespace moegrad::examples

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "examples/metrics.h"
+#include "framework/io/event_file.h"
+
+namespace moegrad::examples {
+
+/// A training run's curves for TensorBoard, named as torchtitan names them. Where the folder can no
+/// longer be written, as on a full disk, it says so once and writes no more.
+class TensorboardLog {
+ public:
+  /// Adds an event file to `folder`; does nothing for an empty one. Error if it cannot.
+  explicit TensorboardLog(const std::string& folder);
+
+  void write(const StepReport& report);
+  /// Of each mixture layer, how many tokens each expert got.
+  void write_expert_loads(const StepReport& report);
+  /// After `step` steps.
+  void write_validation(std::int64_t step, double loss);
+
+ private:
+  void attempt(const std::function<void(EventFileWriter&)>& write);
+
+  std::optional<EventFileWriter> file_;
+};
+
+}  // namespace moegrad::examples
