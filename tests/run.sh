@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: tests/run.sh [--preset NAME] [--gradcheck | --full] [--with-oracle]
+usage: tests/run.sh [--preset NAME] [--gradcheck | --full] [--with-oracle] [--with-browser]
 
 Installs what is missing, builds, and runs the tests.
 
@@ -13,6 +13,7 @@ Installs what is missing, builds, and runs the tests.
   --gradcheck    only the gradient checks
   --full         the long sweeps as well (MOEGRAD_FULL=1), then everything on the portable preset
   --with-oracle  installs python3-torch as well, so that the comparison with PyTorch is not skipped
+  --with-browser installs chromium as well, so that a run's report is opened in it
   --help         this text
 TEXT
 }
@@ -25,7 +26,7 @@ refuse() {
 
 preset=release
 mode=quick
-oracle_packages=()
+more_packages=()
 while (($#)); do
   case "$1" in
     --preset)
@@ -37,7 +38,8 @@ while (($#)); do
       [[ $mode == quick ]] || refuse "--gradcheck and --full exclude each other"
       mode="${1#--}"
       ;;
-    --with-oracle) oracle_packages=(python3-torch) ;;
+    --with-oracle) more_packages+=(python3-torch) ;;
+    --with-browser) more_packages+=(chromium) ;;
     --help | -h)
       usage
       exit 0
@@ -89,7 +91,7 @@ run_gradchecks() {
   ((failed == 0))
 }
 
-moegrad_setup "${oracle_packages[@]}"
+moegrad_setup "${more_packages[@]}"
 targets=()
 [[ $preset == tsan ]] && targets=(framework_test concurrency_test)
 [[ $preset == tsan && $mode == full ]] && targets+=(sweep_test)
