@@ -16,7 +16,7 @@
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
 #include "tests/framework/distributed/collective_testing.h"
-#include "tests/framework/distributed/hand_shards.h"
+#include "tests/framework/io/checkpoint_samples.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
@@ -26,83 +26,18 @@ namespace {
 namespace fs = std::filesystem;
 using testing::bitwise_equal;
 using ::testing::ElementsAre;
+using testing::expect_at;
+using testing::fail_if_skipped;
 using testing::message_of;
+using testing::one_tensor;
+using testing::parts_of;
 using testing::randn;
 using testing::read_file;
-using testing::shard_of;
-using testing::spec_of;
+using testing::samples;
+using testing::save_at;
+using testing::save_now;
+using testing::steps_in;
 using testing::TemporaryFolder;
-
-// What stands whole in every test: cut evenly and not, along both dimensions, into fewer rows than
-// ranks, not at all; of every dtype.
-struct Sample {
-  std::string name;
-  Tensor whole;
-  std::int64_t dim;  // cut along; -1: not
-};
-
-std::vector<Sample> samples(std::uint64_t seed = 1) {
-  Tensor steps = Tensor::from(std::vector<std::int64_t>{static_cast<std::int64_t>(seed), -1}, {2});
-  return {{"rows", randn({16, 5}, seed, Dtype::kFloat32), 0},
-          {"odd rows", randn({13, 3}, seed + 1, Dtype::kFloat64), 0},
-          {"few rows", randn({2, 7}, seed + 2, Dtype::kBFloat16), 0},
-          {"columns", randn({3, 10}, seed + 3, Dtype::kFloat32), 1},
-          {"middle", randn({2, 9, 3}, seed + 4, Dtype::kFloat32), 1},
-          {"vector", randn({11}, seed + 5, Dtype::kFloat32), 0},
-          {"whole", randn({4, 4}, seed + 6, Dtype::kFloat32), -1},
-          {"scalar", randn({}, seed + 7, Dtype::kFloat64), -1},
-          {"nothing", Tensor::zeros({0, 3}, Dtype::kFloat32), -1},
-          {"steps", steps, -1}};
-}
-
-NamedTensors parts_of(const std::vector<Sample>& all, const DeviceMesh& mesh) {
-  NamedTensors parts;
-  for (const auto& [name, whole, dim] : all) {
-    parts.push_back(
-        {name, dim < 0 ? clone(whole) : shard_of(whole, spec_of(whole.shape(), dim, mesh))});
-  }
-  return parts;
-}
-
-NamedTensors zeros_like_parts(const NamedTensors& parts) {
-  NamedTensors zeros;
-  for (const auto& [name, tensor] : parts) {
-    Tensor zero = zeros_like(tensor);
-    zero.set_shard_spec(tensor.shard_spec());
-    zeros.push_back({name, zero});
-  }
-  return zeros;
-}
-
-void save_now(const fs::path& root, std::int64_t step, const CheckpointState& state,
-              const std::shared_ptr<ProcessGroup>& group, const CheckpointOptions& options = {}) {
-  write_checkpoint(root, step, state, group, options);
-}
-
-void fail_if_skipped(const std::string& reason) { ADD_FAILURE() << reason; }
-
-void save_at(const fs::path& root, int world_size, std::uint64_t seed = 1) {
-  launch(world_size, [&](RankContext& context) {
-    const auto parts = parts_of(samples(seed), DeviceMesh::flat(context.group()));
-    save_now(root, 7, {.tensors = parts, .values = {{"text", "of step 7"}}}, context.group());
-  });
-}
-
-void expect_at(const fs::path& root, int world_size, std::uint64_t seed = 1) {
-  launch(world_size, [&](RankContext& context) {
-    const auto expected = parts_of(samples(seed), DeviceMesh::flat(context.group()));
-    const auto found = zeros_like_parts(expected);
-    auto reader = open_newest_checkpoint(root, context.group(), fail_if_skipped);
-    ASSERT_TRUE(reader.has_value());
-    EXPECT_EQ(reader->manifest().step, 7);
-    EXPECT_EQ(reader->manifest().values.at("text"), "of step 7");
-    reader->read_all(found);
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      EXPECT_TRUE(bitwise_equal(found[i].tensor, expected[i].tensor))
-          << found[i].name << " on rank " << context.rank() << " of " << world_size;
-    }
-  });
-}
 
 TEST(Checkpoint, IsReadBitForBitAtAnyWorldSize) {
   for (const int saved : {1, 3, 4}) {
@@ -136,16 +71,6 @@ TEST(Checkpoint, LeavesItsFolderItsManifestAndALink) {
   }
   EXPECT_THAT(names, ::testing::UnorderedElementsAre("manifest.json", "rank-00000.safetensors",
                                                      "rank-00001.safetensors"));
-}
-
-CheckpointState one_tensor(std::uint64_t seed) {
-  return {.tensors = {{"w", randn({8}, seed, Dtype::kFloat32)}}};
-}
-
-std::vector<std::int64_t> steps_in(const fs::path& root) {
-  std::vector<std::int64_t> steps;
-  for (const auto& found : list_checkpoints(root)) steps.push_back(found.step);
-  return steps;
 }
 
 Tensor newest_w(const fs::path& root, std::vector<std::string>* skipped = nullptr) {
@@ -332,78 +257,6 @@ TEST(Checkpoint, OfRanksThatDisagreeIsAnErrorOnAll) {
   });
   EXPECT_EQ(refused, 3);
   EXPECT_EQ(root.count(), 0);
-}
-
-TEST(CheckpointSaver, SavesTheStateAsItWasWhenCalled) {
-  const TemporaryFolder root;
-  launch(2, [&](RankContext& context) {
-    const DeviceMesh mesh = DeviceMesh::flat(context.group());
-    const auto live = parts_of(samples(5), mesh);
-    CheckpointSaver saver(root / "", context.group());
-    for (std::uint64_t step = 1; step <= 4; ++step) {
-      const auto values = parts_of(samples(step), mesh);
-      for (std::size_t i = 0; i < live.size(); ++i) {
-        Tensor tensor = live[i].tensor;
-        copy_(tensor, values[i].tensor);
-      }
-      saver.save(7, {.tensors = live, .values = {{"text", "of step 7"}}});
-      for (const auto& [name, tensor] : live) {
-        Tensor changed = tensor;
-        fill_(changed, 99);
-      }
-    }
-  });
-  expect_at(root / "", 3, 4);
-}
-
-TEST(CheckpointSaver, CountsItsBufferAndKeepsIt) {
-  const TemporaryFolder root;
-  RankContext context;
-  const RankContextGuard guard(context);
-  const auto state = one_tensor(1);
-  {
-    CheckpointSaver saver(root / "", nullptr);
-    saver.reserve(state);
-    EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 8 * 4);
-    const auto asked = context.arena()->system_allocations();
-    for (std::int64_t step = 0; step < 3; ++step) {
-      saver.save(step, state);
-      EXPECT_EQ(context.arena()->system_allocations(), asked);
-      EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 8 * 4);
-    }
-    saver.save(3, {.tensors = {{"w", randn({5})}}});
-    EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 5 * 8);
-  }
-  EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 0);
-  EXPECT_THAT(steps_in(root / ""), ElementsAre(3, 2));
-}
-
-TEST(CheckpointSaver, ThrowsOnceWhatWentWrongInTheBackground) {
-  const TemporaryFolder root;
-  testing::write_file(root / "file", "not a folder");
-  CheckpointSaver saver(root / "file", nullptr);
-  saver.save(1, one_tensor(1));
-  const auto expected = "checkpoint: saving step 1 failed on rank 0: checkpoint: cannot create " +
-                        (root / "file").string() + ": File exists";
-  EXPECT_EQ(message_of<Error>([&] { saver.save(2, one_tensor(1)); }), expected);
-  saver.wait();
-  saver.save(2, one_tensor(1));
-  EXPECT_THROW(saver.wait(), Error);
-}
-
-TEST(CheckpointSaver, ComesByEveryPointInOrder) {
-  const TemporaryFolder root;
-  std::vector<CheckpointPoint> points;
-  {
-    CheckpointSaver saver(root / "", nullptr,
-                          {.observe = [&](CheckpointPoint point) { points.push_back(point); }});
-    saver.save(1, one_tensor(1));
-  }
-  std::vector<CheckpointPoint> expected;
-  for (int i = 0; i <= static_cast<int>(CheckpointPoint::kSaved); ++i) {
-    expected.push_back(static_cast<CheckpointPoint>(i));
-  }
-  EXPECT_EQ(points, expected);
 }
 
 }  // namespace

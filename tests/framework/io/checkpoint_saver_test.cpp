@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/io/checkpoint_saver.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "framework/runtime/rank_context.h"
+#include "framework/tensor/arena.h"
+#include "tests/framework/io/checkpoint_samples.h"
+#include "tests/framework/io/files.h"
+
+namespace moegrad {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::expect_at;
+using testing::message_of;
+using testing::one_tensor;
+using testing::parts_of;
+using testing::randn;
+using testing::samples;
+using testing::steps_in;
+using testing::TemporaryFolder;
+
+TEST(CheckpointSaver, SavesTheStateAsItWasWhenCalled) {
+  const TemporaryFolder root;
+  launch(2, [&](RankContext& context) {
+    const DeviceMesh mesh = DeviceMesh::flat(context.group());
+    const auto live = parts_of(samples(5), mesh);
+    CheckpointSaver saver(root / "", context.group());
+    for (std::uint64_t step = 1; step <= 4; ++step) {
+      const auto values = parts_of(samples(step), mesh);
+      for (std::size_t i = 0; i < live.size(); ++i) {
+        Tensor tensor = live[i].tensor;
+        copy_(tensor, values[i].tensor);
+      }
+      saver.save(7, {.tensors = live, .values = {{"text", "of step 7"}}});
+      for (const auto& [name, tensor] : live) {
+        Tensor changed = tensor;
+        fill_(changed, 99);
+      }
+    }
+  });
+  expect_at(root / "", 3, 4);
+}
+
+TEST(CheckpointSaver, CountsItsBufferAndKeepsIt) {
+  const TemporaryFolder root;
+  RankContext context;
+  const RankContextGuard guard(context);
+  const auto state = one_tensor(1);
+  {
+    CheckpointSaver saver(root / "", nullptr);
+    saver.reserve(state);
+    EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 8 * 4);
+    const auto asked = context.arena()->system_allocations();
+    for (std::int64_t step = 0; step < 3; ++step) {
+      saver.save(step, state);
+      EXPECT_EQ(context.arena()->system_allocations(), asked);
+      EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 8 * 4);
+    }
+    saver.save(3, {.tensors = {{"w", randn({5})}}});
+    EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 5 * 8);
+  }
+  EXPECT_EQ(context.arena()->live()[MemoryTag::kCheckpoint], 0);
+  EXPECT_THAT(steps_in(root / ""), ElementsAre(3, 2));
+}
+
+TEST(CheckpointSaver, ThrowsOnceWhatWentWrongInTheBackground) {
+  const TemporaryFolder root;
+  testing::write_file(root / "file", "not a folder");
+  CheckpointSaver saver(root / "file", nullptr);
+  saver.save(1, one_tensor(1));
+  const auto expected = "checkpoint: saving step 1 failed on rank 0: checkpoint: cannot create " +
+                        (root / "file").string() + ": File exists";
+  EXPECT_EQ(message_of<Error>([&] { saver.save(2, one_tensor(1)); }), expected);
+  saver.wait();
+  saver.save(2, one_tensor(1));
+  EXPECT_THROW(saver.wait(), Error);
+}
+
+TEST(CheckpointSaver, ComesByEveryPointInOrder) {
+  const TemporaryFolder root;
+  std::vector<CheckpointPoint> points;
+  {
+    CheckpointSaver saver(root / "", nullptr,
+                          {.observe = [&](CheckpointPoint point) { points.push_back(point); }});
+    saver.save(1, one_tensor(1));
+  }
+  std::vector<CheckpointPoint> expected;
+  for (int i = 0; i <= static_cast<int>(CheckpointPoint::kSaved); ++i) {
+    expected.push_back(static_cast<CheckpointPoint>(i));
+  }
+  EXPECT_EQ(points, expected);
+}
+
+}  // namespace
+}  // namespace moegrad
