@@ -33,6 +33,7 @@ CheckpointSaver::CheckpointSaver(std::filesystem::path root,
     : root_(std::move(root)), group_(group_of_its_own(group)), options_(std::move(options)) {
   check<ValueError>(options_.keep >= 0, "checkpoint: keep must not be negative, got ",
                     options_.keep);
+  thread_ = std::thread([this] { write_checkpoints(); });
 }
 
 CheckpointSaver::~CheckpointSaver() {
@@ -40,6 +41,32 @@ CheckpointSaver::~CheckpointSaver() {
     wait();
   } catch (const std::exception& error) {
     log(LogLevel::kError, error.what());
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void CheckpointSaver::write_checkpoints() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return under_way_ || ending_; });
+    if (!under_way_) return;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      write_checkpoint(root_, step_, state_, group_, options_);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    state_ = {};
+    lock.lock();
+    failure_ = failure;
+    under_way_ = false;
+    changed_.notify_all();
   }
 }
 
@@ -74,17 +101,18 @@ void CheckpointSaver::save(std::int64_t step, CheckpointState state) {
     tensor = buffer;
   }
   if (options_.observe) options_.observe(CheckpointPoint::kCopied);
-  thread_ = std::thread([this, step, written = std::move(state)] {
-    try {
-      write_checkpoint(root_, step, written, group_, options_);
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-  });
+  {
+    const std::lock_guard lock(mutex_);
+    step_ = step;
+    state_ = std::move(state);
+    under_way_ = true;
+  }
+  changed_.notify_all();
 }
 
 void CheckpointSaver::wait() {
-  if (thread_.joinable()) thread_.join();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !under_way_; });
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -38,13 +40,22 @@ class CheckpointSaver {
 
  private:
   Tensor& buffer_for(std::size_t index, const Tensor& tensor);
+  // The thread's: writes one checkpoint after the other.
+  void write_checkpoints();
 
   std::filesystem::path root_;
   std::shared_ptr<ProcessGroup> group_;  // its collectives meet those of no other thread
   CheckpointOptions options_;
   std::vector<Tensor> buffers_;  // by the tensors' places in the state, of those it writes
-  std::exception_ptr failure_;
-  std::thread thread_;  // writes failure_, which is read after it is joined
+
+  std::mutex mutex_;  // over the rest
+  std::condition_variable changed_;
+  bool under_way_ = false;  // step_ and state_ are the thread's meanwhile
+  bool ending_ = false;
+  std::int64_t step_ = 0;
+  CheckpointState state_ = {};
+  std::exception_ptr failure_ = nullptr;
+  std::thread thread_;  // one for all: starting one takes as long as copying a megabyte
 };
 
 }  // namespace moegrad
