@@ -45,8 +45,8 @@ std::string to_string(const StepReport& report);
 /// Writes one JSON object per line; does nothing for an empty path.
 class MetricsFile {
  public:
-  /// For the steps from `first_step` on; of an earlier file, the lines before it stay. ValueError
-  /// if the file cannot be written.
+  /// For the steps from `first_step` on; of an earlier file, the lines before it stay. Error if the
+  /// file cannot be written.
   explicit MetricsFile(const std::string& path, std::int64_t first_step = 0);
   void write(const StepReport& report);
   /// After `step` steps.
