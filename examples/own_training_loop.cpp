@@ -13,30 +13,29 @@ using namespace moegrad;
 constexpr std::int64_t kSteps = 60, kTokens = 128, kMicroBatches = 8;  // a power of two
 
 // Micro-batch i of a step, int64 [kTokens + 1]: where it begins depends on its number alone.
-std::vector<std::int64_t> micro_batch(const std::string& text, std::int64_t step, std::int64_t i) {
+Tensor micro_batch(const std::string& text, std::int64_t step, std::int64_t i) {
   const auto number = static_cast<std::uint64_t>(step * kMicroBatches + i);
   const auto begin = Random(/*seed=*/1, "batches").integer(number, std::ssize(text) - kTokens);
   std::vector<std::int64_t> bytes;
   for (const char c : text.substr(begin, kTokens + 1))
     bytes.push_back(static_cast<unsigned char>(c));
-  return bytes;
+  return Tensor::from(bytes, {kTokens + 1});
 }
 
 // Gradients are sums: the share of one micro-batch is divided by the targets of the whole step.
 double step_of(models::Qwen3Moe& model, fsdp::State& state, const std::string& text,
                std::int64_t step, RankContext& rank) {
-  const auto each = kMicroBatches / rank.world_size();
+  const auto each = (kMicroBatches + rank.world_size() - 1) / rank.world_size();  // rounded up
   std::vector<double> loss = {0};
-  for (std::int64_t i = 0; i < each; ++i) {
-    state.set_requires_gradient_sync(i + 1 == each);  // one reduction, after the last
-    const auto bytes = micro_batch(text, step, rank.rank() * each + i);
-    const Tensor all = Tensor::from(bytes, {kTokens + 1}),
-                 targets = ops::narrow(all, 0, 1, kTokens);
+  for (std::int64_t i = rank.rank() * each; i < (rank.rank() + 1) * each; ++i) {
+    state.set_requires_gradient_sync((i + 1) % each == 0);  // one reduction, after the last
+    const double weight = i < kMicroBatches ? 1 : 0;        // beyond the last one: for nothing
+    const Tensor all = micro_batch(text, step, i), targets = ops::narrow(all, 0, 1, kTokens);
     const auto output =
         model(ops::narrow(all, 0, 0, kTokens), std::vector<std::int64_t>{0, kTokens});
     const auto share = models::qwen3_moe_loss(output, targets, kMicroBatches * kTokens, 0.01);
-    share.objective.backward();
-    loss[0] += share.ce_sum.item() / double(kMicroBatches * kTokens);
+    (share.objective * weight).backward();
+    loss[0] += weight * share.ce_sum.item() / double(kMicroBatches * kTokens);
   }
   all_reduce(*rank.group(), std::span(loss));
   return loss[0];

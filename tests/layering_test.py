@@ -5,6 +5,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from repository_files import git, repository_files
+
 MAY_INCLUDE = {
     "framework": {"framework"},
     "ops": {"framework", "ops"},
@@ -25,17 +27,18 @@ HEAVY_ALLOWED = {
     ("framework/io/strict_json.h", "nlohmann"),  # json_fwd.hpp
 }
 TOP_LEVEL = set(MAY_INCLUDE) | {
-    "CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE", "build", "docs"}
+    "CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE", "docs"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
 def problems(root):
-    for entry in sorted(root.iterdir()):
-        if not entry.name.startswith(".") and entry.name not in TOP_LEVEL:
-            yield f"{entry.name}: does not belong at the top level"
+    files = repository_files(root, TOP_LEVEL)
+    for top in sorted({path.parts[0] for path in files}):
+        if not top.startswith(".") and top not in TOP_LEVEL:
+            yield f"{top}: does not belong at the top level"
     for folder, allowed in MAY_INCLUDE.items():
-        for path in [root / folder, *sorted((root / folder).rglob("*"))]:
-            if path.suffix not in (".h", ".cpp") or not path.is_file():
+        for path in (root / file for file in files if file.parts[0] == folder):
+            if path.suffix not in (".h", ".cpp"):
                 continue
             name = path.relative_to(root).as_posix()
             for bracket, target in INCLUDE.findall(path.read_text(encoding="utf-8")):
@@ -65,23 +68,40 @@ def self_test():
         "ops/k.h": ('#include "moegrad.h"\n', 1),
         "fsdp/l.cpp": ("#include <moegrad.h>\n", 1),
         "tests/m.cpp": ('#include "moegrad.h"\n', 0),
-        "scratch.txt": ("", 1),
         ".hidden": ("", 0),
     }
     check_planted(planted)
     check_planted({"moegrad.h": ('#include "examples/j.h"\n#include <boost/any.hpp>\n', 2)})
+    # What git does not know is the user's own, wherever it is; so is, without git, the top level.
+    breach = '#include "fsdp/i.h"\n'
+    left = {"scratch.txt": ("", 0), "runs/a.h": (breach, 0), "ops/mine.h": (breach, 0)}
+    check_planted({"run.jsonl": ("", 0), "runs/a.h": (breach, 0), "ops/known.h": (breach, 1)})
+    check_planted({"known.txt": ("", 1), "ops/known.h": (breach, 1)}, left)
+    check_planted({"known.txt": ("", 0), "ops/known.h": (breach, 1)}, {"scratch.txt": ("", 0)},
+                  inside="vendored")
 
 
-def check_planted(planted):
+def check_planted(planted, untracked=None, inside="."):
+    """`untracked` not None: in a git checkout, to which only `planted` has been added. With
+    `inside`, the files are a folder of that checkout, so that git does not know what belongs."""
     with tempfile.TemporaryDirectory() as tmp:
-        for name, (text, _) in planted.items():
-            path = Path(tmp) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        found = list(problems(Path(tmp)))
-    for name, (_, count) in planted.items():
+        root = Path(tmp) / inside
+        write(root, planted)
+        if untracked is not None:
+            for command in (["init", "-q"], ["add", "."]):
+                if git(tmp, *command) is None:
+                    return  # there is no git here to ask
+            write(root, untracked)
+        found = list(problems(root))
+    for name, (_, count) in {**planted, **(untracked or {})}.items():
         got = [problem for problem in found if problem.startswith(f"{name}:")]
         assert len(got) == count, f"self-test: {name}: expected {count} problems, found {got}"
+
+
+def write(root, files):
+    for name, (text, _) in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
 
 
 self_test()

@@ -11,6 +11,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from repository_files import repository_files
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ["framework", "ops", "nn", "optim", "fsdp", "models"]
 # What moegrad.h leaves out, for it needs a library that the user may not have.
@@ -70,6 +72,13 @@ def header_problems(include):
                    f"list it as INTERNAL in {header.split('/')[0]}/CMakeLists.txt")
 
 
+def remove_strays(include, known):
+    """Headers that the user keeps in his checkout are installed with the repository's."""
+    for path in [path for path in include.rglob("*") if path.is_file()]:
+        if path.relative_to(include) not in known:
+            path.unlink()
+
+
 def self_test():
     with tempfile.TemporaryDirectory() as tmp:
         planted = {"moegrad.h": '#include "a/b.h"\n#include "a/none.h"\n', "a/b.h": "",
@@ -81,6 +90,9 @@ def self_test():
         assert found == ["a/none.h", "a/stray.h"], found
         found = list(path_problems(Path(tmp), ["a/none"]))
         assert found == ["moegrad.h: contains a/none"], found
+        remove_strays(Path(tmp), {Path("moegrad.h"), Path("a/b.h")})
+        found = [problem.split(":")[0] for problem in header_problems(Path(tmp))]
+        assert found == sorted(OPT_IN | {"a/none.h"}), found
 
 
 def config_problems(package):
@@ -94,7 +106,9 @@ def config_problems(package):
 def compile_alone(include, compiler):
     """Those headers that no source file of the libraries includes first, which proves the same."""
     first = set()
-    for source in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.cpp")):
+    for source in (ROOT / path for path in repository_files(ROOT, FOLDERS)):
+        if source.suffix != ".cpp" or source.relative_to(ROOT).parts[0] not in FOLDERS:
+            continue
         directive = re.search(r'^\s*#\s*include\s*(.*)', source.read_text(encoding="utf-8"), re.M)
         if directive:
             first.add(directive[1].strip('"'))
@@ -160,6 +174,7 @@ def problems(build, compiler, cpu_check, tmp):
     run("cmake", "--install", build, "--prefix", tmp / "made")
     prefix = (tmp / "made").rename(tmp / "moved")
     include = prefix / "include/moegrad"
+    remove_strays(include, set(repository_files(ROOT, [*FOLDERS, "moegrad.h"])))
     yield from path_problems(prefix, [ROOT, build, tmp / "made"])
     yield from header_problems(include)
     yield from config_problems(next(prefix.glob("lib*/**/cmake/moegrad")))

@@ -65,6 +65,10 @@ for arguments in [["--layout", "nd"], ["--expert-weights", "hf"],
                   ["--reshard", "false"], ["--prefetch", 0], ["--recompute-layers", 2],
                   ["--validation-interval", 1], ["--tensorboard", "board"], ["--profile-steps", "1:3"]]:
     assert losses(*arguments) == base, arguments
+# Ranks that do not divide the micro-batches, and more ranks than there are: another order of sums.
+for ranks in [3, 7]:
+    assert all(abs(a - b) < 1e-4 for step, expected in zip(losses("--world-size", ranks), base)
+               for a, b in zip(step, expected)), ranks
 assert losses("--seed", 2) != base
 assert losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16") != base
 narrow = losses("--wire-dtype", "bf16", "--reduce-dtype", "bf16", "--world-size", 1)
@@ -230,8 +234,15 @@ checkpoints = folder / "own checkpoints"
 out, _ = run("own_training_loop", text, checkpoints)
 values = re.findall(r"^step (\d+) loss (\S+)$", out, re.MULTILINE)
 assert len(values) == 60 and float(values[-1][1]) < 3 < 5 < float(values[0][1]), out
-shutil.rmtree(checkpoints / "step-00000060")
-assert run("own_training_loop", text, checkpoints, 4)[0].splitlines() == out.splitlines()[50:]
+for ranks in [4, 1]:
+    shutil.rmtree(checkpoints / "step-00000060")
+    assert run("own_training_loop", text, checkpoints, ranks)[0].splitlines() == out.splitlines()[50:]
+# A number of ranks that does not divide the micro-batches, or is more than they are, leaves none out.
+for ranks in [3, 16]:
+    odd, _ = run("own_training_loop", text, folder / f"checkpoints of {ranks}", ranks)
+    odd = [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", odd, re.MULTILINE)]
+    assert len(odd) == 60 and all(abs(loss - float(value)) < 1e-3
+                                  for loss, (_, value) in zip(odd, values)), (ranks, odd)
 _, err = run("own_training_loop", exit_code=1)
 assert err == "own_training_loop: usage: own_training_loop TEXT CHECKPOINTS [RANKS]\n", err
 out, err = run("custom_function")
