@@ -199,7 +199,6 @@ class PretrainedGolden : public ::testing::TestWithParam<std::tuple<const char*,
 TEST_P(PretrainedGolden, FileComesBackByteForByte) {
   const auto [name, world_size] = GetParam();
   const auto source = testing::golden_folder() / name;
-  if (!fs::exists(source)) GTEST_SKIP() << "no " << source;
   const TemporaryFolder folder;
   const auto config = Qwen3MoeConfig::from_json(source / "config.json");
   on_ranks(world_size, config, {}, [&](Qwen3Moe& model, fsdp::State&) {
@@ -212,7 +211,7 @@ TEST_P(PretrainedGolden, FileComesBackByteForByte) {
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, PretrainedGolden,
                          ::testing::Combine(::testing::Values("a_minimal", "b_tied_dense_nonorm",
-                                                              "c_mlponly_odd_ignore", "d_larger"),
+                                                              "c_mlponly_odd_ignore"),
                                             ::testing::ValuesIn(kWorldSizes)));
 
 // A forward whose backward never comes leaves parameters gathered: rounded to what travelled, and

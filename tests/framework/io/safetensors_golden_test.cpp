@@ -33,9 +33,6 @@ bool same_layout(const std::vector<SafetensorsEntry>& a, const std::vector<Safet
 }
 
 TEST(SafetensorsGolden, LoadsAndSavesTheSameBytes) {
-  if (!std::filesystem::exists(testing::golden_folder())) {
-    GTEST_SKIP() << "no " << testing::golden_folder();
-  }
   const testing::TemporaryFolder folder;
   const auto copy = folder / "copy.safetensors";
   const auto files = golden_files();
@@ -53,15 +50,17 @@ TEST(SafetensorsGolden, LoadsAndSavesTheSameBytes) {
       EXPECT_TRUE(as_text(saved.bytes(other)) == as_text(original.bytes(entry)))
           << path << entry.name;
     }
-    const bool unchanged = read_file(copy) == read_file(path);
+    const std::string bytes = read_file(path);
+    const bool unchanged = read_file(copy) == bytes;
+    const bool spaced = bytes.find(R"("dtype": ")") != std::string::npos;  // the header's JSON
     // Metadata is a map here, so its keys come back sorted.
-    EXPECT_TRUE(unchanged || original.metadata().size() > 1 ||
+    EXPECT_TRUE(unchanged || spaced || original.metadata().size() > 1 ||
                 !same_layout(saved.entries(), original.entries()))
         << path;
     same_bytes += unchanged ? 1 : 0;
   }
   EXPECT_EQ(files.size(), 15U);
-  EXPECT_GE(same_bytes, 11);
+  EXPECT_EQ(same_bytes, 11);
 }
 
 }  // namespace

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters after 20 steps of torch.optim in float64, and Hugging Face's learning rates.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "framework/io/safetensors.h"
+#include "optim/adamw.h"
+#include "optim/schedule.h"
+#include "optim/sgd.h"
+#include "tests/models/find_tensor.h"
+#include "tests/models/golden_data.h"
+#include "tests/testing.h"
+
+namespace moegrad::optim {
+namespace {
+
+/// Parameter k begins as cos(0.21 i) over its elements i.
+NamedTensors start() {
+  NamedTensors parameters;
+  for (const Shape& shape : {Shape{6, 10}, Shape{12, 5}, Shape{7}}) {
+    std::vector<double> values;
+    for (int i = 0; i < shape.numel(); ++i) values.push_back(std::cos(0.21 * i));
+    parameters.push_back({std::to_string(parameters.size()), Tensor::from(values, shape)});
+  }
+  return parameters;
+}
+
+void set_gradients(const NamedTensors& parameters, int step) {
+  double k = 0;
+  for (const auto& [name, parameter] : parameters) {
+    std::vector<double> values;
+    for (int i = 0; i < parameter.numel(); ++i) {
+      values.push_back(std::sin((0.37 + 0.01 * k) * i + 1.3 * step) * (1 + 0.1 * step));
+    }
+    Tensor(parameter).set_grad(Tensor::from(values, parameter.shape()));
+    ++k;
+  }
+}
+
+template <class Optimizer>
+void expect_torch(const std::string& name, const typename Optimizer::Config& config) {
+  const auto expected =
+      load_safetensors(testing::golden_folder() / "v5" / "optim" / "after_20_steps.safetensors");
+  const auto parameters = start();
+  Optimizer optimizer(parameters, config);
+  for (int step = 0; step < 20; ++step) {
+    set_gradients(parameters, step);
+    optimizer.step();
+  }
+  for (const auto& [k, parameter] : parameters) {
+    EXPECT_TRUE(
+        testing::all_close(parameter, testing::find(expected, name + "." + k), 1e-13, 1e-14))
+        << name << ' ' << k;
+  }
+}
+
+TEST(TorchGolden, ParametersAfterTwentySteps) {
+  expect_torch<AdamW>("adamw", {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
+  expect_torch<SGD>("sgd_nesterov",
+                    {.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+}
+
+TEST(TorchGolden, CosineScheduleOverSixtySteps) {
+  const auto json = testing::read_json(testing::golden_folder() / "v5/optim/schedules.json");
+  const auto rates = json["lr_of_steps_0_to_59"].at("hf_cosine_w10_60").get<std::vector<double>>();
+  ASSERT_EQ(rates.size(), 60U);
+  const auto schedule = cosine_with_warmup(json["base_lr"], 10, 60);
+  for (std::int64_t step = 0; step < 60; ++step) {
+    EXPECT_NEAR(schedule(step), rates[static_cast<std::size_t>(step)], 1e-15) << step;
+  }
+}
+
+}  // namespace
+}  // namespace moegrad::optim
