@@ -276,6 +276,10 @@ void State::finish_backward() {
     if (state->reshard_after_backward_ && (!gathering || is_last_backward_)) state->reshard();
     state->hand_on_gradients();
   }
+  for (auto* state : context_->states) {
+    // Hooks that run when gradients are complete may step.
+    for (const auto& group : state->groups_) group->finish_gather();
+  }
   if (!is_last_backward_) return;
   comm_->finish();
   context_->post_forward_order.clear();

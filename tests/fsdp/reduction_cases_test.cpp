@@ -4,6 +4,7 @@
 // without gradient, modules of one group in other orders.
 
 #include "framework/distributed/collectives.h"
+#include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/sums.h"
 #include "tests/fsdp/random_sequences.h"
 #include "tests/testing.h"
@@ -172,8 +173,8 @@ class TwoBlocks final : public nn::Callable<TwoBlocks> {
   RealBlock a, b;
 };
 
-// The backward of the second forward leaves b last, that of the first leaves a last: gradients that
-// are reduced too early would be missing, and weights freed too early would be read.
+// Backward leaves b last where the forward began with it, and a where it began with a. Only then is
+// the group reduced and freed: once for each forward.
 TEST(ReductionCases, TwoForwardsOfOneGroupInOppositeOrders) {
   for (const bool a_first : {true, false}) {
     const auto losses = [&](TwoBlocks& net, int leaf) {
@@ -187,19 +188,17 @@ TEST(ReductionCases, TwoForwardsOfOneGroupInOppositeOrders) {
       TwoBlocks net;
       const auto mesh = DeviceMesh::flat(rank.group());
       auto& pair = fully_shard({&net.a, &net.b}, mesh);
-      fully_shard(net, mesh);
+      auto& root = fully_shard(net, mesh);
       const Tensor loss = losses(net, rank.rank());
-      int reductions = 0;
-      std::vector<HookHandle> handles;
-      for (const auto& [name, parameter] : net.named_parameters()) {
-        handles.push_back(parameter.register_post_accumulate_grad_hook(
-            [&](const Tensor& /*reached*/) { ++reductions; }));
-      }
+      const auto log =
+          testing::log_events(root, {Event::kUnshard, Event::kReshard, Event::kReduce});
       loss.backward();
+      const std::vector<std::string> once = {"unshard a", "reshard a", "reduce a"};
+      auto twice = once;
+      twice.insert(twice.end(), once.begin(), once.end());
+      EXPECT_EQ(log->take(), twice);
       EXPECT_TRUE(pair.group()->is_sharded());
       const auto parameters = net.named_parameters();
-      // One reduction for each forward, as in PyTorch, so sums over ranks come first.
-      EXPECT_EQ(reductions, 2 * 2);
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& [name, parameter] = parameters[i];
         const Tensor sum =
