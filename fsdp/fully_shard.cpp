@@ -135,7 +135,7 @@ void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& group
     const bool ignored = std::ranges::any_of(
         policy.ignored_parameters, [&](const Tensor& other) { return other.is(*slot.tensor); });
     if (ignored) continue;
-    if (slot.tensor->shard_spec()) {
+    if (slot.parameter().shard_spec()) {
       check_not_tied_elsewhere(slot, module);
     } else if (!policy.linear_only_shard || is_linear(slot)) {
       grouping.add(slot);

@@ -22,8 +22,11 @@ namespace moegrad::fsdp {
 /// an all-reduce. Stacked experts go to the mesh's expert view; where that differs, they are a
 /// group of their own.
 ///
-/// Make the optimizer afterwards, from model.named_parameters(). Every rank must hold the same
-/// parameter values. Gradients are sums over ranks: divide the loss by the global token count.
+/// Make the optimizer afterwards, from model.named_parameters(): the step of one made before is an
+/// Error. Every rank must hold the same parameter values; the first forward compares checksums of
+/// them, unless the shards have been written to by then, and throws an Error that names the
+/// parameter and the ranks. Gradients are sums over ranks: divide the loss by the global token
+/// count.
 ///
 /// A module made on the meta device has no bytes yet: shard it, then module.to_empty() allocates
 /// the shards alone, and nn::init_weights fills them, as it would have filled the whole.

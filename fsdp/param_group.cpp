@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "framework/distributed/shard_spec.h"
+#include "framework/io/crc32c.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
@@ -69,6 +70,7 @@ void ParamGroup::collect_params(const std::vector<PlacedSlot>& slots) {
         params_, [&](const ShardedParam& param) { return param.unsharded.is(tensor); });
     if (tied != params_.end()) {
       tied->slots.push_back(slot.tensor);
+      tied->kept.push_back(slot.kept);
       continue;
     }
     ShardedParam param;
@@ -82,6 +84,7 @@ void ParamGroup::collect_params(const std::vector<PlacedSlot>& slots) {
                       "' to be gathered as FRACTAL_NZ must be a matrix, got ", tensor.shape());
     param.name = slot.name;
     param.slots.push_back(slot.tensor);
+    param.kept.push_back(slot.kept);
     param.layout = slot.layout;
     param.unsharded = tensor;  // the original, until shard_parameters replaces it
     params_.push_back(std::move(param));
@@ -108,6 +111,12 @@ void ParamGroup::shard_parameters() {
     const Tensor part = shard_view(original, param.dim, ranks_.num_shards(), rank);
     param.sharded = flat_view(shard_, layout_.entries[i].offset, part.shape());
     if (!meta) copy_(param.sharded, part);
+    if (!meta && ranks_.num_shards() * ranks_.num_replicas() > 1) {
+      const auto size = size_of(dtype_);
+      checksums_.push_back(
+          crc32c(bytes_of(original).subspan(static_cast<std::size_t>(original.offset() * size),
+                                            static_cast<std::size_t>(original.numel() * size))));
+    }
     const bool trainable = param.unsharded.requires_grad();
     param.sharded.set_requires_grad(trainable);
     const auto range = shard_range(original.dim(param.dim), ranks_.num_shards(), rank);
@@ -122,15 +131,25 @@ void ParamGroup::shard_parameters() {
     param.unsharded = empty_unsharded(original.shape(), param.layout, compute_dtype_);
     param.unsharded.storage().release();  // to be told from what is on the meta device
     param.unsharded.set_requires_grad(trainable);
+    param.trainable = trainable;
   }
+  initial_version_ = shard_.storage().version();
 }
 
 void ParamGroup::take_slots() {
   for (const auto& param : params_) {
-    // Marks the original as taken, for a tied copy that another group might hold.
-    param.slots.front()->set_shard_spec(param.sharded.shard_spec());
+    // Marks the original, which an optimizer or a tied copy in another group might hold.
+    ShardSpec spec = *param.sharded.shard_spec();
+    spec.replaced = true;
+    param.slots.front()->set_shard_spec(std::make_shared<const ShardSpec>(std::move(spec)));
     for (auto* slot : param.slots) *slot = param.sharded;
+    for (const auto& kept : param.kept) *kept = param.sharded;
   }
+}
+
+std::vector<std::uint32_t> ParamGroup::initial_checksums() const {
+  if (shard_.storage().version() != initial_version_) return {};
+  return checksums_;
 }
 
 void ParamGroup::set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots) {
@@ -155,11 +174,39 @@ void ParamGroup::notify(Event event) const {
   if (observer_) observer_->on_event(event, name_);
 }
 
+bool ParamGroup::is_stale() const {
+  return state_ != State::kSharded && shard_.storage().version() != gathered_version_;
+}
+
+// A parameter whose gathered values somebody has written to; null for none.
+const ShardedParam* ParamGroup::find_written() const {
+  if (state_ != State::kUnsharded) return nullptr;
+  const auto found = std::ranges::find_if(params_, [](const ShardedParam& param) {
+    return param.unsharded.storage().version() != param.filled_version;
+  });
+  return found == params_.end() ? nullptr : &*found;
+}
+
+// The form that somebody has set since they last agreed counts.
+void ParamGroup::agree_on_requires_grad() {
+  for (auto& param : params_) {
+    const bool changed = param.sharded.requires_grad() != param.trainable ||
+                         param.unsharded.requires_grad() != param.trainable;
+    if (changed) param.trainable = !param.trainable;
+    param.sharded.set_requires_grad(param.trainable);
+    param.unsharded.set_requires_grad(param.trainable);
+  }
+}
+
 void ParamGroup::unshard(Event event) {
+  ++requests_;
+  const bool again = is_stale();
+  if (again || find_written() != nullptr) reshard();
+  agree_on_requires_grad();
   if (state_ != State::kSharded) return;
   notify(event);
   try {
-    start_gather();
+    start_gather(again ? name_ + " again, request " + std::to_string(requests_) : name_);
   } catch (...) {
     release_unsharded();
     throw;
@@ -167,7 +214,20 @@ void ParamGroup::unshard(Event event) {
   state_ = State::kGathering;
 }
 
-void ParamGroup::start_gather() {
+// Values that backward has saved are not what comes back: its check of versions must see that.
+void ParamGroup::note_version() {
+  const auto version = shard_.storage().version();
+  const bool newer = gathered_version_ && *gathered_version_ != version;
+  gathered_version_ = version;
+  for (auto& param : params_) {
+    auto& storage = param.unsharded.storage();
+    if (newer) storage.bump_version();
+    param.filled_version = storage.version();
+  }
+}
+
+void ParamGroup::start_gather(const std::string& label) {
+  note_version();
   auto& counters = RankContext::current().counters();
   counters.nz_copy_outs += nz_params_;
   counters.copied_out_bytes += unsharded_bytes();
@@ -191,14 +251,11 @@ void ParamGroup::start_gather() {
     consume(slices);
   } else {
     notify(Event::kGather);
-    gather_ = ranks_.shard->all_gather(bytes_of(wire_), wire_dtype_, consume, {"gather", name_});
+    gather_ = ranks_.shard->all_gather(bytes_of(wire_), wire_dtype_, consume, {"gather", label});
   }
 }
 
-void ParamGroup::wait_for_unshard() {
-  if (state_ == State::kUnsharded) return;
-  check(state_ == State::kGathering, "fully_shard: wait_for_unshard of '", name_,
-        "' without unshard");
+void ParamGroup::finish_gather() {
   try {
     if (gather_) std::exchange(gather_, nullptr)->wait();
   } catch (...) {
@@ -206,30 +263,46 @@ void ParamGroup::wait_for_unshard() {
     throw;
   }
   wire_ = Tensor();
+}
+
+void ParamGroup::wait_for_unshard() {
+  if (is_stale()) unshard();
+  if (state_ == State::kUnsharded) return;
+  check(state_ == State::kGathering, "fully_shard: wait_for_unshard of '", name_,
+        "' without unshard");
+  finish_gather();
+  agree_on_requires_grad();
   for (auto& param : params_) {
-    // Whoever freezes a parameter does it to what he finds in the module: here to the shard.
-    param.trainable = param.sharded.requires_grad();
-    param.unsharded.set_requires_grad(param.trainable);
     for (auto* slot : param.slots) *slot = param.unsharded;
   }
   state_ = State::kUnsharded;
 }
 
 void ParamGroup::reshard() {
+  const auto* written = find_written();
+  abandon_unsharded();
+  check(written == nullptr, "fully_shard: the gathered values of '",
+        written == nullptr ? "" : written->name,
+        "' must not be written to, because they are a copy; write to the shard that "
+        "named_parameters() gives");
+}
+
+void ParamGroup::reshard_if_stale() {
+  if (is_stale()) reshard();
+}
+
+void ParamGroup::abandon_unsharded() {
   if (state_ == State::kSharded) return;
   notify(Event::kReshard);
   abandon(std::exchange(gather_, nullptr));
+  agree_on_requires_grad();
   for (auto& param : params_) {
     for (auto* slot : param.slots) *slot = param.sharded;
-    // And here to the whole.
-    const bool trainable = param.unsharded.requires_grad();
-    const bool changed = state_ == State::kUnsharded && trainable != param.trainable;
-    if (changed) param.sharded.set_requires_grad(trainable);
   }
   release_unsharded();
 }
 
-// No longer gathered, or not for want of what that takes.
+// The group is sharded from here on, whether the gather succeeded or not.
 void ParamGroup::release_unsharded() {
   wire_ = Tensor();
   for (auto& param : params_) param.unsharded.storage().release();
@@ -244,6 +317,7 @@ void ParamGroup::to_empty() {
   auto& storage = shard_.storage();
   storage.refill();
   std::memset(storage.data(), 0, static_cast<std::size_t>(storage.bytes()));
+  storage.bump_version();
 }
 
 }  // namespace moegrad::fsdp

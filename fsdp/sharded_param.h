@@ -16,12 +16,14 @@ namespace moegrad::fsdp {
 /// keep handles on them.
 struct ShardedParam {
   std::string name;
-  std::vector<Tensor*> slots;  // several when tied
+  std::vector<Tensor*> slots;                 // several when tied
+  std::vector<std::shared_ptr<Tensor>> kept;  // ParameterSlot::kept of each
   nn::ParameterLayout layout;
-  std::int64_t dim = 0;   // that is cut
-  Tensor sharded;         // this rank's part, a view of the group's flat shard
-  Tensor unsharded;       // the whole; bytes exist only while gathered
-  bool trainable = true;  // when it was gathered
+  std::int64_t dim = 0;              // that is cut
+  Tensor sharded;                    // this rank's part, a view of the group's flat shard
+  Tensor unsharded;                  // the whole; bytes exist only while gathered
+  bool trainable = true;             // what both forms said when they last agreed
+  std::uint64_t filled_version = 0;  // of the unsharded storage, as the gather left it
 };
 
 /// The ranks that a group's parameters are spread over, and those that hold the same part of them.

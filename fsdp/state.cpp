@@ -9,6 +9,7 @@
 #include "framework/autograd/engine.h"
 #include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
+#include "fsdp/same_values.h"
 #include "ops/shape_ops.h"
 
 namespace moegrad::fsdp {
@@ -73,6 +74,7 @@ void State::initialize_as_root() {
     state->check_not_meta();
     state->comm_ = comm_;
   }
+  check_same_values(context->states);
   for (auto* state : context->states) state->context_ = context;
 }
 
@@ -178,9 +180,15 @@ void State::finish_partial_calls() {
 
 void State::end_iteration() {
   for (auto* state : context_->states) {
-    if (on_tape()) break;
     for (const auto& group : state->groups_) {
-      if (group->is_gathering()) group->reshard();  // a prefetch that missed
+      if (!group->is_gathering()) continue;
+      // A prefetch that missed; backward may have a use for it. A step may follow, which writes to
+      // what a gather in flight reads.
+      if (on_tape()) {
+        group->finish_gather();
+      } else {
+        group->reshard();
+      }
     }
   }
   auto* first = context_->forward_order.front();
@@ -193,7 +201,11 @@ void State::pre_backward() {
     queue_backward_callback([root = context_->root] { root->finish_backward(); });
   }
   notify(Event::kPreBackward);
-  if (unshard_in_backward_) unshard();
+  if (unshard_in_backward_) {
+    unshard();
+  } else {
+    for (const auto& group : groups_) group->reshard_if_stale();
+  }
   if (entered_) return;
   entered_ = true;
   std::optional<std::size_t> index;
@@ -263,6 +275,10 @@ void State::finish_backward() {
         state->groups_, [](const auto& group) { return group->is_gathering(); });
     if (state->reshard_after_backward_ && (!gathering || is_last_backward_)) state->reshard();
     state->hand_on_gradients();
+  }
+  for (auto* state : context_->states) {
+    // Hooks that run when gradients are complete may step.
+    for (const auto& group : state->groups_) group->finish_gather();
   }
   if (!is_last_backward_) return;
   comm_->finish();

@@ -53,7 +53,8 @@ class State final : public nn::ModuleExtension {
   // --- by hand, for the parameters of this call (not of modules wrapped below)
   /// Gathers and waits.
   void unshard();
-  /// Issues the gather and returns; forward, unshard() or the handle waits.
+  /// Issues the gather and returns; forward, unshard() or the handle waits. Until then the gather
+  /// reads the shards of all ranks: wait, or reshard(), before writing to them.
   UnshardHandle unshard_async();
   void reshard() override;
 
@@ -66,8 +67,8 @@ class State final : public nn::ModuleExtension {
   void set_requires_all_reduce(bool on, bool recurse = true);
   /// As Policy::reshard_after_forward, with its warning.
   void set_reshard_after_forward(bool on, bool recurse = true);
-  /// Off: parameters stay gathered after backward, for another one on the same weights. A step
-  /// changes the shards alone, so reshard() before the next forward.
+  /// Off: parameters stay gathered after backward, for another one on the same weights. Once a step
+  /// has changed the shards, the next use gathers again (Note [Shards are the truth]).
   void set_reshard_after_backward(bool on, bool recurse = true);
   /// On: trainable parameters without a gradient are reduced as zeros, so that ranks may use
   /// different ones of a group. Groups are reduced in the order in which backward leaves them, so

@@ -122,8 +122,8 @@ void State::reset_iter_state() {
     for (const auto& group : state->groups_) {
       group->reducer().discard();
       comm_->remove(*group);
+      group->abandon_unsharded();
     }
-    state->reshard();
   }
 }
 

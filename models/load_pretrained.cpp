@@ -110,7 +110,7 @@ class Target {
 
   /// Fills what this rank holds of the parameter.
   void load() const {
-    Tensor own = slot_.tensor->detach();
+    Tensor own = slot_.parameter().detach();
     dispatch_floating(own.dtype(), [&]<class T>() {
       const std::span<T> stored = own.mutable_data<T>();
       for (const auto& piece : own_pieces()) {
@@ -125,7 +125,7 @@ class Target {
   }
 
   std::vector<HfPiece> own_pieces() const {
-    const auto& spec = slot_.tensor->shard_spec();
+    const auto& spec = slot_.parameter().shard_spec();
     if (spec == nullptr) return rows(0, shape_[0]);
     if (spec->dim == 0) return rows(spec->begin, spec->end);
     return cut_columns(rows(0, shape_[0]), spec->begin, spec->end);
@@ -155,7 +155,7 @@ void load_pretrained(nn::Module& module, const std::filesystem::path& path) {
   for (const auto& slot : module.parameter_slots()) {
     const Target target(slot, checkpoint);
     const auto first = std::ranges::find_if(
-        targets, [&](const Target& seen) { return seen.tensor().is(*slot.tensor); });
+        targets, [&](const Target& seen) { return seen.tensor().is(slot.parameter()); });
     if (first == targets.end()) {
       target.check_tensors(used);
       targets.push_back(target);

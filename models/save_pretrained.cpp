@@ -38,12 +38,12 @@ std::vector<Source> list_sources(const nn::Module& module) {
   std::vector<Source> sources;
   for (const auto& slot : module.parameter_slots()) {
     const bool tied = std::ranges::any_of(
-        sources, [&](const Source& seen) { return seen.tensor.is(*slot.tensor); });
+        sources, [&](const Source& seen) { return seen.tensor.is(slot.parameter()); });
     if (tied) continue;
-    const auto& spec = slot.tensor->shard_spec();
-    const auto& shape = spec ? spec->global_shape : slot.tensor->shape();
+    const auto& spec = slot.parameter().shard_spec();
+    const auto& shape = spec ? spec->global_shape : slot.parameter().shape();
     sources.push_back(
-        {*slot.tensor, shape, hugging_face_pieces(slot.name, slot.layout, shape, 0, shape[0])});
+        {slot.parameter(), shape, hugging_face_pieces(slot.name, slot.layout, shape, 0, shape[0])});
   }
   return sources;
 }

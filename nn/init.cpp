@@ -29,7 +29,7 @@ std::int64_t global_index(const ParameterLayout& layout, std::int64_t stored) {
 }  // namespace
 
 void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std) {
-  Tensor parameter = *slot.tensor;
+  Tensor parameter = slot.parameter();
   std::optional<ShardRuns> runs;
   if (const auto& spec = parameter.shard_spec()) runs.emplace(*spec);
   const Random random(seed, slot.name);
@@ -49,7 +49,7 @@ void init_weights(Module& module, std::uint64_t seed, double std) {
   module.reshard();
   std::vector<Tensor> done;
   for (const auto& slot : module.parameter_slots()) {
-    Tensor parameter = *slot.tensor;
+    Tensor parameter = slot.parameter();
     const bool tied =
         std::ranges::any_of(done, [&](const Tensor& seen) { return seen.is(parameter); });
     if (tied) continue;

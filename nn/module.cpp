@@ -17,7 +17,7 @@ std::string join(const std::string& prefix, const std::string& name) {
 void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout layout) {
   slot.set_requires_grad(true);
   slot.storage().retag(MemoryTag::kParameters);
-  parameters_.push_back({std::move(name), &slot, std::move(layout)});
+  parameters_.push_back({std::move(name), &slot, std::move(layout), std::make_shared<Tensor>()});
   name_storages();
 }
 
@@ -33,7 +33,7 @@ void Module::name_storages() const {
 
 void Module::collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const {
   for (const auto& own : parameters_) {
-    slots.push_back({join(prefix, own.name), own.tensor, own.layout});
+    slots.push_back({join(prefix, own.name), own.tensor, own.layout, own.kept});
   }
   for (const auto& [name, child] : children_) child->collect_slots(join(prefix, name), slots);
 }
@@ -48,8 +48,8 @@ NamedTensors Module::named_parameters() const {
   NamedTensors parameters;
   for (const auto& slot : parameter_slots()) {
     const bool tied = std::ranges::any_of(
-        parameters, [&](const NamedTensor& seen) { return seen.tensor.is(*slot.tensor); });
-    if (!tied) parameters.push_back({slot.name, *slot.tensor});
+        parameters, [&](const NamedTensor& seen) { return seen.tensor.is(slot.parameter()); });
+    if (!tied) parameters.push_back({slot.name, slot.parameter()});
   }
   return parameters;
 }
@@ -118,7 +118,10 @@ void Module::train(bool mode) {
 }
 
 void Module::zero_grad() {
-  for (const auto& slot : parameter_slots()) slot.tensor->set_grad(Tensor());
+  for (const auto& slot : parameter_slots()) {
+    slot.tensor->set_grad(Tensor());
+    slot.parameter().set_grad(Tensor());
+  }
   for (auto* extension : extensions()) extension->zero_grad();
 }
 

@@ -18,11 +18,18 @@ namespace moegrad::nn {
 
 class Module;
 
-/// Where a module keeps a parameter. fully_shard swaps what stands in `*tensor`.
+/// Where a module keeps a parameter. fully_shard swaps what `*tensor` is: a shard, or the gathered
+/// whole for as long as the module computes with it.
 struct ParameterSlot {
   std::string name;  // full name
   Tensor* tensor = nullptr;
   ParameterLayout layout;
+  /// The parameter itself where `*tensor` may be a copy of it; undefined, or null, otherwise. All
+  /// copies of a slot share it.
+  std::shared_ptr<Tensor> kept = nullptr;
+
+  /// What optimizers, checkpoints and initialisation work on, whatever is gathered just now.
+  Tensor& parameter() const { return kept != nullptr && kept->defined() ? *kept : *tensor; }
 };
 
 /// What a wrapper such as fully_shard attaches to a module; it lives as long as the module.
@@ -55,7 +62,7 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   /// Parameters of this module and its children in order of registration; a tied parameter once,
-  /// under its first name.
+  /// under its first name. Under fully_shard they are this rank's shards, never gathered copies.
   NamedTensors named_parameters() const;
   /// All places where parameters stand, tied ones included.
   std::vector<ParameterSlot> parameter_slots() const;

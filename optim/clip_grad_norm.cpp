@@ -113,6 +113,7 @@ double clip_grad_norm(const NamedTensors& parameters, double max_norm, double no
   const auto elements = global_elements(parameters);
   check<ValueError>(elements <= kMaxTerms, "clip_grad_norm: at most ", kMaxTerms, " elements, got ",
                     elements);
+  check_not_replaced("clip_grad_norm", parameters);
   TensorList grads;
   for (const auto& [name, parameter] : parameters) {
     if (Tensor grad = parameter.grad(); grad.defined()) grads.push_back(std::move(grad));

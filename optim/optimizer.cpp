@@ -48,11 +48,23 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missi
     check<ValueError>(marks_.contains(name),
                       "optimizer: skip_missing_grad must name parameters, got '", name, "'");
   }
+  check<ValueError>(!seen.empty(), "optimizer: at least one parameter is needed, got none");
   mesh_groups_ = mesh_groups(blocked);
+}
+
+// A step that would train nothing, or nothing that a module still has.
+void Optimizer::check_trainable() const {
+  bool any = false;
+  for (const auto& group : groups_) {
+    check_not_replaced("step", group.parameters);
+    for (const auto& [name, parameter] : group.parameters) any = any || parameter.grad().defined();
+  }
+  check(any, "step: at least one parameter must have a gradient, got none");
 }
 
 void Optimizer::step() {
   const SpanGuard phase(SpanKind::kPhase, Lane::kOptimizer, "optimizer");
+  check_trainable();
   const auto used = take_used_blocks();
   std::size_t index = 0;
   for (const auto& group : groups_) {

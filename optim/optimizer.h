@@ -29,20 +29,22 @@ struct ParamGroup {
 /// ranks that hold parts of them.
 class Optimizer {
  public:
-  /// ValueError for a parameter given twice, a negative lr or weight decay, row blocks of an
-  /// unknown parameter, or a number of blocks that does not divide its rows.
+  /// ValueError without any parameter, for one given twice, a negative lr or weight decay, row
+  /// blocks of an unknown parameter, or a number of blocks that does not divide its rows.
   explicit Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad = {});
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// One update of all parameters that have a gradient.
+  /// One update of all parameters that have a gradient. Error, and nothing is changed, if none has
+  /// one, or if fully_shard has put a shard in the place of one since the optimizer was made. Under
+  /// fully_shard a rank whose shards are all empty has gradients without elements, which count.
   void step();
   /// Drops the gradients of all parameters.
   void zero_grad();
   /// What it remembers from step to step, as the tensors that it uses, each named after its
-  /// parameter, such as `model.norm.weight.exp_avg`; cut like that (ShardSpec), or whole and the same
-  /// on all ranks. A checkpoint saves them and fills them again.
+  /// parameter, such as `model.norm.weight.exp_avg`; cut like that (ShardSpec), or whole and the
+  /// same on all ranks. A checkpoint saves them and fills them again.
   virtual NamedTensors state_dict() const = 0;
   /// Sets the learning rate of all groups.
   void set_lr(double lr);
@@ -75,6 +77,7 @@ class Optimizer {
  private:
   using Flags = std::vector<std::int64_t>;  // one per block, 0 or 1
 
+  void check_trainable() const;
   /// Which blocks have a gradient on any rank.
   std::map<std::string, Flags> take_used_blocks();
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "framework/distributed/shard_spec.h"
+#include "framework/runtime/error.h"
 
 namespace moegrad::optim {
 namespace {
@@ -14,6 +15,15 @@ void add(const std::shared_ptr<ProcessGroup>& group, ProcessGroups& groups) {
 }
 
 }  // namespace
+
+void check_not_replaced(std::string_view op, const NamedTensors& parameters) {
+  for (const auto& [name, parameter] : parameters) {
+    const auto& spec = parameter.shard_spec();
+    check(spec == nullptr || !spec->replaced, op, ": '", name,
+          "' must be a parameter of its module, got the whole tensor that fully_shard has replaced "
+          "by a shard; take named_parameters() after fully_shard");
+  }
+}
 
 ProcessGroups shard_groups(const NamedTensors& parameters) {
   ProcessGroups groups;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "framework/distributed/process_group.h"
@@ -15,6 +16,10 @@ using ProcessGroups = std::vector<std::shared_ptr<ProcessGroup>>;
 // group stands once, in the order of the parameters, which all ranks share; groups of one rank are
 // left out. What a parameter's shards hold is complete after one reduction over its own group, so
 // reducing over one group after the other makes it complete for all parameters.
+
+/// Error if fully_shard has put a shard in the place of one of `parameters`: it is not trained any
+/// more.
+void check_not_replaced(std::string_view op, const NamedTensors& parameters);
 
 /// Over which `parameters` are sharded.
 ProcessGroups shard_groups(const NamedTensors& parameters);

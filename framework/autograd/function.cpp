@@ -182,8 +182,11 @@ Tensor SavedTensor::unpack() const {
         ": backward a second time, but the saved tensors have been freed; pass retain_graph to "
         "the first backward");
   if (unpack_) return unpack_(packed_);
-  check(!tensor_.defined() || tensor_.storage().version() == version_, owner_.name(),
-        ": a tensor of shape ", tensor_.defined() ? tensor_.shape() : Shape{},
+  if (!tensor_.defined()) return tensor_;
+  const auto& parameter = tensor_.storage().name();
+  const auto* const quote = parameter.empty() ? "" : "'";
+  check(tensor_.storage().version() == version_, owner_.name(), ": a tensor of shape ",
+        tensor_.shape(), parameter.empty() ? "" : " ", quote, parameter, quote,
         " saved for backward has been modified in place since");
   return tensor_;
 }

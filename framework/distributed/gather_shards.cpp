@@ -109,7 +109,11 @@ Tensor gather_shards(const Tensor& shard, const ShardSpec& spec) {
   check_shard("gather_shards", shard, spec);
   if (!in_first_replica(spec)) return {};
   const auto specs = specs_of_ranks("gather_shards", spec);
-  if (specs.size() == 1) return shard.detach();
+  if (specs.size() == 1) {
+    Tensor whole = shard.detach();
+    whole.set_shard_spec(nullptr);
+    return whole;
+  }
 
   auto& group = *spec.group;
   std::vector<std::int64_t> send(specs.size()), receive(specs.size());

@@ -20,6 +20,9 @@ struct ShardSpec {
   std::int64_t dim = 0;
   /// The ranks that hold the same part, one of each replica; null where there is one replica.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
+  /// The tensor is the whole parameter that was there before it was sharded: its module no longer
+  /// has it, and training it would change nothing.
+  bool replaced = false;
 };
 
 }  // namespace moegrad

@@ -92,10 +92,11 @@ void CheckpointSaver::reserve(const CheckpointState& state) {
 void CheckpointSaver::save(std::int64_t step, CheckpointState state) {
   wait();
   if (options_.observe) options_.observe(CheckpointPoint::kCopy);
+  state.checksums = shared_checksums(state, group_.get());
   buffers_.resize(state.tensors.size());
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     auto& tensor = state.tensors[i].tensor;
-    if (!writes_tensor(tensor, group_.get())) continue;  // nobody reads it
+    if (!writes_tensor(tensor, group_.get())) continue;  // only its checksum is compared
     auto& buffer = buffer_for(i, tensor);
     copy_(buffer, tensor);
     tensor = buffer;

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstdio>
+#include <map>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_manifest.h"
+#include "framework/io/crc32c.h"
 #include "framework/io/describe_file.h"
 #include "framework/io/safetensors_writer.h"
 #include "framework/io/utf8.h"
@@ -108,6 +111,63 @@ Part own_part(std::int64_t step, const CheckpointState& state, const ProcessGrou
   return part;
 }
 
+// A part of a tensor that other ranks hold as well.
+struct SharedPart {
+  std::string part;  // the name's checksum, since what is shown is cut short, name and place
+  std::uint32_t checksum = 0;
+};
+
+bool is_shared(const Tensor& tensor, const ProcessGroup* group) {
+  const auto& spec = tensor.shard_spec();
+  const auto* others = spec ? spec->replicas.get() : group;
+  return others != nullptr && others->size() > 1;
+}
+
+std::vector<SharedPart> shared_parts(const CheckpointState& state, const ProcessGroup* group) {
+  const auto checksums = shared_checksums(state, group);
+  std::vector<SharedPart> parts;
+  for (const auto& [name, tensor] : state.tensors) {
+    if (!is_shared(tensor, group)) continue;
+    const auto& spec = tensor.shard_spec();
+    const auto name_checksum = crc32c(std::as_bytes(std::span(name)));
+    parts.push_back({std::to_string(name_checksum) + " " + in_quotes(name), checksums.at(name)});
+    if (!spec) continue;
+    parts.back().part += " from " + std::to_string(spec->begin) + " to " +
+                         std::to_string(spec->end) + " of dimension " + std::to_string(spec->dim);
+  }
+  return parts;
+}
+
+// A line each, and an empty one.
+std::string to_text(const std::vector<SharedPart>& parts) {
+  std::string text;
+  for (const auto& [part, checksum] : parts) text += std::to_string(checksum) + " " + part + "\n";
+  return text + "\n";
+}
+
+// Takes these lines from the texts of all ranks, and compares them. All ranks see the same texts.
+void check_same_values(std::int64_t step, std::vector<std::string>& texts) {
+  struct First {
+    std::string checksum;
+    std::size_t rank = 0;
+  };
+  std::map<std::string, First> firsts;  // by part
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    auto& text = texts[rank];
+    while (!text.starts_with('\n')) {
+      const auto space = text.find(' '), end = text.find('\n');
+      const auto checksum = text.substr(0, space);
+      const auto part = text.substr(space + 1, end - space - 1);
+      const auto& first = firsts.try_emplace(part, First{checksum, rank}).first->second;
+      check(first.checksum == checksum, "checkpoint: saving step ", step, " failed on rank ", rank,
+            ": ", part.substr(part.find(' ') + 1), " must have the same values as on rank ",
+            first.rank, ", got others; a shard needs its ShardSpec");
+      text.erase(0, end + 1);
+    }
+    text.erase(0, 1);
+  }
+}
+
 class PartWriter {
  public:
   PartWriter(const Part& part, const CheckpointOptions& options) : part_(part), options_(options) {}
@@ -159,6 +219,18 @@ bool writes_tensor(const Tensor& tensor, const ProcessGroup* group) {
   return spec->replicas == nullptr || spec->replicas->rank() == 0;
 }
 
+std::map<std::string, std::uint32_t> shared_checksums(const CheckpointState& state,
+                                                      const ProcessGroup* group) {
+  auto checksums = state.checksums;
+  for (const auto& [name, tensor] : state.tensors) {
+    // Writing refuses tensors with gaps.
+    if (is_shared(tensor, group) && tensor.is_contiguous() && !checksums.contains(name)) {
+      checksums.emplace(name, crc32c(bytes_of(tensor)));
+    }
+  }
+  return checksums;
+}
+
 void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointState& state,
                       const std::shared_ptr<ProcessGroup>& group,
                       const CheckpointOptions& options) {
@@ -177,12 +249,13 @@ void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointS
   try {
     on_first([&] { commit.begin(); });
     observe(CheckpointPoint::kFolderMade);
-    const auto parts = agreement.run([&] {
+    auto parts = agreement.run([&] {
       const auto part = own_part(step, state, group.get());
       auto written = PartWriter(part, options).write(commit.temporary(), rank);
       observe(CheckpointPoint::kFileWritten);
-      return written;
+      return to_text(shared_parts(state, group.get())) + written;
     });
+    check_same_values(step, parts);
     observe(CheckpointPoint::kFilesAgreed);
     on_first([&] {
       const auto manifest = merge_checkpoint_manifests(parts, "checkpoint");

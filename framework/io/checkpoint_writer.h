@@ -15,11 +15,15 @@ namespace moegrad {
 
 /// What a checkpoint holds.
 struct CheckpointState {
-  /// Contiguous ND tensors, named differently: shards, with their ShardSpec, and whole ones, which
-  /// are the same on every rank.
+  /// Contiguous ND tensors, named differently: shards, with their ShardSpec, and whole ones. Whole
+  /// ones must be the same on every rank, and shards the same on every replica: their checksums are
+  /// compared when they are saved.
   NamedTensors tensors = {};
   /// Texts, the same on every rank.
   std::map<std::string, std::string> values = {};
+  /// Checksums of those tensors of which other ranks hold the same part, by name. Those missing are
+  /// computed when the checkpoint is written; CheckpointSaver takes them when it copies the state.
+  std::map<std::string, std::uint32_t> checksums = {};
 };
 
 /// The places that writing a checkpoint comes by, in this order (Note [Checkpoint folders]).
@@ -48,6 +52,10 @@ struct CheckpointOptions {
 /// Whether this rank of `group` (null: the only one) writes the tensor: a shard if it is in the
 /// first replica, a whole tensor if it is the first rank.
 bool writes_tensor(const Tensor& tensor, const ProcessGroup* group);
+
+/// `state.checksums`, completed.
+std::map<std::string, std::uint32_t> shared_checksums(const CheckpointState& state,
+                                                      const ProcessGroup* group);
 
 /// Writes `state` as one checkpoint of `root`, which all ranks see, and returns when it is durable.
 /// Collective over `group`; null for one rank. What goes wrong on one rank, such as a full disk,

@@ -98,7 +98,10 @@ void add_(Tensor& target, const Tensor& source) {
 void copy_(Tensor& target, const Tensor& source) {
   check<ShapeError>(target.shape() == source.shape(), "copy_: shapes must agree, got ",
                     target.shape(), " and ", source.shape());
-  if (source.numel() == 0) return;
+  if (source.numel() == 0) {
+    target.storage().bump_version();  // a write like any other: ranks without elements count alike
+    return;
+  }
   dispatch_any(target.dtype(), [&]<class To>() {
     auto out = target.mutable_data<To>();
     dispatch_any(source.dtype(), [&]<class From>() {

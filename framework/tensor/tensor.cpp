@@ -248,7 +248,9 @@ void Tensor::set_shard_spec(std::shared_ptr<const ShardSpec> spec) const {
 
 Tensor Tensor::detach() const {
   const auto& impl = checked(impl_);
-  return Tensor(view_impl(*this, impl.shape));
+  auto detached = view_impl(*this, impl.shape);
+  detached->shard = impl.shard;
+  return Tensor(std::move(detached));
 }
 
 void Tensor::backward(const Tensor& grad, bool retain_graph) const {

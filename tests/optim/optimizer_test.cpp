@@ -30,5 +30,32 @@ TEST(Optimizer, AStepIsAPhaseOnTheOptimizerLane) {
   }
 }
 
+// --- steps that would train nothing
+
+TEST(Optimizer, NeedsAParameter) {
+  EXPECT_EQ(testing::message_of<ValueError>([] { SGD({}, SGD::Config()); }),
+            "optimizer: at least one parameter is needed, got none");
+  EXPECT_EQ(
+      testing::message_of<ValueError>([] { AdamW(std::vector<ParamGroup>(2), AdamW::Config()); }),
+      "optimizer: at least one parameter is needed, got none");
+}
+
+TEST(Optimizer, AStepNeedsAGradient) {
+  const Tensor p = testing::variable({4}), q = testing::variable({4}, 2),
+               empty = testing::variable({0});
+  SGD optimizer({{"p", p}, {"q", q}}, {.lr = 0.1});
+  EXPECT_EQ(testing::message_of<Error>([&] { optimizer.step(); }),
+            "step: at least one parameter must have a gradient, got none");
+  q.set_grad(testing::randn({4}, 2));
+  optimizer.step();
+  optimizer.zero_grad();
+  EXPECT_EQ(testing::message_of<Error>([&] { optimizer.step(); }),
+            "step: at least one parameter must have a gradient, got none");
+  // What a rank has of parameters with fewer rows than ranks.
+  AdamW without_rows({{"empty", empty}}, AdamW::Config());
+  empty.set_grad(Tensor::zeros({0}, Dtype::kFloat64));
+  without_rows.step();
+}
+
 }  // namespace
 }  // namespace moegrad::optim

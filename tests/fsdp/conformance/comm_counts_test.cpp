@@ -78,6 +78,25 @@ TEST(Conformance, Row20_CommunicationCounts) {
   });
 }
 
+// Differs from PyTorch, which compares nothing: the first forward exchanges checksums of the
+// parameters, once for the shards and once for the replicas.
+TEST(Conformance, Row20_TheFirstForwardComparesTheRanksWeights) {
+  launch(4, [](RankContext& rank) {
+    for (const int replicas : {1, 2, 4}) {
+      const auto counts = std::make_shared<CallCounts>();
+      const DeviceMesh mesh(std::make_shared<CountingProcessGroup>(rank.group(), counts),
+                            {{"replicate", replicas}, {"shard", 4 / replicas}});
+      Stack stack({.layers = kLayers});
+      shard(stack, mesh, {});
+      for (int iteration = 0; iteration < 2; ++iteration) {
+        ops::sum(stack(randn({3, 6}, 9, Dtype::kFloat32))).backward();
+        EXPECT_EQ(counts->calls({.queue = std::string(testing::kSameValuesQueue)}),
+                  replicas == 2 ? 2 : 1);
+      }
+    }
+  });
+}
+
 // Row 20, resharding by hand what stays gathered after forward: backward gathers it again.
 TEST(Conformance, Row20_CommunicationCountsWithManualReshard) {
   launch(4, [](RankContext& rank) {

@@ -6,6 +6,7 @@
 
 #include "framework/autograd/grad_mode.h"
 #include "tests/fsdp/conformance/parity.h"
+#include "tests/fsdp/conformance/slots.h"
 
 namespace moegrad::fsdp {
 namespace {
@@ -31,7 +32,7 @@ void expect_registered(const State& state, bool whole) {
 }
 
 void expect_values(const nn::Module& whole, const nn::Module& model) {
-  const auto expected = whole.named_parameters(), got = model.named_parameters();
+  const auto expected = whole.named_parameters(), got = testing::tensors_in_slots(model);
   EXPECT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_TRUE(testing::bitwise_equal(got[i].tensor.detach(), expected[i].tensor.detach()))
@@ -86,9 +87,12 @@ void check_registration_after_forward(RankContext& rank, bool several_groups,
   for (auto* block : sharded.blocks) block->unshard();
   expect_registered(*sharded.root, true);
   expect_values(whole, sharded.model);
-  for (const auto& [name, tensor] : sharded.model.named_parameters()) {
+  for (const auto& [name, tensor] : testing::tensors_in_slots(sharded.model)) {
     EXPECT_FALSE(tensor.shard_spec()) << name;
     EXPECT_TRUE(tensor.requires_grad()) << name;
+  }
+  for (const auto& [name, tensor] : sharded.model.named_parameters()) {
+    EXPECT_TRUE(tensor.shard_spec()) << name;
   }
 }
 

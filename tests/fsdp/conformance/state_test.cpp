@@ -8,6 +8,7 @@
 #include "optim/clip_grad_norm.h"
 #include "tests/framework/distributed/counting_process_group.h"
 #include "tests/fsdp/conformance/parity.h"
+#include "tests/fsdp/conformance/slots.h"
 #include "tests/fsdp/conformance/stack.h"
 #include "tests/fsdp/conformance/sums.h"
 
@@ -165,7 +166,7 @@ TEST(Conformance, Row29_AfterAForwardWithoutReshardTheDictIsSharded) {
     Sharded model(rank, test.config(), test.replicas, test.policy(false));
     Sharded undisturbed(rank, test.config(), test.replicas, test.policy(false));
     const Tensor loss = square_loss(model.stack(test.input(rank.rank())));
-    EXPECT_EQ(model.stack.named_parameters()[0].tensor.shape(),
+    EXPECT_EQ(testing::tensors_in_slots(model.stack)[0].tensor.shape(),
               whole.named_parameters()[0].tensor.shape());
     const auto dict = model.stack.state_dict();
     expect_parts(dict, model.stack.named_parameters(), whole.named_parameters());

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/same_values.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "framework/distributed/collectives.h"
+#include "framework/runtime/error.h"
+#include "fsdp/state.h"
+
+namespace moegrad::fsdp {
+namespace {
+
+constexpr std::int64_t kWritten = -1;  // the shard holds other values by now, or never had any
+
+/// What one process group compares.
+struct Comparison {
+  std::shared_ptr<ProcessGroup> ranks;
+  std::vector<std::string> names;
+  std::vector<std::int64_t> checksums;
+};
+
+void add(const ParamGroup& group, const std::shared_ptr<ProcessGroup>& ranks,
+         std::vector<Comparison>& comparisons) {
+  if (ranks == nullptr || ranks->size() == 1) return;
+  auto found = std::ranges::find(comparisons, ranks, &Comparison::ranks);
+  if (found == comparisons.end()) found = comparisons.insert(found, {ranks, {}, {}});
+  const auto checksums = group.initial_checksums();
+  for (std::size_t i = 0; i < group.params().size(); ++i) {
+    found->names.push_back(group.params()[i].name);
+    found->checksums.push_back(checksums.empty() ? kWritten : std::int64_t{checksums[i]});
+  }
+}
+
+void compare(const Comparison& own) {
+  const auto ranks = static_cast<std::size_t>(own.ranks->size()), n = own.checksums.size();
+  std::vector<std::int64_t> all(ranks * n);
+  all_gather(*own.ranks, own.checksums, std::span(all),
+             {.queue = "same values", .label = "checksums"});
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto of = [&](std::size_t rank) { return all[rank * n + i]; };
+    bool written = false;
+    for (std::size_t rank = 0; rank < ranks; ++rank) written = written || of(rank) == kWritten;
+    if (written) continue;
+    std::string others;
+    for (std::size_t rank = 1; rank < ranks; ++rank) {
+      if (of(rank) != of(0)) others += (others.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    check(others.empty(), "fully_shard: every rank must pass the same values of '", own.names[i],
+          "', got others on rank ", others, " than on rank 0 of group '", own.ranks->name(), "'");
+  }
+}
+
+}  // namespace
+
+void check_same_values(const std::vector<State*>& states) {
+  std::vector<Comparison> comparisons;  // in an order that all ranks share
+  for (const auto* state : states) {
+    for (const auto& group : state->groups()) {
+      add(*group, group->ranks().shard, comparisons);
+      add(*group, group->ranks().replicas, comparisons);
+    }
+  }
+  for (const auto& comparison : comparisons) compare(comparison);
+}
+
+}  // namespace moegrad::fsdp
