@@ -191,7 +191,8 @@ void ParamGroup::start_gather() {
     consume(slices);
   } else {
     notify(Event::kGather);
-    gather_ = ranks_.shard->all_gather(bytes_of(wire_), wire_dtype_, consume, {"gather", name_});
+    gather_ = ranks_.shard->all_gather(bytes_of(wire_), wire_dtype_, consume,
+                                       {"gather", name_.empty() ? "(root)" : name_});
   }
 }
 
