@@ -23,11 +23,19 @@ TensorList sharded_of(const std::vector<ShardedParam>& params) {
   return tensors;
 }
 
-// Part of a call's fingerprint: ranks must agree on which parameters they reduce.
-CollectiveOptions call_of(const char* queue, const std::string& name,
-                          const std::vector<bool>& has) {
-  std::string label = name + " ";
-  for (const bool present : has) label += present ? '1' : '0';
+// Part of a call's fingerprint: ranks must agree on which parameters they reduce. The label names
+// the group, and the parameters that are left out by their names within it.
+CollectiveOptions call_of(const char* queue, const std::string& group,
+                          const std::vector<ShardedParam>& params, const std::vector<bool>& has) {
+  std::string label = group.empty() ? "(root)" : group;
+  bool first = true;
+  for (std::size_t i = 0; i < has.size(); ++i) {
+    if (has[i]) continue;
+    const auto& name = params[i].name;
+    const bool below = !group.empty() && name.starts_with(group + '.');
+    label += (first ? " without " : ", ") + (below ? name.substr(group.size() + 1) : name);
+    first = false;
+  }
   return {.queue = queue, .label = std::move(label)};
 }
 
@@ -122,7 +130,7 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
     reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
     reduction.work = ranks_.shard->reduce_scatter(
         reduction.input.parts, writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
-        call_of("reduce", name, reduction.has));
+        call_of("reduce", name, params_, reduction.has));
   }
   in_flight_ = std::move(reduction);
 }
@@ -160,7 +168,7 @@ void GradientReducer::finish_scatter() {
   notify_(Event::kAllReduce);
   reduction.work =
       ranks_.replicas->all_reduce(writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
-                                  call_of("all_reduce", reduction.name, reduction.has));
+                                  call_of("all_reduce", reduction.name, params_, reduction.has));
 }
 
 void GradientReducer::set_aside(const InFlight& reduction) {

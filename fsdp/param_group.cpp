@@ -206,7 +206,8 @@ void ParamGroup::unshard(Event event) {
   if (state_ != State::kSharded) return;
   notify(event);
   try {
-    start_gather(again ? name_ + " again, request " + std::to_string(requests_) : name_);
+    const std::string shown = name_.empty() ? "(root)" : name_;
+    start_gather(again ? shown + " again, request " + std::to_string(requests_) : shown);
   } catch (...) {
     release_unsharded();
     throw;

@@ -18,7 +18,7 @@ class Embedding final : public Callable<Embedding> {
   /// Zero weights: nn::init_weights fills them.
   explicit Embedding(const Config& config)
       : weight_(Tensor::zeros({config.num_embeddings, config.embedding_dim}, config.dtype)) {
-    register_parameter("weight", weight_);
+    register_parameter("weight", weight_, InitialValues::normal());
   }
 
   /// Throws ValueError for an id outside [0, V).

@@ -50,8 +50,8 @@ GroupedExperts::GroupedExperts(const Config& config) : product_(grouped_product(
   down_layout_ = layout_of(config, Role::kExpertDown, i, h);
   gate_up_proj_ = make_parameter(gate_up_layout_, config.dtype);
   down_proj_ = make_parameter(down_layout_, config.dtype);
-  register_parameter("gate_up_proj", gate_up_proj_, gate_up_layout_);
-  register_parameter("down_proj", down_proj_, down_layout_);
+  register_parameter("gate_up_proj", gate_up_proj_, gate_up_layout_, InitialValues::normal());
+  register_parameter("down_proj", down_proj_, down_layout_, InitialValues::normal());
 }
 
 Tensor GroupedExperts::forward(const Tensor& rows, const Tensor& row_weights,  // [R, H], [R]

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "framework/distributed/shard_runs.h"
@@ -46,20 +47,38 @@ void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std) {
 }
 
 void init_weights(Module& module, std::uint64_t seed, double std) {
+  using Kind = InitialValues::Kind;
   module.reshard();
-  std::vector<Tensor> done;
-  for (const auto& slot : module.parameter_slots()) {
-    Tensor parameter = slot.parameter();
-    const bool tied =
-        std::ranges::any_of(done, [&](const Tensor& seen) { return seen.is(parameter); });
+  std::vector<ParameterSlot> slots;  // a tied parameter once
+  for (auto& slot : module.parameter_slots()) {
+    const Tensor& parameter = slot.parameter();
+    const bool tied = std::ranges::any_of(
+        slots, [&](const ParameterSlot& seen) { return seen.parameter().is(parameter); });
     if (tied) continue;
     check(!parameter.is_meta(), "init_weights: parameter '", slot.name,
           "' has no bytes yet: it was made on the meta device; call to_empty()");
-    done.push_back(parameter);
-    if (parameter.ndim() == 1) {
-      fill_(parameter, 1.0);
-    } else {
-      init_normal(slot, seed, std);
+    const bool keeps = slot.initial.kind() == Kind::kUndeclared && parameter.ndim() < 2;
+    check(
+        !(keeps && slot.made_on_meta), "init_weights: parameter '", slot.name, "' ",
+        parameter.shape(),
+        " was made on the meta device, where a constructor gives no values; declare them where it "
+        "is registered, as in register_parameter(name, tensor, InitialValues::zeros())");
+    slots.push_back(std::move(slot));
+  }
+  for (const auto& slot : slots) {
+    switch (slot.initial.kind()) {
+      case Kind::kUndeclared:
+        if (slot.parameter().ndim() >= 2) init_normal(slot, seed, std);
+        break;
+      case Kind::kNormal:
+        init_normal(slot, seed, slot.initial.std().value_or(std));
+        break;
+      case Kind::kOnes:
+        fill_(slot.parameter(), 1.0);
+        break;
+      case Kind::kZeros:
+        fill_(slot.parameter(), 0.0);
+        break;
     }
   }
 }

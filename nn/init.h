@@ -16,9 +16,19 @@ namespace moegrad::nn {
 /// Fills the parameter with normal(0, std); a shard gets its part of the whole.
 void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std);
 
-/// As Hugging Face initialises: matrices and stacked experts normal(0, std), vectors (the weights
-/// of norms) one; a tied parameter once, under its first name. Reshards the module first. Error for
-/// a parameter without bytes (Module::to_empty).
+/// Note [Who initialises a parameter]
+/// The layer that registers it says what init_weights writes: InitialValues::normal(), ones() or
+/// zeros(). The layers of this library do as Hugging Face's: weights of linear layers, embeddings,
+/// routers and experts are normal, weights of norms one. Where a layer declares nothing, a
+/// parameter of two dimensions or more is taken for a weight, normal(0, std). One of fewer
+/// dimensions may be a bias, a norm's weight or a scale: as in PyTorch it keeps the values that it
+/// has, at first those that its constructor gave it. On the meta device a constructor gives none,
+/// so there it must be declared.
+
+/// Initialises all parameters (Note [Who initialises a parameter]); `std` where normal() has none
+/// of its own; a tied parameter once, as its first name declares it. Reshards the module first.
+/// Error for a parameter without bytes (Module::to_empty), and for one that was made on the meta
+/// device with fewer than two dimensions and no declaration; nothing has been written then.
 void init_weights(Module& module, std::uint64_t seed, double std);
 
 }  // namespace moegrad::nn

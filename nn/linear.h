@@ -25,7 +25,8 @@ class Linear final : public Callable<Linear> {
   explicit Linear(Tensor weight) : weight_(std::move(weight)) {
     check<ShapeError>(weight_.ndim() == 2, "Linear: weight must be [out, in], got ",
                       weight_.shape());
-    register_parameter("weight", weight_, {.role = ParameterLayout::Role::kLinear});
+    register_parameter("weight", weight_, {.role = ParameterLayout::Role::kLinear},
+                       InitialValues::normal());
   }
 
   Tensor forward(const Tensor& x) { return ops::linear(x, weight_); }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "framework/runtime/log.h"
 #include "framework/tensor/fill.h"
 
 namespace moegrad::nn {
@@ -14,17 +15,92 @@ std::string join(const std::string& prefix, const std::string& name) {
 
 }  // namespace
 
-void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout layout) {
+void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout layout,
+                                InitialValues initial) {
+  check_name("register_parameter", name);
+  check<UndefinedTensorError>(slot.defined(), "register_parameter: '", name, "' of ", described(),
+                              " must be a defined tensor; make it before registering it");
   slot.set_requires_grad(true);
   slot.storage().retag(MemoryTag::kParameters);
-  parameters_.push_back({std::move(name), &slot, std::move(layout), std::make_shared<Tensor>()});
+  std::erase_if(parameters_, [&](const auto& own) { return own.slot.name == name; });
+  parameters_.push_back({.slot = {.name = std::move(name),
+                                  .tensor = &slot,
+                                  .layout = std::move(layout),
+                                  .kept = std::make_shared<Tensor>(),
+                                  .initial = initial,
+                                  .made_on_meta = slot.is_meta()},
+                         .alive = slot.watch_handle()});
   name_storages();
 }
 
 void Module::register_module(std::string name, Module& child) {
+  check_name("register_module", name);
+  check_new_in_tree(name, child);
   child.name_ = name;
-  children_.emplace_back(std::move(name), &child);
+  child.parent_ = this;
+  child.parent_alive_ = life_.watch();
+  std::erase_if(children_, [&](const auto& own) { return own.name == name; });
+  children_.push_back({.name = std::move(name), .module = &child, .alive = child.life_.watch()});
   name_storages();
+}
+
+void Module::check_name(std::string_view what, const std::string& name) const {
+  const bool has_empty_part = name.empty() || name.front() == '.' || name.back() == '.' ||
+                              name.find("..") != std::string::npos;
+  check<ValueError>(!has_empty_part, what, ": a name in ", described(),
+                    " must have no empty part, got '", name, "'");
+  const auto refuse_clash = [&](const auto& own, const std::string& taken, std::string_view kind) {
+    if (own.alive.expired()) return;  // its name is free
+    const bool same = name == taken;
+    check<ValueError>(!same, what, ": '", name, "' is the name of a ", kind, " of ", described(),
+                      " already; each child and parameter needs a name of its own");
+    const bool within = name.starts_with(taken + '.') || taken.starts_with(name + '.');
+    check<ValueError>(!within, what, ": '", name, "' and the ", kind, " '", taken, "' of ",
+                      described(), " must not lie within each other: full names could coincide");
+  };
+  for (const auto& own : parameters_) refuse_clash(own, own.slot.name, "parameter");
+  for (const auto& child : children_) refuse_clash(child, child.name, "child");
+}
+
+void Module::check_new_in_tree(const std::string& name, Module& child) const {
+  check<ValueError>(!child.find(*this), "register_module: '", name, "' of ", described(),
+                    " must not be or contain the module that registers it");
+  std::vector<std::pair<std::string, Module*>> modules;
+  child.collect_modules(name, modules);
+  const auto& tree = root();
+  for (const auto& [path, module] : modules) {
+    const auto found = tree.find(*module);
+    check<ValueError>(!found, "register_module: '", path, "' of ", described(),
+                      " is registered as '", found.value_or(""),
+                      "' already; register a module once and call it as often as you like");
+  }
+}
+
+std::string Module::described() const {
+  return name_.empty() ? "the module" : "module '" + name_ + "'";
+}
+
+const Module& Module::root() const {
+  const auto* module = this;
+  while (module->parent_ != nullptr && !module->parent_alive_.expired()) module = module->parent_;
+  return *module;
+}
+
+std::optional<std::string> Module::find(const Module& module) const {
+  if (&module == this) return "";
+  for (const auto& child : children_) {
+    if (child.alive.expired()) continue;
+    if (const auto below = child.module->find(module)) {
+      return below->empty() ? child.name : join(child.name, *below);
+    }
+  }
+  return std::nullopt;
+}
+
+Module& Module::checked(const Child& child) const {
+  check(!child.alive.expired(), described(), ": child '", child.name,
+        "' no longer exists: it must live as long as the module that registered it");
+  return *child.module;
 }
 
 void Module::name_storages() const {
@@ -33,9 +109,15 @@ void Module::name_storages() const {
 
 void Module::collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const {
   for (const auto& own : parameters_) {
-    slots.push_back({join(prefix, own.name), own.tensor, own.layout, own.kept});
+    check(!own.alive.expired(), described(), ": parameter '", own.slot.name,
+          "' is no longer where it was registered: its tensor must stay there as long as the "
+          "module lives, and a vector that grows moves its elements");
+    slots.push_back(own.slot);
+    slots.back().name = join(prefix, own.slot.name);
   }
-  for (const auto& [name, child] : children_) child->collect_slots(join(prefix, name), slots);
+  for (const auto& child : children_) {
+    checked(child).collect_slots(join(prefix, child.name), slots);
+  }
 }
 
 std::vector<ParameterSlot> Module::parameter_slots() const {
@@ -57,7 +139,9 @@ NamedTensors Module::named_parameters() const {
 void Module::collect_modules(const std::string& prefix,
                              std::vector<std::pair<std::string, Module*>>& modules) {
   modules.emplace_back(prefix, this);
-  for (const auto& [name, child] : children_) child->collect_modules(join(prefix, name), modules);
+  for (const auto& child : children_) {
+    checked(child).collect_modules(join(prefix, child.name), modules);
+  }
 }
 
 std::vector<std::pair<std::string, Module*>> Module::named_modules() {
@@ -69,8 +153,8 @@ std::vector<std::pair<std::string, Module*>> Module::named_modules() {
 std::vector<ModuleExtension*> Module::extensions() const {
   std::vector<ModuleExtension*> found;
   if (extension_) found.push_back(extension_.get());
-  for (const auto& [name, child] : children_) {
-    const auto below = child->extensions();
+  for (const auto& child : children_) {
+    const auto below = checked(child).extensions();
     found.insert(found.end(), below.begin(), below.end());
   }
   return found;
@@ -145,10 +229,14 @@ HookHandle Module::register_backward_hook(std::function<void(Module&)> hook) {
 
 ScopeGuard Module::open_scope() {
   const auto& outer = ScopeGuard::current();
+  std::string path = join(outer ? outer->path : "", name_);
+  if (log_enabled(LogLevel::kDebug)) {
+    log(LogLevel::kDebug, "forward " + (path.empty() ? std::string("(root)") : path));
+  }
   std::function<void()> on_enter, on_exit;
   if (!backward_pre_hooks_.empty()) on_enter = [this] { run(backward_pre_hooks_); };
   if (!backward_hooks_.empty()) on_exit = [this] { run(backward_hooks_); };
-  return ScopeGuard(join(outer ? outer->path : "", name_), std::move(on_enter), std::move(on_exit));
+  return ScopeGuard(std::move(path), std::move(on_enter), std::move(on_exit));
 }
 
 TensorVisitor Module::input_cast() const {

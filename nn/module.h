@@ -3,15 +3,21 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "framework/autograd/hook_list.h"
 #include "framework/autograd/scope.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/life_token.h"
 #include "framework/runtime/span.h"
 #include "framework/tensor/named_tensor.h"
+#include "nn/initial_values.h"
 #include "nn/parameter_layout.h"
+#include "nn/signature.h"
 #include "nn/tensor_arguments.h"
 
 namespace moegrad::nn {
@@ -27,6 +33,9 @@ struct ParameterSlot {
   /// The parameter itself where `*tensor` may be a copy of it; undefined, or null, otherwise. All
   /// copies of a slot share it.
   std::shared_ptr<Tensor> kept = nullptr;
+  InitialValues initial = {};
+  /// Registered under a MetaGuard: its constructor gave it no values.
+  bool made_on_meta = false;
 
   /// What optimizers, checkpoints and initialisation work on, whatever is gathered just now.
   Tensor& parameter() const { return kept != nullptr && kept->defined() ? *kept : *tensor; }
@@ -54,6 +63,19 @@ class ModuleExtension {
 ///
 /// Derive from Callable<Derived>, which adds operator(): calling a module runs its hooks around
 /// forward(); forward() alone runs none.
+///
+/// Note [What is registered]
+/// C++ has no __setattr__ that sees members: only what a constructor registers belongs to the
+/// module. A layer or a Tensor that is a member and not registered is computed with, and that is
+/// all: named_parameters(), so an optimizer, never sees it and it is not trained; state dicts leave
+/// it out; init_weights, zero_grad, train() and fully_shard pass it by. Compare
+/// named_parameters().size() with what you expect.
+///
+/// A module points to what it was given, so children and parameters must stay where they were
+/// registered as long as the module is used: make them members, or elements of a container that
+/// does not move its elements (std::deque, or a std::vector of unique_ptr), or reserve() first.
+/// When the module is asked for its parameters or modules and one has gone, by destruction or
+/// because its vector has grown, that is an Error with its name.
 class Module {
  public:
   Module() = default;
@@ -83,6 +105,10 @@ class Module {
   /// yet; those of extensions come first. Others stay as they are.
   void to_empty();
 
+  /// Sets is_training() of this module and all below, as torch's train() and eval(). No layer of
+  /// this library computes differently in training and in evaluation, so here it changes nothing; a
+  /// layer of your own that does, such as one that drops activations, asks is_training() in its
+  /// forward. It is true at first. The tape is another matter: NoGradGuard turns it off.
   void train(bool mode = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
@@ -104,8 +130,22 @@ class Module {
   HookHandle register_backward_hook(std::function<void(Module&)> hook);
 
  protected:
-  /// Both also tell the storages the names they have from here, for errors and graphs to show.
-  void register_parameter(std::string name, Tensor& slot, ParameterLayout layout = {});
+  /// Make `slot` a parameter, which requires a gradient, or `child` a child of this module; both
+  /// must stay where they are (Note [What is registered]). `initial`: what init_weights fills it
+  /// with. They also tell the storages the names they have from here, for errors and graphs to
+  /// show.
+  ///
+  /// Full names, such as "model.layers.0.mlp", must tell parameters apart. So a ValueError is
+  /// thrown for a name that is empty or has an empty part between dots; for one that a child or
+  /// parameter of this module has already, or that lies within one ("a.b" beside "a"); for a module
+  /// that belongs to the same tree of modules already, under this name or another, or that contains
+  /// this one. A member may be called as often as you like, and a weight shared by several layers
+  /// is one Tensor in the slots of all of them. Error for an undefined tensor.
+  void register_parameter(std::string name, Tensor& slot, ParameterLayout layout = {},
+                          InitialValues initial = {});
+  void register_parameter(std::string name, Tensor& slot, InitialValues initial) {
+    register_parameter(std::move(name), slot, ParameterLayout{}, initial);
+  }
   void register_module(std::string name, Module& child);
 
   /// body(arguments...) with the hooks around it and, inside them, the extension's casts: only the
@@ -117,14 +157,19 @@ class Module {
     const SpanGuard span(SpanKind::kModule, Lane::kCompute, "forward ",
                          ScopeGuard::current()->display_path());
     const CallGuard call_guard(calls_under_way_);
-    run(forward_pre_hooks_);
-    auto result = [&] {
-      if (!extension_) return body(std::forward<Arguments>(arguments)...);
-      return call_with_visited(input_cast(), body, std::forward<Arguments>(arguments)...);
-    }();
-    run(forward_hooks_);
-    if (extension_) visit_tensors(output_cast(), result);
-    return result;
+    try {
+      run(forward_pre_hooks_);
+      auto result = [&] {
+        if (!extension_) return body(std::forward<Arguments>(arguments)...);
+        return call_with_visited(input_cast(), body, std::forward<Arguments>(arguments)...);
+      }();
+      run(forward_hooks_);
+      if (extension_) visit_tensors(output_cast(), result);
+      return result;
+    } catch (Error& error) {
+      error.add_module(ScopeGuard::current()->path);
+      throw;
+    }
   }
 
  private:
@@ -146,6 +191,16 @@ class Module {
   TensorVisitor output_cast() const;
   void run(const Hooks& hooks);
   void name_storages() const;
+  /// ValueError unless `name` may be registered; `what` names who asks.
+  void check_name(std::string_view what, const std::string& name) const;
+  /// ValueError if `child`, or a module below it, is in this tree of modules already.
+  void check_new_in_tree(const std::string& name, Module& child) const;
+  /// "module 'mlp'", for messages.
+  std::string described() const;
+  /// This module, or the one above all that registered it.
+  const Module& root() const;
+  /// Where `module` is at or below this one, if it is.
+  std::optional<std::string> find(const Module& module) const;
   void collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const;
   /// Own one and those below, in pre-order.
   std::vector<ModuleExtension*> extensions() const;
@@ -156,21 +211,56 @@ class Module {
   bool training_ = true;
   int calls_under_way_ = 0;
   std::shared_ptr<ModuleExtension> extension_;
-  std::vector<ParameterSlot> parameters_;  // own, with local names
-  std::vector<std::pair<std::string, Module*>> children_;
+  struct OwnParameter {
+    ParameterSlot slot;  // with its local name
+    std::weak_ptr<const void> alive;
+  };
+  struct Child {
+    std::string name;
+    Module* module;
+    std::weak_ptr<const void> alive;
+  };
+  /// Error unless it still exists.
+  Module& checked(const Child& child) const;
+
+  std::vector<OwnParameter> parameters_;
+  std::vector<Child> children_;
+  const Module* parent_ = nullptr;  // the last one that registered this module
+  std::weak_ptr<const void> parent_alive_;
+  LifeToken life_;
   Hooks forward_pre_hooks_, forward_hooks_, backward_pre_hooks_, backward_hooks_;
 };
 
-/// Makes `module(x)` run hooks and forward(x), with forward's own signature.
+/// Makes `module(x)` run hooks and forward(x), with forward's own signature: what can be converted
+/// to its parameters can be passed, up to four arguments in braces too where forward is neither
+/// overloaded nor a template.
 template <class Derived>
 class Callable : public Module {
  public:
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
-    const auto forward = [this](Arguments&&... passed) {
-      return static_cast<Derived&>(*this).forward(std::forward<Arguments>(passed)...);
-    };
-    return Module::call(forward, std::forward<Arguments>(arguments)...);
+    return call_forward(std::forward<Arguments>(arguments)...);
+  }
+  // Arguments in braces, model(x, {0, n}) or model(x, {.targets = y}), have no type of their own:
+  // the defaults give them that of forward's parameter.
+  template <class M = Derived, class A = detail::Parameter<M, 0>>
+  auto operator()(A&& a) {
+    return call_forward(std::forward<A>(a));
+  }
+  template <class M = Derived, class A = detail::Parameter<M, 0>, class B = detail::Parameter<M, 1>>
+  auto operator()(A&& a, B&& b) {
+    return call_forward(std::forward<A>(a), std::forward<B>(b));
+  }
+  template <class M = Derived, class A = detail::Parameter<M, 0>, class B = detail::Parameter<M, 1>,
+            class C = detail::Parameter<M, 2>>
+  auto operator()(A&& a, B&& b, C&& c) {
+    return call_forward(std::forward<A>(a), std::forward<B>(b), std::forward<C>(c));
+  }
+  template <class M = Derived, class A = detail::Parameter<M, 0>, class B = detail::Parameter<M, 1>,
+            class C = detail::Parameter<M, 2>, class D = detail::Parameter<M, 3>>
+  auto operator()(A&& a, B&& b, C&& c, D&& d) {
+    return call_forward(std::forward<A>(a), std::forward<B>(b), std::forward<C>(c),
+                        std::forward<D>(d));
   }
 
   /// Runs another method as forward is run, with the same hooks and casts:
@@ -185,6 +275,15 @@ class Callable : public Module {
       return std::invoke(method, static_cast<Derived&>(*this), std::forward<Arguments>(passed)...);
     };
     return Module::call(body, std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  template <class... Arguments>
+  auto call_forward(Arguments&&... arguments) {
+    const auto forward = [this](Arguments&&... passed) {
+      return static_cast<Derived&>(*this).forward(std::forward<Arguments>(passed)...);
+    };
+    return Module::call(forward, std::forward<Arguments>(arguments)...);
   }
 };
 

@@ -20,7 +20,7 @@ class RMSNorm final : public Callable<RMSNorm> {
   /// Weights are ones.
   explicit RMSNorm(const Config& config)
       : eps_(config.eps), weight_(Tensor::ones({config.dim}, config.dtype)) {
-    register_parameter("weight", weight_);
+    register_parameter("weight", weight_, InitialValues::ones());
   }
 
   Tensor forward(const Tensor& x) { return ops::rms_norm(x, weight_, eps_); }

@@ -13,7 +13,7 @@ Router::Router(const Config& config)
   check<ValueError>(1 <= config.top_k && config.top_k <= config.num_experts,
                     "Router: top_k must be in [1, ", config.num_experts, "] (num_experts), got ",
                     config.top_k);
-  register_parameter("weight", weight_);
+  register_parameter("weight", weight_, InitialValues::normal());
 }
 
 Router::Output Router::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "framework/autograd/function.h"
+#include "ops/checks.h"
 #include "ops/kernels/rms_norm.h"
 #include "ops/rms_norm_gradients.h"
 #include "ops/shape_ops.h"
@@ -66,6 +67,7 @@ class AddRMSNorm final : public Function {
 
 AddRMSNormResult add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight,
                               double eps) {
+  check_operands("add_rms_norm", x, residual, weight);
   check<ShapeError>(x.ndim() >= 1 && x.dim(-1) >= 1,
                     "add_rms_norm: x needs a last dimension of at least 1, got ", x.shape());
   check<ShapeError>(residual.shape() == x.shape(), "add_rms_norm: residual must be ", x.shape(),

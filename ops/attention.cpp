@@ -13,6 +13,7 @@
 #include "framework/autograd/function.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/rank_context.h"
+#include "ops/checks.h"
 #include "ops/kernels/attention.h"
 #include "ops/shape_ops.h"
 
@@ -177,6 +178,7 @@ std::vector<kernels::Document> documents_of(const std::vector<std::int64_t>& cu_
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const std::vector<std::int64_t>& cu_seqlens, double scale) {
+  check_operands("attention", q, k, v);
   check_inputs(q, k, v);
   auto documents = documents_of(cu_seqlens, q.dim(0));
   return Function::apply(std::make_shared<Attention>(std::move(documents), scale), contiguous(q),

@@ -11,6 +11,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
+#include "ops/checks.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/aux_loss.h"
 #include "ops/shape_ops.h"
@@ -165,6 +166,7 @@ void add_load(const Tensor& indices, std::size_t layer, std::span<const double> 
 // the loss is a sum of one term per layer, and no Function has every layer as an input.
 Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& indices,
                            const Tensor& token_mask) {
+  check_operands("load_balancing_loss", router_logits, indices);
   check_layers(router_logits, indices);
   const Tensor& first = router_logits[0];
   const auto tokens = first.dim(0), num_experts = first.dim(1);
@@ -201,6 +203,7 @@ Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& in
 }
 
 Tensor z_loss(const Tensor& router_logits) {
+  check_operands("z_loss", router_logits);
   check<ShapeError>(router_logits.ndim() == 2, "z_loss: logits must be [T, E], got ",
                     router_logits.shape());
   check<DtypeError>(is_floating(router_logits.dtype()),

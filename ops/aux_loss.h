@@ -24,6 +24,19 @@ Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& in
 
 /// mean over t of (log sum_e exp(logits[t, e]))^2, zero without tokens.   logits: [T, E]
 ///
+/// Keeps the logits of a router small. No model of this library adds it by itself: add it to the
+/// objective with a small factor, 1e-3 in the paper, once per layer of experts. For a step of
+/// several micro-batches, weigh each mean by its share of the step's tokens, so that the sum over
+/// micro- batches and ranks is the mean over the step:
+///
+///     const auto output = model(tokens, {0, n});
+///     auto share = models::qwen3_moe_loss(output, targets, total_targets, balance_coefficient);
+///     const double share_of_tokens = double(n) / double(total_tokens);
+///     for (const auto& logits : output.router_logits) {
+///       share.objective = share.objective + 1e-3 * share_of_tokens * ops::z_loss(logits);
+///     }
+///     share.objective.backward();
+///
 /// Reference: Zoph et al., "ST-MoE", 2022, https://arxiv.org/abs/2202.08906, equation 5.
 Tensor z_loss(const Tensor& router_logits);
 

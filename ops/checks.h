@@ -1,13 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
+#include "framework/distributed/check_whole.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad::ops {
+
+namespace detail {
+
+inline void check_operand(std::string_view op, const Tensor& operand, std::size_t& position) {
+  check<UndefinedTensorError>(operand.defined(), op, ": input ", position,
+                              " must be a defined tensor, got an undefined one");
+  check_whole(op, operand, position++);
+}
+
+inline void check_operand(std::string_view op, const TensorList& operands, std::size_t& position) {
+  for (const auto& operand : operands) check_operand(op, operand, position);
+}
+
+}  // namespace detail
+
+/// What every op does before it looks at shapes: UndefinedTensorError unless each operand, a Tensor
+/// or a TensorList, is defined; Error for one that is a shard (Note [Shards are no operands]).
+template <class... Operands>
+void check_operands(std::string_view op, const Operands&... operands) {
+  std::size_t position = 0;
+  (detail::check_operand(op, operands, position), ...);
+}
 
 /// DtypeError unless arithmetic can be done on `a`.
 inline void check_floating(std::string_view op, const Tensor& a) {

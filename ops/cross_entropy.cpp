@@ -7,6 +7,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
+#include "ops/checks.h"
 #include "ops/kernels/cross_entropy.h"
 #include "ops/shape_ops.h"
 
@@ -61,6 +62,7 @@ class CrossEntropy final : public Function {
 }  // namespace
 
 std::int64_t count_targets(const Tensor& targets, std::int64_t ignore_index) {
+  check_operands("count_targets", targets);
   check<DtypeError>(targets.dtype() == Dtype::kInt64, "count_targets: targets must be int64, got ",
                     targets.dtype());
   const Tensor values = contiguous(targets);
@@ -88,6 +90,7 @@ double cross_entropy_denominator(std::string_view op, const Tensor& targets, std
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options) {
+  check_operands("cross_entropy", logits, targets);
   check<ShapeError>(logits.ndim() == 2, "cross_entropy: logits must be [T, V], got ",
                     logits.shape());
   check<DtypeError>(is_floating(logits.dtype()),

@@ -223,6 +223,7 @@ class Unary final : public Function {
 };
 
 Tensor apply_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
+  check_operands(name_of(op), a, b);
   const auto shape = broadcast_shapes(name_of(op), a.shape(), b.shape());
   check_floating(name_of(op), a);
   check<DtypeError>(a.dtype() == b.dtype(), name_of(op), ": dtypes must agree, got ", a.dtype(),
@@ -231,11 +232,13 @@ Tensor apply_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
 }
 
 Tensor apply_affine(std::string_view op, const Tensor& a, double scale, double shift) {
+  check_operands(op, a);
   check_floating(op, a);
   return Function::apply(std::make_shared<Affine>(op, scale, shift), contiguous(a));
 }
 
 Tensor apply_unary(UnaryOp op, const Tensor& a) {
+  check_operands(name_of(op), a);
   check_floating(name_of(op), a);
   return Function::apply(std::make_shared<Unary>(op), contiguous(a));
 }
@@ -271,11 +274,17 @@ Tensor operator/(const Tensor& a, const Tensor& b) { return ops::div(a, b); }
 Tensor operator+(const Tensor& a, double b) { return ops::add(a, b); }
 Tensor operator-(const Tensor& a, double b) { return ops::add(a, -b); }
 Tensor operator*(const Tensor& a, double b) { return ops::mul(a, b); }
-Tensor operator/(const Tensor& a, double b) { return ops::div(a, Tensor::full({}, b, a.dtype())); }
+Tensor operator/(const Tensor& a, double b) {
+  ops::check_operands("div", a);
+  return ops::div(a, Tensor::full({}, b, a.dtype()));
+}
 Tensor operator+(double a, const Tensor& b) { return ops::add(b, a); }
 Tensor operator-(double a, const Tensor& b) { return ops::add(ops::neg(b), a); }
 Tensor operator*(double a, const Tensor& b) { return ops::mul(b, a); }
-Tensor operator/(double a, const Tensor& b) { return ops::div(Tensor::full({}, a, b.dtype()), b); }
+Tensor operator/(double a, const Tensor& b) {
+  ops::check_operands("div", b);
+  return ops::div(Tensor::full({}, a, b.dtype()), b);
+}
 Tensor operator-(const Tensor& a) { return ops::neg(a); }
 
 }  // namespace moegrad

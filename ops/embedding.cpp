@@ -48,6 +48,7 @@ class Embedding final : public Function {
 }  // namespace
 
 Tensor embedding(const Tensor& ids, const Tensor& weight) {
+  check_operands("embedding", ids, weight);
   check<ShapeError>(weight.ndim() == 2, "embedding: weight must be [V, H], got ", weight.shape());
   check<DtypeError>(ids.dtype() == Dtype::kInt64, "embedding: ids must be int64, got ",
                     ids.dtype());

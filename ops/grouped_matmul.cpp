@@ -2,6 +2,7 @@
 #include "ops/grouped_matmul.h"
 
 #include "framework/autograd/function.h"
+#include "ops/checks.h"
 #include "ops/grouped_products.h"
 #include "ops/shape_ops.h"
 
@@ -71,6 +72,7 @@ void check_offsets(const std::vector<std::int64_t>& offsets, std::int64_t expert
 
 Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
                       const std::vector<std::int64_t>& offsets, bool transpose_weight) {
+  check_operands("grouped_matmul", x, weight);
   check<ShapeError>(x.ndim() == 2, "grouped_matmul: x must be [M, K], got ", x.shape());
   const auto* form = transpose_weight ? "[E, N, K]" : "[E, K, N]";
   check<ShapeError>(weight.ndim() == 3, "grouped_matmul: weight must be ", form, ", got ",

@@ -2,6 +2,7 @@
 #include "ops/linear.h"
 
 #include "framework/autograd/function.h"
+#include "ops/checks.h"
 #include "ops/grouped_products.h"
 #include "ops/shape_ops.h"
 
@@ -63,6 +64,7 @@ class Linear final : public Function {
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& weight) {
+  check_operands("linear", x, weight);
   check<ShapeError>(x.ndim() >= 1, "linear: x needs a last dimension, got ", x.shape());
   check<ShapeError>(weight.ndim() == 2, "linear: weight must be [out, in], got ", weight.shape());
   check<ShapeError>(weight.dim(1) == x.dim(-1), "linear: weight must be [out, ", x.dim(-1),

@@ -8,6 +8,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
+#include "ops/checks.h"
 #include "ops/grouped_products.h"
 #include "ops/kernels/cross_entropy.h"
 #include "ops/shape_ops.h"
@@ -108,6 +109,7 @@ class LinearCrossEntropy final : public Function {
 
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             const CrossEntropyOptions& options) {
+  check_operands("linear_cross_entropy", x, weight, targets);
   check<ShapeError>(x.ndim() == 2, "linear_cross_entropy: x must be [T, H], got ", x.shape());
   check<ShapeError>(weight.ndim() == 2 && weight.dim(1) == x.dim(1),
                     "linear_cross_entropy: weight must be [V, ", x.dim(1), "] to match x ",

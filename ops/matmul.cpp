@@ -6,6 +6,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
+#include "ops/checks.h"
 #include "ops/kernels/matmul_eigen.h"
 #include "ops/shape_ops.h"
 
@@ -74,6 +75,7 @@ class Matmul final : public Function {
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  check_operands("matmul", a, b);
   check<ShapeError>((a.ndim() == 2 || a.ndim() == 3) && (b.ndim() == 2 || b.ndim() == 3),
                     "matmul: operands must have 2 or 3 dimensions, got ", a.shape(), " and ",
                     b.shape());

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/checks.h"
 #include "ops/grouped_products.h"
 #include "ops/npu_grouped_matmul.h"
 #include "ops/shape_ops.h"
@@ -55,6 +56,7 @@ TensorList NpuGMMOp::backward(const TensorList& grads, InputMask needs) {
 }
 
 Tensor npu_gmm(const Tensor& weight, const Tensor& x, const Tensor& tokens_per_expert) {
+  check_operands("npu_gmm", weight, x, tokens_per_expert);
   check<ShapeError>(x.ndim() == 2, "npu_gmm: x must be [M, K], got ", x.shape());
   check<ShapeError>(tokens_per_expert.ndim() == 1, "npu_gmm: tokens_per_expert must be [E], got ",
                     tokens_per_expert.shape());

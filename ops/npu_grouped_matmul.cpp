@@ -5,6 +5,7 @@
 #include <numeric>
 #include <span>
 
+#include "ops/checks.h"
 #include "ops/grouped_products.h"
 #include "ops/shape_ops.h"
 
@@ -105,6 +106,7 @@ std::vector<std::int64_t> group_list_values(const NpuGroupedMatmulOptions& optio
     return *list;
   }
   const auto& tensor = std::get<Tensor>(options.group_list);
+  require<UndefinedTensorError>(tensor.defined(), "group_list must be a defined tensor");
   const bool pairs = options.group_list_type == 2;
   require<DtypeError>(tensor.dtype() == Dtype::kInt64, "group_list must be int64, got ",
                       tensor.dtype());
@@ -277,6 +279,7 @@ void check_options(const NpuGroupedMatmulOptions& options) {
 
 TensorList npu_grouped_matmul(const TensorList& x, const TensorList& weight,
                               const NpuGroupedMatmulOptions& options) {
+  check_operands("npu_grouped_matmul", x, weight);
   check_options(options);
   check_list(x, "x", x.empty() ? Dtype::kFloat32 : x[0].dtype());
   check_list(weight, "weight", x[0].dtype());

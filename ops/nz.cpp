@@ -2,6 +2,7 @@
 #include "ops/nz.h"
 
 #include "framework/runtime/parallel_for.h"
+#include "ops/checks.h"
 #include "ops/grouped_products.h"
 #include "ops/kernels/nz.h"
 
@@ -27,6 +28,7 @@ void write_blocks(const Source* source, std::int64_t ld, Tensor& out) {
 }  // namespace
 
 Tensor nd_to_nz(const Tensor& a) {
+  check_operands("nd_to_nz", a);
   check<ShapeError>(a.ndim() == 2 || a.ndim() == 3, "nd_to_nz: needs [K, N] or [B, K, N], got ",
                     a.shape());
   check<LayoutError>(a.layout() == Layout::kND, "nd_to_nz: needs row-major ND, got FRACTAL_NZ");
@@ -40,6 +42,7 @@ Tensor nd_to_nz(const Tensor& a) {
 }
 
 Tensor nz_to_nd(const Tensor& a) {
+  check_operands("nz_to_nd", a);
   check<LayoutError>(a.layout() == Layout::kNZ, "nz_to_nd: needs FRACTAL_NZ, got row-major ND");
   Tensor out = Tensor::empty(a.shape(), a.dtype());
   const auto& blocks = a.nz_blocks();
@@ -55,6 +58,7 @@ Tensor nz_to_nd(const Tensor& a) {
 
 void slice_to_nz(const Tensor& in, std::int64_t dim, std::int64_t start, std::int64_t end,
                  Tensor& out) {
+  check_operands("slice_to_nz", in, out);
   check<ShapeError>(in.ndim() == 2, "slice_to_nz: in must be [R, C], got ", in.shape());
   check<ValueError>(dim == 0 || dim == 1, "slice_to_nz: dim must be 0 or 1, got ", dim);
   check<ValueError>(0 <= start && start <= end && end <= in.dim(dim),

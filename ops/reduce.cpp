@@ -92,11 +92,13 @@ class Max final : public Function {
 };
 
 Tensor apply_sum(std::string_view op, const Tensor& a) {
+  check_operands(op, a);
   check_floating(op, a);
   return Function::apply(std::make_shared<Sum>(Extents{.n = a.numel()}), contiguous(a), Shape{});
 }
 
 Tensor apply_sum(std::string_view op, const Tensor& a, std::int64_t dim, bool keepdim) {
+  check_operands(op, a);
   dim = wrap_dim(op, dim, a.ndim());
   check_floating(op, a);
   return Function::apply(std::make_shared<Sum>(extents_at(a.shape(), dim)), contiguous(a),
@@ -121,6 +123,7 @@ Tensor mean(const Tensor& a, std::int64_t dim, bool keepdim) {
 }
 
 Tensor max(const Tensor& a, std::int64_t dim, bool keepdim) {
+  check_operands("max", a);
   dim = wrap_dim("max", dim, a.ndim());
   check<ShapeError>(a.dim(dim) > 0, "max: dimension ", dim, " of ", a.shape(),
                     " must not be empty");

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "framework/autograd/function.h"
+#include "ops/checks.h"
 #include "ops/kernels/rms_norm.h"
 #include "ops/rms_norm_gradients.h"
 #include "ops/shape_ops.h"
@@ -61,6 +62,7 @@ class RMSNorm final : public Function {
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  check_operands("rms_norm", x, weight);
   check<ShapeError>(x.ndim() >= 1 && x.dim(-1) >= 1,
                     "rms_norm: x needs a last dimension of at least 1, got ", x.shape());
   check<ShapeError>(weight.shape() == Shape{x.dim(-1)}, "rms_norm: weight must be [", x.dim(-1),

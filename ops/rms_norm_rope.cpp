@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "framework/autograd/function.h"
+#include "ops/checks.h"
 #include "ops/kernels/rms_norm_rope.h"
 #include "ops/rms_norm_gradients.h"
 #include "ops/shape_ops.h"
@@ -65,6 +66,7 @@ class RMSNormRope final : public Function {
 }  // namespace
 
 Tensor rms_norm_rope(const Tensor& x, const Tensor& weight, const RopeTable& table, double eps) {
+  check_operands("rms_norm_rope", x, weight, table.cos, table.sin);
   check<ShapeError>(x.ndim() == 3, "rms_norm_rope: x must be [T, N, D], got ", x.shape());
   check<ShapeError>(x.dim(2) >= 2 && x.dim(2) % 2 == 0,
                     "rms_norm_rope: the last dimension of x must be even and at least 2, got ",

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "framework/autograd/function.h"
+#include "ops/checks.h"
 #include "ops/kernels/rope.h"
 #include "ops/shape_ops.h"
 
@@ -47,6 +48,7 @@ class Rope final : public Function {
 }  // namespace
 
 RopeTable rope_table(const Tensor& positions, std::int64_t head_dim, double theta, Dtype dtype) {
+  check_operands("rope_table", positions);
   check<ShapeError>(positions.ndim() == 1, "rope_table: positions must be [T], got ",
                     positions.shape());
   check<DtypeError>(positions.dtype() == Dtype::kInt64, "rope_table: positions must be int64, got ",
@@ -78,6 +80,7 @@ RopeTable rope_table(const Tensor& positions, std::int64_t head_dim, double thet
 }
 
 Tensor rope(const Tensor& x, const RopeTable& table) {
+  check_operands("rope", x, table.cos, table.sin);
   check<ShapeError>(x.ndim() == 3, "rope: x must be [T, N, D], got ", x.shape());
   check<ShapeError>(x.dim(2) % 2 == 0, "rope: the last dimension of x must be even, got ",
                     x.shape());

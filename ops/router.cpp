@@ -12,6 +12,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
+#include "ops/checks.h"
 #include "ops/kernels/topk_softmax.h"
 #include "ops/shape_ops.h"
 
@@ -123,6 +124,7 @@ class TopKSoftmax final : public Function {
 
 TopKResult topk_softmax(const Tensor& logits, std::int64_t k, bool normalize,
                         const Tensor& replay_indices) {
+  check_operands("topk_softmax", logits);
   check<ShapeError>(logits.ndim() == 2, "topk_softmax: logits must be [T, E], got ",
                     logits.shape());
   check<ValueError>(1 <= k && k <= logits.dim(1), "topk_softmax: k must be in [1, ", logits.dim(1),

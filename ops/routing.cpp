@@ -8,6 +8,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
+#include "ops/checks.h"
 #include "ops/kernels/routing.h"
 #include "ops/shape_ops.h"
 
@@ -86,6 +87,7 @@ class UnpermuteRows final : public Function {
 }  // namespace
 
 RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
+  check_operands("plan_routing", indices);
   check<ShapeError>(indices.ndim() == 2, "routing: indices must be [T, K], got ", indices.shape());
   check<ValueError>(num_experts >= 1, "routing: num_experts must be at least 1, got ", num_experts);
   check<DtypeError>(indices.dtype() == Dtype::kInt64, "routing: indices must be int64, got ",
@@ -118,6 +120,7 @@ RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
 }
 
 Tensor permute_rows(const Tensor& x, const RoutingPlan& plan) {
+  check_operands("permute_rows", x, plan.slot_of_row);
   const auto rows = plan.slot_of_row.numel();
   check<ShapeError>(x.ndim() == 2, "permute_rows: x must be [T, H], got ", x.shape());
   check<ShapeError>(x.dim(0) * plan.top_k == rows, "permute_rows: the plan has ", rows, " rows, ",
@@ -129,6 +132,7 @@ Tensor permute_rows(const Tensor& x, const RoutingPlan& plan) {
 }
 
 Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan) {
+  check_operands("unpermute_rows", rows, plan.slot_of_row);
   const auto routed = plan.slot_of_row.numel();
   check<ShapeError>(rows.ndim() == 2 && rows.dim(0) == routed, "unpermute_rows: rows must be [",
                     routed, ", H] as planned, got ", rows.shape());

@@ -7,6 +7,7 @@
 
 #include "framework/autograd/function.h"
 #include "ops/broadcast.h"
+#include "ops/checks.h"
 #include "ops/dims.h"
 #include "ops/kernels/copy_block.h"
 #include "ops/raw_bytes.h"
@@ -175,6 +176,7 @@ Tensor apply_view(const Tensor& a, const Shape& shape, const Shape& strides) {
 }  // namespace
 
 Tensor view(const Tensor& a, const Shape& shape) {
+  check_operands("view", a);
   const auto resolved = resolve("view", a, shape);
   if (a.layout() == Layout::kNZ) {
     const auto& blocks = a.nz_blocks();
@@ -190,12 +192,14 @@ Tensor view(const Tensor& a, const Shape& shape) {
 }
 
 Tensor reshape(const Tensor& a, const Shape& shape) {
+  check_operands("reshape", a);
   const auto resolved = resolve("reshape", a, shape);
   if (resolved == a.shape()) return a;
   return view(contiguous(a), resolved);
 }
 
 Tensor transpose(const Tensor& a, std::int64_t dim0, std::int64_t dim1) {
+  check_operands("transpose", a);
   dim0 = wrap_dim("transpose", dim0, a.ndim());
   dim1 = wrap_dim("transpose", dim1, a.ndim());
   std::vector<std::int64_t> dims(static_cast<std::size_t>(a.ndim()));
@@ -205,6 +209,7 @@ Tensor transpose(const Tensor& a, std::int64_t dim0, std::int64_t dim1) {
 }
 
 Tensor permute(const Tensor& a, const std::vector<std::int64_t>& dims) {
+  check_operands("permute", a);
   check<ShapeError>(std::ssize(dims) == a.ndim(), "permute: ", a.shape(), " needs ", a.ndim(),
                     " dimensions, got ", dims.size());
   std::vector<std::int64_t> wrapped;
@@ -217,6 +222,7 @@ Tensor permute(const Tensor& a, const std::vector<std::int64_t>& dims) {
 }
 
 Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_t length) {
+  check_operands("narrow", a);
   dim = wrap_dim("narrow", dim, a.ndim());
   check<ShapeError>(0 <= start && 0 <= length && start + length <= a.dim(dim), "narrow: [", start,
                     ", ", start + length, ") is not inside dimension ", dim, " of ", a.shape());
@@ -224,12 +230,14 @@ Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_
 }
 
 TensorList split(const Tensor& a, std::int64_t size, std::int64_t dim) {
+  check_operands("split", a);
   dim = wrap_dim("split", dim, a.ndim());
   check<ShapeError>(size > 0, "split: size must be positive, got ", size);
   return Function::apply(std::make_shared<Split>(size, dim), a);
 }
 
 TensorList chunk(const Tensor& a, std::int64_t n, std::int64_t dim) {
+  check_operands("chunk", a);
   dim = wrap_dim("chunk", dim, a.ndim());
   check<ShapeError>(n > 0 && a.dim(dim) > 0 && a.dim(dim) % n == 0, "chunk: ", n,
                     " equal pieces of dimension ", dim, " of ", a.shape(), " are not possible");
@@ -237,6 +245,7 @@ TensorList chunk(const Tensor& a, std::int64_t n, std::int64_t dim) {
 }
 
 Tensor unsqueeze(const Tensor& a, std::int64_t dim) {
+  check_operands("unsqueeze", a);
   dim = wrap_dim("unsqueeze", dim, a.ndim() + 1);
   Shape shape, strides;
   for (std::int64_t i = 0; i <= a.ndim(); ++i) {
@@ -252,6 +261,7 @@ Tensor unsqueeze(const Tensor& a, std::int64_t dim) {
 }
 
 Tensor squeeze(const Tensor& a, std::int64_t dim) {
+  check_operands("squeeze", a);
   dim = wrap_dim("squeeze", dim, a.ndim());
   check<ShapeError>(a.dim(dim) == 1, "squeeze: dimension ", dim, " of ", a.shape(),
                     " must be of size 1");
@@ -265,6 +275,7 @@ Tensor squeeze(const Tensor& a, std::int64_t dim) {
 }
 
 Tensor expand(const Tensor& a, const Shape& shape) {
+  check_operands("expand", a);
   check<ShapeError>(can_expand(a.shape(), shape), "expand: ", a.shape(), " does not expand to ",
                     shape);
   return Function::apply(std::make_shared<Expand>(), a, shape);

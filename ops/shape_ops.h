@@ -41,9 +41,11 @@ Tensor expand(const Tensor& a, const Shape& shape);
 /// counters().materialized_transposes. A FRACTAL_NZ tensor comes back as it is: the op that reads
 /// it accepts or refuses it.
 Tensor contiguous(const Tensor& a);
-/// Joins along an existing dimension; the other sizes and the dtype must agree.
+/// Joins along an existing dimension; the other sizes and the dtype must agree. Any number of
+/// tensors: more than Function::kMaxInputs are joined in runs of that many, and these again, which
+/// copies the elements once more.
 Tensor cat(const TensorList& tensors, std::int64_t dim);
-/// Joins tensors of one shape along a new dimension.
+/// Joins tensors of one shape, any number as in cat, along a new dimension.
 Tensor stack(const TensorList& tensors, std::int64_t dim);
 /// Row i of the result is row indices[i] of `a` [N, ...]; indices: int64 [n]. The gradient adds
 /// rows in ascending i. An index outside [0, N) is a ValueError.

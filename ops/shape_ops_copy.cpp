@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "framework/autograd/function.h"
 #include "framework/runtime/rank_context.h"
@@ -128,14 +130,31 @@ class Cast final : public Function {
   Dtype dtype_ = Dtype::kFloat32;
 };
 
+// More tensors than a Function takes are joined in runs, and these in turn: the same elements.
+Tensor cat_in_runs(TensorList inputs, std::int64_t dim) {
+  constexpr auto kRun = static_cast<std::ptrdiff_t>(Function::kMaxInputs);
+  while (std::ssize(inputs) > kRun) {
+    TensorList joined;
+    for (auto begin = inputs.begin(); begin != inputs.end();) {
+      const auto end = begin + std::min(kRun, inputs.end() - begin);
+      joined.push_back(Function::apply(std::make_shared<Cat>(dim), TensorList(begin, end)));
+      begin = end;
+    }
+    inputs = std::move(joined);
+  }
+  return Function::apply(std::make_shared<Cat>(dim), inputs);
+}
+
 }  // namespace
 
 Tensor contiguous(const Tensor& a) {
+  check_operands("contiguous", a);
   if (a.layout() == Layout::kNZ || a.is_contiguous()) return a;
   return Function::apply(std::make_shared<Contiguous>(), a);
 }
 
 Tensor cat(const TensorList& tensors, std::int64_t dim) {
+  check_operands("cat", tensors);
   check<ShapeError>(!tensors.empty(), "cat: needs at least one tensor");
   const auto& first = tensors[0];
   dim = wrap_dim("cat", dim, first.ndim());
@@ -149,10 +168,11 @@ Tensor cat(const TensorList& tensors, std::int64_t dim) {
                       first.dtype(), " and ", tensor.dtype());
     inputs.push_back(contiguous(tensor));
   }
-  return Function::apply(std::make_shared<Cat>(dim), inputs);
+  return cat_in_runs(std::move(inputs), dim);
 }
 
 Tensor stack(const TensorList& tensors, std::int64_t dim) {
+  check_operands("stack", tensors);
   check<ShapeError>(!tensors.empty(), "stack: needs at least one tensor");
   TensorList inputs;
   for (const auto& tensor : tensors) {
@@ -164,6 +184,7 @@ Tensor stack(const TensorList& tensors, std::int64_t dim) {
 }
 
 Tensor index_select(const Tensor& a, const Tensor& indices) {
+  check_operands("index_select", a, indices);
   check<ShapeError>(a.ndim() >= 1, "index_select: needs at least one dimension, got ", a.shape());
   check<ShapeError>(indices.ndim() == 1, "index_select: indices must be [n], got ",
                     indices.shape());
@@ -175,6 +196,7 @@ Tensor index_select(const Tensor& a, const Tensor& indices) {
 }
 
 Tensor cast(const Tensor& a, Dtype dtype) {
+  check_operands("cast", a);
   check<DtypeError>(is_floating(a.dtype()) && is_floating(dtype),
                     "cast: from and to float32 or float64, got ", a.dtype(), " to ", dtype);
   if (a.dtype() == dtype) return a;

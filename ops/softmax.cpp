@@ -84,11 +84,13 @@ void check_rows(std::string_view op, const Tensor& a) {
 }  // namespace
 
 Tensor softmax(const Tensor& a) {
+  check_operands("softmax", a);
   check_rows("softmax", a);
   return Function::apply(std::make_shared<Softmax>(), contiguous(a));
 }
 
 Tensor log_softmax(const Tensor& a) {
+  check_operands("log_softmax", a);
   check_rows("log_softmax", a);
   return Function::apply(std::make_shared<LogSoftmax>(), contiguous(a));
 }

@@ -6,6 +6,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
+#include "ops/checks.h"
 #include "ops/kernels/swiglu.h"
 #include "ops/shape_ops.h"
 
@@ -58,6 +59,7 @@ class SwiGLU final : public Function {
 }  // namespace
 
 Tensor swiglu(const Tensor& gate_up, const Tensor& weights) {
+  check_operands("swiglu", gate_up);
   check<ShapeError>(gate_up.ndim() == 2 && gate_up.dim(1) % 2 == 0,
                     "swiglu: gate_up must be [R, 2I], got ", gate_up.shape());
   check<DtypeError>(is_floating(gate_up.dtype()),

@@ -2,7 +2,9 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "framework/distributed/collectives.h"
@@ -21,6 +23,28 @@ std::int64_t global_rows(const Tensor& parameter) {
   return spec != nullptr ? spec->global_shape[0] : parameter.dim(0);
 }
 
+void check_lr(std::string_view what, double lr) {
+  check<ValueError>(std::isfinite(lr) && lr >= 0.0, what, " must be finite and >= 0, got ", lr);
+}
+
+// Values of `given` go to `own`, which is kept between steps.
+void check_loads_into(std::string_view who, const std::string& name, const Tensor& given,
+                      const Tensor& own) {
+  check<UndefinedTensorError>(given.defined(), who, ": '", name, "' must be a defined tensor");
+  check<ShapeError>(given.shape() == own.shape(), who, ": '", name, "' must be ", own.shape(),
+                    ", got ", given.shape());
+  check<DtypeError>(given.dtype() == own.dtype(), who, ": '", name, "' must be ", own.dtype(),
+                    ", got ", given.dtype());
+  const auto &theirs = given.shard_spec(), &ours = own.shard_spec();
+  if (theirs == nullptr || ours == nullptr) return;
+  const bool same = theirs->global_shape == ours->global_shape && theirs->dim == ours->dim &&
+                    theirs->begin == ours->begin && theirs->end == ours->end;
+  check<ValueError>(same, who, ": '", name, "' must be [", ours->begin, ", ", ours->end,
+                    ") of dimension ", ours->dim, " of ", ours->global_shape, ", got [",
+                    theirs->begin, ", ", theirs->end, ") of dimension ", theirs->dim, " of ",
+                    theirs->global_shape);
+}
+
 }  // namespace
 
 Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad)
@@ -28,7 +52,8 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missi
   std::set<const TensorImpl*> seen;
   NamedTensors blocked;
   for (const auto& group : groups_) {
-    check<ValueError>(group.lr >= 0.0, "optimizer: lr must be >= 0, got ", group.lr);
+    check_lr("optimizer: lr", group.lr);
+    base_lrs_.push_back(group.lr);
     check<ValueError>(group.weight_decay >= 0.0, "optimizer: weight_decay must be >= 0, got ",
                       group.weight_decay);
     for (const auto& [name, parameter] : group.parameters) {
@@ -95,9 +120,39 @@ Tensor Optimizer::zero_state(const Tensor& parameter) {
   return state;
 }
 
+void Optimizer::load_state_dict(const NamedTensors& state) {
+  auto own = state_dict();
+  for (const auto& given : state) {
+    check(std::ranges::find(own, given.name, &NamedTensor::name) != own.end(),
+          "optimizer load_state_dict: unexpected key '", given.name, "'");
+    check(std::ranges::count(state, given.name, &NamedTensor::name) == 1,
+          "optimizer load_state_dict: key '", given.name, "' is given twice");
+  }
+  std::vector<const Tensor*> sources;
+  for (const auto& [name, tensor] : own) {
+    const auto found = std::ranges::find(state, name, &NamedTensor::name);
+    check(found != state.end(), "optimizer load_state_dict: missing key '", name, "'");
+    check_loads_into("optimizer load_state_dict", name, found->tensor, tensor);
+    sources.push_back(&found->tensor);
+  }
+  for (std::size_t i = 0; i < own.size(); ++i) copy_(own[i].tensor, *sources[i]);
+}
+
 void Optimizer::set_lr(double lr) {
-  check<ValueError>(lr >= 0.0, "optimizer: lr must be >= 0, got ", lr);
+  check_lr("set_lr: lr", lr);
   for (auto& group : groups_) group.lr = lr;
+}
+
+void Optimizer::set_lr(std::size_t group, double lr) {
+  check<ValueError>(group < groups_.size(), "set_lr: group must be in [0, ", groups_.size(),
+                    "), got ", group);
+  check_lr("set_lr: lr", lr);
+  groups_[group].lr = lr;
+}
+
+void Optimizer::scale_lr(double factor) {
+  check_lr("scale_lr: factor", factor);
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i].lr = factor * base_lrs_[i];
 }
 
 void Optimizer::mark_used(const std::string& name, std::span<const std::int64_t> uses) {

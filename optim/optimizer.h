@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -46,8 +47,24 @@ class Optimizer {
   /// parameter, such as `model.norm.weight.exp_avg`; cut like that (ShardSpec), or whole and the
   /// same on all ranks. A checkpoint saves them and fills them again.
   virtual NamedTensors state_dict() const = 0;
-  /// Sets the learning rate of all groups.
+  /// Copies the values into what state_dict() holds, as when a run is resumed; nothing has been
+  /// copied if it throws: Error unless names agree, ShapeError unless shapes do, DtypeError unless
+  /// dtypes do, ValueError for a shard of another part of its parameter than this rank's. Learning
+  /// rates are no state: a schedule gives them anew.
+  void load_state_dict(const NamedTensors& state);
+
+  /// Sets the learning rate of all groups, whatever they had: set_lr(schedule(step)). ValueError
+  /// for one that is negative or not finite, here and below.
   void set_lr(double lr);
+  /// Sets that of group `group`, as PyTorch's optimizer.param_groups[group]["lr"] = lr. ValueError
+  /// unless there is such a group.
+  void set_lr(std::size_t group, double lr);
+  /// Gives each group `factor` times its base rate, which is what it was constructed with, so that
+  /// the ratios between groups stay: PyTorch's LambdaLR. With a schedule of peak 1,
+  ///
+  ///     const auto schedule = cosine_with_warmup(/*lr=*/1.0, warmup, total);
+  ///     optimizer.scale_lr(schedule(step));
+  void scale_lr(double factor);
 
   /// Row block b of parameter `name` has a gradient in the coming step, be it zero, if uses[b] > 0
   /// (as the tokens per expert). Adds to earlier marks; step() clears them. ValueError unless
@@ -82,6 +99,7 @@ class Optimizer {
   std::map<std::string, Flags> take_used_blocks();
 
   std::vector<ParamGroup> groups_;
+  std::vector<double> base_lrs_;        // of the groups as constructed
   std::map<std::string, Flags> marks_;  // of each parameter with row blocks
   ProcessGroups mesh_groups_;           // over which these are sharded or replicated
 };

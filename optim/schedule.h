@@ -7,6 +7,9 @@
 namespace moegrad::optim {
 
 /// Learning rate of step t = 0, 1, ...:      optimizer.set_lr(schedule(step))
+///
+/// That is one rate for all groups. Groups with rates of their own keep their ratios with
+/// optimizer.scale_lr(schedule(step)) and a schedule whose lr is 1.
 using Schedule = std::function<double(std::int64_t step)>;
 
 Schedule constant(double lr);

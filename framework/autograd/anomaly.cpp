@@ -65,18 +65,22 @@ std::string_view word_for(double value) {
   message << "anomaly: " << direction << function.name() << ' ' << verb << ' '
           << word_for(anomaly.value) << " in " << which << anomaly.tensor << ' ' << anomaly.shape
           << " at element " << anomaly.element;
-  if (function.scope()) message << "; in module " << function.scope()->path;
+  AnomalyError error(message.str());
+  if (function.scope()) error.add_module(function.scope()->path);
+  std::ostringstream calls;
   if (const auto* const stack = function.call_stack()) {
-    message << "; called from";
+    calls << "; called from";
     for (const auto& line :
          stack->describe({"framework/autograd/function.h", "framework/autograd/function.cpp",
-                          "framework/runtime/call_stack.cpp"})) {
-      message << "\n  " << line;
+                          "framework/runtime/call_stack.cpp", "nn/module.h", "nn/module.cpp",
+                          "nn/tensor_arguments.h"})) {
+      calls << "\n  " << line;
     }
   } else {
-    message << "; where forward was called is unknown: anomaly detection was off then";
+    calls << "; where forward was called is unknown: anomaly detection was off then";
   }
-  throw AnomalyError(message.str());
+  error.append(calls.str());
+  throw error;
 }
 
 }  // namespace

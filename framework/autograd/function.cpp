@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/autograd/function.h"
 
+#include <string>
+
+#include "framework/distributed/check_whole.h"
 #include "framework/runtime/call_stack.h"
 #include "framework/tensor/tensor_impl.h"
 
@@ -118,7 +121,6 @@ void Function::begin(bool record) {
 }
 
 void Function::add_edge(const Tensor& input) {
-  check(edges_.size() < 64, name(), ": at most 64 tensor inputs");
   Edge edge;
   if (input.defined()) {
     edge.shape = input.shape();
@@ -144,8 +146,24 @@ void Function::mark_output(Tensor& output) {
 
 namespace detail {
 
+void check_number(const Function& function, std::size_t inputs) {
+  check(inputs <= Function::kMaxInputs, function.name(), ": a Function takes at most ",
+        Function::kMaxInputs, " tensor inputs, got ", inputs,
+        "; apply it to parts and combine their results");
+}
+
+void name_undefined(UndefinedTensorError& error, const Function& function,
+                    const TensorList& inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined()) continue;
+    error.append("; input " + std::to_string(i) + " of " + std::string(function.name()) +
+                 " was undefined");
+  }
+}
+
 void check_input(const Function& function, const Tensor& input, std::size_t position) {
   if (!input.defined()) return;
+  check_whole(function.name(), input, position);
   check<LayoutError>(input.layout() == Layout::kND || function.reads_nz(position), function.name(),
                      ": input ", position,
                      " must be row-major ND, got FRACTAL_NZ; convert it with nz_to_nd");

@@ -20,6 +20,11 @@
 //       SavedTensor x_{*this};
 //     };
 //     Tensor square(const Tensor& x) { return Function::apply(std::make_shared<Square>(), x); }
+//
+// What backward reads is kept in members of type SavedTensor, never in plain Tensors. A plain one
+// shares its bytes with the caller: after an edit in place, as by an optimizer's step, backward
+// would compute with the new values and give wrong gradients without a word, where a SavedTensor
+// throws. gradcheck (gradcheck.h) finds such a Function: kEditNotNoticed.
 
 #include <array>
 #include <concepts>
@@ -35,6 +40,7 @@
 #include "framework/autograd/hook_list.h"
 #include "framework/autograd/saved_tensor.h"
 #include "framework/autograd/scope.h"
+#include "framework/runtime/error.h"
 #include "framework/runtime/span.h"
 #include "framework/tensor/tensor.h"
 
@@ -75,8 +81,13 @@ struct OutputInfo {
 
 class CallStack;
 
+/// One operation on the tape (Note [The tape] above); at most kMaxInputs tensor inputs.
 class Function : public std::enable_shared_from_this<Function> {
  public:
+  /// An InputMask has one bit for each. For more tensors, such as hundreds of states to be
+  /// concatenated, apply several Functions, as ops::cat does.
+  static constexpr std::size_t kMaxInputs = 64;
+
   Function() = default;
   /// Takes the graph behind it down iteratively: a chain of any length is no recursion.
   virtual ~Function();
@@ -87,6 +98,10 @@ class Function : public std::enable_shared_from_this<Function> {
   /// the tape is on, puts the function on it, once. Arguments of type Tensor and TensorList are the
   /// tensor inputs; an undefined Tensor is an absent one; others are passed as they are. forward
   /// returns a Tensor, a TensorList or a std::array<Tensor, N>; int64 outputs carry no gradient.
+  ///
+  /// Error for more than kMaxInputs tensor inputs, for an input that is this rank's shard of a
+  /// parameter (the sharded module was not called: Note [Shards are no operands]), and for an
+  /// object that has been applied before; LayoutError for a FRACTAL_NZ input that it does not read.
   template <class F, class... Arguments>
   static auto apply(const std::shared_ptr<F>& function, const Arguments&... arguments);
 
@@ -96,6 +111,11 @@ class Function : public std::enable_shared_from_this<Function> {
   /// Gradients of the tensor inputs, in the order of apply()'s arguments, from those of the
   /// outputs. Entries that `needs` does not ask for may be undefined; a gradient of an output that
   /// nothing used arrives as zeros. May be called twice with disjoint masks.
+  ///
+  /// Gradients have the shape and dtype of their outputs, but need not be contiguous: where the
+  /// next op was a transpose, its gradient is a transposed view. data<T>() refuses such a one;
+  /// ops::contiguous(grads[i]), or clone(grads[i]) without ops, gives rows that can be read. What
+  /// backward returns may be strided, too. It must not write into `grads`: others read them.
   virtual TensorList backward(const TensorList& grads, InputMask needs) = 0;
 
   /// Whether tensor input i may be FRACTAL_NZ; apply() refuses it otherwise.
@@ -148,6 +168,10 @@ class Function : public std::enable_shared_from_this<Function> {
 namespace detail {
 
 void check_input(const Function& function, const Tensor& input, std::size_t position);
+void check_number(const Function& function, std::size_t inputs);
+/// Says which of the inputs were undefined when forward read one that is.
+void name_undefined(UndefinedTensorError& error, const Function& function,
+                    const TensorList& inputs);
 
 template <class Argument>
 void check_argument(const Function& function, const Argument& argument, std::size_t& position) {
@@ -209,6 +233,7 @@ template <class F, class... Arguments>
 auto Function::apply(const std::shared_ptr<F>& function, const Arguments&... arguments) {
   std::size_t position = 0;
   (detail::check_argument(*function, arguments, position), ...);
+  detail::check_number(*function, position);
   Function& base = *function;
   const bool record =
       grad_enabled() && (base.recomputes() || (detail::needs_grad(arguments) || ...));
@@ -216,7 +241,14 @@ auto Function::apply(const std::shared_ptr<F>& function, const Arguments&... arg
   auto outputs = [&] {
     const NoGradGuard no_grad;
     const SpanGuard span(SpanKind::kFunction, Lane::kCompute, "forward ", base.name());
-    return function->forward(detail::detached(arguments)...);
+    try {
+      return function->forward(detail::detached(arguments)...);
+    } catch (UndefinedTensorError& error) {
+      TensorList inputs;
+      (detail::append_tensors(inputs, arguments), ...);
+      detail::name_undefined(error, base, inputs);
+      throw;
+    }
   }();
   if (record) {
     (base.add_edges(arguments), ...);

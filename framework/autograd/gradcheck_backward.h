@@ -21,6 +21,7 @@ class RetainedGraph {
   RetainedGraph& operator=(const RetainedGraph&) = delete;
 
   const std::vector<Slot>& slots() const { return slots_; }
+  const Tensor& output(std::size_t i) const { return outputs_[i]; }
   /// Whether an output carries a gradient.
   bool differentiable(const Slot& output) const { return outputs_[output.index].requires_grad(); }
 

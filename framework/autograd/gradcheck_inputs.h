@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "framework/autograd/gradcheck.h"
+#include "framework/tensor/dtype.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad::detail {
@@ -43,6 +44,46 @@ std::int64_t storage_offset(const Tensor& tensor, std::size_t flat);
 
 /// Elements of a tensor as doubles, in row-major order.
 std::vector<double> to_doubles(const Tensor& tensor);
+
+/// Elements of one floating ND tensor, which get their values back, bit for bit, when this goes out
+/// of scope.
+class MovedElements {
+ public:
+  MovedElements(const Tensor& tensor, std::size_t first, std::size_t count) : tensor_(tensor) {
+    for (std::size_t i = 0; i < count; ++i) {
+      offsets_.push_back(storage_offset(tensor, first + i));
+      values_.push_back(get(i));
+    }
+  }
+  ~MovedElements() {
+    for (std::size_t i = 0; i < values_.size(); ++i) set(i, values_[i]);
+    tensor_.storage().bump_version();
+  }
+  MovedElements(const MovedElements&) = delete;
+  MovedElements& operator=(const MovedElements&) = delete;
+
+  /// values + distance * direction, counted as an in-place modification.
+  void move(double distance, const std::vector<double>& direction) {
+    for (std::size_t i = 0; i < values_.size(); ++i) set(i, values_[i] + distance * direction[i]);
+    tensor_.storage().bump_version();
+  }
+  double get(std::size_t i) const {
+    return dispatch_floating(tensor_.dtype(), [&]<class T>() -> double { return *pointer<T>(i); });
+  }
+
+ private:
+  template <class T>
+  T* pointer(std::size_t i) const {
+    return reinterpret_cast<T*>(tensor_.storage().data()) + offsets_[i];
+  }
+  void set(std::size_t i, double value) {
+    dispatch_floating(tensor_.dtype(), [&]<class T>() { *pointer<T>(i) = static_cast<T>(value); });
+  }
+
+  Tensor tensor_;
+  std::vector<std::int64_t> offsets_;
+  std::vector<double> values_;
+};
 
 class CheckedInputs {
  public:

@@ -8,44 +8,6 @@ namespace {
 
 using enum GradcheckFailure;
 
-// Elements of one tensor, which go back to where they were when this goes out of scope.
-class MovedElements {
- public:
-  MovedElements(const Tensor& tensor, std::size_t first, std::size_t count) : tensor_(tensor) {
-    for (std::size_t i = 0; i < count; ++i) {
-      offsets_.push_back(storage_offset(tensor, first + i));
-      values_.push_back(get(i));
-    }
-  }
-  ~MovedElements() {
-    for (std::size_t i = 0; i < values_.size(); ++i) set(i, values_[i]);
-    tensor_.storage().bump_version();
-  }
-  MovedElements(const MovedElements&) = delete;
-  MovedElements& operator=(const MovedElements&) = delete;
-
-  void move(double distance, const std::vector<double>& direction) {
-    for (std::size_t i = 0; i < values_.size(); ++i) set(i, values_[i] + distance * direction[i]);
-    tensor_.storage().bump_version();
-  }
-  double get(std::size_t i) const {
-    return dispatch_floating(tensor_.dtype(), [&]<class T>() -> double { return *pointer<T>(i); });
-  }
-
- private:
-  template <class T>
-  T* pointer(std::size_t i) const {
-    return reinterpret_cast<T*>(tensor_.storage().data()) + offsets_[i];
-  }
-  void set(std::size_t i, double value) {
-    dispatch_floating(tensor_.dtype(), [&]<class T>() { *pointer<T>(i) = static_cast<T>(value); });
-  }
-
-  Tensor tensor_;
-  std::vector<std::int64_t> offsets_;
-  std::vector<double> values_;
-};
-
 }  // namespace
 
 std::vector<double> CentralDifferences::by_element(const Slot& input, std::size_t element) const {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "framework/runtime/log.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 
@@ -36,7 +37,12 @@ TensorList gradients_of_inputs(Function& function, const TensorList& grads, Inpu
   TensorList input_grads;
   {
     const SpanGuard span(SpanKind::kFunction, Lane::kCompute, "backward ", function.name());
-    input_grads = function.backward(grads, needs);
+    try {
+      input_grads = function.backward(grads, needs);
+    } catch (UndefinedTensorError& error) {
+      error.append("; in the backward of " + std::string(function.name()));
+      throw;
+    }
   }
   const auto& edges = function.edges();
   check(input_grads.size() == edges.size(), function.name(), ": backward must return ",
@@ -106,22 +112,32 @@ void GraphTask::run() {
   while (!ready_.empty()) {
     const Entry entry = ready_.top();
     ready_.pop();
-    if (entry.scope) {
-      if (entry.scope->on_exit) entry.scope->on_exit();
-      entered_.erase(entry.scope.get());
-      continue;
-    }
-    enter(entry.function->scope());
-    const auto deferred = deferred_.find(entry.function.get());
-    if (deferred != deferred_.end()) {
-      resume(*deferred->second);
-    } else {
-      execute(*entry.function);
+    try {
+      run(entry);
+    } catch (Error& error) {
+      const auto& scope = entry.scope ? entry.scope : entry.function->scope();
+      if (scope) error.add_module(scope->path);
+      throw;
     }
   }
   if (outer_ != nullptr) return;
   // A callback may queue another one.
   for (std::size_t i = 0; i < callbacks_.size(); ++i) std::exchange(callbacks_[i], nullptr)();
+}
+
+void GraphTask::run(const Entry& entry) {
+  if (entry.scope) {
+    if (entry.scope->on_exit) entry.scope->on_exit();
+    entered_.erase(entry.scope.get());
+    return;
+  }
+  enter(entry.function->scope());
+  const auto deferred = deferred_.find(entry.function.get());
+  if (deferred != deferred_.end()) {
+    resume(*deferred->second);
+  } else {
+    execute(*entry.function);
+  }
 }
 
 std::function<void(Tensor)> GraphTask::sink(const Function& function, std::size_t i) {
@@ -228,6 +244,9 @@ void GraphTask::enter(const std::shared_ptr<const Scope>& scope) {
   entered_.try_emplace(scope.get(), SpanKind::kModule, Lane::kCompute, "backward ",
                        scope->display_path());
   ready_.push({scope->begin, nullptr, scope});
+  if (log_enabled(LogLevel::kDebug)) {
+    log(LogLevel::kDebug, "backward " + std::string(scope->display_path()));
+  }
   if (scope->on_enter) scope->on_enter();
 }
 

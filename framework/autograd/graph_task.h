@@ -93,6 +93,7 @@ class GraphTask {
   /// `edge` has brought all it had.
   void finish(const Edge& edge);
 
+  void run(const Entry& entry);
   void enter(const std::shared_ptr<const Scope>& scope);
   void execute(Function& function);
   void resume(Deferred& deferred);

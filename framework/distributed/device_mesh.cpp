@@ -8,6 +8,15 @@
 namespace moegrad {
 namespace {
 
+// What it was given, unless it is null.
+std::shared_ptr<ProcessGroup> checked(std::shared_ptr<ProcessGroup> group) {
+  check<ValueError>(
+      group != nullptr,
+      "DeviceMesh: needs a process group, got null; RankContext::current().group() "
+      "is null outside launch(), so run this in the body of launch(world_size, body)");
+  return group;
+}
+
 std::string list_axes(const std::vector<MeshAxis>& axes) {
   std::ostringstream list;
   for (const auto& axis : axes) {
@@ -32,7 +41,7 @@ void check_axes(const std::vector<MeshAxis>& axes, int ranks) {
 }  // namespace
 
 DeviceMesh::DeviceMesh(std::shared_ptr<ProcessGroup> group, std::vector<MeshAxis> axes)
-    : group_(std::move(group)),
+    : group_(checked(std::move(group))),
       axes_(std::move(axes)),
       coordinates_(axes_.size()),
       axis_groups_(axes_.size()) {
@@ -61,7 +70,7 @@ DeviceMesh::DeviceMesh(std::shared_ptr<ProcessGroup> group, std::vector<MeshAxis
 }
 
 DeviceMesh DeviceMesh::flat(std::shared_ptr<ProcessGroup> group) {
-  const int size = group->size();
+  const int size = checked(group)->size();
   return DeviceMesh(std::move(group), {{"shard", size}});
 }
 

@@ -63,6 +63,27 @@ bool is_below_the_program(const Frame& frame) {
          frame.function.starts_with("std::thread::_State");
 }
 
+// "f<...>(g<...>)" of "f<int, h<char> >(g<long>)"; operators with < or > in their names stay.
+std::string without_template_arguments(const std::string& name) {
+  std::string text;
+  int depth = 0;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const bool in_operator = text.ends_with("operator") || text.ends_with("operator<") ||
+                             text.ends_with("operator>") || text.ends_with("operator-") ||
+                             text.ends_with("operator<=");
+    if (depth == 0 && in_operator && (name[i] == '<' || name[i] == '>')) {
+      text += name[i];
+    } else if (name[i] == '<') {
+      if (depth++ == 0) text += "<...>";
+    } else if (name[i] == '>' && depth > 0 && name[i - 1] != '-') {
+      --depth;
+    } else if (depth == 0) {
+      text += name[i];
+    }
+  }
+  return depth == 0 ? text : name;
+}
+
 }  // namespace
 
 CallStack CallStack::capture() {
@@ -84,8 +105,9 @@ std::vector<std::string> CallStack::describe(const std::vector<std::string>& hid
       if (is_below_the_program(frame)) return lines;
       const bool hidden = std::ranges::any_of(
           hidden_files, [&](const std::string& suffix) { return frame.file.ends_with(suffix); });
-      if (hidden || frame.function.empty()) continue;
-      auto line = frame.function;
+      const bool in_library = frame.file.find("/include/c++/") != std::string::npos;
+      if (hidden || in_library || frame.function.empty()) continue;
+      auto line = without_template_arguments(frame.function);
       if (!frame.file.empty()) line += " (" + frame.file + ":" + std::to_string(frame.line) + ")";
       lines.push_back(std::move(line));
     }

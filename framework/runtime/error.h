@@ -10,9 +10,32 @@ namespace moegrad {
 
 /// Base of everything moegrad throws. A message has the form
 /// `op: what is required, with the numbers, got what`.
+///
+/// An error that leaves the call of a module, or the backward of a Function that a module ran, says
+/// so at its end, once: `; in module layers.3.mlp`. The outermost module has no path and adds none.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+
+  /// Adds `text` to the end of the message: for who catches an error, knows more, and rethrows it.
+  void append(const std::string& text) {
+    std::runtime_error::operator=(std::runtime_error(what() + text));
+  }
+  /// Appends the module's path unless it is empty or the message names a module already.
+  void add_module(const std::string& path) {
+    if (path.empty() || names_module_) return;
+    append("; in module " + path);
+    names_module_ = true;
+  }
+
+ private:
+  bool names_module_ = false;
+};
+
+/// A default-constructed or moved-from Tensor where one with elements is required.
+class UndefinedTensorError : public Error {
+ public:
+  using Error::Error;
 };
 
 /// A tensor of the wrong rank or size.

@@ -6,14 +6,18 @@
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
+#include "framework/tensor/dump.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 
 namespace moegrad {
 namespace {
 
+// Links dump() into every program: nothing but a debugger calls it.
+[[gnu::used]] constexpr auto kDump = &dump;
+
 TensorImpl& checked(const std::shared_ptr<TensorImpl>& impl) {
-  check(impl != nullptr, "tensor: undefined tensor used");
+  check<UndefinedTensorError>(impl != nullptr, "tensor: undefined tensor used");
   return *impl;
 }
 

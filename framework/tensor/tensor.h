@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "framework/runtime/life_token.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/layout.h"
 #include "framework/tensor/shape.h"
@@ -119,8 +120,12 @@ class Tensor {
   const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
   explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
 
+  /// Expires when this handle is destroyed, whatever happens to what it refers to.
+  std::weak_ptr<const void> watch_handle() { return life_.watch(); }
+
  private:
   std::shared_ptr<TensorImpl> impl_;
+  LifeToken life_;
 };
 
 using TensorList = std::vector<Tensor>;

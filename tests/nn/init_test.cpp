@@ -2,10 +2,13 @@
 #include "nn/init.h"
 
 #include <cmath>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "framework/runtime/rank_context.h"
+#include "framework/tensor/fill.h"
+#include "framework/tensor/meta.h"
 #include "nn/experts.h"
 #include "nn/linear.h"
 #include "nn/rms_norm.h"
@@ -77,7 +80,59 @@ TEST(InitWeights, DependsOnNameAndSeedButNotOnThreads) {
   EXPECT_FALSE(bitwise_equal(draw("a", 1, 1), draw("a", 2, 1)));
 }
 
-TEST(InitWeights, DrawsMatricesAndSetsVectorsToOne) {
+/// A scale, a bias, a matrix and a scalar, each with 7 in every element at first.
+class Declares final : public Callable<Declares> {
+ public:
+  explicit Declares(bool declared) {
+    const auto init = [&](InitialValues initial) { return declared ? initial : InitialValues(); };
+    register_parameter("scale", scale, init(InitialValues::ones()));
+    register_parameter("bias", bias, init(InitialValues::zeros()));
+    register_parameter("weight", weight, init(InitialValues::normal(3.0)));
+    register_parameter("temperature", temperature);
+  }
+  Tensor forward(const Tensor& x) { return x; }
+  Tensor scale = Tensor::full({4}, 7.0), bias = Tensor::full({4}, 7.0),
+         weight = Tensor::full({4, 5}, 7.0), temperature = Tensor::full({}, 7.0);
+};
+
+TEST(InitWeights, TheLayerSaysWhatAParameterStartsWith) {
+  Declares module(true);
+  init_weights(module, 5, 0.02);
+  EXPECT_TRUE(bitwise_equal(module.scale.detach(), Tensor::ones({4})));
+  EXPECT_TRUE(bitwise_equal(module.bias.detach(), Tensor::zeros({4})));
+  Tensor drawn = Tensor::zeros({4, 5});
+  init_normal({.name = "weight", .tensor = &drawn, .layout = {}}, 5, 3.0);
+  EXPECT_TRUE(bitwise_equal(module.weight.detach(), drawn));
+}
+
+TEST(InitWeights, WithoutADeclarationMatricesAreDrawnAndVectorsKeepTheirValues) {
+  Declares module(false);
+  init_weights(module, 5, 0.02);
+  EXPECT_TRUE(bitwise_equal(module.scale.detach(), Tensor::full({4}, 7.0)));
+  EXPECT_TRUE(bitwise_equal(module.bias.detach(), Tensor::full({4}, 7.0)));
+  EXPECT_EQ(module.temperature.item(), 7.0);
+  Tensor drawn = Tensor::zeros({4, 5});
+  init_normal({.name = "weight", .tensor = &drawn, .layout = {}}, 5, 0.02);
+  EXPECT_TRUE(bitwise_equal(module.weight.detach(), drawn));
+}
+
+TEST(InitWeights, OnTheMetaDeviceVectorsMustBeDeclared) {
+  const auto made = [](bool declared) {
+    const MetaGuard meta;
+    return std::make_unique<Declares>(declared);
+  };
+  const auto undeclared = made(false);
+  undeclared->to_empty();
+  fill_(undeclared->weight, 7.0);
+  EXPECT_EQ(testing::message_of<Error>([&] { init_weights(*undeclared, 5, 0.02); }),
+            "init_weights: parameter 'scale' [4] was made on the meta device, where a constructor "
+            "gives no values; declare them where it is registered, as in register_parameter(name, "
+            "tensor, InitialValues::zeros())");
+  // Nothing was written.
+  EXPECT_TRUE(bitwise_equal(undeclared->weight.detach(), Tensor::full({4, 5}, 7.0)));
+}
+
+TEST(InitWeights, DrawsMatricesAndSetsWeightsOfNormsToOne) {
   Linear linear({.in_features = 300, .out_features = 200, .dtype = Dtype::kFloat64});
   init_weights(linear, 1, 0.02);
   double sum = 0.0, squares = 0.0;

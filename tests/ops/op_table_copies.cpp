@@ -31,10 +31,11 @@ OpEntry contiguous_op() {
   entry.samples = {sample("as it is", {3, 5}, false), sample("a matrix", {3, 5}, true),
                    sample("three dimensions", {2, 3, 5}, true), sample("a scalar", {}, false),
                    sample("nothing", {0, 3}, true)};
-  entry.errors = {{.what = "an undefined tensor",
-                   .call = [] { ops::contiguous({}); },
-                   .type = "Error",
-                   .message = "tensor: undefined tensor used"}};
+  entry.errors = {
+      {.what = "an undefined tensor",
+       .call = [] { ops::contiguous({}); },
+       .type = "Error",
+       .message = "contiguous: input 0 must be a defined tensor, got an undefined one"}};
   return entry;
 }
 

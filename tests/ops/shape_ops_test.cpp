@@ -110,6 +110,28 @@ TEST(ShapeOps, UnsqueezeSqueezeAndExpandAreViews) {
   EXPECT_EQ(y.storage().bytes(), 16);
 }
 
+// More than a Function takes: in runs of 64, and runs of runs.
+TEST(ShapeOps, CatAndStackJoinAnyNumber) {
+  for (const std::int64_t n : {64, 65, 130, 4097}) {
+    TensorList pieces;
+    std::vector<double> expected;
+    for (std::int64_t i = 0; i < n; ++i) {
+      pieces.push_back(Tensor::full({1, 1 + i % 2}, static_cast<double>(i), Dtype::kFloat64));
+      pieces.back().set_requires_grad(true);
+      expected.insert(expected.end(), static_cast<std::size_t>(1 + i % 2), static_cast<double>(i));
+    }
+    const auto columns = std::ssize(expected);
+    const Tensor joined = cat(pieces, 1);
+    EXPECT_TRUE(bitwise_equal(joined.detach(), Tensor::from(expected, {1, columns})));
+    joined.backward(Tensor::from(expected, {1, columns}));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const Tensor& piece = pieces[static_cast<std::size_t>(i)];
+      ASSERT_TRUE(bitwise_equal(piece.grad(), piece.detach())) << i;
+    }
+  }
+  EXPECT_EQ(stack(TensorList(100, Tensor::ones({3})), 0).shape(), (Shape{100, 3}));
+}
+
 TEST(ShapeOps, CatAndStackJoin) {
   const Tensor x = counting({2, 2}), y = counting({2, 1});
   EXPECT_TRUE(holds(cat({x, y, x}, 1), {2, 5}, {0, 1, 0, 0, 1, 2, 3, 1, 2, 3}));

@@ -148,7 +148,7 @@ TEST(AdamW, RejectsWhatCannotBe) {
   const auto build = [&](AdamW::Config config) {
     return message_of<ValueError>([&] { AdamW({{"p", p}}, config); });
   };
-  EXPECT_EQ(build({.lr = -1.0}), "optimizer: lr must be >= 0, got -1");
+  EXPECT_EQ(build({.lr = -1.0}), "optimizer: lr must be finite and >= 0, got -1");
   EXPECT_EQ(build({.weight_decay = -0.5}), "optimizer: weight_decay must be >= 0, got -0.5");
   EXPECT_EQ(build({.beta1 = 1.0}), "AdamW: beta1 must be in [0, 1), got 1");
   EXPECT_EQ(build({.beta2 = -0.1}), "AdamW: beta2 must be in [0, 1), got -0.1");
@@ -159,7 +159,7 @@ TEST(AdamW, RejectsWhatCannotBe) {
             "optimizer: parameter 'q' is given twice");
   AdamW optimizer({{"p", p}}, {});
   EXPECT_EQ(message_of<ValueError>([&] { optimizer.set_lr(-2.0); }),
-            "optimizer: lr must be >= 0, got -2");
+            "set_lr: lr must be finite and >= 0, got -2");
 }
 
 }  // namespace

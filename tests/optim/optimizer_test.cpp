@@ -3,7 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "framework/distributed/shard_spec.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/tensor/fill.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"
 #include "tests/testing.h"
@@ -55,6 +63,144 @@ TEST(Optimizer, AStepNeedsAGradient) {
   AdamW without_rows({{"empty", empty}}, AdamW::Config());
   empty.set_grad(Tensor::zeros({0}, Dtype::kFloat64));
   without_rows.step();
+}
+
+using testing::bitwise_equal;
+using testing::message_of;
+
+std::vector<double> rates(const Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.groups()) rates.push_back(group.lr);
+  return rates;
+}
+
+TEST(Optimizer, GroupsHaveRatesOfTheirOwn) {
+  const Tensor a = testing::variable({2}), b = testing::variable({2}, 2);
+  SGD optimizer({ParamGroup{.parameters = {{"a", a}}, .lr = 0.5},
+                 ParamGroup{.parameters = {{"b", b}}, .lr = 0.125}},
+                SGD::Config{});
+  optimizer.set_lr(1, 0.25);
+  EXPECT_EQ(rates(optimizer), (std::vector<double>{0.5, 0.25}));
+  // The step uses them: p - lr g.
+  Tensor expected_a = clone(a), expected_b = clone(b);
+  for (auto& value : expected_a.mutable_data<double>()) value -= 0.5;
+  for (auto& value : expected_b.mutable_data<double>()) value -= 0.25;
+  a.set_grad(Tensor::ones({2}, Dtype::kFloat64));
+  b.set_grad(Tensor::ones({2}, Dtype::kFloat64));
+  optimizer.step();
+  EXPECT_TRUE(bitwise_equal(a.detach(), expected_a));
+  EXPECT_TRUE(bitwise_equal(b.detach(), expected_b));
+  // scale_lr starts from the rates of the constructor, however often it is called.
+  for (const double factor : {0.0, 0.5, 2.0, 1.0}) {
+    optimizer.scale_lr(factor);
+    EXPECT_EQ(rates(optimizer), (std::vector<double>{0.5 * factor, 0.125 * factor}));
+  }
+  optimizer.set_lr(0.75);
+  EXPECT_EQ(rates(optimizer), (std::vector<double>{0.75, 0.75}));
+}
+
+TEST(Optimizer, RefusesRatesThatAreNone) {
+  const Tensor a = testing::variable({2});
+  SGD optimizer({{"a", a}}, SGD::Config{.lr = 0.5});
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(message_of<ValueError>([&] { optimizer.set_lr(1, 0.25); }),
+            "set_lr: group must be in [0, 1), got 1");
+  EXPECT_EQ(message_of<ValueError>([&] { optimizer.set_lr(0, -1.0); }),
+            "set_lr: lr must be finite and >= 0, got -1");
+  EXPECT_EQ(message_of<ValueError>([&] { optimizer.set_lr(kInfinity); }),
+            "set_lr: lr must be finite and >= 0, got inf");
+  EXPECT_EQ(message_of<ValueError>([&] { optimizer.scale_lr(-0.5); }),
+            "scale_lr: factor must be finite and >= 0, got -0.5");
+  EXPECT_EQ(rates(optimizer), (std::vector<double>{0.5}));
+}
+
+void take_steps(AdamW& optimizer, const Tensor& parameter, int from, int to) {
+  for (int step = from; step < to; ++step) {
+    parameter.set_grad(testing::randn(parameter.shape(), static_cast<std::uint64_t>(step)));
+    optimizer.step();
+  }
+}
+
+NamedTensors copied(const Optimizer& optimizer) {
+  NamedTensors state;
+  for (const auto& [name, tensor] : optimizer.state_dict()) state.push_back({name, clone(tensor)});
+  return state;
+}
+
+TEST(Optimizer, ALoadedStateGoesOnAsTheOldOne) {
+  const Tensor straight = testing::variable({4}), resumed = testing::variable({4});
+  AdamW first({{"p", straight}}, AdamW::Config{}), before({{"p", resumed}}, AdamW::Config{});
+  take_steps(first, straight, 1, 7);
+  take_steps(before, resumed, 1, 4);
+  AdamW after({{"p", resumed}}, AdamW::Config{});
+  auto state = copied(before);
+  std::ranges::reverse(state);  // by name, not by position
+  after.load_state_dict(state);
+  take_steps(after, resumed, 4, 7);
+  EXPECT_TRUE(bitwise_equal(straight.detach(), resumed.detach()));
+  EXPECT_EQ(testing::integers(after.states()[0].steps), (std::vector<std::int64_t>{6}));
+}
+
+TEST(Optimizer, LoadsAllOfAStateOrNothing) {
+  const Tensor p = testing::variable({4});
+  AdamW optimizer({{"p", p}}, AdamW::Config{});
+  take_steps(optimizer, p, 1, 3);
+  const auto before = copied(optimizer);
+  const auto refused = [&]<class E>(std::type_identity<E>, const auto& change) {
+    NamedTensors state;
+    for (const auto& [name, tensor] : before) {
+      state.push_back({name, tensor.dtype() == Dtype::kInt64
+                                 ? clone(tensor)
+                                 : Tensor::ones(tensor.shape(), tensor.dtype())});
+    }
+    change(state);
+    const auto message = message_of<E>([&] { optimizer.load_state_dict(state); });
+    const auto now = optimizer.state_dict();
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      EXPECT_TRUE(bitwise_equal(now[i].tensor, before[i].tensor)) << now[i].name;
+    }
+    return message;
+  };
+  constexpr std::type_identity<Error> kError;
+  EXPECT_EQ(refused(kError, [](auto& state) { state.pop_back(); }),
+            "optimizer load_state_dict: missing key 'p.exp_avg_sq'");
+  EXPECT_EQ(refused(kError,
+                    [](auto& state) {
+                      state.push_back({"q.step", state[0].tensor});
+                    }),
+            "optimizer load_state_dict: unexpected key 'q.step'");
+  EXPECT_EQ(refused(kError, [](auto& state) { state.push_back(state[0]); }),
+            "optimizer load_state_dict: key 'p.step' is given twice");
+  EXPECT_EQ(refused(std::type_identity<ShapeError>(),
+                    [](auto& state) { state[2].tensor = Tensor::ones({5}, Dtype::kFloat64); }),
+            "optimizer load_state_dict: 'p.exp_avg_sq' must be [4], got [5]");
+  EXPECT_EQ(refused(std::type_identity<DtypeError>(),
+                    [](auto& state) { state[2].tensor = Tensor::ones({4}); }),
+            "optimizer load_state_dict: 'p.exp_avg_sq' must be float64, got float32");
+  EXPECT_EQ(refused(std::type_identity<UndefinedTensorError>(),
+                    [](auto& state) { state[2].tensor = Tensor(); }),
+            "optimizer load_state_dict: 'p.exp_avg_sq' must be a defined tensor");
+}
+
+TEST(Optimizer, LoadsNoShardOfAnotherPart) {
+  const auto part = [](std::int64_t begin) {
+    return std::make_shared<const ShardSpec>(
+        ShardSpec{.global_shape = {8}, .begin = begin, .end = begin + 4});
+  };
+  const Tensor p = testing::variable({4});
+  p.set_shard_spec(part(0));
+  SGD optimizer({{"p", p}}, SGD::Config{.momentum = 0.5});
+  Tensor buffer = Tensor::ones({4}, Dtype::kFloat64);
+  buffer.set_shard_spec(part(4));
+  EXPECT_EQ(message_of<ValueError>([&] {
+              optimizer.load_state_dict({{"p.momentum_buffer", buffer}});
+            }),
+            "optimizer load_state_dict: 'p.momentum_buffer' must be [0, 4) of dimension 0 of [8], "
+            "got [4, 8) of dimension 0 of [8]");
+  buffer.set_shard_spec(part(0));
+  optimizer.load_state_dict({{"p.momentum_buffer", buffer}});
+  EXPECT_TRUE(bitwise_equal(optimizer.buffers()[0].tensor, buffer));
+  EXPECT_EQ(optimizer.buffers()[0].tensor.shard_spec(), p.shard_spec());
 }
 
 }  // namespace

@@ -113,8 +113,70 @@ TEST(Function, RefusesMoreThanSixtyFourInputsAndUndefinedOutputs) {
     return Function::apply(std::make_shared<Many>(), TensorList(n, variable({2})));
   };
   EXPECT_NO_THROW(many(64));
-  EXPECT_EQ(message_of<Error>([&] { many(65); }), "many: at most 64 tensor inputs");
+  EXPECT_EQ(message_of<Error>([&] { many(65); }),
+            "many: a Function takes at most 64 tensor inputs, got 65; apply it to parts and "
+            "combine their results");
   EXPECT_EQ(message_of<Error>([&] { many(1); }), "many: forward must return defined tensors");
+}
+
+TEST(Function, NamesTheUndefinedInputThatForwardReads) {
+  const Tensor x = variable({2});
+  EXPECT_EQ(message_of<UndefinedTensorError>([&] { mul(x, Tensor()); }),
+            "tensor: undefined tensor used; input 1 of mul was undefined");
+  EXPECT_EQ(message_of<UndefinedTensorError>([&] { mul(Tensor(), Tensor()); }),
+            "tensor: undefined tensor used; input 0 of mul was undefined; input 1 of mul was "
+            "undefined");
+  // One that forward makes itself is none of the caller's.
+  class Own final : public Function {
+   public:
+    std::string_view name() const override { return "own"; }
+    Tensor forward(const Tensor& /*x*/) { return clone(Tensor()); }
+    TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+      return {clone(grads[0])};
+    }
+  };
+  EXPECT_EQ(message_of<UndefinedTensorError>([&] { Function::apply(std::make_shared<Own>(), x); }),
+            "tensor: undefined tensor used");
+}
+
+TEST(Function, NamesTheBackwardThatReadsAnUndefinedTensor) {
+  const Tensor x = variable({2});
+  const Tensor y = testing::probe(
+      x, "probe", [](const Tensor& /*grad*/) -> TensorList { return {clone(Tensor())}; });
+  EXPECT_EQ(
+      message_of<UndefinedTensorError>([&] { y.backward(Tensor::ones({2}, Dtype::kFloat64)); }),
+      "tensor: undefined tensor used; in the backward of probe");
+}
+
+// The next Function's backward may return a view that strides over its own result.
+TEST(Function, GradientsOfOutputsNeedNotBeContiguous) {
+  class TransposeOf final : public Function {
+   public:
+    std::string_view name() const override { return "transpose"; }
+    static Tensor swap(const Tensor& x) {
+      return Tensor::as_strided(x, {x.dim(1), x.dim(0)}, {x.strides()[1], x.strides()[0]}, 0);
+    }
+    Tensor forward(const Tensor& x) { return clone(swap(x)); }
+    TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+      return {swap(grads[0])};
+    }
+  };
+  const Tensor x = variable({2, 3});
+  Shape strides;
+  std::string refused;
+  const Tensor y = testing::probe(x, "probe", [&](const Tensor& grad) -> TensorList {
+    strides = grad.strides();
+    refused = message_of<LayoutError>([&] { (void)grad.data<double>(); });
+    const Tensor rows = clone(grad);
+    EXPECT_TRUE(rows.is_contiguous());
+    return {rows};
+  });
+  const Tensor cotangent = testing::randn({3, 2}, 5);
+  Function::apply(std::make_shared<TransposeOf>(), y).backward(cotangent);
+  EXPECT_EQ(strides, (Shape{1, 2}));
+  EXPECT_EQ(refused,
+            "tensor: data needs a contiguous tensor, got shape [2, 3] with strides [1, 2]");
+  EXPECT_TRUE(testing::bitwise_equal(x.grad(), TransposeOf::swap(cotangent)));
 }
 
 // g++ makes the Function before it evaluates the input, or after: the order on the tape must be

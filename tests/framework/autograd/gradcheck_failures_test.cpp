@@ -2,6 +2,7 @@
 // One test for each way in which a function or its backward can fail the check.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,7 +88,7 @@ TEST(GradcheckFailures, JacobianMismatch) {
   expect_failure(wrong, {Tensor::full({2, 3}, 2, Dtype::kFloat64), y.set_requires_grad(true)},
                  kJacobianMismatch,
                  "gradcheck: gradient of output 1 at [1, 1] with respect to input 1 at [1, 1] is 0 "
-                 "by backward and 2 by central differences, off by 2 where 0.00201 is allowed; 1 "
+                 "by backward and 2 by central differences, off by 2 where 2.01e-05 is allowed; 1 "
                  "of 36 elements disagree");
 }
 
@@ -180,7 +181,7 @@ TEST(GradcheckFailures, UndefinedGradThatBackwardThrowsAt) {
   });
   expect_failure(f, {leaf_of({1, 2})}, kUndefinedGradThrows,
                  "gradcheck: backward must run when the gradient of output 0 is left out, got: "
-                 "tensor: undefined tensor used");
+                 "tensor: undefined tensor used; in the backward of copies");
   expect_success(f, {leaf_of({1, 2})}, {.check_undefined_grad = false});
   expect_success(copies(sum_of_defined), {leaf_of({1, 2})});
 }
@@ -204,9 +205,75 @@ TEST(GradcheckFailures, UndefinedGradThatCutsOffTheOthers) {
   });
   expect_failure(f, {leaf_of({1, 2})}, kJacobianMismatch,
                  "gradcheck: gradient of output 0 at [0] with respect to input 0 at [0] is 0 by "
-                 "backward and 1 by central differences, off by 1 where 0.00101 is allowed; 4 of 8 "
-                 "elements disagree");
+                 "backward and 1 by central differences, off by 1 where 1.01e-05 is allowed; 4 of "
+                 "8 elements disagree, this one most");
   expect_success(f, {leaf_of({1, 2})}, {.check_undefined_grad = false});
+}
+
+// x * x, or what `forward` makes of it, with the operand, or the result, kept as a plain Tensor.
+class Keeps final : public Function {
+ public:
+  enum class What { kRawInput, kRawOutput, kSaved };
+  explicit Keeps(What what) : what_(what) {}
+  std::string_view name() const override { return "keeps"; }
+  Tensor forward(const Tensor& x) {
+    raw_ = x;
+    saved_ = x;
+    if (what_ != What::kRawOutput) return zip(x, x, std::multiplies<>());
+    raw_ = edited(x, [](auto values) {
+      for (auto& value : values) value = std::exp(value);
+    });
+    return raw_.detach();
+  }
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    const Tensor kept = what_ == What::kSaved ? saved_.unpack() : raw_;
+    const double factor = what_ == What::kRawOutput ? 1.0 : 2.0;
+    return {zip(grads[0], kept, [&](auto g, auto x) { return factor * g * x; })};
+  }
+
+ private:
+  What what_;
+  Tensor raw_;
+  SavedTensor saved_{*this};
+};
+
+F keeps(Keeps::What what) {
+  return [=](const TensorList& in) -> TensorList {
+    return {Function::apply(std::make_shared<Keeps>(what), in[0])};
+  };
+}
+
+TEST(GradcheckFailures, EditThatBackwardDoesNotNotice) {
+  const TensorList inputs = {leaf_of({1, 2})};
+  const std::string ending =
+      " was edited in place before backward, which must throw or give the same gradients, but that "
+      "of input 0 at [0] was ";
+  const std::string advice = "; keep what backward reads in a SavedTensor, not in a Tensor";
+  for (const bool fast : {false, true}) {
+    const auto input = gradcheck(keeps(Keeps::What::kRawInput), inputs, {.fast_mode = fast});
+    EXPECT_EQ(input.kind, kEditNotNoticed) << input.message;
+    EXPECT_TRUE(input.message.starts_with("gradcheck: input 0" + ending)) << input.message;
+    EXPECT_TRUE(input.message.ends_with(advice)) << input.message;
+    const auto output = gradcheck(keeps(Keeps::What::kRawOutput), inputs, {.fast_mode = fast});
+    EXPECT_EQ(output.kind, kEditNotNoticed) << output.message;
+    EXPECT_TRUE(output.message.starts_with("gradcheck: output 0" + ending)) << output.message;
+  }
+  expect_success(keeps(Keeps::What::kSaved), inputs);
+  EXPECT_TRUE(testing::bitwise_equal(inputs[0].detach(), leaf_of({1, 2}).detach()));
+}
+
+// An input without gradient counts as well: a factor, a mask.
+TEST(GradcheckFailures, EditOfAConstantThatBackwardDoesNotNotice) {
+  const auto f = [](const TensorList& in) -> TensorList {
+    const Tensor factor = in[1];
+    Tensor scaled = probe(in[0], "scaled", [=](const Tensor& grad) -> TensorList {
+      return {zip(grad, factor, std::multiplies<>())};
+    });
+    return {scaled};
+  };
+  const auto result = gradcheck(f, {leaf_of({1, 2}), Tensor::ones({2}, Dtype::kFloat64)});
+  EXPECT_EQ(result.kind, kEditNotNoticed) << result.message;
+  EXPECT_TRUE(result.message.starts_with("gradcheck: input 1 was edited")) << result.message;
 }
 
 // x, as long as it has not been moved.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ using testing::probe;
 using testing::randn;
 using testing::variable;
 
-constexpr auto kFull = testing::kTightGradcheck;
+constexpr GradcheckOptions kFull;
 constexpr GradcheckOptions kFast{.atol = kFull.atol, .rtol = kFull.rtol, .fast_mode = true};
 
 TensorList cube(const TensorList& in) { return {mul(mul(in[0], in[0]), in[0])}; }
@@ -147,9 +148,9 @@ TEST(Gradcheck, AMissingGradientCountsAsZero) {
     const auto result = gradcheck(cut, {leaf_of({2, 3}), leaf_of({4, 5})}, options);
     EXPECT_EQ(result.kind, GradcheckFailure::kJacobianMismatch);
     EXPECT_EQ(result.message,
-              "gradcheck: gradient of output 0 at [0] with respect to input 1 at [0] is 0 by "
-              "backward and 2 by central differences, off by 2 where 0.00201 is allowed; 2 of 8 "
-              "elements disagree");
+              "gradcheck: gradient of output 0 at [1] with respect to input 1 at [1] is 0 by "
+              "backward and 3 by central differences, off by 3 where 3.01e-05 is allowed; 2 of 8 "
+              "elements disagree, this one most");
   }
 }
 
@@ -230,6 +231,67 @@ TEST(Gradcheck, ThrowsItsFailureOnRequest) {
   }
 }
 
+TEST(Gradcheck, LogsTheWarningsOfWhatPassesOnRequest) {
+  const Tensor x = randn({2}, 1, Dtype::kFloat32, true);
+  const auto f = [](const TensorList& in) -> TensorList { return {mul(in[0], in[0])}; };
+  const auto result = gradcheck(f, {x}, {.eps = 1e-2, .atol = 1e-3, .rtol = 1e-3});
+  ASSERT_TRUE(result) << result.message;
+  ::testing::internal::CaptureStderr();
+  result.or_throw();
+  const auto text = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(
+      text.find("warning [rank 0] gradcheck: input 0 is float32; eps and the bounds are meant "
+                "for float64, and will likely not be kept\n"),
+      std::string::npos)
+      << text;
+}
+
+// 0.02 % of one element of the gradient, large or small.
+TEST(Gradcheck, SeesAnErrorOfTwoInTenThousand) {
+  const auto off = [](const TensorList& in) -> TensorList {
+    return {testing::probe(in[0], "off", [](const Tensor& grad) -> TensorList {
+      return {testing::edited(grad, [](auto g) { g[1] *= 1.0002; })};
+    })};
+  };
+  for (const double scale : {1e-2, 1.0, 1e3}) {
+    const auto f = [&](const TensorList& in) -> TensorList {
+      return {mul(off(in)[0], Tensor::full({3}, scale, Dtype::kFloat64))};
+    };
+    for (const bool fast : {false, true}) {
+      const auto result = gradcheck(f, {leaf_of({1, 2, 3})}, {.fast_mode = fast});
+      EXPECT_EQ(result.kind, GradcheckFailure::kJacobianMismatch) << scale << " fast " << fast;
+    }
+  }
+}
+
+TEST(Gradcheck, NamesTheWorstElement) {
+  const auto f = [](const TensorList& in) -> TensorList {
+    return {testing::probe(in[0], "off", [](const Tensor& grad) -> TensorList {
+      return {testing::edited(grad, [](auto g) {
+        g[0] *= 1.5;
+        g[2] *= 3.0;
+      })};
+    })};
+  };
+  const auto result = gradcheck(f, {leaf_of({1, 2, 3})});
+  EXPECT_EQ(
+      result.message,
+      "gradcheck: gradient of output 0 at [2] with respect to input 0 at [2] is 3 by backward "
+      "and 1 by central differences, off by 2 where 1.01e-05 is allowed; 2 of 9 elements "
+      "disagree, this one most");
+}
+
+TEST(Gradcheck, FailuresPrintTheirNames) {
+  const auto printed = [](GradcheckFailure kind) {
+    std::ostringstream text;
+    text << kind;
+    return text.str();
+  };
+  EXPECT_EQ(printed(GradcheckFailure::kNone), "kNone");
+  EXPECT_EQ(printed(GradcheckFailure::kJacobianMismatch), "kJacobianMismatch");
+  EXPECT_EQ(printed(GradcheckFailure::kEditNotNoticed), "kEditNotNoticed");
+}
+
 TEST(Gradcheck, TheAssertionTellsMessageAndWarnings) {
   const auto f = [](const TensorList& in) -> TensorList { return {in[0].detach()}; };
   const Tensor x = randn({1}, 1, Dtype::kFloat32, true);
@@ -237,7 +299,8 @@ TEST(Gradcheck, TheAssertionTellsMessageAndWarnings) {
   const auto assertion = testing::gradcheck(f, {x});
   EXPECT_FALSE(assertion);
   ASSERT_EQ(result.warnings.size(), 1U);
-  EXPECT_EQ(assertion.message(), result.message + "\n" + result.warnings[0]);
+  EXPECT_EQ(assertion.message(), result.message);
+  EXPECT_TRUE(result.message.ends_with("; " + result.warnings[0])) << result.message;
 }
 
 }  // namespace

@@ -126,6 +126,19 @@ TEST(DeviceMesh, HasAnotherViewForExperts) {
   });
 }
 
+TEST(DeviceMesh, RejectsTheGroupThatThereIsNotOutsideLaunch) {
+  const std::string expected =
+      "DeviceMesh: needs a process group, got null; RankContext::current().group() is null outside "
+      "launch(), so run this in the body of launch(world_size, body)";
+  const auto& group = RankContext::current().group();
+  EXPECT_EQ(message_of<ValueError>([&] { DeviceMesh::flat(group); }), expected);
+  EXPECT_EQ(message_of<ValueError>([&] { DeviceMesh(group, {{"shard", 1}}); }), expected);
+  EXPECT_EQ(message_of<ValueError>([&] {
+              DeviceMesh(group, {{"shard", 1}}, {{"expert", 1}});
+            }),
+            expected);
+}
+
 TEST(DeviceMesh, RejectsAxesThatDoNotFitTheGroup) {
   launch(6, [](RankContext& context) {
     const auto mesh = [&](std::vector<MeshAxis> axes) {

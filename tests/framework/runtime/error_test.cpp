@@ -36,5 +36,26 @@ TEST(Check, EveryErrorIsAnErrorAndARuntimeError) {
   EXPECT_THROW(check(false, ""), std::runtime_error);
 }
 
+// What catches it adds to the message and rethrows the same object.
+TEST(Error, GetsMoreToSayOnItsWay) {
+  const auto message = message_of<ShapeError>([] {
+    try {
+      try {
+        throw ShapeError("op: no");
+      } catch (Error& error) {
+        error.add_module("");  // the outermost module has no path
+        error.add_module("a.b");
+        error.append("; more");
+        throw;
+      }
+    } catch (Error& error) {
+      error.add_module("a");
+      throw;
+    }
+  });
+  EXPECT_EQ(message, "op: no; in module a.b; more");
+  EXPECT_THROW(check<UndefinedTensorError>(false, ""), Error);
+}
+
 }  // namespace
 }  // namespace moegrad

@@ -107,18 +107,6 @@ class Shared final : public nn::Callable<Shared> {
   Inner c;
 };
 
-/// One module under two names.
-class TwoNames final : public nn::Callable<TwoNames> {
- public:
-  TwoNames() : layer(5, 5) {
-    register_module("first", layer);
-    register_module("second", layer);
-    testing::init_random(*this);
-  }
-  Tensor forward(const Tensor& x) { return layer(layer(x)); }
-  testing::Affine layer;
-};
-
 // Every place of a shared parameter is on record, and changes with it.
 template <class Model>
 void expect_aliases(Model& model, const DeviceMesh& mesh, std::size_t params, std::size_t places) {
@@ -145,13 +133,6 @@ TEST(ConformanceInit, AliasesOfAParameterInANestedModuleToo) {
   on_one_rank([](const DeviceMesh& mesh) {
     Shared model(true);
     expect_aliases(model, mesh, 1, 3);
-  });
-}
-
-TEST(ConformanceInit, AliasesOfAModuleUnderTwoNames) {
-  on_one_rank([](const DeviceMesh& mesh) {
-    TwoNames model;
-    expect_aliases(model, mesh, 2, 2);
   });
 }
 

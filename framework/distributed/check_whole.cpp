@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/check_whole.h"
+
+#include <string>
+
+#include "framework/distributed/shard_spec.h"
+#include "framework/runtime/error.h"
+
+namespace moegrad {
+
+void check_whole(std::string_view op, const Tensor& input, std::size_t position) {
+  const auto& spec = input.shard_spec();
+  if (spec == nullptr) [[likely]]
+    return;
+  if (spec->group == nullptr || spec->group->size() == 1) return;
+  if (input.shape() == spec->global_shape) return;  // the rank that holds all of a small one
+  const auto& name = input.storage().name();
+  check(false, op, ": input ", position, " must be a whole parameter, got ",
+        name.empty() ? std::string("a shard ") : "shard '" + name + "' ", input.shape(), " of ",
+        spec->global_shape, " on ", spec->group->size(),
+        " ranks; call the module, module(x), which gathers it: forward(x) alone does not");
+}
+
+}  // namespace moegrad

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For gdb: `gdb -x framework/gdb.py PROGRAM` prints Tensors and Shapes readably and finds the sources.
+
+    (gdb) p x                       Tensor 'w' [2, 3] kFloat32 kND
+    (gdb) call moegrad::dump(x)     the same with the elements, shortened
+
+Programs of the preset `dev` carry what the first needs; dump works in every program.
+"""
+import os
+
+import gdb
+import gdb.printing
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def shape_text(shape):
+    return "[" + ", ".join(str(int(shape["dims_"]["_M_elems"][i]))
+                           for i in range(int(shape["ndim_"]))) + "]"
+
+
+def word(value):
+    """kFloat32 of moegrad::Dtype::kFloat32."""
+    return str(value).rsplit("::", 1)[-1]
+
+
+class ShapePrinter:
+    def __init__(self, value):
+        self.value = value
+
+    def to_string(self):
+        return shape_text(self.value)
+
+
+class TensorPrinter:
+    def __init__(self, value):
+        self.value = value
+
+    def to_string(self):
+        impl = self.value["impl_"]["_M_ptr"]
+        if not int(impl):
+            return "undefined Tensor"
+        impl = impl.dereference()
+        storage = impl["storage"]["_M_ptr"].dereference()
+        name = storage["name_"]["_M_dataplus"]["_M_p"].string()
+        parts = ["Tensor", f"'{name}'" if name else "", shape_text(impl["shape"]),
+                 word(impl["dtype"]), word(impl["layout"])]
+        if not int(storage["data_"]):
+            parts.append("without bytes")
+        return " ".join(part for part in parts if part)
+
+
+printers = gdb.printing.RegexpCollectionPrettyPrinter("moegrad")
+printers.add_printer("Shape", "^moegrad::Shape$", ShapePrinter)
+printers.add_printer("Tensor", "^moegrad::Tensor$", TensorPrinter)
+gdb.printing.register_pretty_printer(None, printers, replace=True)
+
+# Line tables of optimized builds name sources from the root of the repository on: /ops/linear.cpp.
+for folder in ("framework", "ops", "nn", "models", "optim", "fsdp", "examples", "tests"):
+    gdb.execute(f"set substitute-path /{folder} {ROOT}/{folder}")
