@@ -14,6 +14,8 @@
 
 #include "examples/golden_checks.h"
 #include "examples/golden_runs.h"
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::examples {
@@ -93,17 +95,18 @@ int run(const std::vector<std::string>& folders) {
   return tally.failures.empty() ? 0 : 1;
 }
 
+int parse_and_run(int argc, char** argv) {
+  std::vector<std::string> folders;
+  CLI::App app("Compares the model with what Hugging Face's computes, as golden folders hold it.");
+  app.add_option("folders", folders, "golden folders")->required();
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(folders);
+}
+
 }  // namespace
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  std::vector<std::string> folders;
-  CLI::App app("Compares the model with what Hugging Face's computes, as golden folders hold it.");
-  app.add_option("folders", folders, "golden folders")->required();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  return moegrad::examples::run(folders);
+  using namespace moegrad::examples;
+  return run_program("check_golden", [&] { return parse_and_run(argc, argv); });
 }

@@ -11,10 +11,12 @@
 // usage.
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <iostream>
 
 #include "examples/checkpoint_report.h"
-#include "framework/runtime/error.h"
+#include "examples/program.h"
+#include "examples/program_options.h"
 
 namespace moegrad::examples {
 namespace {
@@ -23,41 +25,38 @@ int run(int argc, char** argv) {
   CLI::App app("Looks at checkpoints of training runs.");
   app.require_subcommand(1);
   std::string first, second;
-  bool good = true;
+  std::function<bool()> command;
   const auto add = [&](const char* name, const char* what, const char* argument) {
-    auto* const command = app.add_subcommand(name, what);
-    command->add_option(argument, first)->required();
-    return command;
+    auto* const subcommand = app.add_subcommand(name, what);
+    add_path(*subcommand, argument, first, PathKind::kInput, "")->required();
+    return subcommand;
   };
   add("list", "the checkpoints of a run, newest first", "root")->callback([&] {
-    good = list_run(first, std::cout);
+    command = [&] { return list_run(first, std::cout); };
   });
   add("verify", "reads every file and compares its checksum", "path")->callback([&] {
-    good = verify_checkpoints(first, std::cout);
+    command = [&] { return verify_checkpoints(first, std::cout); };
   });
   auto* const diff = add("diff", "compares the parameters of two checkpoints", "a");
-  diff->add_option("b", second)->required();
-  diff->callback([&] { good = diff_checkpoints(first, second, std::cout); });
+  add_path(*diff, "b", second, PathKind::kInput, "")->required();
+  diff->callback([&] { command = [&] { return diff_checkpoints(first, second, std::cout); }; });
   auto* const exported =
       add("export", "writes the model as Hugging Face keeps it: config.json, safetensors", "path");
-  exported->add_option("folder", second)->required();
-  exported->callback([&] { export_checkpoint(first, second, std::cout); });
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  return good ? 0 : 1;
+  add_path(*exported, "folder", second, PathKind::kExportFolder, "")->required();
+  exported->callback([&] {
+    command = [&] {
+      export_checkpoint(first, second, std::cout);
+      return true;
+    };
+  });
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return command() ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  try {
-    return moegrad::examples::run(argc, argv);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "checkpoint_tool: " << error.what() << '\n';
-    return 1;
-  }
+  using namespace moegrad::examples;
+  return run_program("checkpoint_tool", [&] { return run(argc, argv); });
 }

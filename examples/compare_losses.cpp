@@ -12,6 +12,8 @@
 #include <iostream>
 
 #include "examples/loss_comparison.h"
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::examples {
@@ -25,35 +27,32 @@ int run(const std::string& a_path, const std::string& b_path, const ComparisonOp
   return comparison.equal ? 0 : 1;
 }
 
-}  // namespace
-}  // namespace moegrad::examples
-
-int main(int argc, char** argv) {
+int parse_and_run(int argc, char** argv) {
   std::string a, b;
-  moegrad::examples::ComparisonOptions options;
+  ComparisonOptions options;
   CLI::App app("Compares the losses and gradient norms of two training runs.");
-  app.add_option("a", a, "metrics of a run, one JSON object per line")->required();
-  app.add_option("b", b, "metrics of another")->required();
+  add_path(app, "a", a, PathKind::kInput, "metrics of a run, one JSON object per line")->required();
+  add_path(app, "b", b, PathKind::kInput, "metrics of another")->required();
   app.add_flag("--common", options.common, "only the steps that both have");
   auto* const limits = app.add_option_group("Limits", "--assert-equal, or a tolerance");
   limits->require_option(1, 2);
   auto* const bitwise =
       limits->add_flag("--assert-equal", options.bitwise, "equal to the last bit");
-  limits->add_option("--rtol", options.rtol, "|a - b| may be this part of |a|, plus --atol")
-      ->check(CLI::NonNegativeNumber)
+  add_number(*limits, "--rtol", options.rtol, {0, 1e30},
+             "|a - b| may be this part of |a|, plus --atol")
       ->excludes(bitwise);
-  limits->add_option("--atol", options.atol, "|a - b| may be this, plus --rtol's part of |a|")
-      ->check(CLI::NonNegativeNumber)
+  add_number(*limits, "--atol", options.atol, {0, 1e30},
+             "|a - b| may be this, plus --rtol's part of |a|")
       ->excludes(bitwise);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    return moegrad::examples::run(a, b, options);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "compare_losses: " << error.what() << '\n';
-    return 2;
-  }
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(a, b, options);
+}
+
+}  // namespace
+}  // namespace moegrad::examples
+
+int main(int argc, char** argv) {
+  using namespace moegrad::examples;
+  return run_program(
+      "compare_losses", [&] { return parse_and_run(argc, argv); }, /*failure=*/2);
 }

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "examples/program.h"
 #include "framework/autograd/function.h"
 #include "framework/autograd/gradcheck_gtest.h"
 #include "framework/autograd/graph.h"
@@ -39,7 +40,7 @@ class TanhLinear final : public Function {
   SavedTensor x_{*this}, weight_{*this}, y_{*this};
 };
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const std::string path = argc > 1 ? argv[1] : "";
   const std::string usage =
       "usage: custom_function [--help] [DOT_FILE]\n\n"
@@ -56,5 +57,10 @@ int main(int argc, char** argv) {
   std::cerr << (result ? "gradients agree" : result.message()) << '\n';
   std::ofstream file(path);
   write_dot(f(inputs)[0], path.empty() ? std::cout : file);
-  return result && (path.empty() || file.flush()) ? 0 : 1;
+  check(path.empty() || file.flush(), "cannot write file '", path, "'");
+  return result ? 0 : 1;
+}
+
+int main(int argc, char** argv) {
+  return examples::run_program("custom_function", [&] { return run(argc, argv); });
 }

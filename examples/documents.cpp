@@ -9,6 +9,14 @@
 namespace moegrad::examples {
 namespace {
 
+constexpr std::size_t kMostDocuments = std::size_t{1} << 26;
+
+void add_document(DocumentOffsets& offsets, std::int64_t offset) {
+  check<ValueError>(offsets.size() <= kMostDocuments, "documents: must be at most ", kMostDocuments,
+                    ", got more");
+  offsets.push_back(offset);
+}
+
 // A document begins with the text, and with each line of which `begins` says so.
 template <class Begins>
 DocumentOffsets cut_before_lines(std::string_view text, Begins begins) {
@@ -17,7 +25,7 @@ DocumentOffsets cut_before_lines(std::string_view text, Begins begins) {
   for (std::size_t at = 0; at < text.size(); at = next) {
     next = std::min(text.find('\n', at), text.size() - 1) + 1;
     if (begins(text.substr(at, next - at)) && at > 0) {
-      offsets.push_back(static_cast<std::int64_t>(at));
+      add_document(offsets, static_cast<std::int64_t>(at));
     }
   }
   offsets.push_back(std::ssize(text));
@@ -49,8 +57,12 @@ DocumentOffsets end_token_documents(const TokenSource& tokens, std::int64_t end_
                     "' must end with the end-of-document id ", end_of_document, ", got ",
                     tokens[size - 1]);
   DocumentOffsets offsets = {0};
-  for (std::int64_t i = 0; i < size; ++i) {
-    if (tokens[i] == end_of_document) offsets.push_back(i + 1);
+  constexpr std::int64_t kBlock = 1 << 20;
+  for (std::int64_t at = 0; at < size; at += kBlock) {
+    const auto block = tokens.read(at, std::min(kBlock, size - at));
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      if (block[i] == end_of_document) add_document(offsets, at + static_cast<std::int64_t>(i) + 1);
+    }
   }
   return offsets;
 }

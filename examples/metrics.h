@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fstream>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
+#include "examples/output_file.h"
 #include "examples/timeline_report.h"
 #include "examples/trainer.h"
 
@@ -45,17 +45,20 @@ std::string to_string(const StepReport& report);
 /// Writes one JSON object per line; does nothing for an empty path.
 class MetricsFile {
  public:
-  /// For the steps from `first_step` on; of an earlier file, the lines before it stay. Error if the
-  /// file cannot be written.
+  /// For the steps from `first_step` on; of an earlier file, the lines before it stay. From step 0
+  /// on, an earlier file is kept under another name (LineFile::set_aside). ValueError if the file
+  /// cannot be written.
   explicit MetricsFile(const std::string& path, std::int64_t first_step = 0);
   void write(const StepReport& report);
   /// After `step` steps.
   void write_validation(std::int64_t step, double loss);
+  /// At the end of a run: says how many lines could not be written; false if any.
+  bool report() const { return !file_ || file_->report(); }
 
  private:
   void write_line(const nlohmann::json& line);
 
-  std::ofstream file_;
+  std::optional<LineFile> file_;
 };
 
 }  // namespace moegrad::examples

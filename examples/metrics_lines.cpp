@@ -4,7 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "framework/io/mapped_file.h"
+#include "framework/io/input_file.h"
 #include "framework/io/strict_json.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
@@ -15,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxDepth = 4;
+constexpr std::int64_t kMostBytes = std::int64_t{4} << 30;
 
 std::int64_t step_of(const json& line, const std::string& who) {
   check<ValueError>(line.is_object(), who, ": must be an object, got ", in_quotes(line.dump()));
@@ -39,8 +40,8 @@ double number_of(const json& object, std::string_view key, const std::string& wh
 }
 
 std::size_t read_metrics_lines(const std::string& path, const MetricsLineVisitor& visit) {
-  const MappedFile file(path, "metrics");
-  std::string_view rest(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  const auto text = read_input_file(path, "metrics", kMostBytes);
+  std::string_view rest(text);
   for (int number = 1; !rest.empty(); ++number) {
     const auto end = rest.find('\n');
     const auto line = rest.substr(0, end);

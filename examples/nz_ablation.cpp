@@ -14,6 +14,8 @@
 
 #include "examples/nz_ablation_report.h"
 #include "examples/output_file.h"
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::examples {
@@ -45,11 +47,8 @@ int run(const ProgramOptions& options) {
   return 0;
 }
 
-}  // namespace
-}  // namespace moegrad::examples
-
-int main(int argc, char** argv) {
-  moegrad::examples::ProgramOptions options;
+int parse_and_run(int argc, char** argv) {
+  ProgramOptions options;
   auto& ablation = options.ablation;
   CLI::App app("Measures what each step towards experts on FRACTAL_NZ weights gains.");
   app.add_option("--preset", options.presets,
@@ -57,25 +56,19 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"fine", "main", "tiny"}))
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--ranks", ablation.ranks, "threads that train together")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--threads", ablation.threads, "per rank")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--rounds", ablation.rounds, "steps of each rung that are measured, in turn")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--json", options.json, "where to write the figures");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    return moegrad::examples::run(options);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "nz_ablation: " << error.what() << '\n';
-    return 1;
-  }
+  add_number(app, "--ranks", ablation.ranks, {1, 1024}, "threads that train together");
+  add_number(app, "--threads", ablation.threads, {1, 1024}, "per rank");
+  add_number(app, "--rounds", ablation.rounds, {1, 1 << 20},
+             "steps of each rung that are measured, in turn");
+  add_path(app, "--json", options.json, PathKind::kOutput, "where to write the figures");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(options);
+}
+
+}  // namespace
+}  // namespace moegrad::examples
+
+int main(int argc, char** argv) {
+  using namespace moegrad::examples;
+  return run_program("nz_ablation", [&] { return parse_and_run(argc, argv); });
 }

@@ -136,7 +136,9 @@ void write_ablation_json(const std::string& path, const std::vector<Ladder>& lad
                                {"rungs", rungs},
                                {"gain", gain(ladder)}});
   }
-  open_for_writing(path) << json.dump(2) << '\n';
+  auto file = open_for_writing(path);
+  file << json.dump(2) << '\n';
+  finish_writing(file, path);
 }
 
 }  // namespace moegrad::examples

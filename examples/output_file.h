@@ -1,12 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <fstream>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace moegrad::examples {
 
 /// A new file, or an old one emptied. ValueError where it cannot be written.
 std::ofstream open_for_writing(const std::string& path);
+/// ValueError if not all that was written to `file` has got into the file of that name.
+void finish_writing(std::ofstream& file, const std::string& path);
+
+/// Counts what a log of a run could not take. The first is said at once, for the run goes on; the
+/// number at the end.
+class LostWrites {
+ public:
+  /// `option` names the log, as "--metrics".
+  explicit LostWrites(std::string option) : option_(std::move(option)) {}
+
+  void note(const std::string& reason);
+  /// Says how many were lost; false if any were.
+  bool report() const;
+
+ private:
+  std::string option_;
+  std::int64_t lost_ = 0;
+};
+
+/// A file of lines that a run adds to, which no other run may write meanwhile. Links are followed;
+/// a device or a pipe is written and never replaced. For one thread at a time.
+class LineFile {
+ public:
+  /// ValueError `<option>: cannot write file '<path>'`, or where another program writes it.
+  LineFile(const std::string& path, std::string option);
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+
+  /// Keeps what the file holds under another name, `<path>.<number>`, and begins a new one with the
+  /// same permissions. Does nothing if there is nothing to keep.
+  void set_aside();
+  /// Leaves the first `bytes` bytes.
+  void cut(std::int64_t bytes);
+  /// Writes `line` and a line feed, as a whole or not at all.
+  void write(std::string_view line);
+  /// LostWrites::report of write().
+  bool report() const { return lost_.report(); }
+
+ private:
+  void open(int flags, unsigned mode);
+  [[noreturn]] void fail() const;
+
+  std::string path_;
+  std::string option_;
+  LostWrites lost_;
+  int descriptor_ = -1;
+  bool regular_ = false;
+  std::int64_t size_ = 0;  // of a regular file
+};
 
 }  // namespace moegrad::examples

@@ -2,10 +2,9 @@
 // A training loop of one's own, sharded, that can be killed; docs/tutorial.md goes through it.
 //     build/release/examples/own_training_loop TEXT CHECKPOINTS [RANKS]
 // Expected: the loss falls from 5.6 to below 3; started again, it goes on from the last checkpoint.
-#include <fstream>
 #include <iostream>
-#include <iterator>
 
+#include "examples/program.h"
 #include "moegrad.h"
 
 using namespace moegrad;
@@ -67,13 +66,13 @@ void train(RankContext& rank, const std::string& text, const std::string& folder
   }
 }
 
-int main(int argc, char** argv) try {
-  check(argc == 3 || argc == 4, "usage: own_training_loop TEXT CHECKPOINTS [RANKS]");
-  std::ifstream file(argv[1], std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  check(std::ssize(text) > kTokens, "TEXT must be a file of more than ", kTokens, " bytes");
-  launch(argc == 4 ? std::stoi(argv[3]) : 2,
-         [&](RankContext& rank) { train(rank, text, argv[2]); });
-} catch (const std::exception& error) {
-  return std::cerr << "own_training_loop: " << error.what() << '\n', 1;
+int main(int argc, char** argv) {
+  return examples::run_program("own_training_loop", [&] {
+    check(argc == 3 || argc == 4, "usage: own_training_loop TEXT CHECKPOINTS [RANKS]");
+    const auto text = read_input_file(argv[1], "TEXT", /*most=*/1 << 30);
+    check(std::ssize(text) > kTokens, "TEXT must be a file of more than ", kTokens, " bytes");
+    const FolderLock lock(argv[2]);  // against another run in that folder
+    const int ranks = argc == 4 ? std::stoi(argv[3]) : 2;
+    return launch(ranks, [&](RankContext& rank) { train(rank, text, argv[2]); }), 0;
+  });
 }

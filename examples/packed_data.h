@@ -32,7 +32,7 @@ class PackedData final : public TrainingData {
  private:
   TokenSource tokens_;
   std::string description_;
-  std::vector<Pack> training_, validation_;
+  PackList training_, validation_;
   LengthGroupedSampler sampler_;
   std::int64_t validation_batches_;
 };

@@ -2,30 +2,66 @@
 #include "examples/packing.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "framework/runtime/error.h"
 
 namespace moegrad::examples {
 
-std::vector<Pack> soft_pack(std::span<const std::int64_t> documents, std::int64_t budget) {
+void visit_packs(std::span<const std::int64_t> documents, std::int64_t budget, std::int64_t from,
+                 const std::function<bool(const Pack&)>& visit) {
   check<ValueError>(budget >= 1, "soft_pack: packs need at least 1 token, got ", budget);
-  std::vector<Pack> packs;
-  std::int64_t room = 0;
-  for (std::size_t d = 0; d + 1 < documents.size(); ++d) {
-    const auto end = documents[d + 1];
-    for (auto at = documents[d]; at < end; at += budget) {
+  Pack pack;
+  std::int64_t room = budget;
+  const auto after = std::ranges::upper_bound(documents, from);
+  auto document = static_cast<std::size_t>(std::max<std::ptrdiff_t>(after - documents.begin(), 1));
+  for (auto at = from; document < documents.size(); ++document) {
+    const auto end = documents[document];
+    for (; at < end; at += budget) {
       const auto length = std::min(budget, end - at);
       const bool ends = at + length == end;
       if (ends && length == 1) continue;
       if (length > room) {
-        packs.emplace_back();
+        if (!visit(pack)) return;
+        pack.clear();
         room = budget;
       }
-      packs.back().push_back({.start = at, .length = length, .ends_document = ends});
+      pack.push_back({.start = at, .length = length, .ends_document = ends});
       room -= length;
     }
+    at = end;
   }
+  if (!pack.empty()) visit(pack);
+}
+
+std::vector<Pack> soft_pack(std::span<const std::int64_t> documents, std::int64_t budget) {
+  std::vector<Pack> packs;
+  visit_packs(documents, budget, documents.front(), [&](const Pack& pack) {
+    packs.push_back(pack);
+    return true;
+  });
   return packs;
+}
+
+PackList::PackList(std::vector<std::int64_t> documents, std::int64_t budget)
+    : documents_(std::move(documents)), budget_(budget) {
+  visit_packs(documents_, budget_, documents_.front(), [&](const Pack& pack) {
+    check<ValueError>(size() < kMostPacks, "--pack: packs of at most ", budget,
+                      " tokens must be at most ", kMostPacks,
+                      ", got more; larger ones are fewer (--batch, --seq-len)");
+    starts_.push_back(pack.front().start);
+    tokens_ += token_count(pack);
+    return true;
+  });
+}
+
+Pack PackList::operator[](std::int64_t index) const {
+  Pack found;
+  visit_packs(documents_, budget_, starts_[static_cast<std::size_t>(index)], [&](const Pack& pack) {
+    found = pack;
+    return false;
+  });
+  return found;
 }
 
 std::int64_t token_count(const Pack& pack) {
@@ -50,10 +86,11 @@ MicroBatch to_micro_batch(const TokenSource& tokens, const Pack& pack) {
   auto targets = batch.targets.mutable_data<std::int64_t>();
   std::size_t at = 0;
   for (const auto& [start, length, ends_document] : pack) {
-    const auto last = start + length - 1;
-    for (auto i = start; i <= last; ++i, ++at) {
-      inputs[at] = tokens[i];
-      targets[at] = i == last && ends_document ? kNoTarget : tokens[i + 1];
+    auto ids = tokens.read(start, ends_document ? length : length + 1);
+    if (ends_document) ids.push_back(kNoTarget);
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i, ++at) {
+      inputs[at] = ids[i];
+      targets[at] = ids[i + 1];
     }
     batch.cu_seqlens.push_back(static_cast<std::int64_t>(at));
   }

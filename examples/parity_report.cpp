@@ -157,7 +157,9 @@ void write_parity_json(const std::string& path, const std::vector<Run>& runs,
                               {"limit", check.limit},
                               {"holds", check.holds}});
   }
-  open_for_writing(path) << json.dump(1) << '\n';
+  auto file = open_for_writing(path);
+  file << json.dump(1) << '\n';
+  finish_writing(file, path);
 }
 
 void write_parity_svg(const std::string& path, const std::vector<Run>& runs) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "examples/program.h"
 #include "framework/distributed/collectives.h"
 
 namespace moegrad::examples {
@@ -19,7 +20,7 @@ RunLogs::RunLogs(const TrainOptions& options, RankContext& context, StepProfile&
       context_(context),
       profile_(profile),
       configuration_(options.to_string()),
-      progress_(std::cout, isatty(STDOUT_FILENO) != 0, first_step, options.steps,
+      progress_(terminal_output(), isatty(STDOUT_FILENO) != 0, first_step, options.steps,
                 options.log_every),
       metrics_(context.rank() == 0 ? options.metrics : "", first_step),
       tensorboard_(context.rank() == 0 ? options.tensorboard : "") {
@@ -53,6 +54,11 @@ void RunLogs::end_step(StepReport report) {
     tensorboard_.write_expert_loads(report);
   }
   progress_.step(report.step, to_string(report), Progress::Seconds(report.seconds));
+}
+
+bool RunLogs::report() const {
+  const bool metrics = metrics_.report(), tensorboard = tensorboard_.report();
+  return (context_.rank() != 0 || profile_.report()) && metrics && tensorboard;
 }
 
 bool RunLogs::validation_due(std::int64_t steps) const {

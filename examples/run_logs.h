@@ -33,6 +33,8 @@ class RunLogs {
   void validation(std::int64_t steps, double loss, std::string_view unit);
   /// Before something else is printed.
   void end_line() { progress_.finish(); }
+  /// At the end: says what could not be written; false if anything.
+  bool report() const;
 
  private:
   void note_peaks(StepReport& report);

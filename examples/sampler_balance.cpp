@@ -12,10 +12,13 @@
 #include <cmath>
 #include <iomanip>
 #include <iostream>
+#include <limits>
 
 #include "examples/attention_balance.h"
 #include "examples/documents.h"
 #include "examples/packing.h"
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/random.h"
 
@@ -77,30 +80,25 @@ void run(const BalanceOptions& options) {
   report("log-normal lengths", log_normal_documents(options.seed), options);
 }
 
+int parse_and_run(int argc, char** argv) {
+  BalanceOptions options;
+  CLI::App app("How evenly packed documents spread attention over ranks.");
+  add_path(app, "--text", options.text, PathKind::kInput,
+           "text file, documents at blank lines; default: the King James text's chapters");
+  add_number(app, "--budget", options.budget, {1, 1 << 30}, "tokens per pack, at most");
+  add_number(app, "--micro-batches", options.micro_batches, {1, 1 << 20},
+             "packs per step, over all ranks");
+  add_number(app, "--seed", options.seed, {0, std::numeric_limits<std::uint64_t>::max()},
+             "of the order and the lengths");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  run(options);
+  return 0;
+}
+
 }  // namespace
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  moegrad::examples::BalanceOptions options;
-  CLI::App app("How evenly packed documents spread attention over ranks.");
-  app.add_option("--text", options.text,
-                 "text file, documents at blank lines; default: the King James text's chapters");
-  app.add_option("--budget", options.budget, "tokens per pack, at most")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--micro-batches", options.micro_batches, "packs per step, over all ranks")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "of the order and the lengths")->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    moegrad::examples::run(options);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "sampler_balance: " << error.what() << '\n';
-    return 1;
-  }
+  using namespace moegrad::examples;
+  return run_program("sampler_balance", [&] { return parse_and_run(argc, argv); });
 }

@@ -6,7 +6,6 @@
 
 #include "framework/distributed/process_group.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/log.h"
 #include "framework/runtime/trace.h"
 
 namespace moegrad::examples {
@@ -18,7 +17,7 @@ constexpr int kLevel = 1;  // phases, modules, collectives
 
 StepProfile::StepProfile(const TrainOptions& options)
     : steps_(profiled_steps(options)),
-      path_(options.profile.empty() ? "trace.json" : options.profile),
+      path_(options.profile.empty() ? kDefaultTrace : options.profile),
       ranks_(static_cast<std::size_t>(options.world_size)) {}
 
 void StepProfile::open(std::int64_t first_step) {
@@ -59,7 +58,7 @@ ProfileFigures StepProfile::write() {
   write_trace(file_, spans);
   file_.close();
   // The run is worth more than its trace.
-  if (!file_.good()) log(LogLevel::kError, "--profile: cannot write file '" + path_ + "'");
+  if (!file_.good()) lost_.note("cannot write file '" + path_ + "'");
   return {.steps = std::ssize(ranks_[0].step_begins) - 1, .timeline = timeline_figures(ranks_)};
 }
 

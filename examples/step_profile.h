@@ -9,6 +9,7 @@
 
 #include "examples/log_options.h"
 #include "examples/metrics.h"
+#include "examples/output_file.h"
 #include "examples/timeline_run.h"
 #include "framework/runtime/rank_context.h"
 
@@ -26,6 +27,8 @@ class StepProfile {
   void begin_step(std::int64_t step, RankContext& context);
   /// After the last of the steps rank 0 writes the trace and gets the figures.
   std::optional<ProfileFigures> end_step(std::int64_t step, RankContext& context);
+  /// On rank 0: false if the trace could not be written.
+  bool report() const { return lost_.report(); }
 
  private:
   ProfileFigures write();
@@ -33,6 +36,7 @@ class StepProfile {
   std::optional<StepRange> steps_;
   std::string path_;
   std::ofstream file_;
+  LostWrites lost_{"--profile"};
   std::vector<RankTimeline> ranks_;  // each written by its rank
 };
 

@@ -2,7 +2,6 @@
 #include "examples/tensorboard_log.h"
 
 #include "framework/runtime/error.h"
-#include "framework/runtime/log.h"
 
 namespace moegrad::examples {
 namespace {
@@ -20,8 +19,7 @@ void TensorboardLog::attempt(const std::function<void(EventFileWriter&)>& write)
   try {
     write(*file_);
   } catch (const Error& error) {
-    log(LogLevel::kError, std::string("--tensorboard: nothing more is written: ") + error.what());
-    file_.reset();
+    lost_.note(error.what());
   }
 }
 

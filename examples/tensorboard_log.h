@@ -6,12 +6,13 @@
 #include <string>
 
 #include "examples/metrics.h"
+#include "examples/output_file.h"
 #include "framework/io/event_file.h"
 
 namespace moegrad::examples {
 
 /// A training run's curves for TensorBoard, named as torchtitan names them. Where the folder can no
-/// longer be written, as on a full disk, it says so once and writes no more.
+/// longer be written, as on a full disk, it says so once and counts what is lost.
 class TensorboardLog {
  public:
   /// Adds an event file to `folder`; does nothing for an empty one. Error if it cannot.
@@ -22,11 +23,14 @@ class TensorboardLog {
   void write_expert_loads(const StepReport& report);
   /// After `step` steps.
   void write_validation(std::int64_t step, double loss);
+  /// At the end of a run: says how many reports could not be written; false if any.
+  bool report() const { return lost_.report(); }
 
  private:
   void attempt(const std::function<void(EventFileWriter&)>& write);
 
   std::optional<EventFileWriter> file_;
+  LostWrites lost_{"--tensorboard"};
 };
 
 }  // namespace moegrad::examples

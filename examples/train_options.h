@@ -9,6 +9,9 @@
 
 namespace moegrad::examples {
 
+/// Where --profile-steps writes unless --profile says otherwise.
+inline constexpr const char* kDefaultTrace = "trace.json";
+
 /// Everything a training run depends on; defaults train the "small" preset in one to two minutes.
 struct TrainOptions {
   std::string text;                             // empty: the King James text
@@ -64,6 +67,8 @@ struct TrainOptions {
   std::int64_t log_every = 1;
   std::string log_level = "info";
 
+  /// ValueError if a product of options is more than can be in memory.
+  void check_sizes() const;
   std::int64_t warmup_steps() const;
   /// Of packed documents, at most.
   std::int64_t tokens_per_step() const { return micro_batches * batch * sequence_length; }

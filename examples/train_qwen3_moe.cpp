@@ -13,10 +13,9 @@
 
 #include "examples/dry_run.h"
 #include "examples/open_data.h"
-#include "examples/stop_signal.h"
+#include "examples/program.h"
 #include "examples/train_options.h"
 #include "examples/training_run.h"
-#include "framework/runtime/error.h"
 
 namespace moegrad::examples {
 namespace {
@@ -41,19 +40,17 @@ int run(int argc, char** argv) {
   }
   const auto configuration = options.to_string();
   std::cout << "configuration\n" << configuration << std::flush;
-  const auto data = open_data(options);
   note_stop_signals();
-  return run_training(options, *data, {.stop_requested = [] { return stop_signal() != 0; }});
+  const auto data = open_data(options);
+  const int code =
+      run_training(options, *data, {.stop_requested = [] { return stop_signal() != 0; }});
+  return code == kRunStopped ? exit_code_of_signal(stop_signal()) : code;
 }
 
 }  // namespace
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  try {
-    return moegrad::examples::run(argc, argv);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "train_qwen3_moe: " << error.what() << '\n';
-    return 1;
-  }
+  using namespace moegrad::examples;
+  return run_program("train_qwen3_moe", [&] { return run(argc, argv); });
 }

@@ -144,13 +144,15 @@ StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
   return result;
 }
 
-double evaluate(models::Qwen3Moe& model, const TrainingData& data) {
+double evaluate(models::Qwen3Moe& model, const TrainingData& data,
+                const std::function<void()>& before_batch) {
   const NoGradGuard no_grad;
   auto& context = RankContext::current();
   const auto batches = data.validation_batches();
   const auto each = (batches + context.world_size() - 1) / context.world_size();
   std::vector<double> sums(static_cast<std::size_t>(batches)), targets = sums;
   for (std::int64_t i = context.rank() * each; i < (context.rank() + 1) * each; ++i) {
+    before_batch();
     // The last rank may have fewer: it repeats one and counts it as nothing.
     const auto held_out = data.validation_batch(std::min(i, batches - 1));
     const auto output = model(held_out.tokens, held_out.cu_seqlens);
@@ -165,12 +167,14 @@ double evaluate(models::Qwen3Moe& model, const TrainingData& data) {
 }
 
 std::string sample(models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes,
-                   std::int64_t context, double temperature, std::uint64_t seed) {
+                   std::int64_t context, double temperature, std::uint64_t seed,
+                   const std::function<void()>& before_byte) {
   check<ValueError>(!prompt.empty(), "--prompt: must not be empty");
   const NoGradGuard no_grad;
   const Random random(seed, "sampling");
   std::string text = prompt;
   for (std::int64_t i = 0; i < bytes; ++i) {
+    before_byte();
     const auto length = std::min(context, std::ssize(text));
     std::vector<std::int64_t> window;
     for (auto at = std::ssize(text) - length; at < std::ssize(text); ++at) {

@@ -62,13 +62,17 @@ StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
                       optim::AdamW& optimizer);
 
 /// Mean cross-entropy in nats per target over the held-out batches, spread over the ranks.
-/// Collective: every rank runs as many forwards.
-double evaluate(models::Qwen3Moe& model, const TrainingData& data);
+/// Collective: every rank runs as many forwards. Calls `before_batch` before each; it may throw, on
+/// all ranks alike.
+double evaluate(
+    models::Qwen3Moe& model, const TrainingData& data,
+    const std::function<void()>& before_batch = [] {});
 
 /// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: every rank
-/// computes the same text.
-std::string sample(models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes,
-                   std::int64_t context, double temperature, std::uint64_t seed);
+/// computes the same text. Calls `before_byte` as evaluate() does.
+std::string sample(
+    models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes, std::int64_t context,
+    double temperature, std::uint64_t seed, const std::function<void()>& before_byte = [] {});
 
 /// Share of the words of `text` that stand in `corpus` as words (letters only, as written).
 double known_words(std::string_view text, std::string_view corpus);

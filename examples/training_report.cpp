@@ -9,6 +9,8 @@
 #include <iostream>
 
 #include "examples/output_file.h"
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "examples/report/report_page.h"
 #include "framework/runtime/error.h"
 
@@ -18,29 +20,26 @@ namespace {
 int run(const std::string& metrics, const std::string& path) {
   const auto page = report_page(read_run_record(metrics));
   auto file = open_for_writing(path);
-  file << page << std::flush;
-  check(file.good(), "cannot write file '", path, "'");
+  file << page;
+  finish_writing(file, path);
   std::cout << "wrote " << path << ", " << page.size() << " bytes" << std::endl;
   return 0;
+}
+
+int parse_and_run(int argc, char** argv) {
+  std::string metrics, path = "report.html";
+  CLI::App app("Draws a training run as one HTML page.");
+  add_path(app, "metrics", metrics, PathKind::kInput, "of a run, one JSON object per line")
+      ->required();
+  add_path(app, "-o,--output", path, PathKind::kOutput, "where to write the page");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(metrics, path);
 }
 
 }  // namespace
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  std::string metrics, path = "report.html";
-  CLI::App app("Draws a training run as one HTML page.");
-  app.add_option("metrics", metrics, "of a run, one JSON object per line")->required();
-  app.add_option("-o,--output", path, "where to write the page")->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    return moegrad::examples::run(metrics, path);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "training_report: " << error.what() << '\n';
-    return 1;
-  }
+  using namespace moegrad::examples;
+  return run_program("training_report", [&] { return parse_and_run(argc, argv); });
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <optional>
 #include <span>
@@ -18,6 +19,8 @@
 #include "framework/autograd/anomaly.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
+#include "framework/io/checkpoint_folders.h"
+#include "framework/io/folder_lock.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/meta.h"
 #include "models/pretrained.h"
@@ -71,21 +74,26 @@ bool agree_to_stop(const TrainingEvents& events, RankContext& context) {
   return stop[0] != 0;
 }
 
+// Thrown on all ranks, which have agreed to stop and have saved what they had.
+struct Stopped {
+  int exit_code;  // of run_training()
+};
+
 // What a loss is per.
 std::string_view unit_of(const TrainingData& data) {
   return data.source().is_text() ? "byte" : "token";
 }
 
 void print_result(const TrainOptions& options, const TrainingData& data, models::Qwen3Moe& model,
-                  RunLogs& logs, bool speaks) {
+                  RunLogs& logs, bool speaks, const std::function<void()>& may_stop) {
   model.eval();
-  const double validation = evaluate(model, data);
+  const double validation = evaluate(model, data, may_stop);
   const auto& tokens = data.source();
   logs.validation(options.steps, validation, unit_of(data));
   // Only bytes can be written out.
   if (!tokens.is_text()) return;
   const auto text = sample(model, options.prompt, options.sample_bytes, options.sequence_length,
-                           options.temperature, options.seed);
+                           options.temperature, options.seed, may_stop);
   if (!speaks) return;
   std::cout << "sample: " << options.prompt << text << '\n'
             << "words of the sample that stand in the text: "
@@ -109,7 +117,8 @@ template <class Step>
   throw Error(what.str() + "; no op made it, but the sum of what ranks made");
 }
 
-// Runs on every rank; false if the last checkpoint could not be saved.
+// Runs on every rank; false if the last checkpoint or a part of the logs could not be written.
+// Throws Stopped.
 bool train(const TrainOptions& options, const TrainingData& data, const TrainingEvents& events,
            StepProfile& profile, RankContext& context) {
   const bool speaks = context.rank() == 0;
@@ -135,7 +144,17 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
   const auto first = checkpoints.resume();
   RunLogs logs(options, context, profile, first);
   const auto schedule = schedule_of(options);
-  const double before = evaluate(model, data);
+  std::int64_t done = first;  // steps
+  const auto may_stop = [&] {
+    if (!agree_to_stop(events, context)) return;
+    if (done > first) checkpoints.after_step(done, /*last=*/true);
+    logs.end_line();
+    const bool written = logs.report(), saved = checkpoints.finish();
+    if (speaks && done > 0) std::cout << "stopped after step " << done - 1 << std::endl;
+    if (speaks && done == 0) std::cout << "stopped before the first step" << std::endl;
+    throw Stopped{saved && written ? kRunStopped : 1};
+  };
+  const double before = evaluate(model, data, may_stop);
   if (speaks) std::cout << "training, from validation loss " << before << std::endl;
   if (logs.validation_due(first)) logs.validation(first, before, unit_of(data));
 
@@ -154,6 +173,7 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
     };
     auto result = run_step();
     if (!result.is_finite()) stop_at_non_finite(step, result, run_step);
+    done = step + 1;
     logs.end_step({.step = step,
                    .lr = schedule(step),
                    .seconds = seconds_since(start),
@@ -162,20 +182,16 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
                    .world_size = options.world_size,
                    .result = std::move(result)});
     if (logs.validation_due(step + 1)) {
-      logs.validation(step + 1, evaluate(model, data), unit_of(data));
+      logs.validation(step + 1, evaluate(model, data, may_stop), unit_of(data));
     }
-    const bool stop = agree_to_stop(events, context);
-    checkpoints.after_step(step + 1, stop || step + 1 == options.steps);
-    if (!stop || step + 1 == options.steps) continue;
-    logs.end_line();
-    const bool saved = checkpoints.finish();
-    if (speaks) std::cout << "stopped after step " << step << std::endl;
-    return saved;
+    if (step + 1 < options.steps) may_stop();
+    checkpoints.after_step(step + 1, step + 1 == options.steps);
   }
   logs.end_line();
-  print_result(options, data, model, logs, speaks);
+  print_result(options, data, model, logs, speaks, may_stop);
   if (!options.export_hf.empty()) models::save_pretrained(model, options.export_hf);
-  return checkpoints.finish();
+  const bool written = logs.report();
+  return checkpoints.finish() && written;
 }
 
 }  // namespace
@@ -183,16 +199,25 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
 int run_training(const TrainOptions& options, const TrainingData& data,
                  const TrainingEvents& events) {
   const auto start = Clock::now();
-  std::atomic<bool> saved = true;
+  std::optional<FolderLock> lock;
+  if (!options.checkpoint_dir.empty()) {
+    lock.emplace(options.checkpoint_dir);
+    remove_leftovers(options.checkpoint_dir);
+  }
+  std::atomic<int> code = 0;  // 1 if any rank has it
   StepProfile profile(options);
   launch(options.world_size,
          [&](RankContext& context) {
            context.set_log_level(log_level(options.log_level));
-           if (!train(options, data, events, profile, context)) saved = false;
+           try {
+             if (!train(options, data, events, profile, context)) code = 1;
+           } catch (const Stopped& stopped) {
+             if (code != 1) code = stopped.exit_code;
+           }
          },
          {.threads_per_rank = options.threads_per_rank});
   std::cout << "took " << seconds_since(start) << " s" << std::endl;
-  return saved ? 0 : 1;
+  return code;
 }
 
 }  // namespace moegrad::examples

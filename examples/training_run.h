@@ -9,16 +9,21 @@
 
 namespace moegrad::examples {
 
+/// What run_training() returns for a run that ended before its last step because it was asked to.
+inline constexpr int kRunStopped = -1;
+
 /// What a run asks and tells while it goes on.
 struct TrainingEvents {
-  /// Asked after each step; true ends the run there, with a checkpoint.
+  /// Asked on rank 0 after each step, and between the batches of an evaluation and the bytes of a
+  /// sample; true ends the run there, with a checkpoint of the steps done.
   std::function<bool()> stop_requested = [] { return false; };
   /// CheckpointOptions::observe, with the rank that it concerns.
   std::function<void(int rank, CheckpointPoint)> at_checkpoint_point = {};
 };
 
 /// Trains as `options` say, with ranks of its own, and prints to standard output. Returns the exit
-/// code: 1 if the last checkpoint could not be saved, else 0.
+/// code: 1 if the last checkpoint or a part of the logs could not be written, else kRunStopped or 0.
+/// Keeps other runs out of the folder of its checkpoints.
 int run_training(const TrainOptions& options, const TrainingData& data,
                  const TrainingEvents& events);
 

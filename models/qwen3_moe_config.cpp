@@ -17,6 +17,7 @@ void require(bool ok, std::string_view key, const Parts&... parts) {
 
 /// Sizes beyond this are no model but a mistake, and their products would overflow.
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxLayers = 10'000;  // shapes alone of so many take a second
 constexpr double kMaxParameters = 0x1p62;
 
 void require_positive(std::string_view key, std::int64_t value) {
@@ -103,7 +104,8 @@ void Qwen3MoeConfig::validate() const {
   require_positive("vocab_size", vocab_size);
   require_positive("hidden_size", hidden_size);
   require_positive("intermediate_size", intermediate_size);
-  require_positive("num_hidden_layers", num_hidden_layers);
+  require(1 <= num_hidden_layers && num_hidden_layers <= kMaxLayers, "num_hidden_layers", "in [1, ",
+          kMaxLayers, "], got ", num_hidden_layers);
   require_positive("num_attention_heads", num_attention_heads);
   require_positive("num_key_value_heads", num_key_value_heads);
   require(num_attention_heads % num_key_value_heads == 0, "num_attention_heads",

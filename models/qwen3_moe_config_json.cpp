@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.json, in and out.
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "framework/io/input_file.h"
 #include "framework/io/strict_json.h"
 #include "framework/runtime/error.h"
 #include "models/qwen3_moe_config.h"
@@ -177,11 +176,8 @@ Qwen3MoeConfig read_config(const json& keys) {
 }  // namespace
 
 Qwen3MoeConfig Qwen3MoeConfig::from_json(const std::string& path) {
-  std::ifstream file(path);
-  check<ValueError>(file.good(), "qwen3_moe config: cannot read ", path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse_json(text.str());
+  constexpr std::int64_t kMostBytes = 16 << 20;
+  return parse_json(read_input_file(path, "qwen3_moe config", kMostBytes));
 }
 
 Qwen3MoeConfig Qwen3MoeConfig::parse_json(std::string_view text) {

@@ -4,12 +4,14 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "framework/distributed/aborted_error.h"
 #include "framework/distributed/thread_process_group.h"
+#include "framework/runtime/too_few_threads.h"
 
 namespace moegrad {
 namespace {
@@ -86,6 +88,12 @@ void launch(int world_size, const std::function<void(RankContext&)>& body,
         threads.emplace_back(
             [&, rank] { run_rank(rank, hub, body, options, world_size, log_level, failure); });
       }
+    } catch (const std::system_error& error) {
+      const auto failed =
+          too_few_threads("launch", "threads for ranks", static_cast<std::size_t>(world_size),
+                          threads.size(), error);
+      hub->rank_failed(static_cast<int>(threads.size()), failed.what());
+      throw failed;
     } catch (const std::exception& error) {
       hub->rank_failed(static_cast<int>(threads.size()), error.what());
       throw;

@@ -3,10 +3,12 @@
 // thread that waits for it.
 #include <algorithm>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "framework/distributed/aborted_error.h"
 #include "framework/distributed/thread_hub.h"
+#include "framework/runtime/too_few_threads.h"
 
 namespace moegrad {
 namespace {
@@ -26,7 +28,13 @@ std::string what(const std::exception_ptr& thrown) {
 }  // namespace
 
 void ThreadHub::start() {
-  for (const auto& rank : ranks_) rank->thread = std::thread([this, &rank] { serve(*rank); });
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    try {
+      ranks_[i]->thread = std::thread([this, i] { serve(*ranks_[i]); });
+    } catch (const std::system_error& error) {
+      throw too_few_threads("launch", "threads for communication", ranks_.size(), i, error);
+    }
+  }
 }
 
 void ThreadHub::stop() {

@@ -2,6 +2,7 @@
 #include "framework/io/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -22,17 +23,38 @@ void require(bool ok, std::string_view step, const std::filesystem::path& path) 
   check(false, "atomic_file: cannot ", step, " ", path.string(), ": ", reason);
 }
 
+// The file that a chain of links leads to, be it there or not.
+std::filesystem::path follow_links(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;  // as the system
+  for (int i = 0; std::filesystem::is_symlink(path); ++i) {
+    errno = ELOOP;
+    require(i < kMostLinks, "follow the links of", path);
+    const auto target = std::filesystem::read_symlink(path);
+    path = target.is_absolute() ? target : path.parent_path() / target;
+  }
+  return path;
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
+AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(follow_links(path)) {
+  struct stat earlier = {};
+  const bool replaces = stat(path_.c_str(), &earlier) == 0;
+  check(!replaces || S_ISREG(earlier.st_mode), "atomic_file: ", path_.string(),
+        " must be a regular file, got ", S_ISDIR(earlier.st_mode) ? "a folder" : "a device");
   static std::atomic<std::uint64_t> number = 0;
   // The next number if a killed process of the same id has left this one behind.
   do {
-    temporary_ = path;
+    temporary_ = path_;
     temporary_ += ".tmp." + std::to_string(getpid()) + "." + std::to_string(number++);
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (descriptor_ < 0 && errno == EEXIST);
   require(descriptor_ >= 0, "create", path_);
+  if (!replaces) return;
+  // Where the owner may not be given, nobody runs the file as the new one.
+  const bool owned = (earlier.st_uid == geteuid() && earlier.st_gid == getegid()) ||
+                     fchown(descriptor_, earlier.st_uid, earlier.st_gid) == 0;
+  fchmod(descriptor_, earlier.st_mode & (owned ? 07777U : 0777U));
 }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept

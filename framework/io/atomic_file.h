@@ -10,13 +10,14 @@
 namespace moegrad {
 
 /// A file that appears complete or not at all: it is written under a temporary name in the same
-/// folder, and commit() makes it durable before it takes the place of an earlier one.
+/// folder, and commit() makes it durable before it takes the place of an earlier one, with that
+/// one's permissions and, where the system allows it, its owner. Links are followed.
 ///
 /// A process that is killed leaves `<name>.tmp.<process id>.<number>` behind.
 class AtomicFile {
  public:
   /// Creates the temporary file. This and the rest throw Error
-  /// `atomic_file: cannot <step> <path>: <reason>`.
+  /// `atomic_file: cannot <step> <path>: <reason>`; Error as well if `path` is no regular file.
   explicit AtomicFile(const std::filesystem::path& path);
   /// Removes the temporary file unless it has been committed.
   ~AtomicFile();

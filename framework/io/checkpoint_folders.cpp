@@ -107,17 +107,22 @@ CheckpointCommit::CheckpointCommit(fs::path root, std::int64_t step)
   check<ValueError>(step >= 0, "checkpoint: step must not be negative, got ", step);
 }
 
-void CheckpointCommit::begin() const {
-  make_folders(root_);
+void remove_leftovers(const fs::path& root) {
   std::error_code failure;
   std::vector<fs::path> stale;
-  for (const auto& entry : fs::directory_iterator(root_, failure)) {
+  for (const auto& entry : fs::directory_iterator(root, failure)) {
     const auto name = entry.path().filename().string();
     if (name.starts_with(kHiddenPrefix) && name.ends_with(kHiddenSuffix))
       stale.push_back(entry.path());
   }
-  require(failure, "list", root_);
+  require(failure, "list", root);
   for (const auto& path : stale) remove_tree(path);
+}
+
+void CheckpointCommit::begin() const {
+  make_folders(root_);
+  remove_leftovers(root_);
+  std::error_code failure;
   fs::create_directory(temporary_, failure);
   require(failure, "create", temporary_);
 }

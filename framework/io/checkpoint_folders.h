@@ -33,6 +33,10 @@ inline constexpr const char* kLatestLink = "latest";
 /// Those of a root, newest first; none if there is no such folder.
 std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& root);
 
+/// Removes what killed processes left half written or half removed. No other process may be writing
+/// to the root.
+void remove_leftovers(const std::filesystem::path& root);
+
 /// The steps of putting a checkpoint into its root, for one process at a time. Each throws Error
 /// `checkpoint: cannot <step> <path>: <reason>`.
 class CheckpointCommit {

@@ -3,10 +3,12 @@
 
 #include <numeric>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/too_few_threads.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
 
@@ -33,7 +35,11 @@ CheckpointSaver::CheckpointSaver(std::filesystem::path root,
     : root_(std::move(root)), group_(group_of_its_own(group)), options_(std::move(options)) {
   check<ValueError>(options_.keep >= 0, "checkpoint: keep must not be negative, got ",
                     options_.keep);
-  thread_ = std::thread([this] { write_checkpoints(); });
+  try {
+    thread_ = std::thread([this] { write_checkpoints(); });
+  } catch (const std::system_error& error) {
+    throw too_few_threads("checkpoint", "thread that writes in the background", 1, 0, error);
+  }
 }
 
 CheckpointSaver::~CheckpointSaver() {

@@ -5,7 +5,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <memory>
+#include <string>
 
+#include "framework/io/utf8.h"
 #include "framework/runtime/rank_context.h"
 
 namespace moegrad {
@@ -43,7 +45,9 @@ bool log_enabled(LogLevel level) { return level >= RankContext::current().log_le
 
 void log(LogLevel level, std::string_view message) {
   if (!log_enabled(level)) return;
-  logger().log(to_spdlog(level), "[rank {}] {}", RankContext::current().rank(), message);
+  std::string shown;  // names in a message may come from files
+  append_printable(shown, message, /*more=*/false);
+  logger().log(to_spdlog(level), "[rank {}] {}", RankContext::current().rank(), shown);
 }
 
 }  // namespace moegrad

@@ -5,10 +5,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <new>
 #include <numeric>
+#include <string>
 
 #include "framework/runtime/error.h"
+#include "framework/runtime/out_of_memory.h"
 #include "framework/tensor/layout.h"
 
 namespace moegrad {
@@ -31,11 +32,12 @@ std::int64_t block_size(std::int64_t bytes) {
   return round_up(std::max<std::int64_t>(bytes, 1), step);
 }
 
+// Null where the system gives no more.
 std::byte* allocate_from_system(std::int64_t size) {
   const auto alignment = size >= kHugePage ? kHugePage : kAlignment;
   void* block = std::aligned_alloc(static_cast<std::size_t>(alignment),
                                    static_cast<std::size_t>(round_up(size, alignment)));
-  if (block == nullptr) throw std::bad_alloc();
+  if (block == nullptr) return nullptr;
   // Advice: where it is not taken the block is as good, only slower.
   if (size >= kHugePage) madvise(block, static_cast<std::size_t>(size), MADV_HUGEPAGE);
   // Touched now, as a later step may be the first to use all of a block.
@@ -75,6 +77,11 @@ std::byte* Arena::allocate(std::int64_t bytes, MemoryTag tag) {
     blocks.pop_back();
   } else {
     block = allocate_from_system(size);
+    if (block == nullptr) {
+      throw OutOfMemoryError("arena: out of memory, " + std::to_string(live_.total()) +
+                             " bytes live and " + std::to_string(bytes) + " more asked for " +
+                             std::string(to_string(tag)));
+    }
     ++system_allocations_;
   }
   live_[tag] += bytes;

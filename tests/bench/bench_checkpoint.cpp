@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "examples/speed_preset.h"
 #include "examples/trainer.h"
 #include "framework/distributed/launch.h"
@@ -111,12 +113,11 @@ int run(int argc, char** argv) {
   Options options;
   CLI::App app("Time that saving a checkpoint in the background takes from training.");
   app.add_option("--preset", options.preset, "main, fine or tiny")->capture_default_str();
-  app.add_option("--ranks", options.ranks, "threads of this process")->capture_default_str();
-  app.add_option("--rounds", options.rounds, "medians of")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--root", options.root, "folder for the checkpoints")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  examples::add_number(app, "--ranks", options.ranks, {1, 1024}, "threads of this process");
+  examples::add_number(app, "--rounds", options.rounds, {1, 1 << 20}, "medians of");
+  examples::add_path(app, "--root", options.root, examples::PathKind::kOutputFolder,
+                     "folder for the checkpoints");
+  if (const auto exit_code = examples::parse_options(app, argc, argv)) return *exit_code;
   launch(options.ranks, [&](RankContext& context) { measure(options, context); });
   return 0;
 }
@@ -125,10 +126,6 @@ int run(int argc, char** argv) {
 }  // namespace moegrad::bench
 
 int main(int argc, char** argv) {
-  try {
-    return moegrad::bench::run(argc, argv);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "bench_checkpoint: " << error.what() << '\n';
-    return 1;
-  }
+  return moegrad::examples::run_program("bench_checkpoint",
+                                        [&] { return moegrad::bench::run(argc, argv); });
 }

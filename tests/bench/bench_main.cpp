@@ -5,23 +5,31 @@
 
 #include <CLI/CLI.hpp>
 
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "framework/runtime/rank_context.h"
 
 namespace moegrad::bench {
 
-int bench_main(int argc, char** argv, CLI::App& app, const std::function<void()>& register_cases) {
+namespace {
+
+int parse_and_run(int argc, char** argv, CLI::App& app,
+                  const std::function<void()>& register_cases) {
   int threads = 1;
-  app.add_option("--threads", threads)->check(CLI::PositiveNumber)->capture_default_str();
+  examples::add_number(app, "--threads", threads, {1, 1024}, "");
   benchmark::Initialize(&argc, argv);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const auto exit_code = examples::parse_options(app, argc, argv)) return *exit_code;
   RankContext::current().set_threads(threads);
   register_cases();
   benchmark::RunSpecifiedBenchmarks();
   return 0;
+}
+
+}  // namespace
+
+int bench_main(int argc, char** argv, CLI::App& app, const std::function<void()>& register_cases) {
+  return examples::run_program(argv[0],
+                               [&] { return parse_and_run(argc, argv, app, register_cases); });
 }
 
 }  // namespace moegrad::bench

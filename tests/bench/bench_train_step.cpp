@@ -23,6 +23,8 @@
 #include <string>
 #include <vector>
 
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "examples/speed_preset.h"
 #include "examples/trainer.h"
 #include "framework/distributed/launch.h"
@@ -229,45 +231,41 @@ int run(const Options& options) {
   if (!options.json.empty()) {
     std::ofstream file(options.json);
     file << report.dump(2) << '\n';
-    check(file.good(), "bench_train_step: cannot write '", options.json, "'");
+    check(file.flush().good(), "bench_train_step: cannot write '", options.json, "'");
   }
   return 0;
+}
+
+int parse_and_run(int argc, char** argv) {
+  Options options;
+  CLI::App app("Measures training steps of a Qwen3-MoE.");
+  app.add_option("--preset", options.preset, "main, fine or long")
+      ->check(CLI::IsMember({"main", "fine", "long"}))
+      ->capture_default_str();
+  examples::add_number(app, "--sequences", options.sizes.sequences, {1, 1 << 20},
+                       "of a step, instead of the preset's");
+  examples::add_number(app, "--length", options.sizes.length, {1, 1 << 24},
+                       "of each sequence, instead of the preset's");
+  examples::add_number(app, "--experts", options.sizes.experts, {1, 1 << 20},
+                       "instead of the preset's; as large, and as many of them for each token");
+  examples::add_number(app, "--ranks", options.ranks, {1, 1024}, "");
+  examples::add_number(app, "--threads", options.threads, {1, 1024}, "per rank");
+  examples::add_number(app, "--steps", options.steps, {1, 1 << 20}, "timed");
+  examples::add_number(app, "--warmup", options.warmup, {0, 1 << 20}, "steps before");
+  examples::add_number(app, "--recompute", options.recompute, {0, 1 << 20},
+                       "layers that keep only their input");
+  app.add_flag("--linear-cross-entropy", options.linear_cross_entropy,
+               "no logits as a whole, at the price of the head's products once more");
+  examples::add_path(app, "--json", options.json, examples::PathKind::kOutput,
+                     "file for the figures");
+  if (const auto exit_code = examples::parse_options(app, argc, argv)) return *exit_code;
+  return run(options);
 }
 
 }  // namespace
 }  // namespace moegrad::bench
 
 int main(int argc, char** argv) {
-  moegrad::bench::Options options;
-  CLI::App app("Measures training steps of a Qwen3-MoE.");
-  app.add_option("--preset", options.preset, "main, fine or long")
-      ->check(CLI::IsMember({"main", "fine", "long"}))
-      ->capture_default_str();
-  app.add_option("--sequences", options.sizes.sequences, "of a step, instead of the preset's");
-  app.add_option("--length", options.sizes.length, "of each sequence, instead of the preset's");
-  app.add_option("--experts", options.sizes.experts,
-                 "instead of the preset's; as large, and as many of them for each token");
-  app.add_option("--ranks", options.ranks)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--threads", options.threads, "per rank")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--steps", options.steps, "timed")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--warmup", options.warmup, "steps before")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--recompute", options.recompute, "layers that keep only their input")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_flag("--linear-cross-entropy", options.linear_cross_entropy,
-               "no logits as a whole, at the price of the head's products once more");
-  app.add_option("--json", options.json, "file for the figures");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return moegrad::bench::run(options);
-  } catch (const moegrad::Error& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
+  return moegrad::examples::run_program("bench_train_step",
+                                        [&] { return moegrad::bench::parse_and_run(argc, argv); });
 }

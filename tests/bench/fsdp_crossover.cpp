@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "examples/output_file.h"
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "examples/timeline_report.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/overlap.h"
@@ -161,28 +163,21 @@ int run(double megabytes_per_second, std::int64_t steps) {
   return 0;
 }
 
+int parse_and_run(int argc, char** argv) {
+  double megabytes_per_second = 60;
+  std::int64_t steps = 8;
+  CLI::App app("From how many tokens on a layer's compute covers the gather of the next one.");
+  add_number(app, "--mb-per-second", megabytes_per_second, {1e-3, 1e9},
+             "bandwidth of the modelled link");
+  add_number(app, "--steps", steps, {1, 1 << 20}, "measured, for each number of tokens");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(megabytes_per_second, steps);
+}
+
 }  // namespace
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  double megabytes_per_second = 60;
-  std::int64_t steps = 8;
-  CLI::App app("From how many tokens on a layer's compute covers the gather of the next one.");
-  app.add_option("--mb-per-second", megabytes_per_second, "bandwidth of the modelled link")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--steps", steps, "measured, for each number of tokens")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    return moegrad::examples::run(megabytes_per_second, steps);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "fsdp_crossover: " << error.what() << '\n';
-    return 1;
-  }
+  return moegrad::examples::run_program(
+      "fsdp_crossover", [&] { return moegrad::examples::parse_and_run(argc, argv); });
 }

@@ -22,6 +22,8 @@
 #include <map>
 #include <string>
 
+#include "examples/program.h"
+#include "examples/program_options.h"
 #include "examples/timeline_report.h"
 #include "framework/distributed/launch.h"
 #include "framework/runtime/error.h"
@@ -178,31 +180,21 @@ void run(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
   computed(layers, tokens, steps);
 }
 
+int parse_and_run(int argc, char** argv) {
+  std::int64_t layers = 16, tokens = 1024, steps = 16;
+  CLI::App app("How much of fully_shard's communication is hidden under compute.");
+  add_number(app, "--layers", layers, {1, 1 << 10}, "of either model");
+  add_number(app, "--tokens", tokens, {1, 1 << 24}, "per rank and step, in sequences of 64");
+  add_number(app, "--steps", steps, {1, 1 << 20}, "measured, with prefetch on and off");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  run(layers, tokens, steps);
+  return 0;
+}
+
 }  // namespace
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  std::int64_t layers = 16, tokens = 1024, steps = 16;
-  CLI::App app("How much of fully_shard's communication is hidden under compute.");
-  app.add_option("--layers", layers, "of either model")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--tokens", tokens, "per rank and step, in sequences of 64")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--steps", steps, "measured, with prefetch on and off")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    moegrad::examples::run(layers, tokens, steps);
-    return 0;
-  } catch (const moegrad::Error& error) {
-    std::cerr << "fsdp_overlap: " << error.what() << '\n';
-    return 1;
-  }
+  return moegrad::examples::run_program(
+      "fsdp_overlap", [&] { return moegrad::examples::parse_and_run(argc, argv); });
 }

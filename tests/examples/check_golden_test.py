@@ -62,7 +62,8 @@ tools.check_golden(programs, exit_code=2)
 out, _ = tools.check_golden(programs, "--help", exit_code=0)
 assert "usage" in out.lower()
 
-expect_refused("qwen3_moe config: cannot read FOLDER/config.json", {})
+expect_refused("qwen3_moe config: FOLDER/config.json: must be a readable regular file, got No such "
+               "file or directory", {})
 expect_refused("qwen3_moe config: head_dim must be even and >= 2, got 3",
                {"config.json": CONFIG | {"head_dim": 3}})
 expect_refused("input.json: cannot be read", {"config.json": CONFIG})

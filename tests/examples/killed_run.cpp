@@ -10,9 +10,9 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <iostream>
 
 #include "examples/open_data.h"
+#include "examples/program.h"
 #include "examples/training_run.h"
 #include "framework/runtime/error.h"
 
@@ -36,10 +36,6 @@ int run(int argc, char** argv) {
 }  // namespace moegrad::examples
 
 int main(int argc, char** argv) {
-  try {
-    return moegrad::examples::run(argc, argv);
-  } catch (const moegrad::Error& error) {
-    std::cerr << "killed_run: " << error.what() << '\n';
-    return 1;
-  }
+  using namespace moegrad::examples;
+  return run_program("killed_run", [&] { return run(argc, argv); });
 }

@@ -53,6 +53,12 @@ TEST(SoftPack, HoldsEveryTokenOnceInOrderAndKeepsToTheBudget) {
     documents.push_back(documents.back() + 2 + random.integer(d, d % 10 == 0 ? 200 : 20));
   }
   for (const std::int64_t budget : {2, 3, 16, 64, 1000, 100000}) {
+    const PackList list(documents, budget);
+    const auto packs = soft_pack(documents, budget);
+    ASSERT_EQ(list.size(), std::ssize(packs));
+    for (std::int64_t i = 0; i < list.size(); ++i) {
+      ASSERT_EQ(list[i], packs[static_cast<std::size_t>(i)]) << budget << " at " << i;
+    }
     std::vector<int> seen(static_cast<std::size_t>(documents.back()));
     for (const auto& pack : soft_pack(documents, budget)) {
       EXPECT_LE(token_count(pack), budget);

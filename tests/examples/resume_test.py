@@ -189,7 +189,7 @@ assert re.fullmatch(r"train_qwen3_moe: --resume: batches must be 40 documents, e
                     rf"\d+ as in {run.checkpoints}/step-{3 * INTERVAL:08}, got windows anywhere\n",
                     err), err
 
-# Both signals save and end cleanly.
+# A signal saves and ends the run, which is said.
 for number in (signal.SIGTERM, signal.SIGINT):
     run = Run(steps=100000, interval=0)
     process = run.start(2)
@@ -197,7 +197,9 @@ for number in (signal.SIGTERM, signal.SIGINT):
         time.sleep(0.01)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 0 and not err, (out, err)
+    assert process.returncode == 128 + number, (out, err)
+    assert err == (f"train_qwen3_moe: {number.name}: stopping after this step; a second signal ends at "
+                   "once\n"), err
     stopped = int(re.search(r"^stopped after step (\d+)$", out, re.MULTILINE)[1])
     assert run.newest() == stopped + 1
     assert run.losses()[-1][0] == stopped
@@ -236,7 +238,7 @@ assert run.losses() == undisturbed and list(run.checkpoints.iterdir()) == []
 run.checkpoints.rmdir()
 run.checkpoints.write_text("not a folder")
 _, err = run.run(2, exit_code=1)
-assert err == f"train_qwen3_moe: checkpoint: cannot list {run.checkpoints}: Not a directory\n", err
+assert err == f"train_qwen3_moe: lock: cannot create {run.checkpoints}: File exists\n", err
 
 # What is not this run's is refused.
 run = Run()

@@ -37,7 +37,7 @@ class RunLogsTest : public ::testing::Test {
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
   /// Returns what it printed.
-  std::string run(const TrainingEvents& events = {}) const {
+  std::string run(const TrainingEvents& events = {}, int exit_code = 0) const {
     std::string text;
     for (int i = 0; i < 100; ++i) text += std::to_string(i) + " sheep went to the water.\n";
     const WindowedData data(TextData(text, "sheep", options_.sequence_length),
@@ -46,7 +46,7 @@ class RunLogsTest : public ::testing::Test {
                              .validation_sequences = options_.validation_sequences,
                              .seed = options_.seed});
     ::testing::internal::CaptureStdout();
-    EXPECT_EQ(run_training(options_, data, events), 0);
+    EXPECT_EQ(run_training(options_, data, events), exit_code);
     return ::testing::internal::GetCapturedStdout();
   }
 
@@ -273,7 +273,8 @@ TEST_F(RunLogsTest, AResumedRunGoesOnWithItsFiles) {
   options_.profile_steps = "0:1";
   options_.profile = path("trace.json");
   int steps = 0;
-  run({.stop_requested = [&] { return ++steps == 2; }});
+  // Asked before the batch of the first validation, then after each step.
+  run({.stop_requested = [&] { return ++steps == 4; }}, kRunStopped);
   EXPECT_EQ(losses().size(), 4U);
   const auto trace = read_file(options_.profile);
   options_.resume = true;

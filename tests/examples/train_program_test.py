@@ -78,7 +78,7 @@ for arguments in ([], ["--world-size", 4], ["--expert-weights", "hf"]):
     out, _ = run(*SHORT, "--steps", 1, "--hf-model", "hf", *arguments)
     assert f"training, from validation loss {after}\n" in out, (after, out)
 _, err = run(*SHORT, "--hf-model", "nowhere", exit_code=1)
-assert err == "train_qwen3_moe: qwen3_moe config: cannot read nowhere/config.json\n", err
+assert err == "train_qwen3_moe: qwen3_moe config: nowhere/config.json: must be a readable regular file, got No such file or directory\n", err
 
 # A learning rate beyond all bounds: the step, the numbers, the op, its module and where it stands.
 metrics = folder / "metrics.jsonl"

@@ -118,6 +118,45 @@ TEST(AtomicFile, HasTheUsualPermissions) {
             std::filesystem::status(folder / "usual").permissions());
 }
 
+TEST(AtomicFile, FollowsLinksAndKeepsThePermissionsOfTheFileThatItReplaces) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "other");
+  write_file(folder / "other/real", "earlier");
+  using std::filesystem::perms;
+  std::filesystem::permissions(folder / "other/real", perms::owner_read | perms::owner_write);
+  std::filesystem::create_symlink("other/real", folder / "one");
+  std::filesystem::create_symlink(folder / "one", folder / "two");
+  std::filesystem::create_symlink("other/new", folder / "dangling");
+  write_file_atomically(folder / "two", "new");
+  write_file_atomically(folder / "dangling", "made");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "two"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "dangling"));
+  EXPECT_EQ(read_file(folder / "other/real"), "new");
+  EXPECT_EQ(read_file(folder / "other/new"), "made");
+  EXPECT_EQ(std::filesystem::status(folder / "other/real").permissions(),
+            perms::owner_read | perms::owner_write);
+  std::filesystem::create_symlink("loop", folder / "loop");
+  EXPECT_EQ(message_of<Error>([&] { write_file_atomically(folder / "loop", "x"); }),
+            "atomic_file: cannot follow the links of " + (folder / "loop").string() +
+                ": Too many levels of symbolic links");
+}
+
+TEST(AtomicFile, ReplacesNothingButRegularFiles) {
+  const TemporaryFolder folder;
+  const auto path = folder / "pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const auto must = " must be a regular file, got ";
+  EXPECT_EQ(message_of<Error>([&] { write_file_atomically(path, "x"); }),
+            "atomic_file: " + path.string() + must + "a device");
+  EXPECT_TRUE(std::filesystem::is_fifo(path));
+  EXPECT_EQ(message_of<Error>([&] { write_file_atomically("/dev/null", "x"); }),
+            std::string("atomic_file: /dev/null") + must + "a device");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  std::filesystem::create_directory(folder / "folder");
+  EXPECT_EQ(message_of<Error>([&] { write_file_atomically(folder / "folder", "x"); }),
+            "atomic_file: " + (folder / "folder").string() + must + "a folder");
+}
+
 TEST(AtomicFile, AcceptsANameWithoutFolder) {
   const auto name = "moegrad_atomic_file_test." + std::to_string(getpid());
   write_file_atomically(name, "contents");

@@ -46,6 +46,33 @@ TEST(Utf8, EndsThePrefixBeforeTheFirstWrongByte) {
   EXPECT_EQ(valid_utf8_prefix("\xf8\x88\x80\x80\x80"), 0U);
 }
 
+std::string printable(std::string_view text, bool more = false) {
+  std::string shown;
+  append_printable(shown, text, more);
+  return shown;
+}
+
+TEST(Utf8, WhatIsPrintedHoldsNothingThatATerminalObeys) {
+  EXPECT_EQ(printable("a\tb\nc \u20ac \U0001F600 \u00e9"), "a\tb\nc \u20ac \U0001F600 \u00e9");
+  EXPECT_EQ(printable("\x1b[2J\r\x07\x7f"), "\\x1b[2J\\x0d\\x07\\x7f");
+  EXPECT_EQ(printable("\u009b1m"), "\\xc2\\x9b1m");
+  EXPECT_EQ(printable("\u202e\u2066\u200f\u2028"),
+            "\\xe2\\x80\\xae\\xe2\\x81\\xa6\\xe2\\x80\\x8f\\xe2\\x80\\xa8");
+  EXPECT_EQ(printable("\xff\xc0\x80z"), "\\xff\\xc0\\x80z");
+  EXPECT_EQ(printable("\xe2\x82"), "\\xe2\\x82");
+}
+
+TEST(Utf8, ACharacterThatComesInPartsIsPrintedWhole) {
+  for (const std::string text : {"\u20ac", "\U0001F600", "\u009b", "\xe2\x28", "\xf0\x9f\x41"}) {
+    for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+      std::string shown, begun = text.substr(0, cut);
+      begun.erase(0, append_printable(shown, begun, /*more=*/true));
+      append_printable(shown, begun + text.substr(cut), /*more=*/false);
+      EXPECT_EQ(shown, printable(text)) << cut;
+    }
+  }
+}
+
 TEST(Utf8, QuotesTextForMessagesOnOneLine) {
   EXPECT_EQ(in_quotes(""), "''");
   EXPECT_EQ(in_quotes("layers.0\n\x1b\x7f\u20ac"), "'layers.0\\x0a\\x1b\\x7f\u20ac'");

@@ -2,14 +2,19 @@
 #include "framework/runtime/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "framework/runtime/error.h"
 #include "tests/testing.h"
 
 namespace moegrad {
@@ -110,6 +115,39 @@ TEST(ThreadPool, StartsAndStopsWithoutWork) {
 TEST(ThreadPool, NeedsAThread) {
   EXPECT_EQ(message_of<ValueError>([] { ThreadPool pool(0); }),
             "thread pool: threads must be at least 1, got 0");
+}
+
+TEST(ThreadPool, RethrowsTheFirstTasksExceptionWhenAllAreDone) {
+  for (const int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 50; ++round) {
+      std::atomic<int> done = 0;
+      const auto fail = [&](std::int64_t task) {
+        if (task == 3 || task == 7) throw ValueError("task " + std::to_string(task));
+        ++done;
+      };
+      EXPECT_EQ(message_of<ValueError>([&] { pool.run(10, fail); }), "task 3");
+      EXPECT_EQ(done, threads == 1 ? 3 : 8);
+    }
+  }
+}
+
+TEST(ThreadPool, SaysHowManyThreadsItDidNotGet) {
+  // In a process of its own, since the limit stays.
+  const auto make = [] {
+    const rlimit limit = {.rlim_cur = 300'000'000, .rlim_max = 300'000'000};
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      const ThreadPool pool(2000);
+      std::_Exit(1);
+    } catch (const Error& error) {
+      std::fputs(error.what(), stderr);
+      std::_Exit(7);
+    }
+  };
+  EXPECT_EXIT(make(), ::testing::ExitedWithCode(7),
+              "^thread pool: needs 2000 threads, its caller's included, got [0-9]+: Resource "
+              "temporarily unavailable$");
 }
 
 }  // namespace

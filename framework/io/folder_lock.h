@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+
+namespace moegrad {
+
+/// Keeps other programs that take the same lock out of a folder while it lives. Readers need none.
+///
+/// The lock is the system's (flock) on the file `.lock` in the folder, which also says who has it,
+/// so it ends with the process however that ends; a file that a killed process left means nothing.
+class FolderLock {
+ public:
+  /// Makes the folder if need be. Throws Error `lock: <folder> must be written by one program at a
+  /// time, got process <id> on <host> at work in it`, or `lock: cannot <step> <path>: <reason>`. A
+  /// file system without locks is a logged warning.
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+};
+
+/// Whether the file that `descriptor` has open is still the one that `path` names.
+bool is_still_at(int descriptor, const std::filesystem::path& path);
+
+}  // namespace moegrad

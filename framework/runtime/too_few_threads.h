@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <system_error>
+
+#include "framework/runtime/error.h"
+
+namespace moegrad {
+
+/// What to throw where std::thread's constructor threw `reason`: Error
+/// `<who>: needs <wanted> <what>, got <given>: <reason>`.
+inline Error too_few_threads(const std::string& who, const std::string& what, std::size_t wanted,
+                             std::size_t given, const std::system_error& reason) {
+  return Error(who + ": needs " + std::to_string(wanted) + " " + what + ", got " +
+               std::to_string(given) + ": " + reason.code().message());
+}
+
+}  // namespace moegrad

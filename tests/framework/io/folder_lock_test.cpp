@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/io/folder_lock.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "framework/runtime/error.h"
+#include "tests/framework/io/files.h"
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+using testing::message_of;
+using testing::TemporaryFolder;
+using testing::write_file;
+
+std::string this_host() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  return host.data();
+}
+
+TEST(FolderLock, KeepsOthersOutAndNamesItsProcessAndHost) {
+  const TemporaryFolder base;
+  const auto folder = base / "a/b";
+  std::optional<FolderLock> lock(std::in_place, folder);
+  EXPECT_EQ(message_of<Error>([&] { FolderLock second(folder); }),
+            "lock: " + folder.string() + " must be written by one program at a time, got process " +
+                std::to_string(getpid()) + " on " + this_host() + " at work in it");
+  lock.reset();
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  const FolderLock third(folder);
+}
+
+TEST(FolderLock, AKilledProcessLeavesNone) {
+  const TemporaryFolder folder;
+  write_file(folder / ".lock", "process 1 on elsewhere\n");  // as a killed one leaves it
+  const FolderLock lock(folder / "");
+  EXPECT_EQ(testing::read_file(folder / ".lock"),
+            "process " + std::to_string(getpid()) + " on " + this_host() + "\n");
+}
+
+TEST(FolderLock, IsRefusedWithControlCharactersEscaped) {
+  const TemporaryFolder folder;
+  write_file(folder / ".lock", "process 7 on \x1b[2J\nmore\n");
+  const int held = open((folder / ".lock").c_str(), O_RDWR);
+  ASSERT_EQ(flock(held, LOCK_EX), 0);
+  EXPECT_NE(
+      message_of<Error>([&] { FolderLock lock(folder / ""); }).find("process 7 on \\x1b[2J at"),
+      std::string::npos);
+  close(held);
+}
+
+TEST(FolderLock, SaysWhyItCannot) {
+  const TemporaryFolder folder;
+  write_file(folder / "file", "");
+  const auto path = folder / "file/below";
+  EXPECT_EQ(message_of<Error>([&] { FolderLock lock(path); }),
+            "lock: cannot create " + path.string() + ": Not a directory");
+}
+
+}  // namespace
+}  // namespace moegrad
