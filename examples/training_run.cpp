@@ -38,16 +38,6 @@ LogLevel log_level(const std::string& name) {
   return name == "error" ? LogLevel::kError : LogLevel::kInfo;
 }
 
-fsdp::Policy policy_of(const TrainOptions& options) {
-  fsdp::Policy policy;
-  if (options.reshard != "default") policy.reshard_after_forward = options.reshard == "true";
-  policy.linear_only_shard = options.linear_only_shard;
-  policy.forward_prefetch = options.prefetch;
-  if (!options.wire_dtype.empty()) policy.mixed_precision.param_dtype = Dtype::kBFloat16;
-  if (!options.reduce_dtype.empty()) policy.mixed_precision.reduce_dtype = Dtype::kBFloat16;
-  return policy;
-}
-
 optim::Schedule schedule_of(const TrainOptions& options) {
   if (options.schedule == "constant") return optim::constant(options.lr);
   if (options.schedule == "wsd") {
@@ -179,6 +169,16 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
 }
 
 }  // namespace
+
+fsdp::Policy policy_of(const TrainOptions& options) {
+  fsdp::Policy policy;
+  if (options.reshard != "default") policy.reshard_after_forward = options.reshard == "true";
+  policy.linear_only_shard = options.linear_only_shard;
+  policy.forward_prefetch = options.prefetch;
+  if (!options.wire_dtype.empty()) policy.mixed_precision.param_dtype = Dtype::kBFloat16;
+  if (!options.reduce_dtype.empty()) policy.mixed_precision.reduce_dtype = Dtype::kBFloat16;
+  return policy;
+}
 
 int run_training(const TrainOptions& options, const TrainingData& data,
                  const TrainingEvents& events) {
