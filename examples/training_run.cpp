@@ -39,9 +39,8 @@ LogLevel log_level(const std::string& name) {
 }
 
 optim::Schedule schedule_of(const TrainOptions& options) {
-  if (options.schedule == "constant") return optim::constant(options.lr);
-  if (options.schedule == "wsd") {
-    const auto decay = options.steps / 5;
+  if (options.schedule != "cosine") {
+    const auto decay = options.schedule == "wsd" ? options.steps / 5 : 0;
     return optim::warmup_stable_decay(options.lr, options.warmup_steps(),
                                       options.steps - options.warmup_steps() - decay, decay);
   }
@@ -73,7 +72,7 @@ void print_result(const TrainOptions& options, const TrainingData& data, models:
   const auto& tokens = data.source();
   logs.validation(options.steps, validation, unit_of(data));
   // Only bytes can be written out.
-  if (!tokens.is_text()) return;
+  if (!tokens.is_text() || options.sample_bytes == 0) return;
   const auto text = sample(model, options.prompt, options.sample_bytes, options.sequence_length,
                            options.temperature, options.seed);
   if (!speaks) return;
