@@ -7,6 +7,7 @@
 #include <sstream>
 #include <vector>
 
+#include "examples/rank_memory.h"
 #include "framework/tensor/meta.h"
 #include "models/qwen3_moe.h"
 
@@ -23,12 +24,6 @@ std::string with_separators(std::int64_t value) {
     text += digits[i];
   }
   return text;
-}
-
-// What a rank keeps of a parameter: rows in equal chunks, rounded up.
-std::int64_t largest_shard(const Tensor& parameter, std::int64_t ranks) {
-  const auto rows = parameter.dim(0);
-  return (rows + ranks - 1) / ranks * (parameter.numel() / rows);
 }
 
 // Layers with the same parameters of the same shapes make one line each.
@@ -127,55 +122,29 @@ class Report {
          << options_.sequence_length << " tokens)\n";
   }
 
-  void memory(std::string_view name, std::int64_t elements) {
-    const auto bytes = static_cast<double>(elements * size_of(config_.dtype));
-    out_ << "  " << std::left << std::setw(26) << name << std::right << std::setw(16) << bytes / 1e6
-         << " MB\n";
-    total_bytes_ += bytes;
-  }
-
-  // Elements of the largest decoder layer, and of all that stands in none.
-  std::pair<std::int64_t, std::int64_t> group_sizes() const {
-    std::vector<std::int64_t> layers(static_cast<std::size_t>(config_.num_hidden_layers));
-    std::int64_t root = 0;
-    for (const auto& [name, parameter] : model_->named_parameters()) {
-      if (name.starts_with(kLayers)) {
-        layers[static_cast<std::size_t>(std::stoll(name.substr(kLayers.size())))] +=
-            parameter.numel();
-      } else {
-        root += parameter.numel();
-      }
-    }
-    return {*std::ranges::max_element(layers), root};
+  void memory(std::string_view name, std::int64_t bytes) {
+    if (bytes == 0) return;
+    out_ << "  " << std::left << std::setw(32) << name << std::right << std::setw(16)
+         << with_separators(bytes) << " bytes\n";
   }
 
   void add_memory() {
-    std::int64_t shard = 0;
-    for (const auto& [name, parameter] : model_->named_parameters()) {
-      shard += largest_shard(parameter, options_.world_size);
-    }
-    out_ << "memory per rank (" << options_.world_size << " ranks, " << config_.dtype
-         << "; activations come on top)\n";
-    memory("parameters", shard);
-    memory("gradients", shard);
-    memory("AdamW's moments", 2 * shard);
-    if (!options_.checkpoint_dir.empty()) memory("checkpoint's buffer", 3 * shard);
-    const auto [layer, root] = group_sizes();
-    if (options_.world_size > 1) {
-      const auto gathered =
-          std::min<std::int64_t>(1 + options_.prefetch, config_.num_hidden_layers);
-      memory("gathered at a time", root + gathered * layer);
-      memory("their gradients", root + layer);
-    }
-    out_ << "  " << std::left << std::setw(26) << "together" << std::right << std::setw(16)
-         << total_bytes_ / 1e6 << " MB\n";
+    const auto bytes = rank_memory(options_);
+    out_ << "memory of rank 0 of " << options_.world_size << ", the largest, without activations\n";
+    memory("parameters", bytes.parameters);
+    memory("AdamW's state", bytes.optimizer);
+    memory("checkpoint's buffer", bytes.checkpoint);
+    memory("gathered parameters", bytes.gathered);
+    memory("gradients in backward, at most", bytes.backward);
+    memory("  of which stay until the step", bytes.gradients);
+    memory("communication, at most", bytes.communication);
+    memory("together, at most", bytes.total());
   }
 
   const TrainOptions& options_;
   models::Qwen3MoeConfig config_;
   std::optional<models::Qwen3Moe> model_;
   std::ostringstream out_;
-  double total_bytes_ = 0;
 };
 
 }  // namespace

@@ -38,11 +38,7 @@ int run(const ProgramOptions& options) {
   for (const auto& preset : options.presets) add(run_ladder(preset, options.ablation));
   add(run_layer(options.presets.front(), options.ablation.rounds));
 
-  std::cout << std::fixed << std::setprecision(2);
-  for (const auto& ladder : ladders) {
-    std::cout << ladder.title << ": '" << ladder.rungs.back().name << "' is " << gain(ladder)
-              << " times as fast as '" << ladder.rungs[ladder.baseline].name << "'\n";
-  }
+  for (const auto& ladder : ladders) std::cout << gain_lines(ladder);
   if (!options.json.empty()) write_ablation_json(options.json, ladders);
   return 0;
 }

@@ -80,14 +80,39 @@ void check_losses_agree(const Ladder& ladder) {
   }
 }
 
-double gain(const Ladder& ladder) {
-  const auto& baseline = ladder.rungs[ladder.baseline].seconds;
+Gain gain(const Ladder& ladder, std::size_t baseline) {
+  const auto& before = ladder.rungs[baseline].seconds;
   const auto& last = ladder.rungs.back().seconds;
   std::vector<double> ratios;
   for (std::size_t round = 0; round < last.size(); ++round) {
-    ratios.push_back(baseline[round] / last[round]);
+    ratios.push_back(before[round] / last[round]);
   }
-  return median(std::move(ratios));
+  const auto [lowest, highest] = std::ranges::minmax(ratios);
+  return {.median = median(std::move(ratios)), .lowest = lowest, .highest = highest};
+}
+
+std::optional<std::size_t> fastest_row_major(const Ladder& ladder) {
+  std::optional<std::size_t> fastest;
+  for (std::size_t rung = 0; rung + 1 < ladder.rungs.size(); ++rung) {
+    const auto& [name, seconds, loss, moved] = ladder.rungs[rung];
+    if (moved.nz_conversions + moved.nz_copy_outs > 0) continue;
+    if (!fastest || median(seconds) < median(ladder.rungs[*fastest].seconds)) fastest = rung;
+  }
+  return fastest;
+}
+
+std::string gain_lines(const Ladder& ladder) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(2);
+  const auto line = [&](std::size_t baseline, const char* which) {
+    const auto [median, lowest, highest] = gain(ladder, baseline);
+    text << ladder.title << ": '" << ladder.rungs.back().name << "' is " << median << " times ("
+         << lowest << " to " << highest << " in " << ladder.options.rounds
+         << " rounds) as fast as '" << ladder.rungs[baseline].name << "'" << which << '\n';
+  };
+  line(ladder.baseline, "");
+  if (const auto rung = fastest_row_major(ladder)) line(*rung, ", the fastest row-major rung");
+  return text.str();
 }
 
 double tgs(const Ladder& ladder, std::size_t rung) {
@@ -128,13 +153,23 @@ void write_ablation_json(const std::string& path, const std::vector<Ladder>& lad
   for (const auto& ladder : ladders) {
     nlohmann::ordered_json rungs;
     for (std::size_t i = 0; i < ladder.rungs.size(); ++i) rungs.push_back(rung_json(ladder, i));
+    const auto gain_json = [&](std::size_t baseline) -> nlohmann::ordered_json {
+      const auto [median, lowest, highest] = gain(ladder, baseline);
+      return {{"over", ladder.rungs[baseline].name},
+              {"median", median},
+              {"lowest", lowest},
+              {"highest", highest}};
+    };
+    nlohmann::ordered_json gains;
+    gains.push_back(gain_json(ladder.baseline));
+    if (const auto rung = fastest_row_major(ladder)) gains.push_back(gain_json(*rung));
     json["ladders"].push_back({{"title", ladder.title},
                                {"ranks", ladder.options.ranks},
                                {"threads", ladder.options.threads},
                                {"rounds", ladder.options.rounds},
                                {"tokens_per_rank", ladder.tokens},
                                {"rungs", rungs},
-                               {"gain", gain(ladder)}});
+                               {"gains", gains}});
   }
   auto file = open_for_writing(path);
   file << json.dump(2) << '\n';

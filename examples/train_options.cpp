@@ -91,7 +91,7 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
       ->check(CLI::IsMember({"constant", "cosine", "wsd"}))
       ->capture_default_str();
   add_number(app, "--warmup", options.warmup, {0, kManySteps},
-             "steps of linear warmup; default: a tenth of the steps, at most 40");
+             "steps of linear warmup; default: a tenth of the steps, at most 40; none if constant");
   add_number(app, "--weight-decay", options.weight_decay, {0, 1e30},
              "decoupled, of matrices alone");
   add_number(app, "--max-grad-norm", options.max_grad_norm, {0, 1e30},
@@ -147,7 +147,7 @@ void TrainOptions::check_sizes() const {
 }
 
 std::int64_t TrainOptions::warmup_steps() const {
-  return warmup.value_or(std::min<std::int64_t>(40, steps / 10));
+  return warmup.value_or(schedule == "constant" ? 0 : std::min<std::int64_t>(40, steps / 10));
 }
 
 models::Qwen3MoeConfig TrainOptions::model_config() const {
@@ -170,8 +170,13 @@ models::Qwen3MoeConfig TrainOptions::model_config() const {
   check<ValueError>(threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
                     threads_per_rank);
   check<ValueError>(!resume || !checkpoint_dir.empty(), "--resume: needs --checkpoint-dir");
-  check<ValueError>(schedule == "constant" || warmup_steps() + steps / 5 <= steps,
-                    "--warmup: must leave room in ", steps, " steps, got ", warmup_steps());
+  const auto after_warmup = schedule == "constant" ? 0 : steps / 5;
+  check<ValueError>(warmup_steps() + after_warmup <= steps, "--warmup: must leave room in ", steps,
+                    " steps, got ", warmup_steps());
+  const auto longest = pack ? batch * sequence_length : sequence_length;
+  check<ValueError>(longest <= model.max_position_embeddings, pack ? "--pack" : "--seq-len",
+                    ": the model has positions for documents of ", model.max_position_embeddings,
+                    " tokens (max_position_embeddings), got ", pack ? "packs of " : "", longest);
   check<ValueError>(recompute_layers <= model.num_hidden_layers,
                     "--recompute-layers: the model has ", model.num_hidden_layers, " layers, got ",
                     recompute_layers);

@@ -41,20 +41,9 @@ LogLevel log_level(const std::string& name) {
   return name == "error" ? LogLevel::kError : LogLevel::kInfo;
 }
 
-fsdp::Policy policy_of(const TrainOptions& options) {
-  fsdp::Policy policy;
-  if (options.reshard != "default") policy.reshard_after_forward = options.reshard == "true";
-  policy.linear_only_shard = options.linear_only_shard;
-  policy.forward_prefetch = options.prefetch;
-  if (!options.wire_dtype.empty()) policy.mixed_precision.param_dtype = Dtype::kBFloat16;
-  if (!options.reduce_dtype.empty()) policy.mixed_precision.reduce_dtype = Dtype::kBFloat16;
-  return policy;
-}
-
 optim::Schedule schedule_of(const TrainOptions& options) {
-  if (options.schedule == "constant") return optim::constant(options.lr);
-  if (options.schedule == "wsd") {
-    const auto decay = options.steps / 5;
+  if (options.schedule != "cosine") {
+    const auto decay = options.schedule == "wsd" ? options.steps / 5 : 0;
     return optim::warmup_stable_decay(options.lr, options.warmup_steps(),
                                       options.steps - options.warmup_steps() - decay, decay);
   }
@@ -91,7 +80,7 @@ void print_result(const TrainOptions& options, const TrainingData& data, models:
   const auto& tokens = data.source();
   logs.validation(options.steps, validation, unit_of(data));
   // Only bytes can be written out.
-  if (!tokens.is_text()) return;
+  if (!tokens.is_text() || options.sample_bytes == 0) return;
   const auto text = sample(model, options.prompt, options.sample_bytes, options.sequence_length,
                            options.temperature, options.seed, may_stop);
   if (!speaks) return;
@@ -195,6 +184,16 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
 }
 
 }  // namespace
+
+fsdp::Policy policy_of(const TrainOptions& options) {
+  fsdp::Policy policy;
+  if (options.reshard != "default") policy.reshard_after_forward = options.reshard == "true";
+  policy.linear_only_shard = options.linear_only_shard;
+  policy.forward_prefetch = options.prefetch;
+  if (!options.wire_dtype.empty()) policy.mixed_precision.param_dtype = Dtype::kBFloat16;
+  if (!options.reduce_dtype.empty()) policy.mixed_precision.reduce_dtype = Dtype::kBFloat16;
+  return policy;
+}
 
 int run_training(const TrainOptions& options, const TrainingData& data,
                  const TrainingEvents& events) {

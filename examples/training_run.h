@@ -6,6 +6,7 @@
 #include "examples/train_options.h"
 #include "examples/training_data.h"
 #include "framework/io/checkpoint_writer.h"
+#include "fsdp/policy.h"
 
 namespace moegrad::examples {
 
@@ -20,6 +21,9 @@ struct TrainingEvents {
   /// CheckpointOptions::observe, with the rank that it concerns.
   std::function<void(int rank, CheckpointPoint)> at_checkpoint_point = {};
 };
+
+/// How the layers are sharded; the root as shard_model says.
+fsdp::Policy policy_of(const TrainOptions& options);
 
 /// Trains as `options` say, with ranks of its own, and prints to standard output. Returns the exit
 /// code: 1 if the last checkpoint or a part of the logs could not be written, else kRunStopped or 0.

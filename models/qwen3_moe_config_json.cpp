@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.json, in and out.
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -128,8 +129,126 @@ void read_dtype(const json& keys, Dtype& dtype) {
                    {{"float32", Dtype::kFloat32}, {"float64", Dtype::kFloat64}}, dtype);
 }
 
+/// Keys of transformers 4.51 to 5 that are read below.
+constexpr std::array kReadKeys = std::to_array<std::string_view>({"attention_bias",
+                                                                  "attention_dropout",
+                                                                  "decoder_sparse_step",
+                                                                  "dtype",
+                                                                  "expert_weights",
+                                                                  "gathered_layout",
+                                                                  "head_dim",
+                                                                  "hidden_act",
+                                                                  "hidden_size",
+                                                                  "initializer_range",
+                                                                  "intermediate_size",
+                                                                  "layer_types",
+                                                                  "max_position_embeddings",
+                                                                  "mlp_only_layers",
+                                                                  "model_type",
+                                                                  "moe_intermediate_size",
+                                                                  "moegrad_dtype",
+                                                                  "norm_topk_prob",
+                                                                  "num_attention_heads",
+                                                                  "num_experts",
+                                                                  "num_experts_per_tok",
+                                                                  "num_hidden_layers",
+                                                                  "num_key_value_heads",
+                                                                  "num_local_experts",
+                                                                  "pruned_heads",
+                                                                  "quantization_config",
+                                                                  "rms_norm_eps",
+                                                                  "rope_parameters",
+                                                                  "rope_scaling",
+                                                                  "rope_theta",
+                                                                  "router_aux_loss_coef",
+                                                                  "tie_word_embeddings",
+                                                                  "torch_dtype",
+                                                                  "use_sliding_window",
+                                                                  "vocab_size"});
+
+/// Keys of theirs that change nothing that this model computes: windows that are switched off, what
+/// the forward call returns, classes and tasks, token ids, generation. PretrainedConfig writes all
+/// of them where it is asked for more than the differences from its defaults.
+constexpr std::array kIgnoredKeys =
+    std::to_array<std::string_view>({"add_cross_attention",
+                                     "architectures",
+                                     "attn_implementation",
+                                     "auto_map",
+                                     "bad_words_ids",
+                                     "base_model_pp_plan",
+                                     "base_model_tp_plan",
+                                     "begin_suppress_tokens",
+                                     "bos_token_id",
+                                     "cache_implementation",
+                                     "chunk_size_feed_forward",
+                                     "cross_attention_hidden_size",
+                                     "decoder_start_token_id",
+                                     "diversity_penalty",
+                                     "do_sample",
+                                     "early_stopping",
+                                     "encoder_no_repeat_ngram_size",
+                                     "eos_token_id",
+                                     "exponential_decay_length_penalty",
+                                     "finetuning_task",
+                                     "forced_bos_token_id",
+                                     "forced_eos_token_id",
+                                     "gradient_checkpointing",
+                                     "id2label",
+                                     "is_decoder",
+                                     "is_encoder_decoder",
+                                     "label2id",
+                                     "length_penalty",
+                                     "max_length",
+                                     "max_window_layers",
+                                     "min_length",
+                                     "name_or_path",
+                                     "no_repeat_ngram_size",
+                                     "num_beam_groups",
+                                     "num_beams",
+                                     "num_labels",
+                                     "num_return_sequences",
+                                     "output_attentions",
+                                     "output_hidden_states",
+                                     "output_router_logits",
+                                     "output_scores",
+                                     "pad_token_id",
+                                     "prefix",
+                                     "pretraining_tp",
+                                     "problem_type",
+                                     "remove_invalid_values",
+                                     "repetition_penalty",
+                                     "return_dict",
+                                     "return_dict_in_generate",
+                                     "sep_token_id",
+                                     "sliding_window",
+                                     "suppress_tokens",
+                                     "task_specific_params",
+                                     "temperature",
+                                     "tf_legacy_loss",
+                                     "tie_encoder_decoder",
+                                     "tokenizer_class",
+                                     "top_k",
+                                     "top_p",
+                                     "torchscript",
+                                     "transformers_version",
+                                     "typical_p",
+                                     "use_bfloat16",
+                                     "use_cache",
+                                     "use_return_dict"});
+
+/// A key that nothing here reads might change the model, such as n_shared_experts.
+void refuse_unknown_keys(const json& keys) {
+  for (const auto& [key, value] : keys.items()) {
+    const bool known = key.starts_with('_') || value.is_null() ||
+                       std::ranges::find(kReadKeys, key) != kReadKeys.end() ||
+                       std::ranges::find(kIgnoredKeys, key) != kIgnoredKeys.end();
+    require(known, key, "absent or null, for this model does not implement it, got ", value);
+  }
+}
+
 Qwen3MoeConfig read_config(const json& keys) {
   require(keys.is_object(), "the file", "an object of keys, got ", keys);
+  refuse_unknown_keys(keys);
   require_value(keys, "model_type", "qwen3_moe");
   require_value(keys, "hidden_act", "silu");
   require_value(keys, "attention_bias", false);
@@ -137,6 +256,12 @@ Qwen3MoeConfig read_config(const json& keys) {
   require_value(keys, "use_sliding_window", false);
   require_value(keys, "rope_scaling", nullptr);
   require_value(keys, "quantization_config", nullptr);
+  require_value(keys, "pruned_heads", json::object());
+  if (const auto* const types = find(keys, "layer_types")) {
+    const auto is_full = [](const json& type) { return type == "full_attention"; };
+    require(types->is_array() && std::ranges::all_of(*types, is_full), "layer_types",
+            "a list of \"full_attention\" alone, got ", *types);
+  }
 
   Qwen3MoeConfig config;
   read(keys, "vocab_size", config.vocab_size);

@@ -21,7 +21,9 @@ struct Qwen3MoeLoss {
 /// N valid targets in the step, over all micro-batches and ranks, so that gradients add up without
 /// any mean (for a single micro-batch this is Hugging Face's loss). targets: int64 [T], the token
 /// after each token, -100 where there is none; those that forward was given, where it was given
-/// targets. aux pools the layers as Hugging Face does.
+/// targets. aux pools the layers as Hugging Face does, and the tokens of this micro-batch alone: it
+/// is a product of two means, so the same tokens cut into other micro-batches have another aux, and
+/// a step has the same loss at any world size only as long as its micro-batches are the same.
 /// ValueError unless N >= 1.
 Qwen3MoeLoss qwen3_moe_loss(const Qwen3Moe::Output& output, const Tensor& targets,
                             std::int64_t global_targets, double router_aux_loss_coef);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# usage: tests/bench/compare_torch.sh [main|fine] [RUNS = 5]
+# usage: tests/bench/compare_torch.sh [main|fine] [RUNS = 5] [BASELINE = tests/bench/torch_train_step.py]
 #
 # Training steps here and in PyTorch on the same cores, run alternately; prints the ratio of the
 # median tokens/s with the spread of the ratios of neighbouring runs, and of peak memory. PyTorch
@@ -10,6 +10,7 @@
 set -euo pipefail
 preset="${1:-main}"
 runs="${2:-5}"
+baseline="${3:-$(dirname "${BASH_SOURCE[0]}")/torch_train_step.py}"
 case "$preset" in
   main) model=(--experts 32 --topk 4 --moe-inter 256 --batch 4) ;;
   fine) model=(--experts 128 --topk 8 --moe-inter 128 --batch 1) ;;
@@ -19,15 +20,15 @@ esac
 source "$(dirname "${BASH_SOURCE[0]}")/../../.ci/setup.sh"
 moegrad_setup python3-torch libblis4-openmp libopenblas0-openmp
 moegrad_build release bench_train_step
-baseline="$moegrad_root/../shared/peers/torch_baseline.py"
-[[ -f $baseline ]] || baseline="$moegrad_root/tests/bench/torch_train_step.py"
 folder_of_blas() { dirname "$(dpkg -L "$1" | grep '/libblas\.so\.3$')"; }
 blis="$(folder_of_blas libblis4-openmp)"
 openblas="$(folder_of_blas libopenblas0-openmp)"
 grep -qw avx512vl /proc/cpuinfo && export OPENBLAS_CORETYPE=SkylakeX
 threads=2
 cores="$(taskset -cp $$ | sed 's/.*: //')"
-echo "cores $cores, $threads threads, preset $preset; PyTorch: $(basename "$baseline")"
+version="$(/usr/bin/python3 -c 'import torch; print(torch.__version__)')"
+cpu="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
+echo "$cpu, cores $cores, $threads threads, preset $preset; PyTorch $version, $baseline"
 
 torch_run() {
   LD_LIBRARY_PATH="$1" OMP_NUM_THREADS=$threads BLIS_NUM_THREADS=$threads \

@@ -121,7 +121,23 @@ TEST(AblationReport, ShowsMediansAndDifferencesFromTheFirstRung) {
       "c                        200.0     50.0    500       0.0           0      0           0     "
       " "
       "0                0  0 (bitwise)\n");
-  EXPECT_DOUBLE_EQ(gain(ladder), 2.0);  // of 2, 3 and 2
+  EXPECT_DOUBLE_EQ(gain(ladder, ladder.baseline).median, 2.0);  // of 2, 3 and 2
+}
+
+TEST(AblationReport, ComparesWithTheFastestRungThatMakesNoNz) {
+  auto ladder = some_ladder();
+  EXPECT_EQ(gain_lines(ladder),
+            "toy: 'c' is 2.00 times (2.00 to 3.00 in 3 rounds) as fast as 'b'\n"
+            "toy: 'c' is 1.60 times (1.00 to 6.00 in 3 rounds) as fast as 'a', the fastest "
+            "row-major rung\n");
+  // Faster than 'a' as soon as it makes none either.
+  ladder.rungs[1].moved = {};
+  ladder.rungs[1].seconds = {0.25, 0.2, 0.1};
+  EXPECT_EQ(fastest_row_major(ladder), 1U);
+  ladder.rungs[0].moved.nz_copy_outs = ladder.rungs[1].moved.nz_conversions = 1;
+  EXPECT_EQ(fastest_row_major(ladder), std::nullopt);
+  EXPECT_EQ(gain_lines(ladder),
+            "toy: 'c' is 1.00 times (1.00 to 2.00 in 3 rounds) as fast as 'b'\n");
 }
 
 TEST(AblationReport, RefusesLossesWithOtherBits) {

@@ -50,6 +50,19 @@ TEST(TrainOptions, TheSwitchSetsLayoutAndOrientationAndTheFlagsOverrideIt) {
   EXPECT_EQ(options.model_config().gathered_layout, Layout::kND);
 }
 
+TEST(TrainOptions, AConstantScheduleHasTheWarmupThatIsAskedFor) {
+  TrainOptions options;
+  EXPECT_EQ(options.warmup_steps(), 40);
+  options.schedule = "constant";
+  EXPECT_EQ(options.warmup_steps(), 0);
+  options.warmup = 7;
+  EXPECT_EQ(options.warmup_steps(), 7);
+  options.warmup = options.steps;
+  EXPECT_NE(options.to_string().find("  warmup                      500\n"), std::string::npos);
+  options.sequence_length = 4096;
+  options.model_config();
+}
+
 TEST(TrainOptions, RefusesWhatCannotBe) {
   const auto message = [](auto change) {
     TrainOptions options;
@@ -68,6 +81,20 @@ TEST(TrainOptions, RefusesWhatCannotBe) {
   EXPECT_EQ(message([](TrainOptions& o) { o.resume = true; }), "--resume: needs --checkpoint-dir");
   EXPECT_EQ(message([](TrainOptions& o) { o.warmup = 490; }),
             "--warmup: must leave room in 500 steps, got 490");
+  EXPECT_EQ(message([](TrainOptions& o) {
+              o.schedule = "constant";
+              o.warmup = 501;
+            }),
+            "--warmup: must leave room in 500 steps, got 501");
+  EXPECT_EQ(message([](TrainOptions& o) { o.sequence_length = 4097; }),
+            "--seq-len: the model has positions for documents of 4096 tokens "
+            "(max_position_embeddings), got 4097");
+  EXPECT_EQ(message([](TrainOptions& o) {
+              o.pack = true;
+              o.sequence_length = 513;
+            }),
+            "--pack: the model has positions for documents of 4096 tokens "
+            "(max_position_embeddings), got packs of 4104");
   EXPECT_EQ(message([](TrainOptions& o) { o.recompute_layers = 99; }).substr(0, 40),
             "--recompute-layers: the model has 4 laye");
 }

@@ -40,11 +40,17 @@ assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 200 * 1024
 # 235B on 512 ranks: 1024 x 3072 and 384 x 4096 rows of each layer's experts, and so on.
 per_rank = 94 * (1024 * 3072 + 384 * 4096 + 16 * 4096 + 2 * 4096 + 8 * 8192 + 128 * 0 + 2 * 1 + 4096 +
                  2 * 8) + 2 * 297 * 4096 + 8
-assert re.search(rf"^  parameters +{4 * per_rank / 1e6:.2f} MB$", out, re.MULTILINE), (per_rank * 4, out)
-assert re.search(rf"^  AdamW's moments +{8 * per_rank / 1e6:.2f} MB$", out, re.MULTILINE), out
+assert re.search(rf"^  parameters +{4 * per_rank:,} bytes$", out, re.MULTILINE), (per_rank * 4, out)
+# And a count of steps per parameter: eleven of each layer, embedding, norm and head.
+adamw = 8 * per_rank + 8 * (94 * 11 + 3)
+assert re.search(rf"^  AdamW's state +{adamw:,} bytes$", out, re.MULTILINE), (adamw, out)
 assert "model.layers.{0-93}.mlp.experts.gate_up_proj" in out
 out, _ = run("--dry-run", "--preset", "tiny", "--expert-weights", "hf", "--world-size", 1)
-assert "gathered at a time" not in out and "[512, 64]" in out, out
+assert "[512, 64]" in out, out
+kept, _ = run("--dry-run", "--preset", "tiny", "--expert-weights", "hf", "--world-size", 1, "--reshard", "false")
+gathered = [int(re.search(r"^  gathered parameters +(\S+) bytes$", text, re.MULTILINE)[1].replace(",", ""))
+            for text in (out, kept)]
+assert gathered[0] < gathered[1], gathered
 
 # Options as a file: what is printed means the same when it is read; the command line outranks it.
 out, _ = run("--print-config", *SHORT, "--lr", 0.125, "--overfit")

@@ -186,6 +186,35 @@ TEST(Qwen3MoeConfig, ReadsWhatTransformers5Writes) {
   EXPECT_TRUE(config.mlp_only_layers.empty());
 }
 
+// to_json_string(use_diff=False) of Qwen3MoeConfig, as transformers 4.51 and later write it.
+TEST(Qwen3MoeConfig, PassesOverWhatChangesNothing) {
+  EXPECT_EQ(Qwen3MoeConfig::parse_json(R"({
+    "return_dict": true, "output_hidden_states": false, "output_attentions": false,
+    "torchscript": false, "torch_dtype": null, "dtype": null, "use_bfloat16": false,
+    "tf_legacy_loss": false, "pruned_heads": {}, "tie_word_embeddings": false,
+    "chunk_size_feed_forward": 0, "is_encoder_decoder": false, "is_decoder": false,
+    "cross_attention_hidden_size": null, "add_cross_attention": false,
+    "tie_encoder_decoder": false, "max_length": 20, "min_length": 0, "do_sample": false,
+    "early_stopping": false, "num_beams": 1, "num_beam_groups": 1, "diversity_penalty": 0.0,
+    "temperature": 1.0, "top_k": 50, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0,
+    "length_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
+    "bad_words_ids": null, "num_return_sequences": 1, "output_scores": false,
+    "return_dict_in_generate": false, "forced_bos_token_id": null, "forced_eos_token_id": null,
+    "remove_invalid_values": false, "exponential_decay_length_penalty": null,
+    "suppress_tokens": null, "begin_suppress_tokens": null,
+    "architectures": ["Qwen3MoeForCausalLM"], "finetuning_task": null,
+    "id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1},
+    "tokenizer_class": null, "prefix": null, "bos_token_id": 151643, "pad_token_id": null,
+    "eos_token_id": [151645, 151643], "sep_token_id": null, "decoder_start_token_id": null,
+    "task_specific_params": null, "problem_type": null, "_name_or_path": "Qwen/Qwen3-30B-A3B",
+    "_attn_implementation_autoset": true, "_experts_implementation": "eager",
+    "transformers_version": "5.0.0", "model_type": "qwen3_moe", "attention_bias": false,
+    "attention_dropout": 0.0, "hidden_act": "silu", "max_window_layers": 48,
+    "output_router_logits": false, "sliding_window": 4096, "use_sliding_window": false,
+    "use_cache": true, "layer_types": ["full_attention", "full_attention"]})"),
+            Qwen3MoeConfig::parse_json("{}"));
+}
+
 TEST(Qwen3MoeConfig, TakesNullForAnAbsentKey) {
   EXPECT_EQ(Qwen3MoeConfig::parse_json(R"({
     "model_type": null, "hidden_act": null, "attention_bias": null, "use_sliding_window": null,
@@ -270,6 +299,18 @@ std::vector<MalformedConfig> malformed_configs() {
        "mlp_only_layers must be a list of integers, got [18446744073709551615]"},
       {"TooManyElements", R"({"vocab_size": 2147483647, "hidden_size": 2147483647, "head_dim": 2})",
        "the model must be of at most 2^62 elements, got 9.23859e+18"},
+      {"SharedExperts", R"({"n_shared_experts": 2})",
+       "n_shared_experts must be absent or null, for this model does not implement it, got 2"},
+      {"ScoringFunction", R"({"scoring_func": "sigmoid"})",
+       "scoring_func must be absent or null, for this model does not implement it, got "
+       "\"sigmoid\""},
+      {"Misspelt", R"({"hiden_size": 64})",
+       "hiden_size must be absent or null, for this model does not implement it, got 64"},
+      {"WindowedLayer", R"({"layer_types": ["full_attention", "sliding_attention"]})",
+       "layer_types must be a list of \"full_attention\" alone, got "
+       "[\"full_attention\",\"sliding_attention\"]"},
+      {"PrunedHeads", R"({"pruned_heads": {"0": [1]}})",
+       "pruned_heads must be {}, got {\"0\":[1]}"},
       {"WordNumber", R"({"expert_weights": 1})", "expert_weights must be a string, got 1"},
       {"WordUnknown", R"({"expert_weights": "zn"})",
        R"(expert_weights must be "pretransposed" or "hf", got "zn")"},
