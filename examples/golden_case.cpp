@@ -3,9 +3,11 @@
 
 #include <utility>
 
+#include "examples/golden_complete.h"
 #include "examples/golden_files.h"
 #include "examples/golden_rows.h"
 #include "examples/golden_training.h"
+#include "framework/io/safetensors.h"
 #include "framework/runtime/error.h"
 #include "ops/shape_ops.h"
 
@@ -31,8 +33,7 @@ GoldenValues read_tensors(const GoldenTensors& file, const models::Qwen3MoeConfi
   const auto tokens = shape(1).numel();
   for (std::int64_t i = 0; i <= config.num_hidden_layers; ++i) {
     const Tensor hidden = file.find("hidden_f64." + std::to_string(i), shape(config.hidden_size));
-    if (!hidden.defined()) break;
-    values.hidden.push_back(flattened(hidden, config.hidden_size));
+    values.hidden.push_back(hidden.defined() ? flattened(hidden, config.hidden_size) : hidden);
   }
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
     if (!config.is_moe_layer(i)) continue;
@@ -60,12 +61,27 @@ void read_figures(const GoldenJson& json, const models::Qwen3MoeConfig& config,
   values.ce_gradient_l2 = optional_number(json, "grad_ce_global_l2");
   if (!json.has("tokens_per_expert")) return;
   const auto counts = json["tokens_per_expert"];
+  std::size_t known = 0;
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const auto layer = std::to_string(i);
     if (!counts.has(layer)) continue;
     if (!config.is_moe_layer(i)) counts[layer].refuse("of a mixture layer");
     values.tokens_per_expert[i] = counts[layer].integers();
+    ++known;
   }
+  if (counts.items().size() != known) counts.refuse("by mixture layer");
+}
+
+/// Hugging Face's names; the second one of a tied parameter is none.
+std::vector<std::string> parameters_in(const std::filesystem::path& folder,
+                                       const models::Qwen3MoeConfig& config) {
+  std::vector<std::string> names;
+  const SafetensorsFile file(folder / "model.safetensors");
+  for (const auto& entry : file.entries()) {
+    if (config.tie_word_embeddings && entry.name == "lm_head.weight") continue;
+    names.push_back(entry.name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -76,6 +92,8 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
   if (golden.name.empty()) golden.name = folder.parent_path().filename().string();
   golden.config = models::Qwen3MoeConfig::from_json(folder / "config.json");
   const auto input = GoldenJson::read(folder / "input.json");
+  input.allow_only({"case", "seed", "input_ids", "labels", "position_ids", "seq_lens",
+                    "attention_mask", "num_target_tokens", "packed"});
   if (input.has("attention_mask")) input["attention_mask"].refuse("null");
   const auto ids = input["input_ids"].rows();
   std::optional<Ids> positions;
@@ -87,25 +105,37 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
   golden.expected = read_tensors(expected, golden.config, {std::ssize(ids), std::ssize(ids[0])});
   const bool has_needed = golden.expected.logits.defined() && golden.expected.losses[0].loss;
   check<ValueError>(has_needed, "expected.safetensors: must have logits_f64 and loss_f64");
+  expected.refuse_unread();
 
   std::optional<GoldenJson> figures;
   if (exists(folder / "expected.json")) {
     figures = GoldenJson::read(folder / "expected.json");
+    figures->allow_only({"case", "hf_version", "num_params", "fp64", "fp32", "fp64_rope32",
+                         "moe_layers", "tokens_per_expert", "min_router_margin",
+                         "params_without_grad_in_hf_4.55", "grad_global_l2", "grad_ce_global_l2",
+                         "grad_stats_fp64", "grad_ce_only_stats_fp64", "grad_tensors_not_stored",
+                         "packed", "checks", "tolerance_measurements"});
+    golden.has_figures = true;
+    if (figures->has("grad_tensors_not_stored")) {
+      golden.gradients_not_stored = (*figures)["grad_tensors_not_stored"].texts();
+    }
     read_figures(*figures, golden.config, golden.expected);
-  } else {
-    golden.absent.push_back("expected.json");
   }
-  if (golden.expected.hidden.empty()) golden.absent.push_back("hidden_f64");
 
   const auto packed_path = folder / "expected_packed.safetensors";
   if (input.has("packed") && exists(packed_path)) {
     auto [row, alone_rows] = golden_packed_row(golden.config, "input.json", input["packed"]);
+    input["packed"].allow_only({"input_ids", "labels", "position_ids", "seq_lens", "cu_seqlens",
+                                "num_target_tokens_per_seq"});
     golden.packed = row;
     golden.alone = alone_rows;
     const GoldenTensors packed(packed_path);
     golden.expected_packed = read_tensors(packed, golden.config, {golden.packed->tokens.numel()});
     std::vector<GoldenJson> alone;
     if (figures && figures->has("packed")) {
+      (*figures)["packed"].allow_only(
+          {"fp64", "fp32", "seq_fp64", "grad_global_l2", "grad_stats_fp64", "min_router_margin",
+           "wrong_loss_if_sequences_attend_to_each_other", "hf_one_row_packed_vs_separate_runs"});
       read_figures((*figures)["packed"], golden.config, golden.expected_packed);
       if ((*figures)["packed"].has("seq_fp64")) {
         alone = (*figures)["packed"]["seq_fp64"].elements();
@@ -116,14 +146,14 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
       values.losses.push_back(packed.losses("seq" + std::to_string(i + 1) + "."));
       if (i < alone.size()) values.losses.push_back(losses_in(alone[i]));
     }
-  } else {
-    golden.absent.push_back("the packed row");
+    packed.refuse_unread();
+    if (alone.size() > golden.alone.size()) {
+      (*figures)["packed"]["seq_fp64"].refuse("of " + std::to_string(golden.alone.size()) +
+                                              " sequences");
+    }
   }
-  if (exists(folder / "train.json")) {
-    read_golden_training(figures ? &*figures : nullptr, golden);
-  } else {
-    golden.absent.push_back("train.json");
-  }
+  if (exists(folder / "train.json")) read_golden_training(figures ? &*figures : nullptr, golden);
+  golden.missing = missing_expectations(golden, parameters_in(folder, golden.config));
   return golden;
 }
 

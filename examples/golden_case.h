@@ -38,8 +38,16 @@ namespace moegrad::examples {
 //                             may lead; so does tolerance_measurements in expected.json
 //     train_final.safetensors <variant>/<parameter> afterwards
 //
-// The last four are optional, as is every value but logits_f64 and loss_f64. Tensors stored in
-// float32 are roundings of float64 values.
+// Tensors stored in float32 are roundings of float64 values. Values named _f32 and _f64_rope32 are
+// not read; any other name that is not listed here is refused.
+//
+// An expectation that is absent is reported and fails: what is not expected is not compared. A
+// folder may be compact: expected.json names in grad_tensors_not_stored the parameters whose
+// gradient has figures and no tensor. A compact folder may also lack all of hidden_f64, the
+// experts' gradients of the packed row, and train_final.safetensors. That file has the parameters
+// of adamw_const and adamw_clip_cosine, and of other variants at will. The variants that are
+// expected are those of tolerance_measurements, else adamw_const, adamw_clip_cosine,
+// adamw_clip_cosine_nodecay1d and adamw_const_skip_missing_grad.
 
 /// Sequences one after the other.
 struct GoldenRow {
@@ -66,7 +74,7 @@ using NamedStats = std::map<std::string, GoldenStats>;
 struct GoldenValues {
   std::vector<GoldenLosses> losses;  // from each place that states them
   Tensor logits;                     // [T, V]
-  TensorList hidden;                 // [T, H]
+  TensorList hidden;                 // [T, H] each; undefined where the folder has none
   std::map<std::int64_t, Tensor> router_logits, topk_indices, topk_weights;  // by layer
   std::map<std::int64_t, std::vector<std::int64_t>> tokens_per_expert;       // by layer
   std::optional<double> router_margin;  // smallest gap of the k-th and the next router logit
@@ -114,7 +122,10 @@ struct GoldenCase {
   std::vector<GoldenValues> expected_alone = {};
   std::vector<GoldenRow> steps = {};  // of training
   std::vector<GoldenVariant> variants = {};
-  std::vector<std::string> absent = {};  // what the folder could have and does not
+  std::vector<std::string> variant_names = {};         // that should be there
+  std::vector<std::string> gradients_not_stored = {};  // parameters, in a compact folder
+  bool has_figures = false;                            // expected.json
+  std::vector<std::string> missing = {};               // expectations that should be there
 };
 
 /// Reads a folder; throws an Error that names the file and what is wrong with it.

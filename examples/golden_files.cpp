@@ -65,6 +65,13 @@ std::vector<GoldenJson> GoldenJson::elements() const {
   return elements;
 }
 
+void GoldenJson::allow_only(std::initializer_list<std::string_view> keys) const {
+  for (const auto& [key, value] : items()) {
+    check<ValueError>(std::ranges::find(keys, key) != keys.end(), file_, ": ", value.keys_,
+                      " is unknown");
+  }
+}
+
 double GoldenJson::number() const {
   if (!value_->is_number()) refuse("a number");
   return value_->get<double>();
@@ -91,6 +98,12 @@ std::vector<double> GoldenJson::numbers() const {
   return numbers;
 }
 
+std::vector<std::string> GoldenJson::texts() const {
+  std::vector<std::string> texts;
+  for (const auto& element : elements()) texts.push_back(element.text());
+  return texts;
+}
+
 std::vector<std::int64_t> GoldenJson::integers() const {
   std::vector<std::int64_t> integers;
   for (const auto& element : elements()) integers.push_back(element.integer());
@@ -108,6 +121,7 @@ std::optional<double> optional_number(const GoldenJson& object, const std::strin
 }
 
 GoldenLosses losses_in(const GoldenJson& object) {
+  object.allow_only({"loss", "loss_ce", "aux_loss"});
   return {.loss = optional_number(object, "loss"),
           .ce = optional_number(object, "loss_ce"),
           .aux = optional_number(object, "aux_loss")};
@@ -117,6 +131,7 @@ NamedStats stats_in(const GoldenJson& object, const std::string& key) {
   NamedStats stats;
   if (!object.has(key)) return stats;
   for (const auto& [name, value] : object[key].items()) {
+    value.allow_only({"l2", "sum", "max_abs", "dot_cos"});
     stats[name] = {.l2 = value["l2"].number(),
                    .sum = value["sum"].number(),
                    .max_abs = value["max_abs"].number(),
@@ -131,6 +146,7 @@ GoldenTensors::GoldenTensors(const std::filesystem::path& path)
 Tensor GoldenTensors::find(const std::string& name, const Shape& shape, Dtype dtype) const {
   const auto found = std::ranges::find(tensors_, name, &NamedTensor::name);
   if (found == tensors_.end()) return {};
+  read_.insert(name);
   const Tensor& tensor = found->tensor;
   check<ShapeError>(tensor.shape() == shape, name_, ": '", name, "' must be ", shape, ", got ",
                     tensor.shape());
@@ -143,6 +159,7 @@ NamedTensors GoldenTensors::below(const std::string& prefix) const {
   NamedTensors below;
   for (const auto& [name, tensor] : tensors_) {
     if (!name.starts_with(prefix)) continue;
+    read_.insert(name);
     check<DtypeError>(is_floating(tensor.dtype()), name_, ": '", name,
                       "' must be float32 or float64, got ", tensor.dtype());
     below.push_back({name.substr(prefix.size()), tensor});
@@ -156,6 +173,15 @@ GoldenLosses GoldenTensors::losses(const std::string& prefix) const {
     return tensor.defined() ? std::optional(tensor.item()) : std::nullopt;
   };
   return {.loss = scalar("loss_f64"), .ce = scalar("loss_ce_f64"), .aux = scalar("aux_loss_f64")};
+}
+
+void GoldenTensors::refuse_unread() const {
+  for (const auto& [name, tensor] : tensors_) {
+    const auto stem = name.substr(0, name.find_last_not_of("0123456789") + 1);
+    const bool other_precision =
+        stem.ends_with("_f32.") || name.ends_with("_f32") || name.ends_with("_f64_rope32");
+    check<ValueError>(other_precision || read_.contains(name), name_, ": '", name, "' is unknown");
+  }
 }
 
 }  // namespace moegrad::examples

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,11 +35,15 @@ class GoldenJson {
   /// Of an array.
   std::vector<GoldenJson> elements() const;
 
+  /// Refuses other keys of an object: `<file>: <keys> is unknown`.
+  void allow_only(std::initializer_list<std::string_view> keys) const;
+
   double number() const;
   std::int64_t integer() const;
   bool boolean() const;
   std::string text() const;
   std::vector<double> numbers() const;
+  std::vector<std::string> texts() const;
   std::vector<std::int64_t> integers() const;
   /// An array of arrays of integers.
   std::vector<std::vector<std::int64_t>> rows() const;
@@ -70,10 +77,14 @@ class GoldenTensors {
   /// All whose name begins so, without it, float32 or float64.
   NamedTensors below(const std::string& prefix) const;
   GoldenLosses losses(const std::string& prefix = {}) const;
+  /// ValueError for a tensor that was not asked for, unless its values are of another precision
+  /// (_f32, _f64_rope32).
+  void refuse_unread() const;
 
  private:
   std::string name_;
   NamedTensors tensors_;
+  mutable std::set<std::string> read_;
 };
 
 }  // namespace moegrad::examples

@@ -2,11 +2,14 @@
 #include "examples/golden_runs.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "examples/golden_routing.h"
+#include "examples/golden_spread.h"
 #include "examples/trainer.h"
 #include "framework/autograd/grad_mode.h"
 #include "framework/distributed/gather_shards.h"
@@ -26,8 +29,6 @@
 namespace moegrad::examples {
 namespace {
 
-constexpr int kShardedRanks = 2;
-
 models::Qwen3MoeConfig config_of(const GoldenCase& golden, GoldenPath path, Dtype dtype) {
   auto config = golden.config;
   config.dtype = dtype;
@@ -44,8 +45,9 @@ class Runner {
   Runner(const GoldenCase& golden, GoldenPath path, Dtype dtype)
       : golden_(golden), path_(path), model_(config_of(golden, path, dtype)) {
     if (path == GoldenPath::kSharded) {
-      group_ = RankContext::current().group();
-      shard_model(model_, DeviceMesh::flat(group_), {});
+      const auto group = RankContext::current().group();
+      shard_model(model_, DeviceMesh::flat(group), {});
+      spread_.emplace(model_, group);
     }
     models::load_pretrained(model_, golden.folder / "model.safetensors");
   }
@@ -54,9 +56,9 @@ class Runner {
   GoldenComputed evaluate(const GoldenRow& row, const GoldenComputed* reference) {
     const NoGradGuard no_grad;
     const double coefficient = model_.config().router_aux_loss_coef;
-    auto computed = forward(row, coefficient, nullptr).first;
+    auto computed = forward(row, coefficient, nullptr).computed;
     if (!parted_by_rounding(computed.routing, reference)) return computed;
-    computed = forward(row, coefficient, &reference->routing).first;
+    computed = forward(row, coefficient, &reference->routing).computed;
     computed.replayed = true;
     return computed;
   }
@@ -92,14 +94,15 @@ class Runner {
     for (std::int64_t step = 0; step < steps; ++step) {
       const auto at = static_cast<std::size_t>(step);
       optimizer.zero_grad();
-      auto [computed, objective] = forward(golden_.steps[at], model_.config().router_aux_loss_coef,
-                                           replay ? &reference->routing[at] : nullptr);
+      auto [computed, differentiate] =
+          forward(golden_.steps[at], model_.config().router_aux_loss_coef,
+                  replay ? &reference->routing[at] : nullptr);
       if (together) {
         const auto parting = parting_of(computed.routing, reference->routing[at]);
         if (parting == Parting::kRounding) return std::nullopt;
         together = parting == Parting::kNone;
       }
-      objective.backward();
+      differentiate();
       if (spec.skip_missing_grad) mark_experts(optimizer, computed.routing.tokens_per_expert);
       trained.lr.push_back(schedule(step));
       trained.loss.push_back(computed.loss);
@@ -133,10 +136,20 @@ class Runner {
     return optim::AdamW(parameters, config);
   }
 
-  /// What forward gives, with the experts of `replay` if it is given, and this rank's share of the
-  /// objective.
-  std::pair<GoldenComputed, Tensor> forward(const GoldenRow& row, double aux_coefficient,
-                                            const GoldenRouting* replay) {
+  struct Forward {
+    GoldenComputed computed;
+    std::function<void()> differentiate;  // adds the gradients of the total loss
+  };
+
+  /// With the experts of `replay` if it is given. `row` must live until the gradients are there.
+  Forward forward(const GoldenRow& row, double aux_coefficient, const GoldenRouting* replay) {
+    if (spread_) {
+      auto computed = spread_->forward(row, aux_coefficient, replay);
+      auto differentiate = [this, &row, aux_coefficient, replay, routing = computed.routing] {
+        spread_->backward(row, aux_coefficient, routing, replay);
+      };
+      return {std::move(computed), std::move(differentiate)};
+    }
     const auto& config = model_.config();
     const models::Qwen3Moe::ForwardOptions options = {
         .replay_expert_indices = replay != nullptr ? &replay->experts : nullptr,
@@ -146,8 +159,7 @@ class Runner {
     auto output = plain ? models::qwen3_moe_plain(config, model_.named_parameters(), row.tokens,
                                                   row.cu_seqlens, options)
                         : model_(row.tokens, row.cu_seqlens, options);
-    const auto ranks = group_ == nullptr ? 1 : group_->size();
-    const auto total = row.num_targets * ranks;  // every rank counts every target
+    const auto total = row.num_targets;
     const auto loss =
         plain ? models::qwen3_moe_plain_loss(output, row.targets, total, aux_coefficient)
               : models::qwen3_moe_loss(output, row.targets, total, aux_coefficient);
@@ -156,11 +168,8 @@ class Runner {
       for (const auto& tensor : tensors) result.push_back(tensor.detach());
       return result;
     };
-    std::vector<double> shares(static_cast<std::size_t>(ranks));
-    shares[static_cast<std::size_t>(group_ == nullptr ? 0 : group_->rank())] =
-        loss.objective.item();
-    GoldenComputed computed{.loss = sum_in_order(std::move(shares), group_),
-                            .ce = loss.ce_sum.item() / static_cast<double>(row.num_targets),
+    GoldenComputed computed{.loss = loss.objective.item(),
+                            .ce = loss.ce_sum.item() / static_cast<double>(total),
                             .aux = loss.aux.item(),
                             .logits = output.logits.detach(),
                             .hidden = detached(output.hidden_states),
@@ -168,14 +177,14 @@ class Runner {
                                         .experts = detached(output.expert_indices),
                                         .weights = detached(output.routing_weights),
                                         .tokens_per_expert = output.tokens_per_expert}};
-    return {std::move(computed), loss.objective};
+    return {std::move(computed), [objective = loss.objective] { objective.backward(); }};
   }
 
   GoldenComputed backward(const GoldenRow& row, double aux_coefficient,
                           const GoldenRouting* replay) {
     model_.zero_grad();
-    auto [computed, objective] = forward(row, aux_coefficient, replay);
-    objective.backward();
+    auto [computed, differentiate] = forward(row, aux_coefficient, replay);
+    differentiate();
     computed.gradients = whole([](const Tensor& parameter) { return parameter.grad(); });
     return computed;
   }
@@ -214,7 +223,7 @@ class Runner {
   const GoldenCase& golden_;
   GoldenPath path_;
   models::Qwen3Moe model_;
-  std::shared_ptr<ProcessGroup> group_;  // null unless sharded
+  std::optional<GoldenSpread> spread_;  // if sharded
 };
 
 GoldenResults run_on_this_rank(const GoldenCase& golden, GoldenPath path, Dtype dtype,
@@ -259,8 +268,8 @@ std::string_view to_string(GoldenPath path) {
 }
 
 std::vector<GoldenResults> run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype,
-                                      const GoldenResults* reference) {
-  const int ranks = path == GoldenPath::kSharded ? kShardedRanks : 1;
+                                      int world_size, const GoldenResults* reference) {
+  const int ranks = path == GoldenPath::kSharded ? world_size : 1;
   std::vector<GoldenResults> results(static_cast<std::size_t>(ranks));
   launch(ranks, [&](RankContext& context) {
     results[static_cast<std::size_t>(context.rank())] =

@@ -16,8 +16,8 @@ namespace moegrad::examples {
 enum class GoldenPath : std::uint8_t {
   kPlain,      // plain operations on weights as in Hugging Face
   kOptimised,  // Qwen3Moe on pre-transposed weights
-  kSharded,    // the same under fully_shard on two ranks, FRACTAL_NZ weights gathered: each rank
-               // runs every batch whole at a weight of one half, so that sums over ranks are exact
+  kSharded,    // the same under fully_shard, FRACTAL_NZ weights gathered, the sequences of each
+               // batch spread over the ranks (Note [A golden row over ranks])
 };
 std::string_view to_string(GoldenPath path);
 
@@ -59,9 +59,9 @@ struct GoldenResults {
   std::vector<GoldenTrained> variants;
 };
 
-/// Everything of a case along a path; one entry per rank. `reference`: for float32, the results of
-/// the float64 run (Note [Choices that are rounding]).
+/// Everything of a case along a path, the sharded one on `world_size` ranks; one entry per rank.
+/// `reference`: for float32, the results of the float64 run (Note [Choices that are rounding]).
 std::vector<GoldenResults> run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype,
-                                      const GoldenResults* reference = nullptr);
+                                      int world_size, const GoldenResults* reference = nullptr);
 
 }  // namespace moegrad::examples

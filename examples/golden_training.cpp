@@ -9,6 +9,8 @@ namespace moegrad::examples {
 namespace {
 
 GoldenOptimizer read_optimizer(const GoldenJson& spec) {
+  spec.allow_only({"optimizer", "lr", "betas", "eps", "weight_decay", "clip", "schedule",
+                   "warmup_steps", "no_decay_1d", "missing_grad"});
   if (spec["optimizer"].text() != "torch.optim.AdamW") {
     spec["optimizer"].refuse("torch.optim.AdamW");
   }
@@ -38,7 +40,10 @@ GoldenVariant read_variant(const std::string& name, const GoldenJson& json, std:
       from[key].refuse("one number for each of " + std::to_string(steps) + " steps");
     return numbers;
   };
+  json.allow_only(
+      {"spec", "lr", "fp64", "fp32", "fp32_alt_order", "fp64_rope32", "final_param_stats_fp64"});
   const auto fp64 = json["fp64"];
+  fp64.allow_only({"loss", "loss_ce", "aux_loss", "grad_norm", "min_router_margin", "final_eval"});
   GoldenVariant variant{.name = name,
                         .optimizer = read_optimizer(json["spec"]),
                         .lr = per_step(json, "lr"),
@@ -56,13 +61,16 @@ GoldenVariant read_variant(const std::string& name, const GoldenJson& json, std:
 }
 
 /// What expected.json says of another float32 run of the reference.
-void read_other_runs(const GoldenJson& figures, std::vector<GoldenVariant>& variants) {
+void read_other_runs(const GoldenJson& figures, GoldenCase& golden) {
   if (!figures.has("tolerance_measurements")) return;
   const auto measured = figures["tolerance_measurements"];
   if (!measured.has("fp32alt_vs_fp64_hf")) return;
   const auto train = measured["fp32alt_vs_fp64_hf"]["train"];
-  for (auto& variant : variants) {
-    if (!train.has(variant.name)) continue;
+  golden.variant_names.clear();
+  for (const auto& [name, value] : train.items()) golden.variant_names.push_back(name);
+  for (auto& variant : golden.variants) {
+    check<ValueError>(train.has(variant.name), "train.json: variants.", variant.name,
+                      " is unknown to tolerance_measurements in expected.json");
     const auto other = train[variant.name];
     variant.other_run.aux_error = other["aux_max_abs"].number();
     variant.other_run.parameters_error = other["final_param_rel_l2"].number();
@@ -75,6 +83,7 @@ void read_other_runs(const GoldenJson& figures, std::vector<GoldenVariant>& vari
 void read_golden_training(const GoldenJson* figures, GoldenCase& golden) {
   const auto& folder = golden.folder;
   const auto json = GoldenJson::read(folder / "train.json");
+  json.allow_only({"case", "steps", "input_ids", "labels", "position_ids", "notes", "variants"});
   const auto ids = json["input_ids"].elements(), labels = json["labels"].elements();
   const auto steps = static_cast<std::size_t>(json["steps"].integer());
   check<ValueError>(ids.size() == steps && labels.size() == steps, "train.json",
@@ -87,16 +96,16 @@ void read_golden_training(const GoldenJson* figures, GoldenCase& golden) {
   for (const auto& [name, variant] : json["variants"].items()) {
     golden.variants.push_back(read_variant(name, variant, steps));
   }
-  if (figures != nullptr) read_other_runs(*figures, golden.variants);
+  golden.variant_names = {"adamw_const", "adamw_clip_cosine", "adamw_clip_cosine_nodecay1d",
+                          "adamw_const_skip_missing_grad"};
+  if (figures != nullptr) read_other_runs(*figures, golden);
   const auto finals = folder / "train_final.safetensors";
-  if (!exists(finals)) {
-    golden.absent.push_back("train_final.safetensors");
-    return;
-  }
+  if (!exists(finals)) return;
   const GoldenTensors file(finals);
   for (auto& variant : golden.variants) {
     variant.final_parameters = file.below(variant.name + "/");
   }
+  file.refuse_unread();
 }
 
 }  // namespace moegrad::examples

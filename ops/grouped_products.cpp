@@ -5,6 +5,7 @@
 #include <cassert>
 #include <tuple>
 
+#include "framework/runtime/error.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/fill.h"
 #include "ops/kernels/even_cuts.h"
@@ -130,12 +131,14 @@ void run_packed(std::vector<kernels::MatmulProblem<T>>& problems, std::int64_t r
   if (room > 0) {
     buffer = Tensor::empty({room}, dtype_of<T>);
     T* panels = buffer.mutable_data<T>().data();
+    std::int64_t used = 0;
     for (auto& problem : problems) {
       if (kernels::is_read_in_place(problem.b.form) || problem.m < kPackOnceFromRows) continue;
-      problem.b = packed(problem.b, problem.k, problem.n, panels);
-      panels += nz_numel(problem.k, problem.n);
+      T* const at = panels + used;
+      used += nz_numel(problem.k, problem.n);
+      check(used <= room, "packed weights: need room for ", used, " elements, got ", room);
+      problem.b = packed(problem.b, problem.k, problem.n, at);
     }
-    assert(panels <= buffer.data<T>().data() + room);
   }
   run_problems(problems);
 }

@@ -132,4 +132,13 @@ for folder in folders:
             assert f"{folder.name} | {path} | {dtype} | logits " in out, (folder, path, dtype)
 if not brief:
     tools.expect_tampering_to_fail(programs, smallest)
+    tools.expect_incomplete_to_fail(programs, smallest)
+
+# The sequences over other numbers of ranks: one, as many as there are, some ranks with none.
+for ranks in [1, 3] if brief else [1, 3, 4]:
+    out, _ = tools.check_golden(programs, "--world-size", ranks, *folders[:3], exit_code=0)
+    assert ", 0 past their limits\n" in out
+for ranks in [0, 65, "two"]:
+    _, err = tools.check_golden(programs, "--world-size", ranks, smallest, exit_code=2)
+    assert "--world-size" in err, err
 print("check_golden_test: ok")

@@ -361,15 +361,15 @@ TEST(GoldenTraining, HoldsParametersToTheirLimits) {
 }
 
 TEST(GoldenTraining, AllowsTenTimesWhatAnotherFloat32RunDid) {
-  const auto fails = [](const GoldenOtherRun& other, Dtype dtype) {
+  const auto fails = [](const GoldenOtherRun& other, Dtype dtype, double by = 1.8e-4) {
     auto made = trained(true);
     made.golden.variants[0].other_run = other;
     auto& result = made.results.variants[0];
-    result.loss[1] += 0.9e-3;
-    result.ce[0] += 0.9e-3;
-    result.aux[0] += 0.9e-3;
-    result.grad_norm[0] += 2.0 * 0.9e-3;
-    result.final_eval.loss += 0.9e-3;
+    result.loss[1] += by;
+    result.ce[0] += by;
+    result.aux[0] += by;
+    result.grad_norm[0] += 2.0 * by;
+    result.final_eval.loss += by;
     return failures(made, dtype);
   };
   const Names all = {"v: loss", "v: cross-entropy", "v: auxiliary loss", "v: gradient norm",
@@ -383,6 +383,18 @@ TEST(GoldenTraining, AllowsTenTimesWhatAnotherFloat32RunDid) {
             (Names{"v: loss", "v: cross-entropy", "v: gradient norm", "v: afterwards, loss"}));
   EXPECT_EQ(fails({.loss = {6.0, 9.0}, .grad_norm = {3.0, 3.0}, .aux_error = 1}, Dtype::kFloat64),
             all);
+  // But no more than ten times the limits without it.
+  EXPECT_EQ(fails({.loss = {5.0, 4.0 + 1e-4}, .grad_norm = {2.0, 8.0}}, Dtype::kFloat32, 2.1e-4),
+            all);
+  const std::string refused =
+      "v: another float32 run must be within 0.0002 of the float64 run, got ";
+  EXPECT_EQ(message_of<ValueError>(
+                [&] { fails({.loss = {}, .grad_norm = {}, .aux_error = 1}, Dtype::kFloat32); }),
+            refused + "1");
+  EXPECT_EQ(message_of<ValueError>([&] {
+              fails({.loss = {6.0, 4.0}, .grad_norm = {}}, Dtype::kFloat32);
+            }),
+            refused + "1");
 }
 
 }  // namespace

@@ -27,7 +27,9 @@ struct Problem {
 };
 
 // Empty experts first, last and between; one row; row and column tails; a cut reduction; few rows
-// of several panels.
+// of several panels; the room for packed operands used up by rows (800 and 800), by none (792 and
+// 792 are one short of it) and by eleven groups of the weights' gradient, each of which pads a row
+// to sixteen.
 const Problem kAwkward[] = {{1, 1, {0, 1}},
                             {3, 5, {0, 0, 2, 2, 7, 7}},
                             {16, 32, {0, 6, 18, 19}},
@@ -38,7 +40,10 @@ const Problem kAwkward[] = {{1, 1, {0, 1}},
                             {600, 215, {0, 1, 3, 6, 10}},
                             {130, 700, {0, 20, 37, 77}},
                             {560, 30, {0, 2, 3, 6, 6, 9, 10, 40, 41, 60}},
-                            {100, 70, {0, 5, 11, 18, 26}}};
+                            {100, 70, {0, 5, 11, 18, 26}},
+                            {20, 21, {0, 800, 1600}},
+                            {20, 21, {0, 792, 1584}},
+                            {793, 17, {0, 1, 18, 19, 20, 53, 54, 71, 72, 73, 90, 91}}};
 
 enum class Storage { kND, kNZ, kHuggingFace, kHuggingFaceNZ, kStridedView };
 

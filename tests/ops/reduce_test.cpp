@@ -134,6 +134,21 @@ TEST(Reduce, MaxCountsNaNAsTheGreatest) {
   EXPECT_TRUE(std::isnan(max(Tensor::from<double>({nan, 1, 5}, {3}), 0).item()));
 }
 
+TEST(Reduce, MaxGivesItsGradientToTheFirstNaN) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
+    Tensor x = to_dtype(Tensor::from<double>({1, nan, nan, 7, 9, nan}, {3, 2}), dtype);
+    x.set_requires_grad(true);
+    sum(max(x, 0)).backward();
+    EXPECT_TRUE(
+        bitwise_equal(x.grad(), to_dtype(Tensor::from<double>({0, 1, 1, 0, 0, 0}, {3, 2}), dtype)));
+    x.set_grad({});
+    sum(max(x, 1)).backward();
+    EXPECT_TRUE(
+        bitwise_equal(x.grad(), to_dtype(Tensor::from<double>({0, 1, 1, 0, 0, 1}, {3, 2}), dtype)));
+  }
+}
+
 TEST(Reduce, LongFloat32SumsKeepTheirDigits) {
   const std::int64_t n = 1 << 20;
   const Tensor x = Tensor::full({n}, 0.1);

@@ -59,6 +59,32 @@ TEST(Softmax, GradientsMatchFiniteDifferences) {
   }
 }
 
+// Row sums restart every 1024 elements (ops/kernels/row_reduce.h).
+TEST(Softmax, GradientsOfLongRowsMatchTheirFormulas) {
+  for (const std::int64_t d : {1024, 1025, 2051, 3080}) {
+    const Tensor grad = randn({2, d}, 2);
+    for (const bool logarithmic : {false, true}) {
+      const Tensor x = variable({2, d});
+      const Tensor y = logarithmic ? log_softmax(x) : softmax(x);
+      y.backward(grad);
+      Tensor expected = Tensor::empty({2, d}, Dtype::kFloat64);
+      const auto out = expected.mutable_data<double>();
+      const auto g = grad.data<double>(), values = y.data<double>();
+      for (std::size_t row = 0; row < 2; ++row) {
+        const auto first = row * static_cast<std::size_t>(d),
+                   last = first + static_cast<std::size_t>(d);
+        long double dot = 0;
+        for (auto i = first; i < last; ++i) dot += g[i] * (logarithmic ? 1.0 : values[i]);
+        const auto total = static_cast<double>(dot);
+        for (auto i = first; i < last; ++i) {
+          out[i] = logarithmic ? g[i] - std::exp(values[i]) * total : values[i] * (g[i] - total);
+        }
+      }
+      EXPECT_TRUE(all_close(x.grad(), expected, 1e-12, 1e-14)) << d << ' ' << logarithmic;
+    }
+  }
+}
+
 TEST(Softmax, Float32GradientsAreCloseToFloat64) {
   for (const auto op : {&softmax, &log_softmax}) {
     const Tensor x = variable({3, 37}), grad = randn({3, 37}, 2);

@@ -73,6 +73,37 @@ TEST(AdamW, MatchesScalarFormulasOver100Steps) {
       testing::all_close(parameter, Tensor::from(expected, parameter.shape()), 1e-12, 1e-13));
 }
 
+// The scalars of a step are computed in float64 and rounded once, all else is float32.
+TEST(AdamW, Float32StepsHaveTheBitsOfTheirFormulas) {
+  const AdamW::Config config{
+      .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+  Tensor parameter = randn({31, 3}, 5, Dtype::kFloat32);
+  const Tensor start = clone(parameter);
+  AdamW optimizer({{"p", parameter}}, config);
+  std::vector<float> expected(start.data<float>().begin(), start.data<float>().end());
+  std::vector<float> m(expected.size()), v(expected.size());
+  const auto decay = static_cast<float>(1.0 - config.lr * config.weight_decay);
+  const auto beta1 = static_cast<float>(config.beta1), beta2 = static_cast<float>(config.beta2);
+  const auto rest1 = static_cast<float>(1.0 - config.beta1);
+  const auto rest2 = static_cast<float>(1.0 - config.beta2);
+  const auto eps = static_cast<float>(config.eps);
+  for (int t = 1; t <= 100; ++t) {
+    const Tensor grad = randn({31, 3}, 100 + static_cast<std::uint64_t>(t), Dtype::kFloat32);
+    parameter.set_grad(grad);
+    optimizer.step();
+    const auto step_size = static_cast<float>(config.lr / (1.0 - std::pow(config.beta1, t)));
+    const auto root = static_cast<float>(std::sqrt(1.0 - std::pow(config.beta2, t)));
+    const auto g = grad.data<float>();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      m[i] = m[i] * beta1 + g[i] * rest1;
+      v[i] = v[i] * beta2 + g[i] * g[i] * rest2;
+      const float denominator = std::sqrt(v[i]) / root + eps;
+      expected[i] = expected[i] * decay - step_size * (m[i] / denominator);
+    }
+    ASSERT_TRUE(bitwise_equal(parameter, Tensor::from(expected, parameter.shape()))) << t;
+  }
+}
+
 TEST(AdamW, UpdatesAShardAsItUpdatesTheWhole) {
   for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
     constexpr std::int64_t kRows = 40'001, kCut = 1237;  // several pieces, odd cuts
