@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "framework/runtime/rank_context.h"
+#include "framework/runtime/status_line.h"
 
 namespace moegrad {
 namespace {
@@ -43,7 +44,9 @@ bool log_enabled(LogLevel level) { return level >= RankContext::current().log_le
 
 void log(LogLevel level, std::string_view message) {
   if (!log_enabled(level)) return;
-  logger().log(to_spdlog(level), "[rank {}] {}", RankContext::current().rank(), message);
+  print_above_status_line([&] {
+    logger().log(to_spdlog(level), "[rank {}] {}", RankContext::current().rank(), message);
+  });
 }
 
 }  // namespace moegrad
