@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 namespace moegrad::examples {
 
@@ -59,18 +60,27 @@ std::vector<double> expert_load(const StepResult& result) {
   return load;
 }
 
-std::string to_string(const StepReport& report) {
-  std::ostringstream line;
-  line << std::fixed << "step " << std::setw(5) << report.step << " | loss " << std::setprecision(4)
-       << report.result.loss << " | grad norm " << std::setprecision(3) << report.result.grad_norm
-       << " | lr " << std::scientific << std::setprecision(2) << report.lr << std::fixed
-       << std::setprecision(0) << " | " << report.tokens_per_second() << " tokens/s | TGS "
-       << report.tgs() << " | load";
-  for (const auto load : expert_load(report.result)) line << ' ' << std::setprecision(2) << load;
-  return line.str();
+std::vector<std::string> figures(const StepReport& report) {
+  const auto format = [](const auto&... parts) {
+    std::ostringstream text;
+    text << std::fixed;
+    (text << ... << parts);
+    return text.str();
+  };
+  const auto digits = [](int count) { return std::setprecision(count); };
+  std::string load = "load";
+  for (const auto value : expert_load(report.result)) load += format(' ', digits(2), value);
+  return {format("loss ", digits(4), report.result.loss),
+          format("grad norm ", digits(3), report.result.grad_norm),
+          format("lr ", std::scientific, digits(2), report.lr),
+          format(digits(0), report.tokens_per_second(), " tokens/s"),
+          format("TGS ", digits(0), report.tgs()),
+          load};
 }
 
-MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) {
+MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step,
+                         std::optional<RunHeader> header)
+    : header_(std::move(header)) {
   if (path.empty()) return;
   file_.emplace(path, "--metrics");
   if (first_step == 0) {
@@ -97,15 +107,16 @@ void MetricsFile::write(const StepReport& report) {
                          {"peak_bytes", memory_of(report)}};
   if (report.profile) line["communication"] = communication_of(*report.profile);
   if (!report.configuration.empty()) line["configuration"] = report.configuration;
-  write_line(line);
+  write_line(std::move(line));
 }
 
 void MetricsFile::write_validation(std::int64_t step, double loss) {
   if (file_) write_line({{"step", step}, {"validation_loss", loss}});
 }
 
-void MetricsFile::write_line(const nlohmann::json& line) {
-  // The name of a file, in the configuration, may be no UTF-8.
+void MetricsFile::write_line(nlohmann::json line) {
+  if (header_) line["run"] = to_json(*std::exchange(header_, std::nullopt));
+  // The name of a file, in the configuration or the command, may be no UTF-8.
   file_->write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "examples/output_file.h"
+#include "examples/run_header.h"
 #include "examples/timeline_report.h"
 #include "examples/trainer.h"
 
@@ -39,16 +40,17 @@ struct StepReport {
 /// Busiest expert over the mean, per mixture layer.
 std::vector<double> expert_load(const StepResult& result);
 
-/// One printed line per step.
-std::string to_string(const StepReport& report);
+/// What is printed of a step, such as "loss 5.5451", the most important figure first.
+std::vector<std::string> figures(const StepReport& report);
 
 /// Writes one JSON object per line; does nothing for an empty path.
 class MetricsFile {
  public:
   /// For the steps from `first_step` on; of an earlier file, the lines before it stay. From step 0
-  /// on, an earlier file is kept under another name (LineFile::set_aside). ValueError if the file
-  /// cannot be written.
-  explicit MetricsFile(const std::string& path, std::int64_t first_step = 0);
+  /// on, an earlier file is kept under another name (LineFile::set_aside). The first line that is
+  /// written has `header` as well. ValueError if the file cannot be written.
+  explicit MetricsFile(const std::string& path, std::int64_t first_step = 0,
+                       std::optional<RunHeader> header = std::nullopt);
   void write(const StepReport& report);
   /// After `step` steps.
   void write_validation(std::int64_t step, double loss);
@@ -56,9 +58,10 @@ class MetricsFile {
   bool report() const { return !file_ || file_->report(); }
 
  private:
-  void write_line(const nlohmann::json& line);
+  void write_line(nlohmann::json line);
 
   std::optional<LineFile> file_;
+  std::optional<RunHeader> header_;  // until it has been written
 };
 
 }  // namespace moegrad::examples

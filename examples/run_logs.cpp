@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <iostream>
+#include <optional>
 #include <span>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -14,15 +16,23 @@
 
 namespace moegrad::examples {
 
+namespace {
+
+std::optional<StatusLine::Columns> columns_of_stdout() {
+  if (!can_redraw(STDOUT_FILENO)) return std::nullopt;
+  return [] { return terminal_columns(STDOUT_FILENO); };
+}
+
+}  // namespace
+
 RunLogs::RunLogs(const TrainOptions& options, RankContext& context, StepProfile& profile,
-                 std::int64_t first_step)
+                 std::int64_t first_step, std::string_view unit)
     : options_(options),
       context_(context),
       profile_(profile),
       configuration_(options.to_string()),
-      progress_(terminal_output(), isatty(STDOUT_FILENO) != 0, first_step, options.steps,
-                options.log_every),
-      metrics_(context.rank() == 0 ? options.metrics : "", first_step),
+      progress_(terminal_output(), columns_of_stdout(), first_step, options.steps, options.log_every),
+      metrics_(context.rank() == 0 ? options.metrics : "", first_step, run_header(options, unit)),
       tensorboard_(context.rank() == 0 ? options.tensorboard : "") {
   if (context.rank() == 0) profile.open(first_step);
 }
@@ -53,7 +63,7 @@ void RunLogs::end_step(StepReport report) {
   if (report.step % options_.log_every == 0 || report.step + 1 == options_.steps) {
     tensorboard_.write_expert_loads(report);
   }
-  progress_.step(report.step, to_string(report), Progress::Seconds(report.seconds));
+  progress_.step(report.step, figures(report), Progress::Seconds(report.seconds));
 }
 
 bool RunLogs::report() const {
@@ -70,9 +80,9 @@ void RunLogs::validation(std::int64_t steps, double loss, std::string_view unit)
   if (context_.rank() != 0) return;
   metrics_.write_validation(steps, loss);
   tensorboard_.write_validation(steps, loss);
-  end_line();
-  std::cout << "validation loss " << loss << " nats per " << unit << " after " << steps << " steps"
-            << std::endl;
+  std::ostringstream line;
+  line << "validation loss " << loss << " nats per " << unit << " after " << steps << " steps";
+  progress_.print(line.str());
 }
 
 }  // namespace moegrad::examples

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <iomanip>
+#include <limits>
+#include <numeric>
 #include <sstream>
 
 #include "framework/runtime/overlap.h"
@@ -59,9 +61,11 @@ double seconds(std::chrono::nanoseconds time) {
 }
 
 double median(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::ranges::nth_element(values, middle);
-  return *middle;
+  if (values.size() % 2 == 1) return *middle;
+  return std::midpoint(*std::max_element(values.begin(), middle), *middle);
 }
 
 TimelineFigures timeline_figures(const std::vector<RankTimeline>& ranks) {

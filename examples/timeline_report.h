@@ -27,7 +27,7 @@ struct TimelineFigures {
 
 /// As a number.
 double seconds(std::chrono::nanoseconds time);
-/// The middle one in order; of an even number, the upper one of two.
+/// The middle one in order; of an even number, the mean of the two in the middle; NaN of none.
 double median(std::vector<double> values);
 
 /// Of runs of one step or more. `spans` hold all that happened in the steps, at level 1 or 2.

@@ -244,6 +244,7 @@ std::string TrainOptions::to_string() const {
 }
 
 std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& options) {
+  options.command.assign(argv, argv + argc);
   CLI::App app(
       "Trains a small Qwen3-MoE on a text, sharded over ranks by fully_shard, then prints the "
       "validation loss and a sampled continuation.");

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "models/qwen3_moe_config.h"
 
@@ -66,6 +67,7 @@ struct TrainOptions {
   std::int64_t validation_sequences = 256;
   std::int64_t log_every = 1;
   std::string log_level = "info";
+  std::vector<std::string> command;  // as the program was called; recorded, and no more than that
 
   /// ValueError if a product of options is more than can be in memory.
   void check_sizes() const;

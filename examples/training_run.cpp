@@ -131,7 +131,7 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
     if (events.at_checkpoint_point) events.at_checkpoint_point(context.rank(), point);
   });
   const auto first = checkpoints.resume();
-  RunLogs logs(options, context, profile, first);
+  RunLogs logs(options, context, profile, first, unit_of(data));
   const auto schedule = schedule_of(options);
   std::int64_t done = first;  // steps
   const auto may_stop = [&] {

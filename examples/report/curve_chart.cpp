@@ -2,6 +2,7 @@
 #include "examples/report/curve_chart.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "examples/report/markup.h"
@@ -13,7 +14,8 @@ namespace {
 // More points than that are not marked one by one.
 constexpr std::size_t kMostDots = 40;
 
-AxisRange value_range(const std::vector<ChartLine>& lines, bool from_zero) {
+AxisRange value_range(const std::vector<ChartLine>& lines, const ChartOptions& options) {
+  const bool from_zero = options.from_zero;
   double low = from_zero ? 0 : std::numeric_limits<double>::infinity();
   double high = from_zero ? 0 : -std::numeric_limits<double>::infinity();
   for (const auto& line : lines) {
@@ -23,6 +25,11 @@ AxisRange value_range(const std::vector<ChartLine>& lines, bool from_zero) {
     }
   }
   if (low > high) return {};
+  constexpr double kFarthest = 3;
+  if (options.reference && std::abs(options.reference->value) <= kFarthest * std::abs(high)) {
+    low = std::min(low, options.reference->value);
+    high = std::max(high, options.reference->value);
+  }
   auto range = axis_range(low, high, /*margin=*/0.05);
   if (from_zero && low == 0) range.low = 0;
   return range;
@@ -80,16 +87,21 @@ std::string draw_line(const std::vector<CurveBin>& bins, const PlotArea& area,
   return svg;
 }
 
+struct LegendEntry {
+  std::string name = {};
+  const char* kind = "";
+  std::string number = {};
+};
+
 // Names of the lines, above the plot from the right.
-std::string draw_legend(const std::vector<ChartLine>& lines, const PlotArea& area) {
+std::string draw_legend(const std::vector<LegendEntry>& entries, const PlotArea& area) {
   constexpr double kCharacter = 6.6, kMark = 24, kApart = 16;
   std::string svg;
   double x = area.right;
-  for (std::size_t i = lines.size(); i-- > 0;) {
-    const auto& name = lines[i].name;
-    x -= kCharacter * static_cast<double>(name.size());
-    svg += svg_text(x, area.top - 12, "start", name);
-    svg += path("line", std::to_string(i),
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    x -= kCharacter * static_cast<double>(entry->name.size());
+    svg += svg_text(x, area.top - 12, "start", entry->name);
+    svg += path(entry->kind, entry->number,
                 concat("M", fixed(x - kMark, 1), ",", fixed(area.top - 16, 1), "h18"));
     x -= kMark + kApart;
   }
@@ -105,18 +117,30 @@ std::string curve_chart(const std::vector<ChartLine>& lines, const AxisRange& st
                          .right = options.width - 20,
                          .bottom = options.height - 36,
                          .steps = steps,
-                         .values = value_range(lines, options.from_zero)};
+                         .values = value_range(lines, options)};
   std::string svg = svg_begin(options.width, options.height);
   for (const auto& tick : ticks(area.values, 5)) svg += value_tick(area, tick);
   svg += step_axis(area);
   svg += svg_text(0, area.top - 12, "start", options.unit);
-  if (lines.size() > 1) svg += draw_legend(lines, area);
+  std::vector<LegendEntry> legend;
   bool empty = true;
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    const auto drawn = draw_line(lines[i].curve->bins(), area, std::to_string(i));
+    const auto number = std::to_string(i);
+    if (lines.size() > 1) legend.push_back({lines[i].name, "line", number});
+    const auto drawn = draw_line(lines[i].curve->bins(), area, number);
     empty = empty && drawn.empty();
     svg += drawn;
   }
+  const auto is_inside = [&](double value) {
+    return area.values.low <= value && value <= area.values.high;
+  };
+  if (!empty && options.reference && is_inside(options.reference->value)) {
+    legend.push_back({options.reference->name, "reference", ""});
+    svg += path("reference", "",
+                concat("M", fixed(area.left, 1), ",", fixed(area.y(options.reference->value), 1),
+                       "H", fixed(area.right, 1)));
+  }
+  svg += draw_legend(legend, area);
   if (empty) {
     svg +=
         svg_text((area.left + area.right) / 2, (area.top + area.bottom) / 2, "middle", "no values");

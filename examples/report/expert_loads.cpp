@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/report/expert_loads.h"
 
+#include <algorithm>
 #include <numeric>
 #include <sstream>
 
@@ -11,6 +12,7 @@ namespace {
 
 constexpr std::int64_t kMostBins = 384;        // about as many as the chart has pixels
 constexpr std::size_t kMostLoads = 1'000'000;  // of a page
+constexpr std::int64_t kMostDeadSteps = 100;
 
 std::vector<std::size_t> shape_of(const ExpertCounts& counts) {
   std::vector<std::size_t> shape;
@@ -43,13 +45,33 @@ void LoadBin::add(const ExpertCounts& more) {
 }
 
 ExpertLoads::ExpertLoads(const ExpertCounts& shape)
-    : shape_(shape_of(shape)), bins_(most_bins(shape_)) {}
+    : shape_(shape_of(shape)), bins_(most_bins(shape_)) {
+  for (const auto experts : shape_) last_used_.emplace_back(experts, -1);
+}
 
 void ExpertLoads::add(std::int64_t step, const ExpertCounts& counts) {
   const auto shape = shape_of(counts);
   check<ValueError>(shape == shape_, "tokens_per_expert must be of ", describe(shape_), ", got ",
                     describe(shape));
   bins_.at(step).add(counts);
+  first_ = std::min(first_, step);
+  last_ = std::max(last_, step);
+  for (std::size_t layer = 0; layer < counts.size(); ++layer) {
+    for (std::size_t expert = 0; expert < counts[layer].size(); ++expert) {
+      auto& last_used = last_used_[layer][expert];
+      if (counts[layer][expert] > 0) last_used = std::max(last_used, step);
+    }
+  }
+}
+
+std::int64_t ExpertLoads::dead_steps() const {
+  return std::min(kMostDeadSteps, last_ - first_ + 1);
+}
+
+std::int64_t ExpertLoads::dead(std::int64_t layer) const {
+  return std::ranges::count_if(
+      last_used_[static_cast<std::size_t>(layer)],
+      [&](std::int64_t last_used) { return last_used <= last_ - dead_steps(); });
 }
 
 std::int64_t ExpertLoads::experts(std::int64_t layer) const {

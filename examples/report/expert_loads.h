@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -36,12 +37,19 @@ class ExpertLoads {
   std::int64_t bins() const;
   std::int64_t first_step() const;  // of the first bin
   std::int64_t end_step() const;    // after the last bin
+  /// How many experts of a mixture layer got no token in any of the last dead_steps() steps.
+  std::int64_t dead(std::int64_t layer) const;
+  /// The last 100 steps, or all where there are fewer.
+  std::int64_t dead_steps() const;
   /// [bin][expert], nothing in bins without steps and in those that got no token.
   std::vector<std::vector<double>> loads(std::int64_t layer) const;
 
  private:
   std::vector<std::size_t> shape_;
   StepBins<LoadBin> bins_;
+  std::vector<std::vector<std::int64_t>> last_used_;  // [mixture layer][expert], a step or -1
+  std::int64_t first_ = std::numeric_limits<std::int64_t>::max();
+  std::int64_t last_ = -1;
 };
 
 }  // namespace moegrad::examples

@@ -14,13 +14,17 @@ namespace moegrad::examples {
 namespace {
 
 constexpr double kOctaves = 2;  // to each side of the mean
+constexpr Rgb kDead = {5, 10, 30};
 constexpr Rgb kNothing = {150, 150, 150};
+constexpr int kNothingColour = kDeadColour + 1;
 
 // Blue, white, red, which people who see red and green alike tell apart too.
 constexpr std::array<Rgb, 5> kStops = {
     {{33, 102, 172}, {146, 197, 222}, {247, 247, 247}, {244, 165, 130}, {178, 24, 43}}};
 
 Rgb rgb_of(int colour) {
+  if (colour == kDeadColour) return kDead;
+  if (colour == kNothingColour) return kNothing;
   const double at = static_cast<double>(colour) * (kStops.size() - 1) / (kLoadColours - 1);
   const auto stop = std::min(static_cast<std::size_t>(at), kStops.size() - 2);
   const double part = at - static_cast<double>(stop);
@@ -35,6 +39,7 @@ Rgb rgb_of(int colour) {
 }  // namespace
 
 int load_colour(double load) {
+  if (load == 0) return kDeadColour;
   const double octaves = std::clamp(std::log2(load), -kOctaves, kOctaves);
   constexpr int kMiddle = kLoadColours / 2;
   return kMiddle + static_cast<int>(std::lround(octaves / kOctaves * kMiddle));
@@ -49,14 +54,13 @@ std::string colour_code(int colour) {
 
 std::string load_image(const std::vector<std::vector<double>>& loads, std::int64_t experts) {
   Palette palette = {};
-  for (int colour = 0; colour < kLoadColours; ++colour) {
+  for (int colour = 0; colour <= kNothingColour; ++colour) {
     palette[static_cast<std::size_t>(colour)] = rgb_of(colour);
   }
-  palette[kLoadColours] = kNothing;
   std::vector<std::vector<std::uint8_t>> rows(static_cast<std::size_t>(experts));
   for (std::size_t expert = 0; expert < rows.size(); ++expert) {
     for (const auto& bin : loads) {
-      const int colour = bin.empty() ? kLoadColours : load_colour(bin[expert]);
+      const int colour = bin.empty() ? kNothingColour : load_colour(bin[expert]);
       rows[expert].push_back(static_cast<std::uint8_t>(colour));
     }
   }
@@ -87,7 +91,8 @@ std::string heat_map(const ExpertLoads& loads, std::int64_t layer) {
   if (const auto& last = values.back(); !last.empty()) {
     const auto [least, most] = std::ranges::minmax(last);
     svg += svg_text(area.right, area.top - 8, "end",
-                    concat("last: ", fixed(least, 2), " to ", fixed(most, 2), " of the mean"));
+                    concat("last: ", fixed(least, 2), " to ", fixed(most, 2), " of the mean, ",
+                           std::to_string(loads.dead(layer)), " dead"));
   }
   const auto title = concat("expert, mixture layer ", std::to_string(layer));
   return concat(svg, svg_text(0, area.top - 8, "start", title), step_axis(area), "</svg>\n");
@@ -96,10 +101,14 @@ std::string heat_map(const ExpertLoads& loads, std::int64_t layer) {
 std::string heat_map_legend() {
   constexpr double kWidth = 460, kHeight = 44, kCell = 24, kLeft = 52;
   std::string svg = svg_begin(kWidth, kHeight);
-  for (int colour = 0; colour < kLoadColours; ++colour) {
-    svg += concat("<rect x=\"", fixed(kLeft + kCell * colour, 1), "\" y=\"2\" width=\"",
+  const auto cell = [&](double place, int colour) {
+    svg += concat("<rect x=\"", fixed(kLeft + kCell * place, 1), "\" y=\"2\" width=\"",
                   fixed(kCell, 1), "\" height=\"16\" fill=\"", colour_code(colour), "\"/>\n");
-  }
+  };
+  for (int colour = 0; colour < kLoadColours; ++colour) cell(colour, colour);
+  constexpr double kDeadPlace = kLoadColours + 1.5;  // apart from the others
+  cell(kDeadPlace, kDeadColour);
+  svg += svg_text(kLeft + kCell * (kDeadPlace + 0.5), 34, "middle", "none");
   for (const auto& [load, label] :
        {std::pair{0.25, "1/4 or less"}, std::pair{0.5, "1/2"}, std::pair{1.0, "the mean"},
         std::pair{2.0, "2 times"}, std::pair{4.0, "4 or more"}}) {

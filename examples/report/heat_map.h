@@ -9,10 +9,12 @@
 namespace moegrad::examples {
 
 /// Colours of loads, by their logarithm: from a quarter of the mean, or less, in blue, over the
-/// mean itself in white, to four times as much, or more, in red.
-inline constexpr int kLoadColours = 15;
+/// mean itself in white, to four times as much, or more, in red. No load at all is darker than any
+/// of these.
+inline constexpr int kLoadColours = 13;
+inline constexpr int kDeadColour = kLoadColours;
 int load_colour(double load);
-/// "#rrggbb", of 0 <= colour < kLoadColours.
+/// "#rrggbb", of 0 <= colour <= kDeadColour.
 std::string colour_code(int colour);
 
 /// A bitmap of 16 colours as a data URI: bins from left to right, experts upwards; grey where a bin

@@ -76,6 +76,13 @@ std::string fixed(double value, int digits) {
   return text.data();
 }
 
+std::string short_number(double value) {
+  if (!std::isfinite(value)) return "-";
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.6g", value);
+  return text.data();
+}
+
 std::string format_bytes(double bytes) {
   constexpr std::array<const char*, 5> kUnits = {" B", " KiB", " MiB", " GiB", " TiB"};
   std::size_t unit = 0;

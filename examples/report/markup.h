@@ -21,6 +21,10 @@ std::string escape(std::string_view text);
 /// With that many digits after the point; "-" for what is no finite number.
 std::string fixed(double value, int digits);
 
+/// In as few characters as six digits take: "1", "0.25", "18230.4", "1e+20"; "-" for what is no
+/// finite number.
+std::string short_number(double value);
+
 /// "812 B", "1.50 KiB", "3.25 GiB".
 std::string format_bytes(double bytes);
 

@@ -2,6 +2,7 @@
 #include "examples/report/report_page.h"
 
 #include <cmath>
+#include <optional>
 #include <string_view>
 
 #include "examples/report/bar_chart.h"
@@ -9,6 +10,7 @@
 #include "examples/report/heat_map.h"
 #include "examples/report/markup.h"
 #include "examples/report/report_style.h"
+#include "examples/timeline_report.h"
 
 namespace moegrad::examples {
 namespace {
@@ -22,9 +24,11 @@ std::string section(const std::string& id, const std::string& title, const std::
 
 std::string paragraph(const std::string& text) { return concat("<p>", escape(text), "</p>\n"); }
 
-// Narrow screens scroll it, for its text would shrink with it.
+// Narrow screens scroll it, for its text would shrink with it, and say so.
 std::string wide(const std::string& chart) {
-  return concat("<div class=\"wide\">\n", chart, "</div>\n");
+  return concat(
+      "<p class=\"hint\">The chart is wider than the screen: scroll it sideways \u2192</p>\n",
+      "<div class=\"wide\">\n", chart, "</div>\n");
 }
 
 std::string tile(const std::string& name, const std::string& value) {
@@ -43,15 +47,108 @@ std::string percent(double part, double whole) {
   return whole > 0 ? fixed(100 * part / whole, 1) + " %" : "-";
 }
 
+const std::string kUnknown = "unknown";
+
+std::string or_unknown(const std::string& text) { return text.empty() ? kUnknown : text; }
+
+RunHeader last_header(const RunRecord& run) {
+  return run.parts.empty() ? RunHeader() : run.parts.back().header;
+}
+
+std::string loss_unit(const RunRecord& run) {
+  const auto unit = last_header(run).unit;
+  return unit.empty() ? "nats per byte or token (unknown which)" : "nats per " + unit;
+}
+
+// "2.4 %", "off" or "unknown".
+std::string clipped_share(const RunRecord& run) {
+  if (run.clipping.steps > 0) {
+    return percent(static_cast<double>(run.clipping.clipped),
+                   static_cast<double>(run.clipping.steps));
+  }
+  return last_header(run).max_grad_norm == 0.0 ? "off" : kUnknown;
+}
+
+std::string clipping(const RunRecord& run) {
+  const auto limit = last_header(run).max_grad_norm;
+  if (limit == 0.0) return paragraph("Clipping is off (max_grad_norm 0).");
+  if (run.clipping.steps == 0 || !limit) {
+    return paragraph("Clipping: max_grad_norm is unknown.");
+  }
+  return paragraph(concat("Clipped above ", short_number(*limit),
+                          " (max_grad_norm): ", count(static_cast<double>(run.clipping.clipped)),
+                          " of ", count(static_cast<double>(run.clipping.steps)), " steps, ",
+                          clipped_share(run), "."));
+}
+
+double dead_experts(const ExpertLoads& loads) {
+  std::int64_t dead = 0;
+  for (std::int64_t layer = 0; layer < loads.layers(); ++layer) dead += loads.dead(layer);
+  return static_cast<double>(dead);
+}
+
+double all_experts(const ExpertLoads& loads) {
+  std::int64_t experts = 0;
+  for (std::int64_t layer = 0; layer < loads.layers(); ++layer) experts += loads.experts(layer);
+  return static_cast<double>(experts);
+}
+
+std::string title(const RunRecord& run) {
+  const auto recorded = last_header(run).title;
+  if (!recorded.empty()) return recorded;
+  return run.path.substr(run.path.rfind('/') + 1);  // npos + 1 is 0
+}
+
+std::string fact(const std::string& name, const std::string& value) {
+  return concat("<dt>", escape(name), "</dt><dd>", escape(or_unknown(value)), "</dd>\n");
+}
+
+// Lines break between words where they can, and not at hyphens.
+std::string command(const std::vector<std::string>& words) {
+  if (words.empty()) return kUnknown;
+  std::string html;
+  for (const auto& word : words) {
+    if (!html.empty()) html += ' ';
+    html += concat("<span>", escape(shell_word(word)), "</span>");
+  }
+  return concat("<code>", html, "</code>");
+}
+
+// What, where and when: of the last part in sight, of those before behind a click.
+std::string facts(const RunHeader& header) {
+  return concat("<dl class=\"facts\">\n", fact("started", header.date),
+                fact("moegrad version", header.version), fact("CPU", header.cpu),
+                "<dt>command</dt><dd>", command(header.command), "</dd>\n</dl>\n");
+}
+
+std::string facts_of_parts(const RunRecord& run) {
+  auto html = facts(last_header(run));
+  if (run.parts.size() < 2) return html;
+  html +=
+      concat("<details><summary>Earlier parts of the run: ", std::to_string(run.parts.size() - 1),
+             "</summary>\n");
+  for (std::size_t i = 0; i + 1 < run.parts.size(); ++i) {
+    html += paragraph(concat("From step ", std::to_string(run.parts[i].first_step), ":")) +
+            facts(run.parts[i].header);
+  }
+  return html + "</details>\n";
+}
+
 std::string tiles(const RunRecord& run) {
-  std::string html = "<dl>\n";
+  std::string html = "<dl class=\"tiles\">\n";
   html += tile("steps", count(static_cast<double>(run.steps)));
   html += tile("tokens", count(run.tokens));
-  html += tile("last training loss", fixed(run.ce.last(), 4));
-  html += tile("last validation loss", fixed(run.validation.last(), 4));
-  html += tile("tokens per second", count(run.tokens / run.total_seconds));
+  html += tile("last training loss, " + loss_unit(run), fixed(run.ce.last(), 4));
+  html += tile("last validation loss, " + loss_unit(run), fixed(run.validation.last(), 4));
+  html += tile("tokens per second, median of steps", count(median(run.throughputs)));
+  html += tile("tokens per second, over all", count(run.tokens / run.total_seconds));
+  html += tile("clipped steps", clipped_share(run));
   html += tile("time in steps", format_seconds(run.total_seconds));
   html += tile("of which data loading", percent(run.total_data_seconds, run.total_seconds));
+  if (run.loads) {
+    html += tile("dead experts",
+                 count(dead_experts(*run.loads)) + " of " + count(all_experts(*run.loads)));
+  }
   if (run.memory) html += tile("peak memory of a rank", format_bytes(run.memory->total));
   return html + "</dl>\n";
 }
@@ -65,6 +162,12 @@ std::string remarks(const RunRecord& run) {
       text += (i == 1 ? " " : ", ") + std::to_string(run.starts[i]);
     }
     html += paragraph(text + ".");
+  }
+  const auto planned = last_header(run).steps;
+  if (planned && run.last_step + 1 < *planned) {
+    html += paragraph(concat("The run ends after step ", std::to_string(run.last_step), ": ",
+                             std::to_string(run.last_step + 1), " of ", std::to_string(*planned),
+                             " steps are done."));
   }
   if (run.bytes_left_out > 0) {
     html +=
@@ -84,9 +187,22 @@ std::string missing(const Curve& curve, const std::string& what) {
 std::string losses(const RunRecord& run, const AxisRange& steps) {
   std::vector<ChartLine> lines = {{"training", &run.ce}};
   if (!run.validation.bins().empty()) lines.push_back({"validation", &run.validation});
-  return wide(
-             curve_chart(lines, steps, {.width = kWide, .height = 320, .unit = "nats per token"})) +
+  return wide(curve_chart(lines, steps, {.width = kWide, .height = 320, .unit = loss_unit(run)})) +
          missing(run.ce, "training loss") + missing(run.validation, "validation loss");
+}
+
+// "Dead experts, without a token in the last 100 steps: 3 of 128 in layer 0, 1 of 128 in layer 7."
+std::string dead_sentence(const ExpertLoads& loads) {
+  std::string layers;
+  for (std::int64_t layer = 0; layer < loads.layers(); ++layer) {
+    if (loads.dead(layer) == 0) continue;
+    layers += concat(layers.empty() ? "" : ", ", std::to_string(loads.dead(layer)), " of ",
+                     std::to_string(loads.experts(layer)), " in layer ", std::to_string(layer));
+  }
+  const auto steps = loads.dead_steps();
+  return paragraph(concat("Dead experts, without a token in the last ",
+                          steps == 1 ? "step" : std::to_string(steps) + " steps", ": ",
+                          layers.empty() ? "none" : layers, "."));
 }
 
 std::string experts(const RunRecord& run) {
@@ -94,8 +210,9 @@ std::string experts(const RunRecord& run) {
   std::string html =
       paragraph(
           "Tokens of each expert over the mean of its layer, as a logarithm: white is an "
-          "even load.") +
-      "<div class=\"legend\">" + heat_map_legend() + "</div>\n<div class=\"grid2\">\n";
+          "even load, the darkest colour none at all. Grey: no step. ") +
+      dead_sentence(*run.loads) + "<div class=\"legend\">" + heat_map_legend() +
+      "</div>\n<div class=\"grid2\">\n";
   for (std::int64_t layer = 0; layer < run.loads->layers(); ++layer) {
     html += heat_map(*run.loads, layer);
   }
@@ -146,8 +263,22 @@ std::string configuration(const RunRecord& run) {
 }
 
 std::string small_chart(const std::string& id, const std::string& title, const Curve& curve,
-                        const AxisRange& steps, const ChartOptions& options) {
-  return section(id, title, curve_chart({{title, &curve}}, steps, options) + missing(curve, title));
+                        const AxisRange& steps, const ChartOptions& options,
+                        const std::string& remark = {}) {
+  return section(id, title,
+                 curve_chart({{title, &curve}}, steps, options) + remark + missing(curve, title));
+}
+
+std::optional<ReferenceLine> clipping_line(const RunRecord& run) {
+  const auto limit = last_header(run).max_grad_norm;
+  if (!limit || !(*limit > 0)) return std::nullopt;
+  return ReferenceLine{.value = *limit, .name = "clipped above " + short_number(*limit)};
+}
+
+std::optional<ReferenceLine> median_line(const RunRecord& run) {
+  const double value = median(run.throughputs);
+  if (!std::isfinite(value)) return std::nullopt;
+  return ReferenceLine{.value = value, .name = "median " + short_number(value)};
 }
 
 }  // namespace
@@ -159,16 +290,21 @@ std::string report_page(const RunRecord& run) {
   std::string html =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-      "<title>Training report</title>\n<style>" +
-      std::string(kReportStyle) + "</style>\n</head>\n<body>\n<h1>Training report</h1>\n";
-  html += concat("<p class=\"path\">", escape(run.path), "</p>\n", tiles(run), remarks(run));
+      "<title>" +
+      escape(title(run)) + ": training report</title>\n<style>" + std::string(kReportStyle) +
+      "</style>\n</head>\n<body>\n<h1>" + escape(title(run)) + ": training report</h1>\n";
+  html += concat("<p class=\"path\">", escape(run.path), "</p>\n", facts_of_parts(run), tiles(run),
+                 remarks(run));
   html += section("loss", "Loss", losses(run, steps));
   html += "<div class=\"grid2\">\n";
-  html += small_chart("grad-norm", "Gradient norm", run.grad_norm, steps,
-                      {.unit = "before clipping", .from_zero = true});
+  html +=
+      small_chart("grad-norm", "Gradient norm", run.grad_norm, steps,
+                  {.unit = "before clipping", .from_zero = true, .reference = clipping_line(run)},
+                  clipping(run));
   html += small_chart("lr", "Learning rate", run.lr, steps, {.from_zero = true});
-  html += small_chart("throughput", "Throughput", run.tokens_per_second, steps,
-                      {.unit = "tokens per second", .from_zero = true});
+  html +=
+      small_chart("throughput", "Throughput", run.tokens_per_second, steps,
+                  {.unit = "tokens per second", .from_zero = true, .reference = median_line(run)});
   html += small_chart("data-loading", "Data loading", run.data_percent, steps,
                       {.unit = "% of the step's time", .from_zero = true});
   html += "</div>\n";

@@ -14,18 +14,29 @@ inline constexpr std::string_view kReportStyle = R"(
     --c0: #5aa9f0; --c1: #f59e5b; } }
 body { max-width: 960px; margin: 24px auto; padding: 0 16px; background: var(--page);
   color: var(--text); font: 15px/1.45 system-ui, sans-serif; }
-h1 { font-size: 24px; margin: 0; }
+h1 { font-size: 24px; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 17px; margin: 28px 0 8px; }
 .path, section p { color: var(--soft); margin: 4px 0 10px; overflow-wrap: anywhere; }
-dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 8px;
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 8px;
   margin: 16px 0; }
-dl div { background: var(--tile); border-radius: 6px; padding: 8px 12px; }
+.tiles div { background: var(--tile); border-radius: 6px; padding: 8px 12px; display: flex;
+  flex-direction: column; justify-content: space-between; }
+.facts { display: grid; grid-template-columns: max-content 1fr; gap: 2px 16px; margin: 8px 0; }
+.facts dd { font-size: 15px; overflow-wrap: anywhere; min-width: 0; }
+.facts dt { font-size: 15px; }
+@media (max-width: 480px) { .facts { grid-template-columns: minmax(0, 1fr); gap: 0; }
+  .facts dd { margin-bottom: 6px; } }
+summary { color: var(--soft); cursor: pointer; }
 dt { color: var(--soft); font-size: 13px; }
 dd { margin: 0; font-size: 18px; font-variant-numeric: tabular-nums; }
-.grid2 { display: grid; grid-template-columns: repeat(auto-fit, minmax(380px, 1fr));
+.grid2 { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr));
   gap: 8px 24px; }
 .legend { max-width: 460px; }
+.grid2 > * { min-width: 0; }
+.grid2 svg { max-width: 560px; }
 .wide { overflow-x: auto; }
+section .hint { display: none; }
+@media (max-width: 672px) { section .hint { display: block; color: var(--c1); } }
 .wide svg { min-width: 640px; }
 svg { width: 100%; height: auto; display: block; }
 svg text { font-size: 12px; fill: var(--soft); font-variant-numeric: tabular-nums; }
@@ -35,6 +46,7 @@ svg image { image-rendering: pixelated; }
 .line0, .line1 { fill: none; stroke-width: 1.6; stroke-linejoin: round; stroke-linecap: round; }
 .line0 { stroke: var(--c0); }
 .line1 { stroke: var(--c1); }
+.reference { stroke: var(--c1); stroke-width: 1.4; stroke-dasharray: 5 4; fill: none; }
 .band0, .bar0 { fill: var(--c0); }
 .band1, .bar1 { fill: var(--c1); }
 .band0, .band1 { opacity: 0.25; }
@@ -44,7 +56,9 @@ svg image { image-rendering: pixelated; }
 .key.bar0 { background: var(--c0); }
 .key.bar1 { background: var(--c1); }
 pre { background: var(--tile); border-radius: 6px; padding: 12px; overflow-x: auto;
-  font-size: 13px; }
+  font-size: 13px; white-space: pre-wrap; overflow-wrap: anywhere; }
+code { font-size: 13px; overflow-wrap: anywhere; }
+code span { display: inline-block; max-width: 100%; }
 )";
 
 }  // namespace moegrad::examples

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/report/run_record.h"
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "examples/metrics_lines.h"
@@ -67,14 +69,26 @@ CommunicationRecord communication_of(const json& value, const std::string& who) 
           .other = lane("other")};
 }
 
+void add_clipping(RunRecord& run, double grad_norm) {
+  if (run.parts.empty() || !std::isfinite(grad_norm)) return;
+  const double limit = run.parts.back().header.max_grad_norm.value_or(0);
+  if (!(limit > 0)) return;
+  ++run.clipping.steps;
+  if (grad_norm > limit) ++run.clipping.clipped;
+}
+
 void add_step(RunRecord& run, std::int64_t step, const json& line, const std::string& who) {
   run.first_step = run.steps == 0 ? step : std::min(run.first_step, step);
   run.last_step = std::max(run.last_step, step);
   ++run.steps;
   run.ce.add(step, number_of(line, "ce", who));
-  run.grad_norm.add(step, number_of(line, "grad_norm", who));
+  const double grad_norm = number_of(line, "grad_norm", who);
+  run.grad_norm.add(step, grad_norm);
+  add_clipping(run, grad_norm);
   run.lr.add(step, number_of(line, "lr", who));
-  run.tokens_per_second.add(step, number_of(line, "tokens_per_second", who));
+  const double tokens_per_second = number_of(line, "tokens_per_second", who);
+  run.tokens_per_second.add(step, tokens_per_second);
+  if (std::isfinite(tokens_per_second)) run.throughputs.push_back(tokens_per_second);
   run.tokens += number_of(line, "tokens", who);
   const double seconds = number_of(line, "seconds", who);
   run.total_seconds += seconds;
@@ -103,6 +117,9 @@ RunRecord read_run_record(const std::string& path) {
   const auto add_line = [&run](std::int64_t step, const json& line, const std::string& who) {
     check<ValueError>(step <= kMostSteps, who, ": step must be at most ", kMostSteps, ", got ",
                       step);
+    if (line.contains("run")) {
+      run.parts.push_back({step, run_header_of(object_of(line, "run", who), who)});
+    }
     if (line.contains("validation_loss")) {
       run.validation.add(step, number_of(line, "validation_loss", who));
     } else {

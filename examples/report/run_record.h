@@ -10,6 +10,7 @@
 
 #include "examples/report/expert_loads.h"
 #include "examples/report/step_bins.h"
+#include "examples/run_header.h"
 #include "framework/tensor/arena.h"
 
 namespace moegrad::examples {
@@ -34,8 +35,20 @@ struct CommunicationRecord {
   Lane other = {};
 };
 
-/// What a metrics file tells of a run, however long, in a bounded amount of memory. Files of
-/// earlier versions lack some of it.
+/// How many steps had a gradient norm above their max_grad_norm.
+struct Clipping {
+  std::int64_t steps = 0;    // whose norm and max_grad_norm are known, and that is not 0
+  std::int64_t clipped = 0;  // of these
+};
+
+/// A run consists of parts, each from a start or resumption to an end.
+struct RunPart {
+  std::int64_t first_step = 0;
+  RunHeader header = {};
+};
+
+/// What a metrics file tells of a run in an amount of memory that is bounded, but for eight bytes
+/// per step. Files of earlier versions lack some of it.
 struct RunRecord {
   std::string path = {};
   std::int64_t steps = 0;  // lines of training steps
@@ -46,7 +59,9 @@ struct RunRecord {
   Curve grad_norm = {};
   Curve lr = {};
   Curve tokens_per_second = {};
-  Curve data_percent = {};  // of the step's time, making micro-batches
+  Curve data_percent = {};               // of the step's time, making micro-batches
+  std::vector<double> throughputs = {};  // the finite ones of tokens_per_second, in any order
+  Clipping clipping = {};
   double tokens = 0;
   double total_seconds = 0;       // of all steps
   double total_data_seconds = 0;  // of which making micro-batches
@@ -55,6 +70,7 @@ struct RunRecord {
   std::optional<CommunicationRecord> communication = {};  // the last one
   std::string configuration = {};                         // likewise
   std::vector<std::int64_t> starts = {};                  // first steps of the run's parts
+  std::vector<RunPart> parts = {};                        // those with a header
   std::size_t bytes_left_out = 0;                         // of a last line that was cut short
 };
 

@@ -9,6 +9,7 @@
 
 #include "framework/io/utf8.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/runtime/status_line.h"
 
 namespace moegrad {
 namespace {
@@ -47,7 +48,9 @@ void log(LogLevel level, std::string_view message) {
   if (!log_enabled(level)) return;
   std::string shown;  // names in a message may come from files
   append_printable(shown, message, /*more=*/false);
-  logger().log(to_spdlog(level), "[rank {}] {}", RankContext::current().rank(), shown);
+  print_above_status_line([&] {
+    logger().log(to_spdlog(level), "[rank {}] {}", RankContext::current().rank(), shown);
+  });
 }
 
 }  // namespace moegrad

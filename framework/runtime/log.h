@@ -16,7 +16,7 @@ enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 bool log_enabled(LogLevel level);
 
 /// Writes one line `time level [rank r] message` to stderr if the level is enabled. Lines of
-/// several threads do not mix.
+/// several threads do not mix, nor do they with a StatusLine.
 void log(LogLevel level, std::string_view message);
 
 }  // namespace moegrad

@@ -3,11 +3,15 @@
 import json
 import os
 import re
+import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 programs = Path(sys.argv[1]).resolve()
@@ -62,7 +66,7 @@ metrics = folder / "run.jsonl"
 run("train_qwen3_moe", *SHORT, "--steps", 12, "--validation-interval", 4, "--profile-steps", "3:5",
     "--metrics", metrics)
 page, path, root = report(metrics)
-for text_of, words in [("loss", ["training", "validation", "nats per token", "step"]),
+for text_of, words in [("loss", ["training", "validation", "nats per byte", "step"]),
                        ("throughput", ["tokens per second"]),
                        ("experts", [f"expert, mixture layer {i}" for i in range(4)]),
                        ("memory", ["parameters", "gradients", "optimizer", "activations",
@@ -74,10 +78,82 @@ assert texts(root, "configuration")[1] == json.loads(
     metrics.read_text().splitlines()[1])["configuration"]
 assert len(list(root.iter("image"))) == 4
 
-# One step, no numbers at all, and a text that would be markup.
+
+def shown(root, name):
+    """What the page says beside that name."""
+    terms = [term for term in root.iter() if term.tag in ("dt", "dd")]
+    return next("".join(value.itertext()) for term, value in zip(terms, terms[1:]) if term.text == name)
+
+
+def number(text):
+    return float(text.replace("\u202F", ""))
+
+
+# What the file's first line tells of the run, and figures computed from its lines here.
+version = re.search(r"project\(moegrad VERSION ([\d.]+)", (
+    Path(__file__).parents[2] / "CMakeLists.txt").read_text())[1]
 lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+header = lines[0]["run"]
+assert [line for line in lines if "run" in line] == lines[:1]
+assert (header["version"], header["unit"], header["steps"], header["max_grad_norm"], header["title"]) == (
+    version, "byte", 12, 1.0, "tiny on text.txt"), header
+assert header["command"] == [str(programs / "train_qwen3_moe"), *map(str, SHORT), "--steps", "12",
+                             "--validation-interval", "4", "--profile-steps", "3:5", "--metrics",
+                             str(metrics)], header
+assert abs(datetime.now(timezone.utc) - datetime.fromisoformat(header["date"].replace("Z", "+00:00"))
+           ) < timedelta(minutes=10), header
+assert (shown(root, "started"), shown(root, "moegrad version"), shown(root, "CPU")) == (
+    header["date"], version, header.get("cpu", "unknown"))
+assert shlex.split(shown(root, "command")) == header["command"]
+assert root.find(".//title").text == "tiny on text.txt: training report" == root.find(".//h1").text
+steps = [line for line in lines if "loss" in line]
+clipped = sum(step["grad_norm"] > 1 for step in steps)
+assert 0 < clipped and f"Clipped above 1 (max_grad_norm): {clipped} of 12 steps, " in page
+assert shown(root, "clipped steps") == f"{100 * clipped / 12:.1f} %"
+assert abs(number(shown(root, "tokens per second, median of steps")) -
+           statistics.median(step["tokens_per_second"] for step in steps)) <= 0.5
+dead = sum(sum(counts) == 0 for layer in zip(*(step["tokens_per_expert"] for step in steps))
+           for counts in zip(*layer))
+assert shown(root, "dead experts") == f"{dead} of 32"
+run("compare_losses", metrics, metrics, "--assert-equal")
+
+# An earlier file: the same steps without what was not recorded then.
+earlier = folder / "earlier.jsonl"
+earlier.write_text("".join(json.dumps({key: value for key, value in line.items() if key != "run"}) + "\n"
+                           for line in lines))
+earlier_page, _, earlier_root = report(earlier)
+assert [shown(earlier_root, name) for name in ["started", "moegrad version", "CPU", "command",
+                                               "clipped steps"]] == ["unknown"] * 5
+assert "nats per byte or token (unknown which)" in texts(earlier_root, "loss")
+run("compare_losses", metrics, earlier, "--assert-equal")
+
+# A run that is stopped, resumed twice and stopped again: each part is told of.
+parts = folder / "parts.jsonl"
+firsts = []
+for _ in range(3):
+    before = parts.read_text().count('"loss"') if parts.exists() else 0
+    firsts.append(before)
+    process = subprocess.Popen(
+        [str(word) for word in (programs / "train_qwen3_moe", *SHORT, "--steps", 100000, "--metrics", parts,
+                                "--checkpoint-dir", folder / "parts", "--resume")],
+        stdout=subprocess.DEVNULL)
+    while not parts.exists() or parts.read_text().count('"loss"') < before + 3:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=60) == 0
+page_of_parts, _, root_of_parts = report(parts)
+done = parts.read_text().count('"loss"')
+assert f"Resumed at step {firsts[1]}, {firsts[2]}." in page_of_parts
+assert f"The run ends after step {done - 1}: {done} of 100000 steps are done." in page_of_parts
+assert "Earlier parts of the run: 2<" in page_of_parts
+assert [page_of_parts.count(f"<p>From step {first}:</p>") for first in firsts] == [1, 1, 0]
+
+# One step, no numbers at all, and a text that would be markup.
 line = next(line for line in lines if "configuration" in line)
-damaged = {**line, "configuration": HOSTILE, **{
+damaged = {**line, "configuration": HOSTILE, "run": {
+    "title": HOSTILE, "date": HOSTILE, "version": HOSTILE, "cpu": HOSTILE, "unit": HOSTILE,
+    "command": [HOSTILE, "x" * 5000, ""], "steps": 2 ** 63 - 1, "max_grad_norm": None}, **{
     key: None for key in ["ce", "loss", "grad_norm", "lr", "tokens", "seconds", "data_seconds",
                           "tokens_per_second"]}}
 damaged["peak_bytes"] = {key: None for key in line["peak_bytes"]}
@@ -138,7 +214,7 @@ for page_path in [path, hostile_path]:
     dom = browse(page_path, "--dump-dom")
     assert re.findall(r'<section id="([^"]*)">', dom) == SECTIONS
     assert dom.count("<svg ") == dom.count("</svg>") > 8 and "<script" not in dom
-    assert "Training report</h1>" in dom
+    assert ": training report</h1>" in dom
 
 # The browser reads the pictures of expert loads: a column per step, a row per expert.
 probe = folder / "probe.html"

@@ -2,6 +2,7 @@
 #include "examples/timeline_report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tests/testing.h"
 
@@ -39,6 +40,16 @@ RankTimeline some_rank() {
   return rank;
 }
 
+TEST(Median, IsTheMiddleOrTheMeanOfTheTwoInTheMiddle) {
+  EXPECT_TRUE(std::isnan(median({})));
+  EXPECT_EQ(median({3}), 3);
+  EXPECT_EQ(median({3, 1}), 2);
+  EXPECT_EQ(median({9, 1, 4}), 4);
+  EXPECT_EQ(median({8, 1, 9, 2}), 5);
+  EXPECT_EQ(median({5, 5, 5, 1000}), 5);
+  EXPECT_EQ(median({1e308, 1.5e308}), 1.25e308);
+}
+
 TEST(TimelineFigures, AreMeansOverStepsAndRanks) {
   auto other = some_rank();
   other.spans.pop_back();
@@ -47,7 +58,7 @@ TEST(TimelineFigures, AreMeansOverStepsAndRanks) {
   other.peak_bytes = {10, 2, 3, 4, 5, 6};
   other.peak_total = 29;
   const auto figures = timeline_figures({some_rank(), other});
-  EXPECT_DOUBLE_EQ(figures.step, 0.020);  // of two, the upper one
+  EXPECT_DOUBLE_EQ(figures.step, 0.015);
   EXPECT_DOUBLE_EQ(figures.compute, 0.005);
   EXPECT_DOUBLE_EQ(figures.gather, 0.002);
   EXPECT_DOUBLE_EQ(figures.exposed_gather, 0.001);
@@ -72,7 +83,7 @@ TEST(TimelineSummary, SaysWhatIsModelled) {
             "steps             2 on 1 ranks, 256 tokens per rank and step\n"
             "prefetch          on\n"
             "link              MODELLED: latency 50.0 us, 0.2500 GB/s\n"
-            "step              20.000 ms (median)\n"
+            "step              15.000 ms (median)\n"
             "compute           5.000 ms a step\n"
             "gather            2.000 ms a step, exposed 50.0 % (modelled link)\n"
             "reduce            2.000 ms a step, exposed 75.0 % (modelled link)\n"

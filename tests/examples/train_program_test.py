@@ -99,7 +99,8 @@ assert [json.loads(entry)["step"] for entry in metrics.read_text().splitlines()]
 # On a terminal a bar, otherwise lines.
 primary, secondary = pty.openpty()
 process = subprocess.Popen([str(word) for word in (train, *SHORT, "--steps", 30)], stdout=secondary,
-                           stderr=subprocess.PIPE, cwd=folder)
+                           stderr=subprocess.PIPE, cwd=folder,
+                           env={**os.environ, "TERM": "xterm", "COLUMNS": "120"})
 os.close(secondary)
 shown = b""
 while True:
@@ -111,8 +112,8 @@ while True:
         break
     shown += block
 assert process.wait() == 0, process.stderr.read()
-bars = re.findall(r"\r\[(=* *)\] (\d+)/30 ETA (\d+:\d\d) \| step +(\d+) \| loss", shown.decode())
-assert bars and all(len(bar) == 20 and int(done) == int(step) + 1 for bar, done, _, step in bars), shown
+bars = re.findall(r"\r\[(=* *)\] (\d+)/30 ETA (\d+:\d\d) \| loss", shown.decode())
+assert bars and all(len(bar) == 20 for bar, _, _ in bars), shown
 assert (bars[0][1], bars[-1][1:3]) == ("1", ("30", "0:00")) and bars[-1][0] == "=" * 20
 assert "\nstep" not in shown.decode()
 

@@ -72,5 +72,25 @@ TEST(CurveChart, NamesTheLinesOnlyWhereThereAreSeveral) {
   EXPECT_NE(path(both, "line1"), "");
 }
 
+TEST(CurveChart, DrawsAReferenceAcrossAndNamesIt) {
+  const auto with = [](const std::vector<double>& values, double reference) {
+    const auto curve = curve_of(values);
+    return curve_chart(
+        {{"it", &curve}}, {0, 2},
+        {.width = 172, .height = 166, .reference = ReferenceLine{reference, "a < b"}});
+  };
+  const auto within = with({0, 10, 5}, 5);
+  EXPECT_EQ(path(within, "line0"), "M52.0,125.5L102.0,34.5L152.0,80.0");
+  EXPECT_THAT(within, HasSubstr("<path class=\"reference\" d=\"M52.0,80.0H152.0\"/>"));
+  EXPECT_THAT(within, HasSubstr(">a &lt; b</text>"));
+  // The axis reaches as far as it, unless the curve would be flat then.
+  EXPECT_THAT(with({0, 10, 5}, 30), HasSubstr("d=\"M52.0,34.5H152.0\""));
+  for (const auto& svg : {with({0, 10, 5}, 31), with({0, 10, 5}, NAN), with({0, 10}, INFINITY),
+                          with({NAN}, 0.5), with({}, 0.5)}) {
+    EXPECT_THAT(svg, Not(HasSubstr("reference")));
+    EXPECT_THAT(svg, Not(HasSubstr("a &lt; b")));
+  }
+}
+
 }  // namespace
 }  // namespace moegrad::examples

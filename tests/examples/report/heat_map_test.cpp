@@ -17,18 +17,54 @@ using ::testing::IsEmpty;
 using testing::message_of;
 
 TEST(LoadColour, IsWhiteAtTheMeanAndFullAtFourTimesIt) {
-  EXPECT_EQ(load_colour(1), 7);
-  EXPECT_EQ(colour_code(7), "#f7f7f7");
-  EXPECT_EQ(load_colour(4), 14);
-  EXPECT_EQ(load_colour(100), 14);
-  EXPECT_EQ(colour_code(14), "#b2182b");
+  EXPECT_EQ(load_colour(1), 6);
+  EXPECT_EQ(colour_code(6), "#f7f7f7");
+  EXPECT_EQ(load_colour(4), 12);
+  EXPECT_EQ(load_colour(100), 12);
+  EXPECT_EQ(colour_code(12), "#b2182b");
   EXPECT_EQ(load_colour(0.25), 0);
-  EXPECT_EQ(load_colour(0), 0);
+  EXPECT_EQ(load_colour(1e-9), 0);
   EXPECT_EQ(colour_code(0), "#2166ac");
   // Half as much is as far from the mean as twice as much.
   EXPECT_EQ(load_colour(2) - load_colour(1), load_colour(1) - load_colour(0.5));
-  EXPECT_EQ(load_colour(1.05), 7);
-  EXPECT_EQ(load_colour(1.3), 8);
+  EXPECT_EQ(load_colour(1.05), 6);
+  EXPECT_EQ(load_colour(1.3), 7);
+}
+
+TEST(LoadColour, OfNoLoadIsDarkerThanAnyOther) {
+  const auto light = [](int colour) {
+    const auto number = std::stoi(colour_code(colour).substr(1), nullptr, 16);
+    return 299 * (number >> 16) + 587 * (number >> 8 & 255) + 114 * (number & 255);
+  };
+  EXPECT_EQ(load_colour(0), kDeadColour);
+  for (int colour = 0; colour < kLoadColours; ++colour) {
+    EXPECT_LT(4 * light(kDeadColour), light(colour)) << colour;
+  }
+  EXPECT_THAT(heat_map_legend(), HasSubstr("fill=\"" + colour_code(kDeadColour) + "\""));
+  EXPECT_THAT(heat_map_legend(), HasSubstr(">none</text>"));
+}
+
+TEST(ExpertLoads, CountExpertsWithoutATokenInTheLastSteps) {
+  ExpertLoads loads({{0, 0, 0}, {0, 0, 0}});
+  // Of layer 0, expert 1 has its last token in step 149, expert 2 in step 150.
+  for (int step = 0; step < 250; ++step) {
+    loads.add(step, {{1, step < 150 ? 1.0 : 0.0, step < 151 ? 1.0 : 0.0}, {1, 0, 0}});
+    if (step == 6) {
+      EXPECT_EQ(loads.dead_steps(), 7);
+      EXPECT_EQ(loads.dead(0), 0);
+    }
+  }
+  EXPECT_EQ(loads.dead_steps(), 100);
+  EXPECT_EQ(loads.dead(0), 1);
+  EXPECT_EQ(loads.dead(1), 2);
+  // Where steps are missing, the last ones are by number.
+  loads.add(251, {{1, 0, 0}, {1, 0, 1}});
+  EXPECT_EQ(loads.dead(0), 2);
+  EXPECT_EQ(loads.dead(1), 1);
+  ExpertLoads late({{0, 0}});
+  late.add(1000, {{0, 3}});
+  EXPECT_EQ(late.dead_steps(), 1);
+  EXPECT_EQ(late.dead(0), 1);
 }
 
 TEST(ExpertLoads, AreTokensOverTheMeanOfALayer) {
@@ -91,12 +127,13 @@ TEST(HeatMap, HasAColumnPerBinAndARowPerExpertFromBelow) {
     return load_image(loads, 2);
   };
   const auto same = picture({{1, 4}, {0, 1}});
-  EXPECT_EQ(same, picture({{1.01, 5}, {0.1, 0.99}}));
+  EXPECT_EQ(same, picture({{1.01, 5}, {0, 0.99}}));
   EXPECT_NE(same, picture({{4, 1}, {0, 1}}));
   EXPECT_NE(same, picture({{1, 4}, {}}));
   EXPECT_NE(picture({{1, 4}, {}}), picture({{1, 4}, {0, 0}}));
+  EXPECT_NE(same, picture({{1, 4}, {0.01, 1}}));
   // The end of the palette, then the pixels: expert 0 at the mean and at nothing, then expert 1.
-  const auto tail = base64(std::string("\0\x70\0\0\0\xE7\0\0\0", 9));
+  const auto tail = base64(std::string("\0\x6D\0\0\0\xC6\0\0\0", 9));
   EXPECT_EQ(same.substr(same.size() - tail.size()), tail);
 }
 
@@ -105,7 +142,7 @@ TEST(HeatMap, SaysLayerStepsAndLastLoads) {
   for (int step = 10; step < 12; ++step) loads.add(step, {{1, 1}, {11.0 - step, 1, 5}});
   const auto svg = heat_map(loads, 1);
   EXPECT_THAT(svg, HasSubstr(">expert, mixture layer 1</text>"));
-  EXPECT_THAT(svg, HasSubstr(">last: 0.00 to 2.50 of the mean</text>"));
+  EXPECT_THAT(svg, HasSubstr(">last: 0.00 to 2.50 of the mean, 0 dead</text>"));
   EXPECT_THAT(svg, HasSubstr("text-anchor=\"middle\">10</text>"));
   EXPECT_THAT(svg, HasSubstr("text-anchor=\"middle\">11</text>"));
   EXPECT_THAT(heat_map_legend(), HasSubstr("fill=\"#f7f7f7\""));

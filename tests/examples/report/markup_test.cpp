@@ -32,6 +32,11 @@ TEST(Format, NumbersBytesAndSeconds) {
   EXPECT_EQ(fixed(NAN, 2), "-");
   EXPECT_EQ(fixed(-INFINITY, 2), "-");
   EXPECT_EQ(fixed(1e308, 0).size(), 309U);
+  EXPECT_EQ(short_number(1), "1");
+  EXPECT_EQ(short_number(0.25), "0.25");
+  EXPECT_EQ(short_number(18230.44), "18230.4");
+  EXPECT_EQ(short_number(1e20), "1e+20");
+  EXPECT_EQ(short_number(NAN), "-");
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(1023), "1023 B");
   EXPECT_EQ(format_bytes(1536), "1.50 KiB");

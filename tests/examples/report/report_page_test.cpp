@@ -72,7 +72,108 @@ TEST(ReportPage, SaysWhatIsMissingAndWhereTheRunWasResumed) {
   EXPECT_THAT(page, HasSubstr("<p>Resumed at step 1, 2.</p>"));
   EXPECT_THAT(page,
               HasSubstr("<p>The last line of the file is cut short: 9 bytes are left out.</p>"));
-  EXPECT_THAT(page, HasSubstr("<dt>last training loss</dt><dd>-</dd>"));
+  EXPECT_THAT(
+      page,
+      HasSubstr("<dt>last training loss, nats per byte or token (unknown which)</dt><dd>-</dd>"));
+}
+
+TEST(ReportPage, SaysUnknownWhereTheFileDoesNotTell) {
+  const auto page = report_page(short_run());
+  EXPECT_THAT(page, HasSubstr("<title>run.jsonl: training report</title>"));
+  EXPECT_THAT(page, HasSubstr("<h1>run.jsonl: training report</h1>"));
+  EXPECT_THAT(page, HasSubstr("<dt>started</dt><dd>unknown</dd>\n"
+                              "<dt>moegrad version</dt><dd>unknown</dd>\n"
+                              "<dt>CPU</dt><dd>unknown</dd>\n"
+                              "<dt>command</dt><dd>unknown</dd>\n"));
+  EXPECT_THAT(page, HasSubstr(">nats per byte or token (unknown which)</text>"));
+  EXPECT_THAT(page, HasSubstr("<dt>clipped steps</dt><dd>unknown</dd>"));
+  EXPECT_THAT(page, HasSubstr("<p>Clipping: max_grad_norm is unknown.</p>"));
+  EXPECT_THAT(page, Not(HasSubstr("class=\"reference\"")));
+}
+
+TEST(ReportPage, SaysWhatWhereAndWhen) {
+  auto run = short_run();
+  run.path = "folder/run.jsonl";
+  EXPECT_THAT(report_page(run), HasSubstr("<h1>run.jsonl: training report</h1>"));
+  run.parts = {{.first_step = 0,
+                .header = {.title = "small on a<b",
+                           .date = "2026-01-31T09:30:00Z",
+                           .version = "1.2.3",
+                           .cpu = "a CPU & more",
+                           .command = {"train", "a b", "<c>"},
+                           .unit = "byte",
+                           .steps = 1}}};
+  const auto page = report_page(run);
+  EXPECT_THAT(page, HasSubstr("<title>small on a&lt;b: training report</title>"));
+  EXPECT_THAT(page, HasSubstr("<h1>small on a&lt;b: training report</h1>"));
+  EXPECT_THAT(page, HasSubstr("<dt>started</dt><dd>2026-01-31T09:30:00Z</dd>\n"
+                              "<dt>moegrad version</dt><dd>1.2.3</dd>\n"
+                              "<dt>CPU</dt><dd>a CPU &amp; more</dd>\n"
+                              "<dt>command</dt><dd><code><span>train</span> "
+                              "<span>&#39;a b&#39;</span> <span>&#39;&lt;c&gt;&#39;</span>"
+                              "</code></dd>\n"));
+  EXPECT_THAT(page, HasSubstr(">nats per byte</text>"));
+  EXPECT_THAT(page, HasSubstr("<dt>last training loss, nats per byte</dt><dd>5.5000</dd>"));
+  EXPECT_THAT(page, Not(HasSubstr("Earlier parts")));
+  EXPECT_THAT(page, Not(HasSubstr("steps are done")));
+}
+
+TEST(ReportPage, ShowsTheLastPartOfAResumedRunFirst) {
+  auto run = short_run();
+  run.last_step = 4;
+  run.parts = {{.first_step = 0, .header = {.cpu = "one"}},
+               {.first_step = 3, .header = {.cpu = "two"}},
+               {.first_step = 4, .header = {.cpu = "three", .steps = 9}}};
+  const auto page = report_page(run);
+  EXPECT_LT(page.find("<dd>three</dd>"),
+            page.find("<summary>Earlier parts of the run: 2</summary>"));
+  EXPECT_LT(page.find("<p>From step 0:</p>"), page.find("<dd>one</dd>"));
+  EXPECT_LT(page.find("<dd>one</dd>"), page.find("<p>From step 3:</p>"));
+  EXPECT_LT(page.find("<p>From step 3:</p>"), page.find("<dd>two</dd>"));
+  EXPECT_THAT(page, HasSubstr("<p>The run ends after step 4: 5 of 9 steps are done.</p>"));
+}
+
+TEST(ReportPage, ShowsTheLimitOfClippingAndTheShareOfClippedSteps) {
+  auto run = short_run();
+  run.parts = {{.first_step = 0, .header = {.max_grad_norm = 0.75}}};
+  run.clipping = {.steps = 8, .clipped = 3};
+  auto page = report_page(run);
+  EXPECT_THAT(page, HasSubstr("<dt>clipped steps</dt><dd>37.5 %</dd>"));
+  EXPECT_THAT(page, HasSubstr("<p>Clipped above 0.75 (max_grad_norm): 3 of 8 steps, 37.5 %.</p>"));
+  EXPECT_THAT(page, HasSubstr(">clipped above 0.75</text>"));
+  run.parts[0].header.max_grad_norm = 0;
+  run.clipping = {};
+  page = report_page(run);
+  EXPECT_THAT(page, HasSubstr("<dt>clipped steps</dt><dd>off</dd>"));
+  EXPECT_THAT(page, HasSubstr("<p>Clipping is off (max_grad_norm 0).</p>"));
+}
+
+TEST(ReportPage, ShowsTheMedianOfTheThroughput) {
+  auto run = short_run();
+  run.throughputs = {10, 64, 12000, 100};
+  const auto page = report_page(run);
+  EXPECT_THAT(page, HasSubstr("<dt>tokens per second, median of steps</dt><dd>82</dd>"));
+  EXPECT_THAT(page, HasSubstr(">median 82</text>"));
+}
+
+TEST(ReportPage, CountsDeadExperts) {
+  auto run = short_run();
+  run.loads.emplace(ExpertCounts{{0, 0, 0}, {0, 0, 0}, {0, 0, 0}});
+  run.loads->add(0, {{1, 0, 0}, {1, 1, 1}, {5, 5, 0}});
+  auto page = report_page(run);
+  EXPECT_THAT(page, HasSubstr("<dt>dead experts</dt><dd>3 of 9</dd>"));
+  EXPECT_THAT(page, HasSubstr("<p>Dead experts, without a token in the last step: 2 of 3 in layer "
+                              "0, 1 of 3 in layer 2.</p>"));
+  EXPECT_THAT(page, HasSubstr("of the mean, 2 dead</text>"));
+  run.loads->add(1, {{0, 1, 1}, {0, 0, 1}, {0, 0, 1}});
+  page = report_page(run);
+  EXPECT_THAT(page, HasSubstr("<p>Dead experts, without a token in the last 2 steps: none.</p>"));
+}
+
+TEST(ReportPage, SaysThatAWideChartScrollsOnANarrowScreen) {
+  const auto page = report_page(short_run());
+  EXPECT_THAT(page, HasSubstr("<p class=\"hint\">The chart is wider than the screen: scroll it "
+                              "sideways \u2192</p>\n<div class=\"wide\">"));
 }
 
 TEST(ReportPage, IsOfBoundedSizeHoweverLongAndLargeTheRun) {

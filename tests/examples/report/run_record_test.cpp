@@ -97,7 +97,8 @@ TEST(ReadRunRecord, DoesWithoutWhatEarlierVersionsDidNotWrite) {
   EXPECT_EQ(run.steps, 2);
   EXPECT_EQ(run.bytes_left_out, 14U);
   EXPECT_FALSE(run.loads || run.memory || run.communication);
-  EXPECT_TRUE(run.configuration.empty() && run.starts.empty());
+  EXPECT_TRUE(run.configuration.empty() && run.starts.empty() && run.parts.empty());
+  EXPECT_EQ(run.clipping.steps, 0);
   EXPECT_TRUE(run.data_percent.bins().empty());
 }
 
@@ -106,6 +107,52 @@ TEST(ReadRunRecord, TakesTheConfigurationOfTheLastPartAndKnowsWhereEachBegan) {
                         step_line(2, ",\"configuration\":\"b\""));
   EXPECT_EQ(run.configuration, "b");
   EXPECT_EQ(run.starts, (std::vector<std::int64_t>{0, 2}));
+}
+
+std::string step_of_norm(int step, const std::string& grad_norm, const std::string& more = {}) {
+  return "{\"step\":" + std::to_string(step) +
+         R"(,"ce":2,"lr":0.5,"tokens_per_second":32,"tokens":64,"seconds":2,"grad_norm":)" +
+         grad_norm + more + "}\n";
+}
+
+TEST(ReadRunRecord, CountsTheStepsAboveTheLimitOfTheirPart) {
+  const auto limit = [](const std::string& value) {
+    return ",\"run\":{\"max_grad_norm\":" + value + "}";
+  };
+  // Above 2: the second and third of four finite norms. Above 4: one of two.
+  const auto run = read(step_of_norm(0, "2", limit("2")) + step_of_norm(1, "2.5") +
+                        step_of_norm(2, "5") + step_of_norm(3, "null") + step_of_norm(4, "1") +
+                        step_of_norm(5, "3", limit("4")) + step_of_norm(6, "4.5"));
+  EXPECT_EQ(run.clipping.clipped, 3);
+  EXPECT_EQ(run.clipping.steps, 6);
+  ASSERT_EQ(run.parts.size(), 2U);
+  EXPECT_EQ(run.parts[0].first_step, 0);
+  EXPECT_EQ(run.parts[1].first_step, 5);
+  EXPECT_EQ(run.parts[1].header.max_grad_norm, 4);
+  for (const std::string& none : {limit("0"), limit("null"), limit("-1"), std::string()}) {
+    EXPECT_EQ(read(step_of_norm(0, "3", none)).clipping.steps, 0) << none;
+  }
+}
+
+TEST(ReadRunRecord, FindsTheHeaderOnALineOfAValidationLoss) {
+  const auto run = read(
+      "{\"step\":0,\"validation_loss\":5,\"run\":{\"unit\":\"byte\",\"command\":[\"a\"],"
+      "\"max_grad_norm\":0.5}}\n" +
+      step_line(0));
+  ASSERT_EQ(run.parts.size(), 1U);
+  EXPECT_EQ(run.parts[0].header.unit, "byte");
+  EXPECT_EQ(run.parts[0].header.command, std::vector<std::string>{"a"});
+  EXPECT_EQ(run.clipping.clipped, 1);
+}
+
+TEST(ReadRunRecord, KeepsTheThroughputOfEachStep) {
+  std::string text;
+  for (const char* value : {"30", "10", "null", "70", "20"}) {
+    auto line = step_line(0);
+    text += line.replace(line.find(":32,"), 4, ":" + std::string(value) + ",");
+  }
+  const auto run = read(text);
+  EXPECT_EQ(run.throughputs, (std::vector<double>{30, 10, 70, 20}));
 }
 
 TEST(ReadRunRecord, NamesWhatIsWrong) {
@@ -124,6 +171,8 @@ TEST(ReadRunRecord, NamesWhatIsWrong) {
   EXPECT_EQ(of("\"peak_bytes\":1"), "peak_bytes must be an object, got '1'");
   EXPECT_EQ(of("\"peak_bytes\":{}"), "must have parameters, got none");
   EXPECT_EQ(of("\"configuration\":{}"), "configuration must be a text, got '{}'");
+  EXPECT_EQ(of("\"run\":1"), "run must be an object, got '1'");
+  EXPECT_EQ(of("\"run\":{\"cpu\":1}"), "cpu must be a text, got '1'");
   EXPECT_EQ(of("\"communication\":[]"), "communication must be an object, got '[]'");
   EXPECT_EQ(of("\"communication\":{\"steps\":1,\"compute_seconds\":1}"),
             "communication must have gather, got none");
