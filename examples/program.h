@@ -10,12 +10,11 @@ namespace moegrad::examples {
 // Note [Programs]
 // What all programs have in common, so that none has a main() of its own design:
 //
-//   - Standard input, output and error that are closed are opened on /dev/null before anything
-//   else,
-//     else the next file that is opened gets such a number, and log lines are written into it.
+//   - Standard input, output and error that are closed are opened on /dev/null before any other
+//     file, which would get such a number, and log lines would be written into it.
 //   - Every exception becomes one message `<program>: <what>` and an exit code, also on threads
-//   that
-//     nobody waits for. An exhausted memory or number of threads is said with what was asked for.
+//     that nobody waits for. An exhausted memory or number of threads is said with what was asked
+//     for.
 //   - What is printed is escaped (append_printable): names and samples may hold control characters.
 //   - A program whose output could not be written says so and fails. SIGPIPE is ignored, so that a
 //     reader who leaves does not end a training run.

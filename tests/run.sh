@@ -79,6 +79,7 @@ moegrad_setup "${more_packages[@]}"
 targets=()
 [[ $preset == tsan ]] && targets=(framework_test concurrency_test)
 [[ $preset == tsan && $mode == full ]] && targets+=(sweep_test)
+[[ $preset == release && $mode == full ]] && targets=(all benchmarks)
 [[ $mode == full ]] && export MOEGRAD_FULL=1
 status=0
 moegrad_build "$preset" "${targets[@]}"
