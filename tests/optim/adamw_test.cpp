@@ -27,14 +27,17 @@ TEST(AdamW, MatchesPythonReferenceValues) {
   const auto start = reference["start"].get<std::vector<double>>();
   for (const auto& expected : reference["cases"]) {
     Tensor parameter = Tensor::from(start, {std::ssize(start)});
-    AdamW optimizer({{"p", parameter}}, {.lr = expected["lr"],
-                                         .beta1 = expected["beta1"],
-                                         .beta2 = expected["beta2"],
-                                         .eps = expected["eps"],
-                                         .weight_decay = expected["weight_decay"]});
+    const Tensor other = randn({2}, 3);  // has a gradient where the first one has none
+    AdamW optimizer({{"p", parameter}, {"other", other}},
+                    {.lr = expected["lr"],
+                     .beta1 = expected["beta1"],
+                     .beta2 = expected["beta2"],
+                     .eps = expected["eps"],
+                     .weight_decay = expected["weight_decay"]});
     for (std::size_t step = 0; step < reference["gradients"].size(); ++step) {
       const auto& gradient = reference["gradients"][step];
       optimizer.zero_grad();
+      other.set_grad(randn({2}, 4));
       if (!gradient.is_null()) {
         parameter.set_grad(Tensor::from(gradient.get<std::vector<double>>(), parameter.shape()));
       }

@@ -41,7 +41,7 @@ TEST(Optimizer, AStepIsAPhaseOnTheOptimizerLane) {
 // --- steps that would train nothing
 
 TEST(Optimizer, NeedsAParameter) {
-  EXPECT_EQ(testing::message_of<ValueError>([] { SGD({}, SGD::Config()); }),
+  EXPECT_EQ(testing::message_of<ValueError>([] { SGD(NamedTensors(), SGD::Config()); }),
             "optimizer: at least one parameter is needed, got none");
   EXPECT_EQ(
       testing::message_of<ValueError>([] { AdamW(std::vector<ParamGroup>(2), AdamW::Config()); }),

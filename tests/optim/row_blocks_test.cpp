@@ -167,8 +167,10 @@ TEST(RowBlocks, CountNegativeZerosAsZerosAndNansAsNot) {
 
 TEST(RowBlocks, OfAParameterWithoutAnyGradientAreLeftAlone) {
   Tensor p = Tensor::ones({2, 2}, Dtype::kFloat64);
-  AdamW optimizer({{"p", p}}, {.skip_missing_grad = {{"p", 2}}});
+  const Tensor other = Tensor::ones({2}, Dtype::kFloat64);
+  AdamW optimizer({{"p", p}, {"other", other}}, {.skip_missing_grad = {{"p", 2}}});
   optimizer.mark_used("p", std::vector<std::int64_t>{1, 1});
+  other.set_grad(Tensor::ones({2}, Dtype::kFloat64));
   optimizer.step();
   EXPECT_EQ(testing::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 0}));
 }

@@ -19,10 +19,12 @@ void expect_reference(const SGD::Config& config) {
   const Tensor start = clone(parameter);
   std::vector<double> expected(start.data<double>().begin(), start.data<double>().end());
   std::vector<double> buffer;
-  SGD optimizer({{"p", parameter}}, config);
+  const Tensor other = randn({2}, 3);  // has a gradient where the first one has none
+  SGD optimizer({{"p", parameter}, {"other", other}}, config);
   for (std::uint64_t step = 0; step < 100; ++step) {
     const Tensor grad = randn({5, 2}, 50 + step);
     optimizer.zero_grad();
+    other.set_grad(randn({2}, 4));
     if (step % 7 != 3) parameter.set_grad(grad);  // left out now and then
     optimizer.step();
     if (step % 7 == 3) continue;
