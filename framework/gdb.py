@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """For gdb: `gdb -x framework/gdb.py PROGRAM` prints Tensors and Shapes readably and finds the sources.
 
-    (gdb) p x                       Tensor 'w' [2, 3] kFloat32 kND
-    (gdb) call moegrad::dump(x)     the same with the elements, shortened
+    (gdb) p x          Tensor 'w' [2, 3] kFloat32 kND
+    (gdb) tensor x     the same with the elements, shortened, on the program's stderr
 
-Programs of the preset `dev` carry what the first needs; dump works in every program.
+Where x is found depends on the debug information of the program: the preset `dev` has all of it.
 """
 import os
 
@@ -54,6 +54,20 @@ printers = gdb.printing.RegexpCollectionPrettyPrinter("moegrad")
 printers.add_printer("Shape", "^moegrad::Shape$", ShapePrinter)
 printers.add_printer("Tensor", "^moegrad::Tensor$", TensorPrinter)
 gdb.printing.register_pretty_printer(None, printers, replace=True)
+
+class TensorCommand(gdb.Command):
+    """tensor EXPRESSION: prints a moegrad::Tensor with its elements, by moegrad::dump."""
+
+    def __init__(self):
+        super().__init__("tensor", gdb.COMMAND_DATA, gdb.COMPLETE_EXPRESSION)
+
+    def invoke(self, argument, from_tty):
+        address = int(gdb.parse_and_eval(argument).address)
+        dump = int(gdb.parse_and_eval("(long)&'moegrad::dump(moegrad::Tensor const&)'"))
+        gdb.execute(f"call ((void (*)(long)) {dump})({address})")
+
+
+TensorCommand()
 
 # Line tables of optimized builds name sources from the root of the repository on: /ops/linear.cpp.
 for folder in ("framework", "ops", "nn", "models", "optim", "fsdp", "examples", "tests"):

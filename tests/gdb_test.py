@@ -9,11 +9,12 @@ from pathlib import Path
 SKIPPED = 77
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = """
-#include "framework/tensor/tensor.h"
+#include "framework/tensor/tensor_impl.h"
 int main() {
   moegrad::Tensor none, x = moegrad::Tensor::full({2, 3}, 0.5);
   x.storage().set_name("w");
-  return x.defined() && !none.defined() ? 0 : 1;
+  const moegrad::TensorImpl* impl = x.impl().get();  // optimized libraries know no types
+  return impl != nullptr && !none.defined() ? 0 : 1;
 }
 """
 EXPECTED = [
@@ -34,7 +35,7 @@ def main(compiler, libraries):
         subprocess.run([compiler, "-std=c++20", "-g", "-O0", f"-I{ROOT}", source, *libraries,
                         "-lbacktrace", "-lspdlog", "-lfmt", "-pthread", "-o", f"{tmp}/main"],
                        check=True)
-        commands = ["break main.cpp:6", "run", "p none", "p x", "call moegrad::dump(x)",
+        commands = ["break main.cpp:6", "run", "p none", "p x", "tensor x",
                     "list moegrad::Tensor::empty"]
         done = subprocess.run(
             ["gdb", "-nx", "-batch", "-x", ROOT / "framework/gdb.py",

@@ -119,7 +119,7 @@ TEST(Qwen3MoeMeta, UsesBeforeToEmptyNameAParameter) {
             "init_weights: parameter " + ending);
   const auto batch = toy_batch(toy_config().vocab_size);
   EXPECT_EQ(message_of<Error>([&] { run(*model, batch.tokens, batch.cu_seqlens); }),
-            "tensor: " + ending);
+            "tensor: " + ending + "; in module model.embed_tokens");
 }
 
 TEST(Qwen3MoeMeta, InitWeightsFillsShards) {

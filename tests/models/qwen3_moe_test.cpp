@@ -310,7 +310,8 @@ TEST(Qwen3Moe, RejectsInputsThatDoNotFit) {
   EXPECT_EQ(message_of<ValueError>([&] {
               run(model, tokens({1, 37}), {0, 2});
             }),
-            "embedding: token id must be in [0, 37), got 37 at position 1");
+            "embedding: token id must be in [0, 37), got 37 at position 1; in module "
+            "model.embed_tokens");
   EXPECT_EQ(message_of<ShapeError>([&] {
               run(model, Tensor::from(std::vector<std::int64_t>{1}, {1, 1}), {0, 1});
             }),
@@ -335,7 +336,7 @@ TEST(Qwen3Moe, RejectsInputsThatDoNotFit) {
   EXPECT_EQ(message_of<ShapeError>([&] {
               run(model, tokens({1}), {0, 1}, {.targets = tokens({0, 1})});
             }),
-            "linear_cross_entropy: targets must be [1], one per token, got [2]");
+            "linear_cross_entropy: targets must be [1], one per token, got [2]; in module lm_head");
 }
 
 }  // namespace
