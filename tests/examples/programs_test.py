@@ -55,6 +55,9 @@ steps = re.findall(r"^step +(\d+) \| loss [\d.]+ \| grad norm [\d.]+ \| lr \S+ \
                    r"\| TGS \d+ \| load( [\d.]+){4}$", out, re.MULTILINE)
 assert [int(step) for step, _ in steps] == [0, 1, 2, 3], out
 assert "validation loss" in out and "sample: And God said, " in out
+ends = {"".join(re.findall(r"^(?:validation loss|sample: |words ).*\n", run("train_qwen3_moe", *SHORT, *more)[0], re.M))
+        for more in [[], ["--world-size", 1], ["--threads-per-rank", 2], ["--layout", "nd"]]}
+assert len(ends) == 1 and "sample: And God said, " in "".join(ends), ends
 
 # The same losses whatever the layout, orientation, grouping and rank count.
 base = losses()
