@@ -75,6 +75,13 @@ run("--data", "x.bin", "--end-of-document", 3, exit_code=2)
 out, _ = run(*SHORT, "--steps", 120, "--overfit", "--schedule", "constant")
 losses = [float(loss) for loss in re.findall(r"^step +\d+ \| loss (\S+)", out, re.MULTILINE)]
 assert len(losses) == 120 and losses[-1] < 0.1 < 4 < losses[0], losses
+assert "sample" not in out and re.search(r"^  warmup +0$", out, re.MULTILINE), out
+
+# A constant learning rate has the warmup that is asked for, and no other.
+for warmup, rates in [([], [8, 8, 8]), (["--warmup", 2], [0, 4, 8])]:
+    out, _ = run(*SHORT, "--steps", 3, "--lr", 8e-3, "--schedule", "constant", *warmup)
+    shown = [float(rate) for rate in re.findall(r"^step .* \| lr (\S+) ", out, re.MULTILINE)]
+    assert shown == [rate / 1000 for rate in rates], (warmup, shown)
 
 # Weights to Hugging Face's form and back: the loss goes on where it was.
 out, _ = run(*SHORT, "--steps", 8, "--export-hf", "hf")
