@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "examples/packed_data.h"
 #include "examples/windowed_data.h"
 #include "framework/autograd/grad_mode.h"
+#include "framework/runtime/random.h"
 #include "ops/cross_entropy.h"
 #include "tests/fsdp/models.h"
 
@@ -63,6 +65,56 @@ TEST_F(SmallRun, ValidationAndSampleAreTheSameOnEveryWorldSize) {
   EXPECT_EQ(samples[0].size(), 12U);
   EXPECT_EQ(samples[1], samples[0]);
   EXPECT_EQ(samples[2], samples[0]);
+}
+
+TEST_F(SmallRun, ValidationSumsItsSequencesInTheirOrderOnEveryWorldSize) {
+  const Random random(3, "validation text");
+  std::string text;
+  while (text.size() < 20000) {
+    text += static_cast<char>('a' + static_cast<int>(26 * random.uniform(text.size())));
+  }
+  constexpr std::int64_t kSequences = 50;
+  const WindowedData data(TextData(text, "letters", 16),
+                          {.sequences = 1, .validation_sequences = kSequences});
+  auto wide = config();  // sums of a few float32 values are exact in float64, in any order
+  wide.dtype = Dtype::kFloat64;
+  std::vector<double> sums;
+  double targets = 0;
+  launch(1, [&](RankContext& context) {
+    const NoGradGuard no_grad;
+    models::Qwen3Moe model(wide, 1);
+    shard_model(model, DeviceMesh::flat(context.group()), {});
+    for (std::int64_t i = 0; i < data.validation_batches(); ++i) {
+      const auto batch = data.validation_batch(i);
+      const auto output = model(batch.tokens, batch.cu_seqlens);
+      sums.push_back(ops::cross_entropy(output.logits, batch.targets, {.denominator = 1.0}).item());
+      targets += static_cast<double>(ops::count_targets(batch.targets));
+    }
+  });
+  ASSERT_EQ(std::ssize(sums), kSequences);
+  double sum = 0;
+  for (const auto term : sums) sum += term;
+  int others = 0;  // world sizes whose sums of sums have other bits: without any, nothing is shown
+  for (const int world_size : {1, 2, 3, 4, 5}) {
+    double loss = 0;
+    launch(world_size, [&](RankContext& context) {
+      models::Qwen3Moe model(wide, 1);
+      shard_model(model, DeviceMesh::flat(context.group()), {});
+      const double own = evaluate(model, data);
+      if (context.rank() == 0) loss = own;
+    });
+    EXPECT_EQ(loss, sum / targets) << world_size;
+    const auto each = (sums.size() + static_cast<std::size_t>(world_size) - 1) /
+                      static_cast<std::size_t>(world_size);
+    double of_ranks = 0;
+    for (std::size_t begin = 0; begin < sums.size(); begin += each) {
+      double part = 0;
+      for (auto i = begin; i < std::min(sums.size(), begin + each); ++i) part += sums[i];
+      of_ranks += part;
+    }
+    others += of_ranks / targets != sum / targets ? 1 : 0;
+  }
+  EXPECT_GT(others, 0);
 }
 
 TEST_F(SmallRun, ValidationIsTheMeanOverTheTargetsOfPackedDocuments) {
