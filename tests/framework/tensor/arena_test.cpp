@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "framework/runtime/error.h"
@@ -173,6 +175,35 @@ TEST(MemoryTag, HasNames) {
   EXPECT_EQ(to_string(MemoryTag::kActivations), "activations");
   EXPECT_EQ(to_string(MemoryTag::kCommunication), "communication");
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+
+// Note [Exact blocks]: what an arena that recycles rounded blocks would hide.
+
+TEST(ArenaDeathTest, AnElementPastTheEndIsFound) {
+  Tensor x = Tensor::empty({5}, Dtype::kFloat32);
+  float* const past = x.mutable_data<float>().data() + 5;
+  EXPECT_DEATH(*static_cast<volatile float*>(past) = 1.0F, "heap-buffer-overflow");
+}
+
+TEST(ArenaDeathTest, AUseAfterTheEndIsFound) {
+  const float* freed = nullptr;
+  {
+    const Tensor x = Tensor::zeros({5}, Dtype::kFloat32);
+    freed = x.data<float>().data();
+  }
+  EXPECT_DEATH(std::ignore = *static_cast<const volatile float*>(freed), "heap-use-after-free");
+}
+
+TEST(Arena, WhatWasNeverWrittenIsNaN) {
+  for (int i = 0; i < 2; ++i) {  // a second block is no recycled first
+    Tensor x = Tensor::empty({300}, Dtype::kFloat64);
+    for (const double value : x.data<double>()) EXPECT_TRUE(std::isnan(value));
+    std::ranges::fill(x.mutable_data<double>(), 1.0);
+  }
+}
+
+#endif
 
 }  // namespace
 }  // namespace moegrad
