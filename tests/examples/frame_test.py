@@ -53,7 +53,7 @@ def contents(root):
     for path in sorted(root.rglob("*")):
         if path.is_file() and "tfevents" not in path.name:
             data = path.read_bytes()
-            if path.suffix == ".jsonl":
+            if path.suffix == ".jsonl" and path.name != "odd.jsonl":
                 data = [{key: json.loads(line).get(key) for key in ("step", "loss", "grad_norm")}
                         for line in data.splitlines()]
             found[path.relative_to(root)] = data
