@@ -25,8 +25,9 @@ std::string what(const std::exception_ptr& thrown) {
 
 }  // namespace
 
-void ThreadHub::start() {
+void ThreadHub::start(LogLevel log_level) {
   for (const auto& rank : ranks_) rank->thread = std::thread([this, &rank] { serve(*rank); });
+  watcher_ = std::thread([this, log_level] { watch(log_level); });
 }
 
 void ThreadHub::stop() {
@@ -38,15 +39,19 @@ void ThreadHub::stop() {
     rank->wake.notify_all();
     if (rank->thread.joinable()) rank->thread.join();
   }
+  {
+    const std::lock_guard lock(mutex_);
+    joined_ = true;
+  }
+  unwatched_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
 }
 
 void ThreadHub::serve(Rank& rank) {
   std::vector<std::byte> scratch;
   Lock lock(mutex_);
   while (true) {
-    // Never asleep for longer than the deadline, so that a call posted meanwhile need not wake
-    // this thread to have its own deadline watched.
-    auto wake_at = CollectiveClock::now() + options_.deadline;
+    auto wake_at = CollectiveClock::time_point::max();
     bool busy = false;
     bool pending = false;
     for (std::size_t i = 0; i < rank.channels.size(); ++i) {  // may grow while a step runs
@@ -55,8 +60,15 @@ void ThreadHub::serve(Rank& rank) {
       pending = pending || !channel->pending[slot].empty();
     }
     if (busy) continue;
-    if (stopped_ && !pending) return;
-    rank.wake.wait_until(lock, wake_at);
+    if (stopped_ && !pending) {
+      rank.served = true;
+      return;
+    }
+    if (wake_at == CollectiveClock::time_point::max()) {
+      rank.wake.wait(lock);  // no clock reaches that
+    } else {
+      rank.wake.wait_until(lock, wake_at);
+    }
   }
 }
 
@@ -75,7 +87,7 @@ bool ThreadHub::poll(Lock& lock, Channel& channel, std::size_t slot,
     return true;
   }
   if (!channel.met()) {
-    if (!is_due(channel.expires)) return false;
+    if (running_ < channel.expires) return false;
     fail_to_join(channel);
     return true;
   }
@@ -85,7 +97,7 @@ bool ThreadHub::poll(Lock& lock, Channel& channel, std::size_t slot,
     return true;
   }
   if (call->steps_begun > channel.step || !failure_.empty()) {
-    if (is_due(channel.expires)) give_up_step(channel);
+    if (running_ >= channel.expires) give_up_step(channel);
     return false;
   }
   execute_step(lock, channel, slot, scratch);
@@ -137,6 +149,7 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
   const auto cpu_time = thread_cpu_time() - cpu_before;
   lock.lock();
   call.busy += cpu_time;
+  call.work += CollectiveClock::now() - channel.step_opened;
   if (thrown != nullptr) {
     call.thrown = std::move(thrown);
     fail_by_exception(channel.ranks[slot], reason);
