@@ -7,6 +7,7 @@
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
 
@@ -33,7 +34,21 @@ CheckpointSaver::CheckpointSaver(std::filesystem::path root,
     : root_(std::move(root)), group_(group_of_its_own(group)), options_(std::move(options)) {
   check<ValueError>(options_.keep >= 0, "checkpoint: keep must not be negative, got ",
                     options_.keep);
-  thread_ = std::thread([this] { write_checkpoints(); });
+  options_.warn = [this, warn = std::move(options_.warn)](const std::string& warning) {
+    if (!said_.insert(warning).second) return;
+    if (warn) return warn(warning);
+    log(LogLevel::kWarning, warning);
+  };
+  auto& rank = RankContext::current();
+  RankContext::Options same_rank = {.rank = rank.rank(),
+                                    .world_size = rank.world_size(),
+                                    .log_level = rank.log_level(),
+                                    .work = rank.work().totals()};
+  thread_ = std::thread([this, same_rank] {
+    RankContext context(same_rank);
+    const RankContextGuard guard(context);
+    write_checkpoints();
+  });
 }
 
 CheckpointSaver::~CheckpointSaver() {
