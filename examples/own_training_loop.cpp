@@ -73,8 +73,8 @@ int main(int argc, char** argv) try {
   std::ifstream file(argv[1], std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   check(std::ssize(text) > kTokens, "TEXT must be a file of more than ", kTokens, " bytes");
-  launch(argc == 4 ? std::stoi(argv[3]) : 2,
-         [&](RankContext& rank) { train(rank, text, argv[2]); });
+  launch(argc == 4 ? std::stoi(argv[3]) : 2, [&](RankContext& rank) { train(rank, text, argv[2]); },
+         {.exit_after = kProgramExitsAfter});
 } catch (const std::exception& error) {
   return std::cerr << "own_training_loop: " << error.what() << '\n', 1;
 }

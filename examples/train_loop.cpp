@@ -34,7 +34,8 @@ int main(int argc, char** argv) try {
     return text == "--help" ? 0 : 2;
   }
   const examples::TextData data(text, /*sequence_length=*/64);
-  launch(/*world_size=*/2, [&](RankContext& rank) { train(rank, data); });
+  launch(/*world_size=*/2, [&](RankContext& rank) { train(rank, data); },
+         {.exit_after = kProgramExitsAfter});
 } catch (const Error& error) {
   return std::cerr << "train_loop: " << error.what() << '\n', 1;
 }

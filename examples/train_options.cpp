@@ -62,6 +62,12 @@ void add_rank_options(CLI::App& app, TrainOptions& options) {
       ->capture_default_str();
   app.add_option("--threads-per-rank", options.threads_per_rank, "compute threads of each rank")
       ->capture_default_str();
+  app.add_option(
+         "--collective-deadline", options.collective_deadline,
+         "seconds that a rank may keep the others waiting, not counted: its disk, and while "
+         "the whole process is stopped")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
   app.add_option("--linear-only-shard,--linear_only_shard", options.linear_only_shard,
                  "1: a layer's group holds its linear weights alone")
       ->capture_default_str();
