@@ -6,7 +6,7 @@
 //     build/release/examples/fsdp_timeline --ranks 4
 //
 // With --slow-rank 2 that rank computes --slow-by times as long, and is named while the run goes
-// on: of four ranks or more, when it was slow in three windows in a row.
+// on, when it was slow in three windows in a row.
 //
 //     build/release/examples/fsdp_timeline --ranks 4 --steps 96 --slow-rank 2
 
@@ -45,8 +45,7 @@ void check_slow_rank(const TimelineOptions& options) {
   if (options.slow_rank < 0) return;
   check<ValueError>(options.slow_rank < options.ranks, "--slow-rank: must be below the ",
                     options.ranks, " ranks, got ", options.slow_rank);
-  check<ValueError>(options.ranks >= kFewestRanksToCompare,
-                    "--slow-rank: --ranks must be at least ", kFewestRanksToCompare, ", got ",
+  check<ValueError>(options.ranks >= 2, "--slow-rank: --ranks must be at least 2, got ",
                     options.ranks);
   check<ValueError>(options.steps / kSlowWindows >= options.window,
                     "--slow-rank: --steps must be at least ", kSlowWindows, " windows of ",

@@ -271,10 +271,12 @@ std::vector<GoldenResults> run_golden(const GoldenCase& golden, GoldenPath path,
                                       int world_size, const GoldenResults* reference) {
   const int ranks = path == GoldenPath::kSharded ? world_size : 1;
   std::vector<GoldenResults> results(static_cast<std::size_t>(ranks));
-  launch(ranks, [&](RankContext& context) {
-    results[static_cast<std::size_t>(context.rank())] =
-        run_on_this_rank(golden, path, dtype, reference);
-  });
+  launch(ranks,
+         [&](RankContext& context) {
+           results[static_cast<std::size_t>(context.rank())] =
+               run_on_this_rank(golden, path, dtype, reference);
+         },
+         {.exit_after = kProgramExitsAfter});
   return results;
 }
 

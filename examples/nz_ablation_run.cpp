@@ -190,7 +190,8 @@ std::vector<RungRun> compare(const AblationOptions& options, const std::vector<R
     auto own = run_in_turn(context, options.rounds, rungs, contestants);
     if (context.rank() == 0) runs = std::move(own);
   };
-  launch(options.ranks, body, {.threads_per_rank = options.threads});
+  launch(options.ranks, body,
+         {.threads_per_rank = options.threads, .exit_after = kProgramExitsAfter});
   return runs;
 }
 

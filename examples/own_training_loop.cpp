@@ -73,6 +73,8 @@ int main(int argc, char** argv) {
     check(std::ssize(text) > kTokens, "TEXT must be a file of more than ", kTokens, " bytes");
     const FolderLock lock(argv[2]);  // against another run in that folder
     const int ranks = argc == 4 ? std::stoi(argv[3]) : 2;
-    return launch(ranks, [&](RankContext& rank) { train(rank, text, argv[2]); }), 0;
+    launch(ranks, [&](RankContext& rank) { train(rank, text, argv[2]); },
+           {.exit_after = kProgramExitsAfter});
+    return 0;
   });
 }

@@ -125,7 +125,9 @@ Run run_sharded(const ParityOptions& options, const TextData& data, const Parity
     auto parameters = collect(model);
     if (context.rank() == 0) run.parameters = std::move(parameters);
   };
-  launch(layout.mesh.ranks(), train, {.jitter = {.maximum = kLongestDelay, .seed = options.seed}});
+  launch(layout.mesh.ranks(), train,
+         {.exit_after = kProgramExitsAfter,
+          .jitter = {.maximum = kLongestDelay, .seed = options.seed}});
   return run;
 }
 

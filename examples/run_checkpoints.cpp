@@ -5,20 +5,18 @@
 #include <sstream>
 #include <utility>
 
+#include "examples/option_record.h"
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_reader.h"
+#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
 
 namespace moegrad::examples {
 namespace {
 
-std::string in_full(double value) {
-  std::ostringstream out;
-  out.precision(17);
-  out << value;
-  return out.str();
-}
+// Beside what describe_run() says; read by checkpoint_tool.
+constexpr const char* kTokens = "tokens";
 
 // The first lines that are not the same, without indentation.
 std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
@@ -33,12 +31,18 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
 
 void check_same_run(const std::map<std::string, std::string>& run, const CheckpointReader& reader) {
   const auto& saved = reader.manifest().values;
+  const auto folder = reader.folder().string();
   for (const auto& [name, value] : run) {
     const auto found = saved.find(name);
-    const std::string before = found == saved.end() ? "absent" : found->second;
-    const auto [wanted, got] = first_difference(before, value);
-    check<ValueError>(before == value, "--resume: ", name, " must be ", wanted, " as in ",
-                      reader.folder().string(), ", got ", got);
+    check<ValueError>(found != saved.end(), "--resume: ", folder, " must record ", name,
+                      ", got a checkpoint of an earlier version, which did not");
+    const auto [wanted, got] = first_difference(found->second, value);
+    check<ValueError>(found->second == value, "--resume: ", name, " must be ", wanted, " as in ",
+                      folder, ", got ", got);
+  }
+  for (const auto& [name, value] : saved) {
+    check<ValueError>(run.contains(name) || name == kTokens, "--resume: ", folder,
+                      " must record what this version knows, got ", in_quotes(name));
   }
 }
 
@@ -46,30 +50,11 @@ void check_same_run(const std::map<std::string, std::string>& run, const Checkpo
 
 std::map<std::string, std::string> describe_run(const TrainOptions& options,
                                                 const TrainingData& data) {
-  const auto number = [](auto value) { return std::to_string(value); };
-  const auto or_dtype = [&](const std::string& name) {
-    return name.empty() ? options.dtype : name;
-  };
-  return {
-      {"config", options.model_config().to_json()},
-      {"dtype", options.dtype},
-      {"wire_dtype", or_dtype(options.wire_dtype)},
-      {"reduce_dtype", or_dtype(options.reduce_dtype)},
-      {"expert_weights", options.model_config().expert_weights == nn::ExpertWeights::kHuggingFace
-                             ? "hf"
-                             : "pretransposed"},
-      {"data", data.source().describe()},
-      {"batches", data.describe()},
-      {"steps", number(options.steps)},
-      {"micro_batches", number(options.micro_batches)},
-      {"batch", number(options.batch)},
-      {"seq_len", number(options.sequence_length)},
-      {"lr", in_full(options.lr)},
-      {"schedule", options.schedule},
-      {"warmup", number(options.warmup_steps())},
-      {"weight_decay", in_full(options.weight_decay)},
-      {"max_grad_norm", in_full(options.max_grad_norm)},
-      {"seed", number(options.seed)}};
+  auto run = compared_options(options);
+  run["config"] = options.model_config().to_json();
+  run["data"] = data.source().describe();
+  run["batches"] = data.describe();
+  return run;
 }
 
 RunCheckpoints::RunCheckpoints(const TrainOptions& options, const TrainingData& data,
@@ -135,7 +120,7 @@ void RunCheckpoints::save(std::int64_t steps) {
   auto values = run_;
   const auto tokens =
       options_.overfit ? steps * data_.tokens_before(1) : data_.tokens_before(steps);
-  values["tokens"] = std::to_string(tokens);
+  values[kTokens] = std::to_string(tokens);
   saver_->save(steps, {.tensors = tensors(), .values = std::move(values)});
   saved_ = steps;
 }

@@ -20,8 +20,8 @@ namespace moegrad::examples {
 /// Names of the optimizer's tensors in a checkpoint begin so; the others are parameters.
 inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
-/// What the numbers of a run depend on, as text by the options' names: what may not change when it
-/// is resumed. World size, threads and layouts are not among it.
+/// What may not change when a run is resumed, as text: the values of its options by their names,
+/// but for kUncomparedOptions, and the contents of what it reads.
 std::map<std::string, std::string> describe_run(const TrainOptions& options,
                                                 const TrainingData& data);
 

@@ -13,6 +13,7 @@
 
 #include "examples/program.h"
 #include "framework/distributed/collectives.h"
+#include "framework/distributed/slow_storage.h"
 
 namespace moegrad::examples {
 
@@ -57,6 +58,7 @@ void RunLogs::end_step(StepReport report) {
   report.profile = profile_.end_step(report.step, context_);
   if (!options_.metrics.empty() || !options_.tensorboard.empty()) note_peaks(report);
   if (context_.rank() != 0) return;
+  const SlowStorage storage("writing the logs");
   report.configuration = std::exchange(configuration_, {});
   metrics_.write(report);
   tensorboard_.write(report);
@@ -78,6 +80,7 @@ bool RunLogs::validation_due(std::int64_t steps) const {
 
 void RunLogs::validation(std::int64_t steps, double loss, std::string_view unit) {
   if (context_.rank() != 0) return;
+  const SlowStorage storage("writing the logs");
   metrics_.write_validation(steps, loss);
   tensorboard_.write_validation(steps, loss);
   std::ostringstream line;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "framework/distributed/process_group.h"
+#include "framework/distributed/slow_storage.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/trace.h"
 
@@ -53,6 +54,7 @@ std::optional<ProfileFigures> StepProfile::end_step(std::int64_t step, RankConte
 }
 
 ProfileFigures StepProfile::write() {
+  const SlowStorage storage("writing the trace");
   std::vector<std::vector<Span>> spans;
   for (const auto& rank : ranks_) spans.push_back(rank.spans);
   write_trace(file_, spans);

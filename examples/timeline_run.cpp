@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "examples/trainer.h"
-#include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
+#include "framework/distributed/slow_rank_watch.h"
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe_loss.h"
@@ -44,30 +44,6 @@ class Slowdown {
 
   double factor_;
   nanoseconds begin_{0};
-};
-
-/// Compares the ranks' times window by window.
-class SlowRankWatch {
- public:
-  /// Collective. Adds the window since the last call, and returns who is named in it.
-  std::vector<SlowRank> close_window(RankContext& context) {
-    const auto now = SpanClock::now();
-    const auto own = rank_time(context.spans().spans(std::exchange(begin_, now)));
-    const std::int64_t mine[] = {own.compute.count(), own.communication.count()};
-    std::vector<std::int64_t> all(2 * static_cast<std::size_t>(context.world_size()));
-    all_gather(*context.group(), mine, std::span(all), {.label = "rank times"});
-    auto& window = windows_.emplace_back();
-    for (std::size_t i = 0; i < all.size(); i += 2) {
-      window.push_back({.compute = nanoseconds(all[i]), .communication = nanoseconds(all[i + 1])});
-    }
-    auto slow = find_slow_ranks(windows_);
-    std::erase_if(slow, [&](const SlowRank& rank) { return rank.window + 1 < windows_.size(); });
-    return slow;
-  }
-
- private:
-  SpanClock::time_point begin_ = SpanClock::now();
-  std::vector<std::vector<RankTime>> windows_;
 };
 
 MicroBatch random_batch(const TimelineOptions& options, std::int64_t step, int rank) {
@@ -119,13 +95,16 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
 
   RankTimeline timeline;
   context.spans().start(options.level, std::numeric_limits<std::size_t>::max());
-  SlowRankWatch watch;
+  SlowRankWatch watch(context);
   for (std::int64_t i = 0; i < options.steps; ++i) {
     const auto batch = random_batch(options, i, context.rank());
     timeline.step_begins.push_back(SpanClock::now());
-    step(model, batch, options.ranks, optimizer);
+    {
+      const WorkGuard work(WorkClass::kCompute);
+      step(model, batch, options.ranks, optimizer);
+    }
     if ((i + 1) % options.window != 0) continue;
-    for (const auto& slow : watch.close_window(context)) {
+    for (const auto& slow : watch.close_window()) {
       if (context.rank() == 0 && on_slow_rank) on_slow_rank(i + 1, slow);
     }
   }
@@ -158,7 +137,7 @@ std::vector<RankTimeline> run_timeline(
            timelines[static_cast<std::size_t>(context.rank())] =
                run_rank(context, options, on_slow_rank);
          },
-         {.link = options.link});
+         {.exit_after = kProgramExitsAfter, .link = options.link});
   return timelines;
 }
 

@@ -26,7 +26,7 @@ struct TimelineOptions {
   bool prefetch = true;  // off: each group is gathered when it is needed
   int slow_rank = -1;    // which rank computes slow_by times as long as it would; -1: none
   double slow_by = 1.3;
-  // Steps over which the ranks' times are compared: longer than a core's changes of speed last.
+  // Steps of a window in which the ranks are compared.
   std::int64_t window = 32;
 };
 
@@ -43,7 +43,7 @@ void turn_backward_prefetch_off(nn::Module& root);
 
 /// Trains a model of random weights on random tokens under fully_shard, and returns the timelines
 /// of all ranks. on_slow_rank is called on rank 0 while the run goes on, with the number of steps
-/// done, when find_slow_ranks() names a rank; that needs level 1 and four ranks.
+/// done, when SlowRankFinder names a rank.
 std::vector<RankTimeline> run_timeline(
     const TimelineOptions& options,
     const std::function<void(std::int64_t, const SlowRank&)>& on_slow_rank = {});

@@ -35,7 +35,8 @@ int train_on(int argc, char** argv) {
     return text == "--help" ? 0 : 2;
   }
   const examples::TextData data(text, /*sequence_length=*/64);
-  launch(/*world_size=*/2, [&](RankContext& rank) { train(rank, data); });
+  launch(/*world_size=*/2, [&](RankContext& rank) { train(rank, data); },
+         {.exit_after = kProgramExitsAfter});
   return 0;
 }
 

@@ -62,6 +62,9 @@ void add_rank_options(CLI::App& app, TrainOptions& options) {
              "ranks (threads of this process)");
   add_number(app, "--threads-per-rank", options.threads_per_rank, {1, kMostThreads},
              "compute threads of each rank");
+  add_number(app, "--collective-deadline", options.collective_deadline, {1, 86400},
+             "seconds that a rank may keep the others waiting, not counted: its disk, and while the "
+             "whole process is stopped");
   add_switch(app, "--linear-only-shard,--linear_only_shard", options.linear_only_shard,
              "1: a layer's group holds its linear weights alone");
   app.add_option("--reshard", options.reshard, "free gathered parameters after forward")

@@ -28,6 +28,7 @@ struct TrainOptions {
   bool dry_run = false;
   int world_size = 2;
   int threads_per_rank = 1;
+  std::int64_t collective_deadline = 60;  // seconds, LaunchOptions::deadline
   std::int64_t steps = 500;
   std::int64_t micro_batches = 2;  // per step, over all ranks
   std::int64_t batch = 8;          // sequences per micro-batch

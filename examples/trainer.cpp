@@ -9,6 +9,7 @@
 
 #include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
+#include "framework/distributed/slow_storage.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
@@ -154,7 +155,10 @@ double evaluate(models::Qwen3Moe& model, const TrainingData& data,
   for (std::int64_t i = context.rank() * each; i < (context.rank() + 1) * each; ++i) {
     before_batch();
     // The last rank may have fewer: it repeats one and counts it as nothing.
-    const auto held_out = data.validation_batch(std::min(i, batches - 1));
+    const auto held_out = [&] {
+      const SlowStorage storage("reading held-out batches");
+      return data.validation_batch(std::min(i, batches - 1));
+    }();
     const auto output = model(held_out.tokens, held_out.cu_seqlens);
     if (i >= batches) continue;
     sums[static_cast<std::size_t>(i)] =

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <iomanip>
 #include <iostream>
 #include <optional>
 #include <span>
@@ -21,6 +22,8 @@
 #include "framework/distributed/launch.h"
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/folder_lock.h"
+#include "framework/distributed/slow_rank_watch.h"
+#include "framework/distributed/slow_storage.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/meta.h"
 #include "models/pretrained.h"
@@ -56,11 +59,33 @@ std::int64_t count_tokens(const std::vector<MicroBatch>& batches) {
   return tokens;
 }
 
-// Rank 0's answer, so that all ranks stop after the same step.
-bool agree_to_stop(const TrainingEvents& events, RankContext& context) {
-  std::vector<std::int64_t> stop = {context.rank() == 0 && events.stop_requested() ? 1 : 0};
-  broadcast(*context.group(), std::span(stop), 0, {.label = "stop requested"});
-  return stop[0] != 0;
+// What is decided after each step: rank 0's answers, so that all ranks do the same.
+struct StepEnd {
+  bool stop = false;
+  bool window_ends = false;  // in which the ranks are compared
+};
+
+StepEnd agree_on_step_end(const TrainingEvents& events, RankContext& context,
+                          Clock::time_point window_begin) {
+  std::vector<std::int64_t> answers(2);
+  if (context.rank() == 0) {
+    answers = {events.stop_requested() ? 1 : 0,
+               Clock::now() - window_begin >= events.slow_rank_window ? 1 : 0};
+  }
+  broadcast(*context.group(), std::span(answers), 0, {.label = "end of a step"});
+  return {.stop = answers[0] != 0, .window_ends = answers[1] != 0};
+}
+
+void warn_of_slow_ranks(const std::vector<SlowRank>& ranks, RunLogs& logs, bool speaks) {
+  if (ranks.empty() || !speaks) return;
+  logs.end_line();
+  for (const auto& slow : ranks) {
+    std::ostringstream text;
+    text << std::fixed << std::setprecision(2) << "rank " << slow.rank << " is slow in "
+         << to_string(slow.what) << ": it has worked " << slow.ratio
+         << " times as long as the median of the others";
+    log(LogLevel::kWarning, text.str());
+  }
 }
 
 // Thrown on all ranks, which have agreed to stop and have saved what they had.
@@ -131,11 +156,14 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
     if (events.at_checkpoint_point) events.at_checkpoint_point(context.rank(), point);
   });
   const auto first = checkpoints.resume();
-  RunLogs logs(options, context, profile, first, unit_of(data));
+  auto logs = [&] {
+    const SlowStorage storage("opening the logs");
+    return RunLogs(options, context, profile, first, unit_of(data));
+  }();
   const auto schedule = schedule_of(options);
   std::int64_t done = first;  // steps
-  const auto may_stop = [&] {
-    if (!agree_to_stop(events, context)) return;
+  auto window_begin = Clock::now();
+  const auto stop_here = [&] {
     if (done > first) checkpoints.after_step(done, /*last=*/true);
     logs.end_line();
     const bool written = logs.report(), saved = checkpoints.finish();
@@ -143,17 +171,27 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
     if (speaks && done == 0) std::cout << "stopped before the first step" << std::endl;
     throw Stopped{saved && written ? kRunStopped : 1};
   };
+  const auto may_stop = [&] {
+    if (agree_on_step_end(events, context, window_begin).stop) stop_here();
+  };
   const double before = evaluate(model, data, may_stop);
   if (speaks) std::cout << "training, from validation loss " << before << std::endl;
   if (logs.validation_due(first)) logs.validation(first, before, unit_of(data));
 
+  SlowRankWatch watch(context);
+  window_begin = Clock::now();
   for (std::int64_t step = first; step < options.steps; ++step) {
     logs.begin_step(step);
     const auto start = Clock::now();
     optimizer.set_lr(schedule(step));
-    const auto batches = data.step_batches(options.overfit ? 0 : step);
+    const auto batches = [&] {
+      const SlowStorage storage("reading the batches of step " + std::to_string(step));
+      const WorkGuard work(WorkClass::kData);
+      return data.step_batches(options.overfit ? 0 : step);
+    }();
     const auto data_seconds = seconds_since(start);
     const auto run_step = [&] {
+      const WorkGuard work(WorkClass::kCompute);
       return train_step(model, state, batches,
                         {.max_grad_norm = options.max_grad_norm,
                          .recompute_layers = options.recompute_layers,
@@ -173,7 +211,12 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
     if (logs.validation_due(step + 1)) {
       logs.validation(step + 1, evaluate(model, data, may_stop), unit_of(data));
     }
-    if (step + 1 < options.steps) may_stop();
+    const auto [stop, window_ends] = agree_on_step_end(events, context, window_begin);
+    if (window_ends) {
+      warn_of_slow_ranks(watch.close_window(), logs, speaks);
+      window_begin = Clock::now();
+    }
+    if (stop && step + 1 < options.steps) stop_here();
     checkpoints.after_step(step + 1, step + 1 == options.steps);
   }
   logs.end_line();
@@ -214,7 +257,10 @@ int run_training(const TrainOptions& options, const TrainingData& data,
              if (code != 1) code = stopped.exit_code;
            }
          },
-         {.threads_per_rank = options.threads_per_rank});
+         {.threads_per_rank = options.threads_per_rank,
+          .deadline = std::chrono::seconds(options.collective_deadline),
+          .exit_after = std::chrono::seconds(options.collective_deadline),
+          .link = events.link});
   std::cout << "took " << seconds_since(start) << " s" << std::endl;
   return code;
 }

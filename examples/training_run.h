@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <functional>
 
 #include "examples/train_options.h"
 #include "examples/training_data.h"
+#include "framework/distributed/link_model.h"
 #include "framework/io/checkpoint_writer.h"
 #include "fsdp/policy.h"
 
@@ -20,6 +22,10 @@ struct TrainingEvents {
   std::function<bool()> stop_requested = [] { return false; };
   /// CheckpointOptions::observe, with the rank that it concerns.
   std::function<void(int rank, CheckpointPoint)> at_checkpoint_point = {};
+  /// How long a window is, at least, over which the ranks are compared (Note [Slow ranks]).
+  std::chrono::milliseconds slow_rank_window{5'000};
+  /// LaunchOptions::link.
+  LinkModel link = {};
 };
 
 /// How the layers are sharded; the root as shard_model says.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "framework/distributed/shard_spec.h"
+#include "framework/distributed/slow_storage.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "models/hf_checkpoint.h"
@@ -146,6 +147,7 @@ bool identical(const HfCheckpoint::Entry* a, const HfCheckpoint::Entry* b) {
 }  // namespace
 
 void load_pretrained(nn::Module& module, const std::filesystem::path& path) {
+  const SlowStorage storage("reading " + path.string());
   const HfCheckpoint checkpoint(path);
   for (const auto& [name, part] : module.named_modules()) {
     if (part->extension() != nullptr) part->extension()->reshard();

@@ -71,6 +71,7 @@ struct CollectiveCall : CollectiveRequest {
   SpanClock::time_point met;    // when all ranks had joined
   SpanClock::time_point ended;
   std::chrono::nanoseconds busy{0};  // CPU time of this rank's steps
+  std::chrono::nanoseconds work{0};  // until its own steps were done, from when all could begin
 };
 
 std::string_view to_string(CollectiveOp op);

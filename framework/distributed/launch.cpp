@@ -66,6 +66,9 @@ void check_options(const LaunchOptions& options) {
   constexpr std::chrono::hours kDay(24);
   check<ValueError>(options.deadline.count() > 0 && options.deadline <= kDay,
                     "launch: deadline must be in (0, 24 h], got ", options.deadline.count(), " ms");
+  const auto exit_after = options.exit_after.value_or(options.deadline);
+  check<ValueError>(exit_after.count() > 0 && exit_after <= kDay,
+                    "launch: exit_after must be in (0, 24 h], got ", exit_after.count(), " ms");
   const auto jitter = options.jitter.maximum;
   check<ValueError>(jitter.count() >= 0 && jitter <= kDay,
                     "launch: jitter must be in [0, 24 h], got ", jitter.count(), " ns");
@@ -78,8 +81,8 @@ void launch(int world_size, const std::function<void(RankContext&)>& body,
   check<ValueError>(world_size >= 1, "launch: world_size must be at least 1, got ", world_size);
   check_options(options);
   const auto hub = std::make_shared<ThreadHub>(world_size, options);
-  hub->start();
   const auto log_level = RankContext::current().log_level();
+  hub->start(log_level);
   FirstFailure failure;
   {
     std::vector<std::jthread> threads;  // joined when it goes out of scope, also by an exception

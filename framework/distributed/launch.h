@@ -10,11 +10,10 @@ namespace moegrad {
 
 /// Runs `body` on `world_size` ranks, each a thread with a RankContext and a communication thread
 /// of its own; `RankContext::current().group()` is the group of all ranks. Returns when all ranks
-/// have ended. If ranks throw, the collectives of all others fail at once, and the exception that
-/// came first is rethrown.
+/// have ended; about one that never does see LaunchOptions::exit_after. If ranks throw, the
+/// collectives of all others fail at once, and the exception that came first is rethrown.
 ///
-/// Throws ValueError if world_size < 1, or if the deadline or the jitter of `options` is out of its
-/// range.
+/// Throws ValueError if world_size < 1, or if a time of `options` is out of its range.
 void launch(int world_size, const std::function<void(RankContext&)>& body,
             const LaunchOptions& options = {});
 

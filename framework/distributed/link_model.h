@@ -11,6 +11,8 @@ namespace moegrad {
 struct LinkModel {
   std::chrono::nanoseconds latency{0};
   double bytes_per_second = 0;  // 0: infinite
+  int slow_rank = -1;           // of the world, to which everything takes slow_by times as long
+  double slow_by = 1;
 
   std::chrono::nanoseconds duration(std::int64_t bytes) const {
     auto time = latency;
@@ -19,6 +21,14 @@ struct LinkModel {
           static_cast<std::int64_t>(1e9 * static_cast<double>(bytes) / bytes_per_second));
     }
     return time;
+  }
+
+  /// The time until `rank` has what it receives.
+  std::chrono::nanoseconds duration(std::int64_t bytes, int rank) const {
+    const auto usual = duration(bytes);
+    if (rank != slow_rank) return usual;
+    return std::chrono::nanoseconds(
+        static_cast<std::int64_t>(slow_by * static_cast<double>(usual.count())));
   }
 };
 

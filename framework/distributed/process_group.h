@@ -95,6 +95,11 @@ class ProcessGroup {
   /// member names the same ranks and the same name.
   virtual std::shared_ptr<ProcessGroup> subgroup(std::span<const int> ranks,
                                                  const std::string& name) = 0;
+  /// While what is returned lives, no deadline counts in which others wait for this rank in this
+  /// group, or, if it is the group of all ranks, in any group: the rank does `what`, such as
+  /// "saving step 8", which takes as long as a disk takes. Longer than the deadline is a warning
+  /// that names rank and seconds. Not collective. Null where there are no deadlines.
+  virtual std::shared_ptr<const void> excuse([[maybe_unused]] std::string what) { return nullptr; }
 };
 
 }  // namespace moegrad

@@ -63,10 +63,11 @@ struct Channel {
   std::vector<CollectiveCall*> seats;
   std::size_t arrived = 0;
   int step = 0;
-  std::size_t ended = 0;                 // slots that have ended this step
-  std::size_t running = 0;               // slots that are inside it
-  CollectiveClock::time_point expires;   // all must have arrived, then ended this step, by then
-  CollectiveClock::time_point ready_at;  // the modelled link has delivered by then
+  CollectiveClock::time_point step_opened;  // when all could begin it
+  std::size_t ended = 0;                    // slots that have ended this step
+  std::size_t running = 0;                  // slots that are inside it
+  CollectiveClock::duration expires{0};     // running time by which all must have arrived, or ended
+  CollectiveClock::time_point ready_at;     // the modelled link has delivered by then
 };
 
 /// "all_gather [group world, sequence 3, layers.1]": a request that has been posted.

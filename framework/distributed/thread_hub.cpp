@@ -114,7 +114,7 @@ void ThreadHub::take_seat(Channel& channel, std::size_t slot) {
     return rank.wake.notify_all();  // its communication thread does it later
   }
   if (channel.arrived++ == 0) {
-    channel.expires = CollectiveClock::now() + options_.jitter.maximum + options_.deadline;
+    channel.expires = running_ + options_.jitter.maximum + options_.deadline;
   }
   channel.seats[slot] = channel.pending[slot].front().get();
   const auto disagreement = channel.disagreement(slot);
@@ -128,10 +128,15 @@ void ThreadHub::open_meeting(Channel& channel) {
   const auto met = channel.ready_at;
   const auto wire_bytes = channel.size() > 1 ? channel.wire_bytes() : 0;
   if (channel.size() > 1) channel.ready_at += options_.link.duration(wire_bytes);
-  for (auto* call : channel.seats) {
+  for (std::size_t slot = 0; slot < channel.size(); ++slot) {
+    auto* const call = channel.seats[slot];
     call->met = met;
     call->wire_bytes = wire_bytes;
-    call->begins_at = channel.ready_at + jitter(*call, 1);
+    auto delivered = channel.ready_at;
+    if (channel.size() > 1) {
+      delivered = met + options_.link.duration(wire_bytes, channel.ranks[slot]);
+    }
+    call->begins_at = delivered + jitter(*call, 1);
   }
   advance(channel);
 }
@@ -150,7 +155,10 @@ void ThreadHub::advance(Channel& channel) {
   const auto now = CollectiveClock::now();
   const bool last = channel.step == num_steps(channel.seats.front()->op);
   if (last && now >= channel.ready_at) return conclude(channel);
-  channel.expires = std::max(now, channel.ready_at) + options_.jitter.maximum + options_.deadline;
+  channel.step_opened = now;
+  auto begins = std::max(now, channel.ready_at);
+  for (const auto* call : channel.seats) begins = std::max(begins, call->begins_at);
+  channel.expires = running_ + (begins - now) + options_.jitter.maximum + options_.deadline;
   wake_ranks(channel);
 }
 

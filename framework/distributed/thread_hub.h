@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,8 @@
 #include "framework/distributed/collective_history.h"
 #include "framework/distributed/launch_options.h"
 #include "framework/distributed/rendezvous.h"
+#include "framework/distributed/running_clock.h"
+#include "framework/runtime/log.h"
 
 namespace moegrad {
 
@@ -27,8 +30,12 @@ namespace moegrad {
 /// oldest of its channel takes its seat at once, and the call that takes the last seat opens the
 /// meeting. Communication threads execute steps, outside the mutex: each looks over the heads of
 /// all its rank's channels, runs what is ready, and otherwise sleeps until it is notified, a
-/// modelled link delivers, a call that jitter delays is due, or a deadline passes. So no channel
-/// waits for another.
+/// modelled link delivers, or a call that jitter delays is due. So no channel waits for another.
+///
+/// Deadlines are counted by a thread that watches: it wakes every few milliseconds, adds what has
+/// passed to the running time, but no more than it meant to sleep (RunningClock), puts off the
+/// deadlines of meetings in which an excused rank is missing, and notifies the ranks of those that
+/// have passed. It also sees to ranks that do not return after a failure.
 ///
 /// The first failure of any kind poisons the hub: every pending call ends with an error that says
 /// so, every later call throws. A failed call still ends only when no step of its meeting is
@@ -49,8 +56,8 @@ class ThreadHub {
   ThreadHub(const ThreadHub&) = delete;
   ThreadHub& operator=(const ThreadHub&) = delete;
 
-  /// Starts the communication threads.
-  void start();
+  /// Starts the communication threads and the one that watches, which logs at `log_level`.
+  void start(LogLevel log_level);
   /// Ends them, after the bodies of all ranks have ended; later calls throw.
   void stop();
 
@@ -71,16 +78,28 @@ class ThreadHub {
   void rank_failed(int rank, const std::string& what);
   void rank_left(int rank);
 
+  /// ProcessGroup::excuse() of a rank in the world.
+  static std::shared_ptr<const void> excuse(const std::shared_ptr<ThreadHub>& self,
+                                            const GroupState& group, int rank, std::string what);
+
   /// Hands the report of a failure, if there is one that nobody has reported, to
   /// LaunchOptions::on_failure.
   void report_failure();
 
  private:
+  struct Excuse {
+    const GroupState* group;
+    std::string what;  // empty within another one of the same group
+    CollectiveClock::time_point since;
+    CollectiveClock::time_point warns_at;
+  };
   struct Rank {
     std::vector<std::pair<Channel*, std::size_t>> channels;  // with the rank's slot in each
     std::condition_variable wake;
     CollectiveHistory history;
+    std::list<Excuse> excuses;
     bool left = false;
+    bool served = false;                         // the communication thread has ended
     std::optional<CollectiveRequest> withdrawn;  // a call that an exception took out of scope
     std::thread thread;
   };
@@ -114,6 +133,12 @@ class ThreadHub {
   void fail_to_join(Channel& channel);
   void give_up_step(Channel& channel);
 
+  // The thread that watches.
+  void watch(LogLevel log_level);
+  bool is_excused(const GroupState& group, const Channel& channel);
+  void warn_of_excuses(Lock& lock, CollectiveClock::time_point now);
+  void watch_the_stuck(Lock& lock, CollectiveClock::duration passed);
+
   const LaunchOptions options_;
   std::shared_ptr<GroupState> world_;
 
@@ -124,6 +149,13 @@ class ThreadHub {
   std::string report_;       // of the first failure; empty again when it has been reported
   bool rank_threw_ = false;  // that was the first failure
   bool stopped_ = false;
+
+  CollectiveClock::duration running_{0};        // RunningClock::elapsed()
+  CollectiveClock::duration since_failure_{0};  // likewise
+  bool reported_stuck_ = false;
+  bool joined_ = false;  // no communication thread is left
+  std::condition_variable unwatched_;
+  std::thread watcher_;
 };
 
 }  // namespace moegrad

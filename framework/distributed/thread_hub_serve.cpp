@@ -27,13 +27,18 @@ std::string what(const std::exception_ptr& thrown) {
 
 }  // namespace
 
-void ThreadHub::start() {
+void ThreadHub::start(LogLevel log_level) {
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     try {
       ranks_[i]->thread = std::thread([this, i] { serve(*ranks_[i]); });
     } catch (const std::system_error& error) {
       throw too_few_threads("launch", "threads for communication", ranks_.size(), i, error);
     }
+  }
+  try {
+    watcher_ = std::thread([this, log_level] { watch(log_level); });
+  } catch (const std::system_error& error) {
+    throw too_few_threads("launch", "thread that watches deadlines", 1, 0, error);
   }
 }
 
@@ -46,15 +51,19 @@ void ThreadHub::stop() {
     rank->wake.notify_all();
     if (rank->thread.joinable()) rank->thread.join();
   }
+  {
+    const std::lock_guard lock(mutex_);
+    joined_ = true;
+  }
+  unwatched_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
 }
 
 void ThreadHub::serve(Rank& rank) {
   std::vector<std::byte> scratch;
   Lock lock(mutex_);
   while (true) {
-    // Never asleep for longer than the deadline, so that a call posted meanwhile need not wake
-    // this thread to have its own deadline watched.
-    auto wake_at = CollectiveClock::now() + options_.deadline;
+    auto wake_at = CollectiveClock::time_point::max();
     bool busy = false;
     bool pending = false;
     for (std::size_t i = 0; i < rank.channels.size(); ++i) {  // may grow while a step runs
@@ -63,8 +72,15 @@ void ThreadHub::serve(Rank& rank) {
       pending = pending || !channel->pending[slot].empty();
     }
     if (busy) continue;
-    if (stopped_ && !pending) return;
-    rank.wake.wait_until(lock, wake_at);
+    if (stopped_ && !pending) {
+      rank.served = true;
+      return;
+    }
+    if (wake_at == CollectiveClock::time_point::max()) {
+      rank.wake.wait(lock);  // no clock reaches that
+    } else {
+      rank.wake.wait_until(lock, wake_at);
+    }
   }
 }
 
@@ -83,7 +99,7 @@ bool ThreadHub::poll(Lock& lock, Channel& channel, std::size_t slot,
     return true;
   }
   if (!channel.met()) {
-    if (!is_due(channel.expires)) return false;
+    if (running_ < channel.expires) return false;
     fail_to_join(channel);
     return true;
   }
@@ -93,7 +109,7 @@ bool ThreadHub::poll(Lock& lock, Channel& channel, std::size_t slot,
     return true;
   }
   if (call->steps_begun > channel.step || !failure_.empty()) {
-    if (is_due(channel.expires)) give_up_step(channel);
+    if (running_ >= channel.expires) give_up_step(channel);
     return false;
   }
   execute_step(lock, channel, slot, scratch);
@@ -145,6 +161,7 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
   const auto cpu_time = thread_cpu_time() - cpu_before;
   lock.lock();
   call.busy += cpu_time;
+  call.work += CollectiveClock::now() - channel.step_opened;
   if (thrown != nullptr) {
     call.thrown = std::move(thrown);
     fail_by_exception(channel.ranks[slot], reason);

@@ -20,6 +20,7 @@ class ThreadWork final : public Work {
   ~ThreadWork() override {
     const auto begin = SpanClock::now();
     hub_->release(*call_, std::uncaught_exceptions() > exceptions_);
+    RankContext::current().work().add_wait(SpanClock::now() - begin);
     if (!recorded_ && hub_->test(*call_)) record(begin);
   }
   ThreadWork(const ThreadWork&) = delete;
@@ -28,6 +29,7 @@ class ThreadWork final : public Work {
   void wait() override {
     const auto begin = SpanClock::now();
     hub_->wait(*call_);
+    RankContext::current().work().add_wait(SpanClock::now() - begin);
     record(begin);
   }
   bool test() override {
@@ -40,8 +42,10 @@ class ThreadWork final : public Work {
   // Once, of a call that is done; the rank's own thread has stood still for it since `begin`.
   void record(SpanClock::time_point begin) {
     if (std::exchange(recorded_, true)) return;
-    auto& spans = RankContext::current().spans();
+    auto& context = RankContext::current();
+    auto& spans = context.spans();
     const bool failed = call_->ended == SpanClock::time_point();
+    if (!failed) context.work().totals()->add(WorkClass::kCommunication, call_->work);
     if (failed || !spans.records(SpanKind::kCollective)) return;
     Span span = {.name = std::string(to_string(call_->op)),
                  .kind = SpanKind::kCollective,
@@ -214,6 +218,11 @@ WorkPtr ThreadProcessGroup::recv(std::span<std::byte> output, int from, int tag,
 WorkPtr ThreadProcessGroup::barrier(const CollectiveOptions& options) {
   return post({.queue = options.queue}, static_cast<std::size_t>(rank_),
               make_call(CollectiveOp::kBarrier, options));
+}
+
+std::shared_ptr<const void> ThreadProcessGroup::excuse(std::string what) {
+  return ThreadHub::excuse(hub_, *group_, group_->ranks[static_cast<std::size_t>(rank_)],
+                           std::move(what));
 }
 
 std::shared_ptr<ProcessGroup> ThreadProcessGroup::subgroup(std::span<const int> ranks,

@@ -40,6 +40,7 @@ class ThreadProcessGroup final : public ProcessGroup {
   WorkPtr recv(std::span<std::byte> output, int from, int tag, Dtype dtype,
                const CollectiveOptions& options = {}) override;
   WorkPtr barrier(const CollectiveOptions& options = {}) override;
+  std::shared_ptr<const void> excuse(std::string what) override;
   std::shared_ptr<ProcessGroup> subgroup(std::span<const int> ranks,
                                          const std::string& name) override;
 

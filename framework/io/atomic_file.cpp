@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "framework/distributed/slow_storage.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad {
@@ -68,6 +69,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  const SlowStorage storage("writing " + path_.string());
   while (!bytes.empty()) {
     const auto count = pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
@@ -79,6 +81,7 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
 
 void AtomicFile::commit() {
   check(!temporary_.empty(), "atomic_file: ", path_.string(), " must be committed once, got again");
+  const SlowStorage storage("flushing " + path_.string());
   require(fsync(descriptor_) == 0, "flush", path_);
   require(close(std::exchange(descriptor_, -1)) == 0, "close", path_);
   require(rename(temporary_.c_str(), path_.c_str()) == 0, "rename", path_);
@@ -87,14 +90,19 @@ void AtomicFile::commit() {
   flush_folder(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
 }
 
-void flush_folder(const std::filesystem::path& folder) {
+std::error_code flush_folder(const std::filesystem::path& folder) {
+  const SlowStorage storage("flushing " + folder.string());
   const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   require(descriptor >= 0, "open", folder);
   const bool flushed = fsync(descriptor) == 0;
   const int reason = errno;
   close(descriptor);
+  const bool unable =
+      reason == EINVAL || reason == EPERM || reason == ENOSYS || reason == EOPNOTSUPP;
+  if (!flushed && unable) return {reason, std::generic_category()};
   errno = reason;
   require(flushed, "flush", folder);
+  return {};
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <span>
 #include <string_view>
+#include <system_error>
 
 namespace moegrad {
 
@@ -26,7 +27,7 @@ class AtomicFile {
 
   /// Writes all of `bytes` at `offset`; what is skipped reads as zero.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Flushes the file to the disk, renames it to `path`, flushes the folder.
+  /// Flushes the file to the disk, renames it to `path`, flushes the folder if the file system can.
   void commit();
 
  private:
@@ -36,8 +37,9 @@ class AtomicFile {
 };
 
 /// Makes durable what was created, renamed or removed in a folder. Throws Error
-/// `atomic_file: cannot <step> <folder>: <reason>`.
-void flush_folder(const std::filesystem::path& folder);
+/// `atomic_file: cannot <step> <folder>: <reason>`, but where the file system does not do that for
+/// folders at all (EINVAL, EPERM, ENOSYS, EOPNOTSUPP) it returns that reason.
+std::error_code flush_folder(const std::filesystem::path& folder);
 
 /// Writes a whole file in this way.
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents);

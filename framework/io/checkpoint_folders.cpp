@@ -99,6 +99,11 @@ std::vector<CheckpointFolder> list_checkpoints(const fs::path& root) {
   return found;
 }
 
+std::optional<std::int64_t> step_of_folder(const fs::path& folder) {
+  // "root/step-00000008/" has an empty last part.
+  return step_of((folder.has_filename() ? folder : folder.parent_path()).filename().string());
+}
+
 CheckpointCommit::CheckpointCommit(fs::path root, std::int64_t step)
     : root_(std::move(root)),
       step_(step),
@@ -127,7 +132,7 @@ void CheckpointCommit::begin() const {
   require(failure, "create", temporary_);
 }
 
-void CheckpointCommit::flush_folder() const { moegrad::flush_folder(temporary_); }
+std::error_code CheckpointCommit::flush_folder() const { return moegrad::flush_folder(temporary_); }
 
 void CheckpointCommit::rename_folder() const {
   // A folder cannot replace one that is not empty. Between the two steps the older steps are the
@@ -136,7 +141,7 @@ void CheckpointCommit::rename_folder() const {
   move(temporary_, path_);
 }
 
-void CheckpointCommit::flush_root() const { moegrad::flush_folder(root_); }
+std::error_code CheckpointCommit::flush_root() const { return moegrad::flush_folder(root_); }
 
 void CheckpointCommit::move_latest() const {
   const auto link = hidden_name(root_, "step-latest");
@@ -145,10 +150,16 @@ void CheckpointCommit::move_latest() const {
   move(link, root_ / kLatestLink);
 }
 
-void CheckpointCommit::remove_older(std::int64_t keep) const {
+void CheckpointCommit::remove_older(std::int64_t keep, const Test& opens,
+                                    const Test& is_sound) const {
   std::int64_t kept = 0;
   for (const auto& [step, path] : list_checkpoints(root_)) {
-    if (step <= step_ && ++kept > keep) remove_checkpoint(path);
+    if (step > step_) continue;
+    if (kept < keep) {
+      if (opens(path)) ++kept;
+    } else if (is_sound(path)) {
+      remove_checkpoint(path);
+    }
   }
 }
 

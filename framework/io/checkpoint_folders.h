@@ -3,7 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace moegrad {
@@ -37,8 +40,12 @@ std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& root
 /// to the root.
 void remove_leftovers(const std::filesystem::path& root);
 
+/// The step that a folder's name says; none if it is no checkpoint's name.
+std::optional<std::int64_t> step_of_folder(const std::filesystem::path& folder);
+
 /// The steps of putting a checkpoint into its root, for one process at a time. Each throws Error
-/// `checkpoint: cannot <step> <path>: <reason>`.
+/// `checkpoint: cannot <step> <path>: <reason>`. Those that flush return, with an error code, that
+/// the file system cannot (flush_folder()).
 class CheckpointCommit {
  public:
   CheckpointCommit(std::filesystem::path root, std::int64_t step);
@@ -47,13 +54,15 @@ class CheckpointCommit {
   const std::filesystem::path& temporary() const { return temporary_; }
   /// Makes root and temporary folder; removes what earlier processes left half done.
   void begin() const;
-  void flush_folder() const;
+  std::error_code flush_folder() const;
   /// Gives the folder its name, in place of an earlier one of the same step.
   void rename_folder() const;
-  void flush_root() const;
+  std::error_code flush_root() const;
   void move_latest() const;
-  /// Removes all but the newest `keep` of this and earlier steps; later ones stay.
-  void remove_older(std::int64_t keep) const;
+  /// Removes all but the newest `keep` of this and earlier steps; later ones stay. Unsound ones
+  /// neither count nor go: `opens` says of a folder that may count, `is_sound` of one that may go.
+  using Test = std::function<bool(const std::filesystem::path& folder)>;
+  void remove_older(std::int64_t keep, const Test& opens, const Test& is_sound) const;
   /// Removes the temporary folder as far as it can.
   void abandon() const noexcept;
 

@@ -162,6 +162,9 @@ CheckpointTensor read_tensor(const Node& node, const std::map<std::string, Check
       entry.require(!overlap(piece.box(), other.box()), "must not overlap another, got ",
                     piece.shape, " from ", piece.begin, " and ", other.shape, " from ",
                     other.begin);
+      // A file has one piece of a tensor, under its name.
+      entry.require(other.file != piece.file, "must be in a file of its own, got another in ",
+                    in_quotes(piece.file));
     }
     missing -= piece.shape.numel();
     tensor.pieces.push_back(std::move(piece));
@@ -210,6 +213,8 @@ CheckpointManifest parse(std::string_view text, const std::string& who, Pieces p
 }
 
 }  // namespace
+
+std::string begin_in_file(const Shape& begin) { return dims_of(begin).dump(); }
 
 std::string to_json(const CheckpointManifest& manifest) {
   json tensors = json::object(), files = json::object();

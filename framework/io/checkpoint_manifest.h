@@ -56,10 +56,14 @@ struct CheckpointManifest {
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };
 
+/// How a rank's file says, in its metadata under the tensor's name, where its piece begins.
+std::string begin_in_file(const Shape& begin);
+
 std::string to_json(const CheckpointManifest& manifest);
 
 /// Reads what to_json() writes and proves it sound: its checksum, no unknown or missing key, no
-/// file outside the folder, and the pieces of a tensor are its elements, each once.
+/// file outside the folder, and the pieces of a tensor are its elements, each once, in files of
+/// their own.
 ///
 /// Throws ValueError `<who>: <requirement>, got <what>`.
 CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::string& who);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "framework/distributed/shard_runs.h"
+#include "framework/distributed/slow_storage.h"
 #include "framework/distributed/text_collectives.h"
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/describe_file.h"
@@ -44,16 +45,51 @@ CheckpointReader::CheckpointReader(const fs::path& folder)
     check(bytes == expected.bytes, "checkpoint: ", (folder_ / name).string(), ": must be of ",
           expected.bytes, " bytes, got ", bytes);
   }
+  const auto named = step_of_folder(folder);
+  check(!named || *named == manifest_.step, "checkpoint: ", folder_.string(), ": must be of step ",
+        named.value_or(0), ", as its name says, got ", manifest_.step, " in ", kManifestFile);
+}
+
+const SafetensorsFile& CheckpointReader::file(const std::string& name) const {
+  auto file = files_.find(name);
+  if (file == files_.end()) file = files_.try_emplace(name, folder_ / name).first;
+  return file->second;
+}
+
+const SafetensorsEntry& CheckpointReader::entry_of(const std::string& tensor,
+                                                   const CheckpointPiece& piece) const {
+  const auto& holder = file(piece.file);
+  const auto& entry = holder.at(tensor);
+  const auto dtype = safetensors_dtype(manifest_.tensors.at(tensor).dtype);
+  const bool agrees = entry.dtype == dtype &&
+                      entry.shape == SafetensorsShape({piece.shape.begin(), piece.shape.end()});
+  const auto path = (folder_ / piece.file).string();
+  check(agrees, "checkpoint: ", path, ": ", in_quotes(tensor),
+        " must be of the shape and dtype of the manifest");
+  // Files of an earlier version do not say it.
+  const auto said = holder.metadata().find(tensor);
+  const auto begin = begin_in_file(piece.begin);
+  check(said == holder.metadata().end() || said->second == begin, "checkpoint: ", path, ": ",
+        in_quotes(tensor), " must begin at ", begin, " as in the manifest, got ",
+        said == holder.metadata().end() ? "" : said->second);
+  return entry;
 }
 
 void CheckpointReader::verify(int rank, int ranks) const {
-  int number = 0;
+  std::map<std::string, int> readers;  // by file
   for (const auto& [name, expected] : manifest_.files) {
-    if (number++ % ranks != rank) continue;
+    const int reader = static_cast<int>(readers.size()) % ranks;
+    readers[name] = reader;
+    if (reader != rank) continue;
     const auto path = folder_ / name;
     const auto found = describe_file(path);
     check(found == expected, "checkpoint: ", path.string(), ": must be of ", expected.bytes,
           " bytes with CRC-32C ", expected.crc32c, ", got ", found.bytes, " with ", found.crc32c);
+  }
+  for (const auto& [name, tensor] : manifest_.tensors) {
+    for (const auto& piece : tensor.pieces) {
+      if (readers.at(piece.file) == rank) entry_of(name, piece);
+    }
   }
 }
 
@@ -76,19 +112,14 @@ void CheckpointReader::check_tensor(const std::string& name, const Tensor& tenso
 
 void CheckpointReader::read(const std::string& name, Tensor tensor) {
   check_tensor(name, tensor);
+  const SlowStorage storage("reading " + folder_.string());
   const auto size = size_of(tensor.dtype());
   const Box target = box_of(tensor);
   auto* const to = tensor.storage().data() + tensor.offset() * size;
   for (const auto& piece : manifest_.tensors.at(name).pieces) {
     if (!overlap(piece.box(), target)) continue;
-    auto file = files_.find(piece.file);
-    if (file == files_.end()) file = files_.try_emplace(piece.file, folder_ / piece.file).first;
-    const auto& entry = file->second.at(name);
-    const bool agrees = entry.shape == SafetensorsShape({piece.shape.begin(), piece.shape.end()}) &&
-                        entry.dtype == safetensors_dtype(tensor.dtype());
-    check(agrees, "checkpoint: ", (folder_ / piece.file).string(), ": ", in_quotes(name),
-          " must be of the shape and dtype of the manifest");
-    copy_overlap(piece.box(), file->second.bytes(entry).data(), target, to, size);
+    const auto bytes = file(piece.file).bytes(entry_of(name, piece));
+    copy_overlap(piece.box(), bytes.data(), target, to, size);
   }
   tensor.storage().bump_version();
 }
@@ -115,13 +146,16 @@ std::optional<CheckpointReader> open_newest_checkpoint(
   // Rank 0's list: another process may be removing checkpoints.
   std::string names;
   if (rank == 0) {
+    const SlowStorage storage(group, "reading " + root.string());
     for (const auto& found : list_checkpoints(root)) names += found.path.filename().string() + " ";
   }
   std::istringstream list(all_gather_texts(group, names, {.label = "checkpoint"})[0]);
+  std::string reasons;
   for (std::string name; list >> name;) {
     std::optional<CheckpointReader> reader;
     std::string failure;
     try {
+      const SlowStorage storage(group, "reading " + (root / name).string());
       reader.emplace(root / name);
       reader->verify(rank, ranks);
     } catch (const Error& error) {
@@ -132,7 +166,10 @@ std::optional<CheckpointReader> open_newest_checkpoint(
         std::ranges::find_if(failures, [](const auto& text) { return !text.empty(); });
     if (first == failures.end()) return reader;
     skipped(*first);
+    reasons += "\n  " + *first;
   }
+  check(reasons.empty(), "checkpoint: ", root.string(),
+        " must have a sound checkpoint or none at all, got damaged ones alone:", reasons);
   return std::nullopt;
 }
 

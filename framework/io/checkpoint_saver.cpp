@@ -8,6 +8,7 @@
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/rank_context.h"
 #include "framework/runtime/too_few_threads.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
@@ -35,8 +36,22 @@ CheckpointSaver::CheckpointSaver(std::filesystem::path root,
     : root_(std::move(root)), group_(group_of_its_own(group)), options_(std::move(options)) {
   check<ValueError>(options_.keep >= 0, "checkpoint: keep must not be negative, got ",
                     options_.keep);
+  options_.warn = [this, warn = std::move(options_.warn)](const std::string& warning) {
+    if (!said_.insert(warning).second) return;
+    if (warn) return warn(warning);
+    log(LogLevel::kWarning, warning);
+  };
+  auto& rank = RankContext::current();
+  RankContext::Options same_rank = {.rank = rank.rank(),
+                                    .world_size = rank.world_size(),
+                                    .log_level = rank.log_level(),
+                                    .work = rank.work().totals()};
   try {
-    thread_ = std::thread([this] { write_checkpoints(); });
+    thread_ = std::thread([this, same_rank] {
+      RankContext context(same_rank);
+      const RankContextGuard guard(context);
+      write_checkpoints();
+    });
   } catch (const std::system_error& error) {
     throw too_few_threads("checkpoint", "thread that writes in the background", 1, 0, error);
   }

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -46,6 +48,7 @@ class CheckpointSaver {
   std::filesystem::path root_;
   std::shared_ptr<ProcessGroup> group_;  // its collectives meet those of no other thread
   CheckpointOptions options_;
+  std::set<std::string> said_;   // warnings
   std::vector<Tensor> buffers_;  // by the tensors' places in the state, of those it writes
 
   std::mutex mutex_;  // over the rest

@@ -10,16 +10,19 @@
 #include <vector>
 
 #include "framework/distributed/shard_runs.h"
+#include "framework/distributed/slow_storage.h"
 #include "framework/distributed/text_collectives.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_manifest.h"
+#include "framework/io/checkpoint_reader.h"
 #include "framework/io/crc32c.h"
 #include "framework/io/describe_file.h"
 #include "framework/io/safetensors_writer.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/work_meter.h"
 #include "framework/tensor/box.h"
 
 namespace moegrad {
@@ -41,6 +44,7 @@ class Agreement {
   std::vector<std::string> run(const Body& body) const {
     std::string own;
     try {
+      const SlowStorage storage(group_, "checkpoint: saving step " + std::to_string(step_));
       own = kGood + body();
     } catch (const CollectiveError&) {
       throw;  // the others see it, too
@@ -196,7 +200,9 @@ class PartWriter {
                          .shape = SafetensorsShape({shape.begin(), shape.end()}),
                          .dtype = safetensors_dtype(tensor.dtype())});
     }
-    SafetensorsWriter file(path, std::move(entries));
+    std::map<std::string, std::string> begins;
+    for (const auto& [name, tensor, begin] : part_.pieces) begins[name] = begin_in_file(begin);
+    SafetensorsWriter file(path, std::move(entries), begins);
     for (const auto& [name, tensor, begin] : part_.pieces) {
       file.write(name, 0, bytes_of(tensor));
       if (&name == &part_.pieces.front().name) observe(CheckpointPoint::kTensorWritten);
@@ -212,15 +218,30 @@ class PartWriter {
   const CheckpointOptions& options_;
 };
 
-// What was saved counts, whether or not the older ones can be removed.
-void remove_older(const CheckpointCommit& commit, std::int64_t step, std::int64_t keep) {
-  if (keep == 0) return;
+void warn(const CheckpointOptions& options, const std::string& text) {
+  if (options.warn) return options.warn(text);
+  log(LogLevel::kWarning, text);
+}
+
+/// Whether `body` threw no Error.
+template <class Body>
+bool warn_of_failure(const CheckpointOptions& options, const std::string& what, const Body& body) {
   try {
-    commit.remove_older(keep);
+    body();
   } catch (const Error& error) {
-    log(LogLevel::kWarning, "checkpoint: step " + std::to_string(step) +
-                                " is saved, but older ones are not removed: " + error.what());
+    warn(options, "checkpoint: " + what + ": " + error.what());
+    return false;
   }
+  return true;
+}
+
+bool opens(const fs::path& folder) {
+  try {
+    const CheckpointReader reader(folder);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -263,6 +284,8 @@ void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointS
     observe(CheckpointPoint::kFolderMade);
     auto parts = agreement.run([&] {
       const auto part = own_part(step, state, group.get());
+      // Not what rank 0 does alone: it would always be the slowest.
+      const WorkGuard work(WorkClass::kCheckpoint);
       auto written = PartWriter(part, options).write(commit.temporary(), rank);
       observe(CheckpointPoint::kFileWritten);
       return to_text(shared_parts(state, group.get())) + written;
@@ -273,15 +296,27 @@ void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointS
       const auto manifest = merge_checkpoint_manifests(parts, "checkpoint");
       write_file_atomically(commit.temporary() / kManifestFile, to_json(manifest));
       observe(CheckpointPoint::kManifestWritten);
-      commit.flush_folder();
+      auto unable = commit.flush_folder();
       observe(CheckpointPoint::kFolderFlushed);
       commit.rename_folder();
       observe(CheckpointPoint::kFolderRenamed);
-      commit.flush_root();
+      if (const auto reason = commit.flush_root()) unable = reason;
+      if (unable) {
+        warn(options, "checkpoint: folders in " + root.string() + " cannot be flushed: " +
+                          unable.message() + "; a power failure may lose the newest checkpoints");
+      }
       observe(CheckpointPoint::kRootFlushed);
-      commit.move_latest();
+      // It is saved; what follows is for convenience.
+      warn_of_failure(options, "latest is not moved", [&] { commit.move_latest(); });
       observe(CheckpointPoint::kLatestMoved);
-      remove_older(commit, step, options.keep);
+      if (options.keep > 0) {
+        warn_of_failure(options, "older checkpoints stay", [&] {
+          commit.remove_older(options.keep, opens, [&](const fs::path& folder) {
+            return warn_of_failure(options, "a damaged checkpoint stays",
+                                   [&] { CheckpointReader(folder).verify(); });
+          });
+        });
+      }
       observe(CheckpointPoint::kOlderRemoved);
     });
     observe(CheckpointPoint::kSaved);

@@ -44,7 +44,12 @@ enum class CheckpointPoint : std::uint8_t {
 };
 
 struct CheckpointOptions {
-  std::int64_t keep = 2;  // newest checkpoints that stay; 0: all
+  /// Newest checkpoints that stay; 0: all. Damaged ones do not count, and stay, too.
+  std::int64_t keep = 2;
+  /// Called on rank 0 with what could not be done beside the checkpoint, which counts all the same:
+  /// folders that the file system does not flush, the link `latest`, the removal of older ones. By
+  /// default it is logged as a warning. A CheckpointSaver passes each text on once.
+  std::function<void(const std::string& warning)> warn = {};
   /// Called as each point is reached, from the thread that reaches it; must not throw.
   std::function<void(CheckpointPoint)> observe = {};
 };
@@ -62,6 +67,8 @@ std::map<std::string, std::uint32_t> shared_checksums(const CheckpointState& sta
 /// becomes the same Error on every rank, and the earlier checkpoints stay:
 ///
 ///     checkpoint: saving step <n> failed on rank <r>: <reason>
+///
+/// However long the disk of a rank takes, the others wait for it (ProcessGroup::excuse()).
 void write_checkpoint(const std::filesystem::path& root, std::int64_t step,
                       const CheckpointState& state, const std::shared_ptr<ProcessGroup>& group,
                       const CheckpointOptions& options = {});

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "framework/distributed/slow_storage.h"
 #include "framework/io/crc32c.h"
 #include "framework/runtime/error.h"
 
@@ -21,6 +22,7 @@ CheckpointFile describe_file(const std::filesystem::path& path) {
     const auto reason = std::generic_category().message(errno);
     check(false, "checkpoint: ", path.string(), ": must be readable, got ", reason);
   };
+  const SlowStorage storage("reading " + path.string());
   // Read, not mapped: where the disk fails, a mapping kills the process.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   require(descriptor >= 0);

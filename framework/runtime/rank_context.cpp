@@ -18,7 +18,8 @@ RankContext::RankContext(Options options)
     : options_(std::move(options)),
       arena_(std::make_shared<Arena>()),
       pool_(std::make_unique<ThreadPool>(options_.threads)),
-      log_level_(options_.log_level) {}
+      log_level_(options_.log_level),
+      work_(options_.work != nullptr ? options_.work : std::make_shared<WorkTotals>()) {}
 
 RankContext::~RankContext() = default;
 

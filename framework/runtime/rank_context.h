@@ -8,6 +8,7 @@
 #include "framework/runtime/log.h"
 #include "framework/runtime/span.h"
 #include "framework/runtime/thread_pool.h"
+#include "framework/runtime/work_meter.h"
 
 namespace moegrad {
 
@@ -26,6 +27,8 @@ class RankContext {
     int threads = 1;  // compute threads of this rank, the calling one included
     std::shared_ptr<ProcessGroup> group = nullptr;
     LogLevel log_level = LogLevel::kInfo;
+    /// Of the rank, where this is the context of another one of its threads; null: its own.
+    std::shared_ptr<WorkTotals> work = nullptr;
   };
 
   RankContext();
@@ -45,6 +48,8 @@ class RankContext {
   Counters& counters() { return counters_; }
   /// What this rank did and when (Note [Spans]); off by default.
   SpanRecorder& spans() { return spans_; }
+  /// How long this rank works and waits (Note [Slow ranks]).
+  WorkMeter& work() { return work_; }
   /// Messages below this level are not printed; from any thread of the rank.
   LogLevel log_level() const { return log_level_; }
   void set_log_level(LogLevel level) { log_level_ = level; }
@@ -60,6 +65,7 @@ class RankContext {
   Counters counters_;
   SpanRecorder spans_;
   std::atomic<LogLevel> log_level_;
+  WorkMeter work_;
 };
 
 /// Makes `context` the current thread's until the guard goes out of scope.

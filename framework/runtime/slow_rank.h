@@ -1,67 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
 #include <vector>
 
-#include "framework/runtime/span.h"
+#include "framework/runtime/work_meter.h"
 
 namespace moegrad {
 
-/// What one rank worked in one window of time, such as a few steps, waits left out.
-struct RankTime {
-  std::chrono::nanoseconds compute{0};
-  std::chrono::nanoseconds communication{0};
+// Note [Slow ranks]
+// In synchronous training all ranks have the same step time: the slow one is that which waits
+// least. So what is compared is a rank's own work, time on the clock less its waits, by class:
+//
+//     compute        WorkGuard(kCompute), as the program sets it: its steps, less the waits
+//     communication  of each step of a collective, from when all ranks could begin it (the last one
+//                    had arrived) until this rank's part was done: its link and its copying
+//     data           WorkGuard(kData): making batches
+//     checkpoint     writing the rank's own file, in the background too
+//
+// Time on the clock sees what CPU time does not: a core that is shared or missing, a link, a disk.
+// It also sees other programs on the same cores, which are no fault of the rank. They come and go,
+// and a rank is named only if it stays behind for kSlowWindows windows in a row; a window should be
+// some seconds long.
 
-  std::chrono::nanoseconds work() const { return compute + communication; }
-  friend bool operator==(const RankTime&, const RankTime&) = default;
-};
-
-/// Where a slow rank loses its time.
-enum class SlowIn : std::uint8_t { kCompute, kCommunication };
-std::string_view to_string(SlowIn what);
-
-/// A rank that find_slow_ranks() names.
+/// A rank that was slow, and in what.
 struct SlowRank {
   int rank = 0;
-  SlowIn what = SlowIn::kCompute;
-  std::size_t window = 0;  // the last of the three
-  double ratio = 0;        // of its work in that window to the median of the others
+  WorkClass what = WorkClass::kCompute;
+  double ratio = 0;  // of its work in the last window to the median of the others'
   friend bool operator==(const SlowRank&, const SlowRank&) = default;
 };
 
-/// Sums Span::busy, the CPU time, of phases and of collectives.
-///
-/// Note [Slow ranks]
-/// In synchronous training all ranks have the same step time: the slow one is that which waits
-/// least. So what is compared is a rank's own work. Time on the clock less the waits would be that
-/// if every rank had cores of its own; ranks that share them also take each other's time, which
-/// tells of the scheduler and not of the rank. CPU time holds neither waits nor the lack of a core,
-/// and needs recording level 0 (compute alone) or 1. It does not see a rank that is slow for want
-/// of a core; the trace does, by phases longer than their CPU time (cpu_us there).
-///
-/// A rank on a core that runs slower is slow. On machines that share cores with others that comes
-/// and goes within a second, so a window should be as long. Four ranks on two such cores: 1,000
-/// clean windows of 8 steps (0.25 s) named a rank about 20 times, 500 of 16 steps once, 250 of 32
-/// steps (1 s) never.
-RankTime rank_time(const std::vector<Span>& spans);
-
-/// Fewer ranks are too few to tell who is at fault.
-inline constexpr int kFewestRanksToCompare = 4;
 /// In how many windows in a row a rank must be slow.
 inline constexpr int kSlowWindows = 3;
 
-/// Names each rank whose work, compute and communication, took more than 1.1 times the median of
-/// the others in kSlowWindows consecutive windows: once per such row of windows, in order of
-/// windows and ranks, with that of the two which exceeds its own median by more time. (Of each by
-/// itself the smaller one, a fraction of a millisecond a step perhaps, would be all noise.)
-/// windows[w][r] is rank r's time in window w; the median of an even number is the mean of the
-/// middle two. With fewer than kFewestRanksToCompare nobody is named.
+/// Compares what the ranks worked, window by window.
 ///
-/// ValueError unless all windows have the same number of ranks.
-std::vector<SlowRank> find_slow_ranks(const std::vector<std::vector<RankTime>>& windows);
+/// Rank r is slow in class c of a window if what it worked there beyond the median of the others,
+/// its excess, is its largest and more than 0.3 times the median of all the work of the others. The
+/// median of an even number is the mean of the middle two. Windows in which nobody worked in c are
+/// passed over: not in every window there is a checkpoint.
+class SlowRankFinder {
+ public:
+  /// ValueError unless ranks >= 1. One alone is never slow.
+  explicit SlowRankFinder(int ranks);
+
+  /// What each rank worked in the next window. Returns, by ascending rank, whoever has now been
+  /// slow in one class for kSlowWindows windows in a row: once for each such row of windows.
+  /// ValueError unless there is one entry per rank.
+  std::vector<SlowRank> add(const std::vector<WorkTimes>& window);
+
+ private:
+  std::vector<std::array<int, kWorkClasses>> rows_;  // windows in a row, by rank and class
+};
 
 }  // namespace moegrad

@@ -281,8 +281,8 @@ for name in ["forward", "loss", "backward", "optimizer"]:
 assert "all_gather model.layers.3" in names and "backward model.layers.0.mlp" in names
 _, err = run("fsdp_timeline", "--slow-rank", 2, exit_code=1)
 assert err == "fsdp_timeline: --slow-rank: must be below the 2 ranks, got 2\n", err
-_, err = run("fsdp_timeline", "--slow-rank", 1, exit_code=1)
-assert err == "fsdp_timeline: --slow-rank: --ranks must be at least 4, got 2\n", err
+_, err = run("fsdp_timeline", "--ranks", 1, "--slow-rank", 0, exit_code=1)
+assert err == "fsdp_timeline: --slow-rank: --ranks must be at least 2, got 1\n", err
 _, err = run("fsdp_timeline", "--ranks", 4, "--steps", 95, "--slow-rank", 1, exit_code=1)
 assert err == ("fsdp_timeline: --slow-rank: --steps must be at least 3 windows of 32, "
                "got 95\n"), err

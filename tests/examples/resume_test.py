@@ -218,6 +218,22 @@ assert re.search(rf"passed over: checkpoint: {re.escape(str(path))}: must be of 
 assert f"resumed from {run.checkpoints}/step-{2 * INTERVAL:08}" in out
 assert run.losses() == undisturbed
 
+# Where all are damaged nothing is begun anew, and nothing is removed or emptied.
+run = Run()
+run.run(2, exit_code=-signal.SIGKILL, command=(killed_run, len(POINTS) - 1, 0, 2))
+metrics = run.metrics.read_bytes()
+reasons = []
+for step in (2 * INTERVAL, INTERVAL):
+    path = run.checkpoints / f"step-{step:08}" / "rank-00001.safetensors"
+    os.truncate(path, 100)
+    reasons.append(rf"\n  checkpoint: {re.escape(str(path))}: must be of \d+ bytes, got 100")
+before = sorted(run.checkpoints.rglob("*"))
+for world_size in (1, 2):
+    _, err = run.run(world_size, "--resume", exit_code=1)
+    assert re.search(rf"^train_qwen3_moe: checkpoint: {run.checkpoints} must have a sound checkpoint or "
+                     rf"none at all, got damaged ones alone:{''.join(reasons)}\n\Z", err, re.M), err
+assert run.metrics.read_bytes() == metrics and sorted(run.checkpoints.rglob("*")) == before
+
 # Where files cannot grow, as on a full disk, a run goes on, says why nothing is saved, and fails at
 # its end.
 run = Run()
@@ -248,6 +264,8 @@ for arguments, message in [
              f"given, got step-{STEPS:08}"),
         (["--resume", "--seed", 7], f"--resume: seed must be 1 as in {run.checkpoints}/step-{STEPS:08}, "
                                     "got 7"),
+        (["--resume", "--overfit"], "--resume: overfit must be false as in "
+                                    f"{run.checkpoints}/step-{STEPS:08}, got true"),
         (["--resume", "--lr", 0.125], "--resume: lr must be 0.0040000000000000001 as in "
                                       f"{run.checkpoints}/step-{STEPS:08}, got 0.125")]:
     _, err = run.run(2, *arguments, exit_code=1)

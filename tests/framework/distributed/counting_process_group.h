@@ -133,6 +133,9 @@ class CountingProcessGroup final : public ProcessGroup {
     count("barrier", options.queue, 0, Dtype::kFloat32);
     return group_->barrier(options);
   }
+  std::shared_ptr<const void> excuse(std::string what) override {
+    return group_->excuse(std::move(what));
+  }
   std::shared_ptr<ProcessGroup> subgroup(std::span<const int> ranks,
                                          const std::string& name) override {
     return std::make_shared<CountingProcessGroup>(group_->subgroup(ranks, name), counts_);

@@ -2,6 +2,7 @@
 
 // Saving a checkpoint while the disk refuses, and while the power fails.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -11,6 +12,7 @@
 
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_reader.h"
+#include "framework/io/checkpoint_saver.h"
 #include "framework/io/checkpoint_writer.h"
 #include "tests/framework/io/files.h"
 #include "tests/framework/io/recorded_disk.h"
@@ -32,9 +34,13 @@ Tensor weights_of(std::int64_t step) {
   return testing::randn({5, 3}, static_cast<std::uint64_t>(step), Dtype::kFloat32);
 }
 
-void save(const fs::path& root, std::int64_t step, std::int64_t keep = 2) {
+void save(const fs::path& root, std::int64_t step, std::int64_t keep = 2,
+          std::vector<std::string>* warnings = nullptr) {
   const CheckpointState state = {.tensors = {{"w", weights_of(step)}}};
-  write_checkpoint(root, step, state, nullptr, {.keep = keep});
+  write_checkpoint(root, step, state, nullptr, {.keep = keep, .warn = [&](const auto& text) {
+                                                  ASSERT_NE(warnings, nullptr) << text;
+                                                  warnings->push_back(text);
+                                                }});
 }
 
 // Step of the newest checkpoint, -1 without; it and all others must be as they were written.
@@ -52,33 +58,47 @@ std::int64_t newest(const fs::path& root) {
 
 TEST(CheckpointFaults, OfEveryCallLeaveTheEarlierCheckpointAndSayTheReason) {
   for (const int error : {ENOSPC, EIO, EROFS}) {
-    int failed = 0;
+    int failed = 0, convenience = 0;
     std::int64_t kept = 1;
     for (int call = 0;; ++call) {
       const TemporaryFolder root;
       save(root / "", 1, 1);
       std::string message, calls;
+      std::vector<std::string> warnings;
+      bool refused = false;
       {
         WatchedCalls watched;
         watched.fail(call, error);
         try {
-          save(root / "", 2, 1);
+          save(root / "", 2, 1, &warnings);
         } catch (const Error& caught) {
           message = caught.what();
         }
         calls = watched.calls();
+        refused = watched.failed();
       }
       const auto found = newest(root / "");
       EXPECT_GE(found, kept) << calls;  // once there, the new one stays
       kept = found;
       save(root / "", 3, 1);
       EXPECT_EQ(newest(root / ""), 3);
-      if (message.empty()) break;
+      if (!refused) break;
       ++failed;
-      EXPECT_TRUE(message.starts_with("checkpoint: saving step 2 failed on rank 0: ")) << message;
+      if (message.empty()) {  // what is for convenience: latest, and the older one
+        EXPECT_EQ(found, 2) << calls;
+        ASSERT_EQ(warnings.size(), 1U) << calls;
+        message = warnings[0];
+        ++convenience;
+        EXPECT_TRUE(message.starts_with("checkpoint: latest is not moved: ") ||
+                    message.starts_with("checkpoint: older checkpoints stay: "))
+            << message;
+      } else {
+        EXPECT_TRUE(message.starts_with("checkpoint: saving step 2 failed on rank 0: ")) << message;
+      }
       EXPECT_TRUE(message.ends_with(std::string(": ") + std::strerror(error))) << message;
     }
     EXPECT_GE(failed, 20);
+    EXPECT_GE(convenience, 4);
     EXPECT_EQ(kept, 2);
   }
 }
@@ -93,6 +113,41 @@ TEST(CheckpointFaults, ComeInTheOrderThatTheNoteGives) {
             "write write write fsync(file) rename fsync(folder) "  // weights
             "write fsync(file) rename fsync(folder) "              // manifest
             "fsync(folder) rename fsync(folder) symlink rename");  // commit, latest
+}
+
+TEST(CheckpointFaults, OfAFileSystemThatFlushesNoFoldersAndHasNoLinksAreSaidOnce) {
+  for (const int error : {EINVAL, EPERM, ENOSYS, EOPNOTSUPP}) {
+    const TemporaryFolder root;
+    const std::string reason = std::strerror(error);
+    std::vector<std::string> warnings;
+    WatchedCalls watched;
+    watched.refuse("fsync(folder)", error);
+    watched.refuse("symlink", error);
+    {
+      CheckpointSaver saver(root / "", nullptr, {.keep = 2, .warn = [&](const std::string& text) {
+                                                   warnings.push_back(text);
+                                                 }});
+      for (std::int64_t step = 1; step <= 5; ++step) {
+        saver.save(step, {.tensors = {{"w", weights_of(step)}}});
+        saver.wait();
+      }
+    }
+    EXPECT_EQ(newest(root / ""), 5);
+    EXPECT_EQ(root.count(), 2);  // those that are kept
+    EXPECT_THAT(warnings, ::testing::ElementsAre(
+                              "checkpoint: folders in " + (root / "").string() +
+                                  " cannot be flushed: " + reason +
+                                  "; a power failure may lose the newest checkpoints",
+                              "checkpoint: latest is not moved: checkpoint: cannot create " +
+                                  (root / ".step-latest.tmp").string() + ": " + reason));
+  }
+  // A disk that fails is no such file system.
+  const TemporaryFolder root;
+  WatchedCalls watched;
+  watched.refuse("fsync(folder)", EIO);
+  EXPECT_TRUE(message_of<Error>([&] {
+                save(root / "", 1);
+              }).starts_with("checkpoint: saving step 1 failed on rank 0: "));
 }
 
 TEST(CheckpointFaults, ShortWritesAreContinued) {

@@ -36,12 +36,14 @@ CheckpointManifest example() {
                        {.dtype = Dtype::kInt64,
                         .shape = {2, 2},
                         .pieces = {{"rank-0", {0, 0}, {1, 1}},
-                                   {"rank-0", {1, 1}, {1, 1}},
+                                   {"more-0", {1, 1}, {1, 1}},
                                    {"rank-1", {0, 1}, {1, 1}},
-                                   {"rank-1", {1, 0}, {1, 1}}}}},
+                                   {"more-1", {1, 0}, {1, 1}}}}},
                       {"none", {.dtype = Dtype::kFloat64, .shape = {0, 3}, .pieces = {}}},
                       {"scalar", {.shape = {}, .pieces = {{"rank-0", {}, {}}}}}},
-          .files = {{"rank-0", {.bytes = 1000, .crc32c = 0xffffffff}},
+          .files = {{"more-0", {.bytes = 1, .crc32c = 1}},
+                    {"more-1", {.bytes = 2, .crc32c = 2}},
+                    {"rank-0", {.bytes = 1000, .crc32c = 0xffffffff}},
                     {"rank-1", {.bytes = 0, .crc32c = 0}}}};
 }
 
@@ -106,15 +108,15 @@ TEST(CheckpointManifest, RefusesAWrongChecksum) {
   EXPECT_TRUE(message.ends_with(", got " + manifest["crc32c"].dump())) << message;
 }
 
-// The example as two ranks write it: each its own file and the pieces in it.
+// The example as two ranks write it: each its own files and the pieces in them.
 std::vector<std::string> parts(const std::function<void(CheckpointManifest&)>& change_second) {
   std::vector<CheckpointManifest> manifests(2, example());
   for (int rank = 0; rank < 2; ++rank) {
-    const auto own = "rank-" + std::to_string(rank);
+    const auto own = "-" + std::to_string(rank);
     auto& part = manifests[static_cast<std::size_t>(rank)];
-    std::erase_if(part.files, [&](const auto& file) { return file.first != own; });
+    std::erase_if(part.files, [&](const auto& file) { return !file.first.ends_with(own); });
     for (auto& [name, tensor] : part.tensors) {
-      std::erase_if(tensor.pieces, [&](const auto& piece) { return piece.file != own; });
+      std::erase_if(tensor.pieces, [&](const auto& piece) { return !piece.file.ends_with(own); });
     }
   }
   change_second(manifests[1]);
@@ -186,6 +188,9 @@ TEST(CheckpointManifest, RefusesPiecesThatAreNotEachElementOnce) {
         pieces.push_back(pieces[0]);
       }),
       "m: tensors 'scalar'.pieces[1] must not overlap another, got [] from [] and [] from []");
+  EXPECT_EQ(
+      refusal_of("/tensors/quarters/pieces/3/file", "rank-1"),
+      "m: tensors 'quarters'.pieces[3] must be in a file of its own, got another in 'rank-1'");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_reader.h"
 #include "framework/io/checkpoint_saver.h"
+#include "framework/io/describe_file.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
 #include "tests/framework/distributed/collective_testing.h"
@@ -146,6 +147,7 @@ TEST(Checkpoint, WithAnyByteChangedIsPassedOver) {
 
 TEST(Checkpoint, SaysWhatIsDamaged) {
   const TemporaryFolder root;
+  save_now(root / "", 0, one_tensor(1), nullptr);
   save_now(root / "", 1, one_tensor(1), nullptr);
   const auto folder = root / "step-00000001";
   const auto path = folder / "rank-00000.safetensors";
@@ -181,12 +183,115 @@ TEST(Checkpoint, IsPassedOverOnAllRanksIfOneFindsItDamaged) {
   testing::write_file(path, bytes);
   std::atomic<int> reasons = 0;
   launch(3, [&](RankContext& context) {
-    const auto reader = open_newest_checkpoint(root / "", context.group(), [&](const auto& reason) {
-      reasons += reason.starts_with("checkpoint: " + path.string()) ? 1 : 0;
+    const auto message = message_of<Error>([&] {
+      open_newest_checkpoint(root / "", context.group(), [&](const auto& reason) {
+        reasons += reason.starts_with("checkpoint: " + path.string()) ? 1 : 0;
+      });
     });
-    EXPECT_FALSE(reader.has_value());
+    EXPECT_TRUE(message.starts_with("checkpoint: " + (root / "").string() +
+                                    " must have a sound checkpoint or none at all, got damaged "
+                                    "ones alone:\n  checkpoint: " +
+                                    path.string() + ": must be of "))
+        << message;
   });
   EXPECT_EQ(reasons, 3);
+}
+
+TEST(Checkpoint, WhereAllAreDamagedIsAnErrorWithTheReasonOfEach) {
+  const TemporaryFolder root;
+  for (const auto step : {1, 2}) save_now(root / "", step, one_tensor(1), nullptr);
+  fs::remove(root / "step-00000001" / "manifest.json");
+  testing::write_file(root / "step-00000002" / "rank-00000.safetensors", "short");
+  const auto bytes =
+      CheckpointManifest(
+          parse_checkpoint_manifest(read_file(root / "step-00000002" / "manifest.json"), "test"))
+          .files.at("rank-00000.safetensors")
+          .bytes;
+  EXPECT_EQ(message_of<Error>(
+                [&] { open_newest_checkpoint(root / "", nullptr, [](const std::string&) {}); }),
+            "checkpoint: " + (root / "").string() +
+                " must have a sound checkpoint or none at all, got damaged ones alone:\n"
+                "  checkpoint: " +
+                (root / "step-00000002" / "rank-00000.safetensors").string() + ": must be of " +
+                std::to_string(bytes) + " bytes, got 5\n  checkpoint: " +
+                (root / "step-00000001" / "manifest.json").string() +
+                ": must be a readable regular file, got No such file or directory");
+}
+
+TEST(Checkpoint, ThatIsDamagedNeitherCountsNorGoesWhenOlderOnesAreRemoved) {
+  const TemporaryFolder root;
+  std::vector<std::string> warnings;
+  const CheckpointOptions options = {.keep = 2,
+                                     .warn = [&](const auto& text) { warnings.push_back(text); }};
+  for (const auto step : {1, 2, 3, 4}) {
+    save_now(root / "", step, one_tensor(1), nullptr, {.keep = 0});
+  }
+  // The newest cannot be opened, and so does not count; of step 2 a byte has changed.
+  fs::remove(root / "step-00000004" / "manifest.json");
+  const auto path = root / "step-00000002" / "rank-00000.safetensors";
+  auto bytes = read_file(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  testing::write_file(path, bytes);
+  save_now(root / "", 5, one_tensor(1), nullptr, options);
+  EXPECT_THAT(steps_in(root / ""), ElementsAre(5, 4, 3, 2));
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_TRUE(warnings[0].starts_with(
+      "checkpoint: a damaged checkpoint stays: checkpoint: " + path.string() + ": must be of "))
+      << warnings[0];
+  save_now(root / "", 6, one_tensor(1), nullptr, options);
+  EXPECT_THAT(steps_in(root / ""), ElementsAre(6, 5, 4, 2));
+}
+
+TEST(Checkpoint, OfAnotherStepThanItsFolderIsRefused) {
+  const TemporaryFolder root;
+  save_now(root / "", 7, one_tensor(1), nullptr);
+  fs::copy(root / "step-00000007", root / "step-00000009");
+  for (const auto& folder : {root / "step-00000009", root / "step-00000009" / ""}) {
+    EXPECT_EQ(message_of<Error>([&] { CheckpointReader reader(folder); }),
+              "checkpoint: " + folder.string() +
+                  ": must be of step 9, as its name says, got 7 in manifest.json");
+  }
+  std::vector<std::string> skipped;
+  newest_w(root / "", &skipped);
+  EXPECT_EQ(skipped.size(), 1U);
+  // A name that says no step may be anything.
+  fs::rename(root / "step-00000009", root / "best");
+  EXPECT_EQ(CheckpointReader(root / "best").manifest().step, 7);
+  EXPECT_EQ(CheckpointReader(root / "latest").manifest().step, 7);
+}
+
+TEST(Checkpoint, WhosePiecesNameEachOthersFilesIsRefused) {
+  const TemporaryFolder root;
+  save_at(root / "", 2);
+  const auto folder = root / "step-00000007";
+  auto manifest = parse_checkpoint_manifest(read_file(folder / "manifest.json"), "test");
+  auto& pieces = manifest.tensors.at("rows").pieces;
+  ASSERT_EQ(pieces.size(), 2U);
+  std::swap(pieces[0].file, pieces[1].file);  // of one shape: nothing else would show it
+  testing::write_file(folder / "manifest.json", to_json(manifest));
+  const auto expected = "checkpoint: " + (folder / "rank-00001.safetensors").string() +
+                        ": 'rows' must begin at [0,0] as in the manifest, got [8,0]";
+  EXPECT_EQ(message_of<Error>([&] { CheckpointReader(folder).verify(); }), expected);
+  const Tensor rows = Tensor::zeros({16, 5}, Dtype::kFloat32);
+  EXPECT_EQ(message_of<Error>([&] { CheckpointReader(folder).read("rows", rows); }), expected);
+  // Also where two ranks share the work of verifying.
+  launch(2, [&](RankContext& context) {
+    EXPECT_TRUE(message_of<Error>([&] {
+                  open_newest_checkpoint(root / "", context.group(), [](const auto&) {});
+                }).ends_with(expected));
+  });
+}
+
+TEST(Checkpoint, OfAVersionWhoseFilesDoNotSayWhereTheirPiecesBeginIsRead) {
+  const TemporaryFolder root;
+  save_now(root / "", 7, one_tensor(1), nullptr);
+  const auto folder = root / "step-00000007";
+  const auto path = folder / "rank-00000.safetensors";
+  save_safetensors(path, load_safetensors(path));  // without metadata
+  auto manifest = parse_checkpoint_manifest(read_file(folder / "manifest.json"), "test");
+  manifest.files.begin()->second = describe_file(path);
+  testing::write_file(folder / "manifest.json", to_json(manifest));
+  EXPECT_TRUE(bitwise_equal(newest_w(root / ""), one_tensor(1).tensors[0].tensor));
 }
 
 TEST(Checkpoint, RefusesTensorsThatItDoesNotHave) {

@@ -59,7 +59,9 @@ void WatchedCalls::fail(int call, int error) {
 
 int WatchedCalls::note(const std::string& call) {
   calls_ += (calls_.empty() ? "" : " ") + call;
-  return count_++ == failing_ ? error_ : 0;
+  if (count_++ == failing_) return error_;
+  const auto refused = refused_.find(call);
+  return refused == refused_.end() ? 0 : refused->second;
 }
 
 }  // namespace moegrad::testing

@@ -1,214 +1,166 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/runtime/slow_rank.h"
 
-#include <algorithm>
-#include <tuple>
+#include <thread>
 
+#include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
 namespace moegrad {
 namespace {
 
-using std::chrono::nanoseconds;
-using Windows = std::vector<std::vector<RankTime>>;
+using std::chrono::milliseconds, std::chrono::nanoseconds;
+using Window = std::vector<WorkTimes>;
 
-/// Compute times; no communication.
-std::vector<RankTime> compute(const std::vector<std::int64_t>& times) {
-  std::vector<RankTime> ranks;
-  for (const auto time : times) ranks.push_back({nanoseconds(time), nanoseconds(0)});
+/// Each rank's work in one class, 0 in the others.
+Window work_in(WorkClass what, const std::vector<std::int64_t>& times) {
+  Window ranks(times.size());
+  for (std::size_t rank = 0; rank < times.size(); ++rank) {
+    ranks[rank][static_cast<std::size_t>(what)] = nanoseconds(times[rank]);
+  }
   return ranks;
 }
-std::vector<RankTime> communication(const std::vector<std::int64_t>& times) {
-  auto ranks = compute(times);
-  for (auto& rank : ranks) std::swap(rank.compute, rank.communication);
-  return ranks;
+Window compute(const std::vector<std::int64_t>& times) {
+  return work_in(WorkClass::kCompute, times);
+}
+
+/// Who is named in each of the windows.
+std::vector<std::vector<SlowRank>> named_in(const std::vector<Window>& windows) {
+  SlowRankFinder finder(static_cast<int>(windows[0].size()));
+  std::vector<std::vector<SlowRank>> named;
+  for (const auto& window : windows) named.push_back(finder.add(window));
+  return named;
+}
+std::vector<SlowRank> all_named(const std::vector<Window>& windows) {
+  std::vector<SlowRank> all;
+  for (const auto& named : named_in(windows)) all.insert(all.end(), named.begin(), named.end());
+  return all;
 }
 
 const auto kClean = compute({100, 100, 100, 100});
-const auto kSlow = compute({100, 100, 120, 100});  // rank 2
+const auto kSlow = compute({100, 100, 150, 100});  // rank 2
 
 TEST(SlowRank, IsNamedInTheThirdWindowInARow) {
-  EXPECT_EQ(
-      find_slow_ranks({kClean, kSlow, kSlow, kSlow}),
-      (std::vector<SlowRank>{{.rank = 2, .what = SlowIn::kCompute, .window = 3, .ratio = 1.2}}));
+  const auto named = named_in({kClean, kSlow, kSlow, kSlow});
+  EXPECT_EQ(named[3],
+            (std::vector<SlowRank>{{.rank = 2, .what = WorkClass::kCompute, .ratio = 1.5}}));
+  EXPECT_TRUE(named[2].empty());
 }
 
 TEST(SlowRank, TwoWindowsInARowAreNotEnough) {
-  EXPECT_TRUE(find_slow_ranks({kSlow, kSlow}).empty());
-  EXPECT_TRUE(find_slow_ranks({kSlow, kSlow, kClean, kSlow, kSlow, kClean, kSlow}).empty());
+  EXPECT_TRUE(all_named({kSlow, kSlow}).empty());
+  EXPECT_TRUE(all_named({kSlow, kSlow, kClean, kSlow, kSlow, kClean, kSlow}).empty());
 }
 
 TEST(SlowRank, IsNamedOncePerRow) {
-  EXPECT_EQ(find_slow_ranks({6, kSlow}).size(), 1U);
-  const auto slow = find_slow_ranks({kSlow, kSlow, kSlow, kSlow, kClean, kSlow, kSlow, kSlow});
-  ASSERT_EQ(slow.size(), 2U);
-  EXPECT_EQ(slow[0].window, 2U);
-  EXPECT_EQ(slow[1].window, 7U);
+  EXPECT_EQ(all_named({6, kSlow}).size(), 1U);
+  const auto named = named_in({kSlow, kSlow, kSlow, kSlow, kClean, kSlow, kSlow, kSlow});
+  for (std::size_t window = 0; window < named.size(); ++window) {
+    EXPECT_EQ(named[window].size(), window == 2 || window == 7 ? 1U : 0U) << window;
+  }
 }
 
-TEST(SlowRank, KnowsComputeFromCommunication) {
-  const auto slow = communication({100, 100, 100, 200});
-  EXPECT_EQ(find_slow_ranks({3, slow}),
-            (std::vector<SlowRank>{
-                {.rank = 3, .what = SlowIn::kCommunication, .window = 2, .ratio = 2.0}}));
+TEST(SlowRank, IsNamedInItsClass) {
+  for (std::size_t i = 0; i < kWorkClasses; ++i) {
+    const auto what = static_cast<WorkClass>(i);
+    auto window = compute({100, 100, 100, 100});
+    window[3][i] += nanoseconds(200);
+    EXPECT_EQ(all_named({3, window}), (std::vector<SlowRank>{{3, what, 3.0}})) << to_string(what);
+  }
 }
 
-TEST(SlowRank, ExactlyElevenTenthsIsNotSlow) {
-  // In units in which 1.1 times the median is no double.
+TEST(SlowRank, IsNotTheOneThatIsSlowInAnotherClassEachTime) {
+  const auto link = work_in(WorkClass::kCommunication, {100, 100, 150, 100});
+  EXPECT_TRUE(all_named({kSlow, link, kSlow, link, kSlow, link}).empty());
+}
+
+TEST(SlowRank, ExactlyThreeTenthsMoreIsNotSlow) {
   for (const std::int64_t unit : {1, 3, 7, 1'000'003}) {
     const auto slow = [&](std::int64_t own) {
-      return !find_slow_ranks({3, compute({own, 10 * unit, 10 * unit, 10 * unit})}).empty();
+      return !all_named({3, compute({own, 10 * unit, 10 * unit, 10 * unit})}).empty();
     };
-    EXPECT_FALSE(slow(11 * unit)) << unit;
-    EXPECT_TRUE(slow(11 * unit + 1)) << unit;
+    EXPECT_FALSE(slow(13 * unit)) << unit;
+    EXPECT_TRUE(slow(13 * unit + 1)) << unit;
   }
 }
 
 TEST(SlowRank, IsMeasuredByTheMedianOfTheOthers) {
   // Of 90, 100, 300 the median is 100; of the even number 90, 100, 110, 300 it is 105.
-  EXPECT_EQ(find_slow_ranks({3, compute({111, 90, 100, 300})}).at(0).rank, 0);
-  EXPECT_DOUBLE_EQ(find_slow_ranks({3, compute({210, 90, 100, 110, 300})}).at(0).ratio, 2.0);
+  EXPECT_EQ(all_named({3, compute({131, 90, 100, 300})}).at(0).rank, 0);
+  EXPECT_DOUBLE_EQ(all_named({3, compute({210, 90, 100, 110, 300})}).at(0).ratio, 2.0);
   // One very slow rank makes nobody else look quick or slow.
-  EXPECT_EQ(find_slow_ranks({3, compute({100, 104, 96, 100'000})}).size(), 1U);
+  EXPECT_EQ(all_named({3, compute({100, 104, 96, 100'000})}).size(), 1U);
 }
 
-TEST(SlowRank, AlternatingRanksAreNoSlowRank) {
-  Windows windows;
-  for (std::size_t window = 0; window < 30; ++window) {
-    std::vector<std::int64_t> times(5, 100);
-    times[window % 5] = times[(window + 2) % 5] = 150;
-    windows.push_back(compute(times));
-  }
-  EXPECT_TRUE(find_slow_ranks(windows).empty());
+TEST(SlowRank, OfTwoIsTheOneThatWorksMore) {
+  EXPECT_EQ(all_named({3, compute({100, 140})}),
+            (std::vector<SlowRank>{{1, WorkClass::kCompute, 1.4}}));
 }
 
 TEST(SlowRank, ASlowSmallShareIsNoSlowRank) {
-  auto ranks = compute({1000, 1000, 1000, 1000});
-  for (auto& rank : ranks) rank.communication = nanoseconds(50);
-  ranks[1].communication = nanoseconds(100);
-  EXPECT_TRUE(find_slow_ranks({3, ranks}).empty());
-  // With the compute beside it, it is one, and the larger excess gives the class.
-  ranks[1].compute = nanoseconds(1060);
-  EXPECT_EQ(find_slow_ranks({3, ranks}).at(0).what, SlowIn::kCompute);
-  ranks[1] = {.compute = nanoseconds(1050), .communication = nanoseconds(111)};
-  EXPECT_EQ(find_slow_ranks({3, ranks}).at(0).what, SlowIn::kCommunication);
+  auto window = compute({1000, 1000, 1000, 1000});
+  for (auto& rank : window) rank[1] = nanoseconds(50);
+  window[1][1] = nanoseconds(300);  // six times the others', a quarter of a rank's work
+  EXPECT_TRUE(all_named({3, window}).empty());
 }
 
-TEST(SlowRank, FewerThanFourRanksNameNobody) {
-  EXPECT_TRUE(find_slow_ranks({9, compute({100, 100, 1000})}).empty());
-  EXPECT_TRUE(find_slow_ranks({9, compute({100, 1000})}).empty());
-  EXPECT_TRUE(find_slow_ranks({9, compute({100})}).empty());
-  EXPECT_TRUE(find_slow_ranks({}).empty());
+TEST(SlowRank, WindowsWithoutWorkInTheClassArePassedOver) {
+  auto save = compute({100, 100, 100, 100});
+  for (auto& rank : save) rank[3] = nanoseconds(10);
+  save[1][3] = nanoseconds(500);
+  const auto named = named_in({save, kClean, kClean, save, kClean, save});
+  EXPECT_EQ(named[5], (std::vector<SlowRank>{{1, WorkClass::kCheckpoint, 600.0 / 110}}));
+  // One save in which the disk was as quick as the others' begins the count again.
+  auto quick = save;
+  quick[1][3] = nanoseconds(10);
+  EXPECT_TRUE(all_named({save, save, quick, save, save}).empty());
 }
 
-TEST(SlowRank, WithoutWorkThereIsNoMeasure) {
-  EXPECT_TRUE(find_slow_ranks({3, compute({1000, 0, 0, 0})}).empty());
+TEST(SlowRank, OneAloneOrWithoutWorkIsNone) {
+  EXPECT_TRUE(all_named({9, compute({100})}).empty());
+  EXPECT_TRUE(all_named({3, compute({1000, 0, 0, 0})}).empty());
 }
 
 TEST(SlowRank, RefusesWindowsOfOtherRankCounts) {
+  EXPECT_EQ(testing::message_of<ValueError>([] { SlowRankFinder(0); }),
+            "SlowRankFinder: ranks must be at least 1, got 0");
   EXPECT_EQ(testing::message_of<ValueError>([] {
-              find_slow_ranks({kClean, compute({1, 2, 3, 4, 5})});
+              SlowRankFinder(4).add(compute({1, 2}));
             }),
-            "find_slow_ranks: window 1 must have 4 ranks as the first, got 5");
+            "SlowRankFinder: a window must have 4 ranks, got 2");
 }
 
-/// 100 ms of compute and 10 ms of communication, +- 2.5 % per window and rank and, in one of 50, an
-/// outlier of up to half as much again: what ranks that share two cores show over windows of some
-/// steps.
-Windows noisy_windows(std::size_t count, std::size_t ranks) {
-  const Random random(11, "slow rank noise");
-  Windows windows(count, std::vector<RankTime>(ranks));
-  for (std::size_t i = 0; i < count * ranks; ++i) {
-    const auto draw = [&](std::uint64_t which) {
-      double time = 1e8 * (1 + 0.025 * random.normal(6 * i + which));
-      if (random.uniform(6 * i + which + 1) < 0.02) {
-        time *= 1 + 0.5 * random.uniform(6 * i + which + 2);
-      }
-      return nanoseconds(static_cast<std::int64_t>(time));
-    };
-    windows[i / ranks][i % ranks] = {.compute = draw(0), .communication = draw(3) / 10};
+/// Lets the clock go on.
+void pass(milliseconds time) { std::this_thread::sleep_for(time); }
+
+TEST(WorkGuard, CountsTheTimeOnTheClockLessWaitsAndInnerGuards) {
+  RankContext context;
+  const RankContextGuard current(context);
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const WorkGuard outer(WorkClass::kCompute);
+    pass(milliseconds(20));
+    context.work().add_wait(milliseconds(15));
+    const WorkGuard inner(WorkClass::kData);
+    pass(milliseconds(10));
   }
-  return windows;
+  const nanoseconds whole = std::chrono::steady_clock::now() - begin;
+  const auto times = context.work().totals()->read();
+  EXPECT_GE(times[2], milliseconds(10));
+  EXPECT_GE(times[0], milliseconds(5));
+  EXPECT_LE(times[0] + times[2], whole - milliseconds(15));
+  EXPECT_EQ(times[1] + times[3], nanoseconds(0));
 }
 
-TEST(SlowRank, NoFalseAlarmInAThousandCleanWindows) {
-  for (const std::size_t ranks : {4U, 5U, 8U}) {
-    EXPECT_TRUE(find_slow_ranks(noisy_windows(1000, ranks)).empty()) << ranks;
-  }
-}
-
-TEST(SlowRank, IsFoundInTheSameNoise) {
-  auto windows = noisy_windows(20, 8);
-  for (std::size_t window = 10; window < 20; ++window) {
-    windows[window][5].compute = windows[window][5].compute * 13 / 10;
-  }
-  const auto slow = find_slow_ranks(windows);
-  ASSERT_EQ(slow.size(), 1U);
-  EXPECT_EQ(std::tie(slow[0].rank, slow[0].what), std::tuple(5, SlowIn::kCompute));
-  EXPECT_EQ(slow[0].window, 12U);
-}
-
-// Windows of 16 steps, recorded from two runs of four ranks on two cores: microseconds of compute
-// and communication of each rank. In the second run rank 2 computed 1.3 times as long.
-constexpr std::int64_t kRecordedClean[][4][2] = {
-    {{150138, 5888}, {146957, 5860}, {160928, 5830}, {144803, 5594}},
-    {{128449, 5167}, {129343, 4992}, {126798, 5012}, {122034, 4862}},
-    {{143156, 5590}, {144357, 5501}, {138149, 5509}, {129875, 5457}},
-    {{133966, 5852}, {142117, 5307}, {142039, 5659}, {140766, 5676}},
-    {{121351, 4877}, {120069, 4812}, {117313, 4606}, {118864, 4814}},
-    {{125886, 5323}, {126257, 4977}, {121107, 5015}, {129027, 5009}},
-    {{123693, 4948}, {119982, 5108}, {116178, 5007}, {117076, 4961}},
-    {{120964, 4955}, {131798, 5005}, {126979, 5128}, {126609, 4932}},
-    {{129558, 5132}, {130404, 4873}, {127551, 5125}, {127778, 5109}},
-    {{119497, 5108}, {119174, 4895}, {123084, 5062}, {117507, 5255}},
-    {{133821, 5589}, {126996, 5191}, {141055, 5439}, {131157, 5523}},
-    {{155821, 5954}, {155218, 5970}, {157110, 6078}, {157091, 5713}},
-};
-constexpr std::int64_t kRecordedSlow[][4][2] = {
-    {{181124, 8059}, {172206, 8488}, {211871, 10325}, {168078, 7952}},
-    {{192957, 8528}, {173599, 9847}, {226627, 9741}, {193947, 9536}},
-    {{181392, 7889}, {170250, 8077}, {210852, 8432}, {183379, 9023}},
-    {{188318, 8391}, {187636, 8555}, {241362, 9951}, {187559, 9620}},
-    {{170390, 6691}, {184332, 6718}, {211112, 6763}, {183473, 6439}},
-    {{177438, 8904}, {166267, 7807}, {215849, 9307}, {173765, 8511}},
-    {{182404, 6076}, {172823, 6367}, {196635, 6520}, {165037, 6240}},
-    {{177658, 8301}, {180384, 8602}, {223561, 7848}, {179204, 8132}},
-};
-
-template <std::size_t N>
-Windows recorded(const std::int64_t (&rows)[N][4][2]) {
-  Windows windows;
-  for (const auto& row : rows) {
-    auto& window = windows.emplace_back();
-    for (const auto& [compute, communication] : row) {
-      window.push_back({.compute = std::chrono::microseconds(compute),
-                        .communication = std::chrono::microseconds(communication)});
-    }
-  }
-  return windows;
-}
-
-TEST(SlowRank, ARecordedCleanRunNamesNobody) {
-  EXPECT_TRUE(find_slow_ranks(recorded(kRecordedClean)).empty());
-}
-
-TEST(SlowRank, ARecordedSlowRankIsNamed) {
-  const auto slow = find_slow_ranks(recorded(kRecordedSlow));
-  ASSERT_EQ(slow.size(), 1U);
-  EXPECT_EQ(std::tie(slow[0].rank, slow[0].what, slow[0].window),
-            std::tuple(2, SlowIn::kCompute, 2U));
-}
-
-TEST(RankTimes, SumTheWorkOfPhasesAndOfCollectives) {
-  const auto span = [](SpanKind kind, std::int64_t busy) {
-    Span result;
-    result.kind = kind;
-    result.busy = nanoseconds(busy);
-    return result;
-  };
-  EXPECT_EQ(rank_time({span(SpanKind::kPhase, 1), span(SpanKind::kCollective, 10),
-                       span(SpanKind::kModule, 100), span(SpanKind::kPhase, 2)}),
-            (RankTime{.compute = nanoseconds(3), .communication = nanoseconds(10)}));
+TEST(WorkGuard, OfAnotherThreadOfTheRankAddsToTheSameTotals) {
+  RankContext context;
+  std::thread([&] {
+    RankContext second({.work = context.work().totals()});
+    const RankContextGuard current(second);
+    const WorkGuard guard(WorkClass::kCheckpoint);
+    second.work().add_wait(nanoseconds(-7'000'000'000));  // as good as seven seconds of work
+  }).join();
+  EXPECT_GE(context.work().totals()->read()[3], std::chrono::seconds(7));
 }
 
 }  // namespace

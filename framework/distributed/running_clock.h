@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace moegrad {
+
+/// How long a process has run, as deadlines count it. Whoever reads the time now and then hands it
+/// to advance(); however long it is since the last time, no more than `longest` is added. So a
+/// process that was stopped as a whole (SIGSTOP, a suspended container or machine, a debugger) has
+/// aged by one such interval, while a thread that alone stands still is seen to stand still.
+class RunningClock {
+ public:
+  using time_point = std::chrono::steady_clock::time_point;
+  using duration = std::chrono::steady_clock::duration;
+
+  RunningClock(time_point now, duration longest) : last_(now), longest_(longest) {}
+
+  /// Returns what was added.
+  duration advance(time_point now) {
+    const auto added = std::clamp(now - last_, duration::zero(), longest_);
+    last_ = now;
+    elapsed_ += added;
+    return added;
+  }
+  duration elapsed() const { return elapsed_; }
+
+ private:
+  time_point last_;
+  duration longest_;
+  duration elapsed_{0};
+};
+
+}  // namespace moegrad

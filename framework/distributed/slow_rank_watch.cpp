@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/slow_rank_watch.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "framework/distributed/collectives.h"
+
+namespace moegrad {
+
+SlowRankWatch::SlowRankWatch(RankContext& context)
+    : context_(context), before_(context.work().totals()->read()), finder_(context.world_size()) {}
+
+std::vector<SlowRank> SlowRankWatch::close_window() {
+  const auto now = context_.work().totals()->read();
+  const auto before = std::exchange(before_, now);
+  std::vector<std::int64_t> own,
+      all(kWorkClasses * static_cast<std::size_t>(context_.world_size()));
+  for (std::size_t what = 0; what < kWorkClasses; ++what) {
+    own.push_back((now[what] - before[what]).count());
+  }
+  if (context_.group() == nullptr) return {};
+  all_gather(*context_.group(), own, std::span(all), {.label = "work of the ranks"});
+  std::vector<WorkTimes> window(all.size() / kWorkClasses);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    window[i / kWorkClasses][i % kWorkClasses] = std::chrono::nanoseconds(all[i]);
+  }
+  return finder_.add(window);
+}
+
+}  // namespace moegrad

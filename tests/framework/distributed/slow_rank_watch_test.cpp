@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that really are slow, each in its way, and ranks that are not. The work is sleep, so that
+// what is measured does not hang on how many cores there are for it.
+#include "framework/distributed/slow_rank_watch.h"
+
+#include <functional>
+#include <thread>
+
+#include "framework/distributed/collectives.h"
+#include "framework/io/checkpoint_saver.h"
+#include "tests/framework/distributed/collective_testing.h"
+#include "tests/framework/distributed/hand_shards.h"
+#include "tests/framework/io/files.h"
+#include "tests/testing.h"
+
+namespace moegrad {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::IsEmpty;
+
+constexpr int kRanks = 4;
+constexpr int kSlowOne = 2;
+
+struct Run {
+  int windows = 4;
+  int steps = 4;  // of each window
+  LinkModel link = {.latency = 8ms};
+  std::chrono::milliseconds compute = 16ms;
+  std::function<void(int rank)> more = {};  // after the compute of each step
+};
+
+/// The ranks that are named, on rank 0; all others must name the same.
+std::vector<SlowRank> watch(const Run& run) {
+  std::vector<std::vector<SlowRank>> named(kRanks);
+  launch(kRanks,
+         [&](RankContext& context) {
+           const auto rank = context.rank();
+           auto& own = named[static_cast<std::size_t>(rank)];
+           SlowRankWatch watch(context);
+           for (int window = 0; window < run.windows; ++window) {
+             for (int step = 0; step < run.steps; ++step) {
+               {
+                 const WorkGuard work(WorkClass::kCompute);
+                 std::this_thread::sleep_for(run.compute);
+                 std::vector<float> gradient(8, 1.0F);
+                 all_reduce(*context.group(), std::span(gradient));
+               }
+               if (run.more) run.more(rank);
+             }
+             const auto slow = watch.close_window();
+             own.insert(own.end(), slow.begin(), slow.end());
+           }
+         },
+         {.link = run.link});
+  for (const auto& own : named) EXPECT_EQ(own, named[0]);
+  return named[0];
+}
+
+void expect_named(const std::vector<SlowRank>& named, WorkClass what) {
+  ASSERT_EQ(named.size(), 1U);
+  EXPECT_EQ(named[0].rank, kSlowOne);
+  EXPECT_EQ(named[0].what, what) << to_string(named[0].what);
+  EXPECT_GT(named[0].ratio, 1.3);
+}
+
+TEST(SlowRankWatch, NamesASlowLink) {
+  expect_named(watch({.link = {.latency = 8ms, .slow_rank = kSlowOne, .slow_by = 6}}),
+               WorkClass::kCommunication);
+}
+
+TEST(SlowRankWatch, NamesABusyCore) {
+  expect_named(watch({.more =
+                          [](int rank) {
+                            const WorkGuard work(WorkClass::kCompute);
+                            if (rank == kSlowOne) std::this_thread::sleep_for(60ms);
+                          }}),
+               WorkClass::kCompute);
+}
+
+TEST(SlowRankWatch, NamesSlowData) {
+  expect_named(watch({.more =
+                          [](int rank) {
+                            const WorkGuard work(WorkClass::kData);
+                            std::this_thread::sleep_for(rank == kSlowOne ? 60ms : 1ms);
+                          }}),
+               WorkClass::kData);
+}
+
+TEST(SlowRankWatch, NamesASlowDisk) {
+  const testing::TemporaryFolder root;
+  launch(kRanks, [&](RankContext& context) {
+    const auto rank = context.rank();
+    // The rank's own file takes its time; what rank 0 alone does for the checkpoint is no rank's.
+    CheckpointSaver saver(root / "", context.group(), {.observe = [rank](CheckpointPoint point) {
+                            if (point == CheckpointPoint::kTensorWritten && rank == kSlowOne) {
+                              std::this_thread::sleep_for(250ms);
+                            }
+                            if (point == CheckpointPoint::kFolderFlushed) {
+                              std::this_thread::sleep_for(250ms);
+                            }
+                          }});
+    SlowRankWatch watch(context);
+    std::vector<SlowRank> named;
+    for (std::int64_t window = 0; window < 4; ++window) {
+      {
+        const WorkGuard work(WorkClass::kCompute);
+        std::this_thread::sleep_for(40ms);
+      }
+      const Tensor whole = testing::randn({kRanks, 8}, 1, Dtype::kFloat32);
+      const Tensor shard =
+          testing::shard_of(whole, testing::spec_of(whole.shape(), 0, context.group()));
+      saver.save(window, {.tensors = {{"w", shard}}});
+      saver.wait();
+      const auto slow = watch.close_window();
+      named.insert(named.end(), slow.begin(), slow.end());
+    }
+    expect_named(named, WorkClass::kCheckpoint);
+  });
+}
+
+TEST(SlowRankWatch, NamesNobodyInAHundredCleanWindows) {
+  EXPECT_THAT(watch({.windows = 100}), IsEmpty());
+}
+
+}  // namespace
+}  // namespace moegrad

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank that never returns after a failure: it is named, and the process ends if it shall.
+#include <thread>
+
+#include "tests/framework/distributed/collective_testing.h"
+
+namespace moegrad {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::error_message;
+
+[[noreturn]] void never_return() {
+  while (true) std::this_thread::sleep_for(1h);
+}
+
+void fail_while_ranks_are_stuck(int ranks, int stuck_from, const LaunchOptions& options) {
+  launch(
+      ranks,
+      [&](RankContext& context) {
+        if (context.rank() >= stuck_from) never_return();
+        context.group()->barrier({.label = "step"})->wait();
+      },
+      options);
+}
+
+TEST(StuckRank, EndsTheProcessIfItShall) {
+  EXPECT_EXIT(
+      fail_while_ranks_are_stuck(2, 1, {.deadline = 50ms, .exit_after = 100ms}),
+      ::testing::ExitedWithCode(1),
+      "error .rank 0. launch: rank 1 has not returned 100 ms after a failure, the process ends; "
+      "the failure: aborted by barrier .group world, sequence 0, step.: not joined within 50 ms by "
+      "rank 1; waiting: rank 0");
+}
+
+TEST(StuckRank, IsNamedWithAllOthers) {
+  EXPECT_EXIT(fail_while_ranks_are_stuck(4, 1, {.deadline = 50ms, .exit_after = 100ms}),
+              ::testing::ExitedWithCode(1),
+              "launch: ranks 1-3 have not returned 100 ms after a failure, the process ends");
+}
+
+TEST(StuckRank, WhoseOwnThreadHasEndedIsNoticed) {
+  // What hangs is a consumer, on the communication thread.
+  EXPECT_EXIT(launch(2,
+                     [](RankContext& context) {
+                       const auto rank = context.rank();
+                       const auto gathered =
+                           context.group()->all_gather({}, Dtype::kFloat32, [rank](PeerSpans) {
+                             if (rank == 1) never_return();
+                           });
+                       if (rank == 0) gathered->wait();
+                       throw ValueError("rank 1 leaves");
+                     },
+                     {.deadline = 50ms, .exit_after = 100ms}),
+              ::testing::ExitedWithCode(1), "launch: rank 1 has not returned 100 ms after");
+}
+
+TEST(StuckRank, IsReportedThoughNoOtherRankEnds) {
+  // All are stuck, so the report of the failure comes with that.
+  EXPECT_EXIT(launch(2,
+                     [](RankContext& context) {
+                       if (context.rank() == 1) never_return();
+                       const auto work = context.group()->barrier();
+                       never_return();
+                     },
+                     {.deadline = 50ms, .exit_after = 100ms}),
+              ::testing::ExitedWithCode(1),
+              "barrier .group world, sequence 0.: not joined within 50 ms by rank 1; waiting: rank "
+              "0\n(.*\n)*.*launch: ranks 0, 1 have not returned");
+}
+
+TEST(StuckRank, IsWaitedForByDefaultAndThatIsSaid) {
+  ::testing::internal::CaptureStderr();
+  const auto message = error_message<CollectiveError>([&] {
+    launch(2,
+           [&](RankContext& context) {
+             if (context.rank() == 1) {
+               std::this_thread::sleep_for(500ms);
+               return;
+             }
+             context.group()->barrier()->wait();
+           },
+           {.deadline = 50ms, .on_failure = [](const std::string&) {}});
+  });
+  const auto log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(
+      message,
+      "barrier [group world, sequence 0]: not joined within 50 ms by rank 1; waiting: rank 0");
+  EXPECT_THAT(log, ::testing::ContainsRegex("launch: rank 1 has not returned 50 ms after a failure,"
+                                            " launch\\(\\) waits; the failure: "));
+}
+
+TEST(StuckRank, RanksThatReturnInTimeEndNothing) {
+  EXPECT_EQ(error_message<ValueError>([] {
+              launch(2,
+                     [](RankContext& context) {
+                       if (context.rank() == 1) throw ValueError("of rank 1");
+                       context.group()->barrier()->wait();
+                     },
+                     {.exit_after = 10s});
+            }),
+            "of rank 1");
+}
+
+TEST(StuckRank, RejectsATimeThatNoClockCanHold) {
+  for (const auto time : {0ms, -1ms, std::chrono::milliseconds(24h) + 1ms}) {
+    EXPECT_EQ(
+        error_message<ValueError>([&] { launch(1, [](RankContext&) {}, {.exit_after = time}); }),
+        "launch: exit_after must be in (0, 24 h], got " + std::to_string(time.count()) + " ms");
+  }
+}
+
+}  // namespace
+}  // namespace moegrad
