@@ -3,11 +3,13 @@
 
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
+#include "tests/testing.h"
 
 namespace moegrad {
 namespace {
 
 using testing::error_message;
+using testing::message_of;
 
 // The world's ranks in `group`, found by communicating in it.
 std::vector<std::int64_t> members(ProcessGroup& group) {
