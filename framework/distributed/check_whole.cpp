@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/check_whole.h"
 
-#include <string>
-
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
 
@@ -14,10 +12,8 @@ void check_whole(std::string_view op, const Tensor& input, std::size_t position)
     return;
   if (spec->group == nullptr || spec->group->size() == 1) return;
   if (input.shape() == spec->global_shape) return;  // the rank that holds all of a small one
-  const auto& name = input.storage().name();
-  check(false, op, ": input ", position, " must be a whole parameter, got ",
-        name.empty() ? std::string("a shard ") : "shard '" + name + "' ", input.shape(), " of ",
-        spec->global_shape, " on ", spec->group->size(),
+  check(false, op, ": input ", position, " must be a whole parameter, got a shard ", input.shape(),
+        " of ", spec->global_shape, " on ", spec->group->size(),
         " ranks; call the module, module(x), which gathers it: forward(x) alone does not");
 }
 

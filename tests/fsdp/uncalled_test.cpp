@@ -13,7 +13,6 @@
 #include "nn/embedding.h"
 #include "nn/init.h"
 #include "nn/linear.h"
-#include "nn/mlp.h"
 #include "nn/rms_norm.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
@@ -27,7 +26,7 @@ using testing::bitwise_equal;
 using testing::message_of;
 
 std::string refusal(const std::string& what, const std::string& shard) {
-  return what + " must be a whole parameter, got shard " + shard +
+  return what + " must be a whole parameter, got a shard " + shard +
          " on 2 ranks; call the module, module(x), which gathers it: forward(x) alone does not";
 }
 
@@ -45,17 +44,36 @@ void expect_refused(const typename M::Config& config, const Input& input,
 TEST(Uncalled, ForwardOfAShardedLayerIsRefused) {
   // Its shape would fit: the result would be half as wide.
   expect_refused<nn::Linear>({.in_features = 4, .out_features = 6}, Tensor::ones({1, 4}),
-                             refusal("linear: input 1", "'weight' [3, 4] of [6, 4]"));
+                             refusal("linear: input 1", "[3, 4] of [6, 4]"));
   // Its shape would not, and the shape is not what is wrong.
   expect_refused<nn::RMSNorm>({.dim = 8}, Tensor::ones({1, 8}),
-                              refusal("rms_norm: input 1", "'weight' [4] of [8]"));
+                              refusal("rms_norm: input 1", "[4] of [8]"));
   expect_refused<nn::Embedding>({.num_embeddings = 6, .embedding_dim = 2},
                                 Tensor::zeros({3}, Dtype::kInt64),
-                                refusal("embedding: input 1", "'weight' [3, 2] of [6, 2]"));
-  // A child that is called gathers nothing either: it belongs to the group of the module above.
-  expect_refused<nn::MLP>(
-      {.hidden_size = 4, .intermediate_size = 6}, Tensor::ones({1, 4}),
-      refusal("linear: input 1", "'gate_proj.weight' [3, 4] of [6, 4]") + "; in module gate_proj");
+                                refusal("embedding: input 1", "[3, 2] of [6, 2]"));
+}
+
+/// A layer below another module.
+class Outer final : public nn::Callable<Outer> {
+ public:
+  Outer() { register_module("inner", inner_); }
+  Tensor forward(const Tensor& x) { return inner_(x); }
+
+ private:
+  nn::Linear inner_{{.in_features = 4, .out_features = 6}};
+};
+
+// A child that is called gathers nothing either: it belongs to the group of the module above.
+TEST(Uncalled, TheChildThatWasCalledIsNamed) {
+  launch(2, [](RankContext& rank) {
+    Outer module;
+    fully_shard(module, DeviceMesh::flat(rank.group()));
+    EXPECT_EQ(message_of<Error>([&] {
+                module.forward(Tensor::ones({1, 4}));
+              }),
+              refusal("linear: input 1", "[3, 4] of [6, 4]") + "; in module inner");
+    EXPECT_NO_THROW(module(Tensor::ones({1, 4})));
+  });
 }
 
 TEST(Uncalled, AFunctionOfOnesOwnTakesNoShardAndADetachedOneIsOrdinary) {
@@ -64,7 +82,7 @@ TEST(Uncalled, AFunctionOfOnesOwnTakesNoShardAndADetachedOneIsOrdinary) {
     fully_shard(module, DeviceMesh::flat(rank.group()));
     const Tensor shard = module.named_parameters()[0].tensor;
     EXPECT_EQ(message_of<Error>([&] { testing::mul(Tensor::ones({4}), shard); }),
-              refusal("mul: input 1", "'weight' [4] of [8]"));
+              refusal("mul: input 1", "[4] of [8]"));
     EXPECT_EQ(ops::sum(shard.detach()).item(), 4);
   });
 }

@@ -131,8 +131,8 @@ TEST(DeviceMesh, RejectsTheGroupThatThereIsNotOutsideLaunch) {
       "DeviceMesh: needs a process group, got null; RankContext::current().group() is null outside "
       "launch(), so run this in the body of launch(world_size, body)";
   const auto& group = RankContext::current().group();
-  EXPECT_EQ(message_of<ValueError>([&] { DeviceMesh::flat(group); }), expected);
-  EXPECT_EQ(message_of<ValueError>([&] { DeviceMesh(group, {{"shard", 1}}); }), expected);
+  EXPECT_EQ(error_message<ValueError>([&] { DeviceMesh::flat(group); }), expected);
+  EXPECT_EQ(error_message<ValueError>([&] { DeviceMesh(group, {{"shard", 1}}); }), expected);
   EXPECT_EQ(message_of<ValueError>([&] {
               DeviceMesh(group, {{"shard", 1}}, {{"expert", 1}});
             }),
