@@ -292,7 +292,8 @@ std::string report_page(const RunRecord& run) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
       "<title>" +
       escape(title(run)) + ": training report</title>\n<style>" + std::string(kReportStyle) +
-      "</style>\n</head>\n<body>\n<h1>" + escape(title(run)) + ": training report</h1>\n";
+      "</style>\n</head>\n<body>\n<h1><bdi>" + escape(title(run)) +
+      "</bdi>: training report</h1>\n";
   html += concat("<p class=\"path\">", escape(run.path), "</p>\n", facts_of_parts(run), tiles(run),
                  remarks(run));
   html += section("loss", "Loss", losses(run, steps));

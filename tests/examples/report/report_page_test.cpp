@@ -80,7 +80,7 @@ TEST(ReportPage, SaysWhatIsMissingAndWhereTheRunWasResumed) {
 TEST(ReportPage, SaysUnknownWhereTheFileDoesNotTell) {
   const auto page = report_page(short_run());
   EXPECT_THAT(page, HasSubstr("<title>run.jsonl: training report</title>"));
-  EXPECT_THAT(page, HasSubstr("<h1>run.jsonl: training report</h1>"));
+  EXPECT_THAT(page, HasSubstr("<h1><bdi>run.jsonl</bdi>: training report</h1>"));
   EXPECT_THAT(page, HasSubstr("<dt>started</dt><dd>unknown</dd>\n"
                               "<dt>moegrad version</dt><dd>unknown</dd>\n"
                               "<dt>CPU</dt><dd>unknown</dd>\n"
@@ -94,7 +94,7 @@ TEST(ReportPage, SaysUnknownWhereTheFileDoesNotTell) {
 TEST(ReportPage, SaysWhatWhereAndWhen) {
   auto run = short_run();
   run.path = "folder/run.jsonl";
-  EXPECT_THAT(report_page(run), HasSubstr("<h1>run.jsonl: training report</h1>"));
+  EXPECT_THAT(report_page(run), HasSubstr("<h1><bdi>run.jsonl</bdi>: training report</h1>"));
   run.parts = {{.first_step = 0,
                 .header = {.title = "small on a<b",
                            .date = "2026-01-31T09:30:00Z",
@@ -105,7 +105,7 @@ TEST(ReportPage, SaysWhatWhereAndWhen) {
                            .steps = 1}}};
   const auto page = report_page(run);
   EXPECT_THAT(page, HasSubstr("<title>small on a&lt;b: training report</title>"));
-  EXPECT_THAT(page, HasSubstr("<h1>small on a&lt;b: training report</h1>"));
+  EXPECT_THAT(page, HasSubstr("<h1><bdi>small on a&lt;b</bdi>: training report</h1>"));
   EXPECT_THAT(page, HasSubstr("<dt>started</dt><dd>2026-01-31T09:30:00Z</dd>\n"
                               "<dt>moegrad version</dt><dd>1.2.3</dd>\n"
                               "<dt>CPU</dt><dd>a CPU &amp; more</dd>\n"
