@@ -189,7 +189,7 @@ TEST(FullyShard, UnshardsAndReshardsByHandAndReadingReleasedBytesNamesTheParamet
       net(input());
     }
     state.unshard();
-    const Tensor whole = net.named_parameters()[0].tensor;
+    const Tensor whole = *net.parameter_slots()[0].tensor;
     EXPECT_EQ(whole.shape(), (Shape{10, 6}));
     state.reshard();
     state.reshard();
