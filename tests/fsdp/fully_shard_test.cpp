@@ -340,7 +340,7 @@ TEST(FullyShard, EndsAllRanksWhenOneThrowsInForward) {
       for (int step = 0; step < 3; ++step) ops::sum(net(input())).backward();
     });
   });
-  EXPECT_EQ(message, "no more memory");
+  EXPECT_EQ(message, "no more memory; in module second");
 }
 
 TEST(FullyShard, EndsEveryRankThatWaitsForTheOneThatThrew) {
