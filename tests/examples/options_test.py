@@ -41,7 +41,7 @@ def options_of(program):
     result = subprocess.run([programs / program, "--help"], capture_output=True, text=True, check=True)
     found = {}
     for names, kind, least, most in re.findall(
-            r"^  (-\S+) ([A-Z-]+)(?::\[(\S+) - (\S+)\])?", result.stdout, re.MULTILINE):
+            r"^ {2,8}(-\S+) ([A-Z-]+)(?::\[(\S+) - (\S+)\])?", result.stdout, re.MULTILINE):
         found[names.split(",")[-1] if names.startswith("-o,") else names.split(",")[0]] = (kind, least, most)
     return found
 
