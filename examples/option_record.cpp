@@ -34,7 +34,8 @@ std::map<std::string, std::string> record_options(const TrainOptions& options) {
                expert_weights, dtype, wire_dtype, reduce_dtype, reshard, prefetch, recompute_layers,
                linear_cross_entropy, checkpoint_dir, checkpoint_interval, checkpoint_keep, resume,
                metrics, validation_interval, tensorboard, profile_steps, profile, prompt,
-               sample_bytes, temperature, validation_sequences, log_every, log_level] = options;
+               sample_bytes, temperature, validation_sequences, log_every, log_level,
+               command] = options;  // the command is no option
   // Options that have a default of their own are recorded as what they come to.
   const bool pretransposed =
       expert_weights.empty() ? grouped_matmul_nz_transpose : expert_weights == "pretransposed";
