@@ -124,7 +124,7 @@ TEST(FsdpFailure, ARefusedCallLeavesItsModulesAsTheyWere) {
               }),
               "fully_shard: the module has an extension of another kind");
     EXPECT_EQ((*model)[0].extension(), nullptr);
-    EXPECT_FALSE(model->parameter_slots()[0].tensor->shard_spec());
+    EXPECT_FALSE(model->named_parameters()[0].tensor.shard_spec());
     EXPECT_NO_THROW(run(*model));
   });
 }
