@@ -27,7 +27,7 @@ h2 { font-size: 17px; margin: 28px 0 8px; }
 @media (max-width: 480px) { .facts { grid-template-columns: minmax(0, 1fr); gap: 0; }
   .facts dd { margin-bottom: 6px; } }
 summary { color: var(--soft); cursor: pointer; }
-dt { color: var(--soft); font-size: 13px; }
+dt { color: var(--soft); font-size: 13px; overflow-wrap: anywhere; }
 dd { margin: 0; font-size: 18px; font-variant-numeric: tabular-nums; }
 .grid2 { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr));
   gap: 8px 24px; }
