@@ -229,7 +229,8 @@ class Keeps final : public Function {
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     const Tensor kept = what_ == What::kSaved ? saved_.unpack() : raw_;
     const double factor = what_ == What::kRawOutput ? 1.0 : 2.0;
-    return {zip(grads[0], kept, [&](auto g, auto x) { return factor * g * x; })};
+    return {zip(grads[0], kept,
+                [&](auto g, auto x) { return static_cast<decltype(g)>(factor) * g * x; })};
   }
 
  private:
