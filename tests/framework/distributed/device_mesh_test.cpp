@@ -133,7 +133,7 @@ TEST(DeviceMesh, RejectsTheGroupThatThereIsNotOutsideLaunch) {
   const auto& group = RankContext::current().group();
   EXPECT_EQ(error_message<ValueError>([&] { DeviceMesh::flat(group); }), expected);
   EXPECT_EQ(error_message<ValueError>([&] { DeviceMesh(group, {{"shard", 1}}); }), expected);
-  EXPECT_EQ(message_of<ValueError>([&] {
+  EXPECT_EQ(error_message<ValueError>([&] {
               DeviceMesh(group, {{"shard", 1}}, {{"expert", 1}});
             }),
             expected);
