@@ -25,6 +25,7 @@
 #include "framework/distributed/process_group.h"
 #include "framework/distributed/shard_runs.h"
 #include "framework/distributed/shard_spec.h"
+#include "framework/distributed/slow_rank_watch.h"
 #include "framework/distributed/tree_reduction.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_folders.h"

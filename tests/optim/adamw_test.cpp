@@ -79,12 +79,13 @@ TEST(AdamW, MatchesScalarFormulasOver100Steps) {
 // The scalars of a step are computed in float64 and rounded once, all else is float32.
 TEST(AdamW, Float32StepsHaveTheBitsOfTheirFormulas) {
   const AdamW::Config config{
-      .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+      .lr = 0.3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.3};
   Tensor parameter = randn({31, 3}, 5, Dtype::kFloat32);
   const Tensor start = clone(parameter);
   AdamW optimizer({{"p", parameter}}, config);
   std::vector<float> expected(start.data<float>().begin(), start.data<float>().end());
   std::vector<float> m(expected.size()), v(expected.size());
+  // 0.91, which is another number where lr, weight_decay and their product are rounded first.
   const auto decay = static_cast<float>(1.0 - config.lr * config.weight_decay);
   const auto beta1 = static_cast<float>(config.beta1), beta2 = static_cast<float>(config.beta2);
   const auto rest1 = static_cast<float>(1.0 - config.beta1);
