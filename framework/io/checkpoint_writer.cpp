@@ -16,7 +16,6 @@
 #include "framework/io/safetensors_writer.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/log.h"
 #include "framework/tensor/box.h"
 
 namespace moegrad {
@@ -152,17 +151,6 @@ class PartWriter {
   const CheckpointOptions& options_;
 };
 
-// What was saved counts, whether or not the older ones can be removed.
-void remove_older(const CheckpointCommit& commit, std::int64_t step, std::int64_t keep) {
-  if (keep == 0) return;
-  try {
-    commit.remove_older(keep);
-  } catch (const Error& error) {
-    log(LogLevel::kWarning, "checkpoint: step " + std::to_string(step) +
-                                " is saved, but older ones are not removed: " + error.what());
-  }
-}
-
 }  // namespace
 
 bool writes_tensor(const Tensor& tensor, const ProcessGroup* group) {
@@ -208,7 +196,7 @@ void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointS
       observe(CheckpointPoint::kRootFlushed);
       commit.move_latest();
       observe(CheckpointPoint::kLatestMoved);
-      remove_older(commit, step, options.keep);
+      if (options.keep > 0) commit.remove_older(options.keep);
       observe(CheckpointPoint::kOlderRemoved);
     });
     observe(CheckpointPoint::kSaved);
