@@ -15,7 +15,7 @@ namespace moegrad {
 /// time: the pool belongs to the rank that made it. Idle workers wait as in Note [Waiting].
 class ThreadPool {
  public:
-  /// `threads` counts the calling thread, so 1 starts none.
+  /// `threads` counts the calling thread, so 1 starts none. Error if the system gives fewer.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -24,6 +24,7 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   /// Calls task(0), ..., task(tasks - 1), each once, on any thread, and returns when all are done.
+  /// If tasks throw, rethrows the exception of the lowest one then.
   void run(std::int64_t tasks, const std::function<void(std::int64_t)>& task);
 
  private:
