@@ -114,7 +114,8 @@ Tensor sum(const Tensor& a, std::int64_t dim, bool keepdim) {
 }
 
 Tensor mean(const Tensor& a) {
-  return mul(apply_sum("mean", a), 1.0 / static_cast<double>(a.numel()));
+  const Tensor total = apply_sum("mean", a);
+  return mul(total, 1.0 / static_cast<double>(a.numel()));
 }
 
 Tensor mean(const Tensor& a, std::int64_t dim, bool keepdim) {

@@ -3,6 +3,7 @@
 
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
+#include "framework/tensor/tensor_impl.h"
 
 namespace moegrad {
 
@@ -11,6 +12,7 @@ void check_whole(std::string_view op, const Tensor& input, std::size_t position)
   if (spec == nullptr) [[likely]]
     return;
   if (spec->group == nullptr || spec->group->size() == 1) return;
+  if (input.impl()->detached) return;
   if (input.shape() == spec->global_shape) return;  // the rank that holds all of a small one
   check(false, op, ": input ", position, " must be a whole parameter, got a shard ", input.shape(),
         " of ", spec->global_shape, " on ", spec->group->size(),

@@ -19,9 +19,9 @@ void append_utf8(std::string& text, std::uint32_t character);
 std::string in_quotes(std::string_view text);
 
 /// Appends `text` as a terminal may be given it: control characters but line feeds and tabs, those
-/// that change the direction of text, and bytes that are no UTF-8 become `\\xNN`. Returns the
-/// bytes of
-/// `text` that it has taken: all, but where there is `more` to come a character's beginning stays.
+/// that change the direction of text, and bytes that are no UTF-8 become `\\xNN`. Returns the bytes
+/// of `text` that it has taken: all, but where there is `more` to come a character's beginning
+/// stays.
 std::size_t append_printable(std::string& shown, std::string_view text, bool more);
 
 }  // namespace moegrad

@@ -254,6 +254,7 @@ Tensor Tensor::detach() const {
   const auto& impl = checked(impl_);
   auto detached = view_impl(*this, impl.shape);
   detached->shard = impl.shard;
+  detached->detached = true;
   return Tensor(std::move(detached));
 }
 

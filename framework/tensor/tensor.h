@@ -106,7 +106,7 @@ class Tensor {
   /// Which part of a global parameter this is; null when it is whole (fully_shard sets it).
   const std::shared_ptr<const ShardSpec>& shard_spec() const;
   void set_shard_spec(std::shared_ptr<const ShardSpec> spec) const;
-  /// The same data without graph; shares storage and version counter.
+  /// The same data without graph; shares storage, version counter and ShardSpec.
   Tensor detach() const;
   /// Computes gradients of this tensor with respect to the leaves of its graph. `grad` defaults to
   /// one for a tensor of one element.

@@ -33,6 +33,7 @@ struct TensorImpl {
   std::size_t output_index = 0;       // which output of grad_fn this is
   std::unique_ptr<LeafState> leaf;
   std::shared_ptr<const ShardSpec> shard;
+  bool detached = false;  // made by detach(): the values of a parameter, not the parameter
 
   LeafState& leaf_state() {
     if (!leaf) leaf = std::make_unique<LeafState>();

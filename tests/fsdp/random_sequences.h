@@ -108,7 +108,7 @@ class RealNet final : public nn::Callable<RealNet> {
       register_module("block" + std::to_string(i), *blocks.back());
     }
     scale_ = randn({sequence.width}, sequence.seed * 8 + 7);
-    register_parameter("scale", scale_);
+    register_parameter("scale", scale_, nn::InitialValues::ones());
   }
 
   Tensor forward(const Tensor& x) {

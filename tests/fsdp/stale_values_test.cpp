@@ -46,8 +46,7 @@ void halve(const nn::Module& module) {
 
 const char* const kModified =
     "linear: a tensor of shape [4, 4] 'block1.linear.weight' saved for backward has been modified "
-    "in "
-    "place since";
+    "in place since; in module block1.linear";
 
 // Same inputs on all ranks: the gradient is the unsharded one times a power of two.
 struct Numbers {
@@ -175,7 +174,7 @@ TEST(StaleValues, RecomputationTakesTheWeightsOfItsTime) {
   const auto expected = message(whole);
   EXPECT_EQ(expected,
             "linear: a tensor of shape [4, 4] 'block0.linear.weight' saved for backward has been "
-            "modified in place since");
+            "modified in place since; in module block0.linear");
   const Tensor sum = ops::mul(gradient(recomputed).grad(), 2.0);
   for (const bool reshard : {true, false}) {
     launch(2, [&](RankContext& rank) {
@@ -297,7 +296,7 @@ TEST(StaleValues, BackwardWithoutAGatherReadsNoOldValues) {
     halve(net);
     EXPECT_EQ(message_of<Error>([&] { loss.backward(); }),
               "tensor: the bytes of 'block1.linear.weight' have been released; unshard its module "
-              "before reading it");
+              "before reading it; in module block1.linear");
   });
 }
 
@@ -429,8 +428,7 @@ TEST(StaleValues, ARankThatWritesAloneIsAnError) {
 
 const char* const kReplaced =
     ": 'scale' must be a parameter of its module, got the whole tensor that fully_shard has "
-    "replaced "
-    "by a shard; take named_parameters() after fully_shard";
+    "replaced by a shard; take named_parameters() after fully_shard";
 
 TEST(StaleValues, AnOptimizerMadeBeforeFullyShardFailsAtItsFirstStep) {
   for (const int world : {1, 2}) {

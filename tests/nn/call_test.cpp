@@ -167,8 +167,8 @@ TEST(Call, AnErrorInBackwardNamesTheModuleOfItsFunction) {
   const Tensor y = ops::sum(root(variable({3, 4})));
   weight.mutable_data<double>()[0] = 2.0;
   EXPECT_EQ(message_of<Error>([&] { y.backward(); }),
-            "rms_norm: a tensor of shape [4] saved for backward has been modified in place since; "
-            "in module outer.middle.norm");
+            "rms_norm: a tensor of shape [4] 'outer.middle.norm.weight' saved for backward has been "
+            "modified in place since; in module outer.middle.norm");
 }
 
 TEST(Call, AnAnomalyNamesItsModuleOnce) {

@@ -101,7 +101,7 @@ TEST(ToEmpty, BeforeItEveryUseNamesTheParameter) {
               (*module)(randn({2, 4}, 1, Dtype::kFloat32));
             }),
             "tensor: 'norm.weight' has no bytes yet: it was made on the meta device; call "
-            "to_empty()");
+            "to_empty(); in module norm");
 }
 
 /// Keeps a parameter of its own in the place of a module's.

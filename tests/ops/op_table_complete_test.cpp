@@ -21,6 +21,8 @@ const std::map<std::string, std::string> kHelpers{
     {"check_floating", "a check: the ops report its error"},
     {"check_indices", "a check: embedding and index_select report its error"},
     {"cross_entropy_denominator", "the checks of the two cross-entropies, tested there"},
+    {"check_operand(string_view, Tensor, size)", "a check: the ops report its error"},
+    {"check_operand(string_view, TensorList, size)", "a check: cat reports its error"},
     {"extents_at", "sizes only"},
     {"multiply_column_groups", "the backward of linear and grouped_matmul; checks nothing"},
     {"multiply_columns", "a piece of the backward of linear_cross_entropy; checks nothing"},

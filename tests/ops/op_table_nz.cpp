@@ -68,7 +68,8 @@ OpEntry nd_to_nz_op() {
 OpEntry nz_to_nd_op() {
   OpEntry entry{.op = "nz_to_nd", .differentiable = false};
   entry.run = [](const TensorList& in, const Json&) {
-    return TensorList{ops::nz_to_nd(in[0].layout() == Layout::kNZ ? in[0] : as_nz(in[0]))};
+    const bool is_nd = in[0].defined() && in[0].layout() == Layout::kND;
+    return TensorList{ops::nz_to_nd(is_nd ? as_nz(in[0]) : in[0])};
   };
   entry.reference = [](const Arrays& in, const Json&) { return in; };
   entry.samples = matrix_samples(Nz::kRead);
@@ -87,7 +88,8 @@ OpEntry slice_to_nz_op() {
                 .dtypes = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16},
                 .differentiable = false};
   entry.run = [](const TensorList& in, const Json& args) {
-    const auto dtype = in[0].dtype() == Dtype::kBFloat16 ? Dtype::kFloat32 : in[0].dtype();
+    const auto given = in[0].defined() ? in[0].dtype() : Dtype::kFloat32;
+    const auto dtype = given == Dtype::kBFloat16 ? Dtype::kFloat32 : given;
     const auto blocks = integers_from(args["blocks"]);
     Tensor out = Tensor::empty_nz({blocks[0] * blocks[1], blocks[2]},
                                   {blocks[0], blocks[1], blocks[2]}, dtype);

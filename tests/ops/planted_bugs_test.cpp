@@ -44,7 +44,7 @@ struct PlantedBug {
   TensorList inputs;
   Forward forward;
   Backward backward;
-  std::size_t wrong_input = 0;
+  std::size_t wrong_input = 0;  // whose gradient is furthest off
   bool wrong_size = false;  // of the gradient, which the engine sees first
 };
 
@@ -108,7 +108,8 @@ std::vector<PlantedBug> elementwise_bugs() {
       {"GradientForTheWrongInput", two, product,
        [](auto& x, auto&, auto& g, bool bug) -> TensorList {
          return {g * x[bug ? 0 : 1], g * x[bug ? 1 : 0]};
-       }},
+       },
+       /*wrong_input=*/1},
       {"FactorTwo", one, [](auto& x) { return square(x[0]); },
        [](auto& x, auto&, auto& g, bool bug) -> TensorList {
          return {(bug ? 1.0 : 2.0) * x[0] * g};
@@ -276,7 +277,8 @@ PlantedBug attention_bug(const std::string& name, bool mask_left_out, bool scale
                 softmax_grad(p, matmul(g, transposed(x[2]))) * (bug && scale_left_out ? 1 : scale);
             return {matmul(grad_scores, x[1]), matmul(transposed(grad_scores), x[0]),
                     matmul(transposed(p), g)};
-          }};
+          },
+          /*wrong_input=*/mask_left_out ? 2U : 0U};
 }
 
 std::vector<PlantedBug> layer_bugs() {
