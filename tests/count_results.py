@@ -18,7 +18,6 @@ OPTIONAL = [
     ("comparison with PyTorch", "./tests/run.sh --with-oracle", r"torch_oracle|golden_folders"),
     ("report in a browser", "./tests/run.sh --with-browser", r"report"),
     ("tensors in gdb", "apt-get install gdb", r"gdb"),
-    ("wide vectors", "a CPU with AVX-512", r"MatmulBlock\.GivesTheBitsOfTheChainsOnWideVectors"),
 ]
 SKIPPED = "SKIP_RETURN_CODE=77"  # ctest's word for it; a program that is not there is no skip
 
