@@ -151,7 +151,9 @@ terminal = Terminal("--steps", 100000, "--checkpoint-dir", "stopped")
 while "5/100000" not in terminal.shown:
     assert terminal.read()
 terminal.process.send_signal(signal.SIGTERM)
-shown = terminal.finish()
+shown = terminal.finish(128 + signal.SIGTERM)
+assert any(row.startswith("train_qwen3_moe: SIGTERM: stopping after this step") for row in rows(shown)), \
+    rows(shown)
 assert any(re.fullmatch(r"stopped after step \d+", row) for row in rows(shown)), rows(shown)
 
 # Lines and no control character: on a dumb terminal, on one without a name, in a file.
