@@ -110,6 +110,7 @@ bool list_run(const fs::path& root, std::ostream& out) {
           << manifest.tensors.size() << std::setw(10) << std::setprecision(1) << megabytes(manifest)
           << '\n';
     } catch (const Error& error) {
+      if (!fs::exists(path)) continue;  // a run has just removed it
       out << error.what() << '\n';
       good = false;
     }
@@ -125,6 +126,7 @@ bool verify_checkpoints(const fs::path& path, std::ostream& out) {
       reader.verify();
       out << folder.string() << ": sound, " << reader.manifest().files.size() << " files\n";
     } catch (const Error& error) {
+      if (!fs::exists(folder)) continue;  // a run has just removed it
       out << error.what() << '\n';
       good = false;
     }

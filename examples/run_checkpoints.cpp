@@ -51,7 +51,9 @@ void check_same_run(const std::map<std::string, std::string>& run, const Checkpo
 std::map<std::string, std::string> describe_run(const TrainOptions& options,
                                                 const TrainingData& data) {
   auto run = compared_options(options);
-  run["config"] = options.model_config().to_json();
+  auto config = options.model_config();
+  config.gathered_layout = Layout::kND;  // another one gives the same bits
+  run["config"] = config.to_json();
   run["data"] = data.source().describe();
   run["batches"] = data.describe();
   return run;

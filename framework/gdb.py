@@ -69,6 +69,5 @@ class TensorCommand(gdb.Command):
 
 TensorCommand()
 
-# Line tables of optimized builds name sources from the root of the repository on: /ops/linear.cpp.
-for folder in ("framework", "ops", "nn", "models", "optim", "fsdp", "examples", "tests"):
-    gdb.execute(f"set substitute-path /{folder} {ROOT}/{folder}")
+# Line tables of optimized builds name sources from the root of the repository on: ops/linear.cpp.
+gdb.execute(f"directory {ROOT}")

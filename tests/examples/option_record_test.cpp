@@ -26,18 +26,18 @@ std::string parse(std::vector<std::string> arguments, TrainOptions& options, int
   return printed;
 }
 
-/// Of every option that the command line has: what --print-config prints, and --dry-run, which is
-/// for the command line alone.
+/// Of every option that the command line has, as --help lists them, but those that are about options.
 Names names_of_the_program() {
   TrainOptions options;
-  std::istringstream lines(parse({"--print-config"}, options, 0));
-  Names names = {"dry_run"};
+  std::istringstream lines(parse({"--help"}, options, 0));
+  Names names;
   for (std::string line; std::getline(lines, line);) {
-    auto name = line.substr(line.starts_with("# ") ? 2 : 0);
-    name.resize(std::min(name.find('='), name.size()));
+    if (!line.starts_with("  --")) continue;
+    auto name = line.substr(4, line.find_first_of(" ,", 4) - 4);
     std::ranges::replace(name, '-', '_');
-    if (!name.empty()) names.insert(name);
+    names.insert(name);
   }
+  for (const auto* about : {"config_file", "print_config"}) EXPECT_EQ(names.erase(about), 1U);
   return names;
 }
 

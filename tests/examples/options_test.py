@@ -33,7 +33,7 @@ PROGRAMS = {
 NUMBERS = [*(str(sign * 2**bits + more) for bits in (31, 32, 62, 63, 64) for sign in (1, -1)
              for more in (-1, 0, 1)), "1000000000", "-1", "1" * 400, "nan", "-nan", "inf", "-inf", "1e308", "-1e308",
            "1e999", "1e-320", "", "abc", "0x10", "1e3", "1.5", "1,2", " 1", "1 ", "--", "\u0661", "1\x1b[2J"]
-TEXTS = ["", "x" * 5000, "\x1b[2J", "/nowhere/at/all", "/dev/zero", str(folder)]
+TEXTS = ["", "x" * 5000, "\x1b[2J", str(folder / "nowhere/at/all"), "/dev/zero", str(folder)]
 
 
 def options_of(program):

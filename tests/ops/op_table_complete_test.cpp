@@ -20,6 +20,7 @@ const std::map<std::string, std::string> kHelpers{
     {"can_expand", "shapes only: expand reports its error"},
     {"check_floating", "a check: the ops report its error"},
     {"check_indices", "a check: embedding and index_select report its error"},
+    {"check_operands", "a check: the ops report its error"},
     {"cross_entropy_denominator", "the checks of the two cross-entropies, tested there"},
     {"check_operand(string_view, Tensor, size)", "a check: the ops report its error"},
     {"check_operand(string_view, TensorList, size)", "a check: cat reports its error"},
