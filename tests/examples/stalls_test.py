@@ -60,7 +60,7 @@ class Run:
 def warned(err, rank, what, seconds):
     """That it was said while it went on and at the end, with the rank and at least the seconds."""
     assert re.search(rf"warning \[rank \d+\] rank {rank}: {what} has taken [\d.]+ s and goes on\n",
-                     err), err
+                     err), (what, err)
     took = re.search(rf"warning \[rank \d+\] rank {rank}: {what} took ([\d.]+) s\n", err)
     assert took and float(took[1]) >= seconds, err
 
@@ -85,11 +85,11 @@ for deadline, seconds in [(1, 3)] + ([(None, 65)] if full else []):
     warned(err, 0, f"checkpoint: saving step {INTERVAL}", seconds)
     assert run.losses() == undisturbed
 
-    # While a run is resumed: the files that are verified, and the metrics that are written anew.
+    # While a run is resumed: the files that are verified, and the metrics that are cut.
     last = f"step-{STEPS - INTERVAL:08}"
     for call, path, rank, what in [
             ("read", f"{last}/rank-00001", 1, f"reading {run.checkpoints}/{last}"),
-            ("fsync", "metrics.jsonl", 0, "opening the logs")]:
+            ("read", "metrics.jsonl", 0, "opening the logs")]:
         shutil.rmtree(run.checkpoints / f"step-{STEPS:08}", ignore_errors=True)
         out, err = run.run("--resume", STALL=f"{call} {path} {seconds} 1")
         assert f"resumed from {run.checkpoints}/{last}" in out, out
