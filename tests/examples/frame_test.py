@@ -278,7 +278,7 @@ for name, when in [("SIGTERM", "training"), ("SIGINT", "training"), ("SIGHUP", "
         continue
     stopped = int(re.search(r"^stopped after step (\d+)$", out, re.MULTILINE)[1])
     assert (place / f"step-{stopped + 1:08}").exists() and (when != "sample" or stopped == 2), out
-process = start(*SHORT, "--text", big, "--steps", 100000, "--seq-len", 12000, "--metrics", "slow.jsonl")
+process = start(*SHORT, "--text", big, "--steps", 100000, "--seq-len", 4096, "--metrics", "slow.jsonl")
 while not (folder / "slow.jsonl").exists() or not (folder / "slow.jsonl").read_text():
     assert process.poll() is None, process.communicate()
     time.sleep(0.02)
