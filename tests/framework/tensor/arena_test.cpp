@@ -192,7 +192,11 @@ TEST(ArenaDeathTest, AUseAfterTheEndIsFound) {
     const Tensor x = Tensor::zeros({5}, Dtype::kFloat32);
     freed = x.data<float>().data();
   }
-  EXPECT_DEATH(std::ignore = *static_cast<const volatile float*>(freed), "heap-use-after-free");
+  EXPECT_DEATH(
+      {
+        [[maybe_unused]] const float read = *static_cast<const volatile float*>(freed);
+      },
+      "heap-use-after-free");
 }
 
 TEST(Arena, WhatWasNeverWrittenIsNaN) {
