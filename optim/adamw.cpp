@@ -8,21 +8,20 @@
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
+#include "optim/grain.h"
 
 namespace moegrad::optim {
 namespace {
 
-constexpr std::int64_t kGrain = 1 << 15;
-
 /// The scalars of one step, rounded once to the parameter's dtype.
 template <class T>
-struct Coefficients {
+struct AdamWCoefficients {
   T decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_bias_correction2, eps;
 };
 
 template <class T>
 void update(std::span<T> p, std::span<T> m, std::span<T> v, std::span<const T> g,
-            const Coefficients<T>& c) {
+            const AdamWCoefficients<T>& c) {
   parallel_for(static_cast<std::int64_t>(p.size()), kGrain,
                [&](std::int64_t begin, std::int64_t end) {
                  T* const __restrict parameter = p.data();
@@ -81,7 +80,7 @@ void AdamW::apply(Update& part) {
   auto& state = states_[index];
   const auto t = static_cast<double>(++state.steps.mutable_data<std::int64_t>()[block]);
   dispatch_floating(parameter.dtype(), [&]<class T>() {
-    const Coefficients<T> coefficients = {
+    const AdamWCoefficients<T> coefficients = {
         .decay = static_cast<T>(1.0 - group.lr * group.weight_decay),
         .beta1 = static_cast<T>(config_.beta1),
         .one_minus_beta1 = static_cast<T>(1.0 - config_.beta1),

@@ -13,13 +13,12 @@
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/parallel_for.h"
+#include "optim/grain.h"
 #include "optim/pre_rounded_sum.h"
 #include "optim/shard_groups.h"
 
 namespace moegrad::optim {
 namespace {
-
-constexpr std::int64_t kGrain = 1 << 15;
 
 void reduce(const std::shared_ptr<ProcessGroup>& group, std::span<double> values, ReduceOp op) {
   if (group != nullptr) all_reduce(*group, values, op, {.label = "clip_grad_norm"});

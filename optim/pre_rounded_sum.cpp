@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "framework/runtime/parallel_for.h"
+#include "optim/grain.h"
 
 namespace moegrad::optim {
 namespace {
-
-constexpr std::int64_t kGrain = 1 << 15;
 
 /// Adding and subtracting one rounds to a multiple of 2^-22, 2^-44, 2^-66.
 constexpr Bins kRounders = {0x1.8p30, 0x1.8p8, 0x1.8p-14};

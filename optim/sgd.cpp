@@ -7,21 +7,20 @@
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
+#include "optim/grain.h"
 
 namespace moegrad::optim {
 namespace {
 
-constexpr std::int64_t kGrain = 1 << 15;
-
 template <class T>
-struct Coefficients {
+struct SgdCoefficients {
   T lr, momentum, weight_decay;
   bool nesterov;
 };
 
 /// `b` is empty without momentum.
 template <class T>
-void update(std::span<T> p, std::span<T> b, std::span<const T> g, const Coefficients<T>& c) {
+void update(std::span<T> p, std::span<T> b, std::span<const T> g, const SgdCoefficients<T>& c) {
   parallel_for(static_cast<std::int64_t>(p.size()), kGrain,
                [&](std::int64_t begin, std::int64_t end) {
                  T* const __restrict parameter = p.data();

@@ -77,7 +77,7 @@ run_ctest() {
 
 moegrad_setup "${more_packages[@]}"
 targets=()
-[[ $preset == tsan ]] && targets=(framework_test concurrency_test)
+[[ $preset == tsan ]] && targets=(framework_test concurrency_test fsdp_test)
 [[ $preset == tsan && $mode == full ]] && targets+=(sweep_test)
 [[ $preset == release && $mode == full ]] && targets=(all benchmarks)
 [[ $mode == full ]] && export MOEGRAD_FULL=1

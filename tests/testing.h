@@ -7,7 +7,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "framework/autograd/gradcheck_gtest.h"
@@ -16,6 +18,12 @@
 #include "framework/tensor/tensor.h"
 
 namespace moegrad::testing {
+
+/// Whether all cases are wanted, as in `tests/run.sh --full`, and not a part of them in every run.
+inline bool full_suite() {
+  const char* const full = std::getenv("MOEGRAD_FULL");
+  return full != nullptr && std::string_view(full) == "1";
+}
 
 /// Standard normal leaf; the same numbers for the same seed, whatever the dtype.
 inline Tensor randn(const Shape& shape, std::uint64_t seed = 1, Dtype dtype = Dtype::kFloat64,

@@ -1,25 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/aux_loss.h"
 
-#include <algorithm>
-
-#include "framework/runtime/parallel_for.h"
 #include "ops/kernels/exp.h"
+#include "ops/kernels/for_rows.h"
 #include "ops/kernels/row_reduce.h"
 
 namespace moegrad::kernels {
-namespace {
-
-template <class Body>
-void for_rows(std::int64_t n, std::int64_t e, const Body& body) {
-  const auto grain = std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, e));
-  parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (auto r = begin; r < end; ++r) body(r);
-  });
-}
-
-}  // namespace
-
 template <class T>
 void expected_load(const T* x, const T* load, const T* mask, T* y, std::int64_t n, std::int64_t e) {
   for_rows(n, e, [=](std::int64_t r) {

@@ -9,7 +9,7 @@ namespace moegrad::kernels {
 namespace {
 
 template <class Body>
-void for_rows(std::int64_t n, std::int64_t work_per_row, const Body& body) {
+void for_copied_rows(std::int64_t n, std::int64_t work_per_row, const Body& body) {
   const auto grain = std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, work_per_row));
   parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
     for (auto i = begin; i < end; ++i) body(i);
@@ -26,7 +26,7 @@ void add_row(const T* __restrict in, T* __restrict out, std::int64_t h) {
 template <class T>
 void spread_tokens(const T* x, const std::int64_t* slot_of_row, T* rows, std::int64_t n,
                    std::int64_t k, std::int64_t h) {
-  for_rows(n, h, [=](std::int64_t r) {
+  for_copied_rows(n, h, [=](std::int64_t r) {
     const T* in = x + slot_of_row[r] / k * h;
     std::copy(in, in + h, rows + r * h);
   });
@@ -35,7 +35,7 @@ void spread_tokens(const T* x, const std::int64_t* slot_of_row, T* rows, std::in
 template <class T>
 void collect_tokens(const T* rows, const std::int64_t* row_of_slot, T* y, std::int64_t tokens,
                     std::int64_t k, std::int64_t h) {
-  for_rows(tokens, k * h, [=](std::int64_t t) {
+  for_copied_rows(tokens, k * h, [=](std::int64_t t) {
     T* out = y + t * h;
     if (k == 0) std::fill(out, out + h, T{0});
     for (auto slot = t * k; slot < (t + 1) * k; ++slot) {

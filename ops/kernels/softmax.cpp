@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/softmax.h"
 
-#include <algorithm>
-
-#include "framework/runtime/parallel_for.h"
 #include "ops/kernels/exp.h"
+#include "ops/kernels/for_rows.h"
 #include "ops/kernels/row_reduce.h"
 
 namespace moegrad::kernels {
 namespace {
-
-template <class Body>
-void for_rows(std::int64_t n, std::int64_t d, const Body& body) {
-  const auto grain = std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, d));
-  parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (auto r = begin; r < end; ++r) body(r * d);
-  });
-}
 
 // __restrict, because the compiler cannot see that the rows do not overlap.
 template <class T>
@@ -28,7 +18,8 @@ void exp_row(const T* __restrict x, T shift, T* __restrict y, std::int64_t d) {
 
 template <class T>
 void softmax(const T* x, T* y, std::int64_t n, std::int64_t d) {
-  for_rows(n, d, [&](std::int64_t at) {
+  for_rows(n, d, [&](std::int64_t r) {
+    const auto at = r * d;
     const T* in = x + at;
     T* out = y + at;
     const T largest = row_max(in, d);
@@ -40,7 +31,8 @@ void softmax(const T* x, T* y, std::int64_t n, std::int64_t d) {
 
 template <class T>
 void softmax_backward(const T* dy, const T* y, T* dx, std::int64_t n, std::int64_t d) {
-  for_rows(n, d, [&](std::int64_t at) {
+  for_rows(n, d, [&](std::int64_t r) {
+    const auto at = r * d;
     const T dot = row_dot(dy + at, y + at, d);
     for (std::int64_t i = 0; i < d; ++i) dx[at + i] = y[at + i] * (dy[at + i] - dot);
   });
@@ -48,7 +40,8 @@ void softmax_backward(const T* dy, const T* y, T* dx, std::int64_t n, std::int64
 
 template <class T>
 void log_softmax(const T* x, T* y, std::int64_t n, std::int64_t d) {
-  for_rows(n, d, [&](std::int64_t at) {
+  for_rows(n, d, [&](std::int64_t r) {
+    const auto at = r * d;
     const auto [largest, log_sum] = row_logsumexp_parts(x + at, d);
     for (std::int64_t i = 0; i < d; ++i) y[at + i] = (x[at + i] - largest) - log_sum;
   });
@@ -56,7 +49,8 @@ void log_softmax(const T* x, T* y, std::int64_t n, std::int64_t d) {
 
 template <class T>
 void log_softmax_backward(const T* dy, const T* y, T* dx, std::int64_t n, std::int64_t d) {
-  for_rows(n, d, [&](std::int64_t at) {
+  for_rows(n, d, [&](std::int64_t r) {
+    const auto at = r * d;
     const T total = row_sum(dy + at, d);
     for (std::int64_t i = 0; i < d; ++i) dx[at + i] = dy[at + i] - exp(y[at + i]) * total;
   });

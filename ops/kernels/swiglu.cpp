@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/swiglu.h"
 
-#include <algorithm>
-
-#include "framework/runtime/parallel_for.h"
 #include "ops/kernels/exp.h"
+#include "ops/kernels/for_rows.h"
 #include "ops/kernels/row_reduce.h"
 
 namespace moegrad::kernels {
@@ -30,14 +28,6 @@ void swiglu_row_backward(const T* __restrict dy, const T* __restrict gate, const
 template <class T>
 void scale(T weight, T* x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] *= weight;
-}
-
-template <class Body>
-void for_rows(std::int64_t rows, std::int64_t inner, const Body& body) {
-  const auto grain = std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, inner));
-  parallel_for(rows, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (auto r = begin; r < end; ++r) body(r);
-  });
 }
 
 }  // namespace

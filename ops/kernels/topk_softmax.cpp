@@ -5,23 +5,11 @@
 #include <cmath>
 #include <limits>
 
-#include "framework/runtime/parallel_for.h"
 #include "ops/kernels/exp.h"
+#include "ops/kernels/for_rows.h"
 #include "ops/kernels/row_reduce.h"
 
 namespace moegrad::kernels {
-namespace {
-
-template <class Body>
-void for_rows(std::int64_t n, std::int64_t e, const Body& body) {
-  const auto grain = std::max<std::int64_t>(1, 4096 / e);
-  parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (auto r = begin; r < end; ++r) body(r);
-  });
-}
-
-}  // namespace
-
 template <class T>
 std::int64_t first_not_finite(const T* x, std::int64_t count) {
   constexpr std::int64_t kBlock = 1024;  // looked at without branches, so that it vectorises

@@ -6,7 +6,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::accumulation_test {
 namespace {
 
 using Indices = std::vector<std::int64_t>;
@@ -51,4 +51,4 @@ TEST(OwnedMicroBatches, AreEachOwnedOnceAndTheRestIsIdle) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::accumulation_test

@@ -5,7 +5,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::documents_test {
 namespace {
 
 using testing::message_of;
@@ -70,4 +70,4 @@ TEST(Documents, TheLastIsCutInTwoIfItIsTooLong) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::documents_test

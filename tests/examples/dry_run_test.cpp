@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace moegrad::examples {
+namespace moegrad::examples::dry_run_test {
 namespace {
 
 TEST(DryRun, SaysTheBytesOfRankMemory) {
@@ -38,4 +38,4 @@ TEST(DryRun, NamesLayersThatAreAlikeOnce) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::dry_run_test

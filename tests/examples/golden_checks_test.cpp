@@ -12,7 +12,7 @@
 #include "examples/golden_routing.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::golden_checks_test {
 namespace {
 
 using testing::message_of;
@@ -94,7 +94,7 @@ std::vector<std::string> failures(const Made& made, Dtype dtype = Dtype::kFloat6
 using Names = std::vector<std::string>;
 
 TEST(GoldenChecks, HoldForWhatIsExpected) {
-  const auto made = examples::made();
+  const auto made = golden_checks_test::made();
   for (const auto dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
     const auto checks = check_golden(made.golden, {made.results}, dtype);
     Names quantities;
@@ -146,7 +146,7 @@ TEST(GoldenChecks, HoldGradientsToTheirLimitRelativeToEachTensor) {
       const auto& limits = limits_of(dtype);
       const double limit = i == 0 ? limits.gradient : limits.rounded;
       for (const double factor : {0.3, 1.5}) {
-        auto made = examples::made();
+        auto made = golden_checks_test::made();
         auto& tensor = made.results.batch.gradients[i].tensor;
         tensor = shifted(tensor, factor * limit * stats_of(tensor).l2, 1);
         made.golden.expected.gradient_stats.clear();
@@ -162,7 +162,7 @@ TEST(GoldenChecks, HoldEachFigureOfAGradientToItsLimit) {
   const std::vector<double GoldenStats::*> figures = {&GoldenStats::l2, &GoldenStats::sum,
                                                       &GoldenStats::max_abs, &GoldenStats::dot_cos};
   for (std::size_t i = 0; i < figures.size(); ++i) {
-    auto made = examples::made();
+    auto made = golden_checks_test::made();
     auto& stats = made.golden.expected.gradient_stats["w"];  // of ten elements
     const double unit = stats.l2 * (i % 2 == 0 ? 1.0 : std::sqrt(10.0));
     stats.*figures[i] += 0.9e-11 * unit;
@@ -173,7 +173,7 @@ TEST(GoldenChecks, HoldEachFigureOfAGradientToItsLimit) {
 }
 
 TEST(GoldenChecks, FailForNan) {
-  auto made = examples::made();
+  auto made = golden_checks_test::made();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   made.results.batch.logits = shifted(made.results.batch.logits, nan, 3);
   made.results.batch.loss = nan;
@@ -183,14 +183,14 @@ TEST(GoldenChecks, FailForNan) {
 }
 
 TEST(GoldenChecks, WantZeroGradientsToBeZeroExactly) {
-  auto made = examples::made();
+  auto made = golden_checks_test::made();
   made.results.batch.gradients[2].tensor = values({0.0, 1e-300}, {2});
   EXPECT_EQ(failures(made), (Names{"gradients", "gradients' figures"}));
   EXPECT_EQ(failures(made, Dtype::kFloat32), (Names{"gradients", "gradients' figures"}));
 }
 
 TEST(GoldenChecks, CompareAGradientWithoutDigitsWithAllOthers) {
-  auto made = examples::made();
+  auto made = golden_checks_test::made();
   made.golden.expected.gradients[2].tensor = values({0.0, 1e-16}, {2});
   made.golden.expected.gradient_stats["z"] = stats_of(values({0.0, 1e-16}, {2}));
   EXPECT_EQ(failures(made), Names{});
@@ -206,7 +206,7 @@ TEST(GoldenChecks, CompareAGradientWithoutDigitsWithAllOthers) {
 }
 
 TEST(GoldenChecks, LookAtEveryRank) {
-  const auto made = examples::made();
+  const auto made = golden_checks_test::made();
   auto other = made.results;
   other.batch.logits = shifted(other.batch.logits, 1e-9);
   other.batch.aux += 1e-9;
@@ -234,7 +234,7 @@ TEST(GoldenChecks, CompareChoicesThatAreNotRounding) {
   EXPECT_EQ(failures(choose(made(), 1, 0, false), Dtype::kFloat32), Names{});
   EXPECT_EQ(failures(choose(made(), 1, 0, false), Dtype::kFloat64), choices);
   // Of a run that was given its experts, what its logits would have chosen is compared.
-  auto given = made();
+  auto given = golden_checks_test::made();
   given.results.batch.replayed = true;
   EXPECT_EQ(failures(given), Names{});
   auto& logits = given.results.batch.routing.logits[0];
@@ -243,15 +243,15 @@ TEST(GoldenChecks, CompareChoicesThatAreNotRounding) {
 }
 
 TEST(GoldenChecks, NameWhatTheModelDoesNotHave) {
-  auto made = examples::made();
+  auto made = golden_checks_test::made();
   made.golden.expected.gradients.push_back({"no.such", Tensor::zeros({1}, Dtype::kFloat64)});
   EXPECT_EQ(message_of<ValueError>([&] { failures(made); }),
             "the folder expects something of 'no.such', which its model does not have");
-  made = examples::made();
+  made = golden_checks_test::made();
   made.golden.expected.gradients[0].tensor = Tensor::zeros({2, 5}, Dtype::kFloat64);
   EXPECT_EQ(message_of<ShapeError>([&] { failures(made); }),
             "the folder expects [2, 5] where its model gives [5, 2]");
-  made = examples::made();
+  made = golden_checks_test::made();
   made.golden.expected.tokens_per_expert[0] = {1, 1};
   EXPECT_EQ(message_of<ValueError>([&] { failures(made); }),
             "the folder's tokens_per_expert must be of 3 experts, got 2");
@@ -277,7 +277,7 @@ TEST(GoldenParting, IsByRoundingIfAllChoicesOfTheFirstLayerThatDiffersAre) {
 
 /// Two steps and one parameter afterwards.
 Made trained(bool clipped) {
-  auto made = examples::made();
+  auto made = golden_checks_test::made();
   GoldenVariant variant;
   variant.name = "v";
   variant.lr = {0.1, 0.05};
@@ -398,4 +398,4 @@ TEST(GoldenTraining, AllowsTenTimesWhatAnotherFloat32RunDid) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::golden_checks_test

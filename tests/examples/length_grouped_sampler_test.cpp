@@ -12,7 +12,7 @@
 #include "examples/attention_balance.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::length_grouped_sampler_test {
 namespace {
 
 using testing::message_of;
@@ -164,4 +164,4 @@ TEST(AttentionBalance, ComparesTheBusiestRankWithTheMean) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::length_grouped_sampler_test

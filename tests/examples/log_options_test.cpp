@@ -3,7 +3,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::log_options_test {
 namespace {
 
 using testing::message_of;
@@ -39,4 +39,4 @@ TEST(ProfiledSteps, RefuseWhatIsNone) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::log_options_test

@@ -6,7 +6,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::loss_comparison_test {
 namespace {
 
 using testing::message_of;
@@ -150,4 +150,4 @@ TEST(LossComparison, NamesTheFirstFewStepsThatOneRunAloneHas) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::loss_comparison_test

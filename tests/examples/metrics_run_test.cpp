@@ -9,7 +9,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::metrics_run_test {
 namespace {
 
 using testing::message_of;
@@ -113,4 +113,4 @@ TEST(ReadMetrics, RefusesAFileWithoutStepsAndOneThatCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::metrics_run_test

@@ -5,7 +5,7 @@
 #include "examples/nz_ablation_run.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::nz_ablation_test {
 namespace {
 
 using testing::message_of;
@@ -149,4 +149,4 @@ TEST(AblationReport, RefusesLossesWithOtherBits) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::nz_ablation_test

@@ -8,7 +8,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::option_record_test {
 namespace {
 
 using Names = std::set<std::string>;
@@ -154,4 +154,4 @@ TEST(OptionRecord, TakesADefaultForTheValueThatItComesTo) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::option_record_test

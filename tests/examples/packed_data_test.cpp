@@ -6,7 +6,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::packed_data_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -154,4 +154,4 @@ TEST(PackedData, NeedsADocumentForEachPart) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::packed_data_test

@@ -4,7 +4,7 @@
 #include "examples/documents.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::packing_test {
 namespace {
 
 using testing::integers;
@@ -92,4 +92,4 @@ TEST(ToMicroBatch, TargetsStopAtTheEndOfADocumentAndGoOnWithinIt) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::packing_test

@@ -7,7 +7,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::parity_report_test {
 namespace {
 
 Choices choices_of(std::vector<std::vector<std::int64_t>> steps) {
@@ -98,4 +98,4 @@ TEST(ParityReport, WritesOneCurvePerDistinctRunAndTheirDifferences) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::parity_report_test

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-namespace moegrad::examples {
+namespace moegrad::examples::progress_test {
 namespace {
 
 using Seconds = Progress::Seconds;
@@ -112,4 +112,4 @@ TEST(Progress, LeavesItsBarWhenItEnds) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::progress_test

@@ -10,7 +10,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::run_checkpoints_test {
 namespace {
 
 using testing::message_of;
@@ -114,4 +114,4 @@ TEST_F(RunCheckpointsTest, RefuseARecordThatCannotBeCompared) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::run_checkpoints_test

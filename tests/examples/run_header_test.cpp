@@ -10,7 +10,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::run_header_test {
 namespace {
 
 using nlohmann::json;
@@ -132,4 +132,4 @@ TEST(ShellWord, HasQuotesWhereACharacterNeedsThem) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::run_header_test

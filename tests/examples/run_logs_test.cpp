@@ -13,7 +13,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::run_logs_test {
 namespace {
 
 using nlohmann::json;
@@ -290,4 +290,4 @@ TEST_F(RunLogsTest, AResumedRunGoesOnWithItsFiles) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::run_logs_test

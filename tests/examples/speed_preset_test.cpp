@@ -4,7 +4,7 @@
 #include "framework/runtime/error.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::speed_preset_test {
 namespace {
 
 using testing::message_of;
@@ -39,4 +39,4 @@ TEST(SpeedPreset, RefusesSizesThatMakeNoStep) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::speed_preset_test

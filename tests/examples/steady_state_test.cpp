@@ -23,7 +23,7 @@
 #include "tests/mapping_calls.h"
 #include "tests/new_calls.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::steady_state_test {
 namespace {
 
 constexpr std::int64_t kTokens = 1024;  // of a micro-batch
@@ -177,4 +177,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, SteadyState,
                                            Layout{2, 1, true}, Layout{2, 2, true}));
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::steady_state_test

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What train_qwen3_moe draws on terminals: of 40, 80 and 200 columns, resized while it trains, dumb,
-without a size, none at all. A terminal that is too narrow for a bar scrolls at each redraw."""
+without a size, none at all. A terminal that is too narrow for a bar scrolls at each redraw.
+
+    terminal_test.py PROGRAM [--brief]
+
+--brief, for a program that is slow: fewer steps and widths.
+"""
 import fcntl
 import os
 import pty
@@ -16,6 +21,7 @@ import termios
 from pathlib import Path
 
 train = Path(sys.argv[1]).resolve()
+brief = "--brief" in sys.argv
 folder = Path(tempfile.mkdtemp())
 text = folder / "text.txt"
 text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
@@ -114,19 +120,21 @@ HAVE = {10: "60/60", 40: r"\[={8}\] 60/60 ETA 0:00 \| loss [\d.]+",
         80: r"\[={15}\] 60/60 ETA 0:00 \| loss [\d.]+ \| grad norm [\d.]+.*",
         200: r"\[={20}\] 60/60 ETA 0:00 \| loss [\d.]+ \| grad norm [\d.]+ \| lr [\d.e-]+ \| "
              r"\d+ tokens/s \| TGS \d+ \| load( [\d.]+){4}"}
-for width, last in HAVE.items():
+for width, last in list(HAVE.items())[2 * brief:]:
     bars = check_bars(Terminal("--steps", 60, columns=width).finish(), width, 60)
     assert re.fullmatch(last, bars[-1]), (width, bars[-1])
 
 # The width is asked at each redraw: at most the drawing that was on its way is of the old one.
-for width, later in [(200, 40), (40, 200), (80, 20)]:
-    shown, before = Terminal("--steps", 400, columns=width).finish_while_resizing(20, later)
+STEPS = 80 if brief else 400
+for width, later in [(40, 200)] if brief else [(200, 40), (40, 200), (80, 20)]:
+    shown, before = Terminal("--steps", STEPS, columns=width).finish_while_resizing(20, later)
     after = shown[shown.index("\r", before):]
-    bars = check_bars(after[after.index("\r", 1):], later, 400)
+    bars = check_bars(after[after.index("\r", 1):], later, STEPS)
     assert later < 200 or "| load" in bars[-1], bars[-1]
 
 # Without a size: that of COLUMNS, or else 80.
-for variables, width in [({"COLUMNS": "50"}, 50), ({}, 80), ({"COLUMNS": "none"}, 80)]:
+WITHOUT_SIZE = [({"COLUMNS": "50"}, 50), ({}, 80), ({"COLUMNS": "none"}, 80)]
+for variables, width in WITHOUT_SIZE[:1] if brief else WITHOUT_SIZE:
     bars = check_bars(Terminal("--steps", 40, columns=0, **variables).finish(), width, 40)
     assert ("grad norm" in bars[-1]) == (width == 80), bars[-1]
 

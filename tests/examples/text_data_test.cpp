@@ -5,7 +5,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::text_data_test {
 namespace {
 
 using testing::message_of;
@@ -70,4 +70,4 @@ TEST(TextData, RefusesMissingEmptyAndShortTexts) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::text_data_test

@@ -6,7 +6,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::timeline_report_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -139,4 +139,4 @@ TEST(RunTimeline, CountsTheBytesOfAStep) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::timeline_report_test

@@ -6,7 +6,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::token_source_test {
 namespace {
 
 using testing::message_of;
@@ -86,4 +86,4 @@ TEST(TokenSource, GivesIdsNoText) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::token_source_test

@@ -3,7 +3,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::train_options_test {
 namespace {
 
 using testing::message_of;
@@ -100,4 +100,4 @@ TEST(TrainOptions, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::train_options_test

@@ -13,7 +13,7 @@
 #include "ops/cross_entropy.h"
 #include "tests/fsdp/models.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::trainer_test {
 namespace {
 
 using testing::message_of;
@@ -213,4 +213,4 @@ TEST(Sample, NeedsAPrompt) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::trainer_test

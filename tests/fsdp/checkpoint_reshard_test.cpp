@@ -11,7 +11,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/fsdp/models.h"
 
-namespace moegrad {
+namespace moegrad::checkpoint_reshard_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -127,4 +127,4 @@ TEST(CheckpointReshard, ContinuesATrainingOfReplicasWithHuggingFaceWeights) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::checkpoint_reshard_test

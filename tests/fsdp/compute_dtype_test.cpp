@@ -7,7 +7,7 @@
 #include "models/qwen3_moe_loss.h"
 #include "tests/fsdp/models.h"
 
-namespace moegrad {
+namespace moegrad::compute_dtype_test {
 namespace {
 
 TEST(ComputeDtype, AModelOfFloat64ComputesInFloat32LikeOneOfFloat32) {
@@ -49,4 +49,4 @@ TEST(ComputeDtype, AModelOfFloat64ComputesInFloat32LikeOneOfFloat32) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::compute_dtype_test

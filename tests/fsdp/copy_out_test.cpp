@@ -5,7 +5,7 @@
 #include "ops/nz.h"
 #include "tests/testing.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::copy_out_test {
 namespace {
 
 /// The slices that `world_size` ranks would hold of `parameters` (2-D, row-major).
@@ -138,4 +138,4 @@ TEST(CopyOut, WidensWhatTravelledAsBfloat16) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::copy_out_test

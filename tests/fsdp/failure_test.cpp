@@ -11,7 +11,7 @@
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::failure_test {
 namespace {
 
 using testing::message_of;
@@ -197,4 +197,4 @@ TEST(FsdpFailure, AStateThatEndsTakesItsReductionsOutOfTheSharedContext) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::failure_test

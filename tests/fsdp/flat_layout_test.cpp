@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::flat_layout_test {
 namespace {
 
 std::vector<std::int64_t> sizes(std::int64_t rows, int world_size) {
@@ -74,4 +74,4 @@ TEST(FlatLayout, AlignsEverySliceOfEveryRank) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::flat_layout_test

@@ -11,7 +11,7 @@
 #include "ops/shape_ops.h"
 #include "tests/fsdp/models.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::fully_shard_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -396,4 +396,4 @@ TEST(FullyShard, EndsAllRanksWhenOneSkipsACollective) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::fully_shard_test

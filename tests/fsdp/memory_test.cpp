@@ -15,7 +15,7 @@
 #include "models/qwen3_moe_loss.h"
 #include "tests/fsdp/models.h"
 
-namespace moegrad {
+namespace moegrad::memory_test {
 namespace {
 
 /// Four equal layers; sizes divide by every world size used, so shards have no padding.
@@ -151,4 +151,4 @@ TEST(Memory, SteadyStateAsksTheSystemForNothing) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::memory_test

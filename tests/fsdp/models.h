@@ -71,7 +71,7 @@ struct History {
 };
 
 /// A training run of a sharded model, and how it is spread over ranks.
-struct Training {
+struct ToyTraining {
   examples::MeshShape mesh = {};
   std::optional<examples::MeshShape> experts = {};
   std::int64_t steps = 5;
@@ -83,7 +83,7 @@ struct Training {
   std::function<void(RankContext&)> inspect = {};                     // rank 0, at the end
 };
 
-inline History train_sharded(const models::Qwen3MoeConfig& config, const Training& training) {
+inline History train_sharded(const models::Qwen3MoeConfig& config, const ToyTraining& training) {
   History history;
   const auto train = [&](RankContext& context) {
     models::Qwen3Moe model(config, 3);

@@ -3,7 +3,7 @@
 
 #include "framework/tensor/arena.h"
 
-namespace moegrad {
+namespace moegrad::random_programs_test {
 namespace {
 
 using fsdp::Policy;
@@ -201,4 +201,4 @@ TEST(RandomPrograms, GetThePlainSumOfAllGradients) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::random_programs_test

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fsdp/random_sequences.h"
 
-#include <cstdlib>
 
 #include "fsdp/sharded_gradients.h"
 #include "fsdp/state_dict.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::random_sequences_test {
 namespace {
 
 using fsdp::Policy;
@@ -213,10 +212,9 @@ void compare(const Sequence& sequence, int world) {
   });
 }
 
-// 100 of them, 2,000 with MOEGRAD_FULL=1.
+// 100 of them, 2,000 in the full suite.
 TEST(RandomSequences, GiveTheUnshardedProgramsNumbersAndErrors) {
-  const char* full = std::getenv("MOEGRAD_FULL");
-  const std::uint64_t sequences = full != nullptr && std::string_view(full) == "1" ? 2'000 : 100;
+  const std::uint64_t sequences = testing::full_suite() ? 2'000 : 100;
   for (std::uint64_t seed = 0; seed < sequences; ++seed) {
     for (const int world : {1, 2, 3, 4}) compare(testing::make_sequence(seed), world);
     ASSERT_FALSE(::testing::Test::HasFailure()) << "sequence " << seed;
@@ -224,4 +222,4 @@ TEST(RandomSequences, GiveTheUnshardedProgramsNumbersAndErrors) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::random_sequences_test

@@ -9,7 +9,7 @@
 #include "tests/fsdp/random_sequences.h"
 #include "tests/testing.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::reduction_cases_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -209,4 +209,4 @@ TEST(ReductionCases, TwoForwardsOfOneGroupInOppositeOrders) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::reduction_cases_test

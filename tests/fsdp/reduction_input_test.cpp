@@ -10,7 +10,7 @@
 #include "fsdp/flat_views.h"
 #include "tests/testing.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::reduction_input_test {
 namespace {
 
 Tensor randn(const Shape& shape, std::uint64_t seed) {
@@ -114,4 +114,4 @@ TEST(ReductionInput, IsInTheDtypeThatIsReduced) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::reduction_input_test

@@ -7,7 +7,7 @@
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::registration_test {
 namespace {
 
 using testing::MlpStack;
@@ -135,4 +135,4 @@ TEST(FsdpRegistration, AFrozenLayerWaitsForNoReduction) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::registration_test

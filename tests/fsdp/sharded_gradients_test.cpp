@@ -6,7 +6,7 @@
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::sharded_gradients_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -118,4 +118,4 @@ TEST(ShardedGradients, SumInTheReducedDtypeAndShowTheParametersOwn) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::sharded_gradients_test

@@ -5,7 +5,7 @@
 #include "nn/experts.h"
 #include "tests/fsdp/models.h"
 
-namespace moegrad {
+namespace moegrad::skip_missing_grad_test {
 namespace {
 
 using testing::History;
@@ -68,4 +68,4 @@ TEST(SkipMissingGrad, TrainsBitwiseTheSameInEitherOrientationOfTheWeights) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::skip_missing_grad_test

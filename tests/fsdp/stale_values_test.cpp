@@ -10,7 +10,7 @@
 #include "tests/fsdp/random_sequences.h"
 #include "tests/testing.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::stale_values_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -477,4 +477,4 @@ TEST(StaleValues, ATiedParameterIsReplacedWhereverItWas) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::stale_values_test

@@ -12,7 +12,7 @@
 #include "tests/fsdp/random_sequences.h"
 #include "tests/testing.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::state_dict_checkpoint_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -184,4 +184,4 @@ TEST(StateDictCheckpoint, OneSaverTakesTwoPlacements) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::state_dict_checkpoint_test

@@ -8,7 +8,7 @@
 #include "tests/fsdp/hand_sharded.h"
 #include "tests/fsdp/models.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::state_dict_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -267,4 +267,4 @@ TEST(StateDict, OfShardsIsTheLiveShardsAndComesBackBitwise) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::state_dict_test

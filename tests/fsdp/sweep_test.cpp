@@ -9,14 +9,14 @@
 
 #include "tests/fsdp/models.h"
 
-namespace moegrad {
+namespace moegrad::sweep_test {
 namespace {
 
 using examples::Accumulation;
 using examples::MeshShape;
 using testing::sharded_toy_config;
 using testing::train_sharded;
-using testing::Training;
+using testing::ToyTraining;
 
 TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
   const auto base = train_sharded(sharded_toy_config(), {.steps = 3, .micro_batches = 8});
@@ -29,7 +29,7 @@ TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
             for (const std::int64_t recompute : {0, 2}) {
               auto config = sharded_toy_config();
               config.gathered_layout = layout;
-              const Training training = {.mesh = {.shards = world_size},
+              const ToyTraining training = {.mesh = {.shards = world_size},
                                          .steps = 3,
                                          .micro_batches = 8,
                                          .policy = {.reshard_after_forward = reshard,
@@ -69,8 +69,8 @@ class RandomTraining {
       : random_(11, "training " + std::to_string(trial)), trial_(trial) {}
 
   bool narrow() const { return narrow_; }
-  Training training() {
-    Training training = {.mesh = mesh_, .steps = 3, .micro_batches = 8};
+  ToyTraining training() {
+    ToyTraining training = {.mesh = mesh_, .steps = 3, .micro_batches = 8};
     auto& policy = training.policy;
     if (narrow_) {
       policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
@@ -124,7 +124,7 @@ class RandomTraining {
 };
 
 TEST(Jitter, RandomDelaysInAThousandTrainingsChangeNoBit) {
-  Training one = {.steps = 3, .micro_batches = 8};
+  ToyTraining one = {.steps = 3, .micro_batches = 8};
   const auto wide = train_sharded(sharded_toy_config(), one);
   one.policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
   const auto narrow = train_sharded(sharded_toy_config(), one);
@@ -185,4 +185,4 @@ TEST(Fuzz, AConfigurationOfAnyBytesIsReadOrRefused) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::sweep_test

@@ -9,14 +9,14 @@
 #include "ops/cross_entropy.h"
 #include "tests/fsdp/models.h"
 
-namespace moegrad {
+namespace moegrad::training_parity_test {
 namespace {
 
 using examples::Accumulation;
 using examples::MeshShape;
 using testing::sharded_toy_config;
 using testing::train_sharded;
-using testing::Training;
+using testing::ToyTraining;
 
 constexpr Accumulation kEveryAccumulation[] = {
     Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach};
@@ -31,7 +31,7 @@ struct Case {
   bool narrow = false;
   std::optional<MeshShape> experts = {};
 
-  Training training() const {
+  ToyTraining training() const {
     return {.mesh = mesh,
             .experts = experts,
             .steps = 3,
@@ -141,7 +141,7 @@ class TrainingWithAPolicy : public ::testing::Test {
     static const auto one = train_sharded(sharded_toy_config(), {});
     return one;
   }
-  static void expect_the_same_bits(const Training& changes) {
+  static void expect_the_same_bits(const ToyTraining& changes) {
     for (const MeshShape mesh : {MeshShape{1, 4}, {2, 2}}) {
       auto training = changes;
       training.mesh = mesh;
@@ -223,7 +223,7 @@ TEST(FullyShard, ShardsTiedEmbeddingsOnce) {
 
 TEST(FullyShard, ConvertsToNzInTheCopyOutAlone) {
   std::int64_t transposes = -1, conversions = -1, copy_outs = -1;
-  Training training = {.mesh = {.shards = 2}, .steps = 3, .micro_batches = 2};
+  ToyTraining training = {.mesh = {.shards = 2}, .steps = 3, .micro_batches = 2};
   training.inspect = [&](RankContext& context) {
     transposes = context.counters().materialized_transposes;
     conversions = context.counters().nz_conversions;
@@ -241,4 +241,4 @@ TEST(FullyShard, ConvertsToNzInTheCopyOutAlone) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::training_parity_test

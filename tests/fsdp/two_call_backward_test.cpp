@@ -10,7 +10,7 @@
 #include "fsdp/fully_shard.h"
 #include "tests/fsdp/models.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::two_call_backward_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -105,4 +105,4 @@ TEST_P(TwoCallBackwardOfDecoderLayers, GivesTheBitsOfOneCallUnderFullyShard) {
 INSTANTIATE_TEST_SUITE_P(Recompute, TwoCallBackwardOfDecoderLayers, ::testing::Bool());
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::two_call_backward_test

@@ -19,7 +19,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::uncalled_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -137,4 +137,4 @@ TEST(Uncalled, DeclaredInitialValuesAreTheSameAtAnyWorldSize) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::uncalled_test

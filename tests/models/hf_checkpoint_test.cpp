@@ -11,7 +11,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::hf_checkpoint_test {
 namespace {
 
 using nlohmann::json;
@@ -332,4 +332,4 @@ TEST_F(Checkpoint, EveryBitFlipOfItsIndexIsRefusedOrMeansWhatItSays) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::hf_checkpoint_test

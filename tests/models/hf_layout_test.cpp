@@ -12,7 +12,7 @@
 #include "tests/models/expert_layouts.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::hf_layout_test {
 namespace {
 
 using Role = nn::ParameterLayout::Role;
@@ -367,4 +367,4 @@ TEST(ToHuggingFace, KeepsADenseParameterAsItIs) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::hf_layout_test

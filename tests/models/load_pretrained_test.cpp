@@ -16,7 +16,7 @@
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::load_pretrained_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -338,4 +338,4 @@ TEST(LoadPretrained, RefusesDtypesWithoutArithmetic) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::load_pretrained_test

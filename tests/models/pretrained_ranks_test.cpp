@@ -17,7 +17,7 @@
 #include "tests/models/golden_data.h"
 #include "tests/models/random_checkpoint.h"
 
-namespace moegrad::models {
+namespace moegrad::models::pretrained_ranks_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -290,4 +290,4 @@ TEST(PretrainedOnRanks, AFileThatCannotBeWrittenIsAnErrorOfTheWholeLaunch) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::pretrained_ranks_test

@@ -8,7 +8,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::qwen3_moe_config_test {
 namespace {
 
 using testing::message_of;
@@ -410,4 +410,4 @@ TEST(Qwen3MoeConfig, WritesHuggingFacesKeys) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::qwen3_moe_config_test

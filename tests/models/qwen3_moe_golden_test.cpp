@@ -19,7 +19,7 @@
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::qwen3_moe_golden_test {
 namespace {
 
 using testing::find;
@@ -133,4 +133,4 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, GoldenData,
                                            "c_mlponly_odd_ignore"));
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::qwen3_moe_golden_test

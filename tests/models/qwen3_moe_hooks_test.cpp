@@ -7,7 +7,7 @@
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::qwen3_moe_hooks_test {
 namespace {
 
 using testing::gradients_of;
@@ -80,4 +80,4 @@ TEST(Qwen3MoeHooks, EveryWeightIsReadInACallOfItsModule) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::qwen3_moe_hooks_test

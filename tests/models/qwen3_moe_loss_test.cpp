@@ -11,7 +11,7 @@
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::qwen3_moe_loss_test {
 namespace {
 
 using testing::gradients_of;
@@ -100,4 +100,4 @@ TEST(Qwen3MoeLoss, OfADenseModelHasNoAuxiliaryPart) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::qwen3_moe_loss_test

@@ -10,7 +10,7 @@
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::qwen3_moe_meta_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -177,4 +177,4 @@ TEST(Qwen3MoeOutput, ShowsAnExtensionAllItsTensors) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::qwen3_moe_meta_test

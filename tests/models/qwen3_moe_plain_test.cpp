@@ -9,7 +9,7 @@
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::qwen3_moe_plain_test {
 namespace {
 
 using testing::all_close;
@@ -153,4 +153,4 @@ TEST(PlainPath, NamesAMissingParameter) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::qwen3_moe_plain_test

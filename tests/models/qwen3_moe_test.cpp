@@ -16,7 +16,7 @@
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::qwen3_moe_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -340,4 +340,4 @@ TEST(Qwen3Moe, RejectsInputsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::qwen3_moe_test

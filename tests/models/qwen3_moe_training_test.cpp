@@ -18,7 +18,7 @@
 #include "tests/models/golden_data.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::qwen3_moe_training_test {
 namespace {
 
 using testing::index_vector;
@@ -82,4 +82,4 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, GoldenTraining,
                                             ::testing::Values("adamw_const", "adamw_clip_cosine")));
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::qwen3_moe_training_test

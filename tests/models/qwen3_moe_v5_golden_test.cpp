@@ -17,7 +17,7 @@
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::qwen3_moe_v5_golden_test {
 namespace {
 
 using testing::find;
@@ -58,4 +58,4 @@ TEST(Qwen3MoeOfTransformers5, LogitsLossAndGradients) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::qwen3_moe_v5_golden_test

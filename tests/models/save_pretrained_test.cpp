@@ -13,7 +13,7 @@
 #include "tests/models/toy_models.h"
 #include "tests/testing.h"
 
-namespace moegrad::models {
+namespace moegrad::models::save_pretrained_test {
 namespace {
 
 using testing::message_of;
@@ -207,4 +207,4 @@ TEST(SavePretrained, NeedsAPositiveLimit) {
 }
 
 }  // namespace
-}  // namespace moegrad::models
+}  // namespace moegrad::models::save_pretrained_test

@@ -22,7 +22,7 @@
 #include "ops/reduce.h"
 #include "tests/testing.h"
 
-namespace moegrad::nn {
+namespace moegrad::nn::call_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -249,4 +249,4 @@ TEST(Call, ALayerThatIsNotRegisteredIsNoPartOfTheModel) {
 }
 
 }  // namespace
-}  // namespace moegrad::nn
+}  // namespace moegrad::nn::call_test

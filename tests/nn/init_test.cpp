@@ -15,7 +15,7 @@
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
-namespace moegrad::nn {
+namespace moegrad::nn::init_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -151,4 +151,4 @@ TEST(InitWeights, DrawsMatricesAndSetsWeightsOfNormsToOne) {
 }
 
 }  // namespace
-}  // namespace moegrad::nn
+}  // namespace moegrad::nn::init_test

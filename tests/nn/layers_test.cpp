@@ -16,7 +16,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::nn {
+namespace moegrad::nn::layers_test {
 namespace {
 
 using testing::all_close;
@@ -186,4 +186,4 @@ TEST(Attention, RejectsHeadsThatDoNotGroup) {
 }
 
 }  // namespace
-}  // namespace moegrad::nn
+}  // namespace moegrad::nn::layers_test

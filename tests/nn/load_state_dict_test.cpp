@@ -3,7 +3,7 @@
 #include "nn/module.h"
 #include "tests/testing.h"
 
-namespace moegrad::nn {
+namespace moegrad::nn::load_state_dict_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -39,4 +39,4 @@ TEST(LoadStateDict, ARefusedStateLeavesTheModuleAsItWas) {
 }
 
 }  // namespace
-}  // namespace moegrad::nn
+}  // namespace moegrad::nn::load_state_dict_test

@@ -13,7 +13,7 @@
 #include "ops/elementwise.h"
 #include "tests/testing.h"
 
-namespace moegrad::nn {
+namespace moegrad::nn::module_extension_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -292,4 +292,4 @@ TEST(ModuleExtension, SeesEveryTensorOfAMixturesOutput) {
 }
 
 }  // namespace
-}  // namespace moegrad::nn
+}  // namespace moegrad::nn::module_extension_test

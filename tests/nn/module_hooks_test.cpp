@@ -9,7 +9,7 @@
 #include "nn/rms_norm.h"
 #include "tests/testing.h"
 
-namespace moegrad::nn {
+namespace moegrad::nn::module_hooks_test {
 namespace {
 
 using testing::randn;
@@ -97,4 +97,4 @@ TEST_F(ModuleHooks, ForwardAloneRunsNone) {
 }
 
 }  // namespace
-}  // namespace moegrad::nn
+}  // namespace moegrad::nn::module_hooks_test

@@ -13,7 +13,7 @@
 #include "nn/rms_norm.h"
 #include "tests/testing.h"
 
-namespace moegrad::nn {
+namespace moegrad::nn::module_spans_test {
 namespace {
 
 using testing::randn;
@@ -108,4 +108,4 @@ TEST(ModuleSpans, AnExceptionEndsThem) {
 }
 
 }  // namespace
-}  // namespace moegrad::nn
+}  // namespace moegrad::nn::module_spans_test

@@ -16,7 +16,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::nn {
+namespace moegrad::nn::moe_test {
 namespace {
 
 using testing::all_close;
@@ -219,4 +219,4 @@ TEST(ExpertBlocks, AreTheExpertsOfEachStackedParameter) {
 }
 
 }  // namespace
-}  // namespace moegrad::nn
+}  // namespace moegrad::nn::moe_test

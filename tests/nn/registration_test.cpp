@@ -16,7 +16,7 @@
 #include "ops/elementwise.h"
 #include "tests/testing.h"
 
-namespace moegrad::nn {
+namespace moegrad::nn::registration_test {
 namespace {
 
 using testing::message_of;
@@ -201,4 +201,4 @@ TEST(Registration, ParametersStayInADequeAndWhenTheirValueIsReplaced) {
 }
 
 }  // namespace
-}  // namespace moegrad::nn
+}  // namespace moegrad::nn::registration_test

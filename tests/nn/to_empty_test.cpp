@@ -13,7 +13,7 @@
 #include "nn/rms_norm.h"
 #include "tests/testing.h"
 
-namespace moegrad::nn {
+namespace moegrad::nn::to_empty_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -167,4 +167,4 @@ TEST(InitWeights, FillsTheParametersThatAnExtensionKeeps) {
 }
 
 }  // namespace
-}  // namespace moegrad::nn
+}  // namespace moegrad::nn::to_empty_test

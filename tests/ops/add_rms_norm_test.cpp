@@ -9,7 +9,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::add_rms_norm_test {
 namespace {
 
 using moegrad::testing::bitwise_equal;
@@ -122,4 +122,4 @@ TEST(AddRMSNorm, ReadsStridedGradients) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::add_rms_norm_test

@@ -11,7 +11,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::attention_test {
 namespace {
 
 using moegrad::testing::all_close;
@@ -351,4 +351,4 @@ TEST(Attention, RejectsCuSeqlensThatDoNotRiseFromZeroToT) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::attention_test

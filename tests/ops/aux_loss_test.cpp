@@ -10,7 +10,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::aux_loss_test {
 namespace {
 
 using moegrad::testing::all_close;
@@ -345,4 +345,4 @@ TEST(ZLoss, RejectsOtherShapesAndTypes) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::aux_loss_test

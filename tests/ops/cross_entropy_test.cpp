@@ -11,7 +11,7 @@
 #include "ops/softmax.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::cross_entropy_test {
 namespace {
 
 using testing::all_close;
@@ -155,4 +155,4 @@ TEST(CrossEntropy, RejectsBadInputs) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::cross_entropy_test

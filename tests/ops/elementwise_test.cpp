@@ -10,7 +10,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::elementwise_test {
 namespace {
 
 using testing::all_close;
@@ -241,4 +241,4 @@ TEST(Elementwise, RejectsDifferingAndIntegerDtypes) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::elementwise_test

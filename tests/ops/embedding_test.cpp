@@ -5,7 +5,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::embedding_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -84,4 +84,4 @@ TEST(Embedding, RejectsBadInputs) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::embedding_test

@@ -10,7 +10,7 @@
 #include "tests/ops/matmul_reference.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::grouped_matmul_test {
 namespace {
 
 using testing::all_close;
@@ -255,4 +255,4 @@ TEST(GroupedMatmul, RejectsWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::grouped_matmul_test

@@ -6,7 +6,7 @@
 #include "ops/linear.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::linear_cross_entropy_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -64,4 +64,4 @@ TEST(LinearCrossEntropy, NeverHoldsAllLogits) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::linear_cross_entropy_test

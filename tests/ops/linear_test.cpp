@@ -6,7 +6,7 @@
 #include "tests/ops/matmul_reference.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::linear_test {
 namespace {
 
 using testing::all_close;
@@ -184,4 +184,4 @@ TEST(Linear, RejectsWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::linear_test

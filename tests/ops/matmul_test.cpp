@@ -7,7 +7,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::matmul_test {
 namespace {
 
 using testing::all_close;
@@ -97,4 +97,4 @@ TEST(Matmul, RejectsShapesAndDtypesThatDoNotMeet) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::matmul_test

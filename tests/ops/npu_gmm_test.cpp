@@ -8,7 +8,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::npu_gmm_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -166,4 +166,4 @@ TEST(NpuGmm, RejectsWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::npu_gmm_test

@@ -6,7 +6,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::npu_grouped_matmul_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -281,4 +281,4 @@ TEST(NpuGroupedMatmul, RejectsTensorsThatDoNotFitTheGroupType) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::npu_grouped_matmul_test

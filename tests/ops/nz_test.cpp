@@ -9,7 +9,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::nz_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -229,4 +229,4 @@ TEST(SliceToNz, RejectsWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::nz_test

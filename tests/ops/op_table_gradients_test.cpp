@@ -8,7 +8,7 @@
 #include "framework/tensor/fill.h"
 #include "tests/ops/op_table_test.h"
 
-namespace moegrad::testing {
+namespace moegrad::testing::op_table_gradients_test {
 namespace {
 
 class OpTableGradients : public ::testing::TestWithParam<OpEntry> {};
@@ -276,4 +276,4 @@ TEST_P(OpTableWithoutGradients, ResultsCarryNoGraph) {
 }
 
 }  // namespace
-}  // namespace moegrad::testing
+}  // namespace moegrad::testing::op_table_gradients_test

@@ -28,7 +28,7 @@
 #include "ops/swiglu.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::planted_bugs_test {
 namespace {
 
 using moegrad::testing::variable;
@@ -363,4 +363,4 @@ TEST(Gradcheck, AConstantCotangentWouldMissASoftmaxThatReturnsZeros) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::planted_bugs_test

@@ -9,7 +9,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::reduce_test {
 namespace {
 
 using testing::all_close;
@@ -189,4 +189,4 @@ TEST(Reduce, RejectsBadDimensionsAndDtypes) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::reduce_test

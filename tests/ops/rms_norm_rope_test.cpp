@@ -10,7 +10,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::rms_norm_rope_test {
 namespace {
 
 using moegrad::testing::bitwise_equal;
@@ -72,4 +72,4 @@ TEST(RMSNormRope, SavesNoRotatedOrNormedCopy) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::rms_norm_rope_test

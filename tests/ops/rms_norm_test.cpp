@@ -7,7 +7,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::rms_norm_test {
 namespace {
 
 using moegrad::testing::all_close;
@@ -154,4 +154,4 @@ TEST(RMSNorm, RejectsInputsThatDoNotFitAndNamesThem) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::rms_norm_test

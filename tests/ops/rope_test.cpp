@@ -7,7 +7,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::rope_test {
 namespace {
 
 using moegrad::testing::all_close;
@@ -159,4 +159,4 @@ TEST(Rope, TheTableRejectsArgumentsThatDoNotFitAndNamesThem) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::rope_test

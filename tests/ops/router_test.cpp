@@ -11,7 +11,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::router_test {
 namespace {
 
 using moegrad::testing::all_close;
@@ -331,4 +331,4 @@ TEST(TopKSoftmax, RejectsReplayIndicesThatNoRoutingGives) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::router_test

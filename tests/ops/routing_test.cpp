@@ -12,7 +12,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::routing_test {
 namespace {
 
 using moegrad::testing::all_close;
@@ -302,4 +302,4 @@ TEST(UnpermuteRows, RejectsRowsThatThePlanDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::routing_test

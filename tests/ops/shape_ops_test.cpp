@@ -8,7 +8,7 @@
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::shape_ops_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -295,4 +295,4 @@ TEST(ShapeOps, RejectsBadIndicesAndDtypes) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::shape_ops_test

@@ -8,7 +8,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::softmax_test {
 namespace {
 
 using testing::all_close;
@@ -129,4 +129,4 @@ TEST(Softmax, RejectsScalarsAndIntegers) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::softmax_test

@@ -12,7 +12,7 @@
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
-namespace moegrad::ops {
+namespace moegrad::ops::swiglu_test {
 namespace {
 
 using moegrad::testing::all_close;
@@ -197,4 +197,4 @@ TEST(SwiGLU, RejectsOtherShapesAndTypes) {
 }
 
 }  // namespace
-}  // namespace moegrad::ops
+}  // namespace moegrad::ops::swiglu_test

@@ -9,7 +9,7 @@
 #include "framework/tensor/arena.h"
 #include "tests/testing.h"
 
-namespace moegrad::optim {
+namespace moegrad::optim::adamw_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -198,4 +198,4 @@ TEST(AdamW, RejectsWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace moegrad::optim
+}  // namespace moegrad::optim::adamw_test

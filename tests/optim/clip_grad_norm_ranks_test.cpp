@@ -12,7 +12,7 @@
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
-namespace moegrad::optim {
+namespace moegrad::optim::clip_grad_norm_ranks_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -222,4 +222,4 @@ TEST(ClipGradNormOverRanks, KnowsOfNansAndInfinitiesOnOtherRanks) {
 }
 
 }  // namespace
-}  // namespace moegrad::optim
+}  // namespace moegrad::optim::clip_grad_norm_ranks_test

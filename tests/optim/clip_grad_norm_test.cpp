@@ -13,7 +13,7 @@
 #include "framework/distributed/shard_spec.h"
 #include "tests/testing.h"
 
-namespace moegrad::optim {
+namespace moegrad::optim::clip_grad_norm_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -169,4 +169,4 @@ TEST(ClipGradNorm, RejectsWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace moegrad::optim
+}  // namespace moegrad::optim::clip_grad_norm_test

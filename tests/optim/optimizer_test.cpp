@@ -16,7 +16,7 @@
 #include "optim/sgd.h"
 #include "tests/testing.h"
 
-namespace moegrad::optim {
+namespace moegrad::optim::optimizer_test {
 namespace {
 
 TEST(Optimizer, AStepIsAPhaseOnTheOptimizerLane) {
@@ -204,4 +204,4 @@ TEST(Optimizer, LoadsNoShardOfAnotherPart) {
 }
 
 }  // namespace
-}  // namespace moegrad::optim
+}  // namespace moegrad::optim::optimizer_test

@@ -13,7 +13,7 @@
 #include "tests/optim/blocked_gradients.h"
 #include "tests/testing.h"
 
-namespace moegrad::optim {
+namespace moegrad::optim::row_blocks_ranks_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -122,4 +122,4 @@ TEST(RowBlocksOverRanks, MayLieOnDifferentMeshes) {
 }
 
 }  // namespace
-}  // namespace moegrad::optim
+}  // namespace moegrad::optim::row_blocks_ranks_test

@@ -10,7 +10,7 @@
 #include "tests/optim/blocked_gradients.h"
 #include "tests/testing.h"
 
-namespace moegrad::optim {
+namespace moegrad::optim::row_blocks_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -206,4 +206,4 @@ TEST(RowBlocks, RejectWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace moegrad::optim
+}  // namespace moegrad::optim::row_blocks_test

@@ -6,7 +6,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad::optim {
+namespace moegrad::optim::schedule_test {
 namespace {
 
 using testing::message_of;
@@ -56,4 +56,4 @@ TEST(Schedule, RejectsWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace moegrad::optim
+}  // namespace moegrad::optim::schedule_test

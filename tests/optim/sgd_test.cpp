@@ -7,7 +7,7 @@
 #include "framework/tensor/arena.h"
 #include "tests/testing.h"
 
-namespace moegrad::optim {
+namespace moegrad::optim::sgd_test {
 namespace {
 
 using testing::message_of;
@@ -77,4 +77,4 @@ TEST(SGD, RejectsWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace moegrad::optim
+}  // namespace moegrad::optim::sgd_test

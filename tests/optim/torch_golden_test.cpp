@@ -14,7 +14,7 @@
 #include "tests/models/golden_data.h"
 #include "tests/testing.h"
 
-namespace moegrad::optim {
+namespace moegrad::optim::torch_golden_test {
 namespace {
 
 /// Parameter k begins as cos(0.21 i) over its elements i.
@@ -74,4 +74,4 @@ TEST(TorchGolden, CosineScheduleOverSixtySteps) {
 }
 
 }  // namespace
-}  // namespace moegrad::optim
+}  // namespace moegrad::optim::torch_golden_test

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace moegrad::examples {
+namespace moegrad::examples::axis_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -59,4 +59,4 @@ TEST(AxisRange, IsNeverEmpty) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::axis_test

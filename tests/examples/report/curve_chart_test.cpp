@@ -6,7 +6,7 @@
 #include <cmath>
 #include <regex>
 
-namespace moegrad::examples {
+namespace moegrad::examples::curve_chart_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -93,4 +93,4 @@ TEST(CurveChart, DrawsAReferenceAcrossAndNamesIt) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::curve_chart_test

@@ -8,7 +8,7 @@
 #include "examples/report/bitmap.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::heat_map_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -149,4 +149,4 @@ TEST(HeatMap, SaysLayerStepsAndLastLoads) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::heat_map_test

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace moegrad::examples {
+namespace moegrad::examples::markup_test {
 namespace {
 
 TEST(Escape, LeavesNothingThatIsMarkup) {
@@ -48,4 +48,4 @@ TEST(Format, NumbersBytesAndSeconds) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::markup_test

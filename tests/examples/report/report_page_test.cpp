@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-namespace moegrad::examples {
+namespace moegrad::examples::report_page_test {
 namespace {
 
 using ::testing::AllOf;
@@ -195,4 +195,4 @@ TEST(ReportPage, IsOfBoundedSizeHoweverLongAndLargeTheRun) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::report_page_test

@@ -7,7 +7,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad::examples {
+namespace moegrad::examples::run_record_test {
 namespace {
 
 using testing::message_of;
@@ -192,4 +192,4 @@ TEST(ReadRunRecord, NamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::run_record_test

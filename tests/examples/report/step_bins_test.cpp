@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace moegrad::examples {
+namespace moegrad::examples::step_bins_test {
 namespace {
 
 TEST(Curve, KeepsEachStepWhileThereIsRoom) {
@@ -65,4 +65,4 @@ TEST(Curve, ABinWithoutNumbersIsAGapAndOneWithSomeShowsThose) {
 }
 
 }  // namespace
-}  // namespace moegrad::examples
+}  // namespace moegrad::examples::step_bins_test

@@ -14,7 +14,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::anomaly_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -195,4 +195,4 @@ TEST(Anomaly, FiniteValuesChangeNothing) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::anomaly_test

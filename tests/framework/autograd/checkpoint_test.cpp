@@ -13,7 +13,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::checkpoint_test {
 namespace {
 
 using testing::add;
@@ -397,4 +397,4 @@ TEST(Checkpoint, CallbacksRunAtTheEndOfTheOutermostBackward) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::checkpoint_test

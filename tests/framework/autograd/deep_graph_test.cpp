@@ -7,7 +7,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::deep_graph_test {
 namespace {
 
 using testing::add;
@@ -74,4 +74,4 @@ TEST(DeepGraph, InsideARecomputationIsNoRecursion) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::deep_graph_test

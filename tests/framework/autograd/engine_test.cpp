@@ -10,7 +10,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::engine_test {
 namespace {
 
 using testing::add;
@@ -215,4 +215,4 @@ TEST(Engine, AnInputGradientSinkBelongsToABackward) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::engine_test

@@ -10,7 +10,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::function_test {
 namespace {
 
 using testing::add;
@@ -248,4 +248,4 @@ TEST(Function, GraphsOfTwoThreadsAreIndependent) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::function_test

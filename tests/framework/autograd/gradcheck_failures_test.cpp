@@ -13,7 +13,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::gradcheck_failures_test {
 namespace {
 
 using enum GradcheckFailure;
@@ -432,4 +432,4 @@ TEST(GradcheckFailures, BackwardThatIsNotLinear) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::gradcheck_failures_test

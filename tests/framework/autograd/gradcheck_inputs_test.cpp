@@ -12,7 +12,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::gradcheck_inputs_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -178,4 +178,4 @@ TEST(GradcheckInputs, RefusesWhatIsNoFunctionToCheck) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::gradcheck_inputs_test

@@ -14,7 +14,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::gradcheck_test {
 namespace {
 
 using testing::edited;
@@ -306,4 +306,4 @@ TEST(Gradcheck, TheAssertionTellsMessageAndWarnings) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::gradcheck_test

@@ -8,7 +8,7 @@
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::gradient_tree_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -192,4 +192,4 @@ TEST(GradientTree, RefusesIntegerNodes) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::gradient_tree_test

@@ -11,7 +11,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::graph_test {
 namespace {
 
 using testing::add;
@@ -231,4 +231,4 @@ TEST(LiveBytes, OfATensorWithoutGradientIsRefused) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::graph_test

@@ -8,7 +8,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::hooks_test {
 namespace {
 
 using testing::add;
@@ -157,4 +157,4 @@ TEST(PostAccumulateHook, ComesAsSoonAsTheLeafIsComplete) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::hooks_test

@@ -8,7 +8,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::reentrancy_test {
 namespace {
 
 using testing::add;
@@ -100,4 +100,4 @@ TEST(Reentrancy, AnExceptionInsideLeavesTheThreadUsable) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::reentrancy_test

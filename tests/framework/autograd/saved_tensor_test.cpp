@@ -10,7 +10,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::saved_tensor_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -157,4 +157,4 @@ TEST(SavedTensorHooks, DoNotOutliveTheirUseInASavedTensor) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::saved_tensor_test

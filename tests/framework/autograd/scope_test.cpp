@@ -9,7 +9,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::scope_test {
 namespace {
 
 using testing::add;
@@ -184,4 +184,4 @@ TEST_F(Scopes, RestoreGuardComesBackToTheScopeBefore) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::scope_test

@@ -4,7 +4,7 @@
 #include "framework/runtime/error.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::tree_sum_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -56,4 +56,4 @@ TEST(TreeSum, RefusesASubtreeThatIsNone) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::tree_sum_test

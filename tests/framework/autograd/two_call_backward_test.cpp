@@ -11,7 +11,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::two_call_backward_test {
 namespace {
 
 using testing::add;
@@ -225,4 +225,4 @@ TEST(TwoCallBackward, RefusesWhatIsNoLeafAndASecondRun) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::two_call_backward_test

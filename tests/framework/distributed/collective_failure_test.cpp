@@ -7,7 +7,7 @@
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::collective_failure_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -221,4 +221,4 @@ TEST(Failure, OfARankThatGoesOnAfterAnExceptionTookItsCall) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::collective_failure_test

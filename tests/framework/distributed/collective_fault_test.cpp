@@ -9,7 +9,7 @@
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::collective_fault_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -185,4 +185,4 @@ TEST(StuckConsumer, EndsItsOwnCallWhenItReturns) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::collective_fault_test

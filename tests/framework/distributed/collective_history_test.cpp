@@ -7,7 +7,7 @@
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::collective_history_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -177,4 +177,4 @@ TEST(History, IsReportedAlsoWhereNobodyWaits) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::collective_history_test

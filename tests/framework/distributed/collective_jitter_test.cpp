@@ -5,7 +5,7 @@
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::collective_jitter_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -111,4 +111,4 @@ TEST(Jitter, OfALoneRankIsNone) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::collective_jitter_test

@@ -5,7 +5,7 @@
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::collective_mismatch_test {
 namespace {
 
 using ::testing::Each;
@@ -168,4 +168,4 @@ TEST(Arguments, ThatAreWrongAreNamedWithTheirNumbers) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::collective_mismatch_test

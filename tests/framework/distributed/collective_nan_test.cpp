@@ -6,7 +6,7 @@
 #include "framework/distributed/find_nan.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::collective_nan_test {
 namespace {
 
 using testing::error_message;
@@ -98,4 +98,4 @@ TEST(NaNCheck, IsOffByDefaultAndLooksAtReductionsAlone) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::collective_nan_test

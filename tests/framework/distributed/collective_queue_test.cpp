@@ -6,7 +6,7 @@
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::collective_queue_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -177,4 +177,4 @@ TEST(Work, CanOutliveItsRankAndItsLaunch) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::collective_queue_test

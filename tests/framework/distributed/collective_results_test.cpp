@@ -7,7 +7,7 @@
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::collective_results_test {
 namespace {
 
 using testing::kCounts;
@@ -191,4 +191,4 @@ TEST(CollectiveOrder, ReduceScatterMayWriteIntoItsOwnChunk) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::collective_results_test

@@ -6,7 +6,7 @@
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::collective_scale_test {
 namespace {
 
 using testing::numbers;
@@ -123,4 +123,4 @@ TEST(ScaleOfSubgroups, GatherAndReduceApartFromEachOther) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::collective_scale_test

@@ -5,7 +5,7 @@
 #include "framework/runtime/span.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::collective_spans_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -186,4 +186,4 @@ TEST(CollectiveSpans, AreOffAtLevelZero) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::collective_spans_test

@@ -6,7 +6,7 @@
 #include "framework/distributed/device_mesh.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::counting_process_group_test {
 namespace {
 
 using ::testing::_;
@@ -128,4 +128,4 @@ TEST(DeviceMesh, AsksAMockForTheGroupOfEachAxis) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::counting_process_group_test

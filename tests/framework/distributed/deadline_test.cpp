@@ -13,7 +13,7 @@
 #include "framework/distributed/slow_storage.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::deadline_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -188,4 +188,4 @@ TEST(Deadline, DoesNotCountWhileTheProcessIsStopped) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::deadline_test

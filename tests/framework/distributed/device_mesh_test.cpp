@@ -4,7 +4,7 @@
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::device_mesh_test {
 namespace {
 
 using testing::error_message;
@@ -156,4 +156,4 @@ TEST(DeviceMesh, RejectsAxesThatDoNotFitTheGroup) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::device_mesh_test

@@ -8,7 +8,7 @@
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::gather_shards_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -204,4 +204,4 @@ TEST(GatherShards, NamesShardsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::gather_shards_test

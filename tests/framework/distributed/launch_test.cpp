@@ -6,7 +6,7 @@
 
 #include "tests/framework/distributed/collective_testing.h"
 
-namespace moegrad {
+namespace moegrad::launch_test {
 namespace {
 
 using testing::error_message;
@@ -99,4 +99,4 @@ TEST(Launch, CanRunInsideARankOfAnother) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::launch_test

@@ -13,7 +13,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::slow_rank_watch_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -133,4 +133,4 @@ TEST(SlowRankWatch, NamesNobodyInAHundredCleanWindows) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::slow_rank_watch_test

@@ -8,7 +8,7 @@
 #include "tests/framework/distributed/collective_testing.h"
 #include "tests/framework/io/files.h"
 
-namespace moegrad {
+namespace moegrad::stuck_rank_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -122,4 +122,4 @@ TEST(StuckRank, RejectsATimeThatNoClockCanHold) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::stuck_rank_test

@@ -5,7 +5,7 @@
 
 #include "framework/distributed/launch.h"
 
-namespace moegrad {
+namespace moegrad::text_collectives_test {
 namespace {
 
 TEST(TextCollectives, GiveEveryRankTheTextsOfAll) {
@@ -23,4 +23,4 @@ TEST(TextCollectives, GiveEveryRankTheTextsOfAll) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::text_collectives_test

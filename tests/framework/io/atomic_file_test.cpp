@@ -14,7 +14,7 @@
 #include "tests/framework/io/watched_calls.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::atomic_file_test {
 namespace {
 
 using testing::as_bytes;
@@ -162,4 +162,4 @@ TEST(AtomicFile, AcceptsANameWithoutFolder) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::atomic_file_test

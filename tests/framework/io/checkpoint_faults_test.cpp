@@ -19,7 +19,7 @@
 #include "tests/framework/io/watched_calls.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::checkpoint_faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -202,4 +202,4 @@ TEST(CheckpointFaults, OfThePowerLeaveTheNewestCheckpointThatWasSaved) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::checkpoint_faults_test

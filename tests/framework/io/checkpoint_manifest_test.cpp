@@ -14,7 +14,7 @@
 #include "framework/runtime/error.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::checkpoint_manifest_test {
 namespace {
 
 using nlohmann::json;
@@ -194,4 +194,4 @@ TEST(CheckpointManifest, RefusesPiecesThatAreNotEachElementOnce) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::checkpoint_manifest_test

@@ -9,7 +9,7 @@
 #include "tests/framework/io/checkpoint_samples.h"
 #include "tests/framework/io/files.h"
 
-namespace moegrad {
+namespace moegrad::checkpoint_saver_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -95,4 +95,4 @@ TEST(CheckpointSaver, ComesByEveryPointInOrder) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::checkpoint_saver_test

@@ -21,7 +21,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -367,4 +367,4 @@ TEST(Checkpoint, OfRanksThatDisagreeIsAnErrorOnAll) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::checkpoint_test

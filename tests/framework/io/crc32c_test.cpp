@@ -9,7 +9,7 @@
 
 #include "tests/framework/io/files.h"
 
-namespace moegrad {
+namespace moegrad::crc32c_test {
 namespace {
 
 using testing::as_bytes;
@@ -51,4 +51,4 @@ TEST(Crc32c, OfEveryLengthAndInTwoPiecesIsThatOfTheDefinition) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::crc32c_test

@@ -18,7 +18,7 @@
 #include "tests/framework/io/watched_calls.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::event_file_test {
 namespace {
 
 using testing::event_file_bytes;
@@ -150,4 +150,4 @@ TEST(EventFileWriter, ClosesItsFileIfTheFirstEventCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::event_file_test

@@ -12,7 +12,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::event_reader_test {
 namespace {
 
 using testing::event_file_bytes;
@@ -109,4 +109,4 @@ TEST(EventReader, RefusesWhatIsNoEventFile) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::event_reader_test

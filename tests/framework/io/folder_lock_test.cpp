@@ -14,7 +14,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::folder_lock_test {
 namespace {
 
 using testing::message_of;
@@ -67,4 +67,4 @@ TEST(FolderLock, SaysWhyItCannot) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::folder_lock_test

@@ -14,7 +14,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::input_file_test {
 namespace {
 
 using testing::message_of;
@@ -80,4 +80,4 @@ TEST(InputFile, IsARegularFileOfASensibleSize) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::input_file_test

@@ -9,7 +9,7 @@
 #include "framework/runtime/error.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::proto_wire_test {
 namespace {
 
 using testing::message_of;
@@ -120,4 +120,4 @@ TEST(ProtoReader, RefusesAFieldOfAnotherType) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::proto_wire_test

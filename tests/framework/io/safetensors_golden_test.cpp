@@ -11,7 +11,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/models/golden_data.h"
 
-namespace moegrad {
+namespace moegrad::safetensors_golden_test {
 namespace {
 
 using testing::as_text;
@@ -64,4 +64,4 @@ TEST(SafetensorsGolden, LoadsAndSavesTheSameBytes) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::safetensors_golden_test

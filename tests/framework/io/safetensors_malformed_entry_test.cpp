@@ -6,7 +6,7 @@
 
 #include "tests/framework/io/malformed_case.h"
 
-namespace moegrad {
+namespace moegrad::safetensors_malformed_entry_test {
 namespace {
 
 using Kind = SafetensorsError::Kind;
@@ -225,4 +225,4 @@ INSTANTIATE_TEST_SUITE_P(Integer, MalformedEntry, ::testing::ValuesIn(integers()
 INSTANTIATE_TEST_SUITE_P(Size, MalformedEntry, ::testing::ValuesIn(sizes()), case_name);
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::safetensors_malformed_entry_test

@@ -7,7 +7,7 @@
 
 #include "tests/framework/io/malformed_case.h"
 
-namespace moegrad {
+namespace moegrad::safetensors_malformed_text_test {
 namespace {
 
 using Kind = SafetensorsError::Kind;
@@ -137,4 +137,4 @@ INSTANTIATE_TEST_SUITE_P(Text, MalformedText, ::testing::ValuesIn(texts()), case
 
 }  // namespace
 
-}  // namespace moegrad
+}  // namespace moegrad::safetensors_malformed_text_test

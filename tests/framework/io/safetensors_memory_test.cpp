@@ -9,7 +9,7 @@
 #include "tests/framework/io/allocation_count.h"
 #include "tests/framework/io/files.h"
 
-namespace moegrad {
+namespace moegrad::safetensors_memory_test {
 namespace {
 
 using testing::as_bytes;
@@ -110,4 +110,4 @@ TEST(SafetensorsMemory, CountsWhatIsAllocated) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::safetensors_memory_test

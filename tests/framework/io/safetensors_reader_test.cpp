@@ -13,7 +13,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::safetensors_reader_test {
 namespace {
 
 using testing::as_text;
@@ -252,4 +252,4 @@ TEST(SafetensorsReader, ReadsNothingBeyondAHeaderThatEndsAnywhere) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::safetensors_reader_test

@@ -15,7 +15,7 @@
 #include "framework/io/safetensors.h"
 #include "tests/framework/io/files.h"
 
-namespace moegrad {
+namespace moegrad::safetensors_sweep_test {
 namespace {
 
 using nlohmann::json;
@@ -179,4 +179,4 @@ TEST(SafetensorsSweep, EveryBitFlipIsRefusedOrMeansWhatItSays) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::safetensors_sweep_test

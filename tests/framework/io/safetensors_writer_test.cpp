@@ -15,7 +15,7 @@
 #include "tests/framework/io/watched_calls.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::safetensors_writer_test {
 namespace {
 
 using testing::as_bytes;
@@ -327,4 +327,4 @@ TEST(SafetensorsWriter, FlushesTheFileBeforeAndTheFolderAfterTheRename) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::safetensors_writer_test

@@ -9,7 +9,7 @@
 #include "framework/runtime/error.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::strict_json_test {
 namespace {
 
 using nlohmann::json;
@@ -66,4 +66,4 @@ TEST(StrictJson, NamesThePlaceOfASyntaxError) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::strict_json_test

@@ -9,7 +9,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::tf_record_test {
 namespace {
 
 using testing::little_endian;
@@ -80,4 +80,4 @@ TEST(TfRecord, WithAWrongChecksumIsRefusedWithItsPlace) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::tf_record_test

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace moegrad {
+namespace moegrad::utf8_test {
 namespace {
 
 /// The bytes that UTF-8 would give to any number below 2^21, whether it is a character or not.
@@ -82,4 +82,4 @@ TEST(Utf8, QuotesTextForMessagesOnOneLine) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::utf8_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace moegrad {
+namespace moegrad::call_stack_test {
 namespace {
 
 using ::testing::Each;
@@ -52,4 +52,4 @@ TEST(CallStack, OperatorsKeepTheirNames) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::call_stack_test

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace moegrad {
+namespace moegrad::cpu_check_test {
 namespace {
 
 CpuFeatures bit_of(const std::string& name) {
@@ -42,4 +42,4 @@ TEST(CpuCheck, MessageHasRoomForAllNames) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::cpu_check_test

@@ -7,7 +7,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::error_test {
 namespace {
 
 using testing::message_of;
@@ -58,4 +58,4 @@ TEST(Error, GetsMoreToSayOnItsWay) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::error_test

@@ -12,7 +12,7 @@
 
 #include "framework/runtime/rank_context.h"
 
-namespace moegrad {
+namespace moegrad::log_test {
 namespace {
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -99,4 +99,4 @@ TEST(Log, LinesOfSeveralThreadsDoNotMix) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::log_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moegrad {
+namespace moegrad::overlap_test {
 namespace {
 
 using std::chrono::nanoseconds;
@@ -93,4 +93,4 @@ TEST(Overlap, IsSummedPerLane) {
 TEST(Overlap, OfNothingIsWhollyHidden) { EXPECT_EQ(Overlap().hidden_share(), 1.0); }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::overlap_test

@@ -10,7 +10,7 @@
 
 #include "framework/runtime/random.h"
 
-namespace moegrad {
+namespace moegrad::parallel_for_test {
 namespace {
 
 using Pieces = std::map<std::int64_t, std::int64_t>;
@@ -72,4 +72,4 @@ TEST(ParallelFor, FollowsANewNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::parallel_for_test

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace moegrad {
+namespace moegrad::random_test {
 namespace {
 
 using Words = std::array<std::uint32_t, 4>;
@@ -98,4 +98,4 @@ TEST(Random, IsTheSameFromEveryThread) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::random_test

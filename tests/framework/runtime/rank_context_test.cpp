@@ -5,7 +5,7 @@
 
 #include <thread>
 
-namespace moegrad {
+namespace moegrad::rank_context_test {
 namespace {
 
 TEST(RankContext, AThreadWithoutOneGetsItsOwn) {
@@ -34,4 +34,4 @@ TEST(RankContext, GuardsNest) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::rank_context_test

@@ -6,7 +6,7 @@
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::slow_rank_test {
 namespace {
 
 using std::chrono::milliseconds, std::chrono::nanoseconds;
@@ -169,4 +169,4 @@ TEST(WorkGuard, OfAnotherThreadOfTheRankAddsToTheSameTotals) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::slow_rank_test

@@ -6,7 +6,7 @@
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::span_test {
 namespace {
 
 using testing::message_of;
@@ -144,4 +144,4 @@ TEST(Spans, RefuseUnknownLevelsAndAnEmptyRing) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::span_test

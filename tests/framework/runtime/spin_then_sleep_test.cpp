@@ -9,7 +9,7 @@
 #include <future>
 #include <thread>
 
-namespace moegrad {
+namespace moegrad::spin_then_sleep_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -78,4 +78,4 @@ TEST(SpinThenSleep, NoTurnIsLost) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::spin_then_sleep_test

@@ -20,7 +20,7 @@
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
 
-namespace moegrad {
+namespace moegrad::status_line_test {
 namespace {
 
 /// Both ends of a pseudo-terminal.
@@ -227,4 +227,4 @@ TEST(StatusLine, StaysAwayWhereWhatIsPrintedFails) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::status_line_test

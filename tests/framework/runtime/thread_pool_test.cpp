@@ -17,7 +17,7 @@
 #include "framework/runtime/error.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::thread_pool_test {
 namespace {
 
 using testing::message_of;
@@ -154,4 +154,4 @@ TEST(ThreadPool, SaysHowManyThreadsItDidNotGet) {
 #endif
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::thread_pool_test

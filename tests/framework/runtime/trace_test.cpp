@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-namespace moegrad {
+namespace moegrad::trace_test {
 namespace {
 
 using nlohmann::json;
@@ -158,4 +158,4 @@ TEST(Trace, EscapesNames) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::trace_test

@@ -17,7 +17,7 @@
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::arena_test {
 namespace {
 
 using testing::message_of;
@@ -210,4 +210,4 @@ TEST(Arena, WhatWasNeverWrittenIsNaN) {
 #endif
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::arena_test

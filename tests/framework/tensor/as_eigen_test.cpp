@@ -7,7 +7,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::as_eigen_test {
 namespace {
 
 using testing::message_of;
@@ -77,4 +77,4 @@ TEST(AsEigen, RefusesWhatIsNoRowMajorMatrixOfT) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::as_eigen_test

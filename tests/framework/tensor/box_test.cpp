@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-namespace moegrad {
+namespace moegrad::box_test {
 namespace {
 
 constexpr std::int64_t kNone = -1;
@@ -76,4 +76,4 @@ TEST(Box, OfAWholeTensorBeginsAtZero) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::box_test

@@ -10,7 +10,7 @@
 #include "framework/runtime/random.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::dtype_test {
 namespace {
 
 using testing::message_of;
@@ -97,4 +97,4 @@ TEST(Dtype, ArithmeticIsFloat32OrFloat64) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::dtype_test

@@ -13,7 +13,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::dump_test {
 namespace {
 
 Tensor counted(const Shape& shape) {
@@ -93,4 +93,4 @@ TEST(Dump, PrintsToStderr) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::dump_test

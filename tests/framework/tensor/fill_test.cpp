@@ -7,7 +7,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::fill_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -98,4 +98,4 @@ TEST(Fill, AnNzTensorIsClonedBlockByBlock) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::fill_test

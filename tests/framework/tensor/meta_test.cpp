@@ -12,7 +12,7 @@
 #include "framework/tensor/fill.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::meta_test {
 namespace {
 
 using testing::message_of;
@@ -168,4 +168,4 @@ TEST(Meta, LeavesTensorsThatHaveBytes) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::meta_test

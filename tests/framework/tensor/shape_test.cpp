@@ -7,7 +7,7 @@
 
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::shape_test {
 namespace {
 
 using testing::message_of;
@@ -66,4 +66,4 @@ TEST(Shape, RowMajorStridesEndWithOne) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::shape_test

@@ -9,7 +9,7 @@
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::storage_test {
 namespace {
 
 using testing::message_of;
@@ -109,4 +109,4 @@ TEST(Storage, GoesBackToTheArenaItCameFrom) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::storage_test

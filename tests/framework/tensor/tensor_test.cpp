@@ -10,7 +10,7 @@
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
-namespace moegrad {
+namespace moegrad::tensor_test {
 namespace {
 
 using testing::message_of;
@@ -218,4 +218,4 @@ TEST(Tensor, HooksNeedATensorThatRequiresAGradient) {
 }
 
 }  // namespace
-}  // namespace moegrad
+}  // namespace moegrad::tensor_test

@@ -6,7 +6,7 @@
 #include "tests/fsdp/conformance/stack.h"
 #include "tests/fsdp/conformance/sums.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::accumulation_test {
 namespace {
 
 using testing::Accumulation;
@@ -199,4 +199,4 @@ TEST(Conformance, Row15_HsdpParity) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::accumulation_test

@@ -5,7 +5,7 @@
 #include "framework/autograd/grad_mode.h"
 #include "tests/fsdp/conformance/parity.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::checkpoint_parity_test {
 namespace {
 
 using testing::Recompute;
@@ -204,4 +204,4 @@ TEST(Conformance, Row12_LayerByLayerBuildIsNoFalsePositive) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::checkpoint_parity_test

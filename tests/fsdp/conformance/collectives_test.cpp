@@ -10,7 +10,7 @@
 #include "tests/fsdp/conformance/stack.h"
 #include "tests/fsdp/conformance/sums.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::collectives_test {
 namespace {
 
 using testing::Accumulation;
@@ -200,4 +200,4 @@ TEST(Conformance, Row21_LossesAreSummedOverRanks) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::collectives_test

@@ -4,7 +4,7 @@
 #include "tests/framework/distributed/counting_process_group.h"
 #include "tests/fsdp/conformance/stack.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::comm_counts_test {
 namespace {
 
 using testing::CallCounts;
@@ -132,4 +132,4 @@ TEST(Conformance, Row20_SetReshardAfterForward) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::comm_counts_test

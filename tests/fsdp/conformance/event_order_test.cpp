@@ -4,7 +4,7 @@
 #include "tests/fsdp/conformance/events.h"
 #include "tests/fsdp/conformance/stack.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::event_order_test {
 namespace {
 
 using testing::expect_events;
@@ -199,4 +199,4 @@ TEST(Conformance, Row24_BackwardPrefetch) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::event_order_test

@@ -12,7 +12,7 @@
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/slots.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::expert_mesh_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -146,4 +146,4 @@ TEST(Conformance, Row14_EventsOfTheTwoGroupsOfABlock) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::expert_mesh_test

@@ -12,7 +12,7 @@
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::frozen_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -262,4 +262,4 @@ TEST(ConformanceAutograd, AUseOutsideTheModuleIsReducedToo) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::frozen_test

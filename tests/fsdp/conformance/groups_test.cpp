@@ -10,7 +10,7 @@
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/stack.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::groups_test {
 namespace {
 
 using testing::bitwise_equal;
@@ -274,4 +274,4 @@ TEST(Conformance, Groups_AUnitInsideACheckpointedOne) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::groups_test

@@ -8,7 +8,7 @@
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::init_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -352,4 +352,4 @@ TEST(ConformanceInit, RootWithoutInputsParity) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::init_test

@@ -27,7 +27,7 @@
 #include "optim/adamw.h"
 #include "tests/fsdp/conformance/stack.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::memory_bounds_test {
 namespace {
 
 using testing::shard;
@@ -118,4 +118,4 @@ TEST(Conformance, Row26_MemoryBounds) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::memory_bounds_test

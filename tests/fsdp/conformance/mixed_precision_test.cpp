@@ -13,7 +13,7 @@
 #include "tests/fsdp/conformance/stack.h"
 #include "tests/fsdp/conformance/sums.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::mixed_precision_test {
 namespace {
 
 using testing::Accumulation;
@@ -356,4 +356,4 @@ TEST(Conformance, MixedPrecision_RecomputationRepeatsTheCasts) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::mixed_precision_test

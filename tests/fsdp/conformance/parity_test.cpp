@@ -10,7 +10,7 @@
 
 #include "tests/framework/distributed/counting_process_group.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::parity_test {
 namespace {
 
 using testing::Training;
@@ -149,4 +149,4 @@ TEST(Conformance, Row17_WorldSizeOneParityAndZeroCollectives) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::parity_test

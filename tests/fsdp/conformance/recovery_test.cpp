@@ -8,7 +8,7 @@
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::recovery_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -222,4 +222,4 @@ TEST(ConformanceGroupedCall, PartOfAGroupThenStandaloneCallsParity) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::recovery_test

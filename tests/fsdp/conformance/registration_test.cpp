@@ -8,7 +8,7 @@
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/slots.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::registration_test {
 namespace {
 
 using testing::Transformer;
@@ -148,4 +148,4 @@ TEST(Conformance, Row01_ManualReshardBeforeBackwardChangesNothing) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::registration_test

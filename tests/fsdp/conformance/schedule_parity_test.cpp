@@ -5,7 +5,7 @@
 #include "framework/autograd/grad_mode.h"
 #include "tests/fsdp/conformance/parity.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::schedule_parity_test {
 namespace {
 
 using testing::MlpStack;
@@ -169,4 +169,4 @@ TEST(Conformance, Row25_WhatWasPrefetchedForNothingIsFreed) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::schedule_parity_test

@@ -8,7 +8,7 @@
 #include "framework/tensor/meta.h"
 #include "tests/fsdp/conformance/parity.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::shards_test {
 namespace {
 
 using testing::message_of;
@@ -269,4 +269,4 @@ TEST(ConformanceInit, AStillMetaParameterIsAnErrorThatNamesIt) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::shards_test

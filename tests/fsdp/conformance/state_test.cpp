@@ -12,7 +12,7 @@
 #include "tests/fsdp/conformance/stack.h"
 #include "tests/fsdp/conformance/sums.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::state_test {
 namespace {
 
 using testing::Accumulation;
@@ -272,4 +272,4 @@ TEST(Conformance, Row30_ClipGradNorm) {
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::state_test

@@ -7,7 +7,7 @@
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 
-namespace moegrad::fsdp {
+namespace moegrad::fsdp::conformance::switches_test {
 namespace {
 
 using ::testing::Contains;
@@ -319,4 +319,4 @@ TEST(ConformanceSwitches, ZeroGradBetweenForwardAndBackwardClearsTheShardsGradie
 }
 
 }  // namespace
-}  // namespace moegrad::fsdp
+}  // namespace moegrad::fsdp::conformance::switches_test

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-namespace moegrad::kernels {
+namespace moegrad::kernels::exp_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -94,4 +94,4 @@ TEST(Exp, OfAVectorHasTheBitsOfItsLanes) {
 }
 
 }  // namespace
-}  // namespace moegrad::kernels
+}  // namespace moegrad::kernels::exp_test

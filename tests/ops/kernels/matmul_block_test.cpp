@@ -14,7 +14,7 @@
 #include "ops/kernels/simd.h"
 #include "tests/ops/matmul_reference.h"
 
-namespace moegrad::kernels {
+namespace moegrad::kernels::matmul_block_test {
 namespace {
 
 /// Sixteen floats as two vectors of eight, where the loops ask for a vector of 64 bytes.
@@ -212,4 +212,4 @@ TEST(MatmulBlock, TakesTheWidestVectorsOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace moegrad::kernels
+}  // namespace moegrad::kernels::matmul_block_test
