@@ -25,6 +25,13 @@ inline bool full_suite() {
   return full != nullptr && std::string_view(full) == "1";
 }
 
+/// Whether a sanitizer slows the program: of cases that are many and alike a part runs then.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 /// Standard normal leaf; the same numbers for the same seed, whatever the dtype.
 inline Tensor randn(const Shape& shape, std::uint64_t seed = 1, Dtype dtype = Dtype::kFloat64,
                     bool requires_grad = false) {

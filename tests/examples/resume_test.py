@@ -94,7 +94,7 @@ assert reference(4) == undisturbed
 cases = [(point, 0, 2, save) for point in range(len(POINTS)) for save in (1, 2)]
 cases += [(point, 1, 2, 2) for point in (1, 3, 4)]
 if brief:
-    cases = [(point, 0, 2, 2) for point in (1, 3, 7, 8, 11)] + [(3, 1, 2, 1)]
+    cases = [(3, 1, 2, 1), (7, 0, 2, 2), (11, 0, 2, 2)]
 if full:
     cases = [(point, rank, world, save) for point, (_, all_ranks) in enumerate(POINTS)
              for world in (1, 2, 4) for rank in (0, world - 1) for save in (1, 2)
@@ -121,7 +121,7 @@ print("seed of the random instants", seed)
 randomness = random.Random(seed)
 undisturbed_often = reference(1, steps=STEPS, interval=1)
 run, kills, endings = Run(interval=1), 0, 0
-wanted_kills = 200 if full else 2 if brief else 8
+wanted_kills = 200 if full else 1 if brief else 8
 while kills < wanted_kills or endings < 1:
     newest = run.newest()
     process = run.start(randomness.choice([1, 2, 4]), "--resume")
@@ -152,7 +152,7 @@ for micro_batches in (8,) if brief else (8, 12):
     saved = Run(**keywords)
     saved.run(4, exit_code=-signal.SIGKILL, command=(killed_run, len(POINTS) - 1, 0, 2))
     expected = reference(4, **keywords)
-    for world_size in (1, 3) if brief else (1, 2, 3, 8):
+    for world_size in (3,) if brief else (1, 2, 3, 8):
         run = Run(**keywords)
         shutil.copytree(saved.checkpoints, run.checkpoints, symlinks=True)
         shutil.copy(saved.metrics, run.metrics)

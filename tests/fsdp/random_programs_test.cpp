@@ -190,7 +190,7 @@ class Program {
 };
 
 TEST(RandomPrograms, GetThePlainSumOfAllGradients) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (std::uint64_t seed = 0; seed < (testing::kSanitized ? 100 : 300); ++seed) {
     const auto plan = testing::make_plan(seed);
     launch(plan.world, [&](RankContext& context) {
       SCOPED_TRACE("seed " + std::to_string(seed));

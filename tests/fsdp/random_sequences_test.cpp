@@ -212,9 +212,9 @@ void compare(const Sequence& sequence, int world) {
   });
 }
 
-// 100 of them, 2,000 in the full suite.
+// 100 of them, 2,000 in the full suite; a quarter of that with a sanitizer.
 TEST(RandomSequences, GiveTheUnshardedProgramsNumbersAndErrors) {
-  const std::uint64_t sequences = testing::full_suite() ? 2'000 : 100;
+  const std::uint64_t sequences = (testing::full_suite() ? 2'000 : 100) / (testing::kSanitized ? 4 : 1);
   for (std::uint64_t seed = 0; seed < sequences; ++seed) {
     for (const int world : {1, 2, 3, 4}) compare(testing::make_sequence(seed), world);
     ASSERT_FALSE(::testing::Test::HasFailure()) << "sequence " << seed;

