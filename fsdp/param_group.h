@@ -32,23 +32,20 @@ struct PlacedSlot {
 /// The shards are the parameters. Gathered values are a read-only copy of one version of them,
 /// where the version is the counter of the flat shard's storage: every write to a shard raises it.
 ///
-/// - Only the modules, while they compute, see the gathered copy. named_parameters(), state dicts
-/// and
-///   whoever starts from those (optimizers, clipping, checkpoints, averages of weights) see shards
-///   at all times (ParameterSlot::parameter).
+/// - Only the modules, while they compute, see the gathered copy. named_parameters(), state dicts,
+///   and whoever starts from those (optimizers, clipping, checkpoints, averages of weights) see
+///   shards at all times (ParameterSlot::parameter).
 /// - A gathered copy is used again only while the version is the one that it was gathered from.
 ///   unshard() and wait_for_unshard() compare, and everything that asks for gathered values goes
 ///   through one of them: forward, backward, recomputation, prefetches, calls by hand. A stale copy
 ///   is freed and gathered again. pre-backward frees it even where backward does not gather.
-/// - A gather from a newer version than the last one raises the versions of the unsharded storages,
-/// so
-///   that a backward whose forward used the older values fails in SavedTensor as it would without
-///   sharding. A gather from the same version raises nothing: the same values come back. The
+/// - A gather from a newer version than the last one raises the versions of the unsharded
+///   storages, so that a backward whose forward used the older values fails in SavedTensor as it
+///   would without sharding. A gather from the same version raises nothing: the same values come back. The
 ///   version belongs to the group: a backward that needs an unchanged parameter of a changed group
 ///   fails as well.
 /// - Whoever writes to a gathered copy gets an Error when it is used again or freed, because the
-/// write
-///   would be lost.
+///   write would be lost.
 /// - requires_grad may be set on either form; the other follows at the next of these calls.
 ///
 /// Whether to gather again is decided by each rank alone. All ranks decide alike because all of
