@@ -41,9 +41,9 @@ struct PlacedSlot {
 ///   is freed and gathered again. pre-backward frees it even where backward does not gather.
 /// - A gather from a newer version than the last one raises the versions of the unsharded
 ///   storages, so that a backward whose forward used the older values fails in SavedTensor as it
-///   would without sharding. A gather from the same version raises nothing: the same values come back. The
-///   version belongs to the group: a backward that needs an unchanged parameter of a changed group
-///   fails as well.
+///   would without sharding. A gather from the same version raises nothing: the same values come
+///   back. The version belongs to the group: a backward that needs an unchanged parameter of a
+///   changed group fails as well.
 /// - Whoever writes to a gathered copy gets an Error when it is used again or freed, because the
 ///   write would be lost.
 /// - requires_grad may be set on either form; the other follows at the next of these calls.
