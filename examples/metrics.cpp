@@ -2,6 +2,7 @@
 #include "examples/metrics.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <nlohmann/json.hpp>
@@ -14,8 +15,10 @@ namespace moegrad::examples {
 namespace {
 
 // Bytes of the lines that a resumed run leaves of the earlier run's, up to the first of its own
-// steps. A line that a killed process has not finished is none.
+// steps. A line that a killed process has not finished is none. A pipe or a terminal keeps nothing,
+// and reading it would wait for ever.
 std::int64_t bytes_before(const std::string& path, std::int64_t first_step) {
+  if (!std::filesystem::is_regular_file(path)) return 0;
   std::ifstream file(path);
   std::int64_t bytes = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {

@@ -158,6 +158,12 @@ os.mkfifo(folder / "pipe")
 _, err = run(*SHORT, "--metrics", "pipe", exit_code=1)
 assert err == "train_qwen3_moe: --metrics: cannot write file 'pipe'\n", err
 assert stat.S_ISFIFO((folder / "pipe").stat().st_mode)
+reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+shutil.rmtree(folder / "resumable" / "step-00000003", ignore_errors=True)
+run(*RESUMABLE, "--metrics", "pipe", "--resume")  # which a resumed run must not read itself
+lines = os.read(reader, 1 << 16).decode().splitlines()
+assert [json.loads(line)["step"] for line in lines] == [2, 3], lines
+os.close(reader)
 (folder / "odd.jsonl").write_text('{"step":"one"}\n[1]\n{"step":0,"loss":1}\n{"st')
 shutil.rmtree(folder / "resumable" / "step-00000003")
 run(*RESUMABLE, "--metrics", "odd.jsonl", "--resume")
