@@ -66,5 +66,15 @@ TEST(FolderLock, SaysWhyItCannot) {
             "lock: cannot create " + path.string() + ": Not a directory");
 }
 
+TEST(FolderLock, WritesThroughNoLink) {
+  const TemporaryFolder folder;
+  write_file(folder / "precious", "weights");
+  std::filesystem::create_symlink("precious", folder / ".lock");
+  EXPECT_EQ(message_of<Error>([&] { FolderLock lock(folder / ""); }),
+            "lock: cannot open " + (folder / ".lock").string() +
+                ": Too many levels of symbolic links");
+  EXPECT_EQ(testing::read_file(folder / "precious"), "weights");
+}
+
 }  // namespace
 }  // namespace moegrad::folder_lock_test

@@ -47,6 +47,13 @@ TEST(Log, PrintsTimeLevelRankAndMessageOnOneLineOfStderr) {
   EXPECT_EQ(after_time(lines[2]), "error [rank 3] no");
 }
 
+TEST(Log, ShowsControlCharactersEscaped) {
+  ::testing::internal::CaptureStderr();
+  log(LogLevel::kInfo, "folder a\x1b[2Jb\nc of J\u00fcrgen");
+  EXPECT_EQ(after_time(::testing::internal::GetCapturedStderr()),
+            "info [rank 0] folder a\\x1b[2Jb\nc of J\u00fcrgen\n");
+}
+
 TEST(Log, KeepsItsLevelPerRank) {
   RankContext quiet({.log_level = LogLevel::kError});
   RankContext chatty({.log_level = LogLevel::kDebug});

@@ -2,6 +2,7 @@
 #include "framework/runtime/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include <atomic>
@@ -135,10 +136,14 @@ TEST(ThreadPool, RethrowsTheFirstTasksExceptionWhenAllAreDone) {
 // Sanitizers map more addresses than the limit allows.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(ThreadPool, SaysHowManyThreadsItDidNotGet) {
-  // In a process of its own, since the limit stays.
-  const auto make = [] {
+  // In a process of its own, since the limits stay.
+  const auto make = [](std::size_t stack_bytes) {
     const rlimit limit = {.rlim_cur = 300'000'000, .rlim_max = 300'000'000};
     setrlimit(RLIMIT_AS, &limit);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, stack_bytes);
+    pthread_setattr_default_np(&attributes);
     try {
       const ThreadPool pool(2000);
       std::_Exit(1);
@@ -147,9 +152,10 @@ TEST(ThreadPool, SaysHowManyThreadsItDidNotGet) {
       std::_Exit(7);
     }
   };
-  EXPECT_EXIT(make(), ::testing::ExitedWithCode(7),
-              "^thread pool: needs 2000 threads, its caller's included, got [0-9]+: Resource "
-              "temporarily unavailable$");
+  const std::string needs = "^thread pool: needs 2000 threads, its caller's included, got ";
+  const std::string reason = ": Resource temporarily unavailable$";
+  EXPECT_EXIT(make(8'000'000), ::testing::ExitedWithCode(7), needs + "[0-9]+" + reason);
+  EXPECT_EXIT(make(400'000'000), ::testing::ExitedWithCode(7), needs + "1" + reason);
 }
 #endif
 
