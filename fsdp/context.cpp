@@ -49,7 +49,9 @@ void Context::forget(const State* state) {
   State* const nobody = nullptr;
   std::ranges::replace(post_forward_order, state, nobody);
   for (auto* other : states) other->forget(state);
-  if (root == state) root = nullptr;
+  if (root != state) return;
+  root = nullptr;
+  for (auto* orphan : states) orphan->leave_context();
 }
 
 }  // namespace moegrad::fsdp

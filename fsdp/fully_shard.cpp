@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "framework/runtime/error.h"
+#include "framework/tensor/tensor_impl.h"
 
 namespace moegrad::fsdp {
 namespace {
@@ -63,6 +64,8 @@ class Grouping {
   Grouping(const DeviceMesh& mesh, const Policy& policy) : mesh_(mesh), policy_(policy) {}
 
   void add(const nn::ParameterSlot& slot) {
+    check_no_hooks(slot);
+    check_own_bytes(slot);
     const auto placement =
         policy_.shard_placement ? policy_.shard_placement(slot) : ShardPlacement{};
     const auto& own = is_expert(slot) ? mesh_.expert() : mesh_.dense();
@@ -84,6 +87,30 @@ class Grouping {
         if (!other.tensor->is(*slot.tensor)) continue;
         check(group.ranks == ranks && other_dim == dim, "fully_shard: parameter '", slot.name,
               "' is tied to '", other.name, "', but placed on another mesh or dimension");
+      }
+    }
+  }
+
+  // What stands in its place would not run them.
+  static void check_no_hooks(const nn::ParameterSlot& slot) {
+    const auto& leaf = slot.tensor->impl()->leaf;
+    const bool any = leaf && !(leaf->hooks.empty() && leaf->post_accumulate_hooks.empty());
+    check(!any, "fully_shard: parameter '", slot.name,
+          "' must have no hooks yet, because its shard takes its place; register post-accumulate "
+          "hooks on the shard");
+  }
+
+  // Two tensors on the same bytes would become two parameters that no longer agree.
+  void check_own_bytes(const nn::ParameterSlot& slot) const {
+    const auto begin_of = [](const Tensor& tensor) { return tensor.offset(); };
+    const auto end_of = [](const Tensor& tensor) { return tensor.offset() + tensor.numel(); };
+    for (const auto& group : groups_) {
+      for (const auto& [other, other_dim] : group.slots) {
+        const Tensor &a = *other.tensor, &b = *slot.tensor;
+        const bool apart = a.is(b) || &a.storage() != &b.storage() || begin_of(a) >= end_of(b) ||
+                           begin_of(b) >= end_of(a);
+        check(apart, "fully_shard: parameters '", other.name, "' and '", slot.name,
+              "' must not share their bytes; to tie them, register the same Tensor in both places");
       }
     }
   }
@@ -113,6 +140,8 @@ void check_not_tied_elsewhere(const nn::ParameterSlot& slot, nn::Module& root) {
 
 void check_modules(const std::vector<nn::Module*>& modules) {
   check<ValueError>(!modules.empty(), "fully_shard: at least one module");
+  check<ValueError>(std::ranges::find(modules, nullptr) == modules.end(),
+                    "fully_shard: modules must not be null");
   for (auto module = modules.begin(); module != modules.end(); ++module) {
     auto* extension = (*module)->extension();
     check(dynamic_cast<State*>(extension) == nullptr &&
@@ -134,7 +163,10 @@ void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& group
   for (const auto& slot : module.parameter_slots()) {
     const bool ignored = std::ranges::any_of(
         policy.ignored_parameters, [&](const Tensor& other) { return other.is(*slot.tensor); });
-    if (ignored) continue;
+    if (ignored) {
+      slot.tensor->impl()->left_whole = true;
+      continue;
+    }
     if (slot.parameter().shard_spec()) {
       check_not_tied_elsewhere(slot, module);
     } else if (!policy.linear_only_shard || is_linear(slot)) {

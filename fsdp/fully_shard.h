@@ -26,7 +26,9 @@ namespace moegrad::fsdp {
 /// Error. Every rank must hold the same parameter values; the first forward compares checksums of
 /// them, unless the shards have been written to by then, and throws an Error that names the
 /// parameter and the ranks. Gradients are sums over ranks: divide the loss by the global token
-/// count.
+/// count. A parameter that no call takes and none ignores stays whole: step() refuses it beside
+/// others that are spread. Error for a parameter with hooks, which its shard would not run, and for
+/// parameters that share their bytes without being one tensor.
 ///
 /// A module made on the meta device has no bytes yet: shard it, then module.to_empty() allocates
 /// the shards alone, and nn::init_weights fills them, as it would have filled the whole.

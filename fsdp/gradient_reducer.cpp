@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/tensor/fill.h"
+#include "framework/tensor/tensor_impl.h"
 #include "fsdp/abandon.h"
 #include "fsdp/flat_views.h"
 
@@ -62,6 +63,7 @@ GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks r
       ranks_(std::move(ranks)),
       reduce_dtype_(reduce_dtype),
       notify_(std::move(notify)),
+      drops_(params.size()),
       kept_(unsharded_of(params), reduce_dtype),
       scattered_(params.size()),
       sums_(sharded_of(params), dtype()) {}
@@ -70,7 +72,34 @@ Dtype GradientReducer::dtype() const {
   return reduce_dtype_.value_or(params_.front().unsharded.dtype());
 }
 
-void GradientReducer::keep() { kept_.push(); }
+void GradientReducer::drop_cleared() {
+  std::vector<bool> dropped;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    const auto drops = params_[i].sharded.impl()->leaf_state().drops;
+    dropped.push_back(drops != std::exchange(drops_[i], drops));
+  }
+  if (std::ranges::find(dropped, false) == dropped.end()) {
+    // The next micro-batch is the first one again.
+    kept_.take();
+    for (auto& sum : scattered_) sum = TreeSum();
+    return;
+  }
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (!dropped[i]) continue;
+    kept_.drop(i);
+    scattered_[i] = absent_terms(scattered_[i].size());
+  }
+}
+
+TensorList GradientReducer::kept() {
+  drop_cleared();
+  return kept_.sums();
+}
+
+void GradientReducer::keep() {
+  drop_cleared();
+  kept_.push();
+}
 
 bool GradientReducer::has_gradients() const {
   return std::ranges::any_of(
@@ -105,6 +134,7 @@ std::vector<bool> GradientReducer::params_to_reduce(const TensorList& gradients,
 void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& name,
                             const std::function<void()>& make_room) {
   finish();
+  drop_cleared();
   TensorList gradients = take_gradients();
   InFlight reduction;
   reduction.has = params_to_reduce(gradients, zero_fill);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -29,6 +30,9 @@ namespace moegrad::fsdp {
 /// one tree: (replica, shard, micro-batch) if gradients are kept, (micro-batch, replica, shard) if
 /// each micro-batch is reduced, (replica, micro-batch, shard) if each is scattered and only the
 /// last one all-reduced.
+///
+/// What waits for a later reduction belongs to the gradient of the shard: dropping that, as
+/// zero_grad() does, drops it too. Whether somebody has is looked up before anything is added.
 ///
 /// A reduction in flight owns its input and output. start() issues the reduce-scatter,
 /// finish_scatter() ends it, frees its input and issues the all-reduce, finish() ends that: each is
@@ -59,7 +63,7 @@ class GradientReducer {
   bool has_gradients() const;
   bool scattering() const { return in_flight_ && in_flight_->scattering; }
   /// Undefined where a parameter has none: the sums kept without communication.
-  TensorList kept() const { return kept_.sums(); }
+  TensorList kept();
   bool has_kept() const { return kept_.size() > 0; }
 
  private:
@@ -74,6 +78,7 @@ class GradientReducer {
     WorkPtr work;          // null without ranks; last, so that it ends before its buffers do
   };
 
+  void drop_cleared();
   TensorList take_gradients();
   std::vector<bool> params_to_reduce(const TensorList& gradients, bool zero_fill) const;
   TensorList terms_of(const InFlight& reduction) const;
@@ -85,6 +90,7 @@ class GradientReducer {
   GroupRanks ranks_;
   std::optional<Dtype> reduce_dtype_;
   Notify notify_;
+  std::vector<std::uint64_t> drops_;  // LeafState::drops of the shards when last looked up
   GradientTree kept_;
   std::vector<TreeSum> scattered_;
   ShardedGradients sums_;

@@ -25,11 +25,11 @@ void ShardedGradients::add(TensorList terms) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (terms[i].defined()) reached.push_back(parameters_[i]);
     const auto& parameter = parameters_[i];
-    parameter.set_grad(Tensor());
+    parameter.impl()->leaf_state().grad = Tensor();  // it comes back below: nobody drops it
     sums_[i].push(std::exchange(terms[i], Tensor()));
     Tensor sum = one_partial ? sums_[i].take() : sums_[i].sum();
     if (sum.defined() && sum.dtype() != parameter.dtype()) sum = to_dtype(sum, parameter.dtype());
-    parameter.set_grad(std::move(sum));
+    if (sum.defined()) parameter.set_grad(std::move(sum));
   }
   for (const auto& parameter : parameters_) shown_.emplace_back(parameter.grad());
   // No backward reaches the shards themselves.

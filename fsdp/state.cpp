@@ -52,6 +52,14 @@ void State::forget(const State* other) {
   }
 }
 
+// The root has gone: at its next forward this state finds itself another one.
+void State::leave_context() {
+  context_ = nullptr;
+  forward_calls_.clear();
+  noted_.reset();
+  entered_ = post_backward_done_ = false;
+}
+
 // The first state to run is the root of all below it.
 void State::initialize_as_root() {
   check(modules_.size() == 1, "fully_shard: '", path_,
@@ -196,9 +204,13 @@ void State::end_iteration() {
 }
 
 void State::pre_backward() {
+  check(context_ != nullptr, "fully_shard: the root of '", path_,
+        "' ended between its forward and its backward; keep the model until backward has run");
   if (!context_->in_backward) {
     context_->in_backward = true;
-    queue_backward_callback([root = context_->root] { root->finish_backward(); });
+    queue_backward_callback([context = context_] {
+      if (context->root != nullptr) context->root->finish_backward();
+    });
   }
   notify(Event::kPreBackward);
   if (unshard_in_backward_) {

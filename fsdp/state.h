@@ -78,7 +78,7 @@ class State final : public nn::ModuleExtension {
   /// embedding).
   void set_unshard_in_backward(bool on) { unshard_in_backward_ = on; }
   /// Modules to gather when this one's forward (backward) begins, instead of the default; each
-  /// must have been passed to fully_shard (else ValueError).
+  /// must have been passed to fully_shard (else ValueError, for null as well).
   void set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules);
   void set_modules_to_backward_prefetch(const std::vector<nn::Module*>& modules);
 
@@ -121,6 +121,7 @@ class State final : public nn::ModuleExtension {
   void initialize_as_root();
   void check_not_meta() const;
   void forget(const State* other);
+  void leave_context();
   void set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots);
 
   // Hooks; the index says which of several modules.

@@ -11,7 +11,7 @@ namespace {
 std::vector<State*> states_of(const std::vector<nn::Module*>& modules, std::string_view setter) {
   std::vector<State*> states;
   for (auto* module : modules) {
-    auto* state = dynamic_cast<State*>(module->extension());
+    auto* state = module == nullptr ? nullptr : dynamic_cast<State*>(module->extension());
     check<ValueError>(state != nullptr, setter,
                       ": every module must have been passed to fully_shard");
     states.push_back(state);

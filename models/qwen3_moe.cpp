@@ -158,6 +158,9 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
                       tokens.shape(), " to match tokens, got ", options.positions.shape());
     positions = options.positions;
   }
+  check<ValueError>(options.recompute_layers >= 0,
+                    "Qwen3Moe: recompute_layers must be at least 0, got ",
+                    options.recompute_layers);
   const auto* const replay = options.replay_expert_indices;
   check<ValueError>(replay == nullptr || std::ssize(*replay) == config_.num_moe_layers(),
                     "Qwen3Moe: replay_expert_indices must have ", config_.num_moe_layers(),

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "framework/distributed/shard_spec.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/fill.h"
 
@@ -172,12 +173,15 @@ void Module::load_state_dict(const NamedTensors& state) {
   for (const auto& given : state) {
     check(std::ranges::find(own, given.name, &NamedTensor::name) != own.end(),
           "load_state_dict: unexpected key '", given.name, "'");
+    check(std::ranges::count(state, given.name, &NamedTensor::name) == 1, "load_state_dict: key '",
+          given.name, "' is given twice");
   }
   for (auto& [name, tensor] : own) {
     const auto found = std::ranges::find(state, name, &NamedTensor::name);
     check(found != state.end(), "load_state_dict: missing key '", name, "'");
     check<ShapeError>(found->tensor.shape() == tensor.shape(), "load_state_dict: '", name,
                       "' must be ", tensor.shape(), ", got ", found->tensor.shape());
+    check_same_part("load_state_dict", name, found->tensor.shard_spec(), tensor.shard_spec());
   }
   for (auto& [name, tensor] : own) {
     copy_(tensor, std::ranges::find(state, name, &NamedTensor::name)->tensor);
@@ -234,8 +238,16 @@ ScopeGuard Module::open_scope() {
     log(LogLevel::kDebug, "forward " + (path.empty() ? std::string("(root)") : path));
   }
   std::function<void()> on_enter, on_exit;
-  if (!backward_pre_hooks_.empty()) on_enter = [this] { run(backward_pre_hooks_); };
-  if (!backward_hooks_.empty()) on_exit = [this] { run(backward_hooks_); };
+  const auto run_if_alive = [&](const Hooks& hooks) {
+    return [this, &hooks, path, alive = life_.watch()] {
+      check(!alive.expired(), "backward: ", path.empty() ? "the module" : "module '" + path + "'",
+            " no longer exists, but has hooks that backward runs, as fully_shard's are; keep the "
+            "model until backward has run");
+      run(hooks);
+    };
+  };
+  if (!backward_pre_hooks_.empty()) on_enter = run_if_alive(backward_pre_hooks_);
+  if (!backward_hooks_.empty()) on_exit = run_if_alive(backward_hooks_);
   return ScopeGuard(std::move(path), std::move(on_enter), std::move(on_exit));
 }
 

@@ -95,7 +95,8 @@ class Module {
   /// first: under fully_shard it is this rank's shards.
   NamedTensors state_dict() const;
   /// Copies the values into what state_dict() holds; Error unless names agree, ShapeError unless
-  /// shapes do, and nothing has been copied then.
+  /// shapes do, ValueError for a shard of another part of its parameter than this rank's, and
+  /// nothing has been copied then.
   void load_state_dict(const NamedTensors& state);
 
   /// Puts back the parameters that this module and those below keep, where others stand in for

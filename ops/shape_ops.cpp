@@ -224,8 +224,10 @@ Tensor permute(const Tensor& a, const std::vector<std::int64_t>& dims) {
 Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_t length) {
   check_operands("narrow", a);
   dim = wrap_dim("narrow", dim, a.ndim());
-  check<ShapeError>(0 <= start && 0 <= length && start + length <= a.dim(dim), "narrow: [", start,
-                    ", ", start + length, ") is not inside dimension ", dim, " of ", a.shape());
+  const auto size = a.dim(dim);
+  const bool inside = 0 <= start && start <= size && 0 <= length && length <= size - start;
+  check<ShapeError>(inside, "narrow: start and length must stay inside dimension ", dim, " of ",
+                    a.shape(), ", got ", start, " and ", length);
   return Function::apply(std::make_shared<Narrow>(dim, start), a, length);
 }
 

@@ -42,13 +42,12 @@ void update(std::span<T> p, std::span<T> m, std::span<T> v, std::span<const T> g
 }  // namespace
 
 AdamW::AdamW(NamedTensors parameters, const Config& config)
-    : AdamW({ParamGroup{.parameters = std::move(parameters),
-                        .lr = config.lr,
-                        .weight_decay = config.weight_decay}},
-            config) {}
+    : AdamW({ParamGroup{.parameters = std::move(parameters)}}, config) {}
 
 AdamW::AdamW(std::vector<ParamGroup> groups, const Config& config)
-    : Optimizer(std::move(groups), config.skip_missing_grad), config_(config) {
+    : Optimizer(with_defaults(std::move(groups), config.lr, config.weight_decay),
+                config.skip_missing_grad),
+      config_(config) {
   check<ValueError>(0.0 <= config.beta1 && config.beta1 < 1.0,
                     "AdamW: beta1 must be in [0, 1), got ", config.beta1);
   check<ValueError>(0.0 <= config.beta2 && config.beta2 < 1.0,
@@ -81,12 +80,12 @@ void AdamW::apply(Update& part) {
   const auto t = static_cast<double>(++state.steps.mutable_data<std::int64_t>()[block]);
   dispatch_floating(parameter.dtype(), [&]<class T>() {
     const AdamWCoefficients<T> coefficients = {
-        .decay = static_cast<T>(1.0 - group.lr * group.weight_decay),
+        .decay = static_cast<T>(1.0 - *group.lr * *group.weight_decay),
         .beta1 = static_cast<T>(config_.beta1),
         .one_minus_beta1 = static_cast<T>(1.0 - config_.beta1),
         .beta2 = static_cast<T>(config_.beta2),
         .one_minus_beta2 = static_cast<T>(1.0 - config_.beta2),
-        .step_size = static_cast<T>(group.lr / (1.0 - std::pow(config_.beta1, t))),
+        .step_size = static_cast<T>(*group.lr / (1.0 - std::pow(config_.beta1, t))),
         .sqrt_bias_correction2 = static_cast<T>(std::sqrt(1.0 - std::pow(config_.beta2, t))),
         .eps = static_cast<T>(config_.eps)};
     update<T>(range.of(parameter.mutable_data<T>()), range.of(state.exp_avg.mutable_data<T>()),

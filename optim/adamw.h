@@ -41,7 +41,7 @@ class AdamW final : public Optimizer {
 
   /// One group with the configuration's lr and weight_decay.
   AdamW(NamedTensors parameters, const Config& config);
-  /// The groups bring their own lr and weight_decay; the configuration's are not used.
+  /// The groups bring their own lr and weight_decay, or take the configuration's.
   AdamW(std::vector<ParamGroup> groups, const Config& config);
 
   /// `step`, `exp_avg` and `exp_avg_sq` of each parameter.

@@ -10,6 +10,7 @@
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/log.h"
 #include "framework/runtime/span.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
@@ -35,27 +36,37 @@ void check_loads_into(std::string_view who, const std::string& name, const Tenso
                     ", got ", given.shape());
   check<DtypeError>(given.dtype() == own.dtype(), who, ": '", name, "' must be ", own.dtype(),
                     ", got ", given.dtype());
-  const auto &theirs = given.shard_spec(), &ours = own.shard_spec();
-  if (theirs == nullptr || ours == nullptr) return;
-  const bool same = theirs->global_shape == ours->global_shape && theirs->dim == ours->dim &&
-                    theirs->begin == ours->begin && theirs->end == ours->end;
-  check<ValueError>(same, who, ": '", name, "' must be [", ours->begin, ", ", ours->end,
-                    ") of dimension ", ours->dim, " of ", ours->global_shape, ", got [",
-                    theirs->begin, ", ", theirs->end, ") of dimension ", theirs->dim, " of ",
-                    theirs->global_shape);
+  check_same_part(who, name, given.shard_spec(), own.shard_spec());
+}
+
+bool is_all_zero(const Tensor& parameter) {
+  return dispatch_floating(parameter.dtype(), [&]<class T>() {
+    return std::ranges::all_of(parameter.data<T>(), [](T value) { return value == T(0); });
+  });
 }
 
 }  // namespace
+
+std::vector<ParamGroup> with_defaults(std::vector<ParamGroup> groups, double lr,
+                                      double weight_decay) {
+  for (auto& group : groups) {
+    group.lr = group.lr.value_or(lr);
+    group.weight_decay = group.weight_decay.value_or(weight_decay);
+  }
+  return groups;
+}
 
 Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad)
     : groups_(std::move(groups)) {
   std::set<const TensorImpl*> seen;
   NamedTensors blocked;
   for (const auto& group : groups_) {
-    check_lr("optimizer: lr", group.lr);
-    base_lrs_.push_back(group.lr);
-    check<ValueError>(group.weight_decay >= 0.0, "optimizer: weight_decay must be >= 0, got ",
-                      group.weight_decay);
+    check<ValueError>(group.lr && group.weight_decay,
+                      "optimizer: each group must have an lr and a weight_decay, got one without");
+    check_lr("optimizer: lr", *group.lr);
+    base_lrs_.push_back(*group.lr);
+    check<ValueError>(*group.weight_decay >= 0.0, "optimizer: weight_decay must be >= 0, got ",
+                      *group.weight_decay);
     for (const auto& [name, parameter] : group.parameters) {
       check<ValueError>(seen.insert(parameter.impl().get()).second, "optimizer: parameter '", name,
                         "' is given twice");
@@ -77,19 +88,40 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missi
   mesh_groups_ = mesh_groups(blocked);
 }
 
-// A step that would train nothing, or nothing that a module still has.
+// A step that would train nothing, nothing that a module still has, or other weights on every rank.
 void Optimizer::check_trainable() const {
-  bool any = false;
+  NamedTensors all;
   for (const auto& group : groups_) {
-    check_not_replaced("step", group.parameters);
-    for (const auto& [name, parameter] : group.parameters) any = any || parameter.grad().defined();
+    all.insert(all.end(), group.parameters.begin(), group.parameters.end());
   }
+  check_not_replaced("step", all);
+  const bool any = std::ranges::any_of(
+      all, [](const NamedTensor& parameter) { return parameter.tensor.grad().defined(); });
   check(any, "step: at least one parameter must have a gradient, got none");
+  check_all_spread("step", all);
+}
+
+// Layers that nobody has initialised: through several of them no gradient comes.
+void Optimizer::warn_of_zeros() const {
+  std::size_t matrices = 0;
+  for (const auto& group : groups_) {
+    for (const auto& [name, parameter] : group.parameters) {
+      if (parameter.ndim() < 2 || parameter.numel() == 0) continue;
+      if (!is_all_zero(parameter)) return;
+      ++matrices;
+    }
+  }
+  if (matrices < 2) return;
+  log(LogLevel::kWarning,
+      "step: all " + std::to_string(matrices) +
+          " matrices hold zeros alone, so that next to nothing is trained; fill them before, as "
+          "nn::init_weights(model, seed) does");
 }
 
 void Optimizer::step() {
   const SpanGuard phase(SpanKind::kPhase, Lane::kOptimizer, "optimizer");
   check_trainable();
+  if (!std::exchange(has_stepped_, true)) warn_of_zeros();
   const auto used = take_used_blocks();
   std::size_t index = 0;
   for (const auto& group : groups_) {

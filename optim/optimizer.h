@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,12 +15,17 @@
 
 namespace moegrad::optim {
 
-/// Parameters that share a learning rate and a weight decay.
+/// Parameters that share a learning rate and a weight decay. What a group leaves out is that of the
+/// optimizer's configuration, as in PyTorch; an optimizer's own groups have both.
 struct ParamGroup {
   NamedTensors parameters;
-  double lr = 0.0;
-  double weight_decay = 0.0;
+  std::optional<double> lr = {};
+  std::optional<double> weight_decay = {};
 };
+
+/// `groups` with what they leave out.
+std::vector<ParamGroup> with_defaults(std::vector<ParamGroup> groups, double lr,
+                                      double weight_decay);
 
 /// Base of optimizers. step() modifies parameters in place, element by element, so that a shard is
 /// updated as it would be within the whole; parameters without a gradient are left alone. Make the
@@ -30,16 +36,18 @@ struct ParamGroup {
 /// ranks that hold parts of them.
 class Optimizer {
  public:
-  /// ValueError without any parameter, for one given twice, a negative lr or weight decay, row
-  /// blocks of an unknown parameter, or a number of blocks that does not divide its rows.
+  /// ValueError without any parameter, for one given twice, no or a negative lr or weight decay,
+  /// row blocks of an unknown parameter, or a number of blocks that does not divide its rows.
   explicit Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad = {});
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// One update of all parameters that have a gradient. Error, and nothing is changed, if none has
-  /// one, or if fully_shard has put a shard in the place of one since the optimizer was made. Under
-  /// fully_shard a rank whose shards are all empty has gradients without elements, which count.
+  /// one, if fully_shard has put a shard in the place of one since the optimizer was made, or if
+  /// some are spread over ranks and another is whole without being ignored by fully_shard. Under
+  /// fully_shard a rank whose shards are all empty has gradients without elements, which count. The
+  /// first step warns if all of several matrices are zero.
   void step();
   /// Drops the gradients of all parameters.
   void zero_grad();
@@ -95,10 +103,12 @@ class Optimizer {
   using Flags = std::vector<std::int64_t>;  // one per block, 0 or 1
 
   void check_trainable() const;
+  void warn_of_zeros() const;
   /// Which blocks have a gradient on any rank.
   std::map<std::string, Flags> take_used_blocks();
 
   std::vector<ParamGroup> groups_;
+  bool has_stepped_ = false;
   std::vector<double> base_lrs_;        // of the groups as constructed
   std::map<std::string, Flags> marks_;  // of each parameter with row blocks
   ProcessGroups mesh_groups_;           // over which these are sharded or replicated

@@ -41,13 +41,12 @@ void update(std::span<T> p, std::span<T> b, std::span<const T> g, const SgdCoeff
 }  // namespace
 
 SGD::SGD(NamedTensors parameters, const Config& config)
-    : SGD({ParamGroup{.parameters = std::move(parameters),
-                      .lr = config.lr,
-                      .weight_decay = config.weight_decay}},
-          config) {}
+    : SGD({ParamGroup{.parameters = std::move(parameters)}}, config) {}
 
 SGD::SGD(std::vector<ParamGroup> groups, const Config& config)
-    : Optimizer(std::move(groups), config.skip_missing_grad), config_(config) {
+    : Optimizer(with_defaults(std::move(groups), config.lr, config.weight_decay),
+                config.skip_missing_grad),
+      config_(config) {
   check<ValueError>(config.momentum >= 0.0, "SGD: momentum must be >= 0, got ", config.momentum);
   check<ValueError>(!config.nesterov || config.momentum > 0.0,
                     "SGD: nesterov needs momentum > 0, got ", config.momentum);
@@ -72,9 +71,9 @@ void SGD::apply(Update& part) {
     std::span<T> momentum;
     if (!buffers_.empty()) momentum = range.of(buffers_[index].tensor.mutable_data<T>());
     update<T>(range.of(parameter.mutable_data<T>()), momentum, range.of(grad.data<T>()),
-              {.lr = static_cast<T>(group.lr),
+              {.lr = static_cast<T>(*group.lr),
                .momentum = static_cast<T>(config_.momentum),
-               .weight_decay = static_cast<T>(group.weight_decay),
+               .weight_decay = static_cast<T>(*group.weight_decay),
                .nesterov = config_.nesterov});
   });
 }

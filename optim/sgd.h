@@ -24,7 +24,7 @@ class SGD final : public Optimizer {
 
   /// One group with the configuration's lr and weight_decay.
   SGD(NamedTensors parameters, const Config& config);
-  /// The groups bring their own lr and weight_decay; the configuration's are not used.
+  /// The groups bring their own lr and weight_decay, or take the configuration's.
   SGD(std::vector<ParamGroup> groups, const Config& config);
 
   /// `momentum_buffer` of each parameter; none without momentum.

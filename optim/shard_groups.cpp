@@ -5,6 +5,7 @@
 
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
+#include "framework/tensor/tensor_impl.h"
 
 namespace moegrad::optim {
 namespace {
@@ -22,6 +23,23 @@ void check_not_replaced(std::string_view op, const NamedTensors& parameters) {
     check(spec == nullptr || !spec->replaced, op, ": '", name,
           "' must be a parameter of its module, got the whole tensor that fully_shard has replaced "
           "by a shard; take named_parameters() after fully_shard");
+  }
+}
+
+void check_all_spread(std::string_view op, const NamedTensors& parameters) {
+  const auto is_spread = [](const Tensor& parameter) {
+    const auto& spec = parameter.shard_spec();
+    const auto several = [](const auto& group) { return group != nullptr && group->size() > 1; };
+    return spec != nullptr && (several(spec->group) || several(spec->replicas));
+  };
+  const auto spread = std::ranges::find_if(parameters, is_spread, &NamedTensor::tensor);
+  if (spread == parameters.end()) return;
+  for (const auto& [name, parameter] : parameters) {
+    const bool is_whole = parameter.shard_spec() == nullptr && !parameter.impl()->left_whole;
+    check(!is_whole || !parameter.grad().defined(), op, ": '", name,
+          "' is whole on every rank while '", spread->name,
+          "' is spread over them, so nobody adds up its gradients: call fully_shard on the module "
+          "that holds all, or name it in Policy::ignored_parameters and add them up yourself");
   }
 }
 

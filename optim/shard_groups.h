@@ -21,6 +21,11 @@ using ProcessGroups = std::vector<std::shared_ptr<ProcessGroup>>;
 /// more.
 void check_not_replaced(std::string_view op, const NamedTensors& parameters);
 
+/// Error if some of `parameters` with a gradient are spread over ranks and others are whole and
+/// nobody said that he adds up their gradients (fsdp::Policy::ignored_parameters): on each rank
+/// they would go their own way.
+void check_all_spread(std::string_view op, const NamedTensors& parameters);
+
 /// Over which `parameters` are sharded.
 ProcessGroups shard_groups(const NamedTensors& parameters);
 

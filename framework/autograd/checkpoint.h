@@ -15,9 +15,11 @@ namespace moegrad {
 /// a backward inside the backward gives the inputs' gradients. Tensors that the body captures, such
 /// as parameters, get theirs directly in grad(), so they must be leaves. Gradients are bitwise
 /// those without checkpoint (E0): everything random is counter-based, and gradients that meet do so
-/// in the same order. Two differences remain: hooks of a captured leaf run once per recomputation,
-/// with its part of the gradient; an input that the body does not use gets zeros instead of
-/// nothing.
+/// in the same order. Three differences remain. Hooks of a captured leaf run once per
+/// recomputation, with its part of the gradient. An input that the body does not use gets zeros
+/// instead of nothing. What the body captures is read anew: after a step between forward and
+/// backward, gradients are those of the new weights, as in PyTorch, where without checkpoint a
+/// SavedTensor would throw.
 ///
 /// The body may itself call checkpoint(). With the tape off, this is body(inputs). With the tape
 /// on, outputs require a gradient even if no input does, since the body may capture parameters.

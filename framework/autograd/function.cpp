@@ -195,6 +195,10 @@ SavedTensor& SavedTensor::operator=(const Tensor& tensor) {
   return *this;
 }
 
+bool SavedTensor::is_modified() const {
+  return tensor_.defined() && tensor_.storage().version() != version_;
+}
+
 Tensor SavedTensor::unpack() const {
   check(state_ != State::kReleased, owner_.name(),
         ": backward a second time, but the saved tensors have been freed; pass retain_graph to "
@@ -203,8 +207,8 @@ Tensor SavedTensor::unpack() const {
   if (!tensor_.defined()) return tensor_;
   const auto& parameter = tensor_.storage().name();
   const auto* const quote = parameter.empty() ? "" : "'";
-  check(tensor_.storage().version() == version_, owner_.name(), ": a tensor of shape ",
-        tensor_.shape(), parameter.empty() ? "" : " ", quote, parameter, quote,
+  check(!is_modified(), owner_.name(), ": a tensor of shape ", tensor_.shape(),
+        parameter.empty() ? "" : " ", quote, parameter, quote,
         " saved for backward has been modified in place since");
   return tensor_;
 }

@@ -30,7 +30,9 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -42,6 +44,7 @@
 #include "framework/autograd/scope.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/span.h"
+#include "framework/tensor/named_tensor.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
@@ -173,6 +176,24 @@ void check_number(const Function& function, std::size_t inputs);
 void name_undefined(UndefinedTensorError& error, const Function& function,
                     const TensorList& inputs);
 
+/// Holds Tensors that apply() does not look at, so that they would get no gradient.
+template <class Argument>
+inline constexpr bool kHidesTensors = false;
+template <class Argument>
+requires(!std::is_same_v<Argument, TensorList> && requires(const Argument& a) {
+  requires std::is_base_of_v<Tensor, std::remove_cvref_t<decltype(*a.begin())>> ||
+      std::is_base_of_v<NamedTensor, std::remove_cvref_t<decltype(*a.begin())>>;
+}) inline constexpr bool kHidesTensors<Argument> = true;
+template <>
+inline constexpr bool kHidesTensors<std::optional<Tensor>> = true;
+template <>
+inline constexpr bool kHidesTensors<NamedTensor> = true;
+template <class... Parts>
+inline constexpr bool kHidesTensors<std::tuple<Parts...>> = (std::is_same_v<Parts, Tensor> || ...);
+template <class A, class B>
+inline constexpr bool kHidesTensors<std::pair<A, B>> =
+    std::is_same_v<A, Tensor> || std::is_same_v<B, Tensor>;
+
 template <class Argument>
 void check_argument(const Function& function, const Argument& argument, std::size_t& position) {
   if constexpr (std::is_same_v<Argument, Tensor>) {
@@ -231,6 +252,11 @@ void Function::add_edges(const Argument& argument) {
 
 template <class F, class... Arguments>
 auto Function::apply(const std::shared_ptr<F>& function, const Arguments&... arguments) {
+  static_assert(
+      (!detail::kHidesTensors<Arguments> && ...),
+      "Function::apply: tensor inputs must be arguments of type Tensor or TensorList; pass "
+      "an undefined Tensor for an absent one");
+  check(function != nullptr, "Function::apply: must be given a Function, got null");
   std::size_t position = 0;
   (detail::check_argument(*function, arguments, position), ...);
   detail::check_number(*function, position);

@@ -66,11 +66,26 @@ void RetainedGraph::set_other_leaves_aside() {
   while (!stack.empty()) {
     const auto* function = stack.back();
     stack.pop_back();
+    functions_.push_back(function);
     for (const auto& edge : function->edges()) {
       push(edge.function);
       add_leaf(edge.leaf);
     }
   }
+}
+
+bool RetainedGraph::runs_hooks() const {
+  return std::ranges::any_of(functions_, [](const Function* function) {
+    const auto* scope = function->scope().get();
+    while (scope != nullptr && !scope->on_enter && !scope->on_exit) scope = scope->parent.get();
+    return scope != nullptr;
+  });
+}
+
+bool RetainedGraph::has_modified() const {
+  return std::ranges::any_of(functions_, [](const Function* function) {
+    return std::ranges::any_of(function->saved(), &SavedTensor::is_modified);
+  });
 }
 
 std::vector<double> RetainedGraph::backward(const TensorList& cotangents) const {

@@ -9,6 +9,10 @@
 
 #include "framework/autograd/gradcheck_inputs.h"
 
+namespace moegrad {
+class Function;
+}
+
 namespace moegrad::detail {
 
 /// One forward of f, from which backward can start any number of times.
@@ -28,6 +32,10 @@ class RetainedGraph {
   /// Gradients of all checked inputs, strung together. An undefined or missing cotangent leaves
   /// its output out, which must be done for outputs that are not differentiable.
   std::vector<double> backward(const TensorList& cotangents) const;
+  /// Whether backward would run hooks of modules.
+  bool runs_hooks() const;
+  /// Whether a SavedTensor has seen an edit.
+  bool has_modified() const;
 
  private:
   void set_other_leaves_aside();
@@ -35,6 +43,7 @@ class RetainedGraph {
   const CheckedInputs& inputs_;
   TensorList outputs_;
   std::vector<Slot> slots_;
+  std::vector<const Function*> functions_;               // all that the outputs came from
   std::vector<std::pair<Tensor, Tensor>> other_leaves_;  // with their gradients
 };
 

@@ -60,6 +60,8 @@ TensorList GradientTree::take() {
   return roots;
 }
 
+void GradientTree::drop(std::size_t i) { sums_[i] = absent_terms(size_); }
+
 TensorList GradientTree::sums() const {
   const MemoryTagGuard tag(MemoryTag::kGradients);
   TensorList sums;

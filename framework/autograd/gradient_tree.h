@@ -29,6 +29,8 @@ class GradientTree {
 
   /// Micro-batches pushed since the tree was last empty: at first, after finish(), after take().
   std::int64_t size() const { return size_; }
+  /// Forgets what has been pushed of parameter i, whose leaves count as absent.
+  void drop(std::size_t i);
   /// Each parameter's sum so far, undefined without one, without ending the tree.
   TensorList sums() const;
 

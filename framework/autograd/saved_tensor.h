@@ -47,6 +47,8 @@ class SavedTensor {
 
   SavedTensor& operator=(const Tensor& tensor);
   Tensor unpack() const;
+  /// Whether unpack() would throw because of an edit; false when packed by hooks.
+  bool is_modified() const;
   void release();
   /// Bytes of the tensor as saved, 0 when packed by hooks or released.
   std::int64_t bytes() const;

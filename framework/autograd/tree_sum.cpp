@@ -68,4 +68,10 @@ Tensor TreeSum::take() {
   return sum;
 }
 
+TreeSum absent_terms(std::int64_t size) {
+  TreeSum tree;
+  for (std::int64_t i = 0; i < size; ++i) tree.push(Tensor());
+  return tree;
+}
+
 }  // namespace moegrad

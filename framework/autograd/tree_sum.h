@@ -41,4 +41,7 @@ class TreeSum {
   TensorList partials_;  // one per set bit of size_, the largest first
 };
 
+/// A tree that has been given `size` undefined terms.
+TreeSum absent_terms(std::int64_t size);
+
 }  // namespace moegrad

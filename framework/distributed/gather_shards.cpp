@@ -34,7 +34,7 @@ std::vector<ShardSpec> specs_of_ranks(std::string_view op, const ShardSpec& spec
   if (spec.group != nullptr && spec.group->size() > 1) {
     const auto own = ranges;
     ranges.resize(2 * static_cast<std::size_t>(spec.group->size()));
-    all_gather(*spec.group, own, std::span(ranges));
+    all_gather(*spec.group, own, std::span(ranges), {.label = std::string(op)});
   }
   std::vector<ShardSpec> specs(ranges.size() / 2, spec);
   std::int64_t next = 0;

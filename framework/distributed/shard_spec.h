@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "framework/distributed/process_group.h"
 #include "framework/tensor/shape.h"
@@ -24,5 +26,10 @@ struct ShardSpec {
   /// has it, and training it would change nothing.
   bool replaced = false;
 };
+
+/// ValueError, which names `who` and the tensor, if both are shards and not of the same part.
+void check_same_part(std::string_view who, const std::string& name,
+                     const std::shared_ptr<const ShardSpec>& given,
+                     const std::shared_ptr<const ShardSpec>& own);
 
 }  // namespace moegrad

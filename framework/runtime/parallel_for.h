@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/runtime/thread_pool.h"
 
@@ -13,8 +14,10 @@ namespace moegrad {
 /// Calls body(begin, end) for [0, n) cut into pieces of `grain`, on the rank's threads. The cuts
 /// depend on n and grain alone, never on the number of threads, so a body that writes its own
 /// pieces gives the same bits with any number of threads. The body must not throw or allocate.
+/// ValueError unless grain >= 1.
 template <class Body>
 void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
+  check<ValueError>(grain >= 1, "parallel_for: grain must be at least 1, got ", grain);
   const auto pieces = (n + grain - 1) / grain;
   auto& pool = RankContext::current().pool();
   if (pieces <= 1 || pool.threads() == 1) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "framework/runtime/error.h"
+
 namespace moegrad {
 namespace {
 
@@ -66,6 +68,7 @@ double Random::normal(std::uint64_t index) const {
 }
 
 std::int64_t Random::integer(std::uint64_t index, std::int64_t bound) const {
+  check<ValueError>(bound >= 1, "Random::integer: bound must be at least 1, got ", bound);
   const auto words = draw(index);
   const auto bits = static_cast<std::uint64_t>(words[0]) << 32 | words[1];
   // The upper half of bits * bound is uniform up to a bias below bound / 2^64.

@@ -23,7 +23,7 @@ class Random {
   double uniform(std::uint64_t index) const;
   /// Standard normal (Box-Muller).
   double normal(std::uint64_t index) const;
-  /// Uniform in {0, ..., bound - 1}, bound >= 1.
+  /// Uniform in {0, ..., bound - 1}. ValueError unless bound >= 1.
   std::int64_t integer(std::uint64_t index, std::int64_t bound) const;
 
  private:

@@ -32,9 +32,12 @@ class Shape {
     check<ShapeError>(ndim_ < kMaxDims, "shape: at most ", kMaxDims, " dimensions");
     dims_[static_cast<std::size_t>(ndim_++)] = dim;
   }
+  /// ShapeError if it is more than 2^63 - 1.
   std::int64_t numel() const {
     std::int64_t product = 1;
-    for (const auto dim : *this) product *= dim;
+    bool fits = true;
+    for (const auto dim : *this) fits = !__builtin_mul_overflow(product, dim, &product) && fits;
+    check<ShapeError>(fits, "shape: ", *this, " must have at most 2^63 - 1 elements");
     return product;
   }
   const std::int64_t* begin() const { return dims_.data(); }

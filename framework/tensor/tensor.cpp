@@ -66,12 +66,19 @@ T* nz_pointer(const Tensor& tensor) {
   return reinterpret_cast<T*>(impl.storage->data()) + impl.offset;
 }
 
+std::int64_t bytes_of(const Shape& shape, std::int64_t elements, Dtype dtype) {
+  std::int64_t bytes = 0;
+  check<ShapeError>(!__builtin_mul_overflow(elements, size_of(dtype), &bytes), "tensor: ", dtype,
+                    " of shape ", shape, " must have at most 2^63 - 1 bytes");
+  return bytes;
+}
+
 }  // namespace
 
 Tensor Tensor::empty(const Shape& shape, Dtype dtype) {
   check_sizes(shape);
   auto impl = std::make_shared<TensorImpl>();
-  impl->storage = std::make_shared<Storage>(shape.numel() * size_of(dtype));
+  impl->storage = std::make_shared<Storage>(bytes_of(shape, shape.numel(), dtype));
   impl->shape = shape;
   impl->strides = row_major_strides(shape);
   impl->dtype = dtype;
@@ -107,7 +114,7 @@ Tensor Tensor::empty_nz(const Shape& shape, const NzBlocks& blocks, Dtype dtype)
   check<ShapeError>(shape.numel() == blocks.batch * blocks.k * blocks.n, "tensor: NZ blocks of ",
                     Shape{blocks.batch, blocks.k, blocks.n}, " cannot hold shape ", shape);
   auto impl = std::make_shared<TensorImpl>();
-  impl->storage = std::make_shared<Storage>(blocks.numel() * size_of(dtype));
+  impl->storage = std::make_shared<Storage>(bytes_of(shape, blocks.numel(), dtype));
   impl->shape = shape;
   impl->strides = row_major_strides(shape);
   impl->dtype = dtype;
@@ -123,14 +130,17 @@ Tensor Tensor::as_strided(const Tensor& base, const Shape& shape, const Shape& s
                     strides, " differ in rank");
   check_sizes(shape);
   std::int64_t last = offset;
+  bool fits = true;  // what overflows does not
   for (std::int64_t i = 0; i < shape.ndim(); ++i) {
     check<ShapeError>(strides[i] >= 0, "tensor: strides must not be negative, got ", strides);
-    last += std::max<std::int64_t>(shape[i] - 1, 0) * strides[i];
+    std::int64_t along = 0;
+    fits = !__builtin_mul_overflow(std::max<std::int64_t>(shape[i] - 1, 0), strides[i], &along) &&
+           !__builtin_add_overflow(last, along, &last) && fits;
   }
   const auto capacity = base.storage().bytes() / size_of(base.dtype());
-  check<ShapeError>(offset >= 0 && (shape.numel() == 0 || last < capacity), "tensor: view ", shape,
-                    " with strides ", strides, " at offset ", offset, " leaves a storage of ",
-                    capacity, " elements");
+  check<ShapeError>(offset >= 0 && (shape.numel() == 0 || (fits && last < capacity)),
+                    "tensor: view ", shape, " with strides ", strides, " at offset ", offset,
+                    " leaves a storage of ", capacity, " elements");
   auto impl = view_impl(base, shape);
   impl->strides = strides;
   impl->offset = offset;
@@ -241,7 +251,9 @@ void Tensor::set_grad(Tensor grad) const {
     check<DtypeError>(grad.dtype() == impl.dtype, "set_grad: gradient must be ", impl.dtype,
                       " as its tensor, got ", grad.dtype());
   }
-  impl.leaf_state().grad = std::move(grad);
+  auto& leaf = impl.leaf_state();
+  if (!grad.defined()) ++leaf.drops;
+  leaf.grad = std::move(grad);
 }
 
 const std::shared_ptr<const ShardSpec>& Tensor::shard_spec() const { return checked(impl_).shard; }
@@ -265,6 +277,10 @@ void Tensor::backward(const Tensor& grad, bool retain_graph) const {
 HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   auto& impl = checked(impl_);
   check(impl.requires_grad, "register_hook: the tensor does not require a gradient");
+  check(impl.shard == nullptr || impl.detached,
+        "register_hook: the tensor must not be a shard of a parameter, got ", impl.shape,
+        ": fully_shard computes with the gathered whole, so the hook would never run; use "
+        "register_post_accumulate_grad_hook");
   if (impl.grad_fn) return impl.grad_fn->add_output_hook(impl.output_index, std::move(hook));
   return impl.leaf_state().hooks.add(std::move(hook));
 }

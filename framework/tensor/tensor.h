@@ -112,7 +112,7 @@ class Tensor {
   /// one for a tensor of one element.
   void backward(const Tensor& grad = {}, bool retain_graph = false) const;
   /// Called with the gradient of this tensor when it is complete, before it is passed on; a
-  /// defined result replaces it.
+  /// defined result replaces it. Error for a shard of a parameter, which takes part in no graph.
   HookHandle register_hook(std::function<Tensor(const Tensor&)> hook) const;
   /// Leaves only: called after a backward has added to grad().
   HookHandle register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -13,6 +14,8 @@ namespace moegrad {
 /// Gradient and hooks of a leaf.
 struct LeafState {
   Tensor grad;
+  std::uint64_t drops =
+      0;  // how often set_grad() has left none: what waits to be added goes as well
   HookList<Tensor(const Tensor&)> hooks;
   HookList<void(const Tensor&)> post_accumulate_hooks;
   std::function<void(Tensor)> sink;  // takes what would be added to grad
@@ -33,7 +36,8 @@ struct TensorImpl {
   std::size_t output_index = 0;       // which output of grad_fn this is
   std::unique_ptr<LeafState> leaf;
   std::shared_ptr<const ShardSpec> shard;
-  bool detached = false;  // made by detach(): the values of a parameter, not the parameter
+  bool left_whole = false;  // fully_shard was told to ignore it: its user adds up its gradients
+  bool detached = false;    // made by detach(): the values of a parameter, not the parameter
 
   LeafState& leaf_state() {
     if (!leaf) leaf = std::make_unique<LeafState>();

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <utility>
+
+#include "framework/distributed/shard_spec.h"
 #include "nn/linear.h"
 #include "nn/module.h"
 #include "tests/testing.h"
@@ -35,7 +39,30 @@ TEST(LoadStateDict, ARefusedStateLeavesTheModuleAsItWas) {
               module.load_state_dict({{"first.weight", given}, {"second.weight", given}});
             }),
             "load_state_dict: 'second.weight' must be [2, 3], got [3, 2]");
+  const Tensor fits = testing::randn({2, 3}, 2, Dtype::kFloat32);
+  EXPECT_EQ(message_of<Error>([&] {
+              module.load_state_dict(
+                  {{"first.weight", given}, {"second.weight", fits}, {"first.weight", given}});
+            }),
+            "load_state_dict: key 'first.weight' is given twice");
   EXPECT_TRUE(bitwise_equal(module.first.weight().detach(), Tensor::ones({3, 2})));
+}
+
+// Parameters of an even size have shards of one shape on all ranks.
+TEST(LoadStateDict, RefusesAnotherRanksShards) {
+  Pair own, other;
+  const auto mark = [](Pair& pair, std::int64_t begin) {
+    ShardSpec spec = {.global_shape = {6, 2}, .begin = begin, .end = begin + 3};
+    pair.first.weight().set_shard_spec(std::make_shared<const ShardSpec>(std::move(spec)));
+  };
+  mark(own, 0);
+  mark(other, 3);
+  EXPECT_EQ(
+      message_of<ValueError>([&] { own.load_state_dict(other.state_dict()); }),
+      "load_state_dict: 'first.weight' must be [0, 3) of dimension 0 of [6, 2], got [3, 6) of "
+      "dimension 0 of [6, 2]");
+  mark(other, 0);
+  own.load_state_dict(other.state_dict());
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nn/module.h"
@@ -93,6 +95,26 @@ TEST_F(ModuleHooks, ABackwardHookIsThereFromTheNextForwardOn) {
 TEST_F(ModuleHooks, ForwardAloneRunsNone) {
   block_.register_forward_hook(note("forward"));
   block_.forward(variable({3, 4}));
+  EXPECT_TRUE(events_.empty());
+}
+
+TEST_F(ModuleHooks, OfAModuleThatIsGoneAreAnError) {
+  for (const bool pre : {true, false}) {
+    std::optional<RMSNorm> norm(std::in_place, RMSNorm::Config{.dim = 4, .dtype = Dtype::kFloat64});
+    const auto handle = pre ? norm->register_backward_pre_hook(note("pre"))
+                            : norm->register_backward_hook(note("post"));
+    const Tensor y = (*norm)(variable({3, 4}));
+    norm.reset();
+    EXPECT_EQ(testing::message_of<Error>([&] {
+                y.backward(randn({3, 4}, 2));
+              }),
+              "backward: the module no longer exists, but has hooks that backward runs, as "
+              "fully_shard's are; keep the model until backward has run");
+  }
+  std::optional<RMSNorm> plain(std::in_place, RMSNorm::Config{.dim = 4, .dtype = Dtype::kFloat64});
+  const Tensor y = (*plain)(variable({3, 4}));
+  plain.reset();
+  y.backward(randn({3, 4}, 2));  // as in PyTorch
   EXPECT_TRUE(events_.empty());
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 #include "ops/shape_ops.h"
 #include "tests/ops/op_table.h"
@@ -46,14 +48,32 @@ OpEntry narrow_op() {
                          ops::narrow(randn({2, 3}), 1, 2, 2);
                        },
                    .type = "ShapeError",
-                   .message = "narrow: [2, 4) is not inside dimension 1 of [2, 3]"},
+                   .message = "narrow: start and length must stay inside dimension 1 of [2, 3], "
+                              "got 2 and 2"},
                   {.what = "before the start",
                    .call =
                        [] {
                          ops::narrow(randn({2, 3}), 0, -1, 1);
                        },
                    .type = "ShapeError",
-                   .message = "narrow: [-1, 0) is not inside dimension 0 of [2, 3]"},
+                   .message = "narrow: start and length must stay inside dimension 0 of [2, 3], "
+                              "got -1 and 1"},
+                  {.what = "a start that overflows",
+                   .call =
+                       [] {
+                         ops::narrow(randn({2, 3}), 0, std::numeric_limits<std::int64_t>::max(), 2);
+                       },
+                   .type = "ShapeError",
+                   .message = "narrow: start and length must stay inside dimension 0 of [2, 3], "
+                              "got 9223372036854775807 and 2"},
+                  {.what = "a length that overflows",
+                   .call =
+                       [] {
+                         ops::narrow(randn({2, 3}), 0, 2, std::numeric_limits<std::int64_t>::max());
+                       },
+                   .type = "ShapeError",
+                   .message = "narrow: start and length must stay inside dimension 0 of [2, 3], "
+                              "got 2 and 9223372036854775807"},
                   {.what = "dimension out of range",
                    .call =
                        [] {

@@ -244,7 +244,7 @@ TEST(ShapeOps, RejectsWhatDoesNotFit) {
             }),
             "permute: dimension 0 is named twice");
   EXPECT_EQ(message_of<ShapeError>([&] { narrow(x, 1, 2, 2); }),
-            "narrow: [2, 4) is not inside dimension 1 of [2, 3]");
+            "narrow: start and length must stay inside dimension 1 of [2, 3], got 2 and 2");
   EXPECT_EQ(message_of<ShapeError>([&] { split(x, 0, 0); }), "split: size must be positive, got 0");
   EXPECT_EQ(message_of<ShapeError>([&] { chunk(x, 2, 1); }),
             "chunk: 2 equal pieces of dimension 1 of [2, 3] are not possible");

@@ -70,8 +70,57 @@ using testing::message_of;
 
 std::vector<double> rates(const Optimizer& optimizer) {
   std::vector<double> rates;
-  for (const auto& group : optimizer.groups()) rates.push_back(group.lr);
+  for (const auto& group : optimizer.groups()) rates.push_back(group.lr.value_or(-1));
   return rates;
+}
+
+// As PyTorch does it: torch.optim.SGD([{"params": [a], "lr": 0.5}, {"params": [b]}], lr=0.25).
+TEST(Optimizer, AGroupTakesWhatItLeavesOutFromTheConfiguration) {
+  const Tensor a = testing::variable({2}), b = testing::variable({2}, 2);
+  const std::vector<ParamGroup> groups = {{.parameters = {{"a", a}}, .lr = 0.5},
+                                          {.parameters = {{"b", b}}, .weight_decay = 0.0}};
+  const auto decays = [](const Optimizer& optimizer) {
+    std::vector<double> values;
+    for (const auto& group : optimizer.groups()) values.push_back(group.weight_decay.value_or(-1));
+    return values;
+  };
+  const SGD sgd(groups, SGD::Config{.lr = 0.25, .weight_decay = 0.125});
+  EXPECT_EQ(rates(sgd), (std::vector<double>{0.5, 0.25}));
+  EXPECT_EQ(decays(sgd), (std::vector<double>{0.125, 0.0}));
+  AdamW adamw(groups, AdamW::Config());
+  EXPECT_EQ(rates(adamw), (std::vector<double>{0.5, 1e-3}));
+  EXPECT_EQ(decays(adamw), (std::vector<double>{0.01, 0.0}));
+  adamw.scale_lr(0.5);
+  EXPECT_EQ(rates(adamw), (std::vector<double>{0.25, 5e-4}));
+}
+
+TEST(Optimizer, WarnsOnceOfLayersThatNobodyHasInitialised) {
+  const auto warning_of = [](const NamedTensors& parameters) {
+    for (const auto& [name, parameter] : parameters) {
+      parameter.set_grad(Tensor::zeros(parameter.shape(), parameter.dtype()));
+    }
+    SGD optimizer(parameters, {.lr = 0.1});
+    ::testing::internal::CaptureStderr();
+    optimizer.step();
+    optimizer.step();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const auto zeros = [](const Shape& shape) {
+    Tensor parameter = Tensor::zeros(shape, Dtype::kFloat64);
+    parameter.set_requires_grad(true);
+    return parameter;
+  };
+  const Tensor norm = testing::variable({3});
+  const auto text = warning_of(
+      {{"a", zeros({2, 3})}, {"norm", norm}, {"b", zeros({3, 2})}, {"c", zeros({0, 2})}});
+  EXPECT_NE(text.find("warning [rank 0] step: all 2 matrices hold zeros alone, so that next to "
+                      "nothing is trained; fill them before, as nn::init_weights(model, seed) "
+                      "does\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("step:", text.find("step:") + 1), std::string::npos) << text;
+  EXPECT_EQ(warning_of({{"a", zeros({2, 3})}}), "");  // a regression may well begin at zero
+  EXPECT_EQ(warning_of({{"a", zeros({2, 3})}, {"b", testing::variable({2, 3})}}), "");
 }
 
 TEST(Optimizer, GroupsHaveRatesOfTheirOwn) {

@@ -4,7 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/framework/autograd/test_functions.h"
@@ -100,6 +106,23 @@ TEST(Function, AnObjectIsAppliedOnce) {
   Function::apply(function, x, x);
   EXPECT_EQ(message_of<Error>([&] { Function::apply(function, x, x); }),
             "mul: a Function object can be applied only once");
+}
+
+static_assert(!detail::kHidesTensors<Tensor> && !detail::kHidesTensors<TensorList>);
+static_assert(!detail::kHidesTensors<double> && !detail::kHidesTensors<Shape>);
+static_assert(!detail::kHidesTensors<std::vector<double>> && !detail::kHidesTensors<std::string>);
+static_assert(detail::kHidesTensors<std::optional<Tensor>>);
+static_assert(detail::kHidesTensors<std::array<Tensor, 2>>);
+static_assert(detail::kHidesTensors<std::span<const Tensor>>);
+static_assert(detail::kHidesTensors<NamedTensor> && detail::kHidesTensors<NamedTensors>);
+static_assert(detail::kHidesTensors<std::pair<int, Tensor>>);
+static_assert(detail::kHidesTensors<std::tuple<Tensor, int>>);
+
+TEST(Function, MustNotBeNull) {
+  EXPECT_EQ(message_of<Error>([] {
+              Function::apply(std::shared_ptr<testing::Mul>(), variable({2}), variable({2}));
+            }),
+            "Function::apply: must be given a Function, got null");
 }
 
 TEST(Function, RefusesMoreThanSixtyFourInputsAndUndefinedOutputs) {

@@ -57,6 +57,12 @@ TEST(ParallelFor, GivesTheSameBitsWithAnyNumberOfThreads) {
   EXPECT_EQ(results[0], results[2]);
 }
 
+TEST(ParallelFor, NeedsAGrain) {
+  EXPECT_EQ(testing::message_of<ValueError>(
+                [] { parallel_for(10, 0, [](std::int64_t, std::int64_t) {}); }),
+            "parallel_for: grain must be at least 1, got 0");
+}
+
 TEST(ParallelFor, FollowsANewNumberOfThreads) {
   RankContext context;
   const RankContextGuard guard(context);

@@ -83,6 +83,11 @@ TEST(Random, IntegersCoverTheirRangeEvenly) {
   EXPECT_LT(random.integer(5, INT64_MAX), INT64_MAX);
 }
 
+TEST(Random, NeedsABound) {
+  EXPECT_EQ(testing::message_of<ValueError>([] { Random(9, "integers").integer(5, 0); }),
+            "Random::integer: bound must be at least 1, got 0");
+}
+
 TEST(Random, IsTheSameFromEveryThread) {
   const Random random(9, "threads");
   std::vector<double> values(1000);

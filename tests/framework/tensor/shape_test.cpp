@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "framework/tensor/tensor.h"
 #include "tests/testing.h"
 
 namespace moegrad::shape_test {
@@ -57,6 +58,27 @@ TEST(Shape, HasAtMostEightDimensions) {
   const std::vector<std::int64_t> dims(9, 1);
   EXPECT_EQ(message_of<ShapeError>([&] { Shape shape{std::span<const std::int64_t>(dims)}; }),
             "shape: at most 8 dimensions");
+}
+
+TEST(Shape, HasAtMostAsManyElementsAsCanBeCounted) {
+  constexpr std::int64_t kHalf = std::int64_t{1} << 31;
+  EXPECT_EQ((Shape{kHalf, kHalf}.numel()), kHalf * kHalf);
+  EXPECT_EQ(message_of<ShapeError>([] {
+              (void)Shape{2 * kHalf, 2 * kHalf}.numel();
+            }),
+            "shape: [4294967296, 4294967296] must have at most 2^63 - 1 elements");
+  EXPECT_EQ(message_of<ShapeError>([] {
+              Tensor::zeros({2 * kHalf, 2 * kHalf});
+            }),
+            "shape: [4294967296, 4294967296] must have at most 2^63 - 1 elements");
+  EXPECT_EQ(message_of<ShapeError>([] {
+              Tensor::zeros({kHalf, kHalf});
+            }),
+            "tensor: float32 of shape [2147483648, 2147483648] must have at most 2^63 - 1 bytes");
+  const Tensor base = Tensor::zeros({4});
+  EXPECT_FALSE(message_of<ShapeError>([&] {
+                 Tensor::as_strided(base, {2, 3}, {kHalf * kHalf, kHalf * kHalf}, 0);
+               }).empty());
 }
 
 TEST(Shape, RowMajorStridesEndWithOne) {
