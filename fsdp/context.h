@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,9 @@ struct Context {
 
   State* root = nullptr;
   std::vector<State*> states;  // pre-order of the modules
+
+  // Of the root, those that a backward may come back to.
+  std::int64_t forwards = 0;
 
   // How deep inside modules' forwards we are, recomputation not counted; 0 between iterations.
   int depth = 0;

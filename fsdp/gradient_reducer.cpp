@@ -26,7 +26,7 @@ TensorList sharded_of(const std::vector<ShardedParam>& params) {
 
 // Part of a call's fingerprint: ranks must agree on which parameters they reduce. The label names
 // the group, and the parameters that are left out by their names within it.
-CollectiveOptions call_of(const char* queue, const std::string& group,
+CollectiveOptions call_of(const char* queue, const std::string& group, std::int64_t round,
                           const std::vector<ShardedParam>& params, const std::vector<bool>& has) {
   std::string label = group.empty() ? "(root)" : group;
   bool first = true;
@@ -37,7 +37,7 @@ CollectiveOptions call_of(const char* queue, const std::string& group,
     label += (first ? " without " : ", ") + (below ? name.substr(group.size() + 1) : name);
     first = false;
   }
-  return {.queue = queue, .label = std::move(label)};
+  return {.queue = queue, .label = std::move(label), .round = round};
 }
 
 // One flat tensor of terms that nobody cuts, freeing each as it goes; zeros where one is undefined.
@@ -132,7 +132,7 @@ std::vector<bool> GradientReducer::params_to_reduce(const TensorList& gradients,
 }
 
 void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& name,
-                            const std::function<void()>& make_room) {
+                            std::int64_t round, const std::function<void()>& make_room) {
   finish();
   drop_cleared();
   TensorList gradients = take_gradients();
@@ -151,6 +151,7 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
   reduction.layout = make_flat_layout(present, ranks_.num_shards(), 1);
   reduction.all_reduce = all_reduce;
   reduction.name = name;
+  reduction.round = round;
   if (ranks_.num_shards() == 1 || none) {
     reduction.output = concatenate(reduction.layout, std::move(terms), dtype());
   } else {
@@ -160,7 +161,7 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
     reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
     reduction.work = ranks_.shard->reduce_scatter(
         reduction.input.parts, writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
-        call_of("reduce", name, params_, reduction.has));
+        call_of("reduce", name, round, params_, reduction.has));
   }
   in_flight_ = std::move(reduction);
 }
@@ -196,9 +197,9 @@ void GradientReducer::finish_scatter() {
   }
   if (scattered_.front().size() > 0) merge_scattered(reduction);
   notify_(Event::kAllReduce);
-  reduction.work =
-      ranks_.replicas->all_reduce(writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
-                                  call_of("all_reduce", reduction.name, params_, reduction.has));
+  reduction.work = ranks_.replicas->all_reduce(
+      writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
+      call_of("all_reduce", reduction.name, reduction.round, params_, reduction.has));
 }
 
 void GradientReducer::set_aside(const InFlight& reduction) {

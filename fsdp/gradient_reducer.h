@@ -50,9 +50,10 @@ class GradientReducer {
   /// Starts reducing the gradients kept and those of the last backward, and frees them. Trainable
   /// parameters without a gradient are left out, or, with `zero_fill`, count as zero; with nothing
   /// to reduce, nothing is issued. Without `all_reduce` the result waits for a later all-reduce.
-  /// `name` is the group's, for the collectives' labels; `make_room` is called before anything is
+  /// `name` is the group's, for the collectives' labels, and `round` the number of the forward, so
+  /// that gradients of different steps cannot meet; `make_room` is called before anything is
   /// allocated for a reduction.
-  void start(bool all_reduce, bool zero_fill, const std::string& name,
+  void start(bool all_reduce, bool zero_fill, const std::string& name, std::int64_t round,
              const std::function<void()>& make_room = {});
   void finish_scatter();
   void finish();
@@ -73,6 +74,7 @@ class GradientReducer {
     bool scattering = true;
     bool all_reduce = false;
     std::string name;
+    std::int64_t round = 0;
     ReductionInput input;  // [num_shards, slice]; empty without ranks to scatter over
     Tensor output;         // [slice]
     WorkPtr work;          // null without ranks; last, so that it ends before its buffers do

@@ -132,6 +132,7 @@ void State::begin_iteration() {
     for (auto* state : context_->states) state->reshard();
   }
   context_->depth = 0;
+  if (on_tape()) ++context_->forwards;
   context_->forward_order.clear();
   for (auto* state : context_->states) {
     state->ran_.assign(state->ran_.size(), false);
@@ -263,7 +264,7 @@ void State::hand_on_gradients() {
       continue;
     }
     const auto* ranks = group->ranks().shard.get();
-    reducer.start(requires_all_reduce_, reduce_unused_, group->name(),
+    reducer.start(requires_all_reduce_, reduce_unused_, group->name(), context_->forwards,
                   [&] { comm_->drain(ranks, max_reduce_inputs_); });
     if (reducer.scattering()) comm_->add(ranks, *group);
   }

@@ -143,7 +143,8 @@ NamedTensors State::get_pending_gradients() {
 void State::synchronize_gradients() {
   for (auto* state : states_below(/*recurse=*/true)) {
     for (const auto& group : state->groups_) {
-      group->reducer().start(/*all_reduce=*/true, state->reduce_unused_, group->name());
+      group->reducer().start(/*all_reduce=*/true, state->reduce_unused_, group->name(),
+                             context_ ? context_->forwards : 0);
       group->reducer().finish();
     }
   }

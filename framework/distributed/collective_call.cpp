@@ -137,7 +137,7 @@ bool agree(const CollectiveRequest& a, const CollectiveRequest& b) {
   // What all_to_all sends differs from rank to rank by design; its counts are compared in pairs.
   const bool counts = a.op == CollectiveOp::kAllToAll || a.count == b.count;
   return a.op == b.op && a.dtype == b.dtype && counts && a.root == b.root && a.reduce == b.reduce &&
-         a.label == b.label;
+         a.label == b.label && a.round == b.round;
 }
 
 std::vector<std::span<const std::byte>> inputs_of(Sides sides) {

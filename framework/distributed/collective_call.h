@@ -39,6 +39,7 @@ struct CollectiveRequest {
   ReduceOp reduce = ReduceOp::kSum;
   int root = 0;
   std::string label;
+  std::int64_t round = 0;
 
   // Set when the call is posted: its channel, its side of it, and its number there.
   Channel* channel = nullptr;

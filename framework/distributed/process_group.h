@@ -41,6 +41,9 @@ struct CollectiveOptions {
   /// queues do not wait for each other.
   std::string queue = "default";
   std::string label = {};
+  /// Which repetition of the call this is, such as the number of a step: compared as the label is,
+  /// and shown where ranks differ.
+  std::int64_t round = 0;
 };
 
 /// One buffer in parts, read one after the other, of whole elements each; the ranks need not cut

@@ -48,9 +48,12 @@ std::string Channel::disagreement(std::size_t slot) const {
   const auto other = static_cast<std::size_t>(std::ranges::find_if(seats, taken) - seats.begin());
   if (other < size() && !agree(*seats[other], *seats[slot])) {
     const auto [low, high] = std::minmax(other, slot);
-    const bool labels = seats[low]->label != seats[high]->label;
+    const bool rounds = seats[low]->round != seats[high]->round;
+    const bool labels = rounds || seats[low]->label != seats[high]->label;
     const auto called = [&](std::size_t side) {
-      return signature(*seats[side]) + (labels ? " (" + seats[side]->label + ")" : "");
+      const auto& seat = *seats[side];
+      const auto round = rounds ? ", round " + std::to_string(seat.round) : "";
+      return signature(seat) + (labels ? " (" + seat.label + round + ")" : "");
     };
     std::ostringstream text;
     text << "rank " << ranks[low] << " called " << called(low) << ", rank " << ranks[high] << ' '

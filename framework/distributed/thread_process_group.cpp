@@ -109,6 +109,7 @@ std::shared_ptr<CollectiveCall> make_call(CollectiveOp op, const CollectiveOptio
   auto call = std::make_shared<CollectiveCall>();
   call->op = op;
   call->label = options.label;
+  call->round = options.round;
   return call;
 }
 

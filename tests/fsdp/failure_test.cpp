@@ -196,5 +196,30 @@ TEST(FsdpFailure, AStateThatEndsTakesItsReductionsOutOfTheSharedContext) {
   });
 }
 
+// One group for all: no gather of a layer tells the ranks that they are at different steps.
+TEST(FsdpFailure, GradientsOfDifferentForwardsDoNotMeet) {
+  std::array<std::string, 2> errors;
+  EXPECT_THROW(launch(2,
+                      [&](RankContext& rank) {
+                        const auto model = make_stack();
+                        fully_shard(*model, DeviceMesh::flat(rank.group()));
+                        auto& error = errors[static_cast<std::size_t>(rank.rank())];
+                        try {
+                          for (int step = 0; step < 2; ++step) {
+                            const Tensor out = ops::sum(run(*model));
+                            if (step != rank.rank()) out.backward();  // each skips another one
+                          }
+                        } catch (const CollectiveError& failure) {
+                          error = failure.what();
+                          throw;
+                        }
+                      }),
+               Error);
+  for (const auto& error : errors) {
+    EXPECT_THAT(error, ::testing::HasSubstr("((root), round 2), rank 1 ")) << error;
+    EXPECT_THAT(error, ::testing::HasSubstr("((root), round 1)")) << error;
+  }
+}
+
 }  // namespace
 }  // namespace moegrad::fsdp::failure_test

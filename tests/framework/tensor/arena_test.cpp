@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "framework/runtime/error.h"
+#include "framework/runtime/out_of_memory.h"
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
@@ -93,6 +94,20 @@ TEST(Arena, ThrowsPastItsBudgetAndStaysUsable) {
   arena.deallocate(b, 40, MemoryTag::kActivations);
   arena.deallocate(c, 1000, MemoryTag::kActivations);
 }
+
+// The sanitizers' allocators end the program.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Arena, SaysHowMuchTheSystemDidNotGive) {
+  Arena arena;
+  constexpr std::int64_t kHuge = (std::int64_t{1} << 60) + 1;
+  arena.allocate(100, MemoryTag::kParameters);
+  EXPECT_EQ(testing::message_of<OutOfMemoryError>(
+                [&] { arena.allocate(kHuge, MemoryTag::kActivations); }),
+            "arena: out of memory, 100 bytes live and 1152921504606846977 more asked for "
+            "activations");
+  EXPECT_EQ(arena.live().total(), 100);
+}
+#endif
 
 TEST(Arena, ASteadyStateAsksTheSystemForNothing) {
   Arena arena;
@@ -192,11 +207,8 @@ TEST(ArenaDeathTest, AUseAfterTheEndIsFound) {
     const Tensor x = Tensor::zeros({5}, Dtype::kFloat32);
     freed = x.data<float>().data();
   }
-  EXPECT_DEATH(
-      {
-        [[maybe_unused]] const float read = *static_cast<const volatile float*>(freed);
-      },
-      "heap-use-after-free");
+  EXPECT_DEATH({ [[maybe_unused]] const float read = *static_cast<const volatile float*>(freed); },
+               "heap-use-after-free");
 }
 
 TEST(Arena, WhatWasNeverWrittenIsNaN) {

@@ -103,7 +103,7 @@ TEST(Conformance, Row19_ReduceScatterAt128Ranks) {
       for (std::size_t i = 0; i < group.params().size(); ++i) {
         group.params()[i].unsharded.set_grad(gradient(odd_shapes()[i], i, rank.rank()));
       }
-      group.reducer().start(/*all_reduce=*/true, /*zero_fill=*/false, "bag");
+      group.reducer().start(/*all_reduce=*/true, /*zero_fill=*/false, "bag", /*round=*/1);
       group.reducer().finish();
       for (std::size_t i = 0; i < group.params().size(); ++i) {
         Tensor sum = to_dtype(gradient(odd_shapes()[i], i, rank.rank()), dtype);
@@ -147,7 +147,7 @@ TEST(Conformance, Row21_GradientsAreSumsOnEveryMesh) {
           for (std::size_t i = 0; i < shapes.size(); ++i) {
             group.params()[i].unsharded.set_grad(term(i, rank.rank()));
           }
-          group.reducer().start(/*all_reduce=*/true, /*zero_fill=*/false, "bag");
+          group.reducer().start(/*all_reduce=*/true, /*zero_fill=*/false, "bag", /*round=*/1);
           group.reducer().finish();
         };
         const auto expect_sum = [&](std::size_t i, const Tensor& sum) {
