@@ -69,7 +69,8 @@ class ModuleExtension {
 /// module. A layer or a Tensor that is a member and not registered is computed with, and that is
 /// all: named_parameters(), so an optimizer, never sees it and it is not trained; state dicts leave
 /// it out; init_weights, zero_grad, train() and fully_shard pass it by. Compare
-/// named_parameters().size() with what you expect.
+/// named_parameters().size() with what you expect. A Tensor that is assigned to a registered member
+/// takes the parameter's place as it is: without requires_grad it is not trained either.
 ///
 /// A module points to what it was given, so children and parameters must stay where they were
 /// registered as long as the module is used: make them members, or elements of a container that

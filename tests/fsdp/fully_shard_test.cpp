@@ -354,9 +354,7 @@ TEST(FullyShard, GradcheckPassesAndLeavesTheModelUsable) {
   launch(2, [](RankContext& rank) {
     nn::Linear linear(testing::randn({6, 6}, 4));
     fully_shard(linear, DeviceMesh::flat(rank.group()));
-    const auto f = [&](const TensorList& in) -> TensorList {
-      return {ops::mul(linear(in[0]), in[0])};
-    };
+    const auto f = [&](const TensorList& in) -> TensorList { return {linear(in[0])}; };
     const auto result = gradcheck(f, {testing::variable({2, 6}, 5)});
     EXPECT_TRUE(result) << result.message;
     ops::sum(linear(testing::variable({2, 6}, 6))).backward();
