@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <iostream>
@@ -44,7 +45,10 @@ LineFile::LineFile(const std::string& path, std::string option)
 
 LineFile::~LineFile() { close(descriptor_); }
 
-void LineFile::fail() const { throw ValueError(option_ + ": cannot write file '" + path_ + "'"); }
+void LineFile::fail() const {
+  const auto reason = std::generic_category().message(errno);
+  throw ValueError(option_ + ": cannot write file '" + path_ + "': " + reason);
+}
 
 void LineFile::open(int flags, unsigned mode) {
   do {
@@ -65,19 +69,31 @@ void LineFile::open(int flags, unsigned mode) {
   } while (!is_still_at(descriptor_, path_));  // else it has been set aside meanwhile
 }
 
-void LineFile::set_aside() {
+void LineFile::set_aside(std::int64_t bytes) {
   if (!regular_ || size_ == 0) return;
   const auto target = std::filesystem::canonical(path_).string();
   struct stat status = {};
   fstat(descriptor_, &status);
   int number = 1;
-  while (std::filesystem::exists(target + "." + std::to_string(number))) ++number;
+  const auto is_taken = [](const std::string& name) {
+    return std::filesystem::exists(std::filesystem::symlink_status(name));
+  };
+  while (is_taken(target + "." + std::to_string(number))) ++number;
   const auto kept = target + "." + std::to_string(number);
   check<ValueError>(rename(target.c_str(), kept.c_str()) == 0, option_, ": must keep the earlier '",
                     path_, "' as '", kept, "', got ", std::generic_category().message(errno));
   open(O_CREAT, 0600);
   fchmod(descriptor_, status.st_mode & 07777);
   std::cout << option_ << ": the earlier " << path_ << " is kept as " << kept << std::endl;
+  std::ifstream earlier(kept, std::ios::binary);
+  std::string block;
+  for (; bytes > 0; bytes -= std::ssize(block)) {
+    block.resize(static_cast<std::size_t>(std::min<std::int64_t>(bytes, 1 << 20)));
+    earlier.read(block.data(), std::ssize(block));
+    check<ValueError>(earlier.gcount() == std::ssize(block), option_, ": cannot read file '", kept,
+                      "'");
+    if (!write_whole(block)) fail();
+  }
 }
 
 void LineFile::cut(std::int64_t bytes) {
@@ -87,23 +103,33 @@ void LineFile::cut(std::int64_t bytes) {
 }
 
 void LineFile::write(std::string_view line) {
-  const auto whole = std::string(line) + "\n";
-  std::string_view rest = whole;
+  if (write_whole(std::string(line) + "\n")) return;
+  lost_.note("cannot write file '" + path_ + "': " + std::generic_category().message(errno));
+}
+
+void LineFile::end_line() {
+  if (!write_whole("\n")) fail();
+}
+
+bool LineFile::write_whole(std::string_view text) {
+  std::string_view rest = text;
   while (!rest.empty()) {
-    const auto at = size_ + std::ssize(whole) - std::ssize(rest);
+    const auto at = size_ + std::ssize(text) - std::ssize(rest);
     const auto count = regular_ ? pwrite(descriptor_, rest.data(), rest.size(), at)
                                 : ::write(descriptor_, rest.data(), rest.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      lost_.note("cannot write file '" + path_ + "': " + std::generic_category().message(errno));
+      const int reason = errno;
       // A part of a line must not stand before the next one.
       if (regular_) [[maybe_unused]]
         const int removed = ftruncate(descriptor_, size_);
-      return;
+      errno = reason;
+      return false;
     }
     rest.remove_prefix(static_cast<std::size_t>(count));
   }
-  size_ += std::ssize(whole);
+  size_ += std::ssize(text);
+  return true;
 }
 
 }  // namespace moegrad::examples

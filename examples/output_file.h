@@ -34,17 +34,20 @@ class LostWrites {
 /// a device or a pipe is written and never replaced. For one thread at a time.
 class LineFile {
  public:
-  /// ValueError `<option>: cannot write file '<path>'`, or where another program writes it.
+  /// ValueError `<option>: cannot write file '<path>': <reason>`, or where another program writes
+  /// it.
   LineFile(const std::string& path, std::string option);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
 
   /// Keeps what the file holds under another name, `<path>.<number>`, and begins a new one with the
-  /// same permissions. Does nothing if there is nothing to keep.
-  void set_aside();
+  /// same permissions and its first `bytes` bytes. Does nothing if there is nothing to keep.
+  void set_aside(std::int64_t bytes = 0);
   /// Leaves the first `bytes` bytes.
   void cut(std::int64_t bytes);
+  /// Writes a line feed behind a last line that has none.
+  void end_line();
   /// Writes `line` and a line feed, as a whole or not at all.
   void write(std::string_view line);
   /// LostWrites::report of write().
@@ -52,7 +55,9 @@ class LineFile {
 
  private:
   void open(int flags, unsigned mode);
+  // The reason is errno.
   [[noreturn]] void fail() const;
+  bool write_whole(std::string_view text);
 
   std::string path_;
   std::string option_;

@@ -34,6 +34,8 @@ class RunCheckpoints {
                  models::Qwen3Moe& model, const optim::Optimizer& optimizer,
                  std::function<void(CheckpointPoint)> observe);
 
+  /// describe_run().
+  const std::map<std::string, std::string>& run() const { return run_; }
   /// Optimizer steps done before: those of the newest sound checkpoint, which fills the model and
   /// the optimizer; 0 without --resume or where there is no checkpoint.
   ///

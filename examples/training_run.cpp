@@ -20,10 +20,10 @@
 #include "framework/autograd/anomaly.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
-#include "framework/io/checkpoint_folders.h"
-#include "framework/io/folder_lock.h"
 #include "framework/distributed/slow_rank_watch.h"
 #include "framework/distributed/slow_storage.h"
+#include "framework/io/checkpoint_folders.h"
+#include "framework/io/folder_lock.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/meta.h"
 #include "models/pretrained.h"
@@ -158,7 +158,8 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
   const auto first = checkpoints.resume();
   auto logs = [&] {
     const SlowStorage storage("opening the logs");
-    return RunLogs(options, context, profile, first, unit_of(data));
+    return RunLogs(options, context, profile, first,
+                   run_header(options, unit_of(data), checkpoints.run()));
   }();
   const auto schedule = schedule_of(options);
   std::int64_t done = first;  // steps

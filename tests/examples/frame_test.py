@@ -53,7 +53,7 @@ def contents(root):
     for path in sorted(root.rglob("*")):
         if path.is_file() and "tfevents" not in path.name:
             data = path.read_bytes()
-            if path.suffix == ".jsonl" and path.name != "odd.jsonl":
+            if path.suffix == ".jsonl":
                 data = [{key: json.loads(line).get(key) for key in ("step", "loss", "grad_norm")}
                         for line in data.splitlines()]
             found[path.relative_to(root)] = data
@@ -156,7 +156,7 @@ if null.exists():
     assert stat.S_ISCHR(null.stat().st_mode)
 os.mkfifo(folder / "pipe")
 _, err = run(*SHORT, "--metrics", "pipe", exit_code=1)
-assert err == "train_qwen3_moe: --metrics: cannot write file 'pipe'\n", err
+assert err == "train_qwen3_moe: --metrics: cannot write file 'pipe': No such device or address\n", err
 assert stat.S_ISFIFO((folder / "pipe").stat().st_mode)
 reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
 shutil.rmtree(folder / "resumable" / "step-00000003", ignore_errors=True)
@@ -164,10 +164,33 @@ run(*RESUMABLE, "--metrics", "pipe", "--resume")  # which a resumed run must not
 lines = os.read(reader, 1 << 16).decode().splitlines()
 assert [json.loads(line)["step"] for line in lines] == [2, 3], lines
 os.close(reader)
-(folder / "odd.jsonl").write_text('{"step":"one"}\n[1]\n{"step":0,"loss":1}\n{"st')
-shutil.rmtree(folder / "resumable" / "step-00000003")
-run(*RESUMABLE, "--metrics", "odd.jsonl", "--resume")
-assert (folder / "odd.jsonl").read_text().startswith('{"step":"one"}\n[1]\n{"step":0,"loss":1}\n{"ce"')
+
+# A resumed run cuts off an unfinished line and the lines that it writes again. Where there is more,
+# or the file is not its own, the earlier file is kept.
+run(*RESUMABLE, "--metrics", "own.jsonl", "--checkpoint-dir", "whole")
+own = (folder / "own.jsonl").read_text()
+run(*SHORT, "--metrics", "seed.jsonl", "--seed", 2)
+other = (folder / "seed.jsonl").read_text()
+before, behind = "".join(own.splitlines(True)[:2]), "".join(own.splitlines(True)[2:])
+for number, (content, begins, is_kept) in enumerate([
+        (own, before, False), (before + '{"st', before, False), (before[:-1], before, False),
+        (own + "{", before, False), ("", "", False), (before + "[1]\n{", before + "[1]\n", False),
+        ("notes\nof mine\n", "", True), ("notes", "", True), ('{"step":"one"}\n' + own, "", True),
+        (own + "notes\n", before, True), (own + before, before, True), (other, "", True),
+        (before + other, "", True), ('{"step":0}\n{"step":9}\n', '{"step":0}\n', True)]):
+    odd = folder / f"odd{number}.jsonl"
+    odd.write_text(content)
+    odd.chmod(0o640)
+    shutil.rmtree(folder / "resumable" / "step-00000003")
+    out, err = run(*RESUMABLE, "--metrics", odd, "--resume")
+    got = odd.read_text()
+    assert got.startswith(begins + '{"ce"') and not err, (content, got, err)
+    assert [json.loads(line)["step"] for line in got[len(begins):].splitlines()] == [2, 3], got
+    kept = Path(f"{odd}.1")
+    assert kept.exists() == is_kept == (f"the earlier {odd} is kept as {kept}\n" in out), (content, out)
+    assert not is_kept or kept.read_text() == content and odd.stat().st_mode == kept.stat().st_mode
+    odd.unlink()
+    kept.unlink(missing_ok=True)
 
 # No output is an input or another output, by whatever name, there already or not.
 (folder / "other-name.txt").hardlink_to(text)
@@ -384,7 +407,7 @@ _, err = run(*SHORT, "--world-size", 4000, exit_code=1, preexec_fn=limited(resou
 assert re.search(r"train_qwen3_moe: launch: needs 4000 threads for (communication|ranks), got \d+: Resource "
                  r"temporarily unavailable\n", err), err
 _, err = run(*SHORT, "--metrics", "m" * 300, exit_code=1)
-assert err == f"train_qwen3_moe: --metrics: cannot write file '{'m' * 300}'\n", err
+assert err == f"train_qwen3_moe: --metrics: cannot write file '{'m' * 300}': File name too long\n", err
 run(*SHORT, "--text", "t" * 5000, exit_code=1)
 run(*SHORT, "--checkpoint-dir", "c" * 300, exit_code=1)
 
