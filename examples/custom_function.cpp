@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "examples/program.h"
+#include "examples/program_options.h"
 #include "framework/autograd/function.h"
 #include "framework/autograd/gradcheck_gtest.h"
 #include "framework/autograd/graph.h"
@@ -47,6 +48,7 @@ int run(int argc, char** argv) {
       "Checks the gradients of tanh(x W); writes its tape to DOT_FILE, by default to stdout.\n";
   if (argc == 2 && path == "--help") return std::cout << usage ? 0 : 1;
   if (argc > 2 || path.starts_with('-')) return std::cerr << usage ? 2 : 1;
+  if (!path.empty()) examples::check_paths({{"DOT_FILE", path, examples::PathKind::kOutput}});
   const auto f = [](const TensorList& in) -> TensorList {
     return {Function::apply(std::make_shared<TanhLinear>(), in[0], in[1])};
   };

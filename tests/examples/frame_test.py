@@ -215,6 +215,13 @@ for command in [
         ["train_qwen3_moe", *SMALL, "--metrics", "hf/config.json", "--hf-model", "hf"],
         ["train_qwen3_moe", *SMALL, "--metrics", f"{STEP}/manifest.json"],
         ["train_qwen3_moe", *SMALL, "--tensorboard", f"{STEP}/board"],
+        ["train_qwen3_moe", *SMALL, "--tensorboard", STEP],
+        ["train_qwen3_moe", *SMALL, "--checkpoint-dir", STEP],
+        ["train_qwen3_moe", *SMALL, "--checkpoint-dir", "here/sound/latest/"],
+        ["train_qwen3_moe", *SMALL, "--metrics", "m", "--profile", "here/m.1", "--profile-steps", "0:1"],
+        ["train_qwen3_moe", *SMALL, "--metrics", "m", "--export-hf", "m.20"],
+        ["custom_function", "sound/latest/manifest.json"],
+        ["own_training_loop", text, "sound/latest"],
         ["train_qwen3_moe", *SMALL, "--profile", "hf/config.json", "--config", "hf/config.json",
          "--profile-steps", "0:1"],
         ["training_report", "x.jsonl", "-o", "x.jsonl"],
@@ -229,7 +236,7 @@ for command in [
         ["loss_parity", "--text", text, "--svg", text],
         ["loss_parity", "--text", text, "--svg", "a", "--json", "a"]]:
     _, err = run(*command, exit_code=1)
-    assert re.fullmatch(rf"{command[0]}: (--\S+|folder): must not be .*, got '.*'\n", err), (command, err)
+    assert re.fullmatch(rf"{command[0]}: (--\S+|folder|[A-Z_]+): must not be .*, got '.*'\n", err), (command, err)
     assert contents(folder) == before, command
 
 # Two runs in one folder, and of one metrics file: the second is refused and told by whom.

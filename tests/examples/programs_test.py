@@ -271,6 +271,9 @@ if not brief:
                                       for loss, (_, value) in zip(odd, values)), (ranks, odd)
 _, err = run("own_training_loop", exit_code=1)
 assert err == "own_training_loop: usage: own_training_loop TEXT CHECKPOINTS [RANKS]\n", err
+for ranks in ("two", "2x", "0", "1e3", "99999999999999999999"):
+    _, err = run("own_training_loop", text, "nowhere", ranks, exit_code=1)
+    assert err == f"own_training_loop: RANKS: must be an integer from 1 to 65536, got {ranks}\n", err
 out, err = run("custom_function")
 assert err == "gradients agree\n" and out.startswith("digraph")
 out, _ = run("loss_parity", "--text", text, "--steps", 1 if brief else 3, "--batch", 1,
