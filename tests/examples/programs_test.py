@@ -248,7 +248,7 @@ root = Path(__file__).resolve().parent.parent.parent
 tutorial = (root / "docs/tutorial.md").read_text()
 sources = [(root / "examples" / name).read_text()
            for name in ("own_training_loop.cpp", "custom_function.cpp")]
-assert len(sources[0].splitlines()) <= 80
+assert len(sources[0].splitlines()) <= 85
 blocks = re.findall(r"^```cpp\n(.*?)^```", tutorial, re.MULTILINE | re.DOTALL)
 assert len(blocks) == 8
 for block in blocks:
