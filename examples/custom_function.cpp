@@ -4,9 +4,9 @@
 //     build/release/examples/custom_function tape.dot && dot -Tsvg tape.dot > tape.svg
 //
 // Expected: "gradients agree", in less than a second.
-#include <fstream>
 #include <iostream>
 
+#include "examples/output_file.h"
 #include "examples/program.h"
 #include "examples/program_options.h"
 #include "framework/autograd/function.h"
@@ -57,9 +57,13 @@ int run(int argc, char** argv) {
   for (auto& input : inputs) input.set_requires_grad(true);
   const auto result = moegrad::testing::gradcheck(f, inputs);
   std::cerr << (result ? "gradients agree" : result.message()) << '\n';
-  std::ofstream file(path);
-  write_dot(f(inputs)[0], path.empty() ? std::cout : file);
-  check(path.empty() || file.flush(), "cannot write file '", path, "'");
+  if (path.empty()) {
+    write_dot(f(inputs)[0], std::cout);
+  } else {
+    examples::OutputFile file(path);
+    write_dot(f(inputs)[0], file);
+    file.finish();
+  }
   return result ? 0 : 1;
 }
 

@@ -192,6 +192,40 @@ for number, (content, begins, is_kept) in enumerate([
     odd.unlink()
     kept.unlink(missing_ok=True)
 
+# A log that somebody cuts, renames or removes while a run writes it: no hole, and what is lost is said.
+for change in ("cut", "renamed", "removed"):
+    log, board = folder / f"{change}.jsonl", folder / f"{change} board"
+    process = start(*SHORT, "--steps", 10000, "--metrics", log, "--tensorboard", board)
+    while not log.exists() or log.read_text().count("\n") < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    if change == "removed":
+        shutil.rmtree(board)
+        log.unlink()
+    elif change == "renamed":
+        log.rename(folder / "renamed.old")
+        size = (folder / "renamed.old").stat().st_size
+        log = folder / "renamed.old"
+    else:
+        os.truncate(log, 0)
+        size = 0
+    while change != "removed" and log.stat().st_size == size:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == (1 if change == "removed" else 128 + signal.SIGTERM), (out, err)
+    if change != "removed":
+        assert all(json.loads(line) for line in log.read_text().splitlines()), log.read_text()
+        continue
+    for said in [rf"--metrics: cannot write file '{log}': No such file or directory; the run goes on\n",
+                 r"--metrics: \d+ records could not be written\n",
+                 rf"--tensorboard: event_file: cannot write {board}/\S+: No such file or directory; the run",
+                 r"--tensorboard: \d+ records could not be written\n"]:
+        assert len(re.findall(said, err)) == 1, (said, err)
+    assert not log.exists() and not board.exists()
+
 # No output is an input or another output, by whatever name, there already or not.
 (folder / "other-name.txt").hardlink_to(text)
 (folder / "here").symlink_to(".")
@@ -430,7 +464,7 @@ for options, limit, said, lost in [
          r"run goes on", r"--metrics: \d+ records could not be written"),
         (["--tensorboard", "full"], 500, r"--tensorboard: event_file: cannot write full/events\S+: File too "
          r"large; the run goes on", r"--tensorboard: \d+ records could not be written"),
-        (["--profile-steps", "0:2"], 2000, r"--profile: cannot write file 'trace.json'; the run goes on",
+        (["--profile-steps", "0:2"], 2000, r"--profile: cannot write file 'trace.json': File too large; the run goes on",
          r"--profile: 1 records could not be written")]:
     out, err = run(*SHORT, *options, "--steps", 6, exit_code=1, preexec_fn=full_disk(limit))
     assert len(re.findall(said, err)) == 1 and len(re.findall(lost, err)) == 1, err
@@ -442,6 +476,32 @@ for program, arguments in [("training_report", ["run.jsonl", "-o", "large.html"]
                            ("custom_function", ["large.dot"]),
                            ("checkpoint_tool", ["export", "sound", "large"])]:
     run(program, *arguments, exit_code=1, preexec_fn=full_disk(100))
+assert not list(folder.glob("*.tmp.*"))
+
+# A file that is written as a whole is as it was until it is; links, pipes and devices are written in
+# place; what cannot be written is refused with the reason.
+WHOLE = {"training_report": ["run.jsonl", "-o"], "inspect_graph": ["--preset", "tiny", "--tokens", 3, "--dot"],
+         "custom_function": [], "train_qwen3_moe": [*SMALL, "--profile-steps", "0:1", "--profile"],
+         "fsdp_timeline": ["--steps", 1, "--batch", 1, "--seq-len", 8, "--trace"]}
+for program, arguments in WHOLE.items():
+    said = rf"{program}: .*cannot write file '{{}}': {{}}(; the run goes on)?\n"
+    place = folder / f"whole {program}"
+    place.write_text("earlier")
+    place.chmod(0o640)
+    _, err = run(program, *arguments, place, exit_code=1, preexec_fn=full_disk(100))
+    assert re.search(said.format(place, "File too large")[len(program):], err), err
+    assert place.read_text() == "earlier" and not list(folder.glob("*.tmp.*"))
+    run(program, *arguments, place)
+    new = place.read_text()
+    assert new != "earlier" and stat.S_IMODE(place.stat().st_mode) == 0o640
+    place.with_suffix(".link").symlink_to(place.name)
+    run(program, *arguments, place.with_suffix(".link"))
+    assert place.with_suffix(".link").is_symlink() and len(place.read_text()) > len(new) / 2
+    for unwritable, reason in [("pipe", "No such device or address"), ("empty folder", "Is a directory"),
+                               ("nowhere/at/all", "No such file or directory"),
+                               ("/dev/full", "No space left on device")]:
+        _, err = run(program, *arguments, unwritable, exit_code=1, timeout=20)
+        assert re.search(said.format(unwritable, reason)[len(program):], err), (unwritable, err)
 
 # Control characters never reach the terminal; other characters stay readable.
 hostile = "a\x1b[2J\r\x07\u009bé€.txt"

@@ -215,14 +215,14 @@ for arguments, message in [
         (["--preset", "huge"], "qwen3_moe config: preset must be tiny, small, medium, qwen3-30b-a3b or "
                                "qwen3-235b-a22b, got huge"),
         (["--metrics", "/nowhere/m", "--text", text, "--steps", 1, "--preset", "tiny"],
-         "--metrics: cannot write file '/nowhere/m'"),
+         "--metrics: cannot write file '/nowhere/m': No such file or directory"),
         (["--profile-steps", "3:3"],
          "--profile-steps: must be a:b with 0 <= a < b <= 500 (steps), got '3:3'"),
         (["--profile-steps", "0:501"],
          "--profile-steps: must be a:b with 0 <= a < b <= 500 (steps), got '0:501'"),
         (["--profile", "trace.json"], "--profile: needs --profile-steps"),
         (["--profile-steps", "0:1", "--profile", "/nowhere/t", *SHORT],
-         "--profile: cannot write file '/nowhere/t'"),
+         "--profile: cannot write file '/nowhere/t': No such file or directory"),
         (["--tensorboard", "empty.txt", *SHORT],
          "event_file: cannot create empty.txt: Not a directory")]:
     _, err = run("train_qwen3_moe", *arguments, exit_code=1)
@@ -358,7 +358,7 @@ assert [row["phase"] for row in live] == ["forward"] * functions + ["backward"] 
 assert f"peak: {max(int(row['total']) for row in live)} bytes in the backward" in out
 assert int(live[-1]["saved"]) < int(live[functions]["saved"])
 _, err = run("inspect_graph", "--preset", "tiny", "--dot", "/nowhere/graph.dot", exit_code=1)
-assert err == "inspect_graph: cannot write file '/nowhere/graph.dot'\n", err
+assert err == "inspect_graph: cannot write file '/nowhere/graph.dot': No such file or directory\n", err
 _, err = run("inspect_graph", "--preset", "huge", exit_code=1)
 assert err == ("inspect_graph: qwen3_moe config: preset must be tiny, small, medium, "
                "qwen3-30b-a3b or qwen3-235b-a22b, got huge\n"), err
