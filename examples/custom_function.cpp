@@ -4,10 +4,11 @@
 //     build/release/examples/custom_function tape.dot && dot -Tsvg tape.dot > tape.svg
 //
 // Expected: "gradients agree", in less than a second.
-#include <fstream>
 #include <iostream>
 
+#include "examples/output_file.h"
 #include "examples/program.h"
+#include "examples/program_options.h"
 #include "framework/autograd/function.h"
 #include "framework/autograd/gradcheck_gtest.h"
 #include "framework/autograd/graph.h"
@@ -47,6 +48,7 @@ int run(int argc, char** argv) {
       "Checks the gradients of tanh(x W); writes its tape to DOT_FILE, by default to stdout.\n";
   if (argc == 2 && path == "--help") return std::cout << usage ? 0 : 1;
   if (argc > 2 || path.starts_with('-')) return std::cerr << usage ? 2 : 1;
+  if (!path.empty()) examples::check_paths({{"DOT_FILE", path, examples::PathKind::kOutput}});
   const auto f = [](const TensorList& in) -> TensorList {
     return {Function::apply(std::make_shared<TanhLinear>(), in[0], in[1])};
   };
@@ -55,9 +57,13 @@ int run(int argc, char** argv) {
   for (auto& input : inputs) input.set_requires_grad(true);
   const auto result = moegrad::testing::gradcheck(f, inputs);
   std::cerr << (result ? "gradients agree" : result.message()) << '\n';
-  std::ofstream file(path);
-  write_dot(f(inputs)[0], path.empty() ? std::cout : file);
-  check(path.empty() || file.flush(), "cannot write file '", path, "'");
+  if (path.empty()) {
+    write_dot(f(inputs)[0], std::cout);
+  } else {
+    examples::OutputFile file(path);
+    write_dot(f(inputs)[0], file);
+    file.finish();
+  }
   return result ? 0 : 1;
 }
 

@@ -64,16 +64,15 @@ int run(ProgramOptions options) {
   timeline.link = {
       .latency = std::chrono::nanoseconds(static_cast<std::int64_t>(1000 * options.latency_us)),
       .bytes_per_second = 1e9 * options.gigabytes_per_second};
-  auto trace = open_for_writing(options.trace);
-  auto summary = open_for_writing(options.summary);
+  OutputFile trace(options.trace), summary(options.summary);
   const auto ranks = run_timeline(timeline, report_slow_rank);
   std::vector<std::vector<Span>> spans;
   for (const auto& rank : ranks) spans.push_back(rank.spans);
   write_trace(trace, spans);
   const auto text = timeline_summary(timeline, ranks);
   summary << text;
-  finish_writing(trace, options.trace);
-  finish_writing(summary, options.summary);
+  trace.finish();
+  summary.finish();
   std::cout << text << "wrote " << options.trace << " and " << options.summary << std::endl;
   return 0;
 }

@@ -7,11 +7,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <map>
 
+#include "examples/output_file.h"
 #include "examples/program.h"
 #include "examples/program_options.h"
 #include "framework/autograd/graph.h"
@@ -50,9 +50,9 @@ Tensor loss_of(models::Qwen3Moe& model, std::int64_t count) {
 /// Opens `path`, lets `write` fill it, and reports a disk that did not take it.
 template <class Write>
 void write_file(const std::string& path, const Write& write) {
-  std::ofstream file(path);
+  OutputFile file(path);
   write(file);
-  check(file.flush().good(), "cannot write file '", path, "'");
+  file.finish();
   std::cout << "wrote " << path << '\n';
 }
 

@@ -14,20 +14,55 @@ namespace moegrad::examples {
 
 namespace {
 
-// Bytes of the lines that a resumed run leaves of the earlier run's, up to the first of its own
-// steps. A line that a killed process has not finished is none. A pipe or a terminal keeps nothing,
+// What a resumed run finds in its file.
+struct EarlierLines {
+  bool others = false;     // not metrics, or those of another run
+  std::int64_t bytes = 0;  // of the lines up to the first of the resumed run's steps
+  bool unended = false;    // the last of these lacks its line feed
+  bool precious = false;   // behind them are lines that the resumed run does not write again
+};
+
+std::optional<std::int64_t> step_of(const nlohmann::json& line) {
+  const auto step = line.is_object() ? line.find("step") : line.end();
+  if (step == line.end() || !step->is_number_integer()) return std::nullopt;
+  return step->get<std::int64_t>();
+}
+
+// RunHeader::identity of the run that wrote the line, where the line tells.
+std::string identity_in(const nlohmann::json& line) {
+  const auto run = line.is_object() ? line.find("run") : line.end();
+  if (run == line.end() || !run->is_object()) return {};
+  const auto identity = run->find("identity");
+  return identity != run->end() && identity->is_string() ? identity->get<std::string>() : "";
+}
+
+// A last line that a killed process has not finished is none. A pipe or a terminal keeps nothing,
 // and reading it would wait for ever.
-std::int64_t bytes_before(const std::string& path, std::int64_t first_step) {
-  if (!std::filesystem::is_regular_file(path)) return 0;
-  std::ifstream file(path);
-  std::int64_t bytes = 0;
-  for (std::string line; std::getline(file, line) && !file.eof();) {
+EarlierLines find_earlier_lines(const std::string& path, std::int64_t first_step,
+                                const std::string& identity) {
+  EarlierLines found;
+  if (!std::filesystem::is_regular_file(path)) return found;
+  std::ifstream file(path, std::ios::binary);
+  found.others = !file.is_open();
+  bool own = false, first = true, behind = false;
+  for (std::string line; std::getline(file, line); first = false) {
     const auto parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const auto step = parsed.is_object() ? parsed.find("step") : parsed.end();
-    if (step != parsed.end() && step->is_number_integer() && *step >= first_step) break;
-    bytes += std::ssize(line) + 1;
+    const auto step = step_of(parsed);
+    const auto writer = identity_in(parsed);
+    found.others = (first && !step) || (!writer.empty() && writer != identity);
+    if (found.others) return found;
+    own = own || (!writer.empty() && writer == identity);
+    const bool ended = !file.eof();
+    if (!ended && !step) break;
+    behind = behind || (step && *step >= first_step);
+    if (behind) {
+      found.precious = found.precious || !own || !step || *step < first_step;
+    } else {
+      found.bytes += std::ssize(line) + (ended ? 1 : 0);
+      found.unended = !ended;
+    }
   }
-  return bytes;
+  return found;
 }
 
 nlohmann::json memory_of(const StepReport& report) {
@@ -89,7 +124,13 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step,
   if (first_step == 0) {
     file_->set_aside();
   } else {
-    file_->cut(bytes_before(path, first_step));
+    const auto earlier = find_earlier_lines(path, first_step, header_ ? header_->identity : "");
+    if (earlier.others || earlier.precious) {
+      file_->set_aside(earlier.others ? 0 : earlier.bytes);
+    } else {
+      file_->cut(earlier.bytes);
+    }
+    if (earlier.unended) file_->end_line();
   }
 }
 

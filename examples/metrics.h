@@ -46,9 +46,11 @@ std::vector<std::string> figures(const StepReport& report);
 /// Writes one JSON object per line; does nothing for an empty path.
 class MetricsFile {
  public:
-  /// For the steps from `first_step` on; of an earlier file, the lines before it stay. From step 0
-  /// on, an earlier file is kept under another name (LineFile::set_aside). The first line that is
-  /// written has `header` as well. ValueError if the file cannot be written.
+  /// For the steps from `first_step` on; of an earlier file, the lines before it stay. The earlier
+  /// file is kept under another name (LineFile::set_aside) where it is not of the run that `header`
+  /// identifies, where it holds more behind these lines than what that run writes again, and from
+  /// step 0 on. The first line that is written has `header` as well. ValueError if the file cannot
+  /// be written.
   explicit MetricsFile(const std::string& path, std::int64_t first_step = 0,
                        std::optional<RunHeader> header = std::nullopt);
   void write(const StepReport& report);

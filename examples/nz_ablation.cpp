@@ -28,7 +28,7 @@ struct ProgramOptions {
 };
 
 int run(const ProgramOptions& options) {
-  if (!options.json.empty()) open_for_writing(options.json);  // before it takes minutes
+  if (!options.json.empty()) OutputFile(options.json);  // before it takes minutes
   std::vector<Ladder> ladders;
   const auto add = [&](const Ladder& ladder) {
     std::cout << ladder_table(ladder) << std::endl;

@@ -171,9 +171,9 @@ void write_ablation_json(const std::string& path, const std::vector<Ladder>& lad
                                {"rungs", rungs},
                                {"gains", gains}});
   }
-  auto file = open_for_writing(path);
+  OutputFile file(path);
   file << json.dump(2) << '\n';
-  finish_writing(file, path);
+  file.finish();
 }
 
 }  // namespace moegrad::examples

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "examples/program.h"
+#include "examples/program_options.h"
 #include "moegrad.h"
 
 using namespace moegrad;
@@ -40,7 +41,8 @@ double step_of(models::Qwen3Moe& model, fsdp::State& state, const std::string& t
   return loss[0];
 }
 
-void train(RankContext& rank, const std::string& text, const std::string& folder) {
+void train(RankContext& rank, const std::string& text, const std::string& folder,
+           const FolderLock& lock) {
   models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
   const auto mesh = DeviceMesh::flat(rank.group());
   for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh);
@@ -53,7 +55,7 @@ void train(RankContext& rank, const std::string& text, const std::string& folder
   const auto say = [](const std::string& reason) { log(LogLevel::kWarning, reason); };
   auto checkpoint = open_newest_checkpoint(folder, rank.group(), say);
   if (checkpoint) checkpoint->read_all(all.tensors);
-  CheckpointSaver saver(folder, rank.group());
+  CheckpointSaver saver(folder, rank.group(), {.lock = &lock});
 
   for (std::int64_t step = checkpoint ? checkpoint->manifest().step : 0; step < kSteps; ++step) {
     optimizer.set_lr(schedule(step));
@@ -71,9 +73,12 @@ int main(int argc, char** argv) {
     check(argc == 3 || argc == 4, "usage: own_training_loop TEXT CHECKPOINTS [RANKS]");
     const auto text = read_input_file(argv[1], "TEXT", /*most=*/1 << 30);
     check(std::ssize(text) > kTokens, "TEXT must be a file of more than ", kTokens, " bytes");
+    examples::check_paths({{"TEXT", argv[1], examples::PathKind::kInput},
+                           {"CHECKPOINTS", argv[2], examples::PathKind::kOutputFolder}});
+    const int ranks =
+        argc == 4 ? examples::to_number("RANKS", argv[3], {1, examples::kMostThreads}) : 2;
     const FolderLock lock(argv[2]);  // against another run in that folder
-    const int ranks = argc == 4 ? std::stoi(argv[3]) : 2;
-    launch(ranks, [&](RankContext& rank) { train(rank, text, argv[2]); },
+    launch(ranks, [&](RankContext& rank) { train(rank, text, argv[2], lock); },
            {.exit_after = kProgramExitsAfter});
     return 0;
   });

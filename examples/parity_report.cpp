@@ -157,9 +157,9 @@ void write_parity_json(const std::string& path, const std::vector<Run>& runs,
                               {"limit", check.limit},
                               {"holds", check.holds}});
   }
-  auto file = open_for_writing(path);
+  OutputFile file(path);
   file << json.dump(1) << '\n';
-  finish_writing(file, path);
+  file.finish();
 }
 
 void write_parity_svg(const std::string& path, const std::vector<Run>& runs) {
@@ -173,7 +173,7 @@ void write_parity_svg(const std::string& path, const std::vector<Run>& runs) {
     high = std::max(high, most);
   }
   if (high <= low) high = low + 1;
-  auto file = open_for_writing(path);
+  OutputFile file(path);
   const double height = kSecond + kPanel + 20;
   file << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << kWidth << "\" height=\"" << height
        << "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
@@ -193,6 +193,7 @@ void write_parity_svg(const std::string& path, const std::vector<Run>& runs) {
     file << polyline(differences, kLowest, 0, kSecond, i);
   }
   file << "</svg>\n";
+  file.finish();
 }
 
 }  // namespace moegrad::examples

@@ -61,7 +61,8 @@ CLI::Option* add_with_default(CLI::App& app, const std::string& name, T& value, 
   return option;
 }
 
-constexpr std::string_view kTypeNames[] = {"INPUT", "OUTPUT", "OUTPUT-FOLDER", "EXPORT-FOLDER"};
+constexpr std::string_view kTypeNames[] = {"INPUT", "OUTPUT", "OUTPUT-LOG", "OUTPUT-FOLDER",
+                                           "EXPORT-FOLDER"};
 
 // Where a path leads, as far as that exists.
 fs::path place(const std::string& path) {
@@ -85,9 +86,9 @@ bool is_checkpoint(const fs::path& folder) {
   return fs::exists(folder / kManifestFile, failure);
 }
 
+// Or is one.
 bool is_in_checkpoint(const std::string& path) {
-  for (auto folder = place(path).parent_path(); folder != folder.parent_path();
-       folder = folder.parent_path()) {
+  for (auto folder = place(path); folder != folder.parent_path(); folder = folder.parent_path()) {
     if (is_checkpoint(folder)) return true;
   }
   return false;
@@ -98,12 +99,24 @@ bool holds_checkpoints(const std::string& path) {
   return fs::is_directory(path, failure) && !list_checkpoints(path).empty();
 }
 
+// Whether LineFile::set_aside may give `log` the name `path`.
+bool is_name_of_earlier(const std::string& path, const std::string& log) {
+  const auto name = place(path).string(), begin = place(log).string() + ".";
+  return name.starts_with(begin) && name.find_first_not_of("0123456789", begin.size()) == name.npos;
+}
+
 void check_pair(const NamedPath& output, const NamedPath& other) {
   if (output.kind == PathKind::kOutputFolder && other.kind == PathKind::kOutputFolder) return;
+  for (const auto& [path, log] : {std::pair(output, other), std::pair(other, output)}) {
+    check<ValueError>(log.kind != PathKind::kOutputLog || !is_name_of_earlier(path.path, log.path),
+                      path.name, ": must not be a name under which an earlier ", log.name,
+                      " is kept, got '", path.path, "'");
+  }
   check<ValueError>(!same_place(output.path, other.path), output.name, ": must not be what ",
                     other.name, " names, got '", output.path, "'");
   std::error_code failure;
-  const bool into_input = other.kind == PathKind::kInput && output.kind == PathKind::kOutput &&
+  const bool is_file = output.kind == PathKind::kOutput || output.kind == PathKind::kOutputLog;
+  const bool into_input = other.kind == PathKind::kInput && is_file &&
                           fs::is_directory(other.path, failure) &&
                           place(output.path).parent_path() == place(other.path);
   check<ValueError>(!into_input, output.name, ": must not be in the folder that ", other.name,
@@ -135,6 +148,14 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, double& value,
 CLI::Option* add_number(CLI::App& app, const std::string& name, std::optional<std::int64_t>& value,
                         Bounds<std::int64_t> bounds, const std::string& description) {
   return add<std::int64_t>(app, name, value, bounds, description);
+}
+
+int to_number(const std::string& name, const std::string& text, Bounds<int> bounds) {
+  try {
+    return parse_number<int>(name, text, bounds);
+  } catch (const CLI::ValidationError& error) {
+    throw ValueError(error.what());
+  }
 }
 
 CLI::Option* add_switch(CLI::App& app, const std::string& name, bool& value,

@@ -44,6 +44,10 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, double& value,
 CLI::Option* add_number(CLI::App& app, const std::string& name, std::optional<std::int64_t>& value,
                         Bounds<std::int64_t> bounds, const std::string& description);
 
+/// A number that is no option. ValueError `<name>: must be an integer from <least> to <most>, got
+/// <text>`.
+int to_number(const std::string& name, const std::string& text, Bounds<int> bounds);
+
 /// 0 or 1, false or true.
 CLI::Option* add_switch(CLI::App& app, const std::string& name, bool& value,
                         const std::string& description);
@@ -54,6 +58,7 @@ void add_config_file(CLI::App& app, const std::string& name, const std::string& 
 enum class PathKind : std::uint8_t {
   kInput,         // a file or a folder that is read
   kOutput,        // a file that is written, and replaced
+  kOutputLog,     // a file that is written, an earlier one kept as <path>.<number>
   kOutputFolder,  // a folder in which files are made that are not there yet
   kExportFolder,  // a folder in which files of fixed names are written
 };
@@ -70,8 +75,9 @@ struct NamedPath {
 /// The paths that were given to `app` or stand there by default.
 std::vector<NamedPath> paths_of(const CLI::App& app);
 
-/// ValueError if an output is an input or another output, by whatever name, or would go into a
-/// checkpoint. Devices and pipes may be several outputs.
+/// ValueError if an output is an input or another output, by whatever name, is or would go into
+/// a checkpoint, or has a name under which an earlier output is kept. Devices and pipes may be
+/// several outputs.
 void check_paths(const std::vector<NamedPath>& paths);
 
 /// ValueError `<what>: must be at most <most>, got <a> x <b>` if the product is larger.

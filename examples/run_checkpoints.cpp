@@ -61,7 +61,7 @@ std::map<std::string, std::string> describe_run(const TrainOptions& options,
 
 RunCheckpoints::RunCheckpoints(const TrainOptions& options, const TrainingData& data,
                                RankContext& context, models::Qwen3Moe& model,
-                               const optim::Optimizer& optimizer,
+                               const optim::Optimizer& optimizer, const FolderLock* lock,
                                std::function<void(CheckpointPoint)> observe)
     : options_(options),
       data_(data),
@@ -71,7 +71,8 @@ RunCheckpoints::RunCheckpoints(const TrainOptions& options, const TrainingData& 
       optimizer_(optimizer) {
   if (options.checkpoint_dir.empty()) return;
   saver_.emplace(options.checkpoint_dir, context.group(),
-                 CheckpointOptions{.keep = options.checkpoint_keep, .observe = std::move(observe)});
+                 CheckpointOptions{
+                     .keep = options.checkpoint_keep, .lock = lock, .observe = std::move(observe)});
 }
 
 NamedTensors RunCheckpoints::tensors() const {
@@ -136,9 +137,9 @@ bool RunCheckpoints::finish() {
   } catch (const Error& error) {
     // The run is worth more than one of its checkpoints; the earlier ones are still there.
     if (context_.rank() == 0) log(LogLevel::kError, error.what());
-    return false;
+    failed_ = true;
   }
-  return true;
+  return !failed_;
 }
 
 }  // namespace moegrad::examples

@@ -29,11 +29,14 @@ std::map<std::string, std::string> describe_run(const TrainOptions& options,
 /// is. Samples and learning rates are functions of the step and of what the run is, so that is all.
 class RunCheckpoints {
  public:
-  /// Of one rank; all ranks make it and call it together. Does nothing without --checkpoint-dir.
+  /// Of one rank; all ranks make it and call it together. Does nothing without --checkpoint-dir,
+  /// the folder that `lock` keeps others out of.
   RunCheckpoints(const TrainOptions& options, const TrainingData& data, RankContext& context,
-                 models::Qwen3Moe& model, const optim::Optimizer& optimizer,
+                 models::Qwen3Moe& model, const optim::Optimizer& optimizer, const FolderLock* lock,
                  std::function<void(CheckpointPoint)> observe);
 
+  /// describe_run().
+  const std::map<std::string, std::string>& run() const { return run_; }
   /// Optimizer steps done before: those of the newest sound checkpoint, which fills the model and
   /// the optimizer; 0 without --resume or where there is no checkpoint.
   ///
@@ -41,7 +44,7 @@ class RunCheckpoints {
   std::int64_t resume();
   /// Saves after `steps` done where that is due; `last`: as well.
   void after_step(std::int64_t steps, bool last);
-  /// Waits for the last save; false if it failed.
+  /// Waits for the last save; false if it or an earlier one failed.
   bool finish();
 
  private:
@@ -55,6 +58,7 @@ class RunCheckpoints {
   models::Qwen3Moe& model_;
   const optim::Optimizer& optimizer_;
   std::int64_t saved_ = -1;  // steps of the last save or of the checkpoint resumed from
+  bool failed_ = false;      // a save
   std::optional<CheckpointSaver> saver_;
 };
 

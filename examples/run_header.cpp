@@ -8,9 +8,11 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
 
 #include "examples/metrics_lines.h"
+#include "framework/io/crc32c.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 
@@ -59,6 +61,11 @@ std::string cpu() {
   return name + ", " + std::to_string(count) + (count == 1 ? " CPU" : " CPUs");
 }
 
+std::string identity_of(const std::map<std::string, std::string>& run) {
+  const auto text = json(run).dump(-1, ' ', false, json::error_handler_t::replace);
+  return "CRC-32C " + std::to_string(crc32c(std::as_bytes(std::span(text))));
+}
+
 std::string text_of(const json& object, const char* key, const std::string& who) {
   const auto found = object.find(key);
   if (found == object.end()) return {};
@@ -96,8 +103,10 @@ bool needs_quotes(char c) {
 
 }  // namespace
 
-RunHeader run_header(const TrainOptions& options, std::string_view unit) {
-  return {.title = title_of(options),
+RunHeader run_header(const TrainOptions& options, std::string_view unit,
+                     const std::map<std::string, std::string>& run) {
+  return {.identity = identity_of(run),
+          .title = title_of(options),
           .date = now(),
           .version = MOEGRAD_VERSION,
           .cpu = cpu(),
@@ -112,6 +121,7 @@ json to_json(const RunHeader& header) {
   const auto add = [&object](const char* key, const auto& value) {
     if (!value.empty()) object[key] = value;
   };
+  add("identity", header.identity);
   add("title", header.title);
   add("date", header.date);
   add("version", header.version);
@@ -124,7 +134,8 @@ json to_json(const RunHeader& header) {
 }
 
 RunHeader run_header_of(const json& object, const std::string& who) {
-  RunHeader header = {.title = text_of(object, "title", who),
+  RunHeader header = {.identity = text_of(object, "identity", who),
+                      .title = text_of(object, "title", who),
                       .date = text_of(object, "date", who),
                       .version = text_of(object, "version", who),
                       .cpu = text_of(object, "cpu", who),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@ namespace moegrad::examples {
 /// What a metrics file tells of a run beside its numbers. Files of earlier versions lack it: a text
 /// is empty where it is unknown.
 struct RunHeader {
+  std::string identity = {};              // the same after a resumption, else another
   std::string title = {};                 // such as "small on kjv.txt"
   std::string date = {};                  // of the start, such as "2026-01-31T09:30:00Z"
   std::string version = {};               // of moegrad
@@ -25,8 +27,9 @@ struct RunHeader {
   std::optional<double> max_grad_norm = {};  // 0: no clipping
 };
 
-/// Of a run that starts now.
-RunHeader run_header(const TrainOptions& options, std::string_view unit);
+/// Of a run that starts now. `run`: what may not change when it is resumed (describe_run).
+RunHeader run_header(const TrainOptions& options, std::string_view unit,
+                     const std::map<std::string, std::string>& run);
 
 nlohmann::json to_json(const RunHeader& header);
 

@@ -27,13 +27,14 @@ std::optional<StatusLine::Columns> columns_of_stdout() {
 }  // namespace
 
 RunLogs::RunLogs(const TrainOptions& options, RankContext& context, StepProfile& profile,
-                 std::int64_t first_step, std::string_view unit)
+                 std::int64_t first_step, RunHeader header)
     : options_(options),
       context_(context),
       profile_(profile),
       configuration_(options.to_string()),
-      progress_(terminal_output(), columns_of_stdout(), first_step, options.steps, options.log_every),
-      metrics_(context.rank() == 0 ? options.metrics : "", first_step, run_header(options, unit)),
+      progress_(terminal_output(), columns_of_stdout(), first_step, options.steps,
+                options.log_every),
+      metrics_(context.rank() == 0 ? options.metrics : "", first_step, std::move(header)),
       tensorboard_(context.rank() == 0 ? options.tensorboard : "") {
   if (context.rank() == 0) profile.open(first_step);
 }

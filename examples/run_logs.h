@@ -18,10 +18,10 @@ namespace moegrad::examples {
 /// one rank; all ranks make it and call it together, rank 0 writes.
 class RunLogs {
  public:
-  /// For the steps from `first_step` on. `profile` is one for all ranks; losses are in nats per
-  /// `unit`, such as "byte". Error or ValueError where something cannot be written.
+  /// For the steps from `first_step` on. `profile` is one for all ranks. Error or ValueError where
+  /// something cannot be written.
   RunLogs(const TrainOptions& options, RankContext& context, StepProfile& profile,
-          std::int64_t first_step, std::string_view unit);
+          std::int64_t first_step, RunHeader header);
 
   void begin_step(std::int64_t step);
   /// Fills in what `report` lacks, and shows it.

@@ -28,8 +28,11 @@ void StepProfile::open(std::int64_t first_step) {
               << " lie before step " << first_step << std::endl;
     return;
   }
-  file_.open(path_);
-  check<ValueError>(file_.good(), "--profile: cannot write file '", path_, "'");
+  try {
+    file_.emplace(path_);
+  } catch (const ValueError& error) {
+    throw ValueError(std::string("--profile: ") + error.what());
+  }
   std::cout << "trace of steps " << steps_->begin << " to " << steps_->end - 1 << " in " << path_
             << ", for https://ui.perfetto.dev" << std::endl;
 }
@@ -57,10 +60,13 @@ ProfileFigures StepProfile::write() {
   const SlowStorage storage("writing the trace");
   std::vector<std::vector<Span>> spans;
   for (const auto& rank : ranks_) spans.push_back(rank.spans);
-  write_trace(file_, spans);
-  file_.close();
-  // The run is worth more than its trace.
-  if (!file_.good()) lost_.note("cannot write file '" + path_ + "'");
+  write_trace(*file_, spans);
+  try {
+    file_->finish();
+  } catch (const ValueError& error) {
+    lost_.note(error.what());  // the run is worth more than its trace
+  }
+  file_.reset();
   return {.steps = std::ssize(ranks_[0].step_begins) - 1, .timeline = timeline_figures(ranks_)};
 }
 

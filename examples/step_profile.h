@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,7 +34,7 @@ class StepProfile {
 
   std::optional<StepRange> steps_;
   std::string path_;
-  std::ofstream file_;
+  std::optional<OutputFile> file_;
   LostWrites lost_{"--profile"};
   std::vector<RankTimeline> ranks_;  // each written by its rank
 };

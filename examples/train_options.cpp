@@ -125,7 +125,7 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
   add_number(app, "--sample-bytes", options.sample_bytes, {0, 1 << 20},
              "length of the sample; 0: none");
   add_number(app, "--temperature", options.temperature, {0, 1e6}, "of the sample; 0: greedy");
-  add_path(app, "--metrics", options.metrics, PathKind::kOutput,
+  add_path(app, "--metrics", options.metrics, PathKind::kOutputLog,
            "file for one JSON object per step");
   add_path(app, "--export-hf", options.export_hf, PathKind::kExportFolder,
            "folder for the trained model as Hugging Face keeps it");

@@ -19,9 +19,9 @@ namespace {
 
 int run(const std::string& metrics, const std::string& path) {
   const auto page = report_page(read_run_record(metrics));
-  auto file = open_for_writing(path);
+  OutputFile file(path);
   file << page;
-  finish_writing(file, path);
+  file.finish();
   std::cout << "wrote " << path << ", " << page.size() << " bytes" << std::endl;
   return 0;
 }

@@ -20,10 +20,10 @@
 #include "framework/autograd/anomaly.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
-#include "framework/io/checkpoint_folders.h"
-#include "framework/io/folder_lock.h"
 #include "framework/distributed/slow_rank_watch.h"
 #include "framework/distributed/slow_storage.h"
+#include "framework/io/checkpoint_folders.h"
+#include "framework/io/folder_lock.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/meta.h"
 #include "models/pretrained.h"
@@ -131,10 +131,10 @@ template <class Step>
   throw Error(what.str() + "; no op made it, but the sum of what ranks made");
 }
 
-// Runs on every rank; false if the last checkpoint or a part of the logs could not be written.
+// Runs on every rank; false if a checkpoint or a part of the logs could not be written.
 // Throws Stopped.
 bool train(const TrainOptions& options, const TrainingData& data, const TrainingEvents& events,
-           StepProfile& profile, RankContext& context) {
+           StepProfile& profile, const FolderLock* lock, RankContext& context) {
   const bool speaks = context.rank() == 0;
   // The model never stands whole on any rank: shapes alone, then shards, then their values.
   std::optional<models::Qwen3Moe> shapes;
@@ -152,13 +152,15 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
   }
   optim::AdamW optimizer(decay_matrices(model.named_parameters(), options.lr, options.weight_decay),
                          {.beta1 = 0.9, .beta2 = 0.95});
-  RunCheckpoints checkpoints(options, data, context, model, optimizer, [&](CheckpointPoint point) {
+  const auto observe = [&](CheckpointPoint point) {
     if (events.at_checkpoint_point) events.at_checkpoint_point(context.rank(), point);
-  });
+  };
+  RunCheckpoints checkpoints(options, data, context, model, optimizer, lock, observe);
   const auto first = checkpoints.resume();
   auto logs = [&] {
     const SlowStorage storage("opening the logs");
-    return RunLogs(options, context, profile, first, unit_of(data));
+    return RunLogs(options, context, profile, first,
+                   run_header(options, unit_of(data), checkpoints.run()));
   }();
   const auto schedule = schedule_of(options);
   std::int64_t done = first;  // steps
@@ -252,7 +254,7 @@ int run_training(const TrainOptions& options, const TrainingData& data,
          [&](RankContext& context) {
            context.set_log_level(log_level(options.log_level));
            try {
-             if (!train(options, data, events, profile, context)) code = 1;
+             if (!train(options, data, events, profile, lock ? &*lock : nullptr, context)) code = 1;
            } catch (const Stopped& stopped) {
              if (code != 1) code = stopped.exit_code;
            }

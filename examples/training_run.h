@@ -32,7 +32,7 @@ struct TrainingEvents {
 fsdp::Policy policy_of(const TrainOptions& options);
 
 /// Trains as `options` say, with ranks of its own, and prints to standard output. Returns the exit
-/// code: 1 if the last checkpoint or a part of the logs could not be written, else kRunStopped or 0.
+/// code: 1 if a checkpoint or a part of the logs could not be written, else kRunStopped or 0.
 /// Keeps other runs out of the folder of its checkpoints.
 int run_training(const TrainOptions& options, const TrainingData& data,
                  const TrainingEvents& events);

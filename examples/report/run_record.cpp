@@ -81,6 +81,7 @@ void add_step(RunRecord& run, std::int64_t step, const json& line, const std::st
   run.first_step = run.steps == 0 ? step : std::min(run.first_step, step);
   run.last_step = std::max(run.last_step, step);
   ++run.steps;
+  if (line.contains("loss")) number_of(line, "loss", who);  // not shown, but no less a number
   run.ce.add(step, number_of(line, "ce", who));
   const double grad_norm = number_of(line, "grad_norm", who);
   run.grad_norm.add(step, grad_norm);

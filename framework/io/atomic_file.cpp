@@ -21,7 +21,7 @@ namespace {
 void require(bool ok, std::string_view step, const std::filesystem::path& path) {
   if (ok) return;
   const auto reason = std::generic_category().message(errno);
-  check(false, "atomic_file: cannot ", step, " ", path.string(), ": ", reason);
+  throw FileError("atomic_file: cannot " + std::string(step) + " " + path.string(), reason);
 }
 
 // The file that a chain of links leads to, be it there or not.

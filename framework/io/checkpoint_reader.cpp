@@ -169,7 +169,7 @@ std::optional<CheckpointReader> open_newest_checkpoint(
     reasons += "\n  " + *first;
   }
   check(reasons.empty(), "checkpoint: ", root.string(),
-        " must have a sound checkpoint or none at all, got damaged ones alone:", reasons);
+        " must have a sound checkpoint or none at all, got none that could be read:", reasons);
   return std::nullopt;
 }
 

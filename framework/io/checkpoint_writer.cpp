@@ -279,6 +279,10 @@ void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointS
       return std::string();
     });
   };
+  // Before anything that is undone below: it would be undone in another's folder.
+  on_first([&] {
+    if (options.lock != nullptr) options.lock->check_held();
+  });
   try {
     on_first([&] { commit.begin(); });
     observe(CheckpointPoint::kFolderMade);

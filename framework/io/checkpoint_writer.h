@@ -9,6 +9,7 @@
 #include <string>
 
 #include "framework/distributed/process_group.h"
+#include "framework/io/folder_lock.h"
 #include "framework/tensor/named_tensor.h"
 
 namespace moegrad {
@@ -50,6 +51,9 @@ struct CheckpointOptions {
   /// folders that the file system does not flush, the link `latest`, the removal of older ones. By
   /// default it is logged as a warning. A CheckpointSaver passes each text on once.
   std::function<void(const std::string& warning)> warn = {};
+  /// Keeps other programs out of the root; a save fails where the root is no longer what was
+  /// locked. Null: the caller sees to that.
+  const FolderLock* lock = nullptr;
   /// Called as each point is reached, from the thread that reaches it; must not throw.
   std::function<void(CheckpointPoint)> observe = {};
 };

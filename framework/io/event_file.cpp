@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "framework/io/append.h"
 #include "framework/io/tf_record.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
@@ -77,7 +78,7 @@ EventFileWriter::EventFileWriter(const std::filesystem::path& folder,
                 static_cast<long long>(now));
   for (int number = 0; descriptor_ < 0; ++number) {
     path_ = folder / (name + std::to_string(number));
-    descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    descriptor_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     require(descriptor_ >= 0 || errno == EEXIST, "create", path_, errno);
   }
   append({.wall_time = now, .file_version = std::string(kEventFileVersion)});
@@ -103,23 +104,8 @@ void EventFileWriter::add_histogram(std::string_view tag, std::span<const std::i
 }
 
 void EventFileWriter::append(const LogEvent& event) {
-  const auto record = to_tf_record(to_proto(event));
-  std::string_view rest = record;
-  auto offset = size_;
-  while (!rest.empty()) {
-    const auto count = pwrite(descriptor_, rest.data(), rest.size(), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int reason = errno;
-      // A part of a record must not stand before the next one. If it cannot be removed, the next
-      // one is at least written over it.
-      [[maybe_unused]] const int removed = ftruncate(descriptor_, size_);
-      require(false, "write", path_, reason);
-    }
-    rest.remove_prefix(static_cast<std::size_t>(count));
-    offset += count;
-  }
-  size_ = offset;
+  const int failure = append_whole(descriptor_, to_tf_record(to_proto(event)));
+  require(failure == 0, "write", path_, failure);
 }
 
 }  // namespace moegrad

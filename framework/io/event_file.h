@@ -20,8 +20,8 @@ double system_wall_time();
 /// run that is resumed adds one, and TensorBoard reads them all in the order of their names.
 ///
 /// Each call has written its event when it returns, so a run that is killed leaves whole events or,
-/// at the end, a part of one. A call that fails, for example on a full disk, leaves no part. For
-/// one thread at a time.
+/// at the end, a part of one. A call that fails, for example on a full disk or because the
+/// file has been removed, leaves no part. For one thread at a time.
 class EventFileWriter {
  public:
   /// Makes the folder if need be. This and the rest throw Error
@@ -48,7 +48,6 @@ class EventFileWriter {
   std::function<double()> wall_time_;
   std::filesystem::path path_;
   int descriptor_ = -1;
-  std::int64_t size_ = 0;
 };
 
 }  // namespace moegrad

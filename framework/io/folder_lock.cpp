@@ -83,9 +83,16 @@ FolderLock::FolderLock(const std::filesystem::path& folder) : path_(folder / ".l
   }
 }
 
+void FolderLock::check_held() const {
+  check(descriptor_ < 0 || is_still_at(descriptor_, path_), "lock: ", path_.parent_path().string(),
+        " must stay where it was locked, got it moved or removed since");
+}
+
 FolderLock::~FolderLock() {
   if (descriptor_ < 0) return;
-  unlink(path_.c_str());  // while it is locked: see is_still_at() above
+  // While it is locked: see is_still_at() above. In a folder that has taken the name it is not
+  // ours.
+  if (is_still_at(descriptor_, path_)) unlink(path_.c_str());
   close(descriptor_);
 }
 

@@ -19,6 +19,10 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
+  /// Throws Error `lock: <folder> must stay where it was locked, got it moved or removed since`
+  /// where another folder may have taken the name, whose lock this is not.
+  void check_held() const;
+
  private:
   std::filesystem::path path_;
   int descriptor_ = -1;

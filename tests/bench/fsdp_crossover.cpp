@@ -96,7 +96,7 @@ void write_svg(const std::vector<Point>& points, double flops_per_token, double 
   const auto y = [&](double time) {
     return kTop + kHeight * std::log(high / time) / std::log(high / low);
   };
-  auto file = open_for_writing("fsdp_crossover.svg");
+  OutputFile file("fsdp_crossover.svg");
   file << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << kLeft + kWidth + 30
        << "\" height=\"" << kTop + kHeight + 50
        << "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "

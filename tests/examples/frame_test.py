@@ -53,7 +53,7 @@ def contents(root):
     for path in sorted(root.rglob("*")):
         if path.is_file() and "tfevents" not in path.name:
             data = path.read_bytes()
-            if path.suffix == ".jsonl" and path.name != "odd.jsonl":
+            if path.suffix == ".jsonl":
                 data = [{key: json.loads(line).get(key) for key in ("step", "loss", "grad_norm")}
                         for line in data.splitlines()]
             found[path.relative_to(root)] = data
@@ -156,7 +156,7 @@ if null.exists():
     assert stat.S_ISCHR(null.stat().st_mode)
 os.mkfifo(folder / "pipe")
 _, err = run(*SHORT, "--metrics", "pipe", exit_code=1)
-assert err == "train_qwen3_moe: --metrics: cannot write file 'pipe'\n", err
+assert err == "train_qwen3_moe: --metrics: cannot write file 'pipe': No such device or address\n", err
 assert stat.S_ISFIFO((folder / "pipe").stat().st_mode)
 reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
 shutil.rmtree(folder / "resumable" / "step-00000003", ignore_errors=True)
@@ -164,10 +164,67 @@ run(*RESUMABLE, "--metrics", "pipe", "--resume")  # which a resumed run must not
 lines = os.read(reader, 1 << 16).decode().splitlines()
 assert [json.loads(line)["step"] for line in lines] == [2, 3], lines
 os.close(reader)
-(folder / "odd.jsonl").write_text('{"step":"one"}\n[1]\n{"step":0,"loss":1}\n{"st')
-shutil.rmtree(folder / "resumable" / "step-00000003")
-run(*RESUMABLE, "--metrics", "odd.jsonl", "--resume")
-assert (folder / "odd.jsonl").read_text().startswith('{"step":"one"}\n[1]\n{"step":0,"loss":1}\n{"ce"')
+
+# A resumed run cuts off an unfinished line and the lines that it writes again. Where there is more,
+# or the file is not its own, the earlier file is kept.
+run(*RESUMABLE, "--metrics", "own.jsonl", "--checkpoint-dir", "whole")
+own = (folder / "own.jsonl").read_text()
+run(*SHORT, "--metrics", "seed.jsonl", "--seed", 2)
+other = (folder / "seed.jsonl").read_text()
+before, behind = "".join(own.splitlines(True)[:2]), "".join(own.splitlines(True)[2:])
+for number, (content, begins, is_kept) in enumerate([
+        (own, before, False), (before + '{"st', before, False), (before[:-1], before, False),
+        (own + "{", before, False), ("", "", False), (before + "[1]\n{", before + "[1]\n", False),
+        ("notes\nof mine\n", "", True), ("notes", "", True), ('{"step":"one"}\n' + own, "", True),
+        (own + "notes\n", before, True), (own + before, before, True), (other, "", True),
+        (before + other, "", True), ('{"step":0}\n{"step":9}\n', '{"step":0}\n', True)]):
+    odd = folder / f"odd{number}.jsonl"
+    odd.write_text(content)
+    odd.chmod(0o640)
+    shutil.rmtree(folder / "resumable" / "step-00000003")
+    out, err = run(*RESUMABLE, "--metrics", odd, "--resume")
+    got = odd.read_text()
+    assert got.startswith(begins + '{"ce"') and not err, (content, got, err)
+    assert [json.loads(line)["step"] for line in got[len(begins):].splitlines()] == [2, 3], got
+    kept = Path(f"{odd}.1")
+    assert kept.exists() == is_kept == (f"the earlier {odd} is kept as {kept}\n" in out), (content, out)
+    assert not is_kept or kept.read_text() == content and odd.stat().st_mode == kept.stat().st_mode
+    odd.unlink()
+    kept.unlink(missing_ok=True)
+
+# A log that somebody cuts, renames or removes while a run writes it: no hole, and what is lost is said.
+for change in ("cut", "renamed", "removed"):
+    log, board = folder / f"{change}.jsonl", folder / f"{change} board"
+    process = start(*SHORT, "--steps", 10000, "--metrics", log, "--tensorboard", board)
+    while not log.exists() or log.read_text().count("\n") < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    if change == "removed":
+        shutil.rmtree(board)
+        log.unlink()
+    elif change == "renamed":
+        log.rename(folder / "renamed.old")
+        size = (folder / "renamed.old").stat().st_size
+        log = folder / "renamed.old"
+    else:
+        os.truncate(log, 0)
+        size = 0
+    while change != "removed" and log.stat().st_size == size:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == (1 if change == "removed" else 128 + signal.SIGTERM), (out, err)
+    if change != "removed":
+        assert all(json.loads(line) for line in log.read_text().splitlines()), log.read_text()
+        continue
+    for said in [rf"--metrics: cannot write file '{log}': No such file or directory; the run goes on\n",
+                 r"--metrics: \d+ records could not be written\n",
+                 rf"--tensorboard: event_file: cannot write {board}/\S+: No such file or directory; the run",
+                 r"--tensorboard: \d+ records could not be written\n"]:
+        assert len(re.findall(said, err)) == 1, (said, err)
+    assert not log.exists() and not board.exists()
 
 # No output is an input or another output, by whatever name, there already or not.
 (folder / "other-name.txt").hardlink_to(text)
@@ -192,6 +249,13 @@ for command in [
         ["train_qwen3_moe", *SMALL, "--metrics", "hf/config.json", "--hf-model", "hf"],
         ["train_qwen3_moe", *SMALL, "--metrics", f"{STEP}/manifest.json"],
         ["train_qwen3_moe", *SMALL, "--tensorboard", f"{STEP}/board"],
+        ["train_qwen3_moe", *SMALL, "--tensorboard", STEP],
+        ["train_qwen3_moe", *SMALL, "--checkpoint-dir", STEP],
+        ["train_qwen3_moe", *SMALL, "--checkpoint-dir", "here/sound/latest/"],
+        ["train_qwen3_moe", *SMALL, "--metrics", "m", "--profile", "here/m.1", "--profile-steps", "0:1"],
+        ["train_qwen3_moe", *SMALL, "--metrics", "m", "--export-hf", "m.20"],
+        ["custom_function", "sound/latest/manifest.json"],
+        ["own_training_loop", text, "sound/latest"],
         ["train_qwen3_moe", *SMALL, "--profile", "hf/config.json", "--config", "hf/config.json",
          "--profile-steps", "0:1"],
         ["training_report", "x.jsonl", "-o", "x.jsonl"],
@@ -206,7 +270,7 @@ for command in [
         ["loss_parity", "--text", text, "--svg", text],
         ["loss_parity", "--text", text, "--svg", "a", "--json", "a"]]:
     _, err = run(*command, exit_code=1)
-    assert re.fullmatch(rf"{command[0]}: (--\S+|folder): must not be .*, got '.*'\n", err), (command, err)
+    assert re.fullmatch(rf"{command[0]}: (--\S+|folder|[A-Z_]+): must not be .*, got '.*'\n", err), (command, err)
     assert contents(folder) == before, command
 
 # Two runs in one folder, and of one metrics file: the second is refused and told by whom.
@@ -384,7 +448,7 @@ _, err = run(*SHORT, "--world-size", 4000, exit_code=1, preexec_fn=limited(resou
 assert re.search(r"train_qwen3_moe: launch: needs 4000 threads for (communication|ranks), got \d+: Resource "
                  r"temporarily unavailable\n", err), err
 _, err = run(*SHORT, "--metrics", "m" * 300, exit_code=1)
-assert err == f"train_qwen3_moe: --metrics: cannot write file '{'m' * 300}'\n", err
+assert err == f"train_qwen3_moe: --metrics: cannot write file '{'m' * 300}': File name too long\n", err
 run(*SHORT, "--text", "t" * 5000, exit_code=1)
 run(*SHORT, "--checkpoint-dir", "c" * 300, exit_code=1)
 
@@ -400,7 +464,7 @@ for options, limit, said, lost in [
          r"run goes on", r"--metrics: \d+ records could not be written"),
         (["--tensorboard", "full"], 500, r"--tensorboard: event_file: cannot write full/events\S+: File too "
          r"large; the run goes on", r"--tensorboard: \d+ records could not be written"),
-        (["--profile-steps", "0:2"], 2000, r"--profile: cannot write file 'trace.json'; the run goes on",
+        (["--profile-steps", "0:2"], 2000, r"--profile: cannot write file 'trace.json': File too large; the run goes on",
          r"--profile: 1 records could not be written")]:
     out, err = run(*SHORT, *options, "--steps", 6, exit_code=1, preexec_fn=full_disk(limit))
     assert len(re.findall(said, err)) == 1 and len(re.findall(lost, err)) == 1, err
@@ -412,6 +476,32 @@ for program, arguments in [("training_report", ["run.jsonl", "-o", "large.html"]
                            ("custom_function", ["large.dot"]),
                            ("checkpoint_tool", ["export", "sound", "large"])]:
     run(program, *arguments, exit_code=1, preexec_fn=full_disk(100))
+assert not list(folder.glob("*.tmp.*"))
+
+# A file that is written as a whole is as it was until it is; links, pipes and devices are written in
+# place; what cannot be written is refused with the reason.
+WHOLE = {"training_report": ["run.jsonl", "-o"], "inspect_graph": ["--preset", "tiny", "--tokens", 3, "--dot"],
+         "custom_function": [], "train_qwen3_moe": [*SMALL, "--profile-steps", "0:1", "--profile"],
+         "fsdp_timeline": ["--steps", 1, "--batch", 1, "--seq-len", 8, "--trace"]}
+for program, arguments in WHOLE.items():
+    said = rf"{program}: .*cannot write file '{{}}': {{}}(; the run goes on)?\n"
+    place = folder / f"whole {program}"
+    place.write_text("earlier")
+    place.chmod(0o640)
+    _, err = run(program, *arguments, place, exit_code=1, preexec_fn=full_disk(100))
+    assert re.search(said.format(place, "File too large")[len(program):], err), err
+    assert place.read_text() == "earlier" and not list(folder.glob("*.tmp.*"))
+    run(program, *arguments, place)
+    new = place.read_text()
+    assert new != "earlier" and stat.S_IMODE(place.stat().st_mode) == 0o640
+    place.with_suffix(".link").symlink_to(place.name)
+    run(program, *arguments, place.with_suffix(".link"))
+    assert place.with_suffix(".link").is_symlink() and len(place.read_text()) > len(new) / 2
+    for unwritable, reason in [("pipe", "No such device or address"), ("empty folder", "Is a directory"),
+                               ("nowhere/at/all", "No such file or directory"),
+                               ("/dev/full", "No space left on device")]:
+        _, err = run(program, *arguments, unwritable, exit_code=1, timeout=20)
+        assert re.search(said.format(unwritable, reason)[len(program):], err), (unwritable, err)
 
 # Control characters never reach the terminal; other characters stay readable.
 hostile = "a\x1b[2J\r\x07\u009bé€.txt"

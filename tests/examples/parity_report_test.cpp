@@ -94,7 +94,7 @@ TEST(ParityReport, WritesOneCurvePerDistinctRunAndTheirDifferences) {
   }
   EXPECT_EQ(curves, 3U);
   EXPECT_EQ(testing::message_of<ValueError>([] { write_parity_json("/nowhere/x", {}, {}); }),
-            "cannot write file '/nowhere/x'");
+            "cannot write file '/nowhere/x': No such file or directory");
 }
 
 }  // namespace

@@ -172,12 +172,19 @@ assert "".join(root.find(".//p").itertext()) == str(hostile_metrics)
 assert texts(root, "loss").count("no values") == 1
 
 # What cannot be read or written: one line that says so.
+for key in ("loss", "ce", "grad_norm"):
+    for value in ("text", [1], {"a": 1}, True):
+        hostile_metrics.write_text(json.dumps({**damaged, key: value}) + "\n")
+        _, err = run("training_report", hostile_metrics, exit_code=1)
+        assert err == (f"training_report: metrics: {hostile_metrics}: line 1: {key} must be a number or null, "
+                       f"got '{json.dumps(value, separators=(',', ':'))}'\n"), err
 (folder / "empty.jsonl").touch()
 for arguments, message in [
         (["none.jsonl"], "metrics: none.jsonl: must be a readable regular file, got No such file or "
                          "directory"),
         (["empty.jsonl"], "metrics: empty.jsonl: must have a training step, got none"),
-        ([metrics, "-o", "/nowhere/r.html"], "cannot write file '/nowhere/r.html'")]:
+        ([metrics, "-o", "/nowhere/r.html"], "cannot write file '/nowhere/r.html': No such file or "
+                                          "directory")]:
     _, err = run("training_report", *arguments, exit_code=1)
     assert err == f"training_report: {message}\n", err
 run("training_report", exit_code=2)

@@ -235,7 +235,7 @@ before = visible_files()
 for world_size in (1, 2):
     _, err = run.run(world_size, "--resume", exit_code=1)
     assert re.search(rf"^train_qwen3_moe: checkpoint: {run.checkpoints} must have a sound checkpoint or "
-                     rf"none at all, got damaged ones alone:{''.join(reasons)}\n\Z", err, re.M), err
+                     rf"none at all, got none that could be read:{''.join(reasons)}\n\Z", err, re.M), err
 assert run.metrics.read_bytes() == metrics and visible_files() == before
 
 # Where files cannot grow, as on a full disk, a run goes on, says why nothing is saved, and fails at

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/run_checkpoints.h"
 
-#include <fstream>
+#include <filesystem>
+#include <utility>
 
 #include "examples/training_run.h"
 #include "examples/windowed_data.h"
@@ -38,7 +39,7 @@ class RunCheckpointsTest : public ::testing::Test {
     options_.metrics = (folder_ / "metrics.jsonl").string();
   }
 
-  int run(const TrainOptions& options) const {
+  int run(const TrainOptions& options, const TrainingEvents& events = {}) const {
     std::string text;
     for (int i = 0; i < 100; ++i) text += std::to_string(i) + " sheep went to the water.\n";
     const WindowedData data(TextData(text, "sheep", options.sequence_length),
@@ -47,7 +48,7 @@ class RunCheckpointsTest : public ::testing::Test {
                              .validation_sequences = options.validation_sequences,
                              .seed = options.seed});
     const Silence silence;
-    return run_training(options, data, {});
+    return run_training(options, data, events);
   }
 
   /// How a run with `change` is refused that goes on from the last one.
@@ -111,6 +112,45 @@ TEST_F(RunCheckpointsTest, RefuseARecordThatCannotBeCompared) {
   });
   EXPECT_EQ(refusal([](TrainOptions&) {}),
             "--resume: " + step_folder(2) + " must record what this version knows, got 'dropout'");
+}
+
+TEST_F(RunCheckpointsTest, AFailedSaveIsInTheExitCodeThoughALaterOneSucceeds) {
+  bool first = true;
+  const auto lose_first = [&](int rank, CheckpointPoint point) {
+    if (rank != 0 || point != CheckpointPoint::kFilesAgreed || !std::exchange(first, false)) return;
+    std::filesystem::remove_all(options_.checkpoint_dir + "/.step-00000001.tmp");
+  };
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(run(options_, {.at_checkpoint_point = lose_first}), 1);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("checkpoint: saving step 1 failed"),
+            std::string::npos);
+  EXPECT_TRUE(std::filesystem::exists(step_folder(2)));
+}
+
+TEST_F(RunCheckpointsTest, NothingIsSavedInAFolderThatHasTakenTheNameOfTheLockedOne) {
+  const auto moved = (folder_ / "moved").string();
+  for (const bool replaced : {false, true}) {
+    int copies = 0;
+    const auto move_folder = [&](int rank, CheckpointPoint point) {
+      if (rank != 0 || point != CheckpointPoint::kCopied || ++copies != 2) return;
+      std::filesystem::rename(options_.checkpoint_dir, moved);
+      if (replaced) std::filesystem::create_directories(step_folder(2) + ".other");
+      if (replaced) write_file(options_.checkpoint_dir + "/.lock", "another's");
+    };
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(run(options_, {.at_checkpoint_point = move_folder}), 1);
+    const auto said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(
+        said.find("checkpoint: saving step 2 failed on rank 0: lock: " + options_.checkpoint_dir +
+                  " must stay where it was locked, got it moved or removed since"),
+        std::string::npos)
+        << said;
+    EXPECT_FALSE(std::filesystem::exists(step_folder(2)));
+    EXPECT_TRUE(std::filesystem::exists(moved + "/step-00000001"));
+    EXPECT_EQ(std::filesystem::exists(options_.checkpoint_dir), replaced);
+    EXPECT_EQ(replaced, replaced && read_file(options_.checkpoint_dir + "/.lock") == "another's");
+    std::filesystem::remove_all(moved);
+  }
 }
 
 }  // namespace

@@ -24,8 +24,10 @@ TEST(RunHeader, TellsOfTheRunThatStarts) {
   options.steps = 7;
   options.max_grad_norm = 0.5;
   options.command = {"train", "--steps", "7"};
-  const auto header = run_header(options, "byte");
+  const auto header = run_header(options, "byte", {{"seed", "1"}});
   EXPECT_EQ(header.title, "small on kjv.txt");
+  EXPECT_EQ(run_header(options, "token", {{"seed", "1"}}).identity, header.identity);
+  EXPECT_NE(run_header(options, "byte", {{"seed", "2"}}).identity, header.identity);
   EXPECT_EQ(header.version, MOEGRAD_VERSION);
   EXPECT_EQ(header.command, options.command);
   EXPECT_EQ(header.unit, "byte");
@@ -41,7 +43,7 @@ TEST(RunHeader, TellsOfTheRunThatStarts) {
 
 TEST(RunHeader, HasATitleForEveryKindOfModelAndData) {
   TrainOptions options;
-  const auto title = [&] { return run_header(options, "").title; };
+  const auto title = [&] { return run_header(options, "", {}).title; };
   EXPECT_EQ(title(), "small on the King James text");
   options.text = "texts/t";
   EXPECT_EQ(title(), "small on t");
@@ -59,7 +61,8 @@ TEST(RunHeader, HasATitleForEveryKindOfModelAndData) {
 }
 
 TEST(RunHeader, IsTheSameAfterJson) {
-  const RunHeader header = {.title = "a",
+  const RunHeader header = {.identity = "i",
+                            .title = "a",
                             .date = "b",
                             .version = "c",
                             .cpu = "d",
@@ -73,8 +76,9 @@ TEST(RunHeader, IsTheSameAfterJson) {
   EXPECT_EQ(again.max_grad_norm, 0.1);
   EXPECT_EQ(to_json(RunHeader()), json::object());
   const auto nothing = run_header_of(json::object(), "who");
-  EXPECT_TRUE(nothing.title.empty() && nothing.date.empty() && nothing.version.empty() &&
-              nothing.cpu.empty() && nothing.command.empty() && nothing.unit.empty());
+  EXPECT_TRUE(nothing.identity.empty() && nothing.title.empty() && nothing.date.empty() &&
+              nothing.version.empty() && nothing.cpu.empty() && nothing.command.empty() &&
+              nothing.unit.empty());
   EXPECT_FALSE(nothing.steps || nothing.max_grad_norm);
 }
 
@@ -82,7 +86,7 @@ TEST(RunHeader, NamesThePartThatIsWrong) {
   const auto refusal = [](const std::string& text) {
     return message_of<ValueError>([&] { run_header_of(json::parse(text), "who"); });
   };
-  for (const std::string key : {"title", "date", "version", "cpu", "unit"}) {
+  for (const std::string key : {"identity", "title", "date", "version", "cpu", "unit"}) {
     EXPECT_EQ(refusal("{\"" + key + "\":1}"), "who: " + key + " must be a text, got '1'");
   }
   EXPECT_EQ(refusal(R"({"command":"a"})"), "who: command must be a list of texts, got '\"a\"'");

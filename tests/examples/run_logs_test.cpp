@@ -170,7 +170,7 @@ TEST_F(RunLogsTest, PeaksAreTheMostOfAnyRankSinceTheLineBefore) {
   StepProfile profile(options_);
   ::testing::internal::CaptureStdout();
   launch(2, [&](RankContext& context) {
-    RunLogs logs(options_, context, profile, 0, "byte");
+    RunLogs logs(options_, context, profile, 0, {});
     const MemoryTagGuard tag(MemoryTag::kGradients);
     const auto use = [&](std::int64_t bytes) { Tensor::zeros({bytes / 8}, Dtype::kFloat64); };
     use(context.rank() == 0 ? 800 : 8000);

@@ -210,7 +210,7 @@ TEST(Checkpoint, WhereAllAreDamagedIsAnErrorWithTheReasonOfEach) {
   EXPECT_EQ(message_of<Error>(
                 [&] { open_newest_checkpoint(root / "", nullptr, [](const std::string&) {}); }),
             "checkpoint: " + (root / "").string() +
-                " must have a sound checkpoint or none at all, got damaged ones alone:\n"
+                " must have a sound checkpoint or none at all, got none that could be read:\n"
                 "  checkpoint: " +
                 (root / "step-00000002" / "rank-00000.safetensors").string() + ": must be of " +
                 std::to_string(bytes) + " bytes, got 5\n  checkpoint: " +

@@ -133,6 +133,26 @@ TEST(EventFileWriter, LeavesNoPartOfAnEventThatCannotBeWritten) {
   EXPECT_EQ(file.bytes_left_out, 0U);
 }
 
+TEST(EventFileWriter, LeavesNoHoleWhereItsFileWasEmptied) {
+  const TemporaryFolder folder;
+  EventFileWriter writer(folder / "run", clock_from());
+  writer.add_scalar("loss", 1.5, 0);
+  const auto begin = read_file(writer.path());
+  std::filesystem::resize_file(writer.path(), 0);
+  writer.add_scalar("loss", 2.5, 1);
+  const auto left = read_file(writer.path());
+  EXPECT_FALSE(left.empty() || left[0] == '\0');
+  EXPECT_LT(left.size(), begin.size());
+}
+
+TEST(EventFileWriter, SaysThatItsFileWasRemoved) {
+  const TemporaryFolder folder;
+  EventFileWriter writer(folder / "run", clock_from());
+  std::filesystem::remove_all(folder / "run");
+  EXPECT_EQ(message_of<Error>([&] { writer.add_scalar("loss", 2.5, 1); }),
+            "event_file: cannot write " + writer.path().string() + ": No such file or directory");
+}
+
 TEST(EventFileWriter, ClosesItsFileIfTheFirstEventCannotBeWritten) {
   const TemporaryFolder folder;
   const auto open_files = [] {

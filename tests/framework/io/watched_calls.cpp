@@ -86,6 +86,13 @@ extern "C" ssize_t pwrite(int descriptor, const void* bytes, size_t count, off_t
   return written;
 }
 
+extern "C" ssize_t write(int descriptor, const void* bytes, size_t count) {
+  if (fails("write")) return -1;
+  const auto* const current = WatchedCalls::current();
+  if (current != nullptr) count = std::min(count, current->most_written());
+  return syscall(SYS_write, descriptor, bytes, count);
+}
+
 extern "C" int fsync(int descriptor) {
   struct stat status = {};
   const bool folder = fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode);

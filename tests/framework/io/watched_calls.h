@@ -8,8 +8,8 @@
 namespace moegrad::testing {
 
 /// While in scope, records the calls that change the disk which this program makes, and lets them
-/// fail on demand: pwrite, fsync, rename, mkdir, symlink, unlink. One at a time, of one thread at a
-/// time.
+/// fail on demand: write, pwrite, fsync, rename, mkdir, symlink, unlink. One at a time, of one
+/// thread at a time.
 class WatchedCalls {
  public:
   WatchedCalls();
@@ -25,7 +25,7 @@ class WatchedCalls {
   void refuse(const std::string& call, int error) { refused_[call] = error; }
   /// Whether the call of fail() has come.
   bool failed() const { return count_ > failing_; }
-  /// Lets every pwrite write at most `bytes`.
+  /// Lets every write or pwrite write at most `bytes`.
   void shorten_writes(std::size_t bytes) { most_written_ = bytes; }
 
   // --- for the replaced functions
