@@ -189,8 +189,8 @@ TEST(Checkpoint, IsPassedOverOnAllRanksIfOneFindsItDamaged) {
       });
     });
     EXPECT_TRUE(message.starts_with("checkpoint: " + (root / "").string() +
-                                    " must have a sound checkpoint or none at all, got damaged "
-                                    "ones alone:\n  checkpoint: " +
+                                    " must have a sound checkpoint or none at all, got none "
+                                    "that could be read:\n  checkpoint: " +
                                     path.string() + ": must be of "))
         << message;
   });
