@@ -206,10 +206,7 @@ void Module::train(bool mode) {
 }
 
 void Module::zero_grad() {
-  for (const auto& slot : parameter_slots()) {
-    slot.tensor->set_grad(Tensor());
-    slot.parameter().set_grad(Tensor());
-  }
+  for (const auto& slot : parameter_slots()) slot.tensor->set_grad(Tensor());
   for (auto* extension : extensions()) extension->zero_grad();
 }
 
