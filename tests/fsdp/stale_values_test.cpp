@@ -354,7 +354,7 @@ TEST(StaleValues, RequiresGradFollowsWhicheverFormWasSet) {
     root.reshard();
     net.parameter_slots().back().tensor->set_requires_grad(false);  // the shard again
     trains(false);
-    auto gather = root.unshard_async();
+    auto gather = state_of(*net.blocks.back()).unshard_async();
     net.named_parameters().back().tensor.set_requires_grad(true);  // while the gather is under way
     gather.wait();
     EXPECT_TRUE(net.parameter_slots().back().tensor->requires_grad());
