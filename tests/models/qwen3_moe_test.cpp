@@ -329,6 +329,10 @@ TEST(Qwen3Moe, RejectsInputsThatDoNotFit) {
               run(model, tokens({1}), {0, 1}, {.replay_expert_indices = &one});
             }),
             "Qwen3Moe: replay_expert_indices must have 2 entries, one per mixture layer, got 1");
+  EXPECT_EQ(message_of<ValueError>([&] {
+              run(model, tokens({1}), {0, 1}, {.recompute_layers = -1});
+            }),
+            "Qwen3Moe: recompute_layers must be at least 0, got -1");
   EXPECT_EQ(message_of<ShapeError>([&] {
               run(model, tokens({1}), {0, 1}, {.positions = tokens({0, 1})});
             }),
