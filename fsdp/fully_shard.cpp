@@ -163,10 +163,7 @@ void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& group
   for (const auto& slot : module.parameter_slots()) {
     const bool ignored = std::ranges::any_of(
         policy.ignored_parameters, [&](const Tensor& other) { return other.is(*slot.tensor); });
-    if (ignored) {
-      slot.tensor->impl()->left_whole = true;
-      continue;
-    }
+    if (ignored) continue;
     if (slot.parameter().shard_spec()) {
       check_not_tied_elsewhere(slot, module);
     } else if (!policy.linear_only_shard || is_linear(slot)) {
@@ -198,6 +195,7 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
   // Nothing throws from here on: the modules are sharded or as they were.
   state->register_hooks();
   for (const auto& group : state->groups()) group->take_slots();
+  for (const auto& ignored : policy.ignored_parameters) ignored.impl()->left_whole = true;
   return *state;
 }
 

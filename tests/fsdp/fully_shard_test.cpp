@@ -5,12 +5,10 @@
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/grad_mode.h"
-#include "framework/autograd/gradcheck.h"
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "ops/shape_ops.h"
-#include "optim/sgd.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::fsdp::fully_shard_test {
@@ -269,95 +267,6 @@ TEST(FullyShard, RefusesMisuse) {
                 fully_shard({&plain, nullptr}, mesh);
               }),
               "fully_shard: modules must not be null");
-  });
-}
-
-// PyTorch loses them without a word.
-TEST(FullyShard, RefusesHooksThatWouldNotRun) {
-  const char* const had =
-      "fully_shard: parameter 'first.linear.weight' must have no hooks yet, because its shard "
-      "takes "
-      "its place; register post-accumulate hooks on the shard";
-  for (const int ranks : {1, 2}) {
-    launch(ranks, [&](RankContext& rank) {
-      const auto mesh = DeviceMesh::flat(rank.group());
-      Net early, late, removed;
-      early.named_parameters()[0].tensor.register_hook([](const Tensor& grad) { return grad; });
-      EXPECT_EQ(message_of<Error>([&] { fully_shard(early, mesh); }), had);
-      late.named_parameters()[0].tensor.register_post_accumulate_grad_hook([](const Tensor&) {});
-      EXPECT_EQ(message_of<Error>([&] { fully_shard(late, mesh); }), had);
-      {
-        auto handle = removed.named_parameters()[0].tensor.register_hook(
-            [](const Tensor& grad) { return grad; });
-        handle.remove();
-      }
-      fully_shard(removed, mesh);
-      const Tensor shard = removed.named_parameters()[0].tensor;
-      EXPECT_EQ(
-          message_of<Error>([&] { shard.register_hook([](const Tensor& grad) { return grad; }); }),
-          "register_hook: the tensor must not be a shard of a parameter, got [" +
-              std::to_string(10 / ranks) +
-              ", 6]: fully_shard computes with the gathered whole, so the hook would never "
-              "run; use register_post_accumulate_grad_hook");
-    });
-  }
-}
-
-/// Two parameters on the same bytes, or on the halves of some.
-class Overlapping final : public nn::Callable<Overlapping> {
- public:
-  explicit Overlapping(bool apart) : whole_(Tensor::ones({4, 3})) {
-    const std::int64_t rows = apart ? 2 : 4;
-    a_ = Tensor::as_strided(whole_, {rows, 3}, {3, 1}, 0);
-    b_ = Tensor::as_strided(whole_, {rows, 3}, {3, 1}, apart ? 6 : 0);
-    register_parameter("a", a_);
-    register_parameter("b", b_);
-  }
-
- private:
-  Tensor whole_, a_, b_;
-};
-
-TEST(FullyShard, RefusesParametersThatShareTheirBytes) {
-  launch(2, [](RankContext& rank) {
-    const auto mesh = DeviceMesh::flat(rank.group());
-    Overlapping halves(true), same(false);
-    fully_shard(halves, mesh);
-    EXPECT_EQ(
-        message_of<Error>([&] { fully_shard(same, mesh); }),
-        "fully_shard: parameters 'a' and 'b' must not share their bytes; to tie them, register "
-        "the same Tensor in both places");
-  });
-}
-
-TEST(FullyShard, AStepRefusesAParameterThatNobodySpreads) {
-  launch(2, [](RankContext& rank) {
-    const auto mesh = DeviceMesh::flat(rank.group());
-    Net forgotten, ignored;
-    fully_shard(forgotten.first, mesh);  // the second block, or the root, is left out
-    optim::SGD drifts(forgotten.named_parameters(), {.lr = 0.1});
-    ops::sum(forgotten(input())).backward();
-    EXPECT_EQ(message_of<Error>([&] { drifts.step(); }),
-              "step: 'second.linear.weight' is whole on every rank while 'first.linear.weight' is "
-              "spread over them, so nobody adds up its gradients: call fully_shard on the module "
-              "that holds all, or name it in Policy::ignored_parameters and add them up yourself");
-    const Tensor own = ignored.second.named_parameters()[0].tensor;
-    fully_shard(ignored, mesh, {.ignored_parameters = {own}});
-    optim::SGD optimizer(ignored.named_parameters(), {.lr = 0.1});
-    ops::sum(ignored(input())).backward();
-    optimizer.step();
-  });
-}
-
-// An edit between forward and backward is noticed without a backward that throws in the middle.
-TEST(FullyShard, GradcheckPassesAndLeavesTheModelUsable) {
-  launch(2, [](RankContext& rank) {
-    nn::Linear linear(testing::randn({6, 6}, 4));
-    fully_shard(linear, DeviceMesh::flat(rank.group()));
-    const auto f = [&](const TensorList& in) -> TensorList { return {linear(in[0])}; };
-    const auto result = gradcheck(f, {testing::variable({2, 6}, 5)});
-    EXPECT_TRUE(result) << result.message;
-    ops::sum(linear(testing::variable({2, 6}, 6))).backward();
   });
 }
 
