@@ -36,9 +36,8 @@ Tensor input() { return weight({3, 6}, 9); }
 // PyTorch loses them without a word.
 TEST(FullyShardMisuse, RefusesHooksThatWouldNotRun) {
   const char* const had =
-      "fully_shard: parameter 'first.weight' must have no hooks yet, because its shard "
-      "takes "
-      "its place; register post-accumulate hooks on the shard";
+      "fully_shard: parameter 'first.weight' must have no hooks yet, because its shard takes its "
+      "place; register post-accumulate hooks on the shard";
   for (const int ranks : {1, 2}) {
     launch(ranks, [&](RankContext& rank) {
       const auto mesh = DeviceMesh::flat(rank.group());
