@@ -4,8 +4,6 @@
 // Expected: the loss falls from 5.6 to below 3; started again, it goes on from the last checkpoint.
 #include <iostream>
 
-#include "examples/program.h"
-#include "examples/program_options.h"
 #include "moegrad.h"
 
 using namespace moegrad;
@@ -68,18 +66,17 @@ void train(RankContext& rank, const std::string& text, const std::string& folder
   }
 }
 
+int run(int argc, char** argv) {
+  check(argc == 3 || argc == 4, "usage: own_training_loop TEXT CHECKPOINTS [RANKS]");
+  const auto text = read_input_file(argv[1], "TEXT", /*most=*/1 << 30);
+  check(std::ssize(text) > kTokens, "TEXT must be a file of more than ", kTokens, " bytes");
+  const int ranks = argc == 4 ? parse_number<int>("RANKS", argv[3], {1, 64}) : 2;
+  const FolderLock lock(argv[2]);  // against another run in that folder
+  launch(ranks, [&](RankContext& rank) { train(rank, text, argv[2], lock); },
+         {.exit_after = kProgramExitsAfter});
+  return 0;
+}
+
 int main(int argc, char** argv) {
-  return examples::run_program("own_training_loop", [&] {
-    check(argc == 3 || argc == 4, "usage: own_training_loop TEXT CHECKPOINTS [RANKS]");
-    const auto text = read_input_file(argv[1], "TEXT", /*most=*/1 << 30);
-    check(std::ssize(text) > kTokens, "TEXT must be a file of more than ", kTokens, " bytes");
-    examples::check_paths({{"TEXT", argv[1], examples::PathKind::kInput},
-                           {"CHECKPOINTS", argv[2], examples::PathKind::kOutputFolder}});
-    const int ranks =
-        argc == 4 ? examples::to_number("RANKS", argv[3], {1, examples::kMostThreads}) : 2;
-    const FolderLock lock(argv[2]);  // against another run in that folder
-    launch(ranks, [&](RankContext& rank) { train(rank, text, argv[2], lock); },
-           {.exit_after = kProgramExitsAfter});
-    return 0;
-  });
+  return run_program("own_training_loop", [&] { return run(argc, argv); });
 }

@@ -9,4 +9,4 @@ building the libraries and train_qwen3_moe into build/release: about 80 files. O
 CPU that took two minutes, on an older CPU twice as long; once built, a second.
 TEXT
 moegrad_build release train_qwen3_moe
-exec "$moegrad_root/build/release/examples/train_qwen3_moe" "$@"
+exec "$moegrad_root/build/release/tools/train_qwen3_moe" "$@"

@@ -4,7 +4,7 @@
 
 #include "framework/runtime/error.h"
 #include "ops/grouped_matmul.h"
-#include "ops/npu_grouped_matmul.h"
+#include "ops/npu_gmm.h"
 #include "ops/shape_ops.h"
 #include "ops/swiglu.h"
 

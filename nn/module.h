@@ -11,9 +11,9 @@
 
 #include "framework/autograd/hook_list.h"
 #include "framework/autograd/scope.h"
+#include "framework/profile/span.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/life_token.h"
-#include "framework/runtime/span.h"
 #include "framework/tensor/named_tensor.h"
 #include "nn/initial_values.h"
 #include "nn/parameter_layout.h"

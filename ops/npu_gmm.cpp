@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/npu_gmm.h"
+
 #include "ops/checks.h"
+#include "ops/compat/npu_grouped_matmul.h"
 #include "ops/grouped_products.h"
-#include "ops/npu_grouped_matmul.h"
 #include "ops/shape_ops.h"
 
 namespace moegrad::ops {

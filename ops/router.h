@@ -21,8 +21,8 @@ struct TopKResult {
 ///
 /// Experts are chosen by logit: softmax keeps the order, and does not tie logits that differ.
 /// `replay_indices` [T, K], when defined, are taken instead of choosing; each row needs distinct
-/// experts in [0, E). A logit of -inf keeps an expert from a token, whose weight for it is 0. A token
-/// that has NaN or inf, or -inf for all experts, goes to some K experts with weights NaN.
+/// experts in [0, E). A logit of -inf keeps an expert from a token, whose weight for it is 0. A
+/// token that has NaN or inf, or -inf for all experts, goes to some K experts with weights NaN.
 ///
 /// The gradient goes to the logits, through the normalisation and the softmax; the choice has none.
 /// Reference: Shazeer et al., 2017, https://arxiv.org/abs/1701.06538; Qwen3-MoE's norm_topk_prob.

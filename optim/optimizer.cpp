@@ -9,9 +9,9 @@
 
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/shard_spec.h"
+#include "framework/profile/span.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
-#include "framework/runtime/span.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 #include "optim/shard_groups.h"

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ["framework", "ops", "nn", "optim", "fsdp", "models"]
 # What moegrad.h leaves out, for it needs a library that the user may not have.
 OPT_IN = {"framework/autograd/gradcheck_gtest.h", "framework/tensor/as_eigen.h"}
-FOR_PROGRAMS = ["CLI11", "GTest", "benchmark"]  # the examples and the tests
-FOR_BUILDING = ["Eigen3", "Boost", "nlohmann_json"]  # the libraries
+FOR_PROGRAMS = ["GTest", "benchmark"]  # the tests
+FOR_BUILDING = ["Eigen3", "Boost", "nlohmann_json", "CLI11"]  # the libraries
 BUILD_FLAGS = ["-W", "-march", "-ffp-contract", "lld", "-O", "-g1"]
 UMBRELLA_MEGABYTES = 300
 QUOTED = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)

@@ -42,8 +42,8 @@
 #include "framework/autograd/hook_list.h"
 #include "framework/autograd/saved_tensor.h"
 #include "framework/autograd/scope.h"
+#include "framework/profile/span.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/span.h"
 #include "framework/tensor/named_tensor.h"
 #include "framework/tensor/tensor.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "framework/distributed/rendezvous.h"
+#include "framework/distributed/threads/rendezvous.h"
 
 namespace moegrad {
 

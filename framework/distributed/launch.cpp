@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "framework/distributed/aborted_error.h"
-#include "framework/distributed/thread_process_group.h"
+#include "framework/distributed/threads/thread_process_group.h"
 #include "framework/runtime/too_few_threads.h"
 
 namespace moegrad {

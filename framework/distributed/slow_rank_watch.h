@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "framework/profile/slow_rank.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/runtime/slow_rank.h"
 
 namespace moegrad {
 

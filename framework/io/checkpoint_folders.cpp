@@ -104,6 +104,22 @@ std::optional<std::int64_t> step_of_folder(const fs::path& folder) {
   return step_of((folder.has_filename() ? folder : folder.parent_path()).filename().string());
 }
 
+bool is_checkpoint(const std::filesystem::path& folder) {
+  std::error_code failure;
+  return std::filesystem::exists(folder / kManifestFile, failure);
+}
+
+bool is_in_checkpoint(const std::filesystem::path& path) {
+  std::error_code failure;
+  const auto whole = std::filesystem::absolute(path, failure);
+  auto folder = std::filesystem::weakly_canonical(whole, failure);
+  if (failure) folder = whole.lexically_normal();
+  for (; folder != folder.parent_path(); folder = folder.parent_path()) {
+    if (is_checkpoint(folder)) return true;
+  }
+  return false;
+}
+
 CheckpointCommit::CheckpointCommit(fs::path root, std::int64_t step)
     : root_(std::move(root)),
       step_(step),

@@ -43,6 +43,11 @@ void remove_leftovers(const std::filesystem::path& root);
 /// The step that a folder's name says; none if it is no checkpoint's name.
 std::optional<std::int64_t> step_of_folder(const std::filesystem::path& folder);
 
+/// Whether a folder has a manifest.
+bool is_checkpoint(const std::filesystem::path& folder);
+/// Whether a path, which need not exist, leads to a checkpoint or into one.
+bool is_in_checkpoint(const std::filesystem::path& path);
+
 /// The steps of putting a checkpoint into its root, for one process at a time. Each throws Error
 /// `checkpoint: cannot <step> <path>: <reason>`. Those that flush return, with an error code, that
 /// the file system cannot (flush_folder()).

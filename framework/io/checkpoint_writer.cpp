@@ -20,9 +20,9 @@
 #include "framework/io/describe_file.h"
 #include "framework/io/safetensors_writer.h"
 #include "framework/io/utf8.h"
+#include "framework/profile/work_meter.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
-#include "framework/runtime/work_meter.h"
 #include "framework/tensor/box.h"
 
 namespace moegrad {

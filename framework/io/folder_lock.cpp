@@ -12,6 +12,7 @@
 #include <string>
 #include <system_error>
 
+#include "framework/io/checkpoint_folders.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
@@ -50,6 +51,7 @@ bool is_still_at(int descriptor, const std::filesystem::path& path) {
 }
 
 FolderLock::FolderLock(const std::filesystem::path& folder) : path_(folder / ".lock") {
+  check(!is_in_checkpoint(folder), "lock: ", folder.string(), " must not be in a checkpoint");
   std::error_code failure;
   std::filesystem::create_directories(folder, failure);
   require(!failure, "create", folder, failure.value());

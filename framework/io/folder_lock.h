@@ -11,9 +11,11 @@ namespace moegrad {
 /// so it ends with the process however that ends; a file that a killed process left means nothing.
 class FolderLock {
  public:
-  /// Makes the folder if need be. Throws Error `lock: <folder> must be written by one program at a
-  /// time, got process <id> on <host> at work in it`, or `lock: cannot <step> <path>: <reason>`. A
-  /// file system without locks is a logged warning.
+  /// Makes the folder if need be. A file system without locks is a logged warning. Throws Error
+  ///
+  ///     lock: <folder> must not be in a checkpoint
+  ///     lock: <folder> must be written by one program at a time, got process <id> on <host> at ...
+  ///     lock: cannot <step> <path>: <reason>
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -6,9 +6,10 @@
 
 namespace moegrad {
 
-/// kDebug shows what this library does, a line each: the call of every module (`forward layers.0.mlp`),
-/// a backward that enters its part of the tape (`backward layers.0.mlp`), and what fully_shard does
-/// to a group of parameters (`unshard layers.0`). Ops have no lines: spans (span.h) show them.
+/// kDebug shows what this library does, a line each: the call of every module (`forward
+/// layers.0.mlp`), a backward that enters its part of the tape (`backward layers.0.mlp`), and what
+/// fully_shard does to a group of parameters (`unshard layers.0`). Ops have no lines: spans
+/// (span.h) show them.
 enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 
 /// Whether the current rank prints messages of this level: RankContext::set_log_level. Ask before

@@ -4,11 +4,11 @@
 #include <atomic>
 #include <memory>
 
+#include "framework/profile/span.h"
+#include "framework/profile/work_meter.h"
 #include "framework/runtime/counters.h"
 #include "framework/runtime/log.h"
-#include "framework/runtime/span.h"
 #include "framework/runtime/thread_pool.h"
-#include "framework/runtime/work_meter.h"
 
 namespace moegrad {
 

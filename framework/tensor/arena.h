@@ -45,8 +45,8 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Throws Error when `bytes` more would exceed the budget, OutOfMemoryError where the system gives
-  /// no more.
+  /// Throws Error when `bytes` more would exceed the budget, OutOfMemoryError where the system
+  /// gives no more.
   std::byte* allocate(std::int64_t bytes, MemoryTag tag);
   void deallocate(std::byte* block, std::int64_t bytes, MemoryTag tag) noexcept;
   /// Moves `bytes` of live memory from one tag's account to another's.

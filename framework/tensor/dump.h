@@ -12,8 +12,9 @@ namespace moegrad {
 /// FRACTAL_NZ tensor the elements in row-major order are shown. Never throws.
 std::string describe(const Tensor& tensor);
 
-/// Prints describe(tensor) to stderr. Every program has it, to be called in a debugger: `tensor x` in
-/// a gdb that has read framework/gdb.py; with full debug information also `call moegrad::dump(x)`.
+/// Prints describe(tensor) to stderr. Every program has it, to be called in a debugger: `tensor x`
+/// in a gdb that has read framework/gdb.py; with full debug information also `call
+/// moegrad::dump(x)`.
 void dump(const Tensor& tensor);
 
 }  // namespace moegrad

@@ -21,16 +21,16 @@
 #include <string>
 #include <vector>
 
-#include "examples/program.h"
-#include "examples/program_options.h"
-#include "examples/speed_preset.h"
-#include "examples/trainer.h"
 #include "framework/distributed/launch.h"
 #include "framework/io/checkpoint_saver.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/program.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "tests/bench/quantile.h"
+#include "train/config/program_options.h"
+#include "train/speed_preset.h"
+#include "train/trainer.h"
 
 namespace moegrad::bench {
 namespace {
@@ -53,10 +53,10 @@ void measure(const Options& options, RankContext& context) {
   std::optional<models::Qwen3Moe> shapes;
   {
     const MetaGuard no_bytes;
-    shapes.emplace(examples::speed_preset(options.preset).config);
+    shapes.emplace(training::speed_preset(options.preset).config);
   }
   auto& model = *shapes;
-  examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+  training::shard_model(model, DeviceMesh::flat(context.group()), {});
   model.to_empty();
   model.init_weights(1);
   const optim::AdamW optimizer(model.named_parameters(), {});
@@ -113,11 +113,11 @@ int run(int argc, char** argv) {
   Options options;
   CLI::App app("Time that saving a checkpoint in the background takes from training.");
   app.add_option("--preset", options.preset, "main, fine or tiny")->capture_default_str();
-  examples::add_number(app, "--ranks", options.ranks, {1, 1024}, "threads of this process");
-  examples::add_number(app, "--rounds", options.rounds, {1, 1 << 20}, "medians of");
-  examples::add_path(app, "--root", options.root, examples::PathKind::kOutputFolder,
+  training::add_number(app, "--ranks", options.ranks, {1, 1024}, "threads of this process");
+  training::add_number(app, "--rounds", options.rounds, {1, 1 << 20}, "medians of");
+  training::add_path(app, "--root", options.root, training::PathKind::kOutputFolder,
                      "folder for the checkpoints");
-  if (const auto exit_code = examples::parse_options(app, argc, argv)) return *exit_code;
+  if (const auto exit_code = training::parse_options(app, argc, argv)) return *exit_code;
   launch(options.ranks, [&](RankContext& context) { measure(options, context); });
   return 0;
 }
@@ -126,6 +126,5 @@ int run(int argc, char** argv) {
 }  // namespace moegrad::bench
 
 int main(int argc, char** argv) {
-  return moegrad::examples::run_program("bench_checkpoint",
-                                        [&] { return moegrad::bench::run(argc, argv); });
+  return moegrad::run_program("bench_checkpoint", [&] { return moegrad::bench::run(argc, argv); });
 }

@@ -5,9 +5,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "examples/program.h"
-#include "examples/program_options.h"
+#include "framework/runtime/program.h"
 #include "framework/runtime/rank_context.h"
+#include "train/config/program_options.h"
 
 namespace moegrad::bench {
 
@@ -16,9 +16,9 @@ namespace {
 int parse_and_run(int argc, char** argv, CLI::App& app,
                   const std::function<void()>& register_cases) {
   int threads = 1;
-  examples::add_number(app, "--threads", threads, {1, 1024}, "");
+  training::add_number(app, "--threads", threads, {1, 1024}, "");
   benchmark::Initialize(&argc, argv);
-  if (const auto exit_code = examples::parse_options(app, argc, argv)) return *exit_code;
+  if (const auto exit_code = training::parse_options(app, argc, argv)) return *exit_code;
   RankContext::current().set_threads(threads);
   register_cases();
   benchmark::RunSpecifiedBenchmarks();
@@ -28,8 +28,7 @@ int parse_and_run(int argc, char** argv, CLI::App& app,
 }  // namespace
 
 int bench_main(int argc, char** argv, CLI::App& app, const std::function<void()>& register_cases) {
-  return examples::run_program(argv[0],
-                               [&] { return parse_and_run(argc, argv, app, register_cases); });
+  return run_program(argv[0], [&] { return parse_and_run(argc, argv, app, register_cases); });
 }
 
 }  // namespace moegrad::bench

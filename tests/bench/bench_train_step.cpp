@@ -23,18 +23,18 @@
 #include <string>
 #include <vector>
 
-#include "examples/program.h"
-#include "examples/program_options.h"
-#include "examples/speed_preset.h"
-#include "examples/trainer.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/process_group.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/program.h"
 #include "framework/runtime/rank_context.h"
-#include "models/qwen3_moe_loss.h"
+#include "models/qwen3_moe/loss.h"
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/quantile.h"
 #include "tests/new_calls.h"
+#include "train/config/program_options.h"
+#include "train/speed_preset.h"
+#include "train/trainer.h"
 
 namespace moegrad::bench {
 namespace {
@@ -43,7 +43,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::string preset = "main";
-  examples::SpeedSizes sizes = {};
+  training::SpeedSizes sizes = {};
   int ranks = 1;
   int threads = 2;  // per rank
   std::int64_t steps = 5;
@@ -87,14 +87,14 @@ double seconds_since(Clock::time_point& begin) {
 }
 
 Measured run_rank(RankContext& context, const Options& options,
-                  const examples::SpeedPreset& preset) {
+                  const training::SpeedPreset& preset) {
   models::Qwen3Moe model(preset.config, /*seed=*/1);
-  if (options.ranks > 1) examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+  if (options.ranks > 1) training::shard_model(model, DeviceMesh::flat(context.group()), {});
   optim::AdamW optimizer(model.named_parameters(), {.lr = 3e-4});
   check<ValueError>(preset.sequences % options.ranks == 0, "bench_train_step: ", options.ranks,
                     " ranks must divide the ", preset.sequences, " sequences of a step");
   const auto own = preset.sequences / options.ranks;
-  const auto batch = examples::random_sequences(preset, context.rank() * own, own);
+  const auto batch = training::random_sequences(preset, context.rank() * own, own);
   const auto targets = preset.sequences * preset.length;
 
   models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute};
@@ -154,7 +154,7 @@ Measured run_rank(RankContext& context, const Options& options,
 }
 
 int run(const Options& options) {
-  const auto preset = examples::resized(examples::speed_preset(options.preset), options.sizes);
+  const auto preset = training::resized(training::speed_preset(options.preset), options.sizes);
   std::vector<Measured> ranks(static_cast<std::size_t>(options.ranks));
   launch(options.ranks,
          [&](RankContext& context) {
@@ -242,23 +242,23 @@ int parse_and_run(int argc, char** argv) {
   app.add_option("--preset", options.preset, "main, fine or long")
       ->check(CLI::IsMember({"main", "fine", "long"}))
       ->capture_default_str();
-  examples::add_number(app, "--sequences", options.sizes.sequences, {1, 1 << 20},
+  training::add_number(app, "--sequences", options.sizes.sequences, {1, 1 << 20},
                        "of a step, instead of the preset's");
-  examples::add_number(app, "--length", options.sizes.length, {1, 1 << 24},
+  training::add_number(app, "--length", options.sizes.length, {1, 1 << 24},
                        "of each sequence, instead of the preset's");
-  examples::add_number(app, "--experts", options.sizes.experts, {1, 1 << 20},
+  training::add_number(app, "--experts", options.sizes.experts, {1, 1 << 20},
                        "instead of the preset's; as large, and as many of them for each token");
-  examples::add_number(app, "--ranks", options.ranks, {1, 1024}, "");
-  examples::add_number(app, "--threads", options.threads, {1, 1024}, "per rank");
-  examples::add_number(app, "--steps", options.steps, {1, 1 << 20}, "timed");
-  examples::add_number(app, "--warmup", options.warmup, {0, 1 << 20}, "steps before");
-  examples::add_number(app, "--recompute", options.recompute, {0, 1 << 20},
+  training::add_number(app, "--ranks", options.ranks, {1, 1024}, "");
+  training::add_number(app, "--threads", options.threads, {1, 1024}, "per rank");
+  training::add_number(app, "--steps", options.steps, {1, 1 << 20}, "timed");
+  training::add_number(app, "--warmup", options.warmup, {0, 1 << 20}, "steps before");
+  training::add_number(app, "--recompute", options.recompute, {0, 1 << 20},
                        "layers that keep only their input");
   app.add_flag("--linear-cross-entropy", options.linear_cross_entropy,
                "no logits as a whole, at the price of the head's products once more");
-  examples::add_path(app, "--json", options.json, examples::PathKind::kOutput,
+  training::add_path(app, "--json", options.json, training::PathKind::kOutput,
                      "file for the figures");
-  if (const auto exit_code = examples::parse_options(app, argc, argv)) return *exit_code;
+  if (const auto exit_code = training::parse_options(app, argc, argv)) return *exit_code;
   return run(options);
 }
 
@@ -266,6 +266,6 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace moegrad::bench
 
 int main(int argc, char** argv) {
-  return moegrad::examples::run_program("bench_train_step",
-                                        [&] { return moegrad::bench::parse_and_run(argc, argv); });
+  return moegrad::run_program("bench_train_step",
+                              [&] { return moegrad::bench::parse_and_run(argc, argv); });
 }

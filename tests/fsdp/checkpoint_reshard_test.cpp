@@ -33,13 +33,13 @@ struct Training {
   Training(RankContext& context, const models::Qwen3MoeConfig& config, const DeviceMesh& mesh,
            std::uint64_t seed)
       : model(config, seed),
-        state(examples::shard_model(model, mesh, {})),
-        optimizer(examples::decay_matrices(model.named_parameters(), 1e-2, 0.1), {}),
+        state(training::shard_model(model, mesh, {})),
+        optimizer(training::decay_matrices(model.named_parameters(), 1e-2, 0.1), {}),
         group(context.group()) {}
 
   double step(std::int64_t number) {
     const auto batches = testing::toy_batches(number, kMicroBatches, model.config().vocab_size);
-    return examples::train_step(model, state, batches, {}, optimizer).loss;
+    return training::train_step(model, state, batches, {}, optimizer).loss;
   }
   NamedTensors tensors() {
     model.reshard();

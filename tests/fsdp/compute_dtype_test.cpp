@@ -4,7 +4,7 @@
 
 #include "framework/distributed/shard_runs.h"
 #include "fsdp/fully_shard.h"
-#include "models/qwen3_moe_loss.h"
+#include "models/qwen3_moe/loss.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::compute_dtype_test {

@@ -216,7 +216,7 @@ TEST(FullyShard, LinearOnlyShardKeepsLinearWeightsAlignedTo512BytesAndLeavesTheR
     launch(world_size, [](RankContext& rank) {
       models::Qwen3Moe model(testing::sharded_toy_config(), 1);
       auto& root =
-          examples::shard_model(model, DeviceMesh::flat(rank.group()), {.linear_only_shard = true});
+          training::shard_model(model, DeviceMesh::flat(rank.group()), {.linear_only_shard = true});
       for (auto& layer : model.layers()) {
         const auto& group = *dynamic_cast<State&>(*layer.extension()).group();
         EXPECT_EQ(group.layout().entries.size(), 6U);  // q, k, v, o, gate_up, down

@@ -12,7 +12,7 @@
 // Only the compute thread allocates, so these are no race.
 
 #include "framework/tensor/arena.h"
-#include "models/qwen3_moe_loss.h"
+#include "models/qwen3_moe/loss.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::memory_test {
@@ -66,7 +66,7 @@ TEST(Memory, ForwardPeakIsShardsRootTwoGroupsAndActivations) {
   for (const int world_size : {1, 2, 4}) {
     launch(world_size, [&](RankContext& context) {
       models::Qwen3Moe model(config(), 1);
-      auto& root = examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+      auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
       const auto bytes = bytes_of(model, root);
       auto& arena = *context.arena();
       EXPECT_EQ(arena.live().total(), bytes.shards);
@@ -89,7 +89,7 @@ TEST(Memory, BackwardStaysWithinFourGroupsAndEndsWithShardedGradientsAlone) {
   for (const int world_size : {1, 2, 4}) {
     launch(world_size, [&](RankContext& context) {
       models::Qwen3Moe model(config(), 1);
-      auto& root = examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+      auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
       const auto bytes = bytes_of(model, root);
       auto& arena = *context.arena();
       loss_of(model).objective.backward();
@@ -119,7 +119,7 @@ TEST(Memory, BackwardStaysWithinFourGroupsAndEndsWithShardedGradientsAlone) {
 TEST(Memory, KeptGradientsCostOnePartialPerTreeLevel) {
   launch(2, [](RankContext& context) {
     models::Qwen3Moe model(config(), 1);
-    auto& root = examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+    auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     const auto bytes = bytes_of(model, root);
     const auto whole = bytes.shards * context.world_size();
     auto& arena = *context.arena();
@@ -138,10 +138,10 @@ TEST(Memory, KeptGradientsCostOnePartialPerTreeLevel) {
 TEST(Memory, SteadyStateAsksTheSystemForNothing) {
   launch(2, [](RankContext& context) {
     models::Qwen3Moe model(config(), 1);
-    auto& root = examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+    auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(model.named_parameters(), {});
     const auto step = [&] {
-      examples::train_step(model, root, testing::toy_batches(0, 4, 64), {}, optimizer);
+      training::train_step(model, root, testing::toy_batches(0, 4, 64), {}, optimizer);
     };
     for (int i = 0; i < 3; ++i) step();
     const auto before = context.arena()->system_allocations();

@@ -10,13 +10,13 @@
 #include <ostream>
 #include <vector>
 
-#include "examples/mesh_shape.h"
-#include "examples/trainer.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/shard_spec.h"
 #include "fsdp/state_dict.h"
-#include "tests/models/toy_models.h"
+#include "tests/models/qwen3_moe/toy_models.h"
 #include "tests/testing.h"
+#include "train/mesh_shape.h"
+#include "train/trainer.h"
 
 namespace moegrad::testing {
 
@@ -31,10 +31,10 @@ inline models::Qwen3MoeConfig sharded_toy_config() {
 
 /// M micro-batches of random tokens in documents of 7 and 9 tokens; the target of a token is a
 /// function of it, which can be learned.
-inline std::vector<examples::MicroBatch> toy_batches(std::int64_t step, std::int64_t micro_batches,
+inline std::vector<training::MicroBatch> toy_batches(std::int64_t step, std::int64_t micro_batches,
                                                      std::int64_t vocabulary) {
   const Random random(7, "toy batches");
-  std::vector<examples::MicroBatch> batches;
+  std::vector<training::MicroBatch> batches;
   for (std::int64_t m = 0; m < micro_batches; ++m) {
     std::vector<std::int64_t> tokens, targets;
     for (std::int64_t i = 0; i < 16; ++i) {
@@ -72,12 +72,12 @@ struct History {
 
 /// A training run of a sharded model, and how it is spread over ranks.
 struct ToyTraining {
-  examples::MeshShape mesh = {};
-  std::optional<examples::MeshShape> experts = {};
+  training::MeshShape mesh = {};
+  std::optional<training::MeshShape> experts = {};
   std::int64_t steps = 5;
   std::int64_t micro_batches = 4;
   fsdp::Policy policy = {};
-  examples::StepOptions step = {};
+  training::StepOptions step = {};
   LaunchOptions launch = {};
   std::function<void(RankContext&, models::Qwen3Moe&)> prepare = {};  // the sharded model
   std::function<void(RankContext&)> inspect = {};                     // rank 0, at the end
@@ -87,13 +87,13 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, const ToyTrai
   History history;
   const auto train = [&](RankContext& context) {
     models::Qwen3Moe model(config, 3);
-    const auto mesh = examples::make_mesh(context.group(), training.mesh, training.experts);
-    auto& state = examples::shard_model(model, mesh, training.policy);
+    const auto mesh = training::make_mesh(context.group(), training.mesh, training.experts);
+    auto& state = training::shard_model(model, mesh, training.policy);
     if (training.prepare) training.prepare(context, model);
-    optim::AdamW optimizer(examples::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
+    optim::AdamW optimizer(training::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
     for (std::int64_t step = 0; step < training.steps; ++step) {
       const auto batches = toy_batches(step, training.micro_batches, config.vocab_size);
-      const auto result = examples::train_step(model, state, batches, training.step, optimizer);
+      const auto result = training::train_step(model, state, batches, training.step, optimizer);
       if (context.rank() != 0) continue;
       history.loss.push_back(result.loss);
       history.grad_norm.push_back(result.grad_norm);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fsdp/random_sequences.h"
 
-
 #include "fsdp/sharded_gradients.h"
 #include "fsdp/state_dict.h"
 #include "tests/testing.h"
@@ -214,7 +213,8 @@ void compare(const Sequence& sequence, int world) {
 
 // 100 of them, 2,000 in the full suite; a quarter of that with a sanitizer.
 TEST(RandomSequences, GiveTheUnshardedProgramsNumbersAndErrors) {
-  const std::uint64_t sequences = (testing::full_suite() ? 2'000 : 100) / (testing::kSanitized ? 4 : 1);
+  const std::uint64_t sequences =
+      (testing::full_suite() ? 2'000 : 100) / (testing::kSanitized ? 4 : 1);
   for (std::uint64_t seed = 0; seed < sequences; ++seed) {
     for (const int world : {1, 2, 3, 4}) compare(testing::make_sequence(seed), world);
     ASSERT_FALSE(::testing::Test::HasFailure()) << "sequence " << seed;

@@ -29,13 +29,13 @@ Run train(const models::Qwen3MoeConfig& config, int world_size, bool skip) {
   Run run;
   launch(world_size, [&](RankContext& context) {
     models::Qwen3Moe model(config, 3);
-    auto& state = examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+    auto& state = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW::Config options;
     if (skip) options.skip_missing_grad = nn::expert_blocks(model);
-    optim::AdamW optimizer(examples::decay_matrices(model.named_parameters(), 1e-2, 0.1), options);
+    optim::AdamW optimizer(training::decay_matrices(model.named_parameters(), 1e-2, 0.1), options);
     std::vector<double> loss, grad_norm;
     for (std::int64_t step = 0; step < 6; ++step) {
-      const auto result = examples::train_step(
+      const auto result = training::train_step(
           model, state, testing::toy_batches(step, 4, config.vocab_size), {}, optimizer);
       loss.push_back(result.loss);
       grad_norm.push_back(result.grad_norm);

@@ -202,7 +202,7 @@ TEST(StateDict, OfAShardedModelGoesToAnyNumberOfRanks) {
     NamedTensors state;
     launch(from, [&](RankContext& context) {
       models::Qwen3Moe model(config, 3);
-      examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+      training::shard_model(model, DeviceMesh::flat(context.group()), {});
       auto own = full_state_dict(model);
       if (context.rank() == 0) state = std::move(own);
     });
@@ -213,7 +213,7 @@ TEST(StateDict, OfAShardedModelGoesToAnyNumberOfRanks) {
     for (const int to : {1, 4, 8}) {
       launch(to, [&](RankContext& context) {
         models::Qwen3Moe model(config, 8);
-        examples::shard_model(model, DeviceMesh::flat(context.group()), {});
+        training::shard_model(model, DeviceMesh::flat(context.group()), {});
         load_full_state_dict(model, context.rank() == 0 ? state : NamedTensors());
         expect_holds(model, expected);
       });
@@ -230,7 +230,7 @@ TEST(StateDict, IsThatOfTheShardsWhileParametersAreGathered) {
   const auto batch = testing::toy_batch(config.vocab_size);
   launch(3, [&](RankContext& context) {
     models::Qwen3Moe model(config, 3);
-    examples::shard_model(model, DeviceMesh::flat(context.group()), policy);
+    training::shard_model(model, DeviceMesh::flat(context.group()), policy);
     const auto gather = [&] {
       testing::run(model, batch.tokens, batch.cu_seqlens);
       EXPECT_EQ(model.parameter_slots()[0].tensor->shard_spec(), nullptr);
@@ -252,8 +252,8 @@ TEST(StateDict, OfShardsIsTheLiveShardsAndComesBackBitwise) {
     launch(world_size, [&](RankContext& context) {
       const auto mesh = DeviceMesh::flat(context.group());
       models::Qwen3Moe model(config, 3), other(config, 8);
-      examples::shard_model(model, mesh, {});
-      examples::shard_model(other, mesh, {});
+      training::shard_model(model, mesh, {});
+      training::shard_model(other, mesh, {});
       const auto state = model.state_dict();
       const auto parameters = model.named_parameters();
       ASSERT_EQ(state.size(), parameters.size());

@@ -12,11 +12,11 @@
 namespace moegrad::sweep_test {
 namespace {
 
-using examples::Accumulation;
-using examples::MeshShape;
 using testing::sharded_toy_config;
-using testing::train_sharded;
 using testing::ToyTraining;
+using testing::train_sharded;
+using training::Accumulation;
+using training::MeshShape;
 
 TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
   const auto base = train_sharded(sharded_toy_config(), {.steps = 3, .micro_batches = 8});
@@ -30,12 +30,12 @@ TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
               auto config = sharded_toy_config();
               config.gathered_layout = layout;
               const ToyTraining training = {.mesh = {.shards = world_size},
-                                         .steps = 3,
-                                         .micro_batches = 8,
-                                         .policy = {.reshard_after_forward = reshard,
-                                                    .linear_only_shard = linear_only,
-                                                    .forward_prefetch = prefetch},
-                                         .step = {.recompute_layers = recompute}};
+                                            .steps = 3,
+                                            .micro_batches = 8,
+                                            .policy = {.reshard_after_forward = reshard,
+                                                       .linear_only_shard = linear_only,
+                                                       .forward_prefetch = prefetch},
+                                            .step = {.recompute_layers = recompute}};
               EXPECT_EQ(train_sharded(config, training), base)
                   << world_size << " ranks, " << layout << ", reshard " << reshard
                   << ", linear only " << linear_only << ", prefetch " << prefetch << ", recompute "

@@ -12,11 +12,11 @@
 namespace moegrad::training_parity_test {
 namespace {
 
-using examples::Accumulation;
-using examples::MeshShape;
 using testing::sharded_toy_config;
-using testing::train_sharded;
 using testing::ToyTraining;
+using testing::train_sharded;
+using training::Accumulation;
+using training::MeshShape;
 
 constexpr Accumulation kEveryAccumulation[] = {
     Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach};
@@ -204,7 +204,7 @@ TEST(FullyShard, GathersAHeadOfItsOwnGroupForItsCrossEntropy) {
     const auto head = std::ranges::find(modules, "lm_head", &decltype(modules)::value_type::first);
     ASSERT_NE(head, modules.end());
     fsdp::fully_shard(*head->second, mesh);
-    examples::shard_model(model, mesh, {});
+    training::shard_model(model, mesh, {});
     const auto logits = model(batch.tokens, batch.cu_seqlens).logits;
     const auto pieces =
         testing::run(model, batch.tokens, batch.cu_seqlens, {.targets = batch.targets});

@@ -90,10 +90,10 @@ TEST_P(TwoCallBackwardOfDecoderLayers, GivesTheBitsOfOneCall) {
 }
 
 TEST_P(TwoCallBackwardOfDecoderLayers, GivesTheBitsOfOneCallUnderFullyShard) {
-  for (const examples::MeshShape shape :
-       {examples::MeshShape{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}}) {
+  for (const training::MeshShape shape :
+       {training::MeshShape{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}}) {
     launch(shape.ranks(), [shape](RankContext& rank) {
-      const auto mesh = examples::make_mesh(rank.group(), shape);
+      const auto mesh = training::make_mesh(rank.group(), shape);
       Stage one(GetParam()), two(GetParam());
       one.shard(mesh);
       two.shard(mesh);

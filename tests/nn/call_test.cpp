@@ -166,9 +166,10 @@ TEST(Call, AnErrorInBackwardNamesTheModuleOfItsFunction) {
   Tensor weight = *root.parameter_slots()[0].tensor;
   const Tensor y = ops::sum(root(variable({3, 4})));
   weight.mutable_data<double>()[0] = 2.0;
-  EXPECT_EQ(message_of<Error>([&] { y.backward(); }),
-            "rms_norm: a tensor of shape [4] 'outer.middle.norm.weight' saved for backward has been "
-            "modified in place since; in module outer.middle.norm");
+  EXPECT_EQ(
+      message_of<Error>([&] { y.backward(); }),
+      "rms_norm: a tensor of shape [4] 'outer.middle.norm.weight' saved for backward has been "
+      "modified in place since; in module outer.middle.norm");
 }
 
 TEST(Call, AnAnomalyNamesItsModuleOnce) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/npu_gmm.h"
+
 #include <cstring>
 
 #include "framework/runtime/rank_context.h"
 #include "ops/grouped_matmul.h"
-#include "ops/npu_grouped_matmul.h"
 #include "ops/nz.h"
 #include "ops/shape_ops.h"
 #include "tests/testing.h"

@@ -38,11 +38,13 @@ const std::map<std::string, std::string> kHelpers{
 
 std::vector<DeclaredFunction> declared_in_headers() {
   std::vector<DeclaredFunction> functions;
-  for (const auto& file : std::filesystem::directory_iterator(MOEGRAD_SOURCE_DIR "/ops")) {
-    if (file.path().extension() != ".h") continue;
-    std::ifstream stream(file.path());
-    const std::string text{std::istreambuf_iterator<char>(stream), {}};
-    std::ranges::copy(declared_functions(text), std::back_inserter(functions));
+  for (const auto* folder : {MOEGRAD_SOURCE_DIR "/ops", MOEGRAD_SOURCE_DIR "/ops/compat"}) {
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+      if (file.path().extension() != ".h") continue;
+      std::ifstream stream(file.path());
+      const std::string text{std::istreambuf_iterator<char>(stream), {}};
+      std::ranges::copy(declared_functions(text), std::back_inserter(functions));
+    }
   }
   return functions;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes: E experts, M rows, K reduction, N columns.
-#include "ops/npu_grouped_matmul.h"
+#include "ops/compat/npu_grouped_matmul.h"
+#include "ops/npu_gmm.h"
 #include "ops/shape_ops.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"

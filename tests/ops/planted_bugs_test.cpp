@@ -45,7 +45,7 @@ struct PlantedBug {
   Forward forward;
   Backward backward;
   std::size_t wrong_input = 0;  // whose gradient is furthest off
-  bool wrong_size = false;  // of the gradient, which the engine sees first
+  bool wrong_size = false;      // of the gradient, which the engine sees first
 };
 
 std::ostream& operator<<(std::ostream& out, const PlantedBug& bug) { return out << bug.name; }

@@ -10,8 +10,8 @@
 #include "optim/adamw.h"
 #include "optim/schedule.h"
 #include "optim/sgd.h"
-#include "tests/models/find_tensor.h"
-#include "tests/models/golden_data.h"
+#include "tests/models/qwen3_moe/find_tensor.h"
+#include "tests/models/qwen3_moe/golden_data.h"
 #include "tests/testing.h"
 
 namespace moegrad::optim::torch_golden_test {

@@ -70,9 +70,9 @@ TEST(FolderLock, WritesThroughNoLink) {
   const TemporaryFolder folder;
   write_file(folder / "precious", "weights");
   std::filesystem::create_symlink("precious", folder / ".lock");
-  EXPECT_EQ(message_of<Error>([&] { FolderLock lock(folder / ""); }),
-            "lock: cannot open " + (folder / ".lock").string() +
-                ": Too many levels of symbolic links");
+  EXPECT_EQ(
+      message_of<Error>([&] { FolderLock lock(folder / ""); }),
+      "lock: cannot open " + (folder / ".lock").string() + ": Too many levels of symbolic links");
   EXPECT_EQ(testing::read_file(folder / "precious"), "weights");
 }
 

@@ -9,7 +9,7 @@
 
 #include "framework/io/safetensors.h"
 #include "tests/framework/io/files.h"
-#include "tests/models/golden_data.h"
+#include "tests/models/qwen3_moe/golden_data.h"
 
 namespace moegrad::safetensors_golden_test {
 namespace {

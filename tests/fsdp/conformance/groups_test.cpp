@@ -149,7 +149,7 @@ TEST(Conformance, Groups_RequiresAllReduceOff) {
     for (const auto& [name, tensor] : stack.named_parameters()) {
       EXPECT_FALSE(tensor.grad().defined()) << name;
     }
-    root.set_requires_gradient_sync(true);  // sets both
+    root.set_requires_gradient_sync(true);         // sets both
     ops::sum(stack.layer(1)(input())).backward();  // reaches one layer; the others catch up
     EXPECT_EQ(counts->calls({.op = "reduce_scatter"}), 5);
     EXPECT_EQ(counts->calls({.op = "all_reduce"}), 4);

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/threads/collective_call.h"
+
+#include <algorithm>
+#include <numeric>
+#include <sstream>
+
+#include "framework/distributed/tree_reduction.h"
+
+namespace moegrad {
+namespace {
+
+using Sides = std::span<CollectiveCall* const>;
+
+void copy(std::span<const std::byte> from, std::byte* to) {
+  if (from.data() != to) std::copy(from.begin(), from.end(), to);
+}
+
+// Goes through the parts of a buffer from byte `begin` on.
+class PartsCursor {
+ public:
+  PartsCursor(const ByteParts& parts, std::size_t begin) : part_(parts.begin()), end_(parts.end()) {
+    advance(begin);
+  }
+
+  const std::byte* data() const { return part_->data() + offset_; }
+  // Left in the part that data() lies in; none at the buffer's end alone.
+  std::size_t contiguous() const { return part_ == end_ ? 0 : part_->size() - offset_; }
+  void advance(std::size_t bytes) {
+    offset_ += bytes;
+    while (part_ != end_ && offset_ >= part_->size()) offset_ -= (part_++)->size();
+  }
+
+ private:
+  ByteParts::const_iterator part_;
+  ByteParts::const_iterator end_;
+  std::size_t offset_ = 0;
+};
+
+// output = reduction over the ranks of elements [begin, begin + count) of their inputs, as far at a
+// time as none of them changes to another part.
+void reduce(Sides sides, CollectiveCall& call, std::int64_t begin, std::int64_t count,
+            std::byte* output, std::vector<std::byte>& scratch) {
+  const auto element = static_cast<std::size_t>(size_of(call.dtype));
+  auto left = static_cast<std::size_t>(count) * element;
+  std::vector<PartsCursor> cursors;
+  cursors.reserve(sides.size());
+  for (const auto* side : sides) {
+    cursors.emplace_back(side->parts, static_cast<std::size_t>(begin) * element);
+  }
+  std::vector<const std::byte*> inputs(sides.size());
+  while (left > 0) {
+    auto run = left;
+    for (const auto& cursor : cursors) run = std::min(run, cursor.contiguous());
+    std::ranges::transform(cursors, inputs.begin(), &PartsCursor::data);
+    reduce_tree(inputs, output, static_cast<std::int64_t>(run / element), call.dtype, call.reduce,
+                scratch);
+    for (auto& cursor : cursors) cursor.advance(run);
+    output += run;
+    left -= run;
+  }
+}
+
+// Step 0: each rank reduces its own part of the buffers, which no other rank reads, into its own
+// buffer. Step 1: each copies the other parts from their owners.
+void all_reduce(Sides sides, std::size_t slot, int step, std::vector<std::byte>& scratch) {
+  CollectiveCall& call = *sides[slot];
+  const auto ranks = static_cast<std::int64_t>(sides.size());
+  const auto bytes = size_of(call.dtype);
+  const auto part_begin = [&](std::size_t part) {
+    return call.count * static_cast<std::int64_t>(part) / ranks;
+  };
+  if (step == 0) {
+    const auto begin = part_begin(slot);
+    reduce(sides, call, begin, part_begin(slot + 1) - begin, call.output.data() + begin * bytes,
+           scratch);
+    return;
+  }
+  for (std::size_t owner = 0; owner < sides.size(); ++owner) {
+    if (owner == slot) continue;
+    const auto begin = static_cast<std::size_t>(part_begin(owner) * bytes);
+    const auto end = static_cast<std::size_t>(part_begin(owner + 1) * bytes);
+    copy(sides[owner]->output.subspan(begin, end - begin), call.output.data() + begin);
+  }
+}
+
+void all_to_all(Sides sides, std::size_t slot) {
+  const CollectiveCall& call = *sides[slot];
+  std::byte* output = call.output.data();
+  for (std::size_t from = 0; from < sides.size(); ++from) {
+    const auto& counts = sides[from]->send_counts;
+    const auto mine = counts.begin() + static_cast<std::ptrdiff_t>(slot);
+    const auto begin = std::accumulate(counts.begin(), mine, std::int64_t{0});
+    const auto bytes = *mine * size_of(call.dtype);
+    copy(sides[from]->input.subspan(static_cast<std::size_t>(begin * size_of(call.dtype)),
+                                    static_cast<std::size_t>(bytes)),
+         output);
+    output += bytes;
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(CollectiveOp op) {
+  constexpr std::string_view kNames[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
+                                         "all_to_all", "send",           "recv",       "barrier"};
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+bool is_point_to_point(CollectiveOp op) {
+  return op == CollectiveOp::kSend || op == CollectiveOp::kRecv;
+}
+
+bool is_reduction(CollectiveOp op) {
+  return op == CollectiveOp::kAllReduce || op == CollectiveOp::kReduceScatter;
+}
+
+int num_steps(CollectiveOp op) {
+  if (op == CollectiveOp::kBarrier) return 0;
+  return op == CollectiveOp::kAllReduce ? 2 : 1;
+}
+
+std::string signature(const CollectiveRequest& call) {
+  std::ostringstream text;
+  text << to_string(call.op);
+  if (call.op == CollectiveOp::kBarrier) return text.str();
+  if (call.op == CollectiveOp::kBroadcast) text << "(root " << call.root << ")";
+  if (is_reduction(call.op)) text << (call.reduce == ReduceOp::kSum ? "(sum)" : "(max)");
+  text << " of ";
+  if (call.op != CollectiveOp::kAllToAll) text << call.count << ' ';
+  text << call.dtype;
+  return text.str();
+}
+
+bool agree(const CollectiveRequest& a, const CollectiveRequest& b) {
+  if (is_point_to_point(a.op)) return a.count == b.count && a.dtype == b.dtype;
+  // What all_to_all sends differs from rank to rank by design; its counts are compared in pairs.
+  const bool counts = a.op == CollectiveOp::kAllToAll || a.count == b.count;
+  return a.op == b.op && a.dtype == b.dtype && counts && a.root == b.root && a.reduce == b.reduce &&
+         a.label == b.label && a.round == b.round;
+}
+
+std::vector<std::span<const std::byte>> inputs_of(Sides sides) {
+  std::vector<std::span<const std::byte>> inputs;
+  inputs.reserve(sides.size());
+  for (const auto* side : sides) inputs.push_back(side->input);
+  return inputs;
+}
+
+void run_step(Sides sides, std::size_t slot, int step, std::vector<std::byte>& scratch) {
+  CollectiveCall& call = *sides[slot];
+  switch (call.op) {
+    case CollectiveOp::kReduceScatter: {
+      const auto count = call.count / static_cast<std::int64_t>(sides.size());
+      return reduce(sides, call, count * static_cast<std::int64_t>(slot), count, call.output.data(),
+                    scratch);
+    }
+    case CollectiveOp::kAllReduce:
+      return all_reduce(sides, slot, step, scratch);
+    case CollectiveOp::kBroadcast:
+      return copy(sides[static_cast<std::size_t>(call.root)]->input, call.output.data());
+    case CollectiveOp::kAllToAll:
+      return all_to_all(sides, slot);
+    case CollectiveOp::kRecv:
+      return copy(sides[0]->input, call.output.data());
+    case CollectiveOp::kAllGather:
+    case CollectiveOp::kSend:
+    case CollectiveOp::kBarrier:
+      return;
+  }
+}
+
+}  // namespace moegrad

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/threads/jitter.h"
+
+#include <string>
+
+#include "framework/runtime/random.h"
+
+namespace moegrad {
+
+std::chrono::nanoseconds Jitter::delay(int rank, std::string_view place, std::int64_t index) const {
+  if (maximum.count() <= 0) return std::chrono::nanoseconds(0);
+  const Random random(seed, "jitter of rank " + std::to_string(rank) + " in " + std::string(place));
+  return std::chrono::nanoseconds(
+      random.integer(static_cast<std::uint64_t>(index), maximum.count()));
+}
+
+}  // namespace moegrad

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/threads/rendezvous.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+namespace moegrad {
+namespace {
+
+std::string pairwise_count_disagreement(const Channel& channel) {
+  for (std::size_t from = 0; from < channel.size(); ++from) {
+    for (std::size_t to = 0; to < channel.size(); ++to) {
+      const auto sent = channel.seats[from]->send_counts[to];
+      const auto expected = channel.seats[to]->recv_counts[from];
+      if (sent == expected) continue;
+      std::ostringstream text;
+      text << "rank " << channel.ranks[from] << " sends " << sent << ' '
+           << channel.seats[from]->dtype << " to rank " << channel.ranks[to] << ", which expects "
+           << expected;
+      return text.str();
+    }
+  }
+  return {};
+}
+
+std::int64_t received_from_others(const CollectiveCall& call, std::size_t slot) {
+  std::int64_t count = 0;
+  for (std::size_t from = 0; from < call.recv_counts.size(); ++from) {
+    if (from != slot) count += call.recv_counts[from];
+  }
+  return count * size_of(call.dtype);
+}
+
+}  // namespace
+
+Channel::Channel(std::string group_name, ChannelKey channel_key, std::vector<int> world_ranks)
+    : group(std::move(group_name)),
+      key(std::move(channel_key)),
+      ranks(std::move(world_ranks)),
+      issued(ranks.size()),
+      pending(ranks.size()),
+      seats(ranks.size()) {}
+
+std::string Channel::disagreement(std::size_t slot) const {
+  // Those already seated agree with each other, so comparing with the first is enough.
+  const auto taken = [&](const auto& seat) { return seat != nullptr && &seat != &seats[slot]; };
+  const auto other = static_cast<std::size_t>(std::ranges::find_if(seats, taken) - seats.begin());
+  if (other < size() && !agree(*seats[other], *seats[slot])) {
+    const auto [low, high] = std::minmax(other, slot);
+    const bool rounds = seats[low]->round != seats[high]->round;
+    const bool labels = rounds || seats[low]->label != seats[high]->label;
+    const auto called = [&](std::size_t side) {
+      const auto& seat = *seats[side];
+      const auto round = rounds ? ", round " + std::to_string(seat.round) : "";
+      return signature(seat) + (labels ? " (" + seat.label + round + ")" : "");
+    };
+    std::ostringstream text;
+    text << "rank " << ranks[low] << " called " << called(low) << ", rank " << ranks[high] << ' '
+         << called(high);
+    return text.str();
+  }
+  if (met() && seats[slot]->op == CollectiveOp::kAllToAll) {
+    return pairwise_count_disagreement(*this);
+  }
+  return {};
+}
+
+const CollectiveCall* Channel::any_seated() const {
+  const auto seat = std::ranges::find_if(seats, [](const auto* call) { return call != nullptr; });
+  return seat == seats.end() ? nullptr : *seat;
+}
+
+std::string Channel::list_ranks(bool seated) const {
+  std::vector<int> list;
+  for (std::size_t slot = 0; slot < size(); ++slot) {
+    if ((seats[slot] != nullptr) == seated) list.push_back(ranks[slot]);
+  }
+  return name_ranks(list);
+}
+
+std::string Channel::list_ranks_by_step(bool ended_it) const {
+  std::vector<int> list;
+  for (std::size_t slot = 0; slot < size(); ++slot) {
+    const auto& call = *seats[slot];
+    const bool has_ended = call.steps_begun > step && !call.inside_step;
+    if (has_ended == ended_it) list.push_back(ranks[slot]);
+  }
+  return name_ranks(list);
+}
+
+std::string Channel::where() const {
+  std::ostringstream text;
+  text << "group " << group;
+  if (key.from >= 0) {
+    text << ", rank " << ranks[0] << " to " << ranks[1] << ", tag " << key.tag;
+  } else if (key.queue != CollectiveOptions().queue) {
+    text << ", queue " << key.queue;
+  }
+  return text.str();
+}
+
+std::string_view Channel::state(const CollectiveRequest& request) const {
+  const auto& queue = pending[request.slot];
+  const auto call = std::ranges::find(queue, request.sequence, &CollectiveCall::sequence);
+  if (call == queue.end()) return "done";
+  if (seats[request.slot] != call->get()) return "issued";
+  if ((*call)->inside_step) return "running";
+  return (*call)->steps_begun > step ? "executed" : "joined";
+}
+
+std::int64_t Channel::wire_bytes() const {
+  const CollectiveCall& call = *seats.front();
+  const auto others = static_cast<std::int64_t>(size()) - 1;
+  switch (call.op) {
+    case CollectiveOp::kAllGather:
+      return others * static_cast<std::int64_t>(call.input.size());
+    case CollectiveOp::kReduceScatter:
+      return others * static_cast<std::int64_t>(call.output.size());
+    case CollectiveOp::kAllReduce:  // a reduce-scatter and an all-gather of the parts
+      return 2 * others * static_cast<std::int64_t>(call.output.size()) / (others + 1);
+    case CollectiveOp::kAllToAll: {
+      std::int64_t most = 0;
+      for (std::size_t slot = 0; slot < size(); ++slot) {
+        most = std::max(most, received_from_others(*seats[slot], slot));
+      }
+      return most;
+    }
+    case CollectiveOp::kBroadcast:
+    case CollectiveOp::kSend:
+    case CollectiveOp::kRecv:
+      return call.count * size_of(call.dtype);
+    case CollectiveOp::kBarrier:
+      return 0;
+  }
+  return 0;
+}
+
+std::string describe(const CollectiveRequest& request) {
+  std::ostringstream text;
+  text << to_string(request.op) << " [" << request.channel->where() << ", sequence "
+       << request.sequence;
+  if (!request.label.empty()) text << ", " << request.label;
+  text << "]";
+  return text.str();
+}
+
+std::string name_ranks(std::span<const int> ranks) {
+  std::ostringstream text;
+  text << (ranks.size() == 1 ? "rank" : "ranks");
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text << (i == 0 ? " " : ", ") << ranks[i];
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last < i + 2) continue;
+    text << '-' << ranks[last];
+    i = last;
+  }
+  return text.str();
+}
+
+}  // namespace moegrad

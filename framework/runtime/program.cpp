@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/runtime/program.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <streambuf>
+#include <system_error>
+
+#include "framework/io/utf8.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/out_of_memory.h"
+
+namespace moegrad {
+namespace {
+
+// Runs before the static objects of the program are made. Where there is no /dev/null the root
+// folder takes the number: reads and writes fail, and no file gets it.
+__attribute__((constructor(101))) void open_closed_descriptors() {
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(number, F_GETFD) != -1 || errno != EBADF) continue;
+    if (open("/dev/null", number == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0) {
+      [[maybe_unused]] const int folder = open("/", O_RDONLY | O_DIRECTORY);
+    }
+  }
+}
+
+/// Passes characters on to another buffer as append_printable shows them.
+class PrintableBuffer final : public std::streambuf {
+ public:
+  explicit PrintableBuffer(std::ostream& stream) : stream_(stream), target_(stream.rdbuf(this)) {}
+  ~PrintableBuffer() override {
+    write({}, /*more=*/false);
+    stream_.rdbuf(target_);
+  }
+  PrintableBuffer(const PrintableBuffer&) = delete;
+  PrintableBuffer& operator=(const PrintableBuffer&) = delete;
+
+ protected:
+  std::streamsize xsputn(const char* text, std::streamsize count) override {
+    return write({text, static_cast<std::size_t>(count)}, /*more=*/true) ? count : 0;
+  }
+  int_type overflow(int_type character) override {
+    const char c = traits_type::to_char_type(character);
+    const bool any = !traits_type::eq_int_type(character, traits_type::eof());
+    return !any || write({&c, 1}, true) ? traits_type::not_eof(character) : traits_type::eof();
+  }
+  int sync() override {
+    const std::lock_guard lock(mutex_);
+    return target_->pubsync();
+  }
+
+ private:
+  // `more`: a character that is not whole yet may be completed by the next call.
+  bool write(std::string_view text, bool more) {
+    const std::lock_guard lock(mutex_);
+    begun_ += text;
+    std::string shown;
+    begun_.erase(0, append_printable(shown, begun_, more));
+    return target_->sputn(shown.data(), std::ssize(shown)) == std::ssize(shown);
+  }
+
+  std::mutex mutex_;
+  std::ostream& stream_;
+  std::streambuf* target_;
+  std::string begun_;
+};
+
+// The streams, signals and exits of a process exist once, and so does what follows.
+std::streambuf* raw_output = nullptr;
+std::string program_name;
+std::atomic<int> noted_signal = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
+
+struct StopSignal {
+  int number;
+  const char* name;
+};
+constexpr std::array<StopSignal, 5> kStopSignals = {{{SIGINT, "SIGINT"},
+                                                     {SIGTERM, "SIGTERM"},
+                                                     {SIGHUP, "SIGHUP"},
+                                                     {SIGUSR1, "SIGUSR1"},
+                                                     {SIGXCPU, "SIGXCPU"}}};
+// What is said of each: made beforehand, as a signal handler may not make it.
+std::array<std::string, kStopSignals.size()> stop_messages;
+
+void note_signal(int signal) {
+  const int reason = errno;
+  int none = 0;
+  if (noted_signal.compare_exchange_strong(none, signal)) {
+    for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+      if (kStopSignals[i].number != signal) continue;
+      const auto& message = stop_messages[i];
+      [[maybe_unused]] const auto written = write(STDERR_FILENO, message.data(), message.size());
+    }
+  } else if (signal != SIGXCPU) {  // of which the system sends one every second
+    struct sigaction action = {};
+    action.sa_handler = SIG_DFL;
+    sigaction(signal, &action, nullptr);
+    raise(signal);  // comes when this handler has returned
+  }
+  errno = reason;
+}
+
+std::string megabytes(double bytes) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.0f MB", bytes / 1e6);
+  return text.data();
+}
+
+// What is known where operator new fails: it does not say what it was asked for.
+std::string memory_in_use() {
+  double pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  std::string text = megabytes(pages * static_cast<double>(sysconf(_SC_PAGESIZE))) + " in use";
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    text +=
+        " of the " + megabytes(static_cast<double>(limit.rlim_cur)) + " that `ulimit -v` allows";
+  }
+  return text;
+}
+
+// Of the exception that is being handled.
+std::string message_of_exception() {
+  try {
+    throw;
+  } catch (const OutOfMemoryError& error) {
+    return error.what();
+  } catch (const std::bad_alloc&) {
+    return "out of memory, " + memory_in_use();
+  } catch (const std::length_error& error) {
+    return std::string("out of memory, more elements asked for than an array can hold (") +
+           error.what() + "), " + memory_in_use();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
+void say(const std::string& message) {
+  std::string shown;
+  append_printable(shown, program_name + ": " + message, /*more=*/false);
+  shown += '\n';
+  std::fwrite(shown.data(), 1, shown.size(), stderr);
+}
+
+// An exception on a thread that hands none on, or in a destructor.
+[[noreturn]] void end_at_once() {
+  if (std::current_exception() != nullptr) {
+    say(message_of_exception());
+  } else {
+    say("ended without an exception");
+  }
+  std::_Exit(1);
+}
+
+bool output_is_written() {
+  std::cout.flush();
+  return std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+}
+
+}  // namespace
+
+int run_program(const std::string& name, const std::function<int()>& body, int failure) {
+  program_name = name;
+  std::set_terminate(end_at_once);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file past its size limit is an error like a full disk
+  raw_output = std::cout.rdbuf();
+  int code = failure;
+  {
+    PrintableBuffer output(std::cout), errors(std::cerr);
+    try {
+      code = body();
+    } catch (...) {
+      std::cout.flush();
+      say(message_of_exception());
+    }
+  }
+  if (!output_is_written()) {
+    say("standard output could not be written");
+    if (code == 0) code = failure;
+  }
+  raw_output = nullptr;
+  return code;
+}
+
+std::ostream& terminal_output() {
+  static std::ostream raw(nullptr);
+  if (raw_output == nullptr) return std::cout;
+  if (raw.rdbuf() != raw_output) raw.rdbuf(raw_output);
+  return raw;
+}
+
+void note_stop_signals() {
+  const std::string line_end = isatty(STDERR_FILENO) != 0 ? "\n" : "";  // of a progress bar
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+    stop_messages[i] = line_end + program_name + ": " + kStopSignals[i].name +
+                       ": stopping after this step; a second signal ends at once\n";
+    struct sigaction action = {};
+    sigaction(kStopSignals[i].number, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = note_signal;
+    action.sa_flags = SA_RESTART;
+    sigaction(kStopSignals[i].number, &action, nullptr);
+  }
+}
+
+int stop_signal() { return noted_signal; }
+
+int exit_code_of_signal(int signal) { return 128 + signal; }
+
+}  // namespace moegrad

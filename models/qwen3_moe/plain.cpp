@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens, L of them in one document, H hidden size, Nq and Nkv heads of D, I intermediate
+//         size, E experts, K experts per token, V vocabulary.
+#include "models/qwen3_moe/plain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "framework/runtime/error.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/reduce.h"
+#include "ops/shape_ops.h"
+#include "ops/softmax.h"
+
+namespace moegrad::models {
+namespace {
+
+Tensor index_tensor(const std::vector<std::int64_t>& values) {
+  return Tensor::from(values, {std::ssize(values)});
+}
+
+/// x [n, in] times the transpose of weight [out, in], transposed at run time.
+Tensor linear(const Tensor& x, const Tensor& weight) {
+  return ops::matmul(x, ops::contiguous(ops::transpose(weight, 0, 1)));
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  return x * ops::rsqrt(ops::mean(ops::square(x), -1, /*keepdim=*/true) + eps) * weight;
+}
+
+Tensor swiglu_mlp(const Tensor& x, const Tensor& gate, const Tensor& up, const Tensor& down) {
+  return linear(ops::silu(linear(x, gate)) * linear(x, up), down);
+}
+
+struct Angles {
+  Tensor cos, sin;  // [T, 1, D], both halves alike
+};
+
+Angles angles_of(const Tensor& positions, const Qwen3MoeConfig& config) {
+  const auto d = config.head_dim, half = d / 2;
+  std::vector<double> cos, sin;
+  for (const auto position : positions.data<std::int64_t>()) {
+    for (std::int64_t i = 0; i < d; ++i) {
+      const double exponent = -2.0 * static_cast<double>(i % half) / static_cast<double>(d);
+      const double angle = static_cast<double>(position) * std::pow(config.rope_theta, exponent);
+      cos.push_back(std::cos(angle));
+      sin.push_back(std::sin(angle));
+    }
+  }
+  const Shape shape{positions.dim(0), 1, d};
+  return {.cos = ops::cast(Tensor::from(cos, shape), config.dtype),
+          .sin = ops::cast(Tensor::from(sin, shape), config.dtype)};
+}
+
+/// x cos + rotate_half(x) sin with rotate_half(x) = (-second half, first half); x: [T, N, D]
+Tensor rope(const Tensor& x, const Angles& angles) {
+  const auto halves = ops::chunk(x, 2, -1);
+  return x * angles.cos + ops::cat({-halves[1], halves[0]}, -1) * angles.sin;
+}
+
+/// 0 where query i may see key j <= i, else minus infinity: [L, L]
+Tensor causal_mask(std::int64_t length, Dtype dtype) {
+  std::vector<double> mask;
+  for (std::int64_t i = 0; i < length; ++i) {
+    for (std::int64_t j = 0; j < length; ++j) {
+      mask.push_back(j <= i ? 0.0 : -std::numeric_limits<double>::infinity());
+    }
+  }
+  return ops::cast(Tensor::from(mask, {length, length}), dtype);
+}
+
+/// The model's weights by name, and what is the same for all layers.
+class PlainModel {
+ public:
+  PlainModel(const Qwen3MoeConfig& config, const NamedTensors& parameters, const Tensor& positions,
+             const std::vector<std::int64_t>& cu_seqlens)
+      : config_(config),
+        parameters_(parameters),
+        cu_seqlens_(cu_seqlens),
+        angles_(angles_of(positions, config)) {}
+
+  Qwen3Moe::Output run(const Tensor& tokens, const Qwen3Moe::ForwardOptions& options) const {
+    const auto* const replay = options.replay_expert_indices;
+    Qwen3Moe::Output output;
+    Tensor hidden = ops::index_select(weight("model.embed_tokens"), tokens);  // [T, H]
+    if (options.output_hidden_states) output.hidden_states.push_back(hidden);
+    for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+      const std::string layer = "model.layers." + std::to_string(i);
+      hidden = hidden + attention(norm(hidden, layer + ".input_layernorm"), layer + ".self_attn");
+      const Tensor normed = norm(hidden, layer + ".post_attention_layernorm");
+      const std::string mlp = layer + ".mlp";
+      if (config_.is_moe_layer(i)) {
+        const auto chosen = replay == nullptr ? Tensor() : (*replay)[output.expert_indices.size()];
+        hidden = hidden + moe(normed, mlp, chosen, output);
+      } else {
+        hidden = hidden + swiglu_mlp(normed, weight(mlp + ".gate_proj"), weight(mlp + ".up_proj"),
+                                     weight(mlp + ".down_proj"));
+      }
+      if (options.output_hidden_states) output.hidden_states.push_back(hidden);
+    }
+    const Tensor normed = norm(hidden, "model.norm");
+    if (options.output_hidden_states) output.hidden_states.back() = normed;
+    const auto* const head = config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head";
+    output.logits = linear(normed, weight(head));  // [T, V]
+    return output;
+  }
+
+ private:
+  const Tensor& parameter(const std::string& name) const {
+    const auto found = std::ranges::find(parameters_, name, &NamedTensor::name);
+    check<ValueError>(found != parameters_.end(), "qwen3_moe_plain: parameter '", name,
+                      "' must be given, got ", parameters_.size(), " others");
+    return found->tensor;
+  }
+  const Tensor& weight(const std::string& module) const { return parameter(module + ".weight"); }
+
+  Tensor norm(const Tensor& x, const std::string& module) const {
+    return rms_norm(x, weight(module), config_.rms_norm_eps);
+  }
+
+  Tensor attention(const Tensor& x, const std::string& module) const {  // [T, H]
+    const auto tokens = x.dim(0), d = config_.head_dim;
+    const auto nq = config_.num_attention_heads, nkv = config_.num_key_value_heads;
+    const auto project = [&](const std::string& name, std::int64_t heads) {  // [T, N, D]
+      return ops::reshape(linear(x, weight(module + name)), {tokens, heads, d});
+    };
+    const Tensor q = rope(norm(project(".q_proj", nq), module + ".q_norm"), angles_);
+    const Tensor k = rope(norm(project(".k_proj", nkv), module + ".k_norm"), angles_);
+    const Tensor v = project(".v_proj", nkv);
+    TensorList documents;
+    for (std::size_t i = 0; i + 1 < cu_seqlens_.size(); ++i) {
+      const auto start = cu_seqlens_[i], length = cu_seqlens_[i + 1] - start;
+      if (length == 0) continue;
+      const auto heads_first = [&](const Tensor& all) {  // [T, N, D] -> [N, L, D]
+        return ops::contiguous(ops::transpose(ops::narrow(all, 0, start, length), 0, 1));
+      };
+      const auto repeated = [&](const Tensor& all) {  // [Nkv, L, D] -> [Nq, L, D]
+        const Tensor one = ops::unsqueeze(heads_first(all), 1);
+        return ops::reshape(ops::expand(one, {nkv, nq / nkv, length, d}), {nq, length, d});
+      };
+      const Tensor keys = ops::contiguous(ops::transpose(repeated(k), 1, 2));  // [Nq, D, L]
+      const Tensor scores = ops::matmul(heads_first(q), keys) *
+                            (1.0 / std::sqrt(static_cast<double>(d)));  // [Nq, L, L]
+      const Tensor p = ops::softmax(scores + causal_mask(length, config_.dtype));
+      const Tensor mixed = ops::matmul(p, repeated(v));  // [Nq, L, D]
+      documents.push_back(
+          ops::reshape(ops::contiguous(ops::transpose(mixed, 0, 1)), {length, nq * d}));
+    }
+    return linear(ops::cat(documents, 0), weight(module + ".o_proj"));  // [T, H]
+  }
+
+  /// The k largest of each row of p [T, E], larger first, ties by lowest index: int64 [T, K].
+  Tensor choose(const Tensor& p) const {
+    const auto experts = config_.num_experts, k = config_.num_experts_per_tok;
+    std::vector<std::int64_t> chosen;
+    const Tensor values = ops::cast(p.detach(), Dtype::kFloat64);
+    const auto all = values.data<double>();
+    for (std::int64_t t = 0; t < p.dim(0); ++t) {
+      const auto row = all.subspan(static_cast<std::size_t>(t * experts));
+      std::vector<std::int64_t> order(static_cast<std::size_t>(experts));
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) {
+        return row[static_cast<std::size_t>(a)] > row[static_cast<std::size_t>(b)];
+      });
+      chosen.insert(chosen.end(), order.begin(), order.begin() + k);
+    }
+    return Tensor::from(chosen, {p.dim(0), k});
+  }
+
+  /// Appends logits and choices to `output`; returns the layer's own result.
+  Tensor moe(const Tensor& x, const std::string& module, const Tensor& replay,  // [T, H]
+             Qwen3Moe::Output& output) const {
+    const auto tokens = x.dim(0), hidden = config_.hidden_size;
+    const auto experts = config_.num_experts, k = config_.num_experts_per_tok;
+    const Tensor logits = linear(x, weight(module + ".gate"));  // [T, E]
+    const Tensor p = ops::softmax(logits);                      // [T, E]
+    const Tensor chosen = replay.defined() ? replay : choose(p);
+
+    // Slot t * K + j is token t's j-th expert. Rows stand by expert, slots ascending within one.
+    std::vector<std::int64_t> elements;  // of p, by slot
+    std::vector<std::vector<std::int64_t>> slots_of(static_cast<std::size_t>(experts));
+    const auto choices = chosen.data<std::int64_t>();
+    for (std::int64_t slot = 0; slot < tokens * k; ++slot) {
+      const auto expert = choices[static_cast<std::size_t>(slot)];
+      elements.push_back(slot / k * experts + expert);
+      slots_of[static_cast<std::size_t>(expert)].push_back(slot);
+    }
+    Tensor weights =
+        ops::reshape(ops::index_select(ops::reshape(p, {tokens * experts}), index_tensor(elements)),
+                     {tokens, k});
+    if (config_.norm_topk_prob) weights = weights / ops::sum(weights, -1, /*keepdim=*/true);
+
+    const auto inner = config_.moe_intermediate_size;
+    const auto gate_up = ops::split(parameter(module + ".experts.gate_up_proj"), inner, 0);
+    const auto down = ops::split(parameter(module + ".experts.down_proj"), hidden, 0);
+    TensorList rows;
+    std::vector<std::int64_t> row_of_slot(static_cast<std::size_t>(tokens * k)), counts;
+    std::int64_t next = 0;
+    for (std::size_t e = 0; e < slots_of.size(); ++e) {
+      std::vector<std::int64_t> tokens_of_expert;
+      for (const auto slot : slots_of[e]) {
+        tokens_of_expert.push_back(slot / k);
+        row_of_slot[static_cast<std::size_t>(slot)] = next++;
+      }
+      counts.push_back(std::ssize(tokens_of_expert));
+      if (tokens_of_expert.empty()) continue;
+      rows.push_back(swiglu_mlp(ops::index_select(x, index_tensor(tokens_of_expert)),
+                                gate_up[2 * e], gate_up[2 * e + 1], down[e]));
+    }
+    const Tensor by_slot = ops::index_select(ops::cat(rows, 0), index_tensor(row_of_slot));
+    const Tensor weighted =
+        ops::reshape(by_slot, {tokens, k, hidden}) * ops::unsqueeze(weights, -1);  // [T, K, H]
+
+    output.router_logits.push_back(logits);
+    output.routing_weights.push_back(weights);
+    output.expert_indices.push_back(chosen);
+    output.tokens_per_expert.push_back(counts);
+    return ops::sum(weighted, 1);  // [T, H]
+  }
+
+  const Qwen3MoeConfig& config_;
+  const NamedTensors& parameters_;
+  const std::vector<std::int64_t>& cu_seqlens_;
+  Angles angles_;
+};
+
+/// E sum_j sum_e f_je mean_t p_te over the rows of all layers, f_je the share of rows whose j-th
+/// choice is e.
+Tensor plain_load_balancing_loss(const TensorList& router_logits, const TensorList& indices) {
+  const Tensor p = ops::softmax(ops::cat(router_logits, 0));  // [layers * T, E]
+  const auto experts = p.dim(1);
+  std::vector<double> share(static_cast<std::size_t>(experts));  // f, summed over j
+  for (const auto& layer : indices) {
+    for (const auto expert : layer.data<std::int64_t>()) {
+      share[static_cast<std::size_t>(expert)] += 1.0 / static_cast<double>(p.dim(0));
+    }
+  }
+  const Tensor f = ops::cast(Tensor::from(share, {experts}), p.dtype());
+  return ops::sum(f * ops::mean(p, 0)) * static_cast<double>(experts);
+}
+
+}  // namespace
+
+Qwen3Moe::Output qwen3_moe_plain(const Qwen3MoeConfig& config, const NamedTensors& parameters,
+                                 const Tensor& tokens, const std::vector<std::int64_t>& cu_seqlens,
+                                 const Qwen3Moe::ForwardOptions& options) {
+  const Tensor positions = options.positions.defined()
+                               ? options.positions
+                               : document_positions(cu_seqlens, tokens.dim(0));
+  const PlainModel model(config, parameters, positions, cu_seqlens);
+  return model.run(tokens, options);
+}
+
+Qwen3MoeLoss qwen3_moe_plain_loss(const Qwen3Moe::Output& output, const Tensor& targets,
+                                  std::int64_t global_targets, double router_aux_loss_coef) {
+  constexpr std::int64_t kIgnored = -100;
+  const auto vocabulary = output.logits.dim(1);
+  std::vector<std::int64_t> elements;  // of the flattened [T, V]
+  std::int64_t t = 0;
+  for (const auto target : targets.data<std::int64_t>()) {
+    if (target != kIgnored) elements.push_back(t * vocabulary + target);
+    ++t;
+  }
+  const Tensor log_p = ops::reshape(ops::log_softmax(output.logits), {targets.dim(0) * vocabulary});
+  const Tensor ce_sum = -ops::sum(ops::index_select(log_p, index_tensor(elements)));
+  const auto total = static_cast<double>(global_targets);
+  Tensor objective = ce_sum * (1.0 / total);
+  if (output.router_logits.empty()) {
+    return {
+        .objective = objective, .ce_sum = ce_sum, .aux = Tensor::zeros({}, output.logits.dtype())};
+  }
+  const Tensor aux = plain_load_balancing_loss(output.router_logits, output.expert_indices);
+  const double share = static_cast<double>(elements.size()) / total;
+  objective = objective + aux * (router_aux_loss_coef * share);
+  return {.objective = objective, .ce_sum = ce_sum, .aux = aux};
+}
+
+}  // namespace moegrad::models

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "framework/tensor/named_tensor.h"
+#include "models/qwen3_moe/loss.h"
+#include "models/qwen3_moe/model.h"
+
+namespace moegrad::models {
+
+// The baseline: Qwen3-MoE written a second time with plain tensor operations alone (general matrix
+// products, run-time transposes of [out, in] weights, elementwise operations, softmax under an
+// explicit mask, one expert after the other). It shares no fused operation with Qwen3Moe, and its
+// gradients come from the tape of the plain operations.
+
+/// What Qwen3Moe::forward computes, from `parameters` named as Qwen3Moe::named_parameters() with
+/// expert weights as in Hugging Face (ExpertWeights::kHuggingFace). ValueError for a missing name.
+/// options.recompute_layers is ignored.
+Qwen3Moe::Output qwen3_moe_plain(const Qwen3MoeConfig& config, const NamedTensors& parameters,
+                                 const Tensor& tokens, const std::vector<std::int64_t>& cu_seqlens,
+                                 const Qwen3Moe::ForwardOptions& options = {});
+
+/// What qwen3_moe_loss computes.
+Qwen3MoeLoss qwen3_moe_plain_loss(const Qwen3Moe::Output& output, const Tensor& targets,
+                                  std::int64_t global_targets, double router_aux_loss_coef);
+
+}  // namespace moegrad::models

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/models/qwen3_moe/expert_layouts.h"
+
+#include <algorithm>
+#include <string>
+
+#include "framework/tensor/fill.h"
+#include "ops/shape_ops.h"
+#include "tests/models/qwen3_moe/find_tensor.h"
+
+namespace moegrad::testing {
+namespace {
+
+using Role = nn::ParameterLayout::Role;
+
+/// [E*a, b] -> [E*b, a]
+Tensor swap_last(const Tensor& stored, std::int64_t experts) {
+  const auto a = stored.dim(0) / experts, b = stored.dim(1);
+  const Tensor stacked = ops::view(stored.detach(), {experts, a, b});
+  return ops::view(clone(ops::transpose(stacked, 1, 2)), {experts * b, a});
+}
+
+}  // namespace
+
+Tensor to_hugging_face(const Tensor& stored, const nn::ParameterLayout& layout) {
+  return layout.in_first ? swap_last(stored, layout.stacked[0]) : stored;
+}
+
+Tensor from_hugging_face(const NamedTensors& tensors, const nn::ParameterSlot& slot,
+                         const std::string& prefix) {
+  if (slot.layout.stacked.ndim() == 0) return find(tensors, prefix + slot.name);
+  const auto experts = slot.layout.stacked[0];
+  const auto module = prefix + slot.name.substr(0, slot.name.rfind('.') + 1);
+  TensorList rows;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const auto expert = module + std::to_string(e);
+    if (slot.layout.role == Role::kExpertDown) {
+      rows.push_back(find(tensors, expert + ".down_proj.weight"));
+    } else {
+      rows.push_back(find(tensors, expert + ".gate_proj.weight"));
+      rows.push_back(find(tensors, expert + ".up_proj.weight"));
+    }
+  }
+  const Tensor stacked = ops::cat(rows, 0);  // [E*out, in]
+  return slot.layout.in_first ? swap_last(stacked, experts) : stacked;
+}
+
+NamedTensors state_from_hugging_face(const NamedTensors& tensors, const nn::Module& module) {
+  const auto slots = module.parameter_slots();
+  NamedTensors state;
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    const auto slot = std::ranges::find(slots, name, &nn::ParameterSlot::name);
+    state.push_back({name, from_hugging_face(tensors, *slot)});
+  }
+  return state;
+}
+
+}  // namespace moegrad::testing

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/qwen3_moe/plain.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "tests/models/qwen3_moe/expert_layouts.h"
+#include "tests/models/qwen3_moe/toy_models.h"
+#include "tests/testing.h"
+
+namespace moegrad::models::qwen3_moe_plain_test {
+namespace {
+
+using testing::all_close;
+using testing::gradients_of;
+using testing::message_of;
+using testing::run;
+using testing::toy_batch;
+using testing::toy_config;
+
+struct Case {
+  std::string name;
+  std::function<void(Qwen3MoeConfig&)> change;
+  std::vector<std::int64_t> cu_seqlens = {0, 5, 13};
+};
+
+class PlainPath : public ::testing::TestWithParam<Case> {};
+
+TEST_P(PlainPath, AgreesWithTheOptimisedPathInEverything) {
+  auto config = toy_config();
+  GetParam().change(config);
+  const auto batch = toy_batch(config.vocab_size, GetParam().cu_seqlens);
+  Qwen3Moe model(config, 7), plain(testing::hugging_face_oriented(config), 7);
+  testing::jitter_norms(model);
+  testing::jitter_norms(plain);
+  const Qwen3Moe::ForwardOptions options = {.output_hidden_states = true};
+  const auto optimised = gradients_of(model, batch, options);
+
+  const auto parameters = plain.named_parameters();
+  const auto output = qwen3_moe_plain(config, parameters, batch.tokens, batch.cu_seqlens, options);
+  const auto loss = qwen3_moe_plain_loss(output, batch.targets, 12, config.router_aux_loss_coef);
+  loss.objective.backward();
+
+  constexpr double kTolerance = 1e-10;
+  EXPECT_TRUE(all_close(optimised.output.logits, output.logits, kTolerance, kTolerance));
+  ASSERT_EQ(output.router_logits.size(), static_cast<std::size_t>(config.num_moe_layers()));
+  ASSERT_EQ(optimised.output.router_logits.size(), output.router_logits.size());
+  for (std::size_t i = 0; i < output.router_logits.size(); ++i) {
+    EXPECT_TRUE(all_close(optimised.output.router_logits[i], output.router_logits[i], kTolerance,
+                          kTolerance));
+    EXPECT_TRUE(
+        testing::bitwise_equal(optimised.output.expert_indices[i], output.expert_indices[i]));
+    EXPECT_TRUE(all_close(optimised.output.routing_weights[i], output.routing_weights[i],
+                          kTolerance, kTolerance));
+  }
+  ASSERT_EQ(output.hidden_states.size(), static_cast<std::size_t>(config.num_hidden_layers + 1));
+  for (std::size_t i = 0; i < output.hidden_states.size(); ++i) {
+    EXPECT_TRUE(all_close(optimised.output.hidden_states[i], output.hidden_states[i], kTolerance,
+                          kTolerance));
+  }
+  EXPECT_EQ(optimised.output.tokens_per_expert, output.tokens_per_expert);
+  EXPECT_NEAR(optimised.loss.ce_sum.item(), loss.ce_sum.item(), kTolerance);
+  EXPECT_NEAR(optimised.loss.aux.item(), loss.aux.item(), kTolerance);
+  EXPECT_NEAR(optimised.loss.objective.item(), loss.objective.item(), kTolerance);
+
+  const auto slots = model.parameter_slots();
+  ASSERT_EQ(optimised.parameters.size(), parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, grad] = optimised.parameters[i];
+    ASSERT_EQ(name, parameters[i].name);
+    const auto slot = std::ranges::find(slots, name, &nn::ParameterSlot::name);
+    EXPECT_TRUE(all_close(testing::to_hugging_face(grad, slot->layout), parameters[i].tensor.grad(),
+                          kTolerance, kTolerance))
+        << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Qwen3Moe, PlainPath,
+    ::testing::Values(
+        Case{"Toy", [](Qwen3MoeConfig& /*config*/) {}},
+        Case{"TopOne", [](Qwen3MoeConfig& config) { config.num_experts_per_tok = 1; }},
+        Case{"AllExperts", [](Qwen3MoeConfig& config) { config.num_experts_per_tok = 5; }},
+        Case{"MultiHead", [](Qwen3MoeConfig& config) { config.num_key_value_heads = 4; }},
+        Case{"MultiQuery", [](Qwen3MoeConfig& config) { config.num_key_value_heads = 1; }},
+        Case{"MixtureEverySecondLayer",
+             [](Qwen3MoeConfig& config) {
+               config.num_hidden_layers = 4;
+               config.decoder_sparse_step = 2;
+             }},
+        Case{"DenseFirstLayer", [](Qwen3MoeConfig& config) { config.mlp_only_layers = {0}; }},
+        Case{"NoExperts", [](Qwen3MoeConfig& config) { config.num_experts = 0; }},
+        Case{"Tied", [](Qwen3MoeConfig& config) { config.tie_word_embeddings = true; }},
+        Case{"WeightsNotNormalised", [](Qwen3MoeConfig& config) { config.norm_topk_prob = false; }},
+        Case{"MoreExpertsThanRows",
+             [](Qwen3MoeConfig& config) {
+               config.num_experts = 40;
+               config.num_experts_per_tok = 3;
+             },
+             {0, 3}},
+        Case{"LargerSizes",
+             [](Qwen3MoeConfig& config) {
+               config.hidden_size = 51;
+               config.head_dim = 18;
+               config.moe_intermediate_size = 35;
+               config.rope_theta = 1e6;
+               config.rms_norm_eps = 1e-3;
+             },
+             {0, 33, 34, 34, 70}},
+        Case{"OneToken", [](Qwen3MoeConfig& /*config*/) {}, {0, 1}}),
+    [](const ::testing::TestParamInfo<Case>& tested) { return tested.param.name; });
+
+TEST(PlainPath, LeavesExpertsWithoutTokensWithZeroGradients) {
+  auto config = testing::hugging_face_oriented(toy_config());
+  config.num_experts = 12;
+  Qwen3Moe model(config, 7);
+  const auto batch = toy_batch(config.vocab_size, {0, 3});
+  const auto parameters = model.named_parameters();
+  const auto output = qwen3_moe_plain(config, parameters, batch.tokens, batch.cu_seqlens);
+  EXPECT_EQ(std::ranges::count(output.tokens_per_expert[0], 0) >= 6, true);
+  qwen3_moe_plain_loss(output, batch.targets, 2, 0.1).objective.backward();
+  for (const auto& [name, parameter] : parameters) EXPECT_TRUE(parameter.grad().defined()) << name;
+}
+
+TEST(PlainPath, ReplaysGivenExperts) {
+  const auto config = testing::hugging_face_oriented(toy_config());
+  Qwen3Moe model(config, 7);
+  const auto batch = toy_batch(config.vocab_size);
+  TensorList chosen;
+  for (int layer = 0; layer < 2; ++layer) {
+    std::vector<std::int64_t> indices;
+    for (std::int64_t t = 0; t < 13; ++t) {
+      indices.push_back((t + layer) % 5);
+      indices.push_back((t + layer + 2) % 5);
+    }
+    chosen.push_back(Tensor::from(indices, {13, 2}));
+  }
+  const Qwen3Moe::ForwardOptions options = {.replay_expert_indices = &chosen};
+  const auto output =
+      qwen3_moe_plain(config, model.named_parameters(), batch.tokens, batch.cu_seqlens, options);
+  EXPECT_TRUE(all_close(output.logits, run(model, batch.tokens, batch.cu_seqlens, options).logits,
+                        1e-10, 1e-10));
+  EXPECT_TRUE(testing::bitwise_equal(output.expert_indices[1], chosen[1]));
+}
+
+TEST(PlainPath, NamesAMissingParameter) {
+  const auto config = testing::hugging_face_oriented(toy_config());
+  const auto batch = toy_batch(config.vocab_size);
+  EXPECT_EQ(
+      message_of<ValueError>([&] { qwen3_moe_plain(config, {}, batch.tokens, batch.cu_seqlens); }),
+      "qwen3_moe_plain: parameter 'model.embed_tokens.weight' must be given, got 0 others");
+}
+
+}  // namespace
+}  // namespace moegrad::models::qwen3_moe_plain_test

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/runtime/random.h"
+#include "framework/tensor/fill.h"
+#include "models/qwen3_moe/loss.h"
+#include "models/qwen3_moe/model.h"
+
+namespace moegrad::testing {
+
+/// Sizes that are multiples of nothing, heads * head_dim != hidden_size, weights large enough that
+/// every part of the model shows in the logits.
+inline models::Qwen3MoeConfig toy_config() {
+  models::Qwen3MoeConfig config;
+  config.vocab_size = 37;
+  config.hidden_size = 20;
+  config.intermediate_size = 27;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 6;
+  config.initializer_range = 0.3;
+  config.moe_intermediate_size = 11;
+  config.num_experts = 5;
+  config.num_experts_per_tok = 2;
+  config.norm_topk_prob = true;
+  config.router_aux_loss_coef = 0.05;
+  config.dtype = Dtype::kFloat64;
+  return config;
+}
+
+inline models::Qwen3MoeConfig hugging_face_oriented(models::Qwen3MoeConfig config) {
+  config.expert_weights = nn::ExpertWeights::kHuggingFace;
+  config.gathered_layout = Layout::kND;
+  return config;
+}
+
+/// Norm weights away from one, so that a norm left out shows.
+inline void jitter_norms(const models::Qwen3Moe& model) {
+  for (const auto& item : model.state_dict()) {
+    Tensor parameter = item.tensor;
+    if (parameter.ndim() != 1) continue;
+    const Random random(9, item.name);
+    dispatch_floating(parameter.dtype(), [&]<class T>() {
+      std::uint64_t i = 0;
+      for (auto& value : parameter.mutable_data<T>()) {
+        value = static_cast<T>(1.0 + 0.25 * random.normal(i++));
+      }
+    });
+  }
+}
+
+struct Batch {
+  Tensor tokens;
+  Tensor targets;
+  std::vector<std::int64_t> cu_seqlens;
+};
+
+/// Random tokens of documents packed one after the other; some targets are ignored.
+inline Batch toy_batch(std::int64_t vocabulary, std::vector<std::int64_t> cu_seqlens = {0, 5, 13}) {
+  const Random random(4, "toy batch");
+  std::vector<std::int64_t> tokens, targets;
+  for (std::int64_t t = 0; t < cu_seqlens.back(); ++t) {
+    const auto index = static_cast<std::uint64_t>(t);
+    tokens.push_back(random.integer(index, vocabulary));
+    targets.push_back(t % 5 == 2 ? -100 : random.integer(index + 1000, vocabulary));
+  }
+  const Shape shape{cu_seqlens.back()};
+  return {Tensor::from(tokens, shape), Tensor::from(targets, shape), std::move(cu_seqlens)};
+}
+
+/// Calls the model, hooks included; operator() itself takes no braced lists.
+inline models::Qwen3Moe::Output run(models::Qwen3Moe& model, const Tensor& tokens,
+                                    const std::vector<std::int64_t>& cu_seqlens,
+                                    const models::Qwen3Moe::ForwardOptions& options = {}) {
+  return model(tokens, cu_seqlens, options);
+}
+
+struct Gradients {
+  models::Qwen3Moe::Output output;
+  models::Qwen3MoeLoss loss;
+  NamedTensors parameters;  // gradients, by parameter
+};
+
+/// Forward and backward of one batch, which is the whole step.
+inline Gradients gradients_of(models::Qwen3Moe& model, const Batch& batch,
+                              const models::Qwen3Moe::ForwardOptions& options = {}) {
+  model.zero_grad();
+  Gradients result;
+  result.output = model(batch.tokens, batch.cu_seqlens, options);
+  result.loss =
+      models::qwen3_moe_loss(result.output, batch.targets, 12, model.config().router_aux_loss_coef);
+  result.loss.objective.backward();
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    result.parameters.push_back({name, parameter.grad()});
+  }
+  return result;
+}
+
+}  // namespace moegrad::testing

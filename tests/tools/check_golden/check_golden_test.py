@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs check_golden: on the golden data, on folders that are wrong in one place, and on what is no
+golden folder. MOEGRAD_GOLDEN names further golden folders, separated by ':'.
+
+    check_golden_test.py PROGRAMS [--brief]
+
+--brief, for programs that are slow: of the golden data the smallest folder alone, as it is.
+"""
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import golden_tools as tools
+
+programs = Path(sys.argv[1]).resolve()
+brief = "--brief" in sys.argv
+source = Path(__file__).resolve().parents[3]
+
+# --- what is no golden folder
+
+CONFIG = {"vocab_size": 5, "hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2, "num_experts": 2,
+          "num_experts_per_tok": 1, "moe_intermediate_size": 3}
+INPUT = {"input_ids": [[1, 2, 3]], "labels": [[1, 2, 3]], "attention_mask": None}
+PACKED = {"input_ids": [1, 2, 3], "labels": [1, -100, 3], "cu_seqlens": [0, 1, 3]}
+EXPECTED = {"logits_f64": ("F64", [1, 3, 5], [0.0] * 15), "loss_f64": ("F64", [1], [1.6])}
+SPEC = {"optimizer": "torch.optim.AdamW", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8,
+        "weight_decay": 0.1, "clip": None, "schedule": "constant", "warmup_steps": 0,
+        "no_decay_1d": False, "missing_grad": "zeros"}
+TRACE = {"loss": [1.0], "loss_ce": [1.0], "aux_loss": [1.0], "grad_norm": [1.0]}
+
+
+def train(spec=None, **changes):
+    variant = {"spec": SPEC | (spec or {}), "lr": [1e-3], "fp64": TRACE} | changes
+    return {"steps": 1, "input_ids": [[[1, 2]]], "labels": [[[1, 2]]], "variants": {"v": variant}}
+
+
+def folder_of(files, tensors=None):
+    """Files in a new folder: JSON of their values, or text as it is."""
+    folder = Path(tempfile.mkdtemp()) / "bad"
+    folder.mkdir()
+    for name, value in files.items():
+        (folder / name).write_text(value if isinstance(value, str) else json.dumps(value))
+    if tensors is not None:
+        tools.write_safetensors(folder / "expected.safetensors", tensors)
+    return folder
+
+
+def expect_refused(message, files, tensors=None):
+    folder = folder_of(files, tensors)
+    _, err = tools.check_golden(programs, folder, exit_code=2)
+    wanted = f"check_golden: {folder}: {message.replace('FOLDER', str(folder))}"
+    assert err.startswith(wanted), (wanted, err)
+
+
+good = {"config.json": CONFIG, "input.json": INPUT}
+_, err = tools.check_golden(programs, "/nowhere/at/all", exit_code=2)
+assert err == "check_golden: /nowhere/at/all: must be a folder\n", err
+tools.check_golden(programs, exit_code=2)
+out, _ = tools.check_golden(programs, "--help", exit_code=0)
+assert "usage" in out.lower()
+
+expect_refused("qwen3_moe config: FOLDER/config.json: must be a readable regular file, got No such "
+               "file or directory", {})
+expect_refused("qwen3_moe config: head_dim must be even and >= 2, got 3",
+               {"config.json": CONFIG | {"head_dim": 3}})
+expect_refused("input.json: cannot be read", {"config.json": CONFIG})
+expect_refused("input.json: ", {**good, "input.json": "{"})
+for message, changes in [
+        ("input_ids must be an array, got 7", {"input_ids": 7}),
+        ("input_ids[0][1] must be an integer, got 2.5", {"input_ids": [[1, 2.5, 3]]}),
+        ("input_ids must be in [0, 5) (vocab_size), got 5", {"input_ids": [[1, 2, 5]]}),
+        ("labels must be in [0, 5) (vocab_size), got -1", {"labels": [[1, 2, -1]]}),
+        ("labels must score a token, got none that does", {"labels": [[1, -100, -100]]}),
+        ("rows of a batch must be of 3 tokens, got 2",
+         {"input_ids": [[1, 2, 3], [1, 2]], "labels": [[1, 2, 3], [1, 2]]}),
+        ("input_ids, labels and position_ids must have as many rows, got 1, 2 and 1",
+         {"labels": [[1, 2, 3], [1, 2, 3]]}),
+        ("a sequence must have as many input_ids, labels and position_ids, at least one, got 3, 3 "
+         "and 2", {"position_ids": [[0, 1]]}),
+        ("must have a sequence, got none", {"input_ids": [], "labels": []}),
+        ("attention_mask must be null, got [[1,1,1]]", {"attention_mask": [[1, 1, 1]]})]:
+    expect_refused(f"input.json: {message}", {**good, "input.json": INPUT | changes})
+expect_refused("input.json: labels is missing", {**good, "input.json": {"input_ids": [[1, 2]]}})
+
+expect_refused("safetensors: FOLDER/expected.safetensors: ", good)
+expect_refused("expected.safetensors: must have logits_f64 and loss_f64", good, {})
+expect_refused("expected.safetensors: 'logits_f64' must be [1, 3, 5], got [1, 5, 3]", good,
+               EXPECTED | {"logits_f64": ("F64", [1, 5, 3], [0.0] * 15)})
+expect_refused("expected.safetensors: 'loss_f64' must be float64, got float32", good,
+               EXPECTED | {"loss_f64": ("F32", [1], [0.0])})
+expect_refused("expected.safetensors: 'grad.x' must be float32 or float64, got int64", good,
+               EXPECTED | {"grad.x": ("I64", [1], [0])})
+expect_refused("expected.json: grad_stats_fp64.x.sum is missing",
+               {**good, "expected.json": {"grad_stats_fp64": {"x": {"l2": 1.0}}}}, EXPECTED)
+for message, spec in [("optimizer must be torch.optim.AdamW, got \"Muon\"", {"optimizer": "Muon"}),
+                      ("betas must be two numbers, got [0.9]", {"betas": [0.9]}),
+                      ("lr must be a number, got \"high\"", {"lr": "high"}),
+                      ("schedule must be \"constant\" or \"cosine\", got \"wsd\"",
+                       {"schedule": "wsd"}),
+                      ("missing_grad must be \"zeros\" or \"skip\", got \"drop\"",
+                       {"missing_grad": "drop"})]:
+    expect_refused(f"train.json: variants.v.spec.{message}", {**good, "train.json": train(spec)},
+                   EXPECTED)
+expect_refused("train.json: input_ids and labels must be batches of 2 steps, got 1 and 1",
+               {**good, "train.json": train() | {"steps": 2}}, EXPECTED)
+expect_refused("train.json: variants.v.fp64.loss must be one number for each of 1 steps, got []",
+               {**good, "train.json": train(fp64=TRACE | {"loss": []})}, EXPECTED)
+folder = folder_of({**good, "input.json": INPUT | {"packed": PACKED | {"cu_seqlens": [0, 2]}}},
+                   EXPECTED)
+tools.write_safetensors(folder / "expected_packed.safetensors", {})
+_, err = tools.check_golden(programs, folder, exit_code=2)
+assert "input.json: packed.cu_seqlens must be rising from 0 to 3, got [0,2]" in err, err
+# Read in full, but the model is not there.
+expect_refused("safetensors: FOLDER/model.safetensors: ", good, EXPECTED)
+
+# --- the golden data
+
+golden = source / "tests" / "golden"
+smallest = golden / "a_minimal"
+folders = [smallest, golden / "b_tied_dense_nonorm", golden / "c_mlponly_odd_ignore"]
+folders += [Path(name) for name in os.environ.get("MOEGRAD_GOLDEN", "").split(":") if name]
+if brief:
+    folders = [smallest]
+out, _ = tools.check_golden(programs, *folders, exit_code=0)
+assert f"\n{len(folders)} folders, " in out and ", 0 past their limits\n" in out
+for folder in folders:
+    for path in ["plain    ", "optimised", "sharded  "]:
+        for dtype in ["fp64", "fp32"]:
+            assert f"{folder.name} | {path} | {dtype} | logits " in out, (folder, path, dtype)
+if not brief:
+    tools.expect_tampering_to_fail(programs, smallest)
+    tools.expect_incomplete_to_fail(programs, smallest)
+
+# The sequences over other numbers of ranks: one, as many as there are, some ranks with none.
+for ranks in [1, 3] if brief else [1, 3, 4]:
+    out, _ = tools.check_golden(programs, "--world-size", ranks, *folders[:3], exit_code=0)
+    assert ", 0 past their limits\n" in out
+for ranks in [0, 65, "two"]:
+    _, err = tools.check_golden(programs, "--world-size", ranks, smallest, exit_code=2)
+    assert "--world-size" in err, err
+print("check_golden_test: ok")

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "tests/testing.h"
+#include "tools/nz_ablation/nz_ablation_report.h"
+#include "tools/nz_ablation/nz_ablation_run.h"
+
+namespace moegrad::tools::nz_ablation_test {
+namespace {
+
+using testing::message_of;
+
+constexpr double kLayers = 4;  // of the preset "tiny", two expert weights in each
+
+std::vector<double> column(const Ladder& ladder, double Moved::*field) {
+  std::vector<double> values;
+  for (const auto& rung : ladder.rungs) values.push_back(rung.moved.*field);
+  return values;
+}
+
+TEST(NzLadder, EachRungMovesWhatItsNameSaysAndKeepsTheLoss) {
+  for (const int ranks : {1, 2}) {
+    const auto ladder = run_ladder("tiny", {.ranks = ranks, .threads = 3 - ranks, .rounds = 2});
+    EXPECT_EQ(ladder.tokens, 64 / ranks);
+    ASSERT_EQ(ladder.rungs.size(), 7U);
+    check_losses_agree(ladder);
+    for (const auto& rung : ladder.rungs) {
+      ASSERT_EQ(rung.loss.size(), 3U);
+      EXPECT_EQ(rung.seconds.size(), 2U);
+      EXPECT_NEAR(rung.loss[0], std::log(256), 0.2);
+      EXPECT_LT(rung.loss[2], rung.loss[0]);
+    }
+    // Whatever reads FRACTAL_NZ needs it after each gather: in forward and in backward.
+    const double weights = 2 * 2 * kLayers;
+    EXPECT_EQ(column(ladder, &Moved::nz_conversions),
+              (std::vector<double>{0, 0, 0, weights, 0, 0, 0}));
+    EXPECT_EQ(column(ladder, &Moved::nz_copy_outs),
+              (std::vector<double>{0, 0, 0, 0, weights, weights, weights}));
+    // The weight in forward, its gradient in backward.
+    EXPECT_EQ(column(ladder, &Moved::materialized_transposes),
+              (std::vector<double>{0, weights, 0, weights, 0, 0, 0}));
+    // Outside the experts all rungs pack alike: q, k, v, o and the router of each layer, and the
+    // head, in forward and in backward.
+    const double rest = 5 * kLayers + 1;
+    const auto packs = column(ladder, &Moved::packed_panels);
+    const auto in_turn = packs[0];  // by a product of a weight that is not transposed
+    EXPECT_GT(in_turn, rest + 2 * kLayers);
+    EXPECT_EQ(packs,
+              (std::vector<double>{in_turn, 2 * in_turn - rest, in_turn, rest, rest, rest, rest}));
+    // One of forward and input gradient reads a row-major weight as its transpose, unless there is
+    // a transpose of it; NZ is read in place either way.
+    EXPECT_EQ(column(ladder, &Moved::transposed_packs),
+              (std::vector<double>{in_turn, rest, in_turn, rest, rest, rest, rest}));
+
+    const auto packed = column(ladder, &Moved::packed_bytes);
+    EXPECT_EQ(packed[0], packed[2]);
+    EXPECT_LT(packed[4], packed[2]);
+    // Hidden size 64, experts of 32, eight of them, in float32.
+    const double twice = 4 * 2 * kLayers * 8 * 3 * 64 * 32;
+    EXPECT_EQ(column(ladder, &Moved::converted_bytes),
+              (std::vector<double>{0, twice, 0, 2 * twice, 0, 0, 0}));
+    const auto copied = column(ladder, &Moved::copied_out_bytes);
+    EXPECT_EQ(std::vector(copied.begin(), copied.begin() + 6), std::vector<double>(6, copied[0]));
+    // Norms and router go with the root, which is gathered once, not twice.
+    const double norms = 2 * 64 + 2 * 16, router = 8 * 64;
+    EXPECT_EQ(copied[0] - copied[6], 4 * kLayers * (norms + router));
+  }
+}
+
+TEST(NzLayer, TheCopyOutSavesTheConversion) {
+  const auto layer = run_layer("tiny", 2);
+  EXPECT_EQ(layer.options.ranks, 8);
+  EXPECT_EQ(layer.tokens, 8);
+  check_losses_agree(layer);
+  const double experts = 4 * 128 * 3 * 64 * 32, router = 4 * 128 * 64;
+  EXPECT_EQ(column(layer, &Moved::nz_conversions), (std::vector<double>{2, 0}));
+  EXPECT_EQ(column(layer, &Moved::nz_copy_outs), (std::vector<double>{0, 2}));
+  EXPECT_EQ(column(layer, &Moved::converted_bytes), (std::vector<double>{experts, 0}));
+  EXPECT_EQ(column(layer, &Moved::copied_out_bytes), std::vector<double>(2, experts + router));
+}
+
+TEST(RunLadder, RefusesRanksThatDoNotDivideTheSequences) {
+  EXPECT_EQ(message_of<ValueError>([] { run_ladder("main", {.ranks = 3}); }),
+            "--ranks: must divide the 4 sequences of main, got 3");
+}
+
+Ladder some_ladder() {
+  return {.title = "toy",
+          .options = {.ranks = 2, .threads = 1, .rounds = 3},
+          .tokens = 100,
+          .rungs = {{.name = "a", .seconds = {0.4, 0.2, 0.3}, .loss = {3, 2.5, 2}},
+                    {.name = "b",
+                     .seconds = {0.5, 0.6, 0.1},
+                     .loss = {3, 2.5, 2.25},
+                     .moved = {.materialized_transposes = 1,
+                               .transposed_packs = 2,
+                               .packed_panels = 3,
+                               .nz_conversions = 4,
+                               .nz_copy_outs = 5,
+                               .copied_out_bytes = 1e6,
+                               .converted_bytes = 2e6,
+                               .packed_bytes = 3e6}},
+                    {.name = "c", .seconds = {0.25, 0.2, 0.05}, .loss = {3, 2.5, 2}}},
+          .baseline = 1};
+}
+
+TEST(AblationReport, ShowsMediansAndDifferencesFromTheFirstRung) {
+  const auto ladder = some_ladder();
+  EXPECT_EQ(
+      ladder_table(ladder),
+      "toy: 2 ranks x 1 threads, 100 tokens per rank and step, median of 3 rounds; "
+      "per rank and step:\n"
+      "rung                   step ms  fastest    TGS  MB moved  transposes  packs  transposed  "
+      "to NZ  copy-outs to NZ  loss difference\n"
+      "a                        300.0    200.0    333       0.0           0      0           0     "
+      " "
+      "0                0  0 (bitwise)\n"
+      "b                        500.0    100.0    200       6.0           1      5           2     "
+      " "
+      "4                5  2.5e-01\n"
+      "c                        200.0     50.0    500       0.0           0      0           0     "
+      " "
+      "0                0  0 (bitwise)\n");
+  EXPECT_DOUBLE_EQ(gain(ladder, ladder.baseline).median, 2.0);  // of 2, 3 and 2
+}
+
+TEST(AblationReport, ComparesWithTheFastestRungThatMakesNoNz) {
+  auto ladder = some_ladder();
+  EXPECT_EQ(gain_lines(ladder),
+            "toy: 'c' is 2.00 times (2.00 to 3.00 in 3 rounds) as fast as 'b'\n"
+            "toy: 'c' is 1.60 times (1.00 to 6.00 in 3 rounds) as fast as 'a', the fastest "
+            "row-major rung\n");
+  // Faster than 'a' as soon as it makes none either.
+  ladder.rungs[1].moved = {};
+  ladder.rungs[1].seconds = {0.25, 0.2, 0.1};
+  EXPECT_EQ(fastest_row_major(ladder), 1U);
+  ladder.rungs[0].moved.nz_copy_outs = ladder.rungs[1].moved.nz_conversions = 1;
+  EXPECT_EQ(fastest_row_major(ladder), std::nullopt);
+  EXPECT_EQ(gain_lines(ladder),
+            "toy: 'c' is 1.00 times (1.00 to 2.00 in 3 rounds) as fast as 'b'\n");
+}
+
+TEST(AblationReport, RefusesLossesWithOtherBits) {
+  auto ladder = some_ladder();
+  EXPECT_EQ(message_of<Error>([&] { check_losses_agree(ladder); }),
+            "toy: losses must agree to the bit, got 2 and 2.25 of 'a' and 'b' at step 2");
+  ladder.rungs[1].loss = ladder.rungs[0].loss;
+  check_losses_agree(ladder);
+}
+
+}  // namespace
+}  // namespace moegrad::tools::nz_ablation_test

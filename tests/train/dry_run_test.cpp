@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/dry_run.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace moegrad::training::dry_run_test {
+namespace {
+
+TEST(DryRun, SaysTheBytesOfRankMemory) {
+  TrainOptions options;
+  options.preset = "tiny";
+  options.micro_batches = 8;
+  options.wire_dtype = "bf16";
+  options.checkpoint_dir = "checkpoints";
+  const auto report = dry_run_report(options);
+  EXPECT_EQ(report.substr(report.find("memory of rank")),
+            R"(memory of rank 0 of 2, the largest, without activations
+  parameters                               562,560 bytes
+  AdamW's state                          1,125,496 bytes
+  checkpoint's buffer                    1,688,056 bytes
+  gathered parameters                      628,224 bytes
+  gradients in backward, at most         2,754,240 bytes
+    of which stay until the step           562,560 bytes
+  communication, at most                    62,112 bytes
+  together, at most                      6,820,688 bytes
+)");
+}
+
+TEST(DryRun, NamesLayersThatAreAlikeOnce) {
+  TrainOptions options;
+  options.preset = "tiny";
+  const auto report = dry_run_report(options);
+  EXPECT_NE(report.find("  model.layers.{0-3}.self_attn.q_proj.weight "), std::string::npos)
+      << report;
+  EXPECT_EQ(report.find("model.layers.0."), std::string::npos) << report;
+}
+
+}  // namespace
+}  // namespace moegrad::training::dry_run_test

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/logs/run_header.h"
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <thread>
+
+#include "tests/framework/io/files.h"
+#include "tests/testing.h"
+#include "train/logs/metrics.h"
+
+namespace moegrad::training::run_header_test {
+namespace {
+
+using nlohmann::json;
+using testing::message_of;
+using testing::read_file;
+using testing::TemporaryFolder;
+
+TEST(RunHeader, TellsOfTheRunThatStarts) {
+  TrainOptions options;
+  options.text = "/a/b/kjv.txt";
+  options.steps = 7;
+  options.max_grad_norm = 0.5;
+  options.command = {"train", "--steps", "7"};
+  const auto header = run_header(options, "byte", {{"seed", "1"}});
+  EXPECT_EQ(header.title, "small on kjv.txt");
+  EXPECT_EQ(run_header(options, "token", {{"seed", "1"}}).identity, header.identity);
+  EXPECT_NE(run_header(options, "byte", {{"seed", "2"}}).identity, header.identity);
+  EXPECT_EQ(header.version, MOEGRAD_VERSION);
+  EXPECT_EQ(header.command, options.command);
+  EXPECT_EQ(header.unit, "byte");
+  EXPECT_EQ(header.steps, 7);
+  EXPECT_EQ(header.max_grad_norm, 0.5);
+  std::tm date = {};
+  ASSERT_NE(strptime(header.date.c_str(), "%Y-%m-%dT%H:%M:%SZ", &date), nullptr) << header.date;
+  EXPECT_LT(std::abs(std::difftime(std::time(nullptr), timegm(&date))), 60);
+  if (read_file("/proc/cpuinfo").find("model name") != std::string::npos) {
+    EXPECT_TRUE(std::regex_match(header.cpu, std::regex(".+, \\d+ CPUs?"))) << header.cpu;
+  }
+}
+
+TEST(RunHeader, HasATitleForEveryKindOfModelAndData) {
+  TrainOptions options;
+  const auto title = [&] { return run_header(options, "", {}).title; };
+  EXPECT_EQ(title(), "small on the King James text");
+  options.text = "texts/t";
+  EXPECT_EQ(title(), "small on t");
+  options.preset = "tiny";
+  options.data = "d/ids.bin";
+  EXPECT_EQ(title(), "tiny on ids.bin");
+  options.config = "c/config.json";
+  EXPECT_EQ(title(), "config.json on ids.bin");
+  options.hf_model = "models/qwen/";
+  EXPECT_EQ(title(), "qwen on ids.bin");
+  options.hf_model = "models/qwen";
+  EXPECT_EQ(title(), "qwen on ids.bin");
+  options.hf_model = "//";
+  EXPECT_EQ(title(), "// on ids.bin");
+}
+
+TEST(RunHeader, IsTheSameAfterJson) {
+  const RunHeader header = {.identity = "i",
+                            .title = "a",
+                            .date = "b",
+                            .version = "c",
+                            .cpu = "d",
+                            .command = {"e", ""},
+                            .unit = "f",
+                            .steps = 9,
+                            .max_grad_norm = 0.1};
+  const auto again = run_header_of(to_json(header), "who");
+  EXPECT_EQ(to_json(again), to_json(header));
+  EXPECT_EQ(again.command, header.command);
+  EXPECT_EQ(again.max_grad_norm, 0.1);
+  EXPECT_EQ(to_json(RunHeader()), json::object());
+  const auto nothing = run_header_of(json::object(), "who");
+  EXPECT_TRUE(nothing.identity.empty() && nothing.title.empty() && nothing.date.empty() &&
+              nothing.version.empty() && nothing.cpu.empty() && nothing.command.empty() &&
+              nothing.unit.empty());
+  EXPECT_FALSE(nothing.steps || nothing.max_grad_norm);
+}
+
+TEST(RunHeader, NamesThePartThatIsWrong) {
+  const auto refusal = [](const std::string& text) {
+    return message_of<ValueError>([&] { run_header_of(json::parse(text), "who"); });
+  };
+  for (const std::string key : {"identity", "title", "date", "version", "cpu", "unit"}) {
+    EXPECT_EQ(refusal("{\"" + key + "\":1}"), "who: " + key + " must be a text, got '1'");
+  }
+  EXPECT_EQ(refusal(R"({"command":"a"})"), "who: command must be a list of texts, got '\"a\"'");
+  EXPECT_EQ(refusal(R"({"command":["a",1]})"),
+            "who: command must be a list of texts, got '[\"a\",1]'");
+  EXPECT_EQ(refusal(R"({"steps":1.5})"),
+            "who: steps must be an integer from 0 to 9223372036854775807, got '1.5'");
+  EXPECT_EQ(refusal(R"({"steps":9223372036854775808})"),
+            "who: steps must be an integer from 0 to 9223372036854775807, got "
+            "'9223372036854775808'");
+  EXPECT_EQ(refusal(R"({"max_grad_norm":"1"})"),
+            "who: max_grad_norm must be a number or null, got '\"1\"'");
+}
+
+TEST(RunHeader, IsOnTheFirstLineThatARunWrites) {
+  const TemporaryFolder folder;
+  const auto path = (folder / "run.jsonl").string();
+  {
+    MetricsFile file(path, 0, RunHeader{.title = "first"});
+    file.write_validation(0, 5);
+    file.write({.step = 0, .seconds = 1});
+  }
+  {
+    MetricsFile file(path, 1, RunHeader{.title = "again \xFF"});
+    file.write({.step = 1, .seconds = 1});
+    file.write_validation(2, 4);
+  }
+  std::istringstream lines(read_file(path));
+  std::vector<json> all;
+  for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
+  ASSERT_EQ(all.size(), 4U);
+  EXPECT_EQ(all[0]["run"]["title"], "first");
+  EXPECT_FALSE(all[1].contains("run"));
+  EXPECT_EQ(all[2]["run"]["title"], "again \uFFFD");
+  EXPECT_FALSE(all[3].contains("run"));
+}
+
+TEST(ShellWord, HasQuotesWhereACharacterNeedsThem) {
+  EXPECT_EQ(shell_word("--text=a/b_c.d"), "--text=a/b_c.d");
+  EXPECT_EQ(shell_word(""), "''");
+  EXPECT_EQ(shell_word("a b"), "'a b'");
+  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_word("$(rm)"), "'$(rm)'");
+  EXPECT_EQ(shell_word("a\nb"), "'a\nb'");
+  EXPECT_EQ(shell_word("~"), "'~'");
+  EXPECT_EQ(shell_word("caf\u00E9"), "caf\u00E9");
+}
+
+}  // namespace
+}  // namespace moegrad::training::run_header_test

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/logs/run_logs.h"
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "framework/distributed/launch.h"
+#include "tests/framework/io/files.h"
+#include "tests/testing.h"
+#include "train/data/windowed_data.h"
+#include "train/logs/event_reader.h"
+#include "train/training_run.h"
+
+namespace moegrad::training::run_logs_test {
+namespace {
+
+using nlohmann::json;
+using testing::read_file;
+using testing::TemporaryFolder;
+
+constexpr double kGibibyte = 1 << 30;
+
+class RunLogsTest : public ::testing::Test {
+ protected:
+  RunLogsTest() {
+    options_.preset = "tiny";
+    options_.steps = 4;
+    options_.batch = 1;
+    options_.sequence_length = 16;
+    options_.sample_bytes = 0;
+    options_.validation_sequences = 2;
+    options_.metrics = path("metrics.jsonl");
+  }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  /// Returns what it printed.
+  std::string run(const TrainingEvents& events = {}, int exit_code = 0) const {
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += std::to_string(i) + " sheep went to the water.\n";
+    const WindowedData data(TextData(text, "sheep", options_.sequence_length),
+                            {.micro_batches = options_.micro_batches,
+                             .sequences = options_.batch,
+                             .validation_sequences = options_.validation_sequences,
+                             .seed = options_.seed});
+    ::testing::internal::CaptureStdout();
+    EXPECT_EQ(run_training(options_, data, events), exit_code);
+    return ::testing::internal::GetCapturedStdout();
+  }
+
+  std::vector<json> lines() const {
+    std::ifstream file(options_.metrics);
+    std::vector<json> all;
+    for (std::string line; std::getline(file, line);) all.push_back(json::parse(line));
+    return all;
+  }
+
+  /// Of each line what is the same in every run.
+  std::vector<json> losses(bool with_validation = true) const {
+    std::vector<json> all;
+    for (const auto& line : lines()) {
+      if (!with_validation && line.contains("validation_loss")) continue;
+      json kept;
+      for (const char* key : {"step", "loss", "ce", "grad_norm", "validation_loss"}) {
+        if (line.contains(key)) kept[key] = line[key];
+      }
+      all.push_back(kept);
+    }
+    return all;
+  }
+
+  std::vector<std::filesystem::path> event_files() const {
+    std::set<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(options_.tensorboard)) {
+      files.insert(entry.path());
+    }
+    return {files.begin(), files.end()};
+  }
+
+  TemporaryFolder folder_;
+  TrainOptions options_;
+};
+
+TEST_F(RunLogsTest, TheEventFileHoldsTheValuesOfTheMetricsFile) {
+  options_.tensorboard = path("board");
+  options_.validation_interval = 2;
+  options_.log_every = 2;
+  run();
+  ASSERT_EQ(event_files().size(), 1U);
+  std::map<std::pair<std::string, std::int64_t>, float> scalars;
+  std::map<std::pair<std::string, std::int64_t>, std::vector<double>> histograms;
+  for (const auto& event : read_event_file(event_files()[0]).events) {
+    for (const auto& scalar : event.scalars) scalars[{scalar.tag, event.step}] = scalar.value;
+    for (const auto& histogram : event.histograms) {
+      histograms[{histogram.tag, event.step}] = histogram.counts;
+    }
+  }
+  const auto take = [&](const std::string& tag, std::int64_t step, double expected) {
+    const auto found = scalars.find({tag, step});
+    ASSERT_NE(found, scalars.end()) << tag << ' ' << step;
+    EXPECT_EQ(found->second, static_cast<float>(expected)) << tag << ' ' << step;
+    scalars.erase(found);
+  };
+  for (const auto& line : lines()) {
+    const auto step = line["step"].get<std::int64_t>();
+    if (line.contains("validation_loss")) {
+      take("validation_metrics/loss", step, line["validation_loss"]);
+      continue;
+    }
+    const double seconds = line["seconds"], data_seconds = line["data_seconds"];
+    take("loss_metrics/global_avg_loss", step, line["ce"]);
+    take("loss_metrics/objective", step, line["loss"]);
+    take("grad_norm", step, line["grad_norm"]);
+    take("lr", step, line["lr"]);
+    take("throughput(tps)", step, line["tgs"]);
+    take("time_metrics/end_to_end(s)", step, seconds);
+    take("time_metrics/data_loading(s)", step, data_seconds);
+    take("time_metrics/data_loading(%)", step, 100 * data_seconds / seconds);
+    take("memory/max_active(GiB)", step, line["peak_bytes"]["total"].get<double>() / kGibibyte);
+    for (std::size_t i = 0; i < kMemoryTags; ++i) {
+      const std::string tag(to_string(static_cast<MemoryTag>(i)));
+      take("memory/max_" + tag + "(GiB)", step, line["peak_bytes"][tag].get<double>() / kGibibyte);
+    }
+    for (std::size_t layer = 0; layer < line["tokens_per_expert"].size(); ++layer) {
+      const auto found =
+          histograms.find({"tokens_per_expert/mixture_layer_" + std::to_string(layer), step});
+      ASSERT_EQ(found != histograms.end(), step % 2 == 0 || step == 3) << step;
+      if (found == histograms.end()) continue;
+      EXPECT_EQ(found->second, line["tokens_per_expert"][layer].get<std::vector<double>>());
+      histograms.erase(found);
+    }
+  }
+  EXPECT_TRUE(scalars.empty()) << scalars.begin()->first.first;
+  EXPECT_TRUE(histograms.empty());
+}
+
+TEST_F(RunLogsTest, ALineHasWhatAReportNeeds) {
+  run();
+  const auto all = lines();
+  ASSERT_EQ(all.size(), 5U);
+  for (const auto& line : std::span(all).first(4)) {
+    ASSERT_EQ(line["tokens_per_expert"].size(), 4U);
+    for (const auto& layer : line["tokens_per_expert"]) {
+      const auto counts = layer.get<std::vector<std::int64_t>>();
+      // Two micro-batches of a sequence, two experts per token.
+      EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}), 2 * 16 * 2);
+    }
+    std::int64_t most = 0, sum = 0;
+    for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+      const std::int64_t bytes = line["peak_bytes"][to_string(static_cast<MemoryTag>(tag))];
+      most = std::max(most, bytes);
+      sum += bytes;
+    }
+    EXPECT_GT(line["peak_bytes"]["parameters"], 0);
+    EXPECT_GE(line["peak_bytes"]["total"], most);
+    EXPECT_LE(line["peak_bytes"]["total"], sum);
+    EXPECT_GT(line["data_seconds"], 0);
+    EXPECT_LT(line["data_seconds"], line["seconds"]);
+    EXPECT_EQ(line.contains("configuration"), line["step"] == 0);
+    EXPECT_FALSE(line.contains("communication"));
+  }
+  EXPECT_EQ(all[0]["configuration"], options_.to_string());
+  EXPECT_EQ(all[4].size(), 2U);
+  EXPECT_EQ(all[4]["step"], 4);
+}
+
+TEST_F(RunLogsTest, PeaksAreTheMostOfAnyRankSinceTheLineBefore) {
+  StepProfile profile(options_);
+  ::testing::internal::CaptureStdout();
+  launch(2, [&](RankContext& context) {
+    RunLogs logs(options_, context, profile, 0, {});
+    const MemoryTagGuard tag(MemoryTag::kGradients);
+    const auto use = [&](std::int64_t bytes) { Tensor::zeros({bytes / 8}, Dtype::kFloat64); };
+    use(context.rank() == 0 ? 800 : 8000);
+    logs.end_step({.step = 0, .seconds = 1});
+    use(context.rank() == 0 ? 160 : 80);
+    logs.end_step({.step = 1, .seconds = 1});
+  });
+  ::testing::internal::GetCapturedStdout();
+  const auto all = lines();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0]["peak_bytes"]["gradients"], 8000);
+  EXPECT_EQ(all[0]["peak_bytes"]["total"], 8000);
+  EXPECT_EQ(all[0]["peak_bytes"]["activations"], 0);
+  EXPECT_EQ(all[1]["peak_bytes"]["gradients"], 160);
+  EXPECT_EQ(all[1]["peak_bytes"]["total"], 160);
+}
+
+TEST_F(RunLogsTest, ValidationTraceAndTensorBoardChangeNoBitOfALoss) {
+  run();
+  const auto expected = losses();
+  options_.validation_interval = 1;
+  options_.tensorboard = path("board");
+  options_.profile_steps = "1:3";
+  options_.profile = path("trace.json");
+  const auto printed = run();
+  EXPECT_EQ(losses(false), std::vector(expected.begin(), expected.end() - 1));
+  std::vector<std::int64_t> validated;
+  for (const auto& line : lines()) {
+    if (line.contains("validation_loss")) validated.push_back(line["step"]);
+  }
+  EXPECT_EQ(validated, (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(lines().back()["validation_loss"], expected.back()["validation_loss"]);
+  EXPECT_NE(printed.find(" nats per byte after 3 steps\n"), std::string::npos) << printed;
+}
+
+TEST_F(RunLogsTest, ATraceHoldsTheChosenStepsOfAllRanksAlone) {
+  options_.profile_steps = "1:3";
+  options_.profile = path("trace.json");
+  options_.validation_interval = 1;
+  const auto printed = run();
+  EXPECT_NE(printed.find("trace of steps 1 to 2 in " + options_.profile + ", for"),
+            std::string::npos)
+      << printed;
+  std::map<std::pair<int, std::string>, int> phases;
+  const auto trace = json::parse(read_file(options_.profile));
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    ++phases[{event["pid"].get<int>(), event["name"].get<std::string>()}];
+  }
+  for (const int rank : {0, 1}) {
+    // A micro-batch per rank and step; a validation would be another forward.
+    EXPECT_EQ((phases[{rank, "forward"}]), 2);
+    EXPECT_EQ((phases[{rank, "optimizer"}]), 2);
+    EXPECT_GT((phases[{rank, "all_gather model.layers.3"}]), 0);
+    EXPECT_EQ((phases[{rank, "all_reduce peak bytes"}]), 0);
+  }
+  for (const auto& line : lines()) {
+    ASSERT_EQ(line.contains("communication"), line["step"] == 2 && line.contains("loss"));
+    if (!line.contains("communication")) continue;
+    const auto& figures = line["communication"];
+    EXPECT_EQ(figures["steps"], 2);
+    EXPECT_GT(figures["compute_seconds"], 0);
+    for (const char* lane : {"gather", "reduce"}) {
+      EXPECT_GT(figures[lane]["bytes"], 0);
+      EXPECT_GE(figures[lane]["seconds"], figures[lane]["exposed_seconds"]);
+    }
+  }
+}
+
+TEST_F(RunLogsTest, RecordingIsOffOutsideTheChosenSteps) {
+  options_.profile_steps = "1:2";
+  options_.profile = path("trace.json");
+  StepProfile profile(options_);
+  std::array<std::vector<bool>, 2> recorded;
+  ::testing::internal::CaptureStdout();
+  launch(2, [&](RankContext& context) {
+    if (context.rank() == 0) profile.open(0);
+    auto& own = recorded[static_cast<std::size_t>(context.rank())];
+    for (std::int64_t step = 0; step < 3; ++step) {
+      profile.begin_step(step, context);
+      own.push_back(context.spans().records(SpanKind::kCollective));
+      const auto figures = profile.end_step(step, context);
+      EXPECT_EQ(figures.has_value(), step == 1 && context.rank() == 0);
+      own.push_back(context.spans().records(SpanKind::kPhase));
+    }
+  });
+  ::testing::internal::GetCapturedStdout();
+  const std::vector<bool> expected = {false, false, true, false, false, false};
+  EXPECT_EQ(recorded[0], expected);
+  EXPECT_EQ(recorded[1], expected);
+}
+
+TEST_F(RunLogsTest, AResumedRunGoesOnWithItsFiles) {
+  options_.validation_interval = 2;
+  run();
+  const auto expected = losses();
+  options_.metrics = path("resumed.jsonl");
+  options_.tensorboard = path("board");
+  options_.checkpoint_dir = path("checkpoints");
+  options_.profile_steps = "0:1";
+  options_.profile = path("trace.json");
+  int steps = 0;
+  // Asked before the batch of the first validation, then after each step.
+  run({.stop_requested = [&] { return ++steps == 4; }}, kRunStopped);
+  EXPECT_EQ(losses().size(), 4U);
+  const auto trace = read_file(options_.profile);
+  options_.resume = true;
+  const auto printed = run();
+  EXPECT_EQ(losses(), expected);
+  EXPECT_EQ(event_files().size(), 2U);
+  EXPECT_EQ(read_file(options_.profile), trace);
+  EXPECT_NE(printed.find("no trace: steps 0 to 0 lie before step 2\n"), std::string::npos);
+  for (const auto& line : lines()) {
+    EXPECT_EQ(line.contains("configuration"),
+              line.contains("loss") && (line["step"] == 0 || line["step"] == 2));
+  }
+}
+
+}  // namespace
+}  // namespace moegrad::training::run_logs_test

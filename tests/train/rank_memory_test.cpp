@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/rank_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "framework/distributed/launch.h"
+#include "framework/io/checkpoint_saver.h"
+#include "framework/runtime/random.h"
+#include "framework/tensor/arena.h"
+#include "framework/tensor/meta.h"
+#include "train/trainer.h"
+#include "train/training_run.h"
+
+namespace moegrad::training::rank_memory_test {
+namespace {
+
+MicroBatch batch_of(const TrainOptions& options, std::int64_t index) {
+  const Random random(1, "rank memory test");
+  const auto n = options.sequence_length;
+  const auto draw = [&](std::int64_t i) {
+    return random.integer(static_cast<std::uint64_t>(index * (n + 1) + i), 256);
+  };
+  std::vector<std::int64_t> tokens, targets;
+  for (std::int64_t i = 0; i < n; ++i) {
+    tokens.push_back(draw(i));
+    targets.push_back(draw(i + 1));
+  }
+  return {.tokens = Tensor::from(tokens, {n}),
+          .targets = Tensor::from(targets, {n}),
+          .cu_seqlens = {0, n}};
+}
+
+/// What rank 0's arena has counted by the end of three steps, in the order of a run. Its
+/// `backward` and `communication` are what was used, not bounds.
+RankMemory measure(const TrainOptions& options) {
+  RankMemory memory;
+  launch(options.world_size, [&](RankContext& context) {
+    auto& arena = *context.arena();
+    std::vector<MicroBatch> batches;
+    for (std::int64_t i = 0; i < options.micro_batches; ++i) {
+      batches.push_back(batch_of(options, i));
+    }
+    std::optional<models::Qwen3Moe> model;
+    {
+      const MetaGuard no_bytes;
+      model.emplace(options.model_config());
+    }
+    auto& state = shard_model(*model, DeviceMesh::flat(context.group()), policy_of(options));
+    model->to_empty();
+    model->init_weights(1);
+    RankMemory own;
+    own.parameters = arena.live()[MemoryTag::kParameters];
+    optim::AdamW optimizer(decay_matrices(model->named_parameters(), 1e-3, 0.1), {});
+    own.optimizer = arena.live()[MemoryTag::kOptimizer];
+    std::optional<CheckpointSaver> saver;
+    if (!options.checkpoint_dir.empty()) {
+      saver.emplace(options.checkpoint_dir, context.group());
+      CheckpointState all{.tensors = model->named_parameters()};
+      for (const auto& tensor : optimizer.state_dict()) all.tensors.push_back(tensor);
+      saver->reserve(all);
+      own.checkpoint = arena.live()[MemoryTag::kCheckpoint];
+    }
+    for (int step = 0; step < 3; ++step) {
+      if (step == 1) arena.reset_peak();  // the first forward has no order to prefetch by
+      train_step(*model, state, batches,
+                 {.recompute_layers = options.recompute_layers,
+                  .linear_cross_entropy = options.linear_cross_entropy},
+                 optimizer);
+    }
+    own.gradients = arena.live()[MemoryTag::kGradients];
+    own.gathered = arena.peak(MemoryTag::kParameters) - own.parameters;
+    own.backward = arena.peak(MemoryTag::kGradients);
+    own.communication = arena.peak(MemoryTag::kCommunication);
+    if (context.rank() == 0) memory = own;
+  });
+  return memory;
+}
+
+/// Compares what is exact, and the bounds.
+void expect_held(const TrainOptions& options) {
+  const auto said = rank_memory(options), held = measure(options);
+  EXPECT_EQ(said.parameters, held.parameters);
+  EXPECT_EQ(said.optimizer, held.optimizer);
+  EXPECT_EQ(said.checkpoint, held.checkpoint);
+  EXPECT_EQ(said.gradients, held.gradients);
+  EXPECT_EQ(said.gathered, held.gathered);
+  EXPECT_GE(said.backward, held.backward);
+  EXPECT_GE(said.communication, held.communication);
+  // Of a bound that is far off nobody would learn much.
+  EXPECT_LE(said.backward, 2 * held.backward);
+  EXPECT_LE(said.communication, 2 * held.communication + 4096);
+}
+
+// Each value with each other; each three values only in the full suite.
+TEST(RankMemory, IsWhatARankThenHolds) {
+  int combinations = 0;
+  for (const int world_size : {1, 2, 3, 4}) {
+    for (const std::string reshard : {"default", "true", "false"}) {
+      for (const bool linear_only : {false, true}) {
+        for (const std::string narrow : {"", "wire", "reduce", "both"}) {
+          if (combinations++ % 5 > 1 && !testing::full_suite()) continue;
+          TrainOptions options;
+          options.preset = "tiny";
+          options.world_size = world_size;
+          options.micro_batches = world_size;
+          options.sequence_length = 8;
+          options.reshard = reshard;
+          options.linear_only_shard = linear_only;
+          if (narrow == "wire" || narrow == "both") options.wire_dtype = "bf16";
+          if (narrow == "reduce" || narrow == "both") options.reduce_dtype = "bf16";
+          SCOPED_TRACE(::testing::Message()
+                       << world_size << " ranks, reshard " << reshard << ", linear_only_shard "
+                       << linear_only << ", narrow '" << narrow << "'");
+          expect_held(options);
+        }
+      }
+    }
+  }
+}
+
+/// A config.json of a model with a tied head, dense layers and experts, none of even sizes.
+std::string tied_config() {
+  auto config = models::Qwen3MoeConfig::preset("tiny");
+  config.tie_word_embeddings = true;
+  config.vocab_size = 301;
+  config.moe_intermediate_size = 19;
+  config.num_experts = 5;
+  config.num_experts_per_tok = 2;
+  config.mlp_only_layers = {1};
+  const auto path = ::testing::TempDir() + "rank_memory_tied.json";
+  std::ofstream(path) << config.to_json();
+  return path;
+}
+
+TEST(RankMemory, CountsEveryOtherOptionThatChangesIt) {
+  const auto expect = [](const char* what, auto change) {
+    for (const int world_size : {1, 2, 3}) {
+      if (world_size == 2 && !testing::full_suite()) continue;
+      TrainOptions options;
+      options.preset = "tiny";
+      options.world_size = world_size;
+      options.sequence_length = 8;
+      change(options);
+      SCOPED_TRACE(::testing::Message() << what << ", " << world_size << " ranks");
+      expect_held(options);
+    }
+  };
+  for (const int prefetch : {0, 2, 9}) {
+    expect("prefetch", [&](TrainOptions& o) { o.prefetch = prefetch; });
+    expect("prefetch, bf16", [&](TrainOptions& o) {
+      o.prefetch = prefetch;
+      o.wire_dtype = o.reduce_dtype = "bf16";
+    });
+  }
+  for (const int micro_batches : {1, 3, 4, 8, 11}) {
+    expect("micro-batches", [&](TrainOptions& o) { o.micro_batches = micro_batches; });
+    expect("micro-batches, bf16", [&](TrainOptions& o) {
+      o.micro_batches = micro_batches;
+      o.reduce_dtype = "bf16";
+    });
+  }
+  expect("recompute", [](TrainOptions& o) { o.recompute_layers = 3; });
+  expect("fp64", [](TrainOptions& o) { o.dtype = "fp64"; });
+  expect("fp64, bf16", [](TrainOptions& o) {
+    o.dtype = "fp64";
+    o.wire_dtype = o.reduce_dtype = "bf16";
+  });
+  expect("hf", [](TrainOptions& o) { o.grouped_matmul_nz_transpose = false; });
+  expect("hf, nz", [](TrainOptions& o) { o.expert_weights = "hf"; });
+  expect("nd", [](TrainOptions& o) { o.layout = "nd"; });
+  expect("cross entropy", [](TrainOptions& o) { o.linear_cross_entropy = true; });
+  expect("checkpoints", [](TrainOptions& o) {
+    o.checkpoint_dir = ::testing::TempDir() + "rank_memory_checkpoints";
+  });
+  expect("tied", [](TrainOptions& o) { o.config = tied_config(); });
+  expect("small", [](TrainOptions& o) { o.preset = "small"; });
+}
+
+}  // namespace
+}  // namespace moegrad::training::rank_memory_test

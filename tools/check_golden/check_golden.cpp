@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Runs everything in golden folders, which hold what Hugging Face's Qwen3-MoE computes, along three
+// paths in two precisions, and compares:
+//
+//     build/release/tools/check_golden [--world-size N] DIR...
+//
+// One line per quantity. Exits with 1 when one is past its limit or missing, with 2 when a folder
+// is not what it should be (Note [Golden folders]).
+
+#include <CLI/CLI.hpp>
+#include <iomanip>
+#include <iostream>
+
+#include "framework/runtime/error.h"
+#include "framework/runtime/program.h"
+#include "tools/check_golden/golden_checks.h"
+#include "tools/check_golden/golden_runs.h"
+#include "train/config/program_options.h"
+
+namespace moegrad::tools {
+
+using namespace training;
+
+namespace {
+
+constexpr int kMaxRanks = 64;
+
+struct Tally {
+  std::size_t quantities = 0;
+  std::size_t folders = 0;
+  std::size_t bad_folders = 0;
+  std::size_t missing = 0;
+  std::vector<std::string> failures;
+};
+
+std::string line_of(const GoldenCase& golden, GoldenPath path, Dtype dtype,
+                    const GoldenCheck& check) {
+  std::ostringstream line;
+  line << golden.name << " | " << std::left << std::setw(9) << to_string(path) << " | "
+       << (dtype == Dtype::kFloat32 ? "fp32" : "fp64") << " | " << std::setw(60) << check.quantity
+       << " | " << std::scientific << std::setprecision(1) << check.error << " <= " << check.limit
+       << " | " << (check.holds() ? "ok" : "FAIL");
+  if (!check.worst.empty()) line << " (" << check.worst << ')';
+  return line.str();
+}
+
+/// Prints what a path gave in one dtype.
+void report(const GoldenCase& golden, GoldenPath path, Dtype dtype,
+            const std::vector<GoldenResults>& ranks, Tally& tally) {
+  const auto& first = ranks.front();
+  const auto note = [&](bool replayed, const std::string& what) {
+    if (!replayed) return;
+    std::cout << golden.name << " | " << to_string(path) << " | " << what
+              << ": a choice of experts is rounding; run with those of fp64\n";
+  };
+  note(first.batch.replayed, "batch");
+  note(first.packed && first.packed->replayed, "packed");
+  for (const auto& alone : first.alone) note(alone.replayed, "packed sequence alone");
+  for (std::size_t i = 0; i < first.variants.size(); ++i) {
+    const auto& trained = first.variants[i];
+    note(trained.replayed || trained.final_eval.replayed, golden.variants[i].name);
+  }
+  for (const auto& check : check_golden(golden, ranks, dtype)) {
+    const auto line = line_of(golden, path, dtype, check);
+    std::cout << line << std::endl;
+    ++tally.quantities;
+    if (!check.holds()) tally.failures.push_back(line);
+  }
+}
+
+void check_folder(const std::string& folder, int world_size, Tally& tally) {
+  const auto golden = read_golden_case(folder);
+  for (const auto& what : golden.missing) {
+    std::cout << golden.name << " | missing | " << what << '\n';
+  }
+  tally.missing += golden.missing.size();
+  for (const auto path : {GoldenPath::kPlain, GoldenPath::kOptimised, GoldenPath::kSharded}) {
+    const auto fp64 = run_golden(golden, path, Dtype::kFloat64, world_size);
+    report(golden, path, Dtype::kFloat64, fp64, tally);
+    const auto fp32 = run_golden(golden, path, Dtype::kFloat32, world_size, &fp64.front());
+    report(golden, path, Dtype::kFloat32, fp32, tally);
+  }
+}
+
+int run(const std::vector<std::string>& folders, int world_size) {
+  Tally tally;
+  for (const auto& folder : folders) {
+    ++tally.folders;
+    try {
+      check_folder(folder, world_size, tally);
+    } catch (const Error& error) {
+      ++tally.bad_folders;
+      std::cerr << "check_golden: " << folder << ": " << error.what() << std::endl;
+    }
+  }
+  std::cout << '\n'
+            << tally.folders << " folders, " << tally.missing << " expectations missing, "
+            << tally.quantities << " quantities, " << tally.failures.size()
+            << " past their limits\n";
+  for (const auto& line : tally.failures) std::cout << line << '\n';
+  if (tally.bad_folders > 0) return 2;
+  return tally.failures.empty() && tally.missing == 0 ? 0 : 1;
+}
+
+int parse_and_run(int argc, char** argv) {
+  std::vector<std::string> folders;
+  CLI::App app("Compares the model with what Hugging Face's computes, as golden folders hold it.");
+  app.add_option("folders", folders, "golden folders")->required();
+  int world_size = 2;
+  add_number(app, "--world-size", world_size, {1, kMaxRanks},
+             "ranks of the sharded path (threads of this process)");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(folders, world_size);
+}
+
+}  // namespace
+}  // namespace moegrad::tools
+
+int main(int argc, char** argv) {
+  using namespace moegrad::tools;
+  return moegrad::run_program("check_golden", [&] { return parse_and_run(argc, argv); });
+}

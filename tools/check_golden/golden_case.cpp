@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/check_golden/golden_case.h"
+
+#include <utility>
+
+#include "framework/io/safetensors.h"
+#include "framework/runtime/error.h"
+#include "ops/shape_ops.h"
+#include "tools/check_golden/golden_complete.h"
+#include "tools/check_golden/golden_files.h"
+#include "tools/check_golden/golden_rows.h"
+#include "tools/check_golden/golden_training.h"
+
+namespace moegrad::tools {
+namespace {
+
+Tensor flattened(const Tensor& tensor, std::int64_t columns) {
+  return ops::reshape(tensor, {tensor.numel() / columns, columns});
+}
+
+/// What the safetensors file of a row says, its leading dimensions being `rows`.
+GoldenValues read_tensors(const GoldenTensors& file, const models::Qwen3MoeConfig& config,
+                          const std::vector<std::int64_t>& rows) {
+  const auto shape = [&](std::int64_t last) {
+    auto dims = rows;
+    dims.push_back(last);
+    return Shape(dims);
+  };
+  GoldenValues values;
+  values.losses.push_back(file.losses());
+  values.logits = file.find("logits_f64", shape(config.vocab_size));
+  if (values.logits.defined()) values.logits = flattened(values.logits, config.vocab_size);
+  const auto tokens = shape(1).numel();
+  for (std::int64_t i = 0; i <= config.num_hidden_layers; ++i) {
+    const Tensor hidden = file.find("hidden_f64." + std::to_string(i), shape(config.hidden_size));
+    values.hidden.push_back(hidden.defined() ? flattened(hidden, config.hidden_size) : hidden);
+  }
+  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    if (!config.is_moe_layer(i)) continue;
+    const auto read = [&](const std::string& name, std::int64_t columns, Dtype dtype, auto& into) {
+      const Tensor found = file.find(name + std::to_string(i), {tokens, columns}, dtype);
+      if (found.defined()) into.emplace(i, found);
+    };
+    const auto k = config.num_experts_per_tok;
+    read("router_logits_f64.", config.num_experts, Dtype::kFloat64, values.router_logits);
+    read("topk_indices.", k, Dtype::kInt64, values.topk_indices);
+    read("topk_weights_f64.", k, Dtype::kFloat64, values.topk_weights);
+  }
+  values.gradients = file.below("grad.");
+  return values;
+}
+
+/// Adds what expected.json, or packed in it, says.
+void read_figures(const GoldenJson& json, const models::Qwen3MoeConfig& config,
+                  GoldenValues& values) {
+  if (json.has("fp64")) values.losses.push_back(losses_in(json["fp64"]));
+  values.router_margin = optional_number(json, "min_router_margin");
+  values.gradient_stats = stats_in(json, "grad_stats_fp64");
+  values.ce_gradient_stats = stats_in(json, "grad_ce_only_stats_fp64");
+  values.gradient_l2 = optional_number(json, "grad_global_l2");
+  values.ce_gradient_l2 = optional_number(json, "grad_ce_global_l2");
+  if (!json.has("tokens_per_expert")) return;
+  const auto counts = json["tokens_per_expert"];
+  std::size_t known = 0;
+  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const auto layer = std::to_string(i);
+    if (!counts.has(layer)) continue;
+    if (!config.is_moe_layer(i)) counts[layer].refuse("of a mixture layer");
+    values.tokens_per_expert[i] = counts[layer].integers();
+    ++known;
+  }
+  if (counts.items().size() != known) counts.refuse("by mixture layer");
+}
+
+/// Hugging Face's names; the second one of a tied parameter is none.
+std::vector<std::string> parameters_in(const std::filesystem::path& folder,
+                                       const models::Qwen3MoeConfig& config) {
+  std::vector<std::string> names;
+  const SafetensorsFile file(folder / "model.safetensors");
+  for (const auto& entry : file.entries()) {
+    if (config.tie_word_embeddings && entry.name == "lm_head.weight") continue;
+    names.push_back(entry.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+GoldenCase read_golden_case(const std::filesystem::path& folder) {
+  check<ValueError>(is_directory(folder), "must be a folder");
+  GoldenCase golden{.folder = folder, .name = folder.filename().string()};
+  if (golden.name.empty()) golden.name = folder.parent_path().filename().string();
+  golden.config = models::Qwen3MoeConfig::from_json(folder / "config.json");
+  const auto input = GoldenJson::read(folder / "input.json");
+  input.allow_only({"case", "seed", "input_ids", "labels", "position_ids", "seq_lens",
+                    "attention_mask", "num_target_tokens", "packed"});
+  if (input.has("attention_mask")) input["attention_mask"].refuse("null");
+  const auto ids = input["input_ids"].rows();
+  std::optional<Ids> positions;
+  if (input.has("position_ids")) positions = input["position_ids"].rows();
+  golden.batch = golden_batch(golden.config, "input.json", ids, input["labels"].rows(),
+                              positions ? &*positions : nullptr);
+
+  const GoldenTensors expected(folder / "expected.safetensors");
+  golden.expected = read_tensors(expected, golden.config, {std::ssize(ids), std::ssize(ids[0])});
+  const bool has_needed = golden.expected.logits.defined() && golden.expected.losses[0].loss;
+  check<ValueError>(has_needed, "expected.safetensors: must have logits_f64 and loss_f64");
+  expected.refuse_unread();
+
+  std::optional<GoldenJson> figures;
+  if (exists(folder / "expected.json")) {
+    figures = GoldenJson::read(folder / "expected.json");
+    figures->allow_only({"case", "hf_version", "num_params", "fp64", "fp32", "fp64_rope32",
+                         "moe_layers", "tokens_per_expert", "min_router_margin",
+                         "params_without_grad_in_hf_4.55", "grad_global_l2", "grad_ce_global_l2",
+                         "grad_stats_fp64", "grad_ce_only_stats_fp64", "grad_tensors_not_stored",
+                         "packed", "checks", "tolerance_measurements"});
+    golden.has_figures = true;
+    if (figures->has("grad_tensors_not_stored")) {
+      golden.gradients_not_stored = (*figures)["grad_tensors_not_stored"].texts();
+    }
+    read_figures(*figures, golden.config, golden.expected);
+  }
+
+  const auto packed_path = folder / "expected_packed.safetensors";
+  if (input.has("packed") && exists(packed_path)) {
+    auto [row, alone_rows] = golden_packed_row(golden.config, "input.json", input["packed"]);
+    input["packed"].allow_only({"input_ids", "labels", "position_ids", "seq_lens", "cu_seqlens",
+                                "num_target_tokens_per_seq"});
+    golden.packed = row;
+    golden.alone = alone_rows;
+    const GoldenTensors packed(packed_path);
+    golden.expected_packed = read_tensors(packed, golden.config, {golden.packed->tokens.numel()});
+    std::vector<GoldenJson> alone;
+    if (figures && figures->has("packed")) {
+      (*figures)["packed"].allow_only(
+          {"fp64", "fp32", "seq_fp64", "grad_global_l2", "grad_stats_fp64", "min_router_margin",
+           "wrong_loss_if_sequences_attend_to_each_other", "hf_one_row_packed_vs_separate_runs"});
+      read_figures((*figures)["packed"], golden.config, golden.expected_packed);
+      if ((*figures)["packed"].has("seq_fp64")) {
+        alone = (*figures)["packed"]["seq_fp64"].elements();
+      }
+    }
+    for (std::size_t i = 0; i < golden.alone.size(); ++i) {
+      auto& values = golden.expected_alone.emplace_back();
+      values.losses.push_back(packed.losses("seq" + std::to_string(i + 1) + "."));
+      if (i < alone.size()) values.losses.push_back(losses_in(alone[i]));
+    }
+    packed.refuse_unread();
+    if (alone.size() > golden.alone.size()) {
+      (*figures)["packed"]["seq_fp64"].refuse("of " + std::to_string(golden.alone.size()) +
+                                              " sequences");
+    }
+  }
+  if (exists(folder / "train.json")) read_golden_training(figures ? &*figures : nullptr, golden);
+  golden.missing = missing_expectations(golden, parameters_in(folder, golden.config));
+  return golden;
+}
+
+}  // namespace moegrad::tools

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "framework/tensor/dtype.h"
+
+namespace moegrad::tools {
+
+/// How far a value may be from the reference's in float64.
+///
+/// Those of float32 are ten times the largest difference between the reference's own float32 and
+/// float64 runs, over several models and two float32 realisations of each; those of float64 leave
+/// room for another order of sums and no more. A quantity whose limit follows from another's says
+/// how.
+struct GoldenLimits {
+  double logits;         // largest |difference|; hidden states likewise, measured to differ by less
+  double router_logits;  // likewise; top-k weights too: a softmax moves by at most half as much
+  double router_margin;  // twice router_logits: a difference of two of them
+  double loss;           // total, cross-entropy and auxiliary
+  double gradient;       // ||difference|| / ||expected|| of each tensor
+  double rounded;        // the same where the expected values are roundings to float32
+};
+
+inline constexpr GoldenLimits kLimitsFloat32 = {.logits = 4e-5,
+                                                .router_logits = 2e-5,
+                                                .router_margin = 4e-5,
+                                                .loss = 1e-5,
+                                                .gradient = 3e-5,
+                                                .rounded = 3e-5};
+inline constexpr GoldenLimits kLimitsFloat64 = {.logits = 1e-12,
+                                                .router_logits = 1e-12,
+                                                .router_margin = 2e-12,
+                                                .loss = 1e-13,
+                                                .gradient = 1e-11,
+                                                .rounded = 6e-8};  // a rounding is up to 2^-24
+
+inline const GoldenLimits& limits_of(Dtype dtype) {
+  return dtype == Dtype::kFloat32 ? kLimitsFloat32 : kLimitsFloat64;
+}
+
+/// In float32 the choice of a token whose k-th and next router logits are closer than this is a
+/// matter of rounding.
+inline constexpr double kFloat32RouterMargin = 2e-5;
+
+/// The reference's gradient of a tensor is rounding, without a correct digit, when its norm is
+/// below this part of the norm of all gradients: it stands where the exact gradient is zero (the
+/// router's from the cross-entropy when one expert has all of a token's weight). It is compared
+/// relative to all gradients.
+inline constexpr double kWithoutDigits = 1e-14;
+
+/// Limits of training, over all steps.
+struct GoldenTrainingLimits {
+  double loss;        // total and cross-entropy, also afterwards
+  double aux;         // auxiliary loss, likewise: the reference's differed no more than the total
+  double grad_norm;   // relative
+  double parameters;  // afterwards: ||difference|| / ||expected|| over all parameters together
+  double parameter;   // afterwards, each as the folder stores it, rounded to float32: in float32
+                      // the largest |difference|, in float64 ||difference|| / ||expected||
+};
+
+/// Roundings grow less where the norm is clipped and the learning rate falls to zero. After 30
+/// steps the parameters of the reference's float32 runs differed from those of its float64 runs by
+///
+///     at a constant rate    4.2e-6 relative, at most 8.0e-5
+///     clipped and falling   8.5e-7 relative, at most 3.0e-5
+inline constexpr GoldenTrainingLimits kConstantFloat32 = {
+    .loss = 1e-4, .aux = 1e-4, .grad_norm = 2e-4, .parameters = 4.2e-5, .parameter = 8e-4};
+inline constexpr GoldenTrainingLimits kClippedFloat32 = {
+    .loss = 2e-5, .aux = 2e-5, .grad_norm = 3e-5, .parameters = 8.5e-6, .parameter = 3e-4};
+inline constexpr GoldenTrainingLimits kTrainingFloat64 = {
+    .loss = 1e-10, .aux = 1e-10, .grad_norm = 1e-10, .parameters = 1e-10, .parameter = 6e-8};
+
+/// Where the folder tells how far another float32 run of the reference went from its float64 run,
+/// ten times that is allowed if it is more, but no more than ten times the limits above.
+inline constexpr double kTimesOtherRun = 10;
+inline constexpr double kMostTimesWider = 10;
+
+/// Relative to the peak: a few roundings of a float64.
+inline constexpr double kLearningRate = 1e-15;
+
+}  // namespace moegrad::tools

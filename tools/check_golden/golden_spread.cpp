@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens of a row, V vocabulary, H hidden size, E experts, K experts per token.
+#include "tools/check_golden/golden_spread.h"
+
+#include <algorithm>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "framework/autograd/grad_mode.h"
+#include "framework/distributed/collectives.h"
+#include "framework/tensor/fill.h"
+#include "ops/aux_loss.h"
+#include "ops/cross_entropy.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
+#include "ops/shape_ops.h"
+#include "ops/softmax.h"
+#include "train/trainer.h"
+
+namespace moegrad::tools {
+
+using namespace training;
+
+namespace {
+
+struct Range {
+  std::int64_t begin, length;
+};
+
+std::int64_t sequences_of(const GoldenRow& row) { return std::ssize(row.cu_seqlens) - 1; }
+
+Range tokens_of(const GoldenRow& row, std::int64_t sequence) {
+  const auto begin = row.cu_seqlens[static_cast<std::size_t>(sequence)];
+  return {begin, row.cu_seqlens[static_cast<std::size_t>(sequence) + 1] - begin};
+}
+
+Tensor rows_of(const Tensor& whole, Range tokens) {
+  return ops::contiguous(ops::narrow(whole, 0, tokens.begin, tokens.length));
+}
+
+template <class Visit>
+void with_type(Dtype dtype, const Visit& visit) {
+  if (dtype == Dtype::kInt64) {
+    visit.template operator()<std::int64_t>();
+  } else {
+    dispatch_floating(dtype, [&]<class T>() { visit.template operator()<T>(); });
+  }
+}
+
+void put_rows(const Tensor& rows, std::int64_t begin, Tensor& whole) {
+  with_type(rows.dtype(), [&]<class T>() {
+    std::ranges::copy(rows.data<T>(), whole.mutable_data<T>().begin() + begin * rows.dim(1));
+  });
+}
+
+/// A forward's tensors, one after the other.
+TensorList tensors_of(const models::Qwen3Moe::Output& output) {
+  TensorList tensors = {output.logits};
+  for (const auto* list : {&output.hidden_states, &output.router_logits, &output.expert_indices,
+                           &output.routing_weights}) {
+    tensors.insert(tensors.end(), list->begin(), list->end());
+  }
+  return tensors;
+}
+
+}  // namespace
+
+// The ranks run as many forwards each; nothing in the last ones of some.
+std::optional<std::int64_t> GoldenSpread::sequence_of(std::int64_t slot,
+                                                      const GoldenRow& row) const {
+  const auto sequence = slot * group_->size() + group_->rank();
+  return sequence < sequences_of(row) ? std::optional(sequence) : std::nullopt;
+}
+
+models::Qwen3Moe::Output GoldenSpread::run(const GoldenRow& row, std::int64_t sequence,
+                                           const GoldenRouting* replay) {
+  const auto tokens = tokens_of(row, sequence);
+  TensorList experts;
+  if (replay != nullptr) {
+    for (const auto& whole : replay->experts) experts.push_back(rows_of(whole, tokens));
+  }
+  return model_(rows_of(row.tokens, tokens), std::vector<std::int64_t>{0, tokens.length},
+                models::Qwen3Moe::ForwardOptions{
+                    .replay_expert_indices = replay != nullptr ? &experts : nullptr,
+                    .positions = rows_of(row.positions, tokens),
+                    .output_hidden_states = true});
+}
+
+GoldenComputed GoldenSpread::forward(const GoldenRow& row, double aux_coefficient,
+                                     const GoldenRouting* replay) {
+  const NoGradGuard no_grad;
+  const auto sequences = sequences_of(row), length = row.tokens.dim(0);
+  std::vector<double> ce(static_cast<std::size_t>(sequences));
+  TensorList wholes;
+  std::vector<std::vector<std::int64_t>> counts;  // per mixture layer [E]
+  std::size_t hidden_states = 0;
+  for (std::int64_t slot = 0; slot * group_->size() < sequences; ++slot) {
+    const auto sequence = sequence_of(slot, row);
+    const auto output = run(row, sequence.value_or(0), replay);
+    const auto tensors = tensors_of(output);
+    if (slot == 0) {
+      for (const auto& tensor : tensors) {
+        wholes.push_back(Tensor::zeros({length, tensor.dim(1)}, tensor.dtype()));
+      }
+      for (const auto& layer : output.tokens_per_expert) counts.emplace_back(layer.size());
+    }
+    hidden_states = output.hidden_states.size();
+    if (!sequence) continue;
+    const auto tokens = tokens_of(row, *sequence);
+    for (std::size_t i = 0; i < tensors.size(); ++i) put_rows(tensors[i], tokens.begin, wholes[i]);
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      std::ranges::transform(output.tokens_per_expert[i], counts[i], counts[i].begin(),
+                             std::plus());
+    }
+    const Tensor targets = rows_of(row.targets, tokens);
+    ce[static_cast<std::size_t>(*sequence)] =
+        ops::cross_entropy(output.logits, targets, {.denominator = 1.0}).item();
+  }
+  // Exact: of each element's summands all but one are zero.
+  for (auto& whole : wholes) {
+    with_type(whole.dtype(), [&]<class T>() { all_reduce(*group_, whole.mutable_data<T>()); });
+  }
+  for (auto& layer : counts) all_reduce(*group_, std::span(layer));
+
+  auto cut = [at = wholes.begin() + 1](std::size_t count) mutable {
+    TensorList part(at, at + static_cast<std::ptrdiff_t>(count));
+    at += static_cast<std::ptrdiff_t>(count);
+    return part;
+  };
+  const auto layers = counts.size();
+  GoldenComputed computed{.logits = wholes[0], .hidden = cut(hidden_states)};
+  computed.routing.logits = cut(layers);
+  computed.routing.experts = cut(layers);
+  computed.routing.weights = cut(layers);
+  computed.routing.tokens_per_expert = std::move(counts);
+  computed.ce = sum_in_order(std::move(ce), group_) / static_cast<double>(row.num_targets);
+  if (layers > 0) {
+    computed.aux =
+        ops::load_balancing_loss(computed.routing.logits, computed.routing.experts).item();
+  }
+  computed.loss = computed.ce + aux_coefficient * computed.aux;
+  return computed;
+}
+
+void GoldenSpread::backward(const GoldenRow& row, double aux_coefficient,
+                            const GoldenRouting& routing, const GoldenRouting* replay) {
+  const auto layers = routing.tokens_per_expert.size();
+  const double scale = 1.0 / static_cast<double>(row.tokens.dim(0)) /
+                       static_cast<double>(std::max<std::size_t>(layers, 1));
+  Tensor load;  // [E]
+  if (layers > 0) {
+    const auto experts = routing.tokens_per_expert[0].size();
+    std::vector<double> loads(experts);
+    for (const auto& counts : routing.tokens_per_expert) {
+      for (std::size_t e = 0; e < experts; ++e) {
+        loads[e] += static_cast<double>(experts) * scale * static_cast<double>(counts[e]);
+      }
+    }
+    load = to_dtype(Tensor::from(loads, {std::ssize(loads)}), model_.config().dtype);
+  }
+  for (std::int64_t slot = 0; slot * group_->size() < sequences_of(row); ++slot) {
+    const auto sequence = sequence_of(slot, row);
+    const auto output = run(row, sequence.value_or(0), replay);
+    const Tensor targets = rows_of(row.targets, tokens_of(row, sequence.value_or(0)));
+    const double weight = sequence ? 1.0 : 0.0;
+    Tensor objective = ops::mul(ops::cross_entropy(output.logits, targets, {.denominator = 1.0}),
+                                weight / static_cast<double>(row.num_targets));
+    for (const auto& logits : output.router_logits) {
+      objective = objective + ops::mul(ops::sum(ops::mul(ops::softmax(logits), load)),
+                                       weight * aux_coefficient * scale);
+    }
+    objective.backward();
+  }
+}
+
+}  // namespace moegrad::tools

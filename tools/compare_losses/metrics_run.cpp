@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/compare_losses/metrics_run.h"
+
+#include <nlohmann/json.hpp>
+
+#include "framework/runtime/error.h"
+#include "train/logs/metrics_lines.h"
+
+namespace moegrad::tools {
+
+using namespace training;
+
+MetricsRun read_metrics(const std::string& path) {
+  MetricsRun run = {.path = path};
+  const auto add_line = [&run](std::int64_t step, const nlohmann::json& line,
+                               const std::string& who) {
+    if (line.contains("validation_loss")) return;
+    ComparedValues values = {};
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = number_of(line, kComparedQuantities[i], who);
+    }
+    run.steps[step] = values;
+  };
+  run.bytes_left_out = read_metrics_lines(path, add_line);
+  check<ValueError>(!run.steps.empty(), "metrics: ", path, ": must have a training step, got none");
+  return run;
+}
+
+}  // namespace moegrad::tools

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Shows what fully_shard does when: trains a few steps over a modelled link and writes a trace that
+// https://ui.perfetto.dev and chrome://tracing open, and a summary in plain text.
+//
+//     build/release/tools/fsdp_timeline --ranks 4
+//
+// With --slow-rank 2 that rank computes --slow-by times as long, and is named while the run goes
+// on, when it was slow in three windows in a row.
+//
+//     build/release/tools/fsdp_timeline --ranks 4 --steps 96 --slow-rank 2
+
+#include <CLI/CLI.hpp>
+#include <iomanip>
+#include <iostream>
+
+#include "framework/io/output_file.h"
+#include "framework/profile/trace.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/program.h"
+#include "tools/fsdp_timeline/timeline_report.h"
+#include "train/config/program_options.h"
+
+namespace moegrad::tools {
+
+using namespace training;
+
+namespace {
+
+constexpr double kSlowestLink = 1e-4;
+
+struct ProgramOptions {
+  TimelineOptions timeline = {};
+  std::string preset = "tiny";
+  double latency_us = 50;
+  double gigabytes_per_second = 0.25;
+  std::string trace = "fsdp_timeline.json";
+  std::string summary = "fsdp_timeline.txt";
+};
+
+void report_slow_rank(std::int64_t steps, const SlowRank& slow) {
+  std::cout << "after step " << steps << ": rank " << slow.rank << " is slow in "
+            << to_string(slow.what) << ", " << std::fixed << std::setprecision(2) << slow.ratio
+            << " times the median of the others" << std::endl;
+}
+
+void check_slow_rank(const TimelineOptions& options) {
+  if (options.slow_rank < 0) return;
+  check<ValueError>(options.slow_rank < options.ranks, "--slow-rank: must be below the ",
+                    options.ranks, " ranks, got ", options.slow_rank);
+  check<ValueError>(options.ranks >= 2, "--slow-rank: --ranks must be at least 2, got ",
+                    options.ranks);
+  check<ValueError>(options.steps / kSlowWindows >= options.window,
+                    "--slow-rank: --steps must be at least ", kSlowWindows, " windows of ",
+                    options.window, ", got ", options.steps);
+}
+
+int run(ProgramOptions options) {
+  auto& timeline = options.timeline;
+  check_slow_rank(timeline);
+  check_product("tokens per rank (--batch x --seq-len)", timeline.batch, timeline.sequence_length,
+                kMostTokens);
+  const double rate = options.gigabytes_per_second;
+  check<ValueError>(rate == 0 || rate >= kSlowestLink, "--gb-per-second: must be 0 or at least ",
+                    kSlowestLink, ", got ", rate);
+  timeline.config = models::Qwen3MoeConfig::preset(options.preset);
+  timeline.link = {
+      .latency = std::chrono::nanoseconds(static_cast<std::int64_t>(1000 * options.latency_us)),
+      .bytes_per_second = 1e9 * options.gigabytes_per_second};
+  OutputFile trace(options.trace), summary(options.summary);
+  const auto ranks = run_timeline(timeline, report_slow_rank);
+  std::vector<std::vector<Span>> spans;
+  for (const auto& rank : ranks) spans.push_back(rank.spans);
+  write_trace(trace, spans);
+  const auto text = timeline_summary(timeline, ranks);
+  summary << text;
+  trace.finish();
+  summary.finish();
+  std::cout << text << "wrote " << options.trace << " and " << options.summary << std::endl;
+  return 0;
+}
+
+int parse_and_run(int argc, char** argv) {
+  ProgramOptions options;
+  auto& timeline = options.timeline;
+  CLI::App app("Trains a few steps under fully_shard and shows when what happened.");
+  app.add_option("--preset", options.preset, "model: tiny, small or medium")->capture_default_str();
+  add_number(app, "--ranks", timeline.ranks, {1, 1024}, "threads that train together");
+  add_number(app, "--steps", timeline.steps, {1, 1 << 20}, "recorded, after one that is not");
+  add_number(app, "--batch", timeline.batch, {1, 1 << 20}, "sequences per rank and step");
+  add_number(app, "--seq-len", timeline.sequence_length, {1, 1 << 24}, "tokens per sequence");
+  add_number(app, "--latency-us", options.latency_us, {0, 1e6}, "of the modelled link");
+  add_number(app, "--gb-per-second", options.gigabytes_per_second, {0, 1e6},
+             "bandwidth of the modelled link; 0: any");
+  add_switch(app, "--prefetch", timeline.prefetch, "gather the next group ahead of its use");
+  add_number(app, "--level", timeline.level, {1, 2},
+             "of the spans: 1 phases, modules, collectives; 2 also Functions");
+  add_number(app, "--slow-rank", timeline.slow_rank, {-1, 1 << 20}, "rank to slow down; -1: none");
+  add_number(app, "--slow-by", timeline.slow_by, {1, 100}, "how many times as long it computes");
+  add_number(app, "--window", timeline.window, {1, 1 << 20}, "steps over which ranks are compared");
+  add_path(app, "--trace", options.trace, PathKind::kOutput, "where to write the trace");
+  add_path(app, "--summary", options.summary, PathKind::kOutput, "where to write the summary");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(options);
+}
+
+}  // namespace
+}  // namespace moegrad::tools
+
+int main(int argc, char** argv) {
+  using namespace moegrad::tools;
+  return moegrad::run_program("fsdp_timeline", [&] { return parse_and_run(argc, argv); });
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "framework/distributed/threads/link_model.h"
+#include "framework/profile/slow_rank.h"
+#include "framework/profile/timeline.h"
+#include "models/qwen3_moe/config.h"
+#include "nn/module.h"
+
+namespace moegrad::tools {
+
+struct TimelineOptions {
+  models::Qwen3MoeConfig config = models::Qwen3MoeConfig::preset("tiny");
+  int ranks = 2;
+  std::int64_t steps = 6;  // recorded, after one that is not: it learns the order of the gathers
+  std::int64_t batch = 4;  // sequences per rank and step
+  std::int64_t sequence_length = 64;
+  LinkModel link = {};
+  int level = 1;         // of the spans
+  bool prefetch = true;  // off: each group is gathered when it is needed
+  int slow_rank = -1;    // which rank computes slow_by times as long as it would; -1: none
+  double slow_by = 1.3;
+  // Steps of a window in which the ranks are compared.
+  std::int64_t window = 32;
+};
+
+/// Makes every fully_shard of `root`'s modules gather in backward when it needs to, not ahead.
+void turn_backward_prefetch_off(nn::Module& root);
+
+/// Trains a model of random weights on random tokens under fully_shard, and returns the timelines
+/// of all ranks. on_slow_rank is called on rank 0 while the run goes on, with the number of steps
+/// done, when SlowRankFinder names a rank.
+std::vector<RankTimeline> run_timeline(
+    const TimelineOptions& options,
+    const std::function<void(std::int64_t, const SlowRank&)>& on_slow_rank = {});
+
+}  // namespace moegrad::tools

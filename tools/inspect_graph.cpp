@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Looks at the tape of one forward of Qwen3-MoE with its loss: which Functions stand on it, how
+// long its longest chain is, and what training would hold in memory at each moment.
+//
+//     build/release/tools/inspect_graph --preset tiny && dot -Tsvg graph.dot -o graph.svg
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iomanip>
+#include <iostream>
+#include <map>
+
+#include "framework/autograd/graph.h"
+#include "framework/io/output_file.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/program.h"
+#include "framework/runtime/random.h"
+#include "models/qwen3_moe/loss.h"
+#include "models/qwen3_moe/model.h"
+#include "train/config/program_options.h"
+
+namespace moegrad::tools {
+
+using namespace training;
+
+namespace {
+
+struct Options {
+  std::string preset = "small";
+  std::string config;
+  std::int64_t tokens = 128;
+  std::string dot = "graph.dot";
+  std::string critical_path = "critical_path.tsv";
+  std::string live_bytes = "live_bytes.tsv";
+};
+
+/// The loss of `count` random tokens, as one document.
+Tensor loss_of(models::Qwen3Moe& model, std::int64_t count) {
+  const Random random(0, "inspect_graph tokens");
+  std::vector<std::int64_t> tokens, targets;
+  for (std::int64_t t = 0; t < count; ++t) {
+    const auto at = static_cast<std::uint64_t>(2 * t);
+    tokens.push_back(random.integer(at, model.config().vocab_size));
+    targets.push_back(random.integer(at + 1, model.config().vocab_size));
+  }
+  const auto output = model(Tensor::from(tokens, {count}), std::vector<std::int64_t>{0, count});
+  return models::qwen3_moe_loss(output, Tensor::from(targets, {count}), count,
+                                model.config().router_aux_loss_coef)
+      .objective;
+}
+
+/// Opens `path`, lets `write` fill it, and reports a disk that did not take it.
+template <class Write>
+void write_file(const std::string& path, const Write& write) {
+  OutputFile file(path);
+  write(file);
+  file.finish();
+  std::cout << "wrote " << path << '\n';
+}
+
+void write_critical_path(const CriticalPath& path, std::ostream& out) {
+  out << "op\tmodule\tflops\n";
+  for (const auto& step : path.steps) {
+    out << step.name << '\t' << step.path << '\t' << std::setprecision(17) << step.flops << '\n';
+  }
+}
+
+void write_live_bytes(const std::vector<LiveBytes>& profile, std::ostream& out) {
+  out << "phase\top\tmodule\tsaved\tgradients\tleaf_gradients\ttotal\n";
+  for (const auto& entry : profile) {
+    out << (entry.backward ? "backward" : "forward") << '\t' << entry.name << '\t' << entry.path
+        << '\t' << entry.saved << '\t' << entry.gradients << '\t' << entry.leaf_gradients << '\t'
+        << entry.total() << '\n';
+  }
+}
+
+int run(const Options& options) {
+  models::Qwen3Moe model(options.config.empty()
+                             ? models::Qwen3MoeConfig::preset(options.preset)
+                             : models::Qwen3MoeConfig::from_json(options.config));
+  const Tensor loss = loss_of(model, options.tokens);
+
+  const auto summary = summarize_graph(loss);
+  std::cout << summary.functions << " Functions, " << summary.edges << " edges, " << summary.leaves
+            << " leaves; " << summary.saved_bytes << " bytes in saved tensors\n";
+
+  const auto path = critical_path(loss);
+  std::cout << std::setprecision(4) << "forward: " << path.total_flops / 1e6 << " MFLOP, of which "
+            << path.flops / 1e6 << " along the critical path of " << path.steps.size()
+            << " Functions\n";
+
+  const auto profile = live_bytes_profile(loss);
+  const auto peak = std::ranges::max_element(profile, {}, &LiveBytes::total);
+  std::cout << "peak: " << peak->total() << " bytes in the "
+            << (peak->backward ? "backward" : "forward") << " of " << peak->name;
+  if (!peak->path.empty()) std::cout << " in " << peak->path;
+  std::cout << " (saved " << peak->saved << ", gradients " << peak->gradients << ", of leaves "
+            << peak->leaf_gradients << ")\n";
+
+  write_file(options.dot, [&](std::ostream& out) { write_dot(loss, out); });
+  write_file(options.critical_path, [&](std::ostream& out) { write_critical_path(path, out); });
+  write_file(options.live_bytes, [&](std::ostream& out) { write_live_bytes(profile, out); });
+  return 0;
+}
+
+int parse_and_run(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "Writes the tape of one forward of the model as DOT, its critical path by FLOPs "
+      "and its live bytes over time.");
+  auto* const preset = app.add_option("--preset", options.preset, "model: tiny, small or medium")
+                           ->capture_default_str();
+  add_path(app, "--config", options.config, PathKind::kInput,
+           "config.json of a model instead of a preset")
+      ->excludes(preset);
+  add_number(app, "--tokens", options.tokens, {1, 1 << 24}, "tokens of the forward");
+  add_path(app, "--dot", options.dot, PathKind::kOutput, "where to write the graph for Graphviz");
+  add_path(app, "--critical-path", options.critical_path, PathKind::kOutput,
+           "where to write the longest chain");
+  add_path(app, "--live-bytes", options.live_bytes, PathKind::kOutput,
+           "where to write bytes over time");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(options);
+}
+
+}  // namespace
+}  // namespace moegrad::tools
+
+int main(int argc, char** argv) {
+  using namespace moegrad::tools;
+  return moegrad::run_program("inspect_graph", [&] { return parse_and_run(argc, argv); });
+}

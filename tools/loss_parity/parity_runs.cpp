@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/loss_parity/parity_runs.h"
+
+#include <chrono>
+#include <utility>
+
+#include "framework/autograd/gradient_tree.h"
+#include "framework/distributed/launch.h"
+#include "framework/tensor/fill.h"
+#include "fsdp/state_dict.h"
+#include "models/qwen3_moe/plain.h"
+#include "optim/clip_grad_norm.h"
+#include "train/trainer.h"
+
+namespace moegrad::tools {
+
+using namespace training;
+
+namespace {
+
+constexpr std::chrono::microseconds kLongestDelay{200};
+
+models::Qwen3MoeConfig model_config(const ParityOptions& options, Dtype dtype,
+                                    nn::ExpertWeights weights) {
+  auto config = models::Qwen3MoeConfig::preset(options.preset);
+  config.dtype = dtype;
+  config.expert_weights = weights;
+  config.gathered_layout = weights == nn::ExpertWeights::kPretransposed ? Layout::kNZ : Layout::kND;
+  return config;
+}
+
+std::vector<MicroBatch> batches_of(const ParityOptions& options, const TextData& data,
+                                   std::int64_t step) {
+  std::vector<MicroBatch> batches;
+  for (std::int64_t i = 0; i < options.micro_batches; ++i) {
+    batches.push_back(
+        data.training_batch(options.seed, step, i, options.micro_batches, options.batch));
+  }
+  return batches;
+}
+
+optim::AdamW make_optimizer(const NamedTensors& parameters, double lr) {
+  return optim::AdamW(decay_matrices(parameters, lr, 0.1), {.beta1 = 0.9, .beta2 = 0.95});
+}
+
+// Whole parameters of all ranks, on rank 0.
+std::vector<std::vector<double>> collect(models::Qwen3Moe& model) {
+  std::vector<std::vector<double>> parameters;
+  for (const auto& [name, whole] : fsdp::full_state_dict(model)) {
+    const Tensor values = to_dtype(whole, Dtype::kFloat64);
+    const auto all = values.data<double>();
+    parameters.emplace_back(all.begin(), all.end());
+  }
+  return parameters;
+}
+
+}  // namespace
+
+Run run_plain(const ParityOptions& options, const TextData& data, Dtype dtype) {
+  const auto config = model_config(options, dtype, nn::ExpertWeights::kHuggingFace);
+  models::Qwen3Moe model(config, options.seed);
+  const auto parameters = model.named_parameters();
+  auto optimizer = make_optimizer(parameters, options.lr);
+  TensorList leaves;
+  for (const auto& parameter : parameters) leaves.push_back(parameter.tensor);
+
+  Run run{.name = std::string(to_string(dtype)) + ", plain"};
+  for (std::int64_t step = 0; step < options.steps; ++step) {
+    const auto batches = batches_of(options, data, step);
+    std::int64_t targets = 0;
+    for (const auto& batch : batches) targets += batch.targets.numel();
+    GradientTree gradients(leaves);
+    std::vector<double> loss;
+    auto& choices = run.choices.emplace_back();
+    optimizer.zero_grad();
+    for (const auto& batch : batches) {
+      const auto output =
+          models::qwen3_moe_plain(config, parameters, batch.tokens, batch.cu_seqlens);
+      const auto share =
+          models::qwen3_moe_plain_loss(output, batch.targets, targets, config.router_aux_loss_coef);
+      share.objective.backward();
+      gradients.push();
+      loss.push_back(share.objective.item());
+      choices.push_back(output.expert_indices);
+    }
+    gradients.finish();
+    run.loss.push_back(sum_in_order(std::move(loss), nullptr));
+    run.grad_norm.push_back(optim::clip_grad_norm(parameters, options.max_grad_norm));
+    optimizer.step();
+  }
+  return run;
+}
+
+std::string ParityLayout::name() const {
+  std::string name = bf16_wire ? "bf16 wire, " : std::string(to_string(dtype)) + ", ";
+  name += to_string(mesh) + (mesh.ranks() == 1 ? " rank" : " ranks");
+  if (experts) name += ", experts on " + to_string(*experts);
+  if (accumulation == Accumulation::kReduceEach) name += ", each micro-batch reduced";
+  if (accumulation == Accumulation::kScatterEach) name += ", each scattered, one all-reduce";
+  if (reshard_after_forward) name += *reshard_after_forward ? ", resharded" : ", kept gathered";
+  return name;
+}
+
+Run run_sharded(const ParityOptions& options, const TextData& data, const ParityLayout& layout,
+                const Choices* replay) {
+  const auto config = model_config(options, layout.dtype, nn::ExpertWeights::kPretransposed);
+  fsdp::Policy policy = {.reshard_after_forward = layout.reshard_after_forward};
+  if (layout.bf16_wire) {
+    policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
+  }
+  Run run{.name = layout.name() + (replay != nullptr ? ", experts replayed" : "")};
+  const auto train = [&](RankContext& context) {
+    models::Qwen3Moe model(config, options.seed);
+    const auto mesh = make_mesh(context.group(), layout.mesh, layout.experts);
+    auto& state = shard_model(model, mesh, policy);
+    auto optimizer = make_optimizer(model.named_parameters(), options.lr);
+    for (std::int64_t step = 0; step < options.steps; ++step) {
+      StepOptions step_options{.max_grad_norm = options.max_grad_norm,
+                               .accumulation = layout.accumulation};
+      if (replay != nullptr) step_options.replay = &(*replay)[static_cast<std::size_t>(step)];
+      auto result =
+          train_step(model, state, batches_of(options, data, step), step_options, optimizer);
+      if (context.rank() != 0) continue;
+      run.loss.push_back(result.loss);
+      run.grad_norm.push_back(result.grad_norm);
+      if (context.world_size() == 1) run.choices.push_back(std::move(result.expert_indices));
+    }
+    auto parameters = collect(model);
+    if (context.rank() == 0) run.parameters = std::move(parameters);
+  };
+  launch(layout.mesh.ranks(), train,
+         {.exit_after = kProgramExitsAfter,
+          .jitter = {.maximum = kLongestDelay, .seed = options.seed}});
+  return run;
+}
+
+}  // namespace moegrad::tools

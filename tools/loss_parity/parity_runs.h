@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "framework/tensor/dtype.h"
+#include "framework/tensor/tensor.h"
+#include "models/qwen3_moe/config.h"
+#include "train/accumulation.h"
+#include "train/data/text_data.h"
+#include "train/mesh_shape.h"
+
+namespace moegrad::tools {
+
+struct ParityOptions {
+  std::string text;
+  std::string preset = "tiny";
+  std::int64_t steps = 100;
+  std::int64_t micro_batches = 8;  // a power of two, of which eight ranks have one each
+  std::int64_t batch = 2;          // sequences per micro-batch
+  std::int64_t sequence_length = 64;
+  double lr = 1e-3;
+  double max_grad_norm = 1.0;
+  std::uint64_t seed = 1;
+  std::string json = "loss_parity.json";
+  std::string svg = "loss_parity.svg";
+};
+
+/// The routers' choices: [step][micro-batch][mixture layer], each int64 [T, K].
+using Choices = std::vector<std::vector<TensorList>>;
+
+/// What one path computed.
+struct Run {
+  std::string name = {};
+  std::vector<double> loss = {};                     // per step, nats per token and auxiliary loss
+  std::vector<double> grad_norm = {};                // per step
+  Choices choices = {};                              // on one rank alone
+  std::vector<std::vector<double>> parameters = {};  // whole, after the last step
+};
+
+/// How a sharded run is spread over ranks, and what travels between them.
+struct ParityLayout {
+  training::MeshShape mesh = {};
+  std::optional<training::MeshShape> experts = {};  // if arranged in another way
+  training::Accumulation accumulation = training::Accumulation::kKeepUntilLast;
+  std::optional<bool> reshard_after_forward = {};
+  Dtype dtype = Dtype::kFloat32;
+  bool bf16_wire = false;  // parameters and gradients travel, and are summed, as bfloat16
+
+  std::string name() const;
+};
+
+/// (a) One rank, plain operations: a loop of per-expert products through Eigen on weights as in
+/// Hugging Face, row-major, nothing fused.
+Run run_plain(const ParityOptions& options, const training::TextData& data, Dtype dtype);
+
+/// (b), (c) NpuGMMOp on pre-transposed weights gathered as FRACTAL_NZ, under fully_shard. Each
+/// collective is delayed at random on each rank. With `replay`, these experts are taken instead of
+/// the routers' choice.
+Run run_sharded(const ParityOptions& options, const training::TextData& data,
+                const ParityLayout& layout, const Choices* replay = nullptr);
+
+}  // namespace moegrad::tools

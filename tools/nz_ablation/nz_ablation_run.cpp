@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/nz_ablation/nz_ablation_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "framework/autograd/grad_mode.h"
+#include "framework/distributed/launch.h"
+#include "framework/distributed/process_group.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/random.h"
+#include "framework/runtime/rank_context.h"
+#include "framework/tensor/meta.h"
+#include "models/qwen3_moe/loss.h"
+#include "nn/init.h"
+#include "ops/reduce.h"
+#include "tools/nz_ablation/nz_rungs.h"
+#include "train/speed_preset.h"
+#include "train/trainer.h"
+
+namespace moegrad::tools {
+
+using namespace training;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kLayerExperts = 128;
+constexpr int kLayerRanks = 8;
+
+models::Qwen3MoeConfig config_of(const SpeedPreset& preset, const Rung& rung) {
+  auto config = preset.config;
+  config.expert_weights = rung.weights;
+  config.gathered_layout = rung.gathered;
+  return config;
+}
+
+/// What takes its steps in turn with others.
+class Contestant {
+ public:
+  virtual ~Contestant() = default;
+  /// Returns this rank's term of the loss.
+  virtual double step() = 0;
+  virtual const nn::Module& module() const = 0;
+};
+
+// Gives a sharded module, made without bytes, the weights of `like` or, without one, drawn ones.
+void fill(nn::Module& module, const nn::Module* like, double std) {
+  module.to_empty();
+  if (like != nullptr) {
+    module.load_state_dict(like->state_dict());
+  } else {
+    nn::init_weights(module, /*seed=*/1, std);
+  }
+}
+
+/// A model under training. Between its steps it holds no gradients.
+class Training final : public Contestant {
+ public:
+  Training(const SpeedPreset& preset, const Rung& rung, const nn::Module* like,
+           RankContext& context, MicroBatch batch)
+      : batch_(std::move(batch)), targets_(batch_.targets.numel() * context.world_size()) {
+    {
+      const MetaGuard no_bytes;
+      model_.emplace(config_of(preset, rung));
+    }
+    set_product(*model_, rung);
+    shard_model(*model_, DeviceMesh::flat(context.group()),
+                {.linear_only_shard = rung.linear_only_shard});
+    fill(*model_, like, preset.config.initializer_range);
+    optimizer_.emplace(model_->named_parameters(), optim::AdamW::Config{.lr = 3e-4});
+  }
+
+  double step() override {
+    const auto output = (*model_)(batch_.tokens, batch_.cu_seqlens);
+    const auto loss = models::qwen3_moe_loss(output, batch_.targets, targets_, 0);
+    loss.objective.backward();
+    optimizer_->step();
+    optimizer_->zero_grad();
+    return loss.objective.item();
+  }
+  const nn::Module& module() const override { return *model_; }
+
+ private:
+  MicroBatch batch_;
+  std::int64_t targets_;  // of all ranks
+  std::optional<models::Qwen3Moe> model_;
+  std::optional<optim::AdamW> optimizer_;
+};
+
+/// A mixture layer alone, without the tape.
+class Layer final : public Contestant {
+ public:
+  Layer(const models::Qwen3MoeConfig& config, const Rung& rung, const nn::Module* like,
+        RankContext& context, const Tensor& x)
+      : x_(x) {
+    {
+      const MetaGuard no_bytes;
+      moe_.emplace(nn::MoE::Config{.hidden_size = config.hidden_size,
+                                   .intermediate_size = config.moe_intermediate_size,
+                                   .num_experts = kLayerExperts,
+                                   .top_k = config.num_experts_per_tok,
+                                   .norm_topk_prob = config.norm_topk_prob,
+                                   .expert_weights = rung.weights,
+                                   .gathered_layout = rung.gathered});
+    }
+    set_product(*moe_, rung);
+    fsdp::fully_shard(*moe_, DeviceMesh::flat(context.group()));
+    fill(*moe_, like, config.initializer_range);
+  }
+
+  double step() override {
+    const NoGradGuard no_grad;
+    return ops::sum((*moe_)(x_).hidden).item();
+  }
+  const nn::Module& module() const override { return *moe_; }
+
+ private:
+  Tensor x_;
+  std::optional<nn::MoE> moe_;
+};
+
+Moved count(const Counters& counters) {
+  const auto value = [](const auto& counter) { return static_cast<double>(counter.load()); };
+  return {.materialized_transposes = value(counters.materialized_transposes),
+          .transposed_packs = value(counters.transposed_packs),
+          .packed_panels = value(counters.packed_panels),
+          .nz_conversions = value(counters.nz_conversions),
+          .nz_copy_outs = value(counters.nz_copy_outs),
+          .copied_out_bytes = value(counters.copied_out_bytes),
+          .converted_bytes = value(counters.converted_bytes),
+          .packed_bytes = value(counters.packed_bytes)};
+}
+
+// sum += (after - before) / steps
+void add(Moved& sum, const Moved& before, const Moved& after, std::int64_t steps) {
+  for (const auto field :
+       {&Moved::materialized_transposes, &Moved::transposed_packs, &Moved::packed_panels,
+        &Moved::nz_conversions, &Moved::nz_copy_outs, &Moved::copied_out_bytes,
+        &Moved::converted_bytes, &Moved::packed_bytes}) {
+    sum.*field += (after.*field - before.*field) / static_cast<double>(steps);
+  }
+}
+
+using Contestants = std::vector<std::unique_ptr<Contestant>>;  // one per rung
+
+// One round that is not measured, then `rounds` that are; each begins one rung later.
+std::vector<RungRun> run_in_turn(RankContext& context, std::int64_t rounds,
+                                 const std::vector<Rung>& rungs, const Contestants& contestants) {
+  std::vector<RungRun> runs;
+  for (const auto& rung : rungs) runs.push_back({.name = rung.name});
+  for (std::int64_t round = -1; round < rounds; ++round) {
+    for (std::size_t turn = 0; turn < rungs.size(); ++turn) {
+      const auto i = (static_cast<std::size_t>(round + 1) + turn) % rungs.size();
+      std::vector<double> terms(static_cast<std::size_t>(context.world_size()));
+      context.group()->barrier()->wait();
+      const auto before = count(context.counters());
+      const auto begin = Clock::now();
+      terms[static_cast<std::size_t>(context.rank())] = contestants[i]->step();
+      context.group()->barrier()->wait();
+      const std::chrono::duration<double> time = Clock::now() - begin;
+      const auto after = count(context.counters());
+      runs[i].loss.push_back(sum_in_order(std::move(terms), context.group()));
+      if (round < 0) continue;
+      runs[i].seconds.push_back(time.count());
+      add(runs[i].moved, before, after, rounds);
+    }
+  }
+  return runs;
+}
+
+using Make =
+    std::function<std::unique_ptr<Contestant>(RankContext&, const Rung&, const nn::Module* like)>;
+
+// Makes the contestants on every rank and lets them step in turn; rank 0's results.
+std::vector<RungRun> compare(const AblationOptions& options, const std::vector<Rung>& rungs,
+                             const Make& make) {
+  std::vector<RungRun> runs;
+  const auto body = [&](RankContext& context) {
+    Contestants contestants;
+    for (const auto& rung : rungs) {
+      const nn::Module* like = nullptr;
+      for (std::size_t i = 0; i < contestants.size(); ++i) {
+        if (rungs[i].weights == rung.weights) like = &contestants[i]->module();
+      }
+      contestants.push_back(make(context, rung, like));
+    }
+    auto own = run_in_turn(context, options.rounds, rungs, contestants);
+    if (context.rank() == 0) runs = std::move(own);
+  };
+  launch(options.ranks, body,
+         {.threads_per_rank = options.threads, .exit_after = kProgramExitsAfter});
+  return runs;
+}
+
+Tensor random_rows(std::int64_t rows, std::int64_t columns, int rank) {
+  const Random random(1, "layer input");
+  std::vector<float> values;
+  const auto first = static_cast<std::uint64_t>(rank * rows * columns);
+  for (std::int64_t i = 0; i < rows * columns; ++i) {
+    values.push_back(static_cast<float>(random.normal(first + static_cast<std::uint64_t>(i))));
+  }
+  return Tensor::from(values, {rows, columns});
+}
+
+}  // namespace
+
+Ladder run_ladder(const std::string& preset_name, const AblationOptions& options) {
+  const auto preset = speed_preset(preset_name);
+  const auto sequences = std::max<std::int64_t>(preset.sequences, options.ranks);
+  check<ValueError>(sequences % options.ranks == 0, "--ranks: must divide the ", sequences,
+                    " sequences of ", preset_name, ", got ", options.ranks);
+  const auto own = sequences / options.ranks;
+  const auto make = [&](RankContext& context, const Rung& rung, const nn::Module* like) {
+    return std::make_unique<Training>(preset, rung, like, context,
+                                      random_sequences(preset, context.rank() * own, own));
+  };
+  return {.title = preset_name,
+          .options = options,
+          .tokens = own * preset.length,
+          .rungs = compare(options, nz_ladder(), make),
+          .baseline = 1};
+}
+
+Ladder run_layer(const std::string& preset_name, std::int64_t rounds) {
+  const auto preset = speed_preset(preset_name);
+  const AblationOptions options = {.ranks = kLayerRanks, .rounds = rounds};
+  const auto tokens = preset.sequences * preset.length / options.ranks;
+  const auto make = [&](RankContext& context, const Rung& rung, const nn::Module* like) {
+    return std::make_unique<Layer>(preset.config, rung, like, context,
+                                   random_rows(tokens, preset.config.hidden_size, context.rank()));
+  };
+  return {.title = "one layer of " + preset_name + " with 128 experts, forward",
+          .options = options,
+          .tokens = tokens,
+          .rungs = compare(options, ways_to_nz(), make)};
+}
+
+}  // namespace moegrad::tools

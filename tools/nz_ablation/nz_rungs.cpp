@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: R rows by expert, E experts.
+#include "tools/nz_ablation/nz_rungs.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "framework/autograd/function.h"
+#include "ops/grouped_matmul.h"
+#include "ops/grouped_products.h"
+#include "ops/linear.h"
+#include "ops/nz.h"
+#include "ops/shape_ops.h"
+
+namespace moegrad::tools {
+namespace {
+
+using nn::ExpertWeights;
+
+// A grouped matmul y = x W that makes what it reads of its weight each time: of one stored [E, N,
+// K] the transpose, as a tensor; of either, if so asked, a FRACTAL_NZ copy. With g = dL/dy, for the
+// rows of each expert:
+//     dL/dx = g W^T, which reads a weight [E, N, K] as it is
+//     dL/dW = x^T g, transposed for a weight [E, N, K]
+// Backward makes another copy: one that stayed from forward on would keep in memory what
+// fully_shard frees in between.
+class PreparedMatmul final : public Function {
+ public:
+  struct Steps {
+    bool transpose = false;  // the weight is [E, N, K]
+    bool convert = false;
+  };
+
+  PreparedMatmul(const std::vector<std::int64_t>& offsets, const Steps& steps)
+      : offsets_(offsets), steps_(steps) {}
+
+  std::string_view name() const override { return "prepared_matmul"; }
+
+  Tensor forward(const Tensor& x, const Tensor& weight) {
+    x_ = x;
+    weight_ = weight;
+    return ops::grouped_matmul(x, converted(transposed(weight)), offsets_);
+  }
+
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    const Tensor grad_output = ops::row_major(grads[0]);
+    const Tensor x = x_.unpack(), weight = weight_.unpack();
+    Tensor grad_x, grad_weight;
+    if (needs[0]) {
+      grad_x = ops::grouped_matmul(grad_output, converted(weight), offsets_, !steps_.transpose);
+    }
+    if (needs[1]) {
+      const Shape shape = {weight.dim(0), x.dim(1), grad_output.dim(1)};
+      grad_weight = transposed(ops::multiply_column_groups(x, grad_output, offsets_, shape));
+    }
+    return {grad_x, grad_weight};
+  }
+
+ private:
+  Tensor transposed(const Tensor& weight) const {
+    return steps_.transpose ? ops::contiguous(ops::transpose(weight, 1, 2)) : weight;
+  }
+  Tensor converted(const Tensor& weight) const {
+    return steps_.convert ? ops::nd_to_nz(weight) : weight;
+  }
+
+  std::vector<std::int64_t> offsets_;
+  Steps steps_;
+  SavedTensor x_{*this}, weight_{*this};
+};
+
+nn::ExpertProduct prepare_then_multiply(const PreparedMatmul::Steps& steps) {
+  return [=](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
+    return Function::apply(std::make_shared<PreparedMatmul>(plan.offsets, steps),
+                           ops::contiguous(rows), weight);
+  };
+}
+
+// The rows of each expert as a view, and dL/da = those of all experts one behind the other.
+class SplitByExpert final : public Function {
+ public:
+  std::string_view name() const override { return "split_by_expert"; }
+
+  TensorList forward(const Tensor& rows, const std::vector<std::int64_t>& offsets) {
+    TensorList pieces;
+    for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
+      pieces.push_back(ops::narrow(rows, 0, offsets[e], offsets[e + 1] - offsets[e]));
+    }
+    return pieces;
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {ops::cat(grads, 0)};
+  }
+};
+
+// A Function on the tape has at most 64 inputs, so in two levels.
+Tensor join(const TensorList& pieces) {
+  constexpr std::ptrdiff_t kMost = 64;
+  TensorList parts;
+  for (auto begin = pieces.begin(); begin != pieces.end();) {
+    const auto end = begin + std::min(kMost, pieces.end() - begin);
+    parts.push_back(ops::cat({begin, end}, 0));
+    begin = end;
+  }
+  return ops::cat(parts, 0);
+}
+
+// weight: [E, out, in]
+Tensor loop_over_experts(const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
+  const auto experts = weight.dim(0), out = weight.dim(1);
+  const auto inputs =
+      Function::apply(std::make_shared<SplitByExpert>(), ops::contiguous(rows), plan.offsets);
+  const auto weights = ops::split(ops::view(weight, {experts * out, weight.dim(2)}), out, 0);
+  TensorList outputs;
+  for (std::size_t e = 0; e < inputs.size(); ++e) {
+    if (plan.counts[e] > 0) outputs.push_back(ops::linear(inputs[e], weights[e]));
+  }
+  return join(outputs);
+}
+
+}  // namespace
+
+std::vector<Rung> nz_ladder() {
+  constexpr auto kHf = ExpertWeights::kHuggingFace, kPretransposed = ExpertWeights::kPretransposed;
+  return {
+      {.name = "loop over experts",
+       .weights = kHf,
+       .gathered = Layout::kND,
+       .product = loop_over_experts},
+      {.name = "grouped matmul",
+       .weights = kHf,
+       .gathered = Layout::kND,
+       .product = prepare_then_multiply({.transpose = true})},
+      {.name = "(packing transposes)", .weights = kHf, .gathered = Layout::kND},
+      {.name = "+ conversion to NZ",
+       .weights = kHf,
+       .gathered = Layout::kND,
+       .product = prepare_then_multiply({.transpose = true, .convert = true})},
+      {.name = "+ slice_to_nz", .weights = kHf, .gathered = Layout::kNZ},
+      {.name = "+ pre-transposed", .weights = kPretransposed, .gathered = Layout::kNZ},
+      {.name = "+ linear_only_shard",
+       .weights = kPretransposed,
+       .gathered = Layout::kNZ,
+       .linear_only_shard = true},
+  };
+}
+
+std::vector<Rung> ways_to_nz() {
+  return {{.name = "split, then convert",
+           .gathered = Layout::kND,
+           .product = prepare_then_multiply({.convert = true})},
+          {.name = "slice_to_nz", .gathered = Layout::kNZ}};
+}
+
+void set_product(nn::Module& module, const Rung& rung) {
+  if (!rung.product) return;
+  for (const auto& [path, below] : module.named_modules()) {
+    auto* const experts = dynamic_cast<nn::GroupedExperts*>(below);
+    if (experts != nullptr) experts->set_product(rung.product);
+  }
+}
+
+}  // namespace moegrad::tools

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/report/curve_chart.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "tools/report/markup.h"
+#include "tools/report/svg.h"
+
+namespace moegrad::tools {
+namespace {
+
+// More points than that are not marked one by one.
+constexpr std::size_t kMostDots = 40;
+
+AxisRange value_range(const std::vector<ChartLine>& lines, const ChartOptions& options) {
+  const bool from_zero = options.from_zero;
+  double low = from_zero ? 0 : std::numeric_limits<double>::infinity();
+  double high = from_zero ? 0 : -std::numeric_limits<double>::infinity();
+  for (const auto& line : lines) {
+    for (const auto& bin : line.curve->bins()) {
+      low = std::min(low, bin.low);
+      high = std::max(high, bin.high);
+    }
+  }
+  if (low > high) return {};
+  constexpr double kFarthest = 3;
+  if (options.reference && std::abs(options.reference->value) <= kFarthest * std::abs(high)) {
+    low = std::min(low, options.reference->value);
+    high = std::max(high, options.reference->value);
+  }
+  auto range = axis_range(low, high, /*margin=*/0.05);
+  if (from_zero && low == 0) range.low = 0;
+  return range;
+}
+
+// Calls visit(bins) for each stretch of bins with values.
+template <class Visit>
+void for_each_stretch(std::span<const CurveBin> bins, const Visit& visit) {
+  while (!bins.empty()) {
+    const auto is_gap = [](const CurveBin& bin) { return bin.count == 0; };
+    const auto begin = std::ranges::find_if_not(bins, is_gap);
+    const auto end = std::find_if(begin, bins.end(), is_gap);
+    if (begin != end) visit(std::span(begin, end));
+    bins = {end, bins.end()};
+  }
+}
+
+std::string points(std::span<const CurveBin> bins, const PlotArea& area,
+                   double (*value)(const CurveBin&)) {
+  std::string text;
+  for (const auto& bin : bins) {
+    text += concat(text.empty() ? "" : "L", area.point(bin.step(), value(bin)));
+  }
+  return text;
+}
+
+std::string path(const char* kind, const std::string& number, const std::string& data) {
+  return concat("<path class=\"", kind, number, "\" d=\"", data, "\"/>\n");
+}
+
+// `number`: of the line in the chart, which gives its colour.
+std::string draw_line(const std::vector<CurveBin>& bins, const PlotArea& area,
+                      const std::string& number) {
+  const auto low = [](const CurveBin& bin) { return bin.low; };
+  const auto high = [](const CurveBin& bin) { return bin.high; };
+  const auto mean = [](const CurveBin& bin) { return bin.mean(); };
+  std::string bands, lines;
+  for_each_stretch(bins, [&](std::span<const CurveBin> stretch) {
+    if (std::ranges::any_of(stretch, [](const CurveBin& bin) { return bin.low < bin.high; })) {
+      const std::vector<CurveBin> back(stretch.rbegin(), stretch.rend());
+      bands += concat("M", points(stretch, area, high), "L", points(back, area, low), "z");
+    }
+    // A lone point shows through the round ends of a line of no length.
+    lines += concat("M", points(stretch, area, mean), stretch.size() == 1 ? "h0" : "");
+  });
+  std::string svg;
+  if (!bands.empty()) svg += path("band", number, bands);
+  if (!lines.empty()) svg += path("line", number, lines);
+  if (bins.size() > kMostDots) return svg;
+  for (const auto& bin : bins) {
+    if (bin.count == 0) continue;
+    svg += concat("<circle class=\"dot", number, "\" cx=\"", fixed(area.x(bin.step()), 1),
+                  "\" cy=\"", fixed(area.y(bin.mean()), 1), "\" r=\"2.5\"/>\n");
+  }
+  return svg;
+}
+
+struct LegendEntry {
+  std::string name = {};
+  const char* kind = "";
+  std::string number = {};
+};
+
+// Names of the lines, above the plot from the right.
+std::string draw_legend(const std::vector<LegendEntry>& entries, const PlotArea& area) {
+  constexpr double kCharacter = 6.6, kMark = 24, kApart = 16;
+  std::string svg;
+  double x = area.right;
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    x -= kCharacter * static_cast<double>(entry->name.size());
+    svg += svg_text(x, area.top - 12, "start", entry->name);
+    svg += path(entry->kind, entry->number,
+                concat("M", fixed(x - kMark, 1), ",", fixed(area.top - 16, 1), "h18"));
+    x -= kMark + kApart;
+  }
+  return svg;
+}
+
+}  // namespace
+
+std::string curve_chart(const std::vector<ChartLine>& lines, const AxisRange& steps,
+                        const ChartOptions& options) {
+  const PlotArea area = {.left = 52,
+                         .top = 30,
+                         .right = options.width - 20,
+                         .bottom = options.height - 36,
+                         .steps = steps,
+                         .values = value_range(lines, options)};
+  std::string svg = svg_begin(options.width, options.height);
+  for (const auto& tick : ticks(area.values, 5)) svg += value_tick(area, tick);
+  svg += step_axis(area);
+  svg += svg_text(0, area.top - 12, "start", options.unit);
+  std::vector<LegendEntry> legend;
+  bool empty = true;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const auto number = std::to_string(i);
+    if (lines.size() > 1) legend.push_back({lines[i].name, "line", number});
+    const auto drawn = draw_line(lines[i].curve->bins(), area, number);
+    empty = empty && drawn.empty();
+    svg += drawn;
+  }
+  const auto is_inside = [&](double value) {
+    return area.values.low <= value && value <= area.values.high;
+  };
+  if (!empty && options.reference && is_inside(options.reference->value)) {
+    legend.push_back({options.reference->name, "reference", ""});
+    svg += path("reference", "",
+                concat("M", fixed(area.left, 1), ",", fixed(area.y(options.reference->value), 1),
+                       "H", fixed(area.right, 1)));
+  }
+  svg += draw_legend(legend, area);
+  if (empty) {
+    svg +=
+        svg_text((area.left + area.right) / 2, (area.top + area.bottom) / 2, "middle", "no values");
+  }
+  return svg + "</svg>\n";
+}
+
+}  // namespace moegrad::tools

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "framework/tensor/arena.h"
+#include "tools/report/expert_loads.h"
+#include "tools/report/step_bins.h"
+#include "train/logs/run_header.h"
+
+namespace moegrad::tools {
+
+/// Highest use of any rank over a run, in bytes.
+struct PeakMemory {
+  std::array<double, kMemoryTags> tags = {};  // each by itself
+  double total = 0;                           // at one moment
+};
+
+/// Per rank and profiled step.
+struct CommunicationRecord {
+  struct Lane {
+    double seconds = 0;
+    double exposed_seconds = 0;  // not under compute
+    double bytes = 0;            // received
+  };
+  double steps = 0;
+  double compute_seconds = 0;
+  Lane gather = {};
+  Lane reduce = {};
+  Lane other = {};
+};
+
+/// How many steps had a gradient norm above their max_grad_norm.
+struct Clipping {
+  std::int64_t steps = 0;    // whose norm and max_grad_norm are known, and that is not 0
+  std::int64_t clipped = 0;  // of these
+};
+
+/// A run consists of parts, each from a start or resumption to an end.
+struct RunPart {
+  std::int64_t first_step = 0;
+  training::RunHeader header = {};
+};
+
+/// What a metrics file tells of a run in an amount of memory that is bounded, but for eight bytes
+/// per step. Files of earlier versions lack some of it.
+struct RunRecord {
+  std::string path = {};
+  std::int64_t steps = 0;  // lines of training steps
+  std::int64_t first_step = 0;
+  std::int64_t last_step = 0;
+  Curve ce = {};
+  Curve validation = {};  // over steps done before
+  Curve grad_norm = {};
+  Curve lr = {};
+  Curve tokens_per_second = {};
+  Curve data_percent = {};               // of the step's time, making micro-batches
+  std::vector<double> throughputs = {};  // the finite ones of tokens_per_second, in any order
+  Clipping clipping = {};
+  double tokens = 0;
+  double total_seconds = 0;       // of all steps
+  double total_data_seconds = 0;  // of which making micro-batches
+  std::optional<ExpertLoads> loads = {};
+  std::optional<PeakMemory> memory = {};
+  std::optional<CommunicationRecord> communication = {};  // the last one
+  std::string configuration = {};                         // likewise
+  std::vector<std::int64_t> starts = {};                  // first steps of the run's parts
+  std::vector<RunPart> parts = {};                        // those with a header
+  std::size_t bytes_left_out = 0;                         // of a last line that was cut short
+};
+
+/// Errors as those of read_metrics() in metrics_run.h.
+RunRecord read_run_record(const std::string& path);
+
+}  // namespace moegrad::tools

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <vector>
+
+namespace moegrad::tools {
+
+/// What belongs to steps, in bins of 2^shift() successive steps each: as narrow as the number of
+/// bins allows, so steps are told apart until there are too many of them. Bin has merge(const
+/// Bin&).
+template <class Bin>
+class StepBins {
+ public:
+  /// From the first to the last bin there are at most `most`, those without a step included.
+  explicit StepBins(std::int64_t most) : most_(most) {}
+
+  /// The bin of a step >= 0, which is made if need be.
+  Bin& at(std::int64_t step) {
+    while (!bins_.empty() && bins_between(step) >= most_) widen();
+    return bins_[step >> shift_];
+  }
+
+  /// By number: bin i has the steps from i * 2^shift up to (i + 1) * 2^shift.
+  const std::map<std::int64_t, Bin>& bins() const { return bins_; }
+  int shift() const { return shift_; }
+
+ private:
+  std::int64_t bins_between(std::int64_t step) const {
+    const auto key = step >> shift_;
+    return std::max(key, bins_.rbegin()->first) - std::min(key, bins_.begin()->first);
+  }
+
+  void widen() {
+    std::map<std::int64_t, Bin> wider;
+    for (auto& [key, bin] : bins_) wider[key >> 1].merge(bin);
+    bins_.swap(wider);
+    ++shift_;
+  }
+
+  std::int64_t most_;
+  int shift_ = 0;
+  std::map<std::int64_t, Bin> bins_;
+};
+
+/// The values of a bin's steps. Those that are no numbers leave a gap where there is nothing else.
+struct CurveBin {
+  std::int64_t count = 0;  // of numbers
+  double low = std::numeric_limits<double>::infinity();
+  double high = -std::numeric_limits<double>::infinity();
+  double sum = 0;
+  double step_sum = 0;
+
+  double mean() const { return sum / static_cast<double>(count); }
+  double step() const { return step_sum / static_cast<double>(count); }
+  void add(std::int64_t step, double value);
+  void merge(const CurveBin& other);
+};
+
+/// Values over steps. A step that comes twice counts twice.
+class Curve {
+ public:
+  static constexpr std::int64_t kMostBins = 400;
+
+  void add(std::int64_t step, double value);
+
+  std::vector<CurveBin> bins() const;  // in order
+  double last() const { return last_; }
+  std::int64_t missing() const { return missing_; }  // values that are no numbers
+
+ private:
+  StepBins<CurveBin> bins_{kMostBins};
+  double last_ = std::numeric_limits<double>::quiet_NaN();
+  std::int64_t missing_ = 0;
+};
+
+}  // namespace moegrad::tools

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/report/svg.h"
+
+#include "tools/report/markup.h"
+
+namespace moegrad::tools {
+
+std::string PlotArea::point(double step, double value) const {
+  return concat(fixed(x(step), 1), ",", fixed(y(value), 1));
+}
+
+std::string svg_begin(double width, double height) {
+  return concat("<svg viewBox=\"0 0 ", fixed(width, 0), " ", fixed(height, 0),
+                "\" role=\"img\">\n");
+}
+
+std::string svg_text(double x, double y, const std::string& anchor, const std::string& text) {
+  return concat("<text x=\"", fixed(x, 1), "\" y=\"", fixed(y, 1), "\" text-anchor=\"", anchor,
+                "\">", escape(text), "</text>\n");
+}
+
+std::string value_tick(const PlotArea& area, const Tick& tick) {
+  const double y = area.y(tick.value);
+  return concat("<path class=\"grid\" d=\"M", fixed(area.left, 1), ",", fixed(y, 1), "H",
+                fixed(area.right, 1), "\"/>\n", svg_text(area.left - 6, y + 4, "end", tick.label));
+}
+
+std::string step_axis(const PlotArea& area) {
+  constexpr double kUnitsPerTick = 85;
+  const auto count = static_cast<int>((area.right - area.left) / kUnitsPerTick) + 1;
+  std::string lines =
+      concat("M", fixed(area.left, 1), ",", fixed(area.bottom, 1), "H", fixed(area.right, 1));
+  std::string labels;
+  for (const auto& tick : ticks(area.steps, count, /*integers=*/true)) {
+    lines += concat("M", area.point(tick.value, area.values.low), "v4");
+    labels += svg_text(area.x(tick.value), area.bottom + 16, "middle", tick.label);
+  }
+  return concat("<path class=\"axis\" d=\"", lines, "\"/>\n", labels,
+                svg_text((area.left + area.right) / 2, area.bottom + 31, "middle", "step"));
+}
+
+}  // namespace moegrad::tools

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "tools/report/axis.h"
+
+namespace moegrad::tools {
+
+/// Where a chart draws its values, in the units of the SVG.
+struct PlotArea {
+  double left = 0;
+  double top = 0;
+  double right = 0;
+  double bottom = 0;
+  AxisRange steps = {};
+  AxisRange values = {};
+
+  double x(double step) const { return left + steps.place(step) * (right - left); }
+  double y(double value) const { return bottom - values.place(value) * (bottom - top); }
+  /// "x,y"
+  std::string point(double step, double value) const;
+};
+
+std::string svg_begin(double width, double height);
+/// `anchor`: start, middle or end.
+std::string svg_text(double x, double y, const std::string& anchor, const std::string& text);
+/// A line across the area with its number to the left.
+std::string value_tick(const PlotArea& area, const Tick& tick);
+/// The frame's lower side, with its numbers and the word "step".
+std::string step_axis(const PlotArea& area);
+
+}  // namespace moegrad::tools

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "train/config/train_options.h"
+#include "train/data/training_data.h"
+
+namespace moegrad::training {
+
+/// What --text or --data names, in windows or packed. The King James text is packed by chapters,
+/// other texts by what blank lines separate, a tokenized file by its end-of-document ids.
+std::unique_ptr<const TrainingData> open_data(const TrainOptions& options);
+
+}  // namespace moegrad::training

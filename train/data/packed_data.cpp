@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/data/packed_data.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "framework/io/crc32c.h"
+#include "framework/runtime/error.h"
+
+namespace moegrad::training {
+namespace {
+
+std::vector<std::int64_t> work_of(const PackList& packs) {
+  std::vector<std::int64_t> work;
+  for (std::int64_t i = 0; i < packs.size(); ++i) work.push_back(attention_work(packs[i]));
+  return work;
+}
+
+// `packs` itself, if there are some.
+PackList not_empty(PackList packs, const TokenSource& tokens) {
+  check<ValueError>(packs.size() > 0, "--pack: '", tokens.name(),
+                    "' must have a document of 2 tokens or more to train on and one in its last "
+                    "twentieth, got ",
+                    tokens.size(), " ", tokens.unit());
+  return packs;
+}
+
+}  // namespace
+
+PackedData::PackedData(TokenSource tokens, DocumentOffsets documents, const PackOptions& options)
+    : tokens_(std::move(tokens)),
+      description_(std::to_string(documents.size() - 1) + " documents, ends with CRC-32C " +
+                   std::to_string(crc32c(std::as_bytes(std::span(documents))))),
+      training_(not_empty({hold_out(documents).training, options.budget}, tokens_)),
+      validation_(not_empty({hold_out(documents).validation, options.budget}, tokens_)),
+      sampler_(work_of(training_), options.micro_batches, options.seed),
+      validation_batches_(std::min(options.validation_batches, validation_.size())) {}
+
+std::vector<MicroBatch> PackedData::step_batches(std::int64_t step) const {
+  std::vector<MicroBatch> batches;
+  for (const auto pack : sampler_.packs_of_step(step)) {
+    batches.push_back(to_micro_batch(tokens_, training_[pack]));
+  }
+  return batches;
+}
+
+std::int64_t PackedData::tokens_before(std::int64_t step) const {
+  const auto packs = step * sampler_.micro_batches();
+  const auto of_this_epoch = packs % training_.size();
+  std::int64_t tokens = training_.tokens() * (packs / training_.size());
+  for (const auto pack : sampler_.packs(packs - of_this_epoch, of_this_epoch)) {
+    tokens += token_count(training_[pack]);
+  }
+  return tokens;
+}
+
+std::int64_t PackedData::validation_batches() const { return validation_batches_; }
+
+MicroBatch PackedData::validation_batch(std::int64_t index) const {
+  return to_micro_batch(tokens_, validation_[index]);
+}
+
+}  // namespace moegrad::training

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train/data/micro_batch.h"
+#include "train/data/token_source.h"
+
+namespace moegrad::training {
+
+/// One token in twenty, the last ones, is held out for validation.
+inline constexpr std::int64_t kHeldOut = 20;
+
+/// What a run is trained and validated on. The same object serves all ranks: safe to ask from any
+/// thread, and the answers do not depend on who asks.
+class TrainingData {
+ public:
+  virtual ~TrainingData() = default;
+
+  /// All M micro-batches of a step.
+  virtual std::vector<MicroBatch> step_batches(std::int64_t step) const = 0;
+  /// Tokens of all steps before `step`.
+  virtual std::int64_t tokens_before(std::int64_t step) const = 0;
+
+  /// Held-out batches, the same at each validation.
+  virtual std::int64_t validation_batches() const = 0;
+  virtual MicroBatch validation_batch(std::int64_t index) const = 0;
+
+  virtual const TokenSource& source() const = 0;
+  /// How the tokens become batches, but for what the options of a run say by themselves.
+  virtual std::string describe() const = 0;
+};
+
+}  // namespace moegrad::training

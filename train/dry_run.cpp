@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/dry_run.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "framework/tensor/meta.h"
+#include "models/qwen3_moe/model.h"
+#include "train/rank_memory.h"
+
+namespace moegrad::training {
+namespace {
+
+constexpr std::string_view kLayers = "model.layers.";
+
+std::string with_separators(std::int64_t value) {
+  const std::string digits = std::to_string(value);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+// Layers with the same parameters of the same shapes make one line each.
+struct Line {
+  std::string name;  // within the layer, or the full name
+  Tensor parameter;
+  std::vector<std::int64_t> layers = {};
+};
+
+std::vector<Line> lines_of(const NamedTensors& parameters) {
+  std::vector<Line> lines;
+  for (const auto& [name, parameter] : parameters) {
+    if (!name.starts_with(kLayers)) {
+      lines.push_back({name, parameter});
+      continue;
+    }
+    const auto dot = name.find('.', kLayers.size());
+    const auto layer = std::stoll(name.substr(kLayers.size(), dot - kLayers.size()));
+    const auto rest = name.substr(dot + 1);
+    const auto seen = std::ranges::find_if(lines, [&](const Line& line) {
+      return !line.layers.empty() && line.name == rest &&
+             line.parameter.shape() == parameter.shape();
+    });
+    if (seen == lines.end()) {
+      lines.push_back({rest, parameter, {layer}});
+    } else {
+      seen->layers.push_back(layer);
+    }
+  }
+  return lines;
+}
+
+// "0-3, 5"
+std::string ranges_of(const std::vector<std::int64_t>& layers) {
+  std::string text;
+  for (std::size_t i = 0; i < layers.size();) {
+    std::size_t last = i;
+    while (last + 1 < layers.size() && layers[last + 1] == layers[last] + 1) ++last;
+    if (!text.empty()) text += ", ";
+    text += std::to_string(layers[i]);
+    if (last > i) text.append("-").append(std::to_string(layers[last]));
+    i = last + 1;
+  }
+  return text;
+}
+
+class Report {
+ public:
+  explicit Report(const TrainOptions& options)
+      : options_(options), config_(options.model_config()) {
+    const MetaGuard no_bytes;
+    model_.emplace(config_);
+    out_ << std::fixed << std::setprecision(2);
+  }
+
+  std::string text() {
+    add_shapes();
+    add_counts();
+    add_memory();
+    return out_.str();
+  }
+
+ private:
+  void add_shapes() {
+    for (const auto& [name, parameter, layers] : lines_of(model_->named_parameters())) {
+      std::ostringstream shape;
+      shape << parameter.shape();
+      const auto full =
+          layers.empty()
+              ? name
+              : std::string(kLayers).append("{").append(ranges_of(layers)).append("}.") + name;
+      out_ << "  " << std::left << std::setw(58) << full << std::setw(18) << shape.str()
+           << std::right << std::setw(18) << with_separators(parameter.numel()) << '\n';
+    }
+  }
+
+  void count(std::string_view name, std::int64_t value) {
+    out_ << std::left << std::setw(28) << name << std::right << std::setw(20)
+         << with_separators(value) << '\n';
+  }
+
+  void add_counts() {
+    std::int64_t total = 0;
+    for (const auto& [name, parameter] : model_->named_parameters()) total += parameter.numel();
+    const auto tables =
+        (config_.tie_word_embeddings ? 1 : 2) * config_.vocab_size * config_.hidden_size;
+    const auto active = models::active_parameter_count(config_);
+    count("parameters", total);
+    count("without embeddings", total - tables);
+    count("active per token", active);
+    count("active without embeddings", active - tables);
+    count("tokens per step", options_.tokens_per_step());
+    const double flops = models::flops_per_token(config_, options_.sequence_length);
+    out_ << std::left << std::setw(28) << "FLOPs per token" << std::right << std::setw(20)
+         << std::scientific << flops << std::fixed << "  (forward and backward, documents of "
+         << options_.sequence_length << " tokens)\n";
+  }
+
+  void memory(std::string_view name, std::int64_t bytes) {
+    if (bytes == 0) return;
+    out_ << "  " << std::left << std::setw(32) << name << std::right << std::setw(16)
+         << with_separators(bytes) << " bytes\n";
+  }
+
+  void add_memory() {
+    const auto bytes = rank_memory(options_);
+    out_ << "memory of rank 0 of " << options_.world_size << ", the largest, without activations\n";
+    memory("parameters", bytes.parameters);
+    memory("AdamW's state", bytes.optimizer);
+    memory("checkpoint's buffer", bytes.checkpoint);
+    memory("gathered parameters", bytes.gathered);
+    memory("gradients in backward, at most", bytes.backward);
+    memory("  of which stay until the step", bytes.gradients);
+    memory("communication, at most", bytes.communication);
+    memory("together, at most", bytes.total());
+  }
+
+  const TrainOptions& options_;
+  models::Qwen3MoeConfig config_;
+  std::optional<models::Qwen3Moe> model_;
+  std::ostringstream out_;
+};
+
+}  // namespace
+
+std::string dry_run_report(const TrainOptions& options) { return Report(options).text(); }
+
+}  // namespace moegrad::training

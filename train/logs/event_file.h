@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "train/logs/log_event.h"
+
+namespace moegrad::training {
+
+/// Seconds since 1970.
+double system_wall_time();
+
+/// An event file, which TensorBoard shows: scalars and histograms over steps.
+///
+/// Each writer makes a new file `events.out.tfevents.<seconds>.moegrad.<number>` in its folder: a
+/// run that is resumed adds one, and TensorBoard reads them all in the order of their names.
+///
+/// Each call has written its event when it returns, so a run that is killed leaves whole events or,
+/// at the end, a part of one. A call that fails, for example on a full disk or because the
+/// file has been removed, leaves no part. For one thread at a time.
+class EventFileWriter {
+ public:
+  /// Makes the folder if need be. This and the rest throw Error
+  /// `event_file: cannot <step> <path>: <reason>`.
+  explicit EventFileWriter(const std::filesystem::path& folder,
+                           std::function<double()> wall_time = system_wall_time);
+  ~EventFileWriter();
+  EventFileWriter(const EventFileWriter&) = delete;
+  EventFileWriter& operator=(const EventFileWriter&) = delete;
+
+  /// A point of the curve `tag`, rounded to float. A tag is UTF-8 and not empty, else ValueError; a
+  /// '/' in it groups curves.
+  void add_scalar(std::string_view tag, double value, std::int64_t step);
+  /// counts[i] things in bin i, for example the tokens of expert i. The bin reaches from i - 1/2 to
+  /// i + 1/2 on the axis. ValueError unless there is a bin and every count is at least 0.
+  void add_histogram(std::string_view tag, std::span<const std::int64_t> counts, std::int64_t step);
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  explicit EventFileWriter(std::function<double()> wall_time);
+  void append(const LogEvent& event);
+
+  std::function<double()> wall_time_;
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+};
+
+}  // namespace moegrad::training

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moegrad::training {
+
+/// What an event file says first.
+inline constexpr std::string_view kEventFileVersion = "brain.Event:2";
+
+struct LoggedScalar {
+  std::string tag = {};
+  float value = 0;
+
+  bool operator==(const LoggedScalar&) const = default;
+};
+
+/// Bin i reaches from limits[i - 1], the first one from -infinity, to limits[i].
+struct LoggedHistogram {
+  std::string tag = {};
+  double min = 0;
+  double max = 0;
+  double num = 0;  // of values
+  double sum = 0;
+  double sum_squares = 0;
+  std::vector<double> limits = {};
+  std::vector<double> counts = {};
+
+  bool operator==(const LoggedHistogram&) const = default;
+};
+
+/// TensorBoard's Event, as far as a training run needs one: a file version or a summary.
+struct LogEvent {
+  double wall_time = 0;  // seconds since 1970
+  std::int64_t step = 0;
+  std::string file_version = {};
+  std::vector<LoggedScalar> scalars = {};
+  std::vector<LoggedHistogram> histograms = {};
+
+  bool operator==(const LogEvent&) const = default;
+};
+
+/// The protocol buffer of `event`.
+///
+/// Reference: event.proto, summary.proto and histogram.proto in tensorboard/compat/proto of
+/// https://github.com/tensorflow/tensorboard
+std::string to_proto(const LogEvent& event);
+
+/// The reverse. Fields and kinds of values that LogEvent does not have are stepped over. Throws
+/// ValueError, as ProtoReader does, for what is no event.
+LogEvent log_event_from_proto(std::string_view message, const std::string& who);
+
+}  // namespace moegrad::training

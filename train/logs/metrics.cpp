@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/logs/metrics.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+namespace moegrad::training {
+
+namespace {
+
+// What a resumed run finds in its file.
+struct EarlierLines {
+  bool others = false;     // not metrics, or those of another run
+  std::int64_t bytes = 0;  // of the lines up to the first of the resumed run's steps
+  bool unended = false;    // the last of these lacks its line feed
+  bool precious = false;   // behind them are lines that the resumed run does not write again
+};
+
+std::optional<std::int64_t> step_of(const nlohmann::json& line) {
+  const auto step = line.is_object() ? line.find("step") : line.end();
+  if (step == line.end() || !step->is_number_integer()) return std::nullopt;
+  return step->get<std::int64_t>();
+}
+
+// RunHeader::identity of the run that wrote the line, where the line tells.
+std::string identity_in(const nlohmann::json& line) {
+  const auto run = line.is_object() ? line.find("run") : line.end();
+  if (run == line.end() || !run->is_object()) return {};
+  const auto identity = run->find("identity");
+  return identity != run->end() && identity->is_string() ? identity->get<std::string>() : "";
+}
+
+// A last line that a killed process has not finished is none. A pipe or a terminal keeps nothing,
+// and reading it would wait for ever.
+EarlierLines find_earlier_lines(const std::string& path, std::int64_t first_step,
+                                const std::string& identity) {
+  EarlierLines found;
+  if (!std::filesystem::is_regular_file(path)) return found;
+  std::ifstream file(path, std::ios::binary);
+  found.others = !file.is_open();
+  bool own = false, first = true, behind = false;
+  for (std::string line; std::getline(file, line); first = false) {
+    const auto parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto step = step_of(parsed);
+    const auto writer = identity_in(parsed);
+    found.others = (first && !step) || (!writer.empty() && writer != identity);
+    if (found.others) return found;
+    own = own || (!writer.empty() && writer == identity);
+    const bool ended = !file.eof();
+    if (!ended && !step) break;
+    behind = behind || (step && *step >= first_step);
+    if (behind) {
+      found.precious = found.precious || !own || !step || *step < first_step;
+    } else {
+      found.bytes += std::ssize(line) + (ended ? 1 : 0);
+      found.unended = !ended;
+    }
+  }
+  return found;
+}
+
+nlohmann::json memory_of(const StepReport& report) {
+  nlohmann::json memory = {{"total", report.peak_total}};
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    memory[std::string(to_string(static_cast<MemoryTag>(tag)))] = report.peak_bytes[tag];
+  }
+  return memory;
+}
+
+nlohmann::json communication_of(const ProfileFigures& profile) {
+  const auto& figures = profile.timeline;
+  const auto lane = [](double seconds, double exposed, double bytes) {
+    return nlohmann::json{{"seconds", seconds}, {"exposed_seconds", exposed}, {"bytes", bytes}};
+  };
+  return {{"steps", profile.steps},
+          {"compute_seconds", figures.compute},
+          {"gather", lane(figures.gather, figures.exposed_gather, figures.gathered_bytes)},
+          {"reduce", lane(figures.reduce, figures.exposed_reduce, figures.reduced_bytes)},
+          {"other", lane(figures.other, figures.exposed_other, figures.other_bytes)}};
+}
+
+}  // namespace
+
+std::vector<double> expert_load(const StepResult& result) {
+  std::vector<double> load;
+  for (const auto& counts : result.tokens_per_expert) {
+    const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    const double mean = static_cast<double>(total) / static_cast<double>(counts.size());
+    load.push_back(total == 0 ? 0.0
+                              : static_cast<double>(*std::ranges::max_element(counts)) / mean);
+  }
+  return load;
+}
+
+std::vector<std::string> figures(const StepReport& report) {
+  const auto format = [](const auto&... parts) {
+    std::ostringstream text;
+    text << std::fixed;
+    (text << ... << parts);
+    return text.str();
+  };
+  const auto digits = [](int count) { return std::setprecision(count); };
+  std::string load = "load";
+  for (const auto value : expert_load(report.result)) load += format(' ', digits(2), value);
+  return {format("loss ", digits(4), report.result.loss),
+          format("grad norm ", digits(3), report.result.grad_norm),
+          format("lr ", std::scientific, digits(2), report.lr),
+          format(digits(0), report.tokens_per_second(), " tokens/s"),
+          format("TGS ", digits(0), report.tgs()),
+          load};
+}
+
+MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step,
+                         std::optional<RunHeader> header)
+    : header_(std::move(header)) {
+  if (path.empty()) return;
+  file_.emplace(path, "--metrics");
+  if (first_step == 0) {
+    file_->set_aside();
+  } else {
+    const auto earlier = find_earlier_lines(path, first_step, header_ ? header_->identity : "");
+    if (earlier.others || earlier.precious) {
+      file_->set_aside(earlier.others ? 0 : earlier.bytes);
+    } else {
+      file_->cut(earlier.bytes);
+    }
+    if (earlier.unended) file_->end_line();
+  }
+}
+
+void MetricsFile::write(const StepReport& report) {
+  if (!file_) return;
+  nlohmann::json line = {{"step", report.step},
+                         {"loss", report.result.loss},
+                         {"ce", report.result.ce},
+                         {"grad_norm", report.result.grad_norm},
+                         {"lr", report.lr},
+                         {"seconds", report.seconds},
+                         {"data_seconds", report.data_seconds},
+                         {"tokens", report.tokens},
+                         {"tokens_per_second", report.tokens_per_second()},
+                         {"tgs", report.tgs()},
+                         {"expert_load", expert_load(report.result)},
+                         {"tokens_per_expert", report.result.tokens_per_expert},
+                         {"peak_bytes", memory_of(report)}};
+  if (report.profile) line["communication"] = communication_of(*report.profile);
+  if (!report.configuration.empty()) line["configuration"] = report.configuration;
+  write_line(std::move(line));
+}
+
+void MetricsFile::write_validation(std::int64_t step, double loss) {
+  if (file_) write_line({{"step", step}, {"validation_loss", loss}});
+}
+
+void MetricsFile::write_line(nlohmann::json line) {
+  if (header_) line["run"] = to_json(*std::exchange(header_, std::nullopt));
+  // The name of a file, in the configuration or the command, may be no UTF-8.
+  file_->write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace moegrad::training

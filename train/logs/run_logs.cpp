@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/logs/run_logs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "framework/distributed/collectives.h"
+#include "framework/distributed/slow_storage.h"
+#include "framework/runtime/program.h"
+
+namespace moegrad::training {
+
+namespace {
+
+std::optional<StatusLine::Columns> columns_of_stdout() {
+  if (!can_redraw(STDOUT_FILENO)) return std::nullopt;
+  return [] { return terminal_columns(STDOUT_FILENO); };
+}
+
+}  // namespace
+
+RunLogs::RunLogs(const TrainOptions& options, RankContext& context, StepProfile& profile,
+                 std::int64_t first_step, RunHeader header)
+    : options_(options),
+      context_(context),
+      profile_(profile),
+      configuration_(options.to_string()),
+      progress_(terminal_output(), columns_of_stdout(), first_step, options.steps,
+                options.log_every),
+      metrics_(context.rank() == 0 ? options.metrics : "", first_step, std::move(header)),
+      tensorboard_(context.rank() == 0 ? options.tensorboard : "") {
+  if (context.rank() == 0) profile.open(first_step);
+}
+
+void RunLogs::begin_step(std::int64_t step) { profile_.begin_step(step, context_); }
+
+// Collective: the most of any rank, since the last time.
+void RunLogs::note_peaks(StepReport& report) {
+  auto& arena = *context_.arena();
+  std::vector<std::int64_t> peaks(kMemoryTags + 1);
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    peaks[tag] = arena.peak(static_cast<MemoryTag>(tag));
+  }
+  peaks[kMemoryTags] = arena.peak().total();
+  arena.reset_peak();
+  all_reduce(*context_.group(), std::span(peaks), ReduceOp::kMax, {.label = "peak bytes"});
+  std::copy_n(peaks.begin(), kMemoryTags, report.peak_bytes.begin());
+  report.peak_total = peaks[kMemoryTags];
+}
+
+void RunLogs::end_step(StepReport report) {
+  report.profile = profile_.end_step(report.step, context_);
+  if (!options_.metrics.empty() || !options_.tensorboard.empty()) note_peaks(report);
+  if (context_.rank() != 0) return;
+  const SlowStorage storage("writing the logs");
+  report.configuration = std::exchange(configuration_, {});
+  metrics_.write(report);
+  tensorboard_.write(report);
+  if (report.step % options_.log_every == 0 || report.step + 1 == options_.steps) {
+    tensorboard_.write_expert_loads(report);
+  }
+  progress_.step(report.step, figures(report), Progress::Seconds(report.seconds));
+}
+
+bool RunLogs::report() const {
+  const bool metrics = metrics_.report(), tensorboard = tensorboard_.report();
+  return (context_.rank() != 0 || profile_.report()) && metrics && tensorboard;
+}
+
+bool RunLogs::validation_due(std::int64_t steps) const {
+  return options_.validation_interval > 0 && steps % options_.validation_interval == 0 &&
+         steps < options_.steps;
+}
+
+void RunLogs::validation(std::int64_t steps, double loss, std::string_view unit) {
+  if (context_.rank() != 0) return;
+  const SlowStorage storage("writing the logs");
+  metrics_.write_validation(steps, loss);
+  tensorboard_.write_validation(steps, loss);
+  std::ostringstream line;
+  line << "validation loss " << loss << " nats per " << unit << " after " << steps << " steps";
+  progress_.print(line.str());
+}
+
+}  // namespace moegrad::training

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "framework/io/output_file.h"
+#include "framework/profile/timeline.h"
+#include "framework/runtime/rank_context.h"
+#include "train/config/log_options.h"
+#include "train/logs/metrics.h"
+
+namespace moegrad::training {
+
+/// Records the spans of --profile-steps on all ranks of a run and writes them as a trace. One for
+/// all ranks, which call it together; between these steps recording is off.
+class StepProfile {
+ public:
+  explicit StepProfile(const TrainOptions& options);
+
+  /// On rank 0, before the first step: opens the file, unless all profiled steps lie before that.
+  /// ValueError if it cannot be written.
+  void open(std::int64_t first_step);
+  void begin_step(std::int64_t step, RankContext& context);
+  /// After the last of the steps rank 0 writes the trace and gets the figures.
+  std::optional<ProfileFigures> end_step(std::int64_t step, RankContext& context);
+  /// On rank 0: false if the trace could not be written.
+  bool report() const { return lost_.report(); }
+
+ private:
+  ProfileFigures write();
+
+  std::optional<StepRange> steps_;
+  std::string path_;
+  std::optional<OutputFile> file_;
+  LostWrites lost_{"--profile"};
+  std::vector<RankTimeline> ranks_;  // each written by its rank
+};
+
+}  // namespace moegrad::training

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/logs/tensorboard_log.h"
+
+#include "framework/runtime/error.h"
+
+namespace moegrad::training {
+namespace {
+
+double gibibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+}  // namespace
+
+TensorboardLog::TensorboardLog(const std::string& folder) {
+  if (!folder.empty()) file_.emplace(folder);
+}
+
+void TensorboardLog::attempt(const std::function<void(EventFileWriter&)>& write) {
+  if (!file_) return;
+  try {
+    write(*file_);
+  } catch (const Error& error) {
+    lost_.note(error.what());
+  }
+}
+
+void TensorboardLog::write(const StepReport& report) {
+  attempt([&](EventFileWriter& file) {
+    const auto add = [&](const std::string& tag, double value) {
+      file.add_scalar(tag, value, report.step);
+    };
+    add("loss_metrics/global_avg_loss", report.result.ce);
+    add("loss_metrics/objective", report.result.loss);
+    add("grad_norm", report.result.grad_norm);
+    add("lr", report.lr);
+    add("throughput(tps)", report.tgs());
+    add("time_metrics/end_to_end(s)", report.seconds);
+    add("time_metrics/data_loading(s)", report.data_seconds);
+    add("time_metrics/data_loading(%)", 100 * report.data_seconds / report.seconds);
+    add("memory/max_active(GiB)", gibibytes(report.peak_total));
+    for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+      const std::string name(to_string(static_cast<MemoryTag>(tag)));
+      add("memory/max_" + name + "(GiB)", gibibytes(report.peak_bytes[tag]));
+    }
+  });
+}
+
+void TensorboardLog::write_expert_loads(const StepReport& report) {
+  attempt([&](EventFileWriter& file) {
+    const auto& layers = report.result.tokens_per_expert;
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+      file.add_histogram("tokens_per_expert/mixture_layer_" + std::to_string(layer), layers[layer],
+                         report.step);
+    }
+  });
+}
+
+void TensorboardLog::write_validation(std::int64_t step, double loss) {
+  attempt([&](EventFileWriter& file) { file.add_scalar("validation_metrics/loss", loss, step); });
+}
+
+}  // namespace moegrad::training

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "framework/io/output_file.h"
+#include "train/logs/event_file.h"
+#include "train/logs/metrics.h"
+
+namespace moegrad::training {
+
+/// A training run's curves for TensorBoard, named as torchtitan names them. Where the folder can no
+/// longer be written, as on a full disk, it says so once and counts what is lost.
+class TensorboardLog {
+ public:
+  /// Adds an event file to `folder`; does nothing for an empty one. Error if it cannot.
+  explicit TensorboardLog(const std::string& folder);
+
+  void write(const StepReport& report);
+  /// Of each mixture layer, how many tokens each expert got.
+  void write_expert_loads(const StepReport& report);
+  /// After `step` steps.
+  void write_validation(std::int64_t step, double loss);
+  /// At the end of a run: says how many reports could not be written; false if any.
+  bool report() const { return lost_.report(); }
+
+ private:
+  void attempt(const std::function<void(EventFileWriter&)>& write);
+
+  std::optional<EventFileWriter> file_;
+  LostWrites lost_{"--tensorboard"};
+};
+
+}  // namespace moegrad::training

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/rank_memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/runtime/error.h"
+#include "framework/tensor/meta.h"
+#include "train/trainer.h"
+#include "train/training_run.h"
+
+namespace moegrad::training {
+namespace {
+
+/// Rank 0 of ranks that do not run: what is sharded over it has the sizes that it would have.
+class AbsentRanks final : public ProcessGroup {
+ public:
+  explicit AbsentRanks(int size) : size_(size) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  const std::string& name() const override { return name_; }
+
+  WorkPtr all_gather(std::span<const std::byte>, Dtype, GatherConsumer,
+                     const CollectiveOptions&) override {
+    refuse();
+  }
+  WorkPtr reduce_scatter(ByteParts, std::span<std::byte>, Dtype, ReduceOp,
+                         const CollectiveOptions&) override {
+    refuse();
+  }
+  WorkPtr all_reduce(std::span<std::byte>, Dtype, ReduceOp, const CollectiveOptions&) override {
+    refuse();
+  }
+  WorkPtr broadcast(std::span<std::byte>, int, Dtype, const CollectiveOptions&) override {
+    refuse();
+  }
+  WorkPtr all_to_all(std::span<const std::byte>, std::span<const std::int64_t>,
+                     std::span<std::byte>, std::span<const std::int64_t>, Dtype,
+                     const CollectiveOptions&) override {
+    refuse();
+  }
+  WorkPtr send(std::span<const std::byte>, int, int, Dtype, const CollectiveOptions&) override {
+    refuse();
+  }
+  WorkPtr recv(std::span<std::byte>, int, int, Dtype, const CollectiveOptions&) override {
+    refuse();
+  }
+  WorkPtr barrier(const CollectiveOptions&) override { refuse(); }
+  std::shared_ptr<ProcessGroup> subgroup(std::span<const int>, const std::string&) override {
+    refuse();
+  }
+
+ private:
+  [[noreturn]] static void refuse() { throw Error("dry run: the ranks do not run"); }
+
+  int size_;
+  std::string name_ = "dry run";
+};
+
+/// What one fully_shard group needs, in bytes.
+struct GroupBytes {
+  std::int64_t gathered = 0;
+  std::int64_t wire = 0;           // its shard as it travels, where that is narrower
+  std::int64_t gradients = 0;      // whole
+  std::int64_t in_place = 0;       // of those, what the reduction reads where it lies
+  std::int64_t kept = 0;           // whole, as they are kept from micro-batch to micro-batch
+  std::int64_t reduced = 0;        // of its shard, as they come out of the reduction
+  std::int64_t reduced_shard = 0;  // of its shard, in the parameters' dtype
+  std::int64_t input = 0;          // what the reduction reads besides the gradients themselves
+};
+
+// `kept`: gradients wait for the last micro-batch, as they will be reduced.
+GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, bool kept) {
+  const auto dtype = group.params().front().sharded.dtype();
+  const auto size = size_of(dtype);
+  const auto& mixed = policy.mixed_precision;
+  const auto wire = mixed.param_dtype.value_or(dtype);
+  const auto reduce = mixed.reduce_dtype.value_or(dtype);
+  const std::int64_t ranks = group.ranks().num_shards();
+  GroupBytes bytes{.gathered = group.unsharded_bytes()};
+  if (wire != dtype) bytes.wire = group.layout().slice_numel * size_of(wire);
+  const bool in_place = kept || reduce == dtype;
+  std::int64_t shard = 0, slice = 0, padding = 0;
+  for (std::size_t i = 0; i < group.params().size(); ++i) {
+    const auto& entry = group.layout().entries[i];
+    const auto part = entry.outer * entry.chunk * entry.inner;
+    bytes.gradients += entry.numel() * size;
+    bytes.kept += entry.numel() * size_of(reduce);
+    shard += group.params()[i].sharded.numel();
+    slice += part;
+    if (in_place) padding = std::max(padding, std::min(ranks * part - entry.numel(), part));
+  }
+  bytes.reduced = slice * size_of(reduce);
+  // Views of the reduction's output, unless they are another tensor.
+  bytes.reduced_shard = reduce == dtype ? bytes.reduced : shard * size;
+  // Note [Gradients are reduced where they lie]
+  if (ranks > 1 && in_place) bytes.in_place = kept ? bytes.kept : bytes.gradients;
+  if (ranks > 1) bytes.input = in_place ? padding * size_of(reduce) : ranks * bytes.reduced;
+  return bytes;
+}
+
+using Field = std::int64_t GroupBytes::*;
+
+/// The most of any `count` groups that follow each other.
+std::int64_t largest_run(const std::vector<GroupBytes>& groups, std::int64_t count, Field field) {
+  std::int64_t largest = 0;
+  for (std::size_t begin = 0; begin < groups.size(); ++begin) {
+    std::int64_t sum = 0;
+    const auto end = std::min(std::ssize(groups), static_cast<std::int64_t>(begin) + count);
+    for (auto i = begin; i < static_cast<std::size_t>(end); ++i) sum += groups[i].*field;
+    largest = std::max(largest, sum);
+  }
+  return largest;
+}
+
+std::int64_t sum_of(const std::vector<GroupBytes>& groups, Field field) {
+  return largest_run(groups, std::ssize(groups), field);
+}
+
+// The root's gradients come first and go last. A layer's are made while the reduction of the layer
+// after it reads that one's. From one micro-batch to the next all gradients are kept whole, one
+// partial per bit set in the number of micro-batches so far, until the last backward reduces them.
+std::int64_t backward_bound(const std::vector<GroupBytes>& layers, const GroupBytes& root,
+                            std::int64_t each) {
+  const auto bits_of = [](std::int64_t n) { return std::popcount(static_cast<std::uint64_t>(n)); };
+  const std::int64_t most_bits = std::bit_width(static_cast<std::uint64_t>(each)) - 1;
+  const std::int64_t kept_at_last = bits_of(each - 1);
+  const auto whole = [&](const GroupBytes& group) {
+    return group.gradients + kept_at_last * group.kept;
+  };
+  std::int64_t kept = sum_of(layers, &GroupBytes::kept) + root.kept;
+  std::int64_t bound =
+      most_bits * kept + root.gradients + largest_run(layers, 1, &GroupBytes::gradients);
+  std::int64_t reduced = 0, in_flight = 0;
+  kept -= root.kept;
+  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
+    kept -= layer->kept;
+    bound = std::max(bound, whole(root) + kept_at_last * kept + whole(*layer) + reduced +
+                                std::max(in_flight, layer->reduced));
+    reduced += layer->reduced;
+    in_flight = layer->in_place;
+  }
+  bound = std::max(bound, whole(root) + reduced + std::max(in_flight, root.reduced));
+  // Then each group's sums are widened, one group after the other.
+  const auto shards = sum_of(layers, &GroupBytes::reduced_shard) + root.reduced_shard;
+  return std::max(bound,
+                  shards + std::max(root.reduced, largest_run(layers, 1, &GroupBytes::reduced)));
+}
+
+}  // namespace
+
+std::int64_t RankMemory::total() const {
+  return parameters + optimizer + checkpoint + gathered + backward + communication;
+}
+
+RankMemory rank_memory(const TrainOptions& options) {
+  const MetaGuard no_bytes;
+  const auto policy = policy_of(options);
+  models::Qwen3Moe model(options.model_config());
+  const auto ranks = std::make_shared<AbsentRanks>(options.world_size);
+  const auto& state = shard_model(model, DeviceMesh::flat(ranks), policy);
+  const optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
+
+  RankMemory memory;
+  for (const auto& [name, tensor] : optimizer.state_dict()) {
+    memory.optimizer += tensor.numel() * size_of(tensor.dtype());
+  }
+  std::int64_t values = 0;
+  for (const auto& [name, tensor] : model.named_parameters()) {
+    values += tensor.numel() * size_of(tensor.dtype());
+  }
+  if (!options.checkpoint_dir.empty()) memory.checkpoint = values + memory.optimizer;
+
+  // Note [Who runs which micro-batch]
+  const auto each = (options.micro_batches - 1) / options.world_size + 1;
+  const auto root = bytes_of(*state.group(), policy, each > 1);
+  std::vector<GroupBytes> layers;
+  memory.parameters = state.group()->sharded_bytes();
+  for (auto& layer : model.layers()) {
+    const auto& group = *dynamic_cast<fsdp::State&>(*layer.extension()).group();
+    memory.parameters += group.sharded_bytes();
+    layers.push_back(bytes_of(group, policy, each > 1));
+  }
+  auto groups = layers;
+  groups.push_back(root);
+  memory.gradients = sum_of(groups, &GroupBytes::reduced_shard);
+
+  // Forward gathers --prefetch groups ahead, backward one; the root stays.
+  const std::int64_t ahead = std::max(options.prefetch, 1);
+  const auto in_use = options.reshard == "false" ? std::ssize(layers) : 1 + ahead;
+  memory.gathered = root.gathered + largest_run(layers, in_use, &GroupBytes::gathered);
+
+  memory.backward = backward_bound(layers, root, each);
+  memory.communication = std::max(root.wire, largest_run(layers, ahead, &GroupBytes::wire)) +
+                         largest_run(groups, 1, &GroupBytes::input);
+  return memory;
+}
+
+}  // namespace moegrad::training
