@@ -52,7 +52,7 @@ class AddRMSNorm final : public Function {
           gradients.pointer<T>(gradients.partial), gradients.pointer<T>(gradients.weight),
           rstd.numel(), sum.dim(-1));
     });
-    // One tensor twice, as for operator+: the engine forms no sum in bytes that it shares.
+    // Returns one tensor twice, as operator+ does: the engine forms no sum in shared bytes.
     return {gradients.x, gradients.x, gradients.weight};
   }
 

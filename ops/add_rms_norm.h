@@ -14,11 +14,11 @@ struct AddRMSNormResult {
 ///
 ///     sum = x + residual,  y = rms_norm(sum, weight, eps)       x, residual [..., D]; weight [D]
 ///
-/// The same bits as operator+ and ops::rms_norm, gradients included: in backward, that of sum and
-/// the one through the norm are added as the latter is formed, and x and residual share the result.
+/// The same bits as operator+ and ops::rms_norm, gradients included. Backward adds the gradient of
+/// sum while it forms the gradient through the norm. x and residual share the result.
 ///
-/// Errors: ShapeError when x has no last dimension of at least 1, residual is not of the shape of
-/// x, or weight is not [D]; DtypeError when the dtypes differ.
+/// Errors: ShapeError if x has no last dimension of at least 1, residual does not have the shape of
+/// x, or weight is not [D]; DtypeError if the dtypes differ.
 AddRMSNormResult add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight,
                               double eps = 1e-6);
 

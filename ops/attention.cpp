@@ -24,9 +24,9 @@ kernels::AttentionSizes sizes_of(const Tensor& q, const Tensor& k) {
   return {.tokens = q.dim(0), .query_heads = q.dim(1), .kv_heads = k.dim(1), .head_dim = q.dim(2)};
 }
 
-// Calls body(task, scratch) for every task. The scratch is per thread, and a thread takes the next
-// task when it is free: tasks differ in length and write disjoint results, so who runs which does
-// not show in the bits.
+// Calls body(task, scratch) for every task. Each thread has its own scratch and takes the next task
+// when it is free, because tasks differ in length. They write disjoint results, so the bits do not
+// depend on which thread runs which task.
 template <class T, class Body>
 void run_tasks(std::int64_t tasks, std::int64_t scratch_size, const Body& body) {
   const auto lanes = std::min<std::int64_t>(tasks, RankContext::current().pool().threads());
@@ -42,7 +42,7 @@ void run_tasks(std::int64_t tasks, std::int64_t scratch_size, const Body& body) 
 //     dL/dv_j = sum over rows of p_j g
 //     dL/ds_j = p_j (g.v_j - sum_i p_i g.v_i) = p_j (g.v_j - g.o)
 //     dL/dq = scale sum_j dL/ds_j k_j,   dL/dk_j = scale sum over rows of dL/ds_j q
-// where the rows of a key/value head are those of all its query heads.
+// where the rows of a key/value head are the rows of all its query heads.
 class Attention final : public Function {
  public:
   Attention(std::vector<kernels::Document> documents, double scale)

@@ -14,8 +14,8 @@ namespace moegrad::ops {
 ///     p = softmax_j(scale * q[t, h] . k[j, g(h)]),   g(h) = h / (Nq / Nkv)
 ///
 /// q [T, Nq, D]; k, v [T, Nkv, D]; returns [T, Nq, D]. Document i is tokens [cu_seqlens[i],
-/// cu_seqlens[i + 1]); it may be empty. No [T, T] matrix is formed, and a document gives the same
-/// bits alone as packed among others.
+/// cu_seqlens[i + 1]); it may be empty. No [T, T] matrix is formed. A document gives the same bits
+/// alone and packed among others.
 ///
 /// Errors: ShapeError for ranks or sizes that do not fit, DtypeError for mixed dtypes, ValueError
 /// for cu_seqlens that do not rise from 0 to T.

@@ -146,7 +146,7 @@ Tensor token_weights(const Tensor& mask, std::int64_t tokens) {
   return values;
 }
 
-// Adds the weight of each token to the experts that it chose, whatever the slot.
+// Adds the weight of each token to all experts that it chose.
 void add_load(const Tensor& indices, std::size_t layer, std::span<const double> weights,
               std::vector<double>& load) {
   const Tensor slots = contiguous(indices);

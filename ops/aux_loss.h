@@ -12,11 +12,11 @@ namespace moegrad::ops {
 ///     loss    = E * sum_j sum_e f[j, e] * P[e]                                    []
 ///
 /// router_logits: per layer [T, E].   indices: per layer [T, K] int64.   token_mask: [T], each
-/// token's weight, ones if undefined; it carries no gradient, and a token of weight zero is not
-/// read. Perfect balance gives K. No tokens, or no weight, give zero.
+/// token's weight, ones if undefined; it carries no gradient, and tokens of weight zero are not
+/// read. Perfect balance gives K. Without tokens, or if all weights are zero, the loss is zero.
 ///
-/// Errors: ShapeError when there is no layer or shapes do not agree, ValueError for an expert
-/// outside [0, E) and a weight that is negative or not finite.
+/// Errors: ShapeError if there is no layer or shapes do not agree, ValueError for an expert outside
+/// [0, E) and for a weight that is negative or not finite.
 /// Source: `load_balancing_loss_func` of transformers v4.55; Fedus et al., 2021,
 /// https://arxiv.org/abs/2101.03961, equations 4 to 6.
 Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& indices,
@@ -24,10 +24,10 @@ Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& in
 
 /// mean over t of (log sum_e exp(logits[t, e]))^2, zero without tokens.   logits: [T, E]
 ///
-/// Keeps the logits of a router small. No model of this library adds it by itself: add it to the
-/// objective with a small factor, 1e-3 in the paper, once per layer of experts. For a step of
+/// It keeps the logits of a router small. No model of this library adds it by itself. Add it to the
+/// objective with a small factor, 1e-3 in the paper, once per layer of experts. In a step of
 /// several micro-batches, weigh each mean by its share of the step's tokens, so that the sum over
-/// micro- batches and ranks is the mean over the step:
+/// micro-batches and ranks is the mean over the step:
 ///
 ///     const auto output = model(tokens, {0, n});
 ///     auto share = models::qwen3_moe_loss(output, targets, total_targets, balance_coefficient);

@@ -37,7 +37,7 @@ Shape broadcast_strides(const Tensor& a, const Shape& shape) {
 
 Tensor sum_to_shape(const Tensor& x, const Shape& shape) {
   Tensor sum = x;
-  // Dimension by dimension from the front; neighbours that are both summed go as one.
+  // Sums dimension by dimension from the front. Neighbouring summed dimensions are summed as one.
   const auto is_summed = [&](std::int64_t i) {
     return i < -shape.ndim() || (shape[i] == 1 && x.dim(i) != 1);
   };

@@ -7,13 +7,14 @@
 
 namespace moegrad::ops {
 
-/// True when sizes 1 and missing leading dimensions of `from`, repeated, give `to`.
+/// True if repeating the dimensions of size 1 and the missing leading dimensions of `from` gives
+/// `to`.
 bool can_expand(const Shape& from, const Shape& to);
 
-/// The shape in which `a` and `b` meet; ShapeError when there is none.
+/// The shape to which both `a` and `b` broadcast; ShapeError if there is none.
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
 
-/// Strides that walk `a` in the wider `shape`: 0 where it is repeated.
+/// Strides that walk `a` in the wider `shape`: 0 for repeated dimensions.
 Shape broadcast_strides(const Tensor& a, const Shape& shape);
 
 /// The adjoint of repeating: sums contiguous `x` down to `shape`, in ascending order. Not recorded.

@@ -25,15 +25,15 @@ inline void check_operand(std::string_view op, const TensorList& operands, std::
 
 }  // namespace detail
 
-/// What every op does before it looks at shapes: UndefinedTensorError unless each operand, a Tensor
-/// or a TensorList, is defined; Error for one that is a shard (Note [Shards are no operands]).
+/// Every op calls it before it looks at shapes. Throws UndefinedTensorError unless each operand, a
+/// Tensor or a TensorList, is defined, and Error for a shard (Note [Shards are no operands]).
 template <class... Operands>
 void check_operands(std::string_view op, const Operands&... operands) {
   std::size_t position = 0;
   (detail::check_operand(op, operands, position), ...);
 }
 
-/// DtypeError unless arithmetic can be done on `a`.
+/// DtypeError unless the dtype of `a` supports arithmetic.
 inline void check_floating(std::string_view op, const Tensor& a) {
   check<DtypeError>(is_floating(a.dtype()), op, ": needs float32 or float64, got ", a.dtype());
 }

@@ -10,9 +10,9 @@
 namespace moegrad::ops {
 
 struct CrossEntropyOptions {
-  std::int64_t ignore_index = -100;  // rows with this target count nowhere
-  /// What the sum is divided by: the number of valid targets of a whole training step, so that
-  /// gradients of its parts add up. Unset: the number of valid targets here.
+  std::int64_t ignore_index = -100;  // rows with this target are left out everywhere
+  /// The sum is divided by it. Set it to the number of valid targets of a whole training step, so
+  /// that the gradients of the step's parts add up. Unset: the number of valid targets here.
   std::optional<double> denominator = std::nullopt;
 };
 
@@ -22,13 +22,13 @@ struct CrossEntropyOptions {
 ///     targets[t]])
 ///
 /// logits: [T, V]   targets: int64 [T]   loss: [].  Without a valid target the loss and all
-/// gradients are 0 (PyTorch gives NaN). Keeps logits and T logsumexps for backward, no
-/// probabilities. ShapeError and DtypeError as usual; a target outside [0, V) that is not
-/// ignore_index, and a denominator that is not positive, is a ValueError.
+/// gradients are 0 (PyTorch gives NaN). Keeps logits and T logsumexps for backward, but no
+/// probabilities. Errors: ShapeError and DtypeError; ValueError for a target outside [0, V) that is
+/// not ignore_index, and for a denominator that is not positive.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options = {});
 
-/// What cross_entropy divides by; checks targets [T] and options, with errors named `op`.
+/// The denominator of cross_entropy. Checks targets [T] and options; errors begin with `op`.
 double cross_entropy_denominator(std::string_view op, const Tensor& targets, std::int64_t tokens,
                                  std::int64_t vocabulary, const CrossEntropyOptions& options);
 

@@ -16,7 +16,7 @@ inline std::int64_t wrap_dim(std::string_view op, std::int64_t dim, std::int64_t
   return dim < 0 ? dim + ndim : dim;
 }
 
-/// A shape seen from one of its dimensions: [outer, n, inner].
+/// A shape as [outer, n, inner], where n is one of its dimensions.
 struct Extents {
   std::int64_t outer = 1;
   std::int64_t n = 1;

@@ -57,8 +57,8 @@ constexpr std::string_view name_of(UnaryOp op) {
   return "unary";
 }
 
-// Two operands and their result as rows: dimensions that all three walk evenly are one dimension,
-// so that the innermost is as long as it can be and its steps are 0 or 1.
+// Two operands and their result as rows. Dimensions that all three walk with even steps are merged,
+// so that the innermost dimension is as long as possible and its steps are 0 or 1.
 struct Rows {
   Shape shape, a_strides, b_strides;
 
@@ -83,7 +83,7 @@ struct Rows {
     }
   }
 
-  // Where row `row` begins in an operand.
+  // The offset at which row `row` begins in an operand.
   std::int64_t offset(const Shape& strides, std::int64_t row) const {
     std::int64_t sum = 0;
     for (std::int64_t i = shape.ndim() - 2; i >= 0; --i) {
@@ -109,7 +109,7 @@ void broadcast_binary(BinaryOp op, const T* a, const T* b, T* y, const Rows& row
   });
 }
 
-// With g = dL/dy, each line summed over what was repeated:
+// With g = dL/dy; each gradient is summed over the repeated dimensions:
 //     a + b:  g, g        a - b:  g, -g        a * b:  g b, g a        a / b:  g / b, -(g / b)(a /
 //     b)
 class Binary final : public Function {

@@ -5,8 +5,9 @@
 
 namespace moegrad::ops {
 
-// Two operands have one floating dtype (DtypeError) and shapes that broadcast as in PyTorch
-// (ShapeError): aligned at the last dimension, a size 1 or a missing dimension is repeated.
+// Two operands must have the same floating dtype (DtypeError) and shapes that broadcast as in
+// PyTorch (ShapeError): shapes are aligned at the last dimension; dimensions of size 1 and missing
+// dimensions are repeated.
 
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
@@ -34,7 +35,7 @@ Tensor relu(const Tensor& a);
 
 namespace moegrad {
 
-// Here, and not in ops, so that argument-dependent lookup finds them.
+// In this namespace, not in ops, so that argument-dependent lookup finds them.
 Tensor operator+(const Tensor& a, const Tensor& b);
 Tensor operator-(const Tensor& a, const Tensor& b);
 Tensor operator*(const Tensor& a, const Tensor& b);

@@ -14,8 +14,8 @@
 namespace moegrad::ops {
 namespace {
 
-// From so many blocks of rows on, each of which would pack the right operand anew, it is packed
-// once for all of them.
+// Each block of rows would pack the right operand again. From this many blocks on, the operand is
+// packed once for all of them.
 constexpr std::int64_t kPackOnceFrom = 4;
 constexpr std::int64_t kPackOnceFromRows = (kPackOnceFrom - 1) * kernels::kBlockRows + 1;
 
@@ -27,14 +27,14 @@ struct Task {
   std::int64_t size() const { return rows * columns * problem->k; }
 };
 
-// A task's part of C. Where B is packed, few blocks of rows repeat that, and fewest where there are
-// problems enough to share out whole; where it is read in place, smaller ones balance better. Where
-// blocks of rows alone would be too few to share out, columns are cut as well.
+// A task's part of C. If B is packed, each block of rows repeats the packing, so blocks are large,
+// and largest if there are enough problems to give threads whole ones. If B is read in place,
+// smaller blocks balance better. If there are too few blocks of rows, columns are cut as well.
 constexpr std::int64_t kInPlaceRows = kernels::kBlockRows / 2;
 constexpr std::int64_t kTaskColumns = 8 * kernels::kGroupColumns;
 constexpr std::int64_t kManyProblems = 8;
 
-// A cut by columns packs the left operand once more, so a thread alone makes none.
+// A cut by columns packs the left operand once more, so a single thread makes none.
 std::int64_t fewest_tasks() {
   const auto threads = RankContext::current().pool().threads();
   return threads == 1 ? 1 : 2 * threads;
@@ -64,8 +64,8 @@ std::int64_t columns_of_tasks(const std::vector<kernels::MatmulProblem<T>>& prob
   return std::clamp(round_up(share, kernels::kGroupColumns), kernels::kGroupColumns, kTaskColumns);
 }
 
-// How many tasks there can be, whichever way the rows fall to the problems, so that every step asks
-// for the same memory.
+// The largest possible number of tasks, however the rows are distributed over the problems. With it
+// every step asks for the same memory.
 template <class T>
 std::size_t most_tasks(const std::vector<kernels::MatmulProblem<T>>& problems) {
   std::int64_t rows = 0, columns = 0;
@@ -78,8 +78,8 @@ std::size_t most_tasks(const std::vector<kernels::MatmulProblem<T>>& problems) {
                                   2 * fewest_tasks());
 }
 
-// A block of C for each task. Whoever computes it, its bits are those of Note [Matmul order]. Long
-// tasks come first, so that at the end no thread is left alone with one.
+// Each task computes a block of C. Its bits are those of Note [Matmul order], whichever thread
+// computes it. Long tasks come first, so that no thread is still busy with one at the end.
 template <class T>
 std::vector<Task<T>> cut(const std::vector<kernels::MatmulProblem<T>>& problems) {
   std::vector<Task<T>> tasks;
@@ -122,9 +122,9 @@ kernels::RightOperand<T> packed(const kernels::RightOperand<T>& b, std::int64_t 
   return {.data = panels, .form = kernels::RightForm::kNz, .stride = height};
 }
 
-// Packs what is worth it, one problem after the other, then computes all. `room` is the elements
-// that all panels take at most, whichever way the rows fall to the experts: so that every step asks
-// the arena for the same.
+// Packs the operands for which that pays, one problem after the other, then computes all problems.
+// `room` is the largest number of elements that all panels can take, however the rows are
+// distributed over the experts. So every step asks the arena for the same memory.
 template <class T>
 void run_packed(std::vector<kernels::MatmulProblem<T>>& problems, std::int64_t room) {
   Tensor buffer;
@@ -143,7 +143,7 @@ void run_packed(std::vector<kernels::MatmulProblem<T>>& problems, std::int64_t r
   run_problems(problems);
 }
 
-// Of one matrix of `matrices` that multiplies `rows` rows.
+// Counts the packing of one matrix, out of `matrices`, that multiplies `rows` rows.
 template <class T>
 void count_packing(const StoredMatrix& matrix, std::int64_t rows, std::int64_t matrices) {
   if (kernels::is_read_in_place(matrix.form)) return;

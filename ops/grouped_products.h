@@ -13,8 +13,8 @@
 
 namespace moegrad::ops {
 
-/// One matrix [k, n] inside a tensor, as a product reads it. It holds the handle, never a pointer:
-/// the bytes may come and go (Note [Storage that is freed and refilled]).
+/// One matrix [k, n] inside a tensor, as a product reads it. It holds the handle, never a pointer,
+/// because the bytes may be freed and refilled (Note [Storage that is freed and refilled]).
 struct StoredMatrix {
   Tensor tensor;
   std::int64_t offset = 0;  // elements from the first of the tensor
@@ -24,20 +24,20 @@ struct StoredMatrix {
   std::int64_t n = 0;
 };
 
-/// The `experts` matrices of a weight, ND [E, K, N] or [E * K, N] row-major or NZ blocks of those;
-/// `transposed` reads each as its transpose [N, K].
+/// The `experts` matrices of a weight [E, K, N] or [E * K, N], which is ND row-major or NZ blocks.
+/// `transposed` reads each matrix as its transpose [N, K].
 std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t experts,
                                           bool transposed);
 
 /// y[group e] = x[group e] W_e,   x: [M, k] row-major, W_e: [k, n], y: [M, n]
 ///
-/// Counts one packed_panels (rows copied into panels) or transposed_packs (transposed while being
-/// packed) per matrix that has rows and is not NZ, which is read in place either way, and the
-/// packed_bytes.
+/// For each matrix that has rows and is not NZ, counts one packed_panels (rows copied into panels)
+/// or one transposed_packs (transposed while being packed), and the packed_bytes. An NZ matrix is
+/// read in place in both orientations.
 Tensor multiply_row_groups(const Tensor& x, const std::vector<StoredMatrix>& matrices,
                            const std::vector<std::int64_t>& offsets, std::int64_t n);
 
-/// The same for one group, into the row-major y.
+/// multiply_row_groups() for one group, into the row-major y.
 void multiply_rows(const Tensor& x, const StoredMatrix& matrix, Tensor& y);
 
 /// w[e] = x[group e]^T y[group e],   x: [M, K], y: [M, N] row-major, w: [E, K, N] under `shape`
@@ -46,11 +46,11 @@ void multiply_rows(const Tensor& x, const StoredMatrix& matrix, Tensor& y);
 Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
                               const std::vector<std::int64_t>& offsets, const Shape& shape);
 
-/// w = x^T y for one group, or with `resume` w + x^T y such that a sum over rows taken in pieces
-/// has the bits of the whole: its chains (Note [Matmul order]) go on from what w holds.
+/// w = x^T y for one group. With `resume`, w = w + x^T y, where the chains (Note [Matmul order])
+/// continue from the values in w. So a sum over rows in pieces has the bits of the whole sum.
 void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w);
 
-/// `tensor` as it is when contiguous, otherwise a copy. Not recorded: for gradients.
+/// `tensor` itself if it is contiguous, otherwise a copy. Not recorded on the tape: for gradients.
 Tensor row_major(const Tensor& tensor);
 
 }  // namespace moegrad::ops

@@ -9,7 +9,7 @@
 namespace moegrad::ops {
 namespace {
 
-// A contiguous [..., n] as a matrix of its last dimension.
+// A contiguous [..., n] as a matrix [rows, n].
 Tensor as_matrix(const Tensor& x) {
   std::int64_t rows = 1;
   for (std::int64_t i = 0; i < x.ndim() - 1; ++i) rows *= x.dim(i);

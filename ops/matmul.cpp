@@ -13,11 +13,11 @@
 namespace moegrad::ops {
 namespace {
 
-// Elements from one matrix of an operand to the next: 0 when there is one for all.
+// Elements from one matrix of an operand to the next; 0 if one matrix is used for all.
 std::int64_t matrix_step(const Tensor& x) { return x.ndim() == 3 ? x.dim(1) * x.dim(2) : 0; }
 
-// With g = dL/dc:  dL/da = g b^T  and  dL/db = a^T g,  per b; an operand that is used for every b
-// adds up over b in ascending order.
+// With g = dL/dc:  dL/da = g b^T  and  dL/db = a^T g,  per b. The gradient of an operand that is
+// used for every b is the sum over b in ascending order.
 class Matmul final : public Function {
  public:
   std::string_view name() const override { return "matmul"; }

@@ -10,9 +10,9 @@ namespace moegrad::ops {
 ///     c[b, m, n] = sum over k of a[b, m, k] * b[b, k, n]     a: [M, K] or [B, M, K]
 ///                                                            b: [K, N] or [B, K, N]
 ///
-/// An operand without B is used for every b; the result [M, N] has B where an operand has. Other
-/// shapes are a ShapeError, differing dtypes a DtypeError. Eigen chooses its blocking from the
-/// sizes: a row's bits may depend on how many rows there are.
+/// An operand without B is used for every b. The result is [M, N], or [B, M, N] if an operand has
+/// B. Other shapes are a ShapeError, different dtypes a DtypeError. Eigen chooses its blocking from
+/// the sizes, so the bits of a row may depend on the number of rows.
 Tensor matmul(const Tensor& a, const Tensor& b);
 
 }  // namespace moegrad::ops

@@ -9,7 +9,7 @@
 
 namespace moegrad::ops {
 
-/// y = npu_grouped_matmul by counts, with a gradient written with the same operator:
+/// y = npu_grouped_matmul by counts. Its gradient uses the same operator:
 ///
 ///     y[rows of e] = x[rows of e] W_e,   e = 0, ..., E - 1
 ///

@@ -7,21 +7,22 @@
 
 namespace moegrad::ops {
 
-// Conversions between row-major ND and FRACTAL_NZ (Note [FRACTAL_NZ]). They are copies outside the
-// tape: results carry no graph. float32 and float64.
+// Conversions between row-major ND and FRACTAL_NZ (Note [FRACTAL_NZ]). They are copies and are not
+// recorded on the tape. For float32 and float64.
 
 /// a: [K, N] or [B, K, N] ND -> the same shape as NZ blocks, padding zero. Counts one
 /// nz_conversions.
 Tensor nd_to_nz(const Tensor& a);
 
-/// The inverse, into the tensor's shape.
+/// The inverse of nd_to_nz. The result has the tensor's shape.
 Tensor nz_to_nd(const Tensor& a);
 
-/// Cuts [start, end) along `dim` (0 or 1) out of the matrix `in` [R, C], ND, and writes it into
-/// `out`, an NZ tensor whose blocks [batch, k, n] stack to the slice: [batch * k, n]. Padding
-/// becomes zero. bfloat16 input may widen to a float32 output. Counts one nz_conversions.
+/// Takes the slice [start, end) along `dim` (0 or 1) of the ND matrix `in` [R, C] and writes it
+/// into `out`, an NZ tensor. The slice [batch * k, n] is the stack of `out`'s blocks [batch, k, n].
+/// Padding becomes zero. bfloat16 input may be widened to a float32 output. Counts one
+/// nz_conversions.
 ///
-/// Known as npu_special_slice (aclnnSliceNz); renamed because its reviewers found that name too
+/// The original is called npu_special_slice (aclnnSliceNz). Its reviewers found that name too
 /// broad.
 void slice_to_nz(const Tensor& in, std::int64_t dim, std::int64_t start, std::int64_t end,
                  Tensor& out);

@@ -54,7 +54,7 @@ class Sum final : public Function {
   Shape shape_;
 };
 
-// dL/da is dL/dy where the maximum stood, zero elsewhere.
+// dL/da is dL/dy at the position of the maximum, zero elsewhere.
 class Max final : public Function {
  public:
   explicit Max(const Extents& extents) : extents_(extents) {}

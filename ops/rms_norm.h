@@ -9,8 +9,8 @@ namespace moegrad::ops {
 ///
 ///     y = x / sqrt(mean(x^2) + eps) * weight        x, y [..., D]; weight [D]
 ///
-/// Errors: ShapeError when x has no last dimension of at least 1 or weight is not [D], DtypeError
-/// when the dtypes differ.
+/// Errors: ShapeError if x has no last dimension of at least 1 or weight is not [D], DtypeError if
+/// the dtypes differ.
 ///
 /// Reference: Zhang & Sennrich, 2019, https://arxiv.org/abs/1910.07467
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);

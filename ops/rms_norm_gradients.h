@@ -6,11 +6,11 @@
 
 namespace moegrad::ops {
 
-/// What the backward of rms_norm, alone or fused, writes; what is not needed stays undefined, which
-/// is null for the kernels.
+/// What the backward of rms_norm, alone or fused, writes. Gradients that are not needed stay
+/// undefined; the kernels get null pointers for them.
 struct RMSNormGradients {
   Tensor x, weight;
-  Tensor partial;  // [pieces, D], sums on the way to that of the weight
+  Tensor partial;  // [pieces, D], partial sums of the weight's gradient
 
   RMSNormGradients(const Tensor& like_x, bool needs_x, bool needs_weight) {
     const auto d = like_x.dim(-1);

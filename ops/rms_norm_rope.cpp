@@ -14,8 +14,8 @@
 namespace moegrad::ops {
 namespace {
 
-// y = R n with a rotation R of n = rms_norm(x), so the gradients are those of rms_norm (there) with
-// dL/dn = R^T dL/dy, the rotation by the opposite angle, which never stands in memory.
+// y = R n with a rotation R of n = rms_norm(x). So the gradients are those of rms_norm
+// (rms_norm.cpp) with dL/dn = R^T dL/dy, the rotation by the opposite angle. dL/dn is never stored.
 class RMSNormRope final : public Function {
  public:
   explicit RMSNormRope(double eps) : eps_(eps) {}

@@ -11,7 +11,7 @@ struct RopeTable {
   Tensor sin;
 };
 
-/// The table of int64 positions [T]:
+/// The table for int64 positions [T]:
 ///
 ///     cos[t, i] = cos(positions[t] * theta^(-2i / D)),   sin likewise,   D = head_dim
 ///
@@ -21,7 +21,7 @@ struct RopeTable {
 /// head_dim is even and at least 2 and theta is positive.
 RopeTable rope_table(const Tensor& positions, std::int64_t head_dim, double theta, Dtype dtype);
 
-/// Rotary position embedding, the pairs being (i, i + D/2) as in Hugging Face's rotate_half:
+/// Rotary position embedding of the pairs (i, i + D/2), as in Hugging Face's rotate_half:
 ///
 ///     y[i]       = x[i] cos[i] - x[i + D/2] sin[i]
 ///     y[i + D/2] = x[i + D/2] cos[i] + x[i] sin[i]          x, y [T, N, D]

@@ -19,8 +19,8 @@
 namespace moegrad::ops {
 namespace {
 
-// As the softmax over all experts would have it: a row that has NaN or inf, or nothing but -inf, is
-// NaN throughout, also where none of these was chosen.
+// Does what a softmax over all experts would do: if a row has NaN or inf, or only -inf, all its
+// weights are NaN, even if none of these logits was chosen.
 template <class T>
 void spread_nan(std::span<const T> logits, std::int64_t experts, std::span<T> weights) {
   const auto at = kernels::first_not_finite(logits.data(), std::ssize(logits));
@@ -58,8 +58,8 @@ void check_replay(const Tensor& indices, std::int64_t experts) {
 // With S the chosen experts, w their weights, g = dL/dw and [.] one or zero:
 //     not normalised:  w_j = p_j,          dL/dlogit_i = p_i * ([i in S] g_i - <g, w>)
 //     normalised:      w_j = p_j / sum p,  dL/dlogit_i = [i in S] w_i * (g_i - <g, w>)
-// In the second, what the softmax over all experts adds is -p_i * sum_j w_j (g_j - <g, w>), which
-// is zero because the weights sum to one; so nothing reaches the experts that were not chosen.
+// In the second case the softmax over all experts adds -p_i * sum_j w_j (g_j - <g, w>). That is
+// zero because the weights sum to one, so no gradient reaches the experts that were not chosen.
 class TopKSoftmax final : public Function {
  public:
   TopKSoftmax(std::int64_t k, bool normalize) : k_(k), normalize_(normalize) {}

@@ -19,12 +19,13 @@ struct TopKResult {
 ///
 /// logits: [T, E].   weights: [T, K] in the dtype of logits.   1 <= K <= E
 ///
-/// Experts are chosen by logit: softmax keeps the order, and does not tie logits that differ.
-/// `replay_indices` [T, K], when defined, are taken instead of choosing; each row needs distinct
-/// experts in [0, E). A logit of -inf keeps an expert from a token, whose weight for it is 0. A
+/// Experts are chosen by logit: softmax keeps the order and makes no ties between logits that
+/// differ. If `replay_indices` [T, K] is defined, its experts are taken instead; each row must have
+/// distinct experts in [0, E). A logit of -inf keeps a token from an expert: the weight is 0. A
 /// token that has NaN or inf, or -inf for all experts, goes to some K experts with weights NaN.
 ///
-/// The gradient goes to the logits, through the normalisation and the softmax; the choice has none.
+/// The gradient goes to the logits, through the normalisation and the softmax. The choice of
+/// experts has no gradient.
 /// Reference: Shazeer et al., 2017, https://arxiv.org/abs/1701.06538; Qwen3-MoE's norm_topk_prob.
 TopKResult topk_softmax(const Tensor& logits, std::int64_t k, bool normalize,
                         const Tensor& replay_indices = {});

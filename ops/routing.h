@@ -8,12 +8,12 @@
 
 namespace moegrad::ops {
 
-/// The order in which routed rows stand for grouped matmuls: by expert, and within an expert by
-/// slot, where slot s = t * K + j is the j-th expert of token t.
+/// The order of routed rows for grouped matmuls: by expert, and within an expert by slot. Slot
+/// s = t * K + j is the j-th expert of token t.
 ///
 ///     R = T * K rows; expert e has rows [offsets[e], offsets[e + 1])
 ///
-/// Nothing is dropped; an expert that no token chose has no rows.
+/// No row is dropped. An expert that no token chose has no rows.
 struct RoutingPlan {
   Tensor row_of_slot;                 // [R] int64
   Tensor slot_of_row;                 // [R] int64, its inverse
@@ -31,17 +31,17 @@ RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts);
 ///
 ///     rows[r, :] = x[slot_of_row[r] / K, :]              x: [T, H]   rows: [R, H]
 ///
-/// The gradient of a token adds those of its rows in the order of its slots.
+/// The gradient of a token is the sum of its rows' gradients, added in the order of its slots.
 Tensor permute_rows(const Tensor& x, const RoutingPlan& plan);
 
-/// The way back: each token is the sum of its rows, added in the order of its slots:
+/// The reverse of permute_rows: each token is the sum of its rows, added in the order of its slots:
 ///
 ///     y[t, :] = sum_j rows[row_of_slot[t * K + j], :]              rows: [R, H]   y: [T, H]
 ///
-/// Weights of the rows are for what makes them: swiglu takes some.
+/// The op that makes the rows applies their weights: swiglu takes weights.
 ///
-/// Source of both, and of doing without dropped or padded rows: Gale et al., "MegaBlocks", 2022,
-/// https://arxiv.org/abs/2211.15841
+/// Source of both ops, and of routing without dropped or padded rows: Gale et al., "MegaBlocks",
+/// 2022, https://arxiv.org/abs/2211.15841
 Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan);
 
 }  // namespace moegrad::ops

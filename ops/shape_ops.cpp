@@ -115,7 +115,7 @@ class Split final : public Function {
   TensorList forward(const Tensor& a) {
     TensorList pieces;
     const auto n = a.dim(dim_);
-    // Also of nothing there is one piece.
+    // Splitting an empty dimension gives one piece.
     for (std::int64_t start = 0; start < std::max<std::int64_t>(n, 1); start += size_) {
       pieces.push_back(narrowed(a, dim_, start, std::min(size_, n - start)));
     }
@@ -149,7 +149,7 @@ class Expand final : public Function {
   Shape shape_;
 };
 
-// `shape` with its -1, if any, replaced by what `a` leaves for it.
+// `shape` with its -1, if any, replaced by the size that the elements of `a` leave for it.
 Shape resolve(std::string_view op, const Tensor& a, const Shape& shape) {
   Shape resolved = shape;
   std::int64_t open = -1, known = 1;

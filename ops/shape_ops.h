@@ -17,7 +17,7 @@ namespace moegrad::ops {
 /// tensor (LayoutError). A FRACTAL_NZ tensor of blocks [b, k, n] may be viewed as [b, k, n] or
 /// [b * k, n].
 Tensor view(const Tensor& a, const Shape& shape);
-/// A view where possible, otherwise a view of a contiguous copy.
+/// A view if possible, otherwise a view of a contiguous copy.
 Tensor reshape(const Tensor& a, const Shape& shape);
 Tensor transpose(const Tensor& a, std::int64_t dim0, std::int64_t dim1);
 /// Dimension i of the result is dimension dims[i] of `a`.
@@ -32,25 +32,25 @@ TensorList chunk(const Tensor& a, std::int64_t n, std::int64_t dim);
 Tensor unsqueeze(const Tensor& a, std::int64_t dim);
 /// Removes dimension `dim`, which must be of size 1.
 Tensor squeeze(const Tensor& a, std::int64_t dim);
-/// Repeats dimensions of size 1, and new leading ones, with stride 0.
+/// Repeats dimensions of size 1 and adds leading dimensions, both with stride 0.
 Tensor expand(const Tensor& a, const Shape& shape);
 
 // --- copies (shape_ops_copy.cpp)
 
-/// `a` itself when it is contiguous, otherwise a row-major copy, which the current rank counts in
-/// counters().materialized_transposes. A FRACTAL_NZ tensor comes back as it is: the op that reads
+/// `a` itself if it is contiguous, otherwise a row-major copy. The current rank counts the copy in
+/// counters().materialized_transposes. A FRACTAL_NZ tensor is returned unchanged: the op that reads
 /// it accepts or refuses it.
 Tensor contiguous(const Tensor& a);
-/// Joins along an existing dimension; the other sizes and the dtype must agree. Any number of
-/// tensors: more than Function::kMaxInputs are joined in runs of that many, and these again, which
-/// copies the elements once more.
+/// Joins tensors along an existing dimension. The other sizes and the dtype must agree. There may
+/// be any number of tensors: more than Function::kMaxInputs are joined in runs of that many, and
+/// the runs are joined again, which copies the elements once more.
 Tensor cat(const TensorList& tensors, std::int64_t dim);
 /// Joins tensors of one shape, any number as in cat, along a new dimension.
 Tensor stack(const TensorList& tensors, std::int64_t dim);
 /// Row i of the result is row indices[i] of `a` [N, ...]; indices: int64 [n]. The gradient adds
 /// rows in ascending i. An index outside [0, N) is a ValueError.
 Tensor index_select(const Tensor& a, const Tensor& indices);
-/// float32 <-> float64.
+/// Converts between float32 and float64.
 Tensor cast(const Tensor& a, Dtype dtype);
 
 }  // namespace moegrad::ops

@@ -130,7 +130,8 @@ class Cast final : public Function {
   Dtype dtype_ = Dtype::kFloat32;
 };
 
-// More tensors than a Function takes are joined in runs, and these in turn: the same elements.
+// More tensors than a Function takes are joined in runs, and the runs are joined again. The result
+// is the same.
 Tensor cat_in_runs(TensorList inputs, std::int64_t dim) {
   constexpr auto kRun = static_cast<std::ptrdiff_t>(Function::kMaxInputs);
   while (std::ssize(inputs) > kRun) {

@@ -12,8 +12,8 @@ namespace moegrad::ops {
 /// gate_up: [R, 2I], gate in the first I columns, up in the last.   weights: [R], by default ones.
 /// y: [R, I]
 ///
-/// Rows weighted here need no weight after a linear projection, whose results would have to be kept
-/// for the gradient of the weights. An odd number of columns is a ShapeError.
+/// Applying the weights here means that the linear projection's results need not be kept for the
+/// gradient of the weights. An odd number of columns is a ShapeError.
 /// Reference: Shazeer, "GLU variants improve transformer", 2020, https://arxiv.org/abs/2002.05202
 Tensor swiglu(const Tensor& gate_up, const Tensor& weights = {});
 

@@ -26,6 +26,7 @@ OUTPUT = {
     "consumer": "gradient of signed_square agrees\n"
                 "two sharded ranks: the loss falls\n"
                 "one rank, weights from the file: the same loss\n",
+    "first": "dloss/dweight = -17\ny = 2 x + 1\n",
     "one_op": "rms_norm -3\n",
 }
 
@@ -148,10 +149,17 @@ def consumer_problems(prefix, compiler, cpu_check, folder):
             yield f"{name}: expected\n{expected}got\n{got}"
         if cpu_check and f" {cpu_check}\n" not in run("nm", folder / name):
             yield f"{name}: {cpu_check} is not linked into it"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = re.search(r"```cmake\n(.*?)```", readme, re.DOTALL)
-    if not lines or lines[1] not in (project / "CMakeLists.txt").read_text(encoding="utf-8"):
-        yield "README.md: its lines for a CMakeLists.txt are not those of tests/consumer"
+    yield from documentation_problems(project)
+
+
+def documentation_problems(project):
+    """What the documentation prints for a user's project is what this test builds."""
+    for page, language, file in [("docs/install.md", "cmake", "CMakeLists.txt"),
+                                 ("README.md", "cpp", "first.cpp")]:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        block = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
+        if not block or block[1] not in (project / file).read_text(encoding="utf-8"):
+            yield f"{page}: its {language} block is not in tests/consumer/{file}"
 
 
 def add_as_subdirectory(compiler, folder):

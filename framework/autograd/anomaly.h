@@ -30,8 +30,8 @@ bool anomaly_detection_enabled();
 ///       loss_of(moegrad::Tensor const&) (train.cpp:12)
 ///       main (train.cpp:30)
 ///
-/// An op that was given such a value is said to have got it, not to have made it. Costs a pass over
-/// every result and a walk up the stack per op: for debugging.
+/// If the op was given such a value, the message says that it got the value, not that it made it.
+/// The mode costs a pass over every result and a walk up the stack per op: it is for debugging.
 class AnomalyModeGuard {
  public:
   explicit AnomalyModeGuard(bool enabled = true);
@@ -48,7 +48,7 @@ namespace detail {
 /// Throws AnomalyError if a result of `function` is not finite.
 void check_forward_is_finite(const Function& function, const TensorList& inputs,
                              const TensorList& outputs);
-/// The same for what its backward got and returned.
+/// The same check of the gradients that its backward got and returned.
 void check_backward_is_finite(const Function& function, const TensorList& grads,
                               const TensorList& input_grads);
 

@@ -28,7 +28,7 @@ class FirstRunGuard {
   bool outer_;
 };
 
-// Leaves that hand their gradients on while this lives.
+// Leaves that pass their gradients on while this object lives.
 struct RecomputedInputs {
   RecomputedInputs() = default;
   ~RecomputedInputs() {
@@ -102,7 +102,7 @@ class Checkpoint final : public Function {
   }
 
   Body body_;
-  std::deque<SavedTensor> inputs_;  // a SavedTensor stays where it was made
+  std::deque<SavedTensor> inputs_;  // a deque: a SavedTensor cannot be moved
 };
 
 }  // namespace

@@ -14,11 +14,11 @@ namespace moegrad {
 /// the tape on, in the scope (module path, pre- and post-backward entries) that forward ran in, and
 /// a backward inside the backward gives the inputs' gradients. Tensors that the body captures, such
 /// as parameters, get theirs directly in grad(), so they must be leaves. Gradients are bitwise
-/// those without checkpoint (E0): everything random is counter-based, and gradients that meet do so
-/// in the same order. Three differences remain. Hooks of a captured leaf run once per
-/// recomputation, with its part of the gradient. An input that the body does not use gets zeros
-/// instead of nothing. What the body captures is read anew: after a step between forward and
-/// backward, gradients are those of the new weights, as in PyTorch, where without checkpoint a
+/// those without checkpoint (E0): everything random is counter-based, and gradients are added in
+/// the same order. Three differences remain. Hooks of a captured leaf run once per recomputation,
+/// with that recomputation's part of the gradient. An input that the body does not use gets zeros
+/// instead of nothing. The body reads captured tensors again: after a step between forward and
+/// backward, it computes gradients of the new weights, as in PyTorch. Without checkpoint, a
 /// SavedTensor would throw.
 ///
 /// The body may itself call checkpoint(). With the tape off, this is body(inputs). With the tape
@@ -28,8 +28,8 @@ namespace moegrad {
 /// https://arxiv.org/abs/1604.06174
 TensorList checkpoint(std::function<TensorList(const TensorList&)> body, const TensorList& inputs);
 
-/// Whether the body of a checkpoint is running for the first time in this thread: without the tape,
-/// but backward will come back to it.
+/// Whether the body of a checkpoint is running for the first time in this thread: the tape is off,
+/// but backward will run the body again.
 bool in_checkpoint_forward();
 
 }  // namespace moegrad

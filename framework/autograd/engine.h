@@ -24,15 +24,15 @@ class GradientDtypeError : public DtypeError {
 /// Note [Engine]
 /// Reachable Functions wait in a heap and run by falling sequence number: when one is taken, all
 /// consumers of its outputs have run, so its gradients are complete. There is no recursion and no
-/// state outside the running call but a thread-local pointer to it, so ranks can be threads, and a
-/// backward may start another one (recomputation). Gradients that meet are summed in order of
-/// arrival, which the sequence numbers fix; a leaf's hooks run once, after the last of them. Count,
-/// shape and dtype of what a Function or a hook returns are checked and the Function is named.
-/// There is no double backward.
+/// state outside the running call except a thread-local pointer to it, so ranks can be threads, and
+/// a backward may start another one (recomputation). Gradients of one tensor are summed in order of
+/// arrival, which the sequence numbers fix. A leaf's hooks run once, after its last gradient. The
+/// engine checks count, shape and dtype of what a Function or a hook returns, and its errors name
+/// the Function. There is no double backward.
 void run_backward(const TensorList& roots, const TensorList& grads, bool retain_graph);
 
-/// The second call of a backward in two: the gradients of all leaves that the first left out.
-/// Dropping it drops them, and frees the graph.
+/// The second of two backward calls: it computes the gradients of all leaves that the first call
+/// left out. Destroying this object drops those gradients and frees the graph.
 class WeightBackward {
  public:
   struct Plan;
@@ -41,7 +41,7 @@ class WeightBackward {
   WeightBackward& operator=(WeightBackward&&) noexcept;
   ~WeightBackward();
 
-  /// Error when it has run before.
+  /// Error if it has run before.
   void run();
 
  private:
@@ -51,33 +51,33 @@ class WeightBackward {
 /// As run_backward, but only for the leaves `inputs`; the result computes the rest.
 ///
 /// Note [Backward in two calls]
-/// A pipeline stage owes the stage before it the gradient of its input as soon as possible, and
-/// nobody is in a hurry for the gradients of its weights. The first call runs the Functions that
-/// lie between roots and inputs, each for those of its inputs alone, and keeps the gradients of
-/// their outputs; the second runs them again for the inputs left out, and everything behind. No
-/// product is computed twice, and each leaf sums the same terms in the same order as in one call,
-/// so the bits are the same. A recomputation happens in the first call; its tape lives until the
-/// second. Both calls enter the scopes on their way.
+/// A pipeline stage owes the stage before it the gradient of its input as soon as possible. The
+/// gradients of its weights can wait. The first call runs the Functions between roots and inputs,
+/// each only for its inputs on such a path, and keeps the gradients of their outputs. The second
+/// call runs them again for the inputs that were left out, and then everything behind those. No
+/// product is computed twice. Each leaf sums the same terms in the same order as in one call, so
+/// the bits are the same. A recomputation happens in the first call; its tape lives until the
+/// second. Both calls enter the scopes that they reach.
 ///
 /// Error if an input is not a leaf that requires a gradient.
 /// Method: Qi et al., "Zero bubble pipeline parallelism", 2023, https://arxiv.org/abs/2401.10241
 WeightBackward backward_to_inputs(const TensorList& roots, const TensorList& grads,
                                   const TensorList& inputs, bool retain_graph = false);
 
-/// Runs `callback` at the end of the outermost backward under way in this thread; throws Error
-/// when there is none.
+/// Runs `callback` at the end of the outermost backward that is running in this thread. Throws
+/// Error if none is running.
 void queue_backward_callback(std::function<void()> callback);
 
-/// Whether a backward is under way in this thread.
+/// Whether a backward is running in this thread.
 bool is_backward_running();
 
-/// For a Function that recomputes(), called in its backward: what to do with each gradient of its
-/// tensor input i as soon as the inner backward has it. So gradients meet in the order in which
-/// they would without recomputation. Valid until backward returns.
+/// Called by a Function that recomputes(), in its backward. Returns a function that takes each
+/// gradient of tensor input i as soon as the inner backward has it. So gradients are added in the
+/// same order as without recomputation. Valid until backward returns.
 std::function<void(Tensor)> input_gradient_sink(const Function& function, std::size_t i);
 
-/// For the same, its inner backward: run_backward, or, while the first of two calls is under way,
-/// the part of it that reaches `inputs`; the rest is left to the second call.
+/// The inner backward of such a Function. It is run_backward. During the first of two calls it runs
+/// only the part that reaches `inputs`, and leaves the rest to the second call.
 void run_recomputed_backward(const TensorList& roots, const TensorList& grads,
                              const TensorList& inputs);
 

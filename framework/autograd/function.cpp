@@ -14,8 +14,8 @@ thread_local bool grad_mode = true;
 thread_local std::uint64_t next_sequence = 0;
 thread_local const SavedTensorHooks* saved_tensor_hooks = nullptr;
 
-// Functions whose destruction is under way in this thread put their edges here; the outermost
-// destructor empties it.
+// Functions that are being destroyed in this thread put their edges here. The outermost destructor
+// empties it.
 thread_local std::vector<std::shared_ptr<Function>>* condemned = nullptr;
 
 std::shared_ptr<const Scope>& scope_slot() {

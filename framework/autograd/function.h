@@ -21,10 +21,10 @@
 //     };
 //     Tensor square(const Tensor& x) { return Function::apply(std::make_shared<Square>(), x); }
 //
-// What backward reads is kept in members of type SavedTensor, never in plain Tensors. A plain one
-// shares its bytes with the caller: after an edit in place, as by an optimizer's step, backward
-// would compute with the new values and give wrong gradients without a word, where a SavedTensor
-// throws. gradcheck (gradcheck.h) finds such a Function: kEditNotNoticed.
+// Members of type SavedTensor keep what backward reads, never plain Tensors. A plain one shares its
+// bytes with the caller. After an edit in place, such as an optimizer's step, backward would read
+// the new values and silently give wrong gradients; a SavedTensor throws. gradcheck (gradcheck.h)
+// finds such a Function: kEditNotNoticed.
 
 #include <array>
 #include <concepts>
@@ -57,7 +57,7 @@ class InputMask {
   bool operator[](std::size_t i) const { return (bits_ >> i & 1U) != 0; }
   void set(std::size_t i) { bits_ |= std::uint64_t{1} << i; }
   bool any() const { return bits_ != 0; }
-  /// What is set here and not in `other`.
+  /// The inputs that are set here and not in `other`.
   InputMask without(InputMask other) const { return InputMask(bits_ & ~other.bits_); }
 
  private:
@@ -70,13 +70,13 @@ struct Edge {
   std::shared_ptr<Function> function;
   std::size_t output_index = 0;
   Tensor leaf;
-  Shape shape;  // of the input, which its gradient must have
+  Shape shape;  // of the input; its gradient must have the same
   Dtype dtype = Dtype::kFloat32;
 
   bool needs_grad() const { return function != nullptr || leaf.defined(); }
 };
 
-/// Shape and dtype of an output, to make the zero gradient of one that was not used.
+/// Shape and dtype of an output, to make the zero gradient of an output that was not used.
 struct OutputInfo {
   Shape shape;
   Dtype dtype = Dtype::kFloat32;
@@ -87,20 +87,21 @@ class CallStack;
 /// One operation on the tape (Note [The tape] above); at most kMaxInputs tensor inputs.
 class Function : public std::enable_shared_from_this<Function> {
  public:
-  /// An InputMask has one bit for each. For more tensors, such as hundreds of states to be
+  /// An InputMask has one bit per input. To take more tensors, such as hundreds of states to be
   /// concatenated, apply several Functions, as ops::cat does.
   static constexpr std::size_t kMaxInputs = 64;
 
   Function() = default;
-  /// Takes the graph behind it down iteratively: a chain of any length is no recursion.
+  /// Destroys the graph behind it iteratively, so a chain of any length causes no recursion.
   virtual ~Function();
   Function(const Function&) = delete;
   Function& operator=(const Function&) = delete;
 
-  /// Runs function->forward(inputs...) with the tape off and, if an input requires a gradient and
-  /// the tape is on, puts the function on it, once. Arguments of type Tensor and TensorList are the
-  /// tensor inputs; an undefined Tensor is an absent one; others are passed as they are. forward
-  /// returns a Tensor, a TensorList or a std::array<Tensor, N>; int64 outputs carry no gradient.
+  /// Runs function->forward(inputs...) with the tape off. If an input requires a gradient and the
+  /// tape is on, puts the function on the tape, once. Arguments of type Tensor and TensorList are
+  /// the tensor inputs; an undefined Tensor is an absent input. Other arguments are passed as they
+  /// are. forward returns a Tensor, a TensorList or a std::array<Tensor, N>; int64 outputs carry no
+  /// gradient.
   ///
   /// Error for more than kMaxInputs tensor inputs, for an input that is this rank's shard of a
   /// parameter (the sharded module was not called: Note [Shards are no operands]), and for an
@@ -111,34 +112,34 @@ class Function : public std::enable_shared_from_this<Function> {
   /// The op's name, as errors, traces and graphs show it.
   virtual std::string_view name() const = 0;
 
-  /// Gradients of the tensor inputs, in the order of apply()'s arguments, from those of the
-  /// outputs. Entries that `needs` does not ask for may be undefined; a gradient of an output that
-  /// nothing used arrives as zeros. May be called twice with disjoint masks.
+  /// Computes the gradients of the tensor inputs, in the order of apply()'s arguments, from the
+  /// gradients of the outputs. Entries that `needs` does not ask for may be undefined. The gradient
+  /// of an output that nothing used arrives as zeros. May be called twice with disjoint masks.
   ///
-  /// Gradients have the shape and dtype of their outputs, but need not be contiguous: where the
-  /// next op was a transpose, its gradient is a transposed view. data<T>() refuses such a one;
-  /// ops::contiguous(grads[i]), or clone(grads[i]) without ops, gives rows that can be read. What
-  /// backward returns may be strided, too. It must not write into `grads`: others read them.
+  /// Gradients have the shape and dtype of their outputs, but need not be contiguous: if the next
+  /// op was a transpose, its gradient is a transposed view. data<T>() refuses such a view;
+  /// ops::contiguous(grads[i]), or clone(grads[i]) without ops, gives a tensor that it can read.
+  /// backward may return strided tensors, too. It must not write into `grads`: others read them.
   virtual TensorList backward(const TensorList& grads, InputMask needs) = 0;
 
   /// Whether tensor input i may be FRACTAL_NZ; apply() refuses it otherwise.
   virtual bool reads_nz(std::size_t /*i*/) const { return false; }
-  /// Whether backward runs a backward of its own over what it recomputes. Such a Function is
-  /// recorded even if no input requires a gradient, since it may reach leaves that are no inputs;
-  /// gradients of unused outputs arrive undefined; and those it returns may be undefined, having
-  /// been passed on through an input_gradient_sink (engine.h).
+  /// Whether backward runs an inner backward over what it recomputes. Such a Function is recorded
+  /// even if no input requires a gradient, since it may reach leaves that are not its inputs.
+  /// Gradients of unused outputs arrive undefined. The gradients that it returns may be undefined,
+  /// if it has passed them on through an input_gradient_sink (engine.h).
   virtual bool recomputes() const { return false; }
-  /// Floating-point operations of forward, once on the tape: two per multiplied pair for products;
-  /// otherwise one per element of the outputs.
+  /// Floating-point operations of forward, for a Function on the tape: two per multiplied pair for
+  /// products, otherwise one per element of the outputs.
   virtual double flops() const;
 
   std::uint64_t sequence() const { return sequence_; }
   const std::shared_ptr<const Scope>& scope() const { return scope_; }
   const std::vector<Edge>& edges() const { return edges_; }
   const std::vector<OutputInfo>& outputs() const { return outputs_; }
-  /// Inputs that any leaf behind them needs.
+  /// The inputs that have a leaf behind them that needs a gradient.
   InputMask needs() const;
-  /// Bytes held by saved tensors (shared storage is counted by each that shares it).
+  /// Bytes that saved tensors hold (each saved tensor counts shared storage in full).
   std::int64_t saved_bytes() const;
   void release_saved();
   const std::vector<SavedTensor*>& saved() const { return saved_; }
@@ -172,11 +173,11 @@ namespace detail {
 
 void check_input(const Function& function, const Tensor& input, std::size_t position);
 void check_number(const Function& function, std::size_t inputs);
-/// Says which of the inputs were undefined when forward read one that is.
+/// Adds to the error which inputs were undefined, when forward has read an undefined one.
 void name_undefined(UndefinedTensorError& error, const Function& function,
                     const TensorList& inputs);
 
-/// Holds Tensors that apply() does not look at, so that they would get no gradient.
+/// Whether the argument holds Tensors that apply() does not look at: they would get no gradient.
 template <class Argument>
 inline constexpr bool kHidesTensors = false;
 template <class Argument>

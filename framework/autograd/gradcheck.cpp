@@ -30,7 +30,7 @@ using enum GradcheckFailure;
 
 using Vector = std::vector<double>;
 
-// Elements in [0.5, 1.5) with random sign: none is weighed with almost nothing.
+// Elements in [0.5, 1.5) with random sign, so that no element has almost no weight.
 Vector random_vector(const Slot& slot, const Random& random) {
   Vector vector(slot.size());
   for (std::size_t i = 0; i < vector.size(); ++i) {
@@ -64,13 +64,13 @@ Tensor to_tensor(const Vector& values, const Slot& slot) {
   return to_dtype(Tensor::from(values, slot.shape), slot.dtype);
 }
 
-// As torch.allclose: infinities agree with themselves alone, and a NaN with nothing.
+// As torch.allclose: an infinity agrees with itself only, a NaN with nothing.
 bool close(double got, double numeric, double allowed) {
   const double off = std::abs(got - numeric);
   return got == numeric || (std::isfinite(off) && off <= allowed);
 }
 
-// How many times over its bound an element is; one that is not finite is worse than any other.
+// The difference divided by the bound. An element that is not finite is worse than any other.
 double times_allowed(double got, double numeric, double allowed) {
   const double times = std::abs(got - numeric) / allowed;
   return std::isnan(times) ? std::numeric_limits<double>::infinity() : times;
@@ -94,7 +94,7 @@ class Gradcheck {
         graph_(f, inputs),
         differences_(f, inputs, graph_.slots(), options.eps) {}
 
-  // What backward alone shows.
+  // The checks that need backward only.
   void check_backward() const {
     backward_twice(cotangents(weights()));
     const TensorList zeros = cotangents(Vector(size_of_outputs(), 0.0));
@@ -124,7 +124,7 @@ class Gradcheck {
             if (close(jacobian[o][i], numeric[o], allowed)) continue;
             ++wrong;
             const double excess = times_allowed(jacobian[o][i], numeric[o], allowed);
-            if (excess <= worst * (1 + 1e-6)) continue;  // the noise of equal ones decides nothing
+            if (excess <= worst * (1 + 1e-6)) continue;  // noise must not choose among equal ones
             worst = excess;
             message = "gradient of " + output_name(o) + " with respect to " + input_name(i) +
                       against_numeric(jacobian[o][i], numeric[o], allowed);
@@ -153,7 +153,7 @@ class Gradcheck {
   void check_projections() const {
     const Random output_random(options_.seed, "gradcheck output direction");
     const Random input_random(options_.seed, "gradcheck input direction");
-    std::vector<Vector> v, gradients;  // by output; empty for one without gradient
+    std::vector<Vector> v, gradients;  // by output; empty for an output without gradient
     for (const auto& output : graph_.slots()) {
       v.push_back(unit_vector(output, output_random));
       gradients.push_back(graph_.differentiable(output)
@@ -203,7 +203,7 @@ class Gradcheck {
     return tensors;
   }
 
-  // The others are left out, or zeros for a backward that is not to be bothered with that.
+  // Leaves the other outputs' cotangents undefined, or zero where backward must not meet undefined.
   TensorList cotangents_of(const Slot& output, const Tensor& cotangent) const {
     TensorList tensors = options_.check_undefined_grad ? TensorList(graph_.slots().size())
                                                        : cotangents(Vector(size_of_outputs(), 0.0));
@@ -267,7 +267,7 @@ class Gradcheck {
     return jacobian;
   }
 
-  // A backward may be right for each output element alone, and wrong for several at once.
+  // A backward may be right for each output element alone and wrong for several at once.
   void check_linear(const std::vector<Vector>& jacobian, const Vector& weights,
                     const Vector& combined) const {
     Vector sums(combined.size(), 0.0);
@@ -298,7 +298,7 @@ class Gradcheck {
       Vector distance(size);
       for (std::size_t i = 0; i < size; ++i) distance[i] = 0.25 + 0.5 * elements.get(i);
       elements.move(1.0, distance);
-      // A backward that throws could leave what a module's hooks have begun, as fully_shard's.
+      // A backward that throws could leave unfinished what a module's hooks (fully_shard's) began.
       if (graph.runs_hooks() && graph.has_modified()) return;
       try {
         after = graph.backward(cotangents);

@@ -13,33 +13,33 @@
 namespace moegrad {
 
 /// The options of torch.autograd.gradcheck that have a meaning here. The bounds are a hundred times
-/// tighter than PyTorch's, which let errors of 0.1 % pass; float64 and central differences keep
+/// tighter than PyTorch's, which let errors of 0.1 % pass. float64 and central differences meet
 /// them with a wide margin. Gradient dtypes are always checked (check_grad_dtypes), since the
 /// engine refuses a wrong one in any backward; raise_exception is GradcheckResult::or_throw().
 struct GradcheckOptions {
   double eps = 1e-6;   // step of the central differences
   double atol = 1e-7;  // |backward - numeric| <= atol + rtol * |numeric|
   double rtol = 1e-5;
-  double nondet_tol = 0.0;           // by which two equal backwards may differ
+  double nondet_tol = 0.0;           // how much two equal backwards may differ
   bool check_undefined_grad = true;  // leave out one output's gradient at a time
   bool fast_mode = false;            // a random projection of the Jacobian instead of all of it
   std::uint64_t seed = 0;            // of the random vectors
 };
 
-/// What gradcheck can find, from what makes the check impossible to what makes it fail.
+/// What gradcheck can find. First what makes the check impossible, then what makes it fail.
 enum class GradcheckFailure : std::uint8_t {
   kNone,
   kNoInputRequiresGrad,
-  kOverlappingInput,           // two elements in the same memory (stride 0): none moves alone
+  kOverlappingInput,           // two elements in the same memory (stride 0) cannot move alone
   kInputModified,              // the function or its backward writes into an input
   kGradOutputModified,         // backward writes into the gradient that it is given
-  kGradientSize,               // a gradient has not the shape of its input
-  kGradientDtype,              // a gradient has not the dtype of its input
+  kGradientSize,               // a gradient does not have the shape of its input
+  kGradientDtype,              // a gradient does not have the dtype of its input
   kNotReentrant,               // two equal backwards differ
   kNotMultipliedByGradOutput,  // a grad_output of zeros gives a gradient that is not zero
   kUndefinedGradThrows,        // backward throws when an output's gradient is left out
-  kUndefinedGradNotZero,       // a gradient left out is not taken as zero
-  kOutputShapeChanges,         // between a call and one with an input moved by eps
+  kUndefinedGradNotZero,       // a gradient that is left out is not taken as zero
+  kOutputShapeChanges,         // an output has another shape when an input is moved by eps
   kOutputDtypeChanges,
   kNonDifferentiableOutput,  // an output without gradient (int64, detached) depends on an input
   kJacobianMismatch,         // backward and central differences disagree
@@ -47,7 +47,7 @@ enum class GradcheckFailure : std::uint8_t {
   kEditNotNoticed,  // after an input or output was edited, backward gives other gradients silently
 };
 
-/// As in this enum: "kJacobianMismatch".
+/// The name in this enum: "kJacobianMismatch".
 std::ostream& operator<<(std::ostream& out, GradcheckFailure kind);
 
 class GradcheckError : public Error {
@@ -65,8 +65,8 @@ struct [[nodiscard]] GradcheckResult {
   std::vector<std::string> warnings;  // inputs that are not float64
 
   explicit operator bool() const { return kind == GradcheckFailure::kNone; }
-  /// Throws GradcheckError unless the check passed: what torch.autograd.gradcheck does by default.
-  /// Where it passed with warnings, they are logged as warnings.
+  /// Throws GradcheckError unless the check passed, as torch.autograd.gradcheck does by default.
+  /// If it passed with warnings, logs them as warnings.
   void or_throw() const;
 };
 
@@ -74,28 +74,32 @@ struct [[nodiscard]] GradcheckResult {
 ///
 ///     |J[o, i] - (f(x + eps e_i) - f(x - eps e_i))[o] / (2 eps)| <= atol + rtol * |numeric|
 ///
-/// for every element o of every output and every element i of every input that requires a gradient
-/// (the others are left alone), as torch.allclose does. One backward from a random combination of
-/// all outputs must agree with that Jacobian. Fast mode compares v^T J u for a random unit vector v
-/// per output and u per input, with atol times sum |v| * sum |u|: two calls of f per input and one
-/// backward per output; where it disagrees, full mode says which element does. Every backward runs
-/// twice and must repeat itself. The message of a mismatch names the element that is furthest out
-/// of its bound. See GradcheckFailure for what else is checked.
+/// for every element o of every output and every element i of every input that requires a gradient,
+/// as torch.allclose does. Other inputs are left alone. The other checks:
 ///
-/// Last, each input and each output is edited in place between a forward and a backward. Backward
-/// must throw, as SavedTensor does, or give the bits that it gave without the edit; otherwise the
-/// Function keeps a plain Tensor where it needs a SavedTensor, and would train with wrong
-/// gradients. Edits of what f only captures are not tried. Outputs that carry no gradient must not
-/// change, also beside others that do: return what is differentiable, or drop it.
+/// - One backward from a random combination of all outputs must agree with that Jacobian.
+/// - Every backward runs twice and must give the same result.
+/// - Each input and each output is edited in place between a forward and a backward. Backward must
+///   throw, as SavedTensor does, or give the same bits as without the edit. Otherwise the Function
+///   keeps a plain Tensor where it needs a SavedTensor, and would train with wrong gradients. Edits
+///   of tensors that f only captures are not tried.
+/// - Outputs that carry no gradient must not change, even if other outputs carry one: return what
+///   is differentiable, or drop it.
+/// - GradcheckFailure lists what else is checked.
+///
+/// Fast mode compares v^T J u for a random unit vector v per output and u per input, with atol
+/// times sum |v| * sum |u|. It calls f twice per input and backward once per output. If it
+/// disagrees, full mode finds the element. The message of a mismatch names the element that exceeds
+/// its bound most.
 ///
 /// Inputs are leaves, contiguous or not, of float64 (float32 gives a warning); undefined tensors
 /// are passed on. The elements are moved in place, so f may take the inputs from its argument or
-/// have captured them (a module's parameters); a tensor given twice is moved, and has its gradient,
-/// as one. Inputs come back bit for bit and without gradient; other leaves that f reaches keep the
-/// gradient they have, except inside a checkpoint.
+/// may have captured them (a module's parameters). A tensor that is given twice is moved once and
+/// has one gradient. Inputs get their values back bit for bit and keep no gradient. Other leaves
+/// that f reaches keep the gradient they have, except inside a checkpoint.
 ///
-/// Throws Error for what is no function to check: a non-leaf or FRACTAL_NZ input, no output. What f
-/// and its backward throw comes through.
+/// Throws Error for a non-leaf or FRACTAL_NZ input and for a function without output. Passes on
+/// what f and its backward throw.
 ///
 /// Reference: https://docs.pytorch.org/docs/stable/notes/gradcheck.html
 GradcheckResult gradcheck(const std::function<TensorList(const TensorList&)>& f,

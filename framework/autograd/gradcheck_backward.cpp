@@ -13,7 +13,7 @@ namespace {
 
 using enum GradcheckFailure;
 
-// Turns what the engine says of a gradient into a failure of the check.
+// Turns the engine's error about a gradient into a failure of the check.
 void run(const TensorList& roots, const TensorList& grads) {
   try {
     run_backward(roots, grads, /*retain_graph=*/true);
@@ -102,7 +102,7 @@ std::vector<double> RetainedGraph::backward(const TensorList& cotangents) const 
   run(roots, grads);
   inputs_.check_unmodified(versions);
   for (std::size_t i = 0; i < grads.size(); ++i) {
-    // Others may read the same gradient: an op such as add hands it on as it is.
+    // Other Functions may read the same gradient: an op such as add passes it on unchanged.
     if (grads[i].storage().version() == grad_versions[i]) continue;
     gradcheck_fail(kGradOutputModified, "grad_output must not be modified in place by backward");
   }
@@ -113,7 +113,7 @@ std::vector<double> RetainedGraph::backward(const TensorList& cotangents) const 
       gradients.resize(slot.end(), 0.0);
       continue;
     }
-    // What a Function that recomputes() passes on has not been checked by the engine.
+    // The engine has not checked what a Function that recomputes() passes on.
     if (!(grad.shape() == slot.shape)) {
       gradcheck_fail(kGradientSize, "a gradient has the wrong size: that of input ", slot.index,
                      " must be ", slot.shape, ", got ", grad.shape());

@@ -19,7 +19,7 @@ namespace moegrad::detail {
 class RetainedGraph {
  public:
   RetainedGraph(const std::function<TensorList(const TensorList&)>& f, const CheckedInputs& inputs);
-  /// Gives leaves that are no inputs their gradients back.
+  /// Restores the gradients of leaves that are not inputs.
   ~RetainedGraph();
   RetainedGraph(const RetainedGraph&) = delete;
   RetainedGraph& operator=(const RetainedGraph&) = delete;
@@ -29,8 +29,8 @@ class RetainedGraph {
   /// Whether an output carries a gradient.
   bool differentiable(const Slot& output) const { return outputs_[output.index].requires_grad(); }
 
-  /// Gradients of all checked inputs, strung together. An undefined or missing cotangent leaves
-  /// its output out, which must be done for outputs that are not differentiable.
+  /// Gradients of all checked inputs, concatenated. An undefined or missing cotangent leaves its
+  /// output out; leave out the outputs that are not differentiable.
   std::vector<double> backward(const TensorList& cotangents) const;
   /// Whether backward would run hooks of modules.
   bool runs_hooks() const;
@@ -43,7 +43,7 @@ class RetainedGraph {
   const CheckedInputs& inputs_;
   TensorList outputs_;
   std::vector<Slot> slots_;
-  std::vector<const Function*> functions_;               // all that the outputs came from
+  std::vector<const Function*> functions_;               // all that led to the outputs
   std::vector<std::pair<Tensor, Tensor>> other_leaves_;  // with their gradients
 };
 

@@ -12,8 +12,8 @@ namespace {
 
 using enum GradcheckFailure;
 
-// Two elements in the same memory move together, so that central differences see the sum of two
-// derivatives. A tensor given twice is fine: its gradient is that sum, too.
+// Two elements in the same memory move together, so central differences see the sum of two
+// derivatives. A tensor that is given twice is fine: its gradient is that sum, too.
 void check_overlap(const TensorList& inputs, const std::vector<Slot>& slots) {
   std::unordered_map<const std::byte*, std::size_t> owner;  // looked up, never iterated
   const auto address = [](const Tensor& tensor, std::size_t element) {

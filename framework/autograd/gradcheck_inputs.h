@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Internal to gradcheck: the inputs, and where the elements of inputs and outputs lie when all of
-// them are strung together into one vector.
+// Internal to gradcheck: the inputs, and the positions of the elements of inputs and outputs when
+// all of them are concatenated into one vector.
 
 #include <cstdint>
 #include <functional>
@@ -39,14 +39,13 @@ struct Slot {
 /// `input 1 at [0, 2]` for element `flat` of the vector, with `what` = `input`.
 std::string element_name(std::string_view what, const std::vector<Slot>& slots, std::size_t flat);
 
-/// Where element `flat` of a strided tensor lies, in elements from the start of its storage.
+/// The position of element `flat` of a strided tensor, in elements from the start of its storage.
 std::int64_t storage_offset(const Tensor& tensor, std::size_t flat);
 
 /// Elements of a tensor as doubles, in row-major order.
 std::vector<double> to_doubles(const Tensor& tensor);
 
-/// Elements of one floating ND tensor, which get their values back, bit for bit, when this goes out
-/// of scope.
+/// Elements of one floating ND tensor. The destructor restores their values bit for bit.
 class MovedElements {
  public:
   MovedElements(const Tensor& tensor, std::size_t first, std::size_t count) : tensor_(tensor) {
@@ -87,21 +86,21 @@ class MovedElements {
 
 class CheckedInputs {
  public:
-  /// Throws unless the elements of those that require a gradient can be moved one by one.
+  /// Throws unless the elements of inputs that require a gradient can be moved one by one.
   explicit CheckedInputs(const TensorList& inputs);
-  /// Leaves no gradient behind.
+  /// Leaves the inputs without gradient.
   ~CheckedInputs();
   CheckedInputs(const CheckedInputs&) = delete;
   CheckedInputs& operator=(const CheckedInputs&) = delete;
 
   const TensorList& all() const { return inputs_; }
-  /// Those that require a gradient.
+  /// The inputs that require a gradient.
   const std::vector<Slot>& slots() const { return slots_; }
   const Tensor& tensor(const Slot& slot) const { return inputs_[slot.index]; }
   std::vector<std::string> warnings() const;
 
   void clear_grads() const;
-  /// Counts of in-place modifications, and a failure if they have gone up.
+  /// Counts of in-place modifications; check_unmodified() fails if they have gone up.
   std::vector<std::uint64_t> versions() const;
   void check_unmodified(const std::vector<std::uint64_t>& before) const;
 

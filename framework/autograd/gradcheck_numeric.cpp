@@ -32,7 +32,7 @@ std::vector<double> CentralDifferences::along(const Slot& input, std::size_t fir
   elements.move(-eps_, direction);
   const auto below = call(input);
   for (std::size_t i = 0; i < derivatives.size(); ++i) {
-    // Infinities that stay, as those of a mask, do not change.
+    // An infinity that stays infinite, such as a mask's, has derivative zero.
     const bool same = derivatives[i] == below[i];
     derivatives[i] = same ? 0.0 : (derivatives[i] - below[i]) / (2 * eps_);
   }

@@ -20,8 +20,8 @@ class CentralDifferences {
 
   /// Derivatives of all output elements by one element of an input.
   std::vector<double> by_element(const Slot& input, std::size_t element) const;
-  /// Derivatives of all output elements when the input moves along `direction`, which becomes the
-  /// one that was taken after rounding to the input's dtype.
+  /// Derivatives of all output elements when the input moves along `direction`. `direction` becomes
+  /// the step that was taken, after rounding to the input's dtype.
   std::vector<double> along(const Slot& input, std::vector<double>& direction) const;
 
  private:

@@ -19,19 +19,19 @@ class GradientTree {
   /// the parameter's own dtype. Throws DtypeError for int64.
   explicit GradientTree(TensorList parameters, std::optional<Dtype> node_dtype = std::nullopt);
 
-  /// Takes every parameter's grad() as the next leaf of the tree and leaves it undefined.
+  /// Takes every parameter's grad() as the next leaf of the tree and leaves grad() undefined.
   void push();
   /// Sets every grad() to the root (undefined if no leaf was present) and empties the tree. Throws
-  /// Error if a grad() is defined, since that one was not pushed.
+  /// Error if a grad() is defined, since that gradient was not pushed.
   void finish();
-  /// Empties the tree and returns the roots (undefined if no leaf was present) as nodes are kept.
+  /// Empties the tree and returns the roots in the nodes' dtype (undefined if no leaf was present).
   TensorList take();
 
-  /// Micro-batches pushed since the tree was last empty: at first, after finish(), after take().
+  /// Micro-batches pushed since the tree was last empty: since construction, finish() or take().
   std::int64_t size() const { return size_; }
-  /// Forgets what has been pushed of parameter i, whose leaves count as absent.
+  /// Forgets the leaves pushed for parameter i; they count as absent.
   void drop(std::size_t i);
-  /// Each parameter's sum so far, undefined without one, without ending the tree.
+  /// Each parameter's sum so far; undefined if there is none. The tree goes on.
   TensorList sums() const;
 
  private:

@@ -28,8 +28,8 @@ struct Use {
   std::size_t input = 0;
 };
 
-// Bidirectional for its list of all edges: the iterator that directedS has instead draws a false
-// warning from g++ 12.
+// Bidirectional, because it has a list of all edges. The iterator of directedS causes a false
+// warning of g++ 12.
 using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::bidirectionalS, Node, Use>;
 
 std::vector<const Function*> reachable(const Function* root) {
@@ -77,7 +77,7 @@ Graph view_of(const Tensor& root) {
   return graph;
 }
 
-// Inside a double-quoted DOT string, where \n is a line break.
+// Escapes text for a double-quoted DOT string, where \n is a line break.
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -135,7 +135,8 @@ CriticalPath critical_path(const Tensor& root) {
   const auto graph = view_of(root);
   std::vector<Graph::vertex_descriptor> producers_first;
   boost::topological_sort(graph, std::back_inserter(producers_first));
-  // Of the longest chain that ends in a vertex: its operations, and the vertex before (or itself).
+  // For each vertex, the longest chain that ends in it: the chain's operations, and the vertex
+  // before the last (or the vertex itself).
   std::vector<double> flops(boost::num_vertices(graph), 0.0);
   std::vector<Graph::vertex_descriptor> before(flops.size());
   CriticalPath result;
@@ -199,7 +200,7 @@ std::vector<LiveBytes> live_bytes_profile(const Tensor& root) {
     note(**i, false);
   }
 
-  // Outputs and leaves whose gradient exists.
+  // The outputs and leaves whose gradient exists.
   std::unordered_map<const Function*, std::vector<bool>> arrived;
   std::unordered_set<const TensorImpl*> reached_leaves;
   const auto bytes_of = [](const Shape& shape, Dtype dtype) {

@@ -10,12 +10,12 @@
 
 namespace moegrad {
 
-/// What stands on the tape behind a tensor.
+/// What the tape contains behind a tensor.
 struct GraphSummary {
   std::int64_t functions = 0;
   std::int64_t edges = 0;        // between Functions and from Functions to leaves
-  std::int64_t leaves = 0;       // distinct ones that require a gradient
-  std::int64_t saved_bytes = 0;  // storage that several Functions saved is counted by each
+  std::int64_t leaves = 0;       // distinct leaves that require a gradient
+  std::int64_t saved_bytes = 0;  // each Function counts its saved storage, shared or not
   bool is_dag = true;            // false only if a Function came to own its own graph
 };
 
@@ -31,7 +31,7 @@ GraphSummary summarize_graph(const Tensor& root);
 void write_dot(const Tensor& root, std::ostream& out);
 
 /// The longest chain of Functions that wait for each other, by floating-point operations of forward
-/// (Function::flops): what no number of processors can shorten.
+/// (Function::flops). More processors cannot shorten it.
 struct CriticalPath {
   struct Step {
     std::string name;
@@ -46,22 +46,22 @@ struct CriticalPath {
 /// Throws Error if `root` does not require a gradient.
 CriticalPath critical_path(const Tensor& root);
 
-/// What a Function's turn in forward or backward leaves or holds.
+/// The bytes that exist after a Function's forward, or during its backward.
 struct LiveBytes {
   bool backward = false;
   std::string name;
   std::string path;
-  std::int64_t saved = 0;           // storage that saved tensors keep, each once, without leaves
+  std::int64_t saved = 0;           // storage of saved tensors, counted once, without leaves
   std::int64_t gradients = 0;       // on their way between Functions
   std::int64_t leaf_gradients = 0;  // that have arrived at leaves
 
   std::int64_t total() const { return saved + gradients + leaf_gradients; }
 };
 
-/// Bytes that training holds over time, from the tape alone: after each Function of forward, then
-/// during each of backward, when the gradients of its outputs and of its inputs exist together.
-/// Each gradient is counted as a buffer of its own; results that nobody saved and the scratch
-/// memory of kernels are not counted.
+/// Bytes that training holds over time, from the tape alone: after each Function in forward, then
+/// during each Function in backward, when the gradients of its outputs and its inputs exist
+/// together. Each gradient counts as a separate buffer. Results that no Function saved and the
+/// scratch memory of kernels are not counted.
 ///
 /// Throws Error if `root` does not require a gradient.
 std::vector<LiveBytes> live_bytes_profile(const Tensor& root);

@@ -32,7 +32,7 @@ void accumulate_leaf(LeafState& state, Tensor grad) {
   }
 }
 
-// By the Function's backward, checked.
+// The gradients that the Function's backward returns, after checks.
 TensorList gradients_of_inputs(Function& function, const TensorList& grads, InputMask needs) {
   TensorList input_grads;
   {
@@ -205,7 +205,7 @@ void GraphTask::add(const Edge& edge, Tensor grad) {
   accumulate(position->second[edge.output_index], std::move(grad));
 }
 
-// Sums go straight into grad(), in order of arrival, unless a hook wants to see this backward's.
+// Adds straight to grad(), in order of arrival, unless a hook wants this backward's sum alone.
 void GraphTask::add_to_leaf(const Tensor& leaf, Tensor grad) {
   auto& state = leaf.impl()->leaf_state();
   if (state.hooks.empty()) {
@@ -253,7 +253,7 @@ void GraphTask::enter(const std::shared_ptr<const Scope>& scope) {
 void GraphTask::execute(Function& function) {
   TensorList grads = complete_gradients(function);
   const auto needs = wanted(function);
-  // What recomputes runs once: it must not compute the gradients of captured leaves again.
+  // A Function that recomputes runs once: it must not compute gradients of captured leaves again.
   const auto asked = function.recomputes() ? function.needs() : needs;
   left_input_grads_.clear();
   left_inner_.clear();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Inside of the engine: one backward under way.
+// Internal to the engine: one running backward.
 
 #include <cstdint>
 #include <functional>
@@ -27,18 +27,18 @@ void check_gradient(const Tensor& grad, const Shape& shape, Dtype dtype, const W
                             grad.dtype());
 }
 
-/// A Function of the first of two calls that has more to do in the second.
+/// A Function that ran in the first of two calls and has more to do in the second.
 struct Deferred {
   std::shared_ptr<Function> function;
   InputMask rest;    // inputs left out
   TensorList grads;  // of its outputs, hooks included
-  // If it recomputes, it has run already:
+  // For a Function that recomputes, which has run already:
   std::vector<std::pair<std::size_t, Tensor>> input_grads;  // of `rest`, in order of arrival
   std::vector<WeightBackward> inner;                        // what its inner backward left
 };
 
 struct WeightBackward::Plan {
-  std::vector<std::pair<Edge, Tensor>> roots;  // that lead to none of the inputs
+  std::vector<std::pair<Edge, Tensor>> roots;  // roots that lead to none of the inputs
   std::vector<Deferred> functions;
   bool retain_graph = false;
 };
@@ -64,7 +64,7 @@ class GraphTask {
   void run();
 
   std::function<void(Tensor)> sink(const Function& function, std::size_t i);
-  /// By the Function under way, which recomputes.
+  /// Called by the running Function, which recomputes.
   void leave_for_second_call(WeightBackward inner) { left_inner_.push_back(std::move(inner)); }
   static void queue_callback(std::function<void()> callback);
 
@@ -76,13 +76,13 @@ class GraphTask {
     friend bool operator<(const Entry& a, const Entry& b) { return a.sequence < b.sequence; }
   };
   struct PendingLeaf {
-    std::int64_t edges = 0;  // that have not brought their gradient yet
+    std::int64_t edges = 0;  // edges that have not brought their gradient yet
     Tensor sum;              // for the leaf's hooks
   };
 
-  /// Finds what this call reaches from `roots`: which Functions lead to the inputs, if it is the
-  /// first of two, and how many edges each leaf has, since its hooks wait for the last. Every
-  /// Function found runs, so the count is exact.
+  /// Finds what this call reaches from `roots`. In the first of two calls it finds which Functions
+  /// lead to the inputs. It counts the edges of each leaf, since the leaf's hooks wait for the last
+  /// edge. Every Function that it finds runs, so the count is exact.
   void discover(const std::vector<const Edge*>& roots);
   /// Whether the gradient that goes along `edge` is computed in this call.
   bool wants(const Edge& edge) const;
@@ -97,9 +97,9 @@ class GraphTask {
   void enter(const std::shared_ptr<const Scope>& scope);
   void execute(Function& function);
   void resume(Deferred& deferred);
-  /// Of the outputs, hooks included.
+  /// The gradients of the Function's outputs, after their hooks.
   TensorList complete_gradients(const Function& function);
-  /// Hands on gradients of the inputs in `asked`.
+  /// Passes on the gradients of the inputs in `asked`.
   void pass_all(const Function& function, InputMask asked, TensorList input_grads);
   void pass(const Function& function, std::size_t i, Tensor grad);
 
@@ -117,9 +117,9 @@ class GraphTask {
   WeightBackward::Plan* rest_ = nullptr;
   std::unordered_set<const TensorImpl*> inputs_;
   std::unordered_set<const Function*> leads_to_inputs_;
-  std::vector<std::pair<std::size_t, Tensor>> left_input_grads_;  // by the Function under way
+  std::vector<std::pair<std::size_t, Tensor>> left_input_grads_;  // by the running Function
   std::vector<WeightBackward> left_inner_;
-  // The second.
+  // The second of two calls.
   std::unordered_map<const Function*, Deferred*> deferred_;
 };
 

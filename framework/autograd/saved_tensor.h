@@ -11,15 +11,15 @@ namespace moegrad {
 
 class Function;
 
-/// What happens to a tensor between forward and backward: `pack` runs when a Function saves it,
-/// `unpack` gives it back. Offload, compression and recomputation are pairs of these.
+/// What happens to a tensor between forward and backward: `pack` runs when a Function saves the
+/// tensor, `unpack` gives it back. Offload, compression and recomputation are such pairs.
 struct SavedTensorHooks {
   std::function<std::any(const Tensor&)> pack;
   std::function<Tensor(const std::any&)> unpack;
 };
 
-/// Applies hooks to what is saved in this thread until the guard goes out of scope; the innermost
-/// guard wins.
+/// Applies hooks to the tensors that are saved in this thread until the guard goes out of scope.
+/// The innermost guard wins.
 class SavedTensorHooksGuard {
  public:
   explicit SavedTensorHooksGuard(SavedTensorHooks hooks);
@@ -47,12 +47,12 @@ class SavedTensor {
 
   SavedTensor& operator=(const Tensor& tensor);
   Tensor unpack() const;
-  /// Whether unpack() would throw because of an edit; false when packed by hooks.
+  /// Whether unpack() would throw because of an edit; false if hooks have packed the tensor.
   bool is_modified() const;
   void release();
-  /// Bytes of the tensor as saved, 0 when packed by hooks or released.
+  /// Bytes of the tensor as it was saved; 0 if hooks have packed it or it was released.
   std::int64_t bytes() const;
-  /// What it keeps alive; null when packed by hooks or released.
+  /// The storage that it keeps alive; null if hooks have packed the tensor or it was released.
   const Storage* storage() const;
 
  private:

@@ -18,8 +18,8 @@ namespace moegrad {
 /// on_exit once all reachable Functions inside have run: an entry with the scope's first sequence
 /// number waits in the engine's heap, and numbers fall. Neither depends on whether the module's
 /// inputs require a gradient, nor on how its outputs are packed; a scope that no gradient reaches
-/// is never entered. A backward inside a backward (recomputation) does not enter again what the
-/// outer one is in.
+/// is never entered. A backward inside a backward (recomputation) does not enter the scopes again
+/// that the outer backward is in.
 struct Scope {
   std::string path;  // module path, such as "model.layers.0.mlp"
   std::shared_ptr<const Scope> parent;
@@ -27,7 +27,7 @@ struct Scope {
   std::function<void()> on_enter;
   std::function<void()> on_exit;
 
-  /// As people read it.
+  /// The path as messages show it.
   std::string_view display_path() const {
     return path.empty() ? std::string_view("(root)") : std::string_view(path);
   }
@@ -45,7 +45,7 @@ class ScopeGuard {
   static const std::shared_ptr<const Scope>& current();
 };
 
-/// Makes `scope` (null: none) the current one until the guard goes out of scope: what is recomputed
+/// Makes `scope` (null: none) the current scope until the guard goes out of scope. A recomputation
 /// belongs to the module call that it repeats.
 class ScopeRestoreGuard {
  public:

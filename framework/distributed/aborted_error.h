@@ -6,7 +6,7 @@
 namespace moegrad {
 
 /// A collective that failed only because something else failed before it: another rank, or another
-/// collective. launch() reports the original instead.
+/// collective. launch() reports the original failure instead.
 class AbortedError final : public CollectiveError {
  public:
   using CollectiveError::CollectiveError;

@@ -13,7 +13,7 @@ void check_whole(std::string_view op, const Tensor& input, std::size_t position)
     return;
   if (spec->group == nullptr || spec->group->size() == 1) return;
   if (input.impl()->detached) return;
-  if (input.shape() == spec->global_shape) return;  // the rank that holds all of a small one
+  if (input.shape() == spec->global_shape) return;  // this rank holds the whole small parameter
   check(false, op, ": input ", position, " must be a whole parameter, got a shard ", input.shape(),
         " of ", spec->global_shape, " on ", spec->group->size(),
         " ranks; call the module, module(x), which gathers it: forward(x) alone does not");

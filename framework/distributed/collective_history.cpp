@@ -7,7 +7,7 @@
 namespace moegrad {
 namespace {
 
-// In the order of printing; the last one needs no padding.
+// The columns in the order of printing. The last column needs no padding.
 constexpr std::string HistoryLine::*kColumns[] = {&HistoryLine::state, &HistoryLine::where,
                                                   &HistoryLine::sequence, &HistoryLine::signature,
                                                   &HistoryLine::label};

@@ -11,8 +11,8 @@
 
 namespace moegrad {
 
-/// The last requests that one rank posted, oldest first. Once full it stays where it is in the heap
-/// (labels keep their room), so that a training step finds there what the one before it found.
+/// The last requests that one rank posted, oldest first. Once it is full, it allocates no more
+/// (labels keep their capacity), so that every training step finds the same heap.
 class CollectiveHistory {
  public:
   static constexpr std::size_t kLength = 32;
@@ -41,10 +41,10 @@ struct HistoryLine {
   friend bool operator==(const HistoryLine&, const HistoryLine&) = default;
 };
 
-/// The line of a request that has been posted; `state` as of Channel::state(), or "given up".
+/// The line of a request that has been posted. `state` is Channel::state(), or "given up".
 HistoryLine history_line(const CollectiveRequest& request, std::string_view state);
 
-/// The lines of each rank in aligned columns, ranks with the same lines together:
+/// The lines of each rank in aligned columns. Ranks with the same lines are shown together:
 ///
 ///     ranks 0-2
 ///       done    group world  sequence 0  barrier

@@ -19,7 +19,7 @@ void all_reduce(ProcessGroup& group, std::span<T> values, ReduceOp op = ReduceOp
   group.all_reduce(std::as_writable_bytes(values), dtype_of<T>, op, options)->wait();
 }
 
-/// values [n] = those of rank `root`.
+/// values [n] = the values of rank `root`.
 template <class T>
 void broadcast(ProcessGroup& group, std::span<T> values, int root,
                const CollectiveOptions& options = {}) {

@@ -8,7 +8,7 @@
 namespace moegrad {
 namespace {
 
-// What it was given, unless it is null.
+// Returns its argument; throws if it is null.
 std::shared_ptr<ProcessGroup> checked(std::shared_ptr<ProcessGroup> group) {
   check<ValueError>(
       group != nullptr,

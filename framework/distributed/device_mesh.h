@@ -16,12 +16,13 @@ struct MeshAxis {
 };
 
 /// The ranks of a group arranged in a grid with named axes, row-major: the last axis runs fastest.
-/// Along each axis stands the group of the ranks that differ from this one in that coordinate only.
+/// The group of an axis contains the ranks that differ from this rank in that coordinate only.
 ///
-/// Experts may be laid out over the same ranks in another way than all else: a mesh has two views.
-/// It is its own dense view; its expert view is another mesh, or the same one if none was given.
+/// Experts may be laid out over the same ranks in another way than the other parameters, so a mesh
+/// has two views. It is its own dense view. Its expert view is another mesh, or the same mesh if
+/// none was given.
 ///
-/// Making a mesh is collective: all ranks of `group` name the same axes.
+/// Making a mesh is collective: all ranks of `group` must name the same axes.
 class DeviceMesh {
  public:
   /// Throws ValueError unless the sizes multiply to group->size().

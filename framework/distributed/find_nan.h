@@ -10,8 +10,8 @@
 
 namespace moegrad {
 
-/// The index of the first NaN among elements of type `dtype`, or among those of all parts counted
-/// one after the other; int64 has none.
+/// The index of the first NaN among elements of type `dtype`. If there are several parts, their
+/// elements are counted one after the other. int64 has no NaN.
 std::optional<std::int64_t> find_nan(std::span<const std::byte> values, Dtype dtype);
 std::optional<std::int64_t> find_nan(std::span<const std::span<const std::byte>> parts,
                                      Dtype dtype);

@@ -27,8 +27,7 @@ void check_shard(std::string_view op, const Tensor& shard, const ShardSpec& spec
   check<LayoutError>(shard.is_contiguous(), op, ": the shard must be contiguous");
 }
 
-/// The specs of all ranks of spec.group; every rank checks the same numbers, so that all fail or
-/// none.
+/// The specs of all ranks of spec.group. Every rank checks the same numbers, so all fail or none.
 std::vector<ShardSpec> specs_of_ranks(std::string_view op, const ShardSpec& spec) {
   std::vector<std::int64_t> ranges = {spec.begin, spec.end};
   if (spec.group != nullptr && spec.group->size() > 1) {
@@ -60,7 +59,7 @@ std::vector<std::int64_t> counts_of(const std::vector<ShardSpec>& specs) {
   return counts;
 }
 
-/// The shards one after the other, as ranks send and receive them -> the whole tensor.
+/// From the shards one after the other, as ranks send and receive them, to the whole tensor.
 void place_shards(const std::vector<ShardSpec>& specs, const Tensor& shards, Tensor& whole) {
   const auto size = size_of(whole.dtype());
   const auto* from = bytes_of(shards).data();
@@ -74,7 +73,7 @@ void place_shards(const std::vector<ShardSpec>& specs, const Tensor& shards, Ten
   }
 }
 
-/// And back.
+/// From the whole tensor to the shards one after the other.
 Tensor line_up_shards(const std::vector<ShardSpec>& specs, const Tensor& whole, Dtype dtype) {
   Tensor shards = Tensor::empty({whole.numel()}, dtype);
   std::int64_t offset = 0;

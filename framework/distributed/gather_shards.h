@@ -6,20 +6,21 @@
 
 namespace moegrad {
 
-// Whole tensors out of shards, and back. Both are collective over the ranks that hold the tensor,
-// spec.group x spec.replicas; its root is the first rank of the first replica.
+// Whole tensors from shards, and back. Both functions are collective over the ranks that hold the
+// tensor, spec.group x spec.replicas. The root is the first rank of the first replica.
 //
-// ShapeError unless the shard has the shape that its spec says, LayoutError unless it is
-// contiguous, Error unless those of all ranks, in the order of the ranks, are the whole tensor.
+// ShapeError unless the shard has the shape of its spec, LayoutError unless it is contiguous, Error
+// unless the shards of all ranks, in the order of the ranks, form the whole tensor.
 
-/// The tensor of spec.global_shape, on the root; undefined on the others, which keep nothing beyond
-/// their own shard. Replicas but the first take no part. Where the root holds all of it, `shard`
-/// itself without graph. The root needs room for the whole tensor, for dimensions but 0 twice.
+/// The tensor of spec.global_shape, on the root. On the other ranks the result is undefined; they
+/// keep nothing beyond their own shard. Only the first replica takes part. If the root holds the
+/// whole tensor, the result is `shard` itself without graph. The root needs memory for the whole
+/// tensor, and twice that if the sharded dimension is not 0.
 Tensor gather_shards(const Tensor& shard, const ShardSpec& spec);
 
-/// Fills `shard` on every rank from the root's `whole`, which is of spec.global_shape (else
-/// ShapeError) and may be strided and of another dtype. Other ranks' `whole` is not read. The root
-/// needs room for the whole tensor once more.
+/// Fills `shard` on every rank from the root's `whole`. `whole` has spec.global_shape (else
+/// ShapeError); it may be strided and of another dtype. Other ranks' `whole` is not read. The root
+/// needs memory for the whole tensor once more.
 void scatter_shards(const Tensor& whole, Tensor& shard, const ShardSpec& spec);
 
 }  // namespace moegrad

@@ -16,8 +16,8 @@
 namespace moegrad {
 namespace {
 
-/// The exception that launch() rethrows: the first one, but rather one that came of itself than
-/// one that only reports another rank's failure.
+/// The exception that launch() rethrows: the first one. An exception that a rank threw by itself
+/// takes precedence over one that only reports another rank's failure.
 class FirstFailure {
  public:
   void note(bool aborted) {
@@ -62,7 +62,7 @@ void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub,
 }
 
 void check_options(const LaunchOptions& options) {
-  // Within these bounds no moment that is computed from them overflows.
+  // Within these bounds no time that is computed from them overflows.
   constexpr std::chrono::hours kDay(24);
   check<ValueError>(options.deadline.count() > 0 && options.deadline <= kDay,
                     "launch: deadline must be in (0, 24 h], got ", options.deadline.count(), " ms");

@@ -8,10 +8,10 @@
 
 namespace moegrad {
 
-/// Runs `body` on `world_size` ranks, each a thread with a RankContext and a communication thread
-/// of its own; `RankContext::current().group()` is the group of all ranks. Returns when all ranks
-/// have ended; about one that never does see LaunchOptions::exit_after. If ranks throw, the
-/// collectives of all others fail at once, and the exception that came first is rethrown.
+/// Runs `body` on `world_size` ranks. Each rank is a thread with its own RankContext and its own
+/// communication thread; `RankContext::current().group()` is the group of all ranks. Returns when
+/// all ranks have ended (LaunchOptions::exit_after covers a rank that never ends). If ranks throw,
+/// the collectives of all others fail at once, and launch() rethrows the first exception.
 ///
 /// Throws ValueError if world_size < 1, or if a time of `options` is out of its range.
 void launch(int world_size, const std::function<void(RankContext&)>& body,

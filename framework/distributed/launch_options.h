@@ -11,36 +11,39 @@
 
 namespace moegrad {
 
-/// What programs set LaunchOptions::exit_after to.
+/// The value that programs set LaunchOptions::exit_after to.
 inline constexpr std::chrono::milliseconds kProgramExitsAfter{60'000};
 
 /// How launch() runs its ranks.
 struct LaunchOptions {
   /// Compute threads of each rank, its own included.
   int threads_per_rank = 1;
-  /// A collective that not all ranks have joined after this long fails on every rank; so does one
-  /// that a rank has not executed this long after all have joined. What `jitter` may delay and what
-  /// `link` takes come on top, and what ProcessGroup::excuse() excuses. Time is counted while the
-  /// process runs: not while it is stopped as a whole, as by SIGSTOP. In (0, 24 h].
+  /// A collective fails on every rank if not all ranks have joined it after this time, or if a rank
+  /// has not executed it this time after all have joined. The delays of `jitter`, the time of
+  /// `link` and the time that ProcessGroup::excuse() excuses are added. Time counts only while the
+  /// process runs, not while the whole process is stopped, as by SIGSTOP. In (0, 24 h].
   std::chrono::milliseconds deadline{60'000};
-  /// A rank that has not returned this long after the first failure is taken to be stuck: that is
-  /// reported, and the process ends by _exit(1), since a thread cannot be ended alone. Programs
-  /// choose kProgramExitsAfter. None by default, as a library must not end its user's process:
-  /// then launch() waits for the rank and says so after `deadline`. Counted as `deadline` is. In
-  /// (0, 24 h].
+  /// A rank that has not returned this time after the first failure is stuck. This is reported, and
+  /// the process ends with _exit(1), because a single thread cannot be ended. Programs choose
+  /// kProgramExitsAfter.
+  ///
+  /// By default there is no such time, because a library must not end its user's process: launch()
+  /// waits for the rank and reports that after `deadline`. Counted like `deadline`. In (0, 24 h].
   std::optional<std::chrono::milliseconds> exit_after = {};
   /// Models a slower link by sleeping; none by default.
   LinkModel link = {};
-  /// Delays collectives at random; not by default. At most 24 h.
+  /// Delays collectives at random; none by default. At most 24 h.
   Jitter jitter = {};
-  /// Looks for NaN in what each rank hands to a reduction, and fails the launch naming rank and
-  /// operation. It reads every input once more.
+  /// Looks for NaN in the input of each rank to a reduction. A NaN fails the launch with an error
+  /// that names rank and operation. The check reads every input once more.
   bool check_nan = false;
-  /// Called once if a collective or a rank fails, on the thread of a rank that ends for it or,
-  /// where none has called it by then, on launch()'s caller's after all have ended; must not throw.
-  /// `report` is a block of lines: the cause, and the last operations of every rank. By
-  /// default it is logged as an error; where launch() rethrows what a rank threw by itself, only as
-  /// a debug message.
+  /// Called once if a collective or a rank fails. It runs on the thread of a rank that ends because
+  /// of the failure. If no rank has called it when all ranks have ended, launch() calls it on its
+  /// caller's thread. It must not throw.
+  ///
+  /// `report` is a block of lines: the cause, and the last operations of every rank. By default it
+  /// is logged as an error. It is logged as a debug message if launch() rethrows what a rank threw
+  /// by itself.
   std::function<void(const std::string& report)> on_failure = {};
 };
 

@@ -24,30 +24,31 @@ class CollectiveError : public Error {
 
 enum class ReduceOp : std::uint8_t { kSum, kMax };
 
-/// A collective under way. The call's buffers must stay valid until wait() has returned.
+/// A running collective. The call's buffers must stay valid until wait() has returned.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Blocks until done; throws what went wrong (CollectiveError, or the consumer's exception).
+  /// Blocks until the collective is done. Throws what went wrong (CollectiveError, or the
+  /// consumer's exception).
   virtual void wait() = 0;
-  /// True when wait() would not block.
+  /// True if wait() would not block.
   virtual bool test() = 0;
 };
 using WorkPtr = std::shared_ptr<Work>;
 
-/// Which ordered queue a call joins, and what errors and logs call it.
+/// The ordered queue that a call joins, and the label that errors and logs show.
 struct CollectiveOptions {
-  /// Calls of one queue of one group run in the order of issue, on every rank the same; different
-  /// queues do not wait for each other.
+  /// Calls of one queue of one group run in the order of issue, which is the same on every rank.
+  /// Different queues do not wait for each other.
   std::string queue = "default";
   std::string label = {};
-  /// Which repetition of the call this is, such as the number of a step: compared as the label is,
-  /// and shown where ranks differ.
+  /// Which repetition of the call this is, such as the number of a step. It is compared like the
+  /// label, and shown if ranks differ.
   std::int64_t round = 0;
 };
 
-/// One buffer in parts, read one after the other, of whole elements each; the ranks need not cut
-/// theirs alike.
+/// One buffer in several parts, which are read one after the other. Each part contains whole
+/// elements. Ranks may cut their buffers differently.
 using ByteParts = std::vector<std::span<const std::byte>>;
 
 /// Every rank's input of an all-gather, in rank order, readable while the consumer runs.
@@ -55,8 +56,8 @@ using PeerSpans = std::span<const std::span<const std::byte>>;
 using GatherConsumer = std::function<void(PeerSpans)>;
 
 /// Collectives among the ranks of one group. Every call returns at once; the rank's communication
-/// thread executes it. All ranks must issue the same calls in the same order per queue: operation,
-/// count and dtype are compared when the ranks meet, and a mismatch is an error on all of them.
+/// thread executes it. All ranks must issue the same calls in the same order per queue. Operation,
+/// count and dtype are compared when the ranks meet. A mismatch is an error on all ranks.
 ///
 /// Note [Reduction order]
 /// Sums run along one fixed binary tree over the ranks, whatever the backend: the sum of ranks
@@ -70,8 +71,8 @@ class ProcessGroup {
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;
 
-  /// Hands `consume` the inputs of all ranks (equal sizes), on the communication thread, without a
-  /// staging copy. Done when every rank's consumer has returned.
+  /// Passes the inputs of all ranks (equal sizes) to `consume`, on the communication thread,
+  /// without a staging copy. The call is done when every rank's consumer has returned.
   virtual WorkPtr all_gather(std::span<const std::byte> input, Dtype dtype, GatherConsumer consume,
                              const CollectiveOptions& options = {}) = 0;
   /// output [n] = reduction over ranks of chunk rank() of input [size() * n].
@@ -88,20 +89,21 @@ class ProcessGroup {
                              std::span<const std::int64_t> send_counts, std::span<std::byte> output,
                              std::span<const std::int64_t> recv_counts, Dtype dtype,
                              const CollectiveOptions& options = {}) = 0;
-  /// Point to point; matched with the peer's recv/send of the same tag in order of issue.
+  /// Point to point. Matched with the peer's recv/send of the same tag, in order of issue.
   virtual WorkPtr send(std::span<const std::byte> input, int to, int tag, Dtype dtype,
                        const CollectiveOptions& options = {}) = 0;
   virtual WorkPtr recv(std::span<std::byte> output, int from, int tag, Dtype dtype,
                        const CollectiveOptions& options = {}) = 0;
   virtual WorkPtr barrier(const CollectiveOptions& options = {}) = 0;
-  /// A group of some of this group's ranks, ascending. Collective over the members alone; each
-  /// member names the same ranks and the same name.
+  /// A group of some of this group's ranks, ascending. Collective over the members only. All
+  /// members must give the same ranks and the same name.
   virtual std::shared_ptr<ProcessGroup> subgroup(std::span<const int> ranks,
                                                  const std::string& name) = 0;
-  /// While what is returned lives, no deadline counts in which others wait for this rank in this
-  /// group, or, if it is the group of all ranks, in any group: the rank does `what`, such as
-  /// "saving step 8", which takes as long as a disk takes. Longer than the deadline is a warning
-  /// that names rank and seconds. Not collective. Null where there are no deadlines.
+  /// While the returned object lives, this rank is excused: the others wait for it in this group
+  /// without a deadline, or in all groups if this is the group of all ranks. `what` says what the
+  /// rank does, such as "saving step 8", which takes as long as a disk takes. If it takes longer
+  /// than the deadline, a warning names rank and seconds. Not collective. Null if there are no
+  /// deadlines.
   virtual std::shared_ptr<const void> excuse([[maybe_unused]] std::string what) { return nullptr; }
 };
 

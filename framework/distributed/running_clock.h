@@ -6,10 +6,10 @@
 
 namespace moegrad {
 
-/// How long a process has run, as deadlines count it. Whoever reads the time now and then hands it
-/// to advance(); however long it is since the last time, no more than `longest` is added. So a
-/// process that was stopped as a whole (SIGSTOP, a suspended container or machine, a debugger) has
-/// aged by one such interval, while a thread that alone stands still is seen to stand still.
+/// How long a process has run, as deadlines count it. Its user passes the time to advance() at
+/// intervals. However long the interval was, no more than `longest` is added. So a process that was
+/// stopped as a whole (SIGSTOP, a suspended container or machine, a debugger) ages by one interval
+/// only. If a single thread is stuck, the clock goes on.
 class RunningClock {
  public:
   using time_point = std::chrono::steady_clock::time_point;
@@ -17,7 +17,7 @@ class RunningClock {
 
   RunningClock(time_point now, duration longest) : last_(now), longest_(longest) {}
 
-  /// Returns what was added.
+  /// Returns the time that was added.
   duration advance(time_point now) {
     const auto added = std::clamp(now - last_, duration::zero(), longest_);
     last_ = now;

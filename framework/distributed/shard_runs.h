@@ -15,9 +15,9 @@ inline Shape shard_shape(const ShardSpec& spec) {
   return shape;
 }
 
-/// Where the elements of a shard lie in the whole tensor, both row-major: in `count` runs of
-/// `length` neighbours. Run k begins at element k * length of the shard, and at element
-/// first + k * stride of the whole. A shard of dimension 0 is one run.
+/// The positions of a shard's elements in the whole tensor; both are row-major. There are `count`
+/// runs of `length` neighbouring elements. Run k begins at element k * length of the shard, and at
+/// element first + k * stride of the whole. A shard of dimension 0 is one run.
 struct ShardRuns {
   explicit ShardRuns(const ShardSpec& spec) {
     std::int64_t inner = 1;
@@ -30,7 +30,7 @@ struct ShardRuns {
     stride = spec.global_shape[spec.dim] * inner;
   }
 
-  /// Element of the whole that is element `i` of the shard.
+  /// The index in the whole tensor of the shard's element `i`.
   std::int64_t index_in_whole(std::int64_t i) const {
     return first + i / length * stride + i % length;
   }
@@ -41,7 +41,7 @@ struct ShardRuns {
   std::int64_t stride = 0;
 };
 
-/// The shard's elements of a tensor of spec.global_shape: a strided view, no graph.
+/// The shard's elements of a tensor of spec.global_shape, as a strided view without graph.
 inline Tensor shard_view(const Tensor& whole, const ShardSpec& spec) {
   return Tensor::as_strided(whole, shard_shape(spec), whole.strides(),
                             whole.offset() + spec.begin * whole.strides()[spec.dim]);

@@ -8,15 +8,15 @@
 
 namespace moegrad {
 
-/// Compares the ranks of a launch while it goes on (Note [Slow ranks]). Every rank has one, made on
-/// its own thread.
+/// Compares the ranks of a launch while it runs (Note [Slow ranks]). Every rank has one and makes
+/// it on its own thread.
 class SlowRankWatch {
  public:
   /// The first window begins here.
   explicit SlowRankWatch(RankContext& context);
 
-  /// Ends the window and begins the next one. Collective; the answer is the same on every rank:
-  /// SlowRankFinder::add() of what they have worked in it.
+  /// Ends the window and begins the next one. Returns SlowRankFinder::add() of the ranks' work in
+  /// the window. Collective; the result is the same on every rank.
   std::vector<SlowRank> close_window();
 
  private:

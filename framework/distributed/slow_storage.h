@@ -10,15 +10,15 @@
 
 namespace moegrad {
 
-/// While it lives the rank reads or writes files: the others wait for it without a deadline, see
-/// ProcessGroup::excuse().
+/// Exists while the rank reads or writes files: the others wait for the rank without a deadline.
+/// See ProcessGroup::excuse().
 class SlowStorage {
  public:
-  /// On a rank's own thread, where it counts for all groups; elsewhere and outside launch() it does
-  /// nothing.
+  /// For the calls of all groups, on a rank's own thread. On other threads and outside launch() it
+  /// does nothing.
   explicit SlowStorage(std::string what)
       : SlowStorage(RankContext::current().group(), std::move(what)) {}
-  /// For calls of `group`; null: does nothing.
+  /// For the calls of `group`. If `group` is null, it does nothing.
   SlowStorage(const std::shared_ptr<ProcessGroup>& group, std::string what)
       : excuse_(group == nullptr ? nullptr : group->excuse(std::move(what))) {}
   SlowStorage(const SlowStorage&) = delete;

@@ -18,7 +18,8 @@ std::vector<std::string> all_gather_texts(const std::shared_ptr<ProcessGroup>& g
   std::vector<std::int64_t> lengths(ranks);
   all_gather(*group, std::vector<std::int64_t>{std::ssize(text)}, std::span(lengths), options);
 
-  // A gather takes as many elements from each: the longest text's, as words of 8 bytes.
+  // A gather takes the same number of elements from each rank: those of the longest text, as words
+  // of 8 bytes.
   constexpr std::size_t kWord = sizeof(std::int64_t);
   const auto longest = static_cast<std::size_t>(*std::ranges::max_element(lengths));
   if (longest == 0) return std::vector<std::string>(ranks);

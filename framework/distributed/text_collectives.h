@@ -10,8 +10,8 @@
 
 namespace moegrad {
 
-/// The texts of all ranks of `group`, in the order of the ranks, on every rank: how errors and
-/// plans travel. Blocking. Without a group, the own text alone.
+/// The texts of all ranks of `group`, in the order of the ranks, on every rank. Errors and plans
+/// travel this way. Blocking. Without a group, the result is this rank's text.
 std::vector<std::string> all_gather_texts(const std::shared_ptr<ProcessGroup>& group,
                                           std::string_view text,
                                           const CollectiveOptions& options = {});

@@ -60,7 +60,7 @@ class Tree {
     return lo + std::bit_floor(hi - lo - 1);
   }
 
-  // The sum of ranks [lo, hi): a leaf is read where it lies, an inner node goes to row `level`.
+  // The sum of ranks [lo, hi). A leaf is read in place; an inner node goes to row `level`.
   const T* node(std::size_t lo, std::size_t hi, std::int64_t level) {
     if (hi - lo == 1) return reinterpret_cast<const T*>(inputs_[lo]) + offset_;
     const auto middle = split(lo, hi);

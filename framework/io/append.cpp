@@ -9,7 +9,7 @@
 namespace moegrad {
 namespace {
 
-// Unless the file has been cut or has grown otherwise meanwhile.
+// Removes the part that was written, unless another program has cut or extended the file meanwhile.
 void remove_part(int descriptor, off_t size, off_t part) {
   struct stat now = {};
   if (fstat(descriptor, &now) != 0 || !S_ISREG(now.st_mode) || now.st_size != size + part) return;

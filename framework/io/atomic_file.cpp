@@ -24,9 +24,9 @@ void require(bool ok, std::string_view step, const std::filesystem::path& path) 
   throw FileError("atomic_file: cannot " + std::string(step) + " " + path.string(), reason);
 }
 
-// The file that a chain of links leads to, be it there or not.
+// The file that a chain of links leads to. It need not exist.
 std::filesystem::path follow_links(std::filesystem::path path) {
-  constexpr int kMostLinks = 40;  // as the system
+  constexpr int kMostLinks = 40;  // the system's limit
   for (int i = 0; std::filesystem::is_symlink(path); ++i) {
     errno = ELOOP;
     require(i < kMostLinks, "follow the links of", path);
@@ -44,7 +44,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(follow_links(p
   check(!replaces || S_ISREG(earlier.st_mode), "atomic_file: ", path_.string(),
         " must be a regular file, got ", S_ISDIR(earlier.st_mode) ? "a folder" : "a device");
   static std::atomic<std::uint64_t> number = 0;
-  // The next number if a killed process of the same id has left this one behind.
+  // Takes the next number if a killed process with the same id has left a file of this name.
   do {
     temporary_ = path_;
     temporary_ += ".tmp." + std::to_string(getpid()) + "." + std::to_string(number++);
@@ -52,7 +52,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(follow_links(p
   } while (descriptor_ < 0 && errno == EEXIST);
   require(descriptor_ >= 0, "create", path_);
   if (!replaces) return;
-  // Where the owner may not be given, nobody runs the file as the new one.
+  // If the owner cannot be set, the set-user-ID bits are dropped: nobody may run it as a new owner.
   const bool owned = (earlier.st_uid == geteuid() && earlier.st_gid == getegid()) ||
                      fchown(descriptor_, earlier.st_uid, earlier.st_gid) == 0;
   fchmod(descriptor_, earlier.st_mode & (owned ? 07777U : 0777U));
@@ -86,7 +86,7 @@ void AtomicFile::commit() {
   require(close(std::exchange(descriptor_, -1)) == 0, "close", path_);
   require(rename(temporary_.c_str(), path_.c_str()) == 0, "rename", path_);
   temporary_.clear();
-  // A rename is durable when the folder is.
+  // A rename is durable once the folder is flushed.
   flush_folder(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
 }
 

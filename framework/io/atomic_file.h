@@ -13,7 +13,7 @@
 
 namespace moegrad {
 
-/// What the system refuses of a file; `reason` says why, in its words.
+/// The system has refused an operation on a file. `reason` is the system's reason.
 class FileError : public Error {
  public:
   FileError(const std::string& what, const std::string& reason)
@@ -24,24 +24,25 @@ class FileError : public Error {
   std::string reason_;
 };
 
-/// A file that appears complete or not at all: it is written under a temporary name in the same
-/// folder, and commit() makes it durable before it takes the place of an earlier one, with that
-/// one's permissions and, where the system allows it, its owner. Links are followed.
+/// A file that appears complete or not at all. It is written under a temporary name in the same
+/// folder. commit() makes it durable before it replaces an earlier file. It then has the earlier
+/// file's permissions and, if the system allows it, its owner. Links are followed.
 ///
 /// A process that is killed leaves `<name>.tmp.<process id>.<number>` behind.
 class AtomicFile {
  public:
-  /// Creates the temporary file. This and the rest throw FileError
-  /// `atomic_file: cannot <step> <path>: <reason>`; Error as well if `path` is no regular file.
+  /// Creates the temporary file. All functions throw FileError
+  /// `atomic_file: cannot <step> <path>: <reason>`. Error if `path` is not a regular file.
   explicit AtomicFile(const std::filesystem::path& path);
   /// Removes the temporary file unless it has been committed.
   ~AtomicFile();
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
 
-  /// Writes all of `bytes` at `offset`; what is skipped reads as zero.
+  /// Writes all of `bytes` at `offset`. Bytes that are skipped read as zero.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Flushes the file to the disk, renames it to `path`, flushes the folder if the file system can.
+  /// Flushes the file to the disk, renames it to `path`, and flushes the folder if the file system
+  /// can do that.
   void commit();
 
  private:
@@ -51,11 +52,11 @@ class AtomicFile {
 };
 
 /// Makes durable what was created, renamed or removed in a folder. Throws FileError
-/// `atomic_file: cannot <step> <folder>: <reason>`, but where the file system does not do that for
-/// folders at all (EINVAL, EPERM, ENOSYS, EOPNOTSUPP) it returns that reason.
+/// `atomic_file: cannot <step> <folder>: <reason>`. If the file system cannot flush folders at all
+/// (EINVAL, EPERM, ENOSYS, EOPNOTSUPP), returns that reason instead.
 std::error_code flush_folder(const std::filesystem::path& folder);
 
-/// Writes a whole file in this way.
+/// Writes a whole file through an AtomicFile.
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 
 }  // namespace moegrad

@@ -64,7 +64,7 @@ fs::path hidden_name(const fs::path& root, const std::string& name) {
   return path.concat(name).concat(kHiddenSuffix);
 }
 
-// With the folders above it that there are not yet, for good.
+// Makes the folder and all missing folders above it, durably.
 void make_folders(const fs::path& path) {
   if (path.empty() || fs::is_directory(path)) return;
   const auto parent = path.parent_path();
@@ -75,7 +75,7 @@ void make_folders(const fs::path& path) {
   flush_folder(parent.empty() ? fs::path(".") : parent);
 }
 
-// Its name first and for good, so that nobody takes it for a checkpoint while it is half removed.
+// First removes its name, durably, so that nobody takes a half removed folder for a checkpoint.
 void remove_checkpoint(const fs::path& path) {
   const auto hidden = hidden_name(path.parent_path(), path.filename().string() + ".old");
   remove_tree(hidden);
@@ -151,8 +151,9 @@ void CheckpointCommit::begin() const {
 std::error_code CheckpointCommit::flush_folder() const { return moegrad::flush_folder(temporary_); }
 
 void CheckpointCommit::rename_folder() const {
-  // A folder cannot replace one that is not empty. Between the two steps the older steps are the
-  // newest; a run that goes on from them comes back to this one with the same bits.
+  // A folder cannot replace a folder that is not empty. Between the removal and the rename an older
+  // checkpoint is the newest. A run that resumes from it reaches this step again, with the same
+  // bits.
   if (fs::exists(fs::symlink_status(path_))) remove_checkpoint(path_);
   move(temporary_, path_);
 }

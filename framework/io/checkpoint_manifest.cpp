@@ -25,13 +25,13 @@ json dims_of(const Shape& shape) {
   return json(std::vector<std::int64_t>(shape.begin(), shape.end()));
 }
 
-// Of all members but the checksum itself, as they are written without spaces.
+// The checksum of all members except itself, as they are written without spaces.
 std::uint32_t checksum_of(json manifest) {
   manifest.erase("crc32c");
   return crc32c(std::as_bytes(std::span<const char>(manifest.dump())));
 }
 
-// A value of the manifest, and where it stands: every message names it.
+// A value of the manifest and its path, which every message shows.
 class Node {
  public:
   Node(const json& value, std::string path, const std::string& who)
@@ -46,7 +46,7 @@ class Node {
     throw ValueError(message.str());
   }
 
-  // An object of exactly these keys.
+  // Requires an object with exactly these keys.
   const Node& with_keys(const std::set<std::string>& keys) const {
     for (const auto& key : keys) at(key);
     for (const auto& [key, member] : value_.items()) {
@@ -120,7 +120,7 @@ Dtype read_dtype(const Node& node) {
   return *found;
 }
 
-// Elements, of a shape without negative sizes.
+// The number of elements; the shape must have no negative sizes.
 std::int64_t checked_numel(const Node& node, const Shape& shape) {
   std::int64_t numel = 1;
   bool overflows = false;
@@ -142,7 +142,7 @@ void check_box(const Node& node, const CheckpointPiece& piece, const Shape& whol
                piece.begin);
 }
 
-// All pieces of each tensor, or some.
+// Whether a manifest must list all pieces of each tensor, or may list some.
 enum class Pieces : bool { kAll, kSome };
 
 CheckpointTensor read_tensor(const Node& node, const std::map<std::string, CheckpointFile>& files,
@@ -183,7 +183,7 @@ CheckpointManifest parse(std::string_view text, const std::string& who, Pieces p
   constexpr int kMaxDepth = 6;
   const json parsed = parse_strict_json(text, kMaxDepth, who);
   const Node top(parsed, Node::kTop, who);
-  const auto format = top.at("format").integer();  // first: another one has other keys
+  const auto format = top.at("format").integer();  // first: another format has other keys
   top.at("format").require(format == kFormat, "must be ", kFormat, ", got ", format);
   top.with_keys({"format", "step", "world_size", "values", "tensors", "files", "crc32c"});
   const auto checksum = checksum_of(parsed);
@@ -265,7 +265,7 @@ CheckpointManifest merge_checkpoint_manifests(std::span<const std::string> parts
                           part.world_size == whole.world_size && part.values == whole.values,
                       who, ": rank ", rank, " must have the step, tensors and values of rank 0");
   }
-  // What is written is what a reader will accept.
+  // Parsed again, so that everything that is written is accepted by a reader.
   return parse(to_json(whole), who, Pieces::kAll);
 }
 

@@ -26,7 +26,7 @@ struct CheckpointPiece {
   friend bool operator==(const CheckpointPiece&, const CheckpointPiece&) = default;
 };
 
-/// A whole tensor, of which every element stands in exactly one piece.
+/// A whole tensor. Exactly one piece contains each of its elements.
 struct CheckpointTensor {
   Dtype dtype = Dtype::kFloat32;
   Shape shape = {};
@@ -43,12 +43,12 @@ struct CheckpointFile {
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
 };
 
-/// What a checkpoint holds, whatever number of ranks wrote it; manifest.json in its folder, the
-/// last file to be written.
+/// What a checkpoint contains, whatever number of ranks wrote it. Stored as manifest.json in the
+/// checkpoint's folder, the last file to be written.
 struct CheckpointManifest {
   std::int64_t step = 0;  // optimizer steps done
-  int world_size = 1;     // that wrote it
-  /// Texts for those who save and load, such as the schedule's or the sampler's place.
+  int world_size = 1;     // number of ranks that wrote it
+  /// Texts for the code that saves and loads, such as the position of the schedule or the sampler.
   std::map<std::string, std::string> values = {};
   std::map<std::string, CheckpointTensor> tensors = {};  // by name
   std::map<std::string, CheckpointFile> files = {};      // by name in the folder
@@ -56,21 +56,22 @@ struct CheckpointManifest {
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };
 
-/// How a rank's file says, in its metadata under the tensor's name, where its piece begins.
+/// The text in a rank's file that says where a tensor's piece begins. The file's metadata has it
+/// under the tensor's name.
 std::string begin_in_file(const Shape& begin);
 
 std::string to_json(const CheckpointManifest& manifest);
 
-/// Reads what to_json() writes and proves it sound: its checksum, no unknown or missing key, no
-/// file outside the folder, and the pieces of a tensor are its elements, each once, in files of
-/// their own.
+/// Reads what to_json() writes and proves it sound: its checksum is right, no key is unknown or
+/// missing, no file is outside the folder, and the pieces of each tensor contain each of its
+/// elements once, in separate files.
 ///
 /// Throws ValueError `<who>: <requirement>, got <what>`.
 CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::string& who);
 
-/// The manifest of what several ranks wrote. `parts` are to_json() of each rank's own, alike but
-/// for the files and the pieces in them. Throws as parsing does, for the ranks' parts as well as
-/// for what they make together.
+/// The manifest of what several ranks wrote. `parts` are to_json() of each rank's own manifest.
+/// They must be equal except for the files and the pieces in them. Throws like
+/// parse_checkpoint_manifest(), for each rank's part and for the result.
 CheckpointManifest merge_checkpoint_manifests(std::span<const std::string> parts,
                                               const std::string& who);
 

@@ -66,7 +66,7 @@ const SafetensorsEntry& CheckpointReader::entry_of(const std::string& tensor,
   const auto path = (folder_ / piece.file).string();
   check(agrees, "checkpoint: ", path, ": ", in_quotes(tensor),
         " must be of the shape and dtype of the manifest");
-  // Files of an earlier version do not say it.
+  // Files of an earlier version do not record it.
   const auto said = holder.metadata().find(tensor);
   const auto begin = begin_in_file(piece.begin);
   check(said == holder.metadata().end() || said->second == begin, "checkpoint: ", path, ": ",
@@ -143,7 +143,7 @@ std::optional<CheckpointReader> open_newest_checkpoint(
     const std::function<void(const std::string& reason)>& skipped) {
   const int rank = group == nullptr ? 0 : group->rank();
   const int ranks = group == nullptr ? 1 : group->size();
-  // Rank 0's list: another process may be removing checkpoints.
+  // All ranks use rank 0's list, because another process may be removing checkpoints.
   std::string names;
   if (rank == 0) {
     const SlowStorage storage(group, "reading " + root.string());

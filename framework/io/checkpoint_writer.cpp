@@ -32,8 +32,8 @@ namespace fs = std::filesystem;
 
 int rank_in(const ProcessGroup* group) { return group == nullptr ? 0 : group->rank(); }
 
-// Nothing else on this rank depends on what one step of another rank came to: each step ends with
-// the ranks telling each other.
+// Each step ends with an exchange between the ranks, so that all of them know whether it failed on
+// any rank.
 class Agreement {
  public:
   Agreement(std::int64_t step, const std::shared_ptr<ProcessGroup>& group)
@@ -62,7 +62,7 @@ class Agreement {
   }
 
  private:
-  static constexpr char kGood = '\n';  // no message begins so
+  static constexpr char kGood = '\n';  // no message begins with it
 
   std::int64_t step_;
   const std::shared_ptr<ProcessGroup>& group_;
@@ -80,7 +80,7 @@ std::span<const std::byte> bytes_of(const Tensor& tensor) {
           static_cast<std::size_t>(tensor.numel() * size)};
 }
 
-// What this rank writes.
+// A piece that this rank writes.
 struct Piece {
   std::string name;
   Tensor tensor;
@@ -116,9 +116,9 @@ Part own_part(std::int64_t step, const CheckpointState& state, const ProcessGrou
   return part;
 }
 
-// A part of a tensor that other ranks hold as well.
+// A part of a tensor that other ranks hold, too.
 struct SharedPart {
-  std::string part;  // the name's checksum, since what is shown is cut short, name and place
+  std::string part;  // the name's checksum (a long name is cut short), name and position
   std::uint32_t checksum = 0;
 };
 
@@ -143,14 +143,14 @@ std::vector<SharedPart> shared_parts(const CheckpointState& state, const Process
   return parts;
 }
 
-// A line each, and an empty one.
+// One line per part, then an empty line.
 std::string to_text(const std::vector<SharedPart>& parts) {
   std::string text;
   for (const auto& [part, checksum] : parts) text += std::to_string(checksum) + " " + part + "\n";
   return text + "\n";
 }
 
-// Takes these lines from the texts of all ranks, and compares them. All ranks see the same texts.
+// Takes these lines from the texts of all ranks and compares them. All ranks see the same texts.
 void check_same_values(std::int64_t step, std::vector<std::string>& texts) {
   struct First {
     std::string checksum;
@@ -279,7 +279,7 @@ void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointS
       return std::string();
     });
   };
-  // Before anything that is undone below: it would be undone in another's folder.
+  // Must come before anything that is undone below: otherwise another folder would be changed.
   on_first([&] {
     if (options.lock != nullptr) options.lock->check_held();
   });
@@ -288,7 +288,7 @@ void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointS
     observe(CheckpointPoint::kFolderMade);
     auto parts = agreement.run([&] {
       const auto part = own_part(step, state, group.get());
-      // Not what rank 0 does alone: it would always be the slowest.
+      // Does not include what only rank 0 does: rank 0 would always be the slowest.
       const WorkGuard work(WorkClass::kCheckpoint);
       auto written = PartWriter(part, options).write(commit.temporary(), rank);
       observe(CheckpointPoint::kFileWritten);
@@ -310,7 +310,7 @@ void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointS
                           unable.message() + "; a power failure may lose the newest checkpoints");
       }
       observe(CheckpointPoint::kRootFlushed);
-      // It is saved; what follows is for convenience.
+      // The checkpoint is saved. The rest is for convenience.
       warn_of_failure(options, "latest is not moved", [&] { commit.move_latest(); });
       observe(CheckpointPoint::kLatestMoved);
       if (options.keep > 0) {

@@ -14,23 +14,24 @@
 
 namespace moegrad {
 
-/// What a checkpoint holds.
+/// What a checkpoint contains.
 struct CheckpointState {
-  /// Contiguous ND tensors, named differently: shards, with their ShardSpec, and whole ones. Whole
-  /// ones must be the same on every rank, and shards the same on every replica: their checksums are
-  /// compared when they are saved.
+  /// Contiguous ND tensors with different names: shards, with their ShardSpec, and whole tensors.
+  /// Whole tensors must be the same on every rank, and shards the same on every replica. Their
+  /// checksums are compared when they are saved.
   NamedTensors tensors = {};
   /// Texts, the same on every rank.
   std::map<std::string, std::string> values = {};
-  /// Checksums of those tensors of which other ranks hold the same part, by name. Those missing are
-  /// computed when the checkpoint is written; CheckpointSaver takes them when it copies the state.
+  /// Checksums, by name, of the tensors whose part other ranks hold as well. Checksums that are
+  /// missing are computed when the checkpoint is written. CheckpointSaver computes them when it
+  /// copies the state.
   std::map<std::string, std::uint32_t> checksums = {};
 };
 
-/// The places that writing a checkpoint comes by, in this order (Note [Checkpoint folders]).
+/// The points that writing a checkpoint reaches, in this order (Note [Checkpoint folders]).
 enum class CheckpointPoint : std::uint8_t {
   kCopy,             // save() was called
-  kCopied,           // the state stands in the second buffer
+  kCopied,           // the state is in the second buffer
   kFolderMade,       // rank 0 has made the temporary folder
   kTensorWritten,    // the first tensor of this rank's file
   kFileWritten,      // this rank's file, to the disk
@@ -45,14 +46,15 @@ enum class CheckpointPoint : std::uint8_t {
 };
 
 struct CheckpointOptions {
-  /// Newest checkpoints that stay; 0: all. Damaged ones do not count, and stay, too.
+  /// The number of newest checkpoints that stay; 0: all. Damaged ones do not count, and stay, too.
   std::int64_t keep = 2;
-  /// Called on rank 0 with what could not be done beside the checkpoint, which counts all the same:
-  /// folders that the file system does not flush, the link `latest`, the removal of older ones. By
-  /// default it is logged as a warning. A CheckpointSaver passes each text on once.
+  /// Called on rank 0 when the checkpoint is valid but something else could not be done: the file
+  /// system does not flush folders, or the link `latest` or the removal of older checkpoints
+  /// failed. By default the text is logged as a warning. A CheckpointSaver passes each text on
+  /// once.
   std::function<void(const std::string& warning)> warn = {};
-  /// Keeps other programs out of the root; a save fails where the root is no longer what was
-  /// locked. Null: the caller sees to that.
+  /// Keeps other programs out of the root. A save fails if the root is no longer the folder that
+  /// was locked. If null, the caller must keep other programs out.
   const FolderLock* lock = nullptr;
   /// Called as each point is reached, from the thread that reaches it; must not throw.
   std::function<void(CheckpointPoint)> observe = {};
@@ -62,17 +64,17 @@ struct CheckpointOptions {
 /// first replica, a whole tensor if it is the first rank.
 bool writes_tensor(const Tensor& tensor, const ProcessGroup* group);
 
-/// `state.checksums`, completed.
+/// `state.checksums`, with the missing ones added.
 std::map<std::string, std::uint32_t> shared_checksums(const CheckpointState& state,
                                                       const ProcessGroup* group);
 
 /// Writes `state` as one checkpoint of `root`, which all ranks see, and returns when it is durable.
-/// Collective over `group`; null for one rank. What goes wrong on one rank, such as a full disk,
-/// becomes the same Error on every rank, and the earlier checkpoints stay:
+/// Collective over `group`; null for one rank. A failure on one rank, such as a full disk, becomes
+/// the same Error on every rank, and the earlier checkpoints stay:
 ///
 ///     checkpoint: saving step <n> failed on rank <r>: <reason>
 ///
-/// However long the disk of a rank takes, the others wait for it (ProcessGroup::excuse()).
+/// The other ranks wait for a rank's disk however long it takes (ProcessGroup::excuse()).
 void write_checkpoint(const std::filesystem::path& root, std::int64_t step,
                       const CheckpointState& state, const std::shared_ptr<ProcessGroup>& group,
                       const CheckpointOptions& options = {});

@@ -23,7 +23,7 @@ CheckpointFile describe_file(const std::filesystem::path& path) {
     check(false, "checkpoint: ", path.string(), ": must be readable, got ", reason);
   };
   const SlowStorage storage("reading " + path.string());
-  // Read, not mapped: where the disk fails, a mapping kills the process.
+  // Read, not mapped: if the disk fails, a mapping kills the process.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   require(descriptor >= 0);
   constexpr std::size_t kBlock = 1 << 20;

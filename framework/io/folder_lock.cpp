@@ -32,7 +32,7 @@ std::string this_process() {
   return "process " + std::to_string(getpid()) + " on " + host.data();
 }
 
-// What the process that has the lock has written.
+// What the process that holds the lock has written.
 std::string owner(int descriptor) {
   std::array<char, 300> text{};
   const auto count = pread(descriptor, text.data(), text.size(), 0);
@@ -69,7 +69,7 @@ FolderLock::FolderLock(const std::filesystem::path& folder) : path_(folder / ".l
       path_.clear();
       return;
     }
-    // Whoever had it may have removed the file since it was opened here.
+    // The previous owner may have removed the file since it was opened here.
     if (is_still_at(file, path_)) {
       descriptor_ = file;
     } else {
@@ -80,7 +80,7 @@ FolderLock::FolderLock(const std::filesystem::path& folder) : path_(folder / ".l
   const bool written = ftruncate(descriptor_, 0) == 0 &&
                        pwrite(descriptor_, text.data(), text.size(), 0) == std::ssize(text);
   if (!written) {
-    // On a full disk the lock holds as well, it only does not say whose it is.
+    // On a full disk the lock still works; only the owner's name is missing.
     [[maybe_unused]] const int emptied = ftruncate(descriptor_, 0);
   }
 }
@@ -92,8 +92,8 @@ void FolderLock::check_held() const {
 
 FolderLock::~FolderLock() {
   if (descriptor_ < 0) return;
-  // While it is locked: see is_still_at() above. In a folder that has taken the name it is not
-  // ours.
+  // Removed while it is locked: see is_still_at() above. If another folder has taken the name, the
+  // file there is not ours.
   if (is_still_at(descriptor_, path_)) unlink(path_.c_str());
   close(descriptor_);
 }

@@ -7,11 +7,13 @@ namespace moegrad {
 
 /// Keeps other programs that take the same lock out of a folder while it lives. Readers need none.
 ///
-/// The lock is the system's (flock) on the file `.lock` in the folder, which also says who has it,
-/// so it ends with the process however that ends; a file that a killed process left means nothing.
+/// The lock is the system's (flock) on the file `.lock` in the folder. The file also says which
+/// process has the lock. The lock ends with the process, however that ends. A file that a killed
+/// process left has no effect.
 class FolderLock {
  public:
-  /// Makes the folder if need be. A file system without locks is a logged warning. Throws Error
+  /// Makes the folder if there is none. Logs a warning if the file system has no locks. Throws
+  /// Error
   ///
   ///     lock: <folder> must not be in a checkpoint
   ///     lock: <folder> must be written by one program at a time, got process <id> on <host> at ...
@@ -21,8 +23,8 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
-  /// Throws Error `lock: <folder> must stay where it was locked, got it moved or removed since`
-  /// where another folder may have taken the name, whose lock this is not.
+  /// Throws Error `lock: <folder> must stay where it was locked, got it moved or removed since`.
+  /// Then another folder may have the name, and this lock does not protect it.
   void check_held() const;
 
  private:

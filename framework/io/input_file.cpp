@@ -65,7 +65,7 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> bytes) const {
     bytes = bytes.subspan(static_cast<std::size_t>(count));
     offset += count;
   }
-  check_unchanged();  // after it was read, so that what has been read is what was there before
+  check_unchanged();  // after reading: so the bytes are those of the file as it was opened
   check(bytes.empty(), who_, ": ", path_.string(),
         ": must not change while it is read, got its end");
 }

@@ -9,9 +9,9 @@
 
 namespace moegrad {
 
-/// A regular file that is read where it is asked for. What is not mapped cannot end the program
-/// when somebody cuts the file short: that, and a file written anew in place, is an error here. A
-/// file that is removed or replaced meanwhile stays as it was opened. Safe to read from any thread.
+/// A regular file that is read piece by piece. It is not mapped, so the program survives if another
+/// program cuts the file short: that, and a file that is rewritten in place, is an error here. A
+/// file that is removed or replaced meanwhile stays as it was opened. Any thread may read.
 class InputFile {
  public:
   /// Throws Error `<who>: <path>: must be a readable regular file, got <reason>`.
@@ -21,7 +21,7 @@ class InputFile {
   InputFile& operator=(InputFile&&) = delete;
 
   std::int64_t size() const { return size_; }
-  /// Fills `bytes` from `offset` on, all of it within the file. Throws Error
+  /// Fills `bytes` from `offset` on; the whole range must be within the file. Throws Error
   /// `<who>: <path>: must not change while it is read, got <what>`.
   void read(std::int64_t offset, std::span<std::byte> bytes) const;
 
@@ -32,11 +32,11 @@ class InputFile {
   std::string who_;
   int descriptor_ = -1;
   std::int64_t size_ = 0;
-  std::int64_t changed_seconds_ = 0, changed_nanoseconds_ = 0;  // when it was written last
+  std::int64_t changed_seconds_ = 0, changed_nanoseconds_ = 0;  // time of the last write
 };
 
-/// The whole of such a file. ValueError `<who>: <path>: must be of at most <most> bytes, got
-/// <size>`.
+/// The whole contents of such a file. ValueError
+/// `<who>: <path>: must be of at most <most> bytes, got <size>`.
 std::string read_input_file(const std::filesystem::path& path, const std::string& who,
                             std::int64_t most);
 

@@ -9,13 +9,13 @@
 
 namespace moegrad {
 
-/// A file that is written as a whole. Until finish() an earlier file of that name stays as it is,
-/// and a regular one where finish() fails as well (AtomicFile). What a link leads to, a device or a
-/// pipe is written in place.
+/// A file that is written as a whole. Until finish(), an earlier file of that name stays as it is.
+/// A regular file also stays as it is if finish() fails (AtomicFile). The target of a link, a
+/// device or a pipe is written in place.
 class OutputFile final : public std::ostringstream {
  public:
-  /// Refuses what cannot be written before there is anything to write. This and finish() throw
-  /// ValueError
+  /// Refuses a path that cannot be written, before there is anything to write. The constructor and
+  /// finish() throw ValueError
   ///
   ///     cannot write file '<path>': <reason>
   explicit OutputFile(const std::string& path);
@@ -30,18 +30,18 @@ class OutputFile final : public std::ostringstream {
   [[noreturn]] void fail(const std::string& reason) const;
 
   std::string path_;
-  int descriptor_ = -1;  // where it is written in place
+  int descriptor_ = -1;  // of a file that is written in place
 };
 
-/// Counts what a log of a run could not take. The first is said at once, for the run goes on; the
-/// number at the end.
+/// Counts the writes that a log of a run has lost. The first loss is reported at once, because the
+/// run goes on; the number is reported at the end.
 class LostWrites {
  public:
   /// `option` names the log, as "--metrics".
   explicit LostWrites(std::string option) : option_(std::move(option)) {}
 
   void note(const std::string& reason);
-  /// Says how many were lost; false if any were.
+  /// Reports how many writes were lost. Returns false if any were.
   bool report() const;
 
  private:
@@ -49,9 +49,9 @@ class LostWrites {
   std::int64_t lost_ = 0;
 };
 
-/// A file of lines that a run adds to, which no other run may write meanwhile. Links are followed;
-/// a device or a pipe is written and never replaced. Somebody else may cut, empty or rename the
-/// file meanwhile; in one that is removed, lines are lost. For one thread at a time.
+/// A file of lines that a run appends to. No other run may write to it meanwhile. Links are
+/// followed. A device or a pipe is written and never replaced. Other programs may cut, empty or
+/// rename the file meanwhile. If they remove it, lines are lost. For one thread at a time.
 class LineFile {
  public:
   /// ValueError if it cannot be written or another program writes it:
@@ -62,17 +62,16 @@ class LineFile {
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
 
-  /// Keeps what the file contains under another name, the path with a number behind it, and begins
-  /// a new one with the same permissions and its first `bytes` bytes. Does nothing if there is
-  /// nothing to keep.
+  /// Renames the file to its path with a number appended. Begins a new file with the same
+  /// permissions and the first `bytes` bytes of the old one. Does nothing if the file is empty.
   void set_aside(std::int64_t bytes = 0);
-  /// Leaves the first `bytes` bytes.
+  /// Cuts the file to its first `bytes` bytes.
   void cut(std::int64_t bytes);
-  /// Writes a line feed behind a last line that has none.
+  /// Writes a line feed if the last line has none.
   void end_line();
   /// Writes `line` and a line feed, as a whole or not at all.
   void write(std::string_view line);
-  /// LostWrites::report of write().
+  /// LostWrites::report() for write().
   bool report() const { return lost_.report(); }
 
  private:
@@ -86,7 +85,7 @@ class LineFile {
   LostWrites lost_;
   int descriptor_ = -1;
   bool regular_ = false;
-  bool empty_ = true;  // when it was opened
+  bool empty_ = true;  // whether it was empty when it was opened
 };
 
 }  // namespace moegrad

@@ -18,17 +18,15 @@
 namespace moegrad {
 
 /// A safetensors file, mapped into memory (Note [safetensors]). The constructor reads the header
-/// and proves it consistent with the size of the file; data is first touched through bytes() or
-/// read().
+/// and checks that it agrees with the size of the file. Only bytes() and read() touch the data.
 ///
-/// The file may be replaced meanwhile, as SafetensorsWriter does it, but must not be changed in
-/// place.
+/// The file may be replaced meanwhile, as SafetensorsWriter does, but must not be changed in place.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
-  /// By offset.
+  /// The tensors by offset.
   const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   /// Null if there is no tensor of that name.
@@ -51,8 +49,8 @@ class SafetensorsFile {
 /// Copies of all tensors, in the order of the file.
 NamedTensors load_safetensors(const std::filesystem::path& path);
 
-/// Writes the tensors' values to a file, in place of an earlier one; it appears when it is
-/// complete. LayoutError for FRACTAL_NZ tensors.
+/// Writes the tensors' values to a file, which appears when it is complete and replaces an earlier
+/// one. LayoutError for FRACTAL_NZ tensors.
 void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 

@@ -70,7 +70,7 @@ std::uint64_t safetensors_bytes(SafetensorsDtype dtype, std::span<const std::int
     refuse(Kind::kSizeOverflow, path, "size of ", in_quotes(name), " must fit in 64 bits, got ",
            Shape(shape), " of ", dtype);
   };
-  // A zero does not hide an overflow, whether it stands first or last: strides are products too.
+  // A zero must not hide an overflow, whether it comes first or last: strides are products, too.
   std::int64_t product = 1;
   bool empty = false;
   for (const auto dim : shape) {

@@ -32,10 +32,10 @@ namespace moegrad {
 // around the header's object is read but never written, apart from the spaces that pad it to a
 // multiple of 8 bytes.
 //
-// Where the format sets no limit, this implementation does (kMaxSafetensors... below), so that even
-// a hostile header takes no more memory than twice its own size, and one of nothing but empty
-// tensors of eight dimensions no more than two and a quarter times. It also refuses a
-// shape whose non-zero dimensions overflow int64 when multiplied, wherever its zeros stand.
+// Where the format sets no limit, this implementation does (kMaxSafetensors... below). So even a
+// hostile header takes at most twice its own size in memory; a header that contains only empty
+// tensors of eight dimensions takes at most two and a quarter times. The reader also refuses a
+// shape whose non-zero dimensions overflow int64 when multiplied, wherever its zeros are.
 //
 // Reference: https://github.com/huggingface/safetensors
 
@@ -71,7 +71,7 @@ enum class SafetensorsDtype : std::uint8_t {
 };
 inline constexpr std::size_t kSafetensorsDtypes = 22;
 
-/// Bits of one element; those of F4 and F6 are packed without padding.
+/// Bits of one element. Elements of F4 and F6 are packed without padding.
 int bits_of(SafetensorsDtype dtype);
 
 /// The format's spelling, such as "F32" or "F8_E4M3".
@@ -85,7 +85,7 @@ SafetensorsDtype safetensors_dtype(Dtype dtype);
 /// Nothing for the types that a Tensor does not have.
 std::optional<Dtype> tensor_dtype(SafetensorsDtype dtype);
 
-/// Dimensions in as little memory as they need: a header may have a hundred thousand of them, with
+/// Dimensions in as little memory as they need: a header may have a hundred thousand shapes, with
 /// one digit for each dimension.
 class SafetensorsShape {
  public:

@@ -25,9 +25,9 @@ using Kind = SafetensorsError::Kind;
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kAlignment = 8;
 
-/// An upper bound of the number of tensors, and their number if the header is sound: objects within
-/// the outermost one. Entries are then stored without growing, which would take three times their
-/// size for a moment.
+/// The number of objects within the outermost one. It is an upper bound of the number of tensors,
+/// and their exact number if the header is sound. With it entries are stored without growing a
+/// vector, which would take three times their size for a moment.
 std::size_t count_tensors(std::string_view header) {
   constexpr std::string_view kSmallest = R"("":{"dtype":"U8","shape":[],"data_offsets":[0,1]})";
   std::size_t objects = 0;
@@ -213,7 +213,7 @@ void order_by_offset(std::vector<SafetensorsEntry>& entries) {
   });
 }
 
-/// Checks that the ranges are one after the other from 0 to `data_bytes`.
+/// Checks that the ranges follow each other without gap from 0 to `data_bytes`.
 void check_offsets(const std::vector<SafetensorsEntry>& entries, std::uint64_t data_bytes,
                    const std::string& path) {
   std::uint64_t expected = 0;
@@ -307,7 +307,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
   SafetensorsHeader header = HeaderParser(text, path).parse();
   header.data_begin = kLengthBytes + text.size();
   order_by_offset(header.entries);
-  // Names come first: a tensor that stands twice should not be reported as an overlap.
+  // Names are checked first: a tensor that appears twice should not be reported as an overlap.
   header.by_name = order_by_name(header.entries, path);
   check_offsets(header.entries, data_bytes, path);
   return header;

@@ -13,7 +13,7 @@
 
 namespace moegrad {
 
-/// The contents of a header that has been found consistent with its file.
+/// The contents of a header that has been checked against its file.
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // by offset
   std::map<std::string, std::string> metadata;
@@ -24,15 +24,15 @@ struct SafetensorsHeader {
   const SafetensorsEntry* find(std::string_view name) const;
 };
 
-/// Reads the header of a whole file and checks it against all rules of Note [safetensors]. Touches
-/// no byte of the data.
+/// Reads the header of a whole file and checks all rules of Note [safetensors]. Does not touch the
+/// data.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file,
                                            const std::string& path);
 /// The same from the N bytes of the header alone, for a file with `data_bytes` after them.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
                                            const std::string& path);
 
-/// The header for tensors in that order and with these offsets, padded; byte for byte what the
+/// The padded header for tensors in this order and with these offsets. It is byte for byte what the
 /// reference implementation writes. Checks nothing.
 std::string format_safetensors_header(const std::vector<SafetensorsEntry>& entries,
                                       const std::map<std::string, std::string>& metadata);

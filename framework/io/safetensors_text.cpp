@@ -18,7 +18,7 @@ bool is_one_of(char c, std::string_view characters) {
   return characters.find(c) != std::string_view::npos;
 }
 
-/// Whether `c` may start a value: if so and it is of the wrong type, the header may still be JSON.
+/// Whether `c` may start a value. If so, a value of the wrong type may still be valid JSON.
 bool starts_value(char c) { return is_digit(c) || is_one_of(c, "\"{[-tfn"); }
 
 }  // namespace

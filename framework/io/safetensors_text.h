@@ -32,8 +32,8 @@ std::ostream& operator<<(std::ostream& out, const SafetensorsPlace& place);
 /// A cursor over a header's JSON. Every function first skips white space, and throws
 /// SafetensorsError for what is not JSON.
 ///
-/// Tokens are decoded straight from the mapped header: nothing is copied but the strings that are
-/// asked for, so memory is bounded by what the header really holds, even when it is one token of
+/// Tokens are decoded straight from the mapped header. Only the strings that are asked for are
+/// copied, so memory is bounded by what the header really contains, even if it is one token of
 /// 100 MB. (A general parser buffers each token first: nlohmann's takes 4 to 10 times its size.)
 class SafetensorsText {
  public:
@@ -51,8 +51,8 @@ class SafetensorsText {
   /// The string that JSON demands here: a key.
   std::string key();
 
-  /// The value that follows. A value of another type is refused with `kind`: "<place> must be a
-  /// string, got <its first characters>".
+  /// The string value that follows. A value of another type is refused with `kind`: "<place> must
+  /// be a string, got <its first characters>".
   std::string string(Kind kind, const SafetensorsPlace& place);
   std::uint64_t unsigned_integer(const SafetensorsPlace& place, std::uint64_t max);
   /// Steps over the '{' or '[' that opens an object or an array.

@@ -16,7 +16,7 @@ namespace {
 
 using Kind = SafetensorsError::Kind;
 
-/// The entries where the reference implementation puts them.
+/// The entries at the positions where the reference implementation puts them.
 std::vector<SafetensorsEntry> lay_out(std::vector<SafetensorsEntry> entries,
                                       const std::string& path) {
   std::ranges::sort(entries, [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
@@ -58,7 +58,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
   entries = lay_out(std::move(entries), path_);
   data_bytes_ = entries.empty() ? 0 : entries.back().end;
   const std::string text = format_safetensors_header(entries, metadata);
-  // The reader's own rules say whether the names and the metadata are sound.
+  // The reader's rules decide whether the names and the metadata are sound.
   header_ = parse_safetensors_header(text, data_bytes_, path_);
   const auto length = std::bit_cast<std::array<std::byte, 8>>(std::uint64_t{text.size()});
   file_.write_at(0, length);

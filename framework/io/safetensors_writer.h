@@ -20,21 +20,21 @@ namespace moegrad {
 /// reference implementation the tensors are laid out by falling alignment of their dtype, then by
 /// name.
 ///
-/// The file appears under its name when finish() has succeeded (see AtomicFile); until then, and
-/// after a failure, an earlier file of that name stays as it was, also for those who have it
-/// mapped. Not for use by several threads at once.
+/// The file appears under its name when finish() has succeeded (see AtomicFile). Until then, and
+/// after a failure, an earlier file of that name stays as it was, also for programs that have
+/// mapped it. Not for use by several threads at once.
 class SafetensorsWriter {
  public:
-  /// begin and end of the entries are ignored. SafetensorsError for what Note [safetensors] does
+  /// Ignores `begin` and `end` of the entries. SafetensorsError for what Note [safetensors] does
   /// not allow.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<SafetensorsEntry> entries,
                     const std::map<std::string, std::string>& metadata = {});
 
-  /// In the order of the file, with begin and end.
+  /// The entries in the order of the file, with `begin` and `end`.
   const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }
 
   /// Writes `bytes` at `offset` within the tensor. SafetensorsError if there is no such tensor, if
-  /// they reach past its end, or if a byte of that range has been written before.
+  /// the bytes reach past its end, or if a byte of that range has been written before.
   void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
 
   /// Makes the file durable and gives it its name; SafetensorsError, and no file, unless every byte

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// "line 2, column 5" of the byte at `position`.
+/// The position as "line 2, column 5".
 std::string place(std::string_view text, std::size_t position) {
   const auto before = text.substr(0, position);
   const auto lines = std::ranges::count(before, '\n');
@@ -57,7 +57,7 @@ json parse_strict_json(std::string_view text, int max_depth, const std::string& 
   try {
     return json::parse(text, watch);
   } catch (const json::parse_error& error) {
-    // `byte` counts from 1, up to and including the character that cannot stand there.
+    // `byte` counts from 1, up to and including the character that is not allowed there.
     const auto position = error.byte == 0 ? 0 : error.byte - 1;
     throw ValueError(who + ": must be JSON, got an error at " + place(text, position));
   } catch (const json::out_of_range&) {

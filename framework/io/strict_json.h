@@ -7,7 +7,7 @@
 
 namespace moegrad {
 
-/// Parses JSON and refuses what parsers let pass in silence: duplicate keys (by default the last
+/// Parses JSON and refuses what other parsers accept silently: duplicate keys (by default the last
 /// one wins), nesting deeper than `max_depth` (an array or object at the top has depth 1), a byte
 /// order mark, NUL bytes (by default the end of the text), invalid UTF-8, and text after the value.
 ///

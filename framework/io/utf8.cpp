@@ -17,7 +17,7 @@ std::size_t character_length(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // What the first two bytes rule out: overlong forms, surrogates, characters above U+10FFFF.
+  // The first two bytes show overlong forms, surrogates and characters above U+10FFFF.
   if (lead == 0xe0 && byte(1) < 0xa0) return 0;
   if (lead == 0xed && byte(1) > 0x9f) return 0;
   if (lead == 0xf0 && byte(1) < 0x90) return 0;
@@ -34,8 +34,8 @@ bool is_beginning(std::string_view text) {
          });
 }
 
-/// What a terminal obeys instead of showing it: ASCII's control characters, those of U+0080 to
-/// U+009F, the marks and overrides of direction, line and paragraph separators.
+/// Whether a terminal obeys the character instead of showing it: ASCII's control characters, U+0080
+/// to U+009F, marks and overrides of direction, line and paragraph separators.
 bool is_control(std::string_view character) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
   if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;

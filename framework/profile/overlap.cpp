@@ -25,7 +25,7 @@ Intervals subtract(const Intervals& a, const Intervals& b) {
   auto next = b.begin();
   for (auto interval : a) {
     while (next != b.end() && next->end <= interval.begin) ++next;
-    // The last of these may reach into the next interval of `a`, so `next` stays on it.
+    // The last cut may reach into the next interval of `a`, so `next` stays on it.
     for (auto cut = next; cut != b.end() && cut->begin < interval.end; ++cut) {
       if (interval.begin < cut->begin) rest.push_back({interval.begin, cut->begin});
       interval.begin = cut->end;

@@ -9,26 +9,26 @@
 
 namespace moegrad {
 
-/// From `begin` up to `end`.
+/// The time from `begin` up to `end`.
 struct Interval {
   SpanClock::time_point begin = {};
   SpanClock::time_point end = {};
   friend bool operator==(const Interval&, const Interval&) = default;
 };
-/// In ascending order, disjoint, none empty.
+/// Intervals in ascending order, disjoint, none empty.
 using Intervals = std::vector<Interval>;
 
 /// The time in any of `intervals`, which may be in any order and overlap.
 Intervals unite(std::vector<Interval> intervals);
 /// The time in `a` that is not in `b`.
 Intervals subtract(const Intervals& a, const Intervals& b);
-/// The sum of their lengths.
+/// The sum of the intervals' lengths.
 std::chrono::nanoseconds length(const Intervals& intervals);
 
-/// When a rank computed: its compute and optimizer lanes, less its waits.
+/// When a rank computed: the spans on its compute and optimizer lanes, minus its waits.
 Intervals compute_intervals(const std::vector<Span>& spans);
 
-/// How much of a communication lies under compute of the same rank.
+/// How much of a communication overlaps with compute of the same rank.
 struct Overlap {
   std::chrono::nanoseconds total{0};
   std::chrono::nanoseconds hidden{0};
@@ -39,11 +39,12 @@ struct Overlap {
   Overlap& operator+=(const Overlap& other);
 };
 
-/// total: how long the span of the collective is; hidden: how much of it lies in `compute`, the
-/// compute_intervals() of the same rank.
+/// total: the length of the collective's span; hidden: how much of the span overlaps with
+/// `compute`, the compute_intervals() of the same rank.
 Overlap overlap_of(const Span& collective, const Intervals& compute);
 
-/// Summed over the collectives of each lane of one rank; two at the same time count twice.
+/// The sum of overlap_of() over the collectives of each lane of one rank. Two collectives at the
+/// same time count twice.
 std::array<Overlap, kLanes> overlap_per_lane(const std::vector<Span>& spans);
 
 }  // namespace moegrad

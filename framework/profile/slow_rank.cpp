@@ -17,7 +17,7 @@ std::int64_t all_work(const WorkTimes& times) {
   return std::accumulate(times.begin(), times.end(), std::chrono::nanoseconds(0)).count();
 }
 
-/// Twice the median of `measure` over the ranks but `rank`, so that it is an integer.
+/// Twice the median of `measure` over all ranks except `rank`. The factor makes it an integer.
 template <class Measure>
 std::int64_t twice_median(const std::vector<WorkTimes>& ranks, std::size_t rank,
                           const Measure& measure) {
@@ -29,7 +29,7 @@ std::int64_t twice_median(const std::vector<WorkTimes>& ranks, std::size_t rank,
   return values[(values.size() - 1) / 2] + values[values.size() / 2];
 }
 
-/// Twice what the rank worked in each class beyond the median of the others.
+/// Twice the rank's excess in each class: its work minus the median of the others' work.
 std::array<std::int64_t, kWorkClasses> twice_excess(const std::vector<WorkTimes>& ranks,
                                                     std::size_t rank) {
   std::array<std::int64_t, kWorkClasses> excess{};
@@ -57,7 +57,7 @@ std::vector<SlowRank> SlowRankFinder::add(const std::vector<WorkTimes>& window) 
     const auto excess = twice_excess(window, rank);
     const auto largest =
         static_cast<std::size_t>(std::ranges::max_element(excess) - excess.begin());
-    // excess > 0.3 others, in integers; where the others have nothing to do there is no measure.
+    // excess > 0.3 others, in integers. If the others did no work there is nothing to compare with.
     const bool is_slow = others > 0 && 10 * excess[largest] > 3 * others;
     for (std::size_t what = 0; what < kWorkClasses; ++what) {
       const bool idle =

@@ -78,7 +78,7 @@ void SpanGuard::begin(SpanKind kind, Lane lane, std::string name) {
   span.name = std::move(name);
   span.kind = kind;
   span.lane = lane;
-  // Minus the time so far: the end adds the time then.
+  // Starts at minus the CPU time so far; the end of the span adds the CPU time at the end.
   if (kind == SpanKind::kPhase) span.busy = -thread_cpu_time();
   span.begin = SpanClock::now();
 }

@@ -11,7 +11,7 @@
 
 namespace moegrad {
 
-/// What one rank recorded; nothing of it is dropped, however long the run.
+/// What one rank recorded. Nothing is dropped, however long the run.
 struct RankTimeline {
   std::vector<Span> spans = {};
   std::vector<SpanClock::time_point> step_begins = {};    // and the end of the last step
@@ -19,11 +19,11 @@ struct RankTimeline {
   std::int64_t peak_total = 0;
 };
 
-/// Per rank and step, means over all ranks and steps; times in seconds.
+/// Figures per rank and step: means over all ranks and steps. Times are in seconds.
 struct TimelineFigures {
   double step = 0;                           // median of rank 0
-  double compute = 0;                        // of the compute and optimizer lanes, waits left out
-  double gather = 0, reduce = 0, other = 0;  // of collectives
+  double compute = 0;                        // compute and optimizer lanes, minus waits
+  double gather = 0, reduce = 0, other = 0;  // collectives, by lane
   double exposed_gather = 0, exposed_reduce = 0, exposed_other = 0;  // not under compute
   double gathered_bytes = 0, reduced_bytes = 0, other_bytes = 0;     // Span::bytes
   std::array<std::int64_t, kMemoryTags> peak_bytes = {};             // most of any rank
@@ -33,12 +33,13 @@ struct TimelineFigures {
   double exposed() const { return exposed_gather + exposed_reduce + exposed_other; }
 };
 
-/// As a number.
+/// The time in seconds.
 double seconds(std::chrono::nanoseconds time);
-/// The middle one in order; of an even number, the mean of the two in the middle; NaN of none.
+/// The median. For an even number of values, the mean of the middle two; for none, NaN.
 double median(std::vector<double> values);
 
-/// Of runs of one step or more. `spans` hold all that happened in the steps, at level 1 or 2.
+/// The figures of a run of at least one step. `spans` must contain everything that happened in the
+/// steps, recorded at level 1 or 2.
 TimelineFigures timeline_figures(const std::vector<RankTimeline>& ranks);
 
 }  // namespace moegrad

@@ -16,7 +16,7 @@ double microseconds(std::chrono::nanoseconds time) {
   return static_cast<double>(time.count()) / 1000.0;
 }
 
-/// One event per line, which a person can read and a diff can compare.
+/// Writes one event per line, so that people can read it and diff can compare it.
 class EventList {
  public:
   explicit EventList(std::ostream& out) : out_(out) {
@@ -27,7 +27,7 @@ class EventList {
   EventList& operator=(const EventList&) = delete;
 
   void add(const Json& event) {
-    // A name with bytes that are no UTF-8 loses them, not the trace.
+    // Invalid UTF-8 in a name is replaced; it must not end the trace.
     out_ << (first_ ? "\n" : ",\n")
          << event.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
     first_ = false;
@@ -73,8 +73,8 @@ class RankWriter {
     const auto lane = static_cast<std::size_t>(span.lane);
     auto& ends = ends_[lane];
     std::size_t track = 0;
-    // Those of the rank's own thread nest, so they share one; of the others, one may not begin
-    // before the last on its thread has ended.
+    // Spans of the rank's own thread nest, so they share a thread. A collective may not begin on a
+    // thread before the last collective there has ended.
     if (span.kind == SpanKind::kCollective) {
       while (track < ends.size() && span.begin < ends[track]) ++track;
     }
@@ -108,11 +108,11 @@ class RankWriter {
   std::array<std::vector<SpanClock::time_point>, kLanes> ends_;  // of each thread's last span
 };
 
-/// By begin; what is around a span comes before it.
+/// The spans by begin. A span that encloses another one comes before it.
 std::vector<const Span*> in_order(const std::vector<Span>& spans) {
   std::vector<const Span*> order;
-  // A span is recorded when it ends, so of two that begin at once the later one is around the
-  // other.
+  // A span is recorded when it ends. So of two spans that begin at the same time, the one that was
+  // recorded later encloses the other.
   for (auto span = spans.rbegin(); span != spans.rend(); ++span) order.push_back(&*span);
   std::ranges::stable_sort(order, {}, &Span::begin);
   return order;

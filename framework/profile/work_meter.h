@@ -39,7 +39,7 @@ class WorkTotals {
   std::array<std::atomic<std::int64_t>, kWorkClasses> sums_{};
 };
 
-/// One thread's part in that. A wait is what the thread spends on nothing of its own.
+/// One thread's part of the WorkTotals. A wait is time in which the thread does no work of its own.
 class WorkMeter {
  public:
   explicit WorkMeter(std::shared_ptr<WorkTotals> totals) : totals_(std::move(totals)) {}
@@ -54,8 +54,8 @@ class WorkMeter {
   std::chrono::nanoseconds elsewhere_{0};  // in waits and in guards that have ended
 };
 
-/// Adds to the current rank's totals, under `what`, the time on the clock from here to the end of
-/// the scope, less the thread's waits meanwhile and what guards within this one count.
+/// Adds the wall time from here to the end of the scope to the current rank's totals, under `what`.
+/// The thread's waits and the time that inner guards count are subtracted.
 class WorkGuard {
  public:
   explicit WorkGuard(WorkClass what);

@@ -12,11 +12,11 @@
 namespace moegrad {
 namespace {
 
-// What cannot be resolved is shown as an address.
+// A name that cannot be resolved is shown as an address.
 void ignore_error(void* /*data*/, const char* /*message*/, int /*number*/) {}
 
 backtrace_state* state() {
-  // Reads the program's symbols once; the library keeps it for good and locks it itself.
+  // Reads the program's symbols once. The library never frees the state and locks it itself.
   static backtrace_state* const instance =
       backtrace_create_state(nullptr, /*threaded=*/1, ignore_error, nullptr);
   return instance;
@@ -35,7 +35,7 @@ struct Frame {
   int line = 0;
 };
 
-// An address stands for several calls where the compiler has inlined; innermost first.
+// The calls at an address, innermost first: several if the compiler has inlined.
 std::vector<Frame> frames_at(std::uintptr_t address) {
   std::vector<Frame> frames;
   backtrace_pcinfo(
@@ -47,7 +47,7 @@ std::vector<Frame> frames_at(std::uintptr_t address) {
       },
       ignore_error, &frames);
   if (frames.empty()) frames.emplace_back();
-  // The symbol table knows namespaces and arguments, but nothing of inlined calls.
+  // The symbol table has namespaces and arguments, but no inlined calls.
   backtrace_syminfo(
       state(), address,
       [](void* data, std::uintptr_t, const char* symbol, std::uintptr_t, std::uintptr_t) {
@@ -63,7 +63,7 @@ bool is_below_the_program(const Frame& frame) {
          frame.function.starts_with("std::thread::_State");
 }
 
-// "f<...>(g<...>)" of "f<int, h<char> >(g<long>)"; operators with < or > in their names stay.
+// "f<...>(g<...>)" for "f<int, h<char> >(g<long>)"; operators with < or > in their names stay.
 std::string without_template_arguments(const std::string& name) {
   std::string text;
   int depth = 0;

@@ -6,8 +6,8 @@
 
 namespace moegrad {
 
-/// How often a rank moved data that a perfect layout would not move, and how much of it. Kernels'
-/// drivers count here; tests and programs read the figures.
+/// How often a rank moved data that a perfect layout would not move, and how many bytes. The code
+/// that calls the kernels counts; tests and programs read the figures.
 struct Counters {
   std::atomic<std::int64_t> materialized_transposes{0};  // whole tensors copied in another order
   std::atomic<std::int64_t> packed_panels{0};            // row-major operand copied into panels

@@ -7,10 +7,10 @@
 #endif
 
 // Note [CPU check]
-// An old CPU should meet a sentence, not an illegal instruction. The check therefore runs as the
-// program's first constructor, and this file alone is compiled for plain x86-64. It uses nothing of
-// the standard library: an inline function such as std::string's would be merged by the linker with
-// the copies of other files, which do hold AVX instructions.
+// On an old CPU the program should print a message, not end with an illegal instruction. The check
+// therefore runs as the program's first constructor, and only this file is compiled for plain
+// x86-64. It uses nothing from the standard library: the linker would merge an inline function,
+// such as std::string's, with the copies of other files, which contain AVX instructions.
 
 namespace moegrad {
 namespace {
@@ -85,8 +85,8 @@ CpuFeatures detect_cpu_features() {
 
 }  // namespace
 
-// Named in framework/CMakeLists.txt, which has the linker keep it. 101 is the earliest priority
-// that is not reserved.
+// framework/CMakeLists.txt names this function so that the linker keeps it. 101 is the earliest
+// priority that is not reserved.
 extern "C" __attribute__((constructor(101))) void moegrad_check_cpu_at_start() {
   const CpuRefusal refusal = refuse_cpu(detect_cpu_features());
   unsigned length = 0;

@@ -5,7 +5,7 @@
 
 namespace moegrad {
 
-/// What x86-64-v3 adds to x86-64: bit i of a CpuFeatures stands for kCpuFeatureNames[i].
+/// What x86-64-v3 adds to x86-64. Bit i of a CpuFeatures means kCpuFeatureNames[i].
 using CpuFeatures = std::uint32_t;
 
 inline constexpr const char* kCpuFeatureNames[] = {

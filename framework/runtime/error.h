@@ -11,13 +11,13 @@ namespace moegrad {
 /// Base of everything moegrad throws. A message has the form
 /// `op: what is required, with the numbers, got what`.
 ///
-/// An error that leaves the call of a module, or the backward of a Function that a module ran, says
-/// so at its end, once: `; in module layers.3.mlp`. The outermost module has no path and adds none.
+/// An error that leaves the call of a module, or the backward of a Function that a module ran, ends
+/// with the module's path, once: `; in module layers.3.mlp`. The outermost module has no path.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 
-  /// Adds `text` to the end of the message: for who catches an error, knows more, and rethrows it.
+  /// Adds `text` to the end of the message, for code that catches an error and rethrows it.
   void append(const std::string& text) {
     std::runtime_error::operator=(std::runtime_error(what() + text));
   }

@@ -5,10 +5,10 @@
 
 namespace moegrad {
 
-/// Member of an object that others point to: tells them whether the object still exists.
+/// A member of an object that others point to. It tells them whether the object still exists.
 ///
-/// A token belongs to the place of its object. Copying or moving the object takes nothing along, so
-/// an element of a vector that has grown counts as gone from where it was.
+/// A token belongs to its object's address. Copying or moving the object does not take the token
+/// along. If a vector grows and moves its elements, their old tokens expire.
 class LifeToken {
  public:
   LifeToken() = default;
@@ -23,7 +23,7 @@ class LifeToken {
   }
 
  private:
-  std::shared_ptr<const void> life_;  // made for the first who watches
+  std::shared_ptr<const void> life_;  // made by the first watch()
 };
 
 }  // namespace moegrad

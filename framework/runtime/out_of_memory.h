@@ -7,8 +7,7 @@
 
 namespace moegrad {
 
-/// Memory that the system did not give: a std::bad_alloc that says how much was asked for and what
-/// for.
+/// The system did not give memory: a std::bad_alloc that says how much was requested, and for what.
 class OutOfMemoryError : public std::bad_alloc {
  public:
   explicit OutOfMemoryError(const std::string& message)

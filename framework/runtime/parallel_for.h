@@ -25,7 +25,7 @@ void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
     return;
   }
   const auto piece = [&](std::int64_t i) { body(i * grain, std::min(n, (i + 1) * grain)); };
-  pool.run(pieces, std::cref(piece));  // by reference: a std::function takes that without memory
+  pool.run(pieces, std::cref(piece));  // by reference, so that std::function allocates nothing
 }
 
 }  // namespace moegrad

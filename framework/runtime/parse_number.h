@@ -6,15 +6,15 @@
 
 namespace moegrad {
 
-/// What a number may be: from `least` to `most`.
+/// The allowed values of a number: from `least` to `most`.
 template <class T>
 struct Bounds {
   T least;
   T most;
 };
 
-/// The number that all of `text` spells, T an int, std::int64_t, std::uint64_t or double. Anything
-/// else, NaN and infinities among it, is a ValueError:
+/// The number that the whole `text` spells. T is int, std::int64_t, std::uint64_t or double.
+/// Anything else, including NaN and infinities, is a ValueError:
 /// `<name>: must be an integer from <least> to <most>, got <text>` (for a double: a number).
 template <class T>
 T parse_number(std::string_view name, std::string_view text, Bounds<T> bounds);

@@ -26,8 +26,8 @@
 namespace moegrad {
 namespace {
 
-// Runs before the static objects of the program are made. Where there is no /dev/null the root
-// folder takes the number: reads and writes fail, and no file gets it.
+// Runs before the static objects of the program are made. If there is no /dev/null, the root folder
+// takes the number: then reads and writes fail, and no file gets the number.
 __attribute__((constructor(101))) void open_closed_descriptors() {
   for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(number, F_GETFD) != -1 || errno != EBADF) continue;
@@ -37,7 +37,7 @@ __attribute__((constructor(101))) void open_closed_descriptors() {
   }
 }
 
-/// Passes characters on to another buffer as append_printable shows them.
+/// Passes characters on to another buffer, escaped by append_printable.
 class PrintableBuffer final : public std::streambuf {
  public:
   explicit PrintableBuffer(std::ostream& stream) : stream_(stream), target_(stream.rdbuf(this)) {}
@@ -63,7 +63,7 @@ class PrintableBuffer final : public std::streambuf {
   }
 
  private:
-  // `more`: a character that is not whole yet may be completed by the next call.
+  // `more`: the next call may complete a character that is not whole yet.
   bool write(std::string_view text, bool more) {
     const std::lock_guard lock(mutex_);
     begun_ += text;
@@ -78,7 +78,7 @@ class PrintableBuffer final : public std::streambuf {
   std::string begun_;
 };
 
-// The streams, signals and exits of a process exist once, and so does what follows.
+// The streams, signals and exits of a process exist once, and so do these variables.
 std::streambuf* raw_output = nullptr;
 std::string program_name;
 std::atomic<int> noted_signal = 0;
@@ -93,7 +93,7 @@ constexpr std::array<StopSignal, 5> kStopSignals = {{{SIGINT, "SIGINT"},
                                                      {SIGHUP, "SIGHUP"},
                                                      {SIGUSR1, "SIGUSR1"},
                                                      {SIGXCPU, "SIGXCPU"}}};
-// What is said of each: made beforehand, as a signal handler may not make it.
+// The message for each signal. Made in advance, because a signal handler must not allocate.
 std::array<std::string, kStopSignals.size()> stop_messages;
 
 void note_signal(int signal) {
@@ -105,11 +105,11 @@ void note_signal(int signal) {
       const auto& message = stop_messages[i];
       [[maybe_unused]] const auto written = write(STDERR_FILENO, message.data(), message.size());
     }
-  } else if (signal != SIGXCPU) {  // of which the system sends one every second
+  } else if (signal != SIGXCPU) {  // the system sends SIGXCPU every second
     struct sigaction action = {};
     action.sa_handler = SIG_DFL;
     sigaction(signal, &action, nullptr);
-    raise(signal);  // comes when this handler has returned
+    raise(signal);  // is delivered when this handler has returned
   }
   errno = reason;
 }
@@ -120,7 +120,7 @@ std::string megabytes(double bytes) {
   return text.data();
 }
 
-// What is known where operator new fails: it does not say what it was asked for.
+// The memory in use. When operator new fails, it does not say how much was requested.
 std::string memory_in_use() {
   double pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -133,7 +133,7 @@ std::string memory_in_use() {
   return text;
 }
 
-// Of the exception that is being handled.
+// The message of the exception that is being handled.
 std::string message_of_exception() {
   try {
     throw;
@@ -158,7 +158,7 @@ void say(const std::string& message) {
   std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 
-// An exception on a thread that hands none on, or in a destructor.
+// Called for an exception in a destructor, or on a thread that passes no exceptions on.
 [[noreturn]] void end_at_once() {
   if (std::current_exception() != nullptr) {
     say(message_of_exception());

@@ -14,7 +14,7 @@ namespace moegrad {
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                         std::array<std::uint32_t, 2> key);
 
-/// A stream of draws by index, keyed by a seed and a purpose such as a parameter's full name.
+/// A stream of draws by index. Its key is a seed and a purpose, such as a parameter's full name.
 class Random {
  public:
   Random(std::uint64_t seed, std::string_view purpose);

@@ -16,9 +16,9 @@ class Arena;
 class ProcessGroup;
 
 /// What belongs to one rank: its memory, its threads, its counters and its process group. Ranks
-/// may be threads of one process, so nothing of this is global: a thread finds its rank's context
-/// through one thread-local pointer, set by RankContextGuard. A thread that never had one set
-/// (main of a single-rank program) gets one of its own: rank 0 of 1.
+/// may be threads of one process, so nothing here is global. A thread finds its rank's context
+/// through one thread-local pointer, which RankContextGuard sets. A thread without such a guard
+/// (main of a single-rank program) gets its own context: rank 0 of 1.
 class RankContext {
  public:
   struct Options {
@@ -27,7 +27,7 @@ class RankContext {
     int threads = 1;  // compute threads of this rank, the calling one included
     std::shared_ptr<ProcessGroup> group = nullptr;
     LogLevel log_level = LogLevel::kInfo;
-    /// Of the rank, where this is the context of another one of its threads; null: its own.
+    /// The rank's totals, if this is the context of another thread of that rank; null: a new one.
     std::shared_ptr<WorkTotals> work = nullptr;
   };
 
@@ -50,7 +50,7 @@ class RankContext {
   SpanRecorder& spans() { return spans_; }
   /// How long this rank works and waits (Note [Slow ranks]).
   WorkMeter& work() { return work_; }
-  /// Messages below this level are not printed; from any thread of the rank.
+  /// Messages below this level are not printed. May be called from any thread of the rank.
   LogLevel log_level() const { return log_level_; }
   void set_log_level(LogLevel level) { log_level_ = level; }
   /// The group of all ranks; null outside launch().

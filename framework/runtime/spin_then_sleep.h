@@ -10,18 +10,18 @@
 namespace moegrad {
 
 // Note [Waiting]
-// A training step has some hundreds of parallel loops with little between them, and to wake a
-// sleeping thread takes 50 to 100 microseconds of a virtual machine: measured, 6 % of a step of 200
-// ms on two threads. So who waits looks again and again for about twice that time and sleeps only
-// then: at worst the wait costs a few times what sleeping at once would. Between looks it yields,
-// so that with more threads than cores it is those with work that run.
+// A training step has some hundreds of parallel loops with little between them. On a virtual
+// machine it takes 50 to 100 microseconds to wake a sleeping thread: measured, 6 % of a step of 200
+// ms on two threads. So a waiting thread polls for about twice that time and sleeps only then. At
+// worst the wait costs a few times what sleeping at once would. The thread yields between polls, so
+// that threads with work run if there are more threads than cores.
 //
 // Method: A. Karlin et al., Empirical Studies of Competitive Spinning for a Shared-Memory
 // Multiprocessor, SOSP 1991.
 
-/// Where threads wait until a condition holds. The condition reads atomics alone, and whoever
-/// changes one of them does so in sequentially consistent order and calls wake() afterwards: then
-/// either the sleeper sees the change or wake() sees the sleeper. Has to outlive every wake().
+/// Lets threads wait until a condition holds. The condition must read atomics only. Code that
+/// changes one of them must do so in sequentially consistent order and call wake() afterwards: then
+/// either the sleeper sees the change or wake() sees the sleeper. Must outlive every wake().
 class SpinThenSleep {
  public:
   /// Returns when `ready()` is true.
@@ -40,7 +40,7 @@ class SpinThenSleep {
 
   void wake() {
     if (sleepers_ == 0) return;
-    { const std::lock_guard lock(mutex_); }  // nobody is between looking and sleeping
+    { const std::lock_guard lock(mutex_); }  // now no thread is between its check and its sleep
     awake_.notify_all();
   }
 

@@ -16,7 +16,7 @@ namespace moegrad {
 namespace {
 
 constexpr std::size_t kDefaultColumns = 80;
-// A terminal that says it is wider is not believed.
+// A terminal that reports a larger width is not believed.
 constexpr std::size_t kMostColumns = 10'000;
 
 constexpr std::string_view kEraseToEnd = "\x1b[K";

@@ -11,7 +11,7 @@
 namespace moegrad {
 namespace {
 
-/// Of the exceptions of tasks, the one that a single thread would have met first.
+/// Keeps, among the exceptions of tasks, the one that a single thread would have met first.
 class FirstOfTasks {
  public:
   void note(std::int64_t task) {

@@ -11,8 +11,8 @@
 
 namespace moegrad {
 
-/// Workers that help one rank's compute thread. Only run() uses them, and only one run() at a
-/// time: the pool belongs to the rank that made it. Idle workers wait as in Note [Waiting].
+/// Workers that help one rank's compute thread. Only run() uses them, one run() at a time: the pool
+/// belongs to the rank that made it. Idle workers wait as in Note [Waiting].
 class ThreadPool {
  public:
   /// `threads` counts the calling thread, so 1 starts none. Error if the system gives fewer.
@@ -24,7 +24,7 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   /// Calls task(0), ..., task(tasks - 1), each once, on any thread, and returns when all are done.
-  /// If tasks throw, rethrows the exception of the lowest one then.
+  /// If tasks throw, it then rethrows the exception of the lowest task.
   void run(std::int64_t tasks, const std::function<void(std::int64_t)>& task);
 
  private:
@@ -32,8 +32,8 @@ class ThreadPool {
   bool run_one();
 
   std::vector<std::thread> workers_;
-  // Who has taken a task from `untaken_` may read these two: the run() that set them does not
-  // return before that task is done.
+  // A thread that has taken a task from `untaken_` may read these two: the run() that set them does
+  // not return before that task is done.
   const std::function<void(std::int64_t)>* task_ = nullptr;
   std::int64_t tasks_ = 0;
   std::atomic<std::int64_t> untaken_ = 0;

@@ -8,7 +8,7 @@
 
 namespace moegrad {
 
-/// What to throw where std::thread's constructor threw `reason`: Error
+/// The error to throw after std::thread's constructor has thrown `reason`: Error
 /// `<who>: needs <wanted> <what>, got <given>: <reason>`.
 inline Error too_few_threads(const std::string& who, const std::string& what, std::size_t wanted,
                              std::size_t given, const std::system_error& reason) {

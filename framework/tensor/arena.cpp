@@ -20,13 +20,13 @@ constexpr std::int64_t kAlignment = 64;
 
 thread_local MemoryTag current_tag = MemoryTag::kActivations;
 
-// From this size on a block begins at a huge page and asks for such: a matmul that walks megabytes
-// with pages of 4 KB waits for address translation, by a tenth of its time here.
+// From this size on a block begins at a huge page and requests huge pages. With pages of 4 KB, a
+// matmul that walks megabytes spends a tenth of its time here on address translation.
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
 constexpr std::int64_t kPage = 4096;
 
 // Large blocks are rounded to an eighth of their power of two, so that slightly different sizes
-// (token counts vary from step to step) meet in one free list.
+// (token counts vary from step to step) share one free list.
 std::int64_t block_size(std::int64_t bytes) {
   std::int64_t step = kAlignment;
   while (step * 16 < bytes) step *= 2;
@@ -39,19 +39,20 @@ std::byte* allocate_from_system(std::int64_t size) {
   void* block = std::aligned_alloc(static_cast<std::size_t>(alignment),
                                    static_cast<std::size_t>(round_up(size, alignment)));
   if (block == nullptr) return nullptr;
-  // Advice: where it is not taken the block is as good, only slower.
+  // This is advice: if the system ignores it, the block still works but is slower.
   if (size >= kHugePage) madvise(block, static_cast<std::size_t>(size), MADV_HUGEPAGE);
-  // Touched now, as a later step may be the first to use all of a block.
+  // Touched now, because a later step may be the first to use the whole block.
   auto* const bytes = static_cast<std::byte*>(block);
   for (std::int64_t i = 0; i < size; i += kPage) bytes[i] = {};
   return bytes;
 }
 
 // Note [Exact blocks]
-// Under the address sanitizer each block is asked of the system with its exact size and freed at
-// once, so that a byte past its end and a use after its end are found, and it begins as bytes 0xff,
-// NaN in every floating dtype, so that values which were never written show. The accounts, of
-// recycled blocks too, are kept as without it: the free lists hold null pointers.
+// Under the address sanitizer each block comes from the system with its exact size and is freed at
+// once, so that the sanitizer finds accesses past its end and after it was freed. The block is
+// filled with bytes 0xff, NaN in every floating dtype, so that values which were never written are
+// seen. The accounts, including those of recycled blocks, are the same as without the sanitizer:
+// the free lists hold null pointers.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kExactBlocks = true;
 #else

@@ -34,10 +34,10 @@ struct MemoryUse {
   std::int64_t total() const;
 };
 
-/// The memory of one rank: counts every byte asked for, keeps the highest total seen, recycles
-/// freed blocks so that a steady state asks the system for nothing, and throws past its budget.
+/// The memory of one rank. It counts every byte requested, keeps the highest total, and throws past
+/// its budget. It recycles freed blocks, so that a steady state asks the system for nothing.
 ///
-/// Blocks are 64-byte aligned. Counted are the bytes requested, not the rounding.
+/// Blocks are 64-byte aligned. The arena counts the bytes requested, without the rounding.
 class Arena {
  public:
   Arena() = default;
@@ -45,22 +45,22 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Throws Error when `bytes` more would exceed the budget, OutOfMemoryError where the system
-  /// gives no more.
+  /// Throws Error if `bytes` more would exceed the budget, and OutOfMemoryError if the system gives
+  /// no more.
   std::byte* allocate(std::int64_t bytes, MemoryTag tag);
   void deallocate(std::byte* block, std::int64_t bytes, MemoryTag tag) noexcept;
   /// Moves `bytes` of live memory from one tag's account to another's.
   void retag(std::int64_t bytes, MemoryTag from, MemoryTag to);
 
   MemoryUse live() const;
-  /// Use at the moment of the highest total since construction or reset_peak().
+  /// The use at the moment of the highest total since construction or reset_peak().
   MemoryUse peak() const;
-  /// Highest use of one tag by itself.
+  /// The highest use of this tag alone.
   std::int64_t peak(MemoryTag tag) const;
   void reset_peak();
   /// Bytes above which allocate() throws; 0 means no limit.
   void set_budget(std::int64_t bytes);
-  /// Blocks that were asked of the system, not recycled.
+  /// The number of blocks that came from the system and were not recycled.
   std::int64_t system_allocations() const;
 
  private:
@@ -75,7 +75,7 @@ class Arena {
   std::map<std::int64_t, std::vector<std::byte*>> free_blocks_;  // by rounded size
 };
 
-/// Tags what the current thread allocates until the guard goes out of scope.
+/// Tags the memory that the current thread allocates until the guard goes out of scope.
 class MemoryTagGuard {
  public:
   explicit MemoryTagGuard(MemoryTag tag);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Opt-in: needs Eigen. For one's own Functions and for reference implementations.
+// Opt-in: needs Eigen. For your own Functions and for reference implementations.
 
 #include <Eigen/Core>
 
@@ -30,8 +30,8 @@ inline Eigen::Index eigen_size(const Tensor& tensor, std::int64_t dim) {
 }  // namespace detail
 
 /// The tensor's own memory as an Eigen matrix: [m, n] as it is, [n] as a column n x 1, [] as 1 x 1.
-/// On a Tensor that is not const the matrix can be written, which counts as a modification in
-/// place: keep what backward unpacks in a const Tensor.
+/// On a Tensor that is not const the matrix can be written, so the call counts as a modification in
+/// place. In backward, keep unpacked tensors in const Tensors.
 ///
 /// Throws LayoutError (FRACTAL_NZ, not contiguous), ShapeError (more than 2 dimensions), DtypeError
 /// (T is not its dtype).
@@ -46,7 +46,7 @@ Eigen::Map<EigenMatrix<T>> as_eigen(Tensor& tensor) {
   return {tensor.mutable_data<T>().data(), detail::eigen_size(tensor, 0),
           detail::eigen_size(tensor, 1)};
 }
-/// A temporary may own the memory.
+/// Deleted: a temporary may own the memory.
 template <class T>
 void as_eigen(const Tensor&& tensor) = delete;
 

@@ -9,14 +9,14 @@ namespace {
 
 std::int64_t end_of(const Box& box, std::int64_t dim) { return box.begin[dim] + box.shape[dim]; }
 
-// The elements of [begin, end) of dimension `dim`, which both have, and of all later ones.
+// Copies the elements that both boxes have in dimension `dim` and in all later dimensions.
 void copy_from(std::int64_t dim, const Box& source, const std::byte* from, const Box& target,
                std::byte* to, std::int64_t size) {
   const auto dims = source.shape.ndim();
   const auto begin = std::max(source.begin[dim], target.begin[dim]);
   const auto count = std::min(end_of(source, dim), end_of(target, dim)) - begin;
   std::int64_t from_row = size, to_row = size;
-  bool alike = true;  // rows of both are the same elements
+  bool alike = true;  // rows of both have the same elements
   for (auto i = dim + 1; i < dims; ++i) {
     from_row *= source.shape[i];
     to_row *= target.shape[i];

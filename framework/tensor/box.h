@@ -16,14 +16,14 @@ struct Box {
   friend bool operator==(const Box&, const Box&) = default;
 };
 
-/// The part of a tensor of that shape that is all of it.
+/// The box that covers the whole tensor of this shape.
 Box whole_box(const Shape& shape);
 
 /// Whether two parts of one tensor have elements in common.
 bool overlap(const Box& a, const Box& b);
 
-/// Copies what two parts of one tensor have in common; each stands row-major, elements of `size`
-/// bytes.
+/// Copies the elements that two parts of one tensor have in common. Both are stored row-major, with
+/// elements of `size` bytes.
 void copy_overlap(const Box& source, const std::byte* from, const Box& target, std::byte* to,
                   std::int64_t size);
 

@@ -87,7 +87,7 @@ constexpr std::string_view to_string(Dtype dtype) {
 
 inline std::ostream& operator<<(std::ostream& out, Dtype dtype) { return out << to_string(dtype); }
 
-/// True for the types in which arithmetic is done.
+/// True for the types that arithmetic is done in.
 constexpr bool is_floating(Dtype dtype) {
   return dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64;
 }

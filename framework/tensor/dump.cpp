@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kShown = 3;  // at either end of a dimension
 
-/// Position in the storage of element `flat` of the row-major order.
+/// The position in the storage of element `flat` in row-major order.
 std::int64_t position(const Tensor& tensor, std::int64_t flat) {
   if (tensor.layout() == Layout::kNZ) {
     const auto& blocks = tensor.nz_blocks();
@@ -50,7 +50,7 @@ void print_element(std::ostream& out, const Tensor& tensor, std::int64_t flat) {
   }
 }
 
-/// The part of the elements that begins at `flat` and has dimensions `axis` and on.
+/// Prints the elements that begin at `flat`, along dimension `axis` and all later ones.
 void print_elements(std::ostream& out, const Tensor& tensor, std::int64_t axis, std::int64_t flat) {
   if (axis == tensor.ndim()) return print_element(out, tensor, flat);
   std::int64_t inner = 1;

@@ -7,14 +7,14 @@
 
 namespace moegrad {
 
-/// Name, shape, dtype, layout and autograd state of a tensor in one line, and below it the elements
-/// as they are printed by NumPy: along each dimension at most the first and last three. Of a
-/// FRACTAL_NZ tensor the elements in row-major order are shown. Never throws.
+/// Name, shape, dtype, layout and autograd state of a tensor in one line. Below it the elements, as
+/// NumPy prints them: at most the first and last three along each dimension. The elements of a
+/// FRACTAL_NZ tensor are shown in row-major order. Never throws.
 std::string describe(const Tensor& tensor);
 
-/// Prints describe(tensor) to stderr. Every program has it, to be called in a debugger: `tensor x`
-/// in a gdb that has read framework/gdb.py; with full debug information also `call
-/// moegrad::dump(x)`.
+/// Prints describe(tensor) to stderr. Every program contains this function, for debuggers. Write
+/// `tensor x` in a gdb that has read framework/gdb.py. With full debug information,
+/// `call moegrad::dump(x)` works too.
 void dump(const Tensor& tensor);
 
 }  // namespace moegrad

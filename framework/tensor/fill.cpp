@@ -35,8 +35,8 @@ To convert(From value) {
   }
 }
 
-// A matrix [rows, columns] that may run down its columns: in squares, so that the lines of a
-// column that is read for one row are still in cache for the next.
+// Copies a matrix [rows, columns] whose elements may be contiguous along columns. It works in
+// squares, so that the cache lines that one row reads are still in cache for the next row.
 template <class To, class From>
 void copy_matrix(To* target, const From* source, const Shape& shape, const Shape& strides) {
   constexpr std::int64_t kSquare = 32;

@@ -5,7 +5,7 @@
 
 namespace moegrad {
 
-// The few element loops that the framework itself needs. None of them is recorded on the tape.
+// The few element loops that the framework itself needs. They are not recorded on the tape.
 
 /// tensor[...] = value, contiguous ND.
 void fill_(Tensor& tensor, double value);
@@ -19,7 +19,7 @@ void copy_(Tensor& target, const Tensor& source);
 /// A contiguous copy with its own storage; NZ tensors are copied block by block.
 Tensor clone(const Tensor& source);
 
-/// Uninitialised, or zero, ND tensor of the shape and dtype of `like`.
+/// An uninitialised, or zero, ND tensor with the shape and dtype of `like`.
 Tensor empty_like(const Tensor& like);
 Tensor zeros_like(const Tensor& like);
 

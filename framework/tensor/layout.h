@@ -10,8 +10,8 @@ namespace moegrad {
 /// How the bytes of a tensor are arranged: ND is strided row-major, NZ is FRACTAL_NZ.
 ///
 /// Note [FRACTAL_NZ]
-/// A matrix [K, N] is cut into columns of 16x16 blocks; blocks of one column stand one after the
-/// other, and a block is row-major. With K16 = K rounded up to 16,
+/// A matrix [K, N] is cut into columns of 16x16 blocks. The blocks of one column are stored one
+/// after the other, and a block is row-major. With K16 = K rounded up to 16,
 ///
 ///     offset(k, n) = (n / 16) * K16 * 16 + k * 16 + n % 16
 ///
@@ -39,13 +39,13 @@ constexpr std::int64_t nz_numel(std::int64_t k, std::int64_t n) {
   return round_up(k, kNzBlock) * round_up(n, kNzBlock);
 }
 
-/// Where element (k, n) of an NZ matrix with `rows` rows stands.
+/// The position of element (k, n) in an NZ matrix with `rows` rows.
 constexpr std::int64_t nz_offset(std::int64_t k, std::int64_t n, std::int64_t rows) {
   return n / kNzBlock * round_up(rows, kNzBlock) * kNzBlock + k * kNzBlock + n % kNzBlock;
 }
 
-/// The stacked matrices [batch, k, n] inside an NZ tensor, whatever its shape says of them:
-/// a parameter [E*K, N] and its view [E, K, N] hold the same blocks.
+/// The stacked matrices [batch, k, n] inside an NZ tensor. They do not depend on its shape: a
+/// parameter [E*K, N] and its view [E, K, N] have the same blocks.
 struct NzBlocks {
   std::int64_t batch = 0;
   std::int64_t k = 0;

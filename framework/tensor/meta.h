@@ -6,9 +6,10 @@ namespace moegrad {
 /// Whether tensors made in this thread get no bytes; off by default.
 bool meta_enabled();
 
-/// Sets meta_enabled() until the guard goes out of scope, like torch.device("meta"): tensors made
-/// meanwhile have shape and dtype but no bytes, so nothing is allocated, counted or filled, however
-/// large they are. Module::to_empty() gives the parameters of a module built so their bytes.
+/// Sets meta_enabled() until the guard goes out of scope, like torch.device("meta"). Tensors that
+/// are made meanwhile have shape and dtype but no bytes, so nothing is allocated, counted or
+/// filled, however large they are. Module::to_empty() gives bytes to the parameters of a module
+/// that was built this way.
 ///
 /// There is no shape inference: an op that reads or writes such a tensor throws Error.
 class MetaGuard {

@@ -15,10 +15,10 @@ namespace moegrad {
 /// Note [Storage that is freed and refilled]
 /// Handles may outlive the bytes: fully_shard releases a gathered parameter after forward and
 /// refills it before backward, while the tensors that Functions saved keep pointing here. release()
-/// and refill() leave the version counter alone, because the values that come back are the ones
-/// that were saved. Reading released bytes throws and names the parameter.
+/// and refill() do not change the version counter, because the values that come back are the ones
+/// that were saved. Reading released bytes throws an error that names the parameter.
 ///
-/// A storage made under a MetaGuard has had no bytes at all: it is meta until the first refill().
+/// A storage made under a MetaGuard has never had bytes: it is meta until the first refill().
 class Storage {
  public:
   /// Allocates from the current rank's arena under the current MemoryTag, unless meta_enabled().
@@ -31,13 +31,13 @@ class Storage {
   std::int64_t bytes() const { return bytes_; }
   bool released() const { return data_ == nullptr && !meta_; }
   bool is_meta() const { return meta_; }
-  /// Throws Error when there are no bytes, and says why.
+  /// Throws Error, with the reason, if there are no bytes.
   std::byte* data() const;
 
   /// Gives the bytes back to the arena; idempotent. A meta storage counts as released from then on.
   void release();
-  /// Allocates them, again or for the first time, under the storage's tag, with undefined contents;
-  /// idempotent.
+  /// Allocates the bytes, again or for the first time, under the storage's tag. Their contents are
+  /// undefined. Idempotent.
   void refill();
   void retag(MemoryTag tag);
 
@@ -45,7 +45,7 @@ class Storage {
   std::uint64_t version() const { return version_; }
   void bump_version() { ++version_; }
 
-  /// Shown by errors: a parameter's full name.
+  /// A parameter's full name. Errors show it.
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
 

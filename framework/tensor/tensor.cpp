@@ -13,7 +13,7 @@
 namespace moegrad {
 namespace {
 
-// Links dump() into every program: nothing but a debugger calls it.
+// Links dump() into every program: only a debugger calls it.
 [[gnu::used]] constexpr auto kDump = &dump;
 
 TensorImpl& checked(const std::shared_ptr<TensorImpl>& impl) {
@@ -130,7 +130,7 @@ Tensor Tensor::as_strided(const Tensor& base, const Shape& shape, const Shape& s
                     strides, " differ in rank");
   check_sizes(shape);
   std::int64_t last = offset;
-  bool fits = true;  // what overflows does not
+  bool fits = true;  // false on overflow
   for (std::int64_t i = 0; i < shape.ndim(); ++i) {
     check<ShapeError>(strides[i] >= 0, "tensor: strides must not be negative, got ", strides);
     std::int64_t along = 0;

@@ -21,17 +21,17 @@ class HookHandle;
 struct ShardSpec;
 struct TensorImpl;
 
-/// A value handle on an n-dimensional array: copying shares, as in PyTorch.
+/// A value handle on an n-dimensional array. A copy shares the array, as in PyTorch.
 ///
 /// Tensor -> (shape, strides, dtype, layout, autograd state) -> Storage (bytes). An ND tensor is
-/// strided row-major; an NZ tensor holds FRACTAL_NZ blocks (Note [FRACTAL_NZ]) and is read only by
-/// ops that say so. A default-constructed Tensor is undefined.
+/// strided row-major. An NZ tensor holds FRACTAL_NZ blocks (Note [FRACTAL_NZ]); only ops that say
+/// so read it. A default-constructed Tensor is undefined.
 class Tensor {
  public:
   Tensor() = default;
 
-  // --- making tensors: on the current rank's arena, or without bytes under a MetaGuard; elements
-  //     of empty() are undefined
+  // --- making tensors: on the current rank's arena, or without bytes under a MetaGuard. The
+  //     elements of empty() are undefined.
   static Tensor empty(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor zeros(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor ones(const Shape& shape, Dtype dtype = Dtype::kFloat32);
@@ -65,7 +65,7 @@ class Tensor {
   /// ND, and row-major without gaps.
   bool is_contiguous() const;
   Storage& storage() const;
-  /// Made under a MetaGuard and without bytes so far.
+  /// Whether it was made under a MetaGuard and has no bytes so far.
   bool is_meta() const { return storage().is_meta(); }
   /// True when both handles are the same tensor (not merely equal values).
   bool is(const Tensor& other) const { return impl_ == other.impl_; }
@@ -95,7 +95,7 @@ class Tensor {
 
   // --- autograd (framework/autograd)
   bool requires_grad() const;
-  /// Leaves only: a result's flag follows from its inputs.
+  /// Leaves only: the flag of a result follows from its inputs.
   Tensor& set_requires_grad(bool requires_grad);
   bool is_leaf() const;
   const std::shared_ptr<Function>& grad_fn() const;
@@ -111,16 +111,16 @@ class Tensor {
   /// Computes gradients of this tensor with respect to the leaves of its graph. `grad` defaults to
   /// one for a tensor of one element.
   void backward(const Tensor& grad = {}, bool retain_graph = false) const;
-  /// Called with the gradient of this tensor when it is complete, before it is passed on; a
-  /// defined result replaces it. Error for a shard of a parameter, which takes part in no graph.
+  /// Calls `hook` with the gradient of this tensor when it is complete, before it is passed on. A
+  /// defined result replaces the gradient. Error for a shard of a parameter: it is in no graph.
   HookHandle register_hook(std::function<Tensor(const Tensor&)> hook) const;
-  /// Leaves only: called after a backward has added to grad().
+  /// Leaves only: calls `hook` after a backward has added to grad().
   HookHandle register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
 
   const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
   explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
 
-  /// Expires when this handle is destroyed, whatever happens to what it refers to.
+  /// Expires when this handle is destroyed, whatever happens to the tensor behind it.
   std::weak_ptr<const void> watch_handle() { return life_.watch(); }
 
  private:

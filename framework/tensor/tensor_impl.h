@@ -21,7 +21,7 @@ struct LeafState {
   std::function<void(Tensor)> sink;  // takes what would be added to grad
 };
 
-/// What Tensor handles share. The framework alone looks inside.
+/// What Tensor handles share. Only the framework looks inside.
 struct TensorImpl {
   std::shared_ptr<Storage> storage;
   Shape shape;
@@ -36,7 +36,7 @@ struct TensorImpl {
   std::size_t output_index = 0;       // which output of grad_fn this is
   std::unique_ptr<LeafState> leaf;
   std::shared_ptr<const ShardSpec> shard;
-  bool left_whole = false;  // fully_shard was told to ignore it: its user adds up its gradients
+  bool left_whole = false;  // fully_shard was told to ignore it: the user sums its gradients
   bool detached = false;    // made by detach(): the values of a parameter, not the parameter
 
   LeafState& leaf_state() {
@@ -45,8 +45,8 @@ struct TensorImpl {
   }
 };
 
-/// True when `tensor` is the only handle on its bytes and fills them: sums may be formed in it, and
-/// keeping it keeps no more memory than its elements.
+/// True if `tensor` is the only handle on its bytes and fills them. Then sums may be formed in it,
+/// and keeping it keeps no more memory than its elements.
 inline bool owns_its_bytes(const Tensor& tensor) {
   return tensor.impl().use_count() == 1 && tensor.impl()->storage.use_count() == 1 &&
          tensor.is_contiguous() &&

@@ -34,7 +34,7 @@ Tensor swap_last_dims(const Tensor& tensor) {
   return Tensor::as_strided(tensor, shape, strides, tensor.offset());
 }
 
-// The dimension that runs along memory: the last one, but of a transposed view the one before.
+// The dimension that is contiguous in memory: the last one; for a transposed view, the one before.
 std::int64_t innermost(const Tensor& tensor) {
   const bool transposed = tensor.layout() == Layout::kND && !tensor.is_contiguous() &&
                           swap_last_dims(tensor).is_contiguous();

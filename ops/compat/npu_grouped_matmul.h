@@ -21,7 +21,7 @@ struct NpuGroupedMatmulOptions {
 };
 
 /// The interface of npu_grouped_matmul (aclnnGroupedMatmul) without bias and quantisation, on the
-/// kernels of grouped_matmul. Outside the tape: see npu_gmm.
+/// kernels of grouped_matmul. It is not recorded on the tape; npu_gmm is.
 ///
 ///     group_type   x, weight -> y                                             split_item
 ///     -1           list [m_i, k_i], list [k_i, n_i] -> list [m_i, n_i]         0, 1
@@ -29,12 +29,13 @@ struct NpuGroupedMatmulOptions {
 ///      0           list [m_i, K], list of E [K, N] -> [sum of m_i, N]          2, 3
 ///      2           [M, K] as the transposed view of [K, M], [K, N] -> [E, M, N]  2, 3
 ///
-/// group_list is refused for -1, required for 0 and 2, and optional where x is a list. A weight may
-/// be a transposed view (of its last two dimensions; all weights alike) or, but for group_type 2,
-/// FRACTAL_NZ. Groups without rows cost nothing, and give zeros for group_type 2.
+/// group_list is refused for -1, required for 0 and 2, and optional if x is a list. A weight may be
+/// a transposed view (of its last two dimensions; all weights alike). Except for group_type 2 it
+/// may also be FRACTAL_NZ. Groups without rows cost nothing, and give zeros for group_type 2.
 ///
-/// Stricter than the original: counts must sum to the rows (to K for group_type 2), so that no row
-/// of y stays unwritten. More lenient: empty tensors, and sizes that are no multiples of 16.
+/// It is stricter than the original: counts must sum to the rows (to K for group_type 2), so that
+/// every row of y is written. It is more lenient: it takes empty tensors, and sizes that are not
+/// multiples of 16.
 TensorList npu_grouped_matmul(const TensorList& x, const TensorList& weight,
                               const NpuGroupedMatmulOptions& options);
 

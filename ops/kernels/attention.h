@@ -10,14 +10,14 @@ namespace moegrad::kernels {
 // blocks of queries, at most kQueryRows rows (position, head of the group) unless one position has
 // more, and blocks of kKeyBlock keys, counted from the document's first token.
 //
-// Every product is made of the matmul's tiles (Note [Matmul order]): six rows of a left operand
-// times a panel of sixteen columns. The sixteen columns are query rows wherever that can be: scores
-// [key, row] = K q^T, out^T [dim, row] = V^T p and grad_q^T = K^T grad_scores, so the softmax runs
-// lane by lane without horizontal sums and what one product writes is the panel that the next one
-// reads. Only grad_k and grad_v, sums over query rows, need p and grad_scores turned around.
+// Every product consists of the matmul's tiles (Note [Matmul order]): six rows of a left operand
+// times a panel of sixteen columns. The sixteen columns are query rows wherever possible: scores
+// [key, row] = K q^T, out^T [dim, row] = V^T p and grad_q^T = K^T grad_scores. So the softmax runs
+// lane by lane without horizontal sums, and each product writes the panel that the next one reads.
+// Only grad_k and grad_v, which are sums over query rows, need p and grad_scores transposed.
 //
-// A row gets the same bits whatever else is packed beside it: its keys are cut at the same places,
-// and masked keys add exact zeros. Tiles that are masked as a whole are skipped.
+// A row gets the same bits whatever is packed beside it: its keys are cut at the same positions,
+// and masked keys add exact zeros. Tiles that are masked completely are skipped.
 //
 // Method: T. Dao, FlashAttention-2, arXiv:2307.08691.
 
@@ -42,7 +42,7 @@ struct Document {
   std::int64_t end;
 };
 
-/// Elements of scratch that one call of the functions below needs.
+/// The number of scratch elements that one call of the functions below needs.
 template <class T>
 std::int64_t attention_forward_scratch(const AttentionSizes& sizes);
 template <class T>
@@ -61,11 +61,11 @@ void attention_forward(const AttentionSizes& sizes, const T* q, const T* k, cons
 template <class T>
 struct AttentionGrads {
   T* q;  // overwritten
-  T* k;  // added to, as is v
-  T* v;  // a null pointer: not wanted
+  T* k;  // added to
+  T* v;  // added to; a null pointer means that the gradient is not wanted
 };
 
-/// Gradients of one document and key/value head from grad_out and what forward left.
+/// The gradients of one document and key/value head, from grad_out and the results of forward.
 template <class T>
 void attention_backward(const AttentionSizes& sizes, const T* q, const T* k, const T* v,
                         const T* out, const T* logsumexp, const T* grad_out, T scale,

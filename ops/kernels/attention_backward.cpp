@@ -10,8 +10,8 @@
 namespace moegrad::kernels {
 namespace {
 
-/// delta[l] = grad_out.out of the panel's row l, summed as the tile sums v.grad_out: a row that
-/// sees one key has the very same number there, and scores without gradient.
+/// delta[l] = grad_out.out of the panel's row l, summed in the order of the tile's v.grad_out. So a
+/// row that sees only one key gets exactly the same number, and its scores have gradient zero.
 template <class T>
 void output_products(std::int64_t dim, const T* out, const T* grad_out, T* delta) {
   for (std::int64_t l = 0; l < kPanelRows; l += Vec<T>::kLanes) {
@@ -23,11 +23,11 @@ void output_products(std::int64_t dim, const T* out, const T* grad_out, T* delta
   }
 }
 
-/// Turns the panels [keys, 16] of all rows into strips along the rows, and
+/// Transposes the panels [keys, 16] of all rows into strips along the rows, and computes
 ///
 ///     grad[j] += sum_r weights[j, r] values[r]
 ///
-/// from the first panel on that may see key j. values [dim rounded up / 16][rows][16].
+/// starting at the first panel that may see key j. values [dim rounded up / 16][rows][16].
 template <class T>
 void accumulate_key_gradient(const AttentionBlock& block, std::int64_t rows, std::int64_t dim,
                              const T* weights, const T* values, const LeftStrips<T>& strips,
@@ -59,8 +59,8 @@ void accumulate_key_gradient(const AttentionBlock& block, std::int64_t rows, std
   }
 }
 
-/// What a call keeps in scratch; `panels` have query rows or, for sums over those, dimensions as
-/// columns.
+/// The scratch of a call. The columns of `panels` are query rows, or dimensions for sums over query
+/// rows.
 template <class T>
 struct BackwardScratch {
   BackwardScratch(const AttentionSizes& sizes, T* scratch)
@@ -90,7 +90,7 @@ struct BackwardScratch {
       *grad_scores, *k_strips, *v_strips, *k_by_dim, *row_strips, *tile, *logsumexp, *delta;
 };
 
-/// Packs what a query block needs: q (scaled) and grad_out both ways, logsumexp and delta.
+/// Packs what a query block needs: q (scaled) and grad_out in both orientations, logsumexp, delta.
 template <class T>
 void load_queries(const QueryRows& queries, std::int64_t rows, const T* q, T scale, const T* out,
                   const T* grad_out, const T* logsumexp, const BackwardScratch<T>& space) {
@@ -98,7 +98,7 @@ void load_queries(const QueryRows& queries, std::int64_t rows, const T* q, T sca
   const auto by_dim = [&](T* panels) {
     pack_right_panels<T>({space.gathered, RightForm::kRows, dim}, 0, rows, 0, dim, dim, panels);
   };
-  T* const out_panels = space.grad_q_panels;  // which is begun later
+  T* const out_panels = space.grad_q_panels;  // free until grad_q is begun
   queries.gather(out, T(1), space.gathered);
   pack_rows_as_columns(space.gathered, rows, dim, out_panels);
   queries.gather(grad_out, T(1), space.gathered);
@@ -113,7 +113,7 @@ void load_queries(const QueryRows& queries, std::int64_t rows, const T* q, T sca
   queries.for_rows(0, rows, [&](std::int64_t r, std::int64_t token, std::int64_t head) {
     space.logsumexp[r] = logsumexp[head * queries.sizes.tokens + token];
   });
-  // So that p is zero, and not infinite times a zero of grad_out, in the rows that fill up a panel.
+  // Makes p zero in the rows that fill up a panel. Otherwise it could be infinite times zero.
   std::fill(space.logsumexp + queries.rows, space.logsumexp + rows,
             std::numeric_limits<T>::infinity());
 }
@@ -151,8 +151,8 @@ std::int64_t attention_backward_scratch(const AttentionSizes& sizes) {
   return BackwardScratch<T>(sizes, nullptr).pieces.taken();
 }
 
-// q is scaled on loading: so grad_scores here are those of the scaled products, grad_k comes out
-// right as it is, and grad_q is scaled at the end.
+// q is scaled when it is loaded. So grad_scores are the gradients of the scaled products, grad_k
+// needs no scaling, and grad_q is scaled at the end.
 template <class T>
 void attention_backward(const AttentionSizes& sizes, const T* q, const T* k, const T* v,
                         const T* out, const T* logsumexp, const T* grad_out, T scale,

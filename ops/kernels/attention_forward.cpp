@@ -18,8 +18,8 @@ struct OnlineSoftmax {
   T* sum;  // of exp(score - max)
 };
 
-/// Replaces the scores [keys, 16] by exp(score - max); `correction` becomes exp(old max - max), by
-/// which earlier sums have been too large. Returns whether any was.
+/// Replaces the scores [keys, 16] by exp(score - max). `correction` becomes exp(old max - max), the
+/// factor that corrects earlier sums. Returns whether any sum needs the correction.
 template <class T>
 bool online_softmax(std::int64_t keys, const OnlineSoftmax<T>& state, T* scores, T* correction) {
   bool corrected = false;
@@ -50,8 +50,8 @@ void scale_columns(const T* factors, std::int64_t rows, T* panel) {
   }
 }
 
-/// What a call keeps in scratch. Keys run along the depth of v_strips, dimensions along that of
-/// k_strips.
+/// The scratch of a call. The depth of v_strips runs over keys, the depth of k_strips over
+/// dimensions.
 template <class T>
 struct ForwardScratch {
   ForwardScratch(const AttentionSizes& sizes, T* scratch)

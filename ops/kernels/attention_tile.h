@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What forward and backward of attention share: Note [Blocked causal attention].
+// Code that forward and backward of attention share: Note [Blocked causal attention].
 
 #include <algorithm>
 #include <cstdint>
@@ -21,9 +21,9 @@ namespace moegrad::kernels {
 
 inline constexpr std::int64_t kPanelRows = kNzBlock;  // query rows side by side in a panel
 
-/// A block of query rows against a block of keys; positions count from the document's start. Row r
-/// is position query_begin + r / group; rows behind the last, which fill up a panel, see what the
-/// last one sees.
+/// A block of query rows against a block of keys. Positions count from the document's start. Row r
+/// is position query_begin + r / group. Rows behind the last one fill up a panel; they see the same
+/// keys as the last row.
 struct AttentionBlock {
   std::int64_t query_begin;
   std::int64_t rows;
@@ -36,7 +36,7 @@ struct AttentionBlock {
     const auto position = query_begin + std::min(r, rows - 1) / group;
     return std::clamp<std::int64_t>(position + 1 - key_begin, 0, keys);
   }
-  /// How many keys some row of the panel from r0 on may see.
+  /// The number of keys that at least one row of the panel from r0 on may see.
   std::int64_t visible_to_panel(std::int64_t r0) const { return visible_keys(r0 + kPanelRows - 1); }
   /// The first row that may see key j.
   std::int64_t first_row(std::int64_t j) const {
@@ -44,8 +44,8 @@ struct AttentionBlock {
   }
 };
 
-/// Hands out a scratch buffer piece by piece, each from a cache line on; without a buffer it only
-/// counts.
+/// Allocates a scratch buffer piece by piece. Each piece starts at a cache line. Without a buffer
+/// it only counts.
 template <class T>
 class Pieces {
  public:
@@ -76,7 +76,7 @@ struct LeftStrips {
   std::int64_t depth;
   T* data;
 
-  /// Elements for so many rows and steps.
+  /// The number of elements for `rows` rows and `depth` steps.
   static std::int64_t room(std::int64_t rows, std::int64_t depth) {
     return round_up(rows, product_loops<T>().tiles.strip_rows) * depth;
   }
@@ -87,8 +87,8 @@ struct LeftStrips {
   }
 };
 
-/// c[i, 0 : 16] = sum_p a[i, p] panel[p, 0 : 16] over `depth` steps (from c on with `resume`), for
-/// the strips whose first row is before row `rows`.
+/// c[i, 0 : 16] = sum_p a[i, p] panel[p, 0 : 16] over `depth` steps, for the strips whose first row
+/// is before row `rows`. With `resume` the sum starts from c.
 template <class T>
 void multiply_panel(const LeftStrips<T>& a, std::int64_t rows, const T* panel, std::int64_t depth,
                     T* c, bool resume) {
@@ -98,8 +98,8 @@ void multiply_panel(const LeftStrips<T>& a, std::int64_t rows, const T* panel, s
   }
 }
 
-/// Sets what the panel [keys, 16] of rows r0 ... holds for keys that a row may not see to
-/// -infinity, among those that some row of the panel sees.
+/// In the panel [keys, 16] of rows r0 ..., sets the scores of keys that a row may not see to
+/// -infinity. Only the keys that some row of the panel sees are written.
 template <class T>
 void mask_panel(const AttentionBlock& block, std::int64_t r0, T* panel) {
   const auto end = block.visible_to_panel(r0);
@@ -162,8 +162,8 @@ struct QueryRows {
     std::fill(target + rows * dim, target + round_up(rows, kPanelRows) * dim, T(0));
   }
 
-  /// Writes the panel [head_dim, 16] of rows r0 ... to its rows of `target`, by way of
-  /// `tile` [head_dim rounded up to 16, 16].
+  /// Writes the panel [head_dim, 16] of rows r0 ... to its rows of `target`. It uses
+  /// `tile` [head_dim rounded up to 16, 16] as scratch.
   template <class T>
   void scatter_panel(const T* panel, std::int64_t r0, T* tile, T* target) const {
     const auto dim = sizes.head_dim;

@@ -5,8 +5,8 @@
 
 namespace moegrad::kernels {
 
-// Rows x [n, e], p = softmax(x[r, :]); a row's result depends on that row alone. A null `mask` [n]
-// stands for ones; a row of mask zero is not read.
+// Rows x [n, e], p = softmax(x[r, :]). The result of a row depends on that row only. A null `mask`
+// [n] means ones. A row of mask zero is not read.
 
 /// y[r] = mask[r] * sum_i load[i] * p_i
 template <class T>
@@ -21,7 +21,7 @@ void expected_load_backward(T scale, const T* x, const T* load, const T* mask, T
 template <class T>
 void logsumexp(const T* x, T* lse, std::int64_t n, std::int64_t e);
 
-/// dx[r, i] = scale * lse[r] * p_i, of scale / 2 times the sum over r of lse[r]^2.
+/// dx[r, i] = scale * lse[r] * p_i, the gradient of scale / 2 * sum_r lse[r]^2.
 template <class T>
 void squared_logsumexp_backward(T scale, const T* x, const T* lse, T* dx, std::int64_t n,
                                 std::int64_t e);

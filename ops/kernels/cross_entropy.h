@@ -5,7 +5,7 @@
 
 namespace moegrad::kernels {
 
-/// lse[t] = log sum_v exp(x[t, v]) and nll[t] = lse[t] - x[t, targets[t]]; both 0 where targets[t]
+/// lse[t] = log sum_v exp(x[t, v]) and nll[t] = lse[t] - x[t, targets[t]]; both are 0 if targets[t]
 /// is `ignore_index`. x [n, v].
 template <class T>
 void cross_entropy(const T* x, const std::int64_t* targets, std::int64_t ignore_index, T* nll,

@@ -25,7 +25,7 @@ void map(const T* a, const T* b, T* y, std::int64_t n, const F& f) {
   });
 }
 
-// Steps that are constants let each of the four loops vectorise.
+// The steps are constants in each of the four loops, so that they vectorise.
 template <class T, class F>
 void map_steps(const T* a, std::int64_t a_step, const T* b, std::int64_t b_step, T* y,
                std::int64_t n, const F& f) {

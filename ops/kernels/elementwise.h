@@ -18,7 +18,7 @@ enum class UnaryOp : std::uint8_t {
   kRelu
 };
 
-/// True when the derivative is computed from the result, false when from the argument.
+/// True if the derivative is computed from the result, false if from the argument.
 constexpr bool saves_result(UnaryOp op) {
   return op == UnaryOp::kExp || op == UnaryOp::kSqrt || op == UnaryOp::kRsqrt ||
          op == UnaryOp::kSigmoid || op == UnaryOp::kTanh;
@@ -33,7 +33,7 @@ void binary(BinaryOp op, const T* a, std::int64_t a_step, const T* b, std::int64
 template <class T>
 void unary(UnaryOp op, const T* x, T* y, std::int64_t n);
 
-/// dx[i] = dy[i] * op'(saved[i]), where saved is x or y, as saves_result says.
+/// dx[i] = dy[i] * op'(saved[i]); saved is y if saves_result(op), else x.
 template <class T>
 void unary_backward(UnaryOp op, const T* dy, const T* saved, T* dx, std::int64_t n);
 

@@ -9,15 +9,15 @@
 
 namespace moegrad::kernels {
 
-/// `condition ? a : b` by masks: of a conditional, g++ makes a branch around all that follows, and
-/// then does not vectorise the loop.
+/// `condition ? a : b` by masks. From a conditional, g++ makes a branch around the code that
+/// follows, and then does not vectorise the loop.
 inline float select(bool condition, float a, float b) {
   const auto mask = 0U - static_cast<std::uint32_t>(condition);
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(a) & mask) |
                               (std::bit_cast<std::uint32_t>(b) & ~mask));
 }
 
-/// a * b + c, rounded once where the processor can, as Vec's fma.
+/// a * b + c, rounded once if the processor can do that, as Vec's fma.
 inline float multiply_add(float a, float b, float c) {
 #if defined(__FMA__)
   return __builtin_fmaf(a, b, c);
@@ -37,9 +37,9 @@ inline constexpr float kExpCoefficients[] = {1.9875691500e-4F, 1.3981999507e-3F,
 /// every float, denormal results included. +inf and overflow give +inf, -inf gives 0, NaN gives
 /// NaN.
 ///
-/// x = n ln 2 + r with |r| <= ln 2 / 2, and e^r is a polynomial. ln 2 is subtracted in two parts,
-/// the first of which has so few bits that n times it is exact. 2^n is multiplied in as two
-/// factors, because n runs from -150 to 128 while one float scale ends at -126 and 127.
+/// x = n ln 2 + r with |r| <= ln 2 / 2, and e^r is a polynomial. ln 2 is subtracted in two parts.
+/// The first part has so few bits that n times it is exact. 2^n is multiplied in as two factors,
+/// because n runs from -150 to 128 while the scale of one float ends at -126 and 127.
 ///
 /// Method and coefficients: S. L. Moshier, Cephes Math Library, expf.c,
 /// http://www.netlib.org/cephes
@@ -49,14 +49,14 @@ inline float exp(float x) {
   const float shifted = multiply_add(x, kExpLog2E, kExpRound);
   const float n = shifted - kExpRound;
   const float r = multiply_add(n, -kExpLn2Low, multiply_add(n, -kExpLn2High, x));
-  float p = kExpCoefficients[0];  // written out: of a loop, g++ would not vectorise what is around
+  float p = kExpCoefficients[0];  // unrolled: with a loop here, g++ does not vectorise the caller's
   p = multiply_add(p, r, kExpCoefficients[1]);
   p = multiply_add(p, r, kExpCoefficients[2]);
   p = multiply_add(p, r, kExpCoefficients[3]);
   p = multiply_add(p, r, kExpCoefficients[4]);
   p = multiply_add(p, r, kExpCoefficients[5]);
   p = multiply_add(p, r * r, r) + 1.0F;
-  // The bits of `shifted` are those of kExpRound plus n; unsigned arithmetic is defined for NaN
+  // The bits of `shifted` are the bits of kExpRound plus n. Unsigned arithmetic is defined for NaN,
   // too.
   const auto exponent = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) -
                                                   std::bit_cast<std::uint32_t>(kExpRound));
@@ -69,7 +69,7 @@ inline float exp(float x) {
 
 inline double exp(double x) { return std::exp(x); }
 
-/// exp of every lane, the same bits as lane by lane.
+/// exp of every lane, with the same bits as exp of each element.
 template <class T>
 Vec<T> exp(const Vec<T>& x) {
   T lanes[Vec<T>::kLanes];
@@ -85,7 +85,7 @@ inline Vec<float> exp(const Vec<float>& x) {
   const auto power_of_two = [&](__m256i e) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, integer(127)), 23));
   };
-  // Of two operands one of which is NaN, min and max give the second.
+  // If one of two operands is NaN, min and max return the second.
   const auto y = _mm256_max_ps(constant(-104.0F), _mm256_min_ps(constant(89.0F), x.v));
   const auto round = constant(kExpRound);
   const auto shifted = _mm256_fmadd_ps(y, constant(kExpLog2E), round);

@@ -42,7 +42,7 @@ void add_steps(const T* a, std::int64_t row_stride, const T* b, std::int64_t ste
 
 #if defined(__AVX2__) && defined(__FMA__)
 
-// turned[p] lane j = stored[j * 16 + p] for four steps p and eight columns j.
+// Lane j of turned[p] = stored[j * 16 + p], for four steps p and eight columns j.
 inline void turn(const float* stored, Vec<float, 32> (&turned)[4]) {
   __m256 in[4], pairs[4];
 #pragma GCC unroll 4
@@ -65,7 +65,7 @@ inline void turn(const float* stored, Vec<float, 32> (&turned)[4]) {
 #endif
 #if defined(__AVX512F__)
 
-// The same for sixteen steps and columns.
+// turn() for sixteen steps and sixteen columns.
 inline void turn(const float* stored, Vec<float, 64> (&turned)[16]) {
   __m512 in[16], pairs[16], quads[16];
 #pragma GCC unroll 16
@@ -98,10 +98,10 @@ inline void turn(const float* stored, Vec<float, 64> (&turned)[16]) {
 
 #endif
 
-// How far ahead of what is turned B is fetched.
+// How far ahead of the block that is being transposed B is prefetched.
 constexpr std::int64_t kColumnsAhead = 4 * kNzBlock;
 
-// kSteps steps at a time are turned, for as many columns as V has lanes.
+// kSteps steps at a time are transposed, for as many columns as V has lanes.
 template <class V, int kSteps>
 void add_stored(const float* a, const float* stored, float* c) {
 #pragma GCC unroll 16
@@ -151,10 +151,10 @@ constexpr void add_rows(FewRowsLoops<T>& loops) {
   if constexpr (kRows > 1) add_rows<T, V, kRows - 1>(loops);
 }
 
-/// The loops of vectors V.
+/// The loops for vectors V.
 template <class T, class V>
 constexpr FewRowsLoops<T> loops() {
-  // The sums and as many vectors as rows, and one more, are in registers: 3 * 4 + 4 of 16 floats'.
+  // Registers hold the sums, one vector per row, and one more: 3 * 4 + 4 of 16 for floats.
   constexpr int kMostRows = V::kLanes == 16 ? 8 : V::kLanes == 8 ? 3 : 1;
   FewRowsLoops<T> loops{};
   loops.turn = &turn_block<T, V>;

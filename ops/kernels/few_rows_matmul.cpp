@@ -16,9 +16,9 @@ constexpr auto kWidth = kFewRowsColumns;
 template <class T>
 using Block = std::array<T, kNzBlock * kWidth>;
 
-// Sixteen steps, or the last few, of `columns` <= 32 columns of all rows, `stored` being the first
-// of them in NZ. The block is turned as far as there are columns; what it held before makes sums
-// that nobody reads.
+// Sixteen steps, or the last few, for `columns` <= 32 columns of all rows. `stored` points to the
+// first of these columns in NZ. Only the columns that exist are transposed into the block. The old
+// values in the rest of the block make sums that nobody reads.
 template <class T>
 void add_block(const FewRowsLoops<T>& loops, const T* stored, std::int64_t columns, const T* a,
                std::int64_t row_stride, const EvenCuts& cuts, std::int64_t steps, Block<T>& block,

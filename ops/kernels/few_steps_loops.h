@@ -12,7 +12,7 @@ namespace moegrad::kernels::few_steps_loops {
 
 inline constexpr std::int64_t kRowsAhead = 4;
 
-// kRows rows at once, whose elements of A all stay in registers.
+// kRows rows at once. All their elements of A stay in registers.
 template <class T, class V, int kSteps, int kRows>
 void multiply_row_group(const LeftOperand<T>& a, std::int64_t i0, const T* b, std::int64_t b_stride,
                         std::int64_t columns, T* c, std::int64_t c_stride, bool resume) {
@@ -25,7 +25,7 @@ void multiply_row_group(const LeftOperand<T>& a, std::int64_t i0, const T* b, st
     }
   }
   for (std::int64_t j = 0; j < columns; j += V::kLanes) {
-    // The rows written next, so that their lines are there by then.
+    // Prefetches the rows that are written next.
 #pragma GCC unroll 4
     for (int i = 0; i < kRows; ++i) __builtin_prefetch(c + (kRowsAhead + i) * c_stride + j, 1);
     V sum[kRows];
@@ -63,7 +63,7 @@ constexpr void add_steps(FewStepsLoops<T>& loops) {
   if constexpr (kSteps > 0) add_steps<T, V, kSteps - 1>(loops);
 }
 
-/// The loops of vectors V.
+/// The loops for vectors V.
 template <class T, class V>
 constexpr FewStepsLoops<T> loops() {
   FewStepsLoops<T> loops{};

@@ -21,7 +21,7 @@ void few_steps_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, st
   const auto rest = columns % loops.lanes, whole = columns - rest;
   multiply(a, b, problem.b.stride, rows, whole, c, stride, problem.resume);
   if (rest == 0) return;
-  // The last columns, in whole vectors beside B and C.
+  // Buffers for the last columns of B and C, filled up to whole vectors.
   std::array<T, kFewSteps * kMostLanes> edge_b{};
   for (std::int64_t p = 0; p < problem.k; ++p) {
     std::copy_n(b + p * problem.b.stride + whole, rest, edge_b.data() + p * kMostLanes);

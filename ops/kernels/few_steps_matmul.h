@@ -7,7 +7,7 @@
 
 namespace moegrad::kernels {
 
-/// The longest reduction that few_steps_matmul_block is for.
+/// The longest reduction that few_steps_matmul_block is used for.
 inline constexpr int kFewSteps = 8;
 
 /// The inner loops for one vector width.
@@ -23,9 +23,9 @@ struct FewStepsLoops {
   MultiplyRows by_steps[kFewSteps + 1];
 };
 
-/// matmul_block where the reduction is a few steps long and B is rows: the weight gradient of an
-/// expert with few tokens. It is about writing C, so the operands are read where they are and C is
-/// written row by row.
+/// matmul_block for a reduction of a few steps, where B is stored as rows: the weight gradient of
+/// an expert with few tokens. Most of the time is spent on writing C. So the operands are read in
+/// place and C is written row by row.
 template <class T>
 void few_steps_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t rows,
                             std::int64_t j0, std::int64_t columns, const FewStepsLoops<T>& loops);

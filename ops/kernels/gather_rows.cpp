@@ -20,7 +20,7 @@ void gather_rows(const std::byte* table, const std::int64_t* indices, std::byte*
   });
 }
 
-// Threads share the columns, not the rows: the order of additions into an element stays that of i.
+// Threads divide the columns, not the rows, so that additions into an element keep the order of i.
 template <class T>
 void scatter_add_rows(const T* rows, const std::int64_t* indices, T* table, std::int64_t n,
                       std::int64_t width) {

@@ -20,23 +20,25 @@ namespace {
 
 constexpr std::int64_t kLine = 64;  // bytes of a cache line
 
-// Of the reduction: panels of 32 KB. Half of that would stay in the first cache level, but then C
-// is read and written twice as often; measured, the longer walk is the faster by a few hundredths.
+// The part of the reduction that is walked at a time: panels of 32 KB. Panels of half that size
+// would stay in the first cache level, but then C is read and written twice as often. Measured, the
+// longer walk is faster by a few hundredths.
 template <class T>
 constexpr std::int64_t kCacheDepth = 2048 / sizeof(T);
 
 constexpr std::int64_t kPanelsOfGroup = kGroupColumns / kNzBlock;
 
-// Of a lone strip: up to so many rows, a panel is taken faster than the next ones can be fetched.
+// A single strip of up to this many rows uses a panel faster than the next ones can be fetched.
 constexpr std::int64_t kWaitingRows = 4;
 
-// Reductions up to this long go strip by strip, through groups that are as much wider.
+// Reductions of up to kCacheDepth / kShortGroups steps go strip by strip, through groups that are
+// kShortGroups times as wide.
 constexpr std::int64_t kShortGroups = 8;
 template <class T>
 constexpr std::int64_t kShortDepth = kCacheDepth<T> / kShortGroups;
 
-// A strip of six or eight rows takes up to 16 KB; one cache line more keeps the same step of all
-// strips from falling into one set of the first level while they are packed side by side.
+// A strip of six or eight rows takes up to 16 KB. One more cache line keeps the same step of all
+// strips out of one set of the first cache level while the strips are packed side by side.
 template <class T>
 constexpr std::int64_t strip_size(std::int64_t rows, std::int64_t depth) {
   return rows * depth + kLine / std::int64_t{sizeof(T)};
@@ -59,8 +61,8 @@ Scratch<T>& scratch() {
   return *block;
 }
 
-// Fetches part `part` of the panels in NZ of which `panel` is the first, for `depth` steps. Parts
-// are as long as a tile can fetch: a fraction of a panel, or one panel and the next ones.
+// Prefetches part `part` of the NZ panels that begin with `panel`, for `depth` steps. A part is as
+// long as a tile can prefetch: a fraction of a panel, or one panel and the next ones.
 template <class T>
 Ahead part_of_panels(const RightOperand<T>& b, const T* panel, std::int64_t depth,
                      std::int64_t part, std::int64_t parts_of_panel, std::int64_t panels_of_part) {
@@ -74,9 +76,9 @@ Ahead part_of_panels(const RightOperand<T>& b, const T* panel, std::int64_t dept
           .third = panels_of_part > 2 ? 2 * bytes : 0};
 }
 
-// Fetches part `part` of what the group of columns from j on will be packed from, for the depth
-// steps from k0 on, of `parts` parts. In B's rows it is runs of cache lines; columns are left to
-// the hardware.
+// Prefetches part `part` of `parts` of the data from which the group of columns from j on will be
+// packed, for the depth steps from k0 on. If B is stored as rows, that is runs of cache lines;
+// columns are left to the hardware prefetcher.
 template <class T>
 Ahead part_of_group(const RightOperand<T>& b, std::int64_t k0, std::int64_t depth, std::int64_t j,
                     std::int64_t part, std::int64_t parts) {
@@ -109,8 +111,9 @@ class GroupProduct {
     if (!in_place_) pack_right_panels(b, k0_, depth_, j0, j_end, problem_.n, scratch_.group.data());
     if (depth_ <= kShortDepth<T>) return run_strip_by_strip(j0, j_end);
     const auto longest = strips_.length(0), steps_per_fetch = tiles_.steps_per_fetch(longest);
-    // A lone strip fetches three panels at a time, so as to be done; of several, the first ones do
-    // so two at a time, also those after the next: what comes then may be the next expert's.
+    // A single strip prefetches three panels at a time, to finish in time. With several strips, the
+    // first ones prefetch two panels at a time, and also panels after the next group: these may
+    // belong to the next expert.
     const std::int64_t panels_of_part = steps_per_fetch > 1 ? 1 : strips_.count() == 1 ? 3 : 2;
     const bool waits = strips_.count() == 1 && longest <= kWaitingRows;
     const T* const after =
@@ -151,8 +154,8 @@ class GroupProduct {
     }
   }
 
-  // How many panels are taken at a time from column j on: as many as suits the strips or are left;
-  // of the last one, if its columns do not all exist, one.
+  // How many panels to take at a time from column j on: as many as suit the strips, or as are left.
+  // A last panel with missing columns is taken alone.
   std::int64_t panels_at(std::int64_t j, std::int64_t j_end) const {
     return std::clamp<std::int64_t>((std::min(j_end, problem_.n) - j) / kNzBlock, 1, panels_);
   }
@@ -216,7 +219,7 @@ void matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, std::int64_t
   assert(strips.count() * strip_size<T>(strip_rows, std::min(kCacheDepth<T>, problem.k)) <=
          kStripsSize<T>);
   std::int64_t k0 = 0;
-  do {  // once even for k = 0, whose sums are zero
+  do {  // runs once even for k = 0, where the sums are zero
     const auto depth = std::min(kCacheDepth<T>, problem.k - k0);
     pack_left_strips(a.data + i0 * a.row_stride + k0 * a.k_stride, a.row_stride, a.k_stride, strips,
                      strip_rows, depth, strip_size<T>(strip_rows, depth), buffers.strips.data());

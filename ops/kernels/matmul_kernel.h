@@ -20,8 +20,8 @@ struct LeftOperand {
   std::int64_t k_stride = 1;
 };
 
-/// C [m, n] = A [m, k] B [k, n] in rows of C that are `c_stride` elements apart; with `resume` the
-/// chains of Note [Matmul order] go on from what C holds instead of zero.
+/// C [m, n] = A [m, k] B [k, n]. The rows of C are `c_stride` elements apart. With `resume` the
+/// chains of Note [Matmul order] start from the values in C instead of zero.
 template <class T>
 struct MatmulProblem {
   LeftOperand<T> a;
@@ -38,12 +38,12 @@ struct MatmulProblem {
 // A task computes a block of C of at most most_block_rows rows, all columns or a multiple of
 // kGroupColumns. It walks the reduction kCacheDepth at a time. The rows of A are packed once into
 // strips of six or eight, interleaved as the tile reads them; they stay in the second cache level.
-// Packing also takes the power-of-two distance out of the rows, of which the first level would hold
-// only a few at a time. B comes by groups of panels: in NZ it is read where it is stored (as its
-// transpose: Note [Transposed product]), else a group is packed in the order in which it is stored.
-// Each panel is used by all strips while it is near, and meanwhile what comes next is fetched.
+// Packing also removes the power-of-two distance between rows: the first level could hold only a
+// few such rows at a time. B is read in groups of panels. In NZ it is read in place (as its
+// transpose: Note [Transposed product]); otherwise a group is packed in the order in which it is
+// stored. All strips use a panel while it is in cache, and meanwhile the next data is prefetched.
 //
-// A reduction of a few steps (the weight gradient of an expert with few tokens) spends its time
+// A reduction of a few steps (the weight gradient of an expert with few tokens) spends its time on
 // writing C. There groups are wider and a strip goes through the whole group, so that rows are
 // written in runs of kilobytes.
 //
@@ -52,7 +52,7 @@ struct MatmulProblem {
 inline constexpr std::int64_t kBlockRows = 264;
 inline constexpr std::int64_t kGroupColumns = 128;
 
-/// The most rows of a block whose reduction is k long: of a short one, strips of more rows fit.
+/// The most rows of a block with a reduction of length k. With a short reduction, more rows fit.
 template <class T>
 constexpr std::int64_t most_block_rows(std::int64_t k) {
   constexpr auto kSteps = std::int64_t{1024 / sizeof(T)};

@@ -17,16 +17,18 @@ namespace moegrad::kernels {
 //     y = 0;    y = fma(a[p], b[p], y),   p = 0, ..., k - 1
 //
 // Tiles, packing, layouts and threads choose which rows and columns are computed together, never
-// the order inside a chain; a reduction cut into cache blocks goes on from the stored y. So results
-// are the same bits whatever the layout of B (ND, NZ, transposed), the number of rows or threads.
+// the order inside a chain. A reduction that is cut into cache blocks continues from the stored y.
+// So results have the same bits for every layout of B (ND, NZ, transposed) and every number of rows
+// and threads.
 
 /// Rows of the largest tile of any vector width.
 inline constexpr std::int64_t kMostTileRows = 8;
 
-/// Cache lines that a later tile will read, fetched while this one computes: every
-/// TileSet::steps_per_fetch(rows) steps of the reduction the one at `line`, which then goes on by
-/// `step` bytes, after every eighth by `jump`. Where the steps go fast, those `second` and `third`
-/// bytes further as well: memory serves several streams faster than one. Nothing where `step` is 0.
+/// Cache lines that a later tile will read. The tile prefetches them while it computes: the line at
+/// `line` every TileSet::steps_per_fetch(rows) steps of the reduction. `line` then advances by
+/// `step` bytes, and by `jump` after every eighth line. If the steps are fast, the tile also
+/// prefetches the lines `second` and `third` bytes further on, because memory serves several
+/// streams faster than one. If `step` is 0, nothing is prefetched.
 struct Ahead {
   static constexpr std::int64_t kRun = 8;
   const void* line = nullptr;
@@ -39,8 +41,8 @@ struct Ahead {
 /// C[i, j] = chain over p of A[i, p] B[p, j], for a few rows i and columns j of some panels.
 ///
 /// A is a strip [k, strip_rows], A[i, p] = a[p * strip_rows + i]; B is panels [k, 16],
-/// panel_stride elements apart; C has rows of ldc elements. `resume`: the chains go on from what C
-/// holds instead of zero.
+/// panel_stride elements apart; C has rows of ldc elements. With `resume` the chains start from the
+/// values in C instead of zero.
 template <class T>
 using Tile = void (*)(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
                       std::int64_t ldc, bool resume, const Ahead& ahead);
@@ -50,8 +52,8 @@ template <class T>
 struct TileSet {
   static constexpr int kMostPanels = 8;
 
-  /// How many panels at a time keep the multiply-adds busy with strips of at most `rows` <=
-  /// strip_rows rows: the fewer the rows, the more.
+  /// The number of panels at a time that keep the multiply-adds busy with strips of at most `rows`
+  /// <= strip_rows rows. Fewer rows need more panels.
   std::int64_t panels(std::int64_t rows) const { return most_panels[rows - 1]; }
   std::int64_t steps_per_fetch(std::int64_t rows) const {
     return by_rows_steps_per_fetch[rows - 1];
@@ -67,8 +69,8 @@ struct TileSet {
   Tile<T> by_rows[kMostTileRows][kMostPanels];
 };
 
-/// `tile`, of one panel, at the right edge: computed in full beside C, of which `columns` columns
-/// exist.
+/// `tile` of one panel at the right edge. Only `columns` columns of C exist, so the whole tile is
+/// computed in a buffer.
 template <class T>
 void multiply_edge_tile(Tile<T> tile, std::int64_t rows, const T* a, const T* b, std::int64_t k,
                         T* c, std::int64_t ldc, std::int64_t columns, bool resume) {

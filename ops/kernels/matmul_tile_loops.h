@@ -11,31 +11,31 @@
 
 namespace moegrad::kernels::matmul_tile_loops {
 
-// Rows of the largest tile. Of 6 x 2 vectors the sums fill twelve of sixteen registers, of 8 x 3
-// twenty-four of thirty-two.
+// Rows of the largest tile. With 6 x 2 vectors the sums fill twelve of sixteen registers, with
+// 8 x 3 vectors twenty-four of thirty-two.
 template <class V>
 constexpr int kStripRows = V::kLanes == 16  ? 8
                            : V::kLanes == 8 ? 6
                                             : 2;
 
-// Two multiply-adds start in a cycle and take four, so eight chains just keep them busy; nine and
-// more do so when a load comes late.
+// Two multiply-adds start per cycle and take four cycles, so eight chains just keep them busy. With
+// nine or more they stay busy when a load comes late.
 template <class V>
 constexpr int panels_at_once(int rows) {
   constexpr int kByRows[3][9] = {{0, 8, 6, 4, 3, 3, 3, 3, 3},   // one vector is a panel
-                                 {0, 4, 2, 3, 3, 1, 1, 0, 0},   // two are
-                                 {0, 2, 1, 0, 0, 0, 0, 0, 0}};  // four are
+                                 {0, 4, 2, 3, 3, 1, 1, 0, 0},   // two vectors are a panel
+                                 {0, 2, 1, 0, 0, 0, 0, 0, 0}};  // four vectors are a panel
   return kByRows[V::kLanes == 16 ? 0 : V::kLanes == 8 ? 1 : 2][rows];
 }
 
-// The faster the steps go, the more must be fetched meanwhile.
+// The faster the steps are, the more must be prefetched meanwhile.
 template <class V>
 constexpr int steps_per_fetch(int rows) {
   return V::kLanes == 16 || rows <= 4 ? 1 : 4;
 }
 
-// How many of kVecs vectors a tile of kRows rows takes before it goes back for the others, so that
-// the sums leave registers for the operands.
+// How many of the kVecs vectors a tile of kRows rows computes before it computes the others, so
+// that the sums leave registers for the operands.
 template <class V>
 constexpr int vectors_at_once(int rows, int vecs) {
   constexpr int kMostSums = V::kLanes == 16 ? 24 : 12;
@@ -44,8 +44,8 @@ constexpr int vectors_at_once(int rows, int vecs) {
   return most;
 }
 
-// One step: the vectors of B at b, or the elements of A at a, whichever are fewer, wait in
-// registers for the others.
+// One step. The vectors of B at b, or the elements of A at a, whichever are fewer, are kept in
+// registers while the others are loaded.
 template <class T, class V, int kRows, int kFirst, int kVecs>
 inline void add_step(const T* a, const T* b, std::int64_t panel_stride, V (&sum)[kRows][kVecs]) {
   constexpr int kPerPanel = kNzBlock / V::kLanes;
@@ -76,13 +76,13 @@ inline void add_step(const T* a, const T* b, std::int64_t panel_stride, V (&sum)
   }
 }
 
-// Vectors kFirst ... kFirst + kVecs - 1 of the panels. Four steps at a time with constant strides
-// leave little but the multiply-adds to issue: on a core whose other hardware thread is busy,
-// instructions are what is scarce.
+// Vectors kFirst ... kFirst + kVecs - 1 of the panels. With four steps at a time and constant
+// strides, almost only multiply-adds remain to be issued. Instructions are scarce on a core whose
+// other hardware thread is busy.
 template <class T, class V, int kRows, int kFirst, int kVecs>
 void multiply_vectors(const T* a, const T* b, std::int64_t panel_stride, std::int64_t k, T* c,
                       std::int64_t ldc, bool resume, const Ahead& ahead) {
-  // A short reduction writes C faster than it can be fetched when a tile begins.
+  // A short reduction writes C faster than C can be fetched when a tile begins.
   constexpr int kLineElements = 64 / sizeof(T),
                 kColumnsAhead = V::kLanes == 16 ? 2 * kVecs * V::kLanes : 0;
   c += kFirst * V::kLanes;
@@ -162,7 +162,7 @@ constexpr void add_rows(TileSet<T>& set) {
   if constexpr (kRows > 1) add_rows<T, V, kRows - 1>(set);
 }
 
-/// The tiles of vectors V.
+/// The tiles for vectors V.
 template <class T, class V>
 constexpr TileSet<T> tile_set() {
   TileSet<T> set{};

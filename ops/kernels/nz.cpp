@@ -11,16 +11,17 @@
 namespace moegrad::kernels {
 namespace {
 
-// From so many bytes on, a destination is written past the caches: it would not stay in them, and
-// memory need not read first what is overwritten as a whole.
+// From this size on, a destination is written past the caches: it would not stay in them, and lines
+// that are overwritten completely need not be read first.
 constexpr std::int64_t kStreamFrom = std::int64_t{8} << 20;
 
-// Rows that go to a panel together. Row by row, the lines of all panels in turn would keep as many
-// pages of memory open as there are panels; eight rows are 512 bytes of each.
+// Rows that are written to a panel together. Row by row, the writes would visit all panels in turn
+// and keep as many memory pages open as there are panels. Eight rows are 512 bytes of each panel.
 constexpr std::int64_t kRowsTogether = 8;
 
-// Fetches the lines of rows from `row` on, past the caches too, in the order in which memory has
-// them: read eight rows at a time, as they are written, they come at two thirds of its speed.
+// Prefetches the lines of the rows from `row` on, also past the caches, in the order of memory. If
+// eight rows at a time were read, as they are written, memory would deliver two thirds of its
+// speed.
 template <class Source>
 struct LinesAhead {
   const Source* row;
@@ -47,7 +48,7 @@ void write_line(const Source* from, bool streams, T* to) {
   }
 }
 
-// Calls body(row of the source, where its first element stands in the NZ tensor) for each row.
+// Calls body(row of the source, position of its first element in the NZ tensor) for each row.
 template <class Body>
 void for_each_row(std::int64_t first_row, std::int64_t num_rows, const NzBlocks& blocks,
                   const Body& body) {

@@ -98,7 +98,7 @@ void interleave_rows(const T* source, std::int64_t stride, std::int64_t rows,
   interleave_rows_one_by_one(source, stride, rows, strip_rows, k, strip);
 }
 
-// The rows of one step, which stand side by side in `from`, to all strips.
+// Copies the rows of one step, which are stored side by side in `from`, to all strips.
 template <std::int64_t kStripRows, class T>
 void deal_out(const T* from, const EvenCuts& strips, std::int64_t strip_size, T* to) {
   for (std::int64_t s = 0; s < strips.count(); ++s, to += strip_size) {
@@ -112,7 +112,7 @@ void deal_out(const T* from, const EvenCuts& strips, std::int64_t strip_size, T*
   }
 }
 
-// B[k0 : k0 + k, j0 : j0 + 16] to panel [k, 16].
+// Copies B[k0 : k0 + k, j0 : j0 + 16] to panel [k, 16].
 template <class T>
 void pack_right_panel(const RightOperand<T>& b, std::int64_t k0, std::int64_t k, std::int64_t j0,
                       std::int64_t n, T* panel) {
@@ -169,7 +169,7 @@ void pack_left_strips(const T* a, std::int64_t row_stride, std::int64_t k_stride
   const auto width = strips.begin(strips.count());
   for (std::int64_t p = 0; p < k; ++p) {
     const T* from = a + p * k_stride;
-    // Rows stand far apart: the hardware does not see the next one coming.
+    // Rows are far apart in memory, so the hardware does not predict the next one.
     for (std::int64_t i = 0; i < width; i += kLine) {
       __builtin_prefetch(from + kRowsAhead * k_stride + i);
     }

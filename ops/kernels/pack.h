@@ -16,8 +16,8 @@ enum class RightForm : std::uint8_t {
   kNzTransposed,  // B[p, j] = data[(p / 16 * rows + j) * 16 + p % 16]
 };
 
-/// Whether products read B where it is stored: in NZ it is panels already, or is taken as the left
-/// operand (Note [Transposed product]). The others are packed into panels first.
+/// Whether products read B in place. NZ consists of panels already, or is read as the left operand
+/// (Note [Transposed product]). The other forms are packed into panels first.
 constexpr bool is_read_in_place(RightForm form) {
   return form == RightForm::kNz || form == RightForm::kNzTransposed;
 }
@@ -29,16 +29,16 @@ struct RightOperand {
   std::int64_t stride = 0;  // `rows` for the two NZ forms
 };
 
-/// Writes B[k0 : k0 + k, j0 : j_end] to panels [k, 16] one behind the other, in the order in which
-/// B is stored; columns past n become zero. j0 and k0 are multiples of 16. Not for forms that are
-/// read in place.
+/// Writes B[k0 : k0 + k, j0 : j_end] to consecutive panels [k, 16], in the order in which B is
+/// stored. Columns past n become zero. j0 and k0 are multiples of 16. Not for forms that are read
+/// in place.
 template <class T>
 void pack_right_panels(const RightOperand<T>& b, std::int64_t k0, std::int64_t k, std::int64_t j0,
                        std::int64_t j_end, std::int64_t n, T* panels);
 
-/// Writes strip s of A [rows, k], whose element (i, p) is a[i * row_stride + p * k_stride] and one
-/// of whose strides is 1, to [k, strip_rows] at target + s * strip_size, strip_rows being 2, 6
-/// or 8. In a strip of fewer rows the rest is left undefined.
+/// Writes strip s of A [rows, k] to [k, strip_rows] at target + s * strip_size. Element (i, p) of A
+/// is a[i * row_stride + p * k_stride]; one of the strides is 1. strip_rows is 2, 6 or 8. In a
+/// strip of fewer rows the rest is undefined.
 template <class T>
 void pack_left_strips(const T* a, std::int64_t row_stride, std::int64_t k_stride,
                       const EvenCuts& strips, std::int64_t strip_rows, std::int64_t k,

@@ -9,12 +9,12 @@
 namespace moegrad::kernels {
 
 // Note [Two vector widths]
-// The inner loops of products are templates of the vector: with 32 bytes for every CPU that the
-// build is for, with 64 bytes of floats for those that have AVX-512 as well, which is found out
-// when the program runs. Chains stay what they are (Note [Matmul order]), so both give the same
-// bits. product_loops_avx512.cpp alone is compiled for AVX-512 and holds nothing but these loops:
-// of an inline function that other files use too the linker would keep one copy, and with that one
-// a CPU without AVX-512 might meet an illegal instruction.
+// The inner loops of products are templates of the vector. Vectors of 32 bytes are for every CPU
+// that the build supports. Vectors of 64 bytes of floats are for CPUs that also have AVX-512; the
+// program detects that when it runs. The chains are the same (Note [Matmul order]), so both widths
+// give the same bits. Only product_loops_avx512.cpp is compiled for AVX-512, and it contains only
+// these loops. If an inline function were used there and in other files, the linker would keep one
+// copy, and a CPU without AVX-512 might execute an illegal instruction in that copy.
 
 /// All inner loops of one vector width.
 template <class T>
@@ -25,17 +25,17 @@ struct ProductLoops {
   TransposedLoops<T> transposed;
 };
 
-/// Those of vectors of 32 bytes.
+/// The loops for vectors of 32 bytes.
 template <class T>
 const ProductLoops<T>& narrow_product_loops();
 
-/// Those of vectors of 64 bytes of floats; null if the build has none (the portable one).
+/// The loops for vectors of 64 bytes of floats; null if the build has none (the portable build).
 const ProductLoops<float>* avx512_product_loops();
 
-/// Whether the build has them and this CPU can run them.
+/// Whether the build has the AVX-512 loops and this CPU can run them.
 bool has_avx512();
 
-/// The widest that this CPU can run.
+/// The widest loops that this CPU can run.
 template <class T>
 const ProductLoops<T>& product_loops();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What both files that are compiled for a vector width instantiate: Note [Two vector widths].
+// Instantiated by both files that are compiled for one vector width: Note [Two vector widths].
 
 #include "ops/kernels/few_rows_loops.h"
 #include "ops/kernels/few_steps_loops.h"

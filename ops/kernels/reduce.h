@@ -5,7 +5,7 @@
 
 namespace moegrad::kernels {
 
-/// y[o, i] = sum over k of x[o, k, i],  x [outer, n, inner]. Ascending k where inner > 1; rows
+/// y[o, i] = sum over k of x[o, k, i],  x [outer, n, inner]. If inner > 1, in ascending k; rows
 /// (inner == 1) by row_sum. Overwrites y.
 template <class T>
 void sum(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner);

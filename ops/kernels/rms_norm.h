@@ -10,20 +10,20 @@ template <class T>
 void rms_norm_forward(const T* x, const T* w, T* y, T* rstd, std::int64_t rows, std::int64_t d,
                       T eps);
 
-/// sum = x + residual [rows, d], and the same of sum, in one pass.
+/// sum = x + residual [rows, d], and rms_norm_forward of sum, in one pass.
 template <class T>
 void add_rms_norm_forward(const T* x, const T* residual, const T* w, T* sum, T* y, T* rstd,
                           std::int64_t rows, std::int64_t d, T eps);
 
-/// Pieces of 64 rows into which the sum for the gradient of the weight is cut.
+/// The number of pieces of 64 rows into which the sum for the weight's gradient is cut.
 std::int64_t rms_norm_pieces(std::int64_t rows);
 
 /// Overwrites, in one pass over the rows,
 ///     grad_x [rows, d] with grad_sum + rstd * (grad_y*w - x * rstd^2 * <grad_y*w, x> / d)
 ///     grad_w [d] with sum_n grad_y[n, :] * x[n, :] * rstd[n]: first within each piece, to
 ///         partial [rms_norm_pieces(rows), d], then over the pieces in ascending order.
-/// grad_sum [rows, d] is null where nothing is to be added; grad_x, or partial and grad_w, are null
-/// where they are not asked for.
+/// grad_sum [rows, d] is null if nothing is added. grad_x, or partial and grad_w, are null if they
+/// are not wanted.
 template <class T>
 void rms_norm_backward(const T* grad_sum, const T* grad_y, const T* x, const T* w, const T* rstd,
                        T* grad_x, T* partial, T* grad_w, std::int64_t rows, std::int64_t d);

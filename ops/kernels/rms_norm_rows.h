@@ -10,8 +10,8 @@
 
 namespace moegrad::kernels {
 
-// What rms_norm and the kernels that it is fused into do with a row of d elements, each in the same
-// order.
+// The operations on a row of d elements that rms_norm shares with the kernels that it is fused
+// into. The order of operations is the same in all of them.
 
 inline constexpr std::int64_t kRmsNormRowsPerPiece = 64;
 
@@ -27,9 +27,10 @@ T row_along(const T* gw, const T* x, T rstd, std::int64_t d) {
   return row_dot(gw, x, d) / static_cast<T>(d) * rstd * rstd;
 }
 
-/// Calls row(n, sum) for each row, sum [d] being where the row adds its part of the gradient of the
-/// weight: that of its piece in partial [rms_norm_pieces(rows), d]. Then overwrites grad_w [d] with
-/// the sum over the pieces in ascending order. With partial null, sum is null and grad_w unused.
+/// Calls row(n, sum) for each row. The row adds its part of the weight's gradient to sum [d], which
+/// belongs to the row's piece in partial [rms_norm_pieces(rows), d]. Then overwrites grad_w [d]
+/// with the sum over the pieces in ascending order. If partial is null, sum is null and grad_w is
+/// unused.
 template <class T, class Row>
 void for_gradient_rows(T* partial, T* grad_w, std::int64_t rows, std::int64_t d, const Row& row) {
   parallel_for(rows, kRmsNormRowsPerPiece, [&](std::int64_t begin, std::int64_t end) {

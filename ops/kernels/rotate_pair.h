@@ -8,7 +8,7 @@ struct Pair {
   T first, second;
 };
 
-/// (first, second) turned by the angle of cos, sin; by its opposite for -sin.
+/// (first, second) rotated by the angle of cos, sin; by the opposite angle for -sin.
 template <class T>
 Pair<T> rotate_pair(T first, T second, T cos, T sin) {
   return {first * cos - second * sin, second * cos + first * sin};

@@ -5,7 +5,7 @@
 
 namespace moegrad::kernels {
 
-// Tokens are [tokens, h], rows [tokens * k, h]; slot s = t * k + j is the j-th of token t.
+// Tokens are [tokens, h], rows [tokens * k, h]; slot s = t * k + j is the j-th slot of token t.
 
 /// rows[r, :] = x[slot_of_row[r] / k, :] for r < n.
 template <class T>

@@ -12,10 +12,10 @@
 
 namespace moegrad::kernels {
 
-// Reductions of one row in an order that depends on its length alone. Sixteen running values,
-// element i going to value i % 16, let the loop vectorise; a fixed tree joins them. Sums restart
-// every 1024 elements and are carried on in double, so that float32 rows of any length keep their
-// digits.
+// Reductions of one row in an order that depends only on its length. Element i goes to running
+// value i % 16; sixteen such values let the loop vectorise, and a fixed tree joins them. Sums
+// restart every 1024 elements and the partial sums are added in double, so that float32 rows of any
+// length keep their digits.
 
 inline constexpr std::int64_t kLanes = 16;
 
@@ -55,7 +55,7 @@ T row_dot(const T* x, const T* y, std::int64_t n) {
   return row_sum_of<T>(n, [&](std::int64_t i) { return x[i] * y[i]; });
 }
 
-/// -inf for an empty row; NaN elements are passed over.
+/// The largest element; -inf for an empty row. NaN elements are skipped.
 template <class T>
 T row_max(const T* x, std::int64_t n) {
   const auto greater = [](T a, T b) { return a > b ? a : b; };
@@ -76,7 +76,7 @@ T row_max(const T* x, std::int64_t n) {
 /// second.
 template <class T>
 struct LogSumExp {
-  T largest;  // 0 when all of the row is -inf
+  T largest;  // 0 if the whole row is -inf
   T log_sum;
 };
 

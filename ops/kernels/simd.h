@@ -9,12 +9,12 @@
 
 namespace moegrad::kernels {
 
-/// kBytes bytes of T: 32 are eight floats or four doubles. Loads and stores need no alignment;
+/// kBytes bytes of T: 32 are eight floats or four doubles. Loads and stores need no alignment.
 /// stream(p), which writes past the caches, needs 32 bytes (see finish_streams).
 ///
-/// fma(a, b, c) = a * b + c, rounded once with AVX2 and twice on the portable path (where a
-/// correctly rounded fma would be a library call per element): within one build every result is
-/// the same bits, between the two paths it is not. larger(a, b) = a > b ? a : b, so b where one is
+/// fma(a, b, c) = a * b + c. It is rounded once with AVX2, and twice on the portable path, where a
+/// correctly rounded fma would be a library call per element. So results have the same bits within
+/// one build, but not between the two paths. larger(a, b) = a > b ? a : b, so it is b if either is
 /// NaN.
 template <class T, int kBytes = 32>
 struct Vec;
@@ -114,9 +114,9 @@ struct Vec<float, 64> {
 
 #endif
 
-/// One step of a chain, sum = fma(a, b, sum). Where there are instructions for it, it is written as
-/// assembly: GCC 12 spills the accumulators of a tile to the stack when it may choose the operands
-/// of an intrinsic itself.
+/// One step of a chain, sum = fma(a, b, sum). If the CPU has instructions for it, it is written in
+/// assembly: if GCC 12 may choose the operands of an intrinsic, it spills the accumulators of a
+/// tile to the stack.
 template <class T, int kBytes>
 inline void accumulate(Vec<T, kBytes>& sum, const Vec<T, kBytes>& a, const Vec<T, kBytes>& b) {
 #if defined(__AVX2__) && defined(__FMA__)
@@ -130,7 +130,7 @@ inline void accumulate(Vec<T, kBytes>& sum, const Vec<T, kBytes>& a, const Vec<T
 #endif
 }
 
-/// Makes what stream() wrote before visible to other threads before what is written after.
+/// Makes earlier writes of stream() visible to other threads before later writes.
 inline void finish_streams() {
 #if defined(__AVX2__) && defined(__FMA__)
   _mm_sfence();

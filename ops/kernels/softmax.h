@@ -5,7 +5,7 @@
 
 namespace moegrad::kernels {
 
-// Rows x [n, d]; a row's result depends on that row alone.
+// Rows x [n, d]. The result of a row depends on that row only.
 
 /// y[r, i] = exp(x[r, i] - m) / sum_j exp(x[r, j] - m),  m = max_j x[r, j].
 template <class T>

@@ -5,7 +5,7 @@
 
 namespace moegrad::kernels {
 
-// A null `weights` [rows] stands for ones.
+// A null `weights` [rows] means ones.
 
 /// y[r, i] = weights[r] * silu(gate[r, i]) * up[r, i]; a row of gate_up [rows, 2 * inner] is gate,
 /// then up.

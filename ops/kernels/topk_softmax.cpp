@@ -12,7 +12,7 @@
 namespace moegrad::kernels {
 template <class T>
 std::int64_t first_not_finite(const T* x, std::int64_t count) {
-  constexpr std::int64_t kBlock = 1024;  // looked at without branches, so that it vectorises
+  constexpr std::int64_t kBlock = 1024;  // checked without branches, so that the loop vectorises
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const auto end = std::min(count, begin + kBlock);
     int bad = 0;
@@ -25,7 +25,7 @@ std::int64_t first_not_finite(const T* x, std::int64_t count) {
   return count;
 }
 
-// Keeps the best columns so far in order; a later column passes only what it strictly exceeds.
+// Keeps the best columns so far in order. A later column moves before those it strictly exceeds.
 template <class T>
 void topk_rows(const T* x, std::int64_t* chosen, std::int64_t n, std::int64_t e, std::int64_t k) {
   for_rows(n, e, [=](std::int64_t r) {

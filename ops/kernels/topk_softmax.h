@@ -5,8 +5,8 @@
 
 namespace moegrad::kernels {
 
-// Rows x [n, e] with k chosen columns each, chosen [n, k]; a row's result depends on that row
-// alone.
+// Rows x [n, e] with k chosen columns each, chosen [n, k]. The result of a row depends on that row
+// only.
 
 /// The smallest i < count with x[i] infinite or NaN, `count` if there is none.
 template <class T>
@@ -28,8 +28,8 @@ template <class T>
 void softmax_at_chosen_backward(const T* dw, const T* w, const T* x, const std::int64_t* chosen,
                                 T* dx, std::int64_t n, std::int64_t e, std::int64_t k);
 
-/// w[r, :] = softmax of the k values x[r, chosen[r, j]]: softmax over all columns, divided by the
-/// sum of the chosen.
+/// w[r, :] = softmax of the k values x[r, chosen[r, j]]. This is the softmax over all columns,
+/// divided by its sum over the chosen ones.
 template <class T>
 void chosen_softmax(const T* x, const std::int64_t* chosen, T* w, std::int64_t n, std::int64_t e,
                     std::int64_t k);

@@ -71,8 +71,8 @@ void multiply_by(const T* b, std::int64_t block_step, const T* panel, std::int64
   }
 }
 
-// Rows at once: twelve chains hide the latency of the multiply-adds with room to spare, eight just
-// do; and the panel's vectors need registers too.
+// Rows at once. Twelve chains hide the latency of the multiply-adds with room to spare, eight just
+// hide it. The panel's vectors need registers, too.
 template <class V, int kVecs>
 constexpr int rows_at_once(bool whole_group) {
   if (V::kLanes == 16) return kVecs == 1 ? (whole_group ? 12 : 8) : 8;
@@ -96,7 +96,7 @@ void multiply_rows(const T* b, std::int64_t block_step, const T* panel, std::int
   }
 }
 
-/// The loops of vectors V.
+/// The loops for vectors V.
 template <class T, class V>
 constexpr TransposedLoops<T> loops() {
   return {kUnit<V>, {&multiply_rows<T, V, 1>, &multiply_rows<T, V, 2>, &multiply_rows<T, V, 3>}};

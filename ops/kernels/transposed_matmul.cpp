@@ -12,15 +12,15 @@
 namespace moegrad::kernels {
 namespace {
 
-// Of the reduction, a multiple of 16: a panel of 24 KB leaves the first level room for what is read
-// of B meanwhile.
+// The part of the reduction that is walked at a time, a multiple of 16. A panel of 24 KB leaves
+// room in the first cache level for what is read of B meanwhile.
 template <class T>
 constexpr std::int64_t kDepth = 1536 / sizeof(T);
 
 constexpr auto kGroup = kTransposedGroup;
 
-// Rows of A come in panels of two units, the last one with what is left, up to three: a panel of
-// eight would keep no more than two thirds of the multiply-adds busy.
+// Rows of A are packed in panels of two units; the last panel takes the rest, up to three units. A
+// panel of eight columns would keep at most two thirds of the multiply-adds busy.
 constexpr std::int64_t kLargestUnit = 16, kWidestPanel = kMostPanelUnits * kLargestUnit;
 
 class PanelCuts {
@@ -52,8 +52,8 @@ Scratch<T>& scratch() {
   return *block;
 }
 
-// panel[p, r] = a[r * stride + p] for p < k, r < width, in a panel [k, width]. Past the `rows` that
-// exist the last one is repeated; nobody reads what comes of it.
+// panel[p, r] = a[r * stride + p] for p < k, r < width, in a panel [k, width]. Rows past the `rows`
+// that exist repeat the last row; nobody reads their results.
 template <class T>
 void pack_panel(const T* a, std::int64_t stride, std::int64_t rows, std::int64_t k,
                 std::int64_t width, T* panel) {
@@ -106,7 +106,7 @@ void transposed_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, s
   T* const tile = buffers.tile.data();
   const PanelCuts cuts(rows, loops.unit);
   std::int64_t k0 = 0;
-  do {  // once even for k = 0, whose sums are zero
+  do {  // runs once even for k = 0, where the sums are zero
     const auto depth = std::min(kDepth<T>, problem.k - k0);
     const bool resume = problem.resume || k0 > 0;
     const auto panel = [&](std::int64_t i) {

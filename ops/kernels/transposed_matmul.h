@@ -8,17 +8,17 @@ namespace moegrad::kernels {
 // Note [Transposed product]
 // In NZ the transpose B^T of the right operand (the weight, for the input gradient) has sixteen
 // steps of the reduction side by side in one cache line. A right operand must be panels [k, 16], so
-// reading such a B means to transpose it; a left operand is read one element at a time, to be
-// broadcast, and may lie in any order. So the product is computed the other way round,
+// such a B would have to be transposed. A left operand is read one element at a time and broadcast,
+// so it may be stored in any order. Therefore the product is computed the other way round,
 //
 //     C^T = B^T A^T:
 //
-// B^T is read where it is stored, each line once, as the left operand; the rows of A, which are few
-// beside B, are packed into panels; tiles of C^T collect in scratch and are transposed into C.
-// Every element is still the chain of Note [Matmul order].
+// B^T is the left operand and is read in place, each line once. The rows of A, which are few
+// compared with B, are packed into panels. Tiles of C^T are collected in scratch and transposed
+// into C. Every element is still the chain of Note [Matmul order].
 
-/// Columns of C, rows of C^T, that are computed before they are transposed into C; fewer, a
-/// multiple of 16, at the right edge.
+/// The number of columns of C (rows of C^T) that are computed before they are transposed into C. At
+/// the right edge there are fewer, a multiple of 16.
 inline constexpr std::int64_t kTransposedGroup = 48;
 inline constexpr std::int64_t kMostPanelUnits = 3;
 
@@ -28,8 +28,8 @@ struct TransposedLoops {
   /// C^T[j, i] = chain over p of B^T[j, p] A^T[p, i] for `rows` rows j, kTransposedGroup or a
   /// smaller multiple of 16, and 1 to kMostPanelUnits units of columns i.
   ///
-  /// B^T is at `b` as NZ has it, B^T[j, p] = b[p / 16 * block_step + j * 16 + p % 16]; A^T is a
-  /// panel [k, width] and C^T a tile [rows, width], width being the columns of those units.
+  /// B^T is stored at `b` as in NZ, B^T[j, p] = b[p / 16 * block_step + j * 16 + p % 16]. A^T is a
+  /// panel [k, width] and C^T a tile [rows, width], where width is the columns of those units.
   using MultiplyRows = void (*)(const T* b, std::int64_t block_step, const T* panel, std::int64_t k,
                                 T* tile, std::int64_t rows, bool resume);
 

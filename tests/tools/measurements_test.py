@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program that measures as README.md says to, and checks what must hold on any machine.
+"""Runs a program that measures as docs/ says to, and checks what must hold on any machine.
 
 usage: measurements_test.py PROGRAM    loss_parity, fsdp_overlap or fsdp_crossover, with its path
 

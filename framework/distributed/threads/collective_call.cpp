@@ -24,7 +24,7 @@ class PartsCursor {
   }
 
   const std::byte* data() const { return part_->data() + offset_; }
-  // Left in the part that data() lies in; none at the buffer's end alone.
+  // The bytes left in the part that data() points into; 0 only at the buffer's end.
   std::size_t contiguous() const { return part_ == end_ ? 0 : part_->size() - offset_; }
   void advance(std::size_t bytes) {
     offset_ += bytes;
@@ -37,8 +37,8 @@ class PartsCursor {
   std::size_t offset_ = 0;
 };
 
-// output = reduction over the ranks of elements [begin, begin + count) of their inputs, as far at a
-// time as none of them changes to another part.
+// output = reduction over the ranks of elements [begin, begin + count) of their inputs. Each piece
+// ends where any input changes to another part.
 void reduce(Sides sides, CollectiveCall& call, std::int64_t begin, std::int64_t count,
             std::byte* output, std::vector<std::byte>& scratch) {
   const auto element = static_cast<std::size_t>(size_of(call.dtype));
@@ -62,7 +62,7 @@ void reduce(Sides sides, CollectiveCall& call, std::int64_t begin, std::int64_t 
 }
 
 // Step 0: each rank reduces its own part of the buffers, which no other rank reads, into its own
-// buffer. Step 1: each copies the other parts from their owners.
+// buffer. Step 1: each rank copies the other parts from their owners.
 void all_reduce(Sides sides, std::size_t slot, int step, std::vector<std::byte>& scratch) {
   CollectiveCall& call = *sides[slot];
   const auto ranks = static_cast<std::int64_t>(sides.size());

@@ -31,11 +31,11 @@ enum class CollectiveOp : std::uint8_t {
   kBarrier
 };
 
-/// What a rank asked for, as far as messages tell of it.
+/// What a rank asked for, as messages show it.
 struct CollectiveRequest {
   CollectiveOp op = CollectiveOp::kBarrier;
   Dtype dtype = Dtype::kFloat32;
-  std::int64_t count = 0;  // elements of the input, or of the output where there is no input
+  std::int64_t count = 0;  // elements of the input, or of the output if there is no input
   ReduceOp reduce = ReduceOp::kSum;
   int root = 0;
   std::string label;
@@ -57,17 +57,17 @@ struct CollectiveCall : CollectiveRequest {
   GatherConsumer consume;
 
   // Guarded by the hub's mutex.
-  CollectiveClock::time_point joins_at;   // does not take its seat before,
-  CollectiveClock::time_point begins_at;  // nor begin its first step before
+  CollectiveClock::time_point joins_at;   // the earliest time at which it takes its seat
+  CollectiveClock::time_point begins_at;  // the earliest time at which it begins its first step
   int steps_begun = 0;
   bool inside_step = false;
   bool done = false;
   std::exception_ptr thrown;  // what this rank's consumer threw
   std::string error;          // otherwise, why it failed
-  bool aborted = false;       // the error is the consequence of another failure
+  bool aborted = false;       // whether the error is the consequence of another failure
   std::condition_variable finished;
 
-  // For the span log; to be read when done.
+  // For the span log. Read these when the call is done.
   std::int64_t wire_bytes = 0;  // Channel::wire_bytes(), the most that any rank receives
   SpanClock::time_point met;    // when all ranks had joined
   SpanClock::time_point ended;
@@ -77,12 +77,13 @@ struct CollectiveCall : CollectiveRequest {
 
 std::string_view to_string(CollectiveOp op);
 
-/// Between two ranks: send and recv.
+/// Whether the operation is between two ranks: send and recv.
 bool is_point_to_point(CollectiveOp op);
-/// Whether it sums or compares elements: all_reduce and reduce_scatter.
+/// Whether the operation sums or compares elements: all_reduce and reduce_scatter.
 bool is_reduction(CollectiveOp op);
 
-/// Steps that every rank executes; nobody begins a step before all have ended the previous one.
+/// The number of steps that every rank executes. No rank begins a step before all ranks have ended
+/// the previous one.
 int num_steps(CollectiveOp op);
 
 /// "all_gather of 64 float32".
@@ -91,11 +92,11 @@ std::string signature(const CollectiveRequest& request);
 /// Whether two sides of one collective agree.
 bool agree(const CollectiveRequest& a, const CollectiveRequest& b);
 
-/// What the consumers of an all_gather are given.
+/// What the consumers of an all_gather receive.
 std::vector<std::span<const std::byte>> inputs_of(std::span<CollectiveCall* const> sides);
 
-/// Executes step `step` of the side `slot`, all sides having met; reads the peers' memory. Not for
-/// all_gather, whose step is its consumer.
+/// Executes step `step` of the side `slot`, after all sides have met. It reads the peers' memory.
+/// Not for all_gather, whose step is its consumer.
 void run_step(std::span<CollectiveCall* const> sides, std::size_t slot, int step,
               std::vector<std::byte>& scratch);
 

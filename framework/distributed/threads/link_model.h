@@ -11,7 +11,7 @@ namespace moegrad {
 struct LinkModel {
   std::chrono::nanoseconds latency{0};
   double bytes_per_second = 0;  // 0: infinite
-  int slow_rank = -1;           // of the world, to which everything takes slow_by times as long
+  int slow_rank = -1;           // rank of the world that receives slow_by times as slowly
   double slow_by = 1;
 
   std::chrono::nanoseconds duration(std::int64_t bytes) const {

@@ -43,7 +43,7 @@ Channel::Channel(std::string group_name, ChannelKey channel_key, std::vector<int
       seats(ranks.size()) {}
 
 std::string Channel::disagreement(std::size_t slot) const {
-  // Those already seated agree with each other, so comparing with the first is enough.
+  // The calls already seated agree with each other, so comparing with the first is enough.
   const auto taken = [&](const auto& seat) { return seat != nullptr && &seat != &seats[slot]; };
   const auto other = static_cast<std::size_t>(std::ranges::find_if(seats, taken) - seats.begin());
   if (other < size() && !agree(*seats[other], *seats[slot])) {

@@ -24,31 +24,33 @@ struct ChannelKey {
   auto operator<=>(const ChannelKey&) const = default;
 };
 
-/// An ordered line of calls in which the ranks of a group meet: one for each queue name, whose
-/// slots are the group's ranks, and one for each (from, to, tag), whose slots are sender and
-/// receiver, so that a send that waits for its recv holds up nothing else. The oldest pending call
-/// of each slot takes its seat; when all seats are taken the meeting is on and the ranks run its
-/// steps. Guarded by the hub's mutex, except that steps in progress read `seats`, which does not
-/// change during a meeting; consumers, which may be given up, do not.
+/// An ordered line of calls in which the ranks of a group meet. There is a channel for each queue
+/// name, whose slots are the group's ranks. There is also one for each (from, to, tag), whose slots
+/// are sender and receiver, so that a send that waits for its recv blocks nothing else.
+///
+/// The oldest pending call of each slot takes its seat. When all seats are taken the meeting begins
+/// and the ranks run its steps. Guarded by the hub's mutex, except that running steps read `seats`,
+/// which does not change during a meeting. Consumers do not read it, because they may be given up.
 struct Channel {
   Channel(std::string group_name, ChannelKey channel_key, std::vector<int> world_ranks);
 
   std::size_t size() const { return ranks.size(); }
   bool met() const { return arrived == ranks.size(); }
 
-  /// What is wrong with the call just seated in `slot`; empty if nothing.
+  /// What is wrong with the call that has just taken the seat `slot`; empty if nothing is.
   std::string disagreement(std::size_t slot) const;
   /// One of the calls that have taken their seats; null if none has.
   const CollectiveCall* any_seated() const;
-  /// "rank 1" or "ranks 1, 2": those whose seat is taken, or not taken.
+  /// "rank 1" or "ranks 1, 2": the ranks whose seat is taken, or not taken.
   std::string list_ranks(bool seated) const;
-  /// The same of those that have ended, or not ended, the step in progress.
+  /// The ranks that have ended, or not ended, the current step, in the same form.
   std::string list_ranks_by_step(bool ended_it) const;
   /// "group world", "group world, queue gather", "group world, rank 0 to 1, tag 7"; the queue
   /// "default" is not mentioned.
   std::string where() const;
-  /// How far one of its calls has come: "issued" while others are before it in the queue, "joined"
-  /// while the other ranks are awaited, "running" or "executed" as to the rank's own part, "done".
+  /// How far one of its calls has come: "issued" while other calls are before it in the queue,
+  /// "joined" while it waits for the other ranks, "running" or "executed" for the rank's own part,
+  /// "done".
   std::string_view state(const CollectiveRequest& request) const;
   /// The most that a rank receives in this meeting, over the link.
   std::int64_t wire_bytes() const;
@@ -67,7 +69,7 @@ struct Channel {
   std::size_t ended = 0;                    // slots that have ended this step
   std::size_t running = 0;                  // slots that are inside it
   CollectiveClock::duration expires{0};     // running time by which all must have arrived, or ended
-  CollectiveClock::time_point ready_at;     // the modelled link has delivered by then
+  CollectiveClock::time_point ready_at;     // when the modelled link has delivered
 };
 
 /// "all_gather [group world, sequence 3, layers.1]": a request that has been posted.

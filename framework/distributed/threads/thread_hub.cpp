@@ -25,7 +25,7 @@ ThreadHub::~ThreadHub() { stop(); }
 std::shared_ptr<GroupState> ThreadHub::join_group(const std::string& name, std::vector<int> ranks) {
   const std::lock_guard lock(mutex_);
   // A member makes no second group before all have joined the first, since subgroup() ends with a
-  // barrier: a group that is complete is never joined again, one of the same name is a new one.
+  // barrier. So a complete group is never joined again; another group of the same name is new.
   const auto incomplete = std::ranges::find_if(groups_, [&](const auto& group) {
     return group->name == name && group->ranks == ranks && 0 < group->joined &&
            group->joined < ranks.size();
@@ -72,7 +72,7 @@ void ThreadHub::post(GroupState& group, const ChannelKey& key, std::size_t slot,
   call->joins_at = CollectiveClock::now() + jitter(*call, 0);
   if (channel.pending[slot].size() == 1) take_seat(channel, slot);
   if (channel.size() > 1) return;
-  // A rank alone needs no second thread.
+  // A single rank needs no second thread.
   std::vector<std::byte> scratch;
   auto wake_at = CollectiveClock::time_point::max();
   while (poll(lock, channel, slot, scratch, wake_at)) {
@@ -108,7 +108,7 @@ CollectiveClock::duration ThreadHub::jitter(const CollectiveRequest& request, in
 
 void ThreadHub::take_seat(Channel& channel, std::size_t slot) {
   Rank& rank = rank_of(channel, slot);
-  // A rank on its way out meets nobody any more.
+  // A rank that is ending meets no other rank any more.
   if (rank.withdrawn.has_value()) return;
   if (CollectiveClock::now() < channel.pending[slot].front()->joins_at) {
     return rank.wake.notify_all();  // its communication thread does it later
@@ -173,7 +173,7 @@ void ThreadHub::conclude(Channel& channel) {
   }
   channel.arrived = 0;
   channel.step = 0;
-  if (stopped_) wake_ranks(channel);  // threads that stay for their last call
+  if (stopped_) wake_ranks(channel);  // wakes threads that wait for their last call
   for (std::size_t slot = 0; slot < channel.size() && failure_.empty(); ++slot) {
     if (!channel.pending[slot].empty()) take_seat(channel, slot);
   }

@@ -77,7 +77,7 @@ void ThreadHub::serve(Rank& rank) {
       return;
     }
     if (wake_at == CollectiveClock::time_point::max()) {
-      rank.wake.wait(lock);  // no clock reaches that
+      rank.wake.wait(lock);  // wake_at is the clock's maximum: never
     } else {
       rank.wake.wait_until(lock, wake_at);
     }
@@ -129,7 +129,7 @@ void ThreadHub::give_up_step(Channel& channel) {
   cause << "not executed within " << options_.deadline.count() << " ms by "
         << channel.list_ranks_by_step(false) << "; waiting: " << channel.list_ranks_by_step(true);
   fail(cause.str(), channel.any_seated());
-  // A consumer may never return; all else ends soon, and reads the buffers until then.
+  // A consumer may never return. Other steps end soon, and read the buffers until then.
   if (consumers) end_failed_calls(channel);
 }
 
@@ -169,7 +169,7 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
   call.inside_step = false;
   --channel.running;
   if (!failure_.empty()) {
-    // Where the consumer was given up, the others have ended.
+    // If the consumer was given up, the other calls have ended.
     if (channel.running == 0 || !channel.met()) end_failed_calls(channel);
   } else if (++channel.ended == channel.size()) {
     channel.ended = 0;
@@ -179,8 +179,8 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
 }
 
 void ThreadHub::wait(CollectiveCall& call) {
-  // What the consumer holds, tensors perhaps, ends here, on the rank's own thread and in its own
-  // time, and outside the lock.
+  // What the consumer holds, such as tensors, is destroyed here: on the rank's own thread and
+  // outside the lock.
   GatherConsumer consumer;
   Lock lock(mutex_);
   if (inside_step && !call.done) {
@@ -216,7 +216,7 @@ bool ThreadHub::withdraw(CollectiveCall& call) {
   Channel& channel = *call.channel;
   auto& seat = channel.seats[call.slot];
   if (seat == &call) {
-    // Once a step has begun the others are reading its buffers, or are about to.
+    // Once a step has begun, the other ranks read its buffers or are about to.
     if (channel.running > 0 || channel.ended > 0 || channel.step > 0) return false;
     seat = nullptr;
     --channel.arrived;

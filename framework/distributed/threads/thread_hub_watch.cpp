@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Short against the deadline, and so short that a stop of the process adds next to nothing.
+// Short compared with the deadline, and so short that a stop of the process adds next to nothing.
 CollectiveClock::duration tick_of(milliseconds deadline) {
   constexpr CollectiveClock::duration kShortest = milliseconds(1), kLongest = milliseconds(10);
   return std::clamp<CollectiveClock::duration>(deadline / 20, kShortest, kLongest);
@@ -54,7 +54,7 @@ void ThreadHub::watch(LogLevel log_level) {
 }
 
 bool ThreadHub::is_excused(const GroupState& group, const Channel& channel) {
-  if (channel.met()) return false;  // steps are executed by a thread that is at no disk
+  if (channel.met()) return false;  // the thread that executes steps uses no disk
   for (std::size_t slot = 0; slot < channel.size(); ++slot) {
     if (channel.seats[slot] != nullptr) continue;
     for (const auto& excuse : rank_of(channel, slot).excuses) {
@@ -124,7 +124,7 @@ void ThreadHub::watch_the_stuck(Lock& lock, CollectiveClock::duration passed) {
        << "; the failure: " << failure_;
   lock.unlock();
   if (options_.exit_after) {
-    // Whatever holds up this thread, a full pipe perhaps, or a lock that the stuck rank holds.
+    // Must happen whatever blocks this thread: a full pipe, or a lock that the stuck rank holds.
     try {
       std::thread([] {
         std::this_thread::sleep_for(std::chrono::seconds(2));

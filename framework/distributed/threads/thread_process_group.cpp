@@ -39,7 +39,7 @@ class ThreadWork final : public Work {
   }
 
  private:
-  // Once, of a call that is done; the rank's own thread has stood still for it since `begin`.
+  // Records a call that is done, once. The rank's own thread has waited for it since `begin`.
   void record(SpanClock::time_point begin) {
     if (std::exchange(recorded_, true)) return;
     auto& context = RankContext::current();
@@ -183,7 +183,7 @@ WorkPtr ThreadProcessGroup::all_to_all(std::span<const std::byte> input,
   call->count = num_elements("all_to_all", input, dtype);
   call->input = input;
   call->output = output;
-  // Ranks copy at different times: one would read what another has already overwritten.
+  // Ranks copy at different times: a rank would read what another has already overwritten.
   const std::less_equal<const std::byte*> not_after;
   check<ValueError>(input.empty() || output.empty() ||
                         not_after(input.data() + input.size(), output.data()) ||

@@ -8,13 +8,13 @@
 
 namespace moegrad {
 
-/// The backend whose ranks are threads of one process: peers read each other's memory, nothing is
+/// The backend whose ranks are threads of one process. Peers read each other's memory; nothing is
 /// staged. Made by launch(); see Note [Rendezvous of rank threads].
 ///
-/// Messages name ranks of the world, also in a subgroup. send and recv wait in no queue: only
-/// those of one direction and tag are ordered among themselves. A Work must be waited for on the
-/// rank's own thread; one that is dropped blocks until its call has ended. A GatherConsumer runs
-/// without a RankContext of its rank, and must not wait for a collective; one that outlasts
+/// Messages name ranks of the world, also in a subgroup. send and recv are in no queue: only calls
+/// of the same direction and tag are ordered. A Work must be waited for on the rank's own thread. A
+/// Work that is dropped blocks until its call has ended. A GatherConsumer runs without a
+/// RankContext of its rank and must not wait for a collective. A consumer that runs longer than
 /// LaunchOptions::deadline is given up, and must not read the other ranks' inputs any more.
 class ThreadProcessGroup final : public ProcessGroup {
  public:
