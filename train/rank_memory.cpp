@@ -9,7 +9,8 @@
 
 #include "framework/runtime/error.h"
 #include "framework/tensor/meta.h"
-#include "train/trainer.h"
+#include "optim/adamw.h"
+#include "train/train_step.h"
 #include "train/training_run.h"
 
 namespace moegrad::training {

@@ -19,28 +19,28 @@
 #include "framework/distributed/launch.h"
 #include "framework/distributed/slow_rank_watch.h"
 #include "framework/distributed/slow_storage.h"
-#include "framework/io/checkpoint_folders.h"
-#include "framework/io/folder_lock.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/meta.h"
 #include "models/qwen3_moe/pretrained.h"
+#include "optim/adamw.h"
+#include "train/data/step_loader.h"
+#include "train/evaluate.h"
 #include "train/logs/run_logs.h"
-#include "train/run_checkpoints.h"
-#include "train/trainer.h"
+#include "train/run_identity.h"
+#include "train/sample.h"
+#include "train/train_checkpoints.h"
+#include "train/train_step.h"
 
 namespace moegrad::training {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The tokens that a run has seen when it has saved; checkpoint_tool reads it.
+constexpr const char* kTokens = "tokens";
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::int64_t count_tokens(const std::vector<MicroBatch>& batches) {
-  std::int64_t tokens = 0;
-  for (const auto& batch : batches) tokens += batch.tokens.numel();
-  return tokens;
 }
 
 // What is decided after each step: rank 0's answers, so that all ranks do the same.
@@ -119,7 +119,7 @@ template <class Step>
 // Runs on every rank; false if a checkpoint or a part of the logs could not be written.
 // Throws Stopped.
 bool train(const TrainConfig& options, const TrainingData& data, const TrainingEvents& events,
-           StepProfile& profile, const FolderLock* lock, RankContext& context) {
+           StepProfile& profile, RankContext& context) {
   const bool speaks = context.rank() == 0;
   // The model never stands whole on any rank: shapes alone, then shards, then their values.
   std::optional<models::Qwen3Moe> shapes;
@@ -141,22 +141,35 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   const auto observe = [&](CheckpointPoint point) {
     if (events.at_checkpoint_point) events.at_checkpoint_point(context.rank(), point);
   };
-  RunCheckpoints checkpoints(options, data, context, model, optimizer, lock, observe);
-  const auto first = checkpoints.resume();
+  const auto run = describe_run(options, data);
+  TrainState trained{model, optimizer};
+  TrainCheckpoints checkpoints(options.checkpoint.dir, trained,
+                               {.interval = options.checkpoint.interval,
+                                .keep = options.checkpoint.keep,
+                                .run = run,
+                                .values =
+                                    [&data](std::int64_t steps) {
+                                      return std::map<std::string, std::string>{
+                                          {kTokens, std::to_string(data.tokens_before(steps))}};
+                                    },
+                                .resume = options.checkpoint.resume,
+                                .observe = observe});
+  checkpoints.resume();
+  const auto first = trained.step;
   auto logs = [&] {
     const SlowStorage storage("opening the logs");
-    return RunLogs(options, context, profile, first,
-                   run_header(options, unit_of(data), checkpoints.run()));
+    return RunLogs(options, context, profile, first, run_header(options, unit_of(data), run));
   }();
   const auto schedule = options.schedule();
-  std::int64_t done = first;  // steps
   auto window_begin = Clock::now();
   const auto stop_here = [&] {
-    if (done > first) checkpoints.after_step(done, /*last=*/true);
+    if (trained.step > first) checkpoints.save();
     logs.end_line();
     const bool written = logs.report(), saved = checkpoints.finish();
-    if (speaks && done > 0) std::cout << "stopped after step " << done - 1 << std::endl;
-    if (speaks && done == 0) std::cout << "stopped before the first step" << std::endl;
+    if (speaks && trained.step > 0) {
+      std::cout << "stopped after step " << trained.step - 1 << std::endl;
+    }
+    if (speaks && trained.step == 0) std::cout << "stopped before the first step" << std::endl;
     throw Stopped{saved && written ? kRunStopped : 1};
   };
   const auto may_stop = [&] {
@@ -166,21 +179,19 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   if (speaks) std::cout << "training, from validation loss " << before << std::endl;
   if (logs.validation_due(first)) logs.validation(first, before, unit_of(data));
 
+  const StepPlan plan(state, data.micro_batches());
+  StepLoader loader(data, plan.indices(), first);
   SlowRankWatch watch(context);
   window_begin = Clock::now();
   for (std::int64_t step = first; step < options.optim.steps; ++step) {
     logs.begin_step(step);
     const auto start = Clock::now();
     optimizer.set_lr(schedule(step));
-    const auto batches = [&] {
-      const SlowStorage storage("reading the batches of step " + std::to_string(step));
-      const WorkGuard work(WorkClass::kData);
-      return data.step_batches(options.data.overfit ? 0 : step);
-    }();
+    const auto batches = loader.next();
     const auto data_seconds = seconds_since(start);
     const auto run_step = [&] {
       const WorkGuard work(WorkClass::kCompute);
-      return train_step(model, state, batches,
+      return train_step(model, plan, batches,
                         {.max_grad_norm = options.optim.max_grad_norm,
                          .recompute_layers = options.memory.recompute_layers,
                          .linear_cross_entropy = options.memory.linear_cross_entropy},
@@ -188,12 +199,12 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     };
     auto result = run_step();
     if (!result.is_finite()) stop_at_non_finite(step, result, run_step);
-    done = step + 1;
+    trained.step = step + 1;
     logs.end_step({.step = step,
                    .lr = schedule(step),
                    .seconds = seconds_since(start),
                    .data_seconds = data_seconds,
-                   .tokens = count_tokens(batches),
+                   .tokens = result.tokens,
                    .world_size = options.parallel.world_size,
                    .result = std::move(result)});
     if (logs.validation_due(step + 1)) {
@@ -205,7 +216,8 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
       window_begin = Clock::now();
     }
     if (stop && step + 1 < options.optim.steps) stop_here();
-    checkpoints.after_step(step + 1, step + 1 == options.optim.steps);
+    if (trained.step == options.optim.steps) checkpoints.save();
+    checkpoints.after_step();
   }
   logs.end_line();
   print_result(options, data, model, logs, speaks, may_stop);
@@ -219,18 +231,13 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
 int run_training(const TrainConfig& options, const TrainingData& data,
                  const TrainingEvents& events) {
   const auto start = Clock::now();
-  std::optional<FolderLock> lock;
-  if (!options.checkpoint.dir.empty()) {
-    lock.emplace(options.checkpoint.dir);
-    remove_leftovers(options.checkpoint.dir);
-  }
   std::atomic<int> code = 0;  // 1 if any rank has it
   StepProfile profile(options);
   launch(options.parallel.world_size,
          [&](RankContext& context) {
            context.set_log_level(options.output.log_level);
            try {
-             if (!train(options, data, events, profile, lock ? &*lock : nullptr, context)) code = 1;
+             if (!train(options, data, events, profile, context)) code = 1;
            } catch (const Stopped& stopped) {
              if (code != 1) code = stopped.exit_code;
            }

@@ -27,11 +27,12 @@
 #include "framework/runtime/program.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
+#include "optim/adamw.h"
 #include "tests/bench/quantile.h"
 #include "train/config/command_line.h"
 #include "train/config/common_options.h"
 #include "train/speed_preset.h"
-#include "train/trainer.h"
+#include "train/train_step.h"
 
 namespace moegrad::bench {
 namespace {

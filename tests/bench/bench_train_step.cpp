@@ -28,13 +28,14 @@
 #include "framework/runtime/program.h"
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe/loss.h"
+#include "optim/adamw.h"
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/quantile.h"
 #include "tests/new_calls.h"
 #include "train/config/command_line.h"
 #include "train/config/common_options.h"
 #include "train/speed_preset.h"
-#include "train/trainer.h"
+#include "train/train_step.h"
 
 namespace moegrad::bench {
 namespace {

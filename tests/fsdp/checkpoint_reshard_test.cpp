@@ -8,6 +8,7 @@
 #include "framework/distributed/gather_shards.h"
 #include "framework/io/checkpoint_reader.h"
 #include "framework/io/checkpoint_writer.h"
+#include "optim/adamw.h"
 #include "tests/framework/io/files.h"
 #include "tests/fsdp/models.h"
 
@@ -39,7 +40,8 @@ struct Training {
 
   double step(std::int64_t number) {
     const auto batches = testing::toy_batches(number, kMicroBatches, model.config().vocab_size);
-    return training::train_step(model, state, batches, {}, optimizer).loss;
+    const training::StepPlan plan(state, kMicroBatches);
+    return training::train_step(model, plan, plan.own(batches), {}, optimizer).loss;
   }
   NamedTensors tensors() {
     model.reshard();

@@ -13,6 +13,7 @@
 
 #include "framework/tensor/arena.h"
 #include "models/qwen3_moe/loss.h"
+#include "optim/adamw.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::memory_test {
@@ -140,8 +141,9 @@ TEST(Memory, SteadyStateAsksTheSystemForNothing) {
     models::Qwen3Moe model(config(), 1);
     auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(model.named_parameters(), {});
+    const training::StepPlan plan(root, 4);
     const auto step = [&] {
-      training::train_step(model, root, testing::toy_batches(0, 4, 64), {}, optimizer);
+      training::train_step(model, plan, plan.own(testing::toy_batches(0, 4, 64)), {}, optimizer);
     };
     for (int i = 0; i < 3; ++i) step();
     const auto before = context.arena()->system_allocations();

@@ -13,10 +13,11 @@
 #include "framework/distributed/launch.h"
 #include "framework/distributed/shard_spec.h"
 #include "fsdp/state_dict.h"
+#include "optim/adamw.h"
 #include "tests/models/qwen3_moe/toy_models.h"
 #include "tests/testing.h"
 #include "train/mesh_shape.h"
-#include "train/trainer.h"
+#include "train/train_step.h"
 
 namespace moegrad::testing {
 
@@ -78,6 +79,7 @@ struct ToyTraining {
   std::int64_t micro_batches = 4;
   fsdp::Policy policy = {};
   training::StepOptions step = {};
+  training::Accumulation accumulation = training::Accumulation::kKeepUntilLast;
   LaunchOptions launch = {};
   std::function<void(RankContext&, models::Qwen3Moe&)> prepare = {};  // the sharded model
   std::function<void(RankContext&)> inspect = {};                     // rank 0, at the end
@@ -91,9 +93,11 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, const ToyTrai
     auto& state = training::shard_model(model, mesh, training.policy);
     if (training.prepare) training.prepare(context, model);
     optim::AdamW optimizer(training::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
+    const training::StepPlan plan(state, training.micro_batches, training.accumulation);
     for (std::int64_t step = 0; step < training.steps; ++step) {
       const auto batches = toy_batches(step, training.micro_batches, config.vocab_size);
-      const auto result = training::train_step(model, state, batches, training.step, optimizer);
+      const auto result =
+          training::train_step(model, plan, plan.own(batches), training.step, optimizer);
       if (context.rank() != 0) continue;
       history.loss.push_back(result.loss);
       history.grad_norm.push_back(result.grad_norm);

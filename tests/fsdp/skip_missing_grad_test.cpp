@@ -3,6 +3,7 @@
 // Experts without tokens under fully_shard, optimizers made with skip_missing_grad.
 
 #include "nn/experts.h"
+#include "optim/adamw.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::skip_missing_grad_test {
@@ -33,10 +34,11 @@ Run train(const models::Qwen3MoeConfig& config, int world_size, bool skip) {
     optim::AdamW::Config options;
     if (skip) options.skip_missing_grad = nn::expert_blocks(model);
     optim::AdamW optimizer(training::decay_matrices(model.named_parameters(), 1e-2, 0.1), options);
+    const training::StepPlan plan(state, 4);
     std::vector<double> loss, grad_norm;
     for (std::int64_t step = 0; step < 6; ++step) {
       const auto result = training::train_step(
-          model, state, testing::toy_batches(step, 4, config.vocab_size), {}, optimizer);
+          model, plan, plan.own(testing::toy_batches(step, 4, config.vocab_size)), {}, optimizer);
       loss.push_back(result.loss);
       grad_norm.push_back(result.grad_norm);
     }

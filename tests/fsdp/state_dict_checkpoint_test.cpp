@@ -7,6 +7,7 @@
 #include "framework/io/checkpoint_reader.h"
 #include "framework/io/checkpoint_saver.h"
 #include "fsdp/fully_shard.h"
+#include "optim/adamw.h"
 #include "tests/framework/io/checkpoint_samples.h"
 #include "tests/framework/io/files.h"
 #include "tests/fsdp/random_sequences.h"

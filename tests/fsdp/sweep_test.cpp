@@ -78,7 +78,8 @@ class RandomTraining {
     if (draw(3) > 0) policy.reshard_after_forward = draw(2) == 0;
     policy.linear_only_shard = draw(2) == 0;
     policy.forward_prefetch = static_cast<int>(draw(4));
-    training.step = {.recompute_layers = draw(3), .accumulation = accumulation_};
+    training.step = {.recompute_layers = draw(3)};
+    training.accumulation = accumulation_;
     if (experts_) training.experts = *experts_;
     // Up to 16 us, ... up to 1 ms.
     training.launch.jitter = {.maximum = std::chrono::microseconds(16 << draw(7)), .seed = trial_};

@@ -37,7 +37,7 @@ struct Case {
             .steps = 3,
             .micro_batches = 16,
             .policy = {.mixed_precision = narrow ? kNarrow : fsdp::MixedPrecisionPolicy{}},
-            .step = {.accumulation = accumulation}};
+            .accumulation = accumulation};
   }
   const testing::History& on_one_rank() const {
     static const auto wide = train_sharded(sharded_toy_config(), Case{}.training());
@@ -109,8 +109,8 @@ TEST(FullyShard, TrainsOnNumbersThatAreNoPowersOfTwoWithinTolerance) {
   const auto one = train_sharded(config, {.micro_batches = 6});
   for (const MeshShape mesh : {MeshShape{1, 2}, {2, 1}, {1, 3}, {3, 1}, {2, 3}, {3, 2}}) {
     for (const auto accumulation : kEveryAccumulation) {
-      const auto spread = train_sharded(
-          config, {.mesh = mesh, .micro_batches = 6, .step = {.accumulation = accumulation}});
+      const auto spread =
+          train_sharded(config, {.mesh = mesh, .micro_batches = 6, .accumulation = accumulation});
       for (std::size_t step = 0; step < one.loss.size(); ++step) {
         EXPECT_NEAR(spread.loss[step], one.loss[step], 1e-10) << to_string(mesh);
         EXPECT_NEAR(spread.grad_norm[step], one.grad_norm[step], 1e-9) << to_string(mesh);
@@ -158,7 +158,7 @@ TEST_F(TrainingWithAPolicy, ThatKeepsParametersGatheredChangesNoBit) {
   for (const bool reshard : {true, false}) {
     for (const auto accumulation : kEveryAccumulation) {
       expect_the_same_bits(
-          {.policy = {.reshard_after_forward = reshard}, .step = {.accumulation = accumulation}});
+          {.policy = {.reshard_after_forward = reshard}, .accumulation = accumulation});
     }
   }
 }
@@ -175,22 +175,21 @@ TEST_F(TrainingWithAPolicy, ThatCutsOtherDimensionsChangesNoBit) {
     return fsdp::ShardPlacement{.dim = cut ? -1 : 0};
   };
   for (const auto accumulation : kEveryAccumulation) {
-    expect_the_same_bits(
-        {.policy = {.shard_placement = columns}, .step = {.accumulation = accumulation}});
+    expect_the_same_bits({.policy = {.shard_placement = columns}, .accumulation = accumulation});
   }
 }
 
 TEST_F(TrainingWithAPolicy, ThatRecomputesLayersChangesNoBit) {
   for (const std::int64_t layers : {1, 2}) {
     for (const auto accumulation : kEveryAccumulation) {
-      expect_the_same_bits({.step = {.recompute_layers = layers, .accumulation = accumulation}});
+      expect_the_same_bits({.step = {.recompute_layers = layers}, .accumulation = accumulation});
     }
   }
 }
 
 TEST_F(TrainingWithAPolicy, ThatNeverHasTheLogitsAsAWholeChangesNoBit) {
   for (const auto accumulation : kEveryAccumulation) {
-    expect_the_same_bits({.step = {.linear_cross_entropy = true, .accumulation = accumulation}});
+    expect_the_same_bits({.step = {.linear_cross_entropy = true}, .accumulation = accumulation});
   }
 }
 

@@ -185,7 +185,7 @@ for save in (3,) if brief else (1, 2, 3):
 run = Run(data=PACKED[:-1])
 shutil.copytree(saved.checkpoints, run.checkpoints, symlinks=True)
 _, err = run.run(2, "--resume", exit_code=1)
-assert re.fullmatch(r"train_qwen3_moe: --resume: batches must be 40 documents, ends with CRC-32C "
+assert re.fullmatch(r"train_qwen3_moe: resume: batches must be 40 documents, ends with CRC-32C "
                     rf"\d+ as in {run.checkpoints}/step-{3 * INTERVAL:08}, got windows anywhere\n",
                     err), err
 
@@ -264,13 +264,13 @@ assert err == f"train_qwen3_moe: lock: cannot create {run.checkpoints}: Not a di
 run = Run()
 run.run(2)
 for arguments, message in [
-        ([], f"--checkpoint-dir: '{run.checkpoints}' must hold no checkpoints unless --resume is "
-             f"given, got step-{STEPS:08}"),
-        (["--resume", "--seed", 7], f"--resume: seed must be 1 as in {run.checkpoints}/step-{STEPS:08}, "
+        ([], f"checkpoints: '{run.checkpoints}' must have no checkpoints where a run does not "
+             f"resume, got step-{STEPS:08}"),
+        (["--resume", "--seed", 7], f"resume: seed must be 1 as in {run.checkpoints}/step-{STEPS:08}, "
                                     "got 7"),
-        (["--resume", "--overfit"], "--resume: overfit must be false as in "
+        (["--resume", "--overfit"], "resume: overfit must be false as in "
                                     f"{run.checkpoints}/step-{STEPS:08}, got true"),
-        (["--resume", "--lr", 0.125], "--resume: lr must be 0.004 as in "
+        (["--resume", "--lr", 0.125], "resume: lr must be 0.004 as in "
                                       f"{run.checkpoints}/step-{STEPS:08}, got 0.125")]:
     _, err = run.run(2, *arguments, exit_code=1)
     assert err == f"train_qwen3_moe: {message}\n", err

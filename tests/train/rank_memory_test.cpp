@@ -12,7 +12,8 @@
 #include "framework/runtime/random.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/meta.h"
-#include "train/trainer.h"
+#include "optim/adamw.h"
+#include "train/train_step.h"
 #include "train/training_run.h"
 
 namespace moegrad::training::rank_memory_test {
@@ -64,9 +65,11 @@ RankMemory measure(const TrainConfig& options) {
       saver->reserve(all);
       own.checkpoint = arena.live()[MemoryTag::kCheckpoint];
     }
+    const StepPlan plan(state, options.data.micro_batches);
+    const auto mine = plan.own(batches);
     for (int step = 0; step < 3; ++step) {
       if (step == 1) arena.reset_peak();  // the first forward has no order to prefetch by
-      train_step(*model, state, batches,
+      train_step(*model, plan, mine,
                  {.recompute_layers = options.memory.recompute_layers,
                   .linear_cross_entropy = options.memory.linear_cross_entropy},
                  optimizer);

@@ -18,10 +18,11 @@
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe/loss.h"
+#include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
 #include "tests/mapping_calls.h"
 #include "tests/new_calls.h"
-#include "train/trainer.h"
+#include "train/train_step.h"
 
 namespace moegrad::training::steady_state_test {
 namespace {
@@ -124,6 +125,8 @@ class SteadyState : public ::testing::TestWithParam<Layout> {
     fsdp::State* state = nullptr;
     if (GetParam().sharded) state = &shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-3, 0.1), {});
+    std::optional<StepPlan> plan;
+    if (state != nullptr) plan.emplace(*state, 2);
     std::vector<std::vector<MicroBatch>> steps;
     for (std::int64_t i = 0; i < kWarmUp + kWindows * kSteps; ++i) {
       steps.push_back({random_batch(i, 0), random_batch(i, 1)});
@@ -134,7 +137,7 @@ class SteadyState : public ::testing::TestWithParam<Layout> {
         if (state == nullptr) {
           plain_step(model, next->front(), optimizer);
         } else {
-          train_step(model, *state, *next, {}, optimizer);
+          train_step(model, *plan, plan->own(*next), {}, optimizer);
         }
       }
       context.group()->barrier()->wait();

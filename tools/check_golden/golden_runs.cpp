@@ -24,7 +24,7 @@
 #include "optim/schedule.h"
 #include "tools/check_golden/golden_routing.h"
 #include "tools/check_golden/golden_spread.h"
-#include "train/trainer.h"
+#include "train/train_step.h"
 
 namespace moegrad::tools {
 

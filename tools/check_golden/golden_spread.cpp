@@ -17,7 +17,8 @@
 #include "ops/reduce.h"
 #include "ops/shape_ops.h"
 #include "ops/softmax.h"
-#include "train/trainer.h"
+#include "train/sum_in_order.h"
+#include "train/train_step.h"
 
 namespace moegrad::tools {
 

@@ -15,7 +15,7 @@
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "models/qwen3_moe/pretrained.h"
-#include "train/run_checkpoints.h"
+#include "train/train_checkpoints.h"
 
 namespace moegrad::tools {
 

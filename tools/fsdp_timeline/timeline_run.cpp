@@ -11,7 +11,8 @@
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe/loss.h"
-#include "train/trainer.h"
+#include "optim/adamw.h"
+#include "train/train_step.h"
 
 namespace moegrad::tools {
 

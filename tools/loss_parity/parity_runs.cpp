@@ -9,8 +9,10 @@
 #include "framework/tensor/fill.h"
 #include "fsdp/state_dict.h"
 #include "models/qwen3_moe/plain.h"
+#include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
-#include "train/trainer.h"
+#include "train/sum_in_order.h"
+#include "train/train_step.h"
 
 namespace moegrad::tools {
 
@@ -114,12 +116,12 @@ Run run_sharded(const ParityOptions& options, const TextData& data, const Parity
     const auto mesh = make_mesh(context.group(), layout.mesh, layout.experts);
     auto& state = shard_model(model, mesh, policy);
     auto optimizer = make_optimizer(model.named_parameters(), options.lr);
+    const StepPlan plan(state, options.micro_batches, layout.accumulation);
     for (std::int64_t step = 0; step < options.steps; ++step) {
-      StepOptions step_options{.max_grad_norm = options.max_grad_norm,
-                               .accumulation = layout.accumulation};
+      StepOptions step_options{.max_grad_norm = options.max_grad_norm};
       if (replay != nullptr) step_options.replay = &(*replay)[static_cast<std::size_t>(step)];
-      auto result =
-          train_step(model, state, batches_of(options, data, step), step_options, optimizer);
+      auto result = train_step(model, plan, plan.own(batches_of(options, data, step)), step_options,
+                               optimizer);
       if (context.rank() != 0) continue;
       run.loss.push_back(result.loss);
       run.grad_norm.push_back(result.grad_norm);

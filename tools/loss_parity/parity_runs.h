@@ -9,9 +9,9 @@
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/tensor.h"
 #include "models/qwen3_moe/config.h"
-#include "train/accumulation.h"
 #include "train/data/text_data.h"
 #include "train/mesh_shape.h"
+#include "train/step_plan.h"
 
 namespace moegrad::tools {
 

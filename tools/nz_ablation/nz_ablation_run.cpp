@@ -18,9 +18,11 @@
 #include "models/qwen3_moe/loss.h"
 #include "nn/init.h"
 #include "ops/reduce.h"
+#include "optim/adamw.h"
 #include "tools/nz_ablation/nz_rungs.h"
 #include "train/speed_preset.h"
-#include "train/trainer.h"
+#include "train/sum_in_order.h"
+#include "train/train_step.h"
 
 namespace moegrad::tools {
 

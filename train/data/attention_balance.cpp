@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "train/accumulation.h"
+#include "train/step_plan.h"
 
 namespace moegrad::training {
 
@@ -18,12 +18,11 @@ AttentionBalance attention_balance(const LengthGroupedSampler& sampler,
     std::vector<double> loads;
     for (int rank = 0; rank < ranks; ++rank) {
       double load = 0;
-      for (const auto index :
-           owned_micro_batches(sampler.micro_batches(), {.shard = rank, .shards = ranks},
-                               Accumulation::kKeepUntilLast)) {
-        if (index == kIdle) continue;
+      for (const auto& turn : turns_of(sampler.micro_batches(), {.shard = rank, .shards = ranks},
+                                       Accumulation::kKeepUntilLast)) {
+        if (turn.idle) continue;
         load += static_cast<double>(
-            work[static_cast<std::size_t>(packs[static_cast<std::size_t>(index)])]);
+            work[static_cast<std::size_t>(packs[static_cast<std::size_t>(turn.index)])]);
       }
       loads.push_back(load);
     }

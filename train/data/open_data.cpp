@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "train/data/first_step_data.h"
 #include "train/data/packed_data.h"
 #include "train/data/windowed_data.h"
 
@@ -23,9 +24,7 @@ DocumentOffsets documents_of(const TrainConfig& options, const TokenSource& toke
                                    : blank_line_documents(tokens.as_text());
 }
 
-}  // namespace
-
-std::unique_ptr<const TrainingData> open_data(const TrainConfig& options) {
+std::unique_ptr<const TrainingData> open_all_steps(const TrainConfig& options) {
   auto tokens = open_source(options);
   if (!options.data.pack) {
     return std::make_unique<WindowedData>(
@@ -43,6 +42,14 @@ std::unique_ptr<const TrainingData> open_data(const TrainConfig& options) {
                   .validation_batches = std::max<std::int64_t>(
                       1, options.data.validation_sequences / options.data.batch),
                   .seed = options.optim.seed});
+}
+
+}  // namespace
+
+std::unique_ptr<const TrainingData> open_data(const TrainConfig& options) {
+  auto data = open_all_steps(options);
+  if (options.data.overfit) return std::make_unique<FirstStepData>(std::move(data));
+  return data;
 }
 
 }  // namespace moegrad::training

@@ -36,12 +36,11 @@ PackedData::PackedData(TokenSource tokens, DocumentOffsets documents, const Pack
       sampler_(work_of(training_), options.micro_batches, options.seed),
       validation_batches_(std::min(options.validation_batches, validation_.size())) {}
 
-std::vector<MicroBatch> PackedData::step_batches(std::int64_t step) const {
-  std::vector<MicroBatch> batches;
-  for (const auto pack : sampler_.packs_of_step(step)) {
-    batches.push_back(to_micro_batch(tokens_, training_[pack]));
-  }
-  return batches;
+MicroBatch PackedData::micro_batch(std::int64_t step, std::int64_t index) const {
+  check<ValueError>(0 <= index && index < micro_batches(), "data: a micro-batch must be in [0, ",
+                    micro_batches(), "), got ", index);
+  const auto packs = sampler_.packs_of_step(step);
+  return to_micro_batch(tokens_, training_[packs[static_cast<std::size_t>(index)]]);
 }
 
 std::int64_t PackedData::tokens_before(std::int64_t step) const {

@@ -22,7 +22,8 @@ class PackedData final : public TrainingData {
   /// ValueError unless both parts have a document of two tokens or more.
   PackedData(TokenSource tokens, DocumentOffsets documents, const PackOptions& options);
 
-  std::vector<MicroBatch> step_batches(std::int64_t step) const override;
+  std::int64_t micro_batches() const override { return sampler_.micro_batches(); }
+  MicroBatch micro_batch(std::int64_t step, std::int64_t index) const override;
   std::int64_t tokens_before(std::int64_t step) const override;
   std::int64_t validation_batches() const override;
   MicroBatch validation_batch(std::int64_t index) const override;

@@ -19,8 +19,10 @@ class TrainingData {
  public:
   virtual ~TrainingData() = default;
 
-  /// All M micro-batches of a step.
-  virtual std::vector<MicroBatch> step_batches(std::int64_t step) const = 0;
+  /// M, the micro-batches of a step.
+  virtual std::int64_t micro_batches() const = 0;
+  /// One of them; ValueError unless 0 <= index < M.
+  virtual MicroBatch micro_batch(std::int64_t step, std::int64_t index) const = 0;
   /// Tokens of all steps before `step`.
   virtual std::int64_t tokens_before(std::int64_t step) const = 0;
 
@@ -32,5 +34,8 @@ class TrainingData {
   /// How the tokens become batches, but for what the options of a run say by themselves.
   virtual std::string describe() const = 0;
 };
+
+/// All M micro-batches of a step.
+std::vector<MicroBatch> step_batches(const TrainingData& data, std::int64_t step);
 
 }  // namespace moegrad::training

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "framework/runtime/error.h"
+
 namespace moegrad::training {
 
 WindowedData::WindowedData(TextData data, const WindowOptions& options)
@@ -12,13 +14,12 @@ WindowedData::WindowedData(TextData data, const WindowOptions& options)
       validation_sequences_(std::min(options.validation_sequences, data_.validation_sequences())),
       validation_size_(std::min(options.sequences, validation_sequences_)) {}
 
-std::vector<MicroBatch> WindowedData::step_batches(std::int64_t step) const {
-  std::vector<MicroBatch> batches;
-  for (std::int64_t i = 0; i < options_.micro_batches; ++i) {
-    batches.push_back(
-        data_.training_batch(options_.seed, step, i, options_.micro_batches, options_.sequences));
-  }
-  return batches;
+MicroBatch WindowedData::micro_batch(std::int64_t step, std::int64_t index) const {
+  check<ValueError>(0 <= index && index < options_.micro_batches,
+                    "data: a micro-batch must be in [0, ", options_.micro_batches, "), got ",
+                    index);
+  return data_.training_batch(options_.seed, step, index, options_.micro_batches,
+                              options_.sequences);
 }
 
 std::int64_t WindowedData::tokens_before(std::int64_t step) const {

@@ -18,7 +18,8 @@ class WindowedData final : public TrainingData {
  public:
   WindowedData(TextData data, const WindowOptions& options);
 
-  std::vector<MicroBatch> step_batches(std::int64_t step) const override;
+  std::int64_t micro_batches() const override { return options_.micro_batches; }
+  MicroBatch micro_batch(std::int64_t step, std::int64_t index) const override;
   std::int64_t tokens_before(std::int64_t step) const override;
   std::int64_t validation_batches() const override;
   MicroBatch validation_batch(std::int64_t index) const override;

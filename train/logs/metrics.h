@@ -8,7 +8,7 @@
 #include "framework/io/output_file.h"
 #include "framework/profile/timeline.h"
 #include "train/logs/run_header.h"
-#include "train/trainer.h"
+#include "train/train_step.h"
 
 namespace moegrad::training {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several micro-batches per step, over shards and replicas.
 #include "framework/distributed/launch.h"
+#include "optim/adamw.h"
 #include "tests/framework/distributed/counting_process_group.h"
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/stack.h"

@@ -3,6 +3,7 @@
 // Rows 9 to 12: recomputation, two forwards before one backward, tied weights.
 
 #include "framework/autograd/grad_mode.h"
+#include "optim/adamw.h"
 #include "tests/fsdp/conformance/parity.h"
 
 namespace moegrad::fsdp::conformance::checkpoint_parity_test {

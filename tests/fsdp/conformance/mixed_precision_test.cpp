@@ -8,6 +8,7 @@
 #include "framework/distributed/launch.h"
 #include "framework/runtime/error.h"
 #include "ops/shape_ops.h"
+#include "optim/adamw.h"
 #include "tests/framework/distributed/counting_process_group.h"
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/stack.h"

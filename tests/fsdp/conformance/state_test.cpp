@@ -5,6 +5,7 @@
 
 #include "framework/distributed/launch.h"
 #include "fsdp/state_dict.h"
+#include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
 #include "tests/framework/distributed/counting_process_group.h"
 #include "tests/fsdp/conformance/parity.h"

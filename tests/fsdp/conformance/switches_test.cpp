@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "optim/adamw.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 

@@ -51,7 +51,7 @@ TEST(PackedData, TrainsOnEachTokenOnceAnEpochAndNeverOnWhatIsHeldOut) {
   std::map<std::int64_t, int> seen;
   std::int64_t step = 0;
   for (; data->tokens_before(step) < static_cast<std::int64_t>(training); ++step) {
-    for (const auto token : integers(data->step_batches(step)[0].tokens)) ++seen[token];
+    for (const auto token : integers(step_batches(*data, step)[0].tokens)) ++seen[token];
   }
   EXPECT_EQ(data->tokens_before(step), static_cast<std::int64_t>(training));
   EXPECT_EQ(seen, expected);
@@ -60,7 +60,7 @@ TEST(PackedData, TrainsOnEachTokenOnceAnEpochAndNeverOnWhatIsHeldOut) {
 TEST(PackedData, ADocumentsTargetsAreItsOwn) {
   const auto data = packed(documents_text(), kOptions);
   for (std::int64_t step = 0; step < 20; ++step) {
-    for (const auto& batch : data->step_batches(step)) {
+    for (const auto& batch : step_batches(*data, step)) {
       EXPECT_LE(batch.tokens.numel(), 32);
       const auto tokens = integers(batch.tokens), targets = integers(batch.targets);
       for (std::size_t d = 0; d + 1 < batch.cu_seqlens.size(); ++d) {
@@ -80,10 +80,10 @@ TEST(PackedData, GivesTheSameBatchesAgainInAnyOrder) {
   const auto text = documents_text();
   const auto data = packed(text, kOptions);
   std::vector<std::vector<MicroBatch>> steps;
-  for (std::int64_t step = 0; step < 40; ++step) steps.push_back(data->step_batches(step));
+  for (std::int64_t step = 0; step < 40; ++step) steps.push_back(step_batches(*data, step));
   const auto check_from = [&](const TrainingData& other, std::int64_t first, std::int64_t stride) {
     for (auto step = first; 0 <= step && step < 40; step += stride) {
-      const auto again = other.step_batches(step);
+      const auto again = step_batches(other, step);
       for (std::size_t i = 0; i < 4; ++i) {
         EXPECT_TRUE(equal(again[i], steps[static_cast<std::size_t>(step)][i])) << step;
       }
@@ -93,7 +93,7 @@ TEST(PackedData, GivesTheSameBatchesAgainInAnyOrder) {
   check_from(*data, 39, -1);
   auto other_seed = kOptions;
   other_seed.seed = 2;
-  EXPECT_FALSE(equal(packed(text, other_seed)->step_batches(0)[0], steps[0][0]));
+  EXPECT_FALSE(equal(step_batches(*packed(text, other_seed), 0)[0], steps[0][0]));
 }
 
 TEST(PackedData, CountsTheTokensOfItsSteps) {
@@ -101,7 +101,7 @@ TEST(PackedData, CountsTheTokensOfItsSteps) {
   std::int64_t tokens = 0;
   for (std::int64_t step = 0; step < 40; ++step) {
     EXPECT_EQ(data->tokens_before(step), tokens);
-    for (const auto& batch : data->step_batches(step)) tokens += batch.tokens.numel();
+    for (const auto& batch : step_batches(*data, step)) tokens += batch.tokens.numel();
   }
 }
 
@@ -124,7 +124,7 @@ TEST(PackedData, ValidatesOnHeldOutDocumentsInOrder) {
 
 TEST(PackedData, FewerPacksThanMicroBatchesComeAgainWithinAStep) {
   const auto data = packed(std::string(40, 'a'), kOptions);  // 38 tokens: packs of 32 and 6
-  const auto batches = data->step_batches(0);
+  const auto batches = step_batches(*data, 0);
   ASSERT_EQ(batches.size(), 4U);
   std::vector<std::int64_t> sizes;
   for (const auto& batch : batches) sizes.push_back(batch.tokens.numel());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/run_checkpoints.h"
+#include "train/train_checkpoints.h"
 
 #include <filesystem>
 #include <utility>
@@ -11,7 +11,7 @@
 #include "train/data/windowed_data.h"
 #include "train/training_run.h"
 
-namespace moegrad::training::run_checkpoints_test {
+namespace moegrad::training::train_checkpoints_test {
 namespace {
 
 using testing::message_of;
@@ -25,9 +25,9 @@ struct Silence {
   ~Silence() { ::testing::internal::GetCapturedStdout(); }
 };
 
-class RunCheckpointsTest : public ::testing::Test {
+class TrainCheckpointsTest : public ::testing::Test {
  protected:
-  RunCheckpointsTest() {
+  TrainCheckpointsTest() {
     options_.model.preset = "tiny";
     options_.optim.steps = 2;
     options_.data.batch = 1;
@@ -77,18 +77,18 @@ class RunCheckpointsTest : public ::testing::Test {
   TrainConfig options_;
 };
 
-TEST_F(RunCheckpointsTest, RefuseToGoOnWithAnotherValueOfAnOption) {
+TEST_F(TrainCheckpointsTest, RefuseToGoOnWithAnotherValueOfAnOption) {
   ASSERT_EQ(run(options_), 0);
   const auto metrics = read_file(options_.output.metrics);
   const auto as_in = " as in " + step_folder(2) + ", got ";
   EXPECT_EQ(refusal([](TrainConfig& o) { o.data.overfit = true; }),
-            "--resume: overfit must be false" + as_in + "true");
+            "resume: overfit must be false" + as_in + "true");
   EXPECT_EQ(refusal([](TrainConfig& o) { o.data.validation_sequences = 3; }),
-            "--resume: validation_sequences must be 2" + as_in + "3");
+            "resume: validation_sequences must be 2" + as_in + "3");
   EXPECT_EQ(refusal([](TrainConfig& o) { o.optim.max_grad_norm = 1.0000000000000002; }),
-            "--resume: max_grad_norm must be 1" + as_in + "1.0000000000000002");
+            "resume: max_grad_norm must be 1" + as_in + "1.0000000000000002");
   EXPECT_EQ(refusal([](TrainConfig& o) { o.optim.steps = 3; }),
-            "--resume: steps must be 2" + as_in + "3");
+            "resume: steps must be 2" + as_in + "3");
   EXPECT_EQ(read_file(options_.output.metrics), metrics);
   // What is listed may change.
   TrainConfig options = options_;
@@ -100,21 +100,21 @@ TEST_F(RunCheckpointsTest, RefuseToGoOnWithAnotherValueOfAnOption) {
   EXPECT_EQ(run(options), 0);
 }
 
-TEST_F(RunCheckpointsTest, RefuseARecordThatCannotBeCompared) {
+TEST_F(TrainCheckpointsTest, RefuseARecordThatCannotBeCompared) {
   ASSERT_EQ(run(options_), 0);
   rewrite_record([](auto& values) { values.erase("overfit"); });
   EXPECT_EQ(refusal([](TrainConfig&) {}),
-            "--resume: " + step_folder(2) +
+            "resume: " + step_folder(2) +
                 " must record overfit, got a checkpoint of an earlier version, which did not");
   rewrite_record([](auto& values) {
     values["overfit"] = "false";
     values["dropout"] = "0.1";
   });
   EXPECT_EQ(refusal([](TrainConfig&) {}),
-            "--resume: " + step_folder(2) + " must record what this version knows, got 'dropout'");
+            "resume: " + step_folder(2) + " must record what this version knows, got 'dropout'");
 }
 
-TEST_F(RunCheckpointsTest, AFailedSaveIsInTheExitCodeThoughALaterOneSucceeds) {
+TEST_F(TrainCheckpointsTest, AFailedSaveIsInTheExitCodeThoughALaterOneSucceeds) {
   bool first = true;
   const auto lose_first = [&](int rank, CheckpointPoint point) {
     if (rank != 0 || point != CheckpointPoint::kFilesAgreed || !std::exchange(first, false)) return;
@@ -127,7 +127,7 @@ TEST_F(RunCheckpointsTest, AFailedSaveIsInTheExitCodeThoughALaterOneSucceeds) {
   EXPECT_TRUE(std::filesystem::exists(step_folder(2)));
 }
 
-TEST_F(RunCheckpointsTest, NothingIsSavedInAFolderThatHasTakenTheNameOfTheLockedOne) {
+TEST_F(TrainCheckpointsTest, NothingIsSavedInAFolderThatHasTakenTheNameOfTheLockedOne) {
   const auto moved = (folder_ / "moved").string();
   for (const bool replaced : {false, true}) {
     int copies = 0;
@@ -154,4 +154,4 @@ TEST_F(RunCheckpointsTest, NothingIsSavedInAFolderThatHasTakenTheNameOfTheLocked
 }
 
 }  // namespace
-}  // namespace moegrad::training::run_checkpoints_test
+}  // namespace moegrad::training::train_checkpoints_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/trainer.h"
+#include "train/train_step.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,12 +8,15 @@
 #include "framework/autograd/grad_mode.h"
 #include "framework/runtime/random.h"
 #include "ops/cross_entropy.h"
+#include "optim/adamw.h"
 #include "tests/fsdp/models.h"
 #include "train/data/packed_data.h"
 #include "train/data/windowed_data.h"
+#include "train/evaluate.h"
 #include "train/logs/metrics.h"
+#include "train/sample.h"
 
-namespace moegrad::training::trainer_test {
+namespace moegrad::training::train_step_test {
 namespace {
 
 using testing::message_of;
@@ -150,11 +153,12 @@ TEST_F(SmallRun, LossOfATrainingStepFalls) {
     models::Qwen3Moe model(config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
+    const StepPlan plan(state, 2);
     std::vector<double> losses;
     for (std::int64_t step = 0; step < 40; ++step) {
       const std::vector<MicroBatch> batches = {text.training_batch(1, step, 0, 2, 2),
                                                text.training_batch(1, step, 1, 2, 2)};
-      const auto result = train_step(model, state, batches, {}, optimizer);
+      const auto result = train_step(model, plan, plan.own(batches), {}, optimizer);
       losses.push_back(result.ce);
       std::int64_t routed = 0;
       for (const auto count : result.tokens_per_expert[0]) routed += count;
@@ -180,13 +184,14 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
       const DeviceMesh mesh(context.group(), {{"replicate", replicas}, {"shard", shards}});
       auto& state = shard_model(model, mesh, {});
       optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
+      const StepPlan plan(state, micro_batches, accumulation);
       StepResult result;
       for (std::int64_t step = 0; step < 2; ++step) {
         std::vector<MicroBatch> batches;
         for (std::int64_t i = 0; i < micro_batches; ++i) {
           batches.push_back(text.training_batch(1, step, i, micro_batches, 1));
         }
-        result = train_step(model, state, batches, {.accumulation = accumulation}, optimizer);
+        result = train_step(model, plan, plan.own(batches), {}, optimizer);
       }
       if (context.rank() == 0) second = {result.loss, result.grad_norm, result.tokens_per_expert};
     });
@@ -213,4 +218,4 @@ TEST(Sample, NeedsAPrompt) {
 }
 
 }  // namespace
-}  // namespace moegrad::training::trainer_test
+}  // namespace moegrad::training::train_step_test

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/data/step_loader.h"
+
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "framework/runtime/error.h"
+#include "tests/testing.h"
+
+namespace moegrad::training::step_loader_test {
+namespace {
+
+using testing::message_of;
+
+/// Micro-batches that say which they are, and remember which were asked for.
+class NumberedData final : public TrainingData {
+ public:
+  explicit NumberedData(std::int64_t failing_step = -1) : failing_step_(failing_step) {}
+
+  std::int64_t micro_batches() const override { return 8; }
+  MicroBatch micro_batch(std::int64_t step, std::int64_t index) const override {
+    check<ValueError>(step != failing_step_, "data: no step ", step);
+    {
+      const std::lock_guard lock(mutex_);
+      asked_.emplace_back(step, index);
+    }
+    const std::vector<std::int64_t> values = {step, index};
+    return {.tokens = Tensor::from(values, {2}), .targets = Tensor::from(values, {2})};
+  }
+  std::int64_t tokens_before(std::int64_t step) const override { return 16 * step; }
+  std::int64_t validation_batches() const override { return 0; }
+  MicroBatch validation_batch(std::int64_t /*index*/) const override { return {}; }
+  const TokenSource& source() const override { return source_; }
+  std::string describe() const override { return "numbers"; }
+
+  std::vector<std::pair<std::int64_t, std::int64_t>> asked() const {
+    const std::lock_guard lock(mutex_);
+    return asked_;
+  }
+
+ private:
+  std::int64_t failing_step_;
+  TokenSource source_ = TokenSource::text("x", "numbers");
+  mutable std::mutex mutex_;
+  mutable std::vector<std::pair<std::int64_t, std::int64_t>> asked_;
+};
+
+TEST(StepLoader, GivesTheMicroBatchesOfTheRankInTheOrderOfItsTurns) {
+  const NumberedData data;
+  StepLoader loader(data, {5, 2, 0}, /*first_step=*/7);
+  for (std::int64_t step = 7; step < 12; ++step) {
+    const auto batches = loader.next();
+    ASSERT_EQ(batches.size(), 3U);
+    EXPECT_EQ(testing::integers(batches[0].tokens), (std::vector<std::int64_t>{step, 5}));
+    EXPECT_EQ(testing::integers(batches[1].tokens), (std::vector<std::int64_t>{step, 2}));
+    EXPECT_EQ(testing::integers(batches[2].targets), (std::vector<std::int64_t>{step, 0}));
+  }
+}
+
+TEST(StepLoader, MakesNothingOfOtherRanksAndOneStepAhead) {
+  const NumberedData data;
+  {
+    StepLoader loader(data, {3}, 0);
+    loader.next();
+    loader.next();
+    // Step 2 is made meanwhile; step 3 waits until that is taken.
+    while (data.asked().size() < 3) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(data.asked(),
+            (std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 3}, {1, 3}, {2, 3}}));
+}
+
+TEST(StepLoader, ThrowsWhatStoppedItWhereTheStepIsAskedFor) {
+  const NumberedData data(/*failing_step=*/1);
+  StepLoader loader(data, {0}, 0);
+  EXPECT_EQ(loader.next().size(), 1U);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(message_of<ValueError>([&] { loader.next(); }), "data: no step 1");
+  }
+}
+
+TEST(StepLoader, LeavesTensorsThatOutliveIt) {
+  const NumberedData data;
+  std::vector<MicroBatch> batches;
+  {
+    StepLoader loader(data, {4}, 1);
+    batches = loader.next();
+  }
+  EXPECT_EQ(testing::integers(batches[0].tokens), (std::vector<std::int64_t>{1, 4}));
+}
+
+}  // namespace
+}  // namespace moegrad::training::step_loader_test

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/step_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "framework/distributed/launch.h"
+#include "framework/runtime/error.h"
+#include "tests/fsdp/models.h"
+#include "tests/testing.h"
+
+namespace moegrad::training::step_plan_test {
+namespace {
+
+using testing::message_of;
+using Indices = std::vector<std::int64_t>;
+
+/// The micro-batches of a rank that count.
+Indices indices(std::int64_t micro_batches, const GridPlace& place, Accumulation accumulation) {
+  Indices all;
+  for (const auto& turn : turns_of(micro_batches, place, accumulation)) {
+    if (!turn.idle) all.push_back(turn.index);
+  }
+  return all;
+}
+
+constexpr GridPlace kPlace = {.replica = 1, .replicas = 2, .shard = 0, .shards = 2};
+
+TEST(Turns, AreASubtreeWhenGradientsAreKept) {
+  EXPECT_EQ(indices(16, kPlace, Accumulation::kKeepUntilLast), (Indices{8, 9, 10, 11}));
+}
+
+TEST(Turns, AreOneOfEachRoundWhenEachIsReduced) {
+  EXPECT_EQ(indices(16, kPlace, Accumulation::kReduceEach), (Indices{2, 6, 10, 14}));
+}
+
+TEST(Turns, AreOneOfEachRoundOfTheReplicaWhenEachIsScattered) {
+  EXPECT_EQ(indices(16, kPlace, Accumulation::kScatterEach), (Indices{8, 10, 12, 14}));
+}
+
+TEST(Turns, AreEachOwnedOnceAndTheRestIsIdle) {
+  for (const auto accumulation :
+       {Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach}) {
+    for (const int replicas : {1, 2, 3}) {
+      for (const int shards : {1, 3, 4}) {
+        for (const std::int64_t count : {1, 4, 8, 24, 32}) {
+          Indices all;
+          const auto ranks = replicas * shards;
+          for (int rank = 0; rank < ranks; ++rank) {
+            const GridPlace place = {rank / shards, replicas, rank % shards, shards};
+            const auto turns = turns_of(count, place, accumulation);
+            EXPECT_EQ(std::ssize(turns), (count + ranks - 1) / ranks);
+            for (const auto& turn : turns) {
+              EXPECT_EQ(turn.last, &turn == &turns.back());
+              EXPECT_TRUE(!turn.idle || turn.index == 0);
+            }
+            const auto own = indices(count, place, accumulation);
+            all.insert(all.end(), own.begin(), own.end());
+          }
+          std::ranges::sort(all);
+          Indices expected(static_cast<std::size_t>(count));
+          std::iota(expected.begin(), expected.end(), 0);
+          EXPECT_EQ(all, expected);
+        }
+      }
+    }
+  }
+}
+
+/// A sum over 8 micro-batches of values whose order of addition shows in the result.
+double sum_on(int world_size, Accumulation accumulation) {
+  double sum = 0;
+  launch(world_size, [&](RankContext& context) {
+    models::Qwen3Moe model(testing::sharded_toy_config(), 1);
+    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    const StepPlan plan(state, 8, accumulation);
+    std::vector<double> own;
+    std::vector<std::int64_t> ones, indices;
+    for (const auto& turn : plan.turns()) {
+      own.push_back(turn.idle ? 1e30 : 1.0 / static_cast<double>(3 + turn.index * turn.index));
+      ones.push_back(1);
+      indices.push_back(turn.index);
+    }
+    EXPECT_EQ(plan.indices(), indices);
+    EXPECT_EQ(plan.sum(ones), 8);
+    const double all = plan.sum(own);
+    own.pop_back();
+    EXPECT_EQ(message_of<ValueError>([&] { plan.sum(own); }),
+              "step plan: a sum must have a value for each of " + std::to_string(ones.size()) +
+                  " turns, got " + std::to_string(own.size()));
+    if (context.rank() == 0) sum = all;
+  });
+  return sum;
+}
+
+TEST(StepPlan, SumsInTheOrderOfTheMicroBatchesWhateverTheRanks) {
+  double expected = 0;
+  for (int i = 0; i < 8; ++i) expected += 1.0 / (3 + i * i);
+  for (const int world_size : {1, 2, 3, 4, 8, 11}) {
+    for (const auto accumulation : {Accumulation::kKeepUntilLast, Accumulation::kReduceEach}) {
+      EXPECT_EQ(sum_on(world_size, accumulation), expected) << world_size;
+    }
+  }
+}
+
+TEST(StepPlan, RefusesStepsWithoutMicroBatchesAndOtherNumbersOfThem) {
+  launch(1, [](RankContext& context) {
+    models::Qwen3Moe model(testing::sharded_toy_config(), 1);
+    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    EXPECT_EQ(message_of<ValueError>([&] { StepPlan(state, 0); }),
+              "step plan: micro_batches must be at least 1, got 0");
+    EXPECT_EQ(message_of<ValueError>([&] { StepPlan(state, 2).own({MicroBatch()}); }),
+              "step plan: a step must have 2 micro-batches, got 1");
+  });
+}
+
+}  // namespace
+}  // namespace moegrad::training::step_plan_test

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/data/step_loader.h"
+
+#include <string>
+#include <utility>
+
+#include "framework/distributed/slow_storage.h"
+#include "framework/profile/work_meter.h"
+#include "framework/runtime/rank_context.h"
+
+namespace moegrad::training {
+
+StepLoader::StepLoader(const TrainingData& data, std::vector<std::int64_t> indices,
+                       std::int64_t first_step)
+    : data_(data), indices_(std::move(indices)), step_(first_step) {
+  auto& rank = RankContext::current();
+  thread_ =
+      std::thread([this, number = rank.rank(), size = rank.world_size(), level = rank.log_level()] {
+        // The tensors have memory of their own: the arena of a rank counts what the rank computes.
+        RankContext context({.rank = number, .world_size = size, .log_level = level});
+        const RankContextGuard guard(context);
+        make_steps();
+      });
+}
+
+StepLoader::~StepLoader() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+std::vector<MicroBatch> StepLoader::next() {
+  std::unique_lock lock(mutex_);
+  {
+    // A rank that waits for its disk does not count as stuck, and one that waits for its data is
+    // slow in that.
+    const SlowStorage storage("reading the batches of step " + std::to_string(step_));
+    const WorkGuard work(WorkClass::kData);
+    changed_.wait(lock, [this] { return made_.has_value() || failure_ != nullptr; });
+  }
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+  auto batches = std::move(*made_);
+  made_.reset();
+  ++step_;
+  changed_.notify_all();
+  return batches;
+}
+
+void StepLoader::make_steps() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return ending_ || !made_.has_value(); });
+    if (ending_) return;
+    const auto step = step_;
+    lock.unlock();
+    std::vector<MicroBatch> batches;
+    std::exception_ptr failure;
+    try {
+      for (const auto index : indices_) batches.push_back(data_.micro_batch(step, index));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    failure_ = failure;
+    if (failure == nullptr) made_ = std::move(batches);
+    changed_.notify_all();
+    if (failure != nullptr) return;
+  }
+}
+
+}  // namespace moegrad::training

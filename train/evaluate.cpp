@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/evaluate.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "framework/autograd/grad_mode.h"
+#include "framework/distributed/slow_storage.h"
+#include "framework/runtime/rank_context.h"
+#include "ops/cross_entropy.h"
+#include "train/sum_in_order.h"
+
+namespace moegrad::training {
+
+double evaluate(models::Qwen3Moe& model, const TrainingData& data,
+                const std::function<void()>& before_batch) {
+  const NoGradGuard no_grad;
+  auto& context = RankContext::current();
+  const auto batches = data.validation_batches();
+  const auto each = (batches + context.world_size() - 1) / context.world_size();
+  std::vector<double> sums(static_cast<std::size_t>(batches)), targets = sums;
+  for (std::int64_t i = context.rank() * each; i < (context.rank() + 1) * each; ++i) {
+    before_batch();
+    // The last rank may have fewer: it repeats one and counts it as nothing.
+    const auto held_out = [&] {
+      const SlowStorage storage("reading held-out batches");
+      return data.validation_batch(std::min(i, batches - 1));
+    }();
+    const auto output = model(held_out.tokens, held_out.cu_seqlens);
+    if (i >= batches) continue;
+    sums[static_cast<std::size_t>(i)] =
+        ops::cross_entropy(output.logits, held_out.targets, {.denominator = 1.0}).item();
+    targets[static_cast<std::size_t>(i)] =
+        static_cast<double>(ops::count_targets(held_out.targets));
+  }
+  const double sum = sum_in_order(std::move(sums), context.group());
+  return sum / sum_in_order(std::move(targets), context.group());
+}
+
+}  // namespace moegrad::training

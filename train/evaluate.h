@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include "models/qwen3_moe/model.h"
+#include "train/data/training_data.h"
+
+namespace moegrad::training {
+
+/// Mean cross-entropy in nats per target over the held-out batches, spread over the ranks.
+/// Collective: every rank runs as many forwards. Calls `before_batch` before each; it may throw, on
+/// all ranks alike.
+double evaluate(
+    models::Qwen3Moe& model, const TrainingData& data,
+    const std::function<void()>& before_batch = [] {});
+
+}  // namespace moegrad::training

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/run_identity.h"
+
+#include "train/config/train_options.h"
+
+namespace moegrad::training {
+
+std::map<std::string, std::string> describe_run(const TrainConfig& config,
+                                                const TrainingData& data) {
+  auto run = compared_options(config);
+  auto model = config.model_config();
+  model.gathered_layout = Layout::kND;  // another one gives the same bits
+  run["config"] = model.to_json();
+  run["data"] = data.source().describe();
+  run["batches"] = data.describe();
+  return run;
+}
+
+}  // namespace moegrad::training

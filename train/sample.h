@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "models/qwen3_moe/model.h"
+
+namespace moegrad::training {
+
+/// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: every rank
+/// computes the same text. Calls `before_byte` as evaluate() does.
+std::string sample(
+    models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes, std::int64_t context,
+    double temperature, std::uint64_t seed, const std::function<void()>& before_byte = [] {});
+
+/// Share of the words of `text` that stand in `corpus` as words (letters only, as written).
+double known_words(std::string_view text, std::string_view corpus);
+
+}  // namespace moegrad::training

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/step_plan.h"
+
+#include <utility>
+
+#include "framework/distributed/collectives.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/rank_context.h"
+#include "ops/elementwise.h"
+#include "train/sum_in_order.h"
+
+namespace moegrad::training {
+GridPlace GridPlace::of(const fsdp::State& state) {
+  check(state.group() != nullptr, "step plan: the root has no parameters of its own");
+  const auto& ranks = state.group()->ranks();
+  GridPlace place = {.replicas = ranks.num_replicas(), .shards = ranks.num_shards()};
+  if (ranks.replicas) place.replica = ranks.replicas->rank();
+  if (ranks.shard) place.shard = ranks.shard->rank();
+  return place;
+}
+
+std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPlace& place,
+                           Accumulation accumulation) {
+  const auto each = (micro_batches + place.ranks() - 1) / place.ranks();
+  const auto [p, replicas, s, shards] = place;
+  const auto index_of = [&](std::int64_t i) {
+    if (accumulation == Accumulation::kReduceEach) return (i * replicas + p) * shards + s;
+    if (accumulation == Accumulation::kScatterEach) return (p * each + i) * shards + s;
+    return (p * shards + s) * each + i;
+  };
+  std::vector<Turn> turns;
+  for (std::int64_t i = 0; i < each; ++i) {
+    const auto index = index_of(i);
+    const bool idle = index >= micro_batches;
+    turns.push_back({.index = idle ? 0 : index, .idle = idle, .last = i + 1 == each});
+  }
+  return turns;
+}
+
+StepPlan::StepPlan(fsdp::State& state, std::int64_t micro_batches, Accumulation accumulation)
+    : state_(&state), micro_batches_(micro_batches), accumulation_(accumulation) {
+  check<ValueError>(micro_batches >= 1, "step plan: micro_batches must be at least 1, got ",
+                    micro_batches);
+  turns_ = turns_of(micro_batches, GridPlace::of(state), accumulation);
+}
+
+std::vector<std::int64_t> StepPlan::indices() const {
+  std::vector<std::int64_t> indices;
+  for (const auto& turn : turns_) indices.push_back(turn.index);
+  return indices;
+}
+
+std::vector<MicroBatch> StepPlan::own(const std::vector<MicroBatch>& all) const {
+  check<ValueError>(std::ssize(all) == micro_batches_, "step plan: a step must have ",
+                    micro_batches_, " micro-batches, got ", all.size());
+  std::vector<MicroBatch> own;
+  for (const auto& turn : turns_) own.push_back(all[static_cast<std::size_t>(turn.index)]);
+  return own;
+}
+
+void StepPlan::backward(const Turn& turn, const Tensor& objective) const {
+  state_->set_requires_gradient_sync(turn.last || accumulation_ != Accumulation::kKeepUntilLast);
+  if (accumulation_ == Accumulation::kScatterEach) state_->set_requires_all_reduce(turn.last);
+  if (turn.idle) {
+    (objective * 0.0).backward();
+  } else {
+    objective.backward();
+  }
+}
+
+double StepPlan::sum(std::span<const double> own) const {
+  check_one_per_turn(own.size());
+  std::vector<double> terms(static_cast<std::size_t>(micro_batches_));
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (!turns_[i].idle) terms[static_cast<std::size_t>(turns_[i].index)] = own[i];
+  }
+  return sum_in_order(std::move(terms), RankContext::current().group());
+}
+
+std::int64_t StepPlan::sum(std::span<const std::int64_t> own) const {
+  check_one_per_turn(own.size());
+  std::vector<std::int64_t> sum = {0};
+  for (std::size_t i = 0; i < own.size(); ++i) sum[0] += turns_[i].idle ? 0 : own[i];
+  const auto& group = RankContext::current().group();
+  if (group && group->size() > 1) all_reduce(*group, std::span(sum));
+  return sum[0];
+}
+
+void StepPlan::check_one_per_turn(std::size_t count) const {
+  check<ValueError>(count == turns_.size(), "step plan: a sum must have a value for each of ",
+                    turns_.size(), " turns, got ", count);
+}
+
+}  // namespace moegrad::training

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fsdp/state.h"
+#include "train/data/micro_batch.h"
+
+namespace moegrad::training {
+
+/// When the gradients of the micro-batches that a rank runs in one step are communicated.
+enum class Accumulation : std::uint8_t {
+  kKeepUntilLast,  // they stay whole; after the last one their sum is reduced
+  kReduceEach,     // after each micro-batch
+  kScatterEach,    // each is reduce-scattered; after the last one the sum is all-reduced over the
+                   // replicas (without replicas the same as kReduceEach)
+};
+
+/// The place of a rank in a grid of replicas and shards.
+struct GridPlace {
+  int replica = 0;
+  int replicas = 1;
+  int shard = 0;
+  int shards = 1;
+
+  /// On the mesh of the state's own parameters (the first, if there are several).
+  static GridPlace of(const fsdp::State& state);
+  int ranks() const { return replicas * shards; }
+};
+
+/// One micro-batch that a rank runs in a step.
+struct Turn {
+  std::int64_t index = 0;  // of the micro-batch, in 0 .. M - 1
+  bool idle = false;  // it is run because every rank joins every collective, and counts as zero
+  bool last = false;  // of this rank in the step
+};
+
+/// Note [Who runs which micro-batch]
+/// The gradient of a step is a sum over the micro-batches 0 .. M - 1 of all ranks, M a power of
+/// two, along one tree (Note [Tree of successive terms]). The sums of fully_shard have that shape
+/// too (Note [Where a gradient is summed]), but which rank's which micro-batch becomes which leaf
+/// depends on when gradients are communicated. So each rank takes the micro-batches whose gradients
+/// arrive where the one tree has them. Any number of ranks that divides M then gives the same bits.
+/// Micro-batch i of m = M / R on a rank in replica p of P, shard s of S, R = P S, is
+///
+///     kKeepUntilLast  (p S + s) m + i      order (replica, shard, micro-batch)
+///     kReduceEach     (i P + p) S + s      order (micro-batch, replica, shard)
+///     kScatterEach    (p m + i) S + s      order (replica, micro-batch, shard)
+///
+/// Experts on a mesh of another shape agree with that if p S + s is the same for both; under
+/// kScatterEach only if P is, too.
+///
+/// Where R does not divide M, m is rounded up: every rank runs as many, and those whose index is M
+/// or more run micro-batch 0 for nothing (Turn::idle). The step's gradient is the same sum then, in
+/// another order.
+
+/// Who runs what in a step of M micro-batches. With it a training loop has the same losses and
+/// parameters, bit for bit, on every number of ranks that divides M:
+///
+///     for (const auto& turn : plan.turns()) {
+///       const auto output = model(batch(step, turn.index).tokens);
+///       plan.backward(turn, loss_of(output) / global_targets);
+///       losses.push_back(...);
+///     }
+///     const double loss = plan.sum(losses);
+///
+/// Every method is the same on every rank; sum() and count() are collective.
+class StepPlan {
+ public:
+  /// For a rank of a sharded model whose root has `state`, which must outlive the plan. ValueError
+  /// unless micro_batches >= 1.
+  StepPlan(fsdp::State& state, std::int64_t micro_batches,
+           Accumulation accumulation = Accumulation::kKeepUntilLast);
+
+  std::int64_t micro_batches() const { return micro_batches_; }
+  /// What this rank runs, in order.
+  std::span<const Turn> turns() const { return turns_; }
+  /// The micro-batches that this rank runs, in order.
+  std::vector<std::int64_t> indices() const;
+  /// This rank's part of all M micro-batches of a step: one for each turn.
+  std::vector<MicroBatch> own(const std::vector<MicroBatch>& all) const;
+
+  /// Differentiates the objective of a turn: this micro-batch's share in the sum over the step.
+  /// Communicates gradients when their time has come. All turns in order, each once.
+  void backward(const Turn& turn, const Tensor& objective) const;
+
+  /// The sum over the step of a number that each micro-batch has, added in the order of the
+  /// micro-batches: the same double on every rank, for every number of ranks. `own`: one for each
+  /// turn; idle ones are ignored. ValueError for another number of values.
+  double sum(std::span<const double> own) const;
+  /// The same of an integer, such as a number of targets.
+  std::int64_t sum(std::span<const std::int64_t> own) const;
+
+ private:
+  void check_one_per_turn(std::size_t count) const;
+
+  fsdp::State* state_;
+  std::int64_t micro_batches_;
+  Accumulation accumulation_;
+  std::vector<Turn> turns_;
+};
+
+/// The turns of a rank.
+std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPlace& place,
+                           Accumulation accumulation);
+
+}  // namespace moegrad::training

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/train_checkpoints.h"
+
+#include <iostream>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "framework/io/checkpoint_folders.h"
+#include "framework/io/checkpoint_reader.h"
+#include "framework/io/utf8.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/log.h"
+
+namespace moegrad::training {
+namespace {
+
+// The first lines that are not the same, without indentation.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream lines_a(a), lines_b(b);
+  std::string line_a, line_b;
+  while (line_a == line_b && (lines_a || lines_b)) {
+    std::getline(lines_a >> std::ws, line_a);
+    std::getline(lines_b >> std::ws, line_b);
+  }
+  return {line_a, line_b};
+}
+
+void check_same_run(const std::map<std::string, std::string>& run,
+                    const std::map<std::string, std::string>& others,
+                    const CheckpointReader& reader) {
+  const auto& saved = reader.manifest().values;
+  const auto folder = reader.folder().string();
+  for (const auto& [name, value] : run) {
+    const auto found = saved.find(name);
+    check<ValueError>(found != saved.end(), "resume: ", folder, " must record ", name,
+                      ", got a checkpoint of an earlier version, which did not");
+    const auto [wanted, got] = first_difference(found->second, value);
+    check<ValueError>(found->second == value, "resume: ", name, " must be ", wanted, " as in ",
+                      folder, ", got ", got);
+  }
+  for (const auto& [name, value] : saved) {
+    check<ValueError>(run.contains(name) || others.contains(name), "resume: ", folder,
+                      " must record what this version knows, got ", in_quotes(name));
+  }
+}
+
+}  // namespace
+
+TrainCheckpoints::TrainCheckpoints(const std::string& folder, TrainState& state,
+                                   TrainCheckpointOptions options)
+    : folder_(folder),
+      state_(state),
+      options_(std::move(options)),
+      context_(RankContext::current()) {
+  check<ValueError>(options_.interval >= 0, "checkpoints: interval must be at least 0, got ",
+                    options_.interval);
+  if (folder.empty()) return;
+  if (context_.rank() == 0) {
+    lock_.emplace(folder);
+    remove_leftovers(folder);
+  }
+  saver_.emplace(
+      folder, context_.group(),
+      CheckpointOptions{
+          .keep = options_.keep, .lock = lock_ ? &*lock_ : nullptr, .observe = options_.observe});
+}
+
+NamedTensors TrainCheckpoints::tensors() const {
+  state_.model.reshard();
+  NamedTensors all = state_.model.named_parameters();
+  for (const auto& [name, tensor] : state_.optimizer.state_dict()) {
+    all.push_back({std::string(kOptimizerPrefix) + name, tensor});
+  }
+  return all;
+}
+
+bool TrainCheckpoints::resume() {
+  if (!saver_) return false;
+  saver_->reserve({.tensors = tensors()});
+  const bool is_first = context_.rank() == 0;
+  if (!options_.resume) {
+    const auto found = list_checkpoints(folder_);
+    check<ValueError>(found.empty(), "checkpoints: '", folder_,
+                      "' must have no checkpoints where a run does not resume, got ",
+                      found.empty() ? "" : found[0].path.filename().string());
+    return false;
+  }
+  const auto skipped = [&](const std::string& reason) {
+    if (is_first) log(LogLevel::kWarning, "passed over: " + reason);
+  };
+  auto reader = open_newest_checkpoint(folder_, context_.group(), skipped);
+  if (!reader) {
+    if (is_first) std::cout << "no checkpoint yet, from step 0" << std::endl;
+    return false;
+  }
+  const auto step = reader->manifest().step;
+  check_same_run(options_.run, options_.values ? options_.values(step) : decltype(options_.run)(),
+                 *reader);
+  reader->read_all(tensors());
+  saved_ = state_.step = step;
+  if (is_first) {
+    std::cout << "resumed from " << reader->folder().string() << ", saved by "
+              << reader->manifest().world_size << " ranks" << std::endl;
+  }
+  return true;
+}
+
+void TrainCheckpoints::after_step() {
+  if (options_.interval > 0 && state_.step % options_.interval == 0) save();
+}
+
+void TrainCheckpoints::save() {
+  if (!saver_ || state_.step == saved_) return;
+  finish();
+  auto values = options_.run;
+  if (options_.values) values.merge(options_.values(state_.step));
+  saver_->save(state_.step, {.tensors = tensors(), .values = std::move(values)});
+  saved_ = state_.step;
+}
+
+bool TrainCheckpoints::finish() {
+  if (!saver_) return true;
+  try {
+    saver_->wait();
+  } catch (const CollectiveError&) {
+    throw;  // a rank is gone
+  } catch (const Error& error) {
+    // The run is worth more than one of its checkpoints; the earlier ones are still there.
+    if (context_.rank() == 0) log(LogLevel::kError, error.what());
+    failed_ = true;
+  }
+  return !failed_;
+}
+
+}  // namespace moegrad::training

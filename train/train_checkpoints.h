@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "framework/io/checkpoint_saver.h"
+#include "framework/runtime/rank_context.h"
+#include "nn/module.h"
+#include "optim/optimizer.h"
+
+namespace moegrad::training {
+
+/// Names of the optimizer's tensors in a checkpoint begin so; the others are parameters.
+inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
+
+/// What a training run changes as it goes on. Samples and learning rates are functions of the step,
+/// so a checkpoint of this is all that a run needs to go on as if it had never been stopped.
+struct TrainState {
+  nn::Module& model;
+  optim::Optimizer& optimizer;
+  std::int64_t step = 0;  // optimizer steps done
+};
+
+struct TrainCheckpointOptions {
+  std::int64_t interval = 100;  // steps from one checkpoint to the next; 0: none on its own
+  std::int64_t keep = 2;        // CheckpointOptions::keep
+  /// What the run is: texts by name. A checkpoint of another run is refused.
+  std::map<std::string, std::string> run = {};
+  /// What else a checkpoint of so many steps records; it is not compared.
+  std::function<std::map<std::string, std::string>(std::int64_t step)> values = {};
+  /// False: a folder that has checkpoints is refused.
+  bool resume = true;
+  /// CheckpointOptions::observe.
+  std::function<void(CheckpointPoint)> observe = {};
+};
+
+/// The checkpoints of a run in a folder, written in the background: a run that is killed goes on
+/// from the newest one, at any number of ranks.
+///
+///     TrainState state{model, optimizer};
+///     TrainCheckpoints checkpoints("runs/a", state, {.interval = 50});
+///     checkpoints.resume();
+///     for (; state.step < steps; checkpoints.after_step()) {
+///       ...
+///       ++state.step;
+///     }
+///     checkpoints.finish();
+///
+/// One object per rank; all ranks create it and call it together. Rank 0 keeps other programs out
+/// of the folder (FolderLock) while the object exists.
+class TrainCheckpoints {
+ public:
+  /// The options are checked and the folder is created here. An empty folder name means none: then
+  /// nothing is ever saved. `state` must outlive the object.
+  TrainCheckpoints(const std::string& folder, TrainState& state,
+                   TrainCheckpointOptions options = {});
+
+  /// Fills `state` from the newest sound checkpoint and returns true; false if there is none.
+  /// ValueError if it is of another run, or if there are checkpoints and `resume` is false. Error
+  /// if all are damaged.
+  bool resume();
+  /// After ++state.step: saves where that is due.
+  void after_step();
+  /// Saves unless this step is saved already, or nothing has changed since it was resumed from.
+  void save();
+  /// Waits for the last save. False if it or an earlier one failed, which has been logged.
+  bool finish();
+
+ private:
+  NamedTensors tensors() const;
+
+  std::string folder_;
+  TrainState& state_;
+  TrainCheckpointOptions options_;
+  RankContext& context_;
+  std::int64_t saved_ = -1;  // the step of the last save, or of the checkpoint resumed from
+  bool failed_ = false;      // a save
+  std::optional<FolderLock> lock_;
+  std::optional<CheckpointSaver> saver_;
+};
+
+}  // namespace moegrad::training

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/train_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <span>
+
+#include "framework/distributed/collectives.h"
+#include "framework/runtime/rank_context.h"
+#include "models/qwen3_moe/loss.h"
+#include "ops/cross_entropy.h"
+#include "optim/clip_grad_norm.h"
+
+namespace moegrad::training {
+namespace {
+
+using Counts = std::vector<std::vector<std::int64_t>>;
+
+void add_counts(Counts& counts, const Counts& more) {
+  if (counts.empty()) counts.resize(more.size());
+  for (std::size_t layer = 0; layer < counts.size(); ++layer) {
+    counts[layer].resize(more[layer].size());
+    std::ranges::transform(counts[layer], more[layer], counts[layer].begin(), std::plus<>());
+  }
+}
+
+// Adds the ranks' counts; each is an exact integer.
+void sum_counts(Counts& counts, ProcessGroup& group) {
+  for (auto& layer : counts) all_reduce(group, std::span(layer));
+}
+
+}  // namespace
+
+std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, double lr,
+                                              double weight_decay) {
+  std::vector<optim::ParamGroup> groups = {
+      {.parameters = {}, .lr = lr, .weight_decay = weight_decay},
+      {.parameters = {}, .lr = lr, .weight_decay = 0}};
+  for (const auto& parameter : parameters) {
+    groups[parameter.tensor.ndim() >= 2 ? 0 : 1].parameters.push_back(parameter);
+  }
+  return groups;
+}
+
+fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
+                         const fsdp::Policy& policy) {
+  for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh, policy);
+  auto whole = policy;
+  whole.linear_only_shard = false;  // the root takes what the layers left
+  return fsdp::fully_shard(model, mesh, whole);
+}
+
+StepResult train_step(models::Qwen3Moe& model, const StepPlan& plan,
+                      const std::vector<MicroBatch>& own, const StepOptions& options,
+                      optim::Optimizer& optimizer) {
+  const auto coefficient = model.config().router_aux_loss_coef;
+  std::vector<std::int64_t> own_targets, own_tokens;
+  for (const auto& batch : own) {
+    own_targets.push_back(ops::count_targets(batch.targets));
+    own_tokens.push_back(batch.tokens.numel());
+  }
+  const auto targets = plan.sum(own_targets);
+
+  StepResult result;
+  result.tokens = plan.sum(own_tokens);
+  std::vector<double> ce, loss;
+  optimizer.zero_grad();
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const auto& turn = plan.turns()[i];
+    const auto& batch = own[i];
+    models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute_layers};
+    if (options.linear_cross_entropy) forward.targets = batch.targets;
+    if (options.replay != nullptr) {
+      forward.replay_expert_indices = &(*options.replay)[static_cast<std::size_t>(turn.index)];
+    }
+    auto output = model(batch.tokens, batch.cu_seqlens, forward);
+    const auto share = models::qwen3_moe_loss(output, batch.targets, targets, coefficient);
+    plan.backward(turn, share.objective);
+    ce.push_back(share.ce_sum.item());
+    loss.push_back(share.objective.item());
+    if (turn.idle) {
+      for (auto& counts : output.tokens_per_expert) std::ranges::fill(counts, 0);
+    } else {
+      result.expert_indices.push_back(output.expert_indices);
+    }
+    add_counts(result.tokens_per_expert, output.tokens_per_expert);
+  }
+  const auto& group = RankContext::current().group();
+  if (group) sum_counts(result.tokens_per_expert, *group);
+  result.ce = plan.sum(ce) / static_cast<double>(targets);
+  result.loss = plan.sum(loss);
+  const auto parameters = model.named_parameters();
+  const double limit = options.max_grad_norm > 0 ? options.max_grad_norm : HUGE_VAL;
+  result.grad_norm = optim::clip_grad_norm(parameters, limit);
+  if (result.is_finite()) optimizer.step();
+  return result;
+}
+
+}  // namespace moegrad::training

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "framework/distributed/device_mesh.h"
+#include "framework/tensor/named_tensor.h"
+#include "fsdp/fully_shard.h"
+#include "models/qwen3_moe/model.h"
+#include "optim/optimizer.h"
+#include "train/data/micro_batch.h"
+#include "train/step_plan.h"
+
+namespace moegrad::training {
+
+/// What one step reports; the same on every rank.
+struct StepResult {
+  double loss = 0;          // cross-entropy per token plus the weighed auxiliary loss
+  double ce = 0;            // nats per token
+  double grad_norm = 0;     // before clipping
+  std::int64_t tokens = 0;  // of all ranks
+  std::vector<std::vector<std::int64_t>> tokens_per_expert = {};  // per mixture layer
+  std::vector<TensorList> expert_indices =
+      {};  // this rank's micro-batches, per mixture layer [T, K]
+
+  bool is_finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
+};
+
+struct StepOptions {
+  double max_grad_norm = 1.0;  // 0: no clipping
+  std::int64_t recompute_layers = 0;
+  bool linear_cross_entropy = false;  // no logits as a whole: Qwen3MoeForwardOptions::targets
+  /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
+  const std::vector<TensorList>* replay = nullptr;
+};
+
+/// Parameter groups as usual: decay on matrices, none on vectors.
+std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, double lr,
+                                              double weight_decay);
+
+/// Wraps each decoder layer, then the rest; the model knows nothing of it.
+fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
+                         const fsdp::Policy& policy);
+
+/// One optimizer step of a sharded model, which changes nothing unless loss and gradient norm are
+/// finite. `own`: the micro-batches of this rank, one for each of the plan's turns. Collective.
+StepResult train_step(models::Qwen3Moe& model, const StepPlan& plan,
+                      const std::vector<MicroBatch>& own, const StepOptions& options,
+                      optim::Optimizer& optimizer);
+
+}  // namespace moegrad::training
