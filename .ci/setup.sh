@@ -7,7 +7,7 @@ moegrad_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 # reference; all the others are build tools and libraries.
 moegrad_packages=(
   g++ cmake ninja-build python3
-  libeigen3-dev libboost-graph-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
+  libeigen3-dev libboost-graph-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   bible-kjv bible-kjv-text graphviz doxygen
 )

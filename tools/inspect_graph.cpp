@@ -5,7 +5,6 @@
 //
 //     build/release/tools/inspect_graph --preset tiny && dot -Tsvg graph.dot -o graph.svg
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
@@ -18,7 +17,7 @@
 #include "framework/runtime/random.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
 
 namespace moegrad::tools {
 
@@ -106,21 +105,20 @@ int run(const Options& options) {
 
 int parse_and_run(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  CommandLine line(
       "Writes the tape of one forward of the model as DOT, its critical path by FLOPs "
-      "and its live bytes over time.");
-  auto* const preset = app.add_option("--preset", options.preset, "model: tiny, small or medium")
-                           ->capture_default_str();
-  add_path(app, "--config", options.config, PathKind::kInput,
-           "config.json of a model instead of a preset")
-      ->excludes(preset);
-  add_number(app, "--tokens", options.tokens, {1, 1 << 24}, "tokens of the forward");
-  add_path(app, "--dot", options.dot, PathKind::kOutput, "where to write the graph for Graphviz");
-  add_path(app, "--critical-path", options.critical_path, PathKind::kOutput,
-           "where to write the longest chain");
-  add_path(app, "--live-bytes", options.live_bytes, PathKind::kOutput,
-           "where to write bytes over time");
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+      "and its live bytes over time.",
+      {text_option("preset", options.preset, "model: tiny, small or medium"),
+       path_option("config", options.config, PathKind::kInput,
+                   "config.json of a model instead of a preset")
+           .excluding("preset"),
+       number_option("tokens", options.tokens, {1, 1 << 24}, "tokens of the forward"),
+       path_option("dot", options.dot, PathKind::kOutput, "where to write the graph for Graphviz"),
+       path_option("critical-path", options.critical_path, PathKind::kOutput,
+                   "where to write the longest chain"),
+       path_option("live-bytes", options.live_bytes, PathKind::kOutput,
+                   "where to write bytes over time")});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   return run(options);
 }
 

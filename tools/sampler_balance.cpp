@@ -7,7 +7,6 @@
 //
 // and the same for documents of log-normal length, a few of them very long.
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
@@ -17,7 +16,8 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "framework/runtime/random.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
+#include "train/config/common_options.h"
 #include "train/data/attention_balance.h"
 #include "train/data/documents.h"
 #include "train/data/packing.h"
@@ -85,15 +85,14 @@ void run(const BalanceOptions& options) {
 
 int parse_and_run(int argc, char** argv) {
   BalanceOptions options;
-  CLI::App app("How evenly packed documents spread attention over ranks.");
-  add_path(app, "--text", options.text, PathKind::kInput,
-           "text file, documents at blank lines; default: the King James text's chapters");
-  add_number(app, "--budget", options.budget, {1, 1 << 30}, "tokens per pack, at most");
-  add_number(app, "--micro-batches", options.micro_batches, {1, 1 << 20},
-             "packs per step, over all ranks");
-  add_number(app, "--seed", options.seed, {0, std::numeric_limits<std::uint64_t>::max()},
-             "of the order and the lengths");
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  CommandLine line(
+      "How evenly packed documents spread attention over ranks.",
+      {path_option("text", options.text, PathKind::kInput,
+                   "text file, documents at blank lines; default: the King James text's chapters"),
+       number_option("budget", options.budget, {1, 1 << 30}, "tokens per pack, at most"),
+       micro_batches_option(options.micro_batches, "packs per step, over all ranks"),
+       seed_option(options.seed, "of the order and the lengths")});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   run(options);
   return 0;
 }

@@ -33,15 +33,15 @@ void read_switch(const char* name, bool& value) {
 }
 
 int run(int argc, char** argv) {
-  TrainOptions options;
-  read_switch("GROUPED_MATMUL_NZ_TRANSPOSE", options.grouped_matmul_nz_transpose);
-  read_switch("LINEAR_ONLY_SHARD", options.linear_only_shard);
-  if (const auto exit_code = parse_train_options(argc, argv, options)) return *exit_code;
-  if (options.dry_run) {
+  TrainConfig options;
+  read_switch("GROUPED_MATMUL_NZ_TRANSPOSE", options.model.grouped_matmul_nz_transpose);
+  read_switch("LINEAR_ONLY_SHARD", options.parallel.linear_only_shard);
+  if (const auto exit_code = parse_train_config(argc, argv, options)) return *exit_code;
+  if (options.output.dry_run) {
     std::cout << dry_run_report(options);
     return 0;
   }
-  const auto configuration = options.to_string();
+  const auto configuration = describe(options);
   std::cout << "configuration\n" << configuration << std::flush;
   note_stop_signals();
   const auto data = open_data(options);

@@ -72,8 +72,7 @@ std::string ranges_of(const std::vector<std::int64_t>& layers) {
 
 class Report {
  public:
-  explicit Report(const TrainOptions& options)
-      : options_(options), config_(options.model_config()) {
+  explicit Report(const TrainConfig& options) : options_(options), config_(options.model_config()) {
     const MetaGuard no_bytes;
     model_.emplace(config_);
     out_ << std::fixed << std::setprecision(2);
@@ -116,10 +115,10 @@ class Report {
     count("active per token", active);
     count("active without embeddings", active - tables);
     count("tokens per step", options_.tokens_per_step());
-    const double flops = models::flops_per_token(config_, options_.sequence_length);
+    const double flops = models::flops_per_token(config_, options_.data.sequence_length);
     out_ << std::left << std::setw(28) << "FLOPs per token" << std::right << std::setw(20)
          << std::scientific << flops << std::fixed << "  (forward and backward, documents of "
-         << options_.sequence_length << " tokens)\n";
+         << options_.data.sequence_length << " tokens)\n";
   }
 
   void memory(std::string_view name, std::int64_t bytes) {
@@ -130,7 +129,8 @@ class Report {
 
   void add_memory() {
     const auto bytes = rank_memory(options_);
-    out_ << "memory of rank 0 of " << options_.world_size << ", the largest, without activations\n";
+    out_ << "memory of rank 0 of " << options_.parallel.world_size
+         << ", the largest, without activations\n";
     memory("parameters", bytes.parameters);
     memory("AdamW's state", bytes.optimizer);
     memory("checkpoint's buffer", bytes.checkpoint);
@@ -141,7 +141,7 @@ class Report {
     memory("together, at most", bytes.total());
   }
 
-  const TrainOptions& options_;
+  const TrainConfig& options_;
   models::Qwen3MoeConfig config_;
   std::optional<models::Qwen3Moe> model_;
   std::ostringstream out_;
@@ -149,6 +149,6 @@ class Report {
 
 }  // namespace
 
-std::string dry_run_report(const TrainOptions& options) { return Report(options).text(); }
+std::string dry_run_report(const TrainConfig& options) { return Report(options).text(); }
 
 }  // namespace moegrad::training

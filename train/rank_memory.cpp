@@ -157,11 +157,11 @@ std::int64_t RankMemory::total() const {
   return parameters + optimizer + checkpoint + gathered + backward + communication;
 }
 
-RankMemory rank_memory(const TrainOptions& options) {
+RankMemory rank_memory(const TrainConfig& options) {
   const MetaGuard no_bytes;
-  const auto policy = policy_of(options);
+  const auto policy = options.policy();
   models::Qwen3Moe model(options.model_config());
-  const auto ranks = std::make_shared<AbsentRanks>(options.world_size);
+  const auto ranks = std::make_shared<AbsentRanks>(options.parallel.world_size);
   const auto& state = shard_model(model, DeviceMesh::flat(ranks), policy);
   const optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
 
@@ -173,10 +173,10 @@ RankMemory rank_memory(const TrainOptions& options) {
   for (const auto& [name, tensor] : model.named_parameters()) {
     values += tensor.numel() * size_of(tensor.dtype());
   }
-  if (!options.checkpoint_dir.empty()) memory.checkpoint = values + memory.optimizer;
+  if (!options.checkpoint.dir.empty()) memory.checkpoint = values + memory.optimizer;
 
   // Note [Who runs which micro-batch]
-  const auto each = (options.micro_batches - 1) / options.world_size + 1;
+  const auto each = (options.data.micro_batches - 1) / options.parallel.world_size + 1;
   const auto root = bytes_of(*state.group(), policy, each > 1);
   std::vector<GroupBytes> layers;
   memory.parameters = state.group()->sharded_bytes();
@@ -190,8 +190,9 @@ RankMemory rank_memory(const TrainOptions& options) {
   memory.gradients = sum_of(groups, &GroupBytes::reduced_shard);
 
   // Forward gathers --prefetch groups ahead, backward one; the root stays.
-  const std::int64_t ahead = std::max(options.prefetch, 1);
-  const auto in_use = options.reshard == "false" ? std::ssize(layers) : 1 + ahead;
+  const std::int64_t ahead = std::max(options.parallel.prefetch, 1);
+  const auto in_use =
+      options.memory.reshard_after_forward == false ? std::ssize(layers) : 1 + ahead;
   memory.gathered = root.gathered + largest_run(layers, in_use, &GroupBytes::gathered);
 
   memory.backward = backward_bound(layers, root, each);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "train/config/train_options.h"
+#include "train/config/train_config.h"
 
 namespace moegrad::training {
 
@@ -29,6 +29,6 @@ struct RankMemory {
 
 /// For a run with these options. Allocates nothing of that size: the model is made and sharded on
 /// the meta device, by the code of the run.
-RankMemory rank_memory(const TrainOptions& options);
+RankMemory rank_memory(const TrainConfig& options);
 
 }  // namespace moegrad::training

@@ -10,7 +10,7 @@
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
-#include "train/config/option_record.h"
+#include "train/config/train_options.h"
 
 namespace moegrad::training {
 namespace {
@@ -48,7 +48,7 @@ void check_same_run(const std::map<std::string, std::string>& run, const Checkpo
 
 }  // namespace
 
-std::map<std::string, std::string> describe_run(const TrainOptions& options,
+std::map<std::string, std::string> describe_run(const TrainConfig& options,
                                                 const TrainingData& data) {
   auto run = compared_options(options);
   auto config = options.model_config();
@@ -59,7 +59,7 @@ std::map<std::string, std::string> describe_run(const TrainOptions& options,
   return run;
 }
 
-RunCheckpoints::RunCheckpoints(const TrainOptions& options, const TrainingData& data,
+RunCheckpoints::RunCheckpoints(const TrainConfig& options, const TrainingData& data,
                                RankContext& context, models::Qwen3Moe& model,
                                const optim::Optimizer& optimizer, const FolderLock* lock,
                                std::function<void(CheckpointPoint)> observe)
@@ -69,10 +69,10 @@ RunCheckpoints::RunCheckpoints(const TrainOptions& options, const TrainingData& 
       context_(context),
       model_(model),
       optimizer_(optimizer) {
-  if (options.checkpoint_dir.empty()) return;
-  saver_.emplace(options.checkpoint_dir, context.group(),
+  if (options.checkpoint.dir.empty()) return;
+  saver_.emplace(options.checkpoint.dir, context.group(),
                  CheckpointOptions{
-                     .keep = options.checkpoint_keep, .lock = lock, .observe = std::move(observe)});
+                     .keep = options.checkpoint.keep, .lock = lock, .observe = std::move(observe)});
 }
 
 NamedTensors RunCheckpoints::tensors() const {
@@ -88,9 +88,9 @@ std::int64_t RunCheckpoints::resume() {
   if (!saver_) return 0;
   saver_->reserve({.tensors = tensors()});
   const bool speaks = context_.rank() == 0;
-  if (!options_.resume) {
-    const auto found = list_checkpoints(options_.checkpoint_dir);
-    check<ValueError>(found.empty(), "--checkpoint-dir: '", options_.checkpoint_dir,
+  if (!options_.checkpoint.resume) {
+    const auto found = list_checkpoints(options_.checkpoint.dir);
+    check<ValueError>(found.empty(), "--checkpoint-dir: '", options_.checkpoint.dir,
                       "' must hold no checkpoints unless --resume is given, got ",
                       found.empty() ? "" : found[0].path.filename().string());
     return 0;
@@ -98,7 +98,7 @@ std::int64_t RunCheckpoints::resume() {
   const auto skipped = [&](const std::string& reason) {
     if (speaks) log(LogLevel::kWarning, "passed over: " + reason);
   };
-  auto reader = open_newest_checkpoint(options_.checkpoint_dir, context_.group(), skipped);
+  auto reader = open_newest_checkpoint(options_.checkpoint.dir, context_.group(), skipped);
   if (!reader) {
     if (speaks) std::cout << "no checkpoint yet, from step 0" << std::endl;
     return 0;
@@ -114,7 +114,7 @@ std::int64_t RunCheckpoints::resume() {
 }
 
 void RunCheckpoints::after_step(std::int64_t steps, bool last) {
-  const bool due = options_.checkpoint_interval > 0 && steps % options_.checkpoint_interval == 0;
+  const bool due = options_.checkpoint.interval > 0 && steps % options_.checkpoint.interval == 0;
   if (saver_ && (due || last) && steps != saved_) save(steps);
 }
 
@@ -122,7 +122,7 @@ void RunCheckpoints::save(std::int64_t steps) {
   finish();
   auto values = run_;
   const auto tokens =
-      options_.overfit ? steps * data_.tokens_before(1) : data_.tokens_before(steps);
+      options_.data.overfit ? steps * data_.tokens_before(1) : data_.tokens_before(steps);
   values[kTokens] = std::to_string(tokens);
   saver_->save(steps, {.tensors = tensors(), .values = std::move(values)});
   saved_ = steps;

@@ -12,7 +12,7 @@
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe/model.h"
 #include "optim/optimizer.h"
-#include "train/config/train_options.h"
+#include "train/config/train_config.h"
 #include "train/data/training_data.h"
 
 namespace moegrad::training {
@@ -22,7 +22,7 @@ inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
 /// What may not change when a run is resumed, as text: the values of its options by their names,
 /// but for kUncomparedOptions, and the contents of what it reads.
-std::map<std::string, std::string> describe_run(const TrainOptions& options,
+std::map<std::string, std::string> describe_run(const TrainConfig& options,
                                                 const TrainingData& data);
 
 /// The checkpoints of a training run: parameters, the optimizer's state, the step and what the run
@@ -31,7 +31,7 @@ class RunCheckpoints {
  public:
   /// Of one rank; all ranks make it and call it together. Does nothing without --checkpoint-dir,
   /// the folder that `lock` keeps others out of.
-  RunCheckpoints(const TrainOptions& options, const TrainingData& data, RankContext& context,
+  RunCheckpoints(const TrainConfig& options, const TrainingData& data, RankContext& context,
                  models::Qwen3Moe& model, const optim::Optimizer& optimizer, const FolderLock* lock,
                  std::function<void(CheckpointPoint)> observe);
 
@@ -51,7 +51,7 @@ class RunCheckpoints {
   NamedTensors tensors() const;
   void save(std::int64_t steps);
 
-  const TrainOptions& options_;
+  const TrainConfig& options_;
   const TrainingData& data_;
   std::map<std::string, std::string> run_;
   RankContext& context_;

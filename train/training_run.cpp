@@ -24,7 +24,6 @@
 #include "framework/runtime/log.h"
 #include "framework/tensor/meta.h"
 #include "models/qwen3_moe/pretrained.h"
-#include "optim/schedule.h"
 #include "train/logs/run_logs.h"
 #include "train/run_checkpoints.h"
 #include "train/trainer.h"
@@ -36,21 +35,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-LogLevel log_level(const std::string& name) {
-  if (name == "debug") return LogLevel::kDebug;
-  if (name == "warning") return LogLevel::kWarning;
-  return name == "error" ? LogLevel::kError : LogLevel::kInfo;
-}
-
-optim::Schedule schedule_of(const TrainOptions& options) {
-  if (options.schedule != "cosine") {
-    const auto decay = options.schedule == "wsd" ? options.steps / 5 : 0;
-    return optim::warmup_stable_decay(options.lr, options.warmup_steps(),
-                                      options.steps - options.warmup_steps() - decay, decay);
-  }
-  return optim::cosine_with_warmup(options.lr, options.warmup_steps(), options.steps);
 }
 
 std::int64_t count_tokens(const std::vector<MicroBatch>& batches) {
@@ -98,18 +82,19 @@ std::string_view unit_of(const TrainingData& data) {
   return data.source().is_text() ? "byte" : "token";
 }
 
-void print_result(const TrainOptions& options, const TrainingData& data, models::Qwen3Moe& model,
+void print_result(const TrainConfig& options, const TrainingData& data, models::Qwen3Moe& model,
                   RunLogs& logs, bool speaks, const std::function<void()>& may_stop) {
   model.eval();
   const double validation = evaluate(model, data, may_stop);
   const auto& tokens = data.source();
-  logs.validation(options.steps, validation, unit_of(data));
+  logs.validation(options.optim.steps, validation, unit_of(data));
   // Only bytes can be written out.
-  if (!tokens.is_text() || options.sample_bytes == 0) return;
-  const auto text = sample(model, options.prompt, options.sample_bytes, options.sequence_length,
-                           options.temperature, options.seed, may_stop);
+  if (!tokens.is_text() || options.output.sample_bytes == 0) return;
+  const auto text = sample(model, options.output.prompt, options.output.sample_bytes,
+                           options.data.sequence_length, options.output.temperature,
+                           options.optim.seed, may_stop);
   if (!speaks) return;
-  std::cout << "sample: " << options.prompt << text << '\n'
+  std::cout << "sample: " << options.output.prompt << text << '\n'
             << "words of the sample that stand in the text: "
             << 100 * known_words(text, tokens.as_text()) << " %" << std::endl;
 }
@@ -133,7 +118,7 @@ template <class Step>
 
 // Runs on every rank; false if a checkpoint or a part of the logs could not be written.
 // Throws Stopped.
-bool train(const TrainOptions& options, const TrainingData& data, const TrainingEvents& events,
+bool train(const TrainConfig& options, const TrainingData& data, const TrainingEvents& events,
            StepProfile& profile, const FolderLock* lock, RankContext& context) {
   const bool speaks = context.rank() == 0;
   // The model never stands whole on any rank: shapes alone, then shards, then their values.
@@ -143,15 +128,16 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
     shapes.emplace(options.model_config());
   }
   auto& model = *shapes;
-  auto& state = shard_model(model, DeviceMesh::flat(context.group()), policy_of(options));
+  auto& state = shard_model(model, DeviceMesh::flat(context.group()), options.policy());
   model.to_empty();
-  if (options.hf_model.empty()) {
-    model.init_weights(options.seed);
+  if (options.model.hf_model.empty()) {
+    model.init_weights(options.optim.seed);
   } else {
-    models::load_pretrained(model, options.hf_model);
+    models::load_pretrained(model, options.model.hf_model);
   }
-  optim::AdamW optimizer(decay_matrices(model.named_parameters(), options.lr, options.weight_decay),
-                         {.beta1 = 0.9, .beta2 = 0.95});
+  optim::AdamW optimizer(
+      decay_matrices(model.named_parameters(), options.optim.lr, options.optim.weight_decay),
+      {.beta1 = 0.9, .beta2 = 0.95});
   const auto observe = [&](CheckpointPoint point) {
     if (events.at_checkpoint_point) events.at_checkpoint_point(context.rank(), point);
   };
@@ -162,7 +148,7 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
     return RunLogs(options, context, profile, first,
                    run_header(options, unit_of(data), checkpoints.run()));
   }();
-  const auto schedule = schedule_of(options);
+  const auto schedule = options.schedule();
   std::int64_t done = first;  // steps
   auto window_begin = Clock::now();
   const auto stop_here = [&] {
@@ -182,22 +168,22 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
 
   SlowRankWatch watch(context);
   window_begin = Clock::now();
-  for (std::int64_t step = first; step < options.steps; ++step) {
+  for (std::int64_t step = first; step < options.optim.steps; ++step) {
     logs.begin_step(step);
     const auto start = Clock::now();
     optimizer.set_lr(schedule(step));
     const auto batches = [&] {
       const SlowStorage storage("reading the batches of step " + std::to_string(step));
       const WorkGuard work(WorkClass::kData);
-      return data.step_batches(options.overfit ? 0 : step);
+      return data.step_batches(options.data.overfit ? 0 : step);
     }();
     const auto data_seconds = seconds_since(start);
     const auto run_step = [&] {
       const WorkGuard work(WorkClass::kCompute);
       return train_step(model, state, batches,
-                        {.max_grad_norm = options.max_grad_norm,
-                         .recompute_layers = options.recompute_layers,
-                         .linear_cross_entropy = options.linear_cross_entropy},
+                        {.max_grad_norm = options.optim.max_grad_norm,
+                         .recompute_layers = options.memory.recompute_layers,
+                         .linear_cross_entropy = options.memory.linear_cross_entropy},
                         optimizer);
     };
     auto result = run_step();
@@ -208,7 +194,7 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
                    .seconds = seconds_since(start),
                    .data_seconds = data_seconds,
                    .tokens = count_tokens(batches),
-                   .world_size = options.world_size,
+                   .world_size = options.parallel.world_size,
                    .result = std::move(result)});
     if (logs.validation_due(step + 1)) {
       logs.validation(step + 1, evaluate(model, data, may_stop), unit_of(data));
@@ -218,50 +204,40 @@ bool train(const TrainOptions& options, const TrainingData& data, const Training
       warn_of_slow_ranks(watch.close_window(), logs, speaks);
       window_begin = Clock::now();
     }
-    if (stop && step + 1 < options.steps) stop_here();
-    checkpoints.after_step(step + 1, step + 1 == options.steps);
+    if (stop && step + 1 < options.optim.steps) stop_here();
+    checkpoints.after_step(step + 1, step + 1 == options.optim.steps);
   }
   logs.end_line();
   print_result(options, data, model, logs, speaks, may_stop);
-  if (!options.export_hf.empty()) models::save_pretrained(model, options.export_hf);
+  if (!options.output.export_hf.empty()) models::save_pretrained(model, options.output.export_hf);
   const bool written = logs.report();
   return checkpoints.finish() && written;
 }
 
 }  // namespace
 
-fsdp::Policy policy_of(const TrainOptions& options) {
-  fsdp::Policy policy;
-  if (options.reshard != "default") policy.reshard_after_forward = options.reshard == "true";
-  policy.linear_only_shard = options.linear_only_shard;
-  policy.forward_prefetch = options.prefetch;
-  if (!options.wire_dtype.empty()) policy.mixed_precision.param_dtype = Dtype::kBFloat16;
-  if (!options.reduce_dtype.empty()) policy.mixed_precision.reduce_dtype = Dtype::kBFloat16;
-  return policy;
-}
-
-int run_training(const TrainOptions& options, const TrainingData& data,
+int run_training(const TrainConfig& options, const TrainingData& data,
                  const TrainingEvents& events) {
   const auto start = Clock::now();
   std::optional<FolderLock> lock;
-  if (!options.checkpoint_dir.empty()) {
-    lock.emplace(options.checkpoint_dir);
-    remove_leftovers(options.checkpoint_dir);
+  if (!options.checkpoint.dir.empty()) {
+    lock.emplace(options.checkpoint.dir);
+    remove_leftovers(options.checkpoint.dir);
   }
   std::atomic<int> code = 0;  // 1 if any rank has it
   StepProfile profile(options);
-  launch(options.world_size,
+  launch(options.parallel.world_size,
          [&](RankContext& context) {
-           context.set_log_level(log_level(options.log_level));
+           context.set_log_level(options.output.log_level);
            try {
              if (!train(options, data, events, profile, lock ? &*lock : nullptr, context)) code = 1;
            } catch (const Stopped& stopped) {
              if (code != 1) code = stopped.exit_code;
            }
          },
-         {.threads_per_rank = options.threads_per_rank,
-          .deadline = std::chrono::seconds(options.collective_deadline),
-          .exit_after = std::chrono::seconds(options.collective_deadline),
+         {.threads_per_rank = options.parallel.threads_per_rank,
+          .deadline = std::chrono::seconds(options.parallel.collective_deadline),
+          .exit_after = std::chrono::seconds(options.parallel.collective_deadline),
           .link = events.link});
   std::cout << "took " << seconds_since(start) << " s" << std::endl;
   return code;

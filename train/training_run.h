@@ -6,8 +6,7 @@
 
 #include "framework/distributed/threads/link_model.h"
 #include "framework/io/checkpoint_writer.h"
-#include "fsdp/policy.h"
-#include "train/config/train_options.h"
+#include "train/config/train_config.h"
 #include "train/data/training_data.h"
 
 namespace moegrad::training {
@@ -28,13 +27,10 @@ struct TrainingEvents {
   LinkModel link = {};
 };
 
-/// How the layers are sharded; the root as shard_model says.
-fsdp::Policy policy_of(const TrainOptions& options);
-
 /// Trains as `options` say, with ranks of its own, and prints to standard output. Returns the exit
 /// code: 1 if a checkpoint or a part of the logs could not be written, else kRunStopped or 0.
 /// Keeps other runs out of the folder of its checkpoints.
-int run_training(const TrainOptions& options, const TrainingData& data,
+int run_training(const TrainConfig& options, const TrainingData& data,
                  const TrainingEvents& events);
 
 }  // namespace moegrad::training

@@ -11,7 +11,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -142,6 +141,6 @@ void register_cases() {
 }  // namespace moegrad::bench
 
 int main(int argc, char** argv) {
-  CLI::App app("Causal attention, forward and backward.");
-  return moegrad::bench::bench_main(argc, argv, app, moegrad::bench::register_cases);
+  return moegrad::bench::bench_main(argc, argv, "Causal attention, forward and backward.", {},
+                                    moegrad::bench::register_cases);
 }

@@ -3,7 +3,8 @@
 // How long a training loop stands still for a checkpoint that is written in the background, against
 // a plain copy of as many bytes:
 //
-//     build/release/tests/bench_checkpoint [--preset main] [--ranks 2] [--rounds 9] [--root FOLDER]
+//     build/release/tests/bench_checkpoint [--preset main] [--world-size 2] [--rounds 9] [--root
+//     FOLDER]
 //
 // Saved are the parameters of a speed preset and AdamW's moments, sharded over the ranks. In each
 // round all ranks copy their shards tensor by tensor into memory that they have used before, then
@@ -11,7 +12,6 @@
 // the system has yet to give. "written" is how long the background took for all ranks' files, the
 // flush to the disk included.
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -28,7 +28,8 @@
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "tests/bench/quantile.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
+#include "train/config/common_options.h"
 #include "train/speed_preset.h"
 #include "train/trainer.h"
 
@@ -111,13 +112,14 @@ void measure(const Options& options, RankContext& context) {
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app("Time that saving a checkpoint in the background takes from training.");
-  app.add_option("--preset", options.preset, "main, fine or tiny")->capture_default_str();
-  training::add_number(app, "--ranks", options.ranks, {1, 1024}, "threads of this process");
-  training::add_number(app, "--rounds", options.rounds, {1, 1 << 20}, "medians of");
-  training::add_path(app, "--root", options.root, training::PathKind::kOutputFolder,
-                     "folder for the checkpoints");
-  if (const auto exit_code = training::parse_options(app, argc, argv)) return *exit_code;
+  using namespace training;
+  CommandLine line(
+      "Time that saving a checkpoint in the background takes from training.",
+      {text_option("preset", options.preset, "main, fine or tiny"),
+       world_size_option(options.ranks, 1024),
+       number_option("rounds", options.rounds, {1, 1 << 20}, "medians of"),
+       path_option("root", options.root, PathKind::kOutputFolder, "folder for the checkpoints")});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   launch(options.ranks, [&](RankContext& context) { measure(options, context); });
   return 0;
 }

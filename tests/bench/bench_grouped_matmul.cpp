@@ -12,7 +12,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -164,9 +163,10 @@ void register_cases(bool with_libraries) {
 }  // namespace moegrad::bench
 
 int main(int argc, char** argv) {
-  CLI::App app("The grouped matmul on FRACTAL_NZ weights.");
   bool libraries = false;
-  app.add_flag("--libraries", libraries, "in turn with Eigen, OpenBLAS, BLIS and oneDNN");
-  return moegrad::bench::bench_main(argc, argv, app,
-                                    [&] { moegrad::bench::register_cases(libraries); });
+  return moegrad::bench::bench_main(
+      argc, argv, "The grouped matmul on FRACTAL_NZ weights.",
+      {moegrad::training::flag_option("libraries", libraries,
+                                      "in turn with Eigen, OpenBLAS, BLIS and oneDNN")},
+      [&] { moegrad::bench::register_cases(libraries); });
 }

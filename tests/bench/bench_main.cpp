@@ -3,32 +3,28 @@
 
 #include <benchmark/benchmark.h>
 
-#include <CLI/CLI.hpp>
+#include <utility>
 
 #include "framework/runtime/program.h"
 #include "framework/runtime/rank_context.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
 
 namespace moegrad::bench {
 
-namespace {
-
-int parse_and_run(int argc, char** argv, CLI::App& app,
-                  const std::function<void()>& register_cases) {
-  int threads = 1;
-  training::add_number(app, "--threads", threads, {1, 1024}, "");
-  benchmark::Initialize(&argc, argv);
-  if (const auto exit_code = training::parse_options(app, argc, argv)) return *exit_code;
-  RankContext::current().set_threads(threads);
-  register_cases();
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}
-
-}  // namespace
-
-int bench_main(int argc, char** argv, CLI::App& app, const std::function<void()>& register_cases) {
-  return run_program(argv[0], [&] { return parse_and_run(argc, argv, app, register_cases); });
+int bench_main(int argc, char** argv, const std::string& description,
+               std::vector<training::Option> options, const std::function<void()>& register_cases) {
+  const auto parse_and_run = [&] {
+    int threads = 1;
+    options.push_back(training::number_option("threads", threads, {1, 1024}, ""));
+    benchmark::Initialize(&argc, argv);
+    training::CommandLine line(description, std::move(options));
+    if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
+    RankContext::current().set_threads(threads);
+    register_cases();
+    benchmark::RunSpecifiedBenchmarks();
+    return 0;
+  };
+  return run_program(argv[0], parse_and_run);
 }
 
 }  // namespace moegrad::bench

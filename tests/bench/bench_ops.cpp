@@ -11,7 +11,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -302,6 +301,6 @@ void register_cases() {
 }  // namespace moegrad::bench
 
 int main(int argc, char** argv) {
-  CLI::App app("The ops around the matmuls, forward and backward.");
-  return moegrad::bench::bench_main(argc, argv, app, moegrad::bench::register_cases);
+  return moegrad::bench::bench_main(argc, argv, "The ops around the matmuls, forward and backward.",
+                                    {}, moegrad::bench::register_cases);
 }

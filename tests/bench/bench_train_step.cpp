@@ -3,7 +3,7 @@
 // Training steps of a Qwen3-MoE (forward, backward, AdamW) on random tokens, as fast as they go;
 // with more than one rank under fully_shard:
 //
-//     build/release/tests/bench_train_step --preset main --ranks 1 --threads 2
+//     build/release/tests/bench_train_step --preset main --world-size 1 --threads-per-rank 2
 //
 // Prints, as medians over the steps, tokens/s and the share of the FMA peak measured before each
 // step (MFU, by causal FLOPs, two per multiply-add); peak bytes; what the timed steps asked of the
@@ -12,7 +12,6 @@
 
 #include <sys/resource.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -32,7 +31,8 @@
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/quantile.h"
 #include "tests/new_calls.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
+#include "train/config/common_options.h"
 #include "train/speed_preset.h"
 #include "train/trainer.h"
 
@@ -238,27 +238,25 @@ int run(const Options& options) {
 
 int parse_and_run(int argc, char** argv) {
   Options options;
-  CLI::App app("Measures training steps of a Qwen3-MoE.");
-  app.add_option("--preset", options.preset, "main, fine or long")
-      ->check(CLI::IsMember({"main", "fine", "long"}))
-      ->capture_default_str();
-  training::add_number(app, "--sequences", options.sizes.sequences, {1, 1 << 20},
-                       "of a step, instead of the preset's");
-  training::add_number(app, "--length", options.sizes.length, {1, 1 << 24},
-                       "of each sequence, instead of the preset's");
-  training::add_number(app, "--experts", options.sizes.experts, {1, 1 << 20},
-                       "instead of the preset's; as large, and as many of them for each token");
-  training::add_number(app, "--ranks", options.ranks, {1, 1024}, "");
-  training::add_number(app, "--threads", options.threads, {1, 1024}, "per rank");
-  training::add_number(app, "--steps", options.steps, {1, 1 << 20}, "timed");
-  training::add_number(app, "--warmup", options.warmup, {0, 1 << 20}, "steps before");
-  training::add_number(app, "--recompute", options.recompute, {0, 1 << 20},
-                       "layers that keep only their input");
-  app.add_flag("--linear-cross-entropy", options.linear_cross_entropy,
-               "no logits as a whole, at the price of the head's products once more");
-  training::add_path(app, "--json", options.json, training::PathKind::kOutput,
-                     "file for the figures");
-  if (const auto exit_code = training::parse_options(app, argc, argv)) return *exit_code;
+  using namespace training;
+  CommandLine line(
+      "Measures training steps of a Qwen3-MoE.",
+      {text_option("preset", options.preset, "main, fine or long"),
+       number_option("sequences", options.sizes.sequences, {1, 1 << 20},
+                     "of a step, instead of the preset's"),
+       number_option("length", options.sizes.length, {1, 1 << 24},
+                     "of each sequence, instead of the preset's"),
+       number_option("experts", options.sizes.experts, {1, 1 << 20},
+                     "instead of the preset's; as large, and as many of them for each token"),
+       world_size_option(options.ranks, 1024), threads_option(options.threads),
+       number_option("steps", options.steps, {1, 1 << 20}, "timed"),
+       number_option("warmup", options.warmup, {0, 1 << 20}, "steps before"),
+       number_option("recompute-layers", options.recompute, {0, 1 << 20},
+                     "layers that keep only their input"),
+       flag_option("linear-cross-entropy", options.linear_cross_entropy,
+                   "no logits as a whole, at the price of the head's products once more"),
+       path_option("json", options.json, PathKind::kOutput, "file for the figures")});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   return run(options);
 }
 

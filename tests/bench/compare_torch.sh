@@ -36,8 +36,8 @@ torch_run() {
     sed -n 's/^tokens\/s \([0-9]*\).*/\1/p; s/^peak RSS \([0-9]*\) MiB/\1/p' | paste -sd ' '
 }
 own_run() {
-  "$moegrad_root/build/release/tests/bench_train_step" --preset "$preset" --ranks 1 \
-    --threads $threads |
+  "$moegrad_root/build/release/tests/bench_train_step" --preset "$preset" --world-size 1 \
+    --threads-per-rank $threads |
     sed -n 's/.* threads: \([0-9.]*\) tokens\/s, MFU \([0-9.]*\) %.*/\1 \2/p
             s/.*; peak \([0-9.]*\) MiB$/\1/p' | paste -sd ' '
 }

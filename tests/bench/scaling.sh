@@ -41,7 +41,7 @@ measure() {
   local threads sequences length experts
   read -r threads sequences length experts <<<"$2"
   echo "round $1 of $rounds: $threads threads, $sequences x $length tokens, $experts experts" >&2
-  "$moegrad_root/build/release/tests/bench_train_step" --threads "$threads" --warmup 1 --steps 3 \
+  "$moegrad_root/build/release/tests/bench_train_step" --threads-per-rank "$threads" --warmup 1 --steps 3 \
     --sequences "$sequences" --length "$length" --experts "$experts" \
     --json "$results/$threads-$sequences-$length-$experts.$(printf %02d "$1").json" >/dev/null
 }

@@ -426,7 +426,7 @@ for path, what in WHAT.items():
         _, err = run(*command, exit_code=1, timeout=20)
         assert err == f"{command[0]}: {who}: {path}: must be a readable regular file, got {what}\n", err
     _, err = run("train_qwen3_moe", "--config-file", path, exit_code=2, timeout=20)
-    assert "must be a regular file" in err, err
+    assert f"must be a readable regular file, got {what}" in err, err
 for more in [[], ["--dry-run"]]:
     _, err = run("train_qwen3_moe", *more, "--config", "layers.json", exit_code=1, timeout=20)
     assert err == ("train_qwen3_moe: qwen3_moe config: num_hidden_layers must be in [1, 10000], got "

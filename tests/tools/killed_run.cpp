@@ -13,6 +13,7 @@
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
+#include "train/config/train_options.h"
 #include "train/data/open_data.h"
 #include "train/training_run.h"
 
@@ -26,8 +27,8 @@ int run(int argc, char** argv) {
   const auto point = static_cast<CheckpointPoint>(std::atoi(argv[1]));
   const int rank = std::atoi(argv[2]);
   std::atomic<int> left = std::atoi(argv[3]);
-  TrainOptions options;
-  if (const auto exit_code = parse_train_options(argc - 3, argv + 3, options)) return *exit_code;
+  TrainConfig options;
+  if (const auto exit_code = parse_train_config(argc - 3, argv + 3, options)) return *exit_code;
   const auto data = open_data(options);
   return run_training(options, *data, {.at_checkpoint_point = [&](int at_rank, CheckpointPoint at) {
                         if (at_rank == rank && at == point && --left == 0) kill(getpid(), SIGKILL);

@@ -270,7 +270,7 @@ for arguments, message in [
                                     "got 7"),
         (["--resume", "--overfit"], "--resume: overfit must be false as in "
                                     f"{run.checkpoints}/step-{STEPS:08}, got true"),
-        (["--resume", "--lr", 0.125], "--resume: lr must be 0.0040000000000000001 as in "
+        (["--resume", "--lr", 0.125], "--resume: lr must be 0.004 as in "
                                       f"{run.checkpoints}/step-{STEPS:08}, got 0.125")]:
     _, err = run.run(2, *arguments, exit_code=1)
     assert err == f"train_qwen3_moe: {message}\n", err

@@ -9,11 +9,11 @@ namespace moegrad::training::dry_run_test {
 namespace {
 
 TEST(DryRun, SaysTheBytesOfRankMemory) {
-  TrainOptions options;
-  options.preset = "tiny";
-  options.micro_batches = 8;
-  options.wire_dtype = "bf16";
-  options.checkpoint_dir = "checkpoints";
+  TrainConfig options;
+  options.model.preset = "tiny";
+  options.data.micro_batches = 8;
+  options.parallel.wire_dtype = Dtype::kBFloat16;
+  options.checkpoint.dir = "checkpoints";
   const auto report = dry_run_report(options);
   EXPECT_EQ(report.substr(report.find("memory of rank")),
             R"(memory of rank 0 of 2, the largest, without activations
@@ -29,8 +29,8 @@ TEST(DryRun, SaysTheBytesOfRankMemory) {
 }
 
 TEST(DryRun, NamesLayersThatAreAlikeOnce) {
-  TrainOptions options;
-  options.preset = "tiny";
+  TrainConfig options;
+  options.model.preset = "tiny";
   const auto report = dry_run_report(options);
   EXPECT_NE(report.find("  model.layers.{0-3}.self_attn.q_proj.weight "), std::string::npos)
       << report;

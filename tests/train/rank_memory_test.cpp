@@ -18,9 +18,9 @@
 namespace moegrad::training::rank_memory_test {
 namespace {
 
-MicroBatch batch_of(const TrainOptions& options, std::int64_t index) {
+MicroBatch batch_of(const TrainConfig& options, std::int64_t index) {
   const Random random(1, "rank memory test");
-  const auto n = options.sequence_length;
+  const auto n = options.data.sequence_length;
   const auto draw = [&](std::int64_t i) {
     return random.integer(static_cast<std::uint64_t>(index * (n + 1) + i), 256);
   };
@@ -36,12 +36,12 @@ MicroBatch batch_of(const TrainOptions& options, std::int64_t index) {
 
 /// What rank 0's arena has counted by the end of three steps, in the order of a run. Its
 /// `backward` and `communication` are what was used, not bounds.
-RankMemory measure(const TrainOptions& options) {
+RankMemory measure(const TrainConfig& options) {
   RankMemory memory;
-  launch(options.world_size, [&](RankContext& context) {
+  launch(options.parallel.world_size, [&](RankContext& context) {
     auto& arena = *context.arena();
     std::vector<MicroBatch> batches;
-    for (std::int64_t i = 0; i < options.micro_batches; ++i) {
+    for (std::int64_t i = 0; i < options.data.micro_batches; ++i) {
       batches.push_back(batch_of(options, i));
     }
     std::optional<models::Qwen3Moe> model;
@@ -49,7 +49,7 @@ RankMemory measure(const TrainOptions& options) {
       const MetaGuard no_bytes;
       model.emplace(options.model_config());
     }
-    auto& state = shard_model(*model, DeviceMesh::flat(context.group()), policy_of(options));
+    auto& state = shard_model(*model, DeviceMesh::flat(context.group()), options.policy());
     model->to_empty();
     model->init_weights(1);
     RankMemory own;
@@ -57,8 +57,8 @@ RankMemory measure(const TrainOptions& options) {
     optim::AdamW optimizer(decay_matrices(model->named_parameters(), 1e-3, 0.1), {});
     own.optimizer = arena.live()[MemoryTag::kOptimizer];
     std::optional<CheckpointSaver> saver;
-    if (!options.checkpoint_dir.empty()) {
-      saver.emplace(options.checkpoint_dir, context.group());
+    if (!options.checkpoint.dir.empty()) {
+      saver.emplace(options.checkpoint.dir, context.group());
       CheckpointState all{.tensors = model->named_parameters()};
       for (const auto& tensor : optimizer.state_dict()) all.tensors.push_back(tensor);
       saver->reserve(all);
@@ -67,8 +67,8 @@ RankMemory measure(const TrainOptions& options) {
     for (int step = 0; step < 3; ++step) {
       if (step == 1) arena.reset_peak();  // the first forward has no order to prefetch by
       train_step(*model, state, batches,
-                 {.recompute_layers = options.recompute_layers,
-                  .linear_cross_entropy = options.linear_cross_entropy},
+                 {.recompute_layers = options.memory.recompute_layers,
+                  .linear_cross_entropy = options.memory.linear_cross_entropy},
                  optimizer);
     }
     own.gradients = arena.live()[MemoryTag::kGradients];
@@ -81,7 +81,7 @@ RankMemory measure(const TrainOptions& options) {
 }
 
 /// Compares what is exact, and the bounds.
-void expect_held(const TrainOptions& options) {
+void expect_held(const TrainConfig& options) {
   const auto said = rank_memory(options), held = measure(options);
   EXPECT_EQ(said.parameters, held.parameters);
   EXPECT_EQ(said.optimizer, held.optimizer);
@@ -99,22 +99,24 @@ void expect_held(const TrainOptions& options) {
 TEST(RankMemory, IsWhatARankThenHolds) {
   int combinations = 0;
   for (const int world_size : {1, 2, 3, 4}) {
-    for (const std::string reshard : {"default", "true", "false"}) {
+    for (const auto reshard : {std::optional<bool>(), std::optional(true), std::optional(false)}) {
       for (const bool linear_only : {false, true}) {
         for (const std::string narrow : {"", "wire", "reduce", "both"}) {
           if (combinations++ % 5 > 1 && !testing::full_suite()) continue;
-          TrainOptions options;
-          options.preset = "tiny";
-          options.world_size = world_size;
-          options.micro_batches = world_size;
-          options.sequence_length = 8;
-          options.reshard = reshard;
-          options.linear_only_shard = linear_only;
-          if (narrow == "wire" || narrow == "both") options.wire_dtype = "bf16";
-          if (narrow == "reduce" || narrow == "both") options.reduce_dtype = "bf16";
+          TrainConfig options;
+          options.model.preset = "tiny";
+          options.parallel.world_size = world_size;
+          options.data.micro_batches = world_size;
+          options.data.sequence_length = 8;
+          options.memory.reshard_after_forward = reshard;
+          options.parallel.linear_only_shard = linear_only;
+          if (narrow == "wire" || narrow == "both") options.parallel.wire_dtype = Dtype::kBFloat16;
+          if (narrow == "reduce" || narrow == "both")
+            options.parallel.reduce_dtype = Dtype::kBFloat16;
           SCOPED_TRACE(::testing::Message()
-                       << world_size << " ranks, reshard " << reshard << ", linear_only_shard "
-                       << linear_only << ", narrow '" << narrow << "'");
+                       << world_size << " ranks, reshard "
+                       << (reshard ? (*reshard ? "true" : "false") : "default")
+                       << ", linear_only_shard " << linear_only << ", narrow '" << narrow << "'");
           expect_held(options);
         }
       }
@@ -140,44 +142,45 @@ TEST(RankMemory, CountsEveryOtherOptionThatChangesIt) {
   const auto expect = [](const char* what, auto change) {
     for (const int world_size : {1, 2, 3}) {
       if (world_size == 2 && !testing::full_suite()) continue;
-      TrainOptions options;
-      options.preset = "tiny";
-      options.world_size = world_size;
-      options.sequence_length = 8;
+      TrainConfig options;
+      options.model.preset = "tiny";
+      options.parallel.world_size = world_size;
+      options.data.sequence_length = 8;
       change(options);
       SCOPED_TRACE(::testing::Message() << what << ", " << world_size << " ranks");
       expect_held(options);
     }
   };
   for (const int prefetch : {0, 2, 9}) {
-    expect("prefetch", [&](TrainOptions& o) { o.prefetch = prefetch; });
-    expect("prefetch, bf16", [&](TrainOptions& o) {
-      o.prefetch = prefetch;
-      o.wire_dtype = o.reduce_dtype = "bf16";
+    expect("prefetch", [&](TrainConfig& o) { o.parallel.prefetch = prefetch; });
+    expect("prefetch, bf16", [&](TrainConfig& o) {
+      o.parallel.prefetch = prefetch;
+      o.parallel.wire_dtype = o.parallel.reduce_dtype = Dtype::kBFloat16;
     });
   }
   for (const int micro_batches : {1, 3, 4, 8, 11}) {
-    expect("micro-batches", [&](TrainOptions& o) { o.micro_batches = micro_batches; });
-    expect("micro-batches, bf16", [&](TrainOptions& o) {
-      o.micro_batches = micro_batches;
-      o.reduce_dtype = "bf16";
+    expect("micro-batches", [&](TrainConfig& o) { o.data.micro_batches = micro_batches; });
+    expect("micro-batches, bf16", [&](TrainConfig& o) {
+      o.data.micro_batches = micro_batches;
+      o.parallel.reduce_dtype = Dtype::kBFloat16;
     });
   }
-  expect("recompute", [](TrainOptions& o) { o.recompute_layers = 3; });
-  expect("fp64", [](TrainOptions& o) { o.dtype = "fp64"; });
-  expect("fp64, bf16", [](TrainOptions& o) {
-    o.dtype = "fp64";
-    o.wire_dtype = o.reduce_dtype = "bf16";
+  expect("recompute", [](TrainConfig& o) { o.memory.recompute_layers = 3; });
+  expect("fp64", [](TrainConfig& o) { o.model.dtype = Dtype::kFloat64; });
+  expect("fp64, bf16", [](TrainConfig& o) {
+    o.model.dtype = Dtype::kFloat64;
+    o.parallel.wire_dtype = o.parallel.reduce_dtype = Dtype::kBFloat16;
   });
-  expect("hf", [](TrainOptions& o) { o.grouped_matmul_nz_transpose = false; });
-  expect("hf, nz", [](TrainOptions& o) { o.expert_weights = "hf"; });
-  expect("nd", [](TrainOptions& o) { o.layout = "nd"; });
-  expect("cross entropy", [](TrainOptions& o) { o.linear_cross_entropy = true; });
-  expect("checkpoints", [](TrainOptions& o) {
-    o.checkpoint_dir = ::testing::TempDir() + "rank_memory_checkpoints";
+  expect("hf", [](TrainConfig& o) { o.model.grouped_matmul_nz_transpose = false; });
+  expect("hf, nz",
+         [](TrainConfig& o) { o.model.expert_weights = nn::ExpertWeights::kHuggingFace; });
+  expect("nd", [](TrainConfig& o) { o.model.layout = Layout::kND; });
+  expect("cross entropy", [](TrainConfig& o) { o.memory.linear_cross_entropy = true; });
+  expect("checkpoints", [](TrainConfig& o) {
+    o.checkpoint.dir = ::testing::TempDir() + "rank_memory_checkpoints";
   });
-  expect("tied", [](TrainOptions& o) { o.config = tied_config(); });
-  expect("small", [](TrainOptions& o) { o.preset = "small"; });
+  expect("tied", [](TrainConfig& o) { o.model.config = tied_config(); });
+  expect("small", [](TrainConfig& o) { o.model.preset = "small"; });
 }
 
 }  // namespace

@@ -28,25 +28,25 @@ struct Silence {
 class RunCheckpointsTest : public ::testing::Test {
  protected:
   RunCheckpointsTest() {
-    options_.preset = "tiny";
-    options_.steps = 2;
-    options_.batch = 1;
-    options_.sequence_length = 16;
-    options_.sample_bytes = 0;
-    options_.validation_sequences = 2;
-    options_.checkpoint_dir = (folder_ / "run").string();
-    options_.checkpoint_interval = 1;
-    options_.metrics = (folder_ / "metrics.jsonl").string();
+    options_.model.preset = "tiny";
+    options_.optim.steps = 2;
+    options_.data.batch = 1;
+    options_.data.sequence_length = 16;
+    options_.output.sample_bytes = 0;
+    options_.data.validation_sequences = 2;
+    options_.checkpoint.dir = (folder_ / "run").string();
+    options_.checkpoint.interval = 1;
+    options_.output.metrics = (folder_ / "metrics.jsonl").string();
   }
 
-  int run(const TrainOptions& options, const TrainingEvents& events = {}) const {
+  int run(const TrainConfig& options, const TrainingEvents& events = {}) const {
     std::string text;
     for (int i = 0; i < 100; ++i) text += std::to_string(i) + " sheep went to the water.\n";
-    const WindowedData data(TextData(text, "sheep", options.sequence_length),
-                            {.micro_batches = options.micro_batches,
-                             .sequences = options.batch,
-                             .validation_sequences = options.validation_sequences,
-                             .seed = options.seed});
+    const WindowedData data(TextData(text, "sheep", options.data.sequence_length),
+                            {.micro_batches = options.data.micro_batches,
+                             .sequences = options.data.batch,
+                             .validation_sequences = options.data.validation_sequences,
+                             .seed = options.optim.seed});
     const Silence silence;
     return run_training(options, data, events);
   }
@@ -54,63 +54,63 @@ class RunCheckpointsTest : public ::testing::Test {
   /// How a run with `change` is refused that goes on from the last one.
   template <class Change>
   std::string refusal(const Change& change) const {
-    TrainOptions options = options_;
-    options.resume = true;
+    TrainConfig options = options_;
+    options.checkpoint.resume = true;
     change(options);
     return message_of<Error>([&] { run(options); });
   }
 
   std::string step_folder(std::int64_t step) const {
-    return options_.checkpoint_dir + "/step-0000000" + std::to_string(step);
+    return options_.checkpoint.dir + "/step-0000000" + std::to_string(step);
   }
 
   /// Gives the last checkpoint another record of its run, as another version would write it.
   template <class Change>
   void rewrite_record(const Change& change) const {
-    const auto path = step_folder(options_.steps) + "/" + kManifestFile;
+    const auto path = step_folder(options_.optim.steps) + "/" + kManifestFile;
     auto manifest = parse_checkpoint_manifest(read_file(path), "test");
     change(manifest.values);
     write_file(path, to_json(manifest));
   }
 
   TemporaryFolder folder_;
-  TrainOptions options_;
+  TrainConfig options_;
 };
 
 TEST_F(RunCheckpointsTest, RefuseToGoOnWithAnotherValueOfAnOption) {
   ASSERT_EQ(run(options_), 0);
-  const auto metrics = read_file(options_.metrics);
+  const auto metrics = read_file(options_.output.metrics);
   const auto as_in = " as in " + step_folder(2) + ", got ";
-  EXPECT_EQ(refusal([](TrainOptions& o) { o.overfit = true; }),
+  EXPECT_EQ(refusal([](TrainConfig& o) { o.data.overfit = true; }),
             "--resume: overfit must be false" + as_in + "true");
-  EXPECT_EQ(refusal([](TrainOptions& o) { o.validation_sequences = 3; }),
+  EXPECT_EQ(refusal([](TrainConfig& o) { o.data.validation_sequences = 3; }),
             "--resume: validation_sequences must be 2" + as_in + "3");
-  EXPECT_EQ(refusal([](TrainOptions& o) { o.max_grad_norm = 1.0000000000000002; }),
+  EXPECT_EQ(refusal([](TrainConfig& o) { o.optim.max_grad_norm = 1.0000000000000002; }),
             "--resume: max_grad_norm must be 1" + as_in + "1.0000000000000002");
-  EXPECT_EQ(refusal([](TrainOptions& o) { o.steps = 3; }),
+  EXPECT_EQ(refusal([](TrainConfig& o) { o.optim.steps = 3; }),
             "--resume: steps must be 2" + as_in + "3");
-  EXPECT_EQ(read_file(options_.metrics), metrics);
+  EXPECT_EQ(read_file(options_.output.metrics), metrics);
   // What is listed may change.
-  TrainOptions options = options_;
-  options.resume = true;
-  options.world_size = 1;
-  options.layout = "nd";
-  options.recompute_layers = 1;
-  options.temperature = 0.5;
+  TrainConfig options = options_;
+  options.checkpoint.resume = true;
+  options.parallel.world_size = 1;
+  options.model.layout = Layout::kND;
+  options.memory.recompute_layers = 1;
+  options.output.temperature = 0.5;
   EXPECT_EQ(run(options), 0);
 }
 
 TEST_F(RunCheckpointsTest, RefuseARecordThatCannotBeCompared) {
   ASSERT_EQ(run(options_), 0);
   rewrite_record([](auto& values) { values.erase("overfit"); });
-  EXPECT_EQ(refusal([](TrainOptions&) {}),
+  EXPECT_EQ(refusal([](TrainConfig&) {}),
             "--resume: " + step_folder(2) +
                 " must record overfit, got a checkpoint of an earlier version, which did not");
   rewrite_record([](auto& values) {
     values["overfit"] = "false";
     values["dropout"] = "0.1";
   });
-  EXPECT_EQ(refusal([](TrainOptions&) {}),
+  EXPECT_EQ(refusal([](TrainConfig&) {}),
             "--resume: " + step_folder(2) + " must record what this version knows, got 'dropout'");
 }
 
@@ -118,7 +118,7 @@ TEST_F(RunCheckpointsTest, AFailedSaveIsInTheExitCodeThoughALaterOneSucceeds) {
   bool first = true;
   const auto lose_first = [&](int rank, CheckpointPoint point) {
     if (rank != 0 || point != CheckpointPoint::kFilesAgreed || !std::exchange(first, false)) return;
-    std::filesystem::remove_all(options_.checkpoint_dir + "/.step-00000001.tmp");
+    std::filesystem::remove_all(options_.checkpoint.dir + "/.step-00000001.tmp");
   };
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(run(options_, {.at_checkpoint_point = lose_first}), 1);
@@ -133,22 +133,22 @@ TEST_F(RunCheckpointsTest, NothingIsSavedInAFolderThatHasTakenTheNameOfTheLocked
     int copies = 0;
     const auto move_folder = [&](int rank, CheckpointPoint point) {
       if (rank != 0 || point != CheckpointPoint::kCopied || ++copies != 2) return;
-      std::filesystem::rename(options_.checkpoint_dir, moved);
+      std::filesystem::rename(options_.checkpoint.dir, moved);
       if (replaced) std::filesystem::create_directories(step_folder(2) + ".other");
-      if (replaced) write_file(options_.checkpoint_dir + "/.lock", "another's");
+      if (replaced) write_file(options_.checkpoint.dir + "/.lock", "another's");
     };
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(run(options_, {.at_checkpoint_point = move_folder}), 1);
     const auto said = ::testing::internal::GetCapturedStderr();
     EXPECT_NE(
-        said.find("checkpoint: saving step 2 failed on rank 0: lock: " + options_.checkpoint_dir +
+        said.find("checkpoint: saving step 2 failed on rank 0: lock: " + options_.checkpoint.dir +
                   " must stay where it was locked, got it moved or removed since"),
         std::string::npos)
         << said;
     EXPECT_FALSE(std::filesystem::exists(step_folder(2)));
     EXPECT_TRUE(std::filesystem::exists(moved + "/step-00000001"));
-    EXPECT_EQ(std::filesystem::exists(options_.checkpoint_dir), replaced);
-    EXPECT_EQ(replaced, replaced && read_file(options_.checkpoint_dir + "/.lock") == "another's");
+    EXPECT_EQ(std::filesystem::exists(options_.checkpoint.dir), replaced);
+    EXPECT_EQ(replaced, replaced && read_file(options_.checkpoint.dir + "/.lock") == "another's");
     std::filesystem::remove_all(moved);
   }
 }

@@ -8,7 +8,6 @@
 // One line per quantity. Exits with 1 when one is past its limit or missing, with 2 when a folder
 // is not what it should be (Note [Golden folders]).
 
-#include <CLI/CLI.hpp>
 #include <iomanip>
 #include <iostream>
 
@@ -16,7 +15,8 @@
 #include "framework/runtime/program.h"
 #include "tools/check_golden/golden_checks.h"
 #include "tools/check_golden/golden_runs.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
+#include "train/config/common_options.h"
 
 namespace moegrad::tools {
 
@@ -105,12 +105,12 @@ int run(const std::vector<std::string>& folders, int world_size) {
 
 int parse_and_run(int argc, char** argv) {
   std::vector<std::string> folders;
-  CLI::App app("Compares the model with what Hugging Face's computes, as golden folders hold it.");
-  app.add_option("folders", folders, "golden folders")->required();
-  int world_size = 2;
-  add_number(app, "--world-size", world_size, {1, kMaxRanks},
-             "ranks of the sharded path (threads of this process)");
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  int world_size = 2;  // of the sharded path
+  CommandLine line(
+      "Compares the model with what Hugging Face's computes, as golden folders hold it.",
+      {texts_option("folders", folders, "golden folders").as_argument(),
+       world_size_option(world_size, kMaxRanks)});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   return run(folders, world_size);
 }
 

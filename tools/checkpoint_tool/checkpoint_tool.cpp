@@ -10,13 +10,11 @@
 // Exit code 0: as it should be; 1: a checkpoint is damaged or absent, or two differ; 2: wrong
 // usage.
 
-#include <CLI/CLI.hpp>
-#include <functional>
 #include <iostream>
 
 #include "framework/runtime/program.h"
 #include "tools/checkpoint_tool/checkpoint_report.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
 
 namespace moegrad::tools {
 
@@ -25,35 +23,24 @@ using namespace training;
 namespace {
 
 int run(int argc, char** argv) {
-  CLI::App app("Looks at checkpoints of training runs.");
-  app.require_subcommand(1);
   std::string first, second;
-  std::function<bool()> command;
-  const auto add = [&](const char* name, const char* what, const char* argument) {
-    auto* const subcommand = app.add_subcommand(name, what);
-    add_path(*subcommand, argument, first, PathKind::kInput, "")->required();
-    return subcommand;
+  const auto input = [](const char* name, std::string& path) {
+    return path_option(name, path, PathKind::kInput, "").as_argument();
   };
-  add("list", "the checkpoints of a run, newest first", "root")->callback([&] {
-    command = [&] { return list_run(first, std::cout); };
-  });
-  add("verify", "reads every file and compares its checksum", "path")->callback([&] {
-    command = [&] { return verify_checkpoints(first, std::cout); };
-  });
-  auto* const diff = add("diff", "compares the parameters of two checkpoints", "a");
-  add_path(*diff, "b", second, PathKind::kInput, "")->required();
-  diff->callback([&] { command = [&] { return diff_checkpoints(first, second, std::cout); }; });
-  auto* const exported =
-      add("export", "writes the model as Hugging Face keeps it: config.json, safetensors", "path");
-  add_path(*exported, "folder", second, PathKind::kExportFolder, "")->required();
-  exported->callback([&] {
-    command = [&] {
-      export_checkpoint(first, second, std::cout);
-      return true;
-    };
-  });
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
-  return command() ? 0 : 1;
+  CommandLine line("Looks at checkpoints of training runs.", {});
+  line.add_command("list", "the checkpoints of a run, newest first", {input("root", first)});
+  line.add_command("verify", "reads every file and compares its checksum", {input("path", first)});
+  line.add_command("diff", "compares the parameters of two checkpoints",
+                   {input("a", first), input("b", second)});
+  line.add_command("export", "writes the model as Hugging Face keeps it: config.json, safetensors",
+                   {input("path", first),
+                    path_option("folder", second, PathKind::kExportFolder, "").as_argument()});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
+  if (line.command() == "list") return list_run(first, std::cout) ? 0 : 1;
+  if (line.command() == "verify") return verify_checkpoints(first, std::cout) ? 0 : 1;
+  if (line.command() == "diff") return diff_checkpoints(first, second, std::cout) ? 0 : 1;
+  export_checkpoint(first, second, std::cout);
+  return 0;
 }
 
 }  // namespace

@@ -8,13 +8,12 @@
 //
 // Exits with 1 when they differ, with 2 when they cannot be compared.
 
-#include <CLI/CLI.hpp>
 #include <iostream>
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "tools/compare_losses/loss_comparison.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
 
 namespace moegrad::tools {
 
@@ -33,21 +32,21 @@ int run(const std::string& a_path, const std::string& b_path, const ComparisonOp
 int parse_and_run(int argc, char** argv) {
   std::string a, b;
   ComparisonOptions options;
-  CLI::App app("Compares the losses and gradient norms of two training runs.");
-  add_path(app, "a", a, PathKind::kInput, "metrics of a run, one JSON object per line")->required();
-  add_path(app, "b", b, PathKind::kInput, "metrics of another")->required();
-  app.add_flag("--common", options.common, "only the steps that both have");
-  auto* const limits = app.add_option_group("Limits", "--assert-equal, or a tolerance");
-  limits->require_option(1, 2);
-  auto* const bitwise =
-      limits->add_flag("--assert-equal", options.bitwise, "equal to the last bit");
-  add_number(*limits, "--rtol", options.rtol, {0, 1e30},
-             "|a - b| may be this part of |a|, plus --atol")
-      ->excludes(bitwise);
-  add_number(*limits, "--atol", options.atol, {0, 1e30},
-             "|a - b| may be this, plus --rtol's part of |a|")
-      ->excludes(bitwise);
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  CommandLine line(
+      "Compares the losses and gradient norms of two training runs.",
+      {path_option("a", a, PathKind::kInput, "metrics of a run, one JSON object per line")
+           .as_argument(),
+       path_option("b", b, PathKind::kInput, "metrics of another").as_argument(),
+       flag_option("common", options.common, "only the steps that both have"),
+       flag_option("assert-equal", options.bitwise, "equal to the last bit"),
+       number_option("rtol", options.rtol, {0, 1e30},
+                     "|a - b| may be this part of |a|, plus --atol")
+           .excluding("assert-equal"),
+       number_option("atol", options.atol, {0, 1e30},
+                     "|a - b| may be this, plus --rtol's part of |a|")
+           .excluding("assert-equal")});
+  line.require_one_of({"assert-equal", "rtol", "atol"});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   return run(a, b, options);
 }
 

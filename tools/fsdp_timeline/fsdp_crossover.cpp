@@ -9,7 +9,6 @@
 // rate reached with the most tokens; its crossover is where that is 90 % of the gather's time,
 // latency + bytes / bandwidth. Writes fsdp_crossover.svg.
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
@@ -22,7 +21,7 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "tools/fsdp_timeline/timeline_report.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
 
 namespace moegrad::tools {
 
@@ -169,11 +168,12 @@ int run(double megabytes_per_second, std::int64_t steps) {
 int parse_and_run(int argc, char** argv) {
   double megabytes_per_second = 60;
   std::int64_t steps = 8;
-  CLI::App app("From how many tokens on a layer's compute covers the gather of the next one.");
-  add_number(app, "--mb-per-second", megabytes_per_second, {1e-3, 1e9},
-             "bandwidth of the modelled link");
-  add_number(app, "--steps", steps, {1, 1 << 20}, "measured, for each number of tokens");
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  CommandLine line(
+      "From how many tokens on a layer's compute covers the gather of the next one.",
+      {number_option("mb-per-second", megabytes_per_second, {1e-3, 1e9},
+                     "bandwidth of the modelled link"),
+       number_option("steps", steps, {1, 1 << 20}, "measured, for each number of tokens")});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   return run(megabytes_per_second, steps);
 }
 

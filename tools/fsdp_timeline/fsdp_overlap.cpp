@@ -14,7 +14,6 @@
 // the faster rank waits for the slower one, which no prefetch can help. So the share is printed
 // over all ranks and steps, and of the rank of each step that waits least, which sets the pace.
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
@@ -30,7 +29,7 @@
 #include "fsdp/fully_shard.h"
 #include "tools/fsdp_timeline/slept_model.h"
 #include "tools/fsdp_timeline/timeline_report.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
 
 namespace moegrad::tools {
 
@@ -185,11 +184,12 @@ void run(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
 
 int parse_and_run(int argc, char** argv) {
   std::int64_t layers = 16, tokens = 1024, steps = 16;
-  CLI::App app("How much of fully_shard's communication is hidden under compute.");
-  add_number(app, "--layers", layers, {1, 1 << 10}, "of either model");
-  add_number(app, "--tokens", tokens, {1, 1 << 24}, "per rank and step, in sequences of 64");
-  add_number(app, "--steps", steps, {1, 1 << 20}, "measured, with prefetch on and off");
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  CommandLine line(
+      "How much of fully_shard's communication is hidden under compute.",
+      {number_option("layers", layers, {1, 1 << 10}, "of either model"),
+       number_option("tokens", tokens, {1, 1 << 24}, "per rank and step, in sequences of 64"),
+       number_option("steps", steps, {1, 1 << 20}, "measured, with prefetch on and off")});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   run(layers, tokens, steps);
   return 0;
 }

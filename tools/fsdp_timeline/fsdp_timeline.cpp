@@ -3,14 +3,13 @@
 // Shows what fully_shard does when: trains a few steps over a modelled link and writes a trace that
 // https://ui.perfetto.dev and chrome://tracing open, and a summary in plain text.
 //
-//     build/release/tools/fsdp_timeline --ranks 4
+//     build/release/tools/fsdp_timeline --world-size 4
 //
 // With --slow-rank 2 that rank computes --slow-by times as long, and is named while the run goes
 // on, when it was slow in three windows in a row.
 //
-//     build/release/tools/fsdp_timeline --ranks 4 --steps 96 --slow-rank 2
+//     build/release/tools/fsdp_timeline --world-size 4 --steps 96 --slow-rank 2
 
-#include <CLI/CLI.hpp>
 #include <iomanip>
 #include <iostream>
 
@@ -19,7 +18,8 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "tools/fsdp_timeline/timeline_report.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
+#include "train/config/common_options.h"
 
 namespace moegrad::tools {
 
@@ -48,7 +48,7 @@ void check_slow_rank(const TimelineOptions& options) {
   if (options.slow_rank < 0) return;
   check<ValueError>(options.slow_rank < options.ranks, "--slow-rank: must be below the ",
                     options.ranks, " ranks, got ", options.slow_rank);
-  check<ValueError>(options.ranks >= 2, "--slow-rank: --ranks must be at least 2, got ",
+  check<ValueError>(options.ranks >= 2, "--slow-rank: --world-size must be at least 2, got ",
                     options.ranks);
   check<ValueError>(options.steps / kSlowWindows >= options.window,
                     "--slow-rank: --steps must be at least ", kSlowWindows, " windows of ",
@@ -83,24 +83,26 @@ int run(ProgramOptions options) {
 int parse_and_run(int argc, char** argv) {
   ProgramOptions options;
   auto& timeline = options.timeline;
-  CLI::App app("Trains a few steps under fully_shard and shows when what happened.");
-  app.add_option("--preset", options.preset, "model: tiny, small or medium")->capture_default_str();
-  add_number(app, "--ranks", timeline.ranks, {1, 1024}, "threads that train together");
-  add_number(app, "--steps", timeline.steps, {1, 1 << 20}, "recorded, after one that is not");
-  add_number(app, "--batch", timeline.batch, {1, 1 << 20}, "sequences per rank and step");
-  add_number(app, "--seq-len", timeline.sequence_length, {1, 1 << 24}, "tokens per sequence");
-  add_number(app, "--latency-us", options.latency_us, {0, 1e6}, "of the modelled link");
-  add_number(app, "--gb-per-second", options.gigabytes_per_second, {0, 1e6},
-             "bandwidth of the modelled link; 0: any");
-  add_switch(app, "--prefetch", timeline.prefetch, "gather the next group ahead of its use");
-  add_number(app, "--level", timeline.level, {1, 2},
-             "of the spans: 1 phases, modules, collectives; 2 also Functions");
-  add_number(app, "--slow-rank", timeline.slow_rank, {-1, 1 << 20}, "rank to slow down; -1: none");
-  add_number(app, "--slow-by", timeline.slow_by, {1, 100}, "how many times as long it computes");
-  add_number(app, "--window", timeline.window, {1, 1 << 20}, "steps over which ranks are compared");
-  add_path(app, "--trace", options.trace, PathKind::kOutput, "where to write the trace");
-  add_path(app, "--summary", options.summary, PathKind::kOutput, "where to write the summary");
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  CommandLine line(
+      "Trains a few steps under fully_shard and shows when what happened.",
+      {text_option("preset", options.preset, "model: tiny, small or medium"),
+       world_size_option(timeline.ranks, 1024),
+       number_option("steps", timeline.steps, {1, 1 << 20}, "recorded, after one that is not"),
+       batch_option(timeline.batch, "sequences per rank and step"),
+       sequence_length_option(timeline.sequence_length),
+       number_option("latency-us", options.latency_us, {0, 1e6}, "of the modelled link"),
+       number_option("gb-per-second", options.gigabytes_per_second, {0, 1e6},
+                     "bandwidth of the modelled link; 0: any"),
+       switch_option("prefetch", timeline.prefetch, "gather the next group ahead of its use"),
+       number_option("level", timeline.level, {1, 2},
+                     "of the spans: 1 phases, modules, collectives; 2 also Functions"),
+       number_option("slow-rank", timeline.slow_rank, {-1, 1 << 20}, "rank to slow down; -1: none"),
+       number_option("slow-by", timeline.slow_by, {1, 100}, "how many times as long it computes"),
+       number_option("window", timeline.window, {1, 1 << 20},
+                     "steps over which ranks are compared"),
+       path_option("trace", options.trace, PathKind::kOutput, "where to write the trace"),
+       path_option("summary", options.summary, PathKind::kOutput, "where to write the summary")});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   return run(options);
 }
 

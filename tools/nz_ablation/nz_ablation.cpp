@@ -8,7 +8,6 @@
 //
 // Exits with 1 when losses that must agree to the bit do not.
 
-#include <CLI/CLI.hpp>
 #include <iomanip>
 #include <iostream>
 
@@ -16,7 +15,8 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "tools/nz_ablation/nz_ablation_report.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
+#include "train/config/common_options.h"
 
 namespace moegrad::tools {
 
@@ -49,18 +49,15 @@ int run(const ProgramOptions& options) {
 int parse_and_run(int argc, char** argv) {
   ProgramOptions options;
   auto& ablation = options.ablation;
-  CLI::App app("Measures what each step towards experts on FRACTAL_NZ weights gains.");
-  app.add_option("--preset", options.presets,
-                 "one or more of fine, main and tiny; the layer is of the first")
-      ->check(CLI::IsMember({"fine", "main", "tiny"}))
-      ->delimiter(',')
-      ->capture_default_str();
-  add_number(app, "--ranks", ablation.ranks, {1, 1024}, "threads that train together");
-  add_number(app, "--threads", ablation.threads, {1, 1024}, "per rank");
-  add_number(app, "--rounds", ablation.rounds, {1, 1 << 20},
-             "steps of each rung that are measured, in turn");
-  add_path(app, "--json", options.json, PathKind::kOutput, "where to write the figures");
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  CommandLine line(
+      "Measures what each step towards experts on FRACTAL_NZ weights gains.",
+      {choice_of_texts("preset", options.presets, {"fine", "main", "tiny"},
+                       "one or more; the layer is of the first"),
+       world_size_option(ablation.ranks, 1024), threads_option(ablation.threads),
+       number_option("rounds", ablation.rounds, {1, 1 << 20},
+                     "steps of each rung that are measured, in turn"),
+       path_option("json", options.json, PathKind::kOutput, "where to write the figures")});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   return run(options);
 }
 

@@ -213,7 +213,7 @@ Tensor random_rows(std::int64_t rows, std::int64_t columns, int rank) {
 Ladder run_ladder(const std::string& preset_name, const AblationOptions& options) {
   const auto preset = speed_preset(preset_name);
   const auto sequences = std::max<std::int64_t>(preset.sequences, options.ranks);
-  check<ValueError>(sequences % options.ranks == 0, "--ranks: must divide the ", sequences,
+  check<ValueError>(sequences % options.ranks == 0, "--world-size: must divide the ", sequences,
                     " sequences of ", preset_name, ", got ", options.ranks);
   const auto own = sequences / options.ranks;
   const auto make = [&](RankContext& context, const Rung& rung, const nn::Module* like) {

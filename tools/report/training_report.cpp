@@ -5,14 +5,13 @@
 //
 //     build/release/tools/training_report metrics.jsonl -o report.html
 
-#include <CLI/CLI.hpp>
 #include <iostream>
 
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "tools/report/report_page.h"
-#include "train/config/program_options.h"
+#include "train/config/command_line.h"
 
 namespace moegrad::tools {
 
@@ -31,11 +30,13 @@ int run(const std::string& metrics, const std::string& path) {
 
 int parse_and_run(int argc, char** argv) {
   std::string metrics, path = "report.html";
-  CLI::App app("Draws a training run as one HTML page.");
-  add_path(app, "metrics", metrics, PathKind::kInput, "of a run, one JSON object per line")
-      ->required();
-  add_path(app, "-o,--output", path, PathKind::kOutput, "where to write the page");
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
+  CommandLine line(
+      "Draws a training run as one HTML page.",
+      {path_option("metrics", metrics, PathKind::kInput, "of a run, one JSON object per line")
+           .as_argument(),
+       path_option("output", path, PathKind::kOutput, "where to write the page")
+           .with_spelling("-o")});
+  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
   return run(metrics, path);
 }
 

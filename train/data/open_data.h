@@ -3,13 +3,13 @@
 
 #include <memory>
 
-#include "train/config/train_options.h"
+#include "train/config/train_config.h"
 #include "train/data/training_data.h"
 
 namespace moegrad::training {
 
 /// What --text or --data names, in windows or packed. The King James text is packed by chapters,
 /// other texts by what blank lines separate, a tokenized file by its end-of-document ids.
-std::unique_ptr<const TrainingData> open_data(const TrainOptions& options);
+std::unique_ptr<const TrainingData> open_data(const TrainConfig& options);
 
 }  // namespace moegrad::training

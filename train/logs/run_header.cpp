@@ -27,12 +27,13 @@ std::string file_name(const std::string& path) {
   return name.empty() ? path : name;
 }
 
-std::string title_of(const TrainOptions& options) {
-  const auto model = !options.hf_model.empty() ? file_name(options.hf_model)
-                     : !options.config.empty() ? file_name(options.config)
-                                               : options.preset;
-  const auto text = options.text.empty() ? "the King James text" : file_name(options.text);
-  return model + " on " + (options.data.empty() ? text : file_name(options.data));
+std::string title_of(const TrainConfig& options) {
+  const auto model = !options.model.hf_model.empty() ? file_name(options.model.hf_model)
+                     : !options.model.config.empty() ? file_name(options.model.config)
+                                                     : options.model.preset;
+  const auto text =
+      options.data.text.empty() ? "the King James text" : file_name(options.data.text);
+  return model + " on " + (options.data.tokens.empty() ? text : file_name(options.data.tokens));
 }
 
 std::string now() {
@@ -103,7 +104,7 @@ bool needs_quotes(char c) {
 
 }  // namespace
 
-RunHeader run_header(const TrainOptions& options, std::string_view unit,
+RunHeader run_header(const TrainConfig& options, std::string_view unit,
                      const std::map<std::string, std::string>& run) {
   return {.identity = identity_of(run),
           .title = title_of(options),
@@ -112,8 +113,8 @@ RunHeader run_header(const TrainOptions& options, std::string_view unit,
           .cpu = cpu(),
           .command = options.command,
           .unit = std::string(unit),
-          .steps = options.steps,
-          .max_grad_norm = options.max_grad_norm};
+          .steps = options.optim.steps,
+          .max_grad_norm = options.optim.max_grad_norm};
 }
 
 json to_json(const RunHeader& header) {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "train/config/train_options.h"
+#include "train/config/train_config.h"
 
 namespace moegrad::training {
 
@@ -28,7 +28,7 @@ struct RunHeader {
 };
 
 /// Of a run that starts now. `run`: what may not change when it is resumed (describe_run).
-RunHeader run_header(const TrainOptions& options, std::string_view unit,
+RunHeader run_header(const TrainConfig& options, std::string_view unit,
                      const std::map<std::string, std::string>& run);
 
 nlohmann::json to_json(const RunHeader& header);

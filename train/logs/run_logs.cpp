@@ -14,6 +14,7 @@
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/slow_storage.h"
 #include "framework/runtime/program.h"
+#include "train/config/train_options.h"
 
 namespace moegrad::training {
 
@@ -26,16 +27,16 @@ std::optional<StatusLine::Columns> columns_of_stdout() {
 
 }  // namespace
 
-RunLogs::RunLogs(const TrainOptions& options, RankContext& context, StepProfile& profile,
+RunLogs::RunLogs(const TrainConfig& options, RankContext& context, StepProfile& profile,
                  std::int64_t first_step, RunHeader header)
     : options_(options),
       context_(context),
       profile_(profile),
-      configuration_(options.to_string()),
-      progress_(terminal_output(), columns_of_stdout(), first_step, options.steps,
-                options.log_every),
-      metrics_(context.rank() == 0 ? options.metrics : "", first_step, std::move(header)),
-      tensorboard_(context.rank() == 0 ? options.tensorboard : "") {
+      configuration_(describe(options)),
+      progress_(terminal_output(), columns_of_stdout(), first_step, options.optim.steps,
+                options.output.log_every),
+      metrics_(context.rank() == 0 ? options.output.metrics : "", first_step, std::move(header)),
+      tensorboard_(context.rank() == 0 ? options.output.tensorboard : "") {
   if (context.rank() == 0) profile.open(first_step);
 }
 
@@ -57,13 +58,13 @@ void RunLogs::note_peaks(StepReport& report) {
 
 void RunLogs::end_step(StepReport report) {
   report.profile = profile_.end_step(report.step, context_);
-  if (!options_.metrics.empty() || !options_.tensorboard.empty()) note_peaks(report);
+  if (!options_.output.metrics.empty() || !options_.output.tensorboard.empty()) note_peaks(report);
   if (context_.rank() != 0) return;
   const SlowStorage storage("writing the logs");
   report.configuration = std::exchange(configuration_, {});
   metrics_.write(report);
   tensorboard_.write(report);
-  if (report.step % options_.log_every == 0 || report.step + 1 == options_.steps) {
+  if (report.step % options_.output.log_every == 0 || report.step + 1 == options_.optim.steps) {
     tensorboard_.write_expert_loads(report);
   }
   progress_.step(report.step, figures(report), Progress::Seconds(report.seconds));
@@ -75,8 +76,8 @@ bool RunLogs::report() const {
 }
 
 bool RunLogs::validation_due(std::int64_t steps) const {
-  return options_.validation_interval > 0 && steps % options_.validation_interval == 0 &&
-         steps < options_.steps;
+  return options_.output.validation_interval > 0 &&
+         steps % options_.output.validation_interval == 0 && steps < options_.optim.steps;
 }
 
 void RunLogs::validation(std::int64_t steps, double loss, std::string_view unit) {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "framework/runtime/rank_context.h"
-#include "train/config/train_options.h"
+#include "train/config/train_config.h"
 #include "train/logs/metrics.h"
 #include "train/logs/progress.h"
 #include "train/logs/step_profile.h"
@@ -20,7 +20,7 @@ class RunLogs {
  public:
   /// For the steps from `first_step` on. `profile` is one for all ranks. Error or ValueError where
   /// something cannot be written.
-  RunLogs(const TrainOptions& options, RankContext& context, StepProfile& profile,
+  RunLogs(const TrainConfig& options, RankContext& context, StepProfile& profile,
           std::int64_t first_step, RunHeader header);
 
   void begin_step(std::int64_t step);
@@ -39,7 +39,7 @@ class RunLogs {
  private:
   void note_peaks(StepReport& report);
 
-  const TrainOptions& options_;
+  const TrainConfig& options_;
   RankContext& context_;
   StepProfile& profile_;
   std::string configuration_;  // until it has been shown

@@ -16,10 +16,10 @@ constexpr int kLevel = 1;  // phases, modules, collectives
 
 }  // namespace
 
-StepProfile::StepProfile(const TrainOptions& options)
-    : steps_(profiled_steps(options)),
-      path_(options.profile.empty() ? kDefaultTrace : options.profile),
-      ranks_(static_cast<std::size_t>(options.world_size)) {}
+StepProfile::StepProfile(const TrainConfig& options)
+    : steps_(options.output.profile_steps),
+      path_(options.output.profile.empty() ? kDefaultTrace : options.output.profile),
+      ranks_(static_cast<std::size_t>(options.parallel.world_size)) {}
 
 void StepProfile::open(std::int64_t first_step) {
   if (!steps_) return;

@@ -9,7 +9,7 @@
 #include "framework/io/output_file.h"
 #include "framework/profile/timeline.h"
 #include "framework/runtime/rank_context.h"
-#include "train/config/log_options.h"
+#include "train/config/train_config.h"
 #include "train/logs/metrics.h"
 
 namespace moegrad::training {
@@ -18,7 +18,7 @@ namespace moegrad::training {
 /// all ranks, which call it together; between these steps recording is off.
 class StepProfile {
  public:
-  explicit StepProfile(const TrainOptions& options);
+  explicit StepProfile(const TrainConfig& options);
 
   /// On rank 0, before the first step: opens the file, unless all profiled steps lie before that.
   /// ValueError if it cannot be written.

@@ -81,7 +81,7 @@ TEST(NzLayer, TheCopyOutSavesTheConversion) {
 
 TEST(RunLadder, RefusesRanksThatDoNotDivideTheSequences) {
   EXPECT_EQ(message_of<ValueError>([] { run_ladder("main", {.ranks = 3}); }),
-            "--ranks: must divide the 4 sequences of main, got 3");
+            "--world-size: must divide the 4 sequences of main, got 3");
 }
 
 Ladder some_ladder() {

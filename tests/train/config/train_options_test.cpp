@@ -1,102 +1,243 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/config/train_options.h"
 
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
 namespace moegrad::training::train_options_test {
 namespace {
 
-using testing::message_of;
+using testing::TemporaryFolder;
+using testing::write_file;
+using Names = std::set<std::string>;
+using Words = std::vector<std::string>;
 
-/// Exit code of the parser, -1 where the program would go on.
-int parse(std::vector<std::string> arguments, TrainOptions& options) {
+struct Parsed {
+  int code = -1;  // -1 where the program would go on
+  std::string out = {};
+  std::string err = {};
+};
+
+Parsed parse(Words arguments, TrainConfig& config) {
   arguments.insert(arguments.begin(), "train_qwen3_moe");
-  std::vector<char*> pointers;
-  for (auto& argument : arguments) pointers.push_back(argument.data());
+  std::vector<const char*> pointers;
+  for (auto& argument : arguments) pointers.push_back(argument.c_str());
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
-  const auto code =
-      parse_train_options(static_cast<int>(pointers.size()), pointers.data(), options);
-  ::testing::internal::GetCapturedStdout();
-  ::testing::internal::GetCapturedStderr();
-  return code.value_or(-1);
+  Parsed parsed;
+  try {
+    parsed.code =
+        parse_train_config(static_cast<int>(pointers.size()), pointers.data(), config).value_or(-1);
+  } catch (const Error& error) {
+    parsed.code = 1;
+    parsed.err = error.what();
+  }
+  parsed.out = ::testing::internal::GetCapturedStdout();
+  parsed.err += ::testing::internal::GetCapturedStderr();
+  return parsed;
 }
 
-TEST(TrainOptions, ParsesFlagsAndRefusesUnknownOnes) {
-  TrainOptions options;
-  EXPECT_EQ(parse({"--steps", "7", "--layout", "nd", "--linear_only_shard", "1"}, options), -1);
-  EXPECT_EQ(options.steps, 7);
-  EXPECT_EQ(options.layout, "nd");
-  EXPECT_TRUE(options.linear_only_shard);
-  EXPECT_EQ(parse({"--help"}, options), 0);
-  EXPECT_EQ(parse({"--stepz", "7"}, options), 2);
-  EXPECT_EQ(parse({"--layout", "zz"}, options), 2);
-  EXPECT_EQ(parse({"--steps", "0"}, options), 2);
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+TEST(TrainOptions, AreFlagsAndUnknownOnesAreRefused) {
+  TrainConfig config;
+  EXPECT_EQ(parse({"--steps", "7", "--layout", "nd", "--linear_only_shard", "1"}, config).code, -1);
+  EXPECT_EQ(config.optim.steps, 7);
+  EXPECT_EQ(config.model.layout, Layout::kND);
+  EXPECT_TRUE(config.parallel.linear_only_shard);
+  EXPECT_EQ(config.command.back(), "1");
+  EXPECT_EQ(parse({"--help"}, config).code, 0);
+  const std::vector<Words> wrong = {{"--stepz", "7"},
+                                    {"--layout", "zz"},
+                                    {"--steps", "0"},
+                                    {"--steps"},
+                                    {"--steps", "1", "2"},
+                                    {"--lr", "nan"},
+                                    {"--reshard", "yes"},
+                                    {"--text", "a", "--data", "b"},
+                                    {"--config", "a", "--hf-model", "b"},
+                                    {"--end-of-document", "0"},
+                                    {"--end-of-document", "0", "--data", "a"},
+                                    {"--profile-steps", "3:3"},
+                                    {"--seed", "9223372036854775808"},
+                                    {"--config-file", "nowhere.toml"}};
+  for (const auto& words : wrong) {
+    TrainConfig other;
+    EXPECT_EQ(parse(words, other).code, 2) << words[0];
+  }
+  EXPECT_EQ(first_line(parse({"--steps", "0"}, config).err),
+            "--steps: must be an integer from 1 to 1000000000, got 0");
+  EXPECT_EQ(first_line(parse({"--layout", "zz"}, config).err),
+            "--layout: must be nz or nd, got 'zz'");
+  for (const std::string text : {"3", ":", "3:", ":3", "3:3", "4:3", "-1:3", "a:b", "1:2x", "1 :2",
+                                 "0:99999999999999999999", "1:2:3"}) {
+    EXPECT_EQ(first_line(parse({"--profile-steps=" + text}, config).err),
+              "--profile-steps: must be a:b with 0 <= a < b, got '" + text + "'");
+  }
+  EXPECT_EQ(parse({"--profile-steps", "2:4"}, config).code, -1);
+  EXPECT_EQ(config.output.profile_steps, (StepRange{2, 4}));
 }
 
-TEST(TrainOptions, TheSwitchSetsLayoutAndOrientationAndTheFlagsOverrideIt) {
-  TrainOptions options;
-  EXPECT_EQ(options.model_config().gathered_layout, Layout::kNZ);
-  options.layout = "nd";
-  EXPECT_EQ(options.model_config().gathered_layout, Layout::kND);
-  EXPECT_EQ(options.model_config().expert_weights, nn::ExpertWeights::kPretransposed);
-  options.layout.clear();
-  options.expert_weights = "hf";
-  EXPECT_EQ(options.model_config().gathered_layout, Layout::kNZ);
-  EXPECT_EQ(options.model_config().expert_weights, nn::ExpertWeights::kHuggingFace);
-  options.expert_weights.clear();
-  options.grouped_matmul_nz_transpose = false;
-  EXPECT_EQ(options.model_config().expert_weights, nn::ExpertWeights::kHuggingFace);
-  EXPECT_EQ(options.model_config().gathered_layout, Layout::kND);
+/// Names of the options that --help lists, but of those that are about options.
+Names names_in_help() {
+  TrainConfig config;
+  std::istringstream lines(parse({"--help"}, config).out);
+  Names names;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("  --")) continue;
+    auto name = line.substr(4, line.find_first_of(" ,", 4) - 4);
+    std::ranges::replace(name, '-', '_');
+    names.insert(name);
+  }
+  for (const auto* about : {"config_file", "print_config"}) EXPECT_EQ(names.erase(about), 1U);
+  return names;
 }
 
-TEST(TrainOptions, AConstantScheduleHasTheWarmupThatIsAskedFor) {
-  TrainOptions options;
-  EXPECT_EQ(options.warmup_steps(), 40);
-  options.schedule = "constant";
-  EXPECT_EQ(options.warmup_steps(), 0);
-  options.warmup = 7;
-  EXPECT_EQ(options.warmup_steps(), 7);
-  options.warmup = options.steps;
-  EXPECT_NE(options.to_string().find("  warmup                      500\n"), std::string::npos);
-  options.sequence_length = 4096;
-  options.model_config();
+Names keys_of(const std::map<std::string, std::string>& record) {
+  Names names;
+  for (const auto& [name, value] : record) names.insert(name);
+  return names;
 }
 
-TEST(TrainOptions, RefusesWhatCannotBe) {
-  const auto message = [](auto change) {
-    TrainOptions options;
-    change(options);
-    return message_of<ValueError>([&] { options.model_config(); });
-  };
-  EXPECT_EQ(message([](TrainOptions& o) { o.world_size = 0; }),
-            "--world-size: must be at least 1, got 0");
-  EXPECT_EQ(message([](TrainOptions& o) { o.threads_per_rank = 0; }),
-            "--threads-per-rank: must be at least 1, got 0");
-  EXPECT_EQ(message([](TrainOptions& o) {
-              o.data = "x.bin";
-              o.pack = true;
-            }),
-            "--pack: the documents of --data need --end-of-document");
-  EXPECT_EQ(message([](TrainOptions& o) { o.resume = true; }), "--resume: needs --checkpoint-dir");
-  EXPECT_EQ(message([](TrainOptions& o) { o.warmup = 490; }),
-            "--warmup: must leave room in 500 steps, got 490");
-  EXPECT_EQ(message([](TrainOptions& o) {
-              o.schedule = "constant";
-              o.warmup = 501;
-            }),
-            "--warmup: must leave room in 500 steps, got 501");
-  EXPECT_EQ(message([](TrainOptions& o) { o.sequence_length = 4097; }),
-            "--seq-len: the model has positions for documents of 4096 tokens "
-            "(max_position_embeddings), got 4097");
-  EXPECT_EQ(message([](TrainOptions& o) {
-              o.pack = true;
-              o.sequence_length = 513;
-            }),
-            "--pack: the model has positions for documents of 4096 tokens "
-            "(max_position_embeddings), got packs of 4104");
-  EXPECT_EQ(message([](TrainOptions& o) { o.recompute_layers = 99; }).substr(0, 40),
-            "--recompute-layers: the model has 4 laye");
+/// For each option arguments that give it another value than its default.
+const std::vector<Words> kOtherValues = {{"--text", "a"},
+                                         {"--data", "a"},
+                                         {"--data-dtype", "uint32"},
+                                         {"--end-of-document", "1", "--data", "a", "--pack"},
+                                         {"--pack"},
+                                         {"--preset", "tiny"},
+                                         {"--config", "a"},
+                                         {"--hf-model", "a"},
+                                         {"--export-hf", "a"},
+                                         {"--overfit"},
+                                         {"--dry-run"},
+                                         {"--world-size", "4"},
+                                         {"--threads-per-rank", "2"},
+                                         {"--collective-deadline", "61"},
+                                         {"--steps", "501"},
+                                         {"--micro-batches", "4"},
+                                         {"--batch", "9"},
+                                         {"--seq-len", "129"},
+                                         {"--lr", "0.0040000000000000002"},
+                                         {"--lr", "0.0040000001"},
+                                         {"--schedule", "wsd"},
+                                         {"--warmup", "39"},
+                                         {"--weight-decay", "0.1000000001"},
+                                         {"--max-grad-norm", "1.0000000001"},
+                                         {"--seed", "2"},
+                                         {"--grouped-matmul-nz-transpose", "0"},
+                                         {"--linear-only-shard", "1"},
+                                         {"--layout", "nd"},
+                                         {"--expert-weights", "hf"},
+                                         {"--dtype", "fp64"},
+                                         {"--wire-dtype", "bf16"},
+                                         {"--reduce-dtype", "bf16"},
+                                         {"--reshard", "true"},
+                                         {"--prefetch", "2"},
+                                         {"--recompute-layers", "1"},
+                                         {"--linear-cross-entropy"},
+                                         {"--checkpoint-dir", "a"},
+                                         {"--checkpoint-interval", "101"},
+                                         {"--checkpoint-keep", "3"},
+                                         {"--resume"},
+                                         {"--metrics", "a"},
+                                         {"--validation-interval", "1"},
+                                         {"--tensorboard", "a"},
+                                         {"--profile-steps", "0:1"},
+                                         {"--profile", "a"},
+                                         {"--prompt", "a"},
+                                         {"--sample-bytes", "501"},
+                                         {"--temperature", "0.7000000001"},
+                                         {"--validation-sequences", "257"},
+                                         {"--log-every", "2"},
+                                         {"--log-level", "debug"}};
+
+std::string name_of(const Words& words) {
+  auto name = words[0].substr(2);
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+TEST(TrainOptions, AreRecordedByEveryNameAndNoOther) {
+  EXPECT_EQ(keys_of(record_options({})), names_in_help());
+}
+
+TEST(TrainOptions, AreComparedAtResumeUnlessTheySayWhyNot) {
+  // Who takes an option out of the comparison says so here, too.
+  EXPECT_EQ(keys_of(compared_options({})),
+            (Names{"batch", "dtype", "expert_weights", "lr", "max_grad_norm", "micro_batches",
+                   "overfit", "pack", "reduce_dtype", "schedule", "seed", "seq_len", "steps",
+                   "validation_sequences", "warmup", "weight_decay", "wire_dtype"}));
+}
+
+/// Sets one option from the words of a command line, without asking whether the whole makes sense.
+void set(TrainConfig& config, const Words& words) {
+  auto options = train_options(config);
+  const auto option = std::ranges::find(options, words[0].substr(2), &Option::name);
+  ASSERT_NE(option, options.end()) << words[0];
+  option->set(words.size() == 1 || option->type.empty() ? OptionValue(true)
+                                                        : option->parse(words[1]));
+}
+
+TEST(TrainOptions, EachChangesItsOwnRecordInFull) {
+  Names tried;
+  const auto usual = record_options({});
+  for (const auto& words : kOtherValues) {
+    const auto name = name_of(words);
+    tried.insert(name);
+    TrainConfig config;
+    set(config, words);
+    const auto changed = record_options(config);
+    const bool same_double = words.back() == "0.0040000000000000002";  // rounds to the default
+    EXPECT_EQ(changed.at(name) == usual.at(name), same_double) << name;
+    for (const auto& [other, value] : changed) {
+      // These are defaults of others.
+      const bool follows = (name == "grouped_matmul_nz_transpose" &&
+                            (other == "layout" || other == "expert_weights")) ||
+                           (name == "dtype" && (other == "wire_dtype" || other == "reduce_dtype"));
+      if (other != name && !follows) {
+        EXPECT_EQ(value, usual.at(other)) << name << " changes " << other;
+      }
+    }
+  }
+  EXPECT_EQ(tried, names_in_help());
+}
+
+TEST(TrainOptions, ThatAreDefaultsAreRecordedAsWhatTheyComeTo) {
+  TrainConfig usual, spelt_out;
+  spelt_out.optim.warmup = 40;
+  spelt_out.parallel.wire_dtype = Dtype::kFloat32;
+  spelt_out.model.expert_weights = nn::ExpertWeights::kPretransposed;
+  EXPECT_EQ(compared_options(usual), compared_options(spelt_out));
+}
+
+TEST(TrainOptions, OfTheCommandLineOutrankThoseOfTheFile) {
+  const TemporaryFolder folder;
+  const auto file = (folder / "run.toml").string();
+  write_file(file, "lr = 0.5 # peak\nsteps = 9\nlinear_only_shard = true\n");
+  TrainConfig config;
+  EXPECT_EQ(parse({"--config-file", file, "--steps", "8", "--warmup", "0"}, config).code, -1);
+  EXPECT_EQ(config.optim.lr, 0.5);
+  EXPECT_EQ(config.optim.steps, 8);
+  EXPECT_TRUE(config.parallel.linear_only_shard);
+  // What excludes or needs another option does so wherever that is given.
+  write_file(file, "text = 'a'\n");
+  EXPECT_EQ(first_line(parse({"--config-file", file, "--data", "b"}, config).err),
+            "--data excludes --text");
+  EXPECT_EQ(parse({"--config-file", file, "--metrics", file}, config).err,
+            "--metrics: must not be what --config-file names, got '" + file + "'");
+}
+
+TEST(TrainOptions, NameTheTraceThatNobodyNamed) {
+  TrainConfig config;
+  EXPECT_EQ(parse({"--profile-steps", "0:1", "--metrics", "trace.json"}, config).err,
+            "--profile: must not be what --metrics names, got 'trace.json'");
 }
 
 }  // namespace

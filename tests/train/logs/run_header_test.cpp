@@ -19,10 +19,10 @@ using testing::read_file;
 using testing::TemporaryFolder;
 
 TEST(RunHeader, TellsOfTheRunThatStarts) {
-  TrainOptions options;
-  options.text = "/a/b/kjv.txt";
-  options.steps = 7;
-  options.max_grad_norm = 0.5;
+  TrainConfig options;
+  options.data.text = "/a/b/kjv.txt";
+  options.optim.steps = 7;
+  options.optim.max_grad_norm = 0.5;
   options.command = {"train", "--steps", "7"};
   const auto header = run_header(options, "byte", {{"seed", "1"}});
   EXPECT_EQ(header.title, "small on kjv.txt");
@@ -42,21 +42,21 @@ TEST(RunHeader, TellsOfTheRunThatStarts) {
 }
 
 TEST(RunHeader, HasATitleForEveryKindOfModelAndData) {
-  TrainOptions options;
+  TrainConfig options;
   const auto title = [&] { return run_header(options, "", {}).title; };
   EXPECT_EQ(title(), "small on the King James text");
-  options.text = "texts/t";
+  options.data.text = "texts/t";
   EXPECT_EQ(title(), "small on t");
-  options.preset = "tiny";
-  options.data = "d/ids.bin";
+  options.model.preset = "tiny";
+  options.data.tokens = "d/ids.bin";
   EXPECT_EQ(title(), "tiny on ids.bin");
-  options.config = "c/config.json";
+  options.model.config = "c/config.json";
   EXPECT_EQ(title(), "config.json on ids.bin");
-  options.hf_model = "models/qwen/";
+  options.model.hf_model = "models/qwen/";
   EXPECT_EQ(title(), "qwen on ids.bin");
-  options.hf_model = "models/qwen";
+  options.model.hf_model = "models/qwen";
   EXPECT_EQ(title(), "qwen on ids.bin");
-  options.hf_model = "//";
+  options.model.hf_model = "//";
   EXPECT_EQ(title(), "// on ids.bin");
 }
 

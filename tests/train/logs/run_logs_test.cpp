@@ -9,6 +9,7 @@
 #include "framework/distributed/launch.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
+#include "train/config/train_options.h"
 #include "train/data/windowed_data.h"
 #include "train/logs/event_reader.h"
 #include "train/training_run.h"
@@ -25,13 +26,13 @@ constexpr double kGibibyte = 1 << 30;
 class RunLogsTest : public ::testing::Test {
  protected:
   RunLogsTest() {
-    options_.preset = "tiny";
-    options_.steps = 4;
-    options_.batch = 1;
-    options_.sequence_length = 16;
-    options_.sample_bytes = 0;
-    options_.validation_sequences = 2;
-    options_.metrics = path("metrics.jsonl");
+    options_.model.preset = "tiny";
+    options_.optim.steps = 4;
+    options_.data.batch = 1;
+    options_.data.sequence_length = 16;
+    options_.output.sample_bytes = 0;
+    options_.data.validation_sequences = 2;
+    options_.output.metrics = path("metrics.jsonl");
   }
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
@@ -40,18 +41,18 @@ class RunLogsTest : public ::testing::Test {
   std::string run(const TrainingEvents& events = {}, int exit_code = 0) const {
     std::string text;
     for (int i = 0; i < 100; ++i) text += std::to_string(i) + " sheep went to the water.\n";
-    const WindowedData data(TextData(text, "sheep", options_.sequence_length),
-                            {.micro_batches = options_.micro_batches,
-                             .sequences = options_.batch,
-                             .validation_sequences = options_.validation_sequences,
-                             .seed = options_.seed});
+    const WindowedData data(TextData(text, "sheep", options_.data.sequence_length),
+                            {.micro_batches = options_.data.micro_batches,
+                             .sequences = options_.data.batch,
+                             .validation_sequences = options_.data.validation_sequences,
+                             .seed = options_.optim.seed});
     ::testing::internal::CaptureStdout();
     EXPECT_EQ(run_training(options_, data, events), exit_code);
     return ::testing::internal::GetCapturedStdout();
   }
 
   std::vector<json> lines() const {
-    std::ifstream file(options_.metrics);
+    std::ifstream file(options_.output.metrics);
     std::vector<json> all;
     for (std::string line; std::getline(file, line);) all.push_back(json::parse(line));
     return all;
@@ -73,20 +74,20 @@ class RunLogsTest : public ::testing::Test {
 
   std::vector<std::filesystem::path> event_files() const {
     std::set<std::filesystem::path> files;
-    for (const auto& entry : std::filesystem::directory_iterator(options_.tensorboard)) {
+    for (const auto& entry : std::filesystem::directory_iterator(options_.output.tensorboard)) {
       files.insert(entry.path());
     }
     return {files.begin(), files.end()};
   }
 
   TemporaryFolder folder_;
-  TrainOptions options_;
+  TrainConfig options_;
 };
 
 TEST_F(RunLogsTest, TheEventFileHoldsTheValuesOfTheMetricsFile) {
-  options_.tensorboard = path("board");
-  options_.validation_interval = 2;
-  options_.log_every = 2;
+  options_.output.tensorboard = path("board");
+  options_.output.validation_interval = 2;
+  options_.output.log_every = 2;
   run();
   ASSERT_EQ(event_files().size(), 1U);
   std::map<std::pair<std::string, std::int64_t>, float> scalars;
@@ -161,7 +162,7 @@ TEST_F(RunLogsTest, ALineHasWhatAReportNeeds) {
     EXPECT_EQ(line.contains("configuration"), line["step"] == 0);
     EXPECT_FALSE(line.contains("communication"));
   }
-  EXPECT_EQ(all[0]["configuration"], options_.to_string());
+  EXPECT_EQ(all[0]["configuration"], describe(options_));
   EXPECT_EQ(all[4].size(), 2U);
   EXPECT_EQ(all[4]["step"], 4);
 }
@@ -191,10 +192,10 @@ TEST_F(RunLogsTest, PeaksAreTheMostOfAnyRankSinceTheLineBefore) {
 TEST_F(RunLogsTest, ValidationTraceAndTensorBoardChangeNoBitOfALoss) {
   run();
   const auto expected = losses();
-  options_.validation_interval = 1;
-  options_.tensorboard = path("board");
-  options_.profile_steps = "1:3";
-  options_.profile = path("trace.json");
+  options_.output.validation_interval = 1;
+  options_.output.tensorboard = path("board");
+  options_.output.profile_steps = {{1, 3}};
+  options_.output.profile = path("trace.json");
   const auto printed = run();
   EXPECT_EQ(losses(false), std::vector(expected.begin(), expected.end() - 1));
   std::vector<std::int64_t> validated;
@@ -207,15 +208,15 @@ TEST_F(RunLogsTest, ValidationTraceAndTensorBoardChangeNoBitOfALoss) {
 }
 
 TEST_F(RunLogsTest, ATraceHoldsTheChosenStepsOfAllRanksAlone) {
-  options_.profile_steps = "1:3";
-  options_.profile = path("trace.json");
-  options_.validation_interval = 1;
+  options_.output.profile_steps = {{1, 3}};
+  options_.output.profile = path("trace.json");
+  options_.output.validation_interval = 1;
   const auto printed = run();
-  EXPECT_NE(printed.find("trace of steps 1 to 2 in " + options_.profile + ", for"),
+  EXPECT_NE(printed.find("trace of steps 1 to 2 in " + options_.output.profile + ", for"),
             std::string::npos)
       << printed;
   std::map<std::pair<int, std::string>, int> phases;
-  const auto trace = json::parse(read_file(options_.profile));
+  const auto trace = json::parse(read_file(options_.output.profile));
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;
     ++phases[{event["pid"].get<int>(), event["name"].get<std::string>()}];
@@ -241,8 +242,8 @@ TEST_F(RunLogsTest, ATraceHoldsTheChosenStepsOfAllRanksAlone) {
 }
 
 TEST_F(RunLogsTest, RecordingIsOffOutsideTheChosenSteps) {
-  options_.profile_steps = "1:2";
-  options_.profile = path("trace.json");
+  options_.output.profile_steps = {{1, 2}};
+  options_.output.profile = path("trace.json");
   StepProfile profile(options_);
   std::array<std::vector<bool>, 2> recorded;
   ::testing::internal::CaptureStdout();
@@ -264,24 +265,24 @@ TEST_F(RunLogsTest, RecordingIsOffOutsideTheChosenSteps) {
 }
 
 TEST_F(RunLogsTest, AResumedRunGoesOnWithItsFiles) {
-  options_.validation_interval = 2;
+  options_.output.validation_interval = 2;
   run();
   const auto expected = losses();
-  options_.metrics = path("resumed.jsonl");
-  options_.tensorboard = path("board");
-  options_.checkpoint_dir = path("checkpoints");
-  options_.profile_steps = "0:1";
-  options_.profile = path("trace.json");
+  options_.output.metrics = path("resumed.jsonl");
+  options_.output.tensorboard = path("board");
+  options_.checkpoint.dir = path("checkpoints");
+  options_.output.profile_steps = {{0, 1}};
+  options_.output.profile = path("trace.json");
   int steps = 0;
   // Asked before the batch of the first validation, then after each step.
   run({.stop_requested = [&] { return ++steps == 4; }}, kRunStopped);
   EXPECT_EQ(losses().size(), 4U);
-  const auto trace = read_file(options_.profile);
-  options_.resume = true;
+  const auto trace = read_file(options_.output.profile);
+  options_.checkpoint.resume = true;
   const auto printed = run();
   EXPECT_EQ(losses(), expected);
   EXPECT_EQ(event_files().size(), 2U);
-  EXPECT_EQ(read_file(options_.profile), trace);
+  EXPECT_EQ(read_file(options_.output.profile), trace);
   EXPECT_NE(printed.find("no trace: steps 0 to 0 lie before step 2\n"), std::string::npos);
   for (const auto& line : lines()) {
     EXPECT_EQ(line.contains("configuration"),

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/config/train_config.h"
+
+#include "tests/testing.h"
+#include "train/config/train_options.h"
+
+namespace moegrad::training::train_config_test {
+namespace {
+
+using testing::message_of;
+
+TEST(TrainConfig, TheSwitchSetsLayoutAndOrientationUnlessTheyAreGiven) {
+  TrainConfig config;
+  EXPECT_EQ(config.model_config().gathered_layout, Layout::kNZ);
+  config.model.layout = Layout::kND;
+  EXPECT_EQ(config.model_config().gathered_layout, Layout::kND);
+  EXPECT_EQ(config.model_config().expert_weights, nn::ExpertWeights::kPretransposed);
+  config.model.layout.reset();
+  config.model.expert_weights = nn::ExpertWeights::kHuggingFace;
+  EXPECT_EQ(config.model_config().gathered_layout, Layout::kNZ);
+  EXPECT_EQ(config.model_config().expert_weights, nn::ExpertWeights::kHuggingFace);
+  config.model.expert_weights.reset();
+  config.model.grouped_matmul_nz_transpose = false;
+  EXPECT_EQ(config.model_config().expert_weights, nn::ExpertWeights::kHuggingFace);
+  EXPECT_EQ(config.model_config().gathered_layout, Layout::kND);
+}
+
+TEST(TrainConfig, AConstantScheduleHasTheWarmupThatIsAskedFor) {
+  TrainConfig config;
+  EXPECT_EQ(config.warmup_steps(), 40);
+  config.optim.schedule = ScheduleKind::kConstant;
+  EXPECT_EQ(config.warmup_steps(), 0);
+  config.optim.warmup = 7;
+  EXPECT_EQ(config.warmup_steps(), 7);
+  EXPECT_DOUBLE_EQ(config.schedule()(0), 0.0);
+  EXPECT_DOUBLE_EQ(config.schedule()(499), 4e-3);
+  config.optim.warmup = config.optim.steps;
+  EXPECT_NE(describe(config).find("  warmup                      500\n"), std::string::npos);
+  config.data.sequence_length = 4096;
+  config.validate();
+}
+
+TEST(TrainConfig, SaysHowLayersAreSharded) {
+  TrainConfig config;
+  EXPECT_FALSE(config.policy().reshard_after_forward.has_value());
+  config.memory.reshard_after_forward = false;
+  config.parallel.prefetch = 3;
+  config.parallel.linear_only_shard = true;
+  config.parallel.wire_dtype = Dtype::kBFloat16;
+  config.parallel.reduce_dtype = Dtype::kFloat32;
+  const auto policy = config.policy();
+  EXPECT_EQ(policy.reshard_after_forward, false);
+  EXPECT_EQ(policy.forward_prefetch, 3);
+  EXPECT_TRUE(policy.linear_only_shard);
+  EXPECT_EQ(policy.mixed_precision.param_dtype, Dtype::kBFloat16);
+  EXPECT_FALSE(policy.mixed_precision.reduce_dtype.has_value());
+}
+
+TEST(TrainConfig, RefusesWhatCannotBe) {
+  const auto message = [](auto change) {
+    TrainConfig config;
+    change(config);
+    return message_of<ValueError>([&] { config.validate(); });
+  };
+  EXPECT_EQ(message([](TrainConfig& c) { c.parallel.world_size = 0; }),
+            "--world-size: must be at least 1, got 0");
+  EXPECT_EQ(message([](TrainConfig& c) { c.parallel.threads_per_rank = 0; }),
+            "--threads-per-rank: must be at least 1, got 0");
+  EXPECT_EQ(message([](TrainConfig& c) {
+              c.data.tokens = "x.bin";
+              c.data.pack = true;
+            }),
+            "--pack: the documents of --data need --end-of-document");
+  EXPECT_EQ(message([](TrainConfig& c) { c.checkpoint.resume = true; }),
+            "--resume: needs --checkpoint-dir");
+  EXPECT_EQ(message([](TrainConfig& c) { c.optim.warmup = 490; }),
+            "--warmup: must leave room in 500 steps, got 490");
+  EXPECT_EQ(message([](TrainConfig& c) {
+              c.optim.schedule = ScheduleKind::kConstant;
+              c.optim.warmup = 501;
+            }),
+            "--warmup: must leave room in 500 steps, got 501");
+  EXPECT_EQ(message([](TrainConfig& c) { c.data.sequence_length = 4097; }),
+            "--seq-len: the model has positions for documents of 4096 tokens "
+            "(max_position_embeddings), got 4097");
+  EXPECT_EQ(message([](TrainConfig& c) {
+              c.data.pack = true;
+              c.data.sequence_length = 513;
+            }),
+            "--pack: the model has positions for documents of 4096 tokens "
+            "(max_position_embeddings), got packs of 4104");
+  EXPECT_EQ(message([](TrainConfig& c) { c.memory.recompute_layers = 99; }),
+            "--recompute-layers: the model has 4 layers, got 99");
+  EXPECT_EQ(message([](TrainConfig& c) { c.parallel.wire_dtype = Dtype::kFloat64; }),
+            "--wire-dtype: must be bf16 or what --dtype is, fp32, got fp64");
+  EXPECT_EQ(message([](TrainConfig& c) {
+              c.model.dtype = Dtype::kFloat64;
+              c.parallel.reduce_dtype = Dtype::kFloat32;
+            }),
+            "--reduce-dtype: must be bf16 or what --dtype is, fp64, got fp32");
+  EXPECT_EQ(message([](TrainConfig& c) { c.output.prompt.clear(); }),
+            "--prompt: must not be empty");
+  EXPECT_EQ(message([](TrainConfig& c) { c.output.profile = "t.json"; }),
+            "--profile: needs --profile-steps");
+  EXPECT_EQ(message([](TrainConfig& c) {
+              c.output.profile_steps = {{0, 501}};
+            }),
+            "--profile-steps: must end within 500 steps, got 501");
+  EXPECT_EQ(message([](TrainConfig& c) {
+              c.parallel.world_size = 65536;
+              c.parallel.threads_per_rank = 2;
+            }),
+            "compute threads (--world-size x --threads-per-rank): must be at most 65536, got 65536 "
+            "x 2");
+}
+
+}  // namespace
+}  // namespace moegrad::training::train_config_test

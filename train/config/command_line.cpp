@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/config/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <variant>
+
+#include "framework/runtime/error.h"
+#include "train/config/toml_options.h"
+
+namespace moegrad::training {
+namespace {
+
+// An option and what CLI11 knows of it.
+struct Bound {
+  Option* option;
+  CLI::Option* given;
+};
+
+std::string default_text(const Option& option) {
+  std::ostringstream text;
+  std::visit(
+      [&text]<class T>(const T& value) {
+        if constexpr (!std::is_same_v<T, std::monostate>) text << std::boolalpha << value;
+      },
+      option.get());
+  return text.str();
+}
+
+CLI::Option* add_to(CLI::App& app, const Option& option) {
+  std::string names = option.label();
+  for (const auto& spelling : option.spellings) names += "," + spelling;
+  if (option.type.empty()) return app.add_flag(names, option.description);
+  // Nothing is stored: the texts are read from CLI::Option::results().
+  CLI::Option* added = nullptr;
+  if (option.several) {
+    added = app.add_option_function<std::vector<std::string>>(
+        names, [](const std::vector<std::string>&) {}, option.description);
+    if (option.type.starts_with('{')) added->delimiter(',');
+  } else {
+    added = app.add_option_function<std::string>(
+        names, [](const std::string&) {}, option.description);
+  }
+  return added->type_name(option.type)
+      ->default_str(default_text(option))
+      ->required(option.required);
+}
+
+std::vector<Bound> add_all(CLI::App& app, std::vector<Option>& options) {
+  std::vector<Bound> bound;
+  for (auto& option : options) bound.push_back({&option, add_to(app, option)});
+  return bound;
+}
+
+// The options that are given, by name.
+using Given = std::set<std::string>;
+
+void check_together(const std::vector<Bound>& bound, const Given& given,
+                    const std::vector<std::string>& one_of) {
+  for (const auto& [option, unused] : bound) {
+    if (!given.contains(option->name)) continue;
+    for (const auto& other : option->excludes) {
+      if (given.contains(other)) throw CLI::ExcludesError(option->label(), "--" + other);
+    }
+    for (const auto& other : option->needs) {
+      if (!given.contains(other)) throw CLI::RequiresError(option->label(), "--" + other);
+    }
+  }
+  const auto is_given = [&](const auto& name) { return given.contains(name); };
+  if (one_of.empty() || std::ranges::any_of(one_of, is_given)) return;
+  std::string names;
+  for (const auto& name : one_of) names.append(names.empty() ? "--" : " or --").append(name);
+  throw CLI::RequiredError(names);
+}
+
+void set_from_command_line(const std::vector<Bound>& bound) {
+  for (const auto& [option, given] : bound) {
+    if (given->count() == 0) continue;
+    if (option->type.empty()) {
+      option->set(given->as<bool>());
+    } else {
+      for (const auto& text : given->results()) option->set(option->parse(text));
+    }
+  }
+}
+
+void add_paths(std::vector<NamedPath>& paths, const std::vector<Option>& options) {
+  for (const auto& option : options) {
+    if (!option.path) continue;
+    const auto path = to_text(option.get());
+    if (!path.empty()) paths.push_back({option.label(), path, *option.path});
+  }
+}
+
+}  // namespace
+
+void CommandLine::add_option_file(std::string name, std::string description) {
+  option_file_.emplace(std::move(name), std::move(description));
+}
+
+void CommandLine::add_command(std::string name, std::string description,
+                              std::vector<Option> options) {
+  commands_.push_back({std::move(name), std::move(description), std::move(options)});
+}
+
+std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
+  CLI::App app(description_);
+  app.footer(footer_);
+  std::string file;
+  if (option_file_) {
+    app.add_option("--" + option_file_->first, file, option_file_->second)->type_name("INPUT");
+  }
+  auto bound = add_all(app, options_);
+  if (!commands_.empty()) app.require_subcommand(1);
+  try {
+    for (auto& command : commands_) {
+      auto* const added = app.add_subcommand(command.name, command.description);
+      for (const auto& one : add_all(*added, command.options)) bound.push_back(one);
+    }
+    app.parse(argc, argv);
+    Given given;
+    for (const auto& [option, on_command_line] : bound) {
+      if (on_command_line->count() > 0) given.insert(option->name);
+    }
+    if (!file.empty()) given.merge(set_from_toml(options_, file, "--" + option_file_->first));
+    set_from_command_line(bound);
+    check_together(bound, given, one_of_);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const Error& error) {
+    return app.exit(CLI::ValidationError(error.what())) == 0 ? 0 : 2;
+  }
+  add_paths(paths_, options_);
+  for (const auto& command : commands_) {
+    if (!app.got_subcommand(command.name)) continue;
+    command_ = command.name;
+    add_paths(paths_, command.options);
+  }
+  if (!file.empty()) paths_.push_back({"--" + option_file_->first, file, PathKind::kInput});
+  check_paths(paths_);
+  return std::nullopt;
+}
+
+}  // namespace moegrad::training

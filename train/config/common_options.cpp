@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/config/common_options.h"
+
+#include <utility>
+
+namespace moegrad::training {
+
+Option world_size_option(int& value, int most) {
+  return number_option("world-size", value, {1, most}, "ranks (threads of this process)")
+      .at_resume_of(AtResume::kRanks);
+}
+
+Option threads_option(int& value) {
+  return number_option("threads-per-rank", value, {1, kMostThreads}, "compute threads of each rank")
+      .at_resume_of(AtResume::kRanks);
+}
+
+Option micro_batches_option(std::int64_t& value, std::string description) {
+  return number_option("micro-batches", value, {1, 1 << 20}, std::move(description));
+}
+
+Option batch_option(std::int64_t& value, std::string description) {
+  return number_option("batch", value, {1, 1 << 20}, std::move(description));
+}
+
+Option sequence_length_option(std::int64_t& value) {
+  return number_option("seq-len", value, {1, 1 << 24}, "tokens per sequence");
+}
+
+Option seed_option(std::uint64_t& value, std::string description) {
+  return number_option("seed", value, {0, kMostSeed}, std::move(description));
+}
+
+Option lr_option(double& value, std::string description) {
+  return number_option("lr", value, {0, 1e30}, std::move(description));
+}
+
+}  // namespace moegrad::training

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/config/paths.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "framework/io/checkpoint_folders.h"
+#include "framework/runtime/error.h"
+
+namespace moegrad::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where a path leads, as far as that exists.
+fs::path place(const std::string& path) {
+  std::error_code failure;
+  const auto whole = fs::absolute(path, failure);
+  auto found = fs::weakly_canonical(whole, failure);
+  return failure ? whole.lexically_normal() : found;
+}
+
+bool same_place(const std::string& a, const std::string& b) {
+  struct stat first = {}, second = {};
+  const bool exist = stat(a.c_str(), &first) == 0, other = stat(b.c_str(), &second) == 0;
+  if (!exist && !other) return place(a) == place(b);
+  if (!exist || !other || first.st_dev != second.st_dev || first.st_ino != second.st_ino)
+    return false;
+  return S_ISREG(first.st_mode) || S_ISDIR(first.st_mode);
+}
+
+bool holds_checkpoints(const std::string& path) {
+  std::error_code failure;
+  return fs::is_directory(path, failure) && !list_checkpoints(path).empty();
+}
+
+// Whether LineFile::set_aside may give `log` the name `path`.
+bool is_name_of_earlier(const std::string& path, const std::string& log) {
+  const auto name = place(path).string(), begin = place(log).string() + ".";
+  return name.starts_with(begin) && name.find_first_not_of("0123456789", begin.size()) == name.npos;
+}
+
+void check_pair(const NamedPath& output, const NamedPath& other) {
+  if (output.kind == PathKind::kOutputFolder && other.kind == PathKind::kOutputFolder) return;
+  for (const auto& [path, log] : {std::pair(output, other), std::pair(other, output)}) {
+    check<ValueError>(log.kind != PathKind::kOutputLog || !is_name_of_earlier(path.path, log.path),
+                      path.name, ": must not be a name under which an earlier ", log.name,
+                      " is kept, got '", path.path, "'");
+  }
+  check<ValueError>(!same_place(output.path, other.path), output.name, ": must not be what ",
+                    other.name, " names, got '", output.path, "'");
+  std::error_code failure;
+  const bool is_file = output.kind == PathKind::kOutput || output.kind == PathKind::kOutputLog;
+  const bool into_input = other.kind == PathKind::kInput && is_file &&
+                          fs::is_directory(other.path, failure) &&
+                          place(output.path).parent_path() == place(other.path);
+  check<ValueError>(!into_input, output.name, ": must not be in the folder that ", other.name,
+                    " names, got '", output.path, "'");
+}
+
+}  // namespace
+
+void check_paths(const std::vector<NamedPath>& paths) {
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const auto& output = paths[i];
+    if (output.kind == PathKind::kInput) continue;
+    check<ValueError>(!is_in_checkpoint(output.path), output.name,
+                      ": must not be in a checkpoint, got '", output.path, "'");
+    const bool exports = output.kind == PathKind::kExportFolder;
+    check<ValueError>(!exports || (!is_checkpoint(output.path) && !holds_checkpoints(output.path)),
+                      output.name, ": must not be a folder of checkpoints, got '", output.path,
+                      "'");
+    for (std::size_t j = 0; j < paths.size(); ++j) {
+      // Of two outputs once, the later one by name.
+      if (j != i && (paths[j].kind == PathKind::kInput || j < i)) check_pair(output, paths[j]);
+    }
+  }
+}
+
+}  // namespace moegrad::training

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/config/toml_options.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <sstream>
+#include <utility>
+#include <variant>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include "framework/io/input_file.h"
+#include "framework/io/utf8.h"
+#include "framework/runtime/error.h"
+
+namespace moegrad::training {
+namespace {
+
+constexpr std::int64_t kMostBytes = 1 << 20;
+// Of a line. The parser makes a table for each part of a dotted key, and takes them apart one
+// within the other: the stack has room for fewer than a file has.
+constexpr std::int64_t kMostDots = 1000;
+
+// None for what no option can be.
+std::optional<OptionValue> value_of(const toml::node& node) {
+  if (const auto* value = node.as_boolean()) return **value;
+  if (const auto* value = node.as_integer()) return **value;
+  if (const auto* value = node.as_floating_point()) return **value;
+  if (const auto* value = node.as_string()) return **value;
+  return std::nullopt;
+}
+
+void check_dots(const std::string& text, const std::string& begin) {
+  std::istringstream lines(text);
+  std::int64_t number = 1;
+  for (std::string line; std::getline(lines, line); ++number) {
+    check(std::ranges::count(line, '.') <= kMostDots, begin, number, ": must have at most ",
+          kMostDots, " dots");
+  }
+}
+
+std::string type_of(const toml::node& node) {
+  std::ostringstream name;
+  name << node.type();
+  return name.str();
+}
+
+std::string toml_text(const OptionValue& value) {
+  if (std::holds_alternative<std::monostate>(value)) return "";
+  const auto* text = std::get_if<std::string>(&value);
+  if (text == nullptr) {
+    auto digits = to_text(value);
+    const bool looks_whole = digits.find_first_of(".e") == std::string::npos;
+    return std::holds_alternative<double>(value) && looks_whole ? digits + ".0" : digits;
+  }
+  std::ostringstream out;
+  const toml::value node(*text);
+  // On one line, with escapes.
+  out << toml::toml_formatter(node, toml::format_flags::allow_unicode_strings);
+  return out.str();
+}
+
+}  // namespace
+
+std::set<std::string> set_from_toml(std::vector<Option>& options, const std::string& path,
+                                    std::string_view who) {
+  const auto text = read_input_file(path, std::string(who), kMostBytes);
+  const auto begin = std::string(who) + ": " + path + ":";
+  const auto place = [&begin](const toml::source_region& region) {
+    return begin + std::to_string(region.begin.line) + ": ";
+  };
+  check_dots(text, begin);
+  const auto parsed = toml::parse(text, path);
+  if (!parsed) {
+    throw Error(place(parsed.error().source()) + std::string(parsed.error().description()));
+  }
+  std::set<std::string> seen, changed;
+  for (const auto& [key, node] : parsed.table()) {
+    const auto where = place(key.source());
+    std::string name(key.str());
+    std::ranges::replace(name, '_', '-');
+    const auto option = std::ranges::find(options, name, &Option::name);
+    check(option != options.end() && option->in_file, where, "unknown option ",
+          in_quotes(key.str()));
+    check(seen.insert(name).second, where, name, " must appear once");
+    const auto value = value_of(node);
+    check(value.has_value(), where, option->label(),
+          ": must be a text, a number, true or false, got ", "a TOML ", type_of(node));
+    const auto before = option->get();
+    try {
+      option->set(*value);
+    } catch (const ValueError& error) {
+      throw Error(where + error.what());
+    }
+    if (option->get() != before) changed.insert(name);
+  }
+  return changed;
+}
+
+std::string to_toml(const std::vector<Option>& options) {
+  std::string all;
+  for (const auto& option : options) {
+    if (!option.in_file) continue;
+    const auto value = option.get();
+    const auto* text = std::get_if<std::string>(&value);
+    check<ValueError>(text == nullptr || valid_utf8_prefix(*text) == text->size(), option.label(),
+                      ": must be UTF-8 to be written as TOML, got ",
+                      text == nullptr ? std::string() : in_quotes(*text));
+    const bool is_set = !std::holds_alternative<std::monostate>(value);
+    all += (is_set ? "" : "# ") + option.name + " = " + toml_text(value) + "\n";
+  }
+  return all;
+}
+
+}  // namespace moegrad::training

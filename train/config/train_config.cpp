@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/config/train_config.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "framework/runtime/error.h"
+#include "train/config/option.h"
+#include "train/config/train_options.h"
+
+namespace moegrad::training {
+namespace {
+
+void check_sizes(const TrainConfig& config) {
+  const auto& data = config.data;
+  check_product("compute threads (--world-size x --threads-per-rank)", config.parallel.world_size,
+                config.parallel.threads_per_rank, kMostThreads);
+  check_product("tokens of a micro-batch (--batch x --seq-len)", data.batch, data.sequence_length,
+                kMostTokens);
+  check_product("tokens of a step (--micro-batches x --batch x --seq-len)", data.micro_batches,
+                data.batch * data.sequence_length, kMostTokens);
+  check_product("tokens of the run (--steps x tokens of a step)", config.optim.steps,
+                config.tokens_per_step(), std::numeric_limits<std::int64_t>::max());
+}
+
+void check_schedule(const TrainConfig& config) {
+  const auto steps = config.optim.steps, warmup = config.warmup_steps();
+  const bool constant = config.optim.schedule == ScheduleKind::kConstant;
+  check<ValueError>(warmup + (constant ? 0 : steps / 5) <= steps, "--warmup: must leave room in ",
+                    steps, " steps, got ", warmup);
+}
+
+void check_data(const TrainConfig& config, const models::Qwen3MoeConfig& model) {
+  const auto& data = config.data;
+  check<ValueError>(!data.tokens.empty() || model.vocab_size >= 256,
+                    "--config: the byte tokenizer needs a vocab_size of at least 256, got ",
+                    model.vocab_size);
+  check<ValueError>(data.tokens.empty() || !data.pack || data.end_of_document,
+                    "--pack: the documents of --data need --end-of-document");
+  const auto longest = data.pack ? data.batch * data.sequence_length : data.sequence_length;
+  check<ValueError>(longest <= model.max_position_embeddings, data.pack ? "--pack" : "--seq-len",
+                    ": the model has positions for documents of ", model.max_position_embeddings,
+                    " tokens (max_position_embeddings), got ", data.pack ? "packs of " : "",
+                    longest);
+}
+
+// What travels is bf16 or as it is computed.
+void check_narrow(const char* name, std::optional<Dtype> dtype, Dtype own) {
+  const auto name_in_options = [](Dtype one) { return name_of<Dtype>(one, kDtypes); };
+  check<ValueError>(!dtype || *dtype == Dtype::kBFloat16 || *dtype == own, name,
+                    ": must be bf16 or what --dtype is, ", name_in_options(own), ", got ",
+                    name_in_options(dtype.value_or(own)));
+}
+
+void check_profile(const TrainConfig& config) {
+  const auto& range = config.output.profile_steps;
+  check<ValueError>(range || config.output.profile.empty(), "--profile: needs --profile-steps");
+  check<ValueError>(!range || range->end <= config.optim.steps, "--profile-steps: must end within ",
+                    config.optim.steps, " steps, got ", range ? range->end : 0);
+}
+
+}  // namespace
+
+void TrainConfig::validate() const {
+  check_sizes(*this);
+  const auto shape = model_config();
+  check_data(*this, shape);
+  check<ValueError>(parallel.world_size >= 1, "--world-size: must be at least 1, got ",
+                    parallel.world_size);
+  check<ValueError>(parallel.threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
+                    parallel.threads_per_rank);
+  check_narrow("--wire-dtype", parallel.wire_dtype, model.dtype);
+  check_narrow("--reduce-dtype", parallel.reduce_dtype, model.dtype);
+  check<ValueError>(!checkpoint.resume || !checkpoint.dir.empty(),
+                    "--resume: needs --checkpoint-dir");
+  check_schedule(*this);
+  check<ValueError>(memory.recompute_layers <= shape.num_hidden_layers,
+                    "--recompute-layers: the model has ", shape.num_hidden_layers, " layers, got ",
+                    memory.recompute_layers);
+  check<ValueError>(output.sample_bytes == 0 || !data.tokens.empty() || !output.prompt.empty(),
+                    "--prompt: must not be empty");
+  check_profile(*this);
+}
+
+TrainConfig TrainConfig::resolved() const {
+  auto config = *this;
+  config.optim.warmup = warmup_steps();
+  const bool nz = model.grouped_matmul_nz_transpose;
+  config.model.layout = model.layout.value_or(nz ? Layout::kNZ : Layout::kND);
+  config.model.expert_weights = model.expert_weights.value_or(nz ? nn::ExpertWeights::kPretransposed
+                                                                 : nn::ExpertWeights::kHuggingFace);
+  config.parallel.wire_dtype = parallel.wire_dtype.value_or(model.dtype);
+  config.parallel.reduce_dtype = parallel.reduce_dtype.value_or(model.dtype);
+  return config;
+}
+
+models::Qwen3MoeConfig TrainConfig::model_config() const {
+  const auto file = model.hf_model.empty() ? model.config : model.hf_model + "/config.json";
+  auto shape = file.empty() ? models::Qwen3MoeConfig::preset(model.preset)
+                            : models::Qwen3MoeConfig::from_json(file);
+  const auto whole = resolved();
+  shape.expert_weights = *whole.model.expert_weights;
+  shape.gathered_layout = *whole.model.layout;
+  shape.dtype = model.dtype;
+  return shape;
+}
+
+fsdp::Policy TrainConfig::policy() const {
+  fsdp::Policy policy;
+  if (memory.reshard_after_forward) policy.reshard_after_forward = *memory.reshard_after_forward;
+  policy.linear_only_shard = parallel.linear_only_shard;
+  policy.forward_prefetch = parallel.prefetch;
+  if (parallel.wire_dtype == Dtype::kBFloat16) {
+    policy.mixed_precision.param_dtype = Dtype::kBFloat16;
+  }
+  if (parallel.reduce_dtype == Dtype::kBFloat16) {
+    policy.mixed_precision.reduce_dtype = Dtype::kBFloat16;
+  }
+  return policy;
+}
+
+optim::Schedule TrainConfig::schedule() const {
+  if (optim.schedule == ScheduleKind::kCosine) {
+    return optim::cosine_with_warmup(optim.lr, warmup_steps(), optim.steps);
+  }
+  const auto decay = optim.schedule == ScheduleKind::kWarmupStableDecay ? optim.steps / 5 : 0;
+  return optim::warmup_stable_decay(optim.lr, warmup_steps(), optim.steps - warmup_steps() - decay,
+                                    decay);
+}
+
+std::int64_t TrainConfig::warmup_steps() const {
+  const bool constant = optim.schedule == ScheduleKind::kConstant;
+  return optim.warmup.value_or(constant ? 0 : std::min<std::int64_t>(40, optim.steps / 10));
+}
+
+std::int64_t TrainConfig::tokens_per_step() const {
+  return data.micro_batches * data.batch * data.sequence_length;
+}
+
+}  // namespace moegrad::training

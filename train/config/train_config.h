@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "framework/runtime/log.h"
+#include "framework/tensor/dtype.h"
+#include "framework/tensor/layout.h"
+#include "fsdp/policy.h"
+#include "models/qwen3_moe/config.h"
+#include "nn/experts.h"
+#include "optim/schedule.h"
+#include "train/data/token_source.h"
+
+namespace moegrad::training {
+
+/// How the learning rate goes on after its linear warmup.
+enum class ScheduleKind : std::uint8_t { kConstant, kCosine, kWarmupStableDecay };
+
+/// Steps from `begin` up to `end`.
+struct StepRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  bool contains(std::int64_t step) const { return begin <= step && step < end; }
+  bool operator==(const StepRange&) const = default;
+};
+
+/// Everything a training run depends on. The defaults train the "small" preset in one to two
+/// minutes. Flags, option files, the record in a checkpoint and what is printed are views of it, by
+/// way of train_options().
+struct TrainConfig {
+  struct Data {
+    std::string text;    // empty: the King James text
+    std::string tokens;  // a tokenized file instead of a text
+    TokenDtype token_dtype = TokenDtype::kUInt16;
+    std::optional<std::int64_t> end_of_document;  // id that ends the documents of `tokens`
+    bool pack = false;  // whole documents, up to batch * sequence_length tokens per micro-batch
+    std::int64_t micro_batches = 2;  // per step, over all ranks
+    std::int64_t batch = 8;          // sequences per micro-batch
+    std::int64_t sequence_length = 128;
+    std::int64_t validation_sequences = 256;
+    bool overfit = false;  // the first step's batches in every step
+  };
+  struct Model {
+    std::string preset = "small";
+    std::string config;    // a config.json instead of a preset
+    std::string hf_model;  // a folder in Hugging Face's form: its config.json, and its weights
+    Dtype dtype = Dtype::kFloat32;
+    bool grouped_matmul_nz_transpose = true;          // the default of the next two
+    std::optional<Layout> layout;                     // of gathered expert weights
+    std::optional<nn::ExpertWeights> expert_weights;  // as they are stored
+  };
+  struct Parallel {
+    int world_size = 2;
+    int threads_per_rank = 1;
+    std::int64_t collective_deadline = 60;  // seconds, LaunchOptions::deadline
+    bool linear_only_shard = false;
+    int prefetch = 1;
+    std::optional<Dtype> wire_dtype;    // of gathered parameters; the model's own unless bf16
+    std::optional<Dtype> reduce_dtype;  // of reduced gradients; likewise
+  };
+  struct Memory {
+    std::optional<bool> reshard_after_forward;  // fsdp::Policy's default unless set
+    std::int64_t recompute_layers = 0;
+    bool linear_cross_entropy = false;
+  };
+  struct Optim {
+    std::int64_t steps = 500;
+    double lr = 4e-3;
+    ScheduleKind schedule = ScheduleKind::kCosine;
+    std::optional<std::int64_t> warmup;  // by default a tenth of the steps, at most 40
+    double weight_decay = 0.1;
+    double max_grad_norm = 1.0;  // 0: no clipping
+    std::uint64_t seed = 1;
+  };
+  struct Checkpoint {
+    std::string dir;              // empty: no checkpoints
+    std::int64_t interval = 100;  // steps; 0: after the last step alone
+    std::int64_t keep = 2;        // 0: all
+    bool resume = false;
+  };
+  struct Output {
+    bool dry_run = false;
+    std::string metrics;                   // JSON lines; empty: none
+    std::int64_t validation_interval = 0;  // steps; 0: at the end alone
+    std::string tensorboard;               // folder of event files; empty: none
+    std::optional<StepRange> profile_steps;
+    std::string profile;    // empty: kDefaultTrace, where profile_steps is set
+    std::string export_hf;  // where the trained model goes in Hugging Face's form; empty: nowhere
+    std::string prompt = "And God said, ";
+    std::int64_t sample_bytes = 500;
+    double temperature = 0.7;
+    std::int64_t log_every = 1;
+    LogLevel log_level = LogLevel::kInfo;
+  };
+
+  Data data;
+  Model model;
+  Parallel parallel;
+  Memory memory;
+  Optim optim;
+  Checkpoint checkpoint;
+  Output output;
+  std::vector<std::string> command;  // as the program was called; recorded, and no option
+
+  /// Throws ValueError `--<option>: ...` where options conflict with each other or with the model.
+  void validate() const;
+  /// The same with everything filled in that has a default of its own: warmup, wire_dtype,
+  /// reduce_dtype, layout, expert_weights.
+  TrainConfig resolved() const;
+
+  models::Qwen3MoeConfig model_config() const;
+  /// How the layers are sharded; the root as shard_model says.
+  fsdp::Policy policy() const;
+  optim::Schedule schedule() const;
+  std::int64_t warmup_steps() const;
+  /// At most so many, where documents are packed.
+  std::int64_t tokens_per_step() const;
+};
+
+/// Where the trace of profile_steps goes unless `profile` says otherwise.
+inline constexpr const char* kDefaultTrace = "trace.json";
+
+}  // namespace moegrad::training
