@@ -18,7 +18,7 @@ namespace {
 // Beside what describe_run() says; read by checkpoint_tool.
 constexpr const char* kTokens = "tokens";
 
-// The first lines that are not the same, without indentation.
+// The first lines that differ, without indentation.
 std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
   std::istringstream lines_a(a), lines_b(b);
   std::string line_a, line_b;
@@ -133,9 +133,9 @@ bool RunCheckpoints::finish() {
   try {
     saver_->wait();
   } catch (const CollectiveError&) {
-    throw;  // a rank is gone
+    throw;  // another rank has ended
   } catch (const Error& error) {
-    // The run is worth more than one of its checkpoints; the earlier ones are still there.
+    // The run goes on without this checkpoint; the earlier ones are still there.
     if (context_.rank() == 0) log(LogLevel::kError, error.what());
     failed_ = true;
   }

@@ -88,12 +88,12 @@ fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy) {
   for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh, policy);
   auto whole = policy;
-  whole.linear_only_shard = false;  // the root takes what the layers left
+  whole.linear_only_shard = false;  // the root takes what the layers leave
   return fsdp::fully_shard(model, mesh, whole);
 }
 
 double sum_in_order(std::vector<double> terms, const std::shared_ptr<ProcessGroup>& group) {
-  // Exact: of each term's summands all but one are zero.
+  // Exact, because only one summand of each term is not zero.
   if (group && group->size() > 1) all_reduce(*group, std::span(terms));
   double sum = 0;
   for (const auto term : terms) sum += term;
@@ -154,7 +154,7 @@ double evaluate(models::Qwen3Moe& model, const TrainingData& data,
   std::vector<double> sums(static_cast<std::size_t>(batches)), targets = sums;
   for (std::int64_t i = context.rank() * each; i < (context.rank() + 1) * each; ++i) {
     before_batch();
-    // The last rank may have fewer: it repeats one and counts it as nothing.
+    // The last rank may have fewer batches: it repeats one with weight zero.
     const auto held_out = [&] {
       const SlowStorage storage("reading held-out batches");
       return data.validation_batch(std::min(i, batches - 1));

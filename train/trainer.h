@@ -20,7 +20,7 @@
 
 namespace moegrad::training {
 
-/// What one step reports; the same on every rank.
+/// The results of one step. They are the same on every rank.
 struct StepResult {
   double loss = 0;       // cross-entropy per token plus the weighed auxiliary loss
   double ce = 0;         // nats per token
@@ -41,40 +41,40 @@ struct StepOptions {
   const std::vector<TensorList>* replay = nullptr;
 };
 
-/// Parameter groups as usual: decay on matrices, none on vectors.
+/// The usual parameter groups: weight decay on matrices, none on vectors.
 std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, double lr,
                                               double weight_decay);
 
-/// Wraps each decoder layer, then the rest; the model knows nothing of it.
+/// Wraps each decoder layer, then the rest. The model's code does not know about it.
 fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy);
 
 /// Sums over the ranks of `group` in the order of `terms` [M]: the same double on every rank. A
-/// rank gives its own terms in their places, and zeros for those of others. No communication
-/// without a group.
+/// rank passes its own terms at their positions, and zeros for the terms of others. No
+/// communication without a group.
 double sum_in_order(std::vector<double> terms, const std::shared_ptr<ProcessGroup>& group);
 
-/// One optimizer step of a sharded model, which changes nothing unless loss and gradient norm are
-/// finite, over this rank's share of `batches`, all M of the step
-/// (Note [Who runs which micro-batch]).
+/// One optimizer step of a sharded model. `batches` are all M micro-batches of the step; each rank
+/// runs its share (Note [Who runs which micro-batch]). Changes nothing unless loss and gradient
+/// norm are finite.
 StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
                       const std::vector<MicroBatch>& batches, const StepOptions& options,
                       optim::AdamW& optimizer);
 
-/// Mean cross-entropy in nats per target over the held-out batches, spread over the ranks.
-/// Collective: every rank runs as many forwards. Calls `before_batch` before each; it may throw, on
-/// all ranks alike.
+/// The mean cross-entropy, in nats per target, over the held-out batches, spread over the ranks.
+/// Collective: every rank runs the same number of forwards. Calls `before_batch` before each
+/// forward; it may throw, but then on all ranks.
 double evaluate(
     models::Qwen3Moe& model, const TrainingData& data,
     const std::function<void()>& before_batch = [] {});
 
-/// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: every rank
-/// computes the same text. Calls `before_byte` as evaluate() does.
+/// Samples `bytes` bytes after `prompt`, each from the last `context` bytes. Collective: every rank
+/// computes the same text. Calls `before_byte` as evaluate() calls `before_batch`.
 std::string sample(
     models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes, std::int64_t context,
     double temperature, std::uint64_t seed, const std::function<void()>& before_byte = [] {});
 
-/// Share of the words of `text` that stand in `corpus` as words (letters only, as written).
+/// The share of the words of `text` that appear in `corpus` as words (letters only, as written).
 double known_words(std::string_view text, std::string_view corpus);
 
 }  // namespace moegrad::training
