@@ -61,7 +61,7 @@ struct TrainConfig {
     bool linear_only_shard = false;
     int prefetch = 1;
     std::optional<Dtype> wire_dtype;    // of gathered parameters; the model's own unless bf16
-    std::optional<Dtype> reduce_dtype;  // of reduced gradients; likewise
+    std::optional<Dtype> reduce_dtype;  // of reduced gradients; the model's own unless bf16
   };
   struct Memory {
     std::optional<bool> reshard_after_forward;  // fsdp::Policy's default unless set
