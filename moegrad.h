@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The public interface of all six libraries in one include. What needs a library of its own is left
-// out: framework/autograd/gradcheck_gtest.h (GoogleTest) and framework/tensor/as_eigen.h (Eigen).
+// The public interface of all six libraries in one include. Two headers need another library and
+// are left out: framework/autograd/gradcheck_gtest.h (GoogleTest) and framework/tensor/as_eigen.h
+// (Eigen).
 
 #include "framework/autograd/anomaly.h"
 #include "framework/autograd/checkpoint.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An op of one's own, y = tanh(x W), written with Eigen and checked by finite differences.
+// A user's own op, y = tanh(x W), written with Eigen and checked by finite differences.
 //
 //     build/release/examples/custom_function > tape.dot && dot -Tsvg tape.dot > tape.svg
 //

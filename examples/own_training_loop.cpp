@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training loop of one's own, sharded, that can be killed; docs/tutorial.md goes through it.
+// A user's own training loop, sharded, that can be killed; docs/tutorial.md goes through it.
 //     build/release/examples/own_training_loop TEXT CHECKPOINTS [RANKS]
-// Expected: the loss falls from 5.6 to below 3; started again, it goes on from the last checkpoint.
+// Expected: the loss falls from 5.6 to below 3. Started again, it resumes from the last checkpoint.
 #include <iostream>
 
 #include "moegrad.h"

@@ -7,8 +7,8 @@
 
 namespace moegrad::fsdp {
 
-/// Waits until `work`, which may be null, has ended one way or the other. For a call whose result
-/// nobody wants any more: if it failed, whoever needs its group next will hear of that.
+/// Waits until `work`, which may be null, has ended or failed. For a call whose result is no longer
+/// wanted. If it failed, the next call in its group reports the failure.
 inline void abandon(WorkPtr work) {
   try {
     if (work) work->wait();

@@ -31,7 +31,7 @@ void CommContext::add(const ProcessGroup* ranks, ParamGroup& group) {
 
 void CommContext::finish() {
   for (auto& [ranks, groups] : scattering_) groups.clear();
-  // All-reduces are issued before the first of them is waited for.
+  // Issues all all-reduces before it waits for the first one.
   for (auto* group : reducing_) group->reducer().finish_scatter();
   for (auto* group : reducing_) group->reducer().finish();
   reducing_.clear();
@@ -45,7 +45,7 @@ void CommContext::remove(ParamGroup& group) {
 void Context::forget(const State* state) {
   std::erase(states, state);
   std::erase(forward_order, state);
-  // Others know their places in this one.
+  // Other states hold positions in this list, so the entry is set to null and not erased.
   State* const nobody = nullptr;
   std::ranges::replace(post_forward_order, state, nobody);
   for (auto* other : states) other->forget(state);

@@ -16,15 +16,16 @@ class GradientReducer;
 class ParamGroup;
 class State;
 
-/// The reductions in flight, of one root or of several that share it (share_comm_ctx).
+/// The reductions in flight of one root, or of several roots that share it (share_comm_ctx).
 ///
 /// Note [Draining reductions]
-/// The input of a reduce-scatter is as large as the unsharded gradients, so their number is capped,
-/// by default at one per ranks they run over: groups on different meshes do not wait for each
-/// other. Before a group starts a reduction, the oldest ones over the same ranks are waited for
-/// until there is room; "the same" is the identity of the process group, not a place in a list.
-/// What a reduce-scatter leaves (the all-reduce, adding to grad()) is a shard in size: it is waited
-/// for at the end of backward, or when the same group reduces again.
+/// The input of a reduce-scatter is as large as the unsharded gradients. So the number of
+/// reductions in flight is capped, by default at one per process group: groups on different meshes
+/// do not wait for each other. Before a group starts a reduction, it waits for the oldest ones over
+/// the same process group until there is room. Process groups are the same if they are the same
+/// object; their position in a list does not matter. The work that follows a reduce-scatter (the
+/// all-reduce, adding to grad()) is only as large as a shard. It is waited for at the end of
+/// backward, or when the same group reduces again.
 class CommContext {
  public:
   /// Makes room for one more reduction over `ranks`.
@@ -38,29 +39,29 @@ class CommContext {
  private:
   std::vector<ParamGroup*>& scattering(const ProcessGroup* ranks);
 
-  // In order of first use, which all ranks share.
+  // In the order of first use, which is the same on all ranks.
   std::vector<std::pair<const ProcessGroup*, std::vector<ParamGroup*>>> scattering_;
   std::vector<ParamGroup*> reducing_;  // in order of issue; ends when finish() has run
 };
 
-/// Shared by all states below one root: who comes when.
+/// The order of events, shared by all states below one root.
 struct Context {
-  /// Of a state that ends before the others.
+  /// Called for a state that is destroyed before the others.
   void forget(const State* state);
 
   State* root = nullptr;
   std::vector<State*> states;  // pre-order of the modules
 
-  // Of the root, those that a backward may come back to.
+  // The number of the root's forwards that a backward may come back to.
   std::int64_t forwards = 0;
 
-  // How deep inside modules' forwards we are, recomputation not counted; 0 between iterations.
+  // The nesting depth of modules' forwards, without recomputation; 0 between iterations.
   int depth = 0;
   // The order in which this iteration's forward reached the states. CPU compute is synchronous, so
-  // nothing runs ahead by itself: forward prefetch issues what came next last time.
+  // nothing runs ahead by itself: forward prefetch gathers what came next in the last forward.
   std::vector<State*> forward_order;
-  // One entry per forward call that backward will come back to; null where a later module of the
-  // same call took over.
+  // One entry per forward call that backward will come back to. Null if a later module of the same
+  // call has replaced it.
   std::vector<State*> post_forward_order;
 
   bool in_backward = false;

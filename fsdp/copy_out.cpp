@@ -18,7 +18,7 @@ void copy_rows(const Source* source, std::int64_t n, T* target) {
   }
 }
 
-// Calls body(what the rank holds of the cut dimension, its elements) for each rank.
+// For each rank, calls body(the rank's range of the cut dimension, its elements).
 template <class Source, class Body>
 void for_each_rank(const FlatLayout& layout, const FlatEntry& entry, PeerSpans slices,
                    const Body& body) {
@@ -39,7 +39,7 @@ void split_to_nd(const FlatLayout& layout, const FlatEntry& entry, PeerSpans sli
   });
 }
 
-// An NZ parameter is a matrix, cut along its rows or along its columns.
+// An NZ parameter is a matrix. It is cut along its rows or along its columns.
 template <class Source, class T>
 void split_to_nz(const FlatLayout& layout, const FlatEntry& entry, PeerSpans slices,
                  const NzBlocks& blocks, T* target) {

@@ -19,9 +19,9 @@ struct CopyOutTarget {
 };
 
 /// Distributes the gathered slices of all ranks over the parameters of a group. It runs on the
-/// communication thread, reads the peers' shards where they lie, widens what travelled narrow, and
-/// writes each parameter in the layout its descriptor asks for: for a FRACTAL_NZ weight the copy
-/// that has to happen anyway is the packing.
+/// communication thread, reads the peers' shards in place, and widens values that travelled as
+/// bfloat16. It writes each parameter in the layout that its descriptor asks for. For a FRACTAL_NZ
+/// weight, this copy, which is necessary anyway, is the packing.
 class CopyOut {
  public:
   virtual ~CopyOut() = default;

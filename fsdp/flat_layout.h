@@ -15,12 +15,12 @@ struct ShardRange {
   std::int64_t size() const { return end - begin; }
 };
 
-/// What `rank` of `world_size` holds of a dimension of `extent`, as torch.chunk cuts it: ceil-sized
-/// chunks, the last ones shorter or empty.
+/// The indices that `rank` of `world_size` holds of a dimension of size `extent`. As with
+/// torch.chunk, chunks have the size rounded up, and the last ones are shorter or empty.
 ShardRange shard_range(std::int64_t extent, int world_size, int rank);
 
-/// Where one parameter lies in every rank's slice of the gather buffer. It is seen as
-/// [outer, extent, inner], cut along the middle; outer is 1 when dimension 0 is cut.
+/// The position of one parameter in every rank's slice of the gather buffer. The parameter is seen
+/// as [outer, extent, inner] and is cut along the middle; outer is 1 if dimension 0 is cut.
 struct FlatEntry {
   std::int64_t outer = 1;
   std::int64_t extent = 0;
@@ -37,9 +37,9 @@ struct FlatParam {
   std::int64_t dim = 0;
 };
 
-/// The flat buffer of a group, [world_size, slice]: rank r's slice holds its part of every
-/// parameter, one after the other, zero-padded to chunk. All padding of a parameter cut along
-/// dimension 0 therefore lies behind its last row.
+/// The flat buffer of a group, [world_size, slice]. The slice of rank r holds its part of every
+/// parameter, one after the other, zero-padded to chunk. So all padding of a parameter that is cut
+/// along dimension 0 comes after its last row.
 struct FlatLayout {
   std::vector<FlatEntry> entries;
   std::int64_t slice_numel = 0;
@@ -48,8 +48,8 @@ struct FlatLayout {
   bool has_padding() const;
 };
 
-/// Every entry starts at a multiple of `alignment` elements of its slice, and slices are that long
-/// too, so the same holds in the gather buffer.
+/// Every entry starts at a multiple of `alignment` elements of its slice. The length of a slice is
+/// such a multiple, too, so the same holds in the gather buffer.
 FlatLayout make_flat_layout(const std::vector<FlatParam>& params, int world_size,
                             std::int64_t alignment);
 

@@ -19,7 +19,7 @@ Tensor shard_view(const Tensor& tensor, std::int64_t dim, int world_size, int ra
   const auto range = shard_range(tensor.dim(dim), world_size, rank);
   Shape shape = tensor.shape();
   shape[dim] = range.size();
-  // An empty part may begin one past the end.
+  // An empty part may begin one element past the end.
   const auto begin = range.size() == 0 ? 0 : range.begin;
   return Tensor::as_strided(tensor, shape, tensor.strides(),
                             tensor.offset() + begin * tensor.strides()[dim]);

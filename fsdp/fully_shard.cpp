@@ -46,7 +46,7 @@ GroupRanks ranks_of(const DeviceMesh& mesh, const DataParallelMeshDims& dims) {
   }
   GroupRanks ranks;
   if (dims.shard) ranks.shard = mesh.group(*dims.shard);
-  // A mesh without this axis has one replica, unless there is no other axis to work on.
+  // A mesh without this axis has one replica, unless there is no other axis.
   if (dims.replicate && (mesh.has(*dims.replicate) || !dims.shard)) {
     ranks.replicas = mesh.group(*dims.replicate);
   }
@@ -91,7 +91,7 @@ class Grouping {
     }
   }
 
-  // What stands in its place would not run them.
+  // The shard that replaces the parameter would not run its hooks.
   static void check_no_hooks(const nn::ParameterSlot& slot) {
     const auto& leaf = slot.tensor->impl()->leaf;
     const bool any = leaf && !(leaf->hooks.empty() && leaf->post_accumulate_hooks.empty());
@@ -100,7 +100,7 @@ class Grouping {
           "hooks on the shard");
   }
 
-  // Two tensors on the same bytes would become two parameters that no longer agree.
+  // Two tensors that share bytes would become two parameters that no longer agree.
   void check_own_bytes(const nn::ParameterSlot& slot) const {
     const auto begin_of = [](const Tensor& tensor) { return tensor.offset(); };
     const auto end_of = [](const Tensor& tensor) { return tensor.offset() + tensor.numel(); };
@@ -120,8 +120,8 @@ class Grouping {
   std::vector<GroupSlots> groups_;
 };
 
-// A parameter that carries a ShardSpec belongs to an earlier call: fine if that call's group has
-// this very slot, an error if the slot still holds the whole tensor, tied to one that was taken.
+// A parameter with a ShardSpec belongs to an earlier call. That is fine if that call's group has
+// this slot. It is an error if the slot still holds the whole tensor, tied to one that was taken.
 void check_not_tied_elsewhere(const nn::ParameterSlot& slot, nn::Module& root) {
   for (const auto& [path, module] : root.named_modules()) {
     const auto* state = dynamic_cast<State*>(module->extension());
@@ -182,7 +182,7 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
                     "fully_shard: forward_prefetch must not be negative, got ",
                     policy.forward_prefetch);
   Grouping grouping(mesh, policy);
-  // Parameters gathered by hand would look as if nobody had taken them.
+  // Parameters that were gathered by hand would look as if no earlier call had taken them.
   for (auto* module : modules) module->reshard();
   for (auto* module : modules) add_parameters_of(*module, policy, grouping);
   std::vector<std::unique_ptr<ParamGroup>> groups;
@@ -192,7 +192,7 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
   }
   auto state = std::make_shared<State>(modules, std::move(groups), policy);
   for (auto* module : modules) module->attach(state);
-  // Nothing throws from here on: the modules are sharded or as they were.
+  // Nothing throws from here on. So the modules are either sharded or unchanged.
   state->register_hooks();
   for (const auto& group : state->groups()) group->take_slots();
   for (const auto& ignored : policy.ignored_parameters) ignored.impl()->left_whole = true;

@@ -10,44 +10,50 @@
 
 namespace moegrad::fsdp {
 
-/// Shards the parameters of `module` over the mesh's "shard" axis, in place: each rank keeps its
-/// part, and hooks gather the whole around forward and backward. Call it bottom-up; one call is one
-/// group, that is one all-gather and one reduce-scatter, over the parameters below `module` that no
-/// earlier call has taken:
+/// Shards the parameters of `module` over the mesh's "shard" axis, in place. Each rank keeps its
+/// part, and hooks gather the whole around forward and backward. Call it bottom-up. One call makes
+/// one group, with one all-gather and one reduce-scatter, from the parameters below `module` that
+/// no earlier call has taken:
 ///
 ///     for (auto& layer : model.layers()) fully_shard(layer, mesh);
 ///     fully_shard(model, mesh);  // the rest: embedding, final norm, head
 ///
-/// On a mesh with a "replicate" axis as well (HSDP), gradients are then summed over the replicas by
-/// an all-reduce. Stacked experts go to the mesh's expert view; where that differs, they are a
-/// group of their own.
+/// If the mesh also has a "replicate" axis (HSDP), an all-reduce then sums gradients over the
+/// replicas. Stacked experts go to the mesh's expert view; if that view differs, they form a
+/// separate group.
 ///
-/// Make the optimizer afterwards, from model.named_parameters(): the step of one made before is an
-/// Error. Every rank must hold the same parameter values; the first forward compares checksums of
-/// them, unless the shards have been written to by then, and throws an Error that names the
-/// parameter and the ranks. Gradients are sums over ranks: divide the loss by the global token
-/// count. A parameter that no call takes and none ignores stays whole: step() refuses it beside
-/// others that are spread. Error for a parameter with hooks, which its shard would not run, and for
-/// parameters that share their bytes without being one tensor.
+/// Make the optimizer afterwards, from model.named_parameters(). The step of an optimizer that was
+/// made before is an Error. Gradients are sums over ranks: divide the loss by the global token
+/// count. A parameter that no call takes and no policy ignores stays whole; step() refuses it if
+/// other parameters are spread over ranks.
 ///
-/// A module made on the meta device has no bytes yet: shard it, then module.to_empty() allocates
-/// the shards alone, and nn::init_weights fills them, as it would have filled the whole.
+/// Every rank must pass the same parameter values. The first forward compares their checksums,
+/// unless the shards have been written to by then. Its Error names the parameter and the ranks.
 ///
-/// Throws, and leaves the module as it was: Error if the module was sharded before, has another
-/// extension, or its parameters are partly on the meta device, or if a tied parameter belongs to
-/// another group or mesh, ShapeError for a scalar parameter and for a dimension that is not there
-/// or, other than 0, does not divide, LayoutError for a parameter with gaps, DtypeError for a group
-/// of mixed dtypes or a dtype that cannot be had, ValueError for a mesh without the axes asked for
-/// or with others and for a negative forward_prefetch.
+/// A module that was made on the meta device has no bytes yet. Shard it; then module.to_empty()
+/// allocates only the shards, and nn::init_weights fills them with their part of the whole's
+/// values.
+///
+/// If it throws, the module is unchanged:
+///
+///     Error         the module was sharded before or has another extension; its parameters are
+///                   partly on the meta device; a tied parameter belongs to another group or mesh;
+///                   a parameter has hooks, which its shard would not run; parameters share their
+///                   bytes without being one tensor
+///     ShapeError    a parameter is a scalar; the dimension to cut does not exist; it is not 0 and
+///                   is not divisible by the number of ranks
+///     LayoutError   a parameter has gaps
+///     DtypeError    the dtypes of a group are mixed; a dtype of the policy is not supported
+///     ValueError    the mesh lacks the axes of the policy or has others; forward_prefetch < 0
 ///
 /// Reference: PyTorch FSDP2, torch.distributed.fsdp.fully_shard
 State& fully_shard(nn::Module& module, const DeviceMesh& mesh, const Policy& policy = {});
 
-/// One group for several modules, such as an embedding and the head that shares its weight: it is
-/// gathered when the first of them runs and freed after the last. If forward runs only some, the
-/// group is freed when the outermost forward ends. It is named by the first of its modules in the
-/// model's pre-order. Such a group cannot be the root. ValueError for an empty list and for modules
-/// that contain each other.
+/// Makes one group for several modules, such as an embedding and the head that shares its weight.
+/// The group is gathered when the first of them runs and freed after the last. If forward runs only
+/// some of them, it is freed when the outermost forward ends. Its name is that of its first module
+/// in the model's pre-order. Such a group cannot be the root. ValueError for an empty list and for
+/// modules that contain each other.
 State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& mesh,
                    const Policy& policy = {});
 

@@ -24,8 +24,8 @@ TensorList sharded_of(const std::vector<ShardedParam>& params) {
   return tensors;
 }
 
-// Part of a call's fingerprint: ranks must agree on which parameters they reduce. The label names
-// the group, and the parameters that are left out by their names within it.
+// The label is part of a call's fingerprint, because ranks must agree on which parameters they
+// reduce. It names the group and, by their names within it, the parameters that are left out.
 CollectiveOptions call_of(const char* queue, const std::string& group, std::int64_t round,
                           const std::vector<ShardedParam>& params, const std::vector<bool>& has) {
   std::string label = group.empty() ? "(root)" : group;
@@ -40,7 +40,8 @@ CollectiveOptions call_of(const char* queue, const std::string& group, std::int6
   return {.queue = queue, .label = std::move(label), .round = round};
 }
 
-// One flat tensor of terms that nobody cuts, freeing each as it goes; zeros where one is undefined.
+// One flat tensor of terms that are not cut. Frees each term after copying it. Undefined terms
+// count as zeros.
 Tensor concatenate(const FlatLayout& layout, TensorList terms, Dtype dtype) {
   const MemoryTagGuard tag(MemoryTag::kGradients);
   const bool gaps = !std::ranges::all_of(terms, &Tensor::defined);
@@ -106,8 +107,8 @@ bool GradientReducer::has_gradients() const {
       params_, [](const ShardedParam& param) { return param.unsharded.grad().defined(); });
 }
 
-// Those of the last backward, with the ones kept: as the tree keeps them, since the parameter's
-// dtype may hold less than reduce_dtype.
+// The gradients of the last backward plus the kept ones, in the dtype of the tree: the parameter's
+// dtype may be narrower than reduce_dtype.
 TensorList GradientReducer::take_gradients() {
   if (has_kept()) {
     kept_.push();
@@ -166,7 +167,7 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
   in_flight_ = std::move(reduction);
 }
 
-// What the scattered buffer holds of each parameter's shard.
+// The part of the scattered buffer that belongs to each parameter's shard.
 TensorList GradientReducer::terms_of(const InFlight& reduction) const {
   TensorList terms(params_.size());
   auto entry = reduction.layout.entries.begin();
@@ -207,7 +208,7 @@ void GradientReducer::set_aside(const InFlight& reduction) {
   for (std::size_t i = 0; i < terms.size(); ++i) scattered_[i].push(std::move(terms[i]));
 }
 
-// Adds what was set aside; the sums go into a flat buffer of their own.
+// Adds the terms that were set aside. The sums go into a separate flat buffer.
 void GradientReducer::merge_scattered(InFlight& reduction) {
   set_aside(reduction);
   TensorList sums;

@@ -16,61 +16,63 @@
 
 namespace moegrad::fsdp {
 
-/// Takes the gradients of a group's unsharded parameters to the gradients of its shards.
+/// Reduces the gradients of a group's unsharded parameters to the gradients of its shards.
 ///
 /// Note [Where a gradient is summed]
-/// Three trees, each over what the one before gives, and each optional:
+/// There are three trees. Each sums the results of the one before, and each is optional:
 ///
 ///     kept       micro-batches without communication, on the unsharded parameters
 ///     scattered  over the ranks of the shard group, by the reduce-scatter; then, as long as
 ///                all-reduces are off, over the micro-batches that were scattered
 ///     replicas   over the replicas, by the all-reduce; then over micro-batches, in grad()
 ///
-/// All are cut like Note [Tree of successive terms], so that ranks and micro-batches are leaves of
-/// one tree: (replica, shard, micro-batch) if gradients are kept, (micro-batch, replica, shard) if
-/// each micro-batch is reduced, (replica, micro-batch, shard) if each is scattered and only the
-/// last one all-reduced.
+/// All are cut as in Note [Tree of successive terms], so ranks and micro-batches are leaves of one
+/// tree. The order of the leaves is (replica, shard, micro-batch) if gradients are kept,
+/// (micro-batch, replica, shard) if each micro-batch is reduced, and (replica, micro-batch, shard)
+/// if each is scattered and only the last one is all-reduced.
 ///
-/// What waits for a later reduction belongs to the gradient of the shard: dropping that, as
-/// zero_grad() does, drops it too. Whether somebody has is looked up before anything is added.
+/// Sums that wait for a later reduction belong to the gradient of the shard. If that gradient is
+/// dropped, as by zero_grad(), they are dropped, too. This is checked before anything is added.
 ///
-/// A reduction in flight owns its input and output. start() issues the reduce-scatter,
-/// finish_scatter() ends it, frees its input and issues the all-reduce, finish() ends that: each is
-/// idempotent and does what must come before it.
+/// A reduction in flight owns its input and output. start() issues the reduce-scatter.
+/// finish_scatter() ends it, frees its input and issues the all-reduce. finish() ends the
+/// all-reduce. Each is idempotent and first does what must come before it.
 class GradientReducer {
  public:
   using Notify = std::function<void(Event)>;
 
-  /// `params` must outlive the reducer. `reduce_dtype`: by default that of the gradients.
+  /// `params` must outlive the reducer. `reduce_dtype` is by default the dtype of the gradients.
   GradientReducer(std::vector<ShardedParam>& params, GroupRanks ranks,
                   std::optional<Dtype> reduce_dtype, Notify notify);
 
   /// Keeps the gradients of this backward for a later reduction.
   void keep();
-  /// Starts reducing the gradients kept and those of the last backward, and frees them. Trainable
-  /// parameters without a gradient are left out, or, with `zero_fill`, count as zero; with nothing
-  /// to reduce, nothing is issued. Without `all_reduce` the result waits for a later all-reduce.
-  /// `name` is the group's, for the collectives' labels, and `round` the number of the forward, so
-  /// that gradients of different steps cannot meet; `make_room` is called before anything is
+  /// Starts to reduce the kept gradients and those of the last backward, and frees them. Trainable
+  /// parameters without a gradient are left out, or count as zero with `zero_fill`. If there is
+  /// nothing to reduce, nothing is issued. Without `all_reduce` the result waits for a later
+  /// all-reduce.
+  ///
+  /// `name` is the group's name, for the collectives' labels. `round` is the number of the forward,
+  /// so that gradients of different steps cannot meet. `make_room` is called before anything is
   /// allocated for a reduction.
   void start(bool all_reduce, bool zero_fill, const std::string& name, std::int64_t round,
              const std::function<void()>& make_room = {});
   void finish_scatter();
   void finish();
-  /// Ends what is in flight, and forgets it with all that is kept.
+  /// Ends the reduction in flight. Forgets its result and all kept gradients.
   void discard();
 
-  /// Of the last backward, neither kept nor reduced yet.
+  /// Whether there are gradients of the last backward that have been neither kept nor reduced.
   bool has_gradients() const;
   bool scattering() const { return in_flight_ && in_flight_->scattering; }
-  /// Undefined where a parameter has none: the sums kept without communication.
+  /// The sums kept without communication; undefined for a parameter that has none.
   TensorList kept();
   bool has_kept() const { return kept_.size() > 0; }
 
  private:
   struct InFlight {
     std::vector<bool> has;  // which parameters take part
-    FlatLayout layout;      // of those
+    FlatLayout layout;      // of these parameters
     bool scattering = true;
     bool all_reduce = false;
     std::string name;
@@ -92,7 +94,7 @@ class GradientReducer {
   GroupRanks ranks_;
   std::optional<Dtype> reduce_dtype_;
   Notify notify_;
-  std::vector<std::uint64_t> drops_;  // LeafState::drops of the shards when last looked up
+  std::vector<std::uint64_t> drops_;  // LeafState::drops of the shards at the last check
   GradientTree kept_;
   std::vector<TreeSum> scattered_;
   ShardedGradients sums_;

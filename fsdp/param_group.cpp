@@ -18,7 +18,7 @@
 namespace moegrad::fsdp {
 namespace {
 
-// One 16x16 block of bfloat16: what linear_only_shard aligns parameters to.
+// One 16x16 block of bfloat16. linear_only_shard aligns parameters to it.
 constexpr std::int64_t kFractalBytes = 512;
 
 std::int64_t checked_dim(const PlacedSlot& placed, int num_shards) {
@@ -34,7 +34,7 @@ std::int64_t checked_dim(const PlacedSlot& placed, int num_shards) {
   return dim;
 }
 
-// Made without bytes; they come with the first unshard.
+// Makes the tensor without bytes. The first unshard allocates them.
 Tensor empty_unsharded(const Shape& shape, const nn::ParameterLayout& layout, Dtype dtype) {
   const MetaGuard no_bytes;
   if (layout.gathered != Layout::kNZ) return Tensor::empty(shape, dtype);
@@ -129,7 +129,7 @@ void ParamGroup::shard_parameters() {
                   .replicas = ranks_.num_replicas() > 1 ? ranks_.replicas : nullptr});
     param.sharded.set_shard_spec(spec);
     param.unsharded = empty_unsharded(original.shape(), param.layout, compute_dtype_);
-    param.unsharded.storage().release();  // to be told from what is on the meta device
+    param.unsharded.storage().release();  // so it differs from a tensor on the meta device
     param.unsharded.set_requires_grad(trainable);
     param.trainable = trainable;
   }
@@ -138,7 +138,7 @@ void ParamGroup::shard_parameters() {
 
 void ParamGroup::take_slots() {
   for (const auto& param : params_) {
-    // Marks the original, which an optimizer or a tied copy in another group might hold.
+    // Marks the original tensor: an optimizer, or a tied copy in another group, might hold it.
     ShardSpec spec = *param.sharded.shard_spec();
     spec.replaced = true;
     param.slots.front()->set_shard_spec(std::make_shared<const ShardSpec>(std::move(spec)));
@@ -178,7 +178,7 @@ bool ParamGroup::is_stale() const {
   return state_ != State::kSharded && shard_.storage().version() != gathered_version_;
 }
 
-// A parameter whose gathered values somebody has written to; null for none.
+// A parameter whose gathered values have been written to; null if there is none.
 const ShardedParam* ParamGroup::find_written() const {
   if (state_ != State::kUnsharded) return nullptr;
   const auto found = std::ranges::find_if(params_, [](const ShardedParam& param) {
@@ -187,7 +187,7 @@ const ShardedParam* ParamGroup::find_written() const {
   return found == params_.end() ? nullptr : &*found;
 }
 
-// The form that somebody has set since they last agreed counts.
+// requires_grad may have been set on either form. The form that changed since both agreed counts.
 void ParamGroup::agree_on_requires_grad() {
   for (auto& param : params_) {
     const bool changed = param.sharded.requires_grad() != param.trainable ||
@@ -215,7 +215,8 @@ void ParamGroup::unshard(Event event) {
   state_ = State::kGathering;
 }
 
-// Values that backward has saved are not what comes back: its check of versions must see that.
+// If the shards have changed, the gathered values differ from those that backward has saved. Raises
+// the versions, so that backward's check notices.
 void ParamGroup::note_version() {
   const auto version = shard_.storage().version();
   const bool newer = gathered_version_ && *gathered_version_ != version;
@@ -303,7 +304,7 @@ void ParamGroup::abandon_unsharded() {
   release_unsharded();
 }
 
-// The group is sharded from here on, whether the gather succeeded or not.
+// Afterwards the group is sharded, whether the gather succeeded or not.
 void ParamGroup::release_unsharded() {
   wire_ = Tensor();
   for (auto& param : params_) param.unsharded.storage().release();

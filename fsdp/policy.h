@@ -12,38 +12,40 @@
 
 namespace moegrad::fsdp {
 
-/// What is computed and what travels in another dtype than the parameters are kept in. Optimizer
-/// and shards stay in the parameters' own dtype. Values are rounded at every world size, one
-/// included, so that the same numbers come out whatever the rank count.
+/// Dtypes for computing and for communication, if they differ from the dtype of the parameters.
+/// Optimizer and shards stay in the parameters' dtype. Values are rounded at every world size,
+/// including one, so the results are the same for every number of ranks.
 struct MixedPrecisionPolicy {
-  /// Of the gathered parameters. float32, float64: they travel and the module computes in it.
-  /// bfloat16: they travel in it and are widened in the copy-out; arithmetic stays in the
-  /// parameters' own dtype.
+  /// The dtype of the gathered parameters. float32, float64: they travel in it and the module
+  /// computes in it. bfloat16: they travel in it and the copy-out widens them; arithmetic stays in
+  /// the parameters' dtype.
   std::optional<Dtype> param_dtype = std::nullopt;
-  /// Of gradients while they are summed, over ranks and over micro-batches; by default the dtype
-  /// in which backward made them. When each micro-batch is reduced, a dtype wider than the
-  /// parameter's is rounded to that at every power of two of micro-batches, since the sum lives in
-  /// grad() then; gradients kept without synchronization are not.
+  /// The dtype of gradients while they are summed, over ranks and over micro-batches. By default it
+  /// is the dtype in which backward made them. It may be wider than the parameter's dtype. Then, if
+  /// each micro-batch is reduced, the sum is rounded to the parameter's dtype at every power of two
+  /// of micro-batches, since the sum is stored in grad(). Gradients that are kept without
+  /// synchronization are not rounded.
   std::optional<Dtype> reduce_dtype = std::nullopt;
   /// float32 or float64: floating-point tensors that the module's forward returns are cast to it.
   std::optional<Dtype> output_dtype = std::nullopt;
-  /// Where param_dtype is given, floating-point tensor arguments of the module's forward are cast
-  /// to the dtype it computes in.
+  /// If param_dtype is given, floating-point tensor arguments of the module's forward are cast to
+  /// the dtype that the module computes in.
   bool cast_forward_inputs = true;
 };
 
-/// Where one parameter goes.
+/// How one parameter is sharded.
 struct ShardPlacement {
-  /// The dimension that is cut. 0 takes any size; others must divide by the ranks. Negative counts
-  /// from the last.
+  /// The dimension that is cut. Dimension 0 may have any size; the size of another dimension must
+  /// be divisible by the number of ranks. Negative values count from the last dimension.
   std::int64_t dim = 0;
-  /// The mesh it is spread over; null: the view of fully_shard's mesh that suits its role, expert
-  /// for stacked experts, else dense. Read during the call alone.
+  /// The mesh that the parameter is spread over. Null: the view of fully_shard's mesh that suits
+  /// the parameter's role, the expert view for stacked experts, else the dense view. It is read
+  /// only during the call.
   const DeviceMesh* mesh = nullptr;
 };
 
-/// The axes of the mesh that parameters are sharded over, and replicated over (HSDP) where the mesh
-/// has such an axis. Without `shard`, parameters stay whole and gradients are summed (DDP).
+/// The axes of the mesh that parameters are sharded over and, if the mesh has such an axis,
+/// replicated over (HSDP). Without `shard`, parameters stay whole and gradients are summed (DDP).
 struct DataParallelMeshDims {
   std::optional<std::string> shard = "shard";
   std::optional<std::string> replicate = "replicate";
@@ -51,23 +53,24 @@ struct DataParallelMeshDims {
 
 /// How one fully_shard call treats its module.
 struct Policy {
-  /// Whether the gathered parameters are freed between forward and backward. By default yes, but
-  /// for the root, whose parameters are needed again at once. Without the tape no backward will
-  /// come to free them, so then by default the root's are freed as well; an explicit false holds
-  /// there too, and then reshard() before a step or load, or the next forward computes with what
-  /// was gathered before it.
+  /// Whether the gathered parameters are freed between forward and backward. By default they are,
+  /// except those of the root, which are needed again at once. Without the tape no backward will
+  /// free them, so then by default the root's are freed, too.
+  ///
+  /// An explicit false also applies without the tape. Then call reshard() before a step or load;
+  /// otherwise the next forward computes with what was gathered before it.
   std::optional<bool> reshard_after_forward = std::nullopt;
-  /// The group holds the module's linear weights alone; norms and the router fall to the root
-  /// group. What remains starts at multiples of 512 bytes (one 16x16 bfloat16 fractal) in the
+  /// The group contains only the module's linear weights; norms and the router go to the root
+  /// group. The linear weights start at multiples of 512 bytes (one 16x16 bfloat16 fractal) in the
   /// gather buffer, at any world size.
   bool linear_only_shard = false;
   MixedPrecisionPolicy mixed_precision = {};
-  /// How many groups ahead to gather during forward, in the order recorded in the last one.
+  /// How many groups ahead to gather during forward, in the order of the last forward.
   int forward_prefetch = 1;
-  /// Placement of each parameter; by default dimension 0 of the mesh that suits its role.
-  /// Parameters on different meshes form groups of their own.
+  /// The placement of each parameter. By default dimension 0 is cut over the mesh that suits the
+  /// parameter's role. Parameters on different meshes form separate groups.
   std::function<ShardPlacement(const nn::ParameterSlot&)> shard_placement = {};
-  /// Parameters that stay whole and that nobody reduces.
+  /// Parameters that stay whole and whose gradients fully_shard does not reduce.
   TensorList ignored_parameters = {};
   DataParallelMeshDims mesh_dims = {};
 };

@@ -15,7 +15,7 @@ std::int64_t padded_numel(const FlatEntry& entry) {
   return entry.outer * entry.chunk * entry.inner;
 }
 
-// The ranks' parts one after the other, each padded with zeros: [world_size, padded_numel].
+// The ranks' parts one after the other, each zero-padded: [world_size, padded_numel].
 Tensor copy_in(const Tensor& gradient, std::int64_t dim, const FlatEntry& entry, int world_size,
                Dtype dtype) {
   const Shape shape = {world_size * padded_numel(entry)};

@@ -9,23 +9,25 @@
 
 namespace moegrad::fsdp {
 
-/// What a reduce-scatter reads of a group's gradients: a buffer [world_size, slice] in parts.
+/// The input of a reduce-scatter of a group's gradients: a buffer [world_size, slice] in parts.
 ///
 /// Note [Gradients are reduced where they lie]
-/// PyTorch copies the gradients of a group into one buffer, as its communication library wants it.
-/// Here the rows that a rank holds of a parameter cut along dimension 0 lie one after the other in
-/// the gradient, so the reduction reads them there, and a backward under fully_shard does not go
-/// through all gradients once more. Copied are only gradients that are cut along
-/// another dimension (a rank's part is strided), reduced in another dtype than they have, or held
-/// by somebody else, a hook perhaps, who may write to them. What pads the last rows, and a gradient
-/// that counts as zero, is read from one block of zeros.
+/// PyTorch copies the gradients of a group into one buffer, because its communication library needs
+/// that. Here the reduction reads most gradients in place: if a parameter is cut along dimension 0,
+/// the rows of one rank are contiguous in its gradient. So a backward under fully_shard does not
+/// pass over all gradients once more.
+///
+/// A gradient is copied only if it is cut along another dimension (the part of a rank is strided),
+/// if it is reduced in another dtype than its own, or if other code, such as a hook, also holds it
+/// and may write to it. The padding of the last rows and gradients that count as zero are read from
+/// one block of zeros.
 struct ReductionInput {
-  TensorList memory;  // what `parts` lie in
+  TensorList memory;  // the memory that `parts` point into
   ByteParts parts;
 };
 
-/// `layout` is that of `params`, without alignment; `gradients`, one per parameter, undefined where
-/// it counts as zero.
+/// `layout` is the layout of `params` without alignment. There is one gradient per parameter; an
+/// undefined one counts as zero.
 ReductionInput make_reduction_input(const FlatLayout& layout, const std::vector<FlatParam>& params,
                                     TensorList gradients, Dtype dtype);
 

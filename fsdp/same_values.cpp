@@ -14,7 +14,7 @@
 namespace moegrad::fsdp {
 namespace {
 
-constexpr std::int64_t kWritten = -1;  // the shard holds other values by now, or never had any
+constexpr std::int64_t kWritten = -1;  // the shard has other values by now, or never had any
 
 /// What one process group compares.
 struct Comparison {
@@ -57,7 +57,7 @@ void compare(const Comparison& own) {
 }  // namespace
 
 void check_same_values(const std::vector<State*>& states) {
-  std::vector<Comparison> comparisons;  // in an order that all ranks share
+  std::vector<Comparison> comparisons;  // in an order that is the same on all ranks
   for (const auto* state : states) {
     for (const auto& group : state->groups()) {
       add(*group, group->ranks().shard, comparisons);

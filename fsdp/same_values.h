@@ -7,9 +7,9 @@ namespace moegrad::fsdp {
 
 class State;
 
-/// Compares the checksums of the whole parameters that the ranks passed to fully_shard, since ranks
-/// that began with different values would train a mixture of them without a word. Parameters whose
-/// shards some rank has written to since are passed over: what they were no longer matters. One
+/// Compares the checksums of the whole parameters that the ranks passed to fully_shard. Ranks that
+/// began with different values would silently train a mixture of them. Parameters whose shards some
+/// rank has written to since are skipped: their first values no longer matter. Issues one
 /// all-gather for each process group of more than one rank, in the queue "same values". Error:
 ///
 ///     fully_shard: every rank must pass the same values of '<name>', got others on rank <r> than

@@ -25,21 +25,21 @@ void ShardedGradients::add(TensorList terms) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (terms[i].defined()) reached.push_back(parameters_[i]);
     const auto& parameter = parameters_[i];
-    parameter.impl()->leaf_state().grad = Tensor();  // it comes back below: nobody drops it
+    parameter.impl()->leaf_state().grad = Tensor();  // set again below, so this drops nothing
     sums_[i].push(std::exchange(terms[i], Tensor()));
     Tensor sum = one_partial ? sums_[i].take() : sums_[i].sum();
     if (sum.defined() && sum.dtype() != parameter.dtype()) sum = to_dtype(sum, parameter.dtype());
     if (sum.defined()) parameter.set_grad(std::move(sum));
   }
   for (const auto& parameter : parameters_) shown_.emplace_back(parameter.grad());
-  // No backward reaches the shards themselves.
+  // No backward reaches the shards themselves, so their hooks run here.
   for (const auto& parameter : reached) {
     auto& hooks = parameter.impl()->leaf_state().post_accumulate_hooks;
     for (const auto& hook : hooks.snapshot()) hook(parameter);
   }
 }
 
-// Makes sums_ hold the terms so far again.
+// Makes sums_ contain the terms so far, from grad() where it has changed.
 void ShardedGradients::resume() {
   const auto has_grad = [](const Tensor& parameter) { return parameter.grad().defined(); };
   if (size_ == 0 || std::ranges::none_of(parameters_, has_grad)) return begin_again();

@@ -14,19 +14,19 @@ namespace moegrad::fsdp {
 /// Sums successive reductions into the grad() of sharded parameters.
 ///
 /// Note [Gradients reduced every micro-batch]
-/// grad() must hold the sum after each backward, and the sum must follow the tree of
-/// Note [Tree of successive terms] all the same. After a power of two of reductions the tree is one
-/// partial, and grad() is that partial: nothing else is kept, whatever stands there when the next
-/// reduction comes is the sum so far, and clearing it begins a new sum and frees the memory. In
-/// between there are several partials, and grad() is their sum for whoever looks. If somebody has
-/// cleared, replaced or changed it meanwhile, what he left is the first term of a new sum.
+/// grad() must contain the sum after each backward, but the sum must still follow the tree of
+/// Note [Tree of successive terms]. After 1, 2, 4, ... reductions the tree is one partial. Then
+/// grad() is that partial and nothing else is kept: the value of grad() at the next reduction is
+/// the sum so far. Clearing grad() begins a new sum and frees the memory. In between there are
+/// several partials, and grad() is their sum. If grad() was cleared, replaced or changed meanwhile,
+/// its value is the first term of a new sum.
 class ShardedGradients {
  public:
-  /// Terms are of `dtype`, by default the parameters' own.
+  /// Terms have `dtype`, by default the parameters' dtype.
   ShardedGradients(TensorList parameters, std::optional<Dtype> dtype);
 
-  /// One term per parameter, undefined where the reduction had none; post-accumulate hooks of the
-  /// others run when all grad() are set.
+  /// Adds one term per parameter, undefined if the reduction had none. When all grad() are set, the
+  /// post-accumulate hooks of the parameters with a term run.
   void add(TensorList terms);
 
  private:
@@ -39,15 +39,15 @@ class ShardedGradients {
   Dtype dtype_;
   std::int64_t size_ = 0;
   std::vector<TreeSum> sums_;
-  // What grad() was set to. A tensor that somebody has cleared may be gone by the time we look, and
-  // then its handle is as null as that of a gradient that was never there.
+  // The tensor that grad() was set to. If it has been cleared, the tensor may be gone, and then its
+  // handle is null, like the handle of a gradient that was never set. So `defined` is kept, too.
   struct Shown {
     explicit Shown(const Tensor& grad);
     bool is_still(const Tensor& grad) const;
 
     bool defined = false;
     std::weak_ptr<TensorImpl> impl = {};
-    std::uint64_t version = 0;  // of its bytes
+    std::uint64_t version = 0;  // version of its bytes
   };
   std::vector<Shown> shown_;
 };

@@ -16,17 +16,17 @@ namespace moegrad::fsdp {
 /// keep handles on them.
 struct ShardedParam {
   std::string name;
-  std::vector<Tensor*> slots;                 // several when tied
-  std::vector<std::shared_ptr<Tensor>> kept;  // ParameterSlot::kept of each
+  std::vector<Tensor*> slots;                 // several if the parameter is tied
+  std::vector<std::shared_ptr<Tensor>> kept;  // ParameterSlot::kept of each slot
   nn::ParameterLayout layout;
-  std::int64_t dim = 0;              // that is cut
+  std::int64_t dim = 0;              // the dimension that is cut
   Tensor sharded;                    // this rank's part, a view of the group's flat shard
   Tensor unsharded;                  // the whole; bytes exist only while gathered
-  bool trainable = true;             // what both forms said when they last agreed
-  std::uint64_t filled_version = 0;  // of the unsharded storage, as the gather left it
+  bool trainable = true;             // requires_grad of both forms when they last agreed
+  std::uint64_t filled_version = 0;  // of the unsharded storage, after the gather
 };
 
-/// The ranks that a group's parameters are spread over, and those that hold the same part of them.
+/// The ranks that a group's parameters are spread over, and the ranks that hold the same part.
 struct GroupRanks {
   std::shared_ptr<ProcessGroup> shard;     // null: each rank holds the whole
   std::shared_ptr<ProcessGroup> replicas;  // null: there is one replica

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hooks: what happens when. Switches and what is done by hand are in state_switches.cpp.
+// The hooks and their order. Switches and calls by hand are in state_switches.cpp.
 #include "fsdp/state.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ void State::forget(const State* other) {
   }
 }
 
-// The root has gone: at its next forward this state finds itself another one.
+// Called when the root has been destroyed. At its next forward this state finds another root.
 void State::leave_context() {
   context_ = nullptr;
   forward_calls_.clear();
@@ -100,7 +100,7 @@ void State::check_not_meta() const {
 }
 
 bool State::reshards_after_forward() const {
-  // Without the tape no backward will come to free the parameters, and a step may follow.
+  // Without the tape no backward will free the parameters, and a step may follow.
   return policy_.reshard_after_forward.value_or(context_->root != this || !on_tape());
 }
 
@@ -128,7 +128,7 @@ void State::pre_forward(std::size_t module) {
 // Forgets a forward that an exception has ended.
 void State::begin_iteration() {
   if (context_->depth != 0) {
-    // What that forward gathered may be from before the last step.
+    // The parameters that this forward gathered may be from before the last step.
     for (auto* state : context_->states) state->reshard();
   }
   context_->depth = 0;
@@ -164,7 +164,8 @@ void State::post_forward(std::size_t module) {
   if (--context_->depth == 0) end_iteration();
 }
 
-// Backward comes back first to the module that ran last: of several, the last takes the place.
+// Backward first reaches the module that ran last. So of several modules, the last one's position
+// in the order counts.
 void State::note_for_backward() {
   auto& order = context_->post_forward_order;
   if (noted_) order[*noted_] = nullptr;
@@ -179,7 +180,8 @@ void State::finish_forward_call() {
   if (reshards_after_forward()) reshard();
 }
 
-// Of groups of which only some modules have run, now that the outermost forward ends.
+// The outermost forward ends. Finishes the calls of groups with several modules of which only some
+// have run.
 void State::finish_partial_calls() {
   for (auto* state : context_->states) {
     const bool some_ran = std::ranges::find(state->ran_, true) != state->ran_.end();
@@ -191,8 +193,8 @@ void State::end_iteration() {
   for (auto* state : context_->states) {
     for (const auto& group : state->groups_) {
       if (!group->is_gathering()) continue;
-      // A prefetch that missed; backward may have a use for it. A step may follow, which writes to
-      // what a gather in flight reads.
+      // The forward did not use this prefetch, but backward may. A step may also follow, which
+      // writes to the shards that a gather in flight reads.
       if (on_tape()) {
         group->finish_gather();
       } else {
@@ -271,11 +273,11 @@ void State::hand_on_gradients() {
   notify(Event::kPostBackward);
 }
 
-// Of the root: the outermost backward has ended.
+// Called on the root when the outermost backward has ended.
 void State::finish_backward() {
   context_->in_backward = false;
   for (auto* state : context_->states) {
-    // Never left, or there came more after that, such as a use outside the modules.
+    // Backward never left the module, or more gradients came after that, as from a use outside it.
     const bool missed =
         !state->groups_.empty() &&
         (!state->post_backward_done_ || std::ranges::any_of(state->groups_, [](const auto& group) {
@@ -283,14 +285,14 @@ void State::finish_backward() {
         }));
     state->post_backward_done_ = state->entered_ = false;
     if (!missed) continue;
-    // A gather under way may be of use to the next backward.
+    // The next backward may use a gather in flight.
     const bool gathering = std::ranges::any_of(
         state->groups_, [](const auto& group) { return group->is_gathering(); });
     if (state->reshard_after_backward_ && (!gathering || is_last_backward_)) state->reshard();
     state->hand_on_gradients();
   }
   for (auto* state : context_->states) {
-    // Hooks that run when gradients are complete may step.
+    // Hooks that run when gradients are complete may call step().
     for (const auto& group : state->groups_) group->finish_gather();
   }
   if (!is_last_backward_) return;

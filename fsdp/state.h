@@ -13,33 +13,33 @@
 
 namespace moegrad::fsdp {
 
-/// An unshard under way.
+/// An unshard in flight.
 class UnshardHandle {
  public:
   explicit UnshardHandle(State& state) : state_(state) {}
-  /// Blocks until the parameters are whole, and registers them. Forward does so by itself.
+  /// Blocks until the parameters are whole, and registers them. Forward also does this by itself.
   void wait();
 
  private:
   State& state_;
 };
 
-/// What one fully_shard call attached to its modules: hooks around forward and backward that gather
+/// What one fully_shard call attaches to its modules: hooks around forward and backward that gather
 /// and free the parameters of its groups.
 ///
 /// Note [FSDP and autograd]
 /// pre-forward    unshard own groups, wait; issue the forward prefetch
-/// post-forward   reshard if the policy says so; note the order for backward
+/// post-forward   reshard if the policy says so; record the order for backward
 /// pre-backward   the tape enters the module: unshard, wait; issue the backward prefetch
 /// post-backward  the tape has left the module: reshard, then reduce or keep the gradients
-/// final          end of the outermost backward: post-backward of whoever missed it, wait for
+/// final          end of the outermost backward: post-backward of states that missed it, wait for
 ///                reductions, free what is left
-/// These hooks are entries on the tape (Note [Pre- and post-backward entries]), so neither the
-/// form of inputs and outputs matters nor whether they require gradients. Recomputation runs
-/// forward hooks inside backward: they gather, but neither free nor record.
+/// The backward hooks are entries on the tape (Note [Pre- and post-backward entries]). So the form
+/// of inputs and outputs does not matter, nor whether they require gradients. Recomputation runs
+/// forward hooks inside backward: they gather, but do not free or record.
 ///
-/// Differs from PyTorch: a root whose inputs need no gradient reduces when the tape leaves it, once
-/// per forward call, not once at the end of backward.
+/// This differs from PyTorch: a root whose inputs need no gradient reduces when the tape leaves it,
+/// once per forward call, not once at the end of backward.
 class State final : public nn::ModuleExtension {
  public:
   State(std::vector<nn::Module*> modules, std::vector<std::unique_ptr<ParamGroup>> groups,
@@ -47,57 +47,58 @@ class State final : public nn::ModuleExtension {
   ~State() override;
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  /// On all modules; they hold this state by then.
+  /// Registers the hooks on all modules, which must hold this state already.
   void register_hooks();
 
-  // --- by hand, for the parameters of this call (not of modules wrapped below)
+  // --- by hand, for the parameters of this call (not those of modules wrapped below)
   /// Gathers and waits.
   void unshard();
-  /// Issues the gather and returns; forward, unshard() or the handle waits. Until then the gather
-  /// reads the shards of all ranks: wait, or reshard(), before writing to them.
+  /// Issues the gather and returns. Forward, unshard() or the handle waits for it. Until then the
+  /// gather reads the shards of all ranks: wait, or reshard(), before you write to them.
   UnshardHandle unshard_async();
   void reshard() override;
 
-  // --- switches; `recurse`: of this call alone, or of all below as well
+  // --- switches; with `recurse` also for all states below this one
   /// Off: backward keeps unsharded gradients instead of reducing them (gradient accumulation
   /// without communication). The next backward with it on reduces their sum. Sets all-reduces too.
   void set_requires_gradient_sync(bool on, bool recurse = true);
-  /// Off, with replicas: backward reduce-scatters, and keeps the result for the next backward with
-  /// it on.
+  /// Off, with replicas: backward reduce-scatters and keeps the result. The next backward with it
+  /// on all-reduces the sum.
   void set_requires_all_reduce(bool on, bool recurse = true);
   /// As Policy::reshard_after_forward, with its warning.
   void set_reshard_after_forward(bool on, bool recurse = true);
-  /// Off: parameters stay gathered after backward, for another one on the same weights. Once a step
-  /// has changed the shards, the next use gathers again (Note [Shards are the truth]).
+  /// Off: parameters stay gathered after backward, for another backward with the same weights. Once
+  /// a step has changed the shards, the next use gathers again (Note [Shards are the truth]).
   void set_reshard_after_backward(bool on, bool recurse = true);
   /// On: trainable parameters without a gradient are reduced as zeros, so that ranks may use
-  /// different ones of a group. Groups are reduced in the order in which backward leaves them, so
-  /// every rank's backward must still reach the same groups.
+  /// different parameters of a group. Groups are reduced in the order in which backward leaves
+  /// them, so every rank's backward must still reach the same groups.
   void set_reduce_scatter_unused_params(bool on, bool recurse = true);
   /// Off: backward does not gather this call's parameters, since it does not read them (an
   /// embedding).
   void set_unshard_in_backward(bool on) { unshard_in_backward_ = on; }
-  /// Modules to gather when this one's forward (backward) begins, instead of the default; each
-  /// must have been passed to fully_shard (else ValueError, for null as well).
+  /// The modules to gather when this module's forward (backward) begins, instead of the default.
+  /// ValueError unless each has been passed to fully_shard, and for null.
   void set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules);
   void set_modules_to_backward_prefetch(const std::vector<nn::Module*>& modules);
 
-  /// Reductions in flight, at least 1, else ValueError (Note [Draining reductions]).
+  /// The number of reductions in flight (Note [Draining reductions]). ValueError unless >= 1.
   void set_reduce_scatter_max_input_buffers(int buffers, bool recurse = true);
 
-  // --- of the root: all below it
+  // --- to be called on the root, for all states below it
   /// Off: the next backward leaves reductions in flight, prefetched parameters gathered and the
   /// order of forwards known, because another backward of the same forward follows.
   void set_is_last_backward(bool on) { is_last_backward_ = on; }
-  /// After an exception in forward or backward that every rank has survived: ends what is in
-  /// flight, drops its gradients and the kept ones, and reshards. Error unless this is the root.
+  /// Call it after an exception in forward or backward that every rank has survived. It ends what
+  /// is in flight, drops its gradients and the kept ones, and reshards. Error unless this is the
+  /// root.
   void reset_iter_state();
-  /// Of all below, unreduced: the sums kept without gradient sync, whole, by parameter name.
+  /// Gradient sums kept without sync, for this module and all below, unsharded, by name.
   NamedTensors get_pending_gradients();
-  /// Reduces them now, as the next backward with all-reduces on would have done. Collective.
+  /// Reduces the kept gradients now, as the next backward with all-reduces on would do. Collective.
   void synchronize_gradients();
 
-  /// Of this call and all below; null for none.
+  /// Sets the observer of this call and of all below; null removes it.
   void set_observer(const std::shared_ptr<Observer>& observer);
 
   // --- nn::ModuleExtension
@@ -106,9 +107,9 @@ class State final : public nn::ModuleExtension {
   Tensor cast_input(const Tensor& input) override;
   Tensor cast_output(const Tensor& output) override;
 
-  /// The group, or the first of several; null when all parameters below belong to other calls.
+  /// The group, or the first of several; null if all parameters below belong to other calls.
   ParamGroup* group() const { return groups_.empty() ? nullptr : groups_.front().get(); }
-  /// One per mesh.
+  /// The groups of this call, one per mesh.
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const { return groups_; }
   const std::vector<nn::Module*>& modules() const { return modules_; }
   const std::string& path() const { return path_; }
@@ -124,7 +125,7 @@ class State final : public nn::ModuleExtension {
   void leave_context();
   void set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots);
 
-  // Hooks; the index says which of several modules.
+  // Hooks. `module` is the index of the module, if there are several.
   void pre_forward(std::size_t module);
   void post_forward(std::size_t module);
   void pre_backward();
@@ -149,7 +150,7 @@ class State final : public nn::ModuleExtension {
 
   struct ForwardCall {
     std::size_t index = 0;         // in the context's post_forward_order
-    std::size_t first_module = 0;  // that it began with, and that backward leaves last
+    std::size_t first_module = 0;  // the call begins with it, and backward leaves it last
   };
 
   std::vector<nn::Module*> modules_;
@@ -161,13 +162,13 @@ class State final : public nn::ModuleExtension {
   std::shared_ptr<CommContext> comm_ = std::make_shared<CommContext>();
 
   std::vector<bool> ran_;                   // modules whose forward has run in this forward call
-  std::size_t first_module_ = 0;            // that the forward call began with
-  bool entered_ = false;                    // by backward, which has not left yet
-  std::size_t last_to_leave_ = 0;           // the module whose end is the end of that
+  std::size_t first_module_ = 0;            // the module that the forward call began with
+  bool entered_ = false;                    // backward has entered and has not left yet
+  std::size_t last_to_leave_ = 0;           // the module that backward leaves last
   bool post_backward_done_ = false;         // in this backward
   std::vector<State*> last_forward_order_;  // of the last iteration that began here
-  std::optional<std::size_t> noted_;        // where the running forward call stands in that order
-  std::vector<ForwardCall> forward_calls_;  // that backward has not come back to
+  std::optional<std::size_t> noted_;        // position of the running call in post_forward_order
+  std::vector<ForwardCall> forward_calls_;  // calls that backward has not come back to
   std::vector<State*> forward_prefetch_, backward_prefetch_;
   bool explicit_forward_prefetch_ = false;
   bool explicit_backward_prefetch_ = false;
@@ -181,7 +182,7 @@ class State final : public nn::ModuleExtension {
 };
 
 /// Lets several roots (stages of a pipeline on one rank) share the cap on reductions in flight.
-/// ValueError for none.
+/// ValueError for an empty list.
 void share_comm_ctx(const std::vector<State*>& states);
 
 }  // namespace moegrad::fsdp

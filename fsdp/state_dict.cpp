@@ -41,7 +41,7 @@ void check_state(const NamedTensors& parameters, const NamedTensors& state) {
   }
 }
 
-/// What rank 0 found wrong, as all ranks learn it.
+/// What rank 0 found wrong, in the form that is sent to all ranks.
 struct Verdict {
   enum Kind : std::int64_t { kGood, kWrongShape, kWrong };
   std::int64_t kind = kGood;
@@ -59,14 +59,14 @@ Verdict judge(const NamedTensors& parameters, const NamedTensors& state) {
   return {};
 }
 
-/// Rank 0's, on every rank.
+/// Returns rank 0's verdict on every rank.
 Verdict shared(const Verdict& own, const std::shared_ptr<ProcessGroup>& world) {
   const std::string text = std::to_string(own.kind) + own.message;
   const auto first = all_gather_texts(world, text, {.label = "load_full_state_dict"})[0];
   return {first[0] - '0', first.substr(1)};
 }
 
-/// Every rank's, from rank 0's.
+/// Broadcasts rank 0's whole parameter to all ranks.
 void share_whole(Tensor parameter, ProcessGroup& world) {
   dispatch_floating(parameter.dtype(), [&]<class T>() {
     broadcast(world, parameter.mutable_data<T>(), 0, {.label = "load_full_state_dict"});

@@ -7,19 +7,19 @@
 namespace moegrad::fsdp {
 
 // The state of a sharded module in one place. Module::state_dict() is the sharded form: the live
-// shards, without communication, for the same mesh. These two go between any two meshes and numbers
-// of ranks. Both are collective over the world, reshard the module first, and name parameters as
-// Module::named_parameters() does, a tied one once.
+// shards, without communication, for the same mesh. These two functions work between any two meshes
+// and numbers of ranks. Both are collective over the world and reshard the module first. They name
+// parameters as Module::named_parameters() does; a tied parameter appears once.
 
-/// Copies of all parameters, whole, on rank 0 of the world; an empty list on the others. Beyond the
-/// result, rank 0 needs room for at most one whole parameter.
+/// Copies of all whole parameters on rank 0 of the world; an empty list on the other ranks. Beyond
+/// the result, rank 0 needs memory for at most one whole parameter.
 NamedTensors full_state_dict(nn::Module& module);
 
-/// Fills all parameters, sharded and whole, of every rank from what rank 0 gives; `state` is not
-/// read on other ranks. Values are converted to the parameters' dtypes. Beyond `state`, rank 0
-/// needs room for one whole parameter.
+/// Fills all parameters, sharded and whole, of every rank from rank 0's `state`. Other ranks'
+/// `state` is not read. Values are converted to the parameters' dtypes. Beyond `state`, rank 0
+/// needs memory for one whole parameter.
 ///
-/// Throws on every rank, and nothing has been written then: Error unless the names are the
+/// Throws on every rank, and then nothing has been written: Error unless the names are the
 /// module's, ShapeError unless the shapes are those of its whole parameters.
 void load_full_state_dict(nn::Module& module, const NamedTensors& state);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user asks of a State; the hooks are in state.cpp.
+// The functions of State that a user calls; the hooks are in state.cpp.
 #include <algorithm>
 
 #include "framework/runtime/error.h"
@@ -47,7 +47,7 @@ void State::to_empty() {
   }
 }
 
-// Own modules first, each state once.
+// The own modules' states come first. Each state appears once.
 std::vector<State*> State::states_below(bool recurse) {
   std::vector<State*> states = {this};
   if (!recurse) return states;

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The member of an object that must have it, itself an object.
+/// A member that an object must have and that must be an object.
 const json& object_at(const json& index, const char* key, const std::string& who) {
   const auto found = index.find(key);
   check<ValueError>(found != index.end(), who, ": must have a ", key, ", got none");
@@ -30,9 +30,9 @@ bool is_plain_file_name(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
-/// The folder's single file where there is one, else its index.
+/// The folder's single file if there is one, else its index.
 std::filesystem::path resolve(const std::filesystem::path& path) {
-  std::error_code unreadable;  // which opening the file reports
+  std::error_code unreadable;  // ignored: opening the file reports it
   if (!std::filesystem::is_directory(path, unreadable)) return path;
   for (const auto name : {kSingleFile, kIndexFile}) {
     if (std::filesystem::exists(path / name, unreadable)) return path / name;
@@ -52,7 +52,7 @@ std::string read_index_text(const std::filesystem::path& path) {
 }  // namespace
 
 HfIndex parse_hf_index(std::string_view text, const std::string& who) {
-  constexpr int kMaxDepth = 16;  // of what others keep in the file
+  constexpr int kMaxDepth = 16;  // enough for what other programs write into the file
   const json index = parse_strict_json(text, kMaxDepth, who);
   check<ValueError>(index.is_object(), who, ": must be an object, got ", in_quotes(index.dump()));
   HfIndex result;

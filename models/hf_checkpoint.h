@@ -19,15 +19,15 @@ namespace moegrad::models {
 inline constexpr std::string_view kSingleFile = "model.safetensors";
 inline constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
-/// What a model.safetensors.index.json says.
+/// The contents of a model.safetensors.index.json.
 struct HfIndex {
   std::optional<std::uint64_t> total_size = std::nullopt;  // bytes of all tensors
   std::map<std::string, std::string> weight_map = {};      // tensor name -> file name
 };
 
 /// Reads an index, {"metadata": {"total_size": bytes}, "weight_map": {name: file}}. total_size may
-/// be absent, other keys are ignored. File names come from outside: one that is not the plain name
-/// of a .safetensors file is refused, so that no index reaches out of its folder.
+/// be absent; other keys are ignored. A file name must be the plain name of a .safetensors file.
+/// Other names are refused, so that no index points outside its folder.
 ///
 /// Throws ValueError `<who>: <requirement>, got <what>`.
 HfIndex parse_hf_index(std::string_view text, const std::string& who);
@@ -47,10 +47,13 @@ class HfCheckpoint {
   /// `path` is a .safetensors file, an index (*.json), or a folder with model.safetensors or else
   /// model.safetensors.index.json, in that order as in transformers.
   ///
-  /// Throws ValueError where a folder has neither, where the index is malformed, a tensor is not in
-  /// the file that it names, a file holds a tensor that the index does not give to it, or
-  /// total_size is wrong; Error where the index cannot be read, SafetensorsError where a file
-  /// cannot be or is malformed.
+  /// Throws
+  ///
+  ///     ValueError        the folder has neither; the index is malformed; a tensor is not in the
+  ///                       file that the index names; a file has a tensor that the index does not
+  ///                       assign to it; total_size is wrong
+  ///     Error             the index cannot be read
+  ///     SafetensorsError  a file cannot be read or is malformed
   explicit HfCheckpoint(const std::filesystem::path& path);
   HfCheckpoint(const HfCheckpoint&) = delete;
   HfCheckpoint& operator=(const HfCheckpoint&) = delete;

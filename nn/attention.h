@@ -11,10 +11,10 @@
 
 namespace moegrad::nn {
 
-/// What attention must know of a row of T packed tokens, computed once for all layers.
+/// What attention must know about a row of T packed tokens. Computed once for all layers.
 struct SequenceContext {
   std::vector<std::int64_t> cu_seqlens;  // document d is tokens [cu_seqlens[d], cu_seqlens[d + 1])
-  ops::RopeTable rope;                   // of each token's position in its document
+  ops::RopeTable rope;                   // for each token's position in its document
 };
 void for_each_tensor(SequenceContext& context, const TensorVisitor& visit);
 

@@ -15,15 +15,15 @@ namespace moegrad::nn {
 /// How the stacked expert weights are stored.
 ///
 /// Note [Pre-transposed expert weights]
-/// Hugging Face keeps a linear weight as [out, in] and multiplies by its transpose. A grouped
-/// matmul reads its right operand with in-features first; stored that way from the start, as
-/// gate_up_proj [E*H, 2I] and down_proj [E*I, H], nothing is transposed at run time, and rows of
-/// the shards that fully_shard gathers can be written straight into FRACTAL_NZ blocks. Both
-/// orientations hold the same numbers and give bitwise the same results.
+/// Hugging Face stores a linear weight as [out, in] and multiplies by its transpose. A grouped
+/// matmul reads its right operand with in-features first. If weights are stored that way from the
+/// start, as gate_up_proj [E*H, 2I] and down_proj [E*I, H], nothing is transposed at run time. Rows
+/// of the shards that fully_shard gathers can then be written straight into FRACTAL_NZ blocks. Both
+/// orientations contain the same numbers and give bitwise the same results.
 enum class ExpertWeights : std::uint8_t { kPretransposed, kHuggingFace };
 
-/// Multiplies rows [R, in], grouped by expert as `plan` says, by the weights of a projection, which
-/// are [E, in, out] or, as in Hugging Face, [E, out, in]   -> [R, out]
+/// Multiplies rows [R, in], grouped by expert as in `plan`, by the weights of a projection. The
+/// weights are [E, in, out] or, as in Hugging Face, [E, out, in]; the result is [R, out].
 using ExpertProduct =
     std::function<Tensor(const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan)>;
 
@@ -31,9 +31,9 @@ using ExpertProduct =
 ///
 ///     y_r = down_e (p_r * silu(gate_e x_r) * up_e x_r)      for the rows r of expert e
 ///
-/// in one grouped matmul per projection. Parameters are stacked over experts and two-dimensional,
-/// gate and up side by side: pre-transposed gate_up_proj [E*H, 2I], down_proj [E*I, H]; as in
-/// Hugging Face [E*2I, H] and [E*H, I].
+/// in one grouped matmul per projection. Parameters are two-dimensional and stacked over experts,
+/// with gate and up side by side. Pre-transposed they are gate_up_proj [E*H, 2I] and
+/// down_proj [E*I, H]; as in Hugging Face they are [E*2I, H] and [E*H, I].
 class GroupedExperts final : public Callable<GroupedExperts> {
  public:
   struct Config {
@@ -48,7 +48,7 @@ class GroupedExperts final : public Callable<GroupedExperts> {
   /// Zero weights: nn::init_weights fills them.
   explicit GroupedExperts(const Config& config);
 
-  /// rows [R, H] grouped by expert as `plan` says, and their weights p [R] -> [R, H]
+  /// rows [R, H], grouped by expert as in `plan`, and their weights p [R] -> [R, H]
   Tensor forward(const Tensor& rows, const Tensor& row_weights, const ops::RoutingPlan& plan);
 
   /// Replaces the grouped matmul, to compare other ways with it.
@@ -60,8 +60,8 @@ class GroupedExperts final : public Callable<GroupedExperts> {
   ExpertProduct product_;
 };
 
-/// The parameters of `module` that stack experts, by full name -> number of experts: equal blocks
-/// of rows in either orientation, sharded or not.
+/// The parameters of `module` that stack experts: full name -> number of experts. In either
+/// orientation, sharded or not, the experts are equal blocks of rows.
 std::map<std::string, std::int64_t> expert_blocks(const Module& module);
 
 }  // namespace moegrad::nn

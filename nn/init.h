@@ -17,18 +17,21 @@ namespace moegrad::nn {
 void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std);
 
 /// Note [Who initialises a parameter]
-/// The layer that registers it says what init_weights writes: InitialValues::normal(), ones() or
-/// zeros(). The layers of this library do as Hugging Face's: weights of linear layers, embeddings,
-/// routers and experts are normal, weights of norms one. Where a layer declares nothing, a
-/// parameter of two dimensions or more is taken for a weight, normal(0, std). One of fewer
-/// dimensions may be a bias, a norm's weight or a scale: as in PyTorch it keeps the values that it
-/// has, at first those that its constructor gave it. On the meta device a constructor gives none,
-/// so there it must be declared.
+/// The layer that registers a parameter declares what init_weights writes: InitialValues::normal(),
+/// ones() or zeros(). The layers of this library do the same as Hugging Face's: weights of linear
+/// layers, embeddings, routers and experts are normal, weights of norms are one.
+///
+/// If a layer declares nothing, a parameter of two or more dimensions counts as a weight and gets
+/// normal(0, std). A parameter of fewer dimensions may be a bias, a norm's weight or a scale. As in
+/// PyTorch it keeps its values, at first those of its constructor. On the meta device a constructor
+/// gives no values, so there such a parameter must be declared.
 
-/// Initialises all parameters (Note [Who initialises a parameter]); `std` where normal() has none
-/// of its own; a tied parameter once, as its first name declares it. Reshards the module first.
-/// Error for a parameter without bytes (Module::to_empty), and for one that was made on the meta
-/// device with fewer than two dimensions and no declaration; nothing has been written then.
+/// Initialises all parameters (Note [Who initialises a parameter]). `std` is used if normal() has
+/// none of its own. A tied parameter is initialised once, as its first name declares. Reshards the
+/// module first.
+///
+/// Error, and nothing has been written, for a parameter without bytes (Module::to_empty), and for a
+/// parameter without declaration that was made on the meta device with fewer than two dimensions.
 void init_weights(Module& module, std::uint64_t seed, double std);
 
 }  // namespace moegrad::nn

@@ -6,7 +6,8 @@
 
 namespace moegrad::nn {
 
-/// What init_weights writes into a parameter, declared where the layer registers it:
+/// What init_weights writes into a parameter. The layer declares it when it registers the
+/// parameter:
 ///
 ///     register_parameter("bias", bias_, InitialValues::zeros());
 ///
@@ -16,7 +17,7 @@ class InitialValues {
   enum class Kind : std::uint8_t { kUndeclared, kNormal, kOnes, kZeros };
 
   InitialValues() = default;
-  /// normal(0, std); without `std`, that of the call of init_weights.
+  /// normal(0, std). Without `std`, the one that init_weights is called with.
   static InitialValues normal(std::optional<double> std = {}) {
     return InitialValues(Kind::kNormal, std);
   }

@@ -24,59 +24,59 @@ namespace moegrad::nn {
 
 class Module;
 
-/// Where a module keeps a parameter. fully_shard swaps what `*tensor` is: a shard, or the gathered
-/// whole for as long as the module computes with it.
+/// Where a module keeps a parameter. fully_shard changes what `*tensor` is: a shard, or the
+/// gathered whole parameter while the module computes with it.
 struct ParameterSlot {
   std::string name;  // full name
   Tensor* tensor = nullptr;
   ParameterLayout layout;
-  /// The parameter itself where `*tensor` may be a copy of it; undefined, or null, otherwise. All
+  /// The parameter itself, if `*tensor` may be a copy of it; otherwise undefined or null. All
   /// copies of a slot share it.
   std::shared_ptr<Tensor> kept = nullptr;
   InitialValues initial = {};
-  /// Registered under a MetaGuard: its constructor gave it no values.
+  /// Whether it was registered under a MetaGuard, so that its constructor gave it no values.
   bool made_on_meta = false;
 
-  /// What optimizers, checkpoints and initialisation work on, whatever is gathered just now.
+  /// The tensor that optimizers, checkpoints and initialisation use, whatever is gathered now.
   Tensor& parameter() const { return kept != nullptr && kept->defined() ? *kept : *tensor; }
 };
 
-/// What a wrapper such as fully_shard attaches to a module; it lives as long as the module.
+/// A wrapper such as fully_shard attaches it to a module. It lives as long as the module.
 class ModuleExtension {
  public:
   virtual ~ModuleExtension() = default;
-  /// Puts back the parameters that the module keeps, where others stand in for them meanwhile, as
-  /// gathered ones do. Loading and saving call it first.
+  /// Puts the module's own parameters back into its slots, if other tensors, such as gathered ones,
+  /// are there. Loading and saving call it first.
   virtual void reshard() {}
-  /// Gives bytes, undefined ones, to those parameters that the module keeps and that have none yet.
+  /// Gives bytes with undefined contents to the module's own parameters that have none yet.
   virtual void to_empty() {}
-  /// Clears the gradients it keeps for parameters that do not stand in the slots just now.
+  /// Clears the gradients that it keeps for parameters that are not in the slots now.
   virtual void zero_grad() {}
-  /// What the module sees instead of a tensor in its arguments, and what the caller gets instead of
-  /// one in the result (Note [Tensors in arguments and results]); never given an undefined one.
+  /// cast_input() replaces a tensor in the module's arguments, cast_output() a tensor in its result
+  /// (Note [Tensors in arguments and results]). They never get an undefined tensor.
   virtual Tensor cast_input(const Tensor& input) { return input; }
   virtual Tensor cast_output(const Tensor& output) { return output; }
 };
 
-/// Base of layers and models, as torch.nn.Module: children are members held by value, registered
-/// by reference, so that full names, state dicts and fully_shard find them.
+/// Base of layers and models, as torch.nn.Module. Children are members held by value. They are
+/// registered by reference, so that full names, state dicts and fully_shard find them.
 ///
-/// Derive from Callable<Derived>, which adds operator(): calling a module runs its hooks around
-/// forward(); forward() alone runs none.
+/// Derive from Callable<Derived>, which adds operator(). Calling a module runs its hooks around
+/// forward(); forward() alone runs no hooks.
 ///
 /// Note [What is registered]
 /// C++ has no __setattr__ that sees members: only what a constructor registers belongs to the
-/// module. A layer or a Tensor that is a member and not registered is computed with, and that is
-/// all: named_parameters(), so an optimizer, never sees it and it is not trained; state dicts leave
-/// it out; init_weights, zero_grad, train() and fully_shard pass it by. Compare
-/// named_parameters().size() with what you expect. A Tensor that is assigned to a registered member
-/// takes the parameter's place as it is: without requires_grad it is not trained either.
+/// module. The module computes with a layer or Tensor that is a member but not registered, but
+/// nothing else uses it. named_parameters() and therefore optimizers never see it, so it is not
+/// trained. State dicts leave it out. init_weights, zero_grad, train() and fully_shard skip it.
+/// Compare named_parameters().size() with what you expect. A Tensor that is assigned to a
+/// registered member replaces the parameter as it is: without requires_grad it is not trained.
 ///
-/// A module points to what it was given, so children and parameters must stay where they were
-/// registered as long as the module is used: make them members, or elements of a container that
-/// does not move its elements (std::deque, or a std::vector of unique_ptr), or reserve() first.
-/// When the module is asked for its parameters or modules and one has gone, by destruction or
-/// because its vector has grown, that is an Error with its name.
+/// A module points to what it was given. So children and parameters must stay at the address where
+/// they were registered as long as the module is used. Make them members, or elements of a
+/// container that does not move its elements (std::deque, or a std::vector of unique_ptr), or
+/// reserve() first. If one is gone, because it was destroyed or its vector has grown, asking the
+/// module for its parameters or modules is an Error with its name.
 class Module {
  public:
   Module() = default;
@@ -84,65 +84,69 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// Parameters of this module and its children in order of registration; a tied parameter once,
-  /// under its first name. Under fully_shard they are this rank's shards, never gathered copies.
+  /// Parameters of this module and its children in order of registration. A tied parameter appears
+  /// once, under its first name. Under fully_shard they are this rank's shards, never gathered
+  /// copies.
   NamedTensors named_parameters() const;
-  /// All places where parameters stand, tied ones included.
+  /// All slots of parameters, including the further slots of tied ones.
   std::vector<ParameterSlot> parameter_slots() const;
   /// This module (as "") and all below it, in pre-order.
   std::vector<std::pair<std::string, Module*>> named_modules();
 
-  /// Name -> tensor (detached; shares storage), as torch's state_dict(). Reshards what is below
-  /// first: under fully_shard it is this rank's shards.
+  /// Name -> tensor (detached; shares storage), as torch's state_dict(). Reshards this module and
+  /// all below first: under fully_shard the result is this rank's shards.
   NamedTensors state_dict() const;
-  /// Copies the values into what state_dict() holds; Error unless names agree, ShapeError unless
-  /// shapes do, ValueError for a shard of another part of its parameter than this rank's, and
-  /// nothing has been copied then.
+  /// Copies the values into the tensors of state_dict(). Nothing is copied if it throws: Error
+  /// unless names agree, ShapeError unless shapes agree, ValueError for a shard of another part of
+  /// its parameter than this rank's.
   void load_state_dict(const NamedTensors& state);
 
-  /// Puts back the parameters that this module and those below keep, where others stand in for
-  /// them.
+  /// Calls ModuleExtension::reshard() for this module and all below.
   void reshard() const;
-  /// Gives bytes, undefined ones, to the parameters that were made under a MetaGuard and have none
-  /// yet; those of extensions come first. Others stay as they are.
+  /// Gives bytes with undefined contents to the parameters that were made under a MetaGuard and
+  /// have none yet, first to those of extensions. Other parameters stay as they are.
   void to_empty();
 
-  /// Sets is_training() of this module and all below, as torch's train() and eval(). No layer of
-  /// this library computes differently in training and in evaluation, so here it changes nothing; a
-  /// layer of your own that does, such as one that drops activations, asks is_training() in its
-  /// forward. It is true at first. The tape is another matter: NoGradGuard turns it off.
+  /// Sets is_training() of this module and all below, as torch's train() and eval(). It is true at
+  /// first. No layer of this library computes differently in training and in evaluation, so for
+  /// them it changes nothing. Your own layer may ask is_training() in its forward, for example to
+  /// drop activations. This does not affect the tape; NoGradGuard turns the tape off.
   void train(bool mode = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
-  /// Calls of this module that have not returned or thrown yet, nested ones included.
+  /// The number of calls of this module that have not returned or thrown yet, nested ones included.
   int calls_under_way() const { return calls_under_way_; }
-  /// Of all parameters, those that extensions keep included.
+  /// Clears the gradients of all parameters, including those that extensions keep.
   void zero_grad();
 
-  /// At most one; Error if the module already has one.
+  /// Attaches an extension. Error if the module already has one.
   void attach(std::shared_ptr<ModuleExtension> extension);
   ModuleExtension* extension() const { return extension_.get(); }
 
-  /// Called before and after forward().
+  /// The hooks are called before and after forward().
   HookHandle register_forward_pre_hook(std::function<void(Module&)> hook);
   HookHandle register_forward_hook(std::function<void(Module&)> hook);
-  /// Called when a backward enters this module's part of the tape, and when it has left it
-  /// (Note [Pre- and post-backward entries]).
+  /// The hooks are called when a backward enters this module's part of the tape, and when it has
+  /// left it (Note [Pre- and post-backward entries]).
   HookHandle register_backward_pre_hook(std::function<void(Module&)> hook);
   HookHandle register_backward_hook(std::function<void(Module&)> hook);
 
  protected:
-  /// Make `slot` a parameter, which requires a gradient, or `child` a child of this module; both
-  /// must stay where they are (Note [What is registered]). `initial`: what init_weights fills it
-  /// with. They also tell the storages the names they have from here, for errors and graphs to
-  /// show.
+  /// Make `slot` a parameter, which requires a gradient, or `child` a child of this module. Both
+  /// must stay at their addresses (Note [What is registered]). `initial` is what init_weights
+  /// writes into the parameter. The storages also get their names, which errors and graphs show.
   ///
-  /// Full names, such as "model.layers.0.mlp", must tell parameters apart. So a ValueError is
-  /// thrown for a name that is empty or has an empty part between dots; for one that a child or
-  /// parameter of this module has already, or that lies within one ("a.b" beside "a"); for a module
-  /// that belongs to the same tree of modules already, under this name or another, or that contains
-  /// this one. A member may be called as often as you like, and a weight shared by several layers
-  /// is one Tensor in the slots of all of them. Error for an undefined tensor.
+  /// Full names, such as "model.layers.0.mlp", must be unique. Error for an undefined tensor.
+  /// ValueError for
+  ///
+  /// - a name that is empty or has an empty part between dots;
+  /// - a name that a child or parameter of this module already has, or that is within one ("a.b"
+  ///   beside "a");
+  /// - a module that already belongs to the same tree of modules, under any name, or that contains
+  ///   this one.
+  ///
+  /// A member may be called any number of times. A weight that several layers share is one Tensor
+  /// in the slots of all of them.
   void register_parameter(std::string name, Tensor& slot, ParameterLayout layout = {},
                           InitialValues initial = {});
   void register_parameter(std::string name, Tensor& slot, InitialValues initial) {
@@ -150,8 +154,8 @@ class Module {
   }
   void register_module(std::string name, Module& child);
 
-  /// body(arguments...) with the hooks around it and, inside them, the extension's casts: only the
-  /// pre hooks make an extension ready.
+  /// Runs body(arguments...) with the hooks around it. The extension's casts run inside the hooks,
+  /// because only the pre hooks make an extension ready.
   template <class Body, class... Arguments>
   auto call(const Body& body, Arguments&&... arguments) {
     const ScopeGuard scope = open_scope();
@@ -193,18 +197,18 @@ class Module {
   TensorVisitor output_cast() const;
   void run(const Hooks& hooks);
   void name_storages() const;
-  /// ValueError unless `name` may be registered; `what` names who asks.
+  /// ValueError unless `name` may be registered. `what` names the caller.
   void check_name(std::string_view what, const std::string& name) const;
   /// ValueError if `child`, or a module below it, is in this tree of modules already.
   void check_new_in_tree(const std::string& name, Module& child) const;
   /// "module 'mlp'", for messages.
   std::string described() const;
-  /// This module, or the one above all that registered it.
+  /// The topmost module above this one; this module if none has registered it.
   const Module& root() const;
-  /// Where `module` is at or below this one, if it is.
+  /// The name of `module` within this module, if it is this module or below it.
   std::optional<std::string> find(const Module& module) const;
   void collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const;
-  /// Own one and those below, in pre-order.
+  /// The extensions of this module and of all below, in pre-order.
   std::vector<ModuleExtension*> extensions() const;
   void collect_modules(const std::string& prefix,
                        std::vector<std::pair<std::string, Module*>>& modules);
@@ -233,8 +237,8 @@ class Module {
   Hooks forward_pre_hooks_, forward_hooks_, backward_pre_hooks_, backward_hooks_;
 };
 
-/// Makes `module(x)` run hooks and forward(x), with forward's own signature: what can be converted
-/// to its parameters can be passed, up to four arguments in braces too where forward is neither
+/// Makes `module(x)` run hooks and forward(x), with forward's own signature: arguments are
+/// converted to forward's parameters. Up to four arguments may be in braces, if forward is neither
 /// overloaded nor a template.
 template <class Derived>
 class Callable : public Module {
@@ -243,8 +247,8 @@ class Callable : public Module {
   auto operator()(Arguments&&... arguments) {
     return call_forward(std::forward<Arguments>(arguments)...);
   }
-  // Arguments in braces, model(x, {0, n}) or model(x, {.targets = y}), have no type of their own:
-  // the defaults give them that of forward's parameter.
+  // Arguments in braces, model(x, {0, n}) or model(x, {.targets = y}), have no type of their own.
+  // The default template arguments give them the type of forward's parameter.
   template <class M = Derived, class A = detail::Parameter<M, 0>>
   auto operator()(A&& a) {
     return call_forward(std::forward<A>(a));
@@ -265,12 +269,12 @@ class Callable : public Module {
                         std::forward<D>(d));
   }
 
-  /// Runs another method as forward is run, with the same hooks and casts:
+  /// Runs another method like forward, with the same hooks and casts:
   ///
   ///     model.call_method(&Model::encode, x)
   ///
   /// `method` is a member function, called with all its arguments, or a callable that takes the
-  /// module first. PyTorch's register_fsdp_forward_method.
+  /// module first. It replaces PyTorch's register_fsdp_forward_method.
   template <class Method, class... Arguments>
   auto call_method(const Method& method, Arguments&&... arguments) {
     const auto body = [&](Arguments&&... passed) {

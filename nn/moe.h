@@ -15,8 +15,8 @@ namespace moegrad::nn {
 ///
 ///     y_t = sum over the K chosen experts e of  down_e(p_te * silu(gate_e x_t) * up_e x_t)
 ///
-/// As down_e is linear, that is p_te times the expert's output; but weighted before it, the
-/// gradient of p_te needs no output of an expert, and none is kept.
+/// down_e is linear, so this equals p_te times the expert's output. But with the weight before
+/// down_e, the gradient of p_te does not need the experts' outputs, and none is kept.
 ///
 /// Single-device code: sharding is applied from outside, by fsdp::fully_shard.
 ///
@@ -48,7 +48,7 @@ class MoE final : public Callable<MoE> {
 
   explicit MoE(const Config& config);
 
-  /// `replay_indices` [T, K]: experts to take instead of the router's choice.
+  /// `replay_indices` [T, K] are experts to take instead of the router's choice.
   Output forward(const Tensor& x, const Tensor& replay_indices = {});
 
   Routing route(const Tensor& x, const Tensor& replay_indices = {});

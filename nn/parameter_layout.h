@@ -8,12 +8,12 @@
 
 namespace moegrad::nn {
 
-/// How the stored bytes of a parameter map to Hugging Face's tensors. Everything that has to know
-/// (copy-out, loading, saving) reads this; nothing is decided by size, position or environment.
+/// How the stored bytes of a parameter map to Hugging Face's tensors. All code that needs to know
+/// (copy-out, loading, saving) reads this. Nothing is decided by size, position or environment.
 struct ParameterLayout {
   enum class Role : std::uint8_t {
     kDense,         // one Hugging Face tensor, as it is: norms, embeddings, router
-    kLinear,        // likewise, the weight of a linear layer
+    kLinear,        // one Hugging Face tensor, as it is: the weight of a linear layer
     kExpertGateUp,  // per expert gate_proj and up_proj side by side: 2I columns (or rows)
     kExpertDown,    // per expert down_proj
   };

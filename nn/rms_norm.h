@@ -25,7 +25,7 @@ class RMSNorm final : public Callable<RMSNorm> {
 
   Tensor forward(const Tensor& x) { return ops::rms_norm(x, weight_, eps_); }
 
-  // --- fused with its neighbours; run by call_method, with the bits of the separate ops
+  // --- fused with its neighbours. Called through call_method; the same bits as the separate ops.
 
   struct Added {
     Tensor sum, normed;

@@ -9,7 +9,7 @@ namespace moegrad::nn {
 ///
 ///     p = softmax(W x) over all experts      x: [T, H]   W: [E, H]   p: [T, E]
 ///
-/// The weights of the chosen are their p, divided by their sum if `normalize`.
+/// The weights of the chosen experts are their p, divided by the sum of these if `normalize`.
 class Router final : public Callable<Router> {
  public:
   struct Config {
@@ -27,8 +27,8 @@ class Router final : public Callable<Router> {
 
   explicit Router(const Config& config);
 
-  /// With `replay_indices` [T, K], these experts are taken instead of the best; logits and weights
-  /// are computed all the same.
+  /// If `replay_indices` [T, K] is given, these experts are taken instead of the best ones. Logits
+  /// and weights are computed as usual.
   Output forward(const Tensor& x, const Tensor& replay_indices = {});
 
  private:

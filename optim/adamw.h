@@ -15,8 +15,8 @@ namespace moegrad::optim {
 ///     m = b1 m + (1 - b1) g,    v = b2 v + (1 - b2) g^2
 ///     p = p - lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
 ///
-/// in one pass over each parameter, in its own dtype. Steps are counted per parameter, or row block
-/// of one in skip_missing_grad: where there is no gradient, moments and count stay.
+/// in one pass over each parameter, in the parameter's dtype. Steps are counted per parameter, or
+/// per row block for parameters in skip_missing_grad. Without a gradient, moments and count stay.
 ///
 /// Reference: Loshchilov & Hutter, 2019, https://arxiv.org/abs/1711.05101
 class AdamW final : public Optimizer {
@@ -27,26 +27,26 @@ class AdamW final : public Optimizer {
     double beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 0.01;
-    /// Row blocks that are left alone in a step without gradient for them, by parameter name (Note
-    /// [Blocks without a gradient]). Without: a gradient of zeros is an ordinary one.
+    /// Row blocks, by parameter name, that a step leaves alone if they have no gradient (Note
+    /// [Blocks without a gradient]). For other parameters a gradient of zeros is an ordinary one.
     RowBlocks skip_missing_grad = {};
   };
-  /// What is remembered of one parameter.
+  /// The state of one parameter.
   struct State {
     std::string name;   // of the parameter
-    Tensor steps;       // int64, one per row block, so mostly [1]; the same on all ranks
+    Tensor steps;       // int64, one per row block, so usually [1]; the same on all ranks
     Tensor exp_avg;     // m
     Tensor exp_avg_sq;  // v
   };
 
   /// One group with the configuration's lr and weight_decay.
   AdamW(NamedTensors parameters, const Config& config);
-  /// The groups bring their own lr and weight_decay, or take the configuration's.
+  /// Each group has its own lr and weight_decay, or takes the configuration's.
   AdamW(std::vector<ParamGroup> groups, const Config& config);
 
   /// `step`, `exp_avg` and `exp_avg_sq` of each parameter.
   NamedTensors state_dict() const override;
-  /// In order of groups and of parameters within them.
+  /// The states in the order of groups and of parameters within them.
   std::vector<State>& states() { return states_; }
 
  private:

@@ -24,14 +24,14 @@ void reduce(const std::shared_ptr<ProcessGroup>& group, std::span<double> values
   if (group != nullptr) all_reduce(*group, values, op, {.label = "clip_grad_norm"});
 }
 
-/// Gradients that are summed over one group: the shards over it.
+/// Gradients that are summed over one group: those of the parameters that are sharded over it.
 struct Part {
   std::shared_ptr<ProcessGroup> group;  // null when nothing is sharded
   TensorList grads;
 };
 
-// Whole gradients belong to the first part, on its first rank. Other replicas of that group, too,
-// have a first rank, with the same gradients.
+// Whole gradients belong to the first part, on its first rank. The other replicas of that group
+// have a first rank, too, with the same gradients.
 std::vector<Part> parts_of(const NamedTensors& parameters) {
   std::vector<Part> parts;
   for (auto& group : shard_groups(parameters)) parts.push_back({std::move(group), {}});
@@ -51,8 +51,8 @@ std::vector<Part> parts_of(const NamedTensors& parameters) {
   return parts;
 }
 
-/// Of all gradients of all ranks. Every rank is in a group of each parameter, so it knows of each
-/// after the group's own reduction, whichever comes last.
+/// The extreme of all gradients of all ranks. Every rank is in a group of each parameter, so after
+/// the reductions over all groups it knows the result for every parameter.
 Extreme global_extreme(const TensorList& grads, const std::vector<Part>& parts) {
   Extreme extreme;
   for (const auto& grad : grads) extreme = max(extreme, extreme_of(grad));
@@ -119,7 +119,7 @@ double clip_grad_norm(const NamedTensors& parameters, double max_norm, double no
   }
   const double norm = norm_of(grads, parts_of(parameters), norm_type);
   const double factor = max_norm / (norm + 1e-6);
-  if (!(factor >= 1.0)) {  // NaN too
+  if (!(factor >= 1.0)) {  // also true for NaN
     for (auto& grad : grads) scale_in_place(grad, factor);
   }
   return norm;

@@ -5,22 +5,22 @@
 
 namespace moegrad::optim {
 
-/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_, and
-/// returns their norm before that, over all elements of all parameters:
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_.
+/// Returns the norm before scaling, over all elements of all parameters:
 ///
 ///     (sum of |g|^p)^(1/p) for norm_type p = 1 or 2,   max |g| for infinity
 ///
-/// It has the same bits for every number of ranks, mesh, sharding dimension and weight layout
+/// The norm has the same bits for every number of ranks, mesh, sharding dimension and weight layout
 /// (Note [Order-independent norm]).
 ///
-/// Parameters without a gradient are passed over. Shards (Tensor::shard_spec()) contribute their
-/// elements and make the call collective over their group: every rank must make it with the same
-/// parameters. Different parameters may have different groups; each distinct one of more than one
-/// rank costs two all-reduces, one for infinity. Replicas of a shard hold the same gradients and
-/// count once, as do parameters that are whole while others are sharded.
+/// Parameters without a gradient are skipped. Shards (Tensor::shard_spec()) contribute their
+/// elements and make the call collective over their group: every rank must call it with the same
+/// parameters. Different parameters may have different groups. Each distinct group of more than one
+/// rank costs two all-reduces, or one for infinity. Replicas of a shard hold the same gradients and
+/// count once. Parameters that are whole while others are sharded also count once.
 ///
-/// As in torch, a NaN or infinity in any gradient gives a norm of NaN or infinity, and gradients
-/// are scaled by NaN or 0 all the same: check the returned norm before step().
+/// As in torch, a NaN or infinity in any gradient gives a norm of NaN or infinity. The gradients
+/// are then scaled by NaN or 0, so check the returned norm before step().
 /// Error for a tensor that fully_shard has replaced by a shard.
 /// ValueError unless max_norm >= 0 and norm_type is 1, 2 or infinity, and for more than 2^30
 /// elements.

@@ -28,7 +28,7 @@ void check_lr(std::string_view what, double lr) {
   check<ValueError>(std::isfinite(lr) && lr >= 0.0, what, " must be finite and >= 0, got ", lr);
 }
 
-// Values of `given` go to `own`, which is kept between steps.
+// Checks that the values of `given` may be copied into `own`, which is kept between steps.
 void check_loads_into(std::string_view who, const std::string& name, const Tensor& given,
                       const Tensor& own) {
   check<UndefinedTensorError>(given.defined(), who, ": '", name, "' must be a defined tensor");
@@ -88,7 +88,8 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missi
   mesh_groups_ = mesh_groups(blocked);
 }
 
-// A step that would train nothing, nothing that a module still has, or other weights on every rank.
+// Refuses a step that would train nothing, or tensors that no module has any more, or different
+// weights on every rank.
 void Optimizer::check_trainable() const {
   NamedTensors all;
   for (const auto& group : groups_) {
@@ -101,7 +102,7 @@ void Optimizer::check_trainable() const {
   check_all_spread("step", all);
 }
 
-// Layers that nobody has initialised: through several of them no gradient comes.
+// Warns of layers that nobody has initialised: no gradient passes through several of them.
 void Optimizer::warn_of_zeros() const {
   std::size_t matrices = 0;
   for (const auto& group : groups_) {

@@ -12,10 +12,10 @@
 namespace moegrad::optim {
 namespace {
 
-/// Adding and subtracting one rounds to a multiple of 2^-22, 2^-44, 2^-66.
+/// Adding and then subtracting one of them rounds to a multiple of 2^-22, 2^-44 or 2^-66.
 constexpr Bins kRounders = {0x1.8p30, 0x1.8p8, 0x1.8p-14};
 
-/// g / 2^exponent in two factors, as 2^-exponent alone may overflow.
+/// g / 2^exponent in two factors, because 2^-exponent alone may overflow.
 struct Scale {
   explicit Scale(int exponent)
       : first(std::ldexp(1.0, -(exponent / 2))),

@@ -18,16 +18,16 @@ namespace moegrad::optim {
 ///
 /// multiples of 2^-22, 2^-44 and 2^-66, where C = 1.5 * 2^(52 - bits) makes the addition round
 /// there. |a| <= 1 and |b|, |c| <= half the quantum before, so sums over up to 2^30 elements stay
-/// below 2^53 quanta: they are exact in float64, in any order, and so is an all-reduce of them.
-/// What is dropped, at most 2^-67 per term, depends on the term alone, and the sum is at least
+/// below 2^53 quanta: they are exact in float64, in any order, and so is an all-reduce of them. The
+/// part that is dropped, at most 2^-67 per term, depends on the term only, and the sum is at least
 /// 2^-p. Then norm = s (a + (b + c))^(1/p).
 ///
 /// Reference: Demmel & Nguyen, "Parallel reproducible summation", 2015.
 
-/// Terms that one sum can take.
+/// The number of terms that one sum can take.
 constexpr std::int64_t kMaxTerms = std::int64_t{1} << 30;
 
-/// The sums of a, b and c. Those of different elements may be added in any order.
+/// The sums of a, b and c. The bins of different elements may be added in any order.
 using Bins = std::array<double, 3>;
 
 /// Sums |g / s|^p over tensors, for one p and one s = 2^exponent above all |g|.
@@ -45,7 +45,7 @@ class PreRoundedSum {
   int exponent_ = 0;
 };
 
-/// Largest |g|, and 1 if there is a NaN: what a maximum can carry between ranks.
+/// The largest |g|, and 1 if there is a NaN. A maximum over the ranks can combine both.
 struct Extreme {
   double magnitude = 0.0;
   double nan = 0.0;

@@ -8,7 +8,7 @@
 namespace moegrad::optim {
 
 std::vector<BlockRange> block_ranges(const Tensor& parameter, std::int64_t blocks) {
-  if (blocks == 1) return {{0, parameter.numel()}};  // whatever its shape
+  if (blocks == 1) return {{0, parameter.numel()}};  // for every shape
   const auto& spec = parameter.shard_spec();
   const Shape& whole = spec != nullptr ? spec->global_shape : parameter.shape();
   const auto first = spec != nullptr && spec->dim == 0 ? spec->begin : 0;

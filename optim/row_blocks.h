@@ -18,23 +18,23 @@ namespace moegrad::optim {
 /// all: torch's optimizers then leave its weights, its moments and its count of steps alone.
 ///
 /// An optimizer does the same with the row blocks that its option `skip_missing_grad` names (one
-/// per expert, nn::expert_blocks): it treats a block as a parameter of its own, which has a
+/// per expert, nn::expert_blocks). It treats a block like a separate parameter, which has a
 /// gradient in a step if
 ///
 ///     any element of the block's gradient is not zero, on any rank, or
 ///     Optimizer::mark_used() has said so since the last step, on any rank
 ///
-/// The ranks agree on it by one all-reduce per step and group, so that neither world size nor mesh
-/// nor where shards begin makes a difference. Without marks there is one difference from Hugging
-/// Face: an expert all of whose tokens have a gradient of exactly zero (in the last mixture layer,
-/// tokens that are not scored, such as the last of a sequence) counts as one without tokens. Marks
-/// remove it.
+/// The ranks agree on it by one all-reduce per step and group. So world size, mesh and the borders
+/// of shards make no difference. Without marks there is one difference from Hugging Face: an expert
+/// whose tokens all have a gradient of exactly zero counts as an expert without tokens. (In the
+/// last mixture layer, tokens that are not scored have such gradients, for example the last token
+/// of a sequence.) Marks remove this difference.
 
 /// Number of equal row blocks (of dimension 0, of the whole parameter) by parameter name.
 using RowBlocks = std::map<std::string, std::int64_t>;
 
-/// The elements [begin, end) of what this rank holds of a parameter that belong to one row block;
-/// empty for a block that other ranks hold.
+/// The elements [begin, end) of this rank's part of a parameter that belong to one row block. Empty
+/// for a block that other ranks hold.
 struct BlockRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;

@@ -10,7 +10,7 @@
 namespace moegrad::optim {
 namespace {
 
-/// part / whole, where an empty whole counts as one step.
+/// part / whole; a whole of zero steps counts as one step.
 double fraction(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(whole, 1));
 }

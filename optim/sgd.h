@@ -18,19 +18,19 @@ class SGD final : public Optimizer {
     double momentum = 0.0;
     double weight_decay = 0.0;
     bool nesterov = false;  // needs momentum > 0
-    /// As AdamW's (Note [Blocks without a gradient]).
+    /// As AdamW's option (Note [Blocks without a gradient]).
     RowBlocks skip_missing_grad = {};
   };
 
   /// One group with the configuration's lr and weight_decay.
   SGD(NamedTensors parameters, const Config& config);
-  /// The groups bring their own lr and weight_decay, or take the configuration's.
+  /// Each group has its own lr and weight_decay, or takes the configuration's.
   SGD(std::vector<ParamGroup> groups, const Config& config);
 
   /// `momentum_buffer` of each parameter; none without momentum.
   NamedTensors state_dict() const override;
-  /// Momentum buffers b in order of groups and of parameters; empty without momentum. A buffer of
-  /// zeros is the same as none: mu 0 + g = g.
+  /// Momentum buffers b in the order of groups and of parameters; empty without momentum. A buffer
+  /// of zeros has the same effect as none: mu 0 + g = g.
   NamedTensors& buffers() { return buffers_; }
 
  private:

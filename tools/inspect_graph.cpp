@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Looks at the tape of one forward of Qwen3-MoE with its loss: which Functions stand on it, how
+// Inspects the tape of one forward of Qwen3-MoE with its loss: which Functions it contains, how
 // long its longest chain is, and what training would hold in memory at each moment.
 //
 //     build/release/tools/inspect_graph --preset tiny && dot -Tsvg graph.dot -o graph.svg
@@ -49,7 +49,7 @@ Tensor loss_of(models::Qwen3Moe& model, std::int64_t count) {
       .objective;
 }
 
-/// Opens `path`, lets `write` fill it, and reports a disk that did not take it.
+/// Opens `path`, lets `write` fill it, and reports an error if the disk is full.
 template <class Write>
 void write_file(const std::string& path, const Write& write) {
   OutputFile file(path);

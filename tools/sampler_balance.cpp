@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How evenly --pack spreads attention over ranks, against packs in random order, over an epoch:
+// How evenly --pack spreads attention over ranks in an epoch, compared with packs in random order:
 //
 //     build/release/tools/sampler_balance                       the King James text's chapters
 //     build/release/tools/sampler_balance --budget 8192 --micro-batches 16
 //
-// and the same for documents of log-normal length, a few of them very long.
+// The program measures the same for documents of log-normal length, a few of them very long.
 
 #include <algorithm>
 #include <cmath>
@@ -60,7 +60,7 @@ void report(const std::string& name, const DocumentOffsets& documents,
   for (const auto& pack : soft_pack(documents, options.budget)) {
     work.push_back(attention_work(pack));
   }
-  // Packs that all weigh nothing stay in the order into which they are shuffled.
+  // If all packs have weight zero, they stay in the order into which they are shuffled.
   const LengthGroupedSampler random(std::vector<std::int64_t>(work.size()), options.micro_batches,
                                     options.seed);
   const LengthGroupedSampler grouped(work, options.micro_batches, options.seed);

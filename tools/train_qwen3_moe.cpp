@@ -23,7 +23,8 @@ using namespace training;
 
 namespace {
 
-// The names of the original switches, read once, here alone, as defaults of the flags.
+// Reads the environment variables of the original switches, once and only here, as defaults of the
+// flags.
 void read_switch(const char* name, bool& value) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread
   if (text == nullptr) return;

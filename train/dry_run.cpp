@@ -26,7 +26,7 @@ std::string with_separators(std::int64_t value) {
   return text;
 }
 
-// Layers with the same parameters of the same shapes make one line each.
+// Layers that have the same parameters with the same shapes share one line per parameter.
 struct Line {
   std::string name;  // within the layer, or the full name
   Tensor parameter;

@@ -7,8 +7,8 @@
 
 namespace moegrad::training {
 
-/// What a run would hold and compute, without giving the model any memory: every parameter's name
-/// and shape (layers that are alike once), counts, bytes per rank under fully_shard, FLOPs per
+/// What a run would store and compute, without allocating memory for the model: every parameter's
+/// name and shape (equal layers appear once), counts, bytes per rank under fully_shard, FLOPs per
 /// token.
 std::string dry_run_report(const TrainConfig& options);
 

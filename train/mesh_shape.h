@@ -21,8 +21,8 @@ struct MeshShape {
 /// "4" for four shards, "2x2" for two replicas of two shards.
 std::string to_string(const MeshShape& shape);
 
-/// A mesh over all ranks of `group`, with an axis "shard" and, for more than one replica, one named
-/// "replicate" before it; experts in another shape if one is given. Collective. ValueError unless
+/// A mesh over all ranks of `group`, with an axis "shard". If there is more than one replica, an
+/// axis "replicate" comes before it. Experts may have another shape. Collective. ValueError unless
 /// the shapes have as many ranks as the group.
 DeviceMesh make_mesh(const std::shared_ptr<ProcessGroup>& group, const MeshShape& shape,
                      const std::optional<MeshShape>& experts = std::nullopt);

@@ -16,7 +16,8 @@
 namespace moegrad::training {
 namespace {
 
-/// Rank 0 of ranks that do not run: what is sharded over it has the sizes that it would have.
+/// Rank 0 of a group of ranks that do not run. Tensors that are sharded over it have the sizes that
+/// they would have in the run.
 class AbsentRanks final : public ProcessGroup {
  public:
   explicit AbsentRanks(int size) : size_(size) {}
@@ -65,16 +66,16 @@ class AbsentRanks final : public ProcessGroup {
 /// What one fully_shard group needs, in bytes.
 struct GroupBytes {
   std::int64_t gathered = 0;
-  std::int64_t wire = 0;           // its shard as it travels, where that is narrower
-  std::int64_t gradients = 0;      // whole
-  std::int64_t in_place = 0;       // of those, what the reduction reads where it lies
-  std::int64_t kept = 0;           // whole, as they are kept from micro-batch to micro-batch
-  std::int64_t reduced = 0;        // of its shard, as they come out of the reduction
-  std::int64_t reduced_shard = 0;  // of its shard, in the parameters' dtype
+  std::int64_t wire = 0;           // its shard in the wire dtype, if that is narrower
+  std::int64_t gradients = 0;      // whole gradients
+  std::int64_t in_place = 0;       // the part of them that the reduction reads in place
+  std::int64_t kept = 0;           // whole gradients, as kept from micro-batch to micro-batch
+  std::int64_t reduced = 0;        // gradients of its shard, as the reduction writes them
+  std::int64_t reduced_shard = 0;  // gradients of its shard, in the parameters' dtype
   std::int64_t input = 0;          // what the reduction reads besides the gradients themselves
 };
 
-// `kept`: gradients wait for the last micro-batch, as they will be reduced.
+// `kept`: gradients wait for the last micro-batch, in the dtype in which they will be reduced.
 GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, bool kept) {
   const auto dtype = group.params().front().sharded.dtype();
   const auto size = size_of(dtype);
@@ -96,7 +97,7 @@ GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, b
     if (in_place) padding = std::max(padding, std::min(ranks * part - entry.numel(), part));
   }
   bytes.reduced = slice * size_of(reduce);
-  // Views of the reduction's output, unless they are another tensor.
+  // The gradients are views of the reduction's output, unless they have another dtype.
   bytes.reduced_shard = reduce == dtype ? bytes.reduced : shard * size;
   // Note [Gradients are reduced where they lie]
   if (ranks > 1 && in_place) bytes.in_place = kept ? bytes.kept : bytes.gradients;
@@ -106,7 +107,7 @@ GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, b
 
 using Field = std::int64_t GroupBytes::*;
 
-/// The most of any `count` groups that follow each other.
+/// The largest sum over any `count` successive groups.
 std::int64_t largest_run(const std::vector<GroupBytes>& groups, std::int64_t count, Field field) {
   std::int64_t largest = 0;
   for (std::size_t begin = 0; begin < groups.size(); ++begin) {
@@ -122,9 +123,10 @@ std::int64_t sum_of(const std::vector<GroupBytes>& groups, Field field) {
   return largest_run(groups, std::ssize(groups), field);
 }
 
-// The root's gradients come first and go last. A layer's are made while the reduction of the layer
-// after it reads that one's. From one micro-batch to the next all gradients are kept whole, one
-// partial per bit set in the number of micro-batches so far, until the last backward reduces them.
+// The root's gradients are made first and freed last. A layer's gradients are made while the
+// reduction of the layer after it still reads that layer's gradients. Between micro-batches all
+// gradients are kept whole, with one partial per bit set in the number of micro-batches so far,
+// until the last backward reduces them.
 std::int64_t backward_bound(const std::vector<GroupBytes>& layers, const GroupBytes& root,
                             std::int64_t each) {
   const auto bits_of = [](std::int64_t n) { return std::popcount(static_cast<std::uint64_t>(n)); };
@@ -190,7 +192,7 @@ RankMemory rank_memory(const TrainConfig& options) {
   groups.push_back(root);
   memory.gradients = sum_of(groups, &GroupBytes::reduced_shard);
 
-  // Forward gathers --prefetch groups ahead, backward one; the root stays.
+  // Forward gathers --prefetch groups ahead, backward one. The root stays gathered.
   const std::int64_t ahead = std::max(options.parallel.prefetch, 1);
   const auto in_use =
       options.memory.reshard_after_forward == false ? std::ssize(layers) : 1 + ahead;

@@ -7,23 +7,23 @@
 
 namespace moegrad::training {
 
-/// Bytes that rank 0 of a run asks of its arena, padding included; no rank asks for more. What
-/// activations take, logits among them, is not counted.
+/// The bytes that rank 0 of a run requests from its arena, padding included. No rank requests more.
+/// Activations, including logits, are not counted.
 ///
-/// Exact but for the two that say so.
+/// All figures are exact except the two that are marked as bounds.
 struct RankMemory {
   std::int64_t parameters = 0;     // shards
   std::int64_t optimizer = 0;      // AdamW's moments, and a count of steps per parameter
   std::int64_t checkpoint = 0;     // the copy that is written in the background
-  std::int64_t gathered = 0;       // whole parameters of the groups in use and prefetched, at most
-                                   // at a time: the peak of MemoryTag::kParameters less parameters
-  std::int64_t gradients = 0;      // of the shards, when backward has ended
+  std::int64_t gathered = 0;       // the most bytes of whole parameters at a time, in use and
+                                   // prefetched: the peak of MemoryTag::kParameters - parameters
+  std::int64_t gradients = 0;      // gradients of the shards when backward has ended
   std::int64_t backward = 0;       // bound of MemoryTag::kGradients: whole gradients until they are
                                    // reduced, and the gradients of shards so far
-  std::int64_t communication = 0;  // bound of MemoryTag::kCommunication: what travels in another
-                                   // dtype, and padding
+  std::int64_t communication = 0;  // bound of MemoryTag::kCommunication: values that travel in
+                                   // another dtype, and padding
 
-  /// A bound of all at once; `gradients` are part of `backward`.
+  /// A bound of the total; `gradients` are part of `backward`.
   std::int64_t total() const;
 };
 

@@ -10,30 +10,30 @@
 
 namespace moegrad::training {
 
-/// The model and the tokens of a training step whose speed is measured.
+/// The model and the tokens of a training step, to measure its speed.
 struct SpeedPreset {
   models::Qwen3MoeConfig config = {};
   std::int64_t sequences = 4;
-  std::int64_t length = 512;  // tokens of each
+  std::int64_t length = 512;  // tokens of each sequence
 };
 
-/// "main": 32 experts, 4 of them per token. "fine": 128 smaller ones, 8 per token, one sequence.
-/// "long": main's model on one sequence of 16384. "tiny": for a look at how it runs. Others are a
-/// ValueError.
+/// "main": 32 experts, 4 of them per token. "fine": 128 smaller experts, 8 per token, one sequence.
+/// "long": main's model on one sequence of 16384 tokens. "tiny": for a quick look. ValueError for
+/// other names.
 SpeedPreset speed_preset(std::string_view name);
 
-/// Sizes in place of those of a preset, where given.
+/// Sizes that replace those of a preset, if they are given.
 struct SpeedSizes {
   std::optional<std::int64_t> sequences = {}, length = {}, experts = {};
 };
 
-/// `preset` with other sizes. Experts stay as large and a token uses as many of them, so the
-/// arithmetic of a step does not depend on their number. ValueError for a size below 1 or fewer
-/// experts than a token uses.
+/// `preset` with other sizes. The size of an expert and the number of experts per token stay the
+/// same, so the arithmetic of a step does not depend on the number of experts. ValueError for a
+/// size below 1, or fewer experts than a token uses.
 SpeedPreset resized(SpeedPreset preset, const SpeedSizes& sizes);
 
-/// Random tokens and targets of sequences [first, first + sequences) of a step, the same whatever
-/// the rank that asks.
+/// Random tokens and targets of sequences [first, first + sequences) of a step, the same on every
+/// rank.
 MicroBatch random_sequences(const SpeedPreset& preset, std::int64_t first, std::int64_t sequences);
 
 }  // namespace moegrad::training

@@ -43,7 +43,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// What is decided after each step: rank 0's answers, so that all ranks do the same.
+// What is decided after each step. All ranks use rank 0's decisions.
 struct StepEnd {
   bool stop = false;
   bool window_ends = false;  // in which the ranks are compared
@@ -72,12 +72,12 @@ void warn_of_slow_ranks(const std::vector<SlowRank>& ranks, RunLogs& logs, bool 
   }
 }
 
-// Thrown on all ranks, which have agreed to stop and have saved what they had.
+// Thrown on all ranks after they have agreed to stop and have saved a checkpoint.
 struct Stopped {
   int exit_code;  // of run_training()
 };
 
-// What a loss is per.
+// The unit that a loss is divided by.
 std::string_view unit_of(const TrainingData& data) {
   return data.source().is_text() ? "byte" : "token";
 }
@@ -88,7 +88,7 @@ void print_result(const TrainConfig& options, const TrainingData& data, models::
   const double validation = evaluate(model, data, may_stop);
   const auto& tokens = data.source();
   logs.validation(options.optim.steps, validation, unit_of(data));
-  // Only bytes can be written out.
+  // Only a model of bytes can produce text.
   if (!tokens.is_text() || options.output.sample_bytes == 0) return;
   const auto text = sample(model, options.output.prompt, options.output.sample_bytes,
                            options.data.sequence_length, options.output.temperature,
@@ -99,8 +99,8 @@ void print_result(const TrainConfig& options, const TrainingData& data, models::
             << 100 * known_words(text, tokens.as_text()) << " %" << std::endl;
 }
 
-// Throws, naming the op that made the first NaN or infinity where one did: the step changed
-// nothing, so it comes to the same again.
+// Throws an error that names the op which made the first NaN or infinity. It runs the step again:
+// the step changed nothing, so it gives the same result.
 template <class Step>
 [[noreturn]] void stop_at_non_finite(std::int64_t number, const StepResult& result,
                                      const Step& step) {
@@ -121,7 +121,7 @@ template <class Step>
 bool train(const TrainConfig& options, const TrainingData& data, const TrainingEvents& events,
            StepProfile& profile, RankContext& context) {
   const bool speaks = context.rank() == 0;
-  // The model never stands whole on any rank: shapes alone, then shards, then their values.
+  // No rank ever holds the whole model: first only shapes are made, then shards, then their values.
   std::optional<models::Qwen3Moe> shapes;
   {
     const MetaGuard no_bytes;

@@ -11,25 +11,25 @@
 
 namespace moegrad::training {
 
-/// What run_training() returns for a run that ended before its last step because it was asked to.
+/// What run_training() returns if the run was asked to end and did so before its last step.
 inline constexpr int kRunStopped = -1;
 
-/// What a run asks and tells while it goes on.
+/// The callbacks of a run.
 struct TrainingEvents {
-  /// Asked on rank 0 after each step, and between the batches of an evaluation and the bytes of a
-  /// sample; true ends the run there, with a checkpoint of the steps done.
+  /// Called on rank 0 after each step, between the batches of an evaluation, and between the bytes
+  /// of a sample. If it returns true, the run ends there, with a checkpoint of the steps done.
   std::function<bool()> stop_requested = [] { return false; };
-  /// CheckpointOptions::observe, with the rank that it concerns.
+  /// CheckpointOptions::observe, with the rank that calls it.
   std::function<void(int rank, CheckpointPoint)> at_checkpoint_point = {};
-  /// How long a window is, at least, over which the ranks are compared (Note [Slow ranks]).
+  /// The least length of a window over which the ranks are compared (Note [Slow ranks]).
   std::chrono::milliseconds slow_rank_window{5'000};
   /// LaunchOptions::link.
   LinkModel link = {};
 };
 
-/// Trains as `options` say, with ranks of its own, and prints to standard output. Returns the exit
+/// Trains as `options` say, on its own ranks, and prints to standard output. Returns the exit
 /// code: 1 if a checkpoint or a part of the logs could not be written, else kRunStopped or 0.
-/// Keeps other runs out of the folder of its checkpoints.
+/// It keeps other runs out of the folder of its checkpoints.
 int run_training(const TrainConfig& options, const TrainingData& data,
                  const TrainingEvents& events);
 

@@ -137,7 +137,7 @@ class SafetensorsError final : public Error {
  public:
   enum class Kind : std::uint8_t {
     // the file as a whole
-    kUnreadable,     // cannot be opened or mapped, or is no regular file
+    kUnreadable,     // cannot be opened or mapped, or is not a regular file
     kFileTooShort,   // less than the 8 bytes of N
     kHeaderTooLong,  // N above the format's limit
     kHeaderPastEnd,  // 8 + N above the size of the file

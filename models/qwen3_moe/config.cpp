@@ -15,9 +15,9 @@ void require(bool ok, std::string_view key, const Parts&... parts) {
   check<ValueError>(ok, "qwen3_moe config: ", key, " must be ", parts...);
 }
 
-/// Sizes beyond this are no model but a mistake, and their products would overflow.
+/// A larger size must be a mistake, and products of such sizes would overflow.
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kMaxLayers = 10'000;  // shapes alone of so many take a second
+constexpr std::int64_t kMaxLayers = 10'000;  // their shapes alone take a second
 constexpr double kMaxParameters = 0x1p62;
 
 void require_positive(std::string_view key, std::int64_t value) {
@@ -25,8 +25,8 @@ void require_positive(std::string_view key, std::int64_t value) {
   require(value <= kMaxSize, key, "<= ", kMaxSize, ", got ", value);
 }
 
-/// Elements of all parameters when a mixture layer has `experts` experts; Number is double where
-/// they might be too many for an integer.
+/// The number of elements of all parameters if a mixture layer has `experts` experts. Number is
+/// double if there might be too many for an integer.
 template <class Number>
 Number count_parameters(const Qwen3MoeConfig& c, std::int64_t experts) {
   const auto number = [](std::int64_t value) { return static_cast<Number>(value); };
@@ -46,7 +46,8 @@ struct ByteModel {
   std::int64_t per_token = 2;
 };
 
-// Narrow models learn faster from larger weights, and their few experts need a firmer balance.
+// Narrow models learn faster with larger initial weights. Their few experts need a stronger
+// balance.
 Qwen3MoeConfig byte_model(const ByteModel& sizes) {
   Qwen3MoeConfig config;
   config.vocab_size = 256;
@@ -162,7 +163,7 @@ std::int64_t active_parameter_count(const Qwen3MoeConfig& config) {
 
 double flops_per_token(const Qwen3MoeConfig& config, std::int64_t length) {
   const auto h = config.hidden_size;
-  // Not multiplied with the token: norm weights, and the embedding unless it is the tied head.
+  // These weights do not multiply the token: norms, and the embedding unless it is the tied head.
   const auto norms =
       (2 * config.num_hidden_layers + 1) * h + config.num_hidden_layers * 2 * config.head_dim;
   const auto look_up = config.tie_word_embeddings ? 0 : config.vocab_size * h;

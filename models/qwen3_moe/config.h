@@ -13,11 +13,11 @@
 namespace moegrad::models {
 
 /// A Qwen3-MoE model: the keys of Hugging Face's config.json, with the defaults of its
-/// Qwen3MoeConfig class, then what this framework adds.
+/// Qwen3MoeConfig class, then the fields that this framework adds.
 struct Qwen3MoeConfig {
   std::int64_t vocab_size = 151936;
   std::int64_t hidden_size = 2048;
-  std::int64_t intermediate_size = 6144;  // of dense layers
+  std::int64_t intermediate_size = 6144;  // in dense layers
   std::int64_t num_hidden_layers = 24;
   std::int64_t num_attention_heads = 32;
   std::int64_t num_key_value_heads = 4;
@@ -36,8 +36,8 @@ struct Qwen3MoeConfig {
   bool norm_topk_prob = false;
   double router_aux_loss_coef = 0.001;
 
-  /// How expert weights are stored (Note [Pre-transposed expert weights]), and what fully_shard's
-  /// copy-out makes of them.
+  /// How expert weights are stored (Note [Pre-transposed expert weights]), and the layout into
+  /// which fully_shard's copy-out writes them.
   nn::ExpertWeights expert_weights = nn::ExpertWeights::kPretransposed;
   Layout gathered_layout = Layout::kNZ;
   Dtype dtype = Dtype::kFloat32;
@@ -51,21 +51,24 @@ struct Qwen3MoeConfig {
 
   /// Reads and validates a config.json as transformers 4 or 5 writes it. Keys that are absent or
   /// null keep the class defaults. Keys that change nothing here (token ids, what generate() or a
-  /// trainer reads, names that begin with an underscore) are passed over. A ValueError are any
-  /// other key (n_shared_experts, scoring_func, ...), a value that this model does not implement
-  /// (another hidden_act, attention_bias, rope_scaling, sliding windows, dropout, quantization), a
-  /// key that stands twice, and two spellings of one setting that disagree: num_experts and
-  /// num_local_experts, rope_theta and rope_parameters.rope_theta, torch_dtype and dtype. Weights
-  /// of 16 bits widen to float32.
+  /// trainer reads, names that begin with an underscore) are skipped. Weights of 16 bits are
+  /// widened to float32. ValueError for
   ///
-  /// The framework's own fields may stand in the file too: "expert_weights": "pretransposed" |
+  /// - any other key (n_shared_experts, scoring_func, ...);
+  /// - a value that this model does not implement (another hidden_act, attention_bias,
+  ///   rope_scaling, sliding windows, dropout, quantization);
+  /// - a key that appears twice;
+  /// - two spellings of one setting that disagree: num_experts and num_local_experts, rope_theta
+  ///   and rope_parameters.rope_theta, torch_dtype and dtype.
+  ///
+  /// The file may also contain the framework's own fields: "expert_weights": "pretransposed" |
   /// "hf", "gathered_layout": "nz" | "nd", and "moegrad_dtype": "float32" | "float64", which
-  /// outranks torch_dtype.
+  /// overrides torch_dtype.
   static Qwen3MoeConfig from_json(const std::string& path);
   static Qwen3MoeConfig parse_json(std::string_view text);
 
-  /// A config.json that both versions of transformers read, and that parse_json() turns back into
-  /// this configuration.
+  /// A config.json that both versions of transformers read. parse_json() turns it back into this
+  /// configuration.
   std::string to_json() const;
 
   friend bool operator==(const Qwen3MoeConfig&, const Qwen3MoeConfig&) = default;
@@ -75,13 +78,13 @@ struct Qwen3MoeConfig {
   static Qwen3MoeConfig preset(std::string_view name);
 };
 
-/// Elements of all parameters, a tied one once.
+/// The number of elements of all parameters. A tied parameter counts once.
 std::int64_t parameter_count(const Qwen3MoeConfig& config);
-/// The same with only the num_experts_per_tok experts that a token uses in each layer.
+/// parameter_count() with only the num_experts_per_tok experts that a token uses in each layer.
 std::int64_t active_parameter_count(const Qwen3MoeConfig& config);
-/// Floating-point operations that training (forward and backward, nothing recomputed) takes per
-/// token of documents of `length` tokens: 6 per weight that multiplies the token, and causal
-/// attention's two products over the (length + 1) / 2 tokens seen on average.
+/// The floating-point operations of training (forward and backward, nothing recomputed) per token
+/// of documents of `length` tokens: 6 per weight that multiplies the token, and causal attention's
+/// two products over the (length + 1) / 2 tokens that it sees on average.
 double flops_per_token(const Qwen3MoeConfig& config, std::int64_t length);
 
 }  // namespace moegrad::models

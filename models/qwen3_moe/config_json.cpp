@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json, in and out.
+// Reads and writes config.json.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -52,19 +52,19 @@ void assign(const json& value, std::string_view key, std::string& field) {
   field = value.get<std::string>();
 }
 
-/// The value of a key; null where it is absent or null.
+/// The value of a key; null if it is absent or null.
 const json* find(const json& keys, std::string_view key) {
   const auto found = keys.find(key);
   return found == keys.end() || found->is_null() ? nullptr : &*found;
 }
 
-/// Overwrites `field` when the key is there.
+/// Overwrites `field` if the key is there.
 template <class Field>
 void read(const json& keys, std::string_view key, Field& field) {
   if (const auto* const value = find(keys, key)) assign(*value, key, field);
 }
 
-/// The same for two spellings of one setting, which may stand at different places.
+/// Reads a setting with two spellings, which may be in different objects.
 template <class Field>
 void read_either(const json& keys, std::string_view key, const json& other_keys,
                  std::string_view other, Field& field) {
@@ -77,7 +77,7 @@ void read_either(const json& keys, std::string_view key, const json& other_keys,
   field = value;
 }
 
-/// A field that is spelt as one of several words; `listed` is what an error says of them.
+/// A field that is one of several words. `listed` is how an error lists them.
 template <class Field>
 void assign_word(std::string_view word, std::string_view key, std::string_view listed,
                  const std::map<std::string_view, Field>& words, Field& field) {
@@ -100,7 +100,7 @@ void require_value(const json& keys, std::string_view key, const json& implement
   if (value != nullptr) require(*value == implemented, key, implemented, ", got ", *value);
 }
 
-/// transformers 5 keeps rope_theta in here.
+/// Reads the object in which transformers 5 stores rope_theta.
 json read_rope_parameters(const json& keys) {
   const auto* const found = find(keys, "rope_parameters");
   if (found == nullptr) return json::object();
@@ -113,7 +113,7 @@ json read_rope_parameters(const json& keys) {
   return *found;
 }
 
-/// The dtype that the file's weights have says in which to compute, unless told otherwise.
+/// The dtype of the file's weights determines the dtype to compute in, unless another is given.
 void read_dtype(const json& keys, Dtype& dtype) {
   std::string word;
   read_either(keys, "torch_dtype", keys, "dtype", word);
@@ -166,9 +166,9 @@ constexpr std::array kReadKeys = std::to_array<std::string_view>({"attention_bia
                                                                   "use_sliding_window",
                                                                   "vocab_size"});
 
-/// Keys of theirs that change nothing that this model computes: windows that are switched off, what
-/// the forward call returns, classes and tasks, token ids, generation. PretrainedConfig writes all
-/// of them where it is asked for more than the differences from its defaults.
+/// Keys of transformers that do not change what this model computes: windows that are switched off,
+/// what the forward call returns, classes and tasks, token ids, generation. PretrainedConfig writes
+/// all of them if it is asked for more than the differences from its defaults.
 constexpr std::array kIgnoredKeys =
     std::to_array<std::string_view>({"add_cross_attention",
                                      "architectures",
@@ -236,7 +236,8 @@ constexpr std::array kIgnoredKeys =
                                      "use_cache",
                                      "use_return_dict"});
 
-/// A key that nothing here reads might change the model, such as n_shared_experts.
+/// Refuses unknown keys: a key that is not read here, such as n_shared_experts, might change the
+/// model.
 void refuse_unknown_keys(const json& keys) {
   for (const auto& [key, value] : keys.items()) {
     const bool known = key.starts_with('_') || value.is_null() ||
@@ -306,7 +307,7 @@ Qwen3MoeConfig Qwen3MoeConfig::from_json(const std::string& path) {
 }
 
 Qwen3MoeConfig Qwen3MoeConfig::parse_json(std::string_view text) {
-  constexpr int kMaxDepth = 16;  // of what others keep in the file
+  constexpr int kMaxDepth = 16;  // enough for what other programs write into the file
   return read_config(parse_strict_json(text, kMaxDepth, "qwen3_moe config"));
 }
 

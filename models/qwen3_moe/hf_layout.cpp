@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes: E experts, in and out features of one projection. gate_up stacks P = 2 Hugging Face
-// matrices along its out features (out = 2I), down is P = 1 of them.
+// matrices along its out features (out = 2I); down consists of P = 1 matrix.
 #include "models/qwen3_moe/hf_layout.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::string expert_name(const std::string& folder, std::int64_t e, Role role, st
   return folder + std::to_string(e) + "." + projection + "_proj.weight";
 }
 
-/// Cuts stored rows [begin, end) where an expert, or one of its matrices, ends.
+/// Cuts stored rows [begin, end) at the end of each expert and of each of its matrices.
 class ExpertPieces {
  public:
   ExpertPieces(const std::string& parameter_name, const nn::ParameterLayout& layout,
@@ -46,8 +46,8 @@ class ExpertPieces {
   }
 
  private:
-  // Stored [in, out]: rows are in-features, and every one of them crosses all parts.
-  // Stored [out, in]: the parts' rows stand one below the other.
+  // Stored as [in, out]: rows are in-features, and each row crosses all parts.
+  // Stored as [out, in]: the rows of the parts follow each other.
   void cut_matrix(std::int64_t e, std::int64_t part) {
     const auto part_out = out_ / parts_;
     const auto first = in_first_ ? e * in_ : e * out_ + part * part_out;

@@ -11,7 +11,7 @@
 
 namespace moegrad::models {
 
-/// One rectangle of a Hugging Face tensor, and where it lies within rows [begin, end) of a stored
+/// One rectangle of a Hugging Face tensor, and its position in rows [begin, end) of a stored
 /// parameter. A tensor [d0, d1, ...] counts as the matrix of its innermost rows (a vector as one
 /// column), a stored parameter as [d0, d1 * ...].
 ///
@@ -21,7 +21,7 @@ namespace moegrad::models {
 /// for 0 <= i < rows, 0 <= j < columns.
 struct HfPiece {
   std::string name;  // of the Hugging Face tensor
-  Shape shape;       // of the whole of it
+  Shape shape;       // of the whole tensor
   std::int64_t row = 0;
   std::int64_t column = 0;
   std::int64_t rows = 0;
@@ -33,16 +33,16 @@ struct HfPiece {
   friend bool operator==(const HfPiece&, const HfPiece&) = default;
 };
 
-/// How a checkpoint keeps the experts of one layer.
+/// How a checkpoint stores the experts of one layer.
 enum class HfExperts : std::uint8_t {
   kPerExpert,  // experts.{e}.gate_proj.weight, .up_proj.weight [I, H], .down_proj.weight [H, I]
   kFused,      // experts.gate_up_proj [E, 2I, H], experts.down_proj [E, H, I]: transformers 5
 };
 
-/// The pieces that make up rows [begin, end) of a stored parameter of shape `global_shape`, in the
+/// The pieces that form rows [begin, end) of a stored parameter of shape `global_shape`, in the
 /// order of experts, gate before up. None for an empty range.
 ///
-/// ShapeError unless `global_shape` is what `layout` stacks, ValueError unless 0 <= begin <= end <=
+/// ShapeError unless `global_shape` agrees with `layout`. ValueError unless 0 <= begin <= end <=
 /// rows, and for an expert parameter whose name does not end in ".gate_up_proj" or ".down_proj".
 std::vector<HfPiece> hugging_face_pieces(const std::string& parameter_name,
                                          const nn::ParameterLayout& layout,
@@ -50,8 +50,8 @@ std::vector<HfPiece> hugging_face_pieces(const std::string& parameter_name,
                                          std::int64_t end,
                                          HfExperts experts = HfExperts::kPerExpert);
 
-/// What of `pieces`, which lie within whole stored rows, lies in columns [begin, end) of these, as
-/// pieces within rows of those columns alone.
+/// The parts of `pieces`, which are pieces of whole stored rows, that are in columns [begin, end).
+/// They are returned as pieces of rows that have these columns only.
 std::vector<HfPiece> cut_columns(const std::vector<HfPiece>& pieces, std::int64_t begin,
                                  std::int64_t end);
 
@@ -69,7 +69,7 @@ void for_each_element(const HfPiece& piece, std::int64_t stored_columns, const V
   }
 }
 
-/// Columns that the rows of a stored parameter of this shape have.
+/// The number of columns of a stored parameter of this shape.
 inline std::int64_t stored_columns(const Shape& shape) { return shape.ndim() == 2 ? shape[1] : 1; }
 
 /// Copies a piece out of stored rows into its whole tensor, in elements of `size` bytes.

@@ -78,7 +78,7 @@ bool is_supported(FileDtype dtype) {
          dtype == FileDtype::kF64;
 }
 
-/// A parameter and what of the checkpoint it takes.
+/// A parameter and the tensors of the checkpoint that it takes.
 class Target {
  public:
   Target(const nn::ParameterSlot& slot, const HfCheckpoint& checkpoint)
@@ -92,8 +92,8 @@ class Target {
   const std::string& name() const { return slot_.name; }
   const Tensor& tensor() const { return *slot_.tensor; }
 
-  /// Checks the tensors of the whole parameter, so that all ranks find the same, and adds their
-  /// names to `used`.
+  /// Checks the tensors of the whole parameter, so that all ranks get the same result, and adds
+  /// their names to `used`.
   void check_tensors(std::set<std::string>& used) const {
     for (const auto& piece : rows(0, shape_[0])) {
       if (!used.insert(piece.name).second) continue;  // fused
@@ -109,7 +109,7 @@ class Target {
     }
   }
 
-  /// Fills what this rank holds of the parameter.
+  /// Fills this rank's part of the parameter.
   void load() const {
     Tensor own = slot_.parameter().detach();
     dispatch_floating(own.dtype(), [&]<class T>() {
@@ -138,7 +138,7 @@ class Target {
   HfExperts experts_ = HfExperts::kPerExpert;
 };
 
-/// The same bits, as far as the files say; all ranks find the same.
+/// Whether both tensors have the same bits in the files. All ranks get the same result.
 bool identical(const HfCheckpoint::Entry* a, const HfCheckpoint::Entry* b) {
   return a != nullptr && b != nullptr && a->entry->dtype == b->entry->dtype &&
          std::ranges::equal(a->bytes(), b->bytes());

@@ -9,7 +9,7 @@ namespace moegrad::models {
 
 /// Scalars [], all on the tape.
 struct Qwen3MoeLoss {
-  Tensor objective;  // what to call backward() on
+  Tensor objective;  // call backward() on it
   Tensor ce_sum;     // sum of -log p(target) over this micro-batch's n valid targets
   Tensor aux;        // load-balancing loss of this micro-batch, K at perfect balance
 };
@@ -18,13 +18,14 @@ struct Qwen3MoeLoss {
 ///
 ///     objective = ce_sum / N + router_aux_loss_coef * aux * n / N
 ///
-/// N valid targets in the step, over all micro-batches and ranks, so that gradients add up without
-/// any mean (for a single micro-batch this is Hugging Face's loss). targets: int64 [T], the token
-/// after each token, -100 where there is none; those that forward was given, where it was given
-/// targets. aux pools the layers as Hugging Face does, and the tokens of this micro-batch alone: it
-/// is a product of two means, so the same tokens cut into other micro-batches have another aux, and
-/// a step has the same loss at any world size only as long as its micro-batches are the same.
-/// ValueError unless N >= 1.
+/// N is the number of valid targets in the step, over all micro-batches and ranks. So gradients add
+/// up without any mean, and for a single micro-batch this is Hugging Face's loss. targets: int64
+/// [T], the token after each token, -100 if there is none. If forward was given targets, pass the
+/// same ones. ValueError unless N >= 1.
+///
+/// aux pools the layers as Hugging Face does, but only the tokens of this micro-batch. It is a
+/// product of two means, so the same tokens cut into other micro-batches have another aux. A step
+/// has the same loss at any world size only if its micro-batches are the same.
 Qwen3MoeLoss qwen3_moe_loss(const Qwen3Moe::Output& output, const Tensor& targets,
                             std::int64_t global_targets, double router_aux_loss_coef);
 

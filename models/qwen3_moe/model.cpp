@@ -53,7 +53,7 @@ Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::forward(const Tensor& hidden,
                                                            const Tensor& replay_indices,
                                                            bool recompute) {
   if (!recompute || !grad_enabled()) return compute(hidden, context, replay_indices);
-  // The second run takes the experts of the first.
+  // The second run takes the experts of the first run.
   struct Choice {
     Tensor indices;
     Tensor weights;

@@ -21,13 +21,13 @@ namespace moegrad::models {
 ///
 /// where mlp is a mixture of experts or, in the layers that the configuration leaves out, dense.
 ///
-/// forward() is, for a mixture layer, the four nodes attend | dispatch | experts | combine; a
-/// schedule that interleaves micro-batches calls these itself.
+/// For a mixture layer, forward() consists of the four nodes attend | dispatch | experts | combine.
+/// A schedule that interleaves micro-batches calls these nodes itself.
 class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
  public:
   struct Output {
     Tensor hidden;                                     // [T, H]
-    Tensor router_logits = {};                         // [T, E]; the rest is a mixture layer's
+    Tensor router_logits = {};                         // [T, E]; from here on, mixture layers only
     Tensor routing_weights = {};                       // [T, K]
     Tensor expert_indices = {};                        // int64 [T, K]
     std::vector<std::int64_t> tokens_per_expert = {};  // [E]
@@ -35,15 +35,15 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
 
   Qwen3MoeDecoderLayer(const Qwen3MoeConfig& config, std::int64_t layer);
 
-  /// `replay_indices`: int64 [T, K], experts to take instead of the router's choice. `recompute`
-  /// keeps only the input, and runs forward again within backward.
+  /// `replay_indices`: int64 [T, K], experts to take instead of the router's choice. With
+  /// `recompute` it keeps only the input, and backward runs forward again.
   Output forward(const Tensor& hidden, const nn::SequenceContext& context,
                  const Tensor& replay_indices = {}, bool recompute = false);
 
   // --- the nodes of a mixture layer
   struct Attended {
     Tensor hidden;  // [T, H], the residual stream after attention
-    Tensor normed;  // [T, H], what the experts see
+    Tensor normed;  // [T, H], the input of the experts
     nn::MoE::Routing routing;
   };
   Attended attend(const Tensor& hidden, const nn::SequenceContext& context,
@@ -63,7 +63,7 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
   nn::RMSNorm input_layernorm_;
   nn::Attention self_attn_;
   nn::RMSNorm post_attention_layernorm_;
-  std::optional<nn::MoE> moe_;  // one of the two, named "mlp"
+  std::optional<nn::MoE> moe_;  // one of these two exists; its name is "mlp"
   std::optional<nn::MLP> mlp_;
 };
 
@@ -74,44 +74,44 @@ struct Qwen3MoeForwardOptions {
   const TensorList* replay_expert_indices = nullptr;
   /// int64 [T]; by default each document counts from 0.
   Tensor positions = {};
-  /// Decoder layers [0, n) keep only their input and run again within backward.
+  /// Decoder layers [0, n) keep only their input, and backward runs them again.
   std::int64_t recompute_layers = 0;
-  /// Return the hidden states, which then live as long as the output.
+  /// Whether to return the hidden states. They then live as long as the output.
   bool output_hidden_states = false;
-  /// int64 [T], the token after each token, -100 where there is none: return ce_sum in place of
-  /// logits, which then never exist as a whole (ops::linear_cross_entropy). Costs the output head's
-  /// products once more, within backward; the loss and all gradients have the same bits.
+  /// int64 [T], the token after each token, -100 if there is none. If given, forward returns ce_sum
+  /// instead of logits, which then never exist as a whole (ops::linear_cross_entropy). Backward
+  /// computes the output head's products once more. The loss and all gradients have the same bits.
   Tensor targets = {};
 };
 
 /// Qwen3-MoE for causal language modelling, exactly as Hugging Face's Qwen3MoeForCausalLM. Weights
-/// carry its names; the experts of a layer are stacked into mlp.experts.gate_up_proj and down_proj
+/// have its names. The experts of a layer are stacked into mlp.experts.gate_up_proj and down_proj
 /// (Note [Pre-transposed expert weights]).
 ///
 /// Single-device code: sharding is applied from outside, by fsdp::fully_shard.
 class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
  public:
   using ForwardOptions = Qwen3MoeForwardOptions;
-  /// Lists have one entry per mixture layer, hidden_states excepted.
+  /// Lists have one entry per mixture layer, except hidden_states.
   struct Output {
     Tensor logits;               // [T, V], unless targets were given
-    Tensor ce_sum;               // [], if so: the sum of -log p(target)
+    Tensor ce_sum;               // [], if targets were given: the sum of -log p(target)
     TensorList router_logits;    // [T, E]
     TensorList routing_weights;  // [T, K]
     TensorList expert_indices;   // int64 [T, K]
     std::vector<std::vector<std::int64_t>> tokens_per_expert;  // [E]
-    /// If asked for, [T, H]: the embeddings, then the output of each layer, the last one after the
-    /// final norm.
+    /// If asked for, tensors [T, H]: the embeddings, then the output of each layer. The last one is
+    /// after the final norm.
     TensorList hidden_states;
   };
 
-  /// Validates the configuration and draws the weights; under a MetaGuard, to_empty() and
-  /// init_weights() do that later.
+  /// Validates the configuration and draws the weights. Under a MetaGuard, call to_empty() and
+  /// init_weights() later instead.
   explicit Qwen3Moe(const Qwen3MoeConfig& config, std::uint64_t seed = 0);
 
-  /// Draws the weights as the constructor does, whole or sharded, which makes no difference (Note
-  /// [Initial values by global element]). Made under a MetaGuard, then sharded, then given bytes by
-  /// to_empty(), a model never stands whole on any rank.
+  /// Draws the weights as the constructor does. Sharded and whole models get the same values (Note
+  /// [Initial values by global element]). If a model is made under a MetaGuard, then sharded, then
+  /// given bytes by to_empty(), no rank ever holds the whole model.
   void init_weights(std::uint64_t seed);
 
   /// tokens: int64 [T], documents packed one after the other; document d is tokens
@@ -133,8 +133,8 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
 
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit);
 
-/// Position of each token in its document: int64 [T]. ValueError unless cu_seqlens rises from 0 to
-/// `tokens`.
+/// The position of each token in its document: int64 [T]. ValueError unless cu_seqlens rises from 0
+/// to `tokens`.
 Tensor document_positions(const std::vector<std::int64_t>& cu_seqlens, std::int64_t tokens);
 
 }  // namespace moegrad::models

@@ -73,7 +73,7 @@ Tensor causal_mask(std::int64_t length, Dtype dtype) {
   return ops::cast(Tensor::from(mask, {length, length}), dtype);
 }
 
-/// The model's weights by name, and what is the same for all layers.
+/// The model's weights by name, and the values that all layers share.
 class PlainModel {
  public:
   PlainModel(const Qwen3MoeConfig& config, const NamedTensors& parameters, const Tensor& positions,
@@ -180,7 +180,7 @@ class PlainModel {
     const Tensor p = ops::softmax(logits);                      // [T, E]
     const Tensor chosen = replay.defined() ? replay : choose(p);
 
-    // Slot t * K + j is token t's j-th expert. Rows stand by expert, slots ascending within one.
+    // Slot t * K + j is token t's j-th expert. Rows are ordered by expert, then by slot.
     std::vector<std::int64_t> elements;  // of p, by slot
     std::vector<std::vector<std::int64_t>> slots_of(static_cast<std::size_t>(experts));
     const auto choices = chosen.data<std::int64_t>();

@@ -48,8 +48,8 @@ std::vector<Source> list_sources(const nn::Module& module) {
   return sources;
 }
 
-/// The tensors in the order of writing, cut into files. A cut comes before the tensor that would
-/// take a file past the limit.
+/// The tensors in the order of writing, divided into files. A new file begins before the tensor
+/// that would make a file larger than the limit.
 std::vector<std::vector<SafetensorsEntry>> plan_files(const std::vector<Source>& sources,
                                                       std::int64_t max_bytes) {
   std::vector<std::vector<SafetensorsEntry>> files(1);
@@ -96,7 +96,7 @@ void remove_if_there(const fs::path& path) {
   require(failure, "remove", path);
 }
 
-/// Rank 0's side: takes whole parameters one after the other.
+/// Runs on rank 0: takes whole parameters one after the other.
 class Writer {
  public:
   Writer(fs::path folder, std::vector<std::vector<SafetensorsEntry>> files)
@@ -104,7 +104,7 @@ class Writer {
     std::error_code failure;
     fs::create_directories(folder_, failure);
     require(failure, "create", folder_);
-    // An earlier index might lead to files of both calls.
+    // An earlier index might point to files of both calls.
     if (files_.size() > 1) remove_if_there(folder_ / kIndexFile);
     open_file();
   }
@@ -146,7 +146,7 @@ class Writer {
 
  private:
   void open_file() {
-    const std::map<std::string, std::string> metadata = {{"format", "pt"}};  // transformers asks
+    const std::map<std::string, std::string> metadata = {{"format", "pt"}};  // for transformers
     current_ = std::make_unique<SafetensorsWriter>(folder_ / file_name(file_, files_.size()),
                                                    files_[file_], metadata);
     in_file_ = 0;
@@ -157,7 +157,7 @@ class Writer {
     current_.reset();
   }
 
-  /// What is left of earlier weights.
+  /// Removes the files of earlier weights.
   void remove_all_but(const std::vector<std::string>& names) const {
     std::error_code failure;
     std::vector<fs::path> stale;
@@ -182,8 +182,8 @@ class Writer {
 
   fs::path folder_;
   std::vector<std::vector<SafetensorsEntry>> files_;
-  std::size_t file_ = 0;     // being written
-  std::size_t in_file_ = 0;  // its tensors written so far
+  std::size_t file_ = 0;     // the file that is being written
+  std::size_t in_file_ = 0;  // tensors of this file that have been written
   std::unique_ptr<SafetensorsWriter> current_;
   std::uint64_t total_bytes_ = 0;
 };
@@ -213,7 +213,7 @@ void save_pretrained(Qwen3Moe& model, const fs::path& folder,
     writer->finish();
     write_file_atomically(folder / "config.json", model.config().to_json());
   }
-  // Nobody returns before the files are there.
+  // No rank returns before the files are there.
   if (context.group() != nullptr) context.group()->barrier()->wait();
 }
 

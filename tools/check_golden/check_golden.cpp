@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Runs everything in golden folders, which hold what Hugging Face's Qwen3-MoE computes, along three
-// paths in two precisions, and compares:
+// Golden folders contain what Hugging Face's Qwen3-MoE computes. This program runs everything in
+// them along three paths in two precisions, and compares:
 //
 //     build/release/tools/check_golden [--world-size N] DIR...
 //
-// One line per quantity. Exits with 1 when one is past its limit or missing, with 2 when a folder
-// is not what it should be (Note [Golden folders]).
+// It prints one line per quantity. Exits with 1 if one exceeds its limit or is missing, with 2 if a
+// folder is malformed (Note [Golden folders]).
 
 #include <iomanip>
 #include <iostream>
@@ -45,7 +45,7 @@ std::string line_of(const GoldenCase& golden, GoldenPath path, Dtype dtype,
   return line.str();
 }
 
-/// Prints what a path gave in one dtype.
+/// Prints the results of a path in one dtype.
 void report(const GoldenCase& golden, GoldenPath path, Dtype dtype,
             const std::vector<GoldenResults>& ranks, Tally& tally) {
   const auto& first = ranks.front();

@@ -18,7 +18,7 @@ Tensor flattened(const Tensor& tensor, std::int64_t columns) {
   return ops::reshape(tensor, {tensor.numel() / columns, columns});
 }
 
-/// What the safetensors file of a row says, its leading dimensions being `rows`.
+/// The values in the safetensors file of a row. `rows` are the leading dimensions.
 GoldenValues read_tensors(const GoldenTensors& file, const models::Qwen3MoeConfig& config,
                           const std::vector<std::int64_t>& rows) {
   const auto shape = [&](std::int64_t last) {
@@ -50,7 +50,7 @@ GoldenValues read_tensors(const GoldenTensors& file, const models::Qwen3MoeConfi
   return values;
 }
 
-/// Adds what expected.json, or packed in it, says.
+/// Adds the values of expected.json, or of `packed` in it.
 void read_figures(const GoldenJson& json, const models::Qwen3MoeConfig& config,
                   GoldenValues& values) {
   if (json.has("fp64")) values.losses.push_back(losses_in(json["fp64"]));
@@ -72,7 +72,7 @@ void read_figures(const GoldenJson& json, const models::Qwen3MoeConfig& config,
   if (counts.items().size() != known) counts.refuse("by mixture layer");
 }
 
-/// Hugging Face's names; the second one of a tied parameter is none.
+/// Hugging Face's names, without the second name of a tied parameter.
 std::vector<std::string> parameters_in(const std::filesystem::path& folder,
                                        const models::Qwen3MoeConfig& config) {
   std::vector<std::string> names;

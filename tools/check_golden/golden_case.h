@@ -14,8 +14,8 @@
 namespace moegrad::tools {
 
 // Note [Golden folders]
-// A folder holds a model, inputs, and what Hugging Face's Qwen3-MoE gives for them. Values that
-// end in _f64 come from a run in float64 and are what everything is compared with.
+// A folder contains a model, inputs, and the results of Hugging Face's Qwen3-MoE for them. Values
+// whose names end in _f64 come from a run in float64; everything is compared with these.
 //
 //     config.json             as Hugging Face writes it
 //     model.safetensors       weights under Hugging Face's names
@@ -29,30 +29,31 @@ namespace moegrad::tools {
 //     expected.json           fp64.{loss, loss_ce, aux_loss}, tokens_per_expert, min_router_margin,
 //                             and of each parameter's gradient l2, sum, max_abs and dot_cos =
 //                             sum_i g_i cos(i), of the total loss and of the cross-entropy alone
-//     expected_packed.safetensors, and packed in expected.json: the same of the packed row (logits
+//     expected_packed.safetensors, and packed in expected.json: the same for the packed row (logits
 //                             [T, V]), and losses of its sequences alone as seq1., seq2., ...
 //     train.json              batches, and per variant of AdamW the losses, gradient norms and
 //                             learning rates of each step, the losses on the input afterwards
 //                             (final_eval), and the same four figures of each parameter. Another
-//                             float32 run of the reference, fp32_alt_order, says how far roundings
-//                             may lead; so does tolerance_measurements in expected.json
-//     train_final.safetensors <variant>/<parameter> afterwards
+//                             float32 run of the reference, fp32_alt_order, shows how large
+//                             rounding errors may become; so does tolerance_measurements in
+//                             expected.json
+//     train_final.safetensors <variant>/<parameter> after training
 //
 // Tensors stored in float32 are roundings of float64 values. Values named _f32 and _f64_rope32 are
 // not read; any other name that is not listed here is refused.
 //
-// An expectation that is absent is reported and fails: what is not expected is not compared. A
-// folder may be compact: expected.json names in grad_tensors_not_stored the parameters whose
-// gradient has figures and no tensor. A compact folder may also lack all of hidden_f64, the
-// experts' gradients of the packed row, and train_final.safetensors. That file has the parameters
-// of adamw_const and adamw_clip_cosine, and of other variants at will. The variants that are
-// expected are those of tolerance_measurements, else adamw_const, adamw_clip_cosine,
+// A missing expectation is reported as a failure, because nothing would be compared with it. A
+// folder may be compact. Then grad_tensors_not_stored in expected.json names the parameters whose
+// gradient has figures but no tensor. A compact folder may also lack all of hidden_f64, the
+// experts' gradients of the packed row, and train_final.safetensors. That file contains the
+// parameters of adamw_const and adamw_clip_cosine, and optionally of other variants. The expected
+// variants are those in tolerance_measurements, else adamw_const, adamw_clip_cosine,
 // adamw_clip_cosine_nodecay1d and adamw_const_skip_missing_grad.
 
 /// Sequences one after the other.
 struct GoldenRow {
   Tensor tokens, positions;  // int64 [T]
-  Tensor targets;            // int64 [T], the label after each token, -100 where there is none
+  Tensor targets;            // int64 [T], the label after each token, -100 if there is none
   std::vector<std::int64_t> cu_seqlens = {0};
   std::int64_t num_targets = 0;
 };
@@ -70,11 +71,11 @@ struct GoldenStats {
 };
 using NamedStats = std::map<std::string, GoldenStats>;
 
-/// What is expected of one forward and backward; whatever the folder lacks is empty.
+/// The expected values of one forward and backward. Values that the folder lacks are empty.
 struct GoldenValues {
-  std::vector<GoldenLosses> losses;  // from each place that states them
+  std::vector<GoldenLosses> losses;  // from each file that contains them
   Tensor logits;                     // [T, V]
-  TensorList hidden;                 // [T, H] each; undefined where the folder has none
+  TensorList hidden;                 // [T, H] each; undefined if the folder has none
   std::map<std::int64_t, Tensor> router_logits, topk_indices, topk_weights;  // by layer
   std::map<std::int64_t, std::vector<std::int64_t>> tokens_per_expert;       // by layer
   std::optional<double> router_margin;  // smallest gap of the k-th and the next router logit
@@ -92,12 +93,12 @@ struct GoldenOptimizer {
   bool skip_missing_grad = false;  // experts without tokens are left alone
 };
 
-/// How far another float32 run of the reference went; zero and empty where the folder does not say.
+/// The errors of another float32 run of the reference; zero or empty if the folder has none.
 struct GoldenOtherRun {
   std::vector<double> loss, grad_norm;  // per step
   double aux_error = 0;         // largest difference of the auxiliary loss from the float64 run's
-  double parameters_error = 0;  // ||difference|| / ||expected|| over all parameters afterwards
-  double parameter_error = 0;   // largest |difference| of a parameter afterwards
+  double parameters_error = 0;  // ||difference|| / ||expected|| over all parameters, at the end
+  double parameter_error = 0;   // largest |difference| of a parameter, at the end
 };
 
 struct GoldenVariant {
@@ -120,11 +121,11 @@ struct GoldenCase {
   GoldenValues expected_packed = {};
   std::vector<GoldenRow> alone = {};  // the packed sequences
   std::vector<GoldenValues> expected_alone = {};
-  std::vector<GoldenRow> steps = {};  // of training
+  std::vector<GoldenRow> steps = {};  // the batches of training
   std::vector<GoldenVariant> variants = {};
-  std::vector<std::string> variant_names = {};         // that should be there
+  std::vector<std::string> variant_names = {};         // variants that should be there
   std::vector<std::string> gradients_not_stored = {};  // parameters, in a compact folder
-  bool has_figures = false;                            // expected.json
+  bool has_figures = false;                            // whether there is an expected.json
   std::vector<std::string> missing = {};               // expectations that should be there
 };
 

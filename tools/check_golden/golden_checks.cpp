@@ -28,7 +28,7 @@ double off(double value, const std::optional<double>& expected) {
   return expected ? std::abs(value - *expected) : 0.0;
 }
 
-/// One check per kind of loss that the folder states, over every place that does.
+/// One check for each kind of loss in the folder, over every file that contains it.
 Checks check_losses(const std::vector<GoldenLosses>& expected,
                     const std::vector<const GoldenComputed*>& ranks, double limit, double aux_limit,
                     const std::string& prefix) {
@@ -59,8 +59,8 @@ double l2_of_all(const NamedTensors& tensors) {
   return std::sqrt(squares);
 }
 
-/// A difference relative to the expected norm of its tensor, `all` being that of all tensors. What
-/// is expected to be zero must be.
+/// A difference relative to the expected norm of its tensor. `all` is the norm of all tensors. If
+/// the expected value is zero, the value must be zero.
 double relative(double difference, double expected, double all) {
   if (expected == 0.0 && difference == 0.0) return 0.0;
   if (expected == 0.0) return std::numeric_limits<double>::infinity();
@@ -181,7 +181,7 @@ GoldenTrainingLimits limits_of(const GoldenVariant& variant, Dtype dtype) {
   return limits;
 }
 
-/// What the folder stores of the parameters afterwards, rounded to float32.
+/// Checks the parameters after training that the folder stores, rounded to float32.
 Checks check_parameters(const GoldenVariant& variant, const NamedTensors& parameters,
                         const GoldenTrainingLimits& limits, Dtype dtype,
                         const std::string& prefix) {
@@ -206,8 +206,8 @@ Checks check_parameters(const GoldenVariant& variant, const NamedTensors& parame
   return checks;
 }
 
-/// The four figures of each parameter afterwards: each figure's differences over all parameters
-/// together are no more than the parameters' own.
+/// Checks the four figures of each parameter after training. The differences of each figure over
+/// all parameters together are no more than the parameters' own differences.
 Checks check_parameter_figures(const GoldenVariant& variant, const NamedTensors& parameters,
                                const GoldenTrainingLimits& limits, const std::string& prefix) {
   if (variant.final_stats.empty()) return {};

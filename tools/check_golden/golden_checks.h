@@ -9,7 +9,7 @@
 
 namespace moegrad::tools {
 
-/// One compared quantity. It holds if error <= limit, which a NaN does not.
+/// One compared quantity. It holds if error <= limit, so it does not hold for a NaN.
 struct GoldenCheck {
   std::string quantity;
   double error = 0;
@@ -19,8 +19,8 @@ struct GoldenCheck {
   bool holds() const { return error <= limit; }
 };
 
-/// Compares what a path computed on each rank in `dtype` with everything that the folder expects.
-/// ValueError if the folder expects something of a parameter that the model does not have.
+/// Compares the results of a path on each rank in `dtype` with everything that the folder expects.
+/// ValueError if the folder expects values for a parameter that the model does not have.
 std::vector<GoldenCheck> check_golden(const GoldenCase& golden,
                                       const std::vector<GoldenResults>& ranks, Dtype dtype);
 

@@ -13,7 +13,7 @@ namespace moegrad::tools {
 /// The largest of several errors; a NaN is larger than all.
 class Worst {
  public:
-  /// `what` has it, such as the name of a tensor.
+  /// `what`, such as the name of a tensor, says what has this error.
   void include(double error, const std::string& what = {});
   void include(const Worst& other) { include(other.error_, other.what_); }
   double error() const { return error_; }
@@ -27,7 +27,7 @@ class Worst {
 /// max_i |value_i - expected_i|, in float64. ShapeError unless the shapes agree.
 double max_difference(const Tensor& value, const Tensor& expected);
 
-/// ||value - expected|| and ||expected||, likewise.
+/// ||value - expected|| and ||expected||, in float64. ShapeError unless the shapes agree.
 struct GoldenNorms {
   double difference = 0;
   double expected = 0;
@@ -36,8 +36,9 @@ GoldenNorms norms_of(const Tensor& value, const Tensor& expected);
 
 GoldenStats stats_of(const Tensor& tensor);
 
-/// How far each figure of a tensor of n elements is off, in units in which none is more than the
-/// norm of the tensor's own difference d: |sum d_i| and |sum d_i cos(i)| are at most sqrt(n) ||d||.
+/// The error of each figure of a tensor of n elements. The figures are scaled so that no error is
+/// larger than the norm of the tensor's own difference d: |sum d_i| and |sum d_i cos(i)| are at
+/// most sqrt(n) ||d||.
 std::array<double, 4> differences(const GoldenStats& value, const GoldenStats& expected,
                                   std::int64_t n);
 

@@ -41,7 +41,7 @@ class Completeness {
     need(losses.aux.has_value(), where + "aux_loss" + end);
   }
 
-  /// All parameters but those that may be absent.
+  /// Requires all parameters except those that may be absent.
   void need_parameters(const Names& given, const std::string& where,
                        const Names& may_be_absent = {}) {
     for (const auto& name : given) {

@@ -8,9 +8,9 @@
 
 namespace moegrad::tools {
 
-/// What the folder should expect and does not, each as `file: name`, for a model that has these
-/// parameters by Hugging Face's names (Note [Golden folders] says what may be absent).
-/// ValueError if it expects something of another parameter.
+/// The expectations that the folder should have but lacks, each as `file: name`, for a model that
+/// has these parameters by Hugging Face's names (Note [Golden folders] says what may be absent).
+/// ValueError if it has expectations for another parameter.
 std::vector<std::string> missing_expectations(const GoldenCase& golden,
                                               const std::vector<std::string>& parameters);
 

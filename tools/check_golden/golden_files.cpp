@@ -14,7 +14,7 @@ namespace moegrad::tools {
 namespace {
 
 constexpr int kMaxDepth = 16;
-constexpr std::size_t kShown = 40;  // characters of a value in a message
+constexpr std::size_t kShown = 40;  // characters of a value that a message shows
 
 }  // namespace
 

@@ -17,25 +17,25 @@
 
 namespace moegrad::tools {
 
-// What read_golden_case reads with.
+// The readers that read_golden_case uses.
 
-/// A value within a JSON file. Whatever is not as asked for is a ValueError that names the file and
-/// the keys that lead to the value:
+/// A value within a JSON file. If a value is missing or has the wrong type, throws a ValueError
+/// that names the file and the keys that lead to the value:
 ///
 ///     train.json: variants.slow.spec.lr must be a number, got "high"
 class GoldenJson {
  public:
   static GoldenJson read(const std::filesystem::path& path);
 
-  /// Whether an object has the key, with another value than null.
+  /// Whether an object has the key and its value is not null.
   bool has(const std::string& key) const;
   GoldenJson operator[](const std::string& key) const;
-  /// Of an object.
+  /// The members of an object.
   std::vector<std::pair<std::string, GoldenJson>> items() const;
-  /// Of an array.
+  /// The elements of an array.
   std::vector<GoldenJson> elements() const;
 
-  /// Refuses other keys of an object: `<file>: <keys> is unknown`.
+  /// Refuses an object that has other keys: `<file>: <keys> is unknown`.
   void allow_only(std::initializer_list<std::string_view> keys) const;
 
   double number() const;
@@ -61,23 +61,23 @@ class GoldenJson {
   std::string file_, keys_;
 };
 
-/// The numbers under these keys; what is absent, or null, is empty.
+/// The number under this key; empty if it is absent or null.
 std::optional<double> optional_number(const GoldenJson& object, const std::string& key);
 GoldenLosses losses_in(const GoldenJson& object);
 NamedStats stats_in(const GoldenJson& object, const std::string& key);
 
-/// The tensors of a safetensors file. Those of another shape or type than asked for are a
-/// ShapeError and a DtypeError that name the file.
+/// The tensors of a safetensors file. If a tensor does not have the shape or type that was asked
+/// for, throws a ShapeError or a DtypeError that names the file.
 class GoldenTensors {
  public:
   explicit GoldenTensors(const std::filesystem::path& path);
 
-  /// Undefined if there is none.
+  /// The tensor of this name; undefined if there is none.
   Tensor find(const std::string& name, const Shape& shape, Dtype dtype = Dtype::kFloat64) const;
-  /// All whose name begins so, without it, float32 or float64.
+  /// All float32 and float64 tensors whose name begins with `prefix`, named without it.
   NamedTensors below(const std::string& prefix) const;
   GoldenLosses losses(const std::string& prefix = {}) const;
-  /// ValueError for a tensor that was not asked for, unless its values are of another precision
+  /// ValueError for a tensor that nobody has asked for, unless its values have another precision
   /// (_f32, _f64_rope32).
   void refuse_unread() const;
 

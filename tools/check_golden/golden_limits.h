@@ -5,19 +5,18 @@
 
 namespace moegrad::tools {
 
-/// How far a value may be from the reference's in float64.
+/// The largest allowed difference of a value from the reference's value in float64.
 ///
-/// Those of float32 are ten times the largest difference between the reference's own float32 and
-/// float64 runs, over several models and two float32 realisations of each; those of float64 leave
-/// room for another order of sums and no more. A quantity whose limit follows from another's says
-/// how.
+/// The limits for float32 are ten times the largest difference between the reference's own float32
+/// and float64 runs, over several models and two float32 runs of each. The limits for float64 only
+/// allow for another order of sums. If a limit follows from another one, its comment says how.
 struct GoldenLimits {
-  double logits;         // largest |difference|; hidden states likewise, measured to differ by less
-  double router_logits;  // likewise; top-k weights too: a softmax moves by at most half as much
-  double router_margin;  // twice router_logits: a difference of two of them
+  double logits;         // largest |difference|; also for hidden states, which differed by less
+  double router_logits;  // also for top-k weights: a softmax changes by at most half as much
+  double router_margin;  // twice router_logits: it is a difference of two of them
   double loss;           // total, cross-entropy and auxiliary
   double gradient;       // ||difference|| / ||expected|| of each tensor
-  double rounded;        // the same where the expected values are roundings to float32
+  double rounded;        // the same, if the expected values are rounded to float32
 };
 
 inline constexpr GoldenLimits kLimitsFloat32 = {.logits = 4e-5,
@@ -37,27 +36,27 @@ inline const GoldenLimits& limits_of(Dtype dtype) {
   return dtype == Dtype::kFloat32 ? kLimitsFloat32 : kLimitsFloat64;
 }
 
-/// In float32 the choice of a token whose k-th and next router logits are closer than this is a
-/// matter of rounding.
+/// If a token's k-th and next router logits are closer than this, its choice of experts in float32
+/// is a matter of rounding.
 inline constexpr double kFloat32RouterMargin = 2e-5;
 
-/// The reference's gradient of a tensor is rounding, without a correct digit, when its norm is
-/// below this part of the norm of all gradients: it stands where the exact gradient is zero (the
-/// router's from the cross-entropy when one expert has all of a token's weight). It is compared
-/// relative to all gradients.
+/// If the norm of a tensor's gradient in the reference is below this part of the norm of all
+/// gradients, the gradient is only rounding error, without a correct digit: the exact gradient is
+/// zero. (One case is the router's gradient of the cross-entropy if one expert has all of a token's
+/// weight.) It is compared relative to all gradients.
 inline constexpr double kWithoutDigits = 1e-14;
 
 /// Limits of training, over all steps.
 struct GoldenTrainingLimits {
-  double loss;        // total and cross-entropy, also afterwards
-  double aux;         // auxiliary loss, likewise: the reference's differed no more than the total
+  double loss;        // total and cross-entropy, also after training
+  double aux;         // auxiliary loss; the reference's differed no more than the total
   double grad_norm;   // relative
-  double parameters;  // afterwards: ||difference|| / ||expected|| over all parameters together
-  double parameter;   // afterwards, each as the folder stores it, rounded to float32: in float32
+  double parameters;  // at the end: ||difference|| / ||expected|| over all parameters together
+  double parameter;   // at the end, each as the folder stores it, rounded to float32: in float32
                       // the largest |difference|, in float64 ||difference|| / ||expected||
 };
 
-/// Roundings grow less where the norm is clipped and the learning rate falls to zero. After 30
+/// Rounding errors grow less if the norm is clipped and the learning rate falls to zero. After 30
 /// steps the parameters of the reference's float32 runs differed from those of its float64 runs by
 ///
 ///     at a constant rate    4.2e-6 relative, at most 8.0e-5
@@ -69,8 +68,9 @@ inline constexpr GoldenTrainingLimits kClippedFloat32 = {
 inline constexpr GoldenTrainingLimits kTrainingFloat64 = {
     .loss = 1e-10, .aux = 1e-10, .grad_norm = 1e-10, .parameters = 1e-10, .parameter = 6e-8};
 
-/// Where the folder tells how far another float32 run of the reference went from its float64 run,
-/// ten times that is allowed if it is more, but no more than ten times the limits above.
+/// The folder may contain the difference between another float32 run of the reference and its
+/// float64 run. Ten times that difference is allowed if it is more than the limits above, but at
+/// most ten times these limits.
 inline constexpr double kTimesOtherRun = 10;
 inline constexpr double kMostTimesWider = 10;
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The gap between the k-th and the next largest of each row; infinite when there is no next.
+/// The gap between the k-th and the next largest value of each row; infinite if there is no next.
 std::vector<double> margins_of(const Tensor& router_logits, std::int64_t k) {
   const Tensor values = to_dtype(router_logits, Dtype::kFloat64);
   const auto experts = values.dim(1);
@@ -34,7 +34,8 @@ std::vector<double> margins_of(const Tensor& router_logits, std::int64_t k) {
   return margins;
 }
 
-/// A token's experts by rising index, with their weights: the order of the k is not compared.
+/// A token's experts by rising index, with their weights. The order of the k experts is not
+/// compared.
 struct Choice {
   std::vector<std::int64_t> experts;
   std::vector<double> weights;
@@ -56,14 +57,14 @@ Choice choice_of(const Tensor& indices, const Tensor& weights, std::int64_t toke
   return choice;
 }
 
-/// Null where a folder has nothing for a layer.
+/// Null if a folder has nothing for a layer.
 template <class Value>
 const Value* find(const std::map<std::int64_t, Value>& by_layer, std::int64_t layer) {
   const auto found = by_layer.find(layer);
   return found == by_layer.end() ? nullptr : &found->second;
 }
 
-/// The k largest of a row, as Choice::experts.
+/// The k largest of a row, in the form of Choice::experts.
 std::vector<std::int64_t> largest(const Tensor& router_logits, std::int64_t token, std::int64_t k) {
   const Tensor values = to_dtype(router_logits, Dtype::kFloat64);
   const auto row = values.data<double>().subspan(static_cast<std::size_t>(token * values.dim(1)));
@@ -96,7 +97,7 @@ class RoutingChecks {
       margin = std::min(margin, *std::ranges::min_element(own_margins));
       const auto* const logits = find(expected_.router_logits, i);
       if (logits != nullptr) logits_.include(max_difference(own_logits, *logits), layer);
-      // Without expected logits, the computed ones say which choices are rounding.
+      // Without expected logits, the computed ones decide which choices are rounding.
       const auto margins =
           logits == nullptr ? own_margins : margins_of(*logits, config_.num_experts_per_tok);
       compare_choices(i, layer, margins, computed, mixture);
@@ -141,7 +142,7 @@ class RoutingChecks {
     for (std::int64_t t = 0; t < own_indices.dim(0); ++t) {
       const auto own = choice_of(own_indices, own_weights, t);
       const auto expected = choice_of(*indices, weights == nullptr ? own_weights : *weights, t);
-      // A run that was given its experts would have chosen these.
+      // The experts that a run would have chosen if it had not been given its experts.
       const auto chosen =
           computed.replayed ? largest(own_logits, t, own_indices.dim(1)) : own.experts;
       if (chosen != expected.experts) {
@@ -155,7 +156,7 @@ class RoutingChecks {
     choices_.include(other, layer);
   }
 
-  /// Tokens whose choice is rounding may have gone elsewhere.
+  /// Compares the counts. Tokens whose choice is rounding may have gone to other experts.
   void compare_counts(std::int64_t i, const std::vector<double>& margins,
                       const std::vector<std::int64_t>& own) {
     const auto* const counts = find(expected_.tokens_per_expert, i);

@@ -11,9 +11,9 @@
 
 namespace moegrad::tools {
 
-/// How the experts that a float32 run chose compare with those of the float64 run: the same for
-/// every token, or else, in the first layer where some differ, all of those by rounding or not
-/// (Note [Choices that are rounding]).
+/// How the experts of a float32 run compare with those of the float64 run. kNone: they are the same
+/// for every token. Otherwise it describes the first layer where some tokens differ. kRounding: all
+/// these tokens differ by rounding (Note [Choices that are rounding]). kOther: some do not.
 enum class Parting : std::uint8_t { kNone, kRounding, kOther };
 Parting parting_of(const GoldenRouting& own, const GoldenRouting& reference);
 

@@ -13,9 +13,9 @@ namespace moegrad::tools {
 /// [row][position]
 using Ids = std::vector<std::vector<std::int64_t>>;
 
-/// A batch [B][S] as B sequences; without `positions` they count from 0. ValueError, which begins
-/// with `where`, for rows that do not fit together, tokens outside the vocabulary, and a batch that
-/// scores nothing.
+/// A batch [B][S] as B sequences. Without `positions` they count from 0. ValueError, which begins
+/// with `where`, for rows of different lengths, tokens outside the vocabulary, and a batch without
+/// any target.
 GoldenRow golden_batch(const models::Qwen3MoeConfig& config, const std::string& where,
                        const Ids& ids, const Ids& labels, const Ids* positions = nullptr);
 
@@ -24,7 +24,7 @@ struct PackedRow {
   std::vector<GoldenRow> alone;  // each sequence
 };
 
-/// The row that input.json calls packed. ValueError likewise.
+/// The row that input.json calls packed. ValueError as for golden_batch().
 PackedRow golden_packed_row(const models::Qwen3MoeConfig& config, const std::string& where,
                             const GoldenJson& packed);
 

@@ -55,7 +55,7 @@ class Runner {
     models::load_pretrained(model_, golden.folder / "model.safetensors");
   }
 
-  /// Losses, and all else that forward gives. `reference`: of the float64 run, or null.
+  /// Losses and everything else that forward returns. `reference`: from the float64 run, or null.
   GoldenComputed evaluate(const GoldenRow& row, const GoldenComputed* reference) {
     const NoGradGuard no_grad;
     const double coefficient = model_.config().router_aux_loss_coef;
@@ -66,7 +66,7 @@ class Runner {
     return computed;
   }
 
-  /// The same with gradients, of the total loss and, `also_ce`, of the cross-entropy alone.
+  /// evaluate() with gradients: of the total loss and, with `also_ce`, of the cross-entropy alone.
   GoldenComputed differentiate(const GoldenRow& row, bool also_ce,
                                const GoldenComputed* reference) {
     const double coefficient = model_.config().router_aux_loss_coef;
@@ -79,8 +79,8 @@ class Runner {
     return computed;
   }
 
-  /// `replay`: take the experts of the reference. Otherwise, nothing if a choice that is rounding
-  /// parts this run from the reference.
+  /// `replay`: take the experts of the reference. Without it, returns nothing if this run differs
+  /// from the reference because of a choice that is rounding.
   std::optional<GoldenTrained> train(const GoldenVariant& variant, const GoldenTrained* reference,
                                      bool replay) {
     const auto& spec = variant.optimizer;
@@ -93,7 +93,7 @@ class Runner {
 
     GoldenTrained trained;
     trained.replayed = replay;
-    bool together = reference != nullptr && !replay;  // the reference's choices up to here
+    bool together = reference != nullptr && !replay;  // the same choices as the reference so far
     for (std::int64_t step = 0; step < steps; ++step) {
       const auto at = static_cast<std::size_t>(step);
       optimizer.zero_grad();
@@ -144,7 +144,8 @@ class Runner {
     std::function<void()> differentiate;  // adds the gradients of the total loss
   };
 
-  /// With the experts of `replay` if it is given. `row` must live until the gradients are there.
+  /// Takes the experts of `replay` if it is given. `row` must live until the gradients are
+  /// computed.
   Forward forward(const GoldenRow& row, double aux_coefficient, const GoldenRouting* replay) {
     if (spread_) {
       auto computed = spread_->forward(row, aux_coefficient, replay);
@@ -192,7 +193,8 @@ class Runner {
     return computed;
   }
 
-  /// `part` of every parameter, gathered, by Hugging Face name; empty on ranks but the first.
+  /// `part` of every parameter, gathered, by Hugging Face name; empty on all ranks except the
+  /// first.
   template <class Part>
   NamedTensors whole(const Part& part) {
     NamedTensors tensors;
@@ -210,7 +212,8 @@ class Runner {
     return tensors;
   }
 
-  /// Hugging Face's experts without tokens have no gradient; all others do, though it be zero.
+  /// In Hugging Face, experts without tokens have no gradient. All others have one, even if it is
+  /// zero.
   void mark_experts(optim::AdamW& optimizer,
                     const std::vector<std::vector<std::int64_t>>& tokens_per_expert) const {
     auto counts = tokens_per_expert.begin();

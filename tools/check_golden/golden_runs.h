@@ -16,8 +16,8 @@ namespace moegrad::tools {
 enum class GoldenPath : std::uint8_t {
   kPlain,      // plain operations on weights as in Hugging Face
   kOptimised,  // Qwen3Moe on pre-transposed weights
-  kSharded,    // the same under fully_shard, FRACTAL_NZ weights gathered, the sequences of each
-               // batch spread over the ranks (Note [A golden row over ranks])
+  kSharded,    // the same under fully_shard, with gathered FRACTAL_NZ weights; the sequences of
+               // each batch are spread over the ranks (Note [A golden row over ranks])
 };
 std::string_view to_string(GoldenPath path);
 
@@ -28,12 +28,13 @@ struct GoldenRouting {
 };
 
 // Note [Choices that are rounding]
-// In float32 the choice of a token whose k-th and next router logits are closer than
-// kFloat32RouterMargin is a matter of rounding, but all that follows depends on it. A float32 run
-// whose first choice that differs from the float64 run's is such a one is made again with the
-// experts of the float64 run, so that the rest can be compared within the limits of rounding.
+// If a token's k-th and next router logits are closer than kFloat32RouterMargin, its choice of
+// experts in float32 is a matter of rounding. But everything that follows depends on it. If the
+// first choice of a float32 run that differs from the float64 run is such a choice, the run is made
+// again with the experts of the float64 run. So the rest can be compared within the limits of
+// rounding.
 
-/// What a path computes of one row. Tensors are in the dtype of the run.
+/// The results of a path for one row. Tensors have the dtype of the run.
 struct GoldenComputed {
   double loss = 0, ce = 0, aux = 0;
   Tensor logits = {};      // [T, V]
@@ -43,13 +44,13 @@ struct GoldenComputed {
   NamedTensors gradients = {}, ce_gradients = {};  // whole, by Hugging Face name; of rank 0
 };
 
-/// What a path computes of one variant of training.
+/// The results of a path for one variant of training.
 struct GoldenTrained {
   std::vector<double> lr, loss, ce, aux, grad_norm;  // per step
   std::vector<GoldenRouting> routing;                // per step
   bool replayed = false;
-  GoldenComputed final_eval;  // losses alone
-  NamedTensors parameters;    // as gradients
+  GoldenComputed final_eval;  // only the losses
+  NamedTensors parameters;    // whole, by Hugging Face name; of rank 0
 };
 
 struct GoldenResults {
@@ -59,8 +60,9 @@ struct GoldenResults {
   std::vector<GoldenTrained> variants;
 };
 
-/// Everything of a case along a path, the sharded one on `world_size` ranks; one entry per rank.
-/// `reference`: for float32, the results of the float64 run (Note [Choices that are rounding]).
+/// Runs everything in a case along a path; the sharded path on `world_size` ranks. Returns one
+/// entry per rank. `reference`: for float32, the results of the float64 run (Note [Choices that are
+/// rounding]).
 std::vector<GoldenResults> run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype,
                                       int world_size, const GoldenResults* reference = nullptr);
 

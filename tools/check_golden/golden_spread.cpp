@@ -68,7 +68,7 @@ TensorList tensors_of(const models::Qwen3Moe::Output& output) {
 
 }  // namespace
 
-// The ranks run as many forwards each; nothing in the last ones of some.
+// Every rank runs the same number of forwards. On some ranks the last ones are empty.
 std::optional<std::int64_t> GoldenSpread::sequence_of(std::int64_t slot,
                                                       const GoldenRow& row) const {
   const auto sequence = slot * group_->size() + group_->rank();
@@ -119,7 +119,7 @@ GoldenComputed GoldenSpread::forward(const GoldenRow& row, double aux_coefficien
     ce[static_cast<std::size_t>(*sequence)] =
         ops::cross_entropy(output.logits, targets, {.denominator = 1.0}).item();
   }
-  // Exact: of each element's summands all but one are zero.
+  // Exact, because only one summand of each element is not zero.
   for (auto& whole : wholes) {
     with_type(whole.dtype(), [&]<class T>() { all_reduce(*group_, whole.mutable_data<T>()); });
   }

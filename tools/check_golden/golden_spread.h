@@ -14,13 +14,13 @@ namespace moegrad::tools {
 
 // Note [A golden row over ranks]
 // Each sequence of a row is a micro-batch, and sequence s runs on rank s % R. The reference's
-// auxiliary loss pools all tokens of the row, so it is no sum of losses of the sequences. But the
-// load of the experts in it carries no gradient:
+// auxiliary loss pools all tokens of the row, so it is not a sum of losses of the sequences. But
+// the load of the experts in it carries no gradient:
 //
 //     aux = sum_t <load, p_t> / (T L),    load_e = E / (T L) * tokens of expert e
 //
-// over the T tokens and L layers, p_t being the softmax of the router's logits. So a forward of all
-// sequences without tape gives the load, and then each sequence's share of the sum is its own.
+// over the T tokens and L layers, where p_t is the softmax of the router's logits. So a forward of
+// all sequences without tape gives the load. Then the terms of a sequence depend only on it.
 
 /// A model under fully_shard and a row whose sequences are spread over the ranks. Collective.
 class GoldenSpread {
@@ -28,8 +28,8 @@ class GoldenSpread {
   GoldenSpread(models::Qwen3Moe& model, std::shared_ptr<ProcessGroup> group)
       : model_(model), group_(std::move(group)) {}
 
-  /// What forward gives of the whole row, the same on each rank, without tape. `replay`: experts to
-  /// take, or null.
+  /// The result of forward for the whole row, without tape. It is the same on each rank. `replay`:
+  /// the experts to take, or null.
   GoldenComputed forward(const GoldenRow& row, double aux_coefficient, const GoldenRouting* replay);
   /// Adds the gradients of the row's loss, with the routing that forward gave.
   void backward(const GoldenRow& row, double aux_coefficient, const GoldenRouting& routing,

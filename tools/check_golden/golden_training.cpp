@@ -60,7 +60,7 @@ GoldenVariant read_variant(const std::string& name, const GoldenJson& json, std:
   return variant;
 }
 
-/// What expected.json says of another float32 run of the reference.
+/// Reads from expected.json the errors of another float32 run of the reference.
 void read_other_runs(const GoldenJson& figures, GoldenCase& golden) {
   if (!figures.has("tolerance_measurements")) return;
   const auto measured = figures["tolerance_measurements"];

@@ -18,7 +18,7 @@ bool same_bits(double a, double b) {
 
 bool equal(double a, double b, const ComparisonOptions& options) {
   if (same_bits(a, b)) return true;
-  // Written so that a NaN on one side differs.
+  // Written so that a NaN on one side counts as a difference.
   return !options.bitwise && std::abs(a - b) <= options.atol + options.rtol * std::abs(a);
 }
 
@@ -46,7 +46,7 @@ std::vector<std::int64_t> steps_of_one(const MetricsRun& one, const MetricsRun& 
   return steps;
 }
 
-// "3, 7 to 9, 12", of the first few.
+// The first few steps as "3, 7 to 9, 12".
 std::string ranges(const std::vector<std::int64_t>& steps) {
   constexpr int kMost = 8;
   std::ostringstream out;

@@ -16,12 +16,12 @@ struct ComparisonOptions {
   bool bitwise = false;  // otherwise |a - b| <= atol + rtol * |a|
   double rtol = 0;
   double atol = 0;
-  bool common = false;  // steps that one run alone has are no difference
+  bool common = false;  // compare only the steps that both runs have
 };
 
 struct LargestDifference {
   double value = 0;
-  std::optional<std::int64_t> step = {};  // the first that has it; none if all values are equal
+  std::optional<std::int64_t> step = {};  // the first step with it; none if all values are equal
 };
 
 struct QuantityComparison {
@@ -38,7 +38,7 @@ struct DifferingValue {
 };
 
 struct LossComparison {
-  std::int64_t steps = 0;  // that both have
+  std::int64_t steps = 0;  // steps that both runs have
   std::array<QuantityComparison, kComparedQuantities.size()> quantities = {};
   std::optional<DifferingValue> first = {};
   std::vector<std::int64_t> only_a = {};
@@ -46,12 +46,12 @@ struct LossComparison {
   bool equal = false;  // as the options ask for
 };
 
-/// Compares step by step. NaN equals NaN, and is infinitely far from a number. ValueError if the
-/// common steps are asked for and there are none.
+/// Compares step by step. NaN equals NaN; its difference from a number is infinite. ValueError if
+/// only the common steps are compared and there are none.
 LossComparison compare_losses(const MetricsRun& a, const MetricsRun& b,
                               const ComparisonOptions& options);
 
-/// A table, the first value that differs, the steps that one run alone has, and the verdict.
+/// A table, the first value that differs, the steps that only one run has, and the verdict.
 std::string to_string(const MetricsRun& a, const MetricsRun& b, const ComparisonOptions& options,
                       const LossComparison& comparison);
 

@@ -10,20 +10,20 @@
 
 namespace moegrad::tools {
 
-/// What is compared at every step.
+/// The quantities that are compared at every step.
 inline constexpr std::array<std::string_view, 3> kComparedQuantities = {"loss", "ce", "grad_norm"};
 using ComparedValues = std::array<double, kComparedQuantities.size()>;
 
-/// The training steps of a metrics file (metrics.h). Validation losses are left aside.
+/// The training steps of a metrics file (metrics.h), without validation losses.
 struct MetricsRun {
   std::string path = {};
   std::map<std::int64_t, ComparedValues> steps = {};
   std::size_t bytes_left_out = 0;  // of a last line that was cut short
 };
 
-/// Reads such a file. Where a step stands twice, as after a resumption, the later line counts. null
-/// is NaN: JSON has no other way to write NaN or an infinity. The last line of a run that was
-/// killed may be cut short.
+/// Reads a metrics file. If a step appears twice, as after a resumption, the later line counts.
+/// null means NaN: JSON has no other way to write NaN or an infinity. The last line of a killed run
+/// may be cut short.
 ///
 /// Throws Error if the file cannot be read, and ValueError `metrics: <path>: line <number>: <what
 /// is required>, got <what>`, or if there is no training step.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// From how many tokens per step on a layer's compute covers the gather of the next one: on two
-// ranks and a modelled link, measured beside the roofline's prediction.
+// From how many tokens per step on the compute of a layer covers the gather of the next layer:
+// measured on two ranks and a modelled link, and compared with the roofline's prediction.
 //
-//     build/release/tests/fsdp_crossover
+//     build/release/tools/fsdp_crossover
 //
-// A gather counts as covered from 90 % hidden on. The roofline's compute time is FLOPs over the
-// rate reached with the most tokens; its crossover is where that is 90 % of the gather's time,
-// latency + bytes / bandwidth. Writes fsdp_crossover.svg.
+// A gather counts as covered if 90 % of it is hidden. The roofline's compute time is FLOPs divided
+// by the rate that is reached with the most tokens. Its crossover is where that time is 90 % of the
+// gather's time, latency + bytes / bandwidth. Writes fsdp_crossover.svg.
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +36,7 @@ struct Point {
   double tokens = 0, compute = 0, gather = 0, hidden = 0;  // seconds, share
 };
 
-/// Of the forwards of all layers but the first, whose gather nothing can cover.
+/// Measures the forwards of all layers except the first, whose gather nothing can cover.
 Point measure(const TimelineOptions& options) {
   std::vector<double> compute, gather, hidden;
   for (const auto& rank : run_timeline(options)) {
@@ -144,7 +144,7 @@ int run(double megabytes_per_second, std::int64_t steps) {
               << std::setprecision(2) << point.compute / point.gather << std::setw(10)
               << std::setprecision(1) << 100 * point.hidden << std::endl;
   }
-  // Of one layer, forward alone: a third of training's, the same for every layer but the head.
+  // The forward of one layer: a third of training's FLOPs, the same for every layer but the head.
   auto fewer = options.config;
   --fewer.num_hidden_layers;
   const double flops = (models::flops_per_token(options.config, options.sequence_length) -

@@ -3,16 +3,18 @@
 // How much of fully_shard's communication is hidden under compute, on two ranks and a link so slow
 // that gathers and reductions together take 80 % of the time of compute:
 //
-//     build/release/tests/fsdp_overlap
+//     build/release/tools/fsdp_overlap
 //
-// First with layers that sleep instead of computing, which shows the schedule whatever else the
-// machine does, then with Qwen3-MoE layers, whose compute needs a core per rank to be meaningful.
-// From the span log, with prefetch on and off. The first gather and the last reduction of a step
-// are left out: there is nothing to hide them under. The link's times are modelled.
+// The program first measures layers that sleep instead of computing. They show the schedule
+// whatever else the machine does. Then it measures Qwen3-MoE layers, which need a core per rank to
+// be meaningful. The figures come from the span log, with prefetch on and off. The first gather and
+// the last reduction of a step are left out, because no compute can hide them. The link's times are
+// modelled.
 //
-// Cores are not equally fast at every moment, and a collective begins when the last rank joins it:
-// the faster rank waits for the slower one, which no prefetch can help. So the share is printed
-// over all ranks and steps, and of the rank of each step that waits least, which sets the pace.
+// Cores are not equally fast at every moment, and a collective begins when the last rank joins it.
+// So the faster rank waits for the slower one, and no prefetch can avoid that. Therefore the share
+// is printed twice: over all ranks and steps, and over the rank of each step that waits least,
+// which sets the pace.
 
 #include <algorithm>
 #include <iomanip>
@@ -41,8 +43,8 @@ constexpr double kShareOfCompute = 0.8;
 constexpr std::int64_t kSequenceLength = 64;
 
 struct Hidden {
-  Overlap gather, reduce;  // but for the first and the last
-  Overlap pace;            // of both, on the rank of each step that exposes least
+  Overlap gather, reduce;  // without the first gather and the last reduction
+  Overlap pace;            // both, on the rank of each step that exposes least
   std::map<std::string, Overlap> by_name;
 };
 
@@ -83,8 +85,8 @@ Hidden measure(const std::vector<RankTimeline>& ranks) {
   return result;
 }
 
-/// The link on which the gathers and reductions of a run whose link was free would take
-/// kShareOfCompute of its compute, the time of their copies included.
+/// Takes the figures of a run on a link that costs no time. Returns a link on which its gathers and
+/// reductions, including their copies, would take kShareOfCompute of its compute.
 LinkModel calibrated(const TimelineFigures& free) {
   const auto time = kShareOfCompute * free.compute - (free.gather + free.reduce);
   check<ValueError>(time > 0, "compute must take longer than copies, copies take ",

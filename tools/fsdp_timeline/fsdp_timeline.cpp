@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Shows what fully_shard does when: trains a few steps over a modelled link and writes a trace that
-// https://ui.perfetto.dev and chrome://tracing open, and a summary in plain text.
+// Shows what fully_shard does, and when. Trains a few steps over a modelled link and writes a trace
+// that https://ui.perfetto.dev and chrome://tracing open, and a summary in plain text.
 //
 //     build/release/tools/fsdp_timeline --world-size 4
 //

@@ -15,8 +15,8 @@
 
 namespace moegrad::tools {
 
-/// Takes time and no core: forward sleeps for `time`, backward for twice that. y = x; the weight's
-/// gradient is zero.
+/// Takes time but no core: forward sleeps for `time`, backward for twice as long. y = x, and the
+/// weight's gradient is zero.
 class Sleep final : public Function {
  public:
   explicit Sleep(std::chrono::nanoseconds time) : time_(time) {}
@@ -51,7 +51,7 @@ class SleepLayer final : public nn::Callable<SleepLayer> {
   Tensor weight_;
 };
 
-/// Equal layers, then a head of half a layer's weight and time, which the root holds.
+/// Equal layers, then a head with half of a layer's weight and time. The root holds the head.
 class SleepModel final : public nn::Callable<SleepModel> {
  public:
   SleepModel(std::int64_t layers, std::int64_t numel, std::chrono::nanoseconds time)

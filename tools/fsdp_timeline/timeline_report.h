@@ -8,7 +8,7 @@
 
 namespace moegrad::tools {
 
-/// As text, one figure per line. What a LinkModel made is marked as modelled.
+/// The figures as text, one per line. Times that come from a LinkModel are marked as modelled.
 std::string timeline_summary(const TimelineOptions& options,
                              const std::vector<RankTimeline>& ranks);
 

@@ -28,12 +28,13 @@ struct TimelineOptions {
   std::int64_t window = 32;
 };
 
-/// Makes every fully_shard of `root`'s modules gather in backward when it needs to, not ahead.
+/// Makes fully_shard gather the parameters of `root`'s modules in backward when they are needed,
+/// not ahead of time.
 void turn_backward_prefetch_off(nn::Module& root);
 
 /// Trains a model of random weights on random tokens under fully_shard, and returns the timelines
-/// of all ranks. on_slow_rank is called on rank 0 while the run goes on, with the number of steps
-/// done, when SlowRankFinder names a rank.
+/// of all ranks. When SlowRankFinder names a rank during the run, on_slow_rank is called on rank 0
+/// with the number of steps done.
 std::vector<RankTimeline> run_timeline(
     const TimelineOptions& options,
     const std::function<void(std::int64_t, const SlowRank&)>& on_slow_rank = {});

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Proves that every optimisation leaves the loss curve where the plain baseline has it, and that
-// the way a run is spread over ranks changes no bit of it: the same steps from the same weights and
-// batches along several paths, compared step by step. Sharded paths run with random delays.
+// Proves that no optimisation moves the loss curve away from the plain baseline's, and that the way
+// a run is spread over ranks changes no bit of it. Runs the same steps from the same weights and
+// batches along several paths and compares them step by step. Sharded paths run with random delays.
 //
 //     build/release/tools/loss_parity --steps 100
 //
@@ -35,7 +35,7 @@ constexpr double kNarrow = 1e-2;        // float32 on a bfloat16 wire
 
 const ParityLayout kOneRank = {}, kOneRankNarrow = {.bf16_wire = true};
 
-/// Everything that must have the bits of kOneRank or, with a narrow wire, of kOneRankNarrow.
+/// All layouts that must give the bits of kOneRank or, with a narrow wire, of kOneRankNarrow.
 std::vector<ParityLayout> layouts(bool bf16_wire) {
   constexpr auto kReduceEach = Accumulation::kReduceEach;
   constexpr auto kScatterEach = Accumulation::kScatterEach;

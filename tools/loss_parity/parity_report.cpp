@@ -112,7 +112,7 @@ std::vector<ParityCheck> check_free_running(const Run& a, const Run& b, double b
                                             double after) {
   const auto differences = relative_differences(a, b);
   const auto flip = first_different_choice(a, b);
-  // The loss of the step at which a choice differs is computed with the other expert already.
+  // The loss of the step at which a choice first differs already comes from the other expert.
   const auto cut = static_cast<std::size_t>(flip.value_or(std::ssize(differences)));
   std::vector<ParityCheck> checks = {
       bounded("fp32 free-running, " + a.name + " - " + b.name + ", before any choice differs",

@@ -19,7 +19,7 @@ struct ParityOptions {
   std::string text;
   std::string preset = "tiny";
   std::int64_t steps = 100;
-  std::int64_t micro_batches = 8;  // a power of two, of which eight ranks have one each
+  std::int64_t micro_batches = 8;  // a power of two, at least 8, so that eight ranks have one each
   std::int64_t batch = 2;          // sequences per micro-batch
   std::int64_t sequence_length = 64;
   double lr = 1e-3;
@@ -32,19 +32,19 @@ struct ParityOptions {
 /// The routers' choices: [step][micro-batch][mixture layer], each int64 [T, K].
 using Choices = std::vector<std::vector<TensorList>>;
 
-/// What one path computed.
+/// The results of one path.
 struct Run {
   std::string name = {};
   std::vector<double> loss = {};                     // per step, nats per token and auxiliary loss
   std::vector<double> grad_norm = {};                // per step
-  Choices choices = {};                              // on one rank alone
+  Choices choices = {};                              // only on one rank
   std::vector<std::vector<double>> parameters = {};  // whole, after the last step
 };
 
-/// How a sharded run is spread over ranks, and what travels between them.
+/// How a sharded run is spread over ranks, and in which form values travel between them.
 struct ParityLayout {
   training::MeshShape mesh = {};
-  std::optional<training::MeshShape> experts = {};  // if arranged in another way
+  std::optional<training::MeshShape> experts = {};  // if experts have another shape
   training::Accumulation accumulation = training::Accumulation::kKeepUntilLast;
   std::optional<bool> reshard_after_forward = {};
   Dtype dtype = Dtype::kFloat32;
@@ -53,8 +53,8 @@ struct ParityLayout {
   std::string name() const;
 };
 
-/// (a) One rank, plain operations: a loop of per-expert products through Eigen on weights as in
-/// Hugging Face, row-major, nothing fused.
+/// (a) One rank and plain operations: a loop of per-expert products through Eigen, on row-major
+/// weights as in Hugging Face, with nothing fused.
 Run run_plain(const ParityOptions& options, const training::TextData& data, Dtype dtype);
 
 /// (b), (c) NpuGMMOp on pre-transposed weights gathered as FRACTAL_NZ, under fully_shard. Each

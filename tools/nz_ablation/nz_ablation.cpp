@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The ladder that the authors of the FRACTAL_NZ technique climbed, on this machine: training steps
-// of one model whose experts run in another way on each rung, and one layer whose weights get into
-// FRACTAL_NZ in two ways.
+// Measures, on this machine, the ladder that the authors of the FRACTAL_NZ technique climbed:
+// training steps of one model whose experts run in another way on each rung, and one layer whose
+// weights are brought into FRACTAL_NZ in two ways.
 //
 //     build/release/tools/nz_ablation
 //
-// Exits with 1 when losses that must agree to the bit do not.
+// Exits with 1 if losses that must agree to the bit do not agree.
 
 #include <iomanip>
 #include <iostream>

@@ -15,7 +15,8 @@
 namespace moegrad::tools {
 namespace {
 
-// The first step whose loss has other bits than the first rung's, or the number of steps.
+// The first step whose loss has other bits than the loss of the first rung; the number of steps if
+// there is none.
 std::size_t first_difference(const Ladder& ladder, std::size_t rung) {
   const auto& expected = ladder.rungs[0].loss;
   const auto& loss = ladder.rungs[rung].loss;

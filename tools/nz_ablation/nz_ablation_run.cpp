@@ -42,7 +42,7 @@ models::Qwen3MoeConfig config_of(const SpeedPreset& preset, const Rung& rung) {
   return config;
 }
 
-/// What takes its steps in turn with others.
+/// A module that takes its steps in turn with others.
 class Contestant {
  public:
   virtual ~Contestant() = default;
@@ -51,7 +51,8 @@ class Contestant {
   virtual const nn::Module& module() const = 0;
 };
 
-// Gives a sharded module, made without bytes, the weights of `like` or, without one, drawn ones.
+// Gives weights to a sharded module that was made without bytes: those of `like` or, if that is
+// null, random ones.
 void fill(nn::Module& module, const nn::Module* like, double std) {
   module.to_empty();
   if (like != nullptr) {
@@ -151,7 +152,7 @@ void add(Moved& sum, const Moved& before, const Moved& after, std::int64_t steps
 
 using Contestants = std::vector<std::unique_ptr<Contestant>>;  // one per rung
 
-// One round that is not measured, then `rounds` that are; each begins one rung later.
+// Runs one round that is not measured, then `rounds` that are. Each round begins one rung later.
 std::vector<RungRun> run_in_turn(RankContext& context, std::int64_t rounds,
                                  const std::vector<Rung>& rungs, const Contestants& contestants) {
   std::vector<RungRun> runs;
@@ -179,7 +180,7 @@ std::vector<RungRun> run_in_turn(RankContext& context, std::int64_t rounds,
 using Make =
     std::function<std::unique_ptr<Contestant>(RankContext&, const Rung&, const nn::Module* like)>;
 
-// Makes the contestants on every rank and lets them step in turn; rank 0's results.
+// Makes the contestants on every rank and lets them step in turn. Returns rank 0's results.
 std::vector<RungRun> compare(const AblationOptions& options, const std::vector<Rung>& rungs,
                              const Make& make) {
   std::vector<RungRun> runs;

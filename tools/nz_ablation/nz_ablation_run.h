@@ -14,7 +14,7 @@ struct AblationOptions {
   std::int64_t rounds = 3;  // measured, after one that is not
 };
 
-/// What one rank moved per step (framework/runtime/counters.h).
+/// The data that one rank moved per step (framework/runtime/counters.h).
 struct Moved {
   double materialized_transposes = 0;
   double transposed_packs = 0;
@@ -44,14 +44,14 @@ struct Ladder {
 };
 
 /// Trains one model per rung of nz_ladder() under fully_shard, all from the same weights on the
-/// same tokens: those of the preset, but at least one sequence per rank. The rungs take their steps
-/// in turn, round after round, so that what else the machine does meets all of them alike.
-/// ValueError unless the ranks divide the sequences.
+/// same tokens. These are the tokens of the preset, but at least one sequence per rank. The rungs
+/// take their steps in turn, round after round, so that other load of the machine affects all of
+/// them alike. ValueError unless the ranks divide the sequences.
 Ladder run_ladder(const std::string& preset, const AblationOptions& options);
 
-/// Likewise for ways_to_nz(), forward passes without the tape of one mixture layer of the preset's
-/// sizes, but 128 experts on 8 ranks of one thread each. Tokens are the preset's. Instead of a loss
-/// it has the sum of the layer's outputs.
+/// Measures ways_to_nz() in the same way, with forward passes without the tape. The model is one
+/// mixture layer with the preset's sizes, but with 128 experts on 8 ranks of one thread each.
+/// Tokens are the preset's. The sum of the layer's outputs takes the place of the loss.
 Ladder run_layer(const std::string& preset, std::int64_t rounds);
 
 }  // namespace moegrad::tools

@@ -17,12 +17,12 @@ namespace {
 
 using nn::ExpertWeights;
 
-// A grouped matmul y = x W that makes what it reads of its weight each time: of one stored [E, N,
-// K] the transpose, as a tensor; of either, if so asked, a FRACTAL_NZ copy. With g = dL/dy, for the
-// rows of each expert:
+// A grouped matmul y = x W that makes a copy of its weight each time: for a weight stored as
+// [E, N, K] the transpose, as a tensor; for either orientation, on request, a FRACTAL_NZ copy. With
+// g = dL/dy, for the rows of each expert:
 //     dL/dx = g W^T, which reads a weight [E, N, K] as it is
 //     dL/dW = x^T g, transposed for a weight [E, N, K]
-// Backward makes another copy: one that stayed from forward on would keep in memory what
+// Backward makes another copy. A copy that is kept from forward on would keep in memory what
 // fully_shard frees in between.
 class PreparedMatmul final : public Function {
  public:
@@ -76,7 +76,7 @@ nn::ExpertProduct prepare_then_multiply(const PreparedMatmul::Steps& steps) {
   };
 }
 
-// The rows of each expert as a view, and dL/da = those of all experts one behind the other.
+// The rows of each expert as a view. dL/da is the concatenation of all experts' gradients.
 class SplitByExpert final : public Function {
  public:
   std::string_view name() const override { return "split_by_expert"; }
@@ -94,7 +94,7 @@ class SplitByExpert final : public Function {
   }
 };
 
-// A Function on the tape has at most 64 inputs, so in two levels.
+// Joins in two levels, because a Function on the tape has at most 64 inputs.
 Tensor join(const TensorList& pieces) {
   constexpr std::ptrdiff_t kMost = 64;
   TensorList parts;

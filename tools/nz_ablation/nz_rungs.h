@@ -8,8 +8,8 @@
 
 namespace moegrad::tools {
 
-/// One way to run the experts under fully_shard. All of them compute every element of every product
-/// by the same chain (Note [Matmul order]), so their losses agree to the bit.
+/// One way to run the experts under fully_shard. All ways compute every element of every product by
+/// the same chain (Note [Matmul order]), so their losses agree to the bit.
 struct Rung {
   std::string name = {};
   nn::ExpertWeights weights = nn::ExpertWeights::kPretransposed;
@@ -18,10 +18,10 @@ struct Rung {
   bool linear_only_shard = false;
 };
 
-/// The ladder that the authors of the FRACTAL_NZ technique climbed, each rung with what the one
-/// before it has; and, in brackets, the grouped matmul without a transpose of its weights in
-/// memory: this library's turns blocks of its operand while it packs them, which also the rungs
-/// from slice_to_nz on have.
+/// The ladder that the authors of the FRACTAL_NZ technique climbed. Each rung also has what the
+/// rung before it has. One rung, in brackets, is added: the grouped matmul without a transpose of
+/// its weights in memory. This library's grouped matmul transposes blocks of its operand while it
+/// packs them; the rungs from slice_to_nz on do this, too.
 std::vector<Rung> nz_ladder();
 
 /// Two ways from the shards of pre-transposed weights to FRACTAL_NZ: in the copy-out, and by a

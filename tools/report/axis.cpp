@@ -11,7 +11,7 @@
 namespace moegrad::tools {
 namespace {
 
-// The least of 1, 2, 5, 10, 20, ... and of 0.5, 0.2, ... that is not below `value`.
+// The smallest number of ..., 0.2, 0.5, 1, 2, 5, 10, 20, ... that is not below `value`.
 double nice_above(double value) {
   const double power = std::pow(10, std::floor(std::log10(value)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -20,7 +20,7 @@ double nice_above(double value) {
   return 10 * power;
 }
 
-// `largest`: by size, of all on the axis; `step`: from one to the next.
+// `largest`: the largest absolute value on the axis; `step`: from one tick to the next.
 std::string label_of(double value, double step, double largest) {
   if (value == 0) return "0";  // and not "-0"
   if (largest < 1e-3 || largest >= 1e15) {

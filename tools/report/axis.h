@@ -6,7 +6,7 @@
 
 namespace moegrad::tools {
 
-/// A stretch of numbers drawn along an axis; never empty.
+/// A range of numbers that is drawn along an axis; never empty.
 struct AxisRange {
   double low = 0;
   double high = 1;
@@ -15,7 +15,7 @@ struct AxisRange {
   double place(double value) const { return (value - low) / (high - low); }
 };
 
-/// [low, high] with room for a curve that is flat, or of one point. `margin`: a part of the length,
+/// [low, high], widened if a curve is flat or has one point. `margin`: a part of the length that is
 /// added at both ends.
 AxisRange axis_range(double low, double high, double margin = 0);
 
@@ -24,8 +24,8 @@ struct Tick {
   std::string label = {};
 };
 
-/// About `count` multiples of 1, 2 or 5 times a power of ten within the range, for the axis of
-/// steps none but integers. Labels of one axis are told apart: 0.5, 12, 20k, 1.5M, 2e-05.
+/// About `count` multiples of 1, 2 or 5 times a power of ten within the range; with `integers`,
+/// only integers. The labels of one axis are distinct: 0.5, 12, 20k, 1.5M, 2e-05.
 std::vector<Tick> ticks(const AxisRange& range, int count, bool integers = false);
 
 }  // namespace moegrad::tools

@@ -9,7 +9,7 @@
 namespace moegrad::tools {
 namespace {
 
-// What is no length, in a damaged file, has none.
+// A value that is not a valid length, as in a damaged file, is drawn with length zero.
 double drawn(double part) { return part > 0 && part < 1e150 ? part : 0; }
 
 double length(const Bar& bar) {

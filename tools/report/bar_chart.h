@@ -8,11 +8,11 @@ namespace moegrad::tools {
 
 struct Bar {
   std::string label = {};
-  std::vector<double> parts = {};  // one after the other, each in a colour of its own
-  std::string note = {};           // behind the bar
+  std::vector<double> parts = {};  // one after the other, each in another colour
+  std::string note = {};           // the text after the bar
 };
 
-/// Bars from one line of zeros, as SVG.
+/// Bars that start at a common line of zeros, as SVG.
 std::string bar_chart(const std::vector<Bar>& bars);
 
 }  // namespace moegrad::tools

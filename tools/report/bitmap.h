@@ -16,14 +16,14 @@ struct Rgb {
 };
 using Palette = std::array<Rgb, 16>;
 
-/// RFC 4648, section 4.
+/// Base64 as in RFC 4648, section 4.
 std::string base64(std::string_view bytes);
 
-/// A picture as a data URI. rows [height][width], from the lowest one upwards, are places in the
-/// palette; all are of one width, and there is a row.
+/// A picture as a data URI. rows [height][width], from the lowest one upwards, are indices into the
+/// palette. There is at least one row, and all rows have the same width.
 ///
-/// It is a BMP of 4 bits per pixel: half a byte each without a compressor of our own, which is
-/// small enough, and nothing but the rows and a header.
+/// The format is BMP with 4 bits per pixel: only a header and the rows. Half a byte per pixel is
+/// small enough, and no compressor is needed.
 std::string bitmap_uri(const std::vector<std::vector<std::uint8_t>>& rows, const Palette& palette);
 
 }  // namespace moegrad::tools

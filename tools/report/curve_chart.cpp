@@ -11,7 +11,7 @@
 namespace moegrad::tools {
 namespace {
 
-// More points than that are not marked one by one.
+// If there are more points, they are not marked one by one.
 constexpr std::size_t kMostDots = 40;
 
 AxisRange value_range(const std::vector<ChartLine>& lines, const ChartOptions& options) {
@@ -60,7 +60,7 @@ std::string path(const char* kind, const std::string& number, const std::string&
   return concat("<path class=\"", kind, number, "\" d=\"", data, "\"/>\n");
 }
 
-// `number`: of the line in the chart, which gives its colour.
+// `number`: the number of the line in the chart, which determines its colour.
 std::string draw_line(const std::vector<CurveBin>& bins, const PlotArea& area,
                       const std::string& number) {
   const auto low = [](const CurveBin& bin) { return bin.low; };
@@ -72,7 +72,7 @@ std::string draw_line(const std::vector<CurveBin>& bins, const PlotArea& area,
       const std::vector<CurveBin> back(stretch.rbegin(), stretch.rend());
       bands += concat("M", points(stretch, area, high), "L", points(back, area, low), "z");
     }
-    // A lone point shows through the round ends of a line of no length.
+    // A single point is drawn as a line of length zero with round ends.
     lines += concat("M", points(stretch, area, mean), stretch.size() == 1 ? "h0" : "");
   });
   std::string svg;
@@ -93,7 +93,7 @@ struct LegendEntry {
   std::string number = {};
 };
 
-// Names of the lines, above the plot from the right.
+// Draws the names of the lines above the plot, starting at the right.
 std::string draw_legend(const std::vector<LegendEntry>& entries, const PlotArea& area) {
   constexpr double kCharacter = 6.6, kMark = 24, kApart = 16;
   std::string svg;

@@ -24,14 +24,14 @@ struct ReferenceLine {
 struct ChartOptions {
   double width = 460;
   double height = 230;
-  std::string unit = {};   // of the values, beside the axis
-  bool from_zero = false;  // the axis of the values has 0
-  /// Left out where it lies so far above the curves that these would be flat.
+  std::string unit = {};   // of the values, shown beside the axis
+  bool from_zero = false;  // whether the axis of the values includes 0
+  /// It is left out if it is so far above the curves that these would look flat.
   std::optional<ReferenceLine> reference = {};
 };
 
-/// Curves over steps as SVG: the mean of each bin as a line, the range of its values as a band, a
-/// gap where a bin has none. `steps`: the axis, the same for all charts of a page.
+/// Curves over steps as SVG: the mean of each bin as a line, the range of its values as a band, and
+/// a gap for a bin without values. `steps`: the axis, which is the same for all charts of a page.
 std::string curve_chart(const std::vector<ChartLine>& lines, const AxisRange& steps,
                         const ChartOptions& options);
 

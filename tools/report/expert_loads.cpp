@@ -11,7 +11,7 @@ namespace moegrad::tools {
 namespace {
 
 constexpr std::int64_t kMostBins = 384;        // about as many as the chart has pixels
-constexpr std::size_t kMostLoads = 1'000'000;  // of a page
+constexpr std::size_t kMostLoads = 1'000'000;  // on a page
 constexpr std::int64_t kMostDeadSteps = 100;
 
 std::vector<std::size_t> shape_of(const ExpertCounts& counts) {

@@ -10,7 +10,7 @@
 
 namespace moegrad::tools {
 
-/// [mixture layer][expert], in tokens. Not integers, so that no file makes their sums overflow.
+/// [mixture layer][expert], in tokens. They are doubles, so that no file makes their sums overflow.
 using ExpertCounts = std::vector<std::vector<double>>;
 
 struct LoadBin {
@@ -20,28 +20,28 @@ struct LoadBin {
   void merge(const LoadBin& other) { add(other.counts); }
 };
 
-/// Over the steps of a bin, how many tokens each expert got of what it would get were all loaded
-/// alike.
+/// The load of each expert over the steps of a bin: its tokens, divided by the tokens that it would
+/// get if all experts had the same load.
 class ExpertLoads {
  public:
   /// For counts of the same shape as these. Bins are wide enough for about a million loads.
   explicit ExpertLoads(const ExpertCounts& shape);
 
-  /// ValueError unless the shape is that.
+  /// ValueError unless `counts` has the shape that the constructor was given.
   void add(std::int64_t step, const ExpertCounts& counts);
 
   std::int64_t layers() const { return std::ssize(shape_); }
-  /// Of each mixture layer.
+  /// The number of experts of a mixture layer.
   std::int64_t experts(std::int64_t layer) const;
-  /// From the first to the last bin, those without steps included.
+  /// The number of bins from the first to the last, including bins without steps.
   std::int64_t bins() const;
   std::int64_t first_step() const;  // of the first bin
   std::int64_t end_step() const;    // after the last bin
   /// How many experts of a mixture layer got no token in any of the last dead_steps() steps.
   std::int64_t dead(std::int64_t layer) const;
-  /// The last 100 steps, or all where there are fewer.
+  /// 100, or the number of steps if there are fewer.
   std::int64_t dead_steps() const;
-  /// [bin][expert], nothing in bins without steps and in those that got no token.
+  /// [bin][expert]. Bins without steps and bins without tokens are empty.
   std::vector<std::vector<double>> loads(std::int64_t layer) const;
 
  private:

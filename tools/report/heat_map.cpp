@@ -18,7 +18,7 @@ constexpr Rgb kDead = {5, 10, 30};
 constexpr Rgb kNothing = {150, 150, 150};
 constexpr int kNothingColour = kDeadColour + 1;
 
-// Blue, white, red, which people who see red and green alike tell apart too.
+// Blue, white, red: people who confuse red and green can also tell these apart.
 constexpr std::array<Rgb, 5> kStops = {
     {{33, 102, 172}, {146, 197, 222}, {247, 247, 247}, {244, 165, 130}, {178, 24, 43}}};
 
@@ -72,7 +72,7 @@ std::string heat_map(const ExpertLoads& loads, std::int64_t layer) {
   const auto values = loads.loads(layer);
   constexpr double kWidth = 460, kTop = 24;
   const double height = std::clamp(2.0 * static_cast<double>(experts), 136.0, 256.0);
-  // The pixels of step s and expert e reach from there to s + 1 and e + 1; ticks are in their
+  // The pixels of step s and expert e reach from s and e to s + 1 and e + 1; ticks are in their
   // middle.
   const PlotArea area = {.left = 52,
                          .top = kTop,
@@ -106,7 +106,7 @@ std::string heat_map_legend() {
                   fixed(kCell, 1), "\" height=\"16\" fill=\"", colour_code(colour), "\"/>\n");
   };
   for (int colour = 0; colour < kLoadColours; ++colour) cell(colour, colour);
-  constexpr double kDeadPlace = kLoadColours + 1.5;  // apart from the others
+  constexpr double kDeadPlace = kLoadColours + 1.5;  // separate from the others
   cell(kDeadPlace, kDeadColour);
   svg += svg_text(kLeft + kCell * (kDeadPlace + 0.5), 34, "middle", "none");
   for (const auto& [load, label] :

@@ -8,22 +8,22 @@
 
 namespace moegrad::tools {
 
-/// Colours of loads, by their logarithm: from a quarter of the mean, or less, in blue, over the
-/// mean itself in white, to four times as much, or more, in red. No load at all is darker than any
-/// of these.
+/// The number of colours for loads. They depend on the logarithm of the load: blue for a quarter of
+/// the mean or less, white for the mean, red for four times the mean or more. The colour for no
+/// load at all is darker than any of these.
 inline constexpr int kLoadColours = 13;
 inline constexpr int kDeadColour = kLoadColours;
 int load_colour(double load);
-/// "#rrggbb", of 0 <= colour <= kDeadColour.
+/// The colour as "#rrggbb", for 0 <= colour <= kDeadColour.
 std::string colour_code(int colour);
 
-/// A bitmap of 16 colours as a data URI: bins from left to right, experts upwards; grey where a bin
-/// has no loads.
+/// A bitmap of 16 colours as a data URI: bins from left to right, experts upwards. Bins without
+/// loads are grey.
 std::string load_image(const std::vector<std::vector<double>>& loads, std::int64_t experts);
 
 /// The loads of a mixture layer over steps as SVG.
 std::string heat_map(const ExpertLoads& loads, std::int64_t layer);
-/// What its colours mean.
+/// The legend: what the colours mean.
 std::string heat_map_legend();
 
 }  // namespace moegrad::tools

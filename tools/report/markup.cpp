@@ -41,7 +41,7 @@ void append_escaped(std::string& out, char c) {
   }
 }
 
-// U+FFFE and U+FFFF, which are UTF-8 but no characters of XML.
+// Whether the text starts with U+FFFE or U+FFFF, which are UTF-8 but not characters of XML.
 bool starts_with_noncharacter(std::string_view text) {
   return text.starts_with("\xEF\xBF\xBE") || text.starts_with("\xEF\xBF\xBF");
 }

@@ -14,15 +14,15 @@ std::string concat(const Parts&... parts) {
   return text;
 }
 
-/// `text` as it may stand in HTML and XML, between tags and between quotes. Bytes that are no UTF-8
-/// and characters that XML has not become U+FFFD.
+/// `text` escaped for HTML and XML, between tags and between quotes. Bytes that are not UTF-8 and
+/// characters that XML does not have become U+FFFD.
 std::string escape(std::string_view text);
 
-/// With that many digits after the point; "-" for what is no finite number.
+/// `value` with `digits` digits after the point; "-" if it is not finite.
 std::string fixed(double value, int digits);
 
-/// In as few characters as six digits take: "1", "0.25", "18230.4", "1e+20"; "-" for what is no
-/// finite number.
+/// `value` with six digits, in as few characters as possible: "1", "0.25", "18230.4", "1e+20"; "-"
+/// if it is not finite.
 std::string short_number(double value);
 
 /// "812 B", "1.50 KiB", "3.25 GiB".

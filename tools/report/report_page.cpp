@@ -27,7 +27,7 @@ std::string section(const std::string& id, const std::string& title, const std::
 
 std::string paragraph(const std::string& text) { return concat("<p>", escape(text), "</p>\n"); }
 
-// Narrow screens scroll it, for its text would shrink with it, and say so.
+// On narrow screens the chart scrolls, because its text would shrink with it. A hint says so.
 std::string wide(const std::string& chart) {
   return concat(
       "<p class=\"hint\">The chart is wider than the screen: scroll it sideways \u2192</p>\n",
@@ -106,7 +106,7 @@ std::string fact(const std::string& name, const std::string& value) {
   return concat("<dt>", escape(name), "</dt><dd>", escape(or_unknown(value)), "</dd>\n");
 }
 
-// Lines break between words where they can, and not at hyphens.
+// Lines break between words if possible, and not at hyphens.
 std::string command(const std::vector<std::string>& words) {
   if (words.empty()) return kUnknown;
   std::string html;
@@ -117,7 +117,7 @@ std::string command(const std::vector<std::string>& words) {
   return concat("<code>", html, "</code>");
 }
 
-// What, where and when: of the last part in sight, of those before behind a click.
+// Facts about the run. Those of the last part are visible; those of earlier parts need a click.
 std::string facts(const RunHeader& header) {
   return concat("<dl class=\"facts\">\n", fact("started", header.date),
                 fact("moegrad version", header.version), fact("CPU", header.cpu),
@@ -156,7 +156,7 @@ std::string tiles(const RunRecord& run) {
   return html + "</dl>\n";
 }
 
-// Which of its parts a run consists of, and what is missing.
+// The parts that a run consists of, and what is missing.
 std::string remarks(const RunRecord& run) {
   std::string html;
   if (run.starts.size() > 1) {
@@ -180,7 +180,7 @@ std::string remarks(const RunRecord& run) {
   return html;
 }
 
-// A sentence where values are no numbers: in a bin of many steps they leave no gap.
+// A sentence about values that are not numbers: in a bin of many steps they leave no gap.
 std::string missing(const Curve& curve, const std::string& what) {
   if (curve.missing() == 0) return {};
   return paragraph(concat("Values of the ", what,

@@ -7,8 +7,8 @@
 
 namespace moegrad::tools {
 
-/// A run as one HTML page that is complete in itself: charts are SVG within it, nothing is loaded
-/// and nothing runs. It is well-formed XML too.
+/// A run as one self-contained HTML page: charts are inline SVG, nothing is loaded and no script
+/// runs. It is also well-formed XML.
 std::string report_page(const RunRecord& run);
 
 }  // namespace moegrad::tools

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// So that steps next to each other are apart as floating-point numbers, with room to draw.
+// Limits steps so that neighbouring steps differ as floating-point numbers, with room to draw.
 constexpr std::int64_t kMostSteps = 1'000'000'000'000'000;
 
 const json& object_of(const json& line, const char* key, const std::string& who) {
@@ -84,7 +84,7 @@ void add_step(RunRecord& run, std::int64_t step, const json& line, const std::st
   run.first_step = run.steps == 0 ? step : std::min(run.first_step, step);
   run.last_step = std::max(run.last_step, step);
   ++run.steps;
-  if (line.contains("loss")) number_of(line, "loss", who);  // not shown, but no less a number
+  if (line.contains("loss")) number_of(line, "loss", who);  // not shown, but must be a number
   run.ce.add(step, number_of(line, "ce", who));
   const double grad_norm = number_of(line, "grad_norm", who);
   run.grad_norm.add(step, grad_norm);

@@ -15,13 +15,13 @@
 
 namespace moegrad::tools {
 
-/// Highest use of any rank over a run, in bytes.
+/// The highest use of memory of any rank over a run, in bytes.
 struct PeakMemory {
   std::array<double, kMemoryTags> tags = {};  // each by itself
   double total = 0;                           // at one moment
 };
 
-/// Per rank and profiled step.
+/// Communication per rank and profiled step.
 struct CommunicationRecord {
   struct Lane {
     double seconds = 0;
@@ -37,8 +37,8 @@ struct CommunicationRecord {
 
 /// How many steps had a gradient norm above their max_grad_norm.
 struct Clipping {
-  std::int64_t steps = 0;    // whose norm and max_grad_norm are known, and that is not 0
-  std::int64_t clipped = 0;  // of these
+  std::int64_t steps = 0;    // steps with a known norm and a max_grad_norm that is not 0
+  std::int64_t clipped = 0;  // how many of these were clipped
 };
 
 /// A run consists of parts, each from a start or resumption to an end.
@@ -47,8 +47,8 @@ struct RunPart {
   training::RunHeader header = {};
 };
 
-/// What a metrics file tells of a run in an amount of memory that is bounded, but for eight bytes
-/// per step. Files of earlier versions lack some of it.
+/// The contents of a metrics file, in a bounded amount of memory plus eight bytes per step. Files
+/// of earlier versions lack some of it.
 struct RunRecord {
   std::string path = {};
   std::int64_t steps = 0;  // lines of training steps
@@ -64,17 +64,17 @@ struct RunRecord {
   Clipping clipping = {};
   double tokens = 0;
   double total_seconds = 0;       // of all steps
-  double total_data_seconds = 0;  // of which making micro-batches
+  double total_data_seconds = 0;  // part of it: making micro-batches
   std::optional<ExpertLoads> loads = {};
   std::optional<PeakMemory> memory = {};
   std::optional<CommunicationRecord> communication = {};  // the last one
-  std::string configuration = {};                         // likewise
+  std::string configuration = {};                         // the last one
   std::vector<std::int64_t> starts = {};                  // first steps of the run's parts
-  std::vector<RunPart> parts = {};                        // those with a header
+  std::vector<RunPart> parts = {};                        // the parts that have a header
   std::size_t bytes_left_out = 0;                         // of a last line that was cut short
 };
 
-/// Errors as those of read_metrics() in metrics_run.h.
+/// Reads a metrics file. Errors as in read_metrics() (metrics_run.h).
 RunRecord read_run_record(const std::string& path);
 
 }  // namespace moegrad::tools

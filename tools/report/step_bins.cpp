@@ -6,7 +6,7 @@
 namespace moegrad::tools {
 namespace {
 
-// Sums and ranges of what is drawn must not overflow.
+// Larger values are left out, so that sums and ranges of drawn values do not overflow.
 constexpr double kMost = 1e150;
 
 bool is_drawn(double value) { return std::abs(value) <= kMost; }

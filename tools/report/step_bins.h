@@ -9,16 +9,16 @@
 
 namespace moegrad::tools {
 
-/// What belongs to steps, in bins of 2^shift() successive steps each: as narrow as the number of
-/// bins allows, so steps are told apart until there are too many of them. Bin has merge(const
-/// Bin&).
+/// Values of steps, in bins of 2^shift() successive steps. Bins are as narrow as the allowed number
+/// of bins permits, so each step has its own bin until there are too many. Bin must have
+/// merge(const Bin&).
 template <class Bin>
 class StepBins {
  public:
-  /// From the first to the last bin there are at most `most`, those without a step included.
+  /// There are at most `most` bins from the first to the last, including bins without a step.
   explicit StepBins(std::int64_t most) : most_(most) {}
 
-  /// The bin of a step >= 0, which is made if need be.
+  /// The bin of a step >= 0. It is made if it does not exist.
   Bin& at(std::int64_t step) {
     while (!bins_.empty() && bins_between(step) >= most_) widen();
     return bins_[step >> shift_];
@@ -46,7 +46,7 @@ class StepBins {
   std::map<std::int64_t, Bin> bins_;
 };
 
-/// The values of a bin's steps. Those that are no numbers leave a gap where there is nothing else.
+/// The values of a bin's steps. If none of them is a number, the bin is a gap.
 struct CurveBin {
   std::int64_t count = 0;  // of numbers
   double low = std::numeric_limits<double>::infinity();
@@ -60,7 +60,7 @@ struct CurveBin {
   void merge(const CurveBin& other);
 };
 
-/// Values over steps. A step that comes twice counts twice.
+/// Values over steps. A step that appears twice counts twice.
 class Curve {
  public:
   static constexpr std::int64_t kMostBins = 400;
@@ -69,7 +69,7 @@ class Curve {
 
   std::vector<CurveBin> bins() const;  // in order
   double last() const { return last_; }
-  std::int64_t missing() const { return missing_; }  // values that are no numbers
+  std::int64_t missing() const { return missing_; }  // values that are not numbers
 
  private:
   StepBins<CurveBin> bins_{kMostBins};

@@ -7,7 +7,7 @@
 
 namespace moegrad::tools {
 
-/// Where a chart draws its values, in the units of the SVG.
+/// The area in which a chart draws its values, in the units of the SVG.
 struct PlotArea {
   double left = 0;
   double top = 0;
@@ -25,9 +25,9 @@ struct PlotArea {
 std::string svg_begin(double width, double height);
 /// `anchor`: start, middle or end.
 std::string svg_text(double x, double y, const std::string& anchor, const std::string& text);
-/// A line across the area with its number to the left.
+/// A line across the area, with its number at the left.
 std::string value_tick(const PlotArea& area, const Tick& tick);
-/// The frame's lower side, with its numbers and the word "step".
+/// The lower side of the frame, with its numbers and the word "step".
 std::string step_axis(const PlotArea& area);
 
 }  // namespace moegrad::tools

@@ -13,7 +13,7 @@
 namespace moegrad::training {
 namespace {
 
-// An option and what CLI11 knows of it.
+// An option and its counterpart in CLI11.
 struct Bound {
   Option* option;
   CLI::Option* given;
@@ -33,7 +33,7 @@ CLI::Option* add_to(CLI::App& app, const Option& option) {
   std::string names = option.label();
   for (const auto& spelling : option.spellings) names += "," + spelling;
   if (option.type.empty()) return app.add_flag(names, option.description);
-  // Nothing is stored: the texts are read from CLI::Option::results().
+  // The callback stores nothing: the texts are read from CLI::Option::results().
   CLI::Option* added = nullptr;
   if (option.several) {
     added = app.add_option_function<std::vector<std::string>>(

@@ -16,13 +16,13 @@ class CommandLine {
   CommandLine(std::string description, std::vector<Option> options)
       : description_(std::move(description)), options_(std::move(options)) {}
 
-  /// What --help ends with.
+  /// The text at the end of --help.
   void set_footer(std::string footer) { footer_ = std::move(footer); }
-  /// Adds an option --`name` FILE: a TOML file of these options, which the command line outranks.
+  /// Adds an option --`name` FILE: a TOML file of these options. The command line overrides it.
   void add_option_file(std::string name, std::string description);
   /// A program that has commands must be given one; their options are positional.
   void add_command(std::string name, std::string description, std::vector<Option> options);
-  /// One of these options or more must be given.
+  /// At least one of these options must be given.
   void require_one_of(std::vector<std::string> names) { one_of_ = std::move(names); }
 
   /// Sets the options, first from the option file, then from the command line, and checks the paths

@@ -8,7 +8,7 @@
 
 namespace moegrad::training {
 
-// Options that several programs have: the same name, bounds and words in each.
+// Options that several programs share, with the same name, bounds and description.
 
 /// --world-size
 Option world_size_option(int& value, int most = kMostThreads);

@@ -14,7 +14,7 @@
 namespace moegrad::training {
 namespace {
 
-// As a message shows what was got.
+// The value as messages show it.
 std::string shown(const OptionValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return in_quotes(*text);
   return to_text(value);
@@ -27,7 +27,7 @@ std::string bounds_text(Bounds<T> bounds) {
   return text.str();
 }
 
-// The number that a file gives, which has one type of integers.
+// A number from a file. Files have only one type of integers.
 template <class T>
 std::optional<T> number_of(const OptionValue& value, Bounds<T> bounds) {
   const auto within = [&](auto number) { return bounds.least <= number && number <= bounds.most; };
@@ -107,7 +107,7 @@ Option boolean(std::string name, bool& variable, std::string type, std::string d
   return option;
 }
 
-// `take` is given each text.
+// An option whose texts are passed to `take`.
 Option text(std::string name, std::string type, std::string description,
             std::function<void(const std::string&)> take) {
   const auto label = "--" + name;
@@ -212,7 +212,7 @@ Option text_option(std::string name, std::string& value, std::string description
 }
 
 Option texts_option(std::string name, std::vector<std::string>& value, std::string description) {
-  // What is given takes the place of the default as a whole.
+  // The given values replace the whole default.
   const auto add = [&value, first = true](const std::string& given) mutable {
     if (std::exchange(first, false)) value.clear();
     value.push_back(given);
@@ -262,7 +262,7 @@ Option choice_option(std::string name, const std::vector<std::string_view>& name
     set(static_cast<std::size_t>(found - all.begin()));
   };
   auto option = text(std::move(name), braced(names), std::move(description), take);
-  // In a file, true and false are values of their own.
+  // A file has its own values true and false.
   option.set = [set_text = std::move(option.set)](const OptionValue& value) {
     set_text(std::holds_alternative<bool>(value) ? to_text(value) : value);
   };

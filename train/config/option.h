@@ -17,13 +17,13 @@
 namespace moegrad::training {
 
 // Note [Options]
-// An option binds a name to a variable and knows what values the variable may have. The command
-// line, option files, what is printed and what a checkpoint records are views of a list of options,
-// so none of them can forget one or read it differently. A number is declared with its bounds and
-// read whole, so text that is no number, NaN and infinities are refused. A path is declared as what
-// it is, so that no output can be an input or another output (check_paths).
+// An option binds a name to a variable and knows which values the variable may have. The command
+// line, option files, what is printed and what a checkpoint records are views of a list of options.
+// So none of them can forget an option or read it differently. A number is declared with its bounds
+// and read as a whole, so text that is not a number, NaN and infinities are refused. A path is
+// declared with its kind, so that no output can be an input or another output (check_paths).
 
-/// What an option is set to; std::monostate where it is not set and has no default.
+/// The value of an option; std::monostate if it is not set and has no default.
 using OptionValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
 
 /// Whether an option may change when a run is resumed, and why.
@@ -54,7 +54,7 @@ struct Option {
   bool several = false;  // it may be given several times: `set` adds a value
   bool in_file = true;   // an option file may set it
 
-  /// As messages call it: --seq-len.
+  /// Its name in messages: --seq-len.
   std::string label() const { return positional ? name : "--" + name; }
 
   Option with_spelling(std::string spelling) &&;
@@ -85,9 +85,9 @@ Option number_option(std::string name, double& value, Bounds<double> bounds,
 Option number_option(std::string name, std::optional<std::int64_t>& value,
                      Bounds<std::int64_t> bounds, std::string description);
 
-/// Without an argument on the command line, where its presence means true.
+/// An option without an argument on the command line. Its presence means true.
 Option flag_option(std::string name, bool& value, std::string description);
-/// With an argument: 0 or 1, false or true.
+/// An option with an argument: 0 or 1, false or true.
 Option switch_option(std::string name, bool& value, std::string description);
 
 Option text_option(std::string name, std::string& value, std::string description);
@@ -132,7 +132,7 @@ Option choice_option(std::string name, E& value, Choices<E> choices, std::string
   return choice_option(std::move(name), names, get, set, std::move(description));
 }
 
-/// What `value` is as text, a number in full: for records.
+/// `value` as text, with numbers in full, for records.
 std::string to_text(const OptionValue& value);
 
 /// ValueError `<what>: must be at most <most>, got <a> x <b>` if the product is larger.

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where a path leads, as far as that exists.
+// The place that a path leads to, as far as it exists.
 fs::path place(const std::string& path) {
   std::error_code failure;
   const auto whole = fs::absolute(path, failure);
@@ -74,7 +74,7 @@ void check_paths(const std::vector<NamedPath>& paths) {
                       output.name, ": must not be a folder of checkpoints, got '", output.path,
                       "'");
     for (std::size_t j = 0; j < paths.size(); ++j) {
-      // Of two outputs once, the later one by name.
+      // Each pair of outputs is checked once; the message names the later one.
       if (j != i && (paths[j].kind == PathKind::kInput || j < i)) check_pair(output, paths[j]);
     }
   }

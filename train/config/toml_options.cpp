@@ -19,11 +19,11 @@ namespace moegrad::training {
 namespace {
 
 constexpr std::int64_t kMostBytes = 1 << 20;
-// Of a line. The parser makes a table for each part of a dotted key, and takes them apart one
-// within the other: the stack has room for fewer than a file has.
+// The most dots in a line. The parser makes nested tables from the parts of a dotted key and
+// destroys them recursively. A file could have more dots than the stack has room for.
 constexpr std::int64_t kMostDots = 1000;
 
-// None for what no option can be.
+// The value of a node; none if its type is no option's type.
 std::optional<OptionValue> value_of(const toml::node& node) {
   if (const auto* value = node.as_boolean()) return **value;
   if (const auto* value = node.as_integer()) return **value;
@@ -57,7 +57,7 @@ std::string toml_text(const OptionValue& value) {
   }
   std::ostringstream out;
   const toml::value node(*text);
-  // On one line, with escapes.
+  // Writes the text on one line, with escapes.
   out << toml::toml_formatter(node, toml::format_flags::allow_unicode_strings);
   return out.str();
 }

@@ -11,12 +11,12 @@
 namespace moegrad::training {
 
 // Note [Option files]
-// A TOML file with a line `name = value` per option, without tables. Names are those of the command
-// line; an underscore may take the place of a hyphen. Files of more than 1 MiB are refused.
+// A TOML file with a line `name = value` per option, without tables. Names are the same as on the
+// command line; an underscore may replace a hyphen. Files of more than 1 MiB are refused.
 
-/// Sets the options that the file at `path` names. Returns the names of those whose value is not
-/// what it was. Throws Error `<who>: <path>:<line>: <what>` for what is no TOML, an unknown name,
-/// one that appears twice, and a value that the option refuses.
+/// Sets the options that the file at `path` names. Returns the names of the options whose value has
+/// changed. Throws Error `<who>: <path>:<line>: <what>` for invalid TOML, an unknown name, a name
+/// that appears twice, and a value that the option refuses.
 std::set<std::string> set_from_toml(std::vector<Option>& options, const std::string& path,
                                     std::string_view who);
 

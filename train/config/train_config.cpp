@@ -44,7 +44,7 @@ void check_data(const TrainConfig& config, const models::Qwen3MoeConfig& model) 
                     longest);
 }
 
-// What travels is bf16 or as it is computed.
+// Requires a dtype that values travel in to be bf16 or the dtype of the arithmetic.
 void check_narrow(const char* name, std::optional<Dtype> dtype, Dtype own) {
   const auto name_in_options = [](Dtype one) { return name_of<Dtype>(one, kDtypes); };
   check<ValueError>(!dtype || *dtype == Dtype::kBFloat16 || *dtype == own, name,

@@ -29,9 +29,9 @@ struct StepRange {
   bool operator==(const StepRange&) const = default;
 };
 
-/// Everything a training run depends on. The defaults train the "small" preset in one to two
-/// minutes. Flags, option files, the record in a checkpoint and what is printed are views of it, by
-/// way of train_options().
+/// Everything that a training run depends on. The defaults train the "small" preset in one to two
+/// minutes. Flags, option files, the record in a checkpoint and what is printed are views of it,
+/// through train_options().
 struct TrainConfig {
   struct Data {
     std::string text;    // empty: the King James text
@@ -61,7 +61,7 @@ struct TrainConfig {
     bool linear_only_shard = false;
     int prefetch = 1;
     std::optional<Dtype> wire_dtype;    // of gathered parameters; the model's own unless bf16
-    std::optional<Dtype> reduce_dtype;  // of reduced gradients; likewise
+    std::optional<Dtype> reduce_dtype;  // of reduced gradients; the model's own unless bf16
   };
   struct Memory {
     std::optional<bool> reshard_after_forward;  // fsdp::Policy's default unless set
@@ -105,20 +105,20 @@ struct TrainConfig {
   Optim optim;
   Checkpoint checkpoint;
   Output output;
-  std::vector<std::string> command;  // as the program was called; recorded, and no option
+  std::vector<std::string> command;  // as the program was called; recorded, but not an option
 
   /// Throws ValueError `--<option>: ...` where options conflict with each other or with the model.
   void validate() const;
-  /// The same with everything filled in that has a default of its own: warmup, wire_dtype,
-  /// reduce_dtype, layout, expert_weights.
+  /// This configuration with all values filled in whose defaults depend on others: warmup,
+  /// wire_dtype, reduce_dtype, layout, expert_weights.
   TrainConfig resolved() const;
 
   models::Qwen3MoeConfig model_config() const;
-  /// How the layers are sharded; the root as shard_model says.
+  /// How the layers are sharded. shard_model() adapts it for the root.
   fsdp::Policy policy() const;
   optim::Schedule schedule() const;
   std::int64_t warmup_steps() const;
-  /// At most so many, where documents are packed.
+  /// Tokens of a step; with packed documents, the largest possible number.
   std::int64_t tokens_per_step() const;
 };
 

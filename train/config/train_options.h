@@ -14,7 +14,7 @@
 
 namespace moegrad::training {
 
-/// What options call these dtypes.
+/// The names of these dtypes in options.
 inline constexpr std::array<std::pair<std::string_view, Dtype>, 3> kDtypes = {
     {{"fp32", Dtype::kFloat32}, {"fp64", Dtype::kFloat64}, {"bf16", Dtype::kBFloat16}}};
 
@@ -22,20 +22,21 @@ inline constexpr std::array<std::pair<std::string_view, Dtype>, 3> kDtypes = {
 /// part of TrainConfig does not compile until it is named there.
 std::vector<Option> train_options(TrainConfig& config);
 
-/// Every option by its name, with underscores, and its value as text, in full; defaults that depend
-/// on other options as what they come to.
+/// Every option by its name, with underscores, and its value as text, in full. A default that
+/// depends on other options is recorded as the value that it has.
 std::map<std::string, std::string> record_options(const TrainConfig& config);
 
-/// Those of record_options() that must be the same when a run is resumed (AtResume::kCompared).
+/// The options of record_options() that must be the same when a run is resumed
+/// (AtResume::kCompared).
 std::map<std::string, std::string> compared_options(const TrainConfig& config);
 
-/// The configuration for people: a line `name value` for the model's sizes and every option that is
-/// set, as they will be used.
+/// The configuration for people: a line `name value` for each of the model's sizes and each option
+/// that is set, with the values that will be used.
 std::string describe(const TrainConfig& config);
 
-/// Reads the command line of the training program, and checks what it comes to
-/// (TrainConfig::validate). Prints help, the options (--print-config) or what is wrong, and returns
-/// the exit code when the program should end.
+/// Reads the command line of the training program and checks the result (TrainConfig::validate).
+/// If the program should end, prints help, the options (--print-config) or what is wrong, and
+/// returns the exit code.
 std::optional<int> parse_train_config(int argc, const char* const* argv, TrainConfig& config);
 
 }  // namespace moegrad::training

@@ -17,7 +17,7 @@ void add_document(DocumentOffsets& offsets, std::int64_t offset) {
   offsets.push_back(offset);
 }
 
-// A document begins with the text, and with each line of which `begins` says so.
+// A document begins at the start of the text and at each line for which `begins` is true.
 template <class Begins>
 DocumentOffsets cut_before_lines(std::string_view text, Begins begins) {
   DocumentOffsets offsets = {0};
@@ -38,7 +38,7 @@ DocumentOffsets blank_line_documents(std::string_view text) {
   bool any = false, after_blank = false;
   return cut_before_lines(text, [&](std::string_view line) {
     const bool blank = line.find_first_not_of(" \t\r\n") == std::string_view::npos;
-    // Blank lines at the start of the text separate nothing.
+    // Blank lines at the start of the text separate no documents.
     const bool begins = any && after_blank && !blank;
     any = any || !blank;
     after_blank = blank;

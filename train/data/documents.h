@@ -9,8 +9,9 @@
 
 namespace moegrad::training {
 
-/// Document d is the tokens [offsets[d], offsets[d + 1]); every token stands in one, separators in
-/// the one before them. [documents + 1], from 0 to the number of tokens.
+/// Document d is the tokens [offsets[d], offsets[d + 1]). Every token is in one document;
+/// separators are in the document before them. Size [documents + 1], from 0 to the number of
+/// tokens.
 using DocumentOffsets = std::vector<std::int64_t>;
 
 /// A document begins after one or more blank lines (of spaces, tabs and carriage returns at most).
@@ -26,8 +27,8 @@ struct HeldOut {
   DocumentOffsets training = {}, validation = {};
 };
 
-/// Holds out the documents that begin in the last twentieth of the tokens; where none does, that of
-/// the last document, which becomes two.
+/// Holds out the documents that begin in the last twentieth of the tokens. If none begins there,
+/// splits the last document and holds out the last twentieth of the tokens.
 HeldOut hold_out(const DocumentOffsets& documents);
 
 }  // namespace moegrad::training

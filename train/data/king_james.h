@@ -6,7 +6,7 @@
 namespace moegrad::training {
 
 /// The King James text of the Debian packages bible-kjv and bible-kjv-text, a verse per line.
-/// ValueError where they are not installed.
+/// ValueError if they are not installed.
 std::string read_king_james();
 
 }  // namespace moegrad::training

@@ -12,7 +12,7 @@
 namespace moegrad::training {
 namespace {
 
-// As XTuner: a quarter of the steps of an epoch, at most 50, so that the order stays random.
+// As in XTuner: a quarter of the steps of an epoch, at most 50, so that the order stays random.
 constexpr std::int64_t kMegabatchesPerEpoch = 4;
 constexpr std::int64_t kMaxStepsPerMegabatch = 50;
 
@@ -31,9 +31,10 @@ void shuffle(std::span<std::int64_t> values, const Random& random, std::int64_t 
   }
 }
 
-// From falling work to an order whose halves weigh about the same, and so do theirs: one half is
-// given every first and fourth of four, the other those in between. Packs at the same place of two
-// such parts are neighbours in the sorted order, so ranks also keep step from one to the next.
+// Takes packs by falling work. Returns an order whose halves weigh about the same, as do the halves
+// of the halves, and so on. Of every four packs, one half gets the first and the fourth, the other
+// half the second and the third. Packs at the same position of two parts are neighbours in the
+// sorted order, so ranks also keep step from one micro-batch to the next.
 void spread(std::span<std::int64_t> group) {
   if (group.size() < 3) return;
   std::array<std::vector<std::int64_t>, 2> halves;
@@ -75,7 +76,7 @@ std::vector<std::int64_t> LengthGroupedSampler::order_of(std::int64_t epoch) con
   const auto n = std::ssize(work_);
   auto order = count_up(n);
   shuffle(order, Random(seed_, "packs of an epoch"), epoch * n);
-  // The first of them complete the step in which the epoch before has ended.
+  // The first packs complete the step in which the previous epoch ended.
   const auto begun = epoch * n % micro_batches_;
   const auto head = std::min(n, begun == 0 ? 0 : micro_batches_ - begun);
   const auto whole = (n - head) / micro_batches_ * micro_batches_;

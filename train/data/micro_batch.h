@@ -8,7 +8,7 @@
 
 namespace moegrad::training {
 
-/// Sequences packed one after the other, each a document of its own.
+/// Sequences packed one after the other. Each is a separate document.
 struct MicroBatch {
   Tensor tokens;                              // int64 [T]
   Tensor targets;                             // int64 [T], the token after each token; -100: none

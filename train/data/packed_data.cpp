@@ -16,7 +16,7 @@ std::vector<std::int64_t> work_of(const PackList& packs) {
   return work;
 }
 
-// `packs` itself, if there are some.
+// Returns `packs`; throws if there are none.
 PackList not_empty(PackList packs, const TokenSource& tokens) {
   check<ValueError>(packs.size() > 0, "--pack: '", tokens.name(),
                     "' must have a document of 2 tokens or more to train on and one in its last "

@@ -15,8 +15,8 @@ struct PackOptions {
   std::uint64_t seed = 1;
 };
 
-/// Whole documents in packs (soft_pack), each once an epoch, in steps of similar packs
-/// (Note [Length-grouped sampling]); the last documents held out (hold_out).
+/// Whole documents in packs (soft_pack), each once per epoch, in steps of similar packs
+/// (Note [Length-grouped sampling]). The last documents are held out (hold_out).
 class PackedData final : public TrainingData {
  public:
   /// ValueError unless both parts have a document of two tokens or more.

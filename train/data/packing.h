@@ -20,23 +20,23 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-/// What becomes one micro-batch.
+/// The pieces that become one micro-batch.
 using Pack = std::vector<Piece>;
 
-/// Packs of at most `budget` tokens from documents in their order (DocumentOffsets), greedily, as
-/// XTuner's soft packing: a pack is closed when the next document does not fit. A document longer
-/// than `budget` is cut into pieces of `budget` tokens and a rest.
+/// Packs of at most `budget` tokens, made greedily from documents in their order (DocumentOffsets),
+/// as in XTuner's soft packing: a pack is closed when the next document does not fit. A document
+/// that is longer than `budget` is cut into pieces of `budget` tokens and a rest.
 ///
-/// Every token stands in one pack, but for a piece of one token at a document's end, such as an
-/// empty document's separator: it has no target, and is left out.
+/// Every token is in one pack, with one exception: a piece of one token at a document's end, such
+/// as an empty document's separator, has no target and is left out.
 std::vector<Pack> soft_pack(std::span<const std::int64_t> documents, std::int64_t budget);
 
-/// Calls `visit` with one of these after the other, from the one that begins at token `from` on,
-/// until it returns false.
+/// Calls `visit` with each of these packs in order, starting with the one that begins at token
+/// `from`, until it returns false.
 void visit_packs(std::span<const std::int64_t> documents, std::int64_t budget, std::int64_t from,
                  const std::function<bool(const Pack&)>& visit);
 
-/// The same packs in eight bytes each, so that there may be many of a large file's.
+/// The same packs, stored in eight bytes each, so that a large file may have many.
 class PackList {
  public:
   static constexpr std::int64_t kMostPacks = 1 << 24;
@@ -46,7 +46,7 @@ class PackList {
 
   std::int64_t size() const { return std::ssize(starts_); }
   Pack operator[](std::int64_t index) const;
-  /// Of all packs.
+  /// The number of tokens of all packs.
   std::int64_t tokens() const { return tokens_; }
 
  private:
@@ -56,14 +56,14 @@ class PackList {
   std::int64_t tokens_ = 0;
 };
 
-/// Tokens of a pack.
+/// The number of tokens of a pack.
 std::int64_t token_count(const Pack& pack);
 
-/// The sum over its pieces of length^2, in proportion to the arithmetic of attention.
+/// The sum of length^2 over the pieces. The arithmetic of attention is proportional to it.
 std::int64_t attention_work(const Pack& pack);
 
-/// Attention and positions begin anew with each piece. A piece's last target is the token after it
-/// in its document, -100 at the document's end.
+/// The micro-batch of a pack. Attention and positions start again with each piece. The last target
+/// of a piece is the token after it in its document, -100 at the document's end.
 MicroBatch to_micro_batch(const TokenSource& tokens, const Pack& pack);
 
 }  // namespace moegrad::training

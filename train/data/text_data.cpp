@@ -16,7 +16,7 @@ TextData::TextData(TokenSource tokens, std::int64_t sequence_length)
       training_tokens_(tokens_.size() - tokens_.size() / kHeldOut),
       sequence_length_(sequence_length) {
   const auto size = tokens_.size();
-  // A sequence of n tokens needs n + 1, the last one a target.
+  // A sequence of n tokens needs n + 1 tokens; the last one is a target.
   const auto shorter = std::min(training_tokens_, size - training_tokens_);
   check<ValueError>(shorter > sequence_length, tokens_.is_text() ? "text" : "data",
                     ": sequences of ", sequence_length, " tokens need at least ",

@@ -10,8 +10,8 @@
 
 namespace moegrad::training {
 
-/// Sequences of one length from a text or a tokenized file: the head to train on, the tail held out
-/// for validation.
+/// Sequences of one length from a text or a tokenized file. The first part is for training; the
+/// last part is held out for validation.
 class TextData {
  public:
   /// ValueError unless both parts hold a sequence of `sequence_length` tokens and its targets.

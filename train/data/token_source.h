@@ -13,27 +13,27 @@
 
 namespace moegrad::training {
 
-/// How a file holds token ids: little-endian unsigned integers.
+/// The type of token ids in a file: little-endian unsigned integers.
 enum class TokenDtype : std::uint8_t { kUInt16, kUInt32 };
 
-/// The tokens of a text, which is held in memory, or of a tokenized file, which is read where
-/// tokens are asked for: an Error if it has changed since (InputFile).
+/// The tokens of a text, which is kept in memory, or of a tokenized file, which is read when tokens
+/// are asked for. Error if the file has changed meanwhile (InputFile).
 class TokenSource {
  public:
   /// The bytes of a text file (vocabulary 256), or of the King James text if `path` is empty. Error
-  /// for what is no readable file, ValueError for an empty one.
+  /// if it is not a readable file, ValueError if it is empty.
   static TokenSource text_file(const std::string& path);
   /// The bytes of `text`, called `name` in messages. ValueError if it is empty.
   static TokenSource text(std::string text, const std::string& name);
   /// Note [Tokenized files]
-  /// One id after the other, without any header. Documents end with an id of their own, the last
-  /// one too. In Python:
+  /// One id after the other, without any header. A special id ends each document, including the
+  /// last one. In Python:
   ///
   ///     ids = [i for text in texts for i in (*tokenizer.encode(text), end_of_document)]
   ///     numpy.array(ids, dtype="<u2").tofile("train.bin")  # or "<u4"
   ///
-  /// Error for what is no readable file; ValueError for an empty one, a size that is no multiple of
-  /// an id's, and an id that is not below `vocab_size`.
+  /// Error if it is not a readable file. ValueError if it is empty, if its size is not a multiple
+  /// of an id's, or for an id that is not below `vocab_size`.
   static TokenSource tokenized_file(const std::string& path, TokenDtype dtype,
                                     std::int64_t vocab_size);
 
@@ -43,10 +43,10 @@ class TokenSource {
   std::vector<std::int64_t> read(std::int64_t first, std::int64_t count) const;
 
   bool is_text() const { return token_bytes_ == 1; }
-  /// Of a text.
+  /// The text; only if is_text().
   std::string_view as_text() const;
   const std::string& name() const { return name_; }
-  /// What a token of it is called.
+  /// The name of its tokens.
   std::string_view unit() const { return is_text() ? "bytes" : "tokens"; }
   /// Size, type and checksum.
   std::string describe() const;
@@ -59,7 +59,7 @@ class TokenSource {
   std::string name_;
   std::int64_t token_bytes_;
   std::int64_t size_ = 0;
-  std::string text_;  // where there is no file
+  std::string text_;  // empty if there is a file
   std::optional<InputFile> file_;
   std::uint32_t checksum_ = 0;
 };

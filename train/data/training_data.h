@@ -10,11 +10,11 @@
 
 namespace moegrad::training {
 
-/// One token in twenty, the last ones, is held out for validation.
+/// The last twentieth of the tokens is held out for validation.
 inline constexpr std::int64_t kHeldOut = 20;
 
-/// What a run is trained and validated on. The same object serves all ranks: safe to ask from any
-/// thread, and the answers do not depend on who asks.
+/// The data that a run is trained and validated on. All ranks use the same object: any thread may
+/// call it, and the results do not depend on the caller.
 class TrainingData {
  public:
   virtual ~TrainingData() = default;
@@ -31,7 +31,7 @@ class TrainingData {
   virtual MicroBatch validation_batch(std::int64_t index) const = 0;
 
   virtual const TokenSource& source() const = 0;
-  /// How the tokens become batches, but for what the options of a run say by themselves.
+  /// How the tokens become batches, apart from what the options of a run already say.
   virtual std::string describe() const = 0;
 };
 

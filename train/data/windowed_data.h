@@ -13,7 +13,7 @@ struct WindowOptions {
   std::uint64_t seed = 1;
 };
 
-/// Sequences of one length that start anywhere, whatever documents they cut.
+/// Sequences of one length that start anywhere. They may cut documents.
 class WindowedData final : public TrainingData {
  public:
   WindowedData(TextData data, const WindowOptions& options);
@@ -29,8 +29,8 @@ class WindowedData final : public TrainingData {
  private:
   TextData data_;
   WindowOptions options_;
-  std::int64_t validation_sequences_;  // those there are
-  std::int64_t validation_size_;       // of a batch
+  std::int64_t validation_sequences_;  // the number available
+  std::int64_t validation_size_;       // the number per batch
 };
 
 }  // namespace moegrad::training

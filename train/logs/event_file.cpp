@@ -39,8 +39,8 @@ LoggedHistogram histogram_of(std::string tag, std::span<const std::int64_t> coun
                       " must be at least 0, got ", counts[i]);
     const auto place = static_cast<double>(i);
     const auto count = static_cast<double>(counts[i]);
-    // TensorBoard drops the empty bins at both ends, then takes min and max for the edges of the
-    // rest.
+    // TensorBoard drops the empty bins at both ends, then takes min and max as the outer edges of
+    // the remaining bins.
     if (counts[i] > 0) {
       if (histogram.num == 0) histogram.min = place - 0.5;
       histogram.max = place + 0.5;
@@ -63,7 +63,8 @@ double system_wall_time() {
 EventFileWriter::EventFileWriter(std::function<double()> wall_time)
     : wall_time_(std::move(wall_time)) {}
 
-// Delegates, so that the file is closed if the first event cannot be written.
+// Delegates to another constructor, so that the file is closed if the first event cannot be
+// written.
 EventFileWriter::EventFileWriter(const std::filesystem::path& folder,
                                  std::function<double()> wall_time)
     : EventFileWriter(std::move(wall_time)) {
@@ -72,7 +73,7 @@ EventFileWriter::EventFileWriter(const std::filesystem::path& folder,
   require(!error, "create", folder, error.value());
 
   const double now = wall_time_();
-  // Ten digits: names sort as numbers do.
+  // Ten digits, so that names sort like numbers.
   char name[64];
   std::snprintf(name, sizeof name, "events.out.tfevents.%010lld.moegrad.",
                 static_cast<long long>(now));

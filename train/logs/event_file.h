@@ -16,15 +16,15 @@ double system_wall_time();
 
 /// An event file, which TensorBoard shows: scalars and histograms over steps.
 ///
-/// Each writer makes a new file `events.out.tfevents.<seconds>.moegrad.<number>` in its folder: a
-/// run that is resumed adds one, and TensorBoard reads them all in the order of their names.
+/// Each writer makes a new file `events.out.tfevents.<seconds>.moegrad.<number>` in its folder. A
+/// resumed run adds a file; TensorBoard reads all of them in the order of their names.
 ///
-/// Each call has written its event when it returns, so a run that is killed leaves whole events or,
-/// at the end, a part of one. A call that fails, for example on a full disk or because the
-/// file has been removed, leaves no part. For one thread at a time.
+/// Each call has written its event when it returns. So a killed run leaves whole events and, at the
+/// end, perhaps a part of one. A call that fails, for example on a full disk or because the file
+/// has been removed, leaves no part. For one thread at a time.
 class EventFileWriter {
  public:
-  /// Makes the folder if need be. This and the rest throw Error
+  /// Makes the folder if there is none. All functions throw Error
   /// `event_file: cannot <step> <path>: <reason>`.
   explicit EventFileWriter(const std::filesystem::path& folder,
                            std::function<double()> wall_time = system_wall_time);
@@ -32,11 +32,12 @@ class EventFileWriter {
   EventFileWriter(const EventFileWriter&) = delete;
   EventFileWriter& operator=(const EventFileWriter&) = delete;
 
-  /// A point of the curve `tag`, rounded to float. A tag is UTF-8 and not empty, else ValueError; a
-  /// '/' in it groups curves.
+  /// Adds a point to the curve `tag`, rounded to float. ValueError unless the tag is UTF-8 and not
+  /// empty. A '/' in it groups curves.
   void add_scalar(std::string_view tag, double value, std::int64_t step);
-  /// counts[i] things in bin i, for example the tokens of expert i. The bin reaches from i - 1/2 to
-  /// i + 1/2 on the axis. ValueError unless there is a bin and every count is at least 0.
+  /// Adds a histogram with counts[i] values in bin i, for example the tokens of expert i. The bin
+  /// reaches from i - 1/2 to i + 1/2 on the axis. ValueError unless there is a bin and every count
+  /// is at least 0.
   void add_histogram(std::string_view tag, std::span<const std::int64_t> counts, std::int64_t step);
 
   const std::filesystem::path& path() const { return path_; }

@@ -10,15 +10,15 @@
 namespace moegrad::training {
 
 struct EventFile {
-  std::vector<LogEvent> events = {};  // without the first, which holds the version alone
-  std::size_t bytes_left_out = 0;     // of a last record that is incomplete
+  std::vector<LogEvent> events = {};  // without the first, which contains only the version
+  std::size_t bytes_left_out = 0;     // of an incomplete last record
 };
 
-/// Reads an event file as EventFileWriter or TensorFlow makes it. A file that ends inside a record
-/// is read up to there: its writer has been killed, or is still at it.
+/// Reads an event file that EventFileWriter or TensorFlow has made. A file that ends inside a
+/// record is read up to there: its writer has been killed, or is still writing.
 ///
-/// Throws Error if the file cannot be read, and ValueError `event_reader: <path>: <requirement>,
-/// got <what>` where a checksum is wrong or a record holds no event.
+/// Throws Error if the file cannot be read. If a checksum is wrong or a record is not an event,
+/// throws ValueError `event_reader: <path>: <requirement>, got <what>`.
 EventFile read_event_file(const std::filesystem::path& path);
 
 }  // namespace moegrad::training

@@ -8,7 +8,7 @@
 
 namespace moegrad::training {
 
-/// What an event file says first.
+/// The version in the first event of a file.
 inline constexpr std::string_view kEventFileVersion = "brain.Event:2";
 
 struct LoggedScalar {
@@ -18,7 +18,7 @@ struct LoggedScalar {
   bool operator==(const LoggedScalar&) const = default;
 };
 
-/// Bin i reaches from limits[i - 1], the first one from -infinity, to limits[i].
+/// Bin i reaches from limits[i - 1] to limits[i]. The first bin begins at -infinity.
 struct LoggedHistogram {
   std::string tag = {};
   double min = 0;
@@ -49,8 +49,8 @@ struct LogEvent {
 /// https://github.com/tensorflow/tensorboard
 std::string to_proto(const LogEvent& event);
 
-/// The reverse. Fields and kinds of values that LogEvent does not have are stepped over. Throws
-/// ValueError, as ProtoReader does, for what is no event.
+/// The inverse of to_proto(). Skips fields and kinds of values that LogEvent does not have. Throws
+/// ValueError, as ProtoReader does, if `message` is not an event.
 LogEvent log_event_from_proto(std::string_view message, const std::string& who);
 
 }  // namespace moegrad::training

@@ -16,10 +16,10 @@ namespace {
 
 // What a resumed run finds in its file.
 struct EarlierLines {
-  bool others = false;     // not metrics, or those of another run
-  std::int64_t bytes = 0;  // of the lines up to the first of the resumed run's steps
-  bool unended = false;    // the last of these lacks its line feed
-  bool precious = false;   // behind them are lines that the resumed run does not write again
+  bool others = false;     // not metrics, or metrics of another run
+  std::int64_t bytes = 0;  // of the lines before the resumed run's first step
+  bool unended = false;    // the last of these lines lacks its line feed
+  bool precious = false;   // after them are lines that the resumed run does not write again
 };
 
 std::optional<std::int64_t> step_of(const nlohmann::json& line) {
@@ -28,7 +28,7 @@ std::optional<std::int64_t> step_of(const nlohmann::json& line) {
   return step->get<std::int64_t>();
 }
 
-// RunHeader::identity of the run that wrote the line, where the line tells.
+// RunHeader::identity of the run that wrote the line, if the line contains it.
 std::string identity_in(const nlohmann::json& line) {
   const auto run = line.is_object() ? line.find("run") : line.end();
   if (run == line.end() || !run->is_object()) return {};
@@ -36,8 +36,8 @@ std::string identity_in(const nlohmann::json& line) {
   return identity != run->end() && identity->is_string() ? identity->get<std::string>() : "";
 }
 
-// A last line that a killed process has not finished is none. A pipe or a terminal keeps nothing,
-// and reading it would wait for ever.
+// A last line that a killed process has not finished does not count. A pipe or a terminal is not
+// read: it keeps nothing, and reading it would wait for ever.
 EarlierLines find_earlier_lines(const std::string& path, std::int64_t first_step,
                                 const std::string& identity) {
   EarlierLines found;
@@ -160,7 +160,7 @@ void MetricsFile::write_validation(std::int64_t step, double loss) {
 
 void MetricsFile::write_line(nlohmann::json line) {
   if (header_) line["run"] = to_json(*std::exchange(header_, std::nullopt));
-  // The name of a file, in the configuration or the command, may be no UTF-8.
+  // A file name in the configuration or the command may not be UTF-8.
   file_->write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 

@@ -50,7 +50,7 @@ std::size_t read_metrics_lines(const std::string& path, const MetricsLineVisitor
     try {
       parsed = parse_strict_json(line, kMaxDepth, who);
     } catch (const ValueError&) {
-      // A line is written with its end, so one without may be a part.
+      // A line is written together with its end, so a line without end may be incomplete.
       if (end != std::string_view::npos) throw;
       return line.size();
     }

@@ -10,12 +10,12 @@
 
 namespace moegrad::training {
 
-/// Called with an object of a metrics file, its step, and how messages about it begin.
+/// Called with an object of a metrics file, its step, and the beginning of messages about it.
 using MetricsLineVisitor =
     std::function<void(std::int64_t step, const nlohmann::json& line, const std::string& who)>;
 
-/// Reads a metrics file (metrics.h) line by line. The last line of a run that was killed may be cut
-/// short: its bytes, which are left out, are returned.
+/// Reads a metrics file (metrics.h) line by line. The last line of a killed run may be cut short.
+/// It is left out, and the number of its bytes is returned.
 ///
 /// Throws Error if the file cannot be read, and ValueError `metrics: <path>: line <number>: <what
 /// is required>, got <what>`.

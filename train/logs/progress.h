@@ -13,22 +13,23 @@
 
 namespace moegrad::training {
 
-/// What a run shows while it goes on: on a terminal a bar that is drawn over itself, with the time
-/// that is left; otherwise one line every `log_every` steps.
+/// The progress of a run: on a terminal a bar that is redrawn in place, with the time that is left;
+/// otherwise one line every `log_every` steps.
 class Progress {
  public:
   using Seconds = std::chrono::duration<double>;
 
-  /// `columns` of the terminal that `out` writes to; none where lines cannot be drawn over.
+  /// `columns` of the terminal that `out` writes to; none if lines cannot be redrawn.
   Progress(std::ostream& out, const std::optional<StatusLine::Columns>& columns,
            std::int64_t first_step, std::int64_t steps, std::int64_t log_every);
 
-  /// After a step that took so long in all. `figures`, such as "loss 5.5451", tell of it, the most
-  /// important one first: the bar leaves out the last ones where the terminal is too narrow.
+  /// Call it after each step. `took` is the time of the whole step. `figures`, such as
+  /// "loss 5.5451", begin with the most important one: if the terminal is too narrow, the bar
+  /// leaves out the last ones.
   void step(std::int64_t step, const std::vector<std::string>& figures, Seconds took);
   /// Prints a line, above the bar if there is one.
   void print(const std::string& line);
-  /// Leaves the bar, so that others may print.
+  /// Ends the bar, so that other code may print.
   void finish();
 
  private:
@@ -43,7 +44,7 @@ class Progress {
   Seconds since_drawn_{0};
 };
 
-/// What a bar shows after `done` of `steps` steps.
+/// The contents of a bar after `done` of `steps` steps.
 struct BarContent {
   std::int64_t done = 0;
   std::int64_t steps = 1;
@@ -51,8 +52,8 @@ struct BarContent {
   std::vector<std::string> figures = {};  // printable ASCII, so that a byte takes a column
 };
 
-/// As much of this as `columns` columns have room for, in this order of importance: the count, the
-/// time that is left, the first figure, the bar, the other figures.
+/// As much of the content as fits into `columns` columns, in this order of importance: the count,
+/// the time that is left, the first figure, the bar, the other figures.
 ///
 ///     [==========          ] 25/50 ETA 0:05 | loss 5.5451 | grad norm 1.500
 ///

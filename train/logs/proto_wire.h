@@ -9,8 +9,8 @@
 
 namespace moegrad::training {
 
-/// A message in the wire format of protocol buffers, field by field. No field is left out for being
-/// zero.
+/// Writes a message in the wire format of protocol buffers, field by field. Fields that are zero
+/// are written, too.
 ///
 /// Reference: https://protobuf.dev/programming-guides/encoding
 class ProtoWriter {
@@ -27,7 +27,7 @@ class ProtoWriter {
   std::string message_;
 };
 
-/// A cursor over the fields of a message. What is no message throws ValueError
+/// A cursor over the fields of a message. If the bytes are not a message, throws ValueError
 /// `<who>: must be a protocol buffer, got <what>`. Both arguments must outlive this object.
 class ProtoReader {
  public:
@@ -37,13 +37,13 @@ class ProtoReader {
   bool next();
   std::uint64_t field() const { return field_; }
 
-  /// The value of the field. One of another type throws ValueError
+  /// The value of the field. If it has another type, throws ValueError
   /// `<who>: field <number> must have wire type <type>, got <type>`.
   std::uint64_t varint() const;
   float float32() const;
   double float64() const;
   std::string_view bytes() const;
-  /// A repeated field may stand packed, or value by value.
+  /// Appends the values of a repeated field, which may be packed or stored value by value.
   void append_doubles(std::vector<double>& values) const;
 
  private:
@@ -55,7 +55,7 @@ class ProtoReader {
   const std::string& who_;
   std::uint64_t field_ = 0;
   std::uint64_t type_ = 0;
-  std::uint64_t varint_ = 0;  // the value, by type_
+  std::uint64_t varint_ = 0;  // the value; which member has it depends on type_
   std::string_view bytes_;
 };
 

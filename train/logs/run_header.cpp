@@ -45,7 +45,7 @@ std::string now() {
   return {text.data(), size};
 }
 
-// Empty where the system does not tell.
+// The CPU's name; empty if the system does not tell.
 std::string cpu_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

@@ -13,10 +13,10 @@
 
 namespace moegrad::training {
 
-/// What a metrics file tells of a run beside its numbers. Files of earlier versions lack it: a text
-/// is empty where it is unknown.
+/// What a metrics file says about a run besides its numbers. Files of earlier versions lack it;
+/// then a text is empty.
 struct RunHeader {
-  std::string identity = {};              // the same after a resumption, else another
+  std::string identity = {};              // the same if a run is resumed, else different
   std::string title = {};                 // such as "small on kjv.txt"
   std::string date = {};                  // of the start, such as "2026-01-31T09:30:00Z"
   std::string version = {};               // of moegrad
@@ -27,17 +27,17 @@ struct RunHeader {
   std::optional<double> max_grad_norm = {};  // 0: no clipping
 };
 
-/// Of a run that starts now. `run`: what may not change when it is resumed (describe_run).
+/// The header of a run that starts now. `run`: what may not change at resumption (describe_run).
 RunHeader run_header(const TrainConfig& options, std::string_view unit,
                      const std::map<std::string, std::string>& run);
 
 nlohmann::json to_json(const RunHeader& header);
 
-/// What to_json() makes, with any part left out. `who`: how a message begins. ValueError where a
-/// part is not of its type.
+/// The inverse of to_json(). Any part may be missing. Messages begin with `who`. ValueError if a
+/// part has the wrong type.
 RunHeader run_header_of(const nlohmann::json& object, const std::string& who);
 
-/// A word of a command as a shell takes it: with quotes where a character needs them.
+/// A word of a command as a shell reads it: in quotes if a character needs them.
 std::string shell_word(const std::string& word);
 
 }  // namespace moegrad::training

@@ -42,7 +42,7 @@ RunLogs::RunLogs(const TrainConfig& options, RankContext& context, StepProfile& 
 
 void RunLogs::begin_step(std::int64_t step) { profile_.begin_step(step, context_); }
 
-// Collective: the most of any rank, since the last time.
+// Collective. Records the most bytes of any rank since the last call.
 void RunLogs::note_peaks(StepReport& report) {
   auto& arena = *context_.arena();
   std::vector<std::int64_t> peaks(kMemoryTags + 1);

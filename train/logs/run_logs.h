@@ -14,26 +14,26 @@
 
 namespace moegrad::training {
 
-/// What a training run shows of itself: printed lines, the metrics file, TensorBoard, a trace. Of
-/// one rank; all ranks make it and call it together, rank 0 writes.
+/// The output of a training run: printed lines, the metrics file, TensorBoard, a trace. Each rank
+/// has one; all ranks make it and call it together. Rank 0 writes.
 class RunLogs {
  public:
-  /// For the steps from `first_step` on. `profile` is one for all ranks. Error or ValueError where
+  /// For the steps from `first_step` on. All ranks share one `profile`. Error or ValueError if
   /// something cannot be written.
   RunLogs(const TrainConfig& options, RankContext& context, StepProfile& profile,
           std::int64_t first_step, RunHeader header);
 
   void begin_step(std::int64_t step);
-  /// Fills in what `report` lacks, and shows it.
+  /// Fills in the missing parts of `report` and shows it.
   void end_step(StepReport report);
-  /// Whether --validation-interval asks for a validation loss after `steps` steps, the last ones
-  /// left out.
+  /// Whether --validation-interval asks for a validation loss after `steps` steps. False after the
+  /// last step.
   bool validation_due(std::int64_t steps) const;
-  /// In nats per `unit`, such as "byte".
+  /// Logs a validation loss in nats per `unit`, such as "byte".
   void validation(std::int64_t steps, double loss, std::string_view unit);
-  /// Before something else is printed.
+  /// Call it before anything else is printed.
   void end_line() { progress_.finish(); }
-  /// At the end: says what could not be written; false if anything.
+  /// At the end: reports what could not be written. Returns false if there is anything.
   bool report() const;
 
  private:
@@ -42,7 +42,7 @@ class RunLogs {
   const TrainConfig& options_;
   RankContext& context_;
   StepProfile& profile_;
-  std::string configuration_;  // until it has been shown
+  std::string configuration_;  // empty once it has been shown
   Progress progress_;
   MetricsFile metrics_;
   TensorboardLog tensorboard_;

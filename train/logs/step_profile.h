@@ -14,17 +14,17 @@
 
 namespace moegrad::training {
 
-/// Records the spans of --profile-steps on all ranks of a run and writes them as a trace. One for
-/// all ranks, which call it together; between these steps recording is off.
+/// Records the spans of --profile-steps on all ranks of a run and writes them as a trace. All ranks
+/// share one and call it together. Outside these steps recording is off.
 class StepProfile {
  public:
   explicit StepProfile(const TrainConfig& options);
 
-  /// On rank 0, before the first step: opens the file, unless all profiled steps lie before that.
+  /// On rank 0, before the first step: opens the file, unless all profiled steps are before that.
   /// ValueError if it cannot be written.
   void open(std::int64_t first_step);
   void begin_step(std::int64_t step, RankContext& context);
-  /// After the last of the steps rank 0 writes the trace and gets the figures.
+  /// After the last profiled step, rank 0 writes the trace and gets the figures.
   std::optional<ProfileFigures> end_step(std::int64_t step, RankContext& context);
   /// On rank 0: false if the trace could not be written.
   bool report() const { return lost_.report(); }
@@ -36,7 +36,7 @@ class StepProfile {
   std::string path_;
   std::optional<OutputFile> file_;
   LostWrites lost_{"--profile"};
-  std::vector<RankTimeline> ranks_;  // each written by its rank
+  std::vector<RankTimeline> ranks_;  // each rank writes its own
 };
 
 }  // namespace moegrad::training

@@ -11,19 +11,19 @@
 
 namespace moegrad::training {
 
-/// A training run's curves for TensorBoard, named as torchtitan names them. Where the folder can no
-/// longer be written, as on a full disk, it says so once and counts what is lost.
+/// A training run's curves for TensorBoard, with torchtitan's names. If the folder can no longer be
+/// written, as on a full disk, it reports that once and counts the losses.
 class TensorboardLog {
  public:
-  /// Adds an event file to `folder`; does nothing for an empty one. Error if it cannot.
+  /// Adds an event file to `folder`; does nothing if `folder` is empty. Error if it cannot.
   explicit TensorboardLog(const std::string& folder);
 
   void write(const StepReport& report);
-  /// Of each mixture layer, how many tokens each expert got.
+  /// Writes, for each mixture layer, how many tokens each expert got.
   void write_expert_loads(const StepReport& report);
   /// After `step` steps.
   void write_validation(std::int64_t step, double loss);
-  /// At the end of a run: says how many reports could not be written; false if any.
+  /// At the end of a run: reports how many writes were lost. Returns false if any were.
   bool report() const { return lost_.report(); }
 
  private:

@@ -8,8 +8,8 @@
 
 namespace moegrad::training {
 
-/// The checksum of a record's parts: CRC-32C rotated right by 15 bits, plus a constant, as the CRC
-/// of a text that holds its own CRC is a poor one.
+/// The checksum of a record's parts: CRC-32C rotated right by 15 bits, plus a constant. (The CRC of
+/// a text that contains its own CRC is a weak checksum.)
 std::uint32_t masked_crc32c(std::string_view bytes);
 
 /// `data` as a record of a TFRecord file:
@@ -24,11 +24,11 @@ class TfRecordReader {
  public:
   TfRecordReader(std::string_view file, const std::string& who) : file_(file), who_(who) {}
 
-  /// The data of the next record; nothing at the end, or where the file ends inside a record, as it
-  /// does after its writer has been killed. A wrong checksum throws ValueError
+  /// The data of the next record. Nothing at the end, or if the file ends inside a record because
+  /// its writer was killed. A wrong checksum throws ValueError
   /// `<who>: record at byte <offset>: checksum of its <part> must be <n>, got <n>`.
   std::optional<std::string_view> next();
-  /// Where the next record begins.
+  /// The position at which the next record begins.
   std::size_t offset() const { return offset_; }
 
  private:
