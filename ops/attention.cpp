@@ -14,6 +14,7 @@
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/checks.h"
+#include "ops/data_or_null.h"
 #include "ops/kernels/attention.h"
 #include "ops/shape_ops.h"
 
@@ -105,10 +106,9 @@ class Attention final : public Function {
     Tensor grad_k = needs[1] ? Tensor::zeros(k.shape(), k.dtype()) : Tensor();
     Tensor grad_v = needs[2] ? Tensor::zeros(v.shape(), v.dtype()) : Tensor();
     dispatch_floating(q.dtype(), [&]<class T>() {
-      const auto pointer = [](Tensor& tensor) {
-        return tensor.defined() ? tensor.mutable_data<T>().data() : nullptr;
-      };
-      const kernels::AttentionGrads<T> targets{pointer(grad_q), pointer(grad_k), pointer(grad_v)};
+      const kernels::AttentionGrads<T> targets{mutable_data_or_null<T>(grad_q),
+                                               mutable_data_or_null<T>(grad_k),
+                                               mutable_data_or_null<T>(grad_v)};
       const T* const q_data = q.data<T>().data();
       const T* const k_data = k.data<T>().data();
       const T* const v_data = v.data<T>().data();

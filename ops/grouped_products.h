@@ -6,6 +6,7 @@
 // [Matmul order] (kernels/matmul_tile.h).
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "framework/tensor/tensor.h"
@@ -23,6 +24,10 @@ struct StoredMatrix {
   std::int64_t k = 0;
   std::int64_t n = 0;
 };
+
+/// LayoutError unless the FRACTAL_NZ weight [K, N] or [E, K, N] has blocks of that shape. An ND one
+/// passes.
+void check_blocks(std::string_view op, const Tensor& weight);
 
 /// The `experts` matrices of a weight, ND [E, K, N] or [E * K, N] row-major or NZ blocks of those;
 /// `transposed` reads each as its transpose [N, K].
@@ -49,8 +54,5 @@ Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
 /// w = x^T y for one group, or with `resume` w + x^T y such that a sum over rows taken in pieces
 /// has the bits of the whole: its chains (Note [Matmul order]) go on from what w holds.
 void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w);
-
-/// `tensor` as it is when contiguous, otherwise a copy. Not recorded: for gradients.
-Tensor row_major(const Tensor& tensor);
 
 }  // namespace moegrad::ops

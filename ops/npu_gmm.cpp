@@ -40,7 +40,7 @@ Tensor NpuGMMOp::forward(const Tensor& weight, const Tensor& x, const Tensor& to
 //     dL/dx = g W^T     groups of rows, the weight transposed
 //     dL/dW = x^T g     groups of the reduction, which is over rows
 TensorList NpuGMMOp::backward(const TensorList& grads, InputMask needs) {
-  const Tensor grad_output = row_major(grads[0]);
+  const Tensor grad_output = contiguous(grads[0]);
   const Tensor weight = weight_.unpack(), x = x_.unpack(), tokens = tokens_per_expert_.unpack();
   Tensor grad_weight, grad_x;
   if (needs[0]) {
@@ -77,10 +77,8 @@ Tensor npu_gmm(const Tensor& weight, const Tensor& x, const Tensor& tokens_per_e
   }
   check<DtypeError>(tokens_per_expert.dtype() == Dtype::kInt64,
                     "npu_gmm: tokens_per_expert must be int64, got ", tokens_per_expert.dtype());
-  check<DtypeError>(is_floating(x.dtype()), "npu_gmm: x must be float32 or float64, got ",
-                    x.dtype());
-  check<DtypeError>(weight.dtype() == x.dtype(), "npu_gmm: x is ", x.dtype(), " but weight is ",
-                    weight.dtype());
+  check_floating("npu_gmm", "x", x);
+  check_same_dtype("npu_gmm", "x", x, "weight", weight);
   return Function::apply(std::make_shared<NpuGMMOp>(),
                          is_transposed_view(weight) ? weight : contiguous(weight), contiguous(x),
                          tokens_per_expert);

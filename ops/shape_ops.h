@@ -38,8 +38,10 @@ Tensor expand(const Tensor& a, const Shape& shape);
 // --- copies (shape_ops_copy.cpp)
 
 /// `a` itself when it is contiguous, otherwise a row-major copy, which the current rank counts in
-/// counters().materialized_transposes. A FRACTAL_NZ tensor comes back as it is: the op that reads
-/// it accepts or refuses it.
+/// counters().materialized_transposes. Every op calls this for what it needs row-major, its
+/// backward for the gradient that it is given, so that no copy is made uncounted; the tape records
+/// the copy where it records anything, which is not in a backward. A FRACTAL_NZ tensor comes back
+/// as it is: the op that reads it accepts or refuses it.
 Tensor contiguous(const Tensor& a);
 /// Joins along an existing dimension; the other sizes and the dtype must agree. Any number of
 /// tensors: more than Function::kMaxInputs are joined in runs of that many, and these again, which

@@ -43,7 +43,7 @@ class PreparedMatmul final : public Function {
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
-    const Tensor grad_output = ops::row_major(grads[0]);
+    const Tensor grad_output = ops::contiguous(grads[0]);
     const Tensor x = x_.unpack(), weight = weight_.unpack();
     Tensor grad_x, grad_weight;
     if (needs[0]) {
