@@ -34,7 +34,7 @@ Tensor make_parameter(const ParameterLayout& layout, Dtype dtype) {
 ExpertProduct grouped_product(ExpertWeights weights) {
   if (weights == ExpertWeights::kPretransposed) {
     return [](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
-      return ops::npu_gmm(weight, rows, Tensor::from(plan.counts, {std::ssize(plan.counts)}));
+      return ops::npu_gmm(weight, rows, plan.counts);
     };
   }
   return [](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
