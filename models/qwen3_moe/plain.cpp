@@ -11,7 +11,7 @@
 
 #include "framework/runtime/error.h"
 #include "ops/elementwise.h"
-#include "ops/matmul.h"
+#include "ops/matmul_reference.h"
 #include "ops/reduce.h"
 #include "ops/shape_ops.h"
 #include "ops/softmax.h"
@@ -25,7 +25,7 @@ Tensor index_tensor(const std::vector<std::int64_t>& values) {
 
 /// x [n, in] times the transpose of weight [out, in], transposed at run time.
 Tensor linear(const Tensor& x, const Tensor& weight) {
-  return ops::matmul(x, ops::contiguous(ops::transpose(weight, 0, 1)));
+  return ops::matmul_reference(x, ops::contiguous(ops::transpose(weight, 0, 1)));
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
@@ -143,10 +143,10 @@ class PlainModel {
         return ops::reshape(ops::expand(one, {nkv, nq / nkv, length, d}), {nq, length, d});
       };
       const Tensor keys = ops::contiguous(ops::transpose(repeated(k), 1, 2));  // [Nq, D, L]
-      const Tensor scores = ops::matmul(heads_first(q), keys) *
+      const Tensor scores = ops::matmul_reference(heads_first(q), keys) *
                             (1.0 / std::sqrt(static_cast<double>(d)));  // [Nq, L, L]
       const Tensor p = ops::softmax(scores + causal_mask(length, config_.dtype));
-      const Tensor mixed = ops::matmul(p, repeated(v));  // [Nq, L, D]
+      const Tensor mixed = ops::matmul_reference(p, repeated(v));  // [Nq, L, D]
       documents.push_back(
           ops::reshape(ops::contiguous(ops::transpose(mixed, 0, 1)), {length, nq * d}));
     }

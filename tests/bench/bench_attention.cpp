@@ -23,7 +23,7 @@
 #include "framework/tensor/fill.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
-#include "ops/matmul.h"
+#include "ops/matmul_reference.h"
 #include "ops/reduce.h"
 #include "ops/shape_ops.h"
 #include "ops/softmax.h"
@@ -87,8 +87,9 @@ double error_of_head(const Inputs& in, const Tensor& out, std::int64_t document,
   Tensor q = clone(rows(in.q, head));
   q.set_requires_grad(true);
   const auto kv_head = head / (kHeads / kKvHeads);
-  const Tensor scores = ops::matmul(q, ops::transpose(rows(in.k, kv_head), 0, 1)) * in.scale + mask;
-  const Tensor expected = ops::matmul(ops::softmax(scores), rows(in.v, kv_head));
+  const Tensor scores =
+      ops::matmul_reference(q, ops::transpose(rows(in.k, kv_head), 0, 1)) * in.scale + mask;
+  const Tensor expected = ops::matmul_reference(ops::softmax(scores), rows(in.v, kv_head));
   expected.backward(rows(in.grad_out, head));
   const auto single = [&](const Tensor& from) {
     const Tensor part = ops::narrow(ops::narrow(from.detach(), 0, begin, length), 1, head, 1);

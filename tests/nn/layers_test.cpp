@@ -12,7 +12,7 @@
 #include "nn/mlp.h"
 #include "nn/rms_norm.h"
 #include "ops/elementwise.h"
-#include "ops/matmul.h"
+#include "ops/matmul_reference.h"
 #include "ops/shape_ops.h"
 #include "tests/testing.h"
 
@@ -32,7 +32,7 @@ std::vector<std::string> names_of(const Module& module) {
 }
 
 Tensor times_transposed(const Tensor& x, const Tensor& weight) {
-  return ops::matmul(x, ops::transpose(weight, 0, 1));
+  return ops::matmul_reference(x, ops::transpose(weight, 0, 1));
 }
 
 TEST(Linear, MultipliesByTheTransposedWeight) {

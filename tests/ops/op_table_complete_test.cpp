@@ -22,6 +22,7 @@ const std::map<std::string, std::string> kHelpers{
     {"check_floating(string_view, Tensor)", "a check: the ops report its error"},
     {"check_floating(string_view, string_view, Tensor)", "a check: the ops report its error"},
     {"check_indices", "a check: embedding and index_select report its error"},
+    {"check_matmul_operands", "a check: matmul reports its error"},
     {"check_operands", "a check: the ops report its error"},
     {"check_rms_norm_weight", "a check: the norms report its error"},
     {"check_rope_table", "a check: rope and rms_norm_rope report its error"},
