@@ -181,6 +181,7 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
   check<ValueError>(policy.forward_prefetch >= 0,
                     "fully_shard: forward_prefetch must not be negative, got ",
                     policy.forward_prefetch);
+  check<ValueError>(policy.copy_out != nullptr, "fully_shard: copy_out must not be null");
   Grouping grouping(mesh, policy);
   // Parameters gathered by hand would look as if nobody had taken them.
   for (auto* module : modules) module->reshard();

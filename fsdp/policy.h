@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "framework/distributed/device_mesh.h"
 #include "framework/tensor/dtype.h"
+#include "fsdp/copy_out.h"
 #include "nn/module.h"
 
 namespace moegrad::fsdp {
@@ -70,6 +72,8 @@ struct Policy {
   /// Parameters that stay whole and that nobody reduces.
   TensorList ignored_parameters = {};
   DataParallelMeshDims mesh_dims = {};
+  /// How gathered parameters get from the ranks' slices into their tensors. Not null.
+  std::shared_ptr<const CopyOut> copy_out = make_split_with_slice_to_nz();
 };
 
 }  // namespace moegrad::fsdp
