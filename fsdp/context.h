@@ -12,7 +12,7 @@ class ProcessGroup;
 
 namespace moegrad::fsdp {
 
-class GradientReducer;
+class ForwardOrder;
 class ParamGroup;
 class State;
 
@@ -45,6 +45,9 @@ class CommContext {
 
 /// Shared by all states below one root: who comes when.
 struct Context {
+  /// Of all states below `root`, which is the first of them to run. Error if one of them belongs to
+  /// another root or has no bytes yet.
+  static void initialize(State& root);
   /// Of a state that ends before the others.
   void forget(const State* state);
 
@@ -58,10 +61,10 @@ struct Context {
   int depth = 0;
   // The order in which this iteration's forward reached the states. CPU compute is synchronous, so
   // nothing runs ahead by itself: forward prefetch issues what came next last time.
-  std::vector<State*> forward_order;
+  std::vector<ForwardOrder*> forward_order;
   // One entry per forward call that backward will come back to; null where a later module of the
   // same call took over.
-  std::vector<State*> post_forward_order;
+  std::vector<ForwardOrder*> post_forward_order;
 
   bool in_backward = false;
 };
