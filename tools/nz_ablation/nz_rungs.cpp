@@ -69,7 +69,7 @@ class PreparedMatmul final : public Function {
   SavedTensor x_{*this}, weight_{*this};
 };
 
-nn::ExpertProduct prepare_then_multiply(const PreparedMatmul::Steps& steps) {
+ExpertProduct prepare_then_multiply(const PreparedMatmul::Steps& steps) {
   return [=](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
     return Function::apply(std::make_shared<PreparedMatmul>(plan.offsets, steps),
                            ops::contiguous(rows), weight);
@@ -151,14 +151,6 @@ std::vector<Rung> ways_to_nz() {
            .gathered = Layout::kND,
            .product = prepare_then_multiply({.convert = true})},
           {.name = "slice_to_nz", .gathered = Layout::kNZ}};
-}
-
-void set_product(nn::Module& module, const Rung& rung) {
-  if (!rung.product) return;
-  for (const auto& [path, below] : module.named_modules()) {
-    auto* const experts = dynamic_cast<nn::GroupedExperts*>(below);
-    if (experts != nullptr) experts->set_product(rung.product);
-  }
 }
 
 }  // namespace moegrad::tools
