@@ -184,7 +184,7 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
   check<ValueError>(policy.copy_out != nullptr, "fully_shard: copy_out must not be null");
   Grouping grouping(mesh, policy);
   // Parameters gathered by hand would look as if nobody had taken them.
-  for (auto* module : modules) module->reshard();
+  for (auto* module : modules) module->restore_parameters();
   for (auto* module : modules) add_parameters_of(*module, policy, grouping);
   std::vector<std::unique_ptr<ParamGroup>> groups;
   for (const auto& [ranks, slots] : grouping.groups()) {

@@ -61,7 +61,7 @@ class State final : public nn::ModuleExtension {
   /// Issues the gather and returns; forward, unshard() or the handle waits. Until then the gather
   /// reads the shards of all ranks: wait, or reshard(), before writing to them.
   UnshardHandle unshard_async();
-  void reshard() override;
+  void reshard();
 
   // --- switches; `recurse`: of this call alone, or of all below as well
   /// Off: backward keeps unsharded gradients instead of reducing them (gradient accumulation
@@ -107,6 +107,7 @@ class State final : public nn::ModuleExtension {
   void set_observer(const std::shared_ptr<Observer>& observer);
 
   // --- nn::ModuleExtension
+  void restore_parameters() override { reshard(); }
   void zero_grad() override;
   void to_empty() override;
   Tensor cast_input(const Tensor& input) override;

@@ -47,7 +47,7 @@ class ModuleExtension {
   virtual ~ModuleExtension() = default;
   /// Puts back the parameters that the module keeps, where others stand in for them meanwhile, as
   /// gathered ones do. Loading and saving call it first.
-  virtual void reshard() {}
+  virtual void restore_parameters() {}
   /// Gives bytes, undefined ones, to those parameters that the module keeps and that have none yet.
   virtual void to_empty() {}
   /// Clears the gradients it keeps for parameters that do not stand in the slots just now.
@@ -92,7 +92,7 @@ class Module {
   /// This module (as "") and all below it, in pre-order.
   std::vector<std::pair<std::string, Module*>> named_modules();
 
-  /// Name -> tensor (detached; shares storage), as torch's state_dict(). Reshards what is below
+  /// Name -> tensor (detached; shares storage), as torch's state_dict(). Calls restore_parameters()
   /// first: under fully_shard it is this rank's shards.
   NamedTensors state_dict() const;
   /// Copies the values into what state_dict() holds; Error unless names agree, ShapeError unless
@@ -102,7 +102,7 @@ class Module {
 
   /// Puts back the parameters that this module and those below keep, where others stand in for
   /// them.
-  void reshard() const;
+  void restore_parameters() const;
   /// Gives bytes, undefined ones, to the parameters that were made under a MetaGuard and have none
   /// yet; those of extensions come first. Others stay as they are.
   void to_empty();

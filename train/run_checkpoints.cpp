@@ -76,7 +76,7 @@ RunCheckpoints::RunCheckpoints(const TrainOptions& options, const TrainingData& 
 }
 
 NamedTensors RunCheckpoints::tensors() const {
-  model_.reshard();
+  model_.restore_parameters();
   NamedTensors all = model_.named_parameters();
   for (const auto& [name, tensor] : optimizer_.state_dict()) {
     all.push_back({std::string(kOptimizerPrefix) + name, tensor});

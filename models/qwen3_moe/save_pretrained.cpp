@@ -195,9 +195,7 @@ void save_pretrained(Qwen3Moe& model, const fs::path& folder,
   check<ValueError>(options.max_shard_bytes >= 1,
                     "save_pretrained: max_shard_bytes must be at least 1, got ",
                     options.max_shard_bytes);
-  for (const auto& [name, part] : model.named_modules()) {
-    if (part->extension() != nullptr) part->extension()->reshard();
-  }
+  model.restore_parameters();
   const auto& context = RankContext::current();
   const auto sources = list_sources(model);
   std::unique_ptr<Writer> writer;
