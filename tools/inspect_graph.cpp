@@ -16,6 +16,7 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "framework/runtime/random.h"
+#include "models/qwen3_moe/config_json.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
 #include "train/config/program_options.h"
@@ -76,9 +77,8 @@ void write_live_bytes(const std::vector<LiveBytes>& profile, std::ostream& out) 
 }
 
 int run(const Options& options) {
-  models::Qwen3Moe model(options.config.empty()
-                             ? models::Qwen3MoeConfig::preset(options.preset)
-                             : models::Qwen3MoeConfig::from_json(options.config));
+  models::Qwen3Moe model(options.config.empty() ? models::Qwen3MoeConfig::preset(options.preset)
+                                                : models::read_qwen3_moe_config(options.config));
   const Tensor loss = loss_of(model, options.tokens);
 
   const auto summary = summarize_graph(loss);

@@ -10,6 +10,7 @@
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
+#include "models/qwen3_moe/config_json.h"
 #include "train/config/option_record.h"
 
 namespace moegrad::training {
@@ -53,7 +54,7 @@ std::map<std::string, std::string> describe_run(const TrainOptions& options,
   auto run = compared_options(options);
   auto config = options.model_config();
   config.gathered_layout = Layout::kND;  // another one gives the same bits
-  run["config"] = config.to_json();
+  run["config"] = to_json(config);
   run["data"] = data.source().describe();
   run["batches"] = data.describe();
   return run;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "models/qwen3_moe/load_pretrained.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -12,7 +14,6 @@
 #include "framework/runtime/error.h"
 #include "models/hf_checkpoint.h"
 #include "models/qwen3_moe/hf_layout.h"
-#include "models/qwen3_moe/pretrained.h"
 
 namespace moegrad::models {
 namespace {

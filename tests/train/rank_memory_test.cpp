@@ -12,6 +12,7 @@
 #include "framework/runtime/random.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/meta.h"
+#include "models/qwen3_moe/config_json.h"
 #include "train/trainer.h"
 #include "train/training_run.h"
 
@@ -132,7 +133,7 @@ std::string tied_config() {
   config.num_experts_per_tok = 2;
   config.mlp_only_layers = {1};
   const auto path = ::testing::TempDir() + "rank_memory_tied.json";
-  std::ofstream(path) << config.to_json();
+  std::ofstream(path) << to_json(config);
   return path;
 }
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "framework/runtime/error.h"
+#include "models/qwen3_moe/config_json.h"
 #include "train/config/log_options.h"
 #include "train/config/program_options.h"
 
@@ -156,8 +157,8 @@ std::int64_t TrainOptions::warmup_steps() const {
 
 models::Qwen3MoeConfig TrainOptions::model_config() const {
   const auto file = hf_model.empty() ? config : hf_model + "/config.json";
-  auto model = file.empty() ? models::Qwen3MoeConfig::preset(preset)
-                            : models::Qwen3MoeConfig::from_json(file);
+  auto model =
+      file.empty() ? models::Qwen3MoeConfig::preset(preset) : models::read_qwen3_moe_config(file);
   const bool pretransposed =
       expert_weights.empty() ? grouped_matmul_nz_transpose : expert_weights == "pretransposed";
   const bool nz = layout.empty() ? grouped_matmul_nz_transpose : layout == "nz";

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/io/safetensors.h"
+#include "models/qwen3_moe/config_json.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
 #include "models/qwen3_moe/plain.h"
@@ -54,7 +55,7 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
   }
 
   Qwen3MoeConfig config(nn::ExpertWeights weights) const {
-    auto config = Qwen3MoeConfig::from_json(folder_ / "config.json");
+    auto config = read_qwen3_moe_config(folder_ / "config.json");
     config.dtype = Dtype::kFloat64;
     return weights == nn::ExpertWeights::kPretransposed ? config
                                                         : testing::hugging_face_oriented(config);

@@ -8,7 +8,9 @@
 
 #include "framework/io/safetensors.h"
 #include "framework/tensor/arena.h"
-#include "models/qwen3_moe/pretrained.h"
+#include "models/qwen3_moe/config_json.h"
+#include "models/qwen3_moe/load_pretrained.h"
+#include "models/qwen3_moe/save_pretrained.h"
 #include "tests/framework/io/files.h"
 #include "tests/fsdp/hand_sharded.h"
 #include "tests/fsdp/models.h"
@@ -113,7 +115,7 @@ TEST_P(PretrainedOnRanks, LoadSaveLoadGivesTheSameBits) {
   const auto files = files_in(saved);
   EXPECT_EQ(files.size(), 2U);
   EXPECT_TRUE(files.at("model.safetensors") == testing::read_file(source));
-  EXPECT_EQ(Qwen3MoeConfig::from_json(saved / "config.json"), variant().config);
+  EXPECT_EQ(read_qwen3_moe_config(saved / "config.json"), variant().config);
   on_ranks(world_size(), variant().config, variant().policy, [&](Qwen3Moe& model, fsdp::State&) {
     load_pretrained(model, saved);
     expect_holds_parts_of(tensors, model);
@@ -200,7 +202,7 @@ TEST_P(PretrainedGolden, FileComesBackByteForByte) {
   const auto [name, world_size] = GetParam();
   const auto source = testing::golden_folder() / name;
   const TemporaryFolder folder;
-  const auto config = Qwen3MoeConfig::from_json(source / "config.json");
+  const auto config = read_qwen3_moe_config(source / "config.json");
   on_ranks(world_size, config, {}, [&](Qwen3Moe& model, fsdp::State&) {
     load_pretrained(model, source);
     save_pretrained(model, folder / "saved");
