@@ -55,6 +55,7 @@
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
+#include "framework/tensor/documents.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/dump.h"
 #include "framework/tensor/fill.h"

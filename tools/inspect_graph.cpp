@@ -45,7 +45,7 @@ Tensor loss_of(models::Qwen3Moe& model, std::int64_t count) {
     tokens.push_back(random.integer(at, model.config().vocab_size));
     targets.push_back(random.integer(at + 1, model.config().vocab_size));
   }
-  const auto output = model(Tensor::from(tokens, {count}), std::vector<std::int64_t>{0, count});
+  const auto output = model(Tensor::from(tokens, {count}));
   return models::qwen3_moe_loss(output, Tensor::from(targets, {count}), count,
                                 model.config().router_aux_loss_coef)
       .objective;

@@ -120,7 +120,7 @@ StepResult train_step(models::Qwen3Moe& model, fsdp::State& state,
     models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute_layers};
     if (options.linear_cross_entropy) forward.targets = batch.targets;
     if (options.replay != nullptr) forward.replay_expert_indices = &(*options.replay)[index];
-    auto output = model(batch.tokens, batch.cu_seqlens, forward);
+    auto output = model(batch.tokens, batch.documents, forward);
     const auto share = models::qwen3_moe_loss(output, batch.targets, targets, coefficient);
     if (idle) {
       (share.objective * 0.0).backward();
@@ -159,7 +159,7 @@ double evaluate(models::Qwen3Moe& model, const TrainingData& data,
       const SlowStorage storage("reading held-out batches");
       return data.validation_batch(std::min(i, batches - 1));
     }();
-    const auto output = model(held_out.tokens, held_out.cu_seqlens);
+    const auto output = model(held_out.tokens, held_out.documents);
     if (i >= batches) continue;
     sums[static_cast<std::size_t>(i)] =
         ops::cross_entropy(output.logits, held_out.targets, {.denominator = 1.0}).item();
@@ -184,7 +184,7 @@ std::string sample(models::Qwen3Moe& model, const std::string& prompt, std::int6
     for (auto at = std::ssize(text) - length; at < std::ssize(text); ++at) {
       window.push_back(static_cast<unsigned char>(text[static_cast<std::size_t>(at)]));
     }
-    const auto output = model(Tensor::from(window, {length}), std::vector<std::int64_t>{0, length});
+    const auto output = model(Tensor::from(window, {length}));
     const auto next = choose(output.logits, length - 1, temperature,
                              random.uniform(static_cast<std::uint64_t>(i)));
     text += static_cast<char>(next);

@@ -43,14 +43,18 @@ void Qwen3Moe::init_weights(std::uint64_t seed) {
 }
 
 Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
-                                   const std::vector<std::int64_t>& cu_seqlens,
+                                   const std::optional<Documents>& given_documents,
                                    const ForwardOptions& options) {
   check<ShapeError>(tokens.ndim() == 1, "Qwen3Moe: tokens must be [T], got ", tokens.shape());
-  Tensor positions = document_positions(cu_seqlens, tokens.dim(0));
-  if (options.positions.defined()) {
-    check<ShapeError>(options.positions.shape() == tokens.shape(), "Qwen3Moe: positions must be ",
-                      tokens.shape(), " to match tokens, got ", options.positions.shape());
-    positions = options.positions;
+  const auto documents = given_documents.value_or(Documents::one(tokens.dim(0)));
+  check<ValueError>(documents.tokens() == tokens.dim(0), "Qwen3Moe: documents must have the ",
+                    tokens.dim(0), " tokens, got ", documents.tokens());
+  Tensor positions = options.positions;
+  if (positions.defined()) {
+    check<ShapeError>(positions.shape() == tokens.shape(), "Qwen3Moe: positions must be ",
+                      tokens.shape(), " to match tokens, got ", positions.shape());
+  } else {
+    positions = documents.positions();
   }
   check<ValueError>(options.recompute_layers >= 0,
                     "Qwen3Moe: recompute_layers must be at least 0, got ",
@@ -62,7 +66,7 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
                     replay == nullptr ? 0 : replay->size());
 
   const nn::SequenceContext context = {
-      .cu_seqlens = cu_seqlens,
+      .documents = documents,
       .rope = ops::rope_table(positions, config_.head_dim, config_.rope_theta, config_.dtype)};
   Output output;
   Tensor hidden = embed_tokens_(tokens);  // [T, H]
@@ -97,22 +101,6 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit) {
   nn::visit_tensors(visit, output.logits, output.ce_sum, output.router_logits,
                     output.routing_weights, output.expert_indices, output.hidden_states);
-}
-
-Tensor document_positions(const std::vector<std::int64_t>& cu_seqlens, std::int64_t tokens) {
-  check<ValueError>(!cu_seqlens.empty() && cu_seqlens.front() == 0 && cu_seqlens.back() == tokens,
-                    "Qwen3Moe: cu_seqlens must rise from 0 to the number of tokens (", tokens,
-                    "), got ", cu_seqlens.empty() ? 0 : cu_seqlens.front(), " to ",
-                    cu_seqlens.empty() ? 0 : cu_seqlens.back());
-  Tensor positions = Tensor::empty({tokens}, Dtype::kInt64);
-  const auto values = positions.mutable_data<std::int64_t>();
-  for (std::size_t d = 0; d + 1 < cu_seqlens.size(); ++d) {
-    const auto begin = cu_seqlens[d], end = cu_seqlens[d + 1];
-    check<ValueError>(begin <= end && end <= tokens, "Qwen3Moe: cu_seqlens must rise, got ", end,
-                      " after ", begin);
-    for (auto t = begin; t < end; ++t) values[static_cast<std::size_t>(t)] = t - begin;
-  }
-  return positions;
 }
 
 }  // namespace moegrad::models

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
+#include "framework/tensor/documents.h"
 #include "models/qwen3_moe/config.h"
 #include "models/qwen3_moe/decoder_layer.h"
 #include "nn/embedding.h"
@@ -59,10 +61,9 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
   /// to_empty(), a model never stands whole on any rank.
   void init_weights(std::uint64_t seed);
 
-  /// tokens: int64 [T], documents packed one after the other; document d is tokens
-  /// [cu_seqlens[d], cu_seqlens[d + 1]). Logits at t are for the token after t.
-  /// ValueError for token ids outside [0, V) and for cu_seqlens that do not cover the tokens.
-  Output forward(const Tensor& tokens, const std::vector<std::int64_t>& cu_seqlens,
+  /// tokens: int64 [T], one document unless `documents` divides them. Logits at t are for the token
+  /// after t. ValueError for token ids outside [0, V) and for documents of more or fewer tokens.
+  Output forward(const Tensor& tokens, const std::optional<Documents>& documents = std::nullopt,
                  const ForwardOptions& options = {});
 
   const Qwen3MoeConfig& config() const { return config_; }
@@ -77,9 +78,5 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
 };
 
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit);
-
-/// Position of each token in its document: int64 [T]. ValueError unless cu_seqlens rises from 0 to
-/// `tokens`.
-Tensor document_positions(const std::vector<std::int64_t>& cu_seqlens, std::int64_t tokens);
 
 }  // namespace moegrad::models

@@ -77,10 +77,10 @@ Tensor causal_mask(std::int64_t length, Dtype dtype) {
 class PlainModel {
  public:
   PlainModel(const Qwen3MoeConfig& config, const NamedTensors& parameters, const Tensor& positions,
-             const std::vector<std::int64_t>& cu_seqlens)
+             const Documents& documents)
       : config_(config),
         parameters_(parameters),
-        cu_seqlens_(cu_seqlens),
+        offsets_(documents.offsets()),
         angles_(angles_of(positions, config)) {}
 
   Qwen3Moe::Output run(const Tensor& tokens, const Qwen3Moe::ForwardOptions& options) const {
@@ -132,8 +132,8 @@ class PlainModel {
     const Tensor k = rope(norm(project(".k_proj", nkv), module + ".k_norm"), angles_);
     const Tensor v = project(".v_proj", nkv);
     TensorList documents;
-    for (std::size_t i = 0; i + 1 < cu_seqlens_.size(); ++i) {
-      const auto start = cu_seqlens_[i], length = cu_seqlens_[i + 1] - start;
+    for (std::size_t i = 0; i + 1 < offsets_.size(); ++i) {
+      const auto start = offsets_[i], length = offsets_[i + 1] - start;
       if (length == 0) continue;
       const auto heads_first = [&](const Tensor& all) {  // [T, N, D] -> [N, L, D]
         return ops::contiguous(ops::transpose(ops::narrow(all, 0, start, length), 0, 1));
@@ -224,7 +224,7 @@ class PlainModel {
 
   const Qwen3MoeConfig& config_;
   const NamedTensors& parameters_;
-  const std::vector<std::int64_t>& cu_seqlens_;
+  const std::vector<std::int64_t>& offsets_;
   Angles angles_;
 };
 
@@ -246,12 +246,13 @@ Tensor plain_load_balancing_loss(const TensorList& router_logits, const TensorLi
 }  // namespace
 
 Qwen3Moe::Output qwen3_moe_plain(const Qwen3MoeConfig& config, const NamedTensors& parameters,
-                                 const Tensor& tokens, const std::vector<std::int64_t>& cu_seqlens,
+                                 const Tensor& tokens, const Documents& documents,
                                  const Qwen3Moe::ForwardOptions& options) {
-  const Tensor positions = options.positions.defined()
-                               ? options.positions
-                               : document_positions(cu_seqlens, tokens.dim(0));
-  const PlainModel model(config, parameters, positions, cu_seqlens);
+  check<ValueError>(documents.tokens() == tokens.dim(0),
+                    "qwen3_moe_plain: documents must have the ", tokens.dim(0), " tokens, got ",
+                    documents.tokens());
+  const Tensor positions = options.positions.defined() ? options.positions : documents.positions();
+  const PlainModel model(config, parameters, positions, documents);
   return model.run(tokens, options);
 }
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "framework/tensor/documents.h"
 #include "framework/tensor/named_tensor.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
@@ -16,10 +16,10 @@ namespace moegrad::models {
 // gradients come from the tape of the plain operations.
 
 /// What Qwen3Moe::forward computes, from `parameters` named as Qwen3Moe::named_parameters() with
-/// expert weights as in Hugging Face (ExpertWeights::kHuggingFace). ValueError for a missing name.
-/// options.recompute_layers is ignored.
+/// expert weights as in Hugging Face (ExpertWeights::kHuggingFace). options.recompute_layers is
+/// ignored. ValueError for a missing name and for documents of more or fewer tokens.
 Qwen3Moe::Output qwen3_moe_plain(const Qwen3MoeConfig& config, const NamedTensors& parameters,
-                                 const Tensor& tokens, const std::vector<std::int64_t>& cu_seqlens,
+                                 const Tensor& tokens, const Documents& documents,
                                  const Qwen3Moe::ForwardOptions& options = {});
 
 /// What qwen3_moe_loss computes.

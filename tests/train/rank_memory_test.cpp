@@ -32,7 +32,7 @@ MicroBatch batch_of(const TrainOptions& options, std::int64_t index) {
   }
   return {.tokens = Tensor::from(tokens, {n}),
           .targets = Tensor::from(targets, {n}),
-          .cu_seqlens = {0, n}};
+          .documents = Documents::one(n)};
 }
 
 /// What rank 0's arena has counted by the end of three steps, in the order of a run. Its

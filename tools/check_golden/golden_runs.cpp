@@ -160,8 +160,8 @@ class Runner {
         .output_hidden_states = true};
     const bool plain = path_ == GoldenPath::kPlain;
     auto output = plain ? models::qwen3_moe_plain(config, model_.named_parameters(), row.tokens,
-                                                  row.cu_seqlens, options)
-                        : model_(row.tokens, row.cu_seqlens, options);
+                                                  row.documents, options)
+                        : model_(row.tokens, row.documents, options);
     const auto total = row.num_targets;
     const auto loss =
         plain ? models::qwen3_moe_plain_loss(output, row.targets, total, aux_coefficient)

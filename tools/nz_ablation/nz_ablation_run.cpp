@@ -79,7 +79,7 @@ class Training final : public Contestant {
   }
 
   double step() override {
-    const auto output = run_forward(*model_, rung_, batch_.tokens, batch_.cu_seqlens);
+    const auto output = run_forward(*model_, rung_, batch_.tokens, batch_.documents);
     const auto loss = models::qwen3_moe_loss(output, batch_.targets, targets_, 0);
     loss.objective.backward();
     optimizer_->step();

@@ -50,8 +50,8 @@ M& child(Qwen3Moe& model, const std::string& path) {
 }  // namespace
 
 Qwen3Moe::Output run_forward(Qwen3Moe& model, const Rung& rung, const Tensor& tokens,
-                             const std::vector<std::int64_t>& cu_seqlens) {
-  if (!rung.product) return model(tokens, cu_seqlens);
+                             const Documents& documents) {
+  if (!rung.product) return model(tokens, documents);
   const auto run_layer = [&](Qwen3MoeDecoderLayer& layer, const Tensor& hidden,
                              const nn::SequenceContext& context) {
     const auto attended = layer.attend(hidden, context);
@@ -60,10 +60,10 @@ Qwen3Moe::Output run_forward(Qwen3Moe& model, const Rung& rung, const Tensor& to
   };
   const auto run_model = [&](Qwen3Moe& whole, const Tensor& ids) {
     const auto& config = whole.config();
-    const Tensor positions = models::document_positions(cu_seqlens, ids.dim(0));
     const nn::SequenceContext context = {
-        .cu_seqlens = cu_seqlens,
-        .rope = ops::rope_table(positions, config.head_dim, config.rope_theta, config.dtype)};
+        .documents = documents,
+        .rope = ops::rope_table(documents.positions(), config.head_dim, config.rope_theta,
+                                config.dtype)};
     Qwen3Moe::Output output;
     Tensor hidden = child<nn::Embedding>(whole, "model.embed_tokens")(ids);  // [T, H]
     for (auto& layer : whole.layers()) {

@@ -31,7 +31,7 @@ using testing::index_vector;
 GoldenRow packed_row(const nlohmann::json& packed) {
   GoldenRow row;
   row.append(packed["input_ids"], packed["labels"]);
-  row.cu_seqlens = packed["cu_seqlens"].get<std::vector<std::int64_t>>();
+  row.lengths = packed["seq_lens"].get<std::vector<std::int64_t>>();
   return row;
 }
 
@@ -79,8 +79,8 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
     const auto& config = model.config();
     const Tensor tokens = index_vector(row.tokens), targets = index_vector(row.targets);
     const auto output =
-        plain ? qwen3_moe_plain(config, model.named_parameters(), tokens, row.cu_seqlens)
-              : model(tokens, row.cu_seqlens);
+        plain ? qwen3_moe_plain(config, model.named_parameters(), tokens, row.documents())
+              : model(tokens, row.documents());
     const auto valid = ops::count_targets(targets);
     const auto loss =
         plain ? qwen3_moe_plain_loss(output, targets, valid, config.router_aux_loss_coef)

@@ -231,17 +231,17 @@ TEST(PretrainedOnRanks, SavesAndLoadsTheShardsWhileParametersAreGathered) {
       return model.parameter_slots()[0].tensor->shard_spec() == nullptr;
     };
     load_pretrained(model, folder / "source.safetensors");
-    const Tensor first = testing::run(model, batch.tokens, batch.cu_seqlens).logits;
+    const Tensor first = model(batch.tokens, batch.documents).logits;
     EXPECT_TRUE(is_gathered());
     save_pretrained(model, folder / "saved");
     EXPECT_FALSE(is_gathered());
 
     Qwen3Moe other(config, 8);
     training::shard_model(other, DeviceMesh::flat(RankContext::current().group()), policy);
-    const Tensor before = testing::run(other, batch.tokens, batch.cu_seqlens).logits;
+    const Tensor before = other(batch.tokens, batch.documents).logits;
     load_pretrained(other, folder / "saved");
     expect_holds_parts_of(tensors, other);
-    const Tensor after = testing::run(other, batch.tokens, batch.cu_seqlens).logits;
+    const Tensor after = other(batch.tokens, batch.documents).logits;
     EXPECT_FALSE(bitwise_equal(before.detach(), first.detach()));
     EXPECT_TRUE(bitwise_equal(after.detach(), first.detach()));
   });

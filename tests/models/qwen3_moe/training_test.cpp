@@ -53,7 +53,7 @@ TEST_P(GoldenTraining, FollowsHuggingFaceForThirtySteps) {
   for (std::size_t step = 0; step < 30; ++step) {
     const auto row = testing::pack_batch(train["input_ids"][step], train["labels"][step]);
     const Tensor targets = index_vector(row.targets);
-    const auto loss = qwen3_moe_loss(model(index_vector(row.tokens), row.cu_seqlens), targets,
+    const auto loss = qwen3_moe_loss(model(index_vector(row.tokens), row.documents()), targets,
                                      ops::count_targets(targets), config.router_aux_loss_coef);
     optimizer.zero_grad();
     loss.objective.backward();

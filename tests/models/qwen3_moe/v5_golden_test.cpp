@@ -39,7 +39,7 @@ TEST(Qwen3MoeOfTransformers5, LogitsLossAndGradients) {
     const std::vector<std::int64_t> sequence(tokens.begin(), tokens.end());
     row.append(sequence, sequence);
   }
-  const auto output = model(testing::index_vector(row.tokens), row.cu_seqlens);
+  const auto output = model(testing::index_vector(row.tokens), row.documents());
   const Tensor targets = testing::index_vector(row.targets);
   // Its configuration does not ask for the router's logits, and so not for a balance loss.
   const auto loss = qwen3_moe_loss(output, targets, ops::count_targets(targets), 0.0);
