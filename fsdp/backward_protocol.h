@@ -27,7 +27,7 @@ class BackwardProtocol {
   /// True if that has happened.
   bool leave(std::size_t module, const Context& context, CommContext& comm);
   /// The outermost backward has ended: does what leave() has not, because the tape never left or
-  /// more gradients came after that, such as those of a use outside the modules. True if there was
+  /// more gradients came after that, such as from a use outside the modules. True if there was
   /// anything.
   bool finish(const Context& context, CommContext& comm, bool is_last_backward);
 

@@ -45,8 +45,8 @@ class CommContext {
 
 /// Shared by all states below one root: who comes when.
 struct Context {
-  /// Of all states below `root`, which is the first of them to run. Error if one of them belongs to
-  /// another root or has no bytes yet.
+  /// Gives a context to `root`, which is the first to run, and to all states below it. Error if one
+  /// of them belongs to another root or has no bytes yet.
   static void initialize(State& root);
   /// Of a state that ends before the others.
   void forget(const State* state);

@@ -56,7 +56,7 @@ class ForwardOrder {
   /// By default what backward reaches after the call at `index`.
   void prefetch_backward(const Context& context, std::optional<std::size_t> index) const;
 
-  /// Of a state that ends before this one.
+  /// Called for a state that ends before this one.
   void forget(const ForwardOrder* other);
 
  private:

@@ -149,7 +149,7 @@ class State final : public nn::ModuleExtension {
   void wait_for_unshard();
   void notify(Event event) const;
 
-  // Of the root, for all states below.
+  // Called on the root, for all states below.
   void begin_iteration();
   void finish_partial_calls();
   void end_iteration();

@@ -153,7 +153,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
                     " and ", v.dtype());
 }
 
-// Those that are not empty.
+// Leaves out empty ones.
 std::vector<kernels::Document> documents_of(const Documents& documents) {
   std::vector<kernels::Document> result;
   const auto& offsets = documents.offsets();

@@ -64,7 +64,7 @@ class Matmul final : public Function {
     return result;
   }
 
-  // Over the b of one operand, the chains go on.
+  // Where one matrix is used for every b, its chains go on from one b to the next.
   Tensor grad_b(const Tensor& grad_c, const Tensor& a, const Tensor& b) const {
     Tensor result = zeros_like(b);
     for (std::int64_t i = 0; i < batch_; ++i) {

@@ -15,7 +15,7 @@ bool is_transposed_view(const Tensor& weight) {
          transpose(weight.detach(), 1, 2).is_contiguous();
 }
 
-// Each W_e, or its transpose. A transposed view is read as what it is a view of.
+// The matrices W_e, or their transposes. A transposed view is read as what it is a view of.
 std::vector<StoredMatrix> matrices_of(const Tensor& weight, std::int64_t experts, bool transposed) {
   if (!is_transposed_view(weight)) return stored_matrices(weight, experts, transposed);
   return stored_matrices(transpose(weight, 1, 2), experts, !transposed);

@@ -119,6 +119,15 @@ TEST(NpuGmm, NzIsReadInPlaceForwardAndBackward) {
   EXPECT_EQ(context.counters().materialized_transposes, 0);
 }
 
+TEST(NpuGmm, ACopyOfAGradientThatIsNotRowMajorIsCounted) {
+  RankContext context{RankContext::Options{}};
+  const RankContextGuard guard(context);
+  const Tensor y =
+      npu_gmm(nd_to_nz(weight_values()), randn({kRows, kK}, 1, Dtype::kFloat32, true), kCounts);
+  y.backward(transpose(randn({kN, kRows}, 3, Dtype::kFloat32), 0, 1));
+  EXPECT_EQ(context.counters().materialized_transposes, 1);
+}
+
 TEST(NpuGmm, NoRowsAtAllGiveZeroGradients) {
   const Tensor weight = variable({2, 3, 4}), x = variable({0, 3});
   npu_gmm(weight, x, {0, 0}).backward(Tensor::zeros({0, 4}, Dtype::kFloat64));

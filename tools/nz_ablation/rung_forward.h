@@ -8,12 +8,12 @@
 
 namespace moegrad::tools {
 
-/// model(tokens, documents), whose experts multiply as `rung` does: the same modules and hooks,
-/// but for those of the mixtures, of which the nodes are called.
+/// model(tokens, documents) with experts that multiply as `rung` does. All modules run with their
+/// hooks, except the mixtures: their nodes are called one by one.
 models::Qwen3Moe::Output run_forward(models::Qwen3Moe& model, const Rung& rung,
                                      const Tensor& tokens, const Documents& documents);
 
-/// moe(x), likewise.
+/// moe(x) with experts that multiply as `rung` does.
 nn::MoE::Output run_forward(nn::MoE& moe, const Rung& rung, const Tensor& x);
 
 }  // namespace moegrad::tools
