@@ -29,8 +29,7 @@ double step_of(models::Qwen3Moe& model, fsdp::State& state, const std::string& t
     state.set_requires_gradient_sync((i + 1) % each == 0);  // one reduction, after the last
     const double weight = i < kMicroBatches ? 1 : 0;        // beyond the last one: for nothing
     const Tensor all = micro_batch(text, step, i), targets = ops::narrow(all, 0, 1, kTokens);
-    const auto output =
-        model(ops::narrow(all, 0, 0, kTokens), std::vector<std::int64_t>{0, kTokens});
+    const auto output = model(ops::narrow(all, 0, 0, kTokens));
     const auto share = models::qwen3_moe_loss(output, targets, kMicroBatches * kTokens, 0.01);
     (share.objective * weight).backward();
     loss[0] += weight * share.ce_sum.item() / double(kMicroBatches * kTokens);

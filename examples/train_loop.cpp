@@ -24,7 +24,7 @@ void train_on(RankContext& rank, const training::TextData& data) {
   for (std::int64_t step = 0; step < kSteps; ++step) {
     const auto batch =
         data.training_batch(/*seed=*/1, step, rank.rank(), rank.world_size(), kSequences);
-    const auto output = model(batch.tokens, batch.cu_seqlens);
+    const auto output = model(batch.tokens, batch.documents);
     const auto targets = batch.targets.numel();  // of this rank
     const auto loss = models::qwen3_moe_loss(output, batch.targets, rank.world_size() * targets,
                                              /*coefficient=*/0.01);

@@ -2,8 +2,11 @@
 #include "fsdp/context.h"
 
 #include <algorithm>
+#include <memory>
 
+#include "framework/runtime/error.h"
 #include "fsdp/param_group.h"
+#include "fsdp/same_values.h"
 #include "fsdp/state.h"
 
 namespace moegrad::fsdp {
@@ -42,13 +45,39 @@ void CommContext::remove(ParamGroup& group) {
   std::erase(reducing_, &group);
 }
 
+void Context::initialize(State& root) {
+  check(root.modules_.size() == 1, "fully_shard: '", root.path_,
+        "' ran forward first, but a group of several modules cannot be the root; pass the module "
+        "that holds them to fully_shard");
+  const auto context = std::make_shared<Context>();
+  context->root = &root;
+  const auto slots = root.modules_[0]->parameter_slots();
+  for (const auto& [path, module] : root.modules_[0]->named_modules()) {
+    auto* state = dynamic_cast<State*>(module->extension());
+    if (state == nullptr || std::ranges::find(context->states, state) != context->states.end()) {
+      continue;
+    }
+    check(state->context_ == nullptr, "fully_shard: module '", path,
+          "' ran forward before its root did");
+    context->states.push_back(state);
+    state->set_names(path, slots);
+  }
+  for (auto* state : context->states) {
+    state->check_not_meta();
+    state->comm_ = root.comm_;
+  }
+  check_same_values(context->states);
+  for (auto* state : context->states) state->context_ = context;
+}
+
 void Context::forget(const State* state) {
   std::erase(states, state);
-  std::erase(forward_order, state);
-  // Other states hold positions in this list, so the entry is set to null and not erased.
-  State* const nobody = nullptr;
-  std::ranges::replace(post_forward_order, state, nobody);
-  for (auto* other : states) other->forget(state);
+  const ForwardOrder* const order = &state->order_;
+  std::erase(forward_order, order);
+  // Others know their places in this one.
+  ForwardOrder* const nobody = nullptr;
+  std::ranges::replace(post_forward_order, order, nobody);
+  for (auto* other : states) other->order_.forget(order);
   if (root != state) return;
   root = nullptr;
   for (auto* orphan : states) orphan->leave_context();

@@ -12,7 +12,7 @@ class ProcessGroup;
 
 namespace moegrad::fsdp {
 
-class GradientReducer;
+class ForwardOrder;
 class ParamGroup;
 class State;
 
@@ -46,7 +46,10 @@ class CommContext {
 
 /// The order of events, shared by all states below one root.
 struct Context {
-  /// Called for a state that is destroyed before the others.
+  /// Gives a context to `root`, which is the first to run, and to all states below it. Error if one
+  /// of them belongs to another root or has no bytes yet.
+  static void initialize(State& root);
+  /// Of a state that ends before the others.
   void forget(const State* state);
 
   State* root = nullptr;
@@ -58,11 +61,11 @@ struct Context {
   // The nesting depth of modules' forwards, without recomputation; 0 between iterations.
   int depth = 0;
   // The order in which this iteration's forward reached the states. CPU compute is synchronous, so
-  // nothing runs ahead by itself: forward prefetch gathers what came next in the last forward.
-  std::vector<State*> forward_order;
-  // One entry per forward call that backward will come back to. Null if a later module of the same
-  // call has replaced it.
-  std::vector<State*> post_forward_order;
+  // nothing runs ahead by itself: forward prefetch issues what came next last time.
+  std::vector<ForwardOrder*> forward_order;
+  // One entry per forward call that backward will come back to; null where a later module of the
+  // same call took over.
+  std::vector<ForwardOrder*> post_forward_order;
 
   bool in_backward = false;
 };

@@ -65,19 +65,6 @@ void dispatch_wire(Dtype wire, Dtype dtype, const Body& body) {
   });
 }
 
-class PlainSplit final : public CopyOut {
- public:
-  void run(const FlatLayout& layout, PeerSpans slices, Dtype wire, Dtype dtype,
-           const std::vector<CopyOutTarget>& targets) const override {
-    dispatch_wire(wire, dtype, [&]<class Source, class T>() {
-      for (std::size_t i = 0; i < targets.size(); ++i) {
-        split_to_nd<Source>(layout, layout.entries[i], slices,
-                            reinterpret_cast<T*>(targets[i].data));
-      }
-    });
-  }
-};
-
 class SplitWithSliceToNz final : public CopyOut {
  public:
   void run(const FlatLayout& layout, PeerSpans slices, Dtype wire, Dtype dtype,
@@ -97,9 +84,8 @@ class SplitWithSliceToNz final : public CopyOut {
 
 }  // namespace
 
-std::unique_ptr<CopyOut> make_plain_split() { return std::make_unique<PlainSplit>(); }
-std::unique_ptr<CopyOut> make_split_with_slice_to_nz() {
-  return std::make_unique<SplitWithSliceToNz>();
+std::shared_ptr<const CopyOut> make_split_with_slice_to_nz() {
+  return std::make_shared<const SplitWithSliceToNz>();
 }
 
 }  // namespace moegrad::fsdp

@@ -18,20 +18,23 @@ struct CopyOutTarget {
   NzBlocks blocks;  // of an NZ target
 };
 
-/// Distributes the gathered slices of all ranks over the parameters of a group. It runs on the
-/// communication thread, reads the peers' shards in place, and widens values that travelled as
-/// bfloat16. It writes each parameter in the layout that its descriptor asks for. For a FRACTAL_NZ
-/// weight, this copy, which is necessary anyway, is the packing.
+/// Distributes the gathered slices of all ranks over the parameters of a group: the strategy that
+/// Policy::copy_out names.
 class CopyOut {
  public:
   virtual ~CopyOut() = default;
+  /// Writes targets[i] whole, padding included, from what layout.entries[i] says of slices[r], the
+  /// slice of rank r. The slices hold elements of `wire`, the targets elements of `dtype`.
+  ///
+  /// The slices are the peers' shards where they lie, valid until run returns. It is called on the
+  /// communication thread, or on the compute thread where one rank holds everything, and by several
+  /// ranks and groups at the same time.
   virtual void run(const FlatLayout& layout, PeerSpans slices, Dtype wire, Dtype dtype,
                    const std::vector<CopyOutTarget>& targets) const = 0;
 };
 
-/// Row-major targets only (split_with_sizes_copy).
-std::unique_ptr<CopyOut> make_plain_split();
-/// slice_to_nz for the NZ targets, a plain split for the others.
-std::unique_ptr<CopyOut> make_split_with_slice_to_nz();
+/// A plain split (split_with_sizes_copy) for row-major targets and slice_to_nz for FRACTAL_NZ ones,
+/// where the copy that has to happen anyway is the packing. bfloat16 that travelled is widened.
+std::shared_ptr<const CopyOut> make_split_with_slice_to_nz();
 
 }  // namespace moegrad::fsdp

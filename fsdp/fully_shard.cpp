@@ -181,9 +181,10 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
   check<ValueError>(policy.forward_prefetch >= 0,
                     "fully_shard: forward_prefetch must not be negative, got ",
                     policy.forward_prefetch);
+  check<ValueError>(policy.copy_out != nullptr, "fully_shard: copy_out must not be null");
   Grouping grouping(mesh, policy);
-  // Parameters that were gathered by hand would look as if no earlier call had taken them.
-  for (auto* module : modules) module->reshard();
+  // Parameters gathered by hand would look as if nobody had taken them.
+  for (auto* module : modules) module->restore_parameters();
   for (auto* module : modules) add_parameters_of(*module, policy, grouping);
   std::vector<std::unique_ptr<ParamGroup>> groups;
   for (const auto& [ranks, slots] : grouping.groups()) {

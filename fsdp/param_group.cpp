@@ -46,7 +46,10 @@ Tensor empty_unsharded(const Shape& shape, const nn::ParameterLayout& layout, Dt
 
 ParamGroup::ParamGroup(const std::vector<PlacedSlot>& slots, GroupRanks ranks, const Policy& policy,
                        std::string name)
-    : ranks_(std::move(ranks)), own_name_(std::move(name)), name_(own_name_) {
+    : ranks_(std::move(ranks)),
+      own_name_(std::move(name)),
+      name_(own_name_),
+      copy_out_(policy.copy_out) {
   dtype_ = slots.front().slot.tensor->dtype();
   const auto& mixed = policy.mixed_precision;
   wire_dtype_ = mixed.param_dtype.value_or(dtype_);
@@ -56,7 +59,6 @@ ParamGroup::ParamGroup(const std::vector<PlacedSlot>& slots, GroupRanks ranks, c
   std::vector<FlatParam> flat;
   for (const auto& param : params_) flat.push_back({param.unsharded.shape(), param.dim});
   layout_ = make_flat_layout(flat, ranks_.num_shards(), alignment);
-  copy_out_ = nz_params_ > 0 ? make_split_with_slice_to_nz() : make_plain_split();
   shard_parameters();
   reducer_ = std::make_unique<GradientReducer>(params_, ranks_, mixed.reduce_dtype,
                                                [this](Event event) { notify(event); });

@@ -146,7 +146,7 @@ class ParamGroup {
   Dtype wire_dtype_ = Dtype::kFloat32;
   Dtype compute_dtype_ = Dtype::kFloat32;
   FlatLayout layout_;
-  std::unique_ptr<CopyOut> copy_out_;
+  std::shared_ptr<const CopyOut> copy_out_;
   std::int64_t nz_params_ = 0;
   std::vector<ShardedParam> params_;
   Tensor shard_;  // [slice]

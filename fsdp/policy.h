@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "framework/distributed/device_mesh.h"
 #include "framework/tensor/dtype.h"
+#include "fsdp/copy_out.h"
 #include "nn/module.h"
 
 namespace moegrad::fsdp {
@@ -73,6 +75,8 @@ struct Policy {
   /// Parameters that stay whole and whose gradients fully_shard does not reduce.
   TensorList ignored_parameters = {};
   DataParallelMeshDims mesh_dims = {};
+  /// How gathered parameters get from the ranks' slices into their tensors. Not null.
+  std::shared_ptr<const CopyOut> copy_out = make_split_with_slice_to_nz();
 };
 
 }  // namespace moegrad::fsdp

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hooks and their order. Switches and calls by hand are in state_switches.cpp.
 #include "fsdp/state.h"
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include "framework/autograd/engine.h"
 #include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
-#include "fsdp/same_values.h"
 #include "ops/shape_ops.h"
 
 namespace moegrad::fsdp {
@@ -29,7 +27,9 @@ State::State(std::vector<nn::Module*> modules, std::vector<std::unique_ptr<Param
     : modules_(std::move(modules)),
       groups_(std::move(groups)),
       policy_(policy),
-      ran_(modules_.size()) {}
+      switches_{.reshard_after_forward = policy.reshard_after_forward},
+      order_(*this, modules_.size()),
+      backward_(*this) {}
 
 void State::register_hooks() {
   for (std::size_t i = 0; i < modules_.size(); ++i) {
@@ -46,44 +46,12 @@ State::~State() {
   if (context_) context_->forget(this);
 }
 
-void State::forget(const State* other) {
-  for (auto* list : {&last_forward_order_, &forward_prefetch_, &backward_prefetch_}) {
-    std::erase(*list, other);
-  }
-}
-
-// Called when the root has been destroyed. At its next forward this state finds another root.
+// The root has gone: at its next forward this state finds itself another one.
 void State::leave_context() {
   context_ = nullptr;
-  forward_calls_.clear();
-  noted_.reset();
-  entered_ = post_backward_done_ = false;
-}
-
-// The first state to run is the root of all below it.
-void State::initialize_as_root() {
-  check(modules_.size() == 1, "fully_shard: '", path_,
-        "' ran forward first, but a group of several modules cannot be the root; pass the module "
-        "that holds them to fully_shard");
-  const auto context = std::make_shared<Context>();
-  context->root = this;
-  const auto slots = modules_[0]->parameter_slots();
-  for (const auto& [path, module] : modules_[0]->named_modules()) {
-    auto* state = dynamic_cast<State*>(module->extension());
-    if (state == nullptr || std::ranges::find(context->states, state) != context->states.end()) {
-      continue;
-    }
-    check(state->context_ == nullptr, "fully_shard: module '", path,
-          "' ran forward before its root did");
-    context->states.push_back(state);
-    state->set_names(path, slots);
-  }
-  for (auto* state : context->states) {
-    state->check_not_meta();
-    state->comm_ = comm_;
-  }
-  check_same_values(context->states);
-  for (auto* state : context->states) state->context_ = context;
+  order_.abandon_call();
+  order_.forget_calls();
+  backward_.reset();
 }
 
 void State::set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots) {
@@ -100,12 +68,12 @@ void State::check_not_meta() const {
 }
 
 bool State::reshards_after_forward() const {
-  // Without the tape no backward will free the parameters, and a step may follow.
-  return policy_.reshard_after_forward.value_or(context_->root != this || !on_tape());
+  // Without the tape no backward will come to free the parameters, and a step may follow.
+  return switches_.reshard_after_forward.value_or(context_->root != this || !on_tape());
 }
 
 void State::pre_forward(std::size_t module) {
-  if (!context_) initialize_as_root();
+  if (!context_) Context::initialize(*this);
   check(modules_[module]->calls_under_way() == 1, "fully_shard: module '", path_,
         "' was called within its own forward; call the method itself, without hooks");
   if (context_->in_backward) {
@@ -117,12 +85,10 @@ void State::pre_forward(std::size_t module) {
   if (context_->root == this) begin_iteration();
   notify(Event::kPreForward);
   ++context_->depth;
-  const bool first = std::ranges::find(ran_, true) == ran_.end();
   unshard();
-  if (!first) return;
-  first_module_ = module;
-  context_->forward_order.push_back(this);
-  prefetch_forward();
+  if (!order_.none_ran()) return;
+  order_.begin_call(*context_, module);
+  order_.prefetch_forward(*context_, policy_.forward_prefetch);
 }
 
 // Forgets a forward that an exception has ended.
@@ -134,49 +100,22 @@ void State::begin_iteration() {
   context_->depth = 0;
   if (on_tape()) ++context_->forwards;
   context_->forward_order.clear();
-  for (auto* state : context_->states) {
-    state->ran_.assign(state->ran_.size(), false);
-    state->noted_.reset();
-  }
-}
-
-void State::prefetch_forward() {
-  if (explicit_forward_prefetch_) {
-    for (auto* state : forward_prefetch_) state->prefetch();
-    return;
-  }
-  const auto& last = context_->forward_order.front()->last_forward_order_;
-  const auto position = context_->forward_order.size() - 1;
-  if (position >= last.size() || last[position] != this) return;
-  const auto end =
-      std::min(last.size(), position + 1 + static_cast<std::size_t>(policy_.forward_prefetch));
-  for (auto next = position + 1; next < end; ++next) last[next]->prefetch();
+  for (auto* state : context_->states) state->order_.abandon_call();
 }
 
 void State::post_forward(std::size_t module) {
   if (context_->in_backward) return;
-  ran_[module] = true;
-  if (on_tape()) note_for_backward();
+  order_.end_module(module);
+  if (on_tape()) order_.note_for_backward(*context_);
   const bool outermost = context_->depth == 1;
   if (outermost) finish_partial_calls();
-  if (outermost || std::ranges::find(ran_, false) == ran_.end()) finish_forward_call();
+  if (outermost || order_.all_ran()) finish_forward_call();
   notify(Event::kPostForward);
   if (--context_->depth == 0) end_iteration();
 }
 
-// Backward first reaches the module that ran last. So of several modules, the last one's position
-// in the order counts.
-void State::note_for_backward() {
-  auto& order = context_->post_forward_order;
-  if (noted_) order[*noted_] = nullptr;
-  noted_ = order.size();
-  order.push_back(this);
-}
-
 void State::finish_forward_call() {
-  ran_.assign(ran_.size(), false);
-  if (noted_) forward_calls_.push_back({*noted_, first_module_});
-  noted_.reset();
+  order_.end_call();
   if (reshards_after_forward()) reshard();
 }
 
@@ -184,8 +123,7 @@ void State::finish_forward_call() {
 // have run.
 void State::finish_partial_calls() {
   for (auto* state : context_->states) {
-    const bool some_ran = std::ranges::find(state->ran_, true) != state->ran_.end();
-    if (state != this && some_ran) state->finish_forward_call();
+    if (state != this && !state->order_.none_ran()) state->finish_forward_call();
   }
 }
 
@@ -203,7 +141,7 @@ void State::end_iteration() {
     }
   }
   auto* first = context_->forward_order.front();
-  first->last_forward_order_ = std::exchange(context_->forward_order, {});
+  first->end_iteration(std::exchange(context_->forward_order, {}));
 }
 
 void State::pre_backward() {
@@ -216,98 +154,37 @@ void State::pre_backward() {
     });
   }
   notify(Event::kPreBackward);
-  if (unshard_in_backward_) {
-    unshard();
-  } else {
-    for (const auto& group : groups_) group->reshard_if_stale();
-  }
-  if (entered_) return;
-  entered_ = true;
-  std::optional<std::size_t> index;
-  last_to_leave_ = first_module_;
-  if (!forward_calls_.empty()) {
-    index = forward_calls_.back().index;
-    last_to_leave_ = forward_calls_.back().first_module;
-    forward_calls_.pop_back();
-  }
-  prefetch_backward(index);
-}
-
-void State::prefetch_backward(std::optional<std::size_t> index) {
-  if (explicit_backward_prefetch_) {
-    for (auto* state : backward_prefetch_) state->prefetch();
-    return;
-  }
-  const auto& order = context_->post_forward_order;
-  auto position = index.value_or(0);
-  while (position > 0 && order[position - 1] == nullptr) --position;
-  if (position == 0) return;
-  auto* next = order[position - 1];
-  if (next->unshard_in_backward_) next->prefetch();
+  backward_.enter(*context_, order_);
 }
 
 void State::leave_backward(std::size_t module) {
-  if (module == last_to_leave_) post_backward();
-}
-
-void State::post_backward() {
-  entered_ = false;
-  post_backward_done_ = true;
-  if (groups_.empty()) return;
-  if (reshard_after_backward_) reshard();
-  hand_on_gradients();
-}
-
-void State::hand_on_gradients() {
-  for (const auto& group : groups_) {
-    auto& reducer = group->reducer();
-    if (!requires_gradient_sync_) {
-      reducer.keep();
-      continue;
-    }
-    const auto* ranks = group->ranks().shard.get();
-    reducer.start(requires_all_reduce_, reduce_unused_, group->name(), context_->forwards,
-                  [&] { comm_->drain(ranks, max_reduce_inputs_); });
-    if (reducer.scattering()) comm_->add(ranks, *group);
-  }
-  notify(Event::kPostBackward);
+  if (backward_.leave(module, *context_, *comm_)) notify(Event::kPostBackward);
 }
 
 // Called on the root when the outermost backward has ended.
 void State::finish_backward() {
   context_->in_backward = false;
+  const bool last = switches_.is_last_backward;
   for (auto* state : context_->states) {
-    // Backward never left the module, or more gradients came after that, as from a use outside it.
-    const bool missed =
-        !state->groups_.empty() &&
-        (!state->post_backward_done_ || std::ranges::any_of(state->groups_, [](const auto& group) {
-          return group->reducer().has_gradients();
-        }));
-    state->post_backward_done_ = state->entered_ = false;
-    if (!missed) continue;
-    // The next backward may use a gather in flight.
-    const bool gathering = std::ranges::any_of(
-        state->groups_, [](const auto& group) { return group->is_gathering(); });
-    if (state->reshard_after_backward_ && (!gathering || is_last_backward_)) state->reshard();
-    state->hand_on_gradients();
+    if (state->backward_.finish(*context_, *state->comm_, last)) {
+      state->notify(Event::kPostBackward);
+    }
   }
   for (auto* state : context_->states) {
     // Hooks that run when gradients are complete may call step().
     for (const auto& group : state->groups_) group->finish_gather();
   }
-  if (!is_last_backward_) return;
+  if (!last) return;
   comm_->finish();
   context_->post_forward_order.clear();
   for (auto* state : context_->states) {
-    state->forward_calls_.clear();
-    if (state->reshard_after_backward_) state->reshard();
+    state->order_.forget_calls();
+    if (state->switches_.reshard_after_backward) state->reshard();
   }
 }
 
-void State::prefetch() { issue_unshard(Event::kPrefetch); }
-
-void State::issue_unshard(Event event) {
-  for (const auto& group : groups_) group->unshard(event);
+void State::issue_unshard() {
+  for (const auto& group : groups_) group->unshard(Event::kUnshard);
 }
 
 void State::wait_for_unshard() {
@@ -327,6 +204,151 @@ Tensor State::cast_input(const Tensor& input) {
 Tensor State::cast_output(const Tensor& output) {
   const auto dtype = policy_.mixed_precision.output_dtype;
   return dtype ? cast_floating(output, *dtype) : output;
+}
+
+// --- what a user asks for
+
+void UnshardHandle::wait() { state_.wait_for_unshard(); }
+
+void State::unshard() {
+  issue_unshard();
+  wait_for_unshard();
+}
+
+UnshardHandle State::unshard_async() {
+  issue_unshard();
+  return UnshardHandle(*this);
+}
+
+void State::reshard() {
+  for (const auto& group : groups_) group->reshard();
+}
+
+void State::zero_grad() {
+  for (const auto& group : groups_) group->zero_grad();
+}
+
+void State::to_empty() {
+  for (const auto& group : groups_) {
+    if (group->is_meta()) group->to_empty();
+  }
+}
+
+// Own modules first, each state once.
+std::vector<State*> State::states_below(bool recurse) {
+  std::vector<State*> states = {this};
+  if (!recurse) return states;
+  for (auto* own : modules_) {
+    for (const auto& [path, module] : own->named_modules()) {
+      auto* state = dynamic_cast<State*>(module->extension());
+      if (state != nullptr && std::ranges::find(states, state) == states.end()) {
+        states.push_back(state);
+      }
+    }
+  }
+  return states;
+}
+
+void State::set_requires_gradient_sync(bool on, bool recurse) {
+  set(&Switches::requires_gradient_sync, on, recurse);
+  set(&Switches::requires_all_reduce, on, recurse);
+}
+
+void State::set_requires_all_reduce(bool on, bool recurse) {
+  set(&Switches::requires_all_reduce, on, recurse);
+}
+
+void State::set_reshard_after_forward(bool on, bool recurse) {
+  set(&Switches::reshard_after_forward, on, recurse);
+}
+
+void State::set_reshard_after_backward(bool on, bool recurse) {
+  set(&Switches::reshard_after_backward, on, recurse);
+}
+
+void State::set_reduce_scatter_unused_params(bool on, bool recurse) {
+  set(&Switches::reduce_scatter_unused_params, on, recurse);
+}
+
+void State::set_reduce_scatter_max_input_buffers(int buffers, bool recurse) {
+  check<ValueError>(buffers >= 1, "set_reduce_scatter_max_input_buffers: at least 1, got ",
+                    buffers);
+  set(&Switches::max_reduce_inputs, static_cast<std::size_t>(buffers), recurse);
+}
+
+std::vector<ForwardOrder*> State::orders_of(const std::vector<nn::Module*>& modules,
+                                            std::string_view setter) {
+  std::vector<ForwardOrder*> orders;
+  for (auto* module : modules) {
+    auto* state = module == nullptr ? nullptr : dynamic_cast<State*>(module->extension());
+    check<ValueError>(state != nullptr, setter,
+                      ": every module must have been passed to fully_shard");
+    orders.push_back(&state->order_);
+  }
+  return orders;
+}
+
+void State::set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules) {
+  order_.set_forward_prefetch(orders_of(modules, "set_modules_to_forward_prefetch"));
+}
+
+void State::set_modules_to_backward_prefetch(const std::vector<nn::Module*>& modules) {
+  order_.set_backward_prefetch(orders_of(modules, "set_modules_to_backward_prefetch"));
+}
+
+void State::set_observer(const std::shared_ptr<Observer>& observer) {
+  for (auto* state : states_below(/*recurse=*/true)) {
+    state->observer_ = observer;
+    for (const auto& group : state->groups_) group->set_observer(observer);
+  }
+}
+
+void State::reset_iter_state() {
+  check(context_ == nullptr || context_->root == this, "reset_iter_state: '", path_,
+        "' is not the root");
+  if (context_ == nullptr) return;
+  begin_iteration();
+  context_->in_backward = false;
+  context_->post_forward_order.clear();
+  for (auto* state : context_->states) {
+    state->backward_.reset();
+    state->order_.forget_calls();
+    for (const auto& group : state->groups_) {
+      group->reducer().discard();
+      comm_->remove(*group);
+      group->abandon_unsharded();
+    }
+  }
+}
+
+NamedTensors State::get_pending_gradients() {
+  NamedTensors pending;
+  for (auto* state : states_below(/*recurse=*/true)) {
+    for (const auto& group : state->groups_) {
+      const auto sums = group->reducer().kept();
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        if (sums[i].defined()) pending.push_back({group->params()[i].name, sums[i]});
+      }
+    }
+  }
+  return pending;
+}
+
+void State::synchronize_gradients() {
+  for (auto* state : states_below(/*recurse=*/true)) {
+    for (const auto& group : state->groups_) {
+      group->reducer().start(/*all_reduce=*/true, state->switches_.reduce_scatter_unused_params,
+                             group->name(), context_ ? context_->forwards : 0);
+      group->reducer().finish();
+    }
+  }
+}
+
+void share_comm_ctx(const std::vector<State*>& states) {
+  check<ValueError>(!states.empty(), "share_comm_ctx: at least one state");
+  for (auto* state : states) {
+    for (auto* below : state->states_below(/*recurse=*/true)) below->comm_ = states.front()->comm_;
+  }
 }
 
 }  // namespace moegrad::fsdp

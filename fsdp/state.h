@@ -2,13 +2,17 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "framework/tensor/named_tensor.h"
+#include "fsdp/backward_protocol.h"
 #include "fsdp/context.h"
+#include "fsdp/forward_order.h"
 #include "fsdp/param_group.h"
+#include "fsdp/switches.h"
 #include "nn/module.h"
 
 namespace moegrad::fsdp {
@@ -24,8 +28,9 @@ class UnshardHandle {
   State& state_;
 };
 
-/// What one fully_shard call attaches to its modules: hooks around forward and backward that gather
-/// and free the parameters of its groups.
+/// What one fully_shard call attached to its modules: hooks around forward and backward that gather
+/// and free the parameters of its groups. Its parts are the Switches, the ForwardOrder and the
+/// BackwardProtocol.
 ///
 /// Note [FSDP and autograd]
 /// pre-forward    unshard own groups, wait; issue the forward prefetch
@@ -56,7 +61,7 @@ class State final : public nn::ModuleExtension {
   /// Issues the gather and returns. Forward, unshard() or the handle waits for it. Until then the
   /// gather reads the shards of all ranks: wait, or reshard(), before you write to them.
   UnshardHandle unshard_async();
-  void reshard() override;
+  void reshard();
 
   // --- switches; with `recurse` also for all states below this one
   /// Off: backward keeps unsharded gradients instead of reducing them (gradient accumulation
@@ -76,9 +81,9 @@ class State final : public nn::ModuleExtension {
   void set_reduce_scatter_unused_params(bool on, bool recurse = true);
   /// Off: backward does not gather this call's parameters, since it does not read them (an
   /// embedding).
-  void set_unshard_in_backward(bool on) { unshard_in_backward_ = on; }
-  /// The modules to gather when this module's forward (backward) begins, instead of the default.
-  /// ValueError unless each has been passed to fully_shard, and for null.
+  void set_unshard_in_backward(bool on) { switches_.unshard_in_backward = on; }
+  /// Modules to gather when this one's forward (backward) begins, instead of the default; each
+  /// must have been passed to fully_shard (else ValueError, for null as well).
   void set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules);
   void set_modules_to_backward_prefetch(const std::vector<nn::Module*>& modules);
 
@@ -88,12 +93,12 @@ class State final : public nn::ModuleExtension {
   // --- to be called on the root, for all states below it
   /// Off: the next backward leaves reductions in flight, prefetched parameters gathered and the
   /// order of forwards known, because another backward of the same forward follows.
-  void set_is_last_backward(bool on) { is_last_backward_ = on; }
-  /// Call it after an exception in forward or backward that every rank has survived. It ends what
-  /// is in flight, drops its gradients and the kept ones, and reshards. Error unless this is the
-  /// root.
+  void set_is_last_backward(bool on) { switches_.is_last_backward = on; }
+  /// After an exception in forward or backward that every rank has survived: ends what is in
+  /// flight, drops its gradients and the kept ones, and reshards. Error unless this is the root.
   void reset_iter_state();
-  /// Gradient sums kept without sync, for this module and all below, unsharded, by name.
+  /// The sums that were kept without gradient sync, of this module and all below, unsharded, by
+  /// parameter name.
   NamedTensors get_pending_gradients();
   /// Reduces the kept gradients now, as the next backward with all-reduces on would do. Collective.
   void synchronize_gradients();
@@ -102,6 +107,7 @@ class State final : public nn::ModuleExtension {
   void set_observer(const std::shared_ptr<Observer>& observer);
 
   // --- nn::ModuleExtension
+  void restore_parameters() override { reshard(); }
   void zero_grad() override;
   void to_empty() override;
   Tensor cast_input(const Tensor& input) override;
@@ -113,17 +119,23 @@ class State final : public nn::ModuleExtension {
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const { return groups_; }
   const std::vector<nn::Module*>& modules() const { return modules_; }
   const std::string& path() const { return path_; }
+  const Switches& switches() const { return switches_; }
 
  private:
   friend class UnshardHandle;
   friend struct Context;
   friend void share_comm_ctx(const std::vector<State*>& states);
 
-  void initialize_as_root();
   void check_not_meta() const;
-  void forget(const State* other);
   void leave_context();
   void set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots);
+  std::vector<State*> states_below(bool recurse);
+  static std::vector<ForwardOrder*> orders_of(const std::vector<nn::Module*>& modules,
+                                              std::string_view setter);
+  template <class T>
+  void set(T Switches::*which, std::type_identity_t<T> value, bool recurse) {
+    for (auto* state : states_below(recurse)) state->switches_.*which = value;
+  }
 
   // Hooks. `module` is the index of the module, if there are several.
   void pre_forward(std::size_t module);
@@ -131,27 +143,17 @@ class State final : public nn::ModuleExtension {
   void pre_backward();
   void leave_backward(std::size_t module);
 
-  void begin_iteration();
-  void note_for_backward();
   void finish_forward_call();
+  bool reshards_after_forward() const;
+  void issue_unshard();
+  void wait_for_unshard();
+  void notify(Event event) const;
+
+  // Called on the root, for all states below.
+  void begin_iteration();
   void finish_partial_calls();
   void end_iteration();
-  void post_backward();
-  void hand_on_gradients();
   void finish_backward();
-  void issue_unshard(Event event);
-  void wait_for_unshard();
-  void prefetch();
-  void prefetch_forward();
-  void prefetch_backward(std::optional<std::size_t> index);
-  bool reshards_after_forward() const;
-  void notify(Event event) const;
-  std::vector<State*> states_below(bool recurse);
-
-  struct ForwardCall {
-    std::size_t index = 0;         // in the context's post_forward_order
-    std::size_t first_module = 0;  // the call begins with it, and backward leaves it last
-  };
 
   std::vector<nn::Module*> modules_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
@@ -160,25 +162,9 @@ class State final : public nn::ModuleExtension {
   std::shared_ptr<Observer> observer_;
   std::shared_ptr<Context> context_;  // null until the first forward
   std::shared_ptr<CommContext> comm_ = std::make_shared<CommContext>();
-
-  std::vector<bool> ran_;                   // modules whose forward has run in this forward call
-  std::size_t first_module_ = 0;            // the module that the forward call began with
-  bool entered_ = false;                    // backward has entered and has not left yet
-  std::size_t last_to_leave_ = 0;           // the module that backward leaves last
-  bool post_backward_done_ = false;         // in this backward
-  std::vector<State*> last_forward_order_;  // of the last iteration that began here
-  std::optional<std::size_t> noted_;        // position of the running call in post_forward_order
-  std::vector<ForwardCall> forward_calls_;  // calls that backward has not come back to
-  std::vector<State*> forward_prefetch_, backward_prefetch_;
-  bool explicit_forward_prefetch_ = false;
-  bool explicit_backward_prefetch_ = false;
-  bool requires_gradient_sync_ = true;
-  bool requires_all_reduce_ = true;
-  bool reshard_after_backward_ = true;
-  bool reduce_unused_ = false;
-  bool is_last_backward_ = true;  // of the root
-  bool unshard_in_backward_ = true;
-  std::size_t max_reduce_inputs_ = 1;
+  Switches switches_;
+  ForwardOrder order_;
+  BackwardProtocol backward_;
 };
 
 /// Lets several roots (stages of a pipeline on one rank) share the cap on reductions in flight.

@@ -19,7 +19,7 @@ namespace moegrad::fsdp {
 namespace {
 
 NamedTensors resharded_parameters(nn::Module& module) {
-  module.reshard();
+  module.restore_parameters();
   return module.named_parameters();
 }
 

@@ -53,8 +53,8 @@ Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  //
   const Tensor k = k_norm_.call_method(&RMSNorm::rope, heads(k_proj_(x)), cos, sin);  // [T, Nkv, D]
   const Tensor v = heads(v_proj_(x));                                                 // [T, Nkv, D]
   const double scale = 1.0 / std::sqrt(static_cast<double>(d));
-  const Tensor y = ops::attention(q, k, v, context.cu_seqlens, scale);  // [T, Nq, D]
-  return o_proj_(ops::view(y, {x.dim(0), config_.num_heads * d}));      // [T, H]
+  const Tensor y = ops::attention(q, k, v, context.documents, scale);  // [T, Nq, D]
+  return o_proj_(ops::view(y, {x.dim(0), config_.num_heads * d}));     // [T, H]
 }
 
 }  // namespace moegrad::nn

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "framework/tensor/documents.h"
 #include "nn/linear.h"
 #include "nn/module.h"
 #include "nn/rms_norm.h"
@@ -13,8 +13,8 @@ namespace moegrad::nn {
 
 /// What attention must know about a row of T packed tokens. Computed once for all layers.
 struct SequenceContext {
-  std::vector<std::int64_t> cu_seqlens;  // document d is tokens [cu_seqlens[d], cu_seqlens[d + 1])
-  ops::RopeTable rope;                   // for each token's position in its document
+  Documents documents;
+  ops::RopeTable rope;  // of each token's position in its document
 };
 void for_each_tensor(SequenceContext& context, const TensorVisitor& visit);
 

@@ -30,21 +30,16 @@ Tensor make_parameter(const ParameterLayout& layout, Dtype dtype) {
   return Tensor::zeros({stacked[0] * stacked[1], stacked[2]}, dtype);
 }
 
-// One grouped matmul over all experts.
-ExpertProduct grouped_product(ExpertWeights weights) {
-  if (weights == ExpertWeights::kPretransposed) {
-    return [](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
-      return ops::npu_gmm(weight, rows, Tensor::from(plan.counts, {std::ssize(plan.counts)}));
-    };
-  }
-  return [](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
-    return ops::grouped_matmul(rows, weight, plan.offsets, /*transpose_weight=*/true);
-  };
+/// One grouped matmul over all experts: rows [R, in] -> [R, out].
+Tensor multiply(const Tensor& rows, const Tensor& weight, const ParameterLayout& layout,
+                const ops::RoutingPlan& plan) {
+  if (layout.in_first) return ops::npu_gmm(weight, rows, plan.counts);
+  return ops::grouped_matmul(rows, weight, plan.offsets, /*transpose_weight=*/true);
 }
 
 }  // namespace
 
-GroupedExperts::GroupedExperts(const Config& config) : product_(grouped_product(config.weights)) {
+GroupedExperts::GroupedExperts(const Config& config) {
   const auto h = config.hidden_size, i = config.intermediate_size;
   gate_up_layout_ = layout_of(config, Role::kExpertGateUp, h, 2 * i);
   down_layout_ = layout_of(config, Role::kExpertDown, i, h);
@@ -58,8 +53,9 @@ Tensor GroupedExperts::forward(const Tensor& rows, const Tensor& row_weights,  /
                                const ops::RoutingPlan& plan) {
   const Tensor gate_up = ops::view(gate_up_proj_, gate_up_layout_.stacked);
   const Tensor down = ops::view(down_proj_, down_layout_.stacked);
-  const Tensor hidden = ops::swiglu(product_(rows, gate_up, plan), row_weights);  // [R, I]
-  return product_(hidden, down, plan);                                            // [R, H]
+  const Tensor both = multiply(rows, gate_up, gate_up_layout_, plan);  // [R, 2I]
+  const Tensor hidden = ops::swiglu(both, row_weights);                // [R, I]
+  return multiply(hidden, down, down_layout_, plan);                   // [R, H]
 }
 
 std::map<std::string, std::int64_t> expert_blocks(const Module& module) {

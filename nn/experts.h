@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
-#include <utility>
 
 #include "nn/module.h"
 #include "ops/routing.h"
@@ -21,11 +19,6 @@ namespace moegrad::nn {
 /// of the shards that fully_shard gathers can then be written straight into FRACTAL_NZ blocks. Both
 /// orientations contain the same numbers and give bitwise the same results.
 enum class ExpertWeights : std::uint8_t { kPretransposed, kHuggingFace };
-
-/// Multiplies rows [R, in], grouped by expert as in `plan`, by the weights of a projection. The
-/// weights are [E, in, out] or, as in Hugging Face, [E, out, in]; the result is [R, out].
-using ExpertProduct =
-    std::function<Tensor(const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan)>;
 
 /// E SwiGLU experts, each on its own rows with their weights:
 ///
@@ -51,13 +44,9 @@ class GroupedExperts final : public Callable<GroupedExperts> {
   /// rows [R, H], grouped by expert as in `plan`, and their weights p [R] -> [R, H]
   Tensor forward(const Tensor& rows, const Tensor& row_weights, const ops::RoutingPlan& plan);
 
-  /// Replaces the grouped matmul, to compare other ways with it.
-  void set_product(ExpertProduct product) { product_ = std::move(product); }
-
  private:
   ParameterLayout gate_up_layout_, down_layout_;
   Tensor gate_up_proj_, down_proj_;
-  ExpertProduct product_;
 };
 
 /// The parameters of `module` that stack experts: full name -> number of experts. In either

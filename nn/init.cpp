@@ -48,7 +48,7 @@ void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std) {
 
 void init_weights(Module& module, std::uint64_t seed, double std) {
   using Kind = InitialValues::Kind;
-  module.reshard();
+  module.restore_parameters();
   std::vector<ParameterSlot> slots;  // a tied parameter once
   for (auto& slot : module.parameter_slots()) {
     const Tensor& parameter = slot.parameter();

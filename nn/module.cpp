@@ -162,7 +162,7 @@ std::vector<ModuleExtension*> Module::extensions() const {
 }
 
 NamedTensors Module::state_dict() const {
-  reshard();
+  restore_parameters();
   NamedTensors state = named_parameters();
   for (auto& [name, tensor] : state) tensor = tensor.detach();
   return state;
@@ -188,8 +188,8 @@ void Module::load_state_dict(const NamedTensors& state) {
   }
 }
 
-void Module::reshard() const {
-  for (auto* extension : extensions()) extension->reshard();
+void Module::restore_parameters() const {
+  for (auto* extension : extensions()) extension->restore_parameters();
 }
 
 void Module::to_empty() {

@@ -45,10 +45,10 @@ struct ParameterSlot {
 class ModuleExtension {
  public:
   virtual ~ModuleExtension() = default;
-  /// Puts the module's own parameters back into its slots, if other tensors, such as gathered ones,
-  /// are there. Loading and saving call it first.
-  virtual void reshard() {}
-  /// Gives bytes with undefined contents to the module's own parameters that have none yet.
+  /// Puts back the parameters that the module keeps, where others stand in for them meanwhile, as
+  /// gathered ones do. Loading and saving call it first.
+  virtual void restore_parameters() {}
+  /// Gives bytes, undefined ones, to those parameters that the module keeps and that have none yet.
   virtual void to_empty() {}
   /// Clears the gradients that it keeps for parameters that are not in the slots now.
   virtual void zero_grad() {}
@@ -93,18 +93,19 @@ class Module {
   /// This module (as "") and all below it, in pre-order.
   std::vector<std::pair<std::string, Module*>> named_modules();
 
-  /// Name -> tensor (detached; shares storage), as torch's state_dict(). Reshards this module and
-  /// all below first: under fully_shard the result is this rank's shards.
+  /// Name -> tensor (detached; shares storage), as torch's state_dict(). Calls restore_parameters()
+  /// first: under fully_shard it is this rank's shards.
   NamedTensors state_dict() const;
   /// Copies the values into the tensors of state_dict(). Nothing is copied if it throws: Error
   /// unless names agree, ShapeError unless shapes agree, ValueError for a shard of another part of
   /// its parameter than this rank's.
   void load_state_dict(const NamedTensors& state);
 
-  /// Calls ModuleExtension::reshard() for this module and all below.
-  void reshard() const;
-  /// Gives bytes with undefined contents to the parameters that were made under a MetaGuard and
-  /// have none yet, first to those of extensions. Other parameters stay as they are.
+  /// Puts back the parameters that this module and those below keep, where others stand in for
+  /// them.
+  void restore_parameters() const;
+  /// Gives bytes, undefined ones, to the parameters that were made under a MetaGuard and have none
+  /// yet; those of extensions come first. Others stay as they are.
   void to_empty();
 
   /// Sets is_training() of this module and all below, as torch's train() and eval(). It is true at

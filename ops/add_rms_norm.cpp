@@ -7,7 +7,9 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/data_or_null.h"
 #include "ops/kernels/rms_norm.h"
+#include "ops/rms_norm.h"
 #include "ops/rms_norm_gradients.h"
 #include "ops/shape_ops.h"
 
@@ -48,8 +50,8 @@ class AddRMSNorm final : public Function {
     dispatch_floating(sum.dtype(), [&]<class T>() {
       kernels::rms_norm_backward<T>(
           grad_sum.data<T>().data(), grad_y.data<T>().data(), sum.data<T>().data(),
-          weight.data<T>().data(), rstd.data<T>().data(), gradients.pointer<T>(gradients.x),
-          gradients.pointer<T>(gradients.partial), gradients.pointer<T>(gradients.weight),
+          weight.data<T>().data(), rstd.data<T>().data(), mutable_data_or_null<T>(gradients.x),
+          mutable_data_or_null<T>(gradients.partial), mutable_data_or_null<T>(gradients.weight),
           rstd.numel(), sum.dim(-1));
     });
     // Returns one tensor twice, as operator+ does: the engine forms no sum in shared bytes.
@@ -72,8 +74,7 @@ AddRMSNormResult add_rms_norm(const Tensor& x, const Tensor& residual, const Ten
                     "add_rms_norm: x needs a last dimension of at least 1, got ", x.shape());
   check<ShapeError>(residual.shape() == x.shape(), "add_rms_norm: residual must be ", x.shape(),
                     " to match x, got ", residual.shape());
-  check<ShapeError>(weight.shape() == Shape{x.dim(-1)}, "add_rms_norm: weight must be [", x.dim(-1),
-                    "] to match x ", x.shape(), ", got ", weight.shape());
+  check_rms_norm_weight("add_rms_norm", x, weight);
   check<DtypeError>(residual.dtype() == x.dtype() && weight.dtype() == x.dtype(),
                     "add_rms_norm: x is ", x.dtype(), " but residual is ", residual.dtype(),
                     " and weight ", weight.dtype());

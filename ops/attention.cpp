@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/checks.h"
+#include "ops/data_or_null.h"
 #include "ops/kernels/attention.h"
 #include "ops/shape_ops.h"
 
@@ -105,10 +105,9 @@ class Attention final : public Function {
     Tensor grad_k = needs[1] ? Tensor::zeros(k.shape(), k.dtype()) : Tensor();
     Tensor grad_v = needs[2] ? Tensor::zeros(v.shape(), v.dtype()) : Tensor();
     dispatch_floating(q.dtype(), [&]<class T>() {
-      const auto pointer = [](Tensor& tensor) {
-        return tensor.defined() ? tensor.mutable_data<T>().data() : nullptr;
-      };
-      const kernels::AttentionGrads<T> targets{pointer(grad_q), pointer(grad_k), pointer(grad_v)};
+      const kernels::AttentionGrads<T> targets{mutable_data_or_null<T>(grad_q),
+                                               mutable_data_or_null<T>(grad_k),
+                                               mutable_data_or_null<T>(grad_v)};
       const T* const q_data = q.data<T>().data();
       const T* const k_data = k.data<T>().data();
       const T* const v_data = v.data<T>().data();
@@ -154,34 +153,25 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
                     " and ", v.dtype());
 }
 
-std::vector<kernels::Document> documents_of(const std::vector<std::int64_t>& cu_seqlens,
-                                            std::int64_t tokens) {
-  check<ValueError>(!cu_seqlens.empty() && cu_seqlens.front() == 0 && cu_seqlens.back() == tokens,
-                    "attention: cu_seqlens must run from 0 to T = ", tokens, ", got ",
-                    cu_seqlens.size(), " entries",
-                    cu_seqlens.empty() ? std::string()
-                                       : " from " + std::to_string(cu_seqlens.front()) + " to " +
-                                             std::to_string(cu_seqlens.back()));
-  std::vector<kernels::Document> documents;
-  for (std::size_t i = 1; i < cu_seqlens.size(); ++i) {
-    check<ValueError>(cu_seqlens[i - 1] <= cu_seqlens[i],
-                      "attention: cu_seqlens must not decrease, got ", cu_seqlens[i], " after ",
-                      cu_seqlens[i - 1], " at position ", i);
-    if (cu_seqlens[i - 1] < cu_seqlens[i]) {
-      documents.push_back({.begin = cu_seqlens[i - 1], .end = cu_seqlens[i]});
-    }
+// Leaves out empty ones.
+std::vector<kernels::Document> documents_of(const Documents& documents) {
+  std::vector<kernels::Document> result;
+  const auto& offsets = documents.offsets();
+  for (std::size_t i = 1; i < offsets.size(); ++i) {
+    if (offsets[i - 1] < offsets[i]) result.push_back({.begin = offsets[i - 1], .end = offsets[i]});
   }
-  return documents;
+  return result;
 }
 
 }  // namespace
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                 const std::vector<std::int64_t>& cu_seqlens, double scale) {
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Documents& documents,
+                 double scale) {
   check_operands("attention", q, k, v);
   check_inputs(q, k, v);
-  auto documents = documents_of(cu_seqlens, q.dim(0));
-  return Function::apply(std::make_shared<Attention>(std::move(documents), scale), contiguous(q),
+  check<ValueError>(documents.tokens() == q.dim(0), "attention: documents must have the ", q.dim(0),
+                    " tokens of q, got ", documents.tokens());
+  return Function::apply(std::make_shared<Attention>(documents_of(documents), scale), contiguous(q),
                          contiguous(k), contiguous(v));
 }
 

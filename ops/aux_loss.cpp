@@ -12,17 +12,13 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/data_or_null.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/aux_loss.h"
 #include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
-
-template <class T>
-const T* data_or_null(const Tensor& x) {
-  return x.defined() ? x.data<T>().data() : nullptr;
-}
 
 template <class T>
 double sum_in_order(const Tensor& x) {
@@ -116,8 +112,7 @@ void check_layers(const TensorList& router_logits, const TensorList& indices) {
   const Tensor& first = router_logits[0];
   check<ShapeError>(first.ndim() == 2, "load_balancing_loss: logits must be [T, E], got ",
                     first.shape());
-  check<DtypeError>(is_floating(first.dtype()),
-                    "load_balancing_loss: logits must be float32 or float64, got ", first.dtype());
+  check_floating("load_balancing_loss", "logits", first);
   for (std::size_t layer = 0; layer < indices.size(); ++layer) {
     const Tensor &logits = router_logits[layer], &chosen = indices[layer];
     check<ShapeError>(logits.shape() == first.shape(), "load_balancing_loss: logits of layer ",
@@ -206,8 +201,7 @@ Tensor z_loss(const Tensor& router_logits) {
   check_operands("z_loss", router_logits);
   check<ShapeError>(router_logits.ndim() == 2, "z_loss: logits must be [T, E], got ",
                     router_logits.shape());
-  check<DtypeError>(is_floating(router_logits.dtype()),
-                    "z_loss: logits must be float32 or float64, got ", router_logits.dtype());
+  check_floating("z_loss", "logits", router_logits);
   return Function::apply(std::make_shared<ZLoss>(), contiguous(router_logits));
 }
 

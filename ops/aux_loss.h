@@ -29,7 +29,7 @@ Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& in
 /// several micro-batches, weigh each mean by its share of the step's tokens, so that the sum over
 /// micro-batches and ranks is the mean over the step:
 ///
-///     const auto output = model(tokens, {0, n});
+///     const auto output = model(tokens);
 ///     auto share = models::qwen3_moe_loss(output, targets, total_targets, balance_coefficient);
 ///     const double share_of_tokens = double(n) / double(total_tokens);
 ///     for (const auto& logits : output.router_logits) {

@@ -38,6 +38,19 @@ inline void check_floating(std::string_view op, const Tensor& a) {
   check<DtypeError>(is_floating(a.dtype()), op, ": needs float32 or float64, got ", a.dtype());
 }
 
+/// The same for an operand with a name.
+inline void check_floating(std::string_view op, std::string_view name, const Tensor& a) {
+  check<DtypeError>(is_floating(a.dtype()), op, ": ", name, " must be float32 or float64, got ",
+                    a.dtype());
+}
+
+/// DtypeError unless `b` has the dtype of `a`; the message names both.
+inline void check_same_dtype(std::string_view op, std::string_view name_a, const Tensor& a,
+                             std::string_view name_b, const Tensor& b) {
+  check<DtypeError>(b.dtype() == a.dtype(), op, ": ", name_a, " is ", a.dtype(), " but ", name_b,
+                    " is ", b.dtype());
+}
+
 /// ValueError unless every element of contiguous int64 `indices` is in [0, size); `what` names one.
 inline void check_indices(std::string_view op, std::string_view what, const Tensor& indices,
                           std::int64_t size) {

@@ -93,8 +93,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   check_operands("cross_entropy", logits, targets);
   check<ShapeError>(logits.ndim() == 2, "cross_entropy: logits must be [T, V], got ",
                     logits.shape());
-  check<DtypeError>(is_floating(logits.dtype()),
-                    "cross_entropy: logits must be float32 or float64, got ", logits.dtype());
+  check_floating("cross_entropy", "logits", logits);
   const Tensor rows = contiguous(targets);
   const double denominator =
       cross_entropy_denominator("cross_entropy", rows, logits.dim(0), logits.dim(1), options);

@@ -52,8 +52,7 @@ Tensor embedding(const Tensor& ids, const Tensor& weight) {
   check<ShapeError>(weight.ndim() == 2, "embedding: weight must be [V, H], got ", weight.shape());
   check<DtypeError>(ids.dtype() == Dtype::kInt64, "embedding: ids must be int64, got ",
                     ids.dtype());
-  check<DtypeError>(is_floating(weight.dtype()),
-                    "embedding: weight must be float32 or float64, got ", weight.dtype());
+  check_floating("embedding", "weight", weight);
   const Tensor positions = contiguous(ids);
   check_indices("embedding", "token id", positions, weight.dim(0));
   return Function::apply(std::make_shared<Embedding>(), positions, contiguous(weight));

@@ -31,7 +31,7 @@ class GroupedMatmul final : public Function {
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
-    const Tensor grad_output = row_major(grads[0]);
+    const Tensor grad_output = contiguous(grads[0]);
     const Tensor x = x_.unpack(), weight = weight_.unpack();
     Tensor grad_x, grad_weight;
     if (needs[0]) {
@@ -80,17 +80,10 @@ Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
   check<ShapeError>(weight.dim(transpose_weight ? 2 : 1) == x.dim(1),
                     "grouped_matmul: weight must be ", form, " with K = ", x.dim(1), " to match x ",
                     x.shape(), ", got ", weight.shape());
-  if (weight.layout() == Layout::kNZ) {
-    const auto& blocks = weight.nz_blocks();
-    const Shape stored{blocks.batch, blocks.k, blocks.n};
-    check<LayoutError>(stored == weight.shape(), "grouped_matmul: weight ", weight.shape(),
-                       " must be FRACTAL_NZ blocks of that shape, got blocks of ", stored);
-  }
+  check_blocks("grouped_matmul", weight);
   check_offsets(offsets, weight.dim(0), x.dim(0));
-  check<DtypeError>(is_floating(x.dtype()), "grouped_matmul: x must be float32 or float64, got ",
-                    x.dtype());
-  check<DtypeError>(weight.dtype() == x.dtype(), "grouped_matmul: x is ", x.dtype(),
-                    " but weight is ", weight.dtype());
+  check_floating("grouped_matmul", "x", x);
+  check_same_dtype("grouped_matmul", "x", x, "weight", weight);
   return Function::apply(std::make_shared<GroupedMatmul>(offsets, transpose_weight), contiguous(x),
                          contiguous(weight));
 }

@@ -225,6 +225,15 @@ void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<std:
 
 }  // namespace
 
+void check_blocks(std::string_view op, const Tensor& weight) {
+  if (weight.layout() != Layout::kNZ) return;
+  const auto& blocks = weight.nz_blocks();
+  const auto experts = weight.ndim() == 3 ? weight.dim(0) : 1;
+  check<LayoutError>((blocks == NzBlocks{experts, weight.dim(-2), weight.dim(-1)}), op, ": weight ",
+                     weight.shape(), " must be FRACTAL_NZ blocks of that shape, got blocks of ",
+                     Shape{blocks.batch, blocks.k, blocks.n});
+}
+
 std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t experts,
                                           bool transposed) {
   using kernels::RightForm;
@@ -275,7 +284,5 @@ Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
 void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w) {
   column_groups_into(x, y, {0, x.dim(0)}, resume, w);
 }
-
-Tensor row_major(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : clone(tensor); }
 
 }  // namespace moegrad::ops

@@ -6,6 +6,7 @@
 // [Matmul order] (kernels/matmul_tile.h).
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "framework/tensor/tensor.h"
@@ -24,8 +25,12 @@ struct StoredMatrix {
   std::int64_t n = 0;
 };
 
-/// The `experts` matrices of a weight [E, K, N] or [E * K, N], which is ND row-major or NZ blocks.
-/// `transposed` reads each matrix as its transpose [N, K].
+/// LayoutError unless the FRACTAL_NZ weight [K, N] or [E, K, N] has blocks of that shape. An ND one
+/// passes.
+void check_blocks(std::string_view op, const Tensor& weight);
+
+/// The `experts` matrices of a weight, ND [E, K, N] or [E * K, N] row-major or NZ blocks of those;
+/// `transposed` reads each as its transpose [N, K].
 std::vector<StoredMatrix> stored_matrices(const Tensor& weight, std::int64_t experts,
                                           bool transposed);
 
@@ -49,8 +54,5 @@ Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
 /// w = x^T y for one group. With `resume`, w = w + x^T y, where the chains (Note [Matmul order])
 /// continue from the values in w. So a sum over rows in pieces has the bits of the whole sum.
 void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w);
-
-/// `tensor` itself if it is contiguous, otherwise a copy. Not recorded on the tape: for gradients.
-Tensor row_major(const Tensor& tensor);
 
 }  // namespace moegrad::ops

@@ -42,7 +42,7 @@ class Linear final : public Function {
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
-    const Tensor grad_output = as_matrix(row_major(grads[0]));
+    const Tensor grad_output = as_matrix(contiguous(grads[0]));
     const Tensor x = x_.unpack(), weight = weight_.unpack();
     const std::vector<std::int64_t> offsets{0, grad_output.dim(0)};
     Tensor grad_x, grad_weight;
@@ -69,10 +69,8 @@ Tensor linear(const Tensor& x, const Tensor& weight) {
   check<ShapeError>(weight.ndim() == 2, "linear: weight must be [out, in], got ", weight.shape());
   check<ShapeError>(weight.dim(1) == x.dim(-1), "linear: weight must be [out, ", x.dim(-1),
                     "] to match x ", x.shape(), ", got ", weight.shape());
-  check<DtypeError>(is_floating(x.dtype()), "linear: x must be float32 or float64, got ",
-                    x.dtype());
-  check<DtypeError>(weight.dtype() == x.dtype(), "linear: x is ", x.dtype(), " but weight is ",
-                    weight.dtype());
+  check_floating("linear", "x", x);
+  check_same_dtype("linear", "x", x, "weight", weight);
   return Function::apply(std::make_shared<Linear>(), contiguous(x), contiguous(weight));
 }
 

@@ -114,10 +114,8 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   check<ShapeError>(weight.ndim() == 2 && weight.dim(1) == x.dim(1),
                     "linear_cross_entropy: weight must be [V, ", x.dim(1), "] to match x ",
                     x.shape(), ", got ", weight.shape());
-  check<DtypeError>(is_floating(x.dtype()),
-                    "linear_cross_entropy: x must be float32 or float64, got ", x.dtype());
-  check<DtypeError>(weight.dtype() == x.dtype(), "linear_cross_entropy: x is ", x.dtype(),
-                    " but weight is ", weight.dtype());
+  check_floating("linear_cross_entropy", "x", x);
+  check_same_dtype("linear_cross_entropy", "x", x, "weight", weight);
   const Tensor rows = contiguous(targets);
   const double denominator =
       cross_entropy_denominator("linear_cross_entropy", rows, x.dim(0), weight.dim(0), options);

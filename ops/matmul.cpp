@@ -7,85 +7,94 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
-#include "ops/kernels/matmul_eigen.h"
+#include "ops/grouped_products.h"
 #include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
 
-// Elements from one matrix of an operand to the next; 0 if one matrix is used for all.
-std::int64_t matrix_step(const Tensor& x) { return x.ndim() == 3 ? x.dim(1) * x.dim(2) : 0; }
+// Matrix i of a contiguous operand [B, rows, columns], or the only one of [rows, columns].
+Tensor matrix_of(const Tensor& x, std::int64_t i) {
+  const auto rows = x.dim(-2), columns = x.dim(-1);
+  const auto step = x.ndim() == 3 ? rows * columns : 0;
+  return Tensor::as_strided(x, {rows, columns}, {columns, 1}, x.offset() + i * step);
+}
+
+StoredMatrix right_operand(const Tensor& x, std::int64_t i, bool transposed) {
+  return stored_matrices(matrix_of(x, i), 1, transposed)[0];
+}
 
 // With g = dL/dc:  dL/da = g b^T  and  dL/db = a^T g,  per b. The gradient of an operand that is
 // used for every b is the sum over b in ascending order.
 class Matmul final : public Function {
  public:
   std::string_view name() const override { return "matmul"; }
-  double flops() const override { return 2.0 * static_cast<double>(k_) * Function::flops(); }
+  double flops() const override {
+    return 2.0 * static_cast<double>(edges()[0].shape[-1]) * Function::flops();
+  }
 
   Tensor forward(const Tensor& a, const Tensor& b) {
     a_ = a;
     b_ = b;
-    m_ = a.dim(-2);
-    k_ = a.dim(-1);
-    n_ = b.dim(-1);
+    const auto m = a.dim(-2), n = b.dim(-1);
     const bool batched = a.ndim() == 3 || b.ndim() == 3;
     batch_ = a.ndim() == 3 ? a.dim(0) : b.ndim() == 3 ? b.dim(0) : 1;
-    Tensor output = Tensor::empty(batched ? Shape{batch_, m_, n_} : Shape{m_, n_}, a.dtype());
-    dispatch_floating(a.dtype(), [&]<class T>() {
-      const auto* p = a.data<T>().data();
-      const auto* q = b.data<T>().data();
-      auto* out = output.mutable_data<T>().data();
-      for (std::int64_t i = 0; i < batch_; ++i) {
-        kernels::matmul_eigen(p + i * matrix_step(a), false, q + i * matrix_step(b), false,
-                              out + i * m_ * n_, false, m_, k_, n_);
-      }
-    });
-    return output;
+    Tensor c = Tensor::empty(batched ? Shape{batch_, m, n} : Shape{m, n}, a.dtype());
+    for (std::int64_t i = 0; i < batch_; ++i) {
+      Tensor product = matrix_of(c, i);
+      multiply_rows(matrix_of(a, i), right_operand(b, i, false), product);
+    }
+    return c;
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
-    const Tensor grad = contiguous(grads[0]), a = a_.unpack(), b = b_.unpack();
-    Tensor grad_a = needs[0] ? zeros_like(a) : Tensor();
-    Tensor grad_b = needs[1] ? zeros_like(b) : Tensor();
-    dispatch_floating(grad.dtype(), [&]<class T>() {
-      const auto* g = grad.data<T>().data();
-      const auto* p = a.data<T>().data();
-      const auto* q = b.data<T>().data();
-      auto* dp = needs[0] ? grad_a.mutable_data<T>().data() : nullptr;
-      auto* dq = needs[1] ? grad_b.mutable_data<T>().data() : nullptr;
-      for (std::int64_t i = 0; i < batch_; ++i) {
-        const auto at_a = i * matrix_step(a), at_b = i * matrix_step(b), at_c = i * m_ * n_;
-        if (dp) {
-          kernels::matmul_eigen(g + at_c, false, q + at_b, true, dp + at_a, true, m_, n_, k_);
-        }
-        if (dq) {
-          kernels::matmul_eigen(p + at_a, true, g + at_c, false, dq + at_b, true, k_, m_, n_);
-        }
-      }
-    });
-    return {grad_a, grad_b};
+    const Tensor grad_c = contiguous(grads[0]), a = a_.unpack(), b = b_.unpack();
+    return {needs[0] ? grad_a(grad_c, a, b) : Tensor(), needs[1] ? grad_b(grad_c, a, b) : Tensor()};
   }
 
  private:
-  std::int64_t batch_ = 1, m_ = 0, k_ = 0, n_ = 0;
+  Tensor grad_a(const Tensor& grad_c, const Tensor& a, const Tensor& b) const {
+    Tensor result = zeros_like(a);
+    Tensor product = Tensor::empty({a.dim(-2), a.dim(-1)}, a.dtype());
+    for (std::int64_t i = 0; i < batch_; ++i) {
+      multiply_rows(matrix_of(grad_c, i), right_operand(b, i, true), product);
+      Tensor sum = matrix_of(result, i);
+      add_(sum, product);
+    }
+    return result;
+  }
+
+  // Where one matrix is used for every b, its chains go on from one b to the next.
+  Tensor grad_b(const Tensor& grad_c, const Tensor& a, const Tensor& b) const {
+    Tensor result = zeros_like(b);
+    for (std::int64_t i = 0; i < batch_; ++i) {
+      Tensor sum = matrix_of(result, i);
+      multiply_columns(matrix_of(a, i), matrix_of(grad_c, i), /*resume=*/true, sum);
+    }
+    return result;
+  }
+
+  std::int64_t batch_ = 1;
   SavedTensor a_{*this}, b_{*this};
 };
 
 }  // namespace
 
-Tensor matmul(const Tensor& a, const Tensor& b) {
-  check_operands("matmul", a, b);
-  check<ShapeError>((a.ndim() == 2 || a.ndim() == 3) && (b.ndim() == 2 || b.ndim() == 3),
-                    "matmul: operands must have 2 or 3 dimensions, got ", a.shape(), " and ",
-                    b.shape());
-  check<ShapeError>(a.dim(-1) == b.dim(-2), "matmul: inner sizes must agree, got ", a.shape(),
+void check_matmul_operands(std::string_view op, const Tensor& a, const Tensor& b) {
+  check_operands(op, a, b);
+  check<ShapeError>((a.ndim() == 2 || a.ndim() == 3) && (b.ndim() == 2 || b.ndim() == 3), op,
+                    ": operands must have 2 or 3 dimensions, got ", a.shape(), " and ", b.shape());
+  check<ShapeError>(a.dim(-1) == b.dim(-2), op, ": inner sizes must agree, got ", a.shape(),
                     " and ", b.shape());
-  check<ShapeError>(a.ndim() == 2 || b.ndim() == 2 || a.dim(0) == b.dim(0),
-                    "matmul: batch sizes must agree, got ", a.shape(), " and ", b.shape());
-  check<DtypeError>(is_floating(a.dtype()) && a.dtype() == b.dtype(),
-                    "matmul: needs two operands of float32 or of float64, got ", a.dtype(), " and ",
+  check<ShapeError>(a.ndim() == 2 || b.ndim() == 2 || a.dim(0) == b.dim(0), op,
+                    ": batch sizes must agree, got ", a.shape(), " and ", b.shape());
+  check<DtypeError>(is_floating(a.dtype()) && a.dtype() == b.dtype(), op,
+                    ": needs two operands of float32 or of float64, got ", a.dtype(), " and ",
                     b.dtype());
+}
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  check_matmul_operands("matmul", a, b);
   return Function::apply(std::make_shared<Matmul>(), contiguous(a), contiguous(b));
 }
 

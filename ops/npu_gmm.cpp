@@ -1,70 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/npu_gmm.h"
 
+#include <memory>
+
 #include "ops/checks.h"
-#include "ops/compat/npu_grouped_matmul.h"
 #include "ops/grouped_products.h"
 #include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
 
-NpuGroupedMatmulOptions by_counts(const Tensor& tokens_per_expert, int group_type, int split_item) {
-  return {.group_list = tokens_per_expert,
-          .group_type = group_type,
-          .group_list_type = 1,
-          .split_item = split_item};
-}
-
-// weight [E * K, N] as [E, K, N].
-Tensor stacked(const Tensor& weight, std::int64_t experts, std::int64_t k) {
-  return weight.ndim() == 3 ? weight : view(weight, {experts, k, weight.dim(1)});
-}
-
 bool is_transposed_view(const Tensor& weight) {
   return weight.ndim() == 3 && weight.layout() == Layout::kND && !weight.is_contiguous() &&
          transpose(weight.detach(), 1, 2).is_contiguous();
 }
 
+// The matrices W_e, or their transposes. A transposed view is read as what it is a view of.
+std::vector<StoredMatrix> matrices_of(const Tensor& weight, std::int64_t experts, bool transposed) {
+  if (!is_transposed_view(weight)) return stored_matrices(weight, experts, transposed);
+  return stored_matrices(transpose(weight, 1, 2), experts, !transposed);
+}
+
+std::vector<std::int64_t> offsets_of(const std::vector<std::int64_t>& counts, std::int64_t rows) {
+  std::vector<std::int64_t> offsets{0};
+  offsets.reserve(counts.size() + 1);
+  for (std::size_t e = 0; e < counts.size(); ++e) {
+    check<ValueError>(counts[e] >= 0, "npu_gmm: tokens_per_expert must not be negative, got ",
+                      counts[e], " for expert ", e);
+    offsets.push_back(offsets.back() + counts[e]);
+  }
+  check<ValueError>(offsets.back() == rows, "npu_gmm: tokens_per_expert must add up to the ", rows,
+                    " rows of x, got ", offsets.back());
+  return offsets;
+}
+
 }  // namespace
 
-Tensor NpuGMMOp::forward(const Tensor& weight, const Tensor& x, const Tensor& tokens_per_expert) {
+Tensor NpuGMMOp::forward(const Tensor& weight, const Tensor& x) {
   weight_ = weight;
   x_ = x;
-  tokens_per_expert_ = tokens_per_expert;
-  return npu_grouped_matmul({x}, {stacked(weight, tokens_per_expert.dim(0), x.dim(1))},
-                            by_counts(tokens_per_expert, 0, 2))[0];
+  const auto experts = std::ssize(offsets_) - 1;
+  return multiply_row_groups(x, matrices_of(weight, experts, false), offsets_, weight.dim(-1));
 }
 
 // With g = dL/dy, for the rows of each expert:
 //     dL/dx = g W^T     groups of rows, the weight transposed
 //     dL/dW = x^T g     groups of the reduction, which is over rows
 TensorList NpuGMMOp::backward(const TensorList& grads, InputMask needs) {
-  const Tensor grad_output = row_major(grads[0]);
-  const Tensor weight = weight_.unpack(), x = x_.unpack(), tokens = tokens_per_expert_.unpack();
+  const Tensor grad_output = contiguous(grads[0]);
+  const Tensor weight = weight_.unpack(), x = x_.unpack();
+  const auto experts = std::ssize(offsets_) - 1;
   Tensor grad_weight, grad_x;
-  if (needs[0]) {
-    const auto options = by_counts(tokens, 2, 3);
-    grad_weight =
-        view(npu_grouped_matmul({transpose(x, 0, 1)}, {grad_output}, options)[0], weight.shape());
-  }
+  if (needs[0]) grad_weight = multiply_column_groups(x, grad_output, offsets_, weight.shape());
   if (needs[1]) {
-    auto options = by_counts(tokens, 0, 2);
-    options.transpose_weight = true;
     grad_x =
-        npu_grouped_matmul({grad_output}, {stacked(weight, tokens.dim(0), x.dim(1))}, options)[0];
+        multiply_row_groups(grad_output, matrices_of(weight, experts, true), offsets_, x.dim(1));
   }
-  return {grad_weight, grad_x, Tensor()};
+  return {grad_weight, grad_x};
 }
 
-Tensor npu_gmm(const Tensor& weight, const Tensor& x, const Tensor& tokens_per_expert) {
-  check_operands("npu_gmm", weight, x, tokens_per_expert);
+Tensor npu_gmm(const Tensor& weight, const Tensor& x,
+               const std::vector<std::int64_t>& tokens_per_expert) {
+  check_operands("npu_gmm", weight, x);
   check<ShapeError>(x.ndim() == 2, "npu_gmm: x must be [M, K], got ", x.shape());
-  check<ShapeError>(tokens_per_expert.ndim() == 1, "npu_gmm: tokens_per_expert must be [E], got ",
-                    tokens_per_expert.shape());
   check<ShapeError>(weight.ndim() == 2 || weight.ndim() == 3,
                     "npu_gmm: weight must be [E, K, N] or [E * K, N], got ", weight.shape());
-  const auto experts = tokens_per_expert.dim(0), k = x.dim(1), n = weight.dim(-1);
+  const auto experts = std::ssize(tokens_per_expert);
+  const auto k = x.dim(1), n = weight.dim(-1);
   check<ShapeError>(
       weight.shape() == (weight.ndim() == 3 ? Shape{experts, k, n} : Shape{experts * k, n}),
       "npu_gmm: weight must be [", experts, ", ", k, ", N] or [", experts * k, ", N] for ", experts,
@@ -75,15 +77,11 @@ Tensor npu_gmm(const Tensor& weight, const Tensor& x, const Tensor& tokens_per_e
                        Shape{experts, k, n}, ", got blocks of ",
                        Shape{blocks.batch, blocks.k, blocks.n});
   }
-  check<DtypeError>(tokens_per_expert.dtype() == Dtype::kInt64,
-                    "npu_gmm: tokens_per_expert must be int64, got ", tokens_per_expert.dtype());
-  check<DtypeError>(is_floating(x.dtype()), "npu_gmm: x must be float32 or float64, got ",
-                    x.dtype());
-  check<DtypeError>(weight.dtype() == x.dtype(), "npu_gmm: x is ", x.dtype(), " but weight is ",
-                    weight.dtype());
-  return Function::apply(std::make_shared<NpuGMMOp>(),
-                         is_transposed_view(weight) ? weight : contiguous(weight), contiguous(x),
-                         tokens_per_expert);
+  auto offsets = offsets_of(tokens_per_expert, x.dim(0));
+  check_floating("npu_gmm", "x", x);
+  check_same_dtype("npu_gmm", "x", x, "weight", weight);
+  return Function::apply(std::make_shared<NpuGMMOp>(std::move(offsets)),
+                         is_transposed_view(weight) ? weight : contiguous(weight), contiguous(x));
 }
 
 }  // namespace moegrad::ops

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad::ops {
 
-/// y = npu_grouped_matmul by counts. Its gradient uses the same operator:
+/// The grouped matmul that the experts run, with its gradient written by hand:
 ///
 ///     y[rows of e] = x[rows of e] W_e,   e = 0, ..., E - 1
 ///
@@ -17,24 +20,32 @@ namespace moegrad::ops {
 /// between forward and backward (Note [Storage that is freed and refilled]).
 class NpuGMMOp final : public Function {
  public:
+  /// The rows of expert e are [offsets[e], offsets[e + 1]).
+  explicit NpuGMMOp(std::vector<std::int64_t> offsets) : offsets_(std::move(offsets)) {}
+
   std::string_view name() const override { return "npu_gmm"; }
   bool reads_nz(std::size_t i) const override { return i == 0; }
   double flops() const override {
     return 2.0 * static_cast<double>(edges()[1].shape[1]) * Function::flops();
   }
 
-  Tensor forward(const Tensor& weight, const Tensor& x, const Tensor& tokens_per_expert);
+  Tensor forward(const Tensor& weight, const Tensor& x);
   TensorList backward(const TensorList& grads, InputMask needs) override;
 
  private:
-  SavedTensor weight_{*this}, x_{*this}, tokens_per_expert_{*this};
+  std::vector<std::int64_t> offsets_;
+  SavedTensor weight_{*this}, x_{*this};
 };
 
 /// weight: [E, K, N] or [E * K, N], ND or FRACTAL_NZ blocks of that   x: [M, K]
-/// tokens_per_expert: int64 [E], summing to M   -> [M, N]
+/// tokens_per_expert: E counts, summing to M   -> [M, N]
 ///
 /// Differentiable in weight and x; the weight's gradient is row-major ND of the weight's shape. A
-/// weight [E, K, N] may be the transposed view of [E, N, K].
-Tensor npu_gmm(const Tensor& weight, const Tensor& x, const Tensor& tokens_per_expert);
+/// weight [E, K, N] may be the transposed view of [E, N, K]. Errors: ShapeError, LayoutError for
+/// other blocks, ValueError for counts, DtypeError unless both are float32 or both float64.
+///
+/// The general form of the operator, without a gradient, is npu_grouped_matmul.
+Tensor npu_gmm(const Tensor& weight, const Tensor& x,
+               const std::vector<std::int64_t>& tokens_per_expert);
 
 }  // namespace moegrad::ops

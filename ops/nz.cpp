@@ -5,6 +5,7 @@
 #include "ops/checks.h"
 #include "ops/grouped_products.h"
 #include "ops/kernels/nz.h"
+#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -32,8 +33,8 @@ Tensor nd_to_nz(const Tensor& a) {
   check<ShapeError>(a.ndim() == 2 || a.ndim() == 3, "nd_to_nz: needs [K, N] or [B, K, N], got ",
                     a.shape());
   check<LayoutError>(a.layout() == Layout::kND, "nd_to_nz: needs row-major ND, got FRACTAL_NZ");
-  check<DtypeError>(is_floating(a.dtype()), "nd_to_nz: needs float32 or float64, got ", a.dtype());
-  const Tensor source = row_major(a);
+  check_floating("nd_to_nz", a);
+  const Tensor source = contiguous(a.detach());
   const NzBlocks blocks{a.ndim() == 3 ? a.dim(0) : 1, a.dim(-2), a.dim(-1)};
   Tensor out = Tensor::empty_nz(a.shape(), blocks, a.dtype());
   dispatch_floating(a.dtype(),

@@ -6,6 +6,7 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/data_or_null.h"
 #include "ops/kernels/rms_norm.h"
 #include "ops/rms_norm_gradients.h"
 #include "ops/shape_ops.h"
@@ -45,8 +46,8 @@ class RMSNorm final : public Function {
     dispatch_floating(x.dtype(), [&]<class T>() {
       kernels::rms_norm_backward<T>(
           /*grad_sum=*/nullptr, grad_y.data<T>().data(), x.data<T>().data(),
-          weight.data<T>().data(), rstd.data<T>().data(), gradients.pointer<T>(gradients.x),
-          gradients.pointer<T>(gradients.partial), gradients.pointer<T>(gradients.weight),
+          weight.data<T>().data(), rstd.data<T>().data(), mutable_data_or_null<T>(gradients.x),
+          mutable_data_or_null<T>(gradients.partial), mutable_data_or_null<T>(gradients.weight),
           rstd.numel(), x.dim(-1));
     });
     return {gradients.x, gradients.weight};
@@ -61,14 +62,17 @@ class RMSNorm final : public Function {
 
 }  // namespace
 
+void check_rms_norm_weight(std::string_view op, const Tensor& x, const Tensor& weight) {
+  check<ShapeError>(weight.shape() == Shape{x.dim(-1)}, op, ": weight must be [", x.dim(-1),
+                    "] to match x ", x.shape(), ", got ", weight.shape());
+}
+
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   check_operands("rms_norm", x, weight);
   check<ShapeError>(x.ndim() >= 1 && x.dim(-1) >= 1,
                     "rms_norm: x needs a last dimension of at least 1, got ", x.shape());
-  check<ShapeError>(weight.shape() == Shape{x.dim(-1)}, "rms_norm: weight must be [", x.dim(-1),
-                    "] to match x ", x.shape(), ", got ", weight.shape());
-  check<DtypeError>(weight.dtype() == x.dtype(), "rms_norm: x is ", x.dtype(), " but weight is ",
-                    weight.dtype());
+  check_rms_norm_weight("rms_norm", x, weight);
+  check_same_dtype("rms_norm", "x", x, "weight", weight);
   return Function::apply(std::make_shared<RMSNorm>(eps), contiguous(x), contiguous(weight));
 }
 

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
+
 #include "framework/tensor/tensor.h"
 
 namespace moegrad::ops {
+
+/// ShapeError unless `weight` is [D] for x [..., D].
+void check_rms_norm_weight(std::string_view op, const Tensor& x, const Tensor& weight);
 
 /// Scales each row of x to unit root mean square, then by the weight:
 ///

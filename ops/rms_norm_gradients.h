@@ -19,11 +19,6 @@ struct RMSNormGradients {
     weight = Tensor::empty({d}, like_x.dtype());
     partial = Tensor::empty({kernels::rms_norm_pieces(like_x.numel() / d), d}, like_x.dtype());
   }
-
-  template <class T>
-  static T* pointer(Tensor& tensor) {
-    return tensor.defined() ? tensor.mutable_data<T>().data() : nullptr;
-  }
 };
 
 }  // namespace moegrad::ops

@@ -7,7 +7,9 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/data_or_null.h"
 #include "ops/kernels/rms_norm_rope.h"
+#include "ops/rms_norm.h"
 #include "ops/rms_norm_gradients.h"
 #include "ops/shape_ops.h"
 
@@ -48,8 +50,8 @@ class RMSNormRope final : public Function {
       kernels::rms_norm_rope_backward<T>(
           grad_y.data<T>().data(), x.data<T>().data(), weight.data<T>().data(),
           cos.data<T>().data(), sin.data<T>().data(), rstd.data<T>().data(),
-          gradients.pointer<T>(gradients.x), gradients.pointer<T>(gradients.partial),
-          gradients.pointer<T>(gradients.weight), x.dim(0), x.dim(1), x.dim(2));
+          mutable_data_or_null<T>(gradients.x), mutable_data_or_null<T>(gradients.partial),
+          mutable_data_or_null<T>(gradients.weight), x.dim(0), x.dim(1), x.dim(2));
     });
     return {gradients.x, gradients.weight, Tensor(), Tensor()};
   }
@@ -71,17 +73,9 @@ Tensor rms_norm_rope(const Tensor& x, const Tensor& weight, const RopeTable& tab
   check<ShapeError>(x.dim(2) >= 2 && x.dim(2) % 2 == 0,
                     "rms_norm_rope: the last dimension of x must be even and at least 2, got ",
                     x.shape());
-  check<ShapeError>(weight.shape() == Shape{x.dim(2)}, "rms_norm_rope: weight must be [", x.dim(2),
-                    "] to match x ", x.shape(), ", got ", weight.shape());
-  const Shape expected{x.dim(0), x.dim(2) / 2};
-  check<ShapeError>(table.cos.shape() == expected && table.sin.shape() == expected,
-                    "rms_norm_rope: table must be ", expected, " to match x ", x.shape(),
-                    ", got cos ", table.cos.shape(), " and sin ", table.sin.shape());
-  check<DtypeError>(weight.dtype() == x.dtype(), "rms_norm_rope: x is ", x.dtype(),
-                    " but weight is ", weight.dtype());
-  check<DtypeError>(table.cos.dtype() == x.dtype() && table.sin.dtype() == x.dtype(),
-                    "rms_norm_rope: x is ", x.dtype(), " but the table is ", table.cos.dtype(),
-                    " and ", table.sin.dtype());
+  check_rms_norm_weight("rms_norm_rope", x, weight);
+  check_same_dtype("rms_norm_rope", "x", x, "weight", weight);
+  check_rope_table("rms_norm_rope", x, table);
   // Positions are data: the table carries no gradient.
   return Function::apply(std::make_shared<RMSNormRope>(eps), contiguous(x), contiguous(weight),
                          contiguous(table.cos.detach()), contiguous(table.sin.detach()));

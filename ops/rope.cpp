@@ -79,17 +79,21 @@ RopeTable rope_table(const Tensor& positions, std::int64_t head_dim, double thet
   return table;
 }
 
+void check_rope_table(std::string_view op, const Tensor& x, const RopeTable& table) {
+  const Shape expected{x.dim(0), x.dim(2) / 2};
+  check<ShapeError>(table.cos.shape() == expected && table.sin.shape() == expected, op,
+                    ": table must be ", expected, " to match x ", x.shape(), ", got cos ",
+                    table.cos.shape(), " and sin ", table.sin.shape());
+  check<DtypeError>(table.cos.dtype() == x.dtype() && table.sin.dtype() == x.dtype(), op, ": x is ",
+                    x.dtype(), " but the table is ", table.cos.dtype(), " and ", table.sin.dtype());
+}
+
 Tensor rope(const Tensor& x, const RopeTable& table) {
   check_operands("rope", x, table.cos, table.sin);
   check<ShapeError>(x.ndim() == 3, "rope: x must be [T, N, D], got ", x.shape());
   check<ShapeError>(x.dim(2) % 2 == 0, "rope: the last dimension of x must be even, got ",
                     x.shape());
-  const Shape expected{x.dim(0), x.dim(2) / 2};
-  check<ShapeError>(table.cos.shape() == expected && table.sin.shape() == expected,
-                    "rope: table must be ", expected, " to match x ", x.shape(), ", got cos ",
-                    table.cos.shape(), " and sin ", table.sin.shape());
-  check<DtypeError>(table.cos.dtype() == x.dtype() && table.sin.dtype() == x.dtype(), "rope: x is ",
-                    x.dtype(), " but the table is ", table.cos.dtype(), " and ", table.sin.dtype());
+  check_rope_table("rope", x, table);
   // Positions are data: the table carries no gradient.
   return Function::apply(std::make_shared<Rope>(), contiguous(x), contiguous(table.cos.detach()),
                          contiguous(table.sin.detach()));

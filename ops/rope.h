@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
+
 #include "framework/tensor/tensor.h"
 
 namespace moegrad::ops {
@@ -21,7 +23,10 @@ struct RopeTable {
 /// head_dim is even and at least 2 and theta is positive.
 RopeTable rope_table(const Tensor& positions, std::int64_t head_dim, double theta, Dtype dtype);
 
-/// Rotary position embedding of the pairs (i, i + D/2), as in Hugging Face's rotate_half:
+/// ShapeError unless `table` is [T, D/2] for x [T, N, D], DtypeError unless it has the dtype of x.
+void check_rope_table(std::string_view op, const Tensor& x, const RopeTable& table);
+
+/// Rotary position embedding, the pairs being (i, i + D/2) as in Hugging Face's rotate_half:
 ///
 ///     y[i]       = x[i] cos[i] - x[i + D/2] sin[i]
 ///     y[i + D/2] = x[i + D/2] cos[i] + x[i] sin[i]          x, y [T, N, D]

@@ -129,8 +129,7 @@ TopKResult topk_softmax(const Tensor& logits, std::int64_t k, bool normalize,
                     logits.shape());
   check<ValueError>(1 <= k && k <= logits.dim(1), "topk_softmax: k must be in [1, ", logits.dim(1),
                     "] for logits ", logits.shape(), ", got ", k);
-  check<DtypeError>(is_floating(logits.dtype()),
-                    "topk_softmax: logits must be float32 or float64, got ", logits.dtype());
+  check_floating("topk_softmax", "logits", logits);
   Tensor replay;
   if (replay_indices.defined()) {
     check<ShapeError>(replay_indices.shape() == Shape{logits.dim(0), k},

@@ -125,8 +125,7 @@ Tensor permute_rows(const Tensor& x, const RoutingPlan& plan) {
   check<ShapeError>(x.ndim() == 2, "permute_rows: x must be [T, H], got ", x.shape());
   check<ShapeError>(x.dim(0) * plan.top_k == rows, "permute_rows: the plan has ", rows, " rows, ",
                     plan.top_k, " for each token, got x ", x.shape());
-  check<DtypeError>(is_floating(x.dtype()), "permute_rows: x must be float32 or float64, got ",
-                    x.dtype());
+  check_floating("permute_rows", "x", x);
   return Function::apply(std::make_shared<PermuteRows>(x.dim(0), plan.top_k), contiguous(x),
                          plan.row_of_slot, plan.slot_of_row);
 }
@@ -136,8 +135,7 @@ Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan) {
   const auto routed = plan.slot_of_row.numel();
   check<ShapeError>(rows.ndim() == 2 && rows.dim(0) == routed, "unpermute_rows: rows must be [",
                     routed, ", H] as planned, got ", rows.shape());
-  check<DtypeError>(is_floating(rows.dtype()),
-                    "unpermute_rows: rows must be float32 or float64, got ", rows.dtype());
+  check_floating("unpermute_rows", "rows", rows);
   return Function::apply(std::make_shared<UnpermuteRows>(plan.tokens, plan.top_k), contiguous(rows),
                          plan.row_of_slot, plan.slot_of_row);
 }

@@ -37,9 +37,11 @@ Tensor expand(const Tensor& a, const Shape& shape);
 
 // --- copies (shape_ops_copy.cpp)
 
-/// `a` itself if it is contiguous, otherwise a row-major copy. The current rank counts the copy in
-/// counters().materialized_transposes. A FRACTAL_NZ tensor is returned unchanged: the op that reads
-/// it accepts or refuses it.
+/// `a` itself when it is contiguous, otherwise a row-major copy, which the current rank counts in
+/// counters().materialized_transposes. Every op calls this for what it needs row-major, its
+/// backward for the gradient that it is given, so that no copy is made uncounted; the tape records
+/// the copy where it records anything, which is not in a backward. A FRACTAL_NZ tensor comes back
+/// as it is: the op that reads it accepts or refuses it.
 Tensor contiguous(const Tensor& a);
 /// Joins tensors along an existing dimension. The other sizes and the dtype must agree. There may
 /// be any number of tensors: more than Function::kMaxInputs are joined in runs of that many, and

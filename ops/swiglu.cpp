@@ -7,16 +7,12 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/data_or_null.h"
 #include "ops/kernels/swiglu.h"
 #include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
-
-template <class T>
-const T* data_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.data<T>().data() : nullptr;
-}
 
 // With a = gate, s = 1 / (1 + e^-a), w = weights, g = dL/dy and <.,.> a sum over I:
 //     dL/da  = w * g * up * s * (1 + a * (1 - s))
@@ -46,8 +42,8 @@ class SwiGLU final : public Function {
     dispatch_floating(gate_up.dtype(), [&]<class T>() {
       kernels::swiglu_backward<T>(grad_y.data<T>().data(), gate_up.data<T>().data(),
                                   data_or_null<T>(weights), grad_gate_up.mutable_data<T>().data(),
-                                  needs[1] ? grad_weights.mutable_data<T>().data() : nullptr,
-                                  gate_up.dim(0), gate_up.dim(1) / 2);
+                                  mutable_data_or_null<T>(grad_weights), gate_up.dim(0),
+                                  gate_up.dim(1) / 2);
     });
     return {grad_gate_up, grad_weights};
   }
@@ -62,14 +58,12 @@ Tensor swiglu(const Tensor& gate_up, const Tensor& weights) {
   check_operands("swiglu", gate_up);
   check<ShapeError>(gate_up.ndim() == 2 && gate_up.dim(1) % 2 == 0,
                     "swiglu: gate_up must be [R, 2I], got ", gate_up.shape());
-  check<DtypeError>(is_floating(gate_up.dtype()),
-                    "swiglu: gate_up must be float32 or float64, got ", gate_up.dtype());
+  check_floating("swiglu", "gate_up", gate_up);
   if (weights.defined()) {
     check<ShapeError>(weights.shape() == Shape{gate_up.dim(0)}, "swiglu: weights must be [",
                       gate_up.dim(0), "] to match gate_up ", gate_up.shape(), ", got ",
                       weights.shape());
-    check<DtypeError>(weights.dtype() == gate_up.dtype(), "swiglu: gate_up is ", gate_up.dtype(),
-                      " but weights is ", weights.dtype());
+    check_same_dtype("swiglu", "gate_up", gate_up, "weights", weights);
   }
   return Function::apply(std::make_shared<SwiGLU>(), contiguous(gate_up),
                          weights.defined() ? contiguous(weights) : Tensor());

@@ -15,6 +15,7 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "framework/runtime/random.h"
+#include "models/qwen3_moe/config_json.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
 #include "train/config/command_line.h"
@@ -43,7 +44,7 @@ Tensor loss_of(models::Qwen3Moe& model, std::int64_t count) {
     tokens.push_back(random.integer(at, model.config().vocab_size));
     targets.push_back(random.integer(at + 1, model.config().vocab_size));
   }
-  const auto output = model(Tensor::from(tokens, {count}), std::vector<std::int64_t>{0, count});
+  const auto output = model(Tensor::from(tokens, {count}));
   return models::qwen3_moe_loss(output, Tensor::from(targets, {count}), count,
                                 model.config().router_aux_loss_coef)
       .objective;
@@ -75,9 +76,8 @@ void write_live_bytes(const std::vector<LiveBytes>& profile, std::ostream& out) 
 }
 
 int run(const Options& options) {
-  models::Qwen3Moe model(options.config.empty()
-                             ? models::Qwen3MoeConfig::preset(options.preset)
-                             : models::Qwen3MoeConfig::from_json(options.config));
+  models::Qwen3Moe model(options.config.empty() ? models::Qwen3MoeConfig::preset(options.preset)
+                                                : models::read_qwen3_moe_config(options.config));
   const Tensor loss = loss_of(model, options.tokens);
 
   const auto summary = summarize_graph(loss);

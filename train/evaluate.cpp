@@ -27,7 +27,7 @@ double evaluate(models::Qwen3Moe& model, const TrainingData& data,
       const SlowStorage storage("reading held-out batches");
       return data.validation_batch(std::min(i, batches - 1));
     }();
-    const auto output = model(held_out.tokens, held_out.cu_seqlens);
+    const auto output = model(held_out.tokens, held_out.documents);
     if (i >= batches) continue;
     sums[static_cast<std::size_t>(i)] =
         ops::cross_entropy(output.logits, held_out.targets, {.denominator = 1.0}).item();

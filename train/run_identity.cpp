@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_identity.h"
 
+#include "models/qwen3_moe/config_json.h"
 #include "train/config/train_options.h"
 
 namespace moegrad::training {
@@ -10,7 +11,7 @@ std::map<std::string, std::string> describe_run(const TrainConfig& config,
   auto run = compared_options(config);
   auto model = config.model_config();
   model.gathered_layout = Layout::kND;  // another one gives the same bits
-  run["config"] = model.to_json();
+  run["config"] = to_json(model);
   run["data"] = data.source().describe();
   run["batches"] = data.describe();
   return run;

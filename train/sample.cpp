@@ -67,7 +67,7 @@ std::string sample(models::Qwen3Moe& model, const std::string& prompt, std::int6
     for (auto at = std::ssize(text) - length; at < std::ssize(text); ++at) {
       window.push_back(static_cast<unsigned char>(text[static_cast<std::size_t>(at)]));
     }
-    const auto output = model(Tensor::from(window, {length}), std::vector<std::int64_t>{0, length});
+    const auto output = model(Tensor::from(window, {length}));
     const auto next = choose(output.logits, length - 1, temperature,
                              random.uniform(static_cast<std::uint64_t>(i)));
     text += static_cast<char>(next);

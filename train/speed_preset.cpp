@@ -68,7 +68,8 @@ MicroBatch random_sequences(const SpeedPreset& preset, std::int64_t first, std::
   MicroBatch batch;
   batch.tokens = Tensor::from(inputs, {tokens});
   batch.targets = Tensor::from(targets, {tokens});
-  for (std::int64_t i = 0; i <= sequences; ++i) batch.cu_seqlens.push_back(i * preset.length);
+  batch.documents =
+      Documents::of_lengths(std::vector(static_cast<std::size_t>(sequences), preset.length));
   return batch;
 }
 

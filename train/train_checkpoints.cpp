@@ -67,7 +67,7 @@ TrainCheckpoints::TrainCheckpoints(const std::string& folder, TrainState& state,
 }
 
 NamedTensors TrainCheckpoints::tensors() const {
-  state_.model.reshard();
+  state_.model.restore_parameters();
   NamedTensors all = state_.model.named_parameters();
   for (const auto& [name, tensor] : state_.optimizer.state_dict()) {
     all.push_back({std::string(kOptimizerPrefix) + name, tensor});

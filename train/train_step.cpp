@@ -74,7 +74,7 @@ StepResult train_step(models::Qwen3Moe& model, const StepPlan& plan,
     if (options.replay != nullptr) {
       forward.replay_expert_indices = &(*options.replay)[static_cast<std::size_t>(turn.index)];
     }
-    auto output = model(batch.tokens, batch.cu_seqlens, forward);
+    auto output = model(batch.tokens, batch.documents, forward);
     const auto share = models::qwen3_moe_loss(output, batch.targets, targets, coefficient);
     plan.backward(turn, share.objective);
     ce.push_back(share.ce_sum.item());

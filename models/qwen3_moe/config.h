@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,7 +20,7 @@ struct Qwen3MoeConfig {
   std::int64_t num_hidden_layers = 24;
   std::int64_t num_attention_heads = 32;
   std::int64_t num_key_value_heads = 4;
-  std::int64_t head_dim = 64;  // from_json: hidden_size / num_attention_heads when absent
+  std::int64_t head_dim = 64;  // config.json: hidden_size / num_attention_heads when absent
   std::int64_t max_position_embeddings = 32768;  // the model takes more; train_qwen3_moe does not
   double initializer_range = 0.02;
   double rms_norm_eps = 1e-6;
@@ -48,28 +47,6 @@ struct Qwen3MoeConfig {
 
   /// Throws ValueError: `qwen3_moe config: <key> must be <required>, got <value>`.
   void validate() const;
-
-  /// Reads and validates a config.json as transformers 4 or 5 writes it. Keys that are absent or
-  /// null keep the class defaults. Keys that change nothing here (token ids, what generate() or a
-  /// trainer reads, names that begin with an underscore) are skipped. Weights of 16 bits are
-  /// widened to float32. ValueError for
-  ///
-  /// - any other key (n_shared_experts, scoring_func, ...);
-  /// - a value that this model does not implement (another hidden_act, attention_bias,
-  ///   rope_scaling, sliding windows, dropout, quantization);
-  /// - a key that appears twice;
-  /// - two spellings of one setting that disagree: num_experts and num_local_experts, rope_theta
-  ///   and rope_parameters.rope_theta, torch_dtype and dtype.
-  ///
-  /// The file may also contain the framework's own fields: "expert_weights": "pretransposed" |
-  /// "hf", "gathered_layout": "nz" | "nd", and "moegrad_dtype": "float32" | "float64", which
-  /// overrides torch_dtype.
-  static Qwen3MoeConfig from_json(const std::string& path);
-  static Qwen3MoeConfig parse_json(std::string_view text);
-
-  /// A config.json that both versions of transformers read. parse_json() turns it back into this
-  /// configuration.
-  std::string to_json() const;
 
   friend bool operator==(const Qwen3MoeConfig&, const Qwen3MoeConfig&) = default;
 

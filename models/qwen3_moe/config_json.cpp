@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes config.json.
+#include "models/qwen3_moe/config_json.h"
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -9,7 +10,6 @@
 #include "framework/io/input_file.h"
 #include "framework/io/strict_json.h"
 #include "framework/runtime/error.h"
-#include "models/qwen3_moe/config.h"
 
 namespace moegrad::models {
 namespace {
@@ -301,50 +301,51 @@ Qwen3MoeConfig read_config(const json& keys) {
 
 }  // namespace
 
-Qwen3MoeConfig Qwen3MoeConfig::from_json(const std::string& path) {
+Qwen3MoeConfig read_qwen3_moe_config(const std::string& path) {
   constexpr std::int64_t kMostBytes = 16 << 20;
-  return parse_json(read_input_file(path, "qwen3_moe config", kMostBytes));
+  return parse_qwen3_moe_config(read_input_file(path, "qwen3_moe config", kMostBytes));
 }
 
-Qwen3MoeConfig Qwen3MoeConfig::parse_json(std::string_view text) {
-  constexpr int kMaxDepth = 16;  // enough for what other programs write into the file
+Qwen3MoeConfig parse_qwen3_moe_config(std::string_view text) {
+  constexpr int kMaxDepth = 16;  // of what others keep in the file
   return read_config(parse_strict_json(text, kMaxDepth, "qwen3_moe config"));
 }
 
-std::string Qwen3MoeConfig::to_json() const {
-  const json keys = {{"architectures", {"Qwen3MoeForCausalLM"}},
-                     {"attention_bias", false},
-                     {"attention_dropout", 0.0},
-                     {"decoder_sparse_step", decoder_sparse_step},
-                     {"expert_weights",
-                      expert_weights == nn::ExpertWeights::kHuggingFace ? "hf" : "pretransposed"},
-                     {"gathered_layout", gathered_layout == Layout::kNZ ? "nz" : "nd"},
-                     {"head_dim", head_dim},
-                     {"hidden_act", "silu"},
-                     {"hidden_size", hidden_size},
-                     {"initializer_range", initializer_range},
-                     {"intermediate_size", intermediate_size},
-                     {"max_position_embeddings", max_position_embeddings},
-                     {"mlp_only_layers", mlp_only_layers},
-                     {"model_type", "qwen3_moe"},
-                     {"moe_intermediate_size", moe_intermediate_size},
-                     {"norm_topk_prob", norm_topk_prob},
-                     {"num_attention_heads", num_attention_heads},
-                     {"num_experts", num_experts},
-                     {"num_experts_per_tok", num_experts_per_tok},
-                     {"num_hidden_layers", num_hidden_layers},
-                     {"num_key_value_heads", num_key_value_heads},
-                     {"output_router_logits", true},  // what adds the auxiliary loss there, as here
-                     {"rms_norm_eps", rms_norm_eps},
-                     {"rope_scaling", nullptr},
-                     {"rope_theta", rope_theta},
-                     {"router_aux_loss_coef", router_aux_loss_coef},
-                     {"sliding_window", nullptr},
-                     {"tie_word_embeddings", tie_word_embeddings},
-                     {"torch_dtype", to_string(dtype)},
-                     {"use_cache", true},
-                     {"use_sliding_window", false},
-                     {"vocab_size", vocab_size}};
+std::string to_json(const Qwen3MoeConfig& config) {
+  const json keys = {
+      {"architectures", {"Qwen3MoeForCausalLM"}},
+      {"attention_bias", false},
+      {"attention_dropout", 0.0},
+      {"decoder_sparse_step", config.decoder_sparse_step},
+      {"expert_weights",
+       config.expert_weights == nn::ExpertWeights::kHuggingFace ? "hf" : "pretransposed"},
+      {"gathered_layout", config.gathered_layout == Layout::kNZ ? "nz" : "nd"},
+      {"head_dim", config.head_dim},
+      {"hidden_act", "silu"},
+      {"hidden_size", config.hidden_size},
+      {"initializer_range", config.initializer_range},
+      {"intermediate_size", config.intermediate_size},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"mlp_only_layers", config.mlp_only_layers},
+      {"model_type", "qwen3_moe"},
+      {"moe_intermediate_size", config.moe_intermediate_size},
+      {"norm_topk_prob", config.norm_topk_prob},
+      {"num_attention_heads", config.num_attention_heads},
+      {"num_experts", config.num_experts},
+      {"num_experts_per_tok", config.num_experts_per_tok},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"num_key_value_heads", config.num_key_value_heads},
+      {"output_router_logits", true},  // what adds the auxiliary loss there, as here
+      {"rms_norm_eps", config.rms_norm_eps},
+      {"rope_scaling", nullptr},
+      {"rope_theta", config.rope_theta},
+      {"router_aux_loss_coef", config.router_aux_loss_coef},
+      {"sliding_window", nullptr},
+      {"tie_word_embeddings", config.tie_word_embeddings},
+      {"torch_dtype", to_string(config.dtype)},
+      {"use_cache", true},
+      {"use_sliding_window", false},
+      {"vocab_size", config.vocab_size}};
   return keys.dump(/*indent=*/2) + "\n";
 }
 

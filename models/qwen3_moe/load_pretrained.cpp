@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "models/qwen3_moe/load_pretrained.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -12,7 +14,6 @@
 #include "framework/runtime/error.h"
 #include "models/hf_checkpoint.h"
 #include "models/qwen3_moe/hf_layout.h"
-#include "models/qwen3_moe/pretrained.h"
 
 namespace moegrad::models {
 namespace {
@@ -149,9 +150,7 @@ bool identical(const HfCheckpoint::Entry* a, const HfCheckpoint::Entry* b) {
 void load_pretrained(nn::Module& module, const std::filesystem::path& path) {
   const SlowStorage storage("reading " + path.string());
   const HfCheckpoint checkpoint(path);
-  for (const auto& [name, part] : module.named_modules()) {
-    if (part->extension() != nullptr) part->extension()->reshard();
-  }
+  module.restore_parameters();
   std::vector<Target> targets;
   std::set<std::string> used;
   for (const auto& slot : module.parameter_slots()) {

@@ -1,133 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes: T tokens, H hidden size, V vocabulary, E experts, K experts per token, R = T * K rows.
+// Shapes: T tokens, H hidden size, V vocabulary.
 #include "models/qwen3_moe/model.h"
 
-#include <memory>
 #include <string>
 #include <utility>
 
-#include "framework/autograd/checkpoint.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/meta.h"
 #include "nn/init.h"
-#include "ops/elementwise.h"
 #include "ops/linear_cross_entropy.h"
 
 namespace moegrad::models {
+namespace {
 
-Qwen3MoeDecoderLayer::Qwen3MoeDecoderLayer(const Qwen3MoeConfig& config, std::int64_t layer)
-    : input_layernorm_(
-          {.dim = config.hidden_size, .eps = config.rms_norm_eps, .dtype = config.dtype}),
-      self_attn_({.hidden_size = config.hidden_size,
-                  .num_heads = config.num_attention_heads,
-                  .num_key_value_heads = config.num_key_value_heads,
-                  .head_dim = config.head_dim,
-                  .rms_norm_eps = config.rms_norm_eps,
-                  .dtype = config.dtype}),
-      post_attention_layernorm_(
-          {.dim = config.hidden_size, .eps = config.rms_norm_eps, .dtype = config.dtype}) {
-  register_module("self_attn", self_attn_);
-  if (config.is_moe_layer(layer)) {
-    register_module("mlp",
-                    moe_.emplace(nn::MoE::Config{.hidden_size = config.hidden_size,
-                                                 .intermediate_size = config.moe_intermediate_size,
-                                                 .num_experts = config.num_experts,
-                                                 .top_k = config.num_experts_per_tok,
-                                                 .norm_topk_prob = config.norm_topk_prob,
-                                                 .expert_weights = config.expert_weights,
-                                                 .gathered_layout = config.gathered_layout,
-                                                 .dtype = config.dtype}));
-  } else {
-    register_module("mlp",
-                    mlp_.emplace(nn::MLP::Config{.hidden_size = config.hidden_size,
-                                                 .intermediate_size = config.intermediate_size,
-                                                 .dtype = config.dtype}));
-  }
-  register_module("input_layernorm", input_layernorm_);
-  register_module("post_attention_layernorm", post_attention_layernorm_);
+const Qwen3MoeConfig& validated(const Qwen3MoeConfig& config) {
+  config.validate();
+  return config;
 }
 
-Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::forward(const Tensor& hidden,
-                                                           const nn::SequenceContext& context,
-                                                           const Tensor& replay_indices,
-                                                           bool recompute) {
-  if (!recompute || !grad_enabled()) return compute(hidden, context, replay_indices);
-  // The second run takes the experts of the first run.
-  struct Choice {
-    Tensor indices;
-    Tensor weights;
-    std::vector<std::int64_t> tokens_per_expert;
-  };
-  const auto choice = std::make_shared<Choice>(Choice{replay_indices, {}, {}});
-  const auto body = [this, context, choice](const TensorList& inputs) -> TensorList {
-    const Output output = compute(inputs[0], context, choice->indices);
-    if (!is_moe()) return {output.hidden};
-    *choice = {output.expert_indices.detach(), output.routing_weights.detach(),
-               output.tokens_per_expert};
-    return {output.hidden, output.router_logits};
-  };
-  const TensorList outputs = checkpoint(body, {hidden});
-  if (!is_moe()) return {.hidden = outputs[0]};
-  return {.hidden = outputs[0],
-          .router_logits = outputs[1],
-          .routing_weights = choice->weights,
-          .expert_indices = choice->indices,
-          .tokens_per_expert = choice->tokens_per_expert};
-}
-
-Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::compute(const Tensor& hidden,  // [T, H]
-                                                           const nn::SequenceContext& context,
-                                                           const Tensor& replay_indices) {
-  const auto [attended, normed] = add_attention(hidden, context);  // [T, H], [T, H]
-  if (!is_moe()) return {.hidden = attended + (*mlp_)(normed)};
-  auto output = (*moe_)(normed, replay_indices);
-  return {.hidden = attended + output.hidden,  // [T, H]
-          .router_logits = output.router_logits,
-          .routing_weights = output.routing_weights,
-          .expert_indices = output.expert_indices,
-          .tokens_per_expert = std::move(output.tokens_per_expert)};
-}
-
-nn::RMSNorm::Added Qwen3MoeDecoderLayer::add_attention(const Tensor& hidden,
-                                                       const nn::SequenceContext& context) {
-  const Tensor attention = self_attn_(input_layernorm_(hidden), context);
-  return post_attention_layernorm_.call_method(&nn::RMSNorm::add, hidden, attention);
-}
-
-Qwen3MoeDecoderLayer::Attended Qwen3MoeDecoderLayer::attend(const Tensor& hidden,
-                                                            const nn::SequenceContext& context,
-                                                            const Tensor& replay_indices) {
-  check(is_moe(), "Qwen3MoeDecoderLayer: nodes need a mixture layer, got a dense one");
-  const auto [attended, normed] = add_attention(hidden, context);
-  return {.hidden = attended, .normed = normed, .routing = moe_->route(normed, replay_indices)};
-}
-
-Tensor Qwen3MoeDecoderLayer::dispatch(const Attended& attended) {
-  return moe_->dispatch(attended.normed, attended.routing);
-}
-
-Tensor Qwen3MoeDecoderLayer::experts(const Tensor& rows, const Attended& attended) {
-  return moe_->experts(rows, attended.routing);
-}
-
-Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::combine(const Tensor& rows,
-                                                           const Attended& attended) {
-  const auto& routing = attended.routing;
-  return {.hidden = attended.hidden + moe_->combine(rows, routing),
-          .router_logits = routing.router.logits,
-          .routing_weights = routing.router.weights,
-          .expert_indices = routing.router.indices,
-          .tokens_per_expert = routing.plan.counts};
-}
-
-void for_each_tensor(Qwen3MoeDecoderLayer::Output& output, const nn::TensorVisitor& visit) {
-  nn::visit_tensors(visit, output.hidden, output.router_logits, output.routing_weights,
-                    output.expert_indices);
-}
+}  // namespace
 
 Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config, std::uint64_t seed)
-    : config_((config.validate(), config)),
+    : config_(validated(config)),
       embed_tokens_({.num_embeddings = config.vocab_size,
                      .embedding_dim = config.hidden_size,
                      .dtype = config.dtype}),
@@ -149,14 +43,18 @@ void Qwen3Moe::init_weights(std::uint64_t seed) {
 }
 
 Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
-                                   const std::vector<std::int64_t>& cu_seqlens,
+                                   const std::optional<Documents>& given_documents,
                                    const ForwardOptions& options) {
   check<ShapeError>(tokens.ndim() == 1, "Qwen3Moe: tokens must be [T], got ", tokens.shape());
-  Tensor positions = document_positions(cu_seqlens, tokens.dim(0));
-  if (options.positions.defined()) {
-    check<ShapeError>(options.positions.shape() == tokens.shape(), "Qwen3Moe: positions must be ",
-                      tokens.shape(), " to match tokens, got ", options.positions.shape());
-    positions = options.positions;
+  const auto documents = given_documents.value_or(Documents::one(tokens.dim(0)));
+  check<ValueError>(documents.tokens() == tokens.dim(0), "Qwen3Moe: documents must have the ",
+                    tokens.dim(0), " tokens, got ", documents.tokens());
+  Tensor positions = options.positions;
+  if (positions.defined()) {
+    check<ShapeError>(positions.shape() == tokens.shape(), "Qwen3Moe: positions must be ",
+                      tokens.shape(), " to match tokens, got ", positions.shape());
+  } else {
+    positions = documents.positions();
   }
   check<ValueError>(options.recompute_layers >= 0,
                     "Qwen3Moe: recompute_layers must be at least 0, got ",
@@ -168,7 +66,7 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
                     replay == nullptr ? 0 : replay->size());
 
   const nn::SequenceContext context = {
-      .cu_seqlens = cu_seqlens,
+      .documents = documents,
       .rope = ops::rope_table(positions, config_.head_dim, config_.rope_theta, config_.dtype)};
   Output output;
   Tensor hidden = embed_tokens_(tokens);  // [T, H]
@@ -203,22 +101,6 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit) {
   nn::visit_tensors(visit, output.logits, output.ce_sum, output.router_logits,
                     output.routing_weights, output.expert_indices, output.hidden_states);
-}
-
-Tensor document_positions(const std::vector<std::int64_t>& cu_seqlens, std::int64_t tokens) {
-  check<ValueError>(!cu_seqlens.empty() && cu_seqlens.front() == 0 && cu_seqlens.back() == tokens,
-                    "Qwen3Moe: cu_seqlens must rise from 0 to the number of tokens (", tokens,
-                    "), got ", cu_seqlens.empty() ? 0 : cu_seqlens.front(), " to ",
-                    cu_seqlens.empty() ? 0 : cu_seqlens.back());
-  Tensor positions = Tensor::empty({tokens}, Dtype::kInt64);
-  const auto values = positions.mutable_data<std::int64_t>();
-  for (std::size_t d = 0; d + 1 < cu_seqlens.size(); ++d) {
-    const auto begin = cu_seqlens[d], end = cu_seqlens[d + 1];
-    check<ValueError>(begin <= end && end <= tokens, "Qwen3Moe: cu_seqlens must rise, got ", end,
-                      " after ", begin);
-    for (auto t = begin; t < end; ++t) values[static_cast<std::size_t>(t)] = t - begin;
-  }
-  return positions;
 }
 
 }  // namespace moegrad::models

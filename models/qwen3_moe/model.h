@@ -6,68 +6,15 @@
 #include <optional>
 #include <vector>
 
+#include "framework/tensor/documents.h"
 #include "models/qwen3_moe/config.h"
-#include "nn/attention.h"
+#include "models/qwen3_moe/decoder_layer.h"
 #include "nn/embedding.h"
 #include "nn/linear.h"
-#include "nn/mlp.h"
 #include "nn/module.h"
-#include "nn/moe.h"
 #include "nn/rms_norm.h"
 
 namespace moegrad::models {
-
-/// One layer on T packed tokens:      h += attention(norm(h)),  h += mlp(norm(h))
-///
-/// where mlp is a mixture of experts or, in the layers that the configuration leaves out, dense.
-///
-/// For a mixture layer, forward() consists of the four nodes attend | dispatch | experts | combine.
-/// A schedule that interleaves micro-batches calls these nodes itself.
-class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
- public:
-  struct Output {
-    Tensor hidden;                                     // [T, H]
-    Tensor router_logits = {};                         // [T, E]; from here on, mixture layers only
-    Tensor routing_weights = {};                       // [T, K]
-    Tensor expert_indices = {};                        // int64 [T, K]
-    std::vector<std::int64_t> tokens_per_expert = {};  // [E]
-  };
-
-  Qwen3MoeDecoderLayer(const Qwen3MoeConfig& config, std::int64_t layer);
-
-  /// `replay_indices`: int64 [T, K], experts to take instead of the router's choice. With
-  /// `recompute` it keeps only the input, and backward runs forward again.
-  Output forward(const Tensor& hidden, const nn::SequenceContext& context,
-                 const Tensor& replay_indices = {}, bool recompute = false);
-
-  // --- the nodes of a mixture layer
-  struct Attended {
-    Tensor hidden;  // [T, H], the residual stream after attention
-    Tensor normed;  // [T, H], the input of the experts
-    nn::MoE::Routing routing;
-  };
-  Attended attend(const Tensor& hidden, const nn::SequenceContext& context,
-                  const Tensor& replay_indices = {});
-  Tensor dispatch(const Attended& attended);                     // -> [R, H]
-  Tensor experts(const Tensor& rows, const Attended& attended);  // [R, H] -> [R, H]
-  Output combine(const Tensor& rows, const Attended& attended);  // [R, H] -> hidden [T, H]
-
-  bool is_moe() const { return moe_.has_value(); }
-
- private:
-  Output compute(const Tensor& hidden, const nn::SequenceContext& context,
-                 const Tensor& replay_indices);
-  /// The residual stream after attention, and its norm.
-  nn::RMSNorm::Added add_attention(const Tensor& hidden, const nn::SequenceContext& context);
-
-  nn::RMSNorm input_layernorm_;
-  nn::Attention self_attn_;
-  nn::RMSNorm post_attention_layernorm_;
-  std::optional<nn::MoE> moe_;  // one of these two exists; its name is "mlp"
-  std::optional<nn::MLP> mlp_;
-};
-
-void for_each_tensor(Qwen3MoeDecoderLayer::Output& output, const nn::TensorVisitor& visit);
 
 struct Qwen3MoeForwardOptions {
   /// Experts to take instead of the routers' choice, int64 [T, K] per mixture layer.
@@ -114,10 +61,9 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
   /// given bytes by to_empty(), no rank ever holds the whole model.
   void init_weights(std::uint64_t seed);
 
-  /// tokens: int64 [T], documents packed one after the other; document d is tokens
-  /// [cu_seqlens[d], cu_seqlens[d + 1]). Logits at t are for the token after t.
-  /// ValueError for token ids outside [0, V) and for cu_seqlens that do not cover the tokens.
-  Output forward(const Tensor& tokens, const std::vector<std::int64_t>& cu_seqlens,
+  /// tokens: int64 [T], one document unless `documents` divides them. Logits at t are for the token
+  /// after t. ValueError for token ids outside [0, V) and for documents of more or fewer tokens.
+  Output forward(const Tensor& tokens, const std::optional<Documents>& documents = std::nullopt,
                  const ForwardOptions& options = {});
 
   const Qwen3MoeConfig& config() const { return config_; }
@@ -132,9 +78,5 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
 };
 
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit);
-
-/// The position of each token in its document: int64 [T]. ValueError unless cu_seqlens rises from 0
-/// to `tokens`.
-Tensor document_positions(const std::vector<std::int64_t>& cu_seqlens, std::int64_t tokens);
 
 }  // namespace moegrad::models

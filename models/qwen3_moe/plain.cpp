@@ -11,7 +11,7 @@
 
 #include "framework/runtime/error.h"
 #include "ops/elementwise.h"
-#include "ops/matmul.h"
+#include "ops/matmul_reference.h"
 #include "ops/reduce.h"
 #include "ops/shape_ops.h"
 #include "ops/softmax.h"
@@ -25,7 +25,7 @@ Tensor index_tensor(const std::vector<std::int64_t>& values) {
 
 /// x [n, in] times the transpose of weight [out, in], transposed at run time.
 Tensor linear(const Tensor& x, const Tensor& weight) {
-  return ops::matmul(x, ops::contiguous(ops::transpose(weight, 0, 1)));
+  return ops::matmul_reference(x, ops::contiguous(ops::transpose(weight, 0, 1)));
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
@@ -77,10 +77,10 @@ Tensor causal_mask(std::int64_t length, Dtype dtype) {
 class PlainModel {
  public:
   PlainModel(const Qwen3MoeConfig& config, const NamedTensors& parameters, const Tensor& positions,
-             const std::vector<std::int64_t>& cu_seqlens)
+             const Documents& documents)
       : config_(config),
         parameters_(parameters),
-        cu_seqlens_(cu_seqlens),
+        offsets_(documents.offsets()),
         angles_(angles_of(positions, config)) {}
 
   Qwen3Moe::Output run(const Tensor& tokens, const Qwen3Moe::ForwardOptions& options) const {
@@ -132,8 +132,8 @@ class PlainModel {
     const Tensor k = rope(norm(project(".k_proj", nkv), module + ".k_norm"), angles_);
     const Tensor v = project(".v_proj", nkv);
     TensorList documents;
-    for (std::size_t i = 0; i + 1 < cu_seqlens_.size(); ++i) {
-      const auto start = cu_seqlens_[i], length = cu_seqlens_[i + 1] - start;
+    for (std::size_t i = 0; i + 1 < offsets_.size(); ++i) {
+      const auto start = offsets_[i], length = offsets_[i + 1] - start;
       if (length == 0) continue;
       const auto heads_first = [&](const Tensor& all) {  // [T, N, D] -> [N, L, D]
         return ops::contiguous(ops::transpose(ops::narrow(all, 0, start, length), 0, 1));
@@ -143,10 +143,10 @@ class PlainModel {
         return ops::reshape(ops::expand(one, {nkv, nq / nkv, length, d}), {nq, length, d});
       };
       const Tensor keys = ops::contiguous(ops::transpose(repeated(k), 1, 2));  // [Nq, D, L]
-      const Tensor scores = ops::matmul(heads_first(q), keys) *
+      const Tensor scores = ops::matmul_reference(heads_first(q), keys) *
                             (1.0 / std::sqrt(static_cast<double>(d)));  // [Nq, L, L]
       const Tensor p = ops::softmax(scores + causal_mask(length, config_.dtype));
-      const Tensor mixed = ops::matmul(p, repeated(v));  // [Nq, L, D]
+      const Tensor mixed = ops::matmul_reference(p, repeated(v));  // [Nq, L, D]
       documents.push_back(
           ops::reshape(ops::contiguous(ops::transpose(mixed, 0, 1)), {length, nq * d}));
     }
@@ -224,7 +224,7 @@ class PlainModel {
 
   const Qwen3MoeConfig& config_;
   const NamedTensors& parameters_;
-  const std::vector<std::int64_t>& cu_seqlens_;
+  const std::vector<std::int64_t>& offsets_;
   Angles angles_;
 };
 
@@ -246,12 +246,13 @@ Tensor plain_load_balancing_loss(const TensorList& router_logits, const TensorLi
 }  // namespace
 
 Qwen3Moe::Output qwen3_moe_plain(const Qwen3MoeConfig& config, const NamedTensors& parameters,
-                                 const Tensor& tokens, const std::vector<std::int64_t>& cu_seqlens,
+                                 const Tensor& tokens, const Documents& documents,
                                  const Qwen3Moe::ForwardOptions& options) {
-  const Tensor positions = options.positions.defined()
-                               ? options.positions
-                               : document_positions(cu_seqlens, tokens.dim(0));
-  const PlainModel model(config, parameters, positions, cu_seqlens);
+  check<ValueError>(documents.tokens() == tokens.dim(0),
+                    "qwen3_moe_plain: documents must have the ", tokens.dim(0), " tokens, got ",
+                    documents.tokens());
+  const Tensor positions = options.positions.defined() ? options.positions : documents.positions();
+  const PlainModel model(config, parameters, positions, documents);
   return model.run(tokens, options);
 }
 

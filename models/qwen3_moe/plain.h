@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "framework/tensor/documents.h"
 #include "framework/tensor/named_tensor.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
@@ -15,11 +15,11 @@ namespace moegrad::models {
 // explicit mask, one expert after the other). It shares no fused operation with Qwen3Moe, and its
 // gradients come from the tape of the plain operations.
 
-/// Computes what Qwen3Moe::forward computes. `parameters` are named as in
-/// Qwen3Moe::named_parameters(), with expert weights as in Hugging Face
-/// (ExpertWeights::kHuggingFace). ValueError for a missing name. Ignores options.recompute_layers.
+/// What Qwen3Moe::forward computes, from `parameters` named as Qwen3Moe::named_parameters() with
+/// expert weights as in Hugging Face (ExpertWeights::kHuggingFace). options.recompute_layers is
+/// ignored. ValueError for a missing name and for documents of more or fewer tokens.
 Qwen3Moe::Output qwen3_moe_plain(const Qwen3MoeConfig& config, const NamedTensors& parameters,
-                                 const Tensor& tokens, const std::vector<std::int64_t>& cu_seqlens,
+                                 const Tensor& tokens, const Documents& documents,
                                  const Qwen3Moe::ForwardOptions& options = {});
 
 /// Computes what qwen3_moe_loss computes.

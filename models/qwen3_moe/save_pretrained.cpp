@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "models/qwen3_moe/save_pretrained.h"
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -19,8 +21,8 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
 #include "models/hf_checkpoint.h"
+#include "models/qwen3_moe/config_json.h"
 #include "models/qwen3_moe/hf_layout.h"
-#include "models/qwen3_moe/pretrained.h"
 
 namespace moegrad::models {
 namespace {
@@ -195,9 +197,7 @@ void save_pretrained(Qwen3Moe& model, const fs::path& folder,
   check<ValueError>(options.max_shard_bytes >= 1,
                     "save_pretrained: max_shard_bytes must be at least 1, got ",
                     options.max_shard_bytes);
-  for (const auto& [name, part] : model.named_modules()) {
-    if (part->extension() != nullptr) part->extension()->reshard();
-  }
+  model.restore_parameters();
   const auto& context = RankContext::current();
   const auto sources = list_sources(model);
   std::unique_ptr<Writer> writer;
@@ -211,7 +211,7 @@ void save_pretrained(Qwen3Moe& model, const fs::path& folder,
   }
   if (writer) {
     writer->finish();
-    write_file_atomically(folder / "config.json", model.config().to_json());
+    write_file_atomically(folder / "config.json", to_json(model.config()));
   }
   // No rank returns before the files are there.
   if (context.group() != nullptr) context.group()->barrier()->wait();

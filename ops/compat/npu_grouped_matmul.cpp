@@ -50,8 +50,7 @@ void check_list(const TensorList& tensors, const char* name, Dtype dtype) {
                         " must have two dimensions (a stacked weight three), got ", tensor.shape());
     require<ShapeError>(innermost(tensor) <= kMaxLastDim, "the last dimension of ", name,
                         " must be at most ", kMaxLastDim, " (as stored), got ", tensor.shape());
-    require<DtypeError>(is_floating(tensor.dtype()), name, " must be float32 or float64, got ",
-                        tensor.dtype());
+    check_floating("npu_grouped_matmul", name, tensor);
     require<DtypeError>(tensor.dtype() == dtype, name, " must be ", dtype,
                         " as the first tensor of x, got ", tensor.dtype());
   }
@@ -77,12 +76,7 @@ std::vector<StoredMatrix> weight_matrices(const TensorList& weight, bool transpo
   for (const auto& each : weight) {
     const auto experts = each.ndim() == 3 ? each.dim(0) : 1;
     Tensor base = each;
-    if (each.layout() == Layout::kNZ) {
-      const auto& blocks = each.nz_blocks();
-      require<LayoutError>((blocks == NzBlocks{experts, each.dim(-2), each.dim(-1)}), "weight ",
-                           each.shape(), " must be FRACTAL_NZ blocks of that shape, got blocks of ",
-                           Shape{blocks.batch, blocks.k, blocks.n});
-    }
+    check_blocks("npu_grouped_matmul", each);
     if (transposed_view) {
       require<LayoutError>(each.layout() == Layout::kND && swap_last_dims(each).is_contiguous(),
                            "weights must all be contiguous or all transposed views of contiguous "
@@ -115,7 +109,7 @@ std::vector<std::int64_t> group_list_values(const NpuGroupedMatmulOptions& optio
                       options.group_list_type, ", got ", tensor.shape());
   require<ShapeError>(tensor.dim(0) <= kMaxGroups, "group_list must have at most ", kMaxGroups,
                       " groups, got ", tensor.dim(0));
-  const Tensor values = row_major(tensor);
+  const Tensor values = contiguous(tensor);
   const auto data = values.data<std::int64_t>();
   return {data.begin(), data.end()};
 }

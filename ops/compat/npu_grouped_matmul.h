@@ -21,7 +21,8 @@ struct NpuGroupedMatmulOptions {
 };
 
 /// The interface of npu_grouped_matmul (aclnnGroupedMatmul) without bias and quantisation, on the
-/// kernels of grouped_matmul. It is not recorded on the tape; npu_gmm is.
+/// products of grouped_matmul and npu_gmm. It records nothing on the tape: to differentiate, call
+/// one of these.
 ///
 ///     group_type   x, weight -> y                                             split_item
 ///     -1           list [m_i, k_i], list [k_i, n_i] -> list [m_i, n_i]         0, 1

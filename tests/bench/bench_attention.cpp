@@ -22,7 +22,7 @@
 #include "framework/tensor/fill.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
-#include "ops/matmul.h"
+#include "ops/matmul_reference.h"
 #include "ops/reduce.h"
 #include "ops/shape_ops.h"
 #include "ops/softmax.h"
@@ -49,12 +49,12 @@ struct Inputs {
     v = randn(kKvHeads, "v");
     grad_out = randn(kHeads, "grad_out");
     for (auto* leaf : {&q, &k, &v}) leaf->set_requires_grad(true);
-    for (std::int64_t i = 0; i <= documents; ++i) cu_seqlens.push_back(i * length);
+    packed = Documents::of_lengths(std::vector(static_cast<std::size_t>(documents), length));
   }
-  Tensor forward() const { return ops::attention(q, k, v, cu_seqlens, scale); }
+  Tensor forward() const { return ops::attention(q, k, v, packed, scale); }
 
   Tensor q, k, v, grad_out;
-  std::vector<std::int64_t> cu_seqlens;
+  Documents packed;
   double scale = 1 / std::sqrt(static_cast<double>(kDim));
 };
 
@@ -71,8 +71,9 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 // gradients, against what attention gives for the same rows.
 double error_of_head(const Inputs& in, const Tensor& out, std::int64_t document,
                      std::int64_t head) {
-  const auto begin = in.cu_seqlens[static_cast<std::size_t>(document)];
-  const auto length = in.cu_seqlens[static_cast<std::size_t>(document) + 1] - begin;
+  const auto& offsets = in.packed.offsets();
+  const auto begin = offsets[static_cast<std::size_t>(document)];
+  const auto length = offsets[static_cast<std::size_t>(document) + 1] - begin;
   const auto rows = [&](const Tensor& from, std::int64_t h) {
     const Tensor part = ops::narrow(ops::narrow(from.detach(), 0, begin, length), 1, h, 1);
     return to_dtype(ops::reshape(ops::contiguous(part), {length, kDim}), Dtype::kFloat64);
@@ -86,8 +87,9 @@ double error_of_head(const Inputs& in, const Tensor& out, std::int64_t document,
   Tensor q = clone(rows(in.q, head));
   q.set_requires_grad(true);
   const auto kv_head = head / (kHeads / kKvHeads);
-  const Tensor scores = ops::matmul(q, ops::transpose(rows(in.k, kv_head), 0, 1)) * in.scale + mask;
-  const Tensor expected = ops::matmul(ops::softmax(scores), rows(in.v, kv_head));
+  const Tensor scores =
+      ops::matmul_reference(q, ops::transpose(rows(in.k, kv_head), 0, 1)) * in.scale + mask;
+  const Tensor expected = ops::matmul_reference(ops::softmax(scores), rows(in.v, kv_head));
   expected.backward(rows(in.grad_out, head));
   const auto single = [&](const Tensor& from) {
     const Tensor part = ops::narrow(ops::narrow(from.detach(), 0, begin, length), 1, head, 1);

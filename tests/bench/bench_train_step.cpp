@@ -107,7 +107,7 @@ Measured run_rank(RankContext& context, const Options& options,
     context.group()->barrier()->wait();
     auto begin = Clock::now();
     optimizer.zero_grad();
-    const auto output = model(batch.tokens, batch.cu_seqlens, forward);
+    const auto output = model(batch.tokens, batch.documents, forward);
     const auto loss = models::qwen3_moe_loss(output, batch.targets, targets, 0);
     result.loss = loss.ce_sum.item() / static_cast<double>(batch.targets.numel());
     time.forward = seconds_since(begin);

@@ -53,8 +53,7 @@ models::Qwen3MoeLoss loss_of(models::Qwen3Moe& model, std::int64_t ranks) {
   const std::vector<std::int64_t> text{71, 111, 100, 32, 115, 97, 105, 100, 44};
   const auto n = static_cast<std::int64_t>(text.size()) - 1;
   const std::span<const std::int64_t> all(text);
-  const std::vector<std::int64_t> documents{0, n};
-  const auto output = model(Tensor::from(all.first(text.size() - 1), {n}), documents);
+  const auto output = model(Tensor::from(all.first(text.size() - 1), {n}));
   return models::qwen3_moe_loss(output, Tensor::from(all.subspan(1), {n}), ranks * n, 0.01);
 }
 

@@ -44,7 +44,7 @@ struct Training {
     return training::train_step(model, plan, plan.own(batches), {}, optimizer).loss;
   }
   NamedTensors tensors() {
-    model.reshard();
+    model.restore_parameters();
     auto all = model.named_parameters();
     for (const auto& tensor : optimizer.state_dict()) all.push_back(tensor);
     return all;

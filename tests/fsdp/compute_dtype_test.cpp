@@ -14,7 +14,7 @@ TEST(ComputeDtype, AModelOfFloat64ComputesInFloat32LikeOneOfFloat32) {
   auto config = testing::sharded_toy_config();
   const auto batch = testing::toy_batches(0, 1, config.vocab_size)[0];
   const auto loss_of = [&](models::Qwen3Moe& model) {
-    return models::qwen3_moe_loss(model(batch.tokens, batch.cu_seqlens), batch.targets, 16, 0.001)
+    return models::qwen3_moe_loss(model(batch.tokens, batch.documents), batch.targets, 16, 0.001)
         .objective;
   };
   models::Qwen3Moe single(config, 3);

@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/copy_out.h"
 
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
+#include "framework/distributed/launch.h"
 #include "fsdp/flat_views.h"
+#include "fsdp/fully_shard.h"
+#include "nn/init.h"
+#include "nn/linear.h"
 #include "ops/nz.h"
 #include "tests/testing.h"
 
@@ -43,12 +51,12 @@ void run(const CopyOut& copy_out, const TensorList& parameters, TensorList& targ
   copy_out.run(layout, spans, dtype_of<Wire>, Dtype::kFloat32, places);
 }
 
-TEST(CopyOut, PlainSplitPutsTheRanksRowsTogether) {
+TEST(CopyOut, PutsTheRanksRowsTogether) {
   const TensorList parameters = {testing::randn({7, 5}, 1, Dtype::kFloat32),
                                  testing::randn({3, 1}, 2, Dtype::kFloat32)};
   for (const int world_size : {1, 2, 3, 4, 8}) {
     TensorList targets = {empty_like(parameters[0]), empty_like(parameters[1])};
-    run<float>(*make_plain_split(), parameters, targets, world_size);
+    run<float>(*make_split_with_slice_to_nz(), parameters, targets, world_size);
     for (std::size_t i = 0; i < targets.size(); ++i) {
       EXPECT_TRUE(testing::bitwise_equal(targets[i], parameters[i])) << world_size;
     }
@@ -96,7 +104,7 @@ TEST(CopyOut, PutsTogetherWhatWasCutAlongAnyDimension) {
   for (const std::int64_t dim : {0, 1, 2}) {
     for (const int world_size : {1, 2}) {
       Tensor target = empty_like(parameter);
-      run_cut(*make_plain_split(), parameter, dim, world_size, target);
+      run_cut(*make_split_with_slice_to_nz(), parameter, dim, world_size, target);
       EXPECT_TRUE(testing::bitwise_equal(target, parameter)) << dim << ' ' << world_size;
     }
   }
@@ -128,13 +136,62 @@ TEST(CopyOut, WidensWhatTravelledAsBfloat16) {
   const TensorList parameters = {testing::randn({6, 4}, 1, Dtype::kFloat32)};
   const Tensor rounded = to_dtype(to_dtype(parameters[0], Dtype::kBFloat16), Dtype::kFloat32);
   TensorList plain = {empty_like(parameters[0])};
-  run<BFloat16>(*make_plain_split(), parameters, plain, 3);
+  run<BFloat16>(*make_split_with_slice_to_nz(), parameters, plain, 3);
   EXPECT_TRUE(testing::bitwise_equal(plain[0], rounded));
   TensorList nz = {Tensor::empty_nz({6, 4}, {2, 3, 4}, Dtype::kFloat32)};
   run<BFloat16>(*make_split_with_slice_to_nz(), parameters, nz, 4);
   const Tensor whole = Tensor::nz_view(nz[0], {2, 3, 4});
   EXPECT_TRUE(
       testing::bitwise_equal(Tensor::as_strided(ops::nz_to_nd(whole), {6, 4}, {4, 1}, 0), rounded));
+}
+
+/// Counts, and copies the rows of each rank by itself.
+class OwnCopy final : public CopyOut {
+ public:
+  void run(const FlatLayout& layout, PeerSpans slices, Dtype wire, Dtype dtype,
+           const std::vector<CopyOutTarget>& targets) const override {
+    EXPECT_EQ(wire, dtype);
+    ++runs;
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      const auto& entry = layout.entries[i];
+      auto* to = targets[i].data;
+      for (int rank = 0; rank < layout.world_size; ++rank) {
+        const auto& slice = slices[static_cast<std::size_t>(rank)];
+        const auto rows = shard_range(entry.extent, layout.world_size, rank).size();
+        to = std::copy_n(slice.data() + entry.offset * size_of(dtype),
+                         rows * entry.inner * size_of(dtype), to);
+      }
+    }
+  }
+
+  mutable std::atomic<int> runs = 0;
+};
+
+TEST(CopyOut, APolicyMayBringItsOwn) {
+  const auto own = std::make_shared<const OwnCopy>();
+  launch(3, [&](RankContext& rank) {
+    const auto gradient = [&](const Policy& policy) {
+      nn::Linear linear({.in_features = 4, .out_features = 7});
+      nn::init_weights(linear, 1, 1.0);
+      fully_shard(linear, DeviceMesh::flat(rank.group()), policy);
+      const Tensor x = testing::randn({2, 4}, 1, Dtype::kFloat32, /*requires_grad=*/true);
+      linear(x).backward(testing::randn({2, 7}, 2, Dtype::kFloat32));
+      return x.grad();
+    };
+    EXPECT_TRUE(testing::bitwise_equal(gradient({.reshard_after_forward = true, .copy_out = own}),
+                                       gradient({})));
+  });
+  EXPECT_EQ(own->runs, 3 * 2);  // forward and backward of each rank
+}
+
+TEST(CopyOut, APolicyNeedsOne) {
+  launch(1, [](RankContext& rank) {
+    nn::Linear linear({.in_features = 4, .out_features = 7});
+    EXPECT_EQ(testing::message_of<ValueError>([&] {
+                fully_shard(linear, DeviceMesh::flat(rank.group()), {.copy_out = nullptr});
+              }),
+              "fully_shard: copy_out must not be null");
+  });
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ Bytes bytes_of(models::Qwen3Moe& model, const fsdp::State& root) {
 
 models::Qwen3MoeLoss loss_of(models::Qwen3Moe& model) {
   const auto batch = testing::toy_batches(0, 1, 64)[0];
-  return models::qwen3_moe_loss(model(batch.tokens, batch.cu_seqlens), batch.targets, 16, 0.001);
+  return models::qwen3_moe_loss(model(batch.tokens, batch.documents), batch.targets, 16, 0.001);
 }
 
 /// Highest activation bytes of a forward without any sharding.

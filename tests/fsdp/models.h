@@ -45,7 +45,7 @@ inline std::vector<training::MicroBatch> toy_batches(std::int64_t step, std::int
     }
     batches.push_back({.tokens = Tensor::from(tokens, {16}),
                        .targets = Tensor::from(targets, {16}),
-                       .cu_seqlens = {0, 7, 16}});
+                       .documents = Documents::of_lengths({7, 9})});
   }
   return batches;
 }

@@ -232,7 +232,7 @@ TEST(StateDict, IsThatOfTheShardsWhileParametersAreGathered) {
     models::Qwen3Moe model(config, 3);
     training::shard_model(model, DeviceMesh::flat(context.group()), policy);
     const auto gather = [&] {
-      testing::run(model, batch.tokens, batch.cu_seqlens);
+      model(batch.tokens, batch.documents);
       EXPECT_EQ(model.parameter_slots()[0].tensor->shard_spec(), nullptr);
     };
     gather();

@@ -204,9 +204,8 @@ TEST(FullyShard, GathersAHeadOfItsOwnGroupForItsCrossEntropy) {
     ASSERT_NE(head, modules.end());
     fsdp::fully_shard(*head->second, mesh);
     training::shard_model(model, mesh, {});
-    const auto logits = model(batch.tokens, batch.cu_seqlens).logits;
-    const auto pieces =
-        testing::run(model, batch.tokens, batch.cu_seqlens, {.targets = batch.targets});
+    const auto logits = model(batch.tokens, batch.documents).logits;
+    const auto pieces = model(batch.tokens, batch.documents, {.targets = batch.targets});
     EXPECT_EQ(pieces.ce_sum.item(),
               ops::cross_entropy(logits, batch.targets, {.denominator = 1.0}).item());
   });

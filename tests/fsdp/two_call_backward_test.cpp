@@ -28,10 +28,11 @@ class Stage final : public nn::Callable<Stage> {
     }
   }
   Tensor forward(const Tensor& hidden) {
-    const Tensor positions = models::document_positions({0, 5, kTokens}, kTokens);
+    const auto documents = Documents::of_lengths({5, kTokens - 5});
     const nn::SequenceContext context = {
-        .cu_seqlens = {0, 5, kTokens},
-        .rope = ops::rope_table(positions, config_.head_dim, config_.rope_theta, config_.dtype)};
+        .documents = documents,
+        .rope = ops::rope_table(documents.positions(), config_.head_dim, config_.rope_theta,
+                                config_.dtype)};
     Tensor h = hidden;
     for (auto& layer : whole_.layers()) h = layer(h, context, Tensor(), recompute_).hidden;
     return h;

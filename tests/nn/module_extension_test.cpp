@@ -158,7 +158,7 @@ TEST(ModuleExtension, CastsAreOnTheTape) {
 
 class MockExtension : public ModuleExtension {
  public:
-  MOCK_METHOD(void, reshard, (), (override));
+  MOCK_METHOD(void, restore_parameters, (), (override));
   MOCK_METHOD(void, zero_grad, (), (override));
   MOCK_METHOD(Tensor, cast_input, (const Tensor&), (override));
   MOCK_METHOD(Tensor, cast_output, (const Tensor&), (override));
@@ -221,7 +221,7 @@ class Stand final : public ModuleExtension {
  public:
   explicit Stand(Node& node) : node_(node), kept_(node.weight()) {}
   void gather() { node_.weight() = scalar(99); }
-  void reshard() override { node_.weight() = kept_; }
+  void restore_parameters() override { node_.weight() = kept_; }
   void zero_grad() override { kept_.set_grad(Tensor()); }
   const Tensor& kept() const { return kept_; }
 

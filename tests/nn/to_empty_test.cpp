@@ -107,8 +107,10 @@ TEST(ToEmpty, BeforeItEveryUseNamesTheParameter) {
 /// Keeps a parameter of its own in the place of a module's.
 class Keeper final : public ModuleExtension {
  public:
-  explicit Keeper(ParameterSlot slot) : slot_(std::move(slot)), kept_(make_kept()) { reshard(); }
-  void reshard() override { *slot_.tensor = kept_; }
+  explicit Keeper(ParameterSlot slot) : slot_(std::move(slot)), kept_(make_kept()) {
+    restore_parameters();
+  }
+  void restore_parameters() override { *slot_.tensor = kept_; }
   void to_empty() override {
     calls++;
     if (fills) kept_.storage().refill();

@@ -22,27 +22,21 @@ using moegrad::testing::variable;
 
 using Lengths = std::vector<std::int64_t>;
 
-Lengths cumulated(const Lengths& lengths) {
-  Lengths cu_seqlens{0};
-  for (const auto length : lengths) cu_seqlens.push_back(cu_seqlens.back() + length);
-  return cu_seqlens;
-}
-
 struct Inputs {
   Tensor q, k, v, grad_out;
-  Lengths cu_seqlens;
+  Documents documents;
   double scale;
 };
 
 Inputs make_inputs(const Lengths& lengths, std::int64_t query_heads, std::int64_t kv_heads,
                    std::int64_t dim, Dtype dtype = Dtype::kFloat64) {
-  const auto cu_seqlens = cumulated(lengths);
-  const auto tokens = cu_seqlens.back();
+  const auto documents = Documents::of_lengths(lengths);
+  const auto tokens = documents.tokens();
   return {.q = randn({tokens, query_heads, dim}, 1, dtype, true),
           .k = randn({tokens, kv_heads, dim}, 2, dtype, true),
           .v = randn({tokens, kv_heads, dim}, 3, dtype, true),
           .grad_out = randn({tokens, query_heads, dim}, 4, dtype),
-          .cu_seqlens = cu_seqlens,
+          .documents = documents,
           .scale = 1 / std::sqrt(static_cast<double>(dim))};
 }
 
@@ -52,7 +46,7 @@ struct Result {
 
 Result run(const Inputs& in) {
   for (const auto& leaf : {in.q, in.k, in.v}) leaf.set_grad({});
-  const Tensor out = attention(in.q, in.k, in.v, in.cu_seqlens, in.scale);
+  const Tensor out = attention(in.q, in.k, in.v, in.documents, in.scale);
   out.backward(in.grad_out);
   return {out.detach(), in.q.grad(), in.k.grad(), in.v.grad()};
 }
@@ -72,9 +66,10 @@ Result reference(const Inputs& in) {
     for (std::int64_t d = 0; d < dim; ++d) sum += a[d] * b[d];
     return sum;
   };
-  for (std::size_t doc = 1; doc < in.cu_seqlens.size(); ++doc) {
-    const auto begin = in.cu_seqlens[doc - 1];
-    for (std::int64_t t = begin; t < in.cu_seqlens[doc]; ++t) {
+  const auto& offsets = in.documents.offsets();
+  for (std::size_t doc = 1; doc < offsets.size(); ++doc) {
+    const auto begin = offsets[doc - 1];
+    for (std::int64_t t = begin; t < offsets[doc]; ++t) {
       for (std::int64_t h = 0; h < heads; ++h) {
         const auto row = (t * heads + h) * dim;
         const auto key = [&](std::int64_t j) {
@@ -158,10 +153,10 @@ TEST(Attention, PackedDocumentsGiveTheBitsOfSeparateOnes) {
     const auto packed = run(packed_in);
     for (std::size_t doc = 0; doc < lengths.size(); ++doc) {
       const auto piece = [&](const Tensor& tensor) {
-        return clone(narrow(tensor.detach(), 0, packed_in.cu_seqlens[doc], lengths[doc]));
+        return clone(narrow(tensor.detach(), 0, packed_in.documents.offsets()[doc], lengths[doc]));
       };
-      Inputs in{piece(packed_in.q),        piece(packed_in.k), piece(packed_in.v),
-                piece(packed_in.grad_out), {0, lengths[doc]},  packed_in.scale};
+      Inputs in{piece(packed_in.q),        piece(packed_in.k),           piece(packed_in.v),
+                piece(packed_in.grad_out), Documents::one(lengths[doc]), packed_in.scale};
       for (auto* leaf : {&in.q, &in.k, &in.v}) leaf->set_requires_grad(true);
       expect_bitwise_equal(run(in), {piece(packed.out), piece(packed.grad_q), piece(packed.grad_k),
                                      piece(packed.grad_v)});
@@ -193,11 +188,11 @@ TEST(Attention, ALaterTokenChangesNothingEarlier) {
 
 TEST(Attention, ALongerDocumentGivesItsPrefixTheSameBits) {
   const auto longer = make_inputs({230}, 3, 1, 8, Dtype::kFloat32);
-  const Tensor whole = attention(longer.q, longer.k, longer.v, {0, 230}, longer.scale);
+  const Tensor whole = attention(longer.q, longer.k, longer.v, Documents::one(230), longer.scale);
   for (const std::int64_t length : {1, 32, 97, 131}) {
     const auto prefix = [&](const Tensor& tensor) { return narrow(tensor, 0, 0, length); };
-    const Tensor part =
-        attention(prefix(longer.q), prefix(longer.k), prefix(longer.v), {0, length}, longer.scale);
+    const Tensor part = attention(prefix(longer.q), prefix(longer.k), prefix(longer.v),
+                                  Documents::one(length), longer.scale);
     EXPECT_TRUE(bitwise_equal(part, prefix(whole)));
   }
 }
@@ -245,8 +240,9 @@ TEST(Attention, ANegativeScaleAndZeroAreScalesToo) {
 }
 
 TEST(Attention, GradientsMatchFiniteDifferences) {
-  const auto f = [](const TensorList& in) {
-    return TensorList{attention(in[0], in[1], in[2], {0, 3, 3, 4, 9}, 0.4)};
+  const auto documents = Documents::of_lengths({3, 0, 1, 5});
+  const auto f = [&](const TensorList& in) {
+    return TensorList{attention(in[0], in[1], in[2], documents, 0.4)};
   };
   EXPECT_TRUE(moegrad::testing::gradcheck(
       f, {variable({9, 4, 3}, 1), variable({9, 2, 3}, 2), variable({9, 2, 3}, 3)}));
@@ -271,7 +267,7 @@ TEST(Attention, ComputesOnlyTheGradientsThatAreNeeded) {
   for (std::size_t wanted = 0; wanted < 3; ++wanted) {
     TensorList inputs{clone(in.q.detach()), clone(in.k.detach()), clone(in.v.detach())};
     inputs[wanted].set_requires_grad(true);
-    attention(inputs[0], inputs[1], inputs[2], in.cu_seqlens, in.scale).backward(in.grad_out);
+    attention(inputs[0], inputs[1], inputs[2], in.documents, in.scale).backward(in.grad_out);
     EXPECT_TRUE(bitwise_equal(inputs[wanted].grad(), expected[wanted]));
   }
 }
@@ -285,8 +281,8 @@ TEST(Attention, ReadsStridedInputsAndGradients) {
     return leaf;
   };
   const Tensor q = strided(in.q), k = strided(in.k), v = strided(in.v);
-  const Tensor out = attention(transpose(q, 0, 1), transpose(k, 0, 1), transpose(v, 0, 1),
-                               in.cu_seqlens, in.scale);
+  const Tensor out =
+      attention(transpose(q, 0, 1), transpose(k, 0, 1), transpose(v, 0, 1), in.documents, in.scale);
   transpose(out, 0, 1).backward(clone(transpose(in.grad_out, 0, 1)));
   expect_bitwise_equal({out.detach(), clone(transpose(q.grad(), 0, 1)),
                         clone(transpose(k.grad(), 0, 1)), clone(transpose(v.grad(), 0, 1))},
@@ -294,9 +290,9 @@ TEST(Attention, ReadsStridedInputsAndGradients) {
 }
 
 TEST(Attention, NoTokensAreLegal) {
-  for (const auto& cu_seqlens : {Lengths{0}, Lengths{0, 0, 0}}) {
+  for (const auto& lengths : {Lengths{}, Lengths{0, 0}}) {
     auto in = make_inputs({0}, 4, 2, 8);
-    in.cu_seqlens = cu_seqlens;
+    in.documents = Documents::of_lengths(lengths);
     const auto result = run(in);
     EXPECT_EQ(result.out.shape(), (Shape{0, 4, 8}));
     EXPECT_EQ(result.grad_k.shape(), (Shape{0, 2, 8}));
@@ -305,7 +301,7 @@ TEST(Attention, NoTokensAreLegal) {
 
 std::string shape_error(const Shape& q, const Shape& k, const Shape& v) {
   return message_of<ShapeError>([&] {
-    attention(Tensor::zeros(q), Tensor::zeros(k), Tensor::zeros(v), {0, 3}, 1.0);
+    attention(Tensor::zeros(q), Tensor::zeros(k), Tensor::zeros(v), Documents::one(3), 1.0);
   });
 }
 
@@ -329,25 +325,17 @@ TEST(Attention, RejectsShapesThatDoNotFitAndNamesThem) {
 TEST(Attention, RejectsMixedDtypes) {
   EXPECT_EQ(message_of<DtypeError>([] {
               attention(Tensor::zeros({3, 2, 4}), Tensor::zeros({3, 2, 4}, Dtype::kFloat64),
-                        Tensor::zeros({3, 2, 4}), {0, 3}, 1.0);
+                        Tensor::zeros({3, 2, 4}), Documents::one(3), 1.0);
             }),
             "attention: q, k and v must be of one dtype, got float32, float64 and float32");
 }
 
-TEST(Attention, RejectsCuSeqlensThatDoNotRiseFromZeroToT) {
-  const auto value_error = [](const Lengths& cu_seqlens) {
-    return message_of<ValueError>([&] {
-      const Tensor x = Tensor::zeros({5, 2, 4});
-      attention(x, x, x, cu_seqlens, 1.0);
-    });
-  };
-  EXPECT_EQ(value_error({}), "attention: cu_seqlens must run from 0 to T = 5, got 0 entries");
-  EXPECT_EQ(value_error({1, 5}),
-            "attention: cu_seqlens must run from 0 to T = 5, got 2 entries from 1 to 5");
-  EXPECT_EQ(value_error({0, 4}),
-            "attention: cu_seqlens must run from 0 to T = 5, got 2 entries from 0 to 4");
-  EXPECT_EQ(value_error({0, 4, 3, 5}),
-            "attention: cu_seqlens must not decrease, got 3 after 4 at position 2");
+TEST(Attention, RejectsDocumentsOfOtherTokens) {
+  EXPECT_EQ(message_of<ValueError>([] {
+              const Tensor x = Tensor::zeros({5, 2, 4});
+              attention(x, x, x, Documents::one(4), 1.0);
+            }),
+            "attention: documents must have the 5 tokens of q, got 4");
 }
 
 }  // namespace

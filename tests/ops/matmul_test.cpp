@@ -77,6 +77,32 @@ TEST(Matmul, ReadsStridedOperands) {
   EXPECT_TRUE(bitwise_equal(matmul(a, b), matmul(contiguous(a), contiguous(b))));
 }
 
+// For a matrix product alone, and for one of a batch, forward and backward.
+TEST(Matmul, ARowDoesNotDependOnHowManyRowsThereAre) {
+  for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    for (const std::int64_t k : {300, 1000}) {
+      const Tensor b = randn({2, k, 40}, 1, dtype), all = randn({2, 80, k}, 2, dtype);
+      const Tensor grads = randn({2, 80, 40}, 3, dtype);
+      const auto first_rows = [&](std::int64_t rows) {
+        Tensor a = clone(narrow(all, 1, 0, rows));
+        a.set_requires_grad(true);
+        const Tensor c = matmul(a, b);
+        c.backward(clone(narrow(grads, 1, 0, rows)));
+        const auto matrix = [](const Tensor& x) { return squeeze(narrow(x, 0, 0, 1), 0); };
+        EXPECT_TRUE(bitwise_equal(matmul(matrix(a.detach()), matrix(b)), matrix(c.detach())));
+        return TensorList{contiguous(narrow(c.detach(), 1, 0, 1)),
+                          contiguous(narrow(a.grad(), 1, 0, 1))};
+      };
+      const auto alone = first_rows(1);
+      for (const std::int64_t rows : {2, 3, 5, 8, 12, 13, 16, 31, 48, 64, 80}) {
+        const auto of_block = first_rows(rows);
+        EXPECT_TRUE(bitwise_equal(of_block[0], alone[0])) << dtype << ' ' << k << ' ' << rows;
+        EXPECT_TRUE(bitwise_equal(of_block[1], alone[1])) << dtype << ' ' << k << ' ' << rows;
+      }
+    }
+  }
+}
+
 TEST(Matmul, RejectsShapesAndDtypesThatDoNotMeet) {
   EXPECT_EQ(message_of<ShapeError>([] {
               matmul(randn({3}), randn({3, 2}));

@@ -19,8 +19,7 @@ using testing::variable;
 
 constexpr std::int64_t kExperts = 4, kK = 20, kN = 18, kRows = 9;
 const std::vector<std::int64_t> kOffsets{0, 2, 2, 8, 9};
-
-Tensor counts() { return Tensor::from(std::vector<std::int64_t>{2, 0, 6, 1}, {kExperts}); }
+const std::vector<std::int64_t> kCounts{2, 0, 6, 1};
 
 struct Results {
   Tensor y, grad_x, grad_weight;
@@ -43,7 +42,7 @@ Results reference() {
 }
 
 Results run_npu_gmm(const Tensor& weight) {
-  return run(weight, [](const Tensor& w, const Tensor& x) { return npu_gmm(w, x, counts()); });
+  return run(weight, [](const Tensor& w, const Tensor& x) { return npu_gmm(w, x, kCounts); });
 }
 
 TEST(NpuGmm, AgreesWithGroupedMatmulBitForBitInEveryStorage) {
@@ -63,7 +62,7 @@ TEST(NpuGmm, AgreesWithGroupedMatmulBitForBitInEveryStorage) {
 }
 
 TEST(NpuGmm, GradientsMatchFiniteDifferences) {
-  const Tensor tokens = Tensor::from(std::vector<std::int64_t>{2, 0, 3}, {3});
+  const std::vector<std::int64_t> tokens{2, 0, 3};
   for (const Shape& shape : {Shape{3, 3, 4}, Shape{9, 4}}) {
     EXPECT_TRUE(moegrad::testing::gradcheck(
         [&](const TensorList& in) { return TensorList{npu_gmm(in[0], in[1], tokens)}; },
@@ -84,7 +83,7 @@ TEST(NpuGmm, WeightMayBeReleasedAndRefilledBeforeBackward) {
     const std::vector<std::byte> bytes(storage.data(), storage.data() + storage.bytes());
     weight.set_requires_grad(true);
     const Tensor x = randn({kRows, kK}, 1, Dtype::kFloat32, true);
-    const Tensor y = npu_gmm(weight, x, counts());
+    const Tensor y = npu_gmm(weight, x, kCounts);
     const auto version = storage.version();
     storage.release();
     const Tensor elsewhere = Tensor::zeros({kExperts, kK + 12, kN + 14});  // takes the old bytes
@@ -101,7 +100,7 @@ TEST(NpuGmm, ReleasedWeightIsReportedByName) {
   Tensor weight = weight_values();
   weight.storage().set_name("experts.gate_up");
   const Tensor x = randn({kRows, kK}, 1, Dtype::kFloat32, true);
-  const Tensor y = npu_gmm(weight, x, counts());
+  const Tensor y = npu_gmm(weight, x, kCounts);
   weight.storage().release();
   const auto message = message_of<Error>([&] {
     y.backward(randn({kRows, kN}, 3, Dtype::kFloat32));
@@ -114,42 +113,46 @@ TEST(NpuGmm, NzIsReadInPlaceForwardAndBackward) {
   const RankContextGuard guard(context);
   const Tensor nz = nd_to_nz(weight_values());
   const Tensor x = randn({kRows, kK}, 1, Dtype::kFloat32, true);
-  npu_gmm(nz, x, counts()).backward(randn({kRows, kN}, 3, Dtype::kFloat32));
+  npu_gmm(nz, x, kCounts).backward(randn({kRows, kN}, 3, Dtype::kFloat32));
   EXPECT_EQ(context.counters().packed_panels, 0);
   EXPECT_EQ(context.counters().transposed_packs, 0);
   EXPECT_EQ(context.counters().materialized_transposes, 0);
 }
 
+TEST(NpuGmm, ACopyOfAGradientThatIsNotRowMajorIsCounted) {
+  RankContext context{RankContext::Options{}};
+  const RankContextGuard guard(context);
+  const Tensor y =
+      npu_gmm(nd_to_nz(weight_values()), randn({kRows, kK}, 1, Dtype::kFloat32, true), kCounts);
+  y.backward(transpose(randn({kN, kRows}, 3, Dtype::kFloat32), 0, 1));
+  EXPECT_EQ(context.counters().materialized_transposes, 1);
+}
+
 TEST(NpuGmm, NoRowsAtAllGiveZeroGradients) {
   const Tensor weight = variable({2, 3, 4}), x = variable({0, 3});
-  npu_gmm(weight, x, Tensor::zeros({2}, Dtype::kInt64))
-      .backward(Tensor::zeros({0, 4}, Dtype::kFloat64));
+  npu_gmm(weight, x, {0, 0}).backward(Tensor::zeros({0, 4}, Dtype::kFloat64));
   EXPECT_TRUE(bitwise_equal(weight.grad(), Tensor::zeros({2, 3, 4}, Dtype::kFloat64)));
   EXPECT_EQ(x.grad().shape(), (Shape{0, 3}));
 }
 
 TEST(NpuGmm, RejectsWhatDoesNotFit) {
   const Tensor x = randn({5, 3}), weight = randn({2, 3, 4});
-  const Tensor tokens = Tensor::from(std::vector<std::int64_t>{2, 3}, {2});
-  const auto shape_message = [](const Tensor& w, const Tensor& a, const Tensor& t) {
-    return message_of<ShapeError>([&] { npu_gmm(w, a, t); });
+  const std::vector<std::int64_t> tokens{2, 3};
+  const auto shape_message = [&](const Tensor& w, const Tensor& a) {
+    return message_of<ShapeError>([&] { npu_gmm(w, a, tokens); });
   };
-  EXPECT_EQ(shape_message(weight, randn({5}), tokens), "npu_gmm: x must be [M, K], got [5]");
-  EXPECT_EQ(shape_message(weight, x, Tensor::zeros({2, 1}, Dtype::kInt64)),
-            "npu_gmm: tokens_per_expert must be [E], got [2, 1]");
-  EXPECT_EQ(shape_message(randn({4}), x, tokens),
+  EXPECT_EQ(shape_message(weight, randn({5})), "npu_gmm: x must be [M, K], got [5]");
+  EXPECT_EQ(shape_message(randn({4}), x),
             "npu_gmm: weight must be [E, K, N] or [E * K, N], got [4]");
   EXPECT_EQ(
-      shape_message(randn({3, 3, 4}), x, tokens),
+      shape_message(randn({3, 3, 4}), x),
       "npu_gmm: weight must be [2, 3, N] or [6, N] for 2 experts and x [5, 3], got [3, 3, 4]");
-  EXPECT_EQ(shape_message(randn({5, 4}), x, tokens),
+  EXPECT_EQ(shape_message(randn({5, 4}), x),
             "npu_gmm: weight must be [2, 3, N] or [6, N] for 2 experts and x [5, 3], got [5, 4]");
   EXPECT_EQ(message_of<LayoutError>([&] {
               npu_gmm(Tensor::empty_nz({6, 4}, {1, 6, 4}, Dtype::kFloat64), x, tokens);
             }),
             "npu_gmm: weight must be blocks of [2, 3, 4], got blocks of [1, 6, 4]");
-  EXPECT_EQ(message_of<DtypeError>([&] { npu_gmm(weight, x, randn({2})); }),
-            "npu_gmm: tokens_per_expert must be int64, got float64");
   EXPECT_EQ(message_of<DtypeError>([&] {
               npu_gmm(weight, Tensor::zeros({5, 3}, Dtype::kInt64), tokens);
             }),
@@ -161,9 +164,13 @@ TEST(NpuGmm, RejectsWhatDoesNotFit) {
   EXPECT_EQ(message_of<LayoutError>([&] { npu_gmm(weight, nd_to_nz(x), tokens); }),
             "npu_gmm: input 1 must be row-major ND, got FRACTAL_NZ; convert it with nz_to_nd");
   EXPECT_EQ(message_of<ValueError>([&] {
-              npu_gmm(weight, x, Tensor::from(std::vector<std::int64_t>{2, 2}, {2}));
+              npu_gmm(weight, x, {2, 2});
             }),
-            "npu_grouped_matmul: groups must add up to the 5 rows of x, got 4");
+            "npu_gmm: tokens_per_expert must add up to the 5 rows of x, got 4");
+  EXPECT_EQ(message_of<ValueError>([&] {
+              npu_gmm(weight, x, {6, -1});
+            }),
+            "npu_gmm: tokens_per_expert must not be negative, got -1 for expert 1");
 }
 
 }  // namespace

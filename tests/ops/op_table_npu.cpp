@@ -21,35 +21,35 @@ void multiply(const Array& x, const std::function<double(std::int64_t, std::int6
 
 OpEntry npu_gmm_op() {
   OpEntry entry{.op = "npu_gmm"};
-  entry.run = [](const TensorList& in, const Json&) {
-    return TensorList{ops::npu_gmm(in[0], in[1], in[2])};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::npu_gmm(in[0], in[1], integers_from(args["tokens_per_expert"]))};
   };
-  entry.reference = [](const Arrays& in, const Json&) {
-    const auto &weight = in[0], &x = in[1], &counts = in[2];
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto &weight = in[0], &x = in[1];
     const bool flat = weight.shape.ndim() == 2;
     Array y({x.dim(0), weight.dim(-1)});
-    std::int64_t begin = 0;
-    for (std::int64_t e = 0; e < counts.dim(0); ++e) {
-      const auto end = begin + static_cast<std::int64_t>(counts[{e}]);
+    std::int64_t begin = 0, e = 0;
+    for (const auto count : integers_from(args["tokens_per_expert"])) {
       const auto element = [&](std::int64_t k, std::int64_t n) {
         return flat ? weight[{e * x.dim(1) + k, n}] : weight[{e, k, n}];
       };
-      multiply(x, element, begin, end, y);
-      begin = end;
+      multiply(x, element, begin, begin + count, y);
+      begin += count;
+      ++e;
     }
     return Arrays{y};
   };
   const auto sample = [](const std::string& what, std::int64_t k, std::int64_t n,
-                         const std::vector<double>& counts, bool flat, bool large = false) {
+                         const std::vector<std::int64_t>& counts, bool flat, bool large = false) {
     const auto experts = std::ssize(counts);
     std::int64_t rows = 0;
-    for (const auto count : counts) rows += static_cast<std::int64_t>(count);
+    for (const auto count : counts) rows += count;
     const Shape weight = flat ? Shape{experts * k, n} : Shape{experts, k, n};
     return OpSample{
         .what = what,
         .inputs = {{.shape = weight, .saved = true, .nz = flat ? Nz::kRefused : Nz::kRead},
-                   {.shape = {rows, k}, .saved = true},
-                   {.shape = {experts}, .draw = Draw::kIndices, .given = counts, .saved = true}},
+                   {.shape = {rows, k}, .saved = true}},
+        .args = {{"tokens_per_expert", counts}},
         .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
   };
   entry.samples = {sample("stacked", 5, 4, {2, 3, 1}, false),
@@ -61,7 +61,7 @@ OpEntry npu_gmm_op() {
                    sample("several blocks", 20, 40, {150, 0, 110}, true, true)};
   const auto gmm = [](const Shape& weight, const Shape& x,
                       const std::vector<std::int64_t>& counts) {
-    ops::npu_gmm(randn(weight), randn(x), Tensor::from(counts, {std::ssize(counts)}));
+    ops::npu_gmm(randn(weight), randn(x), counts);
   };
   entry.errors = {
       {.what = "x of another rank",
@@ -71,13 +71,6 @@ OpEntry npu_gmm_op() {
            },
        .type = "ShapeError",
        .message = "npu_gmm: x must be [M, K], got [3]"},
-      {.what = "a matrix of counts",
-       .call =
-           [] {
-             ops::npu_gmm(randn({2, 3, 4}), randn({5, 3}), Tensor::zeros({2, 1}, Dtype::kInt64));
-           },
-       .type = "ShapeError",
-       .message = "npu_gmm: tokens_per_expert must be [E], got [2, 1]"},
       {.what = "a weight of another rank",
        .call =
            [=] {
@@ -97,22 +90,21 @@ OpEntry npu_gmm_op() {
        .call =
            [] {
              ops::npu_gmm(Tensor::empty_nz({2, 3, 4}, {1, 6, 4}, Dtype::kFloat64), randn({5, 3}),
-                          Tensor::zeros({2}, Dtype::kInt64));
+                          {0, 0});
            },
        .type = "LayoutError",
        .message = "npu_gmm: weight must be blocks of [2, 3, 4], got blocks of [1, 6, 4]"},
-      {.what = "counts that are no integers",
+      {.what = "a negative count",
        .call =
-           [] {
-             ops::npu_gmm(randn({2, 3, 4}), randn({5, 3}), randn({2}));
+           [=] {
+             gmm({2, 3, 4}, {5, 3}, {6, -1});
            },
-       .type = "DtypeError",
-       .message = "npu_gmm: tokens_per_expert must be int64, got float64"},
+       .type = "ValueError",
+       .message = "npu_gmm: tokens_per_expert must not be negative, got -1 for expert 1"},
       {.what = "mixed dtypes",
        .call =
            [] {
-             ops::npu_gmm(randn({2, 3, 4}, 1, Dtype::kFloat32), randn({0, 3}),
-                          Tensor::zeros({2}, Dtype::kInt64));
+             ops::npu_gmm(randn({2, 3, 4}, 1, Dtype::kFloat32), randn({0, 3}), {0, 0});
            },
        .type = "DtypeError",
        .message = "npu_gmm: x is float64 but weight is float32"},
@@ -122,7 +114,7 @@ OpEntry npu_gmm_op() {
              gmm({2, 3, 4}, {5, 3}, {2, 2});
            },
        .type = "ValueError",
-       .message = "npu_grouped_matmul: groups must add up to the 5 rows of x, got 4"}};
+       .message = "npu_gmm: tokens_per_expert must add up to the 5 rows of x, got 4"}};
   return entry;
 }
 

@@ -3,17 +3,18 @@
 #include "ops/grouped_matmul.h"
 #include "ops/linear.h"
 #include "ops/matmul.h"
+#include "ops/matmul_reference.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
 namespace moegrad::testing {
 namespace {
 
-OpEntry matmul_op() {
-  OpEntry entry{.op = "matmul"};
-  entry.run = [](const TensorList& in, const Json&) {
-    return TensorList{ops::matmul(in[0], in[1])};
-  };
+using Product = Tensor (*)(const Tensor&, const Tensor&);
+
+OpEntry matmul_op(const std::string& name, Product product) {
+  OpEntry entry{.op = name};
+  entry.run = [=](const TensorList& in, const Json&) { return TensorList{product(in[0], in[1])}; };
   entry.reference = [](const Arrays& in, const Json&) {
     const auto &a = in[0], &b = in[1];
     const bool a_batched = a.shape.ndim() == 3, b_batched = b.shape.ndim() == 3;
@@ -40,7 +41,7 @@ OpEntry matmul_op() {
                    sample("no rows", {0, 3}, {3, 2}),
                    sample("no reduction", {2, 0}, {0, 3}),
                    sample("no batch", {0, 2, 3}, {3, 2})};
-  const auto matmul = [](const Shape& a, const Shape& b) { ops::matmul(randn(a), randn(b)); };
+  const auto matmul = [=](const Shape& a, const Shape& b) { product(randn(a), randn(b)); };
   entry.errors = {
       {.what = "a vector",
        .call =
@@ -48,28 +49,28 @@ OpEntry matmul_op() {
              matmul({3}, {3, 2});
            },
        .type = "ShapeError",
-       .message = "matmul: operands must have 2 or 3 dimensions, got [3] and [3, 2]"},
+       .message = name + ": operands must have 2 or 3 dimensions, got [3] and [3, 2]"},
       {.what = "other inner sizes",
        .call =
            [=] {
              matmul({2, 3}, {2, 3});
            },
        .type = "ShapeError",
-       .message = "matmul: inner sizes must agree, got [2, 3] and [2, 3]"},
+       .message = name + ": inner sizes must agree, got [2, 3] and [2, 3]"},
       {.what = "other batches",
        .call =
            [=] {
              matmul({2, 3, 4}, {1, 4, 5});
            },
        .type = "ShapeError",
-       .message = "matmul: batch sizes must agree, got [2, 3, 4] and [1, 4, 5]"},
+       .message = name + ": batch sizes must agree, got [2, 3, 4] and [1, 4, 5]"},
       {.what = "mixed dtypes",
        .call =
-           [] {
-             ops::matmul(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32));
+           [=] {
+             product(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32));
            },
        .type = "DtypeError",
-       .message = "matmul: needs two operands of float32 or of float64, got float64 and float32"}};
+       .message = name + ": needs two operands of float32 or of float64, got float64 and float32"}};
   return entry;
 }
 
@@ -276,6 +277,9 @@ OpEntry grouped_matmul_op() {
 
 }  // namespace
 
-std::vector<OpEntry> product_entries() { return {matmul_op(), linear_op(), grouped_matmul_op()}; }
+std::vector<OpEntry> product_entries() {
+  return {matmul_op("matmul", ops::matmul), matmul_op("matmul_reference", ops::matmul_reference),
+          linear_op(), grouped_matmul_op()};
+}
 
 }  // namespace moegrad::testing

@@ -106,8 +106,8 @@ Arrays attention_reference(const Arrays& in, const Json& args) {
 OpEntry attention_op() {
   OpEntry entry{.op = "attention", .saved_outputs = {0}};
   entry.run = [](const TensorList& in, const Json& args) {
-    return TensorList{
-        ops::attention(in[0], in[1], in[2], integers_from(args["cu_seqlens"]), args["scale"])};
+    return TensorList{ops::attention(in[0], in[1], in[2],
+                                     Documents(integers_from(args["cu_seqlens"])), args["scale"])};
   };
   entry.reference = attention_reference;
   const auto sample = [](const std::string& what, const Shape& query, std::int64_t kv_heads,
@@ -128,79 +128,64 @@ OpEntry attention_op() {
                    sample("more keys than a block", {101, 1, 2}, 1, {0, 1, 101}),
                    sample("no tokens", {0, 2, 4}, 1, {0, 0}),
                    sample("several tasks", {210, 4, 8}, 2, {0, 50, 210}, true)};
-  const auto attention = [](const Shape& q, const Shape& k, const Shape& v,
-                            const std::vector<std::int64_t>& cu_seqlens) {
-    ops::attention(randn(q), randn(k), randn(v), cu_seqlens, 1);
+  const auto attention = [](const Shape& q, const Shape& k, const Shape& v, std::int64_t tokens) {
+    ops::attention(randn(q), randn(k), randn(v), Documents::one(tokens), 1);
   };
   const Shape q{4, 2, 3};
   entry.errors = {
       {.what = "q of another rank",
        .call =
            [=] {
-             attention({4, 6}, q, q, {0, 4});
+             attention({4, 6}, q, q, 4);
            },
        .type = "ShapeError",
        .message = "attention: q must be [T, Nq, D], got [4, 6]"},
       {.what = "k of another rank",
        .call =
            [=] {
-             attention(q, {4, 6}, q, {0, 4});
+             attention(q, {4, 6}, q, 4);
            },
        .type = "ShapeError",
        .message = "attention: k must be [T, Nkv, D], got [4, 6]"},
       {.what = "k of another length",
        .call =
            [=] {
-             attention(q, {5, 2, 3}, q, {0, 4});
+             attention(q, {5, 2, 3}, q, 4);
            },
        .type = "ShapeError",
        .message = "attention: k must be [4, Nkv, 3] to match q [4, 2, 3], got [5, 2, 3]"},
       {.what = "v unlike k",
        .call =
            [=] {
-             attention(q, {4, 1, 3}, q, {0, 4});
+             attention(q, {4, 1, 3}, q, 4);
            },
        .type = "ShapeError",
        .message = "attention: v must be [4, 1, 3] to match k, got [4, 2, 3]"},
       {.what = "heads without elements",
        .call =
            [=] {
-             attention({4, 2, 0}, {4, 2, 0}, {4, 2, 0}, {0, 4});
+             attention({4, 2, 0}, {4, 2, 0}, {4, 2, 0}, 4);
            },
        .type = "ShapeError",
        .message = "attention: head dimension must be at least 1, got q [4, 2, 0]"},
       {.what = "heads that do not divide",
        .call =
            [=] {
-             attention({4, 3, 3}, q, q, {0, 4});
+             attention({4, 3, 3}, q, q, 4);
            },
        .type = "ShapeError",
        .message = "attention: query heads must be a multiple of key/value heads, got 3 and 2"},
       {.what = "mixed dtypes",
        .call =
            [=] {
-             ops::attention(randn(q), randn(q), randn(q, 1, Dtype::kFloat32), {0, 4}, 1);
+             ops::attention(randn(q), randn(q), randn(q, 1, Dtype::kFloat32), Documents::one(4), 1);
            },
        .type = "DtypeError",
        .message = "attention: q, k and v must be of one dtype, got float64, float64 and float32"},
       {.what = "documents that end early",
-       .call =
-           [=] {
-             attention(q, q, q, {0, 3});
-           },
+       .call = [=] { attention(q, q, q, 3); },
        .type = "ValueError",
-       .message = "attention: cu_seqlens must run from 0 to T = 4, got 2 entries from 0 to 3"},
-      {.what = "no documents",
-       .call = [=] { attention(q, q, q, {}); },
-       .type = "ValueError",
-       .message = "attention: cu_seqlens must run from 0 to T = 4, got 0 entries"},
-      {.what = "a document of negative length",
-       .call =
-           [=] {
-             attention(q, q, q, {0, 3, 2, 4});
-           },
-       .type = "ValueError",
-       .message = "attention: cu_seqlens must not decrease, got 2 after 3 at position 2"}};
+       .message = "attention: documents must have the 4 tokens of q, got 3"}};
   return entry;
 }
 

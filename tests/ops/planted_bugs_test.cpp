@@ -264,7 +264,8 @@ PlantedBug attention_bug(const std::string& name, bool mask_left_out, bool scale
           {variable({4, 3}, 1), variable({4, 3}, 2), variable({4, 3}, 3)},
           [=](auto& x) {
             const auto head = [](const Tensor& a) { return view(a, {4, 1, 3}); };
-            return view(attention(head(x[0]), head(x[1]), head(x[2]), {0, 4}, scale), {4, 3});
+            return view(attention(head(x[0]), head(x[1]), head(x[2]), Documents::one(4), scale),
+                        {4, 3});
           },
           [=](auto& x, auto&, auto& g, bool bug) -> TensorList {
             Tensor mask = Tensor::zeros({4, 4}, Dtype::kFloat64);

@@ -12,6 +12,7 @@
 #include "framework/runtime/random.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/meta.h"
+#include "models/qwen3_moe/config_json.h"
 #include "optim/adamw.h"
 #include "train/train_step.h"
 #include "train/training_run.h"
@@ -32,7 +33,7 @@ MicroBatch batch_of(const TrainConfig& options, std::int64_t index) {
   }
   return {.tokens = Tensor::from(tokens, {n}),
           .targets = Tensor::from(targets, {n}),
-          .cu_seqlens = {0, n}};
+          .documents = Documents::one(n)};
 }
 
 /// What rank 0's arena has counted by the end of three steps, in the order of a run. Its
@@ -137,7 +138,7 @@ std::string tied_config() {
   config.num_experts_per_tok = 2;
   config.mlp_only_layers = {1};
   const auto path = ::testing::TempDir() + "rank_memory_tied.json";
-  std::ofstream(path) << config.to_json();
+  std::ofstream(path) << to_json(config);
   return path;
 }
 

@@ -66,23 +66,24 @@ MicroBatch random_batch(std::int64_t step, std::int64_t index) {
   std::uint64_t draws = 0;
   const auto vocabulary = 1 + random.integer(draws++, small_config().vocab_size);
   MicroBatch batch{.tokens = Tensor::empty({kTokens}, Dtype::kInt64),
-                   .targets = Tensor::empty({kTokens}, Dtype::kInt64),
-                   .cu_seqlens = {0}};
+                   .targets = Tensor::empty({kTokens}, Dtype::kInt64)};
   for (auto* tensor : {&batch.tokens, &batch.targets}) {
     for (auto& token : tensor->mutable_data<std::int64_t>()) {
       token = random.integer(draws++, vocabulary);
     }
   }
-  while (batch.cu_seqlens.back() < kTokens) {
+  std::vector<std::int64_t> offsets{0};
+  while (offsets.back() < kTokens) {
     const auto length = 1 + random.integer(draws++, 400);
-    batch.cu_seqlens.push_back(std::min(kTokens, batch.cu_seqlens.back() + length));
+    offsets.push_back(std::min(kTokens, offsets.back() + length));
   }
+  batch.documents = Documents(offsets);
   return batch;
 }
 
 void plain_step(models::Qwen3Moe& model, const MicroBatch& batch, optim::AdamW& optimizer) {
   optimizer.zero_grad();
-  const auto output = model(batch.tokens, batch.cu_seqlens);
+  const auto output = model(batch.tokens, batch.documents);
   models::qwen3_moe_loss(output, batch.targets, kTokens, 0.001).objective.backward();
   optim::clip_grad_norm(model.named_parameters(), 1.0);
   optimizer.step();

@@ -89,7 +89,7 @@ TEST_F(SmallRun, ValidationSumsItsSequencesInTheirOrderOnEveryWorldSize) {
     shard_model(model, DeviceMesh::flat(context.group()), {});
     for (std::int64_t i = 0; i < data.validation_batches(); ++i) {
       const auto batch = data.validation_batch(i);
-      const auto output = model(batch.tokens, batch.cu_seqlens);
+      const auto output = model(batch.tokens, batch.documents);
       sums.push_back(ops::cross_entropy(output.logits, batch.targets, {.denominator = 1.0}).item());
       targets += static_cast<double>(ops::count_targets(batch.targets));
     }
@@ -138,7 +138,7 @@ TEST_F(SmallRun, ValidationIsTheMeanOverTheTargetsOfPackedDocuments) {
     for (std::int64_t i = 0; i < 3; ++i) {
       const NoGradGuard no_grad;
       const auto batch = data.validation_batch(i);
-      const auto output = model(batch.tokens, batch.cu_seqlens);
+      const auto output = model(batch.tokens, batch.documents);
       sum += ops::cross_entropy(output.logits, batch.targets, {.denominator = 1.0}).item();
       targets += ops::count_targets(batch.targets);
       EXPECT_LT(ops::count_targets(batch.targets), batch.tokens.numel());

@@ -5,6 +5,7 @@
 
 #include "framework/io/safetensors.h"
 #include "framework/runtime/error.h"
+#include "models/qwen3_moe/config_json.h"
 #include "ops/shape_ops.h"
 #include "tools/check_golden/golden_complete.h"
 #include "tools/check_golden/golden_files.h"
@@ -90,7 +91,7 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
   check<ValueError>(is_directory(folder), "must be a folder");
   GoldenCase golden{.folder = folder, .name = folder.filename().string()};
   if (golden.name.empty()) golden.name = folder.parent_path().filename().string();
-  golden.config = models::Qwen3MoeConfig::from_json(folder / "config.json");
+  golden.config = models::read_qwen3_moe_config(folder / "config.json");
   const auto input = GoldenJson::read(folder / "input.json");
   input.allow_only({"case", "seed", "input_ids", "labels", "position_ids", "seq_lens",
                     "attention_mask", "num_target_tokens", "packed"});

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/tensor/documents.h"
 #include "framework/tensor/named_tensor.h"
 #include "models/qwen3_moe/config.h"
 
@@ -53,8 +54,8 @@ namespace moegrad::tools {
 /// Sequences one after the other.
 struct GoldenRow {
   Tensor tokens, positions;  // int64 [T]
-  Tensor targets;            // int64 [T], the label after each token, -100 if there is none
-  std::vector<std::int64_t> cu_seqlens = {0};
+  Tensor targets;            // int64 [T], the label after each token, -100 where there is none
+  Documents documents;
   std::int64_t num_targets = 0;
 };
 

@@ -39,7 +39,7 @@ class RowBuilder {
     }
     tokens_.insert(tokens_.end(), ids.begin(), ids.end());
     positions_.insert(positions_.end(), positions.begin(), positions.end());
-    cu_seqlens_.push_back(std::ssize(tokens_));
+    lengths_.push_back(std::ssize(ids));
   }
 
   GoldenRow row() const {
@@ -47,7 +47,7 @@ class RowBuilder {
     return {.tokens = index_tensor(tokens_),
             .positions = index_tensor(positions_),
             .targets = index_tensor(targets_),
-            .cu_seqlens = cu_seqlens_,
+            .documents = Documents::of_lengths(lengths_),
             .num_targets = std::ssize(targets_) - std::ranges::count(targets_, kIgnored)};
   }
 
@@ -59,7 +59,7 @@ class RowBuilder {
 
   const models::Qwen3MoeConfig& config_;
   std::string where_;
-  std::vector<std::int64_t> tokens_, positions_, targets_, cu_seqlens_ = {0};
+  std::vector<std::int64_t> tokens_, positions_, targets_, lengths_;
 };
 
 void check_has_targets(const GoldenRow& row, const std::string& where) {

@@ -14,10 +14,10 @@
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "models/qwen3_moe/hf_layout.h"
+#include "models/qwen3_moe/load_pretrained.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
 #include "models/qwen3_moe/plain.h"
-#include "models/qwen3_moe/pretrained.h"
 #include "nn/experts.h"
 #include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
@@ -161,8 +161,8 @@ class Runner {
         .output_hidden_states = true};
     const bool plain = path_ == GoldenPath::kPlain;
     auto output = plain ? models::qwen3_moe_plain(config, model_.named_parameters(), row.tokens,
-                                                  row.cu_seqlens, options)
-                        : model_(row.tokens, row.cu_seqlens, options);
+                                                  row.documents, options)
+                        : model_(row.tokens, row.documents, options);
     const auto total = row.num_targets;
     const auto loss =
         plain ? models::qwen3_moe_plain_loss(output, row.targets, total, aux_coefficient)

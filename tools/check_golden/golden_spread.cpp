@@ -30,11 +30,12 @@ struct Range {
   std::int64_t begin, length;
 };
 
-std::int64_t sequences_of(const GoldenRow& row) { return std::ssize(row.cu_seqlens) - 1; }
+std::int64_t sequences_of(const GoldenRow& row) { return row.documents.count(); }
 
 Range tokens_of(const GoldenRow& row, std::int64_t sequence) {
-  const auto begin = row.cu_seqlens[static_cast<std::size_t>(sequence)];
-  return {begin, row.cu_seqlens[static_cast<std::size_t>(sequence) + 1] - begin};
+  const auto& offsets = row.documents.offsets();
+  const auto begin = offsets[static_cast<std::size_t>(sequence)];
+  return {begin, offsets[static_cast<std::size_t>(sequence) + 1] - begin};
 }
 
 Tensor rows_of(const Tensor& whole, Range tokens) {
@@ -82,7 +83,7 @@ models::Qwen3Moe::Output GoldenSpread::run(const GoldenRow& row, std::int64_t se
   if (replay != nullptr) {
     for (const auto& whole : replay->experts) experts.push_back(rows_of(whole, tokens));
   }
-  return model_(rows_of(row.tokens, tokens), std::vector<std::int64_t>{0, tokens.length},
+  return model_(rows_of(row.tokens, tokens), Documents::one(tokens.length),
                 models::Qwen3Moe::ForwardOptions{
                     .replay_expert_indices = replay != nullptr ? &experts : nullptr,
                     .positions = rows_of(row.positions, tokens),

@@ -14,7 +14,8 @@
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
-#include "models/qwen3_moe/pretrained.h"
+#include "models/qwen3_moe/config_json.h"
+#include "models/qwen3_moe/save_pretrained.h"
 #include "train/train_checkpoints.h"
 
 namespace moegrad::tools {
@@ -165,7 +166,7 @@ void export_checkpoint(const fs::path& path, const fs::path& folder, std::ostrea
   const auto& values = reader.manifest().values;
   check(values.contains("config"), "checkpoint: ", reader.folder().string(),
         " must have the model's configuration, got none");
-  const auto config = models::Qwen3MoeConfig::parse_json(values.at("config"));
+  const auto config = models::parse_qwen3_moe_config(values.at("config"));
   std::optional<models::Qwen3Moe> model;
   {
     const MetaGuard no_bytes;

@@ -63,14 +63,13 @@ MicroBatch random_batch(const TimelineOptions& options, std::int64_t step, int r
   batch.targets = Tensor::from(std::vector(values.begin() + 1, values.end()), {tokens});
   values.pop_back();
   batch.tokens = Tensor::from(values, {tokens});
-  for (std::int64_t i = 0; i <= options.batch; ++i) {
-    batch.cu_seqlens.push_back(i * options.sequence_length);
-  }
+  batch.documents = Documents::of_lengths(
+      std::vector(static_cast<std::size_t>(options.batch), options.sequence_length));
   return batch;
 }
 
 void step(models::Qwen3Moe& model, const MicroBatch& batch, int ranks, optim::AdamW& optimizer) {
-  const auto output = model(batch.tokens, batch.cu_seqlens);
+  const auto output = model(batch.tokens, batch.documents);
   const auto loss = [&] {
     const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "loss");
     const auto targets = ranks * batch.targets.numel();

@@ -77,7 +77,7 @@ Run run_plain(const ParityOptions& options, const TextData& data, Dtype dtype) {
     optimizer.zero_grad();
     for (const auto& batch : batches) {
       const auto output =
-          models::qwen3_moe_plain(config, parameters, batch.tokens, batch.cu_seqlens);
+          models::qwen3_moe_plain(config, parameters, batch.tokens, batch.documents);
       const auto share =
           models::qwen3_moe_plain_loss(output, batch.targets, targets, config.router_aux_loss_coef);
       share.objective.backward();

@@ -20,6 +20,7 @@
 #include "ops/reduce.h"
 #include "optim/adamw.h"
 #include "tools/nz_ablation/nz_rungs.h"
+#include "tools/nz_ablation/rung_forward.h"
 #include "train/speed_preset.h"
 #include "train/sum_in_order.h"
 #include "train/train_step.h"
@@ -67,12 +68,13 @@ class Training final : public Contestant {
  public:
   Training(const SpeedPreset& preset, const Rung& rung, const nn::Module* like,
            RankContext& context, MicroBatch batch)
-      : batch_(std::move(batch)), targets_(batch_.targets.numel() * context.world_size()) {
+      : rung_(rung),
+        batch_(std::move(batch)),
+        targets_(batch_.targets.numel() * context.world_size()) {
     {
       const MetaGuard no_bytes;
       model_.emplace(config_of(preset, rung));
     }
-    set_product(*model_, rung);
     shard_model(*model_, DeviceMesh::flat(context.group()),
                 {.linear_only_shard = rung.linear_only_shard});
     fill(*model_, like, preset.config.initializer_range);
@@ -80,7 +82,7 @@ class Training final : public Contestant {
   }
 
   double step() override {
-    const auto output = (*model_)(batch_.tokens, batch_.cu_seqlens);
+    const auto output = run_forward(*model_, rung_, batch_.tokens, batch_.documents);
     const auto loss = models::qwen3_moe_loss(output, batch_.targets, targets_, 0);
     loss.objective.backward();
     optimizer_->step();
@@ -90,6 +92,7 @@ class Training final : public Contestant {
   const nn::Module& module() const override { return *model_; }
 
  private:
+  Rung rung_;
   MicroBatch batch_;
   std::int64_t targets_;  // of all ranks
   std::optional<models::Qwen3Moe> model_;
@@ -101,7 +104,7 @@ class Layer final : public Contestant {
  public:
   Layer(const models::Qwen3MoeConfig& config, const Rung& rung, const nn::Module* like,
         RankContext& context, const Tensor& x)
-      : x_(x) {
+      : rung_(rung), x_(x) {
     {
       const MetaGuard no_bytes;
       moe_.emplace(nn::MoE::Config{.hidden_size = config.hidden_size,
@@ -112,18 +115,18 @@ class Layer final : public Contestant {
                                    .expert_weights = rung.weights,
                                    .gathered_layout = rung.gathered});
     }
-    set_product(*moe_, rung);
     fsdp::fully_shard(*moe_, DeviceMesh::flat(context.group()));
     fill(*moe_, like, config.initializer_range);
   }
 
   double step() override {
     const NoGradGuard no_grad;
-    return ops::sum((*moe_)(x_).hidden).item();
+    return ops::sum(run_forward(*moe_, rung_, x_).hidden).item();
   }
   const nn::Module& module() const override { return *moe_; }
 
  private:
+  Rung rung_;
   Tensor x_;
   std::optional<nn::MoE> moe_;
 };

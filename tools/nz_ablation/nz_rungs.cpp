@@ -43,7 +43,7 @@ class PreparedMatmul final : public Function {
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
-    const Tensor grad_output = ops::row_major(grads[0]);
+    const Tensor grad_output = ops::contiguous(grads[0]);
     const Tensor x = x_.unpack(), weight = weight_.unpack();
     Tensor grad_x, grad_weight;
     if (needs[0]) {
@@ -69,7 +69,7 @@ class PreparedMatmul final : public Function {
   SavedTensor x_{*this}, weight_{*this};
 };
 
-nn::ExpertProduct prepare_then_multiply(const PreparedMatmul::Steps& steps) {
+ExpertProduct prepare_then_multiply(const PreparedMatmul::Steps& steps) {
   return [=](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
     return Function::apply(std::make_shared<PreparedMatmul>(plan.offsets, steps),
                            ops::contiguous(rows), weight);
@@ -151,14 +151,6 @@ std::vector<Rung> ways_to_nz() {
            .gathered = Layout::kND,
            .product = prepare_then_multiply({.convert = true})},
           {.name = "slice_to_nz", .gathered = Layout::kNZ}};
-}
-
-void set_product(nn::Module& module, const Rung& rung) {
-  if (!rung.product) return;
-  for (const auto& [path, below] : module.named_modules()) {
-    auto* const experts = dynamic_cast<nn::GroupedExperts*>(below);
-    if (experts != nullptr) experts->set_product(rung.product);
-  }
 }
 
 }  // namespace moegrad::tools

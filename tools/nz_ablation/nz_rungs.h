@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "nn/experts.h"
+#include "ops/routing.h"
 
 namespace moegrad::tools {
 
-/// One way to run the experts under fully_shard. All ways compute every element of every product by
-/// the same chain (Note [Matmul order]), so their losses agree to the bit.
+/// Multiplies rows [R, in], grouped by expert as `plan` says, by the weights of a projection, which
+/// are [E, in, out] or, as in Hugging Face, [E, out, in]   -> [R, out]
+using ExpertProduct =
+    std::function<Tensor(const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan)>;
+
+/// One way to run the experts under fully_shard. All of them compute every element of every product
+/// by the same chain (Note [Matmul order]), so their losses agree to the bit.
 struct Rung {
   std::string name = {};
   nn::ExpertWeights weights = nn::ExpertWeights::kPretransposed;
   Layout gathered = Layout::kNZ;
-  nn::ExpertProduct product = {};  // in place of one grouped matmul
+  ExpertProduct product = {};  // in place of one grouped matmul
   bool linear_only_shard = false;
 };
 
@@ -27,8 +34,5 @@ std::vector<Rung> nz_ladder();
 /// Two ways from the shards of pre-transposed weights to FRACTAL_NZ: in the copy-out, and by a
 /// conversion after a copy-out to ND.
 std::vector<Rung> ways_to_nz();
-
-/// Makes all experts below `module` multiply as `rung` does.
-void set_product(nn::Module& module, const Rung& rung);
 
 }  // namespace moegrad::tools

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "framework/runtime/error.h"
+#include "models/qwen3_moe/config_json.h"
 #include "train/config/option.h"
 #include "train/config/train_options.h"
 
@@ -97,7 +98,7 @@ TrainConfig TrainConfig::resolved() const {
 models::Qwen3MoeConfig TrainConfig::model_config() const {
   const auto file = model.hf_model.empty() ? model.config : model.hf_model + "/config.json";
   auto shape = file.empty() ? models::Qwen3MoeConfig::preset(model.preset)
-                            : models::Qwen3MoeConfig::from_json(file);
+                            : models::read_qwen3_moe_config(file);
   const auto whole = resolved();
   shape.expert_weights = *whole.model.expert_weights;
   shape.gathered_layout = *whole.model.layout;

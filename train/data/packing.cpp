@@ -80,11 +80,11 @@ MicroBatch to_micro_batch(const TokenSource& tokens, const Pack& pack) {
   constexpr std::int64_t kNoTarget = -100;
   const auto total = token_count(pack);
   MicroBatch batch{.tokens = Tensor::empty({total}, Dtype::kInt64),
-                   .targets = Tensor::empty({total}, Dtype::kInt64),
-                   .cu_seqlens = {0}};
+                   .targets = Tensor::empty({total}, Dtype::kInt64)};
   auto inputs = batch.tokens.mutable_data<std::int64_t>();
   auto targets = batch.targets.mutable_data<std::int64_t>();
   std::size_t at = 0;
+  std::vector<std::int64_t> lengths;
   for (const auto& [start, length, ends_document] : pack) {
     auto ids = tokens.read(start, ends_document ? length : length + 1);
     if (ends_document) ids.push_back(kNoTarget);
@@ -92,8 +92,9 @@ MicroBatch to_micro_batch(const TokenSource& tokens, const Pack& pack) {
       inputs[at] = ids[i];
       targets[at] = ids[i + 1];
     }
-    batch.cu_seqlens.push_back(static_cast<std::int64_t>(at));
+    lengths.push_back(std::ssize(ids) - 1);
   }
+  batch.documents = Documents::of_lengths(lengths);
   return batch;
 }
 

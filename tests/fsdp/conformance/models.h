@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -143,10 +142,9 @@ class Transformer final : public nn::Callable<Transformer> {
   }
 
   Tensor forward(const Tensor& tokens) {
-    std::vector<std::int64_t> positions(static_cast<std::size_t>(tokens.numel()));
-    std::iota(positions.begin(), positions.end(), 0);
-    const Tensor places = Tensor::from(positions, tokens.shape());
-    const nn::SequenceContext context{.cu_seqlens = {0, tokens.numel()},
+    const auto documents = Documents::one(tokens.numel());
+    const Tensor places = documents.positions();
+    const nn::SequenceContext context{.documents = documents,
                                       .rope = ops::rope_table(places, 4, 1e4, Dtype::kFloat32)};
     Tensor hidden = tok_embeddings(tokens) + pos_embeddings(places);
     for (auto& block : blocks) hidden = run(*block, hidden, context);

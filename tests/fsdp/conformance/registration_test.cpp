@@ -135,7 +135,7 @@ TEST(Conformance, Row01_ManualReshardBeforeBackwardChangesNothing) {
       .loss =
           [](Transformer& model, int, int leaf) {
             const Tensor out = run(model, leaf);
-            model.reshard();
+            model.restore_parameters();
             return testing::square_loss(out);
           },
       .iterations = 2};

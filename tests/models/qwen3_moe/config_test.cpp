@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/qwen3_moe/config_json.h"
 #include "tests/testing.h"
 
 namespace moegrad::models::qwen3_moe_config_test {
@@ -82,7 +83,7 @@ TEST(Qwen3MoeConfig, FindsTheMixtureLayersAsHuggingFaceDoes) {
 }
 
 TEST(Qwen3MoeConfig, ReadsHuggingFacesKeys) {
-  const auto config = Qwen3MoeConfig::parse_json(R"({
+  const auto config = parse_qwen3_moe_config(R"({
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu",
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 65, "num_hidden_layers": 3,
     "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 99,
@@ -117,7 +118,7 @@ TEST(Qwen3MoeConfig, ReadsHuggingFacesKeys) {
 }
 
 TEST(Qwen3MoeConfig, KeepsHuggingFacesDefaults) {
-  const auto config = Qwen3MoeConfig::parse_json("{}");
+  const auto config = parse_qwen3_moe_config("{}");
   EXPECT_EQ(config.vocab_size, 151936);
   EXPECT_EQ(config.head_dim, 64);
   EXPECT_EQ(config.num_experts, 128);
@@ -128,7 +129,7 @@ TEST(Qwen3MoeConfig, KeepsHuggingFacesDefaults) {
 
 TEST(Qwen3MoeConfig, NamesWhatIsWrong) {
   const auto message = [](std::string_view text) {
-    return message_of<ValueError>([&] { Qwen3MoeConfig::parse_json(text); });
+    return message_of<ValueError>([&] { parse_qwen3_moe_config(text); });
   };
   EXPECT_EQ(message(R"({"hidden_size": "big"})"),
             "qwen3_moe config: hidden_size must be an integer, got \"big\"");
@@ -160,21 +161,21 @@ TEST(Qwen3MoeConfig, NamesWhatIsWrong) {
             "qwen3_moe config: rope_parameters must be an object, got 5");
   EXPECT_EQ(message(R"({"rope_parameters": {"rope_type": "yarn"}})"),
             "qwen3_moe config: rope_type must be \"default\", got \"yarn\"");
-  EXPECT_EQ(Qwen3MoeConfig::parse_json(
-                R"({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})")
-                .rope_theta,
-            5e5);
+  EXPECT_EQ(
+      parse_qwen3_moe_config(R"({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})")
+          .rope_theta,
+      5e5);
   EXPECT_EQ(message(R"({"gathered_layout": "zn"})"),
             "qwen3_moe config: gathered_layout must be \"nz\" or \"nd\", got \"zn\"");
   EXPECT_EQ(message("[1]"), "qwen3_moe config: the file must be an object of keys, got [1]");
   EXPECT_EQ(message("{"), "qwen3_moe config: must be JSON, got an error at line 1, column 2");
-  EXPECT_EQ(message_of<Error>([] { Qwen3MoeConfig::from_json("/no/such/file"); }),
+  EXPECT_EQ(message_of<Error>([] { read_qwen3_moe_config("/no/such/file"); }),
             "qwen3_moe config: /no/such/file: must be a readable regular file, got No such file or "
             "directory");
 }
 
 TEST(Qwen3MoeConfig, ReadsWhatTransformers5Writes) {
-  const auto config = Qwen3MoeConfig::parse_json(R"({
+  const auto config = parse_qwen3_moe_config(R"({
     "model_type": "qwen3_moe", "dtype": "float64", "num_local_experts": 60,
     "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
     "head_dim": 32, "mlp_only_layers": null, "sliding_window": null, "pad_token_id": null,
@@ -188,7 +189,7 @@ TEST(Qwen3MoeConfig, ReadsWhatTransformers5Writes) {
 
 // to_json_string(use_diff=False) of Qwen3MoeConfig, as transformers 4.51 and later write it.
 TEST(Qwen3MoeConfig, PassesOverWhatChangesNothing) {
-  EXPECT_EQ(Qwen3MoeConfig::parse_json(R"({
+  EXPECT_EQ(parse_qwen3_moe_config(R"({
     "return_dict": true, "output_hidden_states": false, "output_attentions": false,
     "torchscript": false, "torch_dtype": null, "dtype": null, "use_bfloat16": false,
     "tf_legacy_loss": false, "pruned_heads": {}, "tie_word_embeddings": false,
@@ -212,27 +213,27 @@ TEST(Qwen3MoeConfig, PassesOverWhatChangesNothing) {
     "attention_dropout": 0.0, "hidden_act": "silu", "max_window_layers": 48,
     "output_router_logits": false, "sliding_window": 4096, "use_sliding_window": false,
     "use_cache": true, "layer_types": ["full_attention", "full_attention"]})"),
-            Qwen3MoeConfig::parse_json("{}"));
+            parse_qwen3_moe_config("{}"));
 }
 
 TEST(Qwen3MoeConfig, TakesNullForAnAbsentKey) {
-  EXPECT_EQ(Qwen3MoeConfig::parse_json(R"({
+  EXPECT_EQ(parse_qwen3_moe_config(R"({
     "model_type": null, "hidden_act": null, "attention_bias": null, "use_sliding_window": null,
     "vocab_size": null, "num_attention_heads": null, "head_dim": null, "rms_norm_eps": null,
     "rope_theta": null, "rope_parameters": null, "num_experts": null, "num_local_experts": null,
     "tie_word_embeddings": null, "torch_dtype": null, "dtype": null, "expert_weights": null,
     "gathered_layout": null, "moegrad_dtype": null})"),
-            Qwen3MoeConfig::parse_json("{}"));
+            parse_qwen3_moe_config("{}"));
 }
 
 TEST(Qwen3MoeConfig, TakesTwoSpellingsThatAgree) {
-  const auto config = Qwen3MoeConfig::parse_json(R"({
+  const auto config = parse_qwen3_moe_config(R"({
     "num_experts": 60, "num_local_experts": 60, "rope_theta": 5e5,
     "rope_parameters": {"rope_theta": 500000}, "torch_dtype": "float64", "dtype": "float64"})");
   EXPECT_EQ(config.num_experts, 60);
   EXPECT_EQ(config.rope_theta, 5e5);
   EXPECT_EQ(config.dtype, Dtype::kFloat64);
-  const auto nulls = Qwen3MoeConfig::parse_json(
+  const auto nulls = parse_qwen3_moe_config(
       R"({"num_experts": 60, "num_local_experts": null, "dtype": null, "torch_dtype": "float64"})");
   EXPECT_EQ(nulls.num_experts, 60);
   EXPECT_EQ(nulls.dtype, Dtype::kFloat64);
@@ -241,8 +242,8 @@ TEST(Qwen3MoeConfig, TakesTwoSpellingsThatAgree) {
 TEST(Qwen3MoeConfig, WidensWeightsOf16Bits) {
   for (const auto* dtype : {"float32", "bfloat16", "float16"}) {
     const std::string torch = std::string(R"("torch_dtype": ")") + dtype + '"';
-    EXPECT_EQ(Qwen3MoeConfig::parse_json("{" + torch + "}").dtype, Dtype::kFloat32);
-    EXPECT_EQ(Qwen3MoeConfig::parse_json("{" + torch + R"(, "moegrad_dtype": "float64"})").dtype,
+    EXPECT_EQ(parse_qwen3_moe_config("{" + torch + "}").dtype, Dtype::kFloat32);
+    EXPECT_EQ(parse_qwen3_moe_config("{" + torch + R"(, "moegrad_dtype": "float64"})").dtype,
               Dtype::kFloat64);
   }
 }
@@ -322,7 +323,7 @@ std::vector<MalformedConfig> malformed_configs() {
 class MalformedQwen3MoeConfig : public ::testing::TestWithParam<MalformedConfig> {};
 
 TEST_P(MalformedQwen3MoeConfig, IsRefused) {
-  EXPECT_EQ(message_of<ValueError>([] { Qwen3MoeConfig::parse_json(GetParam().text); }),
+  EXPECT_EQ(message_of<ValueError>([] { parse_qwen3_moe_config(GetParam().text); }),
             "qwen3_moe config: " + GetParam().message);
 }
 
@@ -356,18 +357,18 @@ Qwen3MoeConfig unusual() {
 }
 
 TEST(Qwen3MoeConfig, ComesBackFromItsJson) {
-  EXPECT_EQ(Qwen3MoeConfig::parse_json(unusual().to_json()), unusual());
+  EXPECT_EQ(parse_qwen3_moe_config(to_json(unusual())), unusual());
   auto plain = Qwen3MoeConfig();
-  EXPECT_EQ(Qwen3MoeConfig::parse_json(plain.to_json()), plain);
+  EXPECT_EQ(parse_qwen3_moe_config(to_json(plain)), plain);
   EXPECT_FALSE(plain == unusual());
   for (const auto* name : {"tiny", "small", "medium"}) {
     const auto preset = Qwen3MoeConfig::preset(name);
-    EXPECT_EQ(Qwen3MoeConfig::parse_json(preset.to_json()), preset);
+    EXPECT_EQ(parse_qwen3_moe_config(to_json(preset)), preset);
   }
 }
 
 TEST(Qwen3MoeConfig, WritesHuggingFacesKeys) {
-  EXPECT_EQ(unusual().to_json(), R"({
+  EXPECT_EQ(to_json(unusual()), R"({
   "architectures": [
     "Qwen3MoeForCausalLM"
   ],

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "framework/tensor/documents.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad::testing {
@@ -26,7 +27,9 @@ inline nlohmann::json read_json(const std::filesystem::path& path) {
 
 /// Sequences packed one after the other.
 struct GoldenRow {
-  std::vector<std::int64_t> tokens, targets, cu_seqlens = {0};
+  std::vector<std::int64_t> tokens, targets, lengths;
+
+  Documents documents() const { return Documents::of_lengths(lengths); }
 
   /// Hugging Face's labels are unshifted: position t is scored against labels[t + 1].
   void append(const std::vector<std::int64_t>& ids, const std::vector<std::int64_t>& labels) {
@@ -34,7 +37,7 @@ struct GoldenRow {
     tokens.insert(tokens.end(), ids.begin(), ids.end());
     targets.insert(targets.end(), labels.begin() + 1, labels.end());
     targets.push_back(kIgnored);
-    cu_seqlens.push_back(std::ssize(tokens));
+    lengths.push_back(std::ssize(ids));
   }
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/io/safetensors.h"
+#include "models/qwen3_moe/config_json.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
 #include "models/qwen3_moe/plain.h"
@@ -30,7 +31,7 @@ using testing::index_vector;
 GoldenRow packed_row(const nlohmann::json& packed) {
   GoldenRow row;
   row.append(packed["input_ids"], packed["labels"]);
-  row.cu_seqlens = packed["cu_seqlens"].get<std::vector<std::int64_t>>();
+  row.lengths = packed["seq_lens"].get<std::vector<std::int64_t>>();
   return row;
 }
 
@@ -54,7 +55,7 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
   }
 
   Qwen3MoeConfig config(nn::ExpertWeights weights) const {
-    auto config = Qwen3MoeConfig::from_json(folder_ / "config.json");
+    auto config = read_qwen3_moe_config(folder_ / "config.json");
     config.dtype = Dtype::kFloat64;
     return weights == nn::ExpertWeights::kPretransposed ? config
                                                         : testing::hugging_face_oriented(config);
@@ -78,8 +79,8 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
     const auto& config = model.config();
     const Tensor tokens = index_vector(row.tokens), targets = index_vector(row.targets);
     const auto output =
-        plain ? qwen3_moe_plain(config, model.named_parameters(), tokens, row.cu_seqlens)
-              : model(tokens, row.cu_seqlens);
+        plain ? qwen3_moe_plain(config, model.named_parameters(), tokens, row.documents())
+              : model(tokens, row.documents());
     const auto valid = ops::count_targets(targets);
     const auto loss =
         plain ? qwen3_moe_plain_loss(output, targets, valid, config.router_aux_loss_coef)

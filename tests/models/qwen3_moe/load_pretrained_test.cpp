@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "models/qwen3_moe/load_pretrained.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,7 +10,6 @@
 #include <vector>
 
 #include "framework/io/safetensors.h"
-#include "models/qwen3_moe/pretrained.h"
 #include "tests/framework/io/files.h"
 #include "tests/models/qwen3_moe/expert_layouts.h"
 #include "tests/models/qwen3_moe/find_tensor.h"

@@ -16,7 +16,6 @@ namespace {
 
 using testing::gradients_of;
 using testing::message_of;
-using testing::run;
 using testing::toy_batch;
 using testing::toy_config;
 
@@ -24,21 +23,22 @@ TEST(Qwen3MoeLoss, PartsOfAStepAddUpToTheWhole) {
   auto config = toy_config();
   config.router_aux_loss_coef = 0.0;  // the balance is taken per micro-batch
   Qwen3Moe model(config, 5);
-  const auto batch = toy_batch(config.vocab_size, {0, 5, 13});
+  const auto batch = toy_batch(config.vocab_size, {5, 8});
   const auto loss = [&](std::int64_t start, std::int64_t length,
-                        std::vector<std::int64_t> cu_seqlens) {
-    const auto output = run(model, clone(ops::narrow(batch.tokens, 0, start, length)), cu_seqlens);
+                        const std::vector<std::int64_t>& lengths) {
+    const auto output =
+        model(clone(ops::narrow(batch.tokens, 0, start, length)), Documents::of_lengths(lengths));
     return qwen3_moe_loss(output, clone(ops::narrow(batch.targets, 0, start, length)), 10, 0.0)
         .objective.item();
   };
-  EXPECT_NEAR(loss(0, 5, {0, 5}) + loss(5, 8, {0, 8}), loss(0, 13, {0, 5, 13}), 1e-14);
+  EXPECT_NEAR(loss(0, 5, {5}) + loss(5, 8, {8}), loss(0, 13, {5, 8}), 1e-14);
 }
 
 TEST(Qwen3MoeLoss, WeighsTheAuxiliaryLossByTheShareOfTargets) {
   const auto config = toy_config();
   Qwen3Moe model(config, 5);
   const auto batch = toy_batch(config.vocab_size);
-  const auto output = run(model, batch.tokens, batch.cu_seqlens);
+  const auto output = model(batch.tokens, batch.documents);
   const auto loss = qwen3_moe_loss(output, batch.targets, 40, 0.5);  // 10 valid targets of 13
   EXPECT_NEAR(loss.objective.item(),
               loss.ce_sum.item() / 40.0 + 0.5 * loss.aux.item() * 10.0 / 40.0, 1e-14);
@@ -51,15 +51,14 @@ TEST(Qwen3MoeLoss, WeighsTheAuxiliaryLossByTheShareOfTargets) {
 TEST(Qwen3MoeLoss, TakesAZLossOfTheRoutersBesides) {
   auto config = toy_config();
   config.router_aux_loss_coef = 0.0;
-  const auto batch = toy_batch(config.vocab_size, {0, 5, 13});
+  const auto batch = toy_batch(config.vocab_size, {5, 8});
   const auto step = [&](const std::vector<std::pair<std::int64_t, std::int64_t>>& parts,
                         double coefficient) {
     Qwen3Moe model(config, 5);
     double total = 0;
     for (const auto& [start, n] : parts) {
-      const auto output =
-          model(clone(ops::narrow(batch.tokens, 0, start, n)),
-                n == 13 ? std::vector<std::int64_t>{0, 5, 13} : std::vector<std::int64_t>{0, n});
+      const auto output = model(clone(ops::narrow(batch.tokens, 0, start, n)),
+                                n == 13 ? Documents::of_lengths({5, 8}) : Documents::one(n));
       auto share = qwen3_moe_loss(output, clone(ops::narrow(batch.targets, 0, start, n)), 10, 0.0);
       const double share_of_tokens = static_cast<double>(n) / 13.0;
       for (const auto& logits : output.router_logits) {

@@ -18,7 +18,6 @@ using testing::bitwise_equal;
 using testing::gradients_of;
 using testing::hugging_face_oriented;
 using testing::message_of;
-using testing::run;
 using testing::toy_batch;
 using testing::toy_config;
 
@@ -119,7 +118,7 @@ TEST(Qwen3MoeMeta, UsesBeforeToEmptyNameAParameter) {
   EXPECT_EQ(message_of<Error>([&] { model->init_weights(5); }),
             "init_weights: parameter " + ending);
   const auto batch = toy_batch(toy_config().vocab_size);
-  EXPECT_EQ(message_of<Error>([&] { run(*model, batch.tokens, batch.cu_seqlens); }),
+  EXPECT_EQ(message_of<Error>([&] { (*model)(batch.tokens, batch.documents); }),
             "tensor: " + ending + "; in module model.embed_tokens");
 }
 
@@ -169,7 +168,7 @@ TEST(Qwen3MoeOutput, ShowsAnExtensionAllItsTensors) {
   model.layers()[0].attach(of_mixture);
   model.layers()[1].attach(of_dense);
   const auto batch = toy_batch(config.vocab_size);
-  run(model, batch.tokens, batch.cu_seqlens, {.output_hidden_states = true});
+  model(batch.tokens, batch.documents, {.output_hidden_states = true});
   using Dtypes = std::map<Dtype, int>;
   // Logits, router logits, routing weights, the embeddings and two layers' hidden states.
   EXPECT_EQ(of_model->outputs, (Dtypes{{Dtype::kFloat64, 6}, {Dtype::kInt64, 1}}));

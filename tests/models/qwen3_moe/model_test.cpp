@@ -22,7 +22,6 @@ namespace {
 using testing::bitwise_equal;
 using testing::gradients_of;
 using testing::message_of;
-using testing::run;
 using testing::toy_batch;
 using testing::toy_config;
 
@@ -118,7 +117,7 @@ TEST(Qwen3Moe, OutputsHaveTheirShapes) {
   const auto config = toy_config();
   Qwen3Moe model(config);
   const auto batch = toy_batch(config.vocab_size);
-  const auto output = run(model, batch.tokens, batch.cu_seqlens);
+  const auto output = model(batch.tokens, batch.documents);
   EXPECT_EQ(output.logits.shape(), (Shape{13, 37}));
   ASSERT_EQ(output.router_logits.size(), 2U);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -136,10 +135,10 @@ TEST(Qwen3Moe, ReturnsHiddenStatesWhenAskedTo) {
   Qwen3Moe model(config);
   testing::jitter_norms(model);
   const auto batch = toy_batch(config.vocab_size);
-  EXPECT_TRUE(run(model, batch.tokens, batch.cu_seqlens).hidden_states.empty());
+  EXPECT_TRUE(model(batch.tokens, batch.documents).hidden_states.empty());
   for (const std::int64_t recompute : {0, 2}) {
-    const auto output = run(model, batch.tokens, batch.cu_seqlens,
-                            {.recompute_layers = recompute, .output_hidden_states = true});
+    const auto output = model(batch.tokens, batch.documents,
+                              {.recompute_layers = recompute, .output_hidden_states = true});
     ASSERT_EQ(output.hidden_states.size(), 3U);
     const Tensor embedding = model.named_parameters()[0].tensor;
     EXPECT_TRUE(
@@ -147,9 +146,9 @@ TEST(Qwen3Moe, ReturnsHiddenStatesWhenAskedTo) {
     EXPECT_TRUE(bitwise_equal(output.logits, ops::linear(output.hidden_states[2], embedding)));
     // The second layer's input, so the first layer's output, carried on by hand.
     const nn::SequenceContext context = {
-        .cu_seqlens = batch.cu_seqlens,
-        .rope = ops::rope_table(document_positions(batch.cu_seqlens, 13), config.head_dim,
-                                config.rope_theta, config.dtype)};
+        .documents = batch.documents,
+        .rope = ops::rope_table(batch.documents.positions(), config.head_dim, config.rope_theta,
+                                config.dtype)};
     const Tensor last = model.layers()[1](output.hidden_states[1], context).hidden;
     const Tensor norm = model.named_parameters().back().tensor;
     EXPECT_TRUE(
@@ -193,7 +192,7 @@ TEST(Qwen3Moe, RecomputationGivesTheSameBitsAndKeepsLess) {
   const auto kept = [&](std::int64_t layers) {
     const auto& arena = RankContext::current().arena();
     const auto before = arena->live().total();
-    const auto output = run(model, batch.tokens, batch.cu_seqlens, {.recompute_layers = layers});
+    const auto output = model(batch.tokens, batch.documents, {.recompute_layers = layers});
     return arena->live().total() - before;
   };
   EXPECT_LT(kept(3), kept(0) / 2);
@@ -241,22 +240,20 @@ TEST(Qwen3Moe, AReplayOfItsOwnChoicesChangesNothing) {
 TEST(Qwen3Moe, ADocumentGivesTheSameBitsAloneAsPacked) {
   const auto config = toy_config();
   Qwen3Moe model(config, 5);
-  const auto batch = toy_batch(config.vocab_size, {0, 5, 5, 13});
-  const Tensor packed = run(model, batch.tokens, batch.cu_seqlens).logits;
-  const Tensor alone = run(model, clone(ops::narrow(batch.tokens, 0, 5, 8)), {0, 8}).logits;
+  const auto batch = toy_batch(config.vocab_size, {5, 0, 8});
+  const Tensor packed = model(batch.tokens, batch.documents).logits;
+  const Tensor alone = model(clone(ops::narrow(batch.tokens, 0, 5, 8))).logits;
   EXPECT_TRUE(bitwise_equal(clone(ops::narrow(packed, 0, 5, 8)), alone));
 }
 
 TEST(Qwen3Moe, PositionsCanBeGiven) {
   const auto config = toy_config();
   Qwen3Moe model(config, 5);
-  const auto batch = toy_batch(config.vocab_size, {0, 4});
+  const auto batch = toy_batch(config.vocab_size, {4});
   const auto logits = [&](std::vector<std::int64_t> positions) {
-    return run(model, batch.tokens, batch.cu_seqlens, {.positions = Tensor::from(positions, {4})})
-        .logits;
+    return model(batch.tokens, batch.documents, {.positions = Tensor::from(positions, {4})}).logits;
   };
-  EXPECT_TRUE(
-      bitwise_equal(logits({0, 1, 2, 3}), run(model, batch.tokens, batch.cu_seqlens).logits));
+  EXPECT_TRUE(bitwise_equal(logits({0, 1, 2, 3}), model(batch.tokens, batch.documents).logits));
   // Rotary angles are relative: shifting all positions changes nothing but rounding.
   EXPECT_TRUE(testing::all_close(logits({7, 8, 9, 10}), logits({0, 1, 2, 3}), 1e-9, 1e-9));
   EXPECT_FALSE(testing::all_close(logits({0, 2, 4, 6}), logits({0, 1, 2, 3}), 1e-3, 1e-3));
@@ -267,9 +264,10 @@ TEST(Qwen3MoeDecoderLayer, NodesCalledOneByOneGiveWhatForwardGives) {
   Qwen3Moe model(config, 5);
   auto& layer = model.layers()[0];
   const Tensor hidden = testing::variable({7, config.hidden_size});
+  const auto documents = Documents::of_lengths({3, 4});
   const nn::SequenceContext context = {
-      .cu_seqlens = {0, 3, 7},
-      .rope = ops::rope_table(document_positions({0, 3, 7}, 7), 6, 1e4, Dtype::kFloat64)};
+      .documents = documents,
+      .rope = ops::rope_table(documents.positions(), 6, 1e4, Dtype::kFloat64)};
   const auto whole = layer(hidden, context);
   const auto attended = layer.attend(hidden, context);
   const auto output = layer.combine(layer.experts(layer.dispatch(attended), attended), attended);
@@ -291,10 +289,10 @@ TEST(Qwen3Moe, StateDictGoesIntoAnotherModel) {
   const auto config = toy_config();
   Qwen3Moe first(config, 1), second(config, 2);
   const auto batch = toy_batch(config.vocab_size);
-  const Tensor expected = run(first, batch.tokens, batch.cu_seqlens).logits;
-  EXPECT_FALSE(bitwise_equal(run(second, batch.tokens, batch.cu_seqlens).logits, expected));
+  const Tensor expected = first(batch.tokens, batch.documents).logits;
+  EXPECT_FALSE(bitwise_equal(second(batch.tokens, batch.documents).logits, expected));
   second.load_state_dict(first.state_dict());
-  EXPECT_TRUE(bitwise_equal(run(second, batch.tokens, batch.cu_seqlens).logits, expected));
+  EXPECT_TRUE(bitwise_equal(second(batch.tokens, batch.documents).logits, expected));
   auto state = first.state_dict();
   state.erase(state.begin());
   EXPECT_EQ(message_of<Error>([&] { second.load_state_dict(state); }),
@@ -308,37 +306,30 @@ TEST(Qwen3Moe, RejectsInputsThatDoNotFit) {
     return Tensor::from(ids, {std::ssize(ids)});
   };
   EXPECT_EQ(message_of<ValueError>([&] {
-              run(model, tokens({1, 37}), {0, 2});
+              model(tokens({1, 37}));
             }),
             "embedding: token id must be in [0, 37), got 37 at position 1; in module "
             "model.embed_tokens");
   EXPECT_EQ(message_of<ShapeError>([&] {
-              run(model, Tensor::from(std::vector<std::int64_t>{1}, {1, 1}), {0, 1});
+              model(Tensor::from(std::vector<std::int64_t>{1}, {1, 1}));
             }),
             "Qwen3Moe: tokens must be [T], got [1, 1]");
   EXPECT_EQ(message_of<ValueError>([&] {
-              run(model, tokens({1, 2}), {0, 3});
+              model(tokens({1, 2}), Documents::one(3));
             }),
-            "Qwen3Moe: cu_seqlens must rise from 0 to the number of tokens (2), got 0 to 3");
-  EXPECT_EQ(message_of<ValueError>([&] {
-              run(model, tokens({1, 2}), {0, 2, 1, 2});
-            }),
-            "Qwen3Moe: cu_seqlens must rise, got 1 after 2");
+            "Qwen3Moe: documents must have the 2 tokens, got 3");
   const TensorList one = {Tensor()};
-  EXPECT_EQ(message_of<ValueError>([&] {
-              run(model, tokens({1}), {0, 1}, {.replay_expert_indices = &one});
-            }),
-            "Qwen3Moe: replay_expert_indices must have 2 entries, one per mixture layer, got 1");
-  EXPECT_EQ(message_of<ValueError>([&] {
-              run(model, tokens({1}), {0, 1}, {.recompute_layers = -1});
-            }),
+  EXPECT_EQ(
+      message_of<ValueError>([&] { model(tokens({1}), {}, {.replay_expert_indices = &one}); }),
+      "Qwen3Moe: replay_expert_indices must have 2 entries, one per mixture layer, got 1");
+  EXPECT_EQ(message_of<ValueError>([&] { model(tokens({1}), {}, {.recompute_layers = -1}); }),
             "Qwen3Moe: recompute_layers must be at least 0, got -1");
   EXPECT_EQ(message_of<ShapeError>([&] {
-              run(model, tokens({1}), {0, 1}, {.positions = tokens({0, 1})});
+              model(tokens({1}), {}, {.positions = tokens({0, 1})});
             }),
             "Qwen3Moe: positions must be [1] to match tokens, got [2]");
   EXPECT_EQ(message_of<ShapeError>([&] {
-              run(model, tokens({1}), {0, 1}, {.targets = tokens({0, 1})});
+              model(tokens({1}), {}, {.targets = tokens({0, 1})});
             }),
             "linear_cross_entropy: targets must be [1], one per token, got [2]; in module lm_head");
 }

@@ -15,14 +15,13 @@ namespace {
 using testing::all_close;
 using testing::gradients_of;
 using testing::message_of;
-using testing::run;
 using testing::toy_batch;
 using testing::toy_config;
 
 struct Case {
   std::string name;
   std::function<void(Qwen3MoeConfig&)> change;
-  std::vector<std::int64_t> cu_seqlens = {0, 5, 13};
+  std::vector<std::int64_t> lengths = {5, 8};
 };
 
 class PlainPath : public ::testing::TestWithParam<Case> {};
@@ -30,7 +29,7 @@ class PlainPath : public ::testing::TestWithParam<Case> {};
 TEST_P(PlainPath, AgreesWithTheOptimisedPathInEverything) {
   auto config = toy_config();
   GetParam().change(config);
-  const auto batch = toy_batch(config.vocab_size, GetParam().cu_seqlens);
+  const auto batch = toy_batch(config.vocab_size, GetParam().lengths);
   Qwen3Moe model(config, 7), plain(testing::hugging_face_oriented(config), 7);
   testing::jitter_norms(model);
   testing::jitter_norms(plain);
@@ -38,7 +37,7 @@ TEST_P(PlainPath, AgreesWithTheOptimisedPathInEverything) {
   const auto optimised = gradients_of(model, batch, options);
 
   const auto parameters = plain.named_parameters();
-  const auto output = qwen3_moe_plain(config, parameters, batch.tokens, batch.cu_seqlens, options);
+  const auto output = qwen3_moe_plain(config, parameters, batch.tokens, batch.documents, options);
   const auto loss = qwen3_moe_plain_loss(output, batch.targets, 12, config.router_aux_loss_coef);
   loss.objective.backward();
 
@@ -115,9 +114,9 @@ TEST(PlainPath, LeavesExpertsWithoutTokensWithZeroGradients) {
   auto config = testing::hugging_face_oriented(toy_config());
   config.num_experts = 12;
   Qwen3Moe model(config, 7);
-  const auto batch = toy_batch(config.vocab_size, {0, 3});
+  const auto batch = toy_batch(config.vocab_size, {3});
   const auto parameters = model.named_parameters();
-  const auto output = qwen3_moe_plain(config, parameters, batch.tokens, batch.cu_seqlens);
+  const auto output = qwen3_moe_plain(config, parameters, batch.tokens, batch.documents);
   EXPECT_EQ(std::ranges::count(output.tokens_per_expert[0], 0) >= 6, true);
   qwen3_moe_plain_loss(output, batch.targets, 2, 0.1).objective.backward();
   for (const auto& [name, parameter] : parameters) EXPECT_TRUE(parameter.grad().defined()) << name;
@@ -138,9 +137,9 @@ TEST(PlainPath, ReplaysGivenExperts) {
   }
   const Qwen3Moe::ForwardOptions options = {.replay_expert_indices = &chosen};
   const auto output =
-      qwen3_moe_plain(config, model.named_parameters(), batch.tokens, batch.cu_seqlens, options);
-  EXPECT_TRUE(all_close(output.logits, run(model, batch.tokens, batch.cu_seqlens, options).logits,
-                        1e-10, 1e-10));
+      qwen3_moe_plain(config, model.named_parameters(), batch.tokens, batch.documents, options);
+  EXPECT_TRUE(
+      all_close(output.logits, model(batch.tokens, batch.documents, options).logits, 1e-10, 1e-10));
   EXPECT_TRUE(testing::bitwise_equal(output.expert_indices[1], chosen[1]));
 }
 
@@ -148,8 +147,16 @@ TEST(PlainPath, NamesAMissingParameter) {
   const auto config = testing::hugging_face_oriented(toy_config());
   const auto batch = toy_batch(config.vocab_size);
   EXPECT_EQ(
-      message_of<ValueError>([&] { qwen3_moe_plain(config, {}, batch.tokens, batch.cu_seqlens); }),
+      message_of<ValueError>([&] { qwen3_moe_plain(config, {}, batch.tokens, batch.documents); }),
       "qwen3_moe_plain: parameter 'model.embed_tokens.weight' must be given, got 0 others");
+}
+
+TEST(PlainPath, RejectsDocumentsOfOtherTokens) {
+  const auto config = testing::hugging_face_oriented(toy_config());
+  const auto batch = toy_batch(config.vocab_size);
+  EXPECT_EQ(message_of<ValueError>(
+                [&] { qwen3_moe_plain(config, {}, batch.tokens, Documents::one(12)); }),
+            "qwen3_moe_plain: documents must have the 13 tokens, got 12");
 }
 
 }  // namespace

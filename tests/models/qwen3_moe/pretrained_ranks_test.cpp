@@ -8,7 +8,9 @@
 
 #include "framework/io/safetensors.h"
 #include "framework/tensor/arena.h"
-#include "models/qwen3_moe/pretrained.h"
+#include "models/qwen3_moe/config_json.h"
+#include "models/qwen3_moe/load_pretrained.h"
+#include "models/qwen3_moe/save_pretrained.h"
 #include "tests/framework/io/files.h"
 #include "tests/fsdp/hand_sharded.h"
 #include "tests/fsdp/models.h"
@@ -113,7 +115,7 @@ TEST_P(PretrainedOnRanks, LoadSaveLoadGivesTheSameBits) {
   const auto files = files_in(saved);
   EXPECT_EQ(files.size(), 2U);
   EXPECT_TRUE(files.at("model.safetensors") == testing::read_file(source));
-  EXPECT_EQ(Qwen3MoeConfig::from_json(saved / "config.json"), variant().config);
+  EXPECT_EQ(read_qwen3_moe_config(saved / "config.json"), variant().config);
   on_ranks(world_size(), variant().config, variant().policy, [&](Qwen3Moe& model, fsdp::State&) {
     load_pretrained(model, saved);
     expect_holds_parts_of(tensors, model);
@@ -200,7 +202,7 @@ TEST_P(PretrainedGolden, FileComesBackByteForByte) {
   const auto [name, world_size] = GetParam();
   const auto source = testing::golden_folder() / name;
   const TemporaryFolder folder;
-  const auto config = Qwen3MoeConfig::from_json(source / "config.json");
+  const auto config = read_qwen3_moe_config(source / "config.json");
   on_ranks(world_size, config, {}, [&](Qwen3Moe& model, fsdp::State&) {
     load_pretrained(model, source);
     save_pretrained(model, folder / "saved");
@@ -229,17 +231,17 @@ TEST(PretrainedOnRanks, SavesAndLoadsTheShardsWhileParametersAreGathered) {
       return model.parameter_slots()[0].tensor->shard_spec() == nullptr;
     };
     load_pretrained(model, folder / "source.safetensors");
-    const Tensor first = testing::run(model, batch.tokens, batch.cu_seqlens).logits;
+    const Tensor first = model(batch.tokens, batch.documents).logits;
     EXPECT_TRUE(is_gathered());
     save_pretrained(model, folder / "saved");
     EXPECT_FALSE(is_gathered());
 
     Qwen3Moe other(config, 8);
     training::shard_model(other, DeviceMesh::flat(RankContext::current().group()), policy);
-    const Tensor before = testing::run(other, batch.tokens, batch.cu_seqlens).logits;
+    const Tensor before = other(batch.tokens, batch.documents).logits;
     load_pretrained(other, folder / "saved");
     expect_holds_parts_of(tensors, other);
-    const Tensor after = testing::run(other, batch.tokens, batch.cu_seqlens).logits;
+    const Tensor after = other(batch.tokens, batch.documents).logits;
     EXPECT_FALSE(bitwise_equal(before.detach(), first.detach()));
     EXPECT_TRUE(bitwise_equal(after.detach(), first.detach()));
   });

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "models/qwen3_moe/save_pretrained.h"
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -6,7 +8,8 @@
 
 #include "framework/io/safetensors.h"
 #include "models/hf_checkpoint.h"
-#include "models/qwen3_moe/pretrained.h"
+#include "models/qwen3_moe/config_json.h"
+#include "models/qwen3_moe/load_pretrained.h"
 #include "tests/framework/io/files.h"
 #include "tests/models/qwen3_moe/find_tensor.h"
 #include "tests/models/qwen3_moe/random_checkpoint.h"
@@ -53,7 +56,7 @@ TEST(SavePretrained, WritesHuggingFacesTensorsAlone) {
       for (const auto& [name, tensor] : tensors) {
         EXPECT_TRUE(testing::bitwise_equal(testing::find(saved, name), tensor)) << name;
       }
-      EXPECT_EQ(testing::read_file(folder / "saved" / "config.json"), config.to_json());
+      EXPECT_EQ(testing::read_file(folder / "saved" / "config.json"), to_json(config));
       EXPECT_EQ(SafetensorsFile(folder / "saved" / "model.safetensors").metadata(),
                 (std::map<std::string, std::string>{{"format", "pt"}}));
     }

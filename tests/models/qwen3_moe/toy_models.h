@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/runtime/random.h"
+#include "framework/tensor/documents.h"
 #include "framework/tensor/fill.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
@@ -57,27 +58,21 @@ inline void jitter_norms(const models::Qwen3Moe& model) {
 struct Batch {
   Tensor tokens;
   Tensor targets;
-  std::vector<std::int64_t> cu_seqlens;
+  Documents documents;
 };
 
 /// Random tokens of documents packed one after the other; some targets are ignored.
-inline Batch toy_batch(std::int64_t vocabulary, std::vector<std::int64_t> cu_seqlens = {0, 5, 13}) {
+inline Batch toy_batch(std::int64_t vocabulary, const std::vector<std::int64_t>& lengths = {5, 8}) {
+  const auto documents = Documents::of_lengths(lengths);
   const Random random(4, "toy batch");
   std::vector<std::int64_t> tokens, targets;
-  for (std::int64_t t = 0; t < cu_seqlens.back(); ++t) {
+  for (std::int64_t t = 0; t < documents.tokens(); ++t) {
     const auto index = static_cast<std::uint64_t>(t);
     tokens.push_back(random.integer(index, vocabulary));
     targets.push_back(t % 5 == 2 ? -100 : random.integer(index + 1000, vocabulary));
   }
-  const Shape shape{cu_seqlens.back()};
-  return {Tensor::from(tokens, shape), Tensor::from(targets, shape), std::move(cu_seqlens)};
-}
-
-/// Calls the model, hooks included; operator() itself takes no braced lists.
-inline models::Qwen3Moe::Output run(models::Qwen3Moe& model, const Tensor& tokens,
-                                    const std::vector<std::int64_t>& cu_seqlens,
-                                    const models::Qwen3Moe::ForwardOptions& options = {}) {
-  return model(tokens, cu_seqlens, options);
+  const Shape shape{documents.tokens()};
+  return {Tensor::from(tokens, shape), Tensor::from(targets, shape), documents};
 }
 
 struct Gradients {
@@ -91,7 +86,7 @@ inline Gradients gradients_of(models::Qwen3Moe& model, const Batch& batch,
                               const models::Qwen3Moe::ForwardOptions& options = {}) {
   model.zero_grad();
   Gradients result;
-  result.output = model(batch.tokens, batch.cu_seqlens, options);
+  result.output = model(batch.tokens, batch.documents, options);
   result.loss =
       models::qwen3_moe_loss(result.output, batch.targets, 12, model.config().router_aux_loss_coef);
   result.loss.objective.backward();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/io/safetensors.h"
+#include "models/qwen3_moe/config_json.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
 #include "ops/cross_entropy.h"
@@ -32,7 +33,7 @@ TEST_P(GoldenTraining, FollowsHuggingFaceForThirtySteps) {
   const auto& spec = train["variants"][variant]["spec"];
   const auto& expected = train["variants"][variant]["fp64"];
 
-  auto config = Qwen3MoeConfig::from_json(folder / "config.json");
+  auto config = read_qwen3_moe_config(folder / "config.json");
   config.dtype = Dtype::kFloat64;
   Qwen3Moe model(config);
   model.load_state_dict(
@@ -52,7 +53,7 @@ TEST_P(GoldenTraining, FollowsHuggingFaceForThirtySteps) {
   for (std::size_t step = 0; step < 30; ++step) {
     const auto row = testing::pack_batch(train["input_ids"][step], train["labels"][step]);
     const Tensor targets = index_vector(row.targets);
-    const auto loss = qwen3_moe_loss(model(index_vector(row.tokens), row.cu_seqlens), targets,
+    const auto loss = qwen3_moe_loss(model(index_vector(row.tokens), row.documents()), targets,
                                      ops::count_targets(targets), config.router_aux_loss_coef);
     optimizer.zero_grad();
     loss.objective.backward();

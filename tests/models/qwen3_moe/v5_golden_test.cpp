@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "framework/io/safetensors.h"
+#include "models/qwen3_moe/config_json.h"
+#include "models/qwen3_moe/load_pretrained.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
-#include "models/qwen3_moe/pretrained.h"
 #include "ops/cross_entropy.h"
 #include "ops/shape_ops.h"
 #include "tests/models/qwen3_moe/find_tensor.h"
@@ -25,7 +26,7 @@ using testing::find;
 TEST(Qwen3MoeOfTransformers5, LogitsLossAndGradients) {
   const auto folder = testing::golden_folder() / "v5" / "qwen3_moe_v5";
   const auto expected = load_safetensors(folder / "expected.safetensors");
-  auto config = testing::hugging_face_oriented(Qwen3MoeConfig::from_json(folder / "config.json"));
+  auto config = testing::hugging_face_oriented(read_qwen3_moe_config(folder / "config.json"));
   config.dtype = Dtype::kFloat64;
   Qwen3Moe model(config);
   load_pretrained(model, folder);
@@ -38,7 +39,7 @@ TEST(Qwen3MoeOfTransformers5, LogitsLossAndGradients) {
     const std::vector<std::int64_t> sequence(tokens.begin(), tokens.end());
     row.append(sequence, sequence);
   }
-  const auto output = model(testing::index_vector(row.tokens), row.cu_seqlens);
+  const auto output = model(testing::index_vector(row.tokens), row.documents());
   const Tensor targets = testing::index_vector(row.targets);
   // Its configuration does not ask for the router's logits, and so not for a balance loss.
   const auto loss = qwen3_moe_loss(output, targets, ops::count_targets(targets), 0.0);

@@ -34,7 +34,7 @@ constexpr PackOptions kOptions = {
 
 bool equal(const MicroBatch& a, const MicroBatch& b) {
   return bitwise_equal(a.tokens, b.tokens) && bitwise_equal(a.targets, b.targets) &&
-         a.cu_seqlens == b.cu_seqlens;
+         a.documents == b.documents;
 }
 
 TEST(PackedData, TrainsOnEachTokenOnceAnEpochAndNeverOnWhatIsHeldOut) {
@@ -63,9 +63,10 @@ TEST(PackedData, ADocumentsTargetsAreItsOwn) {
     for (const auto& batch : step_batches(*data, step)) {
       EXPECT_LE(batch.tokens.numel(), 32);
       const auto tokens = integers(batch.tokens), targets = integers(batch.targets);
-      for (std::size_t d = 0; d + 1 < batch.cu_seqlens.size(); ++d) {
-        const auto begin = static_cast<std::size_t>(batch.cu_seqlens[d]);
-        const auto last = static_cast<std::size_t>(batch.cu_seqlens[d + 1]) - 1;
+      const auto& offsets = batch.documents.offsets();
+      for (std::size_t d = 0; d + 1 < offsets.size(); ++d) {
+        const auto begin = static_cast<std::size_t>(offsets[d]);
+        const auto last = static_cast<std::size_t>(offsets[d + 1]) - 1;
         for (auto i = begin; i < last; ++i) EXPECT_EQ(targets[i], tokens[i + 1]);
         // A letter's document ends with two newlines; a piece of it that does not goes on.
         const bool ends = tokens[last] == '\n' && (last == begin || tokens[last - 1] == '\n');

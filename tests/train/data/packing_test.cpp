@@ -84,7 +84,7 @@ TEST(ToMicroBatch, TargetsStopAtTheEndOfADocumentAndGoOnWithinIt) {
   const auto packs = soft_pack(DocumentOffsets{0, 2, 8, 10}, 5);
   ASSERT_EQ(lengths(packs), (Lengths{{2}, {5}, {2}}));
   const auto batch = to_micro_batch(tokens, {packs[0][0], packs[1][0], packs[2][0]});
-  EXPECT_EQ(batch.cu_seqlens, (std::vector<std::int64_t>{0, 2, 7, 9}));
+  EXPECT_EQ(batch.documents.offsets(), (std::vector<std::int64_t>{0, 2, 7, 9}));
   EXPECT_EQ(integers(batch.tokens),
             (std::vector<std::int64_t>{'a', 'b', 'c', 'd', 'e', 'f', 'g', 'i', 'j'}));
   EXPECT_EQ(integers(batch.targets),

@@ -20,7 +20,7 @@ TEST(TextData, TargetsAreTheNextBytes) {
   const TextData data(letters(400), "letters", 8);
   for (std::int64_t step = 0; step < 5; ++step) {
     const auto batch = data.training_batch(1, step, 0, 2, 3);
-    EXPECT_EQ(batch.cu_seqlens, (std::vector<std::int64_t>{0, 8, 16, 24}));
+    EXPECT_EQ(batch.documents.offsets(), (std::vector<std::int64_t>{0, 8, 16, 24}));
     const auto tokens = batch.tokens.data<std::int64_t>();
     const auto targets = batch.targets.data<std::int64_t>();
     for (std::size_t i = 0; i < 24; ++i) {

@@ -5,23 +5,8 @@
 #include <filesystem>
 
 #include "models/qwen3_moe/model.h"
-#include "nn/module.h"
 
 namespace moegrad::models {
-
-/// Fills all parameters of `module` from a Hugging Face checkpoint: a folder, a .safetensors file
-/// or an index (HfCheckpoint). If fully_shard has cut a parameter, each rank reads only its own
-/// part. No rank waits for another. Experts may be stored in the checkpoint one by one, or fused as
-/// in transformers 5 (HfExperts).
-///
-/// F16, BF16, F32 and F64 are converted to the parameter's dtype. All conversions are exact except
-/// F64 to float32.
-///
-/// If it throws, nothing has been written: ValueError for a parameter that the checkpoint lacks and
-/// for a tensor of the checkpoint that belongs to no parameter, ShapeError and DtypeError for a
-/// tensor of the wrong shape or type, and whatever HfCheckpoint throws. The second name of a tied
-/// parameter may be absent. If it is present, its bits must be those of the first, else ValueError.
-void load_pretrained(nn::Module& module, const std::filesystem::path& path);
 
 struct SavePretrainedOptions {
   /// If the weights are larger than this, they go into several files. A tensor that is larger has a

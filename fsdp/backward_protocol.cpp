@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/backward_protocol.h"
+
+#include <algorithm>
+
+#include "fsdp/context.h"
+#include "fsdp/forward_order.h"
+#include "fsdp/state.h"
+
+namespace moegrad::fsdp {
+
+void BackwardProtocol::enter(const Context& context, ForwardOrder& order) {
+  if (state_.switches().unshard_in_backward) {
+    state_.unshard();
+  } else {
+    for (const auto& group : state_.groups()) group->reshard_if_stale();
+  }
+  if (entered_) return;
+  entered_ = true;
+  const auto call = order.take_call();
+  last_to_leave_ = call.first_module;
+  order.prefetch_backward(context, call.index);
+}
+
+bool BackwardProtocol::leave(std::size_t module, const Context& context, CommContext& comm) {
+  if (module != last_to_leave_) return false;
+  entered_ = false;
+  left_ = true;
+  if (state_.groups().empty()) return false;
+  if (state_.switches().reshard_after_backward) state_.reshard();
+  hand_on_gradients(context, comm);
+  return true;
+}
+
+bool BackwardProtocol::finish(const Context& context, CommContext& comm, bool is_last_backward) {
+  const auto& groups = state_.groups();
+  const bool missed =
+      !groups.empty() && (!left_ || std::ranges::any_of(groups, [](const auto& group) {
+        return group->reducer().has_gradients();
+      }));
+  reset();
+  if (!missed) return false;
+  // A gather under way may be of use to the next backward.
+  const bool gathering =
+      std::ranges::any_of(groups, [](const auto& group) { return group->is_gathering(); });
+  if (state_.switches().reshard_after_backward && (!gathering || is_last_backward)) {
+    state_.reshard();
+  }
+  hand_on_gradients(context, comm);
+  return true;
+}
+
+void BackwardProtocol::hand_on_gradients(const Context& context, CommContext& comm) {
+  const auto& switches = state_.switches();
+  for (const auto& group : state_.groups()) {
+    auto& reducer = group->reducer();
+    if (!switches.requires_gradient_sync) {
+      reducer.keep();
+      continue;
+    }
+    const auto* ranks = group->ranks().shard.get();
+    reducer.start(switches.requires_all_reduce, switches.reduce_scatter_unused_params,
+                  group->name(), context.forwards,
+                  [&] { comm.drain(ranks, switches.max_reduce_inputs); });
+    if (reducer.scattering()) comm.add(ranks, *group);
+  }
+}
+
+}  // namespace moegrad::fsdp

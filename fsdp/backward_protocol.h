@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+namespace moegrad::fsdp {
+
+class CommContext;
+struct Context;
+class ForwardOrder;
+class State;
+
+/// What one state does while a backward passes through it (Note [FSDP and autograd]): gathers when
+/// the tape enters its first module, frees and reduces when the tape has left its last.
+class BackwardProtocol {
+ public:
+  explicit BackwardProtocol(State& state) : state_(state) {}
+  BackwardProtocol(const BackwardProtocol&) = delete;
+  BackwardProtocol& operator=(const BackwardProtocol&) = delete;
+
+  /// Before the next backward, or after an exception in one.
+  void reset() { entered_ = left_ = false; }
+
+  /// The tape enters a module: unshard, wait; with the first one, issue the backward prefetch.
+  void enter(const Context& context, ForwardOrder& order);
+  /// The tape has left a module: with the last one, reshard, then reduce or keep the gradients.
+  /// True if that has happened.
+  bool leave(std::size_t module, const Context& context, CommContext& comm);
+  /// The outermost backward has ended: does what leave() has not, because the tape never left or
+  /// more gradients came after that, such as from a use outside the modules. True if there was
+  /// anything.
+  bool finish(const Context& context, CommContext& comm, bool is_last_backward);
+
+ private:
+  void hand_on_gradients(const Context& context, CommContext& comm);
+
+  State& state_;
+  bool entered_ = false;           // by a backward that has not left yet
+  bool left_ = false;              // by this backward
+  std::size_t last_to_leave_ = 0;  // the module whose end is the end of that
+};
+
+}  // namespace moegrad::fsdp

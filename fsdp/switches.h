@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+namespace moegrad::fsdp {
+
+/// What may be switched on a State between steps; the setters of State say what each one does.
+struct Switches {
+  std::optional<bool> reshard_after_forward = std::nullopt;  // at first the policy's
+  bool reshard_after_backward = true;
+  bool unshard_in_backward = true;
+  bool requires_gradient_sync = true;
+  bool requires_all_reduce = true;
+  bool reduce_scatter_unused_params = false;
+  std::size_t max_reduce_inputs = 1;
+  bool is_last_backward = true;  // of the root
+};
+
+}  // namespace moegrad::fsdp

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens, H hidden size, E experts, K experts per token, R = T * K rows.
+#include "models/qwen3_moe/decoder_layer.h"
+
+#include <memory>
+#include <utility>
+
+#include "framework/autograd/checkpoint.h"
+#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/error.h"
+#include "ops/elementwise.h"
+
+namespace moegrad::models {
+
+Qwen3MoeDecoderLayer::Qwen3MoeDecoderLayer(const Qwen3MoeConfig& config, std::int64_t layer)
+    : input_layernorm_(
+          {.dim = config.hidden_size, .eps = config.rms_norm_eps, .dtype = config.dtype}),
+      self_attn_({.hidden_size = config.hidden_size,
+                  .num_heads = config.num_attention_heads,
+                  .num_key_value_heads = config.num_key_value_heads,
+                  .head_dim = config.head_dim,
+                  .rms_norm_eps = config.rms_norm_eps,
+                  .dtype = config.dtype}),
+      post_attention_layernorm_(
+          {.dim = config.hidden_size, .eps = config.rms_norm_eps, .dtype = config.dtype}) {
+  register_module("self_attn", self_attn_);
+  if (config.is_moe_layer(layer)) {
+    register_module("mlp",
+                    moe_.emplace(nn::MoE::Config{.hidden_size = config.hidden_size,
+                                                 .intermediate_size = config.moe_intermediate_size,
+                                                 .num_experts = config.num_experts,
+                                                 .top_k = config.num_experts_per_tok,
+                                                 .norm_topk_prob = config.norm_topk_prob,
+                                                 .expert_weights = config.expert_weights,
+                                                 .gathered_layout = config.gathered_layout,
+                                                 .dtype = config.dtype}));
+  } else {
+    register_module("mlp",
+                    mlp_.emplace(nn::MLP::Config{.hidden_size = config.hidden_size,
+                                                 .intermediate_size = config.intermediate_size,
+                                                 .dtype = config.dtype}));
+  }
+  register_module("input_layernorm", input_layernorm_);
+  register_module("post_attention_layernorm", post_attention_layernorm_);
+}
+
+Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::forward(const Tensor& hidden,
+                                                           const nn::SequenceContext& context,
+                                                           const Tensor& replay_indices,
+                                                           bool recompute) {
+  if (!recompute || !grad_enabled()) return compute(hidden, context, replay_indices);
+  // The second run takes the experts of the first.
+  struct Choice {
+    Tensor indices;
+    Tensor weights;
+    std::vector<std::int64_t> tokens_per_expert;
+  };
+  const auto choice = std::make_shared<Choice>(Choice{replay_indices, {}, {}});
+  const auto body = [this, context, choice](const TensorList& inputs) -> TensorList {
+    const Output output = compute(inputs[0], context, choice->indices);
+    if (!is_moe()) return {output.hidden};
+    *choice = {output.expert_indices.detach(), output.routing_weights.detach(),
+               output.tokens_per_expert};
+    return {output.hidden, output.router_logits};
+  };
+  const TensorList outputs = checkpoint(body, {hidden});
+  if (!is_moe()) return {.hidden = outputs[0]};
+  return {.hidden = outputs[0],
+          .router_logits = outputs[1],
+          .routing_weights = choice->weights,
+          .expert_indices = choice->indices,
+          .tokens_per_expert = choice->tokens_per_expert};
+}
+
+Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::compute(const Tensor& hidden,  // [T, H]
+                                                           const nn::SequenceContext& context,
+                                                           const Tensor& replay_indices) {
+  const auto [attended, normed] = add_attention(hidden, context);  // [T, H], [T, H]
+  if (!is_moe()) return {.hidden = attended + (*mlp_)(normed)};
+  auto output = (*moe_)(normed, replay_indices);
+  return {.hidden = attended + output.hidden,  // [T, H]
+          .router_logits = output.router_logits,
+          .routing_weights = output.routing_weights,
+          .expert_indices = output.expert_indices,
+          .tokens_per_expert = std::move(output.tokens_per_expert)};
+}
+
+nn::RMSNorm::Added Qwen3MoeDecoderLayer::add_attention(const Tensor& hidden,
+                                                       const nn::SequenceContext& context) {
+  const Tensor attention = self_attn_(input_layernorm_(hidden), context);
+  return post_attention_layernorm_.call_method(&nn::RMSNorm::add, hidden, attention);
+}
+
+Qwen3MoeDecoderLayer::Attended Qwen3MoeDecoderLayer::attend(const Tensor& hidden,
+                                                            const nn::SequenceContext& context,
+                                                            const Tensor& replay_indices) {
+  check(is_moe(), "Qwen3MoeDecoderLayer: nodes need a mixture layer, got a dense one");
+  const auto [attended, normed] = add_attention(hidden, context);
+  return {.hidden = attended, .normed = normed, .routing = moe_->route(normed, replay_indices)};
+}
+
+Tensor Qwen3MoeDecoderLayer::dispatch(const Attended& attended) {
+  return moe_->dispatch(attended.normed, attended.routing);
+}
+
+Tensor Qwen3MoeDecoderLayer::experts(const Tensor& rows, const Attended& attended) {
+  return moe_->experts(rows, attended.routing);
+}
+
+Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::combine(const Tensor& rows,
+                                                           const Attended& attended) {
+  const auto& routing = attended.routing;
+  return {.hidden = attended.hidden + moe_->combine(rows, routing),
+          .router_logits = routing.router.logits,
+          .routing_weights = routing.router.weights,
+          .expert_indices = routing.router.indices,
+          .tokens_per_expert = routing.plan.counts};
+}
+
+void for_each_tensor(Qwen3MoeDecoderLayer::Output& output, const nn::TensorVisitor& visit) {
+  nn::visit_tensors(visit, output.hidden, output.router_logits, output.routing_weights,
+                    output.expert_indices);
+}
+
+}  // namespace moegrad::models

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "models/qwen3_moe/config.h"
+#include "nn/attention.h"
+#include "nn/mlp.h"
+#include "nn/module.h"
+#include "nn/moe.h"
+#include "nn/rms_norm.h"
+
+namespace moegrad::models {
+
+/// One layer on T packed tokens:      h += attention(norm(h)),  h += mlp(norm(h))
+///
+/// where mlp is a mixture of experts or, in the layers that the configuration leaves out, dense.
+///
+/// forward() is, for a mixture layer, the four nodes attend | dispatch | experts | combine; a
+/// schedule that interleaves micro-batches calls these itself.
+class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
+ public:
+  struct Output {
+    Tensor hidden;                                     // [T, H]
+    Tensor router_logits = {};                         // [T, E]; the rest is a mixture layer's
+    Tensor routing_weights = {};                       // [T, K]
+    Tensor expert_indices = {};                        // int64 [T, K]
+    std::vector<std::int64_t> tokens_per_expert = {};  // [E]
+  };
+
+  Qwen3MoeDecoderLayer(const Qwen3MoeConfig& config, std::int64_t layer);
+
+  /// `replay_indices`: int64 [T, K], experts to take instead of the router's choice. `recompute`
+  /// keeps only the input, and runs forward again within backward.
+  Output forward(const Tensor& hidden, const nn::SequenceContext& context,
+                 const Tensor& replay_indices = {}, bool recompute = false);
+
+  // --- the nodes of a mixture layer
+  struct Attended {
+    Tensor hidden;  // [T, H], the residual stream after attention
+    Tensor normed;  // [T, H], what the experts see
+    nn::MoE::Routing routing;
+  };
+  Attended attend(const Tensor& hidden, const nn::SequenceContext& context,
+                  const Tensor& replay_indices = {});
+  Tensor dispatch(const Attended& attended);                     // -> [R, H]
+  Tensor experts(const Tensor& rows, const Attended& attended);  // [R, H] -> [R, H]
+  Output combine(const Tensor& rows, const Attended& attended);  // [R, H] -> hidden [T, H]
+
+  bool is_moe() const { return moe_.has_value(); }
+
+ private:
+  Output compute(const Tensor& hidden, const nn::SequenceContext& context,
+                 const Tensor& replay_indices);
+  /// The residual stream after attention, and its norm.
+  nn::RMSNorm::Added add_attention(const Tensor& hidden, const nn::SequenceContext& context);
+
+  nn::RMSNorm input_layernorm_;
+  nn::Attention self_attn_;
+  nn::RMSNorm post_attention_layernorm_;
+  std::optional<nn::MoE> moe_;  // one of the two, named "mlp"
+  std::optional<nn::MLP> mlp_;
+};
+
+void for_each_tensor(Qwen3MoeDecoderLayer::Output& output, const nn::TensorVisitor& visit);
+
+}  // namespace moegrad::models

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens, H hidden size, R rows by expert, I intermediate size of one expert.
+#include "tools/nz_ablation/rung_forward.h"
+
+#include <algorithm>
+#include <string>
+
+#include "nn/embedding.h"
+#include "nn/linear.h"
+#include "nn/rms_norm.h"
+#include "ops/rope.h"
+#include "ops/shape_ops.h"
+#include "ops/swiglu.h"
+
+namespace moegrad::tools {
+namespace {
+
+using models::Qwen3Moe;
+using models::Qwen3MoeDecoderLayer;
+
+// The stacked weights that play `role` below `module`.
+Tensor weights_of(const nn::Module& module, nn::ParameterLayout::Role role) {
+  const auto slots = module.parameter_slots();
+  const auto slot = std::ranges::find(
+      slots, role, [](const nn::ParameterSlot& each) { return each.layout.role; });
+  check(slot != slots.end(), "nz_ablation: a mixture layer needs expert weights");
+  return ops::view(*slot->tensor, slot->layout.stacked);
+}
+
+// What nn::GroupedExperts computes.
+Tensor run_experts(const nn::Module& module, const ExpertProduct& product, const Tensor& rows,
+                   const nn::MoE::Routing& routing) {
+  using Role = nn::ParameterLayout::Role;
+  const auto& weights = routing.router.weights;  // [T, K]
+  const Tensor row_weights = ops::index_select(ops::reshape(weights, {weights.numel()}),
+                                               routing.plan.slot_of_row);  // [R]
+  const Tensor gate_up = product(rows, weights_of(module, Role::kExpertGateUp), routing.plan);
+  const Tensor hidden = ops::swiglu(gate_up, row_weights);                      // [R, I]
+  return product(hidden, weights_of(module, Role::kExpertDown), routing.plan);  // [R, H]
+}
+
+template <class M>
+M& child(Qwen3Moe& model, const std::string& path) {
+  for (const auto& [name, module] : model.named_modules()) {
+    if (name == path) return dynamic_cast<M&>(*module);
+  }
+  throw Error("nz_ablation: the model has no module '" + path + "'");
+}
+
+}  // namespace
+
+Qwen3Moe::Output run_forward(Qwen3Moe& model, const Rung& rung, const Tensor& tokens,
+                             const Documents& documents) {
+  if (!rung.product) return model(tokens, documents);
+  const auto run_layer = [&](Qwen3MoeDecoderLayer& layer, const Tensor& hidden,
+                             const nn::SequenceContext& context) {
+    const auto attended = layer.attend(hidden, context);
+    const Tensor rows = layer.dispatch(attended);
+    return layer.combine(run_experts(layer, rung.product, rows, attended.routing), attended);
+  };
+  const auto run_model = [&](Qwen3Moe& whole, const Tensor& ids) {
+    const auto& config = whole.config();
+    const nn::SequenceContext context = {
+        .documents = documents,
+        .rope = ops::rope_table(documents.positions(), config.head_dim, config.rope_theta,
+                                config.dtype)};
+    Qwen3Moe::Output output;
+    Tensor hidden = child<nn::Embedding>(whole, "model.embed_tokens")(ids);  // [T, H]
+    for (auto& layer : whole.layers()) {
+      const auto result = layer.call_method(run_layer, hidden, context);
+      hidden = result.hidden;
+      output.router_logits.push_back(result.router_logits);
+      output.expert_indices.push_back(result.expert_indices);
+    }
+    const Tensor normed = child<nn::RMSNorm>(whole, "model.norm")(hidden);
+    output.logits = child<nn::Linear>(whole, "lm_head")(normed);
+    return output;
+  };
+  return model.call_method(run_model, tokens);
+}
+
+nn::MoE::Output run_forward(nn::MoE& moe, const Rung& rung, const Tensor& x) {
+  if (!rung.product) return moe(x);
+  const auto run_nodes = [&](nn::MoE& layer, const Tensor& input) {
+    const auto routing = layer.route(input);
+    const Tensor rows = layer.dispatch(input, routing);
+    return nn::MoE::Output{
+        .hidden = layer.combine(run_experts(layer, rung.product, rows, routing), routing),
+        .router_logits = routing.router.logits,
+        .routing_weights = routing.router.weights,
+        .expert_indices = routing.router.indices,
+        .tokens_per_expert = routing.plan.counts};
+  };
+  return moe.call_method(run_nodes, x);
+}
+
+}  // namespace moegrad::tools
