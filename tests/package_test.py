@@ -119,6 +119,15 @@ def compile_alone(include, compiler):
                       sorted(headers - first)))
 
 
+def compile_with_gtest(include, compiler):
+    """A user's test that says `using namespace moegrad`, if a GoogleTest is there."""
+    has_gtest = subprocess.run([compiler, "-E", "-include", "gtest/gtest.h", "-x", "c++", os.devnull],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if has_gtest.returncode == 0:
+        run(compiler, "-std=c++20", "-fsyntax-only", "-I", include,
+            ROOT / "tests/consumer/own_test.cpp")
+
+
 def umbrella_problems(include, compiler, folder):
     """What including moegrad.h costs the compiler; the time is not for a test to judge."""
     process = subprocess.Popen([compiler, "-std=c++20", "-O2", "-I", include, "-include",
@@ -180,6 +189,7 @@ def problems(build, compiler, cpu_check, tmp):
     yield from config_problems(next(prefix.glob("lib*/**/cmake/moegrad")))
     yield from umbrella_problems(include, compiler, tmp)
     compile_alone(include, compiler)
+    compile_with_gtest(include, compiler)
     yield from consumer_problems(prefix, compiler, cpu_check, tmp / "consumer")
     add_as_subdirectory(compiler, tmp / "outer")
 

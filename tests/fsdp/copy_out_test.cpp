@@ -44,13 +44,13 @@ void run(const CopyOut& copy_out, const TensorList& parameters, TensorList& targ
 }
 
 TEST(CopyOut, PlainSplitPutsTheRanksRowsTogether) {
-  const TensorList parameters = {testing::randn({7, 5}, 1, Dtype::kFloat32),
-                                 testing::randn({3, 1}, 2, Dtype::kFloat32)};
+  const TensorList parameters = {test::randn({7, 5}, 1, Dtype::kFloat32),
+                                 test::randn({3, 1}, 2, Dtype::kFloat32)};
   for (const int world_size : {1, 2, 3, 4, 8}) {
     TensorList targets = {empty_like(parameters[0]), empty_like(parameters[1])};
     run<float>(*make_plain_split(), parameters, targets, world_size);
     for (std::size_t i = 0; i < targets.size(); ++i) {
-      EXPECT_TRUE(testing::bitwise_equal(targets[i], parameters[i])) << world_size;
+      EXPECT_TRUE(test::bitwise_equal(targets[i], parameters[i])) << world_size;
     }
   }
 }
@@ -58,8 +58,8 @@ TEST(CopyOut, PlainSplitPutsTheRanksRowsTogether) {
 TEST(CopyOut, SliceToNzEqualsSplitAndConversionAtAnyCut) {
   // Three experts of [10, 21]: at 4 ranks and more, shards begin inside an expert.
   const NzBlocks blocks{3, 10, 21};
-  const TensorList parameters = {testing::randn({30, 21}, 1, Dtype::kFloat32),
-                                 testing::randn({4, 2}, 2, Dtype::kFloat32)};
+  const TensorList parameters = {test::randn({30, 21}, 1, Dtype::kFloat32),
+                                 test::randn({4, 2}, 2, Dtype::kFloat32)};
   const Tensor stacked = Tensor::as_strided(parameters[0], {3, 10, 21}, {210, 21, 1}, 0);
   const Tensor expected = ops::nd_to_nz(stacked);
   for (const int world_size : {1, 2, 3, 4, 7, 8, 64}) {
@@ -68,7 +68,7 @@ TEST(CopyOut, SliceToNzEqualsSplitAndConversionAtAnyCut) {
     for (auto& value : targets[0].mutable_nz_data<float>()) value = 99.0F;  // recycled memory
     run<float>(*make_split_with_slice_to_nz(), parameters, targets, world_size);
     EXPECT_TRUE(std::ranges::equal(targets[0].nz_data<float>(), expected.nz_data<float>()));
-    EXPECT_TRUE(testing::bitwise_equal(targets[1], parameters[1]));
+    EXPECT_TRUE(test::bitwise_equal(targets[1], parameters[1]));
   }
 }
 
@@ -92,12 +92,12 @@ void run_cut(const CopyOut& copy_out, const Tensor& parameter, std::int64_t dim,
 }
 
 TEST(CopyOut, PutsTogetherWhatWasCutAlongAnyDimension) {
-  const Tensor parameter = testing::randn({4, 6, 8}, 1, Dtype::kFloat32);
+  const Tensor parameter = test::randn({4, 6, 8}, 1, Dtype::kFloat32);
   for (const std::int64_t dim : {0, 1, 2}) {
     for (const int world_size : {1, 2}) {
       Tensor target = empty_like(parameter);
       run_cut(*make_plain_split(), parameter, dim, world_size, target);
-      EXPECT_TRUE(testing::bitwise_equal(target, parameter)) << dim << ' ' << world_size;
+      EXPECT_TRUE(test::bitwise_equal(target, parameter)) << dim << ' ' << world_size;
     }
   }
 }
@@ -110,8 +110,7 @@ TEST(CopyOut, SlicesColumnsToNz) {
                                                       {{2, 12, 1}, 0},
                                                       {{1, 24, 24}, 1},
                                                       {{1, 24, 24}, 0}}) {
-    const Tensor parameter =
-        testing::randn({blocks.batch * blocks.k, blocks.n}, 1, Dtype::kFloat64);
+    const Tensor parameter = test::randn({blocks.batch * blocks.k, blocks.n}, 1, Dtype::kFloat64);
     const Tensor expected = ops::nd_to_nz(Tensor::as_strided(
         parameter, {blocks.batch, blocks.k, blocks.n}, {blocks.k * blocks.n, blocks.n, 1}, 0));
     for (const int world_size : {1, 2, 3, 4, 8}) {
@@ -125,16 +124,16 @@ TEST(CopyOut, SlicesColumnsToNz) {
 }
 
 TEST(CopyOut, WidensWhatTravelledAsBfloat16) {
-  const TensorList parameters = {testing::randn({6, 4}, 1, Dtype::kFloat32)};
+  const TensorList parameters = {test::randn({6, 4}, 1, Dtype::kFloat32)};
   const Tensor rounded = to_dtype(to_dtype(parameters[0], Dtype::kBFloat16), Dtype::kFloat32);
   TensorList plain = {empty_like(parameters[0])};
   run<BFloat16>(*make_plain_split(), parameters, plain, 3);
-  EXPECT_TRUE(testing::bitwise_equal(plain[0], rounded));
+  EXPECT_TRUE(test::bitwise_equal(plain[0], rounded));
   TensorList nz = {Tensor::empty_nz({6, 4}, {2, 3, 4}, Dtype::kFloat32)};
   run<BFloat16>(*make_split_with_slice_to_nz(), parameters, nz, 4);
   const Tensor whole = Tensor::nz_view(nz[0], {2, 3, 4});
   EXPECT_TRUE(
-      testing::bitwise_equal(Tensor::as_strided(ops::nz_to_nd(whole), {6, 4}, {4, 1}, 0), rounded));
+      test::bitwise_equal(Tensor::as_strided(ops::nz_to_nd(whole), {6, 4}, {4, 1}, 0), rounded));
 }
 
 }  // namespace

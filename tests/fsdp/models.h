@@ -18,7 +18,7 @@
 #include "train/mesh_shape.h"
 #include "train/trainer.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// Four experts, fewer than eight ranks, in float32.
 inline models::Qwen3MoeConfig sharded_toy_config() {
@@ -109,4 +109,4 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, const ToyTrai
   return history;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -14,7 +14,7 @@ namespace moegrad::fsdp::reduction_input_test {
 namespace {
 
 Tensor randn(const Shape& shape, std::uint64_t seed) {
-  return testing::randn(shape, seed, Dtype::kFloat32);
+  return test::randn(shape, seed, Dtype::kFloat32);
 }
 
 // The parts one after the other.

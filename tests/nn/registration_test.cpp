@@ -19,7 +19,7 @@
 namespace moegrad::nn::registration_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 /// Registers what it is told to.
 class Holder final : public Callable<Holder> {

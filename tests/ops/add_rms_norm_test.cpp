@@ -12,8 +12,8 @@
 namespace moegrad::ops::add_rms_norm_test {
 namespace {
 
-using moegrad::testing::bitwise_equal;
-using moegrad::testing::randn;
+using moegrad::test::bitwise_equal;
+using moegrad::test::randn;
 
 constexpr double kEps = 1e-6;
 

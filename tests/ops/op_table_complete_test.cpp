@@ -10,7 +10,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing::op_table_complete_test {
+namespace moegrad::test::op_table_complete_test {
 namespace {
 
 // What ops/*.h declares and is no op, with the reason. Ops run through all of it.
@@ -162,4 +162,4 @@ TEST(OpTableIsComplete, EveryEntryHasSamplesAndErrors) {
 }
 
 }  // namespace
-}  // namespace moegrad::testing::op_table_complete_test
+}  // namespace moegrad::test::op_table_complete_test

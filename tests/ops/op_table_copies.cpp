@@ -5,7 +5,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 OpEntry contiguous_op() {
@@ -267,4 +267,4 @@ std::vector<OpEntry> copy_entries() {
   return {contiguous_op(), cat_op(), stack_op(), index_select_op(), cast_op()};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -6,7 +6,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 // y[rows of e] += x[rows of e] W_e, rows from `begin` to `end`.
@@ -310,4 +310,4 @@ OpEntry npu_grouped_matmul_op() {
 
 std::vector<OpEntry> npu_entries() { return {npu_gmm_op(), npu_grouped_matmul_op()}; }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -6,7 +6,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 OpEntry matmul_op() {
@@ -278,4 +278,4 @@ OpEntry grouped_matmul_op() {
 
 std::vector<OpEntry> product_entries() { return {matmul_op(), linear_op(), grouped_matmul_op()}; }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -31,7 +31,7 @@
 namespace moegrad::ops::planted_bugs_test {
 namespace {
 
-using moegrad::testing::variable;
+using moegrad::test::variable;
 
 using Ids = std::vector<std::int64_t>;
 using Forward = std::function<Tensor(const TensorList& x)>;

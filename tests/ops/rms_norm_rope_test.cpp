@@ -13,8 +13,8 @@
 namespace moegrad::ops::rms_norm_rope_test {
 namespace {
 
-using moegrad::testing::bitwise_equal;
-using moegrad::testing::randn;
+using moegrad::test::bitwise_equal;
+using moegrad::test::randn;
 
 constexpr double kEps = 1e-6;
 

@@ -11,10 +11,10 @@
 namespace moegrad::ops::shape_ops_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
-using testing::variable;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+using test::variable;
 
 // 0, 1, 2, ... in row-major order.
 Tensor counting(const Shape& shape) {
@@ -192,20 +192,20 @@ TEST(ShapeOps, GradientsMatchFiniteDifferences) {
       [](const Tensor& x) { return TensorList{cast(x, Dtype::kFloat64)}; },
   };
   for (std::size_t i = 0; i < ops.size(); ++i) {
-    EXPECT_TRUE(testing::gradcheck([&](const TensorList& in) { return ops[i](in[0]); },
-                                   {variable({2, 3, 2})}))
+    EXPECT_TRUE(
+        gradients_agree([&](const TensorList& in) { return ops[i](in[0]); }, {variable({2, 3, 2})}))
         << "op " << i;
   }
 }
 
 TEST(ShapeOps, GradientsOfSeveralInputsReachEach) {
-  EXPECT_TRUE(testing::gradcheck(
+  EXPECT_TRUE(gradients_agree(
       [](const TensorList& in) -> TensorList {
         return {cat(in, 0), stack({in[0], in[2]}, 0)};
       },
       {variable({2, 2}, 1), variable({1, 2}, 2), variable({2, 2}, 3)}));
-  EXPECT_TRUE(testing::gradcheck([](const TensorList& in) -> TensorList { return {cat(in, 0)}; },
-                                 {randn({2, 2}, 1), variable({0, 2}, 2), variable({1, 2}, 3)}));
+  EXPECT_TRUE(gradients_agree([](const TensorList& in) -> TensorList { return {cat(in, 0)}; },
+                              {randn({2, 2}, 1), variable({0, 2}, 2), variable({1, 2}, 3)}));
 }
 
 TEST(ShapeOps, GradientsAreContiguous) {

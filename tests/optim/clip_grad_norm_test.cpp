@@ -16,9 +16,9 @@
 namespace moegrad::optim::clip_grad_norm_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNoClip = kInf;

@@ -102,7 +102,7 @@ TEST(RankMemory, IsWhatARankThenHolds) {
     for (const std::string reshard : {"default", "true", "false"}) {
       for (const bool linear_only : {false, true}) {
         for (const std::string narrow : {"", "wire", "reduce", "both"}) {
-          if (combinations++ % 5 > 1 && !testing::full_suite()) continue;
+          if (combinations++ % 5 > 1 && !test::full_suite()) continue;
           TrainOptions options;
           options.preset = "tiny";
           options.world_size = world_size;
@@ -139,7 +139,7 @@ std::string tied_config() {
 TEST(RankMemory, CountsEveryOtherOptionThatChangesIt) {
   const auto expect = [](const char* what, auto change) {
     for (const int world_size : {1, 2, 3}) {
-      if (world_size == 2 && !testing::full_suite()) continue;
+      if (world_size == 2 && !test::full_suite()) continue;
       TrainOptions options;
       options.preset = "tiny";
       options.world_size = world_size;

@@ -19,13 +19,13 @@
 namespace moegrad::function_test {
 namespace {
 
-using testing::add;
-using testing::bitwise_equal;
-using testing::halves;
-using testing::message_of;
-using testing::mul;
-using testing::randn;
-using testing::variable;
+using test::add;
+using test::bitwise_equal;
+using test::halves;
+using test::message_of;
+using test::mul;
+using test::randn;
+using test::variable;
 
 TEST(Function, IsRecordedIfAnInputRequiresAGradientAndTheTapeIsOn) {
   const Tensor x = variable({2}), plain = randn({2});
@@ -101,7 +101,7 @@ TEST(Function, RefusesFractalNzUnlessItSaysThatItReadsIt) {
 }
 
 TEST(Function, AnObjectIsAppliedOnce) {
-  const auto function = std::make_shared<testing::Mul>();
+  const auto function = std::make_shared<test::Mul>();
   const Tensor x = variable({2});
   Function::apply(function, x, x);
   EXPECT_EQ(message_of<Error>([&] { Function::apply(function, x, x); }),
@@ -120,7 +120,7 @@ static_assert(detail::kHidesTensors<std::tuple<Tensor, int>>);
 
 TEST(Function, MustNotBeNull) {
   EXPECT_EQ(message_of<Error>([] {
-              Function::apply(std::shared_ptr<testing::Mul>(), variable({2}), variable({2}));
+              Function::apply(std::shared_ptr<test::Mul>(), variable({2}), variable({2}));
             }),
             "Function::apply: must be given a Function, got null");
 }
@@ -164,7 +164,7 @@ TEST(Function, NamesTheUndefinedInputThatForwardReads) {
 
 TEST(Function, NamesTheBackwardThatReadsAnUndefinedTensor) {
   const Tensor x = variable({2});
-  const Tensor y = testing::probe(
+  const Tensor y = test::probe(
       x, "probe", [](const Tensor& /*grad*/) -> TensorList { return {clone(Tensor())}; });
   EXPECT_EQ(
       message_of<UndefinedTensorError>([&] { y.backward(Tensor::ones({2}, Dtype::kFloat64)); }),
@@ -187,26 +187,26 @@ TEST(Function, GradientsOfOutputsNeedNotBeContiguous) {
   const Tensor x = variable({2, 3});
   Shape strides;
   std::string refused;
-  const Tensor y = testing::probe(x, "probe", [&](const Tensor& grad) -> TensorList {
+  const Tensor y = test::probe(x, "probe", [&](const Tensor& grad) -> TensorList {
     strides = grad.strides();
     refused = message_of<LayoutError>([&] { (void)grad.data<double>(); });
     const Tensor rows = clone(grad);
     EXPECT_TRUE(rows.is_contiguous());
     return {rows};
   });
-  const Tensor cotangent = testing::randn({3, 2}, 5);
+  const Tensor cotangent = test::randn({3, 2}, 5);
   Function::apply(std::make_shared<TransposeOf>(), y).backward(cotangent);
   EXPECT_EQ(strides, (Shape{1, 2}));
   EXPECT_EQ(refused,
             "tensor: data needs a contiguous tensor, got shape [2, 3] with strides [1, 2]");
-  EXPECT_TRUE(testing::bitwise_equal(x.grad(), TransposeOf::swap(cotangent)));
+  EXPECT_TRUE(test::bitwise_equal(x.grad(), TransposeOf::swap(cotangent)));
 }
 
 // g++ makes the Function before it evaluates the input, or after: the order on the tape must be
 // that of execution.
 TEST(Function, SequenceNumbersFollowExecution) {
   const Tensor x = variable({3});
-  const auto outer = std::make_shared<testing::Mul>();
+  const auto outer = std::make_shared<test::Mul>();
   const Tensor inner = mul(x, x);
   const Tensor out = Function::apply(outer, inner, inner);
   EXPECT_GT(out.grad_fn()->sequence(), inner.grad_fn()->sequence());

@@ -13,7 +13,7 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 template <class Body>
 Tensor zip(const Tensor& a, const Tensor& b, const Body& body) {
@@ -114,4 +114,4 @@ inline Tensor probe(const Tensor& x, std::string name, Probe::Callback on_backwa
   return Function::apply(std::make_shared<Probe>(std::move(name), std::move(on_backward)), x);
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -14,12 +14,12 @@
 namespace moegrad::two_call_backward_test {
 namespace {
 
-using testing::add;
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::mul;
-using testing::randn;
-using testing::variable;
+using test::add;
+using test::bitwise_equal;
+using test::message_of;
+using test::mul;
+using test::randn;
+using test::variable;
 
 /// a * b, which notes each call of its backward and what it was asked for.
 class NotedMul final : public Function {
@@ -29,12 +29,12 @@ class NotedMul final : public Function {
   Tensor forward(const Tensor& a, const Tensor& b) {
     a_ = a;
     b_ = b;
-    return testing::zip(a, b, std::multiplies<>());
+    return test::zip(a, b, std::multiplies<>());
   }
   TensorList backward(const TensorList& grads, InputMask needs) override {
     calls_.push_back(std::string(needs[0] ? "a" : "-") + (needs[1] ? "b" : "-"));
-    return {needs[0] ? testing::zip(grads[0], b_.unpack(), std::multiplies<>()) : Tensor(),
-            needs[1] ? testing::zip(grads[0], a_.unpack(), std::multiplies<>()) : Tensor()};
+    return {needs[0] ? test::zip(grads[0], b_.unpack(), std::multiplies<>()) : Tensor(),
+            needs[1] ? test::zip(grads[0], a_.unpack(), std::multiplies<>()) : Tensor()};
   }
 
  private:
@@ -146,7 +146,7 @@ TEST(TwoCallBackward, RootsThatLeadToNoInputWait) {
   weights.run();
   EXPECT_TRUE(bitwise_equal(leaf.grad(), cotangent));
   EXPECT_TRUE(bitwise_equal(
-      w.grad(), testing::zip(mul(w, cotangent), mul(w, cotangent), std::plus<>()).detach()));
+      w.grad(), test::zip(mul(w, cotangent), mul(w, cotangent), std::plus<>()).detach()));
 }
 
 TEST(TwoCallBackward, HooksRunOnceAndWithTheCallThatCompletesThem) {

@@ -10,10 +10,10 @@
 namespace moegrad::collective_results_test {
 namespace {
 
-using testing::kCounts;
-using testing::kWorldSizes;
-using testing::numbers;
-using testing::reduced;
+using test::kCounts;
+using test::kWorldSizes;
+using test::numbers;
+using test::reduced;
 
 template <class T>
 class Collectives : public ::testing::Test {};

@@ -13,9 +13,9 @@
 namespace moegrad::tensor_test {
 namespace {
 
-using testing::message_of;
-using testing::mul;
-using testing::variable;
+using test::message_of;
+using test::mul;
+using test::variable;
 
 template <class T>
 concept ReadsTemporary = requires {

@@ -8,7 +8,7 @@
 #include "ops/shape_ops.h"
 #include "tests/models/qwen3_moe/find_tensor.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 using Role = nn::ParameterLayout::Role;
@@ -55,4 +55,4 @@ NamedTensors state_from_hugging_face(const NamedTensors& tensors, const nn::Modu
   return state;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -14,13 +14,13 @@
 namespace moegrad::models::qwen3_moe_meta_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::gradients_of;
-using testing::hugging_face_oriented;
-using testing::message_of;
-using testing::run;
-using testing::toy_batch;
-using testing::toy_config;
+using test::bitwise_equal;
+using test::gradients_of;
+using test::hugging_face_oriented;
+using test::message_of;
+using test::run;
+using test::toy_batch;
+using test::toy_config;
 
 Qwen3MoeConfig mixed_config() {
   auto config = toy_config();

@@ -9,9 +9,9 @@
 namespace moegrad::ops::npu_grouped_matmul_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
 using Options = NpuGroupedMatmulOptions;
 using List = std::vector<std::int64_t>;
 

@@ -6,7 +6,7 @@
 namespace moegrad::training::log_options_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 TrainOptions with(const std::string& profile_steps, const std::string& profile = {}) {
   TrainOptions options;

@@ -6,7 +6,7 @@
 namespace moegrad::training::train_options_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 /// Exit code of the parser, -1 where the program would go on.
 int parse(std::vector<std::string> arguments, TrainOptions& options) {
