@@ -10,7 +10,7 @@
 #include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
 #include "fsdp/same_values.h"
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
 
 namespace moegrad::fsdp {
 namespace {

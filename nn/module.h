@@ -89,6 +89,8 @@ class Module {
   NamedTensors named_parameters() const;
   /// All places where parameters stand, tied ones included.
   std::vector<ParameterSlot> parameter_slots() const;
+  /// The places of named_parameters(): without those tied to an earlier one.
+  std::vector<ParameterSlot> distinct_parameters() const;
   /// This module (as "") and all below it, in pre-order.
   std::vector<std::pair<std::string, Module*>> named_modules();
 

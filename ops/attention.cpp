@@ -14,8 +14,9 @@
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/checks.h"
-#include "ops/kernels/attention.h"
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/kernels/attention_backward.h"
+#include "ops/kernels/attention_forward.h"
 
 namespace moegrad::ops {
 namespace {
@@ -181,8 +182,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
   check_operands("attention", q, k, v);
   check_inputs(q, k, v);
   auto documents = documents_of(cu_seqlens, q.dim(0));
-  return Function::apply(std::make_shared<Attention>(std::move(documents), scale), contiguous(q),
-                         contiguous(k), contiguous(v));
+  return apply<Attention>(made_with(std::move(documents), scale), contiguous(q), contiguous(k),
+                          contiguous(v));
 }
 
 }  // namespace moegrad::ops

@@ -12,9 +12,9 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/aux_loss.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -195,8 +195,7 @@ Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& in
 
   Tensor loss;
   for (const auto& logits : router_logits) {
-    const Tensor share =
-        Function::apply(std::make_shared<BalanceShare>(scale), contiguous(logits), loads, mask);
+    const Tensor share = apply<BalanceShare>(made_with(scale), contiguous(logits), loads, mask);
     loss = loss.defined() ? add(loss, share) : share;
   }
   return loss;
@@ -208,7 +207,7 @@ Tensor z_loss(const Tensor& router_logits) {
                     router_logits.shape());
   check<DtypeError>(is_floating(router_logits.dtype()),
                     "z_loss: logits must be float32 or float64, got ", router_logits.dtype());
-  return Function::apply(std::make_shared<ZLoss>(), contiguous(router_logits));
+  return apply<ZLoss>(contiguous(router_logits));
 }
 
 }  // namespace moegrad::ops

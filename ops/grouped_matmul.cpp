@@ -3,8 +3,8 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -91,8 +91,8 @@ Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
                     x.dtype());
   check<DtypeError>(weight.dtype() == x.dtype(), "grouped_matmul: x is ", x.dtype(),
                     " but weight is ", weight.dtype());
-  return Function::apply(std::make_shared<GroupedMatmul>(offsets, transpose_weight), contiguous(x),
-                         contiguous(weight));
+  return apply<GroupedMatmul>(made_with(offsets, transpose_weight), contiguous(x),
+                              contiguous(weight));
 }
 
 }  // namespace moegrad::ops

@@ -3,8 +3,8 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -73,7 +73,7 @@ Tensor linear(const Tensor& x, const Tensor& weight) {
                     x.dtype());
   check<DtypeError>(weight.dtype() == x.dtype(), "linear: x is ", x.dtype(), " but weight is ",
                     weight.dtype());
-  return Function::apply(std::make_shared<Linear>(), contiguous(x), contiguous(weight));
+  return apply<Linear>(contiguous(x), contiguous(weight));
 }
 
 }  // namespace moegrad::ops

@@ -7,8 +7,8 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/matmul_eigen.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -86,7 +86,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   check<DtypeError>(is_floating(a.dtype()) && a.dtype() == b.dtype(),
                     "matmul: needs two operands of float32 or of float64, got ", a.dtype(), " and ",
                     b.dtype());
-  return Function::apply(std::make_shared<Matmul>(), contiguous(a), contiguous(b));
+  return apply<Matmul>(contiguous(a), contiguous(b));
 }
 
 }  // namespace moegrad::ops

@@ -3,8 +3,9 @@
 
 #include "ops/checks.h"
 #include "ops/compat/npu_grouped_matmul.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 
 namespace moegrad::ops {
 namespace {
@@ -81,8 +82,7 @@ Tensor npu_gmm(const Tensor& weight, const Tensor& x, const Tensor& tokens_per_e
                     x.dtype());
   check<DtypeError>(weight.dtype() == x.dtype(), "npu_gmm: x is ", x.dtype(), " but weight is ",
                     weight.dtype());
-  return Function::apply(std::make_shared<NpuGMMOp>(),
-                         is_transposed_view(weight) ? weight : contiguous(weight), contiguous(x),
+  return apply<NpuGMMOp>(is_transposed_view(weight) ? weight : contiguous(weight), contiguous(x),
                          tokens_per_expert);
 }
 

@@ -6,9 +6,9 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/rms_norm.h"
 #include "ops/rms_norm_gradients.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -69,7 +69,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
                     "] to match x ", x.shape(), ", got ", weight.shape());
   check<DtypeError>(weight.dtype() == x.dtype(), "rms_norm: x is ", x.dtype(), " but weight is ",
                     weight.dtype());
-  return Function::apply(std::make_shared<RMSNorm>(eps), contiguous(x), contiguous(weight));
+  return apply<RMSNorm>(made_with(eps), contiguous(x), contiguous(weight));
 }
 
 }  // namespace moegrad::ops

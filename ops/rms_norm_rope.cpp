@@ -7,9 +7,9 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/rms_norm_rope.h"
 #include "ops/rms_norm_gradients.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -83,8 +83,8 @@ Tensor rms_norm_rope(const Tensor& x, const Tensor& weight, const RopeTable& tab
                     "rms_norm_rope: x is ", x.dtype(), " but the table is ", table.cos.dtype(),
                     " and ", table.sin.dtype());
   // Positions are data: the table carries no gradient.
-  return Function::apply(std::make_shared<RMSNormRope>(eps), contiguous(x), contiguous(weight),
-                         contiguous(table.cos.detach()), contiguous(table.sin.detach()));
+  return apply<RMSNormRope>(made_with(eps), contiguous(x), contiguous(weight),
+                            contiguous(table.cos.detach()), contiguous(table.sin.detach()));
 }
 
 }  // namespace moegrad::ops

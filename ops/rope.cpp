@@ -8,8 +8,8 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/rope.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -91,8 +91,7 @@ Tensor rope(const Tensor& x, const RopeTable& table) {
   check<DtypeError>(table.cos.dtype() == x.dtype() && table.sin.dtype() == x.dtype(), "rope: x is ",
                     x.dtype(), " but the table is ", table.cos.dtype(), " and ", table.sin.dtype());
   // Positions are data: the table carries no gradient.
-  return Function::apply(std::make_shared<Rope>(), contiguous(x), contiguous(table.cos.detach()),
-                         contiguous(table.sin.detach()));
+  return apply<Rope>(contiguous(x), contiguous(table.cos.detach()), contiguous(table.sin.detach()));
 }
 
 }  // namespace moegrad::ops

@@ -9,8 +9,8 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/routing.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -127,8 +127,8 @@ Tensor permute_rows(const Tensor& x, const RoutingPlan& plan) {
                     plan.top_k, " for each token, got x ", x.shape());
   check<DtypeError>(is_floating(x.dtype()), "permute_rows: x must be float32 or float64, got ",
                     x.dtype());
-  return Function::apply(std::make_shared<PermuteRows>(x.dim(0), plan.top_k), contiguous(x),
-                         plan.row_of_slot, plan.slot_of_row);
+  return apply<PermuteRows>(made_with(x.dim(0), plan.top_k), contiguous(x), plan.row_of_slot,
+                            plan.slot_of_row);
 }
 
 Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan) {
@@ -138,8 +138,8 @@ Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan) {
                     routed, ", H] as planned, got ", rows.shape());
   check<DtypeError>(is_floating(rows.dtype()),
                     "unpermute_rows: rows must be float32 or float64, got ", rows.dtype());
-  return Function::apply(std::make_shared<UnpermuteRows>(plan.tokens, plan.top_k), contiguous(rows),
-                         plan.row_of_slot, plan.slot_of_row);
+  return apply<UnpermuteRows>(made_with(plan.tokens, plan.top_k), contiguous(rows),
+                              plan.row_of_slot, plan.slot_of_row);
 }
 
 }  // namespace moegrad::ops

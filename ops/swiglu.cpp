@@ -7,8 +7,8 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/swiglu.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -71,8 +71,7 @@ Tensor swiglu(const Tensor& gate_up, const Tensor& weights) {
     check<DtypeError>(weights.dtype() == gate_up.dtype(), "swiglu: gate_up is ", gate_up.dtype(),
                       " but weights is ", weights.dtype());
   }
-  return Function::apply(std::make_shared<SwiGLU>(), contiguous(gate_up),
-                         weights.defined() ? contiguous(weights) : Tensor());
+  return apply<SwiGLU>(contiguous(gate_up), weights.defined() ? contiguous(weights) : Tensor());
 }
 
 }  // namespace moegrad::ops

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "framework/distributed/shard_spec.h"
+#include "framework/tensor/box.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
@@ -13,6 +14,13 @@ inline Shape shard_shape(const ShardSpec& spec) {
   Shape shape = spec.global_shape;
   shape[spec.dim] = spec.end - spec.begin;
   return shape;
+}
+
+/// What `tensor` holds of its parameter: the part that its ShardSpec says, or all of it.
+inline Box shard_box(const Tensor& tensor) {
+  Box box = whole_box(tensor.shape());
+  if (const auto& spec = tensor.shard_spec()) box.begin[spec->dim] = spec->begin;
+  return box;
 }
 
 /// Where the elements of a shard lie in the whole tensor, both row-major: in `count` runs of
@@ -43,8 +51,7 @@ struct ShardRuns {
 
 /// The shard's elements of a tensor of spec.global_shape: a strided view, no graph.
 inline Tensor shard_view(const Tensor& whole, const ShardSpec& spec) {
-  return Tensor::as_strided(whole, shard_shape(spec), whole.strides(),
-                            whole.offset() + spec.begin * whole.strides()[spec.dim]);
+  return Tensor::narrow(whole, spec.dim, spec.begin, spec.end - spec.begin);
 }
 
 }  // namespace moegrad

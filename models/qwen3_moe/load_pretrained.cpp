@@ -149,9 +149,7 @@ bool identical(const HfCheckpoint::Entry* a, const HfCheckpoint::Entry* b) {
 void load_pretrained(nn::Module& module, const std::filesystem::path& path) {
   const SlowStorage storage("reading " + path.string());
   const HfCheckpoint checkpoint(path);
-  for (const auto& [name, part] : module.named_modules()) {
-    if (part->extension() != nullptr) part->extension()->reshard();
-  }
+  module.reshard();
   std::vector<Target> targets;
   std::set<std::string> used;
   for (const auto& slot : module.parameter_slots()) {

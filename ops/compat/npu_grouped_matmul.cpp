@@ -7,7 +7,7 @@
 
 #include "ops/checks.h"
 #include "ops/grouped_products.h"
-#include "ops/shape_ops.h"
+#include "ops/split_cat.h"
 
 namespace moegrad::ops {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/copy_out.h"
 
-#include "fsdp/flat_views.h"
 #include "ops/nz.h"
 #include "tests/testing.h"
 
@@ -76,7 +75,8 @@ TEST(CopyOut, SliceToNzEqualsSplitAndConversionAtAnyCut) {
 std::vector<Tensor> cut(const Tensor& parameter, std::int64_t dim, int world_size) {
   std::vector<Tensor> slices;
   for (int rank = 0; rank < world_size; ++rank) {
-    slices.push_back(clone(shard_view(parameter, dim, world_size, rank)));
+    const auto range = shard_range(parameter.dim(dim), world_size, rank);
+    slices.push_back(clone(Tensor::narrow(parameter, dim, range.begin, range.size())));
   }
   return slices;
 }
@@ -86,7 +86,7 @@ void run_cut(const CopyOut& copy_out, const Tensor& parameter, std::int64_t dim,
   const auto layout = make_flat_layout({{parameter.shape(), dim}}, world_size, 1);
   const auto slices = cut(parameter, dim, world_size);
   std::vector<std::span<const std::byte>> spans;
-  for (const auto& slice : slices) spans.push_back(bytes_of(slice));
+  for (const auto& slice : slices) spans.push_back(slice.bytes());
   copy_out.run(layout, spans, parameter.dtype(), parameter.dtype(),
                {{target.storage().data(), target.layout(), target.nz_blocks()}});
 }

@@ -8,7 +8,7 @@
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::fsdp::fully_shard_test {

@@ -13,7 +13,7 @@
 #include "nn/rms_norm.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::layers_test {

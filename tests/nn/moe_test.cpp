@@ -13,7 +13,7 @@
 #include "nn/init.h"
 #include "ops/nz.h"
 #include "ops/router.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::moe_test {

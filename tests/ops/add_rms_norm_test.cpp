@@ -6,7 +6,7 @@
 #include "framework/autograd/engine.h"
 #include "ops/elementwise.h"
 #include "ops/rms_norm.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::add_rms_norm_test {

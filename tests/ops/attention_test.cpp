@@ -7,8 +7,8 @@
 #include <string>
 
 #include "framework/runtime/rank_context.h"
-#include "ops/kernels/attention.h"
-#include "ops/shape_ops.h"
+#include "ops/kernels/attention_sizes.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::attention_test {

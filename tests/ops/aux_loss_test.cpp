@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "framework/runtime/rank_context.h"
+#include "ops/copies.h"
 #include "ops/router.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::aux_loss_test {

@@ -6,9 +6,10 @@
 
 #include "framework/autograd/function.h"
 #include "framework/runtime/rank_context.h"
+#include "ops/copies.h"
 #include "ops/elementwise.h"
-#include "ops/shape_ops.h"
 #include "ops/softmax.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::cross_entropy_test {

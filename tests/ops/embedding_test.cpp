@@ -2,7 +2,8 @@
 #include "ops/embedding.h"
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::embedding_test {

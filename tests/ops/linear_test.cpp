@@ -2,7 +2,7 @@
 #include "ops/linear.h"
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/ops/matmul_reference.h"
 #include "tests/testing.h"
 

@@ -4,7 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::matmul_test {

@@ -6,7 +6,7 @@
 #include "framework/runtime/rank_context.h"
 #include "ops/grouped_matmul.h"
 #include "ops/nz.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::npu_gmm_test {

@@ -29,7 +29,6 @@ const std::map<std::string, std::string> kHelpers{
     {"multiply_columns", "a piece of the backward of linear_cross_entropy; checks nothing"},
     {"multiply_row_groups", "the forward of linear and grouped_matmul; checks nothing"},
     {"multiply_rows", "a piece of linear_cross_entropy; checks nothing"},
-    {"raw_bytes", "a pointer"},
     {"row_major", "a copy for gradients; checks nothing"},
     {"stored_matrices", "descriptions of a weight's matrices; checks nothing"},
     {"sum_to_shape", "the backward of expand and of binary ops; checks nothing"},

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/split_cat.h"
+#include "ops/views.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 

@@ -2,7 +2,7 @@
 // Shapes: E experts, M rows, K reduction, N columns.
 #include "ops/compat/npu_grouped_matmul.h"
 #include "ops/npu_gmm.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 

@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "ops/shape_ops.h"
+#include "ops/split_cat.h"
+#include "ops/views.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::reduce_test {

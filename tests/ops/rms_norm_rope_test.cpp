@@ -7,7 +7,7 @@
 #include "framework/autograd/function.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::rms_norm_rope_test {

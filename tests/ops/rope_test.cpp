@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::rope_test {

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::router_test {

@@ -8,8 +8,9 @@
 #include "framework/autograd/function.h"
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
+#include "ops/copies.h"
 #include "ops/kernels/routing.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::routing_test {

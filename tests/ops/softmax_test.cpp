@@ -5,7 +5,8 @@
 #include <limits>
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::softmax_test {

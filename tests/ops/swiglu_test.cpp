@@ -8,8 +8,9 @@
 #include "framework/autograd/function.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
+#include "ops/copies.h"
 #include "ops/elementwise.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::swiglu_test {

@@ -61,9 +61,7 @@ class Overflow final : public Function {
   TensorList backward(const TensorList& /*grads*/, InputMask /*needs*/) override { return {}; }
 };
 
-[[gnu::noinline]] Tensor log(const Tensor& x) {
-  return Function::apply(std::make_shared<Log>(), x);
-}
+[[gnu::noinline]] Tensor log(const Tensor& x) { return apply<Log>(x); }
 
 [[gnu::noinline]] Tensor entropy_of_the_test(const Tensor& x) { return mul(x, log(x)); }
 
@@ -178,11 +176,10 @@ TEST(Anomaly, ReadsStridedAndNarrowTensors) {
   // Column 1 of [[1, inf], [2, 3]]; the row-major bytes before it are fine.
   const Tensor base = values({1.0, kInfinity, 2.0, 3.0}, false);
   const Tensor narrow = Tensor::as_strided(base, {2}, {2}, 0);  // 1, 2
-  EXPECT_THAT(message_of<AnomalyError>([&] { Function::apply(std::make_shared<Column>(), base); }),
+  EXPECT_THAT(message_of<AnomalyError>([&] { apply<Column>(base); }),
               StartsWith("anomaly: column got inf in input 0 [4] at element 1"));
-  EXPECT_THAT(
-      message_of<AnomalyError>([&] { Function::apply(std::make_shared<Overflow>(), narrow); }),
-      StartsWith("anomaly: overflow made inf in output 0 [2] at element 0"));
+  EXPECT_THAT(message_of<AnomalyError>([&] { apply<Overflow>(narrow); }),
+              StartsWith("anomaly: overflow made inf in output 0 [2] at element 0"));
 }
 
 TEST(Anomaly, FiniteValuesChangeNothing) {

@@ -121,7 +121,7 @@ TEST(Engine, AccountsGradientsToTheByte) {
       return {Tensor::as_strided(whole, {4}, {1}, 0), Tensor::as_strided(whole, {4}, {1}, 4)};
     }
   };
-  mul(Function::apply(std::make_shared<Join>(), x, y), both).backward(ones({8}));
+  mul(apply<Join>(x, y), both).backward(ones({8}));
   EXPECT_EQ(use()[MemoryTag::kGradients] - before[MemoryTag::kGradients], (4 + 4 + 8) * 8);
   EXPECT_EQ(use()[MemoryTag::kActivations], before[MemoryTag::kActivations]);
   const Tensor held = x.grad();

@@ -67,9 +67,7 @@ class Copies final : public Function {
 };
 
 F copies(const Copies::Backward& backward) {
-  return [=](const TensorList& in) {
-    return Function::apply(std::make_shared<Copies>(backward), in[0]);
-  };
+  return [=](const TensorList& in) { return apply<Copies>(made_with(backward), in[0]); };
 }
 
 Tensor sum_of_defined(const TensorList& grads) {
@@ -240,9 +238,7 @@ class Keeps final : public Function {
 };
 
 F keeps(Keeps::What what) {
-  return [=](const TensorList& in) -> TensorList {
-    return {Function::apply(std::make_shared<Keeps>(what), in[0])};
-  };
+  return [=](const TensorList& in) -> TensorList { return {apply<Keeps>(made_with(what), in[0])}; };
 }
 
 TEST(GradcheckFailures, EditThatBackwardDoesNotNotice) {
@@ -423,7 +419,7 @@ TEST(GradcheckFailures, BackwardThatIsNotLinear) {
         return {Tensor::full({1}, sum, Dtype::kFloat64)};
       }
     };
-    return {Function::apply(std::make_shared<Twice>(), in[0])};
+    return {apply<Twice>(in[0])};
   };
   expect_failure(f, {leaf_of({1})}, kNotLinear,
                  "gradcheck: backward must be linear in grad_output: for a random one the gradient "

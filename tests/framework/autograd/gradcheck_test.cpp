@@ -91,9 +91,7 @@ TEST(Gradcheck, AConstantSumDoesNotHideABackwardOfZeros) {
       return {zeros_like(grads[0])};
     }
   };
-  const auto f = [](const TensorList& in) -> TensorList {
-    return {Function::apply(std::make_shared<Center>(), in[0])};
-  };
+  const auto f = [](const TensorList& in) -> TensorList { return {apply<Center>(in[0])}; };
   for (const auto& options : {kFull, kFast}) {
     EXPECT_EQ(gradcheck(f, {variable({4})}, options).kind, GradcheckFailure::kJacobianMismatch);
   }
@@ -137,7 +135,7 @@ TEST(Gradcheck, FastModeAllowsTheSumOfTheErrorsThatFullModeAllows) {
   };
   for (const double error : {0.9e-7, 1.1e-7}) {
     const auto f = [=](const TensorList& in) -> TensorList {
-      return {Function::apply(std::make_shared<Repeat>(error), in[0])};
+      return {apply<Repeat>(made_with(error), in[0])};
     };
     const auto result = gradcheck(f, {leaf_of({2})}, {.rtol = 0, .fast_mode = true});
     EXPECT_EQ(static_cast<bool>(result), error < 1e-7) << result.message;
@@ -189,7 +187,7 @@ TEST(Gradcheck, AnInfiniteNumericGradientAgreesWithAnInfiniteOneAlone) {
   for (const auto& options : {kFull, kFast}) {
     for (const double slope : {0.0, 1e300, std::numeric_limits<double>::infinity()}) {
       const auto f = [=](const TensorList& in) -> TensorList {
-        return {Function::apply(std::make_shared<Step>(slope), in[0])};
+        return {apply<Step>(made_with(slope), in[0])};
       };
       const auto kind = gradcheck(f, {leaf_of({0})}, options).kind;
       EXPECT_EQ(kind,
@@ -209,9 +207,7 @@ TEST(Gradcheck, AnInfinityThatStaysHasDerivativeZero) {
       return {edited(grads[0], [](auto g) { g[0] = 0; })};
     }
   };
-  const auto f = [](const TensorList& in) -> TensorList {
-    return {Function::apply(std::make_shared<Mask>(), in[0])};
-  };
+  const auto f = [](const TensorList& in) -> TensorList { return {apply<Mask>(in[0])}; };
   EXPECT_TRUE(gradients_agree(f, {variable({3})}));
 }
 

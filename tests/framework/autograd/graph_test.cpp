@@ -141,7 +141,7 @@ class Costly final : public Function {
 };
 
 Tensor costly(double flops, const Tensor& a, const Tensor& b) {
-  return Function::apply(std::make_shared<Costly>(flops), a, b);
+  return apply<Costly>(made_with(flops), a, b);
 }
 
 TEST(CriticalPath, IsTheLongestChainByOperations) {

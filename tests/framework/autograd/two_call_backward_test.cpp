@@ -47,9 +47,7 @@ struct Network {
   Tensor x = variable({5}, 1), w = variable({5}, 2), v = variable({5}, 3);
   std::vector<std::string> calls;
 
-  Tensor noted(const Tensor& a, const Tensor& b) {
-    return Function::apply(std::make_shared<NotedMul>(calls), a, b);
-  }
+  Tensor noted(const Tensor& a, const Tensor& b) { return apply<NotedMul>(made_with(calls), a, b); }
   Tensor stage(const Tensor& input) {
     const Tensor scaled_weight = mul(w, v);
     Tensor h = noted(input, w);

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "framework/distributed/launch.h"
-#include "fsdp/flat_views.h"
+#include "fsdp/flat_layout.h"
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/stack.h"
 #include "tests/fsdp/conformance/sums.h"
@@ -107,7 +107,7 @@ TEST(Conformance, Row19_ReduceScatterAt128Ranks) {
       group.reducer().finish();
       for (std::size_t i = 0; i < group.params().size(); ++i) {
         Tensor sum = to_dtype(gradient(odd_shapes()[i], i, rank.rank()), dtype);
-        rank.group()->all_reduce(writable_bytes_of(sum), dtype, ReduceOp::kSum)->wait();
+        rank.group()->all_reduce(sum.mutable_bytes(), dtype, ReduceOp::kSum)->wait();
         const Tensor& sharded = group.params()[i].sharded;
         EXPECT_TRUE(
             bitwise_equal(sharded.grad(), test::part_of(to_dtype(sum, Dtype::kFloat32), sharded)))

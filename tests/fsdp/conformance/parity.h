@@ -16,7 +16,7 @@
 #include "fsdp/fully_shard.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "optim/adamw.h"
 #include "tests/fsdp/conformance/models.h"
 #include "tests/testing.h"

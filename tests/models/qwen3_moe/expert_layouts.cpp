@@ -5,7 +5,8 @@
 #include <string>
 
 #include "framework/tensor/fill.h"
-#include "ops/shape_ops.h"
+#include "ops/split_cat.h"
+#include "ops/views.h"
 #include "tests/models/qwen3_moe/find_tensor.h"
 
 namespace moegrad::test {

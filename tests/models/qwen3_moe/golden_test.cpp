@@ -12,7 +12,7 @@
 #include "models/qwen3_moe/model.h"
 #include "models/qwen3_moe/plain.h"
 #include "ops/cross_entropy.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/models/qwen3_moe/expert_layouts.h"
 #include "tests/models/qwen3_moe/find_tensor.h"
 #include "tests/models/qwen3_moe/golden_data.h"

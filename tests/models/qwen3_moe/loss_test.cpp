@@ -7,7 +7,7 @@
 #include "framework/tensor/fill.h"
 #include "ops/aux_loss.h"
 #include "ops/elementwise.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/models/qwen3_moe/toy_models.h"
 #include "tests/testing.h"
 

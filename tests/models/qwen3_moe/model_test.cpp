@@ -11,7 +11,7 @@
 #include "ops/reduce.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/models/qwen3_moe/expert_layouts.h"
 #include "tests/models/qwen3_moe/toy_models.h"
 #include "tests/testing.h"

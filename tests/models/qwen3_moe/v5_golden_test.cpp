@@ -11,7 +11,7 @@
 #include "models/qwen3_moe/model.h"
 #include "models/qwen3_moe/pretrained.h"
 #include "ops/cross_entropy.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/models/qwen3_moe/find_tensor.h"
 #include "tests/models/qwen3_moe/golden_data.h"
 #include "tests/models/qwen3_moe/toy_models.h"
