@@ -10,6 +10,7 @@
 #include "framework/runtime/random.h"
 #include "framework/tensor/layout.h"
 #include "ops/kernels/matmul_kernel.h"
+#include "ops/kernels/product_loops_avx512.h"
 #include "ops/kernels/product_loops_of.h"
 #include "ops/kernels/simd.h"
 #include "tests/ops/matmul_reference.h"
