@@ -88,10 +88,8 @@ class ThreadHub {
     bool served = false;  // it has ended
   };
 
-  // All of these are called with the mutex held.
-
   // The communication thread of rank `index`. poll() returns whether it did something, and lowers
-  // `wake_at`.
+  // `wake_at`. What takes a Lock is called with it held.
   void serve(std::size_t index);
   bool poll(Lock& lock, Channel& channel, std::size_t slot, std::vector<std::byte>& scratch,
             CollectiveClock::time_point& wake_at);
