@@ -44,9 +44,7 @@ class TanhLinear final : public Function {
   SavedTensor y_{*this};
 };
 
-Tensor tanh_linear(const Tensor& x, const Tensor& weight) {
-  return Function::apply(std::make_shared<TanhLinear>(), x, weight);
-}
+Tensor tanh_linear(const Tensor& x, const Tensor& weight) { return apply<TanhLinear>(x, weight); }
 
 int main() {
   return run_program("custom_function", [] {

@@ -24,7 +24,7 @@ Tensor micro_batch(const std::string& text, std::int64_t step, std::int64_t i) {
 double step_of(models::Qwen3Moe& model, fsdp::State& state, const std::string& text,
                std::int64_t step, RankContext& rank) {
   const auto each = (kMicroBatches + rank.world_size() - 1) / rank.world_size();  // rounded up
-  std::vector<double> loss = {0};
+  double loss = 0;
   for (std::int64_t i = rank.rank() * each; i < (rank.rank() + 1) * each; ++i) {
     state.set_requires_gradient_sync((i + 1) % each == 0);  // one reduction, after the last
     const double weight = i < kMicroBatches ? 1 : 0;        // beyond the last one: for nothing
@@ -32,10 +32,9 @@ double step_of(models::Qwen3Moe& model, fsdp::State& state, const std::string& t
     const auto output = model(ops::narrow(all, 0, 0, kTokens));
     const auto share = models::qwen3_moe_loss(output, targets, kMicroBatches * kTokens, 0.01);
     (share.objective * weight).backward();
-    loss[0] += weight * share.ce_sum.item() / double(kMicroBatches * kTokens);
+    loss += weight * share.ce_sum.item() / double(kMicroBatches * kTokens);
   }
-  all_reduce(*rank.group(), std::span(loss));
-  return loss[0];
+  return all_reduce(*rank.group(), loss);
 }
 
 void train(RankContext& rank, const std::string& text, const std::string& folder,

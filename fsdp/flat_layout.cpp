@@ -35,4 +35,8 @@ FlatLayout make_flat_layout(const std::vector<FlatParam>& params, int world_size
   return layout;
 }
 
+Tensor flat_view(const Tensor& flat, std::int64_t offset, const Shape& shape) {
+  return Tensor::as_strided(flat, shape, row_major_strides(shape), offset);
+}
+
 }  // namespace moegrad::fsdp

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "framework/tensor/shape.h"
+#include "framework/tensor/tensor.h"
 
 namespace moegrad::fsdp {
 
@@ -52,5 +52,8 @@ struct FlatLayout {
 /// such a multiple, too, so the same holds in the gather buffer.
 FlatLayout make_flat_layout(const std::vector<FlatParam>& params, int world_size,
                             std::int64_t alignment);
+
+/// shape.numel() elements of a flat tensor, from element `offset` on.
+Tensor flat_view(const Tensor& flat, std::int64_t offset, const Shape& shape);
 
 }  // namespace moegrad::fsdp

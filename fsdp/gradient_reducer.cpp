@@ -7,7 +7,7 @@
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 #include "fsdp/abandon.h"
-#include "fsdp/flat_views.h"
+#include "fsdp/flat_layout.h"
 
 namespace moegrad::fsdp {
 namespace {
@@ -161,7 +161,7 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
     const MemoryTagGuard tag(MemoryTag::kGradients);
     reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
     reduction.work = ranks_.shard->reduce_scatter(
-        reduction.input.parts, writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
+        reduction.input.parts, reduction.output.mutable_bytes(), dtype(), ReduceOp::kSum,
         call_of("reduce", name, round, params_, reduction.has));
   }
   in_flight_ = std::move(reduction);
@@ -199,7 +199,7 @@ void GradientReducer::finish_scatter() {
   if (scattered_.front().size() > 0) merge_scattered(reduction);
   notify_(Event::kAllReduce);
   reduction.work = ranks_.replicas->all_reduce(
-      writable_bytes_of(reduction.output), dtype(), ReduceOp::kSum,
+      reduction.output.mutable_bytes(), dtype(), ReduceOp::kSum,
       call_of("all_reduce", reduction.name, reduction.round, params_, reduction.has));
 }
 

@@ -3,17 +3,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <cstddef>
 #include <utility>
 
-#include "framework/distributed/shard_spec.h"
+#include "framework/distributed/shard_runs.h"
 #include "framework/io/crc32c.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "fsdp/abandon.h"
-#include "fsdp/flat_views.h"
+#include "fsdp/flat_layout.h"
 
 namespace moegrad::fsdp {
 namespace {
@@ -110,17 +110,6 @@ void ParamGroup::shard_parameters() {
   for (std::size_t i = 0; i < params_.size(); ++i) {
     auto& param = params_[i];
     const Tensor original = param.unsharded.detach();
-    const Tensor part = shard_view(original, param.dim, ranks_.num_shards(), rank);
-    param.sharded = flat_view(shard_, layout_.entries[i].offset, part.shape());
-    if (!meta) copy_(param.sharded, part);
-    if (!meta && ranks_.num_shards() * ranks_.num_replicas() > 1) {
-      const auto size = size_of(dtype_);
-      checksums_.push_back(
-          crc32c(bytes_of(original).subspan(static_cast<std::size_t>(original.offset() * size),
-                                            static_cast<std::size_t>(original.numel() * size))));
-    }
-    const bool trainable = param.unsharded.requires_grad();
-    param.sharded.set_requires_grad(trainable);
     const auto range = shard_range(original.dim(param.dim), ranks_.num_shards(), rank);
     const auto spec = std::make_shared<const ShardSpec>(
         ShardSpec{.global_shape = original.shape(),
@@ -129,6 +118,14 @@ void ParamGroup::shard_parameters() {
                   .group = ranks_.shard,
                   .dim = param.dim,
                   .replicas = ranks_.num_replicas() > 1 ? ranks_.replicas : nullptr});
+    const Tensor part = shard_view(original, *spec);
+    param.sharded = flat_view(shard_, layout_.entries[i].offset, part.shape());
+    if (!meta) copy_(param.sharded, part);
+    if (!meta && ranks_.num_shards() * ranks_.num_replicas() > 1) {
+      checksums_.push_back(crc32c(original.bytes()));
+    }
+    const bool trainable = param.unsharded.requires_grad();
+    param.sharded.set_requires_grad(trainable);
     param.sharded.set_shard_spec(spec);
     param.unsharded = empty_unsharded(original.shape(), param.layout, compute_dtype_);
     param.unsharded.storage().release();  // so it differs from a tensor on the meta device
@@ -251,11 +248,11 @@ void ParamGroup::start_gather(const std::string& label) {
     copy_out_->run(layout_, slices, wire_dtype_, compute_dtype_, targets);
   };
   if (ranks_.num_shards() == 1) {
-    const std::array slices = {bytes_of(wire_)};
+    const std::array slices = {wire_.bytes()};
     consume(slices);
   } else {
     notify(Event::kGather);
-    gather_ = ranks_.shard->all_gather(bytes_of(wire_), wire_dtype_, consume, {"gather", label});
+    gather_ = ranks_.shard->all_gather(wire_.bytes(), wire_dtype_, consume, {"gather", label});
   }
 }
 
@@ -318,10 +315,8 @@ void ParamGroup::zero_grad() {
 }
 
 void ParamGroup::to_empty() {
-  auto& storage = shard_.storage();
-  storage.refill();
-  std::memset(storage.data(), 0, static_cast<std::size_t>(storage.bytes()));
-  storage.bump_version();
+  shard_.storage().refill();
+  std::ranges::fill(shard_.mutable_bytes(), std::byte{0});
 }
 
 }  // namespace moegrad::fsdp

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "framework/distributed/shard_runs.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
-#include "fsdp/flat_views.h"
 
 namespace moegrad::fsdp {
 namespace {
@@ -22,7 +22,10 @@ Tensor copy_in(const Tensor& gradient, std::int64_t dim, const FlatEntry& entry,
   const bool padded = entry.chunk * world_size != entry.extent;
   Tensor flat = padded ? Tensor::zeros(shape, dtype) : Tensor::empty(shape, dtype);
   for (int rank = 0; rank < world_size; ++rank) {
-    const Tensor part = shard_view(gradient, dim, world_size, rank);
+    const auto range = shard_range(gradient.dim(dim), world_size, rank);
+    const Tensor part = shard_view(
+        gradient,
+        {.global_shape = gradient.shape(), .begin = range.begin, .end = range.end, .dim = dim});
     Tensor target = flat_view(flat, rank * padded_numel(entry), part.shape());
     copy_(target, part);
   }
@@ -32,8 +35,8 @@ Tensor copy_in(const Tensor& gradient, std::int64_t dim, const FlatEntry& entry,
 // Elements [begin, begin + count) of a contiguous tensor.
 std::span<const std::byte> elements(const Tensor& tensor, std::int64_t begin, std::int64_t count) {
   const auto size = size_of(tensor.dtype());
-  return bytes_of(tensor).subspan(static_cast<std::size_t>((tensor.offset() + begin) * size),
-                                  static_cast<std::size_t>(count * size));
+  return tensor.bytes().subspan(static_cast<std::size_t>(begin * size),
+                                static_cast<std::size_t>(count * size));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "framework/autograd/engine.h"
 #include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
 
 namespace moegrad::fsdp {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "framework/runtime/error.h"
 #include "ops/attention.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 
 namespace moegrad::nn {
 

@@ -5,8 +5,8 @@
 #include "framework/runtime/error.h"
 #include "ops/grouped_matmul.h"
 #include "ops/npu_gmm.h"
-#include "ops/shape_ops.h"
 #include "ops/swiglu.h"
+#include "ops/views.h"
 
 namespace moegrad::nn {
 namespace {

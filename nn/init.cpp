@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/init.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -49,12 +48,9 @@ void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std) {
 void init_weights(Module& module, std::uint64_t seed, double std) {
   using Kind = InitialValues::Kind;
   module.restore_parameters();
-  std::vector<ParameterSlot> slots;  // a tied parameter once
-  for (auto& slot : module.parameter_slots()) {
+  const auto slots = module.distinct_parameters();
+  for (const auto& slot : slots) {
     const Tensor& parameter = slot.parameter();
-    const bool tied = std::ranges::any_of(
-        slots, [&](const ParameterSlot& seen) { return seen.parameter().is(parameter); });
-    if (tied) continue;
     check(!parameter.is_meta(), "init_weights: parameter '", slot.name,
           "' has no bytes yet: it was made on the meta device; call to_empty()");
     const bool keeps = slot.initial.kind() == Kind::kUndeclared && parameter.ndim() < 2;
@@ -63,7 +59,6 @@ void init_weights(Module& module, std::uint64_t seed, double std) {
         parameter.shape(),
         " was made on the meta device, where a constructor gives no values; declare them where it "
         "is registered, as in register_parameter(name, tensor, InitialValues::zeros())");
-    slots.push_back(std::move(slot));
   }
   for (const auto& slot : slots) {
     switch (slot.initial.kind()) {

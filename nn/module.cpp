@@ -127,12 +127,20 @@ std::vector<ParameterSlot> Module::parameter_slots() const {
   return slots;
 }
 
+std::vector<ParameterSlot> Module::distinct_parameters() const {
+  std::vector<ParameterSlot> distinct;
+  for (auto& slot : parameter_slots()) {
+    const bool tied = std::ranges::any_of(
+        distinct, [&](const ParameterSlot& seen) { return seen.parameter().is(slot.parameter()); });
+    if (!tied) distinct.push_back(std::move(slot));
+  }
+  return distinct;
+}
+
 NamedTensors Module::named_parameters() const {
   NamedTensors parameters;
-  for (const auto& slot : parameter_slots()) {
-    const bool tied = std::ranges::any_of(
-        parameters, [&](const NamedTensor& seen) { return seen.tensor.is(slot.parameter()); });
-    if (!tied) parameters.push_back({slot.name, slot.parameter()});
+  for (const auto& slot : distinct_parameters()) {
+    parameters.push_back({slot.name, slot.parameter()});
   }
   return parameters;
 }

@@ -90,6 +90,8 @@ class Module {
   NamedTensors named_parameters() const;
   /// All slots of parameters, including the further slots of tied ones.
   std::vector<ParameterSlot> parameter_slots() const;
+  /// The places of named_parameters(): without those tied to an earlier one.
+  std::vector<ParameterSlot> distinct_parameters() const;
   /// This module (as "") and all below it, in pre-order.
   std::vector<std::pair<std::string, Module*>> named_modules();
 

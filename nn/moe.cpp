@@ -2,7 +2,8 @@
 // Shapes: T tokens, H hidden size, E experts, K experts per token, R = T * K rows by expert.
 #include "nn/moe.h"
 
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/views.h"
 
 namespace moegrad::nn {
 namespace {

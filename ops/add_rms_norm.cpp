@@ -7,11 +7,11 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/data_or_null.h"
 #include "ops/kernels/rms_norm.h"
 #include "ops/rms_norm.h"
 #include "ops/rms_norm_gradients.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -78,8 +78,8 @@ AddRMSNormResult add_rms_norm(const Tensor& x, const Tensor& residual, const Ten
   check<DtypeError>(residual.dtype() == x.dtype() && weight.dtype() == x.dtype(),
                     "add_rms_norm: x is ", x.dtype(), " but residual is ", residual.dtype(),
                     " and weight ", weight.dtype());
-  const auto [sum, y] = Function::apply(std::make_shared<AddRMSNorm>(eps), contiguous(x),
-                                        contiguous(residual), contiguous(weight));
+  const auto [sum, y] =
+      apply<AddRMSNorm>(made_with(eps), contiguous(x), contiguous(residual), contiguous(weight));
   return {.sum = sum, .y = y};
 }
 

@@ -13,9 +13,10 @@
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/data_or_null.h"
-#include "ops/kernels/attention.h"
-#include "ops/shape_ops.h"
+#include "ops/kernels/attention_backward.h"
+#include "ops/kernels/attention_forward.h"
 
 namespace moegrad::ops {
 namespace {
@@ -171,8 +172,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Docume
   check_inputs(q, k, v);
   check<ValueError>(documents.tokens() == q.dim(0), "attention: documents must have the ", q.dim(0),
                     " tokens of q, got ", documents.tokens());
-  return Function::apply(std::make_shared<Attention>(documents_of(documents), scale), contiguous(q),
-                         contiguous(k), contiguous(v));
+  return apply<Attention>(made_with(documents_of(documents), scale), contiguous(q), contiguous(k),
+                          contiguous(v));
 }
 
 }  // namespace moegrad::ops

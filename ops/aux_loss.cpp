@@ -12,10 +12,10 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/data_or_null.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/aux_loss.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -190,8 +190,7 @@ Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& in
 
   Tensor loss;
   for (const auto& logits : router_logits) {
-    const Tensor share =
-        Function::apply(std::make_shared<BalanceShare>(scale), contiguous(logits), loads, mask);
+    const Tensor share = apply<BalanceShare>(made_with(scale), contiguous(logits), loads, mask);
     loss = loss.defined() ? add(loss, share) : share;
   }
   return loss;
@@ -202,7 +201,7 @@ Tensor z_loss(const Tensor& router_logits) {
   check<ShapeError>(router_logits.ndim() == 2, "z_loss: logits must be [T, E], got ",
                     router_logits.shape());
   check_floating("z_loss", "logits", router_logits);
-  return Function::apply(std::make_shared<ZLoss>(), contiguous(router_logits));
+  return apply<ZLoss>(contiguous(router_logits));
 }
 
 }  // namespace moegrad::ops

@@ -8,8 +8,8 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/cross_entropy.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -97,8 +97,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor rows = contiguous(targets);
   const double denominator =
       cross_entropy_denominator("cross_entropy", rows, logits.dim(0), logits.dim(1), options);
-  return Function::apply(std::make_shared<CrossEntropy>(options.ignore_index, denominator),
-                         contiguous(logits), rows);
+  return apply<CrossEntropy>(made_with(options.ignore_index, denominator), contiguous(logits),
+                             rows);
 }
 
 }  // namespace moegrad::ops

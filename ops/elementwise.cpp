@@ -10,8 +10,8 @@
 #include "framework/tensor/fill.h"
 #include "ops/broadcast.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/elementwise.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -228,19 +228,19 @@ Tensor apply_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
   check_floating(name_of(op), a);
   check<DtypeError>(a.dtype() == b.dtype(), name_of(op), ": dtypes must agree, got ", a.dtype(),
                     " and ", b.dtype());
-  return Function::apply(std::make_shared<Binary>(op), contiguous(a), contiguous(b), shape);
+  return apply<Binary>(made_with(op), contiguous(a), contiguous(b), shape);
 }
 
 Tensor apply_affine(std::string_view op, const Tensor& a, double scale, double shift) {
   check_operands(op, a);
   check_floating(op, a);
-  return Function::apply(std::make_shared<Affine>(op, scale, shift), contiguous(a));
+  return apply<Affine>(made_with(op, scale, shift), contiguous(a));
 }
 
 Tensor apply_unary(UnaryOp op, const Tensor& a) {
   check_operands(name_of(op), a);
   check_floating(name_of(op), a);
-  return Function::apply(std::make_shared<Unary>(op), contiguous(a));
+  return apply<Unary>(made_with(op), contiguous(a));
 }
 
 }  // namespace

@@ -6,9 +6,8 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/gather_rows.h"
-#include "ops/raw_bytes.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -24,8 +23,9 @@ class Embedding final : public Function {
     Shape shape = ids.shape();
     shape.push_back(weight.dim(1));
     Tensor output = Tensor::empty(shape, weight.dtype());
-    kernels::gather_rows(raw_bytes(weight), ids.data<std::int64_t>().data(), raw_bytes(output),
-                         ids.numel(), weight.dim(1) * size_of(weight.dtype()));
+    kernels::gather_rows(weight.bytes().data(), ids.data<std::int64_t>().data(),
+                         output.mutable_bytes().data(), ids.numel(),
+                         weight.dim(1) * size_of(weight.dtype()));
     return output;
   }
 
@@ -55,7 +55,7 @@ Tensor embedding(const Tensor& ids, const Tensor& weight) {
   check_floating("embedding", "weight", weight);
   const Tensor positions = contiguous(ids);
   check_indices("embedding", "token id", positions, weight.dim(0));
-  return Function::apply(std::make_shared<Embedding>(), positions, contiguous(weight));
+  return apply<Embedding>(positions, contiguous(weight));
 }
 
 }  // namespace moegrad::ops

@@ -3,8 +3,8 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -84,8 +84,8 @@ Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
   check_offsets(offsets, weight.dim(0), x.dim(0));
   check_floating("grouped_matmul", "x", x);
   check_same_dtype("grouped_matmul", "x", x, "weight", weight);
-  return Function::apply(std::make_shared<GroupedMatmul>(offsets, transpose_weight), contiguous(x),
-                         contiguous(weight));
+  return apply<GroupedMatmul>(made_with(offsets, transpose_weight), contiguous(x),
+                              contiguous(weight));
 }
 
 }  // namespace moegrad::ops

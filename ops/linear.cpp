@@ -3,8 +3,8 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -71,7 +71,7 @@ Tensor linear(const Tensor& x, const Tensor& weight) {
                     "] to match x ", x.shape(), ", got ", weight.shape());
   check_floating("linear", "x", x);
   check_same_dtype("linear", "x", x, "weight", weight);
-  return Function::apply(std::make_shared<Linear>(), contiguous(x), contiguous(weight));
+  return apply<Linear>(contiguous(x), contiguous(weight));
 }
 
 }  // namespace moegrad::ops

@@ -9,9 +9,9 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
 #include "ops/kernels/cross_entropy.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -119,8 +119,8 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const Tensor rows = contiguous(targets);
   const double denominator =
       cross_entropy_denominator("linear_cross_entropy", rows, x.dim(0), weight.dim(0), options);
-  return Function::apply(std::make_shared<LinearCrossEntropy>(options.ignore_index, denominator),
-                         contiguous(x), contiguous(weight), rows);
+  return apply<LinearCrossEntropy>(made_with(options.ignore_index, denominator), contiguous(x),
+                                   contiguous(weight), rows);
 }
 
 }  // namespace moegrad::ops

@@ -7,8 +7,8 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -95,7 +95,7 @@ void check_matmul_operands(std::string_view op, const Tensor& a, const Tensor& b
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check_matmul_operands("matmul", a, b);
-  return Function::apply(std::make_shared<Matmul>(), contiguous(a), contiguous(b));
+  return apply<Matmul>(contiguous(a), contiguous(b));
 }
 
 }  // namespace moegrad::ops

@@ -6,9 +6,9 @@
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
+#include "ops/copies.h"
 #include "ops/kernels/matmul_eigen.h"
 #include "ops/matmul.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -76,7 +76,7 @@ class MatmulReference final : public Function {
 
 Tensor matmul_reference(const Tensor& a, const Tensor& b) {
   check_matmul_operands("matmul_reference", a, b);
-  return Function::apply(std::make_shared<MatmulReference>(), contiguous(a), contiguous(b));
+  return apply<MatmulReference>(contiguous(a), contiguous(b));
 }
 
 }  // namespace moegrad::ops

@@ -4,8 +4,9 @@
 #include <memory>
 
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 
 namespace moegrad::ops {
 namespace {
@@ -80,7 +81,7 @@ Tensor npu_gmm(const Tensor& weight, const Tensor& x,
   auto offsets = offsets_of(tokens_per_expert, x.dim(0));
   check_floating("npu_gmm", "x", x);
   check_same_dtype("npu_gmm", "x", x, "weight", weight);
-  return Function::apply(std::make_shared<NpuGMMOp>(std::move(offsets)),
+  return apply<NpuGMMOp>(made_with(std::move(offsets)),
                          is_transposed_view(weight) ? weight : contiguous(weight), contiguous(x));
 }
 

@@ -3,9 +3,9 @@
 
 #include "framework/runtime/parallel_for.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
 #include "ops/kernels/nz.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {

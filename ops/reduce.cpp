@@ -7,10 +7,11 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/dims.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/reduce.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 
 namespace moegrad::ops {
 namespace {
@@ -94,15 +95,15 @@ class Max final : public Function {
 Tensor apply_sum(std::string_view op, const Tensor& a) {
   check_operands(op, a);
   check_floating(op, a);
-  return Function::apply(std::make_shared<Sum>(Extents{.n = a.numel()}), contiguous(a), Shape{});
+  return apply<Sum>(made_with(Extents{.n = a.numel()}), contiguous(a), Shape{});
 }
 
 Tensor apply_sum(std::string_view op, const Tensor& a, std::int64_t dim, bool keepdim) {
   check_operands(op, a);
   dim = wrap_dim(op, dim, a.ndim());
   check_floating(op, a);
-  return Function::apply(std::make_shared<Sum>(extents_at(a.shape(), dim)), contiguous(a),
-                         reduced(a.shape(), dim, keepdim));
+  return apply<Sum>(made_with(extents_at(a.shape(), dim)), contiguous(a),
+                    reduced(a.shape(), dim, keepdim));
 }
 
 }  // namespace
@@ -129,8 +130,8 @@ Tensor max(const Tensor& a, std::int64_t dim, bool keepdim) {
   check<ShapeError>(a.dim(dim) > 0, "max: dimension ", dim, " of ", a.shape(),
                     " must not be empty");
   check_floating("max", a);
-  return Function::apply(std::make_shared<Max>(extents_at(a.shape(), dim)), contiguous(a),
-                         reduced(a.shape(), dim, keepdim));
+  return apply<Max>(made_with(extents_at(a.shape(), dim)), contiguous(a),
+                    reduced(a.shape(), dim, keepdim));
 }
 
 }  // namespace moegrad::ops

@@ -6,10 +6,10 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/data_or_null.h"
 #include "ops/kernels/rms_norm.h"
 #include "ops/rms_norm_gradients.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -73,7 +73,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
                     "rms_norm: x needs a last dimension of at least 1, got ", x.shape());
   check_rms_norm_weight("rms_norm", x, weight);
   check_same_dtype("rms_norm", "x", x, "weight", weight);
-  return Function::apply(std::make_shared<RMSNorm>(eps), contiguous(x), contiguous(weight));
+  return apply<RMSNorm>(made_with(eps), contiguous(x), contiguous(weight));
 }
 
 }  // namespace moegrad::ops

@@ -7,11 +7,11 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/data_or_null.h"
 #include "ops/kernels/rms_norm_rope.h"
 #include "ops/rms_norm.h"
 #include "ops/rms_norm_gradients.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -77,8 +77,8 @@ Tensor rms_norm_rope(const Tensor& x, const Tensor& weight, const RopeTable& tab
   check_same_dtype("rms_norm_rope", "x", x, "weight", weight);
   check_rope_table("rms_norm_rope", x, table);
   // Positions are data: the table carries no gradient.
-  return Function::apply(std::make_shared<RMSNormRope>(eps), contiguous(x), contiguous(weight),
-                         contiguous(table.cos.detach()), contiguous(table.sin.detach()));
+  return apply<RMSNormRope>(made_with(eps), contiguous(x), contiguous(weight),
+                            contiguous(table.cos.detach()), contiguous(table.sin.detach()));
 }
 
 }  // namespace moegrad::ops

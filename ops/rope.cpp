@@ -8,8 +8,8 @@
 
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/rope.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -95,8 +95,7 @@ Tensor rope(const Tensor& x, const RopeTable& table) {
                     x.shape());
   check_rope_table("rope", x, table);
   // Positions are data: the table carries no gradient.
-  return Function::apply(std::make_shared<Rope>(), contiguous(x), contiguous(table.cos.detach()),
-                         contiguous(table.sin.detach()));
+  return apply<Rope>(contiguous(x), contiguous(table.cos.detach()), contiguous(table.sin.detach()));
 }
 
 }  // namespace moegrad::ops

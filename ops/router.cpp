@@ -13,8 +13,8 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/topk_softmax.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -141,8 +141,7 @@ TopKResult topk_softmax(const Tensor& logits, std::int64_t k, bool normalize,
     replay = contiguous(replay_indices);
     check_replay(replay, logits.dim(1));
   }
-  const auto outputs =
-      Function::apply(std::make_shared<TopKSoftmax>(k, normalize), contiguous(logits), replay);
+  const auto outputs = apply<TopKSoftmax>(made_with(k, normalize), contiguous(logits), replay);
   return {.weights = outputs[0], .indices = outputs[1]};
 }
 

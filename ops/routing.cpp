@@ -9,8 +9,8 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/kernels/routing.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -126,8 +126,8 @@ Tensor permute_rows(const Tensor& x, const RoutingPlan& plan) {
   check<ShapeError>(x.dim(0) * plan.top_k == rows, "permute_rows: the plan has ", rows, " rows, ",
                     plan.top_k, " for each token, got x ", x.shape());
   check_floating("permute_rows", "x", x);
-  return Function::apply(std::make_shared<PermuteRows>(x.dim(0), plan.top_k), contiguous(x),
-                         plan.row_of_slot, plan.slot_of_row);
+  return apply<PermuteRows>(made_with(x.dim(0), plan.top_k), contiguous(x), plan.row_of_slot,
+                            plan.slot_of_row);
 }
 
 Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan) {
@@ -136,8 +136,8 @@ Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan) {
   check<ShapeError>(rows.ndim() == 2 && rows.dim(0) == routed, "unpermute_rows: rows must be [",
                     routed, ", H] as planned, got ", rows.shape());
   check_floating("unpermute_rows", "rows", rows);
-  return Function::apply(std::make_shared<UnpermuteRows>(plan.tokens, plan.top_k), contiguous(rows),
-                         plan.row_of_slot, plan.slot_of_row);
+  return apply<UnpermuteRows>(made_with(plan.tokens, plan.top_k), contiguous(rows),
+                              plan.row_of_slot, plan.slot_of_row);
 }
 
 }  // namespace moegrad::ops

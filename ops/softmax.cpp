@@ -7,9 +7,9 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/dims.h"
 #include "ops/kernels/softmax.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -86,13 +86,13 @@ void check_rows(std::string_view op, const Tensor& a) {
 Tensor softmax(const Tensor& a) {
   check_operands("softmax", a);
   check_rows("softmax", a);
-  return Function::apply(std::make_shared<Softmax>(), contiguous(a));
+  return apply<Softmax>(contiguous(a));
 }
 
 Tensor log_softmax(const Tensor& a) {
   check_operands("log_softmax", a);
   check_rows("log_softmax", a);
-  return Function::apply(std::make_shared<LogSoftmax>(), contiguous(a));
+  return apply<LogSoftmax>(contiguous(a));
 }
 
 }  // namespace moegrad::ops

@@ -7,9 +7,9 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/data_or_null.h"
 #include "ops/kernels/swiglu.h"
-#include "ops/shape_ops.h"
 
 namespace moegrad::ops {
 namespace {
@@ -65,8 +65,7 @@ Tensor swiglu(const Tensor& gate_up, const Tensor& weights) {
                       weights.shape());
     check_same_dtype("swiglu", "gate_up", gate_up, "weights", weights);
   }
-  return Function::apply(std::make_shared<SwiGLU>(), contiguous(gate_up),
-                         weights.defined() ? contiguous(weights) : Tensor());
+  return apply<SwiGLU>(contiguous(gate_up), weights.defined() ? contiguous(weights) : Tensor());
 }
 
 }  // namespace moegrad::ops

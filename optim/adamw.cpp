@@ -20,8 +20,8 @@ struct AdamWCoefficients {
 };
 
 template <class T>
-void update(std::span<T> p, std::span<T> m, std::span<T> v, std::span<const T> g,
-            const AdamWCoefficients<T>& c) {
+void step_elements(std::span<T> p, std::span<T> m, std::span<T> v, std::span<const T> g,
+                   const AdamWCoefficients<T>& c) {
   parallel_for(static_cast<std::int64_t>(p.size()), kGrain,
                [&](std::int64_t begin, std::int64_t end) {
                  T* const __restrict parameter = p.data();
@@ -57,7 +57,7 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const Config& config)
   for (const auto& group : this->groups()) {
     for (const auto& [name, parameter] : group.parameters) {
       states_.push_back({.name = name,
-                         .steps = Tensor::zeros({num_blocks(name)}, Dtype::kInt64),
+                         .steps = one_per_block(name),
                          .exp_avg = zero_state(parameter),
                          .exp_avg_sq = zero_state(parameter)});
     }
@@ -74,10 +74,15 @@ NamedTensors AdamW::state_dict() const {
   return state;
 }
 
-void AdamW::apply(Update& part) {
-  auto& [group, parameter, grad, index, block, range] = part;
-  auto& state = states_[index];
-  const auto t = static_cast<double>(++state.steps.mutable_data<std::int64_t>()[block]);
+TensorList AdamW::state_of(std::size_t index) const {
+  const auto& state = states_[index];
+  return {state.steps, state.exp_avg, state.exp_avg_sq};
+}
+
+void AdamW::apply(Update& update) {
+  auto& [group, parameter, grad, state] = update;
+  Tensor &steps = state[0], &exp_avg = state[1], &exp_avg_sq = state[2];
+  const auto t = static_cast<double>(++steps.mutable_data<std::int64_t>()[0]);
   dispatch_floating(parameter.dtype(), [&]<class T>() {
     const AdamWCoefficients<T> coefficients = {
         .decay = static_cast<T>(1.0 - *group.lr * *group.weight_decay),
@@ -88,8 +93,8 @@ void AdamW::apply(Update& part) {
         .step_size = static_cast<T>(*group.lr / (1.0 - std::pow(config_.beta1, t))),
         .sqrt_bias_correction2 = static_cast<T>(std::sqrt(1.0 - std::pow(config_.beta2, t))),
         .eps = static_cast<T>(config_.eps)};
-    update<T>(range.of(parameter.mutable_data<T>()), range.of(state.exp_avg.mutable_data<T>()),
-              range.of(state.exp_avg_sq.mutable_data<T>()), range.of(grad.data<T>()), coefficients);
+    step_elements<T>(parameter.mutable_data<T>(), exp_avg.mutable_data<T>(),
+                     exp_avg_sq.mutable_data<T>(), grad.data<T>(), coefficients);
   });
 }
 

@@ -50,7 +50,8 @@ class AdamW final : public Optimizer {
   std::vector<State>& states() { return states_; }
 
  private:
-  void apply(Update& part) override;
+  void apply(Update& update) override;
+  TensorList state_of(std::size_t index) const override;
 
   Config config_;
   std::vector<State> states_;

@@ -20,8 +20,10 @@
 namespace moegrad::optim {
 namespace {
 
-void reduce(const std::shared_ptr<ProcessGroup>& group, std::span<double> values, ReduceOp op) {
-  if (group != nullptr) all_reduce(*group, values, op, {.label = "clip_grad_norm"});
+template <class T, std::size_t kCount>
+void reduce(const std::shared_ptr<ProcessGroup>& group, std::array<T, kCount>& values,
+            ReduceOp op) {
+  if (group != nullptr) all_reduce(*group, std::span<T>(values), op, {.label = "clip_grad_norm"});
 }
 
 /// Gradients that are summed over one group: those of the parameters that are sharded over it.

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "framework/distributed/collectives.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/profile/span.h"
 #include "framework/runtime/error.h"
@@ -18,11 +17,6 @@
 
 namespace moegrad::optim {
 namespace {
-
-std::int64_t global_rows(const Tensor& parameter) {
-  const auto& spec = parameter.shard_spec();
-  return spec != nullptr ? spec->global_shape[0] : parameter.dim(0);
-}
 
 void check_lr(std::string_view what, double lr) {
   check<ValueError>(std::isfinite(lr) && lr >= 0.0, what, " must be finite and >= 0, got ", lr);
@@ -57,9 +51,8 @@ std::vector<ParamGroup> with_defaults(std::vector<ParamGroup> groups, double lr,
 }
 
 Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad)
-    : groups_(std::move(groups)) {
+    : groups_(std::move(groups)), missing_(all_parameters(), skip_missing_grad) {
   std::set<const TensorImpl*> seen;
-  NamedTensors blocked;
   for (const auto& group : groups_) {
     check<ValueError>(group.lr && group.weight_decay,
                       "optimizer: each group must have an lr and a weight_decay, got one without");
@@ -70,31 +63,22 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missi
     for (const auto& [name, parameter] : group.parameters) {
       check<ValueError>(seen.insert(parameter.impl().get()).second, "optimizer: parameter '", name,
                         "' is given twice");
-      const auto named = skip_missing_grad.find(name);
-      if (named == skip_missing_grad.end()) continue;
-      const auto rows = global_rows(parameter), blocks = named->second;
-      check<ValueError>(blocks >= 1 && rows % blocks == 0,
-                        "optimizer: the number of row blocks of '", name, "' must divide its ",
-                        rows, " rows, got ", blocks);
-      marks_.emplace(name, Flags(static_cast<std::size_t>(blocks)));
-      blocked.push_back({name, parameter});
     }
   }
-  for (const auto& [name, blocks] : skip_missing_grad) {
-    check<ValueError>(marks_.contains(name),
-                      "optimizer: skip_missing_grad must name parameters, got '", name, "'");
-  }
   check<ValueError>(!seen.empty(), "optimizer: at least one parameter is needed, got none");
-  mesh_groups_ = mesh_groups(blocked);
 }
 
-// Refuses a step that would train nothing, or tensors that no module has any more, or different
-// weights on every rank.
-void Optimizer::check_trainable() const {
+NamedTensors Optimizer::all_parameters() const {
   NamedTensors all;
   for (const auto& group : groups_) {
     all.insert(all.end(), group.parameters.begin(), group.parameters.end());
   }
+  return all;
+}
+
+// A step that would train nothing, nothing that a module still has, or other weights on every rank.
+void Optimizer::check_trainable() const {
+  const auto all = all_parameters();
   check_not_replaced("step", all);
   const bool any = std::ranges::any_of(
       all, [](const NamedTensor& parameter) { return parameter.tensor.grad().defined(); });
@@ -123,19 +107,22 @@ void Optimizer::step() {
   const SpanGuard phase(SpanKind::kPhase, Lane::kOptimizer, "optimizer");
   check_trainable();
   if (!std::exchange(has_stepped_, true)) warn_of_zeros();
-  const auto used = take_used_blocks();
+  missing_.look();
   std::size_t index = 0;
   for (const auto& group : groups_) {
     for (const auto& [name, parameter] : group.parameters) {
       const auto own = index++;
       const Tensor grad = parameter.grad();
       if (!grad.defined()) continue;
-      const auto blocks = used.find(name);
-      const auto ranges = block_ranges(parameter, num_blocks(name));
-      for (std::size_t block = 0; block < ranges.size(); ++block) {
-        if (blocks != used.end() && blocks->second[block] == 0) continue;
-        Update part{group, parameter, grad, own, block, ranges[block]};
-        apply(part);
+      const auto blocks = missing_.num_blocks(name);
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        if (!missing_.has_gradient(name, block)) continue;
+        Update update{.group = group,
+                      .parameter = row_block(parameter, parameter, blocks, block),
+                      .grad = row_block(grad, parameter, blocks, block),
+                      .state = state_of(own)};
+        for (auto& state : update.state) state = row_block(state, state, blocks, block);
+        apply(update);
       }
     }
   }
@@ -151,6 +138,10 @@ Tensor Optimizer::zero_state(const Tensor& parameter) {
   Tensor state = zeros_like(parameter);
   state.set_shard_spec(parameter.shard_spec());
   return state;
+}
+
+Tensor Optimizer::one_per_block(const std::string& name) const {
+  return Tensor::zeros({missing_.num_blocks(name)}, Dtype::kInt64);
 }
 
 void Optimizer::load_state_dict(const NamedTensors& state) {
@@ -189,47 +180,7 @@ void Optimizer::scale_lr(double factor) {
 }
 
 void Optimizer::mark_used(const std::string& name, std::span<const std::int64_t> uses) {
-  const auto found = marks_.find(name);
-  check<ValueError>(found != marks_.end(), "mark_used: skip_missing_grad must name '", name, "'");
-  auto& marks = found->second;
-  check<ValueError>(uses.size() == marks.size(), "mark_used: '", name, "' has ", marks.size(),
-                    " row blocks, got ", uses.size());
-  for (std::size_t block = 0; block < uses.size(); ++block) {
-    if (uses[block] > 0) marks[block] = 1;
-  }
-}
-
-std::int64_t Optimizer::num_blocks(const std::string& name) const {
-  const auto found = marks_.find(name);
-  return found == marks_.end() ? 1 : std::ssize(found->second);
-}
-
-std::map<std::string, Optimizer::Flags> Optimizer::take_used_blocks() {
-  auto used = marks_;
-  for (auto& [name, marks] : marks_) std::ranges::fill(marks, 0);
-  for (const auto& group : groups_) {
-    for (const auto& [name, parameter] : group.parameters) {
-      const auto found = used.find(name);
-      const Tensor grad = parameter.grad();
-      if (found == used.end() || !grad.defined()) continue;
-      auto& flags = found->second;
-      const auto ranges = block_ranges(parameter, std::ssize(flags));
-      for (std::size_t block = 0; block < flags.size(); ++block) {
-        if (flags[block] == 0) flags[block] = has_nonzero(grad, ranges[block]) ? 1 : 0;
-      }
-    }
-  }
-  if (mesh_groups_.empty()) return used;
-  Flags all;
-  for (const auto& [name, flags] : used) all.insert(all.end(), flags.begin(), flags.end());
-  for (const auto& group : mesh_groups_) {
-    all_reduce(*group, std::span(all), ReduceOp::kMax, {.label = "skip_missing_grad"});
-  }
-  auto next = all.begin();
-  for (auto& [name, flags] : used) {
-    for (auto& flag : flags) flag = *next++;
-  }
-  return used;
+  missing_.mark_used(name, uses);
 }
 
 }  // namespace moegrad::optim

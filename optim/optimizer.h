@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,7 +10,6 @@
 
 #include "framework/tensor/named_tensor.h"
 #include "optim/row_blocks.h"
-#include "optim/shard_groups.h"
 
 namespace moegrad::optim {
 
@@ -87,37 +85,35 @@ class Optimizer {
   const std::vector<ParamGroup>& groups() const { return groups_; }
 
  protected:
-  /// A part of a parameter that has a gradient: one row block, or all of it.
+  /// A parameter that has a gradient, and what state_of() has kept of it; or one row block of all
+  /// these. The same on every rank, with empty tensors where others hold the elements.
   struct Update {
     const ParamGroup& group;
     Tensor parameter;
     Tensor grad;
-    std::size_t index;  // of the parameter, in the order of groups and of parameters in them
-    std::size_t block;
-    BlockRange range;
+    TensorList state;
   };
-  /// Applies one update. Every rank gets the same blocks, with empty ranges for blocks that other
-  /// ranks hold.
-  virtual void apply(Update& part) = 0;
+  /// Carries out one.
+  virtual void apply(Update& update) = 0;
+  /// What apply() remembers of a parameter, by its index in order of groups and of parameters
+  /// within them: of the parameter's shape and cut as it is (zero_state), or one number
+  /// (one_per_block).
+  virtual TensorList state_of(std::size_t index) const = 0;
 
   /// Zeros of the parameter's shape and dtype, cut like the parameter.
   static Tensor zero_state(const Tensor& parameter);
-  /// The number of row blocks of a parameter; 1 if it has none.
-  std::int64_t num_blocks(const std::string& name) const;
+  /// An int64 zero, for each row block that the parameter has; the same on all ranks.
+  Tensor one_per_block(const std::string& name) const;
 
  private:
-  using Flags = std::vector<std::int64_t>;  // one per block, 0 or 1
-
   void check_trainable() const;
   void warn_of_zeros() const;
-  /// For each block, whether it has a gradient on any rank.
-  std::map<std::string, Flags> take_used_blocks();
+  NamedTensors all_parameters() const;
 
   std::vector<ParamGroup> groups_;
   bool has_stepped_ = false;
-  std::vector<double> base_lrs_;        // of the groups as constructed
-  std::map<std::string, Flags> marks_;  // of each parameter with row blocks
-  ProcessGroups mesh_groups_;           // the groups over which these are sharded or replicated
+  std::vector<double> base_lrs_;  // of the groups as constructed
+  MissingGradients missing_;
 };
 
 }  // namespace moegrad::optim

@@ -12,8 +12,9 @@
 namespace moegrad::optim {
 namespace {
 
-/// Adding and then subtracting one of them rounds to a multiple of 2^-22, 2^-44 or 2^-66.
-constexpr Bins kRounders = {0x1.8p30, 0x1.8p8, 0x1.8p-14};
+/// What a, b and c are multiples of. Adding and subtracting a rounder rounds to such a multiple.
+constexpr std::array kQuanta = {0x1p-22, 0x1p-44, 0x1p-66};
+constexpr std::array kRounders = {0x1.8p30, 0x1.8p8, 0x1.8p-14};
 
 /// g / 2^exponent in two factors, because 2^-exponent alone may overflow.
 struct Scale {
@@ -66,7 +67,9 @@ Bins bins_of_values(std::span<const T> values, const Scale& scale) {
     add(values.data() + i, end - i);
     auto& piece = pieces[static_cast<std::size_t>(begin / kGrain)];
     for (std::size_t bin = 0; bin < piece.size(); ++bin) {
-      for (const double sum : lanes[bin]) piece[bin] += sum;
+      double sum = 0.0;
+      for (const double lane : lanes[bin]) sum += lane;
+      piece[bin] = static_cast<std::int64_t>(sum / kQuanta[bin]);
     }
   });
   Bins total{};
@@ -91,7 +94,8 @@ Bins PreRoundedSum::bins_of(const Tensor& grad) const {
 }
 
 double PreRoundedSum::norm_of(const Bins& total) const {
-  const double sum = total[0] + (total[1] + total[2]);
+  const auto bin = [&](std::size_t i) { return static_cast<double>(total[i]) * kQuanta[i]; };
+  const double sum = bin(0) + (bin(1) + bin(2));
   return std::ldexp(p_ == 1 ? sum : std::sqrt(sum), exponent_);
 }
 

@@ -17,18 +17,19 @@ namespace moegrad::optim {
 ///     a = (x + C1) - C1,   b = (x - a + C2) - C2,   c = (x - a - b + C3) - C3
 ///
 /// multiples of 2^-22, 2^-44 and 2^-66, where C = 1.5 * 2^(52 - bits) makes the addition round
-/// there. |a| <= 1 and |b|, |c| <= half the quantum before, so sums over up to 2^30 elements stay
-/// below 2^53 quanta: they are exact in float64, in any order, and so is an all-reduce of them. The
-/// part that is dropped, at most 2^-67 per term, depends on the term only, and the sum is at least
-/// 2^-p. Then norm = s (a + (b + c))^(1/p).
+/// there. |a| <= 1 and |b|, |c| <= half the quantum before, so a, b and c are at most 2^22 quanta
+/// each. They are summed as numbers of quanta, in int64, which holds those of 2^40 elements:
+/// exactly, in any order, and so is an all-reduce of them. What is dropped, at most 2^-67 per term,
+/// depends on the term alone, and the sum is at least 2^-p. Then norm = s (a + (b + c))^(1/p), each
+/// sum being rounded to float64 once; up to 2^30 elements that changes none of them.
 ///
 /// Reference: Demmel & Nguyen, "Parallel reproducible summation", 2015.
 
-/// The number of terms that one sum can take.
-constexpr std::int64_t kMaxTerms = std::int64_t{1} << 30;
+/// Terms that one sum can take.
+constexpr std::int64_t kMaxTerms = std::int64_t{1} << 40;
 
-/// The sums of a, b and c. The bins of different elements may be added in any order.
-using Bins = std::array<double, 3>;
+/// The sums of a, b and c in quanta. Those of different elements may be added in any order.
+using Bins = std::array<std::int64_t, 3>;
 
 /// Sums |g / s|^p over tensors, for one p and one s = 2^exponent above all |g|.
 class PreRoundedSum {

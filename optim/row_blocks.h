@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/tensor/named_tensor.h"
+#include "optim/shard_groups.h"
 
 namespace moegrad::optim {
 
@@ -33,22 +34,36 @@ namespace moegrad::optim {
 /// Number of equal row blocks (of dimension 0, of the whole parameter) by parameter name.
 using RowBlocks = std::map<std::string, std::int64_t>;
 
-/// The elements [begin, end) of this rank's part of a parameter that belong to one row block. Empty
-/// for a block that other ranks hold.
-struct BlockRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
+/// Decides which row blocks of an optimizer's parameters have a gradient in a step. Those that have
+/// none are left out of the step; a parameter that is not named is one block, which always has one.
+class MissingGradients {
+ public:
+  /// ValueError for row blocks of an unknown parameter, or a number of blocks that does not divide
+  /// its rows.
+  MissingGradients(const NamedTensors& parameters, const RowBlocks& row_blocks);
 
-  template <class T>
-  std::span<T> of(std::span<T> all) const {
-    return all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-  }
+  /// Row blocks of a parameter; 1 without.
+  std::int64_t num_blocks(const std::string& name) const;
+  /// Optimizer::mark_used
+  void mark_used(const std::string& name, std::span<const std::int64_t> uses);
+  /// Looks at the gradients and marks of all ranks, and clears the marks. Collective over the ranks
+  /// that hold parts of the parameters that have row blocks.
+  void look();
+  /// What the last look() has found of row block `block`.
+  bool has_gradient(const std::string& name, std::int64_t block) const;
+
+ private:
+  using Flags = std::vector<std::int64_t>;  // one per block, 0 or 1
+
+  NamedTensors parameters_;             // that have row blocks
+  std::map<std::string, Flags> marks_;  // of each
+  std::map<std::string, Flags> found_;
+  ProcessGroups mesh_groups_;  // over which they are sharded or replicated
 };
 
-/// One range per block.
-std::vector<BlockRange> block_ranges(const Tensor& parameter, std::int64_t blocks);
-
-/// True unless all of `values` [begin, end) are zero; a NaN is not zero.
-bool has_nonzero(const Tensor& values, const BlockRange& range);
+/// What this rank holds of row block `block` of `blocks` of `tensor`, as a flat view without graph,
+/// empty for a block that other ranks hold; the tensor itself where blocks = 1. `like` says by its
+/// ShardSpec which rows of the whole the tensor has. LayoutError unless it is contiguous.
+Tensor row_block(const Tensor& tensor, const Tensor& like, std::int64_t blocks, std::int64_t block);
 
 }  // namespace moegrad::optim

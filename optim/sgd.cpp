@@ -20,7 +20,8 @@ struct SgdCoefficients {
 
 /// `b` is empty without momentum.
 template <class T>
-void update(std::span<T> p, std::span<T> b, std::span<const T> g, const SgdCoefficients<T>& c) {
+void step_elements(std::span<T> p, std::span<T> b, std::span<const T> g,
+                   const SgdCoefficients<T>& c) {
   parallel_for(static_cast<std::int64_t>(p.size()), kGrain,
                [&](std::int64_t begin, std::int64_t end) {
                  T* const __restrict parameter = p.data();
@@ -65,16 +66,20 @@ NamedTensors SGD::state_dict() const {
   return state;
 }
 
-void SGD::apply(Update& part) {
-  auto& [group, parameter, grad, index, block, range] = part;
+TensorList SGD::state_of(std::size_t index) const {
+  return buffers_.empty() ? TensorList() : TensorList{buffers_[index].tensor};
+}
+
+void SGD::apply(Update& update) {
+  auto& [group, parameter, grad, state] = update;
   dispatch_floating(parameter.dtype(), [&]<class T>() {
     std::span<T> momentum;
-    if (!buffers_.empty()) momentum = range.of(buffers_[index].tensor.mutable_data<T>());
-    update<T>(range.of(parameter.mutable_data<T>()), momentum, range.of(grad.data<T>()),
-              {.lr = static_cast<T>(*group.lr),
-               .momentum = static_cast<T>(config_.momentum),
-               .weight_decay = static_cast<T>(*group.weight_decay),
-               .nesterov = config_.nesterov});
+    if (!state.empty()) momentum = state[0].mutable_data<T>();
+    step_elements<T>(parameter.mutable_data<T>(), momentum, grad.data<T>(),
+                     {.lr = static_cast<T>(*group.lr),
+                      .momentum = static_cast<T>(config_.momentum),
+                      .weight_decay = static_cast<T>(*group.weight_decay),
+                      .nesterov = config_.nesterov});
   });
 }
 

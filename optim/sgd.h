@@ -34,7 +34,8 @@ class SGD final : public Optimizer {
   NamedTensors& buffers() { return buffers_; }
 
  private:
-  void apply(Update& part) override;
+  void apply(Update& update) override;
+  TensorList state_of(std::size_t index) const override;
 
   Config config_;
   NamedTensors buffers_;

@@ -14,7 +14,7 @@
 #include <csignal>
 #include <cstddef>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 std::atomic<std::int64_t> calls = 0;
@@ -74,4 +74,4 @@ bool count_mapping_calls() {
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

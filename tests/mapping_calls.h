@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// From now on mapping_calls() counts the process's calls of mmap, munmap, mremap, mprotect and
 /// brk: a seccomp filter sends each to a signal handler, which counts it and passes it on. Threads
@@ -13,4 +13,4 @@ bool count_mapping_calls();
 
 std::int64_t mapping_calls();
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <new>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 std::atomic<std::int64_t> calls = 0;
@@ -28,17 +28,17 @@ void note(std::size_t size) {
 NewCalls new_calls() { return {.calls = calls, .bytes = bytes, .largest = largest}; }
 void reset_largest_new() { largest = 0; }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test
 
 void* operator new(std::size_t size) {
-  moegrad::testing::note(size);
+  moegrad::test::note(size);
   void* const block = std::malloc(std::max<std::size_t>(size, 1));
   if (block == nullptr) throw std::bad_alloc();
   return block;
 }
 
 void* operator new(std::size_t size, std::align_val_t alignment) {
-  moegrad::testing::note(size);
+  moegrad::test::note(size);
   const auto step = static_cast<std::size_t>(alignment);
   void* const block =
       std::aligned_alloc(step, (std::max<std::size_t>(size, 1) + step - 1) / step * step);

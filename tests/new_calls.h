@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// What this program's operator new, of all threads, has been asked for since the start or since
 /// reset_largest_new().
@@ -16,4 +16,4 @@ struct NewCalls {
 NewCalls new_calls();
 void reset_largest_new();
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

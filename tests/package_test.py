@@ -14,7 +14,8 @@ from pathlib import Path
 from repository_files import repository_files
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ["framework", "ops", "nn", "optim", "fsdp", "models"]
+FOLDERS = ["framework", "ops", "nn", "optim", "fsdp", "models", "train"]
+UMBRELLAS = {"moegrad.h", "train/train.h"}
 # What moegrad.h leaves out, for it needs a library that the user may not have.
 OPT_IN = {"framework/autograd/gradcheck_gtest.h", "framework/tensor/as_eigen.h"}
 FOR_PROGRAMS = ["GTest", "benchmark"]  # the tests
@@ -63,14 +64,15 @@ def reached(include, headers):
 
 
 def header_problems(include):
-    public, absent = reached(include, {"moegrad.h"} | OPT_IN)
+    public, absent = reached(include, UMBRELLAS | OPT_IN)
     for header, source in sorted(absent):
         yield f"{header}: is not installed, and {source} needs it"
     for path in sorted(path for path in include.rglob("*") if path.is_file()):
         header = path.relative_to(include).as_posix()
         if header not in public:
-            yield (f"{header}: is installed, but moegrad.h does not reach it; include it there, or "
-                   f"list it as INTERNAL in {header.split('/')[0]}/CMakeLists.txt")
+            yield (f"{header}: is installed, but neither moegrad.h nor train/train.h reaches it; "
+                   f"include it there, or list it as INTERNAL in "
+                   f"{header.split('/')[0]}/CMakeLists.txt")
 
 
 def remove_strays(include, known):
@@ -83,7 +85,7 @@ def remove_strays(include, known):
 def self_test():
     with tempfile.TemporaryDirectory() as tmp:
         planted = {"moegrad.h": '#include "a/b.h"\n#include "a/none.h"\n', "a/b.h": "",
-                   "a/stray.h": "", **dict.fromkeys(OPT_IN, '#include "moegrad.h"\n')}
+                   "a/stray.h": "", "train/train.h": "", **dict.fromkeys(OPT_IN, '#include "moegrad.h"\n')}
         for name, text in planted.items():
             (Path(tmp) / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(tmp) / name).write_text(text, encoding="utf-8")
@@ -91,7 +93,7 @@ def self_test():
         assert found == ["a/none.h", "a/stray.h"], found
         found = list(path_problems(Path(tmp), ["a/none"]))
         assert found == ["moegrad.h: contains a/none"], found
-        remove_strays(Path(tmp), {Path("moegrad.h"), Path("a/b.h")})
+        remove_strays(Path(tmp), {Path("moegrad.h"), Path("a/b.h"), Path("train/train.h")})
         found = [problem.split(":")[0] for problem in header_problems(Path(tmp))]
         assert found == sorted(OPT_IN | {"a/none.h"}), found
 
@@ -113,11 +115,20 @@ def compile_alone(include, compiler):
         directive = re.search(r'^\s*#\s*include\s*(.*)', source.read_text(encoding="utf-8"), re.M)
         if directive:
             first.add(directive[1].strip('"'))
-    headers, _ = reached(include, {"moegrad.h"})
+    headers, _ = reached(include, UMBRELLAS)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda header: run(compiler, "-std=c++20", "-fsyntax-only", "-I", include,
                                          "-include", header, "-x", "c++", os.devnull),
                       sorted(headers - first)))
+
+
+def compile_with_gtest(include, compiler):
+    """A user's test that says `using namespace moegrad`, if a GoogleTest is there."""
+    has_gtest = subprocess.run([compiler, "-E", "-include", "gtest/gtest.h", "-x", "c++", os.devnull],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if has_gtest.returncode == 0:
+        run(compiler, "-std=c++20", "-fsyntax-only", "-I", include,
+            ROOT / "tests/consumer/own_test.cpp")
 
 
 def umbrella_problems(include, compiler, folder):
@@ -149,7 +160,28 @@ def consumer_problems(prefix, compiler, cpu_check, folder):
             yield f"{name}: expected\n{expected}got\n{got}"
         if cpu_check and f" {cpu_check}\n" not in run("nm", folder / name):
             yield f"{name}: {cpu_check} is not linked into it"
+    yield from training_problems(folder)
     yield from documentation_problems(project)
+
+
+def training_problems(folder):
+    """A user's training program has the same bits on 1, 2 and 4 ranks, also when it is stopped and
+    goes on with another number of them."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"{i} sheep went to the water and came back.\n" for i in range(200)))
+    whole = run(folder / "train", text, folder / "whole", 1, 16)
+    lines = whole.splitlines()[-17:]
+    losses = [float.fromhex(line.split()[1]) for line in lines]
+    if len(set(lines)) != 17 or not losses[15] < 0.8 * losses[0]:
+        yield f"train: expected 16 falling losses, got\n{whole}"
+    for ranks, later in [(2, 4), (4, 2)]:
+        got = run(folder / "train", text, folder / f"on {ranks}", ranks, 16).splitlines()
+        if got[-17:] != lines:
+            yield f"train: {ranks} ranks: expected the losses of one\n{got}"
+        run(folder / "train", text, folder / f"in parts {ranks}", ranks, 8)
+        got = run(folder / "train", text, folder / f"in parts {ranks}", later, 16).splitlines()
+        if got[-9:] != lines[-9:] or not any("resumed" in line for line in got):
+            yield f"train: resumed on {later} ranks: expected the same losses\n{got}"
 
 
 def documentation_problems(project):
@@ -188,6 +220,7 @@ def problems(build, compiler, cpu_check, tmp):
     yield from config_problems(next(prefix.glob("lib*/**/cmake/moegrad")))
     yield from umbrella_problems(include, compiler, tmp)
     compile_alone(include, compiler)
+    compile_with_gtest(include, compiler)
     yield from consumer_problems(prefix, compiler, cpu_check, tmp / "consumer")
     add_as_subdirectory(compiler, tmp / "outer")
 

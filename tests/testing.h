@@ -17,7 +17,7 @@
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// Whether all cases are wanted, as in `tests/run.sh --full`, and not a part of them in every run.
 inline bool full_suite() {
@@ -104,4 +104,4 @@ inline ::testing::AssertionResult all_close(const Tensor& a, const Tensor& b, do
   return ::testing::AssertionSuccess();
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -111,7 +111,7 @@ bool in_checkpoint_forward() { return first_run; }
 
 TensorList checkpoint(Body body, const TensorList& inputs) {
   if (!grad_enabled()) return body(inputs);
-  return Function::apply(std::make_shared<Checkpoint>(std::move(body)), inputs);
+  return apply<Checkpoint>(made_with(std::move(body)), inputs);
 }
 
 }  // namespace moegrad

@@ -10,44 +10,11 @@
 namespace moegrad {
 namespace {
 
-thread_local bool grad_mode = true;
-thread_local std::uint64_t next_sequence = 0;
-thread_local const SavedTensorHooks* saved_tensor_hooks = nullptr;
-
-// Functions that are being destroyed in this thread put their edges here. The outermost destructor
-// empties it.
+// Functions whose destruction is under way in this thread put their edges here; the outermost
+// destructor empties it.
 thread_local std::vector<std::shared_ptr<Function>>* condemned = nullptr;
 
-std::shared_ptr<const Scope>& scope_slot() {
-  thread_local std::shared_ptr<const Scope> scope;
-  return scope;
-}
-
 }  // namespace
-
-bool grad_enabled() { return grad_mode; }
-GradModeGuard::GradModeGuard(bool enabled) : previous_(grad_mode) { grad_mode = enabled; }
-GradModeGuard::~GradModeGuard() { grad_mode = previous_; }
-
-ScopeGuard::ScopeGuard(std::string path, std::function<void()> on_enter,
-                       std::function<void()> on_exit) {
-  auto scope = std::make_shared<Scope>();
-  scope->path = std::move(path);
-  scope->parent = scope_slot();
-  scope->begin = next_sequence++;
-  scope->on_enter = std::move(on_enter);
-  scope->on_exit = std::move(on_exit);
-  scope_slot() = std::move(scope);
-}
-
-ScopeGuard::~ScopeGuard() { scope_slot() = scope_slot()->parent; }
-
-const std::shared_ptr<const Scope>& ScopeGuard::current() { return scope_slot(); }
-
-ScopeRestoreGuard::ScopeRestoreGuard(std::shared_ptr<const Scope> scope)
-    : previous_(std::exchange(scope_slot(), std::move(scope))) {}
-
-ScopeRestoreGuard::~ScopeRestoreGuard() { scope_slot() = std::move(previous_); }
 
 Function::~Function() {
   std::vector<std::shared_ptr<Function>> own;
@@ -113,11 +80,11 @@ void Function::begin(bool record) {
   recorded_ = record;
   if (anomaly_detection_enabled()) {
     call_stack_ = std::make_shared<CallStack>(CallStack::capture());
-    scope_ = scope_slot();
+    scope_ = ScopeGuard::current();
   }
   if (!record) return;
-  sequence_ = next_sequence++;
-  scope_ = scope_slot();
+  sequence_ = detail::next_sequence();
+  scope_ = ScopeGuard::current();
 }
 
 void Function::add_edge(const Tensor& input) {
@@ -170,64 +137,5 @@ void check_input(const Function& function, const Tensor& input, std::size_t posi
 }
 
 }  // namespace detail
-
-SavedTensorHooksGuard::SavedTensorHooksGuard(SavedTensorHooks hooks)
-    : hooks_(std::move(hooks)), previous_(saved_tensor_hooks) {
-  saved_tensor_hooks = &hooks_;
-}
-
-SavedTensorHooksGuard::~SavedTensorHooksGuard() { saved_tensor_hooks = previous_; }
-
-SavedTensor::SavedTensor(Function& owner) : owner_(owner) { owner.saved_.push_back(this); }
-
-SavedTensor& SavedTensor::operator=(const Tensor& tensor) {
-  state_ = State::kSaved;
-  packed_.reset();
-  unpack_ = nullptr;
-  if (tensor.defined() && saved_tensor_hooks != nullptr && owner_.recorded_) {
-    tensor_ = Tensor();
-    packed_ = saved_tensor_hooks->pack(tensor.detach());
-    unpack_ = saved_tensor_hooks->unpack;
-    return *this;
-  }
-  tensor_ = tensor.defined() ? tensor.detach() : Tensor();
-  if (tensor.defined()) version_ = tensor.storage().version();
-  return *this;
-}
-
-bool SavedTensor::is_modified() const {
-  return tensor_.defined() && tensor_.storage().version() != version_;
-}
-
-Tensor SavedTensor::unpack() const {
-  check(state_ != State::kReleased, owner_.name(),
-        ": backward a second time, but the saved tensors have been freed; pass retain_graph to "
-        "the first backward");
-  if (unpack_) return unpack_(packed_);
-  if (!tensor_.defined()) return tensor_;
-  const auto& parameter = tensor_.storage().name();
-  const auto* const quote = parameter.empty() ? "" : "'";
-  check(!is_modified(), owner_.name(), ": a tensor of shape ", tensor_.shape(),
-        parameter.empty() ? "" : " ", quote, parameter, quote,
-        " saved for backward has been modified in place since");
-  return tensor_;
-}
-
-void SavedTensor::release() {
-  state_ = State::kReleased;
-  tensor_ = Tensor();
-  packed_.reset();
-  unpack_ = nullptr;
-}
-
-std::int64_t SavedTensor::bytes() const {
-  if (!tensor_.defined()) return 0;
-  const bool nz = tensor_.layout() == Layout::kNZ;
-  return (nz ? tensor_.nz_blocks().numel() : tensor_.numel()) * size_of(tensor_.dtype());
-}
-
-const Storage* SavedTensor::storage() const {
-  return tensor_.defined() ? &tensor_.storage() : nullptr;
-}
 
 }  // namespace moegrad

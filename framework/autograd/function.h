@@ -19,7 +19,7 @@
 //      private:
 //       SavedTensor x_{*this};
 //     };
-//     Tensor square(const Tensor& x) { return Function::apply(std::make_shared<Square>(), x); }
+//     Tensor square(const Tensor& x) { return apply<Square>(x); }
 //
 // Members of type SavedTensor keep what backward reads, never plain Tensors. A plain one shares its
 // bytes with the caller. After an edit in place, such as an optimizer's step, backward would read
@@ -292,6 +292,33 @@ auto Function::apply(const std::shared_ptr<F>& function, const Arguments&... arg
     detail::check_forward_is_finite(base, inputs, results);
   }
   return outputs;
+}
+
+/// What apply() below constructs a Function with.
+template <class... Arguments>
+struct MadeWith {
+  std::tuple<Arguments&&...> arguments;
+};
+
+template <class... Arguments>
+MadeWith<Arguments...> made_with(Arguments&&... arguments) {
+  return {std::forward_as_tuple(std::forward<Arguments>(arguments)...)};
+}
+
+/// Makes an F and calls Function::apply on it:
+///
+///     apply<Square>(x)                               a Square()
+///     apply<Narrow>(made_with(dim, start), x)        a Narrow(dim, start)
+template <class F, class... Arguments>
+auto apply(const Arguments&... arguments) {
+  return Function::apply(std::make_shared<F>(), arguments...);
+}
+template <class F, class... Made, class... Arguments>
+auto apply(MadeWith<Made...> made, const Arguments&... arguments) {
+  const auto make = [](auto&&... with) {
+    return std::make_shared<F>(std::forward<decltype(with)>(with)...);
+  };
+  return Function::apply(std::apply(make, std::move(made.arguments)), arguments...);
 }
 
 }  // namespace moegrad

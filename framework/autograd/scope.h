@@ -33,6 +33,11 @@ struct Scope {
   }
 };
 
+namespace detail {
+/// The next number on this thread's tape: entries of scopes and Functions share one count.
+std::uint64_t next_sequence();
+}  // namespace detail
+
 /// Opens a scope in this thread until the guard goes out of scope.
 class ScopeGuard {
  public:

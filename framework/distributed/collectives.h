@@ -3,14 +3,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <type_traits>
 
 #include "framework/distributed/process_group.h"
+#include "framework/tensor/tensor.h"
 
 namespace moegrad {
 
-// Blocking collectives over typed spans. T is deduced from the span that is written.
+// Blocking collectives over typed spans, numbers and tensors. T is deduced from the span that is
+// written, or from the number.
 
 /// values [n] = reduction over the ranks, in place.
 template <class T>
@@ -19,12 +22,31 @@ void all_reduce(ProcessGroup& group, std::span<T> values, ReduceOp op = ReduceOp
   group.all_reduce(std::as_writable_bytes(values), dtype_of<T>, op, options)->wait();
 }
 
-/// values [n] = the values of rank `root`.
+/// The reduction over the ranks of a number, such as a loss or a count of tokens.
+template <class T>
+requires(std::is_same_v<T, double> || std::is_same_v<T, std::int64_t>) [[nodiscard]] T
+    all_reduce(ProcessGroup& group, T value, ReduceOp op = ReduceOp::kSum,
+               const CollectiveOptions& options = {}) {
+  all_reduce(group, std::span(&value, 1), op, options);
+  return value;
+}
+
+/// tensor = reduction over the ranks, in place; as a modification in place it counts for autograd
+/// (Tensor::mutable_data). DtypeError unless it is float32, float64 or int64, LayoutError unless it
+/// is contiguous.
+void all_reduce(ProcessGroup& group, Tensor& tensor, ReduceOp op = ReduceOp::kSum,
+                const CollectiveOptions& options = {});
+
+/// values [n] = those of rank `root`.
 template <class T>
 void broadcast(ProcessGroup& group, std::span<T> values, int root,
                const CollectiveOptions& options = {}) {
   group.broadcast(std::as_writable_bytes(values), root, dtype_of<T>, options)->wait();
 }
+
+/// tensor = that of rank `root`, in place; errors and modification as for all_reduce.
+void broadcast(ProcessGroup& group, Tensor& tensor, int root,
+               const CollectiveOptions& options = {});
 
 /// output [n] = reduction over the ranks of chunk rank() of input [size() * n].
 template <class T>

@@ -13,12 +13,6 @@
 namespace moegrad {
 namespace {
 
-std::span<std::byte> bytes_of(const Tensor& tensor) {
-  const auto size = size_of(tensor.dtype());
-  return {tensor.storage().data() + tensor.offset() * size,
-          static_cast<std::size_t>(tensor.numel() * size)};
-}
-
 void check_shard(std::string_view op, const Tensor& shard, const ShardSpec& spec) {
   const Shape expected = shard_shape(spec);
   check<ShapeError>(shard.shape() == expected, op, ": [", spec.begin, ", ", spec.end,
@@ -62,8 +56,8 @@ std::vector<std::int64_t> counts_of(const std::vector<ShardSpec>& specs) {
 /// From the shards one after the other, as ranks send and receive them, to the whole tensor.
 void place_shards(const std::vector<ShardSpec>& specs, const Tensor& shards, Tensor& whole) {
   const auto size = size_of(whole.dtype());
-  const auto* from = bytes_of(shards).data();
-  auto* const to = bytes_of(whole).data();
+  const auto* from = shards.bytes().data();
+  auto* const to = whole.mutable_bytes().data();
   for (const auto& spec : specs) {
     const ShardRuns runs(spec);
     const auto bytes = runs.length * size;
@@ -95,11 +89,11 @@ void send_shards(const std::vector<ShardSpec>& specs, const Tensor& whole, Tenso
     shards = line_up_shards(specs, whole, shard.dtype());
     send = counts_of(specs);
   }
-  const auto input = shards.defined() ? bytes_of(shards) : std::span<std::byte>();
+  const auto input = shards.defined() ? shards.bytes() : std::span<const std::byte>();
   group
-      .all_to_all(input, send, bytes_of(shard), receive, shard.dtype(), {.label = "scatter_shards"})
+      .all_to_all(input, send, shard.mutable_bytes(), receive, shard.dtype(),
+                  {.label = "scatter_shards"})
       ->wait();
-  shard.storage().bump_version();
 }
 
 }  // namespace
@@ -123,9 +117,8 @@ Tensor gather_shards(const Tensor& shard, const ShardSpec& spec) {
     shards = Tensor::empty(spec.global_shape, shard.dtype());
     receive = counts_of(specs);
   }
-  const auto output = shards.defined() ? bytes_of(shards) : std::span<std::byte>();
-  group
-      .all_to_all(bytes_of(shard), send, output, receive, shard.dtype(), {.label = "gather_shards"})
+  const auto output = shards.defined() ? shards.mutable_bytes() : std::span<std::byte>();
+  group.all_to_all(shard.bytes(), send, output, receive, shard.dtype(), {.label = "gather_shards"})
       ->wait();
   if (group.rank() != 0 || spec.dim == 0) return shards;
   Tensor whole = empty_like(shards);
@@ -149,8 +142,8 @@ void scatter_shards(const Tensor& whole, Tensor& shard, const ShardSpec& spec) {
     }
   }
   if (spec.replicas == nullptr || spec.replicas->size() == 1) return;
-  spec.replicas->broadcast(bytes_of(shard), 0, shard.dtype(), {.label = "scatter_shards"})->wait();
-  shard.storage().bump_version();
+  spec.replicas->broadcast(shard.mutable_bytes(), 0, shard.dtype(), {.label = "scatter_shards"})
+      ->wait();
 }
 
 }  // namespace moegrad

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "framework/distributed/shard_spec.h"
+#include "framework/tensor/box.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
@@ -15,9 +16,16 @@ inline Shape shard_shape(const ShardSpec& spec) {
   return shape;
 }
 
-/// The positions of a shard's elements in the whole tensor; both are row-major. There are `count`
-/// runs of `length` neighbouring elements. Run k begins at element k * length of the shard, and at
-/// element first + k * stride of the whole. A shard of dimension 0 is one run.
+/// What `tensor` holds of its parameter: the part that its ShardSpec says, or all of it.
+inline Box shard_box(const Tensor& tensor) {
+  Box box = whole_box(tensor.shape());
+  if (const auto& spec = tensor.shard_spec()) box.begin[spec->dim] = spec->begin;
+  return box;
+}
+
+/// Where the elements of a shard lie in the whole tensor, both row-major: in `count` runs of
+/// `length` neighbours. Run k begins at element k * length of the shard, and at element
+/// first + k * stride of the whole. A shard of dimension 0 is one run.
 struct ShardRuns {
   explicit ShardRuns(const ShardSpec& spec) {
     std::int64_t inner = 1;
@@ -43,8 +51,7 @@ struct ShardRuns {
 
 /// The shard's elements of a tensor of spec.global_shape, as a strided view without graph.
 inline Tensor shard_view(const Tensor& whole, const ShardSpec& spec) {
-  return Tensor::as_strided(whole, shard_shape(spec), whole.strides(),
-                            whole.offset() + spec.begin * whole.strides()[spec.dim]);
+  return Tensor::narrow(whole, spec.dim, spec.begin, spec.end - spec.begin);
 }
 
 }  // namespace moegrad

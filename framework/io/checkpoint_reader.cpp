@@ -21,12 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Box box_of(const Tensor& tensor) {
-  Box box = whole_box(tensor.shape());
-  if (const auto& spec = tensor.shard_spec()) box.begin[spec->dim] = spec->begin;
-  return box;
-}
-
 CheckpointManifest read_manifest(const fs::path& path) {
   const MappedFile file(path, "checkpoint");
   const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
@@ -113,15 +107,13 @@ void CheckpointReader::check_tensor(const std::string& name, const Tensor& tenso
 void CheckpointReader::read(const std::string& name, Tensor tensor) {
   check_tensor(name, tensor);
   const SlowStorage storage("reading " + folder_.string());
-  const auto size = size_of(tensor.dtype());
-  const Box target = box_of(tensor);
-  auto* const to = tensor.storage().data() + tensor.offset() * size;
+  const Box target = shard_box(tensor);
+  auto* const to = tensor.mutable_bytes().data();
   for (const auto& piece : manifest_.tensors.at(name).pieces) {
     if (!overlap(piece.box(), target)) continue;
     const auto bytes = file(piece.file).bytes(entry_of(name, piece));
-    copy_overlap(piece.box(), bytes.data(), target, to, size);
+    copy_overlap(piece.box(), bytes.data(), target, to, size_of(tensor.dtype()));
   }
-  tensor.storage().bump_version();
 }
 
 void CheckpointReader::read_all(const NamedTensors& tensors) {

@@ -74,13 +74,7 @@ std::string file_name(int rank) {
   return name.data();
 }
 
-std::span<const std::byte> bytes_of(const Tensor& tensor) {
-  const auto size = size_of(tensor.dtype());
-  return {tensor.storage().data() + tensor.offset() * size,
-          static_cast<std::size_t>(tensor.numel() * size)};
-}
-
-// A piece that this rank writes.
+// What this rank writes.
 struct Piece {
   std::string name;
   Tensor tensor;
@@ -103,14 +97,11 @@ Part own_part(std::int64_t step, const CheckpointState& state, const ProcessGrou
     const Shape& whole = spec ? spec->global_shape : tensor.shape();
     const bool added = part.manifest.tensors.try_emplace(name, tensor.dtype(), whole).second;
     check<ValueError>(added, "checkpoint: ", in_quotes(name), " is given twice");
-    Shape begin = whole_box(whole).begin;
-    if (spec) {
-      check<ShapeError>(tensor.shape() == shard_shape(*spec), "checkpoint: ", in_quotes(name),
-                        " must be ", shard_shape(*spec), ", got ", tensor.shape());
-      begin[spec->dim] = spec->begin;
-    }
+    check<ShapeError>(!spec || tensor.shape() == shard_shape(*spec),
+                      "checkpoint: ", in_quotes(name), " must be ",
+                      spec ? shard_shape(*spec) : whole, ", got ", tensor.shape());
     if (writes_tensor(tensor, group) && tensor.numel() > 0) {
-      part.pieces.push_back({name, tensor.detach(), begin});
+      part.pieces.push_back({name, tensor.detach(), shard_box(tensor).begin});
     }
   }
   return part;
@@ -204,7 +195,7 @@ class PartWriter {
     for (const auto& [name, tensor, begin] : part_.pieces) begins[name] = begin_in_file(begin);
     SafetensorsWriter file(path, std::move(entries), begins);
     for (const auto& [name, tensor, begin] : part_.pieces) {
-      file.write(name, 0, bytes_of(tensor));
+      file.write(name, 0, tensor.bytes());
       if (&name == &part_.pieces.front().name) observe(CheckpointPoint::kTensorWritten);
     }
     file.finish();
@@ -258,7 +249,7 @@ std::map<std::string, std::uint32_t> shared_checksums(const CheckpointState& sta
   for (const auto& [name, tensor] : state.tensors) {
     // Writing refuses tensors with gaps.
     if (is_shared(tensor, group) && tensor.is_contiguous() && !checksums.contains(name)) {
-      checksums.emplace(name, crc32c(bytes_of(tensor)));
+      checksums.emplace(name, crc32c(tensor.bytes()));
     }
   }
   return checksums;

@@ -49,8 +49,8 @@ Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
   const auto dtype = tensor_dtype(entry.dtype);
   check<DtypeError>(dtype.has_value(), "safetensors: ", path_.string(), ": ", in_quotes(entry.name),
                     " must be F32, F64, BF16 or I64 to be a Tensor, got ", entry.dtype);
-  const Tensor tensor = Tensor::empty(Shape(entry.shape.dims()), *dtype);
-  std::ranges::copy(bytes(entry), tensor.storage().data());
+  Tensor tensor = Tensor::empty(Shape(entry.shape.dims()), *dtype);
+  std::ranges::copy(bytes(entry), tensor.mutable_bytes().begin());
   return tensor;
 }
 
@@ -76,10 +76,7 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
   SafetensorsWriter writer(path, std::move(entries), metadata);
   for (const auto& [name, tensor] : tensors) {
     const Tensor values = tensor.is_contiguous() ? tensor : clone(tensor);
-    const auto size = size_of(values.dtype());
-    writer.write(name, 0,
-                 {values.storage().data() + values.offset() * size,
-                  static_cast<std::size_t>(values.numel() * size)});
+    writer.write(name, 0, values.bytes());
   }
   writer.finish();
 }

@@ -120,10 +120,7 @@ void copy_(Tensor& target, const Tensor& source) {
 Tensor clone(const Tensor& source) {
   if (source.layout() == Layout::kNZ) {
     Tensor copy = Tensor::empty_nz(source.shape(), source.nz_blocks(), source.dtype());
-    const auto bytes = source.nz_blocks().numel() * size_of(source.dtype());
-    std::memcpy(copy.storage().data(),
-                source.storage().data() + source.offset() * size_of(source.dtype()),
-                static_cast<std::size_t>(bytes));
+    std::ranges::copy(source.bytes(), copy.mutable_bytes().begin());
     return copy;
   }
   return to_dtype(source, source.dtype());

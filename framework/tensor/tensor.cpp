@@ -66,6 +66,17 @@ T* nz_pointer(const Tensor& tensor) {
   return reinterpret_cast<T*>(impl.storage->data()) + impl.offset;
 }
 
+std::span<std::byte> elements_as_bytes(const Tensor& tensor) {
+  const auto& impl = checked(tensor.impl());
+  const bool nz = impl.layout == Layout::kNZ;
+  check<LayoutError>(nz || tensor.is_contiguous(),
+                     "tensor: bytes need a contiguous tensor, got shape ", impl.shape,
+                     " with strides ", impl.strides);
+  const auto size = size_of(impl.dtype);
+  const auto elements = nz ? impl.nz.numel() : impl.shape.numel();
+  return {impl.storage->data() + impl.offset * size, static_cast<std::size_t>(elements * size)};
+}
+
 std::int64_t bytes_of(const Shape& shape, std::int64_t elements, Dtype dtype) {
   std::int64_t bytes = 0;
   check<ShapeError>(!__builtin_mul_overflow(elements, size_of(dtype), &bytes), "tensor: ", dtype,
@@ -147,6 +158,13 @@ Tensor Tensor::as_strided(const Tensor& base, const Shape& shape, const Shape& s
   return Tensor(std::move(impl));
 }
 
+Tensor Tensor::narrow(const Tensor& base, std::int64_t dim, std::int64_t start,
+                      std::int64_t length) {
+  Shape shape = base.shape();
+  shape[dim] = length;
+  return as_strided(base, shape, base.strides(), base.offset() + start * base.strides()[dim]);
+}
+
 Tensor Tensor::nz_view(const Tensor& base, const Shape& shape) {
   check<LayoutError>(base.layout() == Layout::kNZ, "tensor: nz_view of an ND tensor");
   check<ShapeError>(shape.numel() == base.numel(), "tensor: view ", shape, " of ", base.shape());
@@ -196,6 +214,14 @@ std::span<T> Tensor::mutable_nz_data() & {
   auto* pointer = nz_pointer<T>(*this);
   storage().bump_version();
   return {pointer, static_cast<std::size_t>(nz_blocks().numel())};
+}
+
+std::span<const std::byte> Tensor::bytes() const& { return elements_as_bytes(*this); }
+
+std::span<std::byte> Tensor::mutable_bytes() & {
+  const auto bytes = elements_as_bytes(*this);
+  storage().bump_version();
+  return bytes;
 }
 
 template <class T>

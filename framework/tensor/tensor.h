@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -48,6 +49,9 @@ class Tensor {
   /// A view of `base`'s storage with its own shape, strides and element offset; no graph.
   static Tensor as_strided(const Tensor& base, const Shape& shape, const Shape& strides,
                            std::int64_t offset);
+  /// Elements [start, start + length) of dimension `dim` of an ND tensor: a view, no graph.
+  static Tensor narrow(const Tensor& base, std::int64_t dim, std::int64_t start,
+                       std::int64_t length);
   /// The same NZ blocks under another shape.
   static Tensor nz_view(const Tensor& base, const Shape& shape);
 
@@ -87,6 +91,14 @@ class Tensor {
   std::span<T> mutable_nz_data() &;
   template <class T>
   std::span<const T> nz_data() const&& = delete;
+  /// The same for elements of any dtype: the elements of an ND tensor in row-major order, or the
+  /// blocks of an NZ tensor, padding included; never what other views of the storage have beyond
+  /// them. LayoutError for an ND tensor that is not contiguous. mutable_bytes() counts as an
+  /// in-place modification.
+  std::span<const std::byte> bytes() const&;
+  std::span<std::byte> mutable_bytes() &;
+  std::span<const std::byte> bytes() const&& = delete;
+  std::span<std::byte> mutable_bytes() && = delete;
   /// First element of a strided ND tensor.
   template <class T>
   const T* strided_data() const;

@@ -165,13 +165,13 @@ NamedTensors to_hugging_face(const std::string& parameter_name, const nn::Parame
   check<LayoutError>(whole.is_contiguous(), "to_hugging_face: '", parameter_name,
                      "' must be contiguous and row-major");
   const auto size = size_of(whole.dtype());
-  const auto* const stored = whole.storage().data() + whole.offset() * size;
+  const auto* const stored = whole.bytes().data();
   NamedTensors tensors;
   for (const auto& piece :
        hugging_face_pieces(parameter_name, layout, whole.shape(), 0, whole.dim(0))) {
-    const Tensor tensor = Tensor::empty(piece.shape, whole.dtype());
-    copy_to_hugging_face(piece, stored, stored_columns(whole.shape()), tensor.storage().data(),
-                         size);
+    Tensor tensor = Tensor::empty(piece.shape, whole.dtype());
+    copy_to_hugging_face(piece, stored, stored_columns(whole.shape()),
+                         tensor.mutable_bytes().data(), size);
     tensors.push_back({piece.name, tensor});
   }
   return tensors;

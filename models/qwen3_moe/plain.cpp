@@ -10,11 +10,13 @@
 #include <string>
 
 #include "framework/runtime/error.h"
+#include "ops/copies.h"
 #include "ops/elementwise.h"
 #include "ops/matmul_reference.h"
 #include "ops/reduce.h"
-#include "ops/shape_ops.h"
 #include "ops/softmax.h"
+#include "ops/split_cat.h"
+#include "ops/views.h"
 
 namespace moegrad::models {
 namespace {

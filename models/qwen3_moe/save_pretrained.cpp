@@ -38,10 +38,7 @@ struct Source {
 
 std::vector<Source> list_sources(const nn::Module& module) {
   std::vector<Source> sources;
-  for (const auto& slot : module.parameter_slots()) {
-    const bool tied = std::ranges::any_of(
-        sources, [&](const Source& seen) { return seen.tensor.is(slot.parameter()); });
-    if (tied) continue;
+  for (const auto& slot : module.distinct_parameters()) {
     const auto& spec = slot.parameter().shard_spec();
     const auto& shape = spec ? spec->global_shape : slot.parameter().shape();
     sources.push_back(
@@ -113,7 +110,7 @@ class Writer {
 
   void write(const Source& source, const Tensor& whole) {
     const auto size = size_of(whole.dtype());
-    const auto* const stored = whole.storage().data() + whole.offset() * size;
+    const auto* const stored = whole.bytes().data();
     const auto columns = stored_columns(source.shape);
     std::vector<std::byte> turned;
     for (const auto& piece : source.pieces) {

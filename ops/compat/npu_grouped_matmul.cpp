@@ -6,8 +6,9 @@
 #include <span>
 
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
-#include "ops/shape_ops.h"
+#include "ops/split_cat.h"
 
 namespace moegrad::ops {
 namespace {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/kernels/attention_backward.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 
-#include "ops/kernels/attention.h"
 #include "ops/kernels/attention_tile.h"
 #include "ops/kernels/simd.h"
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/kernels/attention_forward.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
-#include "ops/kernels/attention.h"
 #include "ops/kernels/attention_tile.h"
 #include "ops/kernels/simd.h"
 

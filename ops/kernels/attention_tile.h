@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "framework/tensor/layout.h"
-#include "ops/kernels/attention.h"
+#include "ops/kernels/attention_sizes.h"
 #include "ops/kernels/even_cuts.h"
 #include "ops/kernels/exp.h"
 #include "ops/kernels/matmul_tile.h"

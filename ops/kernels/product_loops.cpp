@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/product_loops.h"
 
+#include "ops/kernels/product_loops_avx512.h"
 #include "ops/kernels/product_loops_of.h"
 
 namespace moegrad::kernels {

@@ -29,10 +29,7 @@ struct ProductLoops {
 template <class T>
 const ProductLoops<T>& narrow_product_loops();
 
-/// The loops for vectors of 64 bytes of floats; null if the build has none (the portable build).
-const ProductLoops<float>* avx512_product_loops();
-
-/// Whether the build has the AVX-512 loops and this CPU can run them.
+/// Whether the build has loops for AVX-512 (product_loops_avx512.h) and this CPU can run them.
 bool has_avx512();
 
 /// The widest loops that this CPU can run.

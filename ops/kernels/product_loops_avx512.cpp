@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/kernels/product_loops_avx512.h"
+
 #include "ops/kernels/product_loops_of.h"
 
 namespace moegrad::kernels {

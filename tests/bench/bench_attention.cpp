@@ -21,11 +21,12 @@
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"
 #include "ops/attention.h"
+#include "ops/copies.h"
 #include "ops/elementwise.h"
 #include "ops/matmul_reference.h"
 #include "ops/reduce.h"
-#include "ops/shape_ops.h"
 #include "ops/softmax.h"
+#include "ops/views.h"
 #include "tests/bench/against_peak.h"
 #include "tests/bench/bench_main.h"
 

@@ -21,9 +21,10 @@
 
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"
+#include "ops/copies.h"
 #include "ops/grouped_products.h"
 #include "ops/nz.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/bench/against_peak.h"
 #include "tests/bench/bench_main.h"
 #include "tests/bench/blas_libraries.h"

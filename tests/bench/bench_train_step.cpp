@@ -68,7 +68,7 @@ struct Requests {
   static Requests now() {
     rusage usage = {};
     getrusage(RUSAGE_SELF, &usage);
-    const auto news = testing::new_calls();
+    const auto news = test::new_calls();
     return {usage.ru_minflt + usage.ru_majflt, news.calls, news.bytes};
   }
 };

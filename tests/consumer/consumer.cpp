@@ -42,9 +42,7 @@ class SignedSquare final : public Function {
 void check_gradient() {
   Tensor x = Tensor::from(std::vector<double>{.1, -.2, .3, -.4, .5, -.6}, {2, 3});
   x.set_requires_grad(true);
-  const auto f = [](const TensorList& in) -> TensorList {
-    return {Function::apply(std::make_shared<SignedSquare>(), in[0])};
-  };
+  const auto f = [](const TensorList& in) -> TensorList { return {apply<SignedSquare>(in[0])}; };
   gradcheck(f, {x}).or_throw();
   std::cout << "gradient of signed_square agrees\n";
 }

@@ -15,14 +15,14 @@
 namespace moegrad::checkpoint_reshard_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::TemporaryFolder;
+using test::bitwise_equal;
+using test::TemporaryFolder;
 
 constexpr std::int64_t kBefore = 3, kAfter = 20, kMicroBatches = 8;
 
 // Dimensions that neither 3 nor 8 ranks divide, and shards that begin inside an expert.
 models::Qwen3MoeConfig config_with(nn::ExpertWeights experts) {
-  auto config = testing::sharded_toy_config();
+  auto config = test::sharded_toy_config();
   config.vocab_size = 37;
   config.num_experts = 5;
   config.moe_intermediate_size = 11;
@@ -39,7 +39,7 @@ struct Training {
         group(context.group()) {}
 
   double step(std::int64_t number) {
-    const auto batches = testing::toy_batches(number, kMicroBatches, model.config().vocab_size);
+    const auto batches = test::toy_batches(number, kMicroBatches, model.config().vocab_size);
     const training::StepPlan plan(state, kMicroBatches);
     return training::train_step(model, plan, plan.own(batches), {}, optimizer).loss;
   }

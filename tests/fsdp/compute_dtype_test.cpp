@@ -11,8 +11,8 @@ namespace moegrad::compute_dtype_test {
 namespace {
 
 TEST(ComputeDtype, AModelOfFloat64ComputesInFloat32LikeOneOfFloat32) {
-  auto config = testing::sharded_toy_config();
-  const auto batch = testing::toy_batches(0, 1, config.vocab_size)[0];
+  auto config = test::sharded_toy_config();
+  const auto batch = test::toy_batches(0, 1, config.vocab_size)[0];
   const auto loss_of = [&](models::Qwen3Moe& model) {
     return models::qwen3_moe_loss(model(batch.tokens, batch.documents), batch.targets, 16, 0.001)
         .objective;
@@ -43,7 +43,7 @@ TEST(ComputeDtype, AModelOfFloat64ComputesInFloat32LikeOneOfFloat32) {
       add_(sum, reference[i].tensor.grad());
       const Tensor rows =
           clone(shard_view(to_dtype(sum, Dtype::kFloat64), *parameter.shard_spec()));
-      EXPECT_TRUE(testing::bitwise_equal(parameter.grad(), rows)) << name;
+      EXPECT_TRUE(test::bitwise_equal(parameter.grad(), rows)) << name;
     }
   });
 }

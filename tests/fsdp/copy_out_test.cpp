@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "framework/distributed/launch.h"
-#include "fsdp/flat_views.h"
 #include "fsdp/fully_shard.h"
 #include "nn/init.h"
 #include "nn/linear.h"
@@ -52,13 +51,13 @@ void run(const CopyOut& copy_out, const TensorList& parameters, TensorList& targ
 }
 
 TEST(CopyOut, PutsTheRanksRowsTogether) {
-  const TensorList parameters = {testing::randn({7, 5}, 1, Dtype::kFloat32),
-                                 testing::randn({3, 1}, 2, Dtype::kFloat32)};
+  const TensorList parameters = {test::randn({7, 5}, 1, Dtype::kFloat32),
+                                 test::randn({3, 1}, 2, Dtype::kFloat32)};
   for (const int world_size : {1, 2, 3, 4, 8}) {
     TensorList targets = {empty_like(parameters[0]), empty_like(parameters[1])};
     run<float>(*make_split_with_slice_to_nz(), parameters, targets, world_size);
     for (std::size_t i = 0; i < targets.size(); ++i) {
-      EXPECT_TRUE(testing::bitwise_equal(targets[i], parameters[i])) << world_size;
+      EXPECT_TRUE(test::bitwise_equal(targets[i], parameters[i])) << world_size;
     }
   }
 }
@@ -66,8 +65,8 @@ TEST(CopyOut, PutsTheRanksRowsTogether) {
 TEST(CopyOut, SliceToNzEqualsSplitAndConversionAtAnyCut) {
   // Three experts of [10, 21]: at 4 ranks and more, shards begin inside an expert.
   const NzBlocks blocks{3, 10, 21};
-  const TensorList parameters = {testing::randn({30, 21}, 1, Dtype::kFloat32),
-                                 testing::randn({4, 2}, 2, Dtype::kFloat32)};
+  const TensorList parameters = {test::randn({30, 21}, 1, Dtype::kFloat32),
+                                 test::randn({4, 2}, 2, Dtype::kFloat32)};
   const Tensor stacked = Tensor::as_strided(parameters[0], {3, 10, 21}, {210, 21, 1}, 0);
   const Tensor expected = ops::nd_to_nz(stacked);
   for (const int world_size : {1, 2, 3, 4, 7, 8, 64}) {
@@ -76,7 +75,7 @@ TEST(CopyOut, SliceToNzEqualsSplitAndConversionAtAnyCut) {
     for (auto& value : targets[0].mutable_nz_data<float>()) value = 99.0F;  // recycled memory
     run<float>(*make_split_with_slice_to_nz(), parameters, targets, world_size);
     EXPECT_TRUE(std::ranges::equal(targets[0].nz_data<float>(), expected.nz_data<float>()));
-    EXPECT_TRUE(testing::bitwise_equal(targets[1], parameters[1]));
+    EXPECT_TRUE(test::bitwise_equal(targets[1], parameters[1]));
   }
 }
 
@@ -84,7 +83,8 @@ TEST(CopyOut, SliceToNzEqualsSplitAndConversionAtAnyCut) {
 std::vector<Tensor> cut(const Tensor& parameter, std::int64_t dim, int world_size) {
   std::vector<Tensor> slices;
   for (int rank = 0; rank < world_size; ++rank) {
-    slices.push_back(clone(shard_view(parameter, dim, world_size, rank)));
+    const auto range = shard_range(parameter.dim(dim), world_size, rank);
+    slices.push_back(clone(Tensor::narrow(parameter, dim, range.begin, range.size())));
   }
   return slices;
 }
@@ -94,18 +94,18 @@ void run_cut(const CopyOut& copy_out, const Tensor& parameter, std::int64_t dim,
   const auto layout = make_flat_layout({{parameter.shape(), dim}}, world_size, 1);
   const auto slices = cut(parameter, dim, world_size);
   std::vector<std::span<const std::byte>> spans;
-  for (const auto& slice : slices) spans.push_back(bytes_of(slice));
+  for (const auto& slice : slices) spans.push_back(slice.bytes());
   copy_out.run(layout, spans, parameter.dtype(), parameter.dtype(),
                {{target.storage().data(), target.layout(), target.nz_blocks()}});
 }
 
 TEST(CopyOut, PutsTogetherWhatWasCutAlongAnyDimension) {
-  const Tensor parameter = testing::randn({4, 6, 8}, 1, Dtype::kFloat32);
+  const Tensor parameter = test::randn({4, 6, 8}, 1, Dtype::kFloat32);
   for (const std::int64_t dim : {0, 1, 2}) {
     for (const int world_size : {1, 2}) {
       Tensor target = empty_like(parameter);
       run_cut(*make_split_with_slice_to_nz(), parameter, dim, world_size, target);
-      EXPECT_TRUE(testing::bitwise_equal(target, parameter)) << dim << ' ' << world_size;
+      EXPECT_TRUE(test::bitwise_equal(target, parameter)) << dim << ' ' << world_size;
     }
   }
 }
@@ -118,8 +118,7 @@ TEST(CopyOut, SlicesColumnsToNz) {
                                                       {{2, 12, 1}, 0},
                                                       {{1, 24, 24}, 1},
                                                       {{1, 24, 24}, 0}}) {
-    const Tensor parameter =
-        testing::randn({blocks.batch * blocks.k, blocks.n}, 1, Dtype::kFloat64);
+    const Tensor parameter = test::randn({blocks.batch * blocks.k, blocks.n}, 1, Dtype::kFloat64);
     const Tensor expected = ops::nd_to_nz(Tensor::as_strided(
         parameter, {blocks.batch, blocks.k, blocks.n}, {blocks.k * blocks.n, blocks.n, 1}, 0));
     for (const int world_size : {1, 2, 3, 4, 8}) {
@@ -133,16 +132,16 @@ TEST(CopyOut, SlicesColumnsToNz) {
 }
 
 TEST(CopyOut, WidensWhatTravelledAsBfloat16) {
-  const TensorList parameters = {testing::randn({6, 4}, 1, Dtype::kFloat32)};
+  const TensorList parameters = {test::randn({6, 4}, 1, Dtype::kFloat32)};
   const Tensor rounded = to_dtype(to_dtype(parameters[0], Dtype::kBFloat16), Dtype::kFloat32);
   TensorList plain = {empty_like(parameters[0])};
   run<BFloat16>(*make_split_with_slice_to_nz(), parameters, plain, 3);
-  EXPECT_TRUE(testing::bitwise_equal(plain[0], rounded));
+  EXPECT_TRUE(test::bitwise_equal(plain[0], rounded));
   TensorList nz = {Tensor::empty_nz({6, 4}, {2, 3, 4}, Dtype::kFloat32)};
   run<BFloat16>(*make_split_with_slice_to_nz(), parameters, nz, 4);
   const Tensor whole = Tensor::nz_view(nz[0], {2, 3, 4});
   EXPECT_TRUE(
-      testing::bitwise_equal(Tensor::as_strided(ops::nz_to_nd(whole), {6, 4}, {4, 1}, 0), rounded));
+      test::bitwise_equal(Tensor::as_strided(ops::nz_to_nd(whole), {6, 4}, {4, 1}, 0), rounded));
 }
 
 /// Counts, and copies the rows of each rank by itself.
@@ -174,12 +173,12 @@ TEST(CopyOut, APolicyMayBringItsOwn) {
       nn::Linear linear({.in_features = 4, .out_features = 7});
       nn::init_weights(linear, 1, 1.0);
       fully_shard(linear, DeviceMesh::flat(rank.group()), policy);
-      const Tensor x = testing::randn({2, 4}, 1, Dtype::kFloat32, /*requires_grad=*/true);
-      linear(x).backward(testing::randn({2, 7}, 2, Dtype::kFloat32));
+      const Tensor x = test::randn({2, 4}, 1, Dtype::kFloat32, /*requires_grad=*/true);
+      linear(x).backward(test::randn({2, 7}, 2, Dtype::kFloat32));
       return x.grad();
     };
-    EXPECT_TRUE(testing::bitwise_equal(gradient({.reshard_after_forward = true, .copy_out = own}),
-                                       gradient({})));
+    EXPECT_TRUE(test::bitwise_equal(gradient({.reshard_after_forward = true, .copy_out = own}),
+                                    gradient({})));
   });
   EXPECT_EQ(own->runs, 3 * 2);  // forward and backward of each rank
 }
@@ -187,7 +186,7 @@ TEST(CopyOut, APolicyMayBringItsOwn) {
 TEST(CopyOut, APolicyNeedsOne) {
   launch(1, [](RankContext& rank) {
     nn::Linear linear({.in_features = 4, .out_features = 7});
-    EXPECT_EQ(testing::message_of<ValueError>([&] {
+    EXPECT_EQ(test::message_of<ValueError>([&] {
                 fully_shard(linear, DeviceMesh::flat(rank.group()), {.copy_out = nullptr});
               }),
               "fully_shard: copy_out must not be null");

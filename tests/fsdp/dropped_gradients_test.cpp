@@ -8,13 +8,13 @@
 namespace moegrad::fsdp::dropped_gradients_test {
 namespace {
 
-using testing::RealNet;
+using test::RealNet;
 
 using Drop = std::function<void(RealNet&, optim::Optimizer&)>;
 
 constexpr double kHuge = 1e9;
 
-testing::Sequence two_blocks() {
+test::Sequence two_blocks() {
   return {.width = 4, .blocks = 2, .recomputed = {false, false}, .calls = {0, 1}};
 }
 
@@ -35,7 +35,7 @@ class Accumulation {
     backward(seed);
     communicate(true);
   }
-  void backward(std::uint64_t seed) { net_(testing::randn({2, 4}, seed)).backward(); }
+  void backward(std::uint64_t seed) { net_(test::randn({2, 4}, seed)).backward(); }
   double norm() { return optim::clip_grad_norm(net_.named_parameters(), kHuge); }
 
   RealNet& net() { return net_; }
@@ -86,7 +86,7 @@ TEST(DroppedGradients, OfOneParameterLeaveThoseOfOthers) {
     RealNet net(two_blocks());
     auto& root = fully_shard(net, DeviceMesh::flat(rank.group()));  // one group
     root.set_requires_gradient_sync(false);
-    for (const std::uint64_t seed : {4, 5, 6}) net(testing::randn({2, 4}, seed)).backward();
+    for (const std::uint64_t seed : {4, 5, 6}) net(test::randn({2, 4}, seed)).backward();
     const auto before = root.get_pending_gradients();
     for (const auto& [name, parameter] : net.named_parameters()) {
       if (name == "scale") parameter.set_grad(Tensor());
@@ -97,7 +97,7 @@ TEST(DroppedGradients, OfOneParameterLeaveThoseOfOthers) {
     for (const auto& [name, sum] : after) {
       EXPECT_NE(name, "scale");
       const auto same = std::ranges::find(before, name, &NamedTensor::name);
-      EXPECT_TRUE(testing::bitwise_equal(sum, same->tensor)) << name;
+      EXPECT_TRUE(test::bitwise_equal(sum, same->tensor)) << name;
     }
   });
 }

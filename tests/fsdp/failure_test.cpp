@@ -14,8 +14,8 @@
 namespace moegrad::fsdp::failure_test {
 namespace {
 
-using testing::message_of;
-using testing::MlpStack;
+using test::message_of;
+using test::MlpStack;
 
 State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
 
@@ -28,7 +28,7 @@ State& shard(MlpStack& model, const DeviceMesh& mesh, const Policy& policy = {})
   return fully_shard(model, mesh, policy);
 }
 
-Tensor run(MlpStack& model) { return model(testing::leaf_input({3, 5}, 0, 0)); }
+Tensor run(MlpStack& model) { return model(test::leaf_input({3, 5}, 0, 0)); }
 
 TEST(FsdpFailure, AGatherWithoutRoomLeavesTheGroupShardedAndKeepsNoBytes) {
   launch(2, [](RankContext& rank) {
@@ -75,10 +75,10 @@ TEST(FsdpFailure, AReductionThatFailedGivesNoGradients) {
   EXPECT_THROW(
       launch(2,
              [&](RankContext& rank) {
-               testing::Affine model(5, 4);
+               test::Affine model(5, 4);
                auto& state = fully_shard(model, DeviceMesh::flat(rank.group()));
                state.set_is_last_backward(false);
-               const Tensor loss = testing::square_loss(model(testing::leaf_input({3, 5}, 0, 0)));
+               const Tensor loss = test::square_loss(model(test::leaf_input({3, 5}, 0, 0)));
                if (rank.rank() == 1) {
                  posted.wait(false);
                  throw Error("gone");
@@ -108,7 +108,7 @@ TEST(FsdpFailure, TheForwardAfterOneThatThrewGathersWhatTheStepChanged) {
       fill_(shard, 0.0);
     }
     const Tensor out = run(*model).detach();
-    EXPECT_TRUE(testing::bitwise_equal(out, zeros_like(out)));
+    EXPECT_TRUE(test::bitwise_equal(out, zeros_like(out)));
   });
 }
 
@@ -135,7 +135,7 @@ TEST(FsdpFailure, ACallWhoseSecondGroupIsRefusedCutsNothing) {
     const auto mesh = DeviceMesh::flat(rank.group());
     const std::array<int, 1> self = {0};
     const auto other = DeviceMesh::flat(rank.group()->subgroup(self, "other"));
-    testing::Affine model(5, 4);
+    test::Affine model(5, 4);
     Policy policy;
     policy.shard_placement = [&](const nn::ParameterSlot& slot) {
       return slot.name == "bias" ? ShardPlacement{.dim = 3, .mesh = &other} : ShardPlacement{};
@@ -163,14 +163,14 @@ class Nested final : public nn::Callable<Nested> {
   Nested() : inner(5, 4) { register_module("inner", inner); }
   Tensor forward(const Tensor& x) { return call_method(&Nested::apply, x); }
   Tensor apply(const Tensor& x) { return inner(x); }
-  testing::Affine inner;
+  test::Affine inner;
 };
 
 TEST(FsdpFailure, AModuleCannotBeCalledWithinItsOwnForward) {
   launch(1, [](RankContext& rank) {
     Nested model;
     fully_shard(model, DeviceMesh::flat(rank.group()));
-    const Tensor x = testing::leaf_input({3, 5}, 0, 0);
+    const Tensor x = test::leaf_input({3, 5}, 0, 0);
     EXPECT_EQ(message_of<Error>([&] { model(x); }),
               "fully_shard: module '' was called within its own forward; call the method itself, "
               "without hooks");
@@ -186,10 +186,10 @@ TEST(FsdpFailure, AStateThatEndsTakesItsReductionsOutOfTheSharedContext) {
     auto& stays = shard(*second, mesh);
     share_comm_ctx({&ended, &stays});
     ended.set_is_last_backward(false);
-    testing::square_loss(run(*first)).backward();
+    test::square_loss(run(*first)).backward();
     EXPECT_TRUE(state_of((*first)[0]).group()->reducer().scattering());
     first.reset();
-    testing::square_loss(run(*second)).backward();
+    test::square_loss(run(*second)).backward();
     for (const auto& [name, tensor] : second->named_parameters()) {
       EXPECT_TRUE(tensor.grad().defined()) << name;
     }

@@ -8,14 +8,14 @@
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::fsdp::fully_shard_test {
 namespace {
 
+using test::message_of;
 using ::testing::HasSubstr;
-using testing::message_of;
 
 /// y = relu(x W^T), and what stood in the slot while it ran.
 class Block final : public nn::Callable<Block> {
@@ -40,14 +40,14 @@ class Net final : public nn::Callable<Net> {
     register_module("second", second);
     std::uint64_t seed = 1;
     for (const auto& slot : parameter_slots()) {
-      copy_(*slot.tensor, testing::randn(slot.tensor->shape(), seed++, Dtype::kFloat32));
+      copy_(*slot.tensor, test::randn(slot.tensor->shape(), seed++, Dtype::kFloat32));
     }
   }
   Tensor forward(const Tensor& x) { return second(first(x)); }
   Block first, second;
 };
 
-Tensor input() { return testing::randn({3, 6}, 9, Dtype::kFloat32); }
+Tensor input() { return test::randn({3, 6}, 9, Dtype::kFloat32); }
 
 TEST(FullyShard, RegistersWholeParametersInForwardAndShardsOutside) {
   launch(4, [](RankContext& rank) {
@@ -136,7 +136,7 @@ TEST(FullyShard, HoldsTheRowsOfTheWholeParameter) {
       const auto& spec = *sharded[i].tensor.shard_spec();
       const Tensor rows =
           ops::narrow(reference[i].tensor.detach(), 0, spec.begin, spec.end - spec.begin);
-      EXPECT_TRUE(testing::bitwise_equal(sharded[i].tensor.detach(), clone(rows)));
+      EXPECT_TRUE(test::bitwise_equal(sharded[i].tensor.detach(), clone(rows)));
       EXPECT_EQ(spec.global_shape, reference[i].tensor.shape());
     }
   });
@@ -156,7 +156,7 @@ TEST(FullyShard, SumsGradientsOverRanks) {
       const Tensor rows =
           clone(ops::narrow(reference[i].tensor.grad(), 0, spec.begin, spec.end - spec.begin));
       // Twice the same number: exact.
-      EXPECT_TRUE(testing::bitwise_equal(sharded[i].tensor.grad(), ops::mul(rows, 2.0)));
+      EXPECT_TRUE(test::bitwise_equal(sharded[i].tensor.grad(), ops::mul(rows, 2.0)));
     }
   });
 }
@@ -174,8 +174,8 @@ TEST(FullyShard, KeepsGradientsWithoutSynchronisationUntilTheLastMicroBatch) {
     ops::sum(net(input())).backward();
     for (int i = 0; i < 2; ++i) ops::sum(accumulated(input())).backward();
     for (std::size_t i = 0; i < 2; ++i) {
-      EXPECT_TRUE(testing::bitwise_equal(net.named_parameters()[i].tensor.grad(),
-                                         accumulated.named_parameters()[i].tensor.grad()));
+      EXPECT_TRUE(test::bitwise_equal(net.named_parameters()[i].tensor.grad(),
+                                      accumulated.named_parameters()[i].tensor.grad()));
     }
   });
 }
@@ -214,7 +214,7 @@ TEST(FullyShard, RefillsWhatWasSavedForBackwardWithoutAVersionChange) {
 TEST(FullyShard, LinearOnlyShardKeepsLinearWeightsAlignedTo512BytesAndLeavesTheRest) {
   for (const int world_size : {2, 3, 4, 8}) {
     launch(world_size, [](RankContext& rank) {
-      models::Qwen3Moe model(testing::sharded_toy_config(), 1);
+      models::Qwen3Moe model(test::sharded_toy_config(), 1);
       auto& root =
           training::shard_model(model, DeviceMesh::flat(rank.group()), {.linear_only_shard = true});
       for (auto& layer : model.layers()) {

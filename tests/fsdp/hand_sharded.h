@@ -8,7 +8,7 @@
 #include "nn/module.h"
 #include "tests/framework/distributed/hand_shards.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// The dimension to cut: `dim` where the parameter has one that divides evenly, else 0.
 inline std::int64_t dim_to_cut(const Shape& shape, std::int64_t dim, int ranks) {
@@ -36,4 +36,4 @@ inline void shard_by_hand(nn::Module& module, const DeviceMesh& mesh, std::int64
   }
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -8,9 +8,9 @@
 namespace moegrad::fsdp::lifetime_test {
 namespace {
 
-using testing::message_of;
-using testing::randn;
-using testing::RealBlock;
+using test::message_of;
+using test::randn;
+using test::RealBlock;
 
 /// A head around a backbone that belongs to somebody else.
 class Head final : public nn::Callable<Head> {
@@ -26,7 +26,7 @@ class Head final : public nn::Callable<Head> {
   Tensor scale_;
 };
 
-Tensor input() { return testing::variable({2, 4}, 5); }
+Tensor input() { return test::variable({2, 4}, 5); }
 
 TEST(Lifetime, ABackwardAfterItsModelIsAnError) {
   for (const int ranks : {1, 2}) {

@@ -21,7 +21,7 @@ namespace {
 
 /// Four equal layers; sizes divide by every world size used, so shards have no padding.
 models::Qwen3MoeConfig config() {
-  auto config = testing::sharded_toy_config();
+  auto config = test::sharded_toy_config();
   config.vocab_size = 64;
   config.hidden_size = 32;
   config.head_dim = 8;
@@ -48,7 +48,7 @@ Bytes bytes_of(models::Qwen3Moe& model, const fsdp::State& root) {
 }
 
 models::Qwen3MoeLoss loss_of(models::Qwen3Moe& model) {
-  const auto batch = testing::toy_batches(0, 1, 64)[0];
+  const auto batch = test::toy_batches(0, 1, 64)[0];
   return models::qwen3_moe_loss(model(batch.tokens, batch.documents), batch.targets, 16, 0.001);
 }
 
@@ -143,7 +143,7 @@ TEST(Memory, SteadyStateAsksTheSystemForNothing) {
     optim::AdamW optimizer(model.named_parameters(), {});
     const training::StepPlan plan(root, 4);
     const auto step = [&] {
-      training::train_step(model, plan, plan.own(testing::toy_batches(0, 4, 64)), {}, optimizer);
+      training::train_step(model, plan, plan.own(test::toy_batches(0, 4, 64)), {}, optimizer);
     };
     for (int i = 0; i < 3; ++i) step();
     const auto before = context.arena()->system_allocations();

@@ -15,10 +15,10 @@
 namespace moegrad::fsdp::misuse_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 Tensor weight(const Shape& shape, std::uint64_t seed) {
-  return testing::randn(shape, seed, Dtype::kFloat32);
+  return test::randn(shape, seed, Dtype::kFloat32);
 }
 
 class Pair final : public nn::Callable<Pair> {
@@ -112,12 +112,12 @@ TEST(FullyShardMisuse, AStepRefusesAParameterThatNobodySpreads) {
 // An edit between forward and backward is noticed without a backward that throws in the middle.
 TEST(FullyShardMisuse, GradcheckPassesAndLeavesTheModelUsable) {
   launch(2, [](RankContext& rank) {
-    nn::Linear linear(testing::randn({6, 6}, 4));
+    nn::Linear linear(test::randn({6, 6}, 4));
     fully_shard(linear, DeviceMesh::flat(rank.group()));
     const auto f = [&](const TensorList& in) -> TensorList { return {linear(in[0])}; };
-    const auto result = gradcheck(f, {testing::variable({2, 6}, 5)});
+    const auto result = gradcheck(f, {test::variable({2, 6}, 5)});
     EXPECT_TRUE(result) << result.message;
-    ops::sum(linear(testing::variable({2, 6}, 6))).backward();
+    ops::sum(linear(test::variable({2, 6}, 6))).backward();
   });
 }
 

@@ -19,7 +19,7 @@
 #include "train/mesh_shape.h"
 #include "train/train_step.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// Four experts, fewer than eight ranks, in float32.
 inline models::Qwen3MoeConfig sharded_toy_config() {
@@ -113,4 +113,4 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, const ToyTrai
   return history;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -23,7 +23,7 @@
 //
 // What a program is, every rank draws alike from (seed, draw); only inputs differ between ranks.
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// Draws one after the other, the same on every rank.
 class Draws {
@@ -143,4 +143,4 @@ inline Tensor integer_input(const Plan& plan, std::int64_t step, std::int64_t mi
   return x;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

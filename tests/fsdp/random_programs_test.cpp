@@ -8,9 +8,9 @@ namespace {
 
 using fsdp::Policy;
 using fsdp::State;
-using testing::Draws;
-using testing::IntegerNet;
-using testing::Plan;
+using test::Draws;
+using test::IntegerNet;
+using test::Plan;
 
 /// Sums over all ranks and micro-batches of a step, by parameter; undefined where there is none.
 TensorList reference_gradients(const Plan& plan, std::int64_t step) {
@@ -18,7 +18,7 @@ TensorList reference_gradients(const Plan& plan, std::int64_t step) {
   for (std::int64_t m = 0; m < plan.micro_batches; ++m) {
     for (int rank = 0; rank < plan.world; ++rank) {
       for (std::size_t list = 0; list < plan.calls.size(); ++list) {
-        ops::sum(net(testing::integer_input(plan, step, m, rank, list), list)).backward();
+        ops::sum(net(test::integer_input(plan, step, m, rank, list), list)).backward();
       }
     }
   }
@@ -93,7 +93,7 @@ class Program {
     turn_switches(last);
     do_by_hand();
     const auto loss_of = [&](std::size_t list) {
-      const Tensor x = testing::integer_input(plan_, step, m, context_.rank(), list);
+      const Tensor x = test::integer_input(plan_, step, m, context_.rank(), list);
       return ops::sum(net_(x, list));
     };
     TensorList losses;
@@ -152,8 +152,8 @@ class Program {
       const auto& [name, parameter] = parameters[i];
       ASSERT_EQ(parameter.grad().defined(), expected[i].defined()) << name;
       if (!expected[i].defined()) continue;
-      EXPECT_TRUE(testing::bitwise_equal(parameter.grad(),
-                                         clone(shard_view(expected[i], *parameter.shard_spec()))))
+      EXPECT_TRUE(test::bitwise_equal(parameter.grad(),
+                                      clone(shard_view(expected[i], *parameter.shard_spec()))))
           << name;
     }
   }
@@ -190,8 +190,8 @@ class Program {
 };
 
 TEST(RandomPrograms, GetThePlainSumOfAllGradients) {
-  for (std::uint64_t seed = 0; seed < (testing::kSanitized ? 100 : 300); ++seed) {
-    const auto plan = testing::make_plan(seed);
+  for (std::uint64_t seed = 0; seed < (test::kSanitized ? 100 : 300); ++seed) {
+    const auto plan = test::make_plan(seed);
     launch(plan.world, [&](RankContext& context) {
       SCOPED_TRACE("seed " + std::to_string(seed));
       Program(plan, context).run();

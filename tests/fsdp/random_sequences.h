@@ -29,7 +29,7 @@
 // changes all of them: the version that a group keeps of its shards then says as much as the
 // versions of its parameters.
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 enum class SequenceOp : std::uint8_t {
   kForward,    // on the tape; the graph of an earlier one that backward has not used is dropped
@@ -291,4 +291,4 @@ class SequenceRun {
   TensorList pending_;  // losses that wait for a backward
 };
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

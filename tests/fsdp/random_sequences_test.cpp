@@ -10,10 +10,10 @@ namespace {
 
 using fsdp::Policy;
 using fsdp::State;
-using testing::Draws;
-using testing::Outcome;
-using testing::Sequence;
-using testing::SequenceRun;
+using test::Draws;
+using test::Outcome;
+using test::Sequence;
+using test::SequenceRun;
 
 TensorList parameters_of(const nn::Module& module) {
   TensorList tensors;
@@ -187,9 +187,8 @@ void expect_same(const Outcome& own, const Outcome& reference, std::size_t first
     const auto& spec = value.shard_spec();
     const Tensor& whole = reference.values[i].tensor;
     const Tensor part = spec != nullptr ? clone(shard_view(whole, *spec)) : whole;
-    EXPECT_TRUE(bits || value.dtype() == Dtype::kInt64
-                    ? testing::bitwise_equal(value, part)
-                    : testing::all_close(value, part, 1e-12, 1e-12))
+    EXPECT_TRUE(bits || value.dtype() == Dtype::kInt64 ? test::bitwise_equal(value, part)
+                                                       : test::all_close(value, part, 1e-12, 1e-12))
         << name;
   }
 }
@@ -213,10 +212,9 @@ void compare(const Sequence& sequence, int world) {
 
 // 100 of them, 2,000 in the full suite; a quarter of that with a sanitizer.
 TEST(RandomSequences, GiveTheUnshardedProgramsNumbersAndErrors) {
-  const std::uint64_t sequences =
-      (testing::full_suite() ? 2'000 : 100) / (testing::kSanitized ? 4 : 1);
+  const std::uint64_t sequences = (test::full_suite() ? 2'000 : 100) / (test::kSanitized ? 4 : 1);
   for (std::uint64_t seed = 0; seed < sequences; ++seed) {
-    for (const int world : {1, 2, 3, 4}) compare(testing::make_sequence(seed), world);
+    for (const int world : {1, 2, 3, 4}) compare(test::make_sequence(seed), world);
     ASSERT_FALSE(::testing::Test::HasFailure()) << "sequence " << seed;
   }
 }

@@ -12,10 +12,10 @@
 namespace moegrad::fsdp::reduction_cases_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::randn;
-using testing::RealBlock;
-using testing::tree_sum;
+using test::bitwise_equal;
+using test::randn;
+using test::RealBlock;
+using test::tree_sum;
 
 // --- cut differently
 
@@ -182,7 +182,7 @@ TEST(ReductionCases, TwoForwardsOfOneGroupInOppositeOrders) {
       return net(randn({2, 3}, seed), a_first) + net(randn({2, 3}, seed + 50), !a_first);
     };
     TwoBlocks whole;
-    const auto gradients = testing::gradients_of_leaves(
+    const auto gradients = test::gradients_of_leaves(
         whole, {.shards = 2}, [&](int rank, int /*m*/) { return losses(whole, rank); });
     launch(2, [&](RankContext& rank) {
       TwoBlocks net;
@@ -190,7 +190,7 @@ TEST(ReductionCases, TwoForwardsOfOneGroupInOppositeOrders) {
       auto& pair = fully_shard({&net.a, &net.b}, mesh);
       auto& root = fully_shard(net, mesh);
       const Tensor loss = losses(net, rank.rank());
-      const auto log = testing::log_events(root, {Event::kReshard, Event::kReduce});
+      const auto log = test::log_events(root, {Event::kReshard, Event::kReduce});
       loss.backward();
       EXPECT_EQ(log->take(),
                 (std::vector<std::string>{"reshard a", "reduce a", "reshard a", "reduce a"}));
@@ -198,10 +198,9 @@ TEST(ReductionCases, TwoForwardsOfOneGroupInOppositeOrders) {
       const auto parameters = net.named_parameters();
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& [name, parameter] = parameters[i];
-        const Tensor sum =
-            testing::sum_of(gradients, i, {.shards = 2}, testing::Accumulation::kReduced);
-        EXPECT_TRUE(testing::all_close(
-            parameter.grad(), clone(shard_view(sum, *parameter.shard_spec())), 1e-14, 1e-14))
+        const Tensor sum = test::sum_of(gradients, i, {.shards = 2}, test::Accumulation::kReduced);
+        EXPECT_TRUE(test::all_close(parameter.grad(),
+                                    clone(shard_view(sum, *parameter.shard_spec())), 1e-14, 1e-14))
             << name;
       }
     });

@@ -7,14 +7,13 @@
 #include <utility>
 
 #include "framework/tensor/fill.h"
-#include "fsdp/flat_views.h"
 #include "tests/testing.h"
 
 namespace moegrad::fsdp::reduction_input_test {
 namespace {
 
 Tensor randn(const Shape& shape, std::uint64_t seed) {
-  return testing::randn(shape, seed, Dtype::kFloat32);
+  return test::randn(shape, seed, Dtype::kFloat32);
 }
 
 // The parts one after the other.
@@ -86,7 +85,7 @@ TEST(ReductionInput, IsReadInTheGradientWhereARanksRowsLieInOneRun) {
   for (const std::int64_t dim : {0, 1}) {
     TensorList gradients;  // a braced list would hold a second handle
     gradients.push_back(randn({4, 6}, 1));
-    const auto* const bytes = bytes_of(gradients[0]).data();
+    const auto* const bytes = gradients[0].bytes().data();
     const auto input = input_of({{{4, 6}, dim}}, std::move(gradients), 2);
     EXPECT_EQ(reads(input, bytes), dim == 0);
   }

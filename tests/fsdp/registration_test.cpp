@@ -10,7 +10,7 @@
 namespace moegrad::fsdp::registration_test {
 namespace {
 
-using testing::MlpStack;
+using test::MlpStack;
 
 State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
 
@@ -23,9 +23,7 @@ State& shard(MlpStack& model, const DeviceMesh& mesh) {
   return fully_shard(model, mesh);
 }
 
-Tensor loss_of(MlpStack& model) {
-  return testing::square_loss(model(testing::leaf_input({3, 5}, 0, 0)));
-}
+Tensor loss_of(MlpStack& model) { return test::square_loss(model(test::leaf_input({3, 5}, 0, 0))); }
 
 TEST(FsdpRegistration, PostAccumulateHooksOfAShardRunWhenItsGradientIsReduced) {
   launch(2, [](RankContext& rank) {
@@ -96,9 +94,9 @@ TEST(FsdpRegistration, SynchronizingByHandReducesUnusedParametersWhereBackwardWo
     root.set_reduce_scatter_unused_params(true);
     root.set_requires_gradient_sync(false);
     // Each rank runs a layer of its own.
-    const Tensor x = testing::leaf_input({3, rank.rank() == 0 ? 5 : 7}, 0, 0);
+    const Tensor x = test::leaf_input({3, rank.rank() == 0 ? 5 : 7}, 0, 0);
     root.unshard();
-    testing::square_loss((*model)[static_cast<std::size_t>(rank.rank())](x)).backward();
+    test::square_loss((*model)[static_cast<std::size_t>(rank.rank())](x)).backward();
     root.reshard();
     root.group()->reducer().keep();
     root.synchronize_gradients();

@@ -9,8 +9,8 @@
 namespace moegrad::fsdp::sharded_gradients_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::randn;
+using test::bitwise_equal;
+using test::randn;
 
 constexpr std::int64_t kBytes = 6 * 4;  // of one float32 [6]
 
@@ -65,7 +65,7 @@ TEST(ShardedGradients, BeginAgainForTheOneThatWasCleared) {
     EXPECT_TRUE(bitwise_equal(cleared.grad(), term(10))) << n;
     Tensor all = tree(0, n);
     add_(all, term(10));
-    EXPECT_TRUE(testing::all_close(other.grad(), all, 1e-6, 1e-6)) << n;
+    EXPECT_TRUE(test::all_close(other.grad(), all, 1e-6, 1e-6)) << n;
   }
 }
 

@@ -9,8 +9,8 @@
 namespace moegrad::skip_missing_grad_test {
 namespace {
 
-using testing::History;
-using testing::sharded_toy_config;
+using test::History;
+using test::sharded_toy_config;
 
 /// More experts than the 16 tokens of a micro-batch reach.
 models::Qwen3MoeConfig sparse_config() {
@@ -38,14 +38,14 @@ Run train(const models::Qwen3MoeConfig& config, int world_size, bool skip) {
     std::vector<double> loss, grad_norm;
     for (std::int64_t step = 0; step < 6; ++step) {
       const auto result = training::train_step(
-          model, plan, plan.own(testing::toy_batches(step, 4, config.vocab_size)), {}, optimizer);
+          model, plan, plan.own(test::toy_batches(step, 4, config.vocab_size)), {}, optimizer);
       loss.push_back(result.loss);
       grad_norm.push_back(result.grad_norm);
     }
     if (context.rank() + 1 != world_size) return;  // any rank would do
     run.loss = loss;
     run.grad_norm = grad_norm;
-    for (const auto& own : optimizer.states()) run.steps.push_back(testing::integers(own.steps));
+    for (const auto& own : optimizer.states()) run.steps.push_back(test::integers(own.steps));
   });
   return run;
 }

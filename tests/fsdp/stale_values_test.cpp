@@ -13,10 +13,10 @@
 namespace moegrad::fsdp::stale_values_test {
 namespace {
 
+using test::message_of;
+using test::RealNet;
+using test::Sequence;
 using ::testing::HasSubstr;
-using testing::message_of;
-using testing::RealNet;
-using testing::Sequence;
 
 constexpr double kHuge = 1e9;
 
@@ -33,7 +33,7 @@ State& shard(RealNet& net, RankContext& rank, const Policy& policy = {}) {
 
 State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
 
-Tensor loss_of(RealNet& net, std::uint64_t seed = 5) { return net(testing::randn({2, 4}, seed)); }
+Tensor loss_of(RealNet& net, std::uint64_t seed = 5) { return net(test::randn({2, 4}, seed)); }
 
 optim::SGD sgd(const nn::Module& module) { return {module.named_parameters(), {.lr = 0.05}}; }
 
@@ -183,8 +183,8 @@ TEST(StaleValues, RecomputationTakesTheWeightsOfItsTime) {
       shard(other, rank, {.reshard_after_forward = reshard});
       EXPECT_EQ(message(net), expected);
       const Tensor parameter = gradient(other);
-      EXPECT_TRUE(testing::bitwise_equal(parameter.grad(),
-                                         clone(shard_view(sum, *parameter.shard_spec()))));
+      EXPECT_TRUE(
+          test::bitwise_equal(parameter.grad(), clone(shard_view(sum, *parameter.shard_spec()))));
     });
   }
 }
@@ -263,7 +263,7 @@ TEST(StaleValues, APrefetchFromBeforeAStepIsGatheredAgain) {
       optimizer.step();
       handle.wait();
       const auto& param = block.group()->params()[0];
-      EXPECT_TRUE(testing::bitwise_equal(
+      EXPECT_TRUE(test::bitwise_equal(
           clone(shard_view(param.unsharded, *param.sharded.shard_spec())), param.sharded));
     });
   }
@@ -463,7 +463,7 @@ TEST(StaleValues, AnOptimizerMadeBeforeFullyShardOnTheMetaDeviceFailsToo) {
     layer->to_empty();
     nn::init_weights(*layer, 1, 0.1);
     optim::SGD current = sgd(*layer);
-    ops::sum((*layer)(testing::randn({2, 4}))).backward();
+    ops::sum((*layer)(test::randn({2, 4}))).backward();
     EXPECT_EQ(message_of<Error>([&] { optimizer.step(); }), std::string("step") + kReplaced);
     current.step();
   });
@@ -471,8 +471,8 @@ TEST(StaleValues, AnOptimizerMadeBeforeFullyShardOnTheMetaDeviceFailsToo) {
 
 TEST(StaleValues, ATiedParameterIsReplacedWhereverItWas) {
   launch(2, [](RankContext& rank) {
-    Tensor weight = testing::randn({4, 4});
-    testing::RealBlock first(weight), second(weight);
+    Tensor weight = test::randn({4, 4});
+    test::RealBlock first(weight), second(weight);
     const NamedTensors old = {{"scale", *second.parameter_slots()[0].tensor}};
     optim::SGD optimizer(old, {.lr = 0.1});
     fully_shard({&first, &second}, DeviceMesh::flat(rank.group()));

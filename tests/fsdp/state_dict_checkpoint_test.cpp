@@ -16,11 +16,11 @@
 namespace moegrad::fsdp::state_dict_checkpoint_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::RealNet;
-using testing::Sequence;
-using testing::TemporaryFolder;
+using test::bitwise_equal;
+using test::message_of;
+using test::RealNet;
+using test::Sequence;
+using test::TemporaryFolder;
 
 // Odd sizes, so that ranks hold other numbers of rows.
 Sequence three_blocks() {
@@ -35,9 +35,9 @@ class Program {
     for (auto& block : net.blocks) fully_shard(*block, mesh);
     fully_shard(net, mesh);
     optimizer = std::make_unique<optim::AdamW>(net.named_parameters(), optim::AdamW::Config{});
-    net(testing::randn({2, 5}, seed)).backward();
+    net(test::randn({2, 5}, seed)).backward();
     optimizer->step();
-    net(testing::randn({2, 5}, seed));  // leaves values gathered
+    net(test::randn({2, 5}, seed));  // leaves values gathered
   }
 
   /// As a user writes it: detached tensors, of the model and of the optimizer.
@@ -117,8 +117,8 @@ TEST(StateDictCheckpoint, WholeTensorsThatDifferBetweenRanksAreAnErrorThatNamesT
       "others; a shard needs its ShardSpec";
   const TemporaryFolder root;
   launch(3, [&](RankContext& context) {
-    CheckpointState state = testing::one_tensor(context.rank() == 1 ? 2 : 1);
-    state.tensors.push_back({"same", testing::randn({3}, 1)});
+    CheckpointState state = test::one_tensor(context.rank() == 1 ? 2 : 1);
+    state.tensors.push_back({"same", test::randn({3}, 1)});
     EXPECT_EQ(message_of<Error>([&] { write_checkpoint(root / "", 7, state, context.group()); }),
               expected);
     CheckpointSaver saver(root / "", context.group());
@@ -126,10 +126,10 @@ TEST(StateDictCheckpoint, WholeTensorsThatDifferBetweenRanksAreAnErrorThatNamesT
     // What was saved counts, not what the tensors hold when the thread comes to them.
     for (auto& [name, tensor] : state.tensors) fill_(tensor, 0.0);
     EXPECT_EQ(message_of<Error>([&] { saver.wait(); }), expected);
-    EXPECT_TRUE(testing::steps_in(root / "").empty());
+    EXPECT_TRUE(test::steps_in(root / "").empty());
     saver.save(8, state);
     saver.wait();
-    EXPECT_EQ(testing::steps_in(root / ""), (std::vector<std::int64_t>{8}));
+    EXPECT_EQ(test::steps_in(root / ""), (std::vector<std::int64_t>{8}));
   });
 }
 
@@ -156,16 +156,16 @@ TEST(StateDictCheckpoint, LongNamesAreToldApart) {
   launch(2, [&](RankContext& context) {
     const std::string name(100, 'n');
     const CheckpointState state = {
-        .tensors = {{name + "1", testing::randn({3}, 1)}, {name + "2", testing::randn({3}, 2)}}};
+        .tensors = {{name + "1", test::randn({3}, 1)}, {name + "2", test::randn({3}, 2)}}};
     write_checkpoint(root / "", 7, state, context.group());
-    EXPECT_EQ(testing::steps_in(root / ""), (std::vector<std::int64_t>{7}));
+    EXPECT_EQ(test::steps_in(root / ""), (std::vector<std::int64_t>{7}));
   });
 }
 
 // Parts of one shape at other places: the second save must not use the first one's.
 TEST(StateDictCheckpoint, OneSaverTakesTwoPlacements) {
   const TemporaryFolder root;
-  const Tensor whole = testing::randn({6, 2}, 1);
+  const Tensor whole = test::randn({6, 2}, 1);
   launch(2, [&](RankContext& context) {
     CheckpointSaver saver(root / "", context.group());
     for (const int step : {1, 2, 3}) {

@@ -11,9 +11,9 @@
 namespace moegrad::fsdp::state_dict_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
 
 /// Parameters that no number of ranks divides, ones that many do, experts, and a tied pair.
 class Toy final : public nn::Module {
@@ -64,7 +64,7 @@ template <class Body>
 void on_ranks(const Layout& layout, std::uint64_t seed, const Body& body) {
   launch(layout.world_size(), [&](RankContext& context) {
     Toy toy(seed);
-    testing::shard_by_hand(toy, make_mesh(context.group(), layout), layout.dim);
+    test::shard_by_hand(toy, make_mesh(context.group(), layout), layout.dim);
     body(toy, context.rank() == 0);
   });
 }
@@ -190,7 +190,7 @@ TEST(FullStateDict, NeedsRoomForOneWholeParameterOnTheFirstRank) {
 }
 
 models::Qwen3MoeConfig tied_config() {
-  auto config = testing::sharded_toy_config();
+  auto config = test::sharded_toy_config();
   config.tie_word_embeddings = true;
   return config;
 }
@@ -227,7 +227,7 @@ TEST(StateDict, IsThatOfTheShardsWhileParametersAreGathered) {
   const Policy policy = {.reshard_after_forward = false,
                          .mixed_precision = {.param_dtype = Dtype::kBFloat16}};
   const auto expected = models::Qwen3Moe(config, 3).state_dict();
-  const auto batch = testing::toy_batch(config.vocab_size);
+  const auto batch = test::toy_batch(config.vocab_size);
   launch(3, [&](RankContext& context) {
     models::Qwen3Moe model(config, 3);
     training::shard_model(model, DeviceMesh::flat(context.group()), policy);

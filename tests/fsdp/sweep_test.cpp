@@ -13,9 +13,9 @@
 namespace moegrad::sweep_test {
 namespace {
 
-using testing::sharded_toy_config;
-using testing::ToyTraining;
-using testing::train_sharded;
+using test::sharded_toy_config;
+using test::ToyTraining;
+using test::train_sharded;
 using training::Accumulation;
 using training::MeshShape;
 
@@ -146,7 +146,7 @@ TEST(Kill, ARankThatThrowsAnywhereEndsTheLaunchWithItsOwnMessage) {
     const auto kill = [&](int rank, int call) {
       if (rank == victim && call == moment) throw Error("killed rank " + std::to_string(rank));
     };
-    const auto message = testing::message_of<Error>([&] {
+    const auto message = test::message_of<Error>([&] {
       train_sharded(
           sharded_toy_config(),
           {.mesh = {.shards = 4}, .steps = 3, .micro_batches = 8, .prepare = before_layers(kill)});

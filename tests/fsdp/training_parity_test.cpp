@@ -12,9 +12,9 @@
 namespace moegrad::training_parity_test {
 namespace {
 
-using testing::sharded_toy_config;
-using testing::ToyTraining;
-using testing::train_sharded;
+using test::sharded_toy_config;
+using test::ToyTraining;
+using test::train_sharded;
 using training::Accumulation;
 using training::MeshShape;
 
@@ -39,7 +39,7 @@ struct Case {
             .policy = {.mixed_precision = narrow ? kNarrow : fsdp::MixedPrecisionPolicy{}},
             .accumulation = accumulation};
   }
-  const testing::History& on_one_rank() const {
+  const test::History& on_one_rank() const {
     static const auto wide = train_sharded(sharded_toy_config(), Case{}.training());
     static const auto rounded =
         train_sharded(sharded_toy_config(), Case{.narrow = true}.training());
@@ -137,7 +137,7 @@ TEST(FullyShard, GivesTheSameLossesWhateverTheExpertLayout) {
 /// On one rank with the defaults, and on four.
 class TrainingWithAPolicy : public ::testing::Test {
  protected:
-  static const testing::History& on_one_rank() {
+  static const test::History& on_one_rank() {
     static const auto one = train_sharded(sharded_toy_config(), {});
     return one;
   }
@@ -195,7 +195,7 @@ TEST_F(TrainingWithAPolicy, ThatNeverHasTheLogitsAsAWholeChangesNoBit) {
 
 TEST(FullyShard, GathersAHeadOfItsOwnGroupForItsCrossEntropy) {
   const auto config = sharded_toy_config();
-  const auto batch = testing::toy_batches(0, 1, config.vocab_size)[0];
+  const auto batch = test::toy_batches(0, 1, config.vocab_size)[0];
   launch(2, [&](RankContext& context) {
     models::Qwen3Moe model(config, 3);
     const auto mesh = DeviceMesh::flat(context.group());

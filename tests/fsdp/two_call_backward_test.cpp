@@ -13,8 +13,8 @@
 namespace moegrad::fsdp::two_call_backward_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::randn;
+using test::bitwise_equal;
+using test::randn;
 
 constexpr std::int64_t kTokens = 12;
 
@@ -22,7 +22,7 @@ constexpr std::int64_t kTokens = 12;
 class Stage final : public nn::Callable<Stage> {
  public:
   explicit Stage(bool recompute)
-      : recompute_(recompute), config_(testing::sharded_toy_config()), whole_(config_, 3) {
+      : recompute_(recompute), config_(test::sharded_toy_config()), whole_(config_, 3) {
     for (std::size_t i = 0; i < 2; ++i) {
       register_module(std::to_string(i), whole_.layers()[i]);
     }

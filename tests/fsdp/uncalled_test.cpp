@@ -22,8 +22,8 @@
 namespace moegrad::fsdp::uncalled_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
+using test::bitwise_equal;
+using test::message_of;
 
 std::string refusal(const std::string& what, const std::string& shard) {
   return what + " must be a whole parameter, got a shard " + shard +
@@ -81,7 +81,7 @@ TEST(Uncalled, AFunctionOfOnesOwnTakesNoShardAndADetachedOneIsOrdinary) {
     nn::RMSNorm module({.dim = 8});
     fully_shard(module, DeviceMesh::flat(rank.group()));
     const Tensor shard = module.named_parameters()[0].tensor;
-    EXPECT_EQ(message_of<Error>([&] { testing::mul(Tensor::ones({4}), shard); }),
+    EXPECT_EQ(message_of<Error>([&] { test::mul(Tensor::ones({4}), shard); }),
               refusal("mul: input 1", "[4] of [8]"));
     EXPECT_EQ(ops::sum(shard.detach()).item(), 4);
   });

@@ -15,10 +15,10 @@ namespace moegrad::models::hf_checkpoint_test {
 namespace {
 
 using nlohmann::json;
-using testing::message_of;
-using testing::read_file;
-using testing::TemporaryFolder;
-using testing::write_file;
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
+using test::write_file;
 
 // ---- the index by itself
 
@@ -126,7 +126,7 @@ TEST(HfIndex, IsReadWhereItIsWellFormed) {
 class Checkpoint : public ::testing::Test {
  protected:
   Checkpoint() {
-    const auto values = [](std::int64_t n) { return testing::randn({n}, 1, Dtype::kFloat32); };
+    const auto values = [](std::int64_t n) { return test::randn({n}, 1, Dtype::kFloat32); };
     save_safetensors(folder_ / kFirst, {{"a", values(3)}, {"b", values(2)}});
     save_safetensors(folder_ / kSecond, {{"c", values(1)}});
     write_index(kGood);
@@ -170,7 +170,7 @@ TEST_F(Checkpoint, OfOneFileNeedsNoIndex) {
 
 TEST_F(Checkpoint, PrefersTheSingleFileAsTransformersDoes) {
   write_index("broken");
-  save_safetensors(folder_ / std::string(kSingleFile), {{"d", testing::randn({1})}});
+  save_safetensors(folder_ / std::string(kSingleFile), {{"d", test::randn({1})}});
   const HfCheckpoint checkpoint(root());
   EXPECT_EQ(checkpoint.path(), folder_ / std::string(kSingleFile));
   EXPECT_NE(checkpoint.find("d"), nullptr);
@@ -212,7 +212,7 @@ TEST_F(Checkpoint, WithATensorInAnotherFileThanItsOwnIsRefused) {
 }
 
 TEST_F(Checkpoint, WithATensorInTwoFilesIsRefused) {
-  save_safetensors(folder_ / kSecond, {{"c", testing::randn({1})}, {"a", testing::randn({1})}});
+  save_safetensors(folder_ / kSecond, {{"c", test::randn({1})}, {"a", test::randn({1})}});
   EXPECT_EQ(message(), index().string() + ": tensor 'a' must be in '" + kFirst +
                            "' alone, got it in '" + kSecond + "'");
 }

@@ -25,9 +25,9 @@
 namespace moegrad::nn::call_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::variable;
+using test::bitwise_equal;
+using test::message_of;
+using test::variable;
 
 struct Extras {
   Tensor targets = {};

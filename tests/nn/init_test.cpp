@@ -18,7 +18,7 @@
 namespace moegrad::nn::init_test {
 namespace {
 
-using testing::bitwise_equal;
+using test::bitwise_equal;
 
 GroupedExperts::Config experts_config(ExpertWeights weights) {
   return {.hidden_size = 5,
@@ -60,9 +60,9 @@ TEST(InitWeights, AShardGetsItsPartOfTheWhole) {
   for (const std::int64_t dim : {0, 1}) {
     for (const auto& [begin, end] : dim == 0 ? rows : columns) {
       const ShardSpec spec = {.global_shape = {20, 6}, .begin = begin, .end = end, .dim = dim};
-      Tensor shard = testing::shard_of(whole, spec);
+      Tensor shard = test::shard_of(whole, spec);
       init_normal({.name = "w", .tensor = &shard, .layout = layout}, 7, 1.0);
-      EXPECT_TRUE(bitwise_equal(shard, testing::shard_of(filled, spec))) << dim << ' ' << begin;
+      EXPECT_TRUE(bitwise_equal(shard, test::shard_of(filled, spec))) << dim << ' ' << begin;
     }
   }
 }
@@ -124,7 +124,7 @@ TEST(InitWeights, OnTheMetaDeviceVectorsMustBeDeclared) {
   const auto undeclared = made(false);
   undeclared->to_empty();
   fill_(undeclared->weight, 7.0);
-  EXPECT_EQ(testing::message_of<Error>([&] { init_weights(*undeclared, 5, 0.02); }),
+  EXPECT_EQ(test::message_of<Error>([&] { init_weights(*undeclared, 5, 0.02); }),
             "init_weights: parameter 'scale' [4] was made on the meta device, where a constructor "
             "gives no values; declare them where it is registered, as in register_parameter(name, "
             "tensor, InitialValues::zeros())");

@@ -13,17 +13,17 @@
 #include "nn/rms_norm.h"
 #include "ops/elementwise.h"
 #include "ops/matmul_reference.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::layers_test {
 namespace {
 
-using testing::all_close;
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
-using testing::variable;
+using test::all_close;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+using test::variable;
 
 std::vector<std::string> names_of(const Module& module) {
   std::vector<std::string> names;
@@ -167,7 +167,7 @@ TEST(Attention, GradientsMatchFiniteDifferences) {
   init_weights(attention, 1, 0.5);
   TensorList inputs = {variable({5, 10})};
   for (const auto& item : attention.named_parameters()) inputs.push_back(item.tensor);
-  EXPECT_TRUE(testing::gradcheck(
+  EXPECT_TRUE(gradients_agree(
       [&](const TensorList& in) -> TensorList {
         return {attention(in[0], context_of({2, 3}))};
       },

@@ -10,8 +10,8 @@
 namespace moegrad::nn::load_state_dict_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
+using test::bitwise_equal;
+using test::message_of;
 
 class Pair final : public Module {
  public:
@@ -30,7 +30,7 @@ TEST(LoadStateDict, ARefusedStateLeavesTheModuleAsItWas) {
     Tensor own = tensor;
     fill_(own, 1.0);
   }
-  const Tensor given = testing::randn({3, 2}, 1, Dtype::kFloat32);
+  const Tensor given = test::randn({3, 2}, 1, Dtype::kFloat32);
   EXPECT_EQ(message_of<Error>([&] {
               module.load_state_dict({{"first.weight", given}});
             }),
@@ -39,7 +39,7 @@ TEST(LoadStateDict, ARefusedStateLeavesTheModuleAsItWas) {
               module.load_state_dict({{"first.weight", given}, {"second.weight", given}});
             }),
             "load_state_dict: 'second.weight' must be [2, 3], got [3, 2]");
-  const Tensor fits = testing::randn({2, 3}, 2, Dtype::kFloat32);
+  const Tensor fits = test::randn({2, 3}, 2, Dtype::kFloat32);
   EXPECT_EQ(message_of<Error>([&] {
               module.load_state_dict(
                   {{"first.weight", given}, {"second.weight", fits}, {"first.weight", given}});

@@ -16,9 +16,9 @@
 namespace moegrad::nn::module_extension_test {
 namespace {
 
-using testing::bitwise_equal;
+using test::bitwise_equal;
+using test::variable;
 using ::testing::ElementsAre;
-using testing::variable;
 
 Tensor scalar(double value) { return Tensor::full({1}, value, Dtype::kFloat64); }
 

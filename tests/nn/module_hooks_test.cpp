@@ -14,8 +14,8 @@
 namespace moegrad::nn::module_hooks_test {
 namespace {
 
-using testing::randn;
-using testing::variable;
+using test::randn;
+using test::variable;
 
 /// Two modules, one inside the other.
 class Block final : public Callable<Block> {
@@ -105,7 +105,7 @@ TEST_F(ModuleHooks, OfAModuleThatIsGoneAreAnError) {
                             : norm->register_backward_hook(note("post"));
     const Tensor y = (*norm)(variable({3, 4}));
     norm.reset();
-    EXPECT_EQ(testing::message_of<Error>([&] {
+    EXPECT_EQ(test::message_of<Error>([&] {
                 y.backward(randn({3, 4}, 2));
               }),
               "backward: the module no longer exists, but has hooks that backward runs, as "

@@ -16,8 +16,8 @@
 namespace moegrad::nn::module_spans_test {
 namespace {
 
-using testing::randn;
-using testing::variable;
+using test::randn;
+using test::variable;
 
 class Block final : public Callable<Block> {
  public:

@@ -13,17 +13,17 @@
 #include "nn/init.h"
 #include "ops/nz.h"
 #include "ops/router.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::moe_test {
 namespace {
 
-using testing::all_close;
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
-using testing::variable;
+using test::all_close;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+using test::variable;
 
 constexpr std::int64_t kHidden = 6, kInner = 5, kExperts = 7, kTopK = 2, kTokens = 4;
 
@@ -136,7 +136,7 @@ TEST(MoE, GradientsMatchFiniteDifferences) {
     init_weights(moe, 2, 0.7);
     TensorList inputs = {variable({kTokens, kHidden})};
     for (const auto& item : moe.named_parameters()) inputs.push_back(item.tensor);
-    EXPECT_TRUE(testing::gradcheck(
+    EXPECT_TRUE(gradients_agree(
         [&](const TensorList& in) -> TensorList {
           const auto output = moe(in[0]);
           return {output.hidden, output.router_logits};

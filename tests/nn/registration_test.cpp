@@ -19,7 +19,7 @@
 namespace moegrad::nn::registration_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 /// Registers what it is told to.
 class Holder final : public Callable<Holder> {
@@ -75,6 +75,27 @@ TEST(Registration, NamesMustNotLieWithinEachOther) {
   EXPECT_EQ(message_of<ValueError>([&] { holder.register_parameter("model.layers.1.w", weight); }),
             "register_parameter: 'model.layers.1.w' and the child 'model.layers.1' of the module "
             "must not lie within each other: full names could coincide");
+}
+
+TEST(Registration, ATiedParameterIsOneOfTheDistinct) {
+  Linear first({.in_features = 2, .out_features = 3});
+  Linear tied(first.weight());
+  Tensor bias = Tensor::zeros({2});
+  Holder holder;
+  holder.register_module("first", first);
+  holder.register_module("tied", tied);
+  holder.register_parameter("bias", bias);
+  EXPECT_EQ(holder.parameter_slots().size(), 3U);
+  const auto distinct = holder.distinct_parameters();
+  const auto named = holder.named_parameters();
+  ASSERT_EQ(distinct.size(), 2U);
+  ASSERT_EQ(named.size(), 2U);
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    EXPECT_EQ(distinct[i].name, named[i].name);
+    EXPECT_TRUE(distinct[i].parameter().is(named[i].tensor));
+  }
+  EXPECT_EQ(distinct[0].name, "bias");
+  EXPECT_EQ(distinct[1].name, "first.weight");
 }
 
 TEST(Registration, AModuleStandsInATreeOnce) {

@@ -16,9 +16,9 @@
 namespace moegrad::nn::to_empty_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
 
 /// A norm, and two layers that share one weight [3, 4].
 class Tied final : public Callable<Tied> {

@@ -6,14 +6,14 @@
 #include "framework/autograd/engine.h"
 #include "ops/elementwise.h"
 #include "ops/rms_norm.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::add_rms_norm_test {
 namespace {
 
-using moegrad::testing::bitwise_equal;
-using moegrad::testing::randn;
+using moegrad::test::bitwise_equal;
+using moegrad::test::randn;
 
 constexpr double kEps = 1e-6;
 

@@ -6,7 +6,7 @@
 
 #include "framework/tensor/shape.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// What the references of the op table compute with: row-major doubles and plain loops. It is no
 /// Tensor, so that no op can slip into a reference.
@@ -65,4 +65,4 @@ inline double broadcast_at(const Array& x, const Shape& index) {
   return x[own];
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

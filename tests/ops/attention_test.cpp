@@ -7,18 +7,18 @@
 #include <string>
 
 #include "framework/runtime/rank_context.h"
-#include "ops/kernels/attention.h"
-#include "ops/shape_ops.h"
+#include "ops/kernels/attention_sizes.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::attention_test {
 namespace {
 
-using moegrad::testing::all_close;
-using moegrad::testing::bitwise_equal;
-using moegrad::testing::message_of;
-using moegrad::testing::randn;
-using moegrad::testing::variable;
+using moegrad::test::all_close;
+using moegrad::test::bitwise_equal;
+using moegrad::test::message_of;
+using moegrad::test::randn;
+using moegrad::test::variable;
 
 using Lengths = std::vector<std::int64_t>;
 
@@ -244,7 +244,7 @@ TEST(Attention, GradientsMatchFiniteDifferences) {
   const auto f = [&](const TensorList& in) {
     return TensorList{attention(in[0], in[1], in[2], documents, 0.4)};
   };
-  EXPECT_TRUE(moegrad::testing::gradcheck(
+  EXPECT_TRUE(moegrad::gradients_agree(
       f, {variable({9, 4, 3}, 1), variable({9, 2, 3}, 2), variable({9, 2, 3}, 3)}));
 }
 
@@ -254,7 +254,7 @@ TEST(Attention, ATokenThatSeesItselfAloneHasNoScoreGradient) {
     for (const std::int64_t dim : {1, 6, 13, 64}) {
       const auto result = run(make_inputs({1, 1, 1, 1, 1}, 6, 2, dim, dtype));
       for (const Tensor& grad : {result.grad_q, result.grad_k}) {
-        EXPECT_TRUE(testing::all_close(grad, zeros_like(grad), 0.0, 0.0)) << dim;
+        EXPECT_TRUE(test::all_close(grad, zeros_like(grad), 0.0, 0.0)) << dim;
       }
     }
   }

@@ -5,7 +5,7 @@
 #include <cctype>
 #include <string_view>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
@@ -189,4 +189,4 @@ std::vector<DeclaredFunction> declared_functions(const std::string& source) {
   return functions;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

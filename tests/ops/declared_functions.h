@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// A function that a header declares in a namespace.
 struct DeclaredFunction {
@@ -19,4 +19,4 @@ struct DeclaredFunction {
 /// over, and what is left at the level of a namespace is a function if it has parentheses.
 std::vector<DeclaredFunction> declared_functions(const std::string& source);
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

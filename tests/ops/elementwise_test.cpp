@@ -7,17 +7,18 @@
 #include <vector>
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::elementwise_test {
 namespace {
 
-using testing::all_close;
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
-using testing::variable;
+using test::all_close;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+using test::variable;
 
 struct UnaryCase {
   std::string name;
@@ -68,7 +69,7 @@ TEST(Elementwise, UnaryGradientsMatchFiniteDifferences) {
     Tensor x = argument_of(c, {3, 5});
     x.set_requires_grad(true);
     EXPECT_TRUE(
-        testing::gradcheck([&](const TensorList& in) -> TensorList { return {c.op(in[0])}; }, {x}))
+        gradients_agree([&](const TensorList& in) -> TensorList { return {c.op(in[0])}; }, {x}))
         << c.name;
   }
 }
@@ -163,7 +164,7 @@ TEST(Elementwise, BinaryGradientsMatchFiniteDifferences) {
       Tensor a = nonzero(a_shape, 1), b = nonzero(b_shape, 2);
       a.set_requires_grad(true);
       b.set_requires_grad(true);
-      EXPECT_TRUE(testing::gradcheck(
+      EXPECT_TRUE(gradients_agree(
           [&](const TensorList& in) -> TensorList { return {c.op(in[0], in[1])}; }, {a, b}))
           << c.name << a_shape << b_shape;
     }
@@ -209,7 +210,7 @@ TEST(Elementwise, OperatorsWithNumbers) {
 TEST(Elementwise, ScalarOperatorGradientsMatchFiniteDifferences) {
   Tensor x = nonzero({2, 3}, 1);
   x.set_requires_grad(true);
-  EXPECT_TRUE(testing::gradcheck(
+  EXPECT_TRUE(gradients_agree(
       [](const TensorList& in) -> TensorList {
         const auto& v = in[0];
         return {v + 2, 2 - v, v - 2, v * 3, v / 3, 3 / v, -v};

@@ -6,18 +6,18 @@
 
 #include "framework/runtime/rank_context.h"
 #include "ops/nz.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/ops/matmul_reference.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::grouped_matmul_test {
 namespace {
 
-using testing::all_close;
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
-using testing::variable;
+using test::all_close;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+using test::variable;
 
 struct Problem {
   std::int64_t k, n;
@@ -84,9 +84,9 @@ Results scalar_chains(const Problem& p) {
     const T* px = x.data<T>().data() + begin * p.k;
     const T* pw = w.data<T>().data() + e * p.k * p.n;
     const T* pg = g.data<T>().data() + begin * p.n;
-    testing::chains<T>({px, p.k, 1}, {pw, 1, p.n}, rows, p.n, p.k, y + begin * p.n);
-    testing::chains<T>({pg, p.n, 1}, {pw, p.n, 1}, rows, p.k, p.n, gx + begin * p.k);
-    testing::chains<T>({px, 1, p.k}, {pg, 1, p.n}, p.k, p.n, rows, gw + e * p.k * p.n);
+    test::chains<T>({px, p.k, 1}, {pw, 1, p.n}, rows, p.n, p.k, y + begin * p.n);
+    test::chains<T>({pg, p.n, 1}, {pw, p.n, 1}, rows, p.k, p.n, gx + begin * p.k);
+    test::chains<T>({px, 1, p.k}, {pg, 1, p.n}, p.k, p.n, rows, gw + e * p.k * p.n);
   }
   return r;
 }
@@ -114,14 +114,14 @@ TEST(GroupedMatmul, EveryStorageGivesTheScalarChainsBitForBit) {
 TEST(GroupedMatmul, GradientsMatchFiniteDifferences) {
   const std::vector<std::int64_t> offsets{0, 2, 2, 5};
   for (const bool transposed : {false, true}) {
-    EXPECT_TRUE(moegrad::testing::gradcheck(
+    EXPECT_TRUE(moegrad::gradients_agree(
         [&](const TensorList& in) {
           return TensorList{grouped_matmul(in[0], in[1], offsets, transposed)};
         },
         {variable({5, 3}, 1), variable(transposed ? Shape{3, 4, 3} : Shape{3, 3, 4}, 2)}));
   }
   const Tensor nz = nd_to_nz(randn({3, 3, 4}, 2));
-  EXPECT_TRUE(moegrad::testing::gradcheck(
+  EXPECT_TRUE(moegrad::gradients_agree(
       [&](const TensorList& in) { return TensorList{grouped_matmul(in[0], nz, offsets)}; },
       {variable({5, 3}, 1)}));
 }

@@ -9,8 +9,8 @@
 namespace moegrad::ops::linear_cross_entropy_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::randn;
+using test::bitwise_equal;
+using test::randn;
 
 struct Inputs {
   Inputs(std::int64_t tokens, std::int64_t hidden, std::int64_t vocabulary, Dtype dtype)

@@ -2,18 +2,18 @@
 #include "ops/linear.h"
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/ops/matmul_reference.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::linear_test {
 namespace {
 
-using testing::all_close;
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
-using testing::variable;
+using test::all_close;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+using test::variable;
 
 struct Sizes {
   std::int64_t m, in, out;
@@ -44,11 +44,10 @@ void expect_scalar_chains(const Sizes& s) {
   Tensor y = Tensor::empty({s.m, s.out}, dtype);
   Tensor grad_x = Tensor::empty({s.m, s.in}, dtype);
   Tensor grad_weight = Tensor::empty({s.out, s.in}, dtype);
-  testing::chains<T>({px, s.in, 1}, {pw, s.in, 1}, s.m, s.out, s.in, y.mutable_data<T>().data());
-  testing::chains<T>({pg, s.out, 1}, {pw, 1, s.in}, s.m, s.in, s.out,
-                     grad_x.mutable_data<T>().data());
-  testing::chains<T>({pg, 1, s.out}, {px, 1, s.in}, s.out, s.in, s.m,
-                     grad_weight.mutable_data<T>().data());
+  test::chains<T>({px, s.in, 1}, {pw, s.in, 1}, s.m, s.out, s.in, y.mutable_data<T>().data());
+  test::chains<T>({pg, s.out, 1}, {pw, 1, s.in}, s.m, s.in, s.out, grad_x.mutable_data<T>().data());
+  test::chains<T>({pg, 1, s.out}, {px, 1, s.in}, s.out, s.in, s.m,
+                  grad_weight.mutable_data<T>().data());
   const auto results = run(s, dtype);
   EXPECT_TRUE(bitwise_equal(results.y, y));
   EXPECT_TRUE(bitwise_equal(results.grad_x, grad_x));
@@ -64,7 +63,7 @@ TEST(Linear, ValuesAndGradientsAreScalarChainsBitForBit) {
 }
 
 TEST(Linear, GradientsMatchFiniteDifferences) {
-  EXPECT_TRUE(moegrad::testing::gradcheck(
+  EXPECT_TRUE(moegrad::gradients_agree(
       [](const TensorList& in) { return TensorList{linear(in[0], in[1])}; },
       {variable({2, 3, 5}, 1), variable({4, 5}, 2)}));
 }

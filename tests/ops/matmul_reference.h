@@ -9,7 +9,7 @@
 
 #include "framework/tensor/tensor.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 template <class T>
 T chain_step(T a, T b, T y) {
@@ -41,4 +41,4 @@ void chains(Operand<T> a, Operand<T> b, std::int64_t m, std::int64_t n, std::int
   }
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -6,16 +6,16 @@
 #include "framework/runtime/rank_context.h"
 #include "ops/grouped_matmul.h"
 #include "ops/nz.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::npu_gmm_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
-using testing::variable;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+using test::variable;
 
 constexpr std::int64_t kExperts = 4, kK = 20, kN = 18, kRows = 9;
 const std::vector<std::int64_t> kOffsets{0, 2, 2, 8, 9};
@@ -64,12 +64,12 @@ TEST(NpuGmm, AgreesWithGroupedMatmulBitForBitInEveryStorage) {
 TEST(NpuGmm, GradientsMatchFiniteDifferences) {
   const std::vector<std::int64_t> tokens{2, 0, 3};
   for (const Shape& shape : {Shape{3, 3, 4}, Shape{9, 4}}) {
-    EXPECT_TRUE(moegrad::testing::gradcheck(
+    EXPECT_TRUE(moegrad::gradients_agree(
         [&](const TensorList& in) { return TensorList{npu_gmm(in[0], in[1], tokens)}; },
         {variable(shape, 2), variable({5, 3}, 1)}));
   }
   const Tensor nz = nd_to_nz(randn({3, 3, 4}, 2));
-  EXPECT_TRUE(moegrad::testing::gradcheck(
+  EXPECT_TRUE(moegrad::gradients_agree(
       [&](const TensorList& in) { return TensorList{npu_gmm(nz, in[0], tokens)}; },
       {variable({5, 3}, 1)}));
 }

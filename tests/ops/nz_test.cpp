@@ -6,15 +6,15 @@
 
 #include "framework/runtime/rank_context.h"
 #include "ops/kernels/nz.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::nz_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
 
 const NzBlocks kAwkward[] = {{1, 1, 1},   {1, 16, 16}, {1, 15, 17}, {2, 17, 33},
                              {3, 40, 16}, {2, 5, 100}, {4, 3, 7},   {3, 300, 20}};

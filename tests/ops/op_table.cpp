@@ -10,7 +10,7 @@
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 double draw_floating(Draw draw, const Random& random, std::uint64_t i) {
@@ -176,4 +176,4 @@ Shape shape_from(const Json& sizes) {
   return Shape(std::span(values));
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

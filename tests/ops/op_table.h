@@ -16,7 +16,7 @@
 #include "framework/tensor/tensor.h"
 #include "tests/ops/array.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 using Json = nlohmann::json;
 
@@ -144,4 +144,4 @@ Tensor as_nz(const Tensor& tensor);
 Shape shape_from(const Json& sizes);
 std::vector<std::int64_t> integers_from(const Json& list);
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -10,7 +10,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing::op_table_complete_test {
+namespace moegrad::test::op_table_complete_test {
 namespace {
 
 // What ops/*.h declares and is no op, with the reason. Ops run through all of it.
@@ -37,7 +37,6 @@ const std::map<std::string, std::string> kHelpers{
     {"multiply_row_groups", "the forward of linear and grouped_matmul; checks nothing"},
     {"multiply_rows", "a piece of linear_cross_entropy; checks nothing"},
     {"mutable_data_or_null", "a pointer"},
-    {"raw_bytes", "a pointer"},
     {"stored_matrices", "descriptions of a weight's matrices; checks nothing"},
     {"sum_to_shape", "the backward of expand and of binary ops; checks nothing"},
     {"wrap_dim", "a check: the ops report its error"},
@@ -169,4 +168,4 @@ TEST(OpTableIsComplete, EveryEntryHasSamplesAndErrors) {
 }
 
 }  // namespace
-}  // namespace moegrad::testing::op_table_complete_test
+}  // namespace moegrad::test::op_table_complete_test

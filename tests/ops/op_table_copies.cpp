@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/split_cat.h"
+#include "ops/views.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 OpEntry contiguous_op() {
@@ -267,4 +269,4 @@ std::vector<OpEntry> copy_entries() {
   return {contiguous_op(), cat_op(), stack_op(), index_select_op(), cast_op()};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -8,7 +8,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
@@ -175,4 +175,4 @@ std::vector<OpEntry> elementwise_entries() {
   return entries;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

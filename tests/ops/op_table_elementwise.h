@@ -7,7 +7,7 @@
 
 #include "tests/ops/op_table.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 using BinaryFunction = Tensor (*)(const Tensor&, const Tensor&);
 using NumberFunction = Tensor (*)(const Tensor&, double);
@@ -24,4 +24,4 @@ OpEntry number_entry(const std::string& op, const std::string& parameters,
                      const std::string& function_name, NumberFunction function, Formula formula,
                      bool saves);
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -8,7 +8,7 @@
 #include "framework/tensor/fill.h"
 #include "tests/ops/op_table_test.h"
 
-namespace moegrad::testing::op_table_gradients_test {
+namespace moegrad::test::op_table_gradients_test {
 namespace {
 
 class OpTableGradients : public ::testing::TestWithParam<OpEntry> {};
@@ -101,9 +101,8 @@ TEST_P(OpTableGradients, GradientsMatchFiniteDifferences) {
       options.eps = sample.gradcheck_eps;
       options.atol = 1e-7;
       options.rtol = 1e-5;
-      EXPECT_TRUE(
-          testing::gradcheck([&](const TensorList& in) { return entry.run(in, sample.args); },
-                             leaves_of(inputs, needs), options));
+      EXPECT_TRUE(gradients_agree([&](const TensorList& in) { return entry.run(in, sample.args); },
+                                  leaves_of(inputs, needs), options));
     }
   }
 }
@@ -276,4 +275,4 @@ TEST_P(OpTableWithoutGradients, ResultsCarryNoGraph) {
 }
 
 }  // namespace
-}  // namespace moegrad::testing::op_table_gradients_test
+}  // namespace moegrad::test::op_table_gradients_test

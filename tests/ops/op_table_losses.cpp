@@ -9,7 +9,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 // log sum_i exp(row t of x)
@@ -392,4 +392,4 @@ std::vector<OpEntry> loss_entries() {
           load_balancing_loss_op(), z_loss_op()};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

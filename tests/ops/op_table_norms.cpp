@@ -8,7 +8,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 Array normed(Array y, const Array& weight, double eps) {
@@ -226,4 +226,4 @@ std::vector<OpEntry> norm_entries() {
   return {rms_norm_op(), add_rms_norm_op(), rms_norm_rope_op()};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -2,11 +2,11 @@
 // Shapes: E experts, M rows, K reduction, N columns.
 #include "ops/compat/npu_grouped_matmul.h"
 #include "ops/npu_gmm.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 // y[rows of e] += x[rows of e] W_e, rows from `begin` to `end`.
@@ -302,4 +302,4 @@ OpEntry npu_grouped_matmul_op() {
 
 std::vector<OpEntry> npu_entries() { return {npu_gmm_op(), npu_grouped_matmul_op()}; }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -3,7 +3,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 // The bytes as they are stored, padding included.
@@ -176,4 +176,4 @@ OpEntry slice_to_nz_op() {
 
 std::vector<OpEntry> nz_entries() { return {nd_to_nz_op(), nz_to_nd_op(), slice_to_nz_op()}; }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -3,7 +3,7 @@
 #include "tests/ops/op_table_elementwise.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 constexpr auto* kTensors = "Tensor, Tensor";
@@ -76,4 +76,4 @@ std::vector<OpEntry> operator_entries() {
   };
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

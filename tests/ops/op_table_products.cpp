@@ -7,7 +7,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 using Product = Tensor (*)(const Tensor&, const Tensor&);
@@ -282,4 +282,4 @@ std::vector<OpEntry> product_entries() {
           linear_op(), grouped_matmul_op()};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -5,7 +5,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 // The elements of one result, folded.
@@ -123,4 +123,4 @@ std::vector<OpEntry> reduction_entries() {
           dim_entry("mean", kDimParameters, mean, mean_of), max};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

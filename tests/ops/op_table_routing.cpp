@@ -9,7 +9,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 // softmax over the last dimension of [T, E]
@@ -343,4 +343,4 @@ std::vector<OpEntry> routing_entries() {
   return {topk_softmax_op(), plan_routing_op(), permute_rows_op(), unpermute_rows_op()};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -8,7 +8,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 // log sum_i exp(x_i) of the D elements from `row`.
@@ -137,4 +137,4 @@ std::vector<OpEntry> row_entries() {
           softmax_entry("log_softmax", ops::log_softmax, true), swiglu_op()};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -3,11 +3,12 @@
 #include <cstdint>
 #include <limits>
 
-#include "ops/shape_ops.h"
+#include "ops/split_cat.h"
+#include "ops/views.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 Array narrowed(const Array& x, std::int64_t dim, std::int64_t start, std::int64_t length) {
@@ -205,4 +206,4 @@ OpEntry expand_op() {
 
 std::vector<OpEntry> slice_entries() { return {narrow_op(), split_op(), chunk_op(), expand_op()}; }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

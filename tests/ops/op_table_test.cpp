@@ -9,7 +9,7 @@
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 ::testing::AssertionResult close_to(const Array& got, const Array& want, double tolerance) {
   if (!(got.shape == want.shape)) {
@@ -308,4 +308,4 @@ TEST_P(OpTable, RefusesUndefinedInputs) {
 }
 
 }  // namespace
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

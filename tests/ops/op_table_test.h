@@ -9,7 +9,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// "add_Tensor_double", "operator_plus_Tensor"
 inline std::string test_name(const ::testing::TestParamInfo<OpEntry>& info) {
@@ -43,4 +43,4 @@ inline double tolerance_of(Dtype dtype) {
 /// What `call` throws, as "ShapeError: its message"; "nothing" if it returns.
 std::string raised_by(const std::function<void()>& call);
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -8,7 +8,7 @@
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 OpEntry embedding_op() {
@@ -315,4 +315,4 @@ std::vector<OpEntry> token_entries() {
   return {embedding_op(), attention_op(), rope_table_op(), rope_op()};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 // --- the same elements under another shape
@@ -257,4 +257,4 @@ std::vector<OpEntry> view_entries() {
   return {view_op(), reshape_op(), unsqueeze_op(), squeeze_op(), transpose_op(), permute_op()};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -13,6 +13,7 @@
 
 #include "framework/autograd/function.h"
 #include "ops/attention.h"
+#include "ops/copies.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
@@ -23,15 +24,16 @@
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
 #include "ops/router.h"
-#include "ops/shape_ops.h"
 #include "ops/softmax.h"
+#include "ops/split_cat.h"
 #include "ops/swiglu.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::planted_bugs_test {
 namespace {
 
-using moegrad::testing::variable;
+using moegrad::test::variable;
 
 using Ids = std::vector<std::int64_t>;
 using Forward = std::function<Tensor(const TensorList& x)>;
@@ -319,7 +321,7 @@ std::vector<PlantedBug> planted_bugs() {
 GradcheckResult check_op(const PlantedBug& formulas, bool bug, GradcheckOptions options,
                          const std::function<Tensor(const Tensor&)>& reduce = contiguous) {
   const auto op = [&](const TensorList& x) {
-    return reduce(Function::apply(std::make_shared<FormulaOp>(formulas, bug), x));
+    return reduce(apply<FormulaOp>(made_with(formulas, bug), x));
   };
   const auto f = [&](const TensorList& in) -> TensorList {
     TensorList halved;

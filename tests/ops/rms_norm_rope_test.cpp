@@ -7,14 +7,14 @@
 #include "framework/autograd/function.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::rms_norm_rope_test {
 namespace {
 
-using moegrad::testing::bitwise_equal;
-using moegrad::testing::randn;
+using moegrad::test::bitwise_equal;
+using moegrad::test::randn;
 
 constexpr double kEps = 1e-6;
 

@@ -4,17 +4,17 @@
 #include <cmath>
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::rms_norm_test {
 namespace {
 
-using moegrad::testing::all_close;
-using moegrad::testing::bitwise_equal;
-using moegrad::testing::message_of;
-using moegrad::testing::randn;
-using moegrad::testing::variable;
+using moegrad::test::all_close;
+using moegrad::test::bitwise_equal;
+using moegrad::test::message_of;
+using moegrad::test::randn;
+using moegrad::test::variable;
 
 struct Result {
   Tensor y, grad_x, grad_weight;
@@ -89,10 +89,10 @@ TEST(RMSNorm, Float32IsCloseToFloat64) {
 
 TEST(RMSNorm, GradientsMatchFiniteDifferences) {
   const auto f = [](const TensorList& in) { return TensorList{rms_norm(in[0], in[1], 1e-3)}; };
-  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({2, 3, 5}, 1), variable({5}, 2)}));
-  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({3, 1}, 1), variable({1}, 2)}));
-  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({2, 21}, 1), randn({21}, 2)}));
-  EXPECT_TRUE(moegrad::testing::gradcheck(f, {randn({70, 3}, 1), variable({3}, 2)}));
+  EXPECT_TRUE(moegrad::gradients_agree(f, {variable({2, 3, 5}, 1), variable({5}, 2)}));
+  EXPECT_TRUE(moegrad::gradients_agree(f, {variable({3, 1}, 1), variable({1}, 2)}));
+  EXPECT_TRUE(moegrad::gradients_agree(f, {variable({2, 21}, 1), randn({21}, 2)}));
+  EXPECT_TRUE(moegrad::gradients_agree(f, {randn({70, 3}, 1), variable({3}, 2)}));
 }
 
 TEST(RMSNorm, ARowDoesNotDependOnTheOthers) {

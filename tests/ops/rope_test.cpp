@@ -4,17 +4,17 @@
 #include <cmath>
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::rope_test {
 namespace {
 
-using moegrad::testing::all_close;
-using moegrad::testing::bitwise_equal;
-using moegrad::testing::message_of;
-using moegrad::testing::randn;
-using moegrad::testing::variable;
+using moegrad::test::all_close;
+using moegrad::test::bitwise_equal;
+using moegrad::test::message_of;
+using moegrad::test::randn;
+using moegrad::test::variable;
 
 Tensor positions(const std::vector<std::int64_t>& values) {
   return Tensor::from(values, {static_cast<std::int64_t>(values.size())});
@@ -85,7 +85,7 @@ TEST(Rope, ScoresDependOnTheDistanceOfPositionsOnly) {
 TEST(Rope, GradientsMatchFiniteDifferences) {
   const auto table = rope_table(positions({0, 3, 11}), 6, 100, Dtype::kFloat64);
   const auto f = [&](const TensorList& in) { return TensorList{rope(in[0], table)}; };
-  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({3, 2, 6})}));
+  EXPECT_TRUE(moegrad::gradients_agree(f, {variable({3, 2, 6})}));
 }
 
 TEST(Rope, GivesTheSameBitsWithThreeThreads) {

@@ -8,17 +8,18 @@
 #include <vector>
 
 #include "framework/runtime/rank_context.h"
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::router_test {
 namespace {
 
-using moegrad::testing::all_close;
-using moegrad::testing::bitwise_equal;
-using moegrad::testing::message_of;
-using moegrad::testing::randn;
-using moegrad::testing::variable;
+using moegrad::test::all_close;
+using moegrad::test::bitwise_equal;
+using moegrad::test::message_of;
+using moegrad::test::randn;
+using moegrad::test::variable;
 
 Tensor indices_of(const std::vector<std::int64_t>& values, const Shape& shape) {
   return Tensor::from(values, shape);
@@ -102,14 +103,14 @@ TEST(TopKSoftmax, GradientsMatchFiniteDifferences) {
       const auto f = [=](const TensorList& in) {
         return TensorList{topk_softmax(in[0], k, normalize).weights};
       };
-      EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({4, 5})}))
+      EXPECT_TRUE(moegrad::gradients_agree(f, {variable({4, 5})}))
           << "k " << k << " normalize " << normalize;
     }
     const Tensor replay = indices_of({4, 0, 2, 3}, {2, 2});
     const auto f = [=](const TensorList& in) {
       return TensorList{topk_softmax(in[0], 2, normalize, replay).weights};
     };
-    EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({2, 5})}))
+    EXPECT_TRUE(moegrad::gradients_agree(f, {variable({2, 5})}))
         << "replay, normalize " << normalize;
   }
 }
@@ -276,7 +277,7 @@ TEST(TopKSoftmax, OfMinusInfinityKeepsAnExpertFromAToken) {
       -infinity, -infinity, -infinity, -infinity};
   for (const bool normalize : {false, true}) {
     const auto result = topk_softmax(Tensor::from(values, {3, 4}), 2, normalize);
-    const auto indices = testing::integers(result.indices);
+    const auto indices = test::integers(result.indices);
     const auto weights = result.weights.data<double>();
     EXPECT_EQ(indices[0], 3);
     EXPECT_EQ(indices[1], 1);

@@ -8,18 +8,19 @@
 #include "framework/autograd/function.h"
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
+#include "ops/copies.h"
 #include "ops/kernels/routing.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::routing_test {
 namespace {
 
-using moegrad::testing::all_close;
-using moegrad::testing::bitwise_equal;
-using moegrad::testing::message_of;
-using moegrad::testing::randn;
-using moegrad::testing::variable;
+using moegrad::test::all_close;
+using moegrad::test::bitwise_equal;
+using moegrad::test::message_of;
+using moegrad::test::randn;
+using moegrad::test::variable;
 
 using Integers = std::vector<std::int64_t>;
 
@@ -153,7 +154,7 @@ TEST(PermuteRows, CopiesTheRowOfEachSlotsToken) {
 TEST(PermuteRows, GradientsMatchFiniteDifferences) {
   const auto plan = plan_routing(random_routing(5, 2, 4), 4);
   const auto f = [&](const TensorList& in) { return TensorList{permute_rows(in[0], plan)}; };
-  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({5, 3})}));
+  EXPECT_TRUE(moegrad::gradients_agree(f, {variable({5, 3})}));
 }
 
 TEST(PermuteRows, TheGradientAddsInTheOrderOfSlots) {
@@ -192,7 +193,7 @@ TEST(UnpermuteRows, IsTheSumOfATokensRows) {
 TEST(UnpermuteRows, GradientsMatchFiniteDifferences) {
   const auto plan = plan_routing(random_routing(5, 2, 4), 4);
   const auto f = [&](const TensorList& in) { return TensorList{unpermute_rows(in[0], plan)}; };
-  EXPECT_TRUE(moegrad::testing::gradcheck(f, {variable({10, 3})}));
+  EXPECT_TRUE(moegrad::gradients_agree(f, {variable({10, 3})}));
 }
 
 TEST(UnpermuteRows, IsTheTransposeOfPermuteRows) {

@@ -12,10 +12,10 @@
 namespace moegrad::optim::adamw_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
-using testing::variable;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+using test::variable;
 
 void set_random_grad(const Tensor& parameter, std::uint64_t seed) {
   parameter.set_grad(randn(parameter.shape(), seed, parameter.dtype()));
@@ -44,9 +44,9 @@ TEST(AdamW, MatchesPythonReferenceValues) {
       optimizer.step();
       const auto values = expected["parameters"][step].get<std::vector<double>>();
       EXPECT_TRUE(
-          testing::all_close(parameter, Tensor::from(values, parameter.shape()), 1e-13, 1e-15));
+          test::all_close(parameter, Tensor::from(values, parameter.shape()), 1e-13, 1e-15));
     }
-    EXPECT_EQ(testing::integers(optimizer.states()[0].steps).at(0), 10);
+    EXPECT_EQ(test::integers(optimizer.states()[0].steps).at(0), 10);
   }
 }
 
@@ -72,8 +72,7 @@ TEST(AdamW, MatchesScalarFormulasOver100Steps) {
       expected[i] -= config.lr * m_hat / (std::sqrt(v_hat) + config.eps);
     }
   }
-  EXPECT_TRUE(
-      testing::all_close(parameter, Tensor::from(expected, parameter.shape()), 1e-12, 1e-13));
+  EXPECT_TRUE(test::all_close(parameter, Tensor::from(expected, parameter.shape()), 1e-12, 1e-13));
 }
 
 // The scalars of a step are computed in float64 and rounded once, all else is float32.

@@ -8,7 +8,7 @@
 #include "framework/tensor/fill.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 constexpr std::int64_t kBlocks = 5;
 
@@ -40,4 +40,4 @@ inline Tensor blocked_gradient(const Shape& shape, int step, Dtype dtype = Dtype
   return grad;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -15,11 +15,11 @@
 namespace moegrad::optim::clip_grad_norm_ranks_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::CountingProcessGroup;
-using testing::randn;
-using testing::shard_of;
-using testing::spec_of;
+using test::bitwise_equal;
+using test::CountingProcessGroup;
+using test::randn;
+using test::shard_of;
+using test::spec_of;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -123,7 +123,7 @@ class Shards {
 
   bool same_grid_;
   DeviceMesh dense_, experts_;
-  std::shared_ptr<testing::CallCounts> counts_ = std::make_shared<testing::CallCounts>();
+  std::shared_ptr<test::CallCounts> counts_ = std::make_shared<test::CallCounts>();
   std::shared_ptr<ProcessGroup> dense_group_, expert_group_;
 };
 

@@ -22,8 +22,8 @@ namespace {
 TEST(Optimizer, AStepIsAPhaseOnTheOptimizerLane) {
   RankContext context;
   const RankContextGuard guard(context);
-  const Tensor parameter = testing::variable({4});
-  parameter.set_grad(testing::randn({4}, 2));
+  const Tensor parameter = test::variable({4});
+  parameter.set_grad(test::randn({4}, 2));
   AdamW adamw({{"p", parameter}}, AdamW::Config());
   SGD sgd({{"p", parameter}}, SGD::Config());
   context.spans().start(0);
@@ -41,23 +41,22 @@ TEST(Optimizer, AStepIsAPhaseOnTheOptimizerLane) {
 // --- steps that would train nothing
 
 TEST(Optimizer, NeedsAParameter) {
-  EXPECT_EQ(testing::message_of<ValueError>([] { SGD(NamedTensors(), SGD::Config()); }),
+  EXPECT_EQ(test::message_of<ValueError>([] { SGD(NamedTensors(), SGD::Config()); }),
             "optimizer: at least one parameter is needed, got none");
   EXPECT_EQ(
-      testing::message_of<ValueError>([] { AdamW(std::vector<ParamGroup>(2), AdamW::Config()); }),
+      test::message_of<ValueError>([] { AdamW(std::vector<ParamGroup>(2), AdamW::Config()); }),
       "optimizer: at least one parameter is needed, got none");
 }
 
 TEST(Optimizer, AStepNeedsAGradient) {
-  const Tensor p = testing::variable({4}), q = testing::variable({4}, 2),
-               empty = testing::variable({0});
+  const Tensor p = test::variable({4}), q = test::variable({4}, 2), empty = test::variable({0});
   SGD optimizer({{"p", p}, {"q", q}}, {.lr = 0.1});
-  EXPECT_EQ(testing::message_of<Error>([&] { optimizer.step(); }),
+  EXPECT_EQ(test::message_of<Error>([&] { optimizer.step(); }),
             "step: at least one parameter must have a gradient, got none");
-  q.set_grad(testing::randn({4}, 2));
+  q.set_grad(test::randn({4}, 2));
   optimizer.step();
   optimizer.zero_grad();
-  EXPECT_EQ(testing::message_of<Error>([&] { optimizer.step(); }),
+  EXPECT_EQ(test::message_of<Error>([&] { optimizer.step(); }),
             "step: at least one parameter must have a gradient, got none");
   // What a rank has of parameters with fewer rows than ranks.
   AdamW without_rows({{"empty", empty}}, AdamW::Config());
@@ -65,8 +64,8 @@ TEST(Optimizer, AStepNeedsAGradient) {
   without_rows.step();
 }
 
-using testing::bitwise_equal;
-using testing::message_of;
+using test::bitwise_equal;
+using test::message_of;
 
 std::vector<double> rates(const Optimizer& optimizer) {
   std::vector<double> rates;
@@ -76,7 +75,7 @@ std::vector<double> rates(const Optimizer& optimizer) {
 
 // As PyTorch does it: torch.optim.SGD([{"params": [a], "lr": 0.5}, {"params": [b]}], lr=0.25).
 TEST(Optimizer, AGroupTakesWhatItLeavesOutFromTheConfiguration) {
-  const Tensor a = testing::variable({2}), b = testing::variable({2}, 2);
+  const Tensor a = test::variable({2}), b = test::variable({2}, 2);
   const std::vector<ParamGroup> groups = {{.parameters = {{"a", a}}, .lr = 0.5},
                                           {.parameters = {{"b", b}}, .weight_decay = 0.0}};
   const auto decays = [](const Optimizer& optimizer) {
@@ -110,7 +109,7 @@ TEST(Optimizer, WarnsOnceOfLayersThatNobodyHasInitialised) {
     parameter.set_requires_grad(true);
     return parameter;
   };
-  const Tensor norm = testing::variable({3});
+  const Tensor norm = test::variable({3});
   const auto text = warning_of(
       {{"a", zeros({2, 3})}, {"norm", norm}, {"b", zeros({3, 2})}, {"c", zeros({0, 2})}});
   EXPECT_NE(text.find("warning [rank 0] step: all 2 matrices hold zeros alone, so that next to "
@@ -120,11 +119,11 @@ TEST(Optimizer, WarnsOnceOfLayersThatNobodyHasInitialised) {
       << text;
   EXPECT_EQ(text.find("step:", text.find("step:") + 1), std::string::npos) << text;
   EXPECT_EQ(warning_of({{"a", zeros({2, 3})}}), "");  // a regression may well begin at zero
-  EXPECT_EQ(warning_of({{"a", zeros({2, 3})}, {"b", testing::variable({2, 3})}}), "");
+  EXPECT_EQ(warning_of({{"a", zeros({2, 3})}, {"b", test::variable({2, 3})}}), "");
 }
 
 TEST(Optimizer, GroupsHaveRatesOfTheirOwn) {
-  const Tensor a = testing::variable({2}), b = testing::variable({2}, 2);
+  const Tensor a = test::variable({2}), b = test::variable({2}, 2);
   SGD optimizer({ParamGroup{.parameters = {{"a", a}}, .lr = 0.5},
                  ParamGroup{.parameters = {{"b", b}}, .lr = 0.125}},
                 SGD::Config{});
@@ -149,7 +148,7 @@ TEST(Optimizer, GroupsHaveRatesOfTheirOwn) {
 }
 
 TEST(Optimizer, RefusesRatesThatAreNone) {
-  const Tensor a = testing::variable({2});
+  const Tensor a = test::variable({2});
   SGD optimizer({{"a", a}}, SGD::Config{.lr = 0.5});
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(message_of<ValueError>([&] { optimizer.set_lr(1, 0.25); }),
@@ -165,7 +164,7 @@ TEST(Optimizer, RefusesRatesThatAreNone) {
 
 void take_steps(AdamW& optimizer, const Tensor& parameter, int from, int to) {
   for (int step = from; step < to; ++step) {
-    parameter.set_grad(testing::randn(parameter.shape(), static_cast<std::uint64_t>(step)));
+    parameter.set_grad(test::randn(parameter.shape(), static_cast<std::uint64_t>(step)));
     optimizer.step();
   }
 }
@@ -177,7 +176,7 @@ NamedTensors copied(const Optimizer& optimizer) {
 }
 
 TEST(Optimizer, ALoadedStateGoesOnAsTheOldOne) {
-  const Tensor straight = testing::variable({4}), resumed = testing::variable({4});
+  const Tensor straight = test::variable({4}), resumed = test::variable({4});
   AdamW first({{"p", straight}}, AdamW::Config{}), before({{"p", resumed}}, AdamW::Config{});
   take_steps(first, straight, 1, 7);
   take_steps(before, resumed, 1, 4);
@@ -187,11 +186,11 @@ TEST(Optimizer, ALoadedStateGoesOnAsTheOldOne) {
   after.load_state_dict(state);
   take_steps(after, resumed, 4, 7);
   EXPECT_TRUE(bitwise_equal(straight.detach(), resumed.detach()));
-  EXPECT_EQ(testing::integers(after.states()[0].steps), (std::vector<std::int64_t>{6}));
+  EXPECT_EQ(test::integers(after.states()[0].steps), (std::vector<std::int64_t>{6}));
 }
 
 TEST(Optimizer, LoadsAllOfAStateOrNothing) {
-  const Tensor p = testing::variable({4});
+  const Tensor p = test::variable({4});
   AdamW optimizer({{"p", p}}, AdamW::Config{});
   take_steps(optimizer, p, 1, 3);
   const auto before = copied(optimizer);
@@ -236,7 +235,7 @@ TEST(Optimizer, LoadsNoShardOfAnotherPart) {
     return std::make_shared<const ShardSpec>(
         ShardSpec{.global_shape = {8}, .begin = begin, .end = begin + 4});
   };
-  const Tensor p = testing::variable({4});
+  const Tensor p = test::variable({4});
   p.set_shard_spec(part(0));
   SGD optimizer({{"p", p}}, SGD::Config{.momentum = 0.5});
   Tensor buffer = Tensor::ones({4}, Dtype::kFloat64);

@@ -16,13 +16,13 @@
 namespace moegrad::optim::row_blocks_ranks_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::blocked_gradient;
-using testing::CountingProcessGroup;
-using testing::kBlocks;
-using testing::randn;
-using testing::shard_of;
-using testing::spec_of;
+using test::bitwise_equal;
+using test::blocked_gradient;
+using test::CountingProcessGroup;
+using test::kBlocks;
+using test::randn;
+using test::shard_of;
+using test::spec_of;
 
 constexpr std::int64_t kRows = kBlocks * 3, kColumns = 4;
 constexpr int kSteps = 12;
@@ -63,7 +63,7 @@ void expect_same_on_shards(const Expected& expected, const ShardSpec& spec, int 
     optimizer.step();
   }
   const auto& own = optimizer.states()[0];
-  EXPECT_EQ(testing::integers(own.steps), testing::integers(expected.state.steps));
+  EXPECT_EQ(test::integers(own.steps), test::integers(expected.state.steps));
   EXPECT_TRUE(bitwise_equal(parameter, shard_of(expected.whole, spec)));
   EXPECT_TRUE(bitwise_equal(own.exp_avg, shard_of(expected.state.exp_avg, spec)));
   EXPECT_TRUE(bitwise_equal(own.exp_avg_sq, shard_of(expected.state.exp_avg_sq, spec)));
@@ -100,7 +100,7 @@ TEST(RowBlocksOverRanks, AreUpdatedTheSameOnReplicasAndAlongBothDimensions) {
 TEST(RowBlocksOverRanks, MayLieOnDifferentMeshes) {
   launch(4, [](RankContext& context) {
     const DeviceMesh mesh(context.group(), {{"replicate", 2}, {"shard", 2}});
-    const auto counts = std::make_shared<testing::CallCounts>();
+    const auto counts = std::make_shared<test::CallCounts>();
     const auto group = std::make_shared<CountingProcessGroup>(context.group(), counts);
     const Tensor whole = Tensor::ones({4, 4}, Dtype::kFloat64);
     const Tensor p = shard_of(whole, spec_of(whole.shape(), 1, mesh));
@@ -113,10 +113,8 @@ TEST(RowBlocksOverRanks, MayLieOnDifferentMeshes) {
     if (context.rank() != 2) optimizer.mark_used("p", uses);
     if (context.rank() != 3) optimizer.mark_used("q", uses);
     optimizer.step();
-    EXPECT_EQ(testing::integers(optimizer.states()[0].steps),
-              (std::vector<std::int64_t>{1, 1, 0, 1}));
-    EXPECT_EQ(testing::integers(optimizer.states()[1].steps),
-              (std::vector<std::int64_t>{1, 1, 1, 0}));
+    EXPECT_EQ(test::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{1, 1, 0, 1}));
+    EXPECT_EQ(test::integers(optimizer.states()[1].steps), (std::vector<std::int64_t>{1, 1, 1, 0}));
     EXPECT_EQ(counts->calls({.op = "all_reduce"}), 1);
   });
 }

@@ -13,13 +13,13 @@
 namespace moegrad::optim::row_blocks_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::block_has_gradient;
-using testing::blocked_gradient;
-using testing::kBlocks;
-using testing::message_of;
-using testing::randn;
-using testing::rows_of;
+using test::bitwise_equal;
+using test::block_has_gradient;
+using test::blocked_gradient;
+using test::kBlocks;
+using test::message_of;
+using test::randn;
+using test::rows_of;
 
 constexpr std::int64_t kRows = 3, kColumns = 5;  // of one block
 constexpr int kSteps = 14;
@@ -62,7 +62,7 @@ TEST(RowBlocks, AdamWUpdatesThemAsParametersOfTheirOwn) {
       optimizer.step();
     }
     const auto& state = optimizer.states().at(0);
-    const auto steps = testing::integers(state.steps);
+    const auto steps = test::integers(state.steps);
     ASSERT_EQ(std::ssize(steps), kBlocks);
     for (std::int64_t b = 0; b < kBlocks; ++b) {
       const auto i = static_cast<std::size_t>(b);
@@ -70,7 +70,7 @@ TEST(RowBlocks, AdamWUpdatesThemAsParametersOfTheirOwn) {
       twins.expect_equal(twins.stacked, b, twins.alone[i].tensor);
       twins.expect_equal(state.exp_avg, b, own.exp_avg);
       twins.expect_equal(state.exp_avg_sq, b, own.exp_avg_sq);
-      EXPECT_EQ(steps[i], testing::integers(own.steps).at(0));
+      EXPECT_EQ(steps[i], test::integers(own.steps).at(0));
     }
     EXPECT_EQ(steps.front(), 0);  // one that never has a gradient, and one that always has
     EXPECT_EQ(steps.back(), kSteps);
@@ -122,8 +122,7 @@ TEST(RowBlocks, AreUpdatedInEitherOrientationOfTheWeights) {
     second.step();
   }
   EXPECT_TRUE(bitwise_equal(transposed(one), other));
-  EXPECT_EQ(testing::integers(first.states()[0].steps),
-            testing::integers(second.states()[0].steps));
+  EXPECT_EQ(test::integers(first.states()[0].steps), test::integers(second.states()[0].steps));
 }
 
 TEST(RowBlocks, AreDecayedByAZeroGradientUnlessNamed) {
@@ -136,8 +135,8 @@ TEST(RowBlocks, AreDecayedByAZeroGradientUnlessNamed) {
   optimizer.step();
   for (const double value : named.data<double>()) EXPECT_EQ(value, 1.0);
   for (const double value : other.data<double>()) EXPECT_EQ(value, 0.95);
-  EXPECT_EQ(testing::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 0}));
-  EXPECT_EQ(testing::integers(optimizer.states()[1].steps), std::vector<std::int64_t>{1});
+  EXPECT_EQ(test::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 0}));
+  EXPECT_EQ(test::integers(optimizer.states()[1].steps), std::vector<std::int64_t>{1});
 }
 
 TEST(RowBlocks, HaveAGradientWhenMarkedThoughItIsZero) {
@@ -148,12 +147,12 @@ TEST(RowBlocks, HaveAGradientWhenMarkedThoughItIsZero) {
   mark({0, 5, 0});
   mark({0, 0, 0});  // a later micro-batch takes nothing away
   optimizer.step();
-  EXPECT_EQ(testing::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 1, 0}));
+  EXPECT_EQ(test::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 1, 0}));
   const auto values = p.data<double>();
   EXPECT_EQ(std::vector<double>(values.begin(), values.end()),
             (std::vector<double>{1.0, 1.0, 0.95, 0.95, 1.0, 1.0}));
   optimizer.step();  // marks are for one step
-  EXPECT_EQ(testing::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 1, 0}));
+  EXPECT_EQ(test::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 1, 0}));
 }
 
 TEST(RowBlocks, CountNegativeZerosAsZerosAndNansAsNot) {
@@ -162,7 +161,7 @@ TEST(RowBlocks, CountNegativeZerosAsZerosAndNansAsNot) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   p.set_grad(Tensor::from(std::vector<float>{-0.0F, 0.0F, 0.0F, nan}, {2, 2}));
   optimizer.step();
-  EXPECT_EQ(testing::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_EQ(test::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 1}));
 }
 
 TEST(RowBlocks, OfAParameterWithoutAnyGradientAreLeftAlone) {
@@ -172,7 +171,7 @@ TEST(RowBlocks, OfAParameterWithoutAnyGradientAreLeftAlone) {
   optimizer.mark_used("p", std::vector<std::int64_t>{1, 1});
   other.set_grad(Tensor::ones({2}, Dtype::kFloat64));
   optimizer.step();
-  EXPECT_EQ(testing::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 0}));
+  EXPECT_EQ(test::integers(optimizer.states()[0].steps), (std::vector<std::int64_t>{0, 0}));
 }
 
 TEST(RowBlocks, LeaveParametersOfAnyShapeAsTheyWere) {
@@ -181,7 +180,7 @@ TEST(RowBlocks, LeaveParametersOfAnyShapeAsTheyWere) {
     AdamW optimizer({{"p", p}}, {});
     p.set_grad(Tensor::ones(shape, Dtype::kFloat64));
     optimizer.step();
-    EXPECT_EQ(testing::integers(optimizer.states()[0].steps), std::vector<std::int64_t>{1});
+    EXPECT_EQ(test::integers(optimizer.states()[0].steps), std::vector<std::int64_t>{1});
     for (const double value : p.data<double>()) EXPECT_LT(value, 1.0);
   }
 }

@@ -9,7 +9,7 @@
 namespace moegrad::optim::schedule_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 TEST(Schedule, ConstantStaysConstant) {
   const auto schedule = constant(0.3);

@@ -10,8 +10,8 @@
 namespace moegrad::optim::sgd_test {
 namespace {
 
-using testing::message_of;
-using testing::randn;
+using test::message_of;
+using test::randn;
 
 /// 100 steps of torch.optim.SGD's loop; the momentum buffer begins as the first gradient.
 void expect_reference(const SGD::Config& config) {
@@ -43,8 +43,7 @@ void expect_reference(const SGD::Config& config) {
       expected[i] -= config.lr * direction;
     }
   }
-  EXPECT_TRUE(
-      testing::all_close(parameter, Tensor::from(expected, parameter.shape()), 1e-13, 1e-14));
+  EXPECT_TRUE(test::all_close(parameter, Tensor::from(expected, parameter.shape()), 1e-13, 1e-14));
 }
 
 TEST(SGD, MatchesScalarFormulasOver100Steps) {

@@ -43,7 +43,7 @@ void set_gradients(const NamedTensors& parameters, int step) {
 template <class Optimizer>
 void expect_torch(const std::string& name, const typename Optimizer::Config& config) {
   const auto expected =
-      load_safetensors(testing::golden_folder() / "v5" / "optim" / "after_20_steps.safetensors");
+      load_safetensors(test::golden_folder() / "v5" / "optim" / "after_20_steps.safetensors");
   const auto parameters = start();
   Optimizer optimizer(parameters, config);
   for (int step = 0; step < 20; ++step) {
@@ -51,8 +51,7 @@ void expect_torch(const std::string& name, const typename Optimizer::Config& con
     optimizer.step();
   }
   for (const auto& [k, parameter] : parameters) {
-    EXPECT_TRUE(
-        testing::all_close(parameter, testing::find(expected, name + "." + k), 1e-13, 1e-14))
+    EXPECT_TRUE(test::all_close(parameter, test::find(expected, name + "." + k), 1e-13, 1e-14))
         << name << ' ' << k;
   }
 }
@@ -64,7 +63,7 @@ TEST(TorchGolden, ParametersAfterTwentySteps) {
 }
 
 TEST(TorchGolden, CosineScheduleOverSixtySteps) {
-  const auto json = testing::read_json(testing::golden_folder() / "v5/optim/schedules.json");
+  const auto json = test::read_json(test::golden_folder() / "v5/optim/schedules.json");
   const auto rates = json["lr_of_steps_0_to_59"].at("hf_cosine_w10_60").get<std::vector<double>>();
   ASSERT_EQ(rates.size(), 60U);
   const auto schedule = cosine_with_warmup(json["base_lr"], 10, 60);

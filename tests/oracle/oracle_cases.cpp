@@ -12,7 +12,7 @@
 #include "optim/sgd.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 constexpr int kSteps = 10;
@@ -166,4 +166,4 @@ void add_schedule_cases(std::uint64_t seed, OracleCases& cases) {
   }
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

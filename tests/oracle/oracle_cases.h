@@ -7,7 +7,7 @@
 #include "framework/tensor/named_tensor.h"
 #include "tests/ops/op_table.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// What torch_oracle.py is given: a description of the cases, and their tensors.
 struct OracleCases {
@@ -31,4 +31,4 @@ void add_clip_cases(std::uint64_t seed, OracleCases& cases);
 /// The learning rates of all steps.
 void add_schedule_cases(std::uint64_t seed, OracleCases& cases);
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -13,7 +13,7 @@
 #include "tests/oracle/oracle_cases.h"
 #include "tests/oracle/random_samples.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 void dump_op(const OpEntry& entry, const OpSample& sample, Dtype dtype, std::uint64_t seed,
@@ -61,14 +61,14 @@ void run(std::uint64_t seed, const std::filesystem::path& folder) {
 }
 
 }  // namespace
-}  // namespace moegrad::testing
+}  // namespace moegrad::test
 
 int main(int argc, char** argv) try {
   if (argc != 3) {
     std::cerr << "usage: oracle_dump SEED FOLDER\n";
     return 2;
   }
-  moegrad::testing::run(std::stoull(argv[1]), argv[2]);
+  moegrad::test::run(std::stoull(argv[1]), argv[2]);
   return 0;
 } catch (const std::exception& error) {
   std::cerr << "oracle_dump: " << error.what() << '\n';

@@ -6,7 +6,7 @@
 
 #include "framework/runtime/random.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 // Integers one after the other.
@@ -231,4 +231,4 @@ std::vector<std::pair<std::string, OpSample>> random_samples(std::uint64_t seed)
   return samples;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

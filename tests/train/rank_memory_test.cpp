@@ -106,7 +106,7 @@ TEST(RankMemory, IsWhatARankThenHolds) {
     for (const auto reshard : {std::optional<bool>(), std::optional(true), std::optional(false)}) {
       for (const bool linear_only : {false, true}) {
         for (const std::string narrow : {"", "wire", "reduce", "both"}) {
-          if (combinations++ % 5 > 1 && !testing::full_suite()) continue;
+          if (combinations++ % 5 > 1 && !test::full_suite()) continue;
           TrainConfig options;
           options.model.preset = "tiny";
           options.parallel.world_size = world_size;
@@ -145,7 +145,7 @@ std::string tied_config() {
 TEST(RankMemory, CountsEveryOtherOptionThatChangesIt) {
   const auto expect = [](const char* what, auto change) {
     for (const int world_size : {1, 2, 3}) {
-      if (world_size == 2 && !testing::full_suite()) continue;
+      if (world_size == 2 && !test::full_suite()) continue;
       TrainConfig options;
       options.model.preset = "tiny";
       options.parallel.world_size = world_size;

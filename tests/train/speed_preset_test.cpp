@@ -7,7 +7,7 @@
 namespace moegrad::training::speed_preset_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 TEST(SpeedPreset, OtherSizesLeaveTheArithmeticPerTokenAlone) {
   const auto main = speed_preset("main");

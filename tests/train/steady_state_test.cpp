@@ -92,14 +92,14 @@ void plain_step(models::Qwen3Moe& model, const MicroBatch& batch, optim::AdamW& 
 /// What the process has asked of the system and of its heap so far.
 struct Requests {
   std::int64_t page_faults = 0, mapping_calls = 0;
-  testing::NewCalls news = {};
+  test::NewCalls news = {};
 
   static Requests now() {
     rusage usage = {};
     getrusage(RUSAGE_SELF, &usage);
     return {.page_faults = usage.ru_minflt + usage.ru_majflt,
-            .mapping_calls = testing::mapping_calls(),
-            .news = testing::new_calls()};
+            .mapping_calls = test::mapping_calls(),
+            .news = test::new_calls()};
   }
 };
 
@@ -117,7 +117,7 @@ void print(const Layout& layout, const Requests& before, const Requests& after) 
 class SteadyState : public ::testing::TestWithParam<Layout> {
  protected:
   void SetUp() override {
-    static const bool counted = testing::count_mapping_calls();
+    static const bool counted = test::count_mapping_calls();
     if (!counted) std::cout << "mapping calls are not counted: no filter of system calls here\n";
   }
 
@@ -146,7 +146,7 @@ class SteadyState : public ::testing::TestWithParam<Layout> {
     run(kWarmUp);
     const auto blocks = context.arena()->system_allocations();
     for (std::int64_t window = 0; window < kWindows && !silent_; ++window) {
-      testing::reset_largest_new();
+      test::reset_largest_new();
       const auto before = Requests::now();
       context.group()->barrier()->wait();
       run(kSteps);

@@ -12,7 +12,7 @@
 namespace moegrad::training::step_plan_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 using Indices = std::vector<std::int64_t>;
 
 /// The micro-batches of a rank that count.
@@ -71,7 +71,7 @@ TEST(Turns, AreEachOwnedOnceAndTheRestIsIdle) {
 double sum_on(int world_size, Accumulation accumulation) {
   double sum = 0;
   launch(world_size, [&](RankContext& context) {
-    models::Qwen3Moe model(testing::sharded_toy_config(), 1);
+    models::Qwen3Moe model(test::sharded_toy_config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     const StepPlan plan(state, 8, accumulation);
     std::vector<double> own;
@@ -105,7 +105,7 @@ TEST(StepPlan, SumsInTheOrderOfTheMicroBatchesWhateverTheRanks) {
 
 TEST(StepPlan, RefusesStepsWithoutMicroBatchesAndOtherNumbersOfThem) {
   launch(1, [](RankContext& context) {
-    models::Qwen3Moe model(testing::sharded_toy_config(), 1);
+    models::Qwen3Moe model(test::sharded_toy_config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     EXPECT_EQ(message_of<ValueError>([&] { StepPlan(state, 0); }),
               "step plan: micro_batches must be at least 1, got 0");

@@ -14,10 +14,10 @@
 namespace moegrad::training::train_checkpoints_test {
 namespace {
 
-using testing::message_of;
-using testing::read_file;
-using testing::TemporaryFolder;
-using testing::write_file;
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
+using test::write_file;
 
 /// What a run prints is no business of these tests.
 struct Silence {

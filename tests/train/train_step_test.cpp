@@ -19,7 +19,7 @@
 namespace moegrad::training::train_step_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 TEST(KnownWords, CountsWholeWordsOfLetters) {
   const std::string corpus = "In the beginning God created the heaven and the earth.";
@@ -36,7 +36,7 @@ TEST(ExpertLoad, IsTheBusiestOverTheMean) {
 class SmallRun : public ::testing::Test {
  protected:
   static models::Qwen3MoeConfig config() {
-    auto config = testing::sharded_toy_config();
+    auto config = test::sharded_toy_config();
     config.vocab_size = 256;
     return config;
   }
@@ -212,7 +212,7 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
 }
 
 TEST(Sample, NeedsAPrompt) {
-  models::Qwen3Moe model(testing::sharded_toy_config(), 1);
+  models::Qwen3Moe model(test::sharded_toy_config(), 1);
   EXPECT_EQ(message_of<ValueError>([&] { sample(model, "", 1, 8, 1.0, 1); }),
             "--prompt: must not be empty");
 }

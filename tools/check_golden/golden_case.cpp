@@ -6,7 +6,7 @@
 #include "framework/io/safetensors.h"
 #include "framework/runtime/error.h"
 #include "models/qwen3_moe/config_json.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tools/check_golden/golden_complete.h"
 #include "tools/check_golden/golden_files.h"
 #include "tools/check_golden/golden_rows.h"

@@ -12,11 +12,12 @@
 #include "framework/distributed/collectives.h"
 #include "framework/tensor/fill.h"
 #include "ops/aux_loss.h"
+#include "ops/copies.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
-#include "ops/shape_ops.h"
 #include "ops/softmax.h"
+#include "ops/views.h"
 #include "train/sum_in_order.h"
 #include "train/train_step.h"
 
@@ -42,19 +43,9 @@ Tensor rows_of(const Tensor& whole, Range tokens) {
   return ops::contiguous(ops::narrow(whole, 0, tokens.begin, tokens.length));
 }
 
-template <class Visit>
-void with_type(Dtype dtype, const Visit& visit) {
-  if (dtype == Dtype::kInt64) {
-    visit.template operator()<std::int64_t>();
-  } else {
-    dispatch_floating(dtype, [&]<class T>() { visit.template operator()<T>(); });
-  }
-}
-
 void put_rows(const Tensor& rows, std::int64_t begin, Tensor& whole) {
-  with_type(rows.dtype(), [&]<class T>() {
-    std::ranges::copy(rows.data<T>(), whole.mutable_data<T>().begin() + begin * rows.dim(1));
-  });
+  const auto offset = begin * rows.dim(1) * size_of(rows.dtype());
+  std::ranges::copy(rows.bytes(), whole.mutable_bytes().begin() + offset);
 }
 
 /// A forward's tensors, one after the other.
@@ -120,10 +111,8 @@ GoldenComputed GoldenSpread::forward(const GoldenRow& row, double aux_coefficien
     ce[static_cast<std::size_t>(*sequence)] =
         ops::cross_entropy(output.logits, targets, {.denominator = 1.0}).item();
   }
-  // Exact, because only one summand of each element is not zero.
-  for (auto& whole : wholes) {
-    with_type(whole.dtype(), [&]<class T>() { all_reduce(*group_, whole.mutable_data<T>()); });
-  }
+  // Exact: of each element's summands all but one are zero.
+  for (auto& whole : wholes) all_reduce(*group_, whole);
   for (auto& layer : counts) all_reduce(*group_, std::span(layer));
 
   auto cut = [at = wholes.begin() + 1](std::size_t count) mutable {

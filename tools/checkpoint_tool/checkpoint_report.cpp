@@ -60,8 +60,8 @@ Difference difference_of(const Tensor& a, const Tensor& b) {
   const Tensor wide_a = to_dtype(a, Dtype::kFloat64), wide_b = to_dtype(b, Dtype::kFloat64);
   const auto x = wide_a.data<double>(), y = wide_b.data<double>();
   const auto size = static_cast<std::size_t>(size_of(a.dtype()));
-  const auto* bits_a = a.storage().data();
-  const auto* bits_b = b.storage().data();
+  const auto* bits_a = a.bytes().data();
+  const auto* bits_b = b.bytes().data();
   Difference found;
   for (std::size_t i = 0; i < x.size(); ++i, bits_a += size, bits_b += size) {
     if (std::memcmp(bits_a, bits_b, size) == 0) continue;

@@ -42,9 +42,7 @@ class SleepLayer final : public nn::Callable<SleepLayer> {
       : time_(time), weight_(Tensor::zeros({numel})) {
     register_parameter("weight", weight_);
   }
-  Tensor forward(const Tensor& x) {
-    return Function::apply(std::make_shared<Sleep>(time_), x, weight_);
-  }
+  Tensor forward(const Tensor& x) { return apply<Sleep>(made_with(time_), x, weight_); }
 
  private:
   std::chrono::nanoseconds time_;

@@ -6,11 +6,13 @@
 #include <memory>
 
 #include "framework/autograd/function.h"
+#include "ops/copies.h"
 #include "ops/grouped_matmul.h"
 #include "ops/grouped_products.h"
 #include "ops/linear.h"
 #include "ops/nz.h"
-#include "ops/shape_ops.h"
+#include "ops/split_cat.h"
+#include "ops/views.h"
 
 namespace moegrad::tools {
 namespace {
@@ -71,8 +73,7 @@ class PreparedMatmul final : public Function {
 
 ExpertProduct prepare_then_multiply(const PreparedMatmul::Steps& steps) {
   return [=](const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
-    return Function::apply(std::make_shared<PreparedMatmul>(plan.offsets, steps),
-                           ops::contiguous(rows), weight);
+    return apply<PreparedMatmul>(made_with(plan.offsets, steps), ops::contiguous(rows), weight);
   };
 }
 
@@ -109,8 +110,7 @@ Tensor join(const TensorList& pieces) {
 // weight: [E, out, in]
 Tensor loop_over_experts(const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan) {
   const auto experts = weight.dim(0), out = weight.dim(1);
-  const auto inputs =
-      Function::apply(std::make_shared<SplitByExpert>(), ops::contiguous(rows), plan.offsets);
+  const auto inputs = apply<SplitByExpert>(ops::contiguous(rows), plan.offsets);
   const auto weights = ops::split(ops::view(weight, {experts * out, weight.dim(2)}), out, 0);
   TensorList outputs;
   for (std::size_t e = 0; e < inputs.size(); ++e) {

@@ -8,9 +8,10 @@
 #include "nn/embedding.h"
 #include "nn/linear.h"
 #include "nn/rms_norm.h"
+#include "ops/copies.h"
 #include "ops/rope.h"
-#include "ops/shape_ops.h"
 #include "ops/swiglu.h"
+#include "ops/views.h"
 
 namespace moegrad::tools {
 namespace {

@@ -1,76 +1,117 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/threads/thread_hub.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <numeric>
+#include <optional>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "framework/distributed/aborted_error.h"
 #include "framework/distributed/find_nan.h"
+#include "framework/distributed/running_clock.h"
+#include "framework/runtime/rank_context.h"
+#include "framework/runtime/too_few_threads.h"
 
 namespace moegrad {
+namespace {
+
+using std::chrono::milliseconds;
+
+thread_local bool inside_step = false;  // this thread is running a consumer
+
+std::string what(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
+// Short against the deadline, and so short that a stop of the process adds next to nothing.
+CollectiveClock::duration tick_of(milliseconds deadline) {
+  constexpr CollectiveClock::duration kShortest = milliseconds(1), kLongest = milliseconds(10);
+  return std::clamp<CollectiveClock::duration>(deadline / 20, kShortest, kLongest);
+}
+
+}  // namespace
 
 ThreadHub::ThreadHub(int world_size, LaunchOptions options)
-    : options_(std::move(options)), world_(std::make_shared<GroupState>()) {
-  world_->name = "world";
-  world_->ranks.resize(static_cast<std::size_t>(world_size));
-  std::iota(world_->ranks.begin(), world_->ranks.end(), 0);
-  groups_.push_back(world_);
-  for (int rank = 0; rank < world_size; ++rank) ranks_.push_back(std::make_unique<Rank>());
-}
+    : meetings_(world_size, std::move(options)), servers_(static_cast<std::size_t>(world_size)) {}
 
 ThreadHub::~ThreadHub() { stop(); }
 
+void ThreadHub::start(LogLevel log_level) {
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    try {
+      servers_[i].thread = std::thread([this, i] { serve(i); });
+    } catch (const std::system_error& error) {
+      throw too_few_threads("launch", "threads for communication", servers_.size(), i, error);
+    }
+  }
+  try {
+    watcher_ = std::thread([this, log_level] { watch(log_level); });
+  } catch (const std::system_error& error) {
+    throw too_few_threads("launch", "thread that watches deadlines", 1, 0, error);
+  }
+}
+
+void ThreadHub::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    meetings_.stopped = true;
+  }
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    meetings_.ranks[i]->wake.notify_all();
+    if (servers_[i].thread.joinable()) servers_[i].thread.join();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    joined_ = true;
+  }
+  unwatched_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+}
+
 std::shared_ptr<GroupState> ThreadHub::join_group(const std::string& name, std::vector<int> ranks) {
   const std::lock_guard lock(mutex_);
-  // A member makes no second group before all have joined the first, since subgroup() ends with a
-  // barrier. So a complete group is never joined again; another group of the same name is new.
-  const auto incomplete = std::ranges::find_if(groups_, [&](const auto& group) {
-    return group->name == name && group->ranks == ranks && 0 < group->joined &&
-           group->joined < ranks.size();
-  });
-  if (incomplete != groups_.end()) {
-    ++(*incomplete)->joined;
-    return *incomplete;
-  }
-  auto group = std::make_shared<GroupState>();
-  group->name = name;
-  group->ranks = std::move(ranks);
-  group->joined = 1;
-  return groups_.emplace_back(std::move(group));
+  return meetings_.join_group(name, std::move(ranks));
 }
 
 void ThreadHub::post(GroupState& group, const ChannelKey& key, std::size_t slot,
                      const std::shared_ptr<CollectiveCall>& call) {
   std::optional<std::int64_t> nan;
-  if (options_.check_nan && is_reduction(call->op)) nan = find_nan(call->parts, call->dtype);
+  if (meetings_.options.check_nan && is_reduction(call->op))
+    nan = find_nan(call->parts, call->dtype);
   Lock lock(mutex_);
-  Channel& channel = channel_of(group, key);
+  Channel& channel = meetings_.channel_of(group, key);
   call->channel = &channel;
   call->slot = slot;
   call->sequence = channel.issued[slot]++;
-  fail_by_withdrawal(channel.ranks[slot]);
-  if (!failure_.empty()) {
+  meetings_.fail_by_withdrawal(channel.ranks[slot]);
+  if (!meetings_.failure.empty()) {
     lock.unlock();
     report_failure();
-    throw AbortedError(describe(*call) + ": " + failure_);
+    throw AbortedError(describe(*call) + ": " + meetings_.failure);
   }
-  check<CollectiveError>(!stopped_, "group ", channel.group, ": the launch has ended");
-  Rank& rank = rank_of(channel, slot);
-  rank.history.add(*call);
+  check<CollectiveError>(!meetings_.stopped, "group ", channel.group, ": the launch has ended");
+  meetings_.rank_of(channel, slot).history.add(*call);
   channel.pending[slot].push_back(call);
   if (nan.has_value()) {
     std::ostringstream cause;
     cause << "rank " << channel.ranks[slot] << " has NaN at element " << *nan << " of "
           << call->count << ' ' << call->dtype;
-    fail(cause.str(), call.get());
+    meetings_.fail(cause.str(), call.get());
     lock.unlock();
     report_failure();
     throw CollectiveError(call->error);
   }
-  call->joins_at = CollectiveClock::now() + jitter(*call, 0);
-  if (channel.pending[slot].size() == 1) take_seat(channel, slot);
+  call->joins_at = CollectiveClock::now() + meetings_.jitter(*call, 0);
+  if (channel.pending[slot].size() == 1) meetings_.take_seat(channel, slot);
   if (channel.size() > 1) return;
   // A single rank needs no second thread.
   std::vector<std::byte> scratch;
@@ -79,117 +120,241 @@ void ThreadHub::post(GroupState& group, const ChannelKey& key, std::size_t slot,
   }
 }
 
-Channel& ThreadHub::channel_of(GroupState& group, const ChannelKey& key) {
-  auto& channel = group.channels[key];
-  if (channel == nullptr) {
-    auto ranks = group.ranks;
-    if (key.from >= 0) {
-      ranks = {group.ranks[static_cast<std::size_t>(key.from)],
-               group.ranks[static_cast<std::size_t>(key.to)]};
+void ThreadHub::serve(std::size_t index) {
+  auto& rank = *meetings_.ranks[index];
+  std::vector<std::byte> scratch;
+  Lock lock(mutex_);
+  while (true) {
+    auto wake_at = CollectiveClock::time_point::max();
+    bool busy = false;
+    bool pending = false;
+    for (std::size_t i = 0; i < rank.channels.size(); ++i) {  // may grow while a step runs
+      const auto [channel, slot] = rank.channels[i];
+      busy = poll(lock, *channel, slot, scratch, wake_at) || busy;
+      pending = pending || !channel->pending[slot].empty();
     }
-    channel = std::make_unique<Channel>(group.name, key, std::move(ranks));
-    for (std::size_t slot = 0; slot < channel->size(); ++slot) {
-      rank_of(*channel, slot).channels.emplace_back(channel.get(), slot);
+    if (busy) continue;
+    if (meetings_.stopped && !pending) {
+      servers_[index].served = true;
+      return;
+    }
+    if (wake_at == CollectiveClock::time_point::max()) {
+      rank.wake.wait(lock);  // no clock reaches that
+    } else {
+      rank.wake.wait_until(lock, wake_at);
     }
   }
-  return *channel;
 }
 
-ThreadHub::Rank& ThreadHub::rank_of(const Channel& channel, std::size_t slot) {
-  return *ranks_[static_cast<std::size_t>(channel.ranks[slot])];
-}
-
-CollectiveClock::duration ThreadHub::jitter(const CollectiveRequest& request, int draw) const {
-  const Channel& channel = *request.channel;
-  if (options_.jitter.maximum.count() == 0 || channel.size() == 1) return {};
-  return options_.jitter.delay(channel.ranks[request.slot], channel.where(),
-                               2 * request.sequence + draw);
-}
-
-void ThreadHub::take_seat(Channel& channel, std::size_t slot) {
-  Rank& rank = rank_of(channel, slot);
-  // A rank that is ending meets no other rank any more.
-  if (rank.withdrawn.has_value()) return;
-  if (CollectiveClock::now() < channel.pending[slot].front()->joins_at) {
-    return rank.wake.notify_all();  // its communication thread does it later
+bool ThreadHub::poll(Lock& lock, Channel& channel, std::size_t slot,
+                     std::vector<std::byte>& scratch, CollectiveClock::time_point& wake_at) {
+  const auto is_due = [&wake_at, now = CollectiveClock::now()](CollectiveClock::time_point time) {
+    if (now < time) wake_at = std::min(wake_at, time);
+    return now >= time;
+  };
+  CollectiveCall* const call = channel.seats[slot];
+  if (call == nullptr) {  // its turn, but late by jitter
+    const auto& queue = channel.pending[slot];
+    if (queue.empty() || meetings_.rank_of(channel, slot).withdrawn.has_value()) return false;
+    if (!is_due(queue.front()->joins_at)) return false;
+    meetings_.take_seat(channel, slot);
+    return true;
   }
-  if (channel.arrived++ == 0) {
-    channel.expires = running_ + options_.jitter.maximum + options_.deadline;
+  if (!channel.met()) {
+    if (meetings_.running < channel.expires) return false;
+    meetings_.fail_to_join(channel);
+    return true;
   }
-  channel.seats[slot] = channel.pending[slot].front().get();
-  const auto disagreement = channel.disagreement(slot);
-  if (!disagreement.empty()) return fail(disagreement, channel.seats[slot]);
-  if (!channel.met()) return check_for_the_departed(channel);
-  open_meeting(channel);
+  if (!is_due(std::max(channel.ready_at, call->begins_at))) return false;
+  if (channel.step == num_steps(call->op)) {  // a barrier on a modelled link
+    meetings_.conclude(channel);
+    return true;
+  }
+  if (call->steps_begun > channel.step || !meetings_.failure.empty()) {
+    if (meetings_.running >= channel.expires) meetings_.give_up_step(channel);
+    return false;
+  }
+  execute_step(lock, channel, slot, scratch);
+  return true;
 }
 
-void ThreadHub::open_meeting(Channel& channel) {
-  channel.ready_at = CollectiveClock::now();
-  const auto met = channel.ready_at;
-  const auto wire_bytes = channel.size() > 1 ? channel.wire_bytes() : 0;
-  if (channel.size() > 1) channel.ready_at += options_.link.duration(wire_bytes);
-  for (std::size_t slot = 0; slot < channel.size(); ++slot) {
-    auto* const call = channel.seats[slot];
-    call->met = met;
-    call->wire_bytes = wire_bytes;
-    auto delivered = channel.ready_at;
-    if (channel.size() > 1) {
-      delivered = met + options_.link.duration(wire_bytes, channel.ranks[slot]);
+void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
+                             std::vector<std::byte>& scratch) {
+  CollectiveCall& call = *channel.seats[slot];
+  ++call.steps_begun;
+  ++channel.running;
+  call.inside_step = true;
+  std::exception_ptr thrown;
+  std::string reason;
+  const bool gathers = call.op == CollectiveOp::kAllGather;
+  std::vector<std::span<const std::byte>> inputs;
+  if (gathers) inputs = inputs_of(channel.seats);  // a consumer may outlast the others' calls
+  lock.unlock();
+  const auto cpu_before = thread_cpu_time();
+  const bool outer = std::exchange(inside_step, true);
+  try {
+    if (gathers) {
+      call.consume(inputs);
+    } else {
+      run_step(channel.seats, slot, call.steps_begun - 1, scratch);
     }
-    call->begins_at = delivered + jitter(*call, 1);
+  } catch (...) {
+    thrown = std::current_exception();
+    reason = what(thrown);
   }
-  advance(channel);
-}
-
-void ThreadHub::check_for_the_departed(const Channel& channel) {
-  if (channel.arrived == 0 || channel.met()) return;
-  for (std::size_t slot = 0; slot < channel.size(); ++slot) {
-    if (!rank_of(channel, slot).left || !channel.pending[slot].empty()) continue;
-    return fail("rank " + std::to_string(channel.ranks[slot]) +
-                    " has left; waiting: " + channel.list_ranks(true),
-                channel.any_seated());
+  inside_step = outer;
+  const auto cpu_time = thread_cpu_time() - cpu_before;
+  lock.lock();
+  call.busy += cpu_time;
+  call.work += CollectiveClock::now() - channel.step_opened;
+  if (thrown != nullptr) {
+    call.thrown = std::move(thrown);
+    meetings_.fail_by_exception(channel.ranks[slot], reason);
   }
-}
-
-void ThreadHub::advance(Channel& channel) {
-  const auto now = CollectiveClock::now();
-  const bool last = channel.step == num_steps(channel.seats.front()->op);
-  if (last && now >= channel.ready_at) return conclude(channel);
-  channel.step_opened = now;
-  auto begins = std::max(now, channel.ready_at);
-  for (const auto* call : channel.seats) begins = std::max(begins, call->begins_at);
-  channel.expires = running_ + (begins - now) + options_.jitter.maximum + options_.deadline;
-  wake_ranks(channel);
-}
-
-void ThreadHub::conclude(Channel& channel) {
-  const auto now = CollectiveClock::now();
-  for (std::size_t slot = 0; slot < channel.size(); ++slot) {
-    channel.seats[slot]->done = true;
-    channel.seats[slot]->ended = now;
-    channel.seats[slot]->finished.notify_all();
-    channel.seats[slot] = nullptr;
-    channel.pending[slot].erase(channel.pending[slot].begin());
-  }
-  channel.arrived = 0;
-  channel.step = 0;
-  if (stopped_) wake_ranks(channel);  // wakes threads that wait for their last call
-  for (std::size_t slot = 0; slot < channel.size() && failure_.empty(); ++slot) {
-    if (!channel.pending[slot].empty()) take_seat(channel, slot);
+  call.inside_step = false;
+  --channel.running;
+  if (!meetings_.failure.empty()) {
+    // Where the consumer was given up, the others have ended.
+    if (channel.running == 0 || !channel.met()) meetings_.end_failed_calls(channel);
+  } else if (++channel.ended == channel.size()) {
+    channel.ended = 0;
+    ++channel.step;
+    meetings_.advance(channel);
   }
 }
 
-void ThreadHub::wake_ranks(const Channel& channel) {
-  for (std::size_t slot = 0; slot < channel.size(); ++slot)
-    rank_of(channel, slot).wake.notify_all();
+void ThreadHub::wait(CollectiveCall& call) {
+  // What the consumer holds, tensors perhaps, ends here, on the rank's own thread and in its own
+  // time, and outside the lock.
+  GatherConsumer consumer;
+  Lock lock(mutex_);
+  if (inside_step && !call.done) {
+    throw CollectiveError(describe(call) +
+                          ": a consumer cannot wait for a collective, it holds up the thread that "
+                          "executes them");
+  }
+  call.finished.wait(lock, [&] { return call.done; });
+  consumer.swap(call.consume);
+  lock.unlock();
+  if (call.thrown != nullptr || !call.error.empty()) report_failure();
+  if (call.thrown != nullptr) std::rethrow_exception(call.thrown);
+  if (call.aborted) throw AbortedError(call.error);
+  check<CollectiveError>(call.error.empty(), call.error);
+}
+
+bool ThreadHub::test(const CollectiveCall& call) {
+  const std::lock_guard lock(mutex_);
+  return call.done;
+}
+
+void ThreadHub::release(CollectiveCall& call, bool unwinding) noexcept {
+  GatherConsumer consumer;
+  Lock lock(mutex_);
+  if (inside_step) return;
+  if (unwinding && !call.done && meetings_.withdraw(call)) return;
+  call.finished.wait(lock, [&] { return call.done; });
+  consumer.swap(call.consume);
+  lock.unlock();
+}
+
+void ThreadHub::rank_failed(int rank, const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  meetings_.fail_by_exception(rank, what);
 }
 
 void ThreadHub::rank_left(int rank) {
   const std::lock_guard lock(mutex_);
-  Rank& leaver = *ranks_[static_cast<std::size_t>(rank)];
-  leaver.left = true;
-  fail_by_withdrawal(rank);
-  for (const auto& [channel, slot] : leaver.channels) check_for_the_departed(*channel);
+  meetings_.leave(rank);
+}
+
+std::shared_ptr<const void> ThreadHub::excuse(const std::shared_ptr<ThreadHub>& self,
+                                              const GroupState& group, int rank, std::string what) {
+  auto& excuses = self->meetings_.ranks[static_cast<std::size_t>(rank)]->excuses;
+  const std::lock_guard lock(self->mutex_);
+  return {nullptr, [self, &excuses, own = excuses.begin(group, std::move(what))](std::nullptr_t) {
+            std::string warning;
+            {
+              const std::lock_guard ending(self->mutex_);
+              warning = excuses.end(own);
+            }
+            if (!warning.empty()) log(LogLevel::kWarning, warning);
+          }};
+}
+
+void ThreadHub::report_failure() {
+  std::string report;
+  {
+    const std::lock_guard lock(mutex_);
+    report.swap(meetings_.report);
+  }
+  if (report.empty()) return;
+  if (meetings_.options.on_failure) return meetings_.options.on_failure(report);
+  log(meetings_.rank_threw ? LogLevel::kDebug : LogLevel::kError, report);
+}
+
+void ThreadHub::watch(LogLevel log_level) {
+  RankContext context({.log_level = log_level});
+  const RankContextGuard guard(context);
+  const auto tick = tick_of(meetings_.options.deadline);
+  RunningClock clock(CollectiveClock::now(), tick);
+  Lock lock(mutex_);
+  while (!unwatched_.wait_for(lock, tick, [this] { return joined_; })) {
+    const auto now = CollectiveClock::now();
+    const auto passed = clock.advance(now);
+    meetings_.running = clock.elapsed();
+    for (const auto& group : meetings_.groups) {
+      for (const auto& [key, channel] : group->channels) {
+        if (channel->arrived == 0) continue;
+        if (meetings_.is_excused(*group, *channel)) channel->expires += passed;
+        if (channel->expires <= meetings_.running) meetings_.wake_ranks(*channel);
+      }
+    }
+    if (!meetings_.failure.empty()) watch_the_stuck(lock, passed);
+    warn_of_excuses(lock, now);
+  }
+}
+
+void ThreadHub::warn_of_excuses(Lock& lock, CollectiveClock::time_point now) {
+  std::vector<std::string> warnings;
+  for (const auto& rank : meetings_.ranks) rank->excuses.warn(now, warnings);
+  if (warnings.empty()) return;
+  lock.unlock();
+  for (const auto& warning : warnings) log(LogLevel::kWarning, warning);
+  lock.lock();
+}
+
+void ThreadHub::watch_the_stuck(Lock& lock, CollectiveClock::duration passed) {
+  since_failure_ += passed;
+  const auto patience = meetings_.options.exit_after.value_or(meetings_.options.deadline);
+  if (reported_stuck_ || since_failure_ < patience) return;
+  std::vector<int> stuck;
+  for (std::size_t rank = 0; rank < meetings_.ranks.size(); ++rank) {
+    const bool serving = meetings_.stopped && !servers_[rank].served;
+    if (!meetings_.ranks[rank]->left || serving) stuck.push_back(static_cast<int>(rank));
+  }
+  if (stuck.empty()) return;
+  reported_stuck_ = true;
+  std::ostringstream text;
+  text << "launch: " << name_ranks(stuck) << (stuck.size() == 1 ? " has" : " have")
+       << " not returned " << patience.count() << " ms after a failure, "
+       << (meetings_.options.exit_after ? "the process ends" : "launch() waits")
+       << "; the failure: " << meetings_.failure;
+  lock.unlock();
+  if (meetings_.options.exit_after) {
+    // Whatever holds up this thread, a full pipe perhaps, or a lock that the stuck rank holds.
+    try {
+      std::thread([] {
+        std::this_thread::sleep_for(std::chrono::seconds(2));
+        _exit(1);
+      }).detach();
+    } catch (const std::system_error&) {
+      _exit(1);
+    }
+  }
+  report_failure();
+  log(LogLevel::kError, text.str());
+  if (meetings_.options.exit_after) _exit(1);
+  lock.lock();
 }
 
 }  // namespace moegrad

@@ -17,13 +17,13 @@
 namespace moegrad::anomaly_test {
 namespace {
 
+using test::message_of;
+using test::mul;
+using test::randn;
+using test::variable;
 using ::testing::HasSubstr;
-using testing::message_of;
-using testing::mul;
 using ::testing::Not;
-using testing::randn;
 using ::testing::StartsWith;
-using testing::variable;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -32,10 +32,10 @@ class Log final : public Function {
   std::string_view name() const override { return "log"; }
   Tensor forward(const Tensor& x) {
     x_ = x;
-    return testing::zip(x, x, [](auto a, auto) { return std::log(a); });
+    return test::zip(x, x, [](auto a, auto) { return std::log(a); });
   }
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    return {testing::zip(grads[0], x_.unpack(), std::divides<>())};
+    return {test::zip(grads[0], x_.unpack(), std::divides<>())};
   }
 
  private:
@@ -56,14 +56,12 @@ class Overflow final : public Function {
   std::string_view name() const override { return "overflow"; }
   Tensor forward(const Tensor& x) {
     const Tensor huge = Tensor::full({x.numel()}, 1e300, Dtype::kFloat64);
-    return to_dtype(testing::zip(clone(x), huge, std::multiplies<>()), Dtype::kBFloat16);
+    return to_dtype(test::zip(clone(x), huge, std::multiplies<>()), Dtype::kBFloat16);
   }
   TensorList backward(const TensorList& /*grads*/, InputMask /*needs*/) override { return {}; }
 };
 
-[[gnu::noinline]] Tensor log(const Tensor& x) {
-  return Function::apply(std::make_shared<Log>(), x);
-}
+[[gnu::noinline]] Tensor log(const Tensor& x) { return apply<Log>(x); }
 
 [[gnu::noinline]] Tensor entropy_of_the_test(const Tensor& x) { return mul(x, log(x)); }
 
@@ -178,11 +176,10 @@ TEST(Anomaly, ReadsStridedAndNarrowTensors) {
   // Column 1 of [[1, inf], [2, 3]]; the row-major bytes before it are fine.
   const Tensor base = values({1.0, kInfinity, 2.0, 3.0}, false);
   const Tensor narrow = Tensor::as_strided(base, {2}, {2}, 0);  // 1, 2
-  EXPECT_THAT(message_of<AnomalyError>([&] { Function::apply(std::make_shared<Column>(), base); }),
+  EXPECT_THAT(message_of<AnomalyError>([&] { apply<Column>(base); }),
               StartsWith("anomaly: column got inf in input 0 [4] at element 1"));
-  EXPECT_THAT(
-      message_of<AnomalyError>([&] { Function::apply(std::make_shared<Overflow>(), narrow); }),
-      StartsWith("anomaly: overflow made inf in output 0 [2] at element 0"));
+  EXPECT_THAT(message_of<AnomalyError>([&] { apply<Overflow>(narrow); }),
+              StartsWith("anomaly: overflow made inf in output 0 [2] at element 0"));
 }
 
 TEST(Anomaly, FiniteValuesChangeNothing) {
@@ -191,7 +188,7 @@ TEST(Anomaly, FiniteValuesChangeNothing) {
   const Tensor watched = variable({6}, 1);
   const AnomalyModeGuard on;
   mul(mul(watched, watched), watched).backward(randn({6}, 2));
-  EXPECT_TRUE(testing::bitwise_equal(x.grad(), watched.grad()));
+  EXPECT_TRUE(test::bitwise_equal(x.grad(), watched.grad()));
 }
 
 }  // namespace

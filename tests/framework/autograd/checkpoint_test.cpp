@@ -16,13 +16,13 @@
 namespace moegrad::checkpoint_test {
 namespace {
 
-using testing::add;
-using testing::bitwise_equal;
-using testing::halves;
-using testing::message_of;
-using testing::mul;
-using testing::randn;
-using testing::variable;
+using test::add;
+using test::bitwise_equal;
+using test::halves;
+using test::message_of;
+using test::mul;
+using test::randn;
+using test::variable;
 
 using Body = std::function<TensorList(const TensorList&)>;
 using Runner = std::function<TensorList(const Body&, const TensorList&)>;
@@ -112,7 +112,7 @@ TEST(Checkpoint, GradientsMatchFiniteDifferences) {
         },
         in);
   };
-  EXPECT_TRUE(testing::gradcheck(f, {variable({5}, 1), variable({5}, 2)}));
+  EXPECT_TRUE(gradients_agree(f, {variable({5}, 1), variable({5}, 2)}));
 }
 
 TEST(Checkpoint, AddsToCapturedParametersThatHaveAGradient) {
@@ -178,7 +178,7 @@ TEST(Checkpoint, UnusedOutputsCostNothingAndUnusedInputsGetZeros) {
   const Tensor x = variable({4}, 1), y = variable({4}, 2), z = variable({4}, 3);
   int reached = 0;
   const Body body = [&](const TensorList& in) -> TensorList {
-    const Tensor unused = testing::probe(mul(in[0], in[1]), "unused", [&](const Tensor& grad) {
+    const Tensor unused = test::probe(mul(in[0], in[1]), "unused", [&](const Tensor& grad) {
       ++reached;
       return TensorList{grad};
     });
@@ -274,7 +274,7 @@ TEST(Checkpoint, GradientsOfInputsAreActivationsOnTheirWay) {
   auto& arena = *RankContext::current().arena();
   const auto before = arena.live()[MemoryTag::kGradients];
   std::int64_t during = -1;
-  const Tensor h = testing::probe(x, "look", [&](const Tensor& grad) {
+  const Tensor h = test::probe(x, "look", [&](const Tensor& grad) {
     during = arena.live()[MemoryTag::kGradients];
     return TensorList{grad};
   });
@@ -383,12 +383,12 @@ TEST(Checkpoint, CallbacksRunAtTheEndOfTheOutermostBackward) {
   const Tensor x = variable({4}, 1);
   std::vector<std::string> events;
   const Body body = [&](const TensorList& in) -> TensorList {
-    return {testing::probe(in[0], "inside", [&](const Tensor& grad) {
+    return {test::probe(in[0], "inside", [&](const Tensor& grad) {
       queue_backward_callback([&] { events.push_back("callback"); });
       return TensorList{grad};
     })};
   };
-  const Tensor h = testing::probe(x, "before", [&](const Tensor& grad) {
+  const Tensor h = test::probe(x, "before", [&](const Tensor& grad) {
     events.push_back("before");
     return TensorList{grad};
   });

@@ -10,10 +10,10 @@
 namespace moegrad::deep_graph_test {
 namespace {
 
-using testing::add;
-using testing::mul;
-using testing::randn;
-using testing::variable;
+using test::add;
+using test::mul;
+using test::randn;
+using test::variable;
 
 constexpr int kDepth = 100'000;
 

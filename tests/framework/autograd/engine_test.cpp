@@ -13,14 +13,14 @@
 namespace moegrad::engine_test {
 namespace {
 
-using testing::add;
-using testing::bitwise_equal;
-using testing::halves;
-using testing::message_of;
-using testing::mul;
-using testing::probe;
-using testing::randn;
-using testing::variable;
+using test::add;
+using test::bitwise_equal;
+using test::halves;
+using test::message_of;
+using test::mul;
+using test::probe;
+using test::randn;
+using test::variable;
 
 Tensor ones(const Shape& shape) { return Tensor::ones(shape, Dtype::kFloat64); }
 
@@ -35,7 +35,7 @@ TEST(Engine, GradientsMatchFiniteDifferences) {
     const auto parts = halves(add(mul(b, c), a));
     return {mul(parts[0], parts[0])};
   };
-  EXPECT_TRUE(testing::gradcheck(f, {variable({6}, 1), variable({6}, 2)}));
+  EXPECT_TRUE(gradients_agree(f, {variable({6}, 1), variable({6}, 2)}));
 }
 
 TEST(Engine, ADiamondIsVisitedOncePerFunction) {
@@ -121,7 +121,7 @@ TEST(Engine, AccountsGradientsToTheByte) {
       return {Tensor::as_strided(whole, {4}, {1}, 0), Tensor::as_strided(whole, {4}, {1}, 4)};
     }
   };
-  mul(Function::apply(std::make_shared<Join>(), x, y), both).backward(ones({8}));
+  mul(apply<Join>(x, y), both).backward(ones({8}));
   EXPECT_EQ(use()[MemoryTag::kGradients] - before[MemoryTag::kGradients], (4 + 4 + 8) * 8);
   EXPECT_EQ(use()[MemoryTag::kActivations], before[MemoryTag::kActivations]);
   const Tensor held = x.grad();

@@ -19,13 +19,13 @@
 namespace moegrad::function_test {
 namespace {
 
-using testing::add;
-using testing::bitwise_equal;
-using testing::halves;
-using testing::message_of;
-using testing::mul;
-using testing::randn;
-using testing::variable;
+using test::add;
+using test::bitwise_equal;
+using test::halves;
+using test::message_of;
+using test::mul;
+using test::randn;
+using test::variable;
 
 TEST(Function, IsRecordedIfAnInputRequiresAGradientAndTheTapeIsOn) {
   const Tensor x = variable({2}), plain = randn({2});
@@ -61,8 +61,7 @@ TEST(Function, ForwardSeesDetachedInputsWithTheTapeOff) {
     }
   };
   const Tensor x = variable({2}), y = variable({2}, 2);
-  const Tensor out =
-      Function::apply(std::make_shared<Look>(), x, TensorList{randn({2}), y}, 3, Tensor());
+  const Tensor out = apply<Look>(x, TensorList{randn({2}), y}, 3, Tensor());
   ASSERT_EQ(out.grad_fn()->edges().size(), 4U);
   out.backward(Tensor::ones({2}, Dtype::kFloat64));
   EXPECT_TRUE(x.grad().defined() && y.grad().defined());
@@ -81,7 +80,7 @@ TEST(Function, ReturnsWhatForwardReturns) {
     }
   };
   const Tensor x = variable({2});
-  const auto [value, index] = Function::apply(std::make_shared<Pair>(), x);
+  const auto [value, index] = apply<Pair>(x);
   EXPECT_TRUE(value.requires_grad());
   EXPECT_FALSE(index.requires_grad());
   value.backward(Tensor::ones({2}, Dtype::kFloat64));
@@ -101,11 +100,31 @@ TEST(Function, RefusesFractalNzUnlessItSaysThatItReadsIt) {
 }
 
 TEST(Function, AnObjectIsAppliedOnce) {
-  const auto function = std::make_shared<testing::Mul>();
+  const auto function = std::make_shared<test::Mul>();
   const Tensor x = variable({2});
   Function::apply(function, x, x);
   EXPECT_EQ(message_of<Error>([&] { Function::apply(function, x, x); }),
             "mul: a Function object can be applied only once");
+}
+
+TEST(Function, IsMadeOfWhatItsConstructorTakes) {
+  class Scale final : public Function {
+   public:
+    Scale(std::unique_ptr<double> factor, int& made) : factor_(std::move(factor)) { ++made; }
+    std::string_view name() const override { return "scale"; }
+    Tensor forward(const Tensor& x, double times) {
+      return Tensor::full(x.shape(), *factor_ * times * x.item(), Dtype::kFloat64);
+    }
+    TensorList backward(const TensorList& grads, InputMask /*needs*/) override { return grads; }
+
+   private:
+    std::unique_ptr<double> factor_;
+  };
+  int made = 0;
+  const Tensor x = Tensor::full({1}, 2.0, Dtype::kFloat64);
+  const Tensor y = apply<Scale>(made_with(std::make_unique<double>(3.0), made), x, 7.0);
+  EXPECT_EQ(y.item(), 42.0);
+  EXPECT_EQ(made, 1);
 }
 
 static_assert(!detail::kHidesTensors<Tensor> && !detail::kHidesTensors<TensorList>);
@@ -120,7 +139,7 @@ static_assert(detail::kHidesTensors<std::tuple<Tensor, int>>);
 
 TEST(Function, MustNotBeNull) {
   EXPECT_EQ(message_of<Error>([] {
-              Function::apply(std::shared_ptr<testing::Mul>(), variable({2}), variable({2}));
+              Function::apply(std::shared_ptr<test::Mul>(), variable({2}), variable({2}));
             }),
             "Function::apply: must be given a Function, got null");
 }
@@ -132,9 +151,7 @@ TEST(Function, RefusesMoreThanSixtyFourInputsAndUndefinedOutputs) {
     Tensor forward(const TensorList& in) { return in.size() == 64 ? clone(in[0]) : Tensor(); }
     TensorList backward(const TensorList& /*grads*/, InputMask /*needs*/) override { return {}; }
   };
-  const auto many = [](std::size_t n) {
-    return Function::apply(std::make_shared<Many>(), TensorList(n, variable({2})));
-  };
+  const auto many = [](std::size_t n) { return apply<Many>(TensorList(n, variable({2}))); };
   EXPECT_NO_THROW(many(64));
   EXPECT_EQ(message_of<Error>([&] { many(65); }),
             "many: a Function takes at most 64 tensor inputs, got 65; apply it to parts and "
@@ -158,13 +175,13 @@ TEST(Function, NamesTheUndefinedInputThatForwardReads) {
       return {clone(grads[0])};
     }
   };
-  EXPECT_EQ(message_of<UndefinedTensorError>([&] { Function::apply(std::make_shared<Own>(), x); }),
+  EXPECT_EQ(message_of<UndefinedTensorError>([&] { apply<Own>(x); }),
             "tensor: undefined tensor used");
 }
 
 TEST(Function, NamesTheBackwardThatReadsAnUndefinedTensor) {
   const Tensor x = variable({2});
-  const Tensor y = testing::probe(
+  const Tensor y = test::probe(
       x, "probe", [](const Tensor& /*grad*/) -> TensorList { return {clone(Tensor())}; });
   EXPECT_EQ(
       message_of<UndefinedTensorError>([&] { y.backward(Tensor::ones({2}, Dtype::kFloat64)); }),
@@ -187,26 +204,26 @@ TEST(Function, GradientsOfOutputsNeedNotBeContiguous) {
   const Tensor x = variable({2, 3});
   Shape strides;
   std::string refused;
-  const Tensor y = testing::probe(x, "probe", [&](const Tensor& grad) -> TensorList {
+  const Tensor y = test::probe(x, "probe", [&](const Tensor& grad) -> TensorList {
     strides = grad.strides();
     refused = message_of<LayoutError>([&] { (void)grad.data<double>(); });
     const Tensor rows = clone(grad);
     EXPECT_TRUE(rows.is_contiguous());
     return {rows};
   });
-  const Tensor cotangent = testing::randn({3, 2}, 5);
-  Function::apply(std::make_shared<TransposeOf>(), y).backward(cotangent);
+  const Tensor cotangent = test::randn({3, 2}, 5);
+  apply<TransposeOf>(y).backward(cotangent);
   EXPECT_EQ(strides, (Shape{1, 2}));
   EXPECT_EQ(refused,
             "tensor: data needs a contiguous tensor, got shape [2, 3] with strides [1, 2]");
-  EXPECT_TRUE(testing::bitwise_equal(x.grad(), TransposeOf::swap(cotangent)));
+  EXPECT_TRUE(test::bitwise_equal(x.grad(), TransposeOf::swap(cotangent)));
 }
 
 // g++ makes the Function before it evaluates the input, or after: the order on the tape must be
 // that of execution.
 TEST(Function, SequenceNumbersFollowExecution) {
   const Tensor x = variable({3});
-  const auto outer = std::make_shared<testing::Mul>();
+  const auto outer = std::make_shared<test::Mul>();
   const Tensor inner = mul(x, x);
   const Tensor out = Function::apply(outer, inner, inner);
   EXPECT_GT(out.grad_fn()->sequence(), inner.grad_fn()->sequence());

@@ -17,16 +17,16 @@ namespace moegrad::gradcheck_failures_test {
 namespace {
 
 using enum GradcheckFailure;
-using testing::edited;
-using testing::leaf_of;
-using testing::mul;
-using testing::probe;
-using testing::randn;
-using testing::zip;
+using test::edited;
+using test::leaf_of;
+using test::mul;
+using test::probe;
+using test::randn;
+using test::zip;
 using F = std::function<TensorList(const TensorList&)>;
 
 // The identity, which `backward` is the backward of.
-F with_backward(const testing::Probe::Callback& backward) {
+F with_backward(const test::Probe::Callback& backward) {
   return [=](const TensorList& in) -> TensorList { return {probe(in[0], "probe", backward)}; };
 }
 
@@ -45,7 +45,7 @@ void expect_failure(const F& f, const TensorList& inputs, GradcheckFailure kind,
 void expect_success(const F& f, const TensorList& inputs, GradcheckOptions options = {}) {
   for (const bool fast : {false, true}) {
     options.fast_mode = fast;
-    EXPECT_TRUE(testing::gradcheck(f, inputs, options)) << "fast " << fast;
+    EXPECT_TRUE(gradients_agree(f, inputs, options)) << "fast " << fast;
   }
 }
 
@@ -67,9 +67,7 @@ class Copies final : public Function {
 };
 
 F copies(const Copies::Backward& backward) {
-  return [=](const TensorList& in) {
-    return Function::apply(std::make_shared<Copies>(backward), in[0]);
-  };
+  return [=](const TensorList& in) { return apply<Copies>(made_with(backward), in[0]); };
 }
 
 Tensor sum_of_defined(const TensorList& grads) {
@@ -96,13 +94,13 @@ TEST(GradcheckFailures, ProjectionThatDisagreesWhereNoElementDoes) {
   constexpr GradcheckOptions wide{.atol = 1e-5, .rtol = 1e-3};
   // Errors of 5e-4 relative, in terms that cancel along the direction that seed 0 draws.
   const auto f = [](const TensorList& in) -> TensorList {
-    auto parts = testing::halves(probe(in[0], "scales", [](const Tensor& grad) -> TensorList {
+    auto parts = test::halves(probe(in[0], "scales", [](const Tensor& grad) -> TensorList {
       return {edited(grad, [](auto g) {
         g[0] *= 1.0005;
         g[1] *= 0.9995;
       })};
     }));
-    return {testing::add(parts[0], parts[1])};
+    return {test::add(parts[0], parts[1])};
   };
   const Tensor x = leaf_of({3, 5});
   EXPECT_TRUE(gradcheck(f, {x}, wide));
@@ -240,9 +238,7 @@ class Keeps final : public Function {
 };
 
 F keeps(Keeps::What what) {
-  return [=](const TensorList& in) -> TensorList {
-    return {Function::apply(std::make_shared<Keeps>(what), in[0])};
-  };
+  return [=](const TensorList& in) -> TensorList { return {apply<Keeps>(made_with(what), in[0])}; };
 }
 
 TEST(GradcheckFailures, EditThatBackwardDoesNotNotice) {
@@ -261,7 +257,7 @@ TEST(GradcheckFailures, EditThatBackwardDoesNotNotice) {
     EXPECT_TRUE(output.message.starts_with("gradcheck: output 0" + ending)) << output.message;
   }
   expect_success(keeps(Keeps::What::kSaved), inputs);
-  EXPECT_TRUE(testing::bitwise_equal(inputs[0].detach(), leaf_of({1, 2}).detach()));
+  EXPECT_TRUE(test::bitwise_equal(inputs[0].detach(), leaf_of({1, 2}).detach()));
 }
 
 // An input without gradient counts as well: a factor, a mask.
@@ -284,7 +280,7 @@ F unless_moved(const Tensor& x, Otherwise otherwise) {
   return [=, before = clone(x)](const TensorList& in) -> TensorList {
     const Tensor copy =
         probe(in[0], "copy", [](const Tensor& grad) -> TensorList { return {grad}; });
-    if (testing::bitwise_equal(in[0], before)) return {in[1], copy};
+    if (test::bitwise_equal(in[0], before)) return {in[1], copy};
     return otherwise(in[1], copy);
   };
 }
@@ -423,7 +419,7 @@ TEST(GradcheckFailures, BackwardThatIsNotLinear) {
         return {Tensor::full({1}, sum, Dtype::kFloat64)};
       }
     };
-    return {Function::apply(std::make_shared<Twice>(), in[0])};
+    return {apply<Twice>(in[0])};
   };
   expect_failure(f, {leaf_of({1})}, kNotLinear,
                  "gradcheck: backward must be linear in grad_output: for a random one the gradient "

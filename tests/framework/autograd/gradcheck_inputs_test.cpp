@@ -15,13 +15,13 @@
 namespace moegrad::gradcheck_inputs_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::leaf_of;
-using testing::message_of;
-using testing::mul;
-using testing::probe;
-using testing::randn;
-using testing::variable;
+using test::bitwise_equal;
+using test::leaf_of;
+using test::message_of;
+using test::mul;
+using test::probe;
+using test::randn;
+using test::variable;
 
 constexpr GradcheckOptions kFull;
 constexpr GradcheckOptions kFast{.atol = kFull.atol, .rtol = kFull.rtol, .fast_mode = true};
@@ -69,7 +69,7 @@ TEST(GradcheckInputs, LeavesOtherLeavesTheirGradients) {
   const auto f = [&](const TensorList& in) -> TensorList {
     return {mul(mul(in[0], captured), fresh), returned};
   };
-  EXPECT_TRUE(testing::gradcheck(f, {variable({2})}));
+  EXPECT_TRUE(gradients_agree(f, {variable({2})}));
   EXPECT_TRUE(captured.grad().is(grad));
   EXPECT_TRUE(bitwise_equal(grad, before));
   EXPECT_TRUE(bitwise_equal(returned.grad(), randn({2}, 6)));
@@ -91,7 +91,7 @@ TEST(GradcheckInputs, MovesNonContiguousInputsThroughTheirStrides) {
   };
   for (const auto& options : {kFull, kFast}) {
     seen.assign(24, 0);
-    EXPECT_TRUE(testing::gradcheck(f, {transposed, variable({3, 2}, 2)}, options));
+    EXPECT_TRUE(gradients_agree(f, {transposed, variable({3, 2}, 2)}, options));
     EXPECT_TRUE(bitwise_equal(base, before));
     for (std::size_t i = 0; i < seen.size(); ++i) {
       const bool inside = i == 1 || i == 3 || i == 5 || i == 8 || i == 10 || i == 12;
@@ -103,19 +103,19 @@ TEST(GradcheckInputs, MovesNonContiguousInputsThroughTheirStrides) {
 TEST(GradcheckInputs, ATensorGivenTwiceCountsAsOne) {
   const auto f = [](const TensorList& in) -> TensorList { return {mul(in[0], in[1])}; };
   const Tensor x = variable({3});
-  for (const auto& options : {kFull, kFast}) EXPECT_TRUE(testing::gradcheck(f, {x, x}, options));
+  for (const auto& options : {kFull, kFast}) EXPECT_TRUE(gradients_agree(f, {x, x}, options));
 }
 
 TEST(GradcheckInputs, InputsMayBeCaptured) {
   const Tensor x = variable({3});
   const auto f = [&](const TensorList& /*in*/) -> TensorList { return {mul(x, x)}; };
-  for (const auto& options : {kFull, kFast}) EXPECT_TRUE(testing::gradcheck(f, {x}, options));
+  for (const auto& options : {kFull, kFast}) EXPECT_TRUE(gradients_agree(f, {x}, options));
 }
 
 TEST(GradcheckInputs, IgnoresIntegersAbsentTensorsAndInputsWithoutGradient) {
   const auto f = [](const TensorList& in) -> TensorList { return {mul(in[0], in[1]), in[2]}; };
   for (const auto& options : {kFull, kFast}) {
-    EXPECT_TRUE(testing::gradcheck(
+    EXPECT_TRUE(gradients_agree(
         f, {variable({2}), randn({2}, 2), Tensor::zeros({2}, Dtype::kInt64), Tensor()}, options));
   }
 }

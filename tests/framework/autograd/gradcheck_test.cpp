@@ -17,13 +17,13 @@
 namespace moegrad::gradcheck_test {
 namespace {
 
-using testing::edited;
-using testing::halves;
-using testing::leaf_of;
-using testing::mul;
-using testing::probe;
-using testing::randn;
-using testing::variable;
+using test::edited;
+using test::halves;
+using test::leaf_of;
+using test::mul;
+using test::probe;
+using test::randn;
+using test::variable;
 
 constexpr GradcheckOptions kFull;
 constexpr GradcheckOptions kFast{.atol = kFull.atol, .rtol = kFull.rtol, .fast_mode = true};
@@ -52,7 +52,7 @@ TEST(Gradcheck, TakesOtherBounds) {
     })};
   };
   EXPECT_TRUE(gradcheck(slightly_wrong, {variable({2})}, kWide));
-  EXPECT_FALSE(testing::gradcheck(slightly_wrong, {variable({2})}));
+  EXPECT_FALSE(gradients_agree(slightly_wrong, {variable({2})}));
 }
 
 TEST(Gradcheck, GradientsMatchFiniteDifferences) {
@@ -62,16 +62,16 @@ TEST(Gradcheck, GradientsMatchFiniteDifferences) {
   };
   for (const auto& options : {kFull, kFast, GradcheckOptions{}}) {
     for (const Shape& shape : {Shape{2, 3}, Shape{0, 3}, Shape{}}) {
-      EXPECT_TRUE(testing::gradcheck(cube, {variable(shape)}, options)) << shape;
+      EXPECT_TRUE(gradients_agree(cube, {variable(shape)}, options)) << shape;
     }
-    EXPECT_TRUE(testing::gradcheck(several, {variable({6}, 1), variable({6}, 2)}, options));
-    EXPECT_TRUE(testing::gradcheck(several, {variable({0}, 1), variable({0}, 2)}, options));
+    EXPECT_TRUE(gradients_agree(several, {variable({6}, 1), variable({6}, 2)}, options));
+    EXPECT_TRUE(gradients_agree(several, {variable({0}, 1), variable({0}, 2)}, options));
   }
 }
 
 TEST(Gradcheck, RunsAlsoWhereTheTapeIsOff) {
   const NoGradGuard no_grad;
-  EXPECT_TRUE(testing::gradcheck(cube, {variable({2})}));
+  EXPECT_TRUE(gradients_agree(cube, {variable({2})}));
 }
 
 // The elements of x - mean(x) sum to zero, as those of a softmax sum to one: a constant
@@ -91,9 +91,7 @@ TEST(Gradcheck, AConstantSumDoesNotHideABackwardOfZeros) {
       return {zeros_like(grads[0])};
     }
   };
-  const auto f = [](const TensorList& in) -> TensorList {
-    return {Function::apply(std::make_shared<Center>(), in[0])};
-  };
+  const auto f = [](const TensorList& in) -> TensorList { return {apply<Center>(in[0])}; };
   for (const auto& options : {kFull, kFast}) {
     EXPECT_EQ(gradcheck(f, {variable({4})}, options).kind, GradcheckFailure::kJacobianMismatch);
   }
@@ -137,7 +135,7 @@ TEST(Gradcheck, FastModeAllowsTheSumOfTheErrorsThatFullModeAllows) {
   };
   for (const double error : {0.9e-7, 1.1e-7}) {
     const auto f = [=](const TensorList& in) -> TensorList {
-      return {Function::apply(std::make_shared<Repeat>(error), in[0])};
+      return {apply<Repeat>(made_with(error), in[0])};
     };
     const auto result = gradcheck(f, {leaf_of({2})}, {.rtol = 0, .fast_mode = true});
     EXPECT_EQ(static_cast<bool>(result), error < 1e-7) << result.message;
@@ -189,7 +187,7 @@ TEST(Gradcheck, AnInfiniteNumericGradientAgreesWithAnInfiniteOneAlone) {
   for (const auto& options : {kFull, kFast}) {
     for (const double slope : {0.0, 1e300, std::numeric_limits<double>::infinity()}) {
       const auto f = [=](const TensorList& in) -> TensorList {
-        return {Function::apply(std::make_shared<Step>(slope), in[0])};
+        return {apply<Step>(made_with(slope), in[0])};
       };
       const auto kind = gradcheck(f, {leaf_of({0})}, options).kind;
       EXPECT_EQ(kind,
@@ -209,16 +207,14 @@ TEST(Gradcheck, AnInfinityThatStaysHasDerivativeZero) {
       return {edited(grads[0], [](auto g) { g[0] = 0; })};
     }
   };
-  const auto f = [](const TensorList& in) -> TensorList {
-    return {Function::apply(std::make_shared<Mask>(), in[0])};
-  };
-  EXPECT_TRUE(testing::gradcheck(f, {variable({3})}));
+  const auto f = [](const TensorList& in) -> TensorList { return {apply<Mask>(in[0])}; };
+  EXPECT_TRUE(gradients_agree(f, {variable({3})}));
 }
 
 TEST(Gradcheck, FollowsGradientsThroughARecomputedBlock) {
   const auto f = [](const TensorList& in) { return checkpoint(cube, in); };
   for (const auto& options : {kFull, kFast}) {
-    EXPECT_TRUE(testing::gradcheck(f, {variable({3})}, options));
+    EXPECT_TRUE(gradients_agree(f, {variable({3})}, options));
   }
 }
 
@@ -251,8 +247,8 @@ TEST(Gradcheck, LogsTheWarningsOfWhatPassesOnRequest) {
 // 0.02 % of one element of the gradient, large or small.
 TEST(Gradcheck, SeesAnErrorOfTwoInTenThousand) {
   const auto off = [](const TensorList& in) -> TensorList {
-    return {testing::probe(in[0], "off", [](const Tensor& grad) -> TensorList {
-      return {testing::edited(grad, [](auto g) { g[1] *= 1.0002; })};
+    return {test::probe(in[0], "off", [](const Tensor& grad) -> TensorList {
+      return {test::edited(grad, [](auto g) { g[1] *= 1.0002; })};
     })};
   };
   for (const double scale : {1e-2, 1.0, 1e3}) {
@@ -268,8 +264,8 @@ TEST(Gradcheck, SeesAnErrorOfTwoInTenThousand) {
 
 TEST(Gradcheck, NamesTheWorstElement) {
   const auto f = [](const TensorList& in) -> TensorList {
-    return {testing::probe(in[0], "off", [](const Tensor& grad) -> TensorList {
-      return {testing::edited(grad, [](auto g) {
+    return {test::probe(in[0], "off", [](const Tensor& grad) -> TensorList {
+      return {test::edited(grad, [](auto g) {
         g[0] *= 1.5;
         g[2] *= 3.0;
       })};
@@ -298,7 +294,7 @@ TEST(Gradcheck, TheAssertionTellsMessageAndWarnings) {
   const auto f = [](const TensorList& in) -> TensorList { return {in[0].detach()}; };
   const Tensor x = randn({1}, 1, Dtype::kFloat32, true);
   const auto result = gradcheck(f, {x}, kFull);
-  const auto assertion = testing::gradcheck(f, {x});
+  const auto assertion = gradients_agree(f, {x});
   EXPECT_FALSE(assertion);
   ASSERT_EQ(result.warnings.size(), 1U);
   EXPECT_EQ(assertion.message(), result.message);

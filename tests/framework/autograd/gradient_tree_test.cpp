@@ -11,9 +11,9 @@
 namespace moegrad::gradient_tree_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
 
 Tensor round_to(const Tensor& tensor, Dtype dtype) {
   return to_dtype(to_dtype(tensor, dtype), tensor.dtype());

@@ -14,12 +14,12 @@
 namespace moegrad::graph_test {
 namespace {
 
-using testing::add;
-using testing::halves;
-using testing::message_of;
-using testing::mul;
-using testing::randn;
-using testing::variable;
+using test::add;
+using test::halves;
+using test::message_of;
+using test::mul;
+using test::randn;
+using test::variable;
 
 std::string dot(const Tensor& root) {
   std::ostringstream out;
@@ -131,9 +131,7 @@ class Costly final : public Function {
   explicit Costly(double flops) : flops_(flops) {}
   std::string_view name() const override { return "costly"; }
   double flops() const override { return flops_; }
-  Tensor forward(const Tensor& a, const Tensor& b) {
-    return testing::zip(a, b, std::multiplies<>());
-  }
+  Tensor forward(const Tensor& a, const Tensor& b) { return test::zip(a, b, std::multiplies<>()); }
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     return {grads[0], grads[0]};
   }
@@ -143,7 +141,7 @@ class Costly final : public Function {
 };
 
 Tensor costly(double flops, const Tensor& a, const Tensor& b) {
-  return Function::apply(std::make_shared<Costly>(flops), a, b);
+  return apply<Costly>(made_with(flops), a, b);
 }
 
 TEST(CriticalPath, IsTheLongestChainByOperations) {

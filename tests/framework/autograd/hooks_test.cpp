@@ -11,11 +11,11 @@
 namespace moegrad::hooks_test {
 namespace {
 
-using testing::add;
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::mul;
-using testing::variable;
+using test::add;
+using test::bitwise_equal;
+using test::message_of;
+using test::mul;
+using test::variable;
 
 Tensor filled(double value) { return Tensor::full({2}, value, Dtype::kFloat64); }
 
@@ -92,7 +92,7 @@ TEST(TensorHook, SeesTheCompleteGradientOfALeafOncePerBackward) {
 
 TEST(TensorHook, IsPerOutput) {
   const Tensor x = variable({4});
-  const auto parts = testing::halves(x);
+  const auto parts = test::halves(x);
   std::vector<std::string> seen;
   parts[0].register_hook([&](const Tensor&) { return seen.push_back("0"), Tensor(); });
   parts[1].register_hook([&](const Tensor&) { return seen.push_back("1"), Tensor(); });
@@ -148,7 +148,7 @@ TEST(PostAccumulateHook, ComesAsSoonAsTheLeafIsComplete) {
   const Tensor early = variable({2}), late = variable({2}, 2);
   std::vector<std::string> events;
   late.register_post_accumulate_grad_hook([&](const Tensor&) { events.push_back("late"); });
-  const Tensor h = testing::probe(early, "early", [&](const Tensor& grad) {
+  const Tensor h = test::probe(early, "early", [&](const Tensor& grad) {
     events.push_back("early");
     return TensorList{grad};
   });

@@ -11,13 +11,13 @@
 namespace moegrad::reentrancy_test {
 namespace {
 
-using testing::add;
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::mul;
-using testing::probe;
-using testing::randn;
-using testing::variable;
+using test::add;
+using test::bitwise_equal;
+using test::message_of;
+using test::mul;
+using test::probe;
+using test::randn;
+using test::variable;
 
 Tensor ones(const Shape& shape) { return Tensor::ones(shape, Dtype::kFloat64); }
 
@@ -70,7 +70,7 @@ TEST(Reentrancy, GoesAsDeepAsItIsAsked) {
   for (int i = 0; i < 50; ++i) {
     expected = add(expected, add(leaf.detach(), leaf.detach()));
   }
-  EXPECT_TRUE(testing::all_close(leaf.grad(), expected, 1e-14, 0.0));
+  EXPECT_TRUE(test::all_close(leaf.grad(), expected, 1e-14, 0.0));
 }
 
 TEST(Reentrancy, InnerAndOuterMayReachTheSameLeaf) {

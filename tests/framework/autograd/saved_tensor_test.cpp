@@ -13,11 +13,11 @@
 namespace moegrad::saved_tensor_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::mul;
-using testing::randn;
-using testing::variable;
+using test::bitwise_equal;
+using test::message_of;
+using test::mul;
+using test::randn;
+using test::variable;
 
 class Holder final : public Function {
  public:

@@ -12,12 +12,12 @@
 namespace moegrad::scope_test {
 namespace {
 
-using testing::add;
-using testing::halves;
-using testing::mul;
-using testing::probe;
-using testing::randn;
-using testing::variable;
+using test::add;
+using test::halves;
+using test::mul;
+using test::probe;
+using test::randn;
+using test::variable;
 
 using Events = std::vector<std::string>;
 

@@ -13,7 +13,7 @@
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 template <class Body>
 Tensor zip(const Tensor& a, const Tensor& b, const Body& body) {
@@ -103,15 +103,11 @@ class Probe final : public Function {
   Callback on_backward_;
 };
 
-inline Tensor mul(const Tensor& a, const Tensor& b) {
-  return Function::apply(std::make_shared<Mul>(), a, b);
-}
-inline Tensor add(const Tensor& a, const Tensor& b) {
-  return Function::apply(std::make_shared<Add>(), a, b);
-}
-inline TensorList halves(const Tensor& x) { return Function::apply(std::make_shared<Halves>(), x); }
+inline Tensor mul(const Tensor& a, const Tensor& b) { return apply<Mul>(a, b); }
+inline Tensor add(const Tensor& a, const Tensor& b) { return apply<Add>(a, b); }
+inline TensorList halves(const Tensor& x) { return apply<Halves>(x); }
 inline Tensor probe(const Tensor& x, std::string name, Probe::Callback on_backward) {
-  return Function::apply(std::make_shared<Probe>(std::move(name), std::move(on_backward)), x);
+  return apply<Probe>(made_with(std::move(name), std::move(on_backward)), x);
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

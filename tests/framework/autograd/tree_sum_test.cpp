@@ -7,8 +7,8 @@
 namespace moegrad::tree_sum_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::randn;
+using test::bitwise_equal;
+using test::randn;
 
 Tensor term(std::size_t i, Dtype dtype = Dtype::kFloat32) { return randn({5, 3}, 10 + i, dtype); }
 
@@ -50,7 +50,7 @@ TEST(TreeSum, OfAbsentTermsIsAbsent) {
 
 TEST(TreeSum, RefusesASubtreeThatIsNone) {
   for (const std::int64_t size : {0, 3, -4}) {
-    EXPECT_EQ(testing::message_of<ValueError>([&] { TreeSum(term(0), size); }),
+    EXPECT_EQ(test::message_of<ValueError>([&] { TreeSum(term(0), size); }),
               "tree_sum: size must be a power of two, got " + std::to_string(size));
   }
 }

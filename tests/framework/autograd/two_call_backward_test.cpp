@@ -14,12 +14,12 @@
 namespace moegrad::two_call_backward_test {
 namespace {
 
-using testing::add;
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::mul;
-using testing::randn;
-using testing::variable;
+using test::add;
+using test::bitwise_equal;
+using test::message_of;
+using test::mul;
+using test::randn;
+using test::variable;
 
 /// a * b, which notes each call of its backward and what it was asked for.
 class NotedMul final : public Function {
@@ -29,12 +29,12 @@ class NotedMul final : public Function {
   Tensor forward(const Tensor& a, const Tensor& b) {
     a_ = a;
     b_ = b;
-    return testing::zip(a, b, std::multiplies<>());
+    return test::zip(a, b, std::multiplies<>());
   }
   TensorList backward(const TensorList& grads, InputMask needs) override {
     calls_.push_back(std::string(needs[0] ? "a" : "-") + (needs[1] ? "b" : "-"));
-    return {needs[0] ? testing::zip(grads[0], b_.unpack(), std::multiplies<>()) : Tensor(),
-            needs[1] ? testing::zip(grads[0], a_.unpack(), std::multiplies<>()) : Tensor()};
+    return {needs[0] ? test::zip(grads[0], b_.unpack(), std::multiplies<>()) : Tensor(),
+            needs[1] ? test::zip(grads[0], a_.unpack(), std::multiplies<>()) : Tensor()};
   }
 
  private:
@@ -47,9 +47,7 @@ struct Network {
   Tensor x = variable({5}, 1), w = variable({5}, 2), v = variable({5}, 3);
   std::vector<std::string> calls;
 
-  Tensor noted(const Tensor& a, const Tensor& b) {
-    return Function::apply(std::make_shared<NotedMul>(calls), a, b);
-  }
+  Tensor noted(const Tensor& a, const Tensor& b) { return apply<NotedMul>(made_with(calls), a, b); }
   Tensor stage(const Tensor& input) {
     const Tensor scaled_weight = mul(w, v);
     Tensor h = noted(input, w);
@@ -146,7 +144,7 @@ TEST(TwoCallBackward, RootsThatLeadToNoInputWait) {
   weights.run();
   EXPECT_TRUE(bitwise_equal(leaf.grad(), cotangent));
   EXPECT_TRUE(bitwise_equal(
-      w.grad(), testing::zip(mul(w, cotangent), mul(w, cotangent), std::plus<>()).detach()));
+      w.grad(), test::zip(mul(w, cotangent), mul(w, cotangent), std::plus<>()).detach()));
 }
 
 TEST(TwoCallBackward, HooksRunOnceAndWithTheCallThatCompletesThem) {

@@ -11,9 +11,9 @@ namespace moegrad::collective_failure_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::error_message;
+using test::errors_of;
 using ::testing::ElementsAre;
-using testing::error_message;
-using testing::errors_of;
 
 const auto kIgnore = [](PeerSpans) {};
 const CollectiveOptions kLayer{.label = "layers.1"};

@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(StuckConsumer, HoldsUpNoOtherQueueForLongerThanTheDeadline) {
   // Rank 1's thread never comes to execute the all_reduce that everybody has joined.
   std::latch other_ended(1);
-  const auto errors = testing::errors_of(
+  const auto errors = test::errors_of(
       2,
       [&](RankContext& context) {
         const auto stuck = context.group()->all_gather({}, Dtype::kFloat32,

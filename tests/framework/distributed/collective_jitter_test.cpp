@@ -9,8 +9,8 @@ namespace moegrad::collective_jitter_test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::numbers;
-using testing::reduced;
+using test::numbers;
+using test::reduced;
 
 TEST(Jitter, DrawsByRankPlaceAndIndexAlone) {
   const Jitter jitter{.maximum = 1ms, .seed = 3};

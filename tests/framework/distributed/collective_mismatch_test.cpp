@@ -8,10 +8,10 @@
 namespace moegrad::collective_mismatch_test {
 namespace {
 
+using test::error_message;
+using test::errors_of;
 using ::testing::Each;
 using ::testing::ElementsAre;
-using testing::error_message;
-using testing::errors_of;
 
 const auto kIgnore = [](PeerSpans) {};
 const CollectiveOptions kLayer{.label = "layers.1"};

@@ -9,7 +9,7 @@
 namespace moegrad::collective_nan_test {
 namespace {
 
-using testing::error_message;
+using test::error_message;
 
 template <class T>
 class NaN : public ::testing::Test {};

@@ -10,8 +10,8 @@ namespace moegrad::collective_queue_test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::errors_of;
-using testing::numbers;
+using test::errors_of;
+using test::numbers;
 
 const auto kIgnore = [](PeerSpans) {};
 
@@ -101,7 +101,7 @@ TEST(LinkModel, DeliversTheSameResultsLater) {
            all_reduce(*context.group(), std::span(values));
            context.group()->barrier()->wait();
            EXPECT_GE(std::chrono::steady_clock::now() - start, 20ms);
-           EXPECT_EQ(values, testing::reduced<float>(4, 100, ReduceOp::kSum));
+           EXPECT_EQ(values, test::reduced<float>(4, 100, ReduceOp::kSum));
          },
          {.link = {.latency = 10ms, .bytes_per_second = 1e6}});
 }
@@ -143,7 +143,7 @@ TEST(GatherConsumer, CannotWaitForACollective) {
   };
   for (const int world : {1, 2}) {
     EXPECT_EQ(
-        testing::error_message<CollectiveError>([&] { launch(world, body); }),
+        test::error_message<CollectiveError>([&] { launch(world, body); }),
         "barrier [group world, sequence 1]: a consumer cannot wait for a collective, it holds "
         "up the thread that executes them");
   }
@@ -172,7 +172,7 @@ TEST(Work, CanOutliveItsRankAndItsLaunch) {
     works[static_cast<std::size_t>(context.rank())] = context.group()->barrier();
   });
   for (const auto& work : works) work->wait();
-  EXPECT_EQ(testing::error_message<CollectiveError>([&] { group->barrier(); }),
+  EXPECT_EQ(test::error_message<CollectiveError>([&] { group->barrier(); }),
             "group world: the launch has ended");
 }
 

@@ -10,10 +10,10 @@
 namespace moegrad::collective_results_test {
 namespace {
 
-using testing::kCounts;
-using testing::kWorldSizes;
-using testing::numbers;
-using testing::reduced;
+using test::kCounts;
+using test::kWorldSizes;
+using test::numbers;
+using test::reduced;
 
 template <class T>
 class Collectives : public ::testing::Test {};
@@ -90,6 +90,70 @@ TYPED_TEST(Collectives, AllReduceSumsAlongTheTreeOnEveryRank) {
       all_reduce(group, std::span(values), op);
       EXPECT_EQ(values, reduced<TypeParam>(world, count, op));
     }
+  });
+}
+
+TEST(CollectiveOverloads, ANumberIsReducedOverTheRanks) {
+  for (const int world : kWorldSizes) {
+    launch(world, [&](RankContext& context) {
+      auto& group = *context.group();
+      const auto own = numbers<double>(context.rank(), 1)[0];
+      EXPECT_EQ(all_reduce(group, own), reduced<double>(world, 1, ReduceOp::kSum)[0]);
+      EXPECT_EQ(all_reduce(group, own, ReduceOp::kMax),
+                reduced<double>(world, 1, ReduceOp::kMax)[0]);
+      const auto count = numbers<std::int64_t>(context.rank(), 1)[0];
+      EXPECT_EQ(all_reduce(group, count), reduced<std::int64_t>(world, 1, ReduceOp::kSum)[0]);
+    });
+  }
+}
+
+template <class T>
+class TensorCollectives : public ::testing::Test {};
+using TensorTypes = ::testing::Types<float, double, std::int64_t>;
+TYPED_TEST_SUITE(TensorCollectives, TensorTypes);
+
+TYPED_TEST(TensorCollectives, ATensorIsReducedAndBroadcastInPlace) {
+  for_all_sizes([](ProcessGroup& group, int rank, int world, std::size_t count) {
+    // The second half of a storage, whose first half stays.
+    const auto n = static_cast<std::int64_t>(count);
+    const Tensor both = Tensor::zeros({2, n}, dtype_of<TypeParam>);
+    Tensor own = Tensor::as_strided(both, {n}, {1}, n);
+    const auto holds = [&](const std::vector<TypeParam>& values) {
+      const auto found = both.data<TypeParam>();
+      return std::ranges::equal(found.subspan(count), values) &&
+             std::ranges::count(found.first(count), TypeParam(0)) == n;
+    };
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      std::ranges::copy(numbers<TypeParam>(rank, count), own.mutable_data<TypeParam>().begin());
+      const auto version = own.storage().version();
+      all_reduce(group, own, op);
+      EXPECT_TRUE(holds(reduced<TypeParam>(world, count, op)));
+      EXPECT_EQ(own.storage().version(), version + 1);
+    }
+    for (int root = 0; root < world; ++root) {
+      std::ranges::copy(numbers<TypeParam>(rank, count), own.mutable_data<TypeParam>().begin());
+      const auto version = own.storage().version();
+      broadcast(group, own, root);
+      EXPECT_TRUE(holds(numbers<TypeParam>(root, count)));
+      EXPECT_EQ(own.storage().version(), version + 1);
+    }
+  });
+}
+
+TEST(CollectiveOverloads, ATensorMustBeContiguousAndOfAnArithmeticType) {
+  launch(1, [&](RankContext& context) {
+    auto& group = *context.group();
+    Tensor narrow = Tensor::zeros({2}, Dtype::kBFloat16);
+    EXPECT_EQ(test::message_of<DtypeError>([&] { all_reduce(group, narrow); }),
+              "all_reduce: tensor must be float32, float64 or int64, got bfloat16");
+    EXPECT_EQ(test::message_of<DtypeError>([&] { broadcast(group, narrow, 0); }),
+              "broadcast: tensor must be float32, float64 or int64, got bfloat16");
+    Tensor strided = Tensor::as_strided(Tensor::zeros({2, 3}), {3, 2}, {1, 3}, 0);
+    EXPECT_EQ(test::message_of<LayoutError>([&] { all_reduce(group, strided); }),
+              "all_reduce: tensor must be contiguous, got shape [3, 2] with strides [1, 3]");
+    Tensor nz = Tensor::empty_nz({2, 3}, {1, 2, 3}, Dtype::kFloat32);
+    EXPECT_EQ(test::message_of<LayoutError>([&] { broadcast(group, nz, 0); }),
+              "broadcast: tensor must be row-major ND, got FRACTAL_NZ");
   });
 }
 

@@ -9,8 +9,8 @@
 namespace moegrad::collective_scale_test {
 namespace {
 
-using testing::numbers;
-using testing::reduced;
+using test::numbers;
+using test::reduced;
 
 constexpr int kRanks = 128;
 constexpr std::size_t kSizes[] = {1, 3, 5, 7, 13, 31, 63, 127};

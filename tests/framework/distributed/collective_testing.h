@@ -18,7 +18,7 @@
 #include "framework/distributed/launch.h"
 #include "framework/distributed/process_group.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 inline const int kWorldSizes[] = {1, 2, 3, 4, 8};
 
@@ -107,4 +107,4 @@ std::string error_message(const std::function<void()>& body) {
   return {};
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -13,7 +13,7 @@
 
 #include "framework/distributed/process_group.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// What fully_shard's comparison of the initial weights goes through, once for each group: counted
 /// only by this name, so that other counts are those of every step.
@@ -150,4 +150,4 @@ class CountingProcessGroup final : public ProcessGroup {
   std::shared_ptr<CallCounts> counts_;
 };
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

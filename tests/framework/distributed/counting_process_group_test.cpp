@@ -9,10 +9,10 @@
 namespace moegrad::counting_process_group_test {
 namespace {
 
+using test::CallCounts;
+using test::CallTotals;
+using test::CountingProcessGroup;
 using ::testing::_;
-using testing::CallCounts;
-using testing::CallTotals;
-using testing::CountingProcessGroup;
 using ::testing::ElementsAre;
 using ::testing::NiceMock;
 using ::testing::Return;

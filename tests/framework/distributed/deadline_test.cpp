@@ -17,8 +17,8 @@ namespace moegrad::deadline_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::errors_of;
 using ::testing::ElementsAre;
-using testing::errors_of;
 
 TEST(RunningClock, CountsALongGapAsOneInterval) {
   const RunningClock::time_point start{};

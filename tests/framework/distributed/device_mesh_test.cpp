@@ -7,7 +7,7 @@
 namespace moegrad::device_mesh_test {
 namespace {
 
-using testing::error_message;
+using test::error_message;
 
 // The world's ranks in `group`, found by communicating in it.
 std::vector<std::int64_t> members(ProcessGroup& group) {

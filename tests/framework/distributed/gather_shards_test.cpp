@@ -11,11 +11,11 @@
 namespace moegrad::gather_shards_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
-using testing::shard_of;
-using testing::spec_of;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+using test::shard_of;
+using test::spec_of;
 
 constexpr Dtype kDtypes[] = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16};
 

@@ -10,7 +10,7 @@
 #include "framework/distributed/shard_runs.h"
 #include "framework/tensor/fill.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// This rank's part of a tensor of `shape` when dimension `dim` is spread over `group` as
 /// torch.chunk cuts: ceil-sized chunks, the last ones shorter or empty.
@@ -40,4 +40,4 @@ inline Tensor shard_of(const Tensor& whole, const ShardSpec& spec) {
   return shard;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -9,7 +9,7 @@
 namespace moegrad::launch_test {
 namespace {
 
-using testing::error_message;
+using test::error_message;
 
 TEST(Launch, GivesEveryRankItsContextAndTheGroupOfAll) {
   std::vector<int> seen(4, -1);

@@ -95,7 +95,7 @@ TEST(SlowRankWatch, NamesSlowData) {
 
 /// Four windows in each of which a checkpoint is saved.
 std::vector<SlowRank> watch_saves(std::chrono::milliseconds delay) {
-  const testing::TemporaryFolder root;
+  const test::TemporaryFolder root;
   std::vector<SlowRank> named;
   launch(kRanks, [&](RankContext& context) {
     const auto rank = context.rank();
@@ -104,9 +104,8 @@ std::vector<SlowRank> watch_saves(std::chrono::milliseconds delay) {
       const bool own_file = point == CheckpointPoint::kTensorWritten && rank == kSlowOne;
       if (own_file || point == CheckpointPoint::kFolderFlushed) std::this_thread::sleep_for(delay);
     };
-    const Tensor whole = testing::randn({kRanks, 8}, 1, Dtype::kFloat32);
-    const Tensor shard =
-        testing::shard_of(whole, testing::spec_of(whole.shape(), 0, context.group()));
+    const Tensor whole = test::randn({kRanks, 8}, 1, Dtype::kFloat32);
+    const Tensor shard = test::shard_of(whole, test::spec_of(whole.shape(), 0, context.group()));
     CheckpointSaver saver(root / "", context.group(), {.observe = observe});
     SlowRankWatch watch(context);
     for (std::int64_t window = 0; window < 4; ++window) {

@@ -12,7 +12,7 @@ namespace moegrad::stuck_rank_test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::error_message;
+using test::error_message;
 
 [[noreturn]] void never_return() {
   while (true) std::this_thread::sleep_for(1h);
@@ -73,7 +73,7 @@ TEST(StuckRank, IsReportedThoughNoOtherRankEnds) {
 }
 
 TEST(StuckRank, IsWaitedForByDefaultAndThatIsSaid) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto path = folder / "log";
   const int log = open(path.c_str(), O_WRONLY | O_CREAT, 0600);
   const int before = dup(STDERR_FILENO);
@@ -83,7 +83,7 @@ TEST(StuckRank, IsWaitedForByDefaultAndThatIsSaid) {
            [&](RankContext& context) {
              if (context.rank() == 0) context.group()->barrier()->wait();
              // Rank 1 returns once it has been said that it does not.
-             while (testing::read_file(path).find("launch() waits") == std::string::npos) {
+             while (test::read_file(path).find("launch() waits") == std::string::npos) {
                std::this_thread::sleep_for(1ms);
              }
            },
@@ -96,7 +96,7 @@ TEST(StuckRank, IsWaitedForByDefaultAndThatIsSaid) {
       message,
       "barrier [group world, sequence 0]: not joined within 50 ms by rank 1; waiting: rank 0");
   EXPECT_THAT(
-      testing::read_file(path),
+      test::read_file(path),
       ::testing::ContainsRegex("error .rank 0. launch: rank 1 has not returned 50 ms after a "
                                "failure, launch\\(\\) waits; the failure: aborted by barrier"));
 }

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <new>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 std::atomic<std::ptrdiff_t> live = 0;
@@ -29,9 +29,9 @@ void reset_allocation_peak() {
   peak = live.load();
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test
 
-using namespace moegrad::testing;
+using namespace moegrad::test;
 
 void* operator new(std::size_t size) {
   void* const block = std::malloc(std::max<std::size_t>(size, 1));

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// The most bytes that this program's new has had allocated at once while `body` ran, beyond those
 /// before: blocks as the allocator rounds them, with its 8 bytes of overhead.
@@ -17,4 +17,4 @@ std::size_t peak_of(const Body& body) {
   return allocation_peak();
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

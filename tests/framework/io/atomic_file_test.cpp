@@ -17,12 +17,12 @@
 namespace moegrad::atomic_file_test {
 namespace {
 
-using testing::as_bytes;
-using testing::message_of;
-using testing::read_file;
-using testing::TemporaryFolder;
-using testing::WatchedCalls;
-using testing::write_file;
+using test::as_bytes;
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
+using test::WatchedCalls;
+using test::write_file;
 
 TEST(AtomicFile, AppearsWhenItIsCommitted) {
   const TemporaryFolder folder;

@@ -23,15 +23,15 @@ namespace moegrad::checkpoint_faults_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::bitwise_equal;
-using testing::Left;
-using testing::message_of;
-using testing::RecordedDisk;
-using testing::TemporaryFolder;
-using testing::WatchedCalls;
+using test::bitwise_equal;
+using test::Left;
+using test::message_of;
+using test::RecordedDisk;
+using test::TemporaryFolder;
+using test::WatchedCalls;
 
 Tensor weights_of(std::int64_t step) {
-  return testing::randn({5, 3}, static_cast<std::uint64_t>(step), Dtype::kFloat32);
+  return test::randn({5, 3}, static_cast<std::uint64_t>(step), Dtype::kFloat32);
 }
 
 void save(const fs::path& root, std::int64_t step, std::int64_t keep = 2,
@@ -182,7 +182,7 @@ TEST(CheckpointFaults, OfThePowerLeaveTheNewestCheckpointThatWasSaved) {
       const bool replaced = step == kSteps && operations > saved_at.back();
       if (saved_at[static_cast<std::size_t>(step - 1)] <= operations && !replaced) saved = step;
     }
-    for (std::uint64_t seed = 0; seed < (testing::kSanitized ? 3 : 6); ++seed) {
+    for (std::uint64_t seed = 0; seed < (test::kSanitized ? 3 : 6); ++seed) {
       const auto left = seed == 0 ? Left::kNothing : seed == 1 ? Left::kNames : Left::kSome;
       const TemporaryFolder after;
       disk.restore(operations, left, seed, after / "");

@@ -18,7 +18,7 @@ namespace moegrad::checkpoint_manifest_test {
 namespace {
 
 using nlohmann::json;
-using testing::message_of;
+using test::message_of;
 
 // Tensors cut along either dimension, into quarters, whole, without elements, without dimensions.
 CheckpointManifest example() {

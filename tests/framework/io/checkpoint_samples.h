@@ -18,7 +18,7 @@
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 // What stands whole in every test: cut evenly and not, along both dimensions, into fewer rows than
 // ranks, not at all; of every dtype.
@@ -102,4 +102,4 @@ inline std::vector<std::int64_t> steps_in(const std::filesystem::path& root) {
   return steps;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -12,15 +12,15 @@
 namespace moegrad::checkpoint_saver_test {
 namespace {
 
+using test::expect_at;
+using test::message_of;
+using test::one_tensor;
+using test::parts_of;
+using test::randn;
+using test::samples;
+using test::steps_in;
+using test::TemporaryFolder;
 using ::testing::ElementsAre;
-using testing::expect_at;
-using testing::message_of;
-using testing::one_tensor;
-using testing::parts_of;
-using testing::randn;
-using testing::samples;
-using testing::steps_in;
-using testing::TemporaryFolder;
 
 TEST(CheckpointSaver, SavesTheStateAsItWasWhenCalled) {
   const TemporaryFolder root;
@@ -68,7 +68,7 @@ TEST(CheckpointSaver, CountsItsBufferAndKeepsIt) {
 
 TEST(CheckpointSaver, ThrowsOnceWhatWentWrongInTheBackground) {
   const TemporaryFolder root;
-  testing::write_file(root / "file", "not a folder");
+  test::write_file(root / "file", "not a folder");
   CheckpointSaver saver(root / "file", nullptr);
   saver.save(1, one_tensor(1));
   const auto expected = "checkpoint: saving step 1 failed on rank 0: checkpoint: cannot create " +

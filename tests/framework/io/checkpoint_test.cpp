@@ -25,26 +25,26 @@ namespace moegrad::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::bitwise_equal;
+using test::bitwise_equal;
+using test::expect_at;
+using test::fail_if_skipped;
+using test::message_of;
+using test::one_tensor;
+using test::parts_of;
+using test::randn;
+using test::read_file;
+using test::samples;
+using test::save_at;
+using test::save_now;
+using test::steps_in;
+using test::TemporaryFolder;
 using ::testing::ElementsAre;
-using testing::expect_at;
-using testing::fail_if_skipped;
-using testing::message_of;
-using testing::one_tensor;
-using testing::parts_of;
-using testing::randn;
-using testing::read_file;
-using testing::samples;
-using testing::save_at;
-using testing::save_now;
-using testing::steps_in;
-using testing::TemporaryFolder;
 
 TEST(Checkpoint, IsReadBitForBitAtAnyWorldSize) {
   for (const int saved : {1, 3, 4}) {
     const TemporaryFolder root;
     save_at(root / "", saved);
-    for (const int loaded : testing::kWorldSizes) expect_at(root / "", loaded);
+    for (const int loaded : test::kWorldSizes) expect_at(root / "", loaded);
   }
 }
 
@@ -127,10 +127,10 @@ TEST(Checkpoint, WithAnyByteChangedIsPassedOver) {
   for (const auto* name : {"rank-00000.safetensors", "manifest.json"}) {
     const auto path = root / "step-00000002" / name;
     const auto good = read_file(path);
-    for (std::size_t i = 0; i < good.size(); i += testing::kSanitized ? 7 : 1) {
+    for (std::size_t i = 0; i < good.size(); i += test::kSanitized ? 7 : 1) {
       auto bad = good;
       bad[i] = static_cast<char>(bad[i] ^ 1);
-      testing::write_file(path, bad);
+      test::write_file(path, bad);
       std::vector<std::string> skipped;
       const Tensor w = newest_w(root / "", &skipped);
       // White space of the manifest says nothing.
@@ -140,7 +140,7 @@ TEST(Checkpoint, WithAnyByteChangedIsPassedOver) {
       EXPECT_TRUE(skipped[0].starts_with("checkpoint: " + path.string() + ": ")) << skipped[0];
       EXPECT_TRUE(bitwise_equal(w, one_tensor(1).tensors[0].tensor));
     }
-    testing::write_file(path, good);
+    test::write_file(path, good);
   }
   EXPECT_TRUE(bitwise_equal(newest_w(root / ""), one_tensor(2).tensors[0].tensor));
 }
@@ -159,16 +159,16 @@ TEST(Checkpoint, SaysWhatIsDamaged) {
   };
   auto bad = good;
   bad.back() = static_cast<char>(bad.back() ^ 64);
-  testing::write_file(path, bad);
+  test::write_file(path, bad);
   const auto start =
       "checkpoint: " + path.string() + ": must be of " + std::to_string(good.size()) + " bytes";
   EXPECT_TRUE(reason().starts_with(start + " with CRC-32C ")) << reason();
-  testing::write_file(path, good.substr(1));
+  test::write_file(path, good.substr(1));
   EXPECT_EQ(reason(), start + ", got " + std::to_string(good.size() - 1));
   fs::remove(path);
   EXPECT_EQ(reason(),
             "checkpoint: " + path.string() + ": must be readable, got No such file or directory");
-  testing::write_file(path, good);
+  test::write_file(path, good);
   fs::remove(folder / "manifest.json");
   EXPECT_EQ(reason(), "checkpoint: " + (folder / "manifest.json").string() +
                           ": must be a readable regular file, got No such file or directory");
@@ -180,7 +180,7 @@ TEST(Checkpoint, IsPassedOverOnAllRanksIfOneFindsItDamaged) {
   const auto path = root / "step-00000007" / "rank-00002.safetensors";
   auto bytes = read_file(path);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  testing::write_file(path, bytes);
+  test::write_file(path, bytes);
   std::atomic<int> reasons = 0;
   launch(3, [&](RankContext& context) {
     const auto message = message_of<Error>([&] {
@@ -201,7 +201,7 @@ TEST(Checkpoint, WhereAllAreDamagedIsAnErrorWithTheReasonOfEach) {
   const TemporaryFolder root;
   for (const auto step : {1, 2}) save_now(root / "", step, one_tensor(1), nullptr);
   fs::remove(root / "step-00000001" / "manifest.json");
-  testing::write_file(root / "step-00000002" / "rank-00000.safetensors", "short");
+  test::write_file(root / "step-00000002" / "rank-00000.safetensors", "short");
   const auto bytes =
       CheckpointManifest(
           parse_checkpoint_manifest(read_file(root / "step-00000002" / "manifest.json"), "test"))
@@ -231,7 +231,7 @@ TEST(Checkpoint, ThatIsDamagedNeitherCountsNorGoesWhenOlderOnesAreRemoved) {
   const auto path = root / "step-00000002" / "rank-00000.safetensors";
   auto bytes = read_file(path);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  testing::write_file(path, bytes);
+  test::write_file(path, bytes);
   save_now(root / "", 5, one_tensor(1), nullptr, options);
   EXPECT_THAT(steps_in(root / ""), ElementsAre(5, 4, 3, 2));
   ASSERT_EQ(warnings.size(), 1U);
@@ -268,7 +268,7 @@ TEST(Checkpoint, WhosePiecesNameEachOthersFilesIsRefused) {
   auto& pieces = manifest.tensors.at("rows").pieces;
   ASSERT_EQ(pieces.size(), 2U);
   std::swap(pieces[0].file, pieces[1].file);  // of one shape: nothing else would show it
-  testing::write_file(folder / "manifest.json", to_json(manifest));
+  test::write_file(folder / "manifest.json", to_json(manifest));
   const auto expected = "checkpoint: " + (folder / "rank-00001.safetensors").string() +
                         ": 'rows' must begin at [0,0] as in the manifest, got [8,0]";
   EXPECT_EQ(message_of<Error>([&] { CheckpointReader(folder).verify(); }), expected);
@@ -292,7 +292,7 @@ TEST(Checkpoint, OfAVersionWhoseFilesDoNotSayWhereTheirPiecesBeginIsRead) {
   save_safetensors(path, load_safetensors(path));  // without metadata
   auto manifest = parse_checkpoint_manifest(read_file(folder / "manifest.json"), "test");
   manifest.files.begin()->second = describe_file(path);
-  testing::write_file(folder / "manifest.json", to_json(manifest));
+  test::write_file(folder / "manifest.json", to_json(manifest));
   EXPECT_TRUE(bitwise_equal(newest_w(root / ""), one_tensor(1).tensors[0].tensor));
 }
 

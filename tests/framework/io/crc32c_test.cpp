@@ -12,7 +12,7 @@
 namespace moegrad::crc32c_test {
 namespace {
 
-using testing::as_bytes;
+using test::as_bytes;
 
 // One bit after the other, as the definition has it.
 std::uint32_t by_definition(std::string_view message) {

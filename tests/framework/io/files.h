@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// An empty folder that is removed with all that is in it.
 class TemporaryFolder {
@@ -70,4 +70,4 @@ inline std::string safetensors_bytes(std::string_view header, std::size_t data_b
   return bytes;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

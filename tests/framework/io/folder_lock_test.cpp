@@ -17,9 +17,9 @@
 namespace moegrad::folder_lock_test {
 namespace {
 
-using testing::message_of;
-using testing::TemporaryFolder;
-using testing::write_file;
+using test::message_of;
+using test::TemporaryFolder;
+using test::write_file;
 
 std::string this_host() {
   std::array<char, 256> host{};
@@ -43,7 +43,7 @@ TEST(FolderLock, AKilledProcessLeavesNone) {
   const TemporaryFolder folder;
   write_file(folder / ".lock", "process 1 on elsewhere\n");  // as a killed one leaves it
   const FolderLock lock(folder / "");
-  EXPECT_EQ(testing::read_file(folder / ".lock"),
+  EXPECT_EQ(test::read_file(folder / ".lock"),
             "process " + std::to_string(getpid()) + " on " + this_host() + "\n");
 }
 
@@ -73,7 +73,7 @@ TEST(FolderLock, WritesThroughNoLink) {
   EXPECT_EQ(
       message_of<Error>([&] { FolderLock lock(folder / ""); }),
       "lock: cannot open " + (folder / ".lock").string() + ": Too many levels of symbolic links");
-  EXPECT_EQ(testing::read_file(folder / "precious"), "weights");
+  EXPECT_EQ(test::read_file(folder / "precious"), "weights");
 }
 
 }  // namespace

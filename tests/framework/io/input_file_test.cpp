@@ -17,9 +17,9 @@
 namespace moegrad::input_file_test {
 namespace {
 
-using testing::message_of;
-using testing::TemporaryFolder;
-using testing::write_file;
+using test::message_of;
+using test::TemporaryFolder;
+using test::write_file;
 
 std::string read(const InputFile& file, std::int64_t offset, std::size_t size) {
   std::string text(size, ' ');

@@ -9,7 +9,7 @@
 #include "framework/io/safetensors.h"
 #include "tests/framework/io/files.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// A file that must be refused, and how.
 struct MalformedCase {
@@ -35,4 +35,4 @@ inline void expect_refused(const MalformedCase& malformed) {
   }
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

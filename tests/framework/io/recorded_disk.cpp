@@ -10,7 +10,7 @@
 #include <random>
 #include <utility>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -186,4 +186,4 @@ void RecordedDisk::linked(const fs::path& path, std::string_view target) {
 }
 void RecordedDisk::removed(const fs::path& path) { record({.kind = Kind::kRemove, .path = path}); }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

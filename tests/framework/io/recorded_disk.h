@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// What is left of operations that no fsync has made durable when the power fails: POSIX promises
 /// nothing.
@@ -60,4 +60,4 @@ class RecordedDisk {
   std::vector<Operation> operations_;
 };
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

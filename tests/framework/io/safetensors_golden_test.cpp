@@ -14,12 +14,12 @@
 namespace moegrad::safetensors_golden_test {
 namespace {
 
-using testing::as_text;
-using testing::read_file;
+using test::as_text;
+using test::read_file;
 
 std::vector<std::filesystem::path> golden_files() {
   std::vector<std::filesystem::path> files;
-  for (const auto& file : std::filesystem::recursive_directory_iterator(testing::golden_folder())) {
+  for (const auto& file : std::filesystem::recursive_directory_iterator(test::golden_folder())) {
     if (file.path().extension() == ".safetensors") files.push_back(file.path());
   }
   std::ranges::sort(files);
@@ -33,7 +33,7 @@ bool same_layout(const std::vector<SafetensorsEntry>& a, const std::vector<Safet
 }
 
 TEST(SafetensorsGolden, LoadsAndSavesTheSameBytes) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto copy = folder / "copy.safetensors";
   const auto files = golden_files();
   int same_bytes = 0;

@@ -10,8 +10,8 @@ namespace moegrad::safetensors_malformed_entry_test {
 namespace {
 
 using Kind = SafetensorsError::Kind;
-using testing::MalformedCase;
-using testing::safetensors_bytes;
+using test::MalformedCase;
+using test::safetensors_bytes;
 
 /// A file of the tensor "a" with these fields.
 std::string one(std::string_view fields, std::size_t data_bytes = 0) {
@@ -217,7 +217,7 @@ std::vector<MalformedCase> sizes() {
 
 class MalformedEntry : public ::testing::TestWithParam<MalformedCase> {};
 
-TEST_P(MalformedEntry, IsRefusedWithItsKindAndMessage) { testing::expect_refused(GetParam()); }
+TEST_P(MalformedEntry, IsRefusedWithItsKindAndMessage) { test::expect_refused(GetParam()); }
 
 const auto case_name = [](const auto& info) { return info.param.name; };
 INSTANTIATE_TEST_SUITE_P(Structure, MalformedEntry, ::testing::ValuesIn(structures()), case_name);

@@ -11,9 +11,9 @@ namespace moegrad::safetensors_malformed_text_test {
 namespace {
 
 using Kind = SafetensorsError::Kind;
-using testing::little_endian;
-using testing::MalformedCase;
-using testing::safetensors_bytes;
+using test::little_endian;
+using test::MalformedCase;
+using test::safetensors_bytes;
 
 /// A string of `count` times `text`.
 std::string repeat(std::string_view text, int count) {
@@ -129,7 +129,7 @@ std::vector<MalformedCase> texts() {
 
 class MalformedText : public ::testing::TestWithParam<MalformedCase> {};
 
-TEST_P(MalformedText, IsRefusedWithItsKindAndMessage) { testing::expect_refused(GetParam()); }
+TEST_P(MalformedText, IsRefusedWithItsKindAndMessage) { test::expect_refused(GetParam()); }
 
 const auto case_name = [](const auto& info) { return info.param.name; };
 INSTANTIATE_TEST_SUITE_P(Frame, MalformedText, ::testing::ValuesIn(frames()), case_name);

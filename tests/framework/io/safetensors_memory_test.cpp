@@ -12,14 +12,14 @@
 namespace moegrad::safetensors_memory_test {
 namespace {
 
-using testing::as_bytes;
-using testing::safetensors_bytes;
+using test::as_bytes;
+using test::safetensors_bytes;
 
 constexpr std::size_t kMetadataLimit = 1024 * 256;  // nodes of a map of 1024 short keys
 
 /// Bytes allocated at most while the file is read or refused.
 std::size_t peak(const std::string& file) {
-  return testing::peak_of([&] {
+  return test::peak_of([&] {
     try {
       parse_safetensors_header(as_bytes(file), "test");
     } catch (const SafetensorsError&) {
@@ -100,8 +100,8 @@ TEST(SafetensorsMemory, StaysWithinTwoAndAQuarterTimesTheFileForTheShortestTenso
 }
 
 TEST(SafetensorsMemory, CountsWhatIsAllocated) {
-  EXPECT_EQ(testing::peak_of([] {}), 0U);
-  const auto counted = testing::peak_of([] {
+  EXPECT_EQ(test::peak_of([] {}), 0U);
+  const auto counted = test::peak_of([] {
     const std::string first(1000, 'x');
     const std::string second(2000, 'x');
   });

@@ -16,17 +16,17 @@
 namespace moegrad::safetensors_reader_test {
 namespace {
 
-using testing::as_text;
-using testing::message_of;
-using testing::safetensors_bytes;
-using testing::TemporaryFolder;
-using testing::write_file;
+using test::as_text;
+using test::message_of;
+using test::safetensors_bytes;
+using test::TemporaryFolder;
+using test::write_file;
 using Shape64 = std::vector<std::int64_t>;
 
 /// The header's contents as one line per tensor and metadata key.
 std::string accept(std::string_view header, std::size_t data_bytes = 0) {
   const std::string bytes = safetensors_bytes(header, data_bytes);
-  const auto parsed = parse_safetensors_header(testing::as_bytes(bytes), "test");
+  const auto parsed = parse_safetensors_header(test::as_bytes(bytes), "test");
   std::ostringstream out;
   for (const auto& [key, value] : parsed.metadata) out << key << '=' << value << '\n';
   for (const auto& [name, shape, dtype, begin, end] : parsed.entries) {
@@ -88,7 +88,7 @@ TEST(SafetensorsReader, AcceptsAsManyMetadataKeysAsItAllows) {
   std::string keys = R"("0":"")";
   for (int i = 1; i < 1024; ++i) keys += ",\"" + std::to_string(i) + "\":\"\"";
   const std::string bytes = safetensors_bytes(R"({"__metadata__":{)" + keys + "}}");
-  EXPECT_EQ(parse_safetensors_header(testing::as_bytes(bytes), "test").metadata.size(), 1024U);
+  EXPECT_EQ(parse_safetensors_header(test::as_bytes(bytes), "test").metadata.size(), 1024U);
 }
 
 TEST(SafetensorsReader, PacksElementsOfLessThanAByte) {
@@ -119,8 +119,8 @@ TEST(SafetensorsReader, KnowsTheSpellingAndSizeOfAllDtypes) {
 TEST(SafetensorsReader, ReadsTheFourDtypesOfTensors) {
   const TemporaryFolder folder;
   const auto path = folder / "model.safetensors";
-  const Tensor f32 = testing::randn({2, 3}, 1, Dtype::kFloat32), f64 = testing::randn({5}, 2);
-  const Tensor bf16 = testing::randn({3, 1}, 3, Dtype::kBFloat16);
+  const Tensor f32 = test::randn({2, 3}, 1, Dtype::kFloat32), f64 = test::randn({5}, 2);
+  const Tensor bf16 = test::randn({3, 1}, 3, Dtype::kBFloat16);
   const Tensor i64 = Tensor::from(std::vector<std::int64_t>{-1, INT64_MAX}, {2});
   const Tensor empty = Tensor::zeros({0, 7});
   const Tensor scalar = Tensor::full({}, 0.5);
@@ -132,18 +132,18 @@ TEST(SafetensorsReader, ReadsTheFourDtypesOfTensors) {
                           {"scalar", scalar}});
 
   const SafetensorsFile file(path);
-  EXPECT_TRUE(testing::bitwise_equal(file.read("f32"), f32));
-  EXPECT_TRUE(testing::bitwise_equal(file.read("f64"), f64));
-  EXPECT_TRUE(testing::bitwise_equal(file.read("bf16"), bf16));
-  EXPECT_TRUE(testing::bitwise_equal(file.read("i64"), i64));
-  EXPECT_TRUE(testing::bitwise_equal(file.read("empty"), empty));
-  EXPECT_TRUE(testing::bitwise_equal(file.read("scalar"), scalar));
+  EXPECT_TRUE(test::bitwise_equal(file.read("f32"), f32));
+  EXPECT_TRUE(test::bitwise_equal(file.read("f64"), f64));
+  EXPECT_TRUE(test::bitwise_equal(file.read("bf16"), bf16));
+  EXPECT_TRUE(test::bitwise_equal(file.read("i64"), i64));
+  EXPECT_TRUE(test::bitwise_equal(file.read("empty"), empty));
+  EXPECT_TRUE(test::bitwise_equal(file.read("scalar"), scalar));
 
   const NamedTensors loaded = load_safetensors(path);
   ASSERT_EQ(loaded.size(), 6U);
   for (std::size_t i = 0; i < loaded.size(); ++i) {
     EXPECT_EQ(loaded[i].name, file.entries()[i].name);
-    EXPECT_TRUE(testing::bitwise_equal(loaded[i].tensor, file.read(file.entries()[i])));
+    EXPECT_TRUE(test::bitwise_equal(loaded[i].tensor, file.read(file.entries()[i])));
   }
 }
 

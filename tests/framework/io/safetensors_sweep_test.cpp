@@ -19,8 +19,8 @@ namespace moegrad::safetensors_sweep_test {
 namespace {
 
 using nlohmann::json;
-using testing::as_bytes;
-using testing::safetensors_bytes;
+using test::as_bytes;
+using test::safetensors_bytes;
 using Kind = SafetensorsError::Kind;
 
 std::vector<std::string> seeds() {
@@ -128,12 +128,12 @@ TEST(SafetensorsSweep, SeedsAreValid) {
 }
 
 TEST(SafetensorsSweep, EveryTruncationIsRefused) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto path = folder / "model.safetensors";
   for (const auto& seed : seeds()) {
     const auto header_bytes = 8 + static_cast<unsigned char>(seed[0]);
     for (std::size_t length = 0; length < seed.size(); ++length) {
-      testing::write_file(path, std::string_view(seed).substr(0, length));
+      test::write_file(path, std::string_view(seed).substr(0, length));
       const auto expected = length < 8                           ? Kind::kFileTooShort
                             : length < std::size_t(header_bytes) ? Kind::kHeaderPastEnd
                                                                  : Kind::kDataMissing;
@@ -148,7 +148,7 @@ TEST(SafetensorsSweep, EveryTruncationIsRefused) {
 }
 
 TEST(SafetensorsSweep, EveryBitFlipIsRefusedOrMeansWhatItSays) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto path = folder / "model.safetensors";
   int refused = 0, accepted = 0;
   for (const auto& seed : seeds()) {
@@ -156,7 +156,7 @@ TEST(SafetensorsSweep, EveryBitFlipIsRefusedOrMeansWhatItSays) {
       std::string bytes = seed;
       bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
       const auto expected = interpret(bytes);
-      testing::write_file(path, bytes);
+      test::write_file(path, bytes);
       try {
         const SafetensorsFile file(path);
         ++accepted;
@@ -164,7 +164,7 @@ TEST(SafetensorsSweep, EveryBitFlipIsRefusedOrMeansWhatItSays) {
         EXPECT_EQ(file.entries(), expected->entries) << bytes;
         EXPECT_EQ(file.metadata(), expected->metadata) << bytes;
         std::string data;
-        for (const auto& entry : file.entries()) data += testing::as_text(file.bytes(entry));
+        for (const auto& entry : file.entries()) data += test::as_text(file.bytes(entry));
         EXPECT_TRUE(bytes.ends_with(data));
       } catch (const SafetensorsError& error) {
         ++refused;

@@ -18,13 +18,13 @@
 namespace moegrad::safetensors_writer_test {
 namespace {
 
-using testing::as_bytes;
-using testing::as_text;
-using testing::little_endian;
-using testing::message_of;
-using testing::read_file;
-using testing::TemporaryFolder;
-using testing::write_file;
+using test::as_bytes;
+using test::as_text;
+using test::little_endian;
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
+using test::write_file;
 using Entries = std::vector<SafetensorsEntry>;
 using Kind = SafetensorsError::Kind;
 using Metadata = std::map<std::string, std::string>;
@@ -130,7 +130,7 @@ TEST(SafetensorsWriter, RoundTripsAllDtypesInPiecesOfAnyOrder) {
 }
 
 TEST(SafetensorsWriter, SavesViewsByTheirValues) {
-  const Tensor base = testing::randn({4, 6}, 1, Dtype::kFloat32);
+  const Tensor base = test::randn({4, 6}, 1, Dtype::kFloat32);
   const Tensor rows = Tensor::as_strided(base, {2, 6}, {6, 1}, 12);
   const Tensor transposed = Tensor::as_strided(base, {6, 4}, {1, 6}, 0);
   EXPECT_EQ(saved({{"w", rows}}), saved({{"w", clone(rows)}}));
@@ -152,13 +152,13 @@ TEST(SafetensorsWriter, RefusesBlockedTensors) {
 TEST(SafetensorsWriter, ReplacesAFileThatIsMapped) {
   const TemporaryFolder folder;
   const auto path = folder / "model.safetensors";
-  const Tensor before = testing::randn({100, 70}, 1), after = testing::randn({3}, 2);
+  const Tensor before = test::randn({100, 70}, 1), after = test::randn({3}, 2);
   save_safetensors(path, {{"w", before}});
   const SafetensorsFile mapped(path);
   // The usual way to meet this: tensors that were read from a file are changed and saved to it.
   save_safetensors(path, {{"w", after}});
-  EXPECT_TRUE(testing::bitwise_equal(mapped.read("w"), before));
-  EXPECT_TRUE(testing::bitwise_equal(SafetensorsFile(path).read("w"), after));
+  EXPECT_TRUE(test::bitwise_equal(mapped.read("w"), before));
+  EXPECT_TRUE(test::bitwise_equal(SafetensorsFile(path).read("w"), after));
   EXPECT_EQ(folder.count(), 1);
 }
 
@@ -311,7 +311,7 @@ TEST(SafetensorsWriter, KeepsTheEarlierFileWhenItIsDroppedOrFails) {
   }
   const NamedTensors tensors = {{"a", Tensor::zeros({3})}};
   for (int call = 0; call < 5; ++call) {  // N, header, data, flush, rename
-    testing::WatchedCalls watched;
+    test::WatchedCalls watched;
     watched.fail(call, ENOSPC);
     EXPECT_THROW(save_safetensors(path, tensors), Error) << watched.calls();
   }
@@ -321,7 +321,7 @@ TEST(SafetensorsWriter, KeepsTheEarlierFileWhenItIsDroppedOrFails) {
 
 TEST(SafetensorsWriter, FlushesTheFileBeforeAndTheFolderAfterTheRename) {
   const TemporaryFolder folder;
-  const testing::WatchedCalls watched;
+  const test::WatchedCalls watched;
   save_safetensors(folder / "file", {{"a", Tensor::zeros({3})}});
   EXPECT_EQ(watched.calls(), "write write write fsync(file) rename fsync(folder)");
 }

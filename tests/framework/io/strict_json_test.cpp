@@ -15,8 +15,7 @@ namespace {
 using nlohmann::json;
 
 std::string refusal(std::string_view text, int max_depth = 3) {
-  return testing::message_of<ValueError>(
-      [&] { parse_strict_json(text, max_depth, "config.json"); });
+  return test::message_of<ValueError>([&] { parse_strict_json(text, max_depth, "config.json"); });
 }
 
 TEST(StrictJson, ParsesWhatIsJson) {

@@ -14,7 +14,7 @@
 
 #include "tests/framework/io/recorded_disk.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 WatchedCalls* watcher = nullptr;
@@ -64,15 +64,15 @@ int WatchedCalls::note(const std::string& call) {
   return refused == refused_.end() ? 0 : refused->second;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test
 
 // The program's own definitions come before those of the C library.
-using moegrad::testing::fails;
-using moegrad::testing::note_done;
-using moegrad::testing::path_in;
-using moegrad::testing::path_of;
-using moegrad::testing::RecordedDisk;
-using moegrad::testing::WatchedCalls;
+using moegrad::test::fails;
+using moegrad::test::note_done;
+using moegrad::test::path_in;
+using moegrad::test::path_of;
+using moegrad::test::RecordedDisk;
+using moegrad::test::WatchedCalls;
 
 extern "C" ssize_t pwrite(int descriptor, const void* bytes, size_t count, off_t offset) {
   if (fails("write")) return -1;

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// While in scope, records the calls that change the disk which this program makes, and lets them
 /// fail on demand: write, pwrite, fsync, rename, mkdir, symlink, unlink. One at a time, of one
@@ -43,4 +43,4 @@ class WatchedCalls {
   std::size_t most_written_ = static_cast<std::size_t>(-1);
 };
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -127,9 +127,9 @@ TEST(SlowRank, OneAloneOrWithoutWorkIsNone) {
 }
 
 TEST(SlowRank, RefusesWindowsOfOtherRankCounts) {
-  EXPECT_EQ(testing::message_of<ValueError>([] { SlowRankFinder(0); }),
+  EXPECT_EQ(test::message_of<ValueError>([] { SlowRankFinder(0); }),
             "SlowRankFinder: ranks must be at least 1, got 0");
-  EXPECT_EQ(testing::message_of<ValueError>([] {
+  EXPECT_EQ(test::message_of<ValueError>([] {
               SlowRankFinder(4).add(compute({1, 2}));
             }),
             "SlowRankFinder: a window must have 4 ranks, got 2");

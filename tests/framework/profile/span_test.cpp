@@ -9,7 +9,7 @@
 namespace moegrad::span_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 std::vector<std::string> names_of(const std::vector<Span>& spans) {
   std::vector<std::string> names;

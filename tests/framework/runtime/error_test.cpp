@@ -10,7 +10,7 @@
 namespace moegrad::error_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 TEST(Check, StreamsItsPartsIntoTheMessage) {
   EXPECT_EQ(

@@ -58,9 +58,9 @@ TEST(ParallelFor, GivesTheSameBitsWithAnyNumberOfThreads) {
 }
 
 TEST(ParallelFor, NeedsAGrain) {
-  EXPECT_EQ(testing::message_of<ValueError>(
-                [] { parallel_for(10, 0, [](std::int64_t, std::int64_t) {}); }),
-            "parallel_for: grain must be at least 1, got 0");
+  EXPECT_EQ(
+      test::message_of<ValueError>([] { parallel_for(10, 0, [](std::int64_t, std::int64_t) {}); }),
+      "parallel_for: grain must be at least 1, got 0");
 }
 
 TEST(ParallelFor, FollowsANewNumberOfThreads) {

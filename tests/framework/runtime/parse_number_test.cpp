@@ -12,7 +12,7 @@
 namespace moegrad::parse_number_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 TEST(ParseNumber, TakesWholeNumbersWithinTheBounds) {
   EXPECT_EQ(parse_number<int>("n", "1", {1, 8}), 1);

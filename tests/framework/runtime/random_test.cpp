@@ -84,7 +84,7 @@ TEST(Random, IntegersCoverTheirRangeEvenly) {
 }
 
 TEST(Random, NeedsABound) {
-  EXPECT_EQ(testing::message_of<ValueError>([] { Random(9, "integers").integer(5, 0); }),
+  EXPECT_EQ(test::message_of<ValueError>([] { Random(9, "integers").integer(5, 0); }),
             "Random::integer: bound must be at least 1, got 0");
 }
 

@@ -21,7 +21,7 @@
 namespace moegrad::thread_pool_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 TEST(ThreadPool, RunsEveryTaskOnce) {
   for (const int threads : {1, 2, 5}) {

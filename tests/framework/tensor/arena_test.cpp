@@ -21,7 +21,7 @@
 namespace moegrad::arena_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 TEST(Arena, CountsTheBytesAskedForPerTag) {
   Arena arena;
@@ -101,10 +101,10 @@ TEST(Arena, SaysHowMuchTheSystemDidNotGive) {
   Arena arena;
   constexpr std::int64_t kHuge = (std::int64_t{1} << 60) + 1;
   arena.allocate(100, MemoryTag::kParameters);
-  EXPECT_EQ(testing::message_of<OutOfMemoryError>(
-                [&] { arena.allocate(kHuge, MemoryTag::kActivations); }),
-            "arena: out of memory, 100 bytes live and 1152921504606846977 more asked for "
-            "activations");
+  EXPECT_EQ(
+      test::message_of<OutOfMemoryError>([&] { arena.allocate(kHuge, MemoryTag::kActivations); }),
+      "arena: out of memory, 100 bytes live and 1152921504606846977 more asked for "
+      "activations");
   EXPECT_EQ(arena.live().total(), 100);
 }
 #endif

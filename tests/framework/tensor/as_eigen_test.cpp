@@ -10,7 +10,7 @@
 namespace moegrad::as_eigen_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 template <class T>
 concept MapsTemporary = requires {

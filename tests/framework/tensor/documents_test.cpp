@@ -7,7 +7,7 @@ namespace moegrad::documents_test {
 namespace {
 
 using Integers = std::vector<std::int64_t>;
-using testing::message_of;
+using test::message_of;
 
 TEST(Documents, AreGivenByOffsetsOrByLengths) {
   const Documents documents(Integers{0, 3, 3, 7});
@@ -23,7 +23,7 @@ TEST(Documents, AreGivenByOffsetsOrByLengths) {
 TEST(Documents, CountThePositionsOfEachFromZero) {
   const Tensor positions = Documents::of_lengths({3, 0, 2}).positions();
   EXPECT_EQ(positions.shape(), Shape{5});
-  EXPECT_TRUE(testing::bitwise_equal(positions, Tensor::from(Integers{0, 1, 2, 0, 1}, {5})));
+  EXPECT_TRUE(test::bitwise_equal(positions, Tensor::from(Integers{0, 1, 2, 0, 1}, {5})));
 }
 
 TEST(Documents, RejectOffsetsThatDoNotRiseFromZero) {

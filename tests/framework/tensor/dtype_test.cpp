@@ -13,7 +13,7 @@
 namespace moegrad::dtype_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 std::uint16_t rounded(std::uint32_t bits) { return BFloat16(from_bits(bits)).bits; }

@@ -71,8 +71,8 @@ TEST(Dump, ReadsStridedNarrowAndBlockedTensors) {
 
 TEST(Dump, SaysWhoMadeAResult) {
   const ScopeGuard scope("layers.0", nullptr, nullptr);
-  const Tensor x = testing::leaf_of({2.0});
-  EXPECT_EQ(describe(testing::mul(x, x)),
+  const Tensor x = test::leaf_of({2.0});
+  EXPECT_EQ(describe(test::mul(x, x)),
             "tensor [1] float64 ND, made by mul in module layers.0\n[4]");
 }
 

@@ -10,9 +10,9 @@
 namespace moegrad::fill_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
 
 TEST(Fill, WritesEveryElementOfAnyType) {
   for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64}) {

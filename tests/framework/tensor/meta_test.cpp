@@ -15,7 +15,7 @@
 namespace moegrad::meta_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 constexpr const char* kNoBytes =
     "tensor: '(unnamed)' has no bytes yet: it was made on the meta device; call to_empty()";

@@ -11,7 +11,7 @@
 namespace moegrad::shape_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 std::string printed(const Shape& shape) {
   std::ostringstream out;

@@ -12,7 +12,7 @@
 namespace moegrad::storage_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 std::int64_t live() { return RankContext::current().arena()->live().total(); }
 

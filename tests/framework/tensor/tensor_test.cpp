@@ -13,15 +13,21 @@
 namespace moegrad::tensor_test {
 namespace {
 
-using testing::message_of;
-using testing::mul;
-using testing::variable;
+using test::message_of;
+using test::mul;
+using test::variable;
 
 template <class T>
 concept ReadsTemporary = requires {
   T().template data<float>();
 };
 static_assert(!ReadsTemporary<Tensor>, "a span on a temporary would dangle");
+template <class T>
+concept TakesBytesOfTemporary = requires {
+  T().bytes();
+}
+|| requires { T().mutable_bytes(); };
+static_assert(!TakesBytesOfTemporary<Tensor>, "a span on a temporary would dangle");
 
 TEST(Tensor, IsAValueHandle) {
   Tensor a = Tensor::zeros({2, 3});
@@ -96,6 +102,58 @@ TEST(Tensor, StridedViewsAreNotReadAsContiguous) {
   EXPECT_EQ(transposed.strided_data<float>()[3], 3);
   const Tensor row = Tensor::as_strided(a, {3}, {1}, 3);
   EXPECT_EQ(row.data<float>()[0], 3);
+}
+
+TEST(Tensor, BytesAreItsOwnElements) {
+  Tensor a = Tensor::from(std::vector<double>{0, 1, 2, 3, 4, 5}, {2, 3});
+  const auto* const first = reinterpret_cast<const std::byte*>(a.data<double>().data());
+  EXPECT_EQ(a.bytes().data(), first);
+  EXPECT_EQ(a.bytes().size(), 48U);
+  Tensor row = Tensor::as_strided(a, {3}, {1}, 3);
+  EXPECT_EQ(row.bytes().data(), first + 24);
+  EXPECT_EQ(row.bytes().size(), 24U);
+  const auto version = a.storage().version();
+  EXPECT_EQ(row.mutable_bytes().data(), first + 24);
+  EXPECT_EQ(a.storage().version(), version + 1);
+  const Tensor nothing = Tensor::zeros({0, 3});
+  EXPECT_TRUE(nothing.bytes().empty());
+}
+
+TEST(Tensor, BytesOfNzBlocksHaveTheirPadding) {
+  Tensor nz = Tensor::empty_nz({6, 20}, {2, 3, 20}, Dtype::kFloat32);
+  const auto version = nz.storage().version();
+  EXPECT_EQ(nz.bytes().size(), std::as_bytes(nz.nz_data<float>()).size());
+  EXPECT_EQ(nz.bytes().size(), 2U * 16U * 32U * 4U);
+  EXPECT_EQ(nz.mutable_bytes().data(), nz.bytes().data());
+  EXPECT_EQ(nz.storage().version(), version + 1);
+}
+
+TEST(Tensor, BytesNeedAContiguousTensorThatHasThem) {
+  Tensor transposed = Tensor::as_strided(Tensor::zeros({2, 3}), {3, 2}, {1, 3}, 0);
+  const std::string message =
+      "tensor: bytes need a contiguous tensor, got shape [3, 2] with strides [1, 3]";
+  const auto version = transposed.storage().version();
+  EXPECT_EQ(message_of<LayoutError>([&] { (void)transposed.bytes(); }), message);
+  EXPECT_EQ(message_of<LayoutError>([&] { (void)transposed.mutable_bytes(); }), message);
+  EXPECT_EQ(transposed.storage().version(), version);
+  Tensor none;
+  EXPECT_EQ(message_of<UndefinedTensorError>([&] { (void)none.bytes(); }),
+            "tensor: undefined tensor used");
+  Tensor released = Tensor::zeros({2});
+  released.storage().set_name("w");
+  released.storage().release();
+  EXPECT_NE(message_of<Error>([&] { (void)released.bytes(); }).find("'w'"), std::string::npos);
+}
+
+TEST(Tensor, NarrowIsAViewOfARange) {
+  const Tensor a = Tensor::from(std::vector<float>{0, 1, 2, 3, 4, 5}, {2, 3});
+  const Tensor columns = Tensor::narrow(a, 1, 1, 2);
+  EXPECT_EQ(columns.shape(), (Shape{2, 2}));
+  EXPECT_EQ(columns.strides(), (Shape{3, 1}));
+  EXPECT_EQ(columns.offset(), 1);
+  EXPECT_EQ(Tensor::narrow(a, 0, 2, 0).shape(), (Shape{0, 3}));
+  EXPECT_EQ(message_of<ShapeError>([&] { Tensor::narrow(a, 0, 1, 2); }),
+            "tensor: view [2, 3] with strides [3, 1] at offset 3 leaves a storage of 6 elements");
 }
 
 TEST(Tensor, ContiguityIgnoresStridesThatAreNeverTaken) {

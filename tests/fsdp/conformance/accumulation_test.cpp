@@ -10,17 +10,17 @@
 namespace moegrad::fsdp::conformance::accumulation_test {
 namespace {
 
-using testing::Accumulation;
-using testing::bitwise_equal;
-using testing::CallCounts;
-using testing::CountingProcessGroup;
-using testing::leaf_input;
-using testing::Leaves;
-using testing::Recompute;
-using testing::shard;
-using testing::square_loss;
-using testing::Stack;
-using testing::StackConfig;
+using test::Accumulation;
+using test::bitwise_equal;
+using test::CallCounts;
+using test::CountingProcessGroup;
+using test::leaf_input;
+using test::Leaves;
+using test::Recompute;
+using test::shard;
+using test::square_loss;
+using test::Stack;
+using test::StackConfig;
 
 constexpr int kLayers = 5;    // M
 constexpr int kDisabled = 2;  // of them, in mode kSome
@@ -112,7 +112,7 @@ Tensor loss_of(Stack& stack, int rank, int micro_batch) {
 TEST(Conformance, Row13_GradientAccumulationWithExactCounts) {
   const StackConfig config = {.layers = kLayers};
   Stack whole(config);
-  const auto leaf_gradients = testing::gradients_of_leaves(
+  const auto leaf_gradients = test::gradients_of_leaves(
       whole, {.shards = 4, .micro_batches = kBatches},
       [&](int rank, int micro_batch) { return loss_of(whole, rank, micro_batch); });
   launch(4, [&](RankContext& rank) {
@@ -133,8 +133,8 @@ TEST(Conformance, Row13_GradientAccumulationWithExactCounts) {
       const auto parameters = stack.named_parameters();
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& [name, tensor] = parameters[i];
-        const auto sum = testing::sum_of(leaf_gradients, i, test.leaves, test.accumulation(name));
-        EXPECT_TRUE(bitwise_equal(tensor.grad(), testing::part_of(sum, tensor))) << name;
+        const auto sum = test::sum_of(leaf_gradients, i, test.leaves, test.accumulation(name));
+        EXPECT_TRUE(bitwise_equal(tensor.grad(), test::part_of(sum, tensor))) << name;
       }
     }
   });
@@ -148,15 +148,15 @@ std::vector<NamedTensors> train_whole(const StackConfig& config, const Leaves& l
   const auto parameters = stack.named_parameters();
   optim::AdamW optimizer(parameters, {.lr = 1e-2});
   for (int iteration = 0; iteration < iterations; ++iteration) {
-    const auto gradients = testing::gradients_of_leaves(stack, leaves, [&](int rank, int m) {
+    const auto gradients = test::gradients_of_leaves(stack, leaves, [&](int rank, int m) {
       return square_loss(stack(leaf_input({4, config.dim}, 10 * iteration + m, rank)));
     });
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i].tensor.set_grad(testing::sum_of(gradients, i, leaves, accumulation));
+      parameters[i].tensor.set_grad(test::sum_of(gradients, i, leaves, accumulation));
     }
     optimizer.step();
     optimizer.zero_grad();
-    after.push_back(testing::snapshot(stack).parameters);
+    after.push_back(test::snapshot(stack).parameters);
   }
   return after;
 }
@@ -171,7 +171,7 @@ TEST(Conformance, Row15_HsdpParity) {
       const auto reference = train_whole({.layers = 2, .dim = dim, .hidden = 3 * dim}, leaves,
                                          accumulation, kIterations);
       launch(leaves.ranks(), [&](RankContext& rank) {
-        for (const auto recompute : testing::kRecomputes) {
+        for (const auto recompute : test::kRecomputes) {
           Stack stack({.layers = 2, .dim = dim, .hidden = 3 * dim, .recompute = recompute});
           const DeviceMesh mesh(rank.group(), {{"replicate", 2}, {"shard", 2}});
           auto& root = shard(stack, mesh, {});
@@ -188,8 +188,7 @@ TEST(Conformance, Row15_HsdpParity) {
             const auto parameters = stack.named_parameters();
             for (std::size_t i = 0; i < parameters.size(); ++i) {
               const auto& [name, tensor] = parameters[i];
-              EXPECT_TRUE(
-                  bitwise_equal(tensor.detach(), testing::part_of(expected[i].tensor, tensor)))
+              EXPECT_TRUE(bitwise_equal(tensor.detach(), test::part_of(expected[i].tensor, tensor)))
                   << name << " in iteration " << iteration << ", dim " << dim;
             }
           }

@@ -9,16 +9,16 @@
 namespace moegrad::fsdp::conformance::checkpoint_parity_test {
 namespace {
 
-using testing::Recompute;
-using testing::Training;
-using testing::Transformer;
+using test::Recompute;
+using test::Training;
+using test::Transformer;
 
 Training<Transformer> transformer(const Transformer::Config& config) {
   return {.make = [=] { return std::make_unique<Transformer>(config); },
           .loss =
               [=](Transformer& model, int iteration, int leaf) {
-                return testing::square_loss(
-                    model(testing::leaf_tokens(7, config.vocabulary, iteration, leaf)));
+                return test::square_loss(
+                    model(test::leaf_tokens(7, config.vocabulary, iteration, leaf)));
               }};
 }
 
@@ -43,14 +43,14 @@ void shard(Transformer& model, const DeviceMesh& mesh, Grouping grouping) {
 TEST(Conformance, Row09_ParityWithCheckpointingTimesThreeGroupings) {
   for (const auto grouping : {Grouping::kBlocks, Grouping::kLists, Grouping::kTied}) {
     const bool tied = grouping == Grouping::kTied;
-    const auto reference = testing::train_reference(transformer({.tied = tied}), 2);
+    const auto reference = test::train_reference(transformer({.tied = tied}), 2);
     for (const auto recompute :
          {Recompute::kNone, Recompute::kInsideHooks, Recompute::kAroundHooks}) {
       launch(2, [&](RankContext& rank) {
         const auto training = transformer({.tied = tied, .recompute = recompute});
         const auto model = training.make();
         shard(*model, DeviceMesh::flat(rank.group()), grouping);
-        testing::compare_training(*model, training, reference, rank.rank());
+        test::compare_training(*model, training, reference, rank.rank());
       });
     }
   }
@@ -58,8 +58,8 @@ TEST(Conformance, Row09_ParityWithCheckpointingTimesThreeGroupings) {
 
 /// The loss of the chosen tokens (0) or of the rejected ones (1).
 Tensor half_loss(Transformer& model, int half, int iteration, int rank) {
-  const Tensor tokens = testing::leaf_tokens(half == 0 ? 7 : 5, 11, iteration, 10 * half + rank);
-  return testing::square_loss(model(tokens));
+  const Tensor tokens = test::leaf_tokens(half == 0 ? 7 : 5, 11, iteration, 10 * half + rank);
+  return test::square_loss(model(tokens));
 }
 
 // Row 10: two forwards before one backward, with nested groups and recomputation. Backward reduces
@@ -70,7 +70,7 @@ TEST(Conformance, Row10_DoubleForwardWithNestedGroupsAndCheckpointing) {
       .make = [] { return std::make_unique<Transformer>(Transformer::Config{}); },
       .loss = [](Transformer& model, int iteration,
                  int leaf) { return half_loss(model, leaf < 2 ? 1 : 0, iteration, leaf % 2); }};
-  auto reference = testing::train_reference(leaves, 4);
+  auto reference = test::train_reference(leaves, 4);
   for (auto& losses : reference.loss) {  // on a rank: chosen + rejected
     for (std::size_t rank = 0; rank < 2; ++rank) {
       losses[rank] = static_cast<double>(static_cast<float>(losses[rank + 2]) +
@@ -97,7 +97,7 @@ TEST(Conformance, Row10_DoubleForwardWithNestedGroupsAndCheckpointing) {
         fully_shard(*block, mesh);
       }
       fully_shard(*model, mesh);
-      testing::compare_training(*model, training, reference, rank.rank(), [&] {
+      test::compare_training(*model, training, reference, rank.rank(), [&] {
         for (const auto& [name, tensor] : model->named_parameters()) {
           EXPECT_TRUE(tensor.grad().defined()) << name;
         }
@@ -116,10 +116,10 @@ TEST(Conformance, Row10_DoubleForwardOfPartOfAGroup) {
     fully_shard(model, mesh);
     {
       const NoGradGuard no_grad;
-      model(testing::leaf_tokens(3, 11, 0, 0));  // finds the root
+      model(test::leaf_tokens(3, 11, 0, 0));  // finds the root
     }
-    const Tensor x = testing::leaf_input({3, 8}, 0, rank.rank());
-    const Tensor loss = testing::square_loss(model.norm(x)) + testing::square_loss(model.norm(x));
+    const Tensor x = test::leaf_input({3, 8}, 0, rank.rank());
+    const Tensor loss = test::square_loss(model.norm(x)) + test::square_loss(model.norm(x));
     loss.backward();
     EXPECT_TRUE(group.group()->is_sharded());
     EXPECT_TRUE(model.norm.named_parameters()[0].tensor.grad().defined());
@@ -130,10 +130,10 @@ TEST(Conformance, Row10_DoubleForwardOfPartOfAGroup) {
 // Row 11: tied weights, alone and in a grouped call, 11 rows on 4 ranks.
 TEST(Conformance, Row11_TiedWeightsParityWithUnevenShards) {
   const auto training = transformer({.tied = true});
-  testing::expect_parity(4, training, [](Transformer& model, RankContext& rank) {
+  test::expect_parity(4, training, [](Transformer& model, RankContext& rank) {
     fully_shard(model, DeviceMesh::flat(rank.group()));
   });
-  testing::expect_parity(4, training, [](Transformer& model, RankContext& rank) {
+  test::expect_parity(4, training, [](Transformer& model, RankContext& rank) {
     shard(model, DeviceMesh::flat(rank.group()), Grouping::kTied);
   });
 }
@@ -146,7 +146,7 @@ TEST(Conformance, Row11_TiedAndUnevenEveryRowChanges) {
     const Tensor weight = model.named_parameters()[0].tensor;
     const Tensor before = clone(weight.detach());
     EXPECT_EQ(weight.dim(0), rank.rank() == 3 ? 2 : 3);
-    testing::square_loss(model(testing::leaf_tokens(7, 11, 0, rank.rank()))).backward();
+    test::square_loss(model(test::leaf_tokens(7, 11, 0, rank.rank()))).backward();
     optim::AdamW optimizer(model.named_parameters(), {.lr = 1e-2, .weight_decay = 0});
     optimizer.step();
     const auto was = before.data<float>();
@@ -164,7 +164,7 @@ TEST(Conformance, Row12_TiedInSeparateGroupsIsAnError) {
     const auto mesh = DeviceMesh::flat(rank.group());
     Transformer model({.tied = true});
     fully_shard(model.tok_embeddings, mesh);
-    EXPECT_EQ(testing::message_of<Error>([&] { fully_shard(model, mesh); }),
+    EXPECT_EQ(test::message_of<Error>([&] { fully_shard(model, mesh); }),
               "fully_shard: parameter 'output.weight' is tied to one that an earlier fully_shard "
               "call has taken; shard both in one call (or, if that call was for a module above, "
               "call fully_shard bottom-up)");
@@ -176,9 +176,9 @@ class LayerByLayer final : public nn::Callable<LayerByLayer> {
  public:
   explicit LayerByLayer(const DeviceMesh& mesh) {
     for (int i = 0; i < 4; ++i) {
-      layers_.push_back(std::make_unique<testing::Mlp>(6, 5, 6));
+      layers_.push_back(std::make_unique<test::Mlp>(6, 5, 6));
       register_module(std::to_string(i), *layers_.back());
-      testing::init_random(*layers_.back());
+      test::init_random(*layers_.back());
       fully_shard(*layers_.back(), mesh);
     }
   }
@@ -189,7 +189,7 @@ class LayerByLayer final : public nn::Callable<LayerByLayer> {
   }
 
  private:
-  std::vector<std::unique_ptr<testing::Mlp>> layers_;
+  std::vector<std::unique_ptr<test::Mlp>> layers_;
 };
 
 // Row 12: memory of a parameter that was sharded and freed comes back for the next layer's; that
@@ -199,7 +199,7 @@ TEST(Conformance, Row12_LayerByLayerBuildIsNoFalsePositive) {
     const auto mesh = DeviceMesh::flat(rank.group());
     LayerByLayer model(mesh);
     fully_shard(model, mesh);
-    testing::square_loss(model(testing::leaf_input({3, 6}, 0, 0))).backward();
+    test::square_loss(model(test::leaf_input({3, 6}, 0, 0))).backward();
     EXPECT_EQ(model.named_parameters().size(), 16U);
   });
 }

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "framework/distributed/launch.h"
-#include "fsdp/flat_views.h"
+#include "fsdp/flat_layout.h"
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/stack.h"
 #include "tests/fsdp/conformance/sums.h"
@@ -13,9 +13,9 @@
 namespace moegrad::fsdp::conformance::collectives_test {
 namespace {
 
-using testing::Accumulation;
-using testing::bitwise_equal;
-using testing::randn;
+using test::Accumulation;
+using test::bitwise_equal;
+using test::randn;
 
 constexpr int kManyRanks = 128;
 
@@ -107,10 +107,10 @@ TEST(Conformance, Row19_ReduceScatterAt128Ranks) {
       group.reducer().finish();
       for (std::size_t i = 0; i < group.params().size(); ++i) {
         Tensor sum = to_dtype(gradient(odd_shapes()[i], i, rank.rank()), dtype);
-        rank.group()->all_reduce(writable_bytes_of(sum), dtype, ReduceOp::kSum)->wait();
+        rank.group()->all_reduce(sum.mutable_bytes(), dtype, ReduceOp::kSum)->wait();
         const Tensor& sharded = group.params()[i].sharded;
-        EXPECT_TRUE(bitwise_equal(sharded.grad(),
-                                  testing::part_of(to_dtype(sum, Dtype::kFloat32), sharded)))
+        EXPECT_TRUE(
+            bitwise_equal(sharded.grad(), test::part_of(to_dtype(sum, Dtype::kFloat32), sharded)))
             << "parameter " << i << " in " << to_string(dtype);
         EXPECT_FALSE(group.params()[i].unsharded.grad().defined());
       }
@@ -152,7 +152,7 @@ TEST(Conformance, Row21_GradientsAreSumsOnEveryMesh) {
         };
         const auto expect_sum = [&](std::size_t i, const Tensor& sum) {
           const Tensor& sharded = group.params()[i].sharded;
-          EXPECT_TRUE(bitwise_equal(sharded.grad(), testing::part_of(sum, sharded)))
+          EXPECT_TRUE(bitwise_equal(sharded.grad(), test::part_of(sum, sharded)))
               << replicas << "x" << shards << ", " << to_string(dtype) << ", parameter " << i;
           sharded.set_grad(Tensor());
         };
@@ -164,7 +164,7 @@ TEST(Conformance, Row21_GradientsAreSumsOnEveryMesh) {
         }
         reduce([&](std::size_t i, int r) { return gradient(shapes[i], i, r); });
         for (std::size_t i = 0; i < shapes.size(); ++i) {
-          const Tensor sum = testing::sum_of(
+          const Tensor sum = test::sum_of(
               {.replicas = replicas, .shards = shards}, Accumulation::kReduced,
               [&](int r, int /*m*/) { return to_dtype(gradient(shapes[i], i, r), dtype); });
           expect_sum(i, to_dtype(sum, Dtype::kFloat32));
@@ -176,24 +176,24 @@ TEST(Conformance, Row21_GradientsAreSumsOnEveryMesh) {
 
 // Row 21, through forward and backward, and for the root as for the groups below it.
 TEST(Conformance, Row21_LossesAreSummedOverRanks) {
-  testing::Stack whole({.layers = 1});
-  const auto loss_of = [](testing::Stack& stack) {
+  test::Stack whole({.layers = 1});
+  const auto loss_of = [](test::Stack& stack) {
     return ops::sum(stack(randn({3, 6}, 9, Dtype::kFloat32)));
   };
   loss_of(whole).backward();
-  const auto gradients = testing::snapshot(whole).gradients;
+  const auto gradients = test::snapshot(whole).gradients;
   for (const int replicas : {1, 2, 4}) {
     launch(4, [&](RankContext& rank) {
-      testing::Stack stack({.layers = 1});
+      test::Stack stack({.layers = 1});
       const DeviceMesh mesh(rank.group(), {{"replicate", replicas}, {"shard", 4 / replicas}});
-      testing::shard(stack, mesh, {});
+      test::shard(stack, mesh, {});
       loss_of(stack).backward();
       const auto parameters = stack.named_parameters();
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         // Four times the same number: exact.
         EXPECT_TRUE(
             bitwise_equal(parameters[i].tensor.grad(),
-                          testing::part_of(ops::mul(gradients[i], 4.0), parameters[i].tensor)));
+                          test::part_of(ops::mul(gradients[i], 4.0), parameters[i].tensor)));
       }
     });
   }

@@ -7,11 +7,11 @@
 namespace moegrad::fsdp::conformance::comm_counts_test {
 namespace {
 
-using testing::CallCounts;
-using testing::CountingProcessGroup;
-using testing::randn;
-using testing::shard;
-using testing::Stack;
+using test::CallCounts;
+using test::CountingProcessGroup;
+using test::randn;
+using test::shard;
+using test::Stack;
 
 constexpr std::int64_t kLayers = 3;
 
@@ -90,7 +90,7 @@ TEST(Conformance, Row20_TheFirstForwardComparesTheRanksWeights) {
       shard(stack, mesh, {});
       for (int iteration = 0; iteration < 2; ++iteration) {
         ops::sum(stack(randn({3, 6}, 9, Dtype::kFloat32))).backward();
-        EXPECT_EQ(counts->calls({.queue = std::string(testing::kSameValuesQueue)}),
+        EXPECT_EQ(counts->calls({.queue = std::string(test::kSameValuesQueue)}),
                   replicas == 2 ? 2 : 1);
       }
     }

@@ -11,7 +11,7 @@
 
 #include "fsdp/state.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// Records the events of the given kinds, of all groups.
 class EventLog final : public fsdp::Observer {
@@ -37,4 +37,4 @@ inline std::shared_ptr<EventLog> log_events(fsdp::State& root, std::vector<fsdp:
   return log;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

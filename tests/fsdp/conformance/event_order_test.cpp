@@ -7,12 +7,12 @@
 namespace moegrad::fsdp::conformance::event_order_test {
 namespace {
 
-using testing::expect_events;
-using testing::kRecomputes;
-using testing::observe;
-using testing::randn;
-using testing::shard;
-using testing::Stack;
+using test::expect_events;
+using test::kRecomputes;
+using test::observe;
+using test::randn;
+using test::shard;
+using test::Stack;
 
 constexpr std::optional<bool> kReshards[] = {std::nullopt, true, false};
 
@@ -74,7 +74,7 @@ class Branches final : public nn::Callable<Branches> {
     register_module("trunk", trunk);
     register_module("left", left);
     register_module("right", right);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   std::pair<Tensor, Tensor> forward(const Tensor& x) {
     const Tensor h = trunk(x);
@@ -135,7 +135,7 @@ struct Prefetching {
 
   Stack stack;
   State& root;
-  std::shared_ptr<testing::StrictMockEvents> events;
+  std::shared_ptr<test::StrictMockEvents> events;
 };
 
 constexpr auto kForwardOneAhead = "U U0 U1 R0 U2 R1 U3 R2 R3 R";

@@ -13,7 +13,7 @@
 
 #include "fsdp/state.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// Passes the events whose letter is in `letters` to the mocked method, as a letter and the group:
 /// "" for the root, i for "layers.i", else the name itself.
@@ -77,4 +77,4 @@ void expect_events(StrictMockEvents& events, const std::string& expected, const 
   events.take();
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -15,9 +15,9 @@
 namespace moegrad::fsdp::conformance::expert_mesh_test {
 namespace {
 
+using test::MoeNet;
+using test::Training;
 using ::testing::ElementsAre;
-using testing::MoeNet;
-using testing::Training;
 
 DeviceMesh dense_and_expert_mesh(RankContext& rank) {
   return DeviceMesh(rank.group(), {{"shard", 4}}, {{"replicate", 2}, {"shard", 2}});
@@ -60,12 +60,12 @@ TEST(Conformance, Row14_FullParametersAreEqualAtInit) {
     auto& root = shard(model, dense_and_expert_mesh(rank));
     root.unshard();
     for (auto& block : model.blocks) state_of(*block).unshard();
-    const auto expected = whole.named_parameters(), got = testing::tensors_in_slots(model);
+    const auto expected = whole.named_parameters(), got = test::tensors_in_slots(model);
     ASSERT_EQ(got.size(), expected.size());
     for (std::size_t i = 0; i < got.size(); ++i) {
       const Tensor tensor = got[i].tensor.detach();
       const Tensor values = tensor.layout() == Layout::kNZ ? ops::nz_to_nd(tensor) : tensor;
-      EXPECT_TRUE(testing::bitwise_equal(values, expected[i].tensor.detach())) << got[i].name;
+      EXPECT_TRUE(test::bitwise_equal(values, expected[i].tensor.detach())) << got[i].name;
     }
   });
 }
@@ -74,7 +74,7 @@ Training<MoeNet> moe_net() {
   return {.make = [] { return std::make_unique<MoeNet>(); },
           .loss =
               [](MoeNet& model, int iteration, int leaf) {
-                return testing::square_loss(model(testing::leaf_input({5, 6}, iteration, leaf)));
+                return test::square_loss(model(test::leaf_input({5, 6}, iteration, leaf)));
               }};
 }
 
@@ -84,15 +84,15 @@ TEST(Conformance, Row14_ParityWithExpertsOnAMeshOfAnotherShape) {
       .make = [] { return std::make_unique<MoeNet>(); },
       .loss =
           [](MoeNet& model, int iteration, int leaf) {
-            return testing::square_loss(model(testing::leaf_input({5, 6}, iteration, leaf)));
+            return test::square_loss(model(test::leaf_input({5, 6}, iteration, leaf)));
           }};
   for (const bool reshard : {true, false}) {
-    testing::expect_parity(4, training, [&](MoeNet& model, RankContext& rank) {
+    test::expect_parity(4, training, [&](MoeNet& model, RankContext& rank) {
       shard(model, dense_and_expert_mesh(rank), {.reshard_after_forward = reshard});
     });
   }
   // The other way round.
-  testing::expect_parity(4, training, [&](MoeNet& model, RankContext& rank) {
+  test::expect_parity(4, training, [&](MoeNet& model, RankContext& rank) {
     shard(model, DeviceMesh(rank.group(), {{"replicate", 2}, {"shard", 2}}, {{"shard", 4}}));
   });
 }
@@ -101,7 +101,7 @@ TEST(Conformance, Row14_ParityWithExpertsOnAMeshOfAnotherShape) {
 // replicated alone.
 TEST(Conformance, Row14_ParityWithAMeshPerParameter) {
   const auto training = moe_net();
-  const auto reference = testing::train_reference(training, 4);
+  const auto reference = test::train_reference(training, 4);
   launch(4, [&](RankContext& rank) {
     const auto four = DeviceMesh::flat(rank.group());
     const DeviceMesh pairs(rank.group(), {{"replicate", 2}, {"shard", 2}});
@@ -113,7 +113,7 @@ TEST(Conformance, Row14_ParityWithAMeshPerParameter) {
       return ShardPlacement{.mesh = shape[0] % 2 == 0 ? &pairs : &four};
     }});
     EXPECT_EQ(state.groups().size(), 3U);
-    testing::compare_training(*model, training, reference, rank.rank());
+    test::compare_training(*model, training, reference, rank.rank());
   });
 }
 
@@ -121,10 +121,10 @@ TEST(Conformance, Row14_EventsOfTheTwoGroupsOfABlock) {
   launch(4, [](RankContext& rank) {
     MoeNet model(1);
     auto& root = shard(model, dense_and_expert_mesh(rank), {.forward_prefetch = 0});
-    const auto log = testing::log_events(
-        root, {Event::kUnshard, Event::kPrefetch, Event::kReshard, Event::kGather, Event::kReduce,
-               Event::kAllReduce, Event::kPostBackward});
-    const Tensor loss = testing::square_loss(model(testing::leaf_input({5, 6}, 0, rank.rank())));
+    const auto log =
+        test::log_events(root, {Event::kUnshard, Event::kPrefetch, Event::kReshard, Event::kGather,
+                                Event::kReduce, Event::kAllReduce, Event::kPostBackward});
+    const Tensor loss = test::square_loss(model(test::leaf_input({5, 6}, 0, rank.rank())));
     EXPECT_THAT(log->take(),
                 ElementsAre("unshard ", "gather ", "unshard blocks.0", "gather blocks.0",
                             "unshard blocks.0.moe.experts.gate_up_proj",

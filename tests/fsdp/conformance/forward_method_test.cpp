@@ -10,8 +10,8 @@
 namespace moegrad::fsdp::conformance::forward_method_test {
 namespace {
 
+using test::Training;
 using ::testing::ElementsAre;
-using testing::Training;
 
 class Autoencoder final : public nn::Callable<Autoencoder> {
  public:
@@ -19,14 +19,14 @@ class Autoencoder final : public nn::Callable<Autoencoder> {
     register_module("scale", scale);
     register_module("encoder", encoder);
     register_module("decoder", decoder);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor encode(const Tensor& x) { return encoder(scale(x)); }
   Tensor decode(const Tensor& code, double factor) { return ops::mul(decoder(code), factor); }
   Tensor forward(const Tensor& x) { return decode(encode(x), 1.0); }
 
-  testing::Affine scale;
-  testing::Mlp encoder, decoder;
+  test::Affine scale;
+  test::Mlp encoder, decoder;
 };
 
 void shard(Autoencoder& model, RankContext& rank) {
@@ -41,17 +41,17 @@ TEST(Conformance, Row16_CallMethodParity) {
       .make = [] { return std::make_unique<Autoencoder>(); },
       .loss =
           [](Autoencoder& model, int iteration, int leaf) {
-            const Tensor x = testing::leaf_input({3, 6}, iteration, leaf);
-            if (iteration % 3 == 0) return testing::square_loss(model(x));
+            const Tensor x = test::leaf_input({3, 6}, iteration, leaf);
+            if (iteration % 3 == 0) return test::square_loss(model(x));
             const Tensor code = model.call_method(&Autoencoder::encode, x);
-            if (iteration % 3 == 1) return testing::square_loss(code);
-            return testing::square_loss(model.decoder.call_method(
-                [](testing::Mlp& decoder, const Tensor& in) {
+            if (iteration % 3 == 1) return test::square_loss(code);
+            return test::square_loss(model.decoder.call_method(
+                [](test::Mlp& decoder, const Tensor& in) {
                   return decoder.out_proj(ops::tanh(decoder.in_proj(in)));
                 },
                 code));
           }};
-  testing::expect_parity(2, training, shard);
+  test::expect_parity(2, training, shard);
 }
 
 // The hooks are forward's: the root is found, gathered and kept, the encoder freed again.
@@ -60,14 +60,13 @@ TEST(Conformance, Row16_CallMethodRunsTheHooksOfForward) {
     Autoencoder model;
     shard(model, rank);
     auto& root = dynamic_cast<State&>(*model.extension());
-    const auto log =
-        testing::log_events(root, {Event::kPreForward, Event::kUnshard, Event::kReshard,
-                                   Event::kPostForward, Event::kPostBackward});
-    const Tensor code = model.call_method(&Autoencoder::encode, testing::leaf_input({3, 6}, 0, 0));
+    const auto log = test::log_events(root, {Event::kPreForward, Event::kUnshard, Event::kReshard,
+                                             Event::kPostForward, Event::kPostBackward});
+    const Tensor code = model.call_method(&Autoencoder::encode, test::leaf_input({3, 6}, 0, 0));
     EXPECT_THAT(log->take(),
                 ElementsAre("pre_forward ", "unshard ", "pre_forward encoder", "unshard encoder",
                             "reshard encoder", "post_forward encoder", "post_forward "));
-    testing::square_loss(code).backward();
+    test::square_loss(code).backward();
     // Backward gathers the encoder ahead; the decoder did not run.
     EXPECT_THAT(log->take(), ElementsAre("reshard encoder", "post_backward encoder", "reshard ",
                                          "post_backward ", "post_backward decoder"));

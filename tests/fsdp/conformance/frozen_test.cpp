@@ -15,12 +15,12 @@
 namespace moegrad::fsdp::conformance::frozen_test {
 namespace {
 
+using test::MlpStack;
+using test::Training;
 using ::testing::ElementsAre;
-using testing::MlpStack;
-using testing::Training;
 
 Tensor run(MlpStack& model, int iteration, int leaf) {
-  return model(testing::leaf_input({3, 5}, iteration, leaf));
+  return model(test::leaf_input({3, 5}, iteration, leaf));
 }
 
 /// Matrices are frozen.
@@ -39,16 +39,16 @@ void shard_layers(MlpStack& model, const DeviceMesh& mesh, const Policy& policy 
 TEST(ConformanceFrozen, MixedInAGroupParityAndOnlyTheTrainableOnesTravel) {
   const Training<MlpStack> training = {.make = biases_only,
                                        .loss = [](MlpStack& model, int iteration, int leaf) {
-                                         return testing::square_loss(run(model, iteration, leaf));
+                                         return test::square_loss(run(model, iteration, leaf));
                                        }};
-  const auto reference = testing::train_reference(training, 2);
+  const auto reference = test::train_reference(training, 2);
   for (const bool reshard : {true, false}) {
     launch(2, [&](RankContext& rank) {
-      const auto counts = std::make_shared<testing::CallCounts>();
-      const auto group = std::make_shared<testing::CountingProcessGroup>(rank.group(), counts);
+      const auto counts = std::make_shared<test::CallCounts>();
+      const auto group = std::make_shared<test::CountingProcessGroup>(rank.group(), counts);
       const auto model = training.make();
       shard_layers(*model, DeviceMesh::flat(group), {.reshard_after_forward = reshard});
-      testing::compare_training(*model, training, reference, rank.rank());
+      test::compare_training(*model, training, reference, rank.rank());
       // Biases of 10 and 7, 14 and 6, 12 and 5 elements, cut in two: 18, 20 and 18 with padding.
       const auto reduced = counts->total({.op = "reduce_scatter"});
       EXPECT_EQ(reduced.calls, 3 * 10);
@@ -62,9 +62,9 @@ TEST(ConformanceFrozen, PostBackwardRunsAsBackwardLeavesEachLayer) {
   launch(2, [](RankContext& rank) {
     const auto model = biases_only();
     shard_layers(*model, DeviceMesh::flat(rank.group()));
-    const auto log = testing::log_events(dynamic_cast<State&>(*model->extension()),
-                                         {Event::kPreBackward, Event::kPostBackward});
-    testing::square_loss(run(*model, 0, rank.rank())).backward();
+    const auto log = test::log_events(dynamic_cast<State&>(*model->extension()),
+                                      {Event::kPreBackward, Event::kPostBackward});
+    test::square_loss(run(*model, 0, rank.rank())).backward();
     EXPECT_THAT(log->take(),
                 ElementsAre("pre_backward ", "pre_backward 2", "post_backward 2", "pre_backward 1",
                             "post_backward 1", "pre_backward 0", "post_backward 0"));
@@ -86,16 +86,16 @@ TEST(ConformanceFrozen, AcrossGroupsUnfreezingBetweenStepsParity) {
                 tensor.set_requires_grad(i != frozen(iteration));
               }
             }
-            return testing::square_loss(run(model, iteration, leaf));
+            return test::square_loss(run(model, iteration, leaf));
           }};
-  const auto reference = testing::train_reference(training, 2);
+  const auto reference = test::train_reference(training, 2);
   for (const bool reshard : {true, false}) {
     launch(2, [&](RankContext& rank) {
-      const auto counts = std::make_shared<testing::CallCounts>();
-      const auto group = std::make_shared<testing::CountingProcessGroup>(rank.group(), counts);
+      const auto counts = std::make_shared<test::CallCounts>();
+      const auto group = std::make_shared<test::CountingProcessGroup>(rank.group(), counts);
       const auto model = training.make();
       shard_layers(*model, DeviceMesh::flat(group), {.reshard_after_forward = reshard});
-      testing::compare_training(*model, training, reference, rank.rank());
+      test::compare_training(*model, training, reference, rank.rank());
       EXPECT_EQ(counts->calls({.op = "reduce_scatter"}), 3 * 10 - 6);
     });
   }
@@ -117,11 +117,11 @@ TEST(ConformanceFrozen, MultiForwardWithNoGradCallsBetweenParity) {
             const Tensor before = evaluate(20 + iteration);
             const Tensor out = run(model, iteration, leaf);
             const Tensor between = evaluate(40 + iteration);
-            model[1](testing::leaf_input({3, 7}, iteration, leaf));  // on the tape, and dropped
-            return testing::square_loss(out + before + between);
+            model[1](test::leaf_input({3, 7}, iteration, leaf));  // on the tape, and dropped
+            return test::square_loss(out + before + between);
           }};
   for (const bool reshard : {true, false}) {
-    testing::expect_parity(2, training, [&](MlpStack& model, RankContext& rank) {
+    test::expect_parity(2, training, [&](MlpStack& model, RankContext& rank) {
       shard_layers(model, DeviceMesh::flat(rank.group()), {.reshard_after_forward = reshard});
     });
   }
@@ -133,10 +133,10 @@ class TwoResults final : public nn::Callable<TwoResults> {
   TwoResults() : left(5, 6, 4), right(5, 7, 4) {
     register_module("left", left);
     register_module("right", right);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   std::pair<Tensor, Tensor> forward(const Tensor& x) { return {left(x), right(x)}; }
-  testing::Mlp left, right;
+  test::Mlp left, right;
 };
 
 // Grads of what is unused stay undefined, or what they were, in the reference and in shards alike.
@@ -145,13 +145,13 @@ TEST(ConformanceAutograd, UnusedForwardOutputParity) {
       .make = [] { return std::make_unique<TwoResults>(); },
       .loss =
           [](TwoResults& model, int iteration, int leaf) {
-            const auto [left, right] = model(testing::leaf_input({3, 5}, iteration, leaf));
-            if (iteration % 4 == 0) return testing::square_loss(left);
-            if (iteration % 4 == 1) return testing::square_loss(right);
-            return testing::square_loss(left + right);
+            const auto [left, right] = model(test::leaf_input({3, 5}, iteration, leaf));
+            if (iteration % 4 == 0) return test::square_loss(left);
+            if (iteration % 4 == 1) return test::square_loss(right);
+            return test::square_loss(left + right);
           }};
   for (const bool several_groups : {false, true}) {
-    testing::expect_parity(2, training, [&](TwoResults& model, RankContext& rank) {
+    test::expect_parity(2, training, [&](TwoResults& model, RankContext& rank) {
       const auto mesh = DeviceMesh::flat(rank.group());
       if (several_groups) {
         fully_shard(model.left, mesh);
@@ -169,13 +169,13 @@ class WithSpare final : public nn::Callable<WithSpare> {
     register_module("first", first);
     register_module("spare", spare);
     register_module("last", last);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor forward(const Tensor& x, bool use_spare) {
     const Tensor hidden = first(x);
     return last(use_spare ? spare(hidden) : hidden);
   }
-  testing::Mlp first, spare, last;
+  test::Mlp first, spare, last;
 };
 
 TEST(ConformanceAutograd, UnusedModuleParityAndNoCollectivesForIt) {
@@ -183,10 +183,10 @@ TEST(ConformanceAutograd, UnusedModuleParityAndNoCollectivesForIt) {
       .make = [] { return std::make_unique<WithSpare>(); },
       .loss =
           [](WithSpare& model, int iteration, int leaf) {
-            const Tensor x = testing::leaf_input({3, 5}, iteration, leaf);
-            return testing::square_loss(model(x, iteration % 3 == 1));
+            const Tensor x = test::leaf_input({3, 5}, iteration, leaf);
+            return test::square_loss(model(x, iteration % 3 == 1));
           }};
-  const auto reference = testing::train_reference(training, 2);
+  const auto reference = test::train_reference(training, 2);
   launch(2, [&](RankContext& rank) {
     const auto model = training.make();
     const auto mesh = DeviceMesh::flat(rank.group());
@@ -194,8 +194,8 @@ TEST(ConformanceAutograd, UnusedModuleParityAndNoCollectivesForIt) {
       fully_shard(*module, mesh, {.forward_prefetch = 0});
     }
     auto& root = fully_shard(*model, mesh);
-    const auto log = testing::log_events(root, {Event::kGather, Event::kReduce});
-    testing::compare_training(*model, training, reference, rank.rank());
+    const auto log = test::log_events(root, {Event::kGather, Event::kReduce});
+    test::compare_training(*model, training, reference, rank.rank());
     const auto events = log->take();
     EXPECT_EQ(std::ranges::count(events, "gather spare"), 2 * 3);
     EXPECT_EQ(std::ranges::count(events, "reduce spare"), 3);
@@ -210,13 +210,13 @@ class Dictionaries final : public nn::Callable<Dictionaries> {
   Dictionaries() : first(5, 6, 5), last(5, 3, 4) {
     register_module("first", first);
     register_module("last", last);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Dictionary forward(const Dictionary& in) {
     const Tensor hidden = first(in.at("x")[0]);
     return {{"hidden", {hidden, in.at("x")[1]}}, {"out", {last(hidden), last(in.at("x")[1])}}};
   }
-  testing::Mlp first, last;
+  test::Mlp first, last;
 };
 
 TEST(ConformanceAutograd, NonTensorContainersParity) {
@@ -224,12 +224,12 @@ TEST(ConformanceAutograd, NonTensorContainersParity) {
       .make = [] { return std::make_unique<Dictionaries>(); },
       .loss =
           [](Dictionaries& model, int iteration, int leaf) {
-            const Tensor x = testing::leaf_input({3, 5}, iteration, leaf);
+            const Tensor x = test::leaf_input({3, 5}, iteration, leaf);
             const auto result = model(Dictionaries::Dictionary{{"x", {x, ops::mul(x, 0.5)}}});
-            return testing::square_loss(result.at("out")[iteration % 2 == 0 ? 0 : 1]) +
-                   testing::square_loss(result.at("hidden")[0]);
+            return test::square_loss(result.at("out")[iteration % 2 == 0 ? 0 : 1]) +
+                   test::square_loss(result.at("hidden")[0]);
           }};
-  testing::expect_parity(2, training, [](Dictionaries& model, RankContext& rank) {
+  test::expect_parity(2, training, [](Dictionaries& model, RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     fully_shard(model.first, mesh);
     fully_shard(model, mesh);
@@ -241,8 +241,8 @@ TEST(ConformanceAutograd, NonTensorContainersParity) {
 // is another one: PyTorch's tolerance.
 TEST(ConformanceAutograd, AUseOutsideTheModuleIsReducedToo) {
   const auto loss_of = [](TwoResults& model, int leaf) {
-    const Tensor x = ops::add(testing::leaf_input({3, 7}, 0, leaf), model.right.in_proj.bias);
-    return testing::square_loss(model.right(ops::narrow(x, 1, 0, 5)));
+    const Tensor x = ops::add(test::leaf_input({3, 7}, 0, leaf), model.right.in_proj.bias);
+    return test::square_loss(model.right(ops::narrow(x, 1, 0, 5)));
   };
   TwoResults whole;
   for (int leaf = 0; leaf < 2; ++leaf) loss_of(whole, leaf).backward();
@@ -254,8 +254,8 @@ TEST(ConformanceAutograd, AUseOutsideTheModuleIsReducedToo) {
     const auto expected = whole.right.named_parameters(), got = model.right.named_parameters();
     for (std::size_t i = 0; i < got.size(); ++i) {
       const auto& [name, tensor] = got[i];
-      EXPECT_TRUE(testing::all_close(
-          tensor.grad(), testing::part_of(expected[i].tensor.grad(), tensor), 1.3e-6, 1e-5))
+      EXPECT_TRUE(test::all_close(tensor.grad(), test::part_of(expected[i].tensor.grad(), tensor),
+                                  1.3e-6, 1e-5))
           << name;
     }
   });

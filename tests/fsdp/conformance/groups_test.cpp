@@ -13,16 +13,16 @@
 namespace moegrad::fsdp::conformance::groups_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::CallCounts;
-using testing::CountingProcessGroup;
-using testing::expect_events;
-using testing::Layer;
-using testing::observe;
-using testing::shard;
-using testing::Stack;
+using test::bitwise_equal;
+using test::CallCounts;
+using test::CountingProcessGroup;
+using test::expect_events;
+using test::Layer;
+using test::observe;
+using test::shard;
+using test::Stack;
 
-Tensor input(int rank = 0) { return testing::leaf_input({3, 6}, 0, rank); }
+Tensor input(int rank = 0) { return test::leaf_input({3, 6}, 0, rank); }
 
 nn::Linear::Config square() { return {.in_features = 6, .out_features = 6}; }
 
@@ -34,7 +34,7 @@ class Tail final : public nn::Callable<Tail> {
     register_module("layers.1", second);
     register_module("norm", norm);
     register_module("output", output);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor forward(const Tensor& x) {
     if (!uses_norm_) return second(output(first(x)));
@@ -48,8 +48,8 @@ class Tail final : public nn::Callable<Tail> {
     return fully_shard(*this, mesh, policy);
   }
 
-  Layer first{6, 10, testing::Recompute::kNone, Dtype::kFloat32};
-  Layer second{6, 10, testing::Recompute::kNone, Dtype::kFloat32};
+  Layer first{6, 10, test::Recompute::kNone, Dtype::kFloat32};
+  Layer second{6, 10, test::Recompute::kNone, Dtype::kFloat32};
   nn::Linear norm, output;
 
  private:
@@ -158,7 +158,7 @@ TEST(Conformance, Groups_RequiresAllReduceOff) {
       const auto& [name, tensor] = parameters[i];
       if (name.starts_with("layers.1.")) continue;
       const Tensor sum = ops::mul(reference[i].tensor.grad(), 4.0);  // exact
-      EXPECT_TRUE(bitwise_equal(tensor.grad(), testing::part_of(sum, tensor))) << name;
+      EXPECT_TRUE(bitwise_equal(tensor.grad(), test::part_of(sum, tensor))) << name;
     }
   });
 }
@@ -169,7 +169,7 @@ class OneOfTwo final : public nn::Callable<OneOfTwo> {
   explicit OneOfTwo(bool uses_left) : left(square()), right(square()), uses_left_(uses_left) {
     register_module("left", left);
     register_module("right", right);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor forward(const Tensor& x) { return uses_left_ ? left(x) : right(x); }
 
@@ -195,9 +195,9 @@ TEST(Conformance, Groups_ReduceScatterOfUnusedParameters) {
       ops::sum(model(input())).backward();
       const Tensor& l = model.left.weight();
       const Tensor& r = model.right.weight();
-      EXPECT_TRUE(bitwise_equal(l.grad(), testing::part_of(left.left.weight().grad(), l)));
+      EXPECT_TRUE(bitwise_equal(l.grad(), test::part_of(left.left.weight().grad(), l)));
       const Tensor twice = ops::mul(right.right.weight().grad(), 2.0);
-      EXPECT_TRUE(bitwise_equal(r.grad(), testing::part_of(twice, r)));
+      EXPECT_TRUE(bitwise_equal(r.grad(), test::part_of(twice, r)));
     }
   };
   launch(3, [&](RankContext& rank) { train(rank, true); });
@@ -231,7 +231,7 @@ class ExpertNet final : public nn::Callable<ExpertNet> {
     register_module("layers.0", first);
     register_module("layers.1", second);
     register_module("own", own_);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor forward(const Tensor& x) { return own_(second(first(x))); }
   State& shard_over(const DeviceMesh& mesh) {
@@ -261,11 +261,11 @@ TEST(Conformance, Groups_AUnitInsideACheckpointedOne) {
         model.zero_grad();
         Tensor loss;
         expect_events(*events, "U U0 U0.experts U1 U1.experts",
-                      [&] { loss = testing::square_loss(model(input(rank.rank()))); });
+                      [&] { loss = test::square_loss(model(input(rank.rank()))); });
         expect_events(*events, "U1 U1.experts U0 P1.experts P1 U0.experts P0.experts P0 P",
                       [&] { loss.backward(); });
       }
-      gradients.push_back(testing::snapshot(model).gradients);
+      gradients.push_back(test::snapshot(model).gradients);
     }
     for (std::size_t i = 0; i < gradients[0].size(); ++i) {
       EXPECT_TRUE(bitwise_equal(gradients[0][i], gradients[1][i])) << i;

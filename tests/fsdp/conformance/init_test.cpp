@@ -11,14 +11,14 @@
 namespace moegrad::fsdp::conformance::init_test {
 namespace {
 
+using test::message_of;
+using test::Mlp;
+using test::MlpStack;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using testing::message_of;
-using testing::Mlp;
-using testing::MlpStack;
 
 MlpStack two_mlps() { return MlpStack({6, 5, 4}); }
-Tensor input() { return testing::leaf_input({3, 6}, 0, 0); }
+Tensor input() { return test::leaf_input({3, 6}, 0, 0); }
 
 std::vector<std::string> names(const State& state) {
   std::vector<std::string> all;
@@ -100,7 +100,7 @@ class Shared final : public nn::Callable<Shared> {
     register_module("a", a);
     register_module("b", b);
     register_module("c", c);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor forward(const Tensor& x) { return c(b(a(x))); }
   nn::Linear a, b;
@@ -115,10 +115,10 @@ void expect_aliases(Model& model, const DeviceMesh& mesh, std::size_t params, st
   EXPECT_EQ(model.named_parameters().size(), params);
   const auto& first = state.group()->params()[0];
   EXPECT_EQ(first.slots.size(), places);
-  const Tensor out = model(testing::leaf_input({2, 5}, 0, 0));
+  const Tensor out = model(test::leaf_input({2, 5}, 0, 0));
   for (const auto* slot : first.slots) EXPECT_TRUE(slot->is(first.unsharded));
   EXPECT_EQ(model.named_parameters().size(), params);
-  testing::square_loss(out).backward();
+  test::square_loss(out).backward();
   for (const auto* slot : first.slots) EXPECT_TRUE(slot->is(first.sharded));
 }
 
@@ -165,21 +165,21 @@ TEST(ConformanceInit, NamesAreThoseBelowTheRoot) {
 // forward finds nothing new. States are visited in the modules' pre-order.
 TEST(ConformanceInit, RootIsFoundOnceByTheFirstForward) {
   launch(2, [](RankContext& rank) {
-    testing::MoeNet model(1);
+    test::MoeNet model(1);
     const auto mesh = DeviceMesh::flat(rank.group());
     auto& block = fully_shard(*model.blocks[0], mesh);
     auto& root = fully_shard(model, mesh);
-    const Tensor x = testing::leaf_input({3, 6}, 0, 0);
+    const Tensor x = test::leaf_input({3, 6}, 0, 0);
     for (int i = 0; i < 2; ++i) {
       const Tensor out = model(x);
       EXPECT_FALSE(root.group()->is_sharded());
       EXPECT_TRUE(block.group()->is_sharded());
-      testing::square_loss(out).backward();
+      test::square_loss(out).backward();
       EXPECT_EQ(root.path(), "");
       EXPECT_EQ(block.path(), "blocks.0");
     }
     // Alone it is no root, and reshards.
-    (*model.blocks[0])(testing::leaf_input({3, 8}, 0, 0));
+    (*model.blocks[0])(test::leaf_input({3, 8}, 0, 0));
     EXPECT_TRUE(block.group()->is_sharded());
     EXPECT_EQ(message_of<Error>([&] { block.reset_iter_state(); }),
               "reset_iter_state: 'blocks.0' is not the root");
@@ -214,7 +214,7 @@ TEST(ConformanceInit, OptimizersMadeAfterTheCallSeeTheShards) {
     auto model = two_mlps();
     fully_shard(model, DeviceMesh::flat(rank.group()));
     const auto before = model.named_parameters();
-    testing::square_loss(model(input())).backward();
+    test::square_loss(model(input())).backward();
     const auto after = model.named_parameters();
     for (std::size_t i = 0; i < before.size(); ++i) {
       EXPECT_TRUE(after[i].tensor.is(before[i].tensor)) << before[i].name;
@@ -249,14 +249,14 @@ TEST(ConformanceState, CallsHaveDistinctStatesAndCannotBeRepeated) {
 
 // They stay whole, keep each rank's own gradient, and everything else trains as without them.
 TEST(ConformanceInit, IgnoredParametersStayWholeAndNobodyReducesThem) {
-  testing::Training<MlpStack> training = {
+  test::Training<MlpStack> training = {
       .make =
           [] {
             return std::make_unique<MlpStack>(std::vector<std::int64_t>{6, 5, 4});
           },
       .loss =
           [](MlpStack& model, int iteration, int leaf) {
-            return testing::square_loss(model(testing::leaf_input({3, 6}, iteration, leaf)));
+            return test::square_loss(model(test::leaf_input({3, 6}, iteration, leaf)));
           },
       .iterations = 3};
   launch(2, [&](RankContext& rank) {
@@ -288,14 +288,14 @@ TEST(ConformanceInit, IgnoredParametersStayWholeAndNobodyReducesThem) {
         if (ignored) tensor.set_grad(Tensor());
       }
     }
-    EXPECT_TRUE(testing::bitwise_equal(bias.grad(), sums[0]));
-    EXPECT_TRUE(testing::bitwise_equal(weight.grad(), sums[1]));
+    EXPECT_TRUE(test::bitwise_equal(bias.grad(), sums[0]));
+    EXPECT_TRUE(test::bitwise_equal(weight.grad(), sums[1]));
     const auto got = model->named_parameters();
     for (std::size_t i = 0; i < got.size(); ++i) {
       const auto& [name, tensor] = got[i];
       if (!tensor.shard_spec()) continue;
-      EXPECT_TRUE(testing::bitwise_equal(tensor.grad(),
-                                         testing::part_of(expected[i].tensor.grad(), tensor)))
+      EXPECT_TRUE(
+          test::bitwise_equal(tensor.grad(), test::part_of(expected[i].tensor.grad(), tensor)))
           << name;
     }
   });
@@ -303,17 +303,17 @@ TEST(ConformanceInit, IgnoredParametersStayWholeAndNobodyReducesThem) {
 
 // Layers replicated, sharded and replicated (DDP, FSDP, DDP) in one model: three steps of parity.
 TEST(ConformanceInit, ReplicatedAroundShardedParity) {
-  const testing::Training<MlpStack> training = {
+  const test::Training<MlpStack> training = {
       .make =
           [] {
             return std::make_unique<MlpStack>(std::vector<std::int64_t>{6, 5, 4, 3});
           },
       .loss =
           [](MlpStack& model, int iteration, int leaf) {
-            return testing::square_loss(model(testing::leaf_input({3, 6}, iteration, leaf)));
+            return test::square_loss(model(test::leaf_input({3, 6}, iteration, leaf)));
           },
       .iterations = 3};
-  testing::expect_parity(4, training, [](MlpStack& model, RankContext& rank) {
+  test::expect_parity(4, training, [](MlpStack& model, RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     const Policy replicated = {.mesh_dims = {.shard = std::nullopt, .replicate = "shard"}};
     fully_shard(model[0], mesh, replicated);
@@ -328,10 +328,10 @@ TEST(ConformanceInit, ReplicatedAroundShardedParity) {
 /// A root that is given nothing.
 class NoInputs final : public nn::Callable<NoInputs> {
  public:
-  NoInputs() : table(testing::randn({5, 6}, 1, Dtype::kFloat32)), layer(6, 5, 4) {
+  NoInputs() : table(test::randn({5, 6}, 1, Dtype::kFloat32)), layer(6, 5, 4) {
     register_parameter("table", table);
     register_module("layer", layer);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor forward() { return layer(table); }
   Tensor table;
@@ -339,12 +339,12 @@ class NoInputs final : public nn::Callable<NoInputs> {
 };
 
 TEST(ConformanceInit, RootWithoutInputsParity) {
-  const testing::Training<NoInputs> training = {
+  const test::Training<NoInputs> training = {
       .make = [] { return std::make_unique<NoInputs>(); },
       .loss = [](NoInputs& model, int,
-                 int leaf) { return testing::square_loss(ops::mul(model(), leaf + 1.5)); },
+                 int leaf) { return test::square_loss(ops::mul(model(), leaf + 1.5)); },
       .iterations = 3};
-  testing::expect_parity(2, training, [](NoInputs& model, RankContext& rank) {
+  test::expect_parity(2, training, [](NoInputs& model, RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     fully_shard(model.layer, mesh);
     fully_shard(model, mesh);

@@ -30,9 +30,9 @@
 namespace moegrad::fsdp::conformance::memory_bounds_test {
 namespace {
 
-using testing::shard;
-using testing::Stack;
-using testing::StackConfig;
+using test::shard;
+using test::Stack;
+using test::StackConfig;
 
 constexpr std::size_t kLayers = 4;
 

@@ -7,7 +7,8 @@
 #include "framework/autograd/grad_mode.h"
 #include "framework/distributed/launch.h"
 #include "framework/runtime/error.h"
-#include "ops/shape_ops.h"
+#include "ops/copies.h"
+#include "ops/split_cat.h"
 #include "optim/adamw.h"
 #include "tests/framework/distributed/counting_process_group.h"
 #include "tests/fsdp/conformance/parity.h"
@@ -17,16 +18,16 @@
 namespace moegrad::fsdp::conformance::mixed_precision_test {
 namespace {
 
-using testing::Accumulation;
-using testing::bitwise_equal;
-using testing::CallCounts;
-using testing::CountingProcessGroup;
-using testing::leaf_input;
-using testing::Leaves;
-using testing::Recompute;
-using testing::shard;
-using testing::square_loss;
-using testing::Stack;
+using test::Accumulation;
+using test::bitwise_equal;
+using test::CallCounts;
+using test::CountingProcessGroup;
+using test::leaf_input;
+using test::Leaves;
+using test::Recompute;
+using test::shard;
+using test::square_loss;
+using test::Stack;
 
 constexpr auto kBF16 = Dtype::kBFloat16;
 constexpr auto kF32 = Dtype::kFloat32;
@@ -84,7 +85,7 @@ std::vector<NamedTensors> train_by_hand(const Precision& precision, const Leaves
       const Tensor rounded = to_dtype(parameters[i].tensor.detach(), precision.gathered);
       copy_(*working.parameter_slots()[i].tensor, rounded);
     }
-    const auto gradients = testing::gradients_of_leaves(working, leaves, [&](int rank, int) {
+    const auto gradients = test::gradients_of_leaves(working, leaves, [&](int rank, int) {
       const Tensor out = working(to_dtype(input(precision, iteration, rank), precision.compute));
       return square_loss(precision.output ? ops::cast(out, *precision.output) : out);
     });
@@ -92,12 +93,12 @@ std::vector<NamedTensors> train_by_hand(const Precision& precision, const Leaves
       const auto leaf = [&](int rank, int /*m*/) {
         return to_dtype(gradients[static_cast<std::size_t>(rank)][0][i], precision.reduced);
       };
-      const Tensor sum = testing::sum_of(leaves, Accumulation::kReduced, leaf);
+      const Tensor sum = test::sum_of(leaves, Accumulation::kReduced, leaf);
       parameters[i].tensor.set_grad(to_dtype(sum, precision.master));
     }
     optimizer.step();
     optimizer.zero_grad();
-    after.push_back(testing::snapshot(masters).parameters);
+    after.push_back(test::snapshot(masters).parameters);
   }
   return after;
 }
@@ -144,7 +145,7 @@ void train_sharded(RankContext& rank, const Precision& precision, const Leaves& 
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto& [name, tensor] = parameters[i];
       EXPECT_TRUE(
-          bitwise_equal(tensor.detach(), testing::part_of(expected[iteration][i].tensor, tensor)))
+          bitwise_equal(tensor.detach(), test::part_of(expected[iteration][i].tensor, tensor)))
           << name << " in iteration " << iteration;
     }
   }
@@ -211,7 +212,7 @@ TEST(Conformance, Row27_DtypesAfterAFrozenFirstForward) {
 TEST(Conformance, Row28_AccumulationIsKeptInTheReduceDtype) {
   const Leaves leaves = {.shards = 2, .micro_batches = 3};
   Stack whole({});
-  const auto gradients = testing::gradients_of_leaves(whole, leaves, [&](int rank, int m) {
+  const auto gradients = test::gradients_of_leaves(whole, leaves, [&](int rank, int m) {
     return square_loss(whole(leaf_input({4, 6}, m, rank)));
   });
   for (const auto dtype : {kBF16, kF32, kF64}) {
@@ -238,7 +239,7 @@ TEST(Conformance, Row28_AccumulationIsKeptInTheReduceDtype) {
           ASSERT_NE(kept, pending.end()) << name;
           EXPECT_TRUE(bitwise_equal(
               kept->tensor,
-              testing::tree_sum(m + 1, [&](int batch) { return leaf(i, rank.rank(), batch); })))
+              test::tree_sum(m + 1, [&](int batch) { return leaf(i, rank.rank(), batch); })))
               << name << " after " << m + 1 << " in " << dtype;
         }
       }
@@ -246,9 +247,9 @@ TEST(Conformance, Row28_AccumulationIsKeptInTheReduceDtype) {
       EXPECT_TRUE(root.get_pending_gradients().empty());
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& [name, tensor] = parameters[i];
-        const Tensor sum = testing::sum_of(
-            leaves, Accumulation::kKept, [&](int from, int batch) { return leaf(i, from, batch); });
-        EXPECT_TRUE(bitwise_equal(tensor.grad(), testing::part_of(to_dtype(sum, kF32), tensor)))
+        const Tensor sum = test::sum_of(leaves, Accumulation::kKept,
+                                        [&](int from, int batch) { return leaf(i, from, batch); });
+        EXPECT_TRUE(bitwise_equal(tensor.grad(), test::part_of(to_dtype(sum, kF32), tensor)))
             << name << " in " << dtype;
       }
     });
@@ -274,7 +275,7 @@ class Structured final : public nn::Callable<Structured> {
  public:
   Structured() : linear_({.in_features = 6, .out_features = 6, .dtype = kF64}) {
     register_module("linear", linear_);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   std::tuple<Tensor, std::optional<Tensor>, std::vector<Batch>> forward(
       const Batch& batch, const std::vector<Tensor>& list,
@@ -299,7 +300,7 @@ TEST(Conformance, MixedPrecision_StructuredInputs) {
     Structured model;
     fully_shard(model, DeviceMesh::flat(rank.group()),
                 {.mixed_precision = {.param_dtype = kF32, .output_dtype = kF64}});
-    const Tensor x = testing::randn({3, 6}, 4, kF64, /*requires_grad=*/true);
+    const Tensor x = test::randn({3, 6}, 4, kF64, /*requires_grad=*/true);
     const Batch batch = {.values = x, .tokens = Tensor::zeros({2}, Dtype::kInt64), .repeats = 7};
     const std::vector<Tensor> list = {x, x};
     const auto [first, second, third] = model(batch, list, std::pair(x, std::optional(x)));
@@ -338,7 +339,7 @@ TEST(Conformance, MixedPrecision_OnASubmoduleCastsItsInputsOrNot) {
 TEST(Conformance, MixedPrecision_RecomputationRepeatsTheCasts) {
   launch(2, [](RankContext& rank) {
     std::vector<TensorList> gradients;
-    for (const auto recompute : testing::kRecomputes) {
+    for (const auto recompute : test::kRecomputes) {
       Stack stack({.recompute = recompute, .dtype = kF64});
       const auto mesh = DeviceMesh::flat(rank.group());
       for (std::size_t i = 0; i < stack.size(); ++i) {
@@ -347,7 +348,7 @@ TEST(Conformance, MixedPrecision_RecomputationRepeatsTheCasts) {
       }
       fully_shard(stack, mesh);
       square_loss(stack(to_dtype(leaf_input({4, 6}, 0, rank.rank()), kF64))).backward();
-      gradients.push_back(testing::snapshot(stack).gradients);
+      gradients.push_back(test::snapshot(stack).gradients);
     }
     for (std::size_t i = 0; i < gradients[0].size(); ++i) {
       EXPECT_TRUE(bitwise_equal(gradients[0][i], gradients[1][i])) << i;

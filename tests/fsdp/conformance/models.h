@@ -21,7 +21,7 @@
 #include "ops/linear.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// normal(0, 0.3) for every parameter; a shard gets its part of the same numbers, one without bytes
 /// nothing.
@@ -205,4 +205,4 @@ class MoeNet final : public nn::Callable<MoeNet> {
   Mlp last;
 };
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

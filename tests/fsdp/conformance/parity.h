@@ -16,12 +16,12 @@
 #include "fsdp/fully_shard.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "optim/adamw.h"
 #include "tests/fsdp/conformance/models.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// What rank `leaf` feeds its model: seed 42 + rank + 1.
 inline Tensor leaf_input(const Shape& shape, int iteration, int leaf) {
@@ -176,4 +176,4 @@ void expect_parity(int world_size, const Training<Model>& training, const Shard&
   });
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

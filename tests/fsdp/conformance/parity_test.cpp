@@ -13,8 +13,8 @@
 namespace moegrad::fsdp::conformance::parity_test {
 namespace {
 
-using testing::Training;
-using testing::Transformer;
+using test::Training;
+using test::Transformer;
 
 /// Two affine layers of the shapes that PyTorch's test uses: (16, 15) (15, 8) and so on.
 class TwoLayers final : public nn::Callable<TwoLayers> {
@@ -23,17 +23,17 @@ class TwoLayers final : public nn::Callable<TwoLayers> {
       : first(in, hidden), second(hidden, out) {
     register_module("0", first);
     register_module("1", second);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor forward(const Tensor& x) { return second(ops::relu(first(x))); }
-  testing::Affine first, second;
+  test::Affine first, second;
 };
 
 Training<TwoLayers> two_layers(std::int64_t in, std::int64_t hidden, std::int64_t out) {
   return {.make = [=] { return std::make_unique<TwoLayers>(in, hidden, out); },
           .loss =
               [=](TwoLayers& model, int iteration, int leaf) {
-                return testing::square_loss(model(testing::leaf_input({3, in}, iteration, leaf)));
+                return test::square_loss(model(test::leaf_input({3, in}, iteration, leaf)));
               }};
 }
 
@@ -42,9 +42,9 @@ TEST(Conformance, Row03_ParityOneGroupUnevenShapesOn8Ranks) {
   const auto shard = [](TwoLayers& model, RankContext& rank) {
     fully_shard(model, DeviceMesh::flat(rank.group()));
   };
-  testing::expect_parity(8, two_layers(16, 15, 8), shard);
-  testing::expect_parity(8, two_layers(7, 15, 3), shard);  // 3 rows on 8 ranks
-  testing::expect_parity(8, two_layers(16, 17, 8), shard);
+  test::expect_parity(8, two_layers(16, 15, 8), shard);
+  test::expect_parity(8, two_layers(7, 15, 3), shard);  // 3 rows on 8 ranks
+  test::expect_parity(8, two_layers(16, 17, 8), shard);
 }
 
 // Row 4: one group, each parameter cut along its largest dimension. Bitwise.
@@ -66,16 +66,16 @@ TEST(Conformance, Row04_ParityOneGroupShardLargestDim) {
   const auto shard = [](TwoLayers& model, RankContext& rank) {
     fully_shard(model, DeviceMesh::flat(rank.group()), cut_largest_dim());
   };
-  testing::expect_parity(4, two_layers(16, 12, 20), shard);  // [12, 16] by 1, [20, 12] by 0
-  testing::expect_parity(2, two_layers(16, 10, 8), shard);   // both by 1
+  test::expect_parity(4, two_layers(16, 12, 20), shard);  // [12, 16] by 1, [20, 12] by 0
+  test::expect_parity(2, two_layers(16, 10, 8), shard);   // both by 1
 }
 
 Training<Transformer> transformer(const Transformer::Config& config) {
   return {.make = [=] { return std::make_unique<Transformer>(config); },
           .loss =
               [=](Transformer& model, int iteration, int leaf) {
-                return testing::square_loss(
-                    model(testing::leaf_tokens(7, config.vocabulary, iteration, leaf)));
+                return test::square_loss(
+                    model(test::leaf_tokens(7, config.vocabulary, iteration, leaf)));
               }};
 }
 
@@ -86,7 +86,7 @@ void shard_blocks(Transformer& model, const DeviceMesh& mesh, const Policy& poli
 TEST(Conformance, Row04_ParityTransformerShardLargestDim) {
   auto training = transformer({});
   training.iterations = 5;
-  testing::expect_parity(2, training, [](Transformer& model, RankContext& rank) {
+  test::expect_parity(2, training, [](Transformer& model, RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     shard_blocks(model, mesh, cut_largest_dim());
     fully_shard(model, mesh, cut_largest_dim());
@@ -97,7 +97,7 @@ TEST(Conformance, Row04_ParityTransformerShardLargestDim) {
 // before reduce-scatter and before the optimizer. An integer reshard is out of scope.
 TEST(Conformance, Row05_ParityTransformerSeveralGroupsWhateverIsDelayed) {
   const auto training = transformer({});
-  const auto reference = testing::train_reference(training, 2);
+  const auto reference = test::train_reference(training, 2);
   for (const auto reshard : {std::optional(true), std::optional(false), std::optional<bool>()}) {
     for (const int delay : {0, 1}) {
       const Jitter jitter = {.maximum = std::chrono::milliseconds(delay)};
@@ -111,7 +111,7 @@ TEST(Conformance, Row05_ParityTransformerSeveralGroupsWhateverIsDelayed) {
           if (delay > 0) std::this_thread::sleep_for(jitter.delay(rank.rank(), "pause", pauses++));
         };
         model->register_forward_hook([&](nn::Module&) { pause(); });
-        testing::compare_training(*model, training, reference, rank.rank(), pause);
+        test::compare_training(*model, training, reference, rank.rank(), pause);
       };
       launch(2, body, {.jitter = jitter});
     }
@@ -121,7 +121,7 @@ TEST(Conformance, Row05_ParityTransformerSeveralGroupsWhateverIsDelayed) {
 // The same with unshard_async by hand for the layer after the one that runs.
 TEST(Conformance, Row05_ParityWithAsyncUnshardByHand) {
   const auto training = transformer({});
-  testing::expect_parity(2, training, [](Transformer& model, RankContext& rank) {
+  test::expect_parity(2, training, [](Transformer& model, RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     shard_blocks(model, mesh, {.forward_prefetch = 0});
     fully_shard(model, mesh, {.forward_prefetch = 0});
@@ -135,15 +135,15 @@ TEST(Conformance, Row05_ParityWithAsyncUnshardByHand) {
 // Row 17: a world of one trains alike, without a single collective.
 TEST(Conformance, Row17_WorldSizeOneParityAndZeroCollectives) {
   const auto training = transformer({});
-  const auto reference = testing::train_reference(training, 1);
+  const auto reference = test::train_reference(training, 1);
   launch(1, [&](RankContext& rank) {
-    const auto counts = std::make_shared<testing::CallCounts>();
-    const auto group = std::make_shared<testing::CountingProcessGroup>(rank.group(), counts);
+    const auto counts = std::make_shared<test::CallCounts>();
+    const auto group = std::make_shared<test::CountingProcessGroup>(rank.group(), counts);
     const auto mesh = DeviceMesh::flat(group);
     const auto model = training.make();
     shard_blocks(*model, mesh);
     fully_shard(*model, mesh);
-    testing::compare_training(*model, training, reference, 0);
+    test::compare_training(*model, training, reference, 0);
     EXPECT_EQ(counts->calls(), 0);
   });
 }

@@ -11,16 +11,16 @@
 namespace moegrad::fsdp::conformance::recovery_test {
 namespace {
 
+using test::message_of;
+using test::MlpStack;
+using test::Training;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using testing::message_of;
-using testing::MlpStack;
-using testing::Training;
 
 State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
 
 Tensor plain_loss(MlpStack& model, int iteration, int leaf) {
-  return testing::square_loss(model(testing::leaf_input({3, 5}, iteration, leaf)));
+  return test::square_loss(model(test::leaf_input({3, 5}, iteration, leaf)));
 }
 
 Training<MlpStack> three_layers() {
@@ -60,7 +60,7 @@ void fail_in_backward(MlpStack& model, int leaf) {
 }
 
 TEST(ConformanceRecovery, ResetIterStateAfterAnExceptionParity) {
-  const auto reference = testing::train_reference(three_layers(), 2);
+  const auto reference = test::train_reference(three_layers(), 2);
   for (const bool reshard : {true, false}) {
     launch(2, [&](RankContext& rank) {
       auto training = three_layers();
@@ -72,7 +72,7 @@ TEST(ConformanceRecovery, ResetIterStateAfterAnExceptionParity) {
       };
       const auto model = training.make();
       shard(*model, rank, {.reshard_after_forward = reshard});
-      testing::compare_training(*model, training, reference, rank.rank());
+      test::compare_training(*model, training, reference, rank.rank());
     });
   }
 }
@@ -112,15 +112,15 @@ class Headed final : public nn::Callable<Headed> {
     register_module("body", body);
     register_module("norm", norm);
     register_module("head", head);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor forward(const Tensor& x, bool run_head) {
     const Tensor hidden = norm(body(x));
     return run_head ? head(hidden) : hidden;
   }
-  testing::Mlp body;
+  test::Mlp body;
   nn::RMSNorm norm;
-  testing::Affine head;
+  test::Affine head;
 };
 
 State& shard(Headed& model, RankContext& rank, bool head_first = false) {
@@ -140,20 +140,20 @@ void check_events_of_grouped_calls(RankContext& rank, bool head_first) {
   Headed model;
   auto& root = shard(model, rank, head_first);
   state_of(model.norm).set_reshard_after_forward(true);
-  const auto log = testing::log_events(root, {Event::kUnshard, Event::kPrefetch, Event::kReshard,
-                                              Event::kPostForward, Event::kPostBackward});
-  const Tensor x = testing::leaf_input({3, 5}, 0, rank.rank());
+  const auto log = test::log_events(root, {Event::kUnshard, Event::kPrefetch, Event::kReshard,
+                                           Event::kPostForward, Event::kPostBackward});
+  const Tensor x = test::leaf_input({3, 5}, 0, rank.rank());
   const Tensor all = model(x, true);
   EXPECT_THAT(log->take(), ElementsAre("unshard ", "unshard norm", "post_forward norm",
                                        "reshard norm", "post_forward norm", "post_forward "));
-  testing::square_loss(all).backward();
+  test::square_loss(all).backward();
   const auto backward = ElementsAre("prefetch norm", "reshard norm", "post_backward norm",
                                     "reshard ", "post_backward ");
   EXPECT_THAT(log->take(), backward);
   const Tensor part = model(x, false);
   EXPECT_THAT(log->take(), ElementsAre("unshard ", "prefetch norm", "post_forward norm",
                                        "reshard norm", "post_forward "));
-  testing::square_loss(part).backward();
+  test::square_loss(part).backward();
   EXPECT_THAT(log->take(), backward);
 }
 
@@ -169,12 +169,12 @@ TEST(ConformanceGroupedCall, AForwardThatFailedInsideAGroupIsForgotten) {
   launch(2, [](RankContext& rank) {
     Headed model;
     auto& root = shard(model, rank);
-    const Tensor x = testing::leaf_input({3, 5}, 0, rank.rank());
+    const Tensor x = test::leaf_input({3, 5}, 0, rank.rank());
     auto hook = model.head.register_forward_pre_hook([](nn::Module&) { throw Broken("x"); });
     EXPECT_THROW(model(x, true), Broken);
     hook.remove();
-    testing::square_loss(model(x, true)).backward();
-    const auto log = testing::log_events(root, {Event::kUnshard, Event::kPrefetch});
+    test::square_loss(model(x, true)).backward();
+    const auto log = test::log_events(root, {Event::kUnshard, Event::kPrefetch});
     model(x, true);
     EXPECT_THAT(log->take(), ElementsAre("unshard ", "prefetch norm"));
   });
@@ -185,19 +185,19 @@ TEST(ConformanceGroupedCall, ParityWhenForwardRunsAllOrPart) {
       .make = [] { return std::make_unique<Headed>(); },
       .loss =
           [](Headed& model, int iteration, int leaf) {
-            return testing::square_loss(
-                model(testing::leaf_input({3, 5}, iteration, leaf), iteration % 3 != 1));
+            return test::square_loss(
+                model(test::leaf_input({3, 5}, iteration, leaf), iteration % 3 != 1));
           }};
-  testing::expect_parity(2, training, [](Headed& model, RankContext& rank) { shard(model, rank); });
+  test::expect_parity(2, training, [](Headed& model, RankContext& rank) { shard(model, rank); });
 }
 
 // The chunked loss: forward runs the norm, then the head runs on one chunk after the other. Each
 // call of the group is reduced by itself, so the sum has another order: PyTorch's tolerance.
 TEST(ConformanceGroupedCall, PartOfAGroupThenStandaloneCallsParity) {
   const auto chunked_loss = [](Headed& model, int leaf) {
-    const Tensor hidden = model(testing::leaf_input({4, 5}, 0, leaf), false);
-    Tensor loss = testing::square_loss(model.head(ops::narrow(hidden, 0, 0, 2)));
-    return loss + testing::square_loss(model.head(ops::narrow(hidden, 0, 2, 2)));
+    const Tensor hidden = model(test::leaf_input({4, 5}, 0, leaf), false);
+    Tensor loss = test::square_loss(model.head(ops::narrow(hidden, 0, 0, 2)));
+    return loss + test::square_loss(model.head(ops::narrow(hidden, 0, 2, 2)));
   };
   Headed whole;
   for (int leaf = 0; leaf < 2; ++leaf) chunked_loss(whole, leaf).backward();
@@ -211,8 +211,8 @@ TEST(ConformanceGroupedCall, PartOfAGroupThenStandaloneCallsParity) {
         for (std::size_t i = 0; i < got.size(); ++i) {
           const auto& [name, tensor] = got[i];
           ASSERT_TRUE(tensor.grad().defined()) << name;
-          EXPECT_TRUE(testing::all_close(
-              tensor.grad(), testing::part_of(expected[i].tensor.grad(), tensor), 1.3e-6, 1e-5))
+          EXPECT_TRUE(test::all_close(
+              tensor.grad(), test::part_of(expected[i].tensor.grad(), tensor), 1.3e-6, 1e-5))
               << name;
         }
         model.zero_grad();

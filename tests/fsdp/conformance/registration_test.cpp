@@ -11,11 +11,11 @@
 namespace moegrad::fsdp::conformance::registration_test {
 namespace {
 
-using testing::Transformer;
+using test::Transformer;
 
 State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
 
-Tensor run(Transformer& model, int leaf) { return model(testing::leaf_tokens(7, 11, 0, leaf)); }
+Tensor run(Transformer& model, int leaf) { return model(test::leaf_tokens(7, 11, 0, leaf)); }
 
 /// What this call's parameters are in the modules that hold them: the state's own shards, or whole.
 void expect_registered(const State& state, bool whole) {
@@ -32,10 +32,10 @@ void expect_registered(const State& state, bool whole) {
 }
 
 void expect_values(const nn::Module& whole, const nn::Module& model) {
-  const auto expected = whole.named_parameters(), got = testing::tensors_in_slots(model);
+  const auto expected = whole.named_parameters(), got = test::tensors_in_slots(model);
   EXPECT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_TRUE(testing::bitwise_equal(got[i].tensor.detach(), expected[i].tensor.detach()))
+    EXPECT_TRUE(test::bitwise_equal(got[i].tensor.detach(), expected[i].tensor.detach()))
         << got[i].name;
   }
 }
@@ -87,7 +87,7 @@ void check_registration_after_forward(RankContext& rank, bool several_groups,
   for (auto* block : sharded.blocks) block->unshard();
   expect_registered(*sharded.root, true);
   expect_values(whole, sharded.model);
-  for (const auto& [name, tensor] : testing::tensors_in_slots(sharded.model)) {
+  for (const auto& [name, tensor] : test::tensors_in_slots(sharded.model)) {
     EXPECT_FALSE(tensor.shard_spec()) << name;
     EXPECT_TRUE(tensor.requires_grad()) << name;
   }
@@ -112,7 +112,7 @@ TEST(Conformance, Row02_RegistrationAfterBackwardIsSharded) {
     for (const auto reshard : {std::optional(true), std::optional(false), std::optional<bool>()}) {
       launch(2, [&](RankContext& rank) {
         Sharded sharded(rank, several_groups, reshard);
-        testing::square_loss(run(sharded.model, rank.rank())).backward();
+        test::square_loss(run(sharded.model, rank.rank())).backward();
         expect_registered(*sharded.root, false);
         for (auto* block : sharded.blocks) expect_registered(*block, false);
         for (const auto& [name, tensor] : sharded.model.named_parameters()) {
@@ -120,7 +120,7 @@ TEST(Conformance, Row02_RegistrationAfterBackwardIsSharded) {
           EXPECT_EQ(tensor.grad().shape(), tensor.shape()) << name;
         }
         sharded.root->set_reshard_after_backward(false, /*recurse=*/false);
-        testing::square_loss(run(sharded.model, rank.rank())).backward();
+        test::square_loss(run(sharded.model, rank.rank())).backward();
         expect_registered(*sharded.root, true);
         for (auto* block : sharded.blocks) expect_registered(*block, false);
       });
@@ -130,16 +130,16 @@ TEST(Conformance, Row02_RegistrationAfterBackwardIsSharded) {
 
 // Freed by hand between forward and backward, parameters are gathered again: parity.
 TEST(Conformance, Row01_ManualReshardBeforeBackwardChangesNothing) {
-  const testing::Training<Transformer> training = {
+  const test::Training<Transformer> training = {
       .make = [] { return std::make_unique<Transformer>(Transformer::Config{}); },
       .loss =
           [](Transformer& model, int, int leaf) {
             const Tensor out = run(model, leaf);
             model.restore_parameters();
-            return testing::square_loss(out);
+            return test::square_loss(out);
           },
       .iterations = 2};
-  testing::expect_parity(2, training, [](Transformer& model, RankContext& rank) {
+  test::expect_parity(2, training, [](Transformer& model, RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     fully_shard(*model.blocks[1], mesh, {.reshard_after_forward = false});
     fully_shard(model, mesh);

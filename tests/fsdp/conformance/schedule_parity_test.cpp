@@ -8,8 +8,8 @@
 namespace moegrad::fsdp::conformance::schedule_parity_test {
 namespace {
 
-using testing::MlpStack;
-using testing::Training;
+using test::MlpStack;
+using test::Training;
 
 // Row 6: a step of the root, then of a wrapped module alone: it stays no root and reduces alike.
 TEST(Conformance, Row06_ParityRootThenNonRootForwardBackward) {
@@ -18,11 +18,11 @@ TEST(Conformance, Row06_ParityRootThenNonRootForwardBackward) {
       .make = [=] { return std::make_unique<MlpStack>(dims); },
       .loss =
           [](MlpStack& model, int iteration, int leaf) {
-            const Tensor x = testing::leaf_input({3, 5}, iteration, leaf);
-            if (iteration % 2 == 0) return testing::square_loss(model(x));
-            return testing::square_loss(model[static_cast<std::size_t>(iteration) % 3](x));
+            const Tensor x = test::leaf_input({3, 5}, iteration, leaf);
+            if (iteration % 2 == 0) return test::square_loss(model(x));
+            return test::square_loss(model[static_cast<std::size_t>(iteration) % 3](x));
           }};
-  testing::expect_parity(2, training, [](MlpStack& model, RankContext& rank) {
+  test::expect_parity(2, training, [](MlpStack& model, RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     for (auto& layer : model.layers) fully_shard(*layer, mesh);
     fully_shard(model, mesh);
@@ -35,10 +35,10 @@ class RunsTwice final : public nn::Callable<RunsTwice> {
   RunsTwice() : first(6, 5, 6), last(6, 7, 3) {
     register_module("first", first);
     register_module("last", last);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor forward(const Tensor& x) { return last(first(first(x))); }
-  testing::Mlp first, last;
+  test::Mlp first, last;
 };
 
 /// The same function, with a copy for the second run.
@@ -47,7 +47,7 @@ class TwoCopies final : public nn::Callable<TwoCopies> {
   TwoCopies() : first(6, 5, 6), last(6, 7, 3), again(6, 5, 6) {
     register_module("first", first);
     register_module("last", last);
-    testing::init_random(*this);
+    test::init_random(*this);
     register_module("again", again);
     again.load_state_dict(first.state_dict());
   }
@@ -62,7 +62,7 @@ class TwoCopies final : public nn::Callable<TwoCopies> {
       second_run[i].tensor.set_grad(clone(sum));
     }
   }
-  testing::Mlp first, last, again;
+  test::Mlp first, last, again;
 };
 
 template <class Model>
@@ -70,14 +70,14 @@ Training<Model> one_input() {
   return {.make = [] { return std::make_unique<Model>(); },
           .loss =
               [](Model& model, int iteration, int leaf) {
-                return testing::square_loss(model(testing::leaf_input({3, 6}, iteration, leaf)));
+                return test::square_loss(model(test::leaf_input({3, 6}, iteration, leaf)));
               }};
 }
 
 // A group reduces after each run, as in PyTorch, so each run's gradients are summed over the ranks
 // before they meet: the reference sums in that order and the result is bitwise equal.
 TEST(Conformance, Row07_ParityModuleUsedTwiceInForward) {
-  auto reference = testing::train_reference<TwoCopies>(
+  auto reference = test::train_reference<TwoCopies>(
       one_input<TwoCopies>(), 2, [](TwoCopies& model) { model.sum_gradients(); });
   for (auto& after : reference.after) {  // forget the copy
     after.parameters.resize(8);
@@ -89,7 +89,7 @@ TEST(Conformance, Row07_ParityModuleUsedTwiceInForward) {
       const auto mesh = DeviceMesh::flat(rank.group());
       fully_shard(model.first, mesh, {.reshard_after_forward = reshard});
       fully_shard(model, mesh);
-      testing::compare_training(model, one_input<RunsTwice>(), reference, rank.rank());
+      test::compare_training(model, one_input<RunsTwice>(), reference, rank.rank());
     });
   }
 }
@@ -107,13 +107,13 @@ Training<MlpStack> four_layers() {
               },
           .loss =
               [](MlpStack& model, int iteration, int leaf) {
-                return testing::square_loss(model(testing::leaf_input({3, 5}, iteration, leaf)));
+                return test::square_loss(model(test::leaf_input({3, 5}, iteration, leaf)));
               }};
 }
 
 // Row 8: two layers ahead in forward and in backward.
 TEST(Conformance, Row08_ParityExplicitPrefetchOfTwoAndTwo) {
-  testing::expect_parity(2, four_layers(), [](MlpStack& model, RankContext& rank) {
+  test::expect_parity(2, four_layers(), [](MlpStack& model, RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     for (auto& layer : model.layers) fully_shard(*layer, mesh);
     fully_shard(model, mesh);
@@ -129,7 +129,7 @@ TEST(Conformance, Row08_ParityExplicitPrefetchOfTwoAndTwo) {
 
 // Row 25: prefetch lists that name the wrong modules cost memory and gathers, no bit of the result.
 TEST(Conformance, Row25_ParityWhenTheWrongModulesArePrefetched) {
-  testing::expect_parity(2, four_layers(), [](MlpStack& model, RankContext& rank) {
+  test::expect_parity(2, four_layers(), [](MlpStack& model, RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     for (auto& layer : model.layers) fully_shard(*layer, mesh);
     auto& root = fully_shard(model, mesh);
@@ -155,7 +155,7 @@ TEST(Conformance, Row25_WhatWasPrefetchedForNothingIsFreed) {
     };
     state(3).set_modules_to_forward_prefetch(modules(*model, {0, 1}));
     state(0).set_modules_to_backward_prefetch(modules(*model, {2, 3}));
-    const Tensor x = testing::leaf_input({3, 5}, 0, rank.rank());
+    const Tensor x = test::leaf_input({3, 5}, 0, rank.rank());
     {
       const NoGradGuard no_grad;
       (*model)(x);
@@ -163,7 +163,7 @@ TEST(Conformance, Row25_WhatWasPrefetchedForNothingIsFreed) {
     for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(state(i).group()->is_sharded()) << i;
     const Tensor out = (*model)(x);
     EXPECT_TRUE(state(0).group()->is_gathering());
-    testing::square_loss(out).backward();
+    test::square_loss(out).backward();
     for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(state(i).group()->is_sharded()) << i;
   });
 }

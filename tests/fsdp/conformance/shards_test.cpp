@@ -11,8 +11,8 @@
 namespace moegrad::fsdp::conformance::shards_test {
 namespace {
 
-using testing::message_of;
-using testing::MlpStack;
+using test::message_of;
+using test::MlpStack;
 
 /// Parameters "0", "1", ... and no forward.
 class Parameters final : public nn::Callable<Parameters> {
@@ -28,7 +28,7 @@ class Parameters final : public nn::Callable<Parameters> {
 TensorList of_shapes(const std::vector<Shape>& shapes) {
   TensorList tensors;
   for (const auto& shape : shapes) {
-    tensors.push_back(testing::randn(shape, tensors.size() + 1, Dtype::kFloat32));
+    tensors.push_back(test::randn(shape, tensors.size() + 1, Dtype::kFloat32));
   }
   return tensors;
 }
@@ -50,7 +50,7 @@ void expect_chunks(const Parameters& model, const TensorList& wholes, const Poli
         policy.shard_placement ? policy.shard_placement({std::to_string(i), nullptr, {}}).dim : 0;
     if (dim < 0) dim += whole.ndim();
     const Tensor expected = torch_chunk(whole, dim, ranks, rank);
-    EXPECT_TRUE(testing::bitwise_equal(shard.detach(), expected)) << whole.shape() << " by " << dim;
+    EXPECT_TRUE(test::bitwise_equal(shard.detach(), expected)) << whole.shape() << " by " << dim;
     EXPECT_EQ(shard.is_contiguous(), true);
     EXPECT_EQ(shard.shard_spec()->global_shape, whole.shape());
     EXPECT_EQ(shard.shard_spec()->dim, dim);
@@ -69,7 +69,7 @@ TEST(ConformanceInit, ShardsAreTorchChunksOfDimensionZero) {
       expect_chunks(model, wholes, {}, ranks, rank.rank());
       state.unshard();
       for (std::size_t i = 0; i < wholes.size(); ++i) {
-        EXPECT_TRUE(testing::bitwise_equal(model.tensors[i].detach(), wholes[i]));
+        EXPECT_TRUE(test::bitwise_equal(model.tensors[i].detach(), wholes[i]));
       }
     });
   }
@@ -89,7 +89,7 @@ TEST(ConformanceInit, ShardsAreTorchChunksOnATwoDimensionalMesh) {
     EXPECT_EQ(model.tensors[0].shard_spec()->replicas, mesh.group("replicate"));
     state.unshard();
     for (std::size_t i = 0; i < wholes.size(); ++i) {
-      EXPECT_TRUE(testing::bitwise_equal(model.tensors[i].detach(), wholes[i]));
+      EXPECT_TRUE(test::bitwise_equal(model.tensors[i].detach(), wholes[i]));
     }
   });
 }
@@ -108,7 +108,7 @@ TEST(ConformanceInit, ShardsAreTorchChunksOfAnyDimension) {
     expect_chunks(model, wholes, policy, 4, rank.rank());
     state.unshard();
     for (std::size_t i = 0; i < wholes.size(); ++i) {
-      EXPECT_TRUE(testing::bitwise_equal(model.tensors[i].detach(), wholes[i]));
+      EXPECT_TRUE(test::bitwise_equal(model.tensors[i].detach(), wholes[i]));
     }
   });
 }
@@ -197,7 +197,7 @@ TEST(ConformanceInit, MetaParametersAreShardedEvenUnevenAndEmpty) {
     for (const auto& tensor : model.tensors) EXPECT_TRUE(tensor.is_meta());
     model.to_empty();
     EXPECT_FALSE(state.group()->is_meta());
-    testing::init_random(model);
+    test::init_random(model);
     for (std::size_t i = 0; i < wholes.size(); ++i) {
       const auto& [begin, end] = shard_range(wholes[i].dim(0), 2, rank.rank());
       Shape shape = wholes[i].shape();
@@ -205,25 +205,25 @@ TEST(ConformanceInit, MetaParametersAreShardedEvenUnevenAndEmpty) {
       EXPECT_EQ(model.tensors[i].dim(1), shape[1]);
     }
     Parameters filled(of_shapes({{8, 4}, {3, 5}, {1, 4}}));
-    testing::init_random(filled);
+    test::init_random(filled);
     state.unshard();
     for (std::size_t i = 0; i < wholes.size(); ++i) {
-      EXPECT_TRUE(testing::bitwise_equal(model.tensors[i].detach(), filled.tensors[i].detach()));
+      EXPECT_TRUE(test::bitwise_equal(model.tensors[i].detach(), filled.tensors[i].detach()));
     }
   });
 }
 
 TEST(ConformanceInit, MetaModelTrainsLikeOneThatHadBytes) {
-  const testing::Training<MlpStack> training = {
+  const test::Training<MlpStack> training = {
       .make =
           [] {
             return std::make_unique<MlpStack>(std::vector<std::int64_t>{8, 3, 1});
           },
       .loss =
           [](MlpStack& model, int iteration, int leaf) {
-            return testing::square_loss(model(testing::leaf_input({3, 8}, iteration, leaf)));
+            return test::square_loss(model(test::leaf_input({3, 8}, iteration, leaf)));
           }};
-  const auto reference = testing::train_reference(training, 2);
+  const auto reference = test::train_reference(training, 2);
   launch(2, [&](RankContext& rank) {
     std::unique_ptr<MlpStack> model;
     {
@@ -234,8 +234,8 @@ TEST(ConformanceInit, MetaModelTrainsLikeOneThatHadBytes) {
     for (auto& layer : model->layers) fully_shard(*layer, mesh);
     fully_shard(*model, mesh);
     model->to_empty();
-    testing::init_random(*model);
-    testing::compare_training(*model, training, reference, rank.rank());
+    test::init_random(*model);
+    test::compare_training(*model, training, reference, rank.rank());
   });
 }
 
@@ -249,12 +249,12 @@ TEST(ConformanceInit, AStillMetaParameterIsAnErrorThatNamesIt) {
     }
     fully_shard((*model)[1], mesh);
     fully_shard(*model, mesh);
-    const Tensor x = testing::leaf_input({3, 4}, 0, 0);
+    const Tensor x = test::leaf_input({3, 4}, 0, 0);
     EXPECT_EQ(message_of<Error>([&] { (*model)(x); }),
               "fully_shard: parameter '0.in_proj.weight' and others of its group are still on the "
               "meta device; call to_empty() and initialize them before the first forward");
     model->to_empty();
-    testing::init_random(*model);
+    test::init_random(*model);
     (*model)(x);
     // Half of a group without bytes.
     TensorList mixed = of_shapes({{4}});

@@ -6,7 +6,7 @@
 #include "framework/tensor/named_tensor.h"
 #include "nn/module.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// What the module computes with: gathered parameters where there are any, a tied one once. Differs
 /// from PyTorch, where named_parameters() gives these.
@@ -20,4 +20,4 @@ inline NamedTensors tensors_in_slots(const nn::Module& module) {
   return tensors;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

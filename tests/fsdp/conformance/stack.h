@@ -17,7 +17,7 @@
 #include "tests/fsdp/conformance/models.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 inline constexpr auto kRecomputes = {Recompute::kNone, Recompute::kInsideHooks,
                                      Recompute::kAroundHooks};
@@ -95,4 +95,4 @@ inline fsdp::State& shard(Stack& stack, const DeviceMesh& mesh, const fsdp::Poli
   return fsdp::fully_shard(stack, mesh, policy);
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

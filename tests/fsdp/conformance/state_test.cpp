@@ -16,17 +16,17 @@
 namespace moegrad::fsdp::conformance::state_test {
 namespace {
 
-using testing::Accumulation;
-using testing::bitwise_equal;
-using testing::CallCounts;
-using testing::CountingProcessGroup;
-using testing::leaf_input;
-using testing::Leaves;
-using testing::part_of;
-using testing::shard;
-using testing::square_loss;
-using testing::Stack;
-using testing::StackConfig;
+using test::Accumulation;
+using test::bitwise_equal;
+using test::CallCounts;
+using test::CountingProcessGroup;
+using test::leaf_input;
+using test::Leaves;
+using test::part_of;
+using test::shard;
+using test::square_loss;
+using test::Stack;
+using test::StackConfig;
 
 /// A model on 4 ranks, and the collectives it issues.
 class Sharded {
@@ -143,7 +143,7 @@ TEST(Conformance, Row29_StateDictValuesAliasTheShards) {
 TEST(Conformance, Row29_TheLoadIsVisible) {
   for_each_dict_case([](RankContext& rank, const DictCase& test) {
     Stack other(test.config());
-    testing::init_random(other, 77);
+    test::init_random(other, 77);
     Sharded source(rank, test.config(), test.replicas, test.policy());
     Sharded target(rank, test.config(), test.replicas, test.policy());
     target.stack(test.input(0));  // so that there is something gathered to be replaced
@@ -167,13 +167,13 @@ TEST(Conformance, Row29_AfterAForwardWithoutReshardTheDictIsSharded) {
     Sharded model(rank, test.config(), test.replicas, test.policy(false));
     Sharded undisturbed(rank, test.config(), test.replicas, test.policy(false));
     const Tensor loss = square_loss(model.stack(test.input(rank.rank())));
-    EXPECT_EQ(testing::tensors_in_slots(model.stack)[0].tensor.shape(),
+    EXPECT_EQ(test::tensors_in_slots(model.stack)[0].tensor.shape(),
               whole.named_parameters()[0].tensor.shape());
     const auto dict = model.stack.state_dict();
     expect_parts(dict, model.stack.named_parameters(), whole.named_parameters());
     loss.backward();
     square_loss(undisturbed.stack(test.input(rank.rank()))).backward();
-    const auto one = testing::snapshot(model.stack), two = testing::snapshot(undisturbed.stack);
+    const auto one = test::snapshot(model.stack), two = test::snapshot(undisturbed.stack);
     for (std::size_t i = 0; i < dict.size(); ++i) {
       EXPECT_TRUE(bitwise_equal(one.gradients[i], two.gradients[i])) << dict[i].name;
     }
@@ -227,12 +227,12 @@ TEST(Conformance, Row29_FullDictOfRank0) {
 
 /// Gradients of the whole model, summed over ranks.
 void backward_on_all_ranks(Stack& whole, const Leaves& leaves) {
-  const auto gradients = testing::gradients_of_leaves(whole, leaves, [&](int rank, int /*m*/) {
+  const auto gradients = test::gradients_of_leaves(whole, leaves, [&](int rank, int /*m*/) {
     return square_loss(whole(leaf_input({4, 6}, 0, rank)));
   });
   const auto parameters = whole.named_parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i].tensor.set_grad(testing::sum_of(gradients, i, leaves, Accumulation::kReduced));
+    parameters[i].tensor.set_grad(test::sum_of(gradients, i, leaves, Accumulation::kReduced));
   }
 }
 

@@ -12,7 +12,7 @@
 #include "framework/tensor/tensor.h"
 #include "nn/module.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// term(0), ..., term(n - 1), summed along Note [Tree of successive terms].
 inline Tensor tree_sum(int n, const std::function<Tensor(int)>& term) {
@@ -89,4 +89,4 @@ inline Tensor sum_of(const LeafGradients& gradients, std::size_t i, const Leaves
   });
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

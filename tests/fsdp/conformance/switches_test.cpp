@@ -11,15 +11,15 @@
 namespace moegrad::fsdp::conformance::switches_test {
 namespace {
 
+using test::message_of;
+using test::MlpStack;
+using test::Training;
+using test::Transformer;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::message_of;
-using testing::MlpStack;
 using ::testing::Not;
-using testing::Training;
-using testing::Transformer;
 
 State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
 
@@ -30,7 +30,7 @@ Training<MlpStack> four_layers() {
               },
           .loss =
               [](MlpStack& model, int iteration, int leaf) {
-                return testing::square_loss(model(testing::leaf_input({3, 5}, iteration, leaf)));
+                return test::square_loss(model(test::leaf_input({3, 5}, iteration, leaf)));
               }};
 }
 
@@ -47,9 +47,9 @@ TEST(ConformanceSwitches, UnshardInBackwardOffSparesTheGatherOfAnEmbedding) {
       .make = [] { return std::make_unique<Transformer>(Transformer::Config{.blocks = 2}); },
       .loss =
           [](Transformer& model, int iteration, int leaf) {
-            return testing::square_loss(model(testing::leaf_tokens(7, 11, iteration, leaf)));
+            return test::square_loss(model(test::leaf_tokens(7, 11, iteration, leaf)));
           }};
-  const auto reference = testing::train_reference(training, 2);
+  const auto reference = test::train_reference(training, 2);
   launch(2, [&](RankContext& rank) {
     const auto model = training.make();
     const auto mesh = DeviceMesh::flat(rank.group());
@@ -57,8 +57,8 @@ TEST(ConformanceSwitches, UnshardInBackwardOffSparesTheGatherOfAnEmbedding) {
     for (auto& block : model->blocks) fully_shard(*block, mesh);
     auto& root = fully_shard(*model, mesh);
     embedding.set_unshard_in_backward(false);
-    const auto log = testing::log_events(root, {Event::kGather});
-    testing::compare_training(*model, training, reference, rank.rank());
+    const auto log = test::log_events(root, {Event::kGather});
+    test::compare_training(*model, training, reference, rank.rank());
     EXPECT_EQ(std::ranges::count(log->take(), "gather tok_embeddings"), 10);
     embedding.set_unshard_in_backward(true);
     training.loss(*model, 0, rank.rank()).backward();
@@ -75,7 +75,7 @@ class Branches final : public nn::Callable<Branches> {
     register_module("right", right);
   }
   Tensor forward(const Tensor& x, bool go_left) { return go_left ? left(x) : right(x); }
-  testing::Mlp left, right;
+  test::Mlp left, right;
 };
 
 class Branching final : public nn::Callable<Branching> {
@@ -84,26 +84,26 @@ class Branching final : public nn::Callable<Branching> {
     register_module("first", first);
     register_module("branches", branches);
     register_module("last", last);
-    testing::init_random(*this);
+    test::init_random(*this);
   }
   Tensor forward(const Tensor& x, bool go_left) { return last(branches(first(x), go_left)); }
-  testing::Mlp first;
+  test::Mlp first;
   Branches branches;
-  testing::Mlp last;
+  test::Mlp last;
 };
 
 Training<Branching> branching() {
   return {.make = [] { return std::make_unique<Branching>(); },
           .loss =
               [](Branching& model, int iteration, int leaf) {
-                return testing::square_loss(
-                    model(testing::leaf_input({3, 5}, iteration, leaf), leaf == iteration % 2));
+                return test::square_loss(
+                    model(test::leaf_input({3, 5}, iteration, leaf), leaf == iteration % 2));
               }};
 }
 
 // Ranks that use different parameters: zeros stand for the gradients that a rank does not have.
 TEST(ConformanceSwitches, ReduceScatterUnusedParamsParityWhenRanksUseDifferentOnes) {
-  testing::expect_parity(2, branching(), [](Branching& model, RankContext& rank) {
+  test::expect_parity(2, branching(), [](Branching& model, RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     fully_shard(model.branches, mesh);
     fully_shard(model, mesh).set_reduce_scatter_unused_params(true);
@@ -116,7 +116,7 @@ TEST(ConformanceSwitches, ReduceScatterUnusedParamsLeavesFrozenOnesAlone) {
     Branching model;
     model.branches.right.in_proj.weight.set_requires_grad(false);
     fully_shard(model, DeviceMesh::flat(rank.group())).set_reduce_scatter_unused_params(true);
-    testing::square_loss(model(testing::leaf_input({3, 5}, 0, 0), true)).backward();
+    test::square_loss(model(test::leaf_input({3, 5}, 0, 0), true)).backward();
     EXPECT_FALSE(model.branches.right.in_proj.weight.grad().defined());
     EXPECT_TRUE(model.branches.right.in_proj.bias.grad().defined());
   });
@@ -133,8 +133,8 @@ TEST(ConformanceSwitches, RanksThatUseDifferentParametersFailTogetherNamingTheGr
                         fully_shard(model.branches, mesh);
                         fully_shard(model, mesh);
                         try {
-                          const Tensor x = testing::leaf_input({3, 5}, 0, rank.rank());
-                          testing::square_loss(model(x, rank.rank() != 1)).backward();
+                          const Tensor x = test::leaf_input({3, 5}, 0, rank.rank());
+                          test::square_loss(model(x, rank.rank() != 1)).backward();
                         } catch (const CollectiveError& error) {
                           messages[static_cast<std::size_t>(rank.rank())] = error.what();
                           throw;
@@ -150,7 +150,7 @@ TEST(ConformanceSwitches, RanksThatUseDifferentParametersFailTogetherNamingTheGr
 
 TEST(ConformanceSwitches, UnshardWithoutParametersAndBeforeTheFirstForward) {
   const auto training = four_layers();
-  const auto reference = testing::train_reference(training, 2);
+  const auto reference = test::train_reference(training, 2);
   launch(2, [&](RankContext& rank) {
     const auto model = training.make();
     const auto mesh = DeviceMesh::flat(rank.group());
@@ -169,7 +169,7 @@ TEST(ConformanceSwitches, UnshardWithoutParametersAndBeforeTheFirstForward) {
     state_of((*model)[2]).unshard_async();  // forward waits for it
     // The optimizer wants shards; values are in place all the same.
     layer.reshard();
-    testing::compare_training(*model, training, reference, rank.rank());
+    test::compare_training(*model, training, reference, rank.rank());
   });
 }
 
@@ -187,13 +187,13 @@ std::ptrdiff_t reductions_in_flight(MlpStack& model) {
 
 TEST(ConformanceSwitches, MaxInputBuffersBoundsWhatIsInFlightAndChangesNoBit) {
   const auto training = four_layers();
-  const auto reference = testing::train_reference(training, 2);
+  const auto reference = test::train_reference(training, 2);
   for (const int buffers : {1, 2, 3, 100}) {
     launch(2, [&](RankContext& rank) {
       const auto model = training.make();
       auto& root = shard(*model, rank);
       root.set_reduce_scatter_max_input_buffers(buffers);
-      testing::compare_training(*model, training, reference, rank.rank());
+      test::compare_training(*model, training, reference, rank.rank());
       root.set_is_last_backward(false);
       training.loss(*model, 0, rank.rank()).backward();
       EXPECT_EQ(reductions_in_flight(*model), std::min(buffers, 4));
@@ -219,7 +219,7 @@ TEST(ConformanceSwitches, MaxInputBuffersMustBePositive) {
 // stage's last one.
 TEST(ConformanceSwitches, ShareCommCtxSharesTheCapOfSeveralRoots) {
   const auto training = four_layers();
-  const auto reference = testing::train_reference(training, 2);
+  const auto reference = test::train_reference(training, 2);
   launch(2, [&](RankContext& rank) {
     for (const bool shared : {false, true}) {
       const auto first = training.make(), second = training.make();
@@ -240,8 +240,8 @@ TEST(ConformanceSwitches, ShareCommCtxSharesTheCapOfSeveralRoots) {
       second->zero_grad();
       training.loss(*first, 0, rank.rank()).backward();
       first->zero_grad();
-      testing::compare_training(*first, training, reference, rank.rank());
-      testing::compare_training(*second, training, reference, rank.rank());
+      test::compare_training(*first, training, reference, rank.rank());
+      test::compare_training(*second, training, reference, rank.rank());
     }
     EXPECT_EQ(message_of<ValueError>([] { share_comm_ctx({}); }),
               "share_comm_ctx: at least one state");
@@ -259,7 +259,7 @@ TEST(ConformanceSwitches, PendingGradientsAreSeenAndSynchronizedByHand) {
   leaves.loss = [&](MlpStack& model, int, int leaf) {
     return training.loss(model, leaf % 2, leaf / 2);
   };
-  const auto reference = testing::train_reference(leaves, 4);
+  const auto reference = test::train_reference(leaves, 4);
   launch(2, [&](RankContext& rank) {
     const auto model = training.make();
     auto& root = shard(*model, rank);
@@ -282,7 +282,7 @@ TEST(ConformanceSwitches, PendingGradientsAreSeenAndSynchronizedByHand) {
     for (const auto& [name, tensor] : own->named_parameters()) {
       const auto found = std::ranges::find(pending, name, &NamedTensor::name);
       ASSERT_NE(found, pending.end()) << name;
-      EXPECT_TRUE(testing::bitwise_equal(found->tensor, tensor.grad())) << name;
+      EXPECT_TRUE(test::bitwise_equal(found->tensor, tensor.grad())) << name;
     }
     for (const auto& [name, tensor] : model->named_parameters()) {
       EXPECT_FALSE(tensor.grad().defined()) << name;
@@ -291,7 +291,7 @@ TEST(ConformanceSwitches, PendingGradientsAreSeenAndSynchronizedByHand) {
     EXPECT_THAT(root.get_pending_gradients(), IsEmpty());
     optim::AdamW optimizer(model->named_parameters(), {.lr = 1e-2});
     optimizer.step();
-    testing::check_sharded_parity(reference.after[0], *model);
+    test::check_sharded_parity(reference.after[0], *model);
   });
 }
 
@@ -301,7 +301,7 @@ TEST(ConformanceSwitches, ZeroGradBetweenForwardAndBackwardClearsTheShardsGradie
   const auto training = four_layers();
   auto once = training;
   once.iterations = 1;
-  const auto reference = testing::train_reference(once, 2);
+  const auto reference = test::train_reference(once, 2);
   for (const bool reshard : {true, false}) {
     launch(2, [&](RankContext& rank) {
       const auto model = training.make();
@@ -314,7 +314,7 @@ TEST(ConformanceSwitches, ZeroGradBetweenForwardAndBackwardClearsTheShardsGradie
       loss.backward();
       optim::AdamW optimizer(model->named_parameters(), {.lr = 1e-2});
       optimizer.step();
-      testing::check_sharded_parity(reference.after[0], *model);
+      test::check_sharded_parity(reference.after[0], *model);
     });
   }
 }

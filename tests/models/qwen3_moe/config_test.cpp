@@ -12,7 +12,7 @@
 namespace moegrad::models::qwen3_moe_config_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 /// The released models, by their config.json.
 Qwen3MoeConfig released(std::int64_t layers, std::int64_t hidden, std::int64_t heads,

@@ -5,10 +5,11 @@
 #include <string>
 
 #include "framework/tensor/fill.h"
-#include "ops/shape_ops.h"
+#include "ops/split_cat.h"
+#include "ops/views.h"
 #include "tests/models/qwen3_moe/find_tensor.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 namespace {
 
 using Role = nn::ParameterLayout::Role;
@@ -55,4 +56,4 @@ NamedTensors state_from_hugging_face(const NamedTensors& tensors, const nn::Modu
   return state;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

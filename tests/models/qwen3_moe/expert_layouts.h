@@ -6,7 +6,7 @@
 #include "framework/tensor/named_tensor.h"
 #include "nn/module.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// A stacked expert parameter, or its gradient, as Hugging Face orients it: [E*in, out] becomes
 /// [E*out, in]. Others come back as they are.
@@ -20,4 +20,4 @@ Tensor from_hugging_face(const NamedTensors& tensors, const nn::ParameterSlot& s
 /// Values for all parameters of `module`.
 NamedTensors state_from_hugging_face(const NamedTensors& tensors, const nn::Module& module);
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -6,7 +6,7 @@
 
 #include "framework/tensor/named_tensor.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// The tensor of that name; Error when there is none.
 inline const Tensor& find(const NamedTensors& tensors, std::string_view name) {
@@ -15,4 +15,4 @@ inline const Tensor& find(const NamedTensors& tensors, std::string_view name) {
   return found->tensor;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

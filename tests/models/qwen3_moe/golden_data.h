@@ -13,7 +13,7 @@
 #include "framework/tensor/documents.h"
 #include "framework/tensor/tensor.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 inline std::filesystem::path golden_folder() {
   return std::filesystem::path(MOEGRAD_SOURCE_DIR) / "tests" / "golden";
@@ -52,4 +52,4 @@ inline Tensor index_vector(const std::vector<std::int64_t>& values) {
   return Tensor::from(values, {std::ssize(values)});
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -13,7 +13,7 @@
 #include "models/qwen3_moe/model.h"
 #include "models/qwen3_moe/plain.h"
 #include "ops/cross_entropy.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/models/qwen3_moe/expert_layouts.h"
 #include "tests/models/qwen3_moe/find_tensor.h"
 #include "tests/models/qwen3_moe/golden_data.h"
@@ -23,10 +23,10 @@
 namespace moegrad::models::qwen3_moe_golden_test {
 namespace {
 
-using testing::find;
+using test::find;
 
-using testing::GoldenRow;
-using testing::index_vector;
+using test::GoldenRow;
+using test::index_vector;
 
 GoldenRow packed_row(const nlohmann::json& packed) {
   GoldenRow row;
@@ -49,8 +49,8 @@ double relative_l2(const Tensor& value, const Tensor& expected) {
 class GoldenData : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    folder_ = testing::golden_folder() / GetParam();
-    input_ = testing::read_json(folder_ / "input.json");
+    folder_ = test::golden_folder() / GetParam();
+    input_ = test::read_json(folder_ / "input.json");
     weights_ = load_safetensors(folder_ / "model.safetensors");
   }
 
@@ -58,7 +58,7 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
     auto config = read_qwen3_moe_config(folder_ / "config.json");
     config.dtype = Dtype::kFloat64;
     return weights == nn::ExpertWeights::kPretransposed ? config
-                                                        : testing::hugging_face_oriented(config);
+                                                        : test::hugging_face_oriented(config);
   }
 
   void compare(const GoldenRow& row, const std::string& file, double grad_tolerance) const {
@@ -68,7 +68,7 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
           plain ? nn::ExpertWeights::kHuggingFace : nn::ExpertWeights::kPretransposed;
       SCOPED_TRACE(plain ? "plain" : "optimised");
       Qwen3Moe model(config(weights));
-      model.load_state_dict(testing::state_from_hugging_face(weights_, model));
+      model.load_state_dict(test::state_from_hugging_face(weights_, model));
       compare(model, plain, row, expected, grad_tolerance);
     }
   }
@@ -89,13 +89,13 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
 
     const Tensor logits =
         ops::reshape(find(expected, "logits_f64"), {std::ssize(row.tokens), config.vocab_size});
-    EXPECT_TRUE(testing::all_close(output.logits, logits, 0.0, 1e-11));
+    EXPECT_TRUE(test::all_close(output.logits, logits, 0.0, 1e-11));
     std::size_t mixture = 0;
     for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
       if (!config.is_moe_layer(i)) continue;
-      EXPECT_TRUE(testing::all_close(output.router_logits[mixture++],
-                                     find(expected, "router_logits_f64." + std::to_string(i)), 0.0,
-                                     1e-11));
+      EXPECT_TRUE(test::all_close(output.router_logits[mixture++],
+                                  find(expected, "router_logits_f64." + std::to_string(i)), 0.0,
+                                  1e-11));
     }
     EXPECT_NEAR(loss.objective.item(), find(expected, "loss_f64").item(), 1e-12);
     EXPECT_NEAR(loss.ce_sum.item() / static_cast<double>(valid),
@@ -104,9 +104,8 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
 
     for (const auto& slot : model.parameter_slots()) {
       if (config.tie_word_embeddings && slot.name == "lm_head.weight") continue;
-      EXPECT_LE(
-          relative_l2(slot.tensor->grad(), testing::from_hugging_face(expected, slot, "grad.")),
-          grad_tolerance)
+      EXPECT_LE(relative_l2(slot.tensor->grad(), test::from_hugging_face(expected, slot, "grad.")),
+                grad_tolerance)
           << slot.name;
     }
   }
@@ -120,8 +119,7 @@ class GoldenData : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(GoldenData, BatchAgreesWithHuggingFace) {
-  compare(testing::pack_batch(input_["input_ids"], input_["labels"]), "expected.safetensors",
-          1e-10);
+  compare(test::pack_batch(input_["input_ids"], input_["labels"]), "expected.safetensors", 1e-10);
 }
 
 TEST_P(GoldenData, PackedSequencesAgreeWithHuggingFace) {

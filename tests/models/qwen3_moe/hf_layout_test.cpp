@@ -16,7 +16,7 @@ namespace moegrad::models::hf_layout_test {
 namespace {
 
 using Role = nn::ParameterLayout::Role;
-using testing::message_of;
+using test::message_of;
 
 constexpr int kWorldSizes[] = {1, 2, 3, 4, 7, 8, 128, 256, 512, 1024};
 
@@ -334,7 +334,7 @@ TEST(ToHuggingFace, CopiesParametersOfEveryDtype) {
       for (const bool in_first : {true, false}) {
         const Sizes sizes = {3, 5, 2};
         const auto layout = expert_layout(role, in_first, sizes);
-        const Tensor stored = testing::randn(flattened(layout), 3, dtype);
+        const Tensor stored = test::randn(flattened(layout), 3, dtype);
         const auto tensors = to_hugging_face(name_of(role), layout, stored);
         const auto positions = expected_positions(role, in_first, sizes);
         EXPECT_EQ(tensors.size(), positions.size());
@@ -349,7 +349,7 @@ TEST(ToHuggingFace, CopiesParametersOfEveryDtype) {
             }
           }
           const Tensor got = to_dtype(tensor, Dtype::kFloat64);
-          EXPECT_TRUE(testing::bitwise_equal(got, Tensor::from(expected, got.shape()))) << name;
+          EXPECT_TRUE(test::bitwise_equal(got, Tensor::from(expected, got.shape()))) << name;
         }
       }
     }
@@ -357,12 +357,12 @@ TEST(ToHuggingFace, CopiesParametersOfEveryDtype) {
 }
 
 TEST(ToHuggingFace, KeepsADenseParameterAsItIs) {
-  const Tensor base = testing::randn({4, 3});
+  const Tensor base = test::randn({4, 3});
   const Tensor rows = Tensor::as_strided(base, {2, 3}, {3, 1}, 6);  // not at the storage's start
   const auto tensors = to_hugging_face("model.norm.weight", {}, rows);
   ASSERT_EQ(tensors.size(), 1U);
   EXPECT_EQ(tensors[0].name, "model.norm.weight");
-  EXPECT_TRUE(testing::bitwise_equal(tensors[0].tensor, rows));
+  EXPECT_TRUE(test::bitwise_equal(tensors[0].tensor, rows));
   EXPECT_FALSE(&tensors[0].tensor.storage() == &base.storage());
 }
 

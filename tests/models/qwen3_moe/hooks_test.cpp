@@ -10,9 +10,9 @@
 namespace moegrad::models::qwen3_moe_hooks_test {
 namespace {
 
-using testing::gradients_of;
-using testing::toy_batch;
-using testing::toy_config;
+using test::gradients_of;
+using test::toy_batch;
+using test::toy_config;
 
 TEST(Qwen3MoeHooks, RunAroundModulesInForwardAndBackward) {
   auto config = toy_config();

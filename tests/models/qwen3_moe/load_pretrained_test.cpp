@@ -20,14 +20,14 @@
 namespace moegrad::models::load_pretrained_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::random_checkpoint;
-using testing::TemporaryFolder;
+using test::bitwise_equal;
+using test::message_of;
+using test::random_checkpoint;
+using test::TemporaryFolder;
 
 /// Two mixture layers around a dense one.
 Qwen3MoeConfig toy_config(bool tied = false) {
-  auto config = testing::toy_config();
+  auto config = test::toy_config();
   config.num_hidden_layers = 3;
   config.mlp_only_layers = {1};
   config.tie_word_embeddings = tied;
@@ -37,8 +37,8 @@ Qwen3MoeConfig toy_config(bool tied = false) {
 
 /// Every parameter of `model` is what the tensors say, by the tests' own mapping.
 void expect_holds(const Qwen3Moe& model, const NamedTensors& tensors) {
-  for (const auto& [name, expected] : testing::state_from_hugging_face(tensors, model)) {
-    EXPECT_TRUE(bitwise_equal(testing::find(model.state_dict(), name),
+  for (const auto& [name, expected] : test::state_from_hugging_face(tensors, model)) {
+    EXPECT_TRUE(bitwise_equal(test::find(model.state_dict(), name),
                               to_dtype(expected, model.config().dtype)))
         << name;
   }
@@ -57,7 +57,7 @@ NamedTensors fuse_experts(const NamedTensors& tensors, const Qwen3MoeConfig& con
     std::vector<float> gate_up, down;
     const auto append = [&](std::vector<float>& values, std::int64_t expert, const char* name) {
       const Tensor& tensor =
-          testing::find(tensors, experts + std::to_string(expert) + "." + name + ".weight");
+          test::find(tensors, experts + std::to_string(expert) + "." + name + ".weight");
       values.insert(values.end(), tensor.data<float>().begin(), tensor.data<float>().end());
     };
     for (std::int64_t expert = 0; expert < e; ++expert) {
@@ -76,8 +76,7 @@ TEST(LoadPretrained, FillsEveryParameter) {
   for (const bool tied : {false, true}) {
     const auto tensors = random_checkpoint(toy_config(tied));
     save_safetensors(folder / "model.safetensors", tensors);
-    for (const auto& config :
-         {toy_config(tied), testing::hugging_face_oriented(toy_config(tied))}) {
+    for (const auto& config : {toy_config(tied), test::hugging_face_oriented(toy_config(tied))}) {
       Qwen3Moe model(config);
       load_pretrained(model, folder / "model.safetensors");
       expect_holds(model, tensors);
@@ -89,7 +88,7 @@ TEST(LoadPretrained, TakesFusedExperts) {
   const TemporaryFolder folder;
   const auto tensors = random_checkpoint(toy_config());
   save_safetensors(folder / "model.safetensors", fuse_experts(tensors, toy_config()));
-  for (const auto& config : {toy_config(), testing::hugging_face_oriented(toy_config())}) {
+  for (const auto& config : {toy_config(), test::hugging_face_oriented(toy_config())}) {
     Qwen3Moe model(config);
     load_pretrained(model, folder / "model.safetensors");
     expect_holds(model, tensors);
@@ -175,9 +174,9 @@ TEST(LoadPretrained, ReadsTensorsThatAreNotAligned) {
   const std::string header = R"({"values":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   ASSERT_NE((8 + header.size()) % 4, 0U);
   const std::vector<float> expected = {1.5F, -2.25F};
-  std::string bytes = testing::little_endian(header.size()) + header;
-  bytes += testing::as_text(std::as_bytes(std::span(expected)));
-  testing::write_file(folder / "x.safetensors", bytes);
+  std::string bytes = test::little_endian(header.size()) + header;
+  bytes += test::as_text(std::as_bytes(std::span(expected)));
+  test::write_file(folder / "x.safetensors", bytes);
   Vector module(2);
   load_pretrained(module, folder / "x.safetensors");
   EXPECT_TRUE(bitwise_equal(module.values(), Tensor::from(expected, {2})));
@@ -186,7 +185,7 @@ TEST(LoadPretrained, ReadsTensorsThatAreNotAligned) {
 TEST(LoadPretrained, TakesATiedParameterUnderBothNames) {
   const TemporaryFolder folder;
   auto tensors = random_checkpoint(toy_config(true));
-  tensors.push_back({"lm_head.weight", testing::find(tensors, "model.embed_tokens.weight")});
+  tensors.push_back({"lm_head.weight", test::find(tensors, "model.embed_tokens.weight")});
   save_safetensors(folder / "model.safetensors", tensors);
   Qwen3Moe model(toy_config(true));
   load_pretrained(model, folder / "model.safetensors");
@@ -246,7 +245,7 @@ std::vector<RefusedCase> refused_cases() {
   RefusedCase tied_dtype = {
       "TiedNamesOfTwoDtypes",
       [](NamedTensors& tensors) {
-        const auto& first = testing::find(tensors, "model.embed_tokens.weight");
+        const auto& first = test::find(tensors, "model.embed_tokens.weight");
         tensors.push_back({"lm_head.weight", to_dtype(first, Dtype::kFloat64)});
       },
       tied_differs.message};
@@ -267,7 +266,7 @@ std::vector<RefusedCase> refused_cases() {
        [](NamedTensors& tensors) {
          const auto fused = fuse_experts(tensors, toy_config());
          const std::string name = "model.layers.2.mlp.experts.gate_up_proj";
-         tensors.push_back({name, testing::find(fused, name)});
+         tensors.push_back({name, test::find(fused, name)});
        },
        "load_pretrained: PATH must hold the module's tensors alone, got "
        "'model.layers.2.mlp.experts.0.gate_proj.weight'"},
@@ -318,7 +317,7 @@ TEST_P(LoadPretrainedRefuses, AndWritesNothing) {
     EXPECT_EQ(message_of<ValueError>(load), expected);
   }
   for (const auto& [name, tensor] : before) {
-    EXPECT_TRUE(bitwise_equal(testing::find(model.state_dict(), name), tensor)) << name;
+    EXPECT_TRUE(bitwise_equal(test::find(model.state_dict(), name), tensor)) << name;
   }
 }
 

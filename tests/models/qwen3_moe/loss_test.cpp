@@ -7,17 +7,17 @@
 #include "framework/tensor/fill.h"
 #include "ops/aux_loss.h"
 #include "ops/elementwise.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/models/qwen3_moe/toy_models.h"
 #include "tests/testing.h"
 
 namespace moegrad::models::qwen3_moe_loss_test {
 namespace {
 
-using testing::gradients_of;
-using testing::message_of;
-using testing::toy_batch;
-using testing::toy_config;
+using test::gradients_of;
+using test::message_of;
+using test::toy_batch;
+using test::toy_config;
 
 TEST(Qwen3MoeLoss, PartsOfAStepAddUpToTheWhole) {
   auto config = toy_config();
@@ -81,10 +81,10 @@ TEST(Qwen3MoeLoss, TakesAZLossOfTheRoutersBesides) {
   int routers = 0;
   for (std::size_t i = 0; i < whole_grads.size(); ++i) {
     const auto& [name, grad] = whole_grads[i];
-    EXPECT_TRUE(testing::all_close(grad, parts_grads[i].tensor, 1e-10, 1e-12)) << name;
+    EXPECT_TRUE(test::all_close(grad, parts_grads[i].tensor, 1e-10, 1e-12)) << name;
     if (!name.ends_with("mlp.gate.weight")) continue;
     ++routers;
-    EXPECT_FALSE(testing::bitwise_equal(grad, without_grads[i].tensor)) << name;
+    EXPECT_FALSE(test::bitwise_equal(grad, without_grads[i].tensor)) << name;
   }
   EXPECT_EQ(routers, 2);
 }

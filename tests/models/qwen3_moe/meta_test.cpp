@@ -8,18 +8,19 @@
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
 #include "models/qwen3_moe/model.h"
+#include "optim/clip_grad_norm.h"
 #include "tests/models/qwen3_moe/toy_models.h"
 #include "tests/testing.h"
 
 namespace moegrad::models::qwen3_moe_meta_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::gradients_of;
-using testing::hugging_face_oriented;
-using testing::message_of;
-using testing::toy_batch;
-using testing::toy_config;
+using test::bitwise_equal;
+using test::gradients_of;
+using test::hugging_face_oriented;
+using test::message_of;
+using test::toy_batch;
+using test::toy_config;
 
 Qwen3MoeConfig mixed_config() {
   auto config = toy_config();
@@ -147,6 +148,23 @@ TEST(Qwen3MoeMeta, InitWeightsFillsShards) {
         shard, Tensor::as_strided(parameter, shard.shape(), parameter.strides(), offset)))
         << name;
   }
+}
+
+// What a rank holds of the gradients is real; all that is counted is the shapes.
+TEST(Qwen3MoeLargestPreset, HasNoMoreElementsThanANormTakes) {
+  const auto model = make_meta(Qwen3MoeConfig::preset("qwen3-235b-a22b"));
+  const auto parameters = model->named_parameters();
+  std::int64_t elements = 0;
+  for (const auto& [name, parameter] : parameters) {
+    elements += parameter.numel();
+    if (parameter.ndim() == 1) parameter.set_grad(Tensor::full(parameter.shape(), 2.0));
+  }
+  EXPECT_EQ(elements, 235'093'634'560);
+  const auto& config = model->config();
+  // Two norms of each layer and the last one; those of queries and keys.
+  const auto own = (2 * config.num_hidden_layers + 1) * config.hidden_size +
+                   2 * config.num_hidden_layers * config.head_dim;
+  EXPECT_DOUBLE_EQ(optim::clip_grad_norm(parameters, 1e9, 1.0), 2.0 * static_cast<double>(own));
 }
 
 /// Counts the tensors of a result by dtype.

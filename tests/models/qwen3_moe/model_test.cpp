@@ -11,7 +11,7 @@
 #include "ops/reduce.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/models/qwen3_moe/expert_layouts.h"
 #include "tests/models/qwen3_moe/toy_models.h"
 #include "tests/testing.h"
@@ -19,11 +19,11 @@
 namespace moegrad::models::qwen3_moe_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::gradients_of;
-using testing::message_of;
-using testing::toy_batch;
-using testing::toy_config;
+using test::bitwise_equal;
+using test::gradients_of;
+using test::message_of;
+using test::toy_batch;
+using test::toy_config;
 
 std::vector<std::string> names_of(const NamedTensors& tensors) {
   std::vector<std::string> names;
@@ -31,7 +31,7 @@ std::vector<std::string> names_of(const NamedTensors& tensors) {
   return names;
 }
 
-void expect_same_bits(const testing::Gradients& a, const testing::Gradients& b) {
+void expect_same_bits(const test::Gradients& a, const test::Gradients& b) {
   ASSERT_EQ(a.output.logits.defined(), b.output.logits.defined());
   if (a.output.logits.defined()) {
     EXPECT_TRUE(bitwise_equal(a.output.logits, b.output.logits));
@@ -133,7 +133,7 @@ TEST(Qwen3Moe, ReturnsHiddenStatesWhenAskedTo) {
   auto config = toy_config();
   config.tie_word_embeddings = true;
   Qwen3Moe model(config);
-  testing::jitter_norms(model);
+  test::jitter_norms(model);
   const auto batch = toy_batch(config.vocab_size);
   EXPECT_TRUE(model(batch.tokens, batch.documents).hidden_states.empty());
   for (const std::int64_t recompute : {0, 2}) {
@@ -160,13 +160,13 @@ TEST(Qwen3Moe, BothExpertOrientationsGiveTheSameBits) {
   for (const auto dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
     auto config = toy_config();
     config.dtype = dtype;
-    Qwen3Moe first(config, 5), second(testing::hugging_face_oriented(config), 5);
+    Qwen3Moe first(config, 5), second(test::hugging_face_oriented(config), 5);
     const auto batch = toy_batch(config.vocab_size);
     auto a = gradients_of(first, batch), b = gradients_of(second, batch);
     for (const auto& slot : first.parameter_slots()) {
       const auto found = std::ranges::find(a.parameters, slot.name, &NamedTensor::name);
       ASSERT_NE(found, a.parameters.end());
-      found->tensor = testing::to_hugging_face(found->tensor, slot.layout);
+      found->tensor = test::to_hugging_face(found->tensor, slot.layout);
     }
     expect_same_bits(a, b);
   }
@@ -255,15 +255,15 @@ TEST(Qwen3Moe, PositionsCanBeGiven) {
   };
   EXPECT_TRUE(bitwise_equal(logits({0, 1, 2, 3}), model(batch.tokens, batch.documents).logits));
   // Rotary angles are relative: shifting all positions changes nothing but rounding.
-  EXPECT_TRUE(testing::all_close(logits({7, 8, 9, 10}), logits({0, 1, 2, 3}), 1e-9, 1e-9));
-  EXPECT_FALSE(testing::all_close(logits({0, 2, 4, 6}), logits({0, 1, 2, 3}), 1e-3, 1e-3));
+  EXPECT_TRUE(test::all_close(logits({7, 8, 9, 10}), logits({0, 1, 2, 3}), 1e-9, 1e-9));
+  EXPECT_FALSE(test::all_close(logits({0, 2, 4, 6}), logits({0, 1, 2, 3}), 1e-3, 1e-3));
 }
 
 TEST(Qwen3MoeDecoderLayer, NodesCalledOneByOneGiveWhatForwardGives) {
   const auto config = toy_config();
   Qwen3Moe model(config, 5);
   auto& layer = model.layers()[0];
-  const Tensor hidden = testing::variable({7, config.hidden_size});
+  const Tensor hidden = test::variable({7, config.hidden_size});
   const auto documents = Documents::of_lengths({3, 4});
   const nn::SequenceContext context = {
       .documents = documents,

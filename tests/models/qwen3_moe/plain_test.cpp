@@ -12,11 +12,11 @@
 namespace moegrad::models::qwen3_moe_plain_test {
 namespace {
 
-using testing::all_close;
-using testing::gradients_of;
-using testing::message_of;
-using testing::toy_batch;
-using testing::toy_config;
+using test::all_close;
+using test::gradients_of;
+using test::message_of;
+using test::toy_batch;
+using test::toy_config;
 
 struct Case {
   std::string name;
@@ -30,9 +30,9 @@ TEST_P(PlainPath, AgreesWithTheOptimisedPathInEverything) {
   auto config = toy_config();
   GetParam().change(config);
   const auto batch = toy_batch(config.vocab_size, GetParam().lengths);
-  Qwen3Moe model(config, 7), plain(testing::hugging_face_oriented(config), 7);
-  testing::jitter_norms(model);
-  testing::jitter_norms(plain);
+  Qwen3Moe model(config, 7), plain(test::hugging_face_oriented(config), 7);
+  test::jitter_norms(model);
+  test::jitter_norms(plain);
   const Qwen3Moe::ForwardOptions options = {.output_hidden_states = true};
   const auto optimised = gradients_of(model, batch, options);
 
@@ -48,8 +48,7 @@ TEST_P(PlainPath, AgreesWithTheOptimisedPathInEverything) {
   for (std::size_t i = 0; i < output.router_logits.size(); ++i) {
     EXPECT_TRUE(all_close(optimised.output.router_logits[i], output.router_logits[i], kTolerance,
                           kTolerance));
-    EXPECT_TRUE(
-        testing::bitwise_equal(optimised.output.expert_indices[i], output.expert_indices[i]));
+    EXPECT_TRUE(test::bitwise_equal(optimised.output.expert_indices[i], output.expert_indices[i]));
     EXPECT_TRUE(all_close(optimised.output.routing_weights[i], output.routing_weights[i],
                           kTolerance, kTolerance));
   }
@@ -69,7 +68,7 @@ TEST_P(PlainPath, AgreesWithTheOptimisedPathInEverything) {
     const auto& [name, grad] = optimised.parameters[i];
     ASSERT_EQ(name, parameters[i].name);
     const auto slot = std::ranges::find(slots, name, &nn::ParameterSlot::name);
-    EXPECT_TRUE(all_close(testing::to_hugging_face(grad, slot->layout), parameters[i].tensor.grad(),
+    EXPECT_TRUE(all_close(test::to_hugging_face(grad, slot->layout), parameters[i].tensor.grad(),
                           kTolerance, kTolerance))
         << name;
   }
@@ -111,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const ::testing::TestParamInfo<Case>& tested) { return tested.param.name; });
 
 TEST(PlainPath, LeavesExpertsWithoutTokensWithZeroGradients) {
-  auto config = testing::hugging_face_oriented(toy_config());
+  auto config = test::hugging_face_oriented(toy_config());
   config.num_experts = 12;
   Qwen3Moe model(config, 7);
   const auto batch = toy_batch(config.vocab_size, {3});
@@ -123,7 +122,7 @@ TEST(PlainPath, LeavesExpertsWithoutTokensWithZeroGradients) {
 }
 
 TEST(PlainPath, ReplaysGivenExperts) {
-  const auto config = testing::hugging_face_oriented(toy_config());
+  const auto config = test::hugging_face_oriented(toy_config());
   Qwen3Moe model(config, 7);
   const auto batch = toy_batch(config.vocab_size);
   TensorList chosen;
@@ -140,11 +139,11 @@ TEST(PlainPath, ReplaysGivenExperts) {
       qwen3_moe_plain(config, model.named_parameters(), batch.tokens, batch.documents, options);
   EXPECT_TRUE(
       all_close(output.logits, model(batch.tokens, batch.documents, options).logits, 1e-10, 1e-10));
-  EXPECT_TRUE(testing::bitwise_equal(output.expert_indices[1], chosen[1]));
+  EXPECT_TRUE(test::bitwise_equal(output.expert_indices[1], chosen[1]));
 }
 
 TEST(PlainPath, NamesAMissingParameter) {
-  const auto config = testing::hugging_face_oriented(toy_config());
+  const auto config = test::hugging_face_oriented(toy_config());
   const auto batch = toy_batch(config.vocab_size);
   EXPECT_EQ(
       message_of<ValueError>([&] { qwen3_moe_plain(config, {}, batch.tokens, batch.documents); }),
@@ -152,7 +151,7 @@ TEST(PlainPath, NamesAMissingParameter) {
 }
 
 TEST(PlainPath, RejectsDocumentsOfOtherTokens) {
-  const auto config = testing::hugging_face_oriented(toy_config());
+  const auto config = test::hugging_face_oriented(toy_config());
   const auto batch = toy_batch(config.vocab_size);
   EXPECT_EQ(message_of<ValueError>(
                 [&] { qwen3_moe_plain(config, {}, batch.tokens, Documents::one(12)); }),

@@ -23,10 +23,10 @@ namespace moegrad::models::pretrained_ranks_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::random_checkpoint;
-using testing::TemporaryFolder;
+using test::bitwise_equal;
+using test::message_of;
+using test::random_checkpoint;
+using test::TemporaryFolder;
 
 constexpr int kWorldSizes[] = {1, 2, 3, 4, 7, 8};
 
@@ -40,7 +40,7 @@ void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; 
 
 /// Four experts, and one layer without any.
 Qwen3MoeConfig toy_config() {
-  auto config = testing::sharded_toy_config();
+  auto config = test::sharded_toy_config();
   config.num_hidden_layers = 3;
   config.mlp_only_layers = {1};
   return config;
@@ -53,11 +53,11 @@ Qwen3MoeConfig tied(Qwen3MoeConfig config) {
 
 std::vector<Variant> variants() {
   return {{"Pretransposed", toy_config()},
-          {"HuggingFaceOriented", testing::hugging_face_oriented(toy_config())},
+          {"HuggingFaceOriented", test::hugging_face_oriented(toy_config())},
           {"Tied", tied(toy_config())},
           {"LinearOnlyShard", toy_config(), {.linear_only_shard = true}},
           {"TiedLinearOnlyShardHuggingFaceOriented",
-           testing::hugging_face_oriented(tied(toy_config())),
+           test::hugging_face_oriented(tied(toy_config())),
            {.linear_only_shard = true}}};
 }
 
@@ -80,7 +80,7 @@ void expect_holds_parts_of(const NamedTensors& tensors, const Qwen3Moe& model) {
   const auto slots = model.parameter_slots();
   for (const auto& [name, parameter] : model.named_parameters()) {
     const auto slot = std::ranges::find(slots, name, &nn::ParameterSlot::name);
-    const Tensor whole = to_dtype(testing::from_hugging_face(tensors, *slot), parameter.dtype());
+    const Tensor whole = to_dtype(test::from_hugging_face(tensors, *slot), parameter.dtype());
     const auto& spec = *parameter.shard_spec();
     ASSERT_EQ(whole.shape(), spec.global_shape) << name;
     EXPECT_TRUE(bitwise_equal(parameter.detach(), shard_view(whole, spec))) << name;
@@ -91,7 +91,7 @@ void expect_holds_parts_of(const NamedTensors& tensors, const Qwen3Moe& model) {
 std::map<std::string, std::string> files_in(const fs::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    files[entry.path().filename().string()] = testing::read_file(entry.path());
+    files[entry.path().filename().string()] = test::read_file(entry.path());
   }
   return files;
 }
@@ -114,7 +114,7 @@ TEST_P(PretrainedOnRanks, LoadSaveLoadGivesTheSameBits) {
   });
   const auto files = files_in(saved);
   EXPECT_EQ(files.size(), 2U);
-  EXPECT_TRUE(files.at("model.safetensors") == testing::read_file(source));
+  EXPECT_TRUE(files.at("model.safetensors") == test::read_file(source));
   EXPECT_EQ(read_qwen3_moe_config(saved / "config.json"), variant().config);
   on_ranks(world_size(), variant().config, variant().policy, [&](Qwen3Moe& model, fsdp::State&) {
     load_pretrained(model, saved);
@@ -141,7 +141,7 @@ TEST_P(PretrainedOnRanks, SeveralFilesAreTheSameForEveryWorldSize) {
   // And back into a single file.
   load_pretrained(whole, folder / "many");
   save_pretrained(whole, folder / "many");
-  EXPECT_TRUE(files_in(folder / "many").at("model.safetensors") == testing::read_file(source));
+  EXPECT_TRUE(files_in(folder / "many").at("model.safetensors") == test::read_file(source));
 }
 
 INSTANTIATE_TEST_SUITE_P(Sweep, PretrainedOnRanks,
@@ -171,7 +171,7 @@ TEST(PretrainedOnRanks, LoadsAndSavesShardsAlongAnyDimensionOfAnyMesh) {
                                        {4, shards(4), replicated(2, 2), 0},
                                        {4, replicated(2, 2), shards(4), 1},
                                        {4, replicated(4, 1), shards(4), 0}};
-  for (const auto& config : {toy_config(), testing::hugging_face_oriented(tied(toy_config()))}) {
+  for (const auto& config : {toy_config(), test::hugging_face_oriented(tied(toy_config()))}) {
     write_source(folder / "source.safetensors", config);
     const auto tensors = load_safetensors(folder / "source.safetensors");
     for (const auto& [ranks, dense, experts, dim] : cases) {
@@ -179,7 +179,7 @@ TEST(PretrainedOnRanks, LoadsAndSavesShardsAlongAnyDimensionOfAnyMesh) {
       launch(ranks, [&](RankContext& context) {
         Qwen3Moe model(config, 3);
         const DeviceMesh mesh(context.group(), dense, experts);
-        testing::shard_by_hand(model, mesh, dim);
+        test::shard_by_hand(model, mesh, dim);
         load_pretrained(model, folder / "source.safetensors");
         expect_holds_parts_of(tensors, model);
         save_pretrained(model, folder / "saved");
@@ -190,7 +190,7 @@ TEST(PretrainedOnRanks, LoadsAndSavesShardsAlongAnyDimensionOfAnyMesh) {
       });
       EXPECT_GT(cut, 10);
       EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
-                  testing::read_file(folder / "source.safetensors"));
+                  test::read_file(folder / "source.safetensors"));
       fs::remove_all(folder / "saved");
     }
   }
@@ -200,7 +200,7 @@ class PretrainedGolden : public ::testing::TestWithParam<std::tuple<const char*,
 
 TEST_P(PretrainedGolden, FileComesBackByteForByte) {
   const auto [name, world_size] = GetParam();
-  const auto source = testing::golden_folder() / name;
+  const auto source = test::golden_folder() / name;
   const TemporaryFolder folder;
   const auto config = read_qwen3_moe_config(source / "config.json");
   on_ranks(world_size, config, {}, [&](Qwen3Moe& model, fsdp::State&) {
@@ -208,7 +208,7 @@ TEST_P(PretrainedGolden, FileComesBackByteForByte) {
     save_pretrained(model, folder / "saved");
   });
   EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
-              testing::read_file(source / "model.safetensors"));
+              test::read_file(source / "model.safetensors"));
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, PretrainedGolden,
@@ -225,7 +225,7 @@ TEST(PretrainedOnRanks, SavesAndLoadsTheShardsWhileParametersAreGathered) {
   const auto tensors = load_safetensors(folder / "source.safetensors");
   const fsdp::Policy policy = {.reshard_after_forward = false,
                                .mixed_precision = {.param_dtype = Dtype::kBFloat16}};
-  const auto batch = testing::toy_batch(config.vocab_size);
+  const auto batch = test::toy_batch(config.vocab_size);
   on_ranks(3, config, policy, [&](Qwen3Moe& model, fsdp::State&) {
     const auto is_gathered = [&] {
       return model.parameter_slots()[0].tensor->shard_spec() == nullptr;
@@ -246,7 +246,7 @@ TEST(PretrainedOnRanks, SavesAndLoadsTheShardsWhileParametersAreGathered) {
     EXPECT_TRUE(bitwise_equal(after.detach(), first.detach()));
   });
   EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
-              testing::read_file(folder / "source.safetensors"));
+              test::read_file(folder / "source.safetensors"));
 }
 
 TEST(PretrainedOnRanks, OnlyTheFirstRankHoldsAWholeParameter) {
@@ -276,12 +276,12 @@ TEST(PretrainedOnRanks, SavesAModelThatEveryRankHoldsWhole) {
     EXPECT_TRUE(fs::exists(folder / "saved" / "config.json"));
   });
   EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
-              testing::read_file(folder / "source.safetensors"));
+              test::read_file(folder / "source.safetensors"));
 }
 
 TEST(PretrainedOnRanks, AFileThatCannotBeWrittenIsAnErrorOfTheWholeLaunch) {
   const TemporaryFolder folder;
-  testing::write_file(folder / "taken", "a file");
+  test::write_file(folder / "taken", "a file");
   EXPECT_EQ(message_of<Error>([&] {
               on_ranks(3, toy_config(), {}, [&](Qwen3Moe& model, fsdp::State&) {
                 save_pretrained(model, folder / "taken" / "saved");

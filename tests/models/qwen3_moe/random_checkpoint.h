@@ -8,7 +8,7 @@
 #include "models/qwen3_moe/config.h"
 #include "tests/testing.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// Random tensors under the names and with the shapes that Hugging Face's Qwen3MoeForCausalLM has
 /// for this configuration, written down independently of the framework's layouts.
@@ -50,4 +50,4 @@ inline NamedTensors random_checkpoint(const models::Qwen3MoeConfig& config,
   return tensors;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

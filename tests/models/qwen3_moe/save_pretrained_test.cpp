@@ -19,13 +19,13 @@
 namespace moegrad::models::save_pretrained_test {
 namespace {
 
-using testing::message_of;
-using testing::random_checkpoint;
-using testing::TemporaryFolder;
-using testing::write_file;
+using test::message_of;
+using test::random_checkpoint;
+using test::TemporaryFolder;
+using test::write_file;
 
 Qwen3MoeConfig toy_config(bool tied = false) {
-  auto config = testing::toy_config();
+  auto config = test::toy_config();
   config.tie_word_embeddings = tied;
   return config;
 }
@@ -54,9 +54,9 @@ TEST(SavePretrained, WritesHuggingFacesTensorsAlone) {
       const auto saved = load_safetensors(folder / "saved" / "model.safetensors");
       EXPECT_EQ(saved.size(), tensors.size());
       for (const auto& [name, tensor] : tensors) {
-        EXPECT_TRUE(testing::bitwise_equal(testing::find(saved, name), tensor)) << name;
+        EXPECT_TRUE(test::bitwise_equal(test::find(saved, name), tensor)) << name;
       }
-      EXPECT_EQ(testing::read_file(folder / "saved" / "config.json"), to_json(config));
+      EXPECT_EQ(test::read_file(folder / "saved" / "config.json"), to_json(config));
       EXPECT_EQ(SafetensorsFile(folder / "saved" / "model.safetensors").metadata(),
                 (std::map<std::string, std::string>{{"format", "pt"}}));
     }
@@ -91,7 +91,7 @@ TEST(SavePretrained, CutsFilesBeforeTheTensorThatWouldBeTooMuch) {
     previous = bytes;
   }
   const auto index =
-      nlohmann::json::parse(testing::read_file(folder / "saved" / std::string(kIndexFile)));
+      nlohmann::json::parse(test::read_file(folder / "saved" / std::string(kIndexFile)));
   EXPECT_EQ(index["metadata"], (nlohmann::json{{"total_size", total}}));
   EXPECT_EQ(index["weight_map"].size(), checkpoint.tensors().size());
 }
@@ -103,7 +103,7 @@ TEST(SavePretrained, WritesTheIndexAsTransformersDoes) {
   config.mlp_only_layers = {0};
   Qwen3Moe model(config);
   save_pretrained(model, folder / "saved", {.max_shard_bytes = 20000});
-  EXPECT_EQ(testing::read_file(folder / "saved" / std::string(kIndexFile)), R"({
+  EXPECT_EQ(test::read_file(folder / "saved" / std::string(kIndexFile)), R"({
   "metadata": {
     "total_size": 30976
   },
@@ -137,14 +137,13 @@ TEST(SavePretrained, ReplacesEarlierWeightsAndNothingElse) {
     names.insert(others.begin(), others.end());
     names.insert("config.json");
     EXPECT_EQ(names_in(saved), names);
-    for (const auto& name : others) EXPECT_EQ(testing::read_file(saved / name), "kept");
+    for (const auto& name : others) EXPECT_EQ(test::read_file(saved / name), "kept");
   };
   const auto expect_loads = [&](const Qwen3Moe& model) {
     Qwen3Moe loaded(model.config(), 99);
     load_pretrained(loaded, saved);
     for (const auto& [name, parameter] : model.state_dict()) {
-      EXPECT_TRUE(testing::bitwise_equal(testing::find(loaded.state_dict(), name), parameter))
-          << name;
+      EXPECT_TRUE(test::bitwise_equal(test::find(loaded.state_dict(), name), parameter)) << name;
     }
   };
   Qwen3Moe first(toy_config(), 1), second(toy_config(), 2), third(toy_config(), 3);
@@ -187,7 +186,7 @@ TEST(SavePretrained, LeavesNoMixtureWhenItIsInterrupted) {
   Qwen3Moe loaded(toy_config(), 99);
   load_pretrained(loaded, saved);
   for (const auto& [name, parameter] : first.state_dict()) {
-    EXPECT_TRUE(testing::bitwise_equal(testing::find(loaded.state_dict(), name), parameter));
+    EXPECT_TRUE(test::bitwise_equal(test::find(loaded.state_dict(), name), parameter));
   }
 }
 
@@ -198,7 +197,7 @@ TEST(SavePretrained, CanReplaceTheFilesThatAreBeingRead) {
   const HfCheckpoint reader(folder / "saved");
   save_pretrained(second, folder / "saved");
   const auto bytes = reader.find("model.norm.weight")->bytes();
-  const Tensor norm = testing::find(first.state_dict(), "model.norm.weight");
+  const Tensor norm = test::find(first.state_dict(), "model.norm.weight");
   EXPECT_EQ(std::memcmp(bytes.data(), norm.storage().data(), bytes.size()), 0);
 }
 

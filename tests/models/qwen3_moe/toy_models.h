@@ -11,7 +11,7 @@
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
 
-namespace moegrad::testing {
+namespace moegrad::test {
 
 /// Sizes that are multiples of nothing, heads * head_dim != hidden_size, weights large enough that
 /// every part of the model shows in the logits.
@@ -96,4 +96,4 @@ inline Gradients gradients_of(models::Qwen3Moe& model, const Batch& batch,
   return result;
 }
 
-}  // namespace moegrad::testing
+}  // namespace moegrad::test

@@ -22,14 +22,14 @@
 namespace moegrad::models::qwen3_moe_training_test {
 namespace {
 
-using testing::index_vector;
+using test::index_vector;
 
 class GoldenTraining : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
 TEST_P(GoldenTraining, FollowsHuggingFaceForThirtySteps) {
   const auto [name, variant] = GetParam();
-  const auto folder = testing::golden_folder() / name;
-  const auto train = testing::read_json(folder / "train.json");
+  const auto folder = test::golden_folder() / name;
+  const auto train = test::read_json(folder / "train.json");
   const auto& spec = train["variants"][variant]["spec"];
   const auto& expected = train["variants"][variant]["fp64"];
 
@@ -37,7 +37,7 @@ TEST_P(GoldenTraining, FollowsHuggingFaceForThirtySteps) {
   config.dtype = Dtype::kFloat64;
   Qwen3Moe model(config);
   model.load_state_dict(
-      testing::state_from_hugging_face(load_safetensors(folder / "model.safetensors"), model));
+      test::state_from_hugging_face(load_safetensors(folder / "model.safetensors"), model));
   const auto parameters = model.named_parameters();
   const bool clipped = !spec["clip"].is_null();
   const double lr = spec["lr"];
@@ -51,7 +51,7 @@ TEST_P(GoldenTraining, FollowsHuggingFaceForThirtySteps) {
 
   constexpr double kTolerance = 1e-9;
   for (std::size_t step = 0; step < 30; ++step) {
-    const auto row = testing::pack_batch(train["input_ids"][step], train["labels"][step]);
+    const auto row = test::pack_batch(train["input_ids"][step], train["labels"][step]);
     const Tensor targets = index_vector(row.targets);
     const auto loss = qwen3_moe_loss(model(index_vector(row.tokens), row.documents()), targets,
                                      ops::count_targets(targets), config.router_aux_loss_coef);
@@ -70,9 +70,9 @@ TEST_P(GoldenTraining, FollowsHuggingFaceForThirtySteps) {
   const auto final_values = load_safetensors(folder / "train_final.safetensors");
   for (const auto& slot : model.parameter_slots()) {
     if (config.tie_word_embeddings && slot.name == "lm_head.weight") continue;
-    EXPECT_TRUE(testing::all_close(
-        *slot.tensor, testing::from_hugging_face(final_values, slot, std::string(variant) + "/"),
-        1e-7, 1e-9))
+    EXPECT_TRUE(test::all_close(
+        *slot.tensor, test::from_hugging_face(final_values, slot, std::string(variant) + "/"), 1e-7,
+        1e-9))
         << slot.name;
   }
 }

@@ -12,7 +12,7 @@
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
 #include "ops/cross_entropy.h"
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 #include "tests/models/qwen3_moe/find_tensor.h"
 #include "tests/models/qwen3_moe/golden_data.h"
 #include "tests/models/qwen3_moe/toy_models.h"
@@ -21,26 +21,26 @@
 namespace moegrad::models::qwen3_moe_v5_golden_test {
 namespace {
 
-using testing::find;
+using test::find;
 
 TEST(Qwen3MoeOfTransformers5, LogitsLossAndGradients) {
-  const auto folder = testing::golden_folder() / "v5" / "qwen3_moe_v5";
+  const auto folder = test::golden_folder() / "v5" / "qwen3_moe_v5";
   const auto expected = load_safetensors(folder / "expected.safetensors");
-  auto config = testing::hugging_face_oriented(read_qwen3_moe_config(folder / "config.json"));
+  auto config = test::hugging_face_oriented(read_qwen3_moe_config(folder / "config.json"));
   config.dtype = Dtype::kFloat64;
   Qwen3Moe model(config);
   load_pretrained(model, folder);
 
   const Tensor& ids = find(expected, "input_ids");
-  testing::GoldenRow row;
+  test::GoldenRow row;
   for (std::int64_t b = 0; b < ids.dim(0); ++b) {
     const Tensor line = ops::narrow(ids, 0, b, 1);
     const auto tokens = line.data<std::int64_t>();
     const std::vector<std::int64_t> sequence(tokens.begin(), tokens.end());
     row.append(sequence, sequence);
   }
-  const auto output = model(testing::index_vector(row.tokens), row.documents());
-  const Tensor targets = testing::index_vector(row.targets);
+  const auto output = model(test::index_vector(row.tokens), row.documents());
+  const Tensor targets = test::index_vector(row.targets);
   // Its configuration does not ask for the router's logits, and so not for a balance loss.
   const auto loss = qwen3_moe_loss(output, targets, ops::count_targets(targets), 0.0);
   loss.objective.backward();
@@ -48,12 +48,12 @@ TEST(Qwen3MoeOfTransformers5, LogitsLossAndGradients) {
   constexpr double kLimit = 1e-6;
   const Tensor logits =
       ops::reshape(find(expected, "logits_f64"), {std::ssize(row.tokens), config.vocab_size});
-  EXPECT_TRUE(testing::all_close(output.logits, logits, 0.0, kLimit));
+  EXPECT_TRUE(test::all_close(output.logits, logits, 0.0, kLimit));
   EXPECT_NEAR(loss.objective.item(), find(expected, "loss_f64").item(), kLimit);
   for (const auto& slot : model.parameter_slots()) {
     const Tensor gradient = find(expected, "grad_f64." + slot.name);
-    EXPECT_TRUE(testing::all_close(slot.tensor->grad(),
-                                   ops::reshape(gradient, slot.tensor->shape()), 0.0, kLimit))
+    EXPECT_TRUE(test::all_close(slot.tensor->grad(), ops::reshape(gradient, slot.tensor->shape()),
+                                0.0, kLimit))
         << slot.name;
   }
 }

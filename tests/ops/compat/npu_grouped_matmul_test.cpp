@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/compat/npu_grouped_matmul.h"
 
+#include "ops/copies.h"
 #include "ops/grouped_matmul.h"
 #include "ops/nz.h"
-#include "ops/shape_ops.h"
+#include "ops/split_cat.h"
+#include "ops/views.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::npu_grouped_matmul_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::message_of;
-using testing::randn;
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
 using Options = NpuGroupedMatmulOptions;
 using List = std::vector<std::int64_t>;
 

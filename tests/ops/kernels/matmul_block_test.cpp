@@ -10,6 +10,7 @@
 #include "framework/runtime/random.h"
 #include "framework/tensor/layout.h"
 #include "ops/kernels/matmul_kernel.h"
+#include "ops/kernels/product_loops_avx512.h"
 #include "ops/kernels/product_loops_of.h"
 #include "ops/kernels/simd.h"
 #include "tests/ops/matmul_reference.h"
@@ -102,8 +103,8 @@ class Product {
       for (std::int64_t j = 0; j < n; ++j) {
         T y = resume ? at(start_, i * n + j) : T(0);
         for (std::int64_t p = 0; p < k; ++p) {
-          y = testing::chain_step(at(a_, left_by_columns ? p * m + i : i * k + p),
-                                  at(b_, p * n + j), y);
+          y = test::chain_step(at(a_, left_by_columns ? p * m + i : i * k + p), at(b_, p * n + j),
+                               y);
         }
         at(c, i * (n + kBeyond) + j) = y;
       }
@@ -164,7 +165,7 @@ void each_size(const Visit& visit) {
              {RightForm::kRows, RightForm::kColumns, RightForm::kNz, RightForm::kNzTransposed}) {
           ++turn;
           // 5 has no factor in common with the turns of what follows.
-          if (testing::kSanitized && turn % 5 != 0) continue;
+          if (test::kSanitized && turn % 5 != 0) continue;
           visit(Sizes{m, n, k, form, turn % 3 == 0 && form != RightForm::kNzTransposed,
                       turn / 4 % 2 == 0});
         }
@@ -183,7 +184,7 @@ void compare_with_definition(const ProductLoops<T>& loops) {
     if (++wrong <= 5) ADD_FAILURE() << "other bits than the chains: " << sizes;
   });
   EXPECT_EQ(wrong, 0);
-  EXPECT_GT(seen, testing::kSanitized ? 1000 : 5000);
+  EXPECT_GT(seen, test::kSanitized ? 1000 : 5000);
 }
 
 TEST(MatmulBlock, GivesTheBitsOfTheChains) {

@@ -15,8 +15,8 @@
 namespace moegrad::tools::golden_checks_test {
 namespace {
 
-using testing::message_of;
-using testing::randn;
+using test::message_of;
+using test::randn;
 
 Tensor values(const std::vector<double>& all, const Shape& shape) {
   return Tensor::from(all, shape);

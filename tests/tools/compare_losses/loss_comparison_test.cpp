@@ -9,7 +9,7 @@
 namespace moegrad::tools::loss_comparison_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 constexpr ComparisonOptions kBitwise = {.bitwise = true};
 

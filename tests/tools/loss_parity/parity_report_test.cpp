@@ -95,7 +95,7 @@ TEST(ParityReport, WritesOneCurvePerDistinctRunAndTheirDifferences) {
     ++curves;
   }
   EXPECT_EQ(curves, 3U);
-  EXPECT_EQ(testing::message_of<ValueError>([] { write_parity_json("/nowhere/x", {}, {}); }),
+  EXPECT_EQ(test::message_of<ValueError>([] { write_parity_json("/nowhere/x", {}, {}); }),
             "cannot write file '/nowhere/x': No such file or directory");
 }
 

@@ -8,7 +8,7 @@
 namespace moegrad::tools::nz_ablation_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 constexpr double kLayers = 4;  // of the preset "tiny", two expert weights in each
 

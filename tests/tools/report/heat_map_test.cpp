@@ -11,10 +11,10 @@
 namespace moegrad::tools::heat_map_test {
 namespace {
 
+using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::message_of;
 
 TEST(LoadColour, IsWhiteAtTheMeanAndFullAtFourTimesIt) {
   EXPECT_EQ(load_colour(1), 6);

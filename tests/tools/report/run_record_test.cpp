@@ -12,9 +12,9 @@ namespace {
 
 using namespace training;
 
-using testing::message_of;
-using testing::TemporaryFolder;
-using testing::write_file;
+using test::message_of;
+using test::TemporaryFolder;
+using test::write_file;
 
 RunRecord read(const std::string& text) {
   const TemporaryFolder folder;

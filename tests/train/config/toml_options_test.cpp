@@ -13,9 +13,9 @@
 namespace moegrad::training::toml_options_test {
 namespace {
 
-using testing::message_of;
-using testing::TemporaryFolder;
-using testing::write_file;
+using test::message_of;
+using test::TemporaryFolder;
+using test::write_file;
 
 /// A sequence of random choices.
 class Draw {

@@ -7,7 +7,7 @@
 namespace moegrad::training::train_config_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 TEST(TrainConfig, TheSwitchSetsLayoutAndOrientationUnlessTheyAreGiven) {
   TrainConfig config;

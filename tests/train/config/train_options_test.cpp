@@ -13,8 +13,8 @@
 namespace moegrad::training::train_options_test {
 namespace {
 
-using testing::TemporaryFolder;
-using testing::write_file;
+using test::TemporaryFolder;
+using test::write_file;
 using Names = std::set<std::string>;
 using Words = std::vector<std::string>;
 

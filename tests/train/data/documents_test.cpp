@@ -8,7 +8,7 @@
 namespace moegrad::training::documents_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 std::vector<std::string> parts(std::string_view text, const DocumentOffsets& offsets) {
   EXPECT_EQ(offsets.front(), 0);

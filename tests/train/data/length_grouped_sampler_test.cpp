@@ -15,7 +15,7 @@
 namespace moegrad::training::length_grouped_sampler_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 using Packs = std::vector<std::int64_t>;
 
 Packs heavy_tailed(std::int64_t n) {

@@ -9,9 +9,9 @@
 namespace moegrad::training::packed_data_test {
 namespace {
 
-using testing::bitwise_equal;
-using testing::integers;
-using testing::message_of;
+using test::bitwise_equal;
+using test::integers;
+using test::message_of;
 
 /// Documents of 2 to 41 letters, each with a letter of its own.
 std::string documents_text() {

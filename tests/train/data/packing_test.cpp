@@ -7,8 +7,8 @@
 namespace moegrad::training::packing_test {
 namespace {
 
-using testing::integers;
-using testing::message_of;
+using test::integers;
+using test::message_of;
 
 std::vector<std::vector<std::int64_t>> lengths(const std::vector<Pack>& packs) {
   std::vector<std::vector<std::int64_t>> lengths(packs.size());

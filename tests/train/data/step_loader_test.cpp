@@ -13,7 +13,7 @@
 namespace moegrad::training::step_loader_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 /// Micro-batches that say which they are, and remember which were asked for.
 class NumberedData final : public TrainingData {
@@ -54,9 +54,9 @@ TEST(StepLoader, GivesTheMicroBatchesOfTheRankInTheOrderOfItsTurns) {
   for (std::int64_t step = 7; step < 12; ++step) {
     const auto batches = loader.next();
     ASSERT_EQ(batches.size(), 3U);
-    EXPECT_EQ(testing::integers(batches[0].tokens), (std::vector<std::int64_t>{step, 5}));
-    EXPECT_EQ(testing::integers(batches[1].tokens), (std::vector<std::int64_t>{step, 2}));
-    EXPECT_EQ(testing::integers(batches[2].targets), (std::vector<std::int64_t>{step, 0}));
+    EXPECT_EQ(test::integers(batches[0].tokens), (std::vector<std::int64_t>{step, 5}));
+    EXPECT_EQ(test::integers(batches[1].tokens), (std::vector<std::int64_t>{step, 2}));
+    EXPECT_EQ(test::integers(batches[2].targets), (std::vector<std::int64_t>{step, 0}));
   }
 }
 
@@ -90,7 +90,7 @@ TEST(StepLoader, LeavesTensorsThatOutliveIt) {
     StepLoader loader(data, {4}, 1);
     batches = loader.next();
   }
-  EXPECT_EQ(testing::integers(batches[0].tokens), (std::vector<std::int64_t>{1, 4}));
+  EXPECT_EQ(test::integers(batches[0].tokens), (std::vector<std::int64_t>{1, 4}));
 }
 
 }  // namespace

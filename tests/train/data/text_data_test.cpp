@@ -8,7 +8,7 @@
 namespace moegrad::training::text_data_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 std::string letters(std::size_t n) {
   std::string text;
@@ -36,8 +36,8 @@ TEST(TextData, BatchesDependOnSeedStepAndIndexAlone) {
   const auto second = data.training_batch(1, 3, 1, 2, 2);
   EXPECT_TRUE(std::ranges::equal(all.tokens.data<std::int64_t>().subspan(16),
                                  second.tokens.data<std::int64_t>()));
-  EXPECT_FALSE(testing::bitwise_equal(all.tokens, data.training_batch(2, 3, 0, 1, 4).tokens));
-  EXPECT_FALSE(testing::bitwise_equal(all.tokens, data.training_batch(1, 4, 0, 1, 4).tokens));
+  EXPECT_FALSE(test::bitwise_equal(all.tokens, data.training_batch(2, 3, 0, 1, 4).tokens));
+  EXPECT_FALSE(test::bitwise_equal(all.tokens, data.training_batch(1, 4, 0, 1, 4).tokens));
 }
 
 TEST(TextData, HoldsTheTailOutOfTraining) {

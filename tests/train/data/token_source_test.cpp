@@ -9,7 +9,7 @@
 namespace moegrad::training::token_source_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 std::string written(const std::string& name, const std::string& bytes) {
   const auto path = ::testing::TempDir() + name;

@@ -21,10 +21,10 @@
 namespace moegrad::training::event_file_test {
 namespace {
 
-using testing::message_of;
-using testing::read_file;
-using testing::TemporaryFolder;
-using testing::WatchedCalls;
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
+using test::WatchedCalls;
 
 /// 1.5, then one second later at each call.
 std::function<double()> clock_from(double start = 1.5) {
@@ -101,7 +101,7 @@ TEST(EventFileWriter, RefusesWhatTensorBoardCannotShow) {
 
 TEST(EventFileWriter, NamesAFolderThatCannotBeMade) {
   const TemporaryFolder folder;
-  testing::write_file(folder / "file", "");
+  test::write_file(folder / "file", "");
   const auto path = folder / "file" / "run";
   EXPECT_EQ(message_of<Error>([&] { const EventFileWriter writer(path); }),
             "event_file: cannot create " + path.string() + ": Not a directory");

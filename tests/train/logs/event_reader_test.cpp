@@ -15,12 +15,12 @@
 namespace moegrad::training::event_reader_test {
 namespace {
 
-using testing::message_of;
-using testing::TemporaryFolder;
+using test::message_of;
+using test::TemporaryFolder;
 
 TEST(EventReader, ReadsTheBytesOfTheFormat) {
   const TemporaryFolder folder;
-  testing::write_file(folder / "file", event_file_bytes());
+  test::write_file(folder / "file", event_file_bytes());
   const auto file = read_event_file(folder / "file");
   EXPECT_EQ(file.events, events_of_the_file());
   EXPECT_EQ(file.bytes_left_out, 0U);
@@ -35,7 +35,7 @@ TEST(EventReader, StopsBeforeAnIncompleteRecordWhereverItIsCut) {
     ends.push_back((ends.empty() ? 0 : ends.back()) + record.size() / 2);
   }
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
-    testing::write_file(folder / "file", bytes.substr(0, size));
+    test::write_file(folder / "file", bytes.substr(0, size));
     const auto file = read_event_file(folder / "file");
     std::size_t whole = 0, end = 0;
     while (whole < ends.size() && ends[whole] <= size) end = ends[whole++];
@@ -54,14 +54,14 @@ TEST(EventReader, RefusesEveryFlippedBit) {
     for (int bit = 0; bit < 8; ++bit) {
       auto flipped = bytes;
       flipped[i] = static_cast<char>(flipped[i] ^ (1 << bit));
-      testing::write_file(path, flipped);
+      test::write_file(path, flipped);
       const auto message = message_of<ValueError>([&] { read_event_file(path); });
       EXPECT_NE(message.find(": checksum of its "), std::string::npos) << i << ' ' << message;
     }
   }
   auto flipped = bytes;
   flipped[40 + 12] = 0;
-  testing::write_file(path, flipped);
+  test::write_file(path, flipped);
   EXPECT_EQ(
       message_of<ValueError>([&] { read_event_file(path); }).substr(0, path.string().size() + 55),
       "event_reader: " + path.string() + ": record at byte 40: checksum of its data");
@@ -75,7 +75,7 @@ TEST(EventReader, StepsOverWhatItDoesNotKnow) {
   const auto event =
       "\x09\0\0\0\0\0\0\xf8\x3f\x52\x03\x0a\x01w"s
       "\x2a\x19\x0a\x07\x0a\x01i\x22\x02\x08\x01\x0a\x0c\x0a\x01s\x15\0\0\0\x40\x4a\x02\x12\0\x10\x05"s;
-  testing::write_file(folder / "file", from_hex(kVersionRecord) + to_tf_record(event));
+  test::write_file(folder / "file", from_hex(kVersionRecord) + to_tf_record(event));
   EXPECT_EQ(read_event_file(folder / "file").events,
             (std::vector<LogEvent>{{.wall_time = 1.5, .scalars = {{"s", 2}}}}));
 }
@@ -84,7 +84,7 @@ TEST(EventReader, RefusesWhatIsNoEventFile) {
   const TemporaryFolder folder;
   const auto path = folder / "file";
   const auto refusal = [&](const std::string& bytes) {
-    testing::write_file(path, bytes);
+    test::write_file(path, bytes);
     const auto message = message_of<ValueError>([&] { read_event_file(path); });
     return message.substr(message.find(path.string()) + path.string().size());
   };

@@ -12,7 +12,7 @@
 namespace moegrad::training::proto_wire_test {
 namespace {
 
-using testing::message_of;
+using test::message_of;
 
 constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
 

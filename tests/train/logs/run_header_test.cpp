@@ -14,9 +14,9 @@ namespace moegrad::training::run_header_test {
 namespace {
 
 using nlohmann::json;
-using testing::message_of;
-using testing::read_file;
-using testing::TemporaryFolder;
+using test::message_of;
+using test::read_file;
+using test::TemporaryFolder;
 
 TEST(RunHeader, TellsOfTheRunThatStarts) {
   TrainConfig options;

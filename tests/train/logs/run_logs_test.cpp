@@ -18,8 +18,8 @@ namespace moegrad::training::run_logs_test {
 namespace {
 
 using nlohmann::json;
-using testing::read_file;
-using testing::TemporaryFolder;
+using test::read_file;
+using test::TemporaryFolder;
 
 constexpr double kGibibyte = 1 << 30;
 

@@ -12,8 +12,8 @@
 namespace moegrad::training::tf_record_test {
 namespace {
 
-using testing::little_endian;
-using testing::message_of;
+using test::little_endian;
+using test::message_of;
 
 // The checksum of length 24 stands in the first line of every event file that TensorFlow writes.
 // The others come from the definition, computed bit by bit elsewhere.

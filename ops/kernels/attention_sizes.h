@@ -42,34 +42,4 @@ struct Document {
   std::int64_t end;
 };
 
-/// The number of scratch elements that one call of the functions below needs.
-template <class T>
-std::int64_t attention_forward_scratch(const AttentionSizes& sizes);
-template <class T>
-std::int64_t attention_backward_scratch(const AttentionSizes& sizes);
-
-/// For positions t of block `query_block` of the document and query heads h of `kv_head`:
-///
-///     out[t, h] = sum_{j <= t} p_j v[j],   p_j = exp(scale q[t, h].k[j] - logsumexp[h, t])
-///
-/// by online softmax over the key blocks.
-template <class T>
-void attention_forward(const AttentionSizes& sizes, const T* q, const T* k, const T* v, T scale,
-                       Document document, std::int64_t kv_head, std::int64_t query_block, T* out,
-                       T* logsumexp, T* scratch);
-
-template <class T>
-struct AttentionGrads {
-  T* q;  // overwritten
-  T* k;  // added to
-  T* v;  // added to; a null pointer means that the gradient is not wanted
-};
-
-/// The gradients of one document and key/value head, from grad_out and the results of forward.
-template <class T>
-void attention_backward(const AttentionSizes& sizes, const T* q, const T* k, const T* v,
-                        const T* out, const T* logsumexp, const T* grad_out, T scale,
-                        Document document, std::int64_t kv_head, const AttentionGrads<T>& grads,
-                        T* scratch);
-
 }  // namespace moegrad::kernels

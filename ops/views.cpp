@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/shape_ops.h"
+#include "ops/views.h"
 
 #include <algorithm>
 #include <memory>
@@ -8,9 +8,9 @@
 #include "framework/autograd/function.h"
 #include "ops/broadcast.h"
 #include "ops/checks.h"
+#include "ops/copies.h"
 #include "ops/dims.h"
 #include "ops/kernels/copy_block.h"
-#include "ops/raw_bytes.h"
 
 namespace moegrad::ops {
 namespace {
@@ -71,12 +71,6 @@ class Permute final : public Function {
   std::vector<std::int64_t> dims_;
 };
 
-Tensor narrowed(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_t length) {
-  Shape shape = a.shape();
-  shape[dim] = length;
-  return Tensor::as_strided(a, shape, a.strides(), a.offset() + start * a.strides()[dim]);
-}
-
 // dL/da is dL/dy in the range and zero elsewhere.
 class Narrow final : public Function {
  public:
@@ -86,7 +80,7 @@ class Narrow final : public Function {
 
   Tensor forward(const Tensor& a, std::int64_t length) {
     shape_ = a.shape();
-    return narrowed(a, dim_, start_, length);
+    return Tensor::narrow(a, dim_, start_, length);
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
@@ -94,8 +88,9 @@ class Narrow final : public Function {
     Tensor grad_a = Tensor::zeros(shape_, grad.dtype());
     const auto [outer, n, inner] = extents_at(shape_, dim_);
     const auto size = inner * size_of(grad.dtype());
-    kernels::copy_block(raw_bytes(grad), grad.dim(dim_) * size, raw_bytes(grad_a) + start_ * size,
-                        n * size, outer, grad.dim(dim_) * size);
+    kernels::copy_block(grad.bytes().data(), grad.dim(dim_) * size,
+                        grad_a.mutable_bytes().data() + start_ * size, n * size, outer,
+                        grad.dim(dim_) * size);
     return {grad_a};
   }
 
@@ -103,32 +98,6 @@ class Narrow final : public Function {
   std::int64_t dim_;
   std::int64_t start_;
   Shape shape_;
-};
-
-// dL/da = the gradients of the pieces, joined.
-class Split final : public Function {
- public:
-  Split(std::int64_t size, std::int64_t dim) : size_(size), dim_(dim) {}
-
-  std::string_view name() const override { return "split"; }
-
-  TensorList forward(const Tensor& a) {
-    TensorList pieces;
-    const auto n = a.dim(dim_);
-    // Splitting an empty dimension gives one piece.
-    for (std::int64_t start = 0; start < std::max<std::int64_t>(n, 1); start += size_) {
-      pieces.push_back(narrowed(a, dim_, start, std::min(size_, n - start)));
-    }
-    return pieces;
-  }
-
-  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    return {cat(grads, dim_)};
-  }
-
- private:
-  std::int64_t size_;
-  std::int64_t dim_;
 };
 
 // dL/da = dL/dy summed over the repetitions.
@@ -170,7 +139,7 @@ Shape resolve(std::string_view op, const Tensor& a, const Shape& shape) {
 }
 
 Tensor apply_view(const Tensor& a, const Shape& shape, const Shape& strides) {
-  return Function::apply(std::make_shared<View>(), a, shape, strides);
+  return apply<View>(a, shape, strides);
 }
 
 }  // namespace
@@ -218,7 +187,7 @@ Tensor permute(const Tensor& a, const std::vector<std::int64_t>& dims) {
     check<ShapeError>(std::ranges::count(wrapped, wrapped.back()) == 1, "permute: dimension ",
                       wrapped.back(), " is named twice");
   }
-  return Function::apply(std::make_shared<Permute>(std::move(wrapped)), a);
+  return apply<Permute>(made_with(std::move(wrapped)), a);
 }
 
 Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_t length) {
@@ -228,22 +197,7 @@ Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_
   const bool inside = 0 <= start && start <= size && 0 <= length && length <= size - start;
   check<ShapeError>(inside, "narrow: start and length must stay inside dimension ", dim, " of ",
                     a.shape(), ", got ", start, " and ", length);
-  return Function::apply(std::make_shared<Narrow>(dim, start), a, length);
-}
-
-TensorList split(const Tensor& a, std::int64_t size, std::int64_t dim) {
-  check_operands("split", a);
-  dim = wrap_dim("split", dim, a.ndim());
-  check<ShapeError>(size > 0, "split: size must be positive, got ", size);
-  return Function::apply(std::make_shared<Split>(size, dim), a);
-}
-
-TensorList chunk(const Tensor& a, std::int64_t n, std::int64_t dim) {
-  check_operands("chunk", a);
-  dim = wrap_dim("chunk", dim, a.ndim());
-  check<ShapeError>(n > 0 && a.dim(dim) > 0 && a.dim(dim) % n == 0, "chunk: ", n,
-                    " equal pieces of dimension ", dim, " of ", a.shape(), " are not possible");
-  return split(a, a.dim(dim) / n, dim);
+  return apply<Narrow>(made_with(dim, start), a, length);
 }
 
 Tensor unsqueeze(const Tensor& a, std::int64_t dim) {
@@ -280,7 +234,7 @@ Tensor expand(const Tensor& a, const Shape& shape) {
   check_operands("expand", a);
   check<ShapeError>(can_expand(a.shape(), shape), "expand: ", a.shape(), " does not expand to ",
                     shape);
-  return Function::apply(std::make_shared<Expand>(), a, shape);
+  return apply<Expand>(a, shape);
 }
 
 }  // namespace moegrad::ops

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/autograd/scope.h"
+
+#include <utility>
+
+namespace moegrad {
+namespace {
+
+std::shared_ptr<const Scope>& scope_slot() {
+  thread_local std::shared_ptr<const Scope> scope;
+  return scope;
+}
+
+}  // namespace
+
+std::uint64_t detail::next_sequence() {
+  thread_local std::uint64_t next = 0;
+  return next++;
+}
+
+ScopeGuard::ScopeGuard(std::string path, std::function<void()> on_enter,
+                       std::function<void()> on_exit) {
+  auto scope = std::make_shared<Scope>();
+  scope->path = std::move(path);
+  scope->parent = scope_slot();
+  scope->begin = detail::next_sequence();
+  scope->on_enter = std::move(on_enter);
+  scope->on_exit = std::move(on_exit);
+  scope_slot() = std::move(scope);
+}
+
+ScopeGuard::~ScopeGuard() { scope_slot() = scope_slot()->parent; }
+
+const std::shared_ptr<const Scope>& ScopeGuard::current() { return scope_slot(); }
+
+ScopeRestoreGuard::ScopeRestoreGuard(std::shared_ptr<const Scope> scope)
+    : previous_(std::exchange(scope_slot(), std::move(scope))) {}
+
+ScopeRestoreGuard::~ScopeRestoreGuard() { scope_slot() = std::move(previous_); }
+
+}  // namespace moegrad

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training program of the user's own, sharded and resumable, with the same bits on any ranks:
+//     train TEXT CHECKPOINTS RANKS STEPS
+#include <iostream>
+
+#include "moegrad.h"
+#include "train/train.h"
+using namespace moegrad;
+
+void train_on(RankContext& rank, const training::TrainingData& data, const std::string& folder,
+              std::int64_t steps) {
+  models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
+  auto& root = training::shard_model(model, DeviceMesh::flat(rank.group()), {});
+  optim::AdamW optimizer(model.named_parameters(), {.weight_decay = 0.1});
+  const auto schedule = optim::cosine_with_warmup(/*peak=*/4e-3, /*warmup=*/3, /*total=*/16);
+  training::TrainState state{model, optimizer};
+  training::TrainCheckpoints checkpoints(folder, state, {.interval = 4});
+  checkpoints.resume();
+
+  const training::StepPlan plan(root, data.micro_batches());
+  training::StepLoader loader(data, plan.indices(), state.step);
+  while (state.step < steps) {
+    optimizer.set_lr(schedule(state.step));
+    const auto result = training::train_step(model, plan, loader.next(), {}, optimizer);
+    ++state.step;
+    checkpoints.after_step();
+    if (rank.rank() != 0) continue;
+    std::cout << std::hexfloat << state.step << ' ' << result.loss << ' ' << result.grad_norm << '\n';
+  }
+  checkpoints.finish();
+  const double validation = training::evaluate(model, data);
+  if (rank.rank() == 0) std::cout << "validation " << validation << '\n';
+}
+
+int main(int, char** argv) {
+  const training::WindowedData data(training::TextData(argv[1], /*sequence_length=*/32),
+                                    {.micro_batches = 4, .sequences = 2, .validation_sequences = 6});
+  launch(std::stoi(argv[3]),
+         [&](RankContext& rank) { train_on(rank, data, argv[2], std::stoll(argv[4])); });
+}

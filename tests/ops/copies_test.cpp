@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/copies.h"
+
+#include <functional>
+#include <vector>
+
+#include "framework/runtime/rank_context.h"
+#include "ops/views.h"
+#include "tests/ops/counting.h"
+#include "tests/testing.h"
+
+namespace moegrad::ops::copies_test {
+namespace {
+
+using test::bitwise_equal;
+using test::counting;
+using test::holds;
+using test::message_of;
+using test::randn;
+using test::variable;
+
+std::int64_t copies() { return RankContext::current().counters().materialized_transposes; }
+
+TEST(Copies, ContiguousCopiesAndCountsOnlyStridedTensors) {
+  const Tensor x = counting({2, 3});
+  const auto before = copies();
+  EXPECT_TRUE(contiguous(x).is(x));
+  EXPECT_EQ(copies(), before);
+  const Tensor y = contiguous(transpose(x, 0, 1));
+  EXPECT_EQ(copies(), before + 1);
+  EXPECT_TRUE(y.is_contiguous());
+  const Tensor nz = Tensor::empty_nz({2, 3}, {.batch = 1, .k = 2, .n = 3}, Dtype::kFloat32);
+  EXPECT_TRUE(contiguous(nz).is(nz));
+}
+
+TEST(Copies, IndexSelectTakesRowsInAnyOrder) {
+  const Tensor x = counting({3, 2});
+  const Tensor indices = Tensor::from<std::int64_t>({2, 0, 2}, {3});
+  EXPECT_TRUE(holds(index_select(x, indices), {3, 2}, {4, 5, 0, 1, 4, 5}));
+  EXPECT_TRUE(holds(index_select(transpose(x, 0, 1), Tensor::from<std::int64_t>({1}, {1})), {1, 3},
+                    {1, 3, 5}));
+  EXPECT_EQ(index_select(x, Tensor::zeros({0}, Dtype::kInt64)).shape(), (Shape{0, 2}));
+  EXPECT_TRUE(
+      bitwise_equal(index_select(indices, indices), Tensor::from<std::int64_t>({2, 2, 2}, {3})));
+}
+
+TEST(Copies, CastChangesTheDtypeAndItsGradientComesBack) {
+  const Tensor x = variable({2, 3});
+  const Tensor y = cast(x, Dtype::kFloat32);
+  EXPECT_EQ(y.dtype(), Dtype::kFloat32);
+  y.backward(Tensor::full({2, 3}, 0.1F));
+  EXPECT_TRUE(bitwise_equal(x.grad(), Tensor::full({2, 3}, double{0.1F}, Dtype::kFloat64)));
+  EXPECT_TRUE(cast(x, Dtype::kFloat64).is(x));
+}
+
+TEST(Copies, GradientsMatchFiniteDifferences) {
+  const Tensor rows = Tensor::from<std::int64_t>({1, 0, 1, 1}, {4});
+  const std::vector<std::function<TensorList(const Tensor&)>> ops{
+      [](const Tensor& x) {
+        return TensorList{contiguous(permute(x, {2, 0, 1}))};
+      },
+      [&](const Tensor& x) { return TensorList{index_select(x, rows)}; },
+      [](const Tensor& x) { return TensorList{cast(x, Dtype::kFloat64)}; },
+  };
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    EXPECT_TRUE(
+        gradients_agree([&](const TensorList& in) { return ops[i](in[0]); }, {variable({2, 3, 2})}))
+        << "op " << i;
+  }
+}
+
+TEST(Copies, RejectsBadIndicesAndDtypes) {
+  const Tensor x = randn({2, 3});
+  EXPECT_EQ(message_of<ShapeError>([&] { index_select(Tensor::ones({}), x); }),
+            "index_select: needs at least one dimension, got []");
+  EXPECT_EQ(message_of<ShapeError>([&] { index_select(x, x); }),
+            "index_select: indices must be [n], got [2, 3]");
+  EXPECT_EQ(message_of<DtypeError>([&] { index_select(x, randn({2})); }),
+            "index_select: indices must be int64, got float64");
+  EXPECT_EQ(message_of<ValueError>([&] {
+              index_select(x, Tensor::from<std::int64_t>({1, 2}, {2}));
+            }),
+            "index_select: index must be in [0, 2), got 2 at position 1");
+  EXPECT_EQ(message_of<DtypeError>([&] { cast(x, Dtype::kInt64); }),
+            "cast: from and to float32 or float64, got float64 to int64");
+}
+
+}  // namespace
+}  // namespace moegrad::ops::copies_test
