@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/train_checkpoints.h"
 
-#include <iostream>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -75,35 +74,27 @@ NamedTensors TrainCheckpoints::tensors() const {
   return all;
 }
 
-bool TrainCheckpoints::resume() {
-  if (!saver_) return false;
+std::optional<ResumedFrom> TrainCheckpoints::resume() {
+  if (!saver_) return std::nullopt;
   saver_->reserve({.tensors = tensors()});
-  const bool is_first = context_.rank() == 0;
   if (!options_.resume) {
     const auto found = list_checkpoints(folder_);
     check<ValueError>(found.empty(), "checkpoints: '", folder_,
                       "' must have no checkpoints where a run does not resume, got ",
                       found.empty() ? "" : found[0].path.filename().string());
-    return false;
+    return std::nullopt;
   }
   const auto skipped = [&](const std::string& reason) {
-    if (is_first) log(LogLevel::kWarning, "passed over: " + reason);
+    if (context_.rank() == 0) log(LogLevel::kWarning, "passed over: " + reason);
   };
   auto reader = open_newest_checkpoint(folder_, context_.group(), skipped);
-  if (!reader) {
-    if (is_first) std::cout << "no checkpoint yet, from step 0" << std::endl;
-    return false;
-  }
+  if (!reader) return std::nullopt;
   const auto step = reader->manifest().step;
   check_same_run(options_.run, options_.values ? options_.values(step) : decltype(options_.run)(),
                  *reader);
   reader->read_all(tensors());
   saved_ = state_.step = step;
-  if (is_first) {
-    std::cout << "resumed from " << reader->folder().string() << ", saved by "
-              << reader->manifest().world_size << " ranks" << std::endl;
-  }
-  return true;
+  return ResumedFrom{reader->folder(), reader->manifest().world_size};
 }
 
 void TrainCheckpoints::after_step() {

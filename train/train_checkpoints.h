@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -24,6 +25,12 @@ struct TrainState {
   nn::Module& model;
   optim::Optimizer& optimizer;
   std::int64_t step = 0;  // optimizer steps done
+};
+
+/// The checkpoint that a run goes on from.
+struct ResumedFrom {
+  std::filesystem::path folder;
+  int world_size = 1;  // ranks that saved it
 };
 
 struct TrainCheckpointOptions {
@@ -60,10 +67,11 @@ class TrainCheckpoints {
   TrainCheckpoints(const std::string& folder, TrainState& state,
                    TrainCheckpointOptions options = {});
 
-  /// Fills `state` from the newest sound checkpoint and returns true; false if there is none.
+  /// Fills `state` from the newest sound checkpoint and returns where it was; none if there is no
+  /// checkpoint.
   /// ValueError if it is of another run, or if there are checkpoints and `resume` is false. Error
   /// if all are damaged.
-  bool resume();
+  std::optional<ResumedFrom> resume();
   /// After ++state.step: saves where that is due.
   void after_step();
   /// Saves unless this step is saved already, or nothing has changed since it was resumed from.

@@ -155,7 +155,15 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
                                     },
                                 .resume = options.checkpoint.resume,
                                 .observe = observe});
-  checkpoints.resume();
+  const auto resumed = checkpoints.resume();
+  if (speaks && options.checkpoint.resume) {
+    if (resumed) {
+      std::cout << "resumed from " << resumed->folder.string() << ", saved by "
+                << resumed->world_size << " ranks" << std::endl;
+    } else {
+      std::cout << "no checkpoint yet, from step 0" << std::endl;
+    }
+  }
   const auto first = trained.step;
   auto logs = [&] {
     const SlowStorage storage("opening the logs");

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training program of the user's own, sharded and resumable, with the same bits on any ranks:
 //     train TEXT CHECKPOINTS RANKS STEPS
+#include "train/train.h"
+
 #include <iostream>
 
 #include "moegrad.h"
-#include "train/train.h"
 using namespace moegrad;
 
 void train_on(RankContext& rank, const training::TrainingData& data, const std::string& folder,
@@ -25,7 +26,8 @@ void train_on(RankContext& rank, const training::TrainingData& data, const std::
     ++state.step;
     checkpoints.after_step();
     if (rank.rank() != 0) continue;
-    std::cout << std::hexfloat << state.step << ' ' << result.loss << ' ' << result.grad_norm << '\n';
+    std::cout << std::hexfloat << state.step << ' ' << result.loss << ' ' << result.grad_norm
+              << '\n';
   }
   checkpoints.finish();
   const double validation = training::evaluate(model, data);
@@ -33,8 +35,9 @@ void train_on(RankContext& rank, const training::TrainingData& data, const std::
 }
 
 int main(int, char** argv) {
-  const training::WindowedData data(training::TextData(argv[1], /*sequence_length=*/32),
-                                    {.micro_batches = 4, .sequences = 2, .validation_sequences = 6});
+  const training::WindowedData data(
+      training::TextData(argv[1], /*sequence_length=*/32),
+      {.micro_batches = 4, .sequences = 2, .validation_sequences = 6});
   launch(std::stoi(argv[3]),
          [&](RankContext& rank) { train_on(rank, data, argv[2], std::stoll(argv[4])); });
 }

@@ -8,6 +8,7 @@
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "train/logs/metrics_lines.h"
+#include "train/logs/run_header_json.h"
 
 namespace moegrad::tools {
 

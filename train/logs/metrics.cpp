@@ -10,6 +10,8 @@
 #include <sstream>
 #include <utility>
 
+#include "train/logs/run_header_json.h"
+
 namespace moegrad::training {
 
 namespace {
@@ -85,6 +87,13 @@ nlohmann::json communication_of(const ProfileFigures& profile) {
           {"other", lane(figures.other, figures.exposed_other, figures.other_bytes)}};
 }
 
+// A line of the file; the first one that is written has the header as well.
+std::string text_of(nlohmann::json line, std::optional<RunHeader>& header) {
+  if (header) line["run"] = to_json(*std::exchange(header, std::nullopt));
+  // A file name in the configuration or the command may not be UTF-8.
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
 std::vector<double> expert_load(const StepResult& result) {
@@ -151,17 +160,11 @@ void MetricsFile::write(const StepReport& report) {
                          {"peak_bytes", memory_of(report)}};
   if (report.profile) line["communication"] = communication_of(*report.profile);
   if (!report.configuration.empty()) line["configuration"] = report.configuration;
-  write_line(std::move(line));
+  file_->write(text_of(std::move(line), header_));
 }
 
 void MetricsFile::write_validation(std::int64_t step, double loss) {
-  if (file_) write_line({{"step", step}, {"validation_loss", loss}});
-}
-
-void MetricsFile::write_line(nlohmann::json line) {
-  if (header_) line["run"] = to_json(*std::exchange(header_, std::nullopt));
-  // A file name in the configuration or the command may not be UTF-8.
-  file_->write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (file_) file_->write(text_of({{"step", step}, {"validation_loss", loss}}, header_));
 }
 
 }  // namespace moegrad::training

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -62,8 +61,6 @@ class MetricsFile {
   bool report() const { return !file_ || file_->report(); }
 
  private:
-  void write_line(nlohmann::json line);
-
   std::optional<LineFile> file_;
   std::optional<RunHeader> header_;  // until it has been written
 };

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,12 +29,6 @@ struct RunHeader {
 /// The header of a run that starts now. `run`: what may not change at resumption (describe_run).
 RunHeader run_header(const TrainConfig& options, std::string_view unit,
                      const std::map<std::string, std::string>& run);
-
-nlohmann::json to_json(const RunHeader& header);
-
-/// The inverse of to_json(). Any part may be missing. Messages begin with `who`. ValueError if a
-/// part has the wrong type.
-RunHeader run_header_of(const nlohmann::json& object, const std::string& who);
 
 /// A word of a command as a shell reads it: in quotes if a character needs them.
 std::string shell_word(const std::string& word);

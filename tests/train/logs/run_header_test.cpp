@@ -9,6 +9,7 @@
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 #include "train/logs/metrics.h"
+#include "train/logs/run_header_json.h"
 
 namespace moegrad::training::run_header_test {
 namespace {

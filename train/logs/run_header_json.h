@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "train/logs/run_header.h"
+
+namespace moegrad::training {
+
+nlohmann::json to_json(const RunHeader& header);
+
+/// The inverse of to_json(). Any part may be missing. Messages begin with `who`. ValueError if a
+/// part has the wrong type.
+RunHeader run_header_of(const nlohmann::json& object, const std::string& who);
+
+}  // namespace moegrad::training
