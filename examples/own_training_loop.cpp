@@ -48,8 +48,8 @@ void train(RankContext& rank, const std::string& text, const std::string& folder
 
   CheckpointState all{.tensors = model.named_parameters()};
   for (const auto& tensor : optimizer.state_dict()) all.tensors.push_back(tensor);
-  const auto say = [](const std::string& reason) { log(LogLevel::kWarning, reason); };
-  auto checkpoint = open_newest_checkpoint(folder, rank.group(), say);
+  const auto warn = [](const std::string& reason) { log(LogLevel::kWarning, reason); };
+  auto checkpoint = open_newest_checkpoint(folder, rank.group(), warn);
   if (checkpoint) checkpoint->read_all(all.tensors);
   CheckpointSaver saver(folder, rank.group(), {.lock = &lock});
 

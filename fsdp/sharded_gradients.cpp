@@ -20,7 +20,7 @@ void ShardedGradients::add(TensorList terms) {
   resume();
   ++size_;
   const bool one_partial = std::has_single_bit(static_cast<std::uint64_t>(size_));
-  shown_.clear();
+  published_.clear();
   TensorList reached;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (terms[i].defined()) reached.push_back(parameters_[i]);
@@ -31,7 +31,7 @@ void ShardedGradients::add(TensorList terms) {
     if (sum.defined() && sum.dtype() != parameter.dtype()) sum = to_dtype(sum, parameter.dtype());
     if (sum.defined()) parameter.set_grad(std::move(sum));
   }
-  for (const auto& parameter : parameters_) shown_.emplace_back(parameter.grad());
+  for (const auto& parameter : parameters_) published_.emplace_back(parameter.grad());
   // No backward reaches the shards themselves, so their hooks run here.
   for (const auto& parameter : reached) {
     auto& hooks = parameter.impl()->leaf_state().post_accumulate_hooks;
@@ -66,15 +66,15 @@ void ShardedGradients::begin_again() {
 
 bool ShardedGradients::untouched() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!shown_[i].is_still(parameters_[i].grad())) return false;
+    if (!published_[i].is_still(parameters_[i].grad())) return false;
   }
   return true;
 }
 
-ShardedGradients::Shown::Shown(const Tensor& grad)
+ShardedGradients::PublishedGrad::PublishedGrad(const Tensor& grad)
     : defined(grad.defined()), impl(grad.impl()), version(defined ? grad.storage().version() : 0) {}
 
-bool ShardedGradients::Shown::is_still(const Tensor& grad) const {
+bool ShardedGradients::PublishedGrad::is_still(const Tensor& grad) const {
   if (!defined || !grad.defined()) return defined == grad.defined();
   return grad.impl() == impl.lock() && grad.storage().version() == version;
 }

@@ -41,15 +41,15 @@ class ShardedGradients {
   std::vector<TreeSum> sums_;
   // The tensor that grad() was set to. If it has been cleared, the tensor may be gone, and then its
   // handle is null, like the handle of a gradient that was never set. So `defined` is kept, too.
-  struct Shown {
-    explicit Shown(const Tensor& grad);
+  struct PublishedGrad {
+    explicit PublishedGrad(const Tensor& grad);
     bool is_still(const Tensor& grad) const;
 
     bool defined = false;
     std::weak_ptr<TensorImpl> impl = {};
     std::uint64_t version = 0;  // version of its bytes
   };
-  std::vector<Shown> shown_;
+  std::vector<PublishedGrad> published_;
 };
 
 }  // namespace moegrad::fsdp

@@ -42,25 +42,25 @@ void check_state(const NamedTensors& parameters, const NamedTensors& state) {
 }
 
 /// What rank 0 found wrong, in the form that is sent to all ranks.
-struct Verdict {
+struct CheckResult {
   enum Kind : std::int64_t { kGood, kWrongShape, kWrong };
   std::int64_t kind = kGood;
   std::string message;
 };
 
-Verdict judge(const NamedTensors& parameters, const NamedTensors& state) {
+CheckResult judge(const NamedTensors& parameters, const NamedTensors& state) {
   try {
     check_state(parameters, state);
   } catch (const ShapeError& error) {
-    return {Verdict::kWrongShape, error.what()};
+    return {CheckResult::kWrongShape, error.what()};
   } catch (const Error& error) {
-    return {Verdict::kWrong, error.what()};
+    return {CheckResult::kWrong, error.what()};
   }
   return {};
 }
 
-/// Returns rank 0's verdict on every rank.
-Verdict shared(const Verdict& own, const std::shared_ptr<ProcessGroup>& world) {
+/// Returns rank 0's result on every rank.
+CheckResult shared(const CheckResult& own, const std::shared_ptr<ProcessGroup>& world) {
   const std::string text = std::to_string(own.kind) + own.message;
   const auto first = all_gather_texts(world, text, {.label = "load_full_state_dict"})[0];
   return {first[0] - '0', first.substr(1)};
@@ -93,9 +93,9 @@ void load_full_state_dict(nn::Module& module, const NamedTensors& state) {
   const auto world = context.world_size() > 1 ? context.group() : nullptr;
   const bool first = context.rank() == 0;
   const auto parameters = resharded_parameters(module);
-  const Verdict verdict = shared(first ? judge(parameters, state) : Verdict(), world);
-  check<ShapeError>(verdict.kind != Verdict::kWrongShape, verdict.message);
-  check(verdict.kind == Verdict::kGood, verdict.message);
+  const CheckResult result = shared(first ? judge(parameters, state) : CheckResult(), world);
+  check<ShapeError>(result.kind != CheckResult::kWrongShape, result.message);
+  check(result.kind == CheckResult::kGood, result.message);
   for (const auto& [name, parameter] : parameters) {
     const Tensor given =
         first ? std::ranges::find(state, name, &NamedTensor::name)->tensor : Tensor();

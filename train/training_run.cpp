@@ -61,8 +61,8 @@ StepEnd agree_on_step_end(const TrainingEvents& events, RankContext& context,
   return {.stop = answers[0] != 0, .window_ends = answers[1] != 0};
 }
 
-void warn_of_slow_ranks(const std::vector<SlowRank>& ranks, RunLogs& logs, bool speaks) {
-  if (ranks.empty() || !speaks) return;
+void warn_of_slow_ranks(const std::vector<SlowRank>& ranks, RunLogs& logs, bool is_rank_0) {
+  if (ranks.empty() || !is_rank_0) return;
   logs.end_line();
   for (const auto& slow : ranks) {
     std::ostringstream text;
@@ -84,7 +84,7 @@ std::string_view unit_of(const TrainingData& data) {
 }
 
 void print_result(const TrainConfig& options, const TrainingData& data, models::Qwen3Moe& model,
-                  RunLogs& logs, bool speaks, const std::function<void()>& may_stop) {
+                  RunLogs& logs, bool is_rank_0, const std::function<void()>& may_stop) {
   model.eval();
   const double validation = evaluate(model, data, may_stop);
   const auto& tokens = data.source();
@@ -94,9 +94,9 @@ void print_result(const TrainConfig& options, const TrainingData& data, models::
   const auto text = sample(model, options.output.prompt, options.output.sample_bytes,
                            options.data.sequence_length, options.output.temperature,
                            options.optim.seed, may_stop);
-  if (!speaks) return;
+  if (!is_rank_0) return;
   std::cout << "sample: " << options.output.prompt << text << '\n'
-            << "words of the sample that stand in the text: "
+            << "words of the sample that occur in the text: "
             << 100 * known_words(text, tokens.as_text()) << " %" << std::endl;
 }
 
@@ -121,7 +121,7 @@ template <class Step>
 // Throws Stopped.
 bool train(const TrainConfig& options, const TrainingData& data, const TrainingEvents& events,
            StepProfile& profile, RankContext& context) {
-  const bool speaks = context.rank() == 0;
+  const bool is_rank_0 = context.rank() == 0;
   // No rank ever holds the whole model: first only shapes are made, then shards, then their values.
   std::optional<models::Qwen3Moe> shapes;
   {
@@ -156,7 +156,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
                                 .resume = options.checkpoint.resume,
                                 .observe = observe});
   const auto resumed = checkpoints.resume();
-  if (speaks && options.checkpoint.resume) {
+  if (is_rank_0 && options.checkpoint.resume) {
     if (resumed) {
       std::cout << "resumed from " << resumed->folder.string() << ", saved by "
                 << resumed->world_size << " ranks" << std::endl;
@@ -175,17 +175,17 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     if (trained.step > first) checkpoints.save();
     logs.end_line();
     const bool written = logs.report(), saved = checkpoints.finish();
-    if (speaks && trained.step > 0) {
+    if (is_rank_0 && trained.step > 0) {
       std::cout << "stopped after step " << trained.step - 1 << std::endl;
     }
-    if (speaks && trained.step == 0) std::cout << "stopped before the first step" << std::endl;
+    if (is_rank_0 && trained.step == 0) std::cout << "stopped before the first step" << std::endl;
     throw Stopped{saved && written ? kRunStopped : 1};
   };
   const auto may_stop = [&] {
     if (agree_on_step_end(events, context, window_begin).stop) stop_here();
   };
   const double before = evaluate(model, data, may_stop);
-  if (speaks) std::cout << "training, from validation loss " << before << std::endl;
+  if (is_rank_0) std::cout << "training, from validation loss " << before << std::endl;
   if (logs.validation_due(first)) logs.validation(first, before, unit_of(data));
 
   const StepPlan plan(state, data.micro_batches());
@@ -221,7 +221,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     }
     const auto [stop, window_ends] = agree_on_step_end(events, context, window_begin);
     if (window_ends) {
-      warn_of_slow_ranks(watch.close_window(), logs, speaks);
+      warn_of_slow_ranks(watch.close_window(), logs, is_rank_0);
       window_begin = Clock::now();
     }
     if (stop && step + 1 < options.optim.steps) stop_here();
@@ -229,7 +229,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     checkpoints.after_step();
   }
   logs.end_line();
-  print_result(options, data, model, logs, speaks, may_stop);
+  print_result(options, data, model, logs, is_rank_0, may_stop);
   if (!options.output.export_hf.empty()) models::save_pretrained(model, options.output.export_hf);
   const bool written = logs.report();
   return checkpoints.finish() && written;

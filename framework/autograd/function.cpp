@@ -12,23 +12,23 @@ namespace {
 
 // Functions whose destruction is under way in this thread put their edges here; the outermost
 // destructor empties it.
-thread_local std::vector<std::shared_ptr<Function>>* condemned = nullptr;
+thread_local std::vector<std::shared_ptr<Function>>* pending_edges = nullptr;
 
 }  // namespace
 
 Function::~Function() {
   std::vector<std::shared_ptr<Function>> own;
-  const bool outermost = condemned == nullptr;
-  if (outermost) condemned = &own;
+  const bool outermost = pending_edges == nullptr;
+  if (outermost) pending_edges = &own;
   for (auto& edge : edges_) {
-    if (edge.function) condemned->push_back(std::move(edge.function));
+    if (edge.function) pending_edges->push_back(std::move(edge.function));
   }
   if (!outermost) return;
   while (!own.empty()) {
     const auto next = std::move(own.back());
     own.pop_back();
   }
-  condemned = nullptr;
+  pending_edges = nullptr;
 }
 
 InputMask Function::needs() const {

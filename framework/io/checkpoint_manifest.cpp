@@ -169,7 +169,7 @@ CheckpointTensor read_tensor(const Node& node, const std::map<std::string, Check
     missing -= piece.shape.numel();
     tensor.pieces.push_back(std::move(piece));
   });
-  node.require(missing == 0 || pieces == Pieces::kSome, "must stand in its pieces whole, got ",
+  node.require(missing == 0 || pieces == Pieces::kSome, "must be whole in its pieces, got ",
                missing, " elements in none");
   return tensor;
 }

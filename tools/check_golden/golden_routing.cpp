@@ -181,7 +181,7 @@ class RoutingChecks {
 
 }  // namespace
 
-Parting parting_of(const GoldenRouting& own, const GoldenRouting& reference) {
+RoutingDifference routing_difference(const GoldenRouting& own, const GoldenRouting& reference) {
   for (std::size_t layer = 0; layer < own.experts.size(); ++layer) {
     const auto margins = margins_of(reference.logits[layer], own.experts[layer].dim(1));
     bool parted = false;
@@ -191,11 +191,12 @@ Parting parting_of(const GoldenRouting& own, const GoldenRouting& reference) {
         continue;
       }
       parted = true;
-      if (margins[static_cast<std::size_t>(t)] > kFloat32RouterMargin) return Parting::kOther;
+      if (margins[static_cast<std::size_t>(t)] > kFloat32RouterMargin)
+        return RoutingDifference::kOther;
     }
-    if (parted) return Parting::kRounding;
+    if (parted) return RoutingDifference::kRounding;
   }
-  return Parting::kNone;
+  return RoutingDifference::kNone;
 }
 
 std::vector<GoldenCheck> check_routing(const GoldenCase& golden, const GoldenValues& expected,

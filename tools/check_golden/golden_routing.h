@@ -14,8 +14,8 @@ namespace moegrad::tools {
 /// How the experts of a float32 run compare with those of the float64 run. kNone: they are the same
 /// for every token. Otherwise it describes the first layer where some tokens differ. kRounding: all
 /// these tokens differ by rounding (Note [Choices that are rounding]). kOther: some do not.
-enum class Parting : std::uint8_t { kNone, kRounding, kOther };
-Parting parting_of(const GoldenRouting& own, const GoldenRouting& reference);
+enum class RoutingDifference : std::uint8_t { kNone, kRounding, kOther };
+RoutingDifference routing_difference(const GoldenRouting& own, const GoldenRouting& reference);
 
 /// Compares the routers' logits, choices, weights and counts of a row, of all ranks.
 std::vector<GoldenCheck> check_routing(const GoldenCase& golden, const GoldenValues& expected,

@@ -101,9 +101,9 @@ class Runner {
           forward(golden_.steps[at], model_.config().router_aux_loss_coef,
                   replay ? &reference->routing[at] : nullptr);
       if (together) {
-        const auto parting = parting_of(computed.routing, reference->routing[at]);
-        if (parting == Parting::kRounding) return std::nullopt;
-        together = parting == Parting::kNone;
+        const auto parting = routing_difference(computed.routing, reference->routing[at]);
+        if (parting == RoutingDifference::kRounding) return std::nullopt;
+        together = parting == RoutingDifference::kNone;
       }
       differentiate();
       if (spec.skip_missing_grad) mark_experts(optimizer, computed.routing.tokens_per_expert);
@@ -124,7 +124,8 @@ class Runner {
 
  private:
   static bool parted_by_rounding(const GoldenRouting& own, const GoldenComputed* reference) {
-    return reference != nullptr && parting_of(own, reference->routing) == Parting::kRounding;
+    return reference != nullptr &&
+           routing_difference(own, reference->routing) == RoutingDifference::kRounding;
   }
 
   optim::AdamW make_optimizer(const GoldenOptimizer& spec, const NamedTensors& parameters) const {

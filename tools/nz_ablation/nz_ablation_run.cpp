@@ -44,9 +44,9 @@ models::Qwen3MoeConfig config_of(const SpeedPreset& preset, const Rung& rung) {
 }
 
 /// A module that takes its steps in turn with others.
-class Contestant {
+class RungRunner {
  public:
-  virtual ~Contestant() = default;
+  virtual ~RungRunner() = default;
   /// Returns this rank's term of the loss.
   virtual double step() = 0;
   virtual const nn::Module& module() const = 0;
@@ -64,7 +64,7 @@ void fill(nn::Module& module, const nn::Module* like, double std) {
 }
 
 /// A model under training. Between its steps it holds no gradients.
-class Training final : public Contestant {
+class Training final : public RungRunner {
  public:
   Training(const SpeedPreset& preset, const Rung& rung, const nn::Module* like,
            RankContext& context, MicroBatch batch)
@@ -100,7 +100,7 @@ class Training final : public Contestant {
 };
 
 /// A mixture layer alone, without the tape.
-class Layer final : public Contestant {
+class Layer final : public RungRunner {
  public:
   Layer(const models::Qwen3MoeConfig& config, const Rung& rung, const nn::Module* like,
         RankContext& context, const Tensor& x)
@@ -131,7 +131,7 @@ class Layer final : public Contestant {
   std::optional<nn::MoE> moe_;
 };
 
-Moved count(const Counters& counters) {
+DataMovement count(const Counters& counters) {
   const auto value = [](const auto& counter) { return static_cast<double>(counter.load()); };
   return {.materialized_transposes = value(counters.materialized_transposes),
           .transposed_packs = value(counters.transposed_packs),
@@ -144,20 +144,21 @@ Moved count(const Counters& counters) {
 }
 
 // sum += (after - before) / steps
-void add(Moved& sum, const Moved& before, const Moved& after, std::int64_t steps) {
-  for (const auto field :
-       {&Moved::materialized_transposes, &Moved::transposed_packs, &Moved::packed_panels,
-        &Moved::nz_conversions, &Moved::nz_copy_outs, &Moved::copied_out_bytes,
-        &Moved::converted_bytes, &Moved::packed_bytes}) {
+void add(DataMovement& sum, const DataMovement& before, const DataMovement& after,
+         std::int64_t steps) {
+  for (const auto field : {&DataMovement::materialized_transposes, &DataMovement::transposed_packs,
+                           &DataMovement::packed_panels, &DataMovement::nz_conversions,
+                           &DataMovement::nz_copy_outs, &DataMovement::copied_out_bytes,
+                           &DataMovement::converted_bytes, &DataMovement::packed_bytes}) {
     sum.*field += (after.*field - before.*field) / static_cast<double>(steps);
   }
 }
 
-using Contestants = std::vector<std::unique_ptr<Contestant>>;  // one per rung
+using RungRunners = std::vector<std::unique_ptr<RungRunner>>;  // one per rung
 
 // Runs one round that is not measured, then `rounds` that are. Each round begins one rung later.
 std::vector<RungRun> run_in_turn(RankContext& context, std::int64_t rounds,
-                                 const std::vector<Rung>& rungs, const Contestants& contestants) {
+                                 const std::vector<Rung>& rungs, const RungRunners& runners) {
   std::vector<RungRun> runs;
   for (const auto& rung : rungs) runs.push_back({.name = rung.name});
   for (std::int64_t round = -1; round < rounds; ++round) {
@@ -167,7 +168,7 @@ std::vector<RungRun> run_in_turn(RankContext& context, std::int64_t rounds,
       context.group()->barrier()->wait();
       const auto before = count(context.counters());
       const auto begin = Clock::now();
-      terms[static_cast<std::size_t>(context.rank())] = contestants[i]->step();
+      terms[static_cast<std::size_t>(context.rank())] = runners[i]->step();
       context.group()->barrier()->wait();
       const std::chrono::duration<double> time = Clock::now() - begin;
       const auto after = count(context.counters());
@@ -181,22 +182,22 @@ std::vector<RungRun> run_in_turn(RankContext& context, std::int64_t rounds,
 }
 
 using Make =
-    std::function<std::unique_ptr<Contestant>(RankContext&, const Rung&, const nn::Module* like)>;
+    std::function<std::unique_ptr<RungRunner>(RankContext&, const Rung&, const nn::Module* like)>;
 
-// Makes the contestants on every rank and lets them step in turn. Returns rank 0's results.
+// Makes the runners on every rank and lets them step in turn. Returns rank 0's results.
 std::vector<RungRun> compare(const AblationOptions& options, const std::vector<Rung>& rungs,
                              const Make& make) {
   std::vector<RungRun> runs;
   const auto body = [&](RankContext& context) {
-    Contestants contestants;
+    RungRunners runners;
     for (const auto& rung : rungs) {
       const nn::Module* like = nullptr;
-      for (std::size_t i = 0; i < contestants.size(); ++i) {
-        if (rungs[i].weights == rung.weights) like = &contestants[i]->module();
+      for (std::size_t i = 0; i < runners.size(); ++i) {
+        if (rungs[i].weights == rung.weights) like = &runners[i]->module();
       }
-      contestants.push_back(make(context, rung, like));
+      runners.push_back(make(context, rung, like));
     }
-    auto own = run_in_turn(context, options.rounds, rungs, contestants);
+    auto own = run_in_turn(context, options.rounds, rungs, runners);
     if (context.rank() == 0) runs = std::move(own);
   };
   launch(options.ranks, body,

@@ -15,7 +15,7 @@ struct AblationOptions {
 };
 
 /// The data that one rank moved per step (framework/runtime/counters.h).
-struct Moved {
+struct DataMovement {
   double materialized_transposes = 0;
   double transposed_packs = 0;
   double packed_panels = 0;
@@ -32,7 +32,7 @@ struct RungRun {
   std::string name = {};
   std::vector<double> seconds = {};  // of each measured step
   std::vector<double> loss = {};     // of every step, nats per token
-  Moved moved = {};
+  DataMovement moved = {};
 };
 
 struct Ladder {

@@ -18,10 +18,10 @@ namespace {
 
 // What a resumed run finds in its file.
 struct EarlierLines {
-  bool others = false;     // not metrics, or metrics of another run
-  std::int64_t bytes = 0;  // of the lines before the resumed run's first step
-  bool unended = false;    // the last of these lines lacks its line feed
-  bool precious = false;   // after them are lines that the resumed run does not write again
+  bool others = false;            // not metrics, or metrics of another run
+  std::int64_t bytes = 0;         // of the lines before the resumed run's first step
+  bool lacks_line_feed = false;   // the last of these lines lacks its line feed
+  bool would_lose_lines = false;  // after them are lines that the resumed run does not write again
 };
 
 std::optional<std::int64_t> step_of(const nlohmann::json& line) {
@@ -58,10 +58,10 @@ EarlierLines find_earlier_lines(const std::string& path, std::int64_t first_step
     if (!ended && !step) break;
     behind = behind || (step && *step >= first_step);
     if (behind) {
-      found.precious = found.precious || !own || !step || *step < first_step;
+      found.would_lose_lines = found.would_lose_lines || !own || !step || *step < first_step;
     } else {
       found.bytes += std::ssize(line) + (ended ? 1 : 0);
-      found.unended = !ended;
+      found.lacks_line_feed = !ended;
     }
   }
   return found;
@@ -134,12 +134,12 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step,
     file_->set_aside();
   } else {
     const auto earlier = find_earlier_lines(path, first_step, header_ ? header_->identity : "");
-    if (earlier.others || earlier.precious) {
+    if (earlier.others || earlier.would_lose_lines) {
       file_->set_aside(earlier.others ? 0 : earlier.bytes);
     } else {
       file_->cut(earlier.bytes);
     }
-    if (earlier.unended) file_->end_line();
+    if (earlier.lacks_line_feed) file_->end_line();
   }
 }
 

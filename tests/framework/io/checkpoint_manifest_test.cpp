@@ -149,7 +149,7 @@ TEST(CheckpointManifest, RefusesRanksThatDisagree) {
   EXPECT_EQ(refused([](auto& part) { part.files["rank-0"] = {}; }),
             "m: ranks must write files of their own, rank 1 has another's");
   EXPECT_EQ(refused([](auto& part) { part.tensors["rows"].pieces.clear(); }),
-            "m: tensors 'rows' must stand in its pieces whole, got 8 elements in none");
+            "m: tensors 'rows' must be whole in its pieces, got 8 elements in none");
 }
 
 TEST(CheckpointManifest, RefusesFilesElsewhere) {
@@ -169,9 +169,9 @@ TEST(CheckpointManifest, RefusesPiecesThatAreNotEachElementOnce) {
             "m: tensors 'rows'.pieces[1] must not overlap another, got [2, 4] from [2, 0] and [3, "
             "4] from [0, 0]");
   EXPECT_EQ(refusal_of("/tensors/rows/pieces/1/shape", {1, 4}),
-            "m: tensors 'rows' must stand in its pieces whole, got 4 elements in none");
+            "m: tensors 'rows' must be whole in its pieces, got 4 elements in none");
   EXPECT_EQ(refusal_of("/tensors/rows/pieces", json::array()),
-            "m: tensors 'rows' must stand in its pieces whole, got 20 elements in none");
+            "m: tensors 'rows' must be whole in its pieces, got 20 elements in none");
   for (const json& begin : {json({4, 0}), json({0}), json({(1LL << 62) + (1LL << 61), 0})}) {
     const auto message = refusal_of("/tensors/rows/pieces/1/begin", begin);
     EXPECT_TRUE(

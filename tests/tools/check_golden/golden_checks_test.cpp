@@ -267,12 +267,15 @@ TEST(GoldenParting, IsByRoundingIfAllChoicesOfTheFirstLayerThatDiffersAre) {
                          .tokens_per_expert = {}};
   };
   const auto reference = routing_of({0, 1}, {0, 1});
-  EXPECT_EQ(parting_of(routing_of({0, 1}, {0, 1}), reference), Parting::kNone);
-  EXPECT_EQ(parting_of(routing_of({0, 0}, {0, 1}), reference), Parting::kRounding);
-  EXPECT_EQ(parting_of(routing_of({0, 1}, {0, 0}), reference), Parting::kRounding);
-  EXPECT_EQ(parting_of(routing_of({0, 0}, {2, 1}), reference), Parting::kRounding);  // follows
-  EXPECT_EQ(parting_of(routing_of({1, 0}, {0, 1}), reference), Parting::kOther);
-  EXPECT_EQ(parting_of(routing_of({0, 1}, {1, 1}), reference), Parting::kOther);
+  EXPECT_EQ(routing_difference(routing_of({0, 1}, {0, 1}), reference), RoutingDifference::kNone);
+  EXPECT_EQ(routing_difference(routing_of({0, 0}, {0, 1}), reference),
+            RoutingDifference::kRounding);
+  EXPECT_EQ(routing_difference(routing_of({0, 1}, {0, 0}), reference),
+            RoutingDifference::kRounding);
+  EXPECT_EQ(routing_difference(routing_of({0, 0}, {2, 1}), reference),
+            RoutingDifference::kRounding);  // follows
+  EXPECT_EQ(routing_difference(routing_of({1, 0}, {0, 1}), reference), RoutingDifference::kOther);
+  EXPECT_EQ(routing_difference(routing_of({0, 1}, {1, 1}), reference), RoutingDifference::kOther);
 }
 
 /// Two steps and one parameter afterwards.

@@ -12,7 +12,7 @@ using test::message_of;
 
 constexpr double kLayers = 4;  // of the preset "tiny", two expert weights in each
 
-std::vector<double> column(const Ladder& ladder, double Moved::*field) {
+std::vector<double> column(const Ladder& ladder, double DataMovement::*field) {
   std::vector<double> values;
   for (const auto& rung : ladder.rungs) values.push_back(rung.moved.*field);
   return values;
@@ -32,34 +32,34 @@ TEST(NzLadder, EachRungMovesWhatItsNameSaysAndKeepsTheLoss) {
     }
     // Whatever reads FRACTAL_NZ needs it after each gather: in forward and in backward.
     const double weights = 2 * 2 * kLayers;
-    EXPECT_EQ(column(ladder, &Moved::nz_conversions),
+    EXPECT_EQ(column(ladder, &DataMovement::nz_conversions),
               (std::vector<double>{0, 0, 0, weights, 0, 0, 0}));
-    EXPECT_EQ(column(ladder, &Moved::nz_copy_outs),
+    EXPECT_EQ(column(ladder, &DataMovement::nz_copy_outs),
               (std::vector<double>{0, 0, 0, 0, weights, weights, weights}));
     // The weight in forward, its gradient in backward.
-    EXPECT_EQ(column(ladder, &Moved::materialized_transposes),
+    EXPECT_EQ(column(ladder, &DataMovement::materialized_transposes),
               (std::vector<double>{0, weights, 0, weights, 0, 0, 0}));
     // Outside the experts all rungs pack alike: q, k, v, o and the router of each layer, and the
     // head, in forward and in backward.
     const double rest = 5 * kLayers + 1;
-    const auto packs = column(ladder, &Moved::packed_panels);
+    const auto packs = column(ladder, &DataMovement::packed_panels);
     const auto in_turn = packs[0];  // by a product of a weight that is not transposed
     EXPECT_GT(in_turn, rest + 2 * kLayers);
     EXPECT_EQ(packs,
               (std::vector<double>{in_turn, 2 * in_turn - rest, in_turn, rest, rest, rest, rest}));
     // One of forward and input gradient reads a row-major weight as its transpose, unless there is
     // a transpose of it; NZ is read in place either way.
-    EXPECT_EQ(column(ladder, &Moved::transposed_packs),
+    EXPECT_EQ(column(ladder, &DataMovement::transposed_packs),
               (std::vector<double>{in_turn, rest, in_turn, rest, rest, rest, rest}));
 
-    const auto packed = column(ladder, &Moved::packed_bytes);
+    const auto packed = column(ladder, &DataMovement::packed_bytes);
     EXPECT_EQ(packed[0], packed[2]);
     EXPECT_LT(packed[4], packed[2]);
     // Hidden size 64, experts of 32, eight of them, in float32.
     const double twice = 4 * 2 * kLayers * 8 * 3 * 64 * 32;
-    EXPECT_EQ(column(ladder, &Moved::converted_bytes),
+    EXPECT_EQ(column(ladder, &DataMovement::converted_bytes),
               (std::vector<double>{0, twice, 0, 2 * twice, 0, 0, 0}));
-    const auto copied = column(ladder, &Moved::copied_out_bytes);
+    const auto copied = column(ladder, &DataMovement::copied_out_bytes);
     EXPECT_EQ(std::vector(copied.begin(), copied.begin() + 6), std::vector<double>(6, copied[0]));
     // Norms and router go with the root, which is gathered once, not twice.
     const double norms = 2 * 64 + 2 * 16, router = 8 * 64;
@@ -73,10 +73,11 @@ TEST(NzLayer, TheCopyOutSavesTheConversion) {
   EXPECT_EQ(layer.tokens, 8);
   check_losses_agree(layer);
   const double experts = 4 * 128 * 3 * 64 * 32, router = 4 * 128 * 64;
-  EXPECT_EQ(column(layer, &Moved::nz_conversions), (std::vector<double>{2, 0}));
-  EXPECT_EQ(column(layer, &Moved::nz_copy_outs), (std::vector<double>{0, 2}));
-  EXPECT_EQ(column(layer, &Moved::converted_bytes), (std::vector<double>{experts, 0}));
-  EXPECT_EQ(column(layer, &Moved::copied_out_bytes), std::vector<double>(2, experts + router));
+  EXPECT_EQ(column(layer, &DataMovement::nz_conversions), (std::vector<double>{2, 0}));
+  EXPECT_EQ(column(layer, &DataMovement::nz_copy_outs), (std::vector<double>{0, 2}));
+  EXPECT_EQ(column(layer, &DataMovement::converted_bytes), (std::vector<double>{experts, 0}));
+  EXPECT_EQ(column(layer, &DataMovement::copied_out_bytes),
+            std::vector<double>(2, experts + router));
 }
 
 TEST(RunLadder, RefusesRanksThatDoNotDivideTheSequences) {
