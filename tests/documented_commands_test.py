@@ -94,7 +94,7 @@ def fixtures(folder, build):
     shutil.copy(folder / "DIR/config.json", folder / "config.json")
     (folder / "train.bin").write_bytes(b"".join(
         bytes((i % 200 + 1, 0)) if i % 90 else bytes(2) for i in range(1, 90 * 400 + 1)))
-    (folder / "first.cpp").write_bytes((ROOT / "tests/consumer/first.cpp").read_bytes())
+    (folder / "first.cpp").write_bytes((ROOT / "examples/linear_regression.cpp").read_bytes())
 
 
 def strays(folder):

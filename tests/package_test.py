@@ -187,12 +187,12 @@ def training_problems(folder):
 def documentation_problems(project):
     """What the documentation prints for a user's project is what this test builds."""
     for page, language, file in [("docs/install.md", "cmake", "CMakeLists.txt"),
-                                 ("README.md", "cpp", "first.cpp"),
+                                 ("README.md", "cpp", "../../examples/linear_regression.cpp"),
                                  ("docs/training.md", "cpp", "train.cpp")]:
         text = (ROOT / page).read_text(encoding="utf-8")
         block = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
         if not block or block[1] not in (project / file).read_text(encoding="utf-8"):
-            yield f"{page}: its {language} block is not in tests/consumer/{file}"
+            yield f"{page}: its {language} block is not in {file}"
 
 
 def add_as_subdirectory(compiler, folder):

@@ -242,6 +242,8 @@ _, err = run("train_qwen3_moe", "--profile-steps", "3:3", exit_code=2)
 assert err.startswith("--profile-steps: must be a:b with 0 <= a < b, got '3:3'\n"), err
 
 # The other programs do what they say.
+out, _ = run("linear_regression")
+assert out == "dloss/dweight = -17\ny = 2 x + 1\n", out
 if not brief:
     out, _ = run("train_loop", text)
     values = [float(line.split()[1]) for line in out.splitlines()]

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// README.md's first program.
+// Fits a line to four points by gradient descent: tensors, ops, backward, an optimizer.
+//
+//     build/release/examples/linear_regression
+//
+// Expected: "dloss/dweight = -17" and "y = 2 x + 1".
 #include <iostream>
 
 #include "moegrad.h"
