@@ -70,7 +70,9 @@ run_ctest() {
     if setarch -R true 2>/dev/null; then runner=(setarch -R); fi
   fi
   mkdir "$results/$1"
-  GTEST_OUTPUT="xml:$results/$1/" "${runner[@]}" ctest --test-dir "$moegrad_root/build/$1" -j 2 \
+  # One more than there are cores: some tests mostly wait.
+  GTEST_OUTPUT="xml:$results/$1/" "${runner[@]}" ctest --test-dir "$moegrad_root/build/$1" \
+    -j "$(($(nproc) + 1))" \
     --output-on-failure --no-label-summary --no-tests=error "${selection[@]}" \
     --output-junit "$results/$1/ctest.xml"
 }
