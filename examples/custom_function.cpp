@@ -8,6 +8,8 @@
 
 #include "framework/tensor/as_eigen.h"
 #include "moegrad.h"
+#include "moegrad_diagnostics.h"
+#include "moegrad_testing.h"
 
 using namespace moegrad;
 
