@@ -31,8 +31,9 @@ class TanhLinear final : public Function {
     const Tensor x = x_.unpack();
     const Tensor weight = weight_.unpack();
     const Tensor y = y_.unpack();
+    const Tensor grad_y = ops::contiguous(grads[0]);
     const EigenMatrix<double> g =
-        as_eigen<double>(grads[0]).array() * (1 - as_eigen<double>(y).array().square());
+        as_eigen<double>(grad_y).array() * (1 - as_eigen<double>(y).array().square());
     Tensor grad_x = empty_like(x);
     Tensor grad_weight = empty_like(weight);
     as_eigen<double>(grad_x) = g * as_eigen<double>(weight).transpose();
