@@ -2,13 +2,14 @@
 #pragma once
 
 // What a program needs: tensors, ops, Functions of its own, layers, optimizers, fully_shard, ranks,
-// checkpoints, the models. Headers that these include are not listed again, such as shape.h.
+// checkpoints, the models. Headers that these include, such as shape.h, are not listed again. More
+// is in
 //
-//     moegrad_diagnostics.h    finds out what a program does: traces, slow ranks, the tape, memory
-//     moegrad_testing.h        tests ops and models: gradcheck, reference implementations
+//     moegrad_diagnostics.h    traces, slow ranks, the tape as a graph, memory, printed tensors
+//     moegrad_testing.h        gradcheck, reference implementations
 //     train/train.h            the library moegrad::train, for training programs
 //
-// Three headers with a narrower use are in none of them:
+// None of them includes these headers with a narrower use:
 //
 //     framework/autograd/gradcheck_gtest.h    gradcheck as a GoogleTest assertion
 //     framework/tensor/as_eigen.h             tensors as Eigen matrices

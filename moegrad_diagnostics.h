@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What a program does, for those who want to see it; opt-in, beside moegrad.h:
+// Shows what a program does. Include it beside moegrad.h:
 //
 //     values     the first NaN or infinity, printed tensors, the calls that led to a place
 //     tape       its DOT graph, critical path and live bytes

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's own op, y = tanh(x W), written with Eigen and checked by finite differences.
+// An op of your own, y = tanh(x W), written with Eigen and checked with finite differences.
 //
 //     build/release/examples/custom_function > tape.dot && dot -Tsvg tape.dot > tape.svg
 //

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module of one's own: layers with parameters, a model made of them, training on data.
+// A module of your own: layers with parameters, a model made of them, training on data.
 //
 //     build/release/examples/own_module
 //

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training loop of one's own, sharded over ranks, that can be killed and resumed.
+// A training loop of your own, sharded over ranks, that can be killed and resumed.
 //
 //     build/release/examples/own_training_loop TEXT CHECKPOINTS [RANKS]       default: 2 ranks
 //
-// Expected: the loss falls from 5.6 to below 3. Started again, the program continues from its
+// Expected: the loss falls from 5.6 to about 3. Started again, the program continues from its
 // newest checkpoint, also on another number of ranks.
 #include <iostream>
 
@@ -47,7 +47,7 @@ double accumulate_gradients(models::Qwen3Moe& model, fsdp::State& sharding, cons
     const bool is_last = i == first + per_rank - 1;
     sharding.set_requires_gradient_sync(is_last);  // one reduction per step
 
-    // Every rank must run equally many. Those that the step does not have get no weight.
+    // Every rank must run the same number of micro-batches. Extra ones get weight 0.
     const double weight = i < kMicroBatches ? 1 : 0;
     const MicroBatch batch = make_micro_batch(text, step, i);
     const auto output = model(batch.tokens);
