@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's own op, y = tanh(x W), written with Eigen and checked by finite differences.
+// An op of your own, y = tanh(x W), written with Eigen and checked with finite differences.
 //
 //     build/release/examples/custom_function > tape.dot && dot -Tsvg tape.dot > tape.svg
 //
@@ -8,6 +8,8 @@
 
 #include "framework/tensor/as_eigen.h"
 #include "moegrad.h"
+#include "moegrad_diagnostics.h"
+#include "moegrad_testing.h"
 
 using namespace moegrad;
 
@@ -29,8 +31,9 @@ class TanhLinear final : public Function {
     const Tensor x = x_.unpack();
     const Tensor weight = weight_.unpack();
     const Tensor y = y_.unpack();
+    const Tensor grad_y = ops::contiguous(grads[0]);
     const EigenMatrix<double> g =
-        as_eigen<double>(grads[0]).array() * (1 - as_eigen<double>(y).array().square());
+        as_eigen<double>(grad_y).array() * (1 - as_eigen<double>(y).array().square());
     Tensor grad_x = empty_like(x);
     Tensor grad_weight = empty_like(weight);
     as_eigen<double>(grad_x) = g * as_eigen<double>(weight).transpose();

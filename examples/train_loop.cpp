@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The smallest honest training loop; lines (1) and (2) shard it over two ranks.
+// A training loop for a small Qwen3-MoE; lines (1) and (2) shard it over two ranks.
 //
 //     build/release/examples/train_loop [TEXT_FILE]       default: the King James text
 //
@@ -25,7 +25,7 @@ void train_on(RankContext& rank, const training::TextData& data) {
     const auto batch =
         data.training_batch(/*seed=*/1, step, rank.rank(), rank.world_size(), kSequences);
     const auto output = model(batch.tokens, batch.documents);
-    const auto targets = batch.targets.numel();  // of this rank
+    const std::int64_t targets = batch.targets.numel();  // of this rank
     const auto loss = models::qwen3_moe_loss(output, batch.targets, rank.world_size() * targets,
                                              /*coefficient=*/0.01);
     optimizer.zero_grad();

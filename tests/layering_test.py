@@ -16,14 +16,15 @@ LIBRARIES = {
     "optim": {"framework", "optim"},
     "fsdp": {"framework", "ops", "nn", "fsdp"},
 }
-EVERY_LIBRARY = set(LIBRARIES) | {"moegrad.h"}
+UMBRELLAS = {"moegrad.h", "moegrad_diagnostics.h", "moegrad_testing.h"}
+EVERY_LIBRARY = set(LIBRARIES) | UMBRELLAS
 MAY_INCLUDE = {
     **LIBRARIES,
-    "moegrad.h": set(LIBRARIES),
+    **dict.fromkeys(UMBRELLAS, set(LIBRARIES)),
     "train": set(LIBRARIES) | {"train"},
     "tools": set(LIBRARIES) | {"train", "tools"},
     # Whoever learns from an example can do without what is not installed.
-    "examples": {"moegrad.h", "train/data", "framework/tensor/as_eigen.h"},
+    "examples": UMBRELLAS | {"train/data", "framework/tensor/as_eigen.h"},
     # A library's tests and benchmarks see no program.
     "tests": EVERY_LIBRARY | {"train", "tests"},
     "tests/tools": EVERY_LIBRARY | {"train", "tools", "tests"},
@@ -96,10 +97,12 @@ def self_test():
         "examples/n.cpp": ('#include "moegrad.h"\n#include "train/data/text_data.h"\n', 0),
         "examples/o.cpp": ('#include "train/k.h"\n#include "framework/a.h"\n', 2),
         "examples/p.cpp": ('#include "tools/l.h"\n', 1),
+        "examples/q.cpp": ('#include "moegrad_testing.h"\n#include "moegrad_diagnostics.h"\n', 0),
         "tests/n.cpp": ('#include "tools/l.h"\n', 1),
         "tests/fsdp/n.cpp": ('#include "train/k.h"\n', 0),
         "tests/tools/n.cpp": ('#include "tools/l.h"\n#include "tests/testing.h"\n', 0),
         "moegrad.h": ('#include "fsdp/i.h"\n#include "models/h.h"\n', 0),
+        "moegrad_testing.h": ('#include "moegrad.h"\n#include "ops/k.h"\n', 1),
         "ops/k.h": ('#include "moegrad.h"\n', 1),
         "fsdp/l.cpp": ("#include <moegrad.h>\n", 1),
         "tests/m.cpp": ('#include "moegrad.h"\n', 0),

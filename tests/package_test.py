@@ -9,15 +9,18 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 from pathlib import Path
 
 from repository_files import repository_files
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ["framework", "ops", "nn", "optim", "fsdp", "models", "train"]
-UMBRELLAS = {"moegrad.h", "train/train.h"}
-# What moegrad.h leaves out, for it needs a library that the user may not have.
-OPT_IN = {"framework/autograd/gradcheck_gtest.h", "framework/tensor/as_eigen.h"}
+TIERS = ["moegrad.h", "moegrad_diagnostics.h", "moegrad_testing.h"]
+UMBRELLAS = {*TIERS, "train/train.h"}
+# What the umbrellas leave out: the first two need a library that the user may not have.
+OPT_IN = {"framework/autograd/gradcheck_gtest.h", "framework/tensor/as_eigen.h",
+          "ops/compat/npu_grouped_matmul.h"}
 FOR_PROGRAMS = ["GTest", "benchmark"]  # the tests
 FOR_BUILDING = ["Eigen3", "Boost", "nlohmann_json", "CLI11"]  # the libraries
 BUILD_FLAGS = ["-W", "-march", "-ffp-contract", "lld", "-O", "-g1"]
@@ -70,9 +73,21 @@ def header_problems(include):
     for path in sorted(path for path in include.rglob("*") if path.is_file()):
         header = path.relative_to(include).as_posix()
         if header not in public:
-            yield (f"{header}: is installed, but neither moegrad.h nor train/train.h reaches it; "
-                   f"include it there, or list it as INTERNAL in "
-                   f"{header.split('/')[0]}/CMakeLists.txt")
+            yield (f"{header}: is installed, but no umbrella reaches it; include it in one, or list "
+                   f"it as INTERNAL in {header.split('/')[0]}/CMakeLists.txt")
+    yield from tier_problems(include)
+
+
+def tier_problems(include):
+    """A header is named in one tier. What only tests use costs no program anything."""
+    named = {tier: set(QUOTED.findall((include / tier).read_text(encoding="utf-8")))
+             for tier in TIERS}
+    for first, second in combinations(TIERS, 2):
+        for header in sorted(named[first] & named[second]):
+            yield f"{header}: is named in both {first} and {second}"
+    program, _ = reached(include, ["moegrad.h"])
+    for header in sorted(program & named["moegrad_testing.h"]):
+        yield f"{header}: moegrad.h reaches it, though it is for tests"
 
 
 def remove_strays(include, known):
@@ -84,18 +99,22 @@ def remove_strays(include, known):
 
 def self_test():
     with tempfile.TemporaryDirectory() as tmp:
-        planted = {"moegrad.h": '#include "a/b.h"\n#include "a/none.h"\n', "a/b.h": "",
-                   "a/stray.h": "", "train/train.h": "", **dict.fromkeys(OPT_IN, '#include "moegrad.h"\n')}
+        planted = {"moegrad.h": '#include "a/b.h"\n#include "a/none.h"\n',
+                   "moegrad_diagnostics.h": '#include "a/c.h"\n#include "a/b.h"\n',
+                   "moegrad_testing.h": '#include "a/d.h"\n', "a/b.h": '#include "a/d.h"\n',
+                   "a/c.h": "", "a/d.h": "", "a/stray.h": "", "train/train.h": "",
+                   **dict.fromkeys(OPT_IN, '#include "moegrad.h"\n')}
         for name, text in planted.items():
             (Path(tmp) / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(tmp) / name).write_text(text, encoding="utf-8")
         found = [problem.split(":")[0] for problem in header_problems(Path(tmp))]
-        assert found == ["a/none.h", "a/stray.h"], found
+        assert found == ["a/none.h", "a/stray.h", "a/b.h", "a/d.h"], found
         found = list(path_problems(Path(tmp), ["a/none"]))
         assert found == ["moegrad.h: contains a/none"], found
-        remove_strays(Path(tmp), {Path("moegrad.h"), Path("a/b.h"), Path("train/train.h")})
+        known = {Path(name) for name in planted if name not in OPT_IN and name != "a/stray.h"}
+        remove_strays(Path(tmp), known)
         found = [problem.split(":")[0] for problem in header_problems(Path(tmp))]
-        assert found == sorted(OPT_IN | {"a/none.h"}), found
+        assert found == [*sorted(OPT_IN | {"a/none.h"}), "a/b.h", "a/d.h"], found
 
 
 def config_problems(package):
@@ -216,7 +235,7 @@ def problems(build, compiler, cpu_check, tmp):
     run("cmake", "--install", build, "--prefix", tmp / "made")
     prefix = (tmp / "made").rename(tmp / "moved")
     include = prefix / "include/moegrad"
-    remove_strays(include, set(repository_files(ROOT, [*FOLDERS, "moegrad.h"])))
+    remove_strays(include, set(repository_files(ROOT, [*FOLDERS, *TIERS])))
     yield from path_problems(prefix, [ROOT, build, tmp / "made"])
     yield from header_problems(include)
     yield from config_problems(next(prefix.glob("lib*/**/cmake/moegrad")))

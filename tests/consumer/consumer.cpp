@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "moegrad.h"
+#include "moegrad_testing.h"
 
 using namespace moegrad;
 

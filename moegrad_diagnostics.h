@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Shows what a program does. Include it beside moegrad.h:
+//
+//     values     the first NaN or infinity, printed tensors, the calls that led to a place
+//     tape       its DOT graph, critical path and live bytes
+//     time       spans, traces, overlap, slow ranks; modelled links and random delays of ranks
+//     events     what fully_shard gathers, frees and reduces, in order
+//     counts     bytes by tag, conversions, copies
+
+#include "framework/autograd/anomaly.h"
+#include "framework/autograd/graph.h"
+#include "framework/distributed/slow_rank_watch.h"
+#include "framework/distributed/threads/jitter.h"
+#include "framework/distributed/threads/link_model.h"
+#include "framework/profile/overlap.h"
+#include "framework/profile/slow_rank.h"
+#include "framework/profile/span.h"
+#include "framework/profile/timeline.h"
+#include "framework/profile/trace.h"
+#include "framework/runtime/call_stack.h"
+#include "framework/runtime/counters.h"
+#include "framework/tensor/arena.h"
+#include "framework/tensor/dump.h"
+#include "fsdp/observer.h"
