@@ -29,6 +29,7 @@
 #include "train/logs/event_file.h"
 #include "train/logs/log_event.h"
 #include "train/logs/metrics.h"
+#include "train/logs/peak_flops.h"
 #include "train/logs/progress.h"
 #include "train/logs/run_header.h"
 #include "train/logs/run_logs.h"

@@ -21,6 +21,10 @@ struct StepResult {
   double ce = 0;            // nats per token
   double grad_norm = 0;     // before clipping
   std::int64_t tokens = 0;  // of all ranks
+  double model_flops = 0;   // of all ranks: models::training_flops
+  /// Mean over tokens and mixture layers of the entropy of the router's probabilities, in nats; 0
+  /// without such layers. log E: the routers do not distinguish their E experts.
+  double router_entropy = 0;
   std::vector<std::vector<std::int64_t>> tokens_per_expert = {};  // per mixture layer
   std::vector<TensorList> expert_indices =
       {};  // this rank's micro-batches, per mixture layer [T, K]
