@@ -19,6 +19,8 @@
 #include "train/data/open_data.h"
 #include "train/data/packed_data.h"
 #include "train/data/packing.h"
+#include "train/data/random_data.h"
+#include "train/data/step_data.h"
 #include "train/data/step_loader.h"
 #include "train/data/text_data.h"
 #include "train/data/token_source.h"

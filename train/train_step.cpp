@@ -7,6 +7,7 @@
 #include <span>
 
 #include "framework/distributed/collectives.h"
+#include "framework/profile/span.h"
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe/loss.h"
 #include "ops/aux_loss.h"
@@ -82,8 +83,12 @@ StepResult train_step(models::Qwen3Moe& model, const StepPlan& plan,
     if (options.replay != nullptr) {
       forward.replay_expert_indices = &(*options.replay)[static_cast<std::size_t>(turn.index)];
     }
-    auto output = model(batch.tokens, batch.documents, forward);
-    const auto share = models::qwen3_moe_loss(output, batch.targets, targets, coefficient);
+    auto output = options.forward ? options.forward(model, batch, forward)
+                                  : model(batch.tokens, batch.documents, forward);
+    const auto share = [&] {
+      const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "loss");
+      return models::qwen3_moe_loss(output, batch.targets, targets, coefficient);
+    }();
     plan.backward(turn, share.objective);
     ce.push_back(share.ce_sum.item());
     loss.push_back(share.objective.item());

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "framework/distributed/device_mesh.h"
@@ -32,12 +33,17 @@ struct StepResult {
   bool is_finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 };
 
+/// How a step runs the model on a micro-batch.
+using StepForward = std::function<models::Qwen3Moe::Output(
+    models::Qwen3Moe&, const MicroBatch&, const models::Qwen3Moe::ForwardOptions&)>;
+
 struct StepOptions {
   double max_grad_norm = 1.0;  // 0: no clipping
   std::int64_t recompute_layers = 0;
   bool linear_cross_entropy = false;  // no logits as a whole: Qwen3MoeForwardOptions::targets
   /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
   const std::vector<TensorList>* replay = nullptr;
+  StepForward forward = {};  // in place of model(tokens, documents, options)
 };
 
 /// Parameter groups as usual: decay on matrices, none on vectors.

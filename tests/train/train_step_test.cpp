@@ -304,6 +304,29 @@ TEST_F(SmallRun, FiguresOfAStepAreTheSameBitsOnEveryWorldSize) {
   }
 }
 
+TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
+  launch(1, [&](RankContext& context) {
+    models::Qwen3Moe model(config(), 1);
+    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
+    const StepPlan plan(state, 2);
+    const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
+    const auto expected = train_step(model, plan, step_batches(windows, 0), {}, optimizer);
+    std::vector<Tensor> seen;
+    const StepForward forward = [&](models::Qwen3Moe& whole, const MicroBatch& batch,
+                                    const models::Qwen3Moe::ForwardOptions& options) {
+      seen.push_back(batch.tokens);
+      EXPECT_EQ(options.recompute_layers, 1);
+      return whole(batch.tokens, batch.documents, options);
+    };
+    const auto result = train_step(model, plan, step_batches(windows, 0),
+                                   {.recompute_layers = 1, .forward = forward}, optimizer);
+    EXPECT_EQ(seen.size(), 2U);
+    EXPECT_EQ(result.loss, expected.loss);
+    EXPECT_EQ(result.grad_norm, expected.grad_norm);
+  });
+}
+
 TEST(Sample, NeedsAPrompt) {
   models::Qwen3Moe model(test::sharded_toy_config(), 1);
   EXPECT_EQ(message_of<ValueError>([&] { sample(model, "", 1, 8, 1.0, 1); }),
