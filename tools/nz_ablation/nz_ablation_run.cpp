@@ -119,7 +119,9 @@ class Layer final : public RungRunner {
                                    .expert_weights = rung.weights,
                                    .gathered_layout = rung.gathered});
     }
-    fsdp::fully_shard(*moe_, DeviceMesh::flat(context.group()));
+    // With linear_only_shard, the root of a model gathers the router. Here the router stays whole.
+    fsdp::fully_shard(*moe_, DeviceMesh::flat(context.group()),
+                      {.linear_only_shard = rung.linear_only_shard});
     fill(*moe_, like, config.initializer_range);
   }
 
@@ -203,7 +205,8 @@ std::vector<RungRun> compare(const AblationOptions& options, const std::vector<R
     for (const auto& rung : rungs) {
       const nn::Module* like = nullptr;
       for (std::size_t i = 0; i < runners.size(); ++i) {
-        if (rungs[i].weights == rung.weights) like = &runners[i]->module();
+        const bool same_shards = rungs[i].linear_only_shard == rung.linear_only_shard;
+        if (same_shards && rungs[i].weights == rung.weights) like = &runners[i]->module();
       }
       runners.push_back(make(context, rung, like));
     }
@@ -225,6 +228,21 @@ Tensor random_rows(std::int64_t rows, std::int64_t columns, int rank) {
   return Tensor::from(values, {rows, columns});
 }
 
+Ladder run_layer(const std::string& preset_name, std::int64_t rounds,
+                 const std::vector<Rung>& rungs) {
+  const auto preset = speed_preset(preset_name);
+  const AblationOptions options = {.ranks = kLayerRanks, .rounds = rounds};
+  const auto tokens = preset.sequences * preset.length / options.ranks;
+  const auto make = [&](RankContext& context, const Rung& rung, const nn::Module* like) {
+    return std::make_unique<Layer>(preset.config, rung, like, context,
+                                   random_rows(tokens, preset.config.hidden_size, context.rank()));
+  };
+  return {.title = "one layer of " + preset_name + " with 128 experts, forward",
+          .options = options,
+          .tokens = tokens,
+          .rungs = compare(options, rungs, make)};
+}
+
 }  // namespace
 
 Ladder run_ladder(const std::string& preset_name, const AblationOptions& options) {
@@ -241,21 +259,19 @@ Ladder run_ladder(const std::string& preset_name, const AblationOptions& options
           .options = options,
           .tokens = own * preset.length,
           .rungs = compare(options, nz_ladder(), make),
-          .baseline = 1};
+          .baselines = {0, 1}};
 }
 
-Ladder run_layer(const std::string& preset_name, std::int64_t rounds) {
-  const auto preset = speed_preset(preset_name);
-  const AblationOptions options = {.ranks = kLayerRanks, .rounds = rounds};
-  const auto tokens = preset.sequences * preset.length / options.ranks;
-  const auto make = [&](RankContext& context, const Rung& rung, const nn::Module* like) {
-    return std::make_unique<Layer>(preset.config, rung, like, context,
-                                   random_rows(tokens, preset.config.hidden_size, context.rank()));
-  };
-  return {.title = "one layer of " + preset_name + " with 128 experts, forward",
-          .options = options,
-          .tokens = tokens,
-          .rungs = compare(options, ways_to_nz(), make)};
+Ladder run_layer_ladder(const std::string& preset, std::int64_t rounds) {
+  auto ladder = run_layer(preset, rounds, nz_ladder());
+  ladder.baselines = {0, 1};
+  return ladder;
+}
+
+Ladder run_ways_to_nz(const std::string& preset, std::int64_t rounds) {
+  auto ladder = run_layer(preset, rounds, ways_to_nz());
+  ladder.title += ", two ways to NZ";
+  return ladder;
 }
 
 }  // namespace moegrad::tools
