@@ -105,6 +105,12 @@ class ZLoss final : public Function {
   SavedTensor logits_{*this}, logsumexp_{*this};
 };
 
+void check_logits(std::string_view op, const Tensor& logits) {
+  check_operands(op, logits);
+  check<ShapeError>(logits.ndim() == 2, op, ": logits must be [T, E], got ", logits.shape());
+  check_floating(op, "logits", logits);
+}
+
 void check_layers(const TensorList& router_logits, const TensorList& indices) {
   check<ShapeError>(!router_logits.empty() && router_logits.size() == indices.size(),
                     "load_balancing_loss: needs logits and indices of at least one layer, got ",
@@ -196,11 +202,21 @@ Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& in
   return loss;
 }
 
+double router_entropy(const Tensor& router_logits) {
+  check_logits("router_entropy", router_logits);
+  const Tensor logits = contiguous(router_logits.detach());
+  Tensor entropy = Tensor::empty({logits.dim(0)}, logits.dtype());  // [T]
+  double total = 0;
+  dispatch_floating(logits.dtype(), [&]<class T>() {
+    kernels::softmax_entropy<T>(logits.data<T>().data(), entropy.mutable_data<T>().data(),
+                                logits.dim(0), logits.dim(1));
+    total = sum_in_order<T>(entropy);
+  });
+  return total;
+}
+
 Tensor z_loss(const Tensor& router_logits) {
-  check_operands("z_loss", router_logits);
-  check<ShapeError>(router_logits.ndim() == 2, "z_loss: logits must be [T, E], got ",
-                    router_logits.shape());
-  check_floating("z_loss", "logits", router_logits);
+  check_logits("z_loss", router_logits);
   return apply<ZLoss>(contiguous(router_logits));
 }
 

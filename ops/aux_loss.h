@@ -22,6 +22,12 @@ namespace moegrad::ops {
 Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& indices,
                            const Tensor& token_mask = {});
 
+/// sum over t of -sum_e p[t, e] log p[t, e],  p = softmax(logits[t, :]), in nats.   logits: [T, E]
+///
+/// It is T log E if the router does not distinguish the experts, and 0 if it is certain of one. A
+/// figure to watch: it has no gradient.
+double router_entropy(const Tensor& router_logits);
+
 /// mean over t of (log sum_e exp(logits[t, e]))^2, zero without tokens.   logits: [T, E]
 ///
 /// It keeps the logits of a router small. No model of this library adds it by itself. Add it to the

@@ -14,11 +14,11 @@
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
-#include "framework/runtime/random.h"
 #include "models/qwen3_moe/config_json.h"
 #include "models/qwen3_moe/loss.h"
 #include "models/qwen3_moe/model.h"
 #include "train/config/command_line.h"
+#include "train/data/random_data.h"
 
 namespace moegrad::tools {
 
@@ -37,16 +37,10 @@ struct Options {
 
 /// The loss of `count` random tokens, as one document.
 Tensor loss_of(models::Qwen3Moe& model, std::int64_t count) {
-  const Random random(0, "inspect_graph tokens");
-  std::vector<std::int64_t> tokens, targets;
-  for (std::int64_t t = 0; t < count; ++t) {
-    const auto at = static_cast<std::uint64_t>(2 * t);
-    tokens.push_back(random.integer(at, model.config().vocab_size));
-    targets.push_back(random.integer(at + 1, model.config().vocab_size));
-  }
-  const auto output = model(Tensor::from(tokens, {count}));
-  return models::qwen3_moe_loss(output, Tensor::from(targets, {count}), count,
-                                model.config().router_aux_loss_coef)
+  const RandomData data({.vocab_size = model.config().vocab_size, .length = count});
+  const auto batch = data.micro_batch(0, 0);
+  const auto output = model(batch.tokens, batch.documents);
+  return models::qwen3_moe_loss(output, batch.targets, count, model.config().router_aux_loss_coef)
       .objective;
 }
 

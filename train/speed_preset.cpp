@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/speed_preset.h"
 
-#include <vector>
-
 #include "framework/runtime/error.h"
-#include "framework/runtime/random.h"
 
 namespace moegrad::training {
 
@@ -56,21 +53,13 @@ SpeedPreset resized(SpeedPreset preset, const SpeedSizes& sizes) {
   return preset;
 }
 
-MicroBatch random_sequences(const SpeedPreset& preset, std::int64_t first, std::int64_t sequences) {
-  const Random random(1, "bench tokens");
-  const auto tokens = sequences * preset.length;
-  std::vector<std::int64_t> inputs, targets;
-  for (auto i = first * preset.length; i < first * preset.length + tokens; ++i) {
-    inputs.push_back(random.integer(static_cast<std::uint64_t>(2 * i), preset.config.vocab_size));
-    targets.push_back(
-        random.integer(static_cast<std::uint64_t>(2 * i + 1), preset.config.vocab_size));
-  }
-  MicroBatch batch;
-  batch.tokens = Tensor::from(inputs, {tokens});
-  batch.targets = Tensor::from(targets, {tokens});
-  batch.documents =
-      Documents::of_lengths(std::vector(static_cast<std::size_t>(sequences), preset.length));
-  return batch;
+RandomData random_data(const SpeedPreset& preset, std::int64_t sequences,
+                       std::int64_t micro_batches) {
+  return RandomData({.vocab_size = preset.config.vocab_size,
+                     .length = preset.length,
+                     .sequences = sequences,
+                     .micro_batches = micro_batches,
+                     .same_in_every_step = true});
 }
 
 }  // namespace moegrad::training

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "models/qwen3_moe/config.h"
-#include "train/data/text_data.h"
+#include "train/data/random_data.h"
 
 namespace moegrad::training {
 
@@ -32,8 +32,9 @@ struct SpeedSizes {
 /// size below 1, or fewer experts than a token uses.
 SpeedPreset resized(SpeedPreset preset, const SpeedSizes& sizes);
 
-/// Random tokens and targets of sequences [first, first + sequences) of a step, the same on every
-/// rank.
-MicroBatch random_sequences(const SpeedPreset& preset, std::int64_t first, std::int64_t sequences);
+/// Random sequences of the preset's length, so many per micro-batch: the same ones in every step.
+/// ValueError unless all sizes are at least 1.
+RandomData random_data(const SpeedPreset& preset, std::int64_t sequences,
+                       std::int64_t micro_batches);
 
 }  // namespace moegrad::training

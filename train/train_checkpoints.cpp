@@ -10,6 +10,7 @@
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/parse_number.h"
 
 namespace moegrad::training {
 namespace {
@@ -39,9 +40,19 @@ void check_same_run(const std::map<std::string, std::string>& run,
                       folder, ", got ", got);
   }
   for (const auto& [name, value] : saved) {
-    check<ValueError>(run.contains(name) || others.contains(name), "resume: ", folder,
-                      " must record what this version knows, got ", in_quotes(name));
+    const bool known = run.contains(name) || others.contains(name) || name == kSkippedSteps;
+    check<ValueError>(known, "resume: ", folder, " must record what this version knows, got ",
+                      in_quotes(name));
   }
+}
+
+// Checkpoints of earlier versions have none.
+std::int64_t skipped_steps_of(const CheckpointReader& reader) {
+  const auto& saved = reader.manifest().values;
+  const auto found = saved.find(kSkippedSteps);
+  if (found == saved.end()) return 0;
+  const auto name = "resume: " + reader.folder().string() + ": " + kSkippedSteps;
+  return parse_number<std::int64_t>(name, found->second, {0, reader.manifest().step});
 }
 
 }  // namespace
@@ -94,6 +105,7 @@ std::optional<ResumedFrom> TrainCheckpoints::resume() {
                  *reader);
   reader->read_all(tensors());
   saved_ = state_.step = step;
+  state_.skipped_steps = skipped_steps_of(*reader);
   return ResumedFrom{reader->folder(), reader->manifest().world_size};
 }
 
@@ -106,6 +118,7 @@ void TrainCheckpoints::save() {
   finish();
   auto values = options_.run;
   if (options_.values) values.merge(options_.values(state_.step));
+  values[kSkippedSteps] = std::to_string(state_.skipped_steps);
   saver_->save(state_.step, {.tensors = tensors(), .values = std::move(values)});
   saved_ = state_.step;
 }

@@ -19,12 +19,16 @@ namespace moegrad::training {
 /// Names of the optimizer's tensors in a checkpoint begin so; the others are parameters.
 inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
+/// Where a checkpoint records TrainState::skipped_steps.
+inline constexpr const char* kSkippedSteps = "skipped_steps";
+
 /// What a training run changes as it goes on. Samples and learning rates are functions of the step,
 /// so a checkpoint of this is all that a run needs to go on as if it had never been stopped.
 struct TrainState {
   nn::Module& model;
   optim::Optimizer& optimizer;
-  std::int64_t step = 0;  // optimizer steps done
+  std::int64_t step = 0;           // steps done, skipped ones included
+  std::int64_t skipped_steps = 0;  // whose update was left out (StepResult::is_finite)
 };
 
 /// The checkpoint that a run goes on from.

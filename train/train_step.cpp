@@ -7,8 +7,10 @@
 #include <span>
 
 #include "framework/distributed/collectives.h"
+#include "framework/profile/span.h"
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe/loss.h"
+#include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
 #include "optim/clip_grad_norm.h"
 
@@ -23,6 +25,13 @@ void add_counts(Counts& counts, const Counts& more) {
     counts[layer].resize(more[layer].size());
     std::ranges::transform(counts[layer], more[layer], counts[layer].begin(), std::plus<>());
   }
+}
+
+// Sums over tokens the mean over layers.
+double mean_entropy(const TensorList& router_logits) {
+  double sum = 0;
+  for (const auto& logits : router_logits) sum += ops::router_entropy(logits);
+  return router_logits.empty() ? 0 : sum / static_cast<double>(router_logits.size());
 }
 
 // Adds the ranks' counts; each is an exact integer.
@@ -64,7 +73,7 @@ StepResult train_step(models::Qwen3Moe& model, const StepPlan& plan,
 
   StepResult result;
   result.tokens = plan.sum(own_tokens);
-  std::vector<double> ce, loss;
+  std::vector<double> ce, loss, entropy, flops;
   optimizer.zero_grad();
   for (std::size_t i = 0; i < own.size(); ++i) {
     const auto& turn = plan.turns()[i];
@@ -74,11 +83,17 @@ StepResult train_step(models::Qwen3Moe& model, const StepPlan& plan,
     if (options.replay != nullptr) {
       forward.replay_expert_indices = &(*options.replay)[static_cast<std::size_t>(turn.index)];
     }
-    auto output = model(batch.tokens, batch.documents, forward);
-    const auto share = models::qwen3_moe_loss(output, batch.targets, targets, coefficient);
+    auto output = options.forward ? options.forward(model, batch, forward)
+                                  : model(batch.tokens, batch.documents, forward);
+    const auto share = [&] {
+      const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "loss");
+      return models::qwen3_moe_loss(output, batch.targets, targets, coefficient);
+    }();
     plan.backward(turn, share.objective);
     ce.push_back(share.ce_sum.item());
     loss.push_back(share.objective.item());
+    entropy.push_back(mean_entropy(output.router_logits));
+    flops.push_back(models::training_flops(model.config(), batch.documents));
     if (turn.idle) {
       for (auto& counts : output.tokens_per_expert) std::ranges::fill(counts, 0);
     } else {
@@ -90,6 +105,8 @@ StepResult train_step(models::Qwen3Moe& model, const StepPlan& plan,
   if (group) sum_counts(result.tokens_per_expert, *group);
   result.ce = plan.sum(ce) / static_cast<double>(targets);
   result.loss = plan.sum(loss);
+  result.router_entropy = plan.sum(entropy) / static_cast<double>(result.tokens);
+  result.model_flops = plan.sum(flops);
   const auto parameters = model.named_parameters();
   const double limit = options.max_grad_norm > 0 ? options.max_grad_norm : HUGE_VAL;
   result.grad_norm = optim::clip_grad_norm(parameters, limit);

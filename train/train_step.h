@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "framework/distributed/device_mesh.h"
@@ -21,6 +22,10 @@ struct StepResult {
   double ce = 0;            // nats per token
   double grad_norm = 0;     // before clipping
   std::int64_t tokens = 0;  // of all ranks
+  double model_flops = 0;   // of all ranks: models::training_flops
+  /// Mean over tokens and mixture layers of the entropy of the router's probabilities, in nats; 0
+  /// without such layers. log E: the routers do not distinguish their E experts.
+  double router_entropy = 0;
   std::vector<std::vector<std::int64_t>> tokens_per_expert = {};  // per mixture layer
   std::vector<TensorList> expert_indices =
       {};  // this rank's micro-batches, per mixture layer [T, K]
@@ -28,12 +33,17 @@ struct StepResult {
   bool is_finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 };
 
+/// How a step runs the model on a micro-batch.
+using StepForward = std::function<models::Qwen3Moe::Output(
+    models::Qwen3Moe&, const MicroBatch&, const models::Qwen3Moe::ForwardOptions&)>;
+
 struct StepOptions {
   double max_grad_norm = 1.0;  // 0: no clipping
   std::int64_t recompute_layers = 0;
   bool linear_cross_entropy = false;  // no logits as a whole: Qwen3MoeForwardOptions::targets
   /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
   const std::vector<TensorList>* replay = nullptr;
+  StepForward forward = {};  // in place of model(tokens, documents, options)
 };
 
 /// Parameter groups as usual: decay on matrices, none on vectors.

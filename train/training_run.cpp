@@ -73,6 +73,18 @@ void warn_of_slow_ranks(const std::vector<SlowRank>& ranks, RunLogs& logs, bool 
   }
 }
 
+std::string non_finite_text(std::int64_t number, const StepResult& result) {
+  std::ostringstream what;
+  what << "step " << number << ": loss and gradient norm must be finite, got " << result.loss
+       << " and " << result.grad_norm;
+  return what.str();
+}
+
+void warn_of_skipped_step(std::int64_t number, const StepResult& result, RunLogs& logs) {
+  logs.end_line();
+  log(LogLevel::kWarning, non_finite_text(number, result) + "; its update is left out");
+}
+
 // Thrown on all ranks after they have agreed to stop and have saved a checkpoint.
 struct Stopped {
   int exit_code;  // of run_training()
@@ -105,16 +117,14 @@ void print_result(const TrainConfig& options, const TrainingData& data, models::
 template <class Step>
 [[noreturn]] void stop_at_non_finite(std::int64_t number, const StepResult& result,
                                      const Step& step) {
-  std::ostringstream what;
-  what << "step " << number << ": loss and gradient norm must be finite, got " << result.loss
-       << " and " << result.grad_norm;
+  const auto what = non_finite_text(number, result);
   try {
     const AnomalyModeGuard look_at_every_op;
     step();
   } catch (const AnomalyError& error) {
-    throw Error(what.str() + "; " + error.what());
+    throw Error(what + "; " + error.what());
   }
-  throw Error(what.str() + "; no op made it, but the sum of what ranks made");
+  throw Error(what + "; no op made it, but the sum of what ranks made");
 }
 
 // Runs on every rank; false if a checkpoint or a part of the logs could not be written.
@@ -207,7 +217,13 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
                         optimizer);
     };
     auto result = run_step();
-    if (!result.is_finite()) stop_at_non_finite(step, result, run_step);
+    if (!result.is_finite()) {
+      if (trained.skipped_steps == options.optim.max_skipped_steps) {
+        stop_at_non_finite(step, result, run_step);
+      }
+      ++trained.skipped_steps;
+      if (is_rank_0) warn_of_skipped_step(step, result, logs);
+    }
     trained.step = step + 1;
     logs.end_step({.step = step,
                    .lr = schedule(step),
@@ -215,6 +231,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
                    .data_seconds = data_seconds,
                    .tokens = result.tokens,
                    .world_size = options.parallel.world_size,
+                   .skipped_steps = trained.skipped_steps,
                    .result = std::move(result)});
     if (logs.validation_due(step + 1)) {
       logs.validation(step + 1, evaluate(model, data, may_stop), unit_of(data));

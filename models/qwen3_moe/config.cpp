@@ -174,4 +174,14 @@ double flops_per_token(const Qwen3MoeConfig& config, std::int64_t length) {
   return 6.0 * static_cast<double>(weights) + 12.0 * static_cast<double>(attention_width) * seen;
 }
 
+double training_flops(const Qwen3MoeConfig& config, const Documents& documents) {
+  double total = 0;
+  const auto& offsets = documents.offsets();
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const auto length = offsets[i + 1] - offsets[i];
+    total += static_cast<double>(length) * flops_per_token(config, length);
+  }
+  return total;
+}
+
 }  // namespace moegrad::models

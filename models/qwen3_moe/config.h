@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "framework/tensor/documents.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/layout.h"
 #include "nn/experts.h"
@@ -63,5 +64,10 @@ std::int64_t active_parameter_count(const Qwen3MoeConfig& config);
 /// of documents of `length` tokens: 6 per weight that multiplies the token, and causal attention's
 /// two products over the (length + 1) / 2 tokens that it sees on average.
 double flops_per_token(const Qwen3MoeConfig& config, std::int64_t length);
+/// The same for all tokens of `documents`: the model FLOPs of a step, from which MFU is computed.
+///
+/// Reference: Chowdhery et al., "PaLM", 2022, https://arxiv.org/abs/2204.02311, appendix B; unlike
+/// there, attention counts only the tokens that are seen.
+double training_flops(const Qwen3MoeConfig& config, const Documents& documents);
 
 }  // namespace moegrad::models

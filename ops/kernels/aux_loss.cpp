@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/aux_loss.h"
 
+#include <cmath>
+
 #include "ops/kernels/exp.h"
 #include "ops/kernels/for_rows.h"
 #include "ops/kernels/row_reduce.h"
@@ -40,6 +42,20 @@ void expected_load_backward(T scale, const T* x, const T* load, const T* mask, T
   });
 }
 
+// With z_i = x_i - max x and Z = sum_i exp(z_i):  -sum_i p_i log p_i = log Z - sum_i z_i exp(z_i) /
+// Z
+template <class T>
+void softmax_entropy(const T* x, T* y, std::int64_t n, std::int64_t e) {
+  for_rows(n, e, [=](std::int64_t r) {
+    const T* row = x + r * e;
+    const T largest = row_max(row, e);
+    const T total = row_sum_of<T>(e, [=](std::int64_t i) { return exp(row[i] - largest); });
+    const T dot = row_sum_of<T>(
+        e, [=](std::int64_t i) { return (row[i] - largest) * exp(row[i] - largest); });
+    y[r] = std::log(total) - dot / total;
+  });
+}
+
 template <class T>
 void logsumexp(const T* x, T* lse, std::int64_t n, std::int64_t e) {
   for_rows(n, e, [=](std::int64_t r) { lse[r] = row_logsumexp(x + r * e, e); });
@@ -64,6 +80,8 @@ template void expected_load_backward(float, const float*, const float*, const fl
                                      std::int64_t, std::int64_t);
 template void expected_load_backward(double, const double*, const double*, const double*, double*,
                                      std::int64_t, std::int64_t);
+template void softmax_entropy(const float*, float*, std::int64_t, std::int64_t);
+template void softmax_entropy(const double*, double*, std::int64_t, std::int64_t);
 template void logsumexp(const float*, float*, std::int64_t, std::int64_t);
 template void logsumexp(const double*, double*, std::int64_t, std::int64_t);
 template void squared_logsumexp_backward(float, const float*, const float*, float*, std::int64_t,

@@ -17,6 +17,10 @@ template <class T>
 void expected_load_backward(T scale, const T* x, const T* load, const T* mask, T* dx,
                             std::int64_t n, std::int64_t e);
 
+/// y[r] = -sum_i p_i log p_i
+template <class T>
+void softmax_entropy(const T* x, T* y, std::int64_t n, std::int64_t e);
+
 /// lse[r] = log sum_i exp(x[r, i])
 template <class T>
 void logsumexp(const T* x, T* lse, std::int64_t n, std::int64_t e);

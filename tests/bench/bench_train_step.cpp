@@ -95,7 +95,8 @@ Measured run_rank(RankContext& context, const Options& options,
   check<ValueError>(preset.sequences % options.ranks == 0, "bench_train_step: ", options.ranks,
                     " ranks must divide the ", preset.sequences, " sequences of a step");
   const auto own = preset.sequences / options.ranks;
-  const auto batch = training::random_sequences(preset, context.rank() * own, own);
+  const auto batch =
+      training::random_data(preset, own, options.ranks).micro_batch(0, context.rank());
   const auto targets = preset.sequences * preset.length;
 
   models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute};

@@ -10,8 +10,7 @@
 
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/rank_context.h"
-#include "ops/kernels/product_loops.h"
-#include "tests/bench/fma_chains.h"
+#include "ops/kernels/fma_chains.h"
 #include "tests/bench/quantile.h"
 
 namespace moegrad::bench {
@@ -20,12 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kSteps = 1'500'000;  // about 5 ms
-
-double flops_per_step() { return 2.0 * kChains * (kernels::has_avx512() ? 16 : 8); }
-
-void run_chains(volatile float* memory, std::int64_t steps) {
-  kernels::has_avx512() ? run_avx512_chains(memory, steps) : run_narrow_chains(memory, steps);
-}
 
 }  // namespace
 
@@ -38,8 +31,8 @@ double fma_peak(int threads, double seconds) {
   std::barrier round(threads, [&]() noexcept {
     const auto now = Clock::now();
     if (run > 0) {
-      rates[run - 1] =
-          flops_per_step() * kSteps * threads / std::chrono::duration<double>(now - begin).count();
+      rates[run - 1] = kernels::fma_chain_flops(kSteps) * threads /
+                       std::chrono::duration<double>(now - begin).count();
     }
     begin = now;
     ++run;
@@ -50,7 +43,7 @@ double fma_peak(int threads, double seconds) {
       volatile float memory = 0.5F;
       round.arrive_and_wait();
       for (std::size_t j = 0; j < runs; ++j) {
-        run_chains(&memory, kSteps);
+        kernels::run_fma_chains(&memory, kSteps);
         round.arrive_and_wait();
       }
     });
@@ -64,9 +57,9 @@ double fma_rate() {
   const auto begin = Clock::now();
   parallel_for(threads, 1, [](std::int64_t, std::int64_t) {
     volatile float memory = 0.5F;
-    run_chains(&memory, kSteps / 25);
+    kernels::run_fma_chains(&memory, kSteps / 25);
   });
-  return flops_per_step() * (kSteps / 25) * threads /
+  return kernels::fma_chain_flops(kSteps / 25) * threads /
          std::chrono::duration<double>(Clock::now() - begin).count();
 }
 

@@ -353,6 +353,42 @@ OpEntry load_balancing_loss_op() {
   return entry;
 }
 
+OpEntry router_entropy_op() {
+  OpEntry entry{.op = "router_entropy", .differentiable = false};
+  entry.run = [](const TensorList& in, const Json&) {
+    const double sum = ops::router_entropy(in[0]);
+    return TensorList{Tensor::full({}, sum, in[0].dtype())};
+  };
+  entry.reference = [](const Arrays& in, const Json&) {
+    double total = 0;
+    for (std::int64_t t = 0; t < in[0].dim(0); ++t) {
+      for (std::int64_t e = 0; e < in[0].dim(1); ++e) {
+        const double log_p = in[0][{t, e}] - logsumexp(in[0], t);
+        total -= std::exp(log_p) * log_p;
+      }
+    }
+    return Arrays{Array({}, total)};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape) {
+    return OpSample{.what = what, .inputs = {{.shape = shape}}};
+  };
+  entry.samples = {sample("odd sizes", {3, 5}), sample("one token", {1, 17}),
+                   sample("one expert", {4, 1}), sample("no tokens", {0, 4}),
+                   sample("several pieces", {500, 40})};
+  entry.errors = {{.what = "another rank",
+                   .call = [] { ops::router_entropy(randn({4})); },
+                   .type = "ShapeError",
+                   .message = "router_entropy: logits must be [T, E], got [4]"},
+                  {.what = "integers",
+                   .call =
+                       [] {
+                         ops::router_entropy(Tensor::zeros({2, 4}, Dtype::kInt64));
+                       },
+                   .type = "DtypeError",
+                   .message = "router_entropy: logits must be float32 or float64, got int64"}};
+  return entry;
+}
+
 OpEntry z_loss_op() {
   OpEntry entry{.op = "z_loss"};
   entry.run = [](const TensorList& in, const Json&) { return TensorList{ops::z_loss(in[0])}; };
@@ -388,8 +424,8 @@ OpEntry z_loss_op() {
 }  // namespace
 
 std::vector<OpEntry> loss_entries() {
-  return {cross_entropy_op(), linear_cross_entropy_op(), count_targets_op(),
-          load_balancing_loss_op(), z_loss_op()};
+  return {cross_entropy_op(),       linear_cross_entropy_op(), count_targets_op(),
+          load_balancing_loss_op(), router_entropy_op(),       z_loss_op()};
 }
 
 }  // namespace moegrad::test

@@ -238,6 +238,7 @@ OPS = {
     "z_loss": one(z_loss),
     "cross_entropy": one(cross_entropy),
     "linear_cross_entropy": one(lambda x, a: cross_entropy([F.linear(x[0], x[1]), x[2]], a)),
+    "router_entropy": one(lambda x, a: torch.distributions.Categorical(logits=x[0]).entropy().sum()),
     "count_targets": one(lambda x, a: (x[0] != a["ignore_index"]).sum()),
     # FRACTAL_NZ
     "nd_to_nz": one(lambda x, a: fractal_nz(x[0] if x[0].dim() == 3 else x[0][None])),

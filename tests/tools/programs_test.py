@@ -318,17 +318,20 @@ if not brief:
                  "--slow-rank", 2, "--slow-by", 20)
     assert re.search(r"^after step \d+: rank 2 is slow in compute, \d+\.\d\d times", out, re.M), out
 
-# The ladder: a table with a line per rung, all with one loss, the layer's two ways, and the gains.
+# The ladder, with training steps and with one layer, the two ways to NZ, and the gains.
 out, _ = run("nz_ablation", "--preset", "tiny", "--rounds", 1, "--json", "ablation.json")
-assert len(re.findall(r"^.{20} +[\d. ]+  0 \(bitwise\)$", out, re.M)) == 9, out
-GAIN = r"^tiny: '\+ linear_only_shard' is (\S+) times \(\1 to \1 in 1 rounds\) as fast as '"
-assert re.search(GAIN + "grouped matmul'$", out, re.M), out
-assert re.search(GAIN + ".*', the fastest row-major rung$", out, re.M), out
-ladder, layer = json.loads((folder / "ablation.json").read_text())["ladders"]
+assert len(re.findall(r"^.{20} +[\d. ]+  0 \(bitwise\)$", out, re.M)) == 16, out
+GAIN = r"^tiny: '\+ linear_only_shard' is (\S+) times \(quartiles \1 to \1\) as fast as '"
+for baseline in ("loop over experts'", "grouped matmul'", "[^']*', the fastest row-major rung$",
+                 "\\+ pre-transposed', the rung before it$"):
+    assert re.search(GAIN + baseline, out, re.M), (baseline, out)
+ladder, layer, ways = json.loads((folder / "ablation.json").read_text())["ladders"]
 assert [rung["nz_conversions"] for rung in ladder["rungs"]] == [0, 0, 0, 16, 0, 0, 0]
-assert [rung["nz_copy_outs"] for rung in layer["rungs"]] == [0, 2]
+assert [rung["nz_copy_outs"] for rung in layer["rungs"]] == [0, 0, 0, 0, 2, 2, 2]
+assert [rung["nz_copy_outs"] for rung in ways["rungs"]] == [0, 2]
+assert [gain["over"] for gain in layer["rungs"][6]["gains"][:2]] == ["loop over experts", "grouped matmul"]
 assert all(rung["bitwise"] and rung["moved_bytes"] > 0 and rung["tgs"] > 0
-           for rung in ladder["rungs"] + layer["rungs"])
+           for rung in ladder["rungs"] + layer["rungs"] + ways["rungs"])
 _, err = run("nz_ablation", "--world-size", 3, "--preset", "main", exit_code=1)
 assert err == "nz_ablation: --world-size: must divide the 4 sequences of main, got 3\n", err
 run("nz_ablation", "--preset", "long", exit_code=2)

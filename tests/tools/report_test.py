@@ -17,7 +17,7 @@ from pathlib import Path
 
 programs = Path(sys.argv[1]).resolve()
 folder = Path(tempfile.mkdtemp())
-SECTIONS = ["loss", "grad-norm", "lr", "throughput", "data-loading", "experts", "memory",
+SECTIONS = ["loss", "grad-norm", "lr", "throughput", "data-loading", "mfu", "router-entropy", "experts", "memory",
             "communication", "configuration"]
 HOSTILE = "</pre><script>alert('x')</script> & \" \u2028 \uFFFF \x1b"
 
@@ -157,7 +157,7 @@ damaged = {**line, "configuration": HOSTILE, "run": {
     "title": HOSTILE, "date": HOSTILE, "version": HOSTILE, "cpu": HOSTILE, "unit": HOSTILE,
     "command": [HOSTILE, "x" * 5000, ""], "steps": 2 ** 63 - 1, "max_grad_norm": None}, **{
     key: None for key in ["ce", "loss", "grad_norm", "lr", "tokens", "seconds", "data_seconds",
-                          "tokens_per_second"]}}
+                          "tokens_per_second", "mfu", "router_entropy", "skipped_steps"]}}
 damaged["peak_bytes"] = {key: None for key in line["peak_bytes"]}
 damaged["communication"] = {
     "steps": None, "compute_seconds": None,

@@ -3,17 +3,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string_view>
 #include <utility>
 
+#include "framework/autograd/function.h"
 #include "framework/autograd/grad_mode.h"
 #include "framework/runtime/random.h"
+#include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
+#include "ops/reduce.h"
 #include "optim/adamw.h"
 #include "tests/fsdp/models.h"
 #include "train/data/packed_data.h"
 #include "train/data/windowed_data.h"
 #include "train/evaluate.h"
 #include "train/logs/metrics.h"
+#include "train/logs/peak_flops.h"
 #include "train/sample.h"
 
 namespace moegrad::training::train_step_test {
@@ -31,6 +37,29 @@ TEST(KnownWords, CountsWholeWordsOfLetters) {
 TEST(ExpertLoad, IsTheBusiestOverTheMean) {
   const StepResult result{.tokens_per_expert = {{2, 2, 2, 2}, {8, 0, 0, 0}, {0, 0, 0, 0}}};
   EXPECT_EQ(expert_load(result), (std::vector<double>{1.0, 4.0, 0.0}));
+}
+
+TEST(WorstLoad, IsTheLargestOfAllLayers) {
+  const StepResult result{.tokens_per_expert = {{2, 2, 2, 2}, {6, 2, 0, 0}, {4, 4, 0, 0}}};
+  EXPECT_EQ(worst_load(result), 3.0);
+  EXPECT_EQ(worst_load({}), std::nullopt);
+}
+
+TEST(StepReport, MfuIsTheShareOfThePeakThatTheModelTook) {
+  StepReport report{.seconds = 0.5, .result = {.model_flops = 3e9}};
+  EXPECT_EQ(report.mfu(), std::nullopt);
+  report.peak_flops = 24e9;
+  EXPECT_EQ(report.mfu(), 0.25);
+}
+
+TEST(PeakFlops, IsTheSameOnEveryRankAndOfTheSizeOfACpu) {
+  std::vector<double> peaks(2);
+  launch(2, [&](RankContext& context) {
+    peaks[static_cast<std::size_t>(context.rank())] = measure_peak_flops();
+  });
+  EXPECT_EQ(peaks[0], peaks[1]);
+  EXPECT_GT(peaks[0], 1e8);
+  EXPECT_LT(peaks[0], 1e13);
 }
 
 class SmallRun : public ::testing::Test {
@@ -209,6 +238,93 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
       }
     }
   }
+}
+
+// The floating-point operations of all matrix products and of attention on the tape of `root`.
+double product_flops(const Tensor& root) {
+  const std::set<std::string_view> products = {"attention", "linear", "npu_gmm", "grouped_matmul"};
+  std::set<const Function*> seen;
+  std::vector<const Function*> waiting = {root.grad_fn().get()};
+  double total = 0;
+  while (!waiting.empty()) {
+    const auto* function = waiting.back();
+    waiting.pop_back();
+    if (function == nullptr || !seen.insert(function).second) continue;
+    if (products.contains(function->name())) total += function->flops();
+    for (const auto& edge : function->edges()) waiting.push_back(edge.function.get());
+  }
+  return total;
+}
+
+TEST_F(SmallRun, ModelFlopsAreThreeTimesTheProductsOfForward) {
+  models::Qwen3Moe model(config(), 1);
+  MicroBatch batch = data().training_batch(1, 0, 0, 1, 3);
+  batch.documents = Documents::of_lengths({5, 0, 30, 13});
+  const auto output = model(batch.tokens, batch.documents);
+  const double counted = 3 * product_flops(ops::sum(output.logits));
+  EXPECT_GT(counted, 1e6);
+  EXPECT_EQ(models::training_flops(model.config(), batch.documents), counted);
+}
+
+TEST_F(SmallRun, FiguresOfAStepAreTheSameBitsOnEveryWorldSize) {
+  const auto text = data();
+  std::vector<StepResult> results;
+  double entropy = 0, flops = 0;
+  std::int64_t layers = 0;
+  for (const int world_size : {1, 2, 4}) {
+    launch(world_size, [&](RankContext& context) {
+      models::Qwen3Moe model(config(), 1);
+      auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+      optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
+      const StepPlan plan(state, 4);
+      std::vector<MicroBatch> batches;
+      for (std::int64_t i = 0; i < 4; ++i) batches.push_back(text.training_batch(1, 0, i, 4, 1));
+      if (world_size == 1) {
+        for (const auto& batch : batches) {
+          const NoGradGuard no_grad;
+          const auto output = model(batch.tokens, batch.documents);
+          layers = std::ssize(output.router_logits);
+          for (const auto& logits : output.router_logits) entropy += ops::router_entropy(logits);
+          flops += models::training_flops(model.config(), batch.documents);
+        }
+      }
+      auto result = train_step(model, plan, plan.own(batches), {}, optimizer);
+      if (context.rank() == 0) results.push_back(std::move(result));
+    });
+  }
+  ASSERT_GT(layers, 1);
+  EXPECT_NEAR(results[0].router_entropy, entropy / static_cast<double>(layers * results[0].tokens),
+              1e-12);
+  EXPECT_LT(results[0].router_entropy, std::log(static_cast<double>(config().num_experts)));
+  EXPECT_GT(results[0].router_entropy, 0.5);
+  EXPECT_EQ(results[0].model_flops, flops);
+  for (const auto& result : results) {
+    EXPECT_EQ(result.router_entropy, results[0].router_entropy);
+    EXPECT_EQ(result.model_flops, flops);
+  }
+}
+
+TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
+  launch(1, [&](RankContext& context) {
+    models::Qwen3Moe model(config(), 1);
+    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
+    const StepPlan plan(state, 2);
+    const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
+    const auto expected = train_step(model, plan, step_batches(windows, 0), {}, optimizer);
+    std::vector<Tensor> seen;
+    const StepForward forward = [&](models::Qwen3Moe& whole, const MicroBatch& batch,
+                                    const models::Qwen3Moe::ForwardOptions& options) {
+      seen.push_back(batch.tokens);
+      EXPECT_EQ(options.recompute_layers, 1);
+      return whole(batch.tokens, batch.documents, options);
+    };
+    const auto result = train_step(model, plan, step_batches(windows, 0),
+                                   {.recompute_layers = 1, .forward = forward}, optimizer);
+    EXPECT_EQ(seen.size(), 2U);
+    EXPECT_EQ(result.loss, expected.loss);
+    EXPECT_EQ(result.grad_norm, expected.grad_norm);
+  });
 }
 
 TEST(Sample, NeedsAPrompt) {

@@ -8,10 +8,10 @@
 
 #include "framework/distributed/launch.h"
 #include "framework/distributed/slow_rank_watch.h"
-#include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
-#include "models/qwen3_moe/loss.h"
 #include "optim/adamw.h"
+#include "train/data/random_data.h"
+#include "train/data/step_loader.h"
 #include "train/train_step.h"
 
 namespace moegrad::tools {
@@ -50,49 +50,24 @@ class Slowdown {
   nanoseconds begin_{0};
 };
 
-MicroBatch random_batch(const TimelineOptions& options, std::int64_t step, int rank) {
-  const Random random(1, "timeline tokens");
-  const auto tokens = options.batch * options.sequence_length;
-  const auto first = static_cast<std::uint64_t>((step * options.ranks + rank) * tokens);
-  MicroBatch batch;
-  std::vector<std::int64_t> values;
-  for (std::int64_t i = 0; i <= tokens; ++i) {
-    values.push_back(
-        random.integer(first + static_cast<std::uint64_t>(i), options.config.vocab_size));
-  }
-  batch.targets = Tensor::from(std::vector(values.begin() + 1, values.end()), {tokens});
-  values.pop_back();
-  batch.tokens = Tensor::from(values, {tokens});
-  batch.documents = Documents::of_lengths(
-      std::vector(static_cast<std::size_t>(options.batch), options.sequence_length));
-  return batch;
-}
-
-void step(models::Qwen3Moe& model, const MicroBatch& batch, int ranks, optim::AdamW& optimizer) {
-  const auto output = model(batch.tokens, batch.documents);
-  const auto loss = [&] {
-    const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "loss");
-    const auto targets = ranks * batch.targets.numel();
-    return models::qwen3_moe_loss(output, batch.targets, targets,
-                                  model.config().router_aux_loss_coef);
-  }();
-  optimizer.zero_grad();
-  loss.objective.backward();
-  optimizer.step();
-}
-
 RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
                       const std::function<void(std::int64_t, const SlowRank&)>& on_slow_rank) {
   models::Qwen3Moe model(options.config, /*seed=*/1);
-  shard_model(model, DeviceMesh::flat(context.group()),
-              {.forward_prefetch = options.prefetch ? 1 : 0});
+  auto& state = shard_model(model, DeviceMesh::flat(context.group()),
+                            {.forward_prefetch = options.prefetch ? 1 : 0});
   if (!options.prefetch) turn_backward_prefetch_off(model);
   std::unique_ptr<Slowdown> slowdown;
   if (context.rank() == options.slow_rank) {
     slowdown = std::make_unique<Slowdown>(model, options.slow_by);
   }
   optim::AdamW optimizer(model.named_parameters(), {.lr = 1e-3});
-  step(model, random_batch(options, options.steps, context.rank()), options.ranks, optimizer);
+  const RandomData data({.vocab_size = options.config.vocab_size,
+                         .length = options.sequence_length,
+                         .sequences = options.batch,
+                         .micro_batches = options.ranks});
+  const StepPlan plan(state, data.micro_batches());
+  StepLoader loader(data, plan.indices(), /*first_step=*/0);
+  train_step(model, plan, loader.next(), {}, optimizer);
   context.arena()->reset_peak();
   context.group()->barrier()->wait();
 
@@ -100,11 +75,11 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
   context.spans().start(options.level, std::numeric_limits<std::size_t>::max());
   SlowRankWatch watch(context);
   for (std::int64_t i = 0; i < options.steps; ++i) {
-    const auto batch = random_batch(options, i, context.rank());
+    const auto batches = loader.next();
     timeline.step_begins.push_back(SpanClock::now());
     {
       const WorkGuard work(WorkClass::kCompute);
-      step(model, batch, options.ranks, optimizer);
+      train_step(model, plan, batches, {}, optimizer);
     }
     if ((i + 1) % options.window != 0) continue;
     for (const auto& slow : watch.close_window()) {

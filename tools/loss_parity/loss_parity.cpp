@@ -19,6 +19,7 @@
 #include "tools/loss_parity/parity_runs.h"
 #include "train/config/command_line.h"
 #include "train/config/common_options.h"
+#include "train/data/windowed_data.h"
 
 namespace moegrad::tools {
 
@@ -107,7 +108,9 @@ int run(const ParityOptions& options) {
                 options.sequence_length, kMostTokens);
   check_product("tokens of a step (--micro-batches x --batch x --seq-len)", options.micro_batches,
                 options.batch * options.sequence_length, kMostTokens);
-  const TextData data(options.text, options.sequence_length);
+  const WindowedData data(
+      TextData(options.text, options.sequence_length),
+      {.micro_batches = options.micro_batches, .sequences = options.batch, .seed = options.seed});
   const auto note = [](const std::string& what) { std::cout << "running " << what << std::endl; };
   const auto sharded = [&](const ParityLayout& layout) {
     note(layout.name());

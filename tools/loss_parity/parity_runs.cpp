@@ -11,6 +11,7 @@
 #include "models/qwen3_moe/plain.h"
 #include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
+#include "train/data/step_loader.h"
 #include "train/sum_in_order.h"
 #include "train/train_step.h"
 
@@ -31,16 +32,6 @@ models::Qwen3MoeConfig model_config(const ParityOptions& options, Dtype dtype,
   return config;
 }
 
-std::vector<MicroBatch> batches_of(const ParityOptions& options, const TextData& data,
-                                   std::int64_t step) {
-  std::vector<MicroBatch> batches;
-  for (std::int64_t i = 0; i < options.micro_batches; ++i) {
-    batches.push_back(
-        data.training_batch(options.seed, step, i, options.micro_batches, options.batch));
-  }
-  return batches;
-}
-
 optim::AdamW make_optimizer(const NamedTensors& parameters, double lr) {
   return optim::AdamW(decay_matrices(parameters, lr, 0.1), {.beta1 = 0.9, .beta2 = 0.95});
 }
@@ -58,7 +49,7 @@ std::vector<std::vector<double>> collect(models::Qwen3Moe& model) {
 
 }  // namespace
 
-Run run_plain(const ParityOptions& options, const TextData& data, Dtype dtype) {
+Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
   const auto config = model_config(options, dtype, nn::ExpertWeights::kHuggingFace);
   models::Qwen3Moe model(config, options.seed);
   const auto parameters = model.named_parameters();
@@ -68,7 +59,7 @@ Run run_plain(const ParityOptions& options, const TextData& data, Dtype dtype) {
 
   Run run{.name = std::string(to_string(dtype)) + ", plain"};
   for (std::int64_t step = 0; step < options.steps; ++step) {
-    const auto batches = batches_of(options, data, step);
+    const auto batches = step_batches(data, step);
     std::int64_t targets = 0;
     for (const auto& batch : batches) targets += batch.targets.numel();
     GradientTree gradients(leaves);
@@ -103,7 +94,7 @@ std::string ParityLayout::name() const {
   return name;
 }
 
-Run run_sharded(const ParityOptions& options, const TextData& data, const ParityLayout& layout,
+Run run_sharded(const ParityOptions& options, const StepData& data, const ParityLayout& layout,
                 const Choices* replay) {
   const auto config = model_config(options, layout.dtype, nn::ExpertWeights::kPretransposed);
   fsdp::Policy policy = {.reshard_after_forward = layout.reshard_after_forward};
@@ -116,12 +107,12 @@ Run run_sharded(const ParityOptions& options, const TextData& data, const Parity
     const auto mesh = make_mesh(context.group(), layout.mesh, layout.experts);
     auto& state = shard_model(model, mesh, policy);
     auto optimizer = make_optimizer(model.named_parameters(), options.lr);
-    const StepPlan plan(state, options.micro_batches, layout.accumulation);
+    const StepPlan plan(state, data.micro_batches(), layout.accumulation);
+    StepLoader loader(data, plan.indices(), /*first_step=*/0);
     for (std::int64_t step = 0; step < options.steps; ++step) {
       StepOptions step_options{.max_grad_norm = options.max_grad_norm};
       if (replay != nullptr) step_options.replay = &(*replay)[static_cast<std::size_t>(step)];
-      auto result = train_step(model, plan, plan.own(batches_of(options, data, step)), step_options,
-                               optimizer);
+      auto result = train_step(model, plan, loader.next(), step_options, optimizer);
       if (context.rank() != 0) continue;
       run.loss.push_back(result.loss);
       run.grad_norm.push_back(result.grad_norm);

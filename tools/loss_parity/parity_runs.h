@@ -9,7 +9,7 @@
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/tensor.h"
 #include "models/qwen3_moe/config.h"
-#include "train/data/text_data.h"
+#include "train/data/step_data.h"
 #include "train/mesh_shape.h"
 #include "train/step_plan.h"
 
@@ -55,12 +55,12 @@ struct ParityLayout {
 
 /// (a) One rank and plain operations: a loop of per-expert products through Eigen, on row-major
 /// weights as in Hugging Face, with nothing fused.
-Run run_plain(const ParityOptions& options, const training::TextData& data, Dtype dtype);
+Run run_plain(const ParityOptions& options, const training::StepData& data, Dtype dtype);
 
 /// (b), (c) NpuGMMOp on pre-transposed weights gathered as FRACTAL_NZ, under fully_shard. Each
 /// collective is delayed at random on each rank. With `replay`, these experts are taken instead of
 /// the routers' choice.
-Run run_sharded(const ParityOptions& options, const training::TextData& data,
+Run run_sharded(const ParityOptions& options, const training::StepData& data,
                 const ParityLayout& layout, const Choices* replay = nullptr);
 
 }  // namespace moegrad::tools

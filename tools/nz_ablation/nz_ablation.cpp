@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Measures, on this machine, the ladder that the authors of the FRACTAL_NZ technique climbed:
-// training steps of one model whose experts run in another way on each rung, and one layer whose
-// weights are brought into FRACTAL_NZ in two ways.
+// training steps of one model whose experts run in another way on each rung, forward passes of one
+// layer on 8 ranks on the same rungs, and two ways to bring that layer's weights into FRACTAL_NZ.
 //
 //     build/release/tools/nz_ablation
 //
@@ -39,7 +39,8 @@ int run(const ProgramOptions& options) {
     ladders.push_back(ladder);
   };
   for (const auto& preset : options.presets) add(run_ladder(preset, options.ablation));
-  add(run_layer(options.presets.front(), options.ablation.rounds));
+  add(run_layer_ladder(options.presets.front(), options.ablation.rounds));
+  add(run_ways_to_nz(options.presets.front(), options.ablation.rounds));
 
   for (const auto& ladder : ladders) std::cout << gain_lines(ladder);
   if (!options.json.empty()) write_ablation_json(options.json, ladders);

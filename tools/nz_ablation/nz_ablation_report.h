@@ -16,24 +16,34 @@ double max_loss_difference(const Ladder& ladder, std::size_t rung);
 /// Error, with the rung and the step, unless all losses have the bits of the first rung's losses.
 void check_losses_agree(const Ladder& ladder);
 
-/// How many times as fast as rung `baseline` the last rung is, over the rounds. Within a round
-/// their steps follow each other closely.
-struct Gain {
-  double median = 0, lowest = 0, highest = 0;
+/// Of the measured rounds.
+struct Spread {
+  double median = 0;
+  double lower_quartile = 0, upper_quartile = 0;
 };
-Gain gain(const Ladder& ladder, std::size_t baseline);
+/// Quartiles between two values are interpolated. ValueError without values.
+Spread spread_of(std::vector<double> values);
+
+/// How many times as fast as rung `baseline` rung `rung` is, from the ratios of their times within
+/// a round: there their steps follow each other closely.
+Spread gain(const Ladder& ladder, std::size_t rung, std::size_t baseline);
 
 /// The rung with the fastest median step among the rungs before the last that make no FRACTAL_NZ.
 std::optional<std::size_t> fastest_row_major(const Ladder& ladder);
 
-/// The last rung's gain over the ladder's baseline and over the fastest row-major rung, each on a
-/// line, with the lowest and the highest gain of the rounds.
+/// The rungs that gains are given against: the ladder's baselines and the fastest row-major rung,
+/// each once.
+std::vector<std::size_t> all_baselines(const Ladder& ladder);
+
+/// The last rung's gain over each of all_baselines() and over the rung before it, each on a line
+/// with its quartiles.
 std::string gain_lines(const Ladder& ladder);
 
 /// Tokens per second per rank in the median step.
 double tgs(const Ladder& ladder, std::size_t rung);
 
-/// One line per rung: times, the bytes that copies wrote, and how many copies transposed a whole
+/// Two tables with a line per rung. The first has times, and gains over all_baselines(), with
+/// quartiles. The second has the bytes that copies wrote, and how many copies transposed a whole
 /// tensor, packed an operand of a product (and transposed it meanwhile), or converted a weight to
 /// NZ, outside and inside the copy-outs.
 std::string ladder_table(const Ladder& ladder);

@@ -15,12 +15,12 @@
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/meta.h"
-#include "models/qwen3_moe/loss.h"
 #include "nn/init.h"
 #include "ops/reduce.h"
 #include "optim/adamw.h"
 #include "tools/nz_ablation/nz_rungs.h"
 #include "tools/nz_ablation/rung_forward.h"
+#include "train/data/random_data.h"
 #include "train/speed_preset.h"
 #include "train/sum_in_order.h"
 #include "train/train_step.h"
@@ -47,8 +47,9 @@ models::Qwen3MoeConfig config_of(const SpeedPreset& preset, const Rung& rung) {
 class RungRunner {
  public:
   virtual ~RungRunner() = default;
-  /// Returns this rank's term of the loss.
-  virtual double step() = 0;
+  virtual void step() = 0;
+  /// The loss of the last step, over all ranks. Collective.
+  virtual double loss() const = 0;
   virtual const nn::Module& module() const = 0;
 };
 
@@ -67,35 +68,38 @@ void fill(nn::Module& module, const nn::Module* like, double std) {
 class Training final : public RungRunner {
  public:
   Training(const SpeedPreset& preset, const Rung& rung, const nn::Module* like,
-           RankContext& context, MicroBatch batch)
-      : rung_(rung),
-        batch_(std::move(batch)),
-        targets_(batch_.targets.numel() * context.world_size()) {
+           RankContext& context, const RandomData& data)
+      : options_{.max_grad_norm = 0, .forward = forward_of(rung)} {
     {
       const MetaGuard no_bytes;
       model_.emplace(config_of(preset, rung));
     }
-    shard_model(*model_, DeviceMesh::flat(context.group()),
-                {.linear_only_shard = rung.linear_only_shard});
+    auto& state = shard_model(*model_, DeviceMesh::flat(context.group()),
+                              {.linear_only_shard = rung.linear_only_shard});
+    plan_.emplace(state, data.micro_batches());
+    batches_ = plan_->own(step_batches(data, 0));
     fill(*model_, like, preset.config.initializer_range);
     optimizer_.emplace(model_->named_parameters(), optim::AdamW::Config{.lr = 3e-4});
   }
 
-  double step() override {
-    const auto output = run_forward(*model_, rung_, batch_.tokens, batch_.documents);
-    const auto loss = models::qwen3_moe_loss(output, batch_.targets, targets_, 0);
-    loss.objective.backward();
-    optimizer_->step();
-    optimizer_->zero_grad();
-    return loss.objective.item();
+  void step() override {
+    loss_ = train_step(*model_, *plan_, batches_, options_, *optimizer_).loss;
   }
+  double loss() const override { return loss_; }
   const nn::Module& module() const override { return *model_; }
 
  private:
-  Rung rung_;
-  MicroBatch batch_;
-  std::int64_t targets_;  // of all ranks
+  static StepForward forward_of(const Rung& rung) {
+    return [rung](models::Qwen3Moe& model, const MicroBatch& batch, const auto&) {
+      return run_forward(model, rung, batch.tokens, batch.documents);
+    };
+  }
+
+  StepOptions options_;
+  double loss_ = 0;
+  std::vector<MicroBatch> batches_;
   std::optional<models::Qwen3Moe> model_;
+  std::optional<StepPlan> plan_;
   std::optional<optim::AdamW> optimizer_;
 };
 
@@ -115,19 +119,28 @@ class Layer final : public RungRunner {
                                    .expert_weights = rung.weights,
                                    .gathered_layout = rung.gathered});
     }
-    fsdp::fully_shard(*moe_, DeviceMesh::flat(context.group()));
+    // With linear_only_shard, the root of a model gathers the router. Here the router stays whole.
+    fsdp::fully_shard(*moe_, DeviceMesh::flat(context.group()),
+                      {.linear_only_shard = rung.linear_only_shard});
     fill(*moe_, like, config.initializer_range);
   }
 
-  double step() override {
+  void step() override {
     const NoGradGuard no_grad;
-    return ops::sum(run_forward(*moe_, rung_, x_).hidden).item();
+    sum_ = ops::sum(run_forward(*moe_, rung_, x_).hidden).item();
+  }
+  double loss() const override {
+    const auto& context = RankContext::current();
+    std::vector<double> terms(static_cast<std::size_t>(context.world_size()));
+    terms[static_cast<std::size_t>(context.rank())] = sum_;
+    return sum_in_order(std::move(terms), context.group());
   }
   const nn::Module& module() const override { return *moe_; }
 
  private:
   Rung rung_;
   Tensor x_;
+  double sum_ = 0;
   std::optional<nn::MoE> moe_;
 };
 
@@ -164,15 +177,14 @@ std::vector<RungRun> run_in_turn(RankContext& context, std::int64_t rounds,
   for (std::int64_t round = -1; round < rounds; ++round) {
     for (std::size_t turn = 0; turn < rungs.size(); ++turn) {
       const auto i = (static_cast<std::size_t>(round + 1) + turn) % rungs.size();
-      std::vector<double> terms(static_cast<std::size_t>(context.world_size()));
       context.group()->barrier()->wait();
       const auto before = count(context.counters());
       const auto begin = Clock::now();
-      terms[static_cast<std::size_t>(context.rank())] = runners[i]->step();
+      runners[i]->step();
       context.group()->barrier()->wait();
       const std::chrono::duration<double> time = Clock::now() - begin;
       const auto after = count(context.counters());
-      runs[i].loss.push_back(sum_in_order(std::move(terms), context.group()));
+      runs[i].loss.push_back(runners[i]->loss());
       if (round < 0) continue;
       runs[i].seconds.push_back(time.count());
       add(runs[i].moved, before, after, rounds);
@@ -193,7 +205,8 @@ std::vector<RungRun> compare(const AblationOptions& options, const std::vector<R
     for (const auto& rung : rungs) {
       const nn::Module* like = nullptr;
       for (std::size_t i = 0; i < runners.size(); ++i) {
-        if (rungs[i].weights == rung.weights) like = &runners[i]->module();
+        const bool same_shards = rungs[i].linear_only_shard == rung.linear_only_shard;
+        if (same_shards && rungs[i].weights == rung.weights) like = &runners[i]->module();
       }
       runners.push_back(make(context, rung, like));
     }
@@ -215,26 +228,8 @@ Tensor random_rows(std::int64_t rows, std::int64_t columns, int rank) {
   return Tensor::from(values, {rows, columns});
 }
 
-}  // namespace
-
-Ladder run_ladder(const std::string& preset_name, const AblationOptions& options) {
-  const auto preset = speed_preset(preset_name);
-  const auto sequences = std::max<std::int64_t>(preset.sequences, options.ranks);
-  check<ValueError>(sequences % options.ranks == 0, "--world-size: must divide the ", sequences,
-                    " sequences of ", preset_name, ", got ", options.ranks);
-  const auto own = sequences / options.ranks;
-  const auto make = [&](RankContext& context, const Rung& rung, const nn::Module* like) {
-    return std::make_unique<Training>(preset, rung, like, context,
-                                      random_sequences(preset, context.rank() * own, own));
-  };
-  return {.title = preset_name,
-          .options = options,
-          .tokens = own * preset.length,
-          .rungs = compare(options, nz_ladder(), make),
-          .baseline = 1};
-}
-
-Ladder run_layer(const std::string& preset_name, std::int64_t rounds) {
+Ladder run_layer(const std::string& preset_name, std::int64_t rounds,
+                 const std::vector<Rung>& rungs) {
   const auto preset = speed_preset(preset_name);
   const AblationOptions options = {.ranks = kLayerRanks, .rounds = rounds};
   const auto tokens = preset.sequences * preset.length / options.ranks;
@@ -245,7 +240,38 @@ Ladder run_layer(const std::string& preset_name, std::int64_t rounds) {
   return {.title = "one layer of " + preset_name + " with 128 experts, forward",
           .options = options,
           .tokens = tokens,
-          .rungs = compare(options, ways_to_nz(), make)};
+          .rungs = compare(options, rungs, make)};
+}
+
+}  // namespace
+
+Ladder run_ladder(const std::string& preset_name, const AblationOptions& options) {
+  const auto preset = speed_preset(preset_name);
+  const auto sequences = std::max<std::int64_t>(preset.sequences, options.ranks);
+  check<ValueError>(sequences % options.ranks == 0, "--world-size: must divide the ", sequences,
+                    " sequences of ", preset_name, ", got ", options.ranks);
+  const auto own = sequences / options.ranks;
+  const auto data = random_data(preset, own, options.ranks);
+  const auto make = [&](RankContext& context, const Rung& rung, const nn::Module* like) {
+    return std::make_unique<Training>(preset, rung, like, context, data);
+  };
+  return {.title = preset_name,
+          .options = options,
+          .tokens = own * preset.length,
+          .rungs = compare(options, nz_ladder(), make),
+          .baselines = {0, 1}};
+}
+
+Ladder run_layer_ladder(const std::string& preset, std::int64_t rounds) {
+  auto ladder = run_layer(preset, rounds, nz_ladder());
+  ladder.baselines = {0, 1};
+  return ladder;
+}
+
+Ladder run_ways_to_nz(const std::string& preset, std::int64_t rounds) {
+  auto ladder = run_layer(preset, rounds, ways_to_nz());
+  ladder.title += ", two ways to NZ";
+  return ladder;
 }
 
 }  // namespace moegrad::tools

@@ -40,7 +40,7 @@ struct Ladder {
   AblationOptions options = {};
   std::int64_t tokens = 0;  // per rank and step
   std::vector<RungRun> rungs = {};
-  std::size_t baseline = 0;  // the rung that the last one is compared with
+  std::vector<std::size_t> baselines = {0};  // rungs that the others are compared with
 };
 
 /// Trains one model per rung of nz_ladder() under fully_shard, all from the same weights on the
@@ -49,9 +49,12 @@ struct Ladder {
 /// them alike. ValueError unless the ranks divide the sequences.
 Ladder run_ladder(const std::string& preset, const AblationOptions& options);
 
-/// Measures ways_to_nz() in the same way, with forward passes without the tape. The model is one
-/// mixture layer with the preset's sizes, but with 128 experts on 8 ranks of one thread each.
-/// Tokens are the preset's. The sum of the layer's outputs takes the place of the loss.
-Ladder run_layer(const std::string& preset, std::int64_t rounds);
+/// The same for one mixture layer, with forward passes without the tape: the layer has the preset's
+/// sizes, but 128 experts, and runs on 8 ranks of one thread each. Tokens are the preset's. The sum
+/// of the layer's outputs takes the place of the loss.
+Ladder run_layer_ladder(const std::string& preset, std::int64_t rounds);
+
+/// Measures ways_to_nz() with that layer.
+Ladder run_ways_to_nz(const std::string& preset, std::int64_t rounds);
 
 }  // namespace moegrad::tools

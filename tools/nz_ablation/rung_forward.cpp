@@ -72,6 +72,7 @@ Qwen3Moe::Output run_forward(Qwen3Moe& model, const Rung& rung, const Tensor& to
       hidden = result.hidden;
       output.router_logits.push_back(result.router_logits);
       output.expert_indices.push_back(result.expert_indices);
+      output.tokens_per_expert.push_back(result.tokens_per_expert);
     }
     const Tensor normed = child<nn::RMSNorm>(whole, "model.norm")(hidden);
     output.logits = child<nn::Linear>(whole, "lm_head")(normed);

@@ -146,6 +146,7 @@ std::string tiles(const RunRecord& run) {
   html += tile("tokens per second, median of steps", count(median(run.throughputs)));
   html += tile("tokens per second, over all", count(run.tokens / run.total_seconds));
   html += tile("clipped steps", clipped_share(run));
+  html += tile("skipped steps", count(run.skipped_steps));
   html += tile("time in steps", format_seconds(run.total_seconds));
   html += tile("of which data loading", percent(run.total_data_seconds, run.total_seconds));
   if (run.loads) {
@@ -311,6 +312,10 @@ std::string report_page(const RunRecord& run) {
                   {.unit = "tokens per second", .from_zero = true, .reference = median_line(run)});
   html += small_chart("data-loading", "Data loading", run.data_percent, steps,
                       {.unit = "% of the step's time", .from_zero = true});
+  html += small_chart("mfu", "Model FLOPs utilisation", run.mfu_percent, steps,
+                      {.unit = "% of the peak measured at the start", .from_zero = true});
+  html += small_chart("router-entropy", "Router entropy", run.router_entropy, steps,
+                      {.unit = "nats, mean over tokens and layers", .from_zero = true});
   html += "</div>\n";
   html += section("experts", "Expert load", experts(run));
   html += section("memory", "Memory by tag", memory(run));

@@ -102,6 +102,11 @@ void add_step(RunRecord& run, std::int64_t step, const json& line, const std::st
     run.data_percent.add(step, 100 * data_seconds / seconds);
     run.total_data_seconds += data_seconds;
   }
+  if (line.contains("mfu")) run.mfu_percent.add(step, 100 * number_of(line, "mfu", who));
+  if (line.contains("router_entropy")) {
+    run.router_entropy.add(step, number_of(line, "router_entropy", who));
+  }
+  if (line.contains("skipped_steps")) run.skipped_steps = number_of(line, "skipped_steps", who);
   if (line.contains("tokens_per_expert")) add_loads(run, step, line["tokens_per_expert"], who);
   if (line.contains("peak_bytes")) add_memory(run, object_of(line, "peak_bytes", who), who);
   if (line.contains("communication")) {

@@ -59,7 +59,10 @@ struct RunRecord {
   Curve grad_norm = {};
   Curve lr = {};
   Curve tokens_per_second = {};
-  Curve data_percent = {};               // of the step's time, making micro-batches
+  Curve data_percent = {};  // of the step's time, making micro-batches
+  Curve mfu_percent = {};
+  Curve router_entropy = {};             // nats
+  double skipped_steps = 0;              // so far, in the last step
   std::vector<double> throughputs = {};  // the finite ones of tokens_per_second, in any order
   Clipping clipping = {};
   double tokens = 0;

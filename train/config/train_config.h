@@ -74,7 +74,8 @@ struct TrainConfig {
     ScheduleKind schedule = ScheduleKind::kCosine;
     std::optional<std::int64_t> warmup;  // by default a tenth of the steps, at most 40
     double weight_decay = 0.1;
-    double max_grad_norm = 1.0;  // 0: no clipping
+    double max_grad_norm = 1.0;          // 0: no clipping
+    std::int64_t max_skipped_steps = 0;  // steps without an update that do not end the run
     std::uint64_t seed = 1;
   };
   struct Checkpoint {

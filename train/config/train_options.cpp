@@ -140,7 +140,7 @@ void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& paral
   all.push_back(number_option("collective-deadline", deadline, {1, 86400},
                               "seconds that a rank may keep the others waiting, not counted: its "
                               "disk, and while the whole process is stopped")
-                    .at_resume_of(AtResume::kRanks));
+                    .at_resume_of(AtResume::kLimits));
   all.push_back(switch_option("linear-only-shard", linear_only,
                               "1: a layer's group holds its linear weights alone")
                     .with_spelling("--linear_only_shard")
@@ -170,7 +170,7 @@ void add_memory_options(std::vector<Option>& all, TrainConfig::Memory& memory) {
 }
 
 void add_optim_options(std::vector<Option>& all, TrainConfig::Optim& optim) {
-  auto& [steps, lr, schedule, warmup, weight_decay, max_grad_norm, seed] = optim;
+  auto& [steps, lr, schedule, warmup, weight_decay, max_grad_norm, max_skipped_steps, seed] = optim;
   all.push_back(number_option("steps", steps, {1, kManySteps}, "optimizer steps"));
   all.push_back(lr_option(lr, "peak learning rate"));
   all.push_back(choice_option<ScheduleKind>("schedule", schedule, kSchedules,
@@ -182,6 +182,10 @@ void add_optim_options(std::vector<Option>& all, TrainConfig::Optim& optim) {
       number_option("weight-decay", weight_decay, {0, 1e30}, "decoupled, of matrices alone"));
   all.push_back(
       number_option("max-grad-norm", max_grad_norm, {0, 1e30}, "gradient clipping; 0: none"));
+  all.push_back(number_option("max-skipped-steps", max_skipped_steps, {0, kManySteps},
+                              "steps of a run whose update is left out because loss or gradient "
+                              "norm is not finite; one more ends the run")
+                    .at_resume_of(AtResume::kLimits));
   all.push_back(seed_option(seed, "of weights, batches and sampling"));
 }
 

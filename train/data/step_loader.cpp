@@ -10,7 +10,7 @@
 
 namespace moegrad::training {
 
-StepLoader::StepLoader(const TrainingData& data, std::vector<std::int64_t> indices,
+StepLoader::StepLoader(const StepData& data, std::vector<std::int64_t> indices,
                        std::int64_t first_step)
     : data_(data), indices_(std::move(indices)), step_(first_step) {
   auto& rank = RankContext::current();

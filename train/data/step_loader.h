@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "train/data/training_data.h"
+#include "train/data/step_data.h"
 
 namespace moegrad::training {
 
@@ -22,7 +22,7 @@ class StepLoader {
  public:
   /// For the steps from `first_step` on. `indices`: the micro-batches that this rank runs, in
   /// order. `data` must outlive it.
-  StepLoader(const TrainingData& data, std::vector<std::int64_t> indices, std::int64_t first_step);
+  StepLoader(const StepData& data, std::vector<std::int64_t> indices, std::int64_t first_step);
   /// Waits for the step that is being made.
   ~StepLoader();
   StepLoader(const StepLoader&) = delete;
@@ -34,7 +34,7 @@ class StepLoader {
  private:
   void make_steps();
 
-  const TrainingData& data_;
+  const StepData& data_;
   std::vector<std::int64_t> indices_;
 
   std::mutex mutex_;  // guards the members below

@@ -107,6 +107,17 @@ std::vector<double> expert_load(const StepResult& result) {
   return load;
 }
 
+std::optional<double> worst_load(const StepResult& result) {
+  const auto loads = expert_load(result);
+  if (loads.empty()) return std::nullopt;
+  return *std::ranges::max_element(loads);
+}
+
+std::optional<double> StepReport::mfu() const {
+  if (!peak_flops) return std::nullopt;
+  return result.model_flops / (seconds * *peak_flops);
+}
+
 std::vector<std::string> figures(const StepReport& report) {
   const auto format = [](const auto&... parts) {
     std::ostringstream text;
@@ -155,9 +166,17 @@ void MetricsFile::write(const StepReport& report) {
                          {"tokens", report.tokens},
                          {"tokens_per_second", report.tokens_per_second()},
                          {"tgs", report.tgs()},
+                         {"model_flops", report.result.model_flops},
+                         {"skipped_steps", report.skipped_steps},
                          {"expert_load", expert_load(report.result)},
                          {"tokens_per_expert", report.result.tokens_per_expert},
                          {"peak_bytes", memory_of(report)}};
+  if (report.peak_flops) line["peak_flops"] = *report.peak_flops;
+  if (const auto mfu = report.mfu()) line["mfu"] = *mfu;
+  if (const auto worst = worst_load(report.result)) {
+    line["worst_load"] = *worst;
+    line["router_entropy"] = report.result.router_entropy;
+  }
   if (report.profile) line["communication"] = communication_of(*report.profile);
   if (!report.configuration.empty()) line["configuration"] = report.configuration;
   file_->write(text_of(std::move(line), header_));

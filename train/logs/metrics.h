@@ -24,6 +24,8 @@ struct StepReport {
   double data_seconds = 0;  // part of it: making its micro-batches
   std::int64_t tokens = 0;
   int world_size = 1;
+  std::int64_t skipped_steps = 0;         // TrainState::skipped_steps
+  std::optional<double> peak_flops = {};  // measure_peak_flops(), where it was measured
   StepResult result = {};
   /// The most of any rank since the previous report.
   std::array<std::int64_t, kMemoryTags> peak_bytes = {};  // of each tag by itself
@@ -34,10 +36,14 @@ struct StepReport {
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   /// Tokens per second per rank.
   double tgs() const { return tokens_per_second() / world_size; }
+  /// Model FLOPs utilisation: the share of peak_flops that the model's FLOPs took.
+  std::optional<double> mfu() const;
 };
 
 /// The tokens of the busiest expert, divided by the mean; per mixture layer.
 std::vector<double> expert_load(const StepResult& result);
+/// The largest of these; none without mixture layers.
+std::optional<double> worst_load(const StepResult& result);
 
 /// The figures of a step as they are printed, such as "loss 5.5451". The most important comes
 /// first.

@@ -15,6 +15,7 @@
 #include "framework/distributed/slow_storage.h"
 #include "framework/runtime/program.h"
 #include "train/config/train_options.h"
+#include "train/logs/peak_flops.h"
 
 namespace moegrad::training {
 
@@ -38,6 +39,11 @@ RunLogs::RunLogs(const TrainConfig& options, RankContext& context, StepProfile& 
       metrics_(context.rank() == 0 ? options.output.metrics : "", first_step, std::move(header)),
       tensorboard_(context.rank() == 0 ? options.output.tensorboard : "") {
   if (context.rank() == 0) profile.open(first_step);
+  if (records()) peak_flops_ = measure_peak_flops();
+}
+
+bool RunLogs::records() const {
+  return !options_.output.metrics.empty() || !options_.output.tensorboard.empty();
 }
 
 void RunLogs::begin_step(std::int64_t step) { profile_.begin_step(step, context_); }
@@ -58,7 +64,8 @@ void RunLogs::note_peaks(StepReport& report) {
 
 void RunLogs::end_step(StepReport report) {
   report.profile = profile_.end_step(report.step, context_);
-  if (!options_.output.metrics.empty() || !options_.output.tensorboard.empty()) note_peaks(report);
+  report.peak_flops = peak_flops_;
+  if (records()) note_peaks(report);
   if (context_.rank() != 0) return;
   const SlowStorage storage("writing the logs");
   report.configuration = std::exchange(configuration_, {});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,12 +38,14 @@ class RunLogs {
   bool report() const;
 
  private:
+  bool records() const;
   void note_peaks(StepReport& report);
 
   const TrainConfig& options_;
   RankContext& context_;
   StepProfile& profile_;
-  std::string configuration_;  // empty once it has been shown
+  std::string configuration_;              // empty once it has been shown
+  std::optional<double> peak_flops_ = {};  // if anything records it
   Progress progress_;
   MetricsFile metrics_;
   TensorboardLog tensorboard_;

@@ -36,6 +36,12 @@ void TensorboardLog::write(const StepReport& report) {
     add("time_metrics/end_to_end(s)", report.seconds);
     add("time_metrics/data_loading(s)", report.data_seconds);
     add("time_metrics/data_loading(%)", 100 * report.data_seconds / report.seconds);
+    if (const auto mfu = report.mfu()) add("mfu(%)", 100 * *mfu);
+    add("skipped_steps", static_cast<double>(report.skipped_steps));
+    if (const auto worst = worst_load(report.result)) {
+      add("routing/worst_load", *worst);
+      add("routing/entropy", report.result.router_entropy);
+    }
     add("memory/max_active(GiB)", gibibytes(report.peak_total));
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
       const std::string name(to_string(static_cast<MemoryTag>(tag)));

@@ -20,14 +20,16 @@ def main():
     planted = ("0000 W _ZSt3minIlERKT_S2_S2_\n0000 W _Z4turnN3VecIfLi64EEE\n0000 T _Z1fv\n     U _Z1gv\n"
                "0000 V DW.ref.__gxx_personality_v0")
     assert list(merged_elsewhere(planted)) == ["_ZSt3minIlERKT_S2_S2_"]
-    objects = [path for path in sys.argv[1:] if "product_loops_avx512" in path]
-    assert len(objects) == 1, f"no product_loops_avx512 among {sys.argv[1:]}"
-    symbols = subprocess.run(["nm", "--defined-only", objects[0]], capture_output=True, text=True,
-                             check=True).stdout
-    found = list(merged_elsewhere(symbols))
-    for name in found:
-        print(f"product_loops_avx512.cpp defines {name}, which another file may define for any CPU")
-    return 1 if found else 0
+    objects = [path for path in sys.argv[1:] if "_avx512" in path]
+    assert len(objects) == 2, f"product_loops and fma_chains must have a file for AVX-512, got {objects}"
+    wrong = 0
+    for path in objects:
+        symbols = subprocess.run(["nm", "--defined-only", path], capture_output=True, text=True,
+                                 check=True).stdout
+        for name in merged_elsewhere(symbols):
+            print(f"{path} defines {name}, which another file may define for any CPU")
+            wrong = 1
+    return wrong
 
 
 sys.exit(main())

@@ -68,7 +68,7 @@ TEST(NzLadder, EachRungMovesWhatItsNameSaysAndKeepsTheLoss) {
 }
 
 TEST(NzLayer, TheCopyOutSavesTheConversion) {
-  const auto layer = run_layer("tiny", 2);
+  const auto layer = run_ways_to_nz("tiny", 2);
   EXPECT_EQ(layer.options.ranks, 8);
   EXPECT_EQ(layer.tokens, 8);
   check_losses_agree(layer);
@@ -78,6 +78,23 @@ TEST(NzLayer, TheCopyOutSavesTheConversion) {
   EXPECT_EQ(column(layer, &DataMovement::converted_bytes), (std::vector<double>{experts, 0}));
   EXPECT_EQ(column(layer, &DataMovement::copied_out_bytes),
             std::vector<double>(2, experts + router));
+}
+
+TEST(NzLayer, ClimbsTheSameLadder) {
+  const auto layer = run_layer_ladder("tiny", 2);
+  EXPECT_EQ(layer.options.ranks, 8);
+  EXPECT_EQ(layer.baselines, (std::vector<std::size_t>{0, 1}));
+  check_losses_agree(layer);
+  EXPECT_EQ(column(layer, &DataMovement::nz_conversions),
+            (std::vector<double>{0, 0, 0, 2, 0, 0, 0}));
+  EXPECT_EQ(column(layer, &DataMovement::nz_copy_outs), (std::vector<double>{0, 0, 0, 0, 2, 2, 2}));
+  EXPECT_EQ(column(layer, &DataMovement::materialized_transposes),
+            (std::vector<double>{0, 2, 0, 2, 0, 0, 0}));
+  const double experts = 4 * 128 * 3 * 64 * 32, router = 4 * 128 * 64;
+  const auto copied = column(layer, &DataMovement::copied_out_bytes);
+  EXPECT_EQ(std::vector(copied.begin(), copied.begin() + 6),
+            std::vector<double>(6, experts + router));
+  EXPECT_EQ(copied[6], experts);
 }
 
 TEST(RunLadder, RefusesRanksThatDoNotDivideTheSequences) {
@@ -102,43 +119,75 @@ Ladder some_ladder() {
                                .converted_bytes = 2e6,
                                .packed_bytes = 3e6}},
                     {.name = "c", .seconds = {0.25, 0.2, 0.05}, .loss = {3, 2.5, 2}}},
-          .baseline = 1};
+          .baselines = {1}};
 }
 
-TEST(AblationReport, ShowsMediansAndDifferencesFromTheFirstRung) {
+TEST(AblationReport, ShowsTimesGainsAndCopiesOfEachRung) {
   const auto ladder = some_ladder();
   EXPECT_EQ(
       ladder_table(ladder),
-      "toy: 2 ranks x 1 threads, 100 tokens per rank and step, median of 3 rounds; "
-      "per rank and step:\n"
-      "rung                   step ms  fastest    TGS  MB moved  transposes  packs  transposed  "
-      "to NZ  copy-outs to NZ  loss difference\n"
-      "a                        300.0    200.0    333       0.0           0      0           0     "
-      " "
-      "0                0  0 (bitwise)\n"
-      "b                        500.0    100.0    200       6.0           1      5           2     "
-      " "
-      "4                5  2.5e-01\n"
-      "c                        200.0     50.0    500       0.0           0      0           0     "
-      " "
-      "0                0  0 (bitwise)\n");
-  EXPECT_DOUBLE_EQ(gain(ladder, ladder.baseline).median, 2.0);  // of 2, 3 and 2
+      "toy: 2 ranks x 1 threads, 100 tokens per rank and step, 3 rounds\n"
+      "milliseconds of a step, tokens per second and rank (TGS), and how many times as fast as\n"
+      "another rung of the same round; medians and quartiles:\n"
+      "rung                   TGS  step ms                  over b                   over a\n"
+      "a                      333  300.0 (250.0 - 350.0)     1.25 (0.79 - 2.12)       1.00 (1.00 - "
+      "1.00)\n"
+      "b                      200  500.0 (300.0 - 550.0)     1.00 (1.00 - 1.00)       0.80 (0.57 - "
+      "1.90)\n"
+      "c                      500  200.0 (125.0 - 225.0)     2.00 (2.00 - 2.50)       1.60 (1.30 - "
+      "3.80)\n"
+      "copies per rank and step, and the largest difference of a loss from the first rung's:\n"
+      "rung                  MB moved  transposes  packs  transposed  to NZ  copy-outs to NZ  "
+      "loss difference\n"
+      "a                          0.0           0      0           0      0                0  "
+      "0 (bitwise)\n"
+      "b                          6.0           1      5           2      4                5  "
+      "2.5e-01\n"
+      "c                          0.0           0      0           0      0                0  "
+      "0 (bitwise)\n");
 }
 
-TEST(AblationReport, ComparesWithTheFastestRungThatMakesNoNz) {
+TEST(AblationReport, SpreadsAreMediansAndQuartiles) {
+  const auto [median, lower, upper] = spread_of({4, 1, 3, 2, 10});
+  EXPECT_EQ(median, 3);
+  EXPECT_EQ(lower, 2);
+  EXPECT_EQ(upper, 4);
+  const auto even = spread_of({4, 1, 3, 2});
+  EXPECT_EQ(even.median, 2.5);
+  EXPECT_EQ(even.lower_quartile, 1.75);
+  EXPECT_EQ(even.upper_quartile, 3.25);
+  EXPECT_EQ(spread_of({7}).upper_quartile, 7);
+  EXPECT_EQ(message_of<ValueError>([] { spread_of({}); }),
+            "nz_ablation: a spread needs at least one value, got none");
+}
+
+TEST(AblationReport, GainsCompareTheStepsOfOneRound) {
+  const auto ladder = some_ladder();
+  const auto over_b = gain(ladder, 2, 1);  // of 2, 3 and 2
+  EXPECT_DOUBLE_EQ(over_b.median, 2.0);
+  EXPECT_DOUBLE_EQ(over_b.lower_quartile, 2.0);
+  EXPECT_DOUBLE_EQ(over_b.upper_quartile, 2.5);
+  EXPECT_DOUBLE_EQ(gain(ladder, 1, 0).median, 0.8);  // of 0.8, 1/3 and 3
+}
+
+TEST(AblationReport, ComparesWithTheFastestRungThatMakesNoNzAndWithTheRungBefore) {
   auto ladder = some_ladder();
+  EXPECT_EQ(all_baselines(ladder), (std::vector<std::size_t>{1, 0}));
   EXPECT_EQ(gain_lines(ladder),
-            "toy: 'c' is 2.00 times (2.00 to 3.00 in 3 rounds) as fast as 'b'\n"
-            "toy: 'c' is 1.60 times (1.00 to 6.00 in 3 rounds) as fast as 'a', the fastest "
+            "toy: 'c' is 2.00 times (quartiles 2.00 to 2.50) as fast as 'b'\n"
+            "toy: 'c' is 1.60 times (quartiles 1.30 to 3.80) as fast as 'a', the fastest "
             "row-major rung\n");
   // Faster than 'a' as soon as it makes none either.
   ladder.rungs[1].moved = {};
   ladder.rungs[1].seconds = {0.25, 0.2, 0.1};
   EXPECT_EQ(fastest_row_major(ladder), 1U);
+  EXPECT_EQ(all_baselines(ladder), std::vector<std::size_t>{1});
   ladder.rungs[0].moved.nz_copy_outs = ladder.rungs[1].moved.nz_conversions = 1;
   EXPECT_EQ(fastest_row_major(ladder), std::nullopt);
+  ladder.baselines = {0};
   EXPECT_EQ(gain_lines(ladder),
-            "toy: 'c' is 1.00 times (1.00 to 2.00 in 3 rounds) as fast as 'b'\n");
+            "toy: 'c' is 1.60 times (quartiles 1.30 to 3.80) as fast as 'a'\n"
+            "toy: 'c' is 1.00 times (quartiles 1.00 to 1.50) as fast as 'b', the rung before it\n");
 }
 
 TEST(AblationReport, RefusesLossesWithOtherBits) {

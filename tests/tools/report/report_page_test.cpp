@@ -24,8 +24,9 @@ RunRecord short_run() {
 
 TEST(ReportPage, HasAllSectionsAndSaysWhatIsNotThere) {
   const auto page = report_page(short_run());
-  for (const std::string id : {"loss", "grad-norm", "lr", "throughput", "data-loading", "experts",
-                               "memory", "communication", "configuration"}) {
+  for (const std::string id :
+       {"loss", "grad-norm", "lr", "throughput", "data-loading", "mfu", "router-entropy", "experts",
+        "memory", "communication", "configuration"}) {
     EXPECT_THAT(page, HasSubstr("<section id=\"" + id + "\">"));
   }
   EXPECT_THAT(page, AllOf(HasSubstr("The file has no tokens per expert."),
@@ -33,6 +34,7 @@ TEST(ReportPage, HasAllSectionsAndSaysWhatIsNotThere) {
                           HasSubstr("Not profiled: train with --profile-steps a:b"),
                           HasSubstr("The file has no configuration."), Not(HasSubstr("Resumed"))));
   EXPECT_THAT(page, HasSubstr("<dd>1\u202F234\u202F567</dd>"));
+  EXPECT_THAT(page, HasSubstr("<dt>skipped steps</dt><dd>0</dd>"));
 }
 
 TEST(ReportPage, ShowsMemoryAndCommunication) {

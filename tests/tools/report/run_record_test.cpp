@@ -42,6 +42,10 @@ StepReport report_of(std::int64_t step) {
   report.result.ce = 3.5;
   report.result.grad_norm = 1.5;
   report.result.tokens_per_expert = {{10, 30}, {20, 20}};
+  report.result.router_entropy = 0.75;
+  report.result.model_flops = 5e9;
+  report.peak_flops = 1e10;
+  report.skipped_steps = step - 3;
   report.peak_bytes = {1, 2, 3, 4, 5, 6};
   report.peak_total = 20;
   return report;
@@ -76,6 +80,9 @@ TEST(ReadRunRecord, ReadsWhatTrainingWrites) {
   EXPECT_EQ(run.lr.last(), 0.25);
   EXPECT_EQ(run.tokens_per_second.last(), 32);
   EXPECT_EQ(run.data_percent.last(), 25);
+  EXPECT_EQ(run.mfu_percent.last(), 25);
+  EXPECT_EQ(run.router_entropy.last(), 0.75);
+  EXPECT_EQ(run.skipped_steps, 2);
   EXPECT_EQ(run.validation.last(), 2.5);
   EXPECT_EQ(run.validation.bins()[0].step(), 6);
   EXPECT_EQ(run.tokens, 128);
@@ -102,6 +109,9 @@ TEST(ReadRunRecord, DoesWithoutWhatEarlierVersionsDidNotWrite) {
   EXPECT_TRUE(run.configuration.empty() && run.starts.empty() && run.parts.empty());
   EXPECT_EQ(run.clipping.steps, 0);
   EXPECT_TRUE(run.data_percent.bins().empty());
+  EXPECT_TRUE(run.mfu_percent.bins().empty());
+  EXPECT_TRUE(run.router_entropy.bins().empty());
+  EXPECT_EQ(run.skipped_steps, 0);
 }
 
 TEST(ReadRunRecord, TakesTheConfigurationOfTheLastPartAndKnowsWhereEachBegan) {

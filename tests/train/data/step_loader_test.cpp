@@ -16,7 +16,7 @@ namespace {
 using test::message_of;
 
 /// Micro-batches that say which they are, and remember which were asked for.
-class NumberedData final : public TrainingData {
+class NumberedData final : public StepData {
  public:
   explicit NumberedData(std::int64_t failing_step = -1) : failing_step_(failing_step) {}
 
@@ -30,11 +30,6 @@ class NumberedData final : public TrainingData {
     const std::vector<std::int64_t> values = {step, index};
     return {.tokens = Tensor::from(values, {2}), .targets = Tensor::from(values, {2})};
   }
-  std::int64_t tokens_before(std::int64_t step) const override { return 16 * step; }
-  std::int64_t validation_batches() const override { return 0; }
-  MicroBatch validation_batch(std::int64_t /*index*/) const override { return {}; }
-  const TokenSource& source() const override { return source_; }
-  std::string describe() const override { return "numbers"; }
 
   std::vector<std::pair<std::int64_t, std::int64_t>> asked() const {
     const std::lock_guard lock(mutex_);
@@ -43,7 +38,6 @@ class NumberedData final : public TrainingData {
 
  private:
   std::int64_t failing_step_;
-  TokenSource source_ = TokenSource::text("x", "numbers");
   mutable std::mutex mutex_;
   mutable std::vector<std::pair<std::int64_t, std::int64_t>> asked_;
 };

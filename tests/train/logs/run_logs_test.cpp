@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/logs/run_logs.h"
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -119,6 +121,10 @@ TEST_F(RunLogsTest, TheEventFileHoldsTheValuesOfTheMetricsFile) {
     take("time_metrics/end_to_end(s)", step, seconds);
     take("time_metrics/data_loading(s)", step, data_seconds);
     take("time_metrics/data_loading(%)", step, 100 * data_seconds / seconds);
+    take("mfu(%)", step, 100 * line["mfu"].get<double>());
+    take("skipped_steps", step, line["skipped_steps"]);
+    take("routing/worst_load", step, line["worst_load"]);
+    take("routing/entropy", step, line["router_entropy"]);
     take("memory/max_active(GiB)", step, line["peak_bytes"]["total"].get<double>() / kGibibyte);
     for (std::size_t i = 0; i < kMemoryTags; ++i) {
       const std::string tag(to_string(static_cast<MemoryTag>(i)));
@@ -157,6 +163,15 @@ TEST_F(RunLogsTest, ALineHasWhatAReportNeeds) {
     EXPECT_GT(line["peak_bytes"]["parameters"], 0);
     EXPECT_GE(line["peak_bytes"]["total"], most);
     EXPECT_LE(line["peak_bytes"]["total"], sum);
+    const auto loads = line["expert_load"].get<std::vector<double>>();
+    EXPECT_EQ(line["worst_load"], *std::ranges::max_element(loads));
+    EXPECT_GT(line["router_entropy"], 0);
+    EXPECT_LT(line["router_entropy"], std::log(8));
+    // Two micro-batches of a sequence.
+    EXPECT_EQ(line["model_flops"], 2 * 16 * models::flops_per_token(options_.model_config(), 16));
+    EXPECT_EQ(line["mfu"], line["model_flops"].get<double>() /
+                               (line["seconds"].get<double>() * line["peak_flops"].get<double>()));
+    EXPECT_EQ(line["skipped_steps"], 0);
     EXPECT_GT(line["data_seconds"], 0);
     EXPECT_LT(line["data_seconds"], line["seconds"]);
     EXPECT_EQ(line.contains("configuration"), line["step"] == 0);

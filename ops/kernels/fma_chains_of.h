@@ -3,10 +3,10 @@
 
 // The chains for one width of vectors: Note [Two vector widths].
 
+#include "ops/kernels/fma_chains.h"
 #include "ops/kernels/simd.h"
-#include "tests/bench/fma_chains.h"
 
-namespace moegrad::bench {
+namespace moegrad::kernels {
 
 // All loops over the chains are unrolled, so that they stay in registers.
 template <class V>
@@ -19,7 +19,7 @@ void run_chains_of(volatile float* memory, std::int64_t steps) {
   const auto b = V::broadcast(*memory);
   for (std::int64_t step = 0; step < steps; ++step) {
 #pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) kernels::accumulate(sum[i], a, b);
+    for (int i = 0; i < kChains; ++i) accumulate(sum[i], a, b);
   }
   float result[V::kLanes] = {};
 #pragma GCC unroll 12
@@ -31,4 +31,4 @@ void run_chains_of(volatile float* memory, std::int64_t steps) {
   *memory = result[0] > 0 ? 0.5F : 0.25F;
 }
 
-}  // namespace moegrad::bench
+}  // namespace moegrad::kernels
