@@ -1,28 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/hf_checkpoint.h"
 
-#include <nlohmann/json.hpp>
+#include <limits>
 #include <system_error>
 #include <utility>
 
+#include "framework/io/json_node.h"
 #include "framework/io/mapped_file.h"
-#include "framework/io/strict_json.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::models {
 namespace {
-
-using nlohmann::json;
-
-/// A member that an object must have and that must be an object.
-const json& object_at(const json& index, const char* key, const std::string& who) {
-  const auto found = index.find(key);
-  check<ValueError>(found != index.end(), who, ": must have a ", key, ", got none");
-  check<ValueError>(found->is_object(), who, ": ", key, " must be an object, got ",
-                    in_quotes(found->dump()));
-  return *found;
-}
 
 bool is_plain_file_name(std::string_view name) {
   constexpr std::string_view kSuffix = ".safetensors";
@@ -53,24 +42,17 @@ std::string read_index_text(const std::filesystem::path& path) {
 
 HfIndex parse_hf_index(std::string_view text, const std::string& who) {
   constexpr int kMaxDepth = 16;  // enough for what other programs write into the file
-  const json index = parse_strict_json(text, kMaxDepth, who);
-  check<ValueError>(index.is_object(), who, ": must be an object, got ", in_quotes(index.dump()));
+  const auto index = JsonNode::parse(text, kMaxDepth, who);
   HfIndex result;
-  const auto& metadata = object_at(index, "metadata", who);
-  if (const auto size = metadata.find("total_size"); size != metadata.end()) {
-    check<ValueError>(size->is_number_unsigned(), who,
-                      ": total_size must be an unsigned integer below 2^64, got ",
-                      in_quotes(size->dump()));
-    result.total_size = size->get<std::uint64_t>();
+  const auto metadata = index["metadata"];
+  if (metadata.contains("total_size")) {
+    constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
+    result.total_size = metadata["total_size"].unsigned_up_to(kMost);
   }
-  for (const auto& [name, file] : object_at(index, "weight_map", who).items()) {
-    check<ValueError>(file.is_string(), who, ": weight_map of ", in_quotes(name),
-                      " must be a string, got ", in_quotes(file.dump()));
-    check<ValueError>(is_plain_file_name(file.get_ref<const std::string&>()), who,
-                      ": weight_map of ", in_quotes(name),
-                      " must be a .safetensors file of the same folder, got ",
-                      in_quotes(file.get_ref<const std::string&>()));
-    result.weight_map.emplace(name, file.get<std::string>());
+  for (const auto& [name, file] : index["weight_map"].members()) {
+    file.require(is_plain_file_name(file.text()),
+                 "must be a .safetensors file of the same folder, got ", file);
+    result.weight_map.emplace(name, file.text());
   }
   return result;
 }

@@ -5,12 +5,10 @@
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <sstream>
 #include <utility>
 
 #include "framework/io/crc32c.h"
-#include "framework/io/strict_json.h"
+#include "framework/io/json_node.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 
@@ -31,97 +29,23 @@ std::uint32_t checksum_of(json manifest) {
   return crc32c(std::as_bytes(std::span<const char>(manifest.dump())));
 }
 
-// A value of the manifest and its path, which every message shows.
-class Node {
- public:
-  Node(const json& value, std::string path, const std::string& who)
-      : value_(value), path_(std::move(path)), who_(who) {}
+Shape read_shape(const JsonNode& node) {
+  const auto dims = node.list(&JsonNode::count);
+  node.require(std::ssize(dims) <= Shape::kMaxDims, "must have at most ", Shape::kMaxDims,
+               " dimensions, got ", dims.size());
+  return Shape(dims);
+}
 
-  template <class... Parts>
-  void require(bool ok, const Parts&... requirement) const {
-    if (ok) return;
-    std::ostringstream message;
-    message << who_ << ": " << path_ << ' ';
-    (message << ... << requirement);
-    throw ValueError(message.str());
-  }
-
-  // Requires an object with exactly these keys.
-  const Node& with_keys(const std::set<std::string>& keys) const {
-    for (const auto& key : keys) at(key);
-    for (const auto& [key, member] : value_.items()) {
-      require(keys.contains(key), "must have known keys alone, got ", in_quotes(key));
-    }
-    return *this;
-  }
-
-  Node at(const std::string& key) const {
-    require(value_.is_object(), "must be an object, got ", in_quotes(value_.dump()));
-    require(value_.contains(key), "must have ", key, ", got none");
-    return {value_.at(key), path_ == kTop ? key : path_ + "." + key, who_};
-  }
-
-  // Calls visit(key, node) for each member of an object.
-  template <class Visit>
-  void for_each_member(const Visit& visit) const {
-    require(value_.is_object(), "must be an object, got ", in_quotes(value_.dump()));
-    for (const auto& [key, member] : value_.items()) {
-      visit(key, Node(member, path_ + " " + in_quotes(key), who_));
-    }
-  }
-
-  template <class Visit>
-  void for_each_element(const Visit& visit) const {
-    require(value_.is_array(), "must be an array, got ", in_quotes(value_.dump()));
-    for (std::size_t i = 0; i < value_.size(); ++i) {
-      visit(Node(value_[i], path_ + "[" + std::to_string(i) + "]", who_));
-    }
-  }
-
-  std::uint64_t unsigned_up_to(std::uint64_t most) const {
-    require(value_.is_number_unsigned() && value_.get<std::uint64_t>() <= most,
-            "must be an integer from 0 to ", most, ", got ", in_quotes(value_.dump()));
-    return value_.get<std::uint64_t>();
-  }
-
-  std::int64_t integer() const {
-    return static_cast<std::int64_t>(unsigned_up_to(std::numeric_limits<std::int64_t>::max()));
-  }
-
-  const std::string& text() const {
-    require(value_.is_string(), "must be a string, got ", in_quotes(value_.dump()));
-    return value_.get_ref<const std::string&>();
-  }
-
-  Shape shape() const {
-    Shape shape;
-    for_each_element([&](const Node& dim) {
-      require(shape.ndim() < Shape::kMaxDims, "must have at most ", Shape::kMaxDims,
-              " dimensions, got more");
-      shape.push_back(dim.integer());
-    });
-    return shape;
-  }
-
-  static constexpr const char* kTop = "the manifest";
-
- private:
-  const json& value_;
-  std::string path_;
-  const std::string& who_;
-};
-
-Dtype read_dtype(const Node& node) {
+Dtype read_dtype(const JsonNode& node) {
   constexpr Dtype kAll[] = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64};
   const auto found = std::ranges::find(kAll, node.text(),
                                        [](Dtype dtype) { return std::string(to_string(dtype)); });
-  node.require(found != std::end(kAll), "must be float32, float64, bfloat16 or int64, got ",
-               in_quotes(node.text()));
+  node.require(found != std::end(kAll), "must be float32, float64, bfloat16 or int64, got ", node);
   return *found;
 }
 
 // The number of elements; the shape must have no negative sizes.
-std::int64_t checked_numel(const Node& node, const Shape& shape) {
+std::int64_t checked_numel(const JsonNode& node, const Shape& shape) {
   std::int64_t numel = 1;
   bool overflows = false;
   for (const auto dim : shape) {
@@ -131,7 +55,7 @@ std::int64_t checked_numel(const Node& node, const Shape& shape) {
   return numel;
 }
 
-void check_box(const Node& node, const CheckpointPiece& piece, const Shape& whole) {
+void check_box(const JsonNode& node, const CheckpointPiece& piece, const Shape& whole) {
   const bool ranks_agree = piece.begin.ndim() == whole.ndim() && piece.shape.ndim() == whole.ndim();
   bool inside = ranks_agree;
   for (std::int64_t i = 0; inside && i < whole.ndim(); ++i) {
@@ -145,16 +69,16 @@ void check_box(const Node& node, const CheckpointPiece& piece, const Shape& whol
 // Whether a manifest must list all pieces of each tensor, or may list some.
 enum class Pieces : bool { kAll, kSome };
 
-CheckpointTensor read_tensor(const Node& node, const std::map<std::string, CheckpointFile>& files,
-                             Pieces pieces) {
-  node.with_keys({"dtype", "shape", "pieces"});
-  CheckpointTensor tensor{.dtype = read_dtype(node.at("dtype")), .shape = node.at("shape").shape()};
-  auto missing = checked_numel(node.at("shape"), tensor.shape);
-  node.at("pieces").for_each_element([&](const Node& entry) {
-    entry.with_keys({"file", "begin", "shape"});
-    CheckpointPiece piece{.file = entry.at("file").text(),
-                          .begin = entry.at("begin").shape(),
-                          .shape = entry.at("shape").shape()};
+CheckpointTensor read_tensor(const JsonNode& node,
+                             const std::map<std::string, CheckpointFile>& files, Pieces pieces) {
+  node.allow_only({"dtype", "shape", "pieces"});
+  CheckpointTensor tensor{.dtype = read_dtype(node["dtype"]), .shape = read_shape(node["shape"])};
+  auto missing = checked_numel(node["shape"], tensor.shape);
+  for (const auto& entry : node["pieces"].elements()) {
+    entry.allow_only({"file", "begin", "shape"});
+    CheckpointPiece piece{.file = entry["file"].text(),
+                          .begin = read_shape(entry["begin"]),
+                          .shape = read_shape(entry["shape"])};
     entry.require(files.contains(piece.file), "must be in one of the files, got ",
                   in_quotes(piece.file));
     check_box(entry, piece, tensor.shape);
@@ -168,7 +92,7 @@ CheckpointTensor read_tensor(const Node& node, const std::map<std::string, Check
     }
     missing -= piece.shape.numel();
     tensor.pieces.push_back(std::move(piece));
-  });
+  }
   node.require(missing == 0 || pieces == Pieces::kSome, "must be whole in its pieces, got ",
                missing, " elements in none");
   return tensor;
@@ -181,34 +105,32 @@ bool is_plain_name(std::string_view name) {
 
 CheckpointManifest parse(std::string_view text, const std::string& who, Pieces pieces) {
   constexpr int kMaxDepth = 6;
-  const json parsed = parse_strict_json(text, kMaxDepth, who);
-  const Node top(parsed, Node::kTop, who);
-  const auto format = top.at("format").integer();  // first: another format has other keys
-  top.at("format").require(format == kFormat, "must be ", kFormat, ", got ", format);
-  top.with_keys({"format", "step", "world_size", "values", "tensors", "files", "crc32c"});
-  const auto checksum = checksum_of(parsed);
-  top.at("crc32c").require(top.at("crc32c").integer() == checksum, "must be ", checksum, ", got ",
-                           top.at("crc32c").integer());
+  const auto top = JsonNode::parse(text, kMaxDepth, who);
+  const auto format = top["format"].count();  // first: another format has other keys
+  top["format"].require(format == kFormat, "must be ", kFormat, ", got ", format);
+  top.allow_only({"format", "step", "world_size", "values", "tensors", "files", "crc32c"});
+  const auto checksum = checksum_of(top.value());
+  top["crc32c"].require(top["crc32c"].count() == checksum, "must be ", checksum, ", got ",
+                        top["crc32c"]);
   CheckpointManifest manifest{
-      .step = top.at("step").integer(),
+      .step = top["step"].count(),
       .world_size =
-          static_cast<int>(top.at("world_size").unsigned_up_to(std::numeric_limits<int>::max()))};
-  top.at("world_size")
-      .require(manifest.world_size >= 1, "must be at least 1, got ", manifest.world_size);
-  top.at("values").for_each_member([&](const std::string& name, const Node& value) {
+          static_cast<int>(top["world_size"].unsigned_up_to(std::numeric_limits<int>::max()))};
+  top["world_size"].require(manifest.world_size >= 1, "must be at least 1, got ",
+                            manifest.world_size);
+  for (const auto& [name, value] : top["values"].members()) {
     manifest.values.emplace(name, value.text());
-  });
-  top.at("files").for_each_member([&](const std::string& name, const Node& file) {
+  }
+  for (const auto& [name, file] : top["files"].members()) {
     file.require(is_plain_name(name), "must be the name of a file of the same folder");
-    file.with_keys({"bytes", "crc32c"});
-    const auto crc = file.at("crc32c").unsigned_up_to(std::numeric_limits<std::uint32_t>::max());
-    manifest.files.emplace(name,
-                           CheckpointFile{static_cast<std::uint64_t>(file.at("bytes").integer()),
-                                          static_cast<std::uint32_t>(crc)});
-  });
-  top.at("tensors").for_each_member([&](const std::string& name, const Node& tensor) {
+    file.allow_only({"bytes", "crc32c"});
+    const auto crc = file["crc32c"].unsigned_up_to(std::numeric_limits<std::uint32_t>::max());
+    manifest.files.emplace(name, CheckpointFile{static_cast<std::uint64_t>(file["bytes"].count()),
+                                                static_cast<std::uint32_t>(crc)});
+  }
+  for (const auto& [name, tensor] : top["tensors"].members()) {
     manifest.tensors.emplace(name, read_tensor(tensor, manifest.files, pieces));
-  });
+  }
   return manifest;
 }
 

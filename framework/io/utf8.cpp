@@ -106,11 +106,11 @@ std::size_t append_printable(std::string& shown, std::string_view text, bool mor
   return at;
 }
 
-std::string in_quotes(std::string_view text) {
+std::string on_one_line(std::string_view text) {
   constexpr std::size_t kShown = 60;
   const bool cut = text.size() > kShown;
   if (cut) text = text.substr(0, valid_utf8_prefix(text.substr(0, kShown)));
-  std::string shown, result = "'";
+  std::string shown, result;
   append_printable(shown, text, /*more=*/false);
   for (const char c : shown) {  // on one line
     if (c == '\n' || c == '\t') {
@@ -119,7 +119,12 @@ std::string in_quotes(std::string_view text) {
       result += c;
     }
   }
-  return result + (cut ? "...'" : "'");
+  return result + (cut ? "..." : "");
+}
+
+std::string in_quotes(std::string_view text) {
+  std::string quoted = "'";
+  return quoted.append(on_one_line(text)).append("'");
 }
 
 }  // namespace moegrad

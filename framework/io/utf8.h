@@ -15,7 +15,9 @@ std::size_t valid_utf8_prefix(std::string_view text);
 /// Appends a character below 0x110000 that is not a surrogate.
 void append_utf8(std::string& text, std::uint32_t character);
 
-/// `text` between single quotes as messages show it: one line, at most about 60 bytes of it.
+/// `text` as messages show it: one line, at most about 60 bytes of it, safe for a terminal.
+std::string on_one_line(std::string_view text);
+/// The same between single quotes.
 std::string in_quotes(std::string_view text);
 
 /// Appends `text` in a form that is safe for a terminal. Control characters (except line feeds and

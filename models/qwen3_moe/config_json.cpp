@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "framework/io/input_file.h"
-#include "framework/io/strict_json.h"
+#include "framework/io/json_node.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::models {
@@ -16,114 +15,75 @@ namespace {
 
 using nlohmann::json;
 
-template <class... Parts>
-void require(bool ok, std::string_view key, const Parts&... parts) {
-  check<ValueError>(ok, "qwen3_moe config: ", key, " must be ", parts...);
-}
-
-bool fits_int64(const json& value) {
-  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  return !value.is_number_unsigned() || value.get<std::uint64_t>() <= kMax;
-}
-
-void assign(const json& value, std::string_view key, std::int64_t& field) {
-  require(value.is_number_integer(), key, "an integer, got ", value);
-  require(fits_int64(value), key, "below 2^63, got ", value);
-  field = value.get<std::int64_t>();
-}
-void assign(const json& value, std::string_view key, double& field) {
-  require(value.is_number(), key, "a number, got ", value);
-  field = value.get<double>();
-}
-void assign(const json& value, std::string_view key, bool& field) {
-  require(value.is_boolean(), key, "true or false, got ", value);
-  field = value.get<bool>();
-}
-void assign(const json& value, std::string_view key, std::vector<std::int64_t>& field) {
-  const auto is_integer = [](const json& item) {
-    return item.is_number_integer() && fits_int64(item);
-  };
-  require(value.is_array() && std::ranges::all_of(value, is_integer), key,
-          "a list of integers, got ", value);
-  field = value.get<std::vector<std::int64_t>>();
-}
-void assign(const json& value, std::string_view key, std::string& field) {
-  require(value.is_string(), key, "a string, got ", value);
-  field = value.get<std::string>();
-}
-
-/// The value of a key; null if it is absent or null.
-const json* find(const json& keys, std::string_view key) {
-  const auto found = keys.find(key);
-  return found == keys.end() || found->is_null() ? nullptr : &*found;
+void assign(const JsonNode& value, std::int64_t& field) { field = value.integer(); }
+void assign(const JsonNode& value, double& field) { field = value.number(); }
+void assign(const JsonNode& value, bool& field) { field = value.boolean(); }
+void assign(const JsonNode& value, std::string& field) { field = value.text(); }
+void assign(const JsonNode& value, std::vector<std::int64_t>& field) {
+  field = value.list(&JsonNode::integer);
 }
 
 /// Overwrites `field` if the key is there.
 template <class Field>
-void read(const json& keys, std::string_view key, Field& field) {
-  if (const auto* const value = find(keys, key)) assign(*value, key, field);
+void read(const JsonNode& keys, std::string_view key, Field& field) {
+  if (keys.has(key)) assign(keys[key], field);
 }
 
 /// Reads a setting with two spellings, which may be in different objects.
 template <class Field>
-void read_either(const json& keys, std::string_view key, const json& other_keys,
+void read_either(const JsonNode& keys, std::string_view key, const JsonNode& other_keys,
                  std::string_view other, Field& field) {
   read(other_keys, other, field);
-  if (find(keys, key) == nullptr) return;
+  if (!keys.has(key)) return;
   Field value{};
   read(keys, key, value);
-  require(find(other_keys, other) == nullptr || field == value, other, "as ", key, " (", value,
-          ") where both are given, got ", field);
+  if (other_keys.has(other)) {
+    other_keys[other].require(field == value, "must be as ", key, " (", value,
+                              ") where both are given, got ", field);
+  }
   field = value;
 }
 
-/// A field that is one of several words. `listed` is how an error lists them.
+/// Overwrites `field` by what the key's word means, if the key is there. `listed` is how an error
+/// lists the words.
 template <class Field>
-void assign_word(std::string_view word, std::string_view key, std::string_view listed,
-                 const std::map<std::string_view, Field>& words, Field& field) {
-  const auto found = words.find(word);
-  require(found != words.end(), key, listed, ", got \"", word, '"');
+void read_word(const JsonNode& keys, std::string_view key, std::string_view listed,
+               const std::map<std::string_view, Field>& words, Field& field) {
+  if (!keys.has(key)) return;
+  const auto found = words.find(keys[key].text());
+  keys[key].require(found != words.end(), "must be ", listed, ", got ", keys[key]);
   field = found->second;
 }
 
-template <class Field>
-void read_word(const json& keys, std::string_view key, std::string_view listed,
-               const std::map<std::string_view, Field>& words, Field& field) {
-  std::string word;
-  read(keys, key, word);
-  if (find(keys, key) != nullptr) assign_word(word, key, listed, words, field);
-}
-
 /// A key whose other values this model does not implement.
-void require_value(const json& keys, std::string_view key, const json& implemented) {
-  const auto* const value = find(keys, key);
-  if (value != nullptr) require(*value == implemented, key, implemented, ", got ", *value);
+void require_value(const JsonNode& keys, std::string_view key, const json& implemented) {
+  if (!keys.has(key)) return;
+  keys[key].require(keys[key].value() == implemented, "must be ", implemented, ", got ", keys[key]);
 }
 
-/// Reads the object in which transformers 5 stores rope_theta.
-json read_rope_parameters(const json& keys) {
-  const auto* const found = find(keys, "rope_parameters");
-  if (found == nullptr) return json::object();
-  require(found->is_object(), "rope_parameters", "an object, got ", *found);
-  require_value(*found, "rope_type", "default");
-  for (const auto& [key, value] : found->items()) {
-    require(key == "rope_type" || key == "rope_theta", "rope_parameters",
-            "of rope_type and rope_theta alone, got ", key);
+/// transformers 5 stores rope_theta in an object.
+void read_rope_theta(const JsonNode& keys, double& rope_theta) {
+  if (!keys.has("rope_parameters")) {
+    read(keys, "rope_theta", rope_theta);
+    return;
   }
-  return *found;
+  const auto parameters = keys["rope_parameters"];
+  require_value(parameters, "rope_type", "default");
+  parameters.allow_only({"rope_type", "rope_theta"});
+  read_either(keys, "rope_theta", parameters, "rope_theta", rope_theta);
 }
 
 /// The dtype of the file's weights determines the dtype to compute in, unless another is given.
-void read_dtype(const json& keys, Dtype& dtype) {
-  std::string word;
-  read_either(keys, "torch_dtype", keys, "dtype", word);
-  if (find(keys, "torch_dtype") != nullptr || find(keys, "dtype") != nullptr) {
-    assign_word<Dtype>(word, "dtype", R"("float32", "float64", "bfloat16" or "float16")",
-                       {{"float32", Dtype::kFloat32},
-                        {"float64", Dtype::kFloat64},
-                        {"bfloat16", Dtype::kFloat32},
-                        {"float16", Dtype::kFloat32}},
-                       dtype);
+void read_dtype(const JsonNode& keys, Dtype& dtype) {
+  std::string agreed;
+  read_either(keys, "torch_dtype", keys, "dtype", agreed);
+  for (const auto* key : {"torch_dtype", "dtype"}) {
+    read_word<Dtype>(keys, key, R"("float32", "float64", "bfloat16" or "float16")",
+                     {{"float32", Dtype::kFloat32},
+                      {"float64", Dtype::kFloat64},
+                      {"bfloat16", Dtype::kFloat32},
+                      {"float16", Dtype::kFloat32}},
+                     dtype);
   }
   read_word<Dtype>(keys, "moegrad_dtype", R"("float32" or "float64")",
                    {{"float32", Dtype::kFloat32}, {"float64", Dtype::kFloat64}}, dtype);
@@ -238,17 +198,19 @@ constexpr std::array kIgnoredKeys =
 
 /// Refuses unknown keys: a key that is not read here, such as n_shared_experts, might change the
 /// model.
-void refuse_unknown_keys(const json& keys) {
-  for (const auto& [key, value] : keys.items()) {
+void refuse_unknown_keys(const JsonNode& keys) {
+  for (const auto& [key, value] : keys.value().items()) {
     const bool known = key.starts_with('_') || value.is_null() ||
                        std::ranges::find(kReadKeys, key) != kReadKeys.end() ||
                        std::ranges::find(kIgnoredKeys, key) != kIgnoredKeys.end();
-    require(known, key, "absent or null, for this model does not implement it, got ", value);
+    if (known) continue;
+    keys[key].require(false, "must be absent or null, for this model does not implement it, got ",
+                      keys[key]);
   }
 }
 
-Qwen3MoeConfig read_config(const json& keys) {
-  require(keys.is_object(), "the file", "an object of keys, got ", keys);
+Qwen3MoeConfig read_config(const JsonNode& keys) {
+  keys.require(keys.value().is_object(), "must be an object, got ", keys);
   refuse_unknown_keys(keys);
   require_value(keys, "model_type", "qwen3_moe");
   require_value(keys, "hidden_act", "silu");
@@ -258,10 +220,10 @@ Qwen3MoeConfig read_config(const json& keys) {
   require_value(keys, "rope_scaling", nullptr);
   require_value(keys, "quantization_config", nullptr);
   require_value(keys, "pruned_heads", json::object());
-  if (const auto* const types = find(keys, "layer_types")) {
-    const auto is_full = [](const json& type) { return type == "full_attention"; };
-    require(types->is_array() && std::ranges::all_of(*types, is_full), "layer_types",
-            "a list of \"full_attention\" alone, got ", *types);
+  if (keys.has("layer_types")) {
+    for (const auto& type : keys["layer_types"].elements()) {
+      type.require(type.text() == "full_attention", "must be \"full_attention\", got ", type);
+    }
   }
 
   Qwen3MoeConfig config;
@@ -271,14 +233,15 @@ Qwen3MoeConfig read_config(const json& keys) {
   read(keys, "num_hidden_layers", config.num_hidden_layers);
   read(keys, "num_attention_heads", config.num_attention_heads);
   read(keys, "num_key_value_heads", config.num_key_value_heads);
-  require(config.num_attention_heads >= 1, "num_attention_heads", ">= 1, got ",
-          config.num_attention_heads);
+  check<ValueError>(config.num_attention_heads >= 1,
+                    "qwen3_moe config: num_attention_heads must be >= 1, got ",
+                    config.num_attention_heads);
   config.head_dim = config.hidden_size / config.num_attention_heads;
   read(keys, "head_dim", config.head_dim);
   read(keys, "max_position_embeddings", config.max_position_embeddings);
   read(keys, "initializer_range", config.initializer_range);
   read(keys, "rms_norm_eps", config.rms_norm_eps);
-  read_either(keys, "rope_theta", read_rope_parameters(keys), "rope_theta", config.rope_theta);
+  read_rope_theta(keys, config.rope_theta);
   read(keys, "tie_word_embeddings", config.tie_word_embeddings);
   read(keys, "decoder_sparse_step", config.decoder_sparse_step);
   read(keys, "mlp_only_layers", config.mlp_only_layers);
@@ -308,7 +271,7 @@ Qwen3MoeConfig read_qwen3_moe_config(const std::string& path) {
 
 Qwen3MoeConfig parse_qwen3_moe_config(std::string_view text) {
   constexpr int kMaxDepth = 16;  // of what others keep in the file
-  return read_config(parse_strict_json(text, kMaxDepth, "qwen3_moe config"));
+  return read_config(JsonNode::parse(text, kMaxDepth, "qwen3_moe config"));
 }
 
 std::string to_json(const Qwen3MoeConfig& config) {

@@ -100,11 +100,7 @@ void attention_forward(const AttentionSizes& sizes, const T* q, const T* k, cons
 
   const auto key_step = sizes.kv_heads * dim;
   for (std::int64_t key_begin = 0; key_begin < query_end; key_begin += kKeyBlock) {
-    const AttentionBlock block{.query_begin = query_begin,
-                               .rows = queries.rows,
-                               .group = sizes.group(),
-                               .key_begin = key_begin,
-                               .keys = std::min(kKeyBlock, query_end - key_begin)};
+    const auto block = queries.against(key_begin);
     const auto offset = (document.begin + key_begin) * key_step + kv_head * dim;
     LeftStrips<T> k_strips(block.keys, dim, space.k_strips);
     LeftStrips<T> v_strips(dim, block.keys, space.v_strips);

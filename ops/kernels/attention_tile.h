@@ -133,6 +133,15 @@ struct QueryRows {
   std::int64_t begin;  // position
   std::int64_t rows;
 
+  /// These rows against a block of keys that the last of them may see.
+  AttentionBlock against(std::int64_t key_begin) const {
+    const auto end = begin + rows / sizes.group();
+    return {.query_begin = begin,
+            .rows = rows,
+            .group = sizes.group(),
+            .key_begin = key_begin,
+            .keys = std::min(kKeyBlock, end - key_begin)};
+  }
   /// visit(r, token, head) for rows r0 ... r1 - 1.
   template <class Visit>
   void for_rows(std::int64_t r0, std::int64_t r1, const Visit& visit) const {

@@ -177,7 +177,7 @@ for key in ("loss", "ce", "grad_norm"):
         hostile_metrics.write_text(json.dumps({**damaged, key: value}) + "\n")
         _, err = run("training_report", hostile_metrics, exit_code=1)
         assert err == (f"training_report: metrics: {hostile_metrics}: line 1: {key} must be a number or null, "
-                       f"got '{json.dumps(value, separators=(',', ':'))}'\n"), err
+                       f"got {json.dumps(value, separators=(',', ':'))}\n"), err
 (folder / "empty.jsonl").touch()
 for arguments, message in [
         (["none.jsonl"], "metrics: none.jsonl: must be a readable regular file, got No such file or "

@@ -52,7 +52,7 @@ GoldenValues read_tensors(const GoldenTensors& file, const models::Qwen3MoeConfi
 }
 
 /// Adds the values of expected.json, or of `packed` in it.
-void read_figures(const GoldenJson& json, const models::Qwen3MoeConfig& config,
+void read_figures(const JsonNode& json, const models::Qwen3MoeConfig& config,
                   GoldenValues& values) {
   if (json.has("fp64")) values.losses.push_back(losses_in(json["fp64"]));
   values.router_margin = optional_number(json, "min_router_margin");
@@ -66,11 +66,12 @@ void read_figures(const GoldenJson& json, const models::Qwen3MoeConfig& config,
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const auto layer = std::to_string(i);
     if (!counts.has(layer)) continue;
-    if (!config.is_moe_layer(i)) counts[layer].refuse("of a mixture layer");
-    values.tokens_per_expert[i] = counts[layer].integers();
+    counts[layer].require(config.is_moe_layer(i), "must be of a mixture layer, got ",
+                          counts[layer]);
+    values.tokens_per_expert[i] = counts[layer].list(&JsonNode::integer);
     ++known;
   }
-  if (counts.items().size() != known) counts.refuse("by mixture layer");
+  counts.require(counts.members().size() == known, "must be by mixture layer, got ", counts);
 }
 
 /// Hugging Face's names, without the second name of a tied parameter.
@@ -92,14 +93,16 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
   GoldenCase golden{.folder = folder, .name = folder.filename().string()};
   if (golden.name.empty()) golden.name = folder.parent_path().filename().string();
   golden.config = models::read_qwen3_moe_config(folder / "config.json");
-  const auto input = GoldenJson::read(folder / "input.json");
+  const auto input = read_golden_json(folder / "input.json");
   input.allow_only({"case", "seed", "input_ids", "labels", "position_ids", "seq_lens",
                     "attention_mask", "num_target_tokens", "packed"});
-  if (input.has("attention_mask")) input["attention_mask"].refuse("null");
-  const auto ids = input["input_ids"].rows();
+  if (input.has("attention_mask")) {
+    input["attention_mask"].require(false, "must be null, got ", input["attention_mask"]);
+  }
+  const auto ids = rows_in(input["input_ids"]);
   std::optional<Ids> positions;
-  if (input.has("position_ids")) positions = input["position_ids"].rows();
-  golden.batch = golden_batch(golden.config, "input.json", ids, input["labels"].rows(),
+  if (input.has("position_ids")) positions = rows_in(input["position_ids"]);
+  golden.batch = golden_batch(golden.config, "input.json", ids, rows_in(input["labels"]),
                               positions ? &*positions : nullptr);
 
   const GoldenTensors expected(folder / "expected.safetensors");
@@ -108,9 +111,9 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
   check<ValueError>(has_needed, "expected.safetensors: must have logits_f64 and loss_f64");
   expected.refuse_unread();
 
-  std::optional<GoldenJson> figures;
+  std::optional<JsonNode> figures;
   if (exists(folder / "expected.json")) {
-    figures = GoldenJson::read(folder / "expected.json");
+    figures = read_golden_json(folder / "expected.json");
     figures->allow_only({"case", "hf_version", "num_params", "fp64", "fp32", "fp64_rope32",
                          "moe_layers", "tokens_per_expert", "min_router_margin",
                          "params_without_grad_in_hf_4.55", "grad_global_l2", "grad_ce_global_l2",
@@ -118,7 +121,7 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
                          "packed", "checks", "tolerance_measurements"});
     golden.has_figures = true;
     if (figures->has("grad_tensors_not_stored")) {
-      golden.gradients_not_stored = (*figures)["grad_tensors_not_stored"].texts();
+      golden.gradients_not_stored = (*figures)["grad_tensors_not_stored"].list(&JsonNode::text);
     }
     read_figures(*figures, golden.config, golden.expected);
   }
@@ -132,7 +135,7 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
     golden.alone = alone_rows;
     const GoldenTensors packed(packed_path);
     golden.expected_packed = read_tensors(packed, golden.config, {golden.packed->tokens.numel()});
-    std::vector<GoldenJson> alone;
+    std::vector<JsonNode> alone;
     if (figures && figures->has("packed")) {
       (*figures)["packed"].allow_only(
           {"fp64", "fp32", "seq_fp64", "grad_global_l2", "grad_stats_fp64", "min_router_margin",
@@ -148,9 +151,10 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
       if (i < alone.size()) values.losses.push_back(losses_in(alone[i]));
     }
     packed.refuse_unread();
-    if (alone.size() > golden.alone.size()) {
-      (*figures)["packed"]["seq_fp64"].refuse("of " + std::to_string(golden.alone.size()) +
-                                              " sequences");
+    if (!alone.empty()) {
+      const auto sequences = (*figures)["packed"]["seq_fp64"];
+      sequences.require(alone.size() <= golden.alone.size(), "must be of ", golden.alone.size(),
+                        " sequences, got ", sequences);
     }
   }
   if (exists(folder / "train.json")) read_golden_training(figures ? &*figures : nullptr, golden);

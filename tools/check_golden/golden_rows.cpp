@@ -93,18 +93,21 @@ GoldenRow golden_batch(const models::Qwen3MoeConfig& config, const std::string& 
 }
 
 PackedRow golden_packed_row(const models::Qwen3MoeConfig& config, const std::string& where,
-                            const GoldenJson& packed) {
-  const auto ids = packed["input_ids"].integers(), labels = packed["labels"].integers();
-  const auto bounds = packed["cu_seqlens"].integers();
-  const auto positions =
-      packed.has("position_ids") ? packed["position_ids"].integers() : counting(ids.size());
+                            const JsonNode& packed) {
+  const auto ids = packed["input_ids"].list(&JsonNode::integer),
+             labels = packed["labels"].list(&JsonNode::integer);
+  const auto bounds = packed["cu_seqlens"].list(&JsonNode::integer);
+  const auto positions = packed.has("position_ids")
+                             ? packed["position_ids"].list(&JsonNode::integer)
+                             : counting(ids.size());
   const auto length = std::ssize(ids);
   check<ValueError>(labels.size() == ids.size() && positions.size() == ids.size(), where,
                     ": packed input_ids, labels and position_ids must be as many, got ", length,
                     ", ", labels.size(), " and ", positions.size());
   const bool whole = bounds.size() >= 2 && bounds.front() == 0 && bounds.back() == length &&
                      std::ranges::is_sorted(bounds, std::less_equal());
-  if (!whole) packed["cu_seqlens"].refuse("rising from 0 to " + std::to_string(length));
+  packed["cu_seqlens"].require(whole, "must be rising from 0 to ", length, ", got ",
+                               packed["cu_seqlens"]);
   PackedRow result;
   RowBuilder all(config, where);
   for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {

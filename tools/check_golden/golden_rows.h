@@ -10,9 +10,6 @@
 
 namespace moegrad::tools {
 
-/// [row][position]
-using Ids = std::vector<std::vector<std::int64_t>>;
-
 /// A batch [B][S] as B sequences. Without `positions` they count from 0. ValueError, which begins
 /// with `where`, for rows of different lengths, tokens outside the vocabulary, and a batch without
 /// any target.
@@ -26,6 +23,6 @@ struct PackedRow {
 
 /// The row that input.json calls packed. ValueError as for golden_batch().
 PackedRow golden_packed_row(const models::Qwen3MoeConfig& config, const std::string& where,
-                            const GoldenJson& packed);
+                            const JsonNode& packed);
 
 }  // namespace moegrad::tools

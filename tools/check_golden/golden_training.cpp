@@ -8,18 +8,18 @@
 namespace moegrad::tools {
 namespace {
 
-GoldenOptimizer read_optimizer(const GoldenJson& spec) {
+GoldenOptimizer read_optimizer(const JsonNode& spec) {
   spec.allow_only({"optimizer", "lr", "betas", "eps", "weight_decay", "clip", "schedule",
                    "warmup_steps", "no_decay_1d", "missing_grad"});
-  if (spec["optimizer"].text() != "torch.optim.AdamW") {
-    spec["optimizer"].refuse("torch.optim.AdamW");
-  }
-  const auto betas = spec["betas"].numbers();
-  if (betas.size() != 2) spec["betas"].refuse("two numbers");
+  spec["optimizer"].require(spec["optimizer"].text() == "torch.optim.AdamW",
+                            "must be torch.optim.AdamW, got ", spec["optimizer"]);
+  const auto betas = spec["betas"].list(&JsonNode::number);
+  spec["betas"].require(betas.size() == 2, "must be two numbers, got ", spec["betas"]);
   const auto one_of = [&](const std::string& key, const std::string& no, const std::string& yes) {
-    const auto word = spec[key].text();
-    if (word != no && word != yes) spec[key].refuse('"' + no + "\" or \"" + yes + '"');
-    return word == yes;
+    const auto word = spec[key];
+    word.require(word.text() == no || word.text() == yes, "must be \"", no, "\" or \"", yes,
+                 "\", got ", word);
+    return word.text() == yes;
   };
   return {.lr = spec["lr"].number(),
           .beta1 = betas[0],
@@ -33,11 +33,11 @@ GoldenOptimizer read_optimizer(const GoldenJson& spec) {
           .skip_missing_grad = one_of("missing_grad", "zeros", "skip")};
 }
 
-GoldenVariant read_variant(const std::string& name, const GoldenJson& json, std::size_t steps) {
-  const auto per_step = [&](const GoldenJson& from, const std::string& key) {
-    const auto numbers = from[key].numbers();
-    if (numbers.size() != steps)
-      from[key].refuse("one number for each of " + std::to_string(steps) + " steps");
+GoldenVariant read_variant(const std::string& name, const JsonNode& json, std::size_t steps) {
+  const auto per_step = [&](const JsonNode& from, const std::string& key) {
+    const auto numbers = from[key].list(&JsonNode::number);
+    from[key].require(numbers.size() == steps, "must be one number for each of ", steps,
+                      " steps, got ", from[key]);
     return numbers;
   };
   json.allow_only(
@@ -61,13 +61,13 @@ GoldenVariant read_variant(const std::string& name, const GoldenJson& json, std:
 }
 
 /// Reads from expected.json the errors of another float32 run of the reference.
-void read_other_runs(const GoldenJson& figures, GoldenCase& golden) {
+void read_other_runs(const JsonNode& figures, GoldenCase& golden) {
   if (!figures.has("tolerance_measurements")) return;
   const auto measured = figures["tolerance_measurements"];
   if (!measured.has("fp32alt_vs_fp64_hf")) return;
   const auto train = measured["fp32alt_vs_fp64_hf"]["train"];
   golden.variant_names.clear();
-  for (const auto& [name, value] : train.items()) golden.variant_names.push_back(name);
+  for (const auto& [name, value] : train.members()) golden.variant_names.push_back(name);
   for (auto& variant : golden.variants) {
     check<ValueError>(train.has(variant.name), "train.json: variants.", variant.name,
                       " is unknown to tolerance_measurements in expected.json");
@@ -80,9 +80,9 @@ void read_other_runs(const GoldenJson& figures, GoldenCase& golden) {
 
 }  // namespace
 
-void read_golden_training(const GoldenJson* figures, GoldenCase& golden) {
+void read_golden_training(const JsonNode* figures, GoldenCase& golden) {
   const auto& folder = golden.folder;
-  const auto json = GoldenJson::read(folder / "train.json");
+  const auto json = read_golden_json(folder / "train.json");
   json.allow_only({"case", "steps", "input_ids", "labels", "position_ids", "notes", "variants"});
   const auto ids = json["input_ids"].elements(), labels = json["labels"].elements();
   const auto steps = static_cast<std::size_t>(json["steps"].integer());
@@ -91,9 +91,9 @@ void read_golden_training(const GoldenJson* figures, GoldenCase& golden) {
                     " and ", labels.size());
   for (std::size_t step = 0; step < steps; ++step) {
     golden.steps.push_back(
-        golden_batch(golden.config, "train.json", ids[step].rows(), labels[step].rows()));
+        golden_batch(golden.config, "train.json", rows_in(ids[step]), rows_in(labels[step])));
   }
-  for (const auto& [name, variant] : json["variants"].items()) {
+  for (const auto& [name, variant] : json["variants"].members()) {
     golden.variants.push_back(read_variant(name, variant, steps));
   }
   golden.variant_names = {"adamw_const", "adamw_clip_cosine", "adamw_clip_cosine_nodecay1d",

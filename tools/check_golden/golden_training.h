@@ -8,6 +8,6 @@ namespace moegrad::tools {
 
 /// Reads train.json and train_final.safetensors of golden.folder into `golden`. `figures` is
 /// expected.json, if there is one.
-void read_golden_training(const GoldenJson* figures, GoldenCase& golden);
+void read_golden_training(const JsonNode* figures, GoldenCase& golden);
 
 }  // namespace moegrad::tools

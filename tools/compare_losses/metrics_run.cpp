@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/compare_losses/metrics_run.h"
 
-#include <nlohmann/json.hpp>
-
 #include "framework/runtime/error.h"
 #include "train/logs/metrics_lines.h"
 
@@ -12,12 +10,11 @@ using namespace training;
 
 MetricsRun read_metrics(const std::string& path) {
   MetricsRun run = {.path = path};
-  const auto add_line = [&run](std::int64_t step, const nlohmann::json& line,
-                               const std::string& who) {
+  const auto add_line = [&run](std::int64_t step, const JsonNode& line) {
     if (line.contains("validation_loss")) return;
     ComparedValues values = {};
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = number_of(line, kComparedQuantities[i], who);
+      values[i] = line[kComparedQuantities[i]].number_or_nan();
     }
     run.steps[step] = values;
   };

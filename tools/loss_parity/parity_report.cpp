@@ -7,6 +7,8 @@
 
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
+#include "tools/report/curve_chart.h"
+#include "tools/report/svg.h"
 
 namespace moegrad::tools {
 namespace {
@@ -34,36 +36,12 @@ double worst_of(const std::vector<double>& differences, std::size_t begin, std::
   return worst;
 }
 
-constexpr double kWidth = 900, kLeft = 70, kRight = 20, kPanel = 300, kGap = 60;
-constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e933c", "#edae49", "#6a4c93"};
-
-std::string polyline(const std::vector<double>& values, double low, double high, double top,
-                     std::size_t run) {
-  std::ostringstream points;
-  const auto n = static_cast<double>(std::max<std::size_t>(values.size(), 2) - 1);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double x = kLeft + static_cast<double>(i) / n * (kWidth - kLeft - kRight);
-    const double y = top + kPanel * (1 - (values[i] - low) / (high - low));
-    points << x << ',' << std::clamp(y, top, top + kPanel) << ' ';
+Curve curve_of(const std::vector<double>& values) {
+  Curve curve;
+  for (std::size_t step = 0; step < values.size(); ++step) {
+    curve.add(static_cast<std::int64_t>(step), values[step]);
   }
-  return "<polyline fill=\"none\" stroke-width=\"1.5\" stroke=\"" +
-         std::string(kColours[run % std::size(kColours)]) + "\" points=\"" + points.str() +
-         "\"/>\n";
-}
-
-void write_text(std::ostream& out, double x, double y, const std::string& text,
-                const std::string& colour = "#333") {
-  out << "<text x=\"" << x << "\" y=\"" << y << "\" fill=\"" << colour << "\">" << text
-      << "</text>\n";
-}
-
-void write_axes(std::ostream& out, double top, const std::string& title, const std::string& low,
-                const std::string& high) {
-  out << "<rect x=\"" << kLeft << "\" y=\"" << top << "\" width=\"" << kWidth - kLeft - kRight
-      << "\" height=\"" << kPanel << "\" fill=\"none\" stroke=\"#999\"/>\n";
-  write_text(out, kLeft, top - 8, title);
-  write_text(out, 8, top + 10, high);
-  write_text(out, 8, top + kPanel, low);
+  return curve;
 }
 
 }  // namespace
@@ -163,36 +141,30 @@ void write_parity_json(const std::string& path, const std::vector<Run>& runs,
 }
 
 void write_parity_svg(const std::string& path, const std::vector<Run>& runs) {
-  constexpr double kTop = 40;
-  constexpr double kSecond = kTop + kPanel + kGap;
+  constexpr double kWidth = 900, kHeight = 360;
   constexpr double kLowest = -18;  // log10: what is drawn for "equal"
-  double low = HUGE_VAL, high = -HUGE_VAL;
-  for (const auto& run : runs) {
-    const auto [least, most] = std::ranges::minmax(run.loss);
-    low = std::min(low, least);
-    high = std::max(high, most);
+  const auto distinct = distinct_curves(runs);
+  std::vector<Curve> losses, differences;
+  for (const auto& [run, count] : distinct) {
+    auto difference = relative_differences(runs[0], *run);
+    for (auto& d : difference) d = d == 0 ? kLowest : std::max(std::log10(d), kLowest);
+    losses.push_back(curve_of(run->loss));
+    differences.push_back(curve_of(difference));
   }
-  if (high <= low) high = low + 1;
+  const auto steps = axis_range(0, static_cast<double>(runs[0].loss.size()) - 1);
+  const auto chart = [&](const std::vector<Curve>& curves, const std::string& unit) {
+    std::vector<ChartLine> lines;
+    for (std::size_t i = 0; i < curves.size(); ++i) {
+      lines.push_back({distinct[i].name(), &curves[i]});
+    }
+    return curve_chart(lines, steps, {.width = kWidth, .height = kHeight, .unit = unit});
+  };
   OutputFile file(path);
-  const double height = kSecond + kPanel + 20;
-  file << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << kWidth << "\" height=\"" << height
-       << "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
-          "fill=\"white\"/>\n";
-  write_axes(file, kTop, "loss per step", std::to_string(low), std::to_string(high));
-  write_axes(file, kSecond, "log10 of the relative difference from the first run (bottom: equal)",
-             "1e-18", "1");
-  const auto curves = distinct_curves(runs);
-  for (std::size_t i = 0; i < curves.size(); ++i) {
-    const auto& run = *curves[i].run;
-    file << polyline(run.loss, low, high, kTop, i);
-    write_text(file, kWidth - 420, kTop + 18 + 16 * static_cast<double>(i), curves[i].name(),
-               kColours[i % std::size(kColours)]);
-    if (i == 0) continue;
-    auto differences = relative_differences(runs[0], run);
-    for (auto& d : differences) d = d > 0 ? std::max(std::log10(d), kLowest) : kLowest;
-    file << polyline(differences, kLowest, 0, kSecond, i);
-  }
-  file << "</svg>\n";
+  file << svg_file(
+      {chart(losses, "loss"), chart(differences,
+                                    "log10 of the relative difference from the first run "
+                                    "(-18: equal)")},
+      kWidth, kHeight);
   file.finish();
 }
 

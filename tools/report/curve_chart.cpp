@@ -5,6 +5,7 @@
 #include <cmath>
 #include <span>
 
+#include "tools/report/chart_style.h"
 #include "tools/report/markup.h"
 #include "tools/report/svg.h"
 
@@ -93,17 +94,41 @@ struct LegendEntry {
   std::string number = {};
 };
 
-// Draws the names of the lines above the plot, starting at the right.
-std::string draw_legend(const std::vector<LegendEntry>& entries, const PlotArea& area) {
-  constexpr double kCharacter = 6.6, kMark = 24, kApart = 16;
+// Where an entry of the legend begins. Row 0 is the one next to the plot.
+struct LegendPlace {
+  double x = 0;
+  double row = 0;
+};
+
+constexpr double kCharacter = 6.6, kMark = 24, kApart = 16, kLegendRow = 16;
+
+double text_width(const std::string& text) { return kCharacter * static_cast<double>(text.size()); }
+
+// The entries end at the right. Those that have no room in a row are in rows above it.
+std::vector<LegendPlace> lay_out(const std::vector<LegendEntry>& entries, double left,
+                                 double right) {
+  std::vector<LegendPlace> places(entries.size());
+  double end = right, row = 0;
+  for (auto i = entries.size(); i-- > 0;) {
+    const double width = kMark + text_width(entries[i].name);
+    if (end - width < left && end < right) {
+      end = right;
+      ++row;
+    }
+    places[i] = {end - width, row};
+    end -= width + kApart;
+  }
+  return places;
+}
+
+std::string draw_legend(const std::vector<LegendEntry>& entries,
+                        const std::vector<LegendPlace>& places, double top) {
   std::string svg;
-  double x = area.right;
-  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    x -= kCharacter * static_cast<double>(entry->name.size());
-    svg += svg_text(x, area.top - 12, "start", entry->name);
-    svg += path(entry->kind, entry->number,
-                concat("M", fixed(x - kMark, 1), ",", fixed(area.top - 16, 1), "h18"));
-    x -= kMark + kApart;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const auto& [name, kind, number] = entries[i];
+    const double y = top - 12 - kLegendRow * places[i].row;
+    svg += svg_text(places[i].x + kMark, y, "start", name);
+    svg += path(kind, number, concat("M", fixed(places[i].x, 1), ",", fixed(y - 4, 1), "h18"));
   }
   return svg;
 }
@@ -112,35 +137,40 @@ std::string draw_legend(const std::vector<LegendEntry>& entries, const PlotArea&
 
 std::string curve_chart(const std::vector<ChartLine>& lines, const AxisRange& steps,
                         const ChartOptions& options) {
-  const PlotArea area = {.left = 52,
-                         .top = 30,
-                         .right = options.width - 20,
-                         .bottom = options.height - 36,
-                         .steps = steps,
-                         .values = value_range(lines, options)};
+  PlotArea area = {.left = 52,
+                   .top = 30,
+                   .right = options.width - 20,
+                   .bottom = options.height - 36,
+                   .steps = steps,
+                   .values = value_range(lines, options)};
+  const auto number_of = [](std::size_t line) { return std::to_string(line % kChartColours); };
+  const bool empty =
+      std::ranges::none_of(lines, [](const ChartLine& line) { return line.curve->has_values(); });
+  const auto is_inside = [&area](const ReferenceLine& reference) {
+    return area.values.low <= reference.value && reference.value <= area.values.high;
+  };
+  const bool has_reference = !empty && options.reference && is_inside(*options.reference);
+  std::vector<LegendEntry> legend;
+  for (std::size_t i = 0; i < lines.size() && lines.size() > 1; ++i) {
+    legend.push_back({lines[i].name, "line", number_of(i)});
+  }
+  if (has_reference) legend.push_back({options.reference->name, "reference", ""});
+  const auto places = lay_out(legend, text_width(options.unit) + kApart, area.right);
+  if (!places.empty()) area.top += kLegendRow * places.front().row;
+
   std::string svg = svg_begin(options.width, options.height);
   for (const auto& tick : ticks(area.values, 5)) svg += value_tick(area, tick);
   svg += step_axis(area);
   svg += svg_text(0, area.top - 12, "start", options.unit);
-  std::vector<LegendEntry> legend;
-  bool empty = true;
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    const auto number = std::to_string(i);
-    if (lines.size() > 1) legend.push_back({lines[i].name, "line", number});
-    const auto drawn = draw_line(lines[i].curve->bins(), area, number);
-    empty = empty && drawn.empty();
-    svg += drawn;
+    svg += draw_line(lines[i].curve->bins(), area, number_of(i));
   }
-  const auto is_inside = [&](double value) {
-    return area.values.low <= value && value <= area.values.high;
-  };
-  if (!empty && options.reference && is_inside(options.reference->value)) {
-    legend.push_back({options.reference->name, "reference", ""});
+  if (has_reference) {
     svg += path("reference", "",
                 concat("M", fixed(area.left, 1), ",", fixed(area.y(options.reference->value), 1),
                        "H", fixed(area.right, 1)));
   }
-  svg += draw_legend(legend, area);
+  svg += draw_legend(legend, places, area.top);
   if (empty) {
     svg +=
         svg_text((area.left + area.right) / 2, (area.top + area.bottom) / 2, "middle", "no values");

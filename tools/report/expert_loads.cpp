@@ -51,8 +51,7 @@ ExpertLoads::ExpertLoads(const ExpertCounts& shape)
 
 void ExpertLoads::add(std::int64_t step, const ExpertCounts& counts) {
   const auto shape = shape_of(counts);
-  check<ValueError>(shape == shape_, "tokens_per_expert must be of ", describe(shape_), ", got ",
-                    describe(shape));
+  check<ValueError>(shape == shape_, "must be of ", describe(shape_), ", got ", describe(shape));
   bins_.at(step).add(counts);
   first_ = std::min(first_, step);
   last_ = std::max(last_, step);

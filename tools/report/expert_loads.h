@@ -27,7 +27,8 @@ class ExpertLoads {
   /// For counts of the same shape as these. Bins are wide enough for about a million loads.
   explicit ExpertLoads(const ExpertCounts& shape);
 
-  /// ValueError unless `counts` has the shape that the constructor was given.
+  /// ValueError `must be of <shape>, got <shape>` unless `counts` has the shape that the
+  /// constructor was given.
   void add(std::int64_t step, const ExpertCounts& counts);
 
   std::int64_t layers() const { return std::ssize(shape_); }

@@ -7,6 +7,7 @@
 
 #include "tools/fsdp_timeline/timeline_report.h"
 #include "tools/report/bar_chart.h"
+#include "tools/report/chart_style.h"
 #include "tools/report/curve_chart.h"
 #include "tools/report/heat_map.h"
 #include "tools/report/markup.h"
@@ -295,8 +296,8 @@ std::string report_page(const RunRecord& run) {
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
       "<title>" +
-      escape(title(run)) + ": training report</title>\n<style>" + std::string(kReportStyle) +
-      "</style>\n</head>\n<body>\n<h1><bdi>" + escape(title(run)) +
+      escape(title(run)) + ": training report</title>\n<style>" + std::string(kChartStyle) +
+      std::string(kReportStyle) + "</style>\n</head>\n<body>\n<h1><bdi>" + escape(title(run)) +
       "</bdi>: training report</h1>\n";
   html += concat("<p class=\"path\">", escape(run.path), "</p>\n", facts_of_parts(run), tiles(run),
                  remarks(run));

@@ -42,4 +42,8 @@ std::vector<CurveBin> Curve::bins() const {
   return bins;
 }
 
+bool Curve::has_values() const {
+  return std::ranges::any_of(bins(), [](const CurveBin& bin) { return bin.count > 0; });
+}
+
 }  // namespace moegrad::tools

@@ -68,6 +68,7 @@ class Curve {
   void add(std::int64_t step, double value);
 
   std::vector<CurveBin> bins() const;  // in order
+  bool has_values() const;             // whether any of them is a number
   double last() const { return last_; }
   std::int64_t missing() const { return missing_; }  // values that are not numbers
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/report/svg.h"
 
+#include "tools/report/chart_style.h"
 #include "tools/report/markup.h"
 
 namespace moegrad::tools {
@@ -10,8 +11,22 @@ std::string PlotArea::point(double step, double value) const {
 }
 
 std::string svg_begin(double width, double height) {
-  return concat("<svg viewBox=\"0 0 ", fixed(width, 0), " ", fixed(height, 0),
+  const auto w = fixed(width, 0), h = fixed(height, 0);
+  return concat("<svg viewBox=\"0 0 ", w, " ", h, "\" width=\"", w, "\" height=\"", h,
                 "\" role=\"img\">\n");
+}
+
+std::string svg_file(const std::vector<std::string>& charts, double width, double height) {
+  const auto w = fixed(width, 0), h = fixed(height * static_cast<double>(charts.size()), 0);
+  auto file =
+      concat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", w, " ", h, "\" width=\"",
+             w, "\" height=\"", h, "\" font-family=\"sans-serif\">\n<style>", kChartStyle,
+             "</style>\n", "<rect width=\"100%\" height=\"100%\" style=\"fill: var(--page)\"/>\n");
+  for (std::size_t i = 0; i < charts.size(); ++i) {
+    const auto y = fixed(height * static_cast<double>(i), 0);
+    file += concat("<g transform=\"translate(0,", y, ")\">\n", charts[i], "</g>\n");
+  }
+  return file + "</svg>\n";
 }
 
 std::string svg_text(double x, double y, const std::string& anchor, const std::string& text) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tools/report/axis.h"
 
@@ -23,6 +24,8 @@ struct PlotArea {
 };
 
 std::string svg_begin(double width, double height);
+/// A file of its own: the charts, each of this width and height, one below the other.
+std::string svg_file(const std::vector<std::string>& charts, double width, double height);
 /// `anchor`: start, middle or end.
 std::string svg_text(double x, double y, const std::string& anchor, const std::string& text);
 /// A line across the area, with its number at the left.

@@ -43,65 +43,6 @@ std::string to_proto(const LoggedHistogram& logged) {
   return value.message();
 }
 
-void read_histogram(std::string_view message, const std::string& who, LoggedHistogram& histogram) {
-  ProtoReader fields(message, who);
-  while (fields.next()) {
-    switch (fields.field()) {
-      case histogram_field::kMin:
-        histogram.min = fields.float64();
-        break;
-      case histogram_field::kMax:
-        histogram.max = fields.float64();
-        break;
-      case histogram_field::kNum:
-        histogram.num = fields.float64();
-        break;
-      case histogram_field::kSum:
-        histogram.sum = fields.float64();
-        break;
-      case histogram_field::kSumSquares:
-        histogram.sum_squares = fields.float64();
-        break;
-      case histogram_field::kBucketLimit:
-        fields.append_doubles(histogram.limits);
-        break;
-      case histogram_field::kBucket:
-        fields.append_doubles(histogram.counts);
-        break;
-    }
-  }
-}
-
-void read_value(std::string_view message, const std::string& who, LogEvent& event) {
-  std::string tag;
-  LoggedScalar scalar;
-  LoggedHistogram histogram;
-  std::uint64_t kind = 0;  // the field that holds the value
-  ProtoReader fields(message, who);
-  while (fields.next()) {
-    switch (fields.field()) {
-      case value_field::kTag:
-        tag = fields.bytes();
-        break;
-      case value_field::kSimpleValue:
-        kind = fields.field();
-        scalar.value = fields.float32();
-        break;
-      case value_field::kHistogram:
-        kind = fields.field();
-        read_histogram(fields.bytes(), who, histogram);
-        break;
-    }
-  }
-  if (kind == value_field::kSimpleValue) {
-    scalar.tag = std::move(tag);
-    event.scalars.push_back(std::move(scalar));
-  } else if (kind == value_field::kHistogram) {
-    histogram.tag = std::move(tag);
-    event.histograms.push_back(std::move(histogram));
-  }
-}
-
 }  // namespace
 
 std::string to_proto(const LogEvent& event) {
@@ -124,32 +65,6 @@ std::string to_proto(const LogEvent& event) {
   }
   writer.add_bytes(event_field::kSummary, summary.message());
   return writer.message();
-}
-
-LogEvent log_event_from_proto(std::string_view message, const std::string& who) {
-  LogEvent event;
-  ProtoReader fields(message, who);
-  while (fields.next()) {
-    switch (fields.field()) {
-      case event_field::kWallTime:
-        event.wall_time = fields.float64();
-        break;
-      case event_field::kStep:
-        event.step = static_cast<std::int64_t>(fields.varint());
-        break;
-      case event_field::kFileVersion:
-        event.file_version = fields.bytes();
-        break;
-      case event_field::kSummary: {
-        ProtoReader summary(fields.bytes(), who);
-        while (summary.next()) {
-          if (summary.field() == summary_field::kValue) read_value(summary.bytes(), who, event);
-        }
-        break;
-      }
-    }
-  }
-  return event;
 }
 
 }  // namespace moegrad::training

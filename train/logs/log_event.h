@@ -49,8 +49,4 @@ struct LogEvent {
 /// https://github.com/tensorflow/tensorboard
 std::string to_proto(const LogEvent& event);
 
-/// The inverse of to_proto(). Skips fields and kinds of values that LogEvent does not have. Throws
-/// ValueError, as ProtoReader does, if `message` is not an event.
-LogEvent log_event_from_proto(std::string_view message, const std::string& who);
-
 }  // namespace moegrad::training

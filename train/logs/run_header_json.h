@@ -2,16 +2,15 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <string>
 
+#include "framework/io/json_node.h"
 #include "train/logs/run_header.h"
 
 namespace moegrad::training {
 
 nlohmann::json to_json(const RunHeader& header);
 
-/// The inverse of to_json(). Any part may be missing. Messages begin with `who`. ValueError if a
-/// part has the wrong type.
-RunHeader run_header_of(const nlohmann::json& object, const std::string& who);
+/// The inverse of to_json(). Any part may be missing. ValueError if a part has the wrong type.
+RunHeader run_header_of(const JsonNode& object);
 
 }  // namespace moegrad::training

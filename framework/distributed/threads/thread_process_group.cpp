@@ -113,6 +113,15 @@ std::shared_ptr<CollectiveCall> make_call(CollectiveOp op, const CollectiveOptio
   return call;
 }
 
+// A call that moves the elements of `bytes`.
+std::shared_ptr<CollectiveCall> make_call(CollectiveOp op, std::span<const std::byte> bytes,
+                                          Dtype dtype, const CollectiveOptions& options) {
+  auto call = make_call(op, options);
+  call->dtype = dtype;
+  call->count = num_elements(to_string(op), bytes, dtype);
+  return call;
+}
+
 }  // namespace
 
 ThreadProcessGroup::ThreadProcessGroup(std::shared_ptr<ThreadHub> hub,
@@ -125,14 +134,16 @@ WorkPtr ThreadProcessGroup::post(const ChannelKey& key, std::size_t slot,
   return std::make_shared<ThreadWork>(hub_, std::move(call), lane_of(key.queue));
 }
 
+WorkPtr ThreadProcessGroup::post(const std::string& queue, std::shared_ptr<CollectiveCall> call) {
+  return post({.queue = queue}, static_cast<std::size_t>(rank_), std::move(call));
+}
+
 WorkPtr ThreadProcessGroup::all_gather(std::span<const std::byte> input, Dtype dtype,
                                        GatherConsumer consume, const CollectiveOptions& options) {
-  auto call = make_call(CollectiveOp::kAllGather, options);
-  call->dtype = dtype;
-  call->count = num_elements("all_gather", input, dtype);
+  auto call = make_call(CollectiveOp::kAllGather, input, dtype, options);
   call->input = input;
   call->consume = std::move(consume);
-  return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
+  return post(options.queue, std::move(call));
 }
 
 WorkPtr ThreadProcessGroup::reduce_scatter(ByteParts input, std::span<std::byte> output,
@@ -147,30 +158,26 @@ WorkPtr ThreadProcessGroup::reduce_scatter(ByteParts input, std::span<std::byte>
   const auto chunk = num_elements("reduce_scatter", output, dtype);
   check<ValueError>(call->count == size() * chunk, "reduce_scatter: input must hold ", size(),
                     " chunks of ", chunk, " elements, got ", call->count);
-  return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
+  return post(options.queue, std::move(call));
 }
 
 WorkPtr ThreadProcessGroup::all_reduce(std::span<std::byte> buffer, Dtype dtype, ReduceOp op,
                                        const CollectiveOptions& options) {
-  auto call = make_call(CollectiveOp::kAllReduce, options);
-  call->dtype = dtype;
-  call->count = num_elements("all_reduce", buffer, dtype);
+  auto call = make_call(CollectiveOp::kAllReduce, buffer, dtype, options);
   call->parts = {buffer};
   call->output = buffer;
   call->reduce = op;
-  return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
+  return post(options.queue, std::move(call));
 }
 
 WorkPtr ThreadProcessGroup::broadcast(std::span<std::byte> buffer, int root, Dtype dtype,
                                       const CollectiveOptions& options) {
   check_rank("broadcast", "root", root, size());
-  auto call = make_call(CollectiveOp::kBroadcast, options);
-  call->dtype = dtype;
-  call->count = num_elements("broadcast", buffer, dtype);
+  auto call = make_call(CollectiveOp::kBroadcast, buffer, dtype, options);
   call->input = buffer;
   call->output = buffer;
   call->root = root;
-  return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
+  return post(options.queue, std::move(call));
 }
 
 WorkPtr ThreadProcessGroup::all_to_all(std::span<const std::byte> input,
@@ -178,9 +185,7 @@ WorkPtr ThreadProcessGroup::all_to_all(std::span<const std::byte> input,
                                        std::span<std::byte> output,
                                        std::span<const std::int64_t> recv_counts, Dtype dtype,
                                        const CollectiveOptions& options) {
-  auto call = make_call(CollectiveOp::kAllToAll, options);
-  call->dtype = dtype;
-  call->count = num_elements("all_to_all", input, dtype);
+  auto call = make_call(CollectiveOp::kAllToAll, input, dtype, options);
   call->input = input;
   call->output = output;
   // Ranks copy at different times: a rank would read what another has already overwritten.
@@ -193,15 +198,13 @@ WorkPtr ThreadProcessGroup::all_to_all(std::span<const std::byte> input,
   check_counts("recv", recv_counts, size(), num_elements("all_to_all", output, dtype));
   call->send_counts.assign(send_counts.begin(), send_counts.end());
   call->recv_counts.assign(recv_counts.begin(), recv_counts.end());
-  return post({.queue = options.queue}, static_cast<std::size_t>(rank_), std::move(call));
+  return post(options.queue, std::move(call));
 }
 
 WorkPtr ThreadProcessGroup::send(std::span<const std::byte> input, int to, int tag, Dtype dtype,
                                  const CollectiveOptions& options) {
   check_rank("send", "to", to, size());
-  auto call = make_call(CollectiveOp::kSend, options);
-  call->dtype = dtype;
-  call->count = num_elements("send", input, dtype);
+  auto call = make_call(CollectiveOp::kSend, input, dtype, options);
   call->input = input;
   return post({.from = rank_, .to = to, .tag = tag}, 0, std::move(call));
 }
@@ -209,16 +212,13 @@ WorkPtr ThreadProcessGroup::send(std::span<const std::byte> input, int to, int t
 WorkPtr ThreadProcessGroup::recv(std::span<std::byte> output, int from, int tag, Dtype dtype,
                                  const CollectiveOptions& options) {
   check_rank("recv", "from", from, size());
-  auto call = make_call(CollectiveOp::kRecv, options);
-  call->dtype = dtype;
-  call->count = num_elements("recv", output, dtype);
+  auto call = make_call(CollectiveOp::kRecv, output, dtype, options);
   call->output = output;
   return post({.from = from, .to = rank_, .tag = tag}, 1, std::move(call));
 }
 
 WorkPtr ThreadProcessGroup::barrier(const CollectiveOptions& options) {
-  return post({.queue = options.queue}, static_cast<std::size_t>(rank_),
-              make_call(CollectiveOp::kBarrier, options));
+  return post(options.queue, make_call(CollectiveOp::kBarrier, options));
 }
 
 std::shared_ptr<const void> ThreadProcessGroup::excuse(std::string what) {

@@ -46,6 +46,8 @@ class ThreadProcessGroup final : public ProcessGroup {
 
  private:
   WorkPtr post(const ChannelKey& key, std::size_t slot, std::shared_ptr<CollectiveCall> call);
+  // A call of every rank of the group.
+  WorkPtr post(const std::string& queue, std::shared_ptr<CollectiveCall> call);
 
   std::shared_ptr<ThreadHub> hub_;
   std::shared_ptr<GroupState> group_;

@@ -69,29 +69,28 @@ std::string refusal_of(const char* pointer, const json& value) {
 
 TEST(CheckpointManifest, RefusesKeysThatAreMissingUnknownOrOfAnotherType) {
   EXPECT_EQ(message_of<ValueError>([] { parse_checkpoint_manifest("[]", "m"); }),
-            "m: the manifest must be an object, got '[]'");
-  EXPECT_EQ(refusal([](json& m) { m.erase("step"); }), "m: the manifest must have step, got none");
-  EXPECT_EQ(refusal_of("/more", 1), "m: the manifest must have known keys alone, got 'more'");
+            "m: must be an object, got []");
+  EXPECT_EQ(refusal([](json& m) { m.erase("step"); }), "m: must have step, got none");
+  EXPECT_EQ(refusal_of("/more", 1), "m: must have known keys alone, got 'more'");
   EXPECT_EQ(refusal([](json& m) {
               m = {{"format", 2}, {"other", 0}};
             }),
             "m: format must be 1, got 2");
   EXPECT_EQ(refusal_of("/world_size", 0), "m: world_size must be at least 1, got 0");
   EXPECT_EQ(refusal_of("/step", -1),
-            "m: step must be an integer from 0 to 9223372036854775807, got '-1'");
+            "m: step must be an integer from 0 to 9223372036854775807, got -1");
   EXPECT_EQ(refusal_of("/step", 1.0),
-            "m: step must be an integer from 0 to 9223372036854775807, got '1.0'");
+            "m: step must be an integer from 0 to 9223372036854775807, got 1.0");
   EXPECT_EQ(refusal_of("/world_size", 1LL << 31),
-            "m: world_size must be an integer from 0 to 2147483647, got '2147483648'");
-  EXPECT_EQ(refusal_of("/values/schedule", 1), "m: values 'schedule' must be a string, got '1'");
-  EXPECT_EQ(refusal_of("/tensors/rows", nullptr),
-            "m: tensors 'rows' must be an object, got 'null'");
+            "m: world_size must be an integer from 0 to 2147483647, got 2147483648");
+  EXPECT_EQ(refusal_of("/values/schedule", 1), "m: values 'schedule' must be a string, got 1");
+  EXPECT_EQ(refusal_of("/tensors/rows", nullptr), "m: tensors 'rows' must be an object, got null");
   EXPECT_EQ(refusal_of("/tensors/rows/dtype", "float16"),
-            "m: tensors 'rows'.dtype must be float32, float64, bfloat16 or int64, got 'float16'");
+            "m: tensors 'rows'.dtype must be float32, float64, bfloat16 or int64, got \"float16\"");
   EXPECT_EQ(refusal_of("/tensors/rows/shape", "5"),
-            "m: tensors 'rows'.shape must be an array, got '\"5\"'");
+            "m: tensors 'rows'.shape must be an array, got \"5\"");
   EXPECT_EQ(refusal_of("/tensors/rows/shape", json::array({1, 1, 1, 1, 1, 1, 1, 1, 1})),
-            "m: tensors 'rows'.shape must have at most 8 dimensions, got more");
+            "m: tensors 'rows'.shape must have at most 8 dimensions, got 9");
   EXPECT_EQ(refusal_of("/tensors/rows/shape", {1LL << 40, 1LL << 40}),
             "m: tensors 'rows'.shape must have fewer than 2^63 elements, got [1099511627776, "
             "1099511627776]");
@@ -159,7 +158,7 @@ TEST(CheckpointManifest, RefusesFilesElsewhere) {
               std::string("m: files '") + name + "' must be the name of a file of the same folder");
   }
   EXPECT_EQ(refusal_of("/files/rank-1/crc32c", 1LL << 32),
-            "m: files 'rank-1'.crc32c must be an integer from 0 to 4294967295, got '4294967296'");
+            "m: files 'rank-1'.crc32c must be an integer from 0 to 4294967295, got 4294967296");
   EXPECT_EQ(refusal_of("/tensors/rows/pieces/0/file", "rank-2"),
             "m: tensors 'rows'.pieces[0] must be in one of the files, got 'rank-2'");
 }

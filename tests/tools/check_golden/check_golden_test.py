@@ -84,7 +84,7 @@ for message, changes in [
         ("must have a sequence, got none", {"input_ids": [], "labels": []}),
         ("attention_mask must be null, got [[1,1,1]]", {"attention_mask": [[1, 1, 1]]})]:
     expect_refused(f"input.json: {message}", {**good, "input.json": INPUT | changes})
-expect_refused("input.json: labels is missing", {**good, "input.json": {"input_ids": [[1, 2]]}})
+expect_refused("input.json: must have labels, got none", {**good, "input.json": {"input_ids": [[1, 2]]}})
 
 expect_refused("safetensors: FOLDER/expected.safetensors: ", good)
 expect_refused("expected.safetensors: must have logits_f64 and loss_f64", good, {})
@@ -94,7 +94,7 @@ expect_refused("expected.safetensors: 'loss_f64' must be float64, got float32", 
                EXPECTED | {"loss_f64": ("F32", [1], [0.0])})
 expect_refused("expected.safetensors: 'grad.x' must be float32 or float64, got int64", good,
                EXPECTED | {"grad.x": ("I64", [1], [0])})
-expect_refused("expected.json: grad_stats_fp64.x.sum is missing",
+expect_refused("expected.json: grad_stats_fp64 'x' must have sum, got none",
                {**good, "expected.json": {"grad_stats_fp64": {"x": {"l2": 1.0}}}}, EXPECTED)
 for message, spec in [("optimizer must be torch.optim.AdamW, got \"Muon\"", {"optimizer": "Muon"}),
                       ("betas must be two numbers, got [0.9]", {"betas": [0.9]}),
@@ -103,11 +103,11 @@ for message, spec in [("optimizer must be torch.optim.AdamW, got \"Muon\"", {"op
                        {"schedule": "wsd"}),
                       ("missing_grad must be \"zeros\" or \"skip\", got \"drop\"",
                        {"missing_grad": "drop"})]:
-    expect_refused(f"train.json: variants.v.spec.{message}", {**good, "train.json": train(spec)},
+    expect_refused(f"train.json: variants 'v'.spec.{message}", {**good, "train.json": train(spec)},
                    EXPECTED)
 expect_refused("train.json: input_ids and labels must be batches of 2 steps, got 1 and 1",
                {**good, "train.json": train() | {"steps": 2}}, EXPECTED)
-expect_refused("train.json: variants.v.fp64.loss must be one number for each of 1 steps, got []",
+expect_refused("train.json: variants 'v'.fp64.loss must be one number for each of 1 steps, got []",
                {**good, "train.json": train(fp64=TRACE | {"loss": []})}, EXPECTED)
 folder = folder_of({**good, "input.json": INPUT | {"packed": PACKED | {"cu_seqlens": [0, 2]}}},
                    EXPECTED)

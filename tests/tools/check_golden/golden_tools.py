@@ -274,7 +274,8 @@ def expect_incomplete_to_fail(programs, source):
             ("train.json", "final_eval", "final_evl", ["variants", "adamw_const", "fp64"]),
             ("train.json", "final_param_stats_fp64", "final_stats", ["variants", "adamw_const"]),
             ("input.json", "position_ids", "postion_ids", [])]:
-        expect_refused(f"{file}: {'.'.join([*keys, new])} is unknown",
+        place = f" {'.'.join(keys)}".replace(".adamw_const", " 'adamw_const'") if keys else ""
+        expect_refused(f"{file}:{place} must have known keys alone, got '{new}'",
                        changed(file, renamed(old, new, *keys)))
     expect_refused("train.json: variants.adamw_cosnt is unknown to tolerance_measurements in "
                    "expected.json",
@@ -292,7 +293,7 @@ def expect_incomplete_to_fail(programs, source):
     for file in (expected, packed):
         expect_refused("the folder expects [31] where its model gives [32]",
                        changed(file, shortened("grad.model.norm.weight")), ran=True)
-    expect_refused("train.json: variants.adamw_const.fp64.loss must be one number for each of 30 "
+    expect_refused("train.json: variants 'adamw_const'.fp64.loss must be one number for each of 30 "
                    "steps, got [", changed("train.json", lambda value: value["variants"][
                        "adamw_const"]["fp64"]["loss"].pop()))
 

@@ -90,15 +90,15 @@ TEST(ReadMetrics, NamesTheLineThatIsWrong) {
             "line 3: must be JSON, got an error at line 1, column 2");
   EXPECT_EQ(refusal_of_line("{\"step\":1,\"step\":1}"),
             "keys of an object must differ, got 'step' twice");
-  EXPECT_EQ(refusal_of_line("[1]"), "must be an object, got '[1]'");
+  EXPECT_EQ(refusal_of_line("[1]"), "must be an object, got [1]");
   EXPECT_EQ(refusal_of_line("{\"loss\":1}"), "must have step, got none");
   const std::string step = "step must be an integer from 0 to 9223372036854775807, got ";
-  EXPECT_EQ(refusal_of_line("{\"step\":1.5}"), step + "'1.5'");
-  EXPECT_EQ(refusal_of_line("{\"step\":-1}"), step + "'-1'");
-  EXPECT_EQ(refusal_of_line("{\"step\":9223372036854775808}"), step + "'9223372036854775808'");
+  EXPECT_EQ(refusal_of_line("{\"step\":1.5}"), step + "1.5");
+  EXPECT_EQ(refusal_of_line("{\"step\":-1}"), step + "-1");
+  EXPECT_EQ(refusal_of_line("{\"step\":9223372036854775808}"), step + "9223372036854775808");
   EXPECT_EQ(refusal_of_line("{\"step\":1,\"loss\":1}"), "must have ce, got none");
   EXPECT_EQ(refusal_of_line("{\"step\":1,\"loss\":\"1\"}"),
-            "loss must be a number or null, got '\"1\"'");
+            "loss must be a number or null, got \"1\"");
   // Whole as JSON, so not cut short.
   EXPECT_EQ(refusal(first + "{\"step\":1}"), "line 2: must have loss, got none");
 }

@@ -90,11 +90,17 @@ TEST(ParityReport, WritesOneCurvePerDistinctRunAndTheirDifferences) {
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
-  std::size_t curves = 0;
-  for (std::size_t at = 0; (at = text.str().find("<polyline", at)) != std::string::npos; ++at) {
-    ++curves;
-  }
-  EXPECT_EQ(curves, 3U);
+  const auto count = [svg = text.str()](const std::string& part) {
+    int found = 0;
+    for (auto at = svg.find(part); at != std::string::npos; at = svg.find(part, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("<g "), 2);
+  // In each of the two charts a line and its entry in the legend.
+  EXPECT_EQ(count("class=\"line0\""), 4);
+  EXPECT_EQ(count("class=\"line1\""), 4);
+  EXPECT_EQ(count("class=\"line2\""), 0);
+  EXPECT_EQ(count(">run (and 1 with the same bits)<"), 2);
   EXPECT_EQ(test::message_of<ValueError>([] { write_parity_json("/nowhere/x", {}, {}); }),
             "cannot write file '/nowhere/x': No such file or directory");
 }

@@ -72,6 +72,33 @@ TEST(CurveChart, NamesTheLinesOnlyWhereThereAreSeveral) {
   EXPECT_NE(path(both, "line1"), "");
 }
 
+TEST(CurveChart, NamesLinesInRowsAboveEachOtherWhereOneHasNoRoom) {
+  const auto curve = curve_of({1, 2});
+  const auto legend_of = [&](const std::vector<std::string>& names) {
+    std::vector<ChartLine> lines;
+    for (const auto& name : names) lines.push_back({name, &curve});
+    return curve_chart(lines, {0, 1}, {.width = 172, .height = 166, .unit = "u"});
+  };
+  const auto text = [](const std::string& x, const std::string& y, const std::string& name) {
+    return "<text x=\"" + x + "\" y=\"" + y + "\" text-anchor=\"start\">" + name + "</text>";
+  };
+  // The plot ends at 152, a character is 6.6 wide.
+  const auto one = legend_of({"ab", "cd"});
+  EXPECT_THAT(one, HasSubstr(text("85.6", "18.0", "ab")));
+  EXPECT_THAT(one, HasSubstr(text("138.8", "18.0", "cd")));
+  const auto two = legend_of({"abcdef", "ghijkl"});
+  EXPECT_THAT(two, HasSubstr(text("112.4", "18.0", "abcdef")));
+  EXPECT_THAT(two, HasSubstr(text("112.4", "34.0", "ghijkl")));
+  EXPECT_THAT(two, HasSubstr(text("0.0", "34.0", "u")));
+}
+
+TEST(CurveChart, GivesEachOfFiveLinesAColour) {
+  const auto curve = curve_of({1, 2});
+  const auto svg = curve_chart(std::vector<ChartLine>(6, {"it", &curve}), {0, 1}, {});
+  EXPECT_NE(path(svg, "line4"), "");
+  EXPECT_EQ(path(svg, "line5"), "");
+}
+
 TEST(CurveChart, DrawsAReferenceAcrossAndNamesIt) {
   const auto with = [](const std::vector<double>& values, double reference) {
     const auto curve = curve_of(values);

@@ -102,7 +102,7 @@ TEST(ExpertLoads, RefuseCountsOfAnotherShape) {
   EXPECT_EQ(message_of<ValueError>([&] {
               loads.add(0, {{1, 2}, {1, 2, 3}});
             }),
-            "tokens_per_expert must be of 2 layers of 2 2 experts, got 2 layers of 2 3 experts");
+            "must be of 2 layers of 2 2 experts, got 2 layers of 2 3 experts");
 }
 
 TEST(Bitmap, IsReadableByItsHeader) {

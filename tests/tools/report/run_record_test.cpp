@@ -176,20 +176,25 @@ TEST(ReadRunRecord, NamesWhatIsWrong) {
     line.pop_back();
     return refusal(line);
   };
-  for (const std::string value : {"3", "[[1,-1]]", "[[1.5]]", "[[]]", "[1]", "[\"a\"]"}) {
-    EXPECT_EQ(of("\"tokens_per_expert\":" + value),
-              "tokens_per_expert must be lists of counts, got '" + value + "'");
+  const std::string counts = "\"tokens_per_expert\":";
+  EXPECT_EQ(of(counts + "3"), "tokens_per_expert must be an array, got 3");
+  EXPECT_EQ(of(counts + "[1]"), "tokens_per_expert[0] must be an array, got 1");
+  EXPECT_EQ(of(counts + "[[1],[]]"), "tokens_per_expert[1] must have an expert, got none");
+  for (const std::string value : {"-1", "1.5", "\"a\""}) {
+    EXPECT_EQ(
+        of(counts + "[[1," + value + "]]"),
+        "tokens_per_expert[0][1] must be an integer from 0 to 18446744073709551615, got " + value);
   }
-  EXPECT_EQ(of("\"peak_bytes\":1"), "peak_bytes must be an object, got '1'");
-  EXPECT_EQ(of("\"peak_bytes\":{}"), "must have parameters, got none");
-  EXPECT_EQ(of("\"configuration\":{}"), "configuration must be a text, got '{}'");
-  EXPECT_EQ(of("\"run\":1"), "run must be an object, got '1'");
-  EXPECT_EQ(of("\"run\":{\"cpu\":1}"), "cpu must be a text, got '1'");
-  EXPECT_EQ(of("\"communication\":[]"), "communication must be an object, got '[]'");
+  EXPECT_EQ(of("\"peak_bytes\":1"), "peak_bytes must be an object, got 1");
+  EXPECT_EQ(of("\"peak_bytes\":{}"), "peak_bytes must have parameters, got none");
+  EXPECT_EQ(of("\"configuration\":{}"), "configuration must be a string, got {}");
+  EXPECT_EQ(of("\"run\":1"), "run must be an object, got 1");
+  EXPECT_EQ(of("\"run\":{\"cpu\":1}"), "run.cpu must be a string, got 1");
+  EXPECT_EQ(of("\"communication\":[]"), "communication must be an object, got []");
   EXPECT_EQ(of("\"communication\":{\"steps\":1,\"compute_seconds\":1}"),
             "communication must have gather, got none");
   EXPECT_EQ(of("\"communication\":{\"steps\":1,\"compute_seconds\":1,\"gather\":{}}"),
-            "must have seconds, got none");
+            "communication.gather must have seconds, got none");
   const auto two = message_of<ValueError>([] {
     read(step_line(0, ",\"tokens_per_expert\":[[1]]") +
          step_line(1, ",\"tokens_per_expert\":[[1,2]]"));

@@ -15,8 +15,8 @@
 #include "tests/framework/io/files.h"
 #include "tests/framework/io/watched_calls.h"
 #include "tests/testing.h"
+#include "tests/train/logs/event_reader.h"
 #include "tests/train/logs/event_samples.h"
-#include "train/logs/event_reader.h"
 
 namespace moegrad::training::event_file_test {
 namespace {

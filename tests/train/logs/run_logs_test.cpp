@@ -11,9 +11,9 @@
 #include "framework/distributed/launch.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
+#include "tests/train/logs/event_reader.h"
 #include "train/config/train_options.h"
 #include "train/data/windowed_data.h"
-#include "train/logs/event_reader.h"
 #include "train/training_run.h"
 
 namespace moegrad::training::run_logs_test {

@@ -14,11 +14,8 @@ struct EventFile {
   std::size_t bytes_left_out = 0;     // of an incomplete last record
 };
 
-/// Reads an event file that EventFileWriter or TensorFlow has made. A file that ends inside a
-/// record is read up to there: its writer has been killed, or is still writing.
-///
-/// Throws Error if the file cannot be read. If a checksum is wrong or a record is not an event,
-/// throws ValueError `event_reader: <path>: <requirement>, got <what>`.
+/// Reads an event file as TensorBoard does, up to a record that is cut short. Throws Error if a
+/// checksum is wrong or a record is not an event.
 EventFile read_event_file(const std::filesystem::path& path);
 
 }  // namespace moegrad::training
