@@ -28,7 +28,7 @@ bool BackwardProtocol::leave(std::size_t module, const Context& context, CommCon
   left_ = true;
   if (state_.groups().empty()) return false;
   if (state_.switches().reshard_after_backward) state_.reshard();
-  hand_on_gradients(context, comm);
+  pass_on_gradients(context, comm);
   return true;
 }
 
@@ -46,11 +46,11 @@ bool BackwardProtocol::finish(const Context& context, CommContext& comm, bool is
   if (state_.switches().reshard_after_backward && (!gathering || is_last_backward)) {
     state_.reshard();
   }
-  hand_on_gradients(context, comm);
+  pass_on_gradients(context, comm);
   return true;
 }
 
-void BackwardProtocol::hand_on_gradients(const Context& context, CommContext& comm) {
+void BackwardProtocol::pass_on_gradients(const Context& context, CommContext& comm) {
   const auto& switches = state_.switches();
   for (const auto& group : state_.groups()) {
     auto& reducer = group->reducer();

@@ -32,7 +32,7 @@ class BackwardProtocol {
   bool finish(const Context& context, CommContext& comm, bool is_last_backward);
 
  private:
-  void hand_on_gradients(const Context& context, CommContext& comm);
+  void pass_on_gradients(const Context& context, CommContext& comm);
 
   State& state_;
   bool entered_ = false;           // by a backward that has not left yet

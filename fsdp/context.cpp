@@ -75,8 +75,8 @@ void Context::forget(const State* state) {
   const ForwardOrder* const order = &state->order_;
   std::erase(forward_order, order);
   // Others know their places in this one.
-  ForwardOrder* const nobody = nullptr;
-  std::ranges::replace(post_forward_order, order, nobody);
+  ForwardOrder* const none = nullptr;
+  std::ranges::replace(post_forward_order, order, none);
   for (auto* other : states) other->order_.forget(order);
   if (root != state) return;
   root = nullptr;

@@ -40,9 +40,9 @@ std::string read_index_text(const std::filesystem::path& path) {
 
 }  // namespace
 
-HfIndex parse_hf_index(std::string_view text, const std::string& who) {
+HfIndex parse_hf_index(std::string_view text, const std::string& subject) {
   constexpr int kMaxDepth = 16;  // enough for what other programs write into the file
-  const auto index = JsonNode::parse(text, kMaxDepth, who);
+  const auto index = JsonNode::parse(text, kMaxDepth, subject);
   HfIndex result;
   const auto metadata = index["metadata"];
   if (metadata.contains("total_size")) {
@@ -72,18 +72,18 @@ const HfCheckpoint::Entry* HfCheckpoint::find(std::string_view name) const {
 }
 
 void HfCheckpoint::open_indexed() {
-  const auto who = path_.string();
-  const auto index = parse_hf_index(read_index_text(path_), who);
+  const auto subject = path_.string();
+  const auto index = parse_hf_index(read_index_text(path_), subject);
   std::map<std::string, const SafetensorsFile*> files;
   for (const auto& [name, file] : index.weight_map) files.emplace(file, nullptr);
   for (auto& [name, file] : files) {
     file = &files_.emplace_back(path_.parent_path() / name);
     for (const auto& entry : file->entries()) {
       const auto listed = index.weight_map.find(entry.name);
-      check<ValueError>(listed != index.weight_map.end(), who,
+      check<ValueError>(listed != index.weight_map.end(), subject,
                         ": weight_map must list every tensor of its files, got no ",
                         in_quotes(entry.name), " of ", in_quotes(name));
-      check<ValueError>(listed->second == name, who, ": tensor ", in_quotes(entry.name),
+      check<ValueError>(listed->second == name, subject, ": tensor ", in_quotes(entry.name),
                         " must be in ", in_quotes(listed->second), " alone, got it in ",
                         in_quotes(name));
       tensors_.emplace(entry.name, Entry{file, &entry});
@@ -92,11 +92,11 @@ void HfCheckpoint::open_indexed() {
   std::uint64_t bytes = 0;
   for (const auto& [name, file] : index.weight_map) {
     const auto* const tensor = find(name);
-    check<ValueError>(tensor != nullptr, who, ": tensor ", in_quotes(name), " must be in ",
+    check<ValueError>(tensor != nullptr, subject, ": tensor ", in_quotes(name), " must be in ",
                       in_quotes(file), ", got none there");
     bytes += tensor->entry->bytes();
   }
-  check<ValueError>(!index.total_size || *index.total_size == bytes, who,
+  check<ValueError>(!index.total_size || *index.total_size == bytes, subject,
                     ": total_size must be the bytes of all tensors, ", bytes, ", got ",
                     index.total_size.value_or(0));
 }

@@ -29,8 +29,8 @@ struct HfIndex {
 /// be absent; other keys are ignored. A file name must be the plain name of a .safetensors file.
 /// Other names are refused, so that no index points outside its folder.
 ///
-/// Throws ValueError `<who>: <requirement>, got <what>`.
-HfIndex parse_hf_index(std::string_view text, const std::string& who);
+/// Throws ValueError `<subject>: <requirement>, got <what>`.
+HfIndex parse_hf_index(std::string_view text, const std::string& subject);
 
 /// A Hugging Face checkpoint for reading: one safetensors file, or several that an index names,
 /// mapped into memory.

@@ -23,14 +23,14 @@ void check_lr(std::string_view what, double lr) {
 }
 
 // Checks that the values of `given` may be copied into `own`, which is kept between steps.
-void check_loads_into(std::string_view who, const std::string& name, const Tensor& given,
+void check_loads_into(std::string_view subject, const std::string& name, const Tensor& given,
                       const Tensor& own) {
-  check<UndefinedTensorError>(given.defined(), who, ": '", name, "' must be a defined tensor");
-  check<ShapeError>(given.shape() == own.shape(), who, ": '", name, "' must be ", own.shape(),
+  check<UndefinedTensorError>(given.defined(), subject, ": '", name, "' must be a defined tensor");
+  check<ShapeError>(given.shape() == own.shape(), subject, ": '", name, "' must be ", own.shape(),
                     ", got ", given.shape());
-  check<DtypeError>(given.dtype() == own.dtype(), who, ": '", name, "' must be ", own.dtype(),
+  check<DtypeError>(given.dtype() == own.dtype(), subject, ": '", name, "' must be ", own.dtype(),
                     ", got ", given.dtype());
-  check_same_part(who, name, given.shard_spec(), own.shard_spec());
+  check_same_part(subject, name, given.shard_spec(), own.shard_spec());
 }
 
 bool is_all_zero(const Tensor& parameter) {

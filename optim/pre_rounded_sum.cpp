@@ -54,11 +54,11 @@ Bins bins_of_values(std::span<const T> values, const Scale& scale) {
     const auto add = [&](const T* from, std::int64_t count) {
       for (std::int64_t lane = 0; lane < count; ++lane) {
         const double scaled = static_cast<double>(from[lane]) * scale.first * scale.second;
-        double rest = kPower == 1 ? std::abs(scaled) : scaled * scaled;
+        double remainder = kPower == 1 ? std::abs(scaled) : scaled * scaled;
         for (std::size_t bin = 0; bin < lanes.size(); ++bin) {
-          const double rounded = (rest + kRounders[bin]) - kRounders[bin];
+          const double rounded = (remainder + kRounders[bin]) - kRounders[bin];
           lanes[bin][static_cast<std::size_t>(lane)] += rounded;
-          rest -= rounded;
+          remainder -= rounded;
         }
       }
     };

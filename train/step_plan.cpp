@@ -10,19 +10,19 @@
 #include "train/sum_in_order.h"
 
 namespace moegrad::training {
-GridPlace GridPlace::of(const fsdp::State& state) {
+GridPosition GridPosition::of(const fsdp::State& state) {
   check(state.group() != nullptr, "step plan: the root has no parameters of its own");
   const auto& ranks = state.group()->ranks();
-  GridPlace place = {.replicas = ranks.num_replicas(), .shards = ranks.num_shards()};
-  if (ranks.replicas) place.replica = ranks.replicas->rank();
-  if (ranks.shard) place.shard = ranks.shard->rank();
-  return place;
+  GridPosition position = {.replicas = ranks.num_replicas(), .shards = ranks.num_shards()};
+  if (ranks.replicas) position.replica = ranks.replicas->rank();
+  if (ranks.shard) position.shard = ranks.shard->rank();
+  return position;
 }
 
-std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPlace& place,
+std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPosition& position,
                            Accumulation accumulation) {
-  const auto each = (micro_batches + place.ranks() - 1) / place.ranks();
-  const auto [p, replicas, s, shards] = place;
+  const auto each = (micro_batches + position.ranks() - 1) / position.ranks();
+  const auto [p, replicas, s, shards] = position;
   const auto index_of = [&](std::int64_t i) {
     if (accumulation == Accumulation::kReduceEach) return (i * replicas + p) * shards + s;
     if (accumulation == Accumulation::kScatterEach) return (p * each + i) * shards + s;
@@ -41,7 +41,7 @@ StepPlan::StepPlan(fsdp::State& state, std::int64_t micro_batches, Accumulation 
     : state_(&state), micro_batches_(micro_batches), accumulation_(accumulation) {
   check<ValueError>(micro_batches >= 1, "step plan: micro_batches must be at least 1, got ",
                     micro_batches);
-  turns_ = turns_of(micro_batches, GridPlace::of(state), accumulation);
+  turns_ = turns_of(micro_batches, GridPosition::of(state), accumulation);
 }
 
 std::vector<std::int64_t> StepPlan::indices() const {

@@ -19,14 +19,14 @@ enum class Accumulation : std::uint8_t {
 };
 
 /// The place of a rank in a grid of replicas and shards.
-struct GridPlace {
+struct GridPosition {
   int replica = 0;
   int replicas = 1;
   int shard = 0;
   int shards = 1;
 
   /// On the mesh of the state's own parameters (the first, if there are several).
-  static GridPlace of(const fsdp::State& state);
+  static GridPosition of(const fsdp::State& state);
   int ranks() const { return replicas * shards; }
 };
 
@@ -103,7 +103,7 @@ class StepPlan {
 };
 
 /// The turns of a rank.
-std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPlace& place,
+std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPosition& position,
                            Accumulation accumulation);
 
 }  // namespace moegrad::training

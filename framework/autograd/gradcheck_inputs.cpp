@@ -53,10 +53,10 @@ std::string element_name(std::string_view what, const std::vector<Slot>& slots, 
   const auto slot =
       std::ranges::find_if(slots, [&](const Slot& candidate) { return flat < candidate.end(); });
   Shape index = slot->shape;
-  auto rest = static_cast<std::int64_t>(flat - slot->begin);
+  auto remainder = static_cast<std::int64_t>(flat - slot->begin);
   for (std::int64_t i = index.ndim() - 1; i >= 0; --i) {
-    index[i] = rest % slot->shape[i];
-    rest /= slot->shape[i];
+    index[i] = remainder % slot->shape[i];
+    remainder /= slot->shape[i];
   }
   std::ostringstream text;
   text << what << ' ' << slot->index << " at " << index;
@@ -64,11 +64,11 @@ std::string element_name(std::string_view what, const std::vector<Slot>& slots, 
 }
 
 std::int64_t storage_offset(const Tensor& tensor, std::size_t flat) {
-  auto rest = static_cast<std::int64_t>(flat);
+  auto remainder = static_cast<std::int64_t>(flat);
   std::int64_t offset = tensor.offset();
   for (std::int64_t i = tensor.ndim() - 1; i >= 0; --i) {
-    offset += rest % tensor.dim(i) * tensor.strides()[i];
-    rest /= tensor.dim(i);
+    offset += remainder % tensor.dim(i) * tensor.strides()[i];
+    remainder /= tensor.dim(i);
   }
   return offset;
 }

@@ -181,7 +181,7 @@ std::vector<LiveBytes> live_bytes_profile(const Tensor& root) {
   std::vector<LiveBytes> profile;
   LiveBytes now;
   std::unordered_map<const Storage*, std::int64_t> savers;
-  const auto note = [&](const Function& function, bool backward) {
+  const auto record = [&](const Function& function, bool backward) {
     now.backward = backward;
     now.name = function.name();
     now.path = module_path(function);
@@ -197,7 +197,7 @@ std::vector<LiveBytes> live_bytes_profile(const Tensor& root) {
     for_each_saved(**i, [&](const Storage* storage) {
       if (savers[storage]++ == 0) now.saved += storage->bytes();
     });
-    note(**i, false);
+    record(**i, false);
   }
 
   // The outputs and leaves whose gradient exists.
@@ -222,7 +222,7 @@ std::vector<LiveBytes> live_bytes_profile(const Tensor& root) {
         now.leaf_gradients += bytes_of(edge.shape, edge.dtype);
       }
     }
-    note(*function, true);
+    record(*function, true);
     for_each_saved(*function, [&](const Storage* storage) {
       if (--savers[storage] == 0) now.saved -= storage->bytes();
     });

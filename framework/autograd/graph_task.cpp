@@ -69,7 +69,7 @@ thread_local GraphTask* GraphTask::current_ = nullptr;
 
 GraphTask::GraphTask(bool retain_graph, const TensorList& inputs, WeightBackward::Plan& plan)
     : GraphTask(retain_graph) {
-  rest_ = &plan;
+  plan_ = &plan;
   for (const auto& input : inputs) inputs_.insert(input.impl().get());
 }
 
@@ -82,7 +82,7 @@ void GraphTask::start(const std::vector<Edge>& roots, TensorList grads) {
       add(roots[i], std::move(grads[i]));
       finish(roots[i]);
     } else {
-      rest_->roots.emplace_back(roots[i], std::move(grads[i]));
+      plan_->roots.emplace_back(roots[i], std::move(grads[i]));
     }
   }
 }
@@ -93,7 +93,7 @@ void GraphTask::start(WeightBackward::Plan& plan) {
   for (const auto& deferred : plan.functions) {
     const auto& edges = deferred.function->edges();
     for (std::size_t i = 0; i < edges.size(); ++i) {
-      if (deferred.rest[i]) reached.push_back(&edges[i]);
+      if (deferred.left_out[i]) reached.push_back(&edges[i]);
     }
   }
   discover(reached);
@@ -258,11 +258,11 @@ void GraphTask::execute(Function& function) {
   left_input_grads_.clear();
   left_inner_.clear();
   TensorList input_grads = gradients_of_inputs(function, grads, asked);
-  const auto rest = function.needs().without(needs);
-  if (is_first_of_two() && (rest.any() || !left_inner_.empty())) {
+  const auto left_out = function.needs().without(needs);
+  if (is_first_of_two() && (left_out.any() || !left_inner_.empty())) {
     if (function.recomputes()) grads.clear();
-    rest_->functions.push_back({.function = function.shared_from_this(),
-                                .rest = rest,
+    plan_->functions.push_back({.function = function.shared_from_this(),
+                                .left_out = left_out,
                                 .grads = std::move(grads),
                                 .input_grads = {},
                                 .inner = std::exchange(left_inner_, {})});
@@ -272,7 +272,7 @@ void GraphTask::execute(Function& function) {
   grads.clear();
   pass_all(function, asked, std::move(input_grads));
   if (!left_input_grads_.empty()) {
-    rest_->functions.back().input_grads = std::exchange(left_input_grads_, {});
+    plan_->functions.back().input_grads = std::exchange(left_input_grads_, {});
   }
 }
 
@@ -285,13 +285,13 @@ void GraphTask::resume(Deferred& deferred) {
     }
     if (!retain_graph_) function.release_saved();
     for (std::size_t i = 0; i < function.edges().size(); ++i) {
-      if (deferred.rest[i]) finish(function.edges()[i]);
+      if (deferred.left_out[i]) finish(function.edges()[i]);
     }
   } else {
-    TensorList input_grads = gradients_of_inputs(function, deferred.grads, deferred.rest);
+    TensorList input_grads = gradients_of_inputs(function, deferred.grads, deferred.left_out);
     deferred.grads.clear();
     if (!retain_graph_) function.release_saved();
-    pass_all(function, deferred.rest, std::move(input_grads));
+    pass_all(function, deferred.left_out, std::move(input_grads));
   }
 }
 

@@ -18,22 +18,23 @@
 
 namespace moegrad {
 
-// `who` names the gradient, as in "matmul: gradient of input 1".
-template <class... Who>
-void check_gradient(const Tensor& grad, const Shape& shape, Dtype dtype, const Who&... who) {
-  check<GradientShapeError>(grad.shape() == shape, who..., " must be ", shape, ", got ",
+// `subject` names the gradient, as in "matmul: gradient of input 1".
+template <class... Subject>
+void check_gradient(const Tensor& grad, const Shape& shape, Dtype dtype,
+                    const Subject&... subject) {
+  check<GradientShapeError>(grad.shape() == shape, subject..., " must be ", shape, ", got ",
                             grad.shape());
-  check<GradientDtypeError>(grad.dtype() == dtype, who..., " must be ", dtype, ", got ",
+  check<GradientDtypeError>(grad.dtype() == dtype, subject..., " must be ", dtype, ", got ",
                             grad.dtype());
 }
 
 /// A Function that ran in the first of two calls and has more to do in the second.
 struct Deferred {
   std::shared_ptr<Function> function;
-  InputMask rest;    // inputs left out
-  TensorList grads;  // of its outputs, hooks included
+  InputMask left_out;  // inputs left out
+  TensorList grads;    // of its outputs, hooks included
   // For a Function that recomputes, which has run already:
-  std::vector<std::pair<std::size_t, Tensor>> input_grads;  // of `rest`, in order of arrival
+  std::vector<std::pair<std::size_t, Tensor>> input_grads;  // of `left_out`, in order of arrival
   std::vector<WeightBackward> inner;                        // what its inner backward left
 };
 
@@ -56,7 +57,7 @@ class GraphTask {
   GraphTask& operator=(const GraphTask&) = delete;
 
   static GraphTask* current() { return current_; }
-  bool is_first_of_two() const { return rest_ != nullptr; }
+  bool is_first_of_two() const { return plan_ != nullptr; }
 
   void start(const std::vector<Edge>& roots, TensorList grads);
   /// The second of two calls.
@@ -114,7 +115,7 @@ class GraphTask {
   std::vector<std::function<void()>> callbacks_;
 
   // The first of two calls: what is asked for, and what is left.
-  WeightBackward::Plan* rest_ = nullptr;
+  WeightBackward::Plan* plan_ = nullptr;
   std::unordered_set<const TensorImpl*> inputs_;
   std::unordered_set<const Function*> leads_to_inputs_;
   std::vector<std::pair<std::size_t, Tensor>> left_input_grads_;  // by the running Function

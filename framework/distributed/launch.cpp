@@ -20,7 +20,7 @@ namespace {
 /// takes precedence over one that only reports another rank's failure.
 class FirstFailure {
  public:
-  void note(bool aborted) {
+  void record(bool aborted) {
     const std::lock_guard lock(mutex_);
     auto& first = aborted ? consequence_ : cause_;
     if (first == nullptr) first = std::current_exception();
@@ -49,13 +49,13 @@ void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub,
     const RankContextGuard guard(context);
     body(context);
   } catch (const AbortedError& error) {
-    failure.note(/*aborted=*/true);
+    failure.record(/*aborted=*/true);
     hub->rank_failed(rank, error.what());
   } catch (const std::exception& error) {
-    failure.note(/*aborted=*/false);
+    failure.record(/*aborted=*/false);
     hub->rank_failed(rank, error.what());
   } catch (...) {
-    failure.note(/*aborted=*/false);
+    failure.record(/*aborted=*/false);
     hub->rank_failed(rank, "unknown exception");
   }
   hub->rank_left(rank);

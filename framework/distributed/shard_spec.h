@@ -27,8 +27,8 @@ struct ShardSpec {
   bool replaced = false;
 };
 
-/// ValueError, with `who` and the tensor's name, if both are shards but of different parts.
-void check_same_part(std::string_view who, const std::string& name,
+/// ValueError, with `subject` and the tensor's name, if both are shards but of different parts.
+void check_same_part(std::string_view subject, const std::string& name,
                      const std::shared_ptr<const ShardSpec>& given,
                      const std::shared_ptr<const ShardSpec>& own);
 

@@ -103,9 +103,9 @@ bool is_plain_name(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
-CheckpointManifest parse(std::string_view text, const std::string& who, Pieces pieces) {
+CheckpointManifest parse(std::string_view text, const std::string& subject, Pieces pieces) {
   constexpr int kMaxDepth = 6;
-  const auto top = JsonNode::parse(text, kMaxDepth, who);
+  const auto top = JsonNode::parse(text, kMaxDepth, subject);
   const auto format = top["format"].count();  // first: another format has other keys
   top["format"].require(format == kFormat, "must be ", kFormat, ", got ", format);
   top.allow_only({"format", "step", "world_size", "values", "tensors", "files", "crc32c"});
@@ -163,32 +163,33 @@ std::string to_json(const CheckpointManifest& manifest) {
   return whole.dump(/*indent=*/1) + "\n";
 }
 
-CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::string& who) {
-  return parse(text, who, Pieces::kAll);
+CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::string& subject) {
+  return parse(text, subject, Pieces::kAll);
 }
 
 CheckpointManifest merge_checkpoint_manifests(std::span<const std::string> parts,
-                                              const std::string& who) {
-  CheckpointManifest whole = parse(parts[0], who, Pieces::kSome);
+                                              const std::string& subject) {
+  CheckpointManifest whole = parse(parts[0], subject, Pieces::kSome);
   for (std::size_t rank = 1; rank < parts.size(); ++rank) {
-    auto part = parse(parts[rank], who, Pieces::kSome);
+    auto part = parse(parts[rank], subject, Pieces::kSome);
     whole.files.merge(part.files);
-    check<ValueError>(part.files.empty(), who, ": ranks must write files of their own, rank ", rank,
-                      " has another's");
+    check<ValueError>(part.files.empty(), subject, ": ranks must write files of their own, rank ",
+                      rank, " has another's");
     for (auto& [name, tensor] : whole.tensors) {
       const auto own = part.tensors.find(name);
       check<ValueError>(own != part.tensors.end() && own->second.shape == tensor.shape &&
                             own->second.dtype == tensor.dtype,
-                        who, ": rank ", rank, " must have ", in_quotes(name), " as ", tensor.dtype,
-                        " ", tensor.shape, " like rank 0");
+                        subject, ": rank ", rank, " must have ", in_quotes(name), " as ",
+                        tensor.dtype, " ", tensor.shape, " like rank 0");
       std::ranges::move(own->second.pieces, std::back_inserter(tensor.pieces));
     }
     check<ValueError>(part.tensors.size() == whole.tensors.size() && part.step == whole.step &&
                           part.world_size == whole.world_size && part.values == whole.values,
-                      who, ": rank ", rank, " must have the step, tensors and values of rank 0");
+                      subject, ": rank ", rank,
+                      " must have the step, tensors and values of rank 0");
   }
   // Parsed again, so that everything that is written is accepted by a reader.
-  return parse(to_json(whole), who, Pieces::kAll);
+  return parse(to_json(whole), subject, Pieces::kAll);
 }
 
 }  // namespace moegrad

@@ -66,13 +66,13 @@ std::string to_json(const CheckpointManifest& manifest);
 /// missing, no file is outside the folder, and the pieces of each tensor contain each of its
 /// elements once, in separate files.
 ///
-/// Throws ValueError `<who>: <requirement>, got <what>`.
-CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::string& who);
+/// Throws ValueError `<subject>: <requirement>, got <what>`.
+CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::string& subject);
 
 /// The manifest of what several ranks wrote. `parts` are to_json() of each rank's own manifest.
 /// They must be equal except for the files and the pieces in them. Throws like
 /// parse_checkpoint_manifest(), for each rank's part and for the result.
 CheckpointManifest merge_checkpoint_manifests(std::span<const std::string> parts,
-                                              const std::string& who);
+                                              const std::string& subject);
 
 }  // namespace moegrad

@@ -61,11 +61,11 @@ const SafetensorsEntry& CheckpointReader::entry_of(const std::string& tensor,
   check(agrees, "checkpoint: ", path, ": ", in_quotes(tensor),
         " must be of the shape and dtype of the manifest");
   // Files of an earlier version do not record it.
-  const auto said = holder.metadata().find(tensor);
+  const auto recorded = holder.metadata().find(tensor);
   const auto begin = begin_in_file(piece.begin);
-  check(said == holder.metadata().end() || said->second == begin, "checkpoint: ", path, ": ",
-        in_quotes(tensor), " must begin at ", begin, " as in the manifest, got ",
-        said == holder.metadata().end() ? "" : said->second);
+  check(recorded == holder.metadata().end() || recorded->second == begin, "checkpoint: ", path,
+        ": ", in_quotes(tensor), " must begin at ", begin, " as in the manifest, got ",
+        recorded == holder.metadata().end() ? "" : recorded->second);
   return entry;
 }
 

@@ -37,7 +37,7 @@ CheckpointSaver::CheckpointSaver(std::filesystem::path root,
   check<ValueError>(options_.keep >= 0, "checkpoint: keep must not be negative, got ",
                     options_.keep);
   options_.warn = [this, warn = std::move(options_.warn)](const std::string& warning) {
-    if (!said_.insert(warning).second) return;
+    if (!logged_.insert(warning).second) return;
     if (warn) return warn(warning);
     log(LogLevel::kWarning, warning);
   };

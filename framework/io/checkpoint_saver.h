@@ -48,8 +48,8 @@ class CheckpointSaver {
   std::filesystem::path root_;
   std::shared_ptr<ProcessGroup> group_;  // no other thread uses it
   CheckpointOptions options_;
-  std::set<std::string> said_;   // warnings
-  std::vector<Tensor> buffers_;  // of the tensors that it writes, by position in the state
+  std::set<std::string> logged_;  // warnings
+  std::vector<Tensor> buffers_;   // of the tensors that it writes, by position in the state
 
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;

@@ -14,30 +14,30 @@ namespace moegrad {
 /// file that is removed or replaced meanwhile stays as it was opened. Any thread may read.
 class InputFile {
  public:
-  /// Throws Error `<who>: <path>: must be a readable regular file, got <reason>`.
-  InputFile(const std::filesystem::path& path, const std::string& who);
+  /// Throws Error `<subject>: <path>: must be a readable regular file, got <reason>`.
+  InputFile(const std::filesystem::path& path, const std::string& subject);
   ~InputFile();
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;
 
   std::int64_t size() const { return size_; }
   /// Fills `bytes` from `offset` on; the whole range must be within the file. Throws Error
-  /// `<who>: <path>: must not change while it is read, got <what>`.
+  /// `<subject>: <path>: must not change while it is read, got <what>`.
   void read(std::int64_t offset, std::span<std::byte> bytes) const;
 
  private:
   void check_unchanged() const;
 
   std::filesystem::path path_;
-  std::string who_;
+  std::string subject_;
   int descriptor_ = -1;
   std::int64_t size_ = 0;
   std::int64_t changed_seconds_ = 0, changed_nanoseconds_ = 0;  // time of the last write
 };
 
 /// The whole contents of such a file. ValueError
-/// `<who>: <path>: must be of at most <most> bytes, got <size>`.
-std::string read_input_file(const std::filesystem::path& path, const std::string& who,
+/// `<subject>: <path>: must be of at most <most> bytes, got <size>`.
+std::string read_input_file(const std::filesystem::path& path, const std::string& subject,
                             std::int64_t most);
 
 }  // namespace moegrad

@@ -14,18 +14,18 @@ using nlohmann::json;
 
 struct JsonNode::Document {
   json root;
-  std::string who;
+  std::string subject;
 };
 
-JsonNode JsonNode::parse(std::string_view text, int max_depth, const std::string& who) {
-  auto document =
-      std::make_shared<const Document>(Document{parse_strict_json(text, max_depth, who), who});
+JsonNode JsonNode::parse(std::string_view text, int max_depth, const std::string& subject) {
+  auto document = std::make_shared<const Document>(
+      Document{parse_strict_json(text, max_depth, subject), subject});
   const auto& root = document->root;
   return {std::move(document), root, ""};
 }
 
 std::string JsonNode::who_and_path() const {
-  return document_->who + ":" + (path_.empty() ? "" : " " + path_);
+  return document_->subject + ":" + (path_.empty() ? "" : " " + path_);
 }
 
 std::ostream& operator<<(std::ostream& out, const JsonNode& node) {

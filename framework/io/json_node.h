@@ -26,9 +26,9 @@ namespace moegrad {
 /// whole text's values alive.
 class JsonNode {
  public:
-  /// The value of the whole text. Refuses what parse_strict_json() refuses. `who` starts every
+  /// The value of the whole text. Refuses what parse_strict_json() refuses. `subject` starts every
   /// message.
-  static JsonNode parse(std::string_view text, int max_depth, const std::string& who);
+  static JsonNode parse(std::string_view text, int max_depth, const std::string& subject);
 
   /// Whether an object has the key, even if its value is null.
   bool contains(std::string_view key) const;
@@ -62,7 +62,7 @@ class JsonNode {
   const std::string& text() const;
   const nlohmann::json& value() const { return *value_; }
 
-  /// Throws ValueError `<who>: <path> <requirement>` unless `ok`.
+  /// Throws ValueError `<subject>: <path> <requirement>` unless `ok`.
   template <class... Parts>
   void require(bool ok, const Parts&... requirement) const {
     if (ok) return;

@@ -32,18 +32,18 @@ class Descriptor {
 
 }  // namespace
 
-MappedFile::MappedFile(const std::filesystem::path& path, const std::string& who) {
+MappedFile::MappedFile(const std::filesystem::path& path, const std::string& subject) {
   const auto require = [&](bool ok) {
     if (ok) return;
     const auto reason = std::generic_category().message(errno);
-    check(false, who, ": ", path.string(), ": must be a readable regular file, got ", reason);
+    check(false, subject, ": ", path.string(), ": must be a readable regular file, got ", reason);
   };
   // Without O_NONBLOCK a pipe of that name would block until somebody writes to it.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   require(file.number() >= 0);
   struct stat status = {};
   require(fstat(file.number(), &status) == 0);
-  check(S_ISREG(status.st_mode), who, ": ", path.string(),
+  check(S_ISREG(status.st_mode), subject, ": ", path.string(),
         ": must be a readable regular file, got ",
         S_ISDIR(status.st_mode) ? "a folder" : "a device");
   const auto size = static_cast<std::size_t>(status.st_size);

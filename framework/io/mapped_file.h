@@ -12,8 +12,8 @@ namespace moegrad {
 /// meanwhile.
 class MappedFile {
  public:
-  /// Throws Error `<who>: <path>: must be a readable regular file, got <reason>`.
-  MappedFile(const std::filesystem::path& path, const std::string& who);
+  /// Throws Error `<subject>: <path>: must be a readable regular file, got <reason>`.
+  MappedFile(const std::filesystem::path& path, const std::string& subject);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

@@ -69,7 +69,7 @@ void OutputFile::fail(const std::string& reason) const {
   throw ValueError("cannot write file '" + path_ + "': " + reason);
 }
 
-void LostWrites::note(const std::string& reason) {
+void LostWrites::record(const std::string& reason) {
   if (lost_++ == 0) log(LogLevel::kError, option_ + ": " + reason + "; the run goes on");
 }
 
@@ -144,7 +144,7 @@ void LineFile::cut(std::int64_t bytes) {
 void LineFile::write(std::string_view line) {
   const int failure = append_whole(descriptor_, std::string(line) + "\n");
   if (failure == 0) return;
-  lost_.note("cannot write file '" + path_ + "': " + reason_of(failure));
+  lost_.record("cannot write file '" + path_ + "': " + reason_of(failure));
 }
 
 void LineFile::end_line() { append("\n"); }

@@ -40,7 +40,7 @@ class LostWrites {
   /// `option` names the log, as "--metrics".
   explicit LostWrites(std::string option) : option_(std::move(option)) {}
 
-  void note(const std::string& reason);
+  void record(const std::string& reason);
   /// Reports how many writes were lost. Returns false if any were.
   bool report() const;
 

@@ -111,7 +111,7 @@ class HeaderParser {
     SafetensorsEntry entry;
     entry.name = std::move(name);
     bool has_dtype = false, has_shape = false, has_offsets = false;
-    const auto note = [&](bool& seen, const std::string& field) {
+    const auto set_once = [&](bool& seen, const std::string& field) {
       if (seen) {
         refuse(Kind::kDuplicateField, path_, "fields of ", in_quotes(entry.name),
                " must differ, got '", field, "' twice");
@@ -121,13 +121,13 @@ class HeaderParser {
     text_.enter('{', Kind::kEntryNotObject, {"entry", entry.name});
     for_each_member([&](const std::string& field) {
       if (field == "dtype") {
-        note(has_dtype, field);
+        set_once(has_dtype, field);
         entry.dtype = parse_dtype(entry.name);
       } else if (field == "shape") {
-        note(has_shape, field);
+        set_once(has_shape, field);
         entry.shape = parse_shape(entry.name);
       } else if (field == "data_offsets") {
-        note(has_offsets, field);
+        set_once(has_offsets, field);
         std::tie(entry.begin, entry.end) = parse_offsets(entry.name);
       } else {
         refuse(Kind::kUnknownField, path_, "fields of ", in_quotes(entry.name),

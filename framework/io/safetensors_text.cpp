@@ -23,9 +23,9 @@ bool starts_value(char c) { return is_digit(c) || is_one_of(c, "\"{[-tfn"); }
 
 }  // namespace
 
-std::ostream& operator<<(std::ostream& out, const SafetensorsPlace& place) {
-  out << place.field;
-  if (place.tensor.data() != nullptr) out << " of " << in_quotes(place.tensor);
+std::ostream& operator<<(std::ostream& out, const SafetensorsLocation& location) {
+  out << location.field;
+  if (location.tensor.data() != nullptr) out << " of " << in_quotes(location.tensor);
   return out;
 }
 
@@ -65,16 +65,17 @@ std::string SafetensorsText::key() {
   return decode_string();
 }
 
-std::string SafetensorsText::string(Kind kind, const SafetensorsPlace& place) {
-  require_value('"', kind, place, "a string");
+std::string SafetensorsText::string(Kind kind, const SafetensorsLocation& location) {
+  require_value('"', kind, location, "a string");
   return decode_string();
 }
 
-void SafetensorsText::enter(char open, Kind kind, const SafetensorsPlace& place) {
-  require_value(open, kind, place, open == '{' ? "an object" : "an array");
+void SafetensorsText::enter(char open, Kind kind, const SafetensorsLocation& location) {
+  require_value(open, kind, location, open == '{' ? "an object" : "an array");
 }
 
-std::uint64_t SafetensorsText::unsigned_integer(const SafetensorsPlace& place, std::uint64_t max) {
+std::uint64_t SafetensorsText::unsigned_integer(const SafetensorsLocation& location,
+                                                std::uint64_t max) {
   if (at_end() || !starts_value(text_[position_])) refuse_syntax("a value");
   const auto rest = text_.substr(position_);
   const auto token =
@@ -84,12 +85,13 @@ std::uint64_t SafetensorsText::unsigned_integer(const SafetensorsPlace& place, s
                          rest.begin()));
   const bool digits = !token.empty() && std::ranges::all_of(token, is_digit);
   if (!digits || (token.size() > 1 && token[0] == '0')) {
-    refuse(Kind::kNotUnsignedInteger, path_, place, " must hold unsigned integers, got ", next());
+    refuse(Kind::kNotUnsignedInteger, path_, location, " must hold unsigned integers, got ",
+           next());
   }
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), value);
   if (error != std::errc() || value > max) {
-    refuse(Kind::kIntegerTooLarge, path_, place, " must hold integers up to ", max, ", got ",
+    refuse(Kind::kIntegerTooLarge, path_, location, " must hold integers up to ", max, ", got ",
            next());
   }
   position_ += token.size();
@@ -124,11 +126,11 @@ void SafetensorsText::refuse_syntax(std::string_view expected) {
          found);
 }
 
-void SafetensorsText::require_value(char first, Kind kind, const SafetensorsPlace& place,
+void SafetensorsText::require_value(char first, Kind kind, const SafetensorsLocation& location,
                                     std::string_view type) {
   if (consume(first)) return;
   if (at_end() || !starts_value(text_[position_])) refuse_syntax("a value");
-  refuse(kind, path_, place, " must be ", type, ", got ", next());
+  refuse(kind, path_, location, " must be ", type, ", got ", next());
 }
 
 /// The rest of a string whose opening quote has been read.

@@ -23,11 +23,11 @@ template <class... Parts>
 }
 
 /// A value of the header, as messages name it: "dtype of 'a'".
-struct SafetensorsPlace {
+struct SafetensorsLocation {
   std::string_view field;
   std::string_view tensor = {};  // may be empty
 };
-std::ostream& operator<<(std::ostream& out, const SafetensorsPlace& place);
+std::ostream& operator<<(std::ostream& out, const SafetensorsLocation& location);
 
 /// A cursor over a header's JSON. Every function first skips white space, and throws
 /// SafetensorsError for what is not JSON.
@@ -51,12 +51,12 @@ class SafetensorsText {
   /// The string that JSON demands here: a key.
   std::string key();
 
-  /// The string value that follows. A value of another type is refused with `kind`: "<place> must
-  /// be a string, got <its first characters>".
-  std::string string(Kind kind, const SafetensorsPlace& place);
-  std::uint64_t unsigned_integer(const SafetensorsPlace& place, std::uint64_t max);
+  /// The string value that follows. A value of another type is refused with `kind`: "<location>
+  /// must be a string, got <its first characters>".
+  std::string string(Kind kind, const SafetensorsLocation& location);
+  std::uint64_t unsigned_integer(const SafetensorsLocation& location, std::uint64_t max);
   /// Steps over the '{' or '[' that opens an object or an array.
-  void enter(char open, Kind kind, const SafetensorsPlace& place);
+  void enter(char open, Kind kind, const SafetensorsLocation& location);
 
   /// The first characters of what follows, for messages.
   std::string next();
@@ -64,7 +64,8 @@ class SafetensorsText {
  private:
   void skip_space();
   [[noreturn]] void refuse_syntax(std::string_view expected);
-  void require_value(char first, Kind kind, const SafetensorsPlace& place, std::string_view type);
+  void require_value(char first, Kind kind, const SafetensorsLocation& location,
+                     std::string_view type);
   std::string decode_string();
   void decode_escape(std::string& decoded);
   std::uint32_t hex_digits();

@@ -11,8 +11,8 @@ namespace moegrad {
 /// one wins), nesting deeper than `max_depth` (an array or object at the top has depth 1), a byte
 /// order mark, NUL bytes (by default the end of the text), invalid UTF-8, and text after the value.
 ///
-/// `who` starts every message, for example "model.safetensors.index.json". Throws ValueError
-/// `<who>: <requirement>, got <what>`.
-nlohmann::json parse_strict_json(std::string_view text, int max_depth, const std::string& who);
+/// `subject` starts every message, for example "model.safetensors.index.json". Throws ValueError
+/// `<subject>: <requirement>, got <what>`.
+nlohmann::json parse_strict_json(std::string_view text, int max_depth, const std::string& subject);
 
 }  // namespace moegrad

@@ -14,7 +14,7 @@ namespace {
 /// Keeps, among the exceptions of tasks, the one that a single thread would have met first.
 class FirstOfTasks {
  public:
-  void note(std::int64_t task) {
+  void record(std::int64_t task) {
     const std::lock_guard lock(mutex_);
     if (failure_ != nullptr && task_ < task) return;
     failure_ = std::current_exception();
@@ -62,7 +62,7 @@ void ThreadPool::run(std::int64_t tasks, const std::function<void(std::int64_t)>
     try {
       task(i);
     } catch (...) {
-      failure.note(i);
+      failure.record(i);
     }
   };
   task_ = &guarded;

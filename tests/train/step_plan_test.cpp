@@ -16,15 +16,16 @@ using test::message_of;
 using Indices = std::vector<std::int64_t>;
 
 /// The micro-batches of a rank that count.
-Indices indices(std::int64_t micro_batches, const GridPlace& place, Accumulation accumulation) {
+Indices indices(std::int64_t micro_batches, const GridPosition& position,
+                Accumulation accumulation) {
   Indices all;
-  for (const auto& turn : turns_of(micro_batches, place, accumulation)) {
+  for (const auto& turn : turns_of(micro_batches, position, accumulation)) {
     if (!turn.idle) all.push_back(turn.index);
   }
   return all;
 }
 
-constexpr GridPlace kPlace = {.replica = 1, .replicas = 2, .shard = 0, .shards = 2};
+constexpr GridPosition kPlace = {.replica = 1, .replicas = 2, .shard = 0, .shards = 2};
 
 TEST(Turns, AreASubtreeWhenGradientsAreKept) {
   EXPECT_EQ(indices(16, kPlace, Accumulation::kKeepUntilLast), (Indices{8, 9, 10, 11}));
@@ -47,14 +48,14 @@ TEST(Turns, AreEachOwnedOnceAndTheRestIsIdle) {
           Indices all;
           const auto ranks = replicas * shards;
           for (int rank = 0; rank < ranks; ++rank) {
-            const GridPlace place = {rank / shards, replicas, rank % shards, shards};
-            const auto turns = turns_of(count, place, accumulation);
+            const GridPosition position = {rank / shards, replicas, rank % shards, shards};
+            const auto turns = turns_of(count, position, accumulation);
             EXPECT_EQ(std::ssize(turns), (count + ranks - 1) / ranks);
             for (const auto& turn : turns) {
               EXPECT_EQ(turn.last, &turn == &turns.back());
               EXPECT_TRUE(!turn.idle || turn.index == 0);
             }
-            const auto own = indices(count, place, accumulation);
+            const auto own = indices(count, position, accumulation);
             all.insert(all.end(), own.begin(), own.end());
           }
           std::ranges::sort(all);

@@ -49,17 +49,17 @@ std::string line_of(const GoldenCase& golden, GoldenPath path, Dtype dtype,
 void report(const GoldenCase& golden, GoldenPath path, Dtype dtype,
             const std::vector<GoldenResults>& ranks, Tally& tally) {
   const auto& first = ranks.front();
-  const auto note = [&](bool replayed, const std::string& what) {
+  const auto report_replayed = [&](bool replayed, const std::string& what) {
     if (!replayed) return;
     std::cout << golden.name << " | " << to_string(path) << " | " << what
               << ": a choice of experts is rounding; run with those of fp64\n";
   };
-  note(first.batch.replayed, "batch");
-  note(first.packed && first.packed->replayed, "packed");
-  for (const auto& alone : first.alone) note(alone.replayed, "packed sequence alone");
+  report_replayed(first.batch.replayed, "batch");
+  report_replayed(first.packed && first.packed->replayed, "packed");
+  for (const auto& alone : first.alone) report_replayed(alone.replayed, "packed sequence alone");
   for (std::size_t i = 0; i < first.variants.size(); ++i) {
     const auto& trained = first.variants[i];
-    note(trained.replayed || trained.final_eval.replayed, golden.variants[i].name);
+    report_replayed(trained.replayed || trained.final_eval.replayed, golden.variants[i].name);
   }
   for (const auto& check : check_golden(golden, ranks, dtype)) {
     const auto line = line_of(golden, path, dtype, check);

@@ -22,20 +22,20 @@ bool equal(double a, double b, const ComparisonOptions& options) {
   return !options.bitwise && std::abs(a - b) <= options.atol + options.rtol * std::abs(a);
 }
 
-void note(LargestDifference& largest, double value, std::int64_t step) {
+void record(LargestDifference& largest, double value, std::int64_t step) {
   if (value > largest.value) largest = {.value = value, .step = step};
 }
 
-void note(QuantityComparison& quantity, double a, double b, std::int64_t step) {
+void record(QuantityComparison& quantity, double a, double b, std::int64_t step) {
   if (same_bits(a, b)) return;
   const double difference = std::abs(a - b);
   if (std::isnan(difference)) {
-    note(quantity.absolute, std::numeric_limits<double>::infinity(), step);
-    note(quantity.relative, std::numeric_limits<double>::infinity(), step);
+    record(quantity.absolute, std::numeric_limits<double>::infinity(), step);
+    record(quantity.relative, std::numeric_limits<double>::infinity(), step);
     return;
   }
-  note(quantity.absolute, difference, step);
-  if (difference > 0) note(quantity.relative, difference / std::abs(a), step);
+  record(quantity.absolute, difference, step);
+  if (difference > 0) record(quantity.relative, difference / std::abs(a), step);
 }
 
 std::vector<std::int64_t> steps_of_one(const MetricsRun& one, const MetricsRun& other) {
@@ -87,7 +87,7 @@ LossComparison compare_losses(const MetricsRun& a, const MetricsRun& b,
     ++comparison.steps;
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double x = values[i], y = other->second[i];
-      note(comparison.quantities[i], x, y, step);
+      record(comparison.quantities[i], x, y, step);
       if (equal(x, y, options)) continue;
       ++comparison.quantities[i].differing;
       if (!comparison.first) {

@@ -111,18 +111,20 @@ int run(const ParityOptions& options) {
   const WindowedData data(
       TextData(options.text, options.sequence_length),
       {.micro_batches = options.micro_batches, .sequences = options.batch, .seed = options.seed});
-  const auto note = [](const std::string& what) { std::cout << "running " << what << std::endl; };
+  const auto announce = [](const std::string& what) {
+    std::cout << "running " << what << std::endl;
+  };
   const auto sharded = [&](const ParityLayout& layout) {
-    note(layout.name());
+    announce(layout.name());
     return run_sharded(options, data, layout);
   };
 
-  note("float64 and float32, plain");
+  announce("float64 and float32, plain");
   const auto plain64 = run_plain(options, data, Dtype::kFloat64);
   const auto plain = run_plain(options, data, Dtype::kFloat32);
   const auto one64 = sharded({.dtype = Dtype::kFloat64});
   const auto one = sharded(kOneRank);
-  note("the same with the plain run's experts");
+  announce("the same with the plain run's experts");
   const auto replayed = run_sharded(options, data, kOneRank, &plain.choices);
   const auto narrow = sharded(kOneRankNarrow);
 

@@ -12,7 +12,7 @@ struct AxisRange {
   double high = 1;
 
   /// 0 at `low`, 1 at `high`.
-  double place(double value) const { return (value - low) / (high - low); }
+  double fraction(double value) const { return (value - low) / (high - low); }
 };
 
 /// [low, high], widened if a curve is flat or has one point. `margin`: a part of the length that is

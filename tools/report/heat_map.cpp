@@ -101,8 +101,8 @@ std::string heat_map(const ExpertLoads& loads, std::int64_t layer) {
 std::string heat_map_legend() {
   constexpr double kWidth = 460, kHeight = 44, kCell = 24, kLeft = 52;
   std::string svg = svg_begin(kWidth, kHeight);
-  const auto cell = [&](double place, int colour) {
-    svg += concat("<rect x=\"", fixed(kLeft + kCell * place, 1), "\" y=\"2\" width=\"",
+  const auto cell = [&](double fraction, int colour) {
+    svg += concat("<rect x=\"", fixed(kLeft + kCell * fraction, 1), "\" y=\"2\" width=\"",
                   fixed(kCell, 1), "\" height=\"16\" fill=\"", colour_code(colour), "\"/>\n");
   };
   for (int colour = 0; colour < kLoadColours; ++colour) cell(colour, colour);
@@ -112,8 +112,8 @@ std::string heat_map_legend() {
   for (const auto& [load, label] :
        {std::pair{0.25, "1/4 or less"}, std::pair{0.5, "1/2"}, std::pair{1.0, "the mean"},
         std::pair{2.0, "2 times"}, std::pair{4.0, "4 or more"}}) {
-    const double place = (std::log2(load) / kOctaves + 1) / 2;
-    svg += svg_text(kLeft + kCell * (0.5 + place * (kLoadColours - 1)), 34, "middle", label);
+    const double fraction = (std::log2(load) / kOctaves + 1) / 2;
+    svg += svg_text(kLeft + kCell * (0.5 + fraction * (kLoadColours - 1)), 34, "middle", label);
   }
   return svg + "</svg>\n";
 }

@@ -17,8 +17,8 @@ struct PlotArea {
   AxisRange steps = {};
   AxisRange values = {};
 
-  double x(double step) const { return left + steps.place(step) * (right - left); }
-  double y(double value) const { return bottom - values.place(value) * (bottom - top); }
+  double x(double step) const { return left + steps.fraction(step) * (right - left); }
+  double y(double value) const { return bottom - values.fraction(value) * (bottom - top); }
   /// "x,y"
   std::string point(double step, double value) const;
 };

@@ -16,17 +16,17 @@ namespace {
 namespace fs = std::filesystem;
 
 // The place that a path leads to, as far as it exists.
-fs::path place(const std::string& path) {
+fs::path resolved(const std::string& path) {
   std::error_code failure;
   const auto whole = fs::absolute(path, failure);
   auto found = fs::weakly_canonical(whole, failure);
   return failure ? whole.lexically_normal() : found;
 }
 
-bool same_place(const std::string& a, const std::string& b) {
+bool same_file(const std::string& a, const std::string& b) {
   struct stat first = {}, second = {};
   const bool exist = stat(a.c_str(), &first) == 0, other = stat(b.c_str(), &second) == 0;
-  if (!exist && !other) return place(a) == place(b);
+  if (!exist && !other) return resolved(a) == resolved(b);
   if (!exist || !other || first.st_dev != second.st_dev || first.st_ino != second.st_ino)
     return false;
   return S_ISREG(first.st_mode) || S_ISDIR(first.st_mode);
@@ -39,7 +39,7 @@ bool holds_checkpoints(const std::string& path) {
 
 // Whether LineFile::set_aside may give `log` the name `path`.
 bool is_name_of_earlier(const std::string& path, const std::string& log) {
-  const auto name = place(path).string(), begin = place(log).string() + ".";
+  const auto name = resolved(path).string(), begin = resolved(log).string() + ".";
   return name.starts_with(begin) && name.find_first_not_of("0123456789", begin.size()) == name.npos;
 }
 
@@ -50,13 +50,13 @@ void check_pair(const NamedPath& output, const NamedPath& other) {
                       path.name, ": must not be a name under which an earlier ", log.name,
                       " is kept, got '", path.path, "'");
   }
-  check<ValueError>(!same_place(output.path, other.path), output.name, ": must not be what ",
+  check<ValueError>(!same_file(output.path, other.path), output.name, ": must not be what ",
                     other.name, " names, got '", output.path, "'");
   std::error_code failure;
   const bool is_file = output.kind == PathKind::kOutput || output.kind == PathKind::kOutputLog;
   const bool into_input = other.kind == PathKind::kInput && is_file &&
                           fs::is_directory(other.path, failure) &&
-                          place(output.path).parent_path() == place(other.path);
+                          resolved(output.path).parent_path() == resolved(other.path);
   check<ValueError>(!into_input, output.name, ": must not be in the folder that ", other.name,
                     " names, got '", output.path, "'");
 }

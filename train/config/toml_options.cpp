@@ -65,20 +65,20 @@ std::string toml_text(const OptionValue& value) {
 }  // namespace
 
 std::set<std::string> set_from_toml(std::vector<Option>& options, const std::string& path,
-                                    std::string_view who) {
-  const auto text = read_input_file(path, std::string(who), kMostBytes);
-  const auto begin = std::string(who) + ": " + path + ":";
-  const auto place = [&begin](const toml::source_region& region) {
+                                    std::string_view subject) {
+  const auto text = read_input_file(path, std::string(subject), kMostBytes);
+  const auto begin = std::string(subject) + ": " + path + ":";
+  const auto line_of = [&begin](const toml::source_region& region) {
     return begin + std::to_string(region.begin.line) + ": ";
   };
   check_dots(text, begin);
   const auto parsed = toml::parse(text, path);
   if (!parsed) {
-    throw Error(place(parsed.error().source()) + std::string(parsed.error().description()));
+    throw Error(line_of(parsed.error().source()) + std::string(parsed.error().description()));
   }
   std::set<std::string> seen, changed;
   for (const auto& [key, node] : parsed.table()) {
-    const auto where = place(key.source());
+    const auto where = line_of(key.source());
     std::string name(key.str());
     std::ranges::replace(name, '_', '-');
     const auto option = std::ranges::find(options, name, &Option::name);

@@ -15,10 +15,10 @@ namespace moegrad::training {
 // command line; an underscore may replace a hyphen. Files of more than 1 MiB are refused.
 
 /// Sets the options that the file at `path` names. Returns the names of the options whose value has
-/// changed. Throws Error `<who>: <path>:<line>: <what>` for invalid TOML, an unknown name, a name
-/// that appears twice, and a value that the option refuses.
+/// changed. Throws Error `<subject>: <path>:<line>: <what>` for invalid TOML, an unknown name, a
+/// name that appears twice, and a value that the option refuses.
 std::set<std::string> set_from_toml(std::vector<Option>& options, const std::string& path,
-                                    std::string_view who);
+                                    std::string_view subject);
 
 /// A file that set_from_toml() reads back to the same values. Options that are not set are
 /// comments. ValueError for a text that is not UTF-8, which TOML cannot express.

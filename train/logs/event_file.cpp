@@ -37,18 +37,18 @@ LoggedHistogram histogram_of(std::string tag, std::span<const std::int64_t> coun
   for (std::size_t i = 0; i < counts.size(); ++i) {
     check<ValueError>(counts[i] >= 0, "event_file: ", in_quotes(histogram.tag), ": count ", i,
                       " must be at least 0, got ", counts[i]);
-    const auto place = static_cast<double>(i);
+    const auto value = static_cast<double>(i);
     const auto count = static_cast<double>(counts[i]);
     // TensorBoard drops the empty bins at both ends, then takes min and max as the outer edges of
     // the remaining bins.
     if (counts[i] > 0) {
-      if (histogram.num == 0) histogram.min = place - 0.5;
-      histogram.max = place + 0.5;
+      if (histogram.num == 0) histogram.min = value - 0.5;
+      histogram.max = value + 0.5;
     }
     histogram.num += count;
-    histogram.sum += count * place;
-    histogram.sum_squares += count * place * place;
-    histogram.limits.push_back(place + 0.5);
+    histogram.sum += count * value;
+    histogram.sum_squares += count * value * value;
+    histogram.limits.push_back(value + 0.5);
     histogram.counts.push_back(count);
   }
   return histogram;

@@ -20,10 +20,10 @@ std::size_t read_metrics_lines(const std::string& path, const MetricsLineVisitor
   for (int number = 1; !rest.empty(); ++number) {
     const auto end = rest.find('\n');
     const auto line = rest.substr(0, end);
-    const auto who = "metrics: " + path + ": line " + std::to_string(number);
+    const auto subject = "metrics: " + path + ": line " + std::to_string(number);
     std::optional<JsonNode> parsed;
     try {
-      parsed = JsonNode::parse(line, kMaxDepth, who);
+      parsed = JsonNode::parse(line, kMaxDepth, subject);
     } catch (const ValueError&) {
       // A line is written together with its end, so a line without end may be incomplete.
       if (end != std::string_view::npos) throw;

@@ -64,7 +64,7 @@ ProfileFigures StepProfile::write() {
   try {
     file_->finish();
   } catch (const ValueError& error) {
-    lost_.note(error.what());  // the run goes on without its trace
+    lost_.record(error.what());  // the run goes on without its trace
   }
   file_.reset();
   return {.steps = std::ssize(ranks_[0].step_begins) - 1, .timeline = timeline_figures(ranks_)};

@@ -19,7 +19,7 @@ void TensorboardLog::attempt(const std::function<void(EventFileWriter&)>& write)
   try {
     write(*file_);
   } catch (const Error& error) {
-    lost_.note(error.what());
+    lost_.record(error.what());
   }
 }
 

@@ -16,7 +16,7 @@ struct Jitter {
 
   /// Draw number `index` of one rank at one place, such as a queue of a group. It depends on its
   /// arguments and the seed only, and is uniform in [0, maximum).
-  std::chrono::nanoseconds delay(int rank, std::string_view place, std::int64_t index) const;
+  std::chrono::nanoseconds delay(int rank, std::string_view stream, std::int64_t index) const;
 };
 
 }  // namespace moegrad

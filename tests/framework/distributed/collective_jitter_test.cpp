@@ -16,10 +16,10 @@ TEST(Jitter, DrawsByRankPlaceAndIndexAlone) {
   const Jitter jitter{.maximum = 1ms, .seed = 3};
   std::set<std::chrono::nanoseconds> seen;
   for (int rank = 0; rank < 4; ++rank) {
-    for (const auto* place : {"group world", "group world, queue gather"}) {
+    for (const auto* stream : {"group world", "group world, queue gather"}) {
       for (int index = 0; index < 50; ++index) {
-        const auto delay = jitter.delay(rank, place, index);
-        EXPECT_EQ(delay, jitter.delay(rank, place, index));
+        const auto delay = jitter.delay(rank, stream, index);
+        EXPECT_EQ(delay, jitter.delay(rank, stream, index));
         EXPECT_TRUE(0ns <= delay && delay < 1ms);
         seen.insert(delay);
       }

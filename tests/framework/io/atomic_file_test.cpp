@@ -68,14 +68,15 @@ TEST(AtomicFile, KeepsTheEarlierFileWhenAStepFails) {
     return message_of<Error>([&] { write_file_atomically(path, "new"); });
   };
   write_file(path, "earlier");
-  const auto who = "atomic_file: cannot ";
-  EXPECT_EQ(fail(0, ENOSPC), who + ("write " + path.string()) + ": No space left on device");
-  EXPECT_EQ(fail(1, EIO), who + ("flush " + path.string()) + ": Input/output error");
-  EXPECT_EQ(fail(2, EACCES), who + ("rename " + path.string()) + ": Permission denied");
+  const auto subject = "atomic_file: cannot ";
+  EXPECT_EQ(fail(0, ENOSPC), subject + ("write " + path.string()) + ": No space left on device");
+  EXPECT_EQ(fail(1, EIO), subject + ("flush " + path.string()) + ": Input/output error");
+  EXPECT_EQ(fail(2, EACCES), subject + ("rename " + path.string()) + ": Permission denied");
   EXPECT_EQ(folder.count(), 1);
   EXPECT_EQ(read_file(path), "earlier");
 
-  EXPECT_EQ(fail(3, EIO), who + ("flush " + path.parent_path().string()) + ": Input/output error");
+  EXPECT_EQ(fail(3, EIO),
+            subject + ("flush " + path.parent_path().string()) + ": Input/output error");
   EXPECT_EQ(folder.count(), 1);
   EXPECT_EQ(read_file(path), "new");
 }

@@ -302,12 +302,13 @@ TEST(Checkpoint, RefusesTensorsThatItDoesNotHave) {
   const auto folder = root / "step-00000001";
   CheckpointReader reader(folder);
   const Tensor v = Tensor::zeros({1}, Dtype::kFloat64), w = Tensor::zeros({2, 3}, Dtype::kFloat64);
-  const auto who = "checkpoint: " + folder.string();
-  EXPECT_EQ(message_of<ValueError>([&] { reader.read("x", v); }), who + " must have 'x', got none");
+  const auto subject = "checkpoint: " + folder.string();
+  EXPECT_EQ(message_of<ValueError>([&] { reader.read("x", v); }),
+            subject + " must have 'x', got none");
   EXPECT_EQ(message_of<ValueError>([&] {
               reader.read_all({{"w", w}});
             }),
-            who + " has 'v', which nobody asks for");
+            subject + " has 'v', which nobody asks for");
   EXPECT_EQ(message_of<ValueError>([&] {
               reader.read_all({{"w", w}, {"w", w}});
             }),
@@ -336,14 +337,14 @@ TEST(Checkpoint, RefusesStateThatItCannotHold) {
   const auto refusal = [&](const NamedTensors& tensors) {
     return [&, tensors] { write_checkpoint(root / "", 0, {.tensors = tensors}, nullptr); };
   };
-  const std::string who = "checkpoint: saving step 0 failed on rank 0: checkpoint: ";
+  const std::string subject = "checkpoint: saving step 0 failed on rank 0: checkpoint: ";
   const Tensor w = randn({2, 3});
-  EXPECT_EQ(message_of<Error>(refusal({{"w", w}, {"w", w}})), who + "'w' is given twice");
+  EXPECT_EQ(message_of<Error>(refusal({{"w", w}, {"w", w}})), subject + "'w' is given twice");
   EXPECT_EQ(message_of<Error>(refusal({{"w", Tensor::as_strided(w, {3, 2}, {1, 3}, 0)}})),
-            who + "'w' must be contiguous ND");
+            subject + "'w' must be contiguous ND");
   const Tensor cut = randn({1, 3});
   cut.set_shard_spec(std::make_shared<ShardSpec>(ShardSpec{.global_shape = {2, 3}, .end = 2}));
-  EXPECT_EQ(message_of<Error>(refusal({{"w", cut}})), who + "'w' must be [2, 3], got [1, 3]");
+  EXPECT_EQ(message_of<Error>(refusal({{"w", cut}})), subject + "'w' must be [2, 3], got [1, 3]");
   EXPECT_EQ(message_of<ValueError>([&] { save_now(root / "", -1, {}, nullptr); }),
             "checkpoint: step must not be negative, got -1");
   EXPECT_EQ(

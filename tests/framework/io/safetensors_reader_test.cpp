@@ -175,12 +175,12 @@ TEST(SafetensorsReader, FindsTensorsByName) {
   EXPECT_EQ(as_text(file.bytes(file.at("w"))), "\2");
   for (const auto* const name : {"", "b", "x", "ww"}) EXPECT_EQ(file.find(name), nullptr) << name;
 
-  const auto who = "safetensors: " + path.string();
+  const auto subject = "safetensors: " + path.string();
   EXPECT_EQ(message_of<SafetensorsError>([&] { file.at("x"); }),
-            who + ": file must have tensor 'x', got 2 others");
+            subject + ": file must have tensor 'x', got 2 others");
   const SafetensorsEntry elsewhere{"a", {2}, SafetensorsDtype::kU8, 2, 4};
   EXPECT_EQ(message_of<ValueError>([&] { file.bytes(elsewhere); }),
-            who + ": entry must lie within the 3 bytes of the data, got [2, 4]");
+            subject + ": entry must lie within the 3 bytes of the data, got [2, 4]");
 }
 
 TEST(SafetensorsReader, RefusesWhatIsNoReadableFile) {

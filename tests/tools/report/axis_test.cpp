@@ -55,7 +55,7 @@ TEST(AxisRange, IsNeverEmpty) {
   EXPECT_EQ(axis_range(0, 10, 0.05).high, 10.5);
   const double next = std::nextafter(1.0, 2.0);
   EXPECT_GT(axis_range(1, next).high - axis_range(1, next).low, 0.1);
-  EXPECT_EQ(axis_range(0, 10).place(2.5), 0.25);
+  EXPECT_EQ(axis_range(0, 10).fraction(2.5), 0.25);
 }
 
 }  // namespace
