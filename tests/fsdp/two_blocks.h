@@ -9,7 +9,7 @@
 #include "tests/fsdp/random_sequences.h"
 #include "tests/testing.h"
 
-// A network of two blocks, for tests of which values a sharded module sees.
+// A network of two blocks, for tests of the values that a sharded module sees.
 
 namespace moegrad::fsdp::two_block_net {
 

@@ -16,7 +16,7 @@ inline Tensor golden_values(const std::vector<double>& all, const Shape& shape) 
   return Tensor::from(all, shape);
 }
 
-/// Two tokens, three experts of which one is chosen, one parameter with a gradient.
+/// Two tokens, three experts with one chosen for each token, three gradients.
 struct GoldenSample {
   GoldenCase golden;
   GoldenResults results;
