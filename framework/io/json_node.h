@@ -36,7 +36,7 @@ class JsonNode {
   bool has(std::string_view key) const;
   /// A member that an object must have.
   JsonNode operator[](std::string_view key) const;
-  /// The members of an object whose keys are names of the user's. Paths quote these.
+  /// The members of an object whose keys are any names, such as names of tensors. Paths quote them.
   std::vector<std::pair<std::string, JsonNode>> members() const;
   /// Refuses an object that has other keys.
   void allow_only(std::initializer_list<std::string_view> keys) const;

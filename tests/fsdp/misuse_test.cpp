@@ -109,6 +109,57 @@ TEST(FullyShardMisuse, AStepRefusesAParameterThatNobodySpreads) {
   });
 }
 
+class Vectors final : public nn::Callable<Vectors> {
+ public:
+  Vectors(const Shape& a, const Shape& b, Dtype dtype, bool tied)
+      : a_(Tensor::ones(a)), b_(tied ? a_ : Tensor::ones(b, dtype)) {
+    register_parameter("a", a_);
+    register_parameter("b", b_);
+  }
+
+ private:
+  Tensor a_, b_;
+};
+
+TEST(FullyShardMisuse, RefusesScalarsAndMixedDtypes) {
+  launch(1, [](RankContext& rank) {
+    const auto mesh = DeviceMesh::flat(rank.group());
+    Vectors scalar({2}, {}, Dtype::kFloat32, false);
+    EXPECT_EQ(message_of<ShapeError>([&] { fully_shard(scalar, mesh); }),
+              "fully_shard: parameter 'b' is a scalar; give it a dimension to shard");
+    Vectors mixed({2}, {2}, Dtype::kFloat64, false);
+    EXPECT_EQ(message_of<DtypeError>([&] { fully_shard(mixed, mesh); }),
+              "fully_shard: one group needs one dtype, got float32 and float64 of 'b'");
+    Vectors tied({2}, {2}, Dtype::kFloat32, true);
+    EXPECT_EQ(fully_shard(tied, mesh).group()->params().size(), 1U);
+  });
+}
+
+class Tied final : public nn::Callable<Tied> {
+ public:
+  Tied()
+      : inner({2, 2}, {2, 2}, Dtype::kFloat32, true), outer_(*inner.parameter_slots()[0].tensor) {
+    register_module("inner", inner);
+    register_parameter("outer", outer_);
+  }
+  Vectors inner;
+
+ private:
+  Tensor outer_;
+};
+
+TEST(FullyShardMisuse, RefusesAParameterTiedAcrossGroups) {
+  launch(1, [](RankContext& rank) {
+    const auto mesh = DeviceMesh::flat(rank.group());
+    Tied tied;
+    fully_shard(tied.inner, mesh);
+    EXPECT_EQ(message_of<Error>([&] { fully_shard(tied, mesh); }),
+              "fully_shard: parameter 'outer' is tied to one that an earlier fully_shard call has "
+              "taken; shard both in one call (or, if that call was for a module above, call "
+              "fully_shard bottom-up)");
+  });
+}
+
 // An edit between forward and backward is noticed without a backward that throws in the middle.
 TEST(FullyShardMisuse, GradcheckPassesAndLeavesTheModelUsable) {
   launch(2, [](RankContext& rank) {

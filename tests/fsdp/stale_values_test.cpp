@@ -4,15 +4,15 @@
 
 #include <gmock/gmock.h>
 
-#include "framework/tensor/meta.h"
 #include "fsdp/state_dict.h"
 #include "nn/init.h"
-#include "tests/fsdp/random_sequences.h"
+#include "tests/fsdp/two_blocks.h"
 #include "tests/testing.h"
 
 namespace moegrad::fsdp::stale_values_test {
 namespace {
 
+using namespace two_block_net;
 using test::message_of;
 using test::RealNet;
 using test::Sequence;
@@ -20,29 +20,9 @@ using ::testing::HasSubstr;
 
 constexpr double kHuge = 1e9;
 
-Sequence two_blocks(const std::vector<bool>& recomputed = {false, false}) {
-  return {.width = 4, .blocks = 2, .recomputed = recomputed, .calls = {0, 1}};
-}
-
-/// A group for each block and one for the rest.
-State& shard(RealNet& net, RankContext& rank, const Policy& policy = {}) {
-  const auto mesh = DeviceMesh::flat(rank.group());
-  for (auto& block : net.blocks) fully_shard(*block, mesh, policy);
-  return fully_shard(net, mesh, policy);
-}
-
 State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
 
-Tensor loss_of(RealNet& net, std::uint64_t seed = 5) { return net(test::randn({2, 4}, seed)); }
-
 optim::SGD sgd(const nn::Module& module) { return {module.named_parameters(), {.lr = 0.05}}; }
-
-void halve(const nn::Module& module) {
-  for (const auto& [name, parameter] : module.named_parameters()) {
-    Tensor live = parameter.detach();
-    copy_(live, ops::mul(clone(live), 0.5));
-  }
-}
 
 const char* const kModified =
     "linear: a tensor of shape [4, 4] 'block1.linear.weight' saved for backward has been modified "
@@ -358,125 +338,6 @@ TEST(StaleValues, RequiresGradFollowsWhicheverFormWasSet) {
     net.named_parameters().back().tensor.set_requires_grad(true);  // while the gather is under way
     gather.wait();
     EXPECT_TRUE(net.parameter_slots().back().tensor->requires_grad());
-  });
-}
-
-// --- ranks that do not agree
-
-TEST(StaleValues, RanksThatBeginWithOtherWeightsAreAnErrorThatNamesParameterAndRanks) {
-  launch(4, [](RankContext& rank) {
-    auto sequence = two_blocks();
-    RealNet net(sequence);
-    if (rank.rank() % 2 == 1) {
-      Tensor weight = *net.blocks[1]->parameter_slots()[0].tensor;
-      weight.mutable_data<double>()[15] += 1e-9;
-    }
-    shard(net, rank);
-    EXPECT_EQ(message_of<Error>([&] { loss_of(net); }),
-              "fully_shard: every rank must pass the same values of 'block1.linear.weight', got "
-              "others on rank 1, 3 than on rank 0 of group '" +
-                  rank.group()->name() + "'");
-  });
-}
-
-TEST(StaleValues, ReplicasThatBeginWithOtherWeightsAreAnError) {
-  launch(4, [](RankContext& rank) {
-    RealNet net(two_blocks());
-    if (rank.rank() >= 2) halve(net);
-    const DeviceMesh mesh(rank.group(), {{"replicate", 2}, {"shard", 2}});
-    fully_shard(net, mesh);
-    EXPECT_THAT(message_of<Error>([&] { loss_of(net); }),
-                HasSubstr("fully_shard: every rank must pass the same values of"));
-  });
-}
-
-// What the ranks began with no longer matters.
-TEST(StaleValues, OtherWeightsAreFineOnceTheShardsHaveBeenFilled) {
-  launch(3, [](RankContext& rank) {
-    RealNet net(two_blocks());
-    if (rank.rank() == 1) halve(net);
-    shard(net, rank);
-    nn::init_weights(net, 3, 0.1);
-    loss_of(net).backward();
-  });
-}
-
-// One rank alone writes to its shards: an error on all, no hang and no mixture.
-TEST(StaleValues, ARankThatWritesAloneIsAnError) {
-  std::vector<std::string> messages(2);
-  EXPECT_THROW(launch(2,
-                      [&](RankContext& rank) {
-                        RealNet net(two_blocks());
-                        auto& root = shard(net, rank);
-                        root.set_reshard_after_forward(false);
-                        loss_of(net);
-                        if (rank.rank() == 0) halve(net);
-                        try {
-                          loss_of(net);
-                          // Here rank 1 alone would still compute with what it has.
-                          for (int i = 0; i < 3; ++i) {
-                            halve(net);
-                            loss_of(net);
-                          }
-                        } catch (const CollectiveError& error) {
-                          messages[static_cast<std::size_t>(rank.rank())] = error.what();
-                          throw;
-                        }
-                      },
-                      {.on_failure = [](const std::string&) {}}),
-               CollectiveError);
-  for (const auto& message : messages) EXPECT_THAT(message, HasSubstr("again, request"));
-}
-
-// --- optimizers
-
-const char* const kReplaced =
-    ": 'scale' must be a parameter of its module, got the whole tensor that fully_shard has "
-    "replaced by a shard; take named_parameters() after fully_shard";
-
-TEST(StaleValues, AnOptimizerMadeBeforeFullyShardFailsAtItsFirstStep) {
-  for (const int world : {1, 2}) {
-    launch(world, [](RankContext& rank) {
-      RealNet net(two_blocks());
-      const NamedTensors old = {{"scale", *net.parameter_slots()[0].tensor}};
-      optim::SGD optimizer(old, {.lr = 0.1});
-      shard(net, rank);
-      loss_of(net).backward();
-      EXPECT_EQ(message_of<Error>([&] { optimizer.step(); }), std::string("step") + kReplaced);
-      EXPECT_EQ(message_of<Error>([&] { optim::clip_grad_norm(old, 1.0); }),
-                std::string("clip_grad_norm") + kReplaced);
-    });
-  }
-}
-
-TEST(StaleValues, AnOptimizerMadeBeforeFullyShardOnTheMetaDeviceFailsToo) {
-  launch(2, [](RankContext& rank) {
-    std::unique_ptr<nn::Linear> layer;
-    {
-      const MetaGuard meta;
-      layer = std::make_unique<nn::Linear>(
-          nn::Linear::Config{.in_features = 4, .out_features = 4, .dtype = Dtype::kFloat64});
-    }
-    const NamedTensors old = {{"scale", layer->weight()}};
-    optim::SGD optimizer(old, {.lr = 0.1});
-    fully_shard(*layer, DeviceMesh::flat(rank.group()));
-    layer->to_empty();
-    nn::init_weights(*layer, 1, 0.1);
-    optim::SGD current = sgd(*layer);
-    ops::sum((*layer)(test::randn({2, 4}))).backward();
-    EXPECT_EQ(message_of<Error>([&] { optimizer.step(); }), std::string("step") + kReplaced);
-    current.step();
-  });
-}
-
-TEST(StaleValues, ATiedParameterIsReplacedWhereverItWas) {
-  launch(2, [](RankContext& rank) {
-    Tensor weight = test::randn({4, 4});
-    test::RealBlock first(weight), second(weight);
-    const NamedTensors old = {{"scale", *second.parameter_slots()[0].tensor}};
-    optim::SGD optimizer(old, {.lr = 0.1});
-    fully_shard({&first, &second}, DeviceMesh::flat(rank.group()));
-    EXPECT_EQ(message_of<Error>([&] { optimizer.step(); }), std::string("step") + kReplaced);
   });
 }
 

@@ -83,7 +83,7 @@ _, err = run("checkpoint_tool", "export", first, folder / "none", exit_code=1)
 assert err.startswith(f"checkpoint_tool: checkpoint: {path}: must be of "), err
 (second / "step-00000004" / "manifest.json").write_text("{}")
 out, _ = run("checkpoint_tool", "list", second, exit_code=1)
-assert f"checkpoint: {second}/step-00000004/manifest.json: the manifest must have format, got none" in out
+assert f"checkpoint: {second}/step-00000004/manifest.json: must have format, got none" in out
 empty = folder / "empty"
 empty.mkdir()
 for command in ("list", "verify"):

@@ -9,7 +9,7 @@
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/grad_mode.h"
-#include "framework/autograd/gradcheck.h"
+#include "tests/framework/autograd/expect_gradcheck.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
@@ -18,35 +18,18 @@ namespace {
 
 using enum GradcheckFailure;
 using test::edited;
+using test::expect_failure;
+using test::expect_success;
 using test::leaf_of;
 using test::mul;
 using test::probe;
 using test::randn;
 using test::zip;
-using F = std::function<TensorList(const TensorList&)>;
+using F = test::GradcheckFunction;
 
 // The identity, which `backward` is the backward of.
 F with_backward(const test::Probe::Callback& backward) {
   return [=](const TensorList& in) -> TensorList { return {probe(in[0], "probe", backward)}; };
-}
-
-// Fails in full and in fast mode, with the same words.
-void expect_failure(const F& f, const TensorList& inputs, GradcheckFailure kind,
-                    const std::string& message, GradcheckOptions options = {}) {
-  for (const bool fast : {false, true}) {
-    options.fast_mode = fast;
-    const auto result = gradcheck(f, inputs, options);
-    EXPECT_EQ(result.kind, kind) << "fast " << fast;
-    EXPECT_EQ(result.message, message) << "fast " << fast;
-    EXPECT_FALSE(result);
-  }
-}
-
-void expect_success(const F& f, const TensorList& inputs, GradcheckOptions options = {}) {
-  for (const bool fast : {false, true}) {
-    options.fast_mode = fast;
-    EXPECT_TRUE(gradients_agree(f, inputs, options)) << "fast " << fast;
-  }
 }
 
 // Two copies of x; what `backward` returns is passed on to x, as by a Function that recomputes.
@@ -309,38 +292,6 @@ TEST(GradcheckFailures, OutputDtypeThatChangesUnderPerturbation) {
                    }),
       {x, constant}, kOutputDtypeChanges,
       "gradcheck: output 0 must remain float64 when input 0 moves by eps = 1e-06, got float32");
-}
-
-TEST(GradcheckFailures, NoInputThatRequiresAGradient) {
-  expect_failure([](const TensorList& in) { return in; }, {randn({2}), Tensor()},
-                 kNoInputRequiresGrad, "gradcheck: no input requires a gradient");
-}
-
-TEST(GradcheckFailures, InputThatOverlapsItself) {
-  const F f = [](const TensorList& in) { return TensorList{clone(in[1])}; };
-  Tensor expanded = Tensor::as_strided(randn({4}), {3, 4}, {0, 1}, 0);
-  expanded.set_requires_grad(true);
-  expect_failure(f, {randn({1}), expanded}, kOverlappingInput,
-                 "gradcheck: elements of input 1 must not share memory, got shape [3, 4] with "
-                 "strides [0, 1]; clone it first");
-  Tensor sliding = Tensor::as_strided(randn({4}), {3, 2}, {1, 1}, 0);
-  expect_failure(f, {randn({1}), sliding.set_requires_grad(true)}, kOverlappingInput,
-                 "gradcheck: elements of input 1 must not share memory, got shape [3, 2] with "
-                 "strides [1, 1]; clone it first");
-}
-
-TEST(GradcheckFailures, InputsThatOverlapEachOther) {
-  const F f = [](const TensorList& in) -> TensorList { return {mul(in[0], in[1])}; };
-  const Tensor base = randn({5});
-  Tensor low = Tensor::as_strided(base, {3}, {1}, 0), high = Tensor::as_strided(base, {3}, {1}, 2);
-  low.set_requires_grad(true);
-  expect_failure(f, {high, low}, kOverlappingInput,
-                 "gradcheck: inputs 0 and 1 must not share memory; clone one of them first");
-  high.set_requires_grad(true);
-  expect_failure(f, {high, low}, kOverlappingInput,
-                 "gradcheck: inputs 0 and 1 must not share memory; clone one of them first");
-  Tensor apart = Tensor::as_strided(base, {2}, {1}, 3);
-  expect_success(f, {Tensor::as_strided(low, {2}, {1}, 0).set_requires_grad(true), apart});
 }
 
 TEST(GradcheckFailures, OutputWithoutGradientThatDependsOnAnInput) {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/gradcheck.h"
+#include "tests/framework/autograd/expect_gradcheck.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
@@ -16,6 +16,8 @@ namespace moegrad::gradcheck_inputs_test {
 namespace {
 
 using test::bitwise_equal;
+using test::expect_failure;
+using test::expect_success;
 using test::leaf_of;
 using test::message_of;
 using test::mul;
@@ -30,7 +32,7 @@ TensorList pass_on(const Tensor& grad) { return {grad}; }
 TensorList cube(const TensorList& in) { return {mul(mul(in[0], in[0]), in[0])}; }
 
 TEST(GradcheckInputs, LeavesInputsAsTheyWereAndWithoutGradient) {
-  using F = std::function<TensorList(const TensorList&)>;
+  using F = test::GradcheckFunction;
   const F throws_when_moved = [calls = 0](const TensorList& in) mutable {
     check(++calls % 3 != 0, "third call");
     return cube(in);
@@ -175,6 +177,41 @@ TEST(GradcheckInputs, RefusesWhatIsNoFunctionToCheck) {
   Tensor nz = Tensor::empty_nz({16, 16}, {1, 16, 16}, Dtype::kFloat64);
   nz.set_requires_grad(true);
   EXPECT_EQ(throwing({nz}, {x}), "gradcheck: input 0 must be row-major ND, got FRACTAL_NZ");
+}
+
+TEST(GradcheckInputs, OneMustRequireAGradient) {
+  expect_failure([](const TensorList& in) { return in; }, {randn({2}), Tensor()},
+                 GradcheckFailure::kNoInputRequiresGrad, "gradcheck: no input requires a gradient");
+}
+
+TEST(GradcheckInputs, MustNotOverlapThemselves) {
+  const test::GradcheckFunction f = [](const TensorList& in) { return TensorList{clone(in[1])}; };
+  Tensor expanded = Tensor::as_strided(randn({4}), {3, 4}, {0, 1}, 0);
+  expanded.set_requires_grad(true);
+  expect_failure(f, {randn({1}), expanded}, GradcheckFailure::kOverlappingInput,
+                 "gradcheck: elements of input 1 must not share memory, got shape [3, 4] with "
+                 "strides [0, 1]; clone it first");
+  Tensor sliding = Tensor::as_strided(randn({4}), {3, 2}, {1, 1}, 0);
+  expect_failure(f, {randn({1}), sliding.set_requires_grad(true)},
+                 GradcheckFailure::kOverlappingInput,
+                 "gradcheck: elements of input 1 must not share memory, got shape [3, 2] with "
+                 "strides [1, 1]; clone it first");
+}
+
+TEST(GradcheckInputs, MustNotOverlapEachOther) {
+  const test::GradcheckFunction f = [](const TensorList& in) -> TensorList {
+    return {mul(in[0], in[1])};
+  };
+  const Tensor base = randn({5});
+  Tensor low = Tensor::as_strided(base, {3}, {1}, 0), high = Tensor::as_strided(base, {3}, {1}, 2);
+  low.set_requires_grad(true);
+  expect_failure(f, {high, low}, GradcheckFailure::kOverlappingInput,
+                 "gradcheck: inputs 0 and 1 must not share memory; clone one of them first");
+  high.set_requires_grad(true);
+  expect_failure(f, {high, low}, GradcheckFailure::kOverlappingInput,
+                 "gradcheck: inputs 0 and 1 must not share memory; clone one of them first");
+  Tensor apart = Tensor::as_strided(base, {2}, {1}, 3);
+  expect_success(f, {Tensor::as_strided(low, {2}, {1}, 0).set_requires_grad(true), apart});
 }
 
 }  // namespace
