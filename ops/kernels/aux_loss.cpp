@@ -42,8 +42,8 @@ void expected_load_backward(T scale, const T* x, const T* load, const T* mask, T
   });
 }
 
-// With z_i = x_i - max x and Z = sum_i exp(z_i):  -sum_i p_i log p_i = log Z - sum_i z_i exp(z_i) /
-// Z
+// With z_i = x_i - max x and Z = sum_i exp(z_i):
+//     -sum_i p_i log p_i = log Z - (sum_i z_i exp(z_i)) / Z
 template <class T>
 void softmax_entropy(const T* x, T* y, std::int64_t n, std::int64_t e) {
   for_rows(n, e, [=](std::int64_t r) {

@@ -35,7 +35,8 @@ PROGRAMS = {
 NUMBERS = [*(str(sign * 2**bits + more) for bits in (31, 32, 62, 63, 64) for sign in (1, -1)
              for more in (-1, 0, 1)), "1000000000", "-1", "1" * 400, "nan", "-nan", "inf", "-inf", "1e308", "-1e308",
            "1e999", "1e-320", "", "abc", "0x10", "1e3", "1.5", "1,2", " 1", "1 ", "--", "\u0661", "1\x1b[2J"]
-TEXTS = ["", "x" * 5000, "\x1b[2J", str(folder / "nowhere/at/all"), "/dev/zero", str(folder)]
+ESCAPE = "\x1b[2J"  # also the name of a file
+TEXTS = ["", "x" * 5000, ESCAPE, str(folder / "nowhere/at/all"), "/dev/zero", str(folder)]
 
 
 def options_of(program):
@@ -126,6 +127,9 @@ for program, base in PROGRAMS.items():
         if name in numbers:
             continue
         for value in TEXTS if full else randomness.sample(TEXTS, 1):
+            # What another program has written under that name is no input.
+            written = folder / ESCAPE
+            shutil.rmtree(written) if written.is_dir() else written.unlink(missing_ok=True)
             code, out, err = run(program, {**base, name: value})
             case = (program, name, value, code, out[-300:], err[-600:])
             runs += 1
