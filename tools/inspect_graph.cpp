@@ -79,8 +79,8 @@ int run(const Options& options) {
             << " leaves; " << summary.saved_bytes << " bytes in saved tensors\n";
 
   const auto path = critical_path(loss);
-  std::cout << std::setprecision(4) << "forward: " << path.total_flops / 1e6 << " MFLOP, of which "
-            << path.flops / 1e6 << " along the critical path of " << path.steps.size()
+  std::cout << std::setprecision(4) << "forward: " << path.total_flops / 1e6 << " MFLOP, "
+            << path.flops / 1e6 << " of them along the critical path of " << path.steps.size()
             << " Functions\n";
 
   const auto profile = live_bytes_profile(loss);

@@ -136,7 +136,7 @@ class Report {
     memory("checkpoint's buffer", bytes.checkpoint);
     memory("gathered parameters", bytes.gathered);
     memory("gradients in backward, at most", bytes.backward);
-    memory("  of which stay until the step", bytes.gradients);
+    memory("  held until the step", bytes.gradients);
     memory("communication, at most", bytes.communication);
     memory("together, at most", bytes.total());
   }

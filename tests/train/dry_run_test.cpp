@@ -22,7 +22,7 @@ TEST(DryRun, SaysTheBytesOfRankMemory) {
   checkpoint's buffer                    1,688,056 bytes
   gathered parameters                      628,224 bytes
   gradients in backward, at most         2,754,240 bytes
-    of which stay until the step           562,560 bytes
+    held until the step                    562,560 bytes
   communication, at most                    62,112 bytes
   together, at most                      6,820,688 bytes
 )");

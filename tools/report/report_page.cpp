@@ -149,7 +149,7 @@ std::string tiles(const RunRecord& run) {
   html += tile("clipped steps", clipped_share(run));
   html += tile("skipped steps", count(run.skipped_steps));
   html += tile("time in steps", format_seconds(run.total_seconds));
-  html += tile("of which data loading", percent(run.total_data_seconds, run.total_seconds));
+  html += tile("spent loading data", percent(run.total_data_seconds, run.total_seconds));
   if (run.loads) {
     html += tile("dead experts",
                  count(dead_experts(*run.loads)) + " of " + count(all_experts(*run.loads)));
