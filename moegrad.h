@@ -13,7 +13,7 @@
 //
 //     framework/autograd/gradcheck_gtest.h    gradcheck as a GoogleTest assertion
 //     framework/tensor/as_eigen.h             tensors as Eigen matrices
-//     ops/compat/npu_grouped_matmul.h         the grouped matmul under its argument table on NPUs
+//     ops/compat/npu_grouped_matmul.h         npu_grouped_matmul, with the arguments of NPUs
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/engine.h"

@@ -74,7 +74,7 @@ void Context::forget(const State* state) {
   std::erase(states, state);
   const ForwardOrder* const order = &state->order_;
   std::erase(forward_order, order);
-  // Others know their places in this one.
+  // Others know their indices in post_forward_order, so its entries are kept.
   ForwardOrder* const none = nullptr;
   std::ranges::replace(post_forward_order, order, none);
   for (auto* other : states) other->order_.forget(order);

@@ -135,7 +135,7 @@ def compile_alone(include, compiler):
         directive = re.search(r'^\s*#\s*include\s*(.*)', source.read_text(encoding="utf-8"), re.M)
         if directive:
             first.add(directive[1].strip('"'))
-    headers, _ = reached(include, UMBRELLAS)
+    headers, _ = reached(include, UMBRELLAS | {"ops/compat/npu_grouped_matmul.h"})
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda header: run(compiler, "-std=c++20", "-fsyntax-only", "-I", include,
                                          "-include", header, "-x", "c++", os.devnull),

@@ -16,7 +16,7 @@ std::string sample(
     models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes, std::int64_t context,
     double temperature, std::uint64_t seed, const std::function<void()>& before_byte = [] {});
 
-/// Share of the words of `text` that stand in `corpus` as words (letters only, as written).
+/// Share of the words of `text` that occur in `corpus` as words (letters only, as written).
 double known_words(std::string_view text, std::string_view corpus);
 
 }  // namespace moegrad::training

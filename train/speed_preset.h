@@ -32,8 +32,8 @@ struct SpeedSizes {
 /// size below 1, or fewer experts than a token uses.
 SpeedPreset resized(SpeedPreset preset, const SpeedSizes& sizes);
 
-/// Random sequences of the preset's length, so many per micro-batch: the same ones in every step.
-/// ValueError unless all sizes are at least 1.
+/// Random data of the preset's vocabulary and sequence length. Every step has the same
+/// micro-batches. ValueError unless all sizes are at least 1.
 RandomData random_data(const SpeedPreset& preset, std::int64_t sequences,
                        std::int64_t micro_batches);
 

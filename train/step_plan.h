@@ -18,7 +18,7 @@ enum class Accumulation : std::uint8_t {
                    // replicas (without replicas the same as kReduceEach)
 };
 
-/// The place of a rank in a grid of replicas and shards.
+/// The position of a rank in a grid of replicas and shards.
 struct GridPosition {
   int replica = 0;
   int replicas = 1;
@@ -57,7 +57,7 @@ struct Turn {
 /// another order.
 
 /// Who runs what in a step of M micro-batches. With it a training loop has the same losses and
-/// parameters, bit for bit, on every number of ranks that divides M:
+/// parameters, bit for bit, on every number of ranks that divides M, if M is a power of two:
 ///
 ///     for (const auto& turn : plan.turns()) {
 ///       const auto output = model(batch(step, turn.index).tokens);
@@ -66,7 +66,7 @@ struct Turn {
 ///     }
 ///     const double loss = plan.sum(losses);
 ///
-/// Every method is the same on every rank; sum() and count() are collective.
+/// sum() is collective and gives the same number on every rank.
 class StepPlan {
  public:
   /// For a rank of a sharded model whose root has `state`, which must outlive the plan. ValueError

@@ -46,7 +46,7 @@ void check_same_run(const std::map<std::string, std::string>& run,
   }
 }
 
-// Checkpoints of earlier versions have none.
+// 0 for a checkpoint of an earlier version, which does not record the number.
 std::int64_t skipped_steps_of(const CheckpointReader& reader) {
   const auto& saved = reader.manifest().values;
   const auto found = saved.find(kSkippedSteps);

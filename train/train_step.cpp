@@ -27,7 +27,7 @@ void add_counts(Counts& counts, const Counts& more) {
   }
 }
 
-// Sums over tokens the mean over layers.
+// The entropy of a token is the mean over layers. This is the sum over tokens.
 double mean_entropy(const TensorList& router_logits) {
   double sum = 0;
   for (const auto& logits : router_logits) sum += ops::router_entropy(logits);

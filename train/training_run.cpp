@@ -218,7 +218,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     };
     auto result = run_step();
     if (!result.is_finite()) {
-      if (trained.skipped_steps == options.optim.max_skipped_steps) {
+      if (trained.skipped_steps >= options.optim.max_skipped_steps) {
         stop_at_non_finite(step, result, run_step);
       }
       ++trained.skipped_steps;

@@ -60,10 +60,10 @@ FolderLock::FolderLock(const std::filesystem::path& folder) : path_(folder / ".l
     require(file >= 0, "open", path_, errno);
     if (flock(file, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
-      const auto subject = owner(file);
+      const auto other = owner(file);
       close(file);
       check(error != EWOULDBLOCK, "lock: ", folder.string(),
-            " must be written by one program at a time, got ", subject, " at work in it");
+            " must be written by one program at a time, got ", other, " at work in it");
       log(LogLevel::kWarning, "lock: cannot lock " + path_.string() + ": " + reason_of(error) +
                                   "; no other program must write to the folder meanwhile");
       path_.clear();

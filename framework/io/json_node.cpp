@@ -24,7 +24,7 @@ JsonNode JsonNode::parse(std::string_view text, int max_depth, const std::string
   return {std::move(document), root, ""};
 }
 
-std::string JsonNode::who_and_path() const {
+std::string JsonNode::subject_and_path() const {
   return document_->subject + ":" + (path_.empty() ? "" : " " + path_);
 }
 

@@ -67,7 +67,7 @@ class JsonNode {
   void require(bool ok, const Parts&... requirement) const {
     if (ok) return;
     std::ostringstream message;
-    message << who_and_path() << ' ';
+    message << subject_and_path() << ' ';
     (message << ... << requirement);
     throw ValueError(message.str());
   }
@@ -81,7 +81,7 @@ class JsonNode {
   JsonNode(std::shared_ptr<const Document> document, const nlohmann::json& value, std::string path)
       : document_(std::move(document)), value_(&value), path_(std::move(path)) {}
 
-  std::string who_and_path() const;
+  std::string subject_and_path() const;
   const nlohmann::json& object() const;
 
   std::shared_ptr<const Document> document_;

@@ -26,7 +26,7 @@ class Documents {
   const std::vector<std::int64_t>& offsets() const { return offsets_; }
   std::int64_t count() const { return std::ssize(offsets_) - 1; }
   std::int64_t tokens() const { return offsets_.back(); }
-  /// The place of each token in its document: int64 [tokens].
+  /// The position of each token in its document: int64 [tokens].
   Tensor positions() const;
 
   friend bool operator==(const Documents&, const Documents&) = default;

@@ -133,7 +133,8 @@ struct QueryRows {
   std::int64_t begin;  // position
   std::int64_t rows;
 
-  /// These rows against a block of keys that the last of them may see.
+  /// The block of these rows and up to kKeyBlock keys from key_begin on. It ends with the last key
+  /// that any of the rows may see.
   AttentionBlock against(std::int64_t key_begin) const {
     const auto end = begin + rows / sizes.group();
     return {.query_begin = begin,

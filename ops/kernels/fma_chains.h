@@ -7,11 +7,11 @@ namespace moegrad::kernels {
 
 inline constexpr int kChains = 12;  // as in the largest tile: enough to hide the latency of an fma
 
-/// `steps` steps of kChains chains of fused multiply-adds on the widest vectors that this processor
-/// has, in registers alone: the most FLOP/s of float32 that a core can reach. The operands come
-/// from memory, and the result goes there, so that the compiler must compute it.
+/// Runs kChains chains of fused multiply-adds for `steps` steps, in registers alone, on the widest
+/// vectors of this CPU. No other float32 code of a core has more FLOP/s. Operands are read from
+/// *memory and a result is written there, so that the compiler keeps the loop.
 void run_fma_chains(volatile float* memory, std::int64_t steps);
-/// The floating-point operations of that, two per multiply-add of an element.
+/// The FLOPs of run_fma_chains(memory, steps): two per multiply-add of an element.
 double fma_chain_flops(std::int64_t steps);
 
 /// The chains on vectors of 32 and of 64 bytes; the latter only if has_avx512().

@@ -12,9 +12,10 @@ namespace moegrad::kernels {
 // The inner loops of products are templates of the vector. Vectors of 32 bytes are for every CPU
 // that the build supports. Vectors of 64 bytes of floats are for CPUs that also have AVX-512; the
 // program detects that when it runs. The chains are the same (Note [Matmul order]), so both widths
-// give the same bits. Only product_loops_avx512.cpp is compiled for AVX-512, and it contains only
-// these loops. If an inline function were used there and in other files, the linker would keep one
-// copy, and a CPU without AVX-512 might execute an illegal instruction in that copy.
+// give the same bits. Only product_loops_avx512.cpp and fma_chains_avx512.cpp are compiled for
+// AVX-512, and they contain only such loops. If an inline function were used in them and in other
+// files, the linker would keep one copy, and a CPU without AVX-512 might execute an illegal
+// instruction in that copy.
 
 /// All inner loops of one vector width.
 template <class T>

@@ -104,7 +104,7 @@ class SkippedStepsTest : public ::testing::Test {
   mutable std::string warnings_;
 };
 
-TEST_F(SkippedStepsTest, LeaveTheWeightsAsTheyWereAndAreCounted) {
+TEST_F(SkippedStepsTest, DoNotSpoilLaterStepsAndAreCounted) {
   const auto counts = expected();
   ASSERT_GE(counts.back(), 2);
   ASSERT_LT(counts.back(), options_.optim.steps - 1);
@@ -139,6 +139,21 @@ TEST_F(SkippedStepsTest, AreCountedOnByAResumedRun) {
   options_.checkpoint.resume = true;
   EXPECT_EQ(run(), 0);
   EXPECT_EQ(recorded(), counts);
+}
+
+TEST_F(SkippedStepsTest, EndAResumedRunWhoseLimitIsLower) {
+  const auto counts = expected();
+  options_.optim.max_skipped_steps = counts.back();
+  const auto first = std::ranges::find(counts, 1) - counts.begin();
+  std::int64_t steps = 0;
+  EXPECT_EQ(run({.stop_requested = [&] { return ++steps > first + 1; }}), kRunStopped);
+  options_.checkpoint.resume = true;
+  options_.optim.max_skipped_steps = 0;
+  const auto second = std::ranges::find(counts, 2) - counts.begin();
+  const auto message = message_of<Error>([&] { run(); });
+  EXPECT_TRUE(message.starts_with("step " + std::to_string(second) +
+                                  ": loss and gradient norm must be finite, got "))
+      << message;
 }
 
 }  // namespace

@@ -25,18 +25,18 @@ Indices indices(std::int64_t micro_batches, const GridPosition& position,
   return all;
 }
 
-constexpr GridPosition kPlace = {.replica = 1, .replicas = 2, .shard = 0, .shards = 2};
+constexpr GridPosition kPosition = {.replica = 1, .replicas = 2, .shard = 0, .shards = 2};
 
 TEST(Turns, AreASubtreeWhenGradientsAreKept) {
-  EXPECT_EQ(indices(16, kPlace, Accumulation::kKeepUntilLast), (Indices{8, 9, 10, 11}));
+  EXPECT_EQ(indices(16, kPosition, Accumulation::kKeepUntilLast), (Indices{8, 9, 10, 11}));
 }
 
 TEST(Turns, AreOneOfEachRoundWhenEachIsReduced) {
-  EXPECT_EQ(indices(16, kPlace, Accumulation::kReduceEach), (Indices{2, 6, 10, 14}));
+  EXPECT_EQ(indices(16, kPosition, Accumulation::kReduceEach), (Indices{2, 6, 10, 14}));
 }
 
 TEST(Turns, AreOneOfEachRoundOfTheReplicaWhenEachIsScattered) {
-  EXPECT_EQ(indices(16, kPlace, Accumulation::kScatterEach), (Indices{8, 10, 12, 14}));
+  EXPECT_EQ(indices(16, kPosition, Accumulation::kScatterEach), (Indices{8, 10, 12, 14}));
 }
 
 TEST(Turns, AreEachOwnedOnceAndTheRestIsIdle) {

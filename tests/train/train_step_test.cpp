@@ -12,6 +12,7 @@
 #include "framework/runtime/random.h"
 #include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
+#include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "optim/adamw.h"
 #include "tests/fsdp/models.h"
@@ -324,6 +325,41 @@ TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
     EXPECT_EQ(seen.size(), 2U);
     EXPECT_EQ(result.loss, expected.loss);
     EXPECT_EQ(result.grad_norm, expected.grad_norm);
+  });
+}
+
+TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {
+  launch(2, [&](RankContext& context) {
+    models::Qwen3Moe model(config(), 1);
+    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
+    const StepPlan plan(state, 2);
+    const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
+    const auto step = [&](double factor) {
+      const StepForward forward = [&](models::Qwen3Moe& whole, const MicroBatch& batch,
+                                      const models::Qwen3Moe::ForwardOptions& options) {
+        auto output = whole(batch.tokens, batch.documents, options);
+        output.logits = output.logits * factor;
+        return output;
+      };
+      return train_step(model, plan, plan.own(step_batches(windows, 0)), {.forward = forward},
+                        optimizer);
+    };
+    const auto values = [&] {
+      const NoGradGuard no_grad;
+      TensorList all;
+      for (const auto& [name, tensor] : model.named_parameters()) all.push_back(clone(tensor));
+      for (const auto& [name, tensor] : optimizer.state_dict()) all.push_back(clone(tensor));
+      return all;
+    };
+    EXPECT_TRUE(step(1).is_finite());
+    const auto before = values();
+    EXPECT_FALSE(step(HUGE_VAL).is_finite());
+    const auto after = values();
+    ASSERT_EQ(after.size(), before.size());
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(test::bitwise_equal(after[i], before[i])) << i;
+    }
   });
 }
 

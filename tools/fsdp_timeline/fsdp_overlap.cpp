@@ -43,14 +43,14 @@ constexpr double kShareOfCompute = 0.8;
 constexpr std::int64_t kSequenceLength = 64;
 
 struct Hidden {
-  Overlap gather, reduce;  // without the first gather and the last reduction
-  Overlap slowest_rank;    // both, on the rank of each step that exposes least
+  Overlap gather, reduce;   // without the first gather and the last reduction
+  Overlap on_slowest_rank;  // both, on the rank of each step that waits least: others wait for it
   std::map<std::string, Overlap> by_name;
 };
 
 Hidden measure(const std::vector<RankTimeline>& ranks) {
   Hidden result;
-  std::vector<Overlap> slowest_rank(ranks[0].step_begins.size() - 1);
+  std::vector<Overlap> on_slowest_rank(ranks[0].step_begins.size() - 1);
   for (const auto& rank : ranks) {
     const auto compute = compute_intervals(rank.spans);
     for (std::size_t step = 0; step + 1 < rank.step_begins.size(); ++step) {
@@ -77,12 +77,12 @@ Hidden measure(const std::vector<RankTimeline>& ranks) {
         both += overlap;
         result.by_name[reductions[i].name] += overlap;
       }
-      if (slowest_rank[step].total.count() == 0 ||
-          both.hidden_share() > slowest_rank[step].hidden_share())
-        slowest_rank[step] = both;
+      if (on_slowest_rank[step].total.count() == 0 ||
+          both.hidden_share() > on_slowest_rank[step].hidden_share())
+        on_slowest_rank[step] = both;
     }
   }
-  for (const auto& step : slowest_rank) result.slowest_rank += step;
+  for (const auto& step : on_slowest_rank) result.on_slowest_rank += step;
   return result;
 }
 
@@ -103,7 +103,7 @@ void print(const std::string& title, const TimelineFigures& figures, const Hidde
             << " ms, compute " << figures.compute * 1e3 << " ms, gather + reduce "
             << (figures.gather + figures.reduce) * 1e3
             << " ms (modelled link)\n  hidden: " << 100 * both.hidden_share() << " % of both ("
-            << 100 * hidden.slowest_rank.hidden_share() << " % on the rank that sets the pace), "
+            << 100 * hidden.on_slowest_rank.hidden_share() << " % on the rank that sets the pace), "
             << 100 * hidden.gather.hidden_share() << " % of gathers, "
             << 100 * hidden.reduce.hidden_share() << " % of reductions\n";
   std::vector<std::pair<std::string, Overlap>> names(hidden.by_name.begin(), hidden.by_name.end());

@@ -67,7 +67,8 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
                          .micro_batches = options.ranks});
   const StepPlan plan(state, data.micro_batches());
   StepLoader loader(data, plan.indices(), /*first_step=*/0);
-  train_step(model, plan, loader.next(), {}, optimizer);
+  const StepOptions unclipped = {.max_grad_norm = 0};
+  train_step(model, plan, loader.next(), unclipped, optimizer);
   context.arena()->reset_peak();
   context.group()->barrier()->wait();
 
@@ -79,7 +80,7 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
     timeline.step_begins.push_back(SpanClock::now());
     {
       const WorkGuard work(WorkClass::kCompute);
-      train_step(model, plan, batches, {}, optimizer);
+      train_step(model, plan, batches, unclipped, optimizer);
     }
     if ((i + 1) % options.window != 0) continue;
     for (const auto& slow : watch.close_window()) {

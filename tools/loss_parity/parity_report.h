@@ -49,7 +49,8 @@ std::vector<LossCurve> distinct_curves(const std::vector<Run>& runs);
 void write_parity_json(const std::string& path, const std::vector<Run>& runs,
                        const std::vector<ParityCheck>& checks);
 
-/// Draws one plot: the distinct loss curves, and below them their differences from the first one.
+/// Draws two charts: the distinct loss curves, and below them log10 of their relative differences
+/// from the first curve.
 void write_parity_svg(const std::string& path, const std::vector<Run>& runs);
 
 }  // namespace moegrad::tools

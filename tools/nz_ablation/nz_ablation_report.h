@@ -16,7 +16,7 @@ double max_loss_difference(const Ladder& ladder, std::size_t rung);
 /// Error, with the rung and the step, unless all losses have the bits of the first rung's losses.
 void check_losses_agree(const Ladder& ladder);
 
-/// Of the measured rounds.
+/// The spread of a figure over the measured rounds.
 struct Spread {
   double median = 0;
   double lower_quartile = 0, upper_quartile = 0;
@@ -24,8 +24,8 @@ struct Spread {
 /// Quartiles between two values are interpolated. ValueError without values.
 Spread spread_of(std::vector<double> values);
 
-/// How many times as fast as rung `baseline` rung `rung` is, from the ratios of their times within
-/// a round: there their steps follow each other closely.
+/// How many times as fast `rung` is as `baseline`: the spread of the ratios of their times in the
+/// same round, where their steps follow each other closely.
 Spread gain(const Ladder& ladder, std::size_t rung, std::size_t baseline);
 
 /// The rung with the fastest median step among the rungs before the last that make no FRACTAL_NZ.

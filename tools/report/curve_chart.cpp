@@ -95,7 +95,7 @@ struct LegendEntry {
 };
 
 // Where an entry of the legend begins. Row 0 is the one next to the plot.
-struct LegendPlace {
+struct LegendPosition {
   double x = 0;
   double row = 0;
 };
@@ -105,9 +105,9 @@ constexpr double kCharacter = 6.6, kMark = 24, kApart = 16, kLegendRow = 16;
 double text_width(const std::string& text) { return kCharacter * static_cast<double>(text.size()); }
 
 // The entries end at the right. Those that have no room in a row are in rows above it.
-std::vector<LegendPlace> lay_out(const std::vector<LegendEntry>& entries, double left,
-                                 double right) {
-  std::vector<LegendPlace> places(entries.size());
+std::vector<LegendPosition> lay_out(const std::vector<LegendEntry>& entries, double left,
+                                    double right) {
+  std::vector<LegendPosition> positions(entries.size());
   double end = right, row = 0;
   for (auto i = entries.size(); i-- > 0;) {
     const double width = kMark + text_width(entries[i].name);
@@ -115,20 +115,20 @@ std::vector<LegendPlace> lay_out(const std::vector<LegendEntry>& entries, double
       end = right;
       ++row;
     }
-    places[i] = {end - width, row};
+    positions[i] = {end - width, row};
     end -= width + kApart;
   }
-  return places;
+  return positions;
 }
 
 std::string draw_legend(const std::vector<LegendEntry>& entries,
-                        const std::vector<LegendPlace>& places, double top) {
+                        const std::vector<LegendPosition>& positions, double top) {
   std::string svg;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto& [name, kind, number] = entries[i];
-    const double y = top - 12 - kLegendRow * places[i].row;
-    svg += svg_text(places[i].x + kMark, y, "start", name);
-    svg += path(kind, number, concat("M", fixed(places[i].x, 1), ",", fixed(y - 4, 1), "h18"));
+    const double y = top - 12 - kLegendRow * positions[i].row;
+    svg += svg_text(positions[i].x + kMark, y, "start", name);
+    svg += path(kind, number, concat("M", fixed(positions[i].x, 1), ",", fixed(y - 4, 1), "h18"));
   }
   return svg;
 }
@@ -155,8 +155,8 @@ std::string curve_chart(const std::vector<ChartLine>& lines, const AxisRange& st
     legend.push_back({lines[i].name, "line", number_of(i)});
   }
   if (has_reference) legend.push_back({options.reference->name, "reference", ""});
-  const auto places = lay_out(legend, text_width(options.unit) + kApart, area.right);
-  if (!places.empty()) area.top += kLegendRow * places.front().row;
+  const auto positions = lay_out(legend, text_width(options.unit) + kApart, area.right);
+  if (!positions.empty()) area.top += kLegendRow * positions.front().row;
 
   std::string svg = svg_begin(options.width, options.height);
   for (const auto& tick : ticks(area.values, 5)) svg += value_tick(area, tick);
@@ -170,7 +170,7 @@ std::string curve_chart(const std::vector<ChartLine>& lines, const AxisRange& st
                 concat("M", fixed(area.left, 1), ",", fixed(area.y(options.reference->value), 1),
                        "H", fixed(area.right, 1)));
   }
-  svg += draw_legend(legend, places, area.top);
+  svg += draw_legend(legend, positions, area.top);
   if (empty) {
     svg +=
         svg_text((area.left + area.right) / 2, (area.top + area.bottom) / 2, "middle", "no values");

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The place that a path leads to, as far as it exists.
+// The absolute path without links, as far as it exists.
 fs::path resolved(const std::string& path) {
   std::error_code failure;
   const auto whole = fs::absolute(path, failure);
@@ -23,7 +23,7 @@ fs::path resolved(const std::string& path) {
   return failure ? whole.lexically_normal() : found;
 }
 
-bool same_file(const std::string& a, const std::string& b) {
+bool same_file_or_folder(const std::string& a, const std::string& b) {
   struct stat first = {}, second = {};
   const bool exist = stat(a.c_str(), &first) == 0, other = stat(b.c_str(), &second) == 0;
   if (!exist && !other) return resolved(a) == resolved(b);
@@ -50,8 +50,8 @@ void check_pair(const NamedPath& output, const NamedPath& other) {
                       path.name, ": must not be a name under which an earlier ", log.name,
                       " is kept, got '", path.path, "'");
   }
-  check<ValueError>(!same_file(output.path, other.path), output.name, ": must not be what ",
-                    other.name, " names, got '", output.path, "'");
+  check<ValueError>(!same_file_or_folder(output.path, other.path), output.name,
+                    ": must not be what ", other.name, " names, got '", output.path, "'");
   std::error_code failure;
   const bool is_file = output.kind == PathKind::kOutput || output.kind == PathKind::kOutputLog;
   const bool into_input = other.kind == PathKind::kInput && is_file &&

@@ -68,17 +68,17 @@ std::set<std::string> set_from_toml(std::vector<Option>& options, const std::str
                                     std::string_view subject) {
   const auto text = read_input_file(path, std::string(subject), kMostBytes);
   const auto begin = std::string(subject) + ": " + path + ":";
-  const auto line_of = [&begin](const toml::source_region& region) {
+  const auto message_begin = [&begin](const toml::source_region& region) {
     return begin + std::to_string(region.begin.line) + ": ";
   };
   check_dots(text, begin);
   const auto parsed = toml::parse(text, path);
   if (!parsed) {
-    throw Error(line_of(parsed.error().source()) + std::string(parsed.error().description()));
+    throw Error(message_begin(parsed.error().source()) + std::string(parsed.error().description()));
   }
   std::set<std::string> seen, changed;
   for (const auto& [key, node] : parsed.table()) {
-    const auto where = line_of(key.source());
+    const auto where = message_begin(key.source());
     std::string name(key.str());
     std::ranges::replace(name, '_', '-');
     const auto option = std::ranges::find(options, name, &Option::name);

@@ -19,6 +19,7 @@ MicroBatch RandomData::micro_batch(std::int64_t step, std::int64_t index) const 
   const auto& [vocab_size, length, sequences, micro_batches, same_in_every_step] = options_;
   check<ValueError>(0 <= index && index < micro_batches,
                     "random data: a micro-batch must be in [0, ", micro_batches, "), got ", index);
+  // The name is older than this file. Another one would change the runs that have been measured.
   const Random random(1, "bench tokens");
   const auto tokens = sequences * length;
   const auto first = ((same_in_every_step ? 0 : step) * micro_batches + index) * tokens;

@@ -15,9 +15,9 @@ struct RandomDataOptions {
   bool same_in_every_step = false;
 };
 
-/// Random tokens with random targets: what a program needs to measure or to inspect a training
-/// step. Nothing can be learned from them but the targets by heart. A sequence is drawn by its
-/// number in the run, so neither the rank count nor the size of a micro-batch changes it.
+/// Random tokens with random targets, to measure or to inspect a training step. A model can only
+/// memorise them. Each sequence depends on its number alone: the number in the run, or in the step
+/// with same_in_every_step. So neither the rank count nor the size of a micro-batch changes it.
 class RandomData final : public StepData {
  public:
   /// ValueError unless all sizes are at least 1.

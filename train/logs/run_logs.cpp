@@ -49,7 +49,7 @@ bool RunLogs::records() const {
 void RunLogs::begin_step(std::int64_t step) { profile_.begin_step(step, context_); }
 
 // Collective. Records the most bytes of any rank since the last call.
-void RunLogs::note_peaks(StepReport& report) {
+void RunLogs::record_peaks(StepReport& report) {
   auto& arena = *context_.arena();
   std::vector<std::int64_t> peaks(kMemoryTags + 1);
   for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
@@ -65,7 +65,7 @@ void RunLogs::note_peaks(StepReport& report) {
 void RunLogs::end_step(StepReport report) {
   report.profile = profile_.end_step(report.step, context_);
   report.peak_flops = peak_flops_;
-  if (records()) note_peaks(report);
+  if (records()) record_peaks(report);
   if (context_.rank() != 0) return;
   const SlowStorage storage("writing the logs");
   report.configuration = std::exchange(configuration_, {});

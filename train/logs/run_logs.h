@@ -39,7 +39,7 @@ class RunLogs {
 
  private:
   bool records() const;
-  void note_peaks(StepReport& report);
+  void record_peaks(StepReport& report);
 
   const TrainConfig& options_;
   RankContext& context_;

@@ -14,8 +14,8 @@ struct Jitter {
   std::chrono::nanoseconds maximum{0};
   std::uint64_t seed = 0;
 
-  /// Draw number `index` of one rank at one place, such as a queue of a group. It depends on its
-  /// arguments and the seed only, and is uniform in [0, maximum).
+  /// Delay number `index` of one rank in one stream of delays, such as a queue of a group. It
+  /// depends on its arguments and the seed only, and is uniform in [0, maximum).
   std::chrono::nanoseconds delay(int rank, std::string_view stream, std::int64_t index) const;
 };
 

@@ -12,7 +12,7 @@ namespace moegrad::test {
 
 using GradcheckFunction = std::function<TensorList(const TensorList&)>;
 
-/// Fails in full and in fast mode, with the same words.
+/// Expects gradcheck to fail with this kind and message, in full and in fast mode.
 inline void expect_failure(const GradcheckFunction& f, const TensorList& inputs,
                            GradcheckFailure kind, const std::string& message,
                            GradcheckOptions options = {}) {

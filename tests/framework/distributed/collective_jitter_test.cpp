@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 using test::numbers;
 using test::reduced;
 
-TEST(Jitter, DrawsByRankPlaceAndIndexAlone) {
+TEST(Jitter, DrawsByRankStreamAndIndexAlone) {
   const Jitter jitter{.maximum = 1ms, .seed = 3};
   std::set<std::chrono::nanoseconds> seen;
   for (int rank = 0; rank < 4; ++rank) {
