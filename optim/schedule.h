@@ -19,7 +19,8 @@ Schedule constant(double lr);
 ///     lr t / warmup                                              for t < warmup
 ///     lr max(0, (1 + cos(pi (t - warmup) / (total - warmup))) / 2)    from there on
 ///
-/// Step 0 has learning rate 0 if there is a warmup. ValueError unless 0 <= warmup <= total.
+/// Step 0 has learning rate 0 if there is a warmup. After `total` the rate rises again. ValueError
+/// unless 0 <= warmup <= total.
 Schedule cosine_with_warmup(double lr, std::int64_t warmup_steps, std::int64_t total_steps);
 
 /// Warmup-stable-decay: the rate rises linearly from 0 over `warmup` steps, stays for `stable`

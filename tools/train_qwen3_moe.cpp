@@ -29,7 +29,7 @@ void read_switch(const char* name, bool& value) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread
   if (text == nullptr) return;
   value = std::string_view(text) == "1";
-  std::cout << "environment: " << name << "=" << text << " taken as " << (value ? "on" : "off")
+  std::cerr << "environment: " << name << "=" << text << " taken as " << (value ? "on" : "off")
             << '\n';
 }
 

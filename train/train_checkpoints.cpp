@@ -87,6 +87,7 @@ NamedTensors TrainCheckpoints::tensors() const {
 
 std::optional<ResumedFrom> TrainCheckpoints::resume() {
   if (!saver_) return std::nullopt;
+  resume_called_ = true;
   saver_->reserve({.tensors = tensors()});
   if (!options_.resume) {
     const auto found = list_checkpoints(folder_);
@@ -115,6 +116,9 @@ void TrainCheckpoints::after_step() {
 
 void TrainCheckpoints::save() {
   if (!saver_ || state_.step == saved_) return;
+  check(resume_called_,
+        "checkpoints: resume() must be called before the first save, also by a run "
+        "that is new: the folder may have another run's checkpoints");
   finish();
   auto values = options_.run;
   if (options_.values) values.merge(options_.values(state_.step));

@@ -55,11 +55,12 @@ struct TrainCheckpointOptions {
 ///
 ///     TrainState state{model, optimizer};
 ///     TrainCheckpoints checkpoints("runs/a", state, {.interval = 50});
-///     checkpoints.resume();
+///     checkpoints.resume();  // also where the run is new
 ///     for (; state.step < steps; checkpoints.after_step()) {
 ///       ...
 ///       ++state.step;
 ///     }
+///     checkpoints.save();
 ///     checkpoints.finish();
 ///
 /// One object per rank; all ranks create it and call it together. Rank 0 keeps other programs out
@@ -79,6 +80,7 @@ class TrainCheckpoints {
   /// After ++state.step: saves where that is due.
   void after_step();
   /// Saves unless this step is saved already, or nothing has changed since it was resumed from.
+  /// Error before resume() has been called, since the folder may have checkpoints of another run.
   void save();
   /// Waits for the last save. False if it or an earlier one failed, which has been logged.
   bool finish();
@@ -92,6 +94,7 @@ class TrainCheckpoints {
   RankContext& context_;
   std::int64_t saved_ = -1;  // the step of the last save, or of the checkpoint resumed from
   bool failed_ = false;      // a save
+  bool resume_called_ = false;
   std::optional<FolderLock> lock_;
   std::optional<CheckpointSaver> saver_;
 };

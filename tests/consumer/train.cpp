@@ -8,19 +8,22 @@
 #include "moegrad.h"
 using namespace moegrad;
 
+constexpr std::int64_t kSteps = 16;
+
+// Trains up to step `until`.
 void train_on(RankContext& rank, const training::TrainingData& data, const std::string& folder,
-              std::int64_t steps) {
+              std::int64_t until) {
   models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
   auto& root = training::shard_model(model, DeviceMesh::flat(rank.group()), {});
   optim::AdamW optimizer(model.named_parameters(), {.weight_decay = 0.1});
-  const auto schedule = optim::cosine_with_warmup(/*peak=*/4e-3, /*warmup=*/3, /*total=*/16);
+  const auto schedule = optim::cosine_with_warmup(/*peak=*/4e-3, /*warmup=*/3, kSteps);
   training::TrainState state{model, optimizer};
   training::TrainCheckpoints checkpoints(folder, state, {.interval = 4});
   checkpoints.resume();
 
   const training::StepPlan plan(root, data.micro_batches());
   training::StepLoader loader(data, plan.indices(), state.step);
-  while (state.step < steps) {
+  while (state.step < until) {
     optimizer.set_lr(schedule(state.step));
     const auto result = training::train_step(model, plan, loader.next(), {}, optimizer);
     ++state.step;
@@ -29,7 +32,8 @@ void train_on(RankContext& rank, const training::TrainingData& data, const std::
     std::cout << std::hexfloat << state.step << ' ' << result.loss << ' ' << result.grad_norm
               << '\n';
   }
-  checkpoints.finish();
+  checkpoints.save();  // unless after_step() has saved this step
+  check(checkpoints.finish(), "some checkpoint in ", folder, " could not be written");
   const double validation = training::evaluate(model, data);
   if (rank.rank() == 0) std::cout << "validation " << validation << '\n';
 }

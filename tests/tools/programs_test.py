@@ -154,9 +154,9 @@ for arguments in [[], ["--common"], ["--assert-equal", "--rtol", 1], ["--atol", 
     run("compare_losses", "one.jsonl", "four.jsonl", *arguments, exit_code=2)
 
 # The switches' original names are read from the environment, as defaults, and reported.
-out, _ = run("train_qwen3_moe", *SHORT,
-             environment={"GROUPED_MATMUL_NZ_TRANSPOSE": "0", "LINEAR_ONLY_SHARD": "1"})
-assert "GROUPED_MATMUL_NZ_TRANSPOSE=0 taken as off" in out
+out, err = run("train_qwen3_moe", *SHORT,
+               environment={"GROUPED_MATMUL_NZ_TRANSPOSE": "0", "LINEAR_ONLY_SHARD": "1"})
+assert "GROUPED_MATMUL_NZ_TRANSPOSE=0 taken as off" in err
 assert re.search(r"layout +nd\n", out) and re.search(r"linear_only_shard +true\n", out)
 
 # Debug shows what the ranks gather and free.
@@ -231,6 +231,21 @@ for size in (0, -1):
     assert err.startswith(f"--world-size: must be an integer from 1 to 65536, got {size}\n"), err
 _, err = run("train_loop", "missing.txt", exit_code=1)
 assert err == f"train_loop: {MISSING}\n", err
+out, err = run("loss_parity", "--text", text, "--svg", folder / "none" / "plot.svg", exit_code=1)
+assert "running" not in out and "none/plot.svg" in err, (out, err)
+# An option that was left without a value does not swallow the next one.
+for name, given in [("--checkpoint-dir", ["--resume"]), ("--metrics", ["--overfit"]),
+                    ("--steps", ["--micro-batches", "4"]), ("--prompt", ["--resume", "--dry-run"])]:
+    _, err = run("train_qwen3_moe", name, *given, exit_code=2)
+    assert f"{name}: must be given a value, got the option {given[0]}\n" in err, err
+assert not (folder / "--resume").exists()
+_, err = run("train_qwen3_moe", "--checkpoint-dir=", "--resume", exit_code=1)
+assert "--checkpoint-dir" in err, err
+_, err = run("train_qwen3_moe", "--steps=", "--micro-batches", 4, exit_code=2)
+assert "--steps: must be an integer" in err, err
+for program in ["loss_parity", "fsdp_timeline"]:
+    _, err = run(program, "--preset", "qwen3-30b-a3b", exit_code=2)
+    assert "--preset: must be tiny, small or medium, got 'qwen3-30b-a3b'" in err, err
 _, err = run("loss_parity", "--text", empty, exit_code=1)
 assert err == f"loss_parity: text: '{empty}' is empty\n", err
 for count in [4, 12]:

@@ -114,6 +114,22 @@ TEST_F(TrainCheckpointsTest, RefuseARecordThatCannotBeCompared) {
             "resume: " + step_folder(2) + " must record what this version knows, got 'dropout'");
 }
 
+TEST_F(TrainCheckpointsTest, NothingIsSavedBeforeResumeIsCalled) {
+  models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), 1);
+  optim::AdamW optimizer(model.named_parameters(), {});
+  TrainState state{model, optimizer};
+  state.step = 1;
+  TrainCheckpoints checkpoints(options_.checkpoint.dir, state);
+  EXPECT_TRUE(message_of<Error>([&] {
+                checkpoints.save();
+              }).starts_with("checkpoints: resume() must be called before the first save"));
+  EXPECT_TRUE(list_checkpoints(options_.checkpoint.dir).empty());
+  checkpoints.resume();
+  checkpoints.save();
+  EXPECT_TRUE(checkpoints.finish());
+  EXPECT_EQ(list_checkpoints(options_.checkpoint.dir).size(), 1U);
+}
+
 TEST_F(TrainCheckpointsTest, AFailedSaveIsInTheExitCodeThoughALaterOneSucceeds) {
   bool first = true;
   const auto lose_first = [&](int rank, CheckpointPoint point) {

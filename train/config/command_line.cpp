@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <sstream>
 #include <variant>
@@ -52,6 +53,42 @@ std::vector<Bound> add_all(CLI::App& app, std::vector<Option>& options) {
   std::vector<Bound> bound;
   for (auto& option : options) bound.push_back({&option, add_to(app, option)});
   return bound;
+}
+
+bool is_spelling_of(const Option& option, std::string_view word) {
+  return (!option.positional && word == option.label()) ||
+         std::ranges::find(option.spellings, word) != option.spellings.end();
+}
+
+// The words after the program's name. CLI11 takes the next word as the value of an option that has
+// none, even if it is an option's name: so such a word is refused, and `--name=` gives an empty
+// value.
+std::vector<std::string> words_of(int argc, const char* const* argv,
+                                  const std::vector<const Option*>& options) {
+  const auto named = [&](std::string_view word) -> const Option* {
+    const auto found = std::ranges::find_if(
+        options, [&](const Option* option) { return is_spelling_of(*option, word); });
+    return found == options.end() ? nullptr : *found;
+  };
+  std::vector<std::string> words;
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    const bool ends_empty = word.starts_with("--") && word.ends_with('=');
+    if (ends_empty) word.pop_back();
+    const auto* const option = named(word);
+    words.push_back(word);
+    if (option == nullptr || option->type.empty()) {
+      if (ends_empty) words.back() += '=';
+    } else if (ends_empty) {
+      words.emplace_back();
+    } else if (i + 1 < argc) {
+      const std::string next = argv[++i];
+      check<ValueError>(named(next) == nullptr, option->label(),
+                        ": must be given a value, got the option ", next);
+      words.push_back(next);
+    }
+  }
+  return words;
 }
 
 // The options that are given, by name.
@@ -119,7 +156,12 @@ std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
       auto* const added = app.add_subcommand(command.name, command.description);
       for (const auto& one : add_all(*added, command.options)) bound.push_back(one);
     }
-    app.parse(argc, argv);
+    std::vector<const Option*> known;
+    for (const auto& [option, unused] : bound) known.push_back(option);
+    auto words = words_of(argc, argv, known);
+    app.name(std::filesystem::path(argv[0]).filename().string());
+    std::ranges::reverse(words);  // CLI11 takes them from the back
+    app.parse(words);
     Given given;
     for (const auto& [option, on_command_line] : bound) {
       if (on_command_line->count() > 0) given.insert(option->name);

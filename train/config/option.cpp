@@ -227,18 +227,31 @@ Option texts_option(std::string name, std::vector<std::string>& value, std::stri
   return option;
 }
 
-Option choice_of_texts(std::string name, std::vector<std::string>& value,
-                       std::vector<std::string> names, std::string description) {
+namespace {
+
+// The same option, whose values must be among `names`.
+Option among(Option option, std::vector<std::string> names) {
   const std::vector<std::string_view> views(names.begin(), names.end());
-  const auto label = "--" + name, list = listed(views), type = braced(views);
-  auto option = texts_option(std::move(name), value, std::move(description));
-  option.type = type;
-  option.parse = [names = std::move(names), label, list](const std::string& given) -> OptionValue {
+  option.type = braced(views);
+  option.parse = [names, label = option.label(),
+                  list = listed(views)](const std::string& given) -> OptionValue {
     check<ValueError>(std::ranges::find(names, given) != names.end(), label, ": must be ", list,
                       ", got ", in_quotes(given));
     return given;
   };
   return option;
+}
+
+}  // namespace
+
+Option choice_of_text(std::string name, std::string& value, std::vector<std::string> names,
+                      std::string description) {
+  return among(text_option(std::move(name), value, std::move(description)), std::move(names));
+}
+
+Option choice_of_texts(std::string name, std::vector<std::string>& value,
+                       std::vector<std::string> names, std::string description) {
+  return among(texts_option(std::move(name), value, std::move(description)), std::move(names));
 }
 
 Option path_option(std::string name, std::string& value, PathKind kind, std::string description) {

@@ -95,6 +95,9 @@ Option text_option(std::string name, std::string& value, std::string description
 /// A list: given several times, or once with commas between the values.
 Option texts_option(std::string name, std::vector<std::string>& value, std::string description);
 /// One of `names`.
+Option choice_of_text(std::string name, std::string& value, std::vector<std::string> names,
+                      std::string description);
+/// A list of `names`, as texts_option() reads it.
 Option choice_of_texts(std::string name, std::vector<std::string>& value,
                        std::vector<std::string> names, std::string description);
 

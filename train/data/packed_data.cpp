@@ -25,10 +25,27 @@ PackList not_empty(PackList packs, const TokenSource& tokens) {
   return packs;
 }
 
+// Returns `tokens`; throws unless `documents` are cuts of them and the sizes are at least 1.
+TokenSource checked(TokenSource tokens, const DocumentOffsets& documents,
+                    const PackOptions& options) {
+  const auto least = std::min({options.budget, options.micro_batches, options.validation_batches});
+  check<ValueError>(least >= 1,
+                    "data: budget, micro_batches and validation_batches must be at least 1, got ",
+                    least);
+  check<ValueError>(documents.size() >= 2, "data: documents must have at least 2 offsets, got ",
+                    documents.size());
+  check<ValueError>(documents.front() >= 0 && std::ranges::is_sorted(documents) &&
+                        documents.back() <= tokens.size(),
+                    "data: offsets of documents must rise from at least 0 to at most ",
+                    tokens.size(), " ", tokens.unit(), ", got ", documents.front(), " to ",
+                    documents.back());
+  return tokens;
+}
+
 }  // namespace
 
 PackedData::PackedData(TokenSource tokens, DocumentOffsets documents, const PackOptions& options)
-    : tokens_(std::move(tokens)),
+    : tokens_(checked(std::move(tokens), documents, options)),
       description_(std::to_string(documents.size() - 1) + " documents, ends with CRC-32C " +
                    std::to_string(crc32c(std::as_bytes(std::span(documents))))),
       training_(not_empty({hold_out(documents).training, options.budget}, tokens_)),

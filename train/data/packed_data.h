@@ -19,7 +19,8 @@ struct PackOptions {
 /// (Note [Length-grouped sampling]). The last documents are held out (hold_out).
 class PackedData final : public TrainingData {
  public:
-  /// ValueError unless both parts have a document of two tokens or more.
+  /// ValueError unless both parts have a document of two tokens or more, `documents` are offsets of
+  /// `tokens`, and all sizes are at least 1.
   PackedData(TokenSource tokens, DocumentOffsets documents, const PackOptions& options);
 
   std::int64_t micro_batches() const override { return sampler_.micro_batches(); }

@@ -23,6 +23,7 @@ class StepLoader {
   /// For the steps from `first_step` on. `indices`: the micro-batches that this rank runs, in
   /// order. `data` must outlive it.
   StepLoader(const StepData& data, std::vector<std::int64_t> indices, std::int64_t first_step);
+  StepLoader(const StepData&&, std::vector<std::int64_t>, std::int64_t) = delete;  // see `data`
   /// Waits for the step that is being made.
   ~StepLoader();
   StepLoader(const StepLoader&) = delete;

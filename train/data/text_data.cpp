@@ -15,6 +15,8 @@ TextData::TextData(TokenSource tokens, std::int64_t sequence_length)
     : tokens_(std::move(tokens)),
       training_tokens_(tokens_.size() - tokens_.size() / kHeldOut),
       sequence_length_(sequence_length) {
+  check<ValueError>(sequence_length >= 1, "data: sequence_length must be at least 1, got ",
+                    sequence_length);
   const auto size = tokens_.size();
   // A sequence of n tokens needs n + 1 tokens; the last one is a target.
   const auto shorter = std::min(training_tokens_, size - training_tokens_);

@@ -12,7 +12,14 @@ WindowedData::WindowedData(TextData data, const WindowOptions& options)
     : data_(std::move(data)),
       options_(options),
       validation_sequences_(std::min(options.validation_sequences, data_.validation_sequences())),
-      validation_size_(std::min(options.sequences, validation_sequences_)) {}
+      validation_size_(std::min(options.sequences, validation_sequences_)) {
+  const auto least =
+      std::min({options.micro_batches, options.sequences, options.validation_sequences});
+  check<ValueError>(least >= 1,
+                    "data: micro_batches, sequences and validation_sequences must be at "
+                    "least 1, got ",
+                    least);
+}
 
 MicroBatch WindowedData::micro_batch(std::int64_t step, std::int64_t index) const {
   check<ValueError>(0 <= index && index < options_.micro_batches,

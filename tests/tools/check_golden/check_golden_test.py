@@ -67,7 +67,12 @@ expect_refused("qwen3_moe config: FOLDER/config.json: must be a readable regular
                "file or directory", {})
 expect_refused("qwen3_moe config: head_dim must be even and >= 2, got 3",
                {"config.json": CONFIG | {"head_dim": 3}})
-expect_refused("input.json: cannot be read", {"config.json": CONFIG})
+expect_refused("input.json: FOLDER/input.json: must be a readable regular file, got No such file or "
+               "directory", {"config.json": CONFIG})
+irregular = folder_of({"config.json": CONFIG})
+(irregular / "input.json").mkdir()
+_, err = tools.check_golden(programs, irregular, exit_code=2)
+assert f"input.json: {irregular}/input.json: must be a readable regular file, got " in err, err
 expect_refused("input.json: ", {**good, "input.json": "{"})
 for message, changes in [
         ("input_ids must be an array, got 7", {"input_ids": 7}),

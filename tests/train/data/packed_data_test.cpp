@@ -154,5 +154,22 @@ TEST(PackedData, NeedsADocumentForEachPart) {
             "last twentieth, got 4 bytes");
 }
 
+TEST(PackedData, RefusesOffsetsThatAreNotOfItsTokensAndSizesBelowOne) {
+  const auto refusal = [](DocumentOffsets offsets, const PackOptions& options = kOptions) {
+    return message_of<ValueError>(
+        [&] { PackedData(TokenSource::text("abcdefgh", "text"), std::move(offsets), options); });
+  };
+  EXPECT_EQ(refusal({}), "data: documents must have at least 2 offsets, got 0");
+  for (const DocumentOffsets& offsets : {DocumentOffsets{0, 9}, {-1, 8}, {0, 8, 4}}) {
+    EXPECT_EQ(refusal(offsets),
+              "data: offsets of documents must rise from at least 0 to at most 8 bytes, got " +
+                  std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()));
+  }
+  for (const PackOptions& options : {PackOptions{.micro_batches = 0}, PackOptions{.budget = -1},
+                                     PackOptions{.validation_batches = 0}}) {
+    EXPECT_TRUE(refusal({0, 8}, options).starts_with("data: budget, micro_batches and validation"));
+  }
+}
+
 }  // namespace
 }  // namespace moegrad::training::packed_data_test

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tests/testing.h"
+#include "train/data/windowed_data.h"
 
 namespace moegrad::training::text_data_test {
 namespace {
@@ -67,6 +68,21 @@ TEST(TextData, RefusesMissingEmptyAndShortTexts) {
             "text: sequences of 8 tokens need at least 180 bytes, 'eight' has 8");
   EXPECT_NO_THROW(TextData(letters(180), "letters", 8));
   EXPECT_THROW(TextData(letters(179), "letters", 8), ValueError);
+}
+
+TEST(TextData, RefusesSizesBelowOne) {
+  EXPECT_EQ(message_of<ValueError>([] { TextData(letters(180), "letters", 0); }),
+            "data: sequence_length must be at least 1, got 0");
+  for (const WindowOptions& options :
+       {WindowOptions{.micro_batches = 0}, WindowOptions{.sequences = 0},
+        WindowOptions{.validation_sequences = -1}}) {
+    const auto message = message_of<ValueError>(
+        [&] { WindowedData(TextData(letters(180), "letters", 8), options); });
+    EXPECT_TRUE(
+        message.starts_with("data: micro_batches, sequences and validation_sequences must "
+                            "be at least 1, got "))
+        << message;
+  }
 }
 
 }  // namespace
