@@ -116,10 +116,11 @@ class Function : public std::enable_shared_from_this<Function> {
   /// gradients of the outputs. Entries that `needs` does not ask for may be undefined. The gradient
   /// of an output that nothing used arrives as zeros. May be called twice with disjoint masks.
   ///
-  /// Gradients have the shape and dtype of their outputs, but need not be contiguous: if the next
-  /// op was a transpose, its gradient is a transposed view. data<T>() refuses such a view;
-  /// ops::contiguous(grads[i]), or clone(grads[i]) without ops, gives a tensor that it can read.
-  /// backward may return strided tensors, too. It must not write into `grads`: others read them.
+  /// Gradients have the shape and dtype of their outputs, but need not be contiguous: the next op
+  /// may return a strided gradient, and so may the caller of backward(). data<T>() refuses such a
+  /// view; ops::contiguous(grads[i]), or clone(grads[i]) without ops, gives a tensor that it can
+  /// read. backward may return strided tensors, too. It must not write into `grads`: others read
+  /// them.
   virtual TensorList backward(const TensorList& grads, InputMask needs) = 0;
 
   /// Whether tensor input i may be FRACTAL_NZ; apply() refuses it otherwise.

@@ -131,6 +131,37 @@ TEST_P(OpTableGradients, Float32GradientsAreCloseToFloat64) {
   }
 }
 
+TEST_P(OpTableGradients, StridedGradientsGiveTheBitsOfContiguousOnes) {
+  const auto& entry = GetParam();
+  for (const auto& sample : entry.samples) {
+    SCOPED_TRACE(sample.what);
+    const auto inputs = draw_inputs(sample, Dtype::kFloat64, 6);
+    const auto needs = inputs_with_gradient(sample, Dtype::kFloat64);
+    const auto gradients = [&](const std::function<Tensor(const Tensor&)>& stored) {
+      const auto leaves = leaves_of(inputs, needs);
+      const auto outputs = entry.run(leaves, sample.args);
+      const auto cotangents = draw_cotangents(outputs, 0);
+      TensorList roots, grads, result;
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (!outputs[i].requires_grad()) continue;
+        roots.push_back(outputs[i]);
+        grads.push_back(stored(cotangents[i]));
+      }
+      run_backward(roots, grads, /*retain_graph=*/false);
+      for (const auto& leaf : leaves) result.push_back(leaf.grad());
+      return result;
+    };
+    const auto want = gradients([](const Tensor& gradient) { return gradient; });
+    for (const auto within : {Within::kShifted, Within::kReversed, Within::kGaps}) {
+      EXPECT_TRUE(same_bits(gradients([within](const Tensor& gradient) {
+                              return view_within_poison(gradient, within);
+                            }),
+                            want))
+          << static_cast<int>(within);
+    }
+  }
+}
+
 // Every choice of at least one of the inputs that have a gradient.
 std::vector<std::vector<bool>> subsets_of(const std::vector<bool>& needs) {
   std::vector<std::vector<bool>> subsets;

@@ -75,6 +75,30 @@ std::string raised_by(const std::function<void()>& call) {
   return "nothing";
 }
 
+Tensor view_within_poison(const Tensor& x, Within within) {
+  constexpr std::int64_t kOffset = 3;
+  const auto& shape = x.shape();
+  Shape strides = shape;
+  std::int64_t step = 1;
+  for (std::int64_t i = 0; i < shape.ndim(); ++i) {
+    const auto dim = within == Within::kReversed ? i : shape.ndim() - 1 - i;
+    if (within == Within::kGaps && i == 0) step = 2;
+    strides[dim] = step;
+    step *= shape[dim];
+  }
+  const double poison =
+      x.dtype() == Dtype::kInt64 ? 1e15 : std::numeric_limits<double>::quiet_NaN();
+  std::vector<double> stored(static_cast<std::size_t>(kOffset + 2 * x.numel()), poison);
+  const Array values = to_array(x);
+  for_each_index(shape, [&](const Shape& index) {
+    auto at = kOffset;
+    for (std::int64_t i = 0; i < shape.ndim(); ++i) at += index[i] * strides[i];
+    stored[static_cast<std::size_t>(at)] = values[index];
+  });
+  const Tensor base = to_dtype(Tensor::from(stored, {std::ssize(stored)}), x.dtype());
+  return Tensor::as_strided(base, shape, strides, kOffset);
+}
+
 namespace {
 
 class OpTable : public ::testing::TestWithParam<OpEntry> {};
@@ -158,31 +182,20 @@ TEST_P(OpTable, RefusesOtherAndMixedDtypes) {
       << "an op of one input that takes any dtype has none to refuse";
 }
 
-// The elements of contiguous `x` as a view of a larger storage full of NaN (of absurd indices).
-enum class Variant { kReversed, kGaps };
-
-Tensor strided(const Tensor& x, Variant variant) {
-  constexpr std::int64_t kOffset = 3;
-  const auto& shape = x.shape();
-  Shape strides = shape;
-  std::int64_t step = 1;
-  for (std::int64_t i = 0; i < shape.ndim(); ++i) {
-    const auto dim = variant == Variant::kReversed ? i : shape.ndim() - 1 - i;
-    if (variant == Variant::kGaps && i == 0) step = 2;
-    strides[dim] = step;
-    step *= shape[dim];
+TEST_P(OpTable, ContiguousInputsWithinALargerTensorGiveTheSameBits) {
+  const auto& entry = GetParam();
+  for (const auto dtype : entry.dtypes) {
+    for (const auto& sample : entry.samples) {
+      SCOPED_TRACE(sample.what + " in " + std::string(to_string(dtype)));
+      const auto inputs = draw_inputs(sample, dtype, 1);
+      auto within = inputs;
+      for (auto& input : within) {
+        if (input.layout() == Layout::kND) input = view_within_poison(input, Within::kShifted);
+      }
+      EXPECT_TRUE(
+          same_bits(run_all(entry, sample, within, dtype), run_all(entry, sample, inputs, dtype)));
+    }
   }
-  const double poison =
-      x.dtype() == Dtype::kInt64 ? 1e15 : std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> stored(static_cast<std::size_t>(kOffset + 2 * x.numel()), poison);
-  const Array values = to_array(x);
-  for_each_index(shape, [&](const Shape& index) {
-    auto at = kOffset;
-    for (std::int64_t i = 0; i < shape.ndim(); ++i) at += index[i] * strides[i];
-    stored[static_cast<std::size_t>(at)] = values[index];
-  });
-  const Tensor base = to_dtype(Tensor::from(stored, {std::ssize(stored)}), x.dtype());
-  return Tensor::as_strided(base, shape, strides, kOffset);
 }
 
 TEST_P(OpTable, StridedInputsGiveTheBitsOfContiguousOnes) {
@@ -194,11 +207,11 @@ TEST_P(OpTable, StridedInputsGiveTheBitsOfContiguousOnes) {
       const auto inputs = draw_inputs(sample, dtype, 1);
       const auto want = run_all(entry, sample, inputs, dtype);
       for (std::size_t i = 0; i < inputs.size(); ++i) {
-        for (const auto variant : {Variant::kReversed, Variant::kGaps}) {
+        for (const auto within : {Within::kReversed, Within::kGaps}) {
           SCOPED_TRACE("input " + std::to_string(i) +
-                       (variant == Variant::kGaps ? " with gaps" : " reversed"));
+                       (within == Within::kGaps ? " with gaps" : " reversed"));
           auto changed = inputs;
-          changed[i] = strided(inputs[i], variant);
+          changed[i] = view_within_poison(inputs[i], within);
           if (changed[i].is_contiguous()) continue;
           ++strided_inputs;
           if (sample.inputs[i].strides == Strides::kAny) {

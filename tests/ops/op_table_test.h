@@ -40,6 +40,15 @@ inline double tolerance_of(Dtype dtype) {
 ::testing::AssertionResult same_bits(const TensorList& got, const TensorList& want);
 ::testing::AssertionResult same_bits(const Outcome& got, const Outcome& want);
 
+/// How a view lies in its storage.
+enum class Within {
+  kShifted,   // contiguous, at an offset
+  kReversed,  // the first dimension varies fastest
+  kGaps,      // every second element of the last dimension
+};
+/// The elements of contiguous `x` as a view of a larger storage full of NaN (of absurd indices).
+Tensor view_within_poison(const Tensor& x, Within within);
+
 /// What `call` throws, as "ShapeError: its message"; "nothing" if it returns.
 std::string raised_by(const std::function<void()>& call);
 

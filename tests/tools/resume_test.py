@@ -194,6 +194,7 @@ for number in (signal.SIGTERM, signal.SIGINT):
     run = Run(steps=100000, interval=0)
     process = run.start(2)
     while not run.metrics.exists() or run.metrics.read_text().count("\n") < 5:
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)

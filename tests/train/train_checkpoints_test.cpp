@@ -114,6 +114,13 @@ TEST_F(TrainCheckpointsTest, RefuseARecordThatCannotBeCompared) {
             "resume: " + step_folder(2) + " must record what this version knows, got 'dropout'");
 }
 
+TEST_F(TrainCheckpointsTest, AsManyAreKeptAsAsked) {
+  options_.optim.steps = 6;
+  options_.checkpoint.keep = 4;
+  EXPECT_EQ(run(options_), 0);
+  EXPECT_EQ(list_checkpoints(options_.checkpoint.dir).size(), 4U);
+}
+
 TEST_F(TrainCheckpointsTest, NothingIsSavedBeforeResumeIsCalled) {
   models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), 1);
   optim::AdamW optimizer(model.named_parameters(), {});

@@ -15,6 +15,7 @@
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "optim/adamw.h"
+#include "optim/sgd.h"
 #include "tests/fsdp/models.h"
 #include "train/data/packed_data.h"
 #include "train/data/windowed_data.h"
@@ -318,14 +319,41 @@ TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
                                     const models::Qwen3Moe::ForwardOptions& options) {
       seen.push_back(batch.tokens);
       EXPECT_EQ(options.recompute_layers, 1);
+      EXPECT_TRUE(options.targets.defined());
       return whole(batch.tokens, batch.documents, options);
     };
-    const auto result = train_step(model, plan, step_batches(windows, 0),
-                                   {.recompute_layers = 1, .forward = forward}, optimizer);
+    const auto result = train_step(
+        model, plan, step_batches(windows, 0),
+        {.recompute_layers = 1, .linear_cross_entropy = true, .forward = forward}, optimizer);
     EXPECT_EQ(seen.size(), 2U);
     EXPECT_EQ(result.loss, expected.loss);
     EXPECT_EQ(result.grad_norm, expected.grad_norm);
   });
+}
+
+TEST_F(SmallRun, AMaximumNormOfZeroClipsNothing) {
+  std::vector<TensorList> after;
+  for (const double limit : {0.0, 1e30, 1e-3}) {
+    launch(1, [&](RankContext& context) {
+      models::Qwen3Moe model(config(), 1);
+      auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+      // Adam's first step does not depend on the size of a gradient; stochastic descent's does.
+      optim::SGD optimizer(model.named_parameters(), {.lr = 0.1});
+      const StepPlan plan(state, 2);
+      const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
+      train_step(model, plan, step_batches(windows, 0), {.max_grad_norm = limit}, optimizer);
+      const NoGradGuard no_grad;
+      after.emplace_back();
+      for (const auto& [name, tensor] : model.named_parameters())
+        after.back().push_back(clone(tensor));
+    });
+  }
+  bool clipped = false;
+  for (std::size_t i = 0; i < after[0].size(); ++i) {
+    EXPECT_TRUE(test::bitwise_equal(after[0][i], after[1][i])) << i;
+    clipped = clipped || !test::bitwise_equal(after[0][i], after[2][i]);
+  }
+  EXPECT_TRUE(clipped);
 }
 
 TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {

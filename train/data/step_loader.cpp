@@ -2,11 +2,13 @@
 #include "train/data/step_loader.h"
 
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "framework/distributed/slow_storage.h"
 #include "framework/profile/work_meter.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/runtime/too_few_threads.h"
 
 namespace moegrad::training {
 
@@ -14,13 +16,18 @@ StepLoader::StepLoader(const StepData& data, std::vector<std::int64_t> indices,
                        std::int64_t first_step)
     : data_(data), indices_(std::move(indices)), step_(first_step) {
   auto& rank = RankContext::current();
-  thread_ =
-      std::thread([this, number = rank.rank(), size = rank.world_size(), level = rank.log_level()] {
-        // The tensors have memory of their own: the arena of a rank counts what the rank computes.
-        RankContext context({.rank = number, .world_size = size, .log_level = level});
-        const RankContextGuard guard(context);
-        make_steps();
-      });
+  const RankContext::Options same_rank = {
+      .rank = rank.rank(), .world_size = rank.world_size(), .log_level = rank.log_level()};
+  try {
+    thread_ = std::thread([this, same_rank] {
+      // The tensors have memory of their own: the arena of a rank counts what the rank computes.
+      RankContext context(same_rank);
+      const RankContextGuard guard(context);
+      make_steps();
+    });
+  } catch (const std::system_error& error) {
+    throw too_few_threads("data", "thread that makes batches", 1, 0, error);
+  }
 }
 
 StepLoader::~StepLoader() {

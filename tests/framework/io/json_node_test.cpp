@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -85,6 +87,12 @@ TEST(JsonNode, RefusesNumbersOutOfRange) {
             "f.json: must be an integer from 0 to 9223372036854775807, got -1");
   EXPECT_EQ(refusal("1.0", [](auto& node) { node.integer(); }),
             "f.json: must be an integer, got 1.0");
+}
+
+TEST(JsonNode, ReadsTheLargestAndTheSmallestInteger) {
+  EXPECT_EQ(parse("9223372036854775807").integer(), std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(parse("9223372036854775807").count(), std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(parse("-9223372036854775808").integer(), std::numeric_limits<std::int64_t>::min());
 }
 
 TEST(JsonNode, RefusesOtherKeysAndWhatACallerRequires) {

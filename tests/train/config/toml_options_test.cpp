@@ -162,6 +162,7 @@ TEST_F(OptionFile, IsRefusedWithTheLineThatIsWrong) {
   EXPECT_EQ(problem("steps = 3\nlr\n").substr(0, 2), "2:");
   EXPECT_EQ(problem("pack = -1\n"), "1: --pack: must be true or false, got -1");
   EXPECT_EQ(problem("\nlr = -1.5\n"), "2: --lr: must be a number from 0 to 1e+30, got -1.5");
+  EXPECT_EQ(problem("lr = -1\n"), "1: --lr: must be a number from 0 to 1e+30, got -1");
   EXPECT_EQ(problem("lr = inf\n"), "1: --lr: must be a number from 0 to 1e+30, got inf");
   EXPECT_EQ(problem("lr = nan\n"), "1: --lr: must be a number from 0 to 1e+30, got nan");
   EXPECT_EQ(problem("lr = '0.1'\n"), "1: --lr: must be a number from 0 to 1e+30, got '0.1'");
