@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <iomanip>
 #include <iostream>
@@ -19,6 +20,7 @@
 #include "framework/distributed/launch.h"
 #include "framework/distributed/slow_rank_watch.h"
 #include "framework/distributed/slow_storage.h"
+#include "framework/io/atomic_file.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/meta.h"
 #include "models/qwen3_moe/load_pretrained.h"
@@ -252,11 +254,25 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   return checkpoints.finish() && written;
 }
 
+// Creates the folder. What keeps files out of it would else show after the last step.
+void check_export_folder(const std::string& folder) {
+  const auto message = "--export-hf: cannot write to " + folder + ": ";
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  check(!failure, message, failure.message());
+  try {
+    AtomicFile(std::filesystem::path(folder) / "config.json");  // never committed
+  } catch (const FileError& error) {
+    throw Error(message + error.reason());
+  }
+}
+
 }  // namespace
 
 int run_training(const TrainConfig& options, const TrainingData& data,
                  const TrainingEvents& events) {
   const auto start = Clock::now();
+  if (!options.output.export_hf.empty()) check_export_folder(options.output.export_hf);
   std::atomic<int> code = 0;  // 1 if any rank has it
   StepProfile profile(options);
   launch(options.parallel.world_size,

@@ -233,16 +233,31 @@ _, err = run("train_loop", "missing.txt", exit_code=1)
 assert err == f"train_loop: {MISSING}\n", err
 out, err = run("loss_parity", "--text", text, "--svg", folder / "none" / "plot.svg", exit_code=1)
 assert "running" not in out and "none/plot.svg" in err, (out, err)
+for target, reason in [("empty.txt", "Not a directory"), ("empty.txt/hf", "Not a directory")]:
+    out, err = run("train_qwen3_moe", *SHORT, "--export-hf", target, exit_code=1)
+    assert err == f"train_qwen3_moe: --export-hf: cannot write to {target}: {reason}\n", err
+    assert "step " not in out, out
 # An option that was left without a value does not swallow the next one.
 for name, given in [("--checkpoint-dir", ["--resume"]), ("--metrics", ["--overfit"]),
                     ("--steps", ["--micro-batches", "4"]), ("--prompt", ["--resume", "--dry-run"])]:
     _, err = run("train_qwen3_moe", name, *given, exit_code=2)
-    assert f"{name}: must be given a value, got the option {given[0]}\n" in err, err
+    assert err.startswith(f"{name}: must be given a value, got the option {given[0]}\n"), err
 assert not (folder / "--resume").exists()
 _, err = run("train_qwen3_moe", "--checkpoint-dir=", "--resume", exit_code=1)
 assert "--checkpoint-dir" in err, err
 _, err = run("train_qwen3_moe", "--steps=", "--micro-batches", 4, exit_code=2)
 assert "--steps: must be an integer" in err, err
+for given, message in [(["--overfit=7"], "--overfit: must be true or false, got '7'"),
+                       (["--pack", "--pack"], "--pack: must be given once"),
+                       (["--steps", 1, "--steps=2"], "--steps: must be given once"),
+                       (["--config-file", "a.toml", "--config-file", "b.toml"],
+                        "--config-file: must be given once"),
+                       (["--config-file", "--resume"],
+                        "--config-file: must be given a value, got the option --resume"),
+                       (["--metrics", "--help"],
+                        "--metrics: must be given a value, got the option --help")]:
+    _, err = run("train_qwen3_moe", *given, exit_code=2)
+    assert err.startswith(f"{message}\n"), err
 for program in ["loss_parity", "fsdp_timeline"]:
     _, err = run(program, "--preset", "qwen3-30b-a3b", exit_code=2)
     assert "--preset: must be tiny, small or medium, got 'qwen3-30b-a3b'" in err, err

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <variant>
 
+#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "train/config/toml_options.h"
 
@@ -60,9 +61,9 @@ bool is_spelling_of(const Option& option, std::string_view word) {
          std::ranges::find(option.spellings, word) != option.spellings.end();
 }
 
-// The words after the program's name. CLI11 takes the next word as the value of an option that has
-// none, even if it is an option's name: so such a word is refused, and `--name=` gives an empty
-// value.
+// The words after the program's name, checked where CLI11 is too lenient or names no option: it
+// takes the next word as the value of an option that has none, even if it is an option's name, and
+// any number as true. `--name=value` becomes two words, so that an empty value is one, too.
 std::vector<std::string> words_of(int argc, const char* const* argv,
                                   const std::vector<const Option*>& options) {
   const auto named = [&](std::string_view word) -> const Option* {
@@ -70,22 +71,35 @@ std::vector<std::string> words_of(int argc, const char* const* argv,
         options, [&](const Option* option) { return is_spelling_of(*option, word); });
     return found == options.end() ? nullptr : *found;
   };
+  constexpr std::string_view kTruths[] = {"true", "false", "1", "0"};
+  std::set<const Option*> seen;
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    const bool ends_empty = word.starts_with("--") && word.ends_with('=');
-    if (ends_empty) word.pop_back();
-    const auto* const option = named(word);
-    words.push_back(word);
-    if (option == nullptr || option->type.empty()) {
-      if (ends_empty) words.back() += '=';
-    } else if (ends_empty) {
-      words.emplace_back();
+    const std::string_view word = argv[i];
+    const auto equals = word.starts_with("--") ? word.find('=') : word.npos;
+    const auto* const option = named(word.substr(0, equals));
+    if (option == nullptr) {
+      words.emplace_back(word);
+      continue;
+    }
+    const auto label = option->label();
+    check<ValueError>(seen.insert(option).second || option->several, label, ": must be given once");
+    const bool has_value = equals != word.npos;
+    const auto value = has_value ? word.substr(equals + 1) : "";
+    if (option->type.empty()) {
+      check<ValueError>(!has_value || std::ranges::find(kTruths, value) != std::end(kTruths), label,
+                        ": must be true or false, got ", in_quotes(value));
+      words.emplace_back(word);
+      continue;
+    }
+    words.emplace_back(word.substr(0, equals));
+    if (has_value) {
+      words.emplace_back(value);
     } else if (i + 1 < argc) {
-      const std::string next = argv[++i];
-      check<ValueError>(named(next) == nullptr, option->label(),
+      const std::string_view next = argv[++i];
+      check<ValueError>(named(next) == nullptr && next != "--help" && next != "-h", label,
                         ": must be given a value, got the option ", next);
-      words.push_back(next);
+      words.emplace_back(next);
     }
   }
   return words;
@@ -158,6 +172,9 @@ std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
     }
     std::vector<const Option*> known;
     for (const auto& [option, unused] : bound) known.push_back(option);
+    const auto file_option =
+        path_option(option_file_ ? option_file_->first : "", file, PathKind::kInput, "");
+    if (option_file_) known.push_back(&file_option);
     auto words = words_of(argc, argv, known);
     app.name(std::filesystem::path(argv[0]).filename().string());
     std::ranges::reverse(words);  // CLI11 takes them from the back
