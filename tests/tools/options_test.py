@@ -106,7 +106,7 @@ for program, base in PROGRAMS.items():
     print(program, len(numbers), "numbers,", len(options) - len(numbers), "others")
     for name, (kind, least, most) in numbers.items():
         values = NUMBERS if full else randomness.sample(NUMBERS, 4)
-        for value in [*values, *([most] if full else [])]:
+        for value in [*values, *([least, most] if full else [])]:
             allowed = is_allowed(value, kind, least, most)
             if allowed and not full:
                 continue  # may take its time
