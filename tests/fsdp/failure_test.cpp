@@ -10,6 +10,7 @@
 #include "framework/runtime/rank_context.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
+#include "tests/testing.h"
 
 namespace moegrad::fsdp::failure_test {
 namespace {

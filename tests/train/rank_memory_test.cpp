@@ -14,6 +14,7 @@
 #include "framework/tensor/meta.h"
 #include "models/qwen3_moe/config_json.h"
 #include "optim/adamw.h"
+#include "tests/testing.h"
 #include "train/train_step.h"
 #include "train/training_run.h"
 

@@ -6,6 +6,8 @@
 
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_manifest.h"
+#include "models/qwen3_moe/model.h"
+#include "optim/adamw.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 #include "train/data/windowed_data.h"

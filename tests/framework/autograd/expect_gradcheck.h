@@ -7,6 +7,7 @@
 #include <string>
 
 #include "framework/autograd/gradcheck.h"
+#include "tests/testing.h"
 
 namespace moegrad::test {
 

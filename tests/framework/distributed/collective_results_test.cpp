@@ -6,6 +6,7 @@
 
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
+#include "tests/testing.h"
 
 namespace moegrad::collective_results_test {
 namespace {

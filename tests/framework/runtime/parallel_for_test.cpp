@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "framework/runtime/random.h"
+#include "tests/testing.h"
 
 namespace moegrad::parallel_for_test {
 namespace {

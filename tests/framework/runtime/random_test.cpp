@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/testing.h"
+
 namespace moegrad::random_test {
 namespace {
 

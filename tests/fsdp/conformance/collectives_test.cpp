@@ -9,6 +9,7 @@
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/stack.h"
 #include "tests/fsdp/conformance/sums.h"
+#include "tests/testing.h"
 
 namespace moegrad::fsdp::conformance::collectives_test {
 namespace {
