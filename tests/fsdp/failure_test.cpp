@@ -2,6 +2,8 @@
 
 // What is left behind by a call that throws, and by a state that ends before others.
 
+#include <gmock/gmock.h>
+
 #include <array>
 #include <atomic>
 

@@ -3,6 +3,7 @@
 #include "framework/distributed/collectives.h"
 
 #include <array>
+#include <numeric>
 
 #include "framework/distributed/launch.h"
 #include "fsdp/flat_layout.h"
