@@ -98,7 +98,10 @@ struct OpEntry {
 /// GoogleTest prints parameters with it.
 inline void PrintTo(const OpEntry& entry, std::ostream* out) { *out << entry.key(); }
 
-/// Every entry; each group stands in op_table_<group>.cpp.
+/// log sum_i exp(x[t, i])
+double logsumexp(const Array& x, std::int64_t t);
+
+/// Every entry; each group is in op_table_<group>.cpp.
 std::vector<OpEntry> op_table();
 std::vector<OpEntry> elementwise_entries();
 std::vector<OpEntry> operator_entries();
@@ -112,6 +115,7 @@ std::vector<OpEntry> token_entries();
 std::vector<OpEntry> product_entries();
 std::vector<OpEntry> routing_entries();
 std::vector<OpEntry> loss_entries();
+std::vector<OpEntry> aux_loss_entries();
 std::vector<OpEntry> nz_entries();
 std::vector<OpEntry> npu_entries();
 

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes: T tokens, V vocabulary, E experts, K experts per token.
+// Shapes: T tokens, V vocabulary.
 #include <algorithm>
 #include <cmath>
 
-#include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
 #include "ops/linear_cross_entropy.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
 namespace moegrad::test {
-namespace {
 
-// log sum_i exp(row t of x)
 double logsumexp(const Array& x, std::int64_t t) {
   double largest = x[{t, 0}], sum = 0;
   for (std::int64_t i = 0; i < x.dim(1); ++i) largest = std::max(largest, x[{t, i}]);
   for (std::int64_t i = 0; i < x.dim(1); ++i) sum += std::exp(x[{t, i}] - largest);
   return largest + std::log(sum);
 }
+
+namespace {
 
 ops::CrossEntropyOptions cross_entropy_options(const Json& args) {
   ops::CrossEntropyOptions options;
@@ -218,214 +217,10 @@ OpEntry count_targets_op() {
   return entry;
 }
 
-// --- losses of the router
-
-// The inputs are the logits of all layers, their indices, and the mask if there is one.
-Arrays load_balancing_reference(const Arrays& in, const Json& args) {
-  const auto layers = args["layers"].get<std::size_t>();
-  const auto tokens = in[0].dim(0), experts = in[0].dim(1), k = in[layers].dim(1);
-  const auto weight = [&](std::int64_t t) { return in.size() > 2 * layers ? in.back()[{t}] : 1.0; };
-  double total = 0;
-  for (std::int64_t t = 0; t < tokens; ++t) total += weight(t) * static_cast<double>(layers);
-  Array chosen_by({k, experts}), mean_probability({experts});
-  for (std::size_t layer = 0; layer < layers; ++layer) {
-    for (std::int64_t t = 0; t < tokens && total > 0; ++t) {
-      for (std::int64_t e = 0; e < experts; ++e) {
-        mean_probability[{e}] +=
-            weight(t) * std::exp(in[layer][{t, e}] - logsumexp(in[layer], t)) / total;
-        for (std::int64_t j = 0; j < k; ++j) {
-          const bool chose = in[layers + layer][{t, j}] == static_cast<double>(e);
-          if (chose) chosen_by[{j, e}] += weight(t) / total;
-        }
-      }
-    }
-  }
-  double loss = 0;
-  for_each_index({k, experts}, [&](const Shape& i) {
-    loss += chosen_by[i] * mean_probability[{i[1]}] * static_cast<double>(experts);
-  });
-  return {Array({}, loss)};
-}
-
-OpEntry load_balancing_loss_op() {
-  OpEntry entry{.op = "load_balancing_loss"};
-  entry.run = [](const TensorList& in, const Json& args) {
-    const auto layers = args["layers"].get<std::ptrdiff_t>();
-    const TensorList logits(in.begin(), in.begin() + layers),
-        indices(in.begin() + layers, in.begin() + 2 * layers);
-    const bool masked = std::ssize(in) > 2 * layers;
-    return TensorList{ops::load_balancing_loss(logits, indices, masked ? in.back() : Tensor())};
-  };
-  entry.reference = load_balancing_reference;
-  const auto sample = [](const std::string& what, int layers, const Shape& logits, std::int64_t k,
-                         bool large = false) {
-    OpSample made{.what = what,
-                  .args = {{"layers", layers}},
-                  .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
-    for (int i = 0; i < layers; ++i) made.inputs.push_back({.shape = logits, .saved = true});
-    for (int i = 0; i < layers; ++i)
-      made.inputs.push_back(
-          {.shape = {logits[0], k}, .draw = Draw::kDistinctIndices, .bound = logits[1]});
-    return made;
-  };
-  const auto masked = [](OpSample made, const std::vector<double>& mask) {
-    made.inputs.push_back(
-        {.shape = {std::ssize(mask)}, .given = mask, .has_gradient = false, .saved = true});
-    return made;
-  };
-  entry.samples = {sample("one layer", 1, {5, 4}, 2),
-                   sample("three layers", 3, {4, 3}, 1),
-                   masked(sample("padding", 2, {5, 4}, 2), {1, 0, 1, 1, 0}),
-                   masked(sample("weights", 1, {3, 5}, 2), {0.5, 2, 0.25}),
-                   masked(sample("nothing but padding", 1, {2, 3}, 1), {0, 0}),
-                   sample("one expert", 1, {3, 1}, 1),
-                   sample("no tokens", 2, {0, 4}, 2),
-                   sample("several pieces", 1, {500, 40}, 4, true)};
-  const auto loss = [](const TensorList& logits, const TensorList& indices,
-                       const Tensor& mask = {}) {
-    ops::load_balancing_loss(logits, indices, mask);
-  };
-  const auto some = [] { return Tensor::from(std::vector<std::int64_t>{0, 1}, {2, 1}); };
-  entry.errors = {
-      {.what = "no layer",
-       .call = [=] { loss({}, {}); },
-       .type = "ShapeError",
-       .message =
-           "load_balancing_loss: needs logits and indices of at least one layer, got 0 and 0"},
-      {.what = "another rank",
-       .call = [=] { loss({randn({4})}, {some()}); },
-       .type = "ShapeError",
-       .message = "load_balancing_loss: logits must be [T, E], got [4]"},
-      {.what = "layers of other shapes",
-       .call =
-           [=] {
-             loss({randn({2, 3}), randn({2, 4})}, {some(), some()});
-           },
-       .type = "ShapeError",
-       .message =
-           "load_balancing_loss: logits of layer 1 must be [2, 3] as in layer 0, got [2, 4]"},
-      {.what = "indices of another length",
-       .call =
-           [=] {
-             loss({randn({3, 3})}, {some()});
-           },
-       .type = "ShapeError",
-       .message = "load_balancing_loss: indices of layer 0 must be [T, K] with T = 3 and one K for "
-                  "all layers, got [2, 1]"},
-      {.what = "integers",
-       .call =
-           [=] {
-             loss({Tensor::zeros({2, 3}, Dtype::kInt64)}, {some()});
-           },
-       .type = "DtypeError",
-       .message = "load_balancing_loss: logits must be float32 or float64, got int64"},
-      {.what = "indices that are no integers",
-       .call =
-           [=] {
-             loss({randn({2, 3})}, {randn({2, 1})});
-           },
-       .type = "DtypeError",
-       .message = "load_balancing_loss: indices of layer 0 must be int64, got float64"},
-      {.what = "an expert out of range",
-       .call =
-           [=] {
-             loss({randn({2, 1})}, {some()});
-           },
-       .type = "ValueError",
-       .message =
-           "load_balancing_loss: expert index must be in [0, 1), got 1 at token 1 of layer 0"},
-      {.what = "a mask of another length",
-       .call =
-           [=] {
-             loss({randn({2, 3})}, {some()}, randn({3}));
-           },
-       .type = "ShapeError",
-       .message = "load_balancing_loss: token_mask must be [2] for logits [2, 3], got [3]"},
-      {.what = "a negative weight",
-       .call =
-           [=] {
-             const std::vector<double> mask{1, -1};
-             loss({randn({2, 3})}, {some()}, Tensor::from(mask, {2}));
-           },
-       .type = "ValueError",
-       .message =
-           "load_balancing_loss: token_mask must be finite and not negative, got -1 at token 1"}};
-  return entry;
-}
-
-OpEntry router_entropy_op() {
-  OpEntry entry{.op = "router_entropy", .differentiable = false};
-  entry.run = [](const TensorList& in, const Json&) {
-    const double sum = ops::router_entropy(in[0]);
-    return TensorList{Tensor::full({}, sum, in[0].dtype())};
-  };
-  entry.reference = [](const Arrays& in, const Json&) {
-    double total = 0;
-    for (std::int64_t t = 0; t < in[0].dim(0); ++t) {
-      for (std::int64_t e = 0; e < in[0].dim(1); ++e) {
-        const double log_p = in[0][{t, e}] - logsumexp(in[0], t);
-        total -= std::exp(log_p) * log_p;
-      }
-    }
-    return Arrays{Array({}, total)};
-  };
-  const auto sample = [](const std::string& what, const Shape& shape) {
-    return OpSample{.what = what, .inputs = {{.shape = shape}}};
-  };
-  entry.samples = {sample("odd sizes", {3, 5}), sample("one token", {1, 17}),
-                   sample("one expert", {4, 1}), sample("no tokens", {0, 4}),
-                   sample("several pieces", {500, 40})};
-  entry.errors = {{.what = "another rank",
-                   .call = [] { ops::router_entropy(randn({4})); },
-                   .type = "ShapeError",
-                   .message = "router_entropy: logits must be [T, E], got [4]"},
-                  {.what = "integers",
-                   .call =
-                       [] {
-                         ops::router_entropy(Tensor::zeros({2, 4}, Dtype::kInt64));
-                       },
-                   .type = "DtypeError",
-                   .message = "router_entropy: logits must be float32 or float64, got int64"}};
-  return entry;
-}
-
-OpEntry z_loss_op() {
-  OpEntry entry{.op = "z_loss"};
-  entry.run = [](const TensorList& in, const Json&) { return TensorList{ops::z_loss(in[0])}; };
-  entry.reference = [](const Arrays& in, const Json&) {
-    double total = 0;
-    for (std::int64_t t = 0; t < in[0].dim(0); ++t) {
-      total += logsumexp(in[0], t) * logsumexp(in[0], t);
-    }
-    return Arrays{Array({}, in[0].dim(0) > 0 ? total / static_cast<double>(in[0].dim(0)) : 0.0)};
-  };
-  const auto sample = [](const std::string& what, const Shape& shape, bool large = false) {
-    return OpSample{.what = what,
-                    .inputs = {{.shape = shape, .saved = true}},
-                    .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
-  };
-  entry.samples = {sample("odd sizes", {3, 5}), sample("one token", {1, 17}),
-                   sample("one expert", {4, 1}), sample("no tokens", {0, 4}),
-                   sample("several pieces", {500, 40}, true)};
-  entry.errors = {{.what = "another rank",
-                   .call = [] { ops::z_loss(randn({4})); },
-                   .type = "ShapeError",
-                   .message = "z_loss: logits must be [T, E], got [4]"},
-                  {.what = "integers",
-                   .call =
-                       [] {
-                         ops::z_loss(Tensor::zeros({2, 4}, Dtype::kInt64));
-                       },
-                   .type = "DtypeError",
-                   .message = "z_loss: logits must be float32 or float64, got int64"}};
-  return entry;
-}
-
 }  // namespace
 
 std::vector<OpEntry> loss_entries() {
-  return {cross_entropy_op(),       linear_cross_entropy_op(), count_targets_op(),
-          load_balancing_loss_op(), router_entropy_op(),       z_loss_op()};
+  return {cross_entropy_op(), linear_cross_entropy_op(), count_targets_op()};
 }
 
 }  // namespace moegrad::test
