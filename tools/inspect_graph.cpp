@@ -102,7 +102,7 @@ int parse_and_run(int argc, char** argv) {
   CommandLine line(
       "Writes the tape of one forward of the model as DOT, its critical path by FLOPs "
       "and its live bytes over time.",
-      {text_option("preset", options.preset, "model: tiny, small or medium"),
+      {choice_of_text("preset", options.preset, {"tiny", "small", "medium"}, "model"),
        path_option("config", options.config, PathKind::kInput,
                    "config.json of a model instead of a preset")
            .excluding("preset"),

@@ -58,7 +58,18 @@ std::vector<MicroBatch> StepPlan::own(const std::vector<MicroBatch>& all) const 
   return own;
 }
 
-void StepPlan::backward(const Turn& turn, const Tensor& objective) const {
+void StepPlan::check_order(const Turn& turn) {
+  if (done_ == turns_.size() || turns_[done_] != turn) {
+    check(turns_.front() == turn, "step plan: backward must be called for the turns in order, got ",
+          "the turn of micro-batch ", turn.index, " after ", done_, " of ", turns_.size(),
+          " turns");
+    done_ = 0;  // the step before was given up, or this is the next one
+  }
+  ++done_;
+}
+
+void StepPlan::backward(const Turn& turn, const Tensor& objective) {
+  check_order(turn);
   state_->set_requires_gradient_sync(turn.last || accumulation_ != Accumulation::kKeepUntilLast);
   if (accumulation_ == Accumulation::kScatterEach) state_->set_requires_all_reduce(turn.last);
   if (turn.idle) {

@@ -35,6 +35,8 @@ struct Turn {
   std::int64_t index = 0;  // of the micro-batch, in 0 .. M - 1
   bool idle = false;  // it is run because every rank joins every collective, and counts as zero
   bool last = false;  // of this rank in the step
+
+  bool operator==(const Turn&) const = default;
 };
 
 /// Note [Who runs which micro-batch]
@@ -83,8 +85,9 @@ class StepPlan {
   std::vector<MicroBatch> own(const std::vector<MicroBatch>& all) const;
 
   /// Differentiates the objective of a turn: this micro-batch's share in the sum over the step.
-  /// Communicates gradients when their time has come. All turns in order, each once.
-  void backward(const Turn& turn, const Tensor& objective) const;
+  /// Communicates gradients when their time has come. A step takes all turns in order, each once;
+  /// the first turn begins a new step. Error for a turn out of order.
+  void backward(const Turn& turn, const Tensor& objective);
 
   /// The sum over the step of a number that each micro-batch has, added in the order of the
   /// micro-batches: the same double on every rank, for every number of ranks. `own`: one for each
@@ -95,11 +98,13 @@ class StepPlan {
 
  private:
   void check_one_per_turn(std::size_t count) const;
+  void check_order(const Turn& turn);
 
   fsdp::State* state_;
   std::int64_t micro_batches_;
   Accumulation accumulation_;
   std::vector<Turn> turns_;
+  std::size_t done_ = 0;  // turns that backward() has had in this step
 };
 
 /// The turns of a rank.

@@ -60,9 +60,8 @@ fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
   return fsdp::fully_shard(model, mesh, whole);
 }
 
-StepResult train_step(models::Qwen3Moe& model, const StepPlan& plan,
-                      const std::vector<MicroBatch>& own, const StepOptions& options,
-                      optim::Optimizer& optimizer) {
+StepResult train_step(models::Qwen3Moe& model, StepPlan& plan, const std::vector<MicroBatch>& own,
+                      const StepOptions& options, optim::Optimizer& optimizer) {
   const auto coefficient = model.config().router_aux_loss_coef;
   std::vector<std::int64_t> own_targets, own_tokens;
   for (const auto& batch : own) {

@@ -56,8 +56,7 @@ fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
 
 /// One optimizer step of a sharded model, which changes nothing unless loss and gradient norm are
 /// finite. `own`: the micro-batches of this rank, one for each of the plan's turns. Collective.
-StepResult train_step(models::Qwen3Moe& model, const StepPlan& plan,
-                      const std::vector<MicroBatch>& own, const StepOptions& options,
-                      optim::Optimizer& optimizer);
+StepResult train_step(models::Qwen3Moe& model, StepPlan& plan, const std::vector<MicroBatch>& own,
+                      const StepOptions& options, optim::Optimizer& optimizer);
 
 }  // namespace moegrad::training

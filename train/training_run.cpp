@@ -200,15 +200,15 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   if (is_rank_0) std::cout << "training, from validation loss " << before << std::endl;
   if (logs.validation_due(first)) logs.validation(first, before, unit_of(data));
 
-  const StepPlan plan(state, data.micro_batches());
-  StepLoader loader(data, plan.indices(), first);
+  StepPlan plan(state, data.micro_batches());
+  StepLoader loader(data, plan.indices());
   SlowRankWatch watch(context);
   window_begin = Clock::now();
   for (std::int64_t step = first; step < options.optim.steps; ++step) {
     logs.begin_step(step);
     const auto start = Clock::now();
     optimizer.set_lr(schedule(step));
-    const auto batches = loader.next();
+    const auto batches = loader.batches(step);
     const auto data_seconds = seconds_since(start);
     const auto run_step = [&] {
       const WorkGuard work(WorkClass::kCompute);
@@ -221,6 +221,8 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     auto result = run_step();
     if (!result.is_finite()) {
       if (trained.skipped_steps >= options.optim.max_skipped_steps) {
+        if (step > first) checkpoints.save();
+        checkpoints.finish();
         stop_at_non_finite(step, result, run_step);
       }
       ++trained.skipped_steps;
@@ -254,14 +256,16 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   return checkpoints.finish() && written;
 }
 
-// Creates the folder. What keeps files out of it would else show after the last step.
-void check_export_folder(const std::string& folder) {
-  const auto message = "--export-hf: cannot write to " + folder + ": ";
+// Creates the folder that an option names, if any, and tries to write to it. What keeps files out
+// of it would else show later, and without the option's name.
+void check_output_folder(const std::string& option, const std::string& folder) {
+  if (folder.empty()) return;
+  const auto message = option + ": cannot write to " + folder + ": ";
   std::error_code failure;
   std::filesystem::create_directories(folder, failure);
   check(!failure, message, failure.message());
   try {
-    AtomicFile(std::filesystem::path(folder) / "config.json");  // never committed
+    AtomicFile(std::filesystem::path(folder) / "written");  // never committed
   } catch (const FileError& error) {
     throw Error(message + error.reason());
   }
@@ -272,7 +276,9 @@ void check_export_folder(const std::string& folder) {
 int run_training(const TrainConfig& options, const TrainingData& data,
                  const TrainingEvents& events) {
   const auto start = Clock::now();
-  if (!options.output.export_hf.empty()) check_export_folder(options.output.export_hf);
+  check_output_folder("--checkpoint-dir", options.checkpoint.dir);
+  check_output_folder("--tensorboard", options.output.tensorboard);
+  check_output_folder("--export-hf", options.output.export_hf);
   std::atomic<int> code = 0;  // 1 if any rank has it
   StepProfile profile(options);
   launch(options.parallel.world_size,

@@ -63,7 +63,8 @@ FolderLock::FolderLock(const std::filesystem::path& folder) : path_(folder / ".l
       const auto other = owner(file);
       close(file);
       check(error != EWOULDBLOCK, "lock: ", folder.string(),
-            " must be written by one program at a time, got ", other, " at work in it");
+            " must be written by one program at a time, got ",
+            other == this_process() ? "another writer of this process" : other, " at work in it");
       log(LogLevel::kWarning, "lock: cannot lock " + path_.string() + ": " + reason_of(error) +
                                   "; no other program must write to the folder meanwhile");
       path_.clear();

@@ -15,13 +15,15 @@ namespace {
 
 using nlohmann::json;
 
-/// The position as "line 2, column 5".
+/// The position as "line 2, column 5"; only the column if the text is a single line.
 std::string line_and_column(std::string_view text, std::size_t position) {
   const auto before = text.substr(0, position);
   const auto lines = std::ranges::count(before, '\n');
   const auto start = before.rfind('\n');
   const auto column = start == std::string_view::npos ? before.size() : before.size() - start - 1;
-  return "line " + std::to_string(lines + 1) + ", column " + std::to_string(column + 1);
+  const bool one_line = text.find('\n') == std::string_view::npos;
+  const auto line = one_line ? "" : "line " + std::to_string(lines + 1) + ", ";
+  return line + "column " + std::to_string(column + 1);
 }
 
 }  // namespace

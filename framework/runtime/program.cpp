@@ -186,6 +186,10 @@ int run_program(const std::string& name, const std::function<int()>& body, int f
     PrintableBuffer output(std::cout), errors(std::cerr);
     try {
       code = body();
+    } catch (const UsageError& error) {
+      std::cout.flush();
+      say(error.what());
+      code = kWrongUsage;
     } catch (...) {
       std::cout.flush();
       say(message_of_exception());

@@ -5,7 +5,18 @@
 #include <iosfwd>
 #include <string>
 
+#include "framework/runtime/error.h"
+
 namespace moegrad {
+
+/// Options of a program that cannot be, or not together.
+class UsageError : public ValueError {
+ public:
+  using ValueError::ValueError;
+};
+
+/// The exit code for wrong usage.
+inline constexpr int kWrongUsage = 2;
 
 // Note [Programs]
 // All programs share this main():
@@ -20,8 +31,8 @@ namespace moegrad {
 //     reader who leaves does not end a training run.
 //   - A training run notes signals and ends after a step (note_stop_signals).
 
-/// Runs `body` as Note [Programs] says, and returns the exit code for main(). `failure` is the exit
-/// code for an exception and for output that could not be written.
+/// Runs `body` as Note [Programs] says, and returns the exit code for main(): kWrongUsage for a
+/// UsageError, `failure` for any other exception and for output that could not be written.
 int run_program(const std::string& name, const std::function<int()>& body, int failure = 1);
 
 /// Standard output without escaping, for text that moves a terminal's cursor.

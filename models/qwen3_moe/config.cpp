@@ -18,7 +18,7 @@ void require(bool ok, std::string_view key, const Parts&... parts) {
 /// A larger size must be a mistake, and products of such sizes would overflow.
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxLayers = 10'000;  // their shapes alone take a second
-constexpr double kMaxParameters = 0x1p62;
+constexpr double kMaxParameters = 0x1p53;    // so that sums of their bytes are integers
 
 void require_positive(std::string_view key, std::int64_t value) {
   require(value >= 1, key, ">= 1, got ", value);
@@ -118,6 +118,9 @@ void Qwen3MoeConfig::validate() const {
   require(rms_norm_eps > 0.0, "rms_norm_eps", "> 0, got ", rms_norm_eps);
   require(rope_theta > 0.0, "rope_theta", "> 0, got ", rope_theta);
   require_positive("decoder_sparse_step", decoder_sparse_step);
+  require(std::ssize(mlp_only_layers) <= num_hidden_layers, "mlp_only_layers",
+          "of at most num_hidden_layers (", num_hidden_layers, ") entries, got ",
+          mlp_only_layers.size());
   for (const auto layer : mlp_only_layers) {
     require(0 <= layer && layer < num_hidden_layers, "mlp_only_layers", "in [0, ",
             num_hidden_layers, "), got ", layer);
@@ -131,7 +134,7 @@ void Qwen3MoeConfig::validate() const {
             "in [1, ", num_experts, "] (num_experts), got ", num_experts_per_tok);
   }
   const auto parameters = count_parameters<double>(*this, num_experts);
-  require(parameters <= kMaxParameters, "the model", "of at most 2^62 elements, got ", parameters);
+  require(parameters <= kMaxParameters, "the model", "of at most 2^53 elements, got ", parameters);
   check<DtypeError>(is_floating(dtype), "qwen3_moe config: dtype must be float32 or float64, got ",
                     dtype);
 }

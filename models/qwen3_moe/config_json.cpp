@@ -266,7 +266,12 @@ Qwen3MoeConfig read_config(const JsonNode& keys) {
 
 Qwen3MoeConfig read_qwen3_moe_config(const std::string& path) {
   constexpr std::int64_t kMostBytes = 16 << 20;
-  return parse_qwen3_moe_config(read_input_file(path, "qwen3_moe config", kMostBytes));
+  const auto text = read_input_file(path, "qwen3_moe config", kMostBytes);
+  try {
+    return parse_qwen3_moe_config(text);
+  } catch (const Error& error) {
+    throw ValueError(path + ": " + error.what());
+  }
 }
 
 Qwen3MoeConfig parse_qwen3_moe_config(std::string_view text) {

@@ -21,11 +21,12 @@ void train_on(RankContext& rank, const training::TrainingData& data, const std::
   training::TrainCheckpoints checkpoints(folder, state, {.interval = 4});
   checkpoints.resume();
 
-  const training::StepPlan plan(root, data.micro_batches());
-  training::StepLoader loader(data, plan.indices(), state.step);
+  training::StepPlan plan(root, data.micro_batches());
+  training::StepLoader loader(data, plan.indices());
   while (state.step < until) {
     optimizer.set_lr(schedule(state.step));
-    const auto result = training::train_step(model, plan, loader.next(), {}, optimizer);
+    const auto batches = loader.batches(state.step);
+    const auto result = training::train_step(model, plan, batches, {}, optimizer);
     ++state.step;
     checkpoints.after_step();
     if (rank.rank() != 0) continue;
@@ -38,10 +39,14 @@ void train_on(RankContext& rank, const training::TrainingData& data, const std::
   if (rank.rank() == 0) std::cout << "validation " << validation << '\n';
 }
 
-int main(int, char** argv) {
-  const training::WindowedData data(
-      training::TextData(argv[1], /*sequence_length=*/32),
-      {.micro_batches = 4, .sequences = 2, .validation_sequences = 6});
-  launch(std::stoi(argv[3]),
-         [&](RankContext& rank) { train_on(rank, data, argv[2], std::stoll(argv[4])); });
+int main(int argc, char** argv) {
+  return run_program("train", [&] {
+    check(argc == 5, "must be called as train TEXT CHECKPOINTS RANKS STEPS");
+    const training::WindowedData data(
+        training::TextData(argv[1], /*sequence_length=*/32),
+        {.micro_batches = 4, .sequences = 2, .validation_sequences = 6});
+    launch(std::stoi(argv[3]),
+           [&](RankContext& rank) { train_on(rank, data, argv[2], std::stoll(argv[4])); });
+    return 0;
+  });
 }

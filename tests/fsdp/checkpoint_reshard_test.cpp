@@ -40,7 +40,7 @@ struct Training {
 
   double step(std::int64_t number) {
     const auto batches = test::toy_batches(number, kMicroBatches, model.config().vocab_size);
-    const training::StepPlan plan(state, kMicroBatches);
+    training::StepPlan plan(state, kMicroBatches);
     return training::train_step(model, plan, plan.own(batches), {}, optimizer).loss;
   }
   NamedTensors tensors() {

@@ -141,7 +141,7 @@ TEST(Memory, SteadyStateAsksTheSystemForNothing) {
     models::Qwen3Moe model(config(), 1);
     auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(model.named_parameters(), {});
-    const training::StepPlan plan(root, 4);
+    training::StepPlan plan(root, 4);
     const auto step = [&] {
       training::train_step(model, plan, plan.own(test::toy_batches(0, 4, 64)), {}, optimizer);
     };

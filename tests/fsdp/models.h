@@ -93,7 +93,7 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, const ToyTrai
     auto& state = training::shard_model(model, mesh, training.policy);
     if (training.prepare) training.prepare(context, model);
     optim::AdamW optimizer(training::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-    const training::StepPlan plan(state, training.micro_batches, training.accumulation);
+    training::StepPlan plan(state, training.micro_batches, training.accumulation);
     for (std::int64_t step = 0; step < training.steps; ++step) {
       const auto batches = toy_batches(step, training.micro_batches, config.vocab_size);
       const auto result =

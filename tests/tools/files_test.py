@@ -12,7 +12,7 @@ import stat
 import time
 from pathlib import Path
 
-from program_runs import SHORT, SMALL, contents, folder, full, run, start, text
+from program_runs import SHORT, SMALL, WITHOUT_MODEL, contents, folder, full, run, start, text
 
 run(*SHORT, "--metrics", "run.jsonl", "--checkpoint-dir", "sound")
 
@@ -141,8 +141,8 @@ for command in [
         ["train_qwen3_moe", *SMALL, "--export-hf", "sound"],
         ["train_qwen3_moe", *SMALL, "--export-hf", STEP],
         ["train_qwen3_moe", *SMALL, "--export-hf", "new", "--checkpoint-dir", "here/new"],
-        ["train_qwen3_moe", *SMALL, "--export-hf", "hf", "--hf-model", "hf"],
-        ["train_qwen3_moe", *SMALL, "--metrics", "hf/config.json", "--hf-model", "hf"],
+        ["train_qwen3_moe", *WITHOUT_MODEL, "--export-hf", "hf", "--hf-model", "hf"],
+        ["train_qwen3_moe", *WITHOUT_MODEL, "--metrics", "hf/config.json", "--hf-model", "hf"],
         ["train_qwen3_moe", *SMALL, "--metrics", f"{STEP}/manifest.json"],
         ["train_qwen3_moe", *SMALL, "--tensorboard", f"{STEP}/board"],
         ["train_qwen3_moe", *SMALL, "--tensorboard", STEP],
@@ -150,7 +150,7 @@ for command in [
         ["train_qwen3_moe", *SMALL, "--checkpoint-dir", "here/sound/latest/"],
         ["train_qwen3_moe", *SMALL, "--metrics", "m", "--profile", "here/m.1", "--profile-steps", "0:1"],
         ["train_qwen3_moe", *SMALL, "--metrics", "m", "--export-hf", "m.20"],
-        ["train_qwen3_moe", *SMALL, "--profile", "hf/config.json", "--config", "hf/config.json",
+        ["train_qwen3_moe", *WITHOUT_MODEL, "--profile", "hf/config.json", "--config", "hf/config.json",
          "--profile-steps", "0:1"],
         ["training_report", "x.jsonl", "-o", "x.jsonl"],
         ["training_report", "x.jsonl", "-o", "here/x.jsonl"],
@@ -163,7 +163,7 @@ for command in [
         ["fsdp_timeline", "--trace", "a", "--summary", "here/a"],
         ["loss_parity", "--text", text, "--svg", text],
         ["loss_parity", "--text", text, "--svg", "a", "--json", "a"]]:
-    _, err = run(*command, exit_code=1)
+    _, err = run(*command, exit_code=2)
     assert re.fullmatch(rf"{command[0]}: (--\S+|folder|[A-Z_]+): must not be .*, got '.*'\n", err), (command, err)
     assert contents(folder) == before, command
 
@@ -261,8 +261,8 @@ WHAT = {"/dev/zero": "a device", "pipe": "a device", "empty folder": "a folder"}
 for path, what in WHAT.items():
     for command, who in [(["train_qwen3_moe", "--text", path], "text"),
                          (["train_qwen3_moe", "--data", path], "data"),
-                         (["train_qwen3_moe", "--config", path], "qwen3_moe config"),
-                         (["train_qwen3_moe", "--dry-run", "--config", path], "qwen3_moe config"),
+                         (["train_qwen3_moe", "--config", path], "--config: qwen3_moe config"),
+                         (["train_qwen3_moe", "--dry-run", "--config", path], "--config: qwen3_moe config"),
                          (["inspect_graph", "--config", path], "qwen3_moe config"),
                          (["training_report", path, "-o", "r.html"], "metrics"),
                          (["sampler_balance", "--text", path], "text"),
@@ -275,11 +275,11 @@ for path, what in WHAT.items():
     assert f"must be a readable regular file, got {what}" in err, err
 for more in [[], ["--dry-run"]]:
     _, err = run("train_qwen3_moe", *more, "--config", "layers.json", exit_code=1, timeout=20)
-    assert err == ("train_qwen3_moe: qwen3_moe config: num_hidden_layers must be in [1, 10000], got "
-                   "1000000\n"), err
+    assert err == ("train_qwen3_moe: --config: layers.json: qwen3_moe config: num_hidden_layers must be in "
+                   "[1, 10000], got 1000000\n"), err
     _, err = run("train_qwen3_moe", *more, "--config", "large.json", exit_code=1, timeout=20)
-    assert err == ("train_qwen3_moe: qwen3_moe config: large.json: must be of at most 16777216 bytes, got "
-                   "1073741824\n"), err
+    assert err == ("train_qwen3_moe: --config: qwen3_moe config: large.json: must be of at most 16777216 "
+                   "bytes, got 1073741824\n"), err
 
 # A full disk, for each thing that a run writes: said once, counted, exit code 1.
 def full_disk(limit):

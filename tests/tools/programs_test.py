@@ -212,20 +212,39 @@ for arguments, message in [
          f"data: ids in '{pair}' must be below the model's vocab_size 256, got 6422625 at position 0"),
         (["--data", ids, "--data-dtype", "uint32", "--end-of-document", 7, "--pack"],
          f"data: '{ids}' must end with the end-of-document id 7, got 0"),
-        (["--data", ids, "--pack"], "--pack: the documents of --data need --end-of-document"),
-        (["--resume"], "--resume: needs --checkpoint-dir"),
-        (["--preset", "huge"], "qwen3_moe config: preset must be tiny, small, medium, qwen3-30b-a3b or "
-                               "qwen3-235b-a22b, got huge"),
         (["--metrics", "/nowhere/m", "--text", text, "--steps", 1, "--preset", "tiny"],
          "--metrics: cannot write file '/nowhere/m': No such file or directory"),
-        (["--profile-steps", "0:501"], "--profile-steps: must end within 500 steps, got 501"),
-        (["--profile", "trace.json"], "--profile: needs --profile-steps"),
         (["--profile-steps", "0:1", "--profile", "/nowhere/t", *SHORT],
          "--profile: cannot write file '/nowhere/t': No such file or directory"),
         (["--tensorboard", "empty.txt", *SHORT],
-         "event_file: cannot create empty.txt: Not a directory")]:
+         "--tensorboard: cannot write to empty.txt: Not a directory"),
+        (["--checkpoint-dir", "empty.txt/at", *SHORT],
+         "--checkpoint-dir: cannot write to empty.txt/at: Not a directory")]:
     _, err = run("train_qwen3_moe", *arguments, exit_code=1)
     assert err == f"train_qwen3_moe: {message}\n", err
+# Options that cannot be, or not together.
+for arguments, message in [
+        (["--data", ids, "--pack"], "--pack: the documents of --data need --end-of-document"),
+        (["--resume"], "--resume: needs --checkpoint-dir"),
+        (["--profile-steps", "0:501"], "--profile-steps: must end within 500 steps, got 501"),
+        (["--profile", "trace.json"], "--profile: needs --profile-steps"),
+        (["--metrics", "same", "--profile-steps", "0:1", "--profile", "same"],
+         "--profile: must not be what --metrics names, got 'same'"),
+        (["--seq-len", 5000], "--seq-len: the model has positions for documents of 4096 tokens "
+                              "(max_position_embeddings), got 5000"),
+        (["--steps", 4, "--warmup", 5], "--warmup: must leave room in 4 steps, got 5")]:
+    _, err = run("train_qwen3_moe", *arguments, exit_code=2)
+    assert err == f"train_qwen3_moe: {message}\n", err
+for arguments, message in [
+        (["--preset", "Tiny"], "--preset: must be tiny, small, medium, qwen3-30b-a3b or qwen3-235b-a22b, "
+                               "got 'Tiny'"),
+        (["--preset", "tiny", "--config", "config.json"], "--config excludes --preset"),
+        (["--preset", "tiny", "--hf-model", "hf"], "--hf-model excludes --preset"),
+        (["--data-dtype", "uint32"], "--data-dtype requires --data"),
+        (["--checkpoint-interval", 5], "--checkpoint-interval requires --checkpoint-dir"),
+        (["--checkpoint-keep", 5], "--checkpoint-keep requires --checkpoint-dir")]:
+    _, err = run("train_qwen3_moe", *arguments, exit_code=2)
+    assert err.startswith(f"{message}\n"), err
 for size in (0, -1):
     _, err = run("train_qwen3_moe", "--world-size", size, exit_code=2)
     assert err.startswith(f"--world-size: must be an integer from 1 to 65536, got {size}\n"), err
@@ -243,7 +262,7 @@ for name, given in [("--checkpoint-dir", ["--resume"]), ("--metrics", ["--overfi
     _, err = run("train_qwen3_moe", name, *given, exit_code=2)
     assert err.startswith(f"{name}: must be given a value, got the option {given[0]}\n"), err
 assert not (folder / "--resume").exists()
-_, err = run("train_qwen3_moe", "--checkpoint-dir=", "--resume", exit_code=1)
+_, err = run("train_qwen3_moe", "--checkpoint-dir=", "--resume", exit_code=2)
 assert "--checkpoint-dir" in err, err
 _, err = run("train_qwen3_moe", "--steps=", "--micro-batches", 4, exit_code=2)
 assert "--steps: must be an integer" in err, err
@@ -264,7 +283,7 @@ for program in ["loss_parity", "fsdp_timeline"]:
 _, err = run("loss_parity", "--text", empty, exit_code=1)
 assert err == f"loss_parity: text: '{empty}' is empty\n", err
 for count in [4, 12]:
-    _, err = run("loss_parity", "--micro-batches", count, exit_code=1)
+    _, err = run("loss_parity", "--micro-batches", count, exit_code=2)
     assert err == ("loss_parity: --micro-batches: must be a power of two, and at least 8 (ranks), "
                    f"got {count}\n"), err
 
@@ -334,11 +353,11 @@ names = [event["name"] for event in events if event["ph"] == "X" and event["pid"
 for name in ["forward", "loss", "backward", "optimizer"]:
     assert names.count(name) == 2, name
 assert "all_gather model.layers.3" in names and "backward model.layers.0.mlp" in names
-_, err = run("fsdp_timeline", "--slow-rank", 2, exit_code=1)
+_, err = run("fsdp_timeline", "--slow-rank", 2, exit_code=2)
 assert err == "fsdp_timeline: --slow-rank: must be below the 2 ranks, got 2\n", err
-_, err = run("fsdp_timeline", "--world-size", 1, "--slow-rank", 0, exit_code=1)
+_, err = run("fsdp_timeline", "--world-size", 1, "--slow-rank", 0, exit_code=2)
 assert err == "fsdp_timeline: --slow-rank: --world-size must be at least 2, got 1\n", err
-_, err = run("fsdp_timeline", "--world-size", 4, "--steps", 95, "--slow-rank", 1, exit_code=1)
+_, err = run("fsdp_timeline", "--world-size", 4, "--steps", 95, "--slow-rank", 1, exit_code=2)
 assert err == ("fsdp_timeline: --slow-rank: --steps must be at least 3 windows of 32, "
                "got 95\n"), err
 
@@ -367,7 +386,7 @@ assert err == "nz_ablation: --world-size: must divide the 4 sequences of main, g
 run("nz_ablation", "--preset", "long", exit_code=2)
 
 # The measurements refuse what they cannot measure.
-_, err = run("fsdp_overlap", "--tokens", 100, exit_code=1)
+_, err = run("fsdp_overlap", "--tokens", 100, exit_code=2)
 assert err == "fsdp_overlap: --tokens: must be a multiple of 64, got 100\n", err
 run("fsdp_overlap", "--layers", 0, exit_code=2)
 run("fsdp_crossover", "--steps", 0, exit_code=2)
@@ -400,8 +419,7 @@ assert f"peak: {max(int(row['total']) for row in live)} bytes in the backward" i
 assert int(live[-1]["saved"]) < int(live[functions]["saved"])
 _, err = run("inspect_graph", "--preset", "tiny", "--dot", "/nowhere/graph.dot", exit_code=1)
 assert err == "inspect_graph: cannot write file '/nowhere/graph.dot': No such file or directory\n", err
-_, err = run("inspect_graph", "--preset", "huge", exit_code=1)
-assert err == ("inspect_graph: qwen3_moe config: preset must be tiny, small, medium, "
-               "qwen3-30b-a3b or qwen3-235b-a22b, got huge\n"), err
+_, err = run("inspect_graph", "--preset", "huge", exit_code=2)
+assert err.startswith("--preset: must be tiny, small or medium, got 'huge'\n"), err
 run("inspect_graph", "--preset", "tiny", "--config", "config.json", exit_code=2)
 print("programs_test: ok")

@@ -259,7 +259,7 @@ assert run.losses() == undisturbed and list(run.checkpoints.iterdir()) == []
 run.checkpoints.rmdir()
 run.checkpoints.write_text("not a folder")
 _, err = run.run(2, exit_code=1)
-assert err == f"train_qwen3_moe: lock: cannot create {run.checkpoints}: Not a directory\n", err
+assert err == f"train_qwen3_moe: --checkpoint-dir: cannot write to {run.checkpoints}: Not a directory\n", err
 
 # What is not this run's is refused.
 run = Run()

@@ -93,11 +93,13 @@ for warmup, rates in [([], [8, 8, 8]), (["--warmup", 2], [0, 4, 8])]:
 out, _ = run(*SHORT, "--steps", 8, "--export-hf", "hf")
 after = re.search(r"^validation loss (\S+) nats", out, re.MULTILINE)[1]
 assert json.loads((folder / "hf" / "config.json").read_text())["model_type"] == "qwen3_moe"
+without_preset = [word for word in SHORT if word not in ("--preset", "tiny")]
 for arguments in ([], ["--world-size", 4], ["--expert-weights", "hf"]):
-    out, _ = run(*SHORT, "--steps", 1, "--hf-model", "hf", *arguments)
+    out, _ = run(*without_preset, "--steps", 1, "--hf-model", "hf", *arguments)
     assert f"training, from validation loss {after}\n" in out, (after, out)
-_, err = run(*SHORT, "--hf-model", "nowhere", exit_code=1)
-assert err == "train_qwen3_moe: qwen3_moe config: nowhere/config.json: must be a readable regular file, got No such file or directory\n", err
+_, err = run(*without_preset, "--hf-model", "nowhere", exit_code=1)
+assert err == ("train_qwen3_moe: --hf-model: qwen3_moe config: nowhere/config.json: must be a readable "
+               "regular file, got No such file or directory\n"), err
 
 # A learning rate beyond all bounds: the step, the numbers, the op, its module and where it stands.
 metrics = folder / "metrics.jsonl"

@@ -67,7 +67,7 @@ RankMemory measure(const TrainConfig& options) {
       saver->reserve(all);
       own.checkpoint = arena.live()[MemoryTag::kCheckpoint];
     }
-    const StepPlan plan(state, options.data.micro_batches);
+    StepPlan plan(state, options.data.micro_batches);
     const auto mine = plan.own(batches);
     for (int step = 0; step < 3; ++step) {
       if (step == 1) arena.reset_peak();  // the first forward has no order to prefetch by

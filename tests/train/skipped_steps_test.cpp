@@ -4,6 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "framework/io/checkpoint_folders.h"
 #include "models/qwen3_moe/save_pretrained.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
@@ -127,6 +128,34 @@ TEST_F(SkippedStepsTest, EndTheRunAboveTheLimit) {
                                   ": loss and gradient norm must be finite, got "))
       << message;
   EXPECT_EQ(std::ssize(recorded()), last);
+}
+
+TEST_F(SkippedStepsTest, EndARunThatGoesOnFromTheStepBefore) {
+  const auto counts = expected();
+  options_.optim.max_skipped_steps = counts.back() - 1;
+  const auto last = std::ranges::find(counts, counts.back()) - counts.begin();
+  message_of<Error>([&] { run(); });
+  const auto found = list_checkpoints(options_.checkpoint.dir);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].step, last);
+  options_.checkpoint.resume = true;
+  options_.optim.max_skipped_steps = counts.back();
+  EXPECT_EQ(run(), 0);
+  EXPECT_EQ(recorded(), counts);
+}
+
+TEST_F(SkippedStepsTest, SaveNothingWhereNoStepWasDone) {
+  const auto counts = expected();
+  ASSERT_EQ(counts.front(), 0);
+  options_.optim.lr = 1e30;  // the second step is not finite, whatever its bytes
+  options_.optim.warmup = 0;
+  message_of<Error>([&] { run(); });
+  const auto found = list_checkpoints(options_.checkpoint.dir);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].step, 1);
+  options_.checkpoint.resume = true;
+  message_of<Error>([&] { run(); });
+  EXPECT_EQ(list_checkpoints(options_.checkpoint.dir).size(), 1U);
 }
 
 TEST_F(SkippedStepsTest, AreCountedOnByAResumedRun) {

@@ -6,6 +6,7 @@
 
 #include "framework/distributed/launch.h"
 #include "framework/runtime/error.h"
+#include "ops/reduce.h"
 #include "tests/fsdp/models.h"
 #include "tests/testing.h"
 
@@ -112,6 +113,31 @@ TEST(StepPlan, RefusesStepsWithoutMicroBatchesAndOtherNumbersOfThem) {
               "step plan: micro_batches must be at least 1, got 0");
     EXPECT_EQ(message_of<ValueError>([&] { StepPlan(state, 2).own({MicroBatch()}); }),
               "step plan: a step must have 2 micro-batches, got 1");
+  });
+}
+
+TEST(StepPlan, RefusesTurnsOutOfOrder) {
+  launch(1, [](RankContext& context) {
+    models::Qwen3Moe model(test::sharded_toy_config(), 1);
+    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    const auto tokens = Tensor::from(std::vector<std::int64_t>{1, 2, 3}, {3});
+    StepPlan plan(state, 4);
+    const auto run = [&](std::size_t i) {
+      plan.backward(plan.turns()[i], ops::sum(model(tokens).logits));
+    };
+    const auto message = [](int index, int done) {
+      return "step plan: backward must be called for the turns in order, got the turn of "
+             "micro-batch " +
+             std::to_string(index) + " after " + std::to_string(done) + " of 4 turns";
+    };
+    EXPECT_EQ(message_of<Error>([&] { run(1); }), message(1, 0));
+    for (std::size_t i = 0; i < 4; ++i) run(i);
+    EXPECT_EQ(message_of<Error>([&] { run(3); }), message(3, 4));
+    run(0);
+    EXPECT_EQ(message_of<Error>([&] { run(2); }), message(2, 1));
+    run(1);
+    // A step that was given up begins anew.
+    for (std::size_t i = 0; i < 4; ++i) run(i);
   });
 }
 

@@ -91,6 +91,10 @@ TEST_F(TrainCheckpointsTest, RefuseToGoOnWithAnotherValueOfAnOption) {
             "resume: max_grad_norm must be 1" + as_in + "1.0000000000000002");
   EXPECT_EQ(refusal([](TrainConfig& o) { o.optim.steps = 3; }),
             "resume: steps must be 2" + as_in + "3");
+  EXPECT_EQ(refusal([](TrainConfig& o) { o.model.dtype = Dtype::kFloat64; }),
+            "resume: dtype must be fp32" + as_in + "fp64");
+  EXPECT_EQ(refusal([](TrainConfig& o) { o.model.preset = "small"; }),
+            "resume: config must be \"head_dim\": 16" + as_in + "\"head_dim\": 32");
   EXPECT_EQ(read_file(options_.output.metrics), metrics);
   // What is listed may change.
   TrainConfig options = options_;

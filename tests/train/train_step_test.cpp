@@ -154,7 +154,7 @@ TEST_F(SmallRun, LossOfATrainingStepFalls) {
     models::Qwen3Moe model(config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-    const StepPlan plan(state, 2);
+    StepPlan plan(state, 2);
     std::vector<double> losses;
     for (std::int64_t step = 0; step < 40; ++step) {
       const std::vector<MicroBatch> batches = {text.training_batch(1, step, 0, 2, 2),
@@ -185,7 +185,7 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
       const DeviceMesh mesh(context.group(), {{"replicate", replicas}, {"shard", shards}});
       auto& state = shard_model(model, mesh, {});
       optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-      const StepPlan plan(state, micro_batches, accumulation);
+      StepPlan plan(state, micro_batches, accumulation);
       StepResult result;
       for (std::int64_t step = 0; step < 2; ++step) {
         std::vector<MicroBatch> batches;
@@ -248,7 +248,7 @@ TEST_F(SmallRun, FiguresOfAStepAreTheSameBitsOnEveryWorldSize) {
       models::Qwen3Moe model(config(), 1);
       auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
       optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-      const StepPlan plan(state, 4);
+      StepPlan plan(state, 4);
       std::vector<MicroBatch> batches;
       for (std::int64_t i = 0; i < 4; ++i) batches.push_back(text.training_batch(1, 0, i, 4, 1));
       if (world_size == 1) {
@@ -281,7 +281,7 @@ TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
     models::Qwen3Moe model(config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
-    const StepPlan plan(state, 2);
+    StepPlan plan(state, 2);
     const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
     const auto expected = train_step(model, plan, step_batches(windows, 0), {}, optimizer);
     std::vector<Tensor> seen;
@@ -309,7 +309,7 @@ TEST_F(SmallRun, AMaximumNormOfZeroClipsNothing) {
       auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
       // Adam's first step does not depend on the size of a gradient; stochastic descent's does.
       optim::SGD optimizer(model.named_parameters(), {.lr = 0.1});
-      const StepPlan plan(state, 2);
+      StepPlan plan(state, 2);
       const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
       train_step(model, plan, step_batches(windows, 0), {.max_grad_norm = limit}, optimizer);
       const NoGradGuard no_grad;
@@ -331,7 +331,7 @@ TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {
     models::Qwen3Moe model(config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-    const StepPlan plan(state, 2);
+    StepPlan plan(state, 2);
     const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
     const auto step = [&](double factor) {
       const StepForward forward = [&](models::Qwen3Moe& whole, const MicroBatch& batch,

@@ -179,7 +179,7 @@ void computed(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
 }
 
 void run(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
-  check<ValueError>(tokens % kSequenceLength == 0, "--tokens: must be a multiple of ",
+  check<UsageError>(tokens % kSequenceLength == 0, "--tokens: must be a multiple of ",
                     kSequenceLength, ", got ", tokens);
   slept(layers, steps);
   computed(layers, tokens, steps);

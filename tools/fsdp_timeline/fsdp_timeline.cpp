@@ -46,11 +46,11 @@ void report_slow_rank(std::int64_t steps, const SlowRank& slow) {
 
 void check_slow_rank(const TimelineOptions& options) {
   if (options.slow_rank < 0) return;
-  check<ValueError>(options.slow_rank < options.ranks, "--slow-rank: must be below the ",
+  check<UsageError>(options.slow_rank < options.ranks, "--slow-rank: must be below the ",
                     options.ranks, " ranks, got ", options.slow_rank);
-  check<ValueError>(options.ranks >= 2, "--slow-rank: --world-size must be at least 2, got ",
+  check<UsageError>(options.ranks >= 2, "--slow-rank: --world-size must be at least 2, got ",
                     options.ranks);
-  check<ValueError>(options.steps / kSlowWindows >= options.window,
+  check<UsageError>(options.steps / kSlowWindows >= options.window,
                     "--slow-rank: --steps must be at least ", kSlowWindows, " windows of ",
                     options.window, ", got ", options.steps);
 }
@@ -61,7 +61,7 @@ int run(ProgramOptions options) {
   check_product("tokens per rank (--batch x --seq-len)", timeline.batch, timeline.sequence_length,
                 kMostTokens);
   const double rate = options.gigabytes_per_second;
-  check<ValueError>(rate == 0 || rate >= kSlowestLink, "--gb-per-second: must be 0 or at least ",
+  check<UsageError>(rate == 0 || rate >= kSlowestLink, "--gb-per-second: must be 0 or at least ",
                     kSlowestLink, ", got ", rate);
   timeline.config = models::Qwen3MoeConfig::preset(options.preset);
   timeline.link = {

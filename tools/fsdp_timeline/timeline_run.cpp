@@ -65,10 +65,10 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
                          .length = options.sequence_length,
                          .sequences = options.batch,
                          .micro_batches = options.ranks});
-  const StepPlan plan(state, data.micro_batches());
-  StepLoader loader(data, plan.indices(), /*first_step=*/0);
+  StepPlan plan(state, data.micro_batches());
+  StepLoader loader(data, plan.indices());
   const StepOptions unclipped = {.max_grad_norm = 0};
-  train_step(model, plan, loader.next(), unclipped, optimizer);
+  train_step(model, plan, loader.batches(0), unclipped, optimizer);
   context.arena()->reset_peak();
   context.group()->barrier()->wait();
 
@@ -76,7 +76,7 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
   context.spans().start(options.level, std::numeric_limits<std::size_t>::max());
   SlowRankWatch watch(context);
   for (std::int64_t i = 0; i < options.steps; ++i) {
-    const auto batches = loader.next();
+    const auto batches = loader.batches(1 + i);
     timeline.step_begins.push_back(SpanClock::now());
     {
       const WorkGuard work(WorkClass::kCompute);

@@ -101,7 +101,7 @@ bool print_checks(const std::vector<ParityCheck>& checks) {
 }
 
 int run(const ParityOptions& options) {
-  check<ValueError>(options.micro_batches >= 8 &&
+  check<UsageError>(options.micro_batches >= 8 &&
                         std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches)),
                     "--micro-batches: must be a power of two, and at least 8 (ranks), got ",
                     options.micro_batches);

@@ -107,12 +107,12 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     const auto mesh = make_mesh(context.group(), layout.mesh, layout.experts);
     auto& state = shard_model(model, mesh, policy);
     auto optimizer = make_optimizer(model.named_parameters(), options.lr);
-    const StepPlan plan(state, data.micro_batches(), layout.accumulation);
-    StepLoader loader(data, plan.indices(), /*first_step=*/0);
+    StepPlan plan(state, data.micro_batches(), layout.accumulation);
+    StepLoader loader(data, plan.indices());
     for (std::int64_t step = 0; step < options.steps; ++step) {
       StepOptions step_options{.max_grad_norm = options.max_grad_norm};
       if (replay != nullptr) step_options.replay = &(*replay)[static_cast<std::size_t>(step)];
-      auto result = train_step(model, plan, loader.next(), step_options, optimizer);
+      auto result = train_step(model, plan, loader.batches(step), step_options, optimizer);
       if (context.rank() != 0) continue;
       run.loss.push_back(result.loss);
       run.grad_norm.push_back(result.grad_norm);

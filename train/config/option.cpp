@@ -10,6 +10,7 @@
 
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/program.h"
 
 namespace moegrad::training {
 namespace {
@@ -96,8 +97,9 @@ Option boolean(std::string name, bool& variable, std::string type, std::string d
   option.get = [&variable]() -> OptionValue { return variable; };
   option.set = [&variable, refuse](const OptionValue& value) {
     const auto* read = std::get_if<bool>(&value);
-    if (read == nullptr) refuse(shown(value));
-    variable = *read;
+    const auto* digit = std::get_if<std::int64_t>(&value);  // as on the command line
+    if (read == nullptr && (digit == nullptr || (*digit != 0 && *digit != 1))) refuse(shown(value));
+    variable = read != nullptr ? *read : *digit == 1;
   };
   option.parse = [refuse](const std::string& text) -> OptionValue {
     if (text == "1" || text == "true") return true;
@@ -233,11 +235,12 @@ namespace {
 Option among(Option option, std::vector<std::string> names) {
   const std::vector<std::string_view> views(names.begin(), names.end());
   option.type = braced(views);
-  option.parse = [names, label = option.label(),
-                  list = listed(views)](const std::string& given) -> OptionValue {
-    check<ValueError>(std::ranges::find(names, given) != names.end(), label, ": must be ", list,
-                      ", got ", in_quotes(given));
-    return given;
+  option.set = [names, label = option.label(), list = listed(views),
+                set = std::move(option.set)](const OptionValue& value) {
+    const auto* given = std::get_if<std::string>(&value);
+    check<ValueError>(given == nullptr || std::ranges::find(names, *given) != names.end(), label,
+                      ": must be ", list, ", got ", shown(value));
+    set(value);
   };
   return option;
 }
@@ -301,7 +304,7 @@ std::string to_text(const OptionValue& value) {
 }
 
 void check_product(const std::string& what, std::int64_t a, std::int64_t b, std::int64_t most) {
-  check<ValueError>(a == 0 || b <= most / a, what, ": must be at most ", most, ", got ", a, " x ",
+  check<UsageError>(a == 0 || b <= most / a, what, ": must be at most ", most, ", got ", a, " x ",
                     b);
 }
 

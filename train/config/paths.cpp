@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "framework/io/checkpoint_folders.h"
-#include "framework/runtime/error.h"
+#include "framework/runtime/program.h"
 
 namespace moegrad::training {
 namespace {
@@ -46,18 +46,18 @@ bool is_name_of_earlier(const std::string& path, const std::string& log) {
 void check_pair(const NamedPath& output, const NamedPath& other) {
   if (output.kind == PathKind::kOutputFolder && other.kind == PathKind::kOutputFolder) return;
   for (const auto& [path, log] : {std::pair(output, other), std::pair(other, output)}) {
-    check<ValueError>(log.kind != PathKind::kOutputLog || !is_name_of_earlier(path.path, log.path),
+    check<UsageError>(log.kind != PathKind::kOutputLog || !is_name_of_earlier(path.path, log.path),
                       path.name, ": must not be a name under which an earlier ", log.name,
                       " is kept, got '", path.path, "'");
   }
-  check<ValueError>(!same_file_or_folder(output.path, other.path), output.name,
+  check<UsageError>(!same_file_or_folder(output.path, other.path), output.name,
                     ": must not be what ", other.name, " names, got '", output.path, "'");
   std::error_code failure;
   const bool is_file = output.kind == PathKind::kOutput || output.kind == PathKind::kOutputLog;
   const bool into_input = other.kind == PathKind::kInput && is_file &&
                           fs::is_directory(other.path, failure) &&
                           resolved(output.path).parent_path() == resolved(other.path);
-  check<ValueError>(!into_input, output.name, ": must not be in the folder that ", other.name,
+  check<UsageError>(!into_input, output.name, ": must not be in the folder that ", other.name,
                     " names, got '", output.path, "'");
 }
 
@@ -67,10 +67,10 @@ void check_paths(const std::vector<NamedPath>& paths) {
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const auto& output = paths[i];
     if (output.kind == PathKind::kInput) continue;
-    check<ValueError>(!is_in_checkpoint(output.path), output.name,
+    check<UsageError>(!is_in_checkpoint(output.path), output.name,
                       ": must not be in a checkpoint, got '", output.path, "'");
     const bool exports = output.kind == PathKind::kExportFolder;
-    check<ValueError>(!exports || (!is_checkpoint(output.path) && !holds_checkpoints(output.path)),
+    check<UsageError>(!exports || (!is_checkpoint(output.path) && !holds_checkpoints(output.path)),
                       output.name, ": must not be a folder of checkpoints, got '", output.path,
                       "'");
     for (std::size_t j = 0; j < paths.size(); ++j) {

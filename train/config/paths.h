@@ -22,7 +22,7 @@ struct NamedPath {
   PathKind kind;
 };
 
-/// ValueError if an output is the same file as an input or another output, whatever its name; if it
+/// UsageError if an output is the same file as an input or another output, whatever its name; if it
 /// is a checkpoint or inside one; or if it has a name under which an earlier output is kept.
 /// Several outputs may go to the same device or pipe.
 void check_paths(const std::vector<NamedPath>& paths);

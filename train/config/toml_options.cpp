@@ -82,8 +82,8 @@ std::set<std::string> set_from_toml(std::vector<Option>& options, const std::str
     std::string name(key.str());
     std::ranges::replace(name, '_', '-');
     const auto option = std::ranges::find(options, name, &Option::name);
-    check(option != options.end() && option->in_file, where, "unknown option ",
-          in_quotes(key.str()));
+    check(option != options.end(), where, "unknown option ", in_quotes(key.str()));
+    check(option->in_file, where, option->label(), ": must be given on the command line");
     check(seen.insert(name).second, where, name, " must appear once");
     const auto value = value_of(node);
     check(value.has_value(), where, option->label(),

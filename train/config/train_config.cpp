@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "framework/runtime/error.h"
+#include "framework/runtime/program.h"
 #include "models/qwen3_moe/config_json.h"
 #include "train/config/option.h"
 #include "train/config/train_options.h"
@@ -27,19 +29,19 @@ void check_sizes(const TrainConfig& config) {
 void check_schedule(const TrainConfig& config) {
   const auto steps = config.optim.steps, warmup = config.warmup_steps();
   const bool constant = config.optim.schedule == ScheduleKind::kConstant;
-  check<ValueError>(warmup + (constant ? 0 : steps / 5) <= steps, "--warmup: must leave room in ",
+  check<UsageError>(warmup + (constant ? 0 : steps / 5) <= steps, "--warmup: must leave room in ",
                     steps, " steps, got ", warmup);
 }
 
 void check_data(const TrainConfig& config, const models::Qwen3MoeConfig& model) {
   const auto& data = config.data;
-  check<ValueError>(!data.tokens.empty() || model.vocab_size >= 256,
+  check<UsageError>(!data.tokens.empty() || model.vocab_size >= 256,
                     "--config: the byte tokenizer needs a vocab_size of at least 256, got ",
                     model.vocab_size);
-  check<ValueError>(data.tokens.empty() || !data.pack || data.end_of_document,
+  check<UsageError>(data.tokens.empty() || !data.pack || data.end_of_document,
                     "--pack: the documents of --data need --end-of-document");
   const auto longest = data.pack ? data.batch * data.sequence_length : data.sequence_length;
-  check<ValueError>(longest <= model.max_position_embeddings, data.pack ? "--pack" : "--seq-len",
+  check<UsageError>(longest <= model.max_position_embeddings, data.pack ? "--pack" : "--seq-len",
                     ": the model has positions for documents of ", model.max_position_embeddings,
                     " tokens (max_position_embeddings), got ", data.pack ? "packs of " : "",
                     longest);
@@ -48,16 +50,27 @@ void check_data(const TrainConfig& config, const models::Qwen3MoeConfig& model) 
 // Requires a dtype that values travel in to be bf16 or the dtype of the arithmetic.
 void check_narrow(const char* name, std::optional<Dtype> dtype, Dtype own) {
   const auto name_in_options = [](Dtype one) { return name_of<Dtype>(one, kDtypes); };
-  check<ValueError>(!dtype || *dtype == Dtype::kBFloat16 || *dtype == own, name,
+  check<UsageError>(!dtype || *dtype == Dtype::kBFloat16 || *dtype == own, name,
                     ": must be bf16 or what --dtype is, ", name_in_options(own), ", got ",
                     name_in_options(dtype.value_or(own)));
 }
 
 void check_profile(const TrainConfig& config) {
   const auto& range = config.output.profile_steps;
-  check<ValueError>(range || config.output.profile.empty(), "--profile: needs --profile-steps");
-  check<ValueError>(!range || range->end <= config.optim.steps, "--profile-steps: must end within ",
+  check<UsageError>(range || config.output.profile.empty(), "--profile: needs --profile-steps");
+  check<UsageError>(!range || range->end <= config.optim.steps, "--profile-steps: must end within ",
                     config.optim.steps, " steps, got ", range ? range->end : 0);
+}
+
+models::Qwen3MoeConfig configured_model(const TrainConfig::Model& model) {
+  const auto file = model.hf_model.empty() ? model.config : model.hf_model + "/config.json";
+  if (file.empty()) return models::Qwen3MoeConfig::preset(model.preset);
+  try {
+    return models::read_qwen3_moe_config(file);
+  } catch (const Error& error) {
+    throw ValueError((model.hf_model.empty() ? "--config: " : "--hf-model: ") +
+                     std::string(error.what()));
+  }
 }
 
 }  // namespace
@@ -66,19 +79,19 @@ void TrainConfig::validate() const {
   check_sizes(*this);
   const auto shape = model_config();
   check_data(*this, shape);
-  check<ValueError>(parallel.world_size >= 1, "--world-size: must be at least 1, got ",
+  check<UsageError>(parallel.world_size >= 1, "--world-size: must be at least 1, got ",
                     parallel.world_size);
-  check<ValueError>(parallel.threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
+  check<UsageError>(parallel.threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
                     parallel.threads_per_rank);
   check_narrow("--wire-dtype", parallel.wire_dtype, model.dtype);
   check_narrow("--reduce-dtype", parallel.reduce_dtype, model.dtype);
-  check<ValueError>(!checkpoint.resume || !checkpoint.dir.empty(),
+  check<UsageError>(!checkpoint.resume || !checkpoint.dir.empty(),
                     "--resume: needs --checkpoint-dir");
   check_schedule(*this);
-  check<ValueError>(memory.recompute_layers <= shape.num_hidden_layers,
+  check<UsageError>(memory.recompute_layers <= shape.num_hidden_layers,
                     "--recompute-layers: the model has ", shape.num_hidden_layers, " layers, got ",
                     memory.recompute_layers);
-  check<ValueError>(output.sample_bytes == 0 || !data.tokens.empty() || !output.prompt.empty(),
+  check<UsageError>(output.sample_bytes == 0 || !data.tokens.empty() || !output.prompt.empty(),
                     "--prompt: must not be empty");
   check_profile(*this);
 }
@@ -96,9 +109,7 @@ TrainConfig TrainConfig::resolved() const {
 }
 
 models::Qwen3MoeConfig TrainConfig::model_config() const {
-  const auto file = model.hf_model.empty() ? model.config : model.hf_model + "/config.json";
-  auto shape = file.empty() ? models::Qwen3MoeConfig::preset(model.preset)
-                            : models::read_qwen3_moe_config(file);
+  auto shape = configured_model(model);
   const auto whole = resolved();
   shape.expert_weights = *whole.model.expert_weights;
   shape.gathered_layout = *whole.model.layout;

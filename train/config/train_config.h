@@ -108,7 +108,7 @@ struct TrainConfig {
   Output output;
   std::vector<std::string> command;  // as the program was called; recorded, but not an option
 
-  /// Throws ValueError `--<option>: ...` where options conflict with each other or with the model.
+  /// Throws UsageError `--<option>: ...` where options conflict with each other or with the model.
   void validate() const;
   /// This configuration with all values filled in whose defaults depend on others: warmup,
   /// wire_dtype, reduce_dtype, layout, expert_weights.

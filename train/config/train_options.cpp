@@ -83,6 +83,7 @@ void add_data_options(std::vector<Option>& all, TrainConfig::Data& data) {
           .at_resume_of(AtResume::kContents));
   all.push_back(choice_option<TokenDtype>("data-dtype", token_dtype, kTokenDtypes,
                                           "of the ids, little-endian")
+                    .needing("data")
                     .at_resume_of(AtResume::kContents));
   all.push_back(flag_option(
       "pack", pack,
@@ -109,15 +110,18 @@ void add_data_options(std::vector<Option>& all, TrainConfig::Data& data) {
 
 void add_model_options(std::vector<Option>& all, TrainConfig::Model& model) {
   auto& [preset, config, hf_model, dtype, nz_transpose, layout, expert_weights] = model;
-  all.push_back(
-      text_option("preset", preset, "model: tiny, small, medium, qwen3-30b-a3b or qwen3-235b-a22b")
-          .at_resume_of(AtResume::kContents));
+  all.push_back(choice_of_text("preset", preset,
+                               {"tiny", "small", "medium", "qwen3-30b-a3b", "qwen3-235b-a22b"},
+                               "model")
+                    .at_resume_of(AtResume::kContents));
   all.push_back(path_option("config", config, PathKind::kInput,
                             "Hugging Face config.json instead of a preset")
+                    .excluding("preset")
                     .at_resume_of(AtResume::kContents));
   all.push_back(path_option("hf-model", hf_model, PathKind::kInput,
                             "Hugging Face folder: config.json and weights to go on from")
                     .excluding("config")
+                    .excluding("preset")
                     .at_resume_of(AtResume::kContents));
   all.push_back(choice_option<Dtype>("dtype", dtype, kArithmetic, "arithmetic"));
   all.push_back(switch_option("grouped-matmul-nz-transpose", nz_transpose,
@@ -196,8 +200,10 @@ void add_checkpoint_options(std::vector<Option>& all, TrainConfig::Checkpoint& c
                     .at_resume_of(AtResume::kOutput));
   all.push_back(number_option("checkpoint-interval", interval, {0, kManySteps},
                               "steps from one to the next; 0: after the last step alone")
+                    .needing("checkpoint-dir")
                     .at_resume_of(AtResume::kOutput));
   all.push_back(number_option("checkpoint-keep", keep, {0, kManySteps}, "newest that stay; 0: all")
+                    .needing("checkpoint-dir")
                     .at_resume_of(AtResume::kOutput));
   all.push_back(flag_option("resume", resume,
                             "go on from the newest sound checkpoint, at any world size; from step "

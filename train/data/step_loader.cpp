@@ -12,9 +12,8 @@
 
 namespace moegrad::training {
 
-StepLoader::StepLoader(const StepData& data, std::vector<std::int64_t> indices,
-                       std::int64_t first_step)
-    : data_(data), indices_(std::move(indices)), step_(first_step) {
+StepLoader::StepLoader(const StepData& data, std::vector<std::int64_t> indices)
+    : data_(data), indices_(std::move(indices)) {
   auto& rank = RankContext::current();
   const RankContext::Options same_rank = {
       .rank = rank.rank(), .world_size = rank.world_size(), .log_level = rank.log_level()};
@@ -39,29 +38,37 @@ StepLoader::~StepLoader() {
   thread_.join();
 }
 
-std::vector<MicroBatch> StepLoader::next() {
+std::vector<MicroBatch> StepLoader::batches(std::int64_t step) {
   std::unique_lock lock(mutex_);
+  const auto want = [&](std::int64_t wanted) {
+    wanted_ = wanted;
+    made_.reset();
+    failure_ = nullptr;
+    changed_.notify_all();
+  };
+  if (wanted_ != step) want(step);
   {
     // A rank that waits for its disk does not count as stuck, and one that waits for its data is
     // slow in that.
-    const SlowStorage storage("reading the batches of step " + std::to_string(step_));
+    const SlowStorage storage("reading the batches of step " + std::to_string(step));
     const WorkGuard work(WorkClass::kData);
     changed_.wait(lock, [this] { return made_.has_value() || failure_ != nullptr; });
   }
   if (failure_ != nullptr) std::rethrow_exception(failure_);
   auto batches = std::move(*made_);
-  made_.reset();
-  ++step_;
-  changed_.notify_all();
+  want(step + 1);
   return batches;
 }
 
 void StepLoader::make_steps() {
   std::unique_lock lock(mutex_);
+  const auto work_is_left = [this] {
+    return wanted_.has_value() && !made_.has_value() && failure_ == nullptr;
+  };
   while (true) {
-    changed_.wait(lock, [this] { return ending_ || !made_.has_value(); });
+    changed_.wait(lock, [&] { return ending_ || work_is_left(); });
     if (ending_) return;
-    const auto step = step_;
+    const auto step = *wanted_;
     lock.unlock();
     std::vector<MicroBatch> batches;
     std::exception_ptr failure;
@@ -71,10 +78,10 @@ void StepLoader::make_steps() {
       failure = std::current_exception();
     }
     lock.lock();
+    if (wanted_ != step) continue;  // another one has been asked for meanwhile
     failure_ = failure;
     if (failure == nullptr) made_ = std::move(batches);
     changed_.notify_all();
-    if (failure != nullptr) return;
   }
 }
 

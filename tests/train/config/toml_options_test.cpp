@@ -161,6 +161,11 @@ steps = 0x10
 TEST_F(OptionFile, IsRefusedWithTheLineThatIsWrong) {
   EXPECT_EQ(problem("steps = 3\nlr\n").substr(0, 2), "2:");
   EXPECT_EQ(problem("pack = -1\n"), "1: --pack: must be true or false, got -1");
+  EXPECT_EQ(problem("linear-only-shard = 2\n"),
+            "1: --linear-only-shard: must be true or false, got 2");
+  EXPECT_EQ(
+      problem("preset = 'huge'\n"),
+      "1: --preset: must be tiny, small, medium, qwen3-30b-a3b or qwen3-235b-a22b, got 'huge'");
   EXPECT_EQ(problem("\nlr = -1.5\n"), "2: --lr: must be a number from 0 to 1e+30, got -1.5");
   EXPECT_EQ(problem("lr = -1\n"), "1: --lr: must be a number from 0 to 1e+30, got -1");
   EXPECT_EQ(problem("lr = inf\n"), "1: --lr: must be a number from 0 to 1e+30, got inf");
@@ -179,10 +184,18 @@ TEST_F(OptionFile, IsRefusedWithTheLineThatIsWrong) {
             "1: --steps: must be a text, a number, true or false, got a TOML array");
   EXPECT_EQ(problem("[train]\nsteps = 1\n"), "1: unknown option 'train'");
   EXPECT_EQ(problem("steps = 1\nfoo = 1\n"), "2: unknown option 'foo'");
-  EXPECT_EQ(problem("dry-run = true\n"), "1: unknown option 'dry-run'");
+  EXPECT_EQ(problem("dry-run = true\n"), "1: --dry-run: must be given on the command line");
   EXPECT_EQ(problem("seq-len = 1\nseq_len = 2\n"), "2: seq-len must appear once");
   EXPECT_EQ(problem("steps = 1\nsteps = 2\n").substr(0, 2), "2:");
   EXPECT_EQ(problem("text = \"\xff\"\n").substr(0, 2), "1:");
+}
+
+TEST_F(OptionFile, MaySayZeroAndOneAsTheCommandLine) {
+  config_.parallel.linear_only_shard = false;
+  write_file(file_, "grouped_matmul_nz_transpose = 0\nlinear-only-shard = 1\n");
+  set_from_toml(options_, file_, "--config-file");
+  EXPECT_FALSE(config_.model.grouped_matmul_nz_transpose);
+  EXPECT_TRUE(config_.parallel.linear_only_shard);
 }
 
 TEST_F(OptionFile, IsNotParsedWhereThatWouldExhaustTheStack) {

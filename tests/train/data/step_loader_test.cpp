@@ -44,9 +44,9 @@ class NumberedData final : public StepData {
 
 TEST(StepLoader, GivesTheMicroBatchesOfTheRankInTheOrderOfItsTurns) {
   const NumberedData data;
-  StepLoader loader(data, {5, 2, 0}, /*first_step=*/7);
+  StepLoader loader(data, {5, 2, 0});
   for (std::int64_t step = 7; step < 12; ++step) {
-    const auto batches = loader.next();
+    const auto batches = loader.batches(step);
     ASSERT_EQ(batches.size(), 3U);
     EXPECT_EQ(test::integers(batches[0].tokens), (std::vector<std::int64_t>{step, 5}));
     EXPECT_EQ(test::integers(batches[1].tokens), (std::vector<std::int64_t>{step, 2}));
@@ -57,9 +57,9 @@ TEST(StepLoader, GivesTheMicroBatchesOfTheRankInTheOrderOfItsTurns) {
 TEST(StepLoader, MakesNothingOfOtherRanksAndOneStepAhead) {
   const NumberedData data;
   {
-    StepLoader loader(data, {3}, 0);
-    loader.next();
-    loader.next();
+    StepLoader loader(data, {3});
+    loader.batches(0);
+    loader.batches(1);
     // Step 2 is made meanwhile; step 3 waits until that is taken.
     while (data.asked().size() < 3) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -70,10 +70,19 @@ TEST(StepLoader, MakesNothingOfOtherRanksAndOneStepAhead) {
 
 TEST(StepLoader, ThrowsWhatStoppedItWhereTheStepIsAskedFor) {
   const NumberedData data(/*failing_step=*/1);
-  StepLoader loader(data, {0}, 0);
-  EXPECT_EQ(loader.next().size(), 1U);
+  StepLoader loader(data, {0});
+  EXPECT_EQ(loader.batches(0).size(), 1U);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(message_of<ValueError>([&] { loader.next(); }), "data: no step 1");
+    EXPECT_EQ(message_of<ValueError>([&] { loader.batches(1); }), "data: no step 1");
+  }
+  EXPECT_EQ(test::integers(loader.batches(2)[0].tokens), (std::vector<std::int64_t>{2, 0}));
+}
+
+TEST(StepLoader, GivesTheStepThatIsAskedForAlsoWhereAnotherOneIsBeingMade) {
+  const NumberedData data;
+  StepLoader loader(data, {1});
+  for (const std::int64_t step : {0, 40, 41, 3, 3, 2, 3}) {
+    EXPECT_EQ(test::integers(loader.batches(step)[0].tokens), (std::vector<std::int64_t>{step, 1}));
   }
 }
 
@@ -81,8 +90,8 @@ TEST(StepLoader, LeavesTensorsThatOutliveIt) {
   const NumberedData data;
   std::vector<MicroBatch> batches;
   {
-    StepLoader loader(data, {4}, 1);
-    batches = loader.next();
+    StepLoader loader(data, {4});
+    batches = loader.batches(1);
   }
   EXPECT_EQ(test::integers(batches[0].tokens), (std::vector<std::int64_t>{1, 4}));
 }
