@@ -58,14 +58,11 @@ OpSample npu_gmm_sample(Dice& dice) {
   const auto rows = dice.roll(0, 60), k = dice.roll(1, 40), n = dice.roll(1, 40);
   const auto experts = dice.roll(1, 9);
   const auto ends = dice.cuts(experts, rows);
-  std::vector<double> counts;
-  for (std::size_t e = 1; e < ends.size(); ++e) {
-    counts.push_back(static_cast<double>(ends[e] - ends[e - 1]));
-  }
+  std::vector<std::int64_t> counts;
+  for (std::size_t e = 1; e < ends.size(); ++e) counts.push_back(ends[e] - ends[e - 1]);
   const Shape weight = dice.flip() ? Shape{experts, k, n} : Shape{experts * k, n};
-  return {.inputs = {{.shape = weight},
-                     {.shape = {rows, k}},
-                     {.shape = {experts}, .draw = Draw::kIndices, .given = counts}}};
+  return {.inputs = {{.shape = weight}, {.shape = {rows, k}}},
+          .args = {{"tokens_per_expert", counts}}};
 }
 
 OpSample topk_softmax_sample(Dice& dice) {

@@ -33,7 +33,8 @@ STORED_FINALS = ("adamw_const", "adamw_clip_cosine", "slow")
 def case(seed, config=None, batch=(2, 12), packed=(5, 7), train=(2, 10), steps=30, ignored=0.0,
          router=None, twins=None, variants=None, compact=False, transformers5=False):
     """`router`: expert -> how strongly the router favours it for every token. `twins`: how far the
-    first layer's router is from confusing experts 0 and 1. `compact`: leave out what the format
+    first layer's router is from confusing experts 0 and 1, for the tokens of the vocabulary's lower
+    half; training has those of the upper half alone, whose choice no rounding changes. `compact`: leave out what the format
     allows to be absent."""
     return {"seed": seed, "config": BASE_CONFIG | (config or {}), "batch": batch, "packed": packed,
             "train": train, "steps": steps, "ignored": ignored, "router": router or {}, "twins": twins,
@@ -93,12 +94,18 @@ def draw_weights(config, router, twins, generator):
         gate = weights[f"model.layers.{config.moe_layers()[0]}.mlp.gate.weight"]
         gate[1] = gate[0]
         gate[1, 1:] += twins * torch.randn(gate[0, 1:].shape, generator=generator)
+        # Channel 1 of the residual stream tells the halves apart: attention adds nothing to it.
+        gate[1, 1] -= 0.6
+        embedding = weights["model.embed_tokens.weight"]
+        embedding[:len(embedding) // 2, 1], embedding[len(embedding) // 2:, 1] = 0.0, 2.0
+        weights["model.layers.0.self_attn.o_proj.weight"][1] = 0.0
+        weights["model.layers.0.post_attention_layernorm.weight"][1] = 1.0
     return weights
 
 
-def draw_batch(shape, vocabulary, ignored, generator):
+def draw_batch(shape, vocabulary, ignored, generator, lowest=0):
     """(ids, labels) [B][S]: labels are the ids, some of them ignored, after a masked beginning."""
-    ids = torch.randint(vocabulary, shape, generator=generator)
+    ids = torch.randint(lowest, vocabulary, shape, generator=generator)
     labels = ids.clone()
     if ignored > 0:
         labels[torch.rand(shape, generator=generator) < ignored] = oracle.IGNORED
@@ -132,7 +139,8 @@ def draw(case):
                    "cu_seqlens": bounds,
                    "position_ids": [i for each in lengths for i in range(each)],
                    "num_target_tokens_per_seq": [each - 1 for each in lengths]}}
-    batches = [draw_batch(case["train"], config.vocab_size, case["ignored"], generator)
+    lowest = 0 if case["twins"] is None else config.vocab_size // 2
+    batches = [draw_batch(case["train"], config.vocab_size, case["ignored"], generator, lowest)
                for _ in range(case["steps"])]
     train = {"steps": case["steps"], "input_ids": [batch[0] for batch in batches],
              "labels": [batch[1] for batch in batches]}

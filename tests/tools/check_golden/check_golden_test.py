@@ -65,7 +65,7 @@ assert "usage" in out.lower()
 
 expect_refused("qwen3_moe config: FOLDER/config.json: must be a readable regular file, got No such "
                "file or directory", {})
-expect_refused("qwen3_moe config: head_dim must be even and >= 2, got 3",
+expect_refused("FOLDER/config.json: qwen3_moe config: head_dim must be even and >= 2, got 3",
                {"config.json": CONFIG | {"head_dim": 3}})
 expect_refused("input.json: FOLDER/input.json: must be a readable regular file, got No such file or "
                "directory", {"config.json": CONFIG})
