@@ -27,7 +27,7 @@ def check_names(program):
         make_cases(program, "1", folder)
         cases = json.loads((Path(folder) / "cases.json").read_text())["ops"]
     named = Path(__file__).with_name("torch_ops.py").read_text()
-    missing = {case["op"] for case in cases if f'"{case["op"]}":' not in named}
+    missing = {case["op"] for case in cases if f'"{case["op"]}"' not in named}
     assert cases and not missing, missing
 
 
