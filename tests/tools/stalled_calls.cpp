@@ -2,8 +2,9 @@
 
 // To be preloaded: a disk that stalls, and a file system that refuses. By the environment
 //
-//     STALL="CALL PATH SECONDS TIMES"   fsync or read of a file whose path contains PATH
-//     REFUSE="CALL ERRNO"               every fsync of a folder, or every symlink
+//     STALL="CALL PATH SECONDS TIMES AFTER"   fsync, read or pread of a file whose path contains
+//                                             PATH, after AFTER calls that do not stall
+//     REFUSE="CALL ERRNO"                     every fsync of a folder, or every symlink
 
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -31,6 +32,7 @@ struct Stall {
   std::string call, path;
   double seconds = 0;
   std::atomic<int> times = 0;
+  std::atomic<int> after = 0;
 };
 
 std::istringstream words_of(const char* name) {
@@ -43,9 +45,10 @@ Stall& stall() {
   static std::once_flag read;
   std::call_once(read, [] {
     auto words = words_of("STALL");
-    int times = 0;
-    words >> instance.call >> instance.path >> instance.seconds >> times;
+    int times = 0, after = 0;
+    words >> instance.call >> instance.path >> instance.seconds >> times >> after;
     instance.times = times;
+    instance.after = after;
   });
   return instance;
 }
@@ -57,6 +60,7 @@ void wait_at(std::string_view call, int descriptor) {
   const auto link = "/proc/self/fd/" + std::to_string(descriptor);
   if (readlink(link.c_str(), path.data(), path.size() - 1) < 0) return;
   if (std::string_view(path.data()).find(how.path) == std::string_view::npos) return;
+  if (how.after-- > 0) return;
   if (how.times-- > 0) std::this_thread::sleep_for(std::chrono::duration<double>(how.seconds));
 }
 
@@ -84,6 +88,11 @@ extern "C" int fsync(int descriptor) {
 extern "C" ssize_t read(int descriptor, void* buffer, size_t count) {
   wait_at("read", descriptor);
   return real<ssize_t(int, void*, size_t)>("read")(descriptor, buffer, count);
+}
+
+extern "C" ssize_t pread(int descriptor, void* buffer, size_t count, off_t offset) {
+  wait_at("pread", descriptor);
+  return real<ssize_t(int, void*, size_t, off_t)>("pread")(descriptor, buffer, count, offset);
 }
 
 extern "C" int symlink(const char* target, const char* path) noexcept {

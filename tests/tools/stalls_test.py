@@ -26,10 +26,10 @@ text.write_text("".join(f"{i} sheep went to the water and came back again.\n" fo
 class Run:
     """A training run in a folder of its own, with a deadline in seconds; none: the program's own."""
 
-    def __init__(self, deadline, steps=STEPS, interval=INTERVAL):
+    def __init__(self, deadline, steps=STEPS, interval=INTERVAL, data=("--text", text)):
         self.folder = Path(tempfile.mkdtemp(dir=folder))
         self.checkpoints, self.metrics = self.folder / "checkpoints", self.folder / "metrics.jsonl"
-        self.options = ["--text", text, "--seq-len", 16, "--preset", "tiny", "--steps", steps,
+        self.options = [*data, "--seq-len", 16, "--preset", "tiny", "--steps", steps,
                         "--micro-batches", 2, "--batch", 1, "--sample-bytes", 0,
                         "--validation-sequences", 2, "--log-every", 1000, "--metrics", self.metrics,
                         "--checkpoint-dir", self.checkpoints, "--checkpoint-interval", interval]
@@ -58,7 +58,8 @@ class Run:
 
 
 def warned(err, rank, what, seconds):
-    """That it was said while it went on and at the end, with the rank and at least the seconds."""
+    """That it was said while it went on and at the end, with the rank (a pattern) and at least the
+    seconds."""
     assert re.search(rf"warning \[rank \d+\] rank {rank}: {what} has taken [\d.]+ s and goes on\n",
                      err), (what, err)
     took = re.search(rf"warning \[rank \d+\] rank {rank}: {what} took ([\d.]+) s\n", err)
@@ -84,6 +85,19 @@ for deadline, seconds in [(1, 3)] + ([(None, 65)] if full else []):
     _, err = run.run(STALL=f"fsync manifest.json {seconds} 1")
     warned(err, 0, f"checkpoint: saving step {INTERVAL}", seconds)
     assert run.losses() == undisturbed
+
+    # While batches are read: the first call checks the file, the next two are of the held-out
+    # batches of two ranks.
+    tokens = folder / "tokens.bin"
+    tokens.write_bytes(text.read_text().encode("utf-16-le"))
+    data = ("--data", tokens)
+    expected = Run(None, data=data)
+    expected.run()
+    for after, what in [(1, "reading held-out batches"), (3, "reading the batches of step 0")]:
+        run = Run(deadline, data=data)
+        _, err = run.run(STALL=f"pread tokens.bin {seconds} 1 {after}")
+        warned(err, "[01]", what, seconds)
+        assert run.losses() == expected.losses()
 
     # While a run is resumed: the files that are verified, and the metrics that are cut.
     last = f"step-{STEPS - INTERVAL:08}"
