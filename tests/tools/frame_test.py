@@ -101,15 +101,18 @@ for name, when in [("SIGTERM", "training"), ("SIGINT", "training"), ("SIGHUP", "
         continue
     stopped = int(re.search(r"^stopped after step (\d+)$", out, re.MULTILINE)[1])
     assert (place / f"step-{stopped + 1:08}").exists() and (when != "sample" or stopped == 2), out
-process = start(*SHORT, "--text", big, "--steps", 100000, "--seq-len", 4096, "--metrics", "slow.jsonl")
-while not (folder / "slow.jsonl").exists() or not (folder / "slow.jsonl").read_text():
-    assert process.poll() is None, process.communicate()
-    time.sleep(0.02)
-process.send_signal(signal.SIGTERM)
-assert process.stderr.readline() == MESSAGE.format("SIGTERM")
-process.send_signal(signal.SIGTERM)
-process.communicate(timeout=20)
-assert process.returncode == -signal.SIGTERM
+# The system sends SIGXCPU every second, so a second one ends nothing.
+for name, ending in [("SIGTERM", -signal.SIGTERM), ("SIGXCPU", 128 + signal.SIGXCPU)]:
+    metrics = folder / f"slow {name}.jsonl"
+    process = start(*SHORT, "--text", big, "--steps", 100000, "--seq-len", 4096, "--metrics", metrics)
+    while not metrics.exists() or not metrics.read_text():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(getattr(signal, name))
+    assert process.stderr.readline() == MESSAGE.format(name)
+    process.send_signal(getattr(signal, name))
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == ending and ("stopped after step" in out) == (ending > 0), (name, out)
 process = start(*SHORT, "--steps", 100000, "--metrics", "nohup.jsonl",
                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
 while not (folder / "nohup.jsonl").exists() or not (folder / "nohup.jsonl").read_text():

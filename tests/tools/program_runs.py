@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Short runs of the programs in a folder of their own, for the tests of what all programs do alike.
 The first argument of the test is the folder of the tools."""
+import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from program_path import program_path
+
+# What a parent ignores is inherited, and shells ignore SIGINT for background jobs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 programs = Path(sys.argv[1]).resolve()
 full = os.environ.get("MOEGRAD_FULL") == "1"
@@ -31,7 +36,9 @@ def start(*command, **keywords):
             options[-1].append(word)
     words = [str(program_path(programs, command[0])), *(word for option in options for word in option)]
     keywords = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": folder, **keywords}
-    return subprocess.Popen(words, text=True, errors="backslashreplace", **keywords)
+    process = subprocess.Popen(words, text=True, errors="backslashreplace", **keywords)
+    atexit.register(process.kill)  # for a test that fails; nothing where the program has ended
+    return process
 
 
 def run(*command, exit_code=0, timeout=120, **keywords):

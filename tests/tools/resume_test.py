@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills training runs and resumes them: the losses must be those of a run that was left alone."""
+import atexit
 import json
 import os
 import random
@@ -12,6 +13,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+# What a parent ignores is inherited, and shells ignore SIGINT for background jobs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 train = Path(sys.argv[1]).resolve()
 killed_run = Path(sys.argv[2]).resolve()
@@ -51,8 +55,10 @@ class Run:
 
     def start(self, world_size, *more, command=(train,), **keywords):
         arguments = [*command, *self.options, "--world-size", world_size, *more]
-        return subprocess.Popen([str(argument) for argument in arguments], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, **keywords)
+        process = subprocess.Popen([str(argument) for argument in arguments], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, **keywords)
+        atexit.register(process.kill)  # for a test that fails; nothing where the run has ended
+        return process
 
     def run(self, world_size, *more, exit_code=0, **keywords):
         process = self.start(world_size, *more, **keywords)

@@ -2,6 +2,7 @@
 """Runs whose disk stalls for longer than a collective's deadline, whose process is stopped for
 longer, and whose file system refuses what a checkpoint can do without: they go on, to the same
 losses."""
+import atexit
 import errno
 import json
 import os
@@ -37,10 +38,12 @@ class Run:
             self.options += ["--collective-deadline", deadline]
 
     def start(self, *more, **environment):
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [str(argument) for argument in [train, *self.options, *more]], stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
             env={**os.environ, "LD_PRELOAD": str(shim), **environment})
+        atexit.register(process.kill)  # for a test that fails; nothing where the run has ended
+        return process
 
     def run(self, *more, exit_code=0, **environment):
         process = self.start(*more, **environment)

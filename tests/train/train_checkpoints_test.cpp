@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "framework/distributed/launch.h"
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_manifest.h"
 #include "models/qwen3_moe/model.h"
@@ -141,6 +142,45 @@ TEST_F(TrainCheckpointsTest, NothingIsSavedBeforeResumeIsCalled) {
   checkpoints.save();
   EXPECT_TRUE(checkpoints.finish());
   EXPECT_EQ(list_checkpoints(options_.checkpoint.dir).size(), 1U);
+}
+
+TEST_F(TrainCheckpointsTest, AStepThatWasResumedFromIsNotSavedAgain) {
+  launch(1, [&](RankContext&) {
+    models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
+    optim::AdamW optimizer(model.named_parameters(), {});
+    TrainState state{model, optimizer};
+    int points = 0;
+    const TrainCheckpointOptions options = {.observe = [&](CheckpointPoint) { ++points; }};
+    {
+      TrainCheckpoints checkpoints(folder_ / "run", state, options);
+      checkpoints.resume();
+      state.step = 3;
+      checkpoints.save();
+      checkpoints.finish();
+    }
+    const int of_one_save = points;
+    EXPECT_GT(of_one_save, 0);
+    TrainCheckpoints checkpoints(folder_ / "run", state, options);
+    checkpoints.resume();
+    checkpoints.save();
+    EXPECT_EQ(points, of_one_save);
+    ++state.step;
+    checkpoints.save();
+    checkpoints.finish();
+    EXPECT_EQ(points, 2 * of_one_save);
+  });
+}
+
+TEST_F(TrainCheckpointsTest, MayHaveSkippedEachStepButNoMore) {
+  ASSERT_EQ(run(options_), 0);
+  rewrite_record([](auto& values) { values[kSkippedSteps] = "3"; });
+  EXPECT_EQ(
+      refusal([](TrainConfig&) {}),
+      "resume: " + step_folder(2) + ": skipped_steps: must be an integer from 0 to 2, got 3");
+  rewrite_record([](auto& values) { values[kSkippedSteps] = "2"; });
+  TrainConfig options = options_;
+  options.checkpoint.resume = true;
+  EXPECT_EQ(run(options), 0);
 }
 
 TEST_F(TrainCheckpointsTest, AFailedSaveIsInTheExitCodeThoughALaterOneSucceeds) {

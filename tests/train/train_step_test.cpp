@@ -301,6 +301,55 @@ TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
   });
 }
 
+TEST_F(SmallRun, ReplaysTheExpertsOfTheMicroBatchOnEveryRank) {
+  const WindowedData windows(data(), {.micro_batches = 4, .sequences = 1});
+  std::vector<TensorList> choices;
+  std::vector<double> losses;
+  for (const int world_size : {1, 2, 4}) {
+    launch(world_size, [&](RankContext& context) {
+      models::Qwen3Moe model(config(), 1);
+      auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+      optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
+      StepPlan plan(state, 4);
+      StepOptions options;
+      if (world_size > 1) options.replay = &choices;
+      const auto result =
+          train_step(model, plan, plan.own(step_batches(windows, 0)), options, optimizer);
+      if (world_size == 1) choices = result.expert_indices;
+      if (context.rank() == 0) losses.push_back(result.loss);
+    });
+  }
+  EXPECT_EQ(losses, std::vector<double>(3, losses[0]));
+}
+
+TEST_F(SmallRun, TokensOfAStepAreThoseOfAllMicroBatchesWhateverTheirLength) {
+  const auto text = data();
+  for (const int world_size : {1, 2}) {
+    launch(world_size, [&](RankContext& context) {
+      models::Qwen3Moe model(config(), 1);
+      auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+      optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
+      StepPlan plan(state, 2);
+      const std::vector<MicroBatch> batches = {text.training_batch(1, 0, 0, 2, 1),
+                                               text.training_batch(1, 0, 1, 2, 3)};
+      EXPECT_EQ(train_step(model, plan, plan.own(batches), {}, optimizer).tokens, 4 * 16);
+    });
+  }
+}
+
+TEST_F(SmallRun, EvaluationRecordsNoTape) {
+  const WindowedData windows(data(), {.sequences = 1, .validation_sequences = 2});
+  launch(1, [&](RankContext& context) {
+    models::Qwen3Moe model(config(), 1);
+    shard_model(model, DeviceMesh::flat(context.group()), {});
+    std::vector<bool> modes;
+    const auto hook =
+        model.register_forward_hook([&](nn::Module&) { modes.push_back(grad_enabled()); });
+    evaluate(model, windows);
+    EXPECT_EQ(modes, std::vector<bool>(2, false));
+  });
+}
+
 TEST_F(SmallRun, AMaximumNormOfZeroClipsNothing) {
   std::vector<TensorList> after;
   for (const double limit : {0.0, 1e30, 1e-3}) {
