@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "framework/distributed/shard_spec.h"
 #include "ops/kernels/nz.h"
 
 namespace moegrad::fsdp {

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/flat_layout.h"
 
-#include <algorithm>
-
+#include "framework/distributed/shard_spec.h"
 #include "framework/tensor/layout.h"
 
 namespace moegrad::fsdp {
-
-ShardRange shard_range(std::int64_t extent, int world_size, int rank) {
-  const auto chunk = (extent + world_size - 1) / world_size;
-  return {std::min(extent, chunk * rank), std::min(extent, chunk * (rank + 1))};
-}
 
 bool FlatLayout::has_padding() const {
   std::int64_t used = 0;
@@ -27,7 +21,7 @@ FlatLayout make_flat_layout(const std::vector<FlatParam>& params, int world_size
     for (std::int64_t i = 0; i < dim; ++i) entry.outer *= shape[i];
     entry.extent = shape[dim];
     for (std::int64_t i = dim + 1; i < shape.ndim(); ++i) entry.inner *= shape[i];
-    entry.chunk = (entry.extent + world_size - 1) / world_size;
+    entry.chunk = shard_range(entry.extent, world_size, 0).size();
     entry.offset = layout.slice_numel;
     layout.slice_numel += round_up(entry.outer * entry.chunk * entry.inner, alignment);
     layout.entries.push_back(entry);

@@ -8,17 +8,6 @@
 
 namespace moegrad::fsdp {
 
-/// Indices [begin, end) of a dimension.
-struct ShardRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t size() const { return end - begin; }
-};
-
-/// The indices that `rank` of `world_size` holds of a dimension of size `extent`. As with
-/// torch.chunk, chunks have the size rounded up, and the last ones are shorter or empty.
-ShardRange shard_range(std::int64_t extent, int world_size, int rank);
-
 /// The position of one parameter in every rank's slice of the gather buffer. The parameter is seen
 /// as [outer, extent, inner] and is cut along the middle; outer is 1 if dimension 0 is cut.
 struct FlatEntry {

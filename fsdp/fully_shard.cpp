@@ -120,15 +120,18 @@ class Grouping {
   std::vector<GroupSlots> groups_;
 };
 
-// A parameter with a ShardSpec belongs to an earlier call. That is fine if that call's group has
-// this slot. It is an error if the slot still holds the whole tensor, tied to one that was taken.
-void check_not_tied_elsewhere(const nn::ParameterSlot& slot, nn::Module& root) {
+// Whether the parameter belongs to an earlier call. Then that call's group has this slot; it is an
+// error if the slot still holds the tensor that it had before, tied to one that was taken. A
+// parameter that another kind of parallelism has divided belongs to no call yet.
+bool is_taken(const nn::ParameterSlot& slot, nn::Module& root) {
+  const auto& spec = slot.parameter().shard_spec();
+  if (spec == nullptr || !(spec->gathered_for_use || spec->replaced)) return false;
   for (const auto& [path, module] : root.named_modules()) {
     const auto* state = dynamic_cast<State*>(module->extension());
     if (state == nullptr) continue;
     for (const auto& group : state->groups()) {
       for (const auto& param : group->params()) {
-        if (std::ranges::find(param.slots, slot.tensor) != param.slots.end()) return;
+        if (std::ranges::find(param.slots, slot.tensor) != param.slots.end()) return true;
       }
     }
   }
@@ -163,12 +166,8 @@ void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& group
   for (const auto& slot : module.parameter_slots()) {
     const bool ignored = std::ranges::any_of(
         policy.ignored_parameters, [&](const Tensor& other) { return other.is(*slot.tensor); });
-    if (ignored) continue;
-    if (slot.parameter().shard_spec()) {
-      check_not_tied_elsewhere(slot, module);
-    } else if (!policy.linear_only_shard || is_linear(slot)) {
-      grouping.add(slot);
-    }
+    if (ignored || is_taken(slot, module)) continue;
+    if (!policy.linear_only_shard || is_linear(slot)) grouping.add(slot);
   }
 }
 

@@ -39,7 +39,9 @@ Tensor empty_unsharded(const Shape& shape, const nn::ParameterLayout& layout, Dt
   const MetaGuard no_bytes;
   if (layout.gathered != Layout::kNZ) return Tensor::empty(shape, dtype);
   check(layout.stacked.ndim() == 3, "fully_shard: a FRACTAL_NZ parameter needs a stacked shape");
-  return Tensor::empty_nz(shape, {layout.stacked[0], layout.stacked[1], layout.stacked[2]}, dtype);
+  // Of the experts and columns that an outer placement has left.
+  const auto rows = layout.stacked[1];
+  return Tensor::empty_nz(shape, {shape[0] / rows, rows, shape[1]}, dtype);
 }
 
 }  // namespace
@@ -110,15 +112,13 @@ void ParamGroup::shard_parameters() {
   for (std::size_t i = 0; i < params_.size(); ++i) {
     auto& param = params_[i];
     const Tensor original = param.unsharded.detach();
+    const auto& outer = original.shard_spec();
+    auto spec = outer != nullptr ? *outer : whole_spec(original.shape());
+    spec = divided(std::move(spec), ranks_.shard, param.dim);
+    if (ranks_.num_replicas() > 1) spec = replicated(std::move(spec), ranks_.replicas);
+    spec.gathered_for_use = true;
     const auto range = shard_range(original.dim(param.dim), ranks_.num_shards(), rank);
-    const auto spec = std::make_shared<const ShardSpec>(
-        ShardSpec{.global_shape = original.shape(),
-                  .begin = range.begin,
-                  .end = range.end,
-                  .group = ranks_.shard,
-                  .dim = param.dim,
-                  .replicas = ranks_.num_replicas() > 1 ? ranks_.replicas : nullptr});
-    const Tensor part = shard_view(original, *spec);
+    const Tensor part = Tensor::narrow(original, param.dim, range.begin, range.size());
     param.sharded = flat_view(shard_, layout_.entries[i].offset, part.shape());
     if (!meta) copy_(param.sharded, part);
     if (!meta && ranks_.num_shards() * ranks_.num_replicas() > 1) {
@@ -126,7 +126,7 @@ void ParamGroup::shard_parameters() {
     }
     const bool trainable = param.unsharded.requires_grad();
     param.sharded.set_requires_grad(trainable);
-    param.sharded.set_shard_spec(spec);
+    param.sharded.set_shard_spec(std::make_shared<const ShardSpec>(std::move(spec)));
     param.unsharded = empty_unsharded(original.shape(), param.layout, compute_dtype_);
     param.unsharded.storage().release();  // so it differs from a tensor on the meta device
     param.unsharded.set_requires_grad(trainable);

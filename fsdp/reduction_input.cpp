@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "framework/distributed/shard_runs.h"
+#include "framework/distributed/shard_spec.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 
@@ -23,9 +23,7 @@ Tensor copy_in(const Tensor& gradient, std::int64_t dim, const FlatEntry& entry,
   Tensor flat = padded ? Tensor::zeros(shape, dtype) : Tensor::empty(shape, dtype);
   for (int rank = 0; rank < world_size; ++rank) {
     const auto range = shard_range(gradient.dim(dim), world_size, rank);
-    const Tensor part = shard_view(
-        gradient,
-        {.global_shape = gradient.shape(), .begin = range.begin, .end = range.end, .dim = dim});
+    const Tensor part = Tensor::narrow(gradient, dim, range.begin, range.size());
     Tensor target = flat_view(flat, rank * padded_numel(entry), part.shape());
     copy_(target, part);
   }

@@ -10,6 +10,7 @@
 
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/gather_shards.h"
+#include "framework/distributed/shard_runs.h"
 #include "framework/distributed/text_collectives.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
@@ -34,8 +35,7 @@ void check_state(const NamedTensors& parameters, const NamedTensors& state) {
   for (const auto& [name, parameter] : parameters) {
     const auto found = std::ranges::find(state, name, &NamedTensor::name);
     check(found != state.end(), "load_full_state_dict: missing key '", name, "'");
-    const auto& spec = parameter.shard_spec();
-    const Shape& shape = spec != nullptr ? spec->global_shape : parameter.shape();
+    const Shape& shape = global_shape(parameter);
     check<ShapeError>(found->tensor.shape() == shape, "load_full_state_dict: '", name, "' must be ",
                       shape, ", got ", found->tensor.shape());
   }

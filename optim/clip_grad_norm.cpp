@@ -5,12 +5,11 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "framework/distributed/collectives.h"
-#include "framework/distributed/shard_spec.h"
+#include "framework/distributed/shard_runs.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/parallel_for.h"
 #include "optim/grain.h"
@@ -21,45 +20,52 @@ namespace moegrad::optim {
 namespace {
 
 template <class T, std::size_t kCount>
-void reduce(const std::shared_ptr<ProcessGroup>& group, std::array<T, kCount>& values,
-            ReduceOp op) {
-  if (group != nullptr) all_reduce(*group, std::span<T>(values), op, {.label = "clip_grad_norm"});
+void reduce(const ProcessGroups& groups, std::array<T, kCount>& values, ReduceOp op) {
+  for (const auto& group : groups) {
+    all_reduce(*group, std::span<T>(values), op, {.label = "clip_grad_norm"});
+  }
 }
 
-/// Gradients that are summed over one group: those of the parameters that are sharded over it.
+/// Gradients that are summed over the same groups: those of the parameters that are sharded over
+/// them.
 struct Part {
-  std::shared_ptr<ProcessGroup> group;  // null when nothing is sharded
+  ProcessGroups groups;  // none when nothing is sharded
   TensorList grads;
 };
 
-// Whole gradients belong to the first part, on its first rank. The other replicas of that group
-// have a first rank, too, with the same gradients.
+Part& part_with(const ProcessGroups& groups, std::vector<Part>& parts) {
+  const auto found = std::ranges::find(parts, groups, &Part::groups);
+  return found != parts.end() ? *found : parts.emplace_back(groups);
+}
+
+// Whole gradients belong to the first part, on the first rank of its groups. Other replicas of
+// these groups have a first rank, too, with the same gradients.
 std::vector<Part> parts_of(const NamedTensors& parameters) {
   std::vector<Part> parts;
-  for (auto& group : shard_groups(parameters)) parts.push_back({std::move(group), {}});
+  for (const auto& [name, parameter] : parameters) {
+    if (const auto groups = shard_groups(parameter); !groups.empty()) part_with(groups, parts);
+  }
   if (parts.empty()) parts.emplace_back();
+  const auto is_first = [](const auto& group) { return group->rank() == 0; };
+  const bool has_whole = std::ranges::all_of(parts.front().groups, is_first);
   for (const auto& [name, parameter] : parameters) {
     const Tensor grad = parameter.grad();
     if (!grad.defined()) continue;
-    const auto& spec = parameter.shard_spec();
-    auto part = parts.begin();
-    if (spec != nullptr && spec->group != nullptr && spec->group->size() > 1) {
-      part = std::ranges::find(parts, spec->group, &Part::group);
-    } else if (part->group != nullptr && part->group->rank() != 0) {
-      continue;
-    }
-    part->grads.push_back(grad);
+    const auto groups = shard_groups(parameter);
+    if (groups.empty() && !has_whole) continue;
+    auto& part = groups.empty() ? parts.front() : part_with(groups, parts);
+    part.grads.push_back(grad);
   }
   return parts;
 }
 
-/// The extreme of all gradients of all ranks. Every rank is in a group of each parameter, so after
-/// the reductions over all groups it knows the result for every parameter.
+/// The extreme of all gradients of all ranks. Every rank is in the groups of each parameter, so
+/// after the reductions over all groups it knows the result for every parameter.
 Extreme global_extreme(const TensorList& grads, const std::vector<Part>& parts) {
   Extreme extreme;
   for (const auto& grad : grads) extreme = max(extreme, extreme_of(grad));
   std::array<double, 2> shared = {extreme.magnitude, extreme.nan};
-  for (const auto& part : parts) reduce(part.group, shared, ReduceOp::kMax);
+  for (const auto& part : parts) reduce(part.groups, shared, ReduceOp::kMax);
   return {.magnitude = shared[0], .nan = shared[1]};
 }
 
@@ -71,7 +77,7 @@ Bins global_bins(const PreRoundedSum& sum, const std::vector<Part>& parts) {
   for (const auto& part : parts) {
     Bins bins{};
     for (const auto& grad : part.grads) add(bins, sum.bins_of(grad));
-    reduce(part.group, bins, ReduceOp::kSum);
+    reduce(part.groups, bins, ReduceOp::kSum);
     add(total, bins);
   }
   return total;
@@ -88,8 +94,7 @@ double norm_of(const TensorList& grads, const std::vector<Part>& parts, double n
 std::int64_t global_elements(const NamedTensors& parameters) {
   std::int64_t elements = 0;
   for (const auto& [name, parameter] : parameters) {
-    const auto& spec = parameter.shard_spec();
-    elements += spec != nullptr ? spec->global_shape.numel() : parameter.numel();
+    elements += global_shape(parameter).numel();
   }
   return elements;
 }

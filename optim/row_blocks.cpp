@@ -4,16 +4,13 @@
 #include <algorithm>
 
 #include "framework/distributed/collectives.h"
-#include "framework/distributed/shard_spec.h"
+#include "framework/distributed/shard_runs.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::optim {
 namespace {
 
-std::int64_t global_rows(const Tensor& parameter) {
-  const auto& spec = parameter.shard_spec();
-  return spec != nullptr ? spec->global_shape[0] : parameter.dim(0);
-}
+std::int64_t global_rows(const Tensor& parameter) { return global_shape(parameter)[0]; }
 
 /// True unless all are zero; a NaN is not zero.
 bool has_nonzero(const Tensor& values) {
@@ -30,8 +27,7 @@ Tensor row_block(const Tensor& tensor, const Tensor& like, std::int64_t blocks,
   check<LayoutError>(tensor.is_contiguous(),
                      "optimizer: a tensor with row blocks must be contiguous, got shape ",
                      tensor.shape(), " with strides ", tensor.strides());
-  const auto& spec = like.shard_spec();
-  const auto first = spec != nullptr && spec->dim == 0 ? spec->begin : 0;
+  const auto first = shard_box(like).begin[0];
   const auto rows = tensor.dim(0), rows_per_block = global_rows(like) / blocks;
   const auto row_size = rows == 0 ? 0 : tensor.numel() / rows;  // of this rank's part of a row
   const auto begin = std::clamp<std::int64_t>(block * rows_per_block - first, 0, rows);

@@ -29,8 +29,7 @@ void check_not_replaced(std::string_view op, const NamedTensors& parameters) {
 void check_all_spread(std::string_view op, const NamedTensors& parameters) {
   const auto is_spread = [](const Tensor& parameter) {
     const auto& spec = parameter.shard_spec();
-    const auto several = [](const auto& group) { return group != nullptr && group->size() > 1; };
-    return spec != nullptr && (several(spec->group) || several(spec->replicas));
+    return spec != nullptr && moegrad::is_spread(*spec);
   };
   const auto spread = std::ranges::find_if(parameters, is_spread, &NamedTensor::tensor);
   if (spread == parameters.end()) return;
@@ -43,10 +42,12 @@ void check_all_spread(std::string_view op, const NamedTensors& parameters) {
   }
 }
 
-ProcessGroups shard_groups(const NamedTensors& parameters) {
+ProcessGroups shard_groups(const Tensor& parameter) {
   ProcessGroups groups;
-  for (const auto& [name, parameter] : parameters) {
-    if (const auto& spec = parameter.shard_spec()) add(spec->group, groups);
+  if (const auto& spec = parameter.shard_spec()) {
+    for (const auto& placement : spec->placements) {
+      if (placement.dim) add(placement.group, groups);
+    }
   }
   return groups;
 }
@@ -56,8 +57,7 @@ ProcessGroups mesh_groups(const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters) {
     const auto& spec = parameter.shard_spec();
     if (spec == nullptr) continue;
-    add(spec->group, groups);
-    add(spec->replicas, groups);
+    for (const auto& placement : spec->placements) add(placement.group, groups);
   }
   return groups;
 }

@@ -14,8 +14,8 @@ using ProcessGroups = std::vector<std::shared_ptr<ProcessGroup>>;
 
 // The groups to reduce over so that all ranks know what each rank knows about its own shards. Each
 // group appears once, in the order of the parameters, which is the same on all ranks. Groups of one
-// rank are left out. One reduction over a parameter's own group covers all its shards, so reducing
-// over one group after the other covers all parameters.
+// rank are left out. Reductions over a parameter's groups, one after the other, cover all its
+// shards, so reductions over the groups of all parameters cover all of them.
 
 /// Error if fully_shard has replaced one of `parameters` by a shard: then it is no longer trained.
 void check_not_replaced(std::string_view op, const NamedTensors& parameters);
@@ -25,8 +25,8 @@ void check_not_replaced(std::string_view op, const NamedTensors& parameters);
 /// would become different on each rank.
 void check_all_spread(std::string_view op, const NamedTensors& parameters);
 
-/// The groups over which `parameters` are sharded.
-ProcessGroups shard_groups(const NamedTensors& parameters);
+/// The groups over which a parameter is sharded, the outermost first.
+ProcessGroups shard_groups(const Tensor& parameter);
 
 /// The groups over which `parameters` are sharded or replicated: all ranks of each parameter's
 /// mesh.

@@ -2,7 +2,10 @@
 #include "framework/distributed/gather_shards.h"
 
 #include <algorithm>
+#include <ranges>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "framework/distributed/collectives.h"
@@ -13,137 +16,196 @@
 namespace moegrad {
 namespace {
 
+/// One division of a tensor as all ranks of its group see it.
+struct Division {
+  Placement placement;
+  Box whole;               // what the ranks share
+  std::vector<Box> parts;  // of each rank
+};
+
 void check_shard(std::string_view op, const Tensor& shard, const ShardSpec& spec) {
-  const Shape expected = shard_shape(spec);
-  check<ShapeError>(shard.shape() == expected, op, ": [", spec.begin, ", ", spec.end,
-                    ") of dimension ", spec.dim, " of ", spec.global_shape, " must be ", expected,
-                    ", got ", shard.shape());
+  check<ShapeError>(shard.shape() == spec.box.shape, op, ": ", part_text(spec), " must be ",
+                    spec.box.shape, ", got ", shard.shape());
   check<LayoutError>(shard.is_contiguous(), op, ": the shard must be contiguous");
 }
 
-/// The specs of all ranks of spec.group. Every rank checks the same numbers, so all fail or none.
-std::vector<ShardSpec> specs_of_ranks(std::string_view op, const ShardSpec& spec) {
-  std::vector<std::int64_t> ranges = {spec.begin, spec.end};
-  if (spec.group != nullptr && spec.group->size() > 1) {
-    const auto own = ranges;
-    ranges.resize(2 * static_cast<std::size_t>(spec.group->size()));
-    all_gather(*spec.group, own, std::span(ranges), {.label = std::string(op)});
+/// The boxes of all ranks of the placement's group.
+std::vector<Box> boxes_of_ranks(std::string_view op, const Placement& placement, const Box& own) {
+  if (placement.ranks() == 1) return {own};
+  std::vector<std::int64_t> numbers(own.begin.begin(), own.begin.end());
+  numbers.insert(numbers.end(), own.shape.begin(), own.shape.end());
+  const auto mine = numbers;
+  numbers.resize(mine.size() * static_cast<std::size_t>(placement.ranks()));
+  all_gather(*placement.group, mine, std::span(numbers), {.label = std::string(op)});
+  std::vector<Box> boxes;
+  const auto ndim = mine.size() / 2;
+  for (std::span<const std::int64_t> rest(numbers); !rest.empty(); rest = rest.subspan(2 * ndim)) {
+    boxes.push_back({.begin = Shape(rest.first(ndim)), .shape = Shape(rest.subspan(ndim, ndim))});
   }
-  std::vector<ShardSpec> specs(ranges.size() / 2, spec);
-  std::int64_t next = 0;
-  for (std::size_t r = 0; r < specs.size(); ++r) {
-    specs[r].begin = ranges[2 * r];
-    specs[r].end = ranges[2 * r + 1];
-    check(specs[r].begin == next, op, ": rank ", r, " must begin at ", next, " of dimension ",
-          spec.dim, " of ", spec.global_shape, ", got ", specs[r].begin);
-    next = specs[r].end;
-  }
-  check(next == spec.global_shape[spec.dim], op, ": the shards must end at ",
-        spec.global_shape[spec.dim], ", got ", next);
-  return specs;
+  return boxes;
 }
 
-bool in_first_replica(const ShardSpec& spec) {
-  return spec.replicas == nullptr || spec.replicas->rank() == 0;
+/// What the parts are together. Every rank checks the same numbers, so all fail or none.
+Box joined(std::string_view op, const std::vector<Box>& parts, std::int64_t dim,
+           const Shape& global_shape) {
+  Box whole = parts.front();
+  whole.shape[dim] = 0;
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    const auto next = whole.begin[dim] + whole.shape[dim];
+    check(parts[r].begin[dim] == next, op, ": rank ", r, " must begin at ", next, " of dimension ",
+          dim, " of ", global_shape, ", got ", parts[r].begin[dim]);
+    Box alike = parts[r];
+    alike.begin[dim] = whole.begin[dim];
+    alike.shape[dim] = whole.shape[dim];
+    check(alike == whole, op, ": rank ", r, " must have the same indices as rank 0 but for ",
+          "dimension ", dim, " of ", global_shape, ", got others");
+    whole.shape[dim] += parts[r].shape[dim];
+  }
+  return whole;
 }
 
-std::vector<std::int64_t> counts_of(const std::vector<ShardSpec>& specs) {
+/// The divisions of the tensor, the innermost first. Collective.
+std::vector<Division> divisions_of(std::string_view op, const ShardSpec& spec) {
+  std::vector<Division> divisions;
+  Box box = spec.box;
+  for (const auto& placement : std::views::reverse(spec.placements)) {
+    if (!placement.dim) continue;
+    auto parts = boxes_of_ranks(op, placement, box);
+    box = joined(op, parts, *placement.dim, spec.global_shape);
+    if (placement.ranks() > 1) divisions.push_back({placement, box, std::move(parts)});
+  }
+  check(box == whole_box(spec.global_shape), op, ": the shards must be all of ", spec.global_shape,
+        ", got ", part_text({.global_shape = spec.global_shape, .box = box}));
+  return divisions;
+}
+
+std::vector<std::int64_t> counts_of(const std::vector<Box>& parts) {
   std::vector<std::int64_t> counts;
-  for (const auto& spec : specs) counts.push_back(shard_shape(spec).numel());
+  for (const auto& part : parts) counts.push_back(part.shape.numel());
   return counts;
 }
 
-/// From the shards one after the other, as ranks send and receive them, to the whole tensor.
-void place_shards(const std::vector<ShardSpec>& specs, const Tensor& shards, Tensor& whole) {
+/// Whether the parts one after the other are the whole, row by row.
+bool are_in_a_row(const Division& division) {
+  const auto& shape = division.whole.shape;
+  return std::all_of(shape.begin(), shape.begin() + *division.placement.dim,
+                     [](std::int64_t size) { return size == 1; });
+}
+
+/// From the parts one after the other, as ranks send and receive them, to what they share.
+Tensor put_together(const Division& division, const Tensor& parts) {
+  Tensor whole = Tensor::empty(division.whole.shape, parts.dtype());
   const auto size = size_of(whole.dtype());
-  const auto* from = shards.bytes().data();
+  const auto* from = parts.bytes().data();
   auto* const to = whole.mutable_bytes().data();
-  for (const auto& spec : specs) {
-    const ShardRuns runs(spec);
-    const auto bytes = runs.length * size;
-    for (std::int64_t k = 0; k < runs.count; ++k, from += bytes) {
-      std::copy_n(from, bytes, to + (runs.first + k * runs.stride) * size);
-    }
+  for (const auto& part : division.parts) {
+    copy_overlap(part, from, division.whole, to, size);
+    from += part.shape.numel() * size;
   }
+  return whole;
 }
 
-/// From the whole tensor to the shards one after the other.
-Tensor line_up_shards(const std::vector<ShardSpec>& specs, const Tensor& whole, Dtype dtype) {
-  Tensor shards = Tensor::empty({whole.numel()}, dtype);
+/// From what the ranks share to the parts one after the other.
+Tensor line_up(const Division& division, const Tensor& whole, Dtype dtype) {
+  Tensor parts = Tensor::empty({whole.numel()}, dtype);
   std::int64_t offset = 0;
-  for (const auto& spec : specs) {
-    const Shape shape = shard_shape(spec);
-    Tensor shard = Tensor::as_strided(shards, shape, row_major_strides(shape), offset);
-    copy_(shard, shard_view(whole, spec));
-    offset += shape.numel();
+  for (auto box : division.parts) {
+    for (std::int64_t dim = 0; dim < box.begin.ndim(); ++dim) {
+      box.begin[dim] -= division.whole.begin[dim];
+    }
+    Tensor part = Tensor::as_strided(parts, box.shape, row_major_strides(box.shape), offset);
+    copy_(part, box_view(whole, box));
+    offset += box.shape.numel();
   }
-  return shards;
+  return parts;
 }
 
-void send_shards(const std::vector<ShardSpec>& specs, const Tensor& whole, Tensor& shard) {
-  auto& group = *specs[0].group;
-  std::vector<std::int64_t> send(specs.size()), receive(specs.size());
-  receive[0] = shard.numel();
-  Tensor shards;
+/// What the group's ranks share, on its first rank; undefined on the others.
+Tensor gather(const Division& division, const Tensor& part) {
+  auto& group = *division.placement.group;
+  std::vector<std::int64_t> send(division.parts.size()), receive(division.parts.size());
+  send[0] = part.numel();
+  Tensor parts;
   if (group.rank() == 0) {
-    shards = line_up_shards(specs, whole, shard.dtype());
-    send = counts_of(specs);
+    parts = Tensor::empty(division.whole.shape, part.dtype());
+    receive = counts_of(division.parts);
   }
-  const auto input = shards.defined() ? shards.bytes() : std::span<const std::byte>();
+  const auto output = parts.defined() ? parts.mutable_bytes() : std::span<std::byte>();
+  group.all_to_all(part.bytes(), send, output, receive, part.dtype(), {.label = "gather_shards"})
+      ->wait();
+  if (!parts.defined() || are_in_a_row(division)) return parts;
+  return put_together(division, parts);
+}
+
+/// Fills `part` on each rank of the group from its first rank's `whole`.
+void scatter(const Division& division, const Tensor& whole, Tensor& part) {
+  auto& group = *division.placement.group;
+  std::vector<std::int64_t> send(division.parts.size()), receive(division.parts.size());
+  receive[0] = part.numel();
+  Tensor parts;
+  if (group.rank() == 0) {
+    parts = line_up(division, whole, part.dtype());
+    send = counts_of(division.parts);
+  }
+  const auto input = parts.defined() ? parts.bytes() : std::span<const std::byte>();
   group
-      .all_to_all(input, send, shard.mutable_bytes(), receive, shard.dtype(),
+      .all_to_all(input, send, part.mutable_bytes(), receive, part.dtype(),
                   {.label = "scatter_shards"})
       ->wait();
+}
+
+void scatter_in_first_replica(const Tensor& whole, Tensor& shard, const ShardSpec& spec) {
+  const auto divisions = divisions_of("scatter_shards", spec);
+  const auto is_first = [](const Division& division) { return division.placement.rank() == 0; };
+  if (std::ranges::all_of(divisions, is_first)) {
+    check<ShapeError>(whole.shape() == spec.global_shape, "scatter_shards: whole must be ",
+                      spec.global_shape, ", got ", whole.shape());
+  }
+  const MemoryTagGuard tag(MemoryTag::kCommunication);
+  if (divisions.empty()) copy_(shard, whole);
+  Tensor shared = whole;
+  for (auto division = divisions.rbegin(); division != divisions.rend(); ++division) {
+    // The first ranks of all groups inside this one have what the group shares.
+    const std::span inner(divisions.begin(), divisions.rend() - division - 1);
+    if (!std::ranges::all_of(inner, is_first)) continue;
+    const auto rank = static_cast<std::size_t>(division->placement.rank());
+    Tensor part = inner.empty() ? shard : Tensor::empty(division->parts[rank].shape, shard.dtype());
+    scatter(*division, shared, part);
+    shared = std::move(part);
+  }
 }
 
 }  // namespace
 
 Tensor gather_shards(const Tensor& shard, const ShardSpec& spec) {
   check_shard("gather_shards", shard, spec);
-  if (!in_first_replica(spec)) return {};
-  const auto specs = specs_of_ranks("gather_shards", spec);
-  if (specs.size() == 1) {
-    Tensor whole = shard.detach();
-    whole.set_shard_spec(nullptr);
-    return whole;
-  }
-
-  auto& group = *spec.group;
-  std::vector<std::int64_t> send(specs.size()), receive(specs.size());
-  send[0] = shard.numel();
-  Tensor shards;
+  if (!is_first_replica(spec)) return {};
+  const auto divisions = divisions_of("gather_shards", spec);
+  Tensor whole = shard.detach();
+  whole.set_shard_spec(nullptr);
   const MemoryTagGuard tag(MemoryTag::kCommunication);
-  if (group.rank() == 0) {
-    shards = Tensor::empty(spec.global_shape, shard.dtype());
-    receive = counts_of(specs);
+  for (const auto& division : divisions) {
+    whole = gather(division, whole);
+    if (!whole.defined()) break;
   }
-  const auto output = shards.defined() ? shards.mutable_bytes() : std::span<std::byte>();
-  group.all_to_all(shard.bytes(), send, output, receive, shard.dtype(), {.label = "gather_shards"})
-      ->wait();
-  if (group.rank() != 0 || spec.dim == 0) return shards;
-  Tensor whole = empty_like(shards);
-  place_shards(specs, shards, whole);
   return whole;
 }
 
 void scatter_shards(const Tensor& whole, Tensor& shard, const ShardSpec& spec) {
   check_shard("scatter_shards", shard, spec);
-  if (in_first_replica(spec)) {
-    const auto specs = specs_of_ranks("scatter_shards", spec);
-    if (spec.group == nullptr || spec.group->rank() == 0) {
-      check<ShapeError>(whole.shape() == spec.global_shape, "scatter_shards: whole must be ",
-                        spec.global_shape, ", got ", whole.shape());
-    }
-    const MemoryTagGuard tag(MemoryTag::kCommunication);
-    if (specs.size() == 1) {
-      copy_(shard, whole);
-    } else {
-      send_shards(specs, whole, shard);
-    }
+  if (is_first_replica(spec)) scatter_in_first_replica(whole, shard, spec);
+  const auto& placements = spec.placements;
+  for (auto placement = placements.begin(); placement != placements.end(); ++placement) {
+    if (placement->dim || placement->ranks() == 1) continue;
+    // The first ranks of the groups of replicas inside this one have it, or will have it now.
+    const bool takes_part = std::all_of(
+        placement + 1, placements.end(),
+        [](const Placement& inner) { return inner.dim.has_value() || inner.rank() == 0; });
+    if (!takes_part) continue;
+    placement->group
+        ->broadcast(shard.mutable_bytes(), 0, shard.dtype(), {.label = "scatter_shards"})
+        ->wait();
   }
-  if (spec.replicas == nullptr || spec.replicas->size() == 1) return;
-  spec.replicas->broadcast(shard.mutable_bytes(), 0, shard.dtype(), {.label = "scatter_shards"})
-      ->wait();
 }
 
 }  // namespace moegrad

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "framework/distributed/shard_spec.h"
 #include "framework/tensor/box.h"
@@ -9,49 +10,78 @@
 
 namespace moegrad {
 
-/// Shape of the shard that `spec` describes.
-inline Shape shard_shape(const ShardSpec& spec) {
-  Shape shape = spec.global_shape;
-  shape[spec.dim] = spec.end - spec.begin;
-  return shape;
-}
-
 /// What `tensor` holds of its parameter: the part that its ShardSpec says, or all of it.
 inline Box shard_box(const Tensor& tensor) {
-  Box box = whole_box(tensor.shape());
-  if (const auto& spec = tensor.shard_spec()) box.begin[spec->dim] = spec->begin;
-  return box;
+  const auto& spec = tensor.shard_spec();
+  return spec ? spec->box : whole_box(tensor.shape());
 }
 
-/// Where the elements of a shard lie in the whole tensor, both row-major: in `count` runs of
-/// `length` neighbours. Run k begins at element k * length of the shard, and at element
-/// first + k * stride of the whole. A shard of dimension 0 is one run.
-struct ShardRuns {
+/// The shape of the parameter that `tensor` is a part of, or all of.
+inline const Shape& global_shape(const Tensor& tensor) {
+  const auto& spec = tensor.shard_spec();
+  return spec ? spec->global_shape : tensor.shape();
+}
+
+/// Where the elements of a part lie in the whole tensor, both row-major: in runs of `length`
+/// neighbours. A part that is cut along dimension 0 alone is one run.
+class ShardRuns {
+ public:
   explicit ShardRuns(const ShardSpec& spec) {
-    std::int64_t inner = 1;
-    for (std::int64_t i = spec.dim + 1; i < spec.global_shape.ndim(); ++i) {
-      inner *= spec.global_shape[i];
+    const auto& [begin, shape] = spec.box;
+    std::int64_t inner = 1;  // elements of the whole per index of the dimension
+    for (auto dim = spec.global_shape.ndim() - 1; dim >= 0; --dim) {
+      first_ += begin[dim] * inner;
+      add(shape[dim], inner);
+      inner *= spec.global_shape[dim];
     }
-    for (std::int64_t i = 0; i < spec.dim; ++i) count *= spec.global_shape[i];
-    length = (spec.end - spec.begin) * inner;
-    first = spec.begin * inner;
-    stride = spec.global_shape[spec.dim] * inner;
   }
 
-  /// The index in the whole tensor of the shard's element `i`.
+  std::int64_t length() const { return length_; }
+  /// The index in the whole tensor of the part's element `i`.
   std::int64_t index_in_whole(std::int64_t i) const {
-    return first + i / length * stride + i % length;
+    auto run = i / length_;
+    auto index = first_ + i % length_;
+    for (const auto& [count, stride] : outer_) {
+      index += run % count * stride;
+      run /= count;
+    }
+    return index;
   }
 
-  std::int64_t count = 1;
-  std::int64_t length = 0;
-  std::int64_t first = 0;
-  std::int64_t stride = 0;
+ private:
+  struct Outer {
+    std::int64_t count;
+    std::int64_t stride;
+  };
+
+  // A dimension outside those before. Neighbouring dimensions without a cut between them are one.
+  void add(std::int64_t count, std::int64_t stride) {
+    if (outer_.empty() && stride == length_) {
+      length_ *= count;
+    } else if (!outer_.empty() && stride == outer_.back().count * outer_.back().stride) {
+      outer_.back().count *= count;
+    } else {
+      outer_.push_back({count, stride});
+    }
+  }
+
+  std::int64_t first_ = 0;
+  std::int64_t length_ = 1;
+  std::vector<Outer> outer_;  // the innermost first
 };
+
+/// The elements of `whole` that `box` has, as a strided view without graph.
+inline Tensor box_view(const Tensor& whole, const Box& box) {
+  Tensor part = whole;
+  for (std::int64_t dim = 0; dim < box.shape.ndim(); ++dim) {
+    part = Tensor::narrow(part, dim, box.begin[dim], box.shape[dim]);
+  }
+  return part;
+}
 
 /// The shard's elements of a tensor of spec.global_shape, as a strided view without graph.
 inline Tensor shard_view(const Tensor& whole, const ShardSpec& spec) {
-  return Tensor::narrow(whole, spec.dim, spec.begin, spec.end - spec.begin);
+  return box_view(whole, spec.box);
 }
 
 }  // namespace moegrad

@@ -1,19 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/shard_spec.h"
 
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
 #include "framework/runtime/error.h"
 
 namespace moegrad {
+
+ShardRange shard_range(std::int64_t extent, int ranks, int rank) {
+  const auto chunk = (extent + ranks - 1) / ranks;
+  return {std::min(extent, chunk * rank), std::min(extent, chunk * (rank + 1))};
+}
+
+ShardSpec whole_spec(const Shape& shape) {
+  return {.global_shape = shape, .box = whole_box(shape)};
+}
+
+ShardSpec divided(ShardSpec spec, std::shared_ptr<ProcessGroup> group, std::int64_t dim) {
+  check<ShapeError>(0 <= dim && dim < spec.global_shape.ndim(), "shard: ", spec.global_shape,
+                    " must have the dimension to cut, got ", dim);
+  const Placement placement = {.group = std::move(group), .dim = dim};
+  const auto range = shard_range(spec.box.shape[dim], placement.ranks(), placement.rank());
+  spec.box.begin[dim] += range.begin;
+  spec.box.shape[dim] = range.size();
+  spec.placements.push_back(placement);
+  return spec;
+}
+
+ShardSpec replicated(ShardSpec spec, std::shared_ptr<ProcessGroup> group) {
+  spec.placements.push_back({.group = std::move(group)});
+  return spec;
+}
+
+int num_parts(const ShardSpec& spec) {
+  int parts = 1;
+  for (const auto& placement : spec.placements) parts *= placement.dim ? placement.ranks() : 1;
+  return parts;
+}
+
+bool is_spread(const ShardSpec& spec) {
+  return std::ranges::any_of(spec.placements,
+                             [](const Placement& placement) { return placement.ranks() > 1; });
+}
+
+bool is_first_replica(const ShardSpec& spec) {
+  return std::ranges::all_of(spec.placements, [](const Placement& placement) {
+    return placement.dim.has_value() || placement.rank() == 0;
+  });
+}
+
+bool has_replicas(const ShardSpec& spec) {
+  return std::ranges::any_of(spec.placements, [](const Placement& placement) {
+    return !placement.dim.has_value() && placement.ranks() > 1;
+  });
+}
+
+std::string part_text(const ShardSpec& spec) {
+  std::ostringstream text;
+  const auto& [begin, shape] = spec.box;
+  for (std::int64_t dim = 0; dim < spec.global_shape.ndim(); ++dim) {
+    if (shape[dim] == spec.global_shape[dim]) continue;
+    text << (text.tellp() > 0 ? " and [" : "[") << begin[dim] << ", " << begin[dim] + shape[dim]
+         << ") of dimension " << dim;
+  }
+  if (text.tellp() == 0) text << "all";
+  text << " of " << spec.global_shape;
+  return text.str();
+}
 
 void check_same_part(std::string_view subject, const std::string& name,
                      const std::shared_ptr<const ShardSpec>& given,
                      const std::shared_ptr<const ShardSpec>& own) {
   if (given == nullptr || own == nullptr) return;
-  const bool same = given->global_shape == own->global_shape && given->dim == own->dim &&
-                    given->begin == own->begin && given->end == own->end;
-  check<ValueError>(same, subject, ": '", name, "' must be [", own->begin, ", ", own->end,
-                    ") of dimension ", own->dim, " of ", own->global_shape, ", got [", given->begin,
-                    ", ", given->end, ") of dimension ", given->dim, " of ", given->global_shape);
+  const bool same = given->global_shape == own->global_shape && given->box == own->box;
+  check<ValueError>(same, subject, ": '", name, "' must be ", part_text(*own), ", got ",
+                    part_text(*given));
 }
 
 }  // namespace moegrad

@@ -3,29 +3,79 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "framework/distributed/process_group.h"
+#include "framework/tensor/box.h"
 #include "framework/tensor/shape.h"
 
 namespace moegrad {
 
-/// Which part of a global tensor a sharded parameter holds: [begin, end) of dimension `dim`, which
-/// is spread over the ranks of `group`. Gradient clipping, checkpoints and resharding read it. A
-/// tensor without a ShardSpec is whole.
+/// One division of a tensor: along dimension `dim` over the ranks of `group`, in their order.
+/// Without a dimension every rank of the group has the same part.
+struct Placement {
+  std::shared_ptr<ProcessGroup> group;  // null: one rank
+  std::optional<std::int64_t> dim = std::nullopt;
+
+  int ranks() const { return group != nullptr ? group->size() : 1; }
+  int rank() const { return group != nullptr ? group->rank() : 0; }
+};
+
+/// Note [Placements]
+/// A parameter may be divided more than once: tensor or expert parallelism cuts it along one
+/// dimension, and fully_shard cuts each part again. `placements` lists the divisions, the outermost
+/// first; each divides what those before it have left. `box` is the result: this rank's part of the
+/// global tensor. The group of a placement contains the ranks that differ in this division alone.
+///
+/// Whoever needs elements reads the box; whoever needs other ranks reads the groups. Nobody asks
+/// for "the" dimension.
+///
+/// Which part of a global tensor a parameter is. Gathering, checkpoints, initial values, gradient
+/// clipping, optimizers and state dicts read it. A tensor without a ShardSpec is whole.
 struct ShardSpec {
   Shape global_shape;
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::shared_ptr<ProcessGroup> group = nullptr;  // null on a world of one
-  std::int64_t dim = 0;
-  /// The ranks that hold the same part, one per replica; null if there is one replica.
-  std::shared_ptr<ProcessGroup> replicas = nullptr;
+  Box box;
+  std::vector<Placement> placements = {};
+  /// The module gathers the tensor before it computes (fully_shard). Ops refuse the shard itself.
+  bool gathered_for_use = false;
   /// The tensor is the whole parameter that the module had before it was sharded. The module no
   /// longer has it, and training it would change nothing.
   bool replaced = false;
 };
+
+/// Indices [begin, end) of a dimension.
+struct ShardRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - begin; }
+};
+
+/// The indices that `rank` of `ranks` holds of a dimension of size `extent`. As with torch.chunk,
+/// chunks have the size rounded up, and the last ones are shorter or empty.
+ShardRange shard_range(std::int64_t extent, int ranks, int rank);
+
+/// The spec of a whole tensor, which every rank has.
+ShardSpec whole_spec(const Shape& shape);
+/// `spec` divided once more, inside its divisions: dimension `dim` over the ranks of `group`, as
+/// shard_range() cuts. ShapeError unless the tensor has that dimension.
+ShardSpec divided(ShardSpec spec, std::shared_ptr<ProcessGroup> group, std::int64_t dim);
+/// `spec` with the same part on all ranks of `group`.
+ShardSpec replicated(ShardSpec spec, std::shared_ptr<ProcessGroup> group);
+
+/// Into how many parts the tensor is divided.
+int num_parts(const ShardSpec& spec);
+/// Whether several ranks hold parts or copies.
+bool is_spread(const ShardSpec& spec);
+/// Whether this rank is the first of those that hold the same part.
+bool is_first_replica(const ShardSpec& spec);
+/// Whether other ranks hold the same part.
+bool has_replicas(const ShardSpec& spec);
+
+/// The part as messages show it: "[2, 4) of dimension 0 of [4, 3]"; "all of [4, 3]".
+std::string part_text(const ShardSpec& spec);
 
 /// ValueError, with `subject` and the tensor's name, if both are shards but of different parts.
 void check_same_part(std::string_view subject, const std::string& name,

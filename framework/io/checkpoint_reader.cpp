@@ -93,14 +93,14 @@ void CheckpointReader::check_tensor(const std::string& name, const Tensor& tenso
                     " must have ", in_quotes(name), ", got none");
   const auto& expected = found->second;
   const auto& spec = tensor.shard_spec();
-  const Shape& shape = spec ? spec->global_shape : tensor.shape();
+  const Shape& shape = global_shape(tensor);
   check<ShapeError>(shape == expected.shape, "checkpoint: ", in_quotes(name), " must be ",
                     expected.shape, " as in ", folder_.string(), ", got ", shape);
   check<DtypeError>(tensor.dtype() == expected.dtype, "checkpoint: ", in_quotes(name), " must be ",
                     expected.dtype, " as in ", folder_.string(), ", got ", tensor.dtype());
   check<LayoutError>(tensor.layout() == Layout::kND && tensor.is_contiguous(),
                      "checkpoint: ", in_quotes(name), " must be contiguous ND");
-  check<ShapeError>(!spec || tensor.shape() == shard_shape(*spec), "checkpoint: ", in_quotes(name),
+  check<ShapeError>(!spec || tensor.shape() == spec->box.shape, "checkpoint: ", in_quotes(name),
                     " must be a shard as its spec says, got ", tensor.shape());
 }
 

@@ -93,13 +93,12 @@ Part own_part(std::int64_t step, const CheckpointState& state, const ProcessGrou
   for (const auto& [name, tensor] : state.tensors) {
     check<LayoutError>(tensor.layout() == Layout::kND && tensor.is_contiguous(),
                        "checkpoint: ", in_quotes(name), " must be contiguous ND");
-    const auto& spec = tensor.shard_spec();
-    const Shape& whole = spec ? spec->global_shape : tensor.shape();
-    const bool added = part.manifest.tensors.try_emplace(name, tensor.dtype(), whole).second;
+    const bool added =
+        part.manifest.tensors.try_emplace(name, tensor.dtype(), global_shape(tensor)).second;
     check<ValueError>(added, "checkpoint: ", in_quotes(name), " is given twice");
-    check<ShapeError>(!spec || tensor.shape() == shard_shape(*spec),
-                      "checkpoint: ", in_quotes(name), " must be ",
-                      spec ? shard_shape(*spec) : whole, ", got ", tensor.shape());
+    const Shape expected = shard_box(tensor).shape;
+    check<ShapeError>(tensor.shape() == expected, "checkpoint: ", in_quotes(name), " must be ",
+                      expected, ", got ", tensor.shape());
     if (writes_tensor(tensor, group) && tensor.numel() > 0) {
       part.pieces.push_back({name, tensor.detach(), shard_box(tensor).begin});
     }
@@ -115,8 +114,7 @@ struct SharedPart {
 
 bool is_shared(const Tensor& tensor, const ProcessGroup* group) {
   const auto& spec = tensor.shard_spec();
-  const auto* others = spec ? spec->replicas.get() : group;
-  return others != nullptr && others->size() > 1;
+  return spec ? has_replicas(*spec) : group != nullptr && group->size() > 1;
 }
 
 std::vector<SharedPart> shared_parts(const CheckpointState& state, const ProcessGroup* group) {
@@ -128,8 +126,7 @@ std::vector<SharedPart> shared_parts(const CheckpointState& state, const Process
     const auto name_checksum = crc32c(std::as_bytes(std::span(name)));
     parts.push_back({std::to_string(name_checksum) + " " + in_quotes(name), checksums.at(name)});
     if (!spec) continue;
-    parts.back().part += " from " + std::to_string(spec->begin) + " to " +
-                         std::to_string(spec->end) + " of dimension " + std::to_string(spec->dim);
+    parts.back().part += " " + part_text(*spec);
   }
   return parts;
 }
@@ -240,7 +237,7 @@ bool opens(const fs::path& folder) {
 bool writes_tensor(const Tensor& tensor, const ProcessGroup* group) {
   const auto& spec = tensor.shard_spec();
   if (!spec) return rank_in(group) == 0;
-  return spec->replicas == nullptr || spec->replicas->rank() == 0;
+  return is_first_replica(*spec);
 }
 
 std::map<std::string, std::uint32_t> shared_checksums(const CheckpointState& state,

@@ -85,8 +85,7 @@ void print_header(std::ostream& out, const Tensor& tensor) {
     out << ", requires a gradient, " << (tensor.grad().defined() ? "has one" : "has none");
   }
   if (const auto& spec = tensor.shard_spec()) {
-    out << ", shard [" << spec->begin << ", " << spec->end << ") of dimension " << spec->dim
-        << " of " << spec->global_shape;
+    out << ", shard " << part_text(*spec);
   }
 }
 

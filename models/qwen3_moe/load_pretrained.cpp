@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/distributed/shard_spec.h"
+#include "framework/distributed/shard_runs.h"
 #include "framework/distributed/slow_storage.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
@@ -84,8 +84,7 @@ class Target {
  public:
   Target(const nn::ParameterSlot& slot, const HfCheckpoint& checkpoint)
       : slot_(slot), checkpoint_(&checkpoint) {
-    const auto& spec = slot.tensor->shard_spec();
-    shape_ = spec ? spec->global_shape : slot.tensor->shape();
+    shape_ = global_shape(*slot.tensor);
     const bool stacked = slot.layout.stacked.ndim() > 0;
     if (stacked && checkpoint.find(slot.name) != nullptr) experts_ = HfExperts::kFused;
   }
@@ -127,10 +126,10 @@ class Target {
   }
 
   std::vector<HfPiece> own_pieces() const {
-    const auto& spec = slot_.parameter().shard_spec();
-    if (spec == nullptr) return rows(0, shape_[0]);
-    if (spec->dim == 0) return rows(spec->begin, spec->end);
-    return cut_columns(rows(0, shape_[0]), spec->begin, spec->end);
+    const auto [begin, shape] = shard_box(slot_.parameter());
+    const auto own_rows = rows(begin[0], begin[0] + shape[0]);
+    if (shape_.ndim() < 2) return own_rows;
+    return cut_columns(own_rows, begin[1], begin[1] + shape[1]);
   }
 
   nn::ParameterSlot slot_;

@@ -16,6 +16,7 @@
 
 #include "framework/distributed/gather_shards.h"
 #include "framework/distributed/process_group.h"
+#include "framework/distributed/shard_runs.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/safetensors_writer.h"
 #include "framework/runtime/error.h"
@@ -39,8 +40,7 @@ struct Source {
 std::vector<Source> list_sources(const nn::Module& module) {
   std::vector<Source> sources;
   for (const auto& slot : module.distinct_parameters()) {
-    const auto& spec = slot.parameter().shard_spec();
-    const auto& shape = spec ? spec->global_shape : slot.parameter().shape();
+    const auto& shape = global_shape(slot.parameter());
     sources.push_back(
         {slot.parameter(), shape, hugging_face_pieces(slot.name, slot.layout, shape, 0, shape[0])});
   }

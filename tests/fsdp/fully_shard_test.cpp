@@ -135,7 +135,7 @@ TEST(FullyShard, HoldsTheRowsOfTheWholeParameter) {
     for (std::size_t i = 0; i < sharded.size(); ++i) {
       const auto& spec = *sharded[i].tensor.shard_spec();
       const Tensor rows =
-          ops::narrow(reference[i].tensor.detach(), 0, spec.begin, spec.end - spec.begin);
+          ops::narrow(reference[i].tensor.detach(), 0, spec.box.begin[0], spec.box.shape[0]);
       EXPECT_TRUE(test::bitwise_equal(sharded[i].tensor.detach(), clone(rows)));
       EXPECT_EQ(spec.global_shape, reference[i].tensor.shape());
     }
@@ -154,7 +154,7 @@ TEST(FullyShard, SumsGradientsOverRanks) {
     for (std::size_t i = 0; i < sharded.size(); ++i) {
       const auto& spec = *sharded[i].tensor.shard_spec();
       const Tensor rows =
-          clone(ops::narrow(reference[i].tensor.grad(), 0, spec.begin, spec.end - spec.begin));
+          clone(ops::narrow(reference[i].tensor.grad(), 0, spec.box.begin[0], spec.box.shape[0]));
       // Twice the same number: exact.
       EXPECT_TRUE(test::bitwise_equal(sharded[i].tensor.grad(), ops::mul(rows, 2.0)));
     }

@@ -8,6 +8,7 @@
 #include "framework/io/checkpoint_saver.h"
 #include "fsdp/fully_shard.h"
 #include "optim/adamw.h"
+#include "tests/framework/distributed/hand_shards.h"
 #include "tests/framework/io/checkpoint_samples.h"
 #include "tests/framework/io/files.h"
 #include "tests/fsdp/random_sequences.h"
@@ -141,12 +142,12 @@ TEST(StateDictCheckpoint, ShardsThatDifferBetweenReplicasAreAnErrorThatNamesThem
       Tensor shard = program.net.named_parameters()[0].tensor.detach();
       fill_(shard, 3.0);
     }
-    EXPECT_EQ(message_of<Error>([&] {
-                write_checkpoint(root / "", 7, {.tensors = program.state()}, context.group());
-              }),
-              "checkpoint: saving step 7 failed on rank 3: 'scale' from 3 to 5 of "
-              "dimension 0 must have the same values as on rank 1, got others; a shard needs its "
-              "ShardSpec");
+    EXPECT_EQ(
+        message_of<Error>(
+            [&] { write_checkpoint(root / "", 7, {.tensors = program.state()}, context.group()); }),
+        "checkpoint: saving step 7 failed on rank 3: 'scale' [3, 5) of "
+        "dimension 0 of [5] must have the same values as on rank 1, got others; a shard needs its "
+        "ShardSpec");
   });
 }
 
@@ -170,8 +171,8 @@ TEST(StateDictCheckpoint, OneSaverTakesTwoPlacements) {
     CheckpointSaver saver(root / "", context.group());
     for (const int step : {1, 2, 3}) {
       const int place = step == 2 ? 1 - context.rank() : context.rank();
-      const auto spec = std::make_shared<const ShardSpec>(
-          ShardSpec{.global_shape = {6, 2}, .begin = 3 * place, .end = 3 * place + 3});
+      const auto spec =
+          std::make_shared<const ShardSpec>(test::range_spec({6, 2}, 3 * place, 3 * place + 3));
       Tensor part = clone(shard_view(whole, *spec));
       part.set_shard_spec(spec);
       saver.save(step, {.tensors = {{"w", part}}});

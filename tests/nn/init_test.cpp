@@ -59,7 +59,7 @@ TEST(InitWeights, AShardGetsItsPartOfTheWhole) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> columns = {{0, 2}, {2, 4}, {4, 6}};
   for (const std::int64_t dim : {0, 1}) {
     for (const auto& [begin, end] : dim == 0 ? rows : columns) {
-      const ShardSpec spec = {.global_shape = {20, 6}, .begin = begin, .end = end, .dim = dim};
+      const auto spec = test::range_spec({20, 6}, begin, end, nullptr, dim);
       Tensor shard = test::shard_of(whole, spec);
       init_normal({.name = "w", .tensor = &shard, .layout = layout}, 7, 1.0);
       EXPECT_TRUE(bitwise_equal(shard, test::shard_of(filled, spec))) << dim << ' ' << begin;

@@ -2,9 +2,9 @@
 #include <memory>
 #include <utility>
 
-#include "framework/distributed/shard_spec.h"
 #include "nn/linear.h"
 #include "nn/module.h"
+#include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::load_state_dict_test {
@@ -52,7 +52,7 @@ TEST(LoadStateDict, ARefusedStateLeavesTheModuleAsItWas) {
 TEST(LoadStateDict, RefusesAnotherRanksShards) {
   Pair own, other;
   const auto mark = [](Pair& pair, std::int64_t begin) {
-    ShardSpec spec = {.global_shape = {6, 2}, .begin = begin, .end = begin + 3};
+    auto spec = test::range_spec({6, 2}, begin, begin + 3);
     pair.first.weight().set_shard_spec(std::make_shared<const ShardSpec>(std::move(spec)));
   };
   mark(own, 0);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "framework/distributed/shard_spec.h"
+#include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
 namespace moegrad::optim::clip_grad_norm_test {
@@ -160,8 +161,7 @@ TEST(ClipGradNorm, RejectsWhatCannotBe) {
               "clip_grad_norm: norm_type must be 1, 2 or inf, got");
   }
   const Tensor huge = randn({1});
-  huge.set_shard_spec(std::make_shared<ShardSpec>(
-      ShardSpec{.global_shape = {std::int64_t{1} << 41}, .begin = 0, .end = 1, .group = nullptr}));
+  huge.set_shard_spec(std::make_shared<ShardSpec>(test::range_spec({std::int64_t{1} << 41}, 0, 1)));
   EXPECT_EQ(message_of<ValueError>([&] {
               clip_grad_norm({{"p", huge}}, 1.0);
             }),

@@ -14,6 +14,7 @@
 #include "framework/tensor/fill.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"
+#include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
 namespace moegrad::optim::optimizer_test {
@@ -232,8 +233,7 @@ TEST(Optimizer, LoadsAllOfAStateOrNothing) {
 
 TEST(Optimizer, LoadsNoShardOfAnotherPart) {
   const auto part = [](std::int64_t begin) {
-    return std::make_shared<const ShardSpec>(
-        ShardSpec{.global_shape = {8}, .begin = begin, .end = begin + 4});
+    return std::make_shared<const ShardSpec>(test::range_spec({8}, begin, begin + 4));
   };
   const Tensor p = test::variable({4});
   p.set_shard_spec(part(0));

@@ -14,6 +14,7 @@ namespace {
 using test::bitwise_equal;
 using test::message_of;
 using test::randn;
+using test::range_spec;
 using test::shard_of;
 using test::spec_of;
 
@@ -23,13 +24,12 @@ TEST(ShardRuns, AreWhereTheViewSaysTheyAre) {
   const Tensor whole = randn({6, 4, 10});
   const auto all = whole.data<double>();
   for (std::int64_t dim = 0; dim < 3; ++dim) {
-    const ShardSpec spec = {.global_shape = whole.shape(), .begin = 1, .end = 3, .dim = dim};
+    const auto spec = range_spec(whole.shape(), 1, 3, nullptr, dim);
     const Tensor shard = shard_of(whole, spec);
     EXPECT_EQ(shard.dim(dim), 2);
     const auto values = shard.data<double>();
     const ShardRuns runs(spec);
-    EXPECT_EQ(runs.count * runs.length, shard.numel());
-    EXPECT_EQ(runs.count, dim == 0 ? 1 : dim == 1 ? 6 : 24);
+    EXPECT_EQ(runs.length(), dim == 0 ? 80 : dim == 1 ? 20 : 2);
     for (std::int64_t i = 0; i < shard.numel(); ++i) {
       const auto index = runs.index_in_whole(i);
       EXPECT_EQ(values[static_cast<std::size_t>(i)], all[static_cast<std::size_t>(index)]);
@@ -49,7 +49,7 @@ TEST(GatherShards, MakesTheWholeTensorOnTheFirstRank) {
       launch(4, [&](RankContext& context) {
         const std::int64_t cuts[] = {0, 7, 7, 8, 10};  // rank 1 has none
         const auto rank = static_cast<std::size_t>(context.rank());
-        const ShardSpec spec = {shape, cuts[rank], cuts[rank + 1], context.group()};
+        const auto spec = range_spec(shape, cuts[rank], cuts[rank + 1], context.group());
         const Tensor gathered = gather_shards(shard_of(whole, spec), spec);
         EXPECT_EQ(gathered.defined(), rank == 0);
         if (gathered.defined()) {
@@ -152,10 +152,10 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ShardsOnMesh,
 
 TEST(GatherShards, OfAWorldOfOneIsTheShardItself) {
   const Tensor whole = randn({3, 2});
-  const Tensor alone = gather_shards(whole, {whole.shape(), 0, 3, nullptr});
+  const Tensor alone = gather_shards(whole, range_spec(whole.shape(), 0, 3));
   EXPECT_EQ(&alone.storage(), &whole.storage());
   launch(1, [&](RankContext& context) {
-    const Tensor gathered = gather_shards(whole, {whole.shape(), 0, 3, context.group()});
+    const Tensor gathered = gather_shards(whole, range_spec(whole.shape(), 0, 3, context.group()));
     EXPECT_EQ(&gathered.storage(), &whole.storage());
   });
 }
@@ -163,35 +163,36 @@ TEST(GatherShards, OfAWorldOfOneIsTheShardItself) {
 TEST(GatherShards, NamesShardsThatDoNotFit) {
   const Tensor whole = randn({6, 2});
   const auto rows_of = [&](std::int64_t begin, std::int64_t end) {
-    return shard_of(whole, {.global_shape = whole.shape(), .begin = begin, .end = end});
+    return shard_of(whole, range_spec(whole.shape(), begin, end));
   };
-  EXPECT_EQ(message_of<ShapeError>([&] {
-              gather_shards(rows_of(0, 2), {whole.shape(), 0, 3, nullptr});
-            }),
+  EXPECT_EQ(message_of<ShapeError>(
+                [&] { gather_shards(rows_of(0, 2), range_spec(whole.shape(), 0, 3)); }),
             "gather_shards: [0, 3) of dimension 0 of [6, 2] must be [3, 2], got [2, 2]");
   EXPECT_EQ(message_of<LayoutError>([&] {
-              gather_shards(Tensor::as_strided(whole, {3, 1}, {2, 1}, 0), {{6, 1}, 0, 3, nullptr});
+              gather_shards(Tensor::as_strided(whole, {3, 1}, {2, 1}, 0), range_spec({6, 1}, 0, 3));
             }),
             "gather_shards: the shard must be contiguous");
   EXPECT_EQ(message_of<Error>([&] {
-              gather_shards(rows_of(0, 5), {{6, 2}, 0, 5, nullptr});
+              gather_shards(rows_of(0, 5), range_spec({6, 2}, 0, 5));
             }),
-            "gather_shards: the shards must end at 6, got 5");
+            "gather_shards: the shards must be all of [6, 2], got [0, 5) of dimension 0 of [6, 2]");
   Tensor shard = rows_of(0, 6);
   EXPECT_EQ(message_of<ShapeError>([&] {
-              scatter_shards(randn({5, 2}), shard, {{6, 2}, 0, 6, nullptr});
+              scatter_shards(randn({5, 2}), shard, range_spec({6, 2}, 0, 6));
             }),
             "scatter_shards: whole must be [6, 2], got [5, 2]");
   const auto on_two_ranks = [&](std::int64_t first_end, std::int64_t begin, std::int64_t end) {
     launch(2, [&](RankContext& context) {
-      const ShardSpec spec = context.rank() == 0
-                                 ? ShardSpec{whole.shape(), 0, first_end, context.group()}
-                                 : ShardSpec{whole.shape(), begin, end, context.group()};
-      Tensor rows = rows_of(spec.begin, spec.end);
+      const auto [first, last] = context.rank() == 0
+                                     ? std::pair<std::int64_t, std::int64_t>(0, first_end)
+                                     : std::pair(begin, end);
+      const auto spec = range_spec(whole.shape(), first, last, context.group());
+      Tensor rows = rows_of(first, last);
       const auto expected = begin != first_end
                                 ? "rank 1 must begin at " + std::to_string(first_end) +
                                       " of dimension 0 of [6, 2], got " + std::to_string(begin)
-                                : "the shards must end at 6, got " + std::to_string(end);
+                                : "the shards must be all of [6, 2], got [0, " +
+                                      std::to_string(end) + ") of dimension 0 of [6, 2]";
       EXPECT_EQ(message_of<Error>([&] { gather_shards(rows, spec); }),
                 "gather_shards: " + expected);
       EXPECT_EQ(message_of<Error>([&] { scatter_shards(whole, rows, spec); }),

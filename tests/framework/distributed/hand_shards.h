@@ -3,8 +3,8 @@
 
 // Shards made by hand, as fully_shard makes them.
 
-#include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "framework/distributed/device_mesh.h"
 #include "framework/distributed/shard_runs.h"
@@ -12,19 +12,22 @@
 
 namespace moegrad::test {
 
+/// Indices [begin, end) of dimension `dim` of a tensor of `shape`, which is spread over `group`.
+inline ShardSpec range_spec(const Shape& shape, std::int64_t begin, std::int64_t end,
+                            std::shared_ptr<ProcessGroup> group = nullptr, std::int64_t dim = 0) {
+  auto spec = whole_spec(shape);
+  spec.box.begin[dim] = begin;
+  spec.box.shape[dim] = end - begin;
+  spec.placements = {{.group = std::move(group), .dim = dim}};
+  return spec;
+}
+
 /// This rank's part of a tensor of `shape` when dimension `dim` is spread over `group` as
 /// torch.chunk cuts: ceil-sized chunks, the last ones shorter or empty.
 inline ShardSpec spec_of(const Shape& shape, std::int64_t dim, std::shared_ptr<ProcessGroup> group,
                          std::shared_ptr<ProcessGroup> replicas = nullptr) {
-  const auto size = shape[dim];
-  const auto chunk = (size + group->size() - 1) / group->size();
-  const auto begin = std::min(size, chunk * group->rank());
-  return {.global_shape = shape,
-          .begin = begin,
-          .end = std::min(size, begin + chunk),
-          .group = std::move(group),
-          .dim = dim,
-          .replicas = std::move(replicas)};
+  auto spec = divided(whole_spec(shape), std::move(group), dim);
+  return replicas != nullptr ? replicated(std::move(spec), std::move(replicas)) : spec;
 }
 
 /// Over the mesh's axis "shard", replicated over its axis "replicate" if it has one.

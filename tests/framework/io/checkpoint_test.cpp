@@ -17,6 +17,7 @@
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
 #include "tests/framework/distributed/collective_testing.h"
+#include "tests/framework/distributed/hand_shards.h"
 #include "tests/framework/io/checkpoint_samples.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
@@ -325,7 +326,7 @@ TEST(Checkpoint, RefusesTensorsThatItDoesNotHave) {
   EXPECT_EQ(message_of<LayoutError>([&] { reader.read("w", turned); }),
             "checkpoint: 'w' must be contiguous ND");
   const Tensor cut = Tensor::zeros({1, 3}, Dtype::kFloat64);
-  cut.set_shard_spec(std::make_shared<ShardSpec>(ShardSpec{.global_shape = {2, 3}, .end = 2}));
+  cut.set_shard_spec(std::make_shared<ShardSpec>(test::range_spec({2, 3}, 0, 2)));
   EXPECT_EQ(message_of<ShapeError>([&] { reader.read("w", cut); }),
             "checkpoint: 'w' must be a shard as its spec says, got [1, 3]");
   reader.read_all({{"w", w}, {"v", v}});
@@ -343,7 +344,7 @@ TEST(Checkpoint, RefusesStateThatItCannotHold) {
   EXPECT_EQ(message_of<Error>(refusal({{"w", Tensor::as_strided(w, {3, 2}, {1, 3}, 0)}})),
             subject + "'w' must be contiguous ND");
   const Tensor cut = randn({1, 3});
-  cut.set_shard_spec(std::make_shared<ShardSpec>(ShardSpec{.global_shape = {2, 3}, .end = 2}));
+  cut.set_shard_spec(std::make_shared<ShardSpec>(test::range_spec({2, 3}, 0, 2)));
   EXPECT_EQ(message_of<Error>(refusal({{"w", cut}})), subject + "'w' must be [2, 3], got [1, 3]");
   EXPECT_EQ(message_of<ValueError>([&] { save_now(root / "", -1, {}, nullptr); }),
             "checkpoint: step must not be negative, got -1");

@@ -11,6 +11,7 @@
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "tests/framework/autograd/test_functions.h"
+#include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
 namespace moegrad::dump_test {
@@ -31,8 +32,7 @@ TEST(Dump, ShowsWhatATensorIsAndItsElements) {
       describe(x),
       "tensor 'w' [2, 3] float64 ND, requires a gradient, has none\n[[0, 1, 2],\n [3, 4, 5]]");
   x.set_grad(x.detach());
-  x.set_shard_spec(
-      std::make_shared<const ShardSpec>(ShardSpec{.global_shape = {4, 3}, .begin = 2, .end = 4}));
+  x.set_shard_spec(std::make_shared<const ShardSpec>(test::range_spec({4, 3}, 2, 4)));
   EXPECT_EQ(describe(x),
             "tensor 'w' [2, 3] float64 ND, requires a gradient, has one, shard [2, 4) of dimension "
             "0 of [4, 3]\n[[0, 1, 2],\n [3, 4, 5]]");

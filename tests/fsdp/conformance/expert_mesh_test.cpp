@@ -47,9 +47,9 @@ TEST(Conformance, Row14_ExpertsOnAMeshOfTheirOwnFormGroupsOfTheirOwn) {
     EXPECT_EQ(experts.ranks().shard, mesh.expert().group("shard"));
     EXPECT_EQ(experts.ranks().replicas, mesh.expert().group("replicate"));
     const auto& spec = *experts.params()[0].sharded.shard_spec();
-    EXPECT_EQ(spec.end - spec.begin, spec.global_shape[0] / 2);
-    EXPECT_EQ(spec.begin, rank.rank() % 2 == 0 ? 0 : spec.end / 2);
-    EXPECT_EQ(spec.replicas, mesh.expert().group("replicate"));
+    EXPECT_EQ(spec.box.shape[0], spec.global_shape[0] / 2);
+    EXPECT_EQ(spec.box.begin[0], rank.rank() % 2 == 0 ? 0 : spec.box.shape[0]);
+    EXPECT_EQ(spec.placements.back().group, mesh.expert().group("replicate"));
   });
 }
 

@@ -12,7 +12,7 @@
 
 #include "framework/autograd/gradient_tree.h"
 #include "framework/distributed/launch.h"
-#include "framework/distributed/shard_spec.h"
+#include "framework/distributed/shard_runs.h"
 #include "fsdp/fully_shard.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
@@ -124,8 +124,7 @@ Trace train_reference(const Training<Model>& training, int leaves,
 /// This rank's part of `whole`, laid out as `local`.
 inline Tensor part_of(const Tensor& whole, const Tensor& local) {
   if (!local.shard_spec()) return whole;
-  const auto& spec = *local.shard_spec();
-  return clone(ops::narrow(whole, spec.dim, spec.begin, spec.end - spec.begin));
+  return clone(shard_view(whole, *local.shard_spec()));
 }
 
 /// check_sharded_parity: the model's parameters have the reference's names, and are their shards;

@@ -53,8 +53,8 @@ void expect_chunks(const Parameters& model, const TensorList& wholes, const Poli
     EXPECT_TRUE(test::bitwise_equal(shard.detach(), expected)) << whole.shape() << " by " << dim;
     EXPECT_EQ(shard.is_contiguous(), true);
     EXPECT_EQ(shard.shard_spec()->global_shape, whole.shape());
-    EXPECT_EQ(shard.shard_spec()->dim, dim);
-    EXPECT_EQ(shard.shard_spec()->end - shard.shard_spec()->begin, expected.dim(dim));
+    EXPECT_EQ(shard.shard_spec()->placements.front().dim, dim);
+    EXPECT_EQ(shard.shard_spec()->box.shape, expected.shape());
   }
 }
 
@@ -85,8 +85,11 @@ TEST(ConformanceInit, ShardsAreTorchChunksOnATwoDimensionalMesh) {
     const DeviceMesh mesh(rank.group(), {{"replicate", 2}, {"shard", 3}});
     auto& state = fully_shard(model, mesh);
     expect_chunks(model, wholes, {}, 3, rank.rank() % 3);
-    EXPECT_EQ(model.tensors[0].shard_spec()->group, mesh.group("shard"));
-    EXPECT_EQ(model.tensors[0].shard_spec()->replicas, mesh.group("replicate"));
+    const auto& placements = model.tensors[0].shard_spec()->placements;
+    ASSERT_EQ(placements.size(), 2U);
+    EXPECT_EQ(placements[0].group, mesh.group("shard"));
+    EXPECT_EQ(placements[1].group, mesh.group("replicate"));
+    EXPECT_FALSE(placements[1].dim.has_value());
     state.unshard();
     for (std::size_t i = 0; i < wholes.size(); ++i) {
       EXPECT_TRUE(test::bitwise_equal(model.tensors[i].detach(), wholes[i]));

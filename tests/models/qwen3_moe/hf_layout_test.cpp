@@ -86,7 +86,7 @@ std::vector<std::pair<std::int64_t, HfPiece>> pieces_of_all_ranks(
     HfExperts experts = HfExperts::kPerExpert) {
   std::vector<std::pair<std::int64_t, HfPiece>> pieces;
   for (int rank = 0; rank < world_size; ++rank) {
-    const auto rows = fsdp::shard_range(shape[0], world_size, rank);
+    const auto rows = shard_range(shape[0], world_size, rank);
     for (auto& piece : hugging_face_pieces(name, layout, shape, rows.begin, rows.end, experts)) {
       pieces.emplace_back(rows.begin, std::move(piece));
     }
@@ -154,7 +154,7 @@ TEST_P(HfPieces, CutByColumnsPartitionEveryExpertTensor) {
         const auto whole = hugging_face_pieces(name_of(role), layout, shape, 0, shape[0]);
         std::vector<std::pair<std::int64_t, HfPiece>> pieces;
         for (int rank = 0; rank < GetParam(); ++rank) {
-          const auto columns = fsdp::shard_range(shape[1], GetParam(), rank);
+          const auto columns = shard_range(shape[1], GetParam(), rank);
           for (auto& piece : cut_columns(whole, columns.begin, columns.end)) {
             const auto across = piece.transposed ? piece.rows : piece.columns;
             ASSERT_TRUE(0 <= piece.stored_column && piece.stored_column + across <= columns.size());
@@ -241,7 +241,7 @@ TEST(HfPieces, OfTheLargestModelOn512RanksAreAQuarterOfAnExpert) {
   for (const auto role : {Role::kExpertGateUp, Role::kExpertDown}) {
     const bool down = role == Role::kExpertDown;
     const auto layout = expert_layout(role, true, sizes);
-    const auto rows = fsdp::shard_range(flattened(layout)[0], 512, 6);
+    const auto rows = shard_range(flattened(layout)[0], 512, 6);
     EXPECT_EQ(rows.size(), down ? 384 : 1024);
     EXPECT_EQ(flattened(layout)[1], down ? 4096 : 3072);
     const auto pieces =

@@ -9,6 +9,7 @@
 #include "framework/tensor/arena.h"
 #include "models/qwen3_moe/model.h"
 #include "optim/clip_grad_norm.h"
+#include "tests/framework/distributed/hand_shards.h"
 #include "tests/models/qwen3_moe/toy_models.h"
 #include "tests/testing.h"
 
@@ -135,15 +136,14 @@ TEST(Qwen3MoeMeta, InitWeightsFillsShards) {
     Shape rows = shape;
     rows[0] = end - begin;
     *slot.tensor = Tensor::empty(rows, config.dtype);
-    slot.tensor->set_shard_spec(std::make_shared<ShardSpec>(
-        ShardSpec{.global_shape = shape, .begin = begin, .end = end, .group = nullptr}));
+    slot.tensor->set_shard_spec(std::make_shared<ShardSpec>(test::range_spec(shape, begin, end)));
   }
   model->init_weights(5);
   const auto shards = model->named_parameters();
   for (std::size_t i = 0; i < whole.size(); ++i) {
     const auto& [name, parameter] = whole[i];
     const auto& shard = shards[i].tensor;
-    const auto offset = shard.shard_spec()->begin * (parameter.numel() / parameter.dim(0));
+    const auto offset = shard.shard_spec()->box.begin[0] * (parameter.numel() / parameter.dim(0));
     EXPECT_TRUE(bitwise_equal(
         shard, Tensor::as_strided(parameter, shard.shape(), parameter.strides(), offset)))
         << name;
