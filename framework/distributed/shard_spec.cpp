@@ -8,6 +8,18 @@
 #include "framework/runtime/error.h"
 
 namespace moegrad {
+namespace {
+
+// Ranks that have different parts cannot share a part of these once more.
+void check_new_group(const ShardSpec& spec, const std::shared_ptr<ProcessGroup>& group) {
+  if (group == nullptr || group->size() == 1) return;
+  const auto known = std::ranges::find(spec.placements, group, &Placement::group);
+  check<ValueError>(known == spec.placements.end(), "shard: ", part_text(spec),
+                    " must be divided over other ranks than before, got group '", group->name(),
+                    "' again");
+}
+
+}  // namespace
 
 ShardRange shard_range(std::int64_t extent, int ranks, int rank) {
   const auto chunk = (extent + ranks - 1) / ranks;
@@ -21,6 +33,7 @@ ShardSpec whole_spec(const Shape& shape) {
 ShardSpec divided(ShardSpec spec, std::shared_ptr<ProcessGroup> group, std::int64_t dim) {
   check<ShapeError>(0 <= dim && dim < spec.global_shape.ndim(), "shard: ", spec.global_shape,
                     " must have the dimension to cut, got ", dim);
+  check_new_group(spec, group);
   const Placement placement = {.group = std::move(group), .dim = dim};
   const auto range = shard_range(spec.box.shape[dim], placement.ranks(), placement.rank());
   spec.box.begin[dim] += range.begin;
@@ -30,6 +43,7 @@ ShardSpec divided(ShardSpec spec, std::shared_ptr<ProcessGroup> group, std::int6
 }
 
 ShardSpec replicated(ShardSpec spec, std::shared_ptr<ProcessGroup> group) {
+  check_new_group(spec, group);
   spec.placements.push_back({.group = std::move(group)});
   return spec;
 }

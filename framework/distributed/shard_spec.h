@@ -60,9 +60,10 @@ ShardRange shard_range(std::int64_t extent, int ranks, int rank);
 /// The spec of a whole tensor, which every rank has.
 ShardSpec whole_spec(const Shape& shape);
 /// `spec` divided once more, inside its divisions: dimension `dim` over the ranks of `group`, as
-/// shard_range() cuts. ShapeError unless the tensor has that dimension.
+/// shard_range() cuts. ShapeError unless the tensor has that dimension; ValueError if the ranks
+/// divide it already.
 ShardSpec divided(ShardSpec spec, std::shared_ptr<ProcessGroup> group, std::int64_t dim);
-/// `spec` with the same part on all ranks of `group`.
+/// `spec` with the same part on all ranks of `group`. ValueError if they divide it already.
 ShardSpec replicated(ShardSpec spec, std::shared_ptr<ProcessGroup> group);
 
 /// Into how many parts the tensor is divided.

@@ -28,6 +28,7 @@ namespace moegrad::fsdp::placements_test {
 namespace {
 
 using test::bitwise_equal;
+using test::message_of;
 using test::randn;
 using test::shard_of;
 using Indices = std::vector<std::int64_t>;
@@ -189,6 +190,25 @@ TEST(PlacementsByHand, AreTheseOnSixRanks) {
       EXPECT_EQ(box.begin, (Shape{own[0], own[1]}));
       EXPECT_EQ(box.shape, (Shape{own[2], own[3]}));
     }
+  });
+}
+
+TEST(PlacementsByHand, RefuseRanksThatHaveDifferentPartsAndDimensionsThatAreNotThere) {
+  launch(2, [&](RankContext& rank) {
+    const auto spec = divided(whole_spec({12, 10}), rank.group(), 1);
+    const std::string part = rank.rank() == 0 ? "[0, 5)" : "[5, 10)";
+    const auto message = "shard: " + part +
+                         " of dimension 1 of [12, 10] must be divided over other ranks than "
+                         "before, got group 'world' again";
+    EXPECT_EQ(message_of<ValueError>([&] { divided(spec, rank.group(), 0); }), message);
+    EXPECT_EQ(message_of<ValueError>([&] { replicated(spec, rank.group()); }), message);
+    EXPECT_EQ(message_of<ShapeError>([&] { divided(spec, nullptr, 2); }),
+              "shard: [12, 10] must have the dimension to cut, got 2");
+    const Division division = {.shape = {12, 10}, .outer = 2, .outer_dim = 1};
+    Net net(division, whole_mesh(rank, division));
+    EXPECT_EQ(message_of<ValueError>([&] { fully_shard(net, DeviceMesh::flat(rank.group())); }),
+              message);
+    EXPECT_EQ(net.named_parameters()[0].tensor.shape(), (Shape{12, 5}));
   });
 }
 
