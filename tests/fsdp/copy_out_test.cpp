@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "framework/distributed/launch.h"
+#include "framework/distributed/shard_spec.h"
 #include "fsdp/fully_shard.h"
 #include "nn/init.h"
 #include "nn/linear.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "framework/distributed/shard_spec.h"
 #include "framework/tensor/fill.h"
 #include "tests/testing.h"
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "framework/distributed/launch.h"
+#include "framework/distributed/shard_spec.h"
 #include "fsdp/flat_layout.h"
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/stack.h"

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "framework/distributed/shard_spec.h"
 #include "framework/tensor/meta.h"
 #include "tests/fsdp/conformance/parity.h"
 

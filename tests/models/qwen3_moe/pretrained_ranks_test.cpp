@@ -196,6 +196,32 @@ TEST(PretrainedOnRanks, LoadsAndSavesShardsAlongAnyDimensionOfAnyMesh) {
   }
 }
 
+TEST(PretrainedOnRanks, LoadsAndSavesParametersThatAreCutTwice) {
+  const TemporaryFolder folder;
+  for (const auto& config : {toy_config(), test::hugging_face_oriented(toy_config())}) {
+    write_source(folder / "source.safetensors", config);
+    const auto tensors = load_safetensors(folder / "source.safetensors");
+    launch(4, [&](RankContext& context) {
+      const DeviceMesh mesh(context.group(), {{"outer", 2}, {"inner", 2}});
+      Qwen3Moe model(config, 3);
+      for (const auto& slot : model.parameter_slots()) {
+        const bool matrix = slot.tensor->ndim() == 2;
+        auto spec = whole_spec(slot.tensor->shape());
+        spec = matrix ? divided(std::move(spec), mesh.group("outer"), 1)
+                      : replicated(std::move(spec), mesh.group("outer"));
+        *slot.tensor =
+            test::shard_of(*slot.tensor, divided(std::move(spec), mesh.group("inner"), 0));
+      }
+      load_pretrained(model, folder / "source.safetensors");
+      expect_holds_parts_of(tensors, model);
+      save_pretrained(model, folder / "saved");
+    });
+    EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
+                test::read_file(folder / "source.safetensors"));
+    fs::remove_all(folder / "saved");
+  }
+}
+
 class PretrainedGolden : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
 TEST_P(PretrainedGolden, FileComesBackByteForByte) {
