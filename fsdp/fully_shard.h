@@ -22,6 +22,9 @@ namespace moegrad::fsdp {
 /// replicas. Stacked experts go to the mesh's expert view; if that view differs, they form a
 /// separate group.
 ///
+/// A parameter with a ShardSpec, which another kind of parallelism has cut, is cut again, over the
+/// ranks of the mesh, all of which must have the same part of it (Note [Placements]).
+///
 /// Make the optimizer afterwards, from model.named_parameters(). The step of an optimizer that was
 /// made before is an Error. Gradients are sums over ranks: divide the loss by the global token
 /// count. A parameter that no call takes and no policy ignores stays whole; step() refuses it if
