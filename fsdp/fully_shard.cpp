@@ -40,9 +40,10 @@ GroupRanks ranks_of(const DeviceMesh& mesh, const DataParallelMeshDims& dims) {
   check<ValueError>(dims.shard || dims.replicate,
                     "fully_shard: mesh_dims must name an axis to shard or to replicate over");
   for (const auto& axis : mesh.axes()) {
-    check<ValueError>(axis.size == 1 || axis.name == dims.shard || axis.name == dims.replicate,
-                      "fully_shard: mesh axis '", axis.name, "' of size ", axis.size,
-                      " is neither sharded nor replicated over; pass the mesh without it");
+    check<ValueError>(
+        axis.size == 1 || axis.name == dims.shard || axis.name == dims.replicate,
+        "fully_shard: mesh axis '", axis.name, "' of size ", axis.size,
+        " is neither sharded nor replicated over; pass a slice of the mesh without it");
   }
   GroupRanks ranks;
   if (dims.shard) ranks.shard = mesh.group(*dims.shard);
@@ -68,7 +69,7 @@ class Grouping {
     check_own_bytes(slot);
     const auto placement =
         policy_.shard_placement ? policy_.shard_placement(slot) : ShardPlacement{};
-    const auto& own = is_expert(slot) ? mesh_.expert() : mesh_.dense();
+    const auto& own = is_expert(slot) && policy_.expert_mesh ? *policy_.expert_mesh : mesh_;
     const auto ranks =
         ranks_of(placement.mesh != nullptr ? *placement.mesh : own, policy_.mesh_dims);
     check_tied_alike(slot, ranks, placement.dim);
@@ -190,7 +191,8 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
     const auto name = groups.empty() ? std::string() : slots.front().slot.name;
     groups.push_back(std::make_unique<ParamGroup>(slots, ranks, policy, name));
   }
-  auto state = std::make_shared<State>(modules, std::move(groups), policy);
+  auto state =
+      std::make_shared<State>(modules, ranks_of(mesh, policy.mesh_dims), std::move(groups), policy);
   for (auto* module : modules) module->attach(state);
   // Nothing throws from here on. So the modules are either sharded or unchanged.
   state->register_hooks();

@@ -40,9 +40,8 @@ struct ShardPlacement {
   /// The dimension that is cut. Dimension 0 may have any size; the size of another dimension must
   /// be divisible by the number of ranks. Negative values count from the last dimension.
   std::int64_t dim = 0;
-  /// The mesh that the parameter is spread over. Null: the view of fully_shard's mesh that suits
-  /// the parameter's role, the expert view for stacked experts, else the dense view. It is read
-  /// only during the call.
+  /// The mesh that the parameter is spread over. Null: fully_shard's mesh, or Policy::expert_mesh
+  /// for stacked experts. It is read only during the call.
   const DeviceMesh* mesh = nullptr;
 };
 
@@ -69,6 +68,8 @@ struct Policy {
   MixedPrecisionPolicy mixed_precision = {};
   /// How many groups ahead to gather during forward, in the order of the last forward.
   int forward_prefetch = 1;
+  /// The mesh that stacked experts are spread over, if it is another than fully_shard's.
+  std::optional<DeviceMesh> expert_mesh = std::nullopt;
   /// The placement of each parameter. By default dimension 0 is cut over the mesh that suits the
   /// parameter's role. Parameters on different meshes form separate groups.
   std::function<ShardPlacement(const nn::ParameterSlot&)> shard_placement = {};

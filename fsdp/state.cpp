@@ -22,9 +22,10 @@ Tensor cast_floating(const Tensor& tensor, Dtype dtype) {
 
 }  // namespace
 
-State::State(std::vector<nn::Module*> modules, std::vector<std::unique_ptr<ParamGroup>> groups,
-             const Policy& policy)
+State::State(std::vector<nn::Module*> modules, GroupRanks ranks,
+             std::vector<std::unique_ptr<ParamGroup>> groups, const Policy& policy)
     : modules_(std::move(modules)),
+      ranks_(std::move(ranks)),
       groups_(std::move(groups)),
       policy_(policy),
       switches_{.reshard_after_forward = policy.reshard_after_forward},

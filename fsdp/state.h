@@ -47,8 +47,8 @@ class UnshardHandle {
 /// once per forward call, not once at the end of backward.
 class State final : public nn::ModuleExtension {
  public:
-  State(std::vector<nn::Module*> modules, std::vector<std::unique_ptr<ParamGroup>> groups,
-        const Policy& policy);
+  State(std::vector<nn::Module*> modules, GroupRanks ranks,
+        std::vector<std::unique_ptr<ParamGroup>> groups, const Policy& policy);
   ~State() override;
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -113,6 +113,8 @@ class State final : public nn::ModuleExtension {
   Tensor cast_input(const Tensor& input) override;
   Tensor cast_output(const Tensor& output) override;
 
+  /// The ranks of fully_shard's mesh, whether or not a parameter is spread over them.
+  const GroupRanks& ranks() const { return ranks_; }
   /// The group, or the first of several; null if all parameters below belong to other calls.
   ParamGroup* group() const { return groups_.empty() ? nullptr : groups_.front().get(); }
   /// The groups of this call, one per mesh.
@@ -156,6 +158,7 @@ class State final : public nn::ModuleExtension {
   void finish_backward();
 
   std::vector<nn::Module*> modules_;
+  GroupRanks ranks_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
   Policy policy_;
   std::string path_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,14 @@ namespace {
 /// they would have in the run.
 class AbsentRanks final : public ProcessGroup {
  public:
-  explicit AbsentRanks(int size) : size_(size) {}
+  explicit AbsentRanks(int size) : ranks_(static_cast<std::size_t>(size)) {
+    std::iota(ranks_.begin(), ranks_.end(), 0);
+  }
 
   int rank() const override { return 0; }
-  int size() const override { return size_; }
+  int size() const override { return static_cast<int>(ranks_.size()); }
   const std::string& name() const override { return name_; }
+  std::span<const int> ranks() const override { return ranks_; }
 
   WorkPtr all_gather(std::span<const std::byte>, Dtype, GatherConsumer,
                      const CollectiveOptions&) override {
@@ -59,7 +63,7 @@ class AbsentRanks final : public ProcessGroup {
  private:
   [[noreturn]] static void refuse() { throw Error("dry run: the ranks do not run"); }
 
-  int size_;
+  std::vector<int> ranks_;
   std::string name_ = "dry run";
 };
 

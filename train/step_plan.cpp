@@ -11,8 +11,7 @@
 
 namespace moegrad::training {
 GridPosition GridPosition::of(const fsdp::State& state) {
-  check(state.group() != nullptr, "step plan: the root has no parameters of its own");
-  const auto& ranks = state.group()->ranks();
+  const auto& ranks = state.ranks();
   GridPosition position = {.replicas = ranks.num_replicas(), .shards = ranks.num_shards()};
   if (ranks.replicas) position.replica = ranks.replicas->rank();
   if (ranks.shard) position.shard = ranks.shard->rank();

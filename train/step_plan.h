@@ -25,7 +25,7 @@ struct GridPosition {
   int shard = 0;
   int shards = 1;
 
-  /// On the mesh of the state's own parameters (the first, if there are several).
+  /// On the mesh that fully_shard had.
   static GridPosition of(const fsdp::State& state);
   int ranks() const { return replicas * shards; }
 };

@@ -13,48 +13,78 @@ namespace moegrad {
 struct MeshAxis {
   std::string name;
   int size = 1;
+  friend bool operator==(const MeshAxis&, const MeshAxis&) = default;
 };
 
-/// The ranks of a group arranged in a grid with named axes, row-major: the last axis runs fastest.
-/// The group of an axis contains the ranks that differ from this rank in that coordinate only.
+/// Ranks arranged in a grid with named axes, row-major: the last axis runs fastest. The group of an
+/// axis contains the ranks that differ from this rank in that coordinate only.
 ///
-/// Experts may be laid out over the same ranks in another way than the other parameters, so a mesh
-/// has two views. It is its own dense view. Its expert view is another mesh, or the same mesh if
-/// none was given.
+///     const DeviceMesh mesh(group, {{"pp", 2}, {"shard", 4}, {"tp", 2}});
+///     mesh["tp"].group();                                  // the 2 ranks beside each other
+///     mesh.slice({"shard", "tp"});                         // this stage's 8 ranks as a 4 x 2 grid
+///     mesh.flatten({"shard", "tp"}, "all");                // 2 x 8: axes pp and all
+///     mesh.unflatten("shard", {{"copy", 2}, {"shard", 2}});  // 2 x 2 x 2 x 2
 ///
-/// Making a mesh is collective: all ranks of `group` must name the same axes.
+/// A mesh is a value; slices share its groups. Groups are cached by the ranks in them, so equal
+/// ranks have one group in all meshes that came from one mesh. What makes groups is collective: the
+/// constructor, flatten() and unflatten(). All ranks of the mesh must call it with the same axes.
 class DeviceMesh {
  public:
   /// Throws ValueError unless the sizes multiply to group->size().
-  DeviceMesh(std::shared_ptr<ProcessGroup> group, std::vector<MeshAxis> axes);
-  DeviceMesh(std::shared_ptr<ProcessGroup> group, std::vector<MeshAxis> dense_axes,
-             std::vector<MeshAxis> expert_axes);
+  DeviceMesh(std::shared_ptr<ProcessGroup> group, const std::vector<MeshAxis>& axes);
   /// One axis, "shard", whose group is `group` itself.
   static DeviceMesh flat(std::shared_ptr<ProcessGroup> group);
 
-  const DeviceMesh& dense() const { return *this; }
-  const DeviceMesh& expert() const { return expert_ != nullptr ? *expert_ : *this; }
-
-  /// The group of all ranks.
-  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
-  const std::vector<MeshAxis>& axes() const { return axes_; }
+  std::vector<MeshAxis> axes() const;
   bool has(std::string_view axis) const;
+  /// The number of ranks in the mesh.
+  int size() const;
+  /// The group of all ranks of the mesh. ValueError for a slice of several axes, which has none
+  /// until they are flattened.
+  const std::shared_ptr<ProcessGroup>& group() const;
 
-  /// Each throws ValueError if there is no such axis.
-  int size(std::string_view axis) const { return axes_[index(axis)].size; }
-  int coordinate(std::string_view axis) const { return coordinates_[index(axis)]; }
+  /// Each throws ValueError, with the mesh's axes, if there is no such axis.
+  int size(std::string_view axis) const { return find(axis).size(); }
+  int coordinate(std::string_view axis) const { return find(axis).coordinate; }
   const std::shared_ptr<ProcessGroup>& group(std::string_view axis) const {
-    return axis_groups_[index(axis)];
+    return find(axis).group;
   }
 
- private:
-  std::size_t index(std::string_view axis) const;
+  /// The mesh of one axis: the ranks that differ from this rank in that coordinate only.
+  DeviceMesh operator[](std::string_view axis) const { return slice({std::string(axis)}); }
+  /// The mesh of some axes: the ranks that differ from this rank in those coordinates only.
+  /// ValueError unless the axes are there, in the mesh's order.
+  DeviceMesh slice(const std::vector<std::string>& axes) const;
+  /// The mesh with these axes made one, at the place of the first. ValueError unless they are
+  /// neighbours, in the mesh's order, and the name is free.
+  DeviceMesh flatten(const std::vector<std::string>& axes, const std::string& name) const;
+  /// The mesh with one axis made several, at its place. ValueError unless their sizes multiply to
+  /// its size, their names are free, and, if flatten() made the axis, it is cut where it was joined
+  /// (or its ranks are evenly spaced).
+  DeviceMesh unflatten(std::string_view axis, const std::vector<MeshAxis>& parts) const;
 
-  std::shared_ptr<ProcessGroup> group_;
-  std::vector<MeshAxis> axes_;
-  std::vector<int> coordinates_;
-  std::vector<std::shared_ptr<ProcessGroup>> axis_groups_;
-  std::shared_ptr<const DeviceMesh> expert_;
+ private:
+  struct Axis {
+    std::string name;
+    std::vector<int> offsets;  // coordinate -> rank in the root's group, from coordinate 0 on
+    int coordinate = 0;
+    std::shared_ptr<ProcessGroup> group = nullptr;
+
+    int size() const { return static_cast<int>(offsets.size()); }
+  };
+  class Groups;
+
+  DeviceMesh(std::shared_ptr<Groups> groups, std::vector<Axis> axes);
+  const Axis& find(std::string_view axis) const;
+  // The places of these axes in axes_.
+  std::vector<std::size_t> find_all(std::string_view what,
+                                    const std::vector<std::string>& axes) const;
+  static std::vector<int> joined_offsets(const std::vector<Axis>& axes);
+  // The axes, [begin, end) of them replaced by `parts`.
+  DeviceMesh replaced(std::size_t begin, std::size_t end, std::vector<Axis> parts) const;
+
+  std::shared_ptr<Groups> groups_;
+  std::vector<Axis> axes_;
 };
 
 }  // namespace moegrad

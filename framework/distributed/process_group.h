@@ -70,6 +70,8 @@ class ProcessGroup {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;
+  /// The members as ranks of the world, ascending.
+  virtual std::span<const int> ranks() const = 0;
 
   /// Passes the inputs of all ranks (equal sizes) to `consume`, on the communication thread,
   /// without a staging copy. The call is done when every rank's consumer has returned.

@@ -2,6 +2,7 @@
 #include "framework/distributed/shard_spec.h"
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -10,13 +11,20 @@
 namespace moegrad {
 namespace {
 
-// Ranks that have different parts cannot share a part of these once more.
+// Ranks that have different parts, or the same one, cannot share a part of these once more. So two
+// groups that divide a tensor have this rank in common and no other.
 void check_new_group(const ShardSpec& spec, const std::shared_ptr<ProcessGroup>& group) {
-  if (group == nullptr || group->size() == 1) return;
-  const auto known = std::ranges::find(spec.placements, group, &Placement::group);
-  check<ValueError>(known == spec.placements.end(), "shard: ", part_text(spec),
-                    " must be divided over other ranks than before, got group '", group->name(),
-                    "' again");
+  if (group == nullptr) return;
+  for (const auto& placement : spec.placements) {
+    if (placement.group == nullptr) continue;
+    std::vector<int> common;
+    std::ranges::set_intersection(group->ranks(), placement.group->ranks(),
+                                  std::back_inserter(common));
+    check<ValueError>(common.size() <= 1, "shard: ", part_text(spec),
+                      " must be divided over other ranks than before, got group '", group->name(),
+                      "', which has ", common.size(), " ranks of group '", placement.group->name(),
+                      "'");
+  }
 }
 
 }  // namespace

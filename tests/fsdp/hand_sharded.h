@@ -15,8 +15,9 @@ inline std::int64_t dim_to_cut(const Shape& shape, std::int64_t dim, int ranks) 
   return dim < shape.ndim() && shape[dim] % ranks == 0 ? dim : 0;
 }
 
-/// Puts this rank's shard in place of each parameter: experts over the mesh's expert view.
-inline void shard_by_hand(nn::Module& module, const DeviceMesh& mesh, std::int64_t dim) {
+/// Puts this rank's shard in place of each parameter: experts over a mesh of their own.
+inline void shard_by_hand(nn::Module& module, const DeviceMesh& dense, const DeviceMesh& experts,
+                          std::int64_t dim) {
   struct Done {
     Tensor whole, shard;
   };
@@ -25,9 +26,9 @@ inline void shard_by_hand(nn::Module& module, const DeviceMesh& mesh, std::int64
     auto seen =
         std::ranges::find_if(done, [&](const Done& each) { return each.whole.is(*slot.tensor); });
     if (seen == done.end()) {
-      const auto& view = slot.layout.stacked.ndim() > 0 ? mesh.expert() : mesh.dense();
+      const auto& mesh = slot.layout.stacked.ndim() > 0 ? experts : dense;
       const auto& shape = slot.tensor->shape();
-      const auto spec = spec_of(shape, dim_to_cut(shape, dim, view.size("shard")), view);
+      const auto spec = spec_of(shape, dim_to_cut(shape, dim, mesh.size("shard")), mesh);
       Tensor shard = shard_of(*slot.tensor, spec);
       shard.set_requires_grad(true);
       seen = done.insert(done.end(), {*slot.tensor, shard});

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "framework/distributed/launch.h"
+#include "framework/distributed/parallel_dims.h"
 #include "framework/distributed/shard_spec.h"
 #include "fsdp/state_dict.h"
 #include "optim/adamw.h"
 #include "tests/models/qwen3_moe/toy_models.h"
 #include "tests/testing.h"
-#include "train/mesh_shape.h"
 #include "train/train_step.h"
 
 namespace moegrad::test {
@@ -71,10 +71,14 @@ struct History {
   }
 };
 
+inline DeviceMesh fsdp_mesh(const std::shared_ptr<ProcessGroup>& world, const ParallelDims& dims) {
+  return make_meshes(world, dims).fsdp();
+}
+
 /// A training run of a sharded model, and how it is spread over ranks.
 struct ToyTraining {
-  training::MeshShape mesh = {};
-  std::optional<training::MeshShape> experts = {};
+  ParallelDims ranks = {};
+  std::optional<ParallelDims> experts = {};
   std::int64_t steps = 5;
   std::int64_t micro_batches = 4;
   fsdp::Policy policy = {};
@@ -89,8 +93,9 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, const ToyTrai
   History history;
   const auto train = [&](RankContext& context) {
     models::Qwen3Moe model(config, 3);
-    const auto mesh = training::make_mesh(context.group(), training.mesh, training.experts);
-    auto& state = training::shard_model(model, mesh, training.policy);
+    auto policy = training.policy;
+    if (training.experts) policy.expert_mesh = fsdp_mesh(context.group(), *training.experts);
+    auto& state = training::shard_model(model, fsdp_mesh(context.group(), training.ranks), policy);
     if (training.prepare) training.prepare(context, model);
     optim::AdamW optimizer(training::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
     training::StepPlan plan(state, training.micro_batches, training.accumulation);
@@ -109,7 +114,7 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, const ToyTrai
     }
     if (training.inspect && context.rank() == 0) training.inspect(context);
   };
-  launch(training.mesh.ranks(), train, training.launch);
+  launch(training.ranks.ranks(), train, training.launch);
   return history;
 }
 

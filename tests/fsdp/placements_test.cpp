@@ -193,13 +193,29 @@ TEST(PlacementsByHand, AreTheseOnSixRanks) {
   });
 }
 
+TEST(PlacementsByHand, RefuseAGroupThatHasSomeOfTheRanksOfAnother) {
+  launch(4, [&](RankContext& rank) {
+    const DeviceMesh mesh(rank.group(), {{"rows", 2}, {"columns", 2}});
+    const auto spec = divided(whole_spec({12, 10}), mesh.group("columns"), 1);
+    const std::string part = rank.rank() % 2 == 0 ? "[0, 5)" : "[5, 10)";
+    EXPECT_EQ(message_of<ValueError>([&] { divided(spec, rank.group(), 0); }),
+              "shard: " + part +
+                  " of dimension 1 of [12, 10] must be divided over other ranks "
+                  "than before, got group 'world', which has 2 ranks of group 'columns'");
+    EXPECT_EQ(num_parts(divided(spec, mesh.group("rows"), 0)), 4);
+    const int neighbours[] = {rank.rank() / 2 * 2, rank.rank() / 2 * 2 + 1};
+    const auto again = rank.group()->subgroup(neighbours, "again");  // the ranks of "columns"
+    EXPECT_THROW(divided(spec, again, 0), ValueError);
+  });
+}
+
 TEST(PlacementsByHand, RefuseRanksThatHaveDifferentPartsAndDimensionsThatAreNotThere) {
   launch(2, [&](RankContext& rank) {
     const auto spec = divided(whole_spec({12, 10}), rank.group(), 1);
     const std::string part = rank.rank() == 0 ? "[0, 5)" : "[5, 10)";
     const auto message = "shard: " + part +
                          " of dimension 1 of [12, 10] must be divided over other ranks than "
-                         "before, got group 'world' again";
+                         "before, got group 'world', which has 2 ranks of group 'world'";
     EXPECT_EQ(message_of<ValueError>([&] { divided(spec, rank.group(), 0); }), message);
     EXPECT_EQ(message_of<ValueError>([&] { replicated(spec, rank.group()); }), message);
     EXPECT_EQ(message_of<ShapeError>([&] { divided(spec, nullptr, 2); }),

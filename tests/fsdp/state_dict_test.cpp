@@ -50,21 +50,19 @@ const std::vector<Layout> kLayouts = {
     {1, 1},    {1, 2},    {1, 3},    {1, 4},    {1, 8},    {2, 2},          {2, 4},
     {1, 2, 1}, {1, 3, 1}, {1, 4, 1}, {1, 8, 1}, {2, 2, 1}, {1, 4, 0, 2, 2}, {1, 8, 1, 4, 2}};
 
-DeviceMesh make_mesh(const std::shared_ptr<ProcessGroup>& world, const Layout& layout) {
-  const auto axes = [](int replicas, int shards) {
-    return std::vector<MeshAxis>{{"replicate", replicas}, {"shard", shards}};
-  };
-  const auto dense = axes(layout.replicas, layout.shards);
-  if (layout.expert_shards == 0) return DeviceMesh(world, dense);
-  return DeviceMesh(world, dense, axes(layout.expert_replicas, layout.expert_shards));
-}
-
 /// The toy in shards on every rank of a layout; then `body`.
 template <class Body>
 void on_ranks(const Layout& layout, std::uint64_t seed, const Body& body) {
   launch(layout.world_size(), [&](RankContext& context) {
     Toy toy(seed);
-    test::shard_by_hand(toy, make_mesh(context.group(), layout), layout.dim);
+    const auto mesh_of = [&](int replicas, int shards) {
+      return DeviceMesh(context.group(), {{"replicate", replicas}, {"shard", shards}});
+    };
+    const auto dense = mesh_of(layout.replicas, layout.shards);
+    const bool apart = layout.expert_shards > 0;
+    test::shard_by_hand(toy, dense,
+                        apart ? mesh_of(layout.expert_replicas, layout.expert_shards) : dense,
+                        layout.dim);
     body(toy, context.rank() == 0);
   });
 }

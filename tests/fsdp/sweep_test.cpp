@@ -17,7 +17,6 @@ using test::sharded_toy_config;
 using test::ToyTraining;
 using test::train_sharded;
 using training::Accumulation;
-using training::MeshShape;
 
 TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
   const auto base = train_sharded(sharded_toy_config(), {.steps = 3, .micro_batches = 8});
@@ -30,7 +29,7 @@ TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
             for (const std::int64_t recompute : {0, 2}) {
               auto config = sharded_toy_config();
               config.gathered_layout = layout;
-              const ToyTraining training = {.mesh = {.shards = world_size},
+              const ToyTraining training = {.ranks = {.dp_shard = world_size},
                                             .steps = 3,
                                             .micro_batches = 8,
                                             .policy = {.reshard_after_forward = reshard,
@@ -71,7 +70,7 @@ class RandomTraining {
 
   bool narrow() const { return narrow_; }
   ToyTraining training() {
-    ToyTraining training = {.mesh = mesh_, .steps = 3, .micro_batches = 8};
+    ToyTraining training = {.ranks = ranks_, .steps = 3, .micro_batches = 8};
     auto& policy = training.policy;
     if (narrow_) {
       policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
@@ -89,7 +88,7 @@ class RandomTraining {
   }
   std::string describe() const {
     std::ostringstream out;
-    out << "trial " << trial_ << " on " << to_string(mesh_);
+    out << "trial " << trial_ << " on " << to_string(ranks_);
     if (experts_) out << ", experts on " << to_string(*experts_);
     out << ", accumulation " << static_cast<int>(accumulation_) << (narrow_ ? ", narrow" : "");
     return out.str();
@@ -102,10 +101,10 @@ class RandomTraining {
     return all[static_cast<std::size_t>(draw(std::ssize(all)))];
   }
   /// Experts on another mesh of as many ranks, but where that gives other sums.
-  std::optional<MeshShape> draw_experts() {
+  std::optional<ParallelDims> draw_experts() {
     if (accumulation_ == Accumulation::kScatterEach || draw(3) > 0) return std::nullopt;
-    const auto replicas = 1 << draw(std::bit_width(static_cast<unsigned>(mesh_.ranks())));
-    return MeshShape{.replicas = replicas, .shards = mesh_.ranks() / replicas};
+    const auto replicas = 1 << draw(std::bit_width(static_cast<unsigned>(ranks_.ranks())));
+    return ParallelDims{.dp_replicate = replicas, .dp_shard = ranks_.ranks() / replicas};
   }
   std::function<void(int, int)> sleeper() const {
     return [random = random_](int rank, int call) {
@@ -117,11 +116,11 @@ class RandomTraining {
   Random random_;
   std::uint64_t trial_;
   std::uint64_t next_ = 0;
-  MeshShape mesh_ =
-      one_of<MeshShape>({{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {1, 8}, {2, 4}, {4, 2}});
+  ParallelDims ranks_ = one_of<ParallelDims>(
+      {{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {1, 8}, {2, 4}, {4, 2}});
   Accumulation accumulation_ = one_of<Accumulation>(
       {Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach});
-  std::optional<MeshShape> experts_ = draw_experts();
+  std::optional<ParallelDims> experts_ = draw_experts();
   bool narrow_ = draw(2) == 0;
 };
 
@@ -147,9 +146,10 @@ TEST(Kill, ARankThatThrowsAnywhereEndsTheLaunchWithItsOwnMessage) {
       if (rank == victim && call == moment) throw Error("killed rank " + std::to_string(rank));
     };
     const auto message = test::message_of<Error>([&] {
-      train_sharded(
-          sharded_toy_config(),
-          {.mesh = {.shards = 4}, .steps = 3, .micro_batches = 8, .prepare = before_layers(kill)});
+      train_sharded(sharded_toy_config(), {.ranks = {.dp_shard = 4},
+                                           .steps = 3,
+                                           .micro_batches = 8,
+                                           .prepare = before_layers(kill)});
     });
     const auto expected = "killed rank " + std::to_string(victim) + "; in module model.layers.";
     EXPECT_EQ(message.substr(0, expected.size()), expected) << "at call " << moment;

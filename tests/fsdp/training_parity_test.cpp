@@ -16,7 +16,6 @@ using test::sharded_toy_config;
 using test::ToyTraining;
 using test::train_sharded;
 using training::Accumulation;
-using training::MeshShape;
 
 constexpr Accumulation kEveryAccumulation[] = {
     Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach};
@@ -26,13 +25,13 @@ const fsdp::MixedPrecisionPolicy kNarrow = {.param_dtype = Dtype::kBFloat16,
 
 /// What a step over 16 micro-batches gives on one rank; eight ranks have two each.
 struct Case {
-  MeshShape mesh = {};
+  ParallelDims ranks = {};
   Accumulation accumulation = Accumulation::kKeepUntilLast;
   bool narrow = false;
-  std::optional<MeshShape> experts = {};
+  std::optional<ParallelDims> experts = {};
 
   ToyTraining training() const {
-    return {.mesh = mesh,
+    return {.ranks = ranks,
             .experts = experts,
             .steps = 3,
             .micro_batches = 16,
@@ -48,8 +47,11 @@ struct Case {
 
   friend std::ostream& operator<<(std::ostream& out, const Case& c) {
     constexpr const char* kNames[] = {"KeptUntilLast", "ReducedEach", "ScatteredEach"};
-    out << "Mesh" << to_string(c.mesh);
-    if (c.experts) out << "Experts" << to_string(*c.experts);
+    const auto grid = [](const ParallelDims& dims) {
+      return std::to_string(dims.dp_replicate) + "x" + std::to_string(dims.dp_shard);
+    };
+    out << "Mesh" << grid(c.ranks);
+    if (c.experts) out << "Experts" << grid(*c.experts);
     return out << kNames[static_cast<int>(c.accumulation)] << (c.narrow ? "BFloat16" : "Float32");
   }
 };
@@ -59,14 +61,14 @@ std::vector<Case> cases() {
   for (const bool narrow : {false, true}) {
     for (const auto accumulation : kEveryAccumulation) {
       // Eight shards exceed the four experts: they begin inside one.
-      for (const MeshShape mesh :
-           {MeshShape{1, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}, {2, 4}, {4, 2}, {8, 1}}) {
-        cases.push_back({mesh, accumulation, narrow});
+      for (const ParallelDims ranks :
+           {ParallelDims{1, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}, {2, 4}, {4, 2}, {8, 1}}) {
+        cases.push_back({ranks, accumulation, narrow});
       }
       if (accumulation == Accumulation::kScatterEach) continue;
-      cases.push_back({{1, 4}, accumulation, narrow, MeshShape{2, 2}});
-      cases.push_back({{2, 2}, accumulation, narrow, MeshShape{1, 4}});
-      cases.push_back({{2, 4}, accumulation, narrow, MeshShape{4, 2}});
+      cases.push_back({{1, 4}, accumulation, narrow, ParallelDims{2, 2}});
+      cases.push_back({{2, 2}, accumulation, narrow, ParallelDims{1, 4}});
+      cases.push_back({{2, 4}, accumulation, narrow, ParallelDims{4, 2}});
     }
   }
   return cases;
@@ -95,8 +97,8 @@ TEST(FullyShard, SumsLossesInTheOrderOfMicroBatchesOnAnyMesh) {
   config.dtype = Dtype::kFloat64;
   const auto one = train_sharded(config, Case{}.training());
   for (const auto accumulation : kEveryAccumulation) {
-    for (const MeshShape mesh : {MeshShape{1, 2}, {1, 4}, {2, 1}, {2, 2}}) {
-      const Case spread = {.mesh = mesh, .accumulation = accumulation};
+    for (const ParallelDims ranks : {ParallelDims{1, 2}, {1, 4}, {2, 1}, {2, 2}}) {
+      const Case spread = {.ranks = ranks, .accumulation = accumulation};
       EXPECT_EQ(train_sharded(config, spread.training()), one) << spread;
     }
   }
@@ -107,13 +109,13 @@ TEST(FullyShard, TrainsOnNumbersThatAreNoPowersOfTwoWithinTolerance) {
   auto config = sharded_toy_config();
   config.dtype = Dtype::kFloat64;
   const auto one = train_sharded(config, {.micro_batches = 6});
-  for (const MeshShape mesh : {MeshShape{1, 2}, {2, 1}, {1, 3}, {3, 1}, {2, 3}, {3, 2}}) {
+  for (const ParallelDims ranks : {ParallelDims{1, 2}, {2, 1}, {1, 3}, {3, 1}, {2, 3}, {3, 2}}) {
     for (const auto accumulation : kEveryAccumulation) {
       const auto spread =
-          train_sharded(config, {.mesh = mesh, .micro_batches = 6, .accumulation = accumulation});
+          train_sharded(config, {.ranks = ranks, .micro_batches = 6, .accumulation = accumulation});
       for (std::size_t step = 0; step < one.loss.size(); ++step) {
-        EXPECT_NEAR(spread.loss[step], one.loss[step], 1e-10) << to_string(mesh);
-        EXPECT_NEAR(spread.grad_norm[step], one.grad_norm[step], 1e-9) << to_string(mesh);
+        EXPECT_NEAR(spread.loss[step], one.loss[step], 1e-10) << to_string(ranks);
+        EXPECT_NEAR(spread.grad_norm[step], one.grad_norm[step], 1e-9) << to_string(ranks);
       }
     }
   }
@@ -124,7 +126,7 @@ TEST(FullyShard, GivesTheSameLossesWhateverTheExpertLayout) {
     auto config = sharded_toy_config();
     config.gathered_layout = layout;
     config.expert_weights = weights;
-    auto history = train_sharded(config, {.mesh = {.shards = 2}});
+    auto history = train_sharded(config, {.ranks = {.dp_shard = 2}});
     history.parameters.clear();  // which are stored in another order
     return history;
   };
@@ -142,10 +144,10 @@ class TrainingWithAPolicy : public ::testing::Test {
     return one;
   }
   static void expect_the_same_bits(const ToyTraining& changes) {
-    for (const MeshShape mesh : {MeshShape{1, 4}, {2, 2}}) {
+    for (const ParallelDims ranks : {ParallelDims{1, 4}, {2, 2}}) {
       auto training = changes;
-      training.mesh = mesh;
-      EXPECT_EQ(train_sharded(sharded_toy_config(), training), on_one_rank()) << to_string(mesh);
+      training.ranks = ranks;
+      EXPECT_EQ(train_sharded(sharded_toy_config(), training), on_one_rank()) << to_string(ranks);
     }
   }
 };
@@ -215,13 +217,13 @@ TEST(FullyShard, ShardsTiedEmbeddingsOnce) {
   auto config = sharded_toy_config();
   config.tie_word_embeddings = true;
   const auto one = train_sharded(config, {});
-  EXPECT_EQ(train_sharded(config, {.mesh = {.shards = 4}}), one);
-  EXPECT_EQ(train_sharded(config, {.mesh = {.replicas = 2, .shards = 2}}), one);
+  EXPECT_EQ(train_sharded(config, {.ranks = {.dp_shard = 4}}), one);
+  EXPECT_EQ(train_sharded(config, {.ranks = {.dp_replicate = 2, .dp_shard = 2}}), one);
 }
 
 TEST(FullyShard, ConvertsToNzInTheCopyOutAlone) {
   std::int64_t transposes = -1, conversions = -1, copy_outs = -1;
-  ToyTraining training = {.mesh = {.shards = 2}, .steps = 3, .micro_batches = 2};
+  ToyTraining training = {.ranks = {.dp_shard = 2}, .steps = 3, .micro_batches = 2};
   training.inspect = [&](RankContext& context) {
     transposes = context.counters().materialized_transposes;
     conversions = context.counters().nz_conversions;

@@ -91,10 +91,9 @@ TEST_P(TwoCallBackwardOfDecoderLayers, GivesTheBitsOfOneCall) {
 }
 
 TEST_P(TwoCallBackwardOfDecoderLayers, GivesTheBitsOfOneCallUnderFullyShard) {
-  for (const training::MeshShape shape :
-       {training::MeshShape{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}}) {
-    launch(shape.ranks(), [shape](RankContext& rank) {
-      const auto mesh = training::make_mesh(rank.group(), shape);
+  for (const ParallelDims dims : {ParallelDims{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}}) {
+    launch(dims.ranks(), [dims](RankContext& rank) {
+      const auto mesh = test::fsdp_mesh(rank.group(), dims);
       Stage one(GetParam()), two(GetParam());
       one.shard(mesh);
       two.shard(mesh);

@@ -41,25 +41,25 @@ const ParityLayout kOneRank = {}, kOneRankNarrow = {.bf16_wire = true};
 std::vector<ParityLayout> layouts(bool bf16_wire) {
   constexpr auto kReduceEach = Accumulation::kReduceEach;
   constexpr auto kScatterEach = Accumulation::kScatterEach;
-  constexpr MeshShape kTwo{1, 2}, kFour{1, 4}, kEight{1, 8}, kTwoByTwo{2, 2};
+  constexpr ParallelDims kTwo{1, 2}, kFour{1, 4}, kEight{1, 8}, kTwoByTwo{2, 2};
   std::vector<ParityLayout> layouts = {
-      {.mesh = kTwo},
-      {.mesh = kFour},
-      {.mesh = kEight},
-      {.mesh = kTwo, .accumulation = kReduceEach},
-      {.mesh = kTwoByTwo},
-      {.mesh = kTwoByTwo, .accumulation = kReduceEach},
-      {.mesh = kTwoByTwo, .accumulation = kScatterEach},
+      {.ranks = kTwo},
+      {.ranks = kFour},
+      {.ranks = kEight},
+      {.ranks = kTwo, .accumulation = kReduceEach},
+      {.ranks = kTwoByTwo},
+      {.ranks = kTwoByTwo, .accumulation = kReduceEach},
+      {.ranks = kTwoByTwo, .accumulation = kScatterEach},
   };
   if (bf16_wire) {
     for (auto& layout : layouts) layout.bf16_wire = true;
     return layouts;
   }
   const ParityLayout more[] = {
-      {.mesh = kFour, .experts = kTwoByTwo},
-      {.mesh = kFour, .experts = kTwoByTwo, .accumulation = kReduceEach},
-      {.mesh = kFour, .reshard_after_forward = true},
-      {.mesh = kFour, .reshard_after_forward = false},
+      {.ranks = kFour, .experts = kTwoByTwo},
+      {.ranks = kFour, .experts = kTwoByTwo, .accumulation = kReduceEach},
+      {.ranks = kFour, .reshard_after_forward = true},
+      {.ranks = kFour, .reshard_after_forward = false},
   };
   layouts.insert(layouts.end(), std::begin(more), std::end(more));
   return layouts;

@@ -47,6 +47,12 @@ std::vector<std::vector<double>> collect(models::Qwen3Moe& model) {
   return parameters;
 }
 
+// "4" for four shards, "2x2" for two replicas of two shards.
+std::string grid(const ParallelDims& dims) {
+  const auto shards = std::to_string(dims.dp_shard);
+  return dims.dp_replicate > 1 ? std::to_string(dims.dp_replicate) + "x" + shards : shards;
+}
+
 }  // namespace
 
 Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
@@ -86,8 +92,8 @@ Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
 
 std::string ParityLayout::name() const {
   std::string name = bf16_wire ? "bf16 wire, " : std::string(to_string(dtype)) + ", ";
-  name += to_string(mesh) + (mesh.ranks() == 1 ? " rank" : " ranks");
-  if (experts) name += ", experts on " + to_string(*experts);
+  name += grid(ranks) + (ranks.ranks() == 1 ? " rank" : " ranks");
+  if (experts) name += ", experts on " + grid(*experts);
   if (accumulation == Accumulation::kReduceEach) name += ", each micro-batch reduced";
   if (accumulation == Accumulation::kScatterEach) name += ", each scattered, one all-reduce";
   if (reshard_after_forward) name += *reshard_after_forward ? ", resharded" : ", kept gathered";
@@ -104,8 +110,11 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
   Run run{.name = layout.name() + (replay != nullptr ? ", experts replayed" : "")};
   const auto train = [&](RankContext& context) {
     models::Qwen3Moe model(config, options.seed);
-    const auto mesh = make_mesh(context.group(), layout.mesh, layout.experts);
-    auto& state = shard_model(model, mesh, policy);
+    auto own_policy = policy;
+    if (layout.experts) {
+      own_policy.expert_mesh = make_meshes(context.group(), *layout.experts).fsdp();
+    }
+    auto& state = shard_model(model, make_meshes(context.group(), layout.ranks).fsdp(), own_policy);
     auto optimizer = make_optimizer(model.named_parameters(), options.lr);
     StepPlan plan(state, data.micro_batches(), layout.accumulation);
     StepLoader loader(data, plan.indices());
@@ -121,7 +130,7 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     auto parameters = collect(model);
     if (context.rank() == 0) run.parameters = std::move(parameters);
   };
-  launch(layout.mesh.ranks(), train,
+  launch(layout.ranks.ranks(), train,
          {.exit_after = kProgramExitsAfter,
           .jitter = {.maximum = kLongestDelay, .seed = options.seed}});
   return run;

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "framework/distributed/parallel_dims.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/tensor.h"
 #include "models/qwen3_moe/config.h"
 #include "train/data/step_data.h"
-#include "train/mesh_shape.h"
 #include "train/step_plan.h"
 
 namespace moegrad::tools {
@@ -43,8 +43,8 @@ struct Run {
 
 /// How a sharded run is spread over ranks, and in which form values travel between them.
 struct ParityLayout {
-  training::MeshShape mesh = {};
-  std::optional<training::MeshShape> experts = {};  // if experts have another shape
+  ParallelDims ranks = {};                   // replicas and shards
+  std::optional<ParallelDims> experts = {};  // if experts are on a mesh of another shape
   training::Accumulation accumulation = training::Accumulation::kKeepUntilLast;
   std::optional<bool> reshard_after_forward = {};
   Dtype dtype = Dtype::kFloat32;

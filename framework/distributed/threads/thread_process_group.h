@@ -23,6 +23,7 @@ class ThreadProcessGroup final : public ProcessGroup {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(group_->ranks.size()); }
   const std::string& name() const override { return group_->name; }
+  std::span<const int> ranks() const override { return group_->ranks; }
 
   WorkPtr all_gather(std::span<const std::byte> input, Dtype dtype, GatherConsumer consume,
                      const CollectiveOptions& options = {}) override;

@@ -90,6 +90,7 @@ class CountingProcessGroup final : public ProcessGroup {
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   const std::string& name() const override { return group_->name(); }
+  std::span<const int> ranks() const override { return group_->ranks(); }
 
   WorkPtr all_gather(std::span<const std::byte> input, Dtype dtype, GatherConsumer consume,
                      const CollectiveOptions& options = {}) override {

@@ -27,6 +27,7 @@ class MockProcessGroup : public ProcessGroup {
   MOCK_METHOD(int, rank, (), (const, override));
   MOCK_METHOD(int, size, (), (const, override));
   MOCK_METHOD(const std::string&, name, (), (const, override));
+  MOCK_METHOD(std::span<const int>, ranks, (), (const, override));
   MOCK_METHOD(WorkPtr, all_gather, (In, Dtype, GatherConsumer, Options), (override));
   MOCK_METHOD(WorkPtr, reduce_scatter, (ByteParts, Out, Dtype, ReduceOp, Options), (override));
   MOCK_METHOD(WorkPtr, all_reduce, (Out, Dtype, ReduceOp, Options), (override));
@@ -87,16 +88,17 @@ TEST(CountingProcessGroup, CountsTheGroupsOfAMeshIntoOneTotal) {
   launch(4, [](RankContext& context) {
     const auto counts = std::make_shared<CallCounts>();
     const auto world = std::make_shared<CountingProcessGroup>(context.group(), counts);
-    const DeviceMesh mesh(world, {{"replicate", 2}, {"shard", 2}}, {{"expert", 4}});
+    const DeviceMesh mesh(world, {{"replicate", 2}, {"shard", 2}});
+    const auto flat = mesh.flatten({"replicate", "shard"}, "all");
     EXPECT_EQ(counts->calls(), 0);  // making the groups counts nothing
-    EXPECT_EQ(mesh.expert().group("expert"), world);
+    EXPECT_EQ(flat.group("all"), world);
     EXPECT_EQ(mesh.group("shard")->rank(), context.rank() % 2);
     std::vector<std::int64_t> sum = {context.rank()};
     all_reduce(*mesh.group("shard"), std::span(sum));
     EXPECT_EQ(sum[0], context.rank() / 2 * 4 + 1);
     all_reduce(*mesh.group("replicate"), std::span(sum));
     EXPECT_EQ(sum[0], 6);
-    all_reduce(*mesh.expert().group("expert"), std::span(sum));
+    all_reduce(*flat.group("all"), std::span(sum));
     EXPECT_EQ(sum[0], 24);
     for (const auto* group : {"shard", "replicate", "world"}) {
       EXPECT_EQ(counts->total({.op = "all_reduce", .group = group}), (CallTotals{1, 1, 8}));

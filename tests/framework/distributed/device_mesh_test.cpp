@@ -107,22 +107,111 @@ TEST(DeviceMesh, FlatIsOneShardAxisOverTheGroupItself) {
     EXPECT_EQ(mesh.size("shard"), 3);
     EXPECT_EQ(mesh.coordinate("shard"), context.rank());
     EXPECT_EQ(mesh.group("shard"), context.group());
-    EXPECT_EQ(&mesh.dense(), &mesh);
-    EXPECT_EQ(&mesh.expert(), &mesh);
+    EXPECT_EQ(mesh.group(), context.group());
   });
 }
 
-TEST(DeviceMesh, HasAnotherViewForExperts) {
+using Ranks = std::vector<std::int64_t>;
+
+TEST(DeviceMesh, SlicesAreTheRanksThatDifferInTheirAxesOnly) {
+  launch(12, [](RankContext& context) {
+    const DeviceMesh mesh(context.group(), {{"pp", 2}, {"shard", 3}, {"tp", 2}});
+    const std::int64_t rank = context.rank();
+    const auto tp = mesh["tp"];
+    EXPECT_EQ(tp.axes(), (std::vector<MeshAxis>{{"tp", 2}}));
+    EXPECT_EQ(tp.coordinate("tp"), rank % 2);
+    EXPECT_EQ(tp.group(), mesh.group("tp"));
+    EXPECT_EQ(members(*tp.group()), (Ranks{rank & ~1, rank | 1}));
+    const auto stage = mesh.slice({"shard", "tp"});
+    EXPECT_EQ(stage.size(), 6);
+    EXPECT_EQ(stage.group("shard"), mesh.group("shard"));
+    EXPECT_EQ(error_message<ValueError>([&] { stage.group(); }),
+              "DeviceMesh: axes shard 3, tp 2 have no group of their own; flatten them first");
+    const auto flat = stage.flatten({"shard", "tp"}, "stage");
+    EXPECT_EQ(flat.axes(), (std::vector<MeshAxis>{{"stage", 6}}));
+    EXPECT_EQ(flat.coordinate("stage"), rank % 6);
+    const auto first = rank / 6 * 6;
+    EXPECT_EQ(members(*flat.group()),
+              (Ranks{first, first + 1, first + 2, first + 3, first + 4, first + 5}));
+    // A slice of axes that are no neighbours: the same rows of both stages.
+    const auto apart = mesh.slice({"pp", "tp"}).flatten({"pp", "tp"}, "apart");
+    EXPECT_EQ(apart.coordinate("apart"), rank / 6 * 2 + rank % 2);
+    const auto even = rank % 6 / 2 * 2;
+    EXPECT_EQ(members(*apart.group()), (Ranks{even, even + 1, even + 6, even + 7}));
+  });
+}
+
+TEST(DeviceMesh, FlattensAndUnflattensAxesAtTheirPlace) {
+  launch(8, [](RankContext& context) {
+    const DeviceMesh mesh(context.group(), {{"pp", 2}, {"dp", 2}, {"cp", 2}});
+    const std::int64_t rank = context.rank();
+    const auto dense = mesh.flatten({"dp", "cp"}, "shard");
+    EXPECT_EQ(dense.axes(), (std::vector<MeshAxis>{{"pp", 2}, {"shard", 4}}));
+    EXPECT_EQ(dense.coordinate("shard"), rank % 4);
+    EXPECT_EQ(dense.group("pp"), mesh.group("pp"));
+    const auto expert = dense.unflatten("shard", {{"shard", 2}, {"one", 1}, {"ep", 2}});
+    EXPECT_EQ(expert.axes(),
+              (std::vector<MeshAxis>{{"pp", 2}, {"shard", 2}, {"one", 1}, {"ep", 2}}));
+    EXPECT_EQ(expert.coordinate("shard"), rank / 2 % 2);
+    EXPECT_EQ(expert.coordinate("ep"), rank % 2);
+    EXPECT_EQ(members(*expert.group("shard")), (Ranks{rank & ~2, rank | 2}));
+    // The same ranks have the same group, under the name that it had first.
+    EXPECT_EQ(expert.group("ep"), mesh.group("cp"));
+    EXPECT_EQ(expert.group("shard"), mesh.group("dp"));
+    EXPECT_EQ(dense.flatten({"pp", "shard"}, "all").group(), context.group());
+    EXPECT_EQ(mesh.flatten({"dp"}, "other name").group("other name"), mesh.group("dp"));
+  });
+}
+
+TEST(DeviceMesh, ChangesNoGroupOfTheMeshThatItIsMadeFrom) {
   launch(4, [](RankContext& context) {
-    const DeviceMesh mesh(context.group(), {{"shard", 4}}, {{"replicate", 2}, {"expert", 2}});
-    EXPECT_EQ(mesh.dense().size("shard"), 4);
-    EXPECT_EQ(mesh.expert().size("expert"), 2);
-    EXPECT_TRUE(mesh.expert().has("replicate"));
-    EXPECT_FALSE(mesh.dense().has("expert"));
-    EXPECT_EQ(mesh.expert().group(), mesh.dense().group());
-    const std::int64_t first = context.rank() / 2 * 2;
-    EXPECT_EQ(members(*mesh.expert().group("expert")),
-              (std::vector<std::int64_t>{first, first + 1}));
+    const DeviceMesh mesh(context.group(), {{"a", 2}, {"b", 2}});
+    const auto flat = mesh.flatten({"a", "b"}, "all");
+    EXPECT_FALSE(mesh.has("all"));
+    EXPECT_FALSE(flat.has("a"));
+    EXPECT_EQ(mesh.axes(), (std::vector<MeshAxis>{{"a", 2}, {"b", 2}}));
+  });
+}
+
+TEST(DeviceMesh, RejectsAxesThatCannotBeTakenJoinedOrCut) {
+  launch(12, [](RankContext& context) {
+    const DeviceMesh mesh(context.group(), {{"pp", 2}, {"dp", 3}, {"tp", 2}});
+    const auto message = [](const auto& call) { return error_message<ValueError>(call); };
+    EXPECT_EQ(message([&] { mesh["cp"]; }), "DeviceMesh: no axis cp, got axes pp 2, dp 3, tp 2");
+    EXPECT_EQ(message([&] { mesh.slice({}); }),
+              "DeviceMesh: slice must get an axis of pp 2, dp 3, tp 2, got none");
+    EXPECT_EQ(message([&] {
+                mesh.slice({"tp", "pp"});
+              }),
+              "DeviceMesh: slice must get axes in the order of pp 2, dp 3, tp 2, got pp after tp");
+    EXPECT_EQ(message([&] {
+                mesh.slice({"dp", "dp"});
+              }),
+              "DeviceMesh: slice must get axes in the order of pp 2, dp 3, tp 2, got dp after dp");
+    EXPECT_EQ(message([&] {
+                mesh.flatten({"pp", "tp"}, "x");
+              }),
+              "DeviceMesh: flatten must get neighbours of pp 2, dp 3, tp 2; take a slice of the "
+              "axes first");
+    EXPECT_EQ(message([&] {
+                mesh.flatten({"dp", "tp"}, "pp");
+              }),
+              "DeviceMesh: axis names must differ, got pp 2, pp 6");
+    EXPECT_EQ(message([&] {
+                mesh.unflatten("dp", {{"a", 2}, {"b", 2}});
+              }),
+              "DeviceMesh: axes a 2, b 2 must make 3 ranks, got 4");
+    EXPECT_EQ(message([&] { mesh.unflatten("dp", {}); }),
+              "DeviceMesh: axes  must make 3 ranks, got 1");
+    const auto apart = mesh.slice({"pp", "dp"}).flatten({"pp", "dp"}, "x");  // 0, 2, 4, 6, 8, 10
+    EXPECT_EQ(apart.unflatten("x", {{"a", 3}, {"b", 2}}).size("a"), 3);
+    const DeviceMesh wide(context.group(), {{"pp", 2}, {"tp", 2}, {"dp", 3}});
+    const auto gaps = wide.slice({"pp", "dp"}).flatten({"pp", "dp"}, "x");  // 0, 1, 2, 6, 7, 8
+    EXPECT_EQ(gaps.unflatten("x", {{"a", 2}, {"b", 3}}).group("a"), wide.group("pp"));
+    EXPECT_EQ(message([&] {
+                gaps.unflatten("x", {{"a", 3}, {"b", 2}});
+              }),
+              "DeviceMesh: axis x must be cut where axes were joined, got a 3, b 2");
   });
 }
 
@@ -133,10 +222,6 @@ TEST(DeviceMesh, RejectsTheGroupThatThereIsNotOutsideLaunch) {
   const auto& group = RankContext::current().group();
   EXPECT_EQ(error_message<ValueError>([&] { DeviceMesh::flat(group); }), expected);
   EXPECT_EQ(error_message<ValueError>([&] { DeviceMesh(group, {{"shard", 1}}); }), expected);
-  EXPECT_EQ(error_message<ValueError>([&] {
-              DeviceMesh(group, {{"shard", 1}}, {{"expert", 1}});
-            }),
-            expected);
 }
 
 TEST(DeviceMesh, RejectsAxesThatDoNotFitTheGroup) {
@@ -146,6 +231,9 @@ TEST(DeviceMesh, RejectsAxesThatDoNotFitTheGroup) {
     };
     EXPECT_EQ(mesh({{"replicate", 2}, {"shard", 4}}),
               "DeviceMesh: axes replicate 2, shard 4 must make 6 ranks, got 8");
+    EXPECT_EQ(mesh({{"a", 7}, {"b", 1 << 30}, {"c", 1 << 30}, {"d", 1 << 30}}),
+              "DeviceMesh: axes a 7, b 1073741824, c 1073741824, d 1073741824 must make 6 ranks, "
+              "got more");
     EXPECT_EQ(mesh({{"shard", 6}, {"none", 0}}),
               "DeviceMesh: the size of axis none must be at least 1, got 0");
     EXPECT_EQ(mesh({{"shard", 2}, {"shard", 3}}),

@@ -19,11 +19,14 @@ using test::MoeNet;
 using test::Training;
 using ::testing::ElementsAre;
 
-DeviceMesh dense_and_expert_mesh(RankContext& rank) {
-  return DeviceMesh(rank.group(), {{"shard", 4}}, {{"replicate", 2}, {"shard", 2}});
+DeviceMesh two_by_two(RankContext& rank) {
+  return DeviceMesh(rank.group(), {{"replicate", 2}, {"shard", 2}});
 }
 
-State& shard(MoeNet& model, const DeviceMesh& mesh, const Policy& policy = {}) {
+// Dense parameters over four shards, experts two by two, unless the policy says otherwise.
+State& shard(MoeNet& model, RankContext& rank, Policy policy = {}) {
+  if (!policy.expert_mesh) policy.expert_mesh = two_by_two(rank);
+  const auto mesh = DeviceMesh::flat(rank.group());
   for (auto& block : model.blocks) fully_shard(*block, mesh, policy);
   return fully_shard(model, mesh, policy);
 }
@@ -33,23 +36,23 @@ State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extens
 TEST(Conformance, Row14_ExpertsOnAMeshOfTheirOwnFormGroupsOfTheirOwn) {
   launch(4, [](RankContext& rank) {
     MoeNet model;
-    const auto mesh = dense_and_expert_mesh(rank);
-    auto& root = shard(model, mesh);
+    const auto experts_on = two_by_two(rank);
+    auto& root = shard(model, rank, {.expert_mesh = experts_on});
     EXPECT_EQ(root.groups().size(), 1U);
     const auto& groups = state_of(*model.blocks[0]).groups();
     ASSERT_EQ(groups.size(), 2U);
     const auto& dense = *groups[0];
     const auto& experts = *groups[1];
     EXPECT_EQ(dense.params().size(), 2U);  // norm, router
-    EXPECT_EQ(dense.ranks().shard, mesh.group("shard"));
+    EXPECT_EQ(dense.ranks().shard, rank.group());
     EXPECT_EQ(dense.ranks().replicas, nullptr);
     EXPECT_EQ(experts.params().size(), 2U);
-    EXPECT_EQ(experts.ranks().shard, mesh.expert().group("shard"));
-    EXPECT_EQ(experts.ranks().replicas, mesh.expert().group("replicate"));
+    EXPECT_EQ(experts.ranks().shard, experts_on.group("shard"));
+    EXPECT_EQ(experts.ranks().replicas, experts_on.group("replicate"));
     const auto& spec = *experts.params()[0].sharded.shard_spec();
     EXPECT_EQ(spec.box.shape[0], spec.global_shape[0] / 2);
     EXPECT_EQ(spec.box.begin[0], rank.rank() % 2 == 0 ? 0 : spec.box.shape[0]);
-    EXPECT_EQ(spec.placements.back().group, mesh.expert().group("replicate"));
+    EXPECT_EQ(spec.placements.back().group, experts_on.group("replicate"));
   });
 }
 
@@ -57,7 +60,7 @@ TEST(Conformance, Row14_FullParametersAreEqualAtInit) {
   const MoeNet whole;
   launch(4, [&](RankContext& rank) {
     MoeNet model;
-    auto& root = shard(model, dense_and_expert_mesh(rank));
+    auto& root = shard(model, rank);
     root.unshard();
     for (auto& block : model.blocks) state_of(*block).unshard();
     const auto expected = whole.named_parameters(), got = test::tensors_in_slots(model);
@@ -88,12 +91,14 @@ TEST(Conformance, Row14_ParityWithExpertsOnAMeshOfAnotherShape) {
           }};
   for (const bool reshard : {true, false}) {
     test::expect_parity(4, training, [&](MoeNet& model, RankContext& rank) {
-      shard(model, dense_and_expert_mesh(rank), {.reshard_after_forward = reshard});
+      shard(model, rank, {.reshard_after_forward = reshard});
     });
   }
   // The other way round.
   test::expect_parity(4, training, [&](MoeNet& model, RankContext& rank) {
-    shard(model, DeviceMesh(rank.group(), {{"replicate", 2}, {"shard", 2}}, {{"shard", 4}}));
+    const Policy policy = {.expert_mesh = DeviceMesh::flat(rank.group())};
+    for (auto& block : model.blocks) fully_shard(*block, two_by_two(rank), policy);
+    fully_shard(model, two_by_two(rank), policy);
   });
 }
 
@@ -120,7 +125,7 @@ TEST(Conformance, Row14_ParityWithAMeshPerParameter) {
 TEST(Conformance, Row14_EventsOfTheTwoGroupsOfABlock) {
   launch(4, [](RankContext& rank) {
     MoeNet model(1);
-    auto& root = shard(model, dense_and_expert_mesh(rank), {.forward_prefetch = 0});
+    auto& root = shard(model, rank, {.forward_prefetch = 0});
     const auto log =
         test::log_events(root, {Event::kUnshard, Event::kPrefetch, Event::kReshard, Event::kGather,
                                 Event::kReduce, Event::kAllReduce, Event::kPostBackward});

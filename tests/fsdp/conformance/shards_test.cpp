@@ -167,11 +167,11 @@ TEST(ConformanceInit, MeshesWithOtherAxesAreErrors) {
     const DeviceMesh pipeline(rank.group(), {{"stage", 2}, {"shard", 2}});
     EXPECT_EQ(message_of<ValueError>([&] { fully_shard(model, pipeline); }),
               "fully_shard: mesh axis 'stage' of size 2 is neither sharded nor replicated over; "
-              "pass the mesh without it");
+              "pass a slice of the mesh without it");
     const DeviceMesh named(rank.group(), {{"rows", 4}});
     EXPECT_EQ(message_of<ValueError>([&] { fully_shard(model, named); }),
               "fully_shard: mesh axis 'rows' of size 4 is neither sharded nor replicated over; "
-              "pass the mesh without it");
+              "pass a slice of the mesh without it");
     const DeviceMesh flat = DeviceMesh::flat(rank.group());
     EXPECT_EQ(message_of<ValueError>([&] {
                 fully_shard(model, flat,

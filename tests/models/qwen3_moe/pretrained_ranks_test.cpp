@@ -178,8 +178,8 @@ TEST(PretrainedOnRanks, LoadsAndSavesShardsAlongAnyDimensionOfAnyMesh) {
       int cut = 0;  // parameters cut along `dim`
       launch(ranks, [&](RankContext& context) {
         Qwen3Moe model(config, 3);
-        const DeviceMesh mesh(context.group(), dense, experts);
-        test::shard_by_hand(model, mesh, dim);
+        test::shard_by_hand(model, DeviceMesh(context.group(), dense),
+                            DeviceMesh(context.group(), experts), dim);
         load_pretrained(model, folder / "source.safetensors");
         expect_holds_parts_of(tensors, model);
         save_pretrained(model, folder / "saved");

@@ -75,8 +75,8 @@ TEST(ParityReport, RunsWithEqualLossesAreOneCurve) {
 
 TEST(ParityLayout, IsNamedByWhatDistinguishesIt) {
   EXPECT_EQ(ParityLayout{}.name(), "float32, 1 rank");
-  const ParityLayout layout = {.mesh = {.replicas = 2, .shards = 4},
-                               .experts = MeshShape{.shards = 8},
+  const ParityLayout layout = {.ranks = {.dp_replicate = 2, .dp_shard = 4},
+                               .experts = ParallelDims{.dp_shard = 8},
                                .accumulation = Accumulation::kReduceEach,
                                .reshard_after_forward = false,
                                .bf16_wire = true};

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "framework/distributed/device_mesh.h"
+
+namespace moegrad {
+
+/// By how many ranks a model and its data are divided in each way. The names and rules are those of
+/// torchtitan's ParallelDims.
+///
+/// Note [Which rank is where]
+/// The ranks of the world are numbered along the axes pp, dp_replicate, dp_shard, cp, tp; the last
+/// runs fastest. So the ranks of one tp group are neighbours, and a pipeline stage is one run of
+/// ranks. Dense parameters are sharded over dp_shard and cp together: all these ranks have
+/// gradients from different tokens.
+///
+/// Expert parallelism takes no ranks of its own. It is the innermost part of dp_shard x cp: of
+/// those ranks, ep neighbours have the experts of a layer between them, and the ranks that have the
+/// same experts shard these. A stage of 8 ranks, {.dp_shard = 4, .cp = 2, .ep = 4}:
+///
+///     rank            0   1   2   3   4   5   6   7
+///     dp_shard, cp   0 0 0 1 1 0 1 1 2 0 2 1 3 0 3 1
+///     dense   shard   0   1   2   3   4   5   6   7
+///     expert  shard   0   0   0   0   1   1   1   1
+///             ep      0   1   2   3   0   1   2   3
+///
+/// Neighbours run neighbouring micro-batches (Note [Who runs which micro-batch]), so what an expert
+/// group sums is one subtree of the canonical tree.
+///
+/// This is the one place that knows which rank is where; whatever needs a group takes it from the
+/// meshes below.
+struct ParallelDims {
+  int dp_replicate = 1;  ///< copies of the sharded model (HSDP)
+  int dp_shard = 1;      ///< shards of parameters, gradients and optimizer states; -1: what is left
+  int cp = 1;            ///< parts of a sequence (context parallelism)
+  int tp = 1;            ///< parts of each matrix (tensor parallelism)
+  int ep = 1;            ///< parts of the set of experts (expert parallelism)
+  int pp = 1;            ///< stages (pipeline parallelism)
+
+  /// The number of ranks: the product of all but ep, which takes no ranks of its own.
+  int ranks() const { return pp * dp_replicate * dp_shard * cp * tp; }
+
+  friend bool operator==(const ParallelDims&, const ParallelDims&) = default;
+};
+
+/// "dp_replicate 2, dp_shard 4": the ways that divide by more than one; "one rank" if none does.
+std::string to_string(const ParallelDims& dims);
+
+/// `dims` with dp_shard = -1 replaced by what `world_size` leaves for it. ValueError, naming the
+/// axes, unless every size is at least 1, they multiply to world_size (ep excepted), cp divides ep,
+/// and ep divides dp_shard x cp. An ep of 1 means that experts are divided like the rest.
+ParallelDims resolved(ParallelDims dims, int world_size);
+
+/// The meshes of one world. The three share their groups.
+struct ParallelMeshes {
+  DeviceMesh world;  ///< pp, dp_replicate, dp_shard, cp, tp
+  DeviceMesh dense;  ///< pp, replicate, shard (dp_shard x cp), tp: how dense parameters are divided
+  DeviceMesh expert;  ///< pp, replicate, shard (dp_shard x cp / ep), ep, tp: how experts are
+
+  /// What fully_shard takes: the axes replicate and shard.
+  DeviceMesh fsdp() const { return dense.slice({"replicate", "shard"}); }
+  DeviceMesh expert_fsdp() const { return expert.slice({"replicate", "shard"}); }
+};
+
+/// The meshes over all ranks of `group`. Collective. ValueError as resolved() throws it.
+ParallelMeshes make_meshes(std::shared_ptr<ProcessGroup> group, const ParallelDims& dims);
+
+}  // namespace moegrad
