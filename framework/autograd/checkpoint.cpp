@@ -58,10 +58,12 @@ class Checkpoint final : public Function {
   std::string_view name() const override { return "checkpoint"; }
   bool reads_nz(std::size_t /*i*/) const override { return true; }
   bool recomputes() const override { return true; }
+  const TensorList& captured() const override { return captured_; }
 
   TensorList forward(const TensorList& inputs) {
     for (const auto& input : inputs) inputs_.emplace_back(*this) = input;
     const FirstRunGuard guard;
+    const detail::LeafRecorder recorder(captured_);
     return body_(inputs);
   }
 
@@ -102,6 +104,7 @@ class Checkpoint final : public Function {
   }
 
   Body body_;
+  TensorList captured_;
   std::deque<SavedTensor> inputs_;  // a deque: a SavedTensor cannot be moved
 };
 

@@ -98,7 +98,9 @@ void run_recomputed_backward(const TensorList& roots, const TensorList& grads,
   auto* const task = GraphTask::current();
   check(task != nullptr, "run_recomputed_backward: no backward is under way in this thread");
   if (!task->is_first_of_two()) return run_backward(roots, grads, /*retain_graph=*/false);
-  task->leave_for_second_call(backward_to_inputs(roots, grads, inputs));
+  TensorList asked = inputs;
+  for (auto& leaf : task->captured_inputs()) asked.push_back(std::move(leaf));
+  task->leave_for_second_call(backward_to_inputs(roots, grads, asked));
 }
 
 void queue_backward_callback(std::function<void()> callback) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/autograd/function.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "framework/distributed/check_whole.h"
 #include "framework/runtime/call_stack.h"
@@ -13,6 +15,8 @@ namespace {
 // Functions whose destruction is under way in this thread put their edges here; the outermost
 // destructor empties it.
 thread_local std::vector<std::shared_ptr<Function>>* pending_edges = nullptr;
+
+thread_local detail::LeafRecorder* leaf_recorder = nullptr;
 
 }  // namespace
 
@@ -29,6 +33,11 @@ Function::~Function() {
     own.pop_back();
   }
   pending_edges = nullptr;
+}
+
+const TensorList& Function::captured() const {
+  static const TensorList none;
+  return none;
 }
 
 InputMask Function::needs() const {
@@ -128,8 +137,23 @@ void name_undefined(UndefinedTensorError& error, const Function& function,
   }
 }
 
+LeafRecorder::LeafRecorder(TensorList& leaves)
+    : leaves_(leaves), outer_(std::exchange(leaf_recorder, this)) {}
+
+LeafRecorder::~LeafRecorder() { leaf_recorder = outer_; }
+
+void LeafRecorder::note(const Tensor& input) {
+  const bool known =
+      std::ranges::any_of(leaves_, [&](const Tensor& leaf) { return leaf.is(input); });
+  if (!known) leaves_.push_back(input);
+  if (outer_ != nullptr) outer_->note(input);
+}
+
 void check_input(const Function& function, const Tensor& input, std::size_t position) {
   if (!input.defined()) return;
+  if (leaf_recorder != nullptr && input.is_leaf() && input.requires_grad()) {
+    leaf_recorder->note(input);
+  }
   check_whole(function.name(), input, position);
   check<LayoutError>(input.layout() == Layout::kND || function.reads_nz(position), function.name(),
                      ": input ", position,

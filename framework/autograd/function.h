@@ -130,6 +130,9 @@ class Function : public std::enable_shared_from_this<Function> {
   /// Gradients of unused outputs arrive undefined. The gradients that it returns may be undefined,
   /// if it has passed them on through an input_gradient_sink (engine.h).
   virtual bool recomputes() const { return false; }
+  /// The leaves that such a Function reaches without their being inputs, each once. Their hooks
+  /// wait for it.
+  virtual const TensorList& captured() const;
   /// Floating-point operations of forward, for a Function on the tape: two per multiplied pair for
   /// products, otherwise one per element of the outputs.
   virtual double flops() const;
@@ -173,6 +176,21 @@ class Function : public std::enable_shared_from_this<Function> {
 namespace detail {
 
 void check_input(const Function& function, const Tensor& input, std::size_t position);
+
+/// While it lives, the leaves that Functions of this thread are applied to and that require a
+/// gradient are added to `leaves`, each once, as well as to those of recorders outside this one.
+class LeafRecorder {
+ public:
+  explicit LeafRecorder(TensorList& leaves);
+  ~LeafRecorder();
+  LeafRecorder(const LeafRecorder&) = delete;
+  LeafRecorder& operator=(const LeafRecorder&) = delete;
+  void note(const Tensor& input);
+
+ private:
+  TensorList& leaves_;
+  LeafRecorder* outer_;
+};
 void check_number(const Function& function, std::size_t inputs);
 /// Adds to the error which inputs were undefined, when forward has read an undefined one.
 void name_undefined(UndefinedTensorError& error, const Function& function,

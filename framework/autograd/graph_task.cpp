@@ -2,6 +2,7 @@
 #include "framework/autograd/graph_task.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "framework/runtime/log.h"
 #include "framework/tensor/fill.h"
@@ -95,6 +96,7 @@ void GraphTask::start(WeightBackward::Plan& plan) {
     for (std::size_t i = 0; i < edges.size(); ++i) {
       if (deferred.left_out[i]) reached.push_back(&edges[i]);
     }
+    for (const auto& leaf : deferred.captured) ++leaves_[leaf.impl().get()].edges;
   }
   discover(reached);
   for (auto& [root, grad] : plan.roots) {
@@ -166,16 +168,38 @@ void GraphTask::discover(const std::vector<const Edge*>& roots) {
   if (is_first_of_two()) {
     std::ranges::sort(functions, {}, &Function::sequence);  // producers first
     for (const auto* function : functions) {
-      if (wanted(*function).any()) leads_to_inputs_.insert(function);
+      if (wanted(*function).any() || captures_input(*function)) leads_to_inputs_.insert(function);
     }
   }
-  const auto count = [&](const Edge& edge) {
-    if (edge.leaf.defined()) ++leaves_[edge.leaf.impl().get()].edges;
+  const auto count = [&](const Tensor& leaf) {
+    if (leaf.defined()) ++leaves_[leaf.impl().get()].edges;
   };
-  for (const auto* root : roots) count(*root);
+  for (const auto* root : roots) count(root->leaf);
   for (const auto* function : functions) {
-    for (const auto& edge : function->edges()) count(edge);
+    for (const auto& edge : function->edges()) count(edge.leaf);
+    for (const auto& leaf : function->captured()) count(leaf);
   }
+}
+
+bool GraphTask::captures_input(const Function& function) const {
+  return std::ranges::any_of(function.captured(),
+                             [this](const Tensor& leaf) { return is_input(leaf); });
+}
+
+TensorList GraphTask::captured_inputs() const {
+  TensorList captured;
+  std::ranges::copy_if(recomputing_->captured(), std::back_inserter(captured),
+                       [this](const Tensor& leaf) { return is_input(leaf); });
+  return captured;
+}
+
+GraphTask& GraphTask::task_of(const Tensor& leaf) {
+  auto* found = this;
+  for (auto* task = outer_; task != nullptr && task->recomputing_ != nullptr; task = task->outer_) {
+    const auto pending = task->leaves_.find(leaf.impl().get());
+    if (pending != task->leaves_.end() && pending->second.edges > 0) found = task;
+  }
+  return *found;
 }
 
 bool GraphTask::wants(const Edge& edge) const {
@@ -208,18 +232,18 @@ void GraphTask::add(const Edge& edge, Tensor grad) {
 // Adds straight to grad(), in order of arrival, unless a hook wants this backward's sum alone.
 void GraphTask::add_to_leaf(const Tensor& leaf, Tensor grad) {
   auto& state = leaf.impl()->leaf_state();
+  auto& pending = task_of(leaf).pending(leaf);
+  pending.reached = true;
   if (state.hooks.empty()) {
     accumulate_leaf(state, std::move(grad));
   } else {
-    accumulate(leaves_.at(leaf.impl().get()).sum, std::move(grad));
+    accumulate(pending.sum, std::move(grad));
   }
 }
 
-void GraphTask::finish(const Edge& edge) {
-  if (!edge.leaf.defined()) return;
-  const auto& leaf = edge.leaf;
-  auto& pending = leaves_.at(leaf.impl().get());
-  if (--pending.edges > 0) return;
+void GraphTask::finish(const Tensor& leaf) {
+  auto& pending = this->pending(leaf);
+  if (--pending.edges > 0 || &task_of(leaf) != this || !pending.reached) return;
   auto& state = leaf.impl()->leaf_state();
   if (pending.sum.defined()) {
     Tensor grad = std::move(pending.sum);
@@ -257,7 +281,9 @@ void GraphTask::execute(Function& function) {
   const auto asked = function.recomputes() ? function.needs() : needs;
   left_input_grads_.clear();
   left_inner_.clear();
+  recomputing_ = function.recomputes() ? &function : nullptr;
   TensorList input_grads = gradients_of_inputs(function, grads, asked);
+  recomputing_ = nullptr;
   const auto left_out = function.needs().without(needs);
   if (is_first_of_two() && (left_out.any() || !left_inner_.empty())) {
     if (function.recomputes()) grads.clear();
@@ -265,12 +291,18 @@ void GraphTask::execute(Function& function) {
                                 .left_out = left_out,
                                 .grads = std::move(grads),
                                 .input_grads = {},
-                                .inner = std::exchange(left_inner_, {})});
+                                .inner = std::exchange(left_inner_, {}),
+                                .captured = {}});
+    std::ranges::copy_if(function.captured(), std::back_inserter(plan_->functions.back().captured),
+                         [this](const Tensor& leaf) { return !is_input(leaf); });
   } else if (!retain_graph_) {
     function.release_saved();
   }
   grads.clear();
   pass_all(function, asked, std::move(input_grads));
+  for (const auto& leaf : function.captured()) {
+    if (!is_first_of_two() || is_input(leaf)) finish(leaf);
+  }
   if (!left_input_grads_.empty()) {
     plan_->functions.back().input_grads = std::exchange(left_input_grads_, {});
   }
@@ -279,7 +311,9 @@ void GraphTask::execute(Function& function) {
 void GraphTask::resume(Deferred& deferred) {
   auto& function = *deferred.function;
   if (function.recomputes()) {
+    recomputing_ = &function;
     for (auto& inner : std::exchange(deferred.inner, {})) inner.run();
+    recomputing_ = nullptr;
     for (auto& [i, grad] : std::exchange(deferred.input_grads, {})) {
       add(function.edges()[i], std::move(grad));
     }
@@ -287,6 +321,7 @@ void GraphTask::resume(Deferred& deferred) {
     for (std::size_t i = 0; i < function.edges().size(); ++i) {
       if (deferred.left_out[i]) finish(function.edges()[i]);
     }
+    for (const auto& leaf : deferred.captured) finish(leaf);
   } else {
     TensorList input_grads = gradients_of_inputs(function, deferred.grads, deferred.left_out);
     deferred.grads.clear();

@@ -36,6 +36,7 @@ struct Deferred {
   // For a Function that recomputes, which has run already:
   std::vector<std::pair<std::size_t, Tensor>> input_grads;  // of `left_out`, in order of arrival
   std::vector<WeightBackward> inner;                        // what its inner backward left
+  TensorList captured;                                      // leaves that it has not finished
 };
 
 struct WeightBackward::Plan {
@@ -65,7 +66,10 @@ class GraphTask {
   void run();
 
   std::function<void(Tensor)> sink(const Function& function, std::size_t i);
-  /// Called by the running Function, which recomputes.
+  /// The leaves among the inputs of the first of two calls that the running Function, which
+  /// recomputes, has captured.
+  TensorList captured_inputs() const;
+  /// Called by that Function.
   void leave_for_second_call(WeightBackward inner) { left_inner_.push_back(std::move(inner)); }
   static void queue_callback(std::function<void()> callback);
 
@@ -78,6 +82,7 @@ class GraphTask {
   };
   struct PendingLeaf {
     std::int64_t edges = 0;  // edges that have not brought their gradient yet
+    bool reached = false;    // by a gradient
     Tensor sum;              // for the leaf's hooks
   };
 
@@ -92,7 +97,16 @@ class GraphTask {
   void add(const Edge& edge, Tensor grad);
   void add_to_leaf(const Tensor& leaf, Tensor grad);
   /// `edge` has brought all it had.
-  void finish(const Edge& edge);
+  void finish(const Edge& edge) {
+    if (edge.leaf.defined()) finish(edge.leaf);
+  }
+  void finish(const Tensor& leaf);
+  /// The outermost backward that waits for this leaf and that this one is a recomputation of.
+  GraphTask& task_of(const Tensor& leaf);
+  PendingLeaf& pending(const Tensor& leaf) { return leaves_.at(leaf.impl().get()); }
+  /// Whether the Function, which recomputes, reaches one of the inputs of the first of two calls.
+  bool captures_input(const Function& function) const;
+  bool is_input(const Tensor& leaf) const { return inputs_.contains(leaf.impl().get()); }
 
   void run(const Entry& entry);
   void enter(const std::shared_ptr<const Scope>& scope);
@@ -111,6 +125,7 @@ class GraphTask {
   std::priority_queue<Entry> ready_;
   std::unordered_map<const Function*, TensorList> grads_;  // looked up, never iterated
   std::unordered_map<const TensorImpl*, PendingLeaf> leaves_;
+  const Function* recomputing_ = nullptr;  // the running Function, if it recomputes
   std::unordered_map<const Scope*, SpanGuard> entered_;
   std::vector<std::function<void()>> callbacks_;
 

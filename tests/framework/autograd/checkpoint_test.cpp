@@ -129,6 +129,56 @@ TEST(Checkpoint, AddsToCapturedParametersThatHaveAGradient) {
   EXPECT_TRUE(bitwise_equal(grads[0][1], grads[1][1]));
 }
 
+/// The hooks of w when two blocks and a product outside them use it: what each got, in order.
+struct HookCalls {
+  TensorList gradients;    // that the tensor hook got
+  TensorList accumulated;  // w.grad() at each post-accumulate hook
+};
+
+HookCalls hook_calls(const Runner& run) {
+  const Tensor x = variable({6}, 1), w = variable({6}, 2);
+  HookCalls calls;
+  w.register_hook([&](const Tensor& grad) {
+    calls.gradients.push_back(clone(grad));
+    return mul(grad, grad);
+  });
+  w.register_post_accumulate_grad_hook(
+      [&](const Tensor& leaf) { calls.accumulated.push_back(clone(leaf.grad())); });
+  const Body body = [w](const TensorList& in) -> TensorList { return {block(block(in[0], w), w)}; };
+  for (int step = 0; step < 2; ++step) {
+    const Tensor h = run(body, {mul(x, w)})[0];
+    run(body, {h})[0].backward(randn({6}, 7));
+  }
+  return calls;
+}
+
+TEST(Checkpoint, HooksOfACapturedLeafRunOncePerBackward) {
+  const Runner nested = [](const Body& body, const TensorList& inputs) {
+    return checkpoint([body](const TensorList& in) { return checkpoint(body, in); }, inputs);
+  };
+  const auto expected = hook_calls(plain);
+  ASSERT_EQ(expected.gradients.size(), 2U);
+  ASSERT_EQ(expected.accumulated.size(), 2U);
+  for (const auto& run : {Runner(recomputed), nested}) {
+    const auto got = hook_calls(run);
+    ASSERT_EQ(got.gradients.size(), 2U);
+    ASSERT_EQ(got.accumulated.size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(bitwise_equal(got.gradients[i], expected.gradients[i]));
+      EXPECT_TRUE(bitwise_equal(got.accumulated[i], expected.accumulated[i]));
+    }
+  }
+}
+
+TEST(Checkpoint, HooksOfACapturedLeafThatNoGradientReachesDoNotRun) {
+  const Tensor x = variable({4}, 1), w = variable({4}, 2);
+  w.register_post_accumulate_grad_hook([](const Tensor&) { ADD_FAILURE(); });
+  const Body body = [w](const TensorList& in) -> TensorList { return {in[0], mul(in[0], w)}; };
+  checkpoint(body, {mul(x, x)})[0].backward(randn({4}, 3));
+  EXPECT_TRUE(x.grad().defined());
+  EXPECT_FALSE(w.grad().defined());
+}
+
 TEST(Checkpoint, WorksOnInputsThatNeedNoGradient) {
   const Tensor w = variable({4}, 2), x = randn({4}, 1), y = variable({4}, 3);
   int runs = 0;

@@ -167,6 +167,33 @@ TEST(TwoCallBackward, HooksRunOnceAndWithTheCallThatCompletesThem) {
   EXPECT_EQ(events, (std::vector<std::string>{"root", "x", "w", "w done"}));
 }
 
+TEST(TwoCallBackward, HooksOfACapturedLeafRunOnceAndWithTheCallThatCompletesThem) {
+  Tensor expected;
+  for (const bool of_input : {false, true}) {
+    Network network;
+    std::vector<std::string> events;
+    network.w.register_hook([&](const Tensor& grad) {
+      events.push_back("w");
+      return mul(grad, grad);
+    });
+    network.w.register_post_accumulate_grad_hook(
+        [&](const Tensor&) { events.push_back("w done"); });
+    const auto recomputed = [&](const Tensor& x) {
+      return checkpoint(
+          [&network](const TensorList& in) -> TensorList { return {network.stage(in[0])}; },
+          {x})[0];
+    };
+    const Tensor root = recomputed(recomputed(network.x));
+    const std::vector<std::string> both = {"w", "w done"};
+    auto weights = backward_to_inputs({root}, {randn({5}, 9)}, {of_input ? network.w : network.x});
+    EXPECT_EQ(events, of_input ? both : std::vector<std::string>());
+    weights.run();
+    EXPECT_EQ(events, both);
+    if (!of_input) expected = network.w.grad();
+    EXPECT_TRUE(bitwise_equal(network.w.grad(), expected));
+  }
+}
+
 TEST(TwoCallBackward, BothCallsEnterTheScopesOnTheirWay) {
   Network network;
   std::vector<std::string> events;
