@@ -49,6 +49,7 @@
 #include "nn/linear.h"
 #include "nn/mlp.h"
 #include "nn/moe.h"
+#include "nn/recompute.h"
 #include "nn/rms_norm.h"
 #include "ops/add_rms_norm.h"
 #include "ops/attention.h"

@@ -53,7 +53,7 @@ void Context::initialize(State& root) {
   context->root = &root;
   const auto slots = root.modules_[0]->parameter_slots();
   for (const auto& [path, module] : root.modules_[0]->named_modules()) {
-    auto* state = dynamic_cast<State*>(module->extension());
+    auto* state = module->extension<State>();
     if (state == nullptr || std::ranges::find(context->states, state) != context->states.end()) {
       continue;
     }

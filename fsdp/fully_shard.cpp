@@ -128,7 +128,7 @@ bool is_taken(const nn::ParameterSlot& slot, nn::Module& root) {
   const auto& spec = slot.parameter().shard_spec();
   if (spec == nullptr || !(spec->gathered_for_use || spec->replaced)) return false;
   for (const auto& [path, module] : root.named_modules()) {
-    const auto* state = dynamic_cast<State*>(module->extension());
+    const auto* state = module->extension<State>();
     if (state == nullptr) continue;
     for (const auto& group : state->groups()) {
       for (const auto& param : group->params()) {
@@ -147,11 +147,9 @@ void check_modules(const std::vector<nn::Module*>& modules) {
   check<ValueError>(std::ranges::find(modules, nullptr) == modules.end(),
                     "fully_shard: modules must not be null");
   for (auto module = modules.begin(); module != modules.end(); ++module) {
-    auto* extension = (*module)->extension();
-    check(dynamic_cast<State*>(extension) == nullptr &&
+    check((*module)->extension<State>() == nullptr &&
               std::find(modules.begin(), module, *module) == module,
           "fully_shard: the module has been sharded before");
-    check(extension == nullptr, "fully_shard: the module has an extension of another kind");
   }
   for (auto* outer : modules) {
     for (const auto& [path, inner] : outer->named_modules()) {

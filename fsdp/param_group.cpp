@@ -34,11 +34,15 @@ std::int64_t checked_dim(const PlacedSlot& placed, int num_shards) {
   return dim;
 }
 
+bool is_gathered_as_nz(const nn::ParameterLayout& layout, Layout experts) {
+  return layout.stacked.ndim() > 0 && experts == Layout::kNZ;
+}
+
 // Makes the tensor without bytes. The first unshard allocates them.
-Tensor empty_unsharded(const Shape& shape, const nn::ParameterLayout& layout, Dtype dtype) {
+Tensor empty_unsharded(const Shape& shape, const nn::ParameterLayout& layout, Layout experts,
+                       Dtype dtype) {
   const MetaGuard no_bytes;
-  if (layout.gathered != Layout::kNZ) return Tensor::empty(shape, dtype);
-  check(layout.stacked.ndim() == 3, "fully_shard: a FRACTAL_NZ parameter needs a stacked shape");
+  if (!is_gathered_as_nz(layout, experts)) return Tensor::empty(shape, dtype);
   // Of the experts and columns that an outer placement has left.
   const auto rows = layout.stacked[1];
   return Tensor::empty_nz(shape, {shape[0] / rows, rows, shape[1]}, dtype);
@@ -51,6 +55,7 @@ ParamGroup::ParamGroup(const std::vector<PlacedSlot>& slots, GroupRanks ranks, c
     : ranks_(std::move(ranks)),
       own_name_(std::move(name)),
       name_(own_name_),
+      gathered_layout_(policy.gathered_layout),
       copy_out_(policy.copy_out) {
   dtype_ = slots.front().slot.tensor->dtype();
   const auto& mixed = policy.mixed_precision;
@@ -83,16 +88,18 @@ void ParamGroup::collect_params(const std::vector<PlacedSlot>& slots) {
                        "' must be contiguous");
     check<DtypeError>(tensor.dtype() == dtype_, "fully_shard: one group needs one dtype, got ",
                       dtype_, " and ", tensor.dtype(), " of '", slot.name, "'");
-    check<ShapeError>(slot.layout.gathered != Layout::kNZ || tensor.ndim() == 2,
+    const bool nz = is_gathered_as_nz(slot.layout, gathered_layout_);
+    check<ShapeError>(!nz || (slot.layout.stacked.ndim() == 3 && tensor.ndim() == 2),
                       "fully_shard: parameter '", slot.name,
-                      "' to be gathered as FRACTAL_NZ must be a matrix, got ", tensor.shape());
+                      "' to be gathered as FRACTAL_NZ must be a matrix of stacked ones, got ",
+                      tensor.shape(), " for stacked ", slot.layout.stacked);
     param.name = slot.name;
     param.slots.push_back(slot.tensor);
     param.kept.push_back(slot.kept);
     param.layout = slot.layout;
     param.unsharded = tensor;  // the original, until shard_parameters replaces it
     params_.push_back(std::move(param));
-    if (slot.layout.gathered == Layout::kNZ) ++nz_params_;
+    if (nz) ++nz_params_;
   }
 }
 
@@ -127,7 +134,8 @@ void ParamGroup::shard_parameters() {
     const bool trainable = param.unsharded.requires_grad();
     param.sharded.set_requires_grad(trainable);
     param.sharded.set_shard_spec(std::make_shared<const ShardSpec>(std::move(spec)));
-    param.unsharded = empty_unsharded(original.shape(), param.layout, compute_dtype_);
+    param.unsharded =
+        empty_unsharded(original.shape(), param.layout, gathered_layout_, compute_dtype_);
     param.unsharded.storage().release();  // so it differs from a tensor on the meta device
     param.unsharded.set_requires_grad(trainable);
     param.trainable = trainable;

@@ -146,6 +146,7 @@ class ParamGroup {
   Dtype wire_dtype_ = Dtype::kFloat32;
   Dtype compute_dtype_ = Dtype::kFloat32;
   FlatLayout layout_;
+  Layout gathered_layout_;
   std::shared_ptr<const CopyOut> copy_out_;
   std::int64_t nz_params_ = 0;
   std::vector<ShardedParam> params_;

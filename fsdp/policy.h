@@ -9,6 +9,7 @@
 
 #include "framework/distributed/device_mesh.h"
 #include "framework/tensor/dtype.h"
+#include "framework/tensor/layout.h"
 #include "fsdp/copy_out.h"
 #include "nn/module.h"
 
@@ -76,6 +77,9 @@ struct Policy {
   /// Parameters that stay whole and whose gradients fully_shard does not reduce.
   TensorList ignored_parameters = {};
   DataParallelMeshDims mesh_dims = {};
+  /// The layout in which stacked experts are gathered: FRACTAL_NZ is what the grouped matmul reads.
+  /// All else is gathered row-major, and so are shards.
+  Layout gathered_layout = Layout::kNZ;
   /// How gathered parameters get from the ranks' slices into their tensors. Not null.
   std::shared_ptr<const CopyOut> copy_out = make_split_with_slice_to_nz();
 };

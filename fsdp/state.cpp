@@ -16,8 +16,11 @@ namespace {
 // Whether a backward will come back to the forward that is running.
 bool on_tape() { return grad_enabled() || in_checkpoint_forward(); }
 
-Tensor cast_floating(const Tensor& tensor, Dtype dtype) {
-  return is_floating(tensor.dtype()) && tensor.dtype() != dtype ? ops::cast(tensor, dtype) : tensor;
+TensorList cast_floating(TensorList tensors, Dtype dtype) {
+  for (auto& tensor : tensors) {
+    if (is_floating(tensor.dtype()) && tensor.dtype() != dtype) tensor = ops::cast(tensor, dtype);
+  }
+  return tensors;
 }
 
 }  // namespace
@@ -196,15 +199,12 @@ void State::notify(Event event) const {
   if (observer_) observer_->on_event(event, path_);
 }
 
-Tensor State::cast_input(const Tensor& input) {
+TensorList State::around_forward(nn::ForwardCall& call, const TensorList& inputs) {
   const auto& mixed = policy_.mixed_precision;
-  if (!mixed.param_dtype || !mixed.cast_forward_inputs || !group()) return input;
-  return cast_floating(input, group()->compute_dtype());
-}
-
-Tensor State::cast_output(const Tensor& output) {
-  const auto dtype = policy_.mixed_precision.output_dtype;
-  return dtype ? cast_floating(output, *dtype) : output;
+  const bool cast_inputs = mixed.param_dtype && mixed.cast_forward_inputs && group() != nullptr;
+  TensorList outputs =
+      call.run(cast_inputs ? cast_floating(inputs, group()->compute_dtype()) : inputs);
+  return mixed.output_dtype ? cast_floating(outputs, *mixed.output_dtype) : outputs;
 }
 
 // --- what a user asks for
@@ -241,7 +241,7 @@ std::vector<State*> State::states_below(bool recurse) {
   if (!recurse) return states;
   for (auto* own : modules_) {
     for (const auto& [path, module] : own->named_modules()) {
-      auto* state = dynamic_cast<State*>(module->extension());
+      auto* state = module->extension<State>();
       if (state != nullptr && std::ranges::find(states, state) == states.end()) {
         states.push_back(state);
       }
@@ -281,7 +281,7 @@ std::vector<ForwardOrder*> State::orders_of(const std::vector<nn::Module*>& modu
                                             std::string_view setter) {
   std::vector<ForwardOrder*> orders;
   for (auto* module : modules) {
-    auto* state = module == nullptr ? nullptr : dynamic_cast<State*>(module->extension());
+    auto* state = module == nullptr ? nullptr : module->extension<State>();
     check<ValueError>(state != nullptr, setter,
                       ": every module must have been passed to fully_shard");
     orders.push_back(&state->order_);

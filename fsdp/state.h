@@ -110,8 +110,7 @@ class State final : public nn::ModuleExtension {
   void restore_parameters() override { reshard(); }
   void zero_grad() override;
   void to_empty() override;
-  Tensor cast_input(const Tensor& input) override;
-  Tensor cast_output(const Tensor& output) override;
+  TensorList around_forward(nn::ForwardCall& call, const TensorList& inputs) override;
 
   /// The ranks of fully_shard's mesh, whether or not a parameter is spread over them.
   const GroupRanks& ranks() const { return ranks_; }

@@ -20,8 +20,7 @@ ParameterLayout layout_of(const GroupedExperts::Config& config, Role role, std::
   return {
       .role = role,
       .stacked = in_first ? Shape{config.num_experts, in, out} : Shape{config.num_experts, out, in},
-      .in_first = in_first,
-      .gathered = config.gathered};
+      .in_first = in_first};
 }
 
 /// [E, a, b] flattened to [E * a, b].

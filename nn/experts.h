@@ -34,7 +34,6 @@ class GroupedExperts final : public Callable<GroupedExperts> {
     std::int64_t intermediate_size = 0;  // of one expert
     std::int64_t num_experts = 0;
     ExpertWeights weights = ExpertWeights::kPretransposed;
-    Layout gathered = Layout::kNZ;  // what fully_shard gathers
     Dtype dtype = Dtype::kFloat32;
   };
 

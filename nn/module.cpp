@@ -159,11 +159,10 @@ std::vector<std::pair<std::string, Module*>> Module::named_modules() {
   return modules;
 }
 
-std::vector<ModuleExtension*> Module::extensions() const {
-  std::vector<ModuleExtension*> found;
-  if (extension_) found.push_back(extension_.get());
+ModuleExtensions Module::all_extensions() const {
+  ModuleExtensions found = extensions_;
   for (const auto& child : children_) {
-    const auto below = checked(child).extensions();
+    const auto below = checked(child).all_extensions();
     found.insert(found.end(), below.begin(), below.end());
   }
   return found;
@@ -197,11 +196,11 @@ void Module::load_state_dict(const NamedTensors& state) {
 }
 
 void Module::restore_parameters() const {
-  for (auto* extension : extensions()) extension->restore_parameters();
+  for (const auto& extension : all_extensions()) extension->restore_parameters();
 }
 
 void Module::to_empty() {
-  for (auto* extension : extensions()) extension->to_empty();
+  for (const auto& extension : all_extensions()) extension->to_empty();
   for (const auto& slot : parameter_slots()) {
     if (!slot.tensor->is_meta()) continue;
     slot.tensor->storage().retag(MemoryTag::kParameters);
@@ -215,12 +214,13 @@ void Module::train(bool mode) {
 
 void Module::zero_grad() {
   for (const auto& slot : parameter_slots()) slot.tensor->set_grad(Tensor());
-  for (auto* extension : extensions()) extension->zero_grad();
+  for (const auto& extension : all_extensions()) extension->zero_grad();
 }
 
 void Module::attach(std::shared_ptr<ModuleExtension> extension) {
-  check(extension_ == nullptr, "attach: module '", name_, "' already has an extension");
-  extension_ = std::move(extension);
+  check<ValueError>(extension != nullptr, "attach: ", described(),
+                    " must be given an extension, got null");
+  extensions_.push_back(std::move(extension));
 }
 
 HookHandle Module::register_forward_pre_hook(std::function<void(Module&)> hook) {
@@ -254,18 +254,6 @@ ScopeGuard Module::open_scope() {
   if (!backward_pre_hooks_.empty()) on_enter = run_if_alive(backward_pre_hooks_);
   if (!backward_hooks_.empty()) on_exit = run_if_alive(backward_hooks_);
   return ScopeGuard(std::move(path), std::move(on_enter), std::move(on_exit));
-}
-
-TensorVisitor Module::input_cast() const {
-  return [extension = extension_.get()](Tensor& tensor) {
-    if (tensor.defined()) tensor = extension->cast_input(tensor);
-  };
-}
-
-TensorVisitor Module::output_cast() const {
-  return [extension = extension_.get()](Tensor& tensor) {
-    if (tensor.defined()) tensor = extension->cast_output(tensor);
-  };
 }
 
 void Module::run(const Hooks& hooks) {

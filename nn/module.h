@@ -15,7 +15,9 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/life_token.h"
 #include "framework/tensor/named_tensor.h"
+#include "nn/extended_call.h"
 #include "nn/initial_values.h"
+#include "nn/module_extension.h"
 #include "nn/parameter_layout.h"
 #include "nn/signature.h"
 #include "nn/tensor_arguments.h"
@@ -39,23 +41,6 @@ struct ParameterSlot {
 
   /// The tensor that optimizers, checkpoints and initialisation use, whatever is gathered now.
   Tensor& parameter() const { return kept != nullptr && kept->defined() ? *kept : *tensor; }
-};
-
-/// A wrapper such as fully_shard attaches it to a module. It lives as long as the module.
-class ModuleExtension {
- public:
-  virtual ~ModuleExtension() = default;
-  /// Puts back the parameters that the module keeps, where others stand in for them meanwhile, as
-  /// gathered ones do. Loading and saving call it first.
-  virtual void restore_parameters() {}
-  /// Gives bytes, undefined ones, to those parameters that the module keeps and that have none yet.
-  virtual void to_empty() {}
-  /// Clears the gradients that it keeps for parameters that are not in the slots now.
-  virtual void zero_grad() {}
-  /// cast_input() replaces a tensor in the module's arguments, cast_output() a tensor in its result
-  /// (Note [Tensors in arguments and results]). They never get an undefined tensor.
-  virtual Tensor cast_input(const Tensor& input) { return input; }
-  virtual Tensor cast_output(const Tensor& output) { return output; }
 };
 
 /// Base of layers and models, as torch.nn.Module. Children are members held by value. They are
@@ -122,9 +107,17 @@ class Module {
   /// Clears the gradients of all parameters, including those that extensions keep.
   void zero_grad();
 
-  /// Attaches an extension. Error if the module already has one.
+  /// Adds an extension, outside those that the module has. ValueError for null.
   void attach(std::shared_ptr<ModuleExtension> extension);
-  ModuleExtension* extension() const { return extension_.get(); }
+  const ModuleExtensions& extensions() const { return extensions_; }
+  /// The first extension of this kind; null if the module has none.
+  template <class Extension>
+  Extension* extension() const {
+    for (const auto& each : extensions_) {
+      if (auto* found = dynamic_cast<Extension*>(each.get())) return found;
+    }
+    return nullptr;
+  }
 
   /// The hooks are called before and after forward().
   HookHandle register_forward_pre_hook(std::function<void(Module&)> hook);
@@ -157,8 +150,7 @@ class Module {
   }
   void register_module(std::string name, Module& child);
 
-  /// Runs body(arguments...) with the hooks around it. The extension's casts run inside the hooks,
-  /// because only the pre hooks make an extension ready.
+  /// Runs body(arguments...) inside the extensions, and the hooks around these.
   template <class Body, class... Arguments>
   auto call(const Body& body, Arguments&&... arguments) {
     const ScopeGuard scope = open_scope();
@@ -169,11 +161,11 @@ class Module {
     try {
       run(forward_pre_hooks_);
       auto result = [&] {
-        if (!extension_) return body(std::forward<Arguments>(arguments)...);
-        return call_with_visited(input_cast(), body, std::forward<Arguments>(arguments)...);
+        if (extensions_.empty()) return body(std::forward<Arguments>(arguments)...);
+        detail::BodyCall<Body, Arguments...> call(body, std::forward<Arguments>(arguments)...);
+        return call.take(run_inside(extensions_, call, call.inputs()));
       }();
       run(forward_hooks_);
-      if (extension_) visit_tensors(output_cast(), result);
       return result;
     } catch (Error& error) {
       error.add_module(ScopeGuard::current()->path);
@@ -196,8 +188,6 @@ class Module {
   };
 
   ScopeGuard open_scope();
-  TensorVisitor input_cast() const;
-  TensorVisitor output_cast() const;
   void run(const Hooks& hooks);
   void name_storages() const;
   /// ValueError unless `name` may be registered. `what` names the caller.
@@ -212,14 +202,14 @@ class Module {
   std::optional<std::string> find(const Module& module) const;
   void collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const;
   /// The extensions of this module and of all below, in pre-order.
-  std::vector<ModuleExtension*> extensions() const;
+  ModuleExtensions all_extensions() const;
   void collect_modules(const std::string& prefix,
                        std::vector<std::pair<std::string, Module*>>& modules);
 
   std::string name_;  // within its parent
   bool training_ = true;
   int calls_under_way_ = 0;
-  std::shared_ptr<ModuleExtension> extension_;
+  ModuleExtensions extensions_;
   struct OwnParameter {
     ParameterSlot slot;  // with its local name
     std::weak_ptr<const void> alive;
@@ -272,7 +262,7 @@ class Callable : public Module {
                         std::forward<D>(d));
   }
 
-  /// Runs another method like forward, with the same hooks and casts:
+  /// Runs another method like forward, with the same hooks and extensions:
   ///
   ///     model.call_method(&Model::encode, x)
   ///
@@ -280,7 +270,7 @@ class Callable : public Module {
   /// module first. It replaces PyTorch's register_fsdp_forward_method.
   template <class Method, class... Arguments>
   auto call_method(const Method& method, Arguments&&... arguments) {
-    const auto body = [&](Arguments&&... passed) {
+    const auto body = [this, method](Arguments&&... passed) {
       return std::invoke(method, static_cast<Derived&>(*this), std::forward<Arguments>(passed)...);
     };
     return Module::call(body, std::forward<Arguments>(arguments)...);

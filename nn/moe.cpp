@@ -26,7 +26,6 @@ MoE::MoE(const Config& config)
                 .intermediate_size = config.intermediate_size,
                 .num_experts = config.num_experts,
                 .weights = config.expert_weights,
-                .gathered = config.gathered_layout,
                 .dtype = config.dtype}),
       num_experts_(config.num_experts) {
   register_module("gate", gate_);

@@ -31,7 +31,6 @@ class MoE final : public Callable<MoE> {
     std::int64_t top_k = 0;
     bool norm_topk_prob = true;
     ExpertWeights expert_weights = ExpertWeights::kPretransposed;
-    Layout gathered_layout = Layout::kNZ;
     Dtype dtype = Dtype::kFloat32;
   };
   struct Routing {

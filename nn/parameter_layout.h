@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "framework/tensor/layout.h"
 #include "framework/tensor/shape.h"
 
 namespace moegrad::nn {
@@ -24,8 +23,6 @@ struct ParameterLayout {
   Shape stacked = {};
   /// in-features before out-features ("pre-transposed"): the matmul reads the weight as stored.
   bool in_first = false;
-  /// What fully_shard's copy-out makes of it; the shards themselves are always row-major.
-  Layout gathered = Layout::kND;
 };
 
 }  // namespace moegrad::nn

@@ -13,15 +13,15 @@
 #include "framework/tensor/tensor.h"
 
 // Note [Tensors in arguments and results]
-// An extension may cast what goes into a module and what comes out of it, so the tensors in there
-// must be found: in a Tensor, in vectors, arrays, optionals, pairs and tuples of what holds some,
-// and in a struct for which its namespace declares
+// An extension may replace what goes into a module and what comes out of it, as a cast does, so the
+// tensors in there must be found: in a Tensor, in vectors, arrays, optionals, pairs and tuples of
+// what holds some, and in a struct for which its namespace declares
 //
 //     void for_each_tensor(Output& output, const nn::TensorVisitor& visit);
 //
-// An extension casts a copy of an lvalue argument, so what forward writes to such an argument the
-// caller does not see. Anything else holds none as far as a module is concerned, and passes as it
-// is.
+// A module with extensions gets a copy of such an lvalue argument, so what forward writes to such
+// an argument the caller does not see. Anything else holds none as far as a module is concerned,
+// and passes as it is.
 
 namespace moegrad::nn {
 
@@ -91,21 +91,6 @@ void visit_tensors(const TensorVisitor& visit, Values&... values) {
     }
   };
   (visit_one(values), ...);
-}
-
-/// body(arguments...) after `visit` has been shown the tensors in the arguments, which it may
-/// replace: lvalues are copied first, so the caller's own stay as they are.
-template <class Body, class... Arguments>
-auto call_with_visited(const TensorVisitor& visit, const Body& body, Arguments&&... arguments) {
-  std::tuple<std::conditional_t<holds_tensors<std::remove_cvref_t<Arguments>>(),
-                                std::remove_cvref_t<Arguments>, Arguments&&>...>
-  held(std::forward<Arguments>(arguments)...);
-  return std::apply(
-      [&](auto&... values) {
-        visit_tensors(visit, values...);
-        return body(static_cast<Arguments&&>(values)...);
-      },
-      held);
 }
 
 }  // namespace moegrad::nn

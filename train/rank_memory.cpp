@@ -188,7 +188,7 @@ RankMemory rank_memory(const TrainConfig& options) {
   std::vector<GroupBytes> layers;
   memory.parameters = state.group()->sharded_bytes();
   for (auto& layer : model.layers()) {
-    const auto& group = *dynamic_cast<fsdp::State&>(*layer.extension()).group();
+    const auto& group = *layer.extension<fsdp::State>()->group();
     memory.parameters += group.sharded_bytes();
     layers.push_back(bytes_of(group, policy, each > 1));
   }

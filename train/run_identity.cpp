@@ -9,9 +9,7 @@ namespace moegrad::training {
 std::map<std::string, std::string> describe_run(const TrainConfig& config,
                                                 const TrainingData& data) {
   auto run = compared_options(config);
-  auto model = config.model_config();
-  model.gathered_layout = Layout::kND;  // another one gives the same bits
-  run["config"] = to_json(model);
+  run["config"] = to_json(config.model_config());
   run["data"] = data.source().describe();
   run["batches"] = data.describe();
   return run;

@@ -10,6 +10,7 @@
 #include "framework/profile/span.h"
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe/loss.h"
+#include "nn/recompute.h"
 #include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
 #include "optim/clip_grad_norm.h"
@@ -60,6 +61,12 @@ fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
   return fsdp::fully_shard(model, mesh, whole);
 }
 
+void recompute_layers(models::Qwen3Moe& model, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    nn::recompute(model.layers().at(static_cast<std::size_t>(i)));
+  }
+}
+
 StepResult train_step(models::Qwen3Moe& model, StepPlan& plan, const std::vector<MicroBatch>& own,
                       const StepOptions& options, optim::Optimizer& optimizer) {
   const auto coefficient = model.config().router_aux_loss_coef;
@@ -77,7 +84,7 @@ StepResult train_step(models::Qwen3Moe& model, StepPlan& plan, const std::vector
   for (std::size_t i = 0; i < own.size(); ++i) {
     const auto& turn = plan.turns()[i];
     const auto& batch = own[i];
-    models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute_layers};
+    models::Qwen3Moe::ForwardOptions forward;
     if (options.linear_cross_entropy) forward.targets = batch.targets;
     if (options.replay != nullptr) {
       forward.replay_expert_indices = &(*options.replay)[static_cast<std::size_t>(turn.index)];

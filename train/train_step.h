@@ -38,8 +38,7 @@ using StepForward = std::function<models::Qwen3Moe::Output(
     models::Qwen3Moe&, const MicroBatch&, const models::Qwen3Moe::ForwardOptions&)>;
 
 struct StepOptions {
-  double max_grad_norm = 1.0;  // 0: no clipping
-  std::int64_t recompute_layers = 0;
+  double max_grad_norm = 1.0;         // 0: no clipping
   bool linear_cross_entropy = false;  // no logits as a whole: Qwen3MoeForwardOptions::targets
   /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
   const std::vector<TensorList>* replay = nullptr;
@@ -53,6 +52,9 @@ std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, do
 /// Wraps each decoder layer, then the rest; the model knows nothing of it.
 fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy);
+
+/// Decoder layers [0, n) keep only their input, and backward runs them again.
+void recompute_layers(models::Qwen3Moe& model, std::int64_t n);
 
 /// One optimizer step of a sharded model, which changes nothing unless loss and gradient norm are
 /// finite. `own`: the micro-batches of this rank, one for each of the plan's turns. Collective.

@@ -141,6 +141,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     shapes.emplace(options.model_config());
   }
   auto& model = *shapes;
+  recompute_layers(model, options.memory.recompute_layers);
   auto& state = shard_model(model, DeviceMesh::flat(context.group()), options.policy());
   model.to_empty();
   if (options.model.hf_model.empty()) {
@@ -214,7 +215,6 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
       const WorkGuard work(WorkClass::kCompute);
       return train_step(model, plan, batches,
                         {.max_grad_norm = options.optim.max_grad_norm,
-                         .recompute_layers = options.memory.recompute_layers,
                          .linear_cross_entropy = options.memory.linear_cross_entropy},
                         optimizer);
     };

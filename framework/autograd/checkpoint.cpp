@@ -64,7 +64,10 @@ class Checkpoint final : public Function {
     for (const auto& input : inputs) inputs_.emplace_back(*this) = input;
     const FirstRunGuard guard;
     const detail::LeafRecorder recorder(captured_);
-    return body_(inputs);
+    TensorList outputs = body_(inputs);
+    // The body may return a tensor that others hold; this Function's output is a tensor of its own.
+    for (auto& output : outputs) output = output.detach();
+    return outputs;
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {

@@ -36,10 +36,8 @@ struct Qwen3MoeConfig {
   bool norm_topk_prob = false;
   double router_aux_loss_coef = 0.001;
 
-  /// How expert weights are stored (Note [Pre-transposed expert weights]), and the layout into
-  /// which fully_shard's copy-out writes them.
+  /// How expert weights are stored (Note [Pre-transposed expert weights]).
   nn::ExpertWeights expert_weights = nn::ExpertWeights::kPretransposed;
-  Layout gathered_layout = Layout::kNZ;
   Dtype dtype = Dtype::kFloat32;
 
   /// Layer i has experts unless it is in mlp_only_layers or decoder_sparse_step leaves it out.

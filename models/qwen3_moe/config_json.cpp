@@ -95,7 +95,6 @@ constexpr std::array kReadKeys = std::to_array<std::string_view>({"attention_bia
                                                                   "decoder_sparse_step",
                                                                   "dtype",
                                                                   "expert_weights",
-                                                                  "gathered_layout",
                                                                   "head_dim",
                                                                   "hidden_act",
                                                                   "hidden_size",
@@ -152,6 +151,7 @@ constexpr std::array kIgnoredKeys =
                                      "finetuning_task",
                                      "forced_bos_token_id",
                                      "forced_eos_token_id",
+                                     "gathered_layout",
                                      "gradient_checkpointing",
                                      "id2label",
                                      "is_decoder",
@@ -255,8 +255,6 @@ Qwen3MoeConfig read_config(const JsonNode& keys) {
                                {{"pretransposed", nn::ExpertWeights::kPretransposed},
                                 {"hf", nn::ExpertWeights::kHuggingFace}},
                                config.expert_weights);
-  read_word<Layout>(keys, "gathered_layout", R"("nz" or "nd")",
-                    {{"nz", Layout::kNZ}, {"nd", Layout::kND}}, config.gathered_layout);
   read_dtype(keys, config.dtype);
   config.validate();
   return config;
@@ -287,7 +285,6 @@ std::string to_json(const Qwen3MoeConfig& config) {
       {"decoder_sparse_step", config.decoder_sparse_step},
       {"expert_weights",
        config.expert_weights == nn::ExpertWeights::kHuggingFace ? "hf" : "pretransposed"},
-      {"gathered_layout", config.gathered_layout == Layout::kNZ ? "nz" : "nd"},
       {"head_dim", config.head_dim},
       {"hidden_act", "silu"},
       {"hidden_size", config.hidden_size},

@@ -17,9 +17,8 @@ namespace moegrad::models {
 /// num_local_experts, rope_theta and rope_parameters.rope_theta, torch_dtype and dtype. Weights of
 /// 16 bits widen to float32.
 ///
-/// The framework's own fields may be in the file too: "expert_weights": "pretransposed" | "hf",
-/// "gathered_layout": "nz" | "nd", and "moegrad_dtype": "float32" | "float64", which outranks
-/// torch_dtype.
+/// The framework's own fields may be in the file too: "expert_weights": "pretransposed" | "hf", and
+/// "moegrad_dtype": "float32" | "float64", which outranks torch_dtype.
 Qwen3MoeConfig read_qwen3_moe_config(const std::string& path);
 /// The same from the text of the file.
 Qwen3MoeConfig parse_qwen3_moe_config(std::string_view text);

@@ -2,11 +2,8 @@
 // Shapes: T tokens, H hidden size, E experts, K experts per token, R = T * K rows.
 #include "models/qwen3_moe/decoder_layer.h"
 
-#include <memory>
 #include <utility>
 
-#include "framework/autograd/checkpoint.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
 #include "ops/elementwise.h"
 
@@ -32,7 +29,6 @@ Qwen3MoeDecoderLayer::Qwen3MoeDecoderLayer(const Qwen3MoeConfig& config, std::in
                                                  .top_k = config.num_experts_per_tok,
                                                  .norm_topk_prob = config.norm_topk_prob,
                                                  .expert_weights = config.expert_weights,
-                                                 .gathered_layout = config.gathered_layout,
                                                  .dtype = config.dtype}));
   } else {
     register_module("mlp",
@@ -44,35 +40,7 @@ Qwen3MoeDecoderLayer::Qwen3MoeDecoderLayer(const Qwen3MoeConfig& config, std::in
   register_module("post_attention_layernorm", post_attention_layernorm_);
 }
 
-Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::forward(const Tensor& hidden,
-                                                           const nn::SequenceContext& context,
-                                                           const Tensor& replay_indices,
-                                                           bool recompute) {
-  if (!recompute || !grad_enabled()) return compute(hidden, context, replay_indices);
-  // The second run takes the experts of the first.
-  struct Choice {
-    Tensor indices;
-    Tensor weights;
-    std::vector<std::int64_t> tokens_per_expert;
-  };
-  const auto choice = std::make_shared<Choice>(Choice{replay_indices, {}, {}});
-  const auto body = [this, context, choice](const TensorList& inputs) -> TensorList {
-    const Output output = compute(inputs[0], context, choice->indices);
-    if (!is_moe()) return {output.hidden};
-    *choice = {output.expert_indices.detach(), output.routing_weights.detach(),
-               output.tokens_per_expert};
-    return {output.hidden, output.router_logits};
-  };
-  const TensorList outputs = checkpoint(body, {hidden});
-  if (!is_moe()) return {.hidden = outputs[0]};
-  return {.hidden = outputs[0],
-          .router_logits = outputs[1],
-          .routing_weights = choice->weights,
-          .expert_indices = choice->indices,
-          .tokens_per_expert = choice->tokens_per_expert};
-}
-
-Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::compute(const Tensor& hidden,  // [T, H]
+Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::forward(const Tensor& hidden,  // [T, H]
                                                            const nn::SequenceContext& context,
                                                            const Tensor& replay_indices) {
   const auto [attended, normed] = add_attention(hidden, context);  // [T, H], [T, H]

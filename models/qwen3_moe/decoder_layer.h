@@ -32,10 +32,9 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
 
   Qwen3MoeDecoderLayer(const Qwen3MoeConfig& config, std::int64_t layer);
 
-  /// `replay_indices`: int64 [T, K], experts to take instead of the router's choice. `recompute`
-  /// keeps only the input, and runs forward again within backward.
+  /// `replay_indices`: int64 [T, K], experts to take instead of the router's choice.
   Output forward(const Tensor& hidden, const nn::SequenceContext& context,
-                 const Tensor& replay_indices = {}, bool recompute = false);
+                 const Tensor& replay_indices = {});
 
   // --- the nodes of a mixture layer
   struct Attended {
@@ -52,8 +51,6 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
   bool is_moe() const { return moe_.has_value(); }
 
  private:
-  Output compute(const Tensor& hidden, const nn::SequenceContext& context,
-                 const Tensor& replay_indices);
   /// The residual stream after attention, and its norm.
   nn::RMSNorm::Added add_attention(const Tensor& hidden, const nn::SequenceContext& context);
 

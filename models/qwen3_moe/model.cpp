@@ -56,9 +56,6 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
   } else {
     positions = documents.positions();
   }
-  check<ValueError>(options.recompute_layers >= 0,
-                    "Qwen3Moe: recompute_layers must be at least 0, got ",
-                    options.recompute_layers);
   const auto* const replay = options.replay_expert_indices;
   check<ValueError>(replay == nullptr || std::ssize(*replay) == config_.num_moe_layers(),
                     "Qwen3Moe: replay_expert_indices must have ", config_.num_moe_layers(),
@@ -75,8 +72,7 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
     auto& layer = layers_[i];
     const bool replayed = layer.is_moe() && replay != nullptr;
     const Tensor indices = replayed ? (*replay)[output.expert_indices.size()] : Tensor();
-    const bool recompute = static_cast<std::int64_t>(i) < options.recompute_layers;
-    auto result = layer(hidden, context, indices, recompute);
+    auto result = layer(hidden, context, indices);
     hidden = result.hidden;
     if (options.output_hidden_states) output.hidden_states.push_back(hidden);
     if (!layer.is_moe()) continue;

@@ -21,8 +21,6 @@ struct Qwen3MoeForwardOptions {
   const TensorList* replay_expert_indices = nullptr;
   /// int64 [T]; by default each document counts from 0.
   Tensor positions = {};
-  /// Decoder layers [0, n) keep only their input, and backward runs them again.
-  std::int64_t recompute_layers = 0;
   /// Whether to return the hidden states. They then live as long as the output.
   bool output_hidden_states = false;
   /// int64 [T], the token after each token, -100 if there is none. If given, forward returns ce_sum
@@ -35,7 +33,8 @@ struct Qwen3MoeForwardOptions {
 /// have its names. The experts of a layer are stacked into mlp.experts.gate_up_proj and down_proj
 /// (Note [Pre-transposed expert weights]).
 ///
-/// Single-device code: sharding is applied from outside, by fsdp::fully_shard.
+/// Single-device code: sharding and recomputation are applied from outside, by fsdp::fully_shard
+/// and nn::recompute.
 class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
  public:
   using ForwardOptions = Qwen3MoeForwardOptions;

@@ -16,8 +16,8 @@ namespace moegrad::models {
 // gradients come from the tape of the plain operations.
 
 /// What Qwen3Moe::forward computes, from `parameters` named as Qwen3Moe::named_parameters() with
-/// expert weights as in Hugging Face (ExpertWeights::kHuggingFace). options.recompute_layers is
-/// ignored. ValueError for a missing name and for documents of more or fewer tokens.
+/// expert weights as in Hugging Face (ExpertWeights::kHuggingFace). ValueError for a missing name
+/// and for documents of more or fewer tokens.
 Qwen3Moe::Output qwen3_moe_plain(const Qwen3MoeConfig& config, const NamedTensors& parameters,
                                  const Tensor& tokens, const Documents& documents,
                                  const Qwen3Moe::ForwardOptions& options = {});

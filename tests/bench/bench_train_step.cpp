@@ -90,6 +90,7 @@ double seconds_since(Clock::time_point& begin) {
 Measured run_rank(RankContext& context, const Options& options,
                   const training::SpeedPreset& preset) {
   models::Qwen3Moe model(preset.config, /*seed=*/1);
+  training::recompute_layers(model, options.recompute);
   if (options.ranks > 1) training::shard_model(model, DeviceMesh::flat(context.group()), {});
   optim::AdamW optimizer(model.named_parameters(), {.lr = 3e-4});
   check<ValueError>(preset.sequences % options.ranks == 0, "bench_train_step: ", options.ranks,
@@ -99,7 +100,7 @@ Measured run_rank(RankContext& context, const Options& options,
       training::random_data(preset, own, options.ranks).micro_batch(0, context.rank());
   const auto targets = preset.sequences * preset.length;
 
-  models::Qwen3Moe::ForwardOptions forward{.recompute_layers = options.recompute};
+  models::Qwen3Moe::ForwardOptions forward;
   if (options.linear_cross_entropy) forward.targets = batch.targets;
 
   Measured result;

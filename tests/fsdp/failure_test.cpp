@@ -20,7 +20,7 @@ namespace {
 using test::message_of;
 using test::MlpStack;
 
-State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
+State& state_of(nn::Module& module) { return *module.extension<State>(); }
 
 std::unique_ptr<MlpStack> make_stack() {
   return std::make_unique<MlpStack>(std::vector<std::int64_t>{5, 7, 6});
@@ -115,18 +115,16 @@ TEST(FsdpFailure, TheForwardAfterOneThatThrewGathersWhatTheStepChanged) {
   });
 }
 
-class Foreign final : public nn::ModuleExtension {};
-
 TEST(FsdpFailure, ARefusedCallLeavesItsModulesAsTheyWere) {
   launch(1, [](RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());
     const auto model = make_stack();
-    (*model)[1].attach(std::make_shared<Foreign>());
+    fully_shard((*model)[1], mesh);
     EXPECT_EQ(message_of<Error>([&] {
                 fully_shard({&(*model)[0], &(*model)[1]}, mesh);
               }),
-              "fully_shard: the module has an extension of another kind");
-    EXPECT_EQ((*model)[0].extension(), nullptr);
+              "fully_shard: the module has been sharded before");
+    EXPECT_EQ((*model)[0].extension<State>(), nullptr);
     EXPECT_FALSE(model->named_parameters()[0].tensor.shard_spec());
     EXPECT_NO_THROW(run(*model));
   });

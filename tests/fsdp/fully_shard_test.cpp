@@ -218,7 +218,7 @@ TEST(FullyShard, LinearOnlyShardKeepsLinearWeightsAlignedTo512BytesAndLeavesTheR
       auto& root =
           training::shard_model(model, DeviceMesh::flat(rank.group()), {.linear_only_shard = true});
       for (auto& layer : model.layers()) {
-        const auto& group = *dynamic_cast<State&>(*layer.extension()).group();
+        const auto& group = *layer.extension<State>()->group();
         EXPECT_EQ(group.layout().entries.size(), 6U);  // q, k, v, o, gate_up, down
         for (int r = 0; r < rank.world_size(); ++r) {
           for (const auto& entry : group.layout().entries) {

@@ -40,7 +40,7 @@ struct Bytes {
 Bytes bytes_of(models::Qwen3Moe& model, const fsdp::State& root) {
   Bytes bytes{.shards = root.group()->sharded_bytes(), .root = root.group()->unsharded_bytes()};
   for (auto& layer : model.layers()) {
-    const auto& group = *dynamic_cast<fsdp::State&>(*layer.extension()).group();
+    const auto& group = *layer.extension<fsdp::State>()->group();
     bytes.shards += group.sharded_bytes();
     bytes.largest_group = std::max(bytes.largest_group, group.unsharded_bytes());
   }

@@ -83,6 +83,7 @@ struct ToyTraining {
   std::int64_t micro_batches = 4;
   fsdp::Policy policy = {};
   training::StepOptions step = {};
+  std::int64_t recompute_layers = 0;
   training::Accumulation accumulation = training::Accumulation::kKeepUntilLast;
   LaunchOptions launch = {};
   std::function<void(RankContext&, models::Qwen3Moe&)> prepare = {};  // the sharded model
@@ -93,6 +94,7 @@ inline History train_sharded(const models::Qwen3MoeConfig& config, const ToyTrai
   History history;
   const auto train = [&](RankContext& context) {
     models::Qwen3Moe model(config, 3);
+    training::recompute_layers(model, training.recompute_layers);
     auto policy = training.policy;
     if (training.experts) policy.expert_mesh = fsdp_mesh(context.group(), *training.experts);
     auto& state = training::shard_model(model, fsdp_mesh(context.group(), training.ranks), policy);

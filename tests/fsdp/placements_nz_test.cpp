@@ -35,8 +35,7 @@ class Experts final : public nn::Callable<Experts> {
     register_parameter("weight", weight_,
                        {.role = nn::ParameterLayout::Role::kExpertGateUp,
                         .stacked = {kExperts, kIn, kOut},
-                        .in_first = true,
-                        .gathered = Layout::kNZ});
+                        .in_first = true});
   }
 
   Tensor forward(const Tensor& share) {

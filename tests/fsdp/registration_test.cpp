@@ -12,7 +12,7 @@ namespace {
 
 using test::MlpStack;
 
-State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
+State& state_of(nn::Module& module) { return *module.extension<State>(); }
 
 std::unique_ptr<MlpStack> make_stack() {
   return std::make_unique<MlpStack>(std::vector<std::int64_t>{5, 7, 6, 4});

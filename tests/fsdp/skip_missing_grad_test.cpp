@@ -65,7 +65,6 @@ TEST(SkipMissingGrad, TrainsBitwiseTheSameInEitherOrientationOfTheWeights) {
   auto config = sparse_config();
   const auto pretransposed = train(config, 2, true);
   config.expert_weights = nn::ExpertWeights::kHuggingFace;
-  config.gathered_layout = Layout::kND;
   EXPECT_EQ(train(config, 2, true), pretransposed);
 }
 

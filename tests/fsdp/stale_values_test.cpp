@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr double kHuge = 1e9;
 
-State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
+State& state_of(nn::Module& module) { return *module.extension<State>(); }
 
 optim::SGD sgd(const nn::Module& module) { return {module.named_parameters(), {.lr = 0.05}}; }
 

@@ -27,16 +27,15 @@ TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
         for (const bool linear_only : {true, false}) {
           for (const int prefetch : {0, 1, 3}) {
             for (const std::int64_t recompute : {0, 2}) {
-              auto config = sharded_toy_config();
-              config.gathered_layout = layout;
               const ToyTraining training = {.ranks = {.dp_shard = world_size},
                                             .steps = 3,
                                             .micro_batches = 8,
                                             .policy = {.reshard_after_forward = reshard,
                                                        .linear_only_shard = linear_only,
-                                                       .forward_prefetch = prefetch},
-                                            .step = {.recompute_layers = recompute}};
-              EXPECT_EQ(train_sharded(config, training), base)
+                                                       .forward_prefetch = prefetch,
+                                                       .gathered_layout = layout},
+                                            .recompute_layers = recompute};
+              EXPECT_EQ(train_sharded(sharded_toy_config(), training), base)
                   << world_size << " ranks, " << layout << ", reshard " << reshard
                   << ", linear only " << linear_only << ", prefetch " << prefetch << ", recompute "
                   << recompute;
@@ -78,7 +77,7 @@ class RandomTraining {
     if (draw(3) > 0) policy.reshard_after_forward = draw(2) == 0;
     policy.linear_only_shard = draw(2) == 0;
     policy.forward_prefetch = static_cast<int>(draw(4));
-    training.step = {.recompute_layers = draw(3)};
+    training.recompute_layers = draw(3);
     training.accumulation = accumulation_;
     if (experts_) training.experts = *experts_;
     // Up to 16 us, ... up to 1 ms.

@@ -124,9 +124,9 @@ TEST(FullyShard, TrainsOnNumbersThatAreNoPowersOfTwoWithinTolerance) {
 TEST(FullyShard, GivesTheSameLossesWhateverTheExpertLayout) {
   const auto losses = [](Layout layout, nn::ExpertWeights weights) {
     auto config = sharded_toy_config();
-    config.gathered_layout = layout;
     config.expert_weights = weights;
-    auto history = train_sharded(config, {.ranks = {.dp_shard = 2}});
+    auto history =
+        train_sharded(config, {.ranks = {.dp_shard = 2}, .policy = {.gathered_layout = layout}});
     history.parameters.clear();  // which are stored in another order
     return history;
   };
@@ -184,7 +184,7 @@ TEST_F(TrainingWithAPolicy, ThatCutsOtherDimensionsChangesNoBit) {
 TEST_F(TrainingWithAPolicy, ThatRecomputesLayersChangesNoBit) {
   for (const std::int64_t layers : {1, 2}) {
     for (const auto accumulation : kEveryAccumulation) {
-      expect_the_same_bits({.step = {.recompute_layers = layers}, .accumulation = accumulation});
+      expect_the_same_bits({.recompute_layers = layers, .accumulation = accumulation});
     }
   }
 }
@@ -235,7 +235,7 @@ TEST(FullyShard, ConvertsToNzInTheCopyOutAlone) {
   // Two weights in each of two layers, gathered in forward and again in backward, three steps.
   EXPECT_EQ(copy_outs, 2 * 2 * 2 * 3);
   // Recomputation runs within backward, on parameters that backward gathers anyway.
-  training.step.recompute_layers = 2;
+  training.recompute_layers = 2;
   train_sharded(sharded_toy_config(), training);
   EXPECT_EQ(copy_outs, 2 * 2 * 2 * 3);
 }

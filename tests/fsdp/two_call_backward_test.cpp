@@ -21,8 +21,8 @@ constexpr std::int64_t kTokens = 12;
 /// Two decoder layers, as a stage in the middle of a pipeline has them.
 class Stage final : public nn::Callable<Stage> {
  public:
-  explicit Stage(bool recompute)
-      : recompute_(recompute), config_(test::sharded_toy_config()), whole_(config_, 3) {
+  explicit Stage(bool recompute) : config_(test::sharded_toy_config()), whole_(config_, 3) {
+    if (recompute) training::recompute_layers(whole_, 2);
     for (std::size_t i = 0; i < 2; ++i) {
       register_module(std::to_string(i), whole_.layers()[i]);
     }
@@ -34,7 +34,7 @@ class Stage final : public nn::Callable<Stage> {
         .rope = ops::rope_table(documents.positions(), config_.head_dim, config_.rope_theta,
                                 config_.dtype)};
     Tensor h = hidden;
-    for (auto& layer : whole_.layers()) h = layer(h, context, Tensor(), recompute_).hidden;
+    for (auto& layer : whole_.layers()) h = layer(h, context).hidden;
     return h;
   }
   void shard(const DeviceMesh& mesh) {
@@ -44,7 +44,6 @@ class Stage final : public nn::Callable<Stage> {
   std::int64_t hidden_size() const { return config_.hidden_size; }
 
  private:
-  bool recompute_;
   models::Qwen3MoeConfig config_;
   models::Qwen3Moe whole_;
 };

@@ -21,11 +21,7 @@ namespace {
 using test::bitwise_equal;
 
 GroupedExperts::Config experts_config(ExpertWeights weights) {
-  return {.hidden_size = 5,
-          .intermediate_size = 3,
-          .num_experts = 4,
-          .weights = weights,
-          .gathered = Layout::kND};
+  return {.hidden_size = 5, .intermediate_size = 3, .num_experts = 4, .weights = weights};
 }
 
 TEST(InitWeights, BothExpertOrientationsHoldTheSameNumbers) {

@@ -82,8 +82,15 @@ TEST(RMSNorm, FusedMethodsGiveTheBitsOfTheModule) {
 /// Makes float64 of what comes in and float32 of what goes out.
 class Widening final : public ModuleExtension {
  public:
-  Tensor cast_input(const Tensor& input) override { return to_dtype(input, Dtype::kFloat64); }
-  Tensor cast_output(const Tensor& output) override { return to_dtype(output, Dtype::kFloat32); }
+  TensorList around_forward(ForwardCall& call, const TensorList& inputs) override {
+    return cast(call.run(cast(inputs, Dtype::kFloat64)), Dtype::kFloat32);
+  }
+
+ private:
+  static TensorList cast(TensorList tensors, Dtype dtype) {
+    for (auto& tensor : tensors) tensor = to_dtype(tensor, dtype);
+    return tensors;
+  }
 };
 
 TEST(RMSNorm, AnExtensionCastsAllTensorsOfTheFusedMethods) {

@@ -46,8 +46,13 @@ class Identity final : public Callable<Identity> {
 /// What comes in is multiplied by 10, what goes out gets 1 added: neither commutes.
 class Casts final : public ModuleExtension {
  public:
-  Tensor cast_input(const Tensor& input) override { return ops::mul(input, 10.0); }
-  Tensor cast_output(const Tensor& output) override { return ops::add(output, 1.0); }
+  TensorList around_forward(ForwardCall& call, const TensorList& inputs) override {
+    TensorList tensors = inputs;
+    for (auto& tensor : tensors) tensor = ops::mul(tensor, 10.0);
+    tensors = call.run(tensors);
+    for (auto& tensor : tensors) tensor = ops::add(tensor, 1.0);
+    return tensors;
+  }
 };
 
 template <class T>
@@ -156,31 +161,67 @@ TEST(ModuleExtension, CastsAreOnTheTape) {
   EXPECT_EQ(x.grad().item(), 10);
 }
 
-class MockExtension : public ModuleExtension {
+/// Notes when it begins and ends.
+class Notes final : public ModuleExtension {
  public:
-  MOCK_METHOD(void, restore_parameters, (), (override));
-  MOCK_METHOD(void, zero_grad, (), (override));
-  MOCK_METHOD(Tensor, cast_input, (const Tensor&), (override));
-  MOCK_METHOD(Tensor, cast_output, (const Tensor&), (override));
+  Notes(std::vector<std::string>& events, std::string name)
+      : events_(events), name_(std::move(name)) {}
+  TensorList around_forward(ForwardCall& call, const TensorList& inputs) override {
+    events_.push_back("before " + name_);
+    auto outputs = call.run(inputs);
+    events_.push_back("after " + name_);
+    return outputs;
+  }
+
+ private:
+  std::vector<std::string>& events_;
+  std::string name_;
 };
 
-TEST(ModuleExtension, CastsInsideTheForwardHooks) {
+TEST(ModuleExtension, RunsInsideTheForwardHooksTheLastOneOutermost) {
   Identity module;
   std::vector<std::string> events;
-  const auto extension = std::make_shared<MockExtension>();
-  module.attach(extension);
+  module.attach(std::make_shared<Notes>(events, "first"));
+  module.attach(std::make_shared<Notes>(events, "second"));
   module.register_forward_pre_hook([&](Module&) { events.emplace_back("pre"); });
   module.register_forward_hook([&](Module&) { events.emplace_back("post"); });
-  EXPECT_CALL(*extension, cast_input).WillOnce([&](const Tensor& x) {
-    events.emplace_back("input");
-    return x;
-  });
-  EXPECT_CALL(*extension, cast_output).WillOnce([&](const Tensor& x) {
-    events.emplace_back("output");
-    return x;
-  });
   module(scalar(1));
-  EXPECT_THAT(events, ElementsAre("pre", "input", "post", "output"));
+  EXPECT_THAT(events, ElementsAre("pre", "before second", "before first", "after first",
+                                  "after second", "post"));
+  EXPECT_EQ(module.extensions().size(), 2U);
+  EXPECT_EQ(module.extension<Notes>(), module.extensions()[0].get());
+  EXPECT_EQ(module.extension<Casts>(), nullptr);
+}
+
+/// Gives forward and the caller what it was told to.
+class Wrong final : public ModuleExtension {
+ public:
+  explicit Wrong(int what) : what_(what) {}
+  TensorList around_forward(ForwardCall& call, const TensorList& inputs) override {
+    if (what_ == 0) return inputs;
+    if (what_ == 1) return call.run({});
+    if (what_ == 2) return call.run({scalar(1), scalar(2)});
+    call.run(inputs);
+    return {};
+  }
+
+ private:
+  int what_;
+};
+
+TEST(ModuleExtension, RejectsAnExtensionThatDoesNotKeepToTheCall) {
+  const auto message = [](int what) {
+    Identity module;
+    module.attach(std::make_shared<Wrong>(what));
+    return test::message_of<Error>([&] { module(scalar(1)); });
+  };
+  EXPECT_EQ(message(0), "module extension: must run the call, got no result");
+  EXPECT_EQ(message(1), "module extension: the arguments must be 1 tensors, got 0");
+  EXPECT_EQ(message(2), "module extension: the arguments must be 1 tensors, got 2");
+  EXPECT_EQ(message(3), "module extension: the result must be 1 tensors, got 0");
+  Identity module;
+  EXPECT_EQ(test::message_of<ValueError>([&] { module.attach(nullptr); }),
+            "attach: the module must be given an extension, got null");
 }
 
 TEST(CallMethod, RunsAnotherMethodWithTheSameHooksAndCasts) {
@@ -262,13 +303,11 @@ TEST(ModuleExtension, ZeroGradReachesThoseBelow) {
 /// Counts by dtype; casts nothing.
 class Counts final : public ModuleExtension {
  public:
-  Tensor cast_input(const Tensor& input) override {
-    ++inputs[input.dtype()];
-    return input;
-  }
-  Tensor cast_output(const Tensor& output) override {
-    ++outputs[output.dtype()];
-    return output;
+  TensorList around_forward(ForwardCall& call, const TensorList& given) override {
+    for (const auto& tensor : given) ++inputs[tensor.dtype()];
+    TensorList returned = call.run(given);
+    for (const auto& tensor : returned) ++outputs[tensor.dtype()];
+    return returned;
   }
   std::map<Dtype, int> inputs, outputs;
 };
@@ -278,7 +317,6 @@ TEST(ModuleExtension, SeesEveryTensorOfAMixturesOutput) {
            .intermediate_size = 3,
            .num_experts = 2,
            .top_k = 1,
-           .gathered_layout = Layout::kND,
            .dtype = Dtype::kFloat64});
   const auto counts = std::make_shared<Counts>();
   moe.attach(counts);

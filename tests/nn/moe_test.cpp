@@ -33,7 +33,6 @@ MoE::Config moe_config(ExpertWeights weights = ExpertWeights::kPretransposed) {
           .num_experts = kExperts,
           .top_k = kTopK,
           .expert_weights = weights,
-          .gathered_layout = weights == ExpertWeights::kPretransposed ? Layout::kNZ : Layout::kND,
           .dtype = Dtype::kFloat64};
 }
 
@@ -97,8 +96,6 @@ TEST(MoE, HasStackedParametersInBothOrientations) {
   EXPECT_EQ(b[1].layout.stacked, (Shape{kExperts, 2 * kInner, kHidden}));
   EXPECT_TRUE(a[1].layout.in_first);
   EXPECT_FALSE(b[1].layout.in_first);
-  EXPECT_EQ(a[2].layout.gathered, Layout::kNZ);
-  EXPECT_EQ(b[2].layout.gathered, Layout::kND);
   EXPECT_EQ(a[0].layout.role, ParameterLayout::Role::kDense);
 }
 
@@ -160,7 +157,7 @@ TEST(MoE, ReadsFractalNzWeightsWithTheSameBits) {
   const Tensor x = randn({kTokens, kHidden});
   const Tensor expected = moe(x).hidden;
   for (const auto& slot : moe.parameter_slots()) {  // as fully_shard swaps gathered weights in
-    if (slot.layout.gathered != Layout::kNZ) continue;
+    if (slot.layout.stacked.ndim() == 0) continue;
     const Tensor stacked = ops::view(slot.tensor->detach(), slot.layout.stacked);
     *slot.tensor = Tensor::nz_view(ops::nd_to_nz(stacked), slot.tensor->shape());
   }

@@ -52,6 +52,7 @@ RankMemory measure(const TrainConfig& options) {
       const MetaGuard no_bytes;
       model.emplace(options.model_config());
     }
+    recompute_layers(*model, options.memory.recompute_layers);
     auto& state = shard_model(*model, DeviceMesh::flat(context.group()), options.policy());
     model->to_empty();
     model->init_weights(1);
@@ -71,9 +72,7 @@ RankMemory measure(const TrainConfig& options) {
     const auto mine = plan.own(batches);
     for (int step = 0; step < 3; ++step) {
       if (step == 1) arena.reset_peak();  // the first forward has no order to prefetch by
-      train_step(*model, plan, mine,
-                 {.recompute_layers = options.memory.recompute_layers,
-                  .linear_cross_entropy = options.memory.linear_cross_entropy},
+      train_step(*model, plan, mine, {.linear_cross_entropy = options.memory.linear_cross_entropy},
                  optimizer);
     }
     own.gradients = arena.live()[MemoryTag::kGradients];

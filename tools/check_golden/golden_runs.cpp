@@ -38,7 +38,6 @@ models::Qwen3MoeConfig config_of(const GoldenCase& golden, GoldenPath path, Dtyp
   const bool plain = path == GoldenPath::kPlain;
   config.expert_weights =
       plain ? nn::ExpertWeights::kHuggingFace : nn::ExpertWeights::kPretransposed;
-  config.gathered_layout = plain ? Layout::kND : Layout::kNZ;
   return config;
 }
 

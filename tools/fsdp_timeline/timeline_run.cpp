@@ -101,7 +101,7 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
 
 void turn_backward_prefetch_off(nn::Module& root) {
   for (const auto& [path, module] : root.named_modules()) {
-    if (auto* state = dynamic_cast<fsdp::State*>(module->extension())) {
+    if (auto* state = module->extension<fsdp::State>()) {
       state->set_modules_to_backward_prefetch({});
     }
   }

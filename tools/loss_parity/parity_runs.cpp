@@ -28,7 +28,6 @@ models::Qwen3MoeConfig model_config(const ParityOptions& options, Dtype dtype,
   auto config = models::Qwen3MoeConfig::preset(options.preset);
   config.dtype = dtype;
   config.expert_weights = weights;
-  config.gathered_layout = weights == nn::ExpertWeights::kPretransposed ? Layout::kNZ : Layout::kND;
   return config;
 }
 

@@ -39,7 +39,6 @@ constexpr int kLayerRanks = 8;
 models::Qwen3MoeConfig config_of(const SpeedPreset& preset, const Rung& rung) {
   auto config = preset.config;
   config.expert_weights = rung.weights;
-  config.gathered_layout = rung.gathered;
   return config;
 }
 
@@ -74,8 +73,9 @@ class Training final : public RungRunner {
       const MetaGuard no_bytes;
       model_.emplace(config_of(preset, rung));
     }
-    auto& state = shard_model(*model_, DeviceMesh::flat(context.group()),
-                              {.linear_only_shard = rung.linear_only_shard});
+    auto& state = shard_model(
+        *model_, DeviceMesh::flat(context.group()),
+        {.linear_only_shard = rung.linear_only_shard, .gathered_layout = rung.gathered});
     plan_.emplace(state, data.micro_batches());
     batches_ = plan_->own(step_batches(data, 0));
     fill(*model_, like, preset.config.initializer_range);
@@ -116,12 +116,12 @@ class Layer final : public RungRunner {
                                    .num_experts = kLayerExperts,
                                    .top_k = config.num_experts_per_tok,
                                    .norm_topk_prob = config.norm_topk_prob,
-                                   .expert_weights = rung.weights,
-                                   .gathered_layout = rung.gathered});
+                                   .expert_weights = rung.weights});
     }
     // With linear_only_shard, the root of a model gathers the router. Here the router stays whole.
-    fsdp::fully_shard(*moe_, DeviceMesh::flat(context.group()),
-                      {.linear_only_shard = rung.linear_only_shard});
+    fsdp::fully_shard(
+        *moe_, DeviceMesh::flat(context.group()),
+        {.linear_only_shard = rung.linear_only_shard, .gathered_layout = rung.gathered});
     fill(*moe_, like, config.initializer_range);
   }
 

@@ -110,9 +110,7 @@ TrainConfig TrainConfig::resolved() const {
 
 models::Qwen3MoeConfig TrainConfig::model_config() const {
   auto shape = configured_model(model);
-  const auto whole = resolved();
-  shape.expert_weights = *whole.model.expert_weights;
-  shape.gathered_layout = *whole.model.layout;
+  shape.expert_weights = *resolved().model.expert_weights;
   shape.dtype = model.dtype;
   return shape;
 }
@@ -122,6 +120,7 @@ fsdp::Policy TrainConfig::policy() const {
   if (memory.reshard_after_forward) policy.reshard_after_forward = *memory.reshard_after_forward;
   policy.linear_only_shard = parallel.linear_only_shard;
   policy.forward_prefetch = parallel.prefetch;
+  policy.gathered_layout = *resolved().model.layout;
   if (parallel.wire_dtype == Dtype::kBFloat16) {
     policy.mixed_precision.param_dtype = Dtype::kBFloat16;
   }

@@ -31,7 +31,7 @@ State& shard(MoeNet& model, RankContext& rank, Policy policy = {}) {
   return fully_shard(model, mesh, policy);
 }
 
-State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
+State& state_of(nn::Module& module) { return *module.extension<State>(); }
 
 TEST(Conformance, Row14_ExpertsOnAMeshOfTheirOwnFormGroupsOfTheirOwn) {
   launch(4, [](RankContext& rank) {

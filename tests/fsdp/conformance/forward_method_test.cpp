@@ -59,7 +59,7 @@ TEST(Conformance, Row16_CallMethodRunsTheHooksOfForward) {
   launch(2, [](RankContext& rank) {
     Autoencoder model;
     shard(model, rank);
-    auto& root = dynamic_cast<State&>(*model.extension());
+    auto& root = *model.extension<State>();
     const auto log = test::log_events(root, {Event::kPreForward, Event::kUnshard, Event::kReshard,
                                              Event::kPostForward, Event::kPostBackward});
     const Tensor code = model.call_method(&Autoencoder::encode, test::leaf_input({3, 6}, 0, 0));

@@ -62,8 +62,8 @@ TEST(ConformanceFrozen, PostBackwardRunsAsBackwardLeavesEachLayer) {
   launch(2, [](RankContext& rank) {
     const auto model = biases_only();
     shard_layers(*model, DeviceMesh::flat(rank.group()));
-    const auto log = test::log_events(dynamic_cast<State&>(*model->extension()),
-                                      {Event::kPreBackward, Event::kPostBackward});
+    const auto log =
+        test::log_events(*model->extension<State>(), {Event::kPreBackward, Event::kPostBackward});
     test::square_loss(run(*model, 0, rank.rank())).backward();
     EXPECT_THAT(log->take(),
                 ElementsAre("pre_backward ", "pre_backward 2", "post_backward 2", "pre_backward 1",

@@ -5,6 +5,7 @@
 
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
+#include "nn/recompute.h"
 #include "tests/framework/distributed/counting_process_group.h"
 #include "tests/fsdp/conformance/events.h"
 #include "tests/fsdp/conformance/parity.h"
@@ -123,7 +124,7 @@ TEST(Conformance, Groups_UnshardWithoutParametersAndBeforeAnyForward) {
     root.unshard();
     root.unshard_async().wait();
     root.reshard();
-    auto& first = dynamic_cast<State&>(*model.first.extension());
+    auto& first = *model.first.extension<State>();
     first.unshard();
     EXPECT_EQ(model.first.parameter_slots()[0].tensor->shape(), (Shape{10, 6}));
     first.reshard();
@@ -204,30 +205,23 @@ TEST(Conformance, Groups_ReduceScatterOfUnusedParameters) {
   EXPECT_THROW(launch(3, [&](RankContext& rank) { train(rank, false); }), CollectiveError);
 }
 
-/// y = x + experts(relu(router(x))), recomputed as a whole.
+/// y = x + experts(relu(router(x))).
 class ExpertLayer final : public nn::Callable<ExpertLayer> {
  public:
-  explicit ExpertLayer(bool recompute)
-      : experts(square()), router_(square()), recompute_(recompute) {
+  ExpertLayer() : experts(square()), router_(square()) {
     register_module("router", router_);
     register_module("experts", experts);
   }
-  Tensor forward(const Tensor& x) {
-    const auto body = [this](const TensorList& in) -> TensorList {
-      return {in[0] + experts(ops::relu(router_(in[0])))};
-    };
-    return recompute_ ? checkpoint(body, {x})[0] : body({x})[0];
-  }
+  Tensor forward(const Tensor& x) { return x + experts(ops::relu(router_(x))); }
   nn::Linear experts;
 
  private:
   nn::Linear router_;
-  bool recompute_;
 };
 
 class ExpertNet final : public nn::Callable<ExpertNet> {
  public:
-  explicit ExpertNet(bool recompute) : first(recompute), second(recompute), own_(square()) {
+  ExpertNet() : own_(square()) {
     register_module("layers.0", first);
     register_module("layers.1", second);
     register_module("own", own_);
@@ -254,7 +248,12 @@ TEST(Conformance, Groups_AUnitInsideACheckpointedOne) {
   launch(2, [](RankContext& rank) {
     std::vector<TensorList> gradients;
     for (const bool recompute : {false, true}) {
-      ExpertNet model(recompute);
+      ExpertNet model;
+      if (recompute) {
+        nn::recompute(model, [](std::string_view path) {
+          return path.ends_with(".0") || path.ends_with(".1");
+        });
+      }
       auto& root = model.shard_over(DeviceMesh::flat(rank.group()));
       const auto events = observe(root, "UP");
       for (int iteration = 0; iteration < 2; ++iteration) {

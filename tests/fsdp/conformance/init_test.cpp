@@ -41,8 +41,8 @@ TEST(ConformanceInit, ManagedModulesSingle) {
     EXPECT_THAT(state.modules(), ElementsAre(&mlp));
     EXPECT_THAT(names(state),
                 ElementsAre("in_proj.weight", "in_proj.bias", "out_proj.weight", "out_proj.bias"));
-    EXPECT_EQ(mlp.extension(), &state);
-    EXPECT_EQ(mlp.in_proj.extension(), nullptr);
+    EXPECT_EQ(mlp.extension<State>(), &state);
+    EXPECT_EQ(mlp.in_proj.extension<State>(), nullptr);
   });
 }
 
@@ -71,8 +71,8 @@ TEST(ConformanceInit, ManagedModulesList) {
     auto model = two_mlps();
     auto& state = fully_shard({&model[0].out_proj, &model[1]}, mesh);
     EXPECT_THAT(state.modules(), ElementsAre(&model[0].out_proj, &model[1]));
-    EXPECT_EQ(model[0].out_proj.extension(), &state);
-    EXPECT_EQ(model[1].extension(), &state);
+    EXPECT_EQ(model[0].out_proj.extension<State>(), &state);
+    EXPECT_EQ(model[1].extension<State>(), &state);
     EXPECT_EQ(state.group()->params().size(), 6U);
     EXPECT_EQ(message_of<ValueError>([&] { fully_shard(std::vector<nn::Module*>{}, mesh); }),
               "fully_shard: at least one module");
@@ -81,7 +81,7 @@ TEST(ConformanceInit, ManagedModulesList) {
                 fully_shard({&mlp, &mlp}, mesh);
               }),
               "fully_shard: the module has been sharded before");
-    EXPECT_EQ(mlp.extension(), nullptr);
+    EXPECT_EQ(mlp.extension<State>(), nullptr);
   });
 }
 
@@ -231,8 +231,8 @@ TEST(ConformanceState, CallsHaveDistinctStatesAndCannotBeRepeated) {
     auto& root = fully_shard(model, mesh);
     EXPECT_NE(&first, &second);
     EXPECT_NE(&first, &root);
-    EXPECT_EQ(model[1].extension(), &second);
-    EXPECT_EQ(model.extension(), &root);
+    EXPECT_EQ(model[1].extension<State>(), &second);
+    EXPECT_EQ(model.extension<State>(), &root);
     for (auto* module : std::vector<nn::Module*>{&model, &model[0]}) {
       EXPECT_EQ(message_of<Error>([&] { fully_shard(*module, mesh); }),
                 "fully_shard: the module has been sharded before");
@@ -241,7 +241,7 @@ TEST(ConformanceState, CallsHaveDistinctStatesAndCannotBeRepeated) {
                 fully_shard({&model[0].in_proj, &model[1]}, mesh);
               }),
               "fully_shard: the module has been sharded before");
-    EXPECT_EQ(model[0].in_proj.extension(), nullptr);
+    EXPECT_EQ(model[0].in_proj.extension<State>(), nullptr);
   });
 }
 

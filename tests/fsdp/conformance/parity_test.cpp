@@ -126,7 +126,7 @@ TEST(Conformance, Row05_ParityWithAsyncUnshardByHand) {
     shard_blocks(model, mesh, {.forward_prefetch = 0});
     fully_shard(model, mesh, {.forward_prefetch = 0});
     for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i) {
-      auto& next = dynamic_cast<State&>(*model.blocks[i + 1]->extension());
+      auto& next = *model.blocks[i + 1]->extension<State>();
       model.blocks[i]->register_forward_pre_hook([&next](nn::Module&) { next.unshard_async(); });
     }
   });

@@ -17,7 +17,7 @@ using test::Training;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
+State& state_of(nn::Module& module) { return *module.extension<State>(); }
 
 Tensor plain_loss(MlpStack& model, int iteration, int leaf) {
   return test::square_loss(model(test::leaf_input({3, 5}, iteration, leaf)));

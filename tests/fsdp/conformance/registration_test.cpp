@@ -13,7 +13,7 @@ namespace {
 
 using test::Transformer;
 
-State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
+State& state_of(nn::Module& module) { return *module.extension<State>(); }
 
 Tensor run(Transformer& model, int leaf) { return model(test::leaf_tokens(7, 11, 0, leaf)); }
 
@@ -143,7 +143,7 @@ TEST(Conformance, Row01_ManualReshardBeforeBackwardChangesNothing) {
     const auto mesh = DeviceMesh::flat(rank.group());
     fully_shard(*model.blocks[1], mesh, {.reshard_after_forward = false});
     fully_shard(model, mesh);
-    EXPECT_EQ(&state_of(*model.blocks[1]), model.blocks[1]->extension());
+    EXPECT_EQ(&state_of(*model.blocks[1]), model.blocks[1]->extension<State>());
   });
 }
 

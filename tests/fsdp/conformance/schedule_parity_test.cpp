@@ -117,9 +117,7 @@ TEST(Conformance, Row08_ParityExplicitPrefetchOfTwoAndTwo) {
     const auto mesh = DeviceMesh::flat(rank.group());
     for (auto& layer : model.layers) fully_shard(*layer, mesh);
     fully_shard(model, mesh);
-    const auto state = [&](std::size_t i) -> State& {
-      return dynamic_cast<State&>(*model[i].extension());
-    };
+    const auto state = [&](std::size_t i) -> State& { return *model[i].extension<State>(); };
     state(0).set_modules_to_forward_prefetch(modules(model, {1, 2}));
     state(1).set_modules_to_forward_prefetch(modules(model, {2, 3}));
     state(3).set_modules_to_backward_prefetch(modules(model, {2, 1}));
@@ -134,7 +132,7 @@ TEST(Conformance, Row25_ParityWhenTheWrongModulesArePrefetched) {
     for (auto& layer : model.layers) fully_shard(*layer, mesh);
     auto& root = fully_shard(model, mesh);
     for (std::size_t i = 0; i < 4; ++i) {
-      auto& state = dynamic_cast<State&>(*model[i].extension());
+      auto& state = *model[i].extension<State>();
       state.set_modules_to_forward_prefetch(modules(model, {(i + 3) % 4, i}));
       state.set_modules_to_backward_prefetch(modules(model, {(i + 1) % 4, 3}));
     }
@@ -150,9 +148,7 @@ TEST(Conformance, Row25_WhatWasPrefetchedForNothingIsFreed) {
     const auto mesh = DeviceMesh::flat(rank.group());
     for (auto& layer : model->layers) fully_shard(*layer, mesh);
     fully_shard(*model, mesh);
-    const auto state = [&](std::size_t i) -> State& {
-      return dynamic_cast<State&>(*(*model)[i].extension());
-    };
+    const auto state = [&](std::size_t i) -> State& { return *(*model)[i].extension<State>(); };
     state(3).set_modules_to_forward_prefetch(modules(*model, {0, 1}));
     state(0).set_modules_to_backward_prefetch(modules(*model, {2, 3}));
     const Tensor x = test::leaf_input({3, 5}, 0, rank.rank());

@@ -123,7 +123,7 @@ std::string shard_error(TensorList tensors, RankContext& rank, const Policy& pol
   Parameters model(std::move(tensors));
   const auto message =
       message_of<Error>([&] { fully_shard(model, DeviceMesh::flat(rank.group()), policy); });
-  EXPECT_EQ(model.extension(), nullptr);
+  EXPECT_EQ(model.extension<State>(), nullptr);
   return message;
 }
 
@@ -178,7 +178,7 @@ TEST(ConformanceInit, MeshesWithOtherAxesAreErrors) {
                             {.mesh_dims = {.shard = std::nullopt, .replicate = std::nullopt}});
               }),
               "fully_shard: mesh_dims must name an axis to shard or to replicate over");
-    EXPECT_EQ(model.extension(), nullptr);
+    EXPECT_EQ(model.extension<State>(), nullptr);
     fully_shard(model, named, {.mesh_dims = {.shard = "rows"}});
     EXPECT_EQ(model.tensors[0].shape(), (Shape{1}));
   });

@@ -79,9 +79,7 @@ class Stack final : public nn::Callable<Stack> {
   }
   std::size_t size() const { return layers_.size(); }
   Layer& layer(std::size_t i) { return *layers_[i]; }
-  fsdp::State& layer_state(std::size_t i) {
-    return dynamic_cast<fsdp::State&>(*layers_[i]->extension());
-  }
+  fsdp::State& layer_state(std::size_t i) { return *layers_[i]->extension<fsdp::State>(); }
 
  private:
   StackConfig config_;

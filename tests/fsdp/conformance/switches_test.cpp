@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-State& state_of(nn::Module& module) { return dynamic_cast<State&>(*module.extension()); }
+State& state_of(nn::Module& module) { return *module.extension<State>(); }
 
 Training<MlpStack> four_layers() {
   return {.make =
@@ -176,8 +176,8 @@ TEST(ConformanceSwitches, UnshardWithoutParametersAndBeforeTheFirstForward) {
 // --- reductions in flight
 
 std::ptrdiff_t reductions_in_flight(MlpStack& model) {
-  const auto scattering = [](const auto& layer) {
-    auto* state = dynamic_cast<State*>(layer->extension());
+  const auto scattering = [](const std::unique_ptr<test::Mlp>& layer) {
+    auto* state = layer->extension<State>();
     return state != nullptr && state->group()->reducer().scattering();
   };
   const auto& root = state_of(model);

@@ -24,7 +24,7 @@ TEST(Qwen3MoeConfigJson, ReadsHuggingFacesKeys) {
     "moe_intermediate_size": 17, "num_experts": 9, "num_experts_per_tok": 3,
     "norm_topk_prob": true, "router_aux_loss_coef": 0.5, "attention_bias": false,
     "attention_dropout": 0.0, "rope_scaling": null, "sliding_window": null,
-    "expert_weights": "hf", "gathered_layout": "nd", "moegrad_dtype": "float64"})");
+    "expert_weights": "hf", "moegrad_dtype": "float64"})");
   EXPECT_EQ(config.vocab_size, 64);
   EXPECT_EQ(config.hidden_size, 32);
   EXPECT_EQ(config.intermediate_size, 65);
@@ -45,7 +45,6 @@ TEST(Qwen3MoeConfigJson, ReadsHuggingFacesKeys) {
   EXPECT_TRUE(config.norm_topk_prob);
   EXPECT_EQ(config.router_aux_loss_coef, 0.5);
   EXPECT_EQ(config.expert_weights, nn::ExpertWeights::kHuggingFace);
-  EXPECT_EQ(config.gathered_layout, Layout::kND);
   EXPECT_EQ(config.dtype, Dtype::kFloat64);
 }
 
@@ -56,7 +55,6 @@ TEST(Qwen3MoeConfigJson, KeepsHuggingFacesDefaults) {
   EXPECT_EQ(config.num_experts, 128);
   EXPECT_FALSE(config.norm_topk_prob);
   EXPECT_EQ(config.expert_weights, nn::ExpertWeights::kPretransposed);
-  EXPECT_EQ(config.gathered_layout, Layout::kNZ);
 }
 
 TEST(Qwen3MoeConfigJson, NamesWhatIsWrong) {
@@ -100,8 +98,6 @@ TEST(Qwen3MoeConfigJson, NamesWhatIsWrong) {
       parse_qwen3_moe_config(R"({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})")
           .rope_theta,
       5e5);
-  EXPECT_EQ(message(R"({"gathered_layout": "zn"})"),
-            "qwen3_moe config: gathered_layout must be \"nz\" or \"nd\", got \"zn\"");
   EXPECT_EQ(message("[1]"), "qwen3_moe config: must be an object, got [1]");
   EXPECT_EQ(message("{"), "qwen3_moe config: must be JSON, got an error at column 2");
   EXPECT_EQ(message_of<Error>([] { read_qwen3_moe_config("/no/such/file"); }),
@@ -157,7 +153,7 @@ TEST(Qwen3MoeConfigJson, TakesNullForAnAbsentKey) {
     "vocab_size": null, "num_attention_heads": null, "head_dim": null, "rms_norm_eps": null,
     "rope_theta": null, "rope_parameters": null, "num_experts": null, "num_local_experts": null,
     "tie_word_embeddings": null, "torch_dtype": null, "dtype": null, "expert_weights": null,
-    "gathered_layout": null, "moegrad_dtype": null})"),
+    "moegrad_dtype": null})"),
             parse_qwen3_moe_config("{}"));
 }
 
@@ -287,7 +283,6 @@ Qwen3MoeConfig unusual() {
           .norm_topk_prob = true,
           .router_aux_loss_coef = 0.1 + 0.2,
           .expert_weights = nn::ExpertWeights::kHuggingFace,
-          .gathered_layout = Layout::kND,
           .dtype = Dtype::kFloat64};
 }
 
@@ -311,7 +306,6 @@ TEST(Qwen3MoeConfigJson, WritesHuggingFacesKeys) {
   "attention_dropout": 0.0,
   "decoder_sparse_step": 2,
   "expert_weights": "hf",
-  "gathered_layout": "nd",
   "head_dim": 14,
   "hidden_act": "silu",
   "hidden_size": 40,

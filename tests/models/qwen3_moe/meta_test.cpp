@@ -170,9 +170,10 @@ TEST(Qwen3MoeLargestPreset, HasNoMoreElementsThanANormTakes) {
 /// Counts the tensors of a result by dtype.
 class Counts final : public nn::ModuleExtension {
  public:
-  Tensor cast_output(const Tensor& output) override {
-    ++outputs[output.dtype()];
-    return output;
+  TensorList around_forward(nn::ForwardCall& call, const TensorList& inputs) override {
+    TensorList tensors = call.run(inputs);
+    for (const auto& tensor : tensors) ++outputs[tensor.dtype()];
+    return tensors;
   }
   std::map<Dtype, int> outputs;
 };

@@ -5,6 +5,7 @@
 
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
+#include "nn/recompute.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
@@ -129,6 +130,10 @@ TEST(Qwen3Moe, OutputsHaveTheirShapes) {
   }
 }
 
+void recompute_all(Qwen3Moe& model) {
+  for (auto& layer : model.layers()) nn::recompute(layer);
+}
+
 TEST(Qwen3Moe, ReturnsHiddenStatesWhenAskedTo) {
   auto config = toy_config();
   config.tie_word_embeddings = true;
@@ -136,9 +141,9 @@ TEST(Qwen3Moe, ReturnsHiddenStatesWhenAskedTo) {
   test::jitter_norms(model);
   const auto batch = toy_batch(config.vocab_size);
   EXPECT_TRUE(model(batch.tokens, batch.documents).hidden_states.empty());
-  for (const std::int64_t recompute : {0, 2}) {
-    const auto output = model(batch.tokens, batch.documents,
-                              {.recompute_layers = recompute, .output_hidden_states = true});
+  for (const bool recompute : {false, true}) {
+    if (recompute) recompute_all(model);
+    const auto output = model(batch.tokens, batch.documents, {.output_hidden_states = true});
     ASSERT_EQ(output.hidden_states.size(), 3U);
     const Tensor embedding = model.named_parameters()[0].tensor;
     EXPECT_TRUE(
@@ -187,16 +192,20 @@ TEST(Qwen3Moe, RecomputationGivesTheSameBitsAndKeepsLess) {
   auto config = toy_config();
   config.num_hidden_layers = 4;
   config.mlp_only_layers = {1};
-  Qwen3Moe model(config, 5);
+  Qwen3Moe model(config, 5), recomputed(config, 5);
+  const auto is_one_of_three = [](std::string_view path) {
+    return path.starts_with("model.layers.") && path.size() == 14 && path.back() < '3';
+  };
+  EXPECT_EQ(nn::recompute(recomputed, is_one_of_three), 3);
   const auto batch = toy_batch(config.vocab_size);
-  const auto kept = [&](std::int64_t layers) {
+  const auto kept = [&](Qwen3Moe& which) {
     const auto& arena = RankContext::current().arena();
     const auto before = arena->live().total();
-    const auto output = model(batch.tokens, batch.documents, {.recompute_layers = layers});
+    const auto output = which(batch.tokens, batch.documents);
     return arena->live().total() - before;
   };
-  EXPECT_LT(kept(3), kept(0) / 2);
-  expect_same_bits(gradients_of(model, batch), gradients_of(model, batch, {.recompute_layers = 3}));
+  EXPECT_LT(kept(recomputed), kept(model) / 2);
+  expect_same_bits(gradients_of(model, batch), gradients_of(recomputed, batch));
 }
 
 TEST(Qwen3Moe, WithTargetsItGivesTheSameLossAndGradientsWithoutLogits) {
@@ -229,10 +238,8 @@ TEST(Qwen3Moe, AReplayOfItsOwnChoicesChangesNothing) {
     others.push_back(moved);
   }
   const auto second = gradients_of(model, batch, {.replay_expert_indices = &others});
-  expect_same_bits(
-      second,
-      gradients_of(model, batch,
-                   {.replay_expert_indices = &others, .positions = {}, .recompute_layers = 2}));
+  recompute_all(model);
+  expect_same_bits(second, gradients_of(model, batch, {.replay_expert_indices = &others}));
   EXPECT_TRUE(bitwise_equal(second.output.expert_indices[1], others[1]));
   EXPECT_FALSE(bitwise_equal(second.output.logits, first.output.logits));
 }
@@ -322,8 +329,6 @@ TEST(Qwen3Moe, RejectsInputsThatDoNotFit) {
   EXPECT_EQ(
       message_of<ValueError>([&] { model(tokens({1}), {}, {.replay_expert_indices = &one}); }),
       "Qwen3Moe: replay_expert_indices must have 2 entries, one per mixture layer, got 1");
-  EXPECT_EQ(message_of<ValueError>([&] { model(tokens({1}), {}, {.recompute_layers = -1}); }),
-            "Qwen3Moe: recompute_layers must be at least 0, got -1");
   EXPECT_EQ(message_of<ShapeError>([&] {
               model(tokens({1}), {}, {.positions = tokens({0, 1})});
             }),

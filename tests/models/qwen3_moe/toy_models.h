@@ -36,7 +36,6 @@ inline models::Qwen3MoeConfig toy_config() {
 
 inline models::Qwen3MoeConfig hugging_face_oriented(models::Qwen3MoeConfig config) {
   config.expert_weights = nn::ExpertWeights::kHuggingFace;
-  config.gathered_layout = Layout::kND;
   return config;
 }
 

@@ -11,18 +11,18 @@ using test::message_of;
 
 TEST(TrainConfig, TheSwitchSetsLayoutAndOrientationUnlessTheyAreGiven) {
   TrainConfig config;
-  EXPECT_EQ(config.model_config().gathered_layout, Layout::kNZ);
+  EXPECT_EQ(config.policy().gathered_layout, Layout::kNZ);
   config.model.layout = Layout::kND;
-  EXPECT_EQ(config.model_config().gathered_layout, Layout::kND);
+  EXPECT_EQ(config.policy().gathered_layout, Layout::kND);
   EXPECT_EQ(config.model_config().expert_weights, nn::ExpertWeights::kPretransposed);
   config.model.layout.reset();
   config.model.expert_weights = nn::ExpertWeights::kHuggingFace;
-  EXPECT_EQ(config.model_config().gathered_layout, Layout::kNZ);
+  EXPECT_EQ(config.policy().gathered_layout, Layout::kNZ);
   EXPECT_EQ(config.model_config().expert_weights, nn::ExpertWeights::kHuggingFace);
   config.model.expert_weights.reset();
   config.model.grouped_matmul_nz_transpose = false;
   EXPECT_EQ(config.model_config().expert_weights, nn::ExpertWeights::kHuggingFace);
-  EXPECT_EQ(config.model_config().gathered_layout, Layout::kND);
+  EXPECT_EQ(config.policy().gathered_layout, Layout::kND);
 }
 
 TEST(TrainConfig, AConstantScheduleHasTheWarmupThatIsAskedFor) {

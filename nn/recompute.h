@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "nn/module.h"
+
+namespace moegrad::nn {
+
+/// From now on the module keeps only the tensors in its arguments, and backward runs its forward
+/// again (Note [Recomputation]). Losses and gradients have the same bits. The module's own hooks
+/// run as before; those of the modules below run once more in backward.
+///
+/// Error if the module is recomputed already. When it is called: Error if an argument cannot be
+/// copied.
+void recompute(Module& module);
+
+/// The same for those modules of `root`, itself included, whose path the predicate picks. Returns
+/// how many these are.
+///
+///     nn::recompute(model, [](std::string_view path) { return path.ends_with(".mlp.experts"); });
+int recompute(Module& root, const std::function<bool(std::string_view path)>& picks);
+
+}  // namespace moegrad::nn

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/recompute.h"
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/rank_context.h"
+#include "framework/tensor/arena.h"
+#include "nn/linear.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
+#include "tests/testing.h"
+
+namespace moegrad::nn::recompute_test {
+namespace {
+
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+using test::variable;
+using ::testing::ElementsAre;
+
+/// Arguments and a result of all kinds: tensors in structs, an absent one, what holds none.
+struct Given {
+  Tensor scale, absent;
+  std::vector<int> powers;
+};
+void for_each_tensor(Given& given, const TensorVisitor& visit) {
+  visit_tensors(visit, given.scale, given.absent);
+}
+struct Result {
+  Tensor y, indices, unused;
+  int calls = 0;
+};
+void for_each_tensor(Result& result, const TensorVisitor& visit) {
+  visit_tensors(visit, result.y, result.indices, result.unused);
+}
+
+class Powers final : public Callable<Powers> {
+ public:
+  Powers() { register_parameter("weight", weight); }
+  Result forward(const Tensor& x, const Given& given, const std::optional<Tensor>& more = {}) {
+    Tensor y = x * weight;
+    for (const int power : given.powers) {
+      Tensor product = given.scale;
+      for (int i = 0; i < power; ++i) product = product * y;
+      y = y + product;
+    }
+    if (more) y = y * *more;
+    return {.y = y,
+            .indices = Tensor::from(std::vector<std::int64_t>{3, 1}, {2}),
+            .unused = {},
+            .calls = ++calls};
+  }
+  Tensor doubled(const Tensor& x) { return ops::mul(x * weight, 2.0); }
+
+  Tensor weight = variable({4}, 1);
+  int calls = 0;
+};
+
+struct Trained {
+  TensorList tensors;  // y, and the gradients of all inputs
+  std::vector<int> calls;
+};
+
+Trained train(bool recomputed) {
+  Powers module;
+  if (recomputed) recompute(module);
+  const Tensor x = variable({4}, 2), scale = variable({4}, 3), more = variable({4}, 4);
+  Given given = {.scale = ops::mul(scale, 1.5), .absent = {}, .powers = {2, 3}};
+  const auto first = module(ops::mul(x, 1.0), given, more);
+  given.powers = {};  // what the caller changes afterwards does not matter
+  given.scale = {};
+  const auto second = module(first.y, Given{.scale = scale, .absent = {}, .powers = {1}});
+  EXPECT_EQ(second.indices.data<std::int64_t>()[0], 3);
+  EXPECT_FALSE(second.unused.defined());
+  second.y.backward(randn({4}, 5));
+  return {{second.y.detach(), x.grad(), scale.grad(), more.grad(), module.weight.grad()},
+          {first.calls, second.calls, module.calls}};
+}
+
+TEST(Recompute, GivesTheBitsOfNoRecomputationForArgumentsOfAnyKind) {
+  const auto plain = train(false), again = train(true);
+  for (std::size_t i = 0; i < plain.tensors.size(); ++i) {
+    EXPECT_TRUE(bitwise_equal(plain.tensors[i], again.tensors[i])) << i;
+  }
+  EXPECT_THAT(plain.calls, ElementsAre(1, 2, 2));
+  EXPECT_THAT(again.calls, ElementsAre(1, 2, 4));
+}
+
+TEST(Recompute, KeepsTheInputAndNothingElse) {
+  const auto kept = [](bool recomputed) {
+    Powers module;
+    if (recomputed) recompute(module);
+    const Tensor x = variable({4}, 2);
+    const Given given = {.scale = Tensor::ones({4}, Dtype::kFloat64), .absent = {}, .powers = {3}};
+    const auto& arena = *RankContext::current().arena();
+    const auto before = arena.live()[MemoryTag::kActivations];
+    const auto result = module(x, given);
+    return arena.live()[MemoryTag::kActivations] - before;
+  };
+  constexpr std::int64_t kResult = 4 * sizeof(double) + 2 * sizeof(std::int64_t);
+  EXPECT_GT(kept(false), kResult);
+  EXPECT_EQ(kept(true), kResult);
+}
+
+TEST(Recompute, RunsOtherMethodsAgain) {
+  Powers module;
+  recompute(module);
+  const Tensor x = variable({4}, 2);
+  const auto twice = [](Powers& self, const Tensor& in) { return self.doubled(self.doubled(in)); };
+  module.call_method(twice, x).backward(Tensor::ones({4}, Dtype::kFloat64));
+  const Tensor expected = ops::mul(module.weight.detach() * module.weight.detach(), 4.0);
+  EXPECT_TRUE(test::all_close(x.grad(), expected, 1e-14, 0));
+}
+
+TEST(Recompute, WithoutTheTapeRunsOnceAndKeepsNothing) {
+  Powers module;
+  recompute(module);
+  const NoGradGuard no_grad;
+  const auto result =
+      module(randn({4}, 1), Given{.scale = randn({4}, 2), .absent = {}, .powers = {}});
+  EXPECT_FALSE(result.y.requires_grad());
+  EXPECT_EQ(module.calls, 1);
+}
+
+/// Two linear layers.
+class Pair final : public Callable<Pair> {
+ public:
+  Pair() {
+    register_module("first", first);
+    register_module("second", second);
+  }
+  Tensor forward(const Tensor& x) { return second(first(x)); }
+  Linear first{{.in_features = 3, .out_features = 3, .dtype = Dtype::kFloat64}};
+  Linear second{{.in_features = 3, .out_features = 3, .dtype = Dtype::kFloat64}};
+};
+
+TEST(Recompute, PicksModulesByPath) {
+  Pair pair;
+  EXPECT_EQ(recompute(pair, [](std::string_view path) { return path == "second" || path == ""; }),
+            2);
+  EXPECT_EQ(pair.extensions().size(), 1U);
+  EXPECT_TRUE(pair.first.extensions().empty());
+  EXPECT_EQ(pair.second.extensions().size(), 1U);
+  EXPECT_EQ(recompute(pair, [](std::string_view path) { return path == "third"; }), 0);
+  int calls = 0;
+  pair.second.register_forward_pre_hook([&](Module&) { ++calls; });
+  ops::sum(pair(variable({2, 3}, 1))).backward();
+  EXPECT_EQ(calls, 2);  // once more for the pair; its own body has no hooks
+}
+
+/// Multiplies what forward gets.
+class Scale final : public ModuleExtension {
+ public:
+  TensorList around_forward(ForwardCall& call, const TensorList& inputs) override {
+    ++calls;
+    TensorList scaled;
+    for (const auto& input : inputs) scaled.push_back(ops::mul(input, 3.0));
+    return call.run(scaled);
+  }
+  int calls = 0;
+};
+
+TEST(Recompute, RunsTheExtensionsInsideItAgain) {
+  for (const bool inside : {true, false}) {
+    Pair pair;
+    fill_(pair.first.named_parameters()[0].tensor, 1.0);
+    fill_(pair.second.named_parameters()[0].tensor, 1.0);
+    const auto scale = std::make_shared<Scale>();
+    if (inside) pair.attach(scale);
+    recompute(pair);
+    if (!inside) pair.attach(scale);
+    const Tensor x = variable({2, 3}, 1);
+    ops::sum(pair(x)).backward();
+    EXPECT_EQ(scale->calls, inside ? 2 : 1);
+    const Tensor grad = x.grad();
+    for (const double value : grad.data<double>()) EXPECT_EQ(value, 27.0);
+  }
+}
+
+/// What cannot be called again.
+class Takes final : public Callable<Takes> {
+ public:
+  Tensor forward(const Tensor& x, std::unique_ptr<int> owned) { return ops::mul(x, *owned); }
+};
+class TakesMany final : public Callable<TakesMany> {
+ public:
+  Tensor forward(const Tensor& x, const std::vector<std::unique_ptr<int>>& owned) {
+    return ops::mul(x, *owned[0]);
+  }
+};
+class TakesBase final : public Callable<TakesBase> {
+ public:
+  Tensor forward(const Tensor& x, const std::ios_base& base) {
+    return ops::mul(x, static_cast<double>(base.precision()));
+  }
+};
+
+TEST(Recompute, RejectsArgumentsThatCannotBeKeptAndASecondTime) {
+  const std::string expected =
+      "module extension: an argument of the module cannot be copied, so it cannot run again";
+  Takes takes;
+  recompute(takes);
+  EXPECT_EQ(message_of<Error>([&] { takes(variable({1}), std::make_unique<int>(2)); }), expected);
+  TakesMany many;
+  recompute(many);
+  std::vector<std::unique_ptr<int>> owned;
+  owned.push_back(std::make_unique<int>(2));
+  EXPECT_EQ(message_of<Error>([&] { many(variable({1}), owned); }), expected);
+  TakesBase base;
+  recompute(base);
+  std::ostringstream stream;
+  const std::ios_base& as_base = stream;
+  EXPECT_EQ(message_of<Error>([&] { base(variable({1}), as_base); }), expected);
+  EXPECT_EQ(message_of<Error>([&] { recompute(base); }),
+            "recompute: the module must not be recomputed already");
+}
+
+}  // namespace
+}  // namespace moegrad::nn::recompute_test
