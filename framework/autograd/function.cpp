@@ -146,7 +146,6 @@ void LeafRecorder::note(const Tensor& input) {
   const bool known =
       std::ranges::any_of(leaves_, [&](const Tensor& leaf) { return leaf.is(input); });
   if (!known) leaves_.push_back(input);
-  if (outer_ != nullptr) outer_->note(input);
 }
 
 void check_input(const Function& function, const Tensor& input, std::size_t position) {

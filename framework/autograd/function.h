@@ -178,7 +178,7 @@ namespace detail {
 void check_input(const Function& function, const Tensor& input, std::size_t position);
 
 /// While it lives, the leaves that Functions of this thread are applied to and that require a
-/// gradient are added to `leaves`, each once, as well as to those of recorders outside this one.
+/// gradient are added to `leaves`, each once. The innermost recorder wins.
 class LeafRecorder {
  public:
   explicit LeafRecorder(TensorList& leaves);

@@ -102,11 +102,58 @@ TEST(Recompute, KeepsTheInputAndNothingElse) {
     const auto& arena = *RankContext::current().arena();
     const auto before = arena.live()[MemoryTag::kActivations];
     const auto result = module(x, given);
-    return arena.live()[MemoryTag::kActivations] - before;
+    const auto forward = arena.live()[MemoryTag::kActivations] - before;
+    result.y.backward(Tensor::ones({4}, Dtype::kFloat64), /*retain_graph=*/true);
+    const auto backward = arena.live()[MemoryTag::kActivations] - before;
+    EXPECT_EQ(backward, forward);  // what ran again has gone
+    return forward;
   };
   constexpr std::int64_t kResult = 4 * sizeof(double) + 2 * sizeof(std::int64_t);
   EXPECT_GT(kept(false), kResult);
   EXPECT_EQ(kept(true), kResult);
+}
+
+TEST(Recompute, KeepsTheInputWhereSavedTensorHooksPutIt) {
+  Powers module;
+  recompute(module);
+  const SavedTensorHooksGuard hooks({.pack = [](const Tensor& x) -> std::any {
+                                       const auto values = x.data<double>();
+                                       return std::vector<double>(values.begin(), values.end());
+                                     },
+                                     .unpack =
+                                         [](const std::any& packed) {
+                                           return Tensor::from(
+                                               std::any_cast<std::vector<double>>(packed), {4});
+                                         }});
+  const Tensor leaf = variable({4}, 2);
+  const auto& arena = *RankContext::current().arena();
+  const auto before = arena.live()[MemoryTag::kActivations];
+  const Tensor y = [&] {
+    const Tensor x = ops::mul(leaf, 2.0);
+    return module(x, Given{.scale = x, .absent = {}, .powers = {2}}).y;
+  }();
+  EXPECT_EQ(arena.live()[MemoryTag::kActivations] - before,
+            static_cast<std::int64_t>(4 * sizeof(double)));
+}
+
+/// Takes a vector by value, and moves it away.
+class TakesByValue final : public Callable<TakesByValue> {
+ public:
+  Tensor forward(const Tensor& x, std::vector<double> factors) {
+    const auto own = std::move(factors);
+    return ops::mul(x, own.at(0));
+  }
+};
+
+TEST(Recompute, HasItsArgumentsForEveryBackward) {
+  TakesByValue module;
+  recompute(module);
+  const Tensor x = variable({1}, 2);
+  const Tensor y = module(x, std::vector<double>{3.0});
+  for (int i = 1; i <= 3; ++i) {
+    y.backward({}, /*retain_graph=*/true);
+    EXPECT_EQ(x.grad().item(), 3.0 * i);
+  }
 }
 
 TEST(Recompute, RunsOtherMethodsAgain) {

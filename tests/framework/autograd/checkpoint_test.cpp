@@ -170,6 +170,53 @@ TEST(Checkpoint, HooksOfACapturedLeafRunOncePerBackward) {
   }
 }
 
+// The engine cannot know of such a use, but loses no gradient.
+TEST(Checkpoint, AUseThatOnlyTheSecondRunHasRunsTheHooksOfItsOwn) {
+  const Tensor x = variable({4}, 1), w = variable({4}, 2);
+  int calls = 0;
+  w.register_hook([&](const Tensor& grad) {
+    ++calls;
+    return mul(grad, Tensor::full({4}, 2.0, Dtype::kFloat64));
+  });
+  const Body body = [w](const TensorList& in) -> TensorList {
+    return {grad_enabled() ? mul(in[0], w) : mul(in[0], w.detach())};
+  };
+  const Tensor ones = Tensor::ones({4}, Dtype::kFloat64);
+  mul(checkpoint(body, {x})[0], w).backward(ones);  // 2 x w
+  EXPECT_EQ(calls, 2);
+  const Tensor expected = mul(mul(x, w), Tensor::full({4}, 4.0, Dtype::kFloat64));
+  EXPECT_TRUE(test::all_close(w.grad(), expected, 1e-14, 0));
+}
+
+TEST(Checkpoint, ABackwardWithinAHookHasHooksOfItsOwn) {
+  const Tensor x = variable({4}, 1), w = variable({4}, 2);
+  int calls = 0;
+  w.register_hook([&](const Tensor&) {
+    ++calls;
+    return Tensor();
+  });
+  const Tensor aside = mul(x, w), h = mul(x, x);
+  h.register_hook([&](const Tensor&) {
+    const int before = calls;
+    aside.backward(randn({4}, 3));
+    EXPECT_EQ(calls, before + 1);
+    return Tensor();
+  });
+  add(h, mul(mul(x, x), w)).backward(randn({4}, 4));
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(Checkpoint, LeavesATensorThatTheBodyReturnsToWhoHasIt) {
+  const Tensor x = variable({4}, 1), constant = randn({4}, 2), w = variable({4}, 3);
+  const Body body = [=](const TensorList& in) -> TensorList {
+    return {mul(in[0], in[0]), constant, w};
+  };
+  const auto outputs = checkpoint(body, {x});
+  EXPECT_FALSE(constant.requires_grad());
+  EXPECT_TRUE(w.is_leaf());
+  EXPECT_FALSE(outputs[2].is_leaf());
+}
+
 TEST(Checkpoint, HooksOfACapturedLeafThatNoGradientReachesDoNotRun) {
   const Tensor x = variable({4}, 1), w = variable({4}, 2);
   w.register_post_accumulate_grad_hook([](const Tensor&) { ADD_FAILURE(); });
