@@ -11,6 +11,7 @@
 
 #include "framework/autograd/anomaly.h"
 #include "framework/autograd/graph.h"
+#include "framework/distributed/gather_timelines.h"
 #include "framework/distributed/slow_rank_watch.h"
 #include "framework/distributed/threads/jitter.h"
 #include "framework/distributed/threads/link_model.h"

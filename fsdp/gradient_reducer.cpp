@@ -26,7 +26,7 @@ TensorList sharded_of(const std::vector<ShardedParam>& params) {
 
 // The label is part of a call's fingerprint, because ranks must agree on which parameters they
 // reduce. It names the group and, by their names within it, the parameters that are left out.
-CollectiveOptions call_of(const char* queue, const std::string& group, std::int64_t round,
+CollectiveOptions call_of(CollectiveQueue queue, const std::string& group, std::int64_t round,
                           const std::vector<ShardedParam>& params, const std::vector<bool>& has) {
   std::string label = group.empty() ? "(root)" : group;
   bool first = true;
@@ -162,7 +162,7 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
     reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
     reduction.work = ranks_.shard->reduce_scatter(
         reduction.input.parts, reduction.output.mutable_bytes(), dtype(), ReduceOp::kSum,
-        call_of("reduce", name, round, params_, reduction.has));
+        call_of(CollectiveQueue::kReduce, name, round, params_, reduction.has));
   }
   in_flight_ = std::move(reduction);
 }
@@ -198,9 +198,10 @@ void GradientReducer::finish_scatter() {
   }
   if (scattered_.front().size() > 0) merge_scattered(reduction);
   notify_(Event::kAllReduce);
-  reduction.work = ranks_.replicas->all_reduce(
-      reduction.output.mutable_bytes(), dtype(), ReduceOp::kSum,
-      call_of("all_reduce", reduction.name, reduction.round, params_, reduction.has));
+  reduction.work =
+      ranks_.replicas->all_reduce(reduction.output.mutable_bytes(), dtype(), ReduceOp::kSum,
+                                  call_of(CollectiveQueue::kAllReduce, reduction.name,
+                                          reduction.round, params_, reduction.has));
 }
 
 void GradientReducer::set_aside(const InFlight& reduction) {

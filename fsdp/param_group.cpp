@@ -260,7 +260,8 @@ void ParamGroup::start_gather(const std::string& label) {
     consume(slices);
   } else {
     notify(Event::kGather);
-    gather_ = ranks_.shard->all_gather(wire_.bytes(), wire_dtype_, consume, {"gather", label});
+    gather_ = ranks_.shard->all_gather(wire_.bytes(), wire_dtype_, consume,
+                                       {.queue = CollectiveQueue::kGather, .label = label});
   }
 }
 

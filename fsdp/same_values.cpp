@@ -39,7 +39,7 @@ void compare(const Comparison& own) {
   const auto ranks = static_cast<std::size_t>(own.ranks->size()), n = own.checksums.size();
   std::vector<std::int64_t> all(ranks * n);
   all_gather(*own.ranks, own.checksums, std::span(all),
-             {.queue = "same values", .label = "checksums"});
+             {.queue = CollectiveQueue::kSameValues, .label = "checksums"});
   for (std::size_t i = 0; i < n; ++i) {
     const auto of = [&](std::size_t rank) { return all[rank * n + i]; };
     bool written = false;

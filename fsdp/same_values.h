@@ -10,7 +10,7 @@ class State;
 /// Compares the checksums of the whole parameters that the ranks passed to fully_shard. Ranks that
 /// began with different values would silently train a mixture of them. Parameters whose shards some
 /// rank has written to since are skipped: their first values no longer matter. Issues one
-/// all-gather for each process group of more than one rank, in the queue "same values". Error:
+/// all-gather for each process group of more than one rank, in the queue kSameValues. Error:
 ///
 ///     fully_shard: every rank must pass the same values of '<name>', got others on rank <r> than
 ///     on rank 0 of group '<group>'

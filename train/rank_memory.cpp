@@ -21,50 +21,21 @@ namespace {
 /// they would have in the run.
 class AbsentRanks final : public ProcessGroup {
  public:
-  explicit AbsentRanks(int size) : ranks_(static_cast<std::size_t>(size)) {
-    std::iota(ranks_.begin(), ranks_.end(), 0);
-  }
+  explicit AbsentRanks(int size) : ProcessGroup("dry run", ranks_up_to(size), /*rank=*/0) {}
 
-  int rank() const override { return 0; }
-  int size() const override { return static_cast<int>(ranks_.size()); }
-  const std::string& name() const override { return name_; }
-  std::span<const int> ranks() const override { return ranks_; }
-
-  WorkPtr all_gather(std::span<const std::byte>, Dtype, GatherConsumer,
-                     const CollectiveOptions&) override {
-    refuse();
-  }
-  WorkPtr reduce_scatter(ByteParts, std::span<std::byte>, Dtype, ReduceOp,
-                         const CollectiveOptions&) override {
-    refuse();
-  }
-  WorkPtr all_reduce(std::span<std::byte>, Dtype, ReduceOp, const CollectiveOptions&) override {
-    refuse();
-  }
-  WorkPtr broadcast(std::span<std::byte>, int, Dtype, const CollectiveOptions&) override {
-    refuse();
-  }
-  WorkPtr all_to_all(std::span<const std::byte>, std::span<const std::int64_t>,
-                     std::span<std::byte>, std::span<const std::int64_t>, Dtype,
-                     const CollectiveOptions&) override {
-    refuse();
-  }
-  WorkPtr send(std::span<const std::byte>, int, int, Dtype, const CollectiveOptions&) override {
-    refuse();
-  }
-  WorkPtr recv(std::span<std::byte>, int, int, Dtype, const CollectiveOptions&) override {
-    refuse();
-  }
-  WorkPtr barrier(const CollectiveOptions&) override { refuse(); }
-  std::shared_ptr<ProcessGroup> subgroup(std::span<const int>, const std::string&) override {
+ protected:
+  WorkPtr issue(CollectiveCall) override { refuse(); }
+  std::shared_ptr<ProcessGroup> make_subgroup(std::span<const int>, const std::string&) override {
     refuse();
   }
 
  private:
+  static std::vector<int> ranks_up_to(int size) {
+    std::vector<int> ranks(static_cast<std::size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
   [[noreturn]] static void refuse() { throw Error("dry run: the ranks do not run"); }
-
-  std::vector<int> ranks_;
-  std::string name_ = "dry run";
 };
 
 /// What one fully_shard group needs, in bytes.

@@ -132,7 +132,7 @@ template <class Step>
 // Runs on every rank; false if a checkpoint or a part of the logs could not be written.
 // Throws Stopped.
 bool train(const TrainConfig& options, const TrainingData& data, const TrainingEvents& events,
-           StepProfile& profile, RankContext& context) {
+           RankContext& context) {
   const bool is_rank_0 = context.rank() == 0;
   // No rank ever holds the whole model: first only shapes are made, then shards, then their values.
   std::optional<models::Qwen3Moe> shapes;
@@ -178,6 +178,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     }
   }
   const auto first = trained.step;
+  StepProfile profile(options);
   auto logs = [&] {
     const SlowStorage storage("opening the logs");
     return RunLogs(options, context, profile, first, run_header(options, unit_of(data), run));
@@ -280,12 +281,11 @@ int run_training(const TrainConfig& options, const TrainingData& data,
   check_output_folder("--tensorboard", options.output.tensorboard);
   check_output_folder("--export-hf", options.output.export_hf);
   std::atomic<int> code = 0;  // 1 if any rank has it
-  StepProfile profile(options);
   launch(options.parallel.world_size,
          [&](RankContext& context) {
            context.set_log_level(options.output.log_level);
            try {
-             if (!train(options, data, events, profile, context)) code = 1;
+             if (!train(options, data, events, context)) code = 1;
            } catch (const Stopped& stopped) {
              if (code != 1) code = stopped.exit_code;
            }

@@ -5,15 +5,15 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "framework/autograd/function.h"
 #include "framework/runtime/call_stack.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/fill.h"
 
 namespace moegrad {
 namespace {
-
-thread_local bool enabled_in_thread = false;
 
 struct Anomaly {
   std::size_t tensor = 0;
@@ -72,8 +72,8 @@ std::string_view word_for(double value) {
     calls << "; called from";
     for (const auto& line :
          stack->describe({"framework/autograd/function.h", "framework/autograd/function.cpp",
-                          "framework/runtime/call_stack.cpp", "nn/module.h", "nn/module.cpp",
-                          "nn/tensor_arguments.h"})) {
+                          "framework/runtime/call_stack.cpp", "nn/extended_call.h", "nn/module.h",
+                          "nn/module.cpp", "nn/module_extension.cpp", "nn/tensor_arguments.h"})) {
       calls << "\n  " << line;
     }
   } else {
@@ -85,13 +85,12 @@ std::string_view word_for(double value) {
 
 }  // namespace
 
-bool anomaly_detection_enabled() { return enabled_in_thread; }
+bool anomaly_detection_enabled() { return ThreadState::current().anomaly_detection; }
 
-AnomalyModeGuard::AnomalyModeGuard(bool enabled) : previous_(enabled_in_thread) {
-  enabled_in_thread = enabled;
-}
+AnomalyModeGuard::AnomalyModeGuard(bool enabled)
+    : previous_(std::exchange(ThreadState::current().anomaly_detection, enabled)) {}
 
-AnomalyModeGuard::~AnomalyModeGuard() { enabled_in_thread = previous_; }
+AnomalyModeGuard::~AnomalyModeGuard() { ThreadState::current().anomaly_detection = previous_; }
 
 namespace detail {
 

@@ -4,20 +4,17 @@
 #include <utility>
 
 #include "framework/autograd/function.h"
+#include "framework/runtime/thread_state.h"
 
 namespace moegrad {
-namespace {
-
-thread_local const SavedTensorHooks* saved_tensor_hooks = nullptr;
-
-}  // namespace
 
 SavedTensorHooksGuard::SavedTensorHooksGuard(SavedTensorHooks hooks)
-    : hooks_(std::move(hooks)), previous_(saved_tensor_hooks) {
-  saved_tensor_hooks = &hooks_;
-}
+    : hooks_(std::move(hooks)),
+      previous_(std::exchange(ThreadState::current().saved_tensor_hooks, &hooks_)) {}
 
-SavedTensorHooksGuard::~SavedTensorHooksGuard() { saved_tensor_hooks = previous_; }
+SavedTensorHooksGuard::~SavedTensorHooksGuard() {
+  ThreadState::current().saved_tensor_hooks = previous_;
+}
 
 SavedTensor::SavedTensor(Function& owner) : owner_(owner) { owner.saved_.push_back(this); }
 
@@ -25,10 +22,11 @@ SavedTensor& SavedTensor::operator=(const Tensor& tensor) {
   state_ = State::kSaved;
   packed_.reset();
   unpack_ = nullptr;
-  if (tensor.defined() && saved_tensor_hooks != nullptr && owner_.recorded_) {
+  const auto* const hooks = ThreadState::current().saved_tensor_hooks;
+  if (tensor.defined() && hooks != nullptr && owner_.recorded_) {
     tensor_ = Tensor();
-    packed_ = saved_tensor_hooks->pack(tensor.detach());
-    unpack_ = saved_tensor_hooks->unpack;
+    packed_ = hooks->pack(tensor.detach());
+    unpack_ = hooks->unpack;
     return *this;
   }
   tensor_ = tensor.defined() ? tensor.detach() : Tensor();

@@ -3,13 +3,12 @@
 
 #include <utility>
 
+#include "framework/runtime/thread_state.h"
+
 namespace moegrad {
 namespace {
 
-std::shared_ptr<const Scope>& scope_slot() {
-  thread_local std::shared_ptr<const Scope> scope;
-  return scope;
-}
+std::shared_ptr<const Scope>& scope_slot() { return ThreadState::current().scope; }
 
 }  // namespace
 

@@ -38,7 +38,7 @@ std::vector<std::size_t> column_widths(const std::vector<std::vector<HistoryLine
 
 HistoryLine history_line(const CollectiveRequest& request, std::string_view state) {
   return {.state = std::string(state),
-          .where = request.channel->where(),
+          .where = moegrad::where(request),
           .sequence = "sequence " + std::to_string(request.sequence),
           .signature = signature(request),
           .label = request.label};

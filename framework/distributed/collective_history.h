@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "framework/distributed/threads/rendezvous.h"
+#include "framework/distributed/collective_request.h"
 
 namespace moegrad {
 
@@ -17,17 +17,29 @@ class CollectiveHistory {
  public:
   static constexpr std::size_t kLength = 32;
 
-  CollectiveHistory() { requests_.reserve(kLength); }
+  struct Entry {
+    CollectiveRequest request;
+    std::int64_t number = 0;  // of all that the rank has posted
+  };
 
-  void add(const CollectiveRequest& request) {
-    if (requests_.size() < kLength) return requests_.push_back(request);
-    std::rotate(requests_.begin(), requests_.begin() + 1, requests_.end());
-    requests_.back() = request;
+  CollectiveHistory() { entries_.reserve(kLength); }
+
+  /// Returns the request's number, by which a backend finds its call again.
+  std::int64_t add(const CollectiveRequest& request) {
+    const auto number = added_++;
+    if (entries_.size() < kLength) {
+      entries_.push_back({request, number});
+    } else {
+      std::rotate(entries_.begin(), entries_.begin() + 1, entries_.end());
+      entries_.back() = {request, number};
+    }
+    return number;
   }
-  const std::vector<CollectiveRequest>& requests() const { return requests_; }
+  const std::vector<Entry>& entries() const { return entries_; }
 
  private:
-  std::vector<CollectiveRequest> requests_;
+  std::vector<Entry> entries_;
+  std::int64_t added_ = 0;
 };
 
 /// One operation as the report of a failure shows it.
@@ -41,7 +53,7 @@ struct HistoryLine {
   friend bool operator==(const HistoryLine&, const HistoryLine&) = default;
 };
 
-/// The line of a request that has been posted. `state` is Channel::state(), or "given up".
+/// The line of a request that has been posted; `state` says how far it has come.
 HistoryLine history_line(const CollectiveRequest& request, std::string_view state);
 
 /// The lines of each rank in aligned columns. Ranks with the same lines are shown together:

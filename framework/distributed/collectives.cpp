@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/collectives.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
 #include <string_view>
 
 #include "framework/runtime/error.h"
@@ -30,6 +34,41 @@ void all_reduce(ProcessGroup& group, Tensor& tensor, ReduceOp op,
 void broadcast(ProcessGroup& group, Tensor& tensor, int root, const CollectiveOptions& options) {
   const auto bytes = checked_bytes("broadcast", tensor);
   group.broadcast(bytes, root, tensor.dtype(), options)->wait();
+}
+
+std::vector<std::vector<std::byte>> gather_bytes(ProcessGroup& group,
+                                                 std::span<const std::byte> own,
+                                                 const CollectiveOptions& options) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<std::int64_t> sizes(ranks);
+  all_gather(group, std::vector<std::int64_t>{std::ssize(own)}, std::span(sizes), options);
+
+  // No dtype is as small as a byte, so bytes travel as words, the last one filled up.
+  constexpr std::size_t kWord = sizeof(std::int64_t);
+  const auto words = [](std::int64_t bytes) {
+    return (bytes + static_cast<std::int64_t>(kWord) - 1) / static_cast<std::int64_t>(kWord);
+  };
+  const bool first = group.rank() == 0;
+  std::vector<std::int64_t> sent(static_cast<std::size_t>(words(std::ssize(own))));
+  std::ranges::copy(own, std::as_writable_bytes(std::span(sent)).begin());
+  std::vector<std::int64_t> send_counts(ranks), recv_counts(ranks);
+  send_counts[0] = std::ssize(sent);
+  if (first) std::ranges::transform(sizes, recv_counts.begin(), words);
+  std::vector<std::int64_t> received(static_cast<std::size_t>(
+      std::accumulate(recv_counts.begin(), recv_counts.end(), std::int64_t{0})));
+  group
+      .all_to_all(std::as_bytes(std::span(sent)), send_counts,
+                  std::as_writable_bytes(std::span(received)), recv_counts, Dtype::kInt64, options)
+      ->wait();
+
+  std::vector<std::vector<std::byte>> gathered;
+  auto left = std::as_bytes(std::span(received));
+  for (std::size_t rank = 0; first && rank < ranks; ++rank) {
+    const auto bytes = left.first(static_cast<std::size_t>(sizes[rank]));
+    gathered.emplace_back(bytes.begin(), bytes.end());
+    left = left.subspan(static_cast<std::size_t>(recv_counts[rank]) * kWord);
+  }
+  return gathered;
 }
 
 }  // namespace moegrad

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include "framework/distributed/process_group.h"
 #include "framework/tensor/tensor.h"
@@ -72,5 +73,11 @@ void all_gather(ProcessGroup& group, std::span<const std::type_identity_t<T>> in
   };
   group.all_gather(std::as_bytes(input), dtype_of<T>, copy_out, options)->wait();
 }
+
+/// On rank 0 the bytes of all ranks, in their order, of any lengths; nothing on the others. So a
+/// program collects its ranks' results.
+std::vector<std::vector<std::byte>> gather_bytes(ProcessGroup& group,
+                                                 std::span<const std::byte> own,
+                                                 const CollectiveOptions& options = {});
 
 }  // namespace moegrad

@@ -42,15 +42,18 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 }  // namespace
 
-bool log_enabled(LogLevel level) { return level >= RankContext::current().log_level(); }
+bool log_enabled(LogLevel level) {
+  const auto* const rank = RankContext::find();
+  return level >= (rank != nullptr ? rank->log_level() : LogLevel::kInfo);
+}
 
 void log(LogLevel level, std::string_view message) {
   if (!log_enabled(level)) return;
   std::string shown;  // names in a message may come from files
   append_printable(shown, message, /*more=*/false);
-  print_above_status_line([&] {
-    logger().log(to_spdlog(level), "[rank {}] {}", RankContext::current().rank(), shown);
-  });
+  const auto* const rank = RankContext::find();
+  const auto who = rank != nullptr ? "rank " + std::to_string(rank->rank()) : "no rank";
+  print_above_status_line([&] { logger().log(to_spdlog(level), "[{}] {}", who, shown); });
 }
 
 }  // namespace moegrad

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/runtime/rank_context.h"
 
+#include <unistd.h>
+
 #include <utility>
 
+#include "framework/runtime/error.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/arena.h"
 
 namespace moegrad {
 namespace {
 
-thread_local RankContext* current_context = nullptr;
+// Of the process, whoever has started the ranks.
+bool is_main_thread() { return gettid() == getpid(); }
 
 }  // namespace
 
@@ -23,10 +28,20 @@ RankContext::RankContext(Options options)
 
 RankContext::~RankContext() = default;
 
-RankContext& RankContext::current() {
-  if (current_context != nullptr) return *current_context;
+RankContext* RankContext::find() {
+  if (auto* const rank = ThreadState::current().rank) return rank;
+  if (!is_main_thread()) return nullptr;
   thread_local RankContext own;
-  return own;
+  return &own;
+}
+
+RankContext& RankContext::current() {
+  auto* const rank = find();
+  check(rank != nullptr,
+        "RankContext: this thread must belong to a rank; it is neither the main thread nor one of "
+        "launch(): carry the ThreadState of a rank's thread over with ThreadStateGuard, or make a "
+        "RankContext with a RankContextGuard");
+  return *rank;
 }
 
 void RankContext::set_threads(int threads) {
@@ -34,10 +49,9 @@ void RankContext::set_threads(int threads) {
   options_.threads = threads;
 }
 
-RankContextGuard::RankContextGuard(RankContext& context) : previous_(current_context) {
-  current_context = &context;
-}
+RankContextGuard::RankContextGuard(RankContext& context)
+    : previous_(std::exchange(ThreadState::current().rank, &context)) {}
 
-RankContextGuard::~RankContextGuard() { current_context = previous_; }
+RankContextGuard::~RankContextGuard() { ThreadState::current().rank = previous_; }
 
 }  // namespace moegrad

@@ -17,8 +17,9 @@ class ProcessGroup;
 
 /// What belongs to one rank: its memory, its threads, its counters and its process group. Ranks
 /// may be threads of one process, so nothing here is global. A thread finds its rank's context
-/// through one thread-local pointer, which RankContextGuard sets. A thread without such a guard
-/// (main of a single-rank program) gets its own context: rank 0 of 1.
+/// through its ThreadState, which RankContextGuard sets. The main thread of a program is rank 0 of
+/// 1 without one; another thread belongs to no rank until it gets a guard, its own RankContext's or
+/// that of a rank whose work it does.
 class RankContext {
  public:
   struct Options {
@@ -37,7 +38,10 @@ class RankContext {
   RankContext(const RankContext&) = delete;
   RankContext& operator=(const RankContext&) = delete;
 
+  /// That of the calling thread. Error if it belongs to no rank.
   static RankContext& current();
+  /// The same; null if it belongs to no rank.
+  static RankContext* find();
 
   int rank() const { return options_.rank; }
   int world_size() const { return options_.world_size; }

@@ -8,17 +8,17 @@
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/out_of_memory.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/layout.h"
 
 namespace moegrad {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
-
-thread_local MemoryTag current_tag = MemoryTag::kActivations;
 
 // From this size on a block begins at a huge page and requests huge pages. With pages of 4 KB, a
 // matmul that walks megabytes spends a tenth of its time here on address translation.
@@ -167,8 +167,9 @@ std::int64_t Arena::system_allocations() const {
   return system_allocations_;
 }
 
-MemoryTagGuard::MemoryTagGuard(MemoryTag tag) : previous_(current_tag) { current_tag = tag; }
-MemoryTagGuard::~MemoryTagGuard() { current_tag = previous_; }
-MemoryTag MemoryTagGuard::current() { return current_tag; }
+MemoryTagGuard::MemoryTagGuard(MemoryTag tag)
+    : previous_(std::exchange(ThreadState::current().memory_tag, tag)) {}
+MemoryTagGuard::~MemoryTagGuard() { ThreadState::current().memory_tag = previous_; }
+MemoryTag MemoryTagGuard::current() { return ThreadState::current().memory_tag; }
 
 }  // namespace moegrad

@@ -7,23 +7,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string_view>
 #include <vector>
 
+#include "framework/tensor/memory_tag.h"
+
 namespace moegrad {
-
-/// What a block of memory is for; bytes are counted per tag.
-enum class MemoryTag : std::uint8_t {
-  kParameters,
-  kGradients,
-  kOptimizer,
-  kActivations,
-  kCommunication,
-  kCheckpoint
-};
-inline constexpr std::size_t kMemoryTags = 6;
-
-std::string_view to_string(MemoryTag tag);
 
 /// Live bytes per tag at one moment.
 struct MemoryUse {

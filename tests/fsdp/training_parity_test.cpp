@@ -238,6 +238,9 @@ TEST(FullyShard, ConvertsToNzInTheCopyOutAlone) {
   training.recompute_layers = 2;
   train_sharded(sharded_toy_config(), training);
   EXPECT_EQ(copy_outs, 2 * 2 * 2 * 3);
+  training.policy.gathered_layout = Layout::kND;
+  train_sharded(sharded_toy_config(), training);
+  EXPECT_EQ(copy_outs, 0);
 }
 
 }  // namespace

@@ -276,6 +276,16 @@ TEST_F(SmallRun, FiguresOfAStepAreTheSameBitsOnEveryWorldSize) {
   }
 }
 
+TEST_F(SmallRun, RecomputesTheFirstLayers) {
+  models::Qwen3Moe model(config(), 1);
+  ASSERT_EQ(model.layers().size(), 2U);
+  recompute_layers(model, 0);
+  EXPECT_TRUE(model.layers()[0].extensions().empty());
+  recompute_layers(model, 1);
+  EXPECT_EQ(model.layers()[0].extensions().size(), 1U);
+  EXPECT_TRUE(model.layers()[1].extensions().empty());
+}
+
 TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
   launch(1, [&](RankContext& context) {
     models::Qwen3Moe model(config(), 1);

@@ -23,6 +23,7 @@
 #include <map>
 #include <string>
 
+#include "framework/distributed/gather_timelines.h"
 #include "framework/distributed/launch.h"
 #include "framework/profile/overlap.h"
 #include "framework/runtime/error.h"
@@ -121,7 +122,7 @@ void print(const std::string& title, const TimelineFigures& figures, const Hidde
 std::vector<RankTimeline> run_slept(std::int64_t layers, std::int64_t numel,
                                     std::chrono::nanoseconds time, std::int64_t steps,
                                     bool prefetch, const LinkModel& link) {
-  std::vector<RankTimeline> ranks(2);
+  std::vector<RankTimeline> ranks;
   launch(2,
          [&](RankContext& context) {
            SleepModel model(layers, numel, time);
@@ -130,7 +131,7 @@ std::vector<RankTimeline> run_slept(std::int64_t layers, std::int64_t numel,
            for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh, policy);
            fsdp::fully_shard(model, mesh, policy);
            if (!prefetch) turn_backward_prefetch_off(model);
-           auto& timeline = ranks[static_cast<std::size_t>(context.rank())];
+           RankTimeline timeline;
            for (std::int64_t step = -1; step < steps; ++step) {  // the first one learns the order
              if (step == 0) context.spans().start(1, std::numeric_limits<std::size_t>::max());
              if (step >= 0) timeline.step_begins.push_back(SpanClock::now());
@@ -139,6 +140,8 @@ std::vector<RankTimeline> run_slept(std::int64_t layers, std::int64_t numel,
            }
            timeline.step_begins.push_back(SpanClock::now());
            timeline.spans = context.spans().spans();
+           auto gathered = gather_timelines(*context.group(), timeline);
+           if (context.rank() == 0) ranks = std::move(gathered);
          },
          {.link = link});
   return ranks;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "framework/distributed/gather_timelines.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/slow_rank_watch.h"
 #include "framework/runtime/rank_context.h"
@@ -110,11 +111,12 @@ void turn_backward_prefetch_off(nn::Module& root) {
 std::vector<RankTimeline> run_timeline(
     const TimelineOptions& options,
     const std::function<void(std::int64_t, const SlowRank&)>& on_slow_rank) {
-  std::vector<RankTimeline> timelines(static_cast<std::size_t>(options.ranks));
+  std::vector<RankTimeline> timelines;
   launch(options.ranks,
          [&](RankContext& context) {
-           timelines[static_cast<std::size_t>(context.rank())] =
-               run_rank(context, options, on_slow_rank);
+           const auto own = run_rank(context, options, on_slow_rank);
+           auto gathered = gather_timelines(*context.group(), own);
+           if (context.rank() == 0) timelines = std::move(gathered);
          },
          {.exit_after = kProgramExitsAfter, .link = options.link});
   return timelines;

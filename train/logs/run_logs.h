@@ -19,7 +19,7 @@ namespace moegrad::training {
 /// has one; all ranks make it and call it together. Rank 0 writes.
 class RunLogs {
  public:
-  /// For the steps from `first_step` on. All ranks share one `profile`. Error or ValueError if
+  /// For the steps from `first_step` on. Every rank has its `profile`. Error or ValueError if
   /// something cannot be written.
   RunLogs(const TrainConfig& options, RankContext& context, StepProfile& profile,
           std::int64_t first_step, RunHeader header);

@@ -3,8 +3,9 @@
 
 #include <iostream>
 #include <limits>
+#include <utility>
 
-#include "framework/distributed/process_group.h"
+#include "framework/distributed/gather_timelines.h"
 #include "framework/distributed/slow_storage.h"
 #include "framework/profile/trace.h"
 #include "framework/runtime/error.h"
@@ -18,8 +19,7 @@ constexpr int kLevel = 1;  // phases, modules, collectives
 
 StepProfile::StepProfile(const TrainConfig& options)
     : steps_(options.output.profile_steps),
-      path_(options.output.profile.empty() ? kDefaultTrace : options.output.profile),
-      ranks_(static_cast<std::size_t>(options.parallel.world_size)) {}
+      path_(options.output.profile.empty() ? kDefaultTrace : options.output.profile) {}
 
 void StepProfile::open(std::int64_t first_step) {
   if (!steps_) return;
@@ -39,27 +39,26 @@ void StepProfile::open(std::int64_t first_step) {
 
 void StepProfile::begin_step(std::int64_t step, RankContext& context) {
   if (!steps_ || !steps_->contains(step)) return;
-  ranks_[static_cast<std::size_t>(context.rank())].step_begins.push_back(SpanClock::now());
+  own_.step_begins.push_back(SpanClock::now());
   context.spans().start(kLevel, std::numeric_limits<std::size_t>::max());
 }
 
 std::optional<ProfileFigures> StepProfile::end_step(std::int64_t step, RankContext& context) {
   if (!steps_ || !steps_->contains(step)) return std::nullopt;
   context.spans().stop();
-  auto& own = ranks_[static_cast<std::size_t>(context.rank())];
   const auto spans = context.spans().spans();
-  own.spans.insert(own.spans.end(), spans.begin(), spans.end());
+  own_.spans.insert(own_.spans.end(), spans.begin(), spans.end());
   if (step + 1 < steps_->end) return std::nullopt;
-  own.step_begins.push_back(SpanClock::now());
-  context.group()->barrier({.label = "spans of all ranks"})->wait();
+  own_.step_begins.push_back(SpanClock::now());
+  const auto ranks = gather_timelines(*context.group(), std::exchange(own_, {}));
   if (context.rank() != 0) return std::nullopt;
-  return write();
+  return write(ranks);
 }
 
-ProfileFigures StepProfile::write() {
+ProfileFigures StepProfile::write(const std::vector<RankTimeline>& ranks) {
   const SlowStorage storage("writing the trace");
   std::vector<std::vector<Span>> spans;
-  for (const auto& rank : ranks_) spans.push_back(rank.spans);
+  for (const auto& rank : ranks) spans.push_back(rank.spans);
   write_trace(*file_, spans);
   try {
     file_->finish();
@@ -67,7 +66,7 @@ ProfileFigures StepProfile::write() {
     lost_.record(error.what());  // the run goes on without its trace
   }
   file_.reset();
-  return {.steps = std::ssize(ranks_[0].step_begins) - 1, .timeline = timeline_figures(ranks_)};
+  return {.steps = std::ssize(ranks[0].step_begins) - 1, .timeline = timeline_figures(ranks)};
 }
 
 }  // namespace moegrad::training

@@ -14,8 +14,8 @@
 
 namespace moegrad::training {
 
-/// Records the spans of --profile-steps on all ranks of a run and writes them as a trace. All ranks
-/// share one and call it together. Outside these steps recording is off.
+/// Records the spans of --profile-steps on all ranks of a run and writes them as a trace. Every
+/// rank has one, and they call it together. Outside these steps recording is off.
 class StepProfile {
  public:
   explicit StepProfile(const TrainConfig& options);
@@ -30,13 +30,13 @@ class StepProfile {
   bool report() const { return lost_.report(); }
 
  private:
-  ProfileFigures write();
+  ProfileFigures write(const std::vector<RankTimeline>& ranks);
 
   std::optional<StepRange> steps_;
   std::string path_;
   std::optional<OutputFile> file_;
   LostWrites lost_{"--profile"};
-  std::vector<RankTimeline> ranks_;  // each rank writes its own
+  RankTimeline own_;
 };
 
 }  // namespace moegrad::training

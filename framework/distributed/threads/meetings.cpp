@@ -42,11 +42,8 @@ Channel& Meetings::channel_of(GroupState& group, const ChannelKey& key) {
   auto& channel = group.channels[key];
   if (channel == nullptr) {
     auto members = group.ranks;
-    if (key.from >= 0) {
-      members = {group.ranks[static_cast<std::size_t>(key.from)],
-                 group.ranks[static_cast<std::size_t>(key.to)]};
-    }
-    channel = std::make_unique<Channel>(group.name, key, std::move(members));
+    if (key.from >= 0) members = {key.from, key.to};
+    channel = std::make_unique<Channel>(std::move(members));
     for (std::size_t slot = 0; slot < channel->size(); ++slot) {
       rank_of(*channel, slot).channels.emplace_back(channel.get(), slot);
     }
@@ -63,11 +60,18 @@ void Meetings::wake_ranks(const Channel& channel) {
     rank_of(channel, slot).wake.notify_all();
 }
 
-CollectiveClock::duration Meetings::jitter(const CollectiveRequest& request, int draw) const {
-  const Channel& channel = *request.channel;
+CollectiveClock::duration Meetings::jitter(const ThreadCall& call, int draw) const {
+  const Channel& channel = *call.channel;
   if (options.jitter.maximum.count() == 0 || channel.size() == 1) return {};
-  return options.jitter.delay(channel.ranks[request.slot], channel.where(),
-                              2 * request.sequence + draw);
+  return options.jitter.delay(channel.ranks[call.slot], where(call), 2 * call.sequence + draw);
+}
+
+std::chrono::milliseconds Meetings::deadline_of(const Channel& channel) const {
+  std::chrono::milliseconds longest{0};
+  for (const auto* call : channel.seats) {
+    if (call != nullptr) longest = std::max(longest, call->deadline.value_or(options.deadline));
+  }
+  return longest;
 }
 
 void Meetings::take_seat(Channel& channel, std::size_t slot) {
@@ -77,10 +81,10 @@ void Meetings::take_seat(Channel& channel, std::size_t slot) {
   if (CollectiveClock::now() < channel.pending[slot].front()->joins_at) {
     return rank.wake.notify_all();  // its communication thread does it later
   }
-  if (channel.arrived++ == 0) {
-    channel.expires = running + options.jitter.maximum + options.deadline;
-  }
   channel.seats[slot] = channel.pending[slot].front().get();
+  if (channel.arrived++ == 0) {
+    channel.expires = running + options.jitter.maximum + deadline_of(channel);
+  }
   const auto disagreement = channel.disagreement(slot);
   if (!disagreement.empty()) return fail(disagreement, channel.seats[slot]);
   if (!channel.met()) return check_for_the_departed(channel);
@@ -122,7 +126,7 @@ void Meetings::advance(Channel& channel) {
   channel.step_opened = now;
   auto begins = std::max(now, channel.ready_at);
   for (const auto* call : channel.seats) begins = std::max(begins, call->begins_at);
-  channel.expires = running + (begins - now) + options.jitter.maximum + options.deadline;
+  channel.expires = running + (begins - now) + options.jitter.maximum + deadline_of(channel);
   wake_ranks(channel);
 }
 
@@ -143,7 +147,7 @@ void Meetings::conclude(Channel& channel) {
   }
 }
 
-bool Meetings::withdraw(CollectiveCall& call) {
+bool Meetings::withdraw(ThreadCall& call) {
   Channel& channel = *call.channel;
   auto& seat = channel.seats[call.slot];
   if (seat == &call) {
@@ -154,7 +158,7 @@ bool Meetings::withdraw(CollectiveCall& call) {
   }
   std::erase_if(channel.pending[call.slot],
                 [&](const auto& other) { return other.get() == &call; });
-  rank_of(channel, call.slot).withdrawn = call;
+  rank_of(channel, call.slot).withdrawn = {call, call.number};
   call.done = true;
   return true;
 }
@@ -176,7 +180,7 @@ bool Meetings::is_excused(const GroupState& group, const Channel& channel) {
   return false;
 }
 
-void Meetings::fail(const std::string& cause, const CollectiveRequest* origin) {
+void Meetings::fail(const std::string& cause, const ThreadCall* origin) {
   if (!failure.empty()) return;
   report = origin == nullptr ? cause : describe(*origin) + ": " + cause;
   failure = origin == nullptr ? cause : "aborted by " + report;
@@ -203,13 +207,13 @@ void Meetings::fail_by_exception(int rank, const std::string& what) {
 void Meetings::fail_by_withdrawal(int rank) {
   const auto& withdrawn = ranks[static_cast<std::size_t>(rank)]->withdrawn;
   if (!withdrawn.has_value()) return;
-  fail("rank " + std::to_string(rank) + " gave up " + describe(*withdrawn) +
+  fail("rank " + std::to_string(rank) + " gave up " + describe(withdrawn->request) +
        " because of an exception");
 }
 
 void Meetings::fail_to_join(Channel& channel) {
   std::ostringstream cause;
-  cause << "not joined within " << options.deadline.count() << " ms by "
+  cause << "not joined within " << deadline_of(channel).count() << " ms by "
         << channel.list_ranks(false) << "; waiting: " << channel.list_ranks(true);
   fail(cause.str(), channel.any_seated());
 }
@@ -217,7 +221,7 @@ void Meetings::fail_to_join(Channel& channel) {
 void Meetings::give_up_step(Channel& channel) {
   const bool consumers = channel.seats.front()->op == CollectiveOp::kAllGather;
   std::ostringstream cause;
-  cause << "not executed within " << options.deadline.count() << " ms by "
+  cause << "not executed within " << deadline_of(channel).count() << " ms by "
         << channel.list_ranks_by_step(false) << "; waiting: " << channel.list_ranks_by_step(true);
   fail(cause.str(), channel.any_seated());
   // A consumer may never return; all else ends soon, and reads the buffers until then.
@@ -240,16 +244,22 @@ void Meetings::end_failed_calls(Channel& channel) {
   if (stopped) wake_ranks(channel);
 }
 
+std::string Meetings::state_of(const Rank& rank, const CollectiveHistory::Entry& entry) const {
+  if (rank.withdrawn.has_value() && rank.withdrawn->number == entry.number) return "given up";
+  for (const auto& [channel, slot] : rank.channels) {
+    for (const auto& call : channel->pending[slot]) {
+      if (call->number == entry.number) return std::string(channel->state(*call));
+    }
+  }
+  return "done";
+}
+
 std::string Meetings::history() const {
   std::vector<std::vector<HistoryLine>> histories;
   for (const auto& rank : ranks) {
     auto& lines = histories.emplace_back();
-    for (const auto& request : rank->history.requests()) {
-      const auto& withdrawn = rank->withdrawn;
-      const bool given_up = withdrawn.has_value() && withdrawn->channel == request.channel &&
-                            withdrawn->sequence == request.sequence;
-      lines.push_back(
-          history_line(request, given_up ? "given up" : request.channel->state(request)));
+    for (const auto& entry : rank->history.entries()) {
+      lines.push_back(history_line(entry.request, state_of(*rank, entry)));
     }
   }
   return format_history(histories);

@@ -28,7 +28,7 @@ struct Meetings {
     CollectiveHistory history;
     Excuses excuses;
     bool left = false;
-    std::optional<CollectiveRequest> withdrawn;  // a call that an exception took out of scope
+    std::optional<CollectiveHistory::Entry> withdrawn;  // an exception took it out of scope
   };
 
   Meetings(int world_size, LaunchOptions launch_options);
@@ -40,7 +40,7 @@ struct Meetings {
   void wake_ranks(const Channel& channel);
 
   /// How long jitter holds a call back: at its seat (draw 0), or before its first step (1).
-  CollectiveClock::duration jitter(const CollectiveRequest& request, int draw) const;
+  CollectiveClock::duration jitter(const ThreadCall& call, int draw) const;
 
   // How a meeting goes on: the oldest call of `slot` takes its seat, unless jitter holds it back;
   // all ranks have ended a step, or the last one.
@@ -48,7 +48,7 @@ struct Meetings {
   void advance(Channel& channel);
   void conclude(Channel& channel);
   /// Takes a call back that went out of scope by an exception; false once a step has begun.
-  bool withdraw(CollectiveCall& call);
+  bool withdraw(ThreadCall& call);
   /// The body of `rank` has returned.
   void leave(int rank);
   /// Whether a rank that the channel waits for is excused.
@@ -56,7 +56,7 @@ struct Meetings {
 
   /// Poisons the launch, once. The calls of the same meeting as `origin` fail by themselves, all
   /// others because of it.
-  void fail(const std::string& cause, const CollectiveRequest* origin = nullptr);
+  void fail(const std::string& cause, const ThreadCall* origin = nullptr);
   void fail_by_exception(int rank, const std::string& what);
   /// If a call of the rank was withdrawn.
   void fail_by_withdrawal(int rank);
@@ -77,6 +77,9 @@ struct Meetings {
  private:
   void open_meeting(Channel& channel);
   void check_for_the_departed(const Channel& channel);
+  /// The longest that one of the seated calls has.
+  std::chrono::milliseconds deadline_of(const Channel& channel) const;
+  std::string state_of(const Rank& rank, const CollectiveHistory::Entry& entry) const;
   std::string history() const;
 };
 

@@ -24,7 +24,7 @@ std::string pairwise_count_disagreement(const Channel& channel) {
   return {};
 }
 
-std::int64_t received_from_others(const CollectiveCall& call, std::size_t slot) {
+std::int64_t received_from_others(const ThreadCall& call, std::size_t slot) {
   std::int64_t count = 0;
   for (std::size_t from = 0; from < call.recv_counts.size(); ++from) {
     if (from != slot) count += call.recv_counts[from];
@@ -34,13 +34,8 @@ std::int64_t received_from_others(const CollectiveCall& call, std::size_t slot) 
 
 }  // namespace
 
-Channel::Channel(std::string group_name, ChannelKey channel_key, std::vector<int> world_ranks)
-    : group(std::move(group_name)),
-      key(std::move(channel_key)),
-      ranks(std::move(world_ranks)),
-      issued(ranks.size()),
-      pending(ranks.size()),
-      seats(ranks.size()) {}
+Channel::Channel(std::vector<int> world_ranks)
+    : ranks(std::move(world_ranks)), pending(ranks.size()), seats(ranks.size()) {}
 
 std::string Channel::disagreement(std::size_t slot) const {
   // The calls already seated agree with each other, so comparing with the first is enough.
@@ -48,17 +43,7 @@ std::string Channel::disagreement(std::size_t slot) const {
   const auto other = static_cast<std::size_t>(std::ranges::find_if(seats, taken) - seats.begin());
   if (other < size() && !agree(*seats[other], *seats[slot])) {
     const auto [low, high] = std::minmax(other, slot);
-    const bool rounds = seats[low]->round != seats[high]->round;
-    const bool labels = rounds || seats[low]->label != seats[high]->label;
-    const auto called = [&](std::size_t side) {
-      const auto& seat = *seats[side];
-      const auto round = rounds ? ", round " + std::to_string(seat.round) : "";
-      return signature(seat) + (labels ? " (" + seat.label + round + ")" : "");
-    };
-    std::ostringstream text;
-    text << "rank " << ranks[low] << " called " << called(low) << ", rank " << ranks[high] << ' '
-         << called(high);
-    return text.str();
+    return moegrad::disagreement(ranks[low], *seats[low], ranks[high], *seats[high]);
   }
   if (met() && seats[slot]->op == CollectiveOp::kAllToAll) {
     return pairwise_count_disagreement(*this);
@@ -66,7 +51,7 @@ std::string Channel::disagreement(std::size_t slot) const {
   return {};
 }
 
-const CollectiveCall* Channel::any_seated() const {
+const ThreadCall* Channel::any_seated() const {
   const auto seat = std::ranges::find_if(seats, [](const auto* call) { return call != nullptr; });
   return seat == seats.end() ? nullptr : *seat;
 }
@@ -89,28 +74,18 @@ std::string Channel::list_ranks_by_step(bool ended_it) const {
   return name_ranks(list);
 }
 
-std::string Channel::where() const {
-  std::ostringstream text;
-  text << "group " << group;
-  if (key.from >= 0) {
-    text << ", rank " << ranks[0] << " to " << ranks[1] << ", tag " << key.tag;
-  } else if (key.queue != CollectiveOptions().queue) {
-    text << ", queue " << key.queue;
-  }
-  return text.str();
-}
-
-std::string_view Channel::state(const CollectiveRequest& request) const {
-  const auto& queue = pending[request.slot];
-  const auto call = std::ranges::find(queue, request.sequence, &CollectiveCall::sequence);
-  if (call == queue.end()) return "done";
-  if (seats[request.slot] != call->get()) return "issued";
-  if ((*call)->inside_step) return "running";
-  return (*call)->steps_begun > step ? "executed" : "joined";
+std::string_view Channel::state(const ThreadCall& call) const {
+  const auto& queue = pending[call.slot];
+  const bool waits =
+      std::ranges::any_of(queue, [&](const auto& each) { return each.get() == &call; });
+  if (!waits) return "done";
+  if (seats[call.slot] != &call) return "issued";
+  if (call.inside_step) return "running";
+  return call.steps_begun > step ? "executed" : "joined";
 }
 
 std::int64_t Channel::wire_bytes() const {
-  const CollectiveCall& call = *seats.front();
+  const ThreadCall& call = *seats.front();
   const auto others = static_cast<std::int64_t>(size()) - 1;
   switch (call.op) {
     case CollectiveOp::kAllGather:
@@ -134,29 +109,6 @@ std::int64_t Channel::wire_bytes() const {
       return 0;
   }
   return 0;
-}
-
-std::string describe(const CollectiveRequest& request) {
-  std::ostringstream text;
-  text << to_string(request.op) << " [" << request.channel->where() << ", sequence "
-       << request.sequence;
-  if (!request.label.empty()) text << ", " << request.label;
-  text << "]";
-  return text.str();
-}
-
-std::string name_ranks(std::span<const int> ranks) {
-  std::ostringstream text;
-  text << (ranks.size() == 1 ? "rank" : "ranks");
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    text << (i == 0 ? " " : ", ") << ranks[i];
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (last < i + 2) continue;
-    text << '-' << ranks[last];
-    i = last;
-  }
-  return text.str();
 }
 
 }  // namespace moegrad

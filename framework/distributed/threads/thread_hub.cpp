@@ -4,13 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "framework/distributed/aborted_error.h"
-#include "framework/distributed/find_nan.h"
 #include "framework/distributed/running_clock.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/runtime/too_few_threads.h"
@@ -83,29 +81,22 @@ std::shared_ptr<GroupState> ThreadHub::join_group(const std::string& name, std::
 }
 
 void ThreadHub::post(GroupState& group, const ChannelKey& key, std::size_t slot,
-                     const std::shared_ptr<CollectiveCall>& call) {
-  std::optional<std::int64_t> nan;
-  if (meetings_.options.check_nan && is_reduction(call->op))
-    nan = find_nan(call->parts, call->dtype);
+                     const std::shared_ptr<ThreadCall>& call) {
   Lock lock(mutex_);
   Channel& channel = meetings_.channel_of(group, key);
   call->channel = &channel;
   call->slot = slot;
-  call->sequence = channel.issued[slot]++;
   meetings_.fail_by_withdrawal(channel.ranks[slot]);
   if (!meetings_.failure.empty()) {
     lock.unlock();
     report_failure();
     throw AbortedError(describe(*call) + ": " + meetings_.failure);
   }
-  check<CollectiveError>(!meetings_.stopped, "group ", channel.group, ": the launch has ended");
-  meetings_.rank_of(channel, slot).history.add(*call);
+  check<CollectiveError>(!meetings_.stopped, "group ", group.name, ": the launch has ended");
+  call->number = meetings_.rank_of(channel, slot).history.add(*call);
   channel.pending[slot].push_back(call);
-  if (nan.has_value()) {
-    std::ostringstream cause;
-    cause << "rank " << channel.ranks[slot] << " has NaN at element " << *nan << " of "
-          << call->count << ' ' << call->dtype;
-    meetings_.fail(cause.str(), call.get());
+  if (!call->fault.empty()) {
+    meetings_.fail(call->fault, call.get());
     lock.unlock();
     report_failure();
     throw CollectiveError(call->error);
@@ -152,7 +143,7 @@ bool ThreadHub::poll(Lock& lock, Channel& channel, std::size_t slot,
     if (now < time) wake_at = std::min(wake_at, time);
     return now >= time;
   };
-  CollectiveCall* const call = channel.seats[slot];
+  ThreadCall* const call = channel.seats[slot];
   if (call == nullptr) {  // its turn, but late by jitter
     const auto& queue = channel.pending[slot];
     if (queue.empty() || meetings_.rank_of(channel, slot).withdrawn.has_value()) return false;
@@ -180,7 +171,7 @@ bool ThreadHub::poll(Lock& lock, Channel& channel, std::size_t slot,
 
 void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
                              std::vector<std::byte>& scratch) {
-  CollectiveCall& call = *channel.seats[slot];
+  ThreadCall& call = *channel.seats[slot];
   ++call.steps_begun;
   ++channel.running;
   call.inside_step = true;
@@ -223,7 +214,7 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
   }
 }
 
-void ThreadHub::wait(CollectiveCall& call) {
+void ThreadHub::wait(ThreadCall& call) {
   // What the consumer holds, tensors perhaps, ends here, on the rank's own thread and in its own
   // time, and outside the lock.
   GatherConsumer consumer;
@@ -237,17 +228,22 @@ void ThreadHub::wait(CollectiveCall& call) {
   consumer.swap(call.consume);
   lock.unlock();
   if (call.thrown != nullptr || !call.error.empty()) report_failure();
-  if (call.thrown != nullptr) std::rethrow_exception(call.thrown);
-  if (call.aborted) throw AbortedError(call.error);
-  check<CollectiveError>(call.error.empty(), call.error);
 }
 
-bool ThreadHub::test(const CollectiveCall& call) {
+std::exception_ptr ThreadHub::failure(const ThreadCall& call) {
+  const std::lock_guard lock(mutex_);
+  if (call.thrown != nullptr) return call.thrown;
+  if (call.error.empty()) return nullptr;
+  if (call.aborted) return std::make_exception_ptr(AbortedError(call.error));
+  return std::make_exception_ptr(CollectiveError(call.error));
+}
+
+bool ThreadHub::test(const ThreadCall& call) {
   const std::lock_guard lock(mutex_);
   return call.done;
 }
 
-void ThreadHub::release(CollectiveCall& call, bool unwinding) noexcept {
+void ThreadHub::release(ThreadCall& call, bool unwinding) noexcept {
   GatherConsumer consumer;
   Lock lock(mutex_);
   if (inside_step) return;

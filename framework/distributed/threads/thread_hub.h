@@ -59,14 +59,17 @@ class ThreadHub {
   /// The state that members of a subgroup share; they have not met yet.
   std::shared_ptr<GroupState> join_group(const std::string& name, std::vector<int> ranks);
 
-  /// Throws CollectiveError if the hub has failed.
+  /// Throws CollectiveError if the hub has failed, or if the call has a fault.
   void post(GroupState& group, const ChannelKey& key, std::size_t slot,
-            const std::shared_ptr<CollectiveCall>& call);
-  /// Blocks until the call has ended; throws its error.
-  void wait(CollectiveCall& call);
-  bool test(const CollectiveCall& call);
+            const std::shared_ptr<ThreadCall>& call);
+  /// Blocks until the call has ended, well or not.
+  void wait(ThreadCall& call);
+  bool test(const ThreadCall& call);
+  /// What went wrong with a call that has ended.
+  std::exception_ptr failure(const ThreadCall& call);
+  bool checks_nan() const { return meetings_.options.check_nan; }
   /// Called when the call's Work goes out of scope.
-  void release(CollectiveCall& call, bool unwinding) noexcept;
+  void release(ThreadCall& call, bool unwinding) noexcept;
 
   /// Called when the body of `rank` has thrown, or returned.
   void rank_failed(int rank, const std::string& what);

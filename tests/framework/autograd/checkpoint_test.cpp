@@ -195,14 +195,14 @@ TEST(Checkpoint, ABackwardWithinAHookHasHooksOfItsOwn) {
     ++calls;
     return Tensor();
   });
-  const Tensor aside = mul(x, w), h = mul(x, x);
+  const Tensor aside = mul(x, w), product = mul(mul(x, x), w), h = mul(x, x);
   h.register_hook([&](const Tensor&) {
     const int before = calls;
     aside.backward(randn({4}, 3));
     EXPECT_EQ(calls, before + 1);
     return Tensor();
   });
-  add(h, mul(mul(x, x), w)).backward(randn({4}, 4));
+  add(h, product).backward(randn({4}, 4));  // reaches h before w
   EXPECT_EQ(calls, 2);
 }
 

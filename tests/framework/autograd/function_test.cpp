@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/runtime/rank_context.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
@@ -271,6 +272,8 @@ TEST(Function, GraphsOfTwoThreadsAreIndependent) {
     std::vector<std::jthread> threads;
     for (std::size_t t = 0; t < 2; ++t) {
       threads.emplace_back([t, &grads] {
+        RankContext context;
+        const RankContextGuard guard(context);
         const ScopeGuard scope(
             "thread", [] {}, [] {});
         const Tensor x = variable({16}, 3);

@@ -8,6 +8,7 @@
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/runtime/thread_state.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
@@ -115,7 +116,8 @@ TEST(Graph, OfATensorWithoutGradientIsRefused) {
 }
 
 TEST(Graph, ALongChainIsNoRecursion) {
-  std::jthread([] {
+  std::jthread([state = ThreadState::capture()] {  // with the default stack
+    const ThreadStateGuard guard(state);
     Tensor y = variable({1});
     for (int i = 0; i < 100'000; ++i) y = add(y, y);
     const auto summary = summarize_graph(y);

@@ -46,22 +46,23 @@ TEST(Failure, PoisonsEveryGroupAndQueueOfTheLaunch) {
     auto& group = *context.group();
     const int pair[] = {0, 1};
     const auto other = context.rank() < 2 ? group.subgroup(pair, "pair") : nullptr;
-    const auto elsewhere = context.rank() == 1 ? other->barrier({.queue = "side"}) : nullptr;
+    const auto elsewhere =
+        context.rank() == 1 ? other->barrier({.queue = CollectiveQueue::kReduce}) : nullptr;
     // A barrier against an all_gather fails; rank 1 had a call of another group pending.
     EXPECT_THROW(context.rank() == 0 ? group.barrier()->wait() : gather(group, {}, {})->wait(),
                  CollectiveError);
     if (context.rank() == 0) other->barrier({.label = "later"});  // throws at once
     if (context.rank() == 1) elsewhere->wait();
-    if (context.rank() == 2) group.barrier({.queue = "new"});
+    if (context.rank() == 2) group.barrier({.queue = CollectiveQueue::kGather});
   });
   EXPECT_THAT(errors[0],
               ::testing::MatchesRegex("barrier .group pair, sequence 1, later.: aborted by .* "
                                       ".group world, sequence 0.: rank 0 called barrier, rank . "
                                       "all_gather of 0 float32"));
   EXPECT_THAT(errors[1],
-              ::testing::StartsWith("barrier [group pair, queue side, sequence 0]: aborted by "));
-  EXPECT_THAT(errors[2],
-              ::testing::StartsWith("barrier [group world, queue new, sequence 0]: aborted by "));
+              ::testing::StartsWith("barrier [group pair, queue reduce, sequence 0]: aborted by "));
+  EXPECT_THAT(errors[2], ::testing::StartsWith(
+                             "barrier [group world, queue gather, sequence 0]: aborted by "));
 }
 
 TEST(Failure, OfAConsumerIsThatRanksOwnException) {
@@ -192,7 +193,7 @@ TEST(Failure, EndsACallOnlyWhenNoPeerReadsItsBuffersAnyMore) {
       throw ValueError("boom");
     }
     if (context.rank() == 1) {
-      EXPECT_THROW(group.barrier({.queue = "other"})->wait(), CollectiveError);
+      EXPECT_THROW(group.barrier({.queue = CollectiveQueue::kReduce})->wait(), CollectiveError);
       poisoned.count_down();
     }
     EXPECT_THROW(work->wait(), CollectiveError);

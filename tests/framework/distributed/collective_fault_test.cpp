@@ -119,7 +119,8 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"WrongOrder", reduces(std::vector<float>(4), ReduceOp::kSum, {.label = "layers.2"}),
               "all_reduce(sum) of 4 float32 (layers.2)"},
         // Either queue may be the first to fail.
-        Fault{"WrongQueue", reduces(std::vector<float>(4), ReduceOp::kSum, {.queue = "other"}),
+        Fault{"WrongQueue",
+              reduces(std::vector<float>(4), ReduceOp::kSum, {.queue = CollectiveQueue::kReduce}),
               "not joined within 500 ms by rank"},
         Fault{"Leaves", [](ProcessGroup&, std::latch&) {}, "rank 2 has left"},
         Fault{"Throws", [](ProcessGroup&, std::latch&) { throw ValueError("boom"); },
@@ -145,7 +146,7 @@ TEST(StuckConsumer, HoldsUpNoOtherQueueForLongerThanTheDeadline) {
                                                        [&, rank = context.rank()](PeerSpans) {
                                                          if (rank == 1) other_ended.wait();
                                                        },
-                                                       {.queue = "side"});
+                                                       {.queue = CollectiveQueue::kReduce});
         try {
           reduce(*context.group());
         } catch (const CollectiveError&) {

@@ -57,8 +57,9 @@ TEST(History, ShowsHowFarEachOperationHasCome) {
       throw ValueError("boom");
     }
     const auto first = group.all_reduce(bytes, Dtype::kFloat32, ReduceOp::kSum,
-                                        {.queue = "reduce", .label = "layers.1"});
-    const auto second = group.broadcast(bytes, 1, Dtype::kFloat32, {.queue = "reduce"});
+                                        {.queue = CollectiveQueue::kReduce, .label = "layers.1"});
+    const auto second =
+        group.broadcast(bytes, 1, Dtype::kFloat32, {.queue = CollectiveQueue::kReduce});
     const auto sent =
         context.rank() == 0 ? group.send(bytes, 2, 7, Dtype::kFloat32) : group.barrier();
     joined.count_down();
@@ -136,7 +137,7 @@ TEST(History, HoldsTheLastOperationsAlone) {
   const auto reports = reports_of(2, [&](RankContext& context) {
     for (int i = 0; i < kOperations; ++i) context.group()->barrier()->wait();
     if (context.rank() == 1) throw ValueError("boom");
-    context.group()->barrier({.queue = "end"})->wait();
+    context.group()->barrier({.queue = CollectiveQueue::kReduce})->wait();
   });
   ASSERT_EQ(reports.size(), 1U);
   EXPECT_THAT(reports[0], HasSubstr(" sequence " + std::to_string(kFirst) + " "));

@@ -45,9 +45,9 @@ TEST(Jitter, ChangesNoResult) {
              std::vector<WorkPtr> works;
              const auto own = numbers<float>(context.rank(), 65);
              for (std::size_t i = 0; i < sums.size(); ++i) {
-               works.push_back(group.all_reduce(std::as_writable_bytes(std::span(sums[i])),
-                                                Dtype::kFloat32, ReduceOp::kSum,
-                                                {.queue = i % 2 == 0 ? "even" : "odd"}));
+               works.push_back(group.all_reduce(
+                   std::as_writable_bytes(std::span(sums[i])), Dtype::kFloat32, ReduceOp::kSum,
+                   {.queue = i % 2 == 0 ? CollectiveQueue::kGather : CollectiveQueue::kReduce}));
                works.push_back(half->all_gather(
                    std::as_bytes(std::span(own)), Dtype::kFloat32, [&, i](PeerSpans peers) {
                      auto* out = std::as_writable_bytes(std::span(gathered[i])).data();

@@ -56,10 +56,10 @@ TYPED_TEST(NaN, InAReductionIsTheErrorOfThatRankAndOfAllOthers) {
       try {
         if (scatters) {
           reduce_scatter(*context.group(), values, std::span(chunk), ReduceOp::kSum,
-                         {.queue = "reduce", .label = "layers.1"});
+                         {.queue = CollectiveQueue::kReduce, .label = "layers.1"});
         } else {
           all_reduce(*context.group(), std::span(values), ReduceOp::kMax,
-                     {.queue = "reduce", .label = "layers.1"});
+                     {.queue = CollectiveQueue::kReduce, .label = "layers.1"});
         }
       } catch (const CollectiveError& error) {
         errors[static_cast<std::size_t>(context.rank())] = error.what();

@@ -19,21 +19,21 @@ TEST(Queues, AWaitingQueueDoesNotHoldUpAnother) {
   launch(2, [](RankContext& context) {
     auto& group = *context.group();
     std::vector<float> input(4);
-    const auto gather = [&](const std::string& queue) {
+    const auto gather = [&](CollectiveQueue queue) {
       return group.all_gather(std::as_bytes(std::span(input)), Dtype::kFloat32, kIgnore,
                               {.queue = queue});
     };
     if (context.rank() == 0) {
-      const auto waiting = gather("slow");
-      gather("fast")->wait();
+      const auto waiting = gather(CollectiveQueue::kReduce);
+      gather(CollectiveQueue::kGather)->wait();
       EXPECT_FALSE(waiting->test());  // rank 1 joins only after the second fast one
-      gather("fast")->wait();
+      gather(CollectiveQueue::kGather)->wait();
       waiting->wait();
       EXPECT_TRUE(waiting->test());
     } else {
-      gather("fast")->wait();
-      gather("fast")->wait();
-      gather("slow")->wait();
+      gather(CollectiveQueue::kGather)->wait();
+      gather(CollectiveQueue::kGather)->wait();
+      gather(CollectiveQueue::kReduce)->wait();
     }
   });
 }
@@ -83,11 +83,13 @@ TEST(LinkModel, DelaysOneQueueAndNotTheOther) {
     auto& group = *context.group();
     std::vector<float> large(10'000), small(0);
     const auto slow = group.all_gather(std::as_bytes(std::span(large)), Dtype::kFloat32, kIgnore,
-                                       {.queue = "large"});
-    group.all_gather(std::as_bytes(std::span(small)), Dtype::kFloat32, kIgnore, {.queue = "small"})
+                                       {.queue = CollectiveQueue::kGather});
+    group
+        .all_gather(std::as_bytes(std::span(small)), Dtype::kFloat32, kIgnore,
+                    {.queue = CollectiveQueue::kReduce})
         ->wait();
     EXPECT_FALSE(slow->test());
-    group.barrier({.queue = "small"})->wait();
+    group.barrier({.queue = CollectiveQueue::kReduce})->wait();
     throw Seen();
   };
   EXPECT_THROW(launch(2, body, {.link = {.bytes_per_second = 1}}), Seen);

@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 const auto kIgnore = [](PeerSpans) {};
 
-WorkPtr gather(ProcessGroup& group, const std::vector<float>& input, const std::string& queue,
+WorkPtr gather(ProcessGroup& group, const std::vector<float>& input, CollectiveQueue queue,
                const std::string& label = {}) {
   return group.all_gather(std::as_bytes(std::span(input)), Dtype::kFloat32, kIgnore,
                           {.queue = queue, .label = label});
@@ -29,18 +29,18 @@ TEST(CollectiveSpans, TellOperationLaneBytesGroupAndSequence) {
   launch(4, [](RankContext& context) {
     auto& group = *context.group();
     const std::vector<float> input(100);
-    gather(group, input, "gather", "before start")->wait();
+    gather(group, input, CollectiveQueue::kGather, "before start")->wait();
     context.spans().start(1);
-    gather(group, input, "gather", "layers.3")->wait();
+    gather(group, input, CollectiveQueue::kGather, "layers.3")->wait();
     std::vector<float> output(25);
     group
         .reduce_scatter({std::as_bytes(std::span(input))},
                         std::as_writable_bytes(std::span(output)), Dtype::kFloat32, ReduceOp::kSum,
-                        {.queue = "reduce"})
+                        {.queue = CollectiveQueue::kReduce})
         ->wait();
     const int half[] = {context.rank() / 2 * 2, context.rank() / 2 * 2 + 1};
     const auto pair = group.subgroup(half, "pair");
-    gather(*pair, input, "default")->wait();
+    gather(*pair, input, CollectiveQueue::kDefault)->wait();
 
     const auto spans = of_kind(context.spans().spans(), SpanKind::kCollective);
     ASSERT_EQ(spans.size(), 4U);
@@ -67,7 +67,7 @@ TEST(CollectiveSpans, ReachFromTheMeetingOverTheModelledLinkToTheEnd) {
     context.spans().start(1);
     const std::vector<float> input(4);
     const auto posted = SpanClock::now();
-    const auto work = gather(*context.group(), input, "gather");
+    const auto work = gather(*context.group(), input, CollectiveQueue::kGather);
     while (!work->test()) std::this_thread::sleep_for(1ms);
     const auto ended = SpanClock::now();
     work->wait();
@@ -94,12 +94,12 @@ TEST(CollectiveSpans, AreRecordedWithoutWait) {
       return names;
     };
     {
-      const auto polled = gather(*context.group(), input, "gather", "polled");
+      const auto polled = gather(*context.group(), input, CollectiveQueue::kGather, "polled");
       while (!polled->test()) std::this_thread::sleep_for(1ms);
       EXPECT_EQ(collectives(), std::vector<std::string>{"all_gather polled"});
     }
     EXPECT_TRUE(of_kind(context.spans().spans(), SpanKind::kWait).empty());
-    gather(*context.group(), input, "gather", "dropped");
+    gather(*context.group(), input, CollectiveQueue::kGather, "dropped");
     EXPECT_EQ(collectives(), (std::vector<std::string>{"all_gather polled", "all_gather dropped"}));
     // Which stood still until it had ended.
     const auto waits = of_kind(context.spans().spans(), SpanKind::kWait);
@@ -134,7 +134,7 @@ TEST(CollectiveSpans, BeginWhenTheLastRankJoins) {
       std::this_thread::sleep_for(10ms);
       joined = SpanClock::now();
     }
-    gather(*context.group(), input, "gather")->wait();
+    gather(*context.group(), input, CollectiveQueue::kGather)->wait();
     EXPECT_GE(of_kind(context.spans().spans(), SpanKind::kCollective).at(0).begin, joined);
   });
 }
@@ -143,7 +143,7 @@ TEST(CollectiveSpans, AWaitThatBlocksIsASpanOnTheComputeLane) {
   const auto body = [](RankContext& context) {
     context.spans().start(1);
     const std::vector<float> input(4);
-    const auto work = gather(*context.group(), input, "gather", "layers.0");
+    const auto work = gather(*context.group(), input, CollectiveQueue::kGather, "layers.0");
     const auto begin = SpanClock::now();
     work->wait();
     const auto end = SpanClock::now();

@@ -85,68 +85,27 @@ class CallCounts {
 class CountingProcessGroup final : public ProcessGroup {
  public:
   CountingProcessGroup(std::shared_ptr<ProcessGroup> group, std::shared_ptr<CallCounts> counts)
-      : group_(std::move(group)), counts_(std::move(counts)) {}
+      : ProcessGroup(group->name(), {group->ranks().begin(), group->ranks().end()}, group->rank()),
+        group_(std::move(group)),
+        counts_(std::move(counts)) {}
 
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-  const std::string& name() const override { return group_->name(); }
-  std::span<const int> ranks() const override { return group_->ranks(); }
-
-  WorkPtr all_gather(std::span<const std::byte> input, Dtype dtype, GatherConsumer consume,
-                     const CollectiveOptions& options = {}) override {
-    count("all_gather", options.queue, std::ssize(input), dtype);
-    return group_->all_gather(input, dtype, std::move(consume), options);
+ protected:
+  WorkPtr issue(CollectiveCall call) override {
+    counts_->add({.op = std::string(to_string(call.op)),
+                  .queue = is_point_to_point(call.op) ? "" : std::string(to_string(call.queue)),
+                  .group = name()},
+                 call.count * size_of(call.dtype), call.dtype);
+    return pass_on(*group_, std::move(call));
   }
-  WorkPtr reduce_scatter(ByteParts input, std::span<std::byte> output, Dtype dtype, ReduceOp op,
-                         const CollectiveOptions& options = {}) override {
-    std::int64_t bytes = 0;
-    for (const auto part : input) bytes += std::ssize(part);
-    count("reduce_scatter", options.queue, bytes, dtype);
-    return group_->reduce_scatter(std::move(input), output, dtype, op, options);
-  }
-  WorkPtr all_reduce(std::span<std::byte> buffer, Dtype dtype, ReduceOp op,
-                     const CollectiveOptions& options = {}) override {
-    count("all_reduce", options.queue, std::ssize(buffer), dtype);
-    return group_->all_reduce(buffer, dtype, op, options);
-  }
-  WorkPtr broadcast(std::span<std::byte> buffer, int root, Dtype dtype,
-                    const CollectiveOptions& options = {}) override {
-    count("broadcast", options.queue, std::ssize(buffer), dtype);
-    return group_->broadcast(buffer, root, dtype, options);
-  }
-  WorkPtr all_to_all(std::span<const std::byte> input, std::span<const std::int64_t> send_counts,
-                     std::span<std::byte> output, std::span<const std::int64_t> recv_counts,
-                     Dtype dtype, const CollectiveOptions& options = {}) override {
-    count("all_to_all", options.queue, std::ssize(input), dtype);
-    return group_->all_to_all(input, send_counts, output, recv_counts, dtype, options);
-  }
-  WorkPtr send(std::span<const std::byte> input, int to, int tag, Dtype dtype,
-               const CollectiveOptions& options = {}) override {
-    count("send", "", std::ssize(input), dtype);
-    return group_->send(input, to, tag, dtype, options);
-  }
-  WorkPtr recv(std::span<std::byte> output, int from, int tag, Dtype dtype,
-               const CollectiveOptions& options = {}) override {
-    count("recv", "", std::ssize(output), dtype);
-    return group_->recv(output, from, tag, dtype, options);
-  }
-  WorkPtr barrier(const CollectiveOptions& options = {}) override {
-    count("barrier", options.queue, 0, Dtype::kFloat32);
-    return group_->barrier(options);
-  }
-  std::shared_ptr<const void> excuse(std::string what) override {
-    return group_->excuse(std::move(what));
-  }
-  std::shared_ptr<ProcessGroup> subgroup(std::span<const int> ranks,
-                                         const std::string& name) override {
+  std::shared_ptr<ProcessGroup> make_subgroup(std::span<const int> ranks,
+                                              const std::string& name) override {
     return std::make_shared<CountingProcessGroup>(group_->subgroup(ranks, name), counts_);
+  }
+  std::shared_ptr<const void> begin_excuse(std::string what) override {
+    return group_->excuse(std::move(what));
   }
 
  private:
-  void count(std::string_view op, const std::string& queue, std::int64_t bytes, Dtype dtype) {
-    counts_->add({.op = std::string(op), .queue = queue, .group = name()}, bytes, dtype);
-  }
-
   std::shared_ptr<ProcessGroup> group_;
   std::shared_ptr<CallCounts> counts_;
 };

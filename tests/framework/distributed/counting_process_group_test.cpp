@@ -5,6 +5,7 @@
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/device_mesh.h"
 #include "tests/framework/distributed/collective_testing.h"
+#include "tests/framework/distributed/mock_process_group.h"
 
 namespace moegrad::counting_process_group_test {
 namespace {
@@ -12,33 +13,10 @@ namespace {
 using test::CallCounts;
 using test::CallTotals;
 using test::CountingProcessGroup;
-using ::testing::_;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::NiceMock;
 using ::testing::Return;
-using ::testing::ReturnRefOfCopy;
-
-class MockProcessGroup : public ProcessGroup {
- public:
-  using In = std::span<const std::byte>;
-  using Out = std::span<std::byte>;
-  using Counts = std::span<const std::int64_t>;
-  using Options = const CollectiveOptions&;
-  MOCK_METHOD(int, rank, (), (const, override));
-  MOCK_METHOD(int, size, (), (const, override));
-  MOCK_METHOD(const std::string&, name, (), (const, override));
-  MOCK_METHOD(std::span<const int>, ranks, (), (const, override));
-  MOCK_METHOD(WorkPtr, all_gather, (In, Dtype, GatherConsumer, Options), (override));
-  MOCK_METHOD(WorkPtr, reduce_scatter, (ByteParts, Out, Dtype, ReduceOp, Options), (override));
-  MOCK_METHOD(WorkPtr, all_reduce, (Out, Dtype, ReduceOp, Options), (override));
-  MOCK_METHOD(WorkPtr, broadcast, (Out, int, Dtype, Options), (override));
-  MOCK_METHOD(WorkPtr, all_to_all, (In, Counts, Out, Counts, Dtype, Options), (override));
-  MOCK_METHOD(WorkPtr, send, (In, int, int, Dtype, Options), (override));
-  MOCK_METHOD(WorkPtr, recv, (Out, int, int, Dtype, Options), (override));
-  MOCK_METHOD(WorkPtr, barrier, (Options), (override));
-  MOCK_METHOD(std::shared_ptr<ProcessGroup>, subgroup, (std::span<const int>, const std::string&),
-              (override));
-};
 
 TEST(CountingProcessGroup, CountsCallsElementsAndBytesPerOpAndQueue) {
   launch(2, [](RankContext& context) {
@@ -48,10 +26,12 @@ TEST(CountingProcessGroup, CountsCallsElementsAndBytesPerOpAndQueue) {
     std::vector<BFloat16> narrow(6);
     const auto out = std::as_writable_bytes(std::span(four));
     const std::int64_t each[] = {2, 2};
-    all_gather(group, four, std::span(eight), {.queue = "gather"});
-    all_gather(group, std::vector<BFloat16>(3), std::span(narrow), {.queue = "gather"});
+    all_gather(group, four, std::span(eight), {.queue = CollectiveQueue::kGather});
+    all_gather(group, std::vector<BFloat16>(3), std::span(narrow),
+               {.queue = CollectiveQueue::kGather});
     all_gather(group, four, std::span(eight));
-    reduce_scatter(group, eight, std::span(four), ReduceOp::kSum, {.queue = "reduce"});
+    reduce_scatter(group, eight, std::span(four), ReduceOp::kSum,
+                   {.queue = CollectiveQueue::kReduce});
     all_reduce(group, std::span(narrow));
     broadcast(group, std::span(four), 1);
     group
@@ -117,15 +97,14 @@ TEST(CountingProcessGroup, SharedByAllRanksCountsThemAll) {
 }
 
 TEST(DeviceMesh, AsksAMockForTheGroupOfEachAxis) {
-  const auto world = std::make_shared<NiceMock<MockProcessGroup>>();
-  const auto shard = std::make_shared<NiceMock<MockProcessGroup>>();
-  ON_CALL(*world, rank()).WillByDefault(Return(5));
-  ON_CALL(*world, size()).WillByDefault(Return(8));
-  ON_CALL(*world, name()).WillByDefault(ReturnRefOfCopy(std::string("world")));
-  EXPECT_CALL(*world, subgroup(ElementsAre(1, 5), "replicate"));
-  EXPECT_CALL(*world, subgroup(ElementsAre(4, 5, 6, 7), "shard")).WillOnce(Return(shard));
+  const auto world = std::make_shared<NiceMock<test::MockProcessGroup>>(
+      std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}, 5);
+  const auto shard =
+      std::make_shared<NiceMock<test::MockProcessGroup>>(std::vector<int>{4, 5, 6, 7}, 1);
+  EXPECT_CALL(*world, make_subgroup(ElementsAre(1, 5), "replicate"));
+  EXPECT_CALL(*world, make_subgroup(ElementsAre(4, 5, 6, 7), "shard")).WillOnce(Return(shard));
   const DeviceMesh mesh(world, {{"replicate", 2}, {"shard", 4}});
-  EXPECT_CALL(*shard, barrier(_));
+  EXPECT_CALL(*shard, issue(Field(&CollectiveCall::op, CollectiveOp::kBarrier)));
   mesh.group("shard")->barrier();
 }
 

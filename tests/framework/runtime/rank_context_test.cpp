@@ -3,21 +3,100 @@
 
 #include <gtest/gtest.h>
 
+#include <any>
+#include <string>
 #include <thread>
+#include <tuple>
+
+#include "framework/autograd/anomaly.h"
+#include "framework/autograd/grad_mode.h"
+#include "framework/autograd/saved_tensor.h"
+#include "framework/autograd/scope.h"
+#include "framework/runtime/thread_state.h"
+#include "framework/tensor/arena.h"
+#include "framework/tensor/meta.h"
+#include "tests/framework/autograd/test_functions.h"
+#include "tests/testing.h"
 
 namespace moegrad::rank_context_test {
 namespace {
 
-TEST(RankContext, AThreadWithoutOneGetsItsOwn) {
+using test::message_of;
+
+TEST(RankContext, OfTheMainThreadIsRankZeroOfOne) {
   auto* main = &RankContext::current();
   EXPECT_EQ(main, &RankContext::current());
   EXPECT_EQ(main->rank(), 0);
   EXPECT_EQ(main->world_size(), 1);
   EXPECT_EQ(main->pool().threads(), 1);
   EXPECT_EQ(main->group(), nullptr);
-  RankContext* other = nullptr;
-  std::jthread([&] { other = &RankContext::current(); }).join();
-  EXPECT_NE(other, main);
+  EXPECT_EQ(RankContext::find(), main);
+}
+
+TEST(RankContext, AnotherThreadBelongsToNoRank) {
+  std::jthread([] {
+    EXPECT_EQ(RankContext::find(), nullptr);
+    const std::string expected =
+        "RankContext: this thread must belong to a rank; it is neither the main thread nor one of "
+        "launch(): carry the ThreadState of a rank's thread over with ThreadStateGuard, or make a "
+        "RankContext with a RankContextGuard";
+    EXPECT_EQ(message_of<Error>([] { RankContext::current(); }), expected);
+    EXPECT_EQ(message_of<Error>([] { Tensor::zeros({2}); }), expected);
+    EXPECT_FALSE(log_enabled(LogLevel::kDebug));
+    EXPECT_TRUE(log_enabled(LogLevel::kInfo));
+    RankContext own({.rank = 3, .world_size = 4});
+    const RankContextGuard guard(own);
+    EXPECT_EQ(RankContext::current().rank(), 3);
+    EXPECT_NO_THROW(Tensor::zeros({2}));
+  }).join();
+}
+
+TEST(ThreadState, CarriesARanksWorkToAnotherThread) {
+  RankContext context({.rank = 2, .world_size = 3});
+  const RankContextGuard rank(context);
+  const NoGradGuard no_grad;
+  const MetaGuard meta;
+  const AnomalyModeGuard anomaly;
+  const MemoryTagGuard tag(MemoryTag::kOptimizer);
+  int packed = 0;
+  const SavedTensorHooksGuard hooks(
+      {.pack = [&](const Tensor& tensor) -> std::any {
+         ++packed;
+         return tensor;
+       },
+       .unpack = [](const std::any& kept) { return std::any_cast<Tensor>(kept); }});
+  const ScopeGuard scope("here", {}, {});
+  const auto seen = [] {
+    return std::tuple(RankContext::find() != nullptr ? RankContext::current().rank() : -1,
+                      grad_enabled(), meta_enabled(), anomaly_detection_enabled(),
+                      MemoryTagGuard::current(), ScopeGuard::current().get(),
+                      ThreadState::current().saved_tensor_hooks);
+  };
+  const auto expected = seen();
+  const auto fresh =
+      std::tuple(-1, true, false, false, MemoryTag::kActivations,
+                 static_cast<const Scope*>(nullptr), static_cast<const SavedTensorHooks*>(nullptr));
+  EXPECT_EQ(std::get<0>(expected), 2);
+  std::jthread([&, state = ThreadState::capture()] {
+    EXPECT_EQ(seen(), fresh);
+    {
+      const ThreadStateGuard guard(state);
+      EXPECT_EQ(seen(), expected);
+      const GradModeGuard tape_on(true);
+      const MetaGuard with_bytes(false);
+      test::mul(test::variable({2}), test::variable({2}));
+    }
+    EXPECT_EQ(seen(), fresh);
+  }).join();
+  EXPECT_EQ(seen(), expected);
+  EXPECT_EQ(packed, 2);
+}
+
+TEST(ThreadState, CarriesTheRankOfTheMainThreadToo) {
+  std::jthread([state = ThreadState::capture(), main = &RankContext::current()] {
+    const ThreadStateGuard guard(state);
+    EXPECT_EQ(&RankContext::current(), main);
+  }).join();
 }
 
 TEST(RankContext, GuardsNest) {

@@ -151,6 +151,8 @@ TEST(Meta, AGuardIsOfItsThreadAlone) {
   const MetaGuard meta;
   bool other = true;
   std::thread([&] {
+    RankContext context;
+    const RankContextGuard guard(context);
     other = Tensor::ones({2}).is_meta();
     const MetaGuard own(false);
   }).join();

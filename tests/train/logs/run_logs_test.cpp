@@ -183,9 +183,9 @@ TEST_F(RunLogsTest, ALineHasWhatAReportNeeds) {
 }
 
 TEST_F(RunLogsTest, PeaksAreTheMostOfAnyRankSinceTheLineBefore) {
-  StepProfile profile(options_);
   ::testing::internal::CaptureStdout();
   launch(2, [&](RankContext& context) {
+    StepProfile profile(options_);
     RunLogs logs(options_, context, profile, 0, {});
     const MemoryTagGuard tag(MemoryTag::kGradients);
     const auto use = [&](std::int64_t bytes) { Tensor::zeros({bytes / 8}, Dtype::kFloat64); };
@@ -259,10 +259,10 @@ TEST_F(RunLogsTest, ATraceHoldsTheChosenStepsOfAllRanksAlone) {
 TEST_F(RunLogsTest, RecordingIsOffOutsideTheChosenSteps) {
   options_.output.profile_steps = {{1, 2}};
   options_.output.profile = path("trace.json");
-  StepProfile profile(options_);
   std::array<std::vector<bool>, 2> recorded;
   ::testing::internal::CaptureStdout();
   launch(2, [&](RankContext& context) {
+    StepProfile profile(options_);
     if (context.rank() == 0) profile.open(0);
     auto& own = recorded[static_cast<std::size_t>(context.rank())];
     for (std::int64_t step = 0; step < 3; ++step) {

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/distributed/threads/collective_call.h"
+#include "framework/distributed/threads/thread_call.h"
 
 #include <algorithm>
 #include <numeric>
-#include <sstream>
 
 #include "framework/distributed/tree_reduction.h"
 
 namespace moegrad {
 namespace {
 
-using Sides = std::span<CollectiveCall* const>;
+using Sides = std::span<ThreadCall* const>;
 
 void copy(std::span<const std::byte> from, std::byte* to) {
   if (from.data() != to) std::copy(from.begin(), from.end(), to);
@@ -39,7 +38,7 @@ class PartsCursor {
 
 // output = reduction over the ranks of elements [begin, begin + count) of their inputs. Each piece
 // ends where any input changes to another part.
-void reduce(Sides sides, CollectiveCall& call, std::int64_t begin, std::int64_t count,
+void reduce(Sides sides, ThreadCall& call, std::int64_t begin, std::int64_t count,
             std::byte* output, std::vector<std::byte>& scratch) {
   const auto element = static_cast<std::size_t>(size_of(call.dtype));
   auto left = static_cast<std::size_t>(count) * element;
@@ -64,7 +63,7 @@ void reduce(Sides sides, CollectiveCall& call, std::int64_t begin, std::int64_t 
 // Step 0: each rank reduces its own part of the buffers, which no other rank reads, into its own
 // buffer. Step 1: each rank copies the other parts from their owners.
 void all_reduce(Sides sides, std::size_t slot, int step, std::vector<std::byte>& scratch) {
-  CollectiveCall& call = *sides[slot];
+  ThreadCall& call = *sides[slot];
   const auto ranks = static_cast<std::int64_t>(sides.size());
   const auto bytes = size_of(call.dtype);
   const auto part_begin = [&](std::size_t part) {
@@ -85,7 +84,7 @@ void all_reduce(Sides sides, std::size_t slot, int step, std::vector<std::byte>&
 }
 
 void all_to_all(Sides sides, std::size_t slot) {
-  const CollectiveCall& call = *sides[slot];
+  const ThreadCall& call = *sides[slot];
   std::byte* output = call.output.data();
   for (std::size_t from = 0; from < sides.size(); ++from) {
     const auto& counts = sides[from]->send_counts;
@@ -101,43 +100,9 @@ void all_to_all(Sides sides, std::size_t slot) {
 
 }  // namespace
 
-std::string_view to_string(CollectiveOp op) {
-  constexpr std::string_view kNames[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
-                                         "all_to_all", "send",           "recv",       "barrier"};
-  return kNames[static_cast<std::size_t>(op)];
-}
-
-bool is_point_to_point(CollectiveOp op) {
-  return op == CollectiveOp::kSend || op == CollectiveOp::kRecv;
-}
-
-bool is_reduction(CollectiveOp op) {
-  return op == CollectiveOp::kAllReduce || op == CollectiveOp::kReduceScatter;
-}
-
 int num_steps(CollectiveOp op) {
   if (op == CollectiveOp::kBarrier) return 0;
   return op == CollectiveOp::kAllReduce ? 2 : 1;
-}
-
-std::string signature(const CollectiveRequest& call) {
-  std::ostringstream text;
-  text << to_string(call.op);
-  if (call.op == CollectiveOp::kBarrier) return text.str();
-  if (call.op == CollectiveOp::kBroadcast) text << "(root " << call.root << ")";
-  if (is_reduction(call.op)) text << (call.reduce == ReduceOp::kSum ? "(sum)" : "(max)");
-  text << " of ";
-  if (call.op != CollectiveOp::kAllToAll) text << call.count << ' ';
-  text << call.dtype;
-  return text.str();
-}
-
-bool agree(const CollectiveRequest& a, const CollectiveRequest& b) {
-  if (is_point_to_point(a.op)) return a.count == b.count && a.dtype == b.dtype;
-  // What all_to_all sends differs from rank to rank by design; its counts are compared in pairs.
-  const bool counts = a.op == CollectiveOp::kAllToAll || a.count == b.count;
-  return a.op == b.op && a.dtype == b.dtype && counts && a.root == b.root && a.reduce == b.reduce &&
-         a.label == b.label && a.round == b.round;
 }
 
 std::vector<std::span<const std::byte>> inputs_of(Sides sides) {
@@ -148,7 +113,7 @@ std::vector<std::span<const std::byte>> inputs_of(Sides sides) {
 }
 
 void run_step(Sides sides, std::size_t slot, int step, std::vector<std::byte>& scratch) {
-  CollectiveCall& call = *sides[slot];
+  ThreadCall& call = *sides[slot];
   switch (call.op) {
     case CollectiveOp::kReduceScatter: {
       const auto count = call.count / static_cast<std::int64_t>(sides.size());

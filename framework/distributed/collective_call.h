@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "framework/distributed/collective_request.h"
+
+namespace moegrad {
+
+/// One buffer in several parts, which are read one after the other. Each part contains whole
+/// elements. Ranks may cut their buffers differently.
+using ByteParts = std::vector<std::span<const std::byte>>;
+
+/// Every rank's input of an all-gather, in rank order, readable while the consumer runs.
+using PeerSpans = std::span<const std::span<const std::byte>>;
+using GatherConsumer = std::function<void(PeerSpans)>;
+
+/// One rank's side of one collective, checked: what a backend executes (ProcessGroup::issue).
+struct CollectiveCall : CollectiveRequest {
+  std::span<const std::byte> input = {};  // empty for recv and the reductions
+  ByteParts parts = {};                   // the input of a reduction
+  std::span<std::byte> output = {};  // the same memory as the input for all_reduce and broadcast
+  std::vector<std::int64_t> send_counts = {};  // all_to_all only, as recv_counts
+  std::vector<std::int64_t> recv_counts = {};
+  GatherConsumer consume = {};
+
+  /// After which time the call fails, if not the backend's.
+  std::optional<std::chrono::milliseconds> deadline = {};
+  /// Why the call must fail on all ranks, if it must: a NaN in the input.
+  std::string fault = {};
+};
+
+}  // namespace moegrad

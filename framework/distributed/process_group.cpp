@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/process_group.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "framework/distributed/find_nan.h"
+
+namespace moegrad {
+namespace {
+
+std::int64_t num_elements(std::string_view op, std::span<const std::byte> bytes, Dtype dtype) {
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  check<ValueError>(size % size_of(dtype) == 0, op, ": a buffer of ", dtype,
+                    " needs a multiple of ", size_of(dtype), " bytes, got ", size);
+  return size / size_of(dtype);
+}
+
+void check_counts(std::string_view side, std::span<const std::int64_t> counts, int ranks,
+                  std::int64_t elements) {
+  check<ValueError>(std::ssize(counts) == ranks, "all_to_all: ", side, "_counts needs one of ",
+                    ranks, " ranks each, got ", counts.size());
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  std::int64_t sum = 0;
+  for (const auto count : counts) {
+    check<ValueError>(count >= 0, "all_to_all: ", side, "_counts must not be negative, got ",
+                      count);
+    sum = count > kMost - sum ? kMost : sum + count;
+  }
+  check<ValueError>(sum == elements, "all_to_all: ", side, "_counts must add up to the buffer's ",
+                    elements, " elements, got ", sum);
+}
+
+void check_rank(std::string_view op, std::string_view what, int rank, int size) {
+  check<ValueError>(0 <= rank && rank < size, op, ": ", what, " must be in [0, ", size, "), got ",
+                    rank);
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(std::string name, std::vector<int> ranks, int rank)
+    : name_(std::move(name)), ranks_(std::move(ranks)), rank_(rank) {}
+
+CollectiveCall ProcessGroup::make_call(CollectiveOp op, const CollectiveOptions& options) const {
+  constexpr std::chrono::hours kDay(24);
+  if (options.deadline) {
+    check<ValueError>(options.deadline->count() > 0 && *options.deadline <= kDay, to_string(op),
+                      ": deadline must be in (0, 24 h], got ", options.deadline->count(), " ms");
+  }
+  CollectiveCall call;
+  call.op = op;
+  call.label = options.label;
+  call.round = options.round;
+  call.queue = options.queue;
+  call.deadline = options.deadline;
+  return call;
+}
+
+// A call that moves the elements of `bytes`.
+CollectiveCall ProcessGroup::make_call(CollectiveOp op, std::span<const std::byte> bytes,
+                                       Dtype dtype, const CollectiveOptions& options) const {
+  auto call = make_call(op, options);
+  call.dtype = dtype;
+  call.count = num_elements(to_string(op), bytes, dtype);
+  return call;
+}
+
+WorkPtr ProcessGroup::post(CollectiveCall call) {
+  call.group = name_;
+  if (check_nan_ && is_reduction(call.op)) {
+    if (const auto at = find_nan(call.parts, call.dtype)) {
+      std::ostringstream fault;
+      fault << "rank " << world_rank(rank_) << " has NaN at element " << *at << " of " << call.count
+            << ' ' << call.dtype;
+      call.fault = fault.str();
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    call.sequence = issued_[{call.queue, call.from, call.to, call.tag}]++;
+  }
+  return issue(std::move(call));
+}
+
+WorkPtr ProcessGroup::pass_on(ProcessGroup& group, CollectiveCall call) {
+  return group.post(std::move(call));
+}
+
+WorkPtr ProcessGroup::all_gather(std::span<const std::byte> input, Dtype dtype,
+                                 GatherConsumer consume, const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kAllGather, input, dtype, options);
+  check<ValueError>(consume != nullptr, "all_gather: consume must not be null");
+  call.input = input;
+  call.consume = std::move(consume);
+  return post(std::move(call));
+}
+
+WorkPtr ProcessGroup::reduce_scatter(ByteParts input, std::span<std::byte> output, Dtype dtype,
+                                     ReduceOp op, const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kReduceScatter, options);
+  call.dtype = dtype;
+  for (const auto part : input) call.count += num_elements("reduce_scatter", part, dtype);
+  call.parts = std::move(input);
+  call.output = output;
+  call.reduce = op;
+  const auto chunk = num_elements("reduce_scatter", output, dtype);
+  check<ValueError>(call.count == size() * chunk, "reduce_scatter: input must hold ", size(),
+                    " chunks of ", chunk, " elements, got ", call.count);
+  return post(std::move(call));
+}
+
+WorkPtr ProcessGroup::all_reduce(std::span<std::byte> buffer, Dtype dtype, ReduceOp op,
+                                 const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kAllReduce, buffer, dtype, options);
+  call.parts = {buffer};
+  call.output = buffer;
+  call.reduce = op;
+  return post(std::move(call));
+}
+
+WorkPtr ProcessGroup::broadcast(std::span<std::byte> buffer, int root, Dtype dtype,
+                                const CollectiveOptions& options) {
+  check_rank("broadcast", "root", root, size());
+  auto call = make_call(CollectiveOp::kBroadcast, buffer, dtype, options);
+  call.input = buffer;
+  call.output = buffer;
+  call.root = root;
+  return post(std::move(call));
+}
+
+WorkPtr ProcessGroup::all_to_all(std::span<const std::byte> input,
+                                 std::span<const std::int64_t> send_counts,
+                                 std::span<std::byte> output,
+                                 std::span<const std::int64_t> recv_counts, Dtype dtype,
+                                 const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kAllToAll, input, dtype, options);
+  call.input = input;
+  call.output = output;
+  // Ranks copy at different times: a rank would read what another has already overwritten.
+  const std::less_equal<const std::byte*> not_after;
+  check<ValueError>(input.empty() || output.empty() ||
+                        not_after(input.data() + input.size(), output.data()) ||
+                        not_after(output.data() + output.size(), input.data()),
+                    "all_to_all: input and output must not overlap");
+  check_counts("send", send_counts, size(), call.count);
+  check_counts("recv", recv_counts, size(), num_elements("all_to_all", output, dtype));
+  call.send_counts.assign(send_counts.begin(), send_counts.end());
+  call.recv_counts.assign(recv_counts.begin(), recv_counts.end());
+  return post(std::move(call));
+}
+
+WorkPtr ProcessGroup::send(std::span<const std::byte> input, int to, int tag, Dtype dtype,
+                           const CollectiveOptions& options) {
+  check_rank("send", "to", to, size());
+  auto call = make_call(CollectiveOp::kSend, input, dtype, options);
+  call.input = input;
+  call.queue = CollectiveQueue::kDefault;
+  call.from = world_rank(rank_);
+  call.to = world_rank(to);
+  call.tag = tag;
+  return post(std::move(call));
+}
+
+WorkPtr ProcessGroup::recv(std::span<std::byte> output, int from, int tag, Dtype dtype,
+                           const CollectiveOptions& options) {
+  check_rank("recv", "from", from, size());
+  auto call = make_call(CollectiveOp::kRecv, output, dtype, options);
+  call.output = output;
+  call.queue = CollectiveQueue::kDefault;
+  call.from = world_rank(from);
+  call.to = world_rank(rank_);
+  call.tag = tag;
+  return post(std::move(call));
+}
+
+WorkPtr ProcessGroup::barrier(const CollectiveOptions& options) {
+  return post(make_call(CollectiveOp::kBarrier, options));
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::subgroup(std::span<const int> ranks,
+                                                     const std::string& name) {
+  std::ostringstream list;
+  for (const int rank : ranks) {
+    check_rank("subgroup", "ranks", rank, size());
+    list << (list.tellp() == 0 ? "" : ", ") << rank;
+  }
+  check<ValueError>(std::ranges::adjacent_find(ranks, std::greater_equal{}) == ranks.end(),
+                    "subgroup: ranks must ascend, got {", list.str(), "}");
+  check<ValueError>(std::ranges::find(ranks, rank_) != ranks.end(),
+                    "subgroup: ranks must hold the caller's, ", rank_, ", got {", list.str(), "}");
+  return make_subgroup(ranks, name);
+}
+
+}  // namespace moegrad

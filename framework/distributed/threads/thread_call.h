@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/distributed/collective_call.h"
+
+namespace moegrad {
+
+struct Channel;
+
+using CollectiveClock = std::chrono::steady_clock;
+
+/// A call of the thread backend: where it is, and how it ended. Guarded by the hub's mutex.
+struct ThreadCall : CollectiveCall {
+  explicit ThreadCall(CollectiveCall call) : CollectiveCall(std::move(call)) {}
+
+  // Set when the call is posted: its channel, and its side of it.
+  Channel* channel = nullptr;
+  std::size_t slot = 0;
+  std::int64_t number = 0;  // CollectiveHistory::add()
+
+  CollectiveClock::time_point joins_at;   // the earliest time at which it takes its seat
+  CollectiveClock::time_point begins_at;  // the earliest time at which it begins its first step
+  int steps_begun = 0;
+  bool inside_step = false;
+  bool done = false;
+  std::exception_ptr thrown;  // what this rank's consumer threw
+  std::string error;          // otherwise, why it failed
+  bool aborted = false;       // whether the error is the consequence of another failure
+  std::condition_variable finished;
+
+  // Read these when the call is done: as in CollectiveTiming.
+  std::int64_t wire_bytes = 0;  // Channel::wire_bytes()
+  CollectiveClock::time_point met;
+  CollectiveClock::time_point ended;
+  std::chrono::nanoseconds busy{0};
+  std::chrono::nanoseconds work{0};
+};
+
+/// The number of steps that every rank executes. No rank begins a step before all ranks have ended
+/// the previous one.
+int num_steps(CollectiveOp op);
+
+/// What the consumers of an all_gather receive.
+std::vector<std::span<const std::byte>> inputs_of(std::span<ThreadCall* const> sides);
+
+/// Executes step `step` of the side `slot`, after all sides have met. It reads the peers' memory.
+/// Not for all_gather, whose step is its consumer.
+void run_step(std::span<ThreadCall* const> sides, std::size_t slot, int step,
+              std::vector<std::byte>& scratch);
+
+}  // namespace moegrad

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "framework/distributed/collective_request.h"
+#include "framework/profile/span.h"
+#include "framework/runtime/error.h"
+
+namespace moegrad {
+
+/// A collective that cannot complete: mismatched calls, a missing or failed rank, a deadline.
+/// The message names rank, operation, group and sequence number.
+class CollectiveError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// When a collective ran, and what it took on this rank.
+struct CollectiveTiming {
+  SpanClock::time_point met;         // all ranks had joined
+  SpanClock::time_point ended;       // all ranks' parts were done
+  std::chrono::nanoseconds busy{0};  // CPU time of this rank's part
+  std::chrono::nanoseconds work{0};  // until its part was done, from when all could begin
+  std::int64_t wire_bytes = 0;       // the most that any rank received from others
+};
+
+/// A running collective. The call's buffers must stay valid until wait() has returned. A Work that
+/// is dropped blocks until its call has ended, since until then others may read its buffers.
+///
+/// A backend derives from it. What is the same for all backends is here: the time that a rank waits
+/// is counted, and spans are recorded (Note [Spans]).
+class Work {
+ public:
+  virtual ~Work() = default;
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
+  /// Blocks until the collective is done. Throws what went wrong (CollectiveError, or the
+  /// consumer's exception).
+  void wait();
+  /// True if wait() would not block.
+  bool test();
+  /// What wait() throws; null while the collective is under way, and if it is done.
+  std::exception_ptr error();
+  /// Nothing while the collective is under way, and if it failed.
+  std::optional<CollectiveTiming> timing();
+
+ protected:
+  Work() = default;
+
+  virtual const CollectiveRequest& request() const = 0;
+  /// Blocks until the call has ended, well or not.
+  virtual void block() = 0;
+  virtual bool has_ended() = 0;
+  /// What went wrong; null if nothing did. Called after the end.
+  virtual std::exception_ptr failure() = 0;
+  /// Called after a good end.
+  virtual CollectiveTiming times() = 0;
+
+  /// A backend's destructor must call it, with what blocks until no one reads the buffers.
+  void drop(const std::function<void()>& release);
+
+ private:
+  void record(SpanClock::time_point begin);
+
+  bool recorded_ = false;
+};
+using WorkPtr = std::shared_ptr<Work>;
+
+}  // namespace moegrad

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/runtime/thread_state.h"
+
+#include "framework/runtime/rank_context.h"
+
+namespace moegrad {
+
+ThreadState& ThreadState::current() {
+  thread_local ThreadState state;
+  return state;
+}
+
+ThreadState ThreadState::capture() {
+  auto state = current();
+  state.rank = RankContext::find();
+  return state;
+}
+
+}  // namespace moegrad

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "framework/tensor/memory_tag.h"
+
+namespace moegrad {
+
+class RankContext;
+struct SavedTensorHooks;
+struct Scope;
+
+/// What the code that a thread runs works under. The guards set it: RankContextGuard, NoGradGuard,
+/// MetaGuard, MemoryTagGuard and the others.
+///
+/// A new thread has a state of its own, without a rank. To go on in another thread with the work of
+/// this one, carry its state over:
+///
+///     std::thread([state = ThreadState::capture()] {
+///       const ThreadStateGuard guard(state);
+///       ...
+///     })
+///
+/// The guards that have set the state must live as long as the other thread uses it. A backward
+/// that is running is not part of the state: it stays in its thread.
+struct ThreadState {
+  /// That of the calling thread, for guards to change.
+  static ThreadState& current();
+  /// A copy of it, with the rank of the main thread, too.
+  static ThreadState capture();
+
+  RankContext* rank = nullptr;
+  bool grad_mode = true;
+  bool meta_mode = false;
+  bool anomaly_detection = false;
+  MemoryTag memory_tag = MemoryTag::kActivations;
+  const SavedTensorHooks* saved_tensor_hooks = nullptr;
+  std::shared_ptr<const Scope> scope = nullptr;
+};
+
+/// Gives the calling thread a state until the guard goes out of scope.
+class ThreadStateGuard {
+ public:
+  explicit ThreadStateGuard(const ThreadState& state) : previous_(ThreadState::current()) {
+    ThreadState::current() = state;
+  }
+  ~ThreadStateGuard() { ThreadState::current() = previous_; }
+  ThreadStateGuard(const ThreadStateGuard&) = delete;
+  ThreadStateGuard& operator=(const ThreadStateGuard&) = delete;
+
+ private:
+  ThreadState previous_;
+};
+
+}  // namespace moegrad
