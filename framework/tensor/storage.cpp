@@ -21,11 +21,25 @@ std::byte* Storage::data() const {
         "' has no bytes yet: it was made on the meta device; call to_empty()");
   check(data_ != nullptr, "tensor: the bytes of '", name,
         "' have been released; unshard its module before reading it");
+  if (filling_ != nullptr) filling_->wait();
   return data_;
+}
+
+void Storage::read_by(const std::shared_ptr<PendingBytes>& reading) {
+  std::erase_if(readers_, [](const auto& reader) { return reader.expired(); });
+  readers_.push_back(reading);
+}
+
+void Storage::wait_for_readers() {
+  for (const auto& reader : std::exchange(readers_, {})) {
+    if (const auto reading = reader.lock()) reading->wait();
+  }
 }
 
 void Storage::release() {
   meta_ = false;
+  filling_.reset();  // blocks until it has ended, whatever has become of it
+  readers_.clear();
   if (data_ == nullptr) return;
   arena_->deallocate(data_, bytes_, tag_);
   data_ = nullptr;

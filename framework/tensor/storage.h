@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "framework/tensor/arena.h"
+#include "framework/tensor/pending_bytes.h"
 
 namespace moegrad {
 
@@ -19,6 +22,14 @@ namespace moegrad {
 /// that were saved. Reading released bytes throws an error that names the parameter.
 ///
 /// A storage made under a MetaGuard has never had bytes: it is meta until the first refill().
+///
+/// Note [Bytes that are under way]
+/// A collective returns at once, and its result is a tensor like any other. Its storage holds what
+/// fills it, and whoever first asks for the bytes waits there: an op, the engine, a program that
+/// reads data(). So communication overlaps with what is computed in between, in forward and in
+/// backward, and neither the engine nor an op knows of it. A failure shows at that first use. The
+/// storage that a collective reads holds it, too: whoever writes there (bump_version()), or frees
+/// it, waits.
 class Storage {
  public:
   /// Allocates from the current rank's arena under the current MemoryTag, unless meta_enabled().
@@ -31,8 +42,12 @@ class Storage {
   std::int64_t bytes() const { return bytes_; }
   bool released() const { return data_ == nullptr && !meta_; }
   bool is_meta() const { return meta_; }
-  /// Throws Error, with the reason, if there are no bytes.
+  /// Throws Error, with the reason, if there are no bytes. Waits for what fills them.
   std::byte* data() const;
+  /// From now on data() waits for `filling`, and release() for its end.
+  void fill_by(std::shared_ptr<PendingBytes> filling) { filling_ = std::move(filling); }
+  /// Until it has ended, bump_version() and release() wait for `reading`.
+  void read_by(const std::shared_ptr<PendingBytes>& reading);
 
   /// Gives the bytes back to the arena; idempotent. A meta storage counts as released from then on.
   void release();
@@ -41,15 +56,20 @@ class Storage {
   void refill();
   void retag(MemoryTag tag);
 
-  /// Counts in-place modifications; SavedTensor compares it.
+  /// Counts in-place modifications; SavedTensor compares it. bump_version() comes before one.
   std::uint64_t version() const { return version_; }
-  void bump_version() { ++version_; }
+  void bump_version() {
+    if (!readers_.empty()) wait_for_readers();
+    ++version_;
+  }
 
   /// A parameter's full name. Errors show it.
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
 
  private:
+  void wait_for_readers();
+
   std::shared_ptr<Arena> arena_;  // null until there are bytes: the rank that refills gives its own
   std::byte* data_ = nullptr;
   std::int64_t bytes_;
@@ -57,6 +77,8 @@ class Storage {
   bool meta_ = true;
   std::uint64_t version_ = 0;
   std::string name_;
+  std::shared_ptr<PendingBytes> filling_;
+  std::vector<std::weak_ptr<PendingBytes>> readers_;  // which may hold a handle of this storage
 };
 
 }  // namespace moegrad

@@ -15,6 +15,13 @@ namespace {
 
 // What ops/*.h declares and is no op, with the reason. Ops run through all of it.
 const std::map<std::string, std::string> kHelpers{
+    {"all_gather", "a collective, tested on ranks in collectives_test.cpp"},
+    {"all_reduce", "a collective, tested on ranks in collectives_test.cpp"},
+    {"all_to_all", "a collective, tested on ranks in collectives_test.cpp"},
+    {"broadcast", "a collective, tested on ranks in collectives_test.cpp"},
+    {"recv", "a collective, tested on ranks in collectives_test.cpp"},
+    {"reduce_scatter", "a collective, tested on ranks in collectives_test.cpp"},
+    {"send", "a collective, tested on ranks in collectives_test.cpp"},
     {"broadcast_shapes", "shapes only: every binary op reports its error"},
     {"broadcast_strides", "strides only"},
     {"can_expand", "shapes only: expand reports its error"},

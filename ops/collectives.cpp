@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: R ranks, n rows of x.
+#include "ops/collectives.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "framework/autograd/function.h"
+#include "framework/runtime/error.h"
+#include "framework/tensor/fill.h"
+#include "framework/tensor/pending_bytes.h"
+#include "ops/checks.h"
+
+namespace moegrad::ops {
+namespace {
+
+using Group = std::shared_ptr<ProcessGroup>;
+using Rows = std::vector<std::int64_t>;
+
+// A collective that reads one tensor, which it keeps, and fills another.
+class InFlight final : public PendingBytes {
+ public:
+  explicit InFlight(Tensor input) : input_(std::move(input)) {}
+  void begin(WorkPtr work) { work_ = std::move(work); }
+
+  void wait() override {
+    if (done_.load(std::memory_order_acquire)) return;
+    const std::lock_guard lock(mutex_);
+    if (work_ == nullptr) return;
+    work_->wait();
+    work_.reset();
+    input_ = Tensor();
+    done_.store(true, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<bool> done_ = false;
+  std::mutex mutex_;
+  Tensor input_;
+  WorkPtr work_;  // last, so that it ends before its input does
+};
+
+// `output`, which the call that `issue` makes will have filled.
+template <class Issue>
+Tensor filled(const Tensor& input, Tensor output, const Issue& issue) {
+  const auto pending = std::make_shared<InFlight>(input);
+  pending->begin(issue());
+  if (input.defined()) input.storage().read_by(pending);
+  output.storage().fill_by(pending);
+  return output;
+}
+
+Shape with_rows(const Tensor& x, std::int64_t rows) {
+  Shape shape = x.shape();
+  shape[0] = rows;
+  return shape;
+}
+
+std::int64_t row_elements(const Tensor& x) {
+  std::int64_t elements = 1;
+  for (std::int64_t dim = 1; dim < x.ndim(); ++dim) elements *= x.dim(dim);
+  return elements;
+}
+
+// --- the collectives, on contiguous tensors
+
+Tensor gather(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
+  Tensor y = Tensor::empty(with_rows(x, x.dim(0) * group.size()), x.dtype());
+  const auto copy_out = [bytes = y.mutable_bytes()](PeerSpans inputs) {
+    auto* out = bytes.data();
+    for (const auto& input : inputs) out = std::copy(input.begin(), input.end(), out);
+  };
+  return filled(x, y, [&] { return group.all_gather(x.bytes(), x.dtype(), copy_out, options); });
+}
+
+Tensor scatter_sum(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
+  Tensor y = Tensor::empty(with_rows(x, x.dim(0) / group.size()), x.dtype());
+  const auto bytes = y.mutable_bytes();
+  return filled(x, y, [&] {
+    return group.reduce_scatter({x.bytes()}, bytes, x.dtype(), ReduceOp::kSum, options);
+  });
+}
+
+Tensor sum(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
+  Tensor y = clone(x);
+  const auto bytes = y.mutable_bytes();
+  return filled({}, y, [&] { return group.all_reduce(bytes, x.dtype(), ReduceOp::kSum, options); });
+}
+
+Tensor of_root(ProcessGroup& group, const Tensor& x, int root, const CollectiveOptions& options) {
+  Tensor y = clone(x);
+  const auto bytes = y.mutable_bytes();
+  return filled({}, y, [&] { return group.broadcast(bytes, root, x.dtype(), options); });
+}
+
+Tensor exchange(ProcessGroup& group, const Tensor& x, Rows send, Rows receive,
+                const CollectiveOptions& options) {
+  Tensor y = Tensor::empty(
+      with_rows(x, std::accumulate(receive.begin(), receive.end(), std::int64_t{0})), x.dtype());
+  for (auto* rows : {&send, &receive}) {
+    for (auto& count : *rows) count *= row_elements(x);
+  }
+  const auto bytes = y.mutable_bytes();
+  return filled(
+      x, y, [&] { return group.all_to_all(x.bytes(), send, bytes, receive, x.dtype(), options); });
+}
+
+Tensor sent(ProcessGroup& group, const Tensor& x, int to, int tag,
+            const CollectiveOptions& options) {
+  return filled(x, Tensor::zeros({}, is_floating(x.dtype()) ? x.dtype() : Dtype::kFloat32),
+                [&] { return group.send(x.bytes(), to, tag, x.dtype(), options); });
+}
+
+Tensor received(ProcessGroup& group, const Shape& shape, Dtype dtype, int from, int tag,
+                const CollectiveOptions& options) {
+  Tensor y = Tensor::empty(shape, dtype);
+  const auto bytes = y.mutable_bytes();
+  return filled({}, y, [&] { return group.recv(bytes, from, tag, dtype, options); });
+}
+
+// --- on the tape
+
+// One collective there, its conjugate back.
+class Collective final : public Function {
+ public:
+  using Call = std::function<Tensor(const Tensor&, const CollectiveOptions&)>;
+
+  Collective(std::string_view name, CollectiveOptions options, Call there, Call back)
+      : name_(name),
+        options_(std::move(options)),
+        there_(std::move(there)),
+        back_(std::move(back)) {}
+
+  std::string_view name() const override { return name_; }
+  Tensor forward(const Tensor& x) { return there_(x.is_contiguous() ? x : clone(x), options_); }
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    auto options = options_;
+    options.label += options.label.empty() ? "backward" : ", backward";
+    return {back_(grads[0].is_contiguous() ? grads[0] : clone(grads[0]), options)};
+  }
+
+ private:
+  std::string_view name_;
+  CollectiveOptions options_;
+  Call there_, back_;
+};
+
+Tensor apply_collective(std::string_view name, const Tensor& x, const CollectiveOptions& options,
+                        Collective::Call there, Collective::Call back) {
+  return apply<Collective>(made_with(name, options, std::move(there), std::move(back)), x);
+}
+
+void check_call(std::string_view op, const Group& group, const Tensor& x) {
+  check<ValueError>(group != nullptr, op, ": needs a process group, got null");
+  check_operands(op, x);
+  const auto dtype = x.dtype();
+  check<DtypeError>(is_floating(dtype) || dtype == Dtype::kInt64, op,
+                    ": needs float32, float64 or int64, got ", dtype);
+}
+
+void check_rows(std::string_view op, const Group& group, const Tensor& x) {
+  check_call(op, group, x);
+  check<ShapeError>(x.ndim() >= 1, op, ": x must have rows, got ", x.shape());
+}
+
+void check_rank(std::string_view op, std::string_view what, int rank, const Group& group) {
+  check<ValueError>(0 <= rank && rank < group->size(), op, ": ", what, " must be in [0, ",
+                    group->size(), "), got ", rank);
+}
+
+// Those of one side of all_to_all; `rows`: how many the tensor has, if that is known.
+Rows checked_rows(std::string_view side, std::span<const std::int64_t> counts, const Group& group,
+                  std::optional<std::int64_t> rows) {
+  check<ValueError>(std::ssize(counts) == group->size(), "all_to_all: ", side,
+                    "_rows must have one count for each of ", group->size(), " ranks, got ",
+                    counts.size());
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  std::int64_t total = 0;
+  for (const auto count : counts) {
+    check<ValueError>(0 <= count && count <= kMost - total, "all_to_all: ", side,
+                      "_rows must be at least 0, and at most 2^53 together, got ", count);
+    total += count;
+  }
+  check<ShapeError>(!rows || total == *rows, "all_to_all: ", side, "_rows must add up to the ",
+                    rows.value_or(0), " rows of x, got ", total);
+  return {counts.begin(), counts.end()};
+}
+
+}  // namespace
+
+Tensor all_gather(const Group& group, const Tensor& x, const CollectiveOptions& options) {
+  check_rows("all_gather", group, x);
+  return apply_collective(
+      "all_gather", x, options,
+      [group](const Tensor& t, const CollectiveOptions& o) { return gather(*group, t, o); },
+      [group](const Tensor& t, const CollectiveOptions& o) { return scatter_sum(*group, t, o); });
+}
+
+Tensor reduce_scatter(const Group& group, const Tensor& x, const CollectiveOptions& options) {
+  check_rows("reduce_scatter", group, x);
+  check<ShapeError>(x.dim(0) % group->size() == 0, "reduce_scatter: the rows of x ", x.shape(),
+                    " must divide by the ", group->size(), " ranks");
+  return apply_collective(
+      "reduce_scatter", x, options,
+      [group](const Tensor& t, const CollectiveOptions& o) { return scatter_sum(*group, t, o); },
+      [group](const Tensor& t, const CollectiveOptions& o) { return gather(*group, t, o); });
+}
+
+Tensor all_reduce(const Group& group, const Tensor& x, const CollectiveOptions& options) {
+  check_call("all_reduce", group, x);
+  const auto call = [group](const Tensor& t, const CollectiveOptions& o) {
+    return sum(*group, t, o);
+  };
+  return apply_collective("all_reduce", x, options, call, call);
+}
+
+Tensor broadcast(const Group& group, const Tensor& x, int root, const CollectiveOptions& options) {
+  check_call("broadcast", group, x);
+  check_rank("broadcast", "root", root, group);
+  return apply_collective(
+      "broadcast", x, options,
+      [group, root](const Tensor& t, const CollectiveOptions& o) {
+        return of_root(*group, t, root, o);
+      },
+      [group, root](const Tensor& t, const CollectiveOptions& o) {
+        Tensor total = sum(*group, t, o);
+        return group->rank() == root ? total : zeros_like(t);
+      });
+}
+
+Tensor all_to_all(const Group& group, const Tensor& x, std::span<const std::int64_t> send_rows,
+                  std::span<const std::int64_t> recv_rows, const CollectiveOptions& options) {
+  check_rows("all_to_all", group, x);
+  auto there = checked_rows("send", send_rows, group, x.dim(0));
+  auto back = checked_rows("recv", recv_rows, group, std::nullopt);
+  return apply_collective(
+      "all_to_all", x, options,
+      [group, there, back](const Tensor& t, const CollectiveOptions& o) {
+        return exchange(*group, t, there, back, o);
+      },
+      [group, there, back](const Tensor& t, const CollectiveOptions& o) {
+        return exchange(*group, t, back, there, o);
+      });
+}
+
+Tensor send(const Group& group, const Tensor& x, int to, int tag,
+            const CollectiveOptions& options) {
+  check_call("send", group, x);
+  check_rank("send", "to", to, group);
+  return apply_collective(
+      "send", x, options,
+      [group, to, tag](const Tensor& t, const CollectiveOptions& o) {
+        return sent(*group, t, to, tag, o);
+      },
+      [group, to, tag, shape = x.shape(), dtype = x.dtype()](const Tensor&,
+                                                             const CollectiveOptions& o) {
+        return received(*group, shape, dtype, to, tag, o);
+      });
+}
+
+Tensor recv(const Group& group, const Tensor& like, int from, int tag,
+            const CollectiveOptions& options) {
+  check_call("recv", group, like);
+  check_rank("recv", "from", from, group);
+  // The gradient is on its way until the tape is freed: backward does not wait for its receiver.
+  const auto returned = std::make_shared<Tensor>();
+  return apply_collective(
+      "recv", like, options,
+      [group, from, tag](const Tensor& t, const CollectiveOptions& o) {
+        return received(*group, t.shape(), t.dtype(), from, tag, o);
+      },
+      [group, from, tag, returned](const Tensor& t, const CollectiveOptions& o) {
+        *returned = sent(*group, t, from, tag, o);
+        return zeros_like(t);
+      });
+}
+
+}  // namespace moegrad::ops
