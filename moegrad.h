@@ -56,6 +56,7 @@
 #include "ops/add_rms_norm.h"
 #include "ops/attention.h"
 #include "ops/aux_loss.h"
+#include "ops/collectives.h"
 #include "ops/copies.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"

@@ -31,9 +31,9 @@ Tensor make_parameter(const ParameterLayout& layout, Dtype dtype) {
 
 /// One grouped matmul over all experts: rows [R, in] -> [R, out].
 Tensor multiply(const Tensor& rows, const Tensor& weight, const ParameterLayout& layout,
-                const ops::RoutingPlan& plan) {
-  if (layout.in_first) return ops::npu_gmm(weight, rows, plan.counts);
-  return ops::grouped_matmul(rows, weight, plan.offsets, /*transpose_weight=*/true);
+                const ops::RowGroups& groups) {
+  if (layout.in_first) return ops::npu_gmm(weight, rows, groups.counts);
+  return ops::grouped_matmul(rows, weight, groups.offsets, /*transpose_weight=*/true);
 }
 
 }  // namespace
@@ -49,12 +49,12 @@ GroupedExperts::GroupedExperts(const Config& config) {
 }
 
 Tensor GroupedExperts::forward(const Tensor& rows, const Tensor& row_weights,  // [R, H], [R]
-                               const ops::RoutingPlan& plan) {
+                               const ops::RowGroups& groups) {
   const Tensor gate_up = ops::view(gate_up_proj_, gate_up_layout_.stacked);
   const Tensor down = ops::view(down_proj_, down_layout_.stacked);
-  const Tensor both = multiply(rows, gate_up, gate_up_layout_, plan);  // [R, 2I]
-  const Tensor hidden = ops::swiglu(both, row_weights);                // [R, I]
-  return multiply(hidden, down, down_layout_, plan);                   // [R, H]
+  const Tensor both = multiply(rows, gate_up, gate_up_layout_, groups);  // [R, 2I]
+  const Tensor hidden = ops::swiglu(both, row_weights);                  // [R, I]
+  return multiply(hidden, down, down_layout_, groups);                   // [R, H]
 }
 
 std::map<std::string, std::int64_t> expert_blocks(const Module& module) {

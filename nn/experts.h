@@ -40,8 +40,8 @@ class GroupedExperts final : public Callable<GroupedExperts> {
   /// Zero weights: nn::init_weights fills them.
   explicit GroupedExperts(const Config& config);
 
-  /// rows [R, H], grouped by expert as in `plan`, and their weights p [R] -> [R, H]
-  Tensor forward(const Tensor& rows, const Tensor& row_weights, const ops::RoutingPlan& plan);
+  /// rows [R, H], grouped by expert, and their weights p [R] -> [R, H]
+  Tensor forward(const Tensor& rows, const Tensor& row_weights, const ops::RowGroups& groups);
 
  private:
   ParameterLayout gate_up_layout_, down_layout_;

@@ -2,19 +2,11 @@
 // Shapes: T tokens, H hidden size, E experts, K experts per token, R = T * K rows by expert.
 #include "nn/moe.h"
 
-#include "ops/copies.h"
-#include "ops/views.h"
+#include <utility>
+
+#include "framework/runtime/error.h"
 
 namespace moegrad::nn {
-namespace {
-
-// The weight of each row, [R].
-Tensor row_weights(const MoE::Routing& routing) {
-  const Tensor& weights = routing.router.weights;  // [T, K], by slot
-  return ops::index_select(ops::reshape(weights, {weights.numel()}), routing.plan.slot_of_row);
-}
-
-}  // namespace
 
 MoE::MoE(const Config& config)
     : gate_({.hidden_size = config.hidden_size,
@@ -22,41 +14,49 @@ MoE::MoE(const Config& config)
              .top_k = config.top_k,
              .normalize = config.norm_topk_prob,
              .dtype = config.dtype}),
+      dispatcher_(std::make_shared<LocalTokenDispatcher>(config.num_experts)),
       experts_({.hidden_size = config.hidden_size,
                 .intermediate_size = config.intermediate_size,
                 .num_experts = config.num_experts,
                 .weights = config.expert_weights,
-                .dtype = config.dtype}),
-      num_experts_(config.num_experts) {
+                .dtype = config.dtype}) {
   register_module("gate", gate_);
+  register_module("dispatcher", *dispatcher_);
   register_module("experts", experts_);
+  register_module("combine", combine_);
+}
+
+void MoE::set_dispatcher(std::shared_ptr<TokenDispatcher> dispatcher) {
+  check<ValueError>(dispatcher != nullptr, "MoE: must be given a dispatcher, got null");
+  dispatcher_ = std::move(dispatcher);  // the one before gives its name free
+  register_module("dispatcher", *dispatcher_);
 }
 
 MoE::Output MoE::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]
-  const Routing routing = route(x, replay_indices);
-  const Tensor rows = experts(dispatch(x, routing), routing);  // [R, H]
-  return {.hidden = combine(rows, routing),                    // [T, H]
-          .router_logits = routing.router.logits,
-          .routing_weights = routing.router.weights,
-          .expert_indices = routing.router.indices,
-          .tokens_per_expert = routing.plan.counts};
+  const auto routed = route(x, replay_indices);
+  const auto dispatched = dispatch(x, routed);
+  const Tensor rows = experts(dispatched);      // [R, H]
+  return {.hidden = combine(rows, dispatched),  // [T, H]
+          .router_logits = routed.logits,
+          .routing_weights = routed.weights,
+          .expert_indices = routed.indices,
+          .tokens_per_expert = dispatched.tokens_per_expert};
 }
 
-MoE::Routing MoE::route(const Tensor& x, const Tensor& replay_indices) {
-  const auto router = gate_(x, replay_indices);
-  return {.router = router, .plan = ops::plan_routing(router.indices, num_experts_)};
+Router::Output MoE::route(const Tensor& x, const Tensor& replay_indices) {
+  return gate_(x, replay_indices);
 }
 
-Tensor MoE::dispatch(const Tensor& x, const Routing& routing) {
-  return ops::permute_rows(x, routing.plan);
+DispatchedRows MoE::dispatch(const Tensor& x, const Router::Output& routed) {
+  return (*dispatcher_)(x, routed);
 }
 
-Tensor MoE::experts(const Tensor& rows, const Routing& routing) {
-  return experts_(rows, row_weights(routing), routing.plan);
+Tensor MoE::experts(const DispatchedRows& dispatched) {
+  return experts_(dispatched.rows, dispatched.weights, dispatched.groups);
 }
 
-Tensor MoE::combine(const Tensor& rows, const Routing& routing) {
-  return ops::unpermute_rows(rows, routing.plan);
+Tensor MoE::combine(const Tensor& rows, const DispatchedRows& dispatched) {
+  return combine_(*dispatcher_, rows, dispatched);
 }
 
 void for_each_tensor(MoE::Output& output, const TensorVisitor& visit) {

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "nn/experts.h"
 #include "nn/module.h"
 #include "nn/router.h"
-#include "ops/routing.h"
+#include "nn/token_dispatcher.h"
 
 namespace moegrad::nn {
 
@@ -20,8 +21,10 @@ namespace moegrad::nn {
 ///
 /// Single-device code: sharding is applied from outside, by fsdp::fully_shard.
 ///
-/// forward() runs four nodes: route | dispatch | experts | combine. Schedules that interleave
-/// layers or micro-batches call the nodes themselves.
+/// forward() runs four nodes: route | dispatch | experts | combine, each a module below this one
+/// with hooks of its own. Schedules that interleave layers or micro-batches call the nodes
+/// themselves: through call_method, as moe.call_method(&MoE::route, x), if this module itself has
+/// hooks, as under fully_shard.
 class MoE final : public Callable<MoE> {
  public:
   struct Config {
@@ -32,10 +35,6 @@ class MoE final : public Callable<MoE> {
     bool norm_topk_prob = true;
     ExpertWeights expert_weights = ExpertWeights::kPretransposed;
     Dtype dtype = Dtype::kFloat32;
-  };
-  struct Routing {
-    Router::Output router;
-    ops::RoutingPlan plan;
   };
   struct Output {
     Tensor hidden;                                // [T, H]
@@ -50,15 +49,20 @@ class MoE final : public Callable<MoE> {
   /// `replay_indices` [T, K] are experts to take instead of the router's choice.
   Output forward(const Tensor& x, const Tensor& replay_indices = {});
 
-  Routing route(const Tensor& x, const Tensor& replay_indices = {});
-  Tensor dispatch(const Tensor& x, const Routing& routing);    // [T, H] -> [R, H], by expert
-  Tensor experts(const Tensor& rows, const Routing& routing);  // [R, H] -> [R, H], weighted
-  Tensor combine(const Tensor& rows, const Routing& routing);  // [R, H] -> [T, H]
+  Router::Output route(const Tensor& x, const Tensor& replay_indices = {});
+  DispatchedRows dispatch(const Tensor& x, const Router::Output& routed);  // [T, H] -> [R, H]
+  Tensor experts(const DispatchedRows& dispatched);                        // -> [R, H], weighted
+  Tensor combine(const Tensor& rows, const DispatchedRows& dispatched);    // [R, H] -> [T, H]
+
+  /// Takes the place of the LocalTokenDispatcher that the layer is made with: how experts on other
+  /// ranks are reached, from outside. ValueError for null.
+  void set_dispatcher(std::shared_ptr<TokenDispatcher> dispatcher);
 
  private:
   Router gate_;
+  std::shared_ptr<TokenDispatcher> dispatcher_;
   GroupedExperts experts_;
-  std::int64_t num_experts_;
+  Combine combine_;
 };
 
 void for_each_tensor(MoE::Output& output, const TensorVisitor& visit);

@@ -94,23 +94,26 @@ RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
                     indices.dtype());
   const Tensor slots = contiguous(indices);
   const auto experts = slots.data<std::int64_t>();
-  RoutingPlan plan{.row_of_slot = Tensor::empty({slots.numel()}, Dtype::kInt64),
-                   .slot_of_row = Tensor::empty({slots.numel()}, Dtype::kInt64),
-                   .offsets = std::vector<std::int64_t>(static_cast<std::size_t>(num_experts) + 1),
-                   .counts = std::vector<std::int64_t>(static_cast<std::size_t>(num_experts)),
-                   .tokens = indices.dim(0),
-                   .top_k = indices.dim(1)};
+  const auto experts_count = static_cast<std::size_t>(num_experts);
+  RoutingPlan plan{.permutation = {.row_of_slot = Tensor::empty({slots.numel()}, Dtype::kInt64),
+                                   .slot_of_row = Tensor::empty({slots.numel()}, Dtype::kInt64),
+                                   .tokens = indices.dim(0),
+                                   .top_k = indices.dim(1)},
+                   .groups = {.offsets = std::vector<std::int64_t>(experts_count + 1),
+                              .counts = std::vector<std::int64_t>(experts_count)}};
+  auto& [permutation, groups] = plan;
   for (std::size_t slot = 0; slot < experts.size(); ++slot) {
     check<ValueError>(0 <= experts[slot] && experts[slot] < num_experts,
                       "routing: expert index must be in [0, ", num_experts, "), got ",
-                      experts[slot], " at token ", slot / static_cast<std::size_t>(plan.top_k));
-    ++plan.counts[static_cast<std::size_t>(experts[slot])];
+                      experts[slot], " at token ",
+                      slot / static_cast<std::size_t>(permutation.top_k));
+    ++groups.counts[static_cast<std::size_t>(experts[slot])];
   }
-  std::partial_sum(plan.counts.begin(), plan.counts.end(), plan.offsets.begin() + 1);
+  std::partial_sum(groups.counts.begin(), groups.counts.end(), groups.offsets.begin() + 1);
 
-  auto next = plan.offsets;
-  const auto row_of_slot = plan.row_of_slot.mutable_data<std::int64_t>();
-  const auto slot_of_row = plan.slot_of_row.mutable_data<std::int64_t>();
+  auto next = groups.offsets;
+  const auto row_of_slot = permutation.row_of_slot.mutable_data<std::int64_t>();
+  const auto slot_of_row = permutation.slot_of_row.mutable_data<std::int64_t>();
   for (std::size_t slot = 0; slot < experts.size(); ++slot) {
     const auto row = next[static_cast<std::size_t>(experts[slot])]++;
     row_of_slot[slot] = row;
@@ -119,25 +122,25 @@ RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
   return plan;
 }
 
-Tensor permute_rows(const Tensor& x, const RoutingPlan& plan) {
-  check_operands("permute_rows", x, plan.slot_of_row);
-  const auto rows = plan.slot_of_row.numel();
+Tensor permute_rows(const Tensor& x, const Permutation& permutation) {
+  check_operands("permute_rows", x, permutation.slot_of_row);
+  const auto rows = permutation.slot_of_row.numel();
   check<ShapeError>(x.ndim() == 2, "permute_rows: x must be [T, H], got ", x.shape());
-  check<ShapeError>(x.dim(0) * plan.top_k == rows, "permute_rows: the plan has ", rows, " rows, ",
-                    plan.top_k, " for each token, got x ", x.shape());
+  check<ShapeError>(x.dim(0) * permutation.top_k == rows, "permute_rows: the plan has ", rows,
+                    " rows, ", permutation.top_k, " for each token, got x ", x.shape());
   check_floating("permute_rows", "x", x);
-  return apply<PermuteRows>(made_with(x.dim(0), plan.top_k), contiguous(x), plan.row_of_slot,
-                            plan.slot_of_row);
+  return apply<PermuteRows>(made_with(x.dim(0), permutation.top_k), contiguous(x),
+                            permutation.row_of_slot, permutation.slot_of_row);
 }
 
-Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan) {
-  check_operands("unpermute_rows", rows, plan.slot_of_row);
-  const auto routed = plan.slot_of_row.numel();
+Tensor unpermute_rows(const Tensor& rows, const Permutation& permutation) {
+  check_operands("unpermute_rows", rows, permutation.slot_of_row);
+  const auto routed = permutation.slot_of_row.numel();
   check<ShapeError>(rows.ndim() == 2 && rows.dim(0) == routed, "unpermute_rows: rows must be [",
                     routed, ", H] as planned, got ", rows.shape());
   check_floating("unpermute_rows", "rows", rows);
-  return apply<UnpermuteRows>(made_with(plan.tokens, plan.top_k), contiguous(rows),
-                              plan.row_of_slot, plan.slot_of_row);
+  return apply<UnpermuteRows>(made_with(permutation.tokens, permutation.top_k), contiguous(rows),
+                              permutation.row_of_slot, permutation.slot_of_row);
 }
 
 }  // namespace moegrad::ops

@@ -8,31 +8,38 @@
 
 namespace moegrad::ops {
 
-/// The order of routed rows for grouped matmuls: by expert, and within an expert by slot. Slot
-/// s = t * K + j is the j-th expert of token t.
-///
-///     R = T * K rows; expert e has rows [offsets[e], offsets[e + 1])
-///
-/// No row is dropped. An expert that no token chose has no rows.
-struct RoutingPlan {
-  Tensor row_of_slot;                 // [R] int64
-  Tensor slot_of_row;                 // [R] int64, its inverse
+/// Where the rows of routed tokens come from. Slot s = t * K + j is the j-th expert of token t;
+/// each slot has one row.
+struct Permutation {
+  Tensor row_of_slot;       // [R] int64, R = T * K
+  Tensor slot_of_row;       // [R] int64, its inverse
+  std::int64_t tokens = 0;  // T
+  std::int64_t top_k = 0;   // K
+};
+
+/// Rows in groups, one for each expert, for grouped matmuls: expert e has rows
+/// [offsets[e], offsets[e + 1]). An expert without tokens has none.
+struct RowGroups {
   std::vector<std::int64_t> offsets;  // [E + 1]
   std::vector<std::int64_t> counts;   // [E]
-  std::int64_t tokens = 0;            // T
-  std::int64_t top_k = 0;             // K
+};
+
+/// The order of routed rows: by expert, and within an expert by slot. No row is dropped.
+struct RoutingPlan {
+  Permutation permutation;
+  RowGroups groups;
 };
 
 /// A stable counting sort of the slots of `indices` [T, K], int64, by expert. An expert outside
 /// [0, num_experts) is a ValueError that names its token.
 RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts);
 
-/// Copies each token's row to the K rows that the plan gives it:
+/// Copies each token's row to its K rows:
 ///
 ///     rows[r, :] = x[slot_of_row[r] / K, :]              x: [T, H]   rows: [R, H]
 ///
 /// The gradient of a token is the sum of its rows' gradients, added in the order of its slots.
-Tensor permute_rows(const Tensor& x, const RoutingPlan& plan);
+Tensor permute_rows(const Tensor& x, const Permutation& permutation);
 
 /// The reverse of permute_rows: each token is the sum of its rows, added in the order of its slots:
 ///
@@ -42,6 +49,6 @@ Tensor permute_rows(const Tensor& x, const RoutingPlan& plan);
 ///
 /// Source of both ops, and of routing without dropped or padded rows: Gale et al., "MegaBlocks",
 /// 2022, https://arxiv.org/abs/2211.15841
-Tensor unpermute_rows(const Tensor& rows, const RoutingPlan& plan);
+Tensor unpermute_rows(const Tensor& rows, const Permutation& permutation);
 
 }  // namespace moegrad::ops

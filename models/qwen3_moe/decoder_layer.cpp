@@ -64,30 +64,34 @@ Qwen3MoeDecoderLayer::Attended Qwen3MoeDecoderLayer::attend(const Tensor& hidden
                                                             const Tensor& replay_indices) {
   check(is_moe(), "Qwen3MoeDecoderLayer: nodes need a mixture layer, got a dense one");
   const auto [attended, normed] = add_attention(hidden, context);
-  return {.hidden = attended, .normed = normed, .routing = moe_->route(normed, replay_indices)};
+  return {.hidden = attended, .normed = normed, .routed = moe_->route(normed, replay_indices)};
 }
 
-Tensor Qwen3MoeDecoderLayer::dispatch(const Attended& attended) {
-  return moe_->dispatch(attended.normed, attended.routing);
+nn::DispatchedRows Qwen3MoeDecoderLayer::dispatch(const Attended& attended) {
+  return moe_->dispatch(attended.normed, attended.routed);
 }
 
-Tensor Qwen3MoeDecoderLayer::experts(const Tensor& rows, const Attended& attended) {
-  return moe_->experts(rows, attended.routing);
+Tensor Qwen3MoeDecoderLayer::experts(const nn::DispatchedRows& dispatched) {
+  return moe_->experts(dispatched);
 }
 
 Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::combine(const Tensor& rows,
+                                                           const nn::DispatchedRows& dispatched,
                                                            const Attended& attended) {
-  const auto& routing = attended.routing;
-  return {.hidden = attended.hidden + moe_->combine(rows, routing),
-          .router_logits = routing.router.logits,
-          .routing_weights = routing.router.weights,
-          .expert_indices = routing.router.indices,
-          .tokens_per_expert = routing.plan.counts};
+  return {.hidden = attended.hidden + moe_->combine(rows, dispatched),
+          .router_logits = attended.routed.logits,
+          .routing_weights = attended.routed.weights,
+          .expert_indices = attended.routed.indices,
+          .tokens_per_expert = dispatched.tokens_per_expert};
 }
 
 void for_each_tensor(Qwen3MoeDecoderLayer::Output& output, const nn::TensorVisitor& visit) {
   nn::visit_tensors(visit, output.hidden, output.router_logits, output.routing_weights,
                     output.expert_indices);
+}
+
+void for_each_tensor(Qwen3MoeDecoderLayer::Attended& attended, const nn::TensorVisitor& visit) {
+  nn::visit_tensors(visit, attended.hidden, attended.normed, attended.routed);
 }
 
 }  // namespace moegrad::models

@@ -19,7 +19,10 @@ namespace moegrad::models {
 /// where mlp is a mixture of experts or, in the layers that the configuration leaves out, dense.
 ///
 /// forward() is, for a mixture layer, the four nodes attend | dispatch | experts | combine; a
-/// schedule that interleaves micro-batches calls these itself.
+/// schedule that interleaves micro-batches calls these itself. If the layer has hooks of its own,
+/// as under fully_shard, it calls them through call_method:
+///
+///     layer.call_method(&Qwen3MoeDecoderLayer::attend, hidden, context, Tensor());
 class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
  public:
   struct Output {
@@ -40,13 +43,14 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
   struct Attended {
     Tensor hidden;  // [T, H], the residual stream after attention
     Tensor normed;  // [T, H], what the experts see
-    nn::MoE::Routing routing;
+    nn::Router::Output routed;
   };
   Attended attend(const Tensor& hidden, const nn::SequenceContext& context,
-                  const Tensor& replay_indices = {});
-  Tensor dispatch(const Attended& attended);                     // -> [R, H]
-  Tensor experts(const Tensor& rows, const Attended& attended);  // [R, H] -> [R, H]
-  Output combine(const Tensor& rows, const Attended& attended);  // [R, H] -> hidden [T, H]
+                  const Tensor& replay_indices);
+  nn::DispatchedRows dispatch(const Attended& attended);
+  Tensor experts(const nn::DispatchedRows& dispatched);  // -> [R, H]
+  Output combine(const Tensor& rows, const nn::DispatchedRows& dispatched,
+                 const Attended& attended);  // [R, H] -> hidden [T, H]
 
   bool is_moe() const { return moe_.has_value(); }
 
@@ -62,5 +66,6 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
 };
 
 void for_each_tensor(Qwen3MoeDecoderLayer::Output& output, const nn::TensorVisitor& visit);
+void for_each_tensor(Qwen3MoeDecoderLayer::Attended& attended, const nn::TensorVisitor& visit);
 
 }  // namespace moegrad::models

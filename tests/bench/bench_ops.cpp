@@ -266,18 +266,18 @@ std::vector<Case> cases() {
        2 * e + 3 * k},
       {"permute_rows",
        {{kTokens, kHidden}},
-       [=](const TensorList& in) { return ops::permute_rows(in[0], *plan); },
+       [=](const TensorList& in) { return ops::permute_rows(in[0], plan->permutation); },
        [=](const TensorList& in) {
-         return ops::embedding(divide_by_slots(plan->slot_of_row), in[0]);
+         return ops::embedding(divide_by_slots(plan->permutation.slot_of_row), in[0]);
        },
        h + r,
        h + r},
       {"unpermute_rows",
        {{kRows, kHidden}},
-       [=](const TensorList& in) { return ops::unpermute_rows(in[0], *plan); },
+       [=](const TensorList& in) { return ops::unpermute_rows(in[0], plan->permutation); },
        [=](const TensorList& in) {
-         const Tensor slots =
-             ops::reshape(ops::embedding(plan->row_of_slot, in[0]), {kTokens, kTopK, kHidden});
+         const Tensor slots = ops::reshape(ops::embedding(plan->permutation.row_of_slot, in[0]),
+                                           {kTokens, kTopK, kHidden});
          return ops::sum(slots, 1);
        },
        r + h,

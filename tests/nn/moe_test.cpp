@@ -168,10 +168,85 @@ TEST(MoE, NodesAreWhatForwardRuns) {
   MoE moe(moe_config());
   init_weights(moe, 2, 0.7);
   const Tensor x = randn({kTokens, kHidden});
-  const auto routing = moe.route(x);
-  const Tensor rows = moe.dispatch(x, routing);
-  EXPECT_EQ(rows.shape(), (Shape{kTokens * kTopK, kHidden}));
-  EXPECT_TRUE(bitwise_equal(moe.combine(moe.experts(rows, routing), routing), moe(x).hidden));
+  const auto routed = moe.route(x);
+  const auto dispatched = moe.dispatch(x, routed);
+  EXPECT_EQ(dispatched.rows.shape(), (Shape{kTokens * kTopK, kHidden}));
+  const auto whole = moe(x);
+  EXPECT_EQ(dispatched.tokens_per_expert, whole.tokens_per_expert);
+  EXPECT_TRUE(bitwise_equal(moe.combine(moe.experts(dispatched), dispatched), whole.hidden));
+}
+
+TEST(MoE, NodesAreModulesWithHooksOfTheirOwn) {
+  MoE moe(moe_config());
+  init_weights(moe, 2, 0.7);
+  std::vector<std::string> events;
+  for (const auto& [name, module] : moe.named_modules()) {
+    const auto path = name.empty() ? "moe" : name;
+    module->register_forward_pre_hook([&, path](Module&) { events.push_back(path); });
+    module->register_backward_pre_hook([&, path](Module&) { events.push_back("d " + path); });
+  }
+  moe(variable({kTokens, kHidden})).hidden.backward(randn({kTokens, kHidden}));
+  EXPECT_EQ(events,
+            (std::vector<std::string>{"moe", "gate", "dispatcher", "experts", "combine", "d moe",
+                                      "d combine", "d experts", "d dispatcher", "d gate"}));
+  EXPECT_EQ(moe.named_parameters().size(), 3U);
+}
+
+/// Each row's weight travels with it.
+TEST(LocalTokenDispatcher, GroupsRowsAndTheirWeightsByExpert) {
+  LocalTokenDispatcher dispatcher(3);
+  const Tensor x = variable({2, 4}, 1);
+  const Tensor weights = Tensor::from(std::vector<double>{0.1, 0.2, 0.3, 0.4}, {2, 2});
+  const Tensor chosen = Tensor::from(std::vector<std::int64_t>{2, 0, 0, 1}, {2, 2});
+  const auto dispatched = dispatcher(x, {.logits = {}, .weights = weights, .indices = chosen});
+  // Expert 0: tokens 0 and 1; expert 1: token 1; expert 2: token 0.
+  EXPECT_EQ(dispatched.groups.counts, (std::vector<std::int64_t>{2, 1, 1}));
+  EXPECT_EQ(dispatched.groups.offsets, (std::vector<std::int64_t>{0, 2, 3, 4}));
+  EXPECT_EQ(dispatched.tokens_per_expert, dispatched.groups.counts);
+  EXPECT_TRUE(bitwise_equal(dispatched.weights,
+                            Tensor::from(std::vector<double>{0.2, 0.3, 0.4, 0.1}, {4})));
+  const std::int64_t token_of_row[] = {0, 1, 1, 0};
+  for (std::int64_t row = 0; row < 4; ++row) {
+    EXPECT_TRUE(bitwise_equal(clone(Tensor::narrow(dispatched.rows.detach(), 0, row, 1)),
+                              clone(Tensor::narrow(x.detach(), 0, token_of_row[row], 1))));
+  }
+  const Tensor twice = dispatcher.combine(dispatched.rows, dispatched);
+  EXPECT_TRUE(bitwise_equal(twice.detach(), (x + x).detach()));
+}
+
+/// Counts its calls.
+class Counting final : public TokenDispatcher {
+ public:
+  explicit Counting(std::int64_t num_experts) : local_(num_experts) {}
+  DispatchedRows dispatch(const Tensor& x, const Router::Output& routed) override {
+    ++calls;
+    return local_.dispatch(x, routed);
+  }
+  Tensor combine(const Tensor& rows, const DispatchedRows& dispatched) override {
+    ++calls;
+    return local_.combine(rows, dispatched);
+  }
+  int calls = 0;
+
+ private:
+  LocalTokenDispatcher local_;
+};
+
+TEST(MoE, TakesAnotherDispatcherFromOutside) {
+  MoE moe(moe_config());
+  init_weights(moe, 2, 0.7);
+  const Tensor x = randn({kTokens, kHidden});
+  const Tensor expected = moe(x).hidden;
+  const auto own = std::make_shared<Counting>(kExperts);
+  moe.set_dispatcher(own);
+  EXPECT_TRUE(bitwise_equal(moe(x).hidden, expected));
+  EXPECT_EQ(own->calls, 2);
+  const auto modules = moe.named_modules();
+  EXPECT_EQ(std::ranges::count(modules, std::pair<std::string, Module*>("dispatcher", own.get())),
+            1);
+  EXPECT_EQ(modules.size(), 5U);
+  EXPECT_EQ(message_of<ValueError>([&] { moe.set_dispatcher(nullptr); }),
+            "MoE: must be given a dispatcher, got null");
 }
 
 TEST(MoE, KeepsNoOutputOfItsExperts) {

@@ -40,15 +40,15 @@ struct Op {
 
 Shape same(int /*rank*/, int /*ranks*/) { return {3, 2}; }
 
-// Rank r sends (r + to) % 3 rows to rank `to`, so some send none.
+// Rank r sends (2 r + to) % 3 rows to rank `to`: some none, and there other numbers than back.
 std::vector<std::int64_t> rows_sent(int rank, int ranks) {
   std::vector<std::int64_t> rows;
-  for (int to = 0; to < ranks; ++to) rows.push_back((rank + to) % 3);
+  for (int to = 0; to < ranks; ++to) rows.push_back((2 * rank + to) % 3);
   return rows;
 }
 std::vector<std::int64_t> rows_received(int rank, int ranks) {
   std::vector<std::int64_t> rows;
-  for (int from = 0; from < ranks; ++from) rows.push_back((from + rank) % 3);
+  for (int from = 0; from < ranks; ++from) rows.push_back((2 * from + rank) % 3);
   return rows;
 }
 Shape all_sent(int rank, int ranks) {

@@ -180,10 +180,10 @@ OpEntry plan_routing_op() {
   OpEntry entry{.op = "plan_routing", .differentiable = false};
   entry.run = [](const TensorList& in, const Json& args) {
     const auto plan = ops::plan_routing(in[0], args["experts"]);
-    return TensorList{plan.row_of_slot, plan.slot_of_row,
-                      index_tensor(plan.offsets, {std::ssize(plan.offsets)}),
-                      index_tensor(plan.counts, {std::ssize(plan.counts)}),
-                      index_tensor({plan.tokens, plan.top_k}, {2})};
+    return TensorList{plan.permutation.row_of_slot, plan.permutation.slot_of_row,
+                      index_tensor(plan.groups.offsets, {std::ssize(plan.groups.offsets)}),
+                      index_tensor(plan.groups.counts, {std::ssize(plan.groups.counts)}),
+                      index_tensor({plan.permutation.tokens, plan.permutation.top_k}, {2})};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     const auto plan = plan_of(in[0], args["experts"]);
@@ -235,7 +235,8 @@ Input chosen(std::int64_t tokens, std::int64_t k, std::int64_t experts) {
 OpEntry permute_rows_op() {
   OpEntry entry{.op = "permute_rows"};
   entry.run = [](const TensorList& in, const Json& args) {
-    return TensorList{ops::permute_rows(in[0], ops::plan_routing(in[1], args["experts"]))};
+    return TensorList{
+        ops::permute_rows(in[0], ops::plan_routing(in[1], args["experts"]).permutation)};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     const auto plan = plan_of(in[1], args["experts"]);
@@ -260,7 +261,7 @@ OpEntry permute_rows_op() {
                    sample("no columns", {3, 0}, 2, 4),
                    sample("several pieces", {200, 100}, 3, 8, true)};
   const auto permute = [](const Tensor& x) {
-    ops::permute_rows(x, ops::plan_routing(index_tensor({0, 1, 1, 2}, {2, 2}), 3));
+    ops::permute_rows(x, ops::plan_routing(index_tensor({0, 1, 1, 2}, {2, 2}), 3).permutation);
   };
   entry.errors = {{.what = "another rank",
                    .call = [=] { permute(randn({2})); },
@@ -286,7 +287,8 @@ OpEntry permute_rows_op() {
 OpEntry unpermute_rows_op() {
   OpEntry entry{.op = "unpermute_rows"};
   entry.run = [](const TensorList& in, const Json& args) {
-    return TensorList{ops::unpermute_rows(in[0], ops::plan_routing(in[1], args["experts"]))};
+    return TensorList{
+        ops::unpermute_rows(in[0], ops::plan_routing(in[1], args["experts"]).permutation)};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     const auto plan = plan_of(in[1], args["experts"]);
@@ -314,7 +316,7 @@ OpEntry unpermute_rows_op() {
                    sample("no columns", 3, 0, 2, 4),
                    sample("several pieces", 200, 100, 3, 8, true)};
   const auto unpermute = [](const Tensor& rows) {
-    ops::unpermute_rows(rows, ops::plan_routing(index_tensor({0, 1, 1, 2}, {2, 2}), 3));
+    ops::unpermute_rows(rows, ops::plan_routing(index_tensor({0, 1, 1, 2}, {2, 2}), 3).permutation);
   };
   entry.errors = {{.what = "another rank",
                    .call = [=] { unpermute(randn({4})); },

@@ -10,10 +10,10 @@
 
 namespace moegrad::tools {
 
-/// Multiplies rows [R, in], grouped by expert as `plan` says, by the weights of a projection, which
+/// Multiplies rows [R, in], grouped by expert, by the weights of a projection, which
 /// are [E, in, out] or, as in Hugging Face, [E, out, in]   -> [R, out]
 using ExpertProduct =
-    std::function<Tensor(const Tensor& rows, const Tensor& weight, const ops::RoutingPlan& plan)>;
+    std::function<Tensor(const Tensor& rows, const Tensor& weight, const ops::RowGroups& groups)>;
 
 /// One way to run the experts under fully_shard. All of them compute every element of every product
 /// by the same chain (Note [Matmul order]), so their losses agree to the bit.

@@ -8,7 +8,6 @@
 #include "nn/embedding.h"
 #include "nn/linear.h"
 #include "nn/rms_norm.h"
-#include "ops/copies.h"
 #include "ops/rope.h"
 #include "ops/swiglu.h"
 #include "ops/views.h"
@@ -29,15 +28,13 @@ Tensor weights_of(const nn::Module& module, nn::ParameterLayout::Role role) {
 }
 
 // What nn::GroupedExperts computes.
-Tensor run_experts(const nn::Module& module, const ExpertProduct& product, const Tensor& rows,
-                   const nn::MoE::Routing& routing) {
+Tensor run_experts(const nn::Module& module, const ExpertProduct& product,
+                   const nn::DispatchedRows& dispatched) {
   using Role = nn::ParameterLayout::Role;
-  const auto& weights = routing.router.weights;  // [T, K]
-  const Tensor row_weights = ops::index_select(ops::reshape(weights, {weights.numel()}),
-                                               routing.plan.slot_of_row);  // [R]
-  const Tensor gate_up = product(rows, weights_of(module, Role::kExpertGateUp), routing.plan);
-  const Tensor hidden = ops::swiglu(gate_up, row_weights);                      // [R, I]
-  return product(hidden, weights_of(module, Role::kExpertDown), routing.plan);  // [R, H]
+  const auto& [rows, weights, groups, counts, way_back] = dispatched;
+  const Tensor gate_up = product(rows, weights_of(module, Role::kExpertGateUp), groups);
+  const Tensor hidden = ops::swiglu(gate_up, weights);                    // [R, I]
+  return product(hidden, weights_of(module, Role::kExpertDown), groups);  // [R, H]
 }
 
 template <class M>
@@ -55,9 +52,9 @@ Qwen3Moe::Output run_forward(Qwen3Moe& model, const Rung& rung, const Tensor& to
   if (!rung.product) return model(tokens, documents);
   const auto run_layer = [&](Qwen3MoeDecoderLayer& layer, const Tensor& hidden,
                              const nn::SequenceContext& context) {
-    const auto attended = layer.attend(hidden, context);
-    const Tensor rows = layer.dispatch(attended);
-    return layer.combine(run_experts(layer, rung.product, rows, attended.routing), attended);
+    const auto attended = layer.attend(hidden, context, {});
+    const auto dispatched = layer.dispatch(attended);
+    return layer.combine(run_experts(layer, rung.product, dispatched), dispatched, attended);
   };
   const auto run_model = [&](Qwen3Moe& whole, const Tensor& ids) {
     const auto& config = whole.config();
@@ -84,14 +81,14 @@ Qwen3Moe::Output run_forward(Qwen3Moe& model, const Rung& rung, const Tensor& to
 nn::MoE::Output run_forward(nn::MoE& moe, const Rung& rung, const Tensor& x) {
   if (!rung.product) return moe(x);
   const auto run_nodes = [&](nn::MoE& layer, const Tensor& input) {
-    const auto routing = layer.route(input);
-    const Tensor rows = layer.dispatch(input, routing);
+    const auto routed = layer.route(input);
+    const auto dispatched = layer.dispatch(input, routed);
     return nn::MoE::Output{
-        .hidden = layer.combine(run_experts(layer, rung.product, rows, routing), routing),
-        .router_logits = routing.router.logits,
-        .routing_weights = routing.router.weights,
-        .expert_indices = routing.router.indices,
-        .tokens_per_expert = routing.plan.counts};
+        .hidden = layer.combine(run_experts(layer, rung.product, dispatched), dispatched),
+        .router_logits = routed.logits,
+        .routing_weights = routed.weights,
+        .expert_indices = routed.indices,
+        .tokens_per_expert = dispatched.tokens_per_expert};
   };
   return moe.call_method(run_nodes, x);
 }

@@ -276,8 +276,9 @@ TEST(Qwen3MoeDecoderLayer, NodesCalledOneByOneGiveWhatForwardGives) {
       .documents = documents,
       .rope = ops::rope_table(documents.positions(), 6, 1e4, Dtype::kFloat64)};
   const auto whole = layer(hidden, context);
-  const auto attended = layer.attend(hidden, context);
-  const auto output = layer.combine(layer.experts(layer.dispatch(attended), attended), attended);
+  const auto attended = layer.attend(hidden, context, {});
+  const auto dispatched = layer.dispatch(attended);
+  const auto output = layer.combine(layer.experts(dispatched), dispatched, attended);
   EXPECT_TRUE(bitwise_equal(output.hidden, whole.hidden));
   EXPECT_TRUE(bitwise_equal(output.router_logits, whole.router_logits));
   EXPECT_TRUE(bitwise_equal(output.expert_indices, whole.expert_indices));
@@ -288,7 +289,7 @@ TEST(Qwen3MoeDecoderLayer, ADenseLayerHasNoNodes) {
   auto config = toy_config();
   config.mlp_only_layers = {0};
   Qwen3Moe model(config, 5);
-  EXPECT_EQ(message_of<Error>([&] { model.layers()[0].attend(Tensor(), {}); }),
+  EXPECT_EQ(message_of<Error>([&] { model.layers()[0].attend(Tensor(), {}, {}); }),
             "Qwen3MoeDecoderLayer: nodes need a mixture layer, got a dense one");
 }
 

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The nodes of decoder layers, called one by one, under fully_shard: a unit for each layer, and one
+// inside it for its experts.
+#include <gtest/gtest.h>
+
+#include <string_view>
+#include <vector>
+
+#include "fsdp/fully_shard.h"
+#include "nn/recompute.h"
+#include "tests/fsdp/models.h"
+
+namespace moegrad::fsdp::nodes_test {
+namespace {
+
+using models::Qwen3MoeDecoderLayer;
+using test::bitwise_equal;
+using test::randn;
+
+constexpr std::int64_t kTokens = 12;
+
+/// Two decoder layers, run as wholes or node by node.
+class Layers final : public nn::Callable<Layers> {
+ public:
+  explicit Layers(bool by_nodes)
+      : by_nodes_(by_nodes), config_(test::sharded_toy_config()), whole_(config_, 3) {
+    for (std::size_t i = 0; i < 2; ++i) register_module(std::to_string(i), whole_.layers()[i]);
+  }
+
+  Tensor forward(const Tensor& hidden) {
+    const auto documents = Documents::of_lengths({5, kTokens - 5});
+    const nn::SequenceContext context = {
+        .documents = documents,
+        .rope = ops::rope_table(documents.positions(), config_.head_dim, config_.rope_theta,
+                                config_.dtype)};
+    Tensor h = hidden;
+    for (auto& layer : whole_.layers()) h = run(layer, h, context);
+    return h;
+  }
+
+  std::int64_t hidden_size() const { return config_.hidden_size; }
+
+ private:
+  Tensor run(Qwen3MoeDecoderLayer& layer, const Tensor& h,
+             const nn::SequenceContext& context) const {
+    if (!by_nodes_) return layer(h, context).hidden;
+    const auto attended = layer.call_method(&Qwen3MoeDecoderLayer::attend, h, context, Tensor());
+    const auto dispatched = layer.call_method(&Qwen3MoeDecoderLayer::dispatch, attended);
+    const Tensor rows = layer.call_method(&Qwen3MoeDecoderLayer::experts, dispatched);
+    return layer.call_method(&Qwen3MoeDecoderLayer::combine, rows, dispatched, attended).hidden;
+  }
+
+  bool by_nodes_;
+  models::Qwen3MoeConfig config_;
+  models::Qwen3Moe whole_;
+};
+
+struct Way {
+  bool units_for_experts = false;
+  bool recompute_experts = false;
+  std::optional<bool> reshard = {};
+};
+
+void prepare(Layers& layers, const Way& way, const DeviceMesh& mesh) {
+  const auto is_experts = [](std::string_view path) { return path.ends_with("mlp.experts"); };
+  const int recomputed = way.recompute_experts ? nn::recompute(layers, is_experts) : 0;
+  EXPECT_EQ(recomputed, way.recompute_experts ? 2 : 0);
+  const Policy policy = {.reshard_after_forward = way.reshard};
+  for (const auto& [path, module] : layers.named_modules()) {
+    if (way.units_for_experts && is_experts(path)) fully_shard(*module, mesh, policy);
+  }
+  for (const auto& [path, module] : layers.named_modules()) {
+    if (path.size() == 1) fully_shard(*module, mesh, policy);
+  }
+  fully_shard(layers, mesh, policy);
+}
+
+/// Outputs and gradients of two micro-batches.
+TensorList train(Layers& layers) {
+  TensorList result;
+  for (std::uint64_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    const Shape shape{kTokens, layers.hidden_size()};
+    const Tensor input = randn(shape, 5 + micro_batch, Dtype::kFloat32, true);
+    const Tensor output = layers(input);
+    output.backward(randn(shape, 7 + micro_batch, Dtype::kFloat32));
+    result.push_back(output.detach());
+    result.push_back(input.grad());
+  }
+  for (const auto& parameter : layers.named_parameters()) {
+    EXPECT_TRUE(parameter.tensor.grad().defined()) << parameter.name;
+    result.push_back(parameter.tensor.grad());
+  }
+  return result;
+}
+
+TEST(DecoderLayerNodes, GiveTheBitsOfTheLayerUnderFullyShard) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const bool units : {false, true}) {
+      for (const bool recompute : {false, true}) {
+        for (const auto reshard : {std::optional<bool>(), {false}}) {
+          launch(ranks, [&](RankContext& context) {
+            const auto mesh = DeviceMesh::flat(context.group());
+            const Way way = {units, recompute, reshard};
+            Layers whole(false), nodes(true);
+            prepare(whole, way, mesh);
+            prepare(nodes, way, mesh);
+            const auto expected = train(whole), got = train(nodes);
+            ASSERT_EQ(got.size(), expected.size());
+            for (std::size_t i = 0; i < got.size(); ++i) {
+              EXPECT_TRUE(bitwise_equal(got[i], expected[i]))
+                  << ranks << " ranks, " << units << recompute << ' ' << i;
+            }
+          });
+        }
+      }
+    }
+  }
+}
+
+// Without its hooks a layer has no gathered weights.
+TEST(DecoderLayerNodes, CalledPastTheHooksFindTheShard) {
+  launch(2, [](RankContext& context) {
+    Layers layers(false);
+    prepare(layers, {}, DeviceMesh::flat(context.group()));
+    auto& layer = dynamic_cast<Qwen3MoeDecoderLayer&>(*layers.named_modules()[1].second);
+    const auto documents = Documents::one(2);
+    const auto table = ops::rope_table(documents.positions(), 8, 1e4, Dtype::kFloat32);
+    const Tensor hidden = Tensor::zeros({2, layers.hidden_size()});
+    EXPECT_THROW(layer.attend(hidden, {.documents = documents, .rope = table}, {}), Error);
+  });
+}
+
+}  // namespace
+}  // namespace moegrad::fsdp::nodes_test
