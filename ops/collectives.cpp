@@ -21,7 +21,7 @@ namespace moegrad::ops {
 namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
-using Rows = std::vector<std::int64_t>;
+using RowCounts = std::vector<std::int64_t>;
 
 // A collective that reads one tensor, which it keeps, and fills another.
 class InFlight final : public PendingBytes {
@@ -99,7 +99,7 @@ Tensor of_root(ProcessGroup& group, const Tensor& x, int root, const CollectiveO
   return filled({}, y, [&] { return group.broadcast(bytes, root, x.dtype(), options); });
 }
 
-Tensor exchange(ProcessGroup& group, const Tensor& x, Rows send, Rows receive,
+Tensor exchange(ProcessGroup& group, const Tensor& x, RowCounts send, RowCounts receive,
                 const CollectiveOptions& options) {
   Tensor y = Tensor::empty(
       with_rows(x, std::accumulate(receive.begin(), receive.end(), std::int64_t{0})), x.dtype());
@@ -175,8 +175,8 @@ void check_rank(std::string_view op, std::string_view what, int rank, const Grou
 }
 
 // Those of one side of all_to_all; `rows`: how many the tensor has, if that is known.
-Rows checked_rows(std::string_view side, std::span<const std::int64_t> counts, const Group& group,
-                  std::optional<std::int64_t> rows) {
+RowCounts checked_rows(std::string_view side, std::span<const std::int64_t> counts,
+                       const Group& group, std::optional<std::int64_t> rows) {
   check<ValueError>(std::ssize(counts) == group->size(), "all_to_all: ", side,
                     "_rows must have one count for each of ", group->size(), " ranks, got ",
                     counts.size());

@@ -54,6 +54,12 @@ std::int64_t Function::saved_bytes() const {
   return bytes;
 }
 
+std::int64_t Function::packed_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto* saved : saved_) bytes += saved->is_packed() ? saved->bytes() : 0;
+  return bytes;
+}
+
 double Function::flops() const {
   std::int64_t elements = 0;
   for (const auto& output : outputs_) elements += output.shape.numel();

@@ -143,8 +143,11 @@ class Function : public std::enable_shared_from_this<Function> {
   const std::vector<OutputInfo>& outputs() const { return outputs_; }
   /// The inputs that have a leaf behind them that needs a gradient.
   InputMask needs() const;
-  /// Bytes that saved tensors hold (each saved tensor counts shared storage in full).
+  /// Bytes that saved tensors hold (each saved tensor counts shared storage in full), packed ones
+  /// included.
   std::int64_t saved_bytes() const;
+  /// Those of them that hooks have packed.
+  std::int64_t packed_bytes() const;
   void release_saved();
   const std::vector<SavedTensor*>& saved() const { return saved_; }
   /// Where forward was called; null unless anomaly detection was on.

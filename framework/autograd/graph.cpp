@@ -118,6 +118,7 @@ GraphSummary summarize_graph(const Tensor& root) {
     if (const auto* function = graph[i].function) {
       ++summary.functions;
       summary.saved_bytes += function->saved_bytes();
+      summary.packed_bytes += function->packed_bytes();
     } else {
       ++summary.leaves;
     }
@@ -197,6 +198,7 @@ std::vector<LiveBytes> live_bytes_profile(const Tensor& root) {
     for_each_saved(**i, [&](const Storage* storage) {
       if (savers[storage]++ == 0) now.saved += storage->bytes();
     });
+    now.packed += (*i)->packed_bytes();
     record(**i, false);
   }
 
@@ -226,6 +228,7 @@ std::vector<LiveBytes> live_bytes_profile(const Tensor& root) {
     for_each_saved(*function, [&](const Storage* storage) {
       if (--savers[storage] == 0) now.saved -= storage->bytes();
     });
+    now.packed -= function->packed_bytes();
     const auto& outputs = arrived[function];
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i])

@@ -13,10 +13,11 @@ namespace moegrad {
 /// What the tape contains behind a tensor.
 struct GraphSummary {
   std::int64_t functions = 0;
-  std::int64_t edges = 0;        // between Functions and from Functions to leaves
-  std::int64_t leaves = 0;       // distinct leaves that require a gradient
-  std::int64_t saved_bytes = 0;  // each Function counts its saved storage, shared or not
-  bool is_dag = true;            // false only if a Function came to own its own graph
+  std::int64_t edges = 0;         // between Functions and from Functions to leaves
+  std::int64_t leaves = 0;        // distinct leaves that require a gradient
+  std::int64_t saved_bytes = 0;   // each Function counts its saved storage, shared or not
+  std::int64_t packed_bytes = 0;  // those of them that hooks have packed
+  bool is_dag = true;             // false only if a Function came to own its own graph
 };
 
 /// Throws Error if `root` does not require a gradient.
@@ -52,6 +53,7 @@ struct LiveBytes {
   std::string name;
   std::string path;
   std::int64_t saved = 0;           // storage of saved tensors, counted once, without leaves
+  std::int64_t packed = 0;          // what hooks have packed, as large as it was saved
   std::int64_t gradients = 0;       // on their way between Functions
   std::int64_t leaf_gradients = 0;  // that have arrived at leaves
 
@@ -61,7 +63,8 @@ struct LiveBytes {
 /// Bytes that training holds over time, from the tape alone: after each Function in forward, then
 /// during each Function in backward, when the gradients of its outputs and its inputs exist
 /// together. Each gradient counts as a separate buffer. Results that no Function saved and the
-/// scratch memory of kernels are not counted.
+/// scratch memory of kernels are not counted. What hooks have packed is counted apart: it may be
+/// anywhere.
 ///
 /// Throws Error if `root` does not require a gradient.
 std::vector<LiveBytes> live_bytes_profile(const Tensor& root);

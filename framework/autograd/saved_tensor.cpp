@@ -7,6 +7,14 @@
 #include "framework/runtime/thread_state.h"
 
 namespace moegrad {
+namespace {
+
+std::int64_t bytes_of(const Tensor& tensor) {
+  const bool nz = tensor.layout() == Layout::kNZ;
+  return (nz ? tensor.nz_blocks().numel() : tensor.numel()) * size_of(tensor.dtype());
+}
+
+}  // namespace
 
 SavedTensorHooksGuard::SavedTensorHooksGuard(SavedTensorHooks hooks)
     : hooks_(std::move(hooks)),
@@ -19,18 +27,22 @@ SavedTensorHooksGuard::~SavedTensorHooksGuard() {
 SavedTensor::SavedTensor(Function& owner) : owner_(owner) { owner.saved_.push_back(this); }
 
 SavedTensor& SavedTensor::operator=(const Tensor& tensor) {
+  release();
   state_ = State::kSaved;
-  packed_.reset();
-  unpack_ = nullptr;
+  if (!tensor.defined()) return *this;
+  Tensor detached = tensor.detach();
+  bytes_ = bytes_of(tensor);
   const auto* const hooks = ThreadState::current().saved_tensor_hooks;
-  if (tensor.defined() && hooks != nullptr && owner_.recorded_) {
-    tensor_ = Tensor();
-    packed_ = hooks->pack(tensor.detach());
-    unpack_ = hooks->unpack;
-    return *this;
+  if (hooks != nullptr && owner_.recorded_) {
+    const bool is_parameter = tensor.storage().tag() == MemoryTag::kParameters;
+    packed_ = hooks->pack({owner_, detached, is_parameter, bytes_});
+    if (packed_.has_value()) {
+      unpack_ = hooks->unpack;
+      return *this;
+    }
   }
-  tensor_ = tensor.defined() ? tensor.detach() : Tensor();
-  if (tensor.defined()) version_ = tensor.storage().version();
+  tensor_ = std::move(detached);
+  version_ = tensor.storage().version();
   return *this;
 }
 
@@ -42,7 +54,10 @@ Tensor SavedTensor::unpack() const {
   check(state_ != State::kReleased, owner_.name(),
         ": backward a second time, but the saved tensors have been freed; pass retain_graph to "
         "the first backward");
-  if (unpack_) return unpack_(packed_);
+  if (unpack_) {
+    if (!unpacked_.defined()) unpacked_ = unpack_(packed_);
+    return unpacked_;
+  }
   if (!tensor_.defined()) return tensor_;
   const auto& parameter = tensor_.storage().name();
   const auto* const quote = parameter.empty() ? "" : "'";
@@ -55,14 +70,10 @@ Tensor SavedTensor::unpack() const {
 void SavedTensor::release() {
   state_ = State::kReleased;
   tensor_ = Tensor();
+  bytes_ = 0;
   packed_.reset();
   unpack_ = nullptr;
-}
-
-std::int64_t SavedTensor::bytes() const {
-  if (!tensor_.defined()) return 0;
-  const bool nz = tensor_.layout() == Layout::kNZ;
-  return (nz ? tensor_.nz_blocks().numel() : tensor_.numel()) * size_of(tensor_.dtype());
+  unpacked_ = Tensor();
 }
 
 const Storage* SavedTensor::storage() const {

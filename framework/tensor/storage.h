@@ -55,6 +55,7 @@ class Storage {
   /// undefined. Idempotent.
   void refill();
   void retag(MemoryTag tag);
+  MemoryTag tag() const { return tag_; }
 
   /// Counts in-place modifications; SavedTensor compares it. bump_version() comes before one.
   std::uint64_t version() const { return version_; }

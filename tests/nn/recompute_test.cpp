@@ -116,8 +116,8 @@ TEST(Recompute, KeepsTheInputAndNothingElse) {
 TEST(Recompute, KeepsTheInputWhereSavedTensorHooksPutIt) {
   Powers module;
   recompute(module);
-  const SavedTensorHooksGuard hooks({.pack = [](const Tensor& x) -> std::any {
-                                       const auto values = x.data<double>();
+  const SavedTensorHooksGuard hooks({.pack = [](const TensorToSave& saved) -> std::any {
+                                       const auto values = saved.tensor.data<double>();
                                        return std::vector<double>(values.begin(), values.end());
                                      },
                                      .unpack =

@@ -386,9 +386,9 @@ TEST(Checkpoint, DoesNotPackWhatForwardThrowsAway) {
   int packed = 0;
   const SavedTensorHooksGuard hooks(
       {.pack =
-           [&](const Tensor& tensor) {
+           [&](const TensorToSave& saved) {
              ++packed;
-             return std::any(tensor);
+             return std::any(saved.tensor);
            },
        .unpack = [](const std::any& value) { return std::any_cast<Tensor>(value); }});
   const auto y =

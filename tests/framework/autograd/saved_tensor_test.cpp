@@ -5,8 +5,13 @@
 
 #include <any>
 #include <cstring>
+#include <string>
+#include <tuple>
 #include <vector>
 
+#include "framework/autograd/engine.h"
+#include "framework/autograd/graph.h"
+#include "framework/autograd/scope.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
@@ -95,9 +100,9 @@ TEST(SavedTensor, ReleaseForgetsTheTensor) {
 // Offload to float32 and back.
 SavedTensorHooks narrow(int& packed, int& unpacked) {
   return {.pack =
-              [&packed](const Tensor& tensor) {
+              [&packed](const TensorToSave& saved) {
                 ++packed;
-                return std::any(to_dtype(tensor, Dtype::kFloat32));
+                return std::any(to_dtype(saved.tensor, Dtype::kFloat32));
               },
           .unpack =
               [&unpacked](const std::any& value) {
@@ -114,10 +119,57 @@ TEST(SavedTensorHooks, ReplaceWhatIsKept) {
     return mul(x, w);
   }();
   EXPECT_EQ(packed, 2);
-  EXPECT_EQ(y.grad_fn()->saved_bytes(), 0);
+  EXPECT_EQ(y.grad_fn()->saved_bytes(), 2 * 2 * 8);
+  EXPECT_EQ(y.grad_fn()->packed_bytes(), 2 * 2 * 8);
+  EXPECT_EQ(summarize_graph(y).packed_bytes, 2 * 2 * 8);
+  const auto profile = live_bytes_profile(y);
+  EXPECT_EQ(profile.front().packed, 2 * 2 * 8);
+  EXPECT_EQ(profile.front().saved, 0);
   y.backward(Tensor::ones({2}, Dtype::kFloat64));
   EXPECT_EQ(unpacked, 1);  // only w is needed
+  EXPECT_EQ(y.grad_fn()->saved_bytes(), 0);
+  EXPECT_EQ(y.grad_fn()->packed_bytes(), 0);
   EXPECT_TRUE(bitwise_equal(x.grad(), to_dtype(to_dtype(w, Dtype::kFloat32), Dtype::kFloat64)));
+}
+
+TEST(SavedTensorHooks, UnpackOnceUntilTheTensorIsReleased) {
+  int packed = 0, unpacked = 0;
+  const Tensor x = variable({2}), w = variable({2}, 2);
+  const SavedTensorHooksGuard guard(narrow(packed, unpacked));
+  const Tensor y = mul(x, w);
+  const Tensor ones = Tensor::ones({2}, Dtype::kFloat64);
+  y.backward(ones, /*retain_graph=*/true);
+  y.backward(ones, /*retain_graph=*/true);
+  auto weights = backward_to_inputs({y}, {ones}, {x}, /*retain_graph=*/true);
+  weights.run();
+  EXPECT_EQ(packed, 2);
+  EXPECT_EQ(unpacked, 2);
+}
+
+TEST(SavedTensorHooks, SeeWhoSavesWhat) {
+  std::vector<std::tuple<std::string, std::string, bool, std::int64_t>> seen;
+  const SavedTensorHooksGuard guard(
+      {.pack =
+           [&](const TensorToSave& saved) {
+             EXPECT_FALSE(saved.tensor.requires_grad());
+             seen.emplace_back(saved.owner.name(), saved.owner.scope()->path, saved.is_parameter,
+                               saved.bytes);
+             return std::any();  // which leaves the tensor as it is
+           },
+       .unpack = [](const std::any&) -> Tensor { throw Error("nothing was packed"); }});
+  const Tensor x = variable({2, 3});
+  Tensor w = variable({2, 3}, 2);
+  w.storage().retag(MemoryTag::kParameters);
+  const Tensor y = [&] {
+    const ScopeGuard scope("layer", {}, {});
+    return mul(x, Tensor::as_strided(w, {2, 3}, {3, 1}, 0));
+  }();
+  using Seen = std::tuple<std::string, std::string, bool, std::int64_t>;
+  EXPECT_EQ(seen, (std::vector<Seen>{{"mul", "layer", false, 48}, {"mul", "layer", true, 48}}));
+  EXPECT_EQ(y.grad_fn()->saved_bytes(), 96);
+  EXPECT_EQ(y.grad_fn()->packed_bytes(), 0);
+  y.backward(Tensor::ones({2, 3}, Dtype::kFloat64));
+  EXPECT_TRUE(bitwise_equal(x.grad(), w.detach()));
 }
 
 TEST(SavedTensorHooks, TheInnermostGuardWins) {

@@ -60,9 +60,9 @@ TEST(ThreadState, CarriesARanksWorkToAnotherThread) {
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
   int packed = 0;
   const SavedTensorHooksGuard hooks(
-      {.pack = [&](const Tensor& tensor) -> std::any {
+      {.pack = [&](const TensorToSave& saved) -> std::any {
          ++packed;
-         return tensor;
+         return saved.tensor;
        },
        .unpack = [](const std::any& kept) { return std::any_cast<Tensor>(kept); }});
   const ScopeGuard scope("here", {}, {});
