@@ -32,9 +32,9 @@ double sum_in_order(const Tensor& x) {
 //     dL/dlogits[t, e] = g * scale * mask_t * p[t, e] * (load_e - <load, p_t>)
 class BalanceShare final : public Function {
  public:
-  explicit BalanceShare(double scale) : scale_(scale) {}
+  BalanceShare(std::string_view op, double scale) : op_(op), scale_(scale) {}
 
-  std::string_view name() const override { return "load_balancing_loss"; }
+  std::string_view name() const override { return op_; }
 
   Tensor forward(const Tensor& logits, const Tensor& load, const Tensor& mask) {
     Tensor shares = Tensor::empty({logits.dim(0)}, logits.dtype());  // [T]
@@ -65,6 +65,7 @@ class BalanceShare final : public Function {
   }
 
  private:
+  std::string_view op_;  // the one that a user has called
   double scale_;
   SavedTensor logits_{*this}, load_{*this}, mask_{*this};
 };
@@ -135,30 +136,67 @@ void check_layers(const TensorList& router_logits, const TensorList& indices) {
 }
 
 // The weights of the tokens, [T], in float64.
-Tensor token_weights(const Tensor& mask, std::int64_t tokens) {
+Tensor token_weights(std::string_view op, const Tensor& mask, std::int64_t tokens) {
   if (!mask.defined()) return Tensor::ones({tokens}, Dtype::kFloat64);
   Tensor values = to_dtype(mask, Dtype::kFloat64);
   const auto weights = values.data<double>();
   for (std::size_t t = 0; t < weights.size(); ++t) {
-    check<ValueError>(weights[t] >= 0 && std::isfinite(weights[t]),
-                      "load_balancing_loss: token_mask must be finite and not negative, got ",
-                      weights[t], " at token ", t);
+    check<ValueError>(weights[t] >= 0 && std::isfinite(weights[t]), op,
+                      ": token_mask must be finite and not negative, got ", weights[t],
+                      " at token ", t);
   }
   return values;
 }
 
 // Adds the weight of each token to all experts that it chose.
-void add_load(const Tensor& indices, std::size_t layer, std::span<const double> weights,
-              std::vector<double>& load) {
+void add_load(std::string_view op, const Tensor& indices, std::size_t layer,
+              std::span<const double> weights, std::vector<double>& load) {
   const Tensor slots = contiguous(indices);
   const auto experts = slots.data<std::int64_t>();
   for (std::size_t slot = 0; slot < experts.size(); ++slot) {
     const auto token = slot / static_cast<std::size_t>(slots.dim(1));
-    check<ValueError>(0 <= experts[slot] && experts[slot] < std::ssize(load),
-                      "load_balancing_loss: expert index must be in [0, ", load.size(), "), got ",
-                      experts[slot], " at token ", token, " of layer ", layer);
+    check<ValueError>(0 <= experts[slot] && experts[slot] < std::ssize(load), op,
+                      ": expert index must be in [0, ", load.size(), "), got ", experts[slot],
+                      " at token ", token, " of layer ", layer);
     load[static_cast<std::size_t>(experts[slot])] += weights[token];
   }
+}
+
+// The mask of `tokens` tokens, contiguous and without a gradient; undefined if it is not given.
+Tensor checked_mask(std::string_view op, const Tensor& mask, std::int64_t tokens) {
+  if (!mask.defined()) return {};
+  check_operands(op, mask);
+  check<ShapeError>(mask.shape() == Shape{tokens}, op, ": token_mask must be [", tokens, "], got ",
+                    mask.shape());
+  check_floating(op, "token_mask", mask);
+  return contiguous(mask.detach());
+}
+
+double sum_of(const Tensor& weights) {
+  double total = 0;
+  for (const auto weight : weights.data<double>()) total += weight;
+  return total;
+}
+
+// `op` is the one that a user has called. All has been checked.
+Tensor load_of(std::string_view op, const TensorList& indices, std::int64_t num_experts,
+               const Tensor& weights) {
+  std::vector<double> load(static_cast<std::size_t>(num_experts));
+  for (std::size_t layer = 0; layer < indices.size(); ++layer) {
+    add_load(op, indices[layer], layer, weights.data<double>(), load);
+  }
+  return Tensor::from(load, {num_experts});
+}
+
+Tensor share_of(std::string_view op, const Tensor& logits, const Tensor& load, double total_weight,
+                const Tensor& mask) {
+  const double scale = total_weight > 0 ? 1 / total_weight : 0.0;
+  Tensor scaled = clone(load.detach());
+  for (auto& value : scaled.mutable_data<double>()) {
+    value *= static_cast<double>(load.dim(0)) * scale;
+  }
+  return apply<BalanceShare>(made_with(op, scale), contiguous(logits),
+                             to_dtype(scaled, logits.dtype()), mask);
 }
 
 }  // namespace
@@ -167,39 +205,68 @@ void add_load(const Tensor& indices, std::size_t layer, std::span<const double> 
 // the loss is a sum of one term per layer, and no Function has every layer as an input.
 Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& indices,
                            const Tensor& token_mask) {
-  check_operands("load_balancing_loss", router_logits, indices);
+  constexpr std::string_view kOp = "load_balancing_loss";
+  check_operands(kOp, router_logits, indices);
   check_layers(router_logits, indices);
   const Tensor& first = router_logits[0];
   const auto tokens = first.dim(0), num_experts = first.dim(1);
-  Tensor mask;
   if (token_mask.defined()) {
-    check<ShapeError>(token_mask.shape() == Shape{tokens},
-                      "load_balancing_loss: token_mask must be [", tokens, "] for logits ",
-                      first.shape(), ", got ", token_mask.shape());
     check<DtypeError>(token_mask.dtype() == first.dtype(), "load_balancing_loss: logits are ",
                       first.dtype(), " but token_mask is ", token_mask.dtype());
-    mask = contiguous(token_mask.detach());
   }
-  const Tensor token_weight = token_weights(mask, tokens);
-  const auto weights = token_weight.data<double>();
-  double total_weight = 0;
-  for (const auto weight : weights) total_weight += weight;
-  total_weight *= static_cast<double>(router_logits.size());
-
-  std::vector<double> load(static_cast<std::size_t>(num_experts));  // [E]
-  for (std::size_t layer = 0; layer < indices.size(); ++layer) {
-    add_load(indices[layer], layer, weights, load);
-  }
-  const double scale = total_weight > 0 ? 1 / total_weight : 0.0;
-  for (auto& value : load) value *= static_cast<double>(num_experts) * scale;
-  const Tensor loads = to_dtype(Tensor::from(load, {num_experts}), first.dtype());
-
+  const Tensor mask = checked_mask(kOp, token_mask, tokens);
+  const Tensor weights = token_weights(kOp, mask, tokens);
+  const double total = sum_of(weights) * static_cast<double>(router_logits.size());
+  const Tensor load = load_of(kOp, indices, num_experts, weights);
   Tensor loss;
   for (const auto& logits : router_logits) {
-    const Tensor share = apply<BalanceShare>(made_with(scale), contiguous(logits), loads, mask);
+    const Tensor share = share_of(kOp, logits, load, total, mask);
     loss = loss.defined() ? add(loss, share) : share;
   }
   return loss;
+}
+
+Tensor expert_load(const TensorList& indices, std::int64_t num_experts, const Tensor& token_mask) {
+  constexpr std::string_view kOp = "expert_load";
+  check_operands(kOp, indices);
+  check<ShapeError>(!indices.empty(), "expert_load: needs indices of at least one layer, got none");
+  check<ValueError>(num_experts >= 1, "expert_load: num_experts must be at least 1, got ",
+                    num_experts);
+  const auto& first = indices[0];
+  for (std::size_t layer = 0; layer < indices.size(); ++layer) {
+    const Tensor& chosen = indices[layer];
+    check<ShapeError>(chosen.ndim() == 2 && chosen.dim(0) == first.dim(0),
+                      "expert_load: indices of layer ", layer,
+                      " must be [T, K] with the T of layer 0, got ", chosen.shape());
+    check<DtypeError>(chosen.dtype() == Dtype::kInt64, "expert_load: indices of layer ", layer,
+                      " must be int64, got ", chosen.dtype());
+  }
+  const Tensor mask = checked_mask(kOp, token_mask, first.dim(0));
+  return load_of(kOp, indices, num_experts, token_weights(kOp, mask, first.dim(0)));
+}
+
+Tensor balance_share(const Tensor& router_logits, const Tensor& load, double total_weight,
+                     const Tensor& token_mask) {
+  constexpr std::string_view kOp = "balance_share";
+  check_operands(kOp, router_logits, load);
+  check<ShapeError>(router_logits.ndim() == 2, "balance_share: logits must be [T, E], got ",
+                    router_logits.shape());
+  check_floating(kOp, "logits", router_logits);
+  check<ShapeError>(load.shape() == Shape{router_logits.dim(1)}, "balance_share: load must be [",
+                    router_logits.dim(1), "] for logits ", router_logits.shape(), ", got ",
+                    load.shape());
+  check<DtypeError>(load.dtype() == Dtype::kFloat64, "balance_share: load must be float64, got ",
+                    load.dtype());
+  check<ValueError>(total_weight >= 0 && std::isfinite(total_weight),
+                    "balance_share: total_weight must be finite and not negative, got ",
+                    total_weight);
+  const auto tokens = router_logits.dim(0);
+  if (token_mask.defined()) {
+    check_same_dtype(kOp, "logits", router_logits, "token_mask", token_mask);
+  }
+  const Tensor mask = checked_mask(kOp, token_mask, tokens);
+  token_weights(kOp, mask, tokens);  // for its checks
+  return share_of(kOp, router_logits, contiguous(load), total_weight, mask);
 }
 
 double router_entropy(const Tensor& router_logits) {

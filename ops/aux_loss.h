@@ -22,6 +22,25 @@ namespace moegrad::ops {
 Tensor load_balancing_loss(const TensorList& router_logits, const TensorList& indices,
                            const Tensor& token_mask = {});
 
+/// The same loss in parts: it is the sum over the layers of their shares, and the load is the only
+/// thing that a share needs of the other layers. So layers may be on several ranks:
+///
+///     load      = the sum of all ranks' expert_load(own indices, E)
+///     objective = ... + coefficient * sum over own layers of balance_share(logits, load, total)
+///
+/// with total = the sum of all weights: layers * T without a mask.
+
+/// load[e] = sum over layers and tokens, weighted, of how often e was chosen; float64 [E]. A
+/// constant. Errors as above; token_mask: floating [T].
+Tensor expert_load(const TensorList& indices, std::int64_t num_experts,
+                   const Tensor& token_mask = {});
+/// E / total_weight^2 * sum_e load[e] * sum_t weight[t] softmax(logits[t, :])[e]      []
+///
+/// load: float64 [E], of all layers.   Zero if total_weight is. Errors as above; ValueError for a
+/// total_weight that is negative or not finite.
+Tensor balance_share(const Tensor& router_logits, const Tensor& load, double total_weight,
+                     const Tensor& token_mask = {});
+
 /// sum over t of -sum_e p[t, e] log p[t, e],  p = softmax(logits[t, :]), in nats.   logits: [T, E]
 ///
 /// It is T log E if the router does not distinguish the experts, and 0 if it is certain of one. A

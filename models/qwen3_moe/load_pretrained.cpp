@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "framework/distributed/shard_runs.h"
@@ -144,9 +146,9 @@ bool identical(const HfCheckpoint::Entry* a, const HfCheckpoint::Entry* b) {
          std::ranges::equal(a->bytes(), b->bytes());
 }
 
-}  // namespace
-
-void load_pretrained(nn::Module& module, const std::filesystem::path& path) {
+// `is_elsewhere`: whether a tensor of that name belongs to another part of the model.
+void load(nn::Module& module, const std::filesystem::path& path,
+          const std::function<bool(std::string_view name)>& is_elsewhere) {
   const SlowStorage storage("reading " + path.string());
   const HfCheckpoint checkpoint(path);
   module.restore_parameters();
@@ -167,10 +169,21 @@ void load_pretrained(nn::Module& module, const std::filesystem::path& path) {
     }
   }
   for (const auto& [name, entry] : checkpoint.tensors()) {
-    check<ValueError>(used.contains(name), "load_pretrained: ", checkpoint.path().string(),
+    check<ValueError>(used.contains(name) || is_elsewhere(name),
+                      "load_pretrained: ", checkpoint.path().string(),
                       " must hold the module's tensors alone, got ", in_quotes(name));
   }
   for (const auto& target : targets) target.load();
+}
+
+}  // namespace
+
+void load_pretrained(nn::Module& module, const std::filesystem::path& path) {
+  load(module, path, [](std::string_view) { return false; });
+}
+
+void load_pretrained(Qwen3Moe& model, const std::filesystem::path& path) {
+  load(model, path, [&](std::string_view name) { return model.is_elsewhere(name); });
 }
 
 }  // namespace moegrad::models

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "models/qwen3_moe/model.h"
 #include "nn/module.h"
 
 namespace moegrad::models {
@@ -19,5 +20,7 @@ namespace moegrad::models {
 /// throws; nothing has been written then. The second name of a tied parameter may be absent; where
 /// it is present, its bits must equal the first's, else ValueError.
 void load_pretrained(nn::Module& module, const std::filesystem::path& path);
+/// The same for a model or a part of one, which leaves the tensors of the other parts unread.
+void load_pretrained(Qwen3Moe& model, const std::filesystem::path& path);
 
 }  // namespace moegrad::models

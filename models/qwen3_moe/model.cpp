@@ -2,6 +2,8 @@
 // Shapes: T tokens, H hidden size, V vocabulary.
 #include "models/qwen3_moe/model.h"
 
+#include <algorithm>
+#include <charconv>
 #include <string>
 #include <utility>
 
@@ -20,21 +22,34 @@ const Qwen3MoeConfig& validated(const Qwen3MoeConfig& config) {
 
 }  // namespace
 
-Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config, std::uint64_t seed)
-    : config_(validated(config)),
-      embed_tokens_({.num_embeddings = config.vocab_size,
-                     .embedding_dim = config.hidden_size,
-                     .dtype = config.dtype}),
-      norm_({.dim = config.hidden_size, .eps = config.rms_norm_eps, .dtype = config.dtype}),
-      lm_head_(config.tie_word_embeddings
-                   ? embed_tokens_.weight()
-                   : Tensor::zeros({config.vocab_size, config.hidden_size}, config.dtype)) {
-  register_module("model.embed_tokens", embed_tokens_);
-  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
+Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config, std::uint64_t seed, const Qwen3MoePart& part)
+    : config_(validated(config)), begin_(part.begin) {
+  const auto begin = part.begin, end = part.end.value_or(config.num_hidden_layers);
+  check<ValueError>(0 <= begin && begin <= end && end <= config.num_hidden_layers,
+                    "Qwen3Moe: the layers of a part must be within [0, ", config.num_hidden_layers,
+                    "), got [", begin, ", ", end, ")");
+  check<ValueError>(!config.tie_word_embeddings || part.embedding == part.head,
+                    "Qwen3Moe: tied word embeddings must be in one part, got a part with ",
+                    part.embedding ? "the embedding" : "the head", " alone");
+  if (part.embedding) {
+    register_module("model.embed_tokens",
+                    embed_tokens_.emplace(nn::Embedding::Config{.num_embeddings = config.vocab_size,
+                                                                .embedding_dim = config.hidden_size,
+                                                                .dtype = config.dtype}));
+  }
+  for (auto i = begin; i < end; ++i) {
     register_module("model.layers." + std::to_string(i), layers_.emplace_back(config, i));
   }
-  register_module("model.norm", norm_);
-  register_module("lm_head", lm_head_);
+  if (part.head) {
+    register_module("model.norm", norm_.emplace(nn::RMSNorm::Config{.dim = config.hidden_size,
+                                                                    .eps = config.rms_norm_eps,
+                                                                    .dtype = config.dtype}));
+    register_module(
+        "lm_head", lm_head_.emplace(
+                       config.tie_word_embeddings
+                           ? embed_tokens_->weight()
+                           : Tensor::zeros({config.vocab_size, config.hidden_size}, config.dtype)));
+  }
   if (!meta_enabled()) init_weights(seed);
 }
 
@@ -57,16 +72,19 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
     positions = documents.positions();
   }
   const auto* const replay = options.replay_expert_indices;
-  check<ValueError>(replay == nullptr || std::ssize(*replay) == config_.num_moe_layers(),
-                    "Qwen3Moe: replay_expert_indices must have ", config_.num_moe_layers(),
+  const auto mixtures = std::ranges::count_if(layers_, &Qwen3MoeDecoderLayer::is_moe);
+  check<ValueError>(replay == nullptr || std::ssize(*replay) == mixtures,
+                    "Qwen3Moe: replay_expert_indices must have ", mixtures,
                     " entries, one per mixture layer, got ",
                     replay == nullptr ? 0 : replay->size());
+  check<ValueError>(lm_head_ || !options.targets.defined(),
+                    "Qwen3Moe: targets must be given to the part with the head alone");
 
   const nn::SequenceContext context = {
       .documents = documents,
       .rope = ops::rope_table(positions, config_.head_dim, config_.rope_theta, config_.dtype)};
   Output output;
-  Tensor hidden = embed_tokens_(tokens);  // [T, H]
+  Tensor hidden = embed(tokens, options.hidden);  // [T, H]
   if (options.output_hidden_states) output.hidden_states.push_back(hidden);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     auto& layer = layers_[i];
@@ -81,21 +99,52 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
     output.expert_indices.push_back(result.expert_indices);
     output.tokens_per_expert.push_back(std::move(result.tokens_per_expert));
   }
-  const Tensor normed = norm_(hidden);
+  if (!lm_head_) {
+    output.hidden = hidden;
+    return output;
+  }
+  const Tensor normed = (*norm_)(hidden);
   if (options.output_hidden_states) output.hidden_states.back() = normed;
   if (!options.targets.defined()) {
-    output.logits = lm_head_(normed);  // [T, V]
+    output.logits = (*lm_head_)(normed);  // [T, V]
     return output;
   }
   const auto cross_entropy = [](nn::Linear& head, const Tensor& x, const Tensor& targets) {
     return ops::linear_cross_entropy(x, head.weight(), targets, {.denominator = 1.0});
   };
-  output.ce_sum = lm_head_.call_method(cross_entropy, normed, options.targets);
+  output.ce_sum = lm_head_->call_method(cross_entropy, normed, options.targets);
   return output;
 }
 
+bool Qwen3Moe::is_elsewhere(std::string_view name) const {
+  if (name == "model.embed_tokens.weight") return !embed_tokens_;
+  if (name == "model.norm.weight" || name == "lm_head.weight") return !lm_head_;
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return false;
+  name.remove_prefix(kLayers.size());
+  std::int64_t layer = -1;
+  const auto read = std::from_chars(name.data(), name.data() + name.size(), layer);
+  const bool is_number = read.ec == std::errc() && read.ptr != name.data() + name.size();
+  const bool own = begin_ <= layer && layer < begin_ + std::ssize(layers_);
+  return is_number && 0 <= layer && layer < config_.num_hidden_layers && !own;
+}
+
+Tensor Qwen3Moe::embed(const Tensor& tokens, const Tensor& hidden) {
+  if (embed_tokens_) {
+    check<ValueError>(!hidden.defined(),
+                      "Qwen3Moe: hidden must be given to a part without embedding alone");
+    return (*embed_tokens_)(tokens);
+  }
+  const Shape expected = {tokens.dim(0), config_.hidden_size};
+  check<ValueError>(hidden.defined(),
+                    "Qwen3Moe: a part without embedding needs options.hidden, got none");
+  check<ShapeError>(hidden.shape() == expected, "Qwen3Moe: hidden must be ", expected, ", got ",
+                    hidden.shape());
+  return hidden;
+}
+
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit) {
-  nn::visit_tensors(visit, output.logits, output.ce_sum, output.router_logits,
+  nn::visit_tensors(visit, output.logits, output.ce_sum, output.hidden, output.router_logits,
                     output.routing_weights, output.expert_indices, output.hidden_states);
 }
 

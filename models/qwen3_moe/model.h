@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "framework/tensor/documents.h"
@@ -16,11 +17,22 @@
 
 namespace moegrad::models {
 
+/// The part of a model that one stage of a pipeline has; by default all of it.
+struct Qwen3MoePart {
+  /// Decoder layers [begin, end); by default up to the last one.
+  std::int64_t begin = 0;
+  std::optional<std::int64_t> end = std::nullopt;
+  bool embedding = true;  ///< it begins with token ids; otherwise with hidden states
+  bool head = true;       ///< it ends with the final norm and logits; otherwise with hidden states
+};
+
 struct Qwen3MoeForwardOptions {
-  /// Experts to take instead of the routers' choice, int64 [T, K] per mixture layer.
+  /// Experts to take instead of the routers' choice, int64 [T, K] per mixture layer of the part.
   const TensorList* replay_expert_indices = nullptr;
   /// int64 [T]; by default each document counts from 0.
   Tensor positions = {};
+  /// [T, H], what the part before has computed: for a part without embedding, and only there.
+  Tensor hidden = {};
   /// Whether to return the hidden states. They then live as long as the output.
   bool output_hidden_states = false;
   /// int64 [T], the token after each token, -100 if there is none. If given, forward returns ce_sum
@@ -42,6 +54,7 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
   struct Output {
     Tensor logits;               // [T, V], unless targets were given
     Tensor ce_sum;               // [], if targets were given: the sum of -log p(target)
+    Tensor hidden;               // [T, H], of a part without head, for the part after it
     TensorList router_logits;    // [T, E]
     TensorList routing_weights;  // [T, K]
     TensorList expert_indices;   // int64 [T, K]
@@ -53,7 +66,13 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
 
   /// Validates the configuration and draws the weights. Under a MetaGuard, call to_empty() and
   /// init_weights() later instead.
-  explicit Qwen3Moe(const Qwen3MoeConfig& config, std::uint64_t seed = 0);
+  ///
+  /// A part has the names, and so the weights, that it has in the whole model: layers keep their
+  /// global numbers. Parts that run one after the other compute what the whole model does, to the
+  /// bit. ValueError for layers that the model does not have, and for tied word embeddings that are
+  /// in two parts.
+  explicit Qwen3Moe(const Qwen3MoeConfig& config, std::uint64_t seed = 0,
+                    const Qwen3MoePart& part = {});
 
   /// Draws the weights as the constructor does. Sharded and whole models get the same values (Note
   /// [Initial values by global element]). If a model is made under a MetaGuard, then sharded, then
@@ -65,15 +84,23 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
   Output forward(const Tensor& tokens, const std::optional<Documents>& documents = std::nullopt,
                  const ForwardOptions& options = {});
 
+  /// Of the whole model.
   const Qwen3MoeConfig& config() const { return config_; }
+  /// Those of the part.
   std::deque<Qwen3MoeDecoderLayer>& layers() { return layers_; }
+  /// Whether a tensor of this name, as in Hugging Face, belongs to another part of the model.
+  bool is_elsewhere(std::string_view name) const;
 
  private:
+  /// The hidden states that the layers begin with, [T, H].
+  Tensor embed(const Tensor& tokens, const Tensor& hidden);
+
   Qwen3MoeConfig config_;
-  nn::Embedding embed_tokens_;
+  std::int64_t begin_ = 0;  // number of the part's first layer
+  std::optional<nn::Embedding> embed_tokens_;
   std::deque<Qwen3MoeDecoderLayer> layers_;
-  nn::RMSNorm norm_;
-  nn::Linear lm_head_;
+  std::optional<nn::RMSNorm> norm_;  // of the head, as lm_head_
+  std::optional<nn::Linear> lm_head_;
 };
 
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit);

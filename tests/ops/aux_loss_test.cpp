@@ -109,6 +109,39 @@ TEST(LoadBalancingLoss, EqualsThePooledFormula) {
   }
 }
 
+// Layers in two stages: each has its own logits, and the load of all.
+TEST(BalanceShare, OfStagesGivesTheGradientsOfThePooledLossToTheBit) {
+  for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    const auto routing = random_routing(4, 6, 5, 2, dtype);
+    TensorList whole, parts;
+    for (const auto& logits : routing.logits) {
+      whole.push_back(clone(logits).set_requires_grad(true));
+      parts.push_back(clone(logits).set_requires_grad(true));
+    }
+    const Tensor loss = load_balancing_loss(whole, routing.indices);
+    mul(loss, 0.25).backward();
+    const auto stage_of = [](const TensorList& all, std::ptrdiff_t stage) {
+      return TensorList(all.begin() + 2 * stage, all.begin() + 2 * stage + 2);
+    };
+    const Tensor load =
+        expert_load(stage_of(routing.indices, 0), 5) + expert_load(stage_of(routing.indices, 1), 5);
+    double total = 0;
+    for (std::ptrdiff_t stage = 0; stage < 2; ++stage) {
+      Tensor share;
+      for (const auto& logits : stage_of(parts, stage)) {
+        const Tensor own = balance_share(logits, load, 4 * 6);
+        share = share.defined() ? share + own : own;
+      }
+      mul(share, 0.25).backward();
+      total += share.item();
+    }
+    EXPECT_NEAR(total, loss.item(), 1e-5);
+    for (std::size_t layer = 0; layer < 4; ++layer) {
+      EXPECT_TRUE(bitwise_equal(parts[layer].grad(), whole[layer].grad())) << layer;
+    }
+  }
+}
+
 TEST(LoadBalancingLoss, PoolsLayersInsteadOfAveragingTheirLosses) {
   const auto routing = random_routing(2, 6, 4, 2);
   const double pooled = load_balancing_loss(routing.logits, routing.indices).item();
@@ -260,7 +293,7 @@ TEST(LoadBalancingLoss, RejectsLayersThatDoNotFit) {
             "load_balancing_loss: indices of layer 0 must be [T, K] with T = 3 and one K for all "
             "layers, got [3]");
   EXPECT_EQ(message({logits}, {indices}, randn({2})),
-            "load_balancing_loss: token_mask must be [3] for logits [3, 4], got [2]");
+            "load_balancing_loss: token_mask must be [3], got [2]");
 }
 
 TEST(LoadBalancingLoss, RejectsOtherTypes) {

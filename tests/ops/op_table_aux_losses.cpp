@@ -131,7 +131,7 @@ OpEntry load_balancing_loss_op() {
              loss({randn({2, 3})}, {some()}, randn({3}));
            },
        .type = "ShapeError",
-       .message = "load_balancing_loss: token_mask must be [2] for logits [2, 3], got [3]"},
+       .message = "load_balancing_loss: token_mask must be [2], got [3]"},
       {.what = "a negative weight",
        .call =
            [=] {
@@ -141,6 +141,185 @@ OpEntry load_balancing_loss_op() {
        .type = "ValueError",
        .message =
            "load_balancing_loss: token_mask must be finite and not negative, got -1 at token 1"}};
+  return entry;
+}
+
+OpEntry expert_load_op() {
+  OpEntry entry{.op = "expert_load", .differentiable = false};
+  entry.run = [](const TensorList& in, const Json& args) {
+    const auto layers = args["layers"].get<std::ptrdiff_t>();
+    const TensorList indices(in.begin(), in.begin() + layers);
+    const Tensor mask = std::ssize(in) > layers ? in.back() : Tensor();
+    return TensorList{ops::expert_load(indices, args["experts"], mask)};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto layers = args["layers"].get<std::size_t>();
+    Array load({args["experts"].get<std::int64_t>()});
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      for_each_index(in[layer].shape, [&](const Shape& i) {
+        const double weight = in.size() > layers ? in.back()[{i[0]}] : 1.0;
+        load[{static_cast<std::int64_t>(in[layer][i])}] += weight;
+      });
+    }
+    return Arrays{load};
+  };
+  const auto sample = [](const std::string& what, int layers, const Shape& indices,
+                         std::int64_t experts, bool masked = false) {
+    OpSample made{.what = what, .args = {{"layers", layers}, {"experts", experts}}};
+    for (int i = 0; i < layers; ++i) {
+      made.inputs.push_back({.shape = indices, .draw = Draw::kDistinctIndices, .bound = experts});
+    }
+    if (masked) {
+      made.inputs.push_back(
+          {.shape = {indices[0]}, .draw = Draw::kPositive, .has_gradient = false});
+    }
+    return made;
+  };
+  entry.samples = {sample("one layer", 1, {5, 2}, 4), sample("three layers", 3, {4, 1}, 3),
+                   sample("weights", 2, {7, 3}, 5, true), sample("one expert", 1, {3, 1}, 1),
+                   sample("no tokens", 2, {0, 2}, 4)};
+  const auto load = [](const TensorList& indices, std::int64_t experts, const Tensor& mask = {}) {
+    ops::expert_load(indices, experts, mask);
+  };
+  const auto chosen = [](const std::vector<std::int64_t>& experts, const Shape& shape) {
+    return Tensor::from(experts, shape);
+  };
+  const auto some = [chosen] { return chosen({0, 1}, {2, 1}); };
+  entry.errors = {
+      {.what = "no layer",
+       .call = [=] { load({}, 2); },
+       .type = "ShapeError",
+       .message = "expert_load: needs indices of at least one layer, got none"},
+      {.what = "no experts",
+       .call = [=] { load({some()}, 0); },
+       .type = "ValueError",
+       .message = "expert_load: num_experts must be at least 1, got 0"},
+      {.what = "layers of other tokens",
+       .call =
+           [=] {
+             load({some(), chosen({0}, {1, 1})}, 2);
+           },
+       .type = "ShapeError",
+       .message =
+           "expert_load: indices of layer 1 must be [T, K] with the T of layer 0, got [1, 1]"},
+      {.what = "indices that are no integers",
+       .call =
+           [=] {
+             load({randn({2, 1})}, 2);
+           },
+       .type = "DtypeError",
+       .message = "expert_load: indices of layer 0 must be int64, got float64"},
+      {.what = "an expert out of range",
+       .call = [=] { load({some()}, 1); },
+       .type = "ValueError",
+       .message = "expert_load: expert index must be in [0, 1), got 1 at token 1 of layer 0"},
+      {.what = "a mask of another length",
+       .call = [=] { load({some()}, 2, randn({3})); },
+       .type = "ShapeError",
+       .message = "expert_load: token_mask must be [2], got [3]"},
+      {.what = "a weight that is not finite",
+       .call =
+           [=] {
+             const std::vector<double> mask{1, HUGE_VAL};
+             load({some()}, 2, Tensor::from(mask, {2}));
+           },
+       .type = "ValueError",
+       .message = "expert_load: token_mask must be finite and not negative, got inf at token 1"}};
+  return entry;
+}
+
+OpEntry balance_share_op() {
+  OpEntry entry{.op = "balance_share"};
+  entry.run = [](const TensorList& in, const Json& args) {
+    const auto load = args["load"].get<std::vector<double>>();
+    const Tensor mask = in.size() > 1 ? in[1] : Tensor();
+    return TensorList{
+        ops::balance_share(in[0], Tensor::from(load, {std::ssize(load)}), args["total"], mask)};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto total = args["total"].get<double>();
+    const auto load = args["load"].get<std::vector<double>>();
+    double sum = 0;
+    for (std::int64_t t = 0; t < in[0].dim(0) && total > 0; ++t) {
+      const double weight = in.size() > 1 ? in[1][{t}] : 1.0;
+      for (std::int64_t e = 0; e < in[0].dim(1); ++e) {
+        sum += weight * std::exp(in[0][{t, e}] - logsumexp(in[0], t)) *
+               load[static_cast<std::size_t>(e)];
+      }
+    }
+    if (total > 0) sum *= static_cast<double>(in[0].dim(1)) / total / total;
+    return Arrays{Array({}, sum)};
+  };
+  const auto sample = [](const std::string& what, const Shape& logits, double total,
+                         bool masked = false, bool large = false) {
+    std::vector<double> load;
+    for (std::int64_t e = 0; e < logits[1]; ++e) load.push_back(0.5 + static_cast<double>(e % 4));
+    OpSample made{.what = what,
+                  .inputs = {{.shape = logits, .saved = true}},
+                  .args = {{"total", total}, {"load", load}},
+                  .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
+    if (masked) {
+      made.inputs.push_back(
+          {.shape = {logits[0]}, .draw = Draw::kPositive, .has_gradient = false, .saved = true});
+    }
+    return made;
+  };
+  entry.samples = {sample("odd sizes", {5, 3}, 7),
+                   sample("weights", {4, 6}, 2.5, true),
+                   sample("one expert", {3, 1}, 3),
+                   sample("no tokens", {0, 4}, 2),
+                   sample("nothing but padding", {2, 3}, 0),
+                   sample("several pieces", {500, 40}, 900, false, true)};
+  const auto share = [](const Tensor& logits, const Tensor& load, double total,
+                        const Tensor& mask = {}) { ops::balance_share(logits, load, total, mask); };
+  entry.errors = {
+      {.what = "logits of another rank",
+       .call = [=] { share(randn({3}), randn({3}), 1); },
+       .type = "ShapeError",
+       .message = "balance_share: logits must be [T, E], got [3]"},
+      {.what = "integers",
+       .call =
+           [=] {
+             share(Tensor::zeros({2, 3}, Dtype::kInt64), randn({3}), 1);
+           },
+       .type = "DtypeError",
+       .message = "balance_share: logits must be float32 or float64, got int64"},
+      {.what = "a load of other experts",
+       .call =
+           [=] {
+             share(randn({2, 3}), randn({2}), 1);
+           },
+       .type = "ShapeError",
+       .message = "balance_share: load must be [3] for logits [2, 3], got [2]"},
+      {.what = "a load of another dtype",
+       .call =
+           [=] {
+             share(randn({2, 3}), randn({3}, 1, Dtype::kFloat32), 1);
+           },
+       .type = "DtypeError",
+       .message = "balance_share: load must be float64, got float32"},
+      {.what = "a negative total",
+       .call =
+           [=] {
+             share(randn({2, 3}), randn({3}), -1);
+           },
+       .type = "ValueError",
+       .message = "balance_share: total_weight must be finite and not negative, got -1"},
+      {.what = "a mask of another length",
+       .call =
+           [=] {
+             share(randn({2, 3}), randn({3}), 1, randn({3}));
+           },
+       .type = "ShapeError",
+       .message = "balance_share: token_mask must be [2], got [3]"},
+      {.what = "a negative weight",
+       .call =
+           [=] {
+             const std::vector<double> mask{1, -1};
+             share(randn({2, 3}), randn({3}), 1, Tensor::from(mask, {2}));
+           },
+       .type = "ValueError",
+       .message = "balance_share: token_mask must be finite and not negative, got -1 at token 1"}};
   return entry;
 }
 
@@ -215,7 +394,8 @@ OpEntry z_loss_op() {
 }  // namespace
 
 std::vector<OpEntry> aux_loss_entries() {
-  return {load_balancing_loss_op(), router_entropy_op(), z_loss_op()};
+  return {load_balancing_loss_op(), expert_load_op(), balance_share_op(), router_entropy_op(),
+          z_loss_op()};
 }
 
 }  // namespace moegrad::test

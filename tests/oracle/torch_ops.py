@@ -137,6 +137,24 @@ def load_balancing_loss(x, a):
     return (tokens_per_expert * (p * weights[:, None]).sum(0)).sum() * p.shape[1]
 
 
+def expert_load(x, a):
+    layers = a["layers"]
+    chosen = F.one_hot(torch.cat(x[:layers]), a["experts"]).double()
+    if len(x) > layers:
+        chosen = chosen * x[layers].double().repeat(layers)[:, None, None]
+    return chosen.sum((0, 1))
+
+
+def balance_share(x, a):
+    if a["total"] == 0:
+        return (x[0] * 0).sum()
+    p = torch.softmax(x[0], -1)
+    if len(x) > 1:
+        p = p * x[1][:, None]
+    load = torch.tensor(a["load"], dtype=p.dtype)
+    return (p.sum(0) * load).sum() * x[0].shape[1] / a["total"] ** 2
+
+
 def z_loss(x, a):
     squares = torch.logsumexp(x[0], -1) ** 2
     return squares.mean() if len(squares) else squares.sum()
@@ -237,6 +255,8 @@ OPS = {
     "permute_rows": one(permute_rows),
     "unpermute_rows": one(unpermute_rows),
     "load_balancing_loss": one(load_balancing_loss),
+    "expert_load": one(expert_load),
+    "balance_share": one(balance_share),
     "z_loss": one(z_loss),
     "cross_entropy": one(cross_entropy),
     "linear_cross_entropy": one(lambda x, a: cross_entropy([F.linear(x[0], x[1]), x[2]], a)),

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model built in parts, as the stages of a pipeline have them.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "models/qwen3_moe/load_pretrained.h"
+#include "models/qwen3_moe/loss.h"
+#include "models/qwen3_moe/save_pretrained.h"
+#include "nn/recompute.h"
+#include "tests/framework/io/files.h"
+#include "tests/models/qwen3_moe/toy_models.h"
+#include "tests/testing.h"
+
+namespace moegrad::models::qwen3_moe_parts_test {
+namespace {
+
+using test::bitwise_equal;
+using test::message_of;
+using test::toy_batch;
+using test::toy_config;
+
+Qwen3MoeConfig four_layers() {
+  auto config = toy_config();
+  config.num_hidden_layers = 4;
+  config.mlp_only_layers = {1};
+  return config;
+}
+
+std::vector<std::string> names_of(const nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& parameter : module.named_parameters()) names.push_back(parameter.name);
+  return names;
+}
+
+TEST(Qwen3MoeParts, HaveTheNamesAndWeightsOfTheWholeModel) {
+  const auto config = four_layers();
+  const Qwen3Moe whole(config, 5);
+  const Qwen3Moe first(config, 5, {.end = 1, .head = false});
+  const Qwen3Moe second(config, 5, {.begin = 1, .end = 3, .embedding = false, .head = false});
+  const Qwen3Moe third(config, 5, {.begin = 3, .embedding = false});
+  NamedTensors parts;
+  for (const auto* part : {&first, &second, &third}) {
+    for (const auto& parameter : part->named_parameters()) parts.push_back(parameter);
+  }
+  const auto all = whole.named_parameters();
+  ASSERT_EQ(parts.size(), all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(parts[i].name, all[i].name);
+    EXPECT_TRUE(bitwise_equal(parts[i].tensor.detach(), all[i].tensor.detach())) << all[i].name;
+  }
+  EXPECT_EQ(names_of(first)[0], "model.embed_tokens.weight");
+  EXPECT_TRUE(names_of(second)[0].starts_with("model.layers.1."));
+  EXPECT_EQ(names_of(third).back(), "lm_head.weight");
+  // Only the embedding; only the head.
+  EXPECT_EQ(names_of(Qwen3Moe(config, 5, {.end = 0, .head = false})).size(), 1U);
+  EXPECT_EQ(names_of(Qwen3Moe(config, 5, {.begin = 4, .embedding = false})).size(), 2U);
+}
+
+/// Losses and gradients by name.
+struct Results {
+  Tensor logits, objective;
+  NamedTensors gradients;
+};
+
+Results results_of(const std::vector<Qwen3Moe*>& parts, const test::Batch& batch,
+                   bool linear_cross_entropy) {
+  Qwen3Moe::Output all;
+  Tensor hidden;
+  for (auto* part : parts) {
+    Qwen3Moe::ForwardOptions options = {.hidden = hidden};
+    if (linear_cross_entropy && part == parts.back()) options.targets = batch.targets;
+    auto output = (*part)(batch.tokens, batch.documents, options);
+    EXPECT_EQ(output.hidden.defined(), part != parts.back());
+    hidden = output.hidden;
+    const auto append = [](TensorList& to, const TensorList& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    append(all.router_logits, output.router_logits);
+    append(all.expert_indices, output.expert_indices);
+    all.logits = output.logits;
+    all.ce_sum = output.ce_sum;
+  }
+  const auto loss = qwen3_moe_loss(all, batch.targets, 7, 0.05);
+  loss.objective.backward();
+  Results results = {.logits = all.logits, .objective = loss.objective.detach(), .gradients = {}};
+  for (auto* part : parts) {
+    for (const auto& [name, parameter] : part->named_parameters()) {
+      results.gradients.push_back({name, parameter.grad()});
+    }
+  }
+  return results;
+}
+
+TEST(Qwen3MoeParts, OneAfterTheOtherHaveTheBitsOfTheWholeModel) {
+  const auto config = four_layers();
+  const auto batch = toy_batch(config.vocab_size);
+  for (const bool linear_cross_entropy : {false, true}) {
+    for (const std::int64_t cut : {0, 1, 2, 4}) {
+      for (const bool recompute : {false, true}) {
+        Qwen3Moe whole(config, 5);
+        Qwen3Moe first(config, 5, {.end = cut, .head = false});
+        Qwen3Moe second(config, 5, {.begin = cut, .embedding = false});
+        if (recompute) {
+          const auto is_layer = [](std::string_view path) {
+            return path.starts_with("model.layers.") && path.size() == 14;
+          };
+          EXPECT_EQ(nn::recompute(first, is_layer) + nn::recompute(second, is_layer), 4);
+        }
+        const auto expected = results_of({&whole}, batch, linear_cross_entropy);
+        const auto got = results_of({&first, &second}, batch, linear_cross_entropy);
+        EXPECT_TRUE(bitwise_equal(got.objective, expected.objective));
+        if (!linear_cross_entropy) {
+          EXPECT_TRUE(bitwise_equal(got.logits.detach(), expected.logits.detach()));
+        }
+        ASSERT_EQ(got.gradients.size(), expected.gradients.size());
+        for (std::size_t i = 0; i < got.gradients.size(); ++i) {
+          EXPECT_EQ(got.gradients[i].name, expected.gradients[i].name);
+          EXPECT_TRUE(bitwise_equal(got.gradients[i].tensor, expected.gradients[i].tensor))
+              << cut << ' ' << got.gradients[i].name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Qwen3MoeParts, LoadTogetherIntoTheWholeAndFromIt) {
+  const auto config = four_layers();
+  Qwen3Moe first(config, 8, {.end = 2, .head = false});
+  Qwen3Moe second(config, 9, {.begin = 2, .embedding = false});
+  NamedTensors state = first.state_dict();
+  for (const auto& tensor : second.state_dict()) state.push_back(tensor);
+  Qwen3Moe whole(config, 1);
+  whole.load_state_dict(state);
+  const auto loaded = whole.state_dict();
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    EXPECT_TRUE(bitwise_equal(loaded[i].tensor, state[i].tensor)) << state[i].name;
+  }
+  // A part takes its own weights of Hugging Face's file.
+  const test::TemporaryFolder folder;
+  save_pretrained(whole, folder / "saved");
+  Qwen3Moe part(config, 3, {.begin = 2, .end = 3, .embedding = false, .head = false});
+  load_pretrained(part, folder / "saved");
+  for (const auto& [name, tensor] : part.state_dict()) {
+    const auto same = std::ranges::find(loaded, name, &NamedTensor::name);
+    ASSERT_NE(same, loaded.end()) << name;
+    EXPECT_TRUE(bitwise_equal(tensor, same->tensor)) << name;
+  }
+}
+
+TEST(Qwen3MoeParts, RejectWhatDoesNotFit) {
+  const auto config = four_layers();
+  const auto made = [&](const Qwen3MoePart& part) {
+    return message_of<ValueError>([&] { Qwen3Moe(config, 1, part); });
+  };
+  EXPECT_EQ(made({.begin = -1}),
+            "Qwen3Moe: the layers of a part must be within [0, 4), got [-1, 4)");
+  EXPECT_EQ(made({.end = 5}), "Qwen3Moe: the layers of a part must be within [0, 4), got [0, 5)");
+  EXPECT_EQ(made({.begin = 3, .end = 2}),
+            "Qwen3Moe: the layers of a part must be within [0, 4), got [3, 2)");
+  auto tied = config;
+  tied.tie_word_embeddings = true;
+  EXPECT_EQ(message_of<ValueError>([&] { Qwen3Moe(tied, 1, {.head = false}); }),
+            "Qwen3Moe: tied word embeddings must be in one part, got a part with the embedding "
+            "alone");
+  EXPECT_EQ(message_of<ValueError>([&] { Qwen3Moe(tied, 1, {.embedding = false}); }),
+            "Qwen3Moe: tied word embeddings must be in one part, got a part with the head alone");
+  EXPECT_NO_THROW(Qwen3Moe(tied, 1, {.begin = 1, .end = 2, .embedding = false, .head = false}));
+
+  const auto batch = toy_batch(config.vocab_size);
+  const auto tokens = batch.tokens.numel();
+  Qwen3Moe first(config, 1, {.end = 2, .head = false});
+  Qwen3Moe second(config, 1, {.begin = 2, .embedding = false});
+  const Tensor hidden = Tensor::zeros({tokens, config.hidden_size}, config.dtype);
+  EXPECT_EQ(
+      message_of<ValueError>([&] { first(batch.tokens, batch.documents, {.hidden = hidden}); }),
+      "Qwen3Moe: hidden must be given to a part without embedding alone");
+  EXPECT_EQ(message_of<ValueError>([&] { second(batch.tokens, batch.documents); }),
+            "Qwen3Moe: a part without embedding needs options.hidden, got none");
+  const Tensor narrow = Tensor::zeros({tokens, 1}, config.dtype);
+  EXPECT_TRUE(message_of<ShapeError>([&] {
+                second(batch.tokens, batch.documents, {.hidden = narrow});
+              }).starts_with("Qwen3Moe: hidden must be ["));
+  EXPECT_EQ(message_of<ValueError>(
+                [&] { first(batch.tokens, batch.documents, {.targets = batch.targets}); }),
+            "Qwen3Moe: targets must be given to the part with the head alone");
+  const TensorList replay(3);
+  EXPECT_EQ(message_of<ValueError>(
+                [&] { first(batch.tokens, batch.documents, {.replay_expert_indices = &replay}); }),
+            "Qwen3Moe: replay_expert_indices must have 1 entries, one per mixture layer, got 3");
+}
+
+}  // namespace
+}  // namespace moegrad::models::qwen3_moe_parts_test
