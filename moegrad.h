@@ -18,6 +18,7 @@
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
+#include "framework/autograd/micro_batch.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/device_mesh.h"
 #include "framework/distributed/gather_shards.h"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "framework/autograd/engine.h"
 #include "fsdp/context.h"
 #include "fsdp/forward_order.h"
 #include "fsdp/state.h"
@@ -25,11 +26,19 @@ void BackwardProtocol::enter(const Context& context, ForwardOrder& order) {
 bool BackwardProtocol::leave(std::size_t module, const Context& context, CommContext& comm) {
   if (module != last_to_leave_) return false;
   entered_ = false;
+  if (state_.groups().empty() || awaits_gradients()) return false;
   left_ = true;
-  if (state_.groups().empty()) return false;
   if (state_.switches().reshard_after_backward) state_.reshard();
   pass_on_gradients(context, comm);
   return true;
+}
+
+bool BackwardProtocol::awaits_gradients() const {
+  return std::ranges::any_of(state_.groups(), [](const auto& group) {
+    return std::ranges::any_of(group->params(), [](const ShardedParam& param) {
+      return !param.unsharded.grad().defined() && is_gradient_awaited(param.unsharded);
+    });
+  });
 }
 
 bool BackwardProtocol::finish(const Context& context, CommContext& comm, bool is_last_backward) {

@@ -24,7 +24,9 @@ class BackwardProtocol {
   /// The tape enters a module: unshard, wait; with the first one, issue the backward prefetch.
   void enter(const Context& context, ForwardOrder& order);
   /// The tape has left a module: with the last one, reshard, then reduce or keep the gradients.
-  /// True if that has happened.
+  /// Not yet if a parameter is still without the gradient that this backward brings it: the module
+  /// ran in parts, of which backward comes to others later, or for several micro-batches. True if
+  /// that has happened.
   bool leave(std::size_t module, const Context& context, CommContext& comm);
   /// The outermost backward has ended: does what leave() has not, because the tape never left or
   /// more gradients came after that, such as from a use outside the modules. True if there was
@@ -32,6 +34,7 @@ class BackwardProtocol {
   bool finish(const Context& context, CommContext& comm, bool is_last_backward);
 
  private:
+  bool awaits_gradients() const;
   void pass_on_gradients(const Context& context, CommContext& comm);
 
   State& state_;

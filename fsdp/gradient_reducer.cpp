@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "framework/autograd/engine.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 #include "fsdp/abandon.h"
@@ -67,7 +68,22 @@ GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks r
       drops_(params.size()),
       kept_(unsharded_of(params), reduce_dtype),
       scattered_(params.size()),
-      sums_(sharded_of(params), dtype()) {}
+      sums_(sharded_of(params), dtype()) {
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    params_[i].unsharded.impl()->leaf_state().micro_batch_sink = [this, i](TensorList gradients) {
+      if (by_micro_batch_.size() < gradients.size()) {
+        by_micro_batch_.resize(gradients.size(), TensorList(params_.size()));
+      }
+      for (std::size_t j = 0; j < gradients.size(); ++j) {
+        by_micro_batch_[j][i] = std::move(gradients[j]);
+      }
+    };
+  }
+}
+
+GradientReducer::~GradientReducer() {
+  for (const auto& param : params_) param.unsharded.impl()->leaf_state().micro_batch_sink = nullptr;
+}
 
 Dtype GradientReducer::dtype() const {
   return reduce_dtype_.value_or(params_.front().unsharded.dtype());
@@ -99,7 +115,7 @@ TensorList GradientReducer::kept() {
 
 void GradientReducer::keep() {
   drop_cleared();
-  kept_.push();
+  push_gradients();
 }
 
 bool GradientReducer::has_gradients() const {
@@ -107,11 +123,24 @@ bool GradientReducer::has_gradients() const {
       params_, [](const ShardedParam& param) { return param.unsharded.grad().defined(); });
 }
 
+// One leaf for each micro-batch of the last backward. What only the first one brings is in grad().
+void GradientReducer::push_gradients() {
+  const auto micro_batches = static_cast<std::size_t>(std::max(1, backward_micro_batches()));
+  for (std::size_t j = 0; j < micro_batches; ++j) {
+    for (std::size_t i = 0; j < by_micro_batch_.size() && i < params_.size(); ++i) {
+      auto& gradient = by_micro_batch_[j][i];
+      if (gradient.defined()) params_[i].unsharded.set_grad(std::move(gradient));
+    }
+    kept_.push();
+  }
+  by_micro_batch_.clear();
+}
+
 // The gradients of the last backward plus the kept ones, in the dtype of the tree: the parameter's
 // dtype may be narrower than reduce_dtype.
 TensorList GradientReducer::take_gradients() {
-  if (has_kept()) {
-    kept_.push();
+  if (has_kept() || backward_micro_batches() > 1) {
+    push_gradients();
     return kept_.take();
   }
   TensorList gradients;
@@ -238,6 +267,7 @@ void GradientReducer::discard() {
   if (in_flight_) abandon(in_flight_->work);
   in_flight_.reset();
   for (auto& sum : scattered_) sum = TreeSum();
+  by_micro_batch_.clear();
   take_gradients();
 }
 

@@ -26,6 +26,9 @@ namespace moegrad::fsdp {
 ///                all-reduces are off, over the micro-batches that were scattered
 ///     replicas   over the replicas, by the all-reduce; then over micro-batches, in grad()
 ///
+/// A backward through several micro-batches brings one leaf for each of them (Note [Micro-batches
+/// in one backward]); they are kept first, even if nothing else is.
+///
 /// All are cut as in Note [Tree of successive terms], so ranks and micro-batches are leaves of one
 /// tree. The order of the leaves is (replica, shard, micro-batch) if gradients are kept,
 /// (micro-batch, replica, shard) if each micro-batch is reduced, and (replica, micro-batch, shard)
@@ -44,6 +47,9 @@ class GradientReducer {
   /// `params` must outlive the reducer. `reduce_dtype` is by default the dtype of the gradients.
   GradientReducer(std::vector<ShardedParam>& params, GroupRanks ranks,
                   std::optional<Dtype> reduce_dtype, Notify notify);
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
 
   /// Keeps the gradients of this backward for a later reduction.
   void keep();
@@ -84,6 +90,7 @@ class GradientReducer {
 
   void drop_cleared();
   TensorList take_gradients();
+  void push_gradients();
   std::vector<bool> params_to_reduce(const TensorList& gradients, bool zero_fill) const;
   TensorList terms_of(const InFlight& reduction) const;
   void set_aside(const InFlight& reduction);
@@ -95,6 +102,8 @@ class GradientReducer {
   std::optional<Dtype> reduce_dtype_;
   Notify notify_;
   std::vector<std::uint64_t> drops_;  // LeafState::drops of the shards at the last check
+  /// Of the last backward, if it went through several micro-batches: [micro-batches][parameters].
+  std::vector<TensorList> by_micro_batch_;
   GradientTree kept_;
   std::vector<TreeSum> scattered_;
   ShardedGradients sums_;

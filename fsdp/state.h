@@ -36,7 +36,8 @@ class UnshardHandle {
 /// pre-forward    unshard own groups, wait; issue the forward prefetch
 /// post-forward   reshard if the policy says so; record the order for backward
 /// pre-backward   the tape enters the module: unshard, wait; issue the backward prefetch
-/// post-backward  the tape has left the module: reshard, then reduce or keep the gradients
+/// post-backward  the tape has left the module: reshard, then reduce or keep the gradients; later
+///                if a parameter still awaits its gradient, as when the module ran in parts
 /// final          end of the outermost backward: post-backward of states that missed it, wait for
 ///                reductions, free what is left
 /// The backward hooks are entries on the tape (Note [Pre- and post-backward entries]). So the form

@@ -2,11 +2,21 @@
 // Shapes: T tokens, H hidden size, E experts, K experts per token, R = T * K rows by expert.
 #include "nn/moe.h"
 
+#include <string_view>
 #include <utility>
 
 #include "framework/runtime/error.h"
 
 namespace moegrad::nn {
+
+namespace {
+
+void check_order(bool in_order, std::string_view node, std::string_view before) {
+  check(in_order, "MoE: nodes must be called in the order route, dispatch, experts, combine; got ",
+        node, " without the result of ", before);
+}
+
+}  // namespace
 
 MoE::MoE(const Config& config)
     : gate_({.hidden_size = config.hidden_size,
@@ -48,14 +58,18 @@ Router::Output MoE::route(const Tensor& x, const Tensor& replay_indices) {
 }
 
 DispatchedRows MoE::dispatch(const Tensor& x, const Router::Output& routed) {
+  check_order(routed.indices.defined() && routed.weights.defined(), "dispatch", "route");
   return (*dispatcher_)(x, routed);
 }
 
 Tensor MoE::experts(const DispatchedRows& dispatched) {
+  check_order(dispatched.rows.defined() && dispatched.weights.defined(), "experts", "dispatch");
   return experts_(dispatched.rows, dispatched.weights, dispatched.groups);
 }
 
 Tensor MoE::combine(const Tensor& rows, const DispatchedRows& dispatched) {
+  check_order(dispatched.way_back.has_value(), "combine", "dispatch");
+  check_order(rows.defined(), "combine", "experts");
   return combine_(*dispatcher_, rows, dispatched);
 }
 

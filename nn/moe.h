@@ -49,6 +49,7 @@ class MoE final : public Callable<MoE> {
   /// `replay_indices` [T, K] are experts to take instead of the router's choice.
   Output forward(const Tensor& x, const Tensor& replay_indices = {});
 
+  /// The nodes, each given what those before it have returned. Error for a node called too early.
   Router::Output route(const Tensor& x, const Tensor& replay_indices = {});
   DispatchedRows dispatch(const Tensor& x, const Router::Output& routed);  // [T, H] -> [R, H]
   Tensor experts(const DispatchedRows& dispatched);                        // -> [R, H], weighted

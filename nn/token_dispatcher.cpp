@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "framework/runtime/error.h"
 #include "ops/copies.h"
 #include "ops/views.h"
 
@@ -26,7 +27,10 @@ DispatchedRows LocalTokenDispatcher::dispatch(const Tensor& x,  // [T, H]
 
 Tensor LocalTokenDispatcher::combine(const Tensor& rows,  // [R, H]
                                      const DispatchedRows& dispatched) {
-  return ops::unpermute_rows(rows, std::any_cast<const ops::Permutation&>(dispatched.way_back));
+  const auto* const permutation = std::any_cast<ops::Permutation>(&dispatched.way_back);
+  check(permutation != nullptr,
+        "LocalTokenDispatcher: must combine rows that it has dispatched, got those of another");
+  return ops::unpermute_rows(rows, *permutation);
 }
 
 }  // namespace moegrad::nn

@@ -57,7 +57,7 @@ AdamW::AdamW(std::vector<ParamGroup> groups, const Config& config)
   for (const auto& group : this->groups()) {
     for (const auto& [name, parameter] : group.parameters) {
       states_.push_back({.name = name,
-                         .steps = one_per_block(name),
+                         .steps = one_per_block(name, parameter),
                          .exp_avg = zero_state(parameter),
                          .exp_avg_sq = zero_state(parameter)});
     }

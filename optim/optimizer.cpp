@@ -140,8 +140,13 @@ Tensor Optimizer::zero_state(const Tensor& parameter) {
   return state;
 }
 
-Tensor Optimizer::one_per_block(const std::string& name) const {
-  return Tensor::zeros({missing_.num_blocks(name)}, Dtype::kInt64);
+Tensor Optimizer::one_per_block(const std::string& name, const Tensor& parameter) const {
+  Tensor state = Tensor::zeros({missing_.num_blocks(name)}, Dtype::kInt64);
+  if (const auto& spec = parameter.shard_spec()) {
+    state.set_shard_spec(
+        std::make_shared<const ShardSpec>(whole_on_ranks_of(*spec, state.shape())));
+  }
+  return state;
 }
 
 void Optimizer::load_state_dict(const NamedTensors& state) {

@@ -102,8 +102,8 @@ class Optimizer {
 
   /// Zeros of the parameter's shape and dtype, cut like the parameter.
   static Tensor zero_state(const Tensor& parameter);
-  /// An int64 zero, for each row block that the parameter has; the same on all ranks.
-  Tensor one_per_block(const std::string& name) const;
+  /// An int64 zero, for each row block that the parameter has; the same on all of its ranks.
+  Tensor one_per_block(const std::string& name, const Tensor& parameter) const;
 
  private:
   void check_trainable() const;

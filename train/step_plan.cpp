@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "framework/autograd/engine.h"
+#include "framework/autograd/function.h"
 #include "framework/distributed/collectives.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
@@ -20,9 +22,12 @@ GridPosition GridPosition::of(const fsdp::State& state) {
 
 std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPosition& position,
                            Accumulation accumulation) {
-  const auto each = (micro_batches + position.ranks() - 1) / position.ranks();
+  const bool pairs = accumulation == Accumulation::kReducePairs;
+  const auto per_round = position.ranks() * (pairs ? 2 : 1);
+  const auto each = (micro_batches + per_round - 1) / per_round * (pairs ? 2 : 1);
   const auto [p, replicas, s, shards] = position;
   const auto index_of = [&](std::int64_t i) {
+    if (pairs) return ((i / 2 * replicas + p) * shards + s) * 2 + i % 2;
     if (accumulation == Accumulation::kReduceEach) return (i * replicas + p) * shards + s;
     if (accumulation == Accumulation::kScatterEach) return (p * each + i) * shards + s;
     return (p * shards + s) * each + i;
@@ -68,13 +73,44 @@ void StepPlan::check_order(const Turn& turn) {
 }
 
 void StepPlan::backward(const Turn& turn, const Tensor& objective) {
-  check_order(turn);
-  state_->set_requires_gradient_sync(turn.last || accumulation_ != Accumulation::kKeepUntilLast);
-  if (accumulation_ == Accumulation::kScatterEach) state_->set_requires_all_reduce(turn.last);
-  if (turn.idle) {
-    (objective * 0.0).backward();
-  } else {
-    objective.backward();
+  backward(std::span(&turn, 1), {objective});
+}
+
+void StepPlan::backward(std::span<const Turn> turns, const TensorList& objectives) {
+  check_interleaved(turns, objectives);
+  for (const auto& turn : turns) check_order(turn);
+  const auto& last = turns.back();
+  const bool ends_pair = done_ % 2 == 0;
+  state_->set_requires_gradient_sync(last.last || accumulation_ == Accumulation::kReduceEach ||
+                                     accumulation_ == Accumulation::kScatterEach ||
+                                     (accumulation_ == Accumulation::kReducePairs && ends_pair));
+  if (accumulation_ == Accumulation::kScatterEach) state_->set_requires_all_reduce(last.last);
+  TensorList roots;
+  for (std::size_t j = 0; j < turns.size(); ++j) {
+    roots.push_back(turns[j].idle ? objectives[j] * 0.0 : objectives[j]);
+  }
+  run_backward(roots, TensorList(roots.size()), /*retain_graph=*/false);
+}
+
+void StepPlan::check_interleaved(std::span<const Turn> turns, const TensorList& objectives) const {
+  check<ValueError>(!turns.empty() && objectives.size() == turns.size(),
+                    "step plan: backward must have an objective for each turn, got ",
+                    objectives.size(), " for ", turns.size(), " turns");
+  if (turns.size() == 1) return;
+  const bool pairs = accumulation_ == Accumulation::kReducePairs;
+  check(pairs || accumulation_ == Accumulation::kKeepUntilLast,
+        "step plan: a backward for several turns must be under kKeepUntilLast or kReducePairs; "
+        "otherwise the gradients of each turn are reduced by themselves");
+  const bool begins_pair = turns.front() == turns_.front() || done_ % 2 == 0;
+  check(!pairs || (turns.size() == 2 && begins_pair),
+        "step plan: under kReducePairs a backward for several turns must be for one pair, got ",
+        turns.size(), " turns after ", done_);
+  for (std::size_t j = 0; j < turns.size(); ++j) {
+    const auto& function = objectives[j].grad_fn();
+    const int number = function ? function->micro_batch() : 0;
+    check<ValueError>(number == static_cast<int>(j), "step plan: objective ", j,
+                      " must be computed under MicroBatchGuard(", j,
+                      "), got one of MicroBatchGuard(", number, ")");
   }
 }
 

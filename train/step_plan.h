@@ -16,6 +16,7 @@ enum class Accumulation : std::uint8_t {
   kReduceEach,     // after each micro-batch
   kScatterEach,    // each is reduce-scattered; after the last one the sum is all-reduced over the
                    // replicas (without replicas the same as kReduceEach)
+  kReducePairs,    // after every second micro-batch the sum of two is reduced
 };
 
 /// The position of a rank in a grid of replicas and shards.
@@ -47,16 +48,29 @@ struct Turn {
 /// arrive where the one tree has them. Any number of ranks that divides M then gives the same bits.
 /// Micro-batch i of m = M / R on a rank in replica p of P, shard s of S, R = P S, is
 ///
-///     kKeepUntilLast  (p S + s) m + i      order (replica, shard, micro-batch)
-///     kReduceEach     (i P + p) S + s      order (micro-batch, replica, shard)
-///     kScatterEach    (p m + i) S + s      order (replica, micro-batch, shard)
+///     kKeepUntilLast  (p S + s) m + i              order (replica, shard, micro-batch)
+///     kReduceEach     (i P + p) S + s              order (micro-batch, replica, shard)
+///     kScatterEach    (p m + i) S + s              order (replica, micro-batch, shard)
+///     kReducePairs    ((i P + p) S + s) 2 + j      order (pair, replica, shard, member)
+///
+/// Under kReducePairs i numbers pairs and j the members of one, 0 and 1: micro-batch 2 i + j of the
+/// rank. The members of a pair are siblings in the tree, so they may run in turns, with one
+/// backward through both (Note [Micro-batches in one backward]), and still give the bits of one
+/// after the other. Under kKeepUntilLast micro-batches 2 i and 2 i + 1 of a rank are siblings, too,
+/// if m is even, and so are any that follow each other as far as their sums go: a backward through
+/// several brings each as a leaf of its own. Under kReduceEach and kScatterEach what a rank runs
+/// next is a leaf of another subtree, so each has a backward of its own.
+///
+/// Which one to take: kKeepUntilLast communicates once, but whole gradients stay in memory;
+/// kReduceEach and, with replicas, kScatterEach keep shards of them only; kReducePairs is
+/// kReduceEach for schedules that interleave two micro-batches.
 ///
 /// Experts on a mesh of another shape agree with that if p S + s is the same for both; under
 /// kScatterEach only if P is, too.
 ///
-/// Where R does not divide M, m is rounded up: every rank runs as many, and those whose index is M
-/// or more run micro-batch 0 for nothing (Turn::idle). The step's gradient is the same sum then, in
-/// another order.
+/// Where R does not divide M (2 R for pairs), m is rounded up, for pairs to an even number: every
+/// rank runs as many, and those whose index is M or more run micro-batch 0 for nothing
+/// (Turn::idle). The step's gradient is the same sum then, in another order.
 
 /// Who runs what in a step of M micro-batches. With it a training loop has the same losses and
 /// parameters, bit for bit, on every number of ranks that divides M, if M is a power of two:
@@ -88,6 +102,12 @@ class StepPlan {
   /// Communicates gradients when their time has come. A step takes all turns in order, each once;
   /// the first turn begins a new step. Error for a turn out of order.
   void backward(const Turn& turn, const Tensor& objective);
+  /// The same for turns that follow each other and have run interleaved: one backward for all.
+  /// `objectives` has one for each, the one at j computed under MicroBatchGuard(j). ValueError for
+  /// other numbers of objectives, or if the objective of a turn comes from another guard. Error for
+  /// several turns unless the plan keeps gradients until the last one, or reduces pairs and they
+  /// are one.
+  void backward(std::span<const Turn> turns, const TensorList& objectives);
 
   /// The sum over the step of a number that each micro-batch has, added in the order of the
   /// micro-batches: the same double on every rank, for every number of ranks. `own`: one for each
@@ -99,6 +119,7 @@ class StepPlan {
  private:
   void check_one_per_turn(std::size_t count) const;
   void check_order(const Turn& turn);
+  void check_interleaved(std::span<const Turn> turns, const TensorList& objectives) const;
 
   fsdp::State* state_;
   std::int64_t micro_batches_;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/autograd/checkpoint.h"
 
+#include <algorithm>
 #include <deque>
 #include <set>
 #include <utility>
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
+#include "framework/autograd/micro_batch.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 
@@ -59,12 +61,14 @@ class Checkpoint final : public Function {
   bool reads_nz(std::size_t /*i*/) const override { return true; }
   bool recomputes() const override { return true; }
   const TensorList& captured() const override { return captured_; }
+  int last_micro_batch() const override { return last_micro_batch_; }
 
   TensorList forward(const TensorList& inputs) {
     for (const auto& input : inputs) inputs_.emplace_back(*this) = input;
     const FirstRunGuard guard;
     const detail::LeafRecorder recorder(captured_);
     TensorList outputs = body_(inputs);
+    last_micro_batch_ = std::max(micro_batch(), recorder.last_micro_batch());
     // The body may return a tensor that others hold; this Function's output is a tensor of its own.
     for (auto& output : outputs) output = output.detach();
     return outputs;
@@ -72,6 +76,7 @@ class Checkpoint final : public Function {
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const ScopeRestoreGuard scope_guard(scope());
+    const MicroBatchGuard micro_batch_guard(micro_batch());
     RecomputedInputs inputs;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const Tensor saved = inputs_[i].unpack();
@@ -108,6 +113,7 @@ class Checkpoint final : public Function {
 
   Body body_;
   TensorList captured_;
+  int last_micro_batch_ = 0;
   std::deque<SavedTensor> inputs_;  // a deque: a SavedTensor cannot be moved
 };
 

@@ -109,4 +109,12 @@ void queue_backward_callback(std::function<void()> callback) {
 
 bool is_backward_running() { return GraphTask::current() != nullptr; }
 
+bool is_gradient_awaited(const Tensor& leaf) {
+  return GraphTask::current() != nullptr && GraphTask::current()->awaits(leaf);
+}
+
+int backward_micro_batches() {
+  return GraphTask::current() == nullptr ? 0 : GraphTask::current()->micro_batches();
+}
+
 }  // namespace moegrad

@@ -71,6 +71,13 @@ void queue_backward_callback(std::function<void()> callback);
 /// Whether a backward is running in this thread.
 bool is_backward_running();
 
+/// Whether the backward that is running in this thread has yet to bring this leaf a gradient.
+bool is_gradient_awaited(const Tensor& leaf);
+
+/// The number of micro-batches that the outermost backward in this thread goes through (Note
+/// [Micro-batches in one backward]); 0 if none is running.
+int backward_micro_batches();
+
 /// Called by a Function that recomputes(), in its backward. Returns a function that takes each
 /// gradient of tensor input i as soon as the inner backward has it. So gradients are added in the
 /// same order as without recomputation. Valid until backward returns.

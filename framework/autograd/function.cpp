@@ -99,6 +99,7 @@ void Function::begin(bool record) {
   }
   if (!record) return;
   sequence_ = detail::next_sequence();
+  micro_batch_ = ThreadState::current().micro_batch;
   scope_ = ScopeGuard::current();
 }
 
@@ -149,6 +150,7 @@ LeafRecorder::LeafRecorder(TensorList& leaves)
 LeafRecorder::~LeafRecorder() { leaf_recorder = outer_; }
 
 void LeafRecorder::note(const Tensor& input) {
+  last_micro_batch_ = std::max(last_micro_batch_, ThreadState::current().micro_batch);
   const bool known =
       std::ranges::any_of(leaves_, [&](const Tensor& leaf) { return leaf.is(input); });
   if (!known) leaves_.push_back(input);

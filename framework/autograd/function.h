@@ -133,12 +133,16 @@ class Function : public std::enable_shared_from_this<Function> {
   /// The leaves that such a Function reaches without their being inputs, each once. Their hooks
   /// wait for it.
   virtual const TensorList& captured() const;
+  /// The last micro-batch that it, or what it recomputes, was applied for.
+  virtual int last_micro_batch() const { return micro_batch_; }
   /// Floating-point operations of forward, for a Function on the tape: two per multiplied pair for
   /// products, otherwise one per element of the outputs.
   virtual double flops() const;
 
   std::uint64_t sequence() const { return sequence_; }
   const std::shared_ptr<const Scope>& scope() const { return scope_; }
+  /// The micro-batch that it was applied for (Note [Micro-batches in one backward]).
+  int micro_batch() const { return micro_batch_; }
   const std::vector<Edge>& edges() const { return edges_; }
   const std::vector<OutputInfo>& outputs() const { return outputs_; }
   /// The inputs that have a leaf behind them that needs a gradient.
@@ -168,6 +172,7 @@ class Function : public std::enable_shared_from_this<Function> {
 
   std::uint64_t sequence_ = 0;
   bool recorded_ = true;
+  int micro_batch_ = 0;
   std::shared_ptr<const Scope> scope_;
   std::shared_ptr<const CallStack> call_stack_;
   std::vector<Edge> edges_;
@@ -189,9 +194,12 @@ class LeafRecorder {
   LeafRecorder(const LeafRecorder&) = delete;
   LeafRecorder& operator=(const LeafRecorder&) = delete;
   void note(const Tensor& input);
+  /// The last micro-batch that they were used for.
+  int last_micro_batch() const { return last_micro_batch_; }
 
  private:
   TensorList& leaves_;
+  int last_micro_batch_ = 0;
   LeafRecorder* outer_;
 };
 void check_number(const Function& function, std::size_t inputs);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "framework/autograd/tree_sum.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
@@ -21,16 +22,33 @@ void accumulate(Tensor& sum, Tensor grad) {
   add_(sum, grad);
 }
 
-void accumulate_leaf(LeafState& state, Tensor grad) {
-  if (state.sink) return state.sink(std::move(grad));
+// `sum` is, or will be, the gradient of a leaf.
+void accumulate_leaf(Tensor& sum, Tensor grad) {
   const MemoryTagGuard tag(MemoryTag::kGradients);
-  if (state.grad.defined()) {
-    accumulate(state.grad, std::move(grad));
+  if (sum.defined()) {
+    accumulate(sum, std::move(grad));
   } else {
     // The buffer becomes the leaf's own: another reader must not see later sums.
-    state.grad = owns_its_bytes(grad) ? std::move(grad) : clone(grad);
-    state.grad.storage().retag(MemoryTag::kGradients);
+    sum = owns_its_bytes(grad) ? std::move(grad) : clone(grad);
+    sum.storage().retag(MemoryTag::kGradients);
   }
+}
+
+// The sum over micro-batches.
+Tensor sum_of(TensorList terms) {
+  if (terms.size() == 1) return std::move(terms.front());
+  TreeSum tree;
+  for (auto& term : terms) {
+    Tensor own;
+    if (term.defined()) accumulate_leaf(own, std::move(term));
+    tree.push(std::move(own));
+  }
+  return tree.take();
+}
+
+bool captures(const Function& function, const Tensor& leaf) {
+  return std::ranges::any_of(function.captured(),
+                             [&](const Tensor& captured) { return captured.is(leaf); });
 }
 
 // The gradients that the Function's backward returns, after checks.
@@ -80,7 +98,7 @@ void GraphTask::start(const std::vector<Edge>& roots, TensorList grads) {
   discover(reached);
   for (std::size_t i = 0; i < roots.size(); ++i) {
     if (wants(roots[i])) {
-      add(roots[i], std::move(grads[i]));
+      add(roots[i], std::move(grads[i]), 0);
       finish(roots[i]);
     } else {
       plan_->roots.emplace_back(roots[i], std::move(grads[i]));
@@ -92,6 +110,7 @@ void GraphTask::start(WeightBackward::Plan& plan) {
   std::vector<const Edge*> reached;
   for (const auto& [root, grad] : plan.roots) reached.push_back(&root);
   for (const auto& deferred : plan.functions) {
+    micro_batches_ = std::max(micro_batches_, deferred.function->last_micro_batch() + 1);
     const auto& edges = deferred.function->edges();
     for (std::size_t i = 0; i < edges.size(); ++i) {
       if (deferred.left_out[i]) reached.push_back(&edges[i]);
@@ -100,7 +119,7 @@ void GraphTask::start(WeightBackward::Plan& plan) {
   }
   discover(reached);
   for (auto& [root, grad] : plan.roots) {
-    add(root, std::move(grad));
+    add(root, std::move(grad), 0);
     finish(root);
   }
   for (auto& deferred : plan.functions) {
@@ -165,6 +184,9 @@ void GraphTask::discover(const std::vector<const Edge*>& roots) {
   for (std::size_t next = 0; next < functions.size(); ++next) {
     for (const auto& edge : functions[next]->edges()) visit(edge);
   }
+  for (const auto* function : functions) {
+    micro_batches_ = std::max(micro_batches_, function->last_micro_batch() + 1);
+  }
   if (is_first_of_two()) {
     std::ranges::sort(functions, {}, &Function::sequence);  // producers first
     for (const auto* function : functions) {
@@ -195,7 +217,7 @@ TensorList GraphTask::captured_inputs() const {
 
 GraphTask& GraphTask::task_of(const Tensor& leaf) {
   auto* found = this;
-  for (auto* task = outer_; task != nullptr && task->recomputing_ != nullptr; task = task->outer_) {
+  for (auto* task = recomputed_by(); task != nullptr; task = task->recomputed_by()) {
     const auto pending = task->leaves_.find(leaf.impl().get());
     if (pending != task->leaves_.end() && pending->second.edges > 0) found = task;
   }
@@ -216,9 +238,27 @@ InputMask GraphTask::wanted(const Function& function) const {
   return mask;
 }
 
-void GraphTask::add(const Edge& edge, Tensor grad) {
+bool GraphTask::awaits(const Tensor& leaf) const {
+  for (const auto* task = this; task != nullptr; task = task->recomputed_by()) {
+    const auto pending = task->leaves_.find(leaf.impl().get());
+    if (pending == task->leaves_.end()) continue;
+    auto edges = pending->second.edges;
+    // A Function that recomputes brings what its inner backward, which is next, brings.
+    if (task->recomputing_ != nullptr && captures(*task->recomputing_, leaf)) --edges;
+    if (edges > 0) return true;
+  }
+  return false;
+}
+
+int GraphTask::micro_batches() const {
+  const auto* task = this;
+  while (task->outer_ != nullptr) task = task->outer_;
+  return task->micro_batches_;
+}
+
+void GraphTask::add(const Edge& edge, Tensor grad, int micro_batch) {
   if (edge.leaf.defined()) {
-    add_to_leaf(edge.leaf, std::move(grad));
+    add_to_leaf(edge.leaf, std::move(grad), micro_batch);
     return;
   }
   auto [position, inserted] = grads_.try_emplace(edge.function.get());
@@ -229,31 +269,46 @@ void GraphTask::add(const Edge& edge, Tensor grad) {
   accumulate(position->second[edge.output_index], std::move(grad));
 }
 
-// Adds straight to grad(), in order of arrival, unless a hook wants this backward's sum alone.
-void GraphTask::add_to_leaf(const Tensor& leaf, Tensor grad) {
-  auto& state = leaf.impl()->leaf_state();
-  auto& pending = task_of(leaf).pending(leaf);
+// Adds straight to grad(), in order of arrival, unless a hook wants this backward's sum alone or
+// there are several micro-batches.
+void GraphTask::add_to_leaf(const Tensor& leaf, Tensor grad, int micro_batch) {
+  const auto& sink = leaf.impl()->leaf_state().sink;
+  if (sink) return sink(std::move(grad));
+  auto& task = task_of(leaf);
+  auto& pending = task.pending(leaf);
   pending.reached = true;
-  if (state.hooks.empty()) {
-    accumulate_leaf(state, std::move(grad));
-  } else {
-    accumulate(pending.sum, std::move(grad));
+  if (task.micro_batches() <= 1 && leaf.impl()->leaf_state().hooks.empty()) {
+    accumulate_leaf(leaf.impl()->leaf_state().grad, std::move(grad));
+    return;
   }
+  auto& sums = pending.sums;
+  const auto position = static_cast<std::size_t>(micro_batch);
+  if (sums.size() <= position) sums.resize(position + 1);
+  accumulate_leaf(sums[position], std::move(grad));
 }
 
 void GraphTask::finish(const Tensor& leaf) {
-  auto& pending = this->pending(leaf);
-  if (--pending.edges > 0 || &task_of(leaf) != this || !pending.reached) return;
+  auto& sum = task_of(leaf).pending(leaf);
+  --pending(leaf).edges;
+  if (awaits(leaf) || !std::exchange(sum.reached, false)) return;
+  deliver(leaf, std::exchange(sum.sums, {}));
+}
+
+void GraphTask::deliver(const Tensor& leaf, TensorList sums) {
   auto& state = leaf.impl()->leaf_state();
-  if (pending.sum.defined()) {
-    Tensor grad = std::move(pending.sum);
+  for (auto& sum : sums) {
+    if (!sum.defined()) continue;
     for (const auto& hook : state.hooks.snapshot()) {
-      Tensor replaced = hook(grad);
-      if (replaced.defined()) grad = std::move(replaced);
+      Tensor replaced = hook(sum);
+      if (replaced.defined()) sum = std::move(replaced);
     }
-    check_gradient(grad, leaf.shape(), leaf.dtype(), "backward: a hook's gradient of leaf '",
+    check_gradient(sum, leaf.shape(), leaf.dtype(), "backward: a hook's gradient of leaf '",
                    leaf.storage().name(), "'");
-    accumulate_leaf(state, std::move(grad));
+  }
+  if (sums.size() > 1 && state.micro_batch_sink) {
+    state.micro_batch_sink(std::move(sums));
+  } else if (!sums.empty()) {
+    accumulate_leaf(state.grad, sum_of(std::move(sums)));
   }
   for (const auto& hook : state.post_accumulate_hooks.snapshot()) hook(leaf);
 }
@@ -315,7 +370,7 @@ void GraphTask::resume(Deferred& deferred) {
     for (auto& inner : std::exchange(deferred.inner, {})) inner.run();
     recomputing_ = nullptr;
     for (auto& [i, grad] : std::exchange(deferred.input_grads, {})) {
-      add(function.edges()[i], std::move(grad));
+      add(function.edges()[i], std::move(grad), function.micro_batch());
     }
     if (!retain_graph_) function.release_saved();
     for (std::size_t i = 0; i < function.edges().size(); ++i) {
@@ -356,7 +411,7 @@ void GraphTask::pass_all(const Function& function, InputMask asked, TensorList i
 void GraphTask::pass(const Function& function, std::size_t i, Tensor grad) {
   const auto& edge = function.edges()[i];
   if (wants(edge)) {
-    add(edge, std::move(grad));
+    add(edge, std::move(grad), function.micro_batch());
   } else {
     left_input_grads_.emplace_back(i, std::move(grad));
   }

@@ -72,6 +72,10 @@ class GraphTask {
   /// Called by that Function.
   void leave_for_second_call(WeightBackward inner) { left_inner_.push_back(std::move(inner)); }
   static void queue_callback(std::function<void()> callback);
+  /// Whether this backward, or one that it is a recomputation of, has yet to bring the leaf a
+  /// gradient.
+  bool awaits(const Tensor& leaf) const;
+  int micro_batches() const;
 
  private:
   struct Entry {
@@ -82,8 +86,8 @@ class GraphTask {
   };
   struct PendingLeaf {
     std::int64_t edges = 0;  // edges that have not brought their gradient yet
-    bool reached = false;    // by a gradient
-    Tensor sum;              // for the leaf's hooks
+    bool reached = false;    // by a gradient that is not in grad() yet or that hooks wait for
+    TensorList sums;         // by micro-batch, of what is not in grad()
   };
 
   /// Finds what this call reaches from `roots`. In the first of two calls it finds which Functions
@@ -94,13 +98,20 @@ class GraphTask {
   bool wants(const Edge& edge) const;
   InputMask wanted(const Function& function) const;
 
-  void add(const Edge& edge, Tensor grad);
-  void add_to_leaf(const Tensor& leaf, Tensor grad);
+  /// Adds a gradient that belongs to a micro-batch.
+  void add(const Edge& edge, Tensor grad, int micro_batch);
+  void add_to_leaf(const Tensor& leaf, Tensor grad, int micro_batch);
   /// `edge` has brought all it had.
   void finish(const Edge& edge) {
     if (edge.leaf.defined()) finish(edge.leaf);
   }
   void finish(const Tensor& leaf);
+  /// All gradients of the leaf have arrived: runs its hooks and adds them to grad().
+  static void deliver(const Tensor& leaf, TensorList sums);
+  /// The backward that this one is a recomputation of, or null.
+  GraphTask* recomputed_by() const {
+    return outer_ != nullptr && outer_->recomputing_ != nullptr ? outer_ : nullptr;
+  }
   /// The outermost backward that waits for this leaf and that this one is a recomputation of.
   GraphTask& task_of(const Tensor& leaf);
   PendingLeaf& pending(const Tensor& leaf) { return leaves_.at(leaf.impl().get()); }
@@ -126,6 +137,7 @@ class GraphTask {
   std::unordered_map<const Function*, TensorList> grads_;  // looked up, never iterated
   std::unordered_map<const TensorImpl*, PendingLeaf> leaves_;
   const Function* recomputing_ = nullptr;  // the running Function, if it recomputes
+  int micro_batches_ = 0;
   std::unordered_map<const Scope*, SpanGuard> entered_;
   std::vector<std::function<void()>> callbacks_;
 

@@ -67,6 +67,12 @@ bool is_spread(const ShardSpec& spec) {
                              [](const Placement& placement) { return placement.ranks() > 1; });
 }
 
+ShardSpec whole_on_ranks_of(const ShardSpec& spec, const Shape& shape) {
+  ShardSpec whole = whole_spec(shape);
+  for (const auto& placement : spec.placements) whole.placements.push_back({placement.group});
+  return whole;
+}
+
 bool is_first_replica(const ShardSpec& spec) {
   return std::ranges::all_of(spec.placements, [](const Placement& placement) {
     return placement.dim.has_value() || placement.rank() == 0;

@@ -65,6 +65,9 @@ ShardSpec whole_spec(const Shape& shape);
 ShardSpec divided(ShardSpec spec, std::shared_ptr<ProcessGroup> group, std::int64_t dim);
 /// `spec` with the same part on all ranks of `group`. ValueError if they divide it already.
 ShardSpec replicated(ShardSpec spec, std::shared_ptr<ProcessGroup> group);
+/// The spec of a tensor of another shape that is whole on each of the ranks over which `spec` is
+/// spread, such as the count of steps of a parameter.
+ShardSpec whole_on_ranks_of(const ShardSpec& spec, const Shape& shape);
 
 /// Into how many parts the tensor is divided.
 int num_parts(const ShardSpec& spec);

@@ -175,18 +175,18 @@ CheckpointManifest merge_checkpoint_manifests(std::span<const std::string> parts
     whole.files.merge(part.files);
     check<ValueError>(part.files.empty(), subject, ": ranks must write files of their own, rank ",
                       rank, " has another's");
-    for (auto& [name, tensor] : whole.tensors) {
-      const auto own = part.tensors.find(name);
-      check<ValueError>(own != part.tensors.end() && own->second.shape == tensor.shape &&
-                            own->second.dtype == tensor.dtype,
-                        subject, ": rank ", rank, " must have ", in_quotes(name), " as ",
-                        tensor.dtype, " ", tensor.shape, " like rank 0");
-      std::ranges::move(own->second.pieces, std::back_inserter(tensor.pieces));
+    check<ValueError>(part.step == whole.step && part.world_size == whole.world_size &&
+                          part.values == whole.values,
+                      subject, ": rank ", rank, " must have the step and values of rank 0");
+    for (auto& [name, own] : part.tensors) {
+      const auto [known, added] = whole.tensors.try_emplace(name, own);
+      if (added) continue;
+      auto& tensor = known->second;
+      check<ValueError>(own.shape == tensor.shape && own.dtype == tensor.dtype, subject, ": rank ",
+                        rank, " must have ", in_quotes(name), " as ", tensor.dtype, " ",
+                        tensor.shape, " like the ranks before, got ", own.dtype, " ", own.shape);
+      std::ranges::move(own.pieces, std::back_inserter(tensor.pieces));
     }
-    check<ValueError>(part.tensors.size() == whole.tensors.size() && part.step == whole.step &&
-                          part.world_size == whole.world_size && part.values == whole.values,
-                      subject, ": rank ", rank,
-                      " must have the step, tensors and values of rank 0");
   }
   // Parsed again, so that everything that is written is accepted by a reader.
   return parse(to_json(whole), subject, Pieces::kAll);

@@ -69,9 +69,10 @@ std::string to_json(const CheckpointManifest& manifest);
 /// Throws ValueError `<subject>: <requirement>, got <what>`.
 CheckpointManifest parse_checkpoint_manifest(std::string_view text, const std::string& subject);
 
-/// The manifest of what several ranks wrote. `parts` are to_json() of each rank's own manifest.
-/// They must be equal except for the files and the pieces in them. Throws like
-/// parse_checkpoint_manifest(), for each rank's part and for the result.
+/// The manifest of what several ranks wrote. `parts` are to_json() of each rank's own manifest,
+/// with files of its own. Step and values must be equal, and a tensor that several ranks have must
+/// have the same shape and dtype on all of them. Ranks may have different tensors, as the stages of
+/// a pipeline do. Throws like parse_checkpoint_manifest(), for each rank's part and for the result.
 CheckpointManifest merge_checkpoint_manifests(std::span<const std::string> parts,
                                               const std::string& subject);
 

@@ -18,7 +18,8 @@ namespace moegrad {
 struct CheckpointState {
   /// Contiguous ND tensors with different names: shards, with their ShardSpec, and whole tensors.
   /// Whole tensors must be the same on every rank, and shards the same on every replica. Their
-  /// checksums are compared when they are saved.
+  /// checksums are compared when they are saved. Ranks may have shards of different tensors, as the
+  /// stages of a pipeline do.
   NamedTensors tensors = {};
   /// Texts, the same on every rank.
   std::map<std::string, std::string> values = {};

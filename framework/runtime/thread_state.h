@@ -35,6 +35,7 @@ struct ThreadState {
   bool meta_mode = false;
   bool anomaly_detection = false;
   MemoryTag memory_tag = MemoryTag::kActivations;
+  int micro_batch = 0;  // of those that one backward will go through
   const SavedTensorHooks* saved_tensor_hooks = nullptr;
   std::shared_ptr<const Scope> scope = nullptr;
 };

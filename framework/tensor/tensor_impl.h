@@ -19,6 +19,8 @@ struct LeafState {
   HookList<Tensor(const Tensor&)> hooks;
   HookList<void(const Tensor&)> post_accumulate_hooks;
   std::function<void(Tensor)> sink;  // takes what would be added to grad
+  /// Takes the gradients of the micro-batches of one backward, if there are several, instead.
+  std::function<void(TensorList)> micro_batch_sink;
 };
 
 /// What Tensor handles share. Only the framework looks inside.

@@ -59,26 +59,31 @@ nn::RMSNorm::Added Qwen3MoeDecoderLayer::add_attention(const Tensor& hidden,
   return post_attention_layernorm_.call_method(&nn::RMSNorm::add, hidden, attention);
 }
 
+nn::MoE& Qwen3MoeDecoderLayer::mixture() {
+  check(is_moe(), "Qwen3MoeDecoderLayer: nodes need a mixture layer, got a dense one");
+  return *moe_;
+}
+
 Qwen3MoeDecoderLayer::Attended Qwen3MoeDecoderLayer::attend(const Tensor& hidden,
                                                             const nn::SequenceContext& context,
                                                             const Tensor& replay_indices) {
-  check(is_moe(), "Qwen3MoeDecoderLayer: nodes need a mixture layer, got a dense one");
+  auto& moe = mixture();
   const auto [attended, normed] = add_attention(hidden, context);
-  return {.hidden = attended, .normed = normed, .routed = moe_->route(normed, replay_indices)};
+  return {.hidden = attended, .normed = normed, .routed = moe.route(normed, replay_indices)};
 }
 
 nn::DispatchedRows Qwen3MoeDecoderLayer::dispatch(const Attended& attended) {
-  return moe_->dispatch(attended.normed, attended.routed);
+  return mixture().dispatch(attended.normed, attended.routed);
 }
 
 Tensor Qwen3MoeDecoderLayer::experts(const nn::DispatchedRows& dispatched) {
-  return moe_->experts(dispatched);
+  return mixture().experts(dispatched);
 }
 
 Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::combine(const Tensor& rows,
                                                            const nn::DispatchedRows& dispatched,
                                                            const Attended& attended) {
-  return {.hidden = attended.hidden + moe_->combine(rows, dispatched),
+  return {.hidden = attended.hidden + mixture().combine(rows, dispatched),
           .router_logits = attended.routed.logits,
           .routing_weights = attended.routed.weights,
           .expert_indices = attended.routed.indices,

@@ -39,7 +39,8 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
   Output forward(const Tensor& hidden, const nn::SequenceContext& context,
                  const Tensor& replay_indices = {});
 
-  // --- the nodes of a mixture layer
+  // --- the nodes of a mixture layer, each given what those before it have returned; Error for a
+  // dense layer, and for a node called too early
   struct Attended {
     Tensor hidden;  // [T, H], the residual stream after attention
     Tensor normed;  // [T, H], what the experts see
@@ -55,6 +56,7 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
   bool is_moe() const { return moe_.has_value(); }
 
  private:
+  nn::MoE& mixture();
   /// The residual stream after attention, and its norm.
   nn::RMSNorm::Added add_attention(const Tensor& hidden, const nn::SequenceContext& context);
 

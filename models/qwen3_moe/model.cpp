@@ -124,7 +124,8 @@ bool Qwen3Moe::is_elsewhere(std::string_view name) const {
   name.remove_prefix(kLayers.size());
   std::int64_t layer = -1;
   const auto read = std::from_chars(name.data(), name.data() + name.size(), layer);
-  const bool is_number = read.ec == std::errc() && read.ptr != name.data() + name.size();
+  const bool is_number =
+      read.ec == std::errc() && read.ptr != name.data() + name.size() && *read.ptr == '.';
   const bool own = begin_ <= layer && layer < begin_ + std::ssize(layers_);
   return is_number && 0 <= layer && layer < config_.num_hidden_layers && !own;
 }

@@ -18,7 +18,8 @@ using test::train_sharded;
 using training::Accumulation;
 
 constexpr Accumulation kEveryAccumulation[] = {
-    Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach};
+    Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach,
+    Accumulation::kReducePairs};
 
 const fsdp::MixedPrecisionPolicy kNarrow = {.param_dtype = Dtype::kBFloat16,
                                             .reduce_dtype = Dtype::kBFloat16};
@@ -46,7 +47,8 @@ struct Case {
   }
 
   friend std::ostream& operator<<(std::ostream& out, const Case& c) {
-    constexpr const char* kNames[] = {"KeptUntilLast", "ReducedEach", "ScatteredEach"};
+    constexpr const char* kNames[] = {"KeptUntilLast", "ReducedEach", "ScatteredEach",
+                                      "ReducedPairs"};
     const auto grid = [](const ParallelDims& dims) {
       return std::to_string(dims.dp_replicate) + "x" + std::to_string(dims.dp_shard);
     };

@@ -176,6 +176,26 @@ TEST(MoE, NodesAreWhatForwardRuns) {
   EXPECT_TRUE(bitwise_equal(moe.combine(moe.experts(dispatched), dispatched), whole.hidden));
 }
 
+TEST(MoE, RefusesNodesOutOfOrder) {
+  MoE moe(moe_config());
+  const Tensor x = randn({kTokens, kHidden});
+  const auto routed = moe.route(x);
+  const auto dispatched = moe.dispatch(x, routed);
+  const auto message = [](std::string_view node, std::string_view before) {
+    return "MoE: nodes must be called in the order route, dispatch, experts, combine; got " +
+           std::string(node) + " without the result of " + std::string(before);
+  };
+  EXPECT_EQ(message_of<Error>([&] { moe.dispatch(x, {}); }), message("dispatch", "route"));
+  EXPECT_EQ(message_of<Error>([&] { moe.experts({}); }), message("experts", "dispatch"));
+  EXPECT_EQ(message_of<Error>([&] { moe.combine(x, {}); }), message("combine", "dispatch"));
+  EXPECT_EQ(message_of<Error>([&] { moe.combine({}, dispatched); }), message("combine", "experts"));
+  auto others = dispatched;
+  others.way_back = 3;
+  EXPECT_EQ(message_of<Error>([&] { moe.combine(moe.experts(dispatched), others); }),
+            "LocalTokenDispatcher: must combine rows that it has dispatched, got those of another; "
+            "in module combine");
+}
+
 TEST(MoE, NodesAreModulesWithHooksOfTheirOwn) {
   MoE moe(moe_config());
   init_weights(moe, 2, 0.7);

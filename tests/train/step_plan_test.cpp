@@ -40,9 +40,14 @@ TEST(Turns, AreOneOfEachRoundOfTheReplicaWhenEachIsScattered) {
   EXPECT_EQ(indices(16, kPosition, Accumulation::kScatterEach), (Indices{8, 10, 12, 14}));
 }
 
+TEST(Turns, ArePairsOfEachRoundWhenPairsAreReduced) {
+  EXPECT_EQ(indices(16, kPosition, Accumulation::kReducePairs), (Indices{4, 5, 12, 13}));
+}
+
 TEST(Turns, AreEachOwnedOnceAndTheRestIsIdle) {
-  for (const auto accumulation :
-       {Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach}) {
+  for (const auto accumulation : {Accumulation::kKeepUntilLast, Accumulation::kReduceEach,
+                                  Accumulation::kScatterEach, Accumulation::kReducePairs}) {
+    const int members = accumulation == Accumulation::kReducePairs ? 2 : 1;
     for (const int replicas : {1, 2, 3}) {
       for (const int shards : {1, 3, 4}) {
         for (const std::int64_t count : {1, 4, 8, 24, 32}) {
@@ -51,7 +56,8 @@ TEST(Turns, AreEachOwnedOnceAndTheRestIsIdle) {
           for (int rank = 0; rank < ranks; ++rank) {
             const GridPosition position = {rank / shards, replicas, rank % shards, shards};
             const auto turns = turns_of(count, position, accumulation);
-            EXPECT_EQ(std::ssize(turns), (count + ranks - 1) / ranks);
+            const auto round = ranks * members;
+            EXPECT_EQ(std::ssize(turns), (count + round - 1) / round * members);
             for (const auto& turn : turns) {
               EXPECT_EQ(turn.last, &turn == &turns.back());
               EXPECT_TRUE(!turn.idle || turn.index == 0);

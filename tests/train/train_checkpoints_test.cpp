@@ -174,9 +174,8 @@ TEST_F(TrainCheckpointsTest, AStepThatWasResumedFromIsNotSavedAgain) {
 TEST_F(TrainCheckpointsTest, MayHaveSkippedEachStepButNoMore) {
   ASSERT_EQ(run(options_), 0);
   rewrite_record([](auto& values) { values[kSkippedSteps] = "3"; });
-  EXPECT_EQ(
-      refusal([](TrainConfig&) {}),
-      "resume: " + step_folder(2) + ": skipped_steps: must be an integer from 0 to 2, got 3");
+  EXPECT_EQ(refusal([](TrainConfig&) {}),
+            "resume: " + step_folder(2) + ": skipped_steps: must be an integer from 0 to 2, got 3");
   rewrite_record([](auto& values) { values[kSkippedSteps] = "2"; });
   TrainConfig options = options_;
   options.checkpoint.resume = true;

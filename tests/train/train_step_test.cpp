@@ -200,8 +200,8 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
   };
   for (const std::int64_t micro_batches : {1, 4, 5}) {
     const auto expected = second_step(1, 1, micro_batches, Accumulation::kKeepUntilLast);
-    for (const auto accumulation :
-         {Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach}) {
+    for (const auto accumulation : {Accumulation::kKeepUntilLast, Accumulation::kReduceEach,
+                                    Accumulation::kScatterEach, Accumulation::kReducePairs}) {
       for (const auto& [replicas, shards] : {std::pair{1, 3}, std::pair{2, 2}, std::pair{3, 2}}) {
         const auto found = second_step(replicas, shards, micro_batches, accumulation);
         EXPECT_NEAR(found.loss, expected.loss, 1e-12 * expected.loss);

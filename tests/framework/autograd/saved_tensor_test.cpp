@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <any>
 #include <cstring>
+#include <memory>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -12,6 +15,8 @@
 #include "framework/autograd/engine.h"
 #include "framework/autograd/graph.h"
 #include "framework/autograd/scope.h"
+#include "framework/tensor/tensor_impl.h"
+#include "framework/tensor/tensor_impl.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
@@ -144,6 +149,36 @@ TEST(SavedTensorHooks, UnpackOnceUntilTheTensorIsReleased) {
   weights.run();
   EXPECT_EQ(packed, 2);
   EXPECT_EQ(unpacked, 2);
+}
+
+TEST(SavedTensorHooks, WhatTheyMadeIsFreedWithTheSavedTensor) {
+  std::vector<std::weak_ptr<int>> packed;
+  std::vector<std::weak_ptr<Storage>> unpacked;
+  const SavedTensorHooksGuard guard({.pack =
+                                         [&](const TensorToSave& /*saved*/) {
+                                           const auto made = std::make_shared<int>(3);
+                                           packed.push_back(made);
+                                           return std::any(made);
+                                         },
+                                     .unpack =
+                                         [&](const std::any& /*made*/) {
+                                           const Tensor tensor = Tensor::ones({2}, Dtype::kFloat64);
+                                           unpacked.push_back(tensor.impl()->storage);
+                                           return tensor;
+                                         }});
+  const auto count = [](const auto& all) {
+    return std::ranges::count_if(all, [](const auto& one) { return !one.expired(); });
+  };
+  const Tensor y = mul(variable({2}), variable({2}, 2));
+  EXPECT_EQ(count(packed), 2);
+  const Tensor ones = Tensor::ones({2}, Dtype::kFloat64);
+  y.backward(ones, /*retain_graph=*/true);
+  EXPECT_EQ(count(packed), 2);
+  EXPECT_EQ(count(unpacked), 2);
+  y.backward(ones);  // the graph is still there, without what it saved
+  EXPECT_NE(y.grad_fn(), nullptr);
+  EXPECT_EQ(count(packed), 0);
+  EXPECT_EQ(count(unpacked), 0);
 }
 
 TEST(SavedTensorHooks, SeeWhoSavesWhat) {

@@ -128,23 +128,33 @@ TEST(CheckpointManifest, MergesWhatRanksWrote) {
   EXPECT_EQ(merge_checkpoint_manifests(parts([](auto&) {}), "m"), expected);
 }
 
+TEST(CheckpointManifest, MergesTensorsThatOnlySomeRanksHave) {
+  auto expected = example();
+  std::ranges::reverse(expected.tensors["columns"].pieces);
+  expected.tensors["more"] = {.shape = {0}};
+  const auto change = [](auto& second) {
+    second.tensors["more"] = {.shape = {0}};
+    second.tensors.erase("none");
+  };
+  EXPECT_EQ(merge_checkpoint_manifests(parts(change), "m"), expected);
+}
+
 TEST(CheckpointManifest, RefusesRanksThatDisagree) {
   const auto refused = [](const std::function<void(CheckpointManifest&)>& change) {
     return message_of<ValueError>([&] { merge_checkpoint_manifests(parts(change), "m"); });
   };
-  const std::string other = "m: rank 1 must have the step, tensors and values of rank 0";
+  const std::string other = "m: rank 1 must have the step and values of rank 0";
   EXPECT_EQ(refused([](auto& part) { part.step = 41; }), other);
   EXPECT_EQ(refused([](auto& part) { part.world_size = 3; }), other);
   EXPECT_EQ(refused([](auto& part) { part.values["more"] = ""; }), other);
-  EXPECT_EQ(refused([](auto& part) { part.tensors["more"] = {.shape = {0}}; }), other);
-  EXPECT_EQ(refused([](auto& part) { part.tensors.erase("none"); }),
-            "m: rank 1 must have 'none' as float64 [0, 3] like rank 0");
   EXPECT_EQ(refused([](auto& part) {
               part.tensors["none"].shape = {0, 4};
             }),
-            "m: rank 1 must have 'none' as float64 [0, 3] like rank 0");
+            "m: rank 1 must have 'none' as float64 [0, 3] like the ranks before, got float64 [0, "
+            "4]");
   EXPECT_EQ(refused([](auto& part) { part.tensors["none"].dtype = Dtype::kFloat32; }),
-            "m: rank 1 must have 'none' as float64 [0, 3] like rank 0");
+            "m: rank 1 must have 'none' as float64 [0, 3] like the ranks before, got float32 [0, "
+            "3]");
   EXPECT_EQ(refused([](auto& part) { part.files["rank-0"] = {}; }),
             "m: ranks must write files of their own, rank 1 has another's");
   EXPECT_EQ(refused([](auto& part) { part.tensors["rows"].pieces.clear(); }),

@@ -360,8 +360,8 @@ TEST(Checkpoint, OfRanksThatDisagreeIsAnErrorOnAll) {
     const CheckpointState state = {.values = {{"rank", context.rank() == 2 ? "2" : "0 or 1"}}};
     const auto message = message_of<Error>([&] { save_now(root / "", 7, state, context.group()); });
     EXPECT_EQ(message,
-              "checkpoint: saving step 7 failed on rank 0: checkpoint: rank 2 must have the step, "
-              "tensors and values of rank 0");
+              "checkpoint: saving step 7 failed on rank 0: checkpoint: rank 2 must have the step "
+              "and values of rank 0");
     ++refused;
   });
   EXPECT_EQ(refused, 3);

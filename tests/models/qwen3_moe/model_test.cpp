@@ -289,8 +289,12 @@ TEST(Qwen3MoeDecoderLayer, ADenseLayerHasNoNodes) {
   auto config = toy_config();
   config.mlp_only_layers = {0};
   Qwen3Moe model(config, 5);
-  EXPECT_EQ(message_of<Error>([&] { model.layers()[0].attend(Tensor(), {}, {}); }),
-            "Qwen3MoeDecoderLayer: nodes need a mixture layer, got a dense one");
+  auto& layer = model.layers()[0];
+  const std::string expected = "Qwen3MoeDecoderLayer: nodes need a mixture layer, got a dense one";
+  EXPECT_EQ(message_of<Error>([&] { layer.attend(Tensor(), {}, {}); }), expected);
+  EXPECT_EQ(message_of<Error>([&] { layer.dispatch({}); }), expected);
+  EXPECT_EQ(message_of<Error>([&] { layer.experts({}); }), expected);
+  EXPECT_EQ(message_of<Error>([&] { layer.combine(Tensor(), {}, {}); }), expected);
 }
 
 TEST(Qwen3Moe, StateDictGoesIntoAnotherModel) {

@@ -149,6 +149,25 @@ TEST(Qwen3MoeParts, LoadTogetherIntoTheWholeAndFromIt) {
   }
 }
 
+TEST(Qwen3MoeParts, KnowWhichNamesAreElsewhere) {
+  const Qwen3Moe middle(four_layers(), 1,
+                        {.begin = 1, .end = 3, .embedding = false, .head = false});
+  for (const auto* name : {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight",
+                           "model.layers.0.mlp.gate.weight", "model.layers.3.any"}) {
+    EXPECT_TRUE(middle.is_elsewhere(name)) << name;
+  }
+  // Its own, or of no part.
+  for (const auto* name :
+       {"model.layers.1.mlp.gate.weight", "model.layers.2.any", "model.layers.4.any",
+        "model.layers.-1.any", "model.layers.0", "model.layers.0x.any", "model.layers..any",
+        "model.layers.x.any", "model.layers.", "layers.0.any", "lm_head", ""}) {
+    EXPECT_FALSE(middle.is_elsewhere(name)) << name;
+  }
+  const Qwen3Moe whole(four_layers(), 1);
+  EXPECT_FALSE(whole.is_elsewhere("model.embed_tokens.weight"));
+  EXPECT_FALSE(whole.is_elsewhere("lm_head.weight"));
+}
+
 TEST(Qwen3MoeParts, RejectWhatDoesNotFit) {
   const auto config = four_layers();
   const auto made = [&](const Qwen3MoePart& part) {

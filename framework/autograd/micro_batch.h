@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+
+#include "framework/runtime/error.h"
+#include "framework/runtime/thread_state.h"
+
+namespace moegrad {
+
+/// While it lives, this thread computes the micro-batch `number` of those that one backward will go
+/// through. ValueError unless 0 <= number < 64.
+///
+/// Note [Micro-batches in one backward]
+/// A schedule may run the forwards of two micro-batches in turns, so that one computes while the
+/// other waits for tokens from another rank. One backward then goes through both:
+///
+///     Tensor loss[2];
+///     ... {
+///       const MicroBatchGuard guard(j);
+///       hidden[j] = layer(hidden[j]);
+///     } ...
+///     run_backward({loss[0], loss[1]}, {{}, {}}, false);
+///
+/// It gives the bits of one backward after the other. Each Function remembers the micro-batch that
+/// it was applied for, and a recomputation runs for the same. The engine sums what each micro-batch
+/// brings to a leaf apart, in order of arrival, and calls the leaf's hooks with each of these sums.
+/// Then it adds the sums along the tree of Note [Tree of successive terms], and the result to
+/// grad(). So it never adds a term of one micro-batch to another's, nor to an older gradient. Under
+/// fully_shard each sum is a leaf of the tree of Note [Where a gradient is summed].
+///
+/// Micro-batches may share leaves. What is computed from leaves for several of them at once, such
+/// as the sum of two weights, has one gradient, and so loses the order.
+class MicroBatchGuard {
+ public:
+  explicit MicroBatchGuard(int number) {
+    check<ValueError>(number >= 0 && number < 64, "micro-batch guard: number must be in [0, 64), ",
+                      "got ", number);
+    previous_ = std::exchange(ThreadState::current().micro_batch, number);
+  }
+  ~MicroBatchGuard() { ThreadState::current().micro_batch = previous_; }
+  MicroBatchGuard(const MicroBatchGuard&) = delete;
+  MicroBatchGuard& operator=(const MicroBatchGuard&) = delete;
+
+ private:
+  int previous_ = 0;
+};
+
+}  // namespace moegrad
