@@ -60,6 +60,7 @@ bool BackwardProtocol::finish(const Context& context, CommContext& comm, bool is
 }
 
 void BackwardProtocol::pass_on_gradients(const Context& context, CommContext& comm) {
+  if (is_first_of_two_backwards()) return;  // the second brings this micro-batch's gradients
   const auto& switches = state_.switches();
   for (const auto& group : state_.groups()) {
     auto& reducer = group->reducer();

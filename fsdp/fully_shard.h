@@ -19,8 +19,8 @@ namespace moegrad::fsdp {
 ///     fully_shard(model, mesh);  // the rest: embedding, final norm, head
 ///
 /// If the mesh also has a "replicate" axis (HSDP), an all-reduce then sums gradients over the
-/// replicas. Stacked experts go to the mesh's expert view; if that view differs, they form a
-/// separate group.
+/// replicas. Stacked experts go to Policy::expert_mesh, if it is given; if that is another mesh,
+/// they form a separate group.
 ///
 /// A parameter with a ShardSpec, which another kind of parallelism has cut, is cut again, over the
 /// ranks of the mesh, all of which must have the same part of it (Note [Placements]).
@@ -39,10 +39,10 @@ namespace moegrad::fsdp {
 ///
 /// If it throws, the module is unchanged:
 ///
-///     Error         the module was sharded before or has another extension; its parameters are
-///                   partly on the meta device; a tied parameter belongs to another group or mesh;
-///                   a parameter has hooks, which its shard would not run; parameters share their
-///                   bytes without being one tensor
+///     Error         the module was sharded before; its parameters are partly on the meta device;
+///                   a tied parameter belongs to another group or mesh; a parameter has hooks,
+///                   which its shard would not run; parameters share their bytes without being one
+///                   tensor
 ///     ShapeError    a parameter is a scalar; the dimension to cut does not exist; it is not 0 and
 ///                   is not divisible by the number of ranks
 ///     LayoutError   a parameter has gaps

@@ -75,7 +75,12 @@ GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks r
         by_micro_batch_.resize(gradients.size(), TensorList(params_.size()));
       }
       for (std::size_t j = 0; j < gradients.size(); ++j) {
-        by_micro_batch_[j][i] = std::move(gradients[j]);
+        auto& sum = by_micro_batch_[j][i];
+        if (!sum.defined()) {
+          sum = std::move(gradients[j]);
+        } else if (gradients[j].defined()) {
+          add_(sum, gradients[j]);
+        }
       }
     };
   }

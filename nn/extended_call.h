@@ -3,8 +3,10 @@
 
 // Internal to Module: a call of a module that has extensions.
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -16,11 +18,21 @@
 
 namespace moegrad::nn::detail {
 
-/// Whether a copy of a T is another T that means the same: not where it would lose a derived class,
-/// nor for containers of what cannot be copied, which claim that they can.
+/// Whether a T refers to what belongs to others: a pointer to an object, a span, a string_view.
+template <class T>
+inline constexpr bool kRefersToOthers = (std::is_pointer_v<T> &&
+                                         !std::is_function_v<std::remove_pointer_t<T>>) ||
+                                        std::ranges::view<T> ||
+                                        !std::is_same_v<std::unwrap_reference_t<T>, T>;
+
+/// Whether a copy of a T is another T that means the same, for as long as it lives: not where it
+/// refers to others or would lose a derived class, nor for containers of what cannot be copied,
+/// which claim that they can.
 template <class T>
 constexpr bool can_be_kept() {
-  if constexpr (requires { typename T::value_type; }) {
+  if constexpr (kRefersToOthers<T>) {
+    return false;
+  } else if constexpr (requires { typename T::value_type; }) {
     return std::is_copy_constructible_v<T> && can_be_kept<typename T::value_type>();
   } else {
     return std::is_copy_constructible_v<T> && (!std::is_polymorphic_v<T> || std::is_final_v<T>);
@@ -80,6 +92,9 @@ class BodyCall final : public ForwardCall {
   TensorList run(const TensorList& inputs) override { return run(body_, held_, inputs, *outcome_); }
 
   Function repeatable() override {
+    check(holds_tensors<Result>(),
+          "module extension: the module's result must be tensors, or declare them with "
+          "for_each_tensor, so that they get gradients when the module runs again");
     if constexpr ((can_be_kept<std::decay_t<Arguments>>() && ...)) {
       auto kept = std::apply(
           [](auto&... values) { return std::tuple<std::decay_t<Arguments>...>(values...); }, held_);
@@ -91,7 +106,8 @@ class BodyCall final : public ForwardCall {
       };
     } else {
       throw Error(
-          "module extension: an argument of the module cannot be copied, so it cannot run again");
+          "module extension: an argument of the module cannot be copied, or points to what may be "
+          "gone by then, so the module cannot run again");
     }
   }
 

@@ -37,12 +37,31 @@ void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout 
 void Module::register_module(std::string name, Module& child) {
   check_name("register_module", name);
   check_new_in_tree(name, child);
+  std::erase_if(children_, [&](const auto& own) { return own.name == name; });
+  children_.push_back(adopt(std::move(name), child));
+  name_storages();
+}
+
+void Module::replace_module(std::string_view name, Module& child) {
+  const auto place = std::ranges::find(children_, name, &Child::name);
+  check<ValueError>(place != children_.end(), "replace_module: ", described(), " has no child '",
+                    name, "'");
+  auto* const before = place->alive.expired() ? nullptr : place->module;
+  if (before == &child) return;
+  check_new_in_tree(place->name, child);
+  if (before != nullptr && before->parent_ == this) {  // and not shown by another tree since
+    before->parent_ = nullptr;
+    before->name_.clear();
+  }
+  *place = adopt(place->name, child);
+  name_storages();
+}
+
+Module::Child Module::adopt(std::string name, Module& child) {
   child.name_ = name;
   child.parent_ = this;
   child.parent_alive_ = life_.watch();
-  std::erase_if(children_, [&](const auto& own) { return own.name == name; });
-  children_.push_back({.name = std::move(name), .module = &child, .alive = child.life_.watch()});
-  name_storages();
+  return {.name = std::move(name), .module = &child, .alive = child.life_.watch()};
 }
 
 void Module::check_name(std::string_view what, const std::string& name) const {

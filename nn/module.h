@@ -149,6 +149,9 @@ class Module {
     register_parameter(std::move(name), slot, ParameterLayout{}, initial);
   }
   void register_module(std::string name, Module& child);
+  /// Puts `child` in the place of the child of this name, which leaves the tree. Nothing has
+  /// changed if it throws: ValueError if there is no such child, and as register_module().
+  void replace_module(std::string_view name, Module& child);
 
   /// Runs body(arguments...) inside the extensions, and the hooks around these.
   template <class Body, class... Arguments>
@@ -187,7 +190,10 @@ class Module {
     int& calls_;
   };
 
+  struct Child;
+
   ScopeGuard open_scope();
+  Child adopt(std::string name, Module& child);
   void run(const Hooks& hooks);
   void name_storages() const;
   /// ValueError unless `name` may be registered. `what` names the caller.

@@ -38,8 +38,8 @@ MoE::MoE(const Config& config)
 
 void MoE::set_dispatcher(std::shared_ptr<TokenDispatcher> dispatcher) {
   check<ValueError>(dispatcher != nullptr, "MoE: must be given a dispatcher, got null");
-  dispatcher_ = std::move(dispatcher);  // the one before gives its name free
-  register_module("dispatcher", *dispatcher_);
+  replace_module("dispatcher", *dispatcher);
+  dispatcher_ = std::move(dispatcher);
 }
 
 MoE::Output MoE::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]

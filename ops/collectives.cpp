@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/autograd/checkpoint.h"
 #include "framework/autograd/function.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
@@ -31,11 +32,12 @@ class InFlight final : public PendingBytes {
 
   void wait() override {
     if (done_.load(std::memory_order_acquire)) return;
+    Tensor read;  // is freed last: its storage asks once more whether this has ended
     const std::lock_guard lock(mutex_);
     if (work_ == nullptr) return;
     work_->wait();
     work_.reset();
-    input_ = Tensor();
+    read = std::move(input_);
     done_.store(true, std::memory_order_release);
   }
 
@@ -124,6 +126,13 @@ Tensor received(ProcessGroup& group, const Shape& shape, Dtype dtype, int from, 
   return filled({}, y, [&] { return group.recv(bytes, from, tag, dtype, options); });
 }
 
+// What send and recv bring back must not meet a message of the same tag that goes the same way: two
+// ranks may both send in forward.
+CollectiveOptions of_gradients(CollectiveOptions options) {
+  options.queue = CollectiveQueue::kGradients;
+  return options;
+}
+
 // --- on the tape
 
 // One collective there, its conjugate back.
@@ -172,6 +181,13 @@ void check_rows(std::string_view op, const Group& group, const Tensor& x) {
 void check_rank(std::string_view op, std::string_view what, int rank, const Group& group) {
   check<ValueError>(0 <= rank && rank < group->size(), op, ": ", what, " must be in [0, ",
                     group->size(), "), got ", rank);
+}
+
+// Backward would run the body of a checkpoint, and so a message in it, a second time: the other
+// rank is not asked again.
+void check_not_recomputed(std::string_view op) {
+  check(!in_checkpoint_forward(), op,
+        ": must not be called in a recomputed module or the body of a checkpoint, got such a call");
 }
 
 // Those of one side of all_to_all; `rows`: how many the tensor has, if that is known.
@@ -253,6 +269,7 @@ Tensor send(const Group& group, const Tensor& x, int to, int tag,
             const CollectiveOptions& options) {
   check_call("send", group, x);
   check_rank("send", "to", to, group);
+  check_not_recomputed("send");
   return apply_collective(
       "send", x, options,
       [group, to, tag](const Tensor& t, const CollectiveOptions& o) {
@@ -260,7 +277,7 @@ Tensor send(const Group& group, const Tensor& x, int to, int tag,
       },
       [group, to, tag, shape = x.shape(), dtype = x.dtype()](const Tensor&,
                                                              const CollectiveOptions& o) {
-        return received(*group, shape, dtype, to, tag, o);
+        return received(*group, shape, dtype, to, tag, of_gradients(o));
       });
 }
 
@@ -268,6 +285,7 @@ Tensor recv(const Group& group, const Tensor& like, int from, int tag,
             const CollectiveOptions& options) {
   check_call("recv", group, like);
   check_rank("recv", "from", from, group);
+  check_not_recomputed("recv");
   // The gradient is on its way until the tape is freed: backward does not wait for its receiver.
   const auto returned = std::make_shared<Tensor>();
   return apply_collective(
@@ -276,7 +294,7 @@ Tensor recv(const Group& group, const Tensor& like, int from, int tag,
         return received(*group, t.shape(), t.dtype(), from, tag, o);
       },
       [group, from, tag, returned](const Tensor& t, const CollectiveOptions& o) {
-        *returned = sent(*group, t, from, tag, o);
+        *returned = sent(*group, t, from, tag, of_gradients(o));
         return zeros_like(t);
       });
 }

@@ -17,7 +17,9 @@ namespace moegrad::optim {
 /// elements and make the call collective over their group: every rank must call it with the same
 /// parameters. Different parameters may have different groups. Each distinct group of more than one
 /// rank costs two all-reduces, or one for infinity. Replicas of a shard hold the same gradients and
-/// count once. Parameters that are whole while others are sharded also count once.
+/// count once. Parameters that are whole while others are sharded also count once. A part of a
+/// model, such as a stage of a pipeline, has the norm of its own parameters: those of parts on
+/// other ranks are not in it.
 ///
 /// As in torch, a NaN or infinity in any gradient gives a norm of NaN or infinity. The gradients
 /// are then scaled by NaN or 0, so check the returned norm before step().

@@ -36,7 +36,10 @@ std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPosition& posit
   for (std::int64_t i = 0; i < each; ++i) {
     const auto index = index_of(i);
     const bool idle = index >= micro_batches;
-    turns.push_back({.index = idle ? 0 : index, .idle = idle, .last = i + 1 == each});
+    turns.push_back({.index = idle ? 0 : index,
+                     .idle = idle,
+                     .number = static_cast<int>(i),
+                     .last = i + 1 == each});
   }
   return turns;
 }
@@ -77,7 +80,7 @@ void StepPlan::backward(const Turn& turn, const Tensor& objective) {
 }
 
 void StepPlan::backward(std::span<const Turn> turns, const TensorList& objectives) {
-  check_interleaved(turns, objectives);
+  check_objectives(turns, objectives);
   for (const auto& turn : turns) check_order(turn);
   const auto& last = turns.back();
   const bool ends_pair = done_ % 2 == 0;
@@ -92,17 +95,16 @@ void StepPlan::backward(std::span<const Turn> turns, const TensorList& objective
   run_backward(roots, TensorList(roots.size()), /*retain_graph=*/false);
 }
 
-void StepPlan::check_interleaved(std::span<const Turn> turns, const TensorList& objectives) const {
+void StepPlan::check_objectives(std::span<const Turn> turns, const TensorList& objectives) const {
   check<ValueError>(!turns.empty() && objectives.size() == turns.size(),
                     "step plan: backward must have an objective for each turn, got ",
                     objectives.size(), " for ", turns.size(), " turns");
-  if (turns.size() == 1) return;
   const bool pairs = accumulation_ == Accumulation::kReducePairs;
-  check(pairs || accumulation_ == Accumulation::kKeepUntilLast,
+  check(turns.size() == 1 || pairs || accumulation_ == Accumulation::kKeepUntilLast,
         "step plan: a backward for several turns must be under kKeepUntilLast or kReducePairs; "
         "otherwise the gradients of each turn are reduced by themselves");
   const bool begins_pair = turns.front() == turns_.front() || done_ % 2 == 0;
-  check(!pairs || (turns.size() == 2 && begins_pair),
+  check(turns.size() == 1 || !pairs || (turns.size() == 2 && begins_pair),
         "step plan: under kReducePairs a backward for several turns must be for one pair, got ",
         turns.size(), " turns after ", done_);
   for (std::size_t j = 0; j < turns.size(); ++j) {

@@ -35,7 +35,8 @@ struct GridPosition {
 struct Turn {
   std::int64_t index = 0;  // of the micro-batch, in 0 .. M - 1
   bool idle = false;  // it is run because every rank joins every collective, and counts as zero
-  bool last = false;  // of this rank in the step
+  int number = 0;     // among the turns of this rank in the step
+  bool last = false;  // of these
 
   bool operator==(const Turn&) const = default;
 };
@@ -100,7 +101,8 @@ class StepPlan {
 
   /// Differentiates the objective of a turn: this micro-batch's share in the sum over the step.
   /// Communicates gradients when their time has come. A step takes all turns in order, each once;
-  /// the first turn begins a new step. Error for a turn out of order.
+  /// the first turn begins a new step. Error for a turn out of order. ValueError for an objective
+  /// that was computed under a MicroBatchGuard other than 0.
   void backward(const Turn& turn, const Tensor& objective);
   /// The same for turns that follow each other and have run interleaved: one backward for all.
   /// `objectives` has one for each, the one at j computed under MicroBatchGuard(j). ValueError for
@@ -119,7 +121,7 @@ class StepPlan {
  private:
   void check_one_per_turn(std::size_t count) const;
   void check_order(const Turn& turn);
-  void check_interleaved(std::span<const Turn> turns, const TensorList& objectives) const;
+  void check_objectives(std::span<const Turn> turns, const TensorList& objectives) const;
 
   fsdp::State* state_;
   std::int64_t micro_batches_;

@@ -87,7 +87,7 @@ StepResult train_step(models::Qwen3Moe& model, StepPlan& plan, const std::vector
     models::Qwen3Moe::ForwardOptions forward;
     if (options.linear_cross_entropy) forward.targets = batch.targets;
     if (options.replay != nullptr) {
-      forward.replay_expert_indices = &(*options.replay)[static_cast<std::size_t>(turn.index)];
+      forward.replay_expert_indices = (*options.replay)[static_cast<std::size_t>(turn.index)];
     }
     auto output = options.forward ? options.forward(model, batch, forward)
                                   : model(batch.tokens, batch.documents, forward);

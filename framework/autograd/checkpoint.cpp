@@ -17,12 +17,10 @@ namespace {
 
 using Body = std::function<TensorList(const TensorList&)>;
 
-thread_local bool first_run = false;
-
 class FirstRunGuard {
  public:
-  FirstRunGuard() : outer_(std::exchange(first_run, true)) {}
-  ~FirstRunGuard() { first_run = outer_; }
+  FirstRunGuard() : outer_(std::exchange(ThreadState::current().checkpoint_forward, true)) {}
+  ~FirstRunGuard() { ThreadState::current().checkpoint_forward = outer_; }
   FirstRunGuard(const FirstRunGuard&) = delete;
   FirstRunGuard& operator=(const FirstRunGuard&) = delete;
 
@@ -66,8 +64,9 @@ class Checkpoint final : public Function {
   TensorList forward(const TensorList& inputs) {
     for (const auto& input : inputs) inputs_.emplace_back(*this) = input;
     const FirstRunGuard guard;
-    const detail::LeafRecorder recorder(captured_);
+    detail::LeafRecorder recorder(captured_);
     TensorList outputs = body_(inputs);
+    for (const auto& output : outputs) recorder.note(output);
     last_micro_batch_ = std::max(micro_batch(), recorder.last_micro_batch());
     // The body may return a tensor that others hold; this Function's output is a tensor of its own.
     for (auto& output : outputs) output = output.detach();
@@ -119,7 +118,7 @@ class Checkpoint final : public Function {
 
 }  // namespace
 
-bool in_checkpoint_forward() { return first_run; }
+bool in_checkpoint_forward() { return ThreadState::current().checkpoint_forward; }
 
 TensorList checkpoint(Body body, const TensorList& inputs) {
   if (!grad_enabled()) return body(inputs);

@@ -113,6 +113,10 @@ bool is_gradient_awaited(const Tensor& leaf) {
   return GraphTask::current() != nullptr && GraphTask::current()->awaits(leaf);
 }
 
+bool is_first_of_two_backwards() {
+  return GraphTask::current() != nullptr && GraphTask::current()->outermost().is_first_of_two();
+}
+
 int backward_micro_batches() {
   return GraphTask::current() == nullptr ? 0 : GraphTask::current()->micro_batches();
 }

@@ -71,8 +71,13 @@ void queue_backward_callback(std::function<void()> callback);
 /// Whether a backward is running in this thread.
 bool is_backward_running();
 
-/// Whether the backward that is running in this thread has yet to bring this leaf a gradient.
+/// Whether the backward that is running in this thread has yet to bring this leaf a gradient. In the
+/// first of two calls it brings one to its inputs alone.
 bool is_gradient_awaited(const Tensor& leaf);
+
+/// Whether the outermost backward in this thread is the first of two calls (Note [Backward in two
+/// calls]), which leaves gradients to the second.
+bool is_first_of_two_backwards();
 
 /// The number of micro-batches that the outermost backward in this thread goes through (Note
 /// [Micro-batches in one backward]); 0 if none is running.

@@ -16,8 +16,6 @@ namespace {
 // destructor empties it.
 thread_local std::vector<std::shared_ptr<Function>>* pending_edges = nullptr;
 
-thread_local detail::LeafRecorder* leaf_recorder = nullptr;
-
 }  // namespace
 
 Function::~Function() {
@@ -111,7 +109,12 @@ void Function::add_edge(const Tensor& input) {
     if (input.requires_grad()) {
       edge.function = input.grad_fn();
       edge.output_index = input.output_index();
-      if (!edge.function) edge.leaf = input;
+      if (!edge.function) {
+        edge.leaf = input;
+      } else if (edge.function->sequence() >= sequence_) {
+        // It is on another thread's tape. Numbers rise from producer to consumer on every path.
+        sequence_ = detail::next_sequence(edge.function->sequence() + 1);
+      }
     }
   }
   edges_.push_back(std::move(edge));
@@ -145,22 +148,24 @@ void name_undefined(UndefinedTensorError& error, const Function& function,
 }
 
 LeafRecorder::LeafRecorder(TensorList& leaves)
-    : leaves_(leaves), outer_(std::exchange(leaf_recorder, this)) {}
+    : leaves_(leaves), outer_(std::exchange(ThreadState::current().leaf_recorder, this)) {}
 
-LeafRecorder::~LeafRecorder() { leaf_recorder = outer_; }
+LeafRecorder::~LeafRecorder() { ThreadState::current().leaf_recorder = outer_; }
 
-void LeafRecorder::note(const Tensor& input) {
+void LeafRecorder::note(const Tensor& captured) {
+  if (!captured.defined() || !captured.requires_grad()) return;
+  check(captured.is_leaf(), "checkpoint: a tensor that the body captures must be a leaf, got the ",
+        "result of ", captured.is_leaf() ? "" : captured.grad_fn()->name(),
+        "; give it to the body as an input");
   last_micro_batch_ = std::max(last_micro_batch_, ThreadState::current().micro_batch);
   const bool known =
-      std::ranges::any_of(leaves_, [&](const Tensor& leaf) { return leaf.is(input); });
-  if (!known) leaves_.push_back(input);
+      std::ranges::any_of(leaves_, [&](const Tensor& leaf) { return leaf.is(captured); });
+  if (!known) leaves_.push_back(captured);
 }
 
 void check_input(const Function& function, const Tensor& input, std::size_t position) {
   if (!input.defined()) return;
-  if (leaf_recorder != nullptr && input.is_leaf() && input.requires_grad()) {
-    leaf_recorder->note(input);
-  }
+  if (auto* const recorder = ThreadState::current().leaf_recorder) recorder->note(input);
   check_whole(function.name(), input, position);
   check<LayoutError>(input.layout() == Layout::kND || function.reads_nz(position), function.name(),
                      ": input ", position,

@@ -185,15 +185,17 @@ namespace detail {
 
 void check_input(const Function& function, const Tensor& input, std::size_t position);
 
-/// While it lives, the leaves that Functions of this thread are applied to and that require a
-/// gradient are added to `leaves`, each once. The innermost recorder wins.
+/// While it lives, in the body of a checkpoint, the leaves that Functions of this thread are
+/// applied to and that require a gradient are added to `leaves`, each once. The innermost recorder
+/// wins.
 class LeafRecorder {
  public:
   explicit LeafRecorder(TensorList& leaves);
   ~LeafRecorder();
   LeafRecorder(const LeafRecorder&) = delete;
   LeafRecorder& operator=(const LeafRecorder&) = delete;
-  void note(const Tensor& input);
+  /// Error for the result of a Function on the tape.
+  void note(const Tensor& captured);
   /// The last micro-batch that they were used for.
   int last_micro_batch() const { return last_micro_batch_; }
 

@@ -193,13 +193,15 @@ void GraphTask::discover(const std::vector<const Edge*>& roots) {
       if (wanted(*function).any() || captures_input(*function)) leads_to_inputs_.insert(function);
     }
   }
-  const auto count = [&](const Tensor& leaf) {
-    if (leaf.defined()) ++leaves_[leaf.impl().get()].edges;
+  const auto count = [&](const Edge& edge) {
+    if (edge.leaf.defined() && wants(edge)) ++leaves_[edge.leaf.impl().get()].edges;
   };
-  for (const auto* root : roots) count(root->leaf);
+  for (const auto* root : roots) count(*root);
   for (const auto* function : functions) {
-    for (const auto& edge : function->edges()) count(edge.leaf);
-    for (const auto& leaf : function->captured()) count(leaf);
+    for (const auto& edge : function->edges()) count(edge);
+    for (const auto& leaf : function->captured()) {
+      if (!is_first_of_two() || is_input(leaf)) ++leaves_[leaf.impl().get()].edges;
+    }
   }
 }
 
@@ -250,10 +252,10 @@ bool GraphTask::awaits(const Tensor& leaf) const {
   return false;
 }
 
-int GraphTask::micro_batches() const {
+const GraphTask& GraphTask::outermost() const {
   const auto* task = this;
   while (task->outer_ != nullptr) task = task->outer_;
-  return task->micro_batches_;
+  return *task;
 }
 
 void GraphTask::add(const Edge& edge, Tensor grad, int micro_batch) {

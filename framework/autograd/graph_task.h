@@ -75,7 +75,8 @@ class GraphTask {
   /// Whether this backward, or one that it is a recomputation of, has yet to bring the leaf a
   /// gradient.
   bool awaits(const Tensor& leaf) const;
-  int micro_batches() const;
+  const GraphTask& outermost() const;
+  int micro_batches() const { return outermost().micro_batches_; }
 
  private:
   struct Entry {
@@ -91,8 +92,9 @@ class GraphTask {
   };
 
   /// Finds what this call reaches from `roots`. In the first of two calls it finds which Functions
-  /// lead to the inputs. It counts the edges of each leaf, since the leaf's hooks wait for the last
-  /// edge. Every Function that it finds runs, so the count is exact.
+  /// lead to the inputs. It counts the edges of each leaf that bring a gradient in this call, since
+  /// the leaf's hooks wait for the last one. Every Function that it counts runs, so the count is
+  /// exact.
   void discover(const std::vector<const Edge*>& roots);
   /// Whether the gradient that goes along `edge` is computed in this call.
   bool wants(const Edge& edge) const;

@@ -22,12 +22,14 @@ namespace moegrad {
 ///     } ...
 ///     run_backward({loss[0], loss[1]}, {{}, {}}, false);
 ///
-/// It gives the bits of one backward after the other. Each Function remembers the micro-batch that
-/// it was applied for, and a recomputation runs for the same. The engine sums what each micro-batch
-/// brings to a leaf apart, in order of arrival, and calls the leaf's hooks with each of these sums.
-/// Then it adds the sums along the tree of Note [Tree of successive terms], and the result to
-/// grad(). So it never adds a term of one micro-batch to another's, nor to an older gradient. Under
-/// fully_shard each sum is a leaf of the tree of Note [Where a gradient is summed].
+/// Each micro-batch's gradient has the bits that a backward of its own would give. Each Function
+/// remembers the micro-batch that it was applied for, and a recomputation runs for the same. The
+/// engine sums what each micro-batch brings to a leaf apart, in order of arrival, and calls the
+/// leaf's hooks with each of these sums. Then it adds the sums along the tree of Note [Tree of
+/// successive terms], and the result to grad(). So it never adds a term of one micro-batch to
+/// another's, nor to an older gradient. Under fully_shard each sum is a leaf of the tree of Note
+/// [Where a gradient is summed], as after a backward for each micro-batch, so there the bits of the
+/// whole step are the same.
 ///
 /// Micro-batches may share leaves. What is computed from leaves for several of them at once, such
 /// as the sum of two weights, has one gradient, and so loses the order.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/autograd/scope.h"
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "framework/runtime/thread_state.h"
@@ -12,9 +14,12 @@ std::shared_ptr<const Scope>& scope_slot() { return ThreadState::current().scope
 
 }  // namespace
 
-std::uint64_t detail::next_sequence() {
-  thread_local std::uint64_t next = 0;
-  return next++;
+std::uint64_t detail::next_sequence(std::uint64_t at_least) {
+  auto& entries = ThreadState::current().tape_entries;
+  if (entries == nullptr) entries = std::make_shared<std::atomic<std::uint64_t>>();
+  const auto next = std::max(at_least, entries->load(std::memory_order_relaxed));
+  entries->store(next + 1, std::memory_order_relaxed);
+  return next;
 }
 
 ScopeGuard::ScopeGuard(std::string path, std::function<void()> on_enter,

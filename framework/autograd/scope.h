@@ -34,8 +34,9 @@ struct Scope {
 };
 
 namespace detail {
-/// The next number on this thread's tape: entries of scopes and Functions share one count.
-std::uint64_t next_sequence();
+/// The next number on this thread's tape, or `at_least`: entries of scopes and Functions share one
+/// count.
+std::uint64_t next_sequence(std::uint64_t at_least = 0);
 }  // namespace detail
 
 /// Opens a scope in this thread until the guard goes out of scope.

@@ -31,7 +31,8 @@ class CollectiveHistory {
       entries_.push_back({request, number});
     } else {
       std::rotate(entries_.begin(), entries_.begin() + 1, entries_.end());
-      entries_.back() = {request, number};
+      entries_.back().request = request;
+      entries_.back().number = number;
     }
     return number;
   }

@@ -12,8 +12,8 @@ std::string_view to_string(CollectiveOp op) {
 }
 
 std::string_view to_string(CollectiveQueue queue) {
-  constexpr std::string_view kNames[] = {"default", "gather", "reduce", "all_reduce",
-                                         "same values"};
+  constexpr std::string_view kNames[] = {"default",    "gather",      "reduce",
+                                         "all_reduce", "same values", "gradients"};
   return kNames[static_cast<std::size_t>(queue)];
 }
 
@@ -42,7 +42,8 @@ std::string where(const CollectiveRequest& request) {
   text << "group " << request.group;
   if (is_point_to_point(request.op)) {
     text << ", rank " << request.from << " to " << request.to << ", tag " << request.tag;
-  } else if (request.queue != CollectiveQueue::kDefault) {
+  }
+  if (request.queue != CollectiveQueue::kDefault) {
     text << ", queue " << to_string(request.queue);
   }
   return text.str();

@@ -28,10 +28,11 @@ enum class ReduceOp : std::uint8_t { kSum, kMax };
 /// them, because a backend may need a channel of its own for each.
 enum class CollectiveQueue : std::uint8_t {
   kDefault,
-  kGather,     // fully_shard's all-gathers
-  kReduce,     // its reduce-scatters
-  kAllReduce,  // its sums over replicas
-  kSameValues  // comparisons between ranks
+  kGather,      // fully_shard's all-gathers
+  kReduce,      // its reduce-scatters
+  kAllReduce,   // its sums over replicas
+  kSameValues,  // comparisons between ranks
+  kGradients    // what the backward of ops::send and ops::recv sends
 };
 
 std::string_view to_string(CollectiveOp op);
@@ -53,7 +54,7 @@ struct CollectiveRequest {
   std::string label = {};
   std::int64_t round = 0;
 
-  // Where: the queue of a group, or, for send and recv, two ranks of the world and a tag.
+  // Where: the queue of a group, and, for send and recv, two ranks of the world and a tag.
   std::string group = {};
   CollectiveQueue queue = CollectiveQueue::kDefault;
   int from = -1;

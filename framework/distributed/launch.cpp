@@ -81,7 +81,8 @@ void launch(int world_size, const std::function<void(RankContext&)>& body,
   check<ValueError>(world_size >= 1, "launch: world_size must be at least 1, got ", world_size);
   check_options(options);
   const auto hub = std::make_shared<ThreadHub>(world_size, options);
-  const auto log_level = RankContext::current().log_level();
+  const auto* const caller = RankContext::find();  // null: a thread that belongs to no rank
+  const auto log_level = caller == nullptr ? RankContext::Options().log_level : caller->log_level();
   hub->start(log_level);
   FirstFailure failure;
   {

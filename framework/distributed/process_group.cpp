@@ -158,7 +158,6 @@ WorkPtr ProcessGroup::send(std::span<const std::byte> input, int to, int tag, Dt
   check_rank("send", "to", to, size());
   auto call = make_call(CollectiveOp::kSend, input, dtype, options);
   call.input = input;
-  call.queue = CollectiveQueue::kDefault;
   call.from = world_rank(rank_);
   call.to = world_rank(to);
   call.tag = tag;
@@ -170,7 +169,6 @@ WorkPtr ProcessGroup::recv(std::span<std::byte> output, int from, int tag, Dtype
   check_rank("recv", "from", from, size());
   auto call = make_call(CollectiveOp::kRecv, output, dtype, options);
   call.output = output;
-  call.queue = CollectiveQueue::kDefault;
   call.from = world_rank(from);
   call.to = world_rank(rank_);
   call.tag = tag;

@@ -80,8 +80,8 @@ class ProcessGroup {
   WorkPtr all_to_all(std::span<const std::byte> input, std::span<const std::int64_t> send_counts,
                      std::span<std::byte> output, std::span<const std::int64_t> recv_counts,
                      Dtype dtype, const CollectiveOptions& options = {});
-  /// Point to point. Matched with the peer's recv/send of the same tag, in order of issue; the
-  /// queue does not matter.
+  /// Point to point. Matched with the peer's recv/send of the same queue and tag, in order of
+  /// issue.
   WorkPtr send(std::span<const std::byte> input, int to, int tag, Dtype dtype,
                const CollectiveOptions& options = {});
   WorkPtr recv(std::span<std::byte> output, int from, int tag, Dtype dtype,

@@ -16,8 +16,7 @@ class SlowStorage {
  public:
   /// For the calls of all groups, on a rank's own thread. On other threads and outside launch() it
   /// does nothing.
-  explicit SlowStorage(std::string what)
-      : SlowStorage(RankContext::current().group(), std::move(what)) {}
+  explicit SlowStorage(std::string what) : SlowStorage(group_of_rank(), std::move(what)) {}
   /// For the calls of `group`. If `group` is null, it does nothing.
   SlowStorage(const std::shared_ptr<ProcessGroup>& group, std::string what)
       : excuse_(group == nullptr ? nullptr : group->excuse(std::move(what))) {}
@@ -25,6 +24,11 @@ class SlowStorage {
   SlowStorage& operator=(const SlowStorage&) = delete;
 
  private:
+  static std::shared_ptr<ProcessGroup> group_of_rank() {
+    const auto* const rank = RankContext::find();
+    return rank == nullptr ? nullptr : rank->group();
+  }
+
   std::shared_ptr<const void> excuse_;
 };
 

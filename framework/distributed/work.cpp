@@ -55,6 +55,7 @@ void Work::record(SpanClock::time_point begin) {
   if (std::exchange(recorded_, true) || rank == nullptr || failure() != nullptr) return;
   auto& spans = rank->spans();
   const auto timing = times();
+  if (timing.ended == SpanClock::time_point()) return;  // it was withdrawn before it began
   rank->work().totals()->add(WorkClass::kCommunication, timing.work);
   if (!spans.records(SpanKind::kCollective)) return;
   const auto& asked = request();

@@ -11,7 +11,11 @@ ThreadState& ThreadState::current() {
 }
 
 ThreadState ThreadState::capture() {
-  auto state = current();
+  auto& own = current();
+  if (own.tape_entries == nullptr) {
+    own.tape_entries = std::make_shared<std::atomic<std::uint64_t>>();
+  }
+  auto state = own;
   state.rank = RankContext::find();
   return state;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "framework/tensor/memory_tag.h"
@@ -10,6 +12,9 @@ namespace moegrad {
 class RankContext;
 struct SavedTensorHooks;
 struct Scope;
+namespace detail {
+class LeafRecorder;
+}
 
 /// What the code that a thread runs works under. The guards set it: RankContextGuard, NoGradGuard,
 /// MetaGuard, MemoryTagGuard and the others.
@@ -22,12 +27,13 @@ struct Scope;
 ///       ...
 ///     })
 ///
-/// The guards that have set the state must live as long as the other thread uses it. A backward
-/// that is running is not part of the state: it stays in its thread.
+/// The guards that have set the state must live as long as the other thread uses it. The threads
+/// that share a state write one tape, so one of them at a time records on it. A backward that is
+/// running is not part of the state: it stays in its thread.
 struct ThreadState {
   /// That of the calling thread, for guards to change.
   static ThreadState& current();
-  /// A copy of it, with the rank of the main thread, too.
+  /// A copy of it, with the rank of the main thread, too, and with the count of its tape.
   static ThreadState capture();
 
   RankContext* rank = nullptr;
@@ -38,6 +44,10 @@ struct ThreadState {
   int micro_batch = 0;  // of those that one backward will go through
   const SavedTensorHooks* saved_tensor_hooks = nullptr;
   std::shared_ptr<const Scope> scope = nullptr;
+  bool checkpoint_forward = false;  // in_checkpoint_forward()
+  detail::LeafRecorder* leaf_recorder = nullptr;
+  /// How many entries the tape has had; null: none yet.
+  std::shared_ptr<std::atomic<std::uint64_t>> tape_entries = nullptr;
 };
 
 /// Gives the calling thread a state until the guard goes out of scope.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/tensor/storage.h"
 
+#include <exception>
 #include <string_view>
 
 #include "framework/runtime/error.h"
@@ -26,20 +27,39 @@ std::byte* Storage::data() const {
 }
 
 void Storage::read_by(const std::shared_ptr<PendingBytes>& reading) {
+  const std::lock_guard lock(readers_mutex_);
   std::erase_if(readers_, [](const auto& reader) { return reader.expired(); });
   readers_.push_back(reading);
+  has_readers_.store(true, std::memory_order_release);
 }
 
 void Storage::wait_for_readers() {
-  for (const auto& reader : std::exchange(readers_, {})) {
-    if (const auto reading = reader.lock()) reading->wait();
+  std::vector<std::weak_ptr<PendingBytes>> readers;
+  {
+    const std::lock_guard lock(readers_mutex_);
+    readers.swap(readers_);
+    has_readers_.store(false, std::memory_order_release);
   }
+  std::exception_ptr failure;
+  for (const auto& reader : readers) {
+    const auto reading = reader.lock();
+    if (reading == nullptr) continue;
+    try {
+      reading->wait();
+    } catch (...) {
+      if (failure == nullptr) failure = std::current_exception();
+    }
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 void Storage::release() {
   meta_ = false;
   filling_.reset();  // blocks until it has ended, whatever has become of it
-  readers_.clear();
+  try {
+    wait_for_readers();
+  } catch (const std::exception&) {  // shows where what they read is used
+  }
   if (data_ == nullptr) return;
   arena_->deallocate(data_, bytes_, tag_);
   data_ = nullptr;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +31,7 @@ namespace moegrad {
 /// reads data(). So communication overlaps with what is computed in between, in forward and in
 /// backward, and neither the engine nor an op knows of it. A failure shows at that first use. The
 /// storage that a collective reads holds it, too: whoever writes there (bump_version()), or frees
-/// it, waits.
+/// the bytes, waits. Several ranks may have the bytes of one tensor read at the same time.
 class Storage {
  public:
   /// Allocates from the current rank's arena under the current MemoryTag, unless meta_enabled().
@@ -49,7 +51,8 @@ class Storage {
   /// Until it has ended, bump_version() and release() wait for `reading`.
   void read_by(const std::shared_ptr<PendingBytes>& reading);
 
-  /// Gives the bytes back to the arena; idempotent. A meta storage counts as released from then on.
+  /// Gives the bytes back to the arena, as soon as nobody reads or fills them; idempotent. A meta
+  /// storage counts as released from then on.
   void release();
   /// Allocates the bytes, again or for the first time, under the storage's tag. Their contents are
   /// undefined. Idempotent.
@@ -60,7 +63,7 @@ class Storage {
   /// Counts in-place modifications; SavedTensor compares it. bump_version() comes before one.
   std::uint64_t version() const { return version_; }
   void bump_version() {
-    if (!readers_.empty()) wait_for_readers();
+    if (has_readers_.load(std::memory_order_acquire)) wait_for_readers();
     ++version_;
   }
 
@@ -69,6 +72,7 @@ class Storage {
   void set_name(std::string name) { name_ = std::move(name); }
 
  private:
+  /// Waits for all of them, and then throws what went wrong first.
   void wait_for_readers();
 
   std::shared_ptr<Arena> arena_;  // null until there are bytes: the rank that refills gives its own
@@ -79,6 +83,8 @@ class Storage {
   std::uint64_t version_ = 0;
   std::string name_;
   std::shared_ptr<PendingBytes> filling_;
+  std::atomic<bool> has_readers_ = false;
+  std::mutex readers_mutex_;
   std::vector<std::weak_ptr<PendingBytes>> readers_;  // which may hold a handle of this storage
 };
 

@@ -69,21 +69,24 @@ Qwen3MoeDecoderLayer::Attended Qwen3MoeDecoderLayer::attend(const Tensor& hidden
                                                             const Tensor& replay_indices) {
   auto& moe = mixture();
   const auto [attended, normed] = add_attention(hidden, context);
-  return {.hidden = attended, .normed = normed, .routed = moe.route(normed, replay_indices)};
+  return {.hidden = attended,
+          .normed = normed,
+          .routed = moe.call_method(&nn::MoE::route, normed, replay_indices)};
 }
 
 nn::DispatchedRows Qwen3MoeDecoderLayer::dispatch(const Attended& attended) {
-  return mixture().dispatch(attended.normed, attended.routed);
+  return mixture().call_method(&nn::MoE::dispatch, attended.normed, attended.routed);
 }
 
 Tensor Qwen3MoeDecoderLayer::experts(const nn::DispatchedRows& dispatched) {
-  return mixture().experts(dispatched);
+  return mixture().call_method(&nn::MoE::experts, dispatched);
 }
 
 Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::combine(const Tensor& rows,
                                                            const nn::DispatchedRows& dispatched,
                                                            const Attended& attended) {
-  return {.hidden = attended.hidden + mixture().combine(rows, dispatched),
+  const Tensor combined = mixture().call_method(&nn::MoE::combine, rows, dispatched);  // [T, H]
+  return {.hidden = attended.hidden + combined,
           .router_logits = attended.routed.logits,
           .routing_weights = attended.routed.weights,
           .expert_indices = attended.routed.indices,

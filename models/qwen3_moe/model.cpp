@@ -71,12 +71,11 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
   } else {
     positions = documents.positions();
   }
-  const auto* const replay = options.replay_expert_indices;
+  const auto& replay = options.replay_expert_indices;
   const auto mixtures = std::ranges::count_if(layers_, &Qwen3MoeDecoderLayer::is_moe);
-  check<ValueError>(replay == nullptr || std::ssize(*replay) == mixtures,
+  check<ValueError>(!replay || std::ssize(*replay) == mixtures,
                     "Qwen3Moe: replay_expert_indices must have ", mixtures,
-                    " entries, one per mixture layer, got ",
-                    replay == nullptr ? 0 : replay->size());
+                    " entries, one per mixture layer, got ", replay ? replay->size() : 0);
   check<ValueError>(lm_head_ || !options.targets.defined(),
                     "Qwen3Moe: targets must be given to the part with the head alone");
 
@@ -88,7 +87,7 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
   if (options.output_hidden_states) output.hidden_states.push_back(hidden);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     auto& layer = layers_[i];
-    const bool replayed = layer.is_moe() && replay != nullptr;
+    const bool replayed = layer.is_moe() && replay.has_value();
     const Tensor indices = replayed ? (*replay)[output.expert_indices.size()] : Tensor();
     auto result = layer(hidden, context, indices);
     hidden = result.hidden;
@@ -114,6 +113,10 @@ Qwen3Moe::Output Qwen3Moe::forward(const Tensor& tokens,
   };
   output.ce_sum = lm_head_->call_method(cross_entropy, normed, options.targets);
   return output;
+}
+
+bool Qwen3Moe::is_whole() const {
+  return embed_tokens_ && lm_head_ && std::ssize(layers_) == config_.num_hidden_layers;
 }
 
 bool Qwen3Moe::is_elsewhere(std::string_view name) const {
@@ -142,6 +145,11 @@ Tensor Qwen3Moe::embed(const Tensor& tokens, const Tensor& hidden) {
   check<ShapeError>(hidden.shape() == expected, "Qwen3Moe: hidden must be ", expected, ", got ",
                     hidden.shape());
   return hidden;
+}
+
+void for_each_tensor(Qwen3MoeForwardOptions& options, const nn::TensorVisitor& visit) {
+  nn::visit_tensors(visit, options.replay_expert_indices, options.positions, options.hidden,
+                    options.targets);
 }
 
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit) {

@@ -28,7 +28,7 @@ struct Qwen3MoePart {
 
 struct Qwen3MoeForwardOptions {
   /// Experts to take instead of the routers' choice, int64 [T, K] per mixture layer of the part.
-  const TensorList* replay_expert_indices = nullptr;
+  std::optional<TensorList> replay_expert_indices = std::nullopt;
   /// int64 [T]; by default each document counts from 0.
   Tensor positions = {};
   /// [T, H], what the part before has computed: for a part without embedding, and only there.
@@ -86,6 +86,8 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
 
   /// Of the whole model.
   const Qwen3MoeConfig& config() const { return config_; }
+  /// Whether this is all of the model, and not a part.
+  bool is_whole() const;
   /// Those of the part.
   std::deque<Qwen3MoeDecoderLayer>& layers() { return layers_; }
   /// Whether a tensor of this name, as in Hugging Face, belongs to another part of the model.
@@ -103,6 +105,7 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
   std::optional<nn::Linear> lm_head_;
 };
 
+void for_each_tensor(Qwen3MoeForwardOptions& options, const nn::TensorVisitor& visit);
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit);
 
 }  // namespace moegrad::models

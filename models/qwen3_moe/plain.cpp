@@ -86,7 +86,7 @@ class PlainModel {
         angles_(angles_of(positions, config)) {}
 
   Qwen3Moe::Output run(const Tensor& tokens, const Qwen3Moe::ForwardOptions& options) const {
-    const auto* const replay = options.replay_expert_indices;
+    const auto& replay = options.replay_expert_indices;
     Qwen3Moe::Output output;
     Tensor hidden = ops::index_select(weight("model.embed_tokens"), tokens);  // [T, H]
     if (options.output_hidden_states) output.hidden_states.push_back(hidden);
@@ -96,7 +96,7 @@ class PlainModel {
       const Tensor normed = norm(hidden, layer + ".post_attention_layernorm");
       const std::string mlp = layer + ".mlp";
       if (config_.is_moe_layer(i)) {
-        const auto chosen = replay == nullptr ? Tensor() : (*replay)[output.expert_indices.size()];
+        const auto chosen = replay ? (*replay)[output.expert_indices.size()] : Tensor();
         hidden = hidden + moe(normed, mlp, chosen, output);
       } else {
         hidden = hidden + swiglu_mlp(normed, weight(mlp + ".gate_proj"), weight(mlp + ".up_proj"),

@@ -194,6 +194,8 @@ void save_pretrained(Qwen3Moe& model, const fs::path& folder,
   check<ValueError>(options.max_shard_bytes >= 1,
                     "save_pretrained: max_shard_bytes must be at least 1, got ",
                     options.max_shard_bytes);
+  check<ValueError>(model.is_whole(),
+                    "save_pretrained: model must be whole, got a part; save a checkpoint instead");
   model.restore_parameters();
   const auto& context = RankContext::current();
   const auto sources = list_sources(model);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The nodes of decoder layers, called one by one, under fully_shard: a unit for each layer, and one
-// inside it for its experts.
+// The nodes of decoder layers, called one by one, under fully_shard: a unit for each layer, and
+// others inside it.
 #include <gtest/gtest.h>
 
 #include <string_view>
@@ -56,18 +56,23 @@ class Layers final : public nn::Callable<Layers> {
 };
 
 struct Way {
-  bool units_for_experts = false;
-  bool recompute_experts = false;
+  std::string_view units = {};       // the end of the paths of those that are units, too
+  std::string_view recomputed = {};  // the same of those that are recomputed
   std::optional<bool> reshard = {};
 };
 
+constexpr std::string_view kMixture = ".mlp", kExperts = ".mlp.experts";
+
 void prepare(Layers& layers, const Way& way, const DeviceMesh& mesh) {
-  const auto is_experts = [](std::string_view path) { return path.ends_with("mlp.experts"); };
-  const int recomputed = way.recompute_experts ? nn::recompute(layers, is_experts) : 0;
-  EXPECT_EQ(recomputed, way.recompute_experts ? 2 : 0);
+  const auto is_one_of = [](std::string_view picked, std::string_view path) {
+    return !picked.empty() && path.ends_with(picked);
+  };
+  const int recomputed =
+      nn::recompute(layers, [&](std::string_view path) { return is_one_of(way.recomputed, path); });
+  EXPECT_EQ(recomputed, way.recomputed.empty() ? 0 : 2);
   const Policy policy = {.reshard_after_forward = way.reshard};
   for (const auto& [path, module] : layers.named_modules()) {
-    if (way.units_for_experts && is_experts(path)) fully_shard(*module, mesh, policy);
+    if (is_one_of(way.units, path)) fully_shard(*module, mesh, policy);
   }
   for (const auto& [path, module] : layers.named_modules()) {
     if (path.size() == 1) fully_shard(*module, mesh, policy);
@@ -95,12 +100,12 @@ TensorList train(Layers& layers) {
 
 TEST(DecoderLayerNodes, GiveTheBitsOfTheLayerUnderFullyShard) {
   for (const int ranks : {1, 2, 3}) {
-    for (const bool units : {false, true}) {
-      for (const bool recompute : {false, true}) {
+    for (const auto units : {std::string_view(), kExperts, kMixture}) {
+      for (const auto recomputed : {std::string_view(), kExperts, kMixture}) {
         for (const auto reshard : {std::optional<bool>(), {false}}) {
           launch(ranks, [&](RankContext& context) {
             const auto mesh = DeviceMesh::flat(context.group());
-            const Way way = {units, recompute, reshard};
+            const Way way = {units, recomputed, reshard};
             Layers whole(false), nodes(true);
             prepare(whole, way, mesh);
             prepare(nodes, way, mesh);
@@ -108,7 +113,7 @@ TEST(DecoderLayerNodes, GiveTheBitsOfTheLayerUnderFullyShard) {
             ASSERT_EQ(got.size(), expected.size());
             for (std::size_t i = 0; i < got.size(); ++i) {
               EXPECT_TRUE(bitwise_equal(got[i], expected[i]))
-                  << ranks << " ranks, " << units << recompute << ' ' << i;
+                  << ranks << " ranks, " << units << ", " << recomputed << ' ' << i;
             }
           });
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pipeline stage of decoder layers, whole and sharded: the gradient of its input in one call,
 // those of its weights in another.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include "framework/autograd/engine.h"
 #include "fsdp/fully_shard.h"
+#include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::fsdp::two_call_backward_test {
@@ -15,6 +17,7 @@ namespace {
 
 using test::bitwise_equal;
 using test::randn;
+using ::testing::ElementsAre;
 
 constexpr std::int64_t kTokens = 12;
 
@@ -48,10 +51,15 @@ class Stage final : public nn::Callable<Stage> {
   models::Qwen3Moe whole_;
 };
 
-/// Gradients of input and parameters after two micro-batches.
-TensorList gradients(Stage& stage, bool in_two_calls) {
+/// Gradients of input and parameters after some micro-batches. `kept`: a sharded stage reduces with
+/// the last one alone.
+TensorList gradients(Stage& stage, bool in_two_calls, std::uint64_t micro_batches = 2,
+                     bool kept = false) {
   TensorList result;
-  for (std::uint64_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
+  for (std::uint64_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
+    if (auto* const state = stage.extension<State>()) {
+      state->set_requires_gradient_sync(!kept || micro_batch + 1 == micro_batches);
+    }
     const Shape shape{kTokens, stage.hidden_size()};
     const Tensor input = randn(shape, 5 + micro_batch, Dtype::kFloat32, true);
     const Tensor cotangent = randn(shape, 7 + micro_batch, Dtype::kFloat32);
@@ -99,6 +107,44 @@ TEST_P(TwoCallBackwardOfDecoderLayers, GivesTheBitsOfOneCallUnderFullyShard) {
       expect_same_bits(gradients(one, false), gradients(two, true));
     });
   }
+}
+
+// Else the places of the micro-batches in the tree of sums would not be theirs.
+TEST_P(TwoCallBackwardOfDecoderLayers, KeepsEachMicroBatchOnce) {
+  for (const ParallelDims dims : {ParallelDims{1, 1}, {1, 2}, {2, 1}}) {
+    launch(dims.ranks(), [dims](RankContext& rank) {
+      const auto mesh = test::fsdp_mesh(rank.group(), dims);
+      for (const std::uint64_t micro_batches : {3, 4, 5}) {
+        Stage one(GetParam()), two(GetParam());
+        one.shard(mesh);
+        two.shard(mesh);
+        expect_same_bits(gradients(one, false, micro_batches, true),
+                         gradients(two, true, micro_batches, true));
+      }
+    });
+  }
+}
+
+TEST_P(TwoCallBackwardOfDecoderLayers, FreesEachLayerInBothCallsAndReducesInTheSecond) {
+  launch(2, [](RankContext& rank) {
+    Stage stage(GetParam());
+    stage.shard(DeviceMesh::flat(rank.group()));
+    const auto log = test::log_events(
+        *stage.extension<State>(),
+        {Event::kPreBackward, Event::kReshard, Event::kReduce, Event::kPostBackward});
+    const Shape shape{kTokens, stage.hidden_size()};
+    const Tensor input = randn(shape, 5, Dtype::kFloat32, true);
+    const Tensor output = stage(input);
+    log->take();
+    auto weights = backward_to_inputs({output}, {randn(shape, 7, Dtype::kFloat32)}, {input});
+    EXPECT_THAT(log->take(),
+                ElementsAre("pre_backward ", "pre_backward 1", "reshard 1", "post_backward 1",
+                            "pre_backward 0", "reshard 0", "post_backward 0"));
+    weights.run();
+    EXPECT_THAT(log->take(), ElementsAre("pre_backward ", "pre_backward 1", "reshard 1", "reduce 1",
+                                         "post_backward 1", "pre_backward 0", "reshard 0",
+                                         "reduce 0", "post_backward 0"));
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Recompute, TwoCallBackwardOfDecoderLayers, ::testing::Bool());

@@ -269,6 +269,32 @@ TEST(MoE, TakesAnotherDispatcherFromOutside) {
             "MoE: must be given a dispatcher, got null");
 }
 
+/// Two layers of one model.
+class TwoMixtures final : public Callable<TwoMixtures> {
+ public:
+  TwoMixtures() {
+    register_module("0", first);
+    register_module("1", second);
+  }
+  Tensor forward(const Tensor& x) { return second(first(x).hidden).hidden; }
+  MoE first{moe_config()}, second{moe_config()};
+};
+
+TEST(MoE, TakesADispatcherWhileTheOneBeforeLivesOn) {
+  TwoMixtures layers;
+  const auto one = std::make_shared<Counting>(kExperts), two = std::make_shared<Counting>(kExperts);
+  layers.first.set_dispatcher(one);
+  layers.first.set_dispatcher(two);
+  layers.first.set_dispatcher(two);
+  layers.second.set_dispatcher(one);  // it is free
+  EXPECT_TRUE(message_of<ValueError>([&] { layers.first.set_dispatcher(one); })
+                  .starts_with("register_module: 'dispatcher' of module '0' is registered as "
+                               "'1.dispatcher' already"));
+  layers(randn({kTokens, kHidden}));
+  EXPECT_EQ(one->calls, 2);
+  EXPECT_EQ(two->calls, 2);
+}
+
 TEST(MoE, KeepsNoOutputOfItsExperts) {
   MoE moe(moe_config());
   init_weights(moe, 2, 0.7);

@@ -3,9 +3,12 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "framework/autograd/grad_mode.h"
@@ -249,9 +252,73 @@ class TakesBase final : public Callable<TakesBase> {
   }
 };
 
+/// What refers to what the caller may have given up by then.
+class TakesViews final : public Callable<TakesViews> {
+ public:
+  Tensor forward(const Tensor& x, const double* factor) { return ops::mul(x, *factor); }
+  Tensor of_span(const Tensor& x, std::span<const double> factors) {
+    return ops::mul(x, factors[0]);
+  }
+  Tensor of_text(const Tensor& x, std::string_view text) {
+    return ops::mul(x, static_cast<double>(text.size()));
+  }
+  Tensor of_reference(const Tensor& x, std::reference_wrapper<const double> factor) {
+    return ops::mul(x, factor.get());
+  }
+  Tensor of_function(const Tensor& x, Tensor (*function)(const Tensor&)) { return function(x); }
+};
+
+TEST(Recompute, RejectsArgumentsThatReferToOthers) {
+  const std::string expected =
+      "module extension: an argument of the module cannot be copied, or points to what may be gone "
+      "by then, so the module cannot run again";
+  TakesViews module;
+  const Tensor x = variable({2});
+  const double two = 2;
+  const std::vector<const double*> pointers = {&two};
+  const auto run = [&](const auto& visit) {
+    visit([&] { module(x, &two); });
+    visit([&] { module.call_method(&TakesViews::of_span, x, std::span(&two, 1)); });
+    visit([&] { module.call_method(&TakesViews::of_text, x, std::string_view("ab")); });
+    visit([&] { module.call_method(&TakesViews::of_text, x, "ab"); });
+    visit([&] { module.call_method(&TakesViews::of_reference, x, std::cref(two)); });
+    visit([&] {
+      module.call_method([](TakesViews& m, const Tensor& y,
+                            const std::vector<const double*>& all) { return m.forward(y, all[0]); },
+                         x, pointers);
+    });
+  };
+  run([](const auto& call) { EXPECT_NO_THROW(call()); });
+  recompute(module);
+  run([&](const auto& call) { EXPECT_EQ(message_of<Error>(call), expected); });
+  const NoGradGuard no_grad;  // then nothing runs again
+  run([](const auto& call) { EXPECT_NO_THROW(call()); });
+  const GradModeGuard tape_on(true);
+  const auto square = +[](const Tensor& y) { return y * y; };
+  EXPECT_NO_THROW(module.call_method(&TakesViews::of_function, x, square));
+}
+
+struct Undeclared {
+  Tensor y;
+};
+class HidesItsResult final : public Callable<HidesItsResult> {
+ public:
+  Undeclared forward(const Tensor& x) { return {x * x}; }
+};
+
+TEST(Recompute, RejectsAResultWhoseTensorsNobodyFinds) {
+  HidesItsResult module;
+  EXPECT_TRUE(module(variable({2})).y.requires_grad());
+  recompute(module);
+  EXPECT_EQ(message_of<Error>([&] { module(variable({2})); }),
+            "module extension: the module's result must be tensors, or declare them with "
+            "for_each_tensor, so that they get gradients when the module runs again");
+}
+
 TEST(Recompute, RejectsArgumentsThatCannotBeKeptAndASecondTime) {
   const std::string expected =
-      "module extension: an argument of the module cannot be copied, so it cannot run again";
+      "module extension: an argument of the module cannot be copied, or points to what may be gone "
+      "by then, so the module cannot run again";
   Takes takes;
   recompute(takes);
   EXPECT_EQ(message_of<Error>([&] { takes(variable({1}), std::make_unique<int>(2)); }), expected);

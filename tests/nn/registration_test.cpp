@@ -26,6 +26,7 @@ class Holder final : public Callable<Holder> {
  public:
   using Module::register_module;
   using Module::register_parameter;
+  using Module::replace_module;
   Tensor forward(const Tensor& x) { return x; }
 };
 
@@ -174,6 +175,47 @@ TEST(Registration, TheNameOfAChildThatIsGoneIsFree) {
   holder.register_module("head", head.emplace(Linear::Config{.in_features = 2, .out_features = 2}));
   holder.register_module("head", head.emplace(Linear::Config{.in_features = 3, .out_features = 2}));
   ASSERT_EQ(holder.named_parameters().size(), 1U);
+  EXPECT_EQ(holder.named_parameters()[0].tensor.shape(), (Shape{2, 3}));
+}
+
+TEST(Registration, AChildTakesThePlaceOfAnother) {
+  Holder holder;
+  Linear first({.in_features = 2, .out_features = 2}), last({.in_features = 2, .out_features = 2});
+  Linear next({.in_features = 3, .out_features = 2});
+  holder.register_module("first", first);
+  holder.register_module("last", last);
+  const auto refused = [&](const char* name, Module& child) {
+    return message_of<ValueError>([&] { holder.replace_module(name, child); });
+  };
+  EXPECT_EQ(refused("other", next), "replace_module: the module has no child 'other'");
+  EXPECT_EQ(refused("first", last),
+            "register_module: 'first' of the module is registered as 'last' already; register a "
+            "module once and call it as often as you like");
+  EXPECT_EQ(refused("first", holder),
+            "register_module: 'first' of the module must not be or contain the module that "
+            "registers it");
+  EXPECT_EQ(holder.named_modules()[1].second, &first);  // nothing has changed
+
+  holder.replace_module("first", next);
+  const auto parameters = holder.named_parameters();
+  ASSERT_EQ(parameters.size(), 2U);
+  EXPECT_EQ(parameters[0].name, "first.weight");
+  EXPECT_EQ(parameters[0].tensor.shape(), (Shape{2, 3}));
+  EXPECT_EQ(parameters[0].tensor.storage().name(), "first.weight");
+  EXPECT_EQ(parameters[1].name, "last.weight");
+  holder.replace_module("first", next);  // it is there already
+  holder.register_module("first_before", first);
+  EXPECT_EQ(holder.named_parameters()[2].name, "first_before.weight");
+}
+
+TEST(Registration, AChildThatIsGoneIsReplaced) {
+  Holder holder;
+  Linear next({.in_features = 3, .out_features = 2});
+  {
+    Linear gone({.in_features = 2, .out_features = 2});
+    holder.register_module("child", gone);
+  }
+  holder.replace_module("child", next);
   EXPECT_EQ(holder.named_parameters()[0].tensor.shape(), (Shape{2, 3}));
 }
 

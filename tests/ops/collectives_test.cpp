@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/autograd/checkpoint.h"
 #include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
@@ -270,8 +271,64 @@ TEST(CollectiveOps, KeepWhatTheyReadUntilTheyHaveReadIt) {
            gone = Tensor();
            EXPECT_EQ(ops::sum(of_gone).item(), context.rank() == 0 ? 6 : 12);
            ops::all_gather(group, x);  // dropped while it is under way
+           // Bytes that are freed go to the next who asks: here they are overwritten at once.
+           Tensor freed = Tensor::full({300}, 1.0 + context.rank(), Dtype::kFloat64);
+           const Tensor of_freed = ops::all_gather(group, freed);
+           freed.storage().release();
+           const Tensor next = Tensor::full({300}, 99, Dtype::kFloat64);
+           EXPECT_EQ(ops::sum(of_freed).item(), 900);
          },
          {.link = {.latency = 5ms}, .jitter = {.maximum = 3ms}});
+}
+
+TEST(CollectiveOps, MayBeFreedAfterAnErrorInAnyOrder) {
+  const auto end = [](const auto& free) {
+    return message_of<CollectiveError>([&] {
+      launch(2, [&](RankContext& context) {
+        Tensor x = input({2 + context.rank()}, 0).detach();
+        Tensor y = ops::all_gather(context.group(), x);
+        free(x, y);
+        y.bytes();
+      });
+    });
+  };
+  const std::string error =
+      "all_gather [group world, sequence 0]: rank 0 called all_gather of 2 float64, rank 1 "
+      "all_gather of 3 float64";
+  EXPECT_EQ(end([](Tensor& x, Tensor&) { x.storage().release(); }), error);
+  EXPECT_EQ(end([](Tensor& x, Tensor&) { x = Tensor(); }), error);
+  EXPECT_EQ(end([](Tensor& x, Tensor&) { EXPECT_THROW(fill_(x, 1), CollectiveError); }), error);
+}
+
+TEST(CollectiveOps, ReadOneTensorOnSeveralRanksAtTheSameTime) {
+  const Tensor shared = input({50, 3}, 0).detach();
+  const double sum = ops::sum(shared).item();
+  launch(4, [&](RankContext& context) {
+    for (int round = 0; round < 50; ++round) {
+      const Tensor all = ops::all_gather(context.group(), shared);
+      EXPECT_NEAR(ops::sum(all).item(), 4 * sum, 1e-9);
+    }
+  });
+}
+
+// Rank 1's gradient is on its way before its message of the same tag is.
+TEST(CollectiveOps, GiveAGradientToNobodyWhoAwaitsAMessage) {
+  launch(2, [](RankContext& context) {
+    const auto& group = context.group();
+    const Tensor x = Tensor::full({3}, 5, Dtype::kFloat64).set_requires_grad(true);
+    const Tensor like = Tensor::zeros({3}, Dtype::kFloat64);
+    if (context.rank() == 0) {
+      const Tensor sent = ops::send(group, x, 1, 3);
+      EXPECT_EQ(ops::sum(ops::recv(group, like, 1, 3)).item(), 21);
+      sent.backward();
+      EXPECT_EQ(ops::sum(x.grad()).item(), 30);
+      return;
+    }
+    const Tensor got = ops::recv(group, clone(like).set_requires_grad(true), 0, 3);
+    ops::sum(got * got).backward();
+    const Tensor sent = ops::send(group, Tensor::full({3}, 7, Dtype::kFloat64), 0, 3);
+    sent.bytes();
+  });
 }
 
 TEST(CollectiveOps, ShowAnErrorAtTheFirstUse) {
@@ -311,6 +368,20 @@ TEST(CollectiveOps, RejectWhatDoesNotFit) {
               "broadcast: root must be in [0, 2), got 2");
     EXPECT_EQ(value([&] { ops::send(group, x, -1); }), "send: to must be in [0, 2), got -1");
     EXPECT_EQ(value([&] { ops::recv(group, x, 2); }), "recv: from must be in [0, 2), got 2");
+    const std::string recomputed =
+        ": must not be called in a recomputed module or the body of a checkpoint, got such a call";
+    EXPECT_EQ(message_of<Error>([&] {
+                checkpoint(
+                    [&](const TensorList& in) { return TensorList{ops::send(group, in[0], 0)}; },
+                    {x});
+              }),
+              "send" + recomputed);
+    EXPECT_EQ(message_of<Error>([&] {
+                checkpoint(
+                    [&](const TensorList& in) { return TensorList{ops::recv(group, in[0], 0)}; },
+                    {x});
+              }),
+              "recv" + recomputed);
     const auto exchanged = [&](std::vector<std::int64_t> there, std::vector<std::int64_t> back) {
       ops::all_to_all(group, x, there, back);
     };

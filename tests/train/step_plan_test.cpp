@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "framework/autograd/micro_batch.h"
 #include "framework/distributed/launch.h"
 #include "framework/runtime/error.h"
 #include "ops/reduce.h"
@@ -59,6 +60,7 @@ TEST(Turns, AreEachOwnedOnceAndTheRestIsIdle) {
             const auto round = ranks * members;
             EXPECT_EQ(std::ssize(turns), (count + round - 1) / round * members);
             for (const auto& turn : turns) {
+              EXPECT_EQ(turn.number, &turn - turns.data());
               EXPECT_EQ(turn.last, &turn == &turns.back());
               EXPECT_TRUE(!turn.idle || turn.index == 0);
             }
@@ -144,6 +146,31 @@ TEST(StepPlan, RefusesTurnsOutOfOrder) {
     run(1);
     // A step that was given up begins anew.
     for (std::size_t i = 0; i < 4; ++i) run(i);
+    // An objective of another micro-batch than the first would be summed as the second.
+    const MicroBatchGuard second(1);
+    EXPECT_EQ(message_of<ValueError>([&] { run(0); }),
+              "step plan: objective 0 must be computed under MicroBatchGuard(0), got one of "
+              "MicroBatchGuard(1)");
+  });
+}
+
+// The last rank has nothing but idle turns, which all run the same micro-batch.
+TEST(StepPlan, BeginsAStepAnewWhereAllTurnsAreIdle) {
+  launch(4, [](RankContext& context) {
+    models::Qwen3Moe model(test::sharded_toy_config(), 1);
+    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    const auto tokens = Tensor::from(std::vector<std::int64_t>{1, 2, 3}, {3});
+    StepPlan plan(state, 9);
+    EXPECT_EQ(plan.turns()[0].idle, context.rank() == 3);
+    const auto run = [&](std::size_t i) {
+      plan.backward(plan.turns()[i], ops::sum(model(tokens).logits));
+    };
+    run(0);
+    for (std::size_t i = 0; i < 3; ++i) run(i);
+    EXPECT_EQ(message_of<Error>([&] { run(1); }),
+              "step plan: backward must be called for the turns in order, got the turn of "
+              "micro-batch " +
+                  std::to_string(plan.turns()[1].index) + " after 3 of 3 turns");
   });
 }
 

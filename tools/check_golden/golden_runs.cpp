@@ -156,7 +156,7 @@ class Runner {
     }
     const auto& config = model_.config();
     const models::Qwen3Moe::ForwardOptions options = {
-        .replay_expert_indices = replay != nullptr ? &replay->experts : nullptr,
+        .replay_expert_indices = replay != nullptr ? std::optional(replay->experts) : std::nullopt,
         .positions = row.positions,
         .output_hidden_states = true};
     const bool plain = path_ == GoldenPath::kPlain;

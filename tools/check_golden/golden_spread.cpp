@@ -70,15 +70,15 @@ std::optional<std::int64_t> GoldenSpread::sequence_of(std::int64_t slot,
 models::Qwen3Moe::Output GoldenSpread::run(const GoldenRow& row, std::int64_t sequence,
                                            const GoldenRouting* replay) {
   const auto tokens = tokens_of(row, sequence);
-  TensorList experts;
+  std::optional<TensorList> experts;
   if (replay != nullptr) {
-    for (const auto& whole : replay->experts) experts.push_back(rows_of(whole, tokens));
+    experts.emplace();
+    for (const auto& whole : replay->experts) experts->push_back(rows_of(whole, tokens));
   }
   return model_(rows_of(row.tokens, tokens), Documents::one(tokens.length),
-                models::Qwen3Moe::ForwardOptions{
-                    .replay_expert_indices = replay != nullptr ? &experts : nullptr,
-                    .positions = rows_of(row.positions, tokens),
-                    .output_hidden_states = true});
+                models::Qwen3Moe::ForwardOptions{.replay_expert_indices = experts,
+                                                 .positions = rows_of(row.positions, tokens),
+                                                 .output_hidden_states = true});
 }
 
 GoldenComputed GoldenSpread::forward(const GoldenRow& row, double aux_coefficient,

@@ -81,10 +81,10 @@ void Meetings::take_seat(Channel& channel, std::size_t slot) {
   if (CollectiveClock::now() < channel.pending[slot].front()->joins_at) {
     return rank.wake.notify_all();  // its communication thread does it later
   }
+  if (channel.arrived++ == 0) channel.expires = running + options.jitter.maximum;
+  const auto longest_so_far = deadline_of(channel);
   channel.seats[slot] = channel.pending[slot].front().get();
-  if (channel.arrived++ == 0) {
-    channel.expires = running + options.jitter.maximum + deadline_of(channel);
-  }
+  channel.expires += deadline_of(channel) - longest_so_far;
   const auto disagreement = channel.disagreement(slot);
   if (!disagreement.empty()) return fail(disagreement, channel.seats[slot]);
   if (!channel.met()) return check_for_the_departed(channel);

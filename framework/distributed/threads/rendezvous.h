@@ -15,7 +15,7 @@
 
 namespace moegrad {
 
-/// Names a channel of a group: a queue, or two ranks of the world and a tag.
+/// Names a channel of a group: a queue, or two ranks of the world, a tag and a queue.
 struct ChannelKey {
   CollectiveQueue queue = CollectiveQueue::kDefault;
   int from = -1;
@@ -25,8 +25,8 @@ struct ChannelKey {
 };
 
 /// An ordered line of calls in which the ranks of a group meet. There is a channel for each queue,
-/// whose slots are the group's ranks. There is also one for each (from, to, tag), whose slots
-/// are sender and receiver, so that a send that waits for its recv blocks nothing else.
+/// whose slots are the group's ranks. There is also one for each (from, to, tag, queue), whose
+/// slots are sender and receiver, so that a send that waits for its recv blocks nothing else.
 ///
 /// The oldest pending call of each slot takes its seat. When all seats are taken the meeting begins
 /// and the ranks run its steps. Guarded by the hub's mutex, except that running steps read `seats`,

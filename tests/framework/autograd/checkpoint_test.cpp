@@ -217,6 +217,54 @@ TEST(Checkpoint, LeavesATensorThatTheBodyReturnsToWhoHasIt) {
   EXPECT_FALSE(outputs[2].is_leaf());
 }
 
+TEST(Checkpoint, ALeafThatTheBodyReturnsHasItsGradientInOnePiece) {
+  const Tensor x = variable({4}, 1), w = variable({4}, 2);
+  const Tensor of_leaf = randn({4}, 3), of_product = randn({4}, 4);
+  int calls = 0;
+  w.register_hook([&](const Tensor&) {
+    ++calls;
+    return Tensor();
+  });
+  const Body body = [w](const TensorList& in) -> TensorList { return {mul(in[0], in[0]), w}; };
+  const auto outputs = checkpoint(body, {x});
+  run_backward({outputs[1], mul(x, w)}, {of_leaf, of_product}, false);
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(test::all_close(w.grad(), add(of_leaf, mul(x, of_product)).detach(), 1e-14, 0));
+}
+
+// The inner backward would go through the outer tape, and through it once more when it gets there.
+TEST(Checkpoint, RefusesABodyThatCapturesWhatIsOnTheTape) {
+  const Tensor x = variable({4}, 1), w = variable({4}, 2), h = mul(w, w);
+  const std::string expected =
+      "checkpoint: a tensor that the body captures must be a leaf, got the result of mul; give it "
+      "to the body as an input";
+  const auto message = [&](const Body& body, const Tensor& input) {
+    return message_of<Error>([&] { checkpoint(body, {input}); });
+  };
+  const Body uses = [h](const TensorList& in) -> TensorList { return {mul(in[0], h)}; };
+  const Body returns = [h](const TensorList& in) -> TensorList { return {in[0], h}; };
+  EXPECT_EQ(message(uses, x), expected);
+  EXPECT_EQ(message(returns, x), expected);
+  const Body nested = [&](const TensorList& in) { return checkpoint(uses, in); };
+  EXPECT_EQ(message(nested, x), expected);
+  // As an input, or without its gradient, it may be used.
+  const Body of_both = [](const TensorList& in) -> TensorList { return {mul(in[0], in[1])}; };
+  checkpoint(of_both, {x, h})[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  EXPECT_TRUE(w.grad().defined());
+  const Body of_values = [h = h.detach()](const TensorList& in) -> TensorList {
+    return {mul(in[0], h)};
+  };
+  EXPECT_NO_THROW(checkpoint(of_values, {x}));
+  // What the body computes for a checkpoint in it is on the tape when it runs again.
+  const Body inner_captures = [](const TensorList& in) {
+    const Tensor y = mul(in[0], in[0]);
+    return checkpoint([y](const TensorList& inner) -> TensorList { return {mul(inner[0], y)}; },
+                      in);
+  };
+  const auto outputs = checkpoint(inner_captures, {x});
+  EXPECT_EQ(message_of<Error>([&] { outputs[0].backward(randn({4}, 3)); }), expected);
+}
+
 TEST(Checkpoint, HooksOfACapturedLeafThatNoGradientReachesDoNotRun) {
   const Tensor x = variable({4}, 1), w = variable({4}, 2);
   w.register_post_accumulate_grad_hook([](const Tensor&) { ADD_FAILURE(); });

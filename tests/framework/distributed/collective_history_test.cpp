@@ -3,6 +3,7 @@
 #include "framework/distributed/collective_history.h"
 
 #include <latch>
+#include <set>
 
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
@@ -129,6 +130,29 @@ TEST(History, TellsWhatAnExceptionTookAway) {
   });
   ASSERT_EQ(reports.size(), 1U);
   EXPECT_THAT(reports[0], HasSubstr("\n  given up  group world  sequence 0  barrier"));
+}
+
+TEST(History, AllocatesNothingOnceItIsFull) {
+  CollectiveHistory history;
+  const auto buffers = [&] {
+    std::set<const char*> found;
+    for (const auto& entry : history.entries()) {
+      found.insert(entry.request.label.data());
+      found.insert(entry.request.group.data());
+    }
+    return found;
+  };
+  const auto add = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      history.add({.label = "a label that needs bytes of its own, number " + std::to_string(i % 10),
+                   .group = "a group that needs bytes of its own"});
+    }
+  };
+  add(CollectiveHistory::kLength);
+  const auto first = buffers();
+  EXPECT_EQ(first.size(), 2 * CollectiveHistory::kLength);
+  add(70);
+  EXPECT_EQ(buffers(), first);
 }
 
 TEST(History, HoldsTheLastOperationsAlone) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the span log says of collectives.
 #include <algorithm>
+#include <latch>
 
 #include "framework/profile/span.h"
 #include "tests/framework/distributed/collective_testing.h"
@@ -23,6 +24,25 @@ std::vector<Span> of_kind(const std::vector<Span>& spans, SpanKind kind) {
   std::ranges::copy_if(spans, std::back_inserter(found),
                        [&](const Span& span) { return span.kind == kind; });
   return found;
+}
+
+TEST(CollectiveSpans, TellNothingOfACallThatWasGivenUp) {
+  std::latch given_up(1);
+  launch(2,
+         [&](RankContext& context) {
+           if (context.rank() == 1) return given_up.wait();
+           context.spans().start(1);
+           const auto worked = context.work().totals()->read();
+           try {
+             const auto work = context.group()->barrier();
+             throw ValueError("caught");
+           } catch (const ValueError&) {
+           }
+           EXPECT_TRUE(of_kind(context.spans().spans(), SpanKind::kCollective).empty());
+           EXPECT_EQ(context.work().totals()->read(), worked);
+           given_up.count_down();
+         },
+         {.on_failure = [](const std::string&) {}});
 }
 
 TEST(CollectiveSpans, TellOperationLaneBytesGroupAndSequence) {

@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <stdexcept>
+#include <thread>
 
+#include "framework/distributed/slow_storage.h"
 #include "tests/framework/distributed/collective_testing.h"
 
 namespace moegrad::launch_test {
@@ -25,6 +27,20 @@ TEST(Launch, GivesEveryRankItsContextAndTheGroupOfAll) {
          },
          {.threads_per_rank = 2});
   EXPECT_EQ(seen, (std::vector{0, 1, 2, 3}));
+}
+
+// Nothing of a rank is needed to start ranks, nor to write a file.
+TEST(Launch, MayBeCalledInAThreadThatBelongsToNoRank) {
+  std::jthread([] {
+    EXPECT_EQ(RankContext::find(), nullptr);
+    const SlowStorage disk("reading");
+    std::atomic<int> ranks = 0;
+    launch(2, [&](RankContext& context) {
+      ++ranks;
+      context.group()->barrier()->wait();
+    });
+    EXPECT_EQ(ranks, 2);
+  });
 }
 
 TEST(Launch, RejectsAWorldOfNoRanks) {

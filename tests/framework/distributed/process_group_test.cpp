@@ -82,14 +82,16 @@ TEST(ProcessGroup, NumbersTheCallsOfEachQueueAndOfEachMessage) {
   group.barrier();
   group.send(bytes_of(four), 2, 7, Dtype::kFloat32, {.queue = CollectiveQueue::kReduce});
   group.send(bytes_of(four), 2, 7, Dtype::kFloat32);
+  group.send(bytes_of(four), 2, 7, Dtype::kFloat32);
   group.recv(bytes_of(four), 2, 7, Dtype::kFloat32);
-  EXPECT_THAT(described,
-              ::testing::ElementsAre("barrier [group mock, sequence 0]",
-                                     "barrier [group mock, queue gather, sequence 0, first]",
-                                     "barrier [group mock, sequence 1]",
-                                     "send [group mock, rank 5 to 8, tag 7, sequence 0]",
-                                     "send [group mock, rank 5 to 8, tag 7, sequence 1]",
-                                     "recv [group mock, rank 8 to 5, tag 7, sequence 0]"));
+  EXPECT_THAT(described, ::testing::ElementsAre(
+                             "barrier [group mock, sequence 0]",
+                             "barrier [group mock, queue gather, sequence 0, first]",
+                             "barrier [group mock, sequence 1]",
+                             "send [group mock, rank 5 to 8, tag 7, queue reduce, sequence 0]",
+                             "send [group mock, rank 5 to 8, tag 7, sequence 0]",
+                             "send [group mock, rank 5 to 8, tag 7, sequence 1]",
+                             "recv [group mock, rank 8 to 5, tag 7, sequence 0]"));
 }
 
 TEST(ProcessGroup, TellsABackendWhatIsAskedFor) {
@@ -161,6 +163,21 @@ TEST(Work, FailsAfterADeadlineOfItsOwn) {
   EXPECT_EQ(
       message,
       "barrier [group world, sequence 0]: not joined within 40 ms by rank 1; waiting: rank 0");
+}
+
+// The longest deadline of those who wait counts, whoever of them came first.
+TEST(Work, WaitsAsLongAsTheMostPatientRank) {
+  for (const int patient : {0, 1}) {
+    launch(3,
+           [&](RankContext& context) {
+             if (context.rank() == 1) std::this_thread::sleep_for(20ms);
+             if (context.rank() == 2) std::this_thread::sleep_for(300ms);
+             context.group()
+                 ->barrier({.deadline = context.rank() == patient ? 60'000ms : 50ms})
+                 ->wait();
+           },
+           {.deadline = 70ms});
+  }
 }
 
 TEST(Work, MayHaveALongerDeadlineThanTheLaunch) {

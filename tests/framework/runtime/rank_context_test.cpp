@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <any>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <vector>
 
 #include "framework/autograd/anomaly.h"
+#include "framework/autograd/checkpoint.h"
+#include "framework/autograd/function.h"
 #include "framework/autograd/grad_mode.h"
 #include "framework/autograd/saved_tensor.h"
 #include "framework/autograd/scope.h"
@@ -90,6 +94,78 @@ TEST(ThreadState, CarriesARanksWorkToAnotherThread) {
   }).join();
   EXPECT_EQ(seen(), expected);
   EXPECT_EQ(packed, 2);
+}
+
+// y = x^2 and z = 3 y + y, of which another thread records 3 y: backward must reach y last.
+TEST(ThreadState, ATapeMayGoOnInAnotherThread) {
+  for (const bool carried : {true, false}) {
+    const Tensor x = test::variable({3}, 1);
+    for (int i = 0; i < 50; ++i) test::mul(x, x);  // this thread is further on than a new one
+    const Tensor y = test::mul(x, x);
+    int calls = 0;
+    y.register_hook([&](const Tensor&) {
+      ++calls;
+      return Tensor();
+    });
+    Tensor times_three;
+    RankContext own;
+    std::jthread([&, state = ThreadState::capture()] {
+      std::optional<ThreadStateGuard> guard;
+      std::optional<RankContextGuard> rank;
+      carried ? void(guard.emplace(state)) : void(rank.emplace(own));
+      times_three = test::mul(y, Tensor::full({3}, 3, Dtype::kFloat64));
+    }).join();
+    const Tensor z = test::add(times_three, y);
+    EXPECT_GT(times_three.grad_fn()->sequence(), y.grad_fn()->sequence());
+    EXPECT_GT(z.grad_fn()->sequence(), times_three.grad_fn()->sequence());
+    z.backward(Tensor::ones({3}, Dtype::kFloat64));
+    EXPECT_EQ(calls, 1);
+    EXPECT_TRUE(test::all_close(
+        x.grad(), test::mul(x, Tensor::full({3}, 8, Dtype::kFloat64)).detach(), 1e-14, 0));
+  }
+}
+
+// Backward leaves the scope when all that both threads recorded in it has run.
+TEST(ThreadState, CarriesTheScopeAndTheCountOfTheTape) {
+  const Tensor w = test::variable({3}, 1), v = test::variable({3}, 2);
+  std::vector<std::string> events;
+  Tensor inside, other;
+  for (int i = 0; i < 20; ++i) test::mul(w, w);
+  {
+    const ScopeGuard scope("layer", {}, [&] { events.emplace_back("left"); });
+    inside = test::mul(w, w);
+    std::jthread([&, state = ThreadState::capture()] {
+      const ThreadStateGuard guard(state);
+      other = test::mul(v, v);
+    }).join();
+  }
+  other.register_hook([&](const Tensor&) {
+    events.emplace_back("other");
+    return Tensor();
+  });
+  test::add(inside, other).backward(Tensor::ones({3}, Dtype::kFloat64));
+  EXPECT_EQ(events, (std::vector<std::string>{"other", "left"}));
+}
+
+TEST(ThreadState, CarriesTheBodyOfACheckpoint) {
+  const Tensor x = test::variable({3}, 1), w = test::variable({3}, 2), v = test::variable({3}, 3);
+  int calls = 0;
+  w.register_hook([&](const Tensor&) {
+    ++calls;
+    return Tensor();
+  });
+  const auto body = [&](const TensorList& in) -> TensorList {
+    Tensor product;
+    std::jthread([&, state = ThreadState::capture()] {
+      const ThreadStateGuard guard(state);
+      EXPECT_EQ(in_checkpoint_forward(), !grad_enabled());
+      product = test::mul(in[0], w);
+    }).join();
+    return {product};
+  };
+  test::add(checkpoint(body, {x})[0], test::mul(w, v)).backward(Tensor::ones({3}, Dtype::kFloat64));
+  EXPECT_EQ(calls, 1);  // the engine knows that the body uses w
+  EXPECT_TRUE(test::all_close(w.grad(), test::add(x, v).detach(), 1e-14, 0));
 }
 
 TEST(ThreadState, CarriesTheRankOfTheMainThreadToo) {

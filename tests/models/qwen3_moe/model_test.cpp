@@ -229,7 +229,7 @@ TEST(Qwen3Moe, AReplayOfItsOwnChoicesChangesNothing) {
   const auto batch = toy_batch(config.vocab_size);
   const auto first = gradients_of(model, batch);
   const TensorList choices = first.output.expert_indices;
-  expect_same_bits(first, gradients_of(model, batch, {.replay_expert_indices = &choices}));
+  expect_same_bits(first, gradients_of(model, batch, {.replay_expert_indices = choices}));
 
   TensorList others;
   for (const auto& chosen : choices) {
@@ -237,9 +237,9 @@ TEST(Qwen3Moe, AReplayOfItsOwnChoicesChangesNothing) {
     for (auto& expert : moved.mutable_data<std::int64_t>()) expert = (expert + 1) % 5;
     others.push_back(moved);
   }
-  const auto second = gradients_of(model, batch, {.replay_expert_indices = &others});
+  const auto second = gradients_of(model, batch, {.replay_expert_indices = others});
   recompute_all(model);
-  expect_same_bits(second, gradients_of(model, batch, {.replay_expert_indices = &others}));
+  expect_same_bits(second, gradients_of(model, batch, {.replay_expert_indices = others}));
   EXPECT_TRUE(bitwise_equal(second.output.expert_indices[1], others[1]));
   EXPECT_FALSE(bitwise_equal(second.output.logits, first.output.logits));
 }
@@ -276,6 +276,10 @@ TEST(Qwen3MoeDecoderLayer, NodesCalledOneByOneGiveWhatForwardGives) {
       .documents = documents,
       .rope = ops::rope_table(documents.positions(), 6, 1e4, Dtype::kFloat64)};
   const auto whole = layer(hidden, context);
+  int mixture_calls = 0;
+  for (const auto& [path, module] : layer.named_modules()) {
+    if (path == "mlp") module->register_forward_hook([&](nn::Module&) { ++mixture_calls; });
+  }
   const auto attended = layer.attend(hidden, context, {});
   const auto dispatched = layer.dispatch(attended);
   const auto output = layer.combine(layer.experts(dispatched), dispatched, attended);
@@ -283,6 +287,7 @@ TEST(Qwen3MoeDecoderLayer, NodesCalledOneByOneGiveWhatForwardGives) {
   EXPECT_TRUE(bitwise_equal(output.router_logits, whole.router_logits));
   EXPECT_TRUE(bitwise_equal(output.expert_indices, whole.expert_indices));
   EXPECT_EQ(output.tokens_per_expert, whole.tokens_per_expert);
+  EXPECT_EQ(mixture_calls, 4);
 }
 
 TEST(Qwen3MoeDecoderLayer, ADenseLayerHasNoNodes) {
@@ -331,9 +336,8 @@ TEST(Qwen3Moe, RejectsInputsThatDoNotFit) {
             }),
             "Qwen3Moe: documents must have the 2 tokens, got 3");
   const TensorList one = {Tensor()};
-  EXPECT_EQ(
-      message_of<ValueError>([&] { model(tokens({1}), {}, {.replay_expert_indices = &one}); }),
-      "Qwen3Moe: replay_expert_indices must have 2 entries, one per mixture layer, got 1");
+  EXPECT_EQ(message_of<ValueError>([&] { model(tokens({1}), {}, {.replay_expert_indices = one}); }),
+            "Qwen3Moe: replay_expert_indices must have 2 entries, one per mixture layer, got 1");
   EXPECT_EQ(message_of<ShapeError>([&] {
               model(tokens({1}), {}, {.positions = tokens({0, 1})});
             }),

@@ -149,6 +149,43 @@ TEST(Qwen3MoeParts, LoadTogetherIntoTheWholeAndFromIt) {
   }
 }
 
+// What a part is given in its options are inputs like others.
+TEST(Qwen3MoeParts, GiveTheirInputItsGradientWhenTheyAreRecomputed) {
+  const auto config = four_layers();
+  const auto batch = toy_batch(config.vocab_size);
+  const auto gradients = [&](bool recomputed) {
+    Qwen3Moe part(config, 5, {.begin = 2, .embedding = false});
+    if (recomputed) nn::recompute(part);
+    const Tensor given = test::variable({batch.tokens.numel(), config.hidden_size});
+    Qwen3Moe::ForwardOptions options = {.hidden = ops::mul(given, 3), .targets = batch.targets};
+    const Tensor loss = part(batch.tokens, batch.documents, options).ce_sum;
+    options = {};  // backward must not need it
+    loss.backward();
+    TensorList result = {loss.detach(), given.grad()};
+    for (const auto& parameter : part.named_parameters()) result.push_back(parameter.tensor.grad());
+    return result;
+  };
+  const auto expected = gradients(false), got = gradients(true);
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(got[i].defined() && expected[i].defined()) << i;
+    EXPECT_TRUE(bitwise_equal(got[i], expected[i])) << i;
+  }
+}
+
+TEST(Qwen3MoeParts, AreNoModelThatOthersLoad) {
+  const test::TemporaryFolder folder;
+  for (const auto& part : {Qwen3MoePart{.end = 3}, Qwen3MoePart{.begin = 1},
+                           Qwen3MoePart{.embedding = false}, Qwen3MoePart{.head = false}}) {
+    Qwen3Moe model(four_layers(), 1, part);
+    EXPECT_FALSE(model.is_whole());
+    EXPECT_EQ(message_of<ValueError>([&] { save_pretrained(model, folder / "saved"); }),
+              "save_pretrained: model must be whole, got a part; save a checkpoint instead");
+    EXPECT_FALSE(std::filesystem::exists(folder / "saved"));
+  }
+  EXPECT_TRUE(Qwen3Moe(four_layers(), 1).is_whole());
+}
+
 TEST(Qwen3MoeParts, KnowWhichNamesAreElsewhere) {
   const Qwen3Moe middle(four_layers(), 1,
                         {.begin = 1, .end = 3, .embedding = false, .head = false});
@@ -206,7 +243,7 @@ TEST(Qwen3MoeParts, RejectWhatDoesNotFit) {
             "Qwen3Moe: targets must be given to the part with the head alone");
   const TensorList replay(3);
   EXPECT_EQ(message_of<ValueError>(
-                [&] { first(batch.tokens, batch.documents, {.replay_expert_indices = &replay}); }),
+                [&] { first(batch.tokens, batch.documents, {.replay_expert_indices = replay}); }),
             "Qwen3Moe: replay_expert_indices must have 1 entries, one per mixture layer, got 3");
 }
 

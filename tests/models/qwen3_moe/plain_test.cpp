@@ -134,7 +134,7 @@ TEST(PlainPath, ReplaysGivenExperts) {
     }
     chosen.push_back(Tensor::from(indices, {13, 2}));
   }
-  const Qwen3Moe::ForwardOptions options = {.replay_expert_indices = &chosen};
+  const Qwen3Moe::ForwardOptions options = {.replay_expert_indices = chosen};
   const auto output =
       qwen3_moe_plain(config, model.named_parameters(), batch.tokens, batch.documents, options);
   EXPECT_TRUE(
