@@ -26,8 +26,8 @@ class BackwardProtocol {
   /// The tape has left a module: with the last one, reshard, then reduce or keep the gradients.
   /// Not yet if a parameter is still without the gradient that this backward brings it: the module
   /// ran in parts, of which backward comes to others later, or for several micro-batches. A
-  /// parameter that has a part of its gradient is not waited for: the module may as well have run
-  /// twice, and each run is reduced by itself. True if that has happened.
+  /// parameter whose grad() has a part of its gradient is not waited for: the module may as well
+  /// have run twice, and each run is reduced by itself. True if that has happened.
   bool leave(std::size_t module, const Context& context, CommContext& comm);
   /// The outermost backward has ended: does what leave() has not, because the tape never left or
   /// more gradients came after that, such as from a use outside the modules. True if there was

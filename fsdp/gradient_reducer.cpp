@@ -78,7 +78,8 @@ GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks r
         auto& sum = by_micro_batch_[j][i];
         if (!sum.defined()) {
           sum = std::move(gradients[j]);
-        } else if (gradients[j].defined()) {
+        } else if (gradients[j].defined()) {  // it has come in two pieces
+          if (!owns_its_bytes(sum)) sum = clone(sum);
           add_(sum, gradients[j]);
         }
       }
@@ -124,11 +125,12 @@ void GradientReducer::keep() {
 }
 
 bool GradientReducer::has_gradients() const {
-  return std::ranges::any_of(
-      params_, [](const ShardedParam& param) { return param.unsharded.grad().defined(); });
+  return !by_micro_batch_.empty() || std::ranges::any_of(params_, [](const ShardedParam& param) {
+    return param.unsharded.grad().defined();
+  });
 }
 
-// One leaf for each micro-batch of the last backward. What only the first one brings is in grad().
+// // One leaf for each micro-batch of the last backward.
 void GradientReducer::push_gradients() {
   const auto micro_batches = static_cast<std::size_t>(std::max(1, backward_micro_batches()));
   for (std::size_t j = 0; j < micro_batches; ++j) {

@@ -4,6 +4,7 @@
 // Internal to Module: a call of a module that has extensions.
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <ranges>
@@ -24,16 +25,23 @@ inline constexpr bool kRefersToOthers = (std::is_pointer_v<T> &&
                                          !std::is_function_v<std::remove_pointer_t<T>>) ||
                                         std::ranges::view<T> ||
                                         !std::is_same_v<std::unwrap_reference_t<T>, T>;
+template <class T>
+inline constexpr bool kRefersToOthers<std::initializer_list<T>> = true;
 
 /// Whether a copy of a T is another T that means the same, for as long as it lives: not where it
 /// refers to others or would lose a derived class, nor for containers of what cannot be copied,
-/// which claim that they can.
+/// which claim that they can. What a struct has inside is not seen.
 template <class T>
 constexpr bool can_be_kept() {
   if constexpr (kRefersToOthers<T>) {
     return false;
   } else if constexpr (requires { typename T::value_type; }) {
     return std::is_copy_constructible_v<T> && can_be_kept<typename T::value_type>();
+  } else if constexpr (Tuple<T>::value) {
+    return []<std::size_t... i>(std::index_sequence<i...>) {
+      return (can_be_kept<std::decay_t<std::tuple_element_t<i, T>>>() && ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<T>>());
   } else {
     return std::is_copy_constructible_v<T> && (!std::is_polymorphic_v<T> || std::is_final_v<T>);
   }

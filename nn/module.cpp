@@ -48,13 +48,13 @@ void Module::replace_module(std::string_view name, Module& child) {
                     name, "'");
   auto* const before = place->alive.expired() ? nullptr : place->module;
   if (before == &child) return;
-  check_new_in_tree(place->name, child);
+  check_new_in_tree(place->name, child, before);
   if (before != nullptr && before->parent_ == this) {  // and not shown by another tree since
     before->parent_ = nullptr;
     before->name_.clear();
   }
   *place = adopt(place->name, child);
-  name_storages();
+  root().name_storages();
 }
 
 Module::Child Module::adopt(std::string name, Module& child) {
@@ -82,13 +82,15 @@ void Module::check_name(std::string_view what, const std::string& name) const {
   for (const auto& child : children_) refuse_clash(child, child.name, "child");
 }
 
-void Module::check_new_in_tree(const std::string& name, Module& child) const {
+void Module::check_new_in_tree(const std::string& name, Module& child,
+                               const Module* leaving) const {
   check<ValueError>(!child.find(*this), "register_module: '", name, "' of ", described(),
                     " must not be or contain the module that registers it");
   std::vector<std::pair<std::string, Module*>> modules;
   child.collect_modules(name, modules);
   const auto& tree = root();
   for (const auto& [path, module] : modules) {
+    if (leaving != nullptr && leaving->find(*module)) continue;
     const auto found = tree.find(*module);
     check<ValueError>(!found, "register_module: '", path, "' of ", described(),
                       " is registered as '", found.value_or(""),

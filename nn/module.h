@@ -149,8 +149,9 @@ class Module {
     register_parameter(std::move(name), slot, ParameterLayout{}, initial);
   }
   void register_module(std::string name, Module& child);
-  /// Puts `child` in the place of the child of this name, which leaves the tree. Nothing has
-  /// changed if it throws: ValueError if there is no such child, and as register_module().
+  /// Puts `child` in the place of the child of this name, which leaves the tree, but may be within
+  /// `child`. ValueError if there is no such child, and as register_module(); then nothing has
+  /// changed.
   void replace_module(std::string_view name, Module& child);
 
   /// Runs body(arguments...) inside the extensions, and the hooks around these.
@@ -198,8 +199,10 @@ class Module {
   void name_storages() const;
   /// ValueError unless `name` may be registered. `what` names the caller.
   void check_name(std::string_view what, const std::string& name) const;
-  /// ValueError if `child`, or a module below it, is in this tree of modules already.
-  void check_new_in_tree(const std::string& name, Module& child) const;
+  /// ValueError if `child`, or a module below it, is in this tree of modules already, unless it is
+  /// part of `leaving`, which may be null.
+  void check_new_in_tree(const std::string& name, Module& child,
+                         const Module* leaving = nullptr) const;
   /// "module 'mlp'", for messages.
   std::string described() const;
   /// The topmost module above this one; this module if none has registered it.

@@ -56,8 +56,8 @@ class MoE final : public Callable<MoE> {
   Tensor combine(const Tensor& rows, const DispatchedRows& dispatched);    // [R, H] -> [T, H]
 
   /// Takes the place of the LocalTokenDispatcher that the layer is made with: how experts on other
-  /// ranks are reached, from outside. Each layer of a model has its own. Nothing has changed if it
-  /// throws: ValueError for null, and for a dispatcher that another layer has.
+  /// ranks are reached, from outside. Each layer of a model has its own. ValueError for null, and
+  /// for a dispatcher that another layer of the model has; then nothing has changed.
   void set_dispatcher(std::shared_ptr<TokenDispatcher> dispatcher);
 
  private:

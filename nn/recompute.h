@@ -13,7 +13,8 @@ namespace moegrad::nn {
 /// run as before; those of the modules below run once more in backward.
 ///
 /// Error if the module is recomputed already. When it is called: Error if an argument cannot be
-/// copied.
+/// copied, or is a pointer or a view of what may be gone by then (a string literal is one), and if
+/// the result holds no tensors that are found (Note [Tensors in arguments and results]).
 void recompute(Module& module);
 
 /// The same for those modules of `root`, itself included, whose path the predicate picks. Returns

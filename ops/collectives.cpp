@@ -24,37 +24,72 @@ namespace {
 using Group = std::shared_ptr<ProcessGroup>;
 using RowCounts = std::vector<std::int64_t>;
 
-// A collective that reads one tensor, which it keeps, and fills another.
-class InFlight final : public PendingBytes {
+// A collective under way: what it reads waits for its end, what it fills for its result.
+class Transfer final : public ReaderOfBytes {
  public:
-  explicit InFlight(Tensor input) : input_(std::move(input)) {}
-  void begin(WorkPtr work) { work_ = std::move(work); }
+  explicit Transfer(WorkPtr work) : work_(std::move(work)) {}
+
+  void wait() {
+    const std::lock_guard lock(mutex_);
+    if (work_ != nullptr) work_->wait();
+    end();
+  }
+  // What went wrong shows where the result is used.
+  void await_end() override {
+    if (has_ended()) return;
+    const std::lock_guard lock(mutex_);
+    if (work_ != nullptr) work_->await_end();
+    ended_.store(true, std::memory_order_release);
+  }
+  // Nobody wants the result any more. Takes the call back if an exception is under way.
+  void drop() {
+    const std::lock_guard lock(mutex_);
+    end();
+  }
+  bool has_ended() const override { return ended_.load(std::memory_order_acquire); }
+
+ private:
+  void end() {
+    work_.reset();
+    ended_.store(true, std::memory_order_release);
+  }
+
+  std::atomic<bool> ended_ = false;
+  std::mutex mutex_;
+  WorkPtr work_;
+};
+
+// What the tensor that is filled has: the transfer and, until that has ended, the tensor it reads.
+class Filling final : public PendingBytes {
+ public:
+  Filling(std::shared_ptr<Transfer> transfer, Tensor input)
+      : transfer_(std::move(transfer)), input_(std::move(input)) {}
+  ~Filling() override { transfer_->drop(); }
+  Filling(const Filling&) = delete;
+  Filling& operator=(const Filling&) = delete;
 
   void wait() override {
     if (done_.load(std::memory_order_acquire)) return;
-    Tensor read;  // is freed last: its storage asks once more whether this has ended
+    Tensor read;
     const std::lock_guard lock(mutex_);
-    if (work_ == nullptr) return;
-    work_->wait();
-    work_.reset();
-    read = std::move(input_);
+    transfer_->wait();
+    read = std::exchange(input_, Tensor());
     done_.store(true, std::memory_order_release);
   }
 
  private:
+  std::shared_ptr<Transfer> transfer_;
   std::atomic<bool> done_ = false;
   std::mutex mutex_;
   Tensor input_;
-  WorkPtr work_;  // last, so that it ends before its input does
 };
 
 // `output`, which the call that `issue` makes will have filled.
 template <class Issue>
 Tensor filled(const Tensor& input, Tensor output, const Issue& issue) {
-  const auto pending = std::make_shared<InFlight>(input);
-  pending->begin(issue());
-  if (input.defined()) input.storage().read_by(pending);
-  output.storage().fill_by(pending);
+  const auto transfer = std::make_shared<Transfer>(issue());
+  if (input.defined()) input.storage().read_by(transfer);
+  output.storage().fill_by(std::make_unique<Filling>(transfer, input));
   return output;
 }
 
@@ -183,6 +218,13 @@ void check_rank(std::string_view op, std::string_view what, int rank, const Grou
                     group->size(), "), got ", rank);
 }
 
+// What send and recv bring back has a queue, in which tags alone tell messages apart.
+void check_queue(std::string_view op, const CollectiveOptions& options) {
+  check<ValueError>(options.queue == CollectiveQueue::kDefault, op,
+                    ": options.queue must be the default one, got '", to_string(options.queue),
+                    "'; tags tell messages apart");
+}
+
 // Backward would run the body of a checkpoint, and so a message in it, a second time: the other
 // rank is not asked again.
 void check_not_recomputed(std::string_view op) {
@@ -269,6 +311,7 @@ Tensor send(const Group& group, const Tensor& x, int to, int tag,
             const CollectiveOptions& options) {
   check_call("send", group, x);
   check_rank("send", "to", to, group);
+  check_queue("send", options);
   check_not_recomputed("send");
   return apply_collective(
       "send", x, options,
@@ -285,6 +328,7 @@ Tensor recv(const Group& group, const Tensor& like, int from, int tag,
             const CollectiveOptions& options) {
   check_call("recv", group, like);
   check_rank("recv", "from", from, group);
+  check_queue("recv", options);
   check_not_recomputed("recv");
   // The gradient is on its way until the tape is freed: backward does not wait for its receiver.
   const auto returned = std::make_shared<Tensor>();

@@ -43,10 +43,11 @@ Tensor all_to_all(const std::shared_ptr<ProcessGroup>& group, const Tensor& x,
                   std::span<const std::int64_t> send_rows, std::span<const std::int64_t> recv_rows,
                   const CollectiveOptions& options = {});
 
-/// Sends x to rank `to`, which receives it with the same tag. The result is a zero [], which the
-/// objective must contain for the gradient to come back: backward receives it. Reading or dropping
-/// the result waits until x has been received. The gradient has a queue of its own (kGradients).
-/// Error, here and in recv, in the body of a checkpoint: backward would send once more.
+/// Sends x to rank `to`, which receives it with the same tag, both in the default queue. The result
+/// is a zero [], which the objective must contain for the gradient to come back: backward receives
+/// it. Reading or dropping the result waits until x has been received. The gradient has a queue of
+/// its own (kGradients). Error, here and in recv, in the body of a checkpoint: backward would send
+/// once more.
 Tensor send(const std::shared_ptr<ProcessGroup>& group, const Tensor& x, int to, int tag = 0,
             const CollectiveOptions& options = {});
 /// What rank `from` sends with the same tag. `like` gives shape and dtype; its values do not

@@ -28,6 +28,18 @@ class FirstRunGuard {
   bool outer_;
 };
 
+// The body runs again, with the tape on.
+class BodyGuard {
+ public:
+  BodyGuard() : outer_(std::exchange(ThreadState::current().body_begin, detail::next_sequence())) {}
+  ~BodyGuard() { ThreadState::current().body_begin = outer_; }
+  BodyGuard(const BodyGuard&) = delete;
+  BodyGuard& operator=(const BodyGuard&) = delete;
+
+ private:
+  std::uint64_t outer_;
+};
+
 // Leaves that pass their gradients on while this object lives.
 struct RecomputedInputs {
   RecomputedInputs() = default;
@@ -93,7 +105,7 @@ class Checkpoint final : public Function {
  private:
   void recompute(const TensorList& inputs, const TensorList& grads) const {
     const GradModeGuard tape_on(true);
-    TensorList outputs = body_(inputs);
+    TensorList outputs = run_again(inputs);
     check(outputs.size() == grads.size(), "checkpoint: body must return the same ", grads.size(),
           " tensors when run again, got ", outputs.size());
     TensorList roots, root_grads;
@@ -108,6 +120,15 @@ class Checkpoint final : public Function {
       if (input.defined() && input.requires_grad()) wanted.push_back(input);
     }
     run_recomputed_backward(roots, root_grads, wanted);
+  }
+
+  TensorList run_again(const TensorList& inputs) const {
+    const BodyGuard body;
+    TensorList outputs = body_(inputs);
+    for (const auto& output : outputs) {
+      if (output.defined()) detail::check_not_captured(output);
+    }
+    return outputs;
   }
 
   Body body_;

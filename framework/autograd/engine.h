@@ -71,8 +71,9 @@ void queue_backward_callback(std::function<void()> callback);
 /// Whether a backward is running in this thread.
 bool is_backward_running();
 
-/// Whether the backward that is running in this thread has yet to bring this leaf a gradient. In the
-/// first of two calls it brings one to its inputs alone.
+/// Whether the backward that is running in this thread has yet to bring this leaf a gradient. The
+/// first of two calls has done so when all it runs of what leads to the leaf has run, although it
+/// may leave the gradient to the second.
 bool is_gradient_awaited(const Tensor& leaf);
 
 /// Whether the outermost backward in this thread is the first of two calls (Note [Backward in two

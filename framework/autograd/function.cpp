@@ -109,6 +109,7 @@ void Function::add_edge(const Tensor& input) {
     if (input.requires_grad()) {
       edge.function = input.grad_fn();
       edge.output_index = input.output_index();
+      detail::check_not_captured(input);
       if (!edge.function) {
         edge.leaf = input;
       } else if (edge.function->sequence() >= sequence_) {
@@ -153,14 +154,18 @@ LeafRecorder::LeafRecorder(TensorList& leaves)
 LeafRecorder::~LeafRecorder() { ThreadState::current().leaf_recorder = outer_; }
 
 void LeafRecorder::note(const Tensor& captured) {
-  if (!captured.defined() || !captured.requires_grad()) return;
-  check(captured.is_leaf(), "checkpoint: a tensor that the body captures must be a leaf, got the ",
-        "result of ", captured.is_leaf() ? "" : captured.grad_fn()->name(),
-        "; give it to the body as an input");
+  if (!captured.defined() || !captured.is_leaf() || !captured.requires_grad()) return;
   last_micro_batch_ = std::max(last_micro_batch_, ThreadState::current().micro_batch);
   const bool known =
       std::ranges::any_of(leaves_, [&](const Tensor& leaf) { return leaf.is(captured); });
   if (!known) leaves_.push_back(captured);
+}
+
+void check_not_captured(const Tensor& tensor) {
+  const auto& function = tensor.grad_fn();
+  check(function == nullptr || function->sequence() >= ThreadState::current().body_begin,
+        "checkpoint: a tensor that the body captures must be a leaf, got the result of ",
+        function == nullptr ? "" : function->name(), "; give it to the body as an input");
 }
 
 void check_input(const Function& function, const Tensor& input, std::size_t position) {

@@ -184,6 +184,9 @@ class Function : public std::enable_shared_from_this<Function> {
 namespace detail {
 
 void check_input(const Function& function, const Tensor& input, std::size_t position);
+/// Error in the body that a checkpoint runs again, if the tensor is the result of a Function that
+/// was on the tape before: backward would go there from within, and come there once more.
+void check_not_captured(const Tensor& tensor);
 
 /// While it lives, in the body of a checkpoint, the leaves that Functions of this thread are
 /// applied to and that require a gradient are added to `leaves`, each once. The innermost recorder
@@ -194,7 +197,6 @@ class LeafRecorder {
   ~LeafRecorder();
   LeafRecorder(const LeafRecorder&) = delete;
   LeafRecorder& operator=(const LeafRecorder&) = delete;
-  /// Error for the result of a Function on the tape.
   void note(const Tensor& captured);
   /// The last micro-batch that they were used for.
   int last_micro_batch() const { return last_micro_batch_; }

@@ -193,15 +193,16 @@ void GraphTask::discover(const std::vector<const Edge*>& roots) {
       if (wanted(*function).any() || captures_input(*function)) leads_to_inputs_.insert(function);
     }
   }
-  const auto count = [&](const Edge& edge) {
-    if (edge.leaf.defined() && wants(edge)) ++leaves_[edge.leaf.impl().get()].edges;
+  const auto count = [&](const Tensor& leaf) {
+    if (leaf.defined()) ++leaves_[leaf.impl().get()].edges;
   };
-  for (const auto* root : roots) count(*root);
+  for (const auto* root : roots) {
+    if (wants(*root)) count(root->leaf);
+  }
   for (const auto* function : functions) {
-    for (const auto& edge : function->edges()) count(edge);
-    for (const auto& leaf : function->captured()) {
-      if (!is_first_of_two() || is_input(leaf)) ++leaves_[leaf.impl().get()].edges;
-    }
+    if (is_first_of_two() && !leads_to_inputs_.contains(function)) continue;
+    for (const auto& edge : function->edges()) count(edge.leaf);
+    for (const auto& leaf : function->captured()) count(leaf);
   }
 }
 
@@ -296,7 +297,7 @@ void GraphTask::finish(const Tensor& leaf) {
   deliver(leaf, std::exchange(sum.sums, {}));
 }
 
-void GraphTask::deliver(const Tensor& leaf, TensorList sums) {
+void GraphTask::deliver(const Tensor& leaf, TensorList sums) const {
   auto& state = leaf.impl()->leaf_state();
   for (auto& sum : sums) {
     if (!sum.defined()) continue;
@@ -307,7 +308,7 @@ void GraphTask::deliver(const Tensor& leaf, TensorList sums) {
     check_gradient(sum, leaf.shape(), leaf.dtype(), "backward: a hook's gradient of leaf '",
                    leaf.storage().name(), "'");
   }
-  if (sums.size() > 1 && state.micro_batch_sink) {
+  if (micro_batches() > 1 && state.micro_batch_sink) {
     state.micro_batch_sink(std::move(sums));
   } else if (!sums.empty()) {
     accumulate_leaf(state.grad, sum_of(std::move(sums)));
@@ -357,8 +358,9 @@ void GraphTask::execute(Function& function) {
   }
   grads.clear();
   pass_all(function, asked, std::move(input_grads));
-  for (const auto& leaf : function.captured()) {
-    if (!is_first_of_two() || is_input(leaf)) finish(leaf);
+  for (const auto& leaf : function.captured()) finish(leaf);
+  for (std::size_t i = 0; i < function.edges().size(); ++i) {
+    if (left_out[i]) finish(function.edges()[i]);
   }
   if (!left_input_grads_.empty()) {
     plan_->functions.back().input_grads = std::exchange(left_input_grads_, {});

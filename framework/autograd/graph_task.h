@@ -92,8 +92,8 @@ class GraphTask {
   };
 
   /// Finds what this call reaches from `roots`. In the first of two calls it finds which Functions
-  /// lead to the inputs. It counts the edges of each leaf that bring a gradient in this call, since
-  /// the leaf's hooks wait for the last one. Every Function that it counts runs, so the count is
+  /// lead to the inputs. It counts the edges of each leaf, since the leaf's hooks wait for the last
+  /// edge, in this call those of the Functions that run in it. All of these run, so the count is
   /// exact.
   void discover(const std::vector<const Edge*>& roots);
   /// Whether the gradient that goes along `edge` is computed in this call.
@@ -103,13 +103,13 @@ class GraphTask {
   /// Adds a gradient that belongs to a micro-batch.
   void add(const Edge& edge, Tensor grad, int micro_batch);
   void add_to_leaf(const Tensor& leaf, Tensor grad, int micro_batch);
-  /// `edge` has brought all it had.
+  /// `edge` has brought all it had, or, in the first of two calls, leaves it to the second.
   void finish(const Edge& edge) {
     if (edge.leaf.defined()) finish(edge.leaf);
   }
   void finish(const Tensor& leaf);
   /// All gradients of the leaf have arrived: runs its hooks and adds them to grad().
-  static void deliver(const Tensor& leaf, TensorList sums);
+  void deliver(const Tensor& leaf, TensorList sums) const;
   /// The backward that this one is a recomputation of, or null.
   GraphTask* recomputed_by() const {
     return outer_ != nullptr && outer_->recomputing_ != nullptr ? outer_ : nullptr;

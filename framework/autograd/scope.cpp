@@ -17,9 +17,11 @@ std::shared_ptr<const Scope>& scope_slot() { return ThreadState::current().scope
 std::uint64_t detail::next_sequence(std::uint64_t at_least) {
   auto& entries = ThreadState::current().tape_entries;
   if (entries == nullptr) entries = std::make_shared<std::atomic<std::uint64_t>>();
-  const auto next = std::max(at_least, entries->load(std::memory_order_relaxed));
-  entries->store(next + 1, std::memory_order_relaxed);
-  return next;
+  auto count = entries->load(std::memory_order_relaxed);
+  while (!entries->compare_exchange_weak(count, std::max(count, at_least) + 1,
+                                         std::memory_order_relaxed)) {
+  }
+  return std::max(count, at_least);
 }
 
 ScopeGuard::ScopeGuard(std::string path, std::function<void()> on_enter,

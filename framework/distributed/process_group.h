@@ -127,7 +127,7 @@ class ProcessGroup {
   int rank_;
   bool check_nan_ = false;
   std::mutex mutex_;
-  // The calls so far, by queue, or by sender, receiver and tag.
+  // The calls so far, by queue and, for messages, by sender, receiver and tag.
   std::map<std::tuple<CollectiveQueue, int, int, int>, std::int64_t> issued_;
 };
 

@@ -14,8 +14,8 @@ namespace moegrad {
 /// See ProcessGroup::excuse().
 class SlowStorage {
  public:
-  /// For the calls of all groups, on a rank's own thread. On other threads and outside launch() it
-  /// does nothing.
+  /// For the calls of all groups, on a thread that belongs to a rank. On other threads and outside
+  /// launch() it does nothing.
   explicit SlowStorage(std::string what) : SlowStorage(group_of_rank(), std::move(what)) {}
   /// For the calls of `group`. If `group` is null, it does nothing.
   SlowStorage(const std::shared_ptr<ProcessGroup>& group, std::string what)

@@ -29,6 +29,12 @@ void Work::wait() {
   if (const auto thrown = failure()) std::rethrow_exception(thrown);
 }
 
+void Work::await_end() {
+  const auto begin = SpanClock::now();
+  block();
+  count_wait(begin);
+}
+
 bool Work::test() {
   const bool done = has_ended();
   if (done) record(SpanClock::now());

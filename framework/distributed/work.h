@@ -44,6 +44,9 @@ class Work {
   /// Blocks until the collective is done. Throws what went wrong (CollectiveError, or the
   /// consumer's exception).
   void wait();
+  /// Blocks until the collective has ended, well or not: for those who need its buffers, which may
+  /// be threads of other ranks.
+  void await_end();
   /// True if wait() would not block.
   bool test();
   /// What wait() throws; null while the collective is under way, and if it is done.

@@ -28,8 +28,9 @@ class LeafRecorder;
 ///     })
 ///
 /// The guards that have set the state must live as long as the other thread uses it. The threads
-/// that share a state write one tape, so one of them at a time records on it. A backward that is
-/// running is not part of the state: it stays in its thread.
+/// that share a state share the count of a tape: numbers rise in each of them. To have the same
+/// order of backward each time, let one of them at a time record. A backward that is running is not
+/// part of the state: it stays in its thread.
 struct ThreadState {
   /// That of the calling thread, for guards to change.
   static ThreadState& current();
@@ -46,6 +47,7 @@ struct ThreadState {
   std::shared_ptr<const Scope> scope = nullptr;
   bool checkpoint_forward = false;  // in_checkpoint_forward()
   detail::LeafRecorder* leaf_recorder = nullptr;
+  std::uint64_t body_begin = 0;  // on the tape, of the body that a checkpoint runs again
   /// How many entries the tape has had; null: none yet.
   std::shared_ptr<std::atomic<std::uint64_t>> tape_entries = nullptr;
 };

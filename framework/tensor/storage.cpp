@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/tensor/storage.h"
 
-#include <exception>
 #include <string_view>
 
 #include "framework/runtime/error.h"
@@ -14,7 +13,12 @@ Storage::Storage(std::int64_t bytes) : bytes_(bytes), tag_(MemoryTagGuard::curre
   if (!meta_enabled()) refill();
 }
 
-Storage::~Storage() { release(); }
+// Who reads it has a handle, so there is no reader any more.
+Storage::~Storage() {
+  readers_.clear();
+  has_readers_.store(false, std::memory_order_relaxed);
+  release();
+}
 
 std::byte* Storage::data() const {
   const std::string_view name = name_.empty() ? "(unnamed)" : std::string_view(name_);
@@ -26,40 +30,29 @@ std::byte* Storage::data() const {
   return data_;
 }
 
-void Storage::read_by(const std::shared_ptr<PendingBytes>& reading) {
+void Storage::read_by(std::shared_ptr<ReaderOfBytes> reader) {
   const std::lock_guard lock(readers_mutex_);
-  std::erase_if(readers_, [](const auto& reader) { return reader.expired(); });
-  readers_.push_back(reading);
+  std::erase_if(readers_, [](const auto& other) { return other->has_ended(); });
+  readers_.push_back(std::move(reader));
   has_readers_.store(true, std::memory_order_release);
 }
 
-void Storage::wait_for_readers() {
-  std::vector<std::weak_ptr<PendingBytes>> readers;
+void Storage::await_readers() {
+  std::vector<std::shared_ptr<ReaderOfBytes>> readers;
   {
     const std::lock_guard lock(readers_mutex_);
-    readers.swap(readers_);
-    has_readers_.store(false, std::memory_order_release);
+    readers = readers_;
   }
-  std::exception_ptr failure;
-  for (const auto& reader : readers) {
-    const auto reading = reader.lock();
-    if (reading == nullptr) continue;
-    try {
-      reading->wait();
-    } catch (...) {
-      if (failure == nullptr) failure = std::current_exception();
-    }
-  }
-  if (failure != nullptr) std::rethrow_exception(failure);
+  for (const auto& reader : readers) reader->await_end();
+  const std::lock_guard lock(readers_mutex_);
+  std::erase_if(readers_, [](const auto& reader) { return reader->has_ended(); });
+  has_readers_.store(!readers_.empty(), std::memory_order_release);
 }
 
 void Storage::release() {
+  if (has_readers_.load(std::memory_order_acquire)) await_readers();
   meta_ = false;
   filling_.reset();  // blocks until it has ended, whatever has become of it
-  try {
-    wait_for_readers();
-  } catch (const std::exception&) {  // shows where what they read is used
-  }
   if (data_ == nullptr) return;
   arena_->deallocate(data_, bytes_, tag_);
   data_ = nullptr;

@@ -47,9 +47,9 @@ class Storage {
   /// Throws Error, with the reason, if there are no bytes. Waits for what fills them.
   std::byte* data() const;
   /// From now on data() waits for `filling`, and release() for its end.
-  void fill_by(std::shared_ptr<PendingBytes> filling) { filling_ = std::move(filling); }
-  /// Until it has ended, bump_version() and release() wait for `reading`.
-  void read_by(const std::shared_ptr<PendingBytes>& reading);
+  void fill_by(std::unique_ptr<PendingBytes> filling) { filling_ = std::move(filling); }
+  /// bump_version() and release() wait for `reader` until it has ended.
+  void read_by(std::shared_ptr<ReaderOfBytes> reader);
 
   /// Gives the bytes back to the arena, as soon as nobody reads or fills them; idempotent. A meta
   /// storage counts as released from then on.
@@ -63,7 +63,7 @@ class Storage {
   /// Counts in-place modifications; SavedTensor compares it. bump_version() comes before one.
   std::uint64_t version() const { return version_; }
   void bump_version() {
-    if (has_readers_.load(std::memory_order_acquire)) wait_for_readers();
+    if (has_readers_.load(std::memory_order_acquire)) await_readers();
     ++version_;
   }
 
@@ -72,8 +72,7 @@ class Storage {
   void set_name(std::string name) { name_ = std::move(name); }
 
  private:
-  /// Waits for all of them, and then throws what went wrong first.
-  void wait_for_readers();
+  void await_readers();
 
   std::shared_ptr<Arena> arena_;  // null until there are bytes: the rank that refills gives its own
   std::byte* data_ = nullptr;
@@ -82,10 +81,10 @@ class Storage {
   bool meta_ = true;
   std::uint64_t version_ = 0;
   std::string name_;
-  std::shared_ptr<PendingBytes> filling_;
+  std::unique_ptr<PendingBytes> filling_;
   std::atomic<bool> has_readers_ = false;
   std::mutex readers_mutex_;
-  std::vector<std::weak_ptr<PendingBytes>> readers_;  // which may hold a handle of this storage
+  std::vector<std::shared_ptr<ReaderOfBytes>> readers_;
 };
 
 }  // namespace moegrad

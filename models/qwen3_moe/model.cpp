@@ -148,8 +148,8 @@ Tensor Qwen3Moe::embed(const Tensor& tokens, const Tensor& hidden) {
 }
 
 void for_each_tensor(Qwen3MoeForwardOptions& options, const nn::TensorVisitor& visit) {
-  nn::visit_tensors(visit, options.replay_expert_indices, options.positions, options.hidden,
-                    options.targets);
+  // Not the indices of all layers: they have no gradient, and a Function takes few inputs.
+  nn::visit_tensors(visit, options.positions, options.hidden, options.targets);
 }
 
 void for_each_tensor(Qwen3Moe::Output& output, const nn::TensorVisitor& visit) {

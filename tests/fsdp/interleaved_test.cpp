@@ -11,11 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "framework/autograd/checkpoint.h"
+#include "framework/autograd/grad_mode.h"
 #include "framework/autograd/micro_batch.h"
 #include "framework/distributed/gather_shards.h"
 #include "fsdp/fully_shard.h"
 #include "models/qwen3_moe/loss.h"
 #include "nn/recompute.h"
+#include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/models.h"
@@ -341,6 +344,68 @@ TEST(Interleaved, AGroupThatSomeMicroBatchesLeaveOut) {
     return result;
   };
   EXPECT_TRUE(equal(gradients_of(true), gradients_of(false)));
+}
+
+class Scale final : public nn::Callable<Scale> {
+ public:
+  Scale() { register_parameter("weight", weight); }
+  Tensor forward(const Tensor& x) { return x * weight; }
+  Tensor weight = test::randn({5}, 1, Dtype::kFloat32);
+};
+
+/// x w w, where the body of a checkpoint uses w when it runs again, but not the first time. So its
+/// gradient comes in two pieces, the second after backward has left the module that has w.
+class TwoPieces final : public nn::Callable<TwoPieces> {
+ public:
+  TwoPieces() { register_module("scale", scale); }
+  Tensor forward(const Tensor& x) {
+    const auto body = [this](const TensorList& in) -> TensorList {
+      return {in[0] * (grad_enabled() ? scale.weight : scale.weight.detach())};
+    };
+    return scale(checkpoint(body, {x})[0]);
+  }
+  Scale scale;
+};
+
+TEST(Interleaved, NoPieceOfAGradientIsLost) {
+  launch(1, [](RankContext& context) {
+    const auto mesh = DeviceMesh::flat(context.group());
+    const auto gradient = [&](bool in_pairs, bool of_its_own) {
+      TwoPieces model;
+      const fsdp::Policy policy = {.reshard_after_forward = false};
+      if (of_its_own) fsdp::fully_shard(model.scale, mesh, policy);
+      auto& state = fsdp::fully_shard(model, mesh, policy);
+      state.set_reshard_after_backward(false);
+      StepPlan plan(state, 4);
+      const auto objective = [&](int m, int number) {
+        const MicroBatchGuard guard(number);
+        const auto seed = static_cast<std::uint64_t>(m);
+        return ops::sum(model(test::randn({5}, seed, Dtype::kFloat32, true)));
+      };
+      for (int m = 0; m < 4; m += in_pairs ? 2 : 1) {
+        const auto turns = plan.turns().subspan(static_cast<std::size_t>(m));
+        if (in_pairs) {
+          plan.backward(turns.first(2), {objective(m, 0), objective(m + 1, 1)});
+        } else {
+          plan.backward(turns.front(), objective(m, 0));
+        }
+      }
+      return model.named_parameters()[0].tensor.grad();
+    };
+    // 2 w sum_m x_m
+    const NoGradGuard no_grad;
+    Tensor expected = Tensor::zeros({5});
+    for (std::uint64_t m = 0; m < 4; ++m)
+      expected = expected + test::randn({5}, m, Dtype::kFloat32);
+    expected = ops::mul(expected * test::randn({5}, 1, Dtype::kFloat32), 2);
+    const GradModeGuard tape_on(true);
+    for (const bool of_its_own : {false, true}) {
+      for (const bool in_pairs : {false, true}) {
+        EXPECT_TRUE(test::all_close(gradient(in_pairs, of_its_own), expected, 1e-5, 1e-6))
+            << in_pairs << of_its_own;
+      }
+    }
+  });
 }
 
 // What one backward through a pair has left is not added to the next one's.

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The nodes of decoder layers, called one by one, under fully_shard: a unit for each layer, and
 // others inside it.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string_view>
 #include <vector>
 
+#include "framework/autograd/engine.h"
 #include "fsdp/fully_shard.h"
 #include "nn/recompute.h"
+#include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::fsdp::nodes_test {
@@ -16,6 +19,7 @@ namespace {
 using models::Qwen3MoeDecoderLayer;
 using test::bitwise_equal;
 using test::randn;
+using ::testing::ElementsAre;
 
 constexpr std::int64_t kTokens = 12;
 
@@ -120,6 +124,24 @@ TEST(DecoderLayerNodes, GiveTheBitsOfTheLayerUnderFullyShard) {
       }
     }
   }
+}
+
+// Backward gathers each layer once, also where it leaves the weights to a second call.
+TEST(DecoderLayerNodes, AreGatheredOnceInEachOfTwoBackwardCalls) {
+  launch(2, [](RankContext& context) {
+    Layers layers(true);
+    prepare(layers, {}, DeviceMesh::flat(context.group()));
+    const auto log =
+        test::log_events(*layers.extension<State>(), {Event::kReshard, Event::kReduce});
+    const Shape shape{kTokens, layers.hidden_size()};
+    const Tensor input = randn(shape, 5, Dtype::kFloat32, true);
+    const Tensor output = layers(input);
+    log->take();
+    auto weights = backward_to_inputs({output}, {randn(shape, 7, Dtype::kFloat32)}, {input});
+    EXPECT_THAT(log->take(), ElementsAre("reshard 1", "reshard 0"));
+    weights.run();
+    EXPECT_THAT(log->take(), ElementsAre("reshard 1", "reduce 1", "reshard 0", "reduce 0"));
+  });
 }
 
 // Without its hooks a layer has no gathered weights.

@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "framework/autograd/grad_mode.h"
@@ -265,6 +267,12 @@ class TakesViews final : public Callable<TakesViews> {
   Tensor of_reference(const Tensor& x, std::reference_wrapper<const double> factor) {
     return ops::mul(x, factor.get());
   }
+  Tensor of_list(const Tensor& x, std::initializer_list<double> factors) {
+    return ops::mul(x, *factors.begin());
+  }
+  Tensor of_pair(const Tensor& x, const std::pair<int, const double*>& factor) {
+    return ops::mul(x, *factor.second);
+  }
   Tensor of_function(const Tensor& x, Tensor (*function)(const Tensor&)) { return function(x); }
 };
 
@@ -282,6 +290,8 @@ TEST(Recompute, RejectsArgumentsThatReferToOthers) {
     visit([&] { module.call_method(&TakesViews::of_text, x, std::string_view("ab")); });
     visit([&] { module.call_method(&TakesViews::of_text, x, "ab"); });
     visit([&] { module.call_method(&TakesViews::of_reference, x, std::cref(two)); });
+    visit([&] { module.call_method(&TakesViews::of_list, x, std::initializer_list<double>{2}); });
+    visit([&] { module.call_method(&TakesViews::of_pair, x, std::pair(1, &two)); });
     visit([&] {
       module.call_method([](TakesViews& m, const Tensor& y,
                             const std::vector<const double*>& all) { return m.forward(y, all[0]); },

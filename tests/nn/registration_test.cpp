@@ -208,6 +208,43 @@ TEST(Registration, AChildTakesThePlaceOfAnother) {
   EXPECT_EQ(holder.named_parameters()[2].name, "first_before.weight");
 }
 
+TEST(Registration, AChildThatWasReplacedIsInNoTree) {
+  Holder root, before, after, leaf;
+  root.register_module("inner", before);
+  root.register_module("leaf", leaf);
+  root.replace_module("inner", after);
+  EXPECT_EQ(message_of<ValueError>([&] { before.replace_module("a", leaf); }),
+            "replace_module: the module has no child 'a'");
+  before.register_module("leaf", leaf);
+  // One that another tree has shown since is left there.
+  Holder stage, last;
+  stage.register_module("0", after);
+  root.replace_module("inner", last);
+  EXPECT_EQ(message_of<ValueError>([&] { after.replace_module("a", leaf); }),
+            "replace_module: module '0' has no child 'a'");
+}
+
+// What replaces a child may hold it, and may have been in it.
+TEST(Registration, AChildIsReplacedByWhatWrapsItAndBack) {
+  Holder root, holder, wrapper, other;
+  Linear inner({.in_features = 2, .out_features = 2});
+  root.register_module("layer", holder);
+  holder.register_module("child", inner);
+  root.register_module("other", other);
+  const auto name = [&] { return root.named_parameters()[0].name; };
+  wrapper.register_module("wrapped", inner);
+  holder.replace_module("child", wrapper);
+  EXPECT_EQ(name(), "layer.child.wrapped.weight");
+  EXPECT_EQ(root.named_parameters()[0].tensor.storage().name(), name());
+  holder.replace_module("child", inner);
+  EXPECT_EQ(name(), "layer.child.weight");
+  EXPECT_EQ(root.named_parameters()[0].tensor.storage().name(), name());
+  wrapper.replace_module("wrapped", other);
+  EXPECT_EQ(message_of<ValueError>([&] { holder.replace_module("child", wrapper); }),
+            "register_module: 'child.wrapped' of module 'layer' is registered as 'other' already; "
+            "register a module once and call it as often as you like");
+}
+
 TEST(Registration, AChildThatIsGoneIsReplaced) {
   Holder holder;
   Linear next({.in_features = 3, .out_features = 2});

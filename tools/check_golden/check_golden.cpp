@@ -46,22 +46,21 @@ std::string line_of(const GoldenCase& golden, GoldenPath path, Dtype dtype,
 }
 
 /// Prints the results of a path in one dtype.
-void report(const GoldenCase& golden, GoldenPath path, Dtype dtype,
-            const std::vector<GoldenResults>& ranks, Tally& tally) {
-  const auto& first = ranks.front();
+void report(const GoldenCase& golden, GoldenPath path, Dtype dtype, const GoldenResults& results,
+            Tally& tally) {
   const auto report_replayed = [&](bool replayed, const std::string& what) {
     if (!replayed) return;
     std::cout << golden.name << " | " << to_string(path) << " | " << what
               << ": a choice of experts is rounding; run with those of fp64\n";
   };
-  report_replayed(first.batch.replayed, "batch");
-  report_replayed(first.packed && first.packed->replayed, "packed");
-  for (const auto& alone : first.alone) report_replayed(alone.replayed, "packed sequence alone");
-  for (std::size_t i = 0; i < first.variants.size(); ++i) {
-    const auto& trained = first.variants[i];
+  report_replayed(results.batch.replayed, "batch");
+  report_replayed(results.packed && results.packed->replayed, "packed");
+  for (const auto& alone : results.alone) report_replayed(alone.replayed, "packed sequence alone");
+  for (std::size_t i = 0; i < results.variants.size(); ++i) {
+    const auto& trained = results.variants[i];
     report_replayed(trained.replayed || trained.final_eval.replayed, golden.variants[i].name);
   }
-  for (const auto& check : check_golden(golden, ranks, dtype)) {
+  for (const auto& check : check_golden(golden, results, dtype)) {
     const auto line = line_of(golden, path, dtype, check);
     std::cout << line << std::endl;
     ++tally.quantities;
@@ -78,7 +77,7 @@ void check_folder(const std::string& folder, int world_size, Tally& tally) {
   for (const auto path : {GoldenPath::kPlain, GoldenPath::kOptimised, GoldenPath::kSharded}) {
     const auto fp64 = run_golden(golden, path, Dtype::kFloat64, world_size);
     report(golden, path, Dtype::kFloat64, fp64, tally);
-    const auto fp32 = run_golden(golden, path, Dtype::kFloat32, world_size, &fp64.front());
+    const auto fp32 = run_golden(golden, path, Dtype::kFloat32, world_size, &fp64);
     report(golden, path, Dtype::kFloat32, fp32, tally);
   }
 }

@@ -29,20 +29,17 @@ double off(double value, const std::optional<double>& expected) {
 }
 
 /// One check for each kind of loss in the folder, over every file that contains it.
-Checks check_losses(const std::vector<GoldenLosses>& expected,
-                    const std::vector<const GoldenComputed*>& ranks, double limit, double aux_limit,
-                    const std::string& prefix) {
+Checks check_losses(const std::vector<GoldenLosses>& expected, const GoldenComputed& computed,
+                    double limit, double aux_limit, const std::string& prefix) {
   Worst loss, ce, aux;
   bool has_loss = false, has_ce = false, has_aux = false;
   for (const auto& losses : expected) {
     has_loss = has_loss || losses.loss;
     has_ce = has_ce || losses.ce;
     has_aux = has_aux || losses.aux;
-    for (const auto* computed : ranks) {
-      loss.include(off(computed->loss, losses.loss));
-      ce.include(off(computed->ce, losses.ce));
-      aux.include(off(computed->aux, losses.aux));
-    }
+    loss.include(off(computed.loss, losses.loss));
+    ce.include(off(computed.ce, losses.ce));
+    aux.include(off(computed.aux, losses.aux));
   }
   Checks checks;
   if (has_loss) checks.push_back(loss.check(prefix + "loss", limit));
@@ -110,39 +107,33 @@ Checks check_figures(const NamedStats& expected, const std::optional<double>& l2
 // --- a row
 
 Checks check_row(const GoldenCase& golden, const GoldenValues& expected,
-                 const std::vector<const GoldenComputed*>& ranks, Dtype dtype,
-                 const std::string& prefix) {
+                 const GoldenComputed& computed, Dtype dtype, const std::string& prefix) {
   const auto& limits = limits_of(dtype);
   Checks checks;
   if (expected.logits.defined()) {
     Worst logits;
-    for (const auto* computed : ranks) {
-      logits.include(max_difference(computed->logits, expected.logits));
-    }
+    logits.include(max_difference(computed.logits, expected.logits));
     checks.push_back(logits.check(prefix + "logits", limits.logits));
   }
   const auto hidden_states = std::ranges::count_if(expected.hidden, &Tensor::defined);
   if (hidden_states > 0) {
     Worst hidden;
-    for (const auto* computed : ranks) {
-      for (std::size_t i = 0; i < expected.hidden.size(); ++i) {
-        if (!expected.hidden[i].defined()) continue;
-        hidden.include(max_difference(computed->hidden[i], expected.hidden[i]),
-                       "hidden state " + std::to_string(i));
-      }
+    for (std::size_t i = 0; i < expected.hidden.size(); ++i) {
+      if (!expected.hidden[i].defined()) continue;
+      hidden.include(max_difference(computed.hidden[i], expected.hidden[i]),
+                     "hidden state " + std::to_string(i));
     }
     const auto quantity =
         counted(prefix + "hidden states", static_cast<std::size_t>(hidden_states));
     checks.push_back(hidden.check(quantity, limits.logits));
   }
-  append(checks, check_routing(golden, expected, ranks, dtype, prefix));
-  append(checks, check_losses(expected.losses, ranks, limits.loss, limits.loss, prefix));
-  const auto& first = *ranks.front();
-  append(checks, check_gradients(expected.gradients, first.gradients, limits, prefix));
-  append(checks, check_figures(expected.gradient_stats, expected.gradient_l2, first.gradients,
+  append(checks, check_routing(golden, expected, computed, dtype, prefix));
+  append(checks, check_losses(expected.losses, computed, limits.loss, limits.loss, prefix));
+  append(checks, check_gradients(expected.gradients, computed.gradients, limits, prefix));
+  append(checks, check_figures(expected.gradient_stats, expected.gradient_l2, computed.gradients,
                                limits.gradient, prefix + "gradients'"));
   append(checks,
-         check_figures(expected.ce_gradient_stats, expected.ce_gradient_l2, first.ce_gradients,
+         check_figures(expected.ce_gradient_stats, expected.ce_gradient_l2, computed.ce_gradients,
                        limits.gradient, prefix + "cross-entropy gradients'"));
   return checks;
 }
@@ -225,60 +216,43 @@ Checks check_parameter_figures(const GoldenVariant& variant, const NamedTensors&
                       limits.parameters)};
 }
 
-Checks check_variant(const GoldenVariant& variant, const std::vector<const GoldenTrained*>& ranks,
-                     Dtype dtype) {
+Checks check_variant(const GoldenVariant& variant, const GoldenTrained& trained, Dtype dtype) {
   const auto limits = limits_of(variant, dtype);
   const auto prefix = variant.name + ": ";
-  Worst loss, ce, aux, grad_norm, lr;
-  std::vector<const GoldenComputed*> final_evals;
-  for (const auto* trained : ranks) {
-    loss.include(over_steps(trained->loss, variant.loss, 1.0));
-    ce.include(over_steps(trained->ce, variant.ce, 1.0));
-    aux.include(over_steps(trained->aux, variant.aux, 1.0));
-    grad_norm.include(over_steps(trained->grad_norm, variant.grad_norm, {}));
-    lr.include(over_steps(trained->lr, variant.lr, variant.optimizer.lr));
-    final_evals.push_back(&trained->final_eval);
-  }
+  const auto lr = over_steps(trained.lr, variant.lr, variant.optimizer.lr);
+  const auto loss = over_steps(trained.loss, variant.loss, 1.0);
+  const auto ce = over_steps(trained.ce, variant.ce, 1.0);
+  const auto aux = over_steps(trained.aux, variant.aux, 1.0);
+  const auto grad_norm = over_steps(trained.grad_norm, variant.grad_norm, {});
   Checks checks = {lr.check(prefix + "learning rate", kLearningRate),
                    loss.check(prefix + "loss", limits.loss),
                    ce.check(prefix + "cross-entropy", limits.loss),
                    aux.check(prefix + "auxiliary loss", limits.aux),
                    grad_norm.check(prefix + "gradient norm", limits.grad_norm)};
   const auto after = prefix + "afterwards, ";
-  append(checks, check_losses({variant.final_eval}, final_evals, limits.loss, limits.aux, after));
-  const auto& parameters = ranks.front()->parameters;
+  append(checks,
+         check_losses({variant.final_eval}, trained.final_eval, limits.loss, limits.aux, after));
+  const auto& parameters = trained.parameters;
   append(checks, check_parameters(variant, parameters, limits, dtype, after));
   append(checks, check_parameter_figures(variant, parameters, limits, after));
   return checks;
 }
 
-/// Pointers to one part of each rank's results.
-template <class Part>
-auto of_ranks(const std::vector<GoldenResults>& ranks, const Part& part) {
-  std::vector<decltype(part(ranks.front()))> parts;
-  for (const auto& rank : ranks) parts.push_back(part(rank));
-  return parts;
-}
-
 }  // namespace
 
-std::vector<GoldenCheck> check_golden(const GoldenCase& golden,
-                                      const std::vector<GoldenResults>& ranks, Dtype dtype) {
-  Checks checks = check_row(golden, golden.expected,
-                            of_ranks(ranks, [](const auto& r) { return &r.batch; }), dtype, "");
+std::vector<GoldenCheck> check_golden(const GoldenCase& golden, const GoldenResults& results,
+                                      Dtype dtype) {
+  Checks checks = check_row(golden, golden.expected, results.batch, dtype, "");
   if (golden.packed) {
-    const auto packed = of_ranks(ranks, [](const auto& r) { return &*r.packed; });
-    append(checks, check_row(golden, golden.expected_packed, packed, dtype, "packed: "));
+    append(checks, check_row(golden, golden.expected_packed, *results.packed, dtype, "packed: "));
   }
   for (std::size_t i = 0; i < golden.alone.size(); ++i) {
     if (golden.alone[i].num_targets == 0) continue;  // without a loss
-    const auto alone = of_ranks(ranks, [&](const auto& r) { return &r.alone[i]; });
-    append(checks, check_row(golden, golden.expected_alone[i], alone, dtype,
+    append(checks, check_row(golden, golden.expected_alone[i], results.alone[i], dtype,
                              "packed sequence " + std::to_string(i + 1) + " alone: "));
   }
   for (std::size_t i = 0; i < golden.variants.size(); ++i) {
-    const auto trained = of_ranks(ranks, [&](const auto& r) { return &r.variants[i]; });
-    append(checks, check_variant(golden.variants[i], trained, dtype));
+    append(checks, check_variant(golden.variants[i], results.variants[i], dtype));
   }
   return checks;
 }

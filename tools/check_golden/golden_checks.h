@@ -19,9 +19,9 @@ struct GoldenCheck {
   bool holds() const { return error <= limit; }
 };
 
-/// Compares the results of a path on each rank in `dtype` with everything that the folder expects.
-/// ValueError if the folder expects values for a parameter that the model does not have.
-std::vector<GoldenCheck> check_golden(const GoldenCase& golden,
-                                      const std::vector<GoldenResults>& ranks, Dtype dtype);
+/// Compares the results of a path in `dtype` with everything that the folder expects. ValueError if
+/// the folder expects values for a parameter that the model does not have.
+std::vector<GoldenCheck> check_golden(const GoldenCase& golden, const GoldenResults& results,
+                                      Dtype dtype);
 
 }  // namespace moegrad::tools

@@ -15,7 +15,6 @@ class Worst {
  public:
   /// `what`, such as the name of a tensor, says what has this error.
   void include(double error, const std::string& what = {});
-  void include(const Worst& other) { include(other.error_, other.what_); }
   double error() const { return error_; }
   GoldenCheck check(std::string quantity, double limit) const;
 

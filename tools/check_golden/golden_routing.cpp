@@ -200,10 +200,10 @@ RoutingDifference routing_difference(const GoldenRouting& own, const GoldenRouti
 }
 
 std::vector<GoldenCheck> check_routing(const GoldenCase& golden, const GoldenValues& expected,
-                                       const std::vector<const GoldenComputed*>& ranks, Dtype dtype,
+                                       const GoldenComputed& computed, Dtype dtype,
                                        const std::string& prefix) {
   RoutingChecks routing(golden, expected, dtype);
-  for (const auto* computed : ranks) routing.add(*computed);
+  routing.add(computed);
   return routing.checks(limits_of(dtype), prefix);
 }
 

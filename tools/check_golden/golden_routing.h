@@ -17,9 +17,9 @@ namespace moegrad::tools {
 enum class RoutingDifference : std::uint8_t { kNone, kRounding, kOther };
 RoutingDifference routing_difference(const GoldenRouting& own, const GoldenRouting& reference);
 
-/// Compares the routers' logits, choices, weights and counts of a row, of all ranks.
+/// Compares the routers' logits, choices, weights and counts of a row.
 std::vector<GoldenCheck> check_routing(const GoldenCase& golden, const GoldenValues& expected,
-                                       const std::vector<const GoldenComputed*>& ranks, Dtype dtype,
+                                       const GoldenComputed& computed, Dtype dtype,
                                        const std::string& prefix);
 
 }  // namespace moegrad::tools

@@ -22,6 +22,7 @@
 #include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
 #include "optim/schedule.h"
+#include "tools/check_golden/golden_ranks.h"
 #include "tools/check_golden/golden_routing.h"
 #include "tools/check_golden/golden_spread.h"
 #include "train/train_step.h"
@@ -273,14 +274,14 @@ std::string_view to_string(GoldenPath path) {
   }
 }
 
-std::vector<GoldenResults> run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype,
-                                      int world_size, const GoldenResults* reference) {
-  const int ranks = path == GoldenPath::kSharded ? world_size : 1;
-  std::vector<GoldenResults> results(static_cast<std::size_t>(ranks));
-  launch(ranks,
+GoldenResults run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype, int world_size,
+                         const GoldenResults* reference) {
+  GoldenResults results;
+  launch(path == GoldenPath::kSharded ? world_size : 1,
          [&](RankContext& context) {
-           results[static_cast<std::size_t>(context.rank())] =
-               run_on_this_rank(golden, path, dtype, reference);
+           auto own = run_on_this_rank(golden, path, dtype, reference);
+           check_same_on_all_ranks(*context.group(), own);
+           if (context.rank() == 0) results = std::move(own);
          },
          {.exit_after = kProgramExitsAfter});
   return results;

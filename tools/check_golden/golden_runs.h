@@ -60,10 +60,10 @@ struct GoldenResults {
   std::vector<GoldenTrained> variants;
 };
 
-/// Runs everything in a case along a path; the sharded path on `world_size` ranks. Returns one
-/// entry per rank. `reference`: for float32, the results of the float64 run (Note [Choices that are
-/// rounding]).
-std::vector<GoldenResults> run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype,
-                                      int world_size, const GoldenResults* reference = nullptr);
+/// Runs everything in a case along a path; the sharded path on `world_size` ranks. Returns what
+/// rank 0 has computed. `reference`: for float32, the results of the float64 run (Note [Choices
+/// that are rounding]). Error unless every rank has the same results, bit for bit.
+GoldenResults run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype, int world_size,
+                         const GoldenResults* reference = nullptr);
 
 }  // namespace moegrad::tools

@@ -19,7 +19,7 @@ using test::message_of;
 TEST(GoldenChecks, HoldForWhatIsExpected) {
   const auto made = golden_sample();
   for (const auto dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
-    const auto checks = check_golden(made.golden, {made.results}, dtype);
+    const auto checks = check_golden(made.golden, made.results, dtype);
     Names quantities;
     for (const auto& check : checks) quantities.push_back(check.quantity);
     EXPECT_EQ(quantities,
@@ -126,15 +126,6 @@ TEST(GoldenChecks, CompareAGradientWithoutDigitsWithAllOthers) {
   made.golden.expected.gradient_stats["z"] = stats_of(golden_values({0.0, 1e-11}, {2}));
   made.results.batch.gradients[2].tensor = golden_values({0.0, 1e-11 + 1e-14}, {2});
   EXPECT_EQ(failures(made), (Names{"gradients", "gradients' figures"}));
-}
-
-TEST(GoldenChecks, LookAtEveryRank) {
-  const auto made = golden_sample();
-  auto other = made.results;
-  other.batch.logits = shifted(other.batch.logits, 1e-9);
-  other.batch.aux += 1e-9;
-  EXPECT_EQ(failures(check_golden(made.golden, {made.results, other}, Dtype::kFloat64)),
-            (Names{"logits", "auxiliary loss"}));
 }
 
 TEST(GoldenChecks, CompareChoicesThatAreNotRounding) {

@@ -84,7 +84,7 @@ inline std::vector<std::string> failures(const std::vector<GoldenCheck>& checks)
 
 inline std::vector<std::string> failures(const GoldenSample& sample,
                                          Dtype dtype = Dtype::kFloat64) {
-  return failures(check_golden(sample.golden, {sample.results}, dtype));
+  return failures(check_golden(sample.golden, sample.results, dtype));
 }
 
 using Names = std::vector<std::string>;
