@@ -28,8 +28,8 @@ namespace moegrad {
 /// leaf's hooks with each of these sums. Then it adds the sums along the tree of Note [Tree of
 /// successive terms], and the result to grad(). So it never adds a term of one micro-batch to
 /// another's, nor to an older gradient. Under fully_shard each sum is a leaf of the tree of Note
-/// [Where a gradient is summed], as if each micro-batch had
-/// had a backward of its own and their gradients had been kept until the last.
+/// [Where a gradient is summed], as if each micro-batch had had a backward of its own and their
+/// gradients had been kept until the last.
 ///
 /// Micro-batches may share leaves. What is computed from leaves for several of them at once, such
 /// as the sum of two weights, has one gradient, and so loses the order.

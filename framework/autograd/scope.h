@@ -34,8 +34,8 @@ struct Scope {
 };
 
 namespace detail {
-/// The next number on this thread's tape, or `at_least`: entries of scopes and Functions share one
-/// count.
+/// The next number on this thread's tape, not below `at_least`: entries of scopes and Functions
+/// share one count.
 std::uint64_t next_sequence(std::uint64_t at_least = 0);
 }  // namespace detail
 
