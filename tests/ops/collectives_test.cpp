@@ -321,6 +321,7 @@ TEST(CollectiveOps, AreAwaitedAtBothEndsByDifferentThreads) {
              } else {
                x.storage().release();
              }
+             const Tensor next = Tensor::full({300}, 99, Dtype::kFloat64);  // has freed bytes
              EXPECT_EQ(ops::sum(kept).item(), 900);
            }
          },
