@@ -309,20 +309,20 @@ TEST(CollectiveOps, AreAwaitedAtBothEndsByDifferentThreads) {
            for (int round = 0; round < 30; ++round) {
              Tensor x = Tensor::full({300}, 1.0 + context.rank(), Dtype::kFloat64);
              Tensor y = ops::all_gather(context.group(), x);
-             Tensor other = ops::reduce_scatter(context.group(), y * y);
+             const Tensor early = ops::all_gather(context.group(), x);
              const Tensor kept = ops::all_gather(context.group(), x);
              const std::jthread drops([&, state = ThreadState::capture()] {
                const ThreadStateGuard guard(state);
                y = Tensor();
-               other = Tensor();
              });
              if (round % 2 == 0) {
-               fill_(x, 99);  // two read it
+               fill_(x, 99);  // three read it
              } else {
                x.storage().release();
              }
              const Tensor next = Tensor::full({300}, 99, Dtype::kFloat64);  // has freed bytes
              EXPECT_EQ(ops::sum(kept).item(), 900);
+             EXPECT_EQ(ops::sum(early).item(), 900);
            }
          },
          {.link = {.latency = 1ms}, .jitter = {.maximum = 1ms}});
