@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <latch>
+#include <memory>
+#include <thread>
 #include <vector>
 
 #include "framework/runtime/rank_context.h"
@@ -106,6 +111,40 @@ TEST(Storage, GoesBackToTheArenaItCameFrom) {
   tensor = Tensor();
   EXPECT_EQ(first.arena()->live().total(), 0);
   EXPECT_EQ(second.arena()->live().total(), 0);
+}
+
+/// Reads until somebody awaits its end.
+class EndlessReader final : public ReaderOfBytes {
+ public:
+  void await_end() override { ended_ = true; }
+  bool has_ended() const override { return ended_; }
+
+ private:
+  std::atomic<bool> ended_ = false;
+};
+
+// As when one tensor is the input of collectives on several ranks.
+TEST(Storage, AwaitsTheReadersThatSeveralThreadsHaveGivenIt) {
+  constexpr std::size_t kThreads = 4, kEach = 300;
+  for (const bool written : {true, false}) {
+    Storage storage(64);
+    std::vector<std::shared_ptr<EndlessReader>> readers;
+    for (std::size_t i = 0; i < kThreads * kEach; ++i) {
+      readers.push_back(std::make_shared<EndlessReader>());
+    }
+    {
+      std::latch start(kThreads);
+      std::vector<std::jthread> threads;
+      for (std::size_t t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&, t] {
+          start.arrive_and_wait();
+          for (std::size_t i = 0; i < kEach; ++i) storage.read_by(readers[t * kEach + i]);
+        });
+      }
+    }
+    written ? storage.bump_version() : storage.release();
+    EXPECT_TRUE(std::ranges::all_of(readers, [](const auto& one) { return one->has_ended(); }));
+  }
 }
 
 }  // namespace
