@@ -6,6 +6,7 @@
 // is in
 //
 //     moegrad_diagnostics.h    traces, slow ranks, the tape as a graph, memory, printed tensors
+//     moegrad_mpi.h            ranks as processes, on one host or several
 //     moegrad_testing.h        gradcheck, reference implementations
 //     train/train.h            the library moegrad::train, for training programs
 //

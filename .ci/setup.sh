@@ -9,6 +9,7 @@ moegrad_packages=(
   g++ cmake ninja-build python3
   libeigen3-dev libboost-graph-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev
   libgtest-dev libgmock-dev libbenchmark-dev
+  libopenmpi-dev openmpi-bin
   bible-kjv bible-kjv-text graphviz doxygen
 )
 

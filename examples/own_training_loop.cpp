@@ -2,12 +2,16 @@
 // A training loop of your own, sharded over ranks, that can be killed and resumed.
 //
 //     build/release/examples/own_training_loop TEXT CHECKPOINTS [RANKS]       default: 2 ranks
+//     mpirun -n 4 build/release/examples/own_training_loop TEXT CHECKPOINTS   a process for each
+//     rank
 //
 // Expected: the loss falls from 5.6 to about 3. Started again, the program continues from its
-// newest checkpoint, also on another number of ranks.
+// newest checkpoint, also on another number of ranks. Ctrl-C or SIGUSR1 saves after the step.
+#include <atomic>
 #include <iostream>
 
 #include "moegrad.h"
+#include "moegrad_mpi.h"
 
 using namespace moegrad;
 
@@ -59,8 +63,10 @@ double accumulate_gradients(models::Qwen3Moe& model, fsdp::State& sharding, cons
   return all_reduce(*rank.group(), loss);
 }
 
-void train(RankContext& rank, const std::string& text, const std::string& folder,
-           const FolderLock& lock) {
+// Returns the program's exit code.
+int train(RankContext& rank, const std::string& text, const std::string& folder) {
+  std::optional<FolderLock> lock;
+  if (rank.rank() == 0) lock.emplace(folder);  // keeps a second run out of the folder
   models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
   const auto mesh = DeviceMesh::flat(rank.group());
   for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh);
@@ -77,7 +83,7 @@ void train(RankContext& rank, const std::string& text, const std::string& folder
     checkpoint->read_all(tensors);
     first_step = checkpoint->manifest().step;
   }
-  CheckpointSaver saver(folder, rank.group(), {.lock = &lock});
+  CheckpointSaver saver(folder, rank.group(), {.lock = lock ? &*lock : nullptr});
 
   for (std::int64_t step = first_step; step < kSteps; ++step) {
     optimizer.set_lr(schedule(step));
@@ -86,8 +92,15 @@ void train(RankContext& rank, const std::string& text, const std::string& folder
     optim::clip_grad_norm(model.named_parameters(), /*max_norm=*/1.0);
     optimizer.step();
     if (rank.rank() == 0) std::cout << "step " << step << " loss " << loss << std::endl;
-    if ((step + 1) % kCheckpointInterval == 0) saver.save(step + 1, {.tensors = tensors});
+
+    // A signal may come to one rank alone, so the ranks agree on it.
+    const auto signal = all_reduce<std::int64_t>(*rank.group(), stop_signal(), ReduceOp::kMax);
+    if (signal != 0 || (step + 1) % kCheckpointInterval == 0) {
+      saver.save(step + 1, {.tensors = tensors});
+    }
+    if (signal != 0) return exit_code_of_signal(static_cast<int>(signal));
   }
+  return 0;
 }
 
 int run(int argc, char** argv) {
@@ -96,11 +109,13 @@ int run(int argc, char** argv) {
   check(std::ssize(text) > kTokens, "TEXT must be a file of more than ", kTokens, " bytes, got ",
         text.size());
   const std::string folder = argv[2];
-  const int ranks = argc == 4 ? parse_number<int>("RANKS", argv[3], {1, 64}) : 2;
-  const FolderLock lock(folder);  // keeps a second run out of the folder
-  launch(ranks, [&](RankContext& rank) { train(rank, text, folder, lock); },
-         {.exit_after = kProgramExitsAfter});
-  return 0;
+  const int ranks =
+      argc == 4 ? parse_number<int>("RANKS", argv[3], {1, 64}) : default_world_size(2);
+  note_stop_signals();
+  std::atomic<int> code = 0;
+  launch_ranks(ranks, [&](RankContext& rank) { code = train(rank, text, folder); },
+               {{.exit_after = kProgramExitsAfter}});
+  return code;
 }
 
 int main(int argc, char** argv) {

@@ -17,6 +17,8 @@ from pathlib import Path
 OPTIONAL = [
     ("comparison with PyTorch", "./tests/run.sh --with-oracle", r"torch_oracle|golden_folders"),
     ("report in a browser", "./tests/run.sh --with-browser", r"report"),
+    ("several hosts", "./tests/run.sh --full as root, where network namespaces may be made",
+     r"mpi_hosts"),
     ("tensors in gdb", "apt-get install gdb", r"gdb"),
 ]
 SKIPPED = "SKIP_RETURN_CODE=77"  # ctest's word for it; a program that is not there is no skip

@@ -55,10 +55,17 @@ def help_of(program, build):
     return done.stdout + done.stderr
 
 
+def without_launcher(words):
+    """A command without the mpirun that starts it: `mpirun -n 2 PROGRAM ...`."""
+    if words[0] == "tools/mpirun_guard":
+        words = words[1:]
+    return words[3:] if words[:2] == ["mpirun", "-n"] else words
+
+
 def problems_of(command, build):
     """What is wrong with a command without running it."""
     for part in re.split(r"\s*(?:&&|\|)\s*", command):
-        words = part.split()
+        words = without_launcher(part.split())
         if words[0] in SYSTEM | {"dot"}:
             continue
         match = PROGRAM.match(words[0])
@@ -117,7 +124,11 @@ def run_all(commands, build, prepare=fixtures):
         (folder / "build").mkdir()
         (folder / "build/release").symlink_to(build)
         prepare(folder, build)
-        environment = {**os.environ, "HOME": tmp}
+        # For mpirun: as root, and with more processes than there may be cores.
+        environment = {**os.environ, "HOME": tmp, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                       "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                       "OMPI_MCA_hwloc_base_binding_policy": "none"}
         for command in commands:
             if NOT_RUN.search(command):
                 continue
@@ -143,7 +154,9 @@ def self_test(build):
     bad = {"build/release/tools/no_such_tool": "no program",
            "./tests/no_such.sh": "no program",
            "build/release/tools/train_qwen3_moe --no-such-option 3": "no option --no-such-option",
-           "./tests/run.sh --fulll": "no option --fulll"}
+           "./tests/run.sh --fulll": "no option --fulll",
+           "mpirun -n 2 build/release/tools/no_such_tool": "no program",
+           "mpirun -n 2 build/release/tools/train_qwen3_moe --no-such": "no option --no-such"}
     for command, what in bad.items():
         found = list(problems_of(command, build))
         assert len(found) == 1 and what in found[0], (command, found)

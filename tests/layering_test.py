@@ -16,7 +16,7 @@ LIBRARIES = {
     "optim": {"framework", "optim"},
     "fsdp": {"framework", "ops", "nn", "fsdp"},
 }
-UMBRELLAS = {"moegrad.h", "moegrad_diagnostics.h", "moegrad_testing.h"}
+UMBRELLAS = {"moegrad.h", "moegrad_diagnostics.h", "moegrad_mpi.h", "moegrad_testing.h"}
 EVERY_LIBRARY = set(LIBRARIES) | UMBRELLAS
 MAY_INCLUDE = {
     **LIBRARIES,

@@ -16,7 +16,7 @@ from repository_files import repository_files
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ["framework", "ops", "nn", "optim", "fsdp", "models", "train"]
-TIERS = ["moegrad.h", "moegrad_diagnostics.h", "moegrad_testing.h"]
+TIERS = ["moegrad.h", "moegrad_diagnostics.h", "moegrad_mpi.h", "moegrad_testing.h"]
 UMBRELLAS = {*TIERS, "train/train.h"}
 # What the umbrellas leave out: the first two need a library that the user may not have.
 OPT_IN = {"framework/autograd/gradcheck_gtest.h", "framework/tensor/as_eigen.h",
@@ -32,6 +32,7 @@ OUTPUT = {
                 "one rank, weights from the file: the same loss\n",
     "first": "dloss/dweight = -17\ny = 2 x + 1\n",
     "one_op": "rms_norm -3\n",
+    "over_mpi": "sum over 2 ranks: 3\n",
 }
 
 
@@ -101,7 +102,7 @@ def self_test():
     with tempfile.TemporaryDirectory() as tmp:
         planted = {"moegrad.h": '#include "a/b.h"\n#include "a/none.h"\n',
                    "moegrad_diagnostics.h": '#include "a/c.h"\n#include "a/b.h"\n',
-                   "moegrad_testing.h": '#include "a/d.h"\n', "a/b.h": '#include "a/d.h"\n',
+                   "moegrad_mpi.h": "", "moegrad_testing.h": '#include "a/d.h"\n', "a/b.h": '#include "a/d.h"\n',
                    "a/c.h": "", "a/d.h": "", "a/stray.h": "", "train/train.h": "",
                    **dict.fromkeys(OPT_IN, '#include "moegrad.h"\n')}
         for name, text in planted.items():

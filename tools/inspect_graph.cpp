@@ -121,5 +121,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program("inspect_graph", [&] { return parse_and_run(argc, argv); });
+  return moegrad::run_program_once("inspect_graph", [&] { return parse_and_run(argc, argv); });
 }

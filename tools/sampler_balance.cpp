@@ -102,5 +102,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program("sampler_balance", [&] { return parse_and_run(argc, argv); });
+  return moegrad::run_program_once("sampler_balance", [&] { return parse_and_run(argc, argv); });
 }

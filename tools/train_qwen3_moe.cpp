@@ -5,12 +5,14 @@
 //     build/release/tools/train_qwen3_moe                       the King James text, 2 ranks
 //     build/release/tools/train_qwen3_moe --text FILE --world-size 4 --micro-batches 4
 //     build/release/tools/train_qwen3_moe --pack                whole documents, balanced
+//     mpirun -n 4 build/release/tools/train_qwen3_moe           4 ranks, each a process
 //
 // The losses depend on the seed and the step alone, not on world size, threads or weight layout.
 
 #include <cstdlib>
 #include <iostream>
 
+#include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
 #include "train/config/train_options.h"
 #include "train/data/open_data.h"
@@ -35,6 +37,7 @@ void read_switch(const char* name, bool& value) {
 
 int run(int argc, char** argv) {
   TrainConfig options;
+  options.parallel.world_size = default_world_size(options.parallel.world_size);
   read_switch("GROUPED_MATMUL_NZ_TRANSPOSE", options.model.grouped_matmul_nz_transpose);
   read_switch("LINEAR_ONLY_SHARD", options.parallel.linear_only_shard);
   if (const auto exit_code = parse_train_config(argc, argv, options)) return *exit_code;
@@ -46,9 +49,8 @@ int run(int argc, char** argv) {
   std::cout << "configuration\n" << configuration << std::flush;
   note_stop_signals();
   const auto data = open_data(options);
-  const int code =
-      run_training(options, *data, {.stop_requested = [] { return stop_signal() != 0; }});
-  return code == kRunStopped ? exit_code_of_signal(stop_signal()) : code;
+  const int code = run_training(options, *data, {.stop_requested = [] { return stop_signal(); }});
+  return code < 0 ? exit_code_of_signal(-code) : code;
 }
 
 }  // namespace

@@ -1,10 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/run_identity.h"
 
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "framework/distributed/text_collectives.h"
+#include "framework/runtime/byte_stream.h"
 #include "models/qwen3_moe/config_json.h"
 #include "train/config/train_options.h"
 
 namespace moegrad::training {
+namespace {
+
+// The line of `text` that has the character at `position`, such as a member of a JSON object.
+std::string_view line_at(std::string_view text, std::size_t position) {
+  const auto before = position == 0 ? text.npos : text.rfind('\n', position - 1);
+  const auto begin = text.find_first_not_of(' ', before == text.npos ? 0 : before + 1);
+  if (begin == text.npos) return {};
+  const auto line = text.substr(begin, text.find('\n', begin) - begin);
+  return line.ends_with(',') ? line.substr(0, line.size() - 1) : line;
+}
+
+}  // namespace
 
 std::map<std::string, std::string> describe_run(const TrainConfig& config,
                                                 const TrainingData& data) {
@@ -13,6 +31,37 @@ std::map<std::string, std::string> describe_run(const TrainConfig& config,
   run["data"] = data.source().describe();
   run["batches"] = data.describe();
   return run;
+}
+
+void check_same_run(const std::shared_ptr<ProcessGroup>& group, const TrainConfig& config,
+                    const TrainingData& data) {
+  auto own = describe_run(config, data);
+  own.merge(record_options(config));  // contents come before the paths they are read from
+  ByteWriter writer;
+  for (const auto& [name, value] : own) {
+    writer.text(name);
+    writer.text(value);
+  }
+  const auto bytes = writer.take();
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto texts = all_gather_texts(group, text, {.label = "configuration"});
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    ByteReader first(std::as_bytes(std::span(texts[0])));
+    ByteReader other(std::as_bytes(std::span(texts[rank])));
+    while (true) {
+      const auto name = first.text(), value_of_0 = first.text();
+      other.text();  // the names are the program's, which all ranks share
+      const auto value = other.text();
+      if (value == value_of_0) continue;
+      // Some values have many lines.
+      const auto [differs, end] = std::ranges::mismatch(value_of_0, value);
+      const auto position = static_cast<std::size_t>(differs - value_of_0.begin());
+      throw ValueError("training: all ranks must have the same " + name + ", rank 0 has " +
+                       std::string(line_at(value_of_0, position)) + ", rank " +
+                       std::to_string(rank) + " has " + std::string(line_at(value, position)));
+    }
+  }
 }
 
 }  // namespace moegrad::training

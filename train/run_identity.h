@@ -2,8 +2,10 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 
+#include "framework/distributed/process_group.h"
 #include "train/config/train_config.h"
 #include "train/data/training_data.h"
 
@@ -13,5 +15,11 @@ namespace moegrad::training {
 /// the contents of what the run reads.
 std::map<std::string, std::string> describe_run(const TrainConfig& config,
                                                 const TrainingData& data);
+
+/// Checks that all ranks of `group` train the same: every option, and the contents of what they
+/// read. Ranks that are processes have these from environment and files of their own. Collective.
+/// ValueError that names the first difference.
+void check_same_run(const std::shared_ptr<ProcessGroup>& group, const TrainConfig& config,
+                    const TrainingData& data);
 
 }  // namespace moegrad::training

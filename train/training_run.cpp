@@ -17,11 +17,12 @@
 
 #include "framework/autograd/anomaly.h"
 #include "framework/distributed/collectives.h"
-#include "framework/distributed/launch.h"
+#include "framework/distributed/mpi/launch_mpi.h"
 #include "framework/distributed/slow_rank_watch.h"
 #include "framework/distributed/slow_storage.h"
 #include "framework/io/atomic_file.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/mpi_environment.h"
 #include "framework/tensor/meta.h"
 #include "models/qwen3_moe/load_pretrained.h"
 #include "models/qwen3_moe/save_pretrained.h"
@@ -46,21 +47,21 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// What is decided after each step. All ranks use rank 0's decisions.
+// What is decided after each step, the same on all ranks.
 struct StepEnd {
-  bool stop = false;
+  int stop = 0;              // what stop_requested has returned on a rank
   bool window_ends = false;  // in which the ranks are compared
 };
 
 StepEnd agree_on_step_end(const TrainingEvents& events, RankContext& context,
                           Clock::time_point window_begin) {
   std::vector<std::int64_t> answers(2);
+  if (context.rank() == 0 || mpi_environment()) answers[0] = events.stop_requested();
   if (context.rank() == 0) {
-    answers = {events.stop_requested() ? 1 : 0,
-               Clock::now() - window_begin >= events.slow_rank_window ? 1 : 0};
+    answers[1] = Clock::now() - window_begin >= events.slow_rank_window ? 1 : 0;
   }
-  broadcast(*context.group(), std::span(answers), 0, {.label = "end of a step"});
-  return {.stop = answers[0] != 0, .window_ends = answers[1] != 0};
+  all_reduce(*context.group(), std::span(answers), ReduceOp::kMax, {.label = "end of a step"});
+  return {.stop = static_cast<int>(answers[0]), .window_ends = answers[1] != 0};
 }
 
 void warn_of_slow_ranks(const std::vector<SlowRank>& ranks, RunLogs& logs, bool is_rank_0) {
@@ -134,6 +135,7 @@ template <class Step>
 bool train(const TrainConfig& options, const TrainingData& data, const TrainingEvents& events,
            RankContext& context) {
   const bool is_rank_0 = context.rank() == 0;
+  check_same_run(context.group(), options, data);
   // No rank ever holds the whole model: first only shapes are made, then shards, then their values.
   std::optional<models::Qwen3Moe> shapes;
   {
@@ -185,7 +187,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   }();
   const auto schedule = options.schedule();
   auto window_begin = Clock::now();
-  const auto stop_here = [&] {
+  const auto stop_here = [&](int reason) {
     if (trained.step > first) checkpoints.save();
     logs.end_line();
     const bool written = logs.report(), saved = checkpoints.finish();
@@ -193,10 +195,11 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
       std::cout << "stopped after step " << trained.step - 1 << std::endl;
     }
     if (is_rank_0 && trained.step == 0) std::cout << "stopped before the first step" << std::endl;
-    throw Stopped{saved && written ? kRunStopped : 1};
+    throw Stopped{saved && written ? -reason : 1};
   };
   const auto may_stop = [&] {
-    if (agree_on_step_end(events, context, window_begin).stop) stop_here();
+    const int stop = agree_on_step_end(events, context, window_begin).stop;
+    if (stop != 0) stop_here(stop);
   };
   const double before = evaluate(model, data, may_stop);
   if (is_rank_0) std::cout << "training, from validation loss " << before << std::endl;
@@ -246,7 +249,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
       warn_of_slow_ranks(watch.close_window(), logs, is_rank_0);
       window_begin = Clock::now();
     }
-    if (stop && step + 1 < options.optim.steps) stop_here();
+    if (stop != 0 && step + 1 < options.optim.steps) stop_here(stop);
     if (trained.step == options.optim.steps) checkpoints.save();
     checkpoints.after_step();
   }
@@ -280,20 +283,28 @@ int run_training(const TrainConfig& options, const TrainingData& data,
   check_output_folder("--checkpoint-dir", options.checkpoint.dir);
   check_output_folder("--tensorboard", options.output.tensorboard);
   check_output_folder("--export-hf", options.output.export_hf);
-  std::atomic<int> code = 0;  // 1 if any rank has it
-  launch(options.parallel.world_size,
-         [&](RankContext& context) {
-           context.set_log_level(options.output.log_level);
-           try {
-             if (!train(options, data, events, context)) code = 1;
-           } catch (const Stopped& stopped) {
-             if (code != 1) code = stopped.exit_code;
-           }
-         },
-         {.threads_per_rank = options.parallel.threads_per_rank,
-          .deadline = std::chrono::seconds(options.parallel.collective_deadline),
-          .exit_after = std::chrono::seconds(options.parallel.collective_deadline),
-          .link = events.link});
+  std::atomic<int> code = 0;
+  MpiOptions launch_options;
+  launch_options.threads_per_rank = options.parallel.threads_per_rank;
+  launch_options.deadline = std::chrono::seconds(options.parallel.collective_deadline);
+  launch_options.exit_after = launch_options.deadline;
+  launch_options.link = events.link;
+  launch_options.last_operations_folder = options.checkpoint.dir;
+  launch_ranks(
+      options.parallel.world_size,
+      [&](RankContext& context) {
+        context.set_log_level(options.output.log_level);
+        std::int64_t own = 0;
+        try {
+          if (!train(options, data, events, context)) own = 1;
+        } catch (const Stopped& stopped) {
+          own = stopped.exit_code;
+        }
+        // 1 if any rank has it; all have been stopped by the same.
+        const auto failed = all_reduce<std::int64_t>(*context.group(), own == 1 ? 1 : 0);
+        code = failed != 0 ? 1 : static_cast<int>(own);
+      },
+      launch_options);
   std::cout << "took " << seconds_since(start) << " s" << std::endl;
   return code;
 }

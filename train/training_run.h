@@ -4,21 +4,19 @@
 #include <chrono>
 #include <functional>
 
-#include "framework/distributed/threads/link_model.h"
+#include "framework/distributed/link_model.h"
 #include "framework/io/checkpoint_writer.h"
 #include "train/config/train_config.h"
 #include "train/data/training_data.h"
 
 namespace moegrad::training {
 
-/// What run_training() returns if the run was asked to end and did so before its last step.
-inline constexpr int kRunStopped = -1;
-
 /// The callbacks of a run.
 struct TrainingEvents {
-  /// Called on rank 0 after each step, between the batches of an evaluation, and between the bytes
-  /// of a sample. If it returns true, the run ends there, with a checkpoint of the steps done.
-  std::function<bool()> stop_requested = [] { return false; };
+  /// Called after each step, between the batches of an evaluation, and between the bytes of a
+  /// sample: on rank 0 where ranks are threads, on every rank where they are processes. If any
+  /// returns another number than 0, the run ends there, with a checkpoint of the steps done.
+  std::function<int()> stop_requested = [] { return 0; };
   /// CheckpointOptions::observe, with the rank that calls it.
   std::function<void(int rank, CheckpointPoint)> at_checkpoint_point = {};
   /// The least length of a window over which the ranks are compared (Note [Slow ranks]).
@@ -27,9 +25,10 @@ struct TrainingEvents {
   LinkModel link = {};
 };
 
-/// Trains as `options` say, on its own ranks, and prints to standard output. Returns the exit
-/// code: 1 if a checkpoint or a part of the logs could not be written, else kRunStopped or 0.
-/// It keeps other runs out of the folder of its checkpoints.
+/// Trains as `options` say, on its own ranks, and prints to standard output. They are threads, or
+/// the processes that mpirun has started. Returns 1 if a checkpoint or a part of the logs could not
+/// be written; -n if stop_requested has returned n and the run has ended before its last step; else
+/// 0. It keeps other runs out of the folder of its checkpoints.
 int run_training(const TrainConfig& options, const TrainingData& data,
                  const TrainingEvents& events);
 

@@ -28,6 +28,8 @@ struct CollectiveCall : CollectiveRequest {
   std::span<std::byte> output = {};  // the same memory as the input for all_reduce and broadcast
   std::vector<std::int64_t> send_counts = {};  // all_to_all only, as recv_counts
   std::vector<std::int64_t> recv_counts = {};
+  // Of all_gather. Where there is an output, it copies the inputs there, and a backend that can
+  // bring them there itself need not call it.
   GatherConsumer consume = {};
 
   /// After which time the call fails, if not the backend's.

@@ -2,6 +2,7 @@
 #include "framework/distributed/collective_history.h"
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 namespace moegrad {
@@ -45,13 +46,21 @@ HistoryLine history_line(const CollectiveRequest& request, std::string_view stat
 }
 
 std::string format_history(const std::vector<std::vector<HistoryLine>>& ranks) {
+  std::vector<int> numbers(ranks.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return format_history(ranks, numbers);
+}
+
+std::string format_history(const std::vector<std::vector<HistoryLine>>& ranks,
+                           const std::vector<int>& numbers) {
   const auto widths = column_widths(ranks);
   std::ostringstream text;
   for (auto lines = ranks.begin(); lines != ranks.end(); ++lines) {
     if (std::find(ranks.begin(), lines, *lines) != lines) continue;  // printed already
     std::vector<int> same;
     for (auto other = lines; other != ranks.end(); ++other) {
-      if (*other == *lines) same.push_back(static_cast<int>(other - ranks.begin()));
+      if (*other == *lines)
+        same.push_back(numbers[static_cast<std::size_t>(other - ranks.begin())]);
     }
     text << (lines == ranks.begin() ? "" : "\n") << name_ranks(same);
     if (lines->empty()) text << "\n  no operation";

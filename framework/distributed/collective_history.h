@@ -45,11 +45,11 @@ class CollectiveHistory {
 
 /// One operation as the report of a failure shows it.
 struct HistoryLine {
-  std::string state;
-  std::string where;
-  std::string sequence;
-  std::string signature;
-  std::string label;
+  std::string state = {};
+  std::string where = {};
+  std::string sequence = {};
+  std::string signature = {};
+  std::string label = {};
 
   friend bool operator==(const HistoryLine&, const HistoryLine&) = default;
 };
@@ -65,5 +65,8 @@ HistoryLine history_line(const CollectiveRequest& request, std::string_view stat
 ///     rank 3
 ///       done    group world  sequence 0  barrier
 std::string format_history(const std::vector<std::vector<HistoryLine>>& ranks);
+/// The same of some ranks; `numbers`: which they are.
+std::string format_history(const std::vector<std::vector<HistoryLine>>& ranks,
+                           const std::vector<int>& numbers);
 
 }  // namespace moegrad

@@ -64,14 +64,8 @@ void reduce_scatter(ProcessGroup& group, std::span<const std::type_identity_t<T>
 template <class T>
 void all_gather(ProcessGroup& group, std::span<const std::type_identity_t<T>> input,
                 std::span<T> output, const CollectiveOptions& options = {}) {
-  check<ValueError>(output.size() == input.size() * static_cast<std::size_t>(group.size()),
-                    "all_gather: output must hold ", group.size(), " inputs of ", input.size(),
-                    " elements, got ", output.size());
-  const auto copy_out = [bytes = std::as_writable_bytes(output)](PeerSpans inputs) {
-    auto* out = bytes.data();
-    for (const auto& peer : inputs) out = std::copy(peer.begin(), peer.end(), out);
-  };
-  group.all_gather(std::as_bytes(input), dtype_of<T>, copy_out, options)->wait();
+  group.all_gather(std::as_bytes(input), std::as_writable_bytes(output), dtype_of<T>, options)
+      ->wait();
 }
 
 /// On rank 0 the bytes of all ranks, in their order, of any lengths; nothing on the others. So a

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "framework/distributed/aborted_error.h"
+#include "framework/distributed/check_launch_options.h"
 #include "framework/distributed/threads/thread_process_group.h"
+#include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/too_few_threads.h"
 
 namespace moegrad {
@@ -61,25 +63,17 @@ void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub,
   hub->rank_left(rank);
 }
 
-void check_options(const LaunchOptions& options) {
-  // Within these bounds no time that is computed from them overflows.
-  constexpr std::chrono::hours kDay(24);
-  check<ValueError>(options.deadline.count() > 0 && options.deadline <= kDay,
-                    "launch: deadline must be in (0, 24 h], got ", options.deadline.count(), " ms");
-  const auto exit_after = options.exit_after.value_or(options.deadline);
-  check<ValueError>(exit_after.count() > 0 && exit_after <= kDay,
-                    "launch: exit_after must be in (0, 24 h], got ", exit_after.count(), " ms");
-  const auto jitter = options.jitter.maximum;
-  check<ValueError>(jitter.count() >= 0 && jitter <= kDay,
-                    "launch: jitter must be in [0, 24 h], got ", jitter.count(), " ns");
-}
-
 }  // namespace
 
 void launch(int world_size, const std::function<void(RankContext&)>& body,
             const LaunchOptions& options) {
   check<ValueError>(world_size >= 1, "launch: world_size must be at least 1, got ", world_size);
-  check_options(options);
+  check_launch_options("launch", options);
+  const auto started = mpi_environment();
+  check(!started || started->size == 1,
+        "launch: its ranks are threads of one process, but mpirun has started this program as ",
+        started ? started->size : 0,
+        " processes; link moegrad::mpi and call launch_mpi(), or start the program without mpirun");
   const auto hub = std::make_shared<ThreadHub>(world_size, options);
   const auto* const caller = RankContext::find();  // null: a thread that belongs to no rank
   const auto log_level = caller == nullptr ? RankContext::Options().log_level : caller->log_level();

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "framework/distributed/threads/jitter.h"
-#include "framework/distributed/threads/link_model.h"
+#include "framework/distributed/jitter.h"
+#include "framework/distributed/link_model.h"
 
 namespace moegrad {
 

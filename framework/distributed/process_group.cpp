@@ -99,6 +99,21 @@ WorkPtr ProcessGroup::all_gather(std::span<const std::byte> input, Dtype dtype,
   return post(std::move(call));
 }
 
+WorkPtr ProcessGroup::all_gather(std::span<const std::byte> input, std::span<std::byte> output,
+                                 Dtype dtype, const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kAllGather, input, dtype, options);
+  const auto elements = num_elements("all_gather", output, dtype);
+  check<ValueError>(elements == size() * call.count, "all_gather: output must hold ", size(),
+                    " inputs of ", call.count, " elements, got ", elements);
+  call.input = input;
+  call.output = output;
+  call.consume = [output](PeerSpans inputs) {
+    auto* out = output.data();
+    for (const auto& peer : inputs) out = std::copy(peer.begin(), peer.end(), out);
+  };
+  return post(std::move(call));
+}
+
 WorkPtr ProcessGroup::reduce_scatter(ByteParts input, std::span<std::byte> output, Dtype dtype,
                                      ReduceOp op, const CollectiveOptions& options) {
   auto call = make_call(CollectiveOp::kReduceScatter, options);

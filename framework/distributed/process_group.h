@@ -64,8 +64,12 @@ class ProcessGroup {
   std::span<const int> ranks() const { return ranks_; }
 
   /// Passes the inputs of all ranks (equal sizes) to `consume`, on the backend's thread, without a
-  /// staging copy. The call is done when every rank's consumer has returned.
+  /// staging copy where ranks are threads. The call is done when this rank's consumer has returned;
+  /// where ranks are threads, when every rank's has.
   WorkPtr all_gather(std::span<const std::byte> input, Dtype dtype, GatherConsumer consume,
+                     const CollectiveOptions& options = {});
+  /// output [size() * n] = the inputs [n] of all ranks, in rank order.
+  WorkPtr all_gather(std::span<const std::byte> input, std::span<std::byte> output, Dtype dtype,
                      const CollectiveOptions& options = {});
   /// output [n] = reduction over ranks of chunk rank() of input [size() * n].
   WorkPtr reduce_scatter(ByteParts input, std::span<std::byte> output, Dtype dtype, ReduceOp op,

@@ -21,6 +21,7 @@
 
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/out_of_memory.h"
 
 namespace moegrad {
@@ -41,6 +42,8 @@ __attribute__((constructor(101))) void open_closed_descriptors() {
 class PrintableBuffer final : public std::streambuf {
  public:
   explicit PrintableBuffer(std::ostream& stream) : stream_(stream), target_(stream.rdbuf(this)) {}
+  /// From now on, what is written is dropped.
+  void drop() { drops_ = true; }
   ~PrintableBuffer() override {
     write({}, /*more=*/false);
     stream_.rdbuf(target_);
@@ -66,6 +69,7 @@ class PrintableBuffer final : public std::streambuf {
   // `more`: the next call may complete a character that is not whole yet.
   bool write(std::string_view text, bool more) {
     const std::lock_guard lock(mutex_);
+    if (drops_) return true;
     begun_ += text;
     std::string shown;
     begun_.erase(0, append_printable(shown, begun_, more));
@@ -76,6 +80,7 @@ class PrintableBuffer final : public std::streambuf {
   std::ostream& stream_;
   std::streambuf* target_;
   std::string begun_;
+  bool drops_ = false;
 };
 
 // The streams, signals and exits of a process exist once, and so do these variables.
@@ -177,6 +182,9 @@ bool output_is_written() {
 
 int run_program(const std::string& name, const std::function<int()>& body, int failure) {
   program_name = name;
+  if (const auto started = mpi_environment()) {
+    program_name += " (rank " + std::to_string(started->rank) + ")";
+  }
   std::set_terminate(end_at_once);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file past its size limit is an error like a full disk
@@ -184,6 +192,7 @@ int run_program(const std::string& name, const std::function<int()>& body, int f
   int code = failure;
   {
     PrintableBuffer output(std::cout), errors(std::cerr);
+    if (!is_first_process()) output.drop();
     try {
       code = body();
     } catch (const UsageError& error) {
@@ -201,6 +210,10 @@ int run_program(const std::string& name, const std::function<int()>& body, int f
   }
   raw_output = nullptr;
   return code;
+}
+
+int run_program_once(const std::string& name, const std::function<int()>& body, int failure) {
+  return is_first_process() ? run_program(name, body, failure) : 0;
 }
 
 std::ostream& terminal_output() {
@@ -227,6 +240,6 @@ void note_stop_signals() {
 
 int stop_signal() { return noted_signal; }
 
-int exit_code_of_signal(int signal) { return 128 + signal; }
+int exit_code_of_signal(int signal) { return signal == SIGUSR1 ? 0 : 128 + signal; }
 
 }  // namespace moegrad

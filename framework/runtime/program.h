@@ -30,10 +30,16 @@ inline constexpr int kWrongUsage = 2;
 //   - A program whose output could not be written says so and fails. SIGPIPE is ignored, so that a
 //     reader who leaves does not end a training run.
 //   - A training run notes signals and ends after a step (note_stop_signals).
+//   - Where mpirun has started the program as several processes, standard output is that of rank 0.
+//     Messages are those of all, and each names its rank.
 
 /// Runs `body` as Note [Programs] says, and returns the exit code for main(): kWrongUsage for a
 /// UsageError, `failure` for any other exception and for output that could not be written.
 int run_program(const std::string& name, const std::function<int()>& body, int failure = 1);
+
+/// The same for a program without ranks: where mpirun has started it as several processes, the
+/// first one alone runs `body`, and the others return 0.
+int run_program_once(const std::string& name, const std::function<int()>& body, int failure = 1);
 
 /// Standard output without escaping, for text that moves a terminal's cursor.
 std::ostream& terminal_output();
@@ -46,7 +52,8 @@ void note_stop_signals();
 /// The signal noted so far; 0 if none.
 int stop_signal();
 
-/// The exit code of a program that ended early because of a signal, as shells define it.
+/// The exit code of a program that has ended early, in good order, because of a signal: 0 for
+/// SIGUSR1, which asks for nothing else; for the others the code that shells give to them.
 int exit_code_of_signal(int signal);
 
 }  // namespace moegrad

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "framework/runtime/mpi_environment.h"
+
 namespace moegrad {
 namespace {
 
@@ -34,6 +36,8 @@ std::string_view variable(const char* name) {
 
 bool can_redraw(int descriptor) {
   const auto term = variable("TERM");
+  // mpirun gives its processes terminals, whatever its own output is.
+  if (mpi_environment()) return false;
   return isatty(descriptor) != 0 && !term.empty() && term != "dumb";
 }
 

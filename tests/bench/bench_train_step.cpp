@@ -4,6 +4,7 @@
 // with more than one rank under fully_shard:
 //
 //     build/release/tests/bench_train_step --preset main --world-size 1 --threads-per-rank 2
+//     mpirun -n 2 build/release/tests/bench_train_step --threads-per-rank 1     processes
 //
 // Prints, as medians over the steps, tokens/s and the share of the FMA peak measured before each
 // step (MFU, by causal FLOPs, two per multiply-add); peak bytes; what the timed steps asked of the
@@ -22,9 +23,11 @@
 #include <string>
 #include <vector>
 
-#include "framework/distributed/launch.h"
+#include "framework/distributed/collectives.h"
+#include "framework/distributed/mpi/launch_mpi.h"
 #include "framework/distributed/process_group.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
 #include "framework/runtime/rank_context.h"
 #include "models/qwen3_moe/loss.h"
@@ -61,15 +64,17 @@ struct StepTime {
   double total() const { return forward + backward + optimizer; }
 };
 
-/// What the whole process has asked for so far.
+/// What the whole process has asked for so far, and its CPU time.
 struct Requests {
-  std::int64_t page_faults = 0, new_calls = 0, new_bytes = 0;
+  std::int64_t page_faults = 0, new_calls = 0, new_bytes = 0, cpu_us = 0;
 
   static Requests now() {
     rusage usage = {};
     getrusage(RUSAGE_SELF, &usage);
     const auto news = test::new_calls();
-    return {usage.ru_minflt + usage.ru_majflt, news.calls, news.bytes};
+    const auto us = [](const timeval& time) { return 1'000'000 * time.tv_sec + time.tv_usec; };
+    return {usage.ru_minflt + usage.ru_majflt, news.calls, news.bytes,
+            us(usage.ru_utime) + us(usage.ru_stime)};
   }
 };
 
@@ -135,6 +140,7 @@ Measured run_rank(RankContext& context, const Options& options,
     result.requests.page_faults += after.page_faults - before.page_faults;
     result.requests.new_calls += after.new_calls - before.new_calls;
     result.requests.new_bytes += after.new_bytes - before.new_bytes;
+    result.requests.cpu_us += after.cpu_us - before.cpu_us;
   }
   result.arena_blocks = context.arena()->system_allocations() - blocks;
   result.peak_bytes = context.arena()->peak().total();
@@ -156,16 +162,34 @@ Measured run_rank(RankContext& context, const Options& options,
   return result;
 }
 
+// Losses, bytes and blocks of all ranks; what a process has asked for, of all processes.
+void sum_over_ranks(ProcessGroup& group, Measured& own) {
+  own.loss = all_reduce(group, own.loss);
+  own.peak_bytes = all_reduce(group, own.peak_bytes);
+  own.arena_blocks = all_reduce(group, own.arena_blocks);
+  if (!mpi_environment()) return;
+  auto& [page_faults, new_calls, new_bytes, cpu_us] = own.requests;
+  for (auto* const count : {&page_faults, &new_calls, &new_bytes, &cpu_us}) {
+    *count = all_reduce(group, *count);
+  }
+}
+
 int run(const Options& options) {
   const auto preset = training::resized(training::speed_preset(options.preset), options.sizes);
-  std::vector<Measured> ranks(static_cast<std::size_t>(options.ranks));
-  launch(options.ranks,
-         [&](RankContext& context) {
-           ranks[static_cast<std::size_t>(context.rank())] = run_rank(context, options, preset);
-         },
-         {.threads_per_rank = options.threads});
+  Measured measured;  // on rank 0
+  MpiOptions launch_options;
+  launch_options.threads_per_rank = options.threads;
+  launch_ranks(
+      options.ranks,
+      [&](RankContext& context) {
+        auto own = run_rank(context, options, preset);
+        sum_over_ranks(*context.group(), own);
+        if (context.rank() == 0) measured = std::move(own);
+      },
+      launch_options);
+  if (!is_first_process()) return 0;
 
-  auto steps = ranks[0].steps;
+  auto steps = measured.steps;
   std::ranges::sort(steps, {}, &StepTime::total);
   const auto time = steps[steps.size() / 2];
   const auto tokens = static_cast<double>(preset.sequences * preset.length);
@@ -177,14 +201,9 @@ int run(const Options& options) {
   }
   const double mfu = median(shares);
   const double peak = median(peaks);
-  double loss = 0;
-  std::int64_t peak_bytes = 0, arena_blocks = 0;
-  for (const auto& rank : ranks) {
-    arena_blocks += rank.arena_blocks;
-    loss += rank.loss / options.ranks;
-    peak_bytes += rank.peak_bytes;
-  }
-  const auto& requests = ranks[0].requests;
+  const double loss = measured.loss / options.ranks;
+  const auto peak_bytes = measured.peak_bytes, arena_blocks = measured.arena_blocks;
+  const auto& requests = measured.requests;
   const auto per_step = [&](std::int64_t count) {
     return static_cast<double>(count) / static_cast<double>(options.steps);
   };
@@ -209,9 +228,10 @@ int run(const Options& options) {
                                    {"page_faults_per_step", per_step(requests.page_faults)},
                                    {"arena_blocks_per_step", per_step(arena_blocks)},
                                    {"new_calls_per_step", per_step(requests.new_calls)},
-                                   {"new_bytes_per_step", per_step(requests.new_bytes)}};
-  std::vector<std::pair<std::string, double>> functions(ranks[0].functions.begin(),
-                                                        ranks[0].functions.end());
+                                   {"new_bytes_per_step", per_step(requests.new_bytes)},
+                                   {"cpu_ms_per_step", per_step(requests.cpu_us) / 1e3}};
+  std::vector<std::pair<std::string, double>> functions(measured.functions.begin(),
+                                                        measured.functions.end());
   std::ranges::sort(functions, std::greater(), &std::pair<std::string, double>::second);
   for (const auto& [name, seconds] : functions) report["functions_ms"][name] = 1e3 * seconds;
 
@@ -227,7 +247,8 @@ int run(const Options& options) {
             << " MiB\na step: " << per_step(requests.page_faults) << " page faults, "
             << per_step(arena_blocks) << " arena blocks from the system, "
             << per_step(requests.new_calls) << " calls of operator new for "
-            << per_step(requests.new_bytes) / 1024 << " KiB\n";
+            << per_step(requests.new_bytes) / 1024 << " KiB, " << per_step(requests.cpu_us) / 1e3
+            << " ms of CPU time\n";
   for (const auto& [name, seconds] : functions) {
     std::cout << std::setw(10) << 1e3 * seconds << " ms  " << name << '\n';
   }
@@ -241,6 +262,7 @@ int run(const Options& options) {
 
 int parse_and_run(int argc, char** argv) {
   Options options;
+  options.ranks = default_world_size(options.ranks);
   using namespace training;
   CommandLine line(
       "Measures training steps of a Qwen3-MoE.",

@@ -326,6 +326,14 @@ if not brief:
         odd = [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", odd, re.MULTILINE)]
         assert len(odd) == 60 and all(abs(loss - float(value)) < 1e-3
                                       for loss, (_, value) in zip(odd, values)), (ranks, odd)
+    # A signal ends it after a step, and it goes on from there.
+    stopped = subprocess.Popen([program_path(programs, "own_training_loop"), text, folder / "stopped"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = stopped.stdout.readline()
+    stopped.send_signal(signal.SIGTERM)
+    rest, err = stopped.communicate(timeout=60)
+    assert stopped.returncode == 128 + signal.SIGTERM and "SIGTERM: stopping after this step" in err, err
+    assert first + rest + run("own_training_loop", text, folder / "stopped")[0] == out
 _, err = run("own_training_loop", exit_code=1)
 assert err == "own_training_loop: usage: own_training_loop TEXT CHECKPOINTS [RANKS]\n", err
 for ranks in ("two", "2x", "0", "1e3", "99999999999999999999"):

@@ -163,7 +163,7 @@ TEST_F(SkippedStepsTest, AreCountedOnByAResumedRun) {
   options_.optim.max_skipped_steps = counts.back();
   const auto first = std::ranges::find(counts, 1) - counts.begin();
   std::int64_t steps = 0;
-  EXPECT_EQ(run({.stop_requested = [&] { return ++steps > first + 1; }}), kRunStopped);
+  EXPECT_EQ(run({.stop_requested = [&] { return ++steps > first + 1; }}), -1);
   EXPECT_LT(std::ssize(recorded()), options_.optim.steps);
   options_.checkpoint.resume = true;
   EXPECT_EQ(run(), 0);
@@ -175,7 +175,7 @@ TEST_F(SkippedStepsTest, EndAResumedRunWhoseLimitIsLower) {
   options_.optim.max_skipped_steps = counts.back();
   const auto first = std::ranges::find(counts, 1) - counts.begin();
   std::int64_t steps = 0;
-  EXPECT_EQ(run({.stop_requested = [&] { return ++steps > first + 1; }}), kRunStopped);
+  EXPECT_EQ(run({.stop_requested = [&] { return ++steps > first + 1; }}), -1);
   options_.checkpoint.resume = true;
   options_.optim.max_skipped_steps = 0;
   const auto second = std::ranges::find(counts, 2) - counts.begin();

@@ -48,5 +48,5 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program("checkpoint_tool", [&] { return run(argc, argv); });
+  return moegrad::run_program_once("checkpoint_tool", [&] { return run(argc, argv); });
 }

@@ -55,6 +55,6 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program(
+  return moegrad::run_program_once(
       "compare_losses", [&] { return parse_and_run(argc, argv); }, /*failure=*/2);
 }

@@ -19,6 +19,7 @@
 #include "framework/io/output_file.h"
 #include "framework/profile/overlap.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
 #include "tools/fsdp_timeline/timeline_report.h"
 #include "train/config/command_line.h"
@@ -39,7 +40,9 @@ struct Point {
 /// Measures the forwards of all layers except the first, whose gather nothing can cover.
 Point measure(const TimelineOptions& options) {
   std::vector<double> compute, gather, hidden;
-  for (const auto& rank : run_timeline(options)) {
+  const auto timelines = run_timeline(options);
+  if (timelines.empty()) return {};  // rank 0's process has them
+  for (const auto& rank : timelines) {
     const auto busy = compute_intervals(rank.spans);
     std::vector<Interval> forwards;
     for (const auto& span : rank.spans) {
@@ -144,6 +147,7 @@ int run(double megabytes_per_second, std::int64_t steps) {
               << std::setprecision(2) << point.compute / point.gather << std::setw(10)
               << std::setprecision(1) << 100 * point.hidden << std::endl;
   }
+  if (!is_first_process()) return 0;
   // The forward of one layer: a third of training's FLOPs, the same for every layer but the head.
   auto fewer = options.config;
   --fewer.num_hidden_layers;

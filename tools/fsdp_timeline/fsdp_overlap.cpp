@@ -4,6 +4,7 @@
 // that gathers and reductions together take 80 % of the time of compute:
 //
 //     build/release/tools/fsdp_overlap
+//     mpirun -n 2 build/release/tools/fsdp_overlap      with processes for ranks
 //
 // The program first measures layers that sleep instead of computing. They show the schedule
 // whatever else the machine does. Then it measures Qwen3-MoE layers, which need a core per rank to
@@ -21,12 +22,16 @@
 #include <iostream>
 #include <limits>
 #include <map>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "framework/distributed/gather_timelines.h"
-#include "framework/distributed/launch.h"
+#include "framework/distributed/collectives.h"
+#include "framework/distributed/mpi/launch_mpi.h"
 #include "framework/profile/overlap.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
 #include "framework/runtime/rank_context.h"
 #include "fsdp/fully_shard.h"
@@ -123,41 +128,62 @@ std::vector<RankTimeline> run_slept(std::int64_t layers, std::int64_t numel,
                                     std::chrono::nanoseconds time, std::int64_t steps,
                                     bool prefetch, const LinkModel& link) {
   std::vector<RankTimeline> ranks;
-  launch(2,
-         [&](RankContext& context) {
-           SleepModel model(layers, numel, time);
-           const auto mesh = DeviceMesh::flat(context.group());
-           const fsdp::Policy policy = {.forward_prefetch = prefetch ? 1 : 0};
-           for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh, policy);
-           fsdp::fully_shard(model, mesh, policy);
-           if (!prefetch) turn_backward_prefetch_off(model);
-           RankTimeline timeline;
-           for (std::int64_t step = -1; step < steps; ++step) {  // the first one learns the order
-             if (step == 0) context.spans().start(1, std::numeric_limits<std::size_t>::max());
-             if (step >= 0) timeline.step_begins.push_back(SpanClock::now());
-             model(Tensor::zeros({1})).backward();
-             model.zero_grad();
-           }
-           timeline.step_begins.push_back(SpanClock::now());
-           timeline.spans = context.spans().spans();
-           auto gathered = gather_timelines(*context.group(), timeline);
-           if (context.rank() == 0) ranks = std::move(gathered);
-         },
-         {.link = link});
+  const auto body = [&](RankContext& context) {
+    SleepModel model(layers, numel, time);
+    const auto mesh = DeviceMesh::flat(context.group());
+    const fsdp::Policy policy = {.forward_prefetch = prefetch ? 1 : 0};
+    for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh, policy);
+    fsdp::fully_shard(model, mesh, policy);
+    if (!prefetch) turn_backward_prefetch_off(model);
+    RankTimeline timeline;
+    for (std::int64_t step = -1; step < steps; ++step) {  // the first one learns the order
+      if (step == 0) context.spans().start(1, std::numeric_limits<std::size_t>::max());
+      if (step >= 0) timeline.step_begins.push_back(SpanClock::now());
+      model(Tensor::zeros({1})).backward();
+      model.zero_grad();
+    }
+    timeline.step_begins.push_back(SpanClock::now());
+    timeline.spans = context.spans().spans();
+    auto gathered = gather_timelines(*context.group(), timeline);
+    if (context.rank() == 0) ranks = std::move(gathered);
+  };
+  MpiOptions options;
+  options.link = link;
+  launch_ranks(2, body, options);
   return ranks;
+}
+
+// The figures of a run and the link that they lead to. Where ranks are processes, rank 0 alone has
+// the former, and gives the latter to the other.
+std::pair<TimelineFigures, LinkModel> free_run(const std::vector<RankTimeline>& ranks) {
+  TimelineFigures figures;
+  LinkModel link;
+  if (is_first_process()) {
+    figures = timeline_figures(ranks);
+    link = calibrated(figures);
+  }
+  if (mpi_environment()) {
+    launch_mpi(2, [&](RankContext& context) {
+      broadcast(*context.group(), std::span(&link.bytes_per_second, 1), /*root=*/0);
+    });
+  }
+  return {figures, link};
+}
+
+void print(const std::string& title, const std::vector<RankTimeline>& ranks) {
+  if (is_first_process()) print(title, timeline_figures(ranks), measure(ranks));
 }
 
 void slept(std::int64_t layers, std::int64_t steps) {
   constexpr std::int64_t kNumel = 1 << 17;
   constexpr std::chrono::milliseconds kTime(4);
-  const auto free = timeline_figures(run_slept(layers, kNumel, kTime, 2, true, {}));
-  const auto link = calibrated(free);
+  const auto [free, link] = free_run(run_slept(layers, kNumel, kTime, 2, true, {}));
   std::cout << layers << " sleeping layers, " << std::fixed << std::setprecision(1)
             << free.compute * 1e3 << " ms a step; link modelled at " << link.bytes_per_second / 1e6
             << " MB/s\n";
   for (const bool prefetch : {true, false}) {
     const auto ranks = run_slept(layers, kNumel, kTime, steps, prefetch, link);
-    print(prefetch ? "prefetch on" : "prefetch off", timeline_figures(ranks), measure(ranks));
+    print(prefetch ? "prefetch on" : "prefetch off", ranks);
   }
 }
 
@@ -169,15 +195,15 @@ void computed(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
   options.sequence_length = kSequenceLength;
   options.batch = tokens / options.sequence_length;
 
-  const auto free = timeline_figures(run_timeline(options));
-  options.link = calibrated(free);
+  const auto [free, link] = free_run(run_timeline(options));
+  options.link = link;
   std::cout << layers << " layers, " << tokens << " tokens per rank, compute " << std::fixed
             << std::setprecision(1) << free.compute * 1e3 << " ms a step; link modelled at "
             << options.link.bytes_per_second / 1e6 << " MB/s\n";
   for (const bool prefetch : {true, false}) {
     options.prefetch = prefetch;
     const auto ranks = run_timeline(options);
-    print(prefetch ? "prefetch on" : "prefetch off", timeline_figures(ranks), measure(ranks));
+    print(prefetch ? "prefetch on" : "prefetch off", ranks);
   }
 }
 

@@ -12,10 +12,12 @@
 
 #include <iomanip>
 #include <iostream>
+#include <optional>
 
 #include "framework/io/output_file.h"
 #include "framework/profile/trace.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
 #include "tools/fsdp_timeline/timeline_report.h"
 #include "train/config/command_line.h"
@@ -67,8 +69,15 @@ int run(ProgramOptions options) {
   timeline.link = {
       .latency = std::chrono::nanoseconds(static_cast<std::int64_t>(1000 * options.latency_us)),
       .bytes_per_second = 1e9 * options.gigabytes_per_second};
-  OutputFile trace(options.trace), summary(options.summary);
+  // Where ranks are processes, rank 0 has what all have recorded, and writes it.
+  std::optional<OutputFile> trace_file, summary_file;
+  if (is_first_process()) {
+    trace_file.emplace(options.trace);
+    summary_file.emplace(options.summary);
+  }
   const auto ranks = run_timeline(timeline, report_slow_rank);
+  if (!is_first_process()) return 0;
+  auto &trace = *trace_file, &summary = *summary_file;
   std::vector<std::vector<Span>> spans;
   for (const auto& rank : ranks) spans.push_back(rank.spans);
   write_trace(trace, spans);
@@ -83,6 +92,7 @@ int run(ProgramOptions options) {
 int parse_and_run(int argc, char** argv) {
   ProgramOptions options;
   auto& timeline = options.timeline;
+  timeline.ranks = default_world_size(timeline.ranks);
   CommandLine line(
       "Trains a few steps under fully_shard and shows when what happened.",
       {choice_of_text("preset", options.preset, {"tiny", "small", "medium"}, "model"),

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "framework/distributed/gather_timelines.h"
-#include "framework/distributed/launch.h"
+#include "framework/distributed/mpi/launch_mpi.h"
 #include "framework/distributed/slow_rank_watch.h"
 #include "framework/runtime/rank_context.h"
 #include "optim/adamw.h"
@@ -112,13 +112,17 @@ std::vector<RankTimeline> run_timeline(
     const TimelineOptions& options,
     const std::function<void(std::int64_t, const SlowRank&)>& on_slow_rank) {
   std::vector<RankTimeline> timelines;
-  launch(options.ranks,
-         [&](RankContext& context) {
-           const auto own = run_rank(context, options, on_slow_rank);
-           auto gathered = gather_timelines(*context.group(), own);
-           if (context.rank() == 0) timelines = std::move(gathered);
-         },
-         {.exit_after = kProgramExitsAfter, .link = options.link});
+  MpiOptions launch_options;
+  launch_options.exit_after = kProgramExitsAfter;
+  launch_options.link = options.link;
+  launch_ranks(
+      options.ranks,
+      [&](RankContext& context) {
+        const auto own = run_rank(context, options, on_slow_rank);
+        auto gathered = gather_timelines(*context.group(), own);
+        if (context.rank() == 0) timelines = std::move(gathered);
+      },
+      launch_options);
   return timelines;
 }
 

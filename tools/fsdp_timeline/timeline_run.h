@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "framework/distributed/threads/link_model.h"
+#include "framework/distributed/link_model.h"
 #include "framework/profile/slow_rank.h"
 #include "framework/profile/timeline.h"
 #include "models/qwen3_moe/config.h"
@@ -33,8 +33,8 @@ struct TimelineOptions {
 void turn_backward_prefetch_off(nn::Module& root);
 
 /// Trains a model of random weights on random tokens under fully_shard, and returns the timelines
-/// of all ranks. When SlowRankFinder names a rank during the run, on_slow_rank is called on rank 0
-/// with the number of steps done.
+/// of all ranks; where ranks are processes, on the process of rank 0 alone. When SlowRankFinder names
+/// a rank during the run, on_slow_rank is called on rank 0 with the number of steps done.
 std::vector<RankTimeline> run_timeline(
     const TimelineOptions& options,
     const std::function<void(std::int64_t, const SlowRank&)>& on_slow_rank = {});

@@ -5,6 +5,7 @@
 // batches along several paths and compares them step by step. Sharded paths run with random delays.
 //
 //     build/release/tools/loss_parity --steps 100
+//     mpirun -n 8 build/release/tools/loss_parity       with processes for ranks, up to 8
 //
 // Exits with 1 when a bound is broken.
 
@@ -12,9 +13,11 @@
 #include <iomanip>
 #include <iostream>
 #include <limits>
+#include <map>
 
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
 #include "tools/loss_parity/parity_report.h"
 #include "tools/loss_parity/parity_runs.h"
@@ -112,7 +115,13 @@ int run(const ParityOptions& options) {
   const WindowedData data(
       TextData(options.text, options.sequence_length),
       {.micro_batches = options.micro_batches, .sequences = options.batch, .seed = options.seed});
-  for (const auto& path : {options.json, options.svg}) OutputFile{path};  // before it takes minutes
+  // Where ranks are processes, rank 0 has the runs, and compares and writes them.
+  const bool compares = is_first_process();
+  if (compares) {
+    for (const auto& path : {options.json, options.svg})
+      OutputFile{path};  // before it takes minutes
+  }
+  const int most_ranks = default_world_size(kMostThreads);
   const auto announce = [](const std::string& what) {
     std::cout << "running " << what << std::endl;
   };
@@ -122,13 +131,28 @@ int run(const ParityOptions& options) {
   };
 
   announce("float64 and float32, plain");
-  const auto plain64 = run_plain(options, data, Dtype::kFloat64);
-  const auto plain = run_plain(options, data, Dtype::kFloat32);
+  Run plain64, plain;
+  if (compares) {
+    plain64 = run_plain(options, data, Dtype::kFloat64);
+    plain = run_plain(options, data, Dtype::kFloat32);
+  }
   const auto one64 = sharded({.dtype = Dtype::kFloat64});
   const auto one = sharded(kOneRank);
   announce("the same with the plain run's experts");
   const auto replayed = run_sharded(options, data, kOneRank, &plain.choices);
   const auto narrow = sharded(kOneRankNarrow);
+  std::map<bool, std::vector<Run>> spread;
+  for (const bool bf16_wire : {false, true}) {
+    for (const auto& layout : layouts(bf16_wire)) {
+      if (layout.ranks.ranks() > most_ranks) {
+        std::cout << "left out, as there are " << most_ranks << " processes: " << layout.name()
+                  << std::endl;
+        continue;
+      }
+      spread[bf16_wire].push_back(sharded(layout));
+    }
+  }
+  if (!compares) return 0;
 
   std::vector<ParityCheck> checks = {
       check_close("float64, plain - 1 rank", plain64, one64, kDouble),
@@ -141,8 +165,8 @@ int run(const ParityOptions& options) {
   std::vector<Run> runs = {plain};
   for (const auto* base : {&one, &narrow}) {
     runs.push_back(*base);
-    for (const auto& layout : layouts(base == &narrow)) {
-      runs.push_back(sharded(layout));
+    for (auto& run : spread[base == &narrow]) {
+      runs.push_back(std::move(run));
       checks.push_back(check_bitwise(*base, runs.back()));
     }
   }

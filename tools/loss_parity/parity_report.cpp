@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 
+#include "framework/io/crc32c.h"
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
 #include "tools/report/curve_chart.h"
@@ -127,7 +130,14 @@ void write_parity_json(const std::string& path, const std::vector<Run>& runs,
                        const std::vector<ParityCheck>& checks) {
   nlohmann::json json;
   for (const auto& run : runs) {
-    json["runs"].push_back({{"name", run.name}, {"loss", run.loss}, {"grad_norm", run.grad_norm}});
+    std::uint32_t checksum = 0;
+    for (const auto& values : run.parameters) {
+      checksum = crc32c(std::as_bytes(std::span(values)), checksum);
+    }
+    json["runs"].push_back({{"name", run.name},
+                            {"loss", run.loss},
+                            {"grad_norm", run.grad_norm},
+                            {"parameters_crc32c", checksum}});
   }
   for (const auto& check : checks) {
     json["checks"].push_back({{"what", check.what},

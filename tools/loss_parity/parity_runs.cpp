@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "framework/autograd/gradient_tree.h"
-#include "framework/distributed/launch.h"
+#include "framework/distributed/mpi/launch_mpi.h"
 #include "framework/tensor/fill.h"
 #include "fsdp/state_dict.h"
 #include "models/qwen3_moe/plain.h"
@@ -129,9 +129,10 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     auto parameters = collect(model);
     if (context.rank() == 0) run.parameters = std::move(parameters);
   };
-  launch(layout.ranks.ranks(), train,
-         {.exit_after = kProgramExitsAfter,
-          .jitter = {.maximum = kLongestDelay, .seed = options.seed}});
+  MpiOptions launch_options;
+  launch_options.exit_after = kProgramExitsAfter;
+  launch_options.jitter = {.maximum = kLongestDelay, .seed = options.seed};
+  launch_ranks(layout.ranks.ranks(), train, launch_options);
   return run;
 }
 

@@ -45,5 +45,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program("training_report", [&] { return parse_and_run(argc, argv); });
+  return moegrad::run_program_once("training_report", [&] { return parse_and_run(argc, argv); });
 }

@@ -3,11 +3,23 @@
 
 #include <utility>
 
+#include "framework/runtime/error.h"
+#include "framework/runtime/mpi_environment.h"
+#include "framework/runtime/program.h"
+
 namespace moegrad::training {
 
 Option world_size_option(int& value, int most) {
-  return number_option("world-size", value, {1, most}, "ranks (threads of this process)")
-      .at_resume_of(AtResume::kRanks);
+  auto option = number_option("world-size", value, {1, most},
+                              "ranks: threads of this process, or the processes of mpirun");
+  if (const auto started = mpi_environment()) {
+    option.set = [&value, set = option.set, size = started->size](const OptionValue& given) {
+      set(given);
+      check<UsageError>(value == size, "--world-size: must be ", size, ", the processes that ",
+                        "mpirun has started, or left out, got ", value);
+    };
+  }
+  return std::move(option).at_resume_of(AtResume::kRanks);
 }
 
 Option threads_option(int& value) {

@@ -173,7 +173,8 @@ void Meetings::leave(int rank) {
 bool Meetings::is_excused(const GroupState& group, const Channel& channel) {
   if (channel.met()) return false;  // steps are executed by a thread that is at no disk
   for (std::size_t slot = 0; slot < channel.size(); ++slot) {
-    if (channel.seats[slot] == nullptr && rank_of(channel, slot).excuses.count_in(group, *world)) {
+    if (channel.seats[slot] == nullptr &&
+        rank_of(channel, slot).excuses.count_in(&group, world.get())) {
       return true;
     }
   }

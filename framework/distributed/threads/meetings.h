@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "framework/distributed/collective_history.h"
+#include "framework/distributed/excuses.h"
 #include "framework/distributed/launch_options.h"
-#include "framework/distributed/threads/excuses.h"
 #include "framework/distributed/threads/rendezvous.h"
 
 namespace moegrad {

@@ -5,6 +5,8 @@
 #include <sstream>
 #include <utility>
 
+#include "framework/distributed/wire_bytes.h"
+
 namespace moegrad {
 namespace {
 
@@ -22,14 +24,6 @@ std::string pairwise_count_disagreement(const Channel& channel) {
     }
   }
   return {};
-}
-
-std::int64_t received_from_others(const ThreadCall& call, std::size_t slot) {
-  std::int64_t count = 0;
-  for (std::size_t from = 0; from < call.recv_counts.size(); ++from) {
-    if (from != slot) count += call.recv_counts[from];
-  }
-  return count * size_of(call.dtype);
 }
 
 }  // namespace
@@ -85,30 +79,11 @@ std::string_view Channel::state(const ThreadCall& call) const {
 }
 
 std::int64_t Channel::wire_bytes() const {
-  const ThreadCall& call = *seats.front();
-  const auto others = static_cast<std::int64_t>(size()) - 1;
-  switch (call.op) {
-    case CollectiveOp::kAllGather:
-      return others * static_cast<std::int64_t>(call.input.size());
-    case CollectiveOp::kReduceScatter:
-      return others * static_cast<std::int64_t>(call.output.size());
-    case CollectiveOp::kAllReduce:  // a reduce-scatter and an all-gather of the parts
-      return 2 * others * static_cast<std::int64_t>(call.output.size()) / (others + 1);
-    case CollectiveOp::kAllToAll: {
-      std::int64_t most = 0;
-      for (std::size_t slot = 0; slot < size(); ++slot) {
-        most = std::max(most, received_from_others(*seats[slot], slot));
-      }
-      return most;
-    }
-    case CollectiveOp::kBroadcast:
-    case CollectiveOp::kSend:
-    case CollectiveOp::kRecv:
-      return call.count * size_of(call.dtype);
-    case CollectiveOp::kBarrier:
-      return 0;
+  std::int64_t most_received = 0;
+  for (std::size_t slot = 0; slot < size(); ++slot) {
+    most_received = std::max(most_received, received_from_others(*seats[slot], slot));
   }
-  return 0;
+  return moegrad::wire_bytes(*seats.front(), static_cast<std::int64_t>(size()), most_received);
 }
 
 }  // namespace moegrad

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "framework/distributed/tree_reduction.h"
+#include "framework/distributed/parts_reduction.h"
 
 namespace moegrad {
 namespace {
@@ -15,49 +15,15 @@ void copy(std::span<const std::byte> from, std::byte* to) {
   if (from.data() != to) std::copy(from.begin(), from.end(), to);
 }
 
-// Goes through the parts of a buffer from byte `begin` on.
-class PartsCursor {
- public:
-  PartsCursor(const ByteParts& parts, std::size_t begin) : part_(parts.begin()), end_(parts.end()) {
-    advance(begin);
-  }
-
-  const std::byte* data() const { return part_->data() + offset_; }
-  // The bytes left in the part that data() points into; 0 only at the buffer's end.
-  std::size_t contiguous() const { return part_ == end_ ? 0 : part_->size() - offset_; }
-  void advance(std::size_t bytes) {
-    offset_ += bytes;
-    while (part_ != end_ && offset_ >= part_->size()) offset_ -= (part_++)->size();
-  }
-
- private:
-  ByteParts::const_iterator part_;
-  ByteParts::const_iterator end_;
-  std::size_t offset_ = 0;
-};
-
-// output = reduction over the ranks of elements [begin, begin + count) of their inputs. Each piece
-// ends where any input changes to another part.
+// output = reduction over the ranks of elements [begin, begin + count) of their inputs.
 void reduce(Sides sides, ThreadCall& call, std::int64_t begin, std::int64_t count,
             std::byte* output, std::vector<std::byte>& scratch) {
-  const auto element = static_cast<std::size_t>(size_of(call.dtype));
-  auto left = static_cast<std::size_t>(count) * element;
-  std::vector<PartsCursor> cursors;
-  cursors.reserve(sides.size());
+  std::vector<PartsCursor> inputs;
+  inputs.reserve(sides.size());
   for (const auto* side : sides) {
-    cursors.emplace_back(side->parts, static_cast<std::size_t>(begin) * element);
+    inputs.emplace_back(side->parts, static_cast<std::size_t>(begin * size_of(call.dtype)));
   }
-  std::vector<const std::byte*> inputs(sides.size());
-  while (left > 0) {
-    auto run = left;
-    for (const auto& cursor : cursors) run = std::min(run, cursor.contiguous());
-    std::ranges::transform(cursors, inputs.begin(), &PartsCursor::data);
-    reduce_tree(inputs, output, static_cast<std::int64_t>(run / element), call.dtype, call.reduce,
-                scratch);
-    for (auto& cursor : cursors) cursor.advance(run);
-    output += run;
-    left -= run;
-  }
+  reduce_parts(inputs, output, count, call.dtype, call.reduce, scratch);
 }
 
 // Step 0: each rank reduces its own part of the buffers, which no other rank reads, into its own

@@ -12,12 +12,11 @@
 #include <vector>
 
 #include "framework/distributed/collective_call.h"
+#include "framework/distributed/collective_clock.h"
 
 namespace moegrad {
 
 struct Channel;
-
-using CollectiveClock = std::chrono::steady_clock;
 
 /// A call of the thread backend: where it is, and how it ended. Guarded by the hub's mutex.
 struct ThreadCall : CollectiveCall {

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "framework/distributed/aborted_error.h"
+#include "framework/distributed/backend_work.h"
+#include "framework/distributed/exit_soon.h"
 #include "framework/distributed/running_clock.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/runtime/too_few_threads.h"
@@ -19,16 +21,6 @@ namespace {
 using std::chrono::milliseconds;
 
 thread_local bool inside_step = false;  // this thread is running a consumer
-
-std::string what(const std::exception_ptr& thrown) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "unknown exception";
-  }
-}
 
 // Short against the deadline, and so short that a stop of the process adds next to nothing.
 CollectiveClock::duration tick_of(milliseconds deadline) {
@@ -191,7 +183,7 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
     }
   } catch (...) {
     thrown = std::current_exception();
-    reason = what(thrown);
+    reason = what_of(thrown);
   }
   inside_step = outer;
   const auto cpu_time = thread_cpu_time() - cpu_before;
@@ -267,7 +259,7 @@ std::shared_ptr<const void> ThreadHub::excuse(const std::shared_ptr<ThreadHub>& 
                                               const GroupState& group, int rank, std::string what) {
   auto& excuses = self->meetings_.ranks[static_cast<std::size_t>(rank)]->excuses;
   const std::lock_guard lock(self->mutex_);
-  return {nullptr, [self, &excuses, own = excuses.begin(group, std::move(what))](std::nullptr_t) {
+  return {nullptr, [self, &excuses, own = excuses.begin(&group, std::move(what))](std::nullptr_t) {
             std::string warning;
             {
               const std::lock_guard ending(self->mutex_);
@@ -336,17 +328,7 @@ void ThreadHub::watch_the_stuck(Lock& lock, CollectiveClock::duration passed) {
        << (meetings_.options.exit_after ? "the process ends" : "launch() waits")
        << "; the failure: " << meetings_.failure;
   lock.unlock();
-  if (meetings_.options.exit_after) {
-    // Whatever holds up this thread, a full pipe perhaps, or a lock that the stuck rank holds.
-    try {
-      std::thread([] {
-        std::this_thread::sleep_for(std::chrono::seconds(2));
-        _exit(1);
-      }).detach();
-    } catch (const std::system_error&) {
-      _exit(1);
-    }
-  }
+  if (meetings_.options.exit_after) exit_soon();
   report_failure();
   log(LogLevel::kError, text.str());
   if (meetings_.options.exit_after) _exit(1);

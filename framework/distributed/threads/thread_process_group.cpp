@@ -2,41 +2,12 @@
 #include "framework/distributed/threads/thread_process_group.h"
 
 #include <algorithm>
-#include <exception>
 #include <sstream>
 #include <utility>
 
+#include "framework/distributed/backend_work.h"
+
 namespace moegrad {
-namespace {
-
-class ThreadWork final : public Work {
- public:
-  ThreadWork(std::shared_ptr<ThreadHub> hub, std::shared_ptr<ThreadCall> call)
-      : hub_(std::move(hub)), call_(std::move(call)) {}
-  ~ThreadWork() override {
-    drop([this] { hub_->release(*call_, std::uncaught_exceptions() > exceptions_); });
-  }
-
- protected:
-  const CollectiveRequest& request() const override { return *call_; }
-  void block() override { hub_->wait(*call_); }
-  bool has_ended() override { return hub_->test(*call_); }
-  std::exception_ptr failure() override { return hub_->failure(*call_); }
-  CollectiveTiming times() override {
-    return {.met = call_->met,
-            .ended = call_->ended,
-            .busy = call_->busy,
-            .work = call_->work,
-            .wire_bytes = call_->wire_bytes};
-  }
-
- private:
-  std::shared_ptr<ThreadHub> hub_;
-  std::shared_ptr<ThreadCall> call_;
-  int exceptions_ = std::uncaught_exceptions();
-};
-
-}  // namespace
 
 ThreadProcessGroup::ThreadProcessGroup(std::shared_ptr<ThreadHub> hub,
                                        std::shared_ptr<GroupState> group, int rank)
@@ -53,7 +24,7 @@ WorkPtr ThreadProcessGroup::issue(CollectiveCall call) {
   const ChannelKey key = {.queue = call.queue, .from = call.from, .to = call.to, .tag = call.tag};
   auto posted = std::make_shared<ThreadCall>(std::move(call));
   hub_->post(*group_, key, side, posted);
-  return std::make_shared<ThreadWork>(hub_, std::move(posted));
+  return std::make_shared<BackendWork<ThreadHub, ThreadCall>>(hub_, std::move(posted));
 }
 
 std::shared_ptr<const void> ThreadProcessGroup::begin_excuse(std::string what) {

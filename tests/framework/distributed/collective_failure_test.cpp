@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever goes wrong on one rank becomes an error on all, that says what and where.
 #include <atomic>
-#include <latch>
 #include <thread>
 
 #include "framework/distributed/collectives.h"
@@ -111,7 +110,7 @@ TEST(Failure, OfARankThatHasLeftIsReportedAtOnce) {
 }
 
 TEST(Failure, OfARankThatStallsComesWithTheDeadline) {
-  std::latch reported(1);
+  test::RankLatch reported(1);
   const auto errors = errors_of(
       2,
       [&](RankContext& context) {
@@ -130,7 +129,7 @@ TEST(Failure, OfARankThatStallsComesWithTheDeadline) {
 }
 
 TEST(Failure, OfASubgroupThatNotAllMembersMakeNamesThoseMissing) {
-  std::latch reported(1);
+  test::RankLatch reported(1);
   const auto errors = errors_of(
       3,
       [&](RankContext& context) {
@@ -172,7 +171,7 @@ TEST(Failure, WhileBuffersGoOutOfScopeIsSafeAndNamesTheRank) {
 }
 
 TEST(Failure, EndsACallOnlyWhenNoPeerReadsItsBuffersAnyMore) {
-  std::latch reading(1), poisoned(1);
+  test::RankLatch reading(1), poisoned(1);
   std::atomic<bool> rank_0_has_ended = false;
   WorkPtr survivor;  // outlives rank 2's body, so that its exception passes at once
   const auto body = [&](RankContext& context) {

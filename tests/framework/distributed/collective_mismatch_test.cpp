@@ -102,6 +102,21 @@ TEST(Mismatch, OfAllToAllCountsNamesThePair) {
                    "which expects 2"));
 }
 
+TEST(Mismatch, OfAllToAllCountsIsFoundInEitherDirection) {
+  const auto errors = errors_of(2, [](RankContext& context) {
+    std::vector<float> input(4), output(4);
+    const std::vector<std::int64_t> send = {context.rank() == 0 ? 1 : 3, 1};
+    const std::vector<std::int64_t> recv = {1, 1};
+    context.group()
+        ->all_to_all(std::as_bytes(std::span(input)).first(context.rank() == 0 ? 8 : 16), send,
+                     std::as_writable_bytes(std::span(output)).first(8), recv, Dtype::kFloat32)
+        ->wait();
+  });
+  EXPECT_THAT(errors,
+              Each("all_to_all [group world, sequence 0]: rank 1 sends 3 float32 to rank 0, "
+                   "which expects 1"));
+}
+
 TEST(Mismatch, OfSendAndRecvNamesTheTag) {
   const auto errors = errors_of(2, [](RankContext& context) {
     std::vector<float> values(4);

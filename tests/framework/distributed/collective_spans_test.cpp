@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the span log says of collectives.
 #include <algorithm>
-#include <latch>
 
 #include "framework/profile/span.h"
 #include "tests/framework/distributed/collective_testing.h"
@@ -27,7 +26,7 @@ std::vector<Span> of_kind(const std::vector<Span>& spans, SpanKind kind) {
 }
 
 TEST(CollectiveSpans, TellNothingOfACallThatWasGivenUp) {
-  std::latch given_up(1);
+  test::RankLatch given_up(1);
   launch(2,
          [&](RankContext& context) {
            if (context.rank() == 1) return given_up.wait();

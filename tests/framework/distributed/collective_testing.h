@@ -10,13 +10,17 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <random>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
 #include "framework/distributed/launch.h"
 #include "framework/distributed/process_group.h"
+#include "framework/distributed/text_collectives.h"
+#include "framework/runtime/mpi_environment.h"
 
 namespace moegrad::test {
 
@@ -78,6 +82,38 @@ std::vector<T> reduced(int ranks, std::size_t count, ReduceOp op) {
   return result;
 }
 
+/// A latch that the ranks of a launch share. Ranks that are processes share no memory: there, who
+/// waits goes on after `time`, which must be longer than the others need.
+class RankLatch {
+ public:
+  explicit RankLatch(std::ptrdiff_t count,
+                     std::chrono::milliseconds time = std::chrono::milliseconds(1'000))
+      : latch_(count), time_(time) {}
+  void count_down() { latch_.count_down(); }
+  void wait() {
+    if (!mpi_environment()) return latch_.wait();
+    std::this_thread::sleep_for(time_);
+  }
+
+ private:
+  std::latch latch_;
+  std::chrono::milliseconds time_;
+};
+
+/// What each rank has written into its own entry. Where ranks are processes, each has seen its own
+/// alone; now all have all, those without a rank, too.
+inline std::vector<std::string> of_all_ranks(std::vector<std::string> own) {
+  const auto started = mpi_environment();
+  if (!started) return own;
+  std::vector<std::string> all;
+  launch(started->size, [&](RankContext& context) {
+    const auto rank = static_cast<std::size_t>(context.rank());
+    all = all_gather_texts(context.group(), rank < own.size() ? own[rank] : std::string());
+  });
+  all.resize(own.size());
+  return all;
+}
+
 /// Runs `body` on every rank and returns the CollectiveError that each saw, "" where none.
 inline std::vector<std::string> errors_of(
     int world_size, const std::function<void(RankContext&)>& body,
@@ -92,7 +128,7 @@ inline std::vector<std::string> errors_of(
            }
          },
          {.deadline = deadline, .on_failure = [](const std::string&) {}});
-  return errors;
+  return of_all_ranks(std::move(errors));
 }
 
 /// The message of the E that `body` throws.

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <latch>
 #include <memory>
 #include <thread>
 
@@ -53,7 +52,7 @@ TEST(Deadline, DoesNotCountWhileTheRankThatIsMissingIsExcused) {
 }
 
 TEST(Deadline, CountsAgainOnceTheExcuseHasEnded) {
-  std::latch failed(1);
+  test::RankLatch failed(1);
   const auto errors = errors_of(
       2,
       [&](RankContext& context) {
@@ -76,7 +75,7 @@ TEST(Deadline, CountsAgainOnceTheExcuseHasEnded) {
 }
 
 TEST(Deadline, CountsForARankWithoutExcuseWhileAnotherHasOne) {
-  std::latch failed(1);
+  test::RankLatch failed(1);
   const auto errors = errors_of(
       3,
       [&](RankContext& context) {
@@ -104,9 +103,26 @@ TEST(Deadline, CountsForARankWithoutExcuseWhileAnotherHasOne) {
             "0");
 }
 
+TEST(Deadline, OfASubgroupDoesNotCountWhileItExcusesTheRankThatIsMissing) {
+  const auto errors = errors_of(
+      2,
+      [](RankContext& context) {
+        const int both[] = {0, 1};
+        const auto saving = context.group()->subgroup(both, "checkpoint");
+        if (context.rank() == 1) {
+          const auto excuse = saving->excuse("saving");
+          std::this_thread::sleep_for(600ms);
+        }
+        saving->barrier()->wait();
+      },
+      100ms);
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(errors[1], "");
+}
+
 // A save in the background excuses nobody from the steps.
 TEST(Deadline, OfAnotherGroupCountsWhileASubgroupIsExcused) {
-  std::latch failed(1);
+  test::RankLatch failed(1);
   const auto errors = errors_of(
       2,
       [&](RankContext& context) {

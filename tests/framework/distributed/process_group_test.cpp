@@ -2,7 +2,6 @@
 // What ProcessGroup and Work do for every backend.
 #include "framework/distributed/process_group.h"
 
-#include <latch>
 #include <limits>
 #include <thread>
 
@@ -148,7 +147,7 @@ TEST(Work, HasTheErrorThatWaitThrows) {
 }
 
 TEST(Work, FailsAfterADeadlineOfItsOwn) {
-  std::latch failed(1);
+  test::RankLatch failed(1);
   const auto message = error_message<CollectiveError>([&] {
     launch(2, [&](RankContext& context) {
       if (context.rank() == 1) return failed.wait();

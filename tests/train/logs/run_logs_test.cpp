@@ -290,7 +290,7 @@ TEST_F(RunLogsTest, AResumedRunGoesOnWithItsFiles) {
   options_.output.profile = path("trace.json");
   int steps = 0;
   // Asked before the batch of the first validation, then after each step.
-  run({.stop_requested = [&] { return ++steps == 4; }}, kRunStopped);
+  run({.stop_requested = [&] { return ++steps == 4; }}, -1);
   EXPECT_EQ(losses().size(), 4U);
   const auto trace = read_file(options_.output.profile);
   options_.checkpoint.resume = true;

@@ -5,19 +5,24 @@
 #include <string>
 #include <vector>
 
-#include "framework/distributed/threads/rendezvous.h"
+#include "framework/distributed/collective_clock.h"
 
 namespace moegrad {
 
-/// For what one rank is excused from its meetings (ProcessGroup::excuse). Guarded by the hub's
-/// mutex.
+/// For what one rank is excused from its collectives (ProcessGroup::excuse). A group is known by an
+/// address. Guarded by the mutex of the backend that has it.
 class Excuses {
  private:
   struct Excuse {
-    const GroupState* group;
+    const void* group;
     std::string what;  // empty within another one of the same group
     CollectiveClock::time_point since;
     CollectiveClock::time_point warns_at;
+  };
+  struct Ended {
+    const void* group;
+    CollectiveClock::time_point since;
+    CollectiveClock::time_point until;
   };
 
  public:
@@ -26,18 +31,25 @@ class Excuses {
   /// `deadline`: the time after which a warning is due, here and below.
   Excuses(int rank, CollectiveClock::duration deadline) : rank_(rank), deadline_(deadline) {}
 
-  Handle begin(const GroupState& group, std::string what);
+  Handle begin(const void* group, std::string what);
   /// Returns the warning that is due at its end; empty for none.
   std::string end(Handle excuse);
   /// Whether no deadline counts for the rank in `group`. An excuse in `world` counts in any group.
-  bool count_in(const GroupState& group, const GroupState& world) const;
+  bool count_in(const void* group, const void* world) const;
+  /// For how much of the last `time` the rank was excused in `group`, or in `world`. Only the last
+  /// kRemembered excuses that have ended count.
+  CollectiveClock::duration within(CollectiveClock::duration time, const void* group,
+                                   const void* world) const;
   /// Adds the warnings that are due while excuses go on.
   void warn(CollectiveClock::time_point now, std::vector<std::string>& warnings);
 
  private:
+  static constexpr std::size_t kRemembered = 64;
+
   int rank_;
   CollectiveClock::duration deadline_;
   std::list<Excuse> excuses_;
+  std::vector<Ended> ended_;  // by their ends, without those within another one of the same group
 };
 
 }  // namespace moegrad

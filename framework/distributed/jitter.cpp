@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/distributed/threads/jitter.h"
+#include "framework/distributed/jitter.h"
 
 #include <string>
 

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "framework/distributed/work.h"
+
+namespace moegrad {
+
+/// The Work of a backend that has a hub, which executes the calls, and a struct for each call.
+template <class Hub, class Call>
+class BackendWork final : public Work {
+ public:
+  BackendWork(std::shared_ptr<Hub> hub, std::shared_ptr<Call> call)
+      : hub_(std::move(hub)), call_(std::move(call)) {}
+  ~BackendWork() override {
+    drop([this] { hub_->release(*call_, std::uncaught_exceptions() > exceptions_); });
+  }
+
+ protected:
+  const CollectiveRequest& request() const override { return *call_; }
+  void block() override { hub_->wait(*call_); }
+  bool has_ended() override { return hub_->test(*call_); }
+  std::exception_ptr failure() override { return hub_->failure(*call_); }
+  CollectiveTiming times() override {
+    return {.met = call_->met,
+            .ended = call_->ended,
+            .busy = call_->busy,
+            .work = call_->work,
+            .wire_bytes = call_->wire_bytes};
+  }
+
+ private:
+  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<Call> call_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+/// What a consumer has thrown, as text.
+inline std::string what_of(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
+}  // namespace moegrad

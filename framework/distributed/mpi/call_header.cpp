@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/mpi/call_header.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+#include "framework/io/crc32c.h"
+#include "framework/runtime/byte_stream.h"
+
+namespace moegrad::mpi {
+namespace {
+
+constexpr std::size_t kLongestLabel = 1024;
+// Ahead of the payload, so that it begins at a multiple of 16 bytes.
+using Sizes = std::array<std::uint64_t, 2>;
+
+}  // namespace
+
+std::string wire_label(const std::string& label) {
+  if (label.size() <= kLongestLabel) return label;
+  return label.substr(0, kLongestLabel) + "... (" + std::to_string(label.size()) +
+         " characters, checksum " + std::to_string(crc32c(std::as_bytes(std::span(label)))) + ")";
+}
+
+std::size_t encode(const CallHeader& header, std::span<const std::byte> payload,
+                   std::span<std::byte> message) {
+  if (payload.size() > kInlineBytes) payload = {};
+  const auto& request = header.request;
+  ByteWriter writer;
+  writer.number(static_cast<std::uint8_t>(request.op));
+  writer.number(static_cast<std::uint8_t>(request.dtype));
+  writer.number(static_cast<std::uint8_t>(request.reduce));
+  writer.number(request.count);
+  writer.number(request.root);
+  writer.number(request.round);
+  writer.number(request.sequence);
+  writer.number(header.pair_count);
+  writer.number(header.pair_expected);
+  writer.number(header.received);
+  writer.number(header.deadline_ms);
+  writer.number(header.group_id);
+  writer.number(std::ssize(header.segments));
+  for (const auto bytes : header.segments) writer.number(bytes);
+  writer.text(wire_label(request.label));
+  const auto text = writer.take();
+  const Sizes sizes = {payload.size(), text.size()};
+  assert(sizeof(sizes) + payload.size() + text.size() <= message.size());
+  auto* out = message.data();
+  std::memcpy(out, sizes.data(), sizeof(sizes));
+  out = std::copy(payload.begin(), payload.end(), out + sizeof(sizes));
+  out = std::copy(text.begin(), text.end(), out);
+  return static_cast<std::size_t>(out - message.data());
+}
+
+CallHeader decode(std::span<const std::byte> message, std::span<const std::byte>& payload) {
+  Sizes sizes{};
+  check(message.size() >= sizeof(sizes), "header of a collective: must have ", sizeof(sizes),
+        " bytes, got ", message.size());
+  std::memcpy(sizes.data(), message.data(), sizeof(sizes));
+  const auto rest = message.subspan(sizeof(sizes));
+  check(sizes[0] <= rest.size() && sizes[1] == rest.size() - sizes[0],
+        "header of a collective: must have ", sizes[0], " + ", sizes[1], " bytes, got ",
+        rest.size());
+  payload = rest.first(sizes[0]);
+  ByteReader reader(rest.subspan(sizes[0]));
+  CallHeader header;
+  auto& request = header.request;
+  request.op = static_cast<CollectiveOp>(reader.number<std::uint8_t>());
+  request.dtype = static_cast<Dtype>(reader.number<std::uint8_t>());
+  request.reduce = static_cast<ReduceOp>(reader.number<std::uint8_t>());
+  request.count = reader.number<std::int64_t>();
+  request.root = reader.number<int>();
+  request.round = reader.number<std::int64_t>();
+  request.sequence = reader.number<std::int64_t>();
+  header.pair_count = reader.number<std::int64_t>();
+  header.pair_expected = reader.number<std::int64_t>();
+  header.received = reader.number<std::int64_t>();
+  header.deadline_ms = reader.number<std::int64_t>();
+  header.group_id = reader.number<std::int64_t>();
+  const auto segments = reader.number<std::ptrdiff_t>();
+  check(0 <= segments && segments <= static_cast<std::ptrdiff_t>(kMostSegments),
+        "header of a collective: must have at most ", kMostSegments, " segments, got ", segments);
+  for (std::ptrdiff_t i = 0; i < segments; ++i) {
+    header.segments.push_back(reader.number<std::int64_t>());
+  }
+  request.label = reader.text();
+  return header;
+}
+
+}  // namespace moegrad::mpi

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <span>
+#include <vector>
+
+#include "framework/distributed/mpi/mpi_calls.h"
+
+namespace moegrad::mpi {
+
+/// Short messages between the ranks of a launch, beside its collectives: failures, questions. Each
+/// can come at any time and from any rank. Belongs to the thread that calls MPI.
+class Control {
+ public:
+  /// The longest message.
+  static constexpr std::size_t kBytes = 16'384;
+
+  explicit Control(MPI_Comm comm);
+  ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  void send(int to, std::vector<std::byte> message);
+  /// Passes on what has come; true if something has.
+  bool poll(const std::function<void(int from, std::span<const std::byte>)>& hear);
+  /// Whether everything has been sent.
+  bool all_sent();
+  /// This process calls MPI no more, so nothing is written into the buffers any more.
+  void abandon() { receiving_ = MPI_REQUEST_NULL; }
+
+ private:
+  struct Outgoing {
+    std::vector<std::byte> message;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+
+  void receive();
+
+  MPI_Comm comm_;
+  std::vector<std::byte> in_;
+  MPI_Request receiving_ = MPI_REQUEST_NULL;
+  std::list<Outgoing> sending_;
+};
+
+}  // namespace moegrad::mpi

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/excuses.h"
+
+#include <chrono>
+#include <thread>
+
+#include "tests/testing.h"
+
+namespace moegrad::excuses_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Addresses that stand for groups.
+const int kWorld = 0, kPair = 0, kOther = 0;
+
+TEST(Excuses, TellForHowMuchOfATimeTheRankWasExcused) {
+  Excuses excuses(0, 1h);
+  EXPECT_EQ(excuses.within(1h, &kPair, &kWorld), 0ms);
+  const auto outer = excuses.begin(&kWorld, "saving");
+  const auto inner = excuses.begin(&kWorld, "flushing");
+  std::this_thread::sleep_for(30ms);
+  excuses.end(inner);
+  const auto running = excuses.within(1h, &kPair, &kWorld);  // the outer one goes on
+  EXPECT_GE(running, 30ms);
+  EXPECT_EQ(excuses.within(10ms, &kPair, &kWorld), 10ms);  // no more than what is asked about
+  excuses.end(outer);
+  const auto ended = excuses.within(1h, &kPair, &kWorld);
+  EXPECT_GE(ended, running);
+  std::this_thread::sleep_for(30ms);
+  EXPECT_EQ(excuses.within(1h, &kPair, &kWorld), ended);  // nested ones count once, and no more
+  EXPECT_EQ(excuses.within(20ms, &kPair, &kWorld), 0ms);
+}
+
+TEST(Excuses, OfAGroupCountInThatGroupAlone) {
+  Excuses excuses(0, 1h);
+  const auto excuse = excuses.begin(&kPair, "saving");
+  std::this_thread::sleep_for(5ms);
+  EXPECT_GE(excuses.within(1h, &kPair, &kWorld), 5ms);
+  EXPECT_EQ(excuses.within(1h, &kOther, &kWorld), 0ms);
+  excuses.end(excuse);
+  EXPECT_GE(excuses.within(1h, &kPair, &kWorld), 5ms);
+  EXPECT_EQ(excuses.within(1h, &kOther, &kWorld), 0ms);
+}
+
+TEST(Excuses, AreRememberedUpToANumber) {
+  Excuses excuses(0, 1h);
+  excuses.end(excuses.begin(&kOther, "first"));
+  const auto first = excuses.begin(&kPair, "long ago");
+  std::this_thread::sleep_for(5ms);
+  excuses.end(first);
+  for (int i = 0; i < 100; ++i) excuses.end(excuses.begin(&kOther, "short"));
+  EXPECT_EQ(excuses.within(1h, &kPair, &kWorld), 0ms);
+}
+
+}  // namespace
+}  // namespace moegrad::excuses_test

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/distributed/mpi/call_header.h"
+
+#include <array>
+
+#include "tests/testing.h"
+
+namespace moegrad::call_header_test {
+namespace {
+
+using namespace mpi;
+
+// The longest of everything at once.
+CallHeader longest() {
+  CallHeader header;
+  header.pair_count = -1;
+  header.pair_expected = -2;
+  header.received = 1;
+  header.deadline_ms = 2;
+  header.group_id = 3;
+  header.request.op = CollectiveOp::kAllToAll;
+  header.request.dtype = Dtype::kBFloat16;
+  header.request.reduce = ReduceOp::kMax;
+  header.request.count = std::int64_t{1} << 40;
+  header.request.root = 5;
+  header.request.round = -6;
+  header.request.sequence = 7;
+  header.request.label = std::string(100'000, 'x');
+  header.segments.assign(kMostSegments, std::int64_t{1} << 50);
+  return header;
+}
+
+TEST(CallHeader, ComesBackAsItWasWrittenHoweverLong) {
+  std::vector<std::byte> payload(kInlineBytes);
+  for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i);
+  alignas(16) std::array<std::byte, kHeaderBytes> message;
+  const auto header = longest();
+  const auto size = encode(header, payload, message);
+  ASSERT_LE(size, kHeaderBytes);
+  std::span<const std::byte> found;
+  const auto decoded = decode(std::span(message).first(size), found);
+  EXPECT_TRUE(std::ranges::equal(found, payload));
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(found.data()) % 16, 0U);
+  auto expected = header.request;
+  expected.label = wire_label(header.request.label);
+  EXPECT_TRUE(agree(decoded.request, expected));
+  EXPECT_EQ(decoded.request.sequence, 7);
+  EXPECT_EQ(decoded.request.root, 5);
+  EXPECT_EQ(decoded.pair_count, -1);
+  EXPECT_EQ(decoded.pair_expected, -2);
+  EXPECT_EQ(decoded.received, 1);
+  EXPECT_EQ(decoded.deadline_ms, 2);
+  EXPECT_EQ(decoded.group_id, 3);
+  EXPECT_EQ(decoded.segments, header.segments);
+}
+
+TEST(CallHeader, CarriesNoPayloadThatIsTooLong) {
+  const std::vector<std::byte> payload(kInlineBytes + 1);
+  alignas(16) std::array<std::byte, kHeaderBytes> message;
+  std::span<const std::byte> found = payload;
+  decode(std::span(message).first(encode({}, payload, message)), found);
+  EXPECT_TRUE(found.empty());
+}
+
+TEST(CallHeader, OfAnotherSizeIsRefused) {
+  alignas(16) std::array<std::byte, kHeaderBytes> message;
+  const auto size = encode(longest(), {}, message);
+  std::span<const std::byte> payload;
+  for (const auto cut : {std::size_t{0}, std::size_t{15}, size - 1}) {
+    EXPECT_THROW(decode(std::span(message).first(cut), payload), Error) << cut;
+  }
+}
+
+TEST(CallHeader, ComparesLongLabelsByAChecksum) {
+  const std::string a(2'000, 'a');
+  EXPECT_EQ(wire_label("layers.1"), "layers.1");
+  EXPECT_NE(wire_label(a + "b"), wire_label(a + "c"));
+  EXPECT_EQ(wire_label(a), wire_label(a));
+}
+
+}  // namespace
+}  // namespace moegrad::call_header_test

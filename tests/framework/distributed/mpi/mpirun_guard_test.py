@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/mpirun_guard with stand-ins for mpirun: exit codes, signals, and commands that do not end."""
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+from mpirun import MARK, marked
+
+GUARD = Path(__file__).resolve().parents[4] / "tools/mpirun_guard"
+SAID = "mpirun_guard: mpirun does not end; ending what it has started on this host\n"
+
+
+# What a parent ignores is inherited, and shells ignore SIGINT for background jobs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Guarded:
+    def __init__(self, *command, options=()):
+        self.mark = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            [str(GUARD), *options, *command], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env={**os.environ, MARK: self.mark})
+
+    def end(self, timeout=300):
+        out, err = self.process.communicate(timeout=timeout)
+        assert not marked(self.mark), "processes are left behind"
+        return self.process.returncode, out, err
+
+
+def guarded(*command, **keywords):
+    return Guarded(*command, **keywords).end()
+
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.02)
+
+
+assert guarded("true") == (0, "", "")
+assert guarded("bash", "-c", "exit 3") == (3, "", "")
+assert guarded("bash", "-c", "sleep 1.5; exit 4") == (4, "", "")
+code, _, err = guarded()
+assert code == 2 and err.startswith("usage: mpirun_guard"), err
+code, _, err = guarded("true", options=["--grace", "0"])
+assert code == 2 and err.startswith("usage: mpirun_guard"), err
+reader = Guarded("cat")
+assert reader.process.communicate("passed on", timeout=10)[0] == "passed on"
+
+with tempfile.TemporaryDirectory() as folder:
+    # Signals are passed on, and a command that heeds them ends with its own exit code.
+    for name, arrives in [("USR1", "USR1"), ("TERM", "TERM"), ("INT", "TERM"), ("HUP", "TERM")]:
+        ready = Path(folder) / name
+        job = Guarded("bash", "-c", f"trap 'echo got {arrives}; exit 5' {arrives}; touch {ready}; "
+                                    "while :; do sleep 0.05; done")
+        wait_for(ready)
+        job.process.send_signal(getattr(signal, f"SIG{name}"))
+        assert job.end() == (5, f"got {arrives}\n", ""), name
+    # One that does not is killed, with all that it has started.
+    ready = Path(folder) / "deaf"
+    job = Guarded("bash", "-c", f"trap '' TERM; sleep 1000 & touch {ready}; wait; sleep 1000",
+                  options=["--grace", "1"])
+    wait_for(ready)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == (137, "", SAID)
+    # What one that ends by itself has left behind is ended, too.
+    left = Path(folder) / "left"
+    code, out, err = guarded("bash", "-c", f"sleep 1000 >/dev/null 2>&1 & echo $! > {left}; exit 3")
+    assert (code, out, err) == (3, "", "")
+    state = Path(f"/proc/{left.read_text().strip()}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z", state.read_text()
+    # SIGUSR1 alone ends nothing.
+    ready = Path(folder) / "goes_on"
+    job = Guarded("bash", "-c", f"trap : USR1; touch {ready}; for i in $(seq 30); do sleep 0.1; done",
+                  options=["--grace", "1"])
+    wait_for(ready)
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.end() == (0, "", "")
+# Its ranks have ended, and it waits for others that it cannot reach.
+begin = time.time()
+assert guarded("bash", "-c", "OMPI_COMM_WORLD_RANK=0 sleep 3; trap '' TERM; sleep 1000; sleep 1000",
+               options=["--grace", "2"]) == (137, "", SAID)
+assert time.time() - begin > 4
+print("mpirun_guard_test: ok")
