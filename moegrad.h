@@ -40,6 +40,8 @@
 #include "framework/runtime/thread_state.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
+#include "framework/tensor/nested_values.h"
+#include "framework/tensor/print.h"
 #include "fsdp/fully_shard.h"
 #include "fsdp/state_dict.h"
 #include "models/hf_checkpoint.h"

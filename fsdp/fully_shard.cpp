@@ -25,13 +25,13 @@ void check_dtypes(const MixedPrecisionPolicy& mixed) {
     throw DtypeError("fully_shard: " + std::string(what) + ", got " +
                      std::string(to_string(dtype)));
   };
-  if (mixed.param_dtype == Dtype::kInt64) {
+  if (mixed.param_dtype && !holds_reals(*mixed.param_dtype)) {
     refuse("param_dtype must be a floating dtype", *mixed.param_dtype);
   }
-  if (mixed.reduce_dtype == Dtype::kInt64) {
+  if (mixed.reduce_dtype && !holds_reals(*mixed.reduce_dtype)) {
     refuse("reduce_dtype must be a floating dtype", *mixed.reduce_dtype);
   }
-  if (mixed.output_dtype == Dtype::kInt64 || mixed.output_dtype == Dtype::kBFloat16) {
+  if (mixed.output_dtype && !is_floating(*mixed.output_dtype)) {
     refuse("output_dtype must be float32 or float64", *mixed.output_dtype);
   }
 }

@@ -6,11 +6,11 @@
 #include <string_view>
 
 #include "framework/autograd/function.h"
+#include "framework/autograd/slice.h"
 #include "ops/broadcast.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/dims.h"
-#include "ops/kernels/copy_block.h"
 
 namespace moegrad::ops {
 namespace {
@@ -69,35 +69,6 @@ class Permute final : public Function {
 
  private:
   std::vector<std::int64_t> dims_;
-};
-
-// dL/da is dL/dy in the range and zero elsewhere.
-class Narrow final : public Function {
- public:
-  Narrow(std::int64_t dim, std::int64_t start) : dim_(dim), start_(start) {}
-
-  std::string_view name() const override { return "narrow"; }
-
-  Tensor forward(const Tensor& a, std::int64_t length) {
-    shape_ = a.shape();
-    return Tensor::narrow(a, dim_, start_, length);
-  }
-
-  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    const Tensor grad = contiguous(grads[0]);
-    Tensor grad_a = Tensor::zeros(shape_, grad.dtype());
-    const auto [outer, n, inner] = extents_at(shape_, dim_);
-    const auto size = inner * size_of(grad.dtype());
-    kernels::copy_block(grad.bytes().data(), grad.dim(dim_) * size,
-                        grad_a.mutable_bytes().data() + start_ * size, n * size, outer,
-                        grad.dim(dim_) * size);
-    return {grad_a};
-  }
-
- private:
-  std::int64_t dim_;
-  std::int64_t start_;
-  Shape shape_;
 };
 
 // dL/da = dL/dy summed over the repetitions.
@@ -197,7 +168,7 @@ Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_
   const bool inside = 0 <= start && start <= size && 0 <= length && length <= size - start;
   check<ShapeError>(inside, "narrow: start and length must stay inside dimension ", dim, " of ",
                     a.shape(), ", got ", start, " and ", length);
-  return apply<Narrow>(made_with(dim, start), a, length);
+  return apply_slice("narrow", a, {.dim = dim, .begin = start, .length = length});
 }
 
 Tensor unsqueeze(const Tensor& a, std::int64_t dim) {

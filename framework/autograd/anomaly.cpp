@@ -33,7 +33,7 @@ std::optional<std::int64_t> first_not_finite(std::span<const T> values) {
 std::optional<Anomaly> find_anomaly(const TensorList& tensors) {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const auto& tensor = tensors[t];
-    if (!tensor.defined() || tensor.dtype() == Dtype::kInt64) continue;
+    if (!tensor.defined() || !holds_reals(tensor.dtype())) continue;
     std::optional<Anomaly> found;
     const auto look = [&]<class T>() {
       const Tensor whole = tensor.layout() == Layout::kNZ ? tensor : clone(tensor);

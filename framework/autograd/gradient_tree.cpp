@@ -24,8 +24,9 @@ Tensor take_grad(const Tensor& parameter, Dtype dtype) {
 
 GradientTree::GradientTree(TensorList parameters, std::optional<Dtype> node_dtype)
     : parameters_(std::move(parameters)), node_dtype_(node_dtype), sums_(parameters_.size()) {
-  check<DtypeError>(node_dtype != Dtype::kInt64,
-                    "gradient_tree: nodes must be of a floating dtype, got int64");
+  if (!node_dtype) return;
+  check<DtypeError>(holds_reals(*node_dtype),
+                    "gradient_tree: nodes must be of a floating dtype, got ", *node_dtype);
 }
 
 void GradientTree::push() {

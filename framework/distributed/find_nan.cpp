@@ -27,6 +27,7 @@ std::optional<std::int64_t> find_nan(std::span<const std::byte> values, Dtype dt
     case Dtype::kBFloat16:
       return find_nan_as<BFloat16>(values);
     case Dtype::kInt64:
+    case Dtype::kBool:
       break;
   }
   return std::nullopt;

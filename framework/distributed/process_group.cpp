@@ -35,6 +35,10 @@ void check_counts(std::string_view side, std::span<const std::int64_t> counts, i
                     elements, " elements, got ", sum);
 }
 
+void check_reducible(std::string_view op, Dtype dtype) {
+  check<DtypeError>(dtype != Dtype::kBool, op, ": needs numbers, got ", dtype);
+}
+
 void check_rank(std::string_view op, std::string_view what, int rank, int size) {
   check<ValueError>(0 <= rank && rank < size, op, ": ", what, " must be in [0, ", size, "), got ",
                     rank);
@@ -116,6 +120,7 @@ WorkPtr ProcessGroup::all_gather(std::span<const std::byte> input, std::span<std
 
 WorkPtr ProcessGroup::reduce_scatter(ByteParts input, std::span<std::byte> output, Dtype dtype,
                                      ReduceOp op, const CollectiveOptions& options) {
+  check_reducible("reduce_scatter", dtype);
   auto call = make_call(CollectiveOp::kReduceScatter, options);
   call.dtype = dtype;
   for (const auto part : input) call.count += num_elements("reduce_scatter", part, dtype);
@@ -130,6 +135,7 @@ WorkPtr ProcessGroup::reduce_scatter(ByteParts input, std::span<std::byte> outpu
 
 WorkPtr ProcessGroup::all_reduce(std::span<std::byte> buffer, Dtype dtype, ReduceOp op,
                                  const CollectiveOptions& options) {
+  check_reducible("all_reduce", dtype);
   auto call = make_call(CollectiveOp::kAllReduce, buffer, dtype, options);
   call.parts = {buffer};
   call.output = buffer;

@@ -37,10 +37,11 @@ Shape read_shape(const JsonNode& node) {
 }
 
 Dtype read_dtype(const JsonNode& node) {
-  constexpr Dtype kAll[] = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64};
+  constexpr Dtype kAll[] = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64,
+                            Dtype::kBool};
   const auto found = std::ranges::find(kAll, node.text(),
                                        [](Dtype dtype) { return std::string(to_string(dtype)); });
-  node.require(found != std::end(kAll), "must be float32, float64, bfloat16 or int64, got ", node);
+  node.require(found != std::end(kAll), "must be float32, float64, bfloat16, int64 or bool, got ", node);
   return *found;
 }
 

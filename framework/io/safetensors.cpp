@@ -48,9 +48,15 @@ Tensor SafetensorsFile::read(std::string_view name) const { return read(at(name)
 Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
   const auto dtype = tensor_dtype(entry.dtype);
   check<DtypeError>(dtype.has_value(), "safetensors: ", path_.string(), ": ", in_quotes(entry.name),
-                    " must be F32, F64, BF16 or I64 to be a Tensor, got ", entry.dtype);
+                    " must be F32, F64, BF16, I64 or BOOL to be a Tensor, got ", entry.dtype);
   Tensor tensor = Tensor::empty(Shape(entry.shape.dims()), *dtype);
-  std::ranges::copy(bytes(entry), tensor.mutable_bytes().begin());
+  const auto elements = tensor.mutable_bytes();
+  std::ranges::copy(bytes(entry), elements.begin());
+  // Whatever a file holds: in C++ a bool must be 0 or 1.
+  if (dtype == Dtype::kBool) {
+    std::ranges::replace_if(
+        elements, [](std::byte byte) { return byte != std::byte{0}; }, std::byte{1});
+  }
   return tensor;
 }
 

@@ -52,12 +52,15 @@ SafetensorsDtype safetensors_dtype(Dtype dtype) {
       return SafetensorsDtype::kBF16;
     case Dtype::kInt64:
       return SafetensorsDtype::kI64;
+    case Dtype::kBool:
+      return SafetensorsDtype::kBool;
   }
   return SafetensorsDtype::kU8;
 }
 
 std::optional<Dtype> tensor_dtype(SafetensorsDtype dtype) {
-  for (const auto candidate : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64}) {
+  for (const auto candidate : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64,
+                               Dtype::kBool}) {
     if (safetensors_dtype(candidate) == dtype) return candidate;
   }
   return {};

@@ -13,8 +13,8 @@
 namespace moegrad {
 
 /// Element types. Arithmetic is float32 or float64; bfloat16 is a storage and communication type
-/// (widened before use), int64 holds indices.
-enum class Dtype : std::uint8_t { kFloat32, kFloat64, kBFloat16, kInt64 };
+/// (widened before use), int64 holds indices, bool masks.
+enum class Dtype : std::uint8_t { kFloat32, kFloat64, kBFloat16, kInt64, kBool };
 
 /// The upper half of a float32. Conversion rounds to nearest, ties to even; NaN stays NaN.
 struct BFloat16 {
@@ -55,6 +55,10 @@ template <>
 struct DtypeOf<std::int64_t> {
   static constexpr Dtype value = Dtype::kInt64;
 };
+template <>
+struct DtypeOf<bool> {
+  static constexpr Dtype value = Dtype::kBool;
+};
 template <class T>
 inline constexpr Dtype dtype_of = DtypeOf<T>::value;
 
@@ -67,6 +71,8 @@ constexpr std::int64_t size_of(Dtype dtype) {
     case Dtype::kFloat64:
     case Dtype::kInt64:
       return 8;
+    case Dtype::kBool:
+      return 1;
   }
   return 0;
 }
@@ -81,6 +87,8 @@ constexpr std::string_view to_string(Dtype dtype) {
       return "bfloat16";
     case Dtype::kInt64:
       return "int64";
+    case Dtype::kBool:
+      return "bool";
   }
   return "unknown";
 }
@@ -91,6 +99,9 @@ inline std::ostream& operator<<(std::ostream& out, Dtype dtype) { return out << 
 constexpr bool is_floating(Dtype dtype) {
   return dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64;
 }
+
+/// True for these and bfloat16.
+constexpr bool holds_reals(Dtype dtype) { return is_floating(dtype) || dtype == Dtype::kBFloat16; }
 
 /// Calls `body.operator()<T>()` with T = float or double.
 template <class Body>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/tensor/dump.h"
 
-#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <ostream>
@@ -9,67 +8,10 @@
 
 #include "framework/autograd/function.h"
 #include "framework/distributed/shard_spec.h"
+#include "framework/tensor/print.h"
 
 namespace moegrad {
 namespace {
-
-constexpr std::int64_t kShown = 3;  // at either end of a dimension
-
-/// The position in the storage of element `flat` in row-major order.
-std::int64_t position(const Tensor& tensor, std::int64_t flat) {
-  if (tensor.layout() == Layout::kNZ) {
-    const auto& blocks = tensor.nz_blocks();
-    const auto matrix = blocks.k * blocks.n;
-    return tensor.offset() + flat / matrix * nz_numel(blocks.k, blocks.n) +
-           nz_offset(flat % matrix / blocks.n, flat % blocks.n, blocks.k);
-  }
-  auto offset = tensor.offset();
-  for (std::int64_t i = tensor.ndim() - 1; i >= 0; --i) {
-    offset += flat % tensor.dim(i) * tensor.strides()[i];
-    flat /= tensor.dim(i);
-  }
-  return offset;
-}
-
-void print_element(std::ostream& out, const Tensor& tensor, std::int64_t flat) {
-  const auto at = position(tensor, flat);
-  const auto* bytes = tensor.storage().data();
-  switch (tensor.dtype()) {
-    case Dtype::kFloat32:
-      out << reinterpret_cast<const float*>(bytes)[at];
-      break;
-    case Dtype::kFloat64:
-      out << reinterpret_cast<const double*>(bytes)[at];
-      break;
-    case Dtype::kBFloat16:
-      out << static_cast<float>(reinterpret_cast<const BFloat16*>(bytes)[at]);
-      break;
-    case Dtype::kInt64:
-      out << reinterpret_cast<const std::int64_t*>(bytes)[at];
-      break;
-  }
-}
-
-/// Prints the elements that begin at `flat`, along dimension `axis` and all later ones.
-void print_elements(std::ostream& out, const Tensor& tensor, std::int64_t axis, std::int64_t flat) {
-  if (axis == tensor.ndim()) return print_element(out, tensor, flat);
-  std::int64_t inner = 1;
-  for (auto i = axis + 1; i < tensor.ndim(); ++i) inner *= tensor.dim(i);
-  const bool innermost = axis + 1 == tensor.ndim();
-  const auto size = tensor.dim(axis);
-  out << '[';
-  for (std::int64_t i = 0; i < size; ++i) {
-    if (i > 0)
-      out << (innermost ? ", " : ",\n" + std::string(static_cast<std::size_t>(axis + 1), ' '));
-    if (size > 2 * kShown && i == kShown) {
-      out << "...";
-      i = size - kShown - 1;
-      continue;
-    }
-    print_elements(out, tensor, axis + 1, flat + i * inner);
-  }
-  out << ']';
-}
 
 void print_header(std::ostream& out, const Tensor& tensor) {
   out << "tensor ";
@@ -99,8 +41,7 @@ std::string describe(const Tensor& tensor) {
     if (tensor.is_meta() || tensor.storage().released()) {
       text << (tensor.is_meta() ? ", meta: no bytes yet" : ", bytes released");
     } else {
-      text << '\n';
-      print_elements(text, tensor, 0, 0);
+      text << '\n' << elements_text(tensor, /*indent=*/0, /*threshold=*/0);
     }
     return text.str();
   } catch (const std::exception& error) {

@@ -8,8 +8,8 @@
 namespace moegrad {
 
 /// Name, shape, dtype, layout and autograd state of a tensor in one line. Below it the elements, as
-/// NumPy prints them: at most the first and last three along each dimension. The elements of a
-/// FRACTAL_NZ tensor are shown in row-major order. Never throws.
+/// operator<< prints them (print.h), but never more than the first and last three along each
+/// dimension. Never throws.
 std::string describe(const Tensor& tensor);
 
 /// Prints describe(tensor) to stderr. Every program contains this function, for debuggers. Write

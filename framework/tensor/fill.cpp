@@ -5,35 +5,10 @@
 #include <cstring>
 #include <type_traits>
 
+#include "framework/tensor/dispatch_any.h"
+
 namespace moegrad {
 namespace {
-
-template <class Body>
-void dispatch_any(Dtype dtype, const Body& body) {
-  switch (dtype) {
-    case Dtype::kFloat32:
-      return body.template operator()<float>();
-    case Dtype::kFloat64:
-      return body.template operator()<double>();
-    case Dtype::kBFloat16:
-      return body.template operator()<BFloat16>();
-    case Dtype::kInt64:
-      return body.template operator()<std::int64_t>();
-  }
-}
-
-template <class To, class From>
-To convert(From value) {
-  if constexpr (std::is_same_v<To, From>) {
-    return value;
-  } else if constexpr (std::is_same_v<From, BFloat16>) {
-    return static_cast<To>(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<To, BFloat16>) {
-    return BFloat16(static_cast<float>(value));
-  } else {
-    return static_cast<To>(value);
-  }
-}
 
 // Copies a matrix [rows, columns] whose elements may be contiguous along columns. It works in
 // squares, so that the cache lines that one row reads are still in cache for the next row.

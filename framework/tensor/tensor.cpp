@@ -2,10 +2,13 @@
 #include "framework/tensor/tensor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
+#include "framework/autograd/slice.h"
+#include "framework/tensor/dispatch_any.h"
 #include "framework/tensor/dump.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
@@ -109,6 +112,12 @@ Tensor Tensor::full(const Shape& shape, double value, Dtype dtype) {
   Tensor tensor = empty(shape, dtype);
   if (!tensor.is_meta()) fill_(tensor, value);
   return tensor;
+}
+
+Tensor Tensor::from(const std::vector<bool>& values, const Shape& shape) {
+  const auto copy = std::make_unique<bool[]>(values.size());
+  std::ranges::copy(values, copy.get());
+  return from(std::span<const bool>(copy.get(), values.size()), shape);
 }
 
 template <class T>
@@ -233,19 +242,60 @@ const T* Tensor::strided_data() const {
   return reinterpret_cast<const T*>(impl.storage->data()) + impl.offset;
 }
 
-double Tensor::item() const {
+double Tensor::item_as_real() const {
   check<ShapeError>(numel() == 1, "item: needs a tensor of one element, got ", shape());
-  switch (dtype()) {
-    case Dtype::kFloat32:
-      return strided_data<float>()[0];
-    case Dtype::kFloat64:
-      return strided_data<double>()[0];
-    case Dtype::kBFloat16:
-      return static_cast<float>(strided_data<BFloat16>()[0]);
-    case Dtype::kInt64:
-      break;
+  double item = 0;
+  dispatch_any(dtype(), [&]<class T>() { item = convert<double>(strided_data<T>()[0]); });
+  return item;
+}
+
+std::int64_t Tensor::item_within(std::int64_t least, std::int64_t most) const {
+  const auto require = [&](bool holds, auto item) {
+    check<ValueError>(holds, "item: must be a whole number in [", least, ", ", most,
+                      "] to be read as this type, got ", item);
+  };
+  if (!holds_reals(dtype())) {
+    check<ShapeError>(numel() == 1, "item: needs a tensor of one element, got ", shape());
+    std::int64_t item = 0;
+    if (dtype() == Dtype::kInt64) {
+      item = strided_data<std::int64_t>()[0];
+    } else {
+      item = strided_data<bool>()[0] ? 1 : 0;
+    }
+    require(least <= item && item <= most, item);
+    return item;
   }
-  return static_cast<double>(strided_data<std::int64_t>()[0]);
+  const auto real = item_as_real();
+  require(real == std::floor(real) && -0x1p63 <= real && real < 0x1p63, real);
+  const auto item = static_cast<std::int64_t>(real);
+  require(least <= item && item <= most, item);
+  return item;
+}
+
+Tensor Tensor::operator[](std::int64_t i) const {
+  check<ShapeError>(ndim() >= 1, "operator[]: needs a dimension, got ", shape());
+  const auto size = dim(0);
+  check<ShapeError>(-size <= i && i < size, "operator[]: position must be in [", -size, ", ", size,
+                    ") for dimension 0 of ", shape(), ", got ", i);
+  return apply_slice("select", *this, {.begin = i < 0 ? i + size : i, .removes_dim = true});
+}
+
+Tensor Tensor::slice(std::int64_t dim, std::int64_t begin, std::int64_t end,
+                     std::int64_t step) const {
+  check<ShapeError>(-ndim() <= dim && dim < ndim(), "slice: dimension must be in [", -ndim(), ", ",
+                    ndim() - 1, "], got ", dim);
+  check<ValueError>(step >= 1, "slice: step must be at least 1, got ", step);
+  if (dim < 0) dim += ndim();
+  const auto size = shape()[dim];
+  const auto inside = [size](std::int64_t at) {
+    return std::clamp<std::int64_t>(at < 0 ? at + size : at, 0, size);
+  };
+  const auto first = inside(begin), last = inside(end);
+  return apply_slice("slice", *this,
+                     {.dim = dim,
+                      .begin = first,
+                      .length = last > first ? (last - first - 1) / step + 1 : 0,
+                      .step = step});
 }
 
 bool Tensor::requires_grad() const { return checked(impl_).requires_grad; }
@@ -330,6 +380,7 @@ MOEGRAD_INSTANTIATE(float)
 MOEGRAD_INSTANTIATE(double)
 MOEGRAD_INSTANTIATE(BFloat16)
 MOEGRAD_INSTANTIATE(std::int64_t)
+MOEGRAD_INSTANTIATE(bool)
 #undef MOEGRAD_INSTANTIATE
 
 }  // namespace moegrad

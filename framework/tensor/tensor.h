@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,8 +21,13 @@ namespace moegrad {
 
 class Function;
 class HookHandle;
+class NestedValues;
+class Random;
 struct ShardSpec;
 struct TensorImpl;
+
+template <class T>
+concept Number = std::integral<T> || std::floating_point<T>;
 
 /// A value handle on an n-dimensional array. A copy shares the array, as in PyTorch.
 ///
@@ -37,6 +44,33 @@ class Tensor {
   static Tensor zeros(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor ones(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor full(const Shape& shape, double value, Dtype dtype = Dtype::kFloat32);
+  /// Numbers in nested braces: of({{1, 2}, {3, 4}}) has shape [2, 2], of(5) shape []. ShapeError
+  /// unless the braces at each depth hold equally many. ValueError for a fraction that is to be
+  /// int64, and for anything but true and false, or 1 and 0, that is to be bool.
+  static Tensor of(const NestedValues& values, Dtype dtype = Dtype::kFloat32);
+  /// start, start + step, ... before `end`, of shape [ceil((end - start) / step)]. int64 if all
+  /// three are integers, else float32. ValueError for a step of 0, or away from `end`.
+  template <Number Start, Number End, Number Step = int>
+  static Tensor arange(Start start, End end, Step step = 1,
+                       Dtype dtype = kArangeDtype<Start, End, Step>);
+  /// 0, 1, ... before `end`.
+  template <Number End>
+  static Tensor arange(End end, Dtype dtype = kArangeDtype<End>);
+  /// `steps` numbers at equal distances, of which the first is `start` and the last is `end`.
+  static Tensor linspace(double start, double end, std::int64_t steps,
+                         Dtype dtype = Dtype::kFloat32);
+  /// [n, m], or [n, n]: one where row and column are equal, zero elsewhere.
+  static Tensor eye(std::int64_t n, std::int64_t m, Dtype dtype = Dtype::kFloat32);
+  static Tensor eye(std::int64_t n, Dtype dtype = Dtype::kFloat32);
+  /// Element i, in row-major order, is draw i of `random`: standard normal, or uniform in [0, 1).
+  /// DtypeError unless `dtype` is float32, float64 or bfloat16. With `#include
+  /// "framework/runtime/random.h"`, {seed, purpose} is a Random:
+  ///
+  ///     Tensor::randn({2, 3}, {/*seed=*/1, "noise"})
+  static Tensor randn(const Shape& shape, const Random& random, Dtype dtype = Dtype::kFloat32);
+  static Tensor uniform(const Shape& shape, const Random& random, Dtype dtype = Dtype::kFloat32);
+  /// The numbers 0 to n - 1 in random order, int64 [n].
+  static Tensor randperm(std::int64_t n, const Random& random);
   /// Row-major values; throws ShapeError unless there are shape.numel() of them.
   template <class T>
   static Tensor from(std::span<const T> values, const Shape& shape);
@@ -44,6 +78,7 @@ class Tensor {
   static Tensor from(const std::vector<T>& values, const Shape& shape) {
     return from(std::span<const T>(values), shape);
   }
+  static Tensor from(const std::vector<bool>& values, const Shape& shape);
   /// Uninitialised FRACTAL_NZ tensor of the given logical shape, whose numel is batch * k * n.
   static Tensor empty_nz(const Shape& shape, const NzBlocks& blocks, Dtype dtype);
   /// A view of `base`'s storage with its own shape, strides and element offset; no graph.
@@ -102,8 +137,21 @@ class Tensor {
   /// First element of a strided ND tensor.
   template <class T>
   const T* strided_data() const;
-  /// The only element, as double; ShapeError unless there is exactly one.
-  double item() const;
+  /// The only element; ShapeError unless there is exactly one. ValueError if T does not hold it, as
+  /// an integer type does not hold 0.5, or bool 2.
+  template <Number T = double>
+  T item() const;
+
+  // --- parts, as views, with gradients
+  /// Element i of dimension 0, which is removed. A negative i counts from the end. ShapeError for
+  /// an i out of range, and for a tensor of shape [].
+  Tensor operator[](std::int64_t i) const;
+  /// Elements begin, begin + step, ... before `end` of dimension `dim`, as a[begin:end:step] in
+  /// Python: negative positions count from the end, and those beyond an end are moved to it.
+  /// ShapeError for a dimension out of range, ValueError unless step >= 1.
+  Tensor slice(std::int64_t dim, std::int64_t begin = 0,
+               std::int64_t end = std::numeric_limits<std::int64_t>::max(),
+               std::int64_t step = 1) const;
 
   // --- autograd (framework/autograd)
   bool requires_grad() const;
@@ -136,9 +184,47 @@ class Tensor {
   std::weak_ptr<const void> watch_handle() { return life_.watch(); }
 
  private:
+  template <Number... Ts>
+  static constexpr Dtype kArangeDtype = (std::integral<Ts> && ...) ? Dtype::kInt64
+                                                                   : Dtype::kFloat32;
+  double item_as_real() const;
+  std::int64_t item_within(std::int64_t least, std::int64_t most) const;
+  static Tensor arange_of_integers(std::int64_t start, std::int64_t end, std::int64_t step,
+                                   Dtype dtype);
+  static Tensor arange_of_reals(double start, double end, double step, Dtype dtype);
+
   std::shared_ptr<TensorImpl> impl_;
   LifeToken life_;
 };
+
+template <Number Start, Number End, Number Step>
+Tensor Tensor::arange(Start start, End end, Step step, Dtype dtype) {
+  if constexpr (std::integral<Start> && std::integral<End> && std::integral<Step>) {
+    return arange_of_integers(static_cast<std::int64_t>(start), static_cast<std::int64_t>(end),
+                              static_cast<std::int64_t>(step), dtype);
+  } else {
+    return arange_of_reals(static_cast<double>(start), static_cast<double>(end),
+                           static_cast<double>(step), dtype);
+  }
+}
+
+template <Number End>
+Tensor Tensor::arange(End end, Dtype dtype) {
+  return arange(End{0}, end, End{1}, dtype);
+}
+
+template <Number T>
+T Tensor::item() const {
+  if constexpr (std::floating_point<T>) {
+    return static_cast<T>(item_as_real());
+  } else {
+    constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
+    constexpr auto kMostInt64 = std::numeric_limits<std::int64_t>::max();
+    return static_cast<T>(
+        item_within(static_cast<std::int64_t>(std::numeric_limits<T>::min()),
+                    static_cast<std::int64_t>(std::min<std::uint64_t>(kMost, kMostInt64))));
+  }
+}
 
 using TensorList = std::vector<Tensor>;
 

@@ -86,7 +86,7 @@ TEST(CheckpointManifest, RefusesKeysThatAreMissingUnknownOrOfAnotherType) {
   EXPECT_EQ(refusal_of("/values/schedule", 1), "m: values 'schedule' must be a string, got 1");
   EXPECT_EQ(refusal_of("/tensors/rows", nullptr), "m: tensors 'rows' must be an object, got null");
   EXPECT_EQ(refusal_of("/tensors/rows/dtype", "float16"),
-            "m: tensors 'rows'.dtype must be float32, float64, bfloat16 or int64, got \"float16\"");
+            "m: tensors 'rows'.dtype must be float32, float64, bfloat16, int64 or bool, got \"float16\"");
   EXPECT_EQ(refusal_of("/tensors/rows/shape", "5"),
             "m: tensors 'rows'.shape must be an array, got \"5\"");
   EXPECT_EQ(refusal_of("/tensors/rows/shape", json::array({1, 1, 1, 1, 1, 1, 1, 1, 1})),

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -13,6 +16,7 @@
 namespace moegrad::tensor_test {
 namespace {
 
+using test::bitwise_equal;
 using test::message_of;
 using test::mul;
 using test::variable;
@@ -227,8 +231,54 @@ TEST(Tensor, ItemIsTheOnlyElement) {
   EXPECT_EQ(Tensor::full({1, 1}, 2.5, Dtype::kFloat64).item(), 2.5);
   EXPECT_EQ(Tensor::full({1}, 2.5, Dtype::kBFloat16).item(), 2.5);
   EXPECT_EQ(Tensor::full({1}, 7, Dtype::kInt64).item(), 7);
+  EXPECT_EQ(Tensor::full({1}, 1, Dtype::kBool).item(), 1);
   EXPECT_EQ(message_of<ShapeError>([] { (void)Tensor::zeros({2}).item(); }),
             "item: needs a tensor of one element, got [2]");
+  EXPECT_EQ(message_of<ShapeError>([] { (void)Tensor::zeros({0}).item<int>(); }),
+            "item: needs a tensor of one element, got [0]");
+  EXPECT_EQ(message_of<ShapeError>([] { (void)Tensor::zeros({2}, Dtype::kBool).item<int>(); }),
+            "item: needs a tensor of one element, got [2]");
+}
+
+TEST(Tensor, ReadsASingleElementAsATypeThatHoldsIt) {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(Tensor::from(std::vector<std::int64_t>{kMost}, {}).item<std::int64_t>(), kMost);
+  EXPECT_EQ(Tensor::full({}, -3).item<int>(), -3);
+  EXPECT_EQ(Tensor::full({}, 0.1, Dtype::kFloat64).item<float>(), 0.1F);
+  EXPECT_TRUE(Tensor::full({}, 1, Dtype::kInt64).item<bool>());
+  EXPECT_FALSE(Tensor::full({}, 0, Dtype::kBool).item<bool>());
+  EXPECT_EQ(Tensor::full({}, 255).item<std::uint8_t>(), 255);
+  EXPECT_EQ(Tensor::full({}, 0x1p62).item<std::uint64_t>(), std::uint64_t{1} << 62);
+  EXPECT_EQ(message_of<ValueError>([] { (void)Tensor::full({}, 0.5).item<int>(); }),
+            "item: must be a whole number in [-2147483648, 2147483647] to be read as this type, "
+            "got 0.5");
+  EXPECT_EQ(message_of<ValueError>([] { (void)Tensor::full({}, 2).item<bool>(); }),
+            "item: must be a whole number in [0, 1] to be read as this type, got 2");
+  EXPECT_EQ(message_of<ValueError>(
+                [] { (void)Tensor::full({}, -1, Dtype::kInt64).item<std::uint64_t>(); }),
+            "item: must be a whole number in [0, 9223372036854775807] to be read as this type, got "
+            "-1");
+  EXPECT_EQ(message_of<ValueError>([] { (void)Tensor::full({}, NAN).item<std::int64_t>(); }),
+            "item: must be a whole number in [-9223372036854775808, 9223372036854775807] to be "
+            "read as this type, got nan");
+  EXPECT_THROW((void)Tensor::full({}, 0x1p63).item<std::int64_t>(), ValueError);
+}
+
+TEST(Tensor, HoldsBools) {
+  const Tensor mask = Tensor::from(std::vector<bool>{true, false, true}, {3});
+  EXPECT_EQ(mask.dtype(), Dtype::kBool);
+  EXPECT_EQ(mask.bytes().size(), 3U);
+  EXPECT_TRUE(mask.data<bool>()[2]);
+  EXPECT_TRUE(bitwise_equal(to_dtype(mask, Dtype::kInt64),
+                            Tensor::from(std::vector<std::int64_t>{1, 0, 1}, {3})));
+  const Tensor numbers = Tensor::from(std::vector<double>{-0.0, NAN, 0.25}, {3});
+  EXPECT_TRUE(bitwise_equal(to_dtype(numbers, Dtype::kBool),
+                            Tensor::from(std::vector<bool>{false, true, true}, {3})));
+  EXPECT_TRUE(bitwise_equal(to_dtype(to_dtype(numbers, Dtype::kBFloat16), Dtype::kBool),
+                            Tensor::from(std::vector<bool>{false, true, true}, {3})));
+  EXPECT_EQ(
+      message_of<DtypeError>([] { Tensor::zeros({1}, Dtype::kBool).set_requires_grad(true); }),
+      "set_requires_grad: needs float32 or float64, got bool");
 }
 
 TEST(Tensor, OnlyLeavesOfAFloatingTypeCanRequireAGradient) {

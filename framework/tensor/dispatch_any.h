@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "framework/tensor/dtype.h"
+
+namespace moegrad {
+
+/// Calls `body.operator()<T>()` with the element type of any dtype.
+template <class Body>
+void dispatch_any(Dtype dtype, const Body& body) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return body.template operator()<float>();
+    case Dtype::kFloat64:
+      return body.template operator()<double>();
+    case Dtype::kBFloat16:
+      return body.template operator()<BFloat16>();
+    case Dtype::kInt64:
+      return body.template operator()<std::int64_t>();
+    case Dtype::kBool:
+      return body.template operator()<bool>();
+  }
+}
+
+/// `value` as an element of another type. What is not zero, NaN included, is true.
+template <class To, class From>
+To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<From, BFloat16>) {
+    return convert<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, BFloat16>) {
+    return BFloat16(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return value != From{0};
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+}  // namespace moegrad
