@@ -6,6 +6,7 @@
 
 #include "framework/runtime/error.h"
 #include "ops/copies.h"
+#include "ops/indexing.h"
 #include "ops/views.h"
 
 namespace moegrad::nn {
@@ -17,9 +18,9 @@ void for_each_tensor(DispatchedRows& dispatched, const TensorVisitor& visit) {
 DispatchedRows LocalTokenDispatcher::dispatch(const Tensor& x,  // [T, H]
                                               const Router::Output& routed) {
   auto plan = ops::plan_routing(routed.indices, num_experts_);
-  const Tensor by_slot = ops::reshape(routed.weights, {routed.weights.numel()});  // [T * K]
-  return {.rows = ops::permute_rows(x, plan.permutation),                         // [R, H]
-          .weights = ops::index_select(by_slot, plan.permutation.slot_of_row),    // [R]
+  const Tensor by_slot = ops::reshape(routed.weights, {routed.weights.numel()});   // [T * K]
+  return {.rows = ops::permute_rows(x, plan.permutation),                          // [R, H]
+          .weights = ops::index_select(by_slot, 0, plan.permutation.slot_of_row),  // [R]
           .groups = plan.groups,
           .tokens_per_expert = plan.groups.counts,
           .way_back = std::move(plan.permutation)};

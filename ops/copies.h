@@ -9,10 +9,8 @@ namespace moegrad::ops {
 /// counters().materialized_transposes. A FRACTAL_NZ tensor comes back as it is: the op that reads
 /// it accepts or refuses it.
 Tensor contiguous(const Tensor& a);
-/// Row i of the result is row indices[i] of `a` [N, ...]; indices: int64 [n]. The gradient adds
-/// rows in ascending i. An index outside [0, N) is a ValueError.
-Tensor index_select(const Tensor& a, const Tensor& indices);
-/// float32 <-> float64.
+/// The same numbers in another dtype; masks become 0 and 1, and what is not 0 becomes true. Only
+/// from float32 or float64 to one of these it has a gradient.
 Tensor cast(const Tensor& a, Dtype dtype);
 
 }  // namespace moegrad::ops

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/elementwise.h"
 
-#include <algorithm>
 #include <memory>
 #include <string_view>
 
 #include "framework/autograd/function.h"
-#include "framework/runtime/parallel_for.h"
 #include "framework/tensor/fill.h"
-#include "ops/broadcast.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/kernels/elementwise.h"
@@ -16,29 +13,22 @@
 namespace moegrad::ops {
 namespace {
 
-using kernels::BinaryOp;
 using kernels::UnaryOp;
-
-constexpr std::string_view name_of(BinaryOp op) {
-  switch (op) {
-    case BinaryOp::kAdd:
-      return "add";
-    case BinaryOp::kSub:
-      return "sub";
-    case BinaryOp::kMul:
-      return "mul";
-    case BinaryOp::kDiv:
-      return "div";
-  }
-  return "binary";
-}
 
 constexpr std::string_view name_of(UnaryOp op) {
   switch (op) {
+    case UnaryOp::kAbs:
+      return "abs";
     case UnaryOp::kExp:
       return "exp";
     case UnaryOp::kLog:
       return "log";
+    case UnaryOp::kLog1p:
+      return "log1p";
+    case UnaryOp::kSin:
+      return "sin";
+    case UnaryOp::kCos:
+      return "cos";
     case UnaryOp::kSqrt:
       return "sqrt";
     case UnaryOp::kRsqrt:
@@ -53,114 +43,13 @@ constexpr std::string_view name_of(UnaryOp op) {
       return "silu";
     case UnaryOp::kRelu:
       return "relu";
+    case UnaryOp::kGelu:
+      return "gelu";
+    case UnaryOp::kGeluTanh:
+      return "gelu_tanh";
   }
   return "unary";
 }
-
-// Two operands and their result as rows. Dimensions that all three walk with even steps are merged,
-// so that the innermost dimension is as long as possible and its steps are 0 or 1.
-struct Rows {
-  Shape shape, a_strides, b_strides;
-
-  Rows(const Tensor& a, const Tensor& b, const Shape& output) {
-    const auto a_wide = broadcast_strides(a, output), b_wide = broadcast_strides(b, output);
-    for (std::int64_t i = 0; i < output.ndim(); ++i) {
-      if (output[i] == 1) continue;
-      if (shape.ndim() > 0 && a_strides[-1] == a_wide[i] * output[i] &&
-          b_strides[-1] == b_wide[i] * output[i]) {
-        shape[-1] *= output[i];
-        a_strides[-1] = a_wide[i];
-        b_strides[-1] = b_wide[i];
-      } else {
-        shape.push_back(output[i]);
-        a_strides.push_back(a_wide[i]);
-        b_strides.push_back(b_wide[i]);
-      }
-    }
-    if (shape.ndim() == 0) {
-      shape = {1};
-      a_strides = b_strides = {0};
-    }
-  }
-
-  // The offset at which row `row` begins in an operand.
-  std::int64_t offset(const Shape& strides, std::int64_t row) const {
-    std::int64_t sum = 0;
-    for (std::int64_t i = shape.ndim() - 2; i >= 0; --i) {
-      sum += row % shape[i] * strides[i];
-      row /= shape[i];
-    }
-    return sum;
-  }
-};
-
-template <class T>
-void broadcast_binary(BinaryOp op, const T* a, const T* b, T* y, const Rows& rows) {
-  const auto width = rows.shape[-1], a_step = rows.a_strides[-1], b_step = rows.b_strides[-1];
-  constexpr std::int64_t kGrain = 16384;
-  parallel_for(rows.shape.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    while (begin < end) {
-      const auto row = begin / width, column = begin % width;
-      const auto n = std::min(end - begin, width - column);
-      kernels::binary(op, a + rows.offset(rows.a_strides, row) + column * a_step, a_step,
-                      b + rows.offset(rows.b_strides, row) + column * b_step, b_step, y + begin, n);
-      begin += n;
-    }
-  });
-}
-
-// With g = dL/dy; each gradient is summed over the repeated dimensions:
-//     a + b:  g, g        a - b:  g, -g        a * b:  g b, g a        a / b:  g / b, -(g / b)(a /
-//     b)
-class Binary final : public Function {
- public:
-  explicit Binary(BinaryOp op) : op_(op) {}
-
-  std::string_view name() const override { return name_of(op_); }
-
-  Tensor forward(const Tensor& a, const Tensor& b, const Shape& shape) {
-    a_shape_ = a.shape();
-    b_shape_ = b.shape();
-    if (op_ == BinaryOp::kMul || op_ == BinaryOp::kDiv) {
-      a_ = a;
-      b_ = b;
-    }
-    Tensor output = Tensor::empty(shape, a.dtype());
-    const Rows rows(a, b, shape);
-    dispatch_floating(a.dtype(), [&]<class T>() {
-      broadcast_binary<T>(op_, a.data<T>().data(), b.data<T>().data(),
-                          output.mutable_data<T>().data(), rows);
-    });
-    return output;
-  }
-
-  TensorList backward(const TensorList& grads, InputMask needs) override {
-    const Tensor grad = contiguous(grads[0]);
-    Tensor grad_a, grad_b;
-    if (needs[0]) grad_a = sum_to_shape(wide_grad_a(grad), a_shape_);
-    if (needs[1]) grad_b = sum_to_shape(wide_grad_b(grad), b_shape_);
-    return {grad_a, grad_b};
-  }
-
- private:
-  Tensor wide_grad_a(const Tensor& grad) const {
-    if (op_ == BinaryOp::kMul) return mul(grad, b_.unpack());
-    if (op_ == BinaryOp::kDiv) return div(grad, b_.unpack());
-    return grad;
-  }
-
-  Tensor wide_grad_b(const Tensor& grad) const {
-    if (op_ == BinaryOp::kSub) return neg(grad);
-    if (op_ == BinaryOp::kMul) return mul(grad, a_.unpack());
-    if (op_ == BinaryOp::kAdd) return grad;
-    const Tensor a = a_.unpack(), b = b_.unpack();
-    return neg(mul(div(grad, b), div(a, b)));
-  }
-
-  BinaryOp op_;
-  Shape a_shape_, b_shape_;
-  SavedTensor a_{*this}, b_{*this};
-};
 
 // y = scale * a + shift, so dL/da = scale * dL/dy.
 class Affine final : public Function {
@@ -222,14 +111,37 @@ class Unary final : public Function {
   SavedTensor saved_{*this};
 };
 
-Tensor apply_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
-  check_operands(name_of(op), a, b);
-  const auto shape = broadcast_shapes(name_of(op), a.shape(), b.shape());
-  check_floating(name_of(op), a);
-  check<DtypeError>(a.dtype() == b.dtype(), name_of(op), ": dtypes must agree, got ", a.dtype(),
-                    " and ", b.dtype());
-  return apply<Binary>(made_with(op), contiguous(a), contiguous(b), shape);
-}
+// y = a moved into [least, most]: dL/da = dL/dy where a was in there.
+class Clamp final : public Function {
+ public:
+  Clamp(double least, double most) : least_(least), most_(most) {}
+
+  std::string_view name() const override { return "clamp"; }
+
+  Tensor forward(const Tensor& a) {
+    a_ = a;
+    Tensor output = empty_like(a);
+    dispatch_floating(a.dtype(), [&]<class T>() {
+      kernels::clamp<T>(a.data<T>().data(), static_cast<T>(least_), static_cast<T>(most_),
+                        output.mutable_data<T>().data(), a.numel());
+    });
+    return output;
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    const Tensor grad = contiguous(grads[0]), a = a_.unpack();
+    Tensor grad_a = empty_like(a);
+    dispatch_floating(a.dtype(), [&]<class T>() {
+      kernels::clamp_backward<T>(grad.data<T>().data(), a.data<T>().data(), static_cast<T>(least_),
+                                 static_cast<T>(most_), grad_a.mutable_data<T>().data(), a.numel());
+    });
+    return {grad_a};
+  }
+
+ private:
+  double least_, most_;
+  SavedTensor a_{*this};
+};
 
 Tensor apply_affine(std::string_view op, const Tensor& a, double scale, double shift) {
   check_operands(op, a);
@@ -245,16 +157,24 @@ Tensor apply_unary(UnaryOp op, const Tensor& a) {
 
 }  // namespace
 
-Tensor add(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kAdd, a, b); }
-Tensor sub(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kSub, a, b); }
-Tensor mul(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kMul, a, b); }
-Tensor div(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kDiv, a, b); }
 Tensor add(const Tensor& a, double b) { return apply_affine("add", a, 1, b); }
 Tensor mul(const Tensor& a, double b) { return apply_affine("mul", a, b, 0); }
 
+Tensor clamp(const Tensor& a, double least, double most) {
+  check_operands("clamp", a);
+  check<ValueError>(least <= most, "clamp: the least must not be above the most, got ", least,
+                    " and ", most);
+  check_floating("clamp", a);
+  return apply<Clamp>(made_with(least, most), contiguous(a));
+}
+
+Tensor abs(const Tensor& a) { return apply_unary(UnaryOp::kAbs, a); }
 Tensor neg(const Tensor& a) { return apply_affine("neg", a, -1, 0); }
 Tensor exp(const Tensor& a) { return apply_unary(UnaryOp::kExp, a); }
 Tensor log(const Tensor& a) { return apply_unary(UnaryOp::kLog, a); }
+Tensor log1p(const Tensor& a) { return apply_unary(UnaryOp::kLog1p, a); }
+Tensor sin(const Tensor& a) { return apply_unary(UnaryOp::kSin, a); }
+Tensor cos(const Tensor& a) { return apply_unary(UnaryOp::kCos, a); }
 Tensor sqrt(const Tensor& a) { return apply_unary(UnaryOp::kSqrt, a); }
 Tensor rsqrt(const Tensor& a) { return apply_unary(UnaryOp::kRsqrt, a); }
 Tensor square(const Tensor& a) { return apply_unary(UnaryOp::kSquare, a); }
@@ -262,6 +182,8 @@ Tensor sigmoid(const Tensor& a) { return apply_unary(UnaryOp::kSigmoid, a); }
 Tensor tanh(const Tensor& a) { return apply_unary(UnaryOp::kTanh, a); }
 Tensor silu(const Tensor& a) { return apply_unary(UnaryOp::kSilu, a); }
 Tensor relu(const Tensor& a) { return apply_unary(UnaryOp::kRelu, a); }
+Tensor gelu(const Tensor& a) { return apply_unary(UnaryOp::kGelu, a); }
+Tensor gelu_tanh(const Tensor& a) { return apply_unary(UnaryOp::kGeluTanh, a); }
 
 }  // namespace moegrad::ops
 

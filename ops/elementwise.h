@@ -13,12 +13,27 @@ Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
+/// The larger one. Where both are equal, either gets half of the gradient. NaN if either is.
+Tensor maximum(const Tensor& a, const Tensor& b);
+Tensor minimum(const Tensor& a, const Tensor& b);
+/// a^b; 0^0 is 1.
+Tensor pow(const Tensor& a, const Tensor& b);
 Tensor add(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);
+Tensor pow(const Tensor& a, double b);
+/// min(max(a, least), most), with gradient 0 where that changes a. Infinity leaves a side open.
+/// ValueError unless least <= most.
+Tensor clamp(const Tensor& a, double least, double most);
 
 Tensor neg(const Tensor& a);
+/// |a|, with gradient 0 at 0
+Tensor abs(const Tensor& a);
 Tensor exp(const Tensor& a);
 Tensor log(const Tensor& a);
+/// log(1 + a), exact for small a
+Tensor log1p(const Tensor& a);
+Tensor sin(const Tensor& a);
+Tensor cos(const Tensor& a);
 Tensor sqrt(const Tensor& a);
 /// 1 / sqrt(a)
 Tensor rsqrt(const Tensor& a);
@@ -30,6 +45,13 @@ Tensor tanh(const Tensor& a);
 Tensor silu(const Tensor& a);
 /// max(a, 0), with gradient 0 at 0
 Tensor relu(const Tensor& a);
+/// a P(X <= a) for a standard normal X:  a (1 + erf(a / sqrt(2))) / 2
+///
+/// Reference: Hendrycks & Gimpel, 2016, https://arxiv.org/abs/1606.08415
+Tensor gelu(const Tensor& a);
+/// Its approximation  a (1 + tanh(sqrt(2 / pi) (a + 0.044715 a^3))) / 2,  which PyTorch calls
+/// approximate='tanh' and Hugging Face gelu_pytorch_tanh.
+Tensor gelu_tanh(const Tensor& a);
 
 }  // namespace moegrad::ops
 

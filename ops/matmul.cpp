@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/matmul.h"
 
-#include <memory>
+#include <span>
 #include <string_view>
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
+#include "ops/broadcast.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/grouped_products.h"
+#include "ops/views.h"
 
 namespace moegrad::ops {
 namespace {
@@ -78,6 +80,33 @@ class Matmul final : public Function {
   SavedTensor a_{*this}, b_{*this};
 };
 
+Shape batch_of(const Tensor& x) { return Shape(std::span(x.shape().begin(), x.shape().end() - 2)); }
+
+// As matrices [B, rows, columns], repeated to the common batch dimensions.
+Tensor as_batch(const Tensor& x, const Shape& batch) {
+  Shape wide = batch;
+  wide.push_back(x.dim(-2));
+  wide.push_back(x.dim(-1));
+  return reshape(expand(x, wide), {batch.numel(), x.dim(-2), x.dim(-1)});
+}
+
+Tensor multiply_batches(const Tensor& a, const Tensor& b) {
+  check<ShapeError>(a.dim(-1) == b.dim(-2), "matmul: inner sizes must agree, got ", a.shape(),
+                    " and ", b.shape());
+  if (b.ndim() == 2) {  // one matrix for all rows
+    Shape shape = a.shape();
+    const auto rows = batch_of(a).numel() * a.dim(-2);
+    const Tensor c = matmul(reshape(a, {rows, a.dim(-1)}), b);
+    shape[-1] = b.dim(1);
+    return view(c, shape);
+  }
+  auto shape = broadcast_shapes("matmul", batch_of(a), batch_of(b));
+  const Tensor c = matmul(as_batch(a, shape), as_batch(b, shape));  // [B, M, N]
+  shape.push_back(c.dim(1));
+  shape.push_back(c.dim(2));
+  return view(c, shape);
+}
+
 }  // namespace
 
 void check_matmul_operands(std::string_view op, const Tensor& a, const Tensor& b) {
@@ -94,8 +123,17 @@ void check_matmul_operands(std::string_view op, const Tensor& a, const Tensor& b
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
-  check_matmul_operands("matmul", a, b);
-  return apply<Matmul>(contiguous(a), contiguous(b));
+  check_operands("matmul", a, b);
+  check<ShapeError>(a.ndim() >= 1 && b.ndim() >= 1,
+                    "matmul: operands must have at least one dimension, got ", a.shape(), " and ",
+                    b.shape());
+  if (a.ndim() == 1) return squeeze(matmul(unsqueeze(a, 0), b), b.ndim() == 1 ? 0 : -2);
+  if (b.ndim() == 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
+  if (a.ndim() <= 3 && b.ndim() <= 3 && (a.ndim() == 2 || b.ndim() == 2 || a.dim(0) == b.dim(0))) {
+    check_matmul_operands("matmul", a, b);
+    return apply<Matmul>(contiguous(a), contiguous(b));
+  }
+  return multiply_batches(a, b);
 }
 
 }  // namespace moegrad::ops

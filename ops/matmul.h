@@ -7,17 +7,19 @@
 
 namespace moegrad::ops {
 
-/// The product of two matrices, or of B pairs of them:
+/// The product of two matrices, or of pairs of them, as in PyTorch:
 ///
-///     c[b, m, n] = sum over k of a[b, m, k] * b[b, k, n]     a: [M, K] or [B, M, K]
-///                                                            b: [K, N] or [B, K, N]
+///     c[..., m, n] = sum over k of a[..., m, k] * b[..., k, n]
 ///
-/// An operand without B is used for every b; the result [M, N] has B where an operand has. Each
-/// element of c is one chain of fused multiply-adds (Note [Matmul order]), so a row of c does not
-/// depend on how many rows there are. Other shapes are a ShapeError, differing dtypes a DtypeError.
+/// The dimensions before the last two broadcast. An operand of one dimension is a row [1, K] on the
+/// left, a column [K, 1] on the right, and the result then lacks that dimension. Each element of c
+/// is one chain of fused multiply-adds (Note [Matmul order]), so a row of c does not depend on how
+/// many rows there are. ShapeError for sizes that do not fit, DtypeError unless both are float32 or
+/// both are float64.
 Tensor matmul(const Tensor& a, const Tensor& b);
 
-/// Throws what matmul throws for operands that do not fit.
+/// Throws unless the operands are [M, K] or [B, M, K], and [K, N] or [B, K, N], of one floating
+/// dtype.
 void check_matmul_operands(std::string_view op, const Tensor& a, const Tensor& b);
 
 }  // namespace moegrad::ops

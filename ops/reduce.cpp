@@ -16,18 +16,6 @@
 namespace moegrad::ops {
 namespace {
 
-Shape reduced(const Shape& shape, std::int64_t dim, bool keepdim) {
-  Shape result;
-  for (std::int64_t i = 0; i < shape.ndim(); ++i) {
-    if (i != dim) {
-      result.push_back(shape[i]);
-    } else if (keepdim) {
-      result.push_back(1);
-    }
-  }
-  return result;
-}
-
 // y = sum of a over the middle of [outer, n, inner]: dL/da is dL/dy repeated there.
 class Sum final : public Function {
  public:
@@ -55,43 +43,6 @@ class Sum final : public Function {
   Shape shape_;
 };
 
-// dL/da is dL/dy at the position of the maximum, zero elsewhere.
-class Max final : public Function {
- public:
-  explicit Max(const Extents& extents) : extents_(extents) {}
-
-  std::string_view name() const override { return "max"; }
-
-  Tensor forward(const Tensor& a, const Shape& shape) {
-    shape_ = a.shape();
-    Tensor output = Tensor::empty(shape, a.dtype());
-    Tensor where = Tensor::empty(shape, Dtype::kInt64);
-    dispatch_floating(a.dtype(), [&]<class T>() {
-      kernels::max<T>(a.data<T>().data(), output.mutable_data<T>().data(),
-                      where.mutable_data<std::int64_t>().data(), extents_.outer, extents_.n,
-                      extents_.inner);
-    });
-    where_ = where;
-    return output;
-  }
-
-  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    const Tensor grad = contiguous(grads[0]), where = where_.unpack();
-    Tensor grad_a = Tensor::empty(shape_, grad.dtype());
-    dispatch_floating(grad.dtype(), [&]<class T>() {
-      kernels::max_backward<T>(grad.data<T>().data(), where.data<std::int64_t>().data(),
-                               grad_a.mutable_data<T>().data(), extents_.outer, extents_.n,
-                               extents_.inner);
-    });
-    return {grad_a};
-  }
-
- private:
-  Extents extents_;
-  Shape shape_;
-  SavedTensor where_{*this};
-};
-
 Tensor apply_sum(std::string_view op, const Tensor& a) {
   check_operands(op, a);
   check_floating(op, a);
@@ -103,7 +54,26 @@ Tensor apply_sum(std::string_view op, const Tensor& a, std::int64_t dim, bool ke
   dim = wrap_dim(op, dim, a.ndim());
   check_floating(op, a);
   return apply<Sum>(made_with(extents_at(a.shape(), dim)), contiguous(a),
-                    reduced(a.shape(), dim, keepdim));
+                    reduced_shape(a.shape(), dim, keepdim));
+}
+
+// One dimension after the other, the last one first.
+Tensor sum_over(std::string_view op, const Tensor& a, const std::vector<std::int64_t>& dims,
+                bool keepdim) {
+  check_operands(op, a);
+  check<ShapeError>(!dims.empty(), op, ": dims must name at least one dimension");
+  std::vector<bool> summed(static_cast<std::size_t>(a.ndim()));
+  for (const auto each : dims) {
+    const auto dim = static_cast<std::size_t>(wrap_dim(op, each, a.ndim()));
+    check<ShapeError>(!summed[dim], op, ": dimension ", dim, " is named twice");
+    summed[dim] = true;
+  }
+  check_floating(op, a);
+  Tensor total = a;
+  for (auto i = a.ndim() - 1; i >= 0; --i) {
+    if (summed[static_cast<std::size_t>(i)]) total = apply_sum(op, total, i, keepdim);
+  }
+  return total;
 }
 
 }  // namespace
@@ -112,6 +82,10 @@ Tensor sum(const Tensor& a) { return apply_sum("sum", a); }
 
 Tensor sum(const Tensor& a, std::int64_t dim, bool keepdim) {
   return apply_sum("sum", a, dim, keepdim);
+}
+
+Tensor sum(const Tensor& a, const std::vector<std::int64_t>& dims, bool keepdim) {
+  return sum_over("sum", a, dims, keepdim);
 }
 
 Tensor mean(const Tensor& a) {
@@ -124,14 +98,11 @@ Tensor mean(const Tensor& a, std::int64_t dim, bool keepdim) {
   return mul(total, 1.0 / static_cast<double>(a.dim(dim)));
 }
 
-Tensor max(const Tensor& a, std::int64_t dim, bool keepdim) {
-  check_operands("max", a);
-  dim = wrap_dim("max", dim, a.ndim());
-  check<ShapeError>(a.dim(dim) > 0, "max: dimension ", dim, " of ", a.shape(),
-                    " must not be empty");
-  check_floating("max", a);
-  return apply<Max>(made_with(extents_at(a.shape(), dim)), contiguous(a),
-                    reduced(a.shape(), dim, keepdim));
+Tensor mean(const Tensor& a, const std::vector<std::int64_t>& dims, bool keepdim) {
+  const Tensor total = sum_over("mean", a, dims, keepdim);
+  double elements = 1;
+  for (const auto dim : dims) elements *= static_cast<double>(a.dim(dim));
+  return mul(total, 1.0 / elements);
 }
 
 }  // namespace moegrad::ops

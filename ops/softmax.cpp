@@ -9,6 +9,7 @@
 #include "ops/copies.h"
 #include "ops/dims.h"
 #include "ops/kernels/softmax.h"
+#include "ops/views.h"
 
 namespace moegrad::ops {
 namespace {
@@ -52,17 +53,23 @@ class Softmax final : public Function {
   SavedTensor output_{*this};
 };
 
-Tensor apply_softmax(std::string_view op, const Tensor& a, bool log) {
+Tensor apply_softmax(std::string_view op, const Tensor& a, std::int64_t dim, bool log) {
   check_operands(op, a);
-  check<ShapeError>(a.ndim() >= 1, op, ": needs a last dimension, got ", a.shape());
+  dim = wrap_dim(op, dim, a.ndim());
   check_floating(op, a);
-  return apply<Softmax>(made_with(log), contiguous(a));
+  if (dim == a.ndim() - 1) return apply<Softmax>(made_with(log), contiguous(a));
+  const Tensor rows = contiguous(transpose(a, dim, -1));
+  return contiguous(transpose(apply<Softmax>(made_with(log), rows), dim, -1));
 }
 
 }  // namespace
 
-Tensor softmax(const Tensor& a) { return apply_softmax("softmax", a, false); }
+Tensor softmax(const Tensor& a, std::int64_t dim) {
+  return apply_softmax("softmax", a, dim, /*log=*/false);
+}
 
-Tensor log_softmax(const Tensor& a) { return apply_softmax("log_softmax", a, true); }
+Tensor log_softmax(const Tensor& a, std::int64_t dim) {
+  return apply_softmax("log_softmax", a, dim, /*log=*/true);
+}
 
 }  // namespace moegrad::ops

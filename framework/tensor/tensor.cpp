@@ -282,6 +282,7 @@ Tensor Tensor::operator[](std::int64_t i) const {
 
 Tensor Tensor::slice(std::int64_t dim, std::int64_t begin, std::int64_t end,
                      std::int64_t step) const {
+  check<ShapeError>(ndim() >= 1, "slice: needs a dimension, got ", shape());
   check<ShapeError>(-ndim() <= dim && dim < ndim(), "slice: dimension must be in [", -ndim(), ", ",
                     ndim() - 1, "], got ", dim);
   check<ValueError>(step >= 1, "slice: step must be at least 1, got ", step);

@@ -12,6 +12,7 @@
 #include "framework/runtime/error.h"
 #include "ops/copies.h"
 #include "ops/elementwise.h"
+#include "ops/indexing.h"
 #include "ops/matmul_reference.h"
 #include "ops/reduce.h"
 #include "ops/softmax.h"
@@ -88,7 +89,7 @@ class PlainModel {
   Qwen3Moe::Output run(const Tensor& tokens, const Qwen3Moe::ForwardOptions& options) const {
     const auto& replay = options.replay_expert_indices;
     Qwen3Moe::Output output;
-    Tensor hidden = ops::index_select(weight("model.embed_tokens"), tokens);  // [T, H]
+    Tensor hidden = ops::index_select(weight("model.embed_tokens"), 0, tokens);  // [T, H]
     if (options.output_hidden_states) output.hidden_states.push_back(hidden);
     for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i) {
       const std::string layer = "model.layers." + std::to_string(i);
@@ -191,9 +192,9 @@ class PlainModel {
       elements.push_back(slot / k * experts + expert);
       slots_of[static_cast<std::size_t>(expert)].push_back(slot);
     }
-    Tensor weights =
-        ops::reshape(ops::index_select(ops::reshape(p, {tokens * experts}), index_tensor(elements)),
-                     {tokens, k});
+    Tensor weights = ops::reshape(
+        ops::index_select(ops::reshape(p, {tokens * experts}), 0, index_tensor(elements)),
+        {tokens, k});
     if (config_.norm_topk_prob) weights = weights / ops::sum(weights, -1, /*keepdim=*/true);
 
     const auto inner = config_.moe_intermediate_size;
@@ -210,10 +211,10 @@ class PlainModel {
       }
       counts.push_back(std::ssize(tokens_of_expert));
       if (tokens_of_expert.empty()) continue;
-      rows.push_back(swiglu_mlp(ops::index_select(x, index_tensor(tokens_of_expert)),
+      rows.push_back(swiglu_mlp(ops::index_select(x, 0, index_tensor(tokens_of_expert)),
                                 gate_up[2 * e], gate_up[2 * e + 1], down[e]));
     }
-    const Tensor by_slot = ops::index_select(ops::cat(rows, 0), index_tensor(row_of_slot));
+    const Tensor by_slot = ops::index_select(ops::cat(rows, 0), 0, index_tensor(row_of_slot));
     const Tensor weighted =
         ops::reshape(by_slot, {tokens, k, hidden}) * ops::unsqueeze(weights, -1);  // [T, K, H]
 
@@ -269,7 +270,7 @@ Qwen3MoeLoss qwen3_moe_plain_loss(const Qwen3Moe::Output& output, const Tensor& 
     ++t;
   }
   const Tensor log_p = ops::reshape(ops::log_softmax(output.logits), {targets.dim(0) * vocabulary});
-  const Tensor ce_sum = -ops::sum(ops::index_select(log_p, index_tensor(elements)));
+  const Tensor ce_sum = -ops::sum(ops::index_select(log_p, 0, index_tensor(elements)));
   const auto total = static_cast<double>(global_targets);
   Tensor objective = ce_sum * (1.0 / total);
   if (output.router_logits.empty()) {

@@ -5,6 +5,7 @@
 
 #include "framework/runtime/parallel_for.h"
 #include "ops/kernels/exp.h"
+#include "ops/kernels/gelu.h"
 
 namespace moegrad::kernels {
 namespace {
@@ -54,16 +55,43 @@ void binary(BinaryOp op, const T* a, std::int64_t a_step, const T* b, std::int64
       return map_steps(a, a_step, b, b_step, y, n, [](T p, T q) { return p * q; });
     case BinaryOp::kDiv:
       return map_steps(a, a_step, b, b_step, y, n, [](T p, T q) { return p / q; });
+    case BinaryOp::kMaximum:
+      return map_steps(a, a_step, b, b_step, y, n,
+                       [](T p, T q) { return p > q || std::isnan(p) ? p : q; });
+    case BinaryOp::kMinimum:
+      return map_steps(a, a_step, b, b_step, y, n,
+                       [](T p, T q) { return p < q || std::isnan(p) ? p : q; });
+    case BinaryOp::kShareOfMaximum:
+      return map_steps(a, a_step, b, b_step, y, n, [](T p, T q) {
+        return p < q ? T{0} : p == q ? T{0.5} : T{1};
+      });
+    case BinaryOp::kPow:
+      return map_steps(a, a_step, b, b_step, y, n, [](T p, T q) { return std::pow(p, q); });
+    case BinaryOp::kPowByBase:
+      return map_steps(a, a_step, b, b_step, y, n,
+                       [](T p, T q) { return q == T{0} ? T{0} : q * std::pow(p, q - T{1}); });
+    case BinaryOp::kPowByExponent:
+      return map_steps(a, a_step, b, b_step, y, n, [](T p, T q) {
+        return p == T{0} && q >= T{0} ? T{0} : std::pow(p, q) * std::log(p);
+      });
   }
 }
 
 template <class T>
 void unary(UnaryOp op, const T* x, T* y, std::int64_t n) {
   switch (op) {
+    case UnaryOp::kAbs:
+      return map(x, y, n, [](T v) { return std::abs(v); });
     case UnaryOp::kExp:
       return map(x, y, n, [](T v) { return exp(v); });
     case UnaryOp::kLog:
       return map(x, y, n, [](T v) { return std::log(v); });
+    case UnaryOp::kLog1p:
+      return map(x, y, n, [](T v) { return std::log1p(v); });
+    case UnaryOp::kSin:
+      return map(x, y, n, [](T v) { return std::sin(v); });
+    case UnaryOp::kCos:
+      return map(x, y, n, [](T v) { return std::cos(v); });
     case UnaryOp::kSqrt:
       return map(x, y, n, [](T v) { return std::sqrt(v); });
     case UnaryOp::kRsqrt:
@@ -78,16 +106,30 @@ void unary(UnaryOp op, const T* x, T* y, std::int64_t n) {
       return map(x, y, n, [](T v) { return v * sigmoid(v); });
     case UnaryOp::kRelu:
       return map(x, y, n, [](T v) { return v < T{0} ? T{0} : v; });
+    case UnaryOp::kGelu:
+      return map(x, y, n, [](T v) { return gelu(v); });
+    case UnaryOp::kGeluTanh:
+      return map(x, y, n, [](T v) { return gelu_tanh(v); });
   }
 }
 
 template <class T>
 void unary_backward(UnaryOp op, const T* dy, const T* saved, T* dx, std::int64_t n) {
   switch (op) {
+    case UnaryOp::kAbs:
+      return map(dy, saved, dx, n, [](T g, T x) {
+        return x > T{0} ? g : x < T{0} ? -g : g * x;  // 0 at 0, NaN at NaN
+      });
     case UnaryOp::kExp:
       return map(dy, saved, dx, n, [](T g, T y) { return g * y; });
     case UnaryOp::kLog:
       return map(dy, saved, dx, n, [](T g, T x) { return g / x; });
+    case UnaryOp::kLog1p:
+      return map(dy, saved, dx, n, [](T g, T x) { return g / (T{1} + x); });
+    case UnaryOp::kSin:
+      return map(dy, saved, dx, n, [](T g, T x) { return g * std::cos(x); });
+    case UnaryOp::kCos:
+      return map(dy, saved, dx, n, [](T g, T x) { return -g * std::sin(x); });
     case UnaryOp::kSqrt:
       return map(dy, saved, dx, n, [](T g, T y) { return g / (T{2} * y); });
     case UnaryOp::kRsqrt:
@@ -105,7 +147,21 @@ void unary_backward(UnaryOp op, const T* dy, const T* saved, T* dx, std::int64_t
       });
     case UnaryOp::kRelu:
       return map(dy, saved, dx, n, [](T g, T x) { return x > T{0} ? g : T{0}; });
+    case UnaryOp::kGelu:
+      return map(dy, saved, dx, n, [](T g, T x) { return g * gelu_slope(x); });
+    case UnaryOp::kGeluTanh:
+      return map(dy, saved, dx, n, [](T g, T x) { return g * gelu_tanh_slope(x); });
   }
+}
+
+template <class T>
+void clamp(const T* x, T least, T most, T* y, std::int64_t n) {
+  map(x, y, n, [=](T v) { return v < least ? least : v > most ? most : v; });
+}
+
+template <class T>
+void clamp_backward(const T* dy, const T* x, T least, T most, T* dx, std::int64_t n) {
+  map(dy, x, dx, n, [=](T g, T v) { return v < least || v > most ? T{0} : g; });
 }
 
 template <class T>
@@ -122,6 +178,10 @@ template void unary(UnaryOp, const float*, float*, std::int64_t);
 template void unary(UnaryOp, const double*, double*, std::int64_t);
 template void unary_backward(UnaryOp, const float*, const float*, float*, std::int64_t);
 template void unary_backward(UnaryOp, const double*, const double*, double*, std::int64_t);
+template void clamp(const float*, float, float, float*, std::int64_t);
+template void clamp(const double*, double, double, double*, std::int64_t);
+template void clamp_backward(const float*, const float*, float, float, float*, std::int64_t);
+template void clamp_backward(const double*, const double*, double, double, double*, std::int64_t);
 template void affine(const float*, float, float, float*, std::int64_t);
 template void affine(const double*, double, double, double*, std::int64_t);
 

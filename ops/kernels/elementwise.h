@@ -5,17 +5,34 @@
 
 namespace moegrad::kernels {
 
-enum class BinaryOp : std::uint8_t { kAdd, kSub, kMul, kDiv };
+enum class BinaryOp : std::uint8_t {
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMaximum,  // NaN if an operand is
+  kMinimum,
+  kShareOfMaximum,  // 1 if a is the larger one, 1/2 if both are equal, 0 if b is
+  kPow,
+  kPowByBase,      // d a^b / da
+  kPowByExponent,  // d a^b / db
+};
 enum class UnaryOp : std::uint8_t {
+  kAbs,
   kExp,
   kLog,
+  kLog1p,
+  kSin,
+  kCos,
   kSqrt,
   kRsqrt,
   kSquare,
   kSigmoid,
   kTanh,
   kSilu,
-  kRelu
+  kRelu,
+  kGelu,
+  kGeluTanh,
 };
 
 /// True if the derivative is computed from the result, false if from the argument.
@@ -36,6 +53,14 @@ void unary(UnaryOp op, const T* x, T* y, std::int64_t n);
 /// dx[i] = dy[i] * op'(saved[i]); saved is y if saves_result(op), else x.
 template <class T>
 void unary_backward(UnaryOp op, const T* dy, const T* saved, T* dx, std::int64_t n);
+
+/// y[i] = min(max(x[i], least), most); NaN stays.
+template <class T>
+void clamp(const T* x, T least, T most, T* y, std::int64_t n);
+
+/// dx[i] = dy[i] where least <= x[i] <= most, else 0
+template <class T>
+void clamp_backward(const T* dy, const T* x, T least, T most, T* dx, std::int64_t n);
 
 /// y[i] = scale * x[i] + shift; nothing is added when shift is 0, so that -0 stays -0.
 template <class T>

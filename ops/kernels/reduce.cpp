@@ -2,7 +2,6 @@
 #include "ops/kernels/reduce.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "framework/runtime/parallel_for.h"
 #include "ops/kernels/row_reduce.h"
@@ -44,35 +43,18 @@ void sum(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inne
 }
 
 template <class T>
-void max(const T* x, T* y, std::int64_t* where, std::int64_t outer, std::int64_t n,
-         std::int64_t inner) {
+void cumsum(const T* x, bool reverse, T* y, std::int64_t outer, std::int64_t n,
+            std::int64_t inner) {
   parallel_for(outer, grain_of(n * inner), [&](std::int64_t begin, std::int64_t end) {
     for (auto o = begin; o < end; ++o) {
-      T* best = y + o * inner;
-      std::int64_t* at = where + o * inner;
-      std::copy_n(x + o * n * inner, inner, best);
-      std::fill_n(at, inner, 0);
-      for (std::int64_t k = 1; k < n; ++k) {
-        const T* in = x + (o * n + k) * inner;
+      const T* in = x + o * n * inner;
+      T* out = y + o * n * inner;
+      for (std::int64_t k = 0; k < n; ++k) {
+        const auto row = (reverse ? n - 1 - k : k) * inner;
+        const auto before = reverse ? row + inner : row - inner;
         for (std::int64_t i = 0; i < inner; ++i) {
-          if (in[i] > best[i] || (std::isnan(in[i]) && !std::isnan(best[i]))) {
-            best[i] = in[i];
-            at[i] = k;
-          }
+          out[row + i] = k == 0 ? in[row + i] : out[before + i] + in[row + i];
         }
-      }
-    }
-  });
-}
-
-template <class T>
-void max_backward(const T* dy, const std::int64_t* where, T* dx, std::int64_t outer, std::int64_t n,
-                  std::int64_t inner) {
-  parallel_for(outer, grain_of(n * inner), [&](std::int64_t begin, std::int64_t end) {
-    std::fill(dx + begin * n * inner, dx + end * n * inner, T{0});
-    for (auto o = begin; o < end; ++o) {
-      for (std::int64_t i = 0; i < inner; ++i) {
-        dx[(o * n + where[o * inner + i]) * inner + i] = dy[o * inner + i];
       }
     }
   });
@@ -80,11 +62,8 @@ void max_backward(const T* dy, const std::int64_t* where, T* dx, std::int64_t ou
 
 template void sum(const float*, float*, std::int64_t, std::int64_t, std::int64_t);
 template void sum(const double*, double*, std::int64_t, std::int64_t, std::int64_t);
-template void max(const float*, float*, std::int64_t*, std::int64_t, std::int64_t, std::int64_t);
-template void max(const double*, double*, std::int64_t*, std::int64_t, std::int64_t, std::int64_t);
-template void max_backward(const float*, const std::int64_t*, float*, std::int64_t, std::int64_t,
-                           std::int64_t);
-template void max_backward(const double*, const std::int64_t*, double*, std::int64_t, std::int64_t,
-                           std::int64_t);
+
+template void cumsum(const float*, bool, float*, std::int64_t, std::int64_t, std::int64_t);
+template void cumsum(const double*, bool, double*, std::int64_t, std::int64_t, std::int64_t);
 
 }  // namespace moegrad::kernels

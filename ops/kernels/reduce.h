@@ -10,15 +10,8 @@ namespace moegrad::kernels {
 template <class T>
 void sum(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner);
 
-/// y[o, i] = max over k of x[o, k, i] and where[o, i] the lowest such k; NaN counts as the
-/// greatest. n >= 1.
+/// y[o, k, i] = sum over j <= k of x[o, j, i], or over j >= k if `reverse`; x, y [outer, n, inner].
 template <class T>
-void max(const T* x, T* y, std::int64_t* where, std::int64_t outer, std::int64_t n,
-         std::int64_t inner);
-
-/// Overwrites dx [outer, n, inner]: dy[o, i] at k = where[o, i], zero elsewhere.
-template <class T>
-void max_backward(const T* dy, const std::int64_t* where, T* dx, std::int64_t outer, std::int64_t n,
-                  std::int64_t inner);
+void cumsum(const T* x, bool reverse, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner);
 
 }  // namespace moegrad::kernels

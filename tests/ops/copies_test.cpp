@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "framework/runtime/rank_context.h"
+#include "ops/indexing.h"
 #include "ops/views.h"
 #include "tests/ops/counting.h"
 #include "tests/testing.h"
@@ -36,12 +37,12 @@ TEST(Copies, ContiguousCopiesAndCountsOnlyStridedTensors) {
 TEST(Copies, IndexSelectTakesRowsInAnyOrder) {
   const Tensor x = counting({3, 2});
   const Tensor indices = Tensor::from<std::int64_t>({2, 0, 2}, {3});
-  EXPECT_TRUE(holds(index_select(x, indices), {3, 2}, {4, 5, 0, 1, 4, 5}));
-  EXPECT_TRUE(holds(index_select(transpose(x, 0, 1), Tensor::from<std::int64_t>({1}, {1})), {1, 3},
-                    {1, 3, 5}));
-  EXPECT_EQ(index_select(x, Tensor::zeros({0}, Dtype::kInt64)).shape(), (Shape{0, 2}));
+  EXPECT_TRUE(holds(index_select(x, 0, indices), {3, 2}, {4, 5, 0, 1, 4, 5}));
+  EXPECT_TRUE(holds(index_select(transpose(x, 0, 1), 0, Tensor::from<std::int64_t>({1}, {1})),
+                    {1, 3}, {1, 3, 5}));
+  EXPECT_EQ(index_select(x, 0, Tensor::zeros({0}, Dtype::kInt64)).shape(), (Shape{0, 2}));
   EXPECT_TRUE(
-      bitwise_equal(index_select(indices, indices), Tensor::from<std::int64_t>({2, 2, 2}, {3})));
+      bitwise_equal(index_select(indices, 0, indices), Tensor::from<std::int64_t>({2, 2, 2}, {3})));
 }
 
 TEST(Copies, CastChangesTheDtypeAndItsGradientComesBack) {
@@ -59,7 +60,7 @@ TEST(Copies, GradientsMatchFiniteDifferences) {
       [](const Tensor& x) {
         return TensorList{contiguous(permute(x, {2, 0, 1}))};
       },
-      [&](const Tensor& x) { return TensorList{index_select(x, rows)}; },
+      [&](const Tensor& x) { return TensorList{index_select(x, 0, rows)}; },
       [](const Tensor& x) { return TensorList{cast(x, Dtype::kFloat64)}; },
   };
   for (std::size_t i = 0; i < ops.size(); ++i) {
@@ -69,20 +70,14 @@ TEST(Copies, GradientsMatchFiniteDifferences) {
   }
 }
 
-TEST(Copies, RejectsBadIndicesAndDtypes) {
-  const Tensor x = randn({2, 3});
-  EXPECT_EQ(message_of<ShapeError>([&] { index_select(Tensor::ones({}), x); }),
-            "index_select: needs at least one dimension, got []");
-  EXPECT_EQ(message_of<ShapeError>([&] { index_select(x, x); }),
-            "index_select: indices must be [n], got [2, 3]");
-  EXPECT_EQ(message_of<DtypeError>([&] { index_select(x, randn({2})); }),
-            "index_select: indices must be int64, got float64");
-  EXPECT_EQ(message_of<ValueError>([&] {
-              index_select(x, Tensor::from<std::int64_t>({1, 2}, {2}));
-            }),
-            "index_select: index must be in [0, 2), got 2 at position 1");
-  EXPECT_EQ(message_of<DtypeError>([&] { cast(x, Dtype::kInt64); }),
-            "cast: from and to float32 or float64, got float64 to int64");
+TEST(Copies, CastsMasksAndIndicesWithoutGradients) {
+  const Tensor mask = Tensor::from(std::vector<bool>{true, false}, {2});
+  EXPECT_TRUE(holds(cast(mask, Dtype::kFloat64), {2}, {1, 0}));
+  EXPECT_TRUE(holds(cast(Tensor::from<std::int64_t>({3, -2}, {2}), Dtype::kFloat64), {2}, {3, -2}));
+  const Tensor x = Tensor::from(std::vector<double>{-0.5, 0}, {2}).set_requires_grad(true);
+  EXPECT_TRUE(bitwise_equal(cast(x, Dtype::kBool), mask));
+  EXPECT_FALSE(cast(x, Dtype::kInt64).requires_grad());
+  EXPECT_FALSE(cast(x, Dtype::kBFloat16).requires_grad());
 }
 
 }  // namespace

@@ -104,11 +104,25 @@ TEST(Matmul, ARowDoesNotDependOnHowManyRowsThereAre) {
   }
 }
 
+TEST(Matmul, RowsHaveTheSameBitsInWhateverShapeTheyCome) {
+  for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    const Tensor a = randn({2, 3, 5, 37}, 1, dtype), b = randn({37, 19}, 2, dtype);
+    const Tensor all = matmul(a, b);  // [2, 3, 5, 19]
+    for (std::int64_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(bitwise_equal(all[1][i], matmul(a[1][i], b)));
+      EXPECT_TRUE(bitwise_equal(all[0][i][4], matmul(a[0][i][4], b)));
+    }
+    const Tensor wide = Tensor::as_strided(b, {3, 37, 19}, {0, 19, 1}, 0);
+    EXPECT_TRUE(bitwise_equal(matmul(a, wide), all));
+    EXPECT_EQ(matmul(a[0][0][0], b.slice(1, 3, 4)).item(), all[0][0][0][3].item());
+  }
+}
+
 TEST(Matmul, RejectsShapesAndDtypesThatDoNotMeet) {
   EXPECT_EQ(message_of<ShapeError>([] {
-              matmul(randn({3}), randn({3, 2}));
+              matmul(randn({}), randn({3, 2}));
             }),
-            "matmul: operands must have 2 or 3 dimensions, got [3] and [3, 2]");
+            "matmul: operands must have at least one dimension, got [] and [3, 2]");
   EXPECT_EQ(message_of<ShapeError>([] {
               matmul(randn({2, 3}), randn({2, 3}));
             }),
@@ -116,7 +130,7 @@ TEST(Matmul, RejectsShapesAndDtypesThatDoNotMeet) {
   EXPECT_EQ(message_of<ShapeError>([] {
               matmul(randn({2, 2, 3}), randn({3, 3, 2}));
             }),
-            "matmul: batch sizes must agree, got [2, 2, 3] and [3, 3, 2]");
+            "matmul: shapes [2] and [3] do not broadcast");
   EXPECT_EQ(message_of<DtypeError>([] {
               matmul(randn({2, 3}), Tensor::ones({3, 2}));
             }),

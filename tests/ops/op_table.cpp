@@ -22,6 +22,8 @@ double draw_floating(Draw draw, const Random& random, std::uint64_t i) {
       return normal + std::copysign(0.5, normal);
     case Draw::kSixtyFourths:
       return std::round(normal * 64) / 64;
+    case Draw::kMask:
+      return normal > 0 ? 1 : 0;
     default:
       return normal;
   }
@@ -67,9 +69,10 @@ std::size_t nz_position(const NzBlocks& blocks, const Shape& i) {
 std::vector<OpEntry> op_table() {
   std::vector<OpEntry> table;
   for (auto* entries :
-       {elementwise_entries, operator_entries, view_entries, slice_entries, copy_entries,
-        reduction_entries, row_entries, norm_entries, token_entries, product_entries,
-        routing_entries, loss_entries, aux_loss_entries, nz_entries, npu_entries}) {
+       {elementwise_entries, operator_entries, view_entries,     slice_entries, copy_entries,
+        reduction_entries,   mask_entries,     index_entries,    order_entries, statistics_entries,
+        einsum_entries,      row_entries,      norm_entries,     token_entries, product_entries,
+        routing_entries,     loss_entries,     aux_loss_entries, nz_entries,    npu_entries}) {
     std::ranges::move(entries(), std::back_inserter(table));
   }
   return table;
@@ -80,9 +83,14 @@ TensorList draw_inputs(const OpSample& sample, Dtype dtype, std::uint64_t seed) 
   for (const auto& input : sample.inputs) {
     const Random random(seed, sample.what + " input " + std::to_string(inputs.size()));
     auto values = draw_values(input, random);
-    const auto own_dtype = input.is_index() ? Dtype::kInt64 : dtype;
-    if (!input.is_index() && dtype == Dtype::kInt64) {
+    const auto own_dtype = input.is_index()  ? Dtype::kInt64
+                           : input.is_mask() ? Dtype::kBool
+                                             : dtype;
+    if (own_dtype == Dtype::kInt64 && !input.is_index()) {
       for (auto& value : values) value = std::round(8 * value);
+    }
+    if (own_dtype == Dtype::kBool) {
+      for (auto& value : values) value = value > 0 ? 1 : 0;
     }
     inputs.push_back(to_dtype(Tensor::from(values, input.shape), own_dtype));
   }
@@ -127,7 +135,7 @@ Outcome run_entry(const OpEntry& entry, const OpSample& sample, const TensorList
 std::vector<bool> inputs_with_gradient(const OpSample& sample, Dtype dtype) {
   std::vector<bool> needs;
   for (const auto& input : sample.inputs) {
-    needs.push_back(input.has_gradient && !input.is_index() && is_floating(dtype));
+    needs.push_back(input.has_gradient && !input.has_own_dtype() && is_floating(dtype));
   }
   return needs;
 }

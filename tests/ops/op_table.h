@@ -21,7 +21,9 @@ namespace moegrad::test {
 using Json = nlohmann::json;
 
 inline const std::vector<Dtype> kAllDtypes{Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16,
-                                           Dtype::kInt64};
+                                           Dtype::kInt64, Dtype::kBool};
+/// Those that numbers are compared in.
+inline const std::vector<Dtype> kOrderedDtypes{Dtype::kFloat32, Dtype::kFloat64, Dtype::kInt64};
 
 /// How the elements of an input are drawn.
 enum class Draw {
@@ -32,6 +34,7 @@ enum class Draw {
                      // holds it, and its neighbours at 1/1024, exactly
   kIndices,          // int64, uniform in [0, bound)
   kDistinctIndices,  // the same, without repetition in the last dimension
+  kMask,             // bool, true as often as false
 };
 
 /// What an op makes of an input that is no contiguous row-major tensor.
@@ -60,6 +63,9 @@ struct Input {
   Nz nz = Nz::kRefused;
 
   bool is_index() const { return draw == Draw::kIndices || draw == Draw::kDistinctIndices; }
+  bool is_mask() const { return draw == Draw::kMask; }
+  /// Whether it has a dtype of its own, whatever the op computes in.
+  bool has_own_dtype() const { return is_index() || is_mask(); }
 };
 
 struct OpSample {
@@ -68,6 +74,7 @@ struct OpSample {
   Json args = Json::object();  // all that is no tensor
   Differences differences = Differences::kEveryElement;
   double gradcheck_eps = 1e-6;
+  bool saves_outputs = true;  // false: not even those of OpEntry::saved_outputs
 };
 
 struct OpError {
@@ -85,11 +92,12 @@ struct OpEntry {
   std::function<Arrays(const Arrays&, const Json&)> reference = {};
   std::vector<OpSample> samples = {};
   std::vector<OpError> errors = {};
-  /// That the inputs which are no indices may have; others are a DtypeError.
+  /// That the inputs without a dtype of their own may have; others are a DtypeError.
   std::vector<Dtype> dtypes = {Dtype::kFloat32, Dtype::kFloat64};
   bool differentiable = true;
   std::vector<std::size_t> saved_outputs = {};  // results that backward reads
-  std::string saved_by = {};                    // the Function that saves, if it is not `op`
+  /// The Function that saves, if it is not `op`, or saves another shape.
+  std::string saved_by = {};
 
   /// "rms_norm", "add(Tensor, double)"
   std::string key() const { return parameters.empty() ? op : op + '(' + parameters + ')'; }
@@ -109,6 +117,11 @@ std::vector<OpEntry> view_entries();
 std::vector<OpEntry> slice_entries();
 std::vector<OpEntry> copy_entries();
 std::vector<OpEntry> reduction_entries();
+std::vector<OpEntry> mask_entries();
+std::vector<OpEntry> index_entries();
+std::vector<OpEntry> order_entries();
+std::vector<OpEntry> statistics_entries();
+std::vector<OpEntry> einsum_entries();
 std::vector<OpEntry> row_entries();
 std::vector<OpEntry> norm_entries();
 std::vector<OpEntry> token_entries();
@@ -119,8 +132,8 @@ std::vector<OpEntry> aux_loss_entries();
 std::vector<OpEntry> nz_entries();
 std::vector<OpEntry> npu_entries();
 
-/// The inputs of a sample, contiguous and row-major: indices are int64, all others `dtype`. The
-/// same seed gives the same numbers, rounded to the dtype.
+/// The inputs of a sample, contiguous and row-major: indices are int64, masks bool, all others
+/// `dtype`. The same seed gives the same numbers, rounded to the dtype.
 TensorList draw_inputs(const OpSample& sample, Dtype dtype, std::uint64_t seed);
 
 /// Standard normal gradients of those of `outputs` that are floating, undefined for others.

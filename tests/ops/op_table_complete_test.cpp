@@ -44,6 +44,7 @@ const std::map<std::string, std::string> kHelpers{
     {"multiply_row_groups", "the forward of linear and grouped_matmul; checks nothing"},
     {"multiply_rows", "a piece of linear_cross_entropy; checks nothing"},
     {"mutable_data_or_null", "a pointer"},
+    {"reduced_shape", "sizes only"},
     {"stored_matrices", "descriptions of a weight's matrices; checks nothing"},
     {"sum_to_shape", "the backward of expand and of binary ops; checks nothing"},
     {"wrap_dim", "a check: the ops report its error"},

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numbers>
 
 #include "ops/elementwise.h"
 #include "tests/ops/op_table.h"
@@ -12,6 +14,13 @@ namespace moegrad::test {
 namespace {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+double gelu(double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }
+
+double gelu_tanh(double x) {
+  const double inner = std::sqrt(8 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+  return x / (1 + std::exp(-inner));  // (1 + tanh(z)) / 2 is the sigmoid of 2 z
+}
 
 enum class Saves { kNothing, kInput, kResult };
 
@@ -50,6 +59,56 @@ double sum_of(double a, double b) { return a + b; }
 double difference_of(double a, double b) { return a - b; }
 double product_of(double a, double b) { return a * b; }
 double quotient_of(double a, double b) { return a / b; }
+double larger_of(double a, double b) { return a > b ? a : b; }
+double smaller_of(double a, double b) { return a < b ? a : b; }
+double power_of(double a, double b) { return std::pow(a, b); }
+
+// Of positive bases, which have a derivative by the exponent.
+OpEntry of_positive_bases(OpEntry entry) {
+  for (auto& sample : entry.samples) sample.inputs[0].draw = Draw::kPositive;
+  return entry;
+}
+
+OpEntry clamp_op() {
+  OpEntry entry{.op = "clamp"};
+  const auto limit = [](const Json& value) {
+    return value.is_number() ? value.get<double>()
+                             : (value == "inf" ? 1 : -1) * std::numeric_limits<double>::infinity();
+  };
+  entry.run = [limit](const TensorList& in, const Json& args) {
+    return TensorList{ops::clamp(in[0], limit(args["least"]), limit(args["most"]))};
+  };
+  entry.reference = [limit](const Arrays& in, const Json& args) {
+    Array y = in[0];
+    for (auto& value : y.values) {
+      value = std::min(std::max(value, limit(args["least"])), limit(args["most"]));
+    }
+    return Arrays{y};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape, const Json& least,
+                         const Json& most, bool large = false) {
+    return OpSample{.what = what,
+                    .inputs = {{.shape = shape, .draw = Draw::kAwayFromZero, .saved = true}},
+                    .args = {{"least", least}, {"most", most}},
+                    .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
+  };
+  entry.samples = {sample("both sides", {3, 7}, -0.75, 0.8125),
+                   sample("from below", {9}, 0.25, "inf"),
+                   sample("from above", {9}, "-inf", 0.25),
+                   sample("to one number", {5}, 0.125, 0.125),
+                   sample("a scalar", {}, -1, 1),
+                   sample("nothing", {0, 3}, -1, 1),
+                   sample("several pieces", {130, 257}, -0.75, 0.75, true)};
+  entry.errors = {{.what = "limits the wrong way round",
+                   .call = [] { ops::clamp(randn({2}), 1, -1); },
+                   .type = "ValueError",
+                   .message = "clamp: the least must not be above the most, got 1 and -1"},
+                  {.what = "integers",
+                   .call = [] { ops::clamp(Tensor::zeros({2}, Dtype::kInt64), 0, 1); },
+                   .type = "DtypeError",
+                   .message = "clamp: needs float32 or float64, got int64"}};
+  return entry;
+}
 
 }  // namespace
 
@@ -162,6 +221,17 @@ std::vector<OpEntry> elementwise_entries() {
           "silu", ops::silu, [](double x) { return x * sigmoid(x); }, Draw::kNormal, Saves::kInput,
           any),
       unary(
+          "abs", ops::abs, [](double x) { return std::abs(x); }, Draw::kAwayFromZero, Saves::kInput,
+          any),
+      unary("log1p", ops::log1p, [](double x) { return std::log1p(x); }, Draw::kPositive,
+            Saves::kInput, {-0.5, -0.1, 0, 1e-3, 9, 4e5}),
+      unary(
+          "sin", ops::sin, [](double x) { return std::sin(x); }, Draw::kNormal, Saves::kInput, any),
+      unary(
+          "cos", ops::cos, [](double x) { return std::cos(x); }, Draw::kNormal, Saves::kInput, any),
+      unary("gelu", ops::gelu, gelu, Draw::kNormal, Saves::kInput, any),
+      unary("gelu_tanh", ops::gelu_tanh, gelu_tanh, Draw::kNormal, Saves::kInput, any),
+      unary(
           "relu", ops::relu, [](double x) { return std::max(x, 0.0); }, Draw::kAwayFromZero,
           Saves::kInput, any)};
   const BinaryFunction add = ops::add, mul = ops::mul;
@@ -170,6 +240,16 @@ std::vector<OpEntry> elementwise_entries() {
   entries.push_back(binary_entry("sub", "", "sub", ops::sub, difference_of, false));
   entries.push_back(binary_entry("mul", "Tensor, Tensor", "mul", mul, product_of, true));
   entries.push_back(binary_entry("div", "", "div", ops::div, quotient_of, true));
+  entries.push_back(binary_entry("maximum", "", "maximum", ops::maximum, larger_of, true));
+  entries.push_back(binary_entry("minimum", "", "minimum", ops::minimum, smaller_of, true));
+  const BinaryFunction pow = ops::pow;
+  const NumberFunction pow_number = ops::pow;
+  entries.push_back(
+      of_positive_bases(binary_entry("pow", "Tensor, Tensor", "pow", pow, power_of, true)));
+  entries.push_back(
+      of_positive_bases(number_entry("pow", "Tensor, double", "pow", pow_number, power_of, true)));
+  entries.back().samples[3].args["number"] = 7;  // instead of a large number
+  entries.push_back(clamp_op());
   entries.push_back(number_entry("add", "Tensor, double", "add", add_number, sum_of, false));
   entries.push_back(number_entry("mul", "Tensor, double", "mul", mul_number, product_of, false));
   return entries;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes: B batch, M rows, K reduction, N columns, E experts.
+#include <algorithm>
+
 #include "ops/grouped_matmul.h"
 #include "ops/linear.h"
 #include "ops/matmul.h"
@@ -16,23 +18,38 @@ OpEntry matmul_op(const std::string& name, Product product) {
   OpEntry entry{.op = name};
   entry.run = [=](const TensorList& in, const Json&) { return TensorList{product(in[0], in[1])}; };
   entry.reference = [](const Arrays& in, const Json&) {
-    const auto &a = in[0], &b = in[1];
-    const bool a_batched = a.shape.ndim() == 3, b_batched = b.shape.ndim() == 3;
-    Shape shape{a.dim(-2), b.dim(-1)};
-    if (a_batched || b_batched) shape = {a_batched ? a.dim(0) : b.dim(0), a.dim(-2), b.dim(-1)};
+    Array a = in[0], b = in[1];
+    const bool row = a.shape.ndim() == 1, column = b.shape.ndim() == 1;
+    if (row) a.shape = {1, a.dim(0)};
+    if (column) b.shape = {b.dim(0), 1};
+    Shape shape, result;
+    for (auto i = -std::max(a.shape.ndim(), b.shape.ndim()); i < -2; ++i) {
+      const auto of_a = i < -a.shape.ndim() ? 1 : a.dim(i);
+      const auto of_b = i < -b.shape.ndim() ? 1 : b.dim(i);
+      shape.push_back(of_a == 1 ? of_b : of_a);
+    }
+    result = shape;
+    if (!row) result.push_back(a.dim(-2));
+    if (!column) result.push_back(b.dim(-1));
+    shape.push_back(a.dim(-2));
+    shape.push_back(b.dim(-1));
     Array c(shape);
     for_each_index(shape, [&](const Shape& i) {
+      Shape of_a = i, of_b = i;
       for (std::int64_t k = 0; k < a.dim(-1); ++k) {
-        c[i] += (a_batched ? a[{i[0], i[-2], k}] : a[{i[-2], k}]) *
-                (b_batched ? b[{i[0], k, i[-1]}] : b[{k, i[-1]}]);
+        of_a[-1] = k;
+        of_b[-2] = k;
+        c[i] += broadcast_at(a, of_a) * broadcast_at(b, of_b);
       }
     });
+    c.shape = result;
     return Arrays{c};
   };
   const auto sample = [](const std::string& what, const Shape& a, const Shape& b) {
     return OpSample{.what = what,
                     .inputs = {{.shape = a, .saved = true}, {.shape = b, .saved = true}}};
   };
+  entry.saved_by = name;
   entry.samples = {sample("matrices", {3, 5}, {5, 4}),
                    sample("batches", {2, 3, 4}, {2, 4, 5}),
                    sample("one left matrix for all", {3, 4}, {2, 4, 2}),
@@ -60,10 +77,10 @@ OpEntry matmul_op(const std::string& name, Product product) {
       {.what = "other batches",
        .call =
            [=] {
-             matmul({2, 3, 4}, {1, 4, 5});
+             matmul({2, 3, 4}, {3, 4, 5});
            },
        .type = "ShapeError",
-       .message = name + ": batch sizes must agree, got [2, 3, 4] and [1, 4, 5]"},
+       .message = name + ": batch sizes must agree, got [2, 3, 4] and [3, 4, 5]"},
       {.what = "mixed dtypes",
        .call =
            [=] {
@@ -71,6 +88,58 @@ OpEntry matmul_op(const std::string& name, Product product) {
            },
        .type = "DtypeError",
        .message = name + ": needs two operands of float32 or of float64, got float64 and float32"}};
+  return entry;
+}
+
+// matmul takes operands of any number of dimensions.
+OpEntry with_broadcasting(OpEntry entry) {
+  const auto add = [&](const std::string& what, const Shape& a, const Shape& b, bool a_saved,
+                       bool b_saved) {
+    entry.samples.push_back(
+        {.what = what, .inputs = {{.shape = a, .saved = a_saved}, {.shape = b, .saved = b_saved}}});
+  };
+  add("two vectors", {5}, {5}, true, true);
+  add("a row and a matrix", {3}, {3, 4}, true, true);
+  add("a matrix and a column", {2, 3}, {3}, true, true);
+  add("batches and a column", {2, 4, 3}, {3}, true, true);
+  add("a batch of one", {2, 3, 4}, {1, 4, 5}, true, false);
+  add("four dimensions", {2, 3, 2, 4}, {2, 3, 4, 3}, true, true);
+  add("both repeat", {2, 1, 2, 4}, {3, 4, 3}, false, false);
+  add("one right matrix for four dimensions", {2, 3, 2, 4}, {4, 3}, true, true);
+  add("no batch of four dimensions", {0, 3, 2, 4}, {1, 1, 4, 3}, true, true);
+  entry.errors = {
+      {.what = "a scalar",
+       .call = [] { ops::matmul(randn({}), randn({1})); },
+       .type = "ShapeError",
+       .message = "matmul: operands must have at least one dimension, got [] and [1]"},
+      {.what = "other inner sizes",
+       .call =
+           [] {
+             ops::matmul(randn({2, 3}), randn({2, 3}));
+           },
+       .type = "ShapeError",
+       .message = "matmul: inner sizes must agree, got [2, 3] and [2, 3]"},
+      {.what = "other inner sizes of four dimensions",
+       .call =
+           [] {
+             ops::matmul(randn({2, 2, 2, 3}), randn({2, 2, 2, 3}));
+           },
+       .type = "ShapeError",
+       .message = "matmul: inner sizes must agree, got [2, 2, 2, 3] and [2, 2, 2, 3]"},
+      {.what = "other batches",
+       .call =
+           [] {
+             ops::matmul(randn({2, 3, 4}), randn({3, 4, 5}));
+           },
+       .type = "ShapeError",
+       .message = "matmul: shapes [2] and [3] do not broadcast"},
+      {.what = "mixed dtypes",
+       .call =
+           [] {
+             ops::matmul(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32));
+           },
+       .type = "DtypeError",
+       .message = "matmul: needs two operands of float32 or of float64, got float64 and float32"}};
   return entry;
 }
 
@@ -278,8 +347,8 @@ OpEntry grouped_matmul_op() {
 }  // namespace
 
 std::vector<OpEntry> product_entries() {
-  return {matmul_op("matmul", ops::matmul), matmul_op("matmul_reference", ops::matmul_reference),
-          linear_op(), grouped_matmul_op()};
+  return {with_broadcasting(matmul_op("matmul", ops::matmul)),
+          matmul_op("matmul_reference", ops::matmul_reference), linear_op(), grouped_matmul_op()};
 }
 
 }  // namespace moegrad::test

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "ops/reduce.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
@@ -19,10 +17,6 @@ double sum_of(const std::vector<double>& values) {
 
 double mean_of(const std::vector<double>& values) {
   return sum_of(values) / static_cast<double>(values.size());
-}
-
-double max_of(const std::vector<double>& values) {
-  return *std::max_element(values.begin(), values.end());
 }
 
 OpError integers(const std::string& op, std::function<void(const Tensor&)> call) {
@@ -93,7 +87,7 @@ OpEntry dim_entry(const std::string& op, const std::string& parameters, DimFunct
                    sample("no results", {0, 3}, 1, false),
                    sample("several pieces of rows", {257, 130}, 1, false, true),
                    sample("several pieces of columns", {130, 600}, 0, false, true)};
-  if (op != "max") entry.samples.push_back(sample("nothing", {0, 3}, 0, true));
+  entry.samples.push_back(sample("nothing", {0, 3}, 0, true));
   entry.errors = {integers(op, [function](const Tensor& x) { function(x, 0, false); }),
                   {.what = "dimension out of range",
                    .call =
@@ -105,22 +99,89 @@ OpEntry dim_entry(const std::string& op, const std::string& parameters, DimFunct
   return entry;
 }
 
+using DimsFunction = Tensor (*)(const Tensor&, const std::vector<std::int64_t>&, bool);
+
+OpEntry dims_entry(const std::string& op, DimsFunction function, Fold fold) {
+  OpEntry entry{.op = op, .parameters = "Tensor, vector<int64>, bool"};
+  entry.run = [function](const TensorList& in, const Json& args) {
+    return TensorList{function(in[0], integers_from(args["dim"]), args["keepdim"])};
+  };
+  entry.reference = [fold](const Arrays& in, const Json& args) {
+    const auto& x = in[0];
+    std::vector<bool> reduced(static_cast<std::size_t>(x.shape.ndim()));
+    for (const auto dim : integers_from(args["dim"])) {
+      reduced[static_cast<std::size_t>(from_front(dim, x.shape.ndim()))] = true;
+    }
+    Shape kept, removed, within;
+    for (std::int64_t i = 0; i < x.shape.ndim(); ++i) {
+      const bool gone = reduced[static_cast<std::size_t>(i)];
+      kept.push_back(gone ? 1 : x.dim(i));
+      within.push_back(gone ? x.dim(i) : 1);
+      if (!gone) removed.push_back(x.dim(i));
+    }
+    Array y(kept);
+    for_each_index(kept, [&](const Shape& i) {
+      std::vector<double> values;
+      for_each_index(within, [&](const Shape& j) {
+        Shape at = i;
+        for (std::int64_t d = 0; d < at.ndim(); ++d) at[d] += j[d];
+        values.push_back(x[at]);
+      });
+      y[i] = fold(values);
+    });
+    if (!args["keepdim"].get<bool>()) y.shape = removed;
+    return Arrays{y};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape,
+                         const std::vector<std::int64_t>& dims, bool keepdim) {
+    return OpSample{
+        .what = what, .inputs = {{.shape = shape}}, .args = {{"dim", dims}, {"keepdim", keepdim}}};
+  };
+  entry.samples = {sample("all", {3, 7}, {0, 1}, false),
+                   sample("the outer ones", {2, 3, 5}, {-1, 0}, false),
+                   sample("the first ones, kept", {2, 3, 5}, {0, 1}, true),
+                   sample("one", {2, 3}, {1}, false),
+                   sample("size one", {1, 1}, {1, 0}, true),
+                   sample("no results", {0, 3, 2}, {1, 2}, false)};
+  entry.errors = {integers(op,
+                           [function](const Tensor& x) {
+                             function(x, {0, 1}, false);
+                           }),
+                  {.what = "no dimension",
+                   .call =
+                       [function] {
+                         function(randn({2, 3}), {}, false);
+                       },
+                   .type = "ShapeError",
+                   .message = op + ": dims must name at least one dimension"},
+                  {.what = "a dimension twice",
+                   .call =
+                       [function] {
+                         function(randn({2, 3}), {1, -1}, false);
+                       },
+                   .type = "ShapeError",
+                   .message = op + ": dimension 1 is named twice"},
+                  {.what = "dimension out of range",
+                   .call =
+                       [function] {
+                         function(randn({2, 3}), {0, 2}, false);
+                       },
+                   .type = "ShapeError",
+                   .message = op + ": dimension must be in [-2, 1], got 2"}};
+  return entry;
+}
+
 }  // namespace
 
 std::vector<OpEntry> reduction_entries() {
   constexpr auto* kDimParameters = "Tensor, int64, bool";
   const DimFunction sum = ops::sum, mean = ops::mean;
-  auto max = dim_entry("max", "", ops::max, max_of);
-  max.errors.push_back({.what = "an empty dimension",
-                        .call =
-                            [] {
-                              ops::max(Tensor::zeros({0, 3}), 0);
-                            },
-                        .type = "ShapeError",
-                        .message = "max: dimension 0 of [0, 3] must not be empty"});
-  return {whole_entry("sum", ops::sum, sum_of), whole_entry("mean", ops::mean, mean_of),
+  return {whole_entry("sum", ops::sum, sum_of),
+          whole_entry("mean", ops::mean, mean_of),
           dim_entry("sum", kDimParameters, sum, sum_of),
-          dim_entry("mean", kDimParameters, mean, mean_of), max};
+          dim_entry("mean", kDimParameters, mean, mean_of),
+          dims_entry("sum", ops::sum, sum_of),
+          dims_entry("mean", ops::mean, mean_of)};
 }
 
 }  // namespace moegrad::test

@@ -19,18 +19,25 @@ double logsumexp(const double* row, std::int64_t d) {
   return largest + std::log(sum);
 }
 
-OpEntry softmax_entry(const std::string& op, Tensor (*function)(const Tensor&), bool logarithm) {
+OpEntry softmax_entry(const std::string& op, Tensor (*function)(const Tensor&, std::int64_t),
+                      bool logarithm) {
   OpEntry entry{.op = op, .saved_outputs = {0}};
-  entry.run = [function](const TensorList& in, const Json&) { return TensorList{function(in[0])}; };
-  entry.reference = [logarithm](const Arrays& in, const Json&) {
+  entry.run = [function](const TensorList& in, const Json& args) {
+    return TensorList{function(in[0], args["dim"])};
+  };
+  entry.reference = [logarithm](const Arrays& in, const Json& args) {
     Array y = in[0];
-    const auto d = y.dim(-1);
-    for (std::size_t at = 0; at < y.values.size(); at += static_cast<std::size_t>(d)) {
-      double* row = y.values.data() + at;
-      const double lse = logsumexp(row, d);
-      for (std::int64_t i = 0; i < d; ++i)
-        row[i] = logarithm ? row[i] - lse : std::exp(row[i] - lse);
-    }
+    const auto dim = from_front(args["dim"], y.shape.ndim());
+    Shape lines = y.shape;
+    if (lines[dim] > 0) lines[dim] = 1;
+    for_each_index(lines, [&](Shape i) {
+      std::vector<double> line;
+      for (i[dim] = 0; i[dim] < y.dim(dim); ++i[dim]) line.push_back(y[i]);
+      const double lse = logsumexp(line.data(), y.dim(dim));
+      for (i[dim] = 0; i[dim] < y.dim(dim); ++i[dim]) {
+        y[i] = logarithm ? y[i] - lse : std::exp(y[i] - lse);
+      }
+    });
     return Arrays{y};
   };
   entry.samples = {
@@ -44,14 +51,25 @@ OpEntry softmax_entry(const std::string& op, Tensor (*function)(const Tensor&), 
       {.what = "several pieces",
        .inputs = {{.shape = {90, 130}}},
        .differences = Differences::kOneDirection}};
+  for (auto& sample : entry.samples) sample.args["dim"] = -1;
+  const auto along = [&](const std::string& what, const Shape& shape, std::int64_t dim) {
+    entry.samples.push_back({.what = what,
+                             .inputs = {{.shape = shape}},
+                             .args = {{"dim", dim}},
+                             .saves_outputs = false});  // a copy in another order
+  };
+  along("columns", {3, 5}, 0);
+  along("the middle", {2, 5, 3}, -2);
+  along("no columns", {3, 0}, 0);
+  entry.samples.back().saves_outputs = true;  // nothing is copied
   entry.errors = {{.what = "a scalar",
-                   .call = [function] { function(randn({})); },
+                   .call = [function] { function(randn({}), -1); },
                    .type = "ShapeError",
-                   .message = op + ": needs a last dimension, got []"},
+                   .message = op + ": needs at least one dimension, got []"},
                   {.what = "integers",
                    .call =
                        [function] {
-                         function(Tensor::zeros({2, 3}, Dtype::kInt64));
+                         function(Tensor::zeros({2, 3}, Dtype::kInt64), 0);
                        },
                    .type = "DtypeError",
                    .message = op + ": needs float32 or float64, got int64"}};

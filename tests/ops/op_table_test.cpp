@@ -106,7 +106,7 @@ class OpTableBlocks : public ::testing::TestWithParam<OpEntry> {};
 
 // FRACTAL_NZ tensors are floating, and matrices.
 bool may_be_nz(const Input& input) {
-  return !input.is_index() && (input.shape.ndim() == 2 || input.shape.ndim() == 3);
+  return !input.has_own_dtype() && (input.shape.ndim() == 2 || input.shape.ndim() == 3);
 }
 
 std::vector<OpEntry> entries_with_matrices() {
@@ -149,10 +149,11 @@ TEST_P(OpTable, EqualsItsReferenceInEveryDtype) {
 }
 
 TEST_P(OpTable, RefusesOtherAndMixedDtypes) {
-  constexpr Dtype kAll[] = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64};
   const auto& entry = GetParam();
-  const bool takes_several = std::ranges::any_of(
-      entry.samples, [](const OpSample& sample) { return sample.inputs.size() > 1; });
+  const bool takes_several = std::ranges::any_of(entry.samples, [](const OpSample& sample) {
+    return sample.inputs.size() > 1 ||
+           std::ranges::any_of(sample.inputs, [](const Input& in) { return in.has_own_dtype(); });
+  });
   int refused = 0;
   for (const auto& sample : entry.samples) {
     SCOPED_TRACE(sample.what);
@@ -161,16 +162,15 @@ TEST_P(OpTable, RefusesOtherAndMixedDtypes) {
       ++refused;
       EXPECT_EQ(type_of(raised_by([&] { entry.run(changed, sample.args); })), "DtypeError");
     };
-    std::size_t indices = 0;
-    for (const auto& input : sample.inputs) indices += input.is_index();
-    const auto others = inputs.size() - indices;
-    for (const auto dtype : kAll) {
+    std::size_t others = 0;
+    for (const auto& input : sample.inputs) others += input.has_own_dtype() ? 0 : 1;
+    for (const auto dtype : kAllDtypes) {
       SCOPED_TRACE(to_string(dtype));
       const bool listed = std::ranges::find(entry.dtypes, dtype) != entry.dtypes.end();
       if (others > 0 && !listed) expect_refused(draw_inputs(sample, dtype, 1));
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         SCOPED_TRACE("input " + std::to_string(i));
-        const bool mixes = others > 1 || sample.inputs[i].is_index();
+        const bool mixes = others > 1 || sample.inputs[i].has_own_dtype();
         if (dtype == inputs[i].dtype() || !mixes) continue;
         auto changed = inputs;
         changed[i] = to_dtype(inputs[i], dtype);
@@ -178,7 +178,7 @@ TEST_P(OpTable, RefusesOtherAndMixedDtypes) {
       }
     }
   }
-  EXPECT_EQ(refused == 0, entry.dtypes.size() == std::size(kAll) && !takes_several)
+  EXPECT_EQ(refused == 0, entry.dtypes.size() == kAllDtypes.size() && !takes_several)
       << "an op of one input that takes any dtype has none to refuse";
 }
 

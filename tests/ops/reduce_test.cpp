@@ -7,6 +7,7 @@
 
 #include "framework/runtime/rank_context.h"
 #include "ops/copies.h"
+#include "ops/order.h"
 #include "ops/views.h"
 #include "tests/testing.h"
 
@@ -76,7 +77,7 @@ TEST(Reduce, MaxOverADimensionMatchesAPlainLoop) {
       if (x.dim(dim) == 0) continue;
       const Tensor expected = reference(x, dim, -std::numeric_limits<double>::infinity(),
                                         [](double a, double b) { return std::fmax(a, b); });
-      EXPECT_TRUE(bitwise_equal(max(x, dim), expected)) << shape << dim;
+      EXPECT_TRUE(bitwise_equal(max(x, dim).values, expected)) << shape << dim;
     }
   }
 }
@@ -99,7 +100,7 @@ TEST(Reduce, KeepdimLeavesASizeOfOne) {
   const Tensor x = randn({2, 3, 4});
   EXPECT_EQ(sum(x, 1, true).shape(), (Shape{2, 1, 4}));
   EXPECT_EQ(mean(x, -1, true).shape(), (Shape{2, 3, 1}));
-  EXPECT_EQ(max(x, 0, true).shape(), (Shape{1, 3, 4}));
+  EXPECT_EQ(max(x, 0, true).values.shape(), (Shape{1, 3, 4}));
 }
 
 TEST(Reduce, GradientsMatchFiniteDifferences) {
@@ -116,8 +117,8 @@ TEST(Reduce, GradientsMatchFiniteDifferences) {
       check_op([&](const Tensor& x) { return sum(x, dim, true); });
       if (shape[dim] == 0) continue;
       check_op([&](const Tensor& x) { return mean(x, dim); });
-      check_op([&](const Tensor& x) { return max(x, dim); });
-      check_op([&](const Tensor& x) { return max(x, dim, true); });
+      check_op([&](const Tensor& x) { return max(x, dim).values; });
+      check_op([&](const Tensor& x) { return max(x, dim, true).values; });
     }
   }
 }
@@ -125,14 +126,14 @@ TEST(Reduce, GradientsMatchFiniteDifferences) {
 TEST(Reduce, MaxGivesItsGradientToTheFirstOfEquals) {
   Tensor x = Tensor::from<double>({1, 3, 3, 2, 2, 0}, {2, 3});
   x.set_requires_grad(true);
-  sum(max(x, 1)).backward();
+  sum(max(x, 1).values).backward();
   EXPECT_TRUE(bitwise_equal(x.grad(), Tensor::from<double>({0, 1, 0, 1, 0, 0}, {2, 3})));
 }
 
 TEST(Reduce, MaxCountsNaNAsTheGreatest) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_TRUE(std::isnan(max(Tensor::from<double>({1, nan, 5}, {3}), 0).item()));
-  EXPECT_TRUE(std::isnan(max(Tensor::from<double>({nan, 1, 5}, {3}), 0).item()));
+  EXPECT_TRUE(std::isnan(max(Tensor::from<double>({1, nan, 5}, {3}), 0).values.item()));
+  EXPECT_TRUE(std::isnan(max(Tensor::from<double>({nan, 1, 5}, {3}), 0).values.item()));
 }
 
 TEST(Reduce, MaxGivesItsGradientToTheFirstNaN) {
@@ -140,11 +141,11 @@ TEST(Reduce, MaxGivesItsGradientToTheFirstNaN) {
   for (const auto dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
     Tensor x = to_dtype(Tensor::from<double>({1, nan, nan, 7, 9, nan}, {3, 2}), dtype);
     x.set_requires_grad(true);
-    sum(max(x, 0)).backward();
+    sum(max(x, 0).values).backward();
     EXPECT_TRUE(
         bitwise_equal(x.grad(), to_dtype(Tensor::from<double>({0, 1, 1, 0, 0, 0}, {3, 2}), dtype)));
     x.set_grad({});
-    sum(max(x, 1)).backward();
+    sum(max(x, 1).values).backward();
     EXPECT_TRUE(
         bitwise_equal(x.grad(), to_dtype(Tensor::from<double>({0, 1, 1, 0, 0, 1}, {3, 2}), dtype)));
   }
@@ -158,18 +159,18 @@ TEST(Reduce, LongFloat32SumsKeepTheirDigits) {
 
 TEST(Reduce, DoesNotDependOnTheNumberOfThreads) {
   const Tensor x = randn({129, 700}, 1, Dtype::kFloat32);
-  const Tensor rows = sum(x, 1), columns = sum(x, 0), greatest = max(x, 0);
+  const Tensor rows = sum(x, 1), columns = sum(x, 0), greatest = max(x, 0).values;
   RankContext::current().set_threads(3);
   EXPECT_TRUE(bitwise_equal(sum(x, 1), rows));
   EXPECT_TRUE(bitwise_equal(sum(x, 0), columns));
-  EXPECT_TRUE(bitwise_equal(max(x, 0), greatest));
+  EXPECT_TRUE(bitwise_equal(max(x, 0).values, greatest));
   RankContext::current().set_threads(1);
 }
 
 TEST(Reduce, ReadsStridedInput) {
   const Tensor x = transpose(randn({3, 5}), 0, 1);
   EXPECT_TRUE(bitwise_equal(sum(x, 0), sum(contiguous(x), 0)));
-  EXPECT_TRUE(bitwise_equal(max(x, 1), max(contiguous(x), 1)));
+  EXPECT_TRUE(bitwise_equal(max(x, 1).values, max(contiguous(x), 1).values));
 }
 
 TEST(Reduce, RejectsBadDimensionsAndDtypes) {
@@ -182,7 +183,7 @@ TEST(Reduce, RejectsBadDimensionsAndDtypes) {
             }),
             "mean: dimension must be in [-2, 1], got -3");
   EXPECT_EQ(message_of<ShapeError>([] {
-              max(randn({2, 0}), 1);
+              max(randn({2, 0}), 1).values;
             }),
             "max: dimension 1 of [2, 0] must not be empty");
   EXPECT_EQ(message_of<DtypeError>([] { sum(Tensor::zeros({2}, Dtype::kInt64)); }),

@@ -141,6 +141,40 @@ OpSample matmul_sample(Dice& dice) {
                      {.shape = dice.flip() ? Shape{batch, k, n} : Shape{k, n}}}};
 }
 
+OpSample softmax_sample(Dice& dice) {
+  return {.inputs = {{.shape = {dice.roll(1, 20), dice.roll(1, 30), dice.roll(1, 9)}}},
+          .args = {{"dim", dice.roll(-3, 2)}}};
+}
+
+OpSample topk_sample(Dice& dice) {
+  const auto n = dice.roll(1, 40);
+  return {.inputs = {{.shape = {dice.roll(1, 20), n}}},
+          .args = {{"k", dice.roll(0, n)}, {"dim", 1}, {"largest", dice.flip()}}};
+}
+
+OpSample gather_sample(Dice& dice) {
+  const auto rows = dice.roll(1, 9), columns = dice.roll(1, 20);
+  return {.inputs = {{.shape = {rows, columns, 3}},
+                     indices({dice.roll(1, rows), dice.roll(1, 30), dice.roll(1, 3)}, columns)},
+          .args = {{"dim", 1}}};
+}
+
+OpSample scatter_add_sample(Dice& dice) {
+  auto sample = gather_sample(dice);
+  sample.inputs.push_back({.shape = sample.inputs[1].shape});
+  return sample;
+}
+
+OpSample statistics_sample(Dice& dice) {
+  return {.inputs = {{.shape = {dice.roll(2, 20), dice.roll(2, 20)}}},
+          .args = {{"dim", dice.roll(0, 1)}, {"keepdim", dice.flip()}, {"correction", 1}}};
+}
+
+OpSample cumsum_sample(Dice& dice) {
+  return {.inputs = {{.shape = {dice.roll(1, 20), dice.roll(1, 20)}}},
+          .args = {{"dim", dice.roll(0, 1)}}};
+}
+
 OpSample row_sample(Dice& dice) {
   return {.inputs = {{.shape = {dice.roll(1, 60), dice.roll(1, 90)}}}};
 }
@@ -179,6 +213,13 @@ OpSample binary_sample(Dice& dice) {
                      {.shape = b, .draw = Draw::kAwayFromZero}}};
 }
 
+OpSample where_sample(Dice& dice) {
+  auto sample = binary_sample(dice);
+  sample.inputs.insert(sample.inputs.begin(),
+                       {.shape = sample.inputs[dice.flip() ? 0 : 1].shape, .draw = Draw::kMask});
+  return sample;
+}
+
 OpSample reduction_sample(Dice& dice) {
   const Shape shape{dice.roll(1, 20), dice.roll(1, 20), dice.roll(1, 20)};
   return {.inputs = {{.shape = shape}},
@@ -199,7 +240,12 @@ std::vector<std::pair<std::string, OpSample>> random_samples(std::uint64_t seed)
       {"grouped_matmul", grouped_matmul_sample},
       {"linear", linear_sample},
       {"load_balancing_loss", load_balancing_sample},
-      {"log_softmax", row_sample},
+      {"cumsum", cumsum_sample},
+      {"gather", gather_sample},
+      {"log_softmax", softmax_sample},
+      {"logsumexp", reduction_sample},
+      {"maximum", binary_sample},
+      {"min", reduction_sample},
       {"matmul", matmul_sample},
       {"max", reduction_sample},
       {"mean(Tensor, int64, bool)", reduction_sample},
@@ -209,12 +255,17 @@ std::vector<std::pair<std::string, OpSample>> random_samples(std::uint64_t seed)
       {"rms_norm", rms_norm_sample},
       {"rms_norm_rope", rms_norm_rope_sample},
       {"rope", rope_sample},
-      {"softmax", row_sample},
+      {"scatter_add", scatter_add_sample},
+      {"softmax", softmax_sample},
+      {"std", statistics_sample},
       {"sub", binary_sample},
       {"sum(Tensor, int64, bool)", reduction_sample},
       {"swiglu", swiglu_sample},
+      {"topk", topk_sample},
       {"topk_softmax", topk_softmax_sample},
       {"unpermute_rows", unpermute_rows_sample},
+      {"var", statistics_sample},
+      {"where", where_sample},
       {"z_loss", row_sample},
   };
   Dice dice(seed);

@@ -180,6 +180,47 @@ def cast(x, a):
     return result
 
 
+def einsum(x, a):
+    return torch.einsum(a["equation"].replace(" ", ""), x[0], x[1])
+
+
+def limit(value):
+    return {"inf": math.inf, "-inf": -math.inf}.get(value, value)
+
+
+def stable_order(x, dim, descending):
+    """torch.topk and torch.max say nothing of ties."""
+    return torch.sort(x, dim=dim, descending=descending, stable=True)[1]
+
+
+def picked(x, dim, indices):
+    return [x.gather(dim, indices), indices]
+
+
+def extreme(largest, values=True):
+    def run(x, a):
+        first = stable_order(x[0], a["dim"], largest).narrow(a["dim"], 0, 1)
+        both = picked(x[0], a["dim"], first) if values else [first]
+        return both if a["keepdim"] else [y.squeeze(a["dim"]) for y in both]
+    return run
+
+
+def topk(x, a):
+    return picked(x[0], a["dim"], stable_order(x[0], a["dim"], a["largest"]).narrow(a["dim"], 0, a["k"]))
+
+
+def std(x, a):
+    n = x[0].shape[a["dim"]]
+    whole = torch.std(x[0], dim=a["dim"], correction=0, keepdim=a["keepdim"])
+    return whole * math.sqrt(n / (n - a["correction"])) if n != a["correction"] else whole * math.nan
+
+
+def var(x, a):
+    n = x[0].shape[a["dim"]]
+    whole = torch.var(x[0], dim=a["dim"], correction=0, keepdim=a["keepdim"])
+    return whole * (n / (n - a["correction"])) if n != a["correction"] else whole * math.nan
+
+
 def reduction(function):
     return one(lambda x, a: function(x[0], dim=a["dim"], keepdim=a["keepdim"]))
 
@@ -188,7 +229,15 @@ def reduction(function):
 OPS = {
     # elementwise
     **{name: one(lambda x, a, f=getattr(torch, name): f(x[0])) for name in (
-        "neg", "exp", "log", "sqrt", "rsqrt", "square", "sigmoid", "tanh", "relu")},
+        "neg", "abs", "exp", "log", "log1p", "sin", "cos", "sqrt", "rsqrt", "square", "sigmoid", "tanh",
+        "relu")},
+    "gelu": one(lambda x, a: F.gelu(x[0])),
+    "gelu_tanh": one(lambda x, a: F.gelu(x[0], approximate="tanh")),
+    "clamp": one(lambda x, a: torch.clamp(x[0], limit(a["least"]), limit(a["most"]))),
+    "maximum": one(lambda x, a: torch.maximum(x[0], x[1])),
+    "minimum": one(lambda x, a: torch.minimum(x[0], x[1])),
+    "pow(Tensor, Tensor)": one(lambda x, a: torch.pow(x[0], x[1])),
+    "pow(Tensor, double)": one(lambda x, a: torch.pow(x[0], a["number"])),
     "silu": one(lambda x, a: F.silu(x[0])),
     "sub": one(lambda x, a: torch.sub(x[0], x[1])),
     "div": one(lambda x, a: torch.div(x[0], x[1])),
@@ -223,16 +272,46 @@ OPS = {
     "contiguous": one(lambda x, a: x[0].transpose(0, -1) if a["transposed"] else x[0]),
     "cat": one(lambda x, a: torch.cat(x, a["dim"])),
     "stack": one(lambda x, a: torch.stack(x, a["dim"])),
-    "index_select": one(lambda x, a: torch.index_select(x[0], 0, x[1])),
+    # masks
+    **{f"{name}(Tensor, Tensor)": one(lambda x, a, f=getattr(torch, name): f(x[0], x[1]))
+       for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{f"{name}(Tensor, double)": one(lambda x, a, f=getattr(torch, name): f(x[0], a["number"]))
+       for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "logical_and": one(lambda x, a: torch.logical_and(x[0], x[1])),
+    "logical_or": one(lambda x, a: torch.logical_or(x[0], x[1])),
+    "logical_not": one(lambda x, a: torch.logical_not(x[0])),
+    "where": one(lambda x, a: torch.where(x[0], x[1], x[2])),
+    "masked_fill": one(lambda x, a: x[0].masked_fill(x[1], a["value"])),
+    # by index
+    "index_select": one(lambda x, a: torch.index_select(x[0], a["dim"], x[1])),
+    "index_add": one(lambda x, a: x[0].index_add(a["dim"], x[1], x[2])),
+    "gather": one(lambda x, a: x[0].gather(a["dim"], x[1])),
+    "scatter_add": one(lambda x, a: x[0].scatter_add(a["dim"], x[1], x[2])),
+    "repeat_interleave(Tensor, int64, int64)": one(
+        lambda x, a: x[0].repeat_interleave(a["n"], a["dim"])),
+    "repeat_interleave(Tensor, Tensor, int64)": one(
+        lambda x, a: x[0].repeat_interleave(x[1], a["dim"])),
+    "flip": one(lambda x, a: x[0].flip(a["dims"])),
+    "max": extreme(True),
+    "min": extreme(False),
+    "argmax": extreme(True, values=False),
+    "argmin": extreme(False, values=False),
+    "topk": topk,
+    "sort": lambda x, a: picked(x[0], a["dim"], stable_order(x[0], a["dim"], a["descending"])),
     "cast": one(cast),
     # reductions and rows
     "sum(Tensor)": one(lambda x, a: torch.sum(x[0])),
     "mean(Tensor)": one(lambda x, a: torch.mean(x[0])),
     "sum(Tensor, int64, bool)": reduction(torch.sum),
     "mean(Tensor, int64, bool)": reduction(torch.mean),
-    "max": reduction(lambda *x, **a: torch.max(*x, **a)[0]),
-    "softmax": one(lambda x, a: torch.softmax(x[0], -1)),
-    "log_softmax": one(lambda x, a: torch.log_softmax(x[0], -1)),
+    "sum(Tensor, vector<int64>, bool)": reduction(torch.sum),
+    "mean(Tensor, vector<int64>, bool)": reduction(torch.mean),
+    "var": one(var),
+    "std": one(std),
+    "logsumexp": reduction(torch.logsumexp),
+    "cumsum": one(lambda x, a: torch.cumsum(x[0], a["dim"])),
+    "softmax": one(lambda x, a: torch.softmax(x[0], a["dim"])),
+    "log_softmax": one(lambda x, a: torch.log_softmax(x[0], a["dim"])),
     "rms_norm": one(rms_norm),
     "add_rms_norm": add_rms_norm,
     "swiglu": one(swiglu),
@@ -244,6 +323,9 @@ OPS = {
     "rms_norm_rope": one(rms_norm_rope),
     # products
     "matmul": one(lambda x, a: torch.matmul(x[0], x[1])),
+    "bmm": one(lambda x, a: torch.bmm(x[0], x[1])),
+    "outer": one(lambda x, a: torch.outer(x[0], x[1])),
+    "einsum": one(einsum),
     "matmul_reference": one(lambda x, a: torch.matmul(x[0], x[1])),
     "linear": one(lambda x, a: F.linear(x[0], x[1])),
     "grouped_matmul": one(grouped_matmul),

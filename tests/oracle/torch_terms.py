@@ -8,8 +8,11 @@ from torch_ops import run_op
 SUMS_OF_PRODUCTS = {
     "add(Tensor, Tensor)", "sub", "mul(Tensor, Tensor)", "div", "operator+(Tensor, Tensor)",
     "operator-(Tensor, Tensor)", "operator*(Tensor, Tensor)", "operator/(Tensor, Tensor)",
-    "expand", "index_select", "sum(Tensor)", "mean(Tensor)", "sum(Tensor, int64, bool)",
-    "mean(Tensor, int64, bool)", "embedding", "matmul", "linear", "grouped_matmul", "npu_gmm",
+    "expand", "index_select", "index_add", "gather", "scatter_add", "cumsum",
+    "repeat_interleave(Tensor, int64, int64)", "repeat_interleave(Tensor, Tensor, int64)", "sum(Tensor)",
+    "mean(Tensor)", "sum(Tensor, int64, bool)", "mean(Tensor, int64, bool)",
+    "sum(Tensor, vector<int64>, bool)", "mean(Tensor, vector<int64>, bool)", "bmm", "outer", "einsum",
+    "embedding", "matmul", "linear", "grouped_matmul", "npu_gmm",
     "npu_grouped_matmul", "permute_rows", "unpermute_rows",
 }
 
@@ -35,12 +38,13 @@ def silu(case, x, y, c):
 
 def softmax(case, x, y, c):
     """y_i (c_i - <c, y>)"""
-    return [y[0] * (c[0].abs() + (c[0].abs() * y[0]).sum(-1, keepdim=True))]
+    dim = case["args"]["dim"]
+    return [y[0] * (c[0].abs() + (c[0].abs() * y[0]).sum(dim, keepdim=True))]
 
 
 def log_softmax(case, x, y, c):
     """c_i - exp(y_i) sum c"""
-    return [c[0].abs() + y[0].exp() * c[0].abs().sum(-1, keepdim=True)]
+    return [c[0].abs() + y[0].exp() * c[0].abs().sum(case["args"]["dim"], keepdim=True)]
 
 
 def rms_norm(case, x, y, c):

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops of two operands that repeat to one shape.
+#include <memory>
+#include <string_view>
+
+#include "framework/autograd/function.h"
+#include "ops/broadcast.h"
+#include "ops/broadcast_rows.h"
+#include "ops/checks.h"
+#include "ops/copies.h"
+#include "ops/elementwise.h"
+#include "ops/kernels/elementwise.h"
+
+namespace moegrad::ops {
+namespace {
+
+using kernels::BinaryOp;
+
+constexpr std::string_view name_of(BinaryOp op) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      return "add";
+    case BinaryOp::kSub:
+      return "sub";
+    case BinaryOp::kMul:
+      return "mul";
+    case BinaryOp::kDiv:
+      return "div";
+    case BinaryOp::kMaximum:
+      return "maximum";
+    case BinaryOp::kMinimum:
+      return "minimum";
+    default:
+      return "pow";
+  }
+}
+
+Tensor apply_binary(BinaryOp op, const Tensor& a, const Tensor& b);
+
+// The operands and the gradient of an operand in terms of both. With g = dL/dy, each gradient is
+// summed over the repeated dimensions:
+//     a + b:          g, g
+//     a - b:          g, -g
+//     a * b:          g b, g a
+//     a / b:          g / b, -(g / b)(a / b)
+//     max(a, b):      g where a is larger, g / 2 where both are equal; the same for b; min likewise
+//     pow(a, b):      g b a^(b - 1), g a^b log(a), of which 0 where b = 0, and where a = 0 <= b
+class Binary final : public Function {
+ public:
+  explicit Binary(BinaryOp op) : op_(op) {}
+
+  std::string_view name() const override { return name_of(op_); }
+
+  Tensor forward(const Tensor& a, const Tensor& b, const Shape& shape) {
+    a_shape_ = a.shape();
+    b_shape_ = b.shape();
+    if (op_ != BinaryOp::kAdd && op_ != BinaryOp::kSub) {
+      a_ = a;
+      b_ = b;
+    }
+    Tensor output = Tensor::empty(shape, a.dtype());
+    const BroadcastRows<2> rows({&a, &b}, shape);
+    dispatch_floating(a.dtype(), [&]<class T>() {
+      const auto *p = a.data<T>().data(), *q = b.data<T>().data();
+      auto* const y = output.mutable_data<T>().data();
+      rows.for_each_run([&](std::int64_t begin, std::int64_t n, const auto& offsets) {
+        kernels::binary(op_, p + offsets[0], rows.step(0), q + offsets[1], rows.step(1), y + begin,
+                        n);
+      });
+    });
+    return output;
+  }
+
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    const Tensor grad = contiguous(grads[0]);
+    Tensor grad_a, grad_b;
+    if (needs[0]) grad_a = sum_to_shape(wide_grad_a(grad), a_shape_);
+    if (needs[1]) grad_b = sum_to_shape(wide_grad_b(grad), b_shape_);
+    return {grad_a, grad_b};
+  }
+
+ private:
+  static Tensor times(const Tensor& grad, BinaryOp op, const Tensor& a, const Tensor& b) {
+    return mul(grad, apply_binary(op, a, b));
+  }
+
+  // They unpack only what they read: the other operand may have been freed.
+  Tensor wide_grad_a(const Tensor& grad) const {
+    switch (op_) {
+      case BinaryOp::kAdd:
+      case BinaryOp::kSub:
+        return grad;
+      case BinaryOp::kMul:
+        return mul(grad, b_.unpack());
+      case BinaryOp::kDiv:
+        return div(grad, b_.unpack());
+      case BinaryOp::kMaximum:
+        return times(grad, BinaryOp::kShareOfMaximum, a_.unpack(), b_.unpack());
+      case BinaryOp::kMinimum:
+        return times(grad, BinaryOp::kShareOfMaximum, b_.unpack(), a_.unpack());
+      default:
+        return times(grad, BinaryOp::kPowByBase, a_.unpack(), b_.unpack());
+    }
+  }
+
+  Tensor wide_grad_b(const Tensor& grad) const {
+    switch (op_) {
+      case BinaryOp::kAdd:
+        return grad;
+      case BinaryOp::kSub:
+        return neg(grad);
+      case BinaryOp::kMul:
+        return mul(grad, a_.unpack());
+      case BinaryOp::kDiv: {
+        const Tensor a = a_.unpack(), b = b_.unpack();
+        return neg(mul(div(grad, b), div(a, b)));
+      }
+      case BinaryOp::kMaximum:
+        return times(grad, BinaryOp::kShareOfMaximum, b_.unpack(), a_.unpack());
+      case BinaryOp::kMinimum:
+        return times(grad, BinaryOp::kShareOfMaximum, a_.unpack(), b_.unpack());
+      default:
+        return times(grad, BinaryOp::kPowByExponent, a_.unpack(), b_.unpack());
+    }
+  }
+
+  BinaryOp op_;
+  Shape a_shape_, b_shape_;
+  SavedTensor a_{*this}, b_{*this};
+};
+
+Tensor apply_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
+  check_operands(name_of(op), a, b);
+  const auto shape = broadcast_shapes(name_of(op), a.shape(), b.shape());
+  check_floating(name_of(op), a);
+  check<DtypeError>(a.dtype() == b.dtype(), name_of(op), ": dtypes must agree, got ", a.dtype(),
+                    " and ", b.dtype());
+  return apply<Binary>(made_with(op), contiguous(a), contiguous(b), shape);
+}
+
+}  // namespace
+
+Tensor add(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kAdd, a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kSub, a, b); }
+Tensor mul(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kMul, a, b); }
+Tensor div(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kDiv, a, b); }
+Tensor maximum(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kMaximum, a, b); }
+Tensor minimum(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kMinimum, a, b); }
+Tensor pow(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kPow, a, b); }
+Tensor pow(const Tensor& a, double b) {
+  check_operands("pow", a);
+  check_floating("pow", a);
+  return pow(a, Tensor::full({}, b, a.dtype()));
+}
+
+}  // namespace moegrad::ops

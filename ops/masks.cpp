@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/masks.h"
+
+#include <string_view>
+#include <type_traits>
+
+#include "framework/autograd/function.h"
+#include "framework/tensor/dispatch_any.h"
+#include "framework/tensor/fill.h"
+#include "ops/broadcast.h"
+#include "ops/broadcast_rows.h"
+#include "ops/checks.h"
+#include "ops/copies.h"
+#include "ops/kernels/masks.h"
+
+namespace moegrad::ops {
+namespace {
+
+using kernels::CompareOp;
+
+void check_mask(std::string_view op, std::string_view name, const Tensor& mask) {
+  check<DtypeError>(mask.dtype() == Dtype::kBool, op, ": ", name, " must be bool, got ",
+                    mask.dtype());
+}
+
+// The result is bool and has no gradient, so nothing is put on the tape.
+Tensor compare(std::string_view op, CompareOp compare_op, const Tensor& a, const Tensor& b) {
+  check_operands(op, a, b);
+  const auto shape = broadcast_shapes(op, a.shape(), b.shape());
+  check<DtypeError>(is_floating(a.dtype()) || a.dtype() == Dtype::kInt64, op,
+                    ": needs float32, float64 or int64, got ", a.dtype());
+  check<DtypeError>(a.dtype() == b.dtype(), op, ": dtypes must agree, got ", a.dtype(), " and ",
+                    b.dtype());
+  const Tensor left = contiguous(a.detach()), right = contiguous(b.detach());
+  Tensor y = Tensor::empty(shape, Dtype::kBool);
+  const BroadcastRows<2> rows({&left, &right}, shape);
+  const auto run = [&]<class T>() {
+    const auto *p = left.data<T>().data(), *q = right.data<T>().data();
+    auto* const to = y.mutable_data<bool>().data();
+    rows.for_each_run([&](std::int64_t begin, std::int64_t n, const auto& offsets) {
+      kernels::compare(compare_op, p + offsets[0], rows.step(0), q + offsets[1], rows.step(1),
+                       to + begin, n);
+    });
+  };
+  if (a.dtype() == Dtype::kInt64) {
+    run.template operator()<std::int64_t>();
+  } else {
+    dispatch_floating(a.dtype(), run);
+  }
+  return y;
+}
+
+Tensor compare(std::string_view op, CompareOp compare_op, const Tensor& a, double b) {
+  check_operands(op, a);
+  return compare(op, compare_op, a, Tensor::full({}, b, a.dtype()));
+}
+
+// y = a where the condition is true, else b. With g = dL/dy: dL/da = g where it is true, else 0;
+// dL/db = g where it is false, else 0; each summed over the repeated dimensions.
+class Where final : public Function {
+ public:
+  std::string_view name() const override { return "where"; }
+
+  Tensor forward(const Tensor& condition, const Tensor& a, const Tensor& b, const Shape& shape) {
+    a_shape_ = a.shape();
+    b_shape_ = b.shape();
+    condition_ = condition;
+    return choose(condition, a, b, shape);
+  }
+
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    const Tensor grad = contiguous(grads[0]), condition = condition_.unpack();
+    const Tensor zero = Tensor::zeros({}, grad.dtype());
+    Tensor grad_a, grad_b;
+    if (needs[1]) grad_a = sum_to_shape(choose(condition, grad, zero, grad.shape()), a_shape_);
+    if (needs[2]) grad_b = sum_to_shape(choose(condition, zero, grad, grad.shape()), b_shape_);
+    return {Tensor(), grad_a, grad_b};
+  }
+
+ private:
+  static Tensor choose(const Tensor& condition, const Tensor& a, const Tensor& b,
+                       const Shape& shape) {
+    Tensor y = Tensor::empty(shape, a.dtype());
+    const BroadcastRows<3> rows({&condition, &a, &b}, shape);
+    dispatch_any(a.dtype(), [&]<class T>() {
+      const auto* const c = condition.data<bool>().data();
+      const auto *p = a.data<T>().data(), *q = b.data<T>().data();
+      auto* const to = y.mutable_data<T>().data();
+      rows.for_each_run([&](std::int64_t begin, std::int64_t n, const auto& offsets) {
+        kernels::where(c + offsets[0], rows.step(0), p + offsets[1], rows.step(1), q + offsets[2],
+                       rows.step(2), to + begin, n);
+      });
+    });
+    return y;
+  }
+
+  Shape a_shape_, b_shape_;
+  SavedTensor condition_{*this};
+};
+
+Tensor logical(std::string_view op, const Tensor& a, const Tensor& b, const Tensor& if_true,
+               const Tensor& if_false) {
+  check_mask(op, "input 0", a);
+  check_mask(op, "input 1", b);
+  broadcast_shapes(op, a.shape(), b.shape());
+  return where(a, if_true, if_false);
+}
+
+Tensor constant(bool value) { return Tensor::full({}, value ? 1 : 0, Dtype::kBool); }
+
+}  // namespace
+
+Tensor eq(const Tensor& a, const Tensor& b) { return compare("eq", CompareOp::kEqual, a, b); }
+Tensor ne(const Tensor& a, const Tensor& b) { return compare("ne", CompareOp::kNotEqual, a, b); }
+Tensor lt(const Tensor& a, const Tensor& b) { return compare("lt", CompareOp::kLess, a, b); }
+Tensor le(const Tensor& a, const Tensor& b) { return compare("le", CompareOp::kLessEqual, a, b); }
+Tensor gt(const Tensor& a, const Tensor& b) { return compare("gt", CompareOp::kGreater, a, b); }
+Tensor ge(const Tensor& a, const Tensor& b) {
+  return compare("ge", CompareOp::kGreaterEqual, a, b);
+}
+
+Tensor eq(const Tensor& a, double b) { return compare("eq", CompareOp::kEqual, a, b); }
+Tensor ne(const Tensor& a, double b) { return compare("ne", CompareOp::kNotEqual, a, b); }
+Tensor lt(const Tensor& a, double b) { return compare("lt", CompareOp::kLess, a, b); }
+Tensor le(const Tensor& a, double b) { return compare("le", CompareOp::kLessEqual, a, b); }
+Tensor gt(const Tensor& a, double b) { return compare("gt", CompareOp::kGreater, a, b); }
+Tensor ge(const Tensor& a, double b) { return compare("ge", CompareOp::kGreaterEqual, a, b); }
+
+Tensor logical_and(const Tensor& a, const Tensor& b) {
+  check_operands("logical_and", a, b);
+  return logical("logical_and", a, b, b, constant(false));
+}
+
+Tensor logical_or(const Tensor& a, const Tensor& b) {
+  check_operands("logical_or", a, b);
+  return logical("logical_or", a, b, constant(true), b);
+}
+
+Tensor logical_not(const Tensor& a) {
+  check_operands("logical_not", a);
+  check_mask("logical_not", "input 0", a);
+  return where(a, constant(false), constant(true));
+}
+
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  check_operands("where", condition, a, b);
+  const auto shape =
+      broadcast_shapes("where", condition.shape(), broadcast_shapes("where", a.shape(), b.shape()));
+  check_mask("where", "condition", condition);
+  check_same_dtype("where", "a", a, "b", b);
+  return apply<Where>(contiguous(condition), contiguous(a), contiguous(b), shape);
+}
+
+Tensor masked_fill(const Tensor& a, const Tensor& mask, double value) {
+  check_operands("masked_fill", a, mask);
+  check<ShapeError>(can_expand(mask.shape(), a.shape()), "masked_fill: mask must repeat to ",
+                    a.shape(), ", got ", mask.shape());
+  check_mask("masked_fill", "mask", mask);
+  return where(mask, Tensor::full({}, value, a.dtype()), a);
+}
+
+}  // namespace moegrad::ops

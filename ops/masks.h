@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "framework/tensor/tensor.h"
+
+namespace moegrad::ops {
+
+// Masks are bool tensors. Shapes broadcast as in PyTorch (ShapeError).
+
+// Comparisons of two tensors of one dtype, any but bool (DtypeError), or of a tensor with a number
+// that is first rounded to its dtype. Every comparison with NaN is false, but for ne.
+
+/// a == b
+Tensor eq(const Tensor& a, const Tensor& b);
+Tensor eq(const Tensor& a, double b);
+/// a != b
+Tensor ne(const Tensor& a, const Tensor& b);
+Tensor ne(const Tensor& a, double b);
+/// a < b
+Tensor lt(const Tensor& a, const Tensor& b);
+Tensor lt(const Tensor& a, double b);
+/// a <= b
+Tensor le(const Tensor& a, const Tensor& b);
+Tensor le(const Tensor& a, double b);
+/// a > b
+Tensor gt(const Tensor& a, const Tensor& b);
+Tensor gt(const Tensor& a, double b);
+/// a >= b
+Tensor ge(const Tensor& a, const Tensor& b);
+Tensor ge(const Tensor& a, double b);
+
+// Of masks alone (DtypeError).
+Tensor logical_and(const Tensor& a, const Tensor& b);
+Tensor logical_or(const Tensor& a, const Tensor& b);
+Tensor logical_not(const Tensor& a);
+
+/// Elements of `a` where `condition` is true, of `b` where it is false. `a` and `b` have one dtype,
+/// which may be any, and `condition` is bool (DtypeError).
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+/// `a` with `value` where `mask` is true. The mask must repeat to the shape of `a` (ShapeError).
+Tensor masked_fill(const Tensor& a, const Tensor& mask, double value);
+
+}  // namespace moegrad::ops

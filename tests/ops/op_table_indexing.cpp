@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "ops/indexing.h"
+#include "tests/ops/op_table.h"
+#include "tests/testing.h"
+
+namespace moegrad::test {
+namespace {
+
+Tensor index_of(const std::vector<std::int64_t>& values) {
+  return Tensor::from(values, {std::ssize(values)});
+}
+
+std::int64_t at(const Array& index, const Shape& i) { return static_cast<std::int64_t>(index[i]); }
+
+Input index_input(const Shape& shape, std::int64_t bound) {
+  return {.shape = shape, .draw = Draw::kIndices, .bound = bound, .saved = true};
+}
+
+OpSample slices_sample(const std::string& what, const Shape& shape, std::int64_t dim,
+                       std::int64_t n, bool large = false) {
+  return {.what = what,
+          .inputs = {{.shape = shape}, index_input({n}, shape[dim])},
+          .args = {{"dim", dim}},
+          .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
+}
+
+std::vector<OpSample> slices_samples() {
+  return {slices_sample("rows, some twice", {5, 3}, 0, 9),
+          slices_sample("elements", {4}, 0, 3),
+          slices_sample("the middle", {3, 2, 5}, 1, 4),
+          slices_sample("columns", {3, 2, 4}, -1, 5),
+          slices_sample("one row", {1, 3}, 0, 2),
+          slices_sample("no index", {3, 2}, 0, 0),
+          slices_sample("rows of nothing", {3, 0}, 0, 2),
+          slices_sample("several pieces", {40, 700}, 0, 300, true)};
+}
+
+using Call = std::function<void(const Tensor& a, std::int64_t dim, const Tensor& index)>;
+
+std::vector<OpError> slices_errors(const std::string& op, const Call& call) {
+  return {{.what = "a dimension out of range",
+           .call =
+               [=] {
+                 call(randn({2, 3}), 2, index_of({0}));
+               },
+           .type = "ShapeError",
+           .message = op + ": dimension must be in [-2, 1], got 2"},
+          {.what = "a matrix of indices",
+           .call =
+               [=] {
+                 call(randn({2}), 0, Tensor::zeros({1, 1}, Dtype::kInt64));
+               },
+           .type = "ShapeError",
+           .message = op + ": index must be [n], got [1, 1]"},
+          {.what = "indices that are no integers",
+           .call = [=] { call(randn({2}), 0, randn({1})); },
+           .type = "DtypeError",
+           .message = op + ": index must be int64, got float64"},
+          {.what = "an index out of range",
+           .call =
+               [=] {
+                 call(randn({2, 3}), 0, index_of({1, 2}));
+               },
+           .type = "ValueError",
+           .message = op + ": index must be in [0, 2), got 2 at position 1"},
+          {.what = "a negative index",
+           .call =
+               [=] {
+                 call(randn({2, 3}), 1, index_of({-1}));
+               },
+           .type = "ValueError",
+           .message = op + ": index must be in [0, 3), got -1 at position 0"}};
+}
+
+OpEntry index_select_op() {
+  OpEntry entry{.op = "index_select", .dtypes = kAllDtypes};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::index_select(in[0], args["dim"], in[1])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto dim = from_front(args["dim"], in[0].shape.ndim());
+    Shape shape = in[0].shape;
+    shape[dim] = in[1].dim(0);
+    return Arrays{gather(in[0], shape, [&](Shape i) {
+      i[dim] = at(in[1], {i[dim]});
+      return i;
+    })};
+  };
+  entry.samples = slices_samples();
+  entry.errors = slices_errors("index_select", [](const auto&... in) { ops::index_select(in...); });
+  return entry;
+}
+
+OpEntry index_add_op() {
+  OpEntry entry{.op = "index_add"};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::index_add(in[0], args["dim"], in[1], in[2])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto dim = from_front(args["dim"], in[0].shape.ndim());
+    Array y = in[0];
+    for_each_index(in[2].shape, [&](Shape i) {
+      const double value = in[2][i];
+      i[dim] = at(in[1], {i[dim]});
+      y[i] += value;
+    });
+    return Arrays{y};
+  };
+  for (auto sample : slices_samples()) {
+    Shape source = sample.inputs[0].shape;
+    source[sample.args["dim"].get<std::int64_t>()] = sample.inputs[1].shape[0];
+    sample.inputs.push_back({.shape = source});
+    entry.samples.push_back(std::move(sample));
+  }
+  // Slices that fit, so that the index is what is refused.
+  entry.errors =
+      slices_errors("index_add", [](const Tensor& a, std::int64_t dim, const Tensor& index) {
+        Shape source = a.shape();
+        if (dim < a.ndim()) source[dim] = index.numel();
+        ops::index_add(a, dim, index, Tensor::zeros(source, Dtype::kFloat64));
+      });
+  entry.errors.push_back(
+      {.what = "a source of another shape",
+       .call =
+           [] {
+             ops::index_add(randn({2, 3}), 0, index_of({0, 1, 1}), randn({2, 3}));
+           },
+       .type = "ShapeError",
+       .message = "index_add: source must be [3, 3] to match [2, 3] and 3 indices, got [2, 3]"});
+  entry.errors.push_back({.what = "integers",
+                          .call =
+                              [] {
+                                const Tensor x = Tensor::zeros({2}, Dtype::kInt64);
+                                ops::index_add(x, 0, index_of({0, 1}), x);
+                              },
+                          .type = "DtypeError",
+                          .message = "index_add: a must be float32 or float64, got int64"});
+  return entry;
+}
+
+OpSample elements_sample(const std::string& what, const Shape& shape, std::int64_t dim,
+                         const Shape& index, bool large = false) {
+  return {.what = what,
+          .inputs = {{.shape = shape}, index_input(index, shape[dim])},
+          .args = {{"dim", dim}},
+          .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
+}
+
+std::vector<OpSample> elements_samples() {
+  return {elements_sample("along rows", {3, 5}, 1, {3, 4}),
+          elements_sample("more than there are", {3, 2}, -1, {3, 9}),
+          elements_sample("down columns, some twice", {3, 5}, 0, {7, 4}),
+          elements_sample("the middle", {2, 3, 4}, 1, {2, 5, 3}),
+          elements_sample("fewer blocks", {3, 2, 4}, 1, {2, 2, 4}),
+          elements_sample("a vector", {4}, 0, {6}),
+          elements_sample("size one", {1, 1}, 0, {1, 1}),
+          elements_sample("no index", {3, 2}, 0, {0, 2}),
+          elements_sample("several pieces", {130, 70}, 1, {130, 65}, true)};
+}
+
+std::vector<OpError> elements_errors(const std::string& op, const Call& call) {
+  const auto index = [](const Shape& shape) { return Tensor::zeros(shape, Dtype::kInt64); };
+  return {{.what = "a dimension out of range",
+           .call =
+               [=] {
+                 call(randn({2, 3}), -3, index({2, 3}));
+               },
+           .type = "ShapeError",
+           .message = op + ": dimension must be in [-2, 1], got -3"},
+          {.what = "an index of another rank",
+           .call =
+               [=] {
+                 call(randn({2, 3}), 0, index({2}));
+               },
+           .type = "ShapeError",
+           .message = op + ": index must have the 2 dimensions of [2, 3], got [2]"},
+          {.what = "an index that is wider",
+           .call =
+               [=] {
+                 call(randn({2, 3}), 0, index({1, 4}));
+               },
+           .type = "ShapeError",
+           .message = op + ": index must fit into [2, 3] but for dimension 0, got [1, 4]"},
+          {.what = "indices that are no integers",
+           .call =
+               [=] {
+                 call(randn({2, 3}), 0, randn({2, 3}));
+               },
+           .type = "DtypeError",
+           .message = op + ": index must be int64, got float64"},
+          {.what = "an index out of range",
+           .call =
+               [=] {
+                 call(randn({2, 3}), 1, Tensor::full({2, 1}, 3, Dtype::kInt64));
+               },
+           .type = "ValueError",
+           .message = op + ": index must be in [0, 3), got 3 at position 0"}};
+}
+
+OpEntry gather_op() {
+  OpEntry entry{.op = "gather", .dtypes = kAllDtypes};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::gather(in[0], args["dim"], in[1])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto dim = from_front(args["dim"], in[0].shape.ndim());
+    return Arrays{gather(in[0], in[1].shape, [&](Shape i) {
+      i[dim] = at(in[1], i);
+      return i;
+    })};
+  };
+  entry.samples = elements_samples();
+  entry.errors = elements_errors("gather", [](const auto&... in) { ops::gather(in...); });
+  return entry;
+}
+
+OpEntry scatter_add_op() {
+  OpEntry entry{.op = "scatter_add"};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::scatter_add(in[0], args["dim"], in[1], in[2])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto dim = from_front(args["dim"], in[0].shape.ndim());
+    Array y = in[0];
+    for_each_index(in[2].shape, [&](Shape i) {
+      const double value = in[2][i];
+      i[dim] = at(in[1], i);
+      y[i] += value;
+    });
+    return Arrays{y};
+  };
+  for (auto sample : elements_samples()) {
+    sample.inputs.push_back({.shape = sample.inputs[1].shape});
+    entry.samples.push_back(std::move(sample));
+  }
+  entry.errors =
+      elements_errors("scatter_add", [](const Tensor& a, std::int64_t dim, const Tensor& index) {
+        ops::scatter_add(a, dim, index, Tensor::zeros(index.shape(), Dtype::kFloat64));
+      });
+  entry.errors.push_back({.what = "a source of another shape",
+                          .call =
+                              [] {
+                                ops::scatter_add(randn({2, 3}), 0,
+                                                 Tensor::zeros({1, 3}, Dtype::kInt64),
+                                                 randn({2, 3}));
+                              },
+                          .type = "ShapeError",
+                          .message = "scatter_add: source must be [1, 3] as index, got [2, 3]"});
+  entry.errors.push_back({.what = "integers",
+                          .call =
+                              [] {
+                                const Tensor x = Tensor::zeros({2}, Dtype::kInt64);
+                                ops::scatter_add(x, 0, x, x);
+                              },
+                          .type = "DtypeError",
+                          .message = "scatter_add: a must be float32 or float64, got int64"});
+  return entry;
+}
+
+// counts[i] times slice i.
+Array repeated(const Array& x, std::int64_t dim, const std::vector<std::int64_t>& counts) {
+  std::vector<std::int64_t> from;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    for (std::int64_t n = 0; n < counts[i]; ++n) from.push_back(static_cast<std::int64_t>(i));
+  }
+  Shape shape = x.shape;
+  shape[dim] = std::ssize(from);
+  return gather(x, shape, [&](Shape i) {
+    i[dim] = from[static_cast<std::size_t>(i[dim])];
+    return i;
+  });
+}
+
+OpEntry repeat_interleave_op() {
+  OpEntry entry{
+      .op = "repeat_interleave", .parameters = "Tensor, int64, int64", .dtypes = kAllDtypes};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::repeat_interleave(in[0], args["n"].get<std::int64_t>(), args["dim"])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto dim = from_front(args["dim"], in[0].shape.ndim());
+    return Arrays{repeated(in[0], dim,
+                           std::vector<std::int64_t>(static_cast<std::size_t>(in[0].dim(dim)),
+                                                     args["n"].get<std::int64_t>()))};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape, std::int64_t n,
+                         std::int64_t dim) {
+    return OpSample{.what = what, .inputs = {{.shape = shape}}, .args = {{"n", n}, {"dim", dim}}};
+  };
+  entry.samples = {sample("rows", {3, 2}, 2, 0),          sample("columns", {2, 3}, 3, -1),
+                   sample("the middle", {2, 3, 2}, 2, 1), sample("once", {2, 3}, 1, 0),
+                   sample("never", {2, 3}, 0, 0),         sample("nothing", {0, 3}, 2, 0)};
+  entry.errors = {{.what = "a negative number",
+                   .call = [] { ops::repeat_interleave(randn({2}), -1, 0); },
+                   .type = "ValueError",
+                   .message = "repeat_interleave: n must not be negative, got -1"},
+                  {.what = "a dimension out of range",
+                   .call = [] { ops::repeat_interleave(randn({2}), 1, 1); },
+                   .type = "ShapeError",
+                   .message = "repeat_interleave: dimension must be in [-1, 0], got 1"}};
+  return entry;
+}
+
+OpEntry repeat_by_counts_op() {
+  OpEntry entry{
+      .op = "repeat_interleave", .parameters = "Tensor, Tensor, int64", .dtypes = kAllDtypes};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::repeat_interleave(in[0], in[1], args["dim"].get<std::int64_t>())};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto dim = from_front(args["dim"], in[0].shape.ndim());
+    return Arrays{repeated(in[0], dim, {in[1].values.begin(), in[1].values.end()})};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape, std::int64_t dim) {
+    return OpSample{
+        .what = what,
+        .inputs = {{.shape = shape}, {.shape = {shape[dim]}, .draw = Draw::kIndices, .bound = 4}},
+        .args = {{"dim", dim}}};
+  };
+  entry.samples = {sample("rows", {5, 2}, 0), sample("columns", {2, 6}, -1),
+                   sample("the middle", {2, 4, 2}, 1), sample("nothing", {0, 3}, 0)};
+  entry.errors = {
+      {.what = "too few counts",
+       .call =
+           [] {
+             ops::repeat_interleave(randn({3, 2}), index_of({1, 2}), 0);
+           },
+       .type = "ShapeError",
+       .message = "repeat_interleave: counts must be [3] to match dimension 0 of [3, 2], got [2]"},
+      {.what = "counts that are no integers",
+       .call = [] { ops::repeat_interleave(randn({2}), randn({2}), 0); },
+       .type = "DtypeError",
+       .message = "repeat_interleave: counts must be int64, got float64"},
+      {.what = "a negative count",
+       .call =
+           [] {
+             ops::repeat_interleave(randn({2}), index_of({1, -2}), 0);
+           },
+       .type = "ValueError",
+       .message = "repeat_interleave: counts must not be negative, got -2"}};
+  return entry;
+}
+
+OpEntry flip_op() {
+  OpEntry entry{.op = "flip", .dtypes = kAllDtypes};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::flip(in[0], integers_from(args["dims"]))};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto& x = in[0];
+    return Arrays{gather(x, x.shape, [&](Shape i) {
+      for (const auto each : integers_from(args["dims"])) {
+        const auto dim = from_front(each, x.shape.ndim());
+        i[dim] = x.dim(dim) - 1 - i[dim];
+      }
+      return i;
+    })};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape,
+                         const std::vector<std::int64_t>& dims, bool large = false) {
+    return OpSample{.what = what,
+                    .inputs = {{.shape = shape}},
+                    .args = {{"dims", dims}},
+                    .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
+  };
+  entry.samples = {
+      sample("rows", {3, 4}, {0}),         sample("columns", {3, 4}, {-1}),
+      sample("all", {2, 3, 4}, {2, 0, 1}), sample("the middle", {2, 3, 4}, {1}),
+      sample("none", {2, 3}, {}),          sample("a scalar", {}, {}),
+      sample("nothing", {0, 3}, {0}),      sample("several pieces", {130, 90}, {0, 1}, true)};
+  entry.errors = {{.what = "a dimension twice",
+                   .call =
+                       [] {
+                         ops::flip(randn({2, 3}), {1, -1});
+                       },
+                   .type = "ShapeError",
+                   .message = "flip: dimension 1 is named twice"},
+                  {.what = "a dimension out of range",
+                   .call =
+                       [] {
+                         ops::flip(randn({2, 3}), {2});
+                       },
+                   .type = "ShapeError",
+                   .message = "flip: dimension must be in [-2, 1], got 2"}};
+  return entry;
+}
+
+}  // namespace
+
+std::vector<OpEntry> index_entries() {
+  return {index_select_op(),      index_add_op(),        gather_op(), scatter_add_op(),
+          repeat_interleave_op(), repeat_by_counts_op(), flip_op()};
+}
+
+}  // namespace moegrad::test

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <functional>
+
+#include "ops/masks.h"
+#include "tests/ops/op_table.h"
+#include "tests/testing.h"
+
+namespace moegrad::test {
+namespace {
+
+using Compare = std::function<bool(double, double)>;
+
+const Input kMaskOf34{.shape = {3, 4}, .draw = Draw::kMask};
+
+Shape broadcast(const Shape& a, const Shape& b) {
+  Shape shape;
+  const auto ndim = std::max(a.ndim(), b.ndim());
+  for (auto i = -ndim; i < 0; ++i) {
+    const auto of_a = i < -a.ndim() ? 1 : a[i], of_b = i < -b.ndim() ? 1 : b[i];
+    shape.push_back(of_a == 1 ? of_b : of_a);
+  }
+  return shape;
+}
+
+std::vector<OpError> compare_errors(const std::string& op,
+                                    const std::function<void(const Tensor&)>& call) {
+  return {{.what = "masks",
+           .call = [call] { call(Tensor::zeros({2}, Dtype::kBool)); },
+           .type = "DtypeError",
+           .message = op + ": needs float32, float64 or int64, got bool"}};
+}
+
+// Of elements that are often equal.
+OpEntry compare_entry(const std::string& op, Tensor (*function)(const Tensor&, const Tensor&),
+                      const Compare& compare) {
+  OpEntry entry{
+      .op = op, .parameters = "Tensor, Tensor", .dtypes = kOrderedDtypes, .differentiable = false};
+  entry.run = [function](const TensorList& in, const Json&) {
+    return TensorList{function(in[0], in[1])};
+  };
+  entry.reference = [compare](const Arrays& in, const Json&) {
+    Array y(broadcast(in[0].shape, in[1].shape));
+    for_each_index(y.shape, [&](const Shape& i) {
+      y[i] = compare(broadcast_at(in[0], i), broadcast_at(in[1], i)) ? 1 : 0;
+    });
+    return Arrays{y};
+  };
+  const std::vector<double> a{1, 2, 3, -1, 0, 5}, b{1, 3, 2, -1, 7, 5};
+  entry.samples = {{.what = "equal ones among others",
+                    .inputs = {{.shape = {2, 3}, .given = a}, {.shape = {2, 3}, .given = b}}},
+                   {.what = "both repeat", .inputs = {{.shape = {2, 1, 3}}, {.shape = {4, 1}}}},
+                   {.what = "a scalar", .inputs = {{.shape = {}}, {.shape = {3, 2}}}},
+                   {.what = "nothing", .inputs = {{.shape = {0, 3}}, {.shape = {3}}}},
+                   {.what = "several pieces", .inputs = {{.shape = {130, 257}}, {.shape = {257}}}}};
+  entry.errors = compare_errors(op, [function](const Tensor& x) { function(x, x); });
+  entry.errors.push_back({.what = "shapes that do not broadcast",
+                          .call =
+                              [function] {
+                                function(randn({2, 3}), randn({2}));
+                              },
+                          .type = "ShapeError",
+                          .message = op + ": shapes [2, 3] and [2] do not broadcast"});
+  entry.errors.push_back(
+      {.what = "mixed dtypes",
+       .call = [function] { function(randn({2}), Tensor::zeros({2}, Dtype::kInt64)); },
+       .type = "DtypeError",
+       .message = op + ": dtypes must agree, got float64 and int64"});
+  return entry;
+}
+
+OpEntry compare_number_entry(const std::string& op, Tensor (*function)(const Tensor&, double),
+                             const Compare& compare) {
+  OpEntry entry{
+      .op = op, .parameters = "Tensor, double", .dtypes = kOrderedDtypes, .differentiable = false};
+  entry.run = [function](const TensorList& in, const Json& args) {
+    return TensorList{function(in[0], args["number"].get<double>())};
+  };
+  entry.reference = [compare](const Arrays& in, const Json& args) {
+    Array y = in[0];
+    for (auto& value : y.values) value = compare(value, args["number"].get<double>()) ? 1 : 0;
+    return Arrays{y};
+  };
+  entry.samples = {{.what = "equal ones among others",
+                    .inputs = {{.shape = {2, 3}, .given = {1, 2, 3, -1, 2, 2}}},
+                    .args = {{"number", 2}}},
+                   {.what = "odd sizes", .inputs = {{.shape = {3, 5}}}, .args = {{"number", 0}}},
+                   {.what = "a scalar", .inputs = {{.shape = {}}}, .args = {{"number", -1}}},
+                   {.what = "nothing", .inputs = {{.shape = {0}}}, .args = {{"number", 1}}}};
+  entry.errors = compare_errors(op, [function](const Tensor& x) { function(x, 1); });
+  return entry;
+}
+
+OpEntry logical_entry(const std::string& op, Tensor (*function)(const Tensor&, const Tensor&),
+                      bool (*formula)(bool, bool)) {
+  OpEntry entry{.op = op, .dtypes = kAllDtypes, .differentiable = false};
+  entry.run = [function](const TensorList& in, const Json&) {
+    return TensorList{function(in[0], in[1])};
+  };
+  entry.reference = [formula](const Arrays& in, const Json&) {
+    Array y(broadcast(in[0].shape, in[1].shape));
+    for_each_index(y.shape, [&](const Shape& i) {
+      y[i] = formula(broadcast_at(in[0], i) != 0, broadcast_at(in[1], i) != 0) ? 1 : 0;
+    });
+    return Arrays{y};
+  };
+  const auto mask = [](const Shape& shape) { return Input{.shape = shape, .draw = Draw::kMask}; };
+  entry.samples = {{.what = "one shape", .inputs = {mask({3, 4}), mask({3, 4})}},
+                   {.what = "both repeat", .inputs = {mask({2, 1, 5}), mask({3, 1})}},
+                   {.what = "a scalar", .inputs = {mask({}), mask({7})}},
+                   {.what = "nothing", .inputs = {mask({0, 2}), mask({2})}}};
+  const Tensor two = Tensor::zeros({2}, Dtype::kBool);
+  entry.errors = {{.what = "numbers on the left",
+                   .call = [=] { function(randn({2}), two); },
+                   .type = "DtypeError",
+                   .message = op + ": input 0 must be bool, got float64"},
+                  {.what = "numbers on the right",
+                   .call = [=] { function(two, randn({2})); },
+                   .type = "DtypeError",
+                   .message = op + ": input 1 must be bool, got float64"},
+                  {.what = "shapes that do not broadcast",
+                   .call = [=] { function(two, Tensor::zeros({3}, Dtype::kBool)); },
+                   .type = "ShapeError",
+                   .message = op + ": shapes [2] and [3] do not broadcast"}};
+  return entry;
+}
+
+OpEntry logical_not_entry() {
+  OpEntry entry{.op = "logical_not", .dtypes = kAllDtypes, .differentiable = false};
+  entry.run = [](const TensorList& in, const Json&) { return TensorList{ops::logical_not(in[0])}; };
+  entry.reference = [](const Arrays& in, const Json&) {
+    Array y = in[0];
+    for (auto& value : y.values) value = 1 - value;
+    return Arrays{y};
+  };
+  entry.samples = {{.what = "a matrix", .inputs = {kMaskOf34}},
+                   {.what = "a scalar", .inputs = {{.shape = {}, .draw = Draw::kMask}}},
+                   {.what = "nothing", .inputs = {{.shape = {0}, .draw = Draw::kMask}}}};
+  entry.errors = {{.what = "numbers",
+                   .call = [] { ops::logical_not(randn({2})); },
+                   .type = "DtypeError",
+                   .message = "logical_not: input 0 must be bool, got float64"}};
+  return entry;
+}
+
+OpEntry where_entry() {
+  OpEntry entry{.op = "where", .dtypes = kAllDtypes};
+  entry.run = [](const TensorList& in, const Json&) {
+    return TensorList{ops::where(in[0], in[1], in[2])};
+  };
+  entry.reference = [](const Arrays& in, const Json&) {
+    Array y(broadcast(in[0].shape, broadcast(in[1].shape, in[2].shape)));
+    for_each_index(y.shape, [&](const Shape& i) {
+      y[i] = broadcast_at(in[broadcast_at(in[0], i) != 0 ? 1 : 2], i);
+    });
+    return Arrays{y};
+  };
+  const auto sample = [](const std::string& what, const Shape& condition, const Shape& a,
+                         const Shape& b, bool large = false) {
+    return OpSample{.what = what,
+                    .inputs = {{.shape = condition, .draw = Draw::kMask, .saved = true},
+                               {.shape = a},
+                               {.shape = b}},
+                    .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
+  };
+  entry.samples = {sample("one shape", {3, 5}, {3, 5}, {3, 5}),
+                   sample("all repeat", {3, 1, 1}, {4, 1}, {2}),
+                   sample("a scalar condition", {}, {2, 3}, {3}),
+                   sample("scalars to choose from", {2, 3}, {}, {}),
+                   sample("nothing", {0, 3}, {3}, {}),
+                   sample("several pieces", {130, 1}, {130, 257}, {257}, true)};
+  entry.errors = {
+      {.what = "a condition of numbers",
+       .call = [] { ops::where(randn({2}), randn({2}), randn({2})); },
+       .type = "DtypeError",
+       .message = "where: condition must be bool, got float64"},
+      {.what = "mixed dtypes",
+       .call =
+           [] {
+             ops::where(Tensor::zeros({2}, Dtype::kBool), randn({2}),
+                        randn({2}, 1, Dtype::kFloat32));
+           },
+       .type = "DtypeError",
+       .message = "where: a is float64 but b is float32"},
+      {.what = "a condition of another shape",
+       .call = [] { ops::where(Tensor::zeros({3}, Dtype::kBool), randn({2}), randn({2})); },
+       .type = "ShapeError",
+       .message = "where: shapes [3] and [2] do not broadcast"}};
+  return entry;
+}
+
+OpEntry masked_fill_entry() {
+  OpEntry entry{.op = "masked_fill", .dtypes = kAllDtypes, .saved_by = "where"};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::masked_fill(in[0], in[1], args["value"])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    Array y = in[0];
+    for_each_index(y.shape, [&](const Shape& i) {
+      if (broadcast_at(in[1], i) != 0) y[i] = args["value"];
+    });
+    return Arrays{y};
+  };
+  const auto sample = [](const std::string& what, const Shape& a, const Shape& mask) {
+    return OpSample{.what = what,
+                    .inputs = {{.shape = a}, {.shape = mask, .draw = Draw::kMask, .saved = true}},
+                    .args = {{"value", 1}}};
+  };
+  entry.samples = {sample("one shape", {3, 5}, {3, 5}), sample("rows", {3, 5}, {3, 1}),
+                   sample("columns", {2, 3, 4}, {4}), sample("all or nothing", {2, 3}, {}),
+                   sample("nothing", {0, 2}, {2})};
+  entry.errors = {{.what = "a mask that is wider",
+                   .call =
+                       [] {
+                         ops::masked_fill(randn({3}), Tensor::zeros({2, 3}, Dtype::kBool), 0);
+                       },
+                   .type = "ShapeError",
+                   .message = "masked_fill: mask must repeat to [3], got [2, 3]"},
+                  {.what = "a mask of numbers",
+                   .call = [] { ops::masked_fill(randn({3}), randn({3}), 0); },
+                   .type = "DtypeError",
+                   .message = "masked_fill: mask must be bool, got float64"}};
+  return entry;
+}
+
+}  // namespace
+
+std::vector<OpEntry> mask_entries() {
+  using Tensors = Tensor (*)(const Tensor&, const Tensor&);
+  using Number = Tensor (*)(const Tensor&, double);
+  struct Comparison {
+    std::string op;
+    Tensors tensors;
+    Number number;
+    Compare compare;
+  };
+  const std::vector<Comparison> comparisons{
+      {"eq", ops::eq, ops::eq, std::equal_to<>()}, {"ne", ops::ne, ops::ne, std::not_equal_to<>()},
+      {"lt", ops::lt, ops::lt, std::less<>()},     {"le", ops::le, ops::le, std::less_equal<>()},
+      {"gt", ops::gt, ops::gt, std::greater<>()},  {"ge", ops::ge, ops::ge, std::greater_equal<>()},
+  };
+  std::vector<OpEntry> entries;
+  for (const auto& [op, tensors, number, compare] : comparisons) {
+    entries.push_back(compare_entry(op, tensors, compare));
+    entries.push_back(compare_number_entry(op, number, compare));
+  }
+  entries.push_back(
+      logical_entry("logical_and", ops::logical_and, [](bool a, bool b) { return a && b; }));
+  entries.push_back(
+      logical_entry("logical_or", ops::logical_or, [](bool a, bool b) { return a || b; }));
+  entries.push_back(logical_not_entry());
+  entries.push_back(where_entry());
+  entries.push_back(masked_fill_entry());
+  return entries;
+}
+
+}  // namespace moegrad::test

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "ops/statistics.h"
+#include "tests/ops/op_table.h"
+#include "tests/testing.h"
+
+namespace moegrad::test {
+namespace {
+
+// What becomes of the elements along the dimension.
+using Fold = std::function<double(const std::vector<double>&, const Json&)>;
+
+Arrays folded(const Array& x, const Json& args, const Fold& fold) {
+  const auto dim = from_front(args["dim"], x.shape.ndim());
+  Shape kept = x.shape, removed;
+  kept[dim] = 1;
+  for (std::int64_t i = 0; i < x.shape.ndim(); ++i) {
+    if (i != dim) removed.push_back(x.dim(i));
+  }
+  Array y(kept);
+  for_each_index(kept, [&](Shape i) {
+    const Shape to = i;
+    std::vector<double> line;
+    for (i[dim] = 0; i[dim] < x.dim(dim); ++i[dim]) line.push_back(x[i]);
+    y[to] = fold(line, args);
+  });
+  if (!args["keepdim"].get<bool>()) y.shape = removed;
+  return {y};
+}
+
+double variance(const std::vector<double>& line, const Json& args) {
+  double mean = 0, sum = 0;
+  const auto n = static_cast<double>(line.size());
+  for (const auto value : line) mean += value / n;
+  for (const auto value : line) sum += (value - mean) * (value - mean);
+  return sum / std::max(0.0, n - args["correction"].get<double>());
+}
+
+double log_sum_exp(const std::vector<double>& line, const Json& /*args*/) {
+  if (line.empty()) return -std::numeric_limits<double>::infinity();
+  const double largest = *std::ranges::max_element(line);
+  double sum = 0;
+  for (const auto value : line) sum += std::exp(value - largest);
+  return largest + std::log(sum);
+}
+
+OpSample sample(const std::string& what, const Shape& shape, std::int64_t dim, bool keepdim,
+                bool large = false) {
+  return {.what = what,
+          .inputs = {{.shape = shape}},
+          .args = {{"dim", dim}, {"keepdim", keepdim}},
+          .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
+}
+
+std::vector<OpSample> samples() {
+  return {sample("rows", {3, 7}, -1, false),
+          sample("columns", {3, 7}, 0, true),
+          sample("the middle", {2, 3, 5}, 1, false),
+          sample("the middle, kept", {2, 3, 5}, -2, true),
+          sample("two", {2}, 0, false),
+          sample("no results", {0, 3}, 1, false),
+          sample("several pieces", {257, 130}, 1, false, true)};
+}
+
+using Call = std::function<void(const Tensor&, std::int64_t)>;
+
+std::vector<OpError> errors(const std::string& op, const Call& call) {
+  return {{.what = "integers",
+           .call = [=] { call(Tensor::zeros({2}, Dtype::kInt64), 0); },
+           .type = "DtypeError",
+           .message = op + ": needs float32 or float64, got int64"},
+          {.what = "a dimension out of range",
+           .call =
+               [=] {
+                 call(randn({2, 3}), -3);
+               },
+           .type = "ShapeError",
+           .message = op + ": dimension must be in [-2, 1], got -3"}};
+}
+
+OpEntry variance_op(const std::string& op,
+                    Tensor (*function)(const Tensor&, std::int64_t, double, bool), bool root) {
+  OpEntry entry{.op = op};
+  if (root) entry.saved_outputs = {0};
+  entry.saved_by = op;
+  entry.run = [function](const TensorList& in, const Json& args) {
+    return TensorList{function(in[0], args["dim"], args["correction"], args["keepdim"])};
+  };
+  entry.reference = [root](const Arrays& in, const Json& args) {
+    return folded(in[0], args, [root](const auto& line, const Json& with) {
+      return root ? std::sqrt(variance(line, with)) : variance(line, with);
+    });
+  };
+  for (auto each : samples()) {
+    each.args["correction"] = 1;
+    entry.samples.push_back(each);
+  }
+  const auto add = [&](OpSample each, double correction) {
+    each.args["correction"] = correction;
+    entry.samples.push_back(each);
+  };
+  add(sample("of a whole population", {3, 4}, 1, false), 0);
+  add(sample("of one", {3, 1}, 1, false), 0);
+  entry.samples.back().differences = Differences::kNone;  // a kink for std
+  add(sample("a larger correction", {5, 2}, 0, false), 2.5);
+  entry.errors =
+      errors(op, [function](const Tensor& x, std::int64_t dim) { function(x, dim, 1, false); });
+  entry.errors.push_back({.what = "a correction that is no number",
+                          .call = [function] { function(randn({2}), 0, NAN, false); },
+                          .type = "ValueError",
+                          .message = op + ": correction must be finite, got nan"});
+  return entry;
+}
+
+OpEntry logsumexp_op() {
+  OpEntry entry{.op = "logsumexp", .saved_outputs = {0}, .saved_by = "logsumexp"};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::logsumexp(in[0], args["dim"], args["keepdim"])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    return folded(in[0], args, log_sum_exp);
+  };
+  entry.samples = samples();
+  auto apart = sample("far apart", {2, 3}, 1, true);
+  apart.inputs[0].given = {-20, 5, 20, 700, 699, 690};
+  entry.samples.push_back(apart);
+  entry.samples.push_back(sample("size one", {3, 1}, 1, false));
+  for (auto& each : entry.samples) each.inputs[0].saved = true;
+  entry.errors =
+      errors("logsumexp", [](const Tensor& x, std::int64_t dim) { ops::logsumexp(x, dim); });
+  return entry;
+}
+
+OpEntry cumsum_op() {
+  OpEntry entry{.op = "cumsum"};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::cumsum(in[0], args["dim"])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto dim = from_front(args["dim"], in[0].shape.ndim());
+    Array y = in[0];
+    for_each_index(y.shape, [&](const Shape& i) {
+      Shape before = i;
+      if (--before[dim] >= 0) y[i] += y[before];
+    });
+    return Arrays{y};
+  };
+  const auto of = [](const std::string& what, const Shape& shape, std::int64_t dim,
+                     bool large = false) {
+    return OpSample{.what = what,
+                    .inputs = {{.shape = shape}},
+                    .args = {{"dim", dim}},
+                    .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
+  };
+  entry.samples = {of("rows", {3, 7}, -1),         of("columns", {4, 3}, 0),
+                   of("the middle", {2, 4, 3}, 1), of("size one", {1}, 0),
+                   of("nothing", {3, 0}, 1),       of("several pieces", {257, 90}, 1, true)};
+  entry.errors = errors("cumsum", [](const Tensor& x, std::int64_t dim) { ops::cumsum(x, dim); });
+  return entry;
+}
+
+}  // namespace
+
+std::vector<OpEntry> statistics_entries() {
+  return {variance_op("var", ops::var, false), variance_op("std", ops::std, true), logsumexp_op(),
+          cumsum_op()};
+}
+
+}  // namespace moegrad::test
