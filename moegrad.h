@@ -17,6 +17,7 @@
 //     ops/compat/npu_grouped_matmul.h         npu_grouped_matmul, with the arguments of NPUs
 
 #include "framework/autograd/checkpoint.h"
+#include "framework/autograd/dropout_ids.h"
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
 #include "framework/autograd/micro_batch.h"
@@ -60,8 +61,10 @@
 #include "ops/add_rms_norm.h"
 #include "ops/attention.h"
 #include "ops/aux_loss.h"
+#include "ops/bias_activation.h"
 #include "ops/collectives.h"
 #include "ops/copies.h"
+#include "ops/dropout.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/grouped_matmul.h"

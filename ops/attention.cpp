@@ -12,6 +12,7 @@
 #include "framework/autograd/function.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/rank_context.h"
+#include "ops/attention_by_steps.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/data_or_null.h"
@@ -167,11 +168,17 @@ std::vector<kernels::Document> documents_of(const Documents& documents) {
 }  // namespace
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Documents& documents,
-                 double scale) {
+                 double scale, const AttentionOptions& options) {
   check_operands("attention", q, k, v);
   check_inputs(q, k, v);
   check<ValueError>(documents.tokens() == q.dim(0), "attention: documents must have the ", q.dim(0),
                     " tokens of q, got ", documents.tokens());
+  check_attention_options(q, options);
+  const bool drops = options.dropout && options.dropout->p != 0;
+  const bool plain = options.mask == AttentionMask::kCausal && !options.allowed.defined() && !drops;
+  if (!plain && q.numel() > 0) {
+    return attention_by_steps(q, k, v, documents, scale, options);
+  }
   return apply<Attention>(made_with(documents_of(documents), scale), contiguous(q), contiguous(k),
                           contiguous(v));
 }

@@ -1,25 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
+
 #include "framework/tensor/documents.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad::ops {
 
-/// Causal softmax attention with grouped query heads over packed documents:
+/// Which tokens j of its document a token t attends to.
+enum class AttentionMask : std::uint8_t {
+  kCausal,         // j <= t
+  kFull,           // all
+  kSlidingWindow,  // t - window < j <= t
+};
+
+struct AttentionOptions {
+  AttentionMask mask = AttentionMask::kCausal;
+  std::int64_t window = 0;  // of kSlidingWindow, at least 1
+  /// Where it is false, token t does not attend to j, whatever the mask says: bool [T, T], or
+  /// [Nq, T, T] with one for each query head. Undefined: true everywhere.
+  Tensor allowed = {};
+  /// Drops weights (ops::attention_dropout) with this probability, before they weigh the values.
+  struct Dropout {
+    double p = 0;
+    std::uint64_t seed = 0;
+    std::string purpose = {};
+    Tensor ids = {};  // int64 [T]
+  };
+  std::optional<Dropout> dropout = std::nullopt;
+};
+
+/// Softmax attention with grouped query heads over packed documents:
 ///
-///     out[t, h] = sum_{j in document of t, j <= t} p_j v[j, g(h)]
+///     out[t, h] = sum_j p_j v[j, g(h)]
 ///     p = softmax_j(scale * q[t, h] . k[j, g(h)]),   g(h) = h / (Nq / Nkv)
 ///
-/// q [T, Nq, D]; k, v [T, Nkv, D]; returns [T, Nq, D]. No [T, T] matrix is formed, and a document
-/// gives the same bits alone as packed among others.
+/// over the tokens j of t's document that t attends to. A token that attends to none gets zeros.
+/// q [T, Nq, D]; k, v [T, Nkv, D]; returns [T, Nq, D]. A document gives the same bits alone as
+/// packed among others.
 ///
-/// Errors: ShapeError for ranks or sizes that do not fit, DtypeError for mixed dtypes, ValueError
-/// unless the documents have T tokens.
+/// Without options no [T, T] matrix is formed. Another mask, `allowed` and dropout are computed
+/// step by step, with weights [Nq, L, L] for a document of L tokens.
+///
+/// Errors: ShapeError for ranks or sizes that do not fit, DtypeError for mixed dtypes and an
+/// `allowed` that is not bool, ValueError unless the documents have T tokens and for a window below
+/// 1, and those of attention_dropout.
 ///
 /// References: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al.,
 /// "FlashAttention", 2022, for the backward pass that recomputes p from the logsumexp.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Documents& documents,
-                 double scale);
+                 double scale, const AttentionOptions& options = {});
 
 }  // namespace moegrad::ops

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "framework/autograd/dropout_ids.h"
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
 #include "framework/autograd/micro_batch.h"
@@ -75,6 +76,7 @@ class Checkpoint final : public Function {
 
   TensorList forward(const TensorList& inputs) {
     for (const auto& input : inputs) inputs_.emplace_back(*this) = input;
+    dropout_ids_ = DropoutIdsGuard::current();
     const FirstRunGuard guard;
     detail::LeafRecorder recorder(captured_);
     TensorList outputs = body_(inputs);
@@ -88,6 +90,7 @@ class Checkpoint final : public Function {
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const ScopeRestoreGuard scope_guard(scope());
     const MicroBatchGuard micro_batch_guard(micro_batch());
+    const DropoutIdsGuard dropout_guard(dropout_ids_);
     RecomputedInputs inputs;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const Tensor saved = inputs_[i].unpack();
@@ -134,6 +137,7 @@ class Checkpoint final : public Function {
   Body body_;
   TensorList captured_;
   int last_micro_batch_ = 0;
+  std::shared_ptr<const DropoutIds> dropout_ids_;
   std::deque<SavedTensor> inputs_;  // a deque: a SavedTensor cannot be moved
 };
 

@@ -49,7 +49,7 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
 Random::Random(std::uint64_t seed, std::string_view purpose)
     : seed_(seed), purpose_(fnv1a(purpose)) {}
 
-std::array<std::uint32_t, 4> Random::draw(std::uint64_t index) const {
+std::array<std::uint32_t, 4> Random::words(std::uint64_t index) const {
   return philox4x32(
       {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
        static_cast<std::uint32_t>(purpose_), static_cast<std::uint32_t>(purpose_ >> 32)},
@@ -57,20 +57,20 @@ std::array<std::uint32_t, 4> Random::draw(std::uint64_t index) const {
 }
 
 double Random::uniform(std::uint64_t index) const {
-  const auto words = draw(index);
-  return unit(words[0], words[1]);
+  const auto drawn = words(index);
+  return unit(drawn[0], drawn[1]);
 }
 
 double Random::normal(std::uint64_t index) const {
-  const auto words = draw(index);
-  const double radius = std::sqrt(-2.0 * std::log1p(-unit(words[0], words[1])));
-  return radius * std::cos(2.0 * std::numbers::pi * unit(words[2], words[3]));
+  const auto drawn = words(index);
+  const double radius = std::sqrt(-2.0 * std::log1p(-unit(drawn[0], drawn[1])));
+  return radius * std::cos(2.0 * std::numbers::pi * unit(drawn[2], drawn[3]));
 }
 
 std::int64_t Random::integer(std::uint64_t index, std::int64_t bound) const {
   check<ValueError>(bound >= 1, "Random::integer: bound must be at least 1, got ", bound);
-  const auto words = draw(index);
-  const auto bits = static_cast<std::uint64_t>(words[0]) << 32 | words[1];
+  const auto drawn = words(index);
+  const auto bits = static_cast<std::uint64_t>(drawn[0]) << 32 | drawn[1];
   // The upper half of bits * bound is uniform up to a bias below bound / 2^64.
   return static_cast<std::int64_t>(
       (static_cast<Uint128>(bits) * static_cast<std::uint64_t>(bound)) >> 64);

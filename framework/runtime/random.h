@@ -25,10 +25,10 @@ class Random {
   double normal(std::uint64_t index) const;
   /// Uniform in {0, ..., bound - 1}. ValueError unless bound >= 1.
   std::int64_t integer(std::uint64_t index, std::int64_t bound) const;
+  /// The 128 random bits that the others are made of.
+  std::array<std::uint32_t, 4> words(std::uint64_t index) const;
 
  private:
-  std::array<std::uint32_t, 4> draw(std::uint64_t index) const;
-
   std::uint64_t seed_;
   std::uint64_t purpose_;  // FNV-1a of the purpose
 };

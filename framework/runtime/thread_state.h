@@ -10,6 +10,7 @@
 namespace moegrad {
 
 class RankContext;
+struct DropoutIds;
 struct SavedTensorHooks;
 struct Scope;
 namespace detail {
@@ -45,6 +46,7 @@ struct ThreadState {
   int micro_batch = 0;  // of those that one backward will go through
   const SavedTensorHooks* saved_tensor_hooks = nullptr;
   std::shared_ptr<const Scope> scope = nullptr;
+  std::shared_ptr<const DropoutIds> dropout_ids = nullptr;
   bool checkpoint_forward = false;  // in_checkpoint_forward()
   detail::LeafRecorder* leaf_recorder = nullptr;
   std::uint64_t body_begin = 0;  // on the tape, of the body that a checkpoint runs again

@@ -71,7 +71,8 @@ std::vector<OpEntry> op_table() {
   for (auto* entries :
        {elementwise_entries, operator_entries, view_entries,     slice_entries, copy_entries,
         reduction_entries,   mask_entries,     index_entries,    order_entries, statistics_entries,
-        einsum_entries,      row_entries,      norm_entries,     token_entries, product_entries,
+        einsum_entries,      row_entries,      norm_entries,     token_entries,
+        attention_entries, dropout_entries, product_entries,
         routing_entries,     loss_entries,     aux_loss_entries, nz_entries,    npu_entries}) {
     std::ranges::move(entries(), std::back_inserter(table));
   }

@@ -125,6 +125,8 @@ std::vector<OpEntry> einsum_entries();
 std::vector<OpEntry> row_entries();
 std::vector<OpEntry> norm_entries();
 std::vector<OpEntry> token_entries();
+std::vector<OpEntry> attention_entries();
+std::vector<OpEntry> dropout_entries();
 std::vector<OpEntry> product_entries();
 std::vector<OpEntry> routing_entries();
 std::vector<OpEntry> loss_entries();

@@ -22,6 +22,8 @@ const std::map<std::string, std::string> kHelpers{
     {"recv", "a collective, tested on ranks in collectives_test.cpp"},
     {"reduce_scatter", "a collective, tested on ranks in collectives_test.cpp"},
     {"send", "a collective, tested on ranks in collectives_test.cpp"},
+    {"attention_by_steps", "attention with options, tested there; checks nothing"},
+    {"check_attention_options", "a check: attention reports its error"},
     {"broadcast_shapes", "shapes only: every binary op reports its error"},
     {"broadcast_strides", "strides only"},
     {"can_expand", "shapes only: expand reports its error"},

@@ -21,7 +21,7 @@ double logsumexp(const double* row, std::int64_t d) {
 
 OpEntry softmax_entry(const std::string& op, Tensor (*function)(const Tensor&, std::int64_t),
                       bool logarithm) {
-  OpEntry entry{.op = op, .saved_outputs = {0}};
+  OpEntry entry{.op = op, .saved_outputs = {0}, .saved_by = op};
   entry.run = [function](const TensorList& in, const Json& args) {
     return TensorList{function(in[0], args["dim"])};
   };

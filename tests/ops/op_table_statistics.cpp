@@ -12,9 +12,9 @@ namespace moegrad::test {
 namespace {
 
 // What becomes of the elements along the dimension.
-using Fold = std::function<double(const std::vector<double>&, const Json&)>;
+using LineFold = std::function<double(const std::vector<double>&, const Json&)>;
 
-Arrays folded(const Array& x, const Json& args, const Fold& fold) {
+Arrays folded(const Array& x, const Json& args, const LineFold& fold) {
   const auto dim = from_front(args["dim"], x.shape.ndim());
   Shape kept = x.shape, removed;
   kept[dim] = 1;
@@ -48,27 +48,27 @@ double log_sum_exp(const std::vector<double>& line, const Json& /*args*/) {
   return largest + std::log(sum);
 }
 
-OpSample sample(const std::string& what, const Shape& shape, std::int64_t dim, bool keepdim,
-                bool large = false) {
+OpSample line_sample(const std::string& what, const Shape& shape, std::int64_t dim, bool keepdim,
+                     bool large = false) {
   return {.what = what,
           .inputs = {{.shape = shape}},
           .args = {{"dim", dim}, {"keepdim", keepdim}},
           .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
 }
 
-std::vector<OpSample> samples() {
-  return {sample("rows", {3, 7}, -1, false),
-          sample("columns", {3, 7}, 0, true),
-          sample("the middle", {2, 3, 5}, 1, false),
-          sample("the middle, kept", {2, 3, 5}, -2, true),
-          sample("two", {2}, 0, false),
-          sample("no results", {0, 3}, 1, false),
-          sample("several pieces", {257, 130}, 1, false, true)};
+std::vector<OpSample> line_samples() {
+  return {line_sample("rows", {3, 7}, -1, false),
+          line_sample("columns", {3, 7}, 0, true),
+          line_sample("the middle", {2, 3, 5}, 1, false),
+          line_sample("the middle, kept", {2, 3, 5}, -2, true),
+          line_sample("two", {2}, 0, false),
+          line_sample("no results", {0, 3}, 1, false),
+          line_sample("several pieces", {257, 130}, 1, false, true)};
 }
 
-using Call = std::function<void(const Tensor&, std::int64_t)>;
+using LineCall = std::function<void(const Tensor&, std::int64_t)>;
 
-std::vector<OpError> errors(const std::string& op, const Call& call) {
+std::vector<OpError> line_errors(const std::string& op, const LineCall& call) {
   return {{.what = "integers",
            .call = [=] { call(Tensor::zeros({2}, Dtype::kInt64), 0); },
            .type = "DtypeError",
@@ -95,7 +95,7 @@ OpEntry variance_op(const std::string& op,
       return root ? std::sqrt(variance(line, with)) : variance(line, with);
     });
   };
-  for (auto each : samples()) {
+  for (auto each : line_samples()) {
     each.args["correction"] = 1;
     entry.samples.push_back(each);
   }
@@ -103,12 +103,12 @@ OpEntry variance_op(const std::string& op,
     each.args["correction"] = correction;
     entry.samples.push_back(each);
   };
-  add(sample("of a whole population", {3, 4}, 1, false), 0);
-  add(sample("of one", {3, 1}, 1, false), 0);
+  add(line_sample("of a whole population", {3, 4}, 1, false), 0);
+  add(line_sample("of one", {3, 1}, 1, false), 0);
   entry.samples.back().differences = Differences::kNone;  // a kink for std
-  add(sample("a larger correction", {5, 2}, 0, false), 2.5);
-  entry.errors =
-      errors(op, [function](const Tensor& x, std::int64_t dim) { function(x, dim, 1, false); });
+  add(line_sample("a larger correction", {5, 2}, 0, false), 2.5);
+  entry.errors = line_errors(
+      op, [function](const Tensor& x, std::int64_t dim) { function(x, dim, 1, false); });
   entry.errors.push_back({.what = "a correction that is no number",
                           .call = [function] { function(randn({2}), 0, NAN, false); },
                           .type = "ValueError",
@@ -124,14 +124,14 @@ OpEntry logsumexp_op() {
   entry.reference = [](const Arrays& in, const Json& args) {
     return folded(in[0], args, log_sum_exp);
   };
-  entry.samples = samples();
-  auto apart = sample("far apart", {2, 3}, 1, true);
+  entry.samples = line_samples();
+  auto apart = line_sample("far apart", {2, 3}, 1, true);
   apart.inputs[0].given = {-20, 5, 20, 700, 699, 690};
   entry.samples.push_back(apart);
-  entry.samples.push_back(sample("size one", {3, 1}, 1, false));
+  entry.samples.push_back(line_sample("size one", {3, 1}, 1, false));
   for (auto& each : entry.samples) each.inputs[0].saved = true;
   entry.errors =
-      errors("logsumexp", [](const Tensor& x, std::int64_t dim) { ops::logsumexp(x, dim); });
+      line_errors("logsumexp", [](const Tensor& x, std::int64_t dim) { ops::logsumexp(x, dim); });
   return entry;
 }
 
@@ -159,7 +159,8 @@ OpEntry cumsum_op() {
   entry.samples = {of("rows", {3, 7}, -1),         of("columns", {4, 3}, 0),
                    of("the middle", {2, 4, 3}, 1), of("size one", {1}, 0),
                    of("nothing", {3, 0}, 1),       of("several pieces", {257, 90}, 1, true)};
-  entry.errors = errors("cumsum", [](const Tensor& x, std::int64_t dim) { ops::cumsum(x, dim); });
+  entry.errors =
+      line_errors("cumsum", [](const Tensor& x, std::int64_t dim) { ops::cumsum(x, dim); });
   return entry;
 }
 

@@ -2,7 +2,6 @@
 // Shapes: T tokens, V vocabulary, H hidden, Nq query heads, Nkv key/value heads, D head dimension.
 #include <cmath>
 
-#include "ops/attention.h"
 #include "ops/embedding.h"
 #include "ops/rope.h"
 #include "tests/ops/op_table.h"
@@ -72,123 +71,6 @@ OpEntry embedding_op() {
 }
 
 // Row by row: the softmax over all keys of the document up to the query, then the weighted sum.
-Arrays attention_reference(const Arrays& in, const Json& args) {
-  const auto &q = in[0], &k = in[1], &v = in[2];
-  const auto group = q.dim(1) / k.dim(1), d = q.dim(2);
-  const double scale = args["scale"];
-  Array out(q.shape);
-  const auto cu_seqlens = integers_from(args["cu_seqlens"]);
-  for (std::size_t document = 1; document < cu_seqlens.size(); ++document) {
-    const auto begin = cu_seqlens[document - 1];
-    for (auto t = begin; t < cu_seqlens[document]; ++t) {
-      for (std::int64_t h = 0; h < q.dim(1); ++h) {
-        std::vector<double> p;
-        double total = 0;
-        for (auto j = begin; j <= t; ++j) {
-          double score = 0;
-          for (std::int64_t i = 0; i < d; ++i) score += q[{t, h, i}] * k[{j, h / group, i}];
-          p.push_back(std::exp(scale * score));
-          total += p.back();
-        }
-        for (std::int64_t i = 0; i < d; ++i) {
-          double sum = 0;
-          for (auto j = begin; j <= t; ++j) {
-            sum += p[static_cast<std::size_t>(j - begin)] * v[{j, h / group, i}];
-          }
-          out[{t, h, i}] = sum / total;
-        }
-      }
-    }
-  }
-  return {out};
-}
-
-OpEntry attention_op() {
-  OpEntry entry{.op = "attention", .saved_outputs = {0}};
-  entry.run = [](const TensorList& in, const Json& args) {
-    return TensorList{ops::attention(in[0], in[1], in[2],
-                                     Documents(integers_from(args["cu_seqlens"])), args["scale"])};
-  };
-  entry.reference = attention_reference;
-  const auto sample = [](const std::string& what, const Shape& query, std::int64_t kv_heads,
-                         const Json& cu_seqlens, bool large = false) {
-    const Shape keys{query[0], kv_heads, query[2]};
-    return OpSample{.what = what,
-                    .inputs = {{.shape = query, .saved = true},
-                               {.shape = keys, .saved = true},
-                               {.shape = keys, .saved = true}},
-                    .args = {{"cu_seqlens", cu_seqlens},
-                             {"scale", 1 / std::sqrt(static_cast<double>(query[2]))}},
-                    .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
-  };
-  entry.samples = {sample("one document", {5, 2, 3}, 2, {0, 5}),
-                   sample("grouped queries", {4, 6, 2}, 2, {0, 4}),
-                   sample("documents, one of them empty", {7, 2, 4}, 1, {0, 3, 3, 4, 7}),
-                   sample("one token", {1, 1, 1}, 1, {0, 1}),
-                   sample("more keys than a block", {101, 1, 2}, 1, {0, 1, 101}),
-                   sample("no tokens", {0, 2, 4}, 1, {0, 0}),
-                   sample("several tasks", {210, 4, 8}, 2, {0, 50, 210}, true)};
-  const auto attention = [](const Shape& q, const Shape& k, const Shape& v, std::int64_t tokens) {
-    ops::attention(randn(q), randn(k), randn(v), Documents::one(tokens), 1);
-  };
-  const Shape q{4, 2, 3};
-  entry.errors = {
-      {.what = "q of another rank",
-       .call =
-           [=] {
-             attention({4, 6}, q, q, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: q must be [T, Nq, D], got [4, 6]"},
-      {.what = "k of another rank",
-       .call =
-           [=] {
-             attention(q, {4, 6}, q, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: k must be [T, Nkv, D], got [4, 6]"},
-      {.what = "k of another length",
-       .call =
-           [=] {
-             attention(q, {5, 2, 3}, q, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: k must be [4, Nkv, 3] to match q [4, 2, 3], got [5, 2, 3]"},
-      {.what = "v unlike k",
-       .call =
-           [=] {
-             attention(q, {4, 1, 3}, q, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: v must be [4, 1, 3] to match k, got [4, 2, 3]"},
-      {.what = "heads without elements",
-       .call =
-           [=] {
-             attention({4, 2, 0}, {4, 2, 0}, {4, 2, 0}, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: head dimension must be at least 1, got q [4, 2, 0]"},
-      {.what = "heads that do not divide",
-       .call =
-           [=] {
-             attention({4, 3, 3}, q, q, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: query heads must be a multiple of key/value heads, got 3 and 2"},
-      {.what = "mixed dtypes",
-       .call =
-           [=] {
-             ops::attention(randn(q), randn(q), randn(q, 1, Dtype::kFloat32), Documents::one(4), 1);
-           },
-       .type = "DtypeError",
-       .message = "attention: q, k and v must be of one dtype, got float64, float64 and float32"},
-      {.what = "documents that end early",
-       .call = [=] { attention(q, q, q, 3); },
-       .type = "ValueError",
-       .message = "attention: documents must have the 4 tokens of q, got 3"}};
-  return entry;
-}
-
 // Positions are integers; what is differentiated is rope.
 OpEntry rope_table_op() {
   OpEntry entry{.op = "rope_table", .differentiable = false};
@@ -311,8 +193,6 @@ OpEntry rope_op() {
 
 }  // namespace
 
-std::vector<OpEntry> token_entries() {
-  return {embedding_op(), attention_op(), rope_table_op(), rope_op()};
-}
+std::vector<OpEntry> token_entries() { return {embedding_op(), rope_table_op(), rope_op()}; }
 
 }  // namespace moegrad::test

@@ -26,21 +26,89 @@ def swiglu(x, a):
     return y * x[1][:, None] if len(x) > 1 else y
 
 
+def bias_swiglu(x, a):
+    gate, up = (x[0] + x[1]).chunk(2, -1)
+    return F.silu(gate) * up
+
+
 def cross_entropy(x, a):
     ignored = a.get("ignore_index", -100)
     total = F.cross_entropy(x[0], x[1], ignore_index=ignored, reduction="sum")
     return total / a.get("denominator", max(1, int((x[1] != ignored).sum())))
 
 
+def fnv1a(text):
+    result = 0xcbf29ce484222325
+    for byte in text.encode():
+        result = (result ^ byte) * 0x100000001b3 % 2**64
+    return result
+
+
+def philox(seed, purpose, index):
+    """Philox4x32-10 of Salmon et al. (2011), with the counter (index, purpose) and the key seed."""
+    key = [seed % 2**32, seed >> 32]
+    counter = [index % 2**32, index >> 32, fnv1a(purpose) % 2**32, fnv1a(purpose) >> 32]
+    for _ in range(10):
+        a, b = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = [(b >> 32) ^ counter[1] ^ key[0], b % 2**32, (a >> 32) ^ counter[3] ^ key[1], a % 2**32]
+        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+    return counter
+
+
+def ids_of(x, position, n):
+    return x[position].tolist() if len(x) > position else list(range(n))
+
+
+def keep(x, kept, p):
+    return torch.where(kept, x / (1 - p), torch.zeros_like(x))
+
+
+def dropout(x, a):
+    rows = x[0].shape[0]
+    width = x[0].numel() // max(1, rows)
+    draws = (width + 3) // 4
+    words = [[word for d in range(draws)
+              for word in philox(a["seed"], a["purpose"], (i * draws + d) % 2**64)][:width]
+             for i in ids_of(x, 1, rows)]
+    kept = torch.tensor(words, dtype=torch.float64).reshape(x[0].shape) >= a["p"] * 2**32
+    return keep(x[0], kept, a["p"])
+
+
+def kept_pairs(a, heads, ids):
+    words = {}
+
+    def is_kept(head, query, key):
+        draw = (head, query, key // 4)
+        if draw not in words:
+            words[draw] = philox(a["seed"], f"{a['purpose']} head {head}", (query << 32) + key // 4)
+        return words[draw][key % 4] >= a["p"] * 2**32
+
+    kept = [[[is_kept(h, q, k) for k in ids] for q in ids] for h in range(heads)]
+    return torch.tensor(kept, dtype=torch.bool).reshape(heads, len(ids), len(ids))
+
+
+def attention_dropout(x, a):
+    return keep(x[0], kept_pairs(a, x[0].shape[0], ids_of(x, 1, x[0].shape[1])), a["p"])
+
+
 def attention(x, a):
-    q, k, v = x
+    q, k, v = x[:3]
     group = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(group, 1) for t in (k, v))
+    has_allowed = a.get("allowed", False)
+    ids = ids_of(x, 4 if has_allowed else 3, q.shape[0])
     out = []
     for begin, end in zip(a["cu_seqlens"], a["cu_seqlens"][1:]):
         scores = torch.einsum("thd,jhd->htj", q[begin:end], k[begin:end]) * a["scale"]
-        hidden = torch.ones(end - begin, end - begin, dtype=torch.bool).triu(1)
-        p = torch.softmax(scores.masked_fill(hidden, -math.inf), -1)
+        everywhere = torch.ones(end - begin, end - begin, dtype=torch.bool)
+        hidden = everywhere.triu(1) & (a.get("mask") != "full")
+        if "window" in a:
+            hidden = hidden | everywhere.tril(-a["window"])
+        if has_allowed:
+            hidden = hidden | ~x[3][..., begin:end, begin:end]
+        p = torch.softmax(scores.masked_fill(hidden, -math.inf), -1).masked_fill(hidden, 0)
+        if "p" in a:
+            p = keep(p, kept_pairs(a, q.shape[1], ids[begin:end]), a["p"])
         out.append(torch.einsum("htj,jhd->thd", p, v[begin:end]))
     return torch.cat(out)
 
@@ -318,6 +386,10 @@ OPS = {
     # tokens
     "embedding": one(lambda x, a: F.embedding(x[0], x[1])),
     "attention": one(attention),
+    "dropout": one(dropout),
+    "attention_dropout": one(attention_dropout),
+    "bias_gelu": one(lambda x, a: F.gelu(x[0] + x[1])),
+    "bias_swiglu": one(bias_swiglu),
     "rope_table": rope_table,
     "rope": one(rope),
     "rms_norm_rope": one(rms_norm_rope),

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/kernels/dropout.h"
+
+#include <array>
+#include <cmath>
+
+#include "ops/kernels/for_rows.h"
+
+namespace moegrad::kernels {
+namespace {
+
+// What a word must reach for its element to be kept.
+std::uint64_t threshold_of(double p) { return static_cast<std::uint64_t>(std::ceil(p * 0x1p32)); }
+
+}  // namespace
+
+template <class T>
+void dropout(const T* x, const std::int64_t* ids, const Random& random, double p, T* y,
+             std::int64_t rows, std::int64_t width) {
+  const auto threshold = threshold_of(p);
+  const auto scale = static_cast<T>(1.0 / (1.0 - p));
+  const auto draws = static_cast<std::uint64_t>((width + 3) / 4);
+  for_rows(rows, 8 * width, [&](std::int64_t r) {  // a draw costs as much as many elements
+    auto draw = static_cast<std::uint64_t>(ids[r]) * draws;
+    const T* in = x + r * width;
+    T* out = y + r * width;
+    for (std::int64_t c = 0; c < width; c += 4) {
+      const auto words = random.words(draw++);
+      for (std::int64_t i = 0; i < 4 && c + i < width; ++i) {
+        out[c + i] = words[static_cast<std::size_t>(i)] >= threshold ? in[c + i] * scale : T{0};
+      }
+    }
+  });
+}
+
+template <class T>
+void dropout_pairs(const T* x, const std::int64_t* ids, const Random& random, double p, T* y,
+                   std::int64_t n) {
+  const auto threshold = threshold_of(p);
+  const auto scale = static_cast<T>(1.0 / (1.0 - p));
+  for_rows(n, 8 * n, [&](std::int64_t q) {
+    const auto row = static_cast<std::uint64_t>(ids[q]) << 32U;
+    std::array<std::uint32_t, 4> words{};
+    std::uint64_t drawn = ~std::uint64_t{0};
+    for (std::int64_t k = 0; k < n; ++k) {
+      const auto key = static_cast<std::uint64_t>(ids[k]);
+      if (row + key / 4 != drawn) words = random.words(drawn = row + key / 4);
+      y[q * n + k] = words[key % 4] >= threshold ? x[q * n + k] * scale : T{0};
+    }
+  });
+}
+
+template void dropout(const float*, const std::int64_t*, const Random&, double, float*,
+                      std::int64_t, std::int64_t);
+template void dropout(const double*, const std::int64_t*, const Random&, double, double*,
+                      std::int64_t, std::int64_t);
+template void dropout_pairs(const float*, const std::int64_t*, const Random&, double, float*,
+                            std::int64_t);
+template void dropout_pairs(const double*, const std::int64_t*, const Random&, double, double*,
+                            std::int64_t);
+
+}  // namespace moegrad::kernels
