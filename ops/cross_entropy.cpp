@@ -9,7 +9,12 @@
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
+#include "ops/elementwise.h"
 #include "ops/kernels/cross_entropy.h"
+#include "ops/losses.h"
+#include "ops/masks.h"
+#include "ops/reduce.h"
+#include "ops/softmax.h"
 
 namespace moegrad::ops {
 namespace {
@@ -59,6 +64,36 @@ class CrossEntropy final : public Function {
   SavedTensor logits_{*this}, targets_{*this}, logsumexp_{*this};
 };
 
+// The loss with label smoothing or class weights, divided by `denominator`, or by the weights of
+// the valid targets.
+Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets,
+                              const CrossEntropyOptions& options) {
+  const double smoothing = options.label_smoothing;
+  check<ValueError>(0 <= smoothing && smoothing <= 1,
+                    "cross_entropy: label_smoothing must be in [0, 1], got ", smoothing);
+  const auto& weights = options.class_weights;
+  const auto classes = logits.dim(1);
+  if (weights.defined()) {
+    check_operands("cross_entropy", weights);
+    check<ShapeError>(weights.shape() == Shape{classes}, "cross_entropy: class_weights must be [",
+                      classes, "], got ", weights.shape());
+    check_same_dtype("cross_entropy", "logits", logits, "class_weights", weights);
+  }
+  const Tensor log_p = log_softmax(logits);  // [T, V]
+  const NllOptions nll{
+      .class_weights = weights, .ignore_index = options.ignore_index, .reduction = Reduction::kSum};
+  const Tensor is_ignored = eq(
+      targets, Tensor::full({}, static_cast<double>(options.ignore_index), Dtype::kInt64));  // [T]
+  const Tensor weighted = weights.defined() ? mul(log_p, weights.detach()) : log_p;
+  const Tensor of_all = masked_fill(neg(sum(weighted, 1)), is_ignored, 0);  // [T]
+  const Tensor total = add(mul(nll_loss(log_p, targets, nll), 1 - smoothing),
+                           mul(sum(of_all), smoothing / static_cast<double>(classes)));
+  if (options.denominator) return mul(total, 1 / *options.denominator);
+  const Tensor ones = Tensor::full({targets.dim(0), classes}, -1, logits.dtype());
+  const double counted = nll_loss(ones, targets, nll).item();  // the sum of the targets' weights
+  return mul(total, counted == 0 ? 0 : 1 / counted);
+}
+
 }  // namespace
 
 std::int64_t count_targets(const Tensor& targets, std::int64_t ignore_index) {
@@ -97,6 +132,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor rows = contiguous(targets);
   const double denominator =
       cross_entropy_denominator("cross_entropy", rows, logits.dim(0), logits.dim(1), options);
+  if (options.label_smoothing != 0 || options.class_weights.defined()) {
+    return smoothed_cross_entropy(logits, rows, options);
+  }
   return apply<CrossEntropy>(made_with(options.ignore_index, denominator), contiguous(logits),
                              rows);
 }

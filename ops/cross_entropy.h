@@ -14,6 +14,11 @@ struct CrossEntropyOptions {
   /// The sum is divided by it. Set it to the number of valid targets of a whole training step, so
   /// that the gradients of the step's parts add up. Unset: the number of valid targets here.
   std::optional<double> denominator = std::nullopt;
+  /// e in [0, 1]: the target is 1 - e of the given class, and e of all classes alike.
+  double label_smoothing = 0;
+  /// [V], what each class counts; undefined: 1. Without a denominator, the sum is then divided by
+  /// the weights of the valid targets. No gradient for them.
+  Tensor class_weights = {};
 };
 
 /// Negative log-likelihood of softmax(logits):
@@ -21,10 +26,15 @@ struct CrossEntropyOptions {
 ///     loss = 1 / denominator * sum over valid t of (logsumexp_v logits[t, v] - logits[t,
 ///     targets[t]])
 ///
-/// logits: [T, V]   targets: int64 [T]   loss: [].  Without a valid target the loss and all
-/// gradients are 0 (PyTorch gives NaN). Keeps logits and T logsumexps for backward, but no
-/// probabilities. Errors: ShapeError and DtypeError; ValueError for a target outside [0, V) that is
-/// not ignore_index, and for a denominator that is not positive.
+/// logits: [T, V]   targets: int64 [T]   loss: [].  With label smoothing e, class weights w and
+/// log p = log softmax(logits), a row's loss is
+///
+///     -(1 - e) w[targets[t]] log p[t, targets[t]] - e / V * sum over v of w[v] log p[t, v]
+///
+/// Without a valid target the loss and all gradients are 0 (PyTorch gives NaN). Keeps logits and T
+/// logsumexps for backward, but no probabilities, unless there is smoothing or weights. Errors:
+/// ShapeError and DtypeError; ValueError for a target outside [0, V) that is not ignore_index, for
+/// a denominator that is not positive, and for smoothing outside [0, 1].
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options = {});
 

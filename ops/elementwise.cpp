@@ -47,6 +47,8 @@ constexpr std::string_view name_of(UnaryOp op) {
       return "gelu";
     case UnaryOp::kGeluTanh:
       return "gelu_tanh";
+    case UnaryOp::kSoftplus:
+      return "softplus";
   }
   return "unary";
 }
@@ -184,6 +186,7 @@ Tensor silu(const Tensor& a) { return apply_unary(UnaryOp::kSilu, a); }
 Tensor relu(const Tensor& a) { return apply_unary(UnaryOp::kRelu, a); }
 Tensor gelu(const Tensor& a) { return apply_unary(UnaryOp::kGelu, a); }
 Tensor gelu_tanh(const Tensor& a) { return apply_unary(UnaryOp::kGeluTanh, a); }
+Tensor softplus(const Tensor& a) { return apply_unary(UnaryOp::kSoftplus, a); }
 
 }  // namespace moegrad::ops
 

@@ -52,6 +52,8 @@ Tensor gelu(const Tensor& a);
 /// Its approximation  a (1 + tanh(sqrt(2 / pi) (a + 0.044715 a^3))) / 2,  which PyTorch calls
 /// approximate='tanh' and Hugging Face gelu_pytorch_tanh.
 Tensor gelu_tanh(const Tensor& a);
+/// log(1 + exp(a)), without overflow
+Tensor softplus(const Tensor& a);
 
 }  // namespace moegrad::ops
 

@@ -110,6 +110,8 @@ class LinearCrossEntropy final : public Function {
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             const CrossEntropyOptions& options) {
   check_operands("linear_cross_entropy", x, weight, targets);
+  check<ValueError>(options.label_smoothing == 0 && !options.class_weights.defined(),
+                    "linear_cross_entropy: takes neither label_smoothing nor class_weights");
   check<ShapeError>(x.ndim() == 2, "linear_cross_entropy: x must be [T, H], got ", x.shape());
   check<ShapeError>(weight.ndim() == 2 && weight.dim(1) == x.dim(1),
                     "linear_cross_entropy: weight must be [V, ", x.dim(1), "] to match x ",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/elementwise.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "framework/runtime/parallel_for.h"
@@ -110,6 +111,8 @@ void unary(UnaryOp op, const T* x, T* y, std::int64_t n) {
       return map(x, y, n, [](T v) { return gelu(v); });
     case UnaryOp::kGeluTanh:
       return map(x, y, n, [](T v) { return gelu_tanh(v); });
+    case UnaryOp::kSoftplus:
+      return map(x, y, n, [](T v) { return std::max(v, T{0}) + std::log1p(exp(-std::abs(v))); });
   }
 }
 
@@ -151,6 +154,8 @@ void unary_backward(UnaryOp op, const T* dy, const T* saved, T* dx, std::int64_t
       return map(dy, saved, dx, n, [](T g, T x) { return g * gelu_slope(x); });
     case UnaryOp::kGeluTanh:
       return map(dy, saved, dx, n, [](T g, T x) { return g * gelu_tanh_slope(x); });
+    case UnaryOp::kSoftplus:
+      return map(dy, saved, dx, n, [](T g, T x) { return g * sigmoid(x); });
   }
 }
 

@@ -33,6 +33,7 @@ enum class UnaryOp : std::uint8_t {
   kRelu,
   kGelu,
   kGeluTanh,
+  kSoftplus
 };
 
 /// True if the derivative is computed from the result, false if from the argument.

@@ -73,7 +73,7 @@ std::vector<OpEntry> op_table() {
         reduction_entries,   mask_entries,     index_entries,    order_entries, statistics_entries,
         einsum_entries,      row_entries,      norm_entries,     token_entries,
         attention_entries, dropout_entries, product_entries,
-        routing_entries,     loss_entries,     aux_loss_entries, nz_entries,    npu_entries}) {
+        routing_entries,     loss_entries, layer_entries,     aux_loss_entries, nz_entries,    npu_entries}) {
     std::ranges::move(entries(), std::back_inserter(table));
   }
   return table;

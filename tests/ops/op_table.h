@@ -130,6 +130,7 @@ std::vector<OpEntry> dropout_entries();
 std::vector<OpEntry> product_entries();
 std::vector<OpEntry> routing_entries();
 std::vector<OpEntry> loss_entries();
+std::vector<OpEntry> layer_entries();
 std::vector<OpEntry> aux_loss_entries();
 std::vector<OpEntry> nz_entries();
 std::vector<OpEntry> npu_entries();

@@ -230,6 +230,10 @@ std::vector<OpEntry> elementwise_entries() {
       unary(
           "cos", ops::cos, [](double x) { return std::cos(x); }, Draw::kNormal, Saves::kInput, any),
       unary("gelu", ops::gelu, gelu, Draw::kNormal, Saves::kInput, any),
+      unary(
+          "softplus", ops::softplus,
+          [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); },
+          Draw::kNormal, Saves::kInput, any),
       unary("gelu_tanh", ops::gelu_tanh, gelu_tanh, Draw::kNormal, Saves::kInput, any),
       unary(
           "relu", ops::relu, [](double x) { return std::max(x, 0.0); }, Draw::kAwayFromZero,

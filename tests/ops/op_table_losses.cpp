@@ -19,8 +19,9 @@ double logsumexp(const Array& x, std::int64_t t) {
 
 namespace {
 
-ops::CrossEntropyOptions cross_entropy_options(const Json& args) {
-  ops::CrossEntropyOptions options;
+ops::CrossEntropyOptions cross_entropy_options(const Json& args, const Tensor& weights = {}) {
+  ops::CrossEntropyOptions options{.label_smoothing = args.value("smoothing", 0.0),
+                                   .class_weights = weights};
   if (args.contains("ignore_index")) options.ignore_index = args["ignore_index"];
   if (args.contains("denominator")) options.denominator = args["denominator"].get<double>();
   return options;
@@ -28,20 +29,29 @@ ops::CrossEntropyOptions cross_entropy_options(const Json& args) {
 
 Arrays cross_entropy_reference(const Arrays& in, const Json& args) {
   const double ignored = args.value("ignore_index", -100.0);
+  const double smoothing = args.value("smoothing", 0.0);
   double total = 0, valid = 0;
   for (std::int64_t t = 0; t < in[0].dim(0); ++t) {
     const double target = in[1][{t}];
     if (target == ignored) continue;
-    total += logsumexp(in[0], t) - in[0][{t, static_cast<std::int64_t>(target)}];
-    ++valid;
+    const double lse = logsumexp(in[0], t);
+    const auto weight = [&](std::int64_t v) { return in.size() > 2 ? in[2][{v}] : 1.0; };
+    const auto loss = [&](std::int64_t v) { return weight(v) * (lse - in[0][{t, v}]); };
+    const auto label = static_cast<std::int64_t>(target);
+    total += (1 - smoothing) * loss(label);
+    for (std::int64_t v = 0; v < in[0].dim(1); ++v) {
+      total += smoothing / static_cast<double>(in[0].dim(1)) * loss(v);
+    }
+    valid += weight(label);
   }
-  return {Array({}, total / args.value("denominator", std::max(1.0, valid)))};
+  return {Array({}, total / args.value("denominator", valid == 0 ? 1.0 : valid))};
 }
 
 OpEntry cross_entropy_op() {
   OpEntry entry{.op = "cross_entropy"};
   entry.run = [](const TensorList& in, const Json& args) {
-    return TensorList{ops::cross_entropy(in[0], in[1], cross_entropy_options(args))};
+    return TensorList{ops::cross_entropy(
+        in[0], in[1], cross_entropy_options(args, in.size() > 2 ? in[2] : Tensor()))};
   };
   entry.reference = cross_entropy_reference;
   const auto sample = [](const std::string& what, const Shape& shape,
@@ -66,6 +76,24 @@ OpEntry cross_entropy_op() {
                    sample("one token", {1, 9}, {}),
                    sample("no tokens", {0, 5}, {}),
                    sample("several pieces", {90, 1000}, {}, Json::object(), true)};
+  const auto add_by_steps = [&](const std::string& what, const Shape& shape,
+                                const std::vector<double>& targets, const Json& args,
+                                bool weights) {
+    auto made = sample(what, shape, targets, args);
+    for (auto& input : made.inputs) input.saved = false;
+    if (weights) {
+      made.inputs.push_back({.shape = {shape[1]}, .draw = Draw::kPositive, .has_gradient = false});
+    }
+    entry.samples.push_back(made);
+  };
+  add_by_steps("smoothed", {4, 7}, {}, {{"smoothing", 0.1}}, false);
+  add_by_steps("smoothed, some ignored", {5, 3}, {2, -100, 0, -100, 1}, {{"smoothing", 0.3}},
+               false);
+  add_by_steps("class weights", {4, 5}, {}, Json::object(), true);
+  add_by_steps("class weights, smoothed, ignored", {4, 3}, {1, -100, 2, 2}, {{"smoothing", 1}},
+               true);
+  add_by_steps("class weights and a denominator", {3, 4}, {}, {{"denominator", 5}}, true);
+  add_by_steps("smoothed, all ignored", {2, 3}, {-100, -100}, {{"smoothing", 0.1}}, true);
   const auto targets = [](const std::vector<std::int64_t>& values) {
     return Tensor::from(values, {std::ssize(values)});
   };
@@ -108,7 +136,21 @@ OpEntry cross_entropy_op() {
              ops::cross_entropy(randn({1, 3}), targets({0}), {.denominator = 0.0});
            },
        .type = "ValueError",
-       .message = "cross_entropy: denominator must be positive, got 0"}};
+       .message = "cross_entropy: denominator must be positive, got 0"},
+      {.what = "too much smoothing",
+       .call =
+           [=] {
+             ops::cross_entropy(randn({1, 3}), targets({0}), {.label_smoothing = 1.5});
+           },
+       .type = "ValueError",
+       .message = "cross_entropy: label_smoothing must be in [0, 1], got 1.5"},
+      {.what = "too few class weights",
+       .call =
+           [=] {
+             ops::cross_entropy(randn({1, 3}), targets({0}), {.class_weights = randn({2})});
+           },
+       .type = "ShapeError",
+       .message = "cross_entropy: class_weights must be [3], got [2]"}};
   return entry;
 }
 
@@ -158,6 +200,10 @@ OpEntry linear_cross_entropy_op() {
        .call = [=] { ops::linear_cross_entropy(randn({4}), weight, targets); },
        .type = "ShapeError",
        .message = "linear_cross_entropy: x must be [T, H], got [4]"},
+      {.what = "smoothing",
+       .call = [=] { ops::linear_cross_entropy(x, weight, targets, {.label_smoothing = 0.1}); },
+       .type = "ValueError",
+       .message = "linear_cross_entropy: takes neither label_smoothing nor class_weights"},
       {.what = "a weight that does not fit",
        .call =
            [=] {

@@ -33,8 +33,21 @@ def bias_swiglu(x, a):
 
 def cross_entropy(x, a):
     ignored = a.get("ignore_index", -100)
-    total = F.cross_entropy(x[0], x[1], ignore_index=ignored, reduction="sum")
-    return total / a.get("denominator", max(1, int((x[1] != ignored).sum())))
+    weights = x[2] if len(x) > 2 else torch.ones(x[0].shape[1], dtype=x[0].dtype)
+    total = F.cross_entropy(x[0], x[1], weights, ignore_index=ignored, reduction="sum",
+                            label_smoothing=a.get("smoothing", 0.0))
+    counted = weights[x[1][x[1] != ignored]].sum()
+    return total / a.get("denominator", counted if counted > 0 else 1)
+
+
+def nll_loss(x, a):
+    return F.nll_loss(x[0], x[1], x[2] if len(x) > 2 else None, ignore_index=a.get("ignore_index", -100),
+                      reduction=a["reduction"])
+
+
+def layer_norm(x, a):
+    return F.layer_norm(x[0], x[0].shape[-1:], x[1] if a["weight"] else None,
+                        x[-1] if a["bias"] else None, a["eps"])
 
 
 def fnv1a(text):
@@ -300,6 +313,7 @@ OPS = {
         "neg", "abs", "exp", "log", "log1p", "sin", "cos", "sqrt", "rsqrt", "square", "sigmoid", "tanh",
         "relu")},
     "gelu": one(lambda x, a: F.gelu(x[0])),
+    "softplus": one(lambda x, a: -F.logsigmoid(-x[0])),
     "gelu_tanh": one(lambda x, a: F.gelu(x[0], approximate="tanh")),
     "clamp": one(lambda x, a: torch.clamp(x[0], limit(a["least"]), limit(a["most"]))),
     "maximum": one(lambda x, a: torch.maximum(x[0], x[1])),
@@ -380,6 +394,12 @@ OPS = {
     "cumsum": one(lambda x, a: torch.cumsum(x[0], a["dim"])),
     "softmax": one(lambda x, a: torch.softmax(x[0], a["dim"])),
     "log_softmax": one(lambda x, a: torch.log_softmax(x[0], a["dim"])),
+    "layer_norm": one(layer_norm),
+    "mse_loss": one(lambda x, a: F.mse_loss(x[0], x[1], reduction=a["reduction"])),
+    "binary_cross_entropy_with_logits": one(lambda x, a: F.binary_cross_entropy_with_logits(
+        x[0], x[1], pos_weight=x[2] if len(x) > 2 else None, reduction=a["reduction"])),
+    "nll_loss": one(nll_loss),
+    "kl_div": one(lambda x, a: F.kl_div(x[0], x[1], reduction=a["reduction"])),
     "rms_norm": one(rms_norm),
     "add_rms_norm": add_rms_norm,
     "swiglu": one(swiglu),

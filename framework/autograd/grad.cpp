@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/autograd/grad.h"
+
+#include <deque>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "framework/autograd/engine.h"
+#include "framework/autograd/function.h"
+#include "framework/tensor/fill.h"
+#include "framework/tensor/tensor_impl.h"
+
+namespace moegrad::autograd {
+namespace {
+
+// A leaf that `function` leads to and that requires a gradient. There is one: otherwise the result
+// would not require a gradient.
+Tensor some_leaf_behind(const Function& function) {
+  std::unordered_set<const Function*> seen{&function};
+  std::vector<const Function*> waiting{&function};
+  while (!waiting.empty()) {
+    const auto* next = waiting.back();
+    waiting.pop_back();
+    for (const auto& leaf : next->captured()) return leaf;
+    for (const auto& edge : next->edges()) {
+      if (edge.leaf.defined()) return edge.leaf;
+      if (edge.function && seen.insert(edge.function.get()).second) {
+        waiting.push_back(edge.function.get());
+      }
+    }
+  }
+  return {};
+}
+
+// Takes the gradients of some tensors while it lives, and keeps those of leaves from their grad().
+class Captured {
+ public:
+  Captured() = default;
+  ~Captured() {
+    for (auto& [leaf, outer] : leaves_) leaf.impl()->leaf_state().sink = std::move(outer);
+    for (auto& handle : hooks_) handle.remove();
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+
+  /// Gradients of `leaf` are added to `sum`, or dropped if it is null.
+  void take(const Tensor& leaf, Tensor* sum) {
+    auto& sink = leaf.impl()->leaf_state().sink;
+    auto own = [sum](Tensor grad) {
+      if (sum == nullptr) return;
+      if (!sum->defined()) {
+        *sum = clone(grad);  // others may read it, too
+      } else {
+        add_(*sum, grad.is_contiguous() ? grad : clone(grad));
+      }
+    };
+    leaves_.emplace_back(leaf, std::exchange(sink, std::move(own)));
+  }
+
+  /// The complete gradient of `result` is put into `grad`.
+  void watch(const Tensor& result, Tensor* grad) {
+    hooks_.push_back(result.register_hook([grad](const Tensor& complete) {
+      *grad = clone(complete);
+      return Tensor();
+    }));
+  }
+
+  bool takes(const Tensor& leaf) const {
+    for (const auto& [taken, outer] : leaves_) {
+      if (taken.is(leaf)) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::vector<std::pair<Tensor, std::function<void(Tensor)>>> leaves_;
+  std::vector<HookHandle> hooks_;
+};
+
+Tensor after_hooks(const Tensor& leaf, Tensor grad) {
+  for (const auto& hook : leaf.impl()->leaf_state().hooks.snapshot()) {
+    Tensor replaced = hook(grad);
+    if (replaced.defined()) grad = std::move(replaced);
+  }
+  return grad;
+}
+
+}  // namespace
+
+TensorList grad(const TensorList& outputs, const TensorList& inputs, const TensorList& grad_outputs,
+                const GradOptions& options) {
+  check(!outputs.empty(), "grad: needs at least one output");
+  check(grad_outputs.empty() || grad_outputs.size() == outputs.size(),
+        "grad: needs a gradient for ", "each of the ", outputs.size(), " outputs, got ",
+        grad_outputs.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    check(outputs[i].defined() && outputs[i].requires_grad(), "grad: output ", i,
+          " must require a gradient");
+  }
+  std::deque<Tensor> grads;  // of inputs that differ; they stay where they are
+  std::vector<Tensor*> grad_of(inputs.size());
+  TensorList targets;
+  Captured captured;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check(inputs[i].defined() && inputs[i].requires_grad(), "grad: input ", i,
+          " must require a gradient");
+    for (std::size_t j = 0; j < i; ++j) {
+      if (inputs[j].is(inputs[i])) grad_of[i] = grad_of[j];
+    }
+    if (grad_of[i] != nullptr) continue;
+    grad_of[i] = &grads.emplace_back();
+    if (!inputs[i].is_leaf()) continue;
+    captured.take(inputs[i], grad_of[i]);
+    targets.push_back(inputs[i]);
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].is_leaf()) continue;
+    captured.watch(inputs[i], grad_of[i]);
+    const Tensor leaf = some_leaf_behind(*inputs[i].grad_fn());
+    if (!leaf.defined() || captured.takes(leaf)) continue;
+    captured.take(leaf, nullptr);
+    targets.push_back(leaf);
+  }
+  const auto starts = grad_outputs.empty() ? TensorList(outputs.size()) : grad_outputs;
+  backward_to_inputs(outputs, starts, targets, options.retain_graph);
+  TensorList results;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check(grad_of[i]->defined() || options.allow_unused, "grad: no output depends on input ", i,
+          "; set allow_unused to have an undefined gradient for it");
+    results.push_back(*grad_of[i]);
+    if (inputs[i].is_leaf() && results[i].defined()) {
+      results[i] = after_hooks(inputs[i], results[i]);
+    }
+  }
+  return results;
+}
+
+}  // namespace moegrad::autograd
