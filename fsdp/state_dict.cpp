@@ -61,15 +61,12 @@ CheckResult shared(const CheckResult& own, const std::shared_ptr<ProcessGroup>& 
   return {first[0] - '0', first.substr(1)};
 }
 
-/// Broadcasts rank 0's whole parameter or buffer to all ranks.
+/// Broadcasts rank 0's whole parameter or buffer to all ranks. Truth values travel as numbers.
 void share_whole(Tensor whole, ProcessGroup& world) {
-  // A buffer may have any dtype, and copies may be strided; numbers of these dtypes hold all
-  // others.
-  const auto dtype = holds_reals(whole.dtype()) ? whole.dtype() : Dtype::kInt64;
-  Tensor sent = to_dtype(whole, dtype);
-  const CollectiveOptions options = {.label = "load_full_state_dict"};
-  world.broadcast(sent.mutable_bytes(), 0, dtype, options)->wait();
-  copy_(whole, sent);
+  const bool is_mask = whole.dtype() == Dtype::kBool;
+  Tensor sent = is_mask ? to_dtype(whole, Dtype::kInt64) : whole;
+  world.broadcast(sent.mutable_bytes(), 0, sent.dtype(), {.label = "load_full_state_dict"})->wait();
+  if (is_mask) copy_(whole, sent);
 }
 
 }  // namespace
