@@ -74,7 +74,7 @@ int train(RankContext& rank, const std::string& text, const std::string& folder)
   optim::AdamW optimizer(model.named_parameters(), {.weight_decay = 0.1});
   const auto schedule = optim::cosine_with_warmup(/*lr=*/4e-3, /*warmup_steps=*/6, kSteps);
 
-  NamedTensors tensors = model.named_parameters();
+  NamedTensors tensors = model.state_dict();
   for (const auto& tensor : optimizer.state_dict()) tensors.push_back(tensor);
 
   std::int64_t first_step = 0;

@@ -66,7 +66,11 @@ void Context::initialize(State& root) {
     state->check_not_meta();
     state->comm_ = root.comm_;
   }
-  check_same_values(context->states);
+  NamedTensors buffers;
+  for (const auto& slot : root.modules_[0]->buffer_slots()) {
+    if (slot.persistent) buffers.push_back({slot.name, *slot.tensor});
+  }
+  check_same_values(context->states, buffers);
   for (auto* state : context->states) state->context_ = context;
 }
 

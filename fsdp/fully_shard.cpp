@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/tensor_impl.h"
 
@@ -146,6 +147,11 @@ void check_modules(const std::vector<nn::Module*>& modules) {
   check<ValueError>(!modules.empty(), "fully_shard: at least one module");
   check<ValueError>(std::ranges::find(modules, nullptr) == modules.end(),
                     "fully_shard: modules must not be null");
+  for (const auto* module : modules) {
+    check<ValueError>(module->is_callable(),
+                      "fully_shard: a module must be called to gather its parameters, but a list "
+                      "of modules is not; pass its elements");
+  }
   for (auto module = modules.begin(); module != modules.end(); ++module) {
     check((*module)->extension<State>() == nullptr &&
               std::find(modules.begin(), module, *module) == module,

@@ -33,6 +33,9 @@ namespace moegrad::fsdp {
 /// Every rank must pass the same parameter values. The first forward compares their checksums,
 /// unless the shards have been written to by then. Its Error names the parameter and the ranks.
 ///
+/// Buffers stay whole and keep their dtype. The first forward also compares those that are
+/// persistent. Later on, code that changes them must do so alike on all ranks.
+///
 /// A module that was made on the meta device has no bytes yet. Shard it; then module.to_empty()
 /// allocates only the shards, and nn::init_weights fills them with their part of the whole's
 /// values.
@@ -47,7 +50,8 @@ namespace moegrad::fsdp {
 ///                   is not divisible by the number of ranks
 ///     LayoutError   a parameter has gaps
 ///     DtypeError    the dtypes of a group are mixed; a dtype of the policy is not supported
-///     ValueError    the mesh lacks the axes of the policy or has others; forward_prefetch < 0
+///     ValueError    the mesh lacks the axes of the policy or has others; forward_prefetch < 0;
+///                   the module is a ModuleList, which is never called: shard its elements
 ///
 /// Reference: PyTorch FSDP2, torch.distributed.fsdp.fully_shard
 State& fully_shard(nn::Module& module, const DeviceMesh& mesh, const Policy& policy = {});

@@ -62,9 +62,9 @@ struct Policy {
   /// An explicit false also applies without the tape. Then call reshard() before a step or load;
   /// otherwise the next forward computes with what was gathered before it.
   std::optional<bool> reshard_after_forward = std::nullopt;
-  /// The group contains only the module's linear weights; norms and the router go to the root
-  /// group. The linear weights start at multiples of 512 bytes (one 16x16 bfloat16 fractal) in the
-  /// gather buffer, at any world size.
+  /// The group contains only the module's linear weights; norms, biases and the router go to the
+  /// root group. The linear weights start at multiples of 512 bytes (one 16x16 bfloat16 fractal) in
+  /// the gather buffer, at any world size.
   bool linear_only_shard = false;
   MixedPrecisionPolicy mixed_precision = {};
   /// How many groups ahead to gather during forward, in the order of the last forward.

@@ -19,12 +19,7 @@
 namespace moegrad::fsdp {
 namespace {
 
-NamedTensors resharded_parameters(nn::Module& module) {
-  module.restore_parameters();
-  return module.named_parameters();
-}
-
-/// Throws unless `state` has a value for each of `parameters` and no other.
+/// Throws unless `state` has a value for each of `parameters`, which include buffers, and no other.
 void check_state(const NamedTensors& parameters, const NamedTensors& state) {
   std::set<std::string> given;
   for (const auto& [name, value] : state) {
@@ -66,11 +61,12 @@ CheckResult shared(const CheckResult& own, const std::shared_ptr<ProcessGroup>& 
   return {first[0] - '0', first.substr(1)};
 }
 
-/// Broadcasts rank 0's whole parameter to all ranks.
-void share_whole(Tensor parameter, ProcessGroup& world) {
-  dispatch_floating(parameter.dtype(), [&]<class T>() {
-    broadcast(world, parameter.mutable_data<T>(), 0, {.label = "load_full_state_dict"});
-  });
+/// Broadcasts rank 0's whole parameter or buffer to all ranks. Truth values travel as numbers.
+void share_whole(Tensor whole, ProcessGroup& world) {
+  const bool is_mask = whole.dtype() == Dtype::kBool;
+  Tensor sent = is_mask ? to_dtype(whole, Dtype::kInt64) : whole;
+  world.broadcast(sent.mutable_bytes(), 0, sent.dtype(), {.label = "load_full_state_dict"})->wait();
+  if (is_mask) copy_(whole, sent);
 }
 
 }  // namespace
@@ -78,7 +74,7 @@ void share_whole(Tensor parameter, ProcessGroup& world) {
 NamedTensors full_state_dict(nn::Module& module) {
   const bool first = RankContext::current().rank() == 0;
   NamedTensors state;
-  for (const auto& [name, parameter] : resharded_parameters(module)) {
+  for (const auto& [name, parameter] : module.state_dict()) {
     const auto& spec = parameter.shard_spec();
     Tensor whole = spec != nullptr ? gather_shards(parameter, *spec) : parameter.detach();
     if (!first) continue;
@@ -92,7 +88,7 @@ void load_full_state_dict(nn::Module& module, const NamedTensors& state) {
   const auto& context = RankContext::current();
   const auto world = context.world_size() > 1 ? context.group() : nullptr;
   const bool first = context.rank() == 0;
-  const auto parameters = resharded_parameters(module);
+  const auto parameters = module.state_dict();
   const CheckResult result = shared(first ? judge(parameters, state) : CheckResult(), world);
   check<ShapeError>(result.kind != CheckResult::kWrongShape, result.message);
   check(result.kind == CheckResult::kGood, result.message);

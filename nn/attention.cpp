@@ -3,12 +3,22 @@
 #include "nn/attention.h"
 
 #include <cmath>
+#include <memory>
 
 #include "framework/runtime/error.h"
+#include "nn/linear.h"
 #include "ops/attention.h"
 #include "ops/views.h"
 
 namespace moegrad::nn {
+namespace {
+
+std::shared_ptr<Linear> make_projection(std::int64_t in, std::int64_t out, bool bias, Dtype dtype) {
+  return std::make_shared<Linear>(
+      Linear::Config{.in_features = in, .out_features = out, .bias = bias, .dtype = dtype});
+}
+
+}  // namespace
 
 void for_each_tensor(SequenceContext& context, const TensorVisitor& visit) {
   visit(context.rope.cos);
@@ -17,18 +27,14 @@ void for_each_tensor(SequenceContext& context, const TensorVisitor& visit) {
 
 Attention::Attention(const Config& config)
     : config_(config),
-      q_proj_({.in_features = config.hidden_size,
-               .out_features = config.num_heads * config.head_dim,
-               .dtype = config.dtype}),
-      k_proj_({.in_features = config.hidden_size,
-               .out_features = config.num_key_value_heads * config.head_dim,
-               .dtype = config.dtype}),
-      v_proj_({.in_features = config.hidden_size,
-               .out_features = config.num_key_value_heads * config.head_dim,
-               .dtype = config.dtype}),
-      o_proj_({.in_features = config.num_heads * config.head_dim,
-               .out_features = config.hidden_size,
-               .dtype = config.dtype}),
+      q_proj_(make_projection(config.hidden_size, config.num_heads * config.head_dim,
+                              config.qkv_bias, config.dtype)),
+      k_proj_(make_projection(config.hidden_size, config.num_key_value_heads * config.head_dim,
+                              config.qkv_bias, config.dtype)),
+      v_proj_(make_projection(config.hidden_size, config.num_key_value_heads * config.head_dim,
+                              config.qkv_bias, config.dtype)),
+      o_proj_(make_projection(config.num_heads * config.head_dim, config.hidden_size,
+                              /*bias=*/false, config.dtype)),
       q_norm_({.dim = config.head_dim, .eps = config.rms_norm_eps, .dtype = config.dtype}),
       k_norm_({.dim = config.head_dim, .eps = config.rms_norm_eps, .dtype = config.dtype}) {
   check<ValueError>(

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "framework/tensor/documents.h"
-#include "nn/linear.h"
+#include "nn/any_module.h"
 #include "nn/module.h"
 #include "nn/rms_norm.h"
 #include "ops/rope.h"
@@ -20,10 +20,12 @@ void for_each_tensor(SequenceContext& context, const TensorVisitor& visit);
 
 /// Causal grouped-query attention within each document, as in Qwen3:
 ///
-///     q = rope(norm_q(W_q x)),  k = rope(norm_k(W_k x)),  v = W_v x
+///     q = rope(norm_q(W_q x + b_q)),  k = rope(norm_k(W_k x + b_k)),  v = W_v x + b_v
 ///     y = W_o softmax(q k^T / sqrt(D)) v          x, y: [T, H]
 ///
-/// with RMSNorm over head_dim D, the same weight for every head, before the rotation. No biases.
+/// with RMSNorm over head_dim D, the same weight for every head, before the rotation. The biases b
+/// exist with `qkv_bias`, as in Qwen2; W_o has none. replace() takes other modules as q_proj,
+/// k_proj, v_proj and o_proj.
 class Attention final : public Callable<Attention> {
  public:
   struct Config {
@@ -31,6 +33,7 @@ class Attention final : public Callable<Attention> {
     std::int64_t num_heads = 0;
     std::int64_t num_key_value_heads = 0;  // divides num_heads
     std::int64_t head_dim = 0;             // even; need not be hidden_size / num_heads
+    bool qkv_bias = false;
     double rms_norm_eps = 1e-6;
     Dtype dtype = Dtype::kFloat32;
   };
@@ -41,7 +44,7 @@ class Attention final : public Callable<Attention> {
 
  private:
   Config config_;
-  Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  TensorModule q_proj_, k_proj_, v_proj_, o_proj_;
   RMSNorm q_norm_, k_norm_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "nn/module.h"
 
@@ -18,8 +19,9 @@ void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std);
 
 /// Note [Who initialises a parameter]
 /// The layer that registers a parameter declares what init_weights writes: InitialValues::normal(),
-/// ones() or zeros(). The layers of this library do the same as Hugging Face's: weights of linear
-/// layers, embeddings, routers and experts are normal, weights of norms are one.
+/// zeros(), kaiming_uniform() and so on. The layers of this library do the same as Hugging Face's:
+/// weights of linear layers, embeddings, routers and experts are normal, weights of norms are one,
+/// biases zero.
 ///
 /// If a layer declares nothing, a parameter of two or more dimensions counts as a weight and gets
 /// normal(0, std). A parameter of fewer dimensions may be a bias, a norm's weight or a scale. As in
@@ -30,8 +32,25 @@ void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std);
 /// none of its own. A tied parameter is initialised once, as its first name declares. Reshards the
 /// module first.
 ///
-/// Error, and nothing has been written, for a parameter without bytes (Module::to_empty), and for a
-/// parameter without declaration that was made on the meta device with fewer than two dimensions.
+/// Error, and nothing has been written, for a parameter without bytes (Module::to_empty), for a
+/// parameter without declaration that was made on the meta device with fewer than two dimensions,
+/// and for a buffer that was made there and has not been filled. ShapeError for a declaration by
+/// fan_in or fan_out of a parameter with fewer than two dimensions.
 void init_weights(Module& module, std::uint64_t seed, double std);
+
+/// Initialises one parameter, by its full name within `module`, in place of what its layer
+/// declares:
+///
+///     nn::init_weights(model, seed, 0.02);
+///     nn::init_parameter(model, "head.weight", nn::InitialValues::xavier_uniform(), seed);
+///
+/// fan_in and fan_out are those of a weight in Hugging Face's orientation [out, in]. Stacked
+/// experts count as one matrix each, gate_up_proj as gate_proj and up_proj. A tied parameter may be
+/// given by any of its names; the values are those of its first. Reshards the module first.
+///
+/// ValueError, and nothing has been written, if there is no such parameter, if `values` declares
+/// nothing, and for normal() without a std. Otherwise as init_weights().
+void init_parameter(Module& module, std::string_view name, const InitialValues& values,
+                    std::uint64_t seed);
 
 }  // namespace moegrad::nn

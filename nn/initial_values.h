@@ -1,37 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
+#include <variant>
+
+#include "framework/runtime/error.h"
+#include "nn/normal_quantile.h"
 
 namespace moegrad::nn {
+
+/// Which features of a weight the width of its initial values is measured by: those that it reads
+/// (fan_in), those that it writes (fan_out), or the mean of both.
+enum class Fan : std::uint8_t { kIn, kOut, kMean };
 
 /// What init_weights writes into a parameter. The layer declares it when it registers the
 /// parameter:
 ///
 ///     register_parameter("bias", bias_, InitialValues::zeros());
 ///
-/// The default declares nothing (Note [Who initialises a parameter]).
+/// The default declares nothing (Note [Who initialises a parameter]). Names and defaults are those
+/// of torch.nn.init. ValueError for a width that is negative or not finite, and for an empty
+/// interval.
 class InitialValues {
  public:
-  enum class Kind : std::uint8_t { kUndeclared, kNormal, kOnes, kZeros };
+  /// normal(0, std). Without `std`, the one that init_weights is called with.
+  struct Normal {
+    std::optional<double> std;
+  };
+  struct Constant {
+    double value;
+  };
+  /// In [low, high).
+  struct Uniform {
+    double low, high;
+  };
+  /// normal(mean, std) within [low, high].
+  struct TruncNormal {
+    double mean, std, low, high;
+  };
+  /// Of variance gain^2 / fan, normal or uniform around 0.
+  struct Scaled {
+    double gain;
+    Fan fan;
+    bool normal;
+  };
+  using Rule = std::variant<std::monostate, Normal, Constant, Uniform, TruncNormal, Scaled>;
 
   InitialValues() = default;
-  /// normal(0, std). Without `std`, the one that init_weights is called with.
   static InitialValues normal(std::optional<double> std = {}) {
-    return InitialValues(Kind::kNormal, std);
+    if (std) check_width("normal: std", *std);
+    return InitialValues(Normal{std});
   }
-  static InitialValues ones() { return InitialValues(Kind::kOnes); }
-  static InitialValues zeros() { return InitialValues(Kind::kZeros); }
+  static InitialValues ones() { return constant(1.0); }
+  static InitialValues zeros() { return constant(0.0); }
+  static InitialValues constant(double value) { return InitialValues(Constant{value}); }
+  static InitialValues uniform(double low = 0.0, double high = 1.0) {
+    check<ValueError>(std::isfinite(high - low) && low <= high,
+                      "uniform: [low, high) must be an interval, got [", low, ", ", high, ")");
+    return InitialValues(Uniform{low, high});
+  }
+  static InitialValues trunc_normal(double mean = 0.0, double std = 1.0, double low = -2.0,
+                                    double high = 2.0) {
+    check<ValueError>(std::isfinite(std) && std > 0.0,
+                      "trunc_normal: std must be finite and > 0, got ", std);
+    check<ValueError>(low < high, "trunc_normal: low must be below high, got ", low, " and ", high);
+    check<ValueError>(normal_mass((low - mean) / std, (high - mean) / std) > 0.0,
+                      "trunc_normal: [low, high] must be within 37 std of the mean ", mean,
+                      ", got [", low, ", ", high, "] and std ", std);
+    return InitialValues(TruncNormal{mean, std, low, high});
+  }
+  /// For a weight before leaky_relu with this slope, 0 for relu: gain^2 = 2 / (1 + slope^2).
+  ///
+  /// Reference: He et al., 2015, https://arxiv.org/abs/1502.01852
+  static InitialValues kaiming_uniform(double negative_slope = 0.0, Fan fan = Fan::kIn) {
+    return InitialValues(Scaled{kaiming_gain(negative_slope), fan, /*normal=*/false});
+  }
+  static InitialValues kaiming_normal(double negative_slope = 0.0, Fan fan = Fan::kIn) {
+    return InitialValues(Scaled{kaiming_gain(negative_slope), fan, /*normal=*/true});
+  }
+  /// By the mean of fan_in and fan_out.
+  ///
+  /// Reference: Glorot and Bengio, 2010, https://proceedings.mlr.press/v9/glorot10a.html
+  static InitialValues xavier_uniform(double gain = 1.0) {
+    check_width("xavier_uniform: gain", gain);
+    return InitialValues(Scaled{gain, Fan::kMean, /*normal=*/false});
+  }
+  static InitialValues xavier_normal(double gain = 1.0) {
+    check_width("xavier_normal: gain", gain);
+    return InitialValues(Scaled{gain, Fan::kMean, /*normal=*/true});
+  }
 
-  Kind kind() const { return kind_; }
-  std::optional<double> std() const { return std_; }
+  bool is_declared() const { return !std::holds_alternative<std::monostate>(rule_); }
+  const Rule& rule() const { return rule_; }
 
  private:
-  explicit InitialValues(Kind kind, std::optional<double> std = {}) : kind_(kind), std_(std) {}
+  explicit InitialValues(Rule rule) : rule_(rule) {}
 
-  Kind kind_ = Kind::kUndeclared;
-  std::optional<double> std_;
+  static void check_width(const char* what, double width) {
+    check<ValueError>(std::isfinite(width) && width >= 0.0, what, " must be finite and >= 0, got ",
+                      width);
+  }
+  static double kaiming_gain(double negative_slope) {
+    check<ValueError>(std::isfinite(negative_slope), "kaiming: negative_slope must be finite, got ",
+                      negative_slope);
+    return std::sqrt(2.0 / (1.0 + negative_slope * negative_slope));
+  }
+
+  Rule rule_;
 };
 
 }  // namespace moegrad::nn

@@ -5,36 +5,57 @@
 
 #include "framework/runtime/error.h"
 #include "nn/module.h"
+#include "ops/elementwise.h"
 #include "ops/linear.h"
 
 namespace moegrad::nn {
 
-/// y = x W^T without bias.      x: [..., in]   W: [out, in]   y: [..., out]
+/// y = x W^T + b, or without b.      x: [..., in]   W: [out, in]   b: [out]   y: [..., out]
+///
+/// There is no bias unless the configuration asks for one, as in the models of this library;
+/// PyTorch's Linear has one by default. A row of y does not depend on the number of rows.
 class Linear final : public Callable<Linear> {
  public:
   struct Config {
     std::int64_t in_features = 0;
     std::int64_t out_features = 0;
+    bool bias = false;
     Dtype dtype = Dtype::kFloat32;
   };
 
-  /// Zero weights: nn::init_weights fills them.
+  /// Zeros: nn::init_weights draws the weight and leaves the bias zero.
   explicit Linear(const Config& config)
-      : Linear(Tensor::zeros({config.out_features, config.in_features}, config.dtype)) {}
-  /// Shares `weight` [out, in] with its owner (a tied output head).
-  explicit Linear(Tensor weight) : weight_(std::move(weight)) {
+      : Linear(Tensor::zeros({config.out_features, config.in_features}, config.dtype),
+               config.bias ? Tensor::zeros({config.out_features}, config.dtype) : Tensor()) {}
+  /// Shares `weight` [out, in], and `bias` [out] if there is to be one, with their owner (a tied
+  /// output head). ShapeError and DtypeError unless they fit.
+  explicit Linear(Tensor weight, Tensor bias = {})
+      : weight_(std::move(weight)), bias_(std::move(bias)) {
     check<ShapeError>(weight_.ndim() == 2, "Linear: weight must be [out, in], got ",
                       weight_.shape());
     register_parameter("weight", weight_, {.role = ParameterLayout::Role::kLinear},
                        InitialValues::normal());
+    if (!bias_.defined()) return;
+    check<ShapeError>(bias_.shape() == Shape{weight_.dim(0)}, "Linear: bias must be [",
+                      weight_.dim(0), "] to match weight ", weight_.shape(), ", got ",
+                      bias_.shape());
+    check<DtypeError>(bias_.dtype() == weight_.dtype(), "Linear: weight is ", weight_.dtype(),
+                      " but bias is ", bias_.dtype());
+    register_parameter("bias", bias_, InitialValues::zeros());
   }
 
-  Tensor forward(const Tensor& x) { return ops::linear(x, weight_); }
+  Tensor forward(const Tensor& x) {
+    const Tensor y = ops::linear(x, weight_);
+    return bias_.defined() ? y + bias_ : y;
+  }
 
   const Tensor& weight() const { return weight_; }
+  /// Undefined without a bias.
+  const Tensor& bias() const { return bias_; }
 
  private:
   Tensor weight_;  // [out, in]
+  Tensor bias_;    // [out]
 };
 
 }  // namespace moegrad::nn

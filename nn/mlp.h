@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "nn/linear.h"
+#include "nn/any_module.h"
 #include "nn/module.h"
 
 namespace moegrad::nn {
 
 /// y = W_down (silu(W_gate x) * W_up x), the dense feed-forward layer.      x, y: [T, H]
+///
+/// replace() takes other modules as gate_proj, up_proj and down_proj.
 class MLP final : public Callable<MLP> {
  public:
   struct Config {
@@ -20,7 +22,7 @@ class MLP final : public Callable<MLP> {
   Tensor forward(const Tensor& x);
 
  private:
-  Linear gate_proj_, up_proj_, down_proj_;
+  TensorModule gate_proj_, up_proj_, down_proj_;
 };
 
 }  // namespace moegrad::nn

@@ -5,7 +5,6 @@
 
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/log.h"
-#include "framework/tensor/fill.h"
 
 namespace moegrad::nn {
 namespace {
@@ -34,6 +33,23 @@ void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout 
   name_storages();
 }
 
+void Module::register_buffer(std::string name, Tensor& slot, bool persistent) {
+  check_name("register_buffer", name);
+  check<UndefinedTensorError>(slot.defined(), "register_buffer: '", name, "' of ", described(),
+                              " must be a defined tensor; make it before registering it");
+  check<ValueError>(!slot.requires_grad(), "register_buffer: '", name, "' of ", described(),
+                    " must not require a gradient, because a buffer is not trained; detach() it, "
+                    "or register a parameter");
+  slot.storage().retag(MemoryTag::kParameters);
+  std::erase_if(buffers_, [&](const auto& own) { return own.slot.name == name; });
+  buffers_.push_back({.slot = {.name = std::move(name),
+                               .tensor = &slot,
+                               .persistent = persistent,
+                               .made_on_meta = slot.is_meta()},
+                      .alive = slot.watch_handle()});
+  name_storages();
+}
+
 void Module::register_module(std::string name, Module& child) {
   check_name("register_module", name);
   check_new_in_tree(name, child);
@@ -49,12 +65,40 @@ void Module::replace_module(std::string_view name, Module& child) {
   auto* const before = place->alive.expired() ? nullptr : place->module;
   if (before == &child) return;
   check_new_in_tree(place->name, child, before);
+  if (before != nullptr) check_not_sharded(*before, name);
   if (before != nullptr && before->parent_ == this) {  // and not shown by another tree since
     before->parent_ = nullptr;
     before->name_.clear();
   }
-  *place = adopt(place->name, child);
+  Child adopted = adopt(place->name, child);
+  place->module = adopted.module;
+  place->alive = adopted.alive;
   root().name_storages();
+}
+
+// Its group would go on writing to the slots of a module that may be gone.
+void Module::check_not_sharded(const Module& child, std::string_view name) const {
+  for (const auto& slot : child.parameter_slots()) {
+    const auto& spec = slot.parameter().shard_spec();
+    check(spec == nullptr || !spec->gathered_for_use, "replace_module: '", name, "' of ",
+          described(), " must not be sharded yet, got a shard of its '", slot.name,
+          "'; replace modules before fully_shard");
+  }
+}
+
+std::pair<Module*, Module::Child*> Module::child_at(std::string_view what, std::string_view path) {
+  auto* parent = this;
+  auto rest = path;
+  while (true) {
+    const auto found = std::ranges::find_if(parent->children_, [&](const Child& child) {
+      return rest == child.name || rest.starts_with(child.name + '.');
+    });
+    check<ValueError>(found != parent->children_.end(), what, ": ", described(),
+                      " must have a module '", path, "', got none");
+    if (rest == found->name) return {parent, &*found};
+    rest.remove_prefix(found->name.size() + 1);
+    parent = &parent->checked(*found);
+  }
 }
 
 Module::Child Module::adopt(std::string name, Module& child) {
@@ -73,12 +117,13 @@ void Module::check_name(std::string_view what, const std::string& name) const {
     if (own.alive.expired()) return;  // its name is free
     const bool same = name == taken;
     check<ValueError>(!same, what, ": '", name, "' is the name of a ", kind, " of ", described(),
-                      " already; each child and parameter needs a name of its own");
+                      " already; each child, parameter and buffer needs a name of its own");
     const bool within = name.starts_with(taken + '.') || taken.starts_with(name + '.');
     check<ValueError>(!within, what, ": '", name, "' and the ", kind, " '", taken, "' of ",
                       described(), " must not lie within each other: full names could coincide");
   };
   for (const auto& own : parameters_) refuse_clash(own, own.slot.name, "parameter");
+  for (const auto& own : buffers_) refuse_clash(own, own.slot.name, "buffer");
   for (const auto& child : children_) refuse_clash(child, child.name, "child");
 }
 
@@ -127,18 +172,35 @@ Module& Module::checked(const Child& child) const {
 
 void Module::name_storages() const {
   for (const auto& [name, parameter] : named_parameters()) parameter.storage().set_name(name);
+  for (const auto& [name, buffer] : named_buffers()) buffer.storage().set_name(name);
+}
+
+void Module::check_alive(const std::weak_ptr<const void>& alive, std::string_view kind,
+                         const std::string& name) const {
+  check(!alive.expired(), described(), ": ", kind, " '", name,
+        "' is no longer where it was registered: its tensor must stay there as long as the module "
+        "lives, and a vector that grows moves its elements");
 }
 
 void Module::collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const {
   for (const auto& own : parameters_) {
-    check(!own.alive.expired(), described(), ": parameter '", own.slot.name,
-          "' is no longer where it was registered: its tensor must stay there as long as the "
-          "module lives, and a vector that grows moves its elements");
+    check_alive(own.alive, "parameter", own.slot.name);
     slots.push_back(own.slot);
     slots.back().name = join(prefix, own.slot.name);
   }
   for (const auto& child : children_) {
     checked(child).collect_slots(join(prefix, child.name), slots);
+  }
+}
+
+void Module::collect_buffers(const std::string& prefix, std::vector<BufferSlot>& slots) const {
+  for (const auto& own : buffers_) {
+    check_alive(own.alive, "buffer", own.slot.name);
+    slots.push_back(own.slot);
+    slots.back().name = join(prefix, own.slot.name);
+  }
+  for (const auto& child : children_) {
+    checked(child).collect_buffers(join(prefix, child.name), slots);
   }
 }
 
@@ -166,6 +228,23 @@ NamedTensors Module::named_parameters() const {
   return parameters;
 }
 
+std::vector<BufferSlot> Module::buffer_slots() const {
+  std::vector<BufferSlot> all, distinct;
+  collect_buffers("", all);
+  for (auto& slot : all) {
+    const bool seen = std::ranges::any_of(
+        distinct, [&](const BufferSlot& other) { return other.tensor->is(*slot.tensor); });
+    if (slot.tensor->defined() && !seen) distinct.push_back(std::move(slot));
+  }
+  return distinct;
+}
+
+NamedTensors Module::named_buffers() const {
+  NamedTensors buffers;
+  for (const auto& slot : buffer_slots()) buffers.push_back({slot.name, *slot.tensor});
+  return buffers;
+}
+
 void Module::collect_modules(const std::string& prefix,
                              std::vector<std::pair<std::string, Module*>>& modules) {
   modules.emplace_back(prefix, this);
@@ -189,58 +268,16 @@ ModuleExtensions Module::all_extensions() const {
   return found;
 }
 
-NamedTensors Module::state_dict() const {
-  restore_parameters();
-  NamedTensors state = named_parameters();
-  for (auto& [name, tensor] : state) tensor = tensor.detach();
-  return state;
-}
-
-void Module::load_state_dict(const NamedTensors& state) {
-  auto own = state_dict();
-  for (const auto& given : state) {
-    check(std::ranges::find(own, given.name, &NamedTensor::name) != own.end(),
-          "load_state_dict: unexpected key '", given.name, "'");
-    check(std::ranges::count(state, given.name, &NamedTensor::name) == 1, "load_state_dict: key '",
-          given.name, "' is given twice");
-  }
-  for (auto& [name, tensor] : own) {
-    const auto found = std::ranges::find(state, name, &NamedTensor::name);
-    check(found != state.end(), "load_state_dict: missing key '", name, "'");
-    check<ShapeError>(found->tensor.shape() == tensor.shape(), "load_state_dict: '", name,
-                      "' must be ", tensor.shape(), ", got ", found->tensor.shape());
-    check_same_part("load_state_dict", name, found->tensor.shard_spec(), tensor.shard_spec());
-  }
-  for (auto& [name, tensor] : own) {
-    copy_(tensor, std::ranges::find(state, name, &NamedTensor::name)->tensor);
-  }
-}
-
-void Module::restore_parameters() const {
-  for (const auto& extension : all_extensions()) extension->restore_parameters();
-}
-
-void Module::to_empty() {
-  for (const auto& extension : all_extensions()) extension->to_empty();
-  for (const auto& slot : parameter_slots()) {
-    if (!slot.tensor->is_meta()) continue;
-    slot.tensor->storage().retag(MemoryTag::kParameters);
-    slot.tensor->storage().refill();
-  }
-}
-
 void Module::train(bool mode) {
   for (const auto& [name, module] : named_modules()) module->training_ = mode;
-}
-
-void Module::zero_grad() {
-  for (const auto& slot : parameter_slots()) slot.tensor->set_grad(Tensor());
-  for (const auto& extension : all_extensions()) extension->zero_grad();
 }
 
 void Module::attach(std::shared_ptr<ModuleExtension> extension) {
   check<ValueError>(extension != nullptr, "attach: ", described(),
                     " must be given an extension, got null");
+  check<ValueError>(is_callable(), "attach: ", described(),
+                    " must be called for an extension to do something, but a list is not; attach "
+                    "it to each element");
   extensions_.push_back(std::move(extension));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <any>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,33 +16,14 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/life_token.h"
 #include "framework/tensor/named_tensor.h"
+#include "nn/any_module.h"
 #include "nn/extended_call.h"
-#include "nn/initial_values.h"
 #include "nn/module_extension.h"
-#include "nn/parameter_layout.h"
 #include "nn/signature.h"
+#include "nn/slots.h"
 #include "nn/tensor_arguments.h"
 
 namespace moegrad::nn {
-
-class Module;
-
-/// Where a module keeps a parameter. fully_shard changes what `*tensor` is: a shard, or the
-/// gathered whole parameter while the module computes with it.
-struct ParameterSlot {
-  std::string name;  // full name
-  Tensor* tensor = nullptr;
-  ParameterLayout layout;
-  /// The parameter itself, if `*tensor` may be a copy of it; otherwise undefined or null. All
-  /// copies of a slot share it.
-  std::shared_ptr<Tensor> kept = nullptr;
-  InitialValues initial = {};
-  /// Whether it was registered under a MetaGuard, so that its constructor gave it no values.
-  bool made_on_meta = false;
-
-  /// The tensor that optimizers, checkpoints and initialisation use, whatever is gathered now.
-  Tensor& parameter() const { return kept != nullptr && kept->defined() ? *kept : *tensor; }
-};
 
 /// Base of layers and models, as torch.nn.Module. Children are members held by value. They are
 /// registered by reference, so that full names, state dicts and fully_shard find them.
@@ -57,9 +39,14 @@ struct ParameterSlot {
 /// Compare named_parameters().size() with what you expect. A Tensor that is assigned to a
 /// registered member replaces the parameter as it is: without requires_grad it is not trained.
 ///
-/// A module points to what it was given. So children and parameters must stay at the address where
-/// they were registered as long as the module is used. Make them members, or elements of a
-/// container that does not move its elements (std::deque, or a std::vector of unique_ptr), or
+/// A Tensor that a module needs but does not train, such as a running mean or a mask, is a buffer:
+/// register_buffer. Optimizers do not see it. State dicts, checkpoints, to_empty() and to() treat
+/// it like a parameter. fully_shard leaves it whole, so what changes it must do so alike on all
+/// ranks. Change its values under a NoGradGuard, since otherwise it drags the tape along.
+///
+/// A module points to what it was given. So children, parameters and buffers must stay at the
+/// address where they were registered as long as the module is used. Make them members, or elements
+/// of a container that does not move its elements (std::deque, or a std::vector of unique_ptr), or
 /// reserve() first. If one is gone, because it was destroyed or its vector has grown, asking the
 /// module for its parameters or modules is an Error with its name.
 class Module {
@@ -77,11 +64,18 @@ class Module {
   std::vector<ParameterSlot> parameter_slots() const;
   /// The places of named_parameters(): without those tied to an earlier one.
   std::vector<ParameterSlot> distinct_parameters() const;
+  /// Buffers of this module and its children in order of registration, those that are not
+  /// persistent included. A Tensor that is registered several times appears once, under its first
+  /// name. One that is undefined by now is left out.
+  NamedTensors named_buffers() const;
+  /// The places of named_buffers().
+  std::vector<BufferSlot> buffer_slots() const;
   /// This module (as "") and all below it, in pre-order.
   std::vector<std::pair<std::string, Module*>> named_modules();
 
-  /// Name -> tensor (detached; shares storage), as torch's state_dict(). Calls restore_parameters()
-  /// first: under fully_shard it is this rank's shards.
+  /// Name -> tensor (detached; shares storage), as torch's state_dict(): all parameters, then the
+  /// persistent buffers. Calls restore_parameters() first: under fully_shard parameters are this
+  /// rank's shards.
   NamedTensors state_dict() const;
   /// Copies the values into the tensors of state_dict(). Nothing is copied if it throws: Error
   /// unless names agree, ShapeError unless shapes agree, ValueError for a shard of another part of
@@ -91,9 +85,46 @@ class Module {
   /// Puts back the parameters that this module and those below keep, where others stand in for
   /// them.
   void restore_parameters() const;
-  /// Gives bytes, undefined ones, to the parameters that were made under a MetaGuard and have none
-  /// yet; those of extensions come first. Others stay as they are.
+  /// Gives bytes, undefined ones, to the parameters and buffers that were made under a MetaGuard
+  /// and have none yet; those of extensions come first. Others stay as they are.
   void to_empty();
+  /// Converts all parameters with their gradients, and all buffers of reals, to `dtype` in place.
+  /// Each stays the Tensor that it was: all handles see the new values, except those that detach()
+  /// made before, as state_dict() does. The step of an optimizer that was made before is a
+  /// DtypeError. So is a backward whose forward has run before, if it does not find out earlier
+  /// that a tensor that it saved was modified.
+  ///
+  /// DtypeError unless `dtype` is float32 or float64. Error, and nothing is changed, if fully_shard
+  /// has sharded a parameter, or if a buffer is a result on the tape.
+  void to(Dtype dtype);
+
+  /// Puts another module in the place of the one at `path`, such as an adapter in the place of the
+  /// projection that it has as a child:
+  ///
+  ///     const std::string path = "model.layers.0.self_attn.q_proj";
+  ///     const auto q_proj = model.part<Tensor(const Tensor&)>(path);
+  ///     model.replace(path, nn::TensorModule(std::make_shared<Adapter>(q_proj)));
+  ///
+  /// The names below `path` are then those of the new module. Replace parts before fully_shard and
+  /// before the optimizer is made, and not between forward and backward. ValueError, and nothing is
+  /// changed, if there is no module at `path`, if it has not been registered as replaceable, if
+  /// forward has another signature, and as register_module(). Error if a parameter of the old
+  /// module has been sharded.
+  template <class Signature>
+  void replace(std::string_view path, AnyModule<Signature> module) {
+    const auto [parent, child] = child_at("replace", path);
+    auto& place = place_of<Signature>("replace", path, *child);
+    const auto replaced = child->replaced;
+    parent->replace_module(child->name, module.module());
+    place = std::move(module);
+    if (replaced) replaced();
+  }
+  /// The module at `path`, which lives as long as the result does. Empty if its own signature is
+  /// another than that of its replacements. ValueError as replace().
+  template <class Signature>
+  AnyModule<Signature> part(std::string_view path) {
+    return place_of<Signature>("part", path, *child_at("part", path).second);
+  }
 
   /// Sets is_training() of this module and all below, as torch's train() and eval(). It is true at
   /// first. No layer of this library computes differently in training and in evaluation, so for
@@ -102,12 +133,15 @@ class Module {
   void train(bool mode = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
+  /// Whether the module itself can be called. Of a ModuleList only the elements can.
+  virtual bool is_callable() const { return true; }
   /// The number of calls of this module that have not returned or thrown yet, nested ones included.
   int calls_under_way() const { return calls_under_way_; }
   /// Clears the gradients of all parameters, including those that extensions keep.
   void zero_grad();
 
-  /// Adds an extension, outside those that the module has. ValueError for null.
+  /// Adds an extension, outside those that the module has. ValueError for null, and for a module
+  /// that is never called.
   void attach(std::shared_ptr<ModuleExtension> extension);
   const ModuleExtensions& extensions() const { return extensions_; }
   /// The first extension of this kind; null if the module has none.
@@ -128,16 +162,18 @@ class Module {
   HookHandle register_backward_hook(std::function<void(Module&)> hook);
 
  protected:
-  /// Make `slot` a parameter, which requires a gradient, or `child` a child of this module. Both
-  /// must stay at their addresses (Note [What is registered]). `initial` is what init_weights
-  /// writes into the parameter. The storages also get their names, which errors and graphs show.
+  /// Make `slot` a parameter, which requires a gradient, or a buffer, or `child` a child of this
+  /// module. All must stay at their addresses (Note [What is registered]). `initial` is what
+  /// init_weights writes into the parameter. The storages also get their names, which errors and
+  /// graphs show. State dicts leave out a buffer that is not `persistent`.
   ///
   /// Full names, such as "model.layers.0.mlp", must be unique. Error for an undefined tensor.
   /// ValueError for
   ///
   /// - a name that is empty or has an empty part between dots;
-  /// - a name that a child or parameter of this module already has, or that is within one ("a.b"
-  ///   beside "a");
+  /// - a name that a child, parameter or buffer of this module already has, or that is within one
+  ///   ("a.b" beside "a");
+  /// - a buffer that requires a gradient;
   /// - a module that already belongs to the same tree of modules, under any name, or that contains
   ///   this one.
   ///
@@ -148,11 +184,28 @@ class Module {
   void register_parameter(std::string name, Tensor& slot, InitialValues initial) {
     register_parameter(std::move(name), slot, ParameterLayout{}, initial);
   }
+  void register_buffer(std::string name, Tensor& slot, bool persistent = true);
   void register_module(std::string name, Module& child);
+  /// The same for a member that replace() may replace. ValueError if it is empty.
+  template <class Signature>
+  void register_module(std::string name, AnyModule<Signature>& child) {
+    register_module(std::move(name), child.module(), child);
+  }
+  /// The same for a child with another signature than its replacements. replace() assigns one to
+  /// `place`, a member that is empty so far, and calls `replaced`.
+  template <class Signature>
+  void register_module(std::string name, Module& child, AnyModule<Signature>& place,
+                       std::function<void()> replaced = {}) {
+    register_module(std::move(name), child);
+    children_.back().place = &place;
+    children_.back().replaced = std::move(replaced);
+  }
   /// Puts `child` in the place of the child of this name, which leaves the tree, but may be within
-  /// `child`. ValueError if there is no such child, and as register_module(); then nothing has
-  /// changed.
+  /// `child`. ValueError if there is no such child, and as register_module(), Error if the child
+  /// has been sharded; then nothing has changed.
   void replace_module(std::string_view name, Module& child);
+  /// Called when to() has converted the parameters and buffers of this module and of all below.
+  virtual void converted_to(Dtype /*dtype*/) {}
 
   /// Runs body(arguments...) inside the extensions, and the hooks around these.
   template <class Body, class... Arguments>
@@ -210,6 +263,16 @@ class Module {
   /// The name of `module` within this module, if it is this module or below it.
   std::optional<std::string> find(const Module& module) const;
   void collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const;
+  void collect_buffers(const std::string& prefix, std::vector<BufferSlot>& slots) const;
+  /// Error unless what was registered at an address is still there.
+  void check_alive(const std::weak_ptr<const void>& alive, std::string_view kind,
+                   const std::string& name) const;
+  /// The child at `path` within this module, and the module that has registered it.
+  std::pair<Module*, Child*> child_at(std::string_view what, std::string_view path);
+  void check_not_sharded(const Module& child, std::string_view name) const;
+  template <class Signature>
+  static AnyModule<Signature>& place_of(std::string_view what, std::string_view path,
+                                        const Child& child);
   /// The extensions of this module and of all below, in pre-order.
   ModuleExtensions all_extensions() const;
   void collect_modules(const std::string& prefix,
@@ -223,21 +286,39 @@ class Module {
     ParameterSlot slot;  // with its local name
     std::weak_ptr<const void> alive;
   };
+  struct OwnBuffer {
+    BufferSlot slot;  // with its local name
+    std::weak_ptr<const void> alive;
+  };
   struct Child {
     std::string name;
     Module* module;
     std::weak_ptr<const void> alive;
+    std::any place = {};  // AnyModule<...>*, if it may be replaced
+    std::function<void()> replaced = {};
   };
   /// Error unless it still exists.
   Module& checked(const Child& child) const;
 
   std::vector<OwnParameter> parameters_;
+  std::vector<OwnBuffer> buffers_;
   std::vector<Child> children_;
   const Module* parent_ = nullptr;  // the last one that registered this module
   std::weak_ptr<const void> parent_alive_;
   LifeToken life_;
   Hooks forward_pre_hooks_, forward_hooks_, backward_pre_hooks_, backward_hooks_;
 };
+
+template <class Signature>
+AnyModule<Signature>& Module::place_of(std::string_view what, std::string_view path,
+                                       const Child& child) {
+  check<ValueError>(child.place.has_value(), what, ": '", path,
+                    "' must be registered as replaceable, got a fixed member of its module");
+  auto* const* const place = std::any_cast<AnyModule<Signature>*>(&child.place);
+  check<ValueError>(place != nullptr, what, ": '", path,
+                    "' must be given the signature that it was registered with, got another");
+  return **place;
+}
 
 /// Makes `module(x)` run hooks and forward(x), with forward's own signature: arguments are
 /// converted to forward's parameters. Up to four arguments may be in braces, if forward is neither

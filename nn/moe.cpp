@@ -2,6 +2,7 @@
 // Shapes: T tokens, H hidden size, E experts, K experts per token, R = T * K rows by expert.
 #include "nn/moe.h"
 
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -19,17 +20,18 @@ void check_order(bool in_order, std::string_view node, std::string_view before) 
 }  // namespace
 
 MoE::MoE(const Config& config)
-    : gate_({.hidden_size = config.hidden_size,
-             .num_experts = config.num_experts,
-             .top_k = config.top_k,
-             .normalize = config.norm_topk_prob,
-             .dtype = config.dtype}),
+    : gate_(std::make_shared<Router>(Router::Config{.hidden_size = config.hidden_size,
+                                                    .num_experts = config.num_experts,
+                                                    .top_k = config.top_k,
+                                                    .normalize = config.norm_topk_prob,
+                                                    .dtype = config.dtype})),
       dispatcher_(std::make_shared<LocalTokenDispatcher>(config.num_experts)),
-      experts_({.hidden_size = config.hidden_size,
-                .intermediate_size = config.intermediate_size,
-                .num_experts = config.num_experts,
-                .weights = config.expert_weights,
-                .dtype = config.dtype}) {
+      experts_(std::make_shared<GroupedExperts>(
+          GroupedExperts::Config{.hidden_size = config.hidden_size,
+                                 .intermediate_size = config.intermediate_size,
+                                 .num_experts = config.num_experts,
+                                 .weights = config.expert_weights,
+                                 .dtype = config.dtype})) {
   register_module("gate", gate_);
   register_module("dispatcher", *dispatcher_);
   register_module("experts", experts_);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "nn/any_module.h"
 #include "nn/experts.h"
 #include "nn/module.h"
 #include "nn/router.h"
@@ -25,6 +26,8 @@ namespace moegrad::nn {
 /// with hooks of its own. Schedules that interleave layers or micro-batches call the nodes
 /// themselves: through call_method, as moe.call_method(&MoE::route, x), if this module itself has
 /// hooks, as under fully_shard.
+///
+/// replace() takes other modules as gate and experts.
 class MoE final : public Callable<MoE> {
  public:
   struct Config {
@@ -61,9 +64,9 @@ class MoE final : public Callable<MoE> {
   void set_dispatcher(std::shared_ptr<TokenDispatcher> dispatcher);
 
  private:
-  Router gate_;
+  AnyModule<Router::Output(const Tensor&, const Tensor&)> gate_;
   std::shared_ptr<TokenDispatcher> dispatcher_;
-  GroupedExperts experts_;
+  AnyModule<Tensor(const Tensor&, const Tensor&, const ops::RowGroups&)> experts_;
   Combine combine_;
 };
 

@@ -63,6 +63,7 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missi
     for (const auto& [name, parameter] : group.parameters) {
       check<ValueError>(seen.insert(parameter.impl().get()).second, "optimizer: parameter '", name,
                         "' is given twice");
+      dtypes_.push_back(parameter.dtype());
     }
   }
   check<ValueError>(!seen.empty(), "optimizer: at least one parameter is needed, got none");
@@ -80,10 +81,21 @@ NamedTensors Optimizer::all_parameters() const {
 void Optimizer::check_trainable() const {
   const auto all = all_parameters();
   check_not_replaced("step", all);
+  check_not_converted(all);
   const bool any = std::ranges::any_of(
       all, [](const NamedTensor& parameter) { return parameter.tensor.grad().defined(); });
   check(any, "step: at least one parameter must have a gradient, got none");
   check_all_spread("step", all);
+}
+
+// What the optimizer keeps of a parameter has the dtype that the parameter had then.
+void Optimizer::check_not_converted(const NamedTensors& parameters) const {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, parameter] = parameters[i];
+    check<DtypeError>(parameter.dtype() == dtypes_[i], "step: '", name, "' must be ", dtypes_[i],
+                      " as when the optimizer was made, got ", parameter.dtype(),
+                      "; make the optimizer after the module has been converted");
+  }
 }
 
 // Warns of layers that nobody has initialised: no gradient passes through several of them.

@@ -46,6 +46,7 @@ class Optimizer {
   ///
   /// - no parameter has a gradient;
   /// - fully_shard has replaced a parameter by a shard since the optimizer was made;
+  /// - Module::to has converted a parameter since the optimizer was made (a DtypeError);
   /// - some parameters are spread over ranks and another is whole but not ignored by fully_shard.
   ///
   /// Under fully_shard a rank whose shards are all empty has gradients without elements, which
@@ -107,11 +108,13 @@ class Optimizer {
 
  private:
   void check_trainable() const;
+  void check_not_converted(const NamedTensors& parameters) const;
   void warn_of_zeros() const;
   NamedTensors all_parameters() const;
 
   std::vector<ParamGroup> groups_;
   bool has_stepped_ = false;
+  std::vector<Dtype> dtypes_;  // of all parameters as the optimizer was made
   std::vector<double> base_lrs_;  // of the groups as constructed
   MissingGradients missing_;
 };

@@ -38,6 +38,8 @@ class AbsentRanks final : public ProcessGroup {
   [[noreturn]] static void refuse() { throw Error("dry run: the ranks do not run"); }
 };
 
+std::int64_t bytes_of(const Tensor& tensor) { return tensor.numel() * size_of(tensor.dtype()); }
+
 /// What one fully_shard group needs, in bytes.
 struct GroupBytes {
   std::int64_t gathered = 0;
@@ -137,20 +139,23 @@ std::int64_t RankMemory::total() const {
 
 RankMemory rank_memory(const TrainConfig& options) {
   const MetaGuard no_bytes;
-  const auto policy = options.policy();
   models::Qwen3Moe model(options.model_config());
+  return rank_memory(options, model);
+}
+
+RankMemory rank_memory(const TrainConfig& options, models::Qwen3Moe& model) {
+  const MetaGuard no_bytes;
+  const auto policy = options.policy();
   const auto ranks = std::make_shared<AbsentRanks>(options.parallel.world_size);
   const auto& state = shard_model(model, DeviceMesh::flat(ranks), policy);
   const optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
 
   RankMemory memory;
   for (const auto& [name, tensor] : optimizer.state_dict()) {
-    memory.optimizer += tensor.numel() * size_of(tensor.dtype());
+    memory.optimizer += bytes_of(tensor);
   }
   std::int64_t values = 0;
-  for (const auto& [name, tensor] : model.named_parameters()) {
-    values += tensor.numel() * size_of(tensor.dtype());
-  }
+  for (const auto& [name, tensor] : model.state_dict()) values += bytes_of(tensor);
   if (!options.checkpoint.dir.empty()) memory.checkpoint = values + memory.optimizer;
 
   // Note [Who runs which micro-batch]
@@ -158,6 +163,7 @@ RankMemory rank_memory(const TrainConfig& options) {
   const auto root = bytes_of(*state.group(), policy, each > 1);
   std::vector<GroupBytes> layers;
   memory.parameters = state.group()->sharded_bytes();
+  for (const auto& [name, buffer] : model.named_buffers()) memory.parameters += bytes_of(buffer);
   for (auto& layer : model.layers()) {
     const auto& group = *layer.extension<fsdp::State>()->group();
     memory.parameters += group.sharded_bytes();

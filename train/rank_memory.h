@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "models/qwen3_moe/model.h"
 #include "train/config/train_config.h"
 
 namespace moegrad::training {
@@ -12,7 +13,7 @@ namespace moegrad::training {
 ///
 /// All figures are exact except the two that are marked as bounds.
 struct RankMemory {
-  std::int64_t parameters = 0;     // shards
+  std::int64_t parameters = 0;     // shards, and buffers, which are whole
   std::int64_t optimizer = 0;      // AdamW's moments, and a count of steps per parameter
   std::int64_t checkpoint = 0;     // the copy that is written in the background
   std::int64_t gathered = 0;       // the most bytes of whole parameters at a time, in use and
@@ -30,5 +31,8 @@ struct RankMemory {
 /// For a run with these options. Allocates nothing of that size: the model is made and sharded on
 /// the meta device, by the code of the run.
 RankMemory rank_memory(const TrainConfig& options);
+/// For a run of `model`, such as one whose parts have been replaced (Module::replace). It has been
+/// made on the meta device, and is sharded here.
+RankMemory rank_memory(const TrainConfig& options, models::Qwen3Moe& model);
 
 }  // namespace moegrad::training

@@ -84,8 +84,7 @@ TrainCheckpoints::TrainCheckpoints(const std::string& folder, TrainState& state,
 }
 
 NamedTensors TrainCheckpoints::tensors() const {
-  state_.model.restore_parameters();
-  NamedTensors all = state_.model.named_parameters();
+  NamedTensors all = state_.model.state_dict();
   for (const auto& [name, tensor] : state_.optimizer.state_dict()) {
     all.push_back({std::string(kOptimizerPrefix) + name, tensor});
   }

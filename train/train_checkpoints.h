@@ -16,7 +16,8 @@
 
 namespace moegrad::training {
 
-/// Names of the optimizer's tensors in a checkpoint begin so; the others are parameters.
+/// Names of the optimizer's tensors in a checkpoint begin so; the others are the model's parameters
+/// and persistent buffers.
 inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
 /// Where a checkpoint records TrainState::skipped_steps.

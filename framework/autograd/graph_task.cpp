@@ -77,6 +77,12 @@ TensorList gradients_of_inputs(Function& function, const TensorList& grads, Inpu
       check_gradient(input_grads[i], edges[i].shape, edges[i].dtype, function.name(),
                      ": gradient of input ", i);
     }
+    const auto& leaf = edges[i].leaf;
+    check<DtypeError>(!leaf.defined() || leaf.dtype() == edges[i].dtype, function.name(),
+                      ": leaf '", leaf.defined() ? leaf.storage().name() : "",
+                      "' must have the dtype that it had in forward, ", edges[i].dtype, ", got ",
+                      leaf.defined() ? leaf.dtype() : edges[i].dtype,
+                      "; convert a module before forward or after backward");
   }
   if (anomaly_detection_enabled()) detail::check_backward_is_finite(function, grads, input_grads);
   return input_grads;

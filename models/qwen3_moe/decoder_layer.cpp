@@ -2,9 +2,11 @@
 // Shapes: T tokens, H hidden size, E experts, K experts per token, R = T * K rows.
 #include "models/qwen3_moe/decoder_layer.h"
 
+#include <memory>
 #include <utility>
 
 #include "framework/runtime/error.h"
+#include "nn/mlp.h"
 #include "ops/elementwise.h"
 
 namespace moegrad::models {
@@ -12,29 +14,30 @@ namespace moegrad::models {
 Qwen3MoeDecoderLayer::Qwen3MoeDecoderLayer(const Qwen3MoeConfig& config, std::int64_t layer)
     : input_layernorm_(
           {.dim = config.hidden_size, .eps = config.rms_norm_eps, .dtype = config.dtype}),
-      self_attn_({.hidden_size = config.hidden_size,
-                  .num_heads = config.num_attention_heads,
-                  .num_key_value_heads = config.num_key_value_heads,
-                  .head_dim = config.head_dim,
-                  .rms_norm_eps = config.rms_norm_eps,
-                  .dtype = config.dtype}),
+      self_attn_(std::make_shared<nn::Attention>(
+          nn::Attention::Config{.hidden_size = config.hidden_size,
+                                .num_heads = config.num_attention_heads,
+                                .num_key_value_heads = config.num_key_value_heads,
+                                .head_dim = config.head_dim,
+                                .rms_norm_eps = config.rms_norm_eps,
+                                .dtype = config.dtype})),
       post_attention_layernorm_(
           {.dim = config.hidden_size, .eps = config.rms_norm_eps, .dtype = config.dtype}) {
   register_module("self_attn", self_attn_);
   if (config.is_moe_layer(layer)) {
-    register_module("mlp",
-                    moe_.emplace(nn::MoE::Config{.hidden_size = config.hidden_size,
-                                                 .intermediate_size = config.moe_intermediate_size,
-                                                 .num_experts = config.num_experts,
-                                                 .top_k = config.num_experts_per_tok,
-                                                 .norm_topk_prob = config.norm_topk_prob,
-                                                 .expert_weights = config.expert_weights,
-                                                 .dtype = config.dtype}));
+    moe_.emplace(nn::MoE::Config{.hidden_size = config.hidden_size,
+                                 .intermediate_size = config.moe_intermediate_size,
+                                 .num_experts = config.num_experts,
+                                 .top_k = config.num_experts_per_tok,
+                                 .norm_topk_prob = config.norm_topk_prob,
+                                 .expert_weights = config.expert_weights,
+                                 .dtype = config.dtype});
+    register_module("mlp", *moe_, mlp_, [this] { moe_.reset(); });
   } else {
-    register_module("mlp",
-                    mlp_.emplace(nn::MLP::Config{.hidden_size = config.hidden_size,
-                                                 .intermediate_size = config.intermediate_size,
-                                                 .dtype = config.dtype}));
+    mlp_ = std::make_shared<nn::MLP>(nn::MLP::Config{.hidden_size = config.hidden_size,
+                                                     .intermediate_size = config.intermediate_size,
+                                                     .dtype = config.dtype});
+    register_module("mlp", mlp_);
   }
   register_module("input_layernorm", input_layernorm_);
   register_module("post_attention_layernorm", post_attention_layernorm_);
@@ -44,7 +47,7 @@ Qwen3MoeDecoderLayer::Output Qwen3MoeDecoderLayer::forward(const Tensor& hidden,
                                                            const nn::SequenceContext& context,
                                                            const Tensor& replay_indices) {
   const auto [attended, normed] = add_attention(hidden, context);  // [T, H], [T, H]
-  if (!is_moe()) return {.hidden = attended + (*mlp_)(normed)};
+  if (!is_moe()) return {.hidden = attended + mlp_(normed)};
   auto output = (*moe_)(normed, replay_indices);
   return {.hidden = attended + output.hidden,  // [T, H]
           .router_logits = output.router_logits,

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "models/qwen3_moe/config.h"
+#include "nn/any_module.h"
 #include "nn/attention.h"
-#include "nn/mlp.h"
 #include "nn/module.h"
 #include "nn/moe.h"
 #include "nn/rms_norm.h"
@@ -17,6 +17,8 @@ namespace moegrad::models {
 /// One layer on T packed tokens:      h += attention(norm(h)),  h += mlp(norm(h))
 ///
 /// where mlp is a mixture of experts or, in the layers that the configuration leaves out, dense.
+/// replace() takes another module as self_attn, and any TensorModule as mlp; the layer is dense
+/// from then on.
 ///
 /// forward() is, for a mixture layer, the four nodes attend | dispatch | experts | combine; a
 /// schedule that interleaves micro-batches calls these itself. If the layer has hooks of its own,
@@ -61,10 +63,10 @@ class Qwen3MoeDecoderLayer final : public nn::Callable<Qwen3MoeDecoderLayer> {
   nn::RMSNorm::Added add_attention(const Tensor& hidden, const nn::SequenceContext& context);
 
   nn::RMSNorm input_layernorm_;
-  nn::Attention self_attn_;
+  nn::AnyModule<Tensor(const Tensor&, const nn::SequenceContext&)> self_attn_;
   nn::RMSNorm post_attention_layernorm_;
   std::optional<nn::MoE> moe_;  // one of the two, named "mlp"
-  std::optional<nn::MLP> mlp_;
+  nn::TensorModule mlp_;
 };
 
 void for_each_tensor(Qwen3MoeDecoderLayer::Output& output, const nn::TensorVisitor& visit);

@@ -94,6 +94,7 @@ class Qwen3Moe final : public nn::Callable<Qwen3Moe> {
   bool is_elsewhere(std::string_view name) const;
 
  private:
+  void converted_to(Dtype dtype) override { config_.dtype = dtype; }
   /// The hidden states that the layers begin with, [T, H].
   Tensor embed(const Tensor& tokens, const Tensor& hidden);
 

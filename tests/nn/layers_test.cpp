@@ -51,6 +51,53 @@ TEST(Linear, SharesAGivenWeight) {
             "Linear: weight must be [out, in], got [3]");
 }
 
+TEST(Linear, AddsABiasIfAskedFor) {
+  Linear linear({.in_features = 7, .out_features = 3, .bias = true, .dtype = Dtype::kFloat64});
+  init_weights(linear, 1, 1.0);
+  EXPECT_EQ(names_of(linear), (std::vector<std::string>{"weight", "bias"}));
+  EXPECT_TRUE(bitwise_equal(linear.bias().detach(), Tensor::zeros({3}, Dtype::kFloat64)));
+  init_parameter(linear, "bias", InitialValues::normal(1.0), 2);
+  const Tensor x = randn({4, 7});
+  EXPECT_TRUE(
+      all_close(linear(x), times_transposed(x, linear.weight()) + linear.bias(), 1e-12, 1e-12));
+  EXPECT_TRUE(gradients_agree([&](const TensorList& in) -> TensorList { return {linear(in[0])}; },
+                              {variable({2, 3, 7}), linear.weight(), linear.bias()}));
+  EXPECT_FALSE(Linear({.in_features = 7, .out_features = 3}).bias().defined());
+}
+
+TEST(Linear, ARowDoesNotDependOnTheNumberOfRows) {
+  Linear linear({.in_features = 33, .out_features = 17, .bias = true});
+  init_weights(linear, 1, 1.0);
+  init_parameter(linear, "bias", InitialValues::normal(1.0), 2);
+  const Tensor x = randn({70, 33}, 3, Dtype::kFloat32);
+  const Tensor all = linear(x).detach();
+  for (const std::int64_t rows : {1, 3, 64}) {
+    const Tensor some = linear(clone(Tensor::narrow(x, 0, 5, rows))).detach();
+    EXPECT_TRUE(bitwise_equal(some, clone(Tensor::narrow(all, 0, 5, rows)))) << rows;
+  }
+  EXPECT_EQ(linear(Tensor::zeros({0, 33})).shape(), (Shape{0, 17}));
+}
+
+TEST(Linear, RejectsABiasThatDoesNotFit) {
+  EXPECT_EQ(message_of<ShapeError>([] {
+              Linear(randn({3, 7}), randn({7}));
+            }),
+            "Linear: bias must be [3] to match weight [3, 7], got [7]");
+  EXPECT_EQ(message_of<ShapeError>([] {
+              Linear(randn({3, 7}), randn({1, 3}));
+            }),
+            "Linear: bias must be [3] to match weight [3, 7], got [1, 3]");
+  EXPECT_EQ(message_of<DtypeError>([] {
+              Linear(randn({3, 7}), randn({3}, 1, Dtype::kFloat32));
+            }),
+            "Linear: weight is float64 but bias is float32");
+  Linear linear({.in_features = 7, .out_features = 3, .bias = true});
+  auto state = linear.state_dict();
+  state[1].tensor = Tensor::zeros({1});
+  EXPECT_EQ(message_of<ShapeError>([&] { linear.load_state_dict(state); }),
+            "load_state_dict: 'bias' must be [3], got [1]");
+}
+
 TEST(Embedding, LooksUpRows) {
   Embedding embedding({.num_embeddings = 5, .embedding_dim = 2, .dtype = Dtype::kFloat64});
   init_weights(embedding, 1, 1.0);
@@ -152,6 +199,41 @@ TEST(Attention, OfOneTokenIsItsValue) {
   const Tensor repeated = ops::reshape(ops::expand(v, {2, 2, 6}), {1, 24});
   EXPECT_TRUE(all_close(attention(x, context_of({1})), times_transposed(repeated, w[3].tensor),
                         1e-12, 1e-12));
+}
+
+// As Qwen2: on q, k and v, not on o.
+TEST(Attention, HasBiasesIfAskedFor) {
+  auto config = attention_config();
+  config.qkv_bias = true;
+  Attention attention(config);
+  EXPECT_EQ(names_of(attention),
+            (std::vector<std::string>{"q_proj.weight", "q_proj.bias", "k_proj.weight",
+                                      "k_proj.bias", "v_proj.weight", "v_proj.bias",
+                                      "o_proj.weight", "q_norm.weight", "k_norm.weight"}));
+  init_weights(attention, 1, 0.5);
+  Attention plain(attention_config());
+  init_weights(plain, 1, 0.5);
+  const Tensor x = randn({5, 10});
+  EXPECT_TRUE(bitwise_equal(attention(x, context_of({2, 3})).detach(),
+                            plain(x, context_of({2, 3})).detach()));  // biases of zero
+  TensorList inputs = {variable({5, 10})};
+  for (const auto& [name, parameter] : attention.named_parameters()) {
+    if (name.ends_with("bias")) init_parameter(attention, name, InitialValues::normal(0.5), 2);
+    inputs.push_back(parameter);
+  }
+  EXPECT_FALSE(bitwise_equal(attention(x, context_of({2, 3})).detach(),
+                             plain(x, context_of({2, 3})).detach()));
+  // Attention of one token is its value, which has a bias.
+  const Tensor one = randn({1, 10});
+  const Tensor v = ops::reshape(times_transposed(one, inputs[5]) + inputs[6], {2, 1, 6});
+  const Tensor repeated = ops::reshape(ops::expand(v, {2, 2, 6}), {1, 24});
+  EXPECT_TRUE(all_close(attention(one, context_of({1})), times_transposed(repeated, inputs[7]),
+                        1e-12, 1e-12));
+  EXPECT_TRUE(gradients_agree(
+      [&](const TensorList& in) -> TensorList {
+        return {attention(in[0], context_of({2, 3}))};
+      },
+      inputs));
 }
 
 TEST(Attention, SeesNothingOfLaterTokensOrOtherDocuments) {

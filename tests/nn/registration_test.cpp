@@ -36,18 +36,18 @@ TEST(Registration, EveryChildAndParameterNeedsANameOfItsOwn) {
   holder.register_module("a", first);
   holder.register_parameter("w", weight);
   EXPECT_EQ(message_of<ValueError>([&] { holder.register_module("a", second); }),
-            "register_module: 'a' is the name of a child of the module already; each child and "
-            "parameter needs a name of its own");
+            "register_module: 'a' is the name of a child of the module already; each child, "
+            "parameter and buffer needs a name of its own");
   EXPECT_EQ(message_of<ValueError>([&] { holder.register_parameter("w", bias); }),
-            "register_parameter: 'w' is the name of a parameter of the module already; each child "
-            "and parameter needs a name of its own");
+            "register_parameter: 'w' is the name of a parameter of the module already; each child, "
+            "parameter and buffer needs a name of its own");
   EXPECT_EQ(message_of<ValueError>([&] { holder.register_parameter("a", bias); }),
-            "register_parameter: 'a' is the name of a child of the module already; each child and "
-            "parameter needs a name of its own");
+            "register_parameter: 'a' is the name of a child of the module already; each child, "
+            "parameter and buffer needs a name of its own");
   EXPECT_EQ(message_of<ValueError>(
                 [&] { first.register_module("w", second), first.register_module("w", second); }),
-            "register_module: 'w' is the name of a child of module 'a' already; each child and "
-            "parameter needs a name of its own");
+            "register_module: 'w' is the name of a child of module 'a' already; each child, "
+            "parameter and buffer needs a name of its own");
   EXPECT_FALSE(bias.requires_grad());  // a refused one is left as it was
   EXPECT_EQ(holder.named_parameters().size(), 1U);
 }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -11,8 +13,10 @@
 #include "framework/io/checkpoint_saver.h"
 #include "framework/runtime/random.h"
 #include "framework/tensor/arena.h"
+#include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "models/qwen3_moe/config_json.h"
+#include "nn/linear.h"
 #include "optim/adamw.h"
 #include "tests/testing.h"
 #include "train/train_step.h"
@@ -39,7 +43,8 @@ MicroBatch batch_of(const TrainConfig& options, std::int64_t index) {
 
 /// What rank 0's arena has counted by the end of three steps, in the order of a run. Its
 /// `backward` and `communication` are what was used, not bounds.
-RankMemory measure(const TrainConfig& options) {
+RankMemory measure(const TrainConfig& options,
+                   const std::function<void(models::Qwen3Moe&)>& change) {
   RankMemory memory;
   launch(options.parallel.world_size, [&](RankContext& context) {
     auto& arena = *context.arena();
@@ -51,10 +56,12 @@ RankMemory measure(const TrainConfig& options) {
     {
       const MetaGuard no_bytes;
       model.emplace(options.model_config());
+      change(*model);
     }
     recompute_layers(*model, options.memory.recompute_layers);
     auto& state = shard_model(*model, DeviceMesh::flat(context.group()), options.policy());
     model->to_empty();
+    for (auto& [name, buffer] : model->named_buffers()) fill_(buffer, 1.0);
     model->init_weights(1);
     RankMemory own;
     own.parameters = arena.live()[MemoryTag::kParameters];
@@ -63,7 +70,7 @@ RankMemory measure(const TrainConfig& options) {
     std::optional<CheckpointSaver> saver;
     if (!options.checkpoint.dir.empty()) {
       saver.emplace(options.checkpoint.dir, context.group());
-      CheckpointState all{.tensors = model->named_parameters()};
+      CheckpointState all{.tensors = model->state_dict()};
       for (const auto& tensor : optimizer.state_dict()) all.tensors.push_back(tensor);
       saver->reserve(all);
       own.checkpoint = arena.live()[MemoryTag::kCheckpoint];
@@ -85,8 +92,7 @@ RankMemory measure(const TrainConfig& options) {
 }
 
 /// Compares what is exact, and the bounds.
-void expect_held(const TrainConfig& options) {
-  const auto said = rank_memory(options), held = measure(options);
+void expect_same_memory(const RankMemory& said, const RankMemory& held) {
   EXPECT_EQ(said.parameters, held.parameters);
   EXPECT_EQ(said.optimizer, held.optimizer);
   EXPECT_EQ(said.checkpoint, held.checkpoint);
@@ -97,6 +103,51 @@ void expect_held(const TrainConfig& options) {
   // Of a bound that is far off nobody would learn much.
   EXPECT_LE(said.backward, 2 * held.backward);
   EXPECT_LE(said.communication, 2 * held.communication + 4096);
+}
+
+void expect_held(const TrainConfig& options) {
+  expect_same_memory(rank_memory(options), measure(options, [](models::Qwen3Moe&) {}));
+}
+
+/// y = mask * W x, with a mask that is not trained and one that is not saved.
+class Masked final : public nn::Callable<Masked> {
+ public:
+  explicit Masked(std::int64_t dim)
+      : linear_({.in_features = dim, .out_features = dim}),
+        mask_(Tensor::ones({dim})),
+        scratch_(Tensor::ones({3, dim})) {
+    register_module("linear", linear_);
+    register_buffer("mask", mask_);
+    register_buffer("scratch", scratch_, /*persistent=*/false);
+  }
+  Tensor forward(const Tensor& x) { return linear_(x) * mask_; }
+
+ private:
+  nn::Linear linear_;
+  Tensor mask_, scratch_;
+};
+
+// Buffers are whole on each rank. A checkpoint has those that are saved.
+TEST(RankMemory, CountsTheBuffersOfAModelWithPartsOfItsOwn) {
+  for (const int world_size : {1, 3}) {
+    TrainConfig options;
+    options.model.preset = "tiny";
+    options.parallel.world_size = world_size;
+    options.data.micro_batches = world_size;
+    options.data.sequence_length = 8;
+    options.checkpoint.dir = ::testing::TempDir() + "rank_memory_buffers";
+    const auto hidden = options.model_config().hidden_size;
+    const auto change = [&](models::Qwen3Moe& model) {
+      model.replace("model.layers.2.mlp", nn::TensorModule(std::make_shared<Masked>(hidden)));
+    };
+    std::optional<models::Qwen3Moe> model;
+    {
+      const MetaGuard no_bytes;
+      model.emplace(options.model_config());
+      change(*model);
+    }
+    expect_same_memory(rank_memory(options, *model), measure(options, change));
+  }
 }
 
 // Each value with each other; each three values only in the full suite.

@@ -171,6 +171,35 @@ TEST_F(TrainCheckpointsTest, AStepThatWasResumedFromIsNotSavedAgain) {
   });
 }
 
+/// A weight that is trained, and a count that is not.
+class Counting final : public nn::Callable<Counting> {
+ public:
+  Counting() {
+    register_parameter("weight", weight);
+    register_buffer("count", count);
+  }
+  Tensor forward(const Tensor& x) { return x * weight; }
+  Tensor weight = Tensor::ones({3}), count = Tensor::zeros({1}, Dtype::kInt64);
+};
+
+TEST_F(TrainCheckpointsTest, BuffersAreSavedAndResumed) {
+  for (const std::int64_t step : {0, 5}) {
+    launch(2, [&](RankContext&) {
+      Counting model;
+      optim::AdamW optimizer(model.named_parameters(), {});
+      TrainState state{model, optimizer};
+      TrainCheckpoints checkpoints(folder_ / "run", state);
+      checkpoints.resume();
+      EXPECT_EQ(state.step, step);
+      EXPECT_EQ(model.count.item<std::int64_t>(), 8 * step);
+      model.count = Tensor::full({1}, 40.0, Dtype::kInt64);
+      state.step = 5;
+      checkpoints.save();
+      EXPECT_TRUE(checkpoints.finish());
+    });
+  }
+}
+
 TEST_F(TrainCheckpointsTest, MayHaveSkippedEachStepButNoMore) {
   ASSERT_EQ(run(options_), 0);
   rewrite_record([](auto& values) { values[kSkippedSteps] = "3"; });
