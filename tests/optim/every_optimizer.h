@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Every optimizer, in the settings that its tests run it with.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optim/adagrad.h"
+#include "optim/adam.h"
+#include "optim/adamw.h"
+#include "optim/lion.h"
+#include "optim/rmsprop.h"
+#include "optim/sgd.h"
+
+namespace moegrad::test {
+
+struct NamedOptimizer {
+  std::string name;
+  std::function<std::unique_ptr<optim::Optimizer>(NamedTensors)> make;
+  /// Two groups with settings of their own.
+  std::function<std::unique_ptr<optim::Optimizer>(std::vector<optim::ParamGroup>)> make_of_groups;
+};
+
+template <class Optimizer>
+NamedOptimizer named_optimizer(std::string name, typename Optimizer::Config config) {
+  return {.name = std::move(name),
+          .make =
+              [config](NamedTensors parameters) {
+                return std::make_unique<Optimizer>(std::move(parameters), config);
+              },
+          .make_of_groups =
+              [config](std::vector<optim::ParamGroup> groups) {
+                return std::make_unique<Optimizer>(std::move(groups), config);
+              }};
+}
+
+inline std::vector<NamedOptimizer> every_optimizer() {
+  using namespace optim;
+  return {
+      named_optimizer<AdamW>("AdamW", {.lr = 1e-2, .beta2 = 0.95, .weight_decay = 0.1}),
+      named_optimizer<AdamW>("AdamW(amsgrad)", {.lr = 1e-2, .weight_decay = 0.1, .amsgrad = true}),
+      named_optimizer<Adam>("Adam", {.lr = 1e-2, .weight_decay = 0.1}),
+      named_optimizer<Adam>("Adam(amsgrad)", {.lr = 1e-2, .beta2 = 0.9, .amsgrad = true}),
+      named_optimizer<SGD>("SGD",
+                           {.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}),
+      named_optimizer<RMSprop>("RMSprop", {.momentum = 0.5, .centered = true}),
+      named_optimizer<Adagrad>("Adagrad", {.lr_decay = 0.1, .weight_decay = 0.1}),
+      named_optimizer<Lion>("Lion", {.lr = 1e-2, .weight_decay = 0.1}),
+  };
+}
+
+}  // namespace moegrad::test
