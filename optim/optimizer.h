@@ -97,8 +97,9 @@ class Optimizer {
     std::vector<std::int64_t> with_gradient = {};
   };
 
-  /// Carries out an update of whole parameters or of row blocks.
-  virtual void apply(Update& update) = 0;
+  /// Carries out the update of a whole parameter or of a row block, element by element. An
+  /// optimizer has this or apply_blocks().
+  virtual void apply(Update& /*update*/) {}
   /// Carries out the update of a parameter's row blocks that have a gradient. Here: calls apply()
   /// with each of them.
   virtual void apply_blocks(Update& whole, const Blocks& blocks);
@@ -116,6 +117,8 @@ class Optimizer {
 
   /// An int64 zero, for each row block that the parameter has; the same on all of its ranks.
   Tensor one_per_block(const NamedTensor& parameter) const;
+  /// The number of the parameter's row blocks; 1 without skip_missing_grad.
+  std::int64_t num_blocks(const std::string& name) const { return missing_.num_blocks(name); }
 
  private:
   void check_trainable() const;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "optim/adafactor.h"
 #include "optim/adagrad.h"
 #include "optim/adam.h"
 #include "optim/adamw.h"
@@ -50,6 +51,7 @@ inline std::vector<NamedOptimizer> every_optimizer() {
       named_optimizer<RMSprop>("RMSprop", {.momentum = 0.5, .centered = true}),
       named_optimizer<Adagrad>("Adagrad", {.lr_decay = 0.1, .weight_decay = 0.1}),
       named_optimizer<Lion>("Lion", {.lr = 1e-2, .weight_decay = 0.1}),
+      named_optimizer<Adafactor>("Adafactor", {.weight_decay = 0.1}),
   };
 }
 

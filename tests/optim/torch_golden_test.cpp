@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/io/safetensors.h"
+#include "optim/adafactor.h"
 #include "optim/adagrad.h"
 #include "optim/adam.h"
 #include "optim/adamw.h"
@@ -68,6 +69,7 @@ TEST(TorchGolden, ParametersAfterTwentySteps) {
                     {.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
   expect_torch<RMSprop>("rmsprop", {.lr = 1e-2, .momentum = 0.5});
   expect_torch<Adagrad>("adagrad", {.lr = 1e-2});
+  expect_torch<Adafactor>("adafactor", {.lr = 1e-2, .weight_decay = 0.1});
 }
 
 TEST(TorchGolden, SchedulesOverSixtySteps) {
