@@ -14,6 +14,7 @@
 #include "optim/adam.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
+#include "optim/muon.h"
 #include "optim/rmsprop.h"
 #include "optim/sgd.h"
 
@@ -39,6 +40,25 @@ NamedOptimizer named_optimizer(std::string name, typename Optimizer::Config conf
               }};
 }
 
+/// Muon for matrices, its AdamW for other parameters.
+inline NamedOptimizer named_muon(std::string name, const optim::Muon::Config& config) {
+  auto named = named_optimizer<optim::Muon>(std::move(name), config);
+  named.make = [config](const NamedTensors& parameters) {
+    std::vector<optim::ParamGroup> groups(1);
+    auto own = config;
+    for (const auto& parameter : parameters) {
+      const bool is_matrix = parameter.tensor.ndim() == 2;
+      if (!is_matrix && groups.size() == 1) {
+        groups.push_back({.name = "others"});
+        own.adamw_groups = {"others"};
+      }
+      groups[is_matrix ? 0 : 1].parameters.push_back(parameter);
+    }
+    return std::make_unique<optim::Muon>(groups, own);
+  };
+  return named;
+}
+
 inline std::vector<NamedOptimizer> every_optimizer() {
   using namespace optim;
   return {
@@ -52,6 +72,9 @@ inline std::vector<NamedOptimizer> every_optimizer() {
       named_optimizer<Adagrad>("Adagrad", {.lr_decay = 0.1, .weight_decay = 0.1}),
       named_optimizer<Lion>("Lion", {.lr = 1e-2, .weight_decay = 0.1}),
       named_optimizer<Adafactor>("Adafactor", {.weight_decay = 0.1}),
+      named_muon("Muon", {.lr = 1e-2}),
+      named_muon("Muon(match-RMS)",
+                 {.lr = 1e-2, .nesterov = false, .adjust = Muon::Adjust::kMatchRms}),
   };
 }
 
