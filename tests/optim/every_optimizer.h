@@ -59,22 +59,35 @@ inline NamedOptimizer named_muon(std::string name, const optim::Muon::Config& co
   return named;
 }
 
-inline std::vector<NamedOptimizer> every_optimizer() {
+/// `skip` is the option skip_nonfinite_grad.
+inline std::vector<NamedOptimizer> every_optimizer(bool skip = false) {
   using namespace optim;
   return {
-      named_optimizer<AdamW>("AdamW", {.lr = 1e-2, .beta2 = 0.95, .weight_decay = 0.1}),
-      named_optimizer<AdamW>("AdamW(amsgrad)", {.lr = 1e-2, .weight_decay = 0.1, .amsgrad = true}),
-      named_optimizer<Adam>("Adam", {.lr = 1e-2, .weight_decay = 0.1}),
-      named_optimizer<Adam>("Adam(amsgrad)", {.lr = 1e-2, .beta2 = 0.9, .amsgrad = true}),
-      named_optimizer<SGD>("SGD",
-                           {.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}),
-      named_optimizer<RMSprop>("RMSprop", {.momentum = 0.5, .centered = true}),
-      named_optimizer<Adagrad>("Adagrad", {.lr_decay = 0.1, .weight_decay = 0.1}),
-      named_optimizer<Lion>("Lion", {.lr = 1e-2, .weight_decay = 0.1}),
-      named_optimizer<Adafactor>("Adafactor", {.weight_decay = 0.1}),
-      named_muon("Muon", {.lr = 1e-2}),
-      named_muon("Muon(match-RMS)",
-                 {.lr = 1e-2, .nesterov = false, .adjust = Muon::Adjust::kMatchRms}),
+      named_optimizer<AdamW>(
+          "AdamW", {.lr = 1e-2, .beta2 = 0.95, .weight_decay = 0.1, .skip_nonfinite_grad = skip}),
+      named_optimizer<AdamW>(
+          "AdamW(amsgrad)",
+          {.lr = 1e-2, .weight_decay = 0.1, .amsgrad = true, .skip_nonfinite_grad = skip}),
+      named_optimizer<Adam>("Adam", {.lr = 1e-2, .weight_decay = 0.1, .skip_nonfinite_grad = skip}),
+      named_optimizer<Adam>(
+          "Adam(amsgrad)",
+          {.lr = 1e-2, .beta2 = 0.9, .amsgrad = true, .skip_nonfinite_grad = skip}),
+      named_optimizer<SGD>("SGD", {.lr = 1e-2,
+                                   .momentum = 0.9,
+                                   .weight_decay = 0.1,
+                                   .nesterov = true,
+                                   .skip_nonfinite_grad = skip}),
+      named_optimizer<RMSprop>("RMSprop",
+                               {.momentum = 0.5, .centered = true, .skip_nonfinite_grad = skip}),
+      named_optimizer<Adagrad>("Adagrad",
+                               {.lr_decay = 0.1, .weight_decay = 0.1, .skip_nonfinite_grad = skip}),
+      named_optimizer<Lion>("Lion", {.lr = 1e-2, .weight_decay = 0.1, .skip_nonfinite_grad = skip}),
+      named_optimizer<Adafactor>("Adafactor", {.weight_decay = 0.1, .skip_nonfinite_grad = skip}),
+      named_muon("Muon", {.lr = 1e-2, .skip_nonfinite_grad = skip}),
+      named_muon("Muon(match-RMS)", {.lr = 1e-2,
+                                     .nesterov = false,
+                                     .adjust = Muon::Adjust::kMatchRms,
+                                     .skip_nonfinite_grad = skip}),
   };
 }
 

@@ -2,6 +2,7 @@
 
 // Every optimizer on shards. Class E0: everything here is equal to the last bit.
 
+#include <cmath>
 #include <utility>
 
 #include "framework/distributed/launch.h"
@@ -150,6 +151,28 @@ TEST(EveryOptimizerOverRanks, GoesOnFromACheckpointOfAnotherNumberOfRanks) {
                             std::to_string(loading));
       });
     }
+  }
+}
+
+TEST(EveryOptimizerOverRanks, SkipsAStepOnAllRanksIfOneHasANan) {
+  for (const auto& named : every_optimizer(/*skip=*/true)) {
+    launch(3, [&](RankContext& context) {
+      Training training(named, Dtype::kFloat32, context.group());
+      const auto start = clone(training.parameters[0].tensor);
+      training.take_steps(0, 1);
+      EXPECT_EQ(training.optimizer->skipped_steps(), 0);
+      const auto before = clone(training.parameters[0].tensor);
+      for (std::size_t i = 0; i < training.parameters.size(); ++i) {
+        const auto& parameter = training.parameters[i].tensor;
+        Tensor grad = shard_of(grad_of(i, 1, Dtype::kFloat32), *parameter.shard_spec());
+        if (i == 0 && context.rank() == 2) fill_(grad, std::nan(""));  // 1 of 7 rows
+        parameter.set_grad(grad);
+      }
+      training.optimizer->step();
+      EXPECT_EQ(training.optimizer->skipped_steps(), 1) << named.name;
+      EXPECT_TRUE(bitwise_equal(training.parameters[0].tensor, before)) << named.name;
+      EXPECT_FALSE(bitwise_equal(start, before)) << named.name;
+    });
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
@@ -117,6 +118,43 @@ TEST(EveryOptimizer, GivesTheSameBitsWithMoreThreads) {
       return p;
     };
     EXPECT_TRUE(bitwise_equal(train(1), train(3))) << optimizer.name;
+  }
+}
+
+TEST(EveryOptimizer, SkipsStepsWhoseGradientsAreNotFinite) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    for (const auto& optimizer : every_optimizer(/*skip=*/true)) {
+      const auto parameters = parameters_of(dtype);
+      const auto skipping = optimizer.make(parameters);
+      take_steps(*skipping, parameters, 0, 2);
+      const auto before = copied(parameters), state = copied(skipping->state_dict());
+      std::int64_t skipped = 0;
+      for (const double value : {kNan, kInfinity, -kInfinity}) {
+        Tensor grad = randn({7}, 5);
+        grad.mutable_data<double>()[6] = value;
+        parameters[1].tensor.set_grad(to_dtype(grad, dtype));
+        skipping->step();
+        EXPECT_EQ(skipping->skipped_steps(), ++skipped) << optimizer.name;
+      }
+      expect_equal(parameters, before, optimizer.name);
+      expect_equal(skipping->state_dict(), state, optimizer.name);
+      take_steps(*skipping, parameters, 2, 3);
+      EXPECT_EQ(skipping->skipped_steps(), 3) << optimizer.name;
+      EXPECT_FALSE(bitwise_equal(parameters[1].tensor, before[1].tensor)) << optimizer.name;
+    }
+  }
+}
+
+TEST(EveryOptimizer, TakesGradientsThatAreNotFiniteUnlessAskedToSkip) {
+  for (const auto& optimizer : every_optimizer()) {
+    const Tensor p = randn({7});
+    const auto one = optimizer.make({{"p", p}});
+    p.set_grad(Tensor::from(std::vector<double>(7, std::numeric_limits<double>::quiet_NaN()), {7}));
+    one->step();
+    EXPECT_TRUE(std::isnan(std::as_const(p).data<double>()[0])) << optimizer.name;
+    EXPECT_EQ(one->skipped_steps(), 0) << optimizer.name;
   }
 }
 
