@@ -45,6 +45,7 @@
 #include "fsdp/fully_shard.h"
 #include "fsdp/state_dict.h"
 #include "models/hf_checkpoint.h"
+#include "models/matrix_parameters.h"
 #include "models/qwen3_moe/config_json.h"
 #include "models/qwen3_moe/load_pretrained.h"
 #include "models/qwen3_moe/loss.h"
