@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,10 +14,14 @@ namespace moegrad::optim {
 ///     m = b1 m + (1 - b1) g,    v = b2 v + (1 - b2) g^2
 ///     p = p - lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
 ///
-/// in one pass over each parameter, in the parameter's dtype. Steps are counted per parameter, or
-/// per row block for parameters in skip_missing_grad. Without a gradient, moments and count stay.
+/// in one pass over each parameter, in the parameter's dtype. With amsgrad the largest v so far
+/// takes the place of v in the last line. Steps are counted per parameter, or per row block for
+/// parameters in skip_missing_grad. Without a gradient, moments and count stay.
 ///
-/// Reference: Loshchilov & Hutter, 2019, https://arxiv.org/abs/1711.05101
+/// State: `step`, `exp_avg` (m), `exp_avg_sq` (v), and with amsgrad `max_exp_avg_sq`.
+///
+/// Reference: Loshchilov & Hutter, 2019, https://arxiv.org/abs/1711.05101; amsgrad: Reddi et al.,
+/// 2018, https://arxiv.org/abs/1904.09237
 class AdamW final : public Optimizer {
  public:
   struct Config {
@@ -27,34 +30,32 @@ class AdamW final : public Optimizer {
     double beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 0.01;
+    bool amsgrad = false;
     /// Row blocks, by parameter name, that a step leaves alone if they have no gradient (Note
     /// [Blocks without a gradient]). For other parameters a gradient of zeros is an ordinary one.
     RowBlocks skip_missing_grad = {};
+    bool skip_nonfinite_grad = false;  // Optimizer::step()
   };
   /// The state of one parameter.
   struct State {
-    std::string name;   // of the parameter
-    Tensor steps;       // int64, one per row block, so usually [1]; the same on all ranks
-    Tensor exp_avg;     // m
-    Tensor exp_avg_sq;  // v
+    std::string name;       // of the parameter
+    Tensor steps;           // int64, one per row block, so usually [1]; the same on all ranks
+    Tensor exp_avg;         // m
+    Tensor exp_avg_sq;      // v
+    Tensor max_exp_avg_sq;  // undefined without amsgrad
   };
 
-  /// One group with the configuration's lr and weight_decay.
+  /// One group with the configuration's settings.
   AdamW(NamedTensors parameters, const Config& config);
-  /// Each group has its own lr and weight_decay, or takes the configuration's.
+  /// Each group has its own settings (lr, weight_decay, beta1, beta2, eps, amsgrad), or takes the
+  /// configuration's.
   AdamW(std::vector<ParamGroup> groups, const Config& config);
 
-  /// `step`, `exp_avg` and `exp_avg_sq` of each parameter.
-  NamedTensors state_dict() const override;
   /// The states in the order of groups and of parameters within them.
-  std::vector<State>& states() { return states_; }
+  std::vector<State> states() const;
 
  private:
   void apply(Update& update) override;
-  TensorList state_of(std::size_t index) const override;
-
-  Config config_;
-  std::vector<State> states_;
 };
 
 }  // namespace moegrad::optim

@@ -7,12 +7,15 @@
 #include <string_view>
 #include <utility>
 
+#include "framework/distributed/collectives.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/profile/span.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
-#include "framework/tensor/fill.h"
+#include "framework/tensor/arena.h"
 #include "framework/tensor/tensor_impl.h"
+#include "optim/optimizer_state.h"
+#include "optim/pre_rounded_sum.h"
 #include "optim/shard_groups.h"
 
 namespace moegrad::optim {
@@ -20,17 +23,6 @@ namespace {
 
 void check_lr(std::string_view what, double lr) {
   check<ValueError>(std::isfinite(lr) && lr >= 0.0, what, " must be finite and >= 0, got ", lr);
-}
-
-// Checks that the values of `given` may be copied into `own`, which is kept between steps.
-void check_loads_into(std::string_view subject, const std::string& name, const Tensor& given,
-                      const Tensor& own) {
-  check<UndefinedTensorError>(given.defined(), subject, ": '", name, "' must be a defined tensor");
-  check<ShapeError>(given.shape() == own.shape(), subject, ": '", name, "' must be ", own.shape(),
-                    ", got ", given.shape());
-  check<DtypeError>(given.dtype() == own.dtype(), subject, ": '", name, "' must be ", own.dtype(),
-                    ", got ", given.dtype());
-  check_same_part(subject, name, given.shard_spec(), own.shard_spec());
 }
 
 bool is_all_zero(const Tensor& parameter) {
@@ -41,17 +33,11 @@ bool is_all_zero(const Tensor& parameter) {
 
 }  // namespace
 
-std::vector<ParamGroup> with_defaults(std::vector<ParamGroup> groups, double lr,
-                                      double weight_decay) {
-  for (auto& group : groups) {
-    group.lr = group.lr.value_or(lr);
-    group.weight_decay = group.weight_decay.value_or(weight_decay);
-  }
-  return groups;
-}
-
-Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad)
-    : groups_(std::move(groups)), missing_(all_parameters(), skip_missing_grad) {
+Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad,
+                     bool skip_nonfinite_grad)
+    : groups_(std::move(groups)),
+      missing_(all_parameters(), skip_missing_grad),
+      skip_nonfinite_grad_(skip_nonfinite_grad) {
   std::set<const TensorImpl*> seen;
   for (const auto& group : groups_) {
     check<ValueError>(group.lr && group.weight_decay,
@@ -98,6 +84,22 @@ void Optimizer::check_not_converted(const NamedTensors& parameters) const {
   }
 }
 
+// Whether no gradient of any rank has a NaN or an infinity. Collective.
+bool Optimizer::all_gradients_are_finite() const {
+  const auto all = all_parameters();
+  std::int64_t nonfinite = 0;
+  for (const auto& [name, parameter] : all) {
+    if (const Tensor grad = parameter.grad(); grad.defined() && nonfinite == 0) {
+      const auto [magnitude, nan] = extreme_of(grad);
+      nonfinite = nan != 0.0 || std::isinf(magnitude) ? 1 : 0;
+    }
+  }
+  for (const auto& group : mesh_groups(all)) {
+    nonfinite = all_reduce(*group, nonfinite, ReduceOp::kMax, {.label = "skip_nonfinite_grad"});
+  }
+  return nonfinite == 0;
+}
+
 // Warns of layers that nobody has initialised: no gradient passes through several of them.
 void Optimizer::warn_of_zeros() const {
   std::size_t matrices = 0;
@@ -120,23 +122,40 @@ void Optimizer::step() {
   check_trainable();
   if (!std::exchange(has_stepped_, true)) warn_of_zeros();
   missing_.look();
+  if (skip_nonfinite_grad_ && !all_gradients_are_finite()) {
+    ++skipped_steps_;
+    return;
+  }
   std::size_t index = 0;
   for (const auto& group : groups_) {
     for (const auto& [name, parameter] : group.parameters) {
       const auto own = index++;
       const Tensor grad = parameter.grad();
       if (!grad.defined()) continue;
-      const auto blocks = missing_.num_blocks(name);
-      for (std::int64_t block = 0; block < blocks; ++block) {
-        if (!missing_.has_gradient(name, block)) continue;
-        Update update{.group = group,
-                      .parameter = row_block(parameter, parameter, blocks, block),
-                      .grad = row_block(grad, parameter, blocks, block),
-                      .state = state_of(own)};
-        for (auto& state : update.state) state = row_block(state, state, blocks, block);
-        apply(update);
+      Blocks blocks{.count = missing_.num_blocks(name)};
+      for (std::int64_t block = 0; block < blocks.count; ++block) {
+        if (missing_.has_gradient(name, block)) blocks.with_gradient.push_back(block);
       }
+      Update whole{.group = group, .name = name, .parameter = parameter, .grad = grad, .state = {}};
+      if (own < states_.size()) {
+        for (const auto& [key, tensor] : states_[own]) whole.state.push_back(tensor);
+      }
+      apply_blocks(whole, blocks);
     }
+  }
+}
+
+void Optimizer::apply_blocks(Update& whole, const Blocks& blocks) {
+  for (const auto block : blocks.with_gradient) {
+    Update update{.group = whole.group,
+                  .name = whole.name,
+                  .parameter = row_block(whole.parameter, whole.parameter, blocks.count, block),
+                  .grad = row_block(whole.grad, whole.parameter, blocks.count, block),
+                  .state = {}};
+    for (const auto& state : whole.state) {
+      update.state.push_back(row_block(state, state, blocks.count, block));
+    }
+    apply(update);
   }
 }
 
@@ -146,37 +165,37 @@ void Optimizer::zero_grad() {
   }
 }
 
-Tensor Optimizer::zero_state(const Tensor& parameter) {
-  Tensor state = zeros_like(parameter);
-  state.set_shard_spec(parameter.shard_spec());
-  return state;
+Tensor Optimizer::one_per_block(const NamedTensor& parameter) const {
+  return whole_state(parameter.tensor, {missing_.num_blocks(parameter.name)}, Dtype::kInt64);
 }
 
-Tensor Optimizer::one_per_block(const std::string& name, const Tensor& parameter) const {
-  Tensor state = Tensor::zeros({missing_.num_blocks(name)}, Dtype::kInt64);
-  if (const auto& spec = parameter.shard_spec()) {
-    state.set_shard_spec(
-        std::make_shared<const ShardSpec>(whole_on_ranks_of(*spec, state.shape())));
+void Optimizer::keep(
+    const std::function<NamedTensors(const ParamGroup&, const NamedTensor&)>& make) {
+  const MemoryTagGuard tag(MemoryTag::kOptimizer);
+  for (const auto& group : groups_) {
+    for (const auto& parameter : group.parameters) states_.push_back(make(group, parameter));
+  }
+}
+
+Tensor Optimizer::kept(std::size_t index, std::string_view key) const {
+  const auto& tensors = states_.at(index);
+  const auto found = std::ranges::find(tensors, key, &NamedTensor::name);
+  return found == tensors.end() ? Tensor() : found->tensor;
+}
+
+NamedTensors Optimizer::state_dict() const {
+  NamedTensors state;
+  const auto parameters = all_parameters();
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    for (const auto& [key, tensor] : states_[i]) {
+      state.push_back({parameters[i].name + '.' + key, tensor});
+    }
   }
   return state;
 }
 
 void Optimizer::load_state_dict(const NamedTensors& state) {
-  auto own = state_dict();
-  for (const auto& given : state) {
-    check(std::ranges::find(own, given.name, &NamedTensor::name) != own.end(),
-          "optimizer load_state_dict: unexpected key '", given.name, "'");
-    check(std::ranges::count(state, given.name, &NamedTensor::name) == 1,
-          "optimizer load_state_dict: key '", given.name, "' is given twice");
-  }
-  std::vector<const Tensor*> sources;
-  for (const auto& [name, tensor] : own) {
-    const auto found = std::ranges::find(state, name, &NamedTensor::name);
-    check(found != state.end(), "optimizer load_state_dict: missing key '", name, "'");
-    check_loads_into("optimizer load_state_dict", name, found->tensor, tensor);
-    sources.push_back(&found->tensor);
-  }
-  for (std::size_t i = 0; i < own.size(); ++i) copy_(own[i].tensor, *sources[i]);
+  load_state("optimizer load_state_dict", state_dict(), state);
 }
 
 void Optimizer::set_lr(double lr) {

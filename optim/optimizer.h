@@ -3,31 +3,22 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "framework/tensor/named_tensor.h"
+#include "optim/param_group.h"
 #include "optim/row_blocks.h"
 
 namespace moegrad::optim {
 
-/// Parameters that share a learning rate and a weight decay. A value that a group leaves out comes
-/// from the optimizer's configuration, as in PyTorch. An optimizer's own groups have both values.
-struct ParamGroup {
-  NamedTensors parameters;
-  std::optional<double> lr = {};
-  std::optional<double> weight_decay = {};
-};
-
-/// `groups` with the missing values filled in.
-std::vector<ParamGroup> with_defaults(std::vector<ParamGroup> groups, double lr,
-                                      double weight_decay);
-
-/// Base of optimizers. step() modifies parameters in place, element by element, so a shard is
-/// updated like that part of the whole parameter. Parameters without a gradient are left alone.
-/// Make the optimizer after fully_shard, which replaces parameters by their shards.
+/// Base of optimizers. step() modifies parameters in place. It has the same bits on any number of
+/// ranks: most rules treat each element alone, so that a shard is updated like that part of the
+/// whole parameter; others gather a whole matrix (MatrixOptimizer). Parameters without a gradient
+/// are left alone. Make the optimizer after fully_shard, which replaces parameters by their shards.
 ///
 /// A gradient of zeros is a gradient like any other, except in row blocks named by the option
 /// skip_missing_grad (Note [Blocks without a gradient]), which makes step() collective over the
@@ -37,7 +28,8 @@ class Optimizer {
   /// ValueError if there is no parameter, if one is given twice, if an lr or weight decay is
   /// missing or negative, for row blocks of an unknown parameter, or if the number of blocks does
   /// not divide its rows.
-  explicit Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad = {});
+  explicit Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad = {},
+                     bool skip_nonfinite_grad = false);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -51,13 +43,18 @@ class Optimizer {
   ///
   /// Under fully_shard a rank whose shards are all empty has gradients without elements, which
   /// count. The first step warns if there are several matrices and all are zero.
+  ///
+  /// With the option skip_nonfinite_grad a step changes nothing but skipped_steps() if any gradient
+  /// of any rank has a NaN or an infinity. The ranks agree on it by one all-reduce per group.
   void step();
+  /// The number of steps that skip_nonfinite_grad has skipped.
+  std::int64_t skipped_steps() const { return skipped_steps_; }
   /// Drops the gradients of all parameters.
   void zero_grad();
   /// The tensors that it keeps from step to step, each named after its parameter, such as
   /// `model.norm.weight.exp_avg`. A tensor is cut like its parameter (ShardSpec), or whole and the
   /// same on all ranks. A checkpoint saves these tensors and fills them again.
-  virtual NamedTensors state_dict() const = 0;
+  NamedTensors state_dict() const;
   /// Copies the values into the tensors of state_dict(), as when a run is resumed. Nothing is
   /// copied if it throws: Error unless names agree, ShapeError unless shapes agree, DtypeError
   /// unless dtypes agree, ValueError for a shard of another part of its parameter than this rank's.
@@ -86,37 +83,59 @@ class Optimizer {
   const std::vector<ParamGroup>& groups() const { return groups_; }
 
  protected:
-  /// A parameter that has a gradient, and what state_of() has kept of it; or one row block of all
+  /// A parameter that has a gradient, and what the optimizer keeps of it; or one row block of all
   /// these. The same on every rank, with empty tensors where others hold the elements.
   struct Update {
     const ParamGroup& group;
+    const std::string& name;
     Tensor parameter;
     Tensor grad;
-    TensorList state;
+    TensorList state;  // in the order of keep()
   };
-  /// Carries out one.
-  virtual void apply(Update& update) = 0;
-  /// What apply() remembers of a parameter, by its index in order of groups and of parameters
-  /// within them: of the parameter's shape and cut as it is (zero_state), or one number
-  /// (one_per_block).
-  virtual TensorList state_of(std::size_t index) const = 0;
+  /// The row blocks of a parameter, and those that have a gradient in this step.
+  struct Blocks {
+    std::int64_t count = 1;
+    std::vector<std::int64_t> with_gradient = {};
+  };
 
-  /// Zeros of the parameter's shape and dtype, cut like the parameter.
-  static Tensor zero_state(const Tensor& parameter);
+  /// Carries out the update of a whole parameter or of a row block, element by element. An
+  /// optimizer has this or apply_blocks().
+  virtual void apply(Update& /*update*/) {}
+  /// Carries out the update of a parameter's row blocks that have a gradient. Here: calls apply()
+  /// with each of them.
+  virtual void apply_blocks(Update& whole, const Blocks& blocks);
+
+  /// For the constructors of optimizers: keeps what `make` returns for each parameter from step to
+  /// step, each tensor under a key of its own, such as `exp_avg`. `make` may return
+  ///
+  /// - tensors of the parameter's shape and cut as it is (zero_state);
+  /// - one number for each row block (one_per_block);
+  /// - other tensors that are whole and the same on all ranks (whole_state).
+  void keep(const std::function<NamedTensors(const ParamGroup&, const NamedTensor&)>& make);
+  /// What keep() was given of the parameter at `index` in order of groups and of parameters within
+  /// them: undefined without such a key.
+  Tensor kept(std::size_t index, std::string_view key) const;
+
   /// An int64 zero, for each row block that the parameter has; the same on all of its ranks.
-  Tensor one_per_block(const std::string& name, const Tensor& parameter) const;
+  Tensor one_per_block(const NamedTensor& parameter) const;
+  /// The number of the parameter's row blocks; 1 without skip_missing_grad.
+  std::int64_t num_blocks(const std::string& name) const { return missing_.num_blocks(name); }
 
  private:
   void check_trainable() const;
   void check_not_converted(const NamedTensors& parameters) const;
   void warn_of_zeros() const;
   NamedTensors all_parameters() const;
+  bool all_gradients_are_finite() const;
 
   std::vector<ParamGroup> groups_;
+  std::vector<NamedTensors> states_;  // of each parameter, named by keys
   bool has_stepped_ = false;
   std::vector<Dtype> dtypes_;  // of all parameters as the optimizer was made
   std::vector<double> base_lrs_;  // of the groups as constructed
   MissingGradients missing_;
+  bool skip_nonfinite_grad_;
+  std::int64_t skipped_steps_ = 0;
 };
 
 }  // namespace moegrad::optim

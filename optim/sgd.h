@@ -11,6 +11,9 @@ namespace moegrad::optim {
 ///
 ///     g = g + wd p,    b = mu b + g  (b = g at a parameter's first step)
 ///     p = p - lr b     or, with Nesterov's momentum,     p = p - lr (g + mu b)
+///
+/// State: `momentum_buffer` (b) of each parameter in a group with momentum. A buffer of zeros has
+/// the same effect as none: mu 0 + g = g.
 class SGD final : public Optimizer {
  public:
   struct Config {
@@ -18,27 +21,22 @@ class SGD final : public Optimizer {
     double momentum = 0.0;
     double weight_decay = 0.0;
     bool nesterov = false;  // needs momentum > 0
-    /// As AdamW's option (Note [Blocks without a gradient]).
+    /// As AdamW's options.
     RowBlocks skip_missing_grad = {};
+    bool skip_nonfinite_grad = false;
   };
 
-  /// One group with the configuration's lr and weight_decay.
+  /// One group with the configuration's settings.
   SGD(NamedTensors parameters, const Config& config);
-  /// Each group has its own lr and weight_decay, or takes the configuration's.
+  /// Each group has its own settings (lr, weight_decay, momentum, nesterov), or takes the
+  /// configuration's.
   SGD(std::vector<ParamGroup> groups, const Config& config);
 
-  /// `momentum_buffer` of each parameter; none without momentum.
-  NamedTensors state_dict() const override;
-  /// Momentum buffers b in the order of groups and of parameters; empty without momentum. A buffer
-  /// of zeros has the same effect as none: mu 0 + g = g.
-  NamedTensors& buffers() { return buffers_; }
+  /// The momentum buffers that there are, in the order of groups and of parameters.
+  NamedTensors buffers() const { return state_dict(); }
 
  private:
   void apply(Update& update) override;
-  TensorList state_of(std::size_t index) const override;
-
-  Config config_;
-  NamedTensors buffers_;
 };
 
 }  // namespace moegrad::optim

@@ -191,6 +191,15 @@ Tensor gather_shards(const Tensor& shard, const ShardSpec& spec) {
   return whole;
 }
 
+Tensor all_gather_shards(const Tensor& shard, const ShardSpec& spec) {
+  const Tensor on_root = gather_shards(shard, spec);
+  if (!is_spread(spec)) return on_root;
+  const MemoryTagGuard tag(MemoryTag::kCommunication);
+  Tensor whole = Tensor::empty(spec.global_shape, shard.dtype());
+  scatter_shards(on_root, whole, whole_on_ranks_of(spec, spec.global_shape));
+  return whole;
+}
+
 void scatter_shards(const Tensor& whole, Tensor& shard, const ShardSpec& spec) {
   check_shard("scatter_shards", shard, spec);
   if (is_first_replica(spec)) scatter_in_first_replica(whole, shard, spec);

@@ -22,6 +22,11 @@ namespace moegrad {
 /// inner group needs memory for the part that the group shares.
 Tensor gather_shards(const Tensor& shard, const ShardSpec& spec);
 
+/// The tensor of spec.global_shape, on every rank: gather_shards(), and its result is sent on from
+/// the root. Every rank needs memory for the whole tensor. Without other ranks the result is
+/// `shard` itself without graph.
+Tensor all_gather_shards(const Tensor& shard, const ShardSpec& spec);
+
 /// Fills `shard` on every rank from the root's `whole`. `whole` has spec.global_shape (else
 /// ShapeError); it may be strided and of another dtype. Other ranks' `whole` is not read. The root
 /// needs memory for the whole tensor once more, the first rank of an inner group for the part that

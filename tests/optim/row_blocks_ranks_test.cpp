@@ -62,7 +62,7 @@ void expect_same_on_shards(const Expected& expected, const ShardSpec& spec, int 
     mark(optimizer, step, rank == marking);
     optimizer.step();
   }
-  const auto& own = optimizer.states()[0];
+  const auto own = optimizer.states()[0];
   EXPECT_EQ(test::integers(own.steps), test::integers(expected.state.steps));
   EXPECT_TRUE(bitwise_equal(parameter, shard_of(expected.whole, spec)));
   EXPECT_TRUE(bitwise_equal(own.exp_avg, shard_of(expected.state.exp_avg, spec)));

@@ -61,12 +61,12 @@ TEST(RowBlocks, AdamWUpdatesThemAsParametersOfTheirOwn) {
       separate.step();
       optimizer.step();
     }
-    const auto& state = optimizer.states().at(0);
+    const auto state = optimizer.states().at(0);
     const auto steps = test::integers(state.steps);
     ASSERT_EQ(std::ssize(steps), kBlocks);
     for (std::int64_t b = 0; b < kBlocks; ++b) {
       const auto i = static_cast<std::size_t>(b);
-      const auto& own = separate.states()[i];
+      const auto own = separate.states()[i];
       twins.expect_equal(twins.stacked, b, twins.alone[i].tensor);
       twins.expect_equal(state.exp_avg, b, own.exp_avg);
       twins.expect_equal(state.exp_avg_sq, b, own.exp_avg_sq);

@@ -4,10 +4,15 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/io/safetensors.h"
+#include "optim/adafactor.h"
+#include "optim/adagrad.h"
+#include "optim/adam.h"
 #include "optim/adamw.h"
+#include "optim/rmsprop.h"
 #include "optim/schedule.h"
 #include "optim/sgd.h"
 #include "tests/models/qwen3_moe/find_tensor.h"
@@ -58,17 +63,34 @@ void expect_torch(const std::string& name, const typename Optimizer::Config& con
 
 TEST(TorchGolden, ParametersAfterTwentySteps) {
   expect_torch<AdamW>("adamw", {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1});
+  expect_torch<AdamW>("adamw_amsgrad", {.lr = 1e-2, .weight_decay = 0.1, .amsgrad = true});
+  expect_torch<Adam>("adam", {.lr = 1e-2, .weight_decay = 0.1});
   expect_torch<SGD>("sgd_nesterov",
                     {.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+  expect_torch<RMSprop>("rmsprop", {.lr = 1e-2, .momentum = 0.5});
+  expect_torch<Adagrad>("adagrad", {.lr = 1e-2});
+  expect_torch<Adafactor>("adafactor", {.lr = 1e-2, .weight_decay = 0.1});
 }
 
-TEST(TorchGolden, CosineScheduleOverSixtySteps) {
+TEST(TorchGolden, SchedulesOverSixtySteps) {
   const auto json = test::read_json(test::golden_folder() / "v5/optim/schedules.json");
-  const auto rates = json["lr_of_steps_0_to_59"].at("hf_cosine_w10_60").get<std::vector<double>>();
-  ASSERT_EQ(rates.size(), 60U);
-  const auto schedule = cosine_with_warmup(json["base_lr"], 10, 60);
-  for (std::int64_t step = 0; step < 60; ++step) {
-    EXPECT_NEAR(schedule(step), rates[static_cast<std::size_t>(step)], 1e-15) << step;
+  const double lr = json["base_lr"];
+  const std::vector<std::pair<std::string, Schedule>> schedules = {
+      {"hf_linear_w10_60", linear_with_warmup(lr, 10, 60)},
+      {"hf_cosine_w10_60", cosine_with_warmup(lr, 10, 60)},
+      {"hf_cosine_restarts3_w10_60", cosine_with_restarts(lr, 10, 60, 3)},
+      {"hf_polynomial_w10_60_p2_end1e-3", polynomial_with_warmup(lr, 10, 60, 2, 1e-3)},
+      {"hf_inverse_sqrt_w10", inverse_sqrt(lr, 10)},
+      {"hf_constant_w10", constant_with_warmup(lr, 10)},
+      {"hf_cosine_min_lr_rate0.1_w10_60", cosine_with_min_lr(lr, 10, 60, 0.1)},
+      {"hf_wsd_w10_d20_60", warmup_stable_decay(lr, 10, 30, 20, Decay::kCosine)}};
+  EXPECT_EQ(json["lr_of_steps_0_to_59"].size(), schedules.size());
+  for (const auto& [name, schedule] : schedules) {
+    const auto rates = json["lr_of_steps_0_to_59"].at(name).get<std::vector<double>>();
+    ASSERT_EQ(rates.size(), 60U) << name;
+    for (std::int64_t step = 0; step < 60; ++step) {
+      EXPECT_NEAR(schedule(step), rates[static_cast<std::size_t>(step)], 1e-15) << name << step;
+    }
   }
 }
 

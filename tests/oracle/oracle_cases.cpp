@@ -3,11 +3,17 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"
+#include "optim/adagrad.h"
+#include "optim/adam.h"
 #include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
+#include "optim/rmsprop.h"
 #include "optim/schedule.h"
 #include "optim/sgd.h"
 #include "tests/testing.h"
@@ -26,44 +32,58 @@ TensorList random_tensors(std::uint64_t seed, Dtype dtype) {
 }
 
 using Groups = std::vector<optim::ParamGroup>;
-using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(Groups, const Json&)>;
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(Groups)>;
 
-std::unique_ptr<optim::Optimizer> make_adamw(Groups groups, const Json& options) {
-  return std::make_unique<optim::AdamW>(
-      std::move(groups),
-      optim::AdamW::Config{
-          .beta1 = options["betas"][0], .beta2 = options["betas"][1], .eps = options["eps"]});
+template <class Optimizer>
+std::unique_ptr<optim::Optimizer> made(Groups groups) {
+  return std::make_unique<Optimizer>(std::move(groups), typename Optimizer::Config());
 }
 
-std::unique_ptr<optim::Optimizer> make_sgd(Groups groups, const Json& options) {
-  return std::make_unique<optim::SGD>(
-      std::move(groups),
-      optim::SGD::Config{.momentum = options["momentum"], .nesterov = options["nesterov"]});
+/// The settings of a group, as PyTorch calls them.
+optim::ParamGroup group_of(const Json& settings) {
+  optim::ParamGroup group;
+  const auto read = [&](const std::string& key, auto& setting) {
+    if (settings.contains(key)) setting = settings[key];
+  };
+  read("lr", group.lr);
+  read("weight_decay", group.weight_decay);
+  read("eps", group.eps);
+  read("amsgrad", group.amsgrad);
+  read("momentum", group.momentum);
+  read("nesterov", group.nesterov);
+  read("alpha", group.alpha);
+  read("centered", group.centered);
+  read("lr_decay", group.lr_decay);
+  read("initial_accumulator_value", group.initial_accumulator_value);
+  if (settings.contains("betas")) {
+    group.beta1 = settings["betas"][0];
+    group.beta2 = settings["betas"][1];
+  }
+  return group;
 }
 
-// The first two parameters are one group, the others another one with its own options.
-void add_optimizer_case(const std::string& name, const MakeOptimizer& make, const Json& options,
-                        Dtype dtype, std::uint64_t seed, OracleCases& cases) {
+/// The first two parameters are one group, the others another one. In the second half of the steps
+/// all have the rate `later_lr`, if there is one.
+void add_optimizer_case(const std::string& name, const MakeOptimizer& make, const Json& first,
+                        const Json& second, const Json& later_lr, Dtype dtype, std::uint64_t seed,
+                        OracleCases& cases) {
   const auto id = "optimizers/" + std::to_string(cases.json["optimizers"].size());
   cases.json["optimizers"].push_back({{"id", id},
                                       {"name", name},
                                       {"dtype", to_string(dtype)},
-                                      {"options", options},
+                                      {"groups", {first, second}},
+                                      {"later_lr", later_lr},
                                       {"steps", kSteps}});
   const auto parameters = random_tensors(seed, dtype);
   cases.add(id + "/start", parameters);
-  Groups groups(2);
+  Groups groups = {group_of(first), group_of(second)};
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     groups[i < 2 ? 0 : 1].parameters.push_back({"p" + std::to_string(i), parameters[i]});
   }
-  for (std::size_t i = 0; i < 2; ++i) {
-    groups[i].lr = options["lr"][i];
-    groups[i].weight_decay = options["weight_decay"][i];
-  }
-  const auto optimizer = make(groups, options);
+  const auto optimizer = make(groups);
   for (int step = 0; step < kSteps; ++step) {
     const auto at = id + '/' + std::to_string(step);
-    if (step == kSteps / 2 && options.contains("later_lr")) optimizer->set_lr(options["later_lr"]);
+    if (step == kSteps / 2 && !later_lr.is_null()) optimizer->set_lr(later_lr);
     optimizer->zero_grad();
     auto grads = random_tensors(seed + 1 + static_cast<std::uint64_t>(step), dtype);
     if (step == 0 || step == 4) grads[1] = Tensor();
@@ -106,32 +126,58 @@ void OracleCases::add(const std::string& name, const TensorList& list) {
 }
 
 void add_optimizer_cases(std::uint64_t seed, OracleCases& cases) {
-  const auto adamw = [](const Json& lr, const Json& decay, const Json& betas, double eps) {
-    return Json{{"lr", lr}, {"weight_decay", decay}, {"betas", betas}, {"eps", eps}};
+  const auto adam = [](double lr, double decay, const Json& betas, double eps, bool amsgrad) {
+    return Json{
+        {"lr", lr}, {"weight_decay", decay}, {"betas", betas}, {"eps", eps}, {"amsgrad", amsgrad}};
   };
-  const auto sgd = [](const Json& lr, const Json& decay, double momentum, bool nesterov) {
+  const auto sgd = [](double lr, double decay, double momentum, bool nesterov) {
     return Json{
         {"lr", lr}, {"weight_decay", decay}, {"momentum", momentum}, {"nesterov", nesterov}};
   };
-  auto scheduled = adamw({0.1, 0.1}, {0.1, 0}, {0.9, 0.95}, 1e-8);
-  scheduled["later_lr"] = 0.003;
+  const auto rmsprop = [](double lr, double decay, double alpha, double eps, double momentum,
+                          bool centered) {
+    return Json{{"lr", lr},   {"weight_decay", decay}, {"alpha", alpha},
+                {"eps", eps}, {"momentum", momentum},  {"centered", centered}};
+  };
+  const auto adagrad = [](double lr, double decay, double lr_decay, double eps) {
+    return Json{{"lr", lr},
+                {"weight_decay", decay},
+                {"lr_decay", lr_decay},
+                {"eps", eps},
+                {"initial_accumulator_value", 0.1}};
+  };
   for (const auto dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
-    const auto add_adamw = [&](const Json& options) {
-      add_optimizer_case("AdamW", make_adamw, options, dtype, seed, cases);
+    const auto add = [&](const std::string& name, const MakeOptimizer& make, const Json& first,
+                         const Json& second, const Json& later_lr = nullptr) {
+      add_optimizer_case(name, make, first, second, later_lr, dtype, seed, cases);
     };
-    add_adamw(adamw({1e-3, 1e-3}, {0.01, 0.01}, {0.9, 0.999}, 1e-8));
-    add_adamw(adamw({0.03, 0.3}, {0, 0.1}, {0.9, 0.95}, 1e-8));
-    add_adamw(adamw({0.01, 0.02}, {0.5, 0}, {0, 0.5}, 1e-3));
-    add_adamw(scheduled);
+    for (const auto& [name, make] :
+         {std::pair<std::string, MakeOptimizer>{"AdamW", made<optim::AdamW>},
+          {"Adam", made<optim::Adam>}}) {
+      add(name, make, adam(1e-3, 0.01, {0.9, 0.999}, 1e-8, false),
+          adam(1e-3, 0.01, {0.9, 0.999}, 1e-8, false));
+      add(name, make, adam(0.03, 0, {0.9, 0.95}, 1e-8, false),
+          adam(0.3, 0.1, {0.8, 0.9}, 1e-6, true));
+      add(name, make, adam(0.01, 0.5, {0, 0.5}, 1e-3, true),
+          adam(0.02, 0, {0.5, 0.75}, 1e-3, false));
+      add(name, make, adam(0.1, 0.1, {0.9, 0.95}, 1e-8, true),
+          adam(0.1, 0, {0.9, 0.95}, 1e-8, false), 0.003);
+    }
     for (const double momentum : {0.0, 0.9}) {
       for (const bool nesterov : {false, true}) {
         if (nesterov && momentum == 0) continue;
-        for (const Json& decay : {Json{0, 0}, Json{0.1, 0.01}}) {
-          add_optimizer_case("SGD", make_sgd, sgd({0.1, 0.01}, decay, momentum, nesterov), dtype,
-                             seed, cases);
+        for (const bool decays : {false, true}) {
+          add("SGD", made<optim::SGD>, sgd(0.1, decays ? 0.1 : 0, momentum, nesterov),
+              sgd(0.01, decays ? 0.01 : 0, 0.5, !nesterov));
         }
       }
     }
+    add("RMSprop", made<optim::RMSprop>, rmsprop(0.01, 0, 0.99, 1e-8, 0, false),
+        rmsprop(0.02, 0.1, 0.5, 1e-3, 0.9, true));
+    add("RMSprop", made<optim::RMSprop>, rmsprop(0.01, 0.1, 0.9, 1e-6, 0.5, false),
+        rmsprop(0.02, 0, 0.75, 1e-2, 0, true), 0.003);
+    add("Adagrad", made<optim::Adagrad>, adagrad(0.1, 0, 0, 1e-10), adagrad(0.5, 0.1, 0.25, 1e-3),
+        0.2);
   }
 }
 
@@ -158,6 +204,16 @@ void add_schedule_cases(std::uint64_t seed, OracleCases& cases) {
     const auto rest = 1 + random.integer(10 * i + 2, 30);
     const auto stable = random.integer(10 * i + 3, 20);
     add("constant", {{"lr", lr}}, optim::constant(lr));
+    add("constant_with_warmup", {{"lr", lr}, {"warmup", warmup}},
+        optim::constant_with_warmup(lr, warmup));
+    add("linear_with_warmup", {{"lr", lr}, {"warmup", warmup}, {"total", warmup + rest}},
+        optim::linear_with_warmup(lr, warmup, warmup + rest));
+    add("polynomial_with_warmup",
+        {{"lr", lr}, {"warmup", warmup}, {"total", warmup + rest}, {"power", 1.5}},
+        optim::polynomial_with_warmup(lr, warmup, warmup + rest, 1.5, 0.0));
+    add("cosine_with_min_lr",
+        {{"lr", lr}, {"warmup", warmup}, {"total", warmup + rest}, {"min_lr_rate", 0.1}},
+        optim::cosine_with_min_lr(lr, warmup, warmup + rest, 0.1));
     add("cosine_with_warmup", {{"lr", lr}, {"warmup", warmup}, {"total", warmup + rest}},
         optim::cosine_with_warmup(lr, warmup, warmup + rest));
     add("warmup_stable_decay",

@@ -21,8 +21,9 @@ struct OracleCases {
   void add(const std::string& name, const TensorList& list);
 };
 
-/// Ten steps of AdamW and SGD for every kind of option: parameters at the start and after each
-/// step, the gradients, some of which are missing at some steps.
+/// Ten steps of each optimizer that PyTorch 1.13 has, in two groups with settings of their own:
+/// parameters at the start and after each step, the gradients, some of which are missing at some
+/// steps.
 void add_optimizer_cases(std::uint64_t seed, OracleCases& cases);
 
 /// Gradients before and after clip_grad_norm, and the norm.

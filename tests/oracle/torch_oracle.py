@@ -123,12 +123,13 @@ class Oracle:
     def check_optimizer(self, case):
         start = self.list(f"{case['id']}/start", 5)
         parameters = [torch.nn.Parameter(p) for p in start]
-        options = dict(case["options"])
-        later_lr = options.pop("later_lr", None)
-        rates, decays = options.pop("lr"), options.pop("weight_decay")
-        groups = [{"params": parameters[:2], "lr": rates[0], "weight_decay": decays[0]},
-                  {"params": parameters[2:], "lr": rates[1], "weight_decay": decays[1]}]
-        optimizer = getattr(torch.optim, case["name"])(groups, lr=rates[0], **options)
+        later_lr = case["later_lr"]
+        groups = [{"params": parameters[:2], **case["groups"][0]},
+                  {"params": parameters[2:], **case["groups"][1]}]
+        # Adagrad takes this one from its arguments alone, which its groups share.
+        shared = {key: value for key, value in case["groups"][0].items()
+                  if key == "initial_accumulator_value"}
+        optimizer = getattr(torch.optim, case["name"])(groups, lr=case["groups"][0]["lr"], **shared)
         largest = [torch.zeros_like(p, dtype=torch.float64) for p in start]
         for step in range(case["steps"]):
             largest = [torch.maximum(m, p.detach().abs()) for m, p in zip(largest, parameters)]
@@ -139,7 +140,7 @@ class Oracle:
                 parameter.grad = grad
             optimizer.step()
             for i, got in enumerate(self.list(f"{case['id']}/{step}/parameter", 5)):
-                what = f"{case['name']} {case['options']}, {case['dtype']}, step {step}"
+                what = f"{case['name']} {case['groups']}, {case['dtype']}, step {step}"
                 self.compare(f"{what}, parameter {i}", got, parameters[i], largest[i])
 
     def check_clip(self, case):
@@ -179,9 +180,16 @@ class Oracle:
         if step < args["warmup"]:
             return closed_form(lambda o: schedulers.LinearLR(o, 0.0, 1.0, args["warmup"]), step)
         step -= args["warmup"]
-        if name == "cosine_with_warmup":
-            half = args["total"] - args["warmup"]
-            return closed_form(lambda o: schedulers.CosineAnnealingLR(o, half), step)
+        if name == "constant_with_warmup":
+            return closed_form(lambda o: schedulers.ConstantLR(o, 1.0), step)
+        rest = args["total"] - args["warmup"] if "total" in args else None
+        if name == "linear_with_warmup":
+            return closed_form(lambda o: schedulers.LinearLR(o, 1.0, 0.0, rest), step)
+        if name == "polynomial_with_warmup":
+            return closed_form(lambda o: schedulers.PolynomialLR(o, rest, args["power"]), step)
+        if name.startswith("cosine"):
+            lowest = args["lr"] * args.get("min_lr_rate", 0)
+            return closed_form(lambda o: schedulers.CosineAnnealingLR(o, rest, lowest), step)
         step = max(0, step - args["stable"])
         return closed_form(lambda o: schedulers.LinearLR(o, 1.0, 0.0, args["decay"]), step)
 

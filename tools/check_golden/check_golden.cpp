@@ -8,12 +8,14 @@
 // It prints one line per quantity. Exits with 1 if one exceeds its limit or is missing, with 2 if a
 // folder is malformed (Note [Golden folders]).
 
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "tools/check_golden/golden_checks.h"
+#include "tools/check_golden/golden_optim.h"
 #include "tools/check_golden/golden_runs.h"
 #include "train/config/command_line.h"
 #include "train/config/common_options.h"
@@ -34,15 +36,31 @@ struct Tally {
   std::vector<std::string> failures;
 };
 
-std::string line_of(const GoldenCase& golden, GoldenPath path, Dtype dtype,
+std::string line_of(const std::string& folder, GoldenPath path, Dtype dtype,
                     const GoldenCheck& check) {
   std::ostringstream line;
-  line << golden.name << " | " << std::left << std::setw(9) << to_string(path) << " | "
+  line << folder << " | " << std::left << std::setw(9) << to_string(path) << " | "
        << (dtype == Dtype::kFloat32 ? "fp32" : "fp64") << " | " << std::setw(60) << check.quantity
        << " | " << std::scientific << std::setprecision(1) << check.error << " <= " << check.limit
        << " | " << (check.holds() ? "ok" : "FAIL");
   if (!check.worst.empty()) line << " (" << check.worst << ')';
   return line.str();
+}
+
+void report_checks(const std::string& folder, GoldenPath path, Dtype dtype,
+                   const std::vector<GoldenCheck>& checks, Tally& tally) {
+  for (const auto& check : checks) {
+    const auto line = line_of(folder, path, dtype, check);
+    std::cout << line << std::endl;
+    ++tally.quantities;
+    if (!check.holds()) tally.failures.push_back(line);
+  }
+}
+
+void report_missing(const std::string& folder, const std::vector<std::string>& missing,
+                    Tally& tally) {
+  for (const auto& what : missing) std::cout << folder << " | missing | " << what << '\n';
+  tally.missing += missing.size();
 }
 
 /// Prints the results of a path in one dtype.
@@ -60,20 +78,21 @@ void report(const GoldenCase& golden, GoldenPath path, Dtype dtype, const Golden
     const auto& trained = results.variants[i];
     report_replayed(trained.replayed || trained.final_eval.replayed, golden.variants[i].name);
   }
-  for (const auto& check : check_golden(golden, results, dtype)) {
-    const auto line = line_of(golden, path, dtype, check);
-    std::cout << line << std::endl;
-    ++tally.quantities;
-    if (!check.holds()) tally.failures.push_back(line);
-  }
+  report_checks(golden.name, path, dtype, check_golden(golden, results, dtype), tally);
+}
+
+/// Checks a folder of optimizers and schedules.
+void check_optim_folder(const std::string& folder, Tally& tally) {
+  const auto name = std::filesystem::weakly_canonical(folder).filename().string();
+  const auto [checks, missing] = check_golden_optim(folder);
+  report_missing(name, missing, tally);
+  report_checks(name, GoldenPath::kPlain, Dtype::kFloat64, checks, tally);
 }
 
 void check_folder(const std::string& folder, int world_size, Tally& tally) {
+  if (is_golden_optim(folder)) return check_optim_folder(folder, tally);
   const auto golden = read_golden_case(folder);
-  for (const auto& what : golden.missing) {
-    std::cout << golden.name << " | missing | " << what << '\n';
-  }
-  tally.missing += golden.missing.size();
+  report_missing(golden.name, golden.missing, tally);
   for (const auto path : {GoldenPath::kPlain, GoldenPath::kOptimised, GoldenPath::kSharded}) {
     const auto fp64 = run_golden(golden, path, Dtype::kFloat64, world_size);
     report(golden, path, Dtype::kFloat64, fp64, tally);

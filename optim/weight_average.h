@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "framework/tensor/named_tensor.h"
+
+namespace moegrad::optim {
+
+/// An exponential moving average of weights, for evaluation and for the last checkpoint. Each
+/// update(), after an optimizer's step, moves the averages toward the weights:
+///
+///     a = a + (1 - decay) (w - a)
+///
+/// The averages begin as the weights, and are of their dtype and cut like them, so nothing is
+/// communicated. Make it after fully_shard, and after the weights have their initial values.
+///
+///     optim::WeightAverage average(model.named_parameters(), 0.999);
+///     optimizer.step(), average.update();    // each step
+///     average.swap(), evaluate(model), average.swap();
+class WeightAverage {
+ public:
+  /// ValueError unless 0 <= decay < 1; Error for a tensor that fully_shard has replaced by a shard.
+  WeightAverage(NamedTensors parameters, double decay);
+  WeightAverage(const WeightAverage&) = delete;
+  WeightAverage& operator=(const WeightAverage&) = delete;
+
+  /// Error if fully_shard has replaced a parameter, here and in swap().
+  void update();
+  /// Exchanges the values of the weights and of the averages.
+  void swap();
+
+  /// The averages, each named after its parameter with `.ema`. A checkpoint saves these tensors and
+  /// fills them again.
+  NamedTensors state_dict() const;
+  /// Copies the values into the tensors of state_dict(), or nothing, with the errors of
+  /// Optimizer::load_state_dict().
+  void load_state_dict(const NamedTensors& state);
+
+ private:
+  NamedTensors parameters_;
+  TensorList averages_;
+  double decay_;
+};
+
+}  // namespace moegrad::optim

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/param_group.h"
+
+#include <limits>
+
+#include "framework/runtime/error.h"
+#include "optim/adagrad.h"
+#include "optim/adam.h"
+#include "optim/adamw.h"
+#include "optim/lion.h"
+#include "optim/rmsprop.h"
+#include "optim/sgd.h"
+#include "tests/testing.h"
+
+namespace moegrad::optim::param_group_test {
+namespace {
+
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+
+/// Two steps with the same gradients of the same parameter, in a group of its own settings and
+/// alone with the same settings from the configuration.
+template <class Optimizer>
+void expect_as_configured(const ParamGroup& settings, const typename Optimizer::Config& config) {
+  const Tensor own = randn({3, 4}), alone = randn({3, 4}), other = randn({2}, 2);
+  ParamGroup group = settings;
+  group.parameters = {{"own", own}};
+  Optimizer grouped({{.parameters = {{"other", other}}}, group}, {});
+  Optimizer configured({{"alone", alone}}, config);
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    other.set_grad(randn({2}, 30 + step));
+    own.set_grad(randn({3, 4}, 40 + step));
+    alone.set_grad(randn({3, 4}, 40 + step));
+    grouped.step();
+    configured.step();
+  }
+  EXPECT_TRUE(bitwise_equal(own, alone));
+  EXPECT_FALSE(bitwise_equal(own, randn({3, 4})));
+}
+
+TEST(ParamGroup, HasSettingsOfItsOwnInEveryOptimizer) {
+  expect_as_configured<AdamW>(
+      {.lr = 0.1, .weight_decay = 0.2, .beta1 = 0.5, .beta2 = 0.25, .eps = 0.1, .amsgrad = true},
+      {.lr = 0.1, .beta1 = 0.5, .beta2 = 0.25, .eps = 0.1, .weight_decay = 0.2, .amsgrad = true});
+  expect_as_configured<Adam>({.lr = 0.1, .weight_decay = 0.2, .beta1 = 0.5, .beta2 = 0.25},
+                             {.lr = 0.1, .beta1 = 0.5, .beta2 = 0.25, .weight_decay = 0.2});
+  expect_as_configured<SGD>({.lr = 0.1, .weight_decay = 0.2, .momentum = 0.5, .nesterov = true},
+                            {.lr = 0.1, .momentum = 0.5, .weight_decay = 0.2, .nesterov = true});
+  expect_as_configured<RMSprop>({.lr = 0.1,
+                                 .weight_decay = 0.2,
+                                 .eps = 0.1,
+                                 .momentum = 0.5,
+                                 .alpha = 0.75,
+                                 .centered = true},
+                                {.lr = 0.1,
+                                 .alpha = 0.75,
+                                 .eps = 0.1,
+                                 .weight_decay = 0.2,
+                                 .momentum = 0.5,
+                                 .centered = true});
+  expect_as_configured<Adagrad>({.lr = 0.1,
+                                 .weight_decay = 0.2,
+                                 .eps = 0.1,
+                                 .lr_decay = 0.5,
+                                 .initial_accumulator_value = 0.25},
+                                {.lr = 0.1,
+                                 .lr_decay = 0.5,
+                                 .weight_decay = 0.2,
+                                 .initial_accumulator_value = 0.25,
+                                 .eps = 0.1});
+  expect_as_configured<Lion>({.lr = 0.1, .weight_decay = 0.2, .beta1 = 0.5, .beta2 = 0.25},
+                             {.lr = 0.1, .beta1 = 0.5, .beta2 = 0.25, .weight_decay = 0.2});
+}
+
+TEST(ParamGroup, MayNotGiveWhatTheOptimizerDoesNotHave) {
+  const Tensor p = randn({2});
+  const auto refused = [&](ParamGroup group) {
+    group.parameters = {{"p", p}};
+    return message_of<ValueError>([&] { SGD({group}, SGD::Config()); });
+  };
+  EXPECT_EQ(refused({.beta1 = 0.5}), "SGD: a group must give settings of SGD alone, got beta1");
+  EXPECT_EQ(refused({.amsgrad = false}),
+            "SGD: a group must give settings of SGD alone, got amsgrad");
+}
+
+TEST(ParamGroup, HasSettingsWithinTheirRanges) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor p = randn({2});
+  const auto refused = [&]<class Optimizer>(std::type_identity<Optimizer>, ParamGroup group) {
+    group.parameters = {{"p", p}};
+    return message_of<ValueError>([&] { Optimizer({group}, typename Optimizer::Config()); });
+  };
+  EXPECT_EQ(refused(std::type_identity<Adam>(), {.beta1 = 1.0}),
+            "Adam: beta1 must be in [0, 1), got 1");
+  EXPECT_EQ(refused(std::type_identity<AdamW>(), {.beta2 = kNan}),
+            "AdamW: beta2 must be in [0, 1), got nan");
+  EXPECT_EQ(refused(std::type_identity<Adam>(), {.eps = -1.0}), "Adam: eps must be >= 0, got -1");
+  EXPECT_EQ(refused(std::type_identity<Lion>(), {.beta2 = -0.5}),
+            "Lion: beta2 must be in [0, 1), got -0.5");
+  EXPECT_EQ(refused(std::type_identity<RMSprop>(), {.alpha = 1.5}),
+            "RMSprop: alpha must be in [0, 1), got 1.5");
+  EXPECT_EQ(refused(std::type_identity<RMSprop>(), {.momentum = -0.5}),
+            "RMSprop: momentum must be >= 0, got -0.5");
+  EXPECT_EQ(refused(std::type_identity<Adagrad>(), {.lr_decay = -0.5}),
+            "Adagrad: lr_decay must be >= 0, got -0.5");
+  EXPECT_EQ(refused(std::type_identity<Adagrad>(), {.initial_accumulator_value = -0.5}),
+            "Adagrad: initial_accumulator_value must be >= 0, got -0.5");
+  EXPECT_EQ(refused(std::type_identity<SGD>(), {.nesterov = true}),
+            "SGD: nesterov needs momentum > 0, got 0");
+  EXPECT_EQ(refused(std::type_identity<Lion>(), {.lr = -0.5}),
+            "optimizer: lr must be finite and >= 0, got -0.5");
+  EXPECT_EQ(refused(std::type_identity<Lion>(), {.weight_decay = -0.5}),
+            "optimizer: weight_decay must be >= 0, got -0.5");
+}
+
+}  // namespace
+}  // namespace moegrad::optim::param_group_test

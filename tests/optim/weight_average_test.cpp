@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/weight_average.h"
+
+#include <utility>
+
+#include "framework/distributed/shard_spec.h"
+#include "framework/runtime/rank_context.h"
+#include "framework/tensor/arena.h"
+#include "tests/framework/distributed/hand_shards.h"
+#include "tests/testing.h"
+
+namespace moegrad::optim::weight_average_test {
+namespace {
+
+using test::bitwise_equal;
+using test::message_of;
+using test::randn;
+
+void set(Tensor tensor, const Tensor& values) { copy_(tensor, values); }
+
+TEST(WeightAverage, MovesTowardTheWeights) {
+  for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    const Tensor w = Tensor::ones({2}, dtype), empty = Tensor::zeros({0, 3}, dtype);
+    WeightAverage average({{"w", w}, {"empty", empty}}, 0.75);
+    const auto values = [&] {
+      const Tensor now = to_dtype(average.state_dict()[0].tensor, Dtype::kFloat64);
+      return std::vector<double>(now.data<double>().begin(), now.data<double>().end());
+    };
+    EXPECT_EQ(values(), (std::vector<double>{1, 1}));
+    set(w, to_dtype(Tensor::from(std::vector<double>{5.0, -3.0}, {2}), dtype));
+    average.update();
+    EXPECT_EQ(values(), (std::vector<double>{2, 0}));
+    average.update();
+    EXPECT_EQ(values(), (std::vector<double>{2.75, -0.75}));
+  }
+}
+
+TEST(WeightAverage, SwapsWithTheWeightsAndBack) {
+  const Tensor w = randn({3, 2}), start = clone(w), later = randn({3, 2}, 2);
+  WeightAverage average({{"w", w}}, 0.5);
+  set(w, later);
+  const auto version = w.storage().version();
+  average.swap();
+  EXPECT_GT(w.storage().version(), version);  // the tape, and fully_shard, see it
+  EXPECT_TRUE(bitwise_equal(w, start));
+  EXPECT_TRUE(bitwise_equal(average.state_dict()[0].tensor, later));
+  average.swap();
+  EXPECT_TRUE(bitwise_equal(w, later));
+}
+
+TEST(WeightAverage, GoesOnFromALoadedState) {
+  const Tensor w = randn({4});
+  WeightAverage first({{"w", w}}, 0.9);
+  set(w, randn({4}, 2));
+  WeightAverage second({{"w", w}}, 0.9);
+  second.load_state_dict({{"w.ema", clone(first.state_dict()[0].tensor)}});
+  first.update();
+  second.update();
+  EXPECT_TRUE(bitwise_equal(first.state_dict()[0].tensor, second.state_dict()[0].tensor));
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              second.load_state_dict({{"w.ema", randn({3})}});
+            }),
+            "WeightAverage load_state_dict: 'w.ema' must be [4], got [3]");
+  EXPECT_EQ(message_of<Error>([&] { second.load_state_dict({}); }),
+            "WeightAverage load_state_dict: missing key 'w.ema'");
+}
+
+TEST(WeightAverage, IsCutLikeTheWeights) {
+  RankContext context;
+  const RankContextGuard guard(context);
+  const Tensor w = randn({4}, 1, Dtype::kFloat32);
+  w.set_shard_spec(std::make_shared<const ShardSpec>(test::range_spec({8}, 4, 8)));
+  const WeightAverage average({{"w", w}}, 0.9);
+  EXPECT_EQ(average.state_dict()[0].tensor.shard_spec(), w.shard_spec());
+  EXPECT_EQ(context.arena()->live()[MemoryTag::kOptimizer], 16);
+}
+
+TEST(WeightAverage, RejectsWhatCannotBe) {
+  const Tensor w = randn({2});
+  EXPECT_EQ(message_of<ValueError>([&] {
+              WeightAverage({{"w", w}}, 1.0);
+            }),
+            "WeightAverage: decay must be in [0, 1), got 1");
+  WeightAverage average({{"w", w}}, 0.5);
+  auto spec = whole_spec({2});
+  spec.replaced = true;
+  w.set_shard_spec(std::make_shared<const ShardSpec>(spec));
+  for (const auto& message :
+       {message_of<Error>([&] { average.update(); }), message_of<Error>([&] { average.swap(); })}) {
+    EXPECT_EQ(message,
+              "WeightAverage: 'w' must be a parameter of its module, got the whole tensor that "
+              "fully_shard has replaced by a shard; take named_parameters() after fully_shard");
+  }
+}
+
+}  // namespace
+}  // namespace moegrad::optim::weight_average_test

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/check_golden/golden_optim.h"
+
+#include <cmath>
+
+#include "framework/io/safetensors.h"
+#include "tests/framework/io/files.h"
+#include "tests/testing.h"
+
+namespace moegrad::tools::golden_optim_test {
+namespace {
+
+using test::message_of;
+
+constexpr const char* kRates = R"({"base_lr": 2.0, "lr_of_steps_0_to_3": {)"
+                               R"("hf_linear_w1_3": [0.0, 2.0, 1.0, 0.0],)"
+                               R"("hf_constant_w2": [0.0, 1.0, 2.0, 2.0]}})";
+
+/// What SGD makes of a parameter of shape [2], by its formulas.
+Tensor after_steps() {
+  std::vector<double> p, b(2);
+  for (int i = 0; i < 2; ++i) p.push_back(std::cos(0.21 * i));
+  for (int t = 0; t < 20; ++t) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const double g =
+          std::sin(0.37 * static_cast<double>(i) + 1.3 * t) * (1 + 0.1 * t) + 0.1 * p[i];
+      b[i] = 0.9 * b[i] + g;
+      p[i] -= 0.01 * (g + 0.9 * b[i]);
+    }
+  }
+  return Tensor::from(p, {2});
+}
+
+struct Folder {
+  explicit Folder(const NamedTensors& tensors = {{"sgd_nesterov.0", after_steps()}},
+                  const std::string& rates = kRates) {
+    if (!tensors.empty()) save_safetensors(root / "after_20_steps.safetensors", tensors);
+    if (!rates.empty()) test::write_file(root / "schedules.json", rates);
+  }
+  GoldenOptim check() const { return check_golden_optim(root / ""); }
+  std::string refused() const {
+    return message_of<ValueError>([&] { check(); });
+  }
+
+  test::TemporaryFolder root;
+};
+
+TEST(GoldenOptim, ComparesWhatTheFolderExpectsAndNamesIt) {
+  const auto [checks, missing] = Folder().check();
+  EXPECT_TRUE(missing.empty());
+  std::vector<std::string> quantities;
+  for (const auto& check : checks) {
+    EXPECT_TRUE(check.holds()) << check.quantity << check.error;
+    EXPECT_EQ(check.limit, 1e-12);
+    quantities.push_back(check.quantity);
+  }
+  EXPECT_EQ(quantities, (std::vector<std::string>{"after 20 steps: sgd_nesterov.0",
+                                                  "learning rates: hf_constant_w2",
+                                                  "learning rates: hf_linear_w1_3"}));
+}
+
+TEST(GoldenOptim, SaysWhatIsOffByMoreThanTheLimit) {
+  Tensor off = after_steps();
+  off.mutable_data<double>()[1] += 2e-12;
+  const Folder folder(
+      {{"sgd_nesterov.0", off}},
+      R"({"base_lr": 2.0, "lr_of_steps_0_to_1": {"hf_linear_w1_2": [0, 2.00001]}})");
+  const auto checks = folder.check().checks;
+  ASSERT_EQ(checks.size(), 2U);
+  EXPECT_FALSE(checks[0].holds());
+  EXPECT_EQ(checks[0].worst, "sgd_nesterov.0");
+  EXPECT_FALSE(checks[1].holds());
+  EXPECT_EQ(checks[1].worst, "step 1");
+  EXPECT_NEAR(checks[1].error, 5e-6, 1e-12);  // relative to the base rate
+}
+
+TEST(GoldenOptim, TellsWhichFileIsMissing) {
+  EXPECT_EQ(Folder(NamedTensors()).check().missing,
+            std::vector<std::string>{"after_20_steps.safetensors"});
+  EXPECT_EQ(Folder({{"sgd_nesterov.0", after_steps()}}, "").check().missing,
+            std::vector<std::string>{"schedules.json"});
+  EXPECT_TRUE(is_golden_optim(Folder(NamedTensors()).root / ""));
+  EXPECT_FALSE(is_golden_optim(Folder(NamedTensors(), "").root / ""));
+}
+
+TEST(GoldenOptim, RefusesOptimizersThatItDoesNotKnow) {
+  const Tensor p = after_steps();
+  EXPECT_EQ(Folder({{"adamax.0", p}}).refused(),
+            "after_20_steps.safetensors: an optimizer must be one of adafactor, adagrad, adam, "
+            "adamw, adamw_amsgrad, rmsprop, sgd_nesterov, got 'adamax'");
+  EXPECT_EQ(Folder({{"adam", p}}).refused(),
+            "after_20_steps.safetensors: 'adam' must be an optimizer, a dot and a number");
+  EXPECT_EQ(Folder({{"adam.0x", p}}).refused(),
+            "after_20_steps.safetensors: 'adam.0x' must be an optimizer, a dot and a number");
+  EXPECT_EQ(Folder({{"adam.0", p}, {"adam.2", p}}).refused(),
+            "after_20_steps.safetensors: 'adam.1' is missing");
+  EXPECT_EQ(message_of<DtypeError>([&] {
+              Folder({{"adam.0", Tensor::ones({2})}}).check();
+            }),
+            "after_20_steps.safetensors: 'adam.0' must be float64, got float32");
+}
+
+TEST(GoldenOptim, RefusesSchedulesThatItDoesNotKnow) {
+  const auto refused = [](const std::string& rates) {
+    return Folder(NamedTensors(), rates).refused();
+  };
+  const auto named = [&](const std::string& name) {
+    return refused(R"({"base_lr": 1.0, "lr_of_steps_0_to_0": {")" + name + R"(": [0.0]}})");
+  };
+  EXPECT_EQ(named("hf_exponential_w10"),
+            "schedules.json: 'hf_exponential_w10' (# for each number) must be one of "
+            "hf_constant_w#, hf_cosine_min_lr_rate#_w#_#, hf_cosine_restarts#_w#_#, "
+            "hf_cosine_w#_#, hf_inverse_sqrt_w#, hf_linear_w#_#, hf_polynomial_w#_#_p#_end#, "
+            "hf_wsd_w#_d#_#, got 'hf_exponential_w#'");
+  EXPECT_EQ(named("hf_linear_w1.5_3"),
+            "schedules.json: a name must have whole numbers of steps up to 10^15, got 1.5");
+  EXPECT_EQ(named("hf_constant_w1e999"),
+            "schedules.json: '1e999' must begin with a number within the range of float64");
+  EXPECT_EQ(named("hf_linear_w4_3"),
+            "linear_with_warmup: warmup_steps must be in [0, 3] (total_steps), got 4");
+  EXPECT_EQ(refused(R"({"base_lr": 1.0, "lr_of_steps_0_to_3": {"hf_constant_w0": [1.0]}})"),
+            "schedules.json: 'hf_constant_w0' must have 4 rates, got 1");
+  EXPECT_EQ(refused(R"({"base_lr": 1.0, "rates": {}})"),
+            "schedules.json: a key must be base_lr or lr_of_steps_0_to_N for a number N, got "
+            "'rates'");
+  EXPECT_EQ(refused(R"({"base_lr": 0.0})"),
+            "schedules.json: base_lr must be finite and > 0, got 0");
+  EXPECT_EQ(refused(R"({"base_lr": 1.0})"),
+            "schedules.json: at least one schedule is needed, got none");
+}
+
+}  // namespace
+}  // namespace moegrad::tools::golden_optim_test
