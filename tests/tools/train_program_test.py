@@ -34,6 +34,7 @@ def run(*arguments, exit_code=0, **keywords):
 
 # The parameter counts of the released models, exactly, in no memory to speak of.
 RELEASED = {
+    "qwen3-0.6b": ["596,049,920", "440,467,456", "596,049,920", "440,467,456"],
     "qwen3-30b-a3b": ["30,532,122,624", "29,909,792,768", "3,353,032,704", "2,730,702,848"],
     "qwen3-235b-a22b": ["235,093,634,560", "233,848,974,848", "22,190,763,520", "20,946,103,808"]}
 NAMES = ["parameters", "without embeddings", "active per token", "active without embeddings"]
