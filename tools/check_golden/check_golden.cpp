@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Golden folders contain what Hugging Face's Qwen3-MoE computes. This program runs everything in
-// them along three paths in two precisions, and compares:
+// Golden folders contain what Hugging Face's Qwen3-MoE or Qwen3 computes. This program runs
+// everything in them along three paths in two precisions, and compares:
 //
 //     build/release/tools/check_golden [--world-size N] DIR...
 //
 // It prints one line per quantity. Exits with 1 if one exceeds its limit or is missing, with 2 if a
-// folder is malformed (Note [Golden folders]).
+// folder is malformed or of no kind that it knows (Note [Golden folders]).
 
 #include <iomanip>
 #include <iostream>
@@ -14,6 +14,8 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "tools/check_golden/golden_checks.h"
+#include "tools/check_golden/golden_kind.h"
+#include "tools/check_golden/golden_pretrained.h"
 #include "tools/check_golden/golden_runs.h"
 #include "train/config/command_line.h"
 #include "train/config/common_options.h"
@@ -68,8 +70,7 @@ void report(const GoldenCase& golden, GoldenPath path, Dtype dtype, const Golden
   }
 }
 
-void check_folder(const std::string& folder, int world_size, Tally& tally) {
-  const auto golden = read_golden_case(folder);
+void check_model(const GoldenCase& golden, int world_size, Tally& tally) {
   for (const auto& what : golden.missing) {
     std::cout << golden.name << " | missing | " << what << '\n';
   }
@@ -79,6 +80,17 @@ void check_folder(const std::string& folder, int world_size, Tally& tally) {
     report(golden, path, Dtype::kFloat64, fp64, tally);
     const auto fp32 = run_golden(golden, path, Dtype::kFloat32, world_size, &fp64);
     report(golden, path, Dtype::kFloat32, fp32, tally);
+  }
+}
+
+void check_folder(const std::string& folder, int world_size, Tally& tally) {
+  switch (golden_kind(folder)) {
+    case GoldenKind::kTraining:
+      return check_model(read_golden_case(folder), world_size, tally);
+    case GoldenKind::kPretrained:
+      return check_model(read_golden_pretrained(folder), world_size, tally);
+    case GoldenKind::kOptim:
+      throw ValueError("optimizers and schedules of learning rates are not checked");
   }
 }
 
