@@ -59,6 +59,16 @@ gathered = [int(re.search(r"^  gathered parameters +(\S+) bytes$", text, re.MULT
             for text in (out, kept)]
 assert gathered[0] < gathered[1], gathered
 
+# A decoder without experts trains too, exported as Hugging Face's Qwen3, and has no loads to report.
+DENSE = ["tiny-dense" if word == "tiny" else word for word in SHORT]
+out, _ = run(*DENSE, "--steps", 2, "--export-hf", "dense")
+assert "  intermediate_size           192\n" in out and "experts" not in out, out
+assert re.search(r"^step +1 \| loss .* \| TGS \d+$", out, re.MULTILINE), out
+assert json.loads((folder / "dense/config.json").read_text())["model_type"] == "qwen3"
+loss = re.search(r"^validation loss (\S+) nats", out, re.MULTILINE)[1]
+hf_model = DENSE[:2] + ["--hf-model", "dense"] + DENSE[4:]
+assert f"training, from validation loss {loss}\n" in run(*hf_model, "--steps", 1)[0]
+
 # Options as a file: what is printed means the same when it is read; the command line outranks it.
 out, _ = run("--print-config", *SHORT, "--lr", 0.125, "--overfit")
 assert "\nlr = 0.125\n" in out and "\noverfit = true\n" in out and "\n# layout = \n" in out, out
