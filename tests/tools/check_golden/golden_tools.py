@@ -378,6 +378,13 @@ def expect_changed_dense_to_fail(programs, untied, tied):
                          (tied, {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}})]:
         out, _ = check(source, keys, 1)
         assert " | logits " in out.split("\n\n")[1], (keys, out)
+    # The gradient of a tied parameter may be there under both names.
+    folder, expected = Copies(tied)(), "expected.safetensors"
+    name, second = "grad_f64.model.embed_tokens.weight", "grad_f64.lm_head.weight"
+    rewrite_tensors(folder / expected, lambda tensors: tensors.update({second: tensors[name]}))
+    check_golden(programs, folder, exit_code=0)
+    change_tensor(folder / expected, second, 3, lambda value: value + 1e-3)
+    check_golden(programs, folder, exit_code=1)
     # Without head_dim it is what Hugging Face's class has.
     for source, keys, message in [
             (tied, {"tie_word_embeddings": False}, "must have tensor 'lm_head.weight', got none"),
