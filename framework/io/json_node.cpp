@@ -52,8 +52,9 @@ JsonNode JsonNode::operator[](std::string_view key) const {
 
 std::vector<std::pair<std::string, JsonNode>> JsonNode::members() const {
   std::vector<std::pair<std::string, JsonNode>> members;
+  const std::string before = path_.empty() ? "" : path_ + " ";
   for (const auto& [key, member] : object().items()) {
-    members.emplace_back(key, JsonNode(document_, member, path_ + " " + in_quotes(key)));
+    members.emplace_back(key, JsonNode(document_, member, before + in_quotes(key)));
   }
   return members;
 }

@@ -88,6 +88,25 @@ Qwen3MoeConfig released_model(std::int64_t hidden, std::int64_t layers, std::int
   return config;
 }
 
+/// The same decoder with dense layers alone.
+Qwen3MoeConfig without_experts(Qwen3MoeConfig config) {
+  const Qwen3MoeConfig defaults;
+  config.num_experts = 0;
+  config.moe_intermediate_size = defaults.moe_intermediate_size;
+  config.num_experts_per_tok = defaults.num_experts_per_tok;
+  config.norm_topk_prob = defaults.norm_topk_prob;
+  config.router_aux_loss_coef = defaults.router_aux_loss_coef;
+  return config;
+}
+
+// As https://huggingface.co/Qwen/Qwen3-0.6B.
+Qwen3MoeConfig released_dense_model() {
+  auto config = without_experts(released_model(1024, 28, 16, 3072, 0));
+  config.num_key_value_heads = 8;
+  config.tie_word_embeddings = true;
+  return config;
+}
+
 }  // namespace
 
 bool Qwen3MoeConfig::is_moe_layer(std::int64_t i) const {
@@ -147,10 +166,14 @@ Qwen3MoeConfig Qwen3MoeConfig::preset(std::string_view name) {
   if (name == "medium") {
     return byte_model({.hidden = 256, .layers = 8, .heads = 8, .experts = 32, .per_token = 4});
   }
+  if (name == "tiny-dense") {
+    return without_experts(byte_model({.hidden = 64, .layers = 4, .heads = 4, .experts = 0}));
+  }
+  if (name == "qwen3-0.6b") return released_dense_model();
   if (name == "qwen3-30b-a3b") return released_model(2048, 48, 32, 6144, 768);
   check<ValueError>(name == "qwen3-235b-a22b",
-                    "qwen3_moe config: preset must be tiny, small, medium, qwen3-30b-a3b or "
-                    "qwen3-235b-a22b, got ",
+                    "qwen3_moe config: preset must be tiny, small, medium, tiny-dense, qwen3-0.6b, "
+                    "qwen3-30b-a3b or qwen3-235b-a22b, got ",
                     name);
   return released_model(4096, 94, 64, 12288, 1536);
 }

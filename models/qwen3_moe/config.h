@@ -13,7 +13,8 @@
 namespace moegrad::models {
 
 /// A Qwen3-MoE model: the keys of Hugging Face's config.json, with the defaults of its
-/// Qwen3MoeConfig class, then the fields that this framework adds.
+/// Qwen3MoeConfig class, then the fields that this framework adds. Without experts (num_experts =
+/// 0) every layer is dense: that is Hugging Face's Qwen3.
 struct Qwen3MoeConfig {
   std::int64_t vocab_size = 151936;
   std::int64_t hidden_size = 2048;
@@ -31,7 +32,7 @@ struct Qwen3MoeConfig {
   std::int64_t decoder_sparse_step = 1;
   std::vector<std::int64_t> mlp_only_layers = {};
   std::int64_t moe_intermediate_size = 768;
-  std::int64_t num_experts = 128;
+  std::int64_t num_experts = 128;  // 0: a dense decoder; the other keys of mixtures then do nothing
   std::int64_t num_experts_per_tok = 8;
   bool norm_topk_prob = false;
   double router_aux_loss_coef = 0.001;
@@ -50,7 +51,8 @@ struct Qwen3MoeConfig {
   friend bool operator==(const Qwen3MoeConfig&, const Qwen3MoeConfig&) = default;
 
   /// Models for a byte tokenizer (vocabulary 256): "tiny" (0.3 M parameters), "small" (1.8 M),
-  /// "medium" (25 M); and the released models, "qwen3-30b-a3b" and "qwen3-235b-a22b".
+  /// "medium" (25 M), and "tiny-dense" (0.2 M) without experts; and the released models,
+  /// "qwen3-30b-a3b", "qwen3-235b-a22b" and the dense "qwen3-0.6b".
   static Qwen3MoeConfig preset(std::string_view name);
 };
 

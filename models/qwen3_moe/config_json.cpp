@@ -63,13 +63,15 @@ void require_value(const JsonNode& keys, std::string_view key, const json& imple
 
 /// transformers 5 stores rope_theta in an object.
 void read_rope_theta(const JsonNode& keys, double& rope_theta) {
+  require_value(keys, "partial_rotary_factor", 1.0);
   if (!keys.has("rope_parameters")) {
     read(keys, "rope_theta", rope_theta);
     return;
   }
   const auto parameters = keys["rope_parameters"];
   require_value(parameters, "rope_type", "default");
-  parameters.allow_only({"rope_type", "rope_theta"});
+  require_value(parameters, "partial_rotary_factor", 1.0);
+  parameters.allow_only({"rope_type", "rope_theta", "partial_rotary_factor"});
   read_either(keys, "rope_theta", parameters, "rope_theta", rope_theta);
 }
 
@@ -113,6 +115,7 @@ constexpr std::array kReadKeys = std::to_array<std::string_view>({"attention_bia
                                                                   "num_hidden_layers",
                                                                   "num_key_value_heads",
                                                                   "num_local_experts",
+                                                                  "partial_rotary_factor",
                                                                   "pruned_heads",
                                                                   "quantization_config",
                                                                   "rms_norm_eps",
@@ -124,6 +127,12 @@ constexpr std::array kReadKeys = std::to_array<std::string_view>({"attention_bia
                                                                   "torch_dtype",
                                                                   "use_sliding_window",
                                                                   "vocab_size"});
+
+/// Those of the keys above that Qwen3 does not have.
+constexpr std::array kMixtureKeys = std::to_array<std::string_view>(
+    {"decoder_sparse_step", "expert_weights", "mlp_only_layers", "moe_intermediate_size",
+     "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts",
+     "router_aux_loss_coef"});
 
 /// Keys of transformers that do not change what this model computes: windows that are switched off,
 /// what the forward call returns, classes and tasks, token ids, generation. PretrainedConfig writes
@@ -198,21 +207,38 @@ constexpr std::array kIgnoredKeys =
 
 /// Refuses unknown keys: a key that is not read here, such as n_shared_experts, might change the
 /// model.
-void refuse_unknown_keys(const JsonNode& keys) {
+void refuse_unknown_keys(const JsonNode& keys, bool dense) {
+  const auto contains = [](const auto& list, const std::string& key) {
+    return std::ranges::find(list, key) != list.end();
+  };
   for (const auto& [key, value] : keys.value().items()) {
-    const bool known = key.starts_with('_') || value.is_null() ||
-                       std::ranges::find(kReadKeys, key) != kReadKeys.end() ||
-                       std::ranges::find(kIgnoredKeys, key) != kIgnoredKeys.end();
+    const bool is_read = contains(kReadKeys, key) && !(dense && contains(kMixtureKeys, key));
+    const bool known =
+        key.starts_with('_') || value.is_null() || is_read || contains(kIgnoredKeys, key);
     if (known) continue;
     keys[key].require(false, "must be absent or null, for this model does not implement it, got ",
                       keys[key]);
   }
 }
 
+/// The defaults of Hugging Face's Qwen3Config class.
+Qwen3MoeConfig dense_defaults() {
+  Qwen3MoeConfig config;
+  config.hidden_size = 4096;
+  config.intermediate_size = 22016;
+  config.num_hidden_layers = 32;
+  config.num_key_value_heads = 32;
+  config.head_dim = 128;
+  config.num_experts = 0;
+  return config;
+}
+
 Qwen3MoeConfig read_config(const JsonNode& keys) {
   keys.require(keys.value().is_object(), "must be an object, got ", keys);
-  refuse_unknown_keys(keys);
-  require_value(keys, "model_type", "qwen3_moe");
+  bool dense = false;
+  read_word<bool>(keys, "model_type", R"("qwen3_moe" or "qwen3")",
+                  {{"qwen3_moe", false}, {"qwen3", true}}, dense);
+  refuse_unknown_keys(keys, dense);
   require_value(keys, "hidden_act", "silu");
   require_value(keys, "attention_bias", false);
   require_value(keys, "attention_dropout", 0.0);
@@ -226,17 +252,20 @@ Qwen3MoeConfig read_config(const JsonNode& keys) {
     }
   }
 
-  Qwen3MoeConfig config;
+  auto config = dense ? dense_defaults() : Qwen3MoeConfig();
   read(keys, "vocab_size", config.vocab_size);
   read(keys, "hidden_size", config.hidden_size);
   read(keys, "intermediate_size", config.intermediate_size);
   read(keys, "num_hidden_layers", config.num_hidden_layers);
   read(keys, "num_attention_heads", config.num_attention_heads);
   read(keys, "num_key_value_heads", config.num_key_value_heads);
+  if (dense && keys.contains("num_key_value_heads") && !keys.has("num_key_value_heads")) {
+    config.num_key_value_heads = config.num_attention_heads;  // what null means to Qwen3
+  }
   check<ValueError>(config.num_attention_heads >= 1,
                     "qwen3_moe config: num_attention_heads must be >= 1, got ",
                     config.num_attention_heads);
-  config.head_dim = config.hidden_size / config.num_attention_heads;
+  if (!dense) config.head_dim = config.hidden_size / config.num_attention_heads;
   read(keys, "head_dim", config.head_dim);
   read(keys, "max_position_embeddings", config.max_position_embeddings);
   read(keys, "initializer_range", config.initializer_range);
@@ -278,39 +307,41 @@ Qwen3MoeConfig parse_qwen3_moe_config(std::string_view text) {
 }
 
 std::string to_json(const Qwen3MoeConfig& config) {
-  const json keys = {
-      {"architectures", {"Qwen3MoeForCausalLM"}},
-      {"attention_bias", false},
-      {"attention_dropout", 0.0},
-      {"decoder_sparse_step", config.decoder_sparse_step},
-      {"expert_weights",
-       config.expert_weights == nn::ExpertWeights::kHuggingFace ? "hf" : "pretransposed"},
-      {"head_dim", config.head_dim},
-      {"hidden_act", "silu"},
-      {"hidden_size", config.hidden_size},
-      {"initializer_range", config.initializer_range},
-      {"intermediate_size", config.intermediate_size},
-      {"max_position_embeddings", config.max_position_embeddings},
-      {"mlp_only_layers", config.mlp_only_layers},
-      {"model_type", "qwen3_moe"},
-      {"moe_intermediate_size", config.moe_intermediate_size},
-      {"norm_topk_prob", config.norm_topk_prob},
-      {"num_attention_heads", config.num_attention_heads},
-      {"num_experts", config.num_experts},
-      {"num_experts_per_tok", config.num_experts_per_tok},
-      {"num_hidden_layers", config.num_hidden_layers},
-      {"num_key_value_heads", config.num_key_value_heads},
-      {"output_router_logits", true},  // what adds the auxiliary loss there, as here
-      {"rms_norm_eps", config.rms_norm_eps},
-      {"rope_scaling", nullptr},
-      {"rope_theta", config.rope_theta},
-      {"router_aux_loss_coef", config.router_aux_loss_coef},
-      {"sliding_window", nullptr},
-      {"tie_word_embeddings", config.tie_word_embeddings},
-      {"torch_dtype", to_string(config.dtype)},
-      {"use_cache", true},
-      {"use_sliding_window", false},
-      {"vocab_size", config.vocab_size}};
+  const bool dense = config.num_experts == 0;
+  json keys = {{"architectures", {dense ? "Qwen3ForCausalLM" : "Qwen3MoeForCausalLM"}},
+               {"attention_bias", false},
+               {"attention_dropout", 0.0},
+               {"head_dim", config.head_dim},
+               {"hidden_act", "silu"},
+               {"hidden_size", config.hidden_size},
+               {"initializer_range", config.initializer_range},
+               {"intermediate_size", config.intermediate_size},
+               {"max_position_embeddings", config.max_position_embeddings},
+               {"model_type", dense ? "qwen3" : "qwen3_moe"},
+               {"num_attention_heads", config.num_attention_heads},
+               {"num_hidden_layers", config.num_hidden_layers},
+               {"num_key_value_heads", config.num_key_value_heads},
+               {"rms_norm_eps", config.rms_norm_eps},
+               {"rope_scaling", nullptr},
+               {"rope_theta", config.rope_theta},
+               {"sliding_window", nullptr},
+               {"tie_word_embeddings", config.tie_word_embeddings},
+               {"torch_dtype", to_string(config.dtype)},
+               {"use_cache", true},
+               {"use_sliding_window", false},
+               {"vocab_size", config.vocab_size}};
+  if (!dense) {
+    const bool as_there = config.expert_weights == nn::ExpertWeights::kHuggingFace;
+    keys.update({{"decoder_sparse_step", config.decoder_sparse_step},
+                 {"expert_weights", as_there ? "hf" : "pretransposed"},
+                 {"mlp_only_layers", config.mlp_only_layers},
+                 {"moe_intermediate_size", config.moe_intermediate_size},
+                 {"norm_topk_prob", config.norm_topk_prob},
+                 {"num_experts", config.num_experts},
+                 {"num_experts_per_tok", config.num_experts_per_tok},
+                 {"output_router_logits", true},  // what adds the auxiliary loss there, as here
+                 {"router_aux_loss_coef", config.router_aux_loss_coef}});
+  }
   return keys.dump(/*indent=*/2) + "\n";
 }
 

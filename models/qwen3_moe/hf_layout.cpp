@@ -161,18 +161,20 @@ void copy_to_hugging_face(const HfPiece& piece, const std::byte* stored, std::in
 }
 
 NamedTensors to_hugging_face(const std::string& parameter_name, const nn::ParameterLayout& layout,
-                             const Tensor& whole) {
+                             const Tensor& whole, HfExperts experts) {
   check<LayoutError>(whole.is_contiguous(), "to_hugging_face: '", parameter_name,
                      "' must be contiguous and row-major");
   const auto size = size_of(whole.dtype());
   const auto* const stored = whole.bytes().data();
   NamedTensors tensors;
   for (const auto& piece :
-       hugging_face_pieces(parameter_name, layout, whole.shape(), 0, whole.dim(0))) {
-    Tensor tensor = Tensor::empty(piece.shape, whole.dtype());
+       hugging_face_pieces(parameter_name, layout, whole.shape(), 0, whole.dim(0), experts)) {
+    // The pieces of a fused tensor follow each other.
+    if (tensors.empty() || tensors.back().name != piece.name) {
+      tensors.push_back({piece.name, Tensor::empty(piece.shape, whole.dtype())});
+    }
     copy_to_hugging_face(piece, stored, stored_columns(whole.shape()),
-                         tensor.mutable_bytes().data(), size);
-    tensors.push_back({piece.name, tensor});
+                         tensors.back().tensor.mutable_bytes().data(), size);
   }
   return tensors;
 }

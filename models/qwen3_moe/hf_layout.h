@@ -79,6 +79,6 @@ void copy_to_hugging_face(const HfPiece& piece, const std::byte* stored, std::in
 /// The Hugging Face tensors of a whole stored parameter, or of its gradient, copied.
 /// ShapeError as above; LayoutError for a FRACTAL_NZ tensor.
 NamedTensors to_hugging_face(const std::string& parameter_name, const nn::ParameterLayout& layout,
-                             const Tensor& whole);
+                             const Tensor& whole, HfExperts experts = HfExperts::kPerExpert);
 
 }  // namespace moegrad::models

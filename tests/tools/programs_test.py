@@ -236,8 +236,8 @@ for arguments, message in [
     _, err = run("train_qwen3_moe", *arguments, exit_code=2)
     assert err == f"train_qwen3_moe: {message}\n", err
 for arguments, message in [
-        (["--preset", "Tiny"], "--preset: must be tiny, small, medium, qwen3-30b-a3b or qwen3-235b-a22b, "
-                               "got 'Tiny'"),
+        (["--preset", "Tiny"], "--preset: must be tiny, small, medium, tiny-dense, qwen3-0.6b, "
+                               "qwen3-30b-a3b or qwen3-235b-a22b, got 'Tiny'"),
         (["--preset", "tiny", "--config", "config.json"], "--config excludes --preset"),
         (["--preset", "tiny", "--hf-model", "hf"], "--hf-model excludes --preset"),
         (["--data-dtype", "uint32"], "--data-dtype requires --data"),

@@ -34,6 +34,7 @@ def run(*arguments, exit_code=0, **keywords):
 
 # The parameter counts of the released models, exactly, in no memory to speak of.
 RELEASED = {
+    "qwen3-0.6b": ["596,049,920", "440,467,456", "596,049,920", "440,467,456"],
     "qwen3-30b-a3b": ["30,532,122,624", "29,909,792,768", "3,353,032,704", "2,730,702,848"],
     "qwen3-235b-a22b": ["235,093,634,560", "233,848,974,848", "22,190,763,520", "20,946,103,808"]}
 NAMES = ["parameters", "without embeddings", "active per token", "active without embeddings"]
@@ -57,6 +58,16 @@ kept, _ = run("--dry-run", "--preset", "tiny", "--expert-weights", "hf", "--worl
 gathered = [int(re.search(r"^  gathered parameters +(\S+) bytes$", text, re.MULTILINE)[1].replace(",", ""))
             for text in (out, kept)]
 assert gathered[0] < gathered[1], gathered
+
+# A decoder without experts trains too, exported as Hugging Face's Qwen3, and has no loads to report.
+DENSE = ["tiny-dense" if word == "tiny" else word for word in SHORT]
+out, _ = run(*DENSE, "--steps", 2, "--export-hf", "dense")
+assert "  intermediate_size           192\n" in out and "experts" not in out, out
+assert re.search(r"^step +1 \| loss .* \| TGS \d+$", out, re.MULTILINE), out
+assert json.loads((folder / "dense/config.json").read_text())["model_type"] == "qwen3"
+loss = re.search(r"^validation loss (\S+) nats", out, re.MULTILINE)[1]
+hf_model = DENSE[:2] + ["--hf-model", "dense"] + DENSE[4:]
+assert f"training, from validation loss {loss}\n" in run(*hf_model, "--steps", 1)[0]
 
 # Options as a file: what is printed means the same when it is read; the command line outranks it.
 out, _ = run("--print-config", *SHORT, "--lr", 0.125, "--overfit")

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Golden folders contain what Hugging Face's Qwen3-MoE computes. This program runs everything in
-// them along three paths in two precisions, and compares:
+// Golden folders contain what Hugging Face's Qwen3-MoE or Qwen3 computes, or what PyTorch's
+// optimizers and Hugging Face's schedules do. This program runs everything in them, models along
+// three paths in two precisions, and compares:
 //
 //     build/release/tools/check_golden [--world-size N] DIR...
 //
 // It prints one line per quantity. Exits with 1 if one exceeds its limit or is missing, with 2 if a
-// folder is malformed (Note [Golden folders]).
+// folder is malformed or of no kind that it knows (Note [Golden folders]).
 
 #include <filesystem>
 #include <iomanip>
@@ -15,7 +16,9 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "tools/check_golden/golden_checks.h"
+#include "tools/check_golden/golden_kind.h"
 #include "tools/check_golden/golden_optim.h"
+#include "tools/check_golden/golden_pretrained.h"
 #include "tools/check_golden/golden_runs.h"
 #include "train/config/command_line.h"
 #include "train/config/common_options.h"
@@ -89,15 +92,24 @@ void check_optim_folder(const std::string& folder, Tally& tally) {
   report_checks(name, GoldenPath::kPlain, Dtype::kFloat64, checks, tally);
 }
 
-void check_folder(const std::string& folder, int world_size, Tally& tally) {
-  if (is_golden_optim(folder)) return check_optim_folder(folder, tally);
-  const auto golden = read_golden_case(folder);
+void check_model(const GoldenCase& golden, int world_size, Tally& tally) {
   report_missing(golden.name, golden.missing, tally);
   for (const auto path : {GoldenPath::kPlain, GoldenPath::kOptimised, GoldenPath::kSharded}) {
     const auto fp64 = run_golden(golden, path, Dtype::kFloat64, world_size);
     report(golden, path, Dtype::kFloat64, fp64, tally);
     const auto fp32 = run_golden(golden, path, Dtype::kFloat32, world_size, &fp64);
     report(golden, path, Dtype::kFloat32, fp32, tally);
+  }
+}
+
+void check_folder(const std::string& folder, int world_size, Tally& tally) {
+  switch (golden_kind(folder)) {
+    case GoldenKind::kTraining:
+      return check_model(read_golden_case(folder), world_size, tally);
+    case GoldenKind::kPretrained:
+      return check_model(read_golden_pretrained(folder), world_size, tally);
+    case GoldenKind::kOptim:
+      return check_optim_folder(folder, tally);
   }
 }
 

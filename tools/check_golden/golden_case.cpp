@@ -88,10 +88,13 @@ std::vector<std::string> parameters_in(const std::filesystem::path& folder,
 
 }  // namespace
 
+std::string name_of(const std::filesystem::path& folder) {
+  const auto name = folder.filename().string();
+  return name.empty() ? folder.parent_path().filename().string() : name;
+}
+
 GoldenCase read_golden_case(const std::filesystem::path& folder) {
-  check<ValueError>(is_directory(folder), "must be a folder");
-  GoldenCase golden{.folder = folder, .name = folder.filename().string()};
-  if (golden.name.empty()) golden.name = folder.parent_path().filename().string();
+  GoldenCase golden{.folder = folder, .name = name_of(folder)};
   golden.config = models::read_qwen3_moe_config(folder / "config.json");
   const auto input = read_golden_json(folder / "input.json");
   input.allow_only({"case", "seed", "input_ids", "labels", "position_ids", "seq_lens",

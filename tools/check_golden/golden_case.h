@@ -11,12 +11,16 @@
 #include "framework/tensor/documents.h"
 #include "framework/tensor/named_tensor.h"
 #include "models/qwen3_moe/config.h"
+#include "tools/check_golden/golden_kind.h"
 
 namespace moegrad::tools {
 
 // Note [Golden folders]
-// A folder contains a model, inputs, and the results of Hugging Face's Qwen3-MoE for them. Values
-// whose names end in _f64 come from a run in float64; everything is compared with these.
+// A folder contains a model, inputs, and the results of Hugging Face's code for them. Its files
+// tell its kind.
+//
+// kTraining: Qwen3-MoE with values that are exact to float64. Values whose names end in _f64 come
+// from a run in float64; everything is compared with these.
 //
 //     config.json             as Hugging Face writes it
 //     model.safetensors       weights under Hugging Face's names
@@ -50,6 +54,22 @@ namespace moegrad::tools {
 // parameters of adamw_const and adamw_clip_cosine, and optionally of other variants. The expected
 // variants are those in tolerance_measurements, else adamw_const, adamw_clip_cosine,
 // adamw_clip_cosine_nodecay1d and adamw_const_skip_missing_grad.
+//
+// kPretrained: Qwen3-MoE or Qwen3 as transformers 5 saves it, without training.
+//
+//     config.json, model.safetensors
+//     expected.safetensors    input_ids int64 [B, S], which are their own labels, and of a run P in
+//                             float64 (f64) and of one in float32 (f32): logits_P [B, S, V], loss_P
+//                             [1], grad_P.<parameter> with experts fused: mlp.experts.gate_up_proj
+//                             [E, 2I, H] and down_proj [E, H, I]. The loss has the balance loss in
+//                             it if output_router_logits in config.json is true
+//     generate.json           several prompts, the tokens that greedy generation in float32 wrote
+//                             after each, and the smallest gap of the best two logits on the way
+//
+// The run in float64 still computes norms, softmax, router and rotary tables in float32. So even
+// its values are only good to float32's precision.
+//
+// kOptim: what optimizers and schedules of learning rates computed.
 
 /// Sequences one after the other.
 struct GoldenRow {
@@ -112,12 +132,21 @@ struct GoldenVariant {
   GoldenOtherRun other_run = {};
 };
 
+/// What greedy generation wrote after a prompt.
+struct GoldenGeneration {
+  std::vector<std::int64_t> prompt, tokens;
+  double smallest_margin = 0;  // of the largest logit and the next, over all tokens
+};
+
 struct GoldenCase {
   std::filesystem::path folder;
   std::string name;
+  GoldenKind kind = GoldenKind::kTraining;
   models::Qwen3MoeConfig config = {};
   GoldenRow batch = {};
   GoldenValues expected = {};
+  GoldenValues expected_float32 = {};              // kPretrained: of the reference's float32 run
+  std::vector<GoldenGeneration> generations = {};  // kPretrained
   std::optional<GoldenRow> packed = {};
   GoldenValues expected_packed = {};
   std::vector<GoldenRow> alone = {};  // the packed sequences
@@ -130,7 +159,11 @@ struct GoldenCase {
   std::vector<std::string> missing = {};               // expectations that should be there
 };
 
-/// Reads a folder; throws an Error that names the file and what is wrong with it.
+/// The name that reports give a folder: its last one.
+std::string name_of(const std::filesystem::path& folder);
+
+/// Reads a folder of the kind kTraining; throws an Error that names the file and what is wrong with
+/// it.
 GoldenCase read_golden_case(const std::filesystem::path& folder);
 
 }  // namespace moegrad::tools

@@ -70,6 +70,18 @@ class Completeness {
     need_parameters(names_of(values.gradient_stats), json + "grad_stats_fp64.");
   }
 
+  void need_pretrained() {
+    const auto need_run = [&](const GoldenValues& values, const std::string& precision) {
+      const std::string file = "expected.safetensors: ";
+      need(values.logits.defined(), file + "logits_" + precision);
+      need(values.losses[0].loss.has_value(), file + "loss_" + precision);
+      need_parameters(names_of(values.gradients), file + "grad_" + precision + ".");
+    };
+    need_run(golden_.expected, "f64");
+    need_run(golden_.expected_float32, "f32");
+    need(!golden_.generations.empty(), "generate.json");
+  }
+
   void need_batch() {
     const auto& values = golden_.expected;
     const std::string file = "expected.safetensors: ", json = "expected.json: ";
@@ -154,6 +166,10 @@ class Completeness {
 std::vector<std::string> missing_expectations(const GoldenCase& golden,
                                               const std::vector<std::string>& parameters) {
   Completeness completeness(golden, parameters);
+  if (golden.kind == GoldenKind::kPretrained) {
+    completeness.need_pretrained();
+    return completeness.take();
+  }
   completeness.need_batch();
   completeness.need_packed();
   completeness.need_training();

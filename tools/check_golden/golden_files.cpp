@@ -7,6 +7,7 @@
 #include "framework/io/input_file.h"
 #include "framework/io/safetensors.h"
 #include "framework/runtime/error.h"
+#include "framework/tensor/fill.h"
 
 namespace moegrad::tools {
 
@@ -48,16 +49,46 @@ NamedStats stats_in(const JsonNode& object, const std::string& key) {
 GoldenTensors::GoldenTensors(const std::filesystem::path& path)
     : name_(path.filename().string()), tensors_(load_safetensors(path)) {}
 
-Tensor GoldenTensors::find(const std::string& name, const Shape& shape, Dtype dtype) const {
+const Tensor* GoldenTensors::look_up(const std::string& name) const {
   const auto found = std::ranges::find(tensors_, name, &NamedTensor::name);
-  if (found == tensors_.end()) return {};
+  if (found == tensors_.end()) return nullptr;
   read_.insert(name);
-  const Tensor& tensor = found->tensor;
-  check<ShapeError>(tensor.shape() == shape, name_, ": '", name, "' must be ", shape, ", got ",
-                    tensor.shape());
-  check<DtypeError>(tensor.dtype() == dtype, name_, ": '", name, "' must be ", dtype, ", got ",
-                    tensor.dtype());
-  return tensor;
+  return &found->tensor;
+}
+
+Tensor GoldenTensors::find(const std::string& name, const Shape& shape, Dtype dtype) const {
+  const auto* const tensor = look_up(name);
+  if (tensor == nullptr) return {};
+  check<ShapeError>(tensor->shape() == shape, name_, ": '", name, "' must be ", shape, ", got ",
+                    tensor->shape());
+  check<DtypeError>(tensor->dtype() == dtype, name_, ": '", name, "' must be ", dtype, ", got ",
+                    tensor->dtype());
+  return *tensor;
+}
+
+Tensor GoldenTensors::find_float(const std::string& name, const Shape& shape) const {
+  const auto* const tensor = look_up(name);
+  if (tensor == nullptr) return {};
+  const bool rounded = tensor->dtype() == Dtype::kFloat32;
+  return to_dtype(find(name, shape, rounded ? Dtype::kFloat32 : Dtype::kFloat64), Dtype::kFloat64);
+}
+
+std::optional<Ids> GoldenTensors::find_ids(const std::string& name) const {
+  const auto* const tensor = look_up(name);
+  if (tensor == nullptr) return std::nullopt;
+  const bool is_matrix = tensor->ndim() == 2 && tensor->numel() > 0;
+  check<ShapeError>(is_matrix, name_, ": '", name, "' must be a matrix of tokens, got ",
+                    tensor->shape());
+  check<DtypeError>(tensor->dtype() == Dtype::kInt64, name_, ": '", name, "' must be int64, got ",
+                    tensor->dtype());
+  Ids rows;
+  const auto ids = tensor->data<std::int64_t>();
+  const auto columns = static_cast<std::size_t>(tensor->dim(1));
+  for (std::size_t at = 0; at < ids.size(); at += columns) {
+    rows.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(at),
+                      ids.begin() + static_cast<std::ptrdiff_t>(at + columns));
+  }
+  return rows;
 }
 
 NamedTensors GoldenTensors::below(const std::string& prefix) const {

@@ -36,6 +36,11 @@ class GoldenTensors {
 
   /// The tensor of this name; undefined if there is none.
   Tensor find(const std::string& name, const Shape& shape, Dtype dtype = Dtype::kFloat64) const;
+  /// The values of a float32 or float64 tensor as float64; undefined if there is none.
+  Tensor find_float(const std::string& name, const Shape& shape) const;
+  /// The rows of an int64 matrix; empty if there is none. ShapeError unless it has rows and
+  /// columns.
+  std::optional<Ids> find_ids(const std::string& name) const;
   /// All float32 and float64 tensors whose name begins with `prefix`, named without it.
   NamedTensors below(const std::string& prefix) const;
   GoldenLosses losses(const std::string& prefix = {}) const;
@@ -44,6 +49,9 @@ class GoldenTensors {
   void refuse_unread() const;
 
  private:
+  /// Null if there is none.
+  const Tensor* look_up(const std::string& name) const;
+
   std::string name_;
   NamedTensors tensors_;
   mutable std::set<std::string> read_;

@@ -249,10 +249,6 @@ std::vector<GoldenCheck> check_schedules(const std::filesystem::path& path) {
 
 }  // namespace
 
-bool is_golden_optim(const std::filesystem::path& folder) {
-  return exists(folder / kParameters) || exists(folder / kSchedules);
-}
-
 GoldenOptim check_golden_optim(const std::filesystem::path& folder) {
   GoldenOptim result;
   if (exists(folder / kParameters)) {

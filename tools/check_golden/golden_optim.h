@@ -33,9 +33,6 @@ namespace moegrad::tools {
 /// What optimizers and schedules are allowed to differ by, the latter relative to the base rate.
 inline constexpr double kGoldenOptim = 1e-12;
 
-/// Whether the folder has one of the two files.
-bool is_golden_optim(const std::filesystem::path& folder);
-
 struct GoldenOptim {
   std::vector<GoldenCheck> checks;   // each names what it has compared
   std::vector<std::string> missing;  // files that the folder lacks

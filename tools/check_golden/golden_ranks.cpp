@@ -8,6 +8,7 @@
 #include "framework/distributed/collectives.h"
 #include "framework/io/crc32c.h"
 #include "framework/runtime/error.h"
+#include "framework/tensor/fill.h"
 
 namespace moegrad::tools {
 namespace {
@@ -50,6 +51,10 @@ class Checksum {
     add(trained.routing);
     add(trained.final_eval);
   }
+  void add(const GoldenGeneration& generation) {
+    add(generation.tokens);
+    add(generation.smallest_margin);
+  }
   std::int64_t value() const { return sum_; }
 
  private:
@@ -61,6 +66,7 @@ class Checksum {
 void check_same_on_all_ranks(ProcessGroup& group, const GoldenResults& results) {
   Checksum sum;
   sum.add(results.batch);
+  sum.add(results.generations);
   if (results.packed) sum.add(*results.packed);
   sum.add(results.alone);
   sum.add(results.variants);

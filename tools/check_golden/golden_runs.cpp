@@ -19,6 +19,7 @@
 #include "models/qwen3_moe/model.h"
 #include "models/qwen3_moe/plain.h"
 #include "nn/experts.h"
+#include "ops/views.h"
 #include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
 #include "optim/schedule.h"
@@ -77,6 +78,27 @@ class Runner {
     computed.replayed = replay;
     if (also_ce) computed.ce_gradients = backward(row, 0.0, experts).gradients;
     return computed;
+  }
+
+  /// Writes as many tokens after the prompt as are expected, each the one with the largest logit.
+  GoldenGeneration generate(const GoldenGeneration& expected) {
+    const NoGradGuard no_grad;
+    GoldenGeneration own{.prompt = expected.prompt,
+                         .tokens = {},
+                         .smallest_margin = std::numeric_limits<double>::infinity()};
+    auto all = expected.prompt;
+    while (own.tokens.size() < expected.tokens.size()) {
+      const Tensor logits = to_dtype(logits_after(all), Dtype::kFloat64);
+      std::vector<double> sorted(logits.data<double>().begin(), logits.data<double>().end());
+      const auto best = std::ranges::max_element(sorted) - sorted.begin();
+      std::ranges::sort(sorted, std::greater());
+      if (sorted.size() > 1) {
+        own.smallest_margin = std::min(own.smallest_margin, sorted[0] - sorted[1]);
+      }
+      own.tokens.push_back(best);
+      all.push_back(best);
+    }
+    return own;
   }
 
   /// `replay`: take the experts of the reference. Without it, returns nothing if this run differs
@@ -185,6 +207,17 @@ class Runner {
     return {std::move(computed), [objective = loss.objective] { objective.backward(); }};
   }
 
+  /// The logits of the token after `tokens`, [V].
+  Tensor logits_after(const std::vector<std::int64_t>& tokens) {
+    const auto length = std::ssize(tokens);
+    const Tensor row = Tensor::from(tokens, {length});
+    const auto output = path_ == GoldenPath::kPlain
+                            ? models::qwen3_moe_plain(model_.config(), model_.named_parameters(),
+                                                      row, Documents::one(length))
+                            : model_(row);
+    return ops::reshape(ops::narrow(output.logits, 0, length - 1, 1), {output.logits.dim(1)});
+  }
+
   GoldenComputed backward(const GoldenRow& row, double aux_coefficient,
                           const GoldenRouting* replay) {
     model_.zero_grad();
@@ -200,13 +233,15 @@ class Runner {
   NamedTensors whole(const Part& part) {
     NamedTensors tensors;
     const auto slots = model_.parameter_slots();
+    const auto experts = golden_.kind == GoldenKind::kPretrained ? models::HfExperts::kFused
+                                                                 : models::HfExperts::kPerExpert;
     for (const auto& [name, parameter] : model_.named_parameters()) {
       Tensor values = part(parameter);
       const auto& spec = parameter.shard_spec();
       if (spec != nullptr) values = gather_shards(values, *spec);
       if (!values.defined()) continue;
       const auto slot = std::ranges::find(slots, name, &nn::ParameterSlot::name);
-      for (auto& tensor : models::to_hugging_face(name, slot->layout, values)) {
+      for (auto& tensor : models::to_hugging_face(name, slot->layout, values, experts)) {
         tensors.push_back(std::move(tensor));
       }
     }
@@ -240,6 +275,9 @@ GoldenResults run_on_this_rank(const GoldenCase& golden, GoldenPath path, Dtype 
   const bool ce = !golden.expected.ce_gradient_stats.empty() || golden.expected.ce_gradient_l2;
   results.batch =
       runner.differentiate(golden.batch, ce, reference != nullptr ? &reference->batch : nullptr);
+  for (const auto& generation : golden.generations) {
+    results.generations.push_back(runner.generate(generation));
+  }
   if (golden.packed) {
     results.packed = runner.differentiate(*golden.packed, false,
                                           reference != nullptr ? &*reference->packed : nullptr);

@@ -55,6 +55,7 @@ struct GoldenTrained {
 
 struct GoldenResults {
   GoldenComputed batch;
+  std::vector<GoldenGeneration> generations;  // what the path writes after the same prompts
   std::optional<GoldenComputed> packed;
   std::vector<GoldenComputed> alone;
   std::vector<GoldenTrained> variants;

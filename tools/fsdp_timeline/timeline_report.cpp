@@ -7,7 +7,7 @@
 namespace moegrad::tools {
 namespace {
 
-double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+double percent_of(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
 class Lines {
  public:
@@ -40,7 +40,7 @@ void add_link(Lines& lines, const LinkModel& link) {
 void add_communication(Lines& lines, const TimelineFigures& figures, bool modelled) {
   const auto line = [&](const std::string& label, double time, double exposed) {
     lines.line(label) << std::setprecision(3) << time * 1e3 << " ms a step, exposed "
-                      << std::setprecision(1) << percent(exposed, time) << " %"
+                      << std::setprecision(1) << percent_of(exposed, time) << " %"
                       << (modelled ? " (modelled link)" : "");
   };
   line("gather", figures.gather, figures.exposed_gather);

@@ -111,7 +111,8 @@ void add_data_options(std::vector<Option>& all, TrainConfig::Data& data) {
 void add_model_options(std::vector<Option>& all, TrainConfig::Model& model) {
   auto& [preset, config, hf_model, dtype, nz_transpose, layout, expert_weights] = model;
   all.push_back(choice_of_text("preset", preset,
-                               {"tiny", "small", "medium", "qwen3-30b-a3b", "qwen3-235b-a22b"},
+                               {"tiny", "small", "medium", "tiny-dense", "qwen3-0.6b",
+                                "qwen3-30b-a3b", "qwen3-235b-a22b"},
                                "model")
                     .at_resume_of(AtResume::kContents));
   all.push_back(path_option("config", config, PathKind::kInput,
@@ -292,9 +293,14 @@ std::string describe(const TrainConfig& config) {
   line("attention heads (kv)", std::to_string(model.num_attention_heads) + " (" +
                                    std::to_string(model.num_key_value_heads) + ") x " +
                                    std::to_string(model.head_dim));
-  line("experts (per token)", std::to_string(model.num_experts) + " (" +
-                                  std::to_string(model.num_experts_per_tok) + ") x " +
-                                  std::to_string(model.moe_intermediate_size));
+  if (model.num_moe_layers() < model.num_hidden_layers) {
+    line("intermediate_size", model.intermediate_size);
+  }
+  if (model.num_moe_layers() > 0) {
+    line("experts (per token)", std::to_string(model.num_experts) + " (" +
+                                    std::to_string(model.num_experts_per_tok) + ") x " +
+                                    std::to_string(model.moe_intermediate_size));
+  }
   line("parameters (active)", std::to_string(models::parameter_count(model)) + " (" +
                                   std::to_string(models::active_parameter_count(model)) + ")");
   line("compute threads", config.parallel.world_size * config.parallel.threads_per_rank);

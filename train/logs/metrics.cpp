@@ -126,14 +126,17 @@ std::vector<std::string> figures(const StepReport& report) {
     return text.str();
   };
   const auto digits = [](int count) { return std::setprecision(count); };
+  std::vector<std::string> figures = {format("loss ", digits(4), report.result.loss),
+                                      format("grad norm ", digits(3), report.result.grad_norm),
+                                      format("lr ", std::scientific, digits(2), report.lr),
+                                      format(digits(0), report.tokens_per_second(), " tokens/s"),
+                                      format("TGS ", digits(0), report.tgs())};
+  const auto loads = expert_load(report.result);
+  if (loads.empty()) return figures;
   std::string load = "load";
-  for (const auto value : expert_load(report.result)) load += format(' ', digits(2), value);
-  return {format("loss ", digits(4), report.result.loss),
-          format("grad norm ", digits(3), report.result.grad_norm),
-          format("lr ", std::scientific, digits(2), report.lr),
-          format(digits(0), report.tokens_per_second(), " tokens/s"),
-          format("TGS ", digits(0), report.tgs()),
-          load};
+  for (const auto value : loads) load += format(' ', digits(2), value);
+  figures.push_back(load);
+  return figures;
 }
 
 MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step,

@@ -71,6 +71,8 @@ TEST(JsonNode, NamesThePathOfWhatIsWrong) {
             path + "an array, got \"high\"");
   EXPECT_EQ(refusal(deep, [&](auto& node) { inner(node).members(); }),
             path + "an object, got \"high\"");
+  EXPECT_EQ(refusal(R"({"key": "high"})", [](auto& node) { node.members()[0].second.number(); }),
+            "f.json: 'key' must be a number, got \"high\"");
   EXPECT_EQ(refusal(deep, [](auto& node) { node["a"].text(); }),
             R"(f.json: a must be a string, got [0,{"b":{"user's.key":"high"}}])");
 }

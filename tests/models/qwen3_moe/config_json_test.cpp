@@ -72,7 +72,10 @@ TEST(Qwen3MoeConfigJson, NamesWhatIsWrong) {
   EXPECT_EQ(message(R"({"hidden_act": "gelu"})"),
             "qwen3_moe config: hidden_act must be \"silu\", got \"gelu\"");
   EXPECT_EQ(message(R"({"model_type": "qwen2_moe"})"),
-            "qwen3_moe config: model_type must be \"qwen3_moe\", got \"qwen2_moe\"");
+            "qwen3_moe config: model_type must be \"qwen3_moe\" or \"qwen3\", got \"qwen2_moe\"");
+  // By its type, not by the first key that it has and this model has not.
+  EXPECT_EQ(message(R"({"a_key": 1, "model_type": "deepseek_v3"})"),
+            "qwen3_moe config: model_type must be \"qwen3_moe\" or \"qwen3\", got \"deepseek_v3\"");
   EXPECT_EQ(message(R"({"rope_scaling": {"type": "yarn"}})"),
             "qwen3_moe config: rope_scaling must be null, got {\"type\":\"yarn\"}");
   EXPECT_EQ(message(R"({"attention_bias": true})"),
@@ -217,6 +220,18 @@ std::vector<MalformedConfig> malformed_configs() {
        "rope_parameters.rope_type must be \"default\", got 1"},
       {"RopeFactor", R"({"rope_parameters": {"rope_type": "default", "factor": 2}})",
        "rope_parameters must have known keys alone, got 'factor'"},
+      {"RopeOfPartOfAHead", R"({"partial_rotary_factor": 0.5})",
+       "partial_rotary_factor must be 1.0, got 0.5"},
+      {"RopeParametersOfPartOfAHead", R"({"rope_parameters": {"partial_rotary_factor": 0.25}})",
+       "rope_parameters.partial_rotary_factor must be 1.0, got 0.25"},
+      {"RopePerTypeOfLayer", R"({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}})",
+       "rope_parameters must have known keys alone, got 'full_attention'"},
+      {"DenseWithBias", R"({"model_type": "qwen3", "attention_bias": true})",
+       "attention_bias must be false, got true"},
+      {"DenseWithExperts", R"({"model_type": "qwen3", "num_experts": 8})",
+       "num_experts must be absent or null, for this model does not implement it, got 8"},
+      {"DenseWithExpertWeights", R"({"model_type": "qwen3", "expert_weights": "hf"})",
+       "expert_weights must be absent or null, for this model does not implement it, got \"hf\""},
       {"Quantized", R"({"quantization_config": {"quant_method": "fp8"}})",
        R"(quantization_config must be null, got {"quant_method":"fp8"})"},
       {"SlidingWindow", R"({"use_sliding_window": true})",
@@ -291,7 +306,7 @@ TEST(Qwen3MoeConfigJson, ComesBackFromItsJson) {
   auto plain = Qwen3MoeConfig();
   EXPECT_EQ(parse_qwen3_moe_config(to_json(plain)), plain);
   EXPECT_FALSE(plain == unusual());
-  for (const auto* name : {"tiny", "small", "medium"}) {
+  for (const auto* name : {"tiny", "small", "medium", "tiny-dense", "qwen3-0.6b"}) {
     const auto preset = Qwen3MoeConfig::preset(name);
     EXPECT_EQ(parse_qwen3_moe_config(to_json(preset)), preset);
   }
@@ -329,6 +344,82 @@ TEST(Qwen3MoeConfigJson, WritesHuggingFacesKeys) {
   "rope_scaling": null,
   "rope_theta": 1234567.875,
   "router_aux_loss_coef": 0.30000000000000004,
+  "sliding_window": null,
+  "tie_word_embeddings": true,
+  "torch_dtype": "float64",
+  "use_cache": true,
+  "use_sliding_window": false,
+  "vocab_size": 53
+}
+)");
+}
+
+// Without experts.
+
+TEST(Qwen3ConfigJson, KeepsTheDefaultsOfItsOwnClass) {
+  const auto config = parse_qwen3_moe_config(R"({"model_type": "qwen3"})");
+  EXPECT_EQ(config, (Qwen3MoeConfig{.vocab_size = 151936,
+                                    .hidden_size = 4096,
+                                    .intermediate_size = 22016,
+                                    .num_hidden_layers = 32,
+                                    .num_attention_heads = 32,
+                                    .num_key_value_heads = 32,
+                                    .head_dim = 128,
+                                    .max_position_embeddings = 32768,
+                                    .initializer_range = 0.02,
+                                    .rms_norm_eps = 1e-6,
+                                    .rope_theta = 10000.0,
+                                    .tie_word_embeddings = false,
+                                    .num_experts = 0}));
+  EXPECT_EQ(config.num_moe_layers(), 0);
+  EXPECT_EQ(parse_qwen3_moe_config(R"({"model_type": "qwen3", "num_attention_heads": 12,
+                                       "num_key_value_heads": null})")
+                .num_key_value_heads,
+            12);
+}
+
+/// Every field of a dense model away from its default.
+Qwen3MoeConfig unusual_dense() {
+  auto config = unusual();
+  const Qwen3MoeConfig defaults;
+  config.decoder_sparse_step = defaults.decoder_sparse_step;
+  config.mlp_only_layers = {};
+  config.moe_intermediate_size = defaults.moe_intermediate_size;
+  config.num_experts = 0;
+  config.num_experts_per_tok = defaults.num_experts_per_tok;
+  config.norm_topk_prob = defaults.norm_topk_prob;
+  config.router_aux_loss_coef = defaults.router_aux_loss_coef;
+  config.expert_weights = defaults.expert_weights;
+  return config;
+}
+
+TEST(Qwen3ConfigJson, ComesBackFromItsJson) {
+  EXPECT_EQ(parse_qwen3_moe_config(to_json(unusual_dense())), unusual_dense());
+  auto with_idle_fields = unusual();
+  with_idle_fields.num_experts = 0;
+  EXPECT_EQ(parse_qwen3_moe_config(to_json(with_idle_fields)), unusual_dense());
+}
+
+TEST(Qwen3ConfigJson, WritesHuggingFacesKeys) {
+  EXPECT_EQ(to_json(unusual_dense()), R"({
+  "architectures": [
+    "Qwen3ForCausalLM"
+  ],
+  "attention_bias": false,
+  "attention_dropout": 0.0,
+  "head_dim": 14,
+  "hidden_act": "silu",
+  "hidden_size": 40,
+  "initializer_range": 0.1,
+  "intermediate_size": 56,
+  "max_position_embeddings": 77,
+  "model_type": "qwen3",
+  "num_attention_heads": 6,
+  "num_hidden_layers": 5,
+  "num_key_value_heads": 3,
+  "rms_norm_eps": 3.3333333333333333e-06,
+  "rope_scaling": null,
+  "rope_theta": 1234567.875,
   "sliding_window": null,
   "tie_word_embeddings": true,
   "torch_dtype": "float64",

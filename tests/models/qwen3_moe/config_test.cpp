@@ -30,6 +30,9 @@ TEST(Qwen3MoeConfig, CountsTheParametersOfTheReleasedModels) {
   const auto large = released(94, 4096, 64, 1536);
   EXPECT_EQ(parameter_count(large), 235'093'634'560);
   EXPECT_EQ(active_parameter_count(large), 22'190'763'520);
+  const auto dense = Qwen3MoeConfig::preset("qwen3-0.6b");
+  EXPECT_EQ(parameter_count(dense), 596'049'920);
+  EXPECT_EQ(active_parameter_count(dense), 596'049'920);
 }
 
 TEST(Qwen3MoeConfig, CountsFloatingPointOperationsPerToken) {
@@ -58,12 +61,14 @@ TEST(Qwen3MoeConfig, PresetsHaveTheSizesTheyPromise) {
   EXPECT_NEAR(static_cast<double>(parameter_count(Qwen3MoeConfig::preset("small"))), 1.85e6,
               0.05e6);
   EXPECT_NEAR(static_cast<double>(parameter_count(Qwen3MoeConfig::preset("medium"))), 26.6e6, 1e6);
-  for (const auto* name : {"tiny", "small", "medium"}) {
+  EXPECT_NEAR(static_cast<double>(parameter_count(Qwen3MoeConfig::preset("tiny-dense"))), 0.23e6,
+              0.01e6);
+  for (const auto* name : {"tiny", "small", "medium", "tiny-dense", "qwen3-0.6b"}) {
     EXPECT_NO_THROW(Qwen3MoeConfig::preset(name).validate());
   }
   EXPECT_EQ(message_of<ValueError>([] { Qwen3MoeConfig::preset("huge"); }),
-            "qwen3_moe config: preset must be tiny, small, medium, qwen3-30b-a3b or "
-            "qwen3-235b-a22b, got huge");
+            "qwen3_moe config: preset must be tiny, small, medium, tiny-dense, qwen3-0.6b, "
+            "qwen3-30b-a3b or qwen3-235b-a22b, got huge");
 }
 
 TEST(Qwen3MoeConfig, FindsTheMixtureLayersAsHuggingFaceDoes) {

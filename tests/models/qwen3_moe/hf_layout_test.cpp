@@ -356,6 +356,27 @@ TEST(ToHuggingFace, CopiesParametersOfEveryDtype) {
   }
 }
 
+TEST(ToHuggingFace, FusesExpertsAsTransformers5Does) {
+  for (const bool in_first : {true, false}) {
+    const Sizes sizes = {3, 5, 2};
+    const auto gate_up = expert_layout(Role::kExpertGateUp, in_first, sizes);
+    const Tensor stored = test::randn(flattened(gate_up), 3);
+    const auto name = name_of(Role::kExpertGateUp);
+    const auto fused = to_hugging_face(name, gate_up, stored, HfExperts::kFused);
+    ASSERT_EQ(fused.size(), 1U);
+    EXPECT_EQ(fused[0].name, name);
+    const auto one_by_one = to_hugging_face(name, gate_up, stored);  // gate, up of each expert
+    const auto in = one_by_one[0].tensor.dim(1), out = one_by_one[0].tensor.dim(0);
+    ASSERT_EQ(fused[0].tensor.shape(), (Shape{3, 2 * out, in}));
+    const auto* at = fused[0].tensor.bytes().data();
+    for (const auto& part : one_by_one) {
+      const auto bytes = part.tensor.bytes();
+      EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), at)) << part.name;
+      at += bytes.size();
+    }
+  }
+}
+
 TEST(ToHuggingFace, KeepsADenseParameterAsItIs) {
   const Tensor base = test::randn({4, 3});
   const Tensor rows = Tensor::as_strided(base, {2, 3}, {3, 1}, 6);  // not at the storage's start

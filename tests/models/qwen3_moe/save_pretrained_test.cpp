@@ -63,6 +63,35 @@ TEST(SavePretrained, WritesHuggingFacesTensorsAlone) {
   }
 }
 
+// What Hugging Face's Qwen3 has and no more: the same names as a mixture's dense layers, and its
+// own config.json.
+TEST(SavePretrained, WritesADenseDecoderAsQwen3) {
+  const TemporaryFolder folder;
+  auto config = toy_config(true);
+  config.num_experts = 0;
+  const auto tensors = random_checkpoint(config, config.dtype);
+  save_safetensors(folder / "source.safetensors", tensors);
+  Qwen3Moe model(config);
+  load_pretrained(model, folder / "source.safetensors");
+  save_pretrained(model, folder / "saved");
+  const auto json = nlohmann::json::parse(test::read_file(folder / "saved" / "config.json"));
+  EXPECT_EQ(json["model_type"], "qwen3");
+  EXPECT_EQ(json["architectures"], (nlohmann::json{"Qwen3ForCausalLM"}));
+  EXPECT_FALSE(json.contains("num_experts"));
+  EXPECT_EQ(load_safetensors(folder / "saved" / "model.safetensors").size(), tensors.size());
+
+  // A mixture whose layers are all dense computes the same.
+  auto dense_layers = toy_config(true);
+  dense_layers.mlp_only_layers = {0, 1};
+  Qwen3Moe same(dense_layers);
+  load_pretrained(same, folder / "source.safetensors");
+  Qwen3Moe back(read_qwen3_moe_config(folder / "saved" / "config.json"));
+  load_pretrained(back, folder / "saved");
+  const Tensor tokens = Tensor::from(std::vector<std::int64_t>{3, 1, 36, 0, 7}, {5});
+  EXPECT_TRUE(test::bitwise_equal(back(tokens).logits, model(tokens).logits));
+  EXPECT_TRUE(test::bitwise_equal(back(tokens).logits, same(tokens).logits));
+}
+
 TEST(SavePretrained, CutsFilesBeforeTheTensorThatWouldBeTooMuch) {
   const TemporaryFolder folder;
   Qwen3Moe model(toy_config());

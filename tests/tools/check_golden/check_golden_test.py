@@ -63,12 +63,21 @@ tools.check_golden(programs, exit_code=2)
 out, _ = tools.check_golden(programs, "--help", exit_code=0)
 assert "usage" in out.lower()
 
-expect_refused("qwen3_moe config: FOLDER/config.json: must be a readable regular file, got No such "
-               "file or directory", {})
+KINDS = ("must have config.json with input.json or expected.safetensors, or "
+         "after_20_steps.safetensors or schedules.json, got ")
+expect_refused(KINDS + "none\n", {})
+expect_refused(KINDS + "'notes', 'tokenizer.json'\n", {"tokenizer.json": "{}", "notes": ""})
+expect_refused(KINDS + "'0', '1', '2', '3', '4', '5', '6', '7' and 2 more\n",
+               {str(i): "" for i in range(10)})
+expect_refused(KINDS + "'config.json'\n", {"config.json": CONFIG})
+# Another model is refused by its name, whatever files its folder has.
+for model_type in ["mixtral", "qwen2_moe", "glm4_moe", "deepseek_v3"]:
+    for files in [{}, {"input.json": INPUT}, {"expected.safetensors": ""}]:
+        expect_refused("FOLDER/config.json: qwen3_moe config: model_type must be \"qwen3_moe\" or "
+                       f"\"qwen3\", got \"{model_type}\"\n",
+                       {"config.json": {"router_jitter_noise": 0.0, "model_type": model_type}, **files})
 expect_refused("FOLDER/config.json: qwen3_moe config: head_dim must be even and >= 2, got 3",
                {"config.json": CONFIG | {"head_dim": 3}})
-expect_refused("input.json: FOLDER/input.json: must be a readable regular file, got No such file or "
-               "directory", {"config.json": CONFIG})
 irregular = folder_of({"config.json": CONFIG})
 (irregular / "input.json").mkdir()
 _, err = tools.check_golden(programs, irregular, exit_code=2)
@@ -122,14 +131,51 @@ assert "input.json: packed.cu_seqlens must be rising from 0 to 3, got [0,2]" in 
 # Read in full, but the model is not there.
 expect_refused("safetensors: FOLDER/model.safetensors: ", good, EXPECTED)
 
+# --- what is no folder of a model that transformers 5 saved
+
+IDS = {"input_ids": ("I64", [1, 3], [1, 2, 3])}
+config_alone = {"config.json": CONFIG}
+for message, tensors in [
+        ("expected.safetensors: must have input_ids", {}),
+        ("expected.safetensors: 'input_ids' must be a matrix of tokens, got [3]",
+         {"input_ids": ("I64", [3], [1, 2, 3])}),
+        ("expected.safetensors: 'input_ids' must be a matrix of tokens, got [0, 3]",
+         {"input_ids": ("I64", [0, 3], [])}),
+        ("expected.safetensors: 'input_ids' must be int64, got float32",
+         {"input_ids": ("F32", [1, 3], [1, 2, 3])}),
+        ("expected.safetensors: input_ids must be in [0, 5) (vocab_size), got 5",
+         {"input_ids": ("I64", [1, 2], [1, 5])}),
+        ("expected.safetensors: labels must score a token, got none that does",
+         {"input_ids": ("I64", [2, 1], [1, 2])}),
+        ("expected.safetensors: 'logits_f32' must be [1, 3, 5], got [3, 5]",
+         IDS | {"logits_f32": ("F32", [3, 5], [0.0] * 15)}),
+        ("expected.safetensors: 'loss_f64' must be float64, got int64",
+         IDS | {"loss_f64": ("I64", [1], [1])}),
+        ("expected.safetensors: 'grad_f64.x' must be float32 or float64, got int64",
+         IDS | {"grad_f64.x": ("I64", [1], [1])}),
+        ("expected.safetensors: 'grad.x' is unknown", IDS | {"grad.x": ("F64", [1], [1])}),
+        ("the folder expects something of 'x', which its model does not have",
+         IDS | {"grad_f32.x": ("F32", [1], [1])})]:
+    expect_refused(message, config_alone, tensors)
+for message, generation in [
+        ("greedy must be in [0, 5) (vocab_size), got 5", {"greedy": [1, 5]}),
+        ("prompt must have a token, got none", {"prompt": []}),
+        ("smallest_margin must be a number, got \"small\"", {"smallest_margin": "small"}),
+        ("must have known keys alone, got 'sampled'", {"sampled": [1]})]:
+    generation = {"prompt": [1], "greedy": [2], "smallest_margin": 0.1} | generation
+    place = " '1'." if "known keys" not in message else " '1' "
+    expect_refused(f"generate.json:{place}{message}",
+                   {**config_alone, "generate.json": {"1": generation}}, IDS)
+
 # --- the golden data
 
 golden = source / "tests" / "golden"
 smallest = golden / "a_minimal"
-folders = [smallest, golden / "b_tied_dense_nonorm", golden / "c_mlponly_odd_ignore"]
+saved = golden / "v5" / "qwen3_moe_v5"
+folders = [smallest, saved, golden / "b_tied_dense_nonorm", golden / "c_mlponly_odd_ignore"]
 folders += [Path(name) for name in os.environ.get("MOEGRAD_GOLDEN", "").split(":") if name]
 if brief:
-    folders = [smallest]
+    folders = [smallest, saved]
 out, _ = tools.check_golden(programs, *folders, exit_code=0)
 assert f"\n{len(folders)} folders, " in out and ", 0 past their limits\n" in out
 for folder in folders:
@@ -139,11 +185,16 @@ for folder in folders:
 if not brief:
     tools.expect_tampering_to_fail(programs, smallest)
     tools.expect_incomplete_to_fail(programs, smallest)
+tools.expect_changed_pretrained_to_fail(programs, saved)
+
+_, err = tools.check_golden(programs, golden / "v5" / "optim", exit_code=2)
+assert err == (f"check_golden: {golden}/v5/optim: optimizers and schedules of learning rates are not "
+               "checked\n"), err
 
 # The sequences over other numbers of ranks: one, as many as there are, some ranks with none.
 full = os.environ.get("MOEGRAD_FULL") == "1"
 for ranks in [1, 3] if brief else [1, 3, 4]:
-    out, _ = tools.check_golden(programs, "--world-size", ranks, *folders[:3 if full else 1],
+    out, _ = tools.check_golden(programs, "--world-size", ranks, *folders[:4 if full else 2],
                                 exit_code=0)
     assert ", 0 past their limits\n" in out
 for ranks in [0, 65, "two"]:

@@ -158,6 +158,105 @@ TEST(GoldenChecks, CompareChoicesThatAreNotRounding) {
   EXPECT_EQ(failures(given, Dtype::kFloat32), (Names{"router logits", choices[0]}));
 }
 
+/// The sample as a folder of a model that transformers 5 saved, and one generation.
+GoldenSample pretrained_sample() {
+  auto made = golden_sample();
+  auto& golden = made.golden;
+  golden.kind = GoldenKind::kPretrained;
+  golden.expected = {};
+  golden.expected.losses.emplace_back().loss = 3.0;
+  golden.expected.logits = made.results.batch.logits;
+  golden.expected.gradients = made.results.batch.gradients;
+  golden.expected_float32 = golden.expected;
+  golden.generations = {{.prompt = {1, 2}, .tokens = {3, 0, 3}, .smallest_margin = 0.5}};
+  made.results.generations = golden.generations;
+  return made;
+}
+
+TEST(GoldenChecks, HoldAPretrainedModelToBothRunsOfTheReference) {
+  const auto made = pretrained_sample();
+  const auto quantities = [&](Dtype dtype) {
+    Names names;
+    for (const auto& check : check_golden(made.golden, made.results, dtype)) {
+      EXPECT_TRUE(check.holds()) << check.quantity;
+      names.push_back(check.quantity);
+    }
+    return names;
+  };
+  const Names generation = {"greedy generation, other tokens",
+                            "greedy generation, smallest margin"};
+  EXPECT_EQ(quantities(Dtype::kFloat64),
+            (Names{"logits", "loss", "gradients (3 tensors)", generation[0], generation[1]}));
+  EXPECT_EQ(quantities(Dtype::kFloat32),
+            (Names{"logits", "loss", "gradients (3 tensors)", "fp32: logits", "fp32: loss",
+                   "fp32: gradients (3 tensors)", generation[0], generation[1]}));
+}
+
+TEST(GoldenChecks, HoldEachQuantityOfAPretrainedModelToItsLimit) {
+  for (const auto dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
+    const auto& limits = pretrained_limits_of(dtype);
+    for (const bool reference_float32 : {false, true}) {
+      for (const double factor : {0.9, 1.1}) {
+        const auto expect = [&](const std::function<void(GoldenValues&)>& change,
+                                const std::string& quantity) {
+          auto made = pretrained_sample();
+          change(reference_float32 ? made.golden.expected_float32 : made.golden.expected);
+          const bool compared = !reference_float32 || dtype == Dtype::kFloat32;
+          const bool fails = factor > 1 && compared;
+          EXPECT_EQ(failures(made, dtype),
+                    fails ? Names{(reference_float32 ? "fp32: " : "") + quantity} : Names{});
+        };
+        expect([&](auto& v) { v.logits = shifted(v.logits, factor * limits.logits, 5); }, "logits");
+        expect([&](auto& v) { *v.losses[0].loss += factor * limits.loss; }, "loss");
+        expect(
+            [&](auto& v) {
+              auto& tensor = v.gradients[0].tensor;
+              tensor = shifted(tensor, factor * limits.gradient * stats_of(tensor).l2, 1);
+            },
+            "gradients");
+      }
+    }
+  }
+}
+
+TEST(GoldenChecks, CompareASmallGradientOfAPretrainedModelWithAHundredthOfAll) {
+  const auto& limits = pretrained_limits_of(Dtype::kFloat64);
+  auto made = pretrained_sample();
+  const double all = std::hypot(stats_of(made.results.batch.gradients[0].tensor).l2,
+                                stats_of(made.results.batch.gradients[1].tensor).l2);
+  const double allowed = limits.gradient * 1e-2 * all;
+  for (const double factor : {0.9, 1.1}) {
+    made.golden.expected.gradients[2].tensor = golden_values({0.0, factor * allowed}, {2});
+    EXPECT_EQ(failures(made), factor < 1 ? Names{} : Names{"gradients"});
+  }
+  made.golden.expected.gradients[2].tensor = golden_values({0.0, 1e-4 * all}, {2});
+  made.results.batch.gradients[2].tensor = golden_values({0.0, 1e-4 * all + 1.1 * allowed}, {2});
+  EXPECT_EQ(failures(made), Names{"gradients"});
+  made.results.batch.gradients[2].tensor = golden_values({0.0, 1e-4 * all + 0.9 * allowed}, {2});
+  EXPECT_EQ(failures(made), Names{});
+}
+
+TEST(GoldenChecks, DoNotCompareTheReferencesFloat32RunWhereAChoiceIsRounding) {
+  auto made = pretrained_sample();
+  made.golden.expected_float32.logits = shifted(made.golden.expected_float32.logits, 1.0);
+  EXPECT_EQ(failures(made, Dtype::kFloat32), Names{"fp32: logits"});
+  made.results.batch.replayed = true;
+  EXPECT_EQ(failures(made, Dtype::kFloat32), Names{});
+}
+
+TEST(GoldenChecks, CompareEachTokenOfAGeneration) {
+  for (const auto dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
+    auto made = pretrained_sample();
+    made.results.generations[0].tokens[1] = 2;
+    EXPECT_EQ(failures(made, dtype), Names{"greedy generation, other tokens"});
+    made = pretrained_sample();
+    made.results.generations[0].smallest_margin += 0.9 * kGenerationMargin;
+    EXPECT_EQ(failures(made, dtype), Names{});
+    made.results.generations[0].smallest_margin += 0.2 * kGenerationMargin;
+    EXPECT_EQ(failures(made, dtype), Names{"greedy generation, smallest margin"});
+  }
+}
+
 TEST(GoldenChecks, NameWhatTheModelDoesNotHave) {
   auto made = golden_sample();
   made.golden.expected.gradients.push_back({"no.such", Tensor::zeros({1}, Dtype::kFloat64)});

@@ -37,6 +37,14 @@ for line in ["near_ties | plain | batch: a choice of experts is rounding; run wi
              "three_packed | optimised | fp32 | skip_clipped: gradient norm "]:
     assert line in out, line
 
+# Models that transformers 5 saved, dense decoders among them.
+saved = root / "saved"
+subprocess.run([PYTHON, maker.parent / "make_pretrained.py", saved], check=True, timeout=1700)
+folders = sorted(saved.iterdir())
+out, _ = tools.check_golden(programs, *folders, exit_code=0)
+assert f"\n{len(folders)} folders, 0 expectations missing, " in out
+tools.expect_changed_dense_to_fail(programs, saved / "dense", saved / "dense_tied")
+
 if "--brief" not in sys.argv:
     tools.expect_tampering_to_fail(programs, root / "transformers_5")
 

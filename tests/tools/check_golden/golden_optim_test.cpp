@@ -79,8 +79,6 @@ TEST(GoldenOptim, TellsWhichFileIsMissing) {
             std::vector<std::string>{"after_20_steps.safetensors"});
   EXPECT_EQ(Folder({{"sgd_nesterov.0", after_steps()}}, "").check().missing,
             std::vector<std::string>{"schedules.json"});
-  EXPECT_TRUE(is_golden_optim(Folder(NamedTensors()).root / ""));
-  EXPECT_FALSE(is_golden_optim(Folder(NamedTensors(), "").root / ""));
 }
 
 TEST(GoldenOptim, RefusesOptimizersThatItDoesNotKnow) {

@@ -20,6 +20,7 @@ GoldenResults sample_results() {
   auto results = golden_sample().results;
   results.packed = results.batch;
   results.alone = {results.batch, results.batch};
+  results.generations = {{.prompt = {1}, .tokens = {2, 3}, .smallest_margin = 0.5}};
   results.variants.push_back({.lr = {0.1, 0.2},
                               .loss = {3, 2},
                               .ce = {2, 1},
@@ -59,6 +60,8 @@ TEST(GoldenRanks, MustHaveTheSameResults) {
       [](auto& r) { r.packed->loss = 4; },
       [](auto& r) { r.packed.reset(); },
       [](auto& r) { r.alone[1].ce = 4; },
+      [](auto& r) { r.generations[0].tokens[1] = 4; },
+      [](auto& r) { r.generations[0].smallest_margin = 0.25; },
       [](auto& r) { r.variants[0].lr[1] = 4; },
       [](auto& r) { r.variants[0].loss[1] = 4; },
       [](auto& r) { r.variants[0].ce[1] = 4; },

@@ -302,3 +302,97 @@ def expect_incomplete_to_fail(programs, source):
         runs["adamw_const"]["aux_max_abs"] = 1e9
     expect_refused("adamw_const: another float32 run must be within 0.001 of the float64 run, got "
                    "1e+09", changed("expected.json", other_run, training=True), ran=True)
+
+
+def expect_changed_pretrained_to_fail(programs, source):
+    """A folder of a model that transformers 5 saved, wrong in one place: exit code 1."""
+    copies = Copies(source)
+
+    def failures(file, change):
+        folder = copies()
+        change(folder / file)
+        out, _ = check_golden(programs, folder, exit_code=1)
+        assert missing_in(out) == [], missing_in(out)
+        return {line.split(" | ")[3].split(" (")[0].strip() for line in out.split("\n\n")[0].splitlines()
+                if " | FAIL" in line}
+
+    def shifted(name, index, amount):
+        return lambda path: change_tensor(path, name, index, lambda value: value + amount)
+
+    expected, generation = "expected.safetensors", "generate.json"
+    down = next(name for name in tensor_names(copies.source / expected)
+                if name.startswith("grad_f64.") and name.endswith("experts.down_proj"))
+    for quantity, change in [
+            ("logits", shifted("logits_f64", 17, 1e-5)),
+            ("loss", shifted("loss_f64", 0, 1e-5)),
+            ("gradients", shifted(down, 5, 1e-3)),
+            ("fp32: logits", shifted("logits_f32", 17, -1e-4)),
+            ("fp32: loss", shifted("loss_f32", 0, -1e-4)),
+            ("fp32: gradients", shifted(down.replace("f64", "f32"), 5, 1e-3))]:
+        assert failures(expected, change) == {quantity}, quantity
+
+    def other_token(path):
+        def change(value):
+            tokens = next(iter(value.values()))["greedy"]
+            tokens[-1] = 0 if tokens[-1] != 0 else 1
+        change_json(path, change)
+
+    def other_margin(path):
+        def change(value):
+            next(iter(value.values()))["smallest_margin"] += 1e-4
+        change_json(path, change)
+    assert failures(generation, other_token) == {"greedy generation, other tokens"}
+    assert failures(generation, other_margin) == {"greedy generation, smallest margin"}
+
+    # Another model than the one that was run.
+    for keys, quantities in [
+            ({"rms_norm_eps": 1e-5}, {"logits", "gradients"}),
+            ({"norm_topk_prob": False}, {"logits", "gradients"}),
+            ({"rope_parameters": {"rope_theta": 11000.0, "rope_type": "default"}},
+             {"logits", "gradients"}),
+            ({"output_router_logits": True}, {"loss", "gradients"})]:
+        found = failures("config.json", lambda path, keys=keys: change_json(
+            path, lambda value: value.update(keys)))
+        assert found >= quantities, (keys, found)
+    folder = copies()
+    change_json(folder / "config.json", lambda value: value.update(tie_word_embeddings=True))
+    _, err = check_golden(programs, folder, exit_code=2)
+    assert "load_pretrained: 'lm_head.weight' must equal 'model.embed_tokens.weight'" in err, err
+
+    folder = copies([generation])
+    gone = ["logits_f64", "loss_f32", down]
+    rewrite_tensors(folder / expected, lambda tensors: [tensors.pop(name) for name in gone])
+    out, _ = check_golden(programs, folder, exit_code=1)
+    assert missing_in(out) == [f"{expected}: logits_f64", f"{expected}: {down}",
+                               f"{expected}: loss_f32", generation], missing_in(out)
+
+
+def expect_changed_dense_to_fail(programs, untied, tied):
+    """Dense decoders whose configuration is another than the one that was run."""
+    def check(source, keys, exit_code):
+        folder = Copies(source)()
+        change_json(folder / "config.json", lambda value: value.update(keys))
+        return check_golden(programs, folder, exit_code=exit_code)
+
+    for source, keys in [(untied, {"rms_norm_eps": 1e-5}), (tied, {"rms_norm_eps": 1e-6}),
+                         (tied, {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}})]:
+        out, _ = check(source, keys, 1)
+        assert " | logits " in out.split("\n\n")[1], (keys, out)
+    # The gradient of a tied parameter may be there under both names.
+    folder, expected = Copies(tied)(), "expected.safetensors"
+    name, second = "grad_f64.model.embed_tokens.weight", "grad_f64.lm_head.weight"
+    rewrite_tensors(folder / expected, lambda tensors: tensors.update({second: tensors[name]}))
+    check_golden(programs, folder, exit_code=0)
+    change_tensor(folder / expected, second, 3, lambda value: value + 1e-3)
+    check_golden(programs, folder, exit_code=1)
+    # Without head_dim it is what Hugging Face's class has.
+    for source, keys, message in [
+            (tied, {"tie_word_embeddings": False}, "must have tensor 'lm_head.weight', got none"),
+            (untied, {"head_dim": None}, "q_proj.weight' must be [512, 24], got [24, 24]"),
+            (untied, {"attention_bias": True}, "config: attention_bias must be false, got true"),
+            (untied, {"use_sliding_window": True}, "config: use_sliding_window must be false, got true"),
+            (untied, {"partial_rotary_factor": 0.5}, "config: partial_rotary_factor must be 1.0, got 0.5"),
+            (untied, {"rope_scaling": {"rope_type": "linear"}}, "config: rope_scaling must be null, got {"),
+            (untied, {"num_experts": 4}, "config: num_experts must be absent or null, ")]:
+        _, err = check(source, keys, 2)
+        assert message in err, (keys, err)
