@@ -44,17 +44,6 @@ class Perceptron final : public nn::Callable<Perceptron> {
   Affine output_;
 };
 
-// Points between -pi and pi. The step decides them, so every run sees the same points.
-std::vector<float> points_of_step(std::int64_t step, std::int64_t count) {
-  const Random random(/*seed=*/1, "points");
-  std::vector<float> points;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const double unit = random.uniform(static_cast<std::uint64_t>(step * count + i));
-    points.push_back(static_cast<float>((2 * unit - 1) * std::numbers::pi));
-  }
-  return points;
-}
-
 int main() {
   Perceptron model(/*hidden_size=*/32);
   nn::init_weights(model, /*seed=*/1, /*std=*/0.5);
@@ -63,16 +52,13 @@ int main() {
   }
 
   constexpr std::int64_t kSteps = 2000;
-  constexpr std::int64_t kPoints = 64;
   optim::AdamW optimizer(model.named_parameters(), {.lr = 1e-2, .weight_decay = 0});
   for (std::int64_t step = 0; step < kSteps; ++step) {
-    const std::vector<float> points = points_of_step(step, kPoints);
-    std::vector<float> sines;
-    for (const float point : points) sines.push_back(std::sin(point));
-    const Tensor x = Tensor::from(points, {kPoints, 1});
-    const Tensor target = Tensor::from(sines, {kPoints, 1});
-
-    const Tensor loss = ops::mean(ops::square(model(x) - target));
+    // The step decides the points, so every run sees the same ones.
+    const Tensor x = Tensor::uniform({64, 1}, {/*seed=*/1, "points " + std::to_string(step)}) *
+                         (2 * std::numbers::pi) -
+                     std::numbers::pi;
+    const Tensor loss = ops::mse_loss(model(x), ops::sin(x));
     optimizer.zero_grad();
     loss.backward();
     optimizer.step();

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "framework/runtime/error.h"
+#include "nn/dropout.h"
 #include "nn/linear.h"
 #include "ops/attention.h"
 #include "ops/views.h"
@@ -41,6 +42,8 @@ Attention::Attention(const Config& config)
       config.num_key_value_heads >= 1 && config.num_heads % config.num_key_value_heads == 0,
       "Attention: num_heads must be a multiple of num_key_value_heads (",
       config.num_key_value_heads, "), got ", config.num_heads);
+  check<ValueError>(0 <= config.dropout && config.dropout < 1,
+                    "Attention: dropout must be in [0, 1), got ", config.dropout);
   register_module("q_proj", q_proj_);
   register_module("k_proj", k_proj_);
   register_module("v_proj", v_proj_);
@@ -59,8 +62,9 @@ Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  //
   const Tensor k = k_norm_.call_method(&RMSNorm::rope, heads(k_proj_(x)), cos, sin);  // [T, Nkv, D]
   const Tensor v = heads(v_proj_(x));                                                 // [T, Nkv, D]
   const double scale = 1.0 / std::sqrt(static_cast<double>(d));
-  const Tensor y = ops::attention(q, k, v, context.documents, scale);  // [T, Nq, D]
-  return o_proj_(ops::view(y, {x.dim(0), config_.num_heads * d}));     // [T, H]
+  const Tensor y = ops::attention(q, k, v, context.documents, scale,
+                                  {.dropout = attention_dropout(*this, config_.dropout)});
+  return o_proj_(ops::view(y, {x.dim(0), config_.num_heads * d}));  // [T, H]
 }
 
 }  // namespace moegrad::nn

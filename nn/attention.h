@@ -24,8 +24,9 @@ void for_each_tensor(SequenceContext& context, const TensorVisitor& visit);
 ///     y = W_o softmax(q k^T / sqrt(D)) v          x, y: [T, H]
 ///
 /// with RMSNorm over head_dim D, the same weight for every head, before the rotation. The biases b
-/// exist with `qkv_bias`, as in Qwen2; W_o has none. replace() takes other modules as q_proj,
-/// k_proj, v_proj and o_proj.
+/// exist with `qkv_bias`, as in Qwen2; W_o has none. With `dropout`, weights are dropped before
+/// they weigh the values (Note [Dropout masks]). replace() takes other modules as q_proj, k_proj,
+/// v_proj and o_proj.
 class Attention final : public Callable<Attention> {
  public:
   struct Config {
@@ -34,6 +35,7 @@ class Attention final : public Callable<Attention> {
     std::int64_t num_key_value_heads = 0;  // divides num_heads
     std::int64_t head_dim = 0;             // even; need not be hidden_size / num_heads
     bool qkv_bias = false;
+    double dropout = 0;  // of weights, in training (nn::Dropout)
     double rms_norm_eps = 1e-6;
     Dtype dtype = Dtype::kFloat32;
   };

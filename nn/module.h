@@ -127,9 +127,9 @@ class Module {
   }
 
   /// Sets is_training() of this module and all below, as torch's train() and eval(). It is true at
-  /// first. No layer of this library computes differently in training and in evaluation, so for
-  /// them it changes nothing. Your own layer may ask is_training() in its forward, for example to
-  /// drop activations. This does not affect the tape; NoGradGuard turns the tape off.
+  /// first. Dropout, and attention with dropout, drop in training alone; the other layers of this
+  /// library compute the same in both. Your own layer may ask is_training() in its forward. This
+  /// does not affect the tape; NoGradGuard turns the tape off.
   void train(bool mode = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }

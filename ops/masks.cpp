@@ -2,7 +2,7 @@
 #include "ops/masks.h"
 
 #include <string_view>
-#include <type_traits>
+#include <vector>
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/dispatch_any.h"
@@ -140,6 +140,25 @@ Tensor logical_not(const Tensor& a) {
   check_operands("logical_not", a);
   check_mask("logical_not", "input 0", a);
   return where(a, constant(false), constant(true));
+}
+
+Tensor nonzero(const Tensor& a) {
+  check_operands("nonzero", a);
+  const Tensor mask = to_dtype(a, Dtype::kBool);  // contiguous
+  const auto elements = mask.data<bool>();
+  const auto strides = row_major_strides(a.shape());
+  std::vector<std::int64_t> positions;
+  std::int64_t found = 0;
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    if (!elements[i]) continue;
+    ++found;
+    auto rest = static_cast<std::int64_t>(i);
+    for (const auto stride : strides) {
+      positions.push_back(rest / stride);
+      rest %= stride;
+    }
+  }
+  return Tensor::from(positions, {found, a.ndim()});
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {

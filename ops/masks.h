@@ -34,6 +34,10 @@ Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_not(const Tensor& a);
 
+/// The positions of the elements that are not 0, or are true, in row-major order: int64 [n, ndim]
+/// of `a` of any dtype. NaN is not 0.
+Tensor nonzero(const Tensor& a);
+
 /// Elements of `a` where `condition` is true, of `b` where it is false. `a` and `b` have one dtype,
 /// which may be any, and `condition` is bool (DtypeError).
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);

@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "nn/activations.h"
 #include "nn/attention.h"
 #include "nn/embedding.h"
 #include "nn/init.h"
+#include "nn/layer_norm.h"
 #include "nn/linear.h"
 #include "nn/mlp.h"
 #include "nn/rms_norm.h"
@@ -268,6 +270,64 @@ TEST(Attention, RejectsHeadsThatDoNotGroup) {
   config.num_key_value_heads = 3;
   EXPECT_EQ(message_of<ValueError>([&] { Attention{config}; }),
             "Attention: num_heads must be a multiple of num_key_value_heads (3), got 4");
+}
+
+TEST(LayerNorm, HasWeightAndBiasAndIsTheOp) {
+  LayerNorm norm({.dim = 5, .eps = 1e-3, .dtype = Dtype::kFloat64});
+  EXPECT_EQ(names_of(norm), (std::vector<std::string>{"weight", "bias"}));
+  const Tensor x = randn({3, 5});
+  EXPECT_TRUE(bitwise_equal(norm(x), ops::layer_norm(x, {}, {}, 1e-3)));
+  init_parameter(norm, "weight", InitialValues::normal(1.0), 1);
+  init_parameter(norm, "bias", InitialValues::normal(1.0), 2);
+  const auto parameters = norm.named_parameters();
+  EXPECT_TRUE(
+      bitwise_equal(norm(x), ops::layer_norm(x, parameters[0].tensor, parameters[1].tensor, 1e-3)));
+  init_weights(norm, 1, 0.5);
+  EXPECT_TRUE(bitwise_equal(norm(x), ops::layer_norm(x, {}, {}, 1e-3)));
+  EXPECT_EQ(names_of(*std::make_unique<LayerNorm>(LayerNorm::Config{.dim = 5, .bias = false})),
+            std::vector<std::string>{"weight"});
+}
+
+TEST(Mlp, TakesAnyActivationGatedOrNot) {
+  MLP gated({.hidden_size = 3,
+             .intermediate_size = 4,
+             .activation = ops::gelu,
+             .bias = true,
+             .dtype = Dtype::kFloat64});
+  MLP plain({.hidden_size = 3,
+             .intermediate_size = 4,
+             .activation = [](const Tensor& x) { return ops::square(ops::relu(x)); },
+             .gated = false,
+             .dtype = Dtype::kFloat64});
+  EXPECT_EQ(names_of(gated),
+            (std::vector<std::string>{"gate_proj.weight", "gate_proj.bias", "up_proj.weight",
+                                      "up_proj.bias", "down_proj.weight", "down_proj.bias"}));
+  EXPECT_EQ(names_of(plain), (std::vector<std::string>{"up_proj.weight", "down_proj.weight"}));
+  init_weights(gated, 1, 0.5);
+  init_weights(plain, 1, 0.5);
+  const Tensor x = randn({2, 3});
+  const auto of = [](MLP& mlp, std::size_t i) { return mlp.named_parameters()[i].tensor; };
+  EXPECT_TRUE(all_close(gated(x),
+                        times_transposed(ops::gelu(times_transposed(x, of(gated, 0))) *
+                                             times_transposed(x, of(gated, 2)),
+                                         of(gated, 4)),
+                        1e-12, 1e-12));
+  EXPECT_TRUE(all_close(
+      plain(x),
+      times_transposed(ops::square(ops::relu(times_transposed(x, of(plain, 0)))), of(plain, 1)),
+      1e-12, 1e-12));
+  EXPECT_EQ(message_of<ValueError>(
+                [] { MLP({.hidden_size = 2, .intermediate_size = 2, .activation = nullptr}); }),
+            "MLP: activation must be a function, got none");
+}
+
+TEST(Activations, AreTheOps) {
+  const Tensor x = randn({3, 4});
+  EXPECT_TRUE(bitwise_equal(ReLU()(x), ops::relu(x)));
+  EXPECT_TRUE(bitwise_equal(SiLU()(x), ops::silu(x)));
+  EXPECT_TRUE(bitwise_equal(Tanh()(x), ops::tanh(x)));
+  EXPECT_TRUE(bitwise_equal(GELU()(x), ops::gelu(x)));
+  EXPECT_TRUE(bitwise_equal(GELU(GELU::Approximate::kTanh)(x), ops::gelu_tanh(x)));
 }
 
 }  // namespace

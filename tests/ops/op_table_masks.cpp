@@ -143,6 +143,34 @@ OpEntry logical_not_entry() {
   return entry;
 }
 
+OpEntry nonzero_entry() {
+  OpEntry entry{.op = "nonzero", .dtypes = kAllDtypes, .differentiable = false};
+  entry.run = [](const TensorList& in, const Json&) { return TensorList{ops::nonzero(in[0])}; };
+  entry.reference = [](const Arrays& in, const Json&) {
+    std::vector<double> positions;
+    for_each_index(in[0].shape, [&](const Shape& i) {
+      if (in[0][i] != 0) positions.insert(positions.end(), i.begin(), i.end());
+    });
+    const auto ndim = in[0].shape.ndim();
+    Array y(
+        {ndim == 0 ? static_cast<std::int64_t>(in[0].values[0] != 0) : std::ssize(positions) / ndim,
+         ndim});
+    y.values = positions;
+    return Arrays{y};
+  };
+  entry.samples = {
+      {.what = "a matrix", .inputs = {{.shape = {2, 3}, .given = {0, 2, 0, -1, 0, 5}}}},
+      {.what = "three dimensions", .inputs = {{.shape = {2, 1, 2}, .given = {1, 0, 0, 7}}}},
+      {.what = "a scalar", .inputs = {{.shape = {}, .given = {3}}}},
+      {.what = "zeros", .inputs = {{.shape = {3}, .given = {0, 0, 0}}}},
+      {.what = "nothing", .inputs = {{.shape = {0, 3}}}}};
+  entry.errors = {{.what = "an undefined tensor",
+                   .call = [] { ops::nonzero({}); },
+                   .type = "Error",
+                   .message = "nonzero: input 0 must be a defined tensor, got an undefined one"}};
+  return entry;
+}
+
 OpEntry where_entry() {
   OpEntry entry{.op = "where", .dtypes = kAllDtypes};
   entry.run = [](const TensorList& in, const Json&) {
@@ -249,6 +277,7 @@ std::vector<OpEntry> mask_entries() {
   entries.push_back(
       logical_entry("logical_or", ops::logical_or, [](bool a, bool b) { return a || b; }));
   entries.push_back(logical_not_entry());
+  entries.push_back(nonzero_entry());
   entries.push_back(where_entry());
   entries.push_back(masked_fill_entry());
   return entries;

@@ -362,6 +362,7 @@ OPS = {
     "logical_and": one(lambda x, a: torch.logical_and(x[0], x[1])),
     "logical_or": one(lambda x, a: torch.logical_or(x[0], x[1])),
     "logical_not": one(lambda x, a: torch.logical_not(x[0])),
+    "nonzero": one(lambda x, a: torch.nonzero(x[0])),
     "where": one(lambda x, a: torch.where(x[0], x[1], x[2])),
     "masked_fill": one(lambda x, a: x[0].masked_fill(x[1], a["value"])),
     # by index

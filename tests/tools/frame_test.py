@@ -23,7 +23,7 @@ COMMANDS = [
     ("training_report", [folder / "run.jsonl", "-o", "page.html"]),
     ("compare_losses", [folder / "run.jsonl", folder / "run.jsonl", "--assert-equal"]),
     ("checkpoint_tool", ["export", folder / "sound", "exported"]),
-    ("custom_function", []),
+    ("own_function", []),
     ("inspect_graph", ["--preset", "tiny", "--tokens", 3]),
     ("own_training_loop", [text, "own", 1]),
     ("train_loop", [text]),

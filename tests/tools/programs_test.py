@@ -292,7 +292,16 @@ assert err.startswith("--profile-steps: must be a:b with 0 <= a < b, got '3:3'\n
 
 # The examples do what they say, and the tutorial's code is theirs.
 out, _ = run("linear_regression")
-assert out == "dloss/dweight = -17\ny = 2 x + 1\n", out
+assert out.startswith("dloss/dweight = -17\ntensor([[2.0000]], shape=[1, 1], dtype=float32"), out
+assert "\ntensor([1.0000], shape=[1], dtype=float32" in out, out
+out, _ = run("two_moons")
+values = [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", out, re.MULTILINE)]
+assert len(values) == 5 and values[-1] < 0.1 < 0.6 < values[0], out
+assert float(re.search(r"^accuracy (\S+)$", out, re.MULTILINE)[1]) > 0.95, out
+out, _ = run("mixture")
+lines = re.findall(r"^step \d+ loss (\S+) tokens (.*)$", out, re.MULTILINE)
+assert len(lines) == 5 and float(lines[-1][0]) < 0.1 < 0.5 < float(lines[0][0]), out
+assert all(int(tokens) > 0 for tokens in lines[-1][1].split()), out
 out, _ = run("own_module")
 assert out.startswith("hidden.weight [32, 1]\nhidden.bias [32]\noutput.weight [1, 32]\noutput.bias [1]\n"), out
 values = [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", out, re.MULTILINE)]
@@ -300,6 +309,9 @@ assert len(values) == 6 and values[-1] < 0.001 < 0.2 < values[0], out
 sines = re.findall(r"^sin \S+ = (\S+), exactly (\S+)$", out, re.MULTILINE)
 assert len(sines) == 4 and all(abs(float(y) - float(sine)) < 0.1 for y, sine in sines), out
 if not brief:
+    out, _ = run("char_gpt", text)
+    values = [float(line.split()[1]) for line in out.splitlines()[:6]]
+    assert values[-1] < 2.6 < 5 < values[0] and "\nAnd" in out, out
     out, _ = run("train_loop", text)
     values = [float(line.split()[1]) for line in out.splitlines()]
     assert len(values) == 30 and values[-1] < 0.8 * values[0]
@@ -339,7 +351,7 @@ assert err == "own_training_loop: usage: own_training_loop TEXT CHECKPOINTS [RAN
 for ranks in ("two", "2x", "0", "1e3", "99999999999999999999"):
     _, err = run("own_training_loop", text, "nowhere", ranks, exit_code=1)
     assert err == f"own_training_loop: RANKS: must be an integer from 1 to 64, got {ranks}\n", err
-out, err = run("custom_function")
+out, err = run("own_function")
 assert err == "gradients agree\n" and out.startswith("digraph")
 out, _ = run("loss_parity", "--text", text, "--steps", 1 if brief else 3, "--batch", 1,
              "--seq-len", 16)

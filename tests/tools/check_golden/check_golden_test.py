@@ -187,9 +187,10 @@ if not brief:
     tools.expect_incomplete_to_fail(programs, smallest)
 tools.expect_changed_pretrained_to_fail(programs, saved)
 
-_, err = tools.check_golden(programs, golden / "v5" / "optim", exit_code=2)
-assert err == (f"check_golden: {golden}/v5/optim: optimizers and schedules of learning rates are not "
-               "checked\n"), err
+out, _ = tools.check_golden(programs, golden / "v5" / "optim", exit_code=0)
+assert ", 0 past their limits\n" in out
+for name in ["adamw_amsgrad", "adafactor", "hf_cosine_w10_60"]:
+    assert name in out, name
 
 # The sequences over other numbers of ranks: one, as many as there are, some ranks with none.
 full = os.environ.get("MOEGRAD_FULL") == "1"

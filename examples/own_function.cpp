@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An op of your own, y = tanh(x W), written with Eigen and checked with finite differences.
 //
-//     build/release/examples/custom_function > tape.dot && dot -Tsvg tape.dot > tape.svg
+//     build/release/examples/own_function > tape.dot && dot -Tsvg tape.dot > tape.svg
 //
 // Expected: "gradients agree" on standard error, the tape as DOT on standard output.
 #include <iostream>
@@ -50,7 +50,7 @@ class TanhLinear final : public Function {
 Tensor tanh_linear(const Tensor& x, const Tensor& weight) { return apply<TanhLinear>(x, weight); }
 
 int main() {
-  return run_program("custom_function", [] {
+  return run_program("own_function", [] {
     Tensor x = Tensor::from(std::vector<double>{.1, -.2, .3, .4, .5, -.6}, {2, 3});
     Tensor weight = Tensor::from(std::vector<double>{.7, -.8, .9}, {3, 1});
     x.set_requires_grad(true);
