@@ -114,7 +114,7 @@ class Optimizer {
 
   std::vector<ParamGroup> groups_;
   bool has_stepped_ = false;
-  std::vector<Dtype> dtypes_;  // of all parameters as the optimizer was made
+  std::vector<Dtype> dtypes_;     // of all parameters as the optimizer was made
   std::vector<double> base_lrs_;  // of the groups as constructed
   MissingGradients missing_;
 };
