@@ -131,7 +131,7 @@ class Optimizer {
   std::vector<ParamGroup> groups_;
   std::vector<NamedTensors> states_;  // of each parameter, named by keys
   bool has_stepped_ = false;
-  std::vector<Dtype> dtypes_;  // of all parameters as the optimizer was made
+  std::vector<Dtype> dtypes_;     // of all parameters as the optimizer was made
   std::vector<double> base_lrs_;  // of the groups as constructed
   MissingGradients missing_;
   bool skip_nonfinite_grad_;
