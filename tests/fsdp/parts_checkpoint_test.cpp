@@ -3,6 +3,7 @@
 // reads.
 #include <gtest/gtest.h>
 
+#include "framework/distributed/shard_runs.h"
 #include "framework/io/checkpoint_reader.h"
 #include "framework/io/checkpoint_writer.h"
 #include "fsdp/fully_shard.h"
