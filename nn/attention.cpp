@@ -58,9 +58,14 @@ Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  //
     return ops::view(projected, {x.dim(0), projected.dim(1) / d, d});
   };
   const auto& [cos, sin] = context.rope;
-  const Tensor q = q_norm_.call_method(&RMSNorm::rope, heads(q_proj_(x)), cos, sin);  // [T, Nq, D]
-  const Tensor k = k_norm_.call_method(&RMSNorm::rope, heads(k_proj_(x)), cos, sin);  // [T, Nkv, D]
-  const Tensor v = heads(v_proj_(x));                                                 // [T, Nkv, D]
+  const bool partial = cos.defined() && cos.ndim() == 2 && 2 * cos.dim(1) < d;
+  const auto rotated = [&](RMSNorm& norm, const Tensor& projected) {
+    if (partial) return ops::partial_rope(norm(projected), context.rope);
+    return norm.call_method(&RMSNorm::rope, projected, cos, sin);
+  };
+  const Tensor q = rotated(q_norm_, heads(q_proj_(x)));  // [T, Nq, D]
+  const Tensor k = rotated(k_norm_, heads(k_proj_(x)));  // [T, Nkv, D]
+  const Tensor v = heads(v_proj_(x));                    // [T, Nkv, D]
   const double scale = 1.0 / std::sqrt(static_cast<double>(d));
   const Tensor y = ops::attention(q, k, v, context.documents, scale,
                                   {.dropout = attention_dropout(*this, config_.dropout)});

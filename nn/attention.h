@@ -24,16 +24,16 @@ void for_each_tensor(SequenceContext& context, const TensorVisitor& visit);
 ///     y = W_o softmax(q k^T / sqrt(D)) v          x, y: [T, H]
 ///
 /// with RMSNorm over head_dim D, the same weight for every head, before the rotation. The biases b
-/// exist with `qkv_bias`, as in Qwen2; W_o has none. With `dropout`, weights are dropped before
-/// they weigh the values (Note [Dropout masks]). replace() takes other modules as q_proj, k_proj,
-/// v_proj and o_proj.
+/// exist with `qkv_bias`, as in Qwen2; W_o has none. With a table for fewer than D channels, rope
+/// is ops::partial_rope. With `dropout`, weights are dropped before they weigh the values (Note
+/// [Dropout masks]). replace() takes other modules as q_proj, k_proj, v_proj and o_proj.
 class Attention final : public Callable<Attention> {
  public:
   struct Config {
     std::int64_t hidden_size = 0;
     std::int64_t num_heads = 0;
     std::int64_t num_key_value_heads = 0;  // divides num_heads
-    std::int64_t head_dim = 0;             // even; need not be hidden_size / num_heads
+    std::int64_t head_dim = 0;             // need not be hidden_size / num_heads
     bool qkv_bias = false;
     double dropout = 0;  // of weights, in training (nn::Dropout)
     double rms_norm_eps = 1e-6;

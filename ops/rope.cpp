@@ -10,6 +10,8 @@
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/kernels/rope.h"
+#include "ops/split_cat.h"
+#include "ops/views.h"
 
 namespace moegrad::ops {
 namespace {
@@ -96,6 +98,17 @@ Tensor rope(const Tensor& x, const RopeTable& table) {
   check_rope_table("rope", x, table);
   // Positions are data: the table carries no gradient.
   return apply<Rope>(contiguous(x), contiguous(table.cos.detach()), contiguous(table.sin.detach()));
+}
+
+Tensor partial_rope(const Tensor& x, const RopeTable& table) {
+  check_operands("partial_rope", x, table.cos, table.sin);
+  check<ShapeError>(x.ndim() == 3, "partial_rope: x must be [T, N, D], got ", x.shape());
+  check<ShapeError>(table.cos.ndim() == 2 && 2 * table.cos.dim(1) <= x.dim(2),
+                    "partial_rope: table must be [", x.dim(0), ", R/2] with R <= ", x.dim(2),
+                    " to match x ", x.shape(), ", got cos ", table.cos.shape());
+  const auto rotated = 2 * table.cos.dim(1), rest = x.dim(2) - rotated;
+  if (rest == 0) return rope(x, table);
+  return cat({rope(narrow(x, 2, 0, rotated), table), narrow(x, 2, rotated, rest)}, 2);
 }
 
 }  // namespace moegrad::ops

@@ -36,4 +36,8 @@ void check_rope_table(std::string_view op, const Tensor& x, const RopeTable& tab
 /// Reference: Su et al., 2021, https://arxiv.org/abs/2104.09864
 Tensor rope(const Tensor& x, const RopeTable& table);
 
+/// The same for the first R channels of each head, with a table [T, R/2]; the others stay as they
+/// are. R is at most D. Errors as rope.
+Tensor partial_rope(const Tensor& x, const RopeTable& table);
+
 }  // namespace moegrad::ops

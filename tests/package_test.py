@@ -30,7 +30,13 @@ OUTPUT = {
     "consumer": "gradient of signed_square agrees\n"
                 "two sharded ranks: the loss falls\n"
                 "one rank, weights from the file: the same loss\n",
-    "first": "dloss/dweight = -17\ny = 2 x + 1\n",
+    "everyday": "tensor([[1.0000, 2.0000],\n"
+                "        [3.0000, 4.5000]], shape=[2, 2], dtype=float32, layout=ND)\n"
+                "tensor([3.0000, 4.5000], shape=[2], dtype=float32, layout=ND)\n"
+                "2\nthe loss falls\nthe gradient of cube agrees\n",
+    "first": "dloss/dweight = -17\n"
+             "tensor([[2.0000]], shape=[1, 1], dtype=float32, layout=ND, requires_grad=True)\n"
+             "tensor([1.0000], shape=[1], dtype=float32, layout=ND, requires_grad=True)\n",
     "one_op": "rms_norm -3\n",
     "over_mpi": "sum over 2 ranks: 3\n",
 }

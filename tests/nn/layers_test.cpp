@@ -330,5 +330,29 @@ TEST(Activations, AreTheOps) {
   EXPECT_TRUE(bitwise_equal(GELU(GELU::Approximate::kTanh)(x), ops::gelu_tanh(x)));
 }
 
+TEST(Attention, RotatesOnlyTheChannelsOfTheTable) {
+  Attention attention({.hidden_size = 6,
+                       .num_heads = 2,
+                       .num_key_value_heads = 1,
+                       .head_dim = 5,
+                       .dtype = Dtype::kFloat64});
+  init_weights(attention, 1, 0.5);
+  const Tensor x = randn({4, 6});
+  const auto with_table = [&](std::int64_t rotated, double angle) {
+    return attention(
+        x, {.documents = Documents::one(4),
+            .rope = {.cos = Tensor::full({4, rotated / 2}, std::cos(angle), Dtype::kFloat64),
+                     .sin = Tensor::full({4, rotated / 2}, std::sin(angle), Dtype::kFloat64)}});
+  };
+  const Tensor unrotated = with_table(2, 0);
+  // Queries and keys that are rotated by one angle have the same products as before.
+  EXPECT_TRUE(all_close(with_table(2, 1.3), unrotated, 1e-12, 1e-12));
+  EXPECT_TRUE(all_close(with_table(4, -0.7), unrotated, 1e-12, 1e-12));
+  const auto positions = Documents::one(4).positions();
+  EXPECT_FALSE(all_close(attention(x, {.documents = Documents::one(4),
+                                       .rope = ops::rope_table(positions, 2, 10, Dtype::kFloat64)}),
+                         unrotated, 1e-3, 1e-3));
+}
+
 }  // namespace
 }  // namespace moegrad::nn::layers_test

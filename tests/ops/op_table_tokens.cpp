@@ -191,8 +191,61 @@ OpEntry rope_op() {
   return entry;
 }
 
+OpEntry partial_rope_op() {
+  OpEntry entry{.op = "partial_rope", .saved_by = "rope"};
+  entry.run = [](const TensorList& in, const Json&) {
+    return TensorList{ops::partial_rope(in[0], {.cos = in[1], .sin = in[2]})};
+  };
+  entry.reference = [](const Arrays& in, const Json&) {
+    const auto &x = in[0], &cos = in[1], &sin = in[2];
+    const auto half = cos.dim(1);
+    Array y = x;
+    for_each_index({x.dim(0), x.dim(1), half}, [&](const Shape& at) {
+      const auto t = at[0], n = at[1], i = at[2];
+      y[{t, n, i}] = x[{t, n, i}] * cos[{t, i}] - x[{t, n, half + i}] * sin[{t, i}];
+      y[{t, n, half + i}] = x[{t, n, half + i}] * cos[{t, i}] + x[{t, n, i}] * sin[{t, i}];
+    });
+    return Arrays{y};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape, std::int64_t rotated) {
+    const Input table{.shape = {shape[0], rotated / 2}, .has_gradient = false, .saved = true};
+    return OpSample{.what = what, .inputs = {{.shape = shape}, table, table}};
+  };
+  entry.samples = {sample("half of each head", {3, 2, 8}, 4),
+                   sample("all", {3, 2, 4}, 4),
+                   sample("an odd head dimension", {2, 1, 5}, 2),
+                   sample("one token", {1, 2, 6}, 2),
+                   sample("no tokens", {0, 2, 4}, 2),
+                   sample("no heads", {2, 0, 4}, 2)};
+  const auto refused = [&](const std::string& what, const Shape& x, const Shape& table,
+                           const std::string& message) {
+    entry.errors.push_back(
+        {.what = what,
+         .call = [=] { ops::partial_rope(randn(x), {.cos = randn(table), .sin = randn(table)}); },
+         .type = "ShapeError",
+         .message = message});
+  };
+  refused("two dimensions", {3, 4}, {3, 2}, "partial_rope: x must be [T, N, D], got [3, 4]");
+  refused("a table that is too wide", {3, 1, 4}, {3, 3},
+          "partial_rope: table must be [3, R/2] with R <= 4 to match x [3, 1, 4], got cos [3, 3]");
+  refused("a table that is too short", {3, 1, 4}, {2, 1},
+          "rope: table must be [3, 1] to match x [3, 1, 2], got cos [2, 1] and sin [2, 1]");
+  entry.errors.push_back(
+      {.what = "mixed dtypes",
+       .call =
+           [] {
+             ops::partial_rope(randn({3, 1, 4}),
+                               {.cos = randn({3, 1}), .sin = randn({3, 1}, 1, Dtype::kFloat32)});
+           },
+       .type = "DtypeError",
+       .message = "rope: x is float64 but the table is float64 and float32"});
+  return entry;
+}
+
 }  // namespace
 
-std::vector<OpEntry> token_entries() { return {embedding_op(), rope_table_op(), rope_op()}; }
+std::vector<OpEntry> token_entries() {
+  return {embedding_op(), rope_table_op(), rope_op(), partial_rope_op()};
+}
 
 }  // namespace moegrad::test

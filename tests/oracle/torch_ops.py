@@ -140,6 +140,11 @@ def rope(x, a):
     return x[0] * cos + torch.cat([-right, left], -1) * sin
 
 
+def partial_rope(x, a):
+    rotated = 2 * x[1].shape[1]
+    return torch.cat([rope([x[0][..., :rotated], *x[1:]], a), x[0][..., rotated:]], -1)
+
+
 def rms_norm_rope(x, a):
     return rope([rms_norm(x, a), *x[2:]], a)
 
@@ -413,6 +418,7 @@ OPS = {
     "bias_swiglu": one(bias_swiglu),
     "rope_table": rope_table,
     "rope": one(rope),
+    "partial_rope": one(partial_rope),
     "rms_norm_rope": one(rms_norm_rope),
     # products
     "matmul": one(lambda x, a: torch.matmul(x[0], x[1])),
