@@ -42,6 +42,27 @@ TEST(ShardRuns, AreWhereTheViewSaysTheyAre) {
   }
 }
 
+TEST(GatherShards, MakesTheWholeTensorOnAllRanksIfAsked) {
+  for (const auto dtype : kDtypes) {
+    const Tensor whole = randn({5, 7}, 1, dtype);
+    for (const std::int64_t dim : {0, 1}) {
+      for (const int world_size : {1, 2, 3, 8}) {  // on 8 some have nothing
+        launch(world_size, [&](RankContext& context) {
+          const auto spec = spec_of(whole.shape(), dim, context.group());
+          const Tensor gathered = all_gather_shards(shard_of(whole, spec), spec);
+          EXPECT_TRUE(bitwise_equal(gathered, whole)) << dim << ' ' << world_size;
+          EXPECT_EQ(gathered.shard_spec(), nullptr);
+        });
+      }
+      launch(4, [&](RankContext& context) {
+        const DeviceMesh mesh(context.group(), {{"replicate", 2}, {"shard", 2}});
+        const auto spec = spec_of(whole.shape(), dim, mesh);
+        EXPECT_TRUE(bitwise_equal(all_gather_shards(shard_of(whole, spec), spec), whole));
+      });
+    }
+  }
+}
+
 TEST(GatherShards, MakesTheWholeTensorOnTheFirstRank) {
   for (const auto dtype : kDtypes) {
     for (const auto& shape : {Shape{10}, Shape{10, 3}, Shape{10, 2, 5}}) {

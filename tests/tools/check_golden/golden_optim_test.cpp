@@ -16,14 +16,15 @@ constexpr const char* kRates = R"({"base_lr": 2.0, "lr_of_steps_0_to_3": {)"
                                R"("hf_linear_w1_3": [0.0, 2.0, 1.0, 0.0],)"
                                R"("hf_constant_w2": [0.0, 1.0, 2.0, 2.0]}})";
 
-/// What SGD makes of a parameter of shape [2], by its formulas.
-Tensor after_steps() {
+/// What SGD makes of parameter `k` if its shape is [2], by its formulas.
+Tensor after_steps(int k = 0) {
   std::vector<double> p, b(2);
   for (int i = 0; i < 2; ++i) p.push_back(std::cos(0.21 * i));
   for (int t = 0; t < 20; ++t) {
     for (std::size_t i = 0; i < 2; ++i) {
       const double g =
-          std::sin(0.37 * static_cast<double>(i) + 1.3 * t) * (1 + 0.1 * t) + 0.1 * p[i];
+          std::sin((0.37 + 0.01 * k) * static_cast<double>(i) + 1.3 * t) * (1 + 0.1 * t) +
+          0.1 * p[i];
       b[i] = 0.9 * b[i] + g;
       p[i] -= 0.01 * (g + 0.9 * b[i]);
     }
@@ -32,7 +33,8 @@ Tensor after_steps() {
 }
 
 struct Folder {
-  explicit Folder(const NamedTensors& tensors = {{"sgd_nesterov.0", after_steps()}},
+  explicit Folder(const NamedTensors& tensors = {{"sgd_nesterov.0", after_steps()},
+                                                 {"sgd_nesterov.1", after_steps(1)}},
                   const std::string& rates = kRates) {
     if (!tensors.empty()) save_safetensors(root / "after_20_steps.safetensors", tensors);
     if (!rates.empty()) test::write_file(root / "schedules.json", rates);
@@ -54,7 +56,7 @@ TEST(GoldenOptim, ComparesWhatTheFolderExpectsAndNamesIt) {
     EXPECT_EQ(check.limit, 1e-12);
     quantities.push_back(check.quantity);
   }
-  EXPECT_EQ(quantities, (std::vector<std::string>{"after 20 steps: sgd_nesterov.0",
+  EXPECT_EQ(quantities, (std::vector<std::string>{"after 20 steps: sgd_nesterov.0, sgd_nesterov.1",
                                                   "learning rates: hf_constant_w2",
                                                   "learning rates: hf_linear_w1_3"}));
 }
