@@ -21,6 +21,7 @@
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "tests/fsdp/conformance/event_log.h"
+#include "tests/fsdp/conformance/models.h"
 #include "tests/fsdp/models.h"
 #include "train/step_plan.h"
 
