@@ -69,7 +69,7 @@ int main(int argc, char** argv) {
   }
 
   const NoGradGuard no_grad;
-  std::vector<std::int64_t> text{'\n', 'A', 'n', 'd'};
+  std::vector<std::int64_t> text{'A', 'n', 'd', ' '};
   while (std::ssize(text) < kLength) {
     const auto tokens = std::ssize(text);
     const Tensor logits = model(Tensor::from(text, {tokens}), Documents::one(tokens));

@@ -84,7 +84,7 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets,
       .class_weights = weights, .ignore_index = options.ignore_index, .reduction = Reduction::kSum};
   const Tensor is_ignored = eq(
       targets, Tensor::full({}, static_cast<double>(options.ignore_index), Dtype::kInt64));  // [T]
-  const Tensor weighted = weights.defined() ? mul(log_p, weights.detach()) : log_p;
+  const Tensor weighted = weights.defined() ? mul(log_p, clone(weights)) : log_p;
   const Tensor of_all = masked_fill(neg(sum(weighted, 1)), is_ignored, 0);  // [T]
   const Tensor total = add(mul(nll_loss(log_p, targets, nll), 1 - smoothing),
                            mul(sum(of_all), smoothing / static_cast<double>(classes)));

@@ -22,7 +22,7 @@ class LayerNorm final : public Function {
   Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     const auto d = x.dim(-1), rows = x.numel() / d;
     Tensor y = empty_like(x);
-    Tensor mean = Tensor::empty({rows}, x.dtype()), rstd = Tensor::empty({rows}, x.dtype());
+    Tensor mean = Tensor::empty({rows, 2}, x.dtype()), rstd = Tensor::empty({rows}, x.dtype());
     dispatch_floating(x.dtype(), [&]<class T>() {
       kernels::layer_norm<T>(x.data<T>().data(), data_or_null<T>(weight), data_or_null<T>(bias),
                              y.mutable_data<T>().data(), mean.mutable_data<T>().data(),

@@ -144,6 +144,9 @@ Tensor logical_not(const Tensor& a) {
 
 Tensor nonzero(const Tensor& a) {
   check_operands("nonzero", a);
+  check<LayoutError>(a.layout() == Layout::kND,
+                     "nonzero: input 0 must be row-major ND, got FRACTAL_NZ; convert it with "
+                     "nz_to_nd");
   const Tensor mask = to_dtype(a, Dtype::kBool);  // contiguous
   const auto elements = mask.data<bool>();
   const auto strides = row_major_strides(a.shape());

@@ -20,7 +20,7 @@ int main() {
 EXPECTED = [
     "$1 = undefined Tensor",
     "$2 = Tensor 'w' [2, 3] kFloat32 kND",
-    "tensor 'w' [2, 3] float32 ND\n[[0.5, 0.5, 0.5],\n [0.5, 0.5, 0.5]]",
+    "tensor 'w' [2, 3] float32 ND\n[[0.5000, 0.5000, 0.5000],\n [0.5000, 0.5000, 0.5000]]",
     "Tensor Tensor::empty(const Shape& shape, Dtype dtype) {",
 ]
 

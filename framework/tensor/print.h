@@ -15,8 +15,8 @@ namespace moegrad {
 ///             [ 2.2500,  3.0000]], shape=[2, 2], dtype=float32, layout=ND)
 ///
 /// Of a tensor of more than 1000 elements, only the first and last three along each dimension are
-/// shown, with "..." between them. A result says who made it (grad_fn=<add>), a leaf whether it
-/// requires a gradient, a shard which part of a parameter it is. The elements of a FRACTAL_NZ
+/// shown, with "..." between them. A result says what made it (grad_fn), a leaf whether it requires
+/// a gradient, a shard which part of a parameter it is. The elements of a FRACTAL_NZ
 /// tensor are shown in row-major order. A tensor without bytes (meta, or released) shows "...".
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 

@@ -8,15 +8,20 @@
 
 namespace moegrad::kernels {
 
-// y holds what is summed next: the row reductions read memory.
+// y holds what is summed next: the row reductions read memory. A mean that is rounded to T is far
+// off for rows that are far from zero, so what is left after it is subtracted, too.
 template <class T>
 void layer_norm(const T* x, const T* w, const T* b, T* y, T* mean, T* rstd, std::int64_t rows,
                 std::int64_t d, T eps) {
   for_rows(rows, d, [=](std::int64_t r) {
     const T* in = x + r * d;
     T* out = y + r * d;
-    mean[r] = row_sum(in, d) / static_cast<T>(d);
-    for (std::int64_t i = 0; i < d; ++i) out[i] = in[i] - mean[r];
+    const T rounded = row_sum(in, d) / static_cast<T>(d);
+    for (std::int64_t i = 0; i < d; ++i) out[i] = in[i] - rounded;
+    const T rest = row_sum(out, d) / static_cast<T>(d);
+    for (std::int64_t i = 0; i < d; ++i) out[i] -= rest;
+    mean[2 * r] = rounded;
+    mean[2 * r + 1] = rest;
     rstd[r] = T{1} / std::sqrt(row_dot(out, out, d) / static_cast<T>(d) + eps);
     for (std::int64_t i = 0; i < d; ++i) out[i] *= rstd[r];
     if (w != nullptr) {
@@ -33,7 +38,9 @@ void layer_norm_backward(const T* dy, const T* x, const T* w, const T* mean, con
                          T* scaled, std::int64_t rows, std::int64_t d) {
   for_rows(rows, 2 * d, [=](std::int64_t r) {
     const T *in = x + r * d, *grad = dy + r * d;
-    const auto normed = [&](std::int64_t i) { return (in[i] - mean[r]) * rstd[r]; };
+    const auto normed = [&](std::int64_t i) {
+      return (in[i] - mean[2 * r] - mean[2 * r + 1]) * rstd[r];
+    };
     if (scaled != nullptr) {
       for (std::int64_t i = 0; i < d; ++i) scaled[r * d + i] = grad[i] * normed(i);
     }

@@ -6,7 +6,8 @@
 namespace moegrad::kernels {
 
 /// y[r, :] = (x[r, :] - m) * rstd[r] * w + b,  m = mean(x[r, :]),
-/// rstd[r] = 1 / sqrt(mean((x[r, :] - m)^2) + eps);  x, y [rows, d]. Also writes the means [rows].
+/// rstd[r] = 1 / sqrt(mean((x[r, :] - m)^2) + eps);  x, y [rows, d]. Also writes the means in two
+/// parts [rows, 2], the second being what the first is off by.
 /// w or b may be null.
 template <class T>
 void layer_norm(const T* x, const T* w, const T* b, T* y, T* mean, T* rstd, std::int64_t rows,

@@ -107,12 +107,12 @@ TEST(Dropout, NeedsIdsInTrainingAndAProbability) {
   EXPECT_EQ(
       message_of<Error>([&] { dropout(x); }),
       "Dropout: training needs a DropoutIdsGuard with the seed, the step and the tokens' ids, "
-      "or call eval() (in module (root))");
+      "or call eval()");
   EXPECT_NO_THROW(Dropout({.p = 0})(x));
   {
     const DropoutIdsGuard guard({.token_ids = Tensor::arange(2)});
     EXPECT_EQ(message_of<ShapeError>([&] { dropout(x); }),
-              "dropout: ids must be [3], got [2] (in module (root))");
+              "dropout: ids must be [3], got [2]");
   }
   EXPECT_EQ(DropoutIdsGuard::current(), nullptr);
   EXPECT_EQ(message_of<ValueError>([] { Dropout({.p = 1}); }),

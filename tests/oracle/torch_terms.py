@@ -47,6 +47,16 @@ def log_softmax(case, x, y, c):
     return [c[0].abs() + y[0].exp() * c[0].abs().sum(case["args"]["dim"], keepdim=True)]
 
 
+def layer_norm(case, x, y, c):
+    """r (g - mean(g) - n mean(g n)) with g = c w, n = (x - mean) r; the gradient of w sums c n."""
+    r = torch.rsqrt(x[0].var(-1, unbiased=False, keepdim=True) + case["args"]["eps"])
+    g = c[0].abs() * (x[1].abs() if case["args"]["weight"] else 1)
+    n = (x[0].abs() + row_mean(x[0].abs())) * r
+    grad_x = r * (g + row_mean(g) + n * row_mean(g * n))
+    rows = [(c[0].abs() * n).reshape(-1, n.shape[-1]).sum(0), 0.0]
+    return [grad_x] + rows[:1 if case["args"]["weight"] else 0] + rows[1:] * case["args"]["bias"]
+
+
 def rms_norm(case, x, y, c):
     """r (c w - x r^2 <c w, x> / D); the gradient of the weight sums c x r."""
     r = torch.rsqrt(row_mean(x[0].pow(2)) + case["args"]["eps"])
@@ -98,7 +108,7 @@ def swiglu(case, x, y, c):
 
 
 GRADIENTS = {f.__name__: f for f in (
-    sigmoid, tanh, silu, softmax, log_softmax, rms_norm, add_rms_norm, rms_norm_rope,
+    sigmoid, tanh, silu, softmax, log_softmax, layer_norm, rms_norm, add_rms_norm, rms_norm_rope,
     attention, topk_softmax, load_balancing_loss, swiglu)}
 
 
