@@ -107,7 +107,7 @@ std::int64_t row_elements(const Tensor& x) {
 
 // --- the collectives, on contiguous tensors
 
-Tensor gather(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
+Tensor gather_from_ranks(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
   Tensor y = Tensor::empty(with_rows(x, x.dim(0) * group.size()), x.dtype());
   const auto copy_out = [bytes = y.mutable_bytes()](PeerSpans inputs) {
     auto* out = bytes.data();
@@ -124,7 +124,7 @@ Tensor scatter_sum(ProcessGroup& group, const Tensor& x, const CollectiveOptions
   });
 }
 
-Tensor sum(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
+Tensor sum_over_ranks(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
   Tensor y = clone(x);
   const auto bytes = y.mutable_bytes();
   return filled({}, y, [&] { return group.all_reduce(bytes, x.dtype(), ReduceOp::kSum, options); });
@@ -256,7 +256,9 @@ Tensor all_gather(const Group& group, const Tensor& x, const CollectiveOptions& 
   check_rows("all_gather", group, x);
   return apply_collective(
       "all_gather", x, options,
-      [group](const Tensor& t, const CollectiveOptions& o) { return gather(*group, t, o); },
+      [group](const Tensor& t, const CollectiveOptions& o) {
+        return gather_from_ranks(*group, t, o);
+      },
       [group](const Tensor& t, const CollectiveOptions& o) { return scatter_sum(*group, t, o); });
 }
 
@@ -267,13 +269,15 @@ Tensor reduce_scatter(const Group& group, const Tensor& x, const CollectiveOptio
   return apply_collective(
       "reduce_scatter", x, options,
       [group](const Tensor& t, const CollectiveOptions& o) { return scatter_sum(*group, t, o); },
-      [group](const Tensor& t, const CollectiveOptions& o) { return gather(*group, t, o); });
+      [group](const Tensor& t, const CollectiveOptions& o) {
+        return gather_from_ranks(*group, t, o);
+      });
 }
 
 Tensor all_reduce(const Group& group, const Tensor& x, const CollectiveOptions& options) {
   check_call("all_reduce", group, x);
   const auto call = [group](const Tensor& t, const CollectiveOptions& o) {
-    return sum(*group, t, o);
+    return sum_over_ranks(*group, t, o);
   };
   return apply_collective("all_reduce", x, options, call, call);
 }
@@ -287,7 +291,7 @@ Tensor broadcast(const Group& group, const Tensor& x, int root, const Collective
         return of_root(*group, t, root, o);
       },
       [group, root](const Tensor& t, const CollectiveOptions& o) {
-        Tensor total = sum(*group, t, o);
+        Tensor total = sum_over_ranks(*group, t, o);
         return group->rank() == root ? total : zeros_like(t);
       });
 }
