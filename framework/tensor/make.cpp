@@ -76,8 +76,11 @@ Tensor Tensor::arange_of_integers(std::int64_t start, std::int64_t end, std::int
   const auto count = distance / stride + (distance % stride != 0 ? 1 : 0);
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   check<ShapeError>(count <= kMost, "arange: must give at most 2^63 - 1 elements, got ", count);
-  return tensor_of({static_cast<std::int64_t>(count)}, dtype,
-                   [&](std::int64_t i) { return start + i * step; });
+  return tensor_of({static_cast<std::int64_t>(count)}, dtype, [&](std::int64_t i) {
+    // Unsigned: i * step may wrap where the sum does not.
+    return static_cast<std::int64_t>(from + static_cast<std::uint64_t>(i) *
+                                                static_cast<std::uint64_t>(step));
+  });
 }
 
 Tensor Tensor::arange_of_reals(double start, double end, double step, Dtype dtype) {
