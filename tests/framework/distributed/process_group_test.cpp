@@ -68,6 +68,19 @@ TEST(ProcessGroup, ChecksArgumentsBeforeABackendSeesThem) {
             "subgroup: ranks must be in [0, 3), got 3");
 }
 
+TEST(ProcessGroup, SumsNumbersAlone) {
+  StrictMock<MockProcessGroup> group(kRanks, 1);
+  std::vector<float> values(3);
+  const auto bytes = bytes_of(values);
+  EXPECT_EQ(
+      error_message<DtypeError>([&] { group.all_reduce(bytes, Dtype::kBool, ReduceOp::kSum, {}); }),
+      "all_reduce: needs numbers, got bool");
+  EXPECT_EQ(error_message<DtypeError>([&] {
+              group.reduce_scatter({bytes}, bytes.first(4), Dtype::kBool, ReduceOp::kMax, {});
+            }),
+            "reduce_scatter: needs numbers, got bool");
+}
+
 TEST(ProcessGroup, NumbersTheCallsOfEachQueueAndOfEachMessage) {
   NiceMock<MockProcessGroup> group(kRanks, 1);
   std::vector<std::string> described;
