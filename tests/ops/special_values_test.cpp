@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ops make of ties, NaN, infinities and zeros, which random numbers do not meet.
+#include <cmath>
+#include <limits>
+
+#include "ops/attention.h"
+#include "ops/elementwise.h"
+#include "ops/losses.h"
+#include "ops/masks.h"
+#include "ops/order.h"
+#include "ops/reduce.h"
+#include "ops/statistics.h"
+#include "tests/testing.h"
+
+namespace moegrad::ops::special_values_test {
+namespace {
+
+using test::bitwise_equal;
+using test::integers;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Tensor row(const std::vector<double>& values) { return Tensor::from(values, {std::ssize(values)}); }
+
+Tensor leaf(const std::vector<double>& values) { return row(values).set_requires_grad(true); }
+
+std::vector<double> values_of(const Tensor& tensor) {
+  const auto values = tensor.data<double>();
+  return {values.begin(), values.end()};
+}
+
+using Values = std::vector<double>;
+
+TEST(SpecialValues, EqualOnesShareTheGradientOfMaximumAndMinimum) {
+  for (const auto op : {maximum, minimum}) {
+    const Tensor a = leaf({1, 2, 3}), b = leaf({1, 3, 2});
+    sum(op(a, b)).backward();
+    const bool larger = op == maximum;
+    EXPECT_EQ(values_of(a.grad()), (larger ? Values{0.5, 0, 1} : Values{0.5, 1, 0}));
+    EXPECT_EQ(values_of(b.grad()), (larger ? Values{0.5, 1, 0} : Values{0.5, 0, 1}));
+    for (const auto& y : {op(row({kNaN}), row({1})), op(row({1}), row({kNaN}))}) {
+      EXPECT_TRUE(std::isnan(y.item()));
+    }
+  }
+}
+
+TEST(SpecialValues, ZeroBasesAndExponentsHaveFiniteGradients) {
+  const Tensor a = leaf({0, 0, 2}), b = leaf({0, 2, 0});
+  const Tensor y = pow(a, b);
+  EXPECT_EQ(values_of(y), (Values{1, 0, 1}));
+  sum(y).backward();
+  EXPECT_EQ(values_of(a.grad()), (Values{0, 0, 0}));
+  EXPECT_EQ(values_of(b.grad()), (Values{0, 0, std::log(2.0)}));
+}
+
+TEST(SpecialValues, LimitsOfClampPassTheGradientAndAbsHasNoneAtZero) {
+  const Tensor x = leaf({-2, -1, 0, 1, 2});
+  sum(clamp(x, -1, 1)).backward();
+  EXPECT_EQ(values_of(x.grad()), (Values{0, 1, 1, 1, 0}));
+  const Tensor z = leaf({-3, 0, 3});
+  sum(abs(z)).backward();
+  EXPECT_EQ(values_of(z.grad()), (Values{-1, 0, 1}));
+  EXPECT_TRUE(std::isnan(clamp(row({kNaN}), -1, 1).item()));
+}
+
+TEST(SpecialValues, ComparisonsWithNaNAreFalseButForNe) {
+  const Tensor x = row({kNaN}), one = row({1});
+  for (const auto& mask : {eq(x, one), lt(x, one), le(x, one), gt(x, one), ge(x, one), eq(x, x)}) {
+    EXPECT_FALSE(mask.item<bool>());
+  }
+  EXPECT_TRUE(ne(x, x).item<bool>());
+  EXPECT_EQ(integers(nonzero(row({0, kNaN, -0.0}))), (std::vector<std::int64_t>{1}));
+}
+
+TEST(SpecialValues, NaNIsTheLargestInEveryOrder) {
+  using Integers = std::vector<std::int64_t>;
+  const Tensor x = row({2, kNaN, 5, kNaN, -kInfinity});
+  EXPECT_EQ(argmax(x, 0).item<int>(), 1);
+  EXPECT_EQ(argmin(x, 0).item<int>(), 4);
+  EXPECT_EQ(integers(sort(x).indices), (Integers{4, 0, 2, 1, 3}));
+  EXPECT_EQ(integers(sort(x, 0, /*descending=*/true).indices), (Integers{1, 3, 2, 0, 4}));
+  EXPECT_EQ(integers(topk(x, 3).indices), (Integers{1, 3, 2}));
+  EXPECT_EQ(integers(topk(x, 2, 0, /*largest=*/false).indices), (Integers{4, 0}));
+  EXPECT_EQ(argmin(row({kNaN, kNaN}), 0).item<int>(), 0);
+  EXPECT_EQ(integers(topk(Tensor::zeros({4}), 2).indices), (Integers{0, 1}));
+}
+
+TEST(SpecialValues, LogSumExpIsDefinedForInfinities) {
+  EXPECT_EQ(logsumexp(row({-kInfinity, -kInfinity}), 0).item(), -kInfinity);
+  EXPECT_EQ(logsumexp(row({kInfinity, 1}), 0).item(), kInfinity);
+  EXPECT_EQ(logsumexp(row({-kInfinity, 3}), 0).item(), 3);
+  EXPECT_EQ(logsumexp(Tensor::zeros({0}), 0).item(), -kInfinity);
+}
+
+TEST(SpecialValues, EqualElementsHaveNoDeviationAndNoGradient) {
+  const Tensor x = leaf({2, 2, 2});
+  const Tensor y = std(x, 0);
+  EXPECT_EQ(y.item(), 0);
+  y.backward();
+  EXPECT_EQ(values_of(x.grad()), (Values{0, 0, 0}));
+  EXPECT_TRUE(std::isnan(var(row({1}), 0).item()));
+}
+
+TEST(SpecialValues, LossesLeaveOutWhatDoesNotCount) {
+  const Tensor log_p = Tensor::from(Values{-kInfinity, 0, 0, -kInfinity}, {2, 2});
+  const Tensor targets = Tensor::from(std::vector<std::int64_t>{1, -100}, {2});
+  EXPECT_EQ(nll_loss(log_p, targets).item(), 0);
+  EXPECT_TRUE(std::isnan(nll_loss(log_p, Tensor::full({2}, -100, Dtype::kInt64)).item()));
+  const Tensor log_q = leaf({-kInfinity, 0});
+  const Tensor kl = kl_div(log_q, row({0, 1}), Reduction::kSum);
+  EXPECT_EQ(kl.item(), 0);
+  kl.backward();
+  EXPECT_EQ(values_of(log_q.grad()), (Values{0, -1}));
+}
+
+TEST(SpecialValues, ATokenThatAttendsToNothingGetsZerosAndFiniteGradients) {
+  const Tensor q = test::variable({2, 1, 3}, 1), k = test::variable({2, 1, 3}, 2);
+  const Tensor v = test::variable({2, 1, 3}, 3);
+  const Tensor allowed = Tensor::from(std::vector<bool>{false, false, true, false}, {2, 2});
+  const Tensor y = attention(q, k, v, Documents::one(2), 1, {.allowed = allowed});
+  EXPECT_TRUE(bitwise_equal(clone(y.detach()[0]), Tensor::zeros({1, 3}, Dtype::kFloat64)));
+  EXPECT_TRUE(bitwise_equal(clone(y.detach()[1]), clone(v.detach()[0])));
+  sum(y).backward();
+  EXPECT_EQ(values_of(v.grad()), (Values{1, 1, 1, 0, 0, 0}));
+  for (const auto& x : {q, k}) EXPECT_EQ(values_of(x.grad()), Values(6, 0.0));
+}
+
+}  // namespace
+}  // namespace moegrad::ops::special_values_test
