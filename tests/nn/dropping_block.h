@@ -75,8 +75,12 @@ inline Tensor rows_of(const Tensor& x, std::int64_t begin, std::int64_t end) {
 inline Dropped run_dropping(DroppingBlock& block, std::int64_t begin, std::int64_t end,
                             std::int64_t step = 3) {
   const Tensor x = rows_of(randn({kTokens, kHidden}, 1), begin, end).set_requires_grad(true);
-  const DropoutIdsGuard guard({.seed = 5, .step = step, .token_ids = Tensor::arange(begin, end)});
-  const Tensor y = block(x, context_of(end - begin));
+  const Tensor y = [&] {
+    const DropoutIdsGuard guard({.seed = 5, .step = step, .token_ids = Tensor::arange(begin, end)});
+    return block(x, context_of(end - begin));
+  }();
+  // Backward runs under other ids: what it computes again has those of forward.
+  const DropoutIdsGuard others({.seed = 6, .step = step + 1});
   y.backward(rows_of(randn({kTokens, kHidden}, 2), begin, end));
   return {y.detach(), x.grad()};
 }

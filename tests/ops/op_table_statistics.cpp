@@ -156,9 +156,13 @@ OpEntry cumsum_op() {
                     .args = {{"dim", dim}},
                     .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
   };
-  entry.samples = {of("rows", {3, 7}, -1),         of("columns", {4, 3}, 0),
-                   of("the middle", {2, 4, 3}, 1), of("size one", {1}, 0),
-                   of("nothing", {3, 0}, 1),       of("several pieces", {257, 90}, 1, true)};
+  entry.samples = {of("rows", {3, 7}, -1),
+                   of("columns", {4, 3}, 0),
+                   of("the middle", {2, 4, 3}, 1),
+                   of("two rows", {2, 3}, 0),
+                   of("size one", {1}, 0),
+                   of("nothing", {3, 0}, 1),
+                   of("several pieces", {257, 90}, 1, true)};
   entry.errors =
       line_errors("cumsum", [](const Tensor& x, std::int64_t dim) { ops::cumsum(x, dim); });
   return entry;
