@@ -43,6 +43,7 @@ TEST(Print, ShowsElementsShapeDtypeAndLayout) {
 TEST(Print, WritesAllNumbersOfATensorInOneWay) {
   EXPECT_EQ(elements(Tensor::of({{1, 2}, {3, -40}})), "[[  1.,   2.],\n        [  3., -40.]]");
   EXPECT_EQ(elements(Tensor::of({1e-5, 1})), "[1.0000e-05, 1.0000e+00]");
+  EXPECT_EQ(elements(Tensor::of({1e-5, 2e-5})), "[1.0000e-05, 2.0000e-05]");
   EXPECT_EQ(elements(Tensor::of({1, 2000, 0})), "[1.0000e+00, 2.0000e+03, 0.0000e+00]");
   EXPECT_EQ(elements(Tensor::of({1, 1000})), "[   1., 1000.]");
   EXPECT_EQ(elements(Tensor::of({1e9, 1e9})), "[1.0000e+09, 1.0000e+09]");
