@@ -2,17 +2,14 @@
 // A small dense GPT that learns a text byte by byte, and then writes: a decoder of your own.
 //
 //     build/release/examples/char_gpt [TEXT_FILE]       default: the King James text
-//
 // Expected: the loss falls from 5.6 to below 2.6 within 150 steps, in less than a minute.
 #include <iostream>
 
 #include "moegrad.h"
 #include "train/data/text_data.h"
 using namespace moegrad;
-
 constexpr std::int64_t kBytes = 256, kHidden = 64, kHeads = 4, kLength = 64;
 
-// Shapes: T tokens, H hidden size.
 class Gpt final : public nn::Callable<Gpt> {
  public:
   Gpt() {
@@ -36,7 +33,7 @@ class Gpt final : public nn::Callable<Gpt> {
     register_module("head", head_);
   }
   Tensor forward(const Tensor& tokens, const Documents& documents) {  // int64 [T]
-    const auto positions = documents.positions();  // int64 [T]
+    const auto positions = documents.positions();                     // int64 [T]
     const auto rope = ops::rope_table(positions, kHidden / kHeads, 1e4, Dtype::kFloat32);
     Tensor x = embedding_(tokens);  // [T, H]
     for (std::int64_t i = 0; i < mlps_.size(); ++i) {
@@ -54,10 +51,10 @@ class Gpt final : public nn::Callable<Gpt> {
   nn::Linear head_{{.in_features = kHidden, .out_features = kBytes}};
 };
 
-int main(int argc, char** argv) {
+int run(const std::string& text_file) {
   Gpt model;
   nn::init_weights(model, /*seed=*/1, /*std=*/0.05);
-  const training::TextData data(argc > 1 ? argv[1] : "", kLength);
+  const training::TextData data(text_file, kLength);
   optim::AdamW optimizer(model.named_parameters(), {.lr = 3e-3});
   for (std::int64_t step = 0; step < 150; ++step) {
     const auto batch = data.training_batch(/*seed=*/1, step, 0, 1, /*sequences=*/16);
@@ -67,7 +64,6 @@ int main(int argc, char** argv) {
     optimizer.step();
     if (step % 30 == 0 || step == 149) std::cout << step << ' ' << loss.item() << std::endl;
   }
-
   const NoGradGuard no_grad;
   std::vector<std::int64_t> text{'A', 'n', 'd', ' '};
   while (std::ssize(text) < kLength) {
@@ -75,6 +71,10 @@ int main(int argc, char** argv) {
     const Tensor logits = model(Tensor::from(text, {tokens}), Documents::one(tokens));
     text.push_back(ops::argmax(logits[-1], 0).item<std::int64_t>());  // the likeliest byte
   }
-  for (const auto byte : text) std::cout << static_cast<char>(byte);
-  std::cout << '\n';
+  std::cout << std::string(text.begin(), text.end()) << '\n';
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  return run_program("char_gpt", [&] { return run(argc > 1 ? argv[1] : ""); });
 }

@@ -54,7 +54,7 @@ class Mixture final : public nn::Callable<Mixture> {
   nn::ModuleList<nn::MLP> experts_;
 };
 
-int main() {
+int run() {
   Mixture model(/*hidden=*/4, /*experts=*/8);
   nn::init_weights(model, /*seed=*/1, /*std=*/0.5);
   optim::AdamW optimizer(model.named_parameters(), {.lr = 5e-3});
@@ -73,4 +73,7 @@ int main() {
     for (const auto tokens : output.tokens) std::cout << ' ' << tokens;
     std::cout << '\n';
   }
+  return 0;
 }
+
+int main() { return run_program("mixture", run); }

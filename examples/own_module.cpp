@@ -44,7 +44,7 @@ class Perceptron final : public nn::Callable<Perceptron> {
   Affine output_;
 };
 
-int main() {
+int run() {
   Perceptron model(/*hidden_size=*/32);
   nn::init_weights(model, /*seed=*/1, /*std=*/0.5);
   for (const auto& [name, parameter] : model.named_parameters()) {
@@ -72,4 +72,7 @@ int main() {
     const Tensor y = model(Tensor::full({1, 1}, x));
     std::cout << "sin " << x << " = " << y.item() << ", exactly " << std::sin(x) << '\n';
   }
+  return 0;
 }
+
+int main() { return run_program("own_module", run); }

@@ -25,7 +25,7 @@ Points moons(std::int64_t n, std::uint64_t seed) {
           ops::cat({Tensor::zeros({n}, Dtype::kInt64), Tensor::ones({n}, Dtype::kInt64)}, 0)};
 }
 
-int main() {
+int run() {
   nn::Sequential model;
   model.emplace_back<nn::Linear>({.in_features = 2, .out_features = 32, .bias = true});
   model.emplace_back<nn::LayerNorm>({.dim = 32});
@@ -52,4 +52,7 @@ int main() {
   const auto [unseen, answers] = moons(/*n=*/100, /*seed=*/2);
   const Tensor correct = ops::eq(ops::argmax(model(unseen), 1), answers);  // bool [200]
   std::cout << "accuracy " << ops::mean(ops::cast(correct, Dtype::kFloat32)).item() << '\n';
+  return 0;
 }
+
+int main() { return run_program("two_moons", run); }

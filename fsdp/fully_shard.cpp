@@ -155,7 +155,7 @@ void check_modules(const std::vector<nn::Module*>& modules) {
   for (auto module = modules.begin(); module != modules.end(); ++module) {
     check((*module)->extension<State>() == nullptr &&
               std::find(modules.begin(), module, *module) == module,
-          "fully_shard: the module has been sharded before");
+          "fully_shard: the module has been sharded before; each rank needs a model of its own");
   }
   for (auto* outer : modules) {
     for (const auto& [path, inner] : outer->named_modules()) {

@@ -7,6 +7,7 @@
 
 #include "framework/runtime/error.h"
 #include "nn/dropout.h"
+#include "nn/layer_size.h"
 #include "nn/linear.h"
 #include "ops/attention.h"
 #include "ops/views.h"
@@ -19,6 +20,20 @@ std::shared_ptr<Linear> make_projection(std::int64_t in, std::int64_t out, bool 
       Linear::Config{.in_features = in, .out_features = out, .bias = bias, .dtype = dtype});
 }
 
+Attention::Config valid(const Attention::Config& config) {
+  detail::layer_size("Attention", "hidden_size", config.hidden_size);
+  detail::layer_size("Attention", "head_dim", config.head_dim);
+  check<ValueError>(
+      detail::layer_size("Attention", "num_heads", config.num_heads) %
+              detail::layer_size("Attention", "num_key_value_heads", config.num_key_value_heads) ==
+          0,
+      "Attention: num_heads must be a multiple of num_key_value_heads (",
+      config.num_key_value_heads, "), got ", config.num_heads);
+  check<ValueError>(0 <= config.dropout && config.dropout < 1,
+                    "Attention: dropout must be in [0, 1), got ", config.dropout);
+  return config;
+}
+
 }  // namespace
 
 void for_each_tensor(SequenceContext& context, const TensorVisitor& visit) {
@@ -27,7 +42,7 @@ void for_each_tensor(SequenceContext& context, const TensorVisitor& visit) {
 }
 
 Attention::Attention(const Config& config)
-    : config_(config),
+    : config_(valid(config)),
       q_proj_(make_projection(config.hidden_size, config.num_heads * config.head_dim,
                               config.qkv_bias, config.dtype)),
       k_proj_(make_projection(config.hidden_size, config.num_key_value_heads * config.head_dim,
@@ -38,12 +53,6 @@ Attention::Attention(const Config& config)
                               /*bias=*/false, config.dtype)),
       q_norm_({.dim = config.head_dim, .eps = config.rms_norm_eps, .dtype = config.dtype}),
       k_norm_({.dim = config.head_dim, .eps = config.rms_norm_eps, .dtype = config.dtype}) {
-  check<ValueError>(
-      config.num_key_value_heads >= 1 && config.num_heads % config.num_key_value_heads == 0,
-      "Attention: num_heads must be a multiple of num_key_value_heads (",
-      config.num_key_value_heads, "), got ", config.num_heads);
-  check<ValueError>(0 <= config.dropout && config.dropout < 1,
-                    "Attention: dropout must be in [0, 1), got ", config.dropout);
   register_module("q_proj", q_proj_);
   register_module("k_proj", k_proj_);
   register_module("v_proj", v_proj_);
@@ -54,6 +63,8 @@ Attention::Attention(const Config& config)
 
 Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  // [T, H]
   const auto d = config_.head_dim;
+  check<ShapeError>(x.ndim() == 2, "Attention: x must be [tokens, ", config_.hidden_size, "], got ",
+                    x.shape());
   const auto heads = [&](const Tensor& projected) {  // [T, N * D] -> [T, N, D]
     return ops::view(projected, {x.dim(0), projected.dim(1) / d, d});
   };

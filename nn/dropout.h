@@ -11,8 +11,9 @@ namespace moegrad::nn {
 /// While it is_training(): ops::dropout with the seed, the step and the ids of the DropoutIdsGuard
 /// around it (Note [Dropout masks]) and its own path. Otherwise y = x.      x, y: [T, ...]
 ///
-/// Two calls of one module in a step drop the same elements; use a module for each place. Error in
-/// training without a guard. ValueError unless p is in [0, 1).
+/// Two calls of one module in a step drop the same elements; use a module for each place. So do two
+/// Dropouts that are called outside any module, since neither has a path. Error in training without
+/// a guard, and if a module calls it that has not registered it. ValueError unless p is in [0, 1).
 class Dropout final : public Callable<Dropout> {
  public:
   struct Config {

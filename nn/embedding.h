@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "nn/layer_size.h"
 #include "nn/module.h"
 #include "ops/embedding.h"
 
@@ -15,9 +16,12 @@ class Embedding final : public Callable<Embedding> {
     Dtype dtype = Dtype::kFloat32;
   };
 
-  /// Zero weights: nn::init_weights fills them.
+  /// Zero weights: nn::init_weights fills them. ValueError for a size outside [1, 2^31).
   explicit Embedding(const Config& config)
-      : weight_(Tensor::zeros({config.num_embeddings, config.embedding_dim}, config.dtype)) {
+      : weight_(
+            Tensor::zeros({detail::layer_size("Embedding", "num_embeddings", config.num_embeddings),
+                           detail::layer_size("Embedding", "embedding_dim", config.embedding_dim)},
+                          config.dtype)) {
     register_parameter("weight", weight_, InitialValues::normal());
   }
 

@@ -90,8 +90,11 @@ class BodyCall final : public ForwardCall {
  public:
   using Result = std::decay_t<std::invoke_result_t<const Body&, Arguments...>>;
 
-  BodyCall(const Body& body, Arguments&&... arguments)
-      : body_(body), held_(std::forward<Arguments>(arguments)...) {}
+  /// `check_module` is called before the body runs again; it throws if the module is gone.
+  BodyCall(const Body& body, std::function<void()> check_module, Arguments&&... arguments)
+      : body_(body),
+        check_module_(std::move(check_module)),
+        held_(std::forward<Arguments>(arguments)...) {}
 
   TensorList inputs() {
     return std::apply([](auto&... values) { return defined_tensors(values...); }, held_);
@@ -108,7 +111,9 @@ class BodyCall final : public ForwardCall {
           [](auto&... values) { return std::tuple<std::decay_t<Arguments>...>(values...); }, held_);
       // What it is given takes the place of these, which would only keep bytes alive.
       std::apply([](auto&... values) { drop_tensors(values...); }, kept);
-      return [body = body_, kept = std::move(kept), outcome = outcome_](const TensorList& inputs) {
+      return [body = body_, check_module = check_module_, kept = std::move(kept),
+              outcome = outcome_](const TensorList& inputs) {
+        check_module();
         auto arguments = kept;
         return run(body, arguments, inputs, *outcome);
       };
@@ -164,6 +169,7 @@ class BodyCall final : public ForwardCall {
   }
 
   const Body& body_;
+  std::function<void()> check_module_;
   std::tuple<Held<Arguments>...> held_;
   std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
 };

@@ -159,6 +159,8 @@ void init_parameter(Module& module, std::string_view name, const InitialValues& 
 }
 
 void init_weights(Module& module, std::uint64_t seed, double std) {
+  check<ValueError>(std::isfinite(std) && std >= 0,
+                    "init_weights: std must be finite and >= 0, got ", std);
   module.restore_parameters();
   const auto slots = module.distinct_parameters();
   for (const auto& slot : slots) {

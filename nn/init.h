@@ -32,7 +32,8 @@ void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std);
 /// none of its own. A tied parameter is initialised once, as its first name declares. Reshards the
 /// module first.
 ///
-/// Error, and nothing has been written, for a parameter without bytes (Module::to_empty), for a
+/// ValueError unless `std` is finite and >= 0. Error, and nothing has been written, for a parameter
+/// without bytes (Module::to_empty), for a
 /// parameter without declaration that was made on the meta device with fewer than two dimensions,
 /// and for a buffer that was made there and has not been filled. ShapeError for a declaration by
 /// fan_in or fan_out of a parameter with fewer than two dimensions.

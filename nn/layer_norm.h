@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "nn/layer_size.h"
 #include "nn/module.h"
 #include "ops/layer_norm.h"
 
@@ -19,9 +20,10 @@ class LayerNorm final : public Callable<LayerNorm> {
     Dtype dtype = Dtype::kFloat32;
   };
 
-  /// Weights are ones, biases zeros.
+  /// Weights are ones, biases zeros. ValueError for a dim outside [1, 2^31).
   explicit LayerNorm(const Config& config)
-      : eps_(config.eps), weight_(Tensor::ones({config.dim}, config.dtype)) {
+      : eps_(config.eps),
+        weight_(Tensor::ones({detail::layer_size("LayerNorm", "dim", config.dim)}, config.dtype)) {
     register_parameter("weight", weight_, InitialValues::ones());
     if (!config.bias) return;
     bias_ = Tensor::zeros({config.dim}, config.dtype);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "framework/runtime/error.h"
+#include "nn/layer_size.h"
 #include "nn/module.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
@@ -23,9 +24,12 @@ class Linear final : public Callable<Linear> {
     Dtype dtype = Dtype::kFloat32;
   };
 
-  /// Zeros: nn::init_weights draws the weight and leaves the bias zero.
+  /// Zeros: nn::init_weights draws the weight and leaves the bias zero. ValueError for a size
+  /// outside [1, 2^31).
   explicit Linear(const Config& config)
-      : Linear(Tensor::zeros({config.out_features, config.in_features}, config.dtype),
+      : Linear(Tensor::zeros({detail::layer_size("Linear", "out_features", config.out_features),
+                              detail::layer_size("Linear", "in_features", config.in_features)},
+                             config.dtype),
                config.bias ? Tensor::zeros({config.out_features}, config.dtype) : Tensor()) {}
   /// Shares `weight` [out, in], and `bias` [out] if there is to be one, with their owner (a tied
   /// output head). ShapeError and DtypeError unless they fit.

@@ -13,6 +13,12 @@ std::string join(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "." + name;
 }
 
+void check_exists_in_backward(const std::weak_ptr<const void>& alive, const std::string& path,
+                              std::string_view but) {
+  check(!alive.expired(), "backward: ", path.empty() ? "the module" : "module '" + path + "'",
+        " no longer exists, but ", but, "; keep the model until backward has run");
+}
+
 }  // namespace
 
 void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout layout,
@@ -20,6 +26,11 @@ void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout 
   check_name("register_parameter", name);
   check<UndefinedTensorError>(slot.defined(), "register_parameter: '", name, "' of ", described(),
                               " must be a defined tensor; make it before registering it");
+  check<DtypeError>(is_floating(slot.dtype()), "register_parameter: '", name, "' of ", described(),
+                    " must be float32 or float64, got ", slot.dtype());
+  check<LayoutError>(slot.is_contiguous(), "register_parameter: '", name, "' of ", described(),
+                     " must be contiguous, got shape ", slot.shape(), " with strides ",
+                     slot.strides(), "; clone() makes a copy that is");
   slot.set_requires_grad(true);
   slot.storage().retag(MemoryTag::kParameters);
   std::erase_if(parameters_, [&](const auto& own) { return own.slot.name == name; });
@@ -303,15 +314,19 @@ ScopeGuard Module::open_scope() {
   std::function<void()> on_enter, on_exit;
   const auto run_if_alive = [&](const Hooks& hooks) {
     return [this, &hooks, path, alive = life_.watch()] {
-      check(!alive.expired(), "backward: ", path.empty() ? "the module" : "module '" + path + "'",
-            " no longer exists, but has hooks that backward runs, as fully_shard's are; keep the "
-            "model until backward has run");
+      check_exists_in_backward(alive, path, "has hooks that backward runs, as fully_shard's are");
       run(hooks);
     };
   };
   if (!backward_pre_hooks_.empty()) on_enter = run_if_alive(backward_pre_hooks_);
   if (!backward_hooks_.empty()) on_exit = run_if_alive(backward_hooks_);
   return ScopeGuard(std::move(path), std::move(on_enter), std::move(on_exit));
+}
+
+std::function<void()> Module::existence_check() {
+  return [alive = life_.watch(), path = ScopeGuard::current()->path] {
+    check_exists_in_backward(alive, path, "backward runs it again");
+  };
 }
 
 void Module::run(const Hooks& hooks) {

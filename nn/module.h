@@ -79,7 +79,9 @@ class Module {
   NamedTensors state_dict() const;
   /// Copies the values into the tensors of state_dict(). Nothing is copied if it throws: Error
   /// unless names agree, ShapeError unless shapes agree, ValueError for a shard of another part of
-  /// its parameter than this rank's.
+  /// its parameter than this rank's, DtypeError for a tensor of another dtype, unless both hold
+  /// reals, LayoutError for a tensor of this module that has been replaced by one that is not
+  /// contiguous.
   void load_state_dict(const NamedTensors& state);
 
   /// Puts back the parameters that this module and those below keep, where others stand in for
@@ -167,8 +169,9 @@ class Module {
   /// init_weights writes into the parameter. The storages also get their names, which errors and
   /// graphs show. State dicts leave out a buffer that is not `persistent`.
   ///
-  /// Full names, such as "model.layers.0.mlp", must be unique. Error for an undefined tensor.
-  /// ValueError for
+  /// Full names, such as "model.layers.0.mlp", must be unique. Error for an undefined tensor,
+  /// DtypeError for a parameter that is not float32 or float64, LayoutError for one that is not
+  /// contiguous. ValueError for
   ///
   /// - a name that is empty or has an empty part between dots;
   /// - a name that a child, parameter or buffer of this module already has, or that is within one
@@ -219,7 +222,8 @@ class Module {
       run(forward_pre_hooks_);
       auto result = [&] {
         if (extensions_.empty()) return body(std::forward<Arguments>(arguments)...);
-        detail::BodyCall<Body, Arguments...> call(body, std::forward<Arguments>(arguments)...);
+        detail::BodyCall<Body, Arguments...> call(body, existence_check(),
+                                                  std::forward<Arguments>(arguments)...);
         return call.take(run_inside(extensions_, call, call.inputs()));
       }();
       run(forward_hooks_);
@@ -247,6 +251,8 @@ class Module {
   struct Child;
 
   ScopeGuard open_scope();
+  /// For what runs in backward: Error if this module, whose scope is open now, is gone by then.
+  std::function<void()> existence_check();
   Child adopt(std::string name, Module& child);
   void run(const Hooks& hooks);
   void name_storages() const;

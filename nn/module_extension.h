@@ -19,9 +19,9 @@ class ForwardCall {
   /// Runs the extensions further in, then forward, with `inputs` in the place of the tensors in the
   /// arguments. Call it once.
   virtual TensorList run(const TensorList& inputs) = 0;
-  /// The same as a function that may be called at any time, also when the call has returned, as
-  /// long as the module lives. It keeps copies of the other arguments, so forward cannot change the
-  /// caller's. Error if one cannot be copied.
+  /// The same as a function that may be called at any time, also when the call has returned. It
+  /// is an Error if the module is gone by then. It keeps copies of the other arguments, so forward
+  /// cannot change the caller's. Error if one cannot be copied.
   virtual Function repeatable() = 0;
 };
 

@@ -30,8 +30,17 @@ void Module::load_state_dict(const NamedTensors& state) {
   for (auto& [name, tensor] : own) {
     const auto found = std::ranges::find(state, name, &NamedTensor::name);
     check(found != state.end(), "load_state_dict: missing key '", name, "'");
+    check<UndefinedTensorError>(found->tensor.defined(), "load_state_dict: '", name,
+                                "' must be a defined tensor");
+    check<LayoutError>(tensor.is_contiguous(), "load_state_dict: '", name,
+                       "' of this module must be contiguous, got shape ", tensor.shape(),
+                       " with strides ", tensor.strides());
     check<ShapeError>(found->tensor.shape() == tensor.shape(), "load_state_dict: '", name,
                       "' must be ", tensor.shape(), ", got ", found->tensor.shape());
+    const auto given = found->tensor.dtype(), held = tensor.dtype();
+    check<DtypeError>(given == held || (holds_reals(given) && holds_reals(held)),
+                      "load_state_dict: '", name, "' must be ", held,
+                      ", or of other reals if it is of reals, got ", given);
     check_same_part("load_state_dict", name, found->tensor.shard_spec(), tensor.shard_spec());
   }
   for (auto& [name, tensor] : own) {

@@ -11,7 +11,7 @@ namespace moegrad::nn {
 /// From now on the module keeps only the tensors in its arguments, and backward runs its forward
 /// again (Note [Recomputation]). Losses and gradients have the same bits. The module's own hooks
 /// run as before; those of the modules below run once more in backward. So does what forward does
-/// to buffers.
+/// to buffers. Keep the module until backward has run; it is an Error if it is gone by then.
 ///
 /// Error if the module is recomputed already. When it is called: Error if an argument cannot be
 /// copied, or is a pointer or a view of what may be gone by then (a string literal is one), and if

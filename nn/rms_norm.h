@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "nn/layer_size.h"
 #include "nn/module.h"
 #include "ops/add_rms_norm.h"
 #include "ops/rms_norm.h"
@@ -17,9 +18,10 @@ class RMSNorm final : public Callable<RMSNorm> {
     Dtype dtype = Dtype::kFloat32;
   };
 
-  /// Weights are ones.
+  /// Weights are ones. ValueError for a dim outside [1, 2^31).
   explicit RMSNorm(const Config& config)
-      : eps_(config.eps), weight_(Tensor::ones({config.dim}, config.dtype)) {
+      : eps_(config.eps),
+        weight_(Tensor::ones({detail::layer_size("RMSNorm", "dim", config.dim)}, config.dtype)) {
     register_parameter("weight", weight_, InitialValues::ones());
   }
 

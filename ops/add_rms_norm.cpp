@@ -75,6 +75,7 @@ AddRMSNormResult add_rms_norm(const Tensor& x, const Tensor& residual, const Ten
   check<ShapeError>(residual.shape() == x.shape(), "add_rms_norm: residual must be ", x.shape(),
                     " to match x, got ", residual.shape());
   check_rms_norm_weight("add_rms_norm", x, weight);
+  check_norm_eps("add_rms_norm", eps);
   check<DtypeError>(residual.dtype() == x.dtype() && weight.dtype() == x.dtype(),
                     "add_rms_norm: x is ", x.dtype(), " but residual is ", residual.dtype(),
                     " and weight ", weight.dtype());

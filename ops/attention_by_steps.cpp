@@ -68,6 +68,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, double scale, s
 void check_attention_options(const Tensor& q, const AttentionOptions& options) {
   check<ValueError>(options.mask != AttentionMask::kSlidingWindow || options.window >= 1,
                     "attention: window must be at least 1, got ", options.window);
+  check<ValueError>(options.mask == AttentionMask::kSlidingWindow || options.window == 0,
+                    "attention: a window needs the mask kSlidingWindow, got a window of ",
+                    options.window, " with another mask");
   const auto tokens = q.dim(0), heads = q.dim(1);
   if (const auto& allowed = options.allowed; allowed.defined()) {
     check<ShapeError>(

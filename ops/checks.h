@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -42,6 +43,11 @@ inline void check_floating(std::string_view op, const Tensor& a) {
 inline void check_floating(std::string_view op, std::string_view name, const Tensor& a) {
   check<DtypeError>(is_floating(a.dtype()), op, ": ", name, " must be float32 or float64, got ",
                     a.dtype());
+}
+
+/// ValueError unless `eps`, which is added to a mean of squares, is finite and not negative.
+inline void check_norm_eps(std::string_view op, double eps) {
+  check<ValueError>(std::isfinite(eps) && eps >= 0, op, ": eps must be finite and >= 0, got ", eps);
 }
 
 /// DtypeError unless `b` has the dtype of `a`; the message names both.

@@ -82,12 +82,13 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor log_p = log_softmax(logits);  // [T, V]
   const NllOptions nll{
       .class_weights = weights, .ignore_index = options.ignore_index, .reduction = Reduction::kSum};
-  const Tensor is_ignored = eq(
-      targets, Tensor::full({}, static_cast<double>(options.ignore_index), Dtype::kInt64));  // [T]
-  const Tensor weighted = weights.defined() ? mul(log_p, clone(weights)) : log_p;
-  const Tensor of_all = masked_fill(neg(sum(weighted, 1)), is_ignored, 0);  // [T]
-  const Tensor total = add(mul(nll_loss(log_p, targets, nll), 1 - smoothing),
-                           mul(sum(of_all), smoothing / static_cast<double>(classes)));
+  Tensor total = mul(nll_loss(log_p, targets, nll), 1 - smoothing);
+  if (smoothing > 0) {  // else a probability of 0 would make it 0 * infinity
+    const Tensor ignored = Tensor::from(std::vector{options.ignore_index}, {});
+    const Tensor weighted = weights.defined() ? mul(log_p, clone(weights)) : log_p;
+    const Tensor of_all = masked_fill(neg(sum(weighted, 1)), eq(targets, ignored), 0);  // [T]
+    total = add(total, mul(sum(of_all), smoothing / static_cast<double>(classes)));
+  }
   if (options.denominator) return mul(total, 1 / *options.denominator);
   const Tensor ones = Tensor::full({targets.dim(0), classes}, -1, logits.dtype());
   const double counted = nll_loss(ones, targets, nll).item();  // the sum of the targets' weights

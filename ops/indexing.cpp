@@ -2,6 +2,7 @@
 #include "ops/indexing.h"
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "framework/autograd/function.h"
@@ -206,9 +207,22 @@ Tensor checked_element_index(std::string_view op, const Tensor& a, std::int64_t 
   return values;
 }
 
-Tensor select_repeated(const Tensor& a, std::int64_t dim, const std::vector<std::int64_t>& index) {
-  return apply<IndexSelect>(made_with("repeat_interleave", dim), contiguous(a),
-                            Tensor::from(index, {std::ssize(index)}));
+// Slice i of dimension `dim`, counts[i] >= 0 times for each i.
+Tensor select_repeated(const Tensor& a, std::int64_t dim, std::span<const std::int64_t> counts) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  std::int64_t total = 0;
+  for (const auto count : counts) {
+    const bool fits = count <= kMost - total;
+    check<ShapeError>(fits,
+                      "repeat_interleave: the result must have at most 2^53 slices, got more");
+    total += count;
+  }
+  Tensor index = Tensor::empty({total}, Dtype::kInt64);
+  auto* next = index.mutable_data<std::int64_t>().data();
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    next = std::fill_n(next, counts[i], static_cast<std::int64_t>(i));
+  }
+  return apply<IndexSelect>(made_with("repeat_interleave", dim), contiguous(a), index);
 }
 
 }  // namespace
@@ -256,10 +270,7 @@ Tensor repeat_interleave(const Tensor& a, std::int64_t n, std::int64_t dim) {
   check_operands("repeat_interleave", a);
   dim = wrap_dim("repeat_interleave", dim, a.ndim());
   check<ValueError>(n >= 0, "repeat_interleave: n must not be negative, got ", n);
-  std::vector<std::int64_t> index;
-  for (std::int64_t i = 0; i < a.dim(dim); ++i)
-    index.insert(index.end(), static_cast<std::size_t>(n), i);
-  return select_repeated(a, dim, index);
+  return select_repeated(a, dim, std::vector(static_cast<std::size_t>(a.dim(dim)), n));
 }
 
 Tensor repeat_interleave(const Tensor& a, const Tensor& counts, std::int64_t dim) {
@@ -271,13 +282,10 @@ Tensor repeat_interleave(const Tensor& a, const Tensor& counts, std::int64_t dim
   check<DtypeError>(counts.dtype() == Dtype::kInt64,
                     "repeat_interleave: counts must be int64, got ", counts.dtype());
   const Tensor rows = contiguous(counts);
-  std::vector<std::int64_t> index;
-  std::int64_t i = 0;
   for (const auto count : rows.data<std::int64_t>()) {
     check<ValueError>(count >= 0, "repeat_interleave: counts must not be negative, got ", count);
-    index.insert(index.end(), static_cast<std::size_t>(count), i++);
   }
-  return select_repeated(a, dim, index);
+  return select_repeated(a, dim, rows.data<std::int64_t>());
 }
 
 Tensor flip(const Tensor& a, const std::vector<std::int64_t>& dims) {

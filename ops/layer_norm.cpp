@@ -74,7 +74,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
     return contiguous(row);
   };
   const Tensor scale = checked("weight", weight), shift = checked("bias", bias);
-  check<ValueError>(eps >= 0, "layer_norm: eps must not be negative, got ", eps);
+  check_norm_eps("layer_norm", eps);
   return apply<LayerNorm>(made_with(eps), contiguous(x), scale, shift);
 }
 

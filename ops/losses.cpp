@@ -2,6 +2,7 @@
 // Shapes: T rows, V classes.
 #include "ops/losses.h"
 
+#include <cmath>
 #include <string_view>
 
 #include "ops/broadcast.h"
@@ -27,6 +28,17 @@ void check_pair(std::string_view op, std::string_view name_a, const Tensor& a,
                     name_a, ", got ", b.shape());
   check_floating(op, name_a, a);
   check_same_dtype(op, name_a, a, name_b, b);
+}
+
+// ValueError for a weight that would turn losses around or into NaN.
+void check_weights(std::string_view op, std::string_view name, const Tensor& weights) {
+  const Tensor values = contiguous(weights.detach());
+  dispatch_floating(values.dtype(), [&]<class T>() {
+    for (const auto value : values.data<T>()) {
+      check<ValueError>(std::isfinite(value) && value >= 0, op, ": ", name,
+                        " must be finite and >= 0, got ", value);
+    }
+  });
 }
 
 // A contiguous copy without graph.
@@ -61,6 +73,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& input, const Tensor& targe
   check<ShapeError>(can_expand(pos_weight.shape(), input.shape()), kName,
                     ": pos_weight must repeat to ", input.shape(), ", got ", pos_weight.shape());
   check_same_dtype(kName, "input", input, "pos_weight", pos_weight);
+  check_weights(kName, "pos_weight", pos_weight);
   const Tensor factor = add(mul(add(pos_weight.detach(), -1), y), 1);
   return reduce(add(losses, mul(factor, softplus(neg(input)))), reduction);
 }
@@ -74,8 +87,8 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& targets, const NllOptions& op
   check_floating("nll_loss", "log_p", log_p);
   check<DtypeError>(targets.dtype() == Dtype::kInt64, "nll_loss: targets must be int64, got ",
                     targets.dtype());
-  const Tensor is_ignored = eq(targets, Tensor::full({}, static_cast<double>(options.ignore_index),
-                                                     Dtype::kInt64));  // [T]
+  const Tensor is_ignored =
+      eq(targets, Tensor::from(std::vector{options.ignore_index}, {}));  // [T]
   const Tensor indices = contiguous(masked_fill(targets, is_ignored, 0));
   check_indices("nll_loss", "target", indices, classes);
   Tensor weights = Tensor::ones({tokens}, log_p.dtype());
@@ -85,6 +98,7 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& targets, const NllOptions& op
                       "nll_loss: class_weights must be [", classes, "], got ",
                       options.class_weights.shape());
     check_same_dtype("nll_loss", "log_p", log_p, "class_weights", options.class_weights);
+    check_weights("nll_loss", "class_weights", options.class_weights);
     weights = index_select(options.class_weights.detach(), 0, indices);
   }
   weights = masked_fill(weights, is_ignored, 0);

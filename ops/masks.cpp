@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/masks.h"
 
+#include <cmath>
 #include <string_view>
 #include <vector>
 
@@ -23,12 +24,16 @@ void check_mask(std::string_view op, std::string_view name, const Tensor& mask) 
                     mask.dtype());
 }
 
+void check_comparable(std::string_view op, const Tensor& a) {
+  check<DtypeError>(is_floating(a.dtype()) || a.dtype() == Dtype::kInt64, op,
+                    ": needs float32, float64 or int64, got ", a.dtype());
+}
+
 // The result is bool and has no gradient, so nothing is put on the tape.
 Tensor compare(std::string_view op, CompareOp compare_op, const Tensor& a, const Tensor& b) {
   check_operands(op, a, b);
   const auto shape = broadcast_shapes(op, a.shape(), b.shape());
-  check<DtypeError>(is_floating(a.dtype()) || a.dtype() == Dtype::kInt64, op,
-                    ": needs float32, float64 or int64, got ", a.dtype());
+  check_comparable(op, a);
   check<DtypeError>(a.dtype() == b.dtype(), op, ": dtypes must agree, got ", a.dtype(), " and ",
                     b.dtype());
   const Tensor left = contiguous(a.detach()), right = contiguous(b.detach());
@@ -50,8 +55,26 @@ Tensor compare(std::string_view op, CompareOp compare_op, const Tensor& a, const
   return y;
 }
 
+// How integers compare with a number that is none. They are less than it or equal to it exactly if
+// they are less than the integer below it or equal to that.
+Tensor compare_with_fraction(std::string_view op, CompareOp compare_op, const Tensor& a, double b) {
+  const auto all = [&](bool value) { return Tensor::full(a.shape(), value, Dtype::kBool); };
+  if (compare_op == CompareOp::kEqual || std::isnan(b)) {
+    return all(compare_op == CompareOp::kNotEqual);
+  }
+  if (compare_op == CompareOp::kNotEqual) return all(true);
+  const bool asks_less = compare_op == CompareOp::kLess || compare_op == CompareOp::kLessEqual;
+  if (b >= 0x1p63) return all(asks_less);
+  if (b < -0x1p63) return all(!asks_less);
+  return compare(op, asks_less ? CompareOp::kLessEqual : CompareOp::kGreater, a,
+                 Tensor::full({}, std::floor(b), Dtype::kInt64));
+}
+
 Tensor compare(std::string_view op, CompareOp compare_op, const Tensor& a, double b) {
   check_operands(op, a);
+  check_comparable(op, a);
+  const bool is_int64 = -0x1p63 <= b && b < 0x1p63 && b == std::floor(b);
+  if (a.dtype() == Dtype::kInt64 && !is_int64) return compare_with_fraction(op, compare_op, a, b);
   return compare(op, compare_op, a, Tensor::full({}, b, a.dtype()));
 }
 
@@ -178,6 +201,7 @@ Tensor masked_fill(const Tensor& a, const Tensor& mask, double value) {
   check<ShapeError>(can_expand(mask.shape(), a.shape()), "masked_fill: mask must repeat to ",
                     a.shape(), ", got ", mask.shape());
   check_mask("masked_fill", "mask", mask);
+  check_element("masked_fill", value, a.dtype());
   return where(mask, Tensor::full({}, value, a.dtype()), a);
 }
 

@@ -7,8 +7,9 @@ namespace moegrad::ops {
 
 // Masks are bool tensors. Shapes broadcast as in PyTorch (ShapeError).
 
-// Comparisons of two tensors of one dtype, any but bool (DtypeError), or of a tensor with a number
-// that is first rounded to its dtype. Every comparison with NaN is false, but for ne.
+// Comparisons of two tensors of one dtype, any but bool (DtypeError), or of a tensor with a number.
+// The number is first rounded to the dtype of a tensor of reals, as in PyTorch; int64 is compared
+// with the number itself. Every comparison with NaN is false, but for ne.
 
 /// a == b
 Tensor eq(const Tensor& a, const Tensor& b);
@@ -42,6 +43,7 @@ Tensor nonzero(const Tensor& a);
 /// which may be any, and `condition` is bool (DtypeError).
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 /// `a` with `value` where `mask` is true. The mask must repeat to the shape of `a` (ShapeError).
+/// ValueError if the dtype of `a` does not hold `value`.
 Tensor masked_fill(const Tensor& a, const Tensor& mask, double value);
 
 }  // namespace moegrad::ops

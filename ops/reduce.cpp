@@ -88,6 +88,10 @@ Tensor sum(const Tensor& a, const std::vector<std::int64_t>& dims, bool keepdim)
   return sum_over("sum", a, dims, keepdim);
 }
 
+Tensor sum(const Tensor& a, std::initializer_list<std::int64_t> dims, bool keepdim) {
+  return sum_over("sum", a, dims, keepdim);
+}
+
 Tensor mean(const Tensor& a) {
   const Tensor total = apply_sum("mean", a);
   return mul(total, 1.0 / static_cast<double>(a.numel()));
@@ -103,6 +107,10 @@ Tensor mean(const Tensor& a, const std::vector<std::int64_t>& dims, bool keepdim
   double elements = 1;
   for (const auto dim : dims) elements *= static_cast<double>(a.dim(dim));
   return mul(total, 1.0 / elements);
+}
+
+Tensor mean(const Tensor& a, std::initializer_list<std::int64_t> dims, bool keepdim) {
+  return mean(a, std::vector(dims), keepdim);
 }
 
 }  // namespace moegrad::ops

@@ -72,6 +72,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   check<ShapeError>(x.ndim() >= 1 && x.dim(-1) >= 1,
                     "rms_norm: x needs a last dimension of at least 1, got ", x.shape());
   check_rms_norm_weight("rms_norm", x, weight);
+  check_norm_eps("rms_norm", eps);
   check_same_dtype("rms_norm", "x", x, "weight", weight);
   return apply<RMSNorm>(made_with(eps), contiguous(x), contiguous(weight));
 }

@@ -15,7 +15,7 @@ void check_rms_norm_weight(std::string_view op, const Tensor& x, const Tensor& w
 ///     y = x / sqrt(mean(x^2) + eps) * weight        x, y [..., D]; weight [D]
 ///
 /// Errors: ShapeError if x has no last dimension of at least 1 or weight is not [D], DtypeError if
-/// the dtypes differ.
+/// the dtypes differ, ValueError unless eps is finite and >= 0.
 ///
 /// Reference: Zhang & Sennrich, 2019, https://arxiv.org/abs/1910.07467
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);

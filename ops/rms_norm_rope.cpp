@@ -74,6 +74,7 @@ Tensor rms_norm_rope(const Tensor& x, const Tensor& weight, const RopeTable& tab
                     "rms_norm_rope: the last dimension of x must be even and at least 2, got ",
                     x.shape());
   check_rms_norm_weight("rms_norm_rope", x, weight);
+  check_norm_eps("rms_norm_rope", eps);
   check_same_dtype("rms_norm_rope", "x", x, "weight", weight);
   check_rope_table("rms_norm_rope", x, table);
   // Positions are data: the table carries no gradient.

@@ -165,10 +165,11 @@ Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_
   check_operands("narrow", a);
   dim = wrap_dim("narrow", dim, a.ndim());
   const auto size = a.dim(dim);
-  const bool inside = 0 <= start && start <= size && 0 <= length && length <= size - start;
+  const auto begin = start < 0 ? start + size : start;
+  const bool inside = 0 <= begin && begin <= size && 0 <= length && length <= size - begin;
   check<ShapeError>(inside, "narrow: start and length must stay inside dimension ", dim, " of ",
                     a.shape(), ", got ", start, " and ", length);
-  return apply_slice("narrow", a, {.dim = dim, .begin = start, .length = length});
+  return apply_slice("narrow", a, {.dim = dim, .begin = begin, .length = length});
 }
 
 Tensor unsqueeze(const Tensor& a, std::int64_t dim) {
@@ -203,9 +204,14 @@ Tensor squeeze(const Tensor& a, std::int64_t dim) {
 
 Tensor expand(const Tensor& a, const Shape& shape) {
   check_operands("expand", a);
-  check<ShapeError>(can_expand(a.shape(), shape), "expand: ", a.shape(), " does not expand to ",
+  Shape sizes = shape;
+  const auto added = sizes.ndim() - a.ndim();
+  for (std::int64_t i = std::max<std::int64_t>(added, 0); i < sizes.ndim(); ++i) {
+    if (sizes[i] == -1) sizes[i] = a.dim(i - added);
+  }
+  check<ShapeError>(can_expand(a.shape(), sizes), "expand: ", a.shape(), " does not expand to ",
                     shape);
-  return apply<Expand>(a, shape);
+  return apply<Expand>(a, sizes);
 }
 
 }  // namespace moegrad::ops

@@ -21,13 +21,14 @@ Tensor reshape(const Tensor& a, const Shape& shape);
 Tensor transpose(const Tensor& a, std::int64_t dim0, std::int64_t dim1);
 /// Dimension i of the result is dimension dims[i] of `a`.
 Tensor permute(const Tensor& a, const std::vector<std::int64_t>& dims);
-/// Elements [start, start + length) of dimension `dim`.
+/// Elements [start, start + length) of dimension `dim`. A negative start counts from the end.
 Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_t length);
 /// Inserts a dimension of size 1 so that it is dimension `dim` of the result.
 Tensor unsqueeze(const Tensor& a, std::int64_t dim);
 /// Removes dimension `dim`, which must be of size 1.
 Tensor squeeze(const Tensor& a, std::int64_t dim);
-/// Repeats dimensions of size 1, and new leading ones, with stride 0.
+/// Repeats dimensions of size 1, and new leading ones, with stride 0. A size of -1 keeps that of
+/// `a`.
 Tensor expand(const Tensor& a, const Shape& shape);
 
 }  // namespace moegrad::ops

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -15,14 +14,16 @@
 #include "framework/tensor/arena.h"
 #include "framework/tensor/tensor_impl.h"
 #include "optim/optimizer_state.h"
+#include "optim/parameter_checks.h"
 #include "optim/pre_rounded_sum.h"
 #include "optim/shard_groups.h"
 
 namespace moegrad::optim {
 namespace {
 
-void check_lr(std::string_view what, double lr) {
-  check<ValueError>(std::isfinite(lr) && lr >= 0.0, what, " must be finite and >= 0, got ", lr);
+void check_rate(std::string_view what, double rate) {
+  check<ValueError>(std::isfinite(rate) && rate >= 0.0, what, " must be finite and >= 0, got ",
+                    rate);
 }
 
 bool is_all_zero(const Tensor& parameter) {
@@ -38,21 +39,17 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missi
     : groups_(std::move(groups)),
       missing_(all_parameters(), skip_missing_grad),
       skip_nonfinite_grad_(skip_nonfinite_grad) {
-  std::set<const TensorImpl*> seen;
+  const auto parameters = all_parameters();
+  check<ValueError>(!parameters.empty(), "optimizer: at least one parameter is needed, got none");
+  check_parameters("optimizer", parameters);
+  for (const auto& [name, parameter] : parameters) dtypes_.push_back(parameter.dtype());
   for (const auto& group : groups_) {
     check<ValueError>(group.lr && group.weight_decay,
                       "optimizer: each group must have an lr and a weight_decay, got one without");
-    check_lr("optimizer: lr", *group.lr);
+    check_rate("optimizer: lr", *group.lr);
     base_lrs_.push_back(*group.lr);
-    check<ValueError>(*group.weight_decay >= 0.0, "optimizer: weight_decay must be >= 0, got ",
-                      *group.weight_decay);
-    for (const auto& [name, parameter] : group.parameters) {
-      check<ValueError>(seen.insert(parameter.impl().get()).second, "optimizer: parameter '", name,
-                        "' is given twice");
-      dtypes_.push_back(parameter.dtype());
-    }
+    check_rate("optimizer: weight_decay", *group.weight_decay);
   }
-  check<ValueError>(!seen.empty(), "optimizer: at least one parameter is needed, got none");
 }
 
 NamedTensors Optimizer::all_parameters() const {
@@ -199,19 +196,19 @@ void Optimizer::load_state_dict(const NamedTensors& state) {
 }
 
 void Optimizer::set_lr(double lr) {
-  check_lr("set_lr: lr", lr);
+  check_rate("set_lr: lr", lr);
   for (auto& group : groups_) group.lr = lr;
 }
 
 void Optimizer::set_lr(std::size_t group, double lr) {
   check<ValueError>(group < groups_.size(), "set_lr: group must be in [0, ", groups_.size(),
                     "), got ", group);
-  check_lr("set_lr: lr", lr);
+  check_rate("set_lr: lr", lr);
   groups_[group].lr = lr;
 }
 
 void Optimizer::scale_lr(double factor) {
-  check_lr("scale_lr: factor", factor);
+  check_rate("scale_lr: factor", factor);
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i].lr = factor * base_lrs_[i];
 }
 

@@ -25,9 +25,10 @@ namespace moegrad::optim {
 /// ranks that hold parts of them.
 class Optimizer {
  public:
-  /// ValueError if there is no parameter, if one is given twice, if an lr or weight decay is
-  /// missing or negative, for row blocks of an unknown parameter, or if the number of blocks does
-  /// not divide its rows.
+  /// ValueError if there is no parameter, if one is given twice, if two have one name, if an lr or
+  /// weight decay is missing, not finite or negative, for row blocks of an unknown parameter, or if
+  /// the number of blocks does not divide its rows. DtypeError for a parameter that is not float32
+  /// or float64, LayoutError for one that is not contiguous, Error for one that is no leaf.
   explicit Optimizer(std::vector<ParamGroup> groups, const RowBlocks& skip_missing_grad = {},
                      bool skip_nonfinite_grad = false);
   virtual ~Optimizer() = default;
@@ -57,7 +58,8 @@ class Optimizer {
   NamedTensors state_dict() const;
   /// Copies the values into the tensors of state_dict(), as when a run is resumed. Nothing is
   /// copied if it throws: Error unless names agree, ShapeError unless shapes agree, DtypeError
-  /// unless dtypes agree, ValueError for a shard of another part of its parameter than this rank's.
+  /// unless dtypes agree, ValueError for a shard of another part of its parameter than this rank's,
+  /// and for a count of steps that is negative or above 2^53.
   /// Learning rates are not part of the state: a schedule sets them again.
   void load_state_dict(const NamedTensors& state);
 

@@ -13,6 +13,8 @@
 namespace moegrad::optim {
 namespace {
 
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;  // exact as a double
+
 void check_loads_into(std::string_view subject, const std::string& name, const Tensor& given,
                       const Tensor& own) {
   check<UndefinedTensorError>(given.defined(), subject, ": '", name, "' must be a defined tensor");
@@ -21,6 +23,12 @@ void check_loads_into(std::string_view subject, const std::string& name, const T
   check<DtypeError>(given.dtype() == own.dtype(), subject, ": '", name, "' must be ", own.dtype(),
                     ", got ", given.dtype());
   check_same_part(subject, name, given.shard_spec(), own.shard_spec());
+  if (given.dtype() != Dtype::kInt64) return;
+  const Tensor counts = clone(given);
+  for (const auto count : counts.data<std::int64_t>()) {
+    check<ValueError>(0 <= count && count <= kMostSteps, subject, ": '", name,
+                      "' must count steps, from 0 to 2^53, got ", count);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/param_group.h"
 
+#include <cmath>
 #include <tuple>
 #include <type_traits>
 
@@ -20,8 +21,8 @@ struct Setting {
 bool any(double /*value*/) { return true; }
 bool any(bool /*value*/) { return true; }
 bool in_unit_range(double value) { return 0.0 <= value && value < 1.0; }
-bool not_negative(double value) { return value >= 0.0; }
-bool not_positive(double value) { return value <= 0.0; }
+bool not_negative(double value) { return std::isfinite(value) && value >= 0.0; }
+bool not_positive(double value) { return std::isfinite(value) && value <= 0.0; }
 bool at_least_one(double value) { return value >= 1.0; }
 
 constexpr Setting<double> in_unit(std::string_view name,
@@ -30,7 +31,7 @@ constexpr Setting<double> in_unit(std::string_view name,
 }
 constexpr Setting<double> from_zero(std::string_view name,
                                     std::optional<double> ParamGroup::*member) {
-  return {name, member, not_negative, ">= 0"};
+  return {name, member, not_negative, "finite and >= 0"};
 }
 constexpr Setting<double> number(std::string_view name, std::optional<double> ParamGroup::*member) {
   return {name, member, any, "a number"};
@@ -52,7 +53,7 @@ constexpr std::tuple kSettings = {
     flag("centered", &ParamGroup::centered),
     from_zero("lr_decay", &ParamGroup::lr_decay),
     from_zero("initial_accumulator_value", &ParamGroup::initial_accumulator_value),
-    Setting<double>{"beta2_decay", &ParamGroup::beta2_decay, not_positive, "<= 0"},
+    Setting<double>{"beta2_decay", &ParamGroup::beta2_decay, not_positive, "finite and <= 0"},
     from_zero("min_rms", &ParamGroup::min_rms),
     Setting<double>{"clip_threshold", &ParamGroup::clip_threshold, at_least_one, ">= 1"},
 };

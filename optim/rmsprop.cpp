@@ -34,7 +34,8 @@ void rmsprop_elements(std::span<T> p, std::span<T> v, std::span<T> b, std::span<
           T variance = square_avg[i];
           if (grad_avg != nullptr) {
             grad_avg[i] = grad_avg[i] * c.alpha + gradient * c.one_minus_alpha;
-            variance -= grad_avg[i] * grad_avg[i];
+            // Rounding may leave less than nothing of equal gradients.
+            variance = std::max(variance - grad_avg[i] * grad_avg[i], T(0));
           }
           T update = gradient / (std::sqrt(variance) + c.eps);
           if (buffer != nullptr) update = buffer[i] = c.momentum * buffer[i] + update;

@@ -33,10 +33,15 @@ void check_warmup(std::string_view name, std::int64_t warmup_steps) {
   check<ValueError>(warmup_steps >= 0, name, ": warmup_steps must be >= 0, got ", warmup_steps);
 }
 
+void check_step(std::int64_t step) {
+  check<ValueError>(step >= 0, "schedule: step must be >= 0, got ", step);
+}
+
 /// The warm-up, and then lr * factor(step).
 template <class Factor>
 Schedule with_warmup(double lr, std::int64_t warmup_steps, const Factor& factor) {
   return [=](std::int64_t step) {
+    check_step(step);
     return lr * (step < warmup_steps ? fraction(step, warmup_steps) : factor(step));
   };
 }
@@ -105,6 +110,7 @@ Schedule polynomial_with_warmup(double lr, std::int64_t warmup_steps, std::int64
   check<ValueError>(0.0 <= end && end < lr, "polynomial_with_warmup: end must be in [0, ", lr,
                     ") (lr), got ", end);
   return [=](std::int64_t step) {
+    check_step(step);
     if (step < warmup_steps) return lr * fraction(step, warmup_steps);
     if (step > total_steps) return end;
     const double rest = 1.0 - fraction(step - warmup_steps, total_steps - warmup_steps);
@@ -118,7 +124,9 @@ Schedule inverse_sqrt(double lr, std::int64_t warmup_steps, std::optional<std::i
   const auto scale = timescale.value_or(warmup_steps > 0 ? warmup_steps : 10'000);
   check<ValueError>(scale >= 1, "inverse_sqrt: timescale must be >= 1, got ", scale);
   return with_warmup(lr, warmup_steps, [=](std::int64_t step) {
-    return 1.0 / std::sqrt(fraction(step - warmup_steps + scale, scale));
+    const auto past = static_cast<double>(step - warmup_steps);  // their sum may be no int64
+    const auto from = static_cast<double>(scale);
+    return 1.0 / std::sqrt((past + from) / from);
   });
 }
 

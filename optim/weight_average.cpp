@@ -11,6 +11,7 @@
 #include "framework/tensor/fill.h"
 #include "optim/grain.h"
 #include "optim/optimizer_state.h"
+#include "optim/parameter_checks.h"
 #include "optim/shard_groups.h"
 
 namespace moegrad::optim {
@@ -19,6 +20,7 @@ WeightAverage::WeightAverage(NamedTensors parameters, double decay)
     : parameters_(std::move(parameters)), decay_(decay) {
   check<ValueError>(0.0 <= decay && decay < 1.0, "WeightAverage: decay must be in [0, 1), got ",
                     decay);
+  check_parameters("WeightAverage", parameters_);
   check_not_replaced("WeightAverage", parameters_);
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
   for (const auto& [name, parameter] : parameters_) {
@@ -27,8 +29,21 @@ WeightAverage::WeightAverage(NamedTensors parameters, double decay)
   }
 }
 
-void WeightAverage::update() {
+void WeightAverage::check_parameters_unchanged() const {
   check_not_replaced("WeightAverage", parameters_);
+  for (std::size_t i = 0; i < averages_.size(); ++i) {
+    const auto& [name, parameter] = parameters_[i];
+    check<DtypeError>(parameter.dtype() == averages_[i].dtype(), "WeightAverage: '", name,
+                      "' must be ", averages_[i].dtype(), " as when it was made, got ",
+                      parameter.dtype(), "; make it after the module has been converted");
+  }
+}
+
+void WeightAverage::update() {
+  check(!swapped_,
+        "WeightAverage: update() must find the weights in their place, got the averages "
+        "there; call swap() again first");
+  check_parameters_unchanged();
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     const Tensor& parameter = parameters_[i].tensor;
     dispatch_floating(parameter.dtype(), [&]<class T>() {
@@ -45,7 +60,8 @@ void WeightAverage::update() {
 }
 
 void WeightAverage::swap() {
-  check_not_replaced("WeightAverage", parameters_);
+  check_parameters_unchanged();
+  swapped_ = !swapped_;
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     Tensor& parameter = parameters_[i].tensor;
     dispatch_floating(parameter.dtype(), [&]<class T>() {

@@ -18,27 +18,33 @@ namespace moegrad::optim {
 ///     average.swap(), evaluate(model), average.swap();
 class WeightAverage {
  public:
-  /// ValueError unless 0 <= decay < 1; Error for a tensor that fully_shard has replaced by a shard.
+  /// ValueError unless 0 <= decay < 1; Error for a tensor that fully_shard has replaced by a shard;
+  /// otherwise as Optimizer refuses parameters.
   WeightAverage(NamedTensors parameters, double decay);
   WeightAverage(const WeightAverage&) = delete;
   WeightAverage& operator=(const WeightAverage&) = delete;
 
-  /// Error if fully_shard has replaced a parameter, here and in swap().
+  /// Error between swap() and the swap() that puts the weights back. Error if fully_shard has
+  /// replaced a parameter, DtypeError if Module::to has converted one, here and in swap(); then
+  /// nothing has changed.
   void update();
   /// Exchanges the values of the weights and of the averages.
   void swap();
 
   /// The averages, each named after its parameter with `.ema`. A checkpoint saves these tensors and
-  /// fills them again.
+  /// fills them again; save it when the weights are in their place.
   NamedTensors state_dict() const;
   /// Copies the values into the tensors of state_dict(), or nothing, with the errors of
   /// Optimizer::load_state_dict().
   void load_state_dict(const NamedTensors& state);
 
  private:
+  void check_parameters_unchanged() const;
+
   NamedTensors parameters_;
   TensorList averages_;
   double decay_;
+  bool swapped_ = false;
 };
 
 }  // namespace moegrad::optim

@@ -32,7 +32,7 @@ bool anomaly_detection_enabled();
 ///
 /// If the op was given such a value, the message says that it got the value, not that it made it.
 /// The mode costs a pass over every result and a walk up the stack per op: it is for debugging.
-class AnomalyModeGuard {
+class [[nodiscard]] AnomalyModeGuard {
  public:
   explicit AnomalyModeGuard(bool enabled = true);
   ~AnomalyModeGuard();

@@ -31,7 +31,7 @@ struct DropoutIds {
 
 /// Gives this thread ids for dropout until the guard goes out of scope. The backward of a
 /// checkpoint runs its body with the ids that forward had.
-class DropoutIdsGuard {
+class [[nodiscard]] DropoutIdsGuard {
  public:
   explicit DropoutIdsGuard(const DropoutIds& ids)
       : DropoutIdsGuard(std::make_shared<const DropoutIds>(ids)) {}

@@ -105,6 +105,9 @@ TensorList grad(const TensorList& outputs, const TensorList& inputs, const Tenso
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check(inputs[i].defined() && inputs[i].requires_grad(), "grad: input ", i,
           " must require a gradient");
+    check(inputs[i].shard_spec() == nullptr || inputs[i].impl()->detached, "grad: input ", i,
+          " must not be a shard of a parameter, got ", inputs[i].shape(),
+          ": fully_shard computes with the gathered whole; call backward() and read grad()");
     for (std::size_t j = 0; j < i; ++j) {
       if (inputs[j].is(inputs[i])) grad_of[i] = grad_of[j];
     }

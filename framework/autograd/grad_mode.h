@@ -7,7 +7,7 @@ namespace moegrad {
 bool grad_enabled();
 
 /// Sets grad_enabled() until the guard goes out of scope, like torch.set_grad_enabled.
-class GradModeGuard {
+class [[nodiscard]] GradModeGuard {
  public:
   explicit GradModeGuard(bool enabled);
   ~GradModeGuard();
@@ -19,7 +19,7 @@ class GradModeGuard {
 };
 
 /// torch.no_grad
-class NoGradGuard : public GradModeGuard {
+class [[nodiscard]] NoGradGuard : public GradModeGuard {
  public:
   NoGradGuard() : GradModeGuard(false) {}
 };

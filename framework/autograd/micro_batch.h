@@ -33,7 +33,7 @@ namespace moegrad {
 ///
 /// Micro-batches may share leaves. What is computed from leaves for several of them at once, such
 /// as the sum of two weights, has one gradient, and so loses the order.
-class MicroBatchGuard {
+class [[nodiscard]] MicroBatchGuard {
  public:
   explicit MicroBatchGuard(int number) {
     check<ValueError>(number >= 0 && number < 64, "micro-batch guard: number must be in [0, 64), ",

@@ -32,7 +32,7 @@ struct SavedTensorHooks {
 
 /// Applies hooks to the tensors that are saved in this thread until the guard goes out of scope.
 /// The innermost guard wins.
-class SavedTensorHooksGuard {
+class [[nodiscard]] SavedTensorHooksGuard {
  public:
   explicit SavedTensorHooksGuard(SavedTensorHooks hooks);
   ~SavedTensorHooksGuard();

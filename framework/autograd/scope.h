@@ -40,7 +40,7 @@ std::uint64_t next_sequence(std::uint64_t at_least = 0);
 }  // namespace detail
 
 /// Opens a scope in this thread until the guard goes out of scope.
-class ScopeGuard {
+class [[nodiscard]] ScopeGuard {
  public:
   ScopeGuard(std::string path, std::function<void()> on_enter, std::function<void()> on_exit);
   ~ScopeGuard();
@@ -53,7 +53,7 @@ class ScopeGuard {
 
 /// Makes `scope` (null: none) the current scope until the guard goes out of scope. A recomputation
 /// belongs to the module call that it repeats.
-class ScopeRestoreGuard {
+class [[nodiscard]] ScopeRestoreGuard {
  public:
   explicit ScopeRestoreGuard(std::shared_ptr<const Scope> scope);
   ~ScopeRestoreGuard();

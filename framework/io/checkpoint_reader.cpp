@@ -157,7 +157,7 @@ std::optional<CheckpointReader> open_newest_checkpoint(
     const auto first =
         std::ranges::find_if(failures, [](const auto& text) { return !text.empty(); });
     if (first == failures.end()) return reader;
-    skipped(*first);
+    if (skipped) skipped(*first);
     reasons += "\n  " + *first;
   }
   check(reasons.empty(), "checkpoint: ", root.string(),

@@ -50,13 +50,13 @@ class CheckpointReader {
 
 /// The newest checkpoint of `root` that is complete and whose files are as they were written; none
 /// if there is no checkpoint at all. Collective over `group` (null for one rank): all ranks get the
-/// same checkpoint. For each newer checkpoint that is passed over, `skipped` gets the reason, on
-/// every rank.
+/// same checkpoint. For each newer checkpoint that is passed over, `skipped`, if there is one, gets
+/// the reason, on every rank.
 ///
 /// Error, with the reason for each, if there are checkpoints but none is sound. A run that went on
 /// without them would sooner or later overwrite what could be saved of them.
 std::optional<CheckpointReader> open_newest_checkpoint(
     const std::filesystem::path& root, const std::shared_ptr<ProcessGroup>& group,
-    const std::function<void(const std::string& reason)>& skipped);
+    const std::function<void(const std::string& reason)>& skipped = {});
 
 }  // namespace moegrad

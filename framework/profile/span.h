@@ -112,7 +112,7 @@ class SpanRecorder {
 
 /// Records a span of the current rank from here to the end of the scope. The parts form its name;
 /// they are joined only if the recorder is on. A phase within a phase is not recorded.
-class SpanGuard {
+class [[nodiscard]] SpanGuard {
  public:
   template <class... Parts>
   explicit SpanGuard(SpanKind kind, Lane lane, const Parts&... parts) {

@@ -56,7 +56,7 @@ class WorkMeter {
 
 /// Adds the wall time from here to the end of the scope to the current rank's totals, under `what`.
 /// The thread's waits and the time that inner guards count are subtracted.
-class WorkGuard {
+class [[nodiscard]] WorkGuard {
  public:
   explicit WorkGuard(WorkClass what);
   ~WorkGuard();

@@ -8,8 +8,8 @@
 
 namespace moegrad {
 
-/// Base of everything moegrad throws. A message has the form
-/// `op: what is required, with the numbers, got what`.
+/// Base of everything moegrad throws, except OutOfMemoryError, which is a std::bad_alloc. A message
+/// has the form `op: what is required, with the numbers, got what`.
 ///
 /// An error that leaves the call of a module, or the backward of a Function that a module ran, ends
 /// with the module's path, once: `; in module layers.3.mlp`. The outermost module has no path.

@@ -73,7 +73,7 @@ class RankContext {
 };
 
 /// Makes `context` the current thread's until the guard goes out of scope.
-class RankContextGuard {
+class [[nodiscard]] RankContextGuard {
  public:
   explicit RankContextGuard(RankContext& context);
   ~RankContextGuard();

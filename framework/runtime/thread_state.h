@@ -55,7 +55,7 @@ struct ThreadState {
 };
 
 /// Gives the calling thread a state until the guard goes out of scope.
-class ThreadStateGuard {
+class [[nodiscard]] ThreadStateGuard {
  public:
   explicit ThreadStateGuard(const ThreadState& state) : previous_(ThreadState::current()) {
     ThreadState::current() = state;

@@ -25,11 +25,14 @@ constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
 constexpr std::int64_t kPage = 4096;
 
+// No system has as many, and sizes up to here are rounded without overflow.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;
+
 // Large blocks are rounded to an eighth of their power of two, so that slightly different sizes
 // (token counts vary from step to step) share one free list.
 std::int64_t block_size(std::int64_t bytes) {
   std::int64_t step = kAlignment;
-  while (step * 16 < bytes) step *= 2;
+  while (step <= (bytes - 1) / 16) step *= 2;  // while 16 steps are fewer than the bytes
   return round_up(std::max<std::int64_t>(bytes, 1), step);
 }
 
@@ -91,6 +94,12 @@ std::byte* Arena::allocate(std::int64_t bytes, MemoryTag tag) {
   check(budget_ == 0 || live_.total() + bytes <= budget_, "arena: budget of ", budget_,
         " bytes exceeded, ", live_.total(), " live and ", bytes, " more asked for ",
         to_string(tag));
+  const auto refuse = [&] {
+    throw OutOfMemoryError("arena: out of memory, " + std::to_string(live_.total()) +
+                           " bytes live and " + std::to_string(bytes) + " more asked for " +
+                           std::string(to_string(tag)));
+  };
+  if (bytes > kMostBytes) refuse();
   const auto size = block_size(bytes);
   std::byte* block = nullptr;
   auto& blocks = free_blocks_[size];
@@ -102,11 +111,7 @@ std::byte* Arena::allocate(std::int64_t bytes, MemoryTag tag) {
     ++system_allocations_;
   }
   if (kExactBlocks) block = allocate_exactly(bytes);
-  if (block == nullptr) {
-    throw OutOfMemoryError("arena: out of memory, " + std::to_string(live_.total()) +
-                           " bytes live and " + std::to_string(bytes) + " more asked for " +
-                           std::string(to_string(tag)));
-  }
+  if (block == nullptr) refuse();
   live_[tag] += bytes;
   note_peak();
   return block;

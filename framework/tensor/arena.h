@@ -64,7 +64,7 @@ class Arena {
 };
 
 /// Tags the memory that the current thread allocates until the guard goes out of scope.
-class MemoryTagGuard {
+class [[nodiscard]] MemoryTagGuard {
  public:
   explicit MemoryTagGuard(MemoryTag tag);
   ~MemoryTagGuard();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "framework/runtime/error.h"
 #include "framework/tensor/dtype.h"
 
 namespace moegrad {
@@ -25,7 +26,8 @@ void dispatch_any(Dtype dtype, const Body& body) {
   }
 }
 
-/// `value` as an element of another type. What is not zero, NaN included, is true.
+/// `value` as an element of another type. What is not zero, NaN included, is true. Fractions are
+/// cut off toward zero; ValueError for a real that no int64 is near.
 template <class To, class From>
 To convert(From value) {
   if constexpr (std::is_same_v<To, From>) {
@@ -36,6 +38,10 @@ To convert(From value) {
     return BFloat16(static_cast<float>(value));
   } else if constexpr (std::is_same_v<To, bool>) {
     return value != From{0};
+  } else if constexpr (std::is_same_v<To, std::int64_t> && std::is_floating_point_v<From>) {
+    const bool fits = From{-0x1p63} <= value && value < From{0x1p63};
+    check<ValueError>(fits, "conversion: int64 holds numbers in [-2^63, 2^63), got ", value);
+    return static_cast<To>(value);
   } else {
     return static_cast<To>(value);
   }

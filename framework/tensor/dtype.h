@@ -61,6 +61,10 @@ struct DtypeOf<bool> {
 };
 template <class T>
 inline constexpr Dtype dtype_of = DtypeOf<T>::value;
+template <class T>
+concept ElementType = requires {
+  DtypeOf<T>::value;
+};
 
 constexpr std::int64_t size_of(Dtype dtype) {
   switch (dtype) {

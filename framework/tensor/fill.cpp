@@ -2,6 +2,7 @@
 #include "framework/tensor/fill.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -52,6 +53,15 @@ void copy_strided(To* target, const From* source, const Shape& shape, const Shap
 }
 
 }  // namespace
+
+void check_element(std::string_view op, double value, Dtype dtype) {
+  if (dtype == Dtype::kInt64) {
+    const bool whole = value == std::floor(value) && -0x1p63 <= value && value < 0x1p63;
+    check<ValueError>(whole, op, ": int64 needs whole numbers in its range, got ", value);
+  } else if (dtype == Dtype::kBool) {
+    check<ValueError>(value == 0 || value == 1, op, ": bool needs true and false, got ", value);
+  }
+}
 
 void fill_(Tensor& tensor, double value) {
   dispatch_any(tensor.dtype(),

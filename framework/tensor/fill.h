@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
+
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
 
 // The few element loops that the framework itself needs. They are not recorded on the tape.
+
+/// ValueError, which begins with the op's name, unless `value` is an element of `dtype`: a whole
+/// number in [-2^63, 2^63) for int64, 0 or 1 for bool, any other for reals.
+void check_element(std::string_view op, double value, Dtype dtype);
 
 /// tensor[...] = value, contiguous ND.
 void fill_(Tensor& tensor, double value);

@@ -12,7 +12,7 @@ bool meta_enabled();
 /// that was built this way.
 ///
 /// There is no shape inference: an op that reads or writes such a tensor throws Error.
-class MetaGuard {
+class [[nodiscard]] MetaGuard {
  public:
   explicit MetaGuard(bool enabled = true);
   ~MetaGuard();

@@ -118,6 +118,7 @@ class Format {
   std::string text(std::int64_t flat) const {
     if (!elements_.real()) return elements_.text_of_integer(flat);
     const auto number = elements_.number(flat);
+    if (std::isnan(number)) return "nan";  // printf shows the sign that computed ones may have
     if (style_ == Style::kExponent) return printed("%.4e", number);
     if (style_ == Style::kFixed) return printed("%.4f", number);
     return printed("%.0f", number) + (std::isfinite(number) ? "." : "");

@@ -109,6 +109,7 @@ Tensor Tensor::zeros(const Shape& shape, Dtype dtype) {
 Tensor Tensor::ones(const Shape& shape, Dtype dtype) { return full(shape, 1.0, dtype); }
 
 Tensor Tensor::full(const Shape& shape, double value, Dtype dtype) {
+  check_element("full", value, dtype);
   Tensor tensor = empty(shape, dtype);
   if (!tensor.is_meta()) fill_(tensor, value);
   return tensor;
@@ -120,7 +121,7 @@ Tensor Tensor::from(const std::vector<bool>& values, const Shape& shape) {
   return from(std::span<const bool>(copy.get(), values.size()), shape);
 }
 
-template <class T>
+template <ElementType T>
 Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
   check<ShapeError>(std::ssize(values) == shape.numel(), "tensor: shape ", shape, " needs ",
                     shape.numel(), " values, got ", values.size());
@@ -328,6 +329,7 @@ void Tensor::set_grad(Tensor grad) const {
     check<DtypeError>(grad.dtype() == impl.dtype, "set_grad: gradient must be ", impl.dtype,
                       " as its tensor, got ", grad.dtype());
   }
+  if (grad.defined() && grad.layout() == Layout::kND && !grad.is_contiguous()) grad = clone(grad);
   auto& leaf = impl.leaf_state();
   if (!grad.defined()) ++leaf.drops;
   leaf.grad = std::move(grad);

@@ -37,19 +37,29 @@ concept Number = std::integral<T> || std::floating_point<T>;
 class Tensor {
  public:
   Tensor() = default;
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) = default;
+  /// Makes this handle another tensor; no element changes. Only a variable can be assigned to:
+  /// x[0] = y would change nothing but the view x[0], so it does not compile. copy_(view, y)
+  /// writes elements.
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & = default;
+  ~Tensor() = default;
 
   // --- making tensors: on the current rank's arena, or without bytes under a MetaGuard. The
   //     elements of empty() are undefined.
   static Tensor empty(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor zeros(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor ones(const Shape& shape, Dtype dtype = Dtype::kFloat32);
+  /// ValueError if `dtype` does not hold `value`, as of().
   static Tensor full(const Shape& shape, double value, Dtype dtype = Dtype::kFloat32);
   /// Numbers in nested braces: of({{1, 2}, {3, 4}}) has shape [2, 2], of(5) shape []. ShapeError
-  /// unless the braces at each depth hold equally many. ValueError for a fraction that is to be
-  /// int64, and for anything but true and false, or 1 and 0, that is to be bool.
+  /// unless the braces at each depth hold equally many. ValueError for anything but a whole number
+  /// in its range that is to be int64, and but true and false, or 1 and 0, that is to be bool.
   static Tensor of(const NestedValues& values, Dtype dtype = Dtype::kFloat32);
   /// start, start + step, ... before `end`, of shape [ceil((end - start) / step)]. int64 if all
-  /// three are integers, else float32. ValueError for a step of 0, or away from `end`.
+  /// three are integers, else float32. ValueError for a step of 0, or away from `end`, and for
+  /// numbers that `dtype` does not hold, here and below.
   template <Number Start, Number End, Number Step = int>
   static Tensor arange(Start start, End end, Step step = 1,
                        Dtype dtype = kArangeDtype<Start, End, Step>);
@@ -71,10 +81,11 @@ class Tensor {
   static Tensor uniform(const Shape& shape, const Random& random, Dtype dtype = Dtype::kFloat32);
   /// The numbers 0 to n - 1 in random order, int64 [n].
   static Tensor randperm(std::int64_t n, const Random& random);
-  /// Row-major values; throws ShapeError unless there are shape.numel() of them.
-  template <class T>
+  /// Row-major values of a dtype's element type, such as float or std::int64_t; throws ShapeError
+  /// unless there are shape.numel() of them.
+  template <ElementType T>
   static Tensor from(std::span<const T> values, const Shape& shape);
-  template <class T>
+  template <ElementType T>
   static Tensor from(const std::vector<T>& values, const Shape& shape) {
     return from(std::span<const T>(values), shape);
   }
@@ -173,6 +184,8 @@ class Tensor {
   void backward(const Tensor& grad = {}, bool retain_graph = false) const;
   /// Calls `hook` with the gradient of this tensor when it is complete, before it is passed on. A
   /// defined result replaces the gradient. Error for a shard of a parameter: it is in no graph.
+  /// The tensor keeps the hook, so a hook that captures the tensor itself keeps both for ever;
+  /// capture tensor.detach().
   HookHandle register_hook(std::function<Tensor(const Tensor&)> hook) const;
   /// Leaves only: calls `hook` after a backward has added to grad().
   HookHandle register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;

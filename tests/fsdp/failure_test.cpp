@@ -120,10 +120,11 @@ TEST(FsdpFailure, ARefusedCallLeavesItsModulesAsTheyWere) {
     const auto mesh = DeviceMesh::flat(rank.group());
     const auto model = make_stack();
     fully_shard((*model)[1], mesh);
-    EXPECT_EQ(message_of<Error>([&] {
-                fully_shard({&(*model)[0], &(*model)[1]}, mesh);
-              }),
-              "fully_shard: the module has been sharded before");
+    EXPECT_EQ(
+        message_of<Error>([&] {
+          fully_shard({&(*model)[0], &(*model)[1]}, mesh);
+        }),
+        "fully_shard: the module has been sharded before; each rank needs a model of its own");
     EXPECT_EQ((*model)[0].extension<State>(), nullptr);
     EXPECT_FALSE(model->named_parameters()[0].tensor.shard_spec());
     EXPECT_NO_THROW(run(*model));

@@ -237,8 +237,9 @@ TEST(FullyShard, RefusesMisuse) {
     const auto mesh = DeviceMesh::flat(rank.group());
     Net net;
     fully_shard(net, mesh);
-    EXPECT_EQ(message_of<Error>([&] { fully_shard(net, mesh); }),
-              "fully_shard: the module has been sharded before");
+    EXPECT_EQ(
+        message_of<Error>([&] { fully_shard(net, mesh); }),
+        "fully_shard: the module has been sharded before; each rank needs a model of its own");
     Net other;
     EXPECT_EQ(message_of<DtypeError>([&] {
                 fully_shard(other, mesh, {.mixed_precision = {.param_dtype = Dtype::kInt64}});

@@ -111,8 +111,7 @@ TEST(Dropout, NeedsIdsInTrainingAndAProbability) {
   EXPECT_NO_THROW(Dropout({.p = 0})(x));
   {
     const DropoutIdsGuard guard({.token_ids = Tensor::arange(2)});
-    EXPECT_EQ(message_of<ShapeError>([&] { dropout(x); }),
-              "dropout: ids must be [3], got [2]");
+    EXPECT_EQ(message_of<ShapeError>([&] { dropout(x); }), "dropout: ids must be [3], got [2]");
   }
   EXPECT_EQ(DropoutIdsGuard::current(), nullptr);
   EXPECT_EQ(message_of<ValueError>([] { Dropout({.p = 1}); }),
@@ -127,6 +126,30 @@ TEST(Dropout, NeedsIdsInTrainingAndAProbability) {
                          .dropout = 1.5});
             }),
             "Attention: dropout must be in [0, 1), got 1.5");
+}
+
+class Careless final : public Callable<Careless> {
+ public:
+  explicit Careless(bool registers) {
+    if (registers) register_module("drop", drop_);
+  }
+  Tensor forward(const Tensor& x) { return drop_(x); }
+
+ private:
+  Dropout drop_{{.p = 0.5}};
+};
+
+TEST(Dropout, MustBeRegisteredWithTheModuleThatCallsIt) {
+  const DropoutIdsGuard guard({.token_ids = Tensor::arange(3)});
+  const Tensor x = Tensor::ones({3, 2});
+  Careless careless(false), careful(true);
+  EXPECT_EQ(message_of<Error>([&] { careless(x); }),
+            "Dropout: masks depend on the module's path, so it must be registered with the module "
+            "that calls it (register_module)");
+  EXPECT_EQ(careful(x).shape(), x.shape());
+  Sequential both;
+  both.emplace_back<Careless>(true);
+  EXPECT_EQ(both(x).shape(), x.shape());
 }
 
 }  // namespace

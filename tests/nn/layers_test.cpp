@@ -354,5 +354,30 @@ TEST(Attention, RotatesOnlyTheChannelsOfTheTable) {
                          unrotated, 1e-3, 1e-3));
 }
 
+TEST(Layers, NoSizeIsLeftOut) {
+  EXPECT_EQ(message_of<ValueError>([] { Linear({.in_features = 3}); }),
+            "Linear: out_features must be in [1, 2^31), got 0");
+  EXPECT_EQ(message_of<ValueError>([] { Linear({.out_features = 3}); }),
+            "Linear: in_features must be in [1, 2^31), got 0");
+  EXPECT_EQ(message_of<ValueError>([] { Embedding({.num_embeddings = 2}); }),
+            "Embedding: embedding_dim must be in [1, 2^31), got 0");
+  EXPECT_EQ(message_of<ValueError>([] { Embedding({.embedding_dim = 2}); }),
+            "Embedding: num_embeddings must be in [1, 2^31), got 0");
+  EXPECT_EQ(message_of<ValueError>([] { LayerNorm(LayerNorm::Config{}); }),
+            "LayerNorm: dim must be in [1, 2^31), got 0");
+  EXPECT_EQ(message_of<ValueError>([] { RMSNorm({.dim = -1}); }),
+            "RMSNorm: dim must be in [1, 2^31), got -1");
+}
+
+TEST(Layers, NoProductOfSizesOverflows) {
+  EXPECT_EQ(message_of<ValueError>([] {
+              Attention({.hidden_size = 4,
+                         .num_heads = std::int64_t{1} << 62,
+                         .num_key_value_heads = 1,
+                         .head_dim = 4});
+            }),
+            "Attention: num_heads must be in [1, 2^31), got 4611686018427387904");
+}
+
 }  // namespace
 }  // namespace moegrad::nn::layers_test

@@ -65,5 +65,54 @@ TEST(LoadStateDict, RefusesAnotherRanksShards) {
   own.load_state_dict(other.state_dict());
 }
 
+TEST(LoadStateDict, NamesATensorThatHasBeenReplacedByAStridedOne) {
+  struct Slots final : Module {
+    Slots() {
+      register_parameter("a", a);
+      register_parameter("w", w);
+    }
+    Tensor a = Tensor::ones({2}), w = Tensor::ones({2, 2});
+  } module;
+  const auto state = [&] {
+    return NamedTensors{{"a", Tensor::zeros({2})}, {"w", Tensor::zeros({2, 2})}};
+  };
+  module.w = Tensor::as_strided(Tensor::ones({2, 2}), {2, 2}, {1, 2}, 0);
+  EXPECT_EQ(message_of<LayoutError>([&] { module.load_state_dict(state()); }),
+            "load_state_dict: 'w' of this module must be contiguous, got shape [2, 2] with strides "
+            "[1, 2]");
+  EXPECT_TRUE(bitwise_equal(module.a.detach(), Tensor::ones({2})));
+  module.w = Tensor::ones({2, 2});
+  EXPECT_EQ(message_of<UndefinedTensorError>([&] {
+              module.load_state_dict({{"a", Tensor::zeros({2})}, {"w", Tensor()}});
+            }),
+            "load_state_dict: 'w' must be a defined tensor");
+  EXPECT_TRUE(bitwise_equal(module.a.detach(), Tensor::ones({2})));
+}
+
+TEST(LoadStateDict, ConvertsRealsAlone) {
+  struct Buffers final : Module {
+    Buffers() {
+      register_buffer("reals", reals);
+      register_buffer("counts", counts);
+      register_buffer("mask", mask);
+    }
+    Tensor reals = Tensor::ones({2}), counts = Tensor::arange(2),
+           mask = Tensor::zeros({2}, Dtype::kBool);
+  } module;
+  const Tensor reals = Tensor::full({2}, 1e30, Dtype::kFloat64), counts = Tensor::arange(2);
+  const auto load = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
+    module.load_state_dict({{"reals", a}, {"counts", b}, {"mask", c}});
+  };
+  const Tensor mask = module.mask;
+  EXPECT_EQ(message_of<DtypeError>([&] { load(reals, reals, mask); }),
+            "load_state_dict: 'counts' must be int64, or of other reals if it is of reals, got "
+            "float64");
+  EXPECT_THROW(load(reals, counts, reals), DtypeError);
+  EXPECT_THROW(load(mask, counts, mask), DtypeError);
+  EXPECT_EQ(module.reals.data<float>()[0], 1);
+  load(reals, counts, mask);
+  EXPECT_EQ(module.reals.data<float>()[0], 1e30F);
+}
+
 }  // namespace
 }  // namespace moegrad::nn::load_state_dict_test

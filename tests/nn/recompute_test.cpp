@@ -346,5 +346,17 @@ TEST(Recompute, RejectsArgumentsThatCannotBeKeptAndASecondTime) {
             "recompute: the module must not be recomputed already");
 }
 
+TEST(Recompute, BackwardNamesAModuleThatIsGone) {
+  Tensor y;
+  {
+    Powers module;
+    recompute(module);
+    y = module(variable({4}), Given{Tensor::ones({4}, Dtype::kFloat64), {}, {1}}).y;
+  }
+  EXPECT_EQ(message_of<Error>([&] { ops::sum(y).backward(); }),
+            "backward: the module no longer exists, but backward runs it again; keep the model "
+            "until backward has run");
+}
+
 }  // namespace
 }  // namespace moegrad::nn::recompute_test

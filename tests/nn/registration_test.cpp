@@ -301,5 +301,17 @@ TEST(Registration, ParametersStayInADequeAndWhenTheirValueIsReplaced) {
   EXPECT_EQ(holder.parameter_slots()[3].tensor->item(), 1);
 }
 
+TEST(Registration, AParameterIsContiguousAndOfReals) {
+  Holder holder;
+  Tensor strided = Tensor::as_strided(Tensor::zeros({2, 3}), {3, 2}, {1, 3}, 0);
+  EXPECT_EQ(message_of<LayoutError>([&] { holder.register_parameter("w", strided); }),
+            "register_parameter: 'w' of the module must be contiguous, got shape [3, 2] with "
+            "strides [1, 3]; clone() makes a copy that is");
+  Tensor ids = Tensor::zeros({2}, Dtype::kInt64);
+  EXPECT_EQ(message_of<DtypeError>([&] { holder.register_parameter("w", ids); }),
+            "register_parameter: 'w' of the module must be float32 or float64, got int64");
+  EXPECT_TRUE(holder.parameter_slots().empty());
+}
+
 }  // namespace
 }  // namespace moegrad::nn::registration_test

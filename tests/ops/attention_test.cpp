@@ -338,5 +338,13 @@ TEST(Attention, RejectsDocumentsOfOtherTokens) {
             "attention: documents must have the 5 tokens of q, got 4");
 }
 
+TEST(Attention, RejectsAWindowWithoutItsMask) {
+  const Tensor x = Tensor::zeros({3, 1, 4});
+  EXPECT_EQ(
+      message_of<ValueError>([&] { attention(x, x, x, Documents::one(3), 1.0, {.window = 2}); }),
+      "attention: a window needs the mask kSlidingWindow, got a window of 2 with another "
+      "mask");
+}
+
 }  // namespace
 }  // namespace moegrad::ops::attention_test

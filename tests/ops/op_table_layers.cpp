@@ -79,7 +79,7 @@ OpEntry layer_norm_op() {
   refused("another bias", x, row, randn({1, 3}), 1e-5, "ShapeError",
           "bias must be [3] to match x [2, 3], got [1, 3]");
   refused("a negative eps", x, row, row, -1e-5, "ValueError",
-          "eps must not be negative, got -1e-05");
+          "eps must be finite and >= 0, got -1e-05");
   refused("integers", Tensor::zeros({2, 3}, Dtype::kInt64), {}, {}, 1e-5, "DtypeError",
           "x must be float32 or float64, got int64");
   refused("a weight of another dtype", x, randn({3}, 1, Dtype::kFloat32), {}, 1e-5, "DtypeError",

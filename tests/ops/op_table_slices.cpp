@@ -54,11 +54,11 @@ OpEntry narrow_op() {
                   {.what = "before the start",
                    .call =
                        [] {
-                         ops::narrow(randn({2, 3}), 0, -1, 1);
+                         ops::narrow(randn({2, 3}), 0, -3, 1);
                        },
                    .type = "ShapeError",
                    .message = "narrow: start and length must stay inside dimension 0 of [2, 3], "
-                              "got -1 and 1"},
+                              "got -3 and 1"},
                   {.what = "a start that overflows",
                    .call =
                        [] {

@@ -190,5 +190,15 @@ TEST(Reduce, RejectsBadDimensionsAndDtypes) {
             "sum: needs float32 or float64, got int64");
 }
 
+TEST(Reduce, BracesAreDimensions) {
+  const Tensor x = randn({2, 3});
+  EXPECT_TRUE(bitwise_equal(sum(x, {1}), sum(x, 1)));
+  EXPECT_TRUE(bitwise_equal(mean(x, {0, 1}), mean(x, std::vector<std::int64_t>{0, 1})));
+  EXPECT_EQ(message_of<ShapeError>([&] { sum(x, {}); }),
+            "sum: dims must name at least one dimension");
+  EXPECT_EQ(message_of<ShapeError>([&] { mean(x, {}); }),
+            "mean: dims must name at least one dimension");
+}
+
 }  // namespace
 }  // namespace moegrad::ops::reduce_test

@@ -2,8 +2,12 @@
 #include "ops/rms_norm.h"
 
 #include <cmath>
+#include <limits>
 
 #include "framework/runtime/rank_context.h"
+#include "ops/add_rms_norm.h"
+#include "ops/layer_norm.h"
+#include "ops/rms_norm_rope.h"
 #include "ops/views.h"
 #include "tests/testing.h"
 
@@ -151,6 +155,20 @@ TEST(RMSNorm, RejectsInputsThatDoNotFitAndNamesThem) {
               rms_norm(Tensor::zeros({2, 5}), Tensor::zeros({5}, Dtype::kFloat64));
             }),
             "rms_norm: x is float32 but weight is float64");
+}
+
+TEST(RMSNorm, RejectsAnEpsThatIsNone) {
+  const Tensor x = randn({2, 4}), w = randn({4}), y = randn({2, 1, 4});
+  const RopeTable table{.cos = randn({2, 4}), .sin = randn({2, 4})};
+  for (const double eps :
+       {-0.1, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    EXPECT_THROW(rms_norm(x, w, eps), ValueError) << eps;
+    EXPECT_THROW(layer_norm(x, w, {}, eps), ValueError) << eps;
+    EXPECT_THROW(add_rms_norm(x, x, w, eps), ValueError) << eps;
+    EXPECT_THROW(rms_norm_rope(y, w, table, eps), ValueError) << eps;
+  }
+  EXPECT_EQ(message_of<ValueError>([&] { rms_norm(x, w, -1); }),
+            "rms_norm: eps must be finite and >= 0, got -1");
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ops make of ties, NaN, infinities and zeros, which random numbers do not meet.
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "ops/attention.h"
+#include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
+#include "ops/indexing.h"
 #include "ops/losses.h"
 #include "ops/masks.h"
 #include "ops/order.h"
@@ -124,6 +127,80 @@ TEST(SpecialValues, ATokenThatAttendsToNothingGetsZerosAndFiniteGradients) {
   sum(y).backward();
   EXPECT_EQ(values_of(v.grad()), (Values{1, 1, 1, 0, 0, 0}));
   for (const auto& x : {q, k}) EXPECT_EQ(values_of(x.grad()), Values(6, 0.0));
+}
+
+TEST(SpecialValues, IntegersCompareWithTheNumberItself) {
+  const std::vector<std::int64_t> integers{
+      std::numeric_limits<std::int64_t>::min(), -3, -1, 0, 1, 2,
+      std::numeric_limits<std::int64_t>::max()};
+  const Tensor a = Tensor::from(integers, {std::ssize(integers)});
+  const auto check = [&](const Tensor& mask, const auto& compare, double b) {
+    for (std::size_t i = 0; i < integers.size(); ++i) {
+      // A long double holds every int64 and every double.
+      EXPECT_EQ(mask.data<bool>()[i],
+                compare(static_cast<long double>(integers[i]), static_cast<long double>(b)))
+          << integers[i] << " and " << b;
+    }
+  };
+  for (const double b : {-0.5, 0.5, 1.5, 1.0, -3.0, -0.0, 1e30, -1e30, 0x1p63, -0x1p63, kInfinity,
+                         -kInfinity, kNaN}) {
+    check(eq(a, b), std::equal_to<>(), b);
+    check(ne(a, b), std::not_equal_to<>(), b);
+    check(lt(a, b), std::less<>(), b);
+    check(le(a, b), std::less_equal<>(), b);
+    check(gt(a, b), std::greater<>(), b);
+    check(ge(a, b), std::greater_equal<>(), b);
+  }
+}
+
+TEST(SpecialValues, NoElementIsMadeOfANumberThatItsTypeDoesNotHold) {
+  const Tensor i = Tensor::zeros({2}, Dtype::kInt64);
+  const Tensor mask = Tensor::full({2}, 1, Dtype::kBool);
+  EXPECT_EQ(test::message_of<ValueError>([&] { masked_fill(i, mask, -kInfinity); }),
+            "masked_fill: int64 needs whole numbers in its range, got -inf");
+  for (const double value : {1e30, 0x1p63, kNaN, 0.5}) {
+    EXPECT_THROW(masked_fill(i, mask, value), ValueError) << value;
+    EXPECT_THROW(Tensor::full({1}, value, Dtype::kInt64), ValueError) << value;
+  }
+  EXPECT_EQ(test::message_of<ValueError>([&] { masked_fill(mask, mask, 2); }),
+            "masked_fill: bool needs true and false, got 2");
+  EXPECT_EQ(test::integers(masked_fill(i, mask, -0x1p63))[1],
+            std::numeric_limits<std::int64_t>::min());
+}
+
+TEST(SpecialValues, AProbabilityOfZeroElsewhereLeavesAWeightedLossFinite) {
+  const Tensor logits = Tensor::from(Values{-kInfinity, 0, 0, 1}, {2, 2}).set_requires_grad(true);
+  const Tensor targets = Tensor::from(std::vector<std::int64_t>{1, 1}, {2});
+  const auto loss = [&](const CrossEntropyOptions& options) {
+    return cross_entropy(logits, targets, options).item();
+  };
+  EXPECT_DOUBLE_EQ(loss({.class_weights = Tensor::ones({2}, Dtype::kFloat64)}), loss({}));
+}
+
+TEST(SpecialValues, WeightsOfLossesAreFiniteAndNotNegative) {
+  const Tensor logits = test::randn({2, 2});
+  const Tensor targets = Tensor::from(std::vector<std::int64_t>{1, 1}, {2});
+  EXPECT_EQ(test::message_of<ValueError>([&] {
+              nll_loss(logits, targets, {.class_weights = row({-0.5, 1})});
+            }),
+            "nll_loss: class_weights must be finite and >= 0, got -0.5");
+  for (const double bad : {kNaN, kInfinity, -1.0}) {
+    EXPECT_THROW(cross_entropy(logits, targets, {.class_weights = row({1, bad})}), ValueError);
+    EXPECT_THROW(binary_cross_entropy_with_logits(logits, Tensor::ones({2, 2}, Dtype::kFloat64),
+                                                  row({1, bad})),
+                 ValueError);
+  }
+}
+
+TEST(SpecialValues, RepeatsNoMoreThanThereIsRoomFor) {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(test::message_of<ShapeError>([&] {
+              repeat_interleave(row({1, 2}), kMost, 0);
+            }),
+            "repeat_interleave: the result must have at most 2^53 slices, got more");
+  EXPECT_THROW(
+      repeat_interleave(row({1, 2}), Tensor::from(std::vector<std::int64_t>{kMost, kMost}, {2}), 0),
+      ShapeError);
 }
 
 }  // namespace

@@ -146,5 +146,23 @@ TEST(Views, RejectsWhatDoesNotFit) {
             "expand: [2, 3] does not expand to [3, 3]");
 }
 
+TEST(Views, ExpandKeepsASizeOfMinusOne) {
+  const Tensor x = counting({2, 1});
+  EXPECT_TRUE(bitwise_equal(expand(x, {4, -1, 3}), expand(x, {4, 2, 3})));
+  for (const auto& shape : {Shape{-1, 2, 1}, Shape{-1}, Shape{2, -2}}) {
+    EXPECT_THROW(expand(x, shape), ShapeError) << shape;
+  }
+}
+
+TEST(Views, NarrowCountsANegativeStartFromTheEnd) {
+  const Tensor x = counting({2, 5});
+  EXPECT_TRUE(bitwise_equal(narrow(x, 1, -2, 2), narrow(x, 1, 3, 2)));
+  EXPECT_TRUE(bitwise_equal(narrow(x, 1, -5, 1), narrow(x, 1, 0, 1)));
+  EXPECT_EQ(message_of<ShapeError>([&] { narrow(x, 1, -6, 1); }),
+            "narrow: start and length must stay inside dimension 1 of [2, 5], got -6 and 1");
+  EXPECT_EQ(message_of<ShapeError>([&] { narrow(x, 1, -1, 2); }),
+            "narrow: start and length must stay inside dimension 1 of [2, 5], got -1 and 2");
+}
+
 }  // namespace
 }  // namespace moegrad::ops::views_test

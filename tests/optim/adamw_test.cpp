@@ -183,10 +183,11 @@ TEST(AdamW, RejectsWhatCannotBe) {
     return message_of<ValueError>([&] { AdamW({{"p", p}}, config); });
   };
   EXPECT_EQ(build({.lr = -1.0}), "optimizer: lr must be finite and >= 0, got -1");
-  EXPECT_EQ(build({.weight_decay = -0.5}), "optimizer: weight_decay must be >= 0, got -0.5");
+  EXPECT_EQ(build({.weight_decay = -0.5}),
+            "optimizer: weight_decay must be finite and >= 0, got -0.5");
   EXPECT_EQ(build({.beta1 = 1.0}), "AdamW: beta1 must be in [0, 1), got 1");
   EXPECT_EQ(build({.beta2 = -0.1}), "AdamW: beta2 must be in [0, 1), got -0.1");
-  EXPECT_EQ(build({.eps = -1e-8}), "AdamW: eps must be >= 0, got -1e-08");
+  EXPECT_EQ(build({.eps = -1e-8}), "AdamW: eps must be finite and >= 0, got -1e-08");
   EXPECT_EQ(message_of<ValueError>([&] {
               AdamW({{"p", p}, {"q", p}}, AdamW::Config{});
             }),

@@ -140,8 +140,9 @@ TEST(MatrixOptimizers, RejectMatricesThatCannotBe) {
             "matrices, got 2");
   EXPECT_EQ(refused.operator()<ShapeError>({.matrices = {{"v", {.blocks = 2}}}}),
             "Adafactor: 'v' must be a matrix, got [4]");
-  EXPECT_EQ(refused({.beta2_decay = 0.5}), "Adafactor: beta2_decay must be <= 0, got 0.5");
-  EXPECT_EQ(refused({.min_rms = -1.0}), "Adafactor: min_rms must be >= 0, got -1");
+  EXPECT_EQ(refused({.beta2_decay = 0.5}),
+            "Adafactor: beta2_decay must be finite and <= 0, got 0.5");
+  EXPECT_EQ(refused({.min_rms = -1.0}), "Adafactor: min_rms must be finite and >= 0, got -1");
   EXPECT_EQ(refused({.clip_threshold = 0.5}), "Adafactor: clip_threshold must be >= 1, got 0.5");
 }
 

@@ -154,7 +154,7 @@ TEST(Muon, RejectsWhatCannotBe) {
   EXPECT_EQ(message_of<ValueError>([&] {
               Muon({{"p", matrix}}, {.eps = -1.0});
             }),
-            "Muon: eps must be >= 0, got -1");
+            "Muon: eps must be finite and >= 0, got -1");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "framework/tensor/fill.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"
+#include "tests/framework/autograd/test_functions.h"
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
@@ -249,6 +251,58 @@ TEST(Optimizer, LoadsNoShardOfAnotherPart) {
   optimizer.load_state_dict({{"p.momentum_buffer", buffer}});
   EXPECT_TRUE(bitwise_equal(optimizer.buffers()[0].tensor, buffer));
   EXPECT_EQ(optimizer.buffers()[0].tensor.shard_spec(), p.shard_spec());
+}
+
+TEST(Optimizer, RefusesParametersThatItCouldNotUpdateOrSave) {
+  const auto refusal = [](auto type, const NamedTensors& parameters) {
+    using E = typename decltype(type)::type;
+    return message_of<E>([&] { SGD(parameters, SGD::Config{}); });
+  };
+  const Tensor w = test::variable({2}), other = test::variable({2}, 2);
+  EXPECT_EQ(refusal(std::type_identity<ValueError>(), {{"weight", w}, {"weight", other}}),
+            "optimizer: two parameters are named 'weight', but their states are saved by name; put "
+            "the name of its module in front of each");
+  EXPECT_EQ(refusal(std::type_identity<Error>(), {{"w", test::mul(w, w)}}),
+            "optimizer: parameter 'w' must be a leaf of the tape, got a result of ops, which gets "
+            "no gradient of its own; detach() it");
+  EXPECT_EQ(refusal(std::type_identity<UndefinedTensorError>(), {{"w", Tensor()}}),
+            "optimizer: parameter 'w' must be a defined tensor");
+  EXPECT_EQ(refusal(std::type_identity<DtypeError>(), {{"w", Tensor::arange(2)}}),
+            "optimizer: parameter 'w' must be float32 or float64, got int64");
+  EXPECT_EQ(refusal(std::type_identity<LayoutError>(),
+                    {{"w", Tensor::as_strided(Tensor::zeros({4}), {2}, {2}, 0)}}),
+            "optimizer: parameter 'w' must be contiguous, got shape [2] with strides [2]; clone() "
+            "makes a copy that is");
+  for (const double rate :
+       {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    EXPECT_THROW(SGD({{"w", w}}, SGD::Config{.weight_decay = rate}), ValueError) << rate;
+  }
+}
+
+TEST(Optimizer, AStridedGradientThatIsSetCountsLikeAnyOther) {
+  const Tensor w = test::variable({2, 2}), start = clone(w.detach()), g = test::randn({2, 2}, 2);
+  w.set_grad(Tensor::as_strided(g, {2, 2}, {1, 2}, 0));
+  EXPECT_TRUE(w.grad().is_contiguous());
+  SGD optimizer({{"w", w}}, SGD::Config{.lr = 1});
+  optimizer.step();
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto transposed = i % 2 * 2 + i / 2;
+    EXPECT_EQ(w.data<double>()[i], start.data<double>()[i] - g.data<double>()[transposed]);
+  }
+}
+
+TEST(Optimizer, LoadsNoCountOfStepsThatIsNone) {
+  AdamW optimizer({{"w", test::variable({2})}}, AdamW::Config{});
+  for (const std::int64_t count :
+       {std::int64_t{-1}, (std::int64_t{1} << 53) + 1, std::numeric_limits<std::int64_t>::min()}) {
+    auto state = optimizer.state_dict();
+    for (auto& [name, tensor] : state) {
+      if (name == "w.step") tensor = Tensor::from(std::vector{count}, {1});
+    }
+    EXPECT_EQ(message_of<ValueError>([&] { optimizer.load_state_dict(state); }),
+              "optimizer load_state_dict: 'w.step' must count steps, from 0 to 2^53, got " +
+                  std::to_string(count));
+  }
 }
 
 }  // namespace

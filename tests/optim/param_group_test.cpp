@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "framework/runtime/error.h"
+#include "optim/adafactor.h"
 #include "optim/adagrad.h"
 #include "optim/adam.h"
 #include "optim/adamw.h"
@@ -95,23 +96,35 @@ TEST(ParamGroup, HasSettingsWithinTheirRanges) {
             "Adam: beta1 must be in [0, 1), got 1");
   EXPECT_EQ(refused(std::type_identity<AdamW>(), {.beta2 = kNan}),
             "AdamW: beta2 must be in [0, 1), got nan");
-  EXPECT_EQ(refused(std::type_identity<Adam>(), {.eps = -1.0}), "Adam: eps must be >= 0, got -1");
+  EXPECT_EQ(refused(std::type_identity<Adam>(), {.eps = -1.0}),
+            "Adam: eps must be finite and >= 0, got -1");
   EXPECT_EQ(refused(std::type_identity<Lion>(), {.beta2 = -0.5}),
             "Lion: beta2 must be in [0, 1), got -0.5");
   EXPECT_EQ(refused(std::type_identity<RMSprop>(), {.alpha = 1.5}),
             "RMSprop: alpha must be in [0, 1), got 1.5");
   EXPECT_EQ(refused(std::type_identity<RMSprop>(), {.momentum = -0.5}),
-            "RMSprop: momentum must be >= 0, got -0.5");
+            "RMSprop: momentum must be finite and >= 0, got -0.5");
   EXPECT_EQ(refused(std::type_identity<Adagrad>(), {.lr_decay = -0.5}),
-            "Adagrad: lr_decay must be >= 0, got -0.5");
+            "Adagrad: lr_decay must be finite and >= 0, got -0.5");
   EXPECT_EQ(refused(std::type_identity<Adagrad>(), {.initial_accumulator_value = -0.5}),
-            "Adagrad: initial_accumulator_value must be >= 0, got -0.5");
+            "Adagrad: initial_accumulator_value must be finite and >= 0, got -0.5");
   EXPECT_EQ(refused(std::type_identity<SGD>(), {.nesterov = true}),
             "SGD: nesterov needs momentum > 0, got 0");
   EXPECT_EQ(refused(std::type_identity<Lion>(), {.lr = -0.5}),
             "optimizer: lr must be finite and >= 0, got -0.5");
   EXPECT_EQ(refused(std::type_identity<Lion>(), {.weight_decay = -0.5}),
-            "optimizer: weight_decay must be >= 0, got -0.5");
+            "optimizer: weight_decay must be finite and >= 0, got -0.5");
+}
+
+TEST(ParamGroup, SettingsAreFinite) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const NamedTensors w = {{"w", test::variable({2})}};
+  EXPECT_EQ(message_of<ValueError>([&] { SGD(w, SGD::Config{.momentum = kInfinity}); }),
+            "SGD: momentum must be finite and >= 0, got inf");
+  EXPECT_THROW(RMSprop(w, RMSprop::Config{.eps = kInfinity}), ValueError);
+  EXPECT_THROW(Adagrad(w, Adagrad::Config{.lr_decay = kInfinity}), ValueError);
+  EXPECT_THROW(Adafactor(w, Adafactor::Config{.beta2_decay = -kInfinity}), ValueError);
+  EXPECT_THROW(AdamW(w, AdamW::Config{.weight_decay = kInfinity}), ValueError);
 }
 
 }  // namespace

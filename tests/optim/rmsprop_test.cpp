@@ -46,5 +46,15 @@ TEST(RMSprop, KeepsWhatItsSettingsNeed) {
             (Names{"p.square_avg", "p.momentum_buffer", "p.grad_avg"}));
 }
 
+TEST(RMSprop, ACentredVarianceIsNeverNegative) {
+  const Tensor w = Tensor::ones({1});
+  RMSprop optimizer({{"w", w}}, {.centered = true});
+  for (int step = 0; step < 2000; ++step) {  // of equal gradients
+    w.set_grad(Tensor::full({1}, 0.1));
+    optimizer.step();
+  }
+  EXPECT_TRUE(std::isfinite(w.item()));
+}
+
 }  // namespace
 }  // namespace moegrad::optim::rmsprop_test

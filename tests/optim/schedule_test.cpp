@@ -105,5 +105,15 @@ TEST(Schedule, RejectsWhatCannotBe) {
             "warmup_stable_decay: steps must be >= 0, got 1, -2 and 3");
 }
 
+TEST(Schedule, CountsStepsFromZeroAndAsFarAsTheyGo) {
+  for (const auto& schedule : {constant_with_warmup(1, 2), linear_with_warmup(1, 2, 10),
+                               polynomial_with_warmup(1, 2, 10, 1, 0), cosine_with_warmup(1, 2, 10),
+                               inverse_sqrt(1, 2), warmup_stable_decay(1, 2, 3, 4)}) {
+    EXPECT_EQ(message_of<ValueError>([&] { schedule(-1); }), "schedule: step must be >= 0, got -1");
+  }
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_DOUBLE_EQ(inverse_sqrt(1, 0, kMost)(kMost), 1 / std::sqrt(2.0));
+}
+
 }  // namespace
 }  // namespace moegrad::optim::schedule_test

@@ -68,7 +68,7 @@ TEST(SGD, RejectsWhatCannotBe) {
   EXPECT_EQ(message_of<ValueError>([&] {
               SGD({{"p", p}}, {.momentum = -1.0});
             }),
-            "SGD: momentum must be >= 0, got -1");
+            "SGD: momentum must be finite and >= 0, got -1");
   EXPECT_EQ(message_of<ValueError>([&] {
               SGD({{"p", p}}, {.nesterov = true});
             }),

@@ -6,6 +6,7 @@
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
+#include "framework/tensor/convert.h"
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
@@ -91,6 +92,36 @@ TEST(WeightAverage, RejectsWhatCannotBe) {
               "WeightAverage: 'w' must be a parameter of its module, got the whole tensor that "
               "fully_shard has replaced by a shard; take named_parameters() after fully_shard");
   }
+}
+
+TEST(WeightAverage, RefusesWhatItCannotAverageBeforeAnythingChanges) {
+  const Tensor a = randn({2}), start = clone(a);
+  EXPECT_EQ(message_of<DtypeError>([&] {
+              WeightAverage({{"a", a}, {"n", Tensor::arange(2)}}, 0.5);
+            }),
+            "WeightAverage: parameter 'n' must be float32 or float64, got int64");
+  Tensor b = randn({2});
+  WeightAverage average({{"a", a}, {"b", b}}, 0.5);
+  convert_(b, Dtype::kFloat32);
+  set(a, Tensor::zeros({2}));
+  for (const auto& message : {message_of<DtypeError>([&] { average.update(); }),
+                              message_of<DtypeError>([&] { average.swap(); })}) {
+    EXPECT_EQ(message,
+              "WeightAverage: 'b' must be float64 as when it was made, got float32; make it after "
+              "the module has been converted");
+  }
+  EXPECT_TRUE(bitwise_equal(a, Tensor::zeros({2}, Dtype::kFloat64)));
+  EXPECT_TRUE(bitwise_equal(average.state_dict()[0].tensor, start));
+}
+
+TEST(WeightAverage, IsUpdatedWhenTheWeightsAreInTheirPlace) {
+  WeightAverage average({{"w", randn({2})}}, 0.5);
+  average.swap();
+  EXPECT_EQ(message_of<Error>([&] { average.update(); }),
+            "WeightAverage: update() must find the weights in their place, got the averages there; "
+            "call swap() again first");
+  average.swap();
+  EXPECT_NO_THROW(average.update());
 }
 
 }  // namespace

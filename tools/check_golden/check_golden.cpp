@@ -9,6 +9,7 @@
 // It prints one line per quantity. Exits with 1 if one exceeds its limit or is missing, with 2 if a
 // folder is malformed or of no kind that it knows (Note [Golden folders]).
 
+#include <exception>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
@@ -119,7 +120,7 @@ int run(const std::vector<std::string>& folders, int world_size) {
     ++tally.folders;
     try {
       check_folder(folder, world_size, tally);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {  // an Error, or one of the file system or of memory
       ++tally.bad_folders;
       std::cerr << "check_golden: " << folder << ": " << error.what() << std::endl;
     }

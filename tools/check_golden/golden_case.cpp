@@ -86,6 +86,16 @@ std::vector<std::string> parameters_in(const std::filesystem::path& folder,
   return names;
 }
 
+/// ValueError unless the list under `key`, if there is one, is `counts`.
+void check_counts(const JsonNode& json, const std::string& key,
+                  const std::vector<std::int64_t>& counts) {
+  if (!json.has(key)) return;
+  std::string wanted;
+  for (const auto count : counts) wanted += (wanted.empty() ? "" : ", ") + std::to_string(count);
+  json[key].require(json[key].list(&JsonNode::integer) == counts, "must be [", wanted, "], got ",
+                    json[key]);
+}
+
 }  // namespace
 
 std::string name_of(const std::filesystem::path& folder) {
@@ -107,6 +117,15 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
   if (input.has("position_ids")) positions = rows_in(input["position_ids"]);
   golden.batch = golden_batch(golden.config, "input.json", ids, rows_in(input["labels"]),
                               positions ? &*positions : nullptr);
+
+  std::vector<std::int64_t> lengths;
+  for (const auto& row : ids) lengths.push_back(std::ssize(row));
+  check_counts(input, "seq_lens", lengths);
+  if (input.has("num_target_tokens")) {
+    const auto count = input["num_target_tokens"];
+    count.require(count.integer() == golden.batch.num_targets, "must be ", golden.batch.num_targets,
+                  ", got ", count);
+  }
 
   const GoldenTensors expected(folder / "expected.safetensors");
   golden.expected = read_tensors(expected, golden.config, {std::ssize(ids), std::ssize(ids[0])});
@@ -136,6 +155,13 @@ GoldenCase read_golden_case(const std::filesystem::path& folder) {
                                 "num_target_tokens_per_seq"});
     golden.packed = row;
     golden.alone = alone_rows;
+    std::vector<std::int64_t> packed_lengths, packed_targets;
+    for (const auto& alone : alone_rows) {
+      packed_lengths.push_back(alone.tokens.numel());
+      packed_targets.push_back(alone.num_targets);
+    }
+    check_counts(input["packed"], "seq_lens", packed_lengths);
+    check_counts(input["packed"], "num_target_tokens_per_seq", packed_targets);
     const GoldenTensors packed(packed_path);
     golden.expected_packed = read_tensors(packed, golden.config, {golden.packed->tokens.numel()});
     std::vector<JsonNode> alone;

@@ -82,6 +82,18 @@ class Completeness {
     need(!golden_.generations.empty(), "generate.json");
   }
 
+  /// Only gradients of experts may be left out, which are most of a file.
+  void check_not_stored() const {
+    for (const auto& name : golden_.gradients_not_stored) {
+      const bool allowed =
+          contains(parameters_, name) && name.find(".experts.") != std::string::npos;
+      check<ValueError>(allowed,
+                        "expected.json: grad_tensors_not_stored must name weights of the "
+                        "model's experts, got '",
+                        name, "'");
+    }
+  }
+
   void need_batch() {
     const auto& values = golden_.expected;
     const std::string file = "expected.safetensors: ", json = "expected.json: ";
@@ -125,6 +137,7 @@ class Completeness {
   void need_training() {
     need(!golden_.steps.empty(), "train.json");
     if (golden_.steps.empty()) return;
+    need(!golden_.variants.empty(), "train.json: variants");
     for (const auto& name : golden_.variant_names) {
       need(
           std::ranges::find(golden_.variants, name, &GoldenVariant::name) != golden_.variants.end(),
@@ -170,6 +183,7 @@ std::vector<std::string> missing_expectations(const GoldenCase& golden,
     completeness.need_pretrained();
     return completeness.take();
   }
+  completeness.check_not_stored();
   completeness.need_batch();
   completeness.need_packed();
   completeness.need_training();

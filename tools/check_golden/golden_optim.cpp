@@ -7,6 +7,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -84,6 +86,15 @@ void set_gradients(const NamedTensors& parameters, double t) {
   }
 }
 
+/// The number that `text` is the usual decimal form of.
+std::optional<std::int64_t> number_in(const std::string& text) {
+  std::int64_t number = -1;
+  const auto* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  const bool usual = error == std::errc() && stop == end && number >= 0;
+  return usual && text == std::to_string(number) ? std::optional(number) : std::nullopt;
+}
+
 /// The expected parameters of each optimizer by their number.
 std::map<std::string, std::map<std::int64_t, Tensor>> read_parameters(
     const std::filesystem::path& path) {
@@ -91,27 +102,35 @@ std::map<std::string, std::map<std::int64_t, Tensor>> read_parameters(
   std::map<std::string, std::map<std::int64_t, Tensor>> expected;
   for (const auto& [name, tensor] : load_safetensors(path)) {
     const auto dot = name.rfind('.');
-    std::int64_t k = -1;
-    if (dot != std::string::npos) {
-      const auto* const end = name.data() + name.size();
-      const auto [stop, error] = std::from_chars(name.data() + dot + 1, end, k);
-      if (error != std::errc() || stop != end) k = -1;
-    }
-    check<ValueError>(k >= 0, file, ": '", name, "' must be an optimizer, a dot and a number");
+    const auto k = dot == std::string::npos ? std::nullopt : number_in(name.substr(dot + 1));
+    check<ValueError>(k.has_value(), file, ": '", name,
+                      "' must be an optimizer, a dot and a number");
+    check<ShapeError>(tensor.numel() > 0, file, ": '", name, "' must have elements, got ",
+                      tensor.shape());
     check<DtypeError>(tensor.dtype() == Dtype::kFloat64, file, ": '", name,
                       "' must be float64, got ", tensor.dtype());
     const auto optimizer = name.substr(0, dot);
     find_known(optimizers(), optimizer, file + ": an optimizer");
-    expected[optimizer].emplace(k, tensor);
+    expected[optimizer].emplace(*k, tensor);
+  }
+  check<ValueError>(!expected.empty(), file, ": at least one optimizer is needed, got none");
+  // All train the same parameters, so one that has fewer has lost some.
+  std::map<std::int64_t, Shape> shapes;
+  for (const auto& [optimizer, parameters] : expected) {
+    for (const auto& [k, tensor] : parameters) shapes.emplace(k, tensor.shape());
   }
   for (const auto& [optimizer, parameters] : expected) {
     std::int64_t next = 0;
-    for (const auto& [k, tensor] : parameters) {
-      check<ValueError>(k == next, file, ": '", optimizer, '.', next, "' is missing");
+    for (const auto& [k, shape] : shapes) {
+      const auto found = parameters.find(next);
+      check<ValueError>(k == next && found != parameters.end(), file, ": '", optimizer, '.', next,
+                        "' is missing");
+      check<ShapeError>(found->second.shape() == shape, file, ": '", optimizer, '.', next,
+                        "' must be ", shape, " as with the other optimizers, got ",
+                        found->second.shape());
       ++next;
     }
   }
-  check<ValueError>(!expected.empty(), file, ": at least one optimizer is needed, got none");
   return expected;
 }
 
@@ -221,7 +240,9 @@ GoldenCheck check_schedule(const std::string& name, double lr,
   return worst.check("learning rates: " + name, kGoldenOptim);
 }
 
-std::vector<GoldenCheck> check_schedules(const std::filesystem::path& path) {
+/// Adds the names of the schedules that there are, with # for each number, to `patterns`.
+std::vector<GoldenCheck> check_schedules(const std::filesystem::path& path,
+                                         std::set<std::string>& patterns) {
   constexpr std::string_view kPrefix = "lr_of_steps_0_to_";
   const auto json = read_golden_json(path);
   const double lr = json["base_lr"].number();
@@ -230,17 +251,16 @@ std::vector<GoldenCheck> check_schedules(const std::filesystem::path& path) {
   std::vector<GoldenCheck> checks;
   for (const auto& [key, rates_of] : json.members()) {
     if (key == "base_lr") continue;
-    std::size_t last = 0;
-    const auto* const end = key.data() + key.size();
-    const bool known = key.starts_with(kPrefix) &&
-                       std::from_chars(key.data() + kPrefix.size(), end, last).ptr == end;
-    check<ValueError>(known, kSchedules, ": a key must be base_lr or ", kPrefix,
+    const auto last =
+        key.starts_with(kPrefix) ? number_in(key.substr(kPrefix.size())) : std::nullopt;
+    check<ValueError>(last.has_value(), kSchedules, ": a key must be base_lr or ", kPrefix,
                       "N for a number N, got '", key, "'");
     for (const auto& [name, rates] : rates_of.members()) {
       const auto expected = rates.list(&JsonNode::number);
-      check<ValueError>(expected.size() == last + 1, kSchedules, ": '", name, "' must have ",
-                        last + 1, " rates, got ", expected.size());
+      check<ValueError>(std::ssize(expected) - 1 == *last, kSchedules, ": '", name,
+                        "' must have the rates of steps 0 to ", *last, ", got ", expected.size());
       checks.push_back(check_schedule(name, lr, expected));
+      patterns.insert(without_numbers(name).first);
     }
   }
   check<ValueError>(!checks.empty(), kSchedules, ": at least one schedule is needed, got none");
@@ -252,15 +272,26 @@ std::vector<GoldenCheck> check_schedules(const std::filesystem::path& path) {
 GoldenOptim check_golden_optim(const std::filesystem::path& folder) {
   GoldenOptim result;
   if (exists(folder / kParameters)) {
-    for (const auto& [name, parameters] : read_parameters(folder / kParameters)) {
+    const auto expected = read_parameters(folder / kParameters);
+    for (const auto& [name, parameters] : expected) {
       result.checks.push_back(check_optimizer(name, parameters));
+    }
+    for (const auto& [name, make] : optimizers()) {
+      if (!expected.contains(name))
+        result.missing.push_back(std::string(kParameters) + ": " + name);
     }
   } else {
     result.missing.emplace_back(kParameters);
   }
   if (exists(folder / kSchedules)) {
-    for (auto& check : check_schedules(folder / kSchedules)) {
+    std::set<std::string> patterns;
+    for (auto& check : check_schedules(folder / kSchedules, patterns)) {
       result.checks.push_back(std::move(check));
+    }
+    for (const auto& [pattern, make] : schedules()) {
+      if (!patterns.contains(pattern)) {
+        result.missing.push_back(std::string(kSchedules) + ": " + pattern);
+      }
     }
   } else {
     result.missing.emplace_back(kSchedules);

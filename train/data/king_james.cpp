@@ -20,9 +20,11 @@ std::string read_king_james() {
     if (n == 0) break;
     text.append(block.data(), n);
   }
-  check<ValueError>(!text.empty(),
-                    "text: the default needs the Debian packages bible-kjv and bible-kjv-text; "
-                    "install them or name a file with --text");
+  check<ValueError>(
+      !text.empty(),
+      "text: the default is what the program `bible` of the Debian packages bible-kjv "
+      "and bible-kjv-text prints, but it could not be run or printed nothing; install "
+      "them or name a file with --text");
   return text;
 }
 

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/hook_list.h"
+#include "framework/distributed/shard_spec.h"
 #include "tests/framework/autograd/test_functions.h"
+#include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
 namespace moegrad::grad_test {
@@ -134,6 +137,15 @@ TEST(Grad, FreesTheGraphUnlessItIsToStay) {
   const auto first = grad({y}, {x}, {c}, {.retain_graph = true});
   EXPECT_TRUE(bitwise_equal(grad({y}, {x}, {c})[0], first[0]));
   EXPECT_THROW(grad({y}, {x}, {c}), Error);
+}
+
+TEST(Grad, RefusesAShardWhichIsInNoGraph) {
+  const Tensor x = variable({2}, 1), shard = variable({2}, 2);
+  shard.set_shard_spec(std::make_shared<const ShardSpec>(test::range_spec({4}, 0, 2)));
+  EXPECT_EQ(message_of<Error>(
+                [&] { grad({mul(x, x)}, {shard}, {test::randn({2}, 3)}, {.allow_unused = true}); }),
+            "grad: input 0 must not be a shard of a parameter, got [2]: fully_shard computes with "
+            "the gathered whole; call backward() and read grad()");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -220,6 +221,14 @@ TEST(Arena, WhatWasNeverWrittenIsNaN) {
 }
 
 #endif
+
+TEST(Arena, HasNoRoomForMoreBytesThanAnySystem) {
+  for (const std::int64_t size : {(std::int64_t{1} << 60) + 1, std::int64_t{1} << 60}) {
+    EXPECT_THROW(Tensor::zeros({size}), OutOfMemoryError) << size;
+  }
+  EXPECT_THROW(Tensor::empty({std::numeric_limits<std::int64_t>::max()}, Dtype::kBool),
+               OutOfMemoryError);
+}
 
 }  // namespace
 }  // namespace moegrad::arena_test

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "framework/runtime/random.h"
+#include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "framework/tensor/nested_values.h"
 #include "tests/testing.h"
@@ -54,7 +55,7 @@ TEST(MakeOf, RefusesWhatIsNoTensor) {
   EXPECT_EQ(message_of<ValueError>([] {
               Tensor::of({1, 0.5}, Dtype::kInt64);
             }),
-            "Tensor::of: int64 needs whole numbers, got 0.5");
+            "Tensor::of: int64 needs whole numbers in its range, got 0.5");
   EXPECT_EQ(message_of<ValueError>([] {
               Tensor::of({1, 2}, Dtype::kBool);
             }),
@@ -182,6 +183,48 @@ TEST(Make, NeedsNoBytesUnderAMetaGuard) {
   EXPECT_TRUE(Tensor::of({{1, 2}}).is_meta());
   EXPECT_TRUE(Tensor::arange(std::int64_t{1} << 50).is_meta());
   EXPECT_TRUE(Tensor::randperm(std::int64_t{1} << 50, {1, "x"}).is_meta());
+}
+
+TEST(Make, RefusesElementsThatTheDtypeDoesNotHold) {
+  EXPECT_EQ(message_of<ValueError>([] { Tensor::arange(0.0, 2.0, 0.5, Dtype::kInt64); }),
+            "arange: int64 needs whole numbers in its range, got 0.5");
+  EXPECT_EQ(message_of<ValueError>([] { Tensor::arange(0, 5, 1, Dtype::kBool); }),
+            "arange: bool needs true and false, got 2");
+  EXPECT_EQ(message_of<ValueError>([] { Tensor::linspace(0, 1e19, 2, Dtype::kInt64); }),
+            "linspace: int64 needs whole numbers in its range, got 1e+19");
+  EXPECT_EQ(message_of<ValueError>([] { Tensor::of(1e19, Dtype::kInt64); }),
+            "Tensor::of: int64 needs whole numbers in its range, got 1e+19");
+  EXPECT_EQ(message_of<ValueError>([] { Tensor::full({1}, 2, Dtype::kBool); }),
+            "full: bool needs true and false, got 2");
+  EXPECT_EQ(message_of<ValueError>([] {
+              Tensor::randperm(-1, {1, "x"});
+            }),
+            "randperm: n must not be negative, got -1");
+  EXPECT_EQ(integers(Tensor::arange(0.0, 3.0, 1.0, Dtype::kInt64)), (Integers{0, 1, 2}));
+}
+
+TEST(Make, ConvertsNoRealThatIsFarFromEveryInteger) {
+  for (const double value : {std::numeric_limits<double>::quiet_NaN(), 1e30, -1e30, 0x1p63}) {
+    const Tensor real = Tensor::full({2}, value, Dtype::kFloat64);
+    EXPECT_THROW(to_dtype(real, Dtype::kInt64), ValueError) << value;
+    EXPECT_THROW(to_dtype(to_dtype(real, Dtype::kFloat32), Dtype::kInt64), ValueError) << value;
+    Tensor whole = Tensor::zeros({2}, Dtype::kInt64);
+    EXPECT_THROW(copy_(whole, real), ValueError) << value;
+    EXPECT_THROW(fill_(whole, value), ValueError) << value;
+  }
+  EXPECT_EQ(message_of<ValueError>(
+                [] { to_dtype(Tensor::full({1}, 1e30, Dtype::kFloat64), Dtype::kInt64); }),
+            "conversion: int64 holds numbers in [-2^63, 2^63), got 1e+30");
+  EXPECT_EQ(integers(to_dtype(Tensor::of({-1.5, 1.5, -0x1p63}, Dtype::kFloat64), Dtype::kInt64)),
+            (Integers{-1, 1, std::numeric_limits<std::int64_t>::min()}));
+}
+
+TEST(MakeLinspace, ReachesFromOneEndToTheOther) {
+  EXPECT_EQ(doubles(Tensor::linspace(-1e308, 1e308, 3, Dtype::kFloat64)),
+            (Doubles{-1e308, 0, 1e308}));
+  EXPECT_EQ(message_of<ValueError>(
+                [] { Tensor::linspace(0, std::numeric_limits<double>::infinity(), 3); }),
+            "linspace: start and end must be finite, got 0 and inf");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <sstream>
@@ -116,6 +117,11 @@ TEST(Print, NeedsNoBytes) {
   EXPECT_EQ(printed(released), "tensor(..., released, shape=[2], dtype=float32, layout=ND)");
   const MetaGuard meta;
   EXPECT_EQ(printed(Tensor::zeros({2})), "tensor(..., meta, shape=[2], dtype=float32, layout=ND)");
+}
+
+TEST(Print, ShowsNoSignOfNaN) {
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(elements(Tensor::of({std::copysign(nan, -1.0), nan, 1.5})), "[   nan,    nan, 1.5000]");
 }
 
 }  // namespace

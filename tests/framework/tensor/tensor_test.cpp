@@ -62,6 +62,14 @@ TEST(Tensor, KnowsWhatItIs) {
   EXPECT_EQ(ones.data<BFloat16>()[1].bits, 0x3f80);
 }
 
+// x[0] = y would change nothing of x.
+static_assert(!std::is_assignable_v<Tensor, const Tensor&>);
+static_assert(!std::is_assignable_v<Tensor, Tensor>);
+static_assert(std::is_assignable_v<Tensor&, const Tensor&>);
+static_assert(std::is_nothrow_move_assignable_v<Tensor>);
+static_assert(std::is_nothrow_move_constructible_v<Tensor>);
+static_assert(ElementType<std::int64_t> && !ElementType<int>);
+
 TEST(Tensor, FromChecksTheNumberOfValues) {
   EXPECT_EQ(message_of<ShapeError>([] {
               Tensor::from(std::vector<float>{1, 2, 3}, {2, 2});

@@ -77,10 +77,11 @@ TEST(ConformanceInit, ManagedModulesList) {
     EXPECT_EQ(message_of<ValueError>([&] { fully_shard(std::vector<nn::Module*>{}, mesh); }),
               "fully_shard: at least one module");
     Mlp mlp(6, 5, 4);
-    EXPECT_EQ(message_of<Error>([&] {
-                fully_shard({&mlp, &mlp}, mesh);
-              }),
-              "fully_shard: the module has been sharded before");
+    EXPECT_EQ(
+        message_of<Error>([&] {
+          fully_shard({&mlp, &mlp}, mesh);
+        }),
+        "fully_shard: the module has been sharded before; each rank needs a model of its own");
     EXPECT_EQ(mlp.extension<State>(), nullptr);
   });
 }
@@ -234,13 +235,15 @@ TEST(ConformanceState, CallsHaveDistinctStatesAndCannotBeRepeated) {
     EXPECT_EQ(model[1].extension<State>(), &second);
     EXPECT_EQ(model.extension<State>(), &root);
     for (auto* module : std::vector<nn::Module*>{&model, &model[0]}) {
-      EXPECT_EQ(message_of<Error>([&] { fully_shard(*module, mesh); }),
-                "fully_shard: the module has been sharded before");
+      EXPECT_EQ(
+          message_of<Error>([&] { fully_shard(*module, mesh); }),
+          "fully_shard: the module has been sharded before; each rank needs a model of its own");
     }
-    EXPECT_EQ(message_of<Error>([&] {
-                fully_shard({&model[0].in_proj, &model[1]}, mesh);
-              }),
-              "fully_shard: the module has been sharded before");
+    EXPECT_EQ(
+        message_of<Error>([&] {
+          fully_shard({&model[0].in_proj, &model[1]}, mesh);
+        }),
+        "fully_shard: the module has been sharded before; each rank needs a model of its own");
     EXPECT_EQ(model[0].in_proj.extension<State>(), nullptr);
   });
 }

@@ -119,12 +119,16 @@ TEST(ConformanceInit, ShardsAreTorchChunksOfAnyDimension) {
 
 // --- errors
 
-std::string shard_error(TensorList tensors, RankContext& rank, const Policy& policy = {}) {
-  Parameters model(std::move(tensors));
+std::string shard_error(Parameters& model, RankContext& rank, const Policy& policy = {}) {
   const auto message =
       message_of<Error>([&] { fully_shard(model, DeviceMesh::flat(rank.group()), policy); });
   EXPECT_EQ(model.extension<State>(), nullptr);
   return message;
+}
+
+std::string shard_error(TensorList tensors, RankContext& rank, const Policy& policy = {}) {
+  Parameters model(std::move(tensors));
+  return shard_error(model, rank, policy);
 }
 
 Policy cut(std::int64_t dim) {
@@ -135,10 +139,10 @@ TEST(ConformanceInit, WhatCannotBeCutIsAnError) {
   launch(2, [](RankContext& rank) {
     EXPECT_EQ(shard_error(of_shapes({{2}, {}}), rank),
               "fully_shard: parameter '1' is a scalar; give it a dimension to shard");
-    EXPECT_EQ(
-        shard_error({clone(of_shapes({{2, 4}})[0]), ops::transpose(of_shapes({{2, 4}})[0], 0, 1)},
-                    rank),
-        "fully_shard: parameter '1' must be contiguous");
+    Parameters strided(of_shapes({{2, 4}, {4, 2}}));
+    strided.tensors[1] = ops::transpose(of_shapes({{2, 4}})[0].detach(), 0, 1);
+    strided.tensors[1].set_requires_grad(true);
+    EXPECT_EQ(shard_error(strided, rank), "fully_shard: parameter '1' must be contiguous");
     EXPECT_EQ(shard_error(of_shapes({{2, 4}}), rank, cut(2)),
               "fully_shard: parameter '0' [2, 4] has no dimension 2 to shard");
     EXPECT_EQ(shard_error(of_shapes({{2, 4}}), rank, cut(-3)),

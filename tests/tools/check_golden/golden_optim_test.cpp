@@ -49,7 +49,6 @@ struct Folder {
 
 TEST(GoldenOptim, ComparesWhatTheFolderExpectsAndNamesIt) {
   const auto [checks, missing] = Folder().check();
-  EXPECT_TRUE(missing.empty());
   std::vector<std::string> quantities;
   for (const auto& check : checks) {
     EXPECT_TRUE(check.holds()) << check.quantity << check.error;
@@ -76,11 +75,51 @@ TEST(GoldenOptim, SaysWhatIsOffByMoreThanTheLimit) {
   EXPECT_NEAR(checks[1].error, 5e-6, 1e-12);  // relative to the base rate
 }
 
-TEST(GoldenOptim, TellsWhichFileIsMissing) {
-  EXPECT_EQ(Folder(NamedTensors()).check().missing,
-            std::vector<std::string>{"after_20_steps.safetensors"});
+TEST(GoldenOptim, TellsWhatIsMissing) {
+  const std::string tensors = "after_20_steps.safetensors", rates = "schedules.json";
+  const std::vector<std::string> optimizers{tensors + ": adafactor",     tensors + ": adagrad",
+                                            tensors + ": adam",          tensors + ": adamw",
+                                            tensors + ": adamw_amsgrad", tensors + ": rmsprop"};
+  const std::vector<std::string> schedules{rates + ": hf_cosine_min_lr_rate#_w#_#",
+                                           rates + ": hf_cosine_restarts#_w#_#",
+                                           rates + ": hf_cosine_w#_#",
+                                           rates + ": hf_inverse_sqrt_w#",
+                                           rates + ": hf_polynomial_w#_#_p#_end#",
+                                           rates + ": hf_wsd_w#_d#_#"};
+  const auto joined = [](std::vector<std::string> first, const std::vector<std::string>& second) {
+    first.insert(first.end(), second.begin(), second.end());
+    return first;
+  };
+  EXPECT_EQ(Folder().check().missing, joined(optimizers, schedules));
+  EXPECT_EQ(Folder(NamedTensors()).check().missing, joined({tensors}, schedules));
   EXPECT_EQ(Folder({{"sgd_nesterov.0", after_steps()}}, "").check().missing,
-            std::vector<std::string>{"schedules.json"});
+            joined(optimizers, {rates}));
+}
+
+TEST(GoldenOptim, RefusesExpectationsThatHaveLostSomething) {
+  const Tensor p = after_steps();
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              Folder({{"adam.0", Tensor::zeros({0}, Dtype::kFloat64)}}).check();
+            }),
+            "after_20_steps.safetensors: 'adam.0' must have elements, got [0]");
+  EXPECT_EQ(Folder({{"adam.0", p}, {"adam.1", p}, {"adamw.0", p}}).refused(),
+            "after_20_steps.safetensors: 'adamw.1' is missing");
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              Folder({{"adam.0", p}, {"adamw.0", Tensor::zeros({1, 2}, Dtype::kFloat64)}}).check();
+            }),
+            "after_20_steps.safetensors: 'adamw.0' must be [2] as with the other optimizers, got "
+            "[1, 2]");
+  for (const std::string number : {"00", "01", "-0", "+1", "", "99999999999999999999999"}) {
+    EXPECT_EQ(Folder({{"adam." + number, p}}).refused(),
+              "after_20_steps.safetensors: 'adam." + number +
+                  "' must be an optimizer, a dot and a number");
+    EXPECT_EQ(Folder(NamedTensors(), R"({"base_lr": 1.0, "lr_of_steps_0_to_)" + number +
+                                         R"(": {"hf_constant_w0": []}})")
+                  .refused(),
+              "schedules.json: a key must be base_lr or lr_of_steps_0_to_N for a number N, got "
+              "'lr_of_steps_0_to_" +
+                  number + "'");
+  }
 }
 
 TEST(GoldenOptim, RefusesOptimizersThatItDoesNotKnow) {
@@ -119,7 +158,7 @@ TEST(GoldenOptim, RefusesSchedulesThatItDoesNotKnow) {
   EXPECT_EQ(named("hf_linear_w4_3"),
             "linear_with_warmup: warmup_steps must be in [0, 3] (total_steps), got 4");
   EXPECT_EQ(refused(R"({"base_lr": 1.0, "lr_of_steps_0_to_3": {"hf_constant_w0": [1.0]}})"),
-            "schedules.json: 'hf_constant_w0' must have 4 rates, got 1");
+            "schedules.json: 'hf_constant_w0' must have the rates of steps 0 to 3, got 1");
   EXPECT_EQ(refused(R"({"base_lr": 1.0, "rates": {}})"),
             "schedules.json: a key must be base_lr or lr_of_steps_0_to_N for a number N, got "
             "'rates'");
