@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
-#include <ranges>
+#include <span>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -23,7 +23,7 @@ namespace moegrad::nn::detail {
 template <class T>
 inline constexpr bool kRefersToOthers = (std::is_pointer_v<T> &&
                                          !std::is_function_v<std::remove_pointer_t<T>>) ||
-                                        std::ranges::view<T> ||
+                                        std::ranges::enable_view<T> ||
                                         !std::is_same_v<std::unwrap_reference_t<T>, T>;
 template <class T>
 inline constexpr bool kRefersToOthers<std::initializer_list<T>> = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/rmsprop.h"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <utility>

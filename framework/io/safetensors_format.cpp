@@ -32,6 +32,16 @@ int bits_of(SafetensorsDtype dtype) { return info(dtype).bits; }
 
 std::string_view to_string(SafetensorsDtype dtype) { return info(dtype).name; }
 
+SafetensorsShape::SafetensorsShape(std::span<const std::int64_t> dims)
+    : dims_(dims.empty() ? nullptr : new std::int64_t[dims.size()]),
+      size_(static_cast<std::uint32_t>(dims.size())) {
+  std::ranges::copy(dims, dims_.get());
+}
+
+bool operator==(const SafetensorsShape& a, const SafetensorsShape& b) {
+  return std::ranges::equal(a.dims(), b.dims());
+}
+
 std::ostream& operator<<(std::ostream& out, SafetensorsDtype dtype) {
   return out << to_string(dtype);
 }
@@ -59,8 +69,8 @@ SafetensorsDtype safetensors_dtype(Dtype dtype) {
 }
 
 std::optional<Dtype> tensor_dtype(SafetensorsDtype dtype) {
-  for (const auto candidate : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64,
-                               Dtype::kBool}) {
+  for (const auto candidate :
+       {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64, Dtype::kBool}) {
     if (safetensors_dtype(candidate) == dtype) return candidate;
   }
   return {};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -92,11 +91,7 @@ class SafetensorsShape {
   SafetensorsShape() = default;
   SafetensorsShape(std::initializer_list<std::int64_t> dims)
       : SafetensorsShape(std::span<const std::int64_t>(dims.begin(), dims.size())) {}
-  explicit SafetensorsShape(std::span<const std::int64_t> dims)
-      : dims_(dims.empty() ? nullptr : new std::int64_t[dims.size()]),
-        size_(static_cast<std::uint32_t>(dims.size())) {
-    std::ranges::copy(dims, dims_.get());
-  }
+  explicit SafetensorsShape(std::span<const std::int64_t> dims);
   SafetensorsShape(const SafetensorsShape& other) : SafetensorsShape(other.dims()) {}
   SafetensorsShape(SafetensorsShape&& other) noexcept
       : dims_(std::move(other.dims_)), size_(std::exchange(other.size_, 0)) {}
@@ -108,9 +103,7 @@ class SafetensorsShape {
   ~SafetensorsShape() = default;
 
   std::span<const std::int64_t> dims() const { return {dims_.get(), size_}; }
-  friend bool operator==(const SafetensorsShape& a, const SafetensorsShape& b) {
-    return std::ranges::equal(a.dims(), b.dims());
-  }
+  friend bool operator==(const SafetensorsShape& a, const SafetensorsShape& b);
 
  private:
   std::unique_ptr<std::int64_t[]> dims_;

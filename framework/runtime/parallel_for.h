@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 
@@ -19,12 +18,15 @@ template <class Body>
 void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
   check<ValueError>(grain >= 1, "parallel_for: grain must be at least 1, got ", grain);
   const auto pieces = (n + grain - 1) / grain;
+  const auto piece = [&](std::int64_t i) {
+    const auto end = (i + 1) * grain;
+    body(i * grain, end < n ? end : n);
+  };
   auto& pool = RankContext::current().pool();
   if (pieces <= 1 || pool.threads() == 1) {
-    for (std::int64_t i = 0; i < pieces; ++i) body(i * grain, std::min(n, (i + 1) * grain));
+    for (std::int64_t i = 0; i < pieces; ++i) piece(i);
     return;
   }
-  const auto piece = [&](std::int64_t i) { body(i * grain, std::min(n, (i + 1) * grain)); };
   pool.run(pieces, std::cref(piece));  // by reference, so that std::function allocates nothing
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -44,7 +43,9 @@ class Shape {
   const std::int64_t* end() const { return dims_.data() + ndim_; }
 
   friend bool operator==(const Shape& a, const Shape& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+    bool equal = a.ndim_ == b.ndim_;
+    for (std::int64_t i = 0; equal && i < a.ndim_; ++i) equal = a[i] == b[i];
+    return equal;
   }
   friend std::ostream& operator<<(std::ostream& out, const Shape& shape) {
     out << '[';

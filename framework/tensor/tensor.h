@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -231,11 +230,13 @@ T Tensor::item() const {
   if constexpr (std::floating_point<T>) {
     return static_cast<T>(item_as_real());
   } else {
-    constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
-    constexpr auto kMostInt64 = std::numeric_limits<std::int64_t>::max();
+    using Own = std::numeric_limits<T>;
+    using Stored = std::numeric_limits<std::int64_t>;
+    constexpr bool kHoldsAll =
+        static_cast<std::uint64_t>(Own::max()) >= std::uint64_t{Stored::max()};
     return static_cast<T>(
-        item_within(static_cast<std::int64_t>(std::numeric_limits<T>::min()),
-                    static_cast<std::int64_t>(std::min<std::uint64_t>(kMost, kMostInt64))));
+        item_within(static_cast<std::int64_t>(Own::min()),
+                    kHoldsAll ? Stored::max() : static_cast<std::int64_t>(Own::max())));
   }
 }
 

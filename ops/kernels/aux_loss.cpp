@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/aux_loss.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/kernels/exp.h"

@@ -2,6 +2,8 @@
 
 // Sums that wait for a reduction belong to the gradients of the shards: who drops those drops them.
 
+#include <algorithm>
+
 #include "tests/fsdp/random_sequences.h"
 #include "tests/testing.h"
 

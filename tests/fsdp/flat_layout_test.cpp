@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "framework/distributed/shard_spec.h"
 
 namespace moegrad::fsdp::flat_layout_test {

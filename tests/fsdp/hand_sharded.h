@@ -3,6 +3,7 @@
 
 // Modules whose shards are made by hand, along any dimension and over any mesh.
 
+#include <algorithm>
 #include <vector>
 
 #include "nn/module.h"

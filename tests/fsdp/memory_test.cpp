@@ -11,6 +11,8 @@
 //
 // Only the compute thread allocates, so these are no race.
 
+#include <algorithm>
+
 #include "framework/tensor/arena.h"
 #include "models/qwen3_moe/loss.h"
 #include "optim/adamw.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fsdp/random_sequences.h"
 
+#include <algorithm>
+
 #include "fsdp/sharded_gradients.h"
 #include "fsdp/state_dict.h"
 #include "tests/testing.h"

@@ -3,6 +3,8 @@
 // Reductions that are easy to get wrong: other cuts on every rank, odd numbers of ranks, parameters
 // without gradient, modules of one group in other orders.
 
+#include <algorithm>
+
 #include "framework/distributed/collectives.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/sums.h"

@@ -2,6 +2,8 @@
 
 // Experts without tokens under fully_shard, optimizers made with skip_missing_grad.
 
+#include <algorithm>
+
 #include "nn/experts.h"
 #include "optim/adamw.h"
 #include "tests/fsdp/models.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/state_dict.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/elementwise.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>

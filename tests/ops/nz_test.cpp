@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/nz.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 

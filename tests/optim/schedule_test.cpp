@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/schedule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>

@@ -49,11 +49,11 @@ namespace moegrad::tools {
 //
 // A missing expectation is reported as a failure, because nothing would be compared with it. A
 // folder may be compact. Then grad_tensors_not_stored in expected.json names the parameters whose
-// gradient has figures but no tensor. A compact folder may also lack all of hidden_f64, the
-// experts' gradients of the packed row, and train_final.safetensors. That file contains the
-// parameters of adamw_const and adamw_clip_cosine, and optionally of other variants. The expected
-// variants are those in tolerance_measurements, else adamw_const, adamw_clip_cosine,
-// adamw_clip_cosine_nodecay1d and adamw_const_skip_missing_grad.
+// gradient has figures but no tensor, all of them of experts. A compact folder may also lack all of
+// hidden_f64, the experts' gradients of the packed row, and train_final.safetensors. That file
+// contains the parameters of adamw_const and adamw_clip_cosine, and optionally of other variants.
+// The expected variants are those in tolerance_measurements, at least one, else adamw_const,
+// adamw_clip_cosine, adamw_clip_cosine_nodecay1d and adamw_const_skip_missing_grad.
 //
 // kPretrained: Qwen3-MoE or Qwen3 as transformers 5 saves it, without training.
 //

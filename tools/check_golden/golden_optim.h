@@ -20,7 +20,7 @@ namespace moegrad::tools {
 ///     adafactor               weight decay 0.1
 ///
 /// at learning rate 1e-2, from cos(0.21 i) over the flat index i, with gradients
-/// sin((0.37 + 0.01 K) i + 1.3 t) (1 + 0.1 t).
+/// sin((0.37 + 0.01 K) i + 1.3 t) (1 + 0.1 t). All optimizers have the same parameters.
 ///
 /// `schedules.json` has `base_lr` and `lr_of_steps_0_to_N`, an object of the learning rates that
 /// Hugging Face's schedules have at steps 0 to N. Their names state the steps of warm-up (w), the
@@ -29,13 +29,15 @@ namespace moegrad::tools {
 ///     hf_constant_w10    hf_linear_w10_60    hf_cosine_w10_60    hf_inverse_sqrt_w10
 ///     hf_cosine_restarts3_w10_60 (cycles)    hf_cosine_min_lr_rate0.1_w10_60
 ///     hf_polynomial_w10_60_p2_end1e-3 (power, last rate)    hf_wsd_w10_d20_60 (steps of decay)
+///
+/// An optimizer, or a kind of schedule, that the folder has not is reported as missing.
 
 /// What optimizers and schedules are allowed to differ by, the latter relative to the base rate.
 inline constexpr double kGoldenOptim = 1e-12;
 
 struct GoldenOptim {
   std::vector<GoldenCheck> checks;   // each names what it has compared
-  std::vector<std::string> missing;  // files that the folder lacks
+  std::vector<std::string> missing;  // what the folder lacks
 };
 
 /// Compares optimizers and schedules with everything that the folder expects. ValueError for the

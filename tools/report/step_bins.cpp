@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/report/step_bins.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace moegrad::tools {

@@ -2,6 +2,7 @@
 // What may be an input, and what becomes of it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>

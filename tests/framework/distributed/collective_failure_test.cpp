@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever goes wrong on one rank becomes an error on all, that says what and where.
+#include <algorithm>
 #include <atomic>
 #include <thread>
 

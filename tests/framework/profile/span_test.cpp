@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/profile/span.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "framework/runtime/rank_context.h"

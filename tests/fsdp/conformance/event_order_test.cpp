@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // In which order groups are gathered, freed and reduced.
+#include <algorithm>
+
 #include "framework/distributed/launch.h"
 #include "tests/fsdp/conformance/events.h"
 #include "tests/fsdp/conformance/stack.h"

@@ -20,6 +20,8 @@
 // Backward for true is at its peak in the layer before the first: S, R, 2B of parameters; B of
 // gradients; B of input for the reduction of the layer after it; and the shards of all gradients
 // but the root's (R/2) and two layers' (2 * B/2).
+#include <algorithm>
+
 #include "framework/distributed/launch.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/meta.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is computed, gathered and reduced in which dtype; bfloat16 stands for PyTorch's float16.
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <tuple>

@@ -5,6 +5,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "framework/distributed/shard_spec.h"
 #include "framework/tensor/meta.h"
 #include "tests/fsdp/conformance/parity.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/qwen3_moe/hf_layout.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>

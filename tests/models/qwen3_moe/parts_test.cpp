@@ -2,6 +2,7 @@
 // A model built in parts, as the stages of a pipeline have them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 

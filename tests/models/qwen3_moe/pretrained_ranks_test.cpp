@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hugging Face checkpoints into and out of sharded models.
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <string>

@@ -131,6 +131,12 @@ assert "input.json: packed.cu_seqlens must be rising from 0 to 3, got [0,2]" in 
 # Read in full, but the model is not there.
 expect_refused("safetensors: FOLDER/model.safetensors: ", good, EXPECTED)
 
+# The other folders are checked although one cannot be read.
+loop = Path(tempfile.mkdtemp()) / "loop"
+loop.symlink_to(loop)
+out, err = tools.check_golden(programs, loop, folder_of({"notes.txt": ""}), exit_code=2)
+assert "Too many levels of symbolic links" in err and out.startswith("\n2 folders, "), (out, err)
+
 # --- what is no folder of a model that transformers 5 saved
 
 IDS = {"input_ids": ("I64", [1, 3], [1, 2, 3])}

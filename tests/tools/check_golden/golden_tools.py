@@ -281,6 +281,24 @@ def expect_incomplete_to_fail(programs, source):
                    "expected.json",
                    changed("train.json", renamed("adamw_const", "adamw_cosnt", "variants")))
 
+    for place, key, wrong, count in [("", "seq_lens", [16, 15], "[16, 16]"),
+                                     ("", "num_target_tokens", 31, "30"),
+                                     ("packed.", "seq_lens", [9, 7], "[7, 9]")]:
+        def miscount(value):
+            (value["packed"] if place else value)[key] = wrong
+        expect_refused(f"input.json: {place}{key} must be {count}, got ",
+                       changed("input.json", miscount))
+    # What says that less is expected.
+    for bad in ["bogus", name]:
+        expect_refused("expected.json: grad_tensors_not_stored must name weights of the model's "
+                       f"experts, got '{bad}'", changed("expected.json", lambda value: value.update(
+                           grad_tensors_not_stored=[bad])))
+    folder = changed("expected.json", lambda value: value["tolerance_measurements"][
+        "fp32alt_vs_fp64_hf"].update(train={}), training=True)
+    change_json(folder / "train.json", lambda value: value.update(variants={}))
+    (folder / final).unlink()
+    expect_missing(["train.json: variants"], folder)
+
     def shortened(key):
         def change(tensors):
             dtype, shape, raw = tensors[key]

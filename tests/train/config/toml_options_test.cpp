@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/config/toml_options.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 

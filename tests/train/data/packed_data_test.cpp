@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/data/packed_data.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/data/packing.h"
 
+#include <algorithm>
+
 #include "tests/testing.h"
 #include "train/data/documents.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/data/text_data.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "tests/testing.h"

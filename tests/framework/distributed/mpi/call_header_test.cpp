@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/mpi/call_header.h"
 
+#include <algorithm>
 #include <array>
 
 #include "tests/testing.h"

@@ -6,6 +6,7 @@
 //     collective_matrix                 ranks as threads
 //     mpirun -n 8 collective_matrix     ranks as processes, with the lines for up to 8
 //     mpirun -n 2 collective_matrix large     one exchange of more than 2^31 bytes instead
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
