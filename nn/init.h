@@ -33,10 +33,10 @@ void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std);
 /// module first.
 ///
 /// ValueError unless `std` is finite and >= 0. Error, and nothing has been written, for a parameter
-/// without bytes (Module::to_empty), for a
-/// parameter without declaration that was made on the meta device with fewer than two dimensions,
-/// and for a buffer that was made there and has not been filled. ShapeError for a declaration by
-/// fan_in or fan_out of a parameter with fewer than two dimensions.
+/// without bytes (Module::to_empty), for a parameter without declaration that was made on the meta
+/// device with fewer than two dimensions, and for a buffer that was made there and has not been
+/// filled. ShapeError for a declaration by fan_in or fan_out of a parameter with fewer than two
+/// dimensions.
 void init_weights(Module& module, std::uint64_t seed, double std);
 
 /// Initialises one parameter, by its full name within `module`, in place of what its layer
