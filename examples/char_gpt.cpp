@@ -8,6 +8,8 @@
 #include "moegrad.h"
 #include "train/data/text_data.h"
 using namespace moegrad;
+
+// Shapes: T bytes of a batch, H hidden size.
 constexpr std::int64_t kBytes = 256, kHidden = 64, kHeads = 4, kLength = 64;
 
 class Gpt final : public nn::Callable<Gpt> {
@@ -20,10 +22,7 @@ class Gpt final : public nn::Callable<Gpt> {
                                 .num_key_value_heads = kHeads,
                                 .head_dim = kHidden / kHeads});
       mlp_norms_.emplace_back({.dim = kHidden});
-      mlps_.emplace_back({.hidden_size = kHidden,
-                          .intermediate_size = 4 * kHidden,
-                          .activation = ops::gelu,
-                          .gated = false});
+      mlps_.emplace_back({.hidden_size = kHidden, .intermediate_size = 3 * kHidden});
     }
     register_module("embedding", embedding_);
     register_module("attention_norms", attention_norms_);
@@ -32,6 +31,7 @@ class Gpt final : public nn::Callable<Gpt> {
     register_module("mlps", mlps_);
     register_module("head", head_);
   }
+
   Tensor forward(const Tensor& tokens, const Documents& documents) {  // int64 [T]
     const auto positions = documents.positions();                     // int64 [T]
     const auto rope = ops::rope_table(positions, kHidden / kHeads, 1e4, Dtype::kFloat32);

@@ -5,7 +5,7 @@ usage: recorded_run_test.py TOOLS [--tolerance]     compares
        recorded_run_test.py TOOLS --record          writes tests/recorded/run.json anew
 
 A release build gives the recorded bits on every x86-64-v3 CPU, whatever its vectors. With --tolerance,
-for other builds, losses and gradient norms are compared within 2e-3 and the weights are not.
+for the portable build, losses and gradient norms are compared within 2e-3 and the weights are not.
 """
 import hashlib
 import json

@@ -2,9 +2,7 @@
 """Makes golden folders with torch, by an implementation of the model that shares nothing with this
 one, and runs check_golden on them. Exits with 77, skipped, where torch is absent.
 
-    golden_folders_test.py PROGRAMS [--brief]
-
---brief, for programs that are slow: folders as they are, and not tampered with.
+    golden_folders_test.py PROGRAMS
 """
 import subprocess
 import sys
@@ -45,8 +43,7 @@ out, _ = tools.check_golden(programs, *folders, exit_code=0)
 assert f"\n{len(folders)} folders, 0 expectations missing, " in out
 tools.expect_changed_dense_to_fail(programs, saved / "dense", saved / "dense_tied")
 
-if "--brief" not in sys.argv:
-    tools.expect_tampering_to_fail(programs, root / "transformers_5")
+tools.expect_tampering_to_fail(programs, root / "transformers_5")
 
 # A value that is missing fails; a parameter that the model does not have is an error.
 copies = tools.Copies(root / "short_rows")

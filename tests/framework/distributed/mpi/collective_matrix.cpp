@@ -5,6 +5,7 @@
 //
 //     collective_matrix                 ranks as threads
 //     mpirun -n 8 collective_matrix     ranks as processes, with the lines for up to 8
+//     mpirun -n 8 collective_matrix small     without the largest count
 //     mpirun -n 2 collective_matrix large     one exchange of more than 2^31 bytes instead
 #include <algorithm>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <iomanip>
 #include <iostream>
 #include <numeric>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -174,17 +176,20 @@ int run(int argc, char** argv) {
   MpiOptions options;
   options.piece_bytes = std::size_t{1} << 20;
   options.deadline = std::chrono::seconds(300);
-  if (argc == 2 && std::string_view(argv[1]) == "large") {
+  const std::string_view sizes = argc == 2 ? argv[1] : "";
+  check<UsageError>(argc == 1 || sizes == "small" || sizes == "large",
+                    "usage: collective_matrix [small | large]");
+  if (sizes == "large") {
     launch_ranks(2, run_large, options);
     return 0;
   }
-  check<UsageError>(argc == 1, "usage: collective_matrix [large]");
+  const auto counts = std::span(kCounts).first(std::size(kCounts) - (sizes == "small" ? 1 : 0));
   for (const int world : kWorlds) {
     if (world > default_world_size(8)) continue;
     launch_ranks(
         world,
-        [](RankContext& context) {
-          for (const auto count : kCounts) {
+        [counts](RankContext& context) {
+          for (const auto count : counts) {
             run_all<float>(context, count);
             run_all<double>(context, count);
             run_all<BFloat16>(context, count);

@@ -2,7 +2,9 @@
 """The programs on ranks that are processes: the bits of threads, signals, resumption on the other kind of
 ranks, wrong usage.
 
-usage: programs_test.py FOLDER-OF-TOOLS own_training_loop [--brief]"""
+usage: programs_test.py FOLDER-OF-TOOLS own_training_loop [--brief]
+
+--brief, for programs that are slow: shorter runs, and none of loss_parity."""
 import json
 import os
 import re
@@ -22,7 +24,7 @@ temporary = tempfile.TemporaryDirectory()
 folder = Path(temporary.name)
 text = folder / "text.txt"
 text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
-STEPS = 60
+STEPS = 30 if brief else 60
 
 
 def train(name, *more, steps=STEPS, interval=7):
@@ -56,13 +58,14 @@ def after_steps(job, name, steps):
 
 
 # Losses, norms and parameters of every way to spread a run over up to 8 ranks.
-steps = 2 if brief else 100 if full else 10
-threads(tools / "loss_parity", "--steps", steps, "--json", "threads.json", "--svg", "threads.svg")
-out, _ = job(8, tools / "loss_parity", "--steps", steps, "--json", "mpi.json", "--svg", "mpi.svg").run(
-    timeout=1200)
-ours, theirs = (json.loads((folder / f"{name}.json").read_text()) for name in ("mpi", "threads"))
-assert ours == theirs and len(ours["runs"]) >= 24 and "BROKEN" not in out, out
-print(f"loss_parity: {len(ours['runs'])} runs of {steps} steps, threads = processes")
+if not brief:
+    steps = 100 if full else 10
+    threads(tools / "loss_parity", "--steps", steps, "--json", "threads.json", "--svg", "threads.svg")
+    out, _ = job(8, tools / "loss_parity", "--steps", steps, "--json", "mpi.json", "--svg", "mpi.svg").run(
+        timeout=1200)
+    ours, theirs = (json.loads((folder / f"{name}.json").read_text()) for name in ("mpi", "threads"))
+    assert ours == theirs and len(ours["runs"]) >= 24 and "BROKEN" not in out, out
+    print(f"loss_parity: {len(ours['runs'])} runs of {steps} steps, threads = processes")
 
 # SIGUSR1 to mpirun: all ranks save after the step, and that is a success. Threads go on from there.
 threads(*train("whole", "--world-size", 2))
