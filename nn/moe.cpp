@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "framework/runtime/error.h"
+#include "nn/linear.h"
+#include "nn/mlp.h"
+#include "ops/elementwise.h"
 
 namespace moegrad::nn {
 
@@ -23,7 +26,12 @@ MoE::MoE(const Config& config)
     : gate_(std::make_shared<Router>(Router::Config{.hidden_size = config.hidden_size,
                                                     .num_experts = config.num_experts,
                                                     .top_k = config.top_k,
+                                                    .scores = config.scores,
                                                     .normalize = config.norm_topk_prob,
+                                                    .num_groups = config.num_groups,
+                                                    .topk_groups = config.topk_groups,
+                                                    .scaling_factor = config.routed_scaling_factor,
+                                                    .correction_bias = config.correction_bias,
                                                     .dtype = config.dtype})),
       dispatcher_(std::make_shared<LocalTokenDispatcher>(config.num_experts)),
       experts_(std::make_shared<GroupedExperts>(
@@ -35,6 +43,22 @@ MoE::MoE(const Config& config)
   register_module("gate", gate_);
   register_module("dispatcher", *dispatcher_);
   register_module("experts", experts_);
+  const bool shared = config.shared_intermediate_size != 0;
+  check<ValueError>(
+      shared || !config.shared_expert_gate,
+      "MoE: shared_expert_gate needs a shared expert, got shared_intermediate_size 0");
+  if (shared) {
+    shared_ =
+        std::make_shared<MLP>(MLP::Config{.hidden_size = config.hidden_size,
+                                          .intermediate_size = config.shared_intermediate_size,
+                                          .dtype = config.dtype});
+    register_module(config.shared_expert_gate ? "shared_expert" : "shared_experts", shared_);
+  }
+  if (config.shared_expert_gate) {
+    shared_gate_ = std::make_shared<Linear>(Linear::Config{
+        .in_features = config.hidden_size, .out_features = 1, .dtype = config.dtype});
+    register_module("shared_expert_gate", shared_gate_);
+  }
   register_module("combine", combine_);
 }
 
@@ -44,11 +68,19 @@ void MoE::set_dispatcher(std::shared_ptr<TokenDispatcher> dispatcher) {
   dispatcher_ = std::move(dispatcher);
 }
 
+void MoE::balance(const std::vector<std::int64_t>& tokens_per_expert, double rate) {
+  const auto router = gate_.get<Router>();
+  check(router != nullptr, "MoE: balance needs a Router as its gate, got another module");
+  router->balance(tokens_per_expert, rate);
+}
+
 MoE::Output MoE::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]
   const auto routed = route(x, replay_indices);
   const auto dispatched = dispatch(x, routed);
-  const Tensor rows = experts(dispatched);      // [R, H]
-  return {.hidden = combine(rows, dispatched),  // [T, H]
+  const Tensor rows = experts(dispatched);    // [R, H]
+  Tensor hidden = combine(rows, dispatched);  // [T, H]
+  if (has_shared_expert()) hidden = hidden + shared(x);
+  return {.hidden = hidden,
           .router_logits = routed.logits,
           .routing_weights = routed.weights,
           .expert_indices = routed.indices,
@@ -73,6 +105,12 @@ Tensor MoE::combine(const Tensor& rows, const DispatchedRows& dispatched) {
   check_order(dispatched.way_back.has_value(), "combine", "dispatch");
   check_order(rows.defined(), "combine", "experts");
   return combine_(*dispatcher_, rows, dispatched);
+}
+
+Tensor MoE::shared(const Tensor& x) {  // [T, H]
+  check(has_shared_expert(), "MoE: shared needs a shared expert, got a mixture without one");
+  const Tensor y = shared_(x);  // [T, H]
+  return shared_gate_.empty() ? y : ops::sigmoid(shared_gate_(x)) * y;
 }
 
 void for_each_tensor(MoE::Output& output, const TensorVisitor& visit) {

@@ -1,11 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens, H hidden size, E experts, K experts per token.
 #include "nn/router.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
 #include "framework/runtime/error.h"
+#include "ops/elementwise.h"
 #include "ops/linear.h"
 #include "ops/router.h"
+#include "ops/softmax.h"
 
 namespace moegrad::nn {
+namespace {
+
+ops::ExpertChoice choice_of(const Router::Config& config) {
+  return {.k = config.top_k, .num_groups = config.num_groups, .topk_groups = config.topk_groups};
+}
+
+ops::TopKResult choose(const Tensor& logits, const Router::Config& config, const Tensor& bias,
+                       const Tensor& replay_indices) {
+  const auto choice = choice_of(config);
+  if (config.scores == RouterScores::kSigmoid) {
+    return ops::topk_sigmoid(logits, choice, config.normalize, bias, replay_indices);
+  }
+  // By their logits, since softmax might make ties of logits that differ.
+  const bool by_logits = !bias.defined() && config.num_groups == config.topk_groups;
+  if (by_logits || replay_indices.defined()) {
+    return ops::topk_softmax(logits, config.top_k, config.normalize, replay_indices);
+  }
+  const Tensor chosen = ops::choose_experts(ops::softmax(logits.detach()), choice, bias);
+  return ops::topk_softmax(logits, config.top_k, config.normalize, chosen);
+}
+
+}  // namespace
 
 Router::Router(const Config& config)
     : config_(config),
@@ -13,14 +42,43 @@ Router::Router(const Config& config)
   check<ValueError>(1 <= config.top_k && config.top_k <= config.num_experts,
                     "Router: top_k must be in [1, ", config.num_experts, "] (num_experts), got ",
                     config.top_k);
+  ops::check_expert_choice("Router", choice_of(config), config.num_experts);
+  check<ValueError>(std::isfinite(config.scaling_factor) && config.scaling_factor > 0,
+                    "Router: scaling_factor must be positive and finite, got ",
+                    config.scaling_factor);
   register_parameter("weight", weight_, InitialValues::normal());
+  if (!config.correction_bias) return;
+  e_score_correction_bias_ = Tensor::zeros({config.num_experts}, config.dtype);
+  register_buffer("e_score_correction_bias", e_score_correction_bias_);
 }
 
 Router::Output Router::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]
   const Tensor logits = ops::linear(x, weight_);                                 // [T, E]
-  const auto [weights, indices] =
-      ops::topk_softmax(logits, config_.top_k, config_.normalize, replay_indices);  // [T, K] each
+  auto [weights, indices] =
+      choose(logits, config_, e_score_correction_bias_, replay_indices);  // [T, K] each
+  if (config_.scaling_factor != 1) weights = ops::mul(weights, config_.scaling_factor);
   return {.logits = logits, .weights = weights, .indices = indices};
+}
+
+void Router::balance(const std::vector<std::int64_t>& tokens_per_expert, double rate) {
+  check(config_.correction_bias, "Router: balance needs correction_bias, got a router without it");
+  const auto experts = config_.num_experts;
+  check<ValueError>(std::ssize(tokens_per_expert) == experts, "Router: balance needs ", experts,
+                    " counts, one per expert, got ", tokens_per_expert.size());
+  check<ValueError>(std::ranges::min(tokens_per_expert) >= 0,
+                    "Router: counts of tokens must not be negative, got ",
+                    std::ranges::min(tokens_per_expert));
+  check<ValueError>(std::isfinite(rate) && rate >= 0, "Router: rate must be finite and >= 0, got ",
+                    rate);
+  const auto total =
+      std::accumulate(tokens_per_expert.begin(), tokens_per_expert.end(), std::int64_t{0});
+  dispatch_floating(e_score_correction_bias_.dtype(), [&]<class T>() {
+    const auto bias = e_score_correction_bias_.mutable_data<T>();
+    for (std::size_t e = 0; e < bias.size(); ++e) {
+      const auto above = tokens_per_expert[e] * experts - total;  // E (n_e - mean), exactly
+      if (above != 0) bias[e] += static_cast<T>(above < 0 ? rate : -rate);
+    }
+  });
 }
 
 void for_each_tensor(Router::Output& output, const TensorVisitor& visit) {

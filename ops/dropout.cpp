@@ -3,7 +3,6 @@
 #include "ops/dropout.h"
 
 #include <algorithm>
-#include <limits>
 #include <string_view>
 
 #include "framework/autograd/function.h"
@@ -11,6 +10,7 @@
 #include "ops/checks.h"
 #include "ops/copies.h"
 #include "ops/kernels/dropout.h"
+#include "ops/row_ids.h"
 
 namespace moegrad::ops {
 namespace {
@@ -89,17 +89,6 @@ void check_probability(std::string_view op, double p) {
   check<ValueError>(0 <= p && p < 1, op, ": p must be in [0, 1), got ", p);
 }
 
-Tensor checked_ids(std::string_view op, const Tensor& ids, std::int64_t tokens,
-                   std::int64_t bound) {
-  if (!ids.defined()) return Tensor::arange(tokens);
-  check<ShapeError>(ids.shape() == Shape{tokens}, op, ": ids must be [", tokens, "], got ",
-                    ids.shape());
-  check<DtypeError>(ids.dtype() == Dtype::kInt64, op, ": ids must be int64, got ", ids.dtype());
-  const Tensor values = contiguous(ids);
-  check_indices(op, "id", values, bound);
-  return values;
-}
-
 }  // namespace
 
 Tensor dropout(const Tensor& x, double p, const Random& random, const Tensor& ids) {
@@ -107,8 +96,7 @@ Tensor dropout(const Tensor& x, double p, const Random& random, const Tensor& id
   check<ShapeError>(x.ndim() >= 1, "dropout: x must be [T, ...], got ", x.shape());
   check_probability("dropout", p);
   check_floating("dropout", x);
-  const Tensor rows =
-      checked_ids("dropout", ids, x.dim(0), std::numeric_limits<std::int64_t>::max());
+  const Tensor rows = row_ids("dropout", ids, x.dim(0));
   if (p == 0) return x;
   return apply<Dropout>(made_with(p, random), contiguous(x), rows);
 }
@@ -120,8 +108,7 @@ Tensor attention_dropout(const Tensor& weights, double p, std::uint64_t seed,
                     "attention_dropout: weights must be [N, T, T], got ", weights.shape());
   check_probability("attention_dropout", p);
   check_floating("attention_dropout", weights);
-  const Tensor tokens =
-      checked_ids("attention_dropout", ids, weights.dim(1), std::int64_t{1} << 32);
+  const Tensor tokens = row_ids("attention_dropout", ids, weights.dim(1), std::int64_t{1} << 32);
   if (p == 0) return weights;
   return apply<AttentionDropout>(made_with(p, seed, purpose), contiguous(weights), tokens);
 }

@@ -14,7 +14,10 @@
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
+#include "ops/elementwise.h"
+#include "ops/indexing.h"
 #include "ops/kernels/topk_softmax.h"
+#include "ops/reduce.h"
 
 namespace moegrad::ops {
 namespace {
@@ -40,19 +43,30 @@ void spread_nan(std::span<const T> logits, std::int64_t experts, std::span<T> we
   }
 }
 
-void check_replay(const Tensor& indices, std::int64_t experts) {
+/// The experts to take instead of chosen ones, contiguous; undefined if none are given.
+Tensor checked_replay(std::string_view op, const Tensor& replay_indices, const Tensor& logits,
+                      std::int64_t k) {
+  if (!replay_indices.defined()) return {};
+  check<ShapeError>(replay_indices.shape() == Shape{logits.dim(0), k}, op,
+                    ": replay_indices must be ", Shape{logits.dim(0), k}, " for logits ",
+                    logits.shape(), " and k = ", k, ", got ", replay_indices.shape());
+  check<DtypeError>(replay_indices.dtype() == Dtype::kInt64, op,
+                    ": replay_indices must be int64, got ", replay_indices.dtype());
+  const Tensor indices = contiguous(replay_indices);
+  const auto experts = logits.dim(1);
   const auto values = indices.data<std::int64_t>();
-  const auto k = static_cast<std::size_t>(indices.dim(1));
+  const auto row = static_cast<std::size_t>(k);
   for (std::size_t slot = 0; slot < values.size(); ++slot) {
-    const auto token = slot / k;
-    const auto earlier = values.subspan(token * k, slot % k);
-    check<ValueError>(0 <= values[slot] && values[slot] < experts,
-                      "topk_softmax: replayed expert must be in [0, ", experts, "), got ",
-                      values[slot], " at token ", token);
-    check<ValueError>(std::ranges::find(earlier, values[slot]) == earlier.end(),
-                      "topk_softmax: replayed experts of a token must be distinct, got ",
-                      values[slot], " twice at token ", token);
+    const auto token = slot / row;
+    const auto earlier = values.subspan(token * row, slot % row);
+    check<ValueError>(0 <= values[slot] && values[slot] < experts, op,
+                      ": replayed expert must be in [0, ", experts, "), got ", values[slot],
+                      " at token ", token);
+    check<ValueError>(std::ranges::find(earlier, values[slot]) == earlier.end(), op,
+                      ": replayed experts of a token must be distinct, got ", values[slot],
+                      " twice at token ", token);
   }
+  return indices;
 }
 
 // With S the chosen experts, w their weights, g = dL/dw and [.] one or zero:
@@ -130,19 +144,26 @@ TopKResult topk_softmax(const Tensor& logits, std::int64_t k, bool normalize,
   check<ValueError>(1 <= k && k <= logits.dim(1), "topk_softmax: k must be in [1, ", logits.dim(1),
                     "] for logits ", logits.shape(), ", got ", k);
   check_floating("topk_softmax", "logits", logits);
-  Tensor replay;
-  if (replay_indices.defined()) {
-    check<ShapeError>(replay_indices.shape() == Shape{logits.dim(0), k},
-                      "topk_softmax: replay_indices must be ", Shape{logits.dim(0), k},
-                      " for logits ", logits.shape(), " and k = ", k, ", got ",
-                      replay_indices.shape());
-    check<DtypeError>(replay_indices.dtype() == Dtype::kInt64,
-                      "topk_softmax: replay_indices must be int64, got ", replay_indices.dtype());
-    replay = contiguous(replay_indices);
-    check_replay(replay, logits.dim(1));
-  }
+  const Tensor replay = checked_replay("topk_softmax", replay_indices, logits, k);
   const auto outputs = apply<TopKSoftmax>(made_with(k, normalize), contiguous(logits), replay);
   return {.weights = outputs[0], .indices = outputs[1]};
+}
+
+TopKResult topk_sigmoid(const Tensor& logits, const ExpertChoice& choice, bool normalize,
+                        const Tensor& bias, const Tensor& replay_indices) {
+  constexpr double kSmall = 1e-20;  // a token whose scores are all zero has weights of zero
+  check_operands("topk_sigmoid", logits);
+  check<ShapeError>(logits.ndim() == 2, "topk_sigmoid: logits must be [T, E], got ",
+                    logits.shape());
+  check_floating("topk_sigmoid", "logits", logits);
+  check_expert_choice("topk_sigmoid", choice, logits.dim(1));
+  check_choice_bias("topk_sigmoid", logits, bias);
+  const Tensor replay = checked_replay("topk_sigmoid", replay_indices, logits, choice.k);
+  const Tensor scores = sigmoid(logits);  // [T, E]
+  const Tensor indices = replay.defined() ? replay : choose_experts(scores, choice, bias);
+  Tensor weights = gather(scores, 1, indices);  // [T, K]
+  if (normalize) weights = weights / (sum(weights, 1, /*keepdim=*/true) + kSmall);
+  return {.weights = weights, .indices = indices};
 }
 
 }  // namespace moegrad::ops

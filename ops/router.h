@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "framework/tensor/tensor.h"
+#include "ops/expert_choice.h"
 
 namespace moegrad::ops {
 
@@ -29,5 +30,17 @@ struct TopKResult {
 /// Reference: Shazeer et al., 2017, https://arxiv.org/abs/1701.06538; Qwen3-MoE's norm_topk_prob.
 TopKResult topk_softmax(const Tensor& logits, std::int64_t k, bool normalize,
                         const Tensor& replay_indices = {});
+
+/// Routing by scores that do not depend on each other, s = sigmoid(logits):
+///
+///     indices[t, :] = choose_experts(s, choice, bias)
+///     weights[t, j] = s[t, indices[t, j]]      divided by their sum over j + 1e-20 if `normalize`
+///
+/// logits: [T, E].   bias: [E] or undefined; it affects the choice alone.   `replay_indices` as
+/// above. The gradient goes to the logits of the chosen experts.
+/// Reference: DeepSeek-AI, "DeepSeek-V3", 2024, https://arxiv.org/abs/2412.19437, equations 13 to
+/// 16; the small term is that of transformers.
+TopKResult topk_sigmoid(const Tensor& logits, const ExpertChoice& choice, bool normalize,
+                        const Tensor& bias = {}, const Tensor& replay_indices = {});
 
 }  // namespace moegrad::ops

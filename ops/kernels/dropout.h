@@ -13,7 +13,12 @@ template <class T>
 void dropout(const T* x, const std::int64_t* ids, const Random& random, double p, T* y,
              std::int64_t rows, std::int64_t width);
 
-/// The same for y[q, k] with word ids[k] % 4 of draw ids[q] 2^32 + ids[k] / 4;  x, y [n, n].
+/// y[r, c] = x[r, c] (1 + noise (2 w / 2^32 - 1)) with the same word w;  x, y [rows, width].
+template <class T>
+void jitter(const T* x, const std::int64_t* ids, const Random& random, double noise, T* y,
+            std::int64_t rows, std::int64_t width);
+
+/// dropout() for y[q, k] with word ids[k] % 4 of draw ids[q] 2^32 + ids[k] / 4;  x, y [n, n].
 template <class T>
 void dropout_pairs(const T* x, const std::int64_t* ids, const Random& random, double p, T* y,
                    std::int64_t n);

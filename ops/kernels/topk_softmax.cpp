@@ -8,6 +8,7 @@
 #include "ops/kernels/exp.h"
 #include "ops/kernels/for_rows.h"
 #include "ops/kernels/row_reduce.h"
+#include "ops/kernels/topk_row.h"
 
 namespace moegrad::kernels {
 template <class T>
@@ -25,20 +26,9 @@ std::int64_t first_not_finite(const T* x, std::int64_t count) {
   return count;
 }
 
-// Keeps the best columns so far in order. A later column moves before those it strictly exceeds.
 template <class T>
 void topk_rows(const T* x, std::int64_t* chosen, std::int64_t n, std::int64_t e, std::int64_t k) {
-  for_rows(n, e, [=](std::int64_t r) {
-    const T* row = x + r * e;
-    std::int64_t* best = chosen + r * k;
-    for (std::int64_t i = 0; i < e; ++i) {
-      auto j = std::min(i, k);
-      if (j == k && !(row[i] > row[best[k - 1]])) continue;
-      if (j == k) --j;
-      for (; j > 0 && row[i] > row[best[j - 1]]; --j) best[j] = best[j - 1];
-      best[j] = i;
-    }
-  });
+  for_rows(n, e, [=](std::int64_t r) { topk_row(x + r * e, chosen + r * k, e, k); });
 }
 
 template <class T>

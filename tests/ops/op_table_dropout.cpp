@@ -4,6 +4,7 @@
 
 #include "ops/bias_activation.h"
 #include "ops/dropout.h"
+#include "ops/jitter.h"
 #include "tests/ops/dropped_pairs.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
@@ -84,6 +85,66 @@ OpEntry dropout_op() {
           "ids must be int64, got float64");
   refused("a negative id", x, 0.5, Tensor::arange(-1, 1), "ValueError",
           "id must be in [0, 9223372036854775807), got -1 at position 0");
+  return entry;
+}
+
+OpEntry jitter_op() {
+  OpEntry entry{.op = "jitter"};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{
+        ops::jitter(in[0], args["noise"], random_of(args), in.size() > 1 ? in[1] : Tensor())};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    Array y = in[0];
+    const auto random = random_of(args);
+    const double noise = args["noise"];
+    const auto rows = y.dim(0), width = rows == 0 ? 0 : std::ssize(y.values) / rows;
+    const auto draws = static_cast<std::uint64_t>((width + 3) / 4);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto id = static_cast<std::uint64_t>(id_of(in, r));
+      for (std::int64_t c = 0; c < width; ++c) {
+        const auto at = static_cast<std::uint64_t>(c);
+        const double u = random.words(id * draws + at / 4)[at % 4] / 4294967296.0;  // [0, 1)
+        y.values[static_cast<std::size_t>(r * width + c)] *= 1 - noise + 2 * noise * u;
+      }
+    }
+    return Arrays{y};
+  };
+  constexpr std::int64_t kBound = std::int64_t{1} << 40;
+  const auto sample = [](const std::string& what, const Shape& shape, double noise,
+                         std::int64_t bound, bool large = false) {
+    OpSample made{.what = what,
+                  .inputs = {{.shape = shape, .nz = noise == 0 ? Nz::kRead : Nz::kRefused}},
+                  .args = {{"noise", noise}, {"seed", 5}, {"purpose", "mlp step 3"}},
+                  .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
+    if (bound > 0) {
+      made.inputs.push_back(
+          {.shape = {shape[0]}, .draw = Draw::kIndices, .bound = bound, .saved = noise > 0});
+    }
+    return made;
+  };
+  entry.samples = {sample("odd sizes", {5, 7}, 0.5, 0),
+                   sample("rows with ids", {6, 9}, 0.01, kBound),
+                   sample("three dimensions", {3, 2, 5}, 0.25, kBound),
+                   sample("one element", {1}, 0.9, 0),
+                   sample("no noise", {3, 4}, 0, kBound),
+                   sample("no rows", {0, 3}, 0.5, kBound),
+                   sample("several pieces", {130, 65}, 0.1, kBound, true)};
+  const auto refused = [&](const std::string& what, const Tensor& x, double noise,
+                           const Tensor& ids, const std::string& type, const std::string& message) {
+    entry.errors.push_back({.what = what,
+                            .call = [=] { ops::jitter(x, noise, Random(1, "x"), ids); },
+                            .type = type,
+                            .message = "jitter: " + message});
+  };
+  const Tensor x = randn({2, 3});
+  refused("a scalar", randn({}), 0.5, {}, "ShapeError", "x must be [T, ...], got []");
+  refused("signs that change", x, 1, {}, "ValueError", "noise must be in [0, 1), got 1");
+  refused("negative noise", x, -0.1, {}, "ValueError", "noise must be in [0, 1), got -0.1");
+  refused("no number", x, NAN, {}, "ValueError", "noise must be in [0, 1), got nan");
+  refused("integers", Tensor::zeros({2}, Dtype::kInt64), 0.5, {}, "DtypeError",
+          "needs float32 or float64, got int64");
+  refused("ids of other rows", x, 0.5, Tensor::arange(3), "ShapeError", "ids must be [2], got [3]");
   return entry;
 }
 
@@ -184,7 +245,8 @@ OpEntry bias_entry(const std::string& op, const std::string& name, bool halves,
 }  // namespace
 
 std::vector<OpEntry> dropout_entries() {
-  return {dropout_op(), attention_dropout_op(), bias_entry("bias_gelu", "x", false, ops::bias_gelu),
+  return {dropout_op(), attention_dropout_op(), jitter_op(),
+          bias_entry("bias_gelu", "x", false, ops::bias_gelu),
           bias_entry("bias_swiglu", "gate_up", true, ops::bias_swiglu)};
 }
 

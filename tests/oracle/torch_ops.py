@@ -76,15 +76,23 @@ def keep(x, kept, p):
     return torch.where(kept, x / (1 - p), torch.zeros_like(x))
 
 
-def dropout(x, a):
+def words_of(x, a):
+    """A word for each element of x[0]."""
     rows = x[0].shape[0]
     width = x[0].numel() // max(1, rows)
     draws = (width + 3) // 4
     words = [[word for d in range(draws)
               for word in philox(a["seed"], a["purpose"], (i * draws + d) % 2**64)][:width]
              for i in ids_of(x, 1, rows)]
-    kept = torch.tensor(words, dtype=torch.float64).reshape(x[0].shape) >= a["p"] * 2**32
-    return keep(x[0], kept, a["p"])
+    return torch.tensor(words, dtype=torch.float64).reshape(x[0].shape)
+
+
+def dropout(x, a):
+    return keep(x[0], words_of(x, a) >= a["p"] * 2**32, a["p"])
+
+
+def jitter(x, a):
+    return x[0] * (1 + a["noise"] * (words_of(x, a) / 2**31 - 1)).to(x[0].dtype)
 
 
 def kept_pairs(a, heads, ids):
@@ -192,6 +200,25 @@ def topk_softmax(x, a):
     best = torch.sort(x[0], dim=-1, descending=True, stable=True)[1][:, :a["k"]]
     indices = x[1] if len(x) > 1 else best
     weights = torch.softmax(x[0], -1).gather(1, indices)
+    return [weights / weights.sum(-1, keepdim=True) if a["normalize"] else weights, indices]
+
+
+def choose_experts(x, a):
+    choice = x[0] + (x[1] if a["bias"] else 0)
+    tokens, experts, groups = *choice.shape, a["groups"]
+    by_group = choice.reshape(tokens, groups, experts // groups)
+    group_scores = by_group.topk(min(2, experts // groups), -1)[0].sum(-1)
+    best = torch.sort(group_scores, dim=-1, descending=True, stable=True)[1][:, :a["topk_groups"]]
+    masked = torch.full_like(by_group, -torch.inf)
+    rows = torch.arange(tokens)[:, None]
+    masked[rows, best] = by_group[rows, best]
+    return torch.sort(masked.reshape(tokens, experts), dim=-1, descending=True, stable=True)[1][:, :a["k"]]
+
+
+def topk_sigmoid(x, a):
+    scores = torch.sigmoid(x[0])
+    indices = x[-1] if a["replay"] else choose_experts([scores.detach(), *x[1:]], a)
+    weights = scores.gather(1, indices)
     return [weights / weights.sum(-1, keepdim=True) if a["normalize"] else weights, indices]
 
 
@@ -413,6 +440,7 @@ OPS = {
     "embedding": one(lambda x, a: F.embedding(x[0], x[1])),
     "attention": one(attention),
     "dropout": one(dropout),
+    "jitter": one(jitter),
     "attention_dropout": one(attention_dropout),
     "bias_gelu": one(lambda x, a: F.gelu(x[0] + x[1])),
     "bias_swiglu": one(bias_swiglu),
@@ -432,6 +460,8 @@ OPS = {
     "npu_grouped_matmul": npu_grouped_matmul,
     # experts and losses
     "topk_softmax": topk_softmax,
+    "choose_experts": one(choose_experts),
+    "topk_sigmoid": topk_sigmoid,
     "plan_routing": plan_routing,
     "permute_rows": one(permute_rows),
     "unpermute_rows": one(unpermute_rows),

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/jitter.h"
+
+#include "framework/runtime/error.h"
+#include "framework/runtime/random.h"
+#include "nn/token_random.h"
+#include "ops/jitter.h"
+
+namespace moegrad::nn {
+
+Jitter::Jitter(const Config& config) : noise_(config.noise) {
+  check<ValueError>(0 <= noise_ && noise_ < 1, "Jitter: noise must be in [0, 1), got ", noise_);
+}
+
+Tensor Jitter::forward(const Tensor& x) {
+  if (!is_training() || noise_ == 0) return x;
+  const auto& ids = detail::ids_in_force("Jitter");
+  const Random random(ids.seed, detail::purpose_of_call("Jitter", "jitter", ids.step));
+  return ops::jitter(x, noise_, random, ids.token_ids);
+}
+
+}  // namespace moegrad::nn
