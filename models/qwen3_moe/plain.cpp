@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <string>
 
 #include "framework/runtime/error.h"
+#include "models/plain_moe.h"
 #include "ops/copies.h"
 #include "ops/elementwise.h"
 #include "ops/indexing.h"
@@ -26,17 +26,8 @@ Tensor index_tensor(const std::vector<std::int64_t>& values) {
   return Tensor::from(values, {std::ssize(values)});
 }
 
-/// x [n, in] times the transpose of weight [out, in], transposed at run time.
-Tensor linear(const Tensor& x, const Tensor& weight) {
-  return ops::matmul_reference(x, ops::contiguous(ops::transpose(weight, 0, 1)));
-}
-
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   return x * ops::rsqrt(ops::mean(ops::square(x), -1, /*keepdim=*/true) + eps) * weight;
-}
-
-Tensor swiglu_mlp(const Tensor& x, const Tensor& gate, const Tensor& up, const Tensor& down) {
-  return linear(ops::silu(linear(x, gate)) * linear(x, up), down);
 }
 
 struct Angles {
@@ -100,15 +91,15 @@ class PlainModel {
         const auto chosen = replay ? (*replay)[output.expert_indices.size()] : Tensor();
         hidden = hidden + moe(normed, mlp, chosen, output);
       } else {
-        hidden = hidden + swiglu_mlp(normed, weight(mlp + ".gate_proj"), weight(mlp + ".up_proj"),
-                                     weight(mlp + ".down_proj"));
+        hidden = hidden + plain_swiglu(normed, weight(mlp + ".gate_proj"), weight(mlp + ".up_proj"),
+                                       weight(mlp + ".down_proj"));
       }
       if (options.output_hidden_states) output.hidden_states.push_back(hidden);
     }
     const Tensor normed = norm(hidden, "model.norm");
     if (options.output_hidden_states) output.hidden_states.back() = normed;
     const auto* const head = config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head";
-    output.logits = linear(normed, weight(head));  // [T, V]
+    output.logits = plain_linear(normed, weight(head));  // [T, V]
     return output;
   }
 
@@ -129,7 +120,7 @@ class PlainModel {
     const auto tokens = x.dim(0), d = config_.head_dim;
     const auto nq = config_.num_attention_heads, nkv = config_.num_key_value_heads;
     const auto project = [&](const std::string& name, std::int64_t heads) {  // [T, N, D]
-      return ops::reshape(linear(x, weight(module + name)), {tokens, heads, d});
+      return ops::reshape(plain_linear(x, weight(module + name)), {tokens, heads, d});
     };
     const Tensor q = rope(norm(project(".q_proj", nq), module + ".q_norm"), angles_);
     const Tensor k = rope(norm(project(".k_proj", nkv), module + ".k_norm"), angles_);
@@ -153,76 +144,24 @@ class PlainModel {
       documents.push_back(
           ops::reshape(ops::contiguous(ops::transpose(mixed, 0, 1)), {length, nq * d}));
     }
-    return linear(ops::cat(documents, 0), weight(module + ".o_proj"));  // [T, H]
-  }
-
-  /// The k largest of each row of p [T, E], larger first, ties by lowest index: int64 [T, K].
-  Tensor choose(const Tensor& p) const {
-    const auto experts = config_.num_experts, k = config_.num_experts_per_tok;
-    std::vector<std::int64_t> chosen;
-    const Tensor values = ops::cast(p.detach(), Dtype::kFloat64);
-    const auto all = values.data<double>();
-    for (std::int64_t t = 0; t < p.dim(0); ++t) {
-      const auto row = all.subspan(static_cast<std::size_t>(t * experts));
-      std::vector<std::int64_t> order(static_cast<std::size_t>(experts));
-      std::iota(order.begin(), order.end(), 0);
-      std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) {
-        return row[static_cast<std::size_t>(a)] > row[static_cast<std::size_t>(b)];
-      });
-      chosen.insert(chosen.end(), order.begin(), order.begin() + k);
-    }
-    return Tensor::from(chosen, {p.dim(0), k});
+    return plain_linear(ops::cat(documents, 0), weight(module + ".o_proj"));  // [T, H]
   }
 
   /// Appends logits and choices to `output`; returns the layer's own result.
   Tensor moe(const Tensor& x, const std::string& module, const Tensor& replay,  // [T, H]
              Qwen3Moe::Output& output) const {
-    const auto tokens = x.dim(0), hidden = config_.hidden_size;
-    const auto experts = config_.num_experts, k = config_.num_experts_per_tok;
-    const Tensor logits = linear(x, weight(module + ".gate"));  // [T, E]
-    const Tensor p = ops::softmax(logits);                      // [T, E]
-    const Tensor chosen = replay.defined() ? replay : choose(p);
-
-    // Slot t * K + j is token t's j-th expert. Rows are ordered by expert, then by slot.
-    std::vector<std::int64_t> elements;  // of p, by slot
-    std::vector<std::vector<std::int64_t>> slots_of(static_cast<std::size_t>(experts));
-    const auto choices = chosen.data<std::int64_t>();
-    for (std::int64_t slot = 0; slot < tokens * k; ++slot) {
-      const auto expert = choices[static_cast<std::size_t>(slot)];
-      elements.push_back(slot / k * experts + expert);
-      slots_of[static_cast<std::size_t>(expert)].push_back(slot);
-    }
-    Tensor weights = ops::reshape(
-        ops::index_select(ops::reshape(p, {tokens * experts}), 0, index_tensor(elements)),
-        {tokens, k});
-    if (config_.norm_topk_prob) weights = weights / ops::sum(weights, -1, /*keepdim=*/true);
-
-    const auto inner = config_.moe_intermediate_size;
-    const auto gate_up = ops::split(parameter(module + ".experts.gate_up_proj"), inner, 0);
-    const auto down = ops::split(parameter(module + ".experts.down_proj"), hidden, 0);
-    TensorList rows;
-    std::vector<std::int64_t> row_of_slot(static_cast<std::size_t>(tokens * k)), counts;
-    std::int64_t next = 0;
-    for (std::size_t e = 0; e < slots_of.size(); ++e) {
-      std::vector<std::int64_t> tokens_of_expert;
-      for (const auto slot : slots_of[e]) {
-        tokens_of_expert.push_back(slot / k);
-        row_of_slot[static_cast<std::size_t>(slot)] = next++;
-      }
-      counts.push_back(std::ssize(tokens_of_expert));
-      if (tokens_of_expert.empty()) continue;
-      rows.push_back(swiglu_mlp(ops::index_select(x, 0, index_tensor(tokens_of_expert)),
-                                gate_up[2 * e], gate_up[2 * e + 1], down[e]));
-    }
-    const Tensor by_slot = ops::index_select(ops::cat(rows, 0), 0, index_tensor(row_of_slot));
-    const Tensor weighted =
-        ops::reshape(by_slot, {tokens, k, hidden}) * ops::unsqueeze(weights, -1);  // [T, K, H]
-
-    output.router_logits.push_back(logits);
-    output.routing_weights.push_back(weights);
-    output.expert_indices.push_back(chosen);
-    output.tokens_per_expert.push_back(counts);
-    return ops::sum(weighted, 1);  // [T, H]
+    const auto result = plain_moe(
+        {.hidden_size = config_.hidden_size,
+         .intermediate_size = config_.moe_intermediate_size,
+         .num_experts = config_.num_experts,
+         .top_k = config_.num_experts_per_tok,
+         .norm_topk_prob = config_.norm_topk_prob},
+        [&](const std::string& name) { return parameter(module + "." + name); }, x, replay);
+    output.router_logits.push_back(result.router_logits);
+    output.routing_weights.push_back(result.routing_weights);
+    output.expert_indices.push_back(result.expert_indices);
+    output.tokens_per_expert.push_back(result.tokens_per_expert);
+    return result.hidden;
   }
 
   const Qwen3MoeConfig& config_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Golden folders contain what Hugging Face's Qwen3-MoE or Qwen3 computes, or what PyTorch's
-// optimizers and Hugging Face's schedules do. This program runs everything in them, models along
-// three paths in two precisions, and compares:
+// Golden folders contain what Hugging Face's Qwen3-MoE or Qwen3 computes, or a mixture block of its
+// DeepSeek-V3, or what PyTorch's optimizers and Hugging Face's schedules do. This program runs
+// everything in them, models along three paths in two precisions, and compares:
 //
 //     build/release/tools/check_golden [--world-size N] DIR...
 //
@@ -16,6 +16,7 @@
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
+#include "tools/check_golden/golden_block.h"
 #include "tools/check_golden/golden_checks.h"
 #include "tools/check_golden/golden_kind.h"
 #include "tools/check_golden/golden_optim.h"
@@ -93,6 +94,16 @@ void check_optim_folder(const std::string& folder, Tally& tally) {
   report_checks(name, GoldenPath::kPlain, Dtype::kFloat64, checks, tally);
 }
 
+/// Checks a folder of a mixture block.
+void check_block_folder(const std::string& folder, int world_size, Tally& tally) {
+  const auto name = std::filesystem::weakly_canonical(folder).filename().string();
+  for (const auto path : {GoldenPath::kPlain, GoldenPath::kOptimised, GoldenPath::kSharded}) {
+    const auto [checks, missing] = check_golden_block(folder, path, world_size);
+    if (path == GoldenPath::kPlain) report_missing(name, missing, tally);
+    report_checks(name, path, Dtype::kFloat64, checks, tally);
+  }
+}
+
 void check_model(const GoldenCase& golden, int world_size, Tally& tally) {
   report_missing(golden.name, golden.missing, tally);
   for (const auto path : {GoldenPath::kPlain, GoldenPath::kOptimised, GoldenPath::kSharded}) {
@@ -109,6 +120,8 @@ void check_folder(const std::string& folder, int world_size, Tally& tally) {
       return check_model(read_golden_case(folder), world_size, tally);
     case GoldenKind::kPretrained:
       return check_model(read_golden_pretrained(folder), world_size, tally);
+    case GoldenKind::kBlock:
+      return check_block_folder(folder, world_size, tally);
     case GoldenKind::kOptim:
       return check_optim_folder(folder, tally);
   }

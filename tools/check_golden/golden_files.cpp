@@ -66,6 +66,11 @@ Tensor GoldenTensors::find(const std::string& name, const Shape& shape, Dtype dt
   return *tensor;
 }
 
+std::optional<Shape> GoldenTensors::shape_of(const std::string& name) const {
+  const auto* const tensor = look_up(name);
+  return tensor == nullptr ? std::nullopt : std::optional(tensor->shape());
+}
+
 Tensor GoldenTensors::find_float(const std::string& name, const Shape& shape) const {
   const auto* const tensor = look_up(name);
   if (tensor == nullptr) return {};

@@ -34,6 +34,8 @@ class GoldenTensors {
  public:
   explicit GoldenTensors(const std::filesystem::path& path);
 
+  /// The shape of the tensor of this name, if there is one.
+  std::optional<Shape> shape_of(const std::string& name) const;
   /// The tensor of this name; undefined if there is none.
   Tensor find(const std::string& name, const Shape& shape, Dtype dtype = Dtype::kFloat64) const;
   /// The values of a float32 or float64 tensor as float64; undefined if there is none.

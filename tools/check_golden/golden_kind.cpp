@@ -34,6 +34,7 @@ std::string listing(const std::filesystem::path& folder) {
 GoldenKind golden_kind(const std::filesystem::path& folder) {
   check<ValueError>(is_directory(folder), "must be a folder");
   const auto has = [&](std::string_view name) { return exists(folder / name); };
+  if (has("config.json") && has("block.safetensors")) return GoldenKind::kBlock;
   if (has("config.json")) {
     // Another model is refused by its name, whatever other files there are.
     models::read_qwen3_moe_config(folder / "config.json");
@@ -43,7 +44,7 @@ GoldenKind golden_kind(const std::filesystem::path& folder) {
     return GoldenKind::kOptim;
   }
   throw ValueError(
-      "must have config.json with input.json or expected.safetensors, or "
+      "must have config.json with input.json, expected.safetensors or block.safetensors, or "
       "after_20_steps.safetensors or schedules.json, got " +
       listing(folder));
 }

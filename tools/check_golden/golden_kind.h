@@ -10,6 +10,7 @@ namespace moegrad::tools {
 enum class GoldenKind : std::uint8_t {
   kTraining,    // config.json and input.json
   kPretrained,  // config.json and expected.safetensors
+  kBlock,       // config.json and block.safetensors
   kOptim,       // after_20_steps.safetensors or schedules.json
 };
 

@@ -63,7 +63,7 @@ tools.check_golden(programs, exit_code=2)
 out, _ = tools.check_golden(programs, "--help", exit_code=0)
 assert "usage" in out.lower()
 
-KINDS = ("must have config.json with input.json or expected.safetensors, or "
+KINDS = ("must have config.json with input.json, expected.safetensors or block.safetensors, or "
          "after_20_steps.safetensors or schedules.json, got ")
 expect_refused(KINDS + "none\n", {})
 expect_refused(KINDS + "'notes', 'tokenizer.json'\n", {"tokenizer.json": "{}", "notes": ""})
@@ -197,6 +197,12 @@ out, _ = tools.check_golden(programs, golden / "v5" / "optim", exit_code=0)
 assert ", 0 past their limits\n" in out
 for name in ["adamw_amsgrad", "adafactor", "hf_cosine_w10_60"]:
     assert name in out, name
+
+block = golden / "v5" / "deepseek_v3_block"
+for ranks in [1, 2, 3, 5]:
+    out, _ = tools.check_golden(programs, "--world-size", ranks, block, exit_code=0)
+    assert "9 quantities, 0 past their limits" in out and "0 expectations missing" in out, out
+tools.expect_changed_block_to_fail(programs, block)
 
 # The sequences over other numbers of ranks: one, as many as there are, some ranks with none.
 full = os.environ.get("MOEGRAD_FULL") == "1"

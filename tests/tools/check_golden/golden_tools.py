@@ -414,3 +414,63 @@ def expect_changed_dense_to_fail(programs, untied, tied):
             (untied, {"num_experts": 4}, "config: num_experts must be absent or null, ")]:
         _, err = check(source, keys, 2)
         assert message in err, (keys, err)
+
+
+def expect_changed_block_to_fail(programs, source):
+    """A mixture block with one value changed, left out or added, and with another configuration."""
+    copies = Copies(source)
+    config = json.loads((source / "config.json").read_text())
+
+    def failures(*change):
+        folder = copies()
+        change_tensor(folder / "block.safetensors", *change)
+        out, _ = check_golden(programs, folder, exit_code=1)
+        lines = [line for line in out.split("\n\n")[0].splitlines() if " | FAIL" in line]
+        assert f"{len(lines)} past their limits" in out, out
+        return {(line.split(" | ")[1].strip(), line.split(" | ")[3].split(" (")[0].strip())
+                for line in lines}
+
+    everywhere = ("plain", "optimised", "sharded")
+    for name, quantity in [("y", "y"), ("grad.x", "grad.x"), ("grad.gate.weight", "gradients"),
+                           ("grad.experts.down_proj", "gradients"),
+                           ("grad.shared_experts.up_proj.weight", "gradients")]:
+        found = failures(name, 1, lambda value: value + 1e-3)
+        assert found == {(path, quantity) for path in everywhere}, (name, found)
+    for name in ["x", "cotangent", "param.experts.gate_up_proj", "param.shared_experts.down_proj.weight"]:
+        assert failures(name, 1, lambda value: value + 1e-3), name
+    # The bias moves the choice of experts.
+    assert {(path, "y") for path in everywhere} <= failures("buffer.gate.e_score_correction_bias", 0,
+                                                            lambda value: value - 9)
+
+    folder = copies()
+    lost = ["y", "grad.x", "grad.experts.gate_up_proj", "param.gate.weight",
+            "buffer.gate.e_score_correction_bias"]
+    rewrite_tensors(folder / "block.safetensors", lambda tensors: [tensors.pop(name) for name in lost])
+    out, _ = check_golden(programs, folder, exit_code=1)
+    assert missing_in(out) == [f"block.safetensors: {name}" for name in sorted(lost)], out
+
+    def expect_refused(message, tensors=lambda tensors: None, **keys):
+        folder = copies()
+        rewrite_tensors(folder / "block.safetensors", tensors)
+        (folder / "config.json").write_text(json.dumps(config | keys))
+        _, err = check_golden(programs, folder, exit_code=2)
+        assert f"check_golden: {folder}: {message}" in err, (message, err)
+
+    expect_refused("block.safetensors: 'grad.z' is unknown",
+                   lambda tensors: tensors.update({"grad.z": tensors["grad.x"]}))
+    expect_refused("block.safetensors: 'x' must be [1, tokens, hidden_size], got [32, 20]",
+                   lambda tensors: tensors.update(
+                       {"x": tensors["param.shared_experts.down_proj.weight"]}))
+    expect_refused("block.safetensors: 'param.gate.weight' must be [8, 16], got [8, 32]",
+                   hidden_size=16)
+    for message, keys in [
+            ("model_type must be \"deepseek_v3\" beside block.safetensors, got \"glm4_moe\"",
+             {"model_type": "glm4_moe"}),
+            ("scoring_func must be \"sigmoid\", got \"softmax\"", {"scoring_func": "softmax"}),
+            ("topk_method must be \"noaux_tc\", got \"greedy\"", {"topk_method": "greedy"}),
+            ("n_shared_experts must be an integer, got 1.5", {"n_shared_experts": 1.5})]:
+        expect_refused("config.json: " + message, **keys)
+    expect_refused("Router: num_groups must divide the 8 experts, got 3", n_group=3)
+    expect_refused("Router: topk_groups must be in [1, 4] (num_groups), got 5", topk_group=5)
+    expect_refused("Router: k must be in [1, 4], the experts of 2 of 4 groups, got 5",
+                   num_experts_per_tok=5)

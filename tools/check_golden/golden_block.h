@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tools/check_golden/golden_checks.h"
+#include "tools/check_golden/golden_runs.h"
+
+namespace moegrad::tools {
+
+/// Note [Golden folders of a mixture]
+/// `config.json` of a DeepSeek-V3 model and `block.safetensors`, in float64, with one of its
+/// mixture blocks:
+///
+///     param.NAME, buffer.NAME   its weights, as transformers 5 names and stores them
+///     x, cotangent, y           [1, T, H]: what it is given, dL/dy, and what it returns
+///     grad.x, grad.NAME         dL/dx and the gradients of the weights
+///
+/// The other parts of such a model are not here, and their keys are not read.
+
+/// What y and the norm of the difference of a gradient, relative to it, are allowed to differ by.
+/// The reference computes the router in float32 whatever the dtype of the block: the routing
+/// weights in y are float32 numbers, and each is only good to 2^-24. This block differs from it
+/// by 1.3e-8 in y, 4.6e-8 in the gradient of x and 1.6e-7 in that of the router.
+inline constexpr double kGoldenBlock = 1e-6;
+
+struct GoldenBlock {
+  std::vector<GoldenCheck> checks;
+  std::vector<std::string> missing;  // what the folder lacks
+};
+
+/// Computes the block along a path, in float64, and compares. Under kSharded its weights are
+/// sharded and the tokens divided over the ranks. ValueError for a configuration that is no such
+/// block, and for a tensor that it does not have; ShapeError and DtypeError for others of another
+/// shape or type.
+GoldenBlock check_golden_block(const std::filesystem::path& folder, GoldenPath path,
+                               int world_size);
+
+}  // namespace moegrad::tools
