@@ -40,15 +40,16 @@ class PanelCuts {
 };
 
 template <class T>
-struct Scratch {
+struct TransposedScratch {
   static constexpr auto kMostRows = (kBlockRows + kLargestUnit - 1) / kLargestUnit * kLargestUnit;
   alignas(64) std::array<T, kMostRows * kDepth<T>> panels;
   alignas(64) std::array<T, kGroup * kWidestPanel> tile;  // of C^T, [kGroup, width]
 };
 
 template <class T>
-Scratch<T>& scratch() {
-  thread_local const auto block = std::make_unique<Scratch<T>>();  // all of it touched by zeros
+TransposedScratch<T>& transposed_scratch() {
+  thread_local const auto block =
+      std::make_unique<TransposedScratch<T>>();  // all of it touched by zeros
   return *block;
 }
 
@@ -102,7 +103,7 @@ void transposed_matmul_block(const MatmulProblem<T>& problem, std::int64_t i0, s
   const auto& a = problem.a;
   const auto& b = problem.b;
   const auto block_step = b.stride * kNzBlock;
-  auto& buffers = scratch<T>();
+  auto& buffers = transposed_scratch<T>();
   T* const tile = buffers.tile.data();
   const PanelCuts cuts(rows, loops.unit);
   std::int64_t k0 = 0;
