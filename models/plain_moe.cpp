@@ -3,7 +3,9 @@
 #include "models/plain_moe.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "ops/copies.h"

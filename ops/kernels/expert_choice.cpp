@@ -54,6 +54,7 @@ void choose_experts(const T* scores, const T* bias, const ExpertChoiceSizes& siz
     // Their experts move to the front in rising order, so that ties are still by lowest index.
     std::sort(of_groups, of_groups + topk_groups);
     for (std::int64_t j = 0; j < topk_groups; ++j) {
+      if (of_groups[j] == j) continue;
       const T* const from = choice + of_groups[j] * in_group;
       std::copy(from, from + in_group, choice + j * in_group);
     }

@@ -69,11 +69,11 @@ std::size_t nz_position(const NzBlocks& blocks, const Shape& i) {
 std::vector<OpEntry> op_table() {
   std::vector<OpEntry> table;
   for (auto* entries :
-       {elementwise_entries, operator_entries, view_entries,     slice_entries, copy_entries,
-        reduction_entries,   mask_entries,     index_entries,    order_entries, statistics_entries,
-        einsum_entries,      row_entries,      norm_entries,     token_entries,
-        attention_entries, dropout_entries, product_entries,
-        routing_entries,     loss_entries, layer_entries,     aux_loss_entries, nz_entries,    npu_entries}) {
+       {elementwise_entries, operator_entries, view_entries,   slice_entries,   copy_entries,
+        reduction_entries,   mask_entries,     index_entries,  order_entries,   statistics_entries,
+        einsum_entries,      row_entries,      norm_entries,   token_entries,   attention_entries,
+        dropout_entries,     product_entries,  router_entries, routing_entries, loss_entries,
+        layer_entries,       aux_loss_entries, nz_entries,     npu_entries}) {
     std::ranges::move(entries(), std::back_inserter(table));
   }
   return table;

@@ -128,6 +128,7 @@ std::vector<OpEntry> token_entries();
 std::vector<OpEntry> attention_entries();
 std::vector<OpEntry> dropout_entries();
 std::vector<OpEntry> product_entries();
+std::vector<OpEntry> router_entries();
 std::vector<OpEntry> routing_entries();
 std::vector<OpEntry> loss_entries();
 std::vector<OpEntry> layer_entries();

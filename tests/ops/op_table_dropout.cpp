@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout, and biases with activations. Shapes: T tokens, N heads, D features, I inner size.
 #include <cmath>
+#include <functional>
 
 #include "ops/bias_activation.h"
 #include "ops/dropout.h"
@@ -19,6 +20,24 @@ Random random_of(const Json& args) {
 // The id of row t, or its number if there are no ids.
 double id_of(const Arrays& in, std::int64_t t) {
   return in.size() > 1 ? in[1][{t}] : static_cast<double>(t);
+}
+
+// f(x, word) for each element of x, with the random word of its row's id and its column.
+Arrays by_words(const Arrays& in, const Json& args,
+                const std::function<double(double value, double word)>& f) {
+  Array y = in[0];
+  const auto random = random_of(args);
+  const auto rows = y.dim(0), width = rows == 0 ? 0 : std::ssize(y.values) / rows;
+  const auto draws = static_cast<std::uint64_t>((width + 3) / 4);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto id = static_cast<std::uint64_t>(id_of(in, r));
+    for (std::int64_t c = 0; c < width; ++c) {
+      const auto at = static_cast<std::uint64_t>(c);
+      auto& value = y.values[static_cast<std::size_t>(r * width + c)];
+      value = f(value, random.words(id * draws + at / 4)[at % 4]);
+    }
+  }
+  return {y};
 }
 
 OpSample dropout_sample(const std::string& what, const Shape& shape, double p, std::int64_t tokens,
@@ -41,20 +60,10 @@ OpEntry dropout_op() {
         ops::dropout(in[0], args["p"], random_of(args), in.size() > 1 ? in[1] : Tensor())};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
-    Array y = in[0];
-    const auto random = random_of(args);
     const double p = args["p"];
-    const auto rows = y.dim(0), width = rows == 0 ? 0 : std::ssize(y.values) / rows;
-    const auto draws = static_cast<std::uint64_t>((width + 3) / 4);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const auto id = static_cast<std::uint64_t>(id_of(in, r));
-      for (std::int64_t c = 0; c < width; ++c) {
-        const auto at = static_cast<std::uint64_t>(c);
-        auto& value = y.values[static_cast<std::size_t>(r * width + c)];
-        value = is_kept(random, id * draws + at / 4, at % 4, p) ? value / (1 - p) : 0;
-      }
-    }
-    return Arrays{y};
+    return by_words(in, args, [p](double value, double word) {
+      return word >= p * 4294967296.0 ? value / (1 - p) : 0;
+    });
   };
   constexpr std::int64_t kBound = std::int64_t{1} << 40;
   entry.samples = {dropout_sample("odd sizes", {5, 7}, 0.5, 5, 0),
@@ -95,20 +104,10 @@ OpEntry jitter_op() {
         ops::jitter(in[0], args["noise"], random_of(args), in.size() > 1 ? in[1] : Tensor())};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
-    Array y = in[0];
-    const auto random = random_of(args);
     const double noise = args["noise"];
-    const auto rows = y.dim(0), width = rows == 0 ? 0 : std::ssize(y.values) / rows;
-    const auto draws = static_cast<std::uint64_t>((width + 3) / 4);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const auto id = static_cast<std::uint64_t>(id_of(in, r));
-      for (std::int64_t c = 0; c < width; ++c) {
-        const auto at = static_cast<std::uint64_t>(c);
-        const double u = random.words(id * draws + at / 4)[at % 4] / 4294967296.0;  // [0, 1)
-        y.values[static_cast<std::size_t>(r * width + c)] *= 1 - noise + 2 * noise * u;
-      }
-    }
-    return Arrays{y};
+    return by_words(in, args, [noise](double value, double word) {
+      return value * (1 - noise + 2 * noise * (word / 4294967296.0));
+    });
   };
   constexpr std::int64_t kBound = std::int64_t{1} << 40;
   const auto sample = [](const std::string& what, const Shape& shape, double noise,
