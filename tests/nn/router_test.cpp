@@ -138,7 +138,7 @@ TEST(Router, GradientsMatchFiniteDifferences) {
   }
 }
 
-TEST(Router, GivesTheChosenExpertsTheBitsOfReplayedOnes) {
+TEST(Router, TakesReplayedExpertsAndGivesTheChosenOnesTheSameBits) {
   for (const auto& config : kinds()) {
     Router router(config);
     init_weights(router, 2, 0.7);
@@ -146,6 +146,10 @@ TEST(Router, GivesTheChosenExpertsTheBitsOfReplayedOnes) {
     const Tensor x = randn({kTokens, kHidden});
     const auto chosen = router(x);
     EXPECT_TRUE(bitwise_equal(router(x, chosen.indices).weights, chosen.weights)) << text(config);
+    const Tensor others =
+        Tensor::from(std::vector<std::int64_t>{7, 0, 3, 5, 6, 7, 1, 2, 4, 0}, {kTokens, 2});
+    EXPECT_TRUE(bitwise_equal(router(x, others).indices, others)) << text(config);
+    EXPECT_FALSE(bitwise_equal(router(x, others).weights, chosen.weights)) << text(config);
   }
 }
 
