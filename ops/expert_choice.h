@@ -15,8 +15,6 @@ struct ExpertChoice {
   /// topk_groups. Then its messages reach as many nodes, if a node has the experts of one group.
   std::int64_t num_groups = 1;
   std::int64_t topk_groups = 1;
-
-  friend bool operator==(const ExpertChoice&, const ExpertChoice&) = default;
 };
 
 /// ValueError, with `what` in front, unless experts can be chosen in this way: 1 <= topk_groups <=
