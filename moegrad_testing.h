@@ -6,5 +6,5 @@
 // GoogleTest.
 
 #include "framework/autograd/gradcheck.h"
-#include "models/qwen3_moe/plain.h"
+#include "models/causal_lm/plain.h"
 #include "ops/matmul_reference.h"

@@ -40,7 +40,7 @@ MicroBatch make_micro_batch(const std::string& text, std::int64_t step, std::int
 }
 
 // Runs this rank's micro-batches forward and backward. Returns the loss of the whole step.
-double accumulate_gradients(models::Qwen3Moe& model, fsdp::State& sharding, const std::string& text,
+double accumulate_gradients(models::CausalLM& model, fsdp::State& sharding, const std::string& text,
                             std::int64_t step, RankContext& rank) {
   const std::int64_t ranks = rank.world_size();
   const std::int64_t per_rank = (kMicroBatches + ranks - 1) / ranks;  // rounded up
@@ -55,7 +55,7 @@ double accumulate_gradients(models::Qwen3Moe& model, fsdp::State& sharding, cons
     const double weight = i < kMicroBatches ? 1 : 0;
     const MicroBatch batch = make_micro_batch(text, step, i);
     const auto output = model(batch.tokens);
-    const auto share = models::qwen3_moe_loss(output, batch.targets, targets_of_step,
+    const auto share = models::causal_lm_loss(output, batch.targets, targets_of_step,
                                               /*coefficient=*/0.01);
     (share.objective * weight).backward();
     loss += weight * share.ce_sum.item() / static_cast<double>(targets_of_step);
@@ -67,7 +67,7 @@ double accumulate_gradients(models::Qwen3Moe& model, fsdp::State& sharding, cons
 int train(RankContext& rank, const std::string& text, const std::string& folder) {
   std::optional<FolderLock> lock;
   if (rank.rank() == 0) lock.emplace(folder);  // keeps a second run out of the folder
-  models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
+  models::CausalLM model(models::CausalLMConfig::preset("tiny"), /*seed=*/1);
   const auto mesh = DeviceMesh::flat(rank.group());
   for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh);
   auto& sharding = fsdp::fully_shard(model, mesh);

@@ -5,8 +5,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../.ci/setup.sh"
 moegrad_setup
 cat >&2 <<'TEXT'
-building the libraries and train_qwen3_moe into build/release: about 80 files. On two cores of a Zen 5
+building the libraries and train into build/release: about 80 files. On two cores of a Zen 5
 CPU that took two minutes, on an older CPU twice as long; once built, a second.
 TEXT
-moegrad_build release train_qwen3_moe
-exec "$moegrad_root/build/release/tools/train_qwen3_moe" "$@"
+moegrad_build release train
+exec "$moegrad_root/build/release/tools/train" "$@"

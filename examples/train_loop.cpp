@@ -16,7 +16,7 @@ constexpr std::int64_t kSequences = 8;  // per rank and step
 constexpr std::int64_t kSequenceLength = 64;
 
 void train_on(RankContext& rank, const training::TextData& data) {
-  models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
+  models::CausalLM model(models::CausalLMConfig::preset("tiny"), /*seed=*/1);
   const auto mesh = DeviceMesh::flat(rank.group());
   for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh);  // (1)
   fsdp::fully_shard(model, mesh);                                     // (2)
@@ -26,7 +26,7 @@ void train_on(RankContext& rank, const training::TextData& data) {
         data.training_batch(/*seed=*/1, step, rank.rank(), rank.world_size(), kSequences);
     const auto output = model(batch.tokens, batch.documents);
     const std::int64_t targets = batch.targets.numel();  // of this rank
-    const auto loss = models::qwen3_moe_loss(output, batch.targets, rank.world_size() * targets,
+    const auto loss = models::causal_lm_loss(output, batch.targets, rank.world_size() * targets,
                                              /*coefficient=*/0.01);
     optimizer.zero_grad();
     loss.objective.backward();

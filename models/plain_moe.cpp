@@ -55,7 +55,8 @@ std::vector<bool> within_reach(const std::vector<double>& choice, const nn::MoE:
 /// The experts of each token by its scores [T, E] and the bias [E], if there is one: int64 [T, K].
 Tensor choose(const Tensor& scores, const Tensor& bias, const nn::MoE::Config& config) {
   const auto experts = static_cast<std::size_t>(config.num_experts);
-  const Tensor choices = bias.defined() ? scores.detach() + bias.detach() : scores.detach();
+  Tensor choices = scores.detach();
+  if (bias.defined()) choices = choices + ops::cast(bias.detach(), choices.dtype());
   const Tensor values = ops::cast(choices, Dtype::kFloat64);
   std::vector<std::int64_t> chosen;
   for (std::int64_t t = 0; t < scores.dim(0); ++t) {

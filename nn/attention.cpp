@@ -50,15 +50,16 @@ Attention::Attention(const Config& config)
       v_proj_(make_projection(config.hidden_size, config.num_key_value_heads * config.head_dim,
                               config.qkv_bias, config.dtype)),
       o_proj_(make_projection(config.num_heads * config.head_dim, config.hidden_size,
-                              /*bias=*/false, config.dtype)),
-      q_norm_({.dim = config.head_dim, .eps = config.rms_norm_eps, .dtype = config.dtype}),
-      k_norm_({.dim = config.head_dim, .eps = config.rms_norm_eps, .dtype = config.dtype}) {
+                              /*bias=*/false, config.dtype)) {
   register_module("q_proj", q_proj_);
   register_module("k_proj", k_proj_);
   register_module("v_proj", v_proj_);
   register_module("o_proj", o_proj_);
-  register_module("q_norm", q_norm_);
-  register_module("k_norm", k_norm_);
+  if (!config.qk_norm) return;
+  const RMSNorm::Config norm = {
+      .dim = config.head_dim, .eps = config.rms_norm_eps, .dtype = config.dtype};
+  register_module("q_norm", q_norm_.emplace(norm));
+  register_module("k_norm", k_norm_.emplace(norm));
 }
 
 Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  // [T, H]
@@ -70,9 +71,10 @@ Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  //
   };
   const auto& [cos, sin] = context.rope;
   const bool partial = cos.defined() && cos.ndim() == 2 && 2 * cos.dim(1) < d;
-  const auto rotated = [&](RMSNorm& norm, const Tensor& projected) {
-    if (partial) return ops::partial_rope(norm(projected), context.rope);
-    return norm.call_method(&RMSNorm::rope, projected, cos, sin);
+  const auto rotated = [&](std::optional<RMSNorm>& norm, const Tensor& projected) {
+    if (norm && !partial) return norm->call_method(&RMSNorm::rope, projected, cos, sin);
+    const Tensor normed = norm ? (*norm)(projected) : projected;
+    return partial ? ops::partial_rope(normed, context.rope) : ops::rope(normed, context.rope);
   };
   const Tensor q = rotated(q_norm_, heads(q_proj_(x)));  // [T, Nq, D]
   const Tensor k = rotated(k_norm_, heads(k_proj_(x)));  // [T, Nkv, D]

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "framework/tensor/documents.h"
 #include "nn/any_module.h"
@@ -23,10 +24,11 @@ void for_each_tensor(SequenceContext& context, const TensorVisitor& visit);
 ///     q = rope(norm_q(W_q x + b_q)),  k = rope(norm_k(W_k x + b_k)),  v = W_v x + b_v
 ///     y = W_o softmax(q k^T / sqrt(D)) v          x, y: [T, H]
 ///
-/// with RMSNorm over head_dim D, the same weight for every head, before the rotation. The biases b
-/// exist with `qkv_bias`, as in Qwen2; W_o has none. With a table for fewer than D channels, rope
-/// is ops::partial_rope. With `dropout`, weights are dropped before they weigh the values (Note
-/// [Dropout masks]). replace() takes other modules as q_proj, k_proj, v_proj and o_proj.
+/// with RMSNorm over head_dim D, the same weight for every head, before the rotation; without
+/// `qk_norm` there are no norms, as in Mixtral. The biases b exist with `qkv_bias`, as in Qwen2;
+/// W_o has none. With a table for fewer than D channels, rope is ops::partial_rope. With `dropout`,
+/// weights are dropped before they weigh the values (Note [Dropout masks]). replace() takes other
+/// modules as q_proj, k_proj, v_proj and o_proj.
 class Attention final : public Callable<Attention> {
  public:
   struct Config {
@@ -35,6 +37,7 @@ class Attention final : public Callable<Attention> {
     std::int64_t num_key_value_heads = 0;  // divides num_heads
     std::int64_t head_dim = 0;             // need not be hidden_size / num_heads
     bool qkv_bias = false;
+    bool qk_norm = true;
     double dropout = 0;  // of weights, in training (nn::Dropout)
     double rms_norm_eps = 1e-6;
     Dtype dtype = Dtype::kFloat32;
@@ -47,7 +50,7 @@ class Attention final : public Callable<Attention> {
  private:
   Config config_;
   TensorModule q_proj_, k_proj_, v_proj_, o_proj_;
-  RMSNorm q_norm_, k_norm_;
+  std::optional<RMSNorm> q_norm_, k_norm_;
 };
 
 }  // namespace moegrad::nn

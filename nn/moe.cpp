@@ -9,7 +9,9 @@
 #include "framework/runtime/error.h"
 #include "nn/linear.h"
 #include "nn/mlp.h"
+#include "ops/copies.h"
 #include "ops/elementwise.h"
+#include "ops/views.h"
 
 namespace moegrad::nn {
 
@@ -76,10 +78,11 @@ void MoE::balance(const std::vector<std::int64_t>& tokens_per_expert, double rat
 
 MoE::Output MoE::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]
   const auto routed = route(x, replay_indices);
+  const Tensor branch = shared_input(x);
   const auto dispatched = dispatch(x, routed);
   const Tensor rows = experts(dispatched);    // [R, H]
   Tensor hidden = combine(rows, dispatched);  // [T, H]
-  if (has_shared_expert()) hidden = hidden + shared(x);
+  if (branch.defined()) hidden = hidden + shared(branch);
   return {.hidden = hidden,
           .router_logits = routed.logits,
           .routing_weights = routed.weights,
@@ -107,10 +110,15 @@ Tensor MoE::combine(const Tensor& rows, const DispatchedRows& dispatched) {
   return combine_(*dispatcher_, rows, dispatched);
 }
 
-Tensor MoE::shared(const Tensor& x) {  // [T, H]
+Tensor MoE::shared_input(const Tensor& x) const {
+  return has_shared_expert() ? ops::view(ops::contiguous(x), x.shape()) : Tensor();
+}
+
+Tensor MoE::shared(const Tensor& branch) {  // [T, H]
   check(has_shared_expert(), "MoE: shared needs a shared expert, got a mixture without one");
-  const Tensor y = shared_(x);  // [T, H]
-  return shared_gate_.empty() ? y : ops::sigmoid(shared_gate_(x)) * y;
+  check_order(branch.defined(), "shared", "shared_input");
+  const Tensor y = shared_(branch);  // [T, H]
+  return shared_gate_.empty() ? y : ops::sigmoid(shared_gate_(branch)) * y;
 }
 
 void for_each_tensor(MoE::Output& output, const TensorVisitor& visit) {

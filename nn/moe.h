@@ -35,6 +35,15 @@ namespace moegrad::nn {
 /// x), if this module itself has hooks, as under fully_shard. shared() needs nothing of the others,
 /// so it can run while tokens travel.
 ///
+/// Note [When the shared expert runs]
+/// The gradient of x is a sum over what has used it: the router, the dispatcher and the shared
+/// expert. The tape adds these in the reverse order of forward. So that a schedule may run shared()
+/// at any time without moving a bit, its input branches off at one place, right after route():
+///
+///     const auto routed = moe.route(x);
+///     const Tensor branch = moe.shared_input(x);
+///     ...                                          // here or later: moe.shared(branch)
+///
 /// replace() takes other modules as gate, experts and shared expert.
 class MoE final : public Callable<MoE> {
  public:
@@ -72,9 +81,11 @@ class MoE final : public Callable<MoE> {
   DispatchedRows dispatch(const Tensor& x, const Router::Output& routed);  // [T, H] -> [R, H]
   Tensor experts(const DispatchedRows& dispatched);                        // -> [R, H], weighted
   Tensor combine(const Tensor& rows, const DispatchedRows& dispatched);    // [R, H] -> [T, H]
+  /// x for shared(): Note [When the shared expert runs]. Undefined without a shared expert.
+  Tensor shared_input(const Tensor& x) const;
   /// The shared expert's share of y, [T, H], which whoever calls the nodes adds to what combine()
   /// returns. Error without a shared expert.
-  Tensor shared(const Tensor& x);
+  Tensor shared(const Tensor& branch);
 
   bool has_shared_expert() const { return !shared_.empty(); }
 

@@ -7,6 +7,8 @@
 #include <numeric>
 
 #include "framework/runtime/error.h"
+#include "framework/tensor/fill.h"
+#include "framework/tensor/meta.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
 #include "ops/router.h"
@@ -48,14 +50,16 @@ Router::Router(const Config& config)
                     config.scaling_factor);
   register_parameter("weight", weight_, InitialValues::normal());
   if (!config.correction_bias) return;
-  e_score_correction_bias_ = Tensor::zeros({config.num_experts}, config.dtype);
+  const MetaGuard with_bytes(false);  // init_weights() draws parameters alone
+  e_score_correction_bias_ = Tensor::zeros({config.num_experts}, Dtype::kFloat32);
   register_buffer("e_score_correction_bias", e_score_correction_bias_);
 }
 
 Router::Output Router::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]
   const Tensor logits = ops::linear(x, weight_);                                 // [T, E]
-  auto [weights, indices] =
-      choose(logits, config_, e_score_correction_bias_, replay_indices);  // [T, K] each
+  const auto& stored = e_score_correction_bias_;
+  const Tensor bias = stored.defined() ? to_dtype(stored, x.dtype()) : Tensor();  // [E]
+  auto [weights, indices] = choose(logits, config_, bias, replay_indices);        // [T, K] each
   if (config_.scaling_factor != 1) weights = ops::mul(weights, config_.scaling_factor);
   return {.logits = logits, .weights = weights, .indices = indices};
 }

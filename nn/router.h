@@ -20,8 +20,8 @@ enum class RouterScores : std::uint8_t { kSoftmax, kSigmoid };
 ///     weights = s at the indices                    divided by their sum if `normalize`
 ///               times scaling_factor
 ///
-/// The bias b, e_score_correction_bias, affects the choice alone. It is a buffer: no optimizer
-/// trains it, but balance() moves it.
+/// The bias b, e_score_correction_bias, affects the choice alone. It is a buffer of float32, as in
+/// Hugging Face, and zeros at first: no optimizer trains it, but balance() moves it.
 class Router final : public Callable<Router> {
  public:
   struct Config {
@@ -64,7 +64,7 @@ class Router final : public Callable<Router> {
  private:
   Config config_;
   Tensor weight_;                   // [E, H]
-  Tensor e_score_correction_bias_;  // [E]; undefined without correction_bias
+  Tensor e_score_correction_bias_;  // float32 [E]; undefined without correction_bias
 };
 
 void for_each_tensor(Router::Output& output, const TensorVisitor& visit);

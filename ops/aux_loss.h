@@ -55,7 +55,7 @@ double router_entropy(const Tensor& router_logits);
 /// micro-batches and ranks is the mean over the step:
 ///
 ///     const auto output = model(tokens);
-///     auto share = models::qwen3_moe_loss(output, targets, total_targets, balance_coefficient);
+///     auto share = models::causal_lm_loss(output, targets, total_targets, balance_coefficient);
 ///     const double share_of_tokens = double(n) / double(total_tokens);
 ///     for (const auto& logits : output.router_logits) {
 ///       share.objective = share.objective + 1e-3 * share_of_tokens * ops::z_loss(logits);

@@ -86,7 +86,7 @@ def problems_of(command, build):
 
 def fixtures(folder, build):
     """Files of the names that the documentation gives to a reader's own."""
-    train = [build / "tools/train_qwen3_moe", "--preset", "tiny", "--steps", "4", "--batch", "2",
+    train = [build / "tools/train", "--preset", "tiny", "--steps", "4", "--batch", "2",
              "--sample-bytes", "0", "--validation-sequences", "4"]
     text = "".join(f"{i} sheep went to the water and came back again.\n\n" for i in range(3000))
     for name in ("FILE", "TEXT"):
@@ -154,14 +154,14 @@ def self_test(build):
     assert list(commands_of(text)) == ["./tests/run.sh --full", "cmake --version"]
     bad = {"build/release/tools/no_such_tool": "no program",
            "./tests/no_such.sh": "no program",
-           "build/release/tools/train_qwen3_moe --no-such-option 3": "no option --no-such-option",
+           "build/release/tools/train --no-such-option 3": "no option --no-such-option",
            "./tests/run.sh --fulll": "no option --fulll",
            "mpirun -n 2 build/release/tools/no_such_tool": "no program",
-           "mpirun -n 2 build/release/tools/train_qwen3_moe --no-such": "no option --no-such"}
+           "mpirun -n 2 build/release/tools/train --no-such": "no option --no-such"}
     for command, what in bad.items():
         found = list(problems_of(command, build))
         assert len(found) == 1 and what in found[0], (command, found)
-    good = ["./tests/run.sh --full", "build/release/tools/train_qwen3_moe --lr 3 && dot -Tsvg x"]
+    good = ["./tests/run.sh --full", "build/release/tools/train --lr 3 && dot -Tsvg x"]
     assert not [problem for command in good for problem in problems_of(command, build)]
     planted = ["touch ops/stray.h", "touch top_level_is_fine.json", "false"]
     found = list(run_all(planted, build, prepare=lambda *_: None))

@@ -14,9 +14,9 @@
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
-#include "models/qwen3_moe/config_json.h"
-#include "models/qwen3_moe/loss.h"
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/config_json.h"
+#include "models/causal_lm/loss.h"
+#include "models/causal_lm/model.h"
 #include "train/config/command_line.h"
 #include "train/data/random_data.h"
 
@@ -36,11 +36,11 @@ struct Options {
 };
 
 /// The loss of `count` random tokens, as one document.
-Tensor loss_of(models::Qwen3Moe& model, std::int64_t count) {
+Tensor loss_of(models::CausalLM& model, std::int64_t count) {
   const RandomData data({.vocab_size = model.config().vocab_size, .length = count});
   const auto batch = data.micro_batch(0, 0);
   const auto output = model(batch.tokens, batch.documents);
-  return models::qwen3_moe_loss(output, batch.targets, count, model.config().router_aux_loss_coef)
+  return models::causal_lm_loss(output, batch.targets, count, model.config().router_aux_loss_coef)
       .objective;
 }
 
@@ -70,8 +70,8 @@ void write_live_bytes(const std::vector<LiveBytes>& profile, std::ostream& out) 
 }
 
 int run(const Options& options) {
-  models::Qwen3Moe model(options.config.empty() ? models::Qwen3MoeConfig::preset(options.preset)
-                                                : models::read_qwen3_moe_config(options.config));
+  models::CausalLM model(options.config.empty() ? models::CausalLMConfig::preset(options.preset)
+                                                : models::read_model_config(options.config));
   const Tensor loss = loss_of(model, options.tokens);
 
   const auto summary = summarize_graph(loss);

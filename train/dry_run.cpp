@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "framework/tensor/meta.h"
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/model.h"
 #include "train/rank_memory.h"
 
 namespace moegrad::training {
@@ -142,8 +142,8 @@ class Report {
   }
 
   const TrainConfig& options_;
-  models::Qwen3MoeConfig config_;
-  std::optional<models::Qwen3Moe> model_;
+  models::CausalLMConfig config_;
+  std::optional<models::CausalLM> model_;
   std::ostringstream out_;
 };
 

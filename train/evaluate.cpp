@@ -13,9 +13,29 @@
 
 namespace moegrad::training {
 
-double evaluate(models::Qwen3Moe& model, const TrainingData& data,
+namespace {
+
+/// eval() until the end of the scope.
+class EvalGuard {
+ public:
+  explicit EvalGuard(nn::Module& module) : module_(module), was_training_(module.is_training()) {
+    module.eval();
+  }
+  ~EvalGuard() { module_.train(was_training_); }
+  EvalGuard(const EvalGuard&) = delete;
+  EvalGuard& operator=(const EvalGuard&) = delete;
+
+ private:
+  nn::Module& module_;
+  bool was_training_;
+};
+
+}  // namespace
+
+double evaluate(models::CausalLM& model, const TrainingData& data,
                 const std::function<void()>& before_batch) {
   const NoGradGuard no_grad;
+  const EvalGuard eval(model);
   auto& context = RankContext::current();
   const auto batches = data.validation_batches();
   const auto each = (batches + context.world_size() - 1) / context.world_size();

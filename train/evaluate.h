@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/model.h"
 #include "train/data/training_data.h"
 
 namespace moegrad::training {
@@ -12,7 +12,7 @@ namespace moegrad::training {
 /// Collective: every rank runs as many forwards. Calls `before_batch` before each; it may throw, on
 /// all ranks alike.
 double evaluate(
-    models::Qwen3Moe& model, const TrainingData& data,
+    models::CausalLM& model, const TrainingData& data,
     const std::function<void()>& before_batch = [] {});
 
 }  // namespace moegrad::training

@@ -139,11 +139,11 @@ std::int64_t RankMemory::total() const {
 
 RankMemory rank_memory(const TrainConfig& options) {
   const MetaGuard no_bytes;
-  models::Qwen3Moe model(options.model_config());
+  models::CausalLM model(options.model_config());
   return rank_memory(options, model);
 }
 
-RankMemory rank_memory(const TrainConfig& options, models::Qwen3Moe& model) {
+RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
   const MetaGuard no_bytes;
   const auto policy = options.policy();
   const auto ranks = std::make_shared<AbsentRanks>(options.parallel.world_size);

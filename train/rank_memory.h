@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/model.h"
 #include "train/config/train_config.h"
 
 namespace moegrad::training {
@@ -33,6 +33,6 @@ struct RankMemory {
 RankMemory rank_memory(const TrainConfig& options);
 /// For a run of `model`, such as one whose parts have been replaced (Module::replace). It has been
 /// made on the meta device, and is sharded here.
-RankMemory rank_memory(const TrainConfig& options, models::Qwen3Moe& model);
+RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model);
 
 }  // namespace moegrad::training

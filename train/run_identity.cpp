@@ -7,7 +7,7 @@
 
 #include "framework/distributed/text_collectives.h"
 #include "framework/runtime/byte_stream.h"
-#include "models/qwen3_moe/config_json.h"
+#include "models/causal_lm/config_json.h"
 #include "train/config/train_options.h"
 
 namespace moegrad::training {

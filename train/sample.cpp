@@ -53,7 +53,7 @@ void for_each_word(std::string_view text, const Visit& visit) {
 
 }  // namespace
 
-std::string sample(models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes,
+std::string sample(models::CausalLM& model, const std::string& prompt, std::int64_t bytes,
                    std::int64_t context, double temperature, std::uint64_t seed,
                    const std::function<void()>& before_byte) {
   check<ValueError>(!prompt.empty(), "--prompt: must not be empty");

@@ -6,14 +6,14 @@
 #include <string>
 #include <string_view>
 
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/model.h"
 
 namespace moegrad::training {
 
 /// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: every rank
 /// computes the same text. Calls `before_byte` as evaluate() does.
 std::string sample(
-    models::Qwen3Moe& model, const std::string& prompt, std::int64_t bytes, std::int64_t context,
+    models::CausalLM& model, const std::string& prompt, std::int64_t bytes, std::int64_t context,
     double temperature, std::uint64_t seed, const std::function<void()>& before_byte = [] {});
 
 /// Share of the words of `text` that occur in `corpus` as words (letters only, as written).

@@ -9,7 +9,7 @@ SpeedPreset speed_preset(std::string_view name) {
   SpeedPreset preset;
   auto& config = preset.config;
   if (name == "tiny") {
-    preset = {.config = models::Qwen3MoeConfig::preset("tiny"), .sequences = 2, .length = 32};
+    preset = {.config = models::CausalLMConfig::preset("tiny"), .sequences = 2, .length = 32};
     config.router_aux_loss_coef = 0;
     return preset;
   }

@@ -5,14 +5,14 @@
 #include <optional>
 #include <string_view>
 
-#include "models/qwen3_moe/config.h"
+#include "models/causal_lm/config.h"
 #include "train/data/random_data.h"
 
 namespace moegrad::training {
 
 /// The model and the tokens of a training step, to measure its speed.
 struct SpeedPreset {
-  models::Qwen3MoeConfig config = {};
+  models::CausalLMConfig config = {};
   std::int64_t sequences = 4;
   std::int64_t length = 512;  // tokens of each sequence
 };

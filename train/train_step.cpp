@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
+#include <optional>
 #include <span>
 
+#include "framework/autograd/dropout_ids.h"
 #include "framework/distributed/collectives.h"
 #include "framework/profile/span.h"
 #include "framework/runtime/rank_context.h"
-#include "models/qwen3_moe/loss.h"
+#include "models/causal_lm/loss.h"
 #include "nn/recompute.h"
 #include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
@@ -53,7 +56,7 @@ std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, do
   return groups;
 }
 
-fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
+fsdp::State& shard_model(models::CausalLM& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy) {
   for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh, policy);
   auto whole = policy;
@@ -61,15 +64,48 @@ fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
   return fsdp::fully_shard(model, mesh, whole);
 }
 
-void recompute_layers(models::Qwen3Moe& model, std::int64_t n) {
+void recompute_layers(models::CausalLM& model, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     nn::recompute(model.layers().at(static_cast<std::size_t>(i)));
   }
 }
 
-StepResult train_step(models::Qwen3Moe& model, StepPlan& plan, const std::vector<MicroBatch>& own,
+namespace {
+
+/// Of a micro-batch, whose tokens get ids that no other one of the step has.
+DropoutIds ids_of(const Turn& turn, const MicroBatch& batch, const StepOptions& options) {
+  constexpr std::int64_t kMostTokensOfOne = std::int64_t{1} << 32;
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(batch.tokens.numel()));
+  std::iota(ids.begin(), ids.end(), turn.index * kMostTokensOfOne);
+  return {.seed = options.seed,
+          .step = options.step,
+          .token_ids = Tensor::from(ids, {std::ssize(ids)})};
+}
+
+/// The loads of the micro-batches that the ranks run in the same turn as this one.
+models::RouterLossOptions::Load load_of_ranks(const Turn& turn, const Counts& own,
+                                              std::int64_t tokens, std::int64_t targets) {
+  models::RouterLossOptions::Load load{
+      .tokens_per_expert = own, .tokens = tokens, .targets = targets};
+  if (turn.idle) {
+    for (auto& counts : load.tokens_per_expert) std::ranges::fill(counts, 0);
+    load.tokens = load.targets = 0;
+  }
+  const auto& group = RankContext::current().group();
+  if (!group) return load;
+  sum_counts(load.tokens_per_expert, *group);
+  load.tokens = all_reduce(*group, load.tokens);
+  load.targets = all_reduce(*group, load.targets);
+  return load;
+}
+
+}  // namespace
+
+StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector<MicroBatch>& own,
                       const StepOptions& options, optim::Optimizer& optimizer) {
-  const auto coefficient = model.config().router_aux_loss_coef;
+  const auto& config = model.config();
+  const auto& balance = options.balance;
+  const double coefficient = balance.aux_loss_coef.value_or(config.router_aux_loss_coef);
   std::vector<std::int64_t> own_targets, own_tokens;
   for (const auto& batch : own) {
     own_targets.push_back(ops::count_targets(batch.targets));
@@ -84,16 +120,23 @@ StepResult train_step(models::Qwen3Moe& model, StepPlan& plan, const std::vector
   for (std::size_t i = 0; i < own.size(); ++i) {
     const auto& turn = plan.turns()[i];
     const auto& batch = own[i];
-    models::Qwen3Moe::ForwardOptions forward;
+    models::CausalLM::ForwardOptions forward;
     if (options.linear_cross_entropy) forward.targets = batch.targets;
     if (options.replay != nullptr) {
       forward.replay_expert_indices = (*options.replay)[static_cast<std::size_t>(turn.index)];
     }
+    std::optional<DropoutIdsGuard> random;
+    if (config.router_jitter_noise > 0) random.emplace(ids_of(turn, batch, options));
     auto output = options.forward ? options.forward(model, batch, forward)
                                   : model(batch.tokens, batch.documents, forward);
     const auto share = [&] {
       const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "loss");
-      return models::qwen3_moe_loss(output, batch.targets, targets, coefficient);
+      models::RouterLossOptions losses{.per_layer = balance.layers == BalancedLayers::kEach,
+                                       .z_loss_coef = balance.z_loss_coef};
+      if (balance.tokens == BalancedTokens::kRanks && !output.router_logits.empty()) {
+        losses.load = load_of_ranks(turn, output.tokens_per_expert, own_tokens[i], own_targets[i]);
+      }
+      return models::causal_lm_loss(output, batch.targets, targets, coefficient, losses);
     }();
     plan.backward(turn, share.objective);
     ce.push_back(share.ce_sum.item());
@@ -116,7 +159,10 @@ StepResult train_step(models::Qwen3Moe& model, StepPlan& plan, const std::vector
   const auto parameters = model.named_parameters();
   const double limit = options.max_grad_norm > 0 ? options.max_grad_norm : HUGE_VAL;
   result.grad_norm = optim::clip_grad_norm(parameters, limit);
-  if (result.is_finite()) optimizer.step();
+  if (!result.is_finite()) return result;
+  optimizer.step();
+  const double rate = balance.bias_update_rate.value_or(kBiasUpdateRate);
+  if (config.correction_bias) model.balance(result.tokens_per_expert, rate);
   return result;
 }
 

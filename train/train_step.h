@@ -9,8 +9,9 @@
 #include "framework/distributed/device_mesh.h"
 #include "framework/tensor/named_tensor.h"
 #include "fsdp/fully_shard.h"
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/model.h"
 #include "optim/optimizer.h"
+#include "train/balance.h"
 #include "train/data/micro_batch.h"
 #include "train/step_plan.h"
 
@@ -34,12 +35,15 @@ struct StepResult {
 };
 
 /// How a step runs the model on a micro-batch.
-using StepForward = std::function<models::Qwen3Moe::Output(
-    models::Qwen3Moe&, const MicroBatch&, const models::Qwen3Moe::ForwardOptions&)>;
+using StepForward = std::function<models::CausalLM::Output(
+    models::CausalLM&, const MicroBatch&, const models::CausalLM::ForwardOptions&)>;
 
 struct StepOptions {
-  double max_grad_norm = 1.0;         // 0: no clipping
-  bool linear_cross_entropy = false;  // no logits as a whole: Qwen3MoeForwardOptions::targets
+  double max_grad_norm = 1.0;  // 0: no clipping
+  Balance balance = {};
+  std::uint64_t seed = 0;  // of random numbers in the model (router_jitter_noise), which the number
+  std::int64_t step = 0;   // of the step tells from those of other steps
+  bool linear_cross_entropy = false;  // no logits as a whole: CausalLMForwardOptions::targets
   /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
   const std::vector<TensorList>* replay = nullptr;
   StepForward forward = {};  // in place of model(tokens, documents, options)
@@ -50,15 +54,16 @@ std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, do
                                               double weight_decay);
 
 /// Wraps each decoder layer, then the rest; the model knows nothing of it.
-fsdp::State& shard_model(models::Qwen3Moe& model, const DeviceMesh& mesh,
+fsdp::State& shard_model(models::CausalLM& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy);
 
 /// Decoder layers [0, n) keep only their input, and backward runs them again.
-void recompute_layers(models::Qwen3Moe& model, std::int64_t n);
+void recompute_layers(models::CausalLM& model, std::int64_t n);
 
-/// One optimizer step of a sharded model, which changes nothing unless loss and gradient norm are
-/// finite. `own`: the micro-batches of this rank, one for each of the plan's turns. Collective.
-StepResult train_step(models::Qwen3Moe& model, StepPlan& plan, const std::vector<MicroBatch>& own,
+/// One optimizer step of a sharded model, then one of its correction biases if it has any. It
+/// changes nothing unless loss and gradient norm are finite. `own`: the micro-batches of this rank,
+/// one for each of the plan's turns. Collective.
+StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector<MicroBatch>& own,
                       const StepOptions& options, optim::Optimizer& optimizer);
 
 }  // namespace moegrad::training

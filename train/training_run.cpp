@@ -24,8 +24,8 @@
 #include "framework/runtime/log.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/tensor/meta.h"
-#include "models/qwen3_moe/load_pretrained.h"
-#include "models/qwen3_moe/save_pretrained.h"
+#include "models/causal_lm/load_pretrained.h"
+#include "models/causal_lm/save_pretrained.h"
 #include "optim/adamw.h"
 #include "train/data/step_loader.h"
 #include "train/evaluate.h"
@@ -98,7 +98,7 @@ std::string_view unit_of(const TrainingData& data) {
   return data.source().is_text() ? "byte" : "token";
 }
 
-void print_result(const TrainConfig& options, const TrainingData& data, models::Qwen3Moe& model,
+void print_result(const TrainConfig& options, const TrainingData& data, models::CausalLM& model,
                   RunLogs& logs, bool is_rank_0, const std::function<void()>& may_stop) {
   model.eval();
   const double validation = evaluate(model, data, may_stop);
@@ -137,7 +137,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   const bool is_rank_0 = context.rank() == 0;
   check_same_run(context.group(), options, data);
   // No rank ever holds the whole model: first only shapes are made, then shards, then their values.
-  std::optional<models::Qwen3Moe> shapes;
+  std::optional<models::CausalLM> shapes;
   {
     const MetaGuard no_bytes;
     shapes.emplace(options.model_config());
@@ -219,6 +219,9 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
       const WorkGuard work(WorkClass::kCompute);
       return train_step(model, plan, batches,
                         {.max_grad_norm = options.optim.max_grad_norm,
+                         .balance = options.balance,
+                         .seed = options.optim.seed,
+                         .step = step,
                          .linear_cross_entropy = options.memory.linear_cross_entropy},
                         optimizer);
     };

@@ -10,6 +10,7 @@
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
 #include "framework/autograd/micro_batch.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 

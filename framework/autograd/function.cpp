@@ -7,6 +7,7 @@
 
 #include "framework/distributed/check_whole.h"
 #include "framework/runtime/call_stack.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/tensor_impl.h"
 
 namespace moegrad {

@@ -52,7 +52,7 @@ double milliseconds(const auto& body) {
 }
 
 void measure(const Options& options, RankContext& context) {
-  std::optional<models::Qwen3Moe> shapes;
+  std::optional<models::CausalLM> shapes;
   {
     const MetaGuard no_bytes;
     shapes.emplace(training::speed_preset(options.preset).config);

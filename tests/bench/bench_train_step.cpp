@@ -30,7 +30,7 @@
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
 #include "framework/runtime/rank_context.h"
-#include "models/qwen3_moe/loss.h"
+#include "models/causal_lm/loss.h"
 #include "optim/adamw.h"
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/quantile.h"
@@ -94,7 +94,7 @@ double seconds_since(Clock::time_point& begin) {
 
 Measured run_rank(RankContext& context, const Options& options,
                   const training::SpeedPreset& preset) {
-  models::Qwen3Moe model(preset.config, /*seed=*/1);
+  models::CausalLM model(preset.config, /*seed=*/1);
   training::recompute_layers(model, options.recompute);
   if (options.ranks > 1) training::shard_model(model, DeviceMesh::flat(context.group()), {});
   optim::AdamW optimizer(model.named_parameters(), {.lr = 3e-4});
@@ -105,7 +105,7 @@ Measured run_rank(RankContext& context, const Options& options,
       training::random_data(preset, own, options.ranks).micro_batch(0, context.rank());
   const auto targets = preset.sequences * preset.length;
 
-  models::Qwen3Moe::ForwardOptions forward;
+  models::CausalLM::ForwardOptions forward;
   if (options.linear_cross_entropy) forward.targets = batch.targets;
 
   Measured result;
@@ -115,7 +115,7 @@ Measured run_rank(RankContext& context, const Options& options,
     auto begin = Clock::now();
     optimizer.zero_grad();
     const auto output = model(batch.tokens, batch.documents, forward);
-    const auto loss = models::qwen3_moe_loss(output, batch.targets, targets, 0);
+    const auto loss = models::causal_lm_loss(output, batch.targets, targets, 0);
     result.loss = loss.ce_sum.item() / static_cast<double>(batch.targets.numel());
     time.forward = seconds_since(begin);
     loss.objective.backward();

@@ -48,17 +48,17 @@ void check_gradient() {
   std::cout << "gradient of signed_square agrees\n";
 }
 
-models::Qwen3MoeLoss loss_of(models::Qwen3Moe& model, std::int64_t ranks) {
+models::CausalLMLoss loss_of(models::CausalLM& model, std::int64_t ranks) {
   const std::vector<std::int64_t> text{71, 111, 100, 32, 115, 97, 105, 100, 44};
   const auto n = static_cast<std::int64_t>(text.size()) - 1;
   const std::span<const std::int64_t> all(text);
   const auto output = model(Tensor::from(all.first(text.size() - 1), {n}));
-  return models::qwen3_moe_loss(output, Tensor::from(all.subspan(1), {n}), ranks * n, 0.01);
+  return models::causal_lm_loss(output, Tensor::from(all.subspan(1), {n}), ranks * n, 0.01);
 }
 
 // The loss after a step; leaves the weights in `path`.
 double train(RankContext& rank, const std::filesystem::path& path) {
-  models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
+  models::CausalLM model(models::CausalLMConfig::preset("tiny"), /*seed=*/1);
   const auto mesh = DeviceMesh::flat(rank.group());
   for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh);
   fsdp::fully_shard(model, mesh);
@@ -82,7 +82,7 @@ int main(int argc, char** argv) try {
     if (rank.rank() == 0) sharded = loss;
   });
   std::cout << "two sharded ranks: the loss falls\n";
-  models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/2);
+  models::CausalLM model(models::CausalLMConfig::preset("tiny"), /*seed=*/2);
   model.load_state_dict(load_safetensors(argv[1]));
   const double whole = loss_of(model, 1).ce_sum.item();
   check(whole == sharded, "the file must give the loss ", sharded, ", got ", whole);

@@ -13,7 +13,7 @@ constexpr std::int64_t kSteps = 16;
 // Trains up to step `until`.
 void train_on(RankContext& rank, const training::TrainingData& data, const std::string& folder,
               std::int64_t until) {
-  models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
+  models::CausalLM model(models::CausalLMConfig::preset("tiny"), /*seed=*/1);
   auto& root = training::shard_model(model, DeviceMesh::flat(rank.group()), {});
   optim::AdamW optimizer(model.named_parameters(), {.weight_decay = 0.1});
   const auto schedule = optim::cosine_with_warmup(/*peak=*/4e-3, /*warmup=*/3, kSteps);

@@ -21,7 +21,7 @@ using test::TemporaryFolder;
 constexpr std::int64_t kBefore = 3, kAfter = 20, kMicroBatches = 8;
 
 // Dimensions that neither 3 nor 8 ranks divide, and shards that begin inside an expert.
-models::Qwen3MoeConfig config_with(nn::ExpertWeights experts) {
+models::CausalLMConfig config_with(nn::ExpertWeights experts) {
   auto config = test::sharded_toy_config();
   config.vocab_size = 37;
   config.num_experts = 5;
@@ -31,7 +31,7 @@ models::Qwen3MoeConfig config_with(nn::ExpertWeights experts) {
 }
 
 struct Training {
-  Training(RankContext& context, const models::Qwen3MoeConfig& config, const DeviceMesh& mesh,
+  Training(RankContext& context, const models::CausalLMConfig& config, const DeviceMesh& mesh,
            std::uint64_t seed)
       : model(config, seed),
         state(training::shard_model(model, mesh, {})),
@@ -60,7 +60,7 @@ struct Training {
     return whole;
   }
 
-  models::Qwen3Moe model;
+  models::CausalLM model;
   fsdp::State& state;
   optim::AdamW optimizer;
   std::shared_ptr<ProcessGroup> group;

@@ -4,7 +4,7 @@
 
 #include "framework/distributed/shard_runs.h"
 #include "fsdp/fully_shard.h"
-#include "models/qwen3_moe/loss.h"
+#include "models/causal_lm/loss.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::compute_dtype_test {
@@ -13,17 +13,17 @@ namespace {
 TEST(ComputeDtype, AModelOfFloat64ComputesInFloat32LikeOneOfFloat32) {
   auto config = test::sharded_toy_config();
   const auto batch = test::toy_batches(0, 1, config.vocab_size)[0];
-  const auto loss_of = [&](models::Qwen3Moe& model) {
-    return models::qwen3_moe_loss(model(batch.tokens, batch.documents), batch.targets, 16, 0.001)
+  const auto loss_of = [&](models::CausalLM& model) {
+    return models::causal_lm_loss(model(batch.tokens, batch.documents), batch.targets, 16, 0.001)
         .objective;
   };
-  models::Qwen3Moe single(config, 3);
+  models::CausalLM single(config, 3);
   const Tensor expected = loss_of(single);
   expected.backward();
 
   config.dtype = Dtype::kFloat64;
   launch(2, [&](RankContext& rank) {
-    models::Qwen3Moe model(config, 3);
+    models::CausalLM model(config, 3);
     const auto mesh = DeviceMesh::flat(rank.group());
     const fsdp::Policy policy = {.mixed_precision = {.param_dtype = Dtype::kFloat32}};
     for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh, policy);

@@ -214,7 +214,7 @@ TEST(FullyShard, RefillsWhatWasSavedForBackwardWithoutAVersionChange) {
 TEST(FullyShard, LinearOnlyShardKeepsLinearWeightsAlignedTo512BytesAndLeavesTheRest) {
   for (const int world_size : {2, 3, 4, 8}) {
     launch(world_size, [](RankContext& rank) {
-      models::Qwen3Moe model(test::sharded_toy_config(), 1);
+      models::CausalLM model(test::sharded_toy_config(), 1);
       auto& root =
           training::shard_model(model, DeviceMesh::flat(rank.group()), {.linear_only_shard = true});
       for (auto& layer : model.layers()) {

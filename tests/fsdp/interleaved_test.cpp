@@ -16,7 +16,7 @@
 #include "framework/autograd/micro_batch.h"
 #include "framework/distributed/gather_shards.h"
 #include "fsdp/fully_shard.h"
-#include "models/qwen3_moe/loss.h"
+#include "models/causal_lm/loss.h"
 #include "nn/recompute.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
@@ -28,8 +28,8 @@
 namespace moegrad::interleaved_test {
 namespace {
 
-using models::Qwen3Moe;
-using models::Qwen3MoeDecoderLayer;
+using models::CausalLM;
+using models::DecoderLayer;
 using test::bitwise_equal;
 using test::message_of;
 using training::Accumulation;
@@ -44,13 +44,13 @@ constexpr std::int64_t kMicroBatches = 16, kTokens = 16;
 class NodeByNode final : public nn::Callable<NodeByNode> {
  public:
   struct Output {
-    std::vector<Qwen3Moe::Output> of_micro_batches;
+    std::vector<CausalLM::Output> of_micro_batches;
     friend void for_each_tensor(Output& output, const nn::TensorVisitor& visit) {
       for (auto& one : output.of_micro_batches) for_each_tensor(one, visit);
     }
   };
 
-  NodeByNode(const models::Qwen3MoeConfig& config, bool by_nodes)
+  NodeByNode(const models::CausalLMConfig& config, bool by_nodes)
       : by_nodes_(by_nodes), whole_(config, 3) {
     register_module("whole", whole_);
   }
@@ -74,24 +74,23 @@ class NodeByNode final : public nn::Callable<NodeByNode> {
     TensorList hidden(tokens.size());
     for_each([&](std::size_t j) { hidden[j] = part<nn::Embedding>("embed_tokens")(tokens[j]); });
     for (auto& layer : whole_.layers()) {
-      std::vector<Qwen3MoeDecoderLayer::Output> results(tokens.size());
+      std::vector<DecoderLayer::Output> results(tokens.size());
       if (by_nodes_ && layer.is_moe()) {
-        std::vector<Qwen3MoeDecoderLayer::Attended> attended(tokens.size());
+        std::vector<DecoderLayer::Attended> attended(tokens.size());
         std::vector<nn::DispatchedRows> dispatched(tokens.size());
         TensorList rows(tokens.size());
         for_each([&](std::size_t j) {
-          attended[j] =
-              layer.call_method(&Qwen3MoeDecoderLayer::attend, hidden[j], context, Tensor());
+          attended[j] = layer.call_method(&DecoderLayer::attend, hidden[j], context, Tensor());
         });
         for_each([&](std::size_t j) {
-          dispatched[j] = layer.call_method(&Qwen3MoeDecoderLayer::dispatch, attended[j]);
+          dispatched[j] = layer.call_method(&DecoderLayer::dispatch, attended[j]);
         });
         for_each([&](std::size_t j) {
-          rows[j] = layer.call_method(&Qwen3MoeDecoderLayer::experts, dispatched[j]);
+          rows[j] = layer.call_method(&DecoderLayer::experts, dispatched[j]);
         });
         for_each([&](std::size_t j) {
-          results[j] = layer.call_method(&Qwen3MoeDecoderLayer::combine, rows[j], dispatched[j],
-                                         attended[j]);
+          results[j] =
+              layer.call_method(&DecoderLayer::combine, rows[j], dispatched[j], attended[j]);
         });
       } else {
         for_each([&](std::size_t j) { results[j] = layer(hidden[j], context); });
@@ -112,7 +111,7 @@ class NodeByNode final : public nn::Callable<NodeByNode> {
     return output;
   }
 
-  Qwen3Moe& whole() { return whole_; }
+  CausalLM& whole() { return whole_; }
 
  private:
   template <class M>
@@ -124,7 +123,7 @@ class NodeByNode final : public nn::Callable<NodeByNode> {
   }
 
   bool by_nodes_;
-  Qwen3Moe whole_;
+  CausalLM whole_;
 };
 
 enum class Schedule { kOneByOne, kInTurns, kWithoutGuards };
@@ -162,7 +161,7 @@ void backward(StepPlan& plan, NodeByNode& model, const std::vector<MicroBatch>& 
   for (std::size_t j = 0; j < turns.size(); ++j) {
     const MicroBatchGuard guard(numbers[j]);
     const auto& batch = batches[static_cast<std::size_t>(turns[j].index)];
-    objectives.push_back(models::qwen3_moe_loss(output.of_micro_batches[j], batch.targets,
+    objectives.push_back(models::causal_lm_loss(output.of_micro_batches[j], batch.targets,
                                                 kMicroBatches * kTokens, 0.01)
                              .objective);
   }
@@ -432,7 +431,7 @@ TEST(Interleaved, ABackwardThatFailedLeavesNothing) {
 
 TEST(Interleaved, BackwardRefusesWhatIsNotOnePair) {
   launch(1, [](RankContext& context) {
-    Qwen3Moe model(test::sharded_toy_config(), 1);
+    CausalLM model(test::sharded_toy_config(), 1);
     auto& state = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     const auto batches = test::toy_batches(0, 1, model.config().vocab_size);
     const auto objective = [&](int number) {

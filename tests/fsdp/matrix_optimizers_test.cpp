@@ -8,8 +8,8 @@
 
 #include "framework/io/checkpoint_reader.h"
 #include "framework/io/checkpoint_writer.h"
+#include "models/causal_lm/hf_layout.h"
 #include "models/matrix_parameters.h"
-#include "models/qwen3_moe/hf_layout.h"
 #include "nn/experts.h"
 #include "optim/adafactor.h"
 #include "tests/framework/io/files.h"
@@ -35,7 +35,7 @@ std::unique_ptr<optim::Optimizer> adafactor_of(const nn::Module& model) {
 }
 
 // Dimensions that 4 ranks do not divide, and shards that begin inside an expert.
-models::Qwen3MoeConfig config_with(nn::ExpertWeights experts) {
+models::CausalLMConfig config_with(nn::ExpertWeights experts) {
   auto config = test::sharded_toy_config();
   config.num_experts = 5;
   config.moe_intermediate_size = 11;
@@ -78,7 +78,7 @@ struct Training {
     return weights;
   }
 
-  models::Qwen3Moe model;
+  models::CausalLM model;
   fsdp::State& state;
   std::unique_ptr<optim::Optimizer> optimizer;
 };

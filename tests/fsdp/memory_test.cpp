@@ -14,7 +14,7 @@
 #include <algorithm>
 
 #include "framework/tensor/arena.h"
-#include "models/qwen3_moe/loss.h"
+#include "models/causal_lm/loss.h"
 #include "optim/adamw.h"
 #include "tests/fsdp/models.h"
 
@@ -22,7 +22,7 @@ namespace moegrad::memory_test {
 namespace {
 
 /// Four equal layers; sizes divide by every world size used, so shards have no padding.
-models::Qwen3MoeConfig config() {
+models::CausalLMConfig config() {
   auto config = test::sharded_toy_config();
   config.vocab_size = 64;
   config.hidden_size = 32;
@@ -39,7 +39,7 @@ struct Bytes {
   std::int64_t largest_group = 0;  // B
 };
 
-Bytes bytes_of(models::Qwen3Moe& model, const fsdp::State& root) {
+Bytes bytes_of(models::CausalLM& model, const fsdp::State& root) {
   Bytes bytes{.shards = root.group()->sharded_bytes(), .root = root.group()->unsharded_bytes()};
   for (auto& layer : model.layers()) {
     const auto& group = *layer.extension<fsdp::State>()->group();
@@ -49,16 +49,16 @@ Bytes bytes_of(models::Qwen3Moe& model, const fsdp::State& root) {
   return bytes;
 }
 
-models::Qwen3MoeLoss loss_of(models::Qwen3Moe& model) {
+models::CausalLMLoss loss_of(models::CausalLM& model) {
   const auto batch = test::toy_batches(0, 1, 64)[0];
-  return models::qwen3_moe_loss(model(batch.tokens, batch.documents), batch.targets, 16, 0.001);
+  return models::causal_lm_loss(model(batch.tokens, batch.documents), batch.targets, 16, 0.001);
 }
 
 /// Highest activation bytes of a forward without any sharding.
 std::int64_t plain_forward_activations() {
   RankContext context;
   const RankContextGuard guard(context);
-  models::Qwen3Moe model(config(), 1);
+  models::CausalLM model(config(), 1);
   context.arena()->reset_peak();
   const auto loss = loss_of(model);
   return context.arena()->peak(MemoryTag::kActivations);
@@ -68,7 +68,7 @@ TEST(Memory, ForwardPeakIsShardsRootTwoGroupsAndActivations) {
   const auto activations = plain_forward_activations();
   for (const int world_size : {1, 2, 4}) {
     launch(world_size, [&](RankContext& context) {
-      models::Qwen3Moe model(config(), 1);
+      models::CausalLM model(config(), 1);
       auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
       const auto bytes = bytes_of(model, root);
       auto& arena = *context.arena();
@@ -91,7 +91,7 @@ TEST(Memory, ForwardPeakIsShardsRootTwoGroupsAndActivations) {
 TEST(Memory, BackwardStaysWithinFourGroupsAndEndsWithShardedGradientsAlone) {
   for (const int world_size : {1, 2, 4}) {
     launch(world_size, [&](RankContext& context) {
-      models::Qwen3Moe model(config(), 1);
+      models::CausalLM model(config(), 1);
       auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
       const auto bytes = bytes_of(model, root);
       auto& arena = *context.arena();
@@ -121,7 +121,7 @@ TEST(Memory, BackwardStaysWithinFourGroupsAndEndsWithShardedGradientsAlone) {
 
 TEST(Memory, KeptGradientsCostOnePartialPerTreeLevel) {
   launch(2, [](RankContext& context) {
-    models::Qwen3Moe model(config(), 1);
+    models::CausalLM model(config(), 1);
     auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     const auto bytes = bytes_of(model, root);
     const auto whole = bytes.shards * context.world_size();
@@ -140,7 +140,7 @@ TEST(Memory, KeptGradientsCostOnePartialPerTreeLevel) {
 
 TEST(Memory, SteadyStateAsksTheSystemForNothing) {
   launch(2, [](RankContext& context) {
-    models::Qwen3Moe model(config(), 1);
+    models::CausalLM model(config(), 1);
     auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(model.named_parameters(), {});
     training::StepPlan plan(root, 4);

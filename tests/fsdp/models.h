@@ -15,14 +15,14 @@
 #include "framework/distributed/shard_spec.h"
 #include "fsdp/state_dict.h"
 #include "optim/adamw.h"
-#include "tests/models/qwen3_moe/toy_models.h"
+#include "tests/models/causal_lm/toy_models.h"
 #include "tests/testing.h"
 #include "train/train_step.h"
 
 namespace moegrad::test {
 
 /// Four experts, fewer than eight ranks, in float32.
-inline models::Qwen3MoeConfig sharded_toy_config() {
+inline models::CausalLMConfig sharded_toy_config() {
   auto config = toy_config();
   config.num_experts = 4;
   config.initializer_range = 0.1;
@@ -86,14 +86,14 @@ struct ToyTraining {
   std::int64_t recompute_layers = 0;
   training::Accumulation accumulation = training::Accumulation::kKeepUntilLast;
   LaunchOptions launch = {};
-  std::function<void(RankContext&, models::Qwen3Moe&)> prepare = {};  // the sharded model
+  std::function<void(RankContext&, models::CausalLM&)> prepare = {};  // the sharded model
   std::function<void(RankContext&)> inspect = {};                     // rank 0, at the end
 };
 
-inline History train_sharded(const models::Qwen3MoeConfig& config, const ToyTraining& training) {
+inline History train_sharded(const models::CausalLMConfig& config, const ToyTraining& training) {
   History history;
   const auto train = [&](RankContext& context) {
-    models::Qwen3Moe model(config, 3);
+    models::CausalLM model(config, 3);
     training::recompute_layers(model, training.recompute_layers);
     auto policy = training.policy;
     if (training.experts) policy.expert_mesh = fsdp_mesh(context.group(), *training.experts);

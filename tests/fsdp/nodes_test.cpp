@@ -12,22 +12,30 @@
 #include "nn/recompute.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/models.h"
+#include "tests/models/causal_lm/toy_models.h"
 
 namespace moegrad::fsdp::nodes_test {
 namespace {
 
-using models::Qwen3MoeDecoderLayer;
+using models::DecoderLayer;
 using test::bitwise_equal;
 using test::randn;
 using ::testing::ElementsAre;
 
 constexpr std::int64_t kTokens = 12;
 
+/// How layers are run.
+enum class Run : std::uint8_t {
+  kWhole,
+  kNodes,        // one after the other
+  kSharedFirst,  // the same, with the shared expert before tokens are dispatched
+};
+
 /// Two decoder layers, run as wholes or node by node.
 class Layers final : public nn::Callable<Layers> {
  public:
-  explicit Layers(bool by_nodes)
-      : by_nodes_(by_nodes), config_(test::sharded_toy_config()), whole_(config_, 3) {
+  explicit Layers(Run how, const models::CausalLMConfig& config = test::sharded_toy_config())
+      : how_(how), config_(config), whole_(config_, 3) {
     for (std::size_t i = 0; i < 2; ++i) register_module(std::to_string(i), whole_.layers()[i]);
   }
 
@@ -45,18 +53,20 @@ class Layers final : public nn::Callable<Layers> {
   std::int64_t hidden_size() const { return config_.hidden_size; }
 
  private:
-  Tensor run(Qwen3MoeDecoderLayer& layer, const Tensor& h,
-             const nn::SequenceContext& context) const {
-    if (!by_nodes_) return layer(h, context).hidden;
-    const auto attended = layer.call_method(&Qwen3MoeDecoderLayer::attend, h, context, Tensor());
-    const auto dispatched = layer.call_method(&Qwen3MoeDecoderLayer::dispatch, attended);
-    const Tensor rows = layer.call_method(&Qwen3MoeDecoderLayer::experts, dispatched);
-    return layer.call_method(&Qwen3MoeDecoderLayer::combine, rows, dispatched, attended).hidden;
+  Tensor run(DecoderLayer& layer, const Tensor& h, const nn::SequenceContext& context) const {
+    if (how_ == Run::kWhole) return layer(h, context).hidden;
+    auto attended = layer.call_method(&DecoderLayer::attend, h, context, Tensor());
+    if (how_ == Run::kSharedFirst) {
+      attended.shared = layer.call_method(&DecoderLayer::shared, attended);
+    }
+    const auto dispatched = layer.call_method(&DecoderLayer::dispatch, attended);
+    const Tensor rows = layer.call_method(&DecoderLayer::experts, dispatched);
+    return layer.call_method(&DecoderLayer::combine, rows, dispatched, attended).hidden;
   }
 
-  bool by_nodes_;
-  models::Qwen3MoeConfig config_;
-  models::Qwen3Moe whole_;
+  Run how_;
+  models::CausalLMConfig config_;
+  models::CausalLM whole_;
 };
 
 struct Way {
@@ -110,7 +120,7 @@ TEST(DecoderLayerNodes, GiveTheBitsOfTheLayerUnderFullyShard) {
           launch(ranks, [&](RankContext& context) {
             const auto mesh = DeviceMesh::flat(context.group());
             const Way way = {units, recomputed, reshard};
-            Layers whole(false), nodes(true);
+            Layers whole(Run::kWhole), nodes(Run::kNodes);
             prepare(whole, way, mesh);
             prepare(nodes, way, mesh);
             const auto expected = train(whole), got = train(nodes);
@@ -126,10 +136,37 @@ TEST(DecoderLayerNodes, GiveTheBitsOfTheLayerUnderFullyShard) {
   }
 }
 
+// A shared expert may run at any time after attention.
+TEST(DecoderLayerNodes, GiveTheBitsOfALayerWithASharedExpert) {
+  auto config = test::toy_config_of(models::ModelType::kQwen2Moe);
+  config.dtype = Dtype::kFloat32;
+  for (const int ranks : {1, 2, 3}) {
+    for (const auto recomputed : {std::string_view(), kExperts, kMixture}) {
+      launch(ranks, [&](RankContext& context) {
+        const auto mesh = DeviceMesh::flat(context.group());
+        const Way way = {.recomputed = recomputed};
+        Layers whole(Run::kWhole, config);
+        prepare(whole, way, mesh);
+        const auto expected = train(whole);
+        for (const auto how : {Run::kNodes, Run::kSharedFirst}) {
+          Layers nodes(how, config);
+          prepare(nodes, way, mesh);
+          const auto got = train(nodes);
+          ASSERT_EQ(got.size(), expected.size());
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            EXPECT_TRUE(bitwise_equal(got[i], expected[i]))
+                << ranks << " ranks, " << static_cast<int>(how) << ", " << recomputed << ' ' << i;
+          }
+        }
+      });
+    }
+  }
+}
+
 // Backward gathers each layer once, also where it leaves the weights to a second call.
 TEST(DecoderLayerNodes, AreGatheredOnceInEachOfTwoBackwardCalls) {
   launch(2, [](RankContext& context) {
-    Layers layers(true);
+    Layers layers(Run::kNodes);
     prepare(layers, {}, DeviceMesh::flat(context.group()));
     const auto log =
         test::log_events(*layers.extension<State>(), {Event::kReshard, Event::kReduce});
@@ -147,9 +184,9 @@ TEST(DecoderLayerNodes, AreGatheredOnceInEachOfTwoBackwardCalls) {
 // Without its hooks a layer has no gathered weights.
 TEST(DecoderLayerNodes, CalledPastTheHooksFindTheShard) {
   launch(2, [](RankContext& context) {
-    Layers layers(false);
+    Layers layers(Run::kWhole);
     prepare(layers, {}, DeviceMesh::flat(context.group()));
-    auto& layer = dynamic_cast<Qwen3MoeDecoderLayer&>(*layers.named_modules()[1].second);
+    auto& layer = dynamic_cast<DecoderLayer&>(*layers.named_modules()[1].second);
     const auto documents = Documents::one(2);
     const auto table = ops::rope_table(documents.positions(), 8, 1e4, Dtype::kFloat32);
     const Tensor hidden = Tensor::zeros({2, layers.hidden_size()});

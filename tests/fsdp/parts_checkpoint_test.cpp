@@ -13,12 +13,12 @@
 namespace moegrad::parts_checkpoint_test {
 namespace {
 
-using models::Qwen3Moe;
-using models::Qwen3MoePart;
+using models::CausalLM;
+using models::CausalLMPart;
 using test::bitwise_equal;
 using test::TemporaryFolder;
 
-models::Qwen3MoeConfig four_layers() {
+models::CausalLMConfig four_layers() {
   auto config = test::sharded_toy_config();
   config.num_hidden_layers = 4;
   return config;
@@ -27,7 +27,7 @@ models::Qwen3MoeConfig four_layers() {
 /// A model, or a part of one, after a step of AdamW, if asked for, with gradients that depend on
 /// nothing but names and elements.
 struct Trained {
-  Trained(const Qwen3MoePart& part, const DeviceMesh& mesh, bool trained)
+  Trained(const CausalLMPart& part, const DeviceMesh& mesh, bool trained)
       : model(four_layers(), trained ? 3 : 4, part) {
     training::shard_model(model, mesh, {});
     optimizer = std::make_unique<optim::AdamW>(model.named_parameters(), optim::AdamW::Config{});
@@ -52,13 +52,13 @@ struct Trained {
     return all;
   }
 
-  Qwen3Moe model;
+  CausalLM model;
   std::unique_ptr<optim::AdamW> optimizer;
 };
 
 constexpr int kStages = 2;
 
-Qwen3MoePart part_of_stage(int stage) {
+CausalLMPart part_of_stage(int stage) {
   if (stage == 0) return {.end = 1, .head = false};
   return {.begin = 1, .embedding = false};
 }
@@ -98,7 +98,7 @@ TEST(PartsCheckpoint, APartReadsItsTensorsOfWhatOtherPartsWrote) {
   save_in_stages(root / "", 2);
   launch(2, [&](RankContext& context) {
     const auto mesh = DeviceMesh::flat(context.group());
-    const Qwen3MoePart middle = {.begin = 1, .end = 2, .embedding = false, .head = false};
+    const CausalLMPart middle = {.begin = 1, .end = 2, .embedding = false, .head = false};
     const Trained expected(middle, mesh, true), found(middle, mesh, false);
     CheckpointReader reader(root / "step-00000007");
     const auto all = expected.tensors(), got = found.tensors();

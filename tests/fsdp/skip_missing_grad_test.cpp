@@ -15,7 +15,7 @@ using test::History;
 using test::sharded_toy_config;
 
 /// More experts than the 16 tokens of a micro-batch reach.
-models::Qwen3MoeConfig sparse_config() {
+models::CausalLMConfig sparse_config() {
   auto config = sharded_toy_config();
   config.num_experts = 12;
   config.num_experts_per_tok = 1;
@@ -28,10 +28,10 @@ struct Run {
   friend bool operator==(const Run&, const Run&) = default;
 };
 
-Run train(const models::Qwen3MoeConfig& config, int world_size, bool skip) {
+Run train(const models::CausalLMConfig& config, int world_size, bool skip) {
   Run run;
   launch(world_size, [&](RankContext& context) {
-    models::Qwen3Moe model(config, 3);
+    models::CausalLM model(config, 3);
     auto& state = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW::Config options;
     if (skip) options.skip_missing_grad = nn::expert_blocks(model);

@@ -188,7 +188,7 @@ TEST(FullStateDict, NeedsRoomForOneWholeParameterOnTheFirstRank) {
   }
 }
 
-models::Qwen3MoeConfig tied_config() {
+models::CausalLMConfig tied_config() {
   auto config = test::sharded_toy_config();
   config.tie_word_embeddings = true;
   return config;
@@ -196,11 +196,11 @@ models::Qwen3MoeConfig tied_config() {
 
 TEST(StateDict, OfAShardedModelGoesToAnyNumberOfRanks) {
   const auto config = tied_config();
-  const auto expected = models::Qwen3Moe(config, 3).state_dict();
+  const auto expected = models::CausalLM(config, 3).state_dict();
   for (const int from : {1, 2, 3, 8}) {
     NamedTensors state;
     launch(from, [&](RankContext& context) {
-      models::Qwen3Moe model(config, 3);
+      models::CausalLM model(config, 3);
       training::shard_model(model, DeviceMesh::flat(context.group()), {});
       auto own = full_state_dict(model);
       if (context.rank() == 0) state = std::move(own);
@@ -211,7 +211,7 @@ TEST(StateDict, OfAShardedModelGoesToAnyNumberOfRanks) {
     }
     for (const int to : {1, 4, 8}) {
       launch(to, [&](RankContext& context) {
-        models::Qwen3Moe model(config, 8);
+        models::CausalLM model(config, 8);
         training::shard_model(model, DeviceMesh::flat(context.group()), {});
         load_full_state_dict(model, context.rank() == 0 ? state : NamedTensors());
         expect_holds(model, expected);
@@ -225,10 +225,10 @@ TEST(StateDict, IsThatOfTheShardsWhileParametersAreGathered) {
   const auto config = tied_config();
   const Policy policy = {.reshard_after_forward = false,
                          .mixed_precision = {.param_dtype = Dtype::kBFloat16}};
-  const auto expected = models::Qwen3Moe(config, 3).state_dict();
+  const auto expected = models::CausalLM(config, 3).state_dict();
   const auto batch = test::toy_batch(config.vocab_size);
   launch(3, [&](RankContext& context) {
-    models::Qwen3Moe model(config, 3);
+    models::CausalLM model(config, 3);
     training::shard_model(model, DeviceMesh::flat(context.group()), policy);
     const auto gather = [&] {
       model(batch.tokens, batch.documents);
@@ -250,7 +250,7 @@ TEST(StateDict, OfShardsIsTheLiveShardsAndComesBackBitwise) {
   for (const int world_size : {1, 3, 4}) {
     launch(world_size, [&](RankContext& context) {
       const auto mesh = DeviceMesh::flat(context.group());
-      models::Qwen3Moe model(config, 3), other(config, 8);
+      models::CausalLM model(config, 3), other(config, 8);
       training::shard_model(model, mesh, {});
       training::shard_model(other, mesh, {});
       const auto state = model.state_dict();
@@ -260,7 +260,7 @@ TEST(StateDict, OfShardsIsTheLiveShardsAndComesBackBitwise) {
         EXPECT_EQ(&state[i].tensor.storage(), &parameters[i].tensor.storage());
       }
       other.load_state_dict(state);
-      expect_holds(other, models::Qwen3Moe(config, 3).state_dict());
+      expect_holds(other, models::CausalLM(config, 3).state_dict());
     });
   }
 }

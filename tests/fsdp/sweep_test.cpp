@@ -7,7 +7,7 @@
 #include <sstream>
 #include <thread>
 
-#include "models/qwen3_moe/config_json.h"
+#include "models/causal_lm/config_json.h"
 #include "tests/fsdp/models.h"
 
 namespace moegrad::sweep_test {
@@ -50,9 +50,9 @@ TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
 }
 
 /// Has `visit(rank, call)` called ahead of every decoder layer's forward.
-std::function<void(RankContext&, models::Qwen3Moe&)> before_layers(
+std::function<void(RankContext&, models::CausalLM&)> before_layers(
     const std::function<void(int, int)>& visit) {
-  return [visit](RankContext& context, models::Qwen3Moe& model) {
+  return [visit](RankContext& context, models::CausalLM& model) {
     const auto call = std::make_shared<int>(0);
     for (auto& layer : model.layers()) {
       layer.register_forward_pre_hook(
@@ -176,7 +176,7 @@ TEST(Fuzz, AConfigurationOfAnyBytesIsReadOrRefused) {
       }
     }
     try {
-      models::parse_qwen3_moe_config(text).validate();
+      models::parse_model_config(text).validate();
     } catch (const ValueError&) {
       ++refused;
     }

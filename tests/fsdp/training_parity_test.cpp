@@ -201,7 +201,7 @@ TEST(FullyShard, GathersAHeadOfItsOwnGroupForItsCrossEntropy) {
   const auto config = sharded_toy_config();
   const auto batch = test::toy_batches(0, 1, config.vocab_size)[0];
   launch(2, [&](RankContext& context) {
-    models::Qwen3Moe model(config, 3);
+    models::CausalLM model(config, 3);
     const auto mesh = DeviceMesh::flat(context.group());
     const auto modules = model.named_modules();
     const auto head = std::ranges::find(modules, "lm_head", &decltype(modules)::value_type::first);

@@ -47,8 +47,8 @@ class Stage final : public nn::Callable<Stage> {
   std::int64_t hidden_size() const { return config_.hidden_size; }
 
  private:
-  models::Qwen3MoeConfig config_;
-  models::Qwen3Moe whole_;
+  models::CausalLMConfig config_;
+  models::CausalLM whole_;
 };
 
 /// Gradients of input and parameters after some micro-batches. `kept`: a sharded stage reduces with

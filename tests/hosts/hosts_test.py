@@ -29,7 +29,7 @@ text.write_text("".join(f"{i} sheep went to the water and came back again.\n" fo
 
 
 def train(name, *more):
-    return [tools / "train_qwen3_moe", "--text", text, "--preset", "tiny", "--steps", STEPS,
+    return [tools / "train", "--text", text, "--preset", "tiny", "--steps", STEPS,
             "--micro-batches", 3, "--batch", 1, "--seq-len", 64, "--sample-bytes", 0,
             "--validation-sequences", 3, "--collective-deadline", DEADLINE, "--checkpoint-dir",
             folder / name, "--checkpoint-interval", INTERVAL, "--checkpoint-keep", 0,

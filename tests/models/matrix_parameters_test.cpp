@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/matrix_parameters.h"
 
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/model.h"
 #include "nn/embedding.h"
 #include "optim/muon.h"
 #include "tests/testing.h"
@@ -11,8 +11,8 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-Qwen3MoeConfig config_with(nn::ExpertWeights weights) {
-  Qwen3MoeConfig config;
+CausalLMConfig config_with(nn::ExpertWeights weights) {
+  CausalLMConfig config;
   config.vocab_size = 11;
   config.hidden_size = 8;
   config.num_hidden_layers = 1;
@@ -34,7 +34,7 @@ Names names_of(const NamedTensors& parameters) {
 }
 
 TEST(MatrixParameters, AreSortedByHuggingFacesNames) {
-  const Qwen3Moe model(config_with(nn::ExpertWeights::kPretransposed), 1);
+  const CausalLM model(config_with(nn::ExpertWeights::kPretransposed), 1);
   const auto sorted = matrix_parameters(model);
   const std::string layer = "model.layers.0.";
   EXPECT_EQ(names_of(sorted.embedding), Names{"model.embed_tokens.weight"});
@@ -51,7 +51,7 @@ TEST(MatrixParameters, AreSortedByHuggingFacesNames) {
 
 TEST(MatrixParameters, DescribeTheExpertsInEitherOrientation) {
   for (const bool transposed : {false, true}) {
-    const Qwen3Moe model(config_with(transposed ? nn::ExpertWeights::kPretransposed
+    const CausalLM model(config_with(transposed ? nn::ExpertWeights::kPretransposed
                                                 : nn::ExpertWeights::kHuggingFace),
                          1);
     const auto stacked = matrix_parameters(model).stacked;

@@ -42,8 +42,7 @@ void expect_alike(const nn::MoE::Config& config, const std::string& what) {
   auto tensors = moe.named_parameters();
   for (const auto& [name, buffer] : moe.named_buffers()) {
     Tensor bias = buffer.detach();
-    const Tensor drawn = randn(bias.shape(), 7);
-    std::ranges::copy(drawn.data<double>(), bias.mutable_data<double>().begin());
+    copy_(bias, randn(bias.shape(), 7, bias.dtype()));
     tensors.push_back({name, buffer});
   }
   const auto named = [&](const std::string& name) {

@@ -163,7 +163,7 @@ TEST(Router, BalanceMovesTheBiasAgainstTheLoad) {
   const auto state = router.state_dict();
   EXPECT_EQ(state[1].name, "e_score_correction_bias");
   EXPECT_TRUE(bitwise_equal(state[1].tensor,
-                            Tensor::from(std::vector<double>{0.75, 0.25, 0.5, -0.5}, {4})));
+                            Tensor::from(std::vector<float>{0.75, 0.25, 0.5, -0.5}, {4})));
   EXPECT_EQ(router.named_parameters().size(), 1U);
 }
 
@@ -188,7 +188,7 @@ TEST(Router, BalanceRefusesWhatIsNoLoad) {
                 }).starts_with("Router: rate must be finite and >= 0, got "));
   }
   EXPECT_TRUE(
-      bitwise_equal(router.state_dict()[1].tensor, Tensor::zeros({kExperts}, Dtype::kFloat64)));
+      bitwise_equal(router.state_dict()[1].tensor, Tensor::zeros({kExperts}, Dtype::kFloat32)));
 }
 
 /// max / mean of the loads after `steps` updates of a router that prefers the first experts.

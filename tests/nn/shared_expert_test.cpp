@@ -136,7 +136,7 @@ TEST(MoE, BalancesItsRouter) {
   MoE moe(config_of(0, false));
   moe.balance({0, 4, 4, 8}, 0.5);
   EXPECT_TRUE(bitwise_equal(moe.named_buffers().at(0).tensor,
-                            Tensor::from(std::vector<double>{0.5, 0, 0, -0.5}, {4})));
+                            Tensor::from(std::vector<float>{0.5, 0, 0, -0.5}, {4})));
 }
 
 // --- jitter

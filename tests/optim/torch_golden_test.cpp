@@ -15,8 +15,8 @@
 #include "optim/rmsprop.h"
 #include "optim/schedule.h"
 #include "optim/sgd.h"
-#include "tests/models/qwen3_moe/find_tensor.h"
-#include "tests/models/qwen3_moe/golden_data.h"
+#include "tests/models/causal_lm/find_tensor.h"
+#include "tests/models/causal_lm/golden_data.h"
 #include "tests/testing.h"
 
 namespace moegrad::optim::torch_golden_test {

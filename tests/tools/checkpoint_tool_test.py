@@ -24,7 +24,7 @@ def run(program, *arguments, exit_code=0):
 
 def train(name, *arguments):
     root = folder / name
-    run("train_qwen3_moe", "--text", text, "--preset", "tiny", "--steps", 4, "--micro-batches", 4,
+    run("train", "--text", text, "--preset", "tiny", "--steps", 4, "--micro-batches", 4,
         "--batch", 1, "--seq-len", 16, "--sample-bytes", 0, "--validation-sequences", 2,
         "--checkpoint-dir", root, "--checkpoint-interval", 2, *arguments)
     return root

@@ -52,7 +52,7 @@ if null.exists():
     assert stat.S_ISCHR(null.stat().st_mode)
 os.mkfifo(folder / "pipe")
 _, err = run(*SHORT, "--metrics", "pipe", exit_code=1)
-assert err == "train_qwen3_moe: --metrics: cannot write file 'pipe': No such device or address\n", err
+assert err == "train: --metrics: cannot write file 'pipe': No such device or address\n", err
 assert stat.S_ISFIFO((folder / "pipe").stat().st_mode)
 reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
 shutil.rmtree(folder / "resumable" / "step-00000003", ignore_errors=True)
@@ -132,25 +132,25 @@ run("checkpoint_tool", "export", "sound", "hf")
 before = contents(folder)
 STEP = "sound/step-00000003"
 for command in [
-        ["train_qwen3_moe", *SMALL, "--metrics", text],
-        ["train_qwen3_moe", *SMALL, "--metrics", "other-name.txt"],
-        ["train_qwen3_moe", *SMALL, "--metrics", "here/text.txt"],
-        ["train_qwen3_moe", *SMALL, "--metrics", "m", "--profile", "here/m", "--profile-steps", "0:1"],
-        ["train_qwen3_moe", *SMALL, "--metrics", "here/trace.json", "--profile-steps", "0:1"],
-        ["train_qwen3_moe", *SMALL, "--config-file", "run.toml", "--metrics", "run.toml"],
-        ["train_qwen3_moe", *SMALL, "--export-hf", "sound"],
-        ["train_qwen3_moe", *SMALL, "--export-hf", STEP],
-        ["train_qwen3_moe", *SMALL, "--export-hf", "new", "--checkpoint-dir", "here/new"],
-        ["train_qwen3_moe", *WITHOUT_MODEL, "--export-hf", "hf", "--hf-model", "hf"],
-        ["train_qwen3_moe", *WITHOUT_MODEL, "--metrics", "hf/config.json", "--hf-model", "hf"],
-        ["train_qwen3_moe", *SMALL, "--metrics", f"{STEP}/manifest.json"],
-        ["train_qwen3_moe", *SMALL, "--tensorboard", f"{STEP}/board"],
-        ["train_qwen3_moe", *SMALL, "--tensorboard", STEP],
-        ["train_qwen3_moe", *SMALL, "--checkpoint-dir", STEP],
-        ["train_qwen3_moe", *SMALL, "--checkpoint-dir", "here/sound/latest/"],
-        ["train_qwen3_moe", *SMALL, "--metrics", "m", "--profile", "here/m.1", "--profile-steps", "0:1"],
-        ["train_qwen3_moe", *SMALL, "--metrics", "m", "--export-hf", "m.20"],
-        ["train_qwen3_moe", *WITHOUT_MODEL, "--profile", "hf/config.json", "--config", "hf/config.json",
+        ["train", *SMALL, "--metrics", text],
+        ["train", *SMALL, "--metrics", "other-name.txt"],
+        ["train", *SMALL, "--metrics", "here/text.txt"],
+        ["train", *SMALL, "--metrics", "m", "--profile", "here/m", "--profile-steps", "0:1"],
+        ["train", *SMALL, "--metrics", "here/trace.json", "--profile-steps", "0:1"],
+        ["train", *SMALL, "--config-file", "run.toml", "--metrics", "run.toml"],
+        ["train", *SMALL, "--export-hf", "sound"],
+        ["train", *SMALL, "--export-hf", STEP],
+        ["train", *SMALL, "--export-hf", "new", "--checkpoint-dir", "here/new"],
+        ["train", *WITHOUT_MODEL, "--export-hf", "hf", "--hf-model", "hf"],
+        ["train", *WITHOUT_MODEL, "--metrics", "hf/config.json", "--hf-model", "hf"],
+        ["train", *SMALL, "--metrics", f"{STEP}/manifest.json"],
+        ["train", *SMALL, "--tensorboard", f"{STEP}/board"],
+        ["train", *SMALL, "--tensorboard", STEP],
+        ["train", *SMALL, "--checkpoint-dir", STEP],
+        ["train", *SMALL, "--checkpoint-dir", "here/sound/latest/"],
+        ["train", *SMALL, "--metrics", "m", "--profile", "here/m.1", "--profile-steps", "0:1"],
+        ["train", *SMALL, "--metrics", "m", "--export-hf", "m.20"],
+        ["train", *WITHOUT_MODEL, "--profile", "hf/config.json", "--config", "hf/config.json",
          "--profile-steps", "0:1"],
         ["training_report", "x.jsonl", "-o", "x.jsonl"],
         ["training_report", "x.jsonl", "-o", "here/x.jsonl"],
@@ -174,14 +174,14 @@ assert contents(folder) == before
 # Two runs in one folder, and of one metrics file: the second is refused and told by whom.
 def second_run_is_refused(number):
     root = folder / f"contested {number}"
-    long = ["train_qwen3_moe", *SMALL, "--steps", 10000, "--checkpoint-dir", root,
+    long = ["train", *SMALL, "--steps", 10000, "--checkpoint-dir", root,
             "--checkpoint-interval", 1, "--log-every", 10000]
     first = start(*long, "--seed", 1)
     while not list(root.glob("step-*")):
         assert first.poll() is None, first.communicate()
         time.sleep(0.02)
     _, err = run(*long, "--seed", 2, "--resume", exit_code=1)
-    assert err == (f"train_qwen3_moe: lock: {root} must be written by one program at a time, got process "
+    assert err == (f"train: lock: {root} must be written by one program at a time, got process "
                    f"{first.pid} on {os.uname().nodename} at work in it\n"), err
     _, err = run("own_training_loop", text, root, exit_code=1)
     assert f"got process {first.pid} on " in err, err
@@ -213,7 +213,7 @@ while not (folder / "contested.jsonl").exists() or not (folder / "contested.json
     assert first.poll() is None, first.communicate()
     time.sleep(0.02)
 _, err = run(*SHORT, "--metrics", "here/contested.jsonl", exit_code=1)
-assert err == ("train_qwen3_moe: --metrics: 'here/contested.jsonl' must be written by one program at a "
+assert err == ("train: --metrics: 'here/contested.jsonl' must be written by one program at a "
                "time, got another at work on it\n"), err
 first.kill()
 first.communicate()
@@ -231,7 +231,7 @@ for change, what in [(lambda: os.truncate(ids, 5000), "5000 bytes after 32000"),
                      (lambda: os.truncate(ids, 0), "0 bytes after 32000"),
                      (rewrite, "other contents")]:
     ids.write_bytes(b"\1\0" * 16000)
-    process = start("train_qwen3_moe", *SMALL[2:], "--data", "ids.bin", "--steps", 100000, "--metrics",
+    process = start("train", *SMALL[2:], "--data", "ids.bin", "--steps", 100000, "--metrics",
                     "ids.jsonl")
     while not (folder / "ids.jsonl").exists() or not (folder / "ids.jsonl").read_text():
         assert process.poll() is None, process.communicate()
@@ -239,7 +239,7 @@ for change, what in [(lambda: os.truncate(ids, 5000), "5000 bytes after 32000"),
     change()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, (process.returncode, out, err)
-    assert f"train_qwen3_moe: data: ids.bin: must not change while it is read, got {what}\n" in err, err
+    assert f"train: data: ids.bin: must not change while it is read, got {what}\n" in err, err
     (folder / "ids.jsonl").unlink()
 copy = folder / "copy.txt"
 shutil.copy(text, copy)
@@ -259,11 +259,11 @@ with open(folder / "large.json", "w") as large:
     large.truncate(1 << 30)
 WHAT = {"/dev/zero": "a device", "pipe": "a device", "empty folder": "a folder"}
 for path, what in WHAT.items():
-    for command, who in [(["train_qwen3_moe", "--text", path], "text"),
-                         (["train_qwen3_moe", "--data", path], "data"),
-                         (["train_qwen3_moe", "--config", path], "--config: qwen3_moe config"),
-                         (["train_qwen3_moe", "--dry-run", "--config", path], "--config: qwen3_moe config"),
-                         (["inspect_graph", "--config", path], "qwen3_moe config"),
+    for command, who in [(["train", "--text", path], "text"),
+                         (["train", "--data", path], "data"),
+                         (["train", "--config", path], "--config: model config"),
+                         (["train", "--dry-run", "--config", path], "--config: model config"),
+                         (["inspect_graph", "--config", path], "model config"),
                          (["training_report", path, "-o", "r.html"], "metrics"),
                          (["sampler_balance", "--text", path], "text"),
                          (["loss_parity", "--text", path], "text"),
@@ -271,14 +271,14 @@ for path, what in WHAT.items():
                          (["own_training_loop", path, "nowhere"], "TEXT")]:
         _, err = run(*command, exit_code=1, timeout=20)
         assert err == f"{command[0]}: {who}: {path}: must be a readable regular file, got {what}\n", err
-    _, err = run("train_qwen3_moe", "--config-file", path, exit_code=2, timeout=20)
+    _, err = run("train", "--config-file", path, exit_code=2, timeout=20)
     assert f"must be a readable regular file, got {what}" in err, err
 for more in [[], ["--dry-run"]]:
-    _, err = run("train_qwen3_moe", *more, "--config", "layers.json", exit_code=1, timeout=20)
-    assert err == ("train_qwen3_moe: --config: layers.json: qwen3_moe config: num_hidden_layers must be in "
+    _, err = run("train", *more, "--config", "layers.json", exit_code=1, timeout=20)
+    assert err == ("train: --config: layers.json: qwen3_moe config: num_hidden_layers must be in "
                    "[1, 10000], got 1000000\n"), err
-    _, err = run("train_qwen3_moe", *more, "--config", "large.json", exit_code=1, timeout=20)
-    assert err == ("train_qwen3_moe: --config: qwen3_moe config: large.json: must be of at most 16777216 "
+    _, err = run("train", *more, "--config", "large.json", exit_code=1, timeout=20)
+    assert err == ("train: --config: model config: large.json: must be of at most 16777216 "
                    "bytes, got 1073741824\n"), err
 
 # A full disk, for each thing that a run writes: said once, counted, exit code 1.
@@ -309,7 +309,7 @@ assert not list(folder.glob("*.tmp.*"))
 # A file that is written as a whole is as it was until it is; links, pipes and devices are written in
 # place; what cannot be written is refused with the reason.
 WHOLE = {"training_report": ["run.jsonl", "-o"], "inspect_graph": ["--preset", "tiny", "--tokens", 3, "--dot"],
-         "train_qwen3_moe": [*SMALL, "--profile-steps", "0:1", "--profile"],
+         "train": [*SMALL, "--profile-steps", "0:1", "--profile"],
          "fsdp_timeline": ["--steps", 1, "--batch", 1, "--seq-len", 8, "--trace"]}
 for program, arguments in WHOLE.items():
     said = rf"{program}: .*cannot write file '{{}}': {{}}(; the run goes on)?\n"

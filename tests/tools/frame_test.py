@@ -16,10 +16,10 @@ from program_runs import SHORT, SMALL, contents, folder, full, run, start, text
 # Closed descriptors. Each program writes what it writes with all of them open.
 run(*SHORT, "--metrics", "run.jsonl", "--checkpoint-dir", "sound")
 COMMANDS = [
-    ("train_qwen3_moe", [*SMALL, "--log-level", "debug", "--metrics", "run.jsonl", "--checkpoint-dir",
+    ("train", [*SMALL, "--log-level", "debug", "--metrics", "run.jsonl", "--checkpoint-dir",
                          "checkpoints", "--checkpoint-interval", 1, "--tensorboard", "board"]),
     # The first file that stays open, and so would get a closed descriptor, is here the metrics.
-    ("train_qwen3_moe", [*SMALL, "--log-level", "debug", "--metrics", "run.jsonl"]),
+    ("train", [*SMALL, "--log-level", "debug", "--metrics", "run.jsonl"]),
     ("training_report", [folder / "run.jsonl", "-o", "page.html"]),
     ("compare_losses", [folder / "run.jsonl", folder / "run.jsonl", "--assert-equal"]),
     ("checkpoint_tool", ["export", folder / "sound", "exported"]),
@@ -40,7 +40,7 @@ closings = [closed for count in (1, 2, 3) for closed in itertools.combinations((
 runs = 0
 for program, arguments in COMMANDS:
     written = []
-    chosen = closings if full or program == "train_qwen3_moe" else [(1,), (2,), (0, 1, 2)]
+    chosen = closings if full or program == "train" else [(1,), (2,), (0, 1, 2)]
     for closed in [(), *chosen]:
         place = Path(tempfile.mkdtemp(dir=folder))
         run(program, *arguments, cwd=place,
@@ -57,7 +57,7 @@ print(runs, "runs with closed descriptors, nothing damaged")
 
 # Output that is not taken is an error; a reader who has left does not end a run.
 for program, arguments in COMMANDS:
-    if program == "train_qwen3_moe":
+    if program == "train":
         arguments = SMALL
     with open("/dev/full", "w") as no_room:
         _, err = run(program, *arguments, stdout=no_room,
@@ -65,16 +65,16 @@ for program, arguments in COMMANDS:
     assert err.endswith(f"{program}: standard output could not be written\n"), (program, err)
 for option in ("--help",):
     with open("/dev/full", "w") as no_room:
-        run("train_qwen3_moe", option, stdout=no_room, exit_code=1)
+        run("train", option, stdout=no_room, exit_code=1)
 reader, writer = os.pipe()
 os.close(reader)
 _, err = run(*SHORT, "--metrics", "unread.jsonl", stdout=writer, exit_code=1)
 os.close(writer)
-assert err.endswith("train_qwen3_moe: standard output could not be written\n"), err
+assert err.endswith("train: standard output could not be written\n"), err
 assert len((folder / "unread.jsonl").read_text().splitlines()) == 4
 
 # Signals: noted at once, whatever the run is at; a second one ends it.
-MESSAGE = "train_qwen3_moe: {}: stopping after this step; a second signal ends at once\n"
+MESSAGE = "train: {}: stopping after this step; a second signal ends at once\n"
 for name, when in [("SIGTERM", "training"), ("SIGINT", "training"), ("SIGHUP", "training"),
                    ("SIGUSR1", "sample"), ("SIGXCPU", "training"), ("SIGTERM", "validation"),
                    ("SIGTERM", "sample")]:
@@ -132,26 +132,26 @@ def limited(kind, amount):
 
 _, err = run(*SHORT, "--seq-len", 700, "--batch", 1000, "--micro-batches", 1, "--world-size", 1,
              exit_code=1, preexec_fn=limited(resource.RLIMIT_AS, 1 << 30))
-assert re.fullmatch(r"train_qwen3_moe: arena: out of memory, \d+ bytes live and \d+ more asked for \w+\n",
+assert re.fullmatch(r"train: arena: out of memory, \d+ bytes live and \d+ more asked for \w+\n",
                     err), err
 _, err = run(*SHORT, "--threads-per-rank", 4000, "--world-size", 1, exit_code=1,
              preexec_fn=limited(resource.RLIMIT_AS, 1 << 30))
-assert re.search(r"train_qwen3_moe: thread pool: needs 4000 threads, its caller's included, got \d+: "
+assert re.search(r"train: thread pool: needs 4000 threads, its caller's included, got \d+: "
                  r"Resource temporarily unavailable\n", err), err
 _, err = run(*SHORT, "--world-size", 4000, exit_code=1, preexec_fn=limited(resource.RLIMIT_AS, 1 << 30))
-assert re.search(r"train_qwen3_moe: launch: needs 4000 threads for (communication|ranks), got \d+: Resource "
+assert re.search(r"train: launch: needs 4000 threads for (communication|ranks), got \d+: Resource "
                  r"temporarily unavailable\n", err), err
 _, err = run(*SHORT, "--metrics", "m" * 300, exit_code=1)
-assert err == f"train_qwen3_moe: --metrics: cannot write file '{'m' * 300}': File name too long\n", err
+assert err == f"train: --metrics: cannot write file '{'m' * 300}': File name too long\n", err
 run(*SHORT, "--text", "t" * 5000, exit_code=1)
 run(*SHORT, "--checkpoint-dir", "c" * 300, exit_code=1)
 
 # Control characters never reach the terminal; other characters stay readable.
 hostile = "a\x1b[2J\r\x07\u009bé€.txt"
-_, err = run("train_qwen3_moe", "--text", hostile, exit_code=1)
-assert err == ("train_qwen3_moe: text: a\\x1b[2J\\x0d\\x07\\xc2\\x9bé€.txt: must be a readable regular file, "
+_, err = run("train", "--text", hostile, exit_code=1)
+assert err == ("train: text: a\\x1b[2J\\x0d\\x07\\xc2\\x9bé€.txt: must be a readable regular file, "
                "got No such file or directory\n"), err
-_, err = run("train_qwen3_moe", "--no\x1bsuch", exit_code=2)
+_, err = run("train", "--no\x1bsuch", exit_code=2)
 out, _ = run(*SHORT, "--prompt", "\x1b]0;title\x07")
 assert "\x1b" not in out + err and "\x07" not in out and "sample: \\x1b]0;title\\x07" in out, out
 shutil.copytree(folder / "sound", folder / "k\x1b[2J")

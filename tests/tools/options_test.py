@@ -23,7 +23,7 @@ SMALL = {"--text": text, "--preset": "tiny", "--steps": 1, "--micro-batches": 2,
          "--seq-len": 16, "--sample-bytes": 2, "--validation-sequences": 2}
 # Arguments with which a program ends soon.
 PROGRAMS = {
-    "train_qwen3_moe": SMALL, "inspect_graph": {"--preset": "tiny", "--tokens": 3},
+    "train": SMALL, "inspect_graph": {"--preset": "tiny", "--tokens": 3},
     "loss_parity": {"--text": text, "--steps": 1, "--batch": 1, "--seq-len": 8, "--micro-batches": 8},
     "fsdp_timeline": {"--steps": 1, "--batch": 1, "--seq-len": 8},
     "nz_ablation": {"--preset": "tiny", "--rounds": 1}, "sampler_balance": {"--text": text},
@@ -116,7 +116,7 @@ for program, base in PROGRAMS.items():
             assert "\x1b" not in out + err, case
             if allowed:
                 assert code in (0, 1, 2, "busy") or (code == "stopped" and name in TIMED) or \
-                    (code == "stopped" and program == "train_qwen3_moe" and "SIGTERM" in err), case
+                    (code == "stopped" and program == "train" and "SIGTERM" in err), case
                 assert code in (0, "busy", "stopped") or err.strip(), case
                 ended += code not in ("busy", "stopped")
                 stopped += code in ("busy", "stopped")
@@ -143,7 +143,7 @@ products = [["--batch", 1 << 20, "--seq-len", 1 << 24], ["--micro-batches", 1 <<
             ["--world-size", 65536, "--threads-per-rank", 65536], ["--steps", 10**9, "--seq-len", 1 << 24,
                                                                    "--batch", 1024, "--micro-batches", 4]]
 for words in products:
-    code, out, err = run("train_qwen3_moe", {**SMALL, **dict(zip(words[::2], words[1::2]))})
+    code, out, err = run("train", {**SMALL, **dict(zip(words[::2], words[1::2]))})
     assert code == 2 and re.search(r" x .*: must be at most \d+, got \d+ x \d+\n", err), (words, err)
     runs += 1
 print(f"{runs} runs: {refused} values refused, {ended} ended by themselves, {stopped} went on until told to stop")

@@ -23,7 +23,7 @@ text.write_text("".join(f"{i} sheep went to the water and came back again.\n" fo
 SMALL = ["--text", text, "--preset", "tiny", "--steps", 3, "--micro-batches", 2, "--batch", 1,
          "--seq-len", 16, "--sample-bytes", 2, "--validation-sequences", 2]
 WITHOUT_MODEL = [word for word in SMALL if word not in ("--preset", "tiny")]
-SHORT = ["train_qwen3_moe", *SMALL]
+SHORT = ["train", *SMALL]
 
 
 def start(*command, **keywords):

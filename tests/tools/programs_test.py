@@ -37,7 +37,7 @@ def losses(*arguments, data=None, **keywords):
     path = folder / "metrics.jsonl"
     others = zip(SMALL[::2], SMALL[1::2])
     small = [word for name, value in others if name not in arguments for word in (name, value)]
-    run("train_qwen3_moe", *(data or WINDOWS), *small, "--metrics", path, *arguments, **keywords)
+    run("train", *(data or WINDOWS), *small, "--metrics", path, *arguments, **keywords)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert "validation_loss" in lines[-1]
     return [(line["loss"], line["grad_norm"]) for line in lines if "validation_loss" not in line]
@@ -51,7 +51,7 @@ WINDOWS = ["--text", text, "--seq-len", 32]
 SHORT = [*WINDOWS, *SMALL]
 
 # Help and unknown options.
-for program in ["train_qwen3_moe", "loss_parity", "train_loop", "inspect_graph",
+for program in ["train", "loss_parity", "train_loop", "inspect_graph",
                 "compare_losses", "fsdp_timeline", "nz_ablation", "sampler_balance", "training_report",
                 "fsdp_crossover", "fsdp_overlap"]:
     out, err = run(program, "--help")
@@ -59,13 +59,13 @@ for program in ["train_qwen3_moe", "loss_parity", "train_loop", "inspect_graph",
     run(program, "--no-such-option", exit_code=2)
 
 # A run prints its configuration, one line a step, the validation loss and a sample.
-out, _ = run("train_qwen3_moe", *SHORT)
+out, _ = run("train", *SHORT)
 assert re.search(r"world_size +2\n", out) and re.search(r"compute threads +2\n", out)
 steps = re.findall(r"^step +(\d+) \| loss [\d.]+ \| grad norm [\d.]+ \| lr \S+ \| \d+ tokens/s "
                    r"\| TGS \d+ \| load( [\d.]+){4}$", out, re.MULTILINE)
 assert [int(step) for step, _ in steps] == [0, 1, 2, 3], out
 assert "validation loss" in out and "sample: And God said, " in out
-ends = {"".join(re.findall(r"^(?:validation loss|sample: |words ).*\n", run("train_qwen3_moe", *SHORT, *more)[0], re.M))
+ends = {"".join(re.findall(r"^(?:validation loss|sample: |words ).*\n", run("train", *SHORT, *more)[0], re.M))
         for more in [[], ["--world-size", 1], ["--threads-per-rank", 2], ["--layout", "nd"]][2 * brief:]}
 assert len(ends) == 1 and "sample: And God said, " in "".join(ends), ends
 
@@ -120,7 +120,7 @@ joined.write_bytes(verses.read_bytes().replace(b".\n\n", b"\0"))
 ids.write_bytes(b"".join(byte.to_bytes(4, "little") for byte in joined.read_bytes()))
 DATA = ["--data", ids, "--data-dtype", "uint32", "--end-of-document", 0, "--pack", "--seq-len", 384]
 assert losses(data=DATA) == losses("--world-size", 4, data=DATA) != packed
-out, _ = run("train_qwen3_moe", *DATA, *SMALL)
+out, _ = run("train", *DATA, *SMALL)
 assert " nats per token after " in out and "sample:" not in out, out
 
 # Packs that are grouped leave less waiting than packs in random order, at every rank count.
@@ -154,13 +154,13 @@ for arguments in [[], ["--common"], ["--assert-equal", "--rtol", 1], ["--atol", 
     run("compare_losses", "one.jsonl", "four.jsonl", *arguments, exit_code=2)
 
 # The switches' original names are read from the environment, as defaults, and reported.
-out, err = run("train_qwen3_moe", *SHORT,
+out, err = run("train", *SHORT,
                environment={"GROUPED_MATMUL_NZ_TRANSPOSE": "0", "LINEAR_ONLY_SHARD": "1"})
 assert "GROUPED_MATMUL_NZ_TRANSPOSE=0 taken as off" in err
 assert re.search(r"layout +nd\n", out) and re.search(r"linear_only_shard +true\n", out)
 
 # Debug shows what the ranks gather and free.
-_, err = run("train_qwen3_moe", *SHORT, "--log-level", "debug")
+_, err = run("train", *SHORT, "--log-level", "debug")
 for event in ["unshard", "prefetch", "reshard", "reduce"]:
     assert re.search(rf"\[rank [01]\] {event} \S*layers\.\d", err), (event, err[:2000])
 
@@ -178,13 +178,13 @@ def limit_file_size():
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
 
 
-out, err = run("train_qwen3_moe", *SHORT, "--tensorboard", "full", preexec_fn=limit_file_size, exit_code=1)
+out, err = run("train", *SHORT, "--tensorboard", "full", preexec_fn=limit_file_size, exit_code=1)
 assert re.fullmatch(r".*--tensorboard: event_file: cannot write full/events\S+: File too large; the run goes "
                     r"on\n.*--tensorboard: \d+ records could not be written\n", err), err
 assert out.count("\nstep ") == 4, out
-out, _ = run("train_qwen3_moe", *SHORT, "--validation-interval", 3)
+out, _ = run("train", *SHORT, "--validation-interval", 3)
 assert re.findall(r"^validation loss [\d.]+ nats per byte after (\d) steps$", out, re.M) == ["0", "3", "4"]
-run("train_qwen3_moe", "--validation-interval", -1, exit_code=2)
+run("train", "--validation-interval", -1, exit_code=2)
 
 # Bad input: one line that names the program and the option, what is required and what was got.
 empty = folder / "empty.txt"
@@ -220,8 +220,8 @@ for arguments, message in [
          "--tensorboard: cannot write to empty.txt: Not a directory"),
         (["--checkpoint-dir", "empty.txt/at", *SHORT],
          "--checkpoint-dir: cannot write to empty.txt/at: Not a directory")]:
-    _, err = run("train_qwen3_moe", *arguments, exit_code=1)
-    assert err == f"train_qwen3_moe: {message}\n", err
+    _, err = run("train", *arguments, exit_code=1)
+    assert err == f"train: {message}\n", err
 # Options that cannot be, or not together.
 for arguments, message in [
         (["--data", ids, "--pack"], "--pack: the documents of --data need --end-of-document"),
@@ -233,38 +233,39 @@ for arguments, message in [
         (["--seq-len", 5000], "--seq-len: the model has positions for documents of 4096 tokens "
                               "(max_position_embeddings), got 5000"),
         (["--steps", 4, "--warmup", 5], "--warmup: must leave room in 4 steps, got 5")]:
-    _, err = run("train_qwen3_moe", *arguments, exit_code=2)
-    assert err == f"train_qwen3_moe: {message}\n", err
+    _, err = run("train", *arguments, exit_code=2)
+    assert err == f"train: {message}\n", err
 for arguments, message in [
-        (["--preset", "Tiny"], "--preset: must be tiny, small, medium, tiny-dense, qwen3-0.6b, "
-                               "qwen3-30b-a3b or qwen3-235b-a22b, got 'Tiny'"),
+        (["--preset", "Tiny"], "--preset: must be tiny, small, medium, qwen3-30b-a3b, qwen3-235b-a22b, "
+                               "tiny-dense, qwen3-0.6b, tiny-qwen2-moe, tiny-mixtral or tiny-glm4-moe, "
+                               "got 'Tiny'"),
         (["--preset", "tiny", "--config", "config.json"], "--config excludes --preset"),
         (["--preset", "tiny", "--hf-model", "hf"], "--hf-model excludes --preset"),
         (["--data-dtype", "uint32"], "--data-dtype requires --data"),
         (["--checkpoint-interval", 5], "--checkpoint-interval requires --checkpoint-dir"),
         (["--checkpoint-keep", 5], "--checkpoint-keep requires --checkpoint-dir")]:
-    _, err = run("train_qwen3_moe", *arguments, exit_code=2)
+    _, err = run("train", *arguments, exit_code=2)
     assert err.startswith(f"{message}\n"), err
 for size in (0, -1):
-    _, err = run("train_qwen3_moe", "--world-size", size, exit_code=2)
+    _, err = run("train", "--world-size", size, exit_code=2)
     assert err.startswith(f"--world-size: must be an integer from 1 to 65536, got {size}\n"), err
 _, err = run("train_loop", "missing.txt", exit_code=1)
 assert err == f"train_loop: {MISSING}\n", err
 out, err = run("loss_parity", "--text", text, "--svg", folder / "none" / "plot.svg", exit_code=1)
 assert "running" not in out and "none/plot.svg" in err, (out, err)
 for target, reason in [("empty.txt", "Not a directory"), ("empty.txt/hf", "Not a directory")]:
-    out, err = run("train_qwen3_moe", *SHORT, "--export-hf", target, exit_code=1)
-    assert err == f"train_qwen3_moe: --export-hf: cannot write to {target}: {reason}\n", err
+    out, err = run("train", *SHORT, "--export-hf", target, exit_code=1)
+    assert err == f"train: --export-hf: cannot write to {target}: {reason}\n", err
     assert "step     0" not in out, out
 # An option that was left without a value does not swallow the next one.
 for name, given in [("--checkpoint-dir", ["--resume"]), ("--metrics", ["--overfit"]),
                     ("--steps", ["--micro-batches", "4"]), ("--prompt", ["--resume", "--dry-run"])]:
-    _, err = run("train_qwen3_moe", name, *given, exit_code=2)
+    _, err = run("train", name, *given, exit_code=2)
     assert err.startswith(f"{name}: must be given a value, got the option {given[0]}\n"), err
 assert not (folder / "--resume").exists()
-_, err = run("train_qwen3_moe", "--checkpoint-dir=", "--resume", exit_code=2)
+_, err = run("train", "--checkpoint-dir=", "--resume", exit_code=2)
 assert "--checkpoint-dir" in err, err
-_, err = run("train_qwen3_moe", "--steps=", "--micro-batches", 4, exit_code=2)
+_, err = run("train", "--steps=", "--micro-batches", 4, exit_code=2)
 assert "--steps: must be an integer" in err, err
 for given, message in [(["--overfit=7"], "--overfit: must be true or false, got '7'"),
                        (["--pack", "--pack"], "--pack: must be given once"),
@@ -275,11 +276,12 @@ for given, message in [(["--overfit=7"], "--overfit: must be true or false, got 
                         "--config-file: must be given a value, got the option --resume"),
                        (["--metrics", "--help"],
                         "--metrics: must be given a value, got the option --help")]:
-    _, err = run("train_qwen3_moe", *given, exit_code=2)
+    _, err = run("train", *given, exit_code=2)
     assert err.startswith(f"{message}\n"), err
-for program in ["loss_parity", "fsdp_timeline"]:
+for program, presets in [("loss_parity", "tiny, small, medium, tiny-qwen2-moe, tiny-mixtral or tiny-glm4-moe"),
+                         ("fsdp_timeline", "tiny, small or medium")]:
     _, err = run(program, "--preset", "qwen3-30b-a3b", exit_code=2)
-    assert "--preset: must be tiny, small or medium, got 'qwen3-30b-a3b'" in err, err
+    assert f"--preset: must be {presets}, got 'qwen3-30b-a3b'" in err, err
 _, err = run("loss_parity", "--text", empty, exit_code=1)
 assert err == f"loss_parity: text: '{empty}' is empty\n", err
 for count in [4, 12]:
@@ -287,7 +289,7 @@ for count in [4, 12]:
     assert err == ("loss_parity: --micro-batches: must be a power of two, and at least 8 (ranks), "
                    f"got {count}\n"), err
 
-_, err = run("train_qwen3_moe", "--profile-steps", "3:3", exit_code=2)
+_, err = run("train", "--profile-steps", "3:3", exit_code=2)
 assert err.startswith("--profile-steps: must be a:b with 0 <= a < b, got '3:3'\n"), err
 
 # The examples do what they say, and the tutorial's code is theirs.
@@ -356,7 +358,7 @@ assert err == "gradients agree\n" and out.startswith("digraph")
 out, _ = run("loss_parity", "--text", text, "--steps", 1 if brief else 3, "--batch", 1,
              "--seq-len", 16)
 assert out.count("holds") == 22 and out.count("bits of loss") == 18 and "BROKEN" not in out, out
-assert len(json.loads((folder / "loss_parity.json").read_text())["runs"]) == 24
+assert len(json.loads((folder / "loss_parity.json").read_text())["runs"]) == 26
 assert all(check["holds"] for check in json.loads((folder / "loss_parity.json").read_text())["checks"])
 xml.etree.ElementTree.parse(folder / "loss_parity.svg")
 

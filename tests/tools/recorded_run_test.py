@@ -31,7 +31,7 @@ def figures():
     """What train.sh trains, for STEPS steps, and a few steps of all paths of loss_parity."""
     with tempfile.TemporaryDirectory() as tmp:
         folder = Path(tmp)
-        run(folder, "train_qwen3_moe", "--steps", str(STEPS), "--sample-bytes", "0", "--metrics",
+        run(folder, "train", "--steps", str(STEPS), "--sample-bytes", "0", "--metrics",
             "m.jsonl", "--export-hf", "model")
         lines = [json.loads(line) for line in (folder / "m.jsonl").read_text().splitlines()]
         steps = [line for line in lines if "loss" in line]

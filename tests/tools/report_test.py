@@ -64,7 +64,7 @@ SHORT = ["--text", text, "--preset", "tiny", "--micro-batches", 2, "--batch", 1,
 
 # A run of two ranks, with all that a report can show.
 metrics = folder / "run.jsonl"
-run("train_qwen3_moe", *SHORT, "--steps", 12, "--validation-interval", 4, "--profile-steps", "3:5",
+run("train", *SHORT, "--steps", 12, "--validation-interval", 4, "--profile-steps", "3:5",
     "--metrics", metrics)
 page, path, root = report(metrics)
 for text_of, words in [("loss", ["training", "validation", "nats per byte", "step"]),
@@ -98,7 +98,7 @@ header = lines[0]["run"]
 assert [line for line in lines if "run" in line] == lines[:1]
 assert (header["version"], header["unit"], header["steps"], header["max_grad_norm"], header["title"]) == (
     version, "byte", 12, 1.0, "tiny on text.txt"), header
-assert header["command"] == [str(programs / "train_qwen3_moe"), *map(str, SHORT), "--steps", "12",
+assert header["command"] == [str(programs / "train"), *map(str, SHORT), "--steps", "12",
                              "--validation-interval", "4", "--profile-steps", "3:5", "--metrics",
                              str(metrics)], header
 assert abs(datetime.now(timezone.utc) - datetime.fromisoformat(header["date"].replace("Z", "+00:00"))
@@ -136,7 +136,7 @@ for _ in range(3):
     before = parts.read_text().count('"loss"') if parts.exists() else 0
     firsts.append(before)
     process = subprocess.Popen(
-        [str(word) for word in (programs / "train_qwen3_moe", *SHORT, "--steps", 100000, "--metrics", parts,
+        [str(word) for word in (programs / "train", *SHORT, "--steps", 100000, "--metrics", parts,
                                 "--checkpoint-dir", folder / "parts", "--resume")],
         stdout=subprocess.DEVNULL)
     while not parts.exists() or parts.read_text().count('"loss"') < before + 3:

@@ -191,7 +191,7 @@ for save in (3,) if brief else (1, 2, 3):
 run = Run(data=PACKED[:-1])
 shutil.copytree(saved.checkpoints, run.checkpoints, symlinks=True)
 _, err = run.run(2, "--resume", exit_code=1)
-assert re.fullmatch(r"train_qwen3_moe: resume: batches must be 40 documents, ends with CRC-32C "
+assert re.fullmatch(r"train: resume: batches must be 40 documents, ends with CRC-32C "
                     rf"\d+ as in {run.checkpoints}/step-{3 * INTERVAL:08}, got windows anywhere\n",
                     err), err
 
@@ -205,7 +205,7 @@ for number in (signal.SIGTERM, signal.SIGINT):
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, (out, err)
-    assert err == (f"train_qwen3_moe: {number.name}: stopping after this step; a second signal ends at "
+    assert err == (f"train: {number.name}: stopping after this step; a second signal ends at "
                    "once\n"), err
     stopped = int(re.search(r"^stopped after step (\d+)$", out, re.MULTILINE)[1])
     assert run.newest() == stopped + 1
@@ -241,7 +241,7 @@ def visible_files():
 before = visible_files()
 for world_size in (1, 2):
     _, err = run.run(world_size, "--resume", exit_code=1)
-    assert re.search(rf"^train_qwen3_moe: checkpoint: {run.checkpoints} must have a sound checkpoint or "
+    assert re.search(rf"^train: checkpoint: {run.checkpoints} must have a sound checkpoint or "
                      rf"none at all, got none that could be read:{''.join(reasons)}\n\Z", err, re.M), err
 assert run.metrics.read_bytes() == metrics and visible_files() == before
 
@@ -265,7 +265,7 @@ assert run.losses() == undisturbed and list(run.checkpoints.iterdir()) == []
 run.checkpoints.rmdir()
 run.checkpoints.write_text("not a folder")
 _, err = run.run(2, exit_code=1)
-assert err == f"train_qwen3_moe: --checkpoint-dir: cannot write to {run.checkpoints}: Not a directory\n", err
+assert err == f"train: --checkpoint-dir: cannot write to {run.checkpoints}: Not a directory\n", err
 
 # What is not this run's is refused.
 run = Run()
@@ -280,7 +280,7 @@ for arguments, message in [
         (["--resume", "--lr", 0.125], "resume: lr must be 0.004 as in "
                                       f"{run.checkpoints}/step-{STEPS:08}, got 0.125")]:
     _, err = run.run(2, *arguments, exit_code=1)
-    assert err == f"train_qwen3_moe: {message}\n", err
+    assert err == f"train: {message}\n", err
 assert run.losses() == undisturbed
 
 shutil.rmtree(folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What train_qwen3_moe draws on terminals: of 40, 80 and 200 columns, resized while it trains, dumb,
+"""What train draws on terminals: of 40, 80 and 200 columns, resized while it trains, dumb,
 without a size, none at all. A terminal that is too narrow for a bar scrolls at each redraw.
 
     terminal_test.py PROGRAM [--brief]
@@ -154,13 +154,13 @@ check_bars(shown, 80, 30)
 
 # The error that ends a run stands on its own row, and so does that it was stopped.
 shown = Terminal("--steps", 30, "--lr", 1e20, "--schedule", "constant", "--warmup", 0).finish(1)
-assert any(row.startswith("train_qwen3_moe: step 1: loss and") for row in rows(shown)), rows(shown)
+assert any(row.startswith("train: step 1: loss and") for row in rows(shown)), rows(shown)
 terminal = Terminal("--steps", 100000, "--checkpoint-dir", "stopped")
 while "5/100000" not in terminal.shown:
     assert terminal.read()
 terminal.process.send_signal(signal.SIGTERM)
 shown = terminal.finish(128 + signal.SIGTERM)
-assert any(row.startswith("train_qwen3_moe: SIGTERM: stopping after this step") for row in rows(shown)), \
+assert any(row.startswith("train: SIGTERM: stopping after this step") for row in rows(shown)), \
     rows(shown)
 assert any(re.fullmatch(r"stopped after step \d+", row) for row in rows(shown)), rows(shown)
 

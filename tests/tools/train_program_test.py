@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What train_qwen3_moe does besides training: options from a file, a dry run, one batch by heart,
+"""What train does besides training: options from a file, a dry run, one batch by heart,
 weights from and to Hugging Face, the stop at NaN, the progress bar of a terminal.
 
     train_program_test.py PROGRAM [--brief]
@@ -109,15 +109,63 @@ for arguments in ([], ["--world-size", 4], ["--expert-weights", "hf"]):
     out, _ = run(*without_preset, "--steps", 1, "--hf-model", "hf", *arguments)
     assert f"training, from validation loss {after}\n" in out, (after, out)
 _, err = run(*without_preset, "--hf-model", "nowhere", exit_code=1)
-assert err == ("train_qwen3_moe: --hf-model: qwen3_moe config: nowhere/config.json: must be a readable "
+assert err == ("train: --hf-model: model config: nowhere/config.json: must be a readable "
                "regular file, got No such file or directory\n"), err
+
+# So do models of the other types: packed, recomputed, row-major, saved and resumed on other ranks.
+documents = folder / "documents.txt"
+documents.write_text("".join(f"{i} sheep went to the water.\n\n" for i in range(300)))
+PACK = ["--pack", "--recompute-layers", 2, "--grouped-matmul-nz-transpose", 0]
+for preset, model_type in [("tiny-qwen2-moe", "qwen2_moe"), ("tiny-mixtral", "mixtral"),
+                           ("tiny-glm4-moe", "glm4_moe")]:
+    own = [preset if word == "tiny" else word for word in SHORT]
+    out, _ = run("--dry-run", *own)
+    assert re.search(r"^parameters +\d\d\d,\d\d\d$", out, re.MULTILINE), out
+    out, _ = run(*own, "--steps", 4, "--export-hf", preset, "--metrics", f"{preset}.jsonl")
+    assert re.search(rf"^  model_type +{model_type}$", out, re.MULTILINE), out
+    after = re.search(r"^validation loss (\S+) nats", out, re.MULTILINE)[1]
+    assert json.loads((folder / preset / "config.json").read_text())["model_type"] == model_type
+    out, _ = run(*without_preset, "--steps", 1, "--hf-model", preset, "--world-size", 4)
+    assert f"training, from validation loss {after}\n" in out, (after, out)
+    saved = ["--checkpoint-dir", f"{preset}-runs", "--checkpoint-interval", 2]
+    packed = [documents if word == text else word for word in own] + PACK
+    whole, _ = run(*packed, "--steps", 4)
+    run(*packed, "--steps", 4, *saved)
+    shutil.rmtree(sorted((folder / f"{preset}-runs").glob("*4"))[0])  # as if it had been killed
+    resumed, _ = run(*packed, "--steps", 4, *saved, "--resume", "--world-size", 1)
+    assert "resumed from" in resumed, resumed
+    last = [re.search(r"^validation loss \S+", text, re.MULTILINE)[0] for text in (whole, resumed)]
+    assert last[0] == last[1], last
+
+# Jitter of what routers see, which needs random numbers in training alone.
+config = json.loads((folder / "tiny-mixtral" / "config.json").read_text())
+losses = []
+for noise in (0, 0.2, 0.2):
+    (folder / "jitter.json").write_text(json.dumps(config | {"router_jitter_noise": noise}))
+    out, _ = run(*without_preset, "--config", "jitter.json", "--steps", 4)
+    losses.append(re.search(r"^validation loss (\S+)", out, re.MULTILINE)[1])
+assert losses[0] != losses[1] == losses[2], losses
+
+# What keeps loads alike.
+_, err = run(*SHORT, "--bias-update-rate", 0.1, exit_code=2)
+assert "--bias-update-rate: needs routers with a correction bias, as a glm4_moe has, got a qwen3_moe" in err, err
+run(*SHORT, "--bias-update-rate", 0, "--steps", 1)
+first = {}
+for name, arguments in [("own", []), ("none", ["--aux-loss-coef", 0]),
+                        ("other", ["--aux-loss-layers", "pooled"]),
+                        ("each", ["--aux-loss-layers", "each"]),
+                        ("ranks", ["--aux-loss-tokens", "ranks"]), ("z", ["--z-loss-coef", 0.1])]:
+    out, _ = run(*SHORT, "--steps", 1, *arguments)
+    first[name] = float(re.search(r"^step +0 \| loss (\S+)", out, re.MULTILINE)[1])
+assert first["none"] < first["own"] < first["z"] and first["ranks"] < first["own"], first
+assert first["other"] != first["each"] and first["own"] in (first["other"], first["each"]), first
 
 # A learning rate beyond all bounds: the step, the numbers, the op, its module and where it stands.
 metrics = folder / "metrics.jsonl"
 _, err = run(*SHORT, "--steps", 5, "--lr", 1e20, "--schedule", "constant", "--warmup", 0, "--metrics",
              metrics, exit_code=1)
 line = err.splitlines()[0]
-assert re.fullmatch(r"train_qwen3_moe: step 1: loss and gradient norm must be finite, got -?nan and "
+assert re.fullmatch(r"train: step 1: loss and gradient norm must be finite, got -?nan and "
                     r"\S+; anomaly: \w+ made (-?inf|nan) in output \d \[.*\] at element \d+; in module "
                     r"model\.layers\.0\.\S+; called from", line), line
 assert [json.loads(entry)["step"] for entry in metrics.read_text().splitlines()] == [0]

@@ -15,7 +15,7 @@
 #include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
-#include "models/qwen3_moe/config_json.h"
+#include "models/causal_lm/config_json.h"
 #include "nn/linear.h"
 #include "optim/adamw.h"
 #include "tests/testing.h"
@@ -44,7 +44,7 @@ MicroBatch batch_of(const TrainConfig& options, std::int64_t index) {
 /// What rank 0's arena has counted by the end of three steps, in the order of a run. Its
 /// `backward` and `communication` are what was used, not bounds.
 RankMemory measure(const TrainConfig& options,
-                   const std::function<void(models::Qwen3Moe&)>& change) {
+                   const std::function<void(models::CausalLM&)>& change) {
   RankMemory memory;
   launch(options.parallel.world_size, [&](RankContext& context) {
     auto& arena = *context.arena();
@@ -52,7 +52,7 @@ RankMemory measure(const TrainConfig& options,
     for (std::int64_t i = 0; i < options.data.micro_batches; ++i) {
       batches.push_back(batch_of(options, i));
     }
-    std::optional<models::Qwen3Moe> model;
+    std::optional<models::CausalLM> model;
     {
       const MetaGuard no_bytes;
       model.emplace(options.model_config());
@@ -106,7 +106,7 @@ void expect_same_memory(const RankMemory& said, const RankMemory& held) {
 }
 
 void expect_held(const TrainConfig& options) {
-  expect_same_memory(rank_memory(options), measure(options, [](models::Qwen3Moe&) {}));
+  expect_same_memory(rank_memory(options), measure(options, [](models::CausalLM&) {}));
 }
 
 /// y = mask * W x, with a mask that is not trained and one that is not saved.
@@ -137,10 +137,10 @@ TEST(RankMemory, CountsTheBuffersOfAModelWithPartsOfItsOwn) {
     options.data.sequence_length = 8;
     options.checkpoint.dir = ::testing::TempDir() + "rank_memory_buffers";
     const auto hidden = options.model_config().hidden_size;
-    const auto change = [&](models::Qwen3Moe& model) {
+    const auto change = [&](models::CausalLM& model) {
       model.replace("model.layers.2.mlp", nn::TensorModule(std::make_shared<Masked>(hidden)));
     };
-    std::optional<models::Qwen3Moe> model;
+    std::optional<models::CausalLM> model;
     {
       const MetaGuard no_bytes;
       model.emplace(options.model_config());
@@ -181,7 +181,7 @@ TEST(RankMemory, IsWhatARankThenHolds) {
 
 /// A config.json of a model with a tied head, dense layers and experts, none of even sizes.
 std::string tied_config() {
-  auto config = models::Qwen3MoeConfig::preset("tiny");
+  auto config = models::CausalLMConfig::preset("tiny");
   config.tie_word_embeddings = true;
   config.vocab_size = 301;
   config.moe_intermediate_size = 19;

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/io/checkpoint_folders.h"
-#include "models/qwen3_moe/save_pretrained.h"
+#include "models/causal_lm/save_pretrained.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 #include "train/data/windowed_data.h"
@@ -25,7 +25,7 @@ constexpr char kPoison = 'Q';
 class SkippedStepsTest : public ::testing::Test {
  protected:
   SkippedStepsTest() {
-    models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
+    models::CausalLM model(models::CausalLMConfig::preset("tiny"), /*seed=*/1);
     for (auto [name, tensor] : model.named_parameters()) {
       if (name != "model.embed_tokens.weight") continue;
       auto values = tensor.mutable_data<float>();

@@ -17,7 +17,7 @@
 #include "framework/distributed/process_group.h"
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
-#include "models/qwen3_moe/loss.h"
+#include "models/causal_lm/loss.h"
 #include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
 #include "tests/mapping_calls.h"
@@ -44,8 +44,8 @@ std::ostream& operator<<(std::ostream& out, const Layout& layout) {
 
 // An expert has 512 rows on average, and now more, now fewer than those from which on a product
 // packs its weight once (ops/grouped_products.cpp).
-models::Qwen3MoeConfig small_config() {
-  models::Qwen3MoeConfig config;
+models::CausalLMConfig small_config() {
+  models::CausalLMConfig config;
   config.vocab_size = 1024;
   config.hidden_size = 128;
   config.num_hidden_layers = 2;
@@ -81,10 +81,10 @@ MicroBatch random_batch(std::int64_t step, std::int64_t index) {
   return batch;
 }
 
-void plain_step(models::Qwen3Moe& model, const MicroBatch& batch, optim::AdamW& optimizer) {
+void plain_step(models::CausalLM& model, const MicroBatch& batch, optim::AdamW& optimizer) {
   optimizer.zero_grad();
   const auto output = model(batch.tokens, batch.documents);
-  models::qwen3_moe_loss(output, batch.targets, kTokens, 0.001).objective.backward();
+  models::causal_lm_loss(output, batch.targets, kTokens, 0.001).objective.backward();
   optim::clip_grad_norm(model.named_parameters(), 1.0);
   optimizer.step();
 }
@@ -122,7 +122,7 @@ class SteadyState : public ::testing::TestWithParam<Layout> {
   }
 
   void run_rank(RankContext& context) {
-    models::Qwen3Moe model(small_config(), 1);
+    models::CausalLM model(small_config(), 1);
     fsdp::State* state = nullptr;
     if (GetParam().sharded) state = &shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-3, 0.1), {});

@@ -81,7 +81,7 @@ TEST(Turns, AreEachOwnedOnceAndTheRestIsIdle) {
 double sum_on(int world_size, Accumulation accumulation) {
   double sum = 0;
   launch(world_size, [&](RankContext& context) {
-    models::Qwen3Moe model(test::sharded_toy_config(), 1);
+    models::CausalLM model(test::sharded_toy_config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     const StepPlan plan(state, 8, accumulation);
     std::vector<double> own;
@@ -115,7 +115,7 @@ TEST(StepPlan, SumsInTheOrderOfTheMicroBatchesWhateverTheRanks) {
 
 TEST(StepPlan, RefusesStepsWithoutMicroBatchesAndOtherNumbersOfThem) {
   launch(1, [](RankContext& context) {
-    models::Qwen3Moe model(test::sharded_toy_config(), 1);
+    models::CausalLM model(test::sharded_toy_config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     EXPECT_EQ(message_of<ValueError>([&] { StepPlan(state, 0); }),
               "step plan: micro_batches must be at least 1, got 0");
@@ -126,7 +126,7 @@ TEST(StepPlan, RefusesStepsWithoutMicroBatchesAndOtherNumbersOfThem) {
 
 TEST(StepPlan, RefusesTurnsOutOfOrder) {
   launch(1, [](RankContext& context) {
-    models::Qwen3Moe model(test::sharded_toy_config(), 1);
+    models::CausalLM model(test::sharded_toy_config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     const auto tokens = Tensor::from(std::vector<std::int64_t>{1, 2, 3}, {3});
     StepPlan plan(state, 4);
@@ -157,7 +157,7 @@ TEST(StepPlan, RefusesTurnsOutOfOrder) {
 // The last rank has nothing but idle turns, which all run the same micro-batch.
 TEST(StepPlan, BeginsAStepAnewWhereAllTurnsAreIdle) {
   launch(4, [](RankContext& context) {
-    models::Qwen3Moe model(test::sharded_toy_config(), 1);
+    models::CausalLM model(test::sharded_toy_config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     const auto tokens = Tensor::from(std::vector<std::int64_t>{1, 2, 3}, {3});
     StepPlan plan(state, 9);

@@ -7,7 +7,7 @@
 #include "framework/distributed/launch.h"
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_manifest.h"
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/model.h"
 #include "optim/adamw.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
@@ -129,7 +129,7 @@ TEST_F(TrainCheckpointsTest, AsManyAreKeptAsAsked) {
 }
 
 TEST_F(TrainCheckpointsTest, NothingIsSavedBeforeResumeIsCalled) {
-  models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), 1);
+  models::CausalLM model(models::CausalLMConfig::preset("tiny"), 1);
   optim::AdamW optimizer(model.named_parameters(), {});
   TrainState state{model, optimizer};
   state.step = 1;
@@ -146,7 +146,7 @@ TEST_F(TrainCheckpointsTest, NothingIsSavedBeforeResumeIsCalled) {
 
 TEST_F(TrainCheckpointsTest, AStepThatWasResumedFromIsNotSavedAgain) {
   launch(1, [&](RankContext&) {
-    models::Qwen3Moe model(models::Qwen3MoeConfig::preset("tiny"), /*seed=*/1);
+    models::CausalLM model(models::CausalLMConfig::preset("tiny"), /*seed=*/1);
     optim::AdamW optimizer(model.named_parameters(), {});
     TrainState state{model, optimizer};
     int points = 0;

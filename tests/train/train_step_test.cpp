@@ -36,7 +36,7 @@ TEST(KnownWords, CountsWholeWordsOfLetters) {
 
 class SmallRun : public ::testing::Test {
  protected:
-  static models::Qwen3MoeConfig config() {
+  static models::CausalLMConfig config() {
     auto config = test::sharded_toy_config();
     config.vocab_size = 256;
     return config;
@@ -54,7 +54,7 @@ TEST_F(SmallRun, ValidationAndSampleAreTheSameOnEveryWorldSize) {
   std::vector<std::string> samples;
   for (const int world_size : {1, 2, 3}) {
     launch(world_size, [&](RankContext& context) {
-      models::Qwen3Moe model(config(), 1);
+      models::CausalLM model(config(), 1);
       shard_model(model, DeviceMesh::flat(context.group()), {});
       const double loss = evaluate(model, text);
       const auto continuation = sample(model, "the q", 12, 16, 0.8, 5);
@@ -86,7 +86,7 @@ TEST_F(SmallRun, ValidationSumsItsSequencesInTheirOrderOnEveryWorldSize) {
   double targets = 0;
   launch(1, [&](RankContext& context) {
     const NoGradGuard no_grad;
-    models::Qwen3Moe model(wide, 1);
+    models::CausalLM model(wide, 1);
     shard_model(model, DeviceMesh::flat(context.group()), {});
     for (std::int64_t i = 0; i < data.validation_batches(); ++i) {
       const auto batch = data.validation_batch(i);
@@ -102,7 +102,7 @@ TEST_F(SmallRun, ValidationSumsItsSequencesInTheirOrderOnEveryWorldSize) {
   for (const int world_size : {1, 2, 3, 4, 5}) {
     double loss = 0;
     launch(world_size, [&](RankContext& context) {
-      models::Qwen3Moe model(wide, 1);
+      models::CausalLM model(wide, 1);
       shard_model(model, DeviceMesh::flat(context.group()), {});
       const double own = evaluate(model, data);
       if (context.rank() == 0) loss = own;
@@ -132,7 +132,7 @@ TEST_F(SmallRun, ValidationIsTheMeanOverTheTargetsOfPackedDocuments) {
                         {.budget = 12, .validation_batches = 3});
   ASSERT_EQ(data.validation_batches(), 3);
   launch(2, [&](RankContext& context) {
-    models::Qwen3Moe model(config(), 1);
+    models::CausalLM model(config(), 1);
     shard_model(model, DeviceMesh::flat(context.group()), {});
     double sum = 0;
     std::int64_t targets = 0;
@@ -151,7 +151,7 @@ TEST_F(SmallRun, ValidationIsTheMeanOverTheTargetsOfPackedDocuments) {
 TEST_F(SmallRun, LossOfATrainingStepFalls) {
   const auto text = data();
   launch(2, [&](RankContext& context) {
-    models::Qwen3Moe model(config(), 1);
+    models::CausalLM model(config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
     StepPlan plan(state, 2);
@@ -181,7 +181,7 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
     launch(replicas * shards, [&](RankContext& context) {
       auto wide = config();
       wide.dtype = Dtype::kFloat64;
-      models::Qwen3Moe model(wide, 1);
+      models::CausalLM model(wide, 1);
       const DeviceMesh mesh(context.group(), {{"replicate", replicas}, {"shard", shards}});
       auto& state = shard_model(model, mesh, {});
       optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
@@ -229,7 +229,7 @@ double product_flops(const Tensor& root) {
 }
 
 TEST_F(SmallRun, ModelFlopsAreThreeTimesTheProductsOfForward) {
-  models::Qwen3Moe model(config(), 1);
+  models::CausalLM model(config(), 1);
   MicroBatch batch = data().training_batch(1, 0, 0, 1, 3);
   batch.documents = Documents::of_lengths({5, 0, 30, 13});
   const auto output = model(batch.tokens, batch.documents);
@@ -245,7 +245,7 @@ TEST_F(SmallRun, FiguresOfAStepAreTheSameBitsOnEveryWorldSize) {
   std::int64_t layers = 0;
   for (const int world_size : {1, 2, 4}) {
     launch(world_size, [&](RankContext& context) {
-      models::Qwen3Moe model(config(), 1);
+      models::CausalLM model(config(), 1);
       auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
       optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
       StepPlan plan(state, 4);
@@ -277,7 +277,7 @@ TEST_F(SmallRun, FiguresOfAStepAreTheSameBitsOnEveryWorldSize) {
 }
 
 TEST_F(SmallRun, RecomputesTheFirstLayers) {
-  models::Qwen3Moe model(config(), 1);
+  models::CausalLM model(config(), 1);
   ASSERT_EQ(model.layers().size(), 2U);
   recompute_layers(model, 0);
   EXPECT_TRUE(model.layers()[0].extensions().empty());
@@ -288,15 +288,15 @@ TEST_F(SmallRun, RecomputesTheFirstLayers) {
 
 TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
   launch(1, [&](RankContext& context) {
-    models::Qwen3Moe model(config(), 1);
+    models::CausalLM model(config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
     StepPlan plan(state, 2);
     const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
     const auto expected = train_step(model, plan, step_batches(windows, 0), {}, optimizer);
     std::vector<Tensor> seen;
-    const StepForward forward = [&](models::Qwen3Moe& whole, const MicroBatch& batch,
-                                    const models::Qwen3Moe::ForwardOptions& options) {
+    const StepForward forward = [&](models::CausalLM& whole, const MicroBatch& batch,
+                                    const models::CausalLM::ForwardOptions& options) {
       seen.push_back(batch.tokens);
       EXPECT_TRUE(options.targets.defined());
       return whole(batch.tokens, batch.documents, options);
@@ -315,7 +315,7 @@ TEST_F(SmallRun, ReplaysTheExpertsOfTheMicroBatchOnEveryRank) {
   std::vector<double> losses;
   for (const int world_size : {1, 2, 4}) {
     launch(world_size, [&](RankContext& context) {
-      models::Qwen3Moe model(config(), 1);
+      models::CausalLM model(config(), 1);
       auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
       optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
       StepPlan plan(state, 4);
@@ -334,7 +334,7 @@ TEST_F(SmallRun, TokensOfAStepAreThoseOfAllMicroBatchesWhateverTheirLength) {
   const auto text = data();
   for (const int world_size : {1, 2}) {
     launch(world_size, [&](RankContext& context) {
-      models::Qwen3Moe model(config(), 1);
+      models::CausalLM model(config(), 1);
       auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
       optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
       StepPlan plan(state, 2);
@@ -348,7 +348,7 @@ TEST_F(SmallRun, TokensOfAStepAreThoseOfAllMicroBatchesWhateverTheirLength) {
 TEST_F(SmallRun, EvaluationRecordsNoTape) {
   const WindowedData windows(data(), {.sequences = 1, .validation_sequences = 2});
   launch(1, [&](RankContext& context) {
-    models::Qwen3Moe model(config(), 1);
+    models::CausalLM model(config(), 1);
     shard_model(model, DeviceMesh::flat(context.group()), {});
     std::vector<bool> modes;
     const auto hook =
@@ -362,7 +362,7 @@ TEST_F(SmallRun, AMaximumNormOfZeroClipsNothing) {
   std::vector<TensorList> after;
   for (const double limit : {0.0, 1e30, 1e-3}) {
     launch(1, [&](RankContext& context) {
-      models::Qwen3Moe model(config(), 1);
+      models::CausalLM model(config(), 1);
       auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
       // Adam's first step does not depend on the size of a gradient; stochastic descent's does.
       optim::SGD optimizer(model.named_parameters(), {.lr = 0.1});
@@ -385,14 +385,14 @@ TEST_F(SmallRun, AMaximumNormOfZeroClipsNothing) {
 
 TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {
   launch(2, [&](RankContext& context) {
-    models::Qwen3Moe model(config(), 1);
+    models::CausalLM model(config(), 1);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
     StepPlan plan(state, 2);
     const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
     const auto step = [&](double factor) {
-      const StepForward forward = [&](models::Qwen3Moe& whole, const MicroBatch& batch,
-                                      const models::Qwen3Moe::ForwardOptions& options) {
+      const StepForward forward = [&](models::CausalLM& whole, const MicroBatch& batch,
+                                      const models::CausalLM::ForwardOptions& options) {
         auto output = whole(batch.tokens, batch.documents, options);
         output.logits = output.logits * factor;
         return output;
@@ -419,7 +419,7 @@ TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {
 }
 
 TEST(Sample, NeedsAPrompt) {
-  models::Qwen3Moe model(test::sharded_toy_config(), 1);
+  models::CausalLM model(test::sharded_toy_config(), 1);
   EXPECT_EQ(message_of<ValueError>([&] { sample(model, "", 1, 8, 1.0, 1); }),
             "--prompt: must not be empty");
 }

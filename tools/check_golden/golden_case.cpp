@@ -5,7 +5,7 @@
 
 #include "framework/io/safetensors.h"
 #include "framework/runtime/error.h"
-#include "models/qwen3_moe/config_json.h"
+#include "models/causal_lm/config_json.h"
 #include "ops/views.h"
 #include "tools/check_golden/golden_complete.h"
 #include "tools/check_golden/golden_files.h"
@@ -20,7 +20,7 @@ Tensor flattened(const Tensor& tensor, std::int64_t columns) {
 }
 
 /// The values in the safetensors file of a row. `rows` are the leading dimensions.
-GoldenValues read_tensors(const GoldenTensors& file, const models::Qwen3MoeConfig& config,
+GoldenValues read_tensors(const GoldenTensors& file, const models::CausalLMConfig& config,
                           const std::vector<std::int64_t>& rows) {
   const auto shape = [&](std::int64_t last) {
     auto dims = rows;
@@ -52,7 +52,7 @@ GoldenValues read_tensors(const GoldenTensors& file, const models::Qwen3MoeConfi
 }
 
 /// Adds the values of expected.json, or of `packed` in it.
-void read_figures(const JsonNode& json, const models::Qwen3MoeConfig& config,
+void read_figures(const JsonNode& json, const models::CausalLMConfig& config,
                   GoldenValues& values) {
   if (json.has("fp64")) values.losses.push_back(losses_in(json["fp64"]));
   values.router_margin = optional_number(json, "min_router_margin");
@@ -74,13 +74,14 @@ void read_figures(const JsonNode& json, const models::Qwen3MoeConfig& config,
   counts.require(counts.members().size() == known, "must be by mixture layer, got ", counts);
 }
 
-/// Hugging Face's names, without the second name of a tied parameter.
+/// Hugging Face's names, without the second name of a tied parameter and without buffers.
 std::vector<std::string> parameters_in(const std::filesystem::path& folder,
-                                       const models::Qwen3MoeConfig& config) {
+                                       const models::CausalLMConfig& config) {
   std::vector<std::string> names;
   const SafetensorsFile file(folder / "model.safetensors");
   for (const auto& entry : file.entries()) {
     if (config.tie_word_embeddings && entry.name == "lm_head.weight") continue;
+    if (entry.name.ends_with(".e_score_correction_bias")) continue;
     names.push_back(entry.name);
   }
   return names;
@@ -105,7 +106,7 @@ std::string name_of(const std::filesystem::path& folder) {
 
 GoldenCase read_golden_case(const std::filesystem::path& folder) {
   GoldenCase golden{.folder = folder, .name = name_of(folder)};
-  golden.config = models::read_qwen3_moe_config(folder / "config.json");
+  golden.config = models::read_model_config(folder / "config.json");
   const auto input = read_golden_json(folder / "input.json");
   input.allow_only({"case", "seed", "input_ids", "labels", "position_ids", "seq_lens",
                     "attention_mask", "num_target_tokens", "packed"});

@@ -10,7 +10,7 @@
 
 #include "framework/tensor/documents.h"
 #include "framework/tensor/named_tensor.h"
-#include "models/qwen3_moe/config.h"
+#include "models/causal_lm/config.h"
 #include "tools/check_golden/golden_kind.h"
 
 namespace moegrad::tools {
@@ -19,7 +19,7 @@ namespace moegrad::tools {
 // A folder contains a model, inputs, and the results of Hugging Face's code for them. Its files
 // tell its kind.
 //
-// kTraining: Qwen3-MoE with values that are exact to float64. Values whose names end in _f64 come
+// kTraining: a model with values that are exact to float64. Values whose names end in _f64 come
 // from a run in float64; everything is compared with these.
 //
 //     config.json             as Hugging Face writes it
@@ -55,7 +55,7 @@ namespace moegrad::tools {
 // The expected variants are those in tolerance_measurements, at least one, else adamw_const,
 // adamw_clip_cosine, adamw_clip_cosine_nodecay1d and adamw_const_skip_missing_grad.
 //
-// kPretrained: Qwen3-MoE or Qwen3 as transformers 5 saves it, without training.
+// kPretrained: a model as transformers 5 saves it, without training.
 //
 //     config.json, model.safetensors
 //     expected.safetensors    input_ids int64 [B, S], which are their own labels, and of a run P in
@@ -142,7 +142,7 @@ struct GoldenCase {
   std::filesystem::path folder;
   std::string name;
   GoldenKind kind = GoldenKind::kTraining;
-  models::Qwen3MoeConfig config = {};
+  models::CausalLMConfig config = {};
   GoldenRow batch = {};
   GoldenValues expected = {};
   GoldenValues expected_float32 = {};              // kPretrained: of the reference's float32 run

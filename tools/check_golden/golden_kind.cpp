@@ -7,7 +7,7 @@
 
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
-#include "models/qwen3_moe/config_json.h"
+#include "models/causal_lm/config_json.h"
 
 namespace moegrad::tools {
 namespace {
@@ -37,7 +37,7 @@ GoldenKind golden_kind(const std::filesystem::path& folder) {
   if (has("config.json") && has("block.safetensors")) return GoldenKind::kBlock;
   if (has("config.json")) {
     // Another model is refused by its name, whatever other files there are.
-    models::read_qwen3_moe_config(folder / "config.json");
+    models::read_model_config(folder / "config.json");
     if (has("input.json")) return GoldenKind::kTraining;
     if (has("expected.safetensors")) return GoldenKind::kPretrained;
   } else if (has("after_20_steps.safetensors") || has("schedules.json")) {

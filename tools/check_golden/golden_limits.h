@@ -65,8 +65,8 @@ inline const GoldenLimits& pretrained_limits_of(Dtype dtype) {
 /// The smallest margin of a generation is a difference of two logits of a float32 run.
 inline constexpr double kGenerationMargin = 2 * kPretrainedFloat32.logits;
 
-/// If a token's k-th and next router logits are closer than this, its choice of experts in float32
-/// is a matter of rounding.
+/// If a token's k-th and next router logits (Note [Choices that are rounding]) are closer than
+/// this, its choice of experts in float32 is a matter of rounding.
 inline constexpr double kFloat32RouterMargin = 2e-5;
 
 /// If the norm of a tensor's gradient in the reference is below this part of the norm of all

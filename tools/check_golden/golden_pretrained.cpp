@@ -8,8 +8,8 @@
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
-#include "models/qwen3_moe/config_json.h"
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/config_json.h"
+#include "models/causal_lm/model.h"
 #include "ops/views.h"
 #include "tools/check_golden/golden_complete.h"
 #include "tools/check_golden/golden_files.h"
@@ -25,7 +25,7 @@ bool adds_balance_loss(const std::filesystem::path& folder) {
 }
 
 /// The values of the run in `precision`, f64 or f32, as float64.
-GoldenValues read_values(const GoldenTensors& file, const models::Qwen3MoeConfig& config,
+GoldenValues read_values(const GoldenTensors& file, const models::CausalLMConfig& config,
                          const Ids& ids, const std::string& precision) {
   GoldenValues values;
   const auto rows = std::ssize(ids), length = std::ssize(ids[0]), vocabulary = config.vocab_size;
@@ -44,7 +44,7 @@ GoldenValues read_values(const GoldenTensors& file, const models::Qwen3MoeConfig
 
 /// generate.json: { any name: { prompt, greedy, smallest_margin } }
 std::vector<GoldenGeneration> read_generations(const std::filesystem::path& folder,
-                                               const models::Qwen3MoeConfig& config) {
+                                               const models::CausalLMConfig& config) {
   std::vector<GoldenGeneration> generations;
   if (!exists(folder / "generate.json")) return generations;
   const auto tokens_in = [&](const JsonNode& array) {
@@ -66,9 +66,9 @@ std::vector<GoldenGeneration> read_generations(const std::filesystem::path& fold
 }
 
 /// Parameters have the names that transformers 5 gives them.
-std::vector<std::string> parameters_of(const models::Qwen3MoeConfig& config) {
+std::vector<std::string> parameters_of(const models::CausalLMConfig& config) {
   const MetaGuard without_bytes;
-  const models::Qwen3Moe model(config);
+  const models::CausalLM model(config);
   std::vector<std::string> names;
   for (const auto& [name, parameter] : model.named_parameters()) names.push_back(name);
   return names;
@@ -78,7 +78,7 @@ std::vector<std::string> parameters_of(const models::Qwen3MoeConfig& config) {
 
 GoldenCase read_golden_pretrained(const std::filesystem::path& folder) {
   GoldenCase golden{.folder = folder, .name = name_of(folder), .kind = GoldenKind::kPretrained};
-  golden.config = models::read_qwen3_moe_config(folder / "config.json");
+  golden.config = models::read_model_config(folder / "config.json");
   if (!adds_balance_loss(folder)) golden.config.router_aux_loss_coef = 0;
 
   const GoldenTensors file(folder / "expected.safetensors");

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
+#include "ops/elementwise.h"
+#include "ops/expert_choice.h"
+#include "ops/softmax.h"
 #include "tools/check_golden/golden_compare.h"
 #include "tools/check_golden/golden_limits.h"
 
@@ -18,18 +20,64 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The gap between the k-th and the next largest value of each row; infinite if there is no next.
-std::vector<double> margins_of(const Tensor& router_logits, std::int64_t k) {
-  const Tensor values = to_dtype(router_logits, Dtype::kFloat64);
+Tensor bias_of(const GoldenRouting& routing, std::size_t layer) {
+  return routing.biases.empty() ? Tensor() : routing.biases[layer];
+}
+
+/// The gap between the k-th and the next largest value; infinite if there is no next.
+double gap_after(std::vector<double> values, std::int64_t k) {
+  std::ranges::sort(values, std::greater());
+  const auto at = static_cast<std::size_t>(k);
+  return k == std::ssize(values) ? kInfinity : values[at - 1] - values[at];
+}
+
+/// What a router of groups chooses the experts of a token by, scores with their bias: the smaller
+/// one of the gaps between the groups, by the sums of their best two, and between the experts of
+/// the best groups.
+double gap_in_groups(const std::vector<double>& choices, const models::CausalLMConfig& config) {
+  const auto groups = static_cast<std::size_t>(config.n_group);
+  const auto in_group = choices.size() / groups;
+  std::vector<std::pair<double, std::size_t>> sums;
+  for (std::size_t g = 0; g < groups; ++g) {
+    std::vector<double> own(choices.begin() + static_cast<std::ptrdiff_t>(g * in_group),
+                            choices.begin() + static_cast<std::ptrdiff_t>((g + 1) * in_group));
+    std::ranges::sort(own, std::greater());
+    sums.emplace_back(own.size() > 1 ? own[0] + own[1] : own[0], g);
+  }
+  std::ranges::stable_sort(sums, std::greater(), &std::pair<double, std::size_t>::first);
+  std::vector<double> group_values, within_reach;
+  for (std::size_t i = 0; i < groups; ++i) {
+    group_values.push_back(sums[i].first);
+    if (i >= static_cast<std::size_t>(config.topk_group)) continue;
+    for (std::size_t j = 0; j < in_group; ++j) {
+      within_reach.push_back(choices[sums[i].second * in_group + j]);
+    }
+  }
+  return std::min(gap_after(group_values, config.topk_group),
+                  gap_after(within_reach, config.num_experts_per_tok));
+}
+
+/// What the experts of each token are chosen by: logits [T, E], or what a router of groups or with
+/// a bias [E] makes of them.
+Tensor choice_values(const Tensor& router_logits, const Tensor& bias,
+                     const models::CausalLMConfig& config) {
+  const Tensor logits = to_dtype(router_logits.detach(), Dtype::kFloat64);
+  if (!bias.defined() && config.n_group == config.topk_group) return logits;
+  const bool sigmoid = config.router_scores == nn::RouterScores::kSigmoid;
+  const Tensor scores = sigmoid ? ops::sigmoid(logits) : ops::softmax(logits);
+  return bias.defined() ? scores + to_dtype(bias, Dtype::kFloat64) : scores;
+}
+
+/// How much these values of a token may change before its choice does.
+std::vector<double> margins_of(const Tensor& router_logits, const Tensor& bias,
+                               const models::CausalLMConfig& config) {
+  const Tensor values = choice_values(router_logits, bias, config);
   const auto experts = values.dim(1);
   std::vector<double> margins;
   for (std::int64_t t = 0; t < values.dim(0); ++t) {
     const auto row = values.data<double>().subspan(static_cast<std::size_t>(t * experts),
                                                    static_cast<std::size_t>(experts));
-    std::vector<double> sorted(row.begin(), row.end());
-    std::ranges::sort(sorted, std::greater());
-    const auto at = static_cast<std::size_t>(k);
-    margins.push_back(k == experts ? kInfinity : sorted[at - 1] - sorted[at]);
+    margins.push_back(gap_in_groups({row.begin(), row.end()}, config));
   }
   return margins;
 }
@@ -64,18 +112,13 @@ const Value* find(const std::map<std::int64_t, Value>& by_layer, std::int64_t la
   return found == by_layer.end() ? nullptr : &found->second;
 }
 
-/// The k largest of a row, in the form of Choice::experts.
-std::vector<std::int64_t> largest(const Tensor& router_logits, std::int64_t token, std::int64_t k) {
-  const Tensor values = to_dtype(router_logits, Dtype::kFloat64);
-  const auto row = values.data<double>().subspan(static_cast<std::size_t>(token * values.dim(1)));
-  std::vector<std::int64_t> experts(static_cast<std::size_t>(values.dim(1)));
-  std::iota(experts.begin(), experts.end(), 0);
-  std::ranges::stable_sort(experts, std::greater(), [&](std::int64_t expert) {
-    return row[static_cast<std::size_t>(expert)];
-  });
-  experts.resize(static_cast<std::size_t>(k));
-  std::ranges::sort(experts);
-  return experts;
+/// What a router that is not given its experts chooses: int64 [T, K].
+Tensor choices_of(const Tensor& router_logits, const Tensor& bias,
+                  const models::CausalLMConfig& config) {
+  const Tensor values = choice_values(router_logits, bias, config);
+  return ops::choose_experts(values, {.k = config.num_experts_per_tok,
+                                      .num_groups = config.n_group,
+                                      .topk_groups = config.topk_group});
 }
 
 class RoutingChecks {
@@ -93,13 +136,13 @@ class RoutingChecks {
       if (!config_.is_moe_layer(i)) continue;
       const auto layer = "layer " + std::to_string(i);
       const Tensor& own_logits = routing.logits[mixture];
-      const auto own_margins = margins_of(own_logits, config_.num_experts_per_tok);
+      const Tensor bias = bias_of(routing, mixture);
+      const auto own_margins = margins_of(own_logits, bias, config_);
       margin = std::min(margin, *std::ranges::min_element(own_margins));
       const auto* const logits = find(expected_.router_logits, i);
       if (logits != nullptr) logits_.include(max_difference(own_logits, *logits), layer);
       // Without expected logits, the computed ones decide which choices are rounding.
-      const auto margins =
-          logits == nullptr ? own_margins : margins_of(*logits, config_.num_experts_per_tok);
+      const auto margins = logits == nullptr ? own_margins : margins_of(*logits, bias, config_);
       compare_choices(i, layer, margins, computed, mixture);
       compare_counts(i, margins, routing.tokens_per_expert[mixture]);
       ++mixture;
@@ -132,20 +175,21 @@ class RoutingChecks {
  private:
   void compare_choices(std::int64_t i, const std::string& layer, const std::vector<double>& margins,
                        const GoldenComputed& computed, std::size_t mixture) {
-    const auto& [all_logits, experts, all_weights, counts] = computed.routing;
-    const Tensor &own_logits = all_logits[mixture], &own_indices = experts[mixture];
-    const Tensor& own_weights = all_weights[mixture];
+    const auto& routing = computed.routing;
+    const Tensor &own_logits = routing.logits[mixture], &own_indices = routing.experts[mixture];
+    const Tensor& own_weights = routing.weights[mixture];
     const auto* const indices = find(expected_.topk_indices, i);
     const auto* const weights = find(expected_.topk_weights, i);
     if (indices == nullptr) return;
+    // The experts that a run would have chosen if it had not been given its experts.
+    const Tensor free_choice = computed.replayed
+                                   ? choices_of(own_logits, bias_of(routing, mixture), config_)
+                                   : own_indices;
     double other = 0;
     for (std::int64_t t = 0; t < own_indices.dim(0); ++t) {
       const auto own = choice_of(own_indices, own_weights, t);
       const auto expected = choice_of(*indices, weights == nullptr ? own_weights : *weights, t);
-      // The experts that a run would have chosen if it had not been given its experts.
-      const auto chosen =
-          computed.replayed ? largest(own_logits, t, own_indices.dim(1)) : own.experts;
-      if (chosen != expected.experts) {
+      if (choice_of(free_choice, own_weights, t).experts != expected.experts) {
         other += margins[static_cast<std::size_t>(t)] > margin_limit_ ? 1 : 0;
       }
       if (own.experts != expected.experts) continue;
@@ -173,7 +217,7 @@ class RoutingChecks {
                     "layer " + std::to_string(i));
   }
 
-  const models::Qwen3MoeConfig& config_;
+  const models::CausalLMConfig& config_;
   const GoldenValues& expected_;
   double margin_limit_;
   Worst logits_, margin_, choices_, weights_, counts_;
@@ -181,9 +225,10 @@ class RoutingChecks {
 
 }  // namespace
 
-RoutingDifference routing_difference(const GoldenRouting& own, const GoldenRouting& reference) {
+RoutingDifference routing_difference(const GoldenRouting& own, const GoldenRouting& reference,
+                                     const models::CausalLMConfig& config) {
   for (std::size_t layer = 0; layer < own.experts.size(); ++layer) {
-    const auto margins = margins_of(reference.logits[layer], own.experts[layer].dim(1));
+    const auto margins = margins_of(reference.logits[layer], bias_of(reference, layer), config);
     bool parted = false;
     for (std::int64_t t = 0; t < own.experts[layer].dim(0); ++t) {
       const auto choice = choice_of(own.experts[layer], own.weights[layer], t).experts;

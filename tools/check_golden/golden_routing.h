@@ -15,7 +15,8 @@ namespace moegrad::tools {
 /// for every token. Otherwise it describes the first layer where some tokens differ. kRounding: all
 /// these tokens differ by rounding (Note [Choices that are rounding]). kOther: some do not.
 enum class RoutingDifference : std::uint8_t { kNone, kRounding, kOther };
-RoutingDifference routing_difference(const GoldenRouting& own, const GoldenRouting& reference);
+RoutingDifference routing_difference(const GoldenRouting& own, const GoldenRouting& reference,
+                                     const models::CausalLMConfig& config);
 
 /// Compares the routers' logits, choices, weights and counts of a row.
 std::vector<GoldenCheck> check_routing(const GoldenCase& golden, const GoldenValues& expected,

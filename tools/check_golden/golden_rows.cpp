@@ -20,7 +20,7 @@ Tensor index_tensor(const std::vector<std::int64_t>& values) {
 /// Builds a GoldenRow sequence by sequence.
 class RowBuilder {
  public:
-  RowBuilder(const models::Qwen3MoeConfig& config, std::string where)
+  RowBuilder(const models::CausalLMConfig& config, std::string where)
       : config_(config), where_(std::move(where)) {}
 
   void append(std::span<const std::int64_t> ids, std::span<const std::int64_t> labels,
@@ -57,7 +57,7 @@ class RowBuilder {
                       " must be in [0, ", config_.vocab_size, ") (vocab_size), got ", token);
   }
 
-  const models::Qwen3MoeConfig& config_;
+  const models::CausalLMConfig& config_;
   std::string where_;
   std::vector<std::int64_t> tokens_, positions_, targets_, lengths_;
 };
@@ -74,7 +74,7 @@ std::vector<std::int64_t> counting(std::size_t n) {
 
 }  // namespace
 
-GoldenRow golden_batch(const models::Qwen3MoeConfig& config, const std::string& where,
+GoldenRow golden_batch(const models::CausalLMConfig& config, const std::string& where,
                        const Ids& ids, const Ids& labels, const Ids* positions) {
   check<ValueError>(
       ids.size() == labels.size() && (positions == nullptr || ids.size() == positions->size()),
@@ -92,7 +92,7 @@ GoldenRow golden_batch(const models::Qwen3MoeConfig& config, const std::string& 
   return row;
 }
 
-PackedRow golden_packed_row(const models::Qwen3MoeConfig& config, const std::string& where,
+PackedRow golden_packed_row(const models::CausalLMConfig& config, const std::string& where,
                             const JsonNode& packed) {
   const auto ids = packed["input_ids"].list(&JsonNode::integer),
              labels = packed["labels"].list(&JsonNode::integer);

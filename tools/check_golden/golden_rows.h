@@ -13,7 +13,7 @@ namespace moegrad::tools {
 /// A batch [B][S] as B sequences. Without `positions` they count from 0. ValueError, which begins
 /// with `where`, for rows of different lengths, tokens outside the vocabulary, and a batch without
 /// any target.
-GoldenRow golden_batch(const models::Qwen3MoeConfig& config, const std::string& where,
+GoldenRow golden_batch(const models::CausalLMConfig& config, const std::string& where,
                        const Ids& ids, const Ids& labels, const Ids* positions = nullptr);
 
 struct PackedRow {
@@ -22,7 +22,7 @@ struct PackedRow {
 };
 
 /// The row that input.json calls packed. ValueError as for golden_batch().
-PackedRow golden_packed_row(const models::Qwen3MoeConfig& config, const std::string& where,
+PackedRow golden_packed_row(const models::CausalLMConfig& config, const std::string& where,
                             const JsonNode& packed);
 
 }  // namespace moegrad::tools

@@ -13,11 +13,12 @@
 #include "framework/distributed/launch.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
-#include "models/qwen3_moe/hf_layout.h"
-#include "models/qwen3_moe/load_pretrained.h"
-#include "models/qwen3_moe/loss.h"
-#include "models/qwen3_moe/model.h"
-#include "models/qwen3_moe/plain.h"
+#include "models/causal_lm/family.h"
+#include "models/causal_lm/hf_layout.h"
+#include "models/causal_lm/load_pretrained.h"
+#include "models/causal_lm/loss.h"
+#include "models/causal_lm/model.h"
+#include "models/causal_lm/plain.h"
 #include "nn/experts.h"
 #include "ops/views.h"
 #include "optim/adamw.h"
@@ -34,7 +35,7 @@ using namespace training;
 
 namespace {
 
-models::Qwen3MoeConfig config_of(const GoldenCase& golden, GoldenPath path, Dtype dtype) {
+models::CausalLMConfig config_of(const GoldenCase& golden, GoldenPath path, Dtype dtype) {
   auto config = golden.config;
   config.dtype = dtype;
   const bool plain = path == GoldenPath::kPlain;
@@ -123,7 +124,8 @@ class Runner {
           forward(golden_.steps[at], model_.config().router_aux_loss_coef,
                   replay ? &reference->routing[at] : nullptr);
       if (together) {
-        const auto parting = routing_difference(computed.routing, reference->routing[at]);
+        const auto parting =
+            routing_difference(computed.routing, reference->routing[at], model_.config());
         if (parting == RoutingDifference::kRounding) return std::nullopt;
         together = parting == RoutingDifference::kNone;
       }
@@ -145,9 +147,23 @@ class Runner {
   }
 
  private:
-  static bool parted_by_rounding(const GoldenRouting& own, const GoldenComputed* reference) {
-    return reference != nullptr &&
-           routing_difference(own, reference->routing) == RoutingDifference::kRounding;
+  bool parted_by_rounding(const GoldenRouting& own, const GoldenComputed* reference) const {
+    return reference != nullptr && routing_difference(own, reference->routing, model_.config()) ==
+                                       RoutingDifference::kRounding;
+  }
+
+  /// Parameters and buffers, as the plain path takes them.
+  NamedTensors tensors() const {
+    auto all = model_.named_parameters();
+    for (auto& buffer : model_.named_buffers()) all.push_back(std::move(buffer));
+    return all;
+  }
+
+  TensorList router_biases() const {
+    TensorList biases;
+    if (!model_.config().correction_bias) return biases;
+    for (const auto& buffer : model_.named_buffers()) biases.push_back(buffer.tensor);
+    return biases;
   }
 
   optim::AdamW make_optimizer(const GoldenOptimizer& spec, const NamedTensors& parameters) const {
@@ -172,24 +188,25 @@ class Runner {
   Forward forward(const GoldenRow& row, double aux_coefficient, const GoldenRouting* replay) {
     if (spread_) {
       auto computed = spread_->forward(row, aux_coefficient, replay);
+      computed.routing.biases = router_biases();
       auto differentiate = [this, &row, aux_coefficient, replay, routing = computed.routing] {
         spread_->backward(row, aux_coefficient, routing, replay);
       };
       return {std::move(computed), std::move(differentiate)};
     }
     const auto& config = model_.config();
-    const models::Qwen3Moe::ForwardOptions options = {
+    const models::CausalLM::ForwardOptions options = {
         .replay_expert_indices = replay != nullptr ? std::optional(replay->experts) : std::nullopt,
         .positions = row.positions,
         .output_hidden_states = true};
     const bool plain = path_ == GoldenPath::kPlain;
-    auto output = plain ? models::qwen3_moe_plain(config, model_.named_parameters(), row.tokens,
-                                                  row.documents, options)
-                        : model_(row.tokens, row.documents, options);
+    auto output =
+        plain ? models::plain_causal_lm(config, tensors(), row.tokens, row.documents, options)
+              : model_(row.tokens, row.documents, options);
     const auto total = row.num_targets;
     const auto loss =
-        plain ? models::qwen3_moe_plain_loss(output, row.targets, total, aux_coefficient)
-              : models::qwen3_moe_loss(output, row.targets, total, aux_coefficient);
+        plain ? models::plain_causal_lm_loss(output, row.targets, total, aux_coefficient)
+              : models::causal_lm_loss(output, row.targets, total, aux_coefficient);
     const auto detached = [](const TensorList& tensors) {
       TensorList result;
       for (const auto& tensor : tensors) result.push_back(tensor.detach());
@@ -203,7 +220,8 @@ class Runner {
                             .routing = {.logits = detached(output.router_logits),
                                         .experts = detached(output.expert_indices),
                                         .weights = detached(output.routing_weights),
-                                        .tokens_per_expert = output.tokens_per_expert}};
+                                        .tokens_per_expert = output.tokens_per_expert,
+                                        .biases = router_biases()}};
     return {std::move(computed), [objective = loss.objective] { objective.backward(); }};
   }
 
@@ -211,10 +229,10 @@ class Runner {
   Tensor logits_after(const std::vector<std::int64_t>& tokens) {
     const auto length = std::ssize(tokens);
     const Tensor row = Tensor::from(tokens, {length});
-    const auto output = path_ == GoldenPath::kPlain
-                            ? models::qwen3_moe_plain(model_.config(), model_.named_parameters(),
-                                                      row, Documents::one(length))
-                            : model_(row);
+    const auto output =
+        path_ == GoldenPath::kPlain
+            ? models::plain_causal_lm(model_.config(), tensors(), row, Documents::one(length))
+            : model_(row);
     return ops::reshape(ops::narrow(output.logits, 0, length - 1, 1), {output.logits.dim(1)});
   }
 
@@ -235,13 +253,14 @@ class Runner {
     const auto slots = model_.parameter_slots();
     const auto experts = golden_.kind == GoldenKind::kPretrained ? models::HfExperts::kFused
                                                                  : models::HfExperts::kPerExpert;
+    const auto& names = models::family_of(model_.config()).names;
     for (const auto& [name, parameter] : model_.named_parameters()) {
       Tensor values = part(parameter);
       const auto& spec = parameter.shard_spec();
       if (spec != nullptr) values = gather_shards(values, *spec);
       if (!values.defined()) continue;
       const auto slot = std::ranges::find(slots, name, &nn::ParameterSlot::name);
-      for (auto& tensor : models::to_hugging_face(name, slot->layout, values, experts)) {
+      for (auto& tensor : models::to_hugging_face(name, slot->layout, values, experts, names)) {
         tensors.push_back(std::move(tensor));
       }
     }
@@ -264,7 +283,7 @@ class Runner {
 
   const GoldenCase& golden_;
   GoldenPath path_;
-  models::Qwen3Moe model_;
+  models::CausalLM model_;
   std::optional<GoldenSpread> spread_;  // if sharded
 };
 

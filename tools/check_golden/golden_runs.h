@@ -15,7 +15,7 @@ namespace moegrad::tools {
 /// The ways in which the framework computes the model.
 enum class GoldenPath : std::uint8_t {
   kPlain,      // plain operations on weights as in Hugging Face
-  kOptimised,  // Qwen3Moe on pre-transposed weights
+  kOptimised,  // CausalLM on pre-transposed weights
   kSharded,    // the same under fully_shard, with gathered FRACTAL_NZ weights; the sequences of
                // each batch are spread over the ranks (Note [A golden row over ranks])
 };
@@ -25,14 +25,16 @@ std::string_view to_string(GoldenPath path);
 struct GoldenRouting {
   TensorList logits, experts, weights;                       // [T, E], int64 [T, K], [T, K]
   std::vector<std::vector<std::int64_t>> tokens_per_expert;  // [E]
+  TensorList biases = {};  // [E], for the choice alone; none if no router has one
 };
 
 // Note [Choices that are rounding]
 // If a token's k-th and next router logits are closer than kFloat32RouterMargin, its choice of
-// experts in float32 is a matter of rounding. But everything that follows depends on it. If the
-// first choice of a float32 run that differs from the float64 run is such a choice, the run is made
-// again with the experts of the float64 run. So the rest can be compared within the limits of
-// rounding.
+// experts in float32 is a matter of rounding. Where a bias or groups of experts have a say, so it
+// is if the values that the choice is made by, or those of the groups, are that close. But
+// everything that follows depends on it. If the first choice of a float32 run that differs from the
+// float64 run is such a choice, the run is made again with the experts of the float64 run. So the
+// rest can be compared within the limits of rounding.
 
 /// The results of a path for one row. Tensors have the dtype of the run.
 struct GoldenComputed {

@@ -48,8 +48,15 @@ void put_rows(const Tensor& rows, std::int64_t begin, Tensor& whole) {
   std::ranges::copy(rows.bytes(), whole.mutable_bytes().begin() + offset);
 }
 
+/// What the balance loss is made of.
+Tensor probabilities_of(const Tensor& router_logits, nn::RouterScores scores) {
+  if (scores == nn::RouterScores::kSoftmax) return ops::softmax(router_logits);
+  const Tensor s = ops::sigmoid(router_logits);
+  return s / ops::sum(s, -1, /*keepdim=*/true);
+}
+
 /// A forward's tensors, one after the other.
-TensorList tensors_of(const models::Qwen3Moe::Output& output) {
+TensorList tensors_of(const models::CausalLM::Output& output) {
   TensorList tensors = {output.logits};
   for (const auto* list : {&output.hidden_states, &output.router_logits, &output.expert_indices,
                            &output.routing_weights}) {
@@ -67,7 +74,7 @@ std::optional<std::int64_t> GoldenSpread::sequence_of(std::int64_t slot,
   return sequence < sequences_of(row) ? std::optional(sequence) : std::nullopt;
 }
 
-models::Qwen3Moe::Output GoldenSpread::run(const GoldenRow& row, std::int64_t sequence,
+models::CausalLM::Output GoldenSpread::run(const GoldenRow& row, std::int64_t sequence,
                                            const GoldenRouting* replay) {
   const auto tokens = tokens_of(row, sequence);
   std::optional<TensorList> experts;
@@ -76,7 +83,7 @@ models::Qwen3Moe::Output GoldenSpread::run(const GoldenRow& row, std::int64_t se
     for (const auto& whole : replay->experts) experts->push_back(rows_of(whole, tokens));
   }
   return model_(rows_of(row.tokens, tokens), Documents::one(tokens.length),
-                models::Qwen3Moe::ForwardOptions{.replay_expert_indices = experts,
+                models::CausalLM::ForwardOptions{.replay_expert_indices = experts,
                                                  .positions = rows_of(row.positions, tokens),
                                                  .output_hidden_states = true});
 }
@@ -128,8 +135,11 @@ GoldenComputed GoldenSpread::forward(const GoldenRow& row, double aux_coefficien
   computed.routing.tokens_per_expert = std::move(counts);
   computed.ce = sum_in_order(std::move(ce), group_) / static_cast<double>(row.num_targets);
   if (layers > 0) {
-    computed.aux =
-        ops::load_balancing_loss(computed.routing.logits, computed.routing.experts).item();
+    auto logits = computed.routing.logits;
+    if (model_.config().router_scores == nn::RouterScores::kSigmoid) {
+      for (auto& each : logits) each = ops::log(probabilities_of(each, nn::RouterScores::kSigmoid));
+    }
+    computed.aux = ops::load_balancing_loss(logits, computed.routing.experts).item();
   }
   computed.loss = computed.ce + aux_coefficient * computed.aux;
   return computed;
@@ -159,8 +169,9 @@ void GoldenSpread::backward(const GoldenRow& row, double aux_coefficient,
     Tensor objective = ops::mul(ops::cross_entropy(output.logits, targets, {.denominator = 1.0}),
                                 weight / static_cast<double>(row.num_targets));
     for (const auto& logits : output.router_logits) {
-      objective = objective + ops::mul(ops::sum(ops::mul(ops::softmax(logits), load)),
-                                       weight * aux_coefficient * scale);
+      objective = objective +
+                  ops::mul(ops::sum(ops::mul(probabilities_of(logits, output.router_scores), load)),
+                           weight * aux_coefficient * scale);
     }
     objective.backward();
   }

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "framework/distributed/process_group.h"
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/model.h"
 #include "tools/check_golden/golden_case.h"
 #include "tools/check_golden/golden_runs.h"
 
@@ -25,7 +25,7 @@ namespace moegrad::tools {
 /// A model under fully_shard and a row whose sequences are spread over the ranks. Collective.
 class GoldenSpread {
  public:
-  GoldenSpread(models::Qwen3Moe& model, std::shared_ptr<ProcessGroup> group)
+  GoldenSpread(models::CausalLM& model, std::shared_ptr<ProcessGroup> group)
       : model_(model), group_(std::move(group)) {}
 
   /// The result of forward for the whole row, without tape. It is the same on each rank. `replay`:
@@ -37,10 +37,10 @@ class GoldenSpread {
 
  private:
   std::optional<std::int64_t> sequence_of(std::int64_t slot, const GoldenRow& row) const;
-  models::Qwen3Moe::Output run(const GoldenRow& row, std::int64_t sequence,
+  models::CausalLM::Output run(const GoldenRow& row, std::int64_t sequence,
                                const GoldenRouting* replay);
 
-  models::Qwen3Moe& model_;
+  models::CausalLM& model_;
   std::shared_ptr<ProcessGroup> group_;
 };
 

@@ -14,8 +14,8 @@
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
-#include "models/qwen3_moe/config_json.h"
-#include "models/qwen3_moe/save_pretrained.h"
+#include "models/causal_lm/config_json.h"
+#include "models/causal_lm/save_pretrained.h"
 #include "train/train_checkpoints.h"
 
 namespace moegrad::tools {
@@ -166,8 +166,8 @@ void export_checkpoint(const fs::path& path, const fs::path& folder, std::ostrea
   const auto& values = reader.manifest().values;
   check(values.contains("config"), "checkpoint: ", reader.folder().string(),
         " must have the model's configuration, got none");
-  const auto config = models::parse_qwen3_moe_config(values.at("config"));
-  std::optional<models::Qwen3Moe> model;
+  const auto config = models::parse_model_config(values.at("config"));
+  std::optional<models::CausalLM> model;
   {
     const MetaGuard no_bytes;
     model.emplace(config);

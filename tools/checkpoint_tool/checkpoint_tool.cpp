@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Looks at the checkpoints that train_qwen3_moe writes:
+// Looks at the checkpoints that train writes:
 //
 //     build/release/tools/checkpoint_tool list ROOT
 //     build/release/tools/checkpoint_tool verify ROOT-OR-CHECKPOINT

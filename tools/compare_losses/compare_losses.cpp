@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Compares the losses and gradient norms of two training runs, step by step, from the files that
-// train_qwen3_moe --metrics writes:
+// train --metrics writes:
 //
 //     build/release/tools/compare_losses a.jsonl b.jsonl --assert-equal
 //     build/release/tools/compare_losses a.jsonl b.jsonl --rtol 1e-3 --common

@@ -65,7 +65,7 @@ int run(ProgramOptions options) {
   const double rate = options.gigabytes_per_second;
   check<UsageError>(rate == 0 || rate >= kSlowestLink, "--gb-per-second: must be 0 or at least ",
                     kSlowestLink, ", got ", rate);
-  timeline.config = models::Qwen3MoeConfig::preset(options.preset);
+  timeline.config = models::CausalLMConfig::preset(options.preset);
   timeline.link = {
       .latency = std::chrono::nanoseconds(static_cast<std::int64_t>(1000 * options.latency_us)),
       .bytes_per_second = 1e9 * options.gigabytes_per_second};

@@ -26,7 +26,7 @@ using std::chrono::nanoseconds;
 /// Makes every decoder layer of this rank compute `factor` times as long, forward and backward.
 class Slowdown {
  public:
-  Slowdown(models::Qwen3Moe& model, double factor) : factor_(factor) {
+  Slowdown(models::CausalLM& model, double factor) : factor_(factor) {
     const auto begin = [this](nn::Module&) { begin_ = thread_cpu_time(); };
     const auto end = [this](nn::Module&) { stretch(); };
     for (auto& layer : model.layers()) {
@@ -53,7 +53,7 @@ class Slowdown {
 
 RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
                       const std::function<void(std::int64_t, const SlowRank&)>& on_slow_rank) {
-  models::Qwen3Moe model(options.config, /*seed=*/1);
+  models::CausalLM model(options.config, /*seed=*/1);
   auto& state = shard_model(model, DeviceMesh::flat(context.group()),
                             {.forward_prefetch = options.prefetch ? 1 : 0});
   if (!options.prefetch) turn_backward_prefetch_off(model);

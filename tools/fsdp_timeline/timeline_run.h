@@ -8,13 +8,13 @@
 #include "framework/distributed/link_model.h"
 #include "framework/profile/slow_rank.h"
 #include "framework/profile/timeline.h"
-#include "models/qwen3_moe/config.h"
+#include "models/causal_lm/config.h"
 #include "nn/module.h"
 
 namespace moegrad::tools {
 
 struct TimelineOptions {
-  models::Qwen3MoeConfig config = models::Qwen3MoeConfig::preset("tiny");
+  models::CausalLMConfig config = models::CausalLMConfig::preset("tiny");
   int ranks = 2;
   std::int64_t steps = 6;  // recorded, after one that is not: it learns the order of the gathers
   std::int64_t batch = 4;  // sequences per rank and step
@@ -33,8 +33,8 @@ struct TimelineOptions {
 void turn_backward_prefetch_off(nn::Module& root);
 
 /// Trains a model of random weights on random tokens under fully_shard, and returns the timelines
-/// of all ranks; where ranks are processes, on the process of rank 0 alone. When SlowRankFinder names
-/// a rank during the run, on_slow_rank is called on rank 0 with the number of steps done.
+/// of all ranks; where ranks are processes, on the process of rank 0 alone. When SlowRankFinder
+/// names a rank during the run, on_slow_rank is called on rank 0 with the number of steps done.
 std::vector<RankTimeline> run_timeline(
     const TimelineOptions& options,
     const std::function<void(std::int64_t, const SlowRank&)>& on_slow_rank = {});

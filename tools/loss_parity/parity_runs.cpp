@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/loss_parity/parity_runs.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <system_error>
 #include <utility>
 
 #include "framework/autograd/gradient_tree.h"
 #include "framework/distributed/mpi/launch_mpi.h"
 #include "framework/tensor/fill.h"
 #include "fsdp/state_dict.h"
-#include "models/qwen3_moe/plain.h"
+#include "models/causal_lm/plain.h"
 #include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
 #include "train/data/step_loader.h"
 #include "train/sum_in_order.h"
+#include "train/train_checkpoints.h"
 #include "train/train_step.h"
 
 namespace moegrad::tools {
@@ -23,9 +29,9 @@ namespace {
 
 constexpr std::chrono::microseconds kLongestDelay{200};
 
-models::Qwen3MoeConfig model_config(const ParityOptions& options, Dtype dtype,
+models::CausalLMConfig model_config(const ParityOptions& options, Dtype dtype,
                                     nn::ExpertWeights weights) {
-  auto config = models::Qwen3MoeConfig::preset(options.preset);
+  auto config = models::CausalLMConfig::preset(options.preset);
   config.dtype = dtype;
   config.expert_weights = weights;
   return config;
@@ -36,7 +42,7 @@ optim::AdamW make_optimizer(const NamedTensors& parameters, double lr) {
 }
 
 // Whole parameters of all ranks, on rank 0.
-std::vector<std::vector<double>> collect(models::Qwen3Moe& model) {
+std::vector<std::vector<double>> collect(models::CausalLM& model) {
   std::vector<std::vector<double>> parameters;
   for (const auto& [name, whole] : fsdp::full_state_dict(model)) {
     const Tensor values = to_dtype(whole, Dtype::kFloat64);
@@ -52,12 +58,45 @@ std::string grid(const ParallelDims& dims) {
   return dims.dp_replicate > 1 ? std::to_string(dims.dp_replicate) + "x" + shards : shards;
 }
 
+using Counts = std::vector<std::vector<std::int64_t>>;  // [layers][E]
+
+void add_counts(Counts& counts, const Counts& more) {
+  if (counts.empty()) counts = Counts(more.size());
+  for (std::size_t layer = 0; layer < more.size(); ++layer) {
+    counts[layer].resize(more[layer].size());
+    std::ranges::transform(counts[layer], more[layer], counts[layer].begin(), std::plus<>());
+  }
+}
+
+/// A new folder, removed with all that is in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    auto name = (std::filesystem::temp_directory_path() / "loss_parity.XXXXXX").string();
+    check(mkdtemp(name.data()) != nullptr, "cannot create a folder like ", name);
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 }  // namespace
 
 Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
   const auto config = model_config(options, dtype, nn::ExpertWeights::kHuggingFace);
-  models::Qwen3Moe model(config, options.seed);
+  models::CausalLM model(config, options.seed);
   const auto parameters = model.named_parameters();
+  auto tensors = parameters;
+  for (auto& buffer : model.named_buffers()) tensors.push_back(std::move(buffer));
   auto optimizer = make_optimizer(parameters, options.lr);
   TensorList leaves;
   for (const auto& parameter : parameters) leaves.push_back(parameter.tensor);
@@ -70,21 +109,23 @@ Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
     GradientTree gradients(leaves);
     std::vector<double> loss;
     auto& choices = run.choices.emplace_back();
+    std::vector<std::vector<std::int64_t>> counts;
     optimizer.zero_grad();
     for (const auto& batch : batches) {
-      const auto output =
-          models::qwen3_moe_plain(config, parameters, batch.tokens, batch.documents);
+      const auto output = models::plain_causal_lm(config, tensors, batch.tokens, batch.documents);
       const auto share =
-          models::qwen3_moe_plain_loss(output, batch.targets, targets, config.router_aux_loss_coef);
+          models::plain_causal_lm_loss(output, batch.targets, targets, config.router_aux_loss_coef);
       share.objective.backward();
       gradients.push();
       loss.push_back(share.objective.item());
       choices.push_back(output.expert_indices);
+      add_counts(counts, output.tokens_per_expert);
     }
     gradients.finish();
     run.loss.push_back(sum_in_order(std::move(loss), nullptr));
     run.grad_norm.push_back(optim::clip_grad_norm(parameters, options.max_grad_norm));
     optimizer.step();
+    if (config.correction_bias) model.balance(counts, kBiasUpdateRate);
   }
   return run;
 }
@@ -95,6 +136,8 @@ std::string ParityLayout::name() const {
   if (experts) name += ", experts on " + grid(*experts);
   if (accumulation == Accumulation::kReduceEach) name += ", each micro-batch reduced";
   if (accumulation == Accumulation::kScatterEach) name += ", each scattered, one all-reduce";
+  if (recomputed) name += ", recomputed";
+  if (resumed_on) name += ", resumed on " + grid(*resumed_on);
   if (reshard_after_forward) name += *reshard_after_forward ? ", resharded" : ", kept gathered";
   return name;
 }
@@ -107,32 +150,52 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     policy.mixed_precision = {.param_dtype = Dtype::kBFloat16, .reduce_dtype = Dtype::kBFloat16};
   }
   Run run{.name = layout.name() + (replay != nullptr ? ", experts replayed" : "")};
-  const auto train = [&](RankContext& context) {
-    models::Qwen3Moe model(config, options.seed);
+  // Steps up to `until`, from the newest checkpoint in `folder` if that is not empty.
+  const auto train = [&](RankContext& context, const ParallelDims& ranks, std::int64_t until,
+                         const std::string& folder) {
+    models::CausalLM model(config, options.seed);
+    if (layout.recomputed) recompute_layers(model, config.num_hidden_layers);
     auto own_policy = policy;
     if (layout.experts) {
       own_policy.expert_mesh = make_meshes(context.group(), *layout.experts).fsdp();
     }
-    auto& state = shard_model(model, make_meshes(context.group(), layout.ranks).fsdp(), own_policy);
+    auto& root = shard_model(model, make_meshes(context.group(), ranks).fsdp(), own_policy);
     auto optimizer = make_optimizer(model.named_parameters(), options.lr);
-    StepPlan plan(state, data.micro_batches(), layout.accumulation);
+    TrainState state{model, optimizer};
+    TrainCheckpoints checkpoints(folder, state, {.interval = 0});
+    checkpoints.resume();
+    StepPlan plan(root, data.micro_batches(), layout.accumulation);
     StepLoader loader(data, plan.indices());
-    for (std::int64_t step = 0; step < options.steps; ++step) {
+    for (; state.step < until; ++state.step) {
       StepOptions step_options{.max_grad_norm = options.max_grad_norm};
-      if (replay != nullptr) step_options.replay = &(*replay)[static_cast<std::size_t>(step)];
-      auto result = train_step(model, plan, loader.batches(step), step_options, optimizer);
+      if (replay != nullptr) step_options.replay = &(*replay)[static_cast<std::size_t>(state.step)];
+      auto result = train_step(model, plan, loader.batches(state.step), step_options, optimizer);
       if (context.rank() != 0) continue;
       run.loss.push_back(result.loss);
       run.grad_norm.push_back(result.grad_norm);
       if (context.world_size() == 1) run.choices.push_back(std::move(result.expert_indices));
     }
+    checkpoints.save();
+    check(checkpoints.finish(), "the checkpoint in ", folder, " could not be written");
     auto parameters = collect(model);
     if (context.rank() == 0) run.parameters = std::move(parameters);
   };
   MpiOptions launch_options;
   launch_options.exit_after = kProgramExitsAfter;
   launch_options.jitter = {.maximum = kLongestDelay, .seed = options.seed};
-  launch_ranks(layout.ranks.ranks(), train, launch_options);
+  const auto launch_on = [&](const ParallelDims& ranks, std::int64_t until,
+                             const std::string& folder) {
+    launch_ranks(
+        ranks.ranks(), [&](RankContext& context) { train(context, ranks, until, folder); },
+        launch_options);
+  };
+  if (!layout.resumed_on) {
+    launch_on(layout.ranks, options.steps, "");
+    return run;
+  }
+  const TemporaryFolder folder;
+  launch_on(layout.ranks, options.steps / 2, folder.path());
+  launch_on(*layout.resumed_on, options.steps, folder.path());
   return run;
 }
 

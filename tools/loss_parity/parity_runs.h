@@ -9,7 +9,7 @@
 #include "framework/distributed/parallel_dims.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/tensor.h"
-#include "models/qwen3_moe/config.h"
+#include "models/causal_lm/config.h"
 #include "train/data/step_data.h"
 #include "train/step_plan.h"
 
@@ -48,18 +48,22 @@ struct ParityLayout {
   training::Accumulation accumulation = training::Accumulation::kKeepUntilLast;
   std::optional<bool> reshard_after_forward = {};
   Dtype dtype = Dtype::kFloat32;
-  bool bf16_wire = false;  // parameters and gradients travel, and are summed, as bfloat16
+  bool bf16_wire = false;   // parameters and gradients travel, and are summed, as bfloat16
+  bool recomputed = false;  // layers keep their input alone, and run again in backward
+  /// After half of the steps the run is saved, and goes on from the checkpoint on as many ranks as
+  /// this.
+  std::optional<ParallelDims> resumed_on = {};
 
   std::string name() const;
 };
 
 /// (a) One rank and plain operations: a loop of per-expert products through Eigen, on row-major
-/// weights as in Hugging Face, with nothing fused.
+/// weights as in Hugging Face, with nothing fused. Correction biases move as in train_step().
 Run run_plain(const ParityOptions& options, const training::StepData& data, Dtype dtype);
 
 /// (b), (c) NpuGMMOp on pre-transposed weights gathered as FRACTAL_NZ, under fully_shard. Each
 /// collective is delayed at random on each rank. With `replay`, these experts are taken instead of
-/// the routers' choice.
+/// the routers' choice. A layout with resumed_on needs ranks that are threads.
 Run run_sharded(const ParityOptions& options, const training::StepData& data,
                 const ParityLayout& layout, const Choices* replay = nullptr);
 

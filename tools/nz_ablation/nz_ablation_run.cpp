@@ -36,7 +36,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kLayerExperts = 128;
 constexpr int kLayerRanks = 8;
 
-models::Qwen3MoeConfig config_of(const SpeedPreset& preset, const Rung& rung) {
+models::CausalLMConfig config_of(const SpeedPreset& preset, const Rung& rung) {
   auto config = preset.config;
   config.expert_weights = rung.weights;
   return config;
@@ -90,7 +90,7 @@ class Training final : public RungRunner {
 
  private:
   static StepForward forward_of(const Rung& rung) {
-    return [rung](models::Qwen3Moe& model, const MicroBatch& batch, const auto&) {
+    return [rung](models::CausalLM& model, const MicroBatch& batch, const auto&) {
       return run_forward(model, rung, batch.tokens, batch.documents);
     };
   }
@@ -98,7 +98,7 @@ class Training final : public RungRunner {
   StepOptions options_;
   double loss_ = 0;
   std::vector<MicroBatch> batches_;
-  std::optional<models::Qwen3Moe> model_;
+  std::optional<models::CausalLM> model_;
   std::optional<StepPlan> plan_;
   std::optional<optim::AdamW> optimizer_;
 };
@@ -106,7 +106,7 @@ class Training final : public RungRunner {
 /// A mixture layer alone, without the tape.
 class Layer final : public RungRunner {
  public:
-  Layer(const models::Qwen3MoeConfig& config, const Rung& rung, const nn::Module* like,
+  Layer(const models::CausalLMConfig& config, const Rung& rung, const nn::Module* like,
         RankContext& context, const Tensor& x)
       : rung_(rung), x_(x) {
     {

@@ -15,8 +15,8 @@
 namespace moegrad::tools {
 namespace {
 
-using models::Qwen3Moe;
-using models::Qwen3MoeDecoderLayer;
+using models::CausalLM;
+using models::DecoderLayer;
 
 // The stacked weights that play `role` below `module`.
 Tensor weights_of(const nn::Module& module, nn::ParameterLayout::Role role) {
@@ -38,7 +38,7 @@ Tensor run_experts(const nn::Module& module, const ExpertProduct& product,
 }
 
 template <class M>
-M& child(Qwen3Moe& model, const std::string& path) {
+M& child(CausalLM& model, const std::string& path) {
   for (const auto& [name, module] : model.named_modules()) {
     if (name == path) return dynamic_cast<M&>(*module);
   }
@@ -47,22 +47,22 @@ M& child(Qwen3Moe& model, const std::string& path) {
 
 }  // namespace
 
-Qwen3Moe::Output run_forward(Qwen3Moe& model, const Rung& rung, const Tensor& tokens,
+CausalLM::Output run_forward(CausalLM& model, const Rung& rung, const Tensor& tokens,
                              const Documents& documents) {
   if (!rung.product) return model(tokens, documents);
-  const auto run_layer = [&](Qwen3MoeDecoderLayer& layer, const Tensor& hidden,
+  const auto run_layer = [&](DecoderLayer& layer, const Tensor& hidden,
                              const nn::SequenceContext& context) {
     const auto attended = layer.attend(hidden, context, {});
     const auto dispatched = layer.dispatch(attended);
     return layer.combine(run_experts(layer, rung.product, dispatched), dispatched, attended);
   };
-  const auto run_model = [&](Qwen3Moe& whole, const Tensor& ids) {
+  const auto run_model = [&](CausalLM& whole, const Tensor& ids) {
     const auto& config = whole.config();
     const nn::SequenceContext context = {
         .documents = documents,
         .rope = ops::rope_table(documents.positions(), config.head_dim, config.rope_theta,
                                 config.dtype)};
-    Qwen3Moe::Output output;
+    CausalLM::Output output;
     Tensor hidden = child<nn::Embedding>(whole, "model.embed_tokens")(ids);  // [T, H]
     for (auto& layer : whole.layers()) {
       const auto result = layer.call_method(run_layer, hidden, context);

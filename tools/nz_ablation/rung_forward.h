@@ -2,7 +2,7 @@
 #pragma once
 
 #include "framework/tensor/documents.h"
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/model.h"
 #include "nn/moe.h"
 #include "tools/nz_ablation/nz_rungs.h"
 
@@ -10,7 +10,7 @@ namespace moegrad::tools {
 
 /// model(tokens, documents) with experts that multiply as `rung` does. All modules run with their
 /// hooks, except the mixtures: their nodes are called one by one.
-models::Qwen3Moe::Output run_forward(models::Qwen3Moe& model, const Rung& rung,
+models::CausalLM::Output run_forward(models::CausalLM& model, const Rung& rung,
                                      const Tensor& tokens, const Documents& documents);
 
 /// moe(x) with experts that multiply as `rung` does.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Draws a training run, from the file that train_qwen3_moe --metrics writes, as one HTML page that
+// Draws a training run, from the file that train --metrics writes, as one HTML page that
 // any browser shows without a network:
 //
 //     build/release/tools/training_report metrics.jsonl -o report.html

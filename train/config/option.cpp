@@ -198,6 +198,11 @@ Option number_option(std::string name, std::optional<std::int64_t>& value,
   return number<std::int64_t>(std::move(name), value, bounds, std::move(description));
 }
 
+Option number_option(std::string name, std::optional<double>& value, Bounds<double> bounds,
+                     std::string description) {
+  return number<double>(std::move(name), value, bounds, std::move(description));
+}
+
 Option flag_option(std::string name, bool& value, std::string description) {
   return boolean(std::move(name), value, "", std::move(description));
 }

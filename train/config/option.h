@@ -85,6 +85,8 @@ Option number_option(std::string name, double& value, Bounds<double> bounds,
                      std::string description);
 Option number_option(std::string name, std::optional<std::int64_t>& value,
                      Bounds<std::int64_t> bounds, std::string description);
+Option number_option(std::string name, std::optional<double>& value, Bounds<double> bounds,
+                     std::string description);
 
 /// An option without an argument on the command line. Its presence means true.
 Option flag_option(std::string name, bool& value, std::string description);

@@ -7,7 +7,7 @@
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
-#include "models/qwen3_moe/config_json.h"
+#include "models/causal_lm/config_json.h"
 #include "train/config/option.h"
 #include "train/config/train_options.h"
 
@@ -33,7 +33,7 @@ void check_schedule(const TrainConfig& config) {
                     steps, " steps, got ", warmup);
 }
 
-void check_data(const TrainConfig& config, const models::Qwen3MoeConfig& model) {
+void check_data(const TrainConfig& config, const models::CausalLMConfig& model) {
   const auto& data = config.data;
   check<UsageError>(!data.tokens.empty() || model.vocab_size >= 256,
                     "--config: the byte tokenizer needs a vocab_size of at least 256, got ",
@@ -62,15 +62,32 @@ void check_profile(const TrainConfig& config) {
                     config.optim.steps, " steps, got ", range ? range->end : 0);
 }
 
-models::Qwen3MoeConfig configured_model(const TrainConfig::Model& model) {
+models::CausalLMConfig configured_model(const TrainConfig::Model& model) {
   const auto file = model.hf_model.empty() ? model.config : model.hf_model + "/config.json";
-  if (file.empty()) return models::Qwen3MoeConfig::preset(model.preset);
+  if (file.empty()) return models::CausalLMConfig::preset(model.preset);
   try {
-    return models::read_qwen3_moe_config(file);
+    return models::read_model_config(file);
   } catch (const Error& error) {
     throw ValueError((model.hf_model.empty() ? "--config: " : "--hf-model: ") +
                      std::string(error.what()));
   }
+}
+
+void check_balance(const Balance& balance, const models::CausalLMConfig& model) {
+  check<UsageError>(model.correction_bias || balance.bias_update_rate.value_or(0) == 0,
+                    "--bias-update-rate: needs routers with a correction bias, as a glm4_moe has, "
+                    "got a ",
+                    to_string(model.model_type));
+}
+
+nn::ExpertWeights storage_of(const TrainConfig::Model& model) {
+  return model.expert_weights.value_or(model.grouped_matmul_nz_transpose
+                                           ? nn::ExpertWeights::kPretransposed
+                                           : nn::ExpertWeights::kHuggingFace);
+}
+
+Layout layout_of(const TrainConfig::Model& model) {
+  return model.layout.value_or(model.grouped_matmul_nz_transpose ? Layout::kNZ : Layout::kND);
 }
 
 }  // namespace
@@ -79,6 +96,7 @@ void TrainConfig::validate() const {
   check_sizes(*this);
   const auto shape = model_config();
   check_data(*this, shape);
+  check_balance(balance, shape);
   check<UsageError>(parallel.world_size >= 1, "--world-size: must be at least 1, got ",
                     parallel.world_size);
   check<UsageError>(parallel.threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
@@ -99,18 +117,16 @@ void TrainConfig::validate() const {
 TrainConfig TrainConfig::resolved() const {
   auto config = *this;
   config.optim.warmup = warmup_steps();
-  const bool nz = model.grouped_matmul_nz_transpose;
-  config.model.layout = model.layout.value_or(nz ? Layout::kNZ : Layout::kND);
-  config.model.expert_weights = model.expert_weights.value_or(nz ? nn::ExpertWeights::kPretransposed
-                                                                 : nn::ExpertWeights::kHuggingFace);
+  config.model.layout = layout_of(model);
+  config.model.expert_weights = storage_of(model);
   config.parallel.wire_dtype = parallel.wire_dtype.value_or(model.dtype);
   config.parallel.reduce_dtype = parallel.reduce_dtype.value_or(model.dtype);
   return config;
 }
 
-models::Qwen3MoeConfig TrainConfig::model_config() const {
+models::CausalLMConfig TrainConfig::model_config() const {
   auto shape = configured_model(model);
-  shape.expert_weights = *resolved().model.expert_weights;
+  shape.expert_weights = storage_of(model);
   shape.dtype = model.dtype;
   return shape;
 }
@@ -120,7 +136,7 @@ fsdp::Policy TrainConfig::policy() const {
   if (memory.reshard_after_forward) policy.reshard_after_forward = *memory.reshard_after_forward;
   policy.linear_only_shard = parallel.linear_only_shard;
   policy.forward_prefetch = parallel.prefetch;
-  policy.gathered_layout = *resolved().model.layout;
+  policy.gathered_layout = layout_of(model);
   if (parallel.wire_dtype == Dtype::kBFloat16) {
     policy.mixed_precision.param_dtype = Dtype::kBFloat16;
   }

@@ -10,9 +10,10 @@
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/layout.h"
 #include "fsdp/policy.h"
-#include "models/qwen3_moe/config.h"
+#include "models/causal_lm/config.h"
 #include "nn/experts.h"
 #include "optim/schedule.h"
+#include "train/balance.h"
 #include "train/data/token_source.h"
 
 namespace moegrad::training {
@@ -101,6 +102,7 @@ struct TrainConfig {
 
   Data data;
   Model model;
+  Balance balance;
   Parallel parallel;
   Memory memory;
   Optim optim;
@@ -114,7 +116,7 @@ struct TrainConfig {
   /// wire_dtype, reduce_dtype, layout, expert_weights.
   TrainConfig resolved() const;
 
-  models::Qwen3MoeConfig model_config() const;
+  models::CausalLMConfig model_config() const;
   /// How the layers are sharded. shard_model() adapts it for the root.
   fsdp::Policy policy() const;
   optim::Schedule schedule() const;

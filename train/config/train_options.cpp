@@ -9,7 +9,8 @@
 
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
-#include "models/qwen3_moe/model.h"
+#include "models/causal_lm/family.h"
+#include "models/causal_lm/model.h"
 #include "train/config/command_line.h"
 #include "train/config/common_options.h"
 #include "train/config/toml_options.h"
@@ -37,6 +38,10 @@ constexpr std::array<Named<ScheduleKind>, 3> kSchedules = {
     {{"constant", ScheduleKind::kConstant},
      {"cosine", ScheduleKind::kCosine},
      {"wsd", ScheduleKind::kWarmupStableDecay}}};
+constexpr std::array<Named<BalancedLayers>, 2> kBalancedLayers = {
+    {{"pooled", BalancedLayers::kPooled}, {"each", BalancedLayers::kEach}}};
+constexpr std::array<Named<BalancedTokens>, 2> kBalancedTokens = {
+    {{"micro-batch", BalancedTokens::kMicroBatch}, {"ranks", BalancedTokens::kRanks}}};
 constexpr std::array<Named<LogLevel>, 4> kLogLevels = {{{"debug", LogLevel::kDebug},
                                                         {"info", LogLevel::kInfo},
                                                         {"warning", LogLevel::kWarning},
@@ -110,10 +115,8 @@ void add_data_options(std::vector<Option>& all, TrainConfig::Data& data) {
 
 void add_model_options(std::vector<Option>& all, TrainConfig::Model& model) {
   auto& [preset, config, hf_model, dtype, nz_transpose, layout, expert_weights] = model;
-  all.push_back(choice_of_text("preset", preset,
-                               {"tiny", "small", "medium", "tiny-dense", "qwen3-0.6b",
-                                "qwen3-30b-a3b", "qwen3-235b-a22b"},
-                               "model")
+  const auto presets = models::CausalLMConfig::preset_names();
+  all.push_back(choice_of_text("preset", preset, {presets.begin(), presets.end()}, "model")
                     .at_resume_of(AtResume::kContents));
   all.push_back(path_option("config", config, PathKind::kInput,
                             "Hugging Face config.json instead of a preset")
@@ -136,6 +139,24 @@ void add_model_options(std::vector<Option>& all, TrainConfig::Model& model) {
   all.push_back(choice_option<std::optional<nn::ExpertWeights>>(
       "expert-weights", expert_weights, kExpertWeights,
       "expert weights as stored, overrides the switch"));
+}
+
+void add_balance_options(std::vector<Option>& all, Balance& balance) {
+  auto& [aux_loss_coef, layers, tokens, z_loss_coef, bias_update_rate] = balance;
+  all.push_back(number_option("aux-loss-coef", aux_loss_coef, {0, 1e6},
+                              "of the load-balancing loss; default: the model's own"));
+  all.push_back(choice_option<BalancedLayers>(
+      "aux-loss-layers", layers, kBalancedLayers,
+      "each: the loss of each layer, their mean; pooled: all layers together, as Hugging Face"));
+  all.push_back(choice_option<BalancedTokens>(
+      "aux-loss-tokens", tokens, kBalancedTokens,
+      "ranks: over the micro-batches that all ranks run at the same time; then the losses depend "
+      "on the number of ranks"));
+  all.push_back(number_option("z-loss-coef", z_loss_coef, {0, 1e6},
+                              "of the mean square of each router's logsumexp"));
+  all.push_back(number_option("bias-update-rate", bias_update_rate, {0, 1e6},
+                              "of routers with a correction bias, per step towards equal loads; "
+                              "default: 0.001 for such models"));
 }
 
 void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& parallel) {
@@ -250,10 +271,11 @@ std::string with_underscores(std::string name) {
 }  // namespace
 
 std::vector<Option> train_options(TrainConfig& config) {
-  auto& [data, model, parallel, memory, optim, checkpoint, output, command] = config;
+  auto& [data, model, balance, parallel, memory, optim, checkpoint, output, command] = config;
   std::vector<Option> all;
   add_data_options(all, data);
   add_model_options(all, model);
+  add_balance_options(all, balance);
   add_parallel_options(all, parallel);
   add_memory_options(all, memory);
   add_optim_options(all, optim);
@@ -288,6 +310,7 @@ std::string describe(const TrainConfig& config) {
     out << "  " << name << std::string(name.size() < 28 ? 28 - name.size() : 1, ' ') << value
         << '\n';
   };
+  line("model_type", models::family_of(model).model_type);
   line("hidden_size", model.hidden_size);
   line("num_hidden_layers", model.num_hidden_layers);
   line("attention heads (kv)", std::to_string(model.num_attention_heads) + " (" +
@@ -295,6 +318,9 @@ std::string describe(const TrainConfig& config) {
                                    std::to_string(model.head_dim));
   if (model.num_moe_layers() < model.num_hidden_layers) {
     line("intermediate_size", model.intermediate_size);
+  }
+  if (model.mixture().shared_intermediate_size > 0) {
+    line("shared expert", model.mixture().shared_intermediate_size);
   }
   if (model.num_moe_layers() > 0) {
     line("experts (per token)", std::to_string(model.num_experts) + " (" +
@@ -325,7 +351,8 @@ std::optional<int> parse_train_config(int argc, const char* const* argv, TrainCo
                                 "comments")
                         .not_in_file());
   CommandLine line(
-      "Trains a small Qwen3-MoE on a text, sharded over ranks by fully_shard, then prints the "
+      "Trains a small mixture-of-experts transformer on a text, sharded over ranks by fully_shard, "
+      "then prints the "
       "validation loss and a sampled continuation.",
       std::move(options));
   line.add_option_file("config-file", "options in TOML; the command line outranks them");

@@ -71,11 +71,13 @@ expect_refused(KINDS + "'0', '1', '2', '3', '4', '5', '6', '7' and 2 more\n",
                {str(i): "" for i in range(10)})
 expect_refused(KINDS + "'config.json'\n", {"config.json": CONFIG})
 # Another model is refused by its name, whatever files its folder has.
-for model_type in ["mixtral", "qwen2_moe", "glm4_moe", "deepseek_v3"]:
+TYPES = '"qwen3_moe", "qwen3", "qwen2_moe", "mixtral" or "glm4_moe"'
+for model_type, why in [("llama", ""), ("deepseek_v3", ", whose latent attention does not exist here "
+                                                       "(its mixture does: nn::MoE)")]:
     for files in [{}, {"input.json": INPUT}, {"expected.safetensors": ""}]:
-        expect_refused("FOLDER/config.json: qwen3_moe config: model_type must be \"qwen3_moe\" or "
-                       f"\"qwen3\", got \"{model_type}\"\n",
-                       {"config.json": {"router_jitter_noise": 0.0, "model_type": model_type}, **files})
+        expect_refused(f"FOLDER/config.json: model config: model_type must be {TYPES}, got "
+                       f"\"{model_type}\"{why}\n",
+                       {"config.json": {"a_key": 0.0, "model_type": model_type}, **files})
 expect_refused("FOLDER/config.json: qwen3_moe config: head_dim must be even and >= 2, got 3",
                {"config.json": CONFIG | {"head_dim": 3}})
 irregular = folder_of({"config.json": CONFIG})
@@ -178,7 +180,9 @@ for message, generation in [
 golden = source / "tests" / "golden"
 smallest = golden / "a_minimal"
 saved = golden / "v5" / "qwen3_moe_v5"
+other_types = [golden / "v5" / name for name in ["qwen2_moe", "mixtral", "glm4_moe"]]
 folders = [smallest, saved, golden / "b_tied_dense_nonorm", golden / "c_mlponly_odd_ignore"]
+folders += other_types
 folders += [Path(name) for name in os.environ.get("MOEGRAD_GOLDEN", "").split(":") if name]
 if brief:
     folders = [smallest, saved]
@@ -192,6 +196,13 @@ if not brief:
     tools.expect_tampering_to_fail(programs, smallest)
     tools.expect_incomplete_to_fail(programs, smallest)
     tools.expect_changed_pretrained_to_fail(programs, saved)
+    for folder, configurations in zip(other_types, [
+            [{"norm_topk_prob": True}, {"num_experts_per_tok": 2}],
+            [{"rms_norm_eps": 1e-4}, {"num_experts_per_tok": 1}],
+            [{"routed_scaling_factor": 1.0}, {"topk_group": 1}, {"n_group": 1, "topk_group": 1},
+             {"norm_topk_prob": False},
+             {"partial_rotary_factor": 1.0, "rope_parameters": {"rope_theta": 10000.0}}]]):
+        tools.expect_other_configurations_to_fail(programs, folder, configurations)
 
 out, _ = tools.check_golden(programs, golden / "v5" / "optim", exit_code=0)
 assert ", 0 past their limits\n" in out

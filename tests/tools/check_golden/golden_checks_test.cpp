@@ -282,15 +282,19 @@ TEST(GoldenParting, IsByRoundingIfAllChoicesOfTheFirstLayerThatDiffersAre) {
                          .tokens_per_expert = {}};
   };
   const auto reference = routing_of({0, 1}, {0, 1});
-  EXPECT_EQ(routing_difference(routing_of({0, 1}, {0, 1}), reference), RoutingDifference::kNone);
-  EXPECT_EQ(routing_difference(routing_of({0, 0}, {0, 1}), reference),
+  const models::CausalLMConfig config = {.num_experts = 3, .num_experts_per_tok = 1};
+  EXPECT_EQ(routing_difference(routing_of({0, 1}, {0, 1}), reference, config),
+            RoutingDifference::kNone);
+  EXPECT_EQ(routing_difference(routing_of({0, 0}, {0, 1}), reference, config),
             RoutingDifference::kRounding);
-  EXPECT_EQ(routing_difference(routing_of({0, 1}, {0, 0}), reference),
+  EXPECT_EQ(routing_difference(routing_of({0, 1}, {0, 0}), reference, config),
             RoutingDifference::kRounding);
-  EXPECT_EQ(routing_difference(routing_of({0, 0}, {2, 1}), reference),
+  EXPECT_EQ(routing_difference(routing_of({0, 0}, {2, 1}), reference, config),
             RoutingDifference::kRounding);  // follows
-  EXPECT_EQ(routing_difference(routing_of({1, 0}, {0, 1}), reference), RoutingDifference::kOther);
-  EXPECT_EQ(routing_difference(routing_of({0, 1}, {1, 1}), reference), RoutingDifference::kOther);
+  EXPECT_EQ(routing_difference(routing_of({1, 0}, {0, 1}), reference, config),
+            RoutingDifference::kOther);
+  EXPECT_EQ(routing_difference(routing_of({0, 1}, {1, 1}), reference, config),
+            RoutingDifference::kOther);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncod
     print(f"golden_folders_test: skipped, {PYTHON} has no torch (Debian's python3-torch)")
     sys.exit(SKIPPED)
 
-maker = Path(__file__).resolve().parents[2] / "models/qwen3_moe/make_golden.py"
+maker = Path(__file__).resolve().parents[2] / "models/causal_lm/make_golden.py"
 root = Path(tempfile.mkdtemp())
 subprocess.run([PYTHON, maker, "make", root, *CASES], check=True, timeout=1700)
 subprocess.run([PYTHON, maker, "verify", root / CASES[0]], check=True, stdout=subprocess.DEVNULL,

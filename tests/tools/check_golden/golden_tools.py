@@ -385,6 +385,18 @@ def expect_changed_pretrained_to_fail(programs, source):
                                f"{expected}: loss_f32", generation], missing_in(out)
 
 
+def expect_other_configurations_to_fail(programs, source, configurations):
+    """A folder of a model whose configuration is another than the one that was run."""
+    for keys in configurations:
+        folder = Copies(source)()
+        change_json(folder / "config.json", lambda value, keys=keys: value.update(keys))
+        out, _ = check_golden(programs, folder, exit_code=1)
+        for path in ["plain    ", "optimised", "sharded  "]:
+            failed = [line for line in out.splitlines() if f" | {path} | fp64 | " in line and "FAIL" in line]
+            assert {line.split(" | ")[3].split(" (")[0].strip() for line in failed} >= \
+                {"logits", "gradients"}, (keys, path, failed)
+
+
 def expect_changed_dense_to_fail(programs, untied, tied):
     """Dense decoders whose configuration is another than the one that was run."""
     def check(source, keys, exit_code):

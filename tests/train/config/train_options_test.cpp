@@ -25,7 +25,7 @@ struct Parsed {
 };
 
 Parsed parse(Words arguments, TrainConfig& config) {
-  arguments.insert(arguments.begin(), "train_qwen3_moe");
+  arguments.insert(arguments.begin(), "train");
   std::vector<const char*> pointers;
   for (auto& argument : arguments) pointers.push_back(argument.c_str());
   ::testing::internal::CaptureStdout();
@@ -136,6 +136,11 @@ const std::vector<Words> kOtherValues = {{"--text", "a"},
                                          {"--linear-only-shard", "1"},
                                          {"--layout", "nd"},
                                          {"--expert-weights", "hf"},
+                                         {"--aux-loss-coef", "0.2"},
+                                         {"--aux-loss-layers", "each"},
+                                         {"--aux-loss-tokens", "ranks"},
+                                         {"--z-loss-coef", "0.1"},
+                                         {"--bias-update-rate", "0.2"},
                                          {"--dtype", "fp64"},
                                          {"--wire-dtype", "bf16"},
                                          {"--reduce-dtype", "bf16"},
@@ -172,9 +177,10 @@ TEST(TrainOptions, AreRecordedByEveryNameAndNoOther) {
 TEST(TrainOptions, AreComparedAtResumeUnlessTheySayWhyNot) {
   // Who takes an option out of the comparison says so here, too.
   EXPECT_EQ(keys_of(compared_options({})),
-            (Names{"batch", "dtype", "expert_weights", "lr", "max_grad_norm", "micro_batches",
-                   "overfit", "pack", "reduce_dtype", "schedule", "seed", "seq_len", "steps",
-                   "validation_sequences", "warmup", "weight_decay", "wire_dtype"}));
+            (Names{"aux_loss_coef", "aux_loss_layers", "aux_loss_tokens", "batch", "bias_update_rate",
+                   "dtype", "expert_weights", "lr", "max_grad_norm", "micro_batches", "overfit",
+                   "pack", "reduce_dtype", "schedule", "seed", "seq_len", "steps",
+                   "validation_sequences", "warmup", "weight_decay", "wire_dtype", "z_loss_coef"}));
 }
 
 /// Sets one option from the words of a command line, without asking whether the whole makes sense.

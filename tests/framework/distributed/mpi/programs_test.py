@@ -28,7 +28,7 @@ STEPS = 30 if brief else 60
 
 
 def train(name, *more, steps=STEPS, interval=7):
-    return [tools / "train_qwen3_moe", "--text", text, "--preset", "tiny", "--steps", steps,
+    return [tools / "train", "--text", text, "--preset", "tiny", "--steps", steps,
             "--micro-batches", 4, "--batch", 1, "--seq-len", 64, "--sample-bytes", 8,
             "--validation-sequences", 4, "--checkpoint-dir", folder / name, "--checkpoint-interval",
             interval, "--metrics", folder / f"{name}.jsonl", *more]
@@ -64,7 +64,9 @@ if not brief:
     out, _ = job(8, tools / "loss_parity", "--steps", steps, "--json", "mpi.json", "--svg", "mpi.svg").run(
         timeout=1200)
     ours, theirs = (json.loads((folder / f"{name}.json").read_text()) for name in ("mpi", "threads"))
-    assert ours == theirs and len(ours["runs"]) >= 24 and "BROKEN" not in out, out
+    for kind in ["runs", "checks"]:  # a run that is resumed needs a launch of its own
+        theirs[kind] = [one for one in theirs[kind] if "resumed" not in str(one)]
+    assert ours == theirs and len(ours["runs"]) >= 25 and "BROKEN" not in out, out
     print(f"loss_parity: {len(ours['runs'])} runs of {steps} steps, threads = processes")
 
 # SIGUSR1 to mpirun: all ranks save after the step, and that is a success. Threads go on from there.
@@ -77,7 +79,7 @@ step = int(re.search(r"^stopped after step (\d+)$", out, re.MULTILINE)[1])
 assert out.count("configuration\n") == 1 and out.count("stopped after") == 1, out
 assert (folder / "a" / f"step-{step + 1:08}").exists() and step + 1 < STEPS, (step, out)
 for rank in range(4):
-    assert f"train_qwen3_moe (rank {rank}): SIGUSR1: stopping after this step" in err, err
+    assert f"train (rank {rank}): SIGUSR1: stopping after this step" in err, err
 threads(*train("a", "--world-size", 2, "--resume"))
 assert losses("a") == losses("whole") and len(losses("a")) == STEPS, (losses("a"), losses("whole"))
 assert "0 differ" in threads(tools / "checkpoint_tool", "diff", folder / "a", folder / "whole")
@@ -105,7 +107,7 @@ code, out, err = stopped.wait()
 assert code == 128 + signal.SIGTERM and "stopped after step" in out, (code, out, err)
 said = (folder / "c" / "last_operations.rank1.txt").read_text()
 assert re.match(r"rank 1 on host \S+ \(process \d+, [-\d]+T[:\d]+Z\): SIGTERM ", said) and said in err, (said, err)
-assert "train_qwen3_moe (rank 1): SIGTERM: stopping after this step" in err, err
+assert "train (rank 1): SIGTERM: stopping after this step" in err, err
 assert not (folder / "c" / "last_operations.rank0.txt").exists(), err
 
 # SIGTERM to mpirun, which kills a second later: the last checkpoint that was finished is sound.
@@ -179,13 +181,13 @@ if full:
     out += threads(loop, text, folder / "stopped", 2)
     assert out == threads(loop, text, folder / "whole of threads", 2), out
     # Ranks whose environments differ.
-    code, out, err = job(1, tools / "train_qwen3_moe", "--steps", 1, ":", "-n", 1, "env",
-                         "GROUPED_MATMUL_NZ_TRANSPOSE=0", tools / "train_qwen3_moe", "--steps", 1).wait()
+    code, out, err = job(1, tools / "train", "--steps", 1, ":", "-n", 1, "env",
+                         "GROUPED_MATMUL_NZ_TRANSPOSE=0", tools / "train", "--steps", 1).wait()
     assert code == 1 and 'rank 0 has "expert_weights": "pretransposed", rank 1 has ' in err, (code, out, err)
     # A process that does not come to its first launch.
-    late = job(1, tools / "train_qwen3_moe", "--steps", 1, ":", "-n", 1, "sleep", 65)
+    late = job(1, tools / "train", "--steps", 1, ":", "-n", 1, "sleep", 65)
     code, out, err = late.wait(timeout=90)
     assert code != 0 and "launch_mpi: MPI has not started after 60 s; it waits" in err, (code, out, err)
-    code, out, err = job(2, tools / "train_qwen3_moe", "--steps", "none").wait()
+    code, out, err = job(2, tools / "train", "--steps", "none").wait()
     assert code == 2, (code, out, err)
 print("programs_test: ok")

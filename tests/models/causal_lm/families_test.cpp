@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is particular to each model_type: keys, defaults, names, and what it refuses.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "framework/io/safetensors.h"
+#include "models/causal_lm/config_json.h"
+#include "models/causal_lm/family.h"
+#include "models/causal_lm/from_pretrained.h"
+#include "models/causal_lm/hf_layout.h"
+#include "models/causal_lm/load_pretrained.h"
+#include "tests/framework/io/files.h"
+#include "tests/models/causal_lm/find_tensor.h"
+#include "tests/models/causal_lm/golden_data.h"
+#include "tests/models/causal_lm/random_checkpoint.h"
+#include "tests/models/causal_lm/toy_models.h"
+#include "tests/testing.h"
+
+namespace moegrad::models::families_test {
+namespace {
+
+using test::message_of;
+using test::toy_config_of;
+using ::testing::HasSubstr;
+
+std::string message_for(const std::string& json) {
+  return message_of<ValueError>([&] { parse_model_config(json); });
+}
+
+template <class Change>
+std::string message_for(ModelType type, const Change& change) {
+  auto config = toy_config_of(type);
+  change(config);
+  return message_of<ValueError>([&] { config.validate(); });
+}
+
+std::string described(const std::string& name, const Shape& shape) {
+  std::ostringstream text;
+  text << name << ' ' << shape;
+  return text.str();
+}
+
+class Family : public ::testing::TestWithParam<ModelType> {};
+INSTANTIATE_TEST_SUITE_P(ModelTypes, Family, ::testing::ValuesIn(test::kModelTypes));
+
+TEST_P(Family, ComesBackFromItsJson) {
+  for (const auto& config : {CausalLMConfig::of(GetParam()), toy_config_of(GetParam())}) {
+    auto whole = config;
+    if (GetParam() == ModelType::kGlm4Moe) whole.head_dim = 128;
+    EXPECT_EQ(parse_model_config(to_json(whole)), whole);
+  }
+}
+
+TEST_P(Family, HasTheNamesAndShapesOfItsFiles) {
+  auto config = toy_config_of(GetParam());
+  const CausalLM model(config);
+  std::set<std::string> names;
+  for (const auto& slot : model.parameter_slots()) {
+    for (const auto& piece :
+         hugging_face_pieces(slot.name, slot.layout, slot.tensor->shape(), 0, slot.tensor->dim(0),
+                             HfExperts::kPerExpert, family_of(config).names)) {
+      names.insert(described(piece.name, piece.shape));
+    }
+  }
+  for (const auto& buffer : model.named_buffers()) {
+    names.insert(described(buffer.name, buffer.tensor.shape()));
+  }
+  std::set<std::string> expected;
+  for (const auto& [name, tensor] : test::random_checkpoint(config)) {
+    expected.insert(described(name, tensor.shape()));
+  }
+  EXPECT_EQ(names, expected);
+}
+
+TEST_P(Family, CountsItsParameters) {
+  for (const bool tied : {false, true}) {
+    auto config = toy_config_of(GetParam());
+    config.tie_word_embeddings = tied;
+    std::int64_t total = 0;
+    for (const auto& [name, parameter] : CausalLM(config).named_parameters()) {
+      total += parameter.numel();
+    }
+    EXPECT_EQ(parameter_count(config), total);
+    auto active = config;
+    const auto unused = config.num_moe_layers() *
+                        (config.num_experts - config.num_experts_per_tok) * 3 * config.hidden_size *
+                        config.moe_intermediate_size;
+    EXPECT_EQ(active_parameter_count(config), total - unused);
+  }
+}
+
+// Every weight of a matrix that multiplies the token, by a model of a single token's document.
+TEST_P(Family, CountsItsOperations) {
+  const auto config = toy_config_of(GetParam());
+  double weights = 0;
+  for (const auto& [name, parameter] : CausalLM(config).named_parameters()) {
+    const bool multiplies = parameter.ndim() == 2 && !name.ends_with("embed_tokens.weight");
+    const bool of_experts = name.find(".experts.") != name.npos;
+    const double share = of_experts ? static_cast<double>(config.num_experts_per_tok) /
+                                          static_cast<double>(config.num_experts)
+                                    : 1.0;
+    if (multiplies) weights += share * static_cast<double>(parameter.numel());
+  }
+  const auto width = config.num_hidden_layers * config.num_attention_heads * config.head_dim;
+  EXPECT_DOUBLE_EQ(flops_per_token(config, 1), 6 * weights + 12.0 * static_cast<double>(width));
+}
+
+TEST_P(Family, ComesFromAFolder) {
+  const test::TemporaryFolder folder;
+  const auto config = toy_config_of(GetParam());
+  const auto tensors = test::random_checkpoint(config, Dtype::kFloat64);
+  save_safetensors(folder / "model.safetensors", tensors, {});
+  test::write_file(folder / "config.json", to_json(config));
+  const auto model = from_pretrained(folder / ".");
+  EXPECT_EQ(model->config().model_type, GetParam());
+  const auto own = model->state_dict();
+  EXPECT_TRUE(test::bitwise_equal(test::find(own, "model.norm.weight"),
+                                  test::find(tensors, "model.norm.weight")));
+  const auto batch = test::toy_batch(config.vocab_size);
+  EXPECT_TRUE(
+      std::isfinite(causal_lm_loss((*model)(batch.tokens, batch.documents), batch.targets, 12, 0.0)
+                        .objective.item()));
+}
+
+// By the configurations that transformers 5 wrote.
+TEST(Families, ReadTheConfigurationsOfTransformers5) {
+  const auto read = [](const char* name) {
+    return read_model_config((test::golden_folder() / "v5" / name / "config.json").string());
+  };
+  auto mixtral = CausalLMConfig::of(ModelType::kMixtral);
+  mixtral.vocab_size = 90;
+  mixtral.hidden_size = 40;
+  mixtral.num_hidden_layers = 2;
+  mixtral.num_attention_heads = 4;
+  mixtral.num_key_value_heads = 2;
+  mixtral.head_dim = 10;
+  mixtral.max_position_embeddings = 256;
+  mixtral.moe_intermediate_size = 56;
+  mixtral.num_experts = 6;
+  EXPECT_EQ(read("mixtral"), mixtral);
+
+  auto qwen2 = CausalLMConfig::of(ModelType::kQwen2Moe);
+  qwen2.vocab_size = 90;
+  qwen2.hidden_size = 40;
+  qwen2.intermediate_size = 64;
+  qwen2.num_hidden_layers = 2;
+  qwen2.num_attention_heads = 4;
+  qwen2.num_key_value_heads = 2;
+  qwen2.head_dim = 10;
+  qwen2.max_position_embeddings = 256;
+  qwen2.moe_intermediate_size = 24;
+  qwen2.shared_expert_intermediate_size = 48;
+  qwen2.num_experts = 8;
+  qwen2.num_experts_per_tok = 3;
+  EXPECT_EQ(read("qwen2_moe"), qwen2);
+
+  auto glm4 = CausalLMConfig::of(ModelType::kGlm4Moe);
+  glm4.vocab_size = 90;
+  glm4.hidden_size = 40;
+  glm4.intermediate_size = 64;
+  glm4.num_hidden_layers = 2;
+  glm4.num_attention_heads = 4;
+  glm4.num_key_value_heads = 2;
+  glm4.head_dim = 12;
+  glm4.use_qk_norm = true;
+  glm4.max_position_embeddings = 256;
+  glm4.moe_intermediate_size = 24;
+  glm4.num_experts = 8;
+  glm4.num_experts_per_tok = 2;
+  glm4.n_group = 4;
+  glm4.topk_group = 2;
+  glm4.routed_scaling_factor = 1.5;
+  glm4.num_nextn_predict_layers = 1;
+  EXPECT_EQ(read("glm4_moe"), glm4);
+}
+
+TEST(Families, HaveTheDefaultsOfTheirClasses) {
+  const auto mixtral = parse_model_config(R"({"model_type": "mixtral"})");
+  EXPECT_EQ(mixtral, CausalLMConfig::of(ModelType::kMixtral));
+  EXPECT_EQ(mixtral.rms_norm_eps, 1e-5);
+  EXPECT_EQ(mixtral.rope_theta, 1e6);
+  EXPECT_EQ(mixtral.moe_intermediate_size, 14336);
+  EXPECT_EQ(mixtral.num_experts, 8);
+  EXPECT_EQ(mixtral.head_dim, 128);
+  EXPECT_TRUE(mixtral.norm_topk_prob);
+  EXPECT_FALSE(mixtral.use_qk_norm);
+  EXPECT_EQ(mixtral.router_scores, nn::RouterScores::kSoftmax);
+  const auto qwen2 = parse_model_config(R"({"model_type": "qwen2_moe"})");
+  EXPECT_EQ(qwen2, CausalLMConfig::of(ModelType::kQwen2Moe));
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_FALSE(qwen2.norm_topk_prob);
+  EXPECT_EQ(qwen2.shared_expert_intermediate_size, 5632);
+  EXPECT_EQ(qwen2.num_experts, 60);
+  EXPECT_EQ(qwen2.num_key_value_heads, 16);
+  const auto glm4 = parse_model_config(R"({"model_type": "glm4_moe", "head_dim": 128})");
+  EXPECT_EQ(glm4.partial_rotary_factor, 0.5);
+  EXPECT_EQ(glm4.rotary_dim(), 64);
+  EXPECT_EQ(glm4.router_scores, nn::RouterScores::kSigmoid);
+  EXPECT_TRUE(glm4.correction_bias);
+  EXPECT_EQ(glm4.n_shared_experts, 1);
+  EXPECT_EQ(glm4.first_k_dense_replace, 1);
+  EXPECT_EQ(glm4.router_aux_loss_coef, 0.0);
+  EXPECT_FALSE(glm4.is_moe_layer(0));
+  EXPECT_TRUE(glm4.is_moe_layer(1));
+}
+
+TEST(Families, ReadBothSpellings) {
+  EXPECT_EQ(parse_model_config(R"({"model_type": "mixtral", "num_experts": 4})").num_experts, 4);
+  EXPECT_EQ(parse_model_config(R"({"model_type": "glm4_moe", "head_dim": 8, "num_local_experts": 16,
+                                   "rope_parameters": {"rope_theta": 5.0,
+                                                       "partial_rotary_factor": 0.25}})")
+                .rotary_dim(),
+            2);
+  EXPECT_EQ(parse_model_config(R"({"model_type": "glm4_moe", "head_dim": 8,
+                                   "attention_bias": true})")
+                .qkv_bias,
+            true);
+  EXPECT_EQ(parse_model_config(R"({"model_type": "mixtral", "num_attention_heads": 16,
+                                   "num_key_value_heads": null})")
+                .num_key_value_heads,
+            16);
+}
+
+TEST(Families, NameTheSupportedTypes) {
+  const std::string listed =
+      R"(model config: model_type must be "qwen3_moe", "qwen3", "qwen2_moe", "mixtral" or "glm4_moe", got )";
+  EXPECT_EQ(message_for(R"({"model_type": "llama"})"), listed + "\"llama\"");
+  EXPECT_EQ(message_for(R"({"model_type": "deepseek_v3", "q_lora_rank": 4})"),
+            listed +
+                "\"deepseek_v3\", whose latent attention does not exist here (its mixture "
+                "does: nn::MoE)");
+}
+
+TEST(Families, RefuseKeysThatTheyDoNotHave) {
+  const std::string unknown = " must be absent or null, for this model does not implement it, got ";
+  const auto refused = [&](const std::string& type, const std::string& key,
+                           const std::string& value) {
+    EXPECT_EQ(message_for(R"({"model_type": ")" + type + R"(", ")" + key + "\": " + value + "}"),
+              type + " config: " + key + unknown + value);
+  };
+  refused("mixtral", "n_shared_experts", "1");
+  refused("mixtral", "norm_topk_prob", "false");
+  refused("mixtral", "sliding_window", "4096");
+  refused("mixtral", "shared_expert_intermediate_size", "8");
+  refused("qwen2_moe", "router_jitter_noise", "0.1");
+  refused("qwen2_moe", "n_group", "2");
+  refused("qwen3_moe", "n_shared_experts", "1");
+  refused("qwen3_moe", "routed_scaling_factor", "2.5");
+  refused("glm4_moe", "decoder_sparse_step", "2");
+  refused("glm4_moe", "scoring_func", "\"softmax\"");
+  EXPECT_THAT(message_for(R"({"model_type": "mixtral", "attention_bias": true})"),
+              HasSubstr("mixtral config: attention_bias must be false, got true"));
+  EXPECT_THAT(message_for(R"({"model_type": "qwen2_moe", "partial_rotary_factor": 0.5})"),
+              HasSubstr("partial_rotary_factor must be 1.0, got 0.5"));
+  EXPECT_THAT(message_for(R"({"model_type": "qwen2_moe", "use_sliding_window": true})"),
+              HasSubstr("use_sliding_window must be false, got true"));
+}
+
+TEST(Families, RefuseContradictingKeys) {
+  EXPECT_EQ(message_for(R"({"model_type": "mixtral", "num_local_experts": 8, "num_experts": 4})"),
+            "mixtral config: num_experts must be as num_local_experts (8) where both are given, "
+            "got 4");
+  EXPECT_EQ(message_for(R"({"model_type": "glm4_moe", "head_dim": 8, "partial_rotary_factor": 0.5,
+                            "rope_parameters": {"partial_rotary_factor": 0.25}})"),
+            "glm4_moe config: rope_parameters.partial_rotary_factor must be as "
+            "partial_rotary_factor (0.5) where both are given, got 0.25");
+}
+
+TEST(Families, RefuseRoutersThatCannotChoose) {
+  using Config = CausalLMConfig;
+  const auto glm4 = [](const auto& change) { return message_for(ModelType::kGlm4Moe, change); };
+  EXPECT_EQ(glm4([](Config& c) { c.n_group = 4; }),
+            "glm4_moe config: n_group must be a divisor of num_experts (6), got 4");
+  EXPECT_EQ(glm4([](Config& c) { c.n_group = 0; }),
+            "glm4_moe config: n_group must be a divisor of num_experts (6), got 0");
+  EXPECT_EQ(glm4([](Config& c) { c.topk_group = 4; }),
+            "glm4_moe config: topk_group must be in [1, 3] (n_group), got 4");
+  EXPECT_EQ(glm4([](Config& c) { c.num_experts_per_tok = 5; }),
+            "glm4_moe config: num_experts_per_tok must be at most the 4 experts of topk_group (2) "
+            "groups, got 5");
+  EXPECT_EQ(glm4([](Config& c) { c.routed_scaling_factor = 0; }),
+            "glm4_moe config: routed_scaling_factor must be > 0, got 0");
+  EXPECT_EQ(glm4([](Config& c) { c.n_shared_experts = -1; }),
+            "glm4_moe config: n_shared_experts must be in [0, 2147483647], got -1");
+  EXPECT_EQ(glm4([](Config& c) { c.partial_rotary_factor = 0.4; }),
+            "glm4_moe config: partial_rotary_factor must be such that an even number of head_dim "
+            "(8) channels is turned, got 0.4");
+  EXPECT_EQ(glm4([](Config& c) { c.partial_rotary_factor = 1.5; }),
+            "glm4_moe config: partial_rotary_factor must be in (0, 1], got 1.5");
+  EXPECT_EQ(glm4([](Config& c) { c.num_experts = 0; }),
+            "glm4_moe config: num_experts must be >= 1, got 0");
+  EXPECT_EQ(message_for(ModelType::kMixtral, [](Config& c) { c.router_jitter_noise = 1; }),
+            "mixtral config: router_jitter_noise must be in [0, 1), got 1");
+}
+
+TEST(Families, RefuseWhatTheirFilesCannotSay) {
+  using Config = CausalLMConfig;
+  const auto refused = [](ModelType type, const auto& change, const std::string& message) {
+    EXPECT_EQ(message_for(type, change), message);
+  };
+  refused(
+      ModelType::kQwen3Moe, [](Config& c) { c.correction_bias = true; },
+      "qwen3_moe config: correction_bias must be false, for this model has no other, got true");
+  refused(
+      ModelType::kQwen3Moe, [](Config& c) { c.router_scores = nn::RouterScores::kSigmoid; },
+      "qwen3_moe config: router_scores must be kSoftmax, for this model has no other, got "
+      "another");
+  refused(
+      ModelType::kGlm4Moe,
+      [](Config& c) {
+        c.mlp_only_layers = {0, 2};
+      },
+      "glm4_moe config: mlp_only_layers must be [], for this model has no other, got [0, 2]");
+  refused(
+      ModelType::kMixtral, [](Config& c) { c.norm_topk_prob = false; },
+      "mixtral config: norm_topk_prob must be true, for this model has no other, got false");
+  refused(
+      ModelType::kQwen2Moe, [](Config& c) { c.use_qk_norm = true; },
+      "qwen2_moe config: use_qk_norm must be false, for this model has no other, got true");
+  refused(
+      ModelType::kMixtral, [](Config& c) { c.partial_rotary_factor = 0.5; },
+      "mixtral config: partial_rotary_factor must be 1, for this model has no other, got 0.5");
+}
+
+TEST(Families, PresetsOfEachAreValidAndSmall) {
+  for (const auto* name : {"tiny-qwen2-moe", "tiny-mixtral", "tiny-glm4-moe"}) {
+    const auto config = CausalLMConfig::preset(name);
+    EXPECT_NO_THROW(config.validate()) << name;
+    EXPECT_LT(parameter_count(config), 500'000) << name;
+    auto again = parse_model_config(to_json(config));
+    again.intermediate_size = config.intermediate_size;  // mixtral has no key for it
+    EXPECT_EQ(again, config) << name;
+  }
+  EXPECT_EQ(std::string(to_string(CausalLMConfig::preset("tiny-mixtral").model_type)), "mixtral");
+}
+
+// A checkpoint of GLM-4.5 has a layer more, which predicts a further token.
+TEST(Families, LayersThatPredictFurtherTokensArePassedOver) {
+  const test::TemporaryFolder folder;
+  auto config = toy_config_of(ModelType::kGlm4Moe);
+  auto tensors = test::random_checkpoint(config, Dtype::kFloat64);
+  tensors.push_back({"model.layers.3.eh_proj.weight", test::randn({2, 3}, 1)});
+  save_safetensors(folder / "model.safetensors", tensors, {});
+  CausalLM model(config);
+  EXPECT_THAT(message_of<ValueError>([&] { load_pretrained(model, folder / "."); }),
+              HasSubstr("must hold the module's tensors alone, got 'model.layers.3.eh_proj"));
+  config.num_nextn_predict_layers = 1;
+  CausalLM passing(config);
+  EXPECT_NO_THROW(load_pretrained(passing, folder / "."));
+}
+
+TEST(Families, ACheckpointWithoutACorrectionBiasIsRefused) {
+  const test::TemporaryFolder folder;
+  const auto config = toy_config_of(ModelType::kGlm4Moe);
+  auto tensors = test::random_checkpoint(config, Dtype::kFloat64);
+  tensors.pop_back();
+  save_safetensors(folder / "model.safetensors", tensors, {});
+  CausalLM model(config);
+  EXPECT_THAT(message_of<ValueError>([&] { load_pretrained(model, folder / "."); }),
+              HasSubstr("must have tensor 'model.layers.2.mlp.gate.e_score_correction_bias'"));
+}
+
+}  // namespace
+}  // namespace moegrad::models::families_test
