@@ -30,7 +30,7 @@ inline constexpr double kBiasUpdateRate = 1e-3;
 /// of several ranks; Wang et al., 2024, https://arxiv.org/abs/2408.15664, of the correction bias.
 struct Balance {
   std::optional<double> aux_loss_coef = {};  // the model configuration's own unless set
-  BalancedLayers layers = BalancedLayers::kPooled;
+  BalancedLayers layers = BalancedLayers::kEach;
   BalancedTokens tokens = BalancedTokens::kMicroBatch;
   double z_loss_coef = 0;  // of ops::z_loss, once per layer
   /// Of Router::balance(), once per optimizer step from the loads of the whole step. Unless set:

@@ -167,7 +167,8 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     StepPlan plan(root, data.micro_batches(), layout.accumulation);
     StepLoader loader(data, plan.indices());
     for (; state.step < until; ++state.step) {
-      StepOptions step_options{.max_grad_norm = options.max_grad_norm};
+      StepOptions step_options{.max_grad_norm = options.max_grad_norm,
+                               .balance = {.layers = BalancedLayers::kPooled}};  // as run_plain
       if (replay != nullptr) step_options.replay = &(*replay)[static_cast<std::size_t>(state.step)];
       auto result = train_step(model, plan, loader.batches(state.step), step_options, optimizer);
       if (context.rank() != 0) continue;

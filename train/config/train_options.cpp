@@ -39,7 +39,7 @@ constexpr std::array<Named<ScheduleKind>, 3> kSchedules = {
      {"cosine", ScheduleKind::kCosine},
      {"wsd", ScheduleKind::kWarmupStableDecay}}};
 constexpr std::array<Named<BalancedLayers>, 2> kBalancedLayers = {
-    {{"pooled", BalancedLayers::kPooled}, {"each", BalancedLayers::kEach}}};
+    {{"each", BalancedLayers::kEach}, {"pooled", BalancedLayers::kPooled}}};
 constexpr std::array<Named<BalancedTokens>, 2> kBalancedTokens = {
     {{"micro-batch", BalancedTokens::kMicroBatch}, {"ranks", BalancedTokens::kRanks}}};
 constexpr std::array<Named<LogLevel>, 4> kLogLevels = {{{"debug", LogLevel::kDebug},
@@ -147,7 +147,7 @@ void add_balance_options(std::vector<Option>& all, Balance& balance) {
                               "of the load-balancing loss; default: the model's own"));
   all.push_back(choice_option<BalancedLayers>(
       "aux-loss-layers", layers, kBalancedLayers,
-      "each: the loss of each layer, their mean; pooled: all layers together, as Hugging Face"));
+      "each: the mean of each layer's loss; pooled: all layers together, as Hugging Face"));
   all.push_back(choice_option<BalancedTokens>(
       "aux-loss-tokens", tokens, kBalancedTokens,
       "ranks: over the micro-batches that all ranks run at the same time; then the losses depend "
