@@ -257,6 +257,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     checkpoints.after_step();
   }
   logs.end_line();
+  logs.recent_loads();
   print_result(options, data, model, logs, is_rank_0, may_stop);
   if (!options.output.export_hf.empty()) models::save_pretrained(model, options.output.export_hf);
   const bool written = logs.report();

@@ -67,6 +67,7 @@ void RunLogs::end_step(StepReport report) {
   report.peak_flops = peak_flops_;
   if (records()) record_peaks(report);
   if (context_.rank() != 0) return;
+  recent_loads_.add(report.result.tokens_per_expert);
   const SlowStorage storage("writing the logs");
   report.configuration = std::exchange(configuration_, {});
   metrics_.write(report);
@@ -75,6 +76,13 @@ void RunLogs::end_step(StepReport report) {
     tensorboard_.write_expert_loads(report);
   }
   progress_.step(report.step, figures(report), Progress::Seconds(report.seconds));
+}
+
+void RunLogs::recent_loads() {
+  const auto loads = recent_loads_.text();
+  if (loads.empty()) return;
+  progress_.print("experts of each layer over the last " + std::to_string(recent_loads_.steps()) +
+                  " steps, least and most tokens in means: " + loads);
 }
 
 bool RunLogs::report() const {

@@ -10,6 +10,7 @@
 #include "train/config/train_config.h"
 #include "train/logs/metrics.h"
 #include "train/logs/progress.h"
+#include "train/logs/recent_loads.h"
 #include "train/logs/step_profile.h"
 #include "train/logs/tensorboard_log.h"
 
@@ -32,6 +33,8 @@ class RunLogs {
   bool validation_due(std::int64_t steps) const;
   /// Logs a validation loss in nats per `unit`, such as "byte".
   void validation(std::int64_t steps, double loss, std::string_view unit);
+  /// At the end of training: prints how evenly the experts were used in the last steps.
+  void recent_loads();
   /// Call it before anything else is printed.
   void end_line() { progress_.finish(); }
   /// At the end: reports what could not be written. Returns false if there is anything.
@@ -46,6 +49,7 @@ class RunLogs {
   StepProfile& profile_;
   std::string configuration_;              // empty once it has been shown
   std::optional<double> peak_flops_ = {};  // if anything records it
+  RecentLoads recent_loads_;
   Progress progress_;
   MetricsFile metrics_;
   TensorboardLog tensorboard_;
