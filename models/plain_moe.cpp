@@ -85,7 +85,7 @@ Tensor plain_swiglu(const Tensor& x, const Tensor& gate, const Tensor& up, const
 }
 
 nn::MoE::Output plain_moe(const nn::MoE::Config& config, const TensorOfName& tensor,
-                          const Tensor& x, const Tensor& replay) {
+                          const Tensor& x, const Tensor& replay, const Tensor& given_weights) {
   const auto tokens = x.dim(0), hidden = config.hidden_size;
   const auto experts = config.num_experts, k = config.top_k;
   const bool sigmoid = config.scores == nn::RouterScores::kSigmoid;
@@ -111,6 +111,7 @@ nn::MoE::Output plain_moe(const nn::MoE::Config& config, const TensorOfName& ten
     weights = weights / (sigmoid ? total + 1e-20 : total);
   }
   if (config.routed_scaling_factor != 1) weights = weights * config.routed_scaling_factor;
+  if (given_weights.defined()) weights = weights + (given_weights - weights.detach());
 
   const auto inner = config.intermediate_size;
   const auto gate_up = ops::split(tensor("experts.gate_up_proj"), inner, 0);

@@ -18,8 +18,10 @@ using TensorOfName = std::function<Tensor(const std::string& name)>;
 ///
 /// Parameters and buffers have the names of nn::MoE's; experts are stored as in Hugging Face
 /// (ExpertWeights::kHuggingFace). `replay`: int64 [T, K], experts to take instead, or undefined.
+/// `weights`: [T, K], routing weights to take in place of the router's, whose gradient reaches the
+/// router all the same, or undefined.
 nn::MoE::Output plain_moe(const nn::MoE::Config& config, const TensorOfName& tensor,
-                          const Tensor& x, const Tensor& replay = {});
+                          const Tensor& x, const Tensor& replay = {}, const Tensor& weights = {});
 
 /// The gated feed-forward layer down (silu(gate x) * up x) from weights [out, in].
 Tensor plain_swiglu(const Tensor& x, const Tensor& gate, const Tensor& up, const Tensor& down);

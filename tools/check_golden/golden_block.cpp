@@ -2,11 +2,14 @@
 // Shapes: T tokens, H hidden size.
 #include "tools/check_golden/golden_block.h"
 
+#include <Eigen/QR>
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/device_mesh.h"
 #include "framework/distributed/gather_shards.h"
@@ -19,6 +22,7 @@
 #include "models/plain_moe.h"
 #include "nn/moe.h"
 #include "ops/copies.h"
+#include "ops/elementwise.h"
 #include "ops/views.h"
 #include "tools/check_golden/golden_compare.h"
 #include "tools/check_golden/golden_files.h"
@@ -94,22 +98,45 @@ void load_block(nn::MoE& block, BlockFile& file) {
   }
 }
 
+/// What the block is given: [T, H], but for the routing weights [T, K].
+struct BlockInput {
+  Tensor x, cotangent, weights;
+};
+
 struct BlockResult {
   Tensor y, grad_x;        // [T, H]
   NamedTensors gradients;  // by Hugging Face's names; of rank 0
 };
 
-/// Rows [begin, end) of x through the block, and back from their cotangents.
-BlockResult run_rows(nn::MoE& block, const nn::MoE::Config& config, GoldenPath path,
-                     const Tensor& x, const Tensor& cotangent, std::int64_t begin,
-                     std::int64_t end) {
-  Tensor rows = clone(ops::narrow(x, 0, begin, end - begin));
-  rows.set_requires_grad(true);
+NamedTensors tensors_of(const nn::MoE& block) {
   auto tensors = block.named_parameters();
   for (auto& buffer : block.named_buffers()) tensors.push_back(std::move(buffer));
+  return tensors;
+}
+
+/// The block's y for x [T, H] with these routing weights [T, K].
+Tensor run_nodes(nn::MoE& block, const Tensor& x, const Tensor& weights) {
+  auto routed = block.call_method(&nn::MoE::route, x, Tensor());
+  routed.weights = routed.weights + (weights - routed.weights.detach());
+  const Tensor branch = block.shared_input(x);
+  const auto dispatched = block.call_method(&nn::MoE::dispatch, x, routed);
+  const Tensor rows = block.call_method(&nn::MoE::experts, dispatched);
+  const Tensor y = block.call_method(&nn::MoE::combine, rows, dispatched);
+  return branch.defined() ? y + block.call_method(&nn::MoE::shared, branch) : y;
+}
+
+/// Rows [begin, end) of x through the block, and back from their cotangents.
+BlockResult run_rows(nn::MoE& block, const nn::MoE::Config& config, GoldenPath path,
+                     const BlockInput& input, std::int64_t begin, std::int64_t end) {
+  const auto& [x, cotangent, all_weights] = input;
+  Tensor rows = clone(ops::narrow(x, 0, begin, end - begin));
+  rows.set_requires_grad(true);
+  const Tensor weights = clone(ops::narrow(all_weights, 0, begin, end - begin));
+  const auto tensors = tensors_of(block);
   const auto named = [&](const std::string& name) { return golden_tensor(tensors, name); };
-  const Tensor y = path == GoldenPath::kPlain ? models::plain_moe(config, named, rows).hidden
-                                              : block(rows).hidden;
+  const Tensor y = path == GoldenPath::kPlain
+                       ? models::plain_moe(config, named, rows, {}, weights).hidden
+                       : run_nodes(block, rows, weights);
   y.backward(ops::contiguous(ops::narrow(cotangent, 0, begin, end - begin)));
   BlockResult result{.y = Tensor::zeros(x.shape(), Dtype::kFloat64),
                      .grad_x = Tensor::zeros(x.shape(), Dtype::kFloat64),
@@ -137,7 +164,7 @@ NamedTensors whole_gradients(const nn::MoE& block) {
 }
 
 BlockResult run_block(const nn::MoE::Config& config, GoldenPath path, int world_size,
-                      const fs::path& folder, const Tensor& x, const Tensor& cotangent) {
+                      const fs::path& folder, const BlockInput& input) {
   BlockResult result;
   launch(path == GoldenPath::kSharded ? world_size : 1, [&](RankContext& context) {
     nn::MoE block(config);
@@ -147,9 +174,9 @@ BlockResult run_block(const nn::MoE::Config& config, GoldenPath path, int world_
     if (path == GoldenPath::kSharded) {
       fsdp::fully_shard(block, DeviceMesh::flat(context.group()));
     }
-    const auto tokens = x.dim(0);
-    auto own = run_rows(block, config, path, x, cotangent, tokens * rank / ranks,
-                        tokens * (rank + 1) / ranks);
+    const auto tokens = input.x.dim(0);
+    auto own =
+        run_rows(block, config, path, input, tokens * rank / ranks, tokens * (rank + 1) / ranks);
     own.gradients = whole_gradients(block);
     if (ranks > 1) {
       all_reduce(*context.group(), own.y);  // of zeros but for each rank's own rows
@@ -160,14 +187,50 @@ BlockResult run_block(const nn::MoE::Config& config, GoldenPath path, int world_
   return result;
 }
 
+/// The routing weights that the reference had: Note [A router in float32]. `routing`: the block's
+/// own, in plain operations; y: [T, H].
+Tensor weights_in(const Tensor& y, const nn::MoE::Output& routing, const nn::MoE::Config& config,
+                  const NamedTensors& tensors, const Tensor& x) {
+  const NoGradGuard no_grad;
+  const auto named = [&](const std::string& name) { return golden_tensor(tensors, name); };
+  const auto tokens = x.dim(0), hidden = x.dim(1), k = config.top_k;
+  const auto outputs_with = [&](const Tensor& weights) {  // [T, H]
+    return models::plain_moe(config, named, x, routing.expert_indices, weights).hidden;
+  };
+  const Tensor none = Tensor::zeros({tokens, k}, Dtype::kFloat64);
+  const Tensor shared = outputs_with(none);
+  TensorList outputs;  // [T, H], of each token's j-th expert
+  for (std::int64_t j = 0; j < k; ++j) {
+    Tensor one = clone(none);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      one.mutable_data<double>()[static_cast<std::size_t>(t * k + j)] = 1;
+    }
+    outputs.push_back(outputs_with(one) - shared);
+  }
+  const Tensor of_experts = y - shared;
+  const auto row = [&](const Tensor& tensor, std::int64_t t) {
+    return Eigen::Map<const Eigen::VectorXd>(tensor.data<double>().data() + t * hidden, hidden);
+  };
+  Tensor weights = clone(none);
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    Eigen::MatrixXd equations(hidden, k);
+    for (std::int64_t j = 0; j < k; ++j) {
+      equations.col(j) = row(outputs[static_cast<std::size_t>(j)], t);
+    }
+    const Eigen::VectorXd solved = equations.colPivHouseholderQr().solve(row(of_experts, t));
+    std::copy_n(solved.data(), k, weights.mutable_data<double>().data() + t * k);
+  }
+  return weights;
+}
+
 GoldenCheck relative_check(const std::string& quantity, const NamedTensors& expected,
-                           const NamedTensors& values) {
+                           const NamedTensors& values, double limit) {
   Worst worst;
   for (const auto& [name, tensor] : expected) {
     const auto [difference, norm] = norms_of(golden_tensor(values, name), tensor);
     worst.include(norm > 0 ? difference / norm : difference, name);
   }
-  return worst.check(quantity, kGoldenBlock);
+  return worst.check(quantity, limit);
 }
 
 }  // namespace
@@ -197,13 +260,29 @@ GoldenBlock check_golden_block(const fs::path& folder, GoldenPath path, int worl
   GoldenBlock block{.checks = {}, .missing = {file.missing.begin(), file.missing.end()}};
   if (!file.missing.empty()) return block;
 
-  const auto result = run_block(config, path, world_size, folder, x, cotangent);
-  Worst worst;
-  worst.include(max_difference(result.y, y));
-  block.checks.push_back(worst.check("y", kGoldenBlock));
-  block.checks.push_back(relative_check("grad.x", {{"x", grad_x}}, {{"x", result.grad_x}}));
-  block.checks.push_back(
-      relative_check(counted("gradients", gradients.size()), gradients, result.gradients));
+  auto plain_config = config;
+  plain_config.expert_weights = nn::ExpertWeights::kHuggingFace;
+  nn::MoE plain(plain_config);
+  load_block(plain, file);
+  const auto tensors = tensors_of(plain);
+  const auto named = [&](const std::string& name) { return golden_tensor(tensors, name); };
+  const auto routing = models::plain_moe(plain_config, named, x);
+  const Tensor weights = weights_in(y, routing, plain_config, tensors, x);
+
+  NamedTensors of_router, others;
+  for (const auto& gradient : gradients) {
+    (gradient.name == "gate.weight" ? of_router : others).push_back(gradient);
+  }
+  const auto result = run_block(config, path, world_size, folder,
+                                {.x = x, .cotangent = cotangent, .weights = weights});
+  Worst of_weights, of_y;
+  of_weights.include(max_difference(routing.routing_weights.detach(), weights));
+  of_y.include(max_difference(result.y, y));
+  block.checks = {
+      of_weights.check("routing weights", kGoldenRouter), of_y.check("y", kGoldenBlock),
+      relative_check(counted("gradients", others.size()), others, result.gradients, kGoldenBlock),
+      relative_check("grad.x", {{"x", grad_x}}, {{"x", result.grad_x}}, kGoldenRouter),
+      relative_check("grad.gate.weight", of_router, result.gradients, kGoldenRouter)};
   return block;
 }
 

@@ -19,6 +19,7 @@
 #include "framework/distributed/mpi/doorbells.h"
 #include "framework/distributed/mpi/mpi_calls.h"
 #include "framework/distributed/mpi/mpi_hub.h"
+#include "framework/runtime/log.h"
 
 namespace moegrad::mpi {
 

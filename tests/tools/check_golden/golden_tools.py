@@ -443,11 +443,15 @@ def expect_changed_block_to_fail(programs, source):
                 for line in lines}
 
     everywhere = ("plain", "optimised", "sharded")
-    for name, quantity in [("y", "y"), ("grad.x", "grad.x"), ("grad.gate.weight", "gradients"),
+    for name, quantity in [("grad.x", "grad.x"), ("grad.gate.weight", "grad.gate.weight"),
                            ("grad.experts.down_proj", "gradients"),
                            ("grad.shared_experts.up_proj.weight", "gradients")]:
         found = failures(name, 1, lambda value: value + 1e-3)
         assert found == {(path, quantity) for path in everywhere}, (name, found)
+    # The routing weights follow from y, and all from them.
+    assert failures("y", 1, lambda value: value + 1e-9) == {(path, "y") for path in everywhere}
+    assert failures("y", 1, lambda value: value + 1e-3) >= {
+        (path, quantity) for path in everywhere for quantity in ["y", "routing weights"]}
     for name in ["x", "cotangent", "param.experts.gate_up_proj", "param.shared_experts.down_proj.weight"]:
         assert failures(name, 1, lambda value: value + 1e-3), name
     # The bias moves the choice of experts.
