@@ -16,7 +16,7 @@ struct MatrixParameters {
   NamedTensors matrices;  // weights of linear layers and of experts
   NamedTensors embedding;
   NamedTensors head;
-  NamedTensors router;
+  NamedTensors router;   // and gates of shared experts
   NamedTensors vectors;  // all of one dimension
   /// Of which of Hugging Face's matrices [out, in] the stacked experts consist: each expert's gate,
   /// up and down apart.
@@ -25,8 +25,8 @@ struct MatrixParameters {
 
 /// Sorts the parameters of `model`, which have Hugging Face's names: `embed_tokens.weight` is the
 /// embedding, `lm_head.weight` the head (a tied one is the embedding), and `...gate.weight` a
-/// router. Under fully_shard they are shards. ValueError for another matrix that is not the weight
-/// of a linear layer.
+/// router or the gate of a shared expert. Under fully_shard they are shards. ValueError for another
+/// matrix that is not the weight of a linear layer.
 MatrixParameters matrix_parameters(const nn::Module& model);
 
 }  // namespace moegrad::models

@@ -2,7 +2,10 @@
 // Shapes: R rows by expert, H hidden size, I intermediate size of one expert, E experts.
 #include "nn/experts.h"
 
+#include <string_view>
+
 #include "framework/runtime/error.h"
+#include "nn/layer_size.h"
 #include "ops/grouped_matmul.h"
 #include "ops/npu_gmm.h"
 #include "ops/swiglu.h"
@@ -39,7 +42,10 @@ Tensor multiply(const Tensor& rows, const Tensor& weight, const ParameterLayout&
 }  // namespace
 
 GroupedExperts::GroupedExperts(const Config& config) {
-  const auto h = config.hidden_size, i = config.intermediate_size;
+  constexpr std::string_view kLayer = "GroupedExperts";
+  const auto h = detail::layer_size(kLayer, "hidden_size", config.hidden_size);
+  const auto i = detail::layer_size(kLayer, "intermediate_size", config.intermediate_size);
+  detail::layer_size(kLayer, "num_experts", config.num_experts);
   gate_up_layout_ = layout_of(config, Role::kExpertGateUp, h, 2 * i);
   down_layout_ = layout_of(config, Role::kExpertDown, i, h);
   gate_up_proj_ = make_parameter(gate_up_layout_, config.dtype);

@@ -123,9 +123,11 @@ void write_values(const ParameterSlot& slot, std::uint64_t seed, double std,
 void check_buffers(const Module& module) {
   for (const auto& slot : module.buffer_slots()) {
     const auto& storage = slot.tensor->storage();
-    check(!slot.made_on_meta || storage.version() > 0, "init_weights: buffer '", slot.name,
+    const bool declared = slot.initial.is_declared() && !slot.tensor->is_meta();
+    check(declared || !slot.made_on_meta || storage.version() > 0, "init_weights: buffer '",
+          slot.name,
           "' was made on the meta device, where a constructor gives no values; fill it after "
-          "to_empty(), or make it under MetaGuard(false)");
+          "to_empty(), declare values where it is registered, or make it under MetaGuard(false)");
   }
 }
 
@@ -183,6 +185,10 @@ void init_weights(Module& module, std::uint64_t seed, double std) {
     } else if (slot.parameter().ndim() >= 2) {
       init_normal(slot, seed, std);
     }
+  }
+  for (const auto& slot : module.buffer_slots()) {
+    if (!slot.initial.is_declared()) continue;
+    write_values({.name = slot.name, .tensor = slot.tensor, .layout = {}}, seed, std, slot.initial);
   }
 }
 

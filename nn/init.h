@@ -28,7 +28,8 @@ void init_normal(const ParameterSlot& slot, std::uint64_t seed, double std);
 /// PyTorch it keeps its values, at first those of its constructor. On the meta device a constructor
 /// gives no values, so there such a parameter must be declared.
 
-/// Initialises all parameters (Note [Who initialises a parameter]). `std` is used if normal() has
+/// Initialises all parameters (Note [Who initialises a parameter]), and buffers whose layer
+/// declares values. `std` is used if normal() has
 /// none of its own. A tied parameter is initialised once, as its first name declares. Reshards the
 /// module first.
 ///

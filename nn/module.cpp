@@ -44,18 +44,23 @@ void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout 
   name_storages();
 }
 
-void Module::register_buffer(std::string name, Tensor& slot, bool persistent) {
+void Module::register_buffer(std::string name, Tensor& slot, bool persistent,
+                             InitialValues initial) {
   check_name("register_buffer", name);
   check<UndefinedTensorError>(slot.defined(), "register_buffer: '", name, "' of ", described(),
                               " must be a defined tensor; make it before registering it");
   check<ValueError>(!slot.requires_grad(), "register_buffer: '", name, "' of ", described(),
                     " must not require a gradient, because a buffer is not trained; detach() it, "
                     "or register a parameter");
+  check<ValueError>(!initial.is_declared() || is_floating(slot.dtype()), "register_buffer: '", name,
+                    "' of ", described(),
+                    " must be float32 or float64 to have initial values, got ", slot.dtype());
   slot.storage().retag(MemoryTag::kParameters);
   std::erase_if(buffers_, [&](const auto& own) { return own.slot.name == name; });
   buffers_.push_back({.slot = {.name = std::move(name),
                                .tensor = &slot,
                                .persistent = persistent,
+                               .initial = initial,
                                .made_on_meta = slot.is_meta()},
                       .alive = slot.watch_handle()});
   name_storages();

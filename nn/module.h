@@ -129,9 +129,9 @@ class Module {
   }
 
   /// Sets is_training() of this module and all below, as torch's train() and eval(). It is true at
-  /// first. Dropout, and attention with dropout, drop in training alone; the other layers of this
-  /// library compute the same in both. Your own layer may ask is_training() in its forward. This
-  /// does not affect the tape; NoGradGuard turns the tape off.
+  /// first. Dropout and attention with dropout drop, and Jitter varies its input, in training
+  /// alone; the other layers of this library compute the same in both. Your own layer may ask
+  /// is_training() in its forward. This does not affect the tape; NoGradGuard turns the tape off.
   void train(bool mode = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
@@ -166,8 +166,9 @@ class Module {
  protected:
   /// Make `slot` a parameter, which requires a gradient, or a buffer, or `child` a child of this
   /// module. All must stay at their addresses (Note [What is registered]). `initial` is what
-  /// init_weights writes into the parameter. The storages also get their names, which errors and
-  /// graphs show. State dicts leave out a buffer that is not `persistent`.
+  /// init_weights writes into the parameter or, if anything is declared, into the buffer. The
+  /// storages also get their names, which errors and graphs show. State dicts leave out a buffer
+  /// that is not `persistent`.
   ///
   /// Full names, such as "model.layers.0.mlp", must be unique. Error for an undefined tensor,
   /// DtypeError for a parameter that is not float32 or float64, LayoutError for one that is not
@@ -176,7 +177,7 @@ class Module {
   /// - a name that is empty or has an empty part between dots;
   /// - a name that a child, parameter or buffer of this module already has, or that is within one
   ///   ("a.b" beside "a");
-  /// - a buffer that requires a gradient;
+  /// - a buffer that requires a gradient, or that has `initial` values and is not of reals;
   /// - a module that already belongs to the same tree of modules, under any name, or that contains
   ///   this one.
   ///
@@ -187,7 +188,8 @@ class Module {
   void register_parameter(std::string name, Tensor& slot, InitialValues initial) {
     register_parameter(std::move(name), slot, ParameterLayout{}, initial);
   }
-  void register_buffer(std::string name, Tensor& slot, bool persistent = true);
+  void register_buffer(std::string name, Tensor& slot, bool persistent = true,
+                       InitialValues initial = {});
   void register_module(std::string name, Module& child);
   /// The same for a member that replace() may replace. ValueError if it is empty.
   template <class Signature>

@@ -8,7 +8,7 @@
 
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
-#include "framework/tensor/meta.h"
+#include "nn/layer_size.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
 #include "ops/router.h"
@@ -41,6 +41,7 @@ ops::TopKResult choose(const Tensor& logits, const Router::Config& config, const
 Router::Router(const Config& config)
     : config_(config),
       weight_(Tensor::zeros({config.num_experts, config.hidden_size}, config.dtype)) {
+  detail::layer_size("Router", "hidden_size", config.hidden_size);
   check<ValueError>(1 <= config.top_k && config.top_k <= config.num_experts,
                     "Router: top_k must be in [1, ", config.num_experts, "] (num_experts), got ",
                     config.top_k);
@@ -50,9 +51,9 @@ Router::Router(const Config& config)
                     config.scaling_factor);
   register_parameter("weight", weight_, InitialValues::normal());
   if (!config.correction_bias) return;
-  const MetaGuard with_bytes(false);  // init_weights() draws parameters alone
   e_score_correction_bias_ = Tensor::zeros({config.num_experts}, Dtype::kFloat32);
-  register_buffer("e_score_correction_bias", e_score_correction_bias_);
+  register_buffer("e_score_correction_bias", e_score_correction_bias_, /*persistent=*/true,
+                  InitialValues::zeros());
 }
 
 Router::Output Router::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]

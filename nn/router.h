@@ -42,8 +42,8 @@ class Router final : public Callable<Router> {
     Tensor indices;  // int64 [T, K], by falling s + b, ties by lowest index
   };
 
-  /// ValueError for choices that ops::check_expert_choice() refuses, and for a scaling factor that
-  /// is not positive and finite.
+  /// ValueError for choices that ops::check_expert_choice() refuses, for a hidden_size that is left
+  /// out, and for a scaling factor that is not positive and finite.
   explicit Router(const Config& config);
 
   /// If `replay_indices` [T, K] is given, these experts are taken instead of the best ones. Logits
@@ -52,8 +52,9 @@ class Router final : public Callable<Router> {
 
   /// Balancing without a loss: b_e += rate sign(mean(n) - n_e), where n_e tokens chose expert e
   /// since the last call. Call it once per optimizer step with the counts of the whole step, of all
-  /// micro-batches and ranks: then b is the same on any number of ranks, to the bit. 1e-3 is the
-  /// paper's rate.
+  /// micro-batches and ranks, after its last backward: then b is the same on any number of ranks,
+  /// to the bit, and a router that is recomputed in backward chooses as it did in forward. 1e-3 is
+  /// the paper's rate.
   ///
   /// Error without correction_bias; ValueError unless there are E counts, none negative, and the
   /// rate is finite and not negative.

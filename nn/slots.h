@@ -32,6 +32,7 @@ struct BufferSlot {
   std::string name;  // full name
   Tensor* tensor = nullptr;
   bool persistent = true;
+  InitialValues initial = {};
   /// Whether it was registered under a MetaGuard, so that its constructor gave it no values.
   bool made_on_meta = false;
 };

@@ -9,8 +9,10 @@
 #include <span>
 
 #include "framework/autograd/dropout_ids.h"
+#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/profile/span.h"
+#include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
 #include "models/causal_lm/loss.h"
 #include "nn/recompute.h"
@@ -33,6 +35,7 @@ void add_counts(Counts& counts, const Counts& more) {
 
 // The entropy of a token is the mean over layers. This is the sum over tokens.
 double mean_entropy(const TensorList& router_logits) {
+  const NoGradGuard no_grad;
   double sum = 0;
   for (const auto& logits : router_logits) sum += ops::router_entropy(logits);
   return router_logits.empty() ? 0 : sum / static_cast<double>(router_logits.size());
@@ -78,7 +81,7 @@ DropoutIds ids_of(const Turn& turn, const MicroBatch& batch, const StepOptions& 
   std::vector<std::int64_t> ids(static_cast<std::size_t>(batch.tokens.numel()));
   std::iota(ids.begin(), ids.end(), turn.index * kMostTokensOfOne);
   return {.seed = options.seed,
-          .step = options.step,
+          .step = *options.step,
           .token_ids = Tensor::from(ids, {std::ssize(ids)})};
 }
 
@@ -105,6 +108,10 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
                       const StepOptions& options, optim::Optimizer& optimizer) {
   const auto& config = model.config();
   const auto& balance = options.balance;
+  check<ValueError>(
+      config.router_jitter_noise == 0 || options.step.has_value(),
+      "train_step: options.step must be given for a model with router_jitter_noise, so "
+      "that each step has random numbers of its own");
   const double coefficient = balance.aux_loss_coef.value_or(config.router_aux_loss_coef);
   std::vector<std::int64_t> own_targets, own_tokens;
   for (const auto& batch : own) {
@@ -141,7 +148,7 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
     plan.backward(turn, share.objective);
     ce.push_back(share.ce_sum.item());
     loss.push_back(share.objective.item());
-    entropy.push_back(mean_entropy(output.router_logits));
+    entropy.push_back(mean_entropy(models::balanced_logits(output)));
     flops.push_back(models::training_flops(model.config(), batch.documents));
     if (turn.idle) {
       for (auto& counts : output.tokens_per_expert) std::ranges::fill(counts, 0);

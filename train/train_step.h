@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "framework/distributed/device_mesh.h"
@@ -24,8 +25,9 @@ struct StepResult {
   double grad_norm = 0;     // before clipping
   std::int64_t tokens = 0;  // of all ranks
   double model_flops = 0;   // of all ranks: models::training_flops
-  /// Mean over tokens and mixture layers of the entropy of the router's probabilities, in nats; 0
-  /// without such layers. log E: the routers do not distinguish their E experts.
+  /// Mean over tokens and mixture layers of the entropy of the router's probabilities, or of its
+  /// sigmoid scores divided by their sum, in nats; 0 without such layers. log E: the routers do not
+  /// distinguish their E experts.
   double router_entropy = 0;
   std::vector<std::vector<std::int64_t>> tokens_per_expert = {};  // per mixture layer
   std::vector<TensorList> expert_indices =
@@ -41,8 +43,9 @@ using StepForward = std::function<models::CausalLM::Output(
 struct StepOptions {
   double max_grad_norm = 1.0;  // 0: no clipping
   Balance balance = {};
-  std::uint64_t seed = 0;  // of random numbers in the model (router_jitter_noise), which the number
-  std::int64_t step = 0;   // of the step tells from those of other steps
+  std::uint64_t seed = 0;  // of random numbers in the model (router_jitter_noise)
+  /// The number of the step, which such a model must be given: each step has its own.
+  std::optional<std::int64_t> step = {};
   bool linear_cross_entropy = false;  // no logits as a whole: CausalLMForwardOptions::targets
   /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
   const std::vector<TensorList>* replay = nullptr;
@@ -61,7 +64,8 @@ fsdp::State& shard_model(models::CausalLM& model, const DeviceMesh& mesh,
 void recompute_layers(models::CausalLM& model, std::int64_t n);
 
 /// One optimizer step of a sharded model, then one of its correction biases if it has any. It
-/// changes nothing unless loss and gradient norm are finite. `own`: the micro-batches of this rank,
+/// changes nothing unless loss and gradient norm are finite. ValueError for a model with
+/// router_jitter_noise without options.step. `own`: the micro-batches of this rank,
 /// one for each of the plan's turns. Collective.
 StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector<MicroBatch>& own,
                       const StepOptions& options, optim::Optimizer& optimizer);

@@ -17,11 +17,11 @@ using Config = CausalLMConfig;
 /// What the values of a configuration must be; errors begin with its model_type.
 class Requirement {
  public:
-  explicit Requirement(const Config& config) : model_type_(family_of(config).model_type) {}
+  explicit Requirement(const Config& config) : family_(&family_of(config)) {}
 
   template <class... Parts>
   void operator()(bool ok, std::string_view key, const Parts&... parts) const {
-    check<ValueError>(ok, model_type_, " config: ", key, " must be ", parts...);
+    check<ValueError>(ok, model_type(), " config: ", key, " must be ", parts...);
   }
   void positive(std::string_view key, std::int64_t value) const {
     (*this)(value >= 1, key, ">= 1, got ", value);
@@ -30,13 +30,18 @@ class Requirement {
   void at_least_0(std::string_view key, std::int64_t value) const {
     (*this)(0 <= value && value <= kMaxSize, key, "in [0, ", kMaxSize, "], got ", value);
   }
-  std::string_view model_type() const { return model_type_; }
+  std::string_view model_type() const { return family_->model_type; }
+  /// What the family's config.json calls a field.
+  std::string_view key(ConfigKey::Field field, std::string_view otherwise) const {
+    const auto found = std::ranges::find(family_->keys, field, &ConfigKey::field);
+    return found == family_->keys.end() ? otherwise : found->name;
+  }
 
   /// A larger size must be a mistake, and products of such sizes would overflow.
   static constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
 
  private:
-  std::string_view model_type_;
+  const ModelFamily* family_;
 };
 
 constexpr std::int64_t kMaxLayers = 10'000;  // their shapes alone take a second
@@ -50,12 +55,15 @@ void check_attention(const Config& c, const Requirement& require) {
           c.num_attention_heads);
   require(c.head_dim >= 2 && c.head_dim % 2 == 0, "head_dim", "even and >= 2, got ", c.head_dim);
   require.positive("head_dim", c.head_dim);
-  require(c.rope_theta > 0.0, "rope_theta", "> 0, got ", c.rope_theta);
+  require(c.num_attention_heads <= Requirement::kMaxSize / c.head_dim, "num_attention_heads",
+          "at most ", Requirement::kMaxSize, " / head_dim (", c.head_dim, "), got ",
+          c.num_attention_heads);
+  require(std::isfinite(c.rope_theta) && c.rope_theta > 0.0, "rope_theta", "> 0, got ",
+          c.rope_theta);
   require(0 < c.partial_rotary_factor && c.partial_rotary_factor <= 1, "partial_rotary_factor",
           "in (0, 1], got ", c.partial_rotary_factor);
   require(c.rotary_dim() >= 2 && c.rotary_dim() % 2 == 0, "partial_rotary_factor",
-          "such that an even number of head_dim (", c.head_dim, ") channels is turned, got ",
-          c.partial_rotary_factor);
+          "such that head_dim (", c.head_dim, ") times it is even, got ", c.partial_rotary_factor);
 }
 
 void check_layers(const Config& c, const Requirement& require) {
@@ -77,15 +85,17 @@ void check_mixture(const Config& c, const Requirement& require) {
   require(std::isfinite(c.router_aux_loss_coef) && c.router_aux_loss_coef >= 0.0,
           "router_aux_loss_coef", ">= 0, got ", c.router_aux_loss_coef);
   const bool may_be_dense = c.model_type == ModelType::kQwen3Moe;
-  require(may_be_dense || c.num_experts != 0, "num_experts", ">= 1, got 0");
-  require.at_least_0("num_experts", c.num_experts);
+  const auto experts = require.key(&Config::num_experts, "num_experts");
+  require(may_be_dense || c.num_experts != 0, experts, ">= 1, got 0");
+  require.at_least_0(experts, c.num_experts);
   if (c.num_experts == 0) return;
-  require.positive("moe_intermediate_size", c.moe_intermediate_size);
+  require.positive(require.key(&Config::moe_intermediate_size, "moe_intermediate_size"),
+                   c.moe_intermediate_size);
   require(1 <= c.num_experts_per_tok && c.num_experts_per_tok <= c.num_experts,
-          "num_experts_per_tok", "in [1, ", c.num_experts, "] (num_experts), got ",
+          "num_experts_per_tok", "in [1, ", c.num_experts, "] (", experts, "), got ",
           c.num_experts_per_tok);
-  require(1 <= c.n_group && c.num_experts % c.n_group == 0, "n_group", "a divisor of num_experts (",
-          c.num_experts, "), got ", c.n_group);
+  require(1 <= c.n_group && c.num_experts % c.n_group == 0, "n_group", "a divisor of ", experts,
+          " (", c.num_experts, "), got ", c.n_group);
   require(1 <= c.topk_group && c.topk_group <= c.n_group, "topk_group", "in [1, ", c.n_group,
           "] (n_group), got ", c.topk_group);
   const auto within_reach = c.topk_group * (c.num_experts / c.n_group);
@@ -97,6 +107,9 @@ void check_mixture(const Config& c, const Requirement& require) {
   require(0 <= c.router_jitter_noise && c.router_jitter_noise < 1, "router_jitter_noise",
           "in [0, 1), got ", c.router_jitter_noise);
   require.at_least_0("n_shared_experts", c.n_shared_experts);
+  require(c.n_shared_experts <= Requirement::kMaxSize / c.moe_intermediate_size, "n_shared_experts",
+          "at most ", Requirement::kMaxSize, " / moe_intermediate_size (", c.moe_intermediate_size,
+          "), got ", c.n_shared_experts);
   require.at_least_0("shared_expert_intermediate_size", c.shared_expert_intermediate_size);
 }
 
@@ -165,8 +178,10 @@ void Config::validate() const {
   require.positive("intermediate_size", intermediate_size);
   check_layers(*this, require);
   check_attention(*this, require);
-  require(initializer_range >= 0.0, "initializer_range", ">= 0, got ", initializer_range);
-  require(rms_norm_eps > 0.0, "rms_norm_eps", "> 0, got ", rms_norm_eps);
+  require(std::isfinite(initializer_range) && initializer_range >= 0.0, "initializer_range",
+          ">= 0, got ", initializer_range);
+  require(std::isfinite(rms_norm_eps) && rms_norm_eps > 0.0, "rms_norm_eps", "> 0, got ",
+          rms_norm_eps);
   check_mixture(*this, require);
   const auto parameters = count_parameters<double>(*this, num_experts);
   require(parameters <= kMaxParameters, "the model", "of at most 2^53 elements, got ", parameters);

@@ -29,7 +29,8 @@ namespace moegrad::models {
 ///     layer.call_method(&DecoderLayer::attend, hidden, context, Tensor());
 ///
 /// With router_jitter_noise, what the mixture sees is varied in training (nn::Jitter): that needs a
-/// DropoutIdsGuard, or eval().
+/// DropoutIdsGuard, or eval(). The random numbers depend on the path of the layer, so the nodes of
+/// such a layer must be called through call_method.
 class DecoderLayer final : public nn::Callable<DecoderLayer> {
  public:
   struct Output {

@@ -16,6 +16,7 @@ std::unique_ptr<CausalLM> from_pretrained(const std::filesystem::path& folder) {
   }
   model->to_empty();
   load_pretrained(*model, folder);
+  model->eval();
   return model;
 }
 

@@ -9,7 +9,8 @@
 namespace moegrad::models {
 
 /// The model that a folder of Hugging Face holds, config.json with its weights: of any model_type
-/// that read_model_config() takes, in the dtype that it gives.
+/// that read_model_config() takes, in the dtype that it gives. As in Hugging Face it is in eval()
+/// mode; call train() to go on training.
 ///
 ///     const auto model = models::from_pretrained("checkpoints/mixtral");
 ///     const auto output = (*model)(tokens);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "framework/runtime/error.h"
 #include "ops/aux_loss.h"
@@ -12,16 +13,6 @@
 
 namespace moegrad::models {
 namespace {
-
-/// Logits whose softmax are the probabilities that a balance counts.
-TensorList balanced_logits(const CausalLM::Output& output) {
-  if (output.router_scores == nn::RouterScores::kSoftmax) return output.router_logits;
-  TensorList logits;
-  for (const auto& each : output.router_logits) {
-    logits.push_back(-ops::softplus(-each));  // log(sigmoid)
-  }
-  return logits;
-}
 
 Tensor sum_of_terms(const TensorList& terms) {
   Tensor sum = terms[0];
@@ -39,7 +30,7 @@ Tensor balance_of_own_load(const TensorList& logits, const TensorList& indices, 
 }
 
 Tensor balance_of_load(const TensorList& logits, const RouterLossOptions::Load& load,
-                       bool per_layer) {
+                       std::int64_t top_k, bool per_layer) {
   const auto layers = logits.size();
   const auto& counts = load.tokens_per_expert;
   check<ValueError>(counts.size() == layers, "causal_lm_loss: load must be of ", layers,
@@ -48,6 +39,10 @@ Tensor balance_of_load(const TensorList& logits, const RouterLossOptions::Load& 
   for (const auto& layer : counts) {
     check<ValueError>(std::ssize(layer) == logits[0].dim(1), "causal_lm_loss: load must be of ",
                       logits[0].dim(1), " experts, got ", layer.size());
+    const auto rows = std::accumulate(layer.begin(), layer.end(), std::int64_t{0});
+    check<ValueError>(rows == load.tokens * top_k && std::ranges::min(layer) >= 0,
+                      "causal_lm_loss: load must count ", top_k, " experts for each of its ",
+                      load.tokens, " tokens, got ", rows);
     loads.emplace_back(layer.begin(), layer.end());
   }
   auto total = static_cast<double>(load.tokens);
@@ -69,6 +64,15 @@ Tensor balance_of_load(const TensorList& logits, const RouterLossOptions::Load& 
 
 }  // namespace
 
+TensorList balanced_logits(const CausalLM::Output& output) {
+  if (output.router_scores == nn::RouterScores::kSoftmax) return output.router_logits;
+  TensorList logits;
+  for (const auto& each : output.router_logits) {
+    logits.push_back(-ops::softplus(-each));  // log(sigmoid)
+  }
+  return logits;
+}
+
 CausalLMLoss causal_lm_loss(const CausalLM::Output& output, const Tensor& targets,
                             std::int64_t global_targets, double router_aux_loss_coef,
                             const RouterLossOptions& options) {
@@ -84,7 +88,8 @@ CausalLMLoss causal_lm_loss(const CausalLM::Output& output, const Tensor& target
   }
   const auto logits = balanced_logits(output);
   const Tensor aux = options.load
-                         ? balance_of_load(logits, *options.load, options.per_layer)
+                         ? balance_of_load(logits, *options.load, output.expert_indices[0].dim(1),
+                                           options.per_layer)
                          : balance_of_own_load(logits, output.expert_indices, options.per_layer);
   const auto own_targets = static_cast<double>(ops::count_targets(targets));
   const double balanced = options.load ? static_cast<double>(options.load->targets) : own_targets;

@@ -43,7 +43,7 @@ struct RouterLossOptions {
 /// micro-batch. So gradients add up without any mean, and for a single micro-batch this is Hugging
 /// Face's loss. targets: int64 [T], the token after each token, -100 if there is none. If forward
 /// was given targets, pass the same ones. ValueError unless N >= 1, and for a load of other layers
-/// or experts.
+/// or experts, or whose counts are not those of its tokens.
 ///
 /// aux is ops::load_balancing_loss of this micro-batch's tokens, by default of all layers together.
 /// It is a product of two means, so the same tokens cut into other micro-batches have another aux.
@@ -52,5 +52,9 @@ struct RouterLossOptions {
 CausalLMLoss causal_lm_loss(const CausalLM::Output& output, const Tensor& targets,
                             std::int64_t global_targets, double router_aux_loss_coef,
                             const RouterLossOptions& options = {});
+
+/// Per mixture layer [T, E]: logits whose softmax are the probabilities that the balance loss
+/// counts, those of the router, or log(sigmoid) of them.
+TensorList balanced_logits(const CausalLM::Output& output);
 
 }  // namespace moegrad::models

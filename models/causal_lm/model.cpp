@@ -121,6 +121,16 @@ void CausalLM::balance(const std::vector<std::vector<std::int64_t>>& tokens_per_
   const auto mixtures = std::ranges::count_if(layers_, &DecoderLayer::is_moe);
   check<ValueError>(std::ssize(tokens_per_expert) == mixtures, "CausalLM: balance needs counts of ",
                     mixtures, " mixture layers, got ", tokens_per_expert.size());
+  check(config_.correction_bias,
+        "CausalLM: balance needs routers with a correction bias, got a model without");
+  // All is checked before a bias moves.
+  for (std::size_t i = 0; i < tokens_per_expert.size(); ++i) {
+    const auto& counts = tokens_per_expert[i];
+    check<ValueError>(std::ssize(counts) == config_.num_experts && std::ranges::min(counts) >= 0,
+                      "CausalLM: balance needs ", config_.num_experts,
+                      " counts that are not negative for mixture layer ", i, ", got ",
+                      counts.size());
+  }
   auto counts = tokens_per_expert.begin();
   for (auto& layer : layers_) {
     if (layer.is_moe()) layer.balance(*counts++, rate);

@@ -92,9 +92,9 @@ class CausalLM final : public nn::Callable<CausalLM> {
   bool is_whole() const;
   /// Those of the part.
   std::deque<DecoderLayer>& layers() { return layers_; }
-  /// Router::balance() of each mixture layer of the part, in order. ValueError unless there are as
-  /// many lists of counts; Error for routers without a correction bias. No rank may gather or
-  /// reshard parameters meanwhile: call it after the optimizer's step.
+  /// Router::balance() of each mixture layer of the part, in order. Call it after the last backward
+  /// of a step: a layer that is recomputed there chooses its experts again. ValueError unless there
+  /// are as many lists of counts; Error for routers without a correction bias.
   void balance(const std::vector<std::vector<std::int64_t>>& tokens_per_expert, double rate);
   /// Whether a tensor of this name, as in Hugging Face, belongs to another part of the model, or to
   /// a layer that predicts further tokens (num_nextn_predict_layers).

@@ -224,6 +224,12 @@ void save_pretrained(CausalLM& model, const fs::path& folder,
                     options.max_shard_bytes);
   check<ValueError>(model.is_whole(),
                     "save_pretrained: model must be whole, got a part; save a checkpoint instead");
+  for (std::size_t i = 0; i < model.layers().size(); ++i) {
+    const bool mixture = model.config().is_moe_layer(static_cast<std::int64_t>(i));
+    check<ValueError>(
+        model.layers()[i].is_moe() == mixture, "save_pretrained: mlp of layer ", i,
+        " must be the mixture that config.json says, got another module in its place");
+  }
   model.restore_parameters();
   const auto& context = RankContext::current();
   const auto sources = list_sources(model, options.experts, family_of(model.config()).names);
@@ -238,7 +244,9 @@ void save_pretrained(CausalLM& model, const fs::path& folder,
   }
   if (writer) {
     writer->finish();
-    write_file_atomically(folder / "config.json", to_json(model.config()));
+    auto config = model.config();
+    config.num_nextn_predict_layers = 0;  // such layers are not part of the model
+    write_file_atomically(folder / "config.json", to_json(config));
   }
   // No rank returns before the files are there.
   if (context.group() != nullptr) context.group()->barrier()->wait();

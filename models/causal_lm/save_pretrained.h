@@ -28,7 +28,8 @@ struct SavePretrainedOptions {
 /// appears complete or not at all. A call that is interrupted leaves the earlier weights or no
 /// loadable weights, never a mixture.
 ///
-/// Throws ValueError unless max_shard_bytes >= 1 and the model is whole, Error if a file cannot be
+/// Throws ValueError unless max_shard_bytes >= 1, the model is whole and its mixtures are still
+/// there, Error if a file cannot be
 /// written.
 void save_pretrained(CausalLM& model, const std::filesystem::path& folder,
                      const SavePretrainedOptions& options = {});

@@ -15,7 +15,7 @@ Config glm4_moe_defaults() {
   config.num_hidden_layers = 46;
   config.num_attention_heads = 96;
   config.num_key_value_heads = 8;
-  config.head_dim = 42;  // 4096 / 96
+  config.head_dim = 128;  // as GLM-4.5; a config.json without it means hidden / heads
   config.max_position_embeddings = 131072;
   config.rms_norm_eps = 1e-5;
   config.partial_rotary_factor = 0.5;

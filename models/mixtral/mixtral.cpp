@@ -25,6 +25,13 @@ Config mixtral_defaults() {
   return config;
 }
 
+Config tiny_mixtral() {
+  const auto defaults = mixtral_defaults();
+  auto config = byte_model(defaults, {.hidden = 64, .layers = 4, .heads = 4, .experts = 8});
+  config.intermediate_size = defaults.intermediate_size;  // of dense layers: there are none
+  return config;
+}
+
 }  // namespace
 
 const ModelFamily& mixtral_family() {
@@ -39,9 +46,7 @@ const ModelFamily& mixtral_family() {
                {"router_aux_loss_coef", &Config::router_aux_loss_coef}},
       .aliases = {{"num_experts", "num_local_experts"}},
       .names = {.mixture = "block_sparse_moe", .projections = {"w1", "w3", "w2"}},
-      .presets = {
-          {"tiny-mixtral",
-           byte_model(mixtral_defaults(), {.hidden = 64, .layers = 4, .heads = 4, .experts = 8})}}};
+      .presets = {{"tiny-mixtral", tiny_mixtral()}}};
   return family;
 }
 

@@ -4,6 +4,7 @@
 #include "models/causal_lm/model.h"
 #include "nn/embedding.h"
 #include "optim/muon.h"
+#include "tests/models/causal_lm/toy_models.h"
 #include "tests/testing.h"
 
 namespace moegrad::models::matrix_parameters_test {
@@ -47,6 +48,25 @@ TEST(MatrixParameters, AreSortedByHuggingFacesNames) {
   EXPECT_EQ(sorted.vectors.size(), 5U);  // norms
   const auto all = sorted.matrices.size() + sorted.vectors.size() + 3;
   EXPECT_EQ(all, model.named_parameters().size());
+}
+
+TEST(MatrixParameters, OfEveryModelTypeAreAllSorted) {
+  for (const auto type : test::kModelTypes) {
+    const CausalLM model(test::toy_config_of(type));
+    const auto sorted = matrix_parameters(model);
+    EXPECT_EQ(sorted.matrices.size() + sorted.embedding.size() + sorted.head.size() +
+                  sorted.router.size() + sorted.vectors.size(),
+              model.named_parameters().size());
+    for (const auto& name : names_of(sorted.matrices)) {
+      EXPECT_TRUE(name.ends_with("_proj.weight") || name.ends_with("_proj")) << name;
+    }
+    for (const auto& [name, tensor] : sorted.vectors) {
+      EXPECT_TRUE(name.ends_with(".bias") || name.ends_with("norm.weight")) << name;
+    }
+    const auto gates = type == ModelType::kQwen2Moe ? 2U : 1U;  // with that of the shared expert
+    EXPECT_EQ(sorted.router.size(),
+              gates * static_cast<std::size_t>(model.config().num_moe_layers()));
+  }
 }
 
 TEST(MatrixParameters, DescribeTheExpertsInEitherOrientation) {

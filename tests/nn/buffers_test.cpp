@@ -195,6 +195,36 @@ TEST(Buffers, MustStayWhereTheyWereRegistered) {
   EXPECT_EQ(holder.named_buffers().size(), 1U);
 }
 
+/// A buffer whose layer says what it begins with.
+class Counted final : public Callable<Counted> {
+ public:
+  explicit Counted(const Tensor& begin, InitialValues initial = InitialValues::constant(2))
+      : buffer(begin) {
+    register_buffer("buffer", buffer, /*persistent=*/true, initial);
+  }
+  Tensor forward(const Tensor& x) { return x; }
+
+  Tensor buffer;
+};
+
+TEST(Buffers, GetTheInitialValuesThatTheirLayerDeclares) {
+  Counted layer(Tensor::zeros({2}));
+  EXPECT_EQ(layer.buffer.data<float>()[1], 0.0F);
+  init_weights(layer, 1, 0.02);
+  EXPECT_EQ(layer.buffer.data<float>()[1], 2.0F);
+  const auto on_meta = [] {
+    const MetaGuard meta;
+    return std::make_unique<Counted>(Tensor::zeros({2}));
+  }();
+  EXPECT_THROW(init_weights(*on_meta, 1, 0.02), Error);  // it has no bytes yet
+  on_meta->to_empty();
+  init_weights(*on_meta, 1, 0.02);
+  EXPECT_EQ(on_meta->buffer.data<float>()[0], 2.0F);
+  EXPECT_EQ(message_of<ValueError>([] { Counted(Tensor::zeros({2}, Dtype::kInt64)); }),
+            "register_buffer: 'buffer' of the module must be float32 or float64 to have initial "
+            "values, got int64");
+}
+
 TEST(Buffers, MadeOnTheMetaDeviceGetBytesAndMustBeFilled) {
   const auto layer = [] {
     const MetaGuard meta;
@@ -206,7 +236,8 @@ TEST(Buffers, MadeOnTheMetaDeviceGetBytesAndMustBeFilled) {
   EXPECT_EQ(layer->mean.storage().tag(), MemoryTag::kParameters);
   EXPECT_EQ(message_of<Error>([&] { init_weights(*layer, 1, 0.02); }),
             "init_weights: buffer 'mean' was made on the meta device, where a constructor gives no "
-            "values; fill it after to_empty(), or make it under MetaGuard(false)");
+            "values; fill it after to_empty(), declare values where it is registered, or make it "
+            "under MetaGuard(false)");
   for (auto& [name, buffer] : layer->named_buffers()) fill_(buffer, 0.0);
   init_weights(*layer, 1, 0.02);
   EXPECT_TRUE(bitwise_equal(layer->scale.detach(), Tensor::ones({3})));

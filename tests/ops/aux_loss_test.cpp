@@ -7,6 +7,7 @@
 
 #include "framework/runtime/rank_context.h"
 #include "ops/copies.h"
+#include "ops/elementwise.h"
 #include "ops/router.h"
 #include "ops/views.h"
 #include "tests/testing.h"

@@ -107,5 +107,14 @@ assert values == b"".join(tensors_of(second / "step-00000002" / f"rank-{rank:05}
                           ["model.embed_tokens.weight"][2] for rank in range(4))
 assert exported["second"]["model.layers.3.mlp.experts.7.gate_proj.weight"][1] == [32, 64]
 
+# The same files as the run itself exports, buffers included, for every kind of model.
+for preset in ["tiny", "tiny-dense", "tiny-qwen2-moe", "tiny-mixtral", "tiny-glm4-moe"]:
+    root, own, target = folder / f"runs {preset}", folder / f"own {preset}", folder / f"hf {preset}"
+    run("train", "--text", text, "--preset", preset, "--micro-batches", 2, "--batch", 1, "--seq-len", 16,
+        "--sample-bytes", 0, "--validation-sequences", 2, "--steps", 3, "--checkpoint-dir", root, "--export-hf", own)
+    run("checkpoint_tool", "export", root, target)
+    assert (own / "model.safetensors").read_bytes() == (target / "model.safetensors").read_bytes(), preset
+    assert (own / "config.json").read_text() == (target / "config.json").read_text(), preset
+
 shutil.rmtree(folder)
 print("checkpoint_tool_test: ok")

@@ -80,6 +80,13 @@ assert texts(root, "configuration")[1] == json.loads(
 assert len(list(root.iter("image"))) == 4
 
 
+# A model whose first layer is dense has loads of the others alone.
+other = folder / "glm4.jsonl"
+run("train", *["tiny-glm4-moe" if word == "tiny" else word for word in SHORT], "--steps", 3, "--metrics", other)
+_, _, glm4 = report(other)
+assert [f"expert, mixture layer {i}" in texts(glm4, "experts") for i in range(4)] == [True] * 3 + [False]
+
+
 def shown(root, name):
     """What the page says beside that name."""
     terms = [term for term in root.iter() if term.tag in ("dt", "dd")]

@@ -150,6 +150,17 @@ assert losses[0] != losses[1] == losses[2], losses
 _, err = run(*SHORT, "--bias-update-rate", 0.1, exit_code=2)
 assert "--bias-update-rate: needs routers with a correction bias, as a glm4_moe has, got a qwen3_moe" in err, err
 run(*SHORT, "--bias-update-rate", 0, "--steps", 1)
+for option in [["--aux-loss-coef", 1], ["--aux-loss-layers", "pooled"], ["--aux-loss-tokens", "ranks"],
+               ["--z-loss-coef", 1], ["--bias-update-rate", 1]]:
+    _, err = run(*DENSE, *option, exit_code=2)
+    assert f"{option[0]}: the model has no experts to balance" in err, err
+# What the options come to is compared at resume, not whether they were given.
+glm4 = ["tiny-glm4-moe" if word == "tiny" else word for word in SHORT] + ["--checkpoint-dir", "glm4-runs"]
+out, _ = run(*glm4, "--steps", 2)
+assert re.search(r"^  bias_update_rate +0.001$", out, re.MULTILINE), out
+run(*glm4, "--steps", 2, "--resume", "--bias-update-rate", 0.001, "--aux-loss-coef", 0)
+_, err = run(*glm4, "--steps", 2, "--resume", "--bias-update-rate", 0.002, exit_code=1)
+assert "resume: bias_update_rate must be 0.001 as in" in err, err
 first = {}
 for name, arguments in [("own", []), ("none", ["--aux-loss-coef", 0]),
                         ("other", ["--aux-loss-layers", "pooled"]),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "framework/autograd/grad_mode.h"
+#include "ops/aux_loss.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"
 #include "tests/fsdp/models.h"
@@ -185,6 +186,78 @@ TEST(Balance, JitterHasTheSameBitsOnEveryNumberOfRanksAndWhenItIsRecomputed) {
   EXPECT_EQ(figures(2, {.seed = 1, .step = 2}, 2), jittered);
   EXPECT_NE(figures(1, {.seed = 1, .step = 3}), jittered);
   EXPECT_NE(figures(1, {.seed = 2, .step = 2}), jittered);
+}
+
+TEST(Balance, JitterNeedsTheNumberOfTheStep) {
+  auto config = config_of(ModelType::kMixtral);
+  config.router_jitter_noise = 0.1;
+  EXPECT_EQ(test::message_of<ValueError>([&] { run_step(config, 1, {}, batches_of(config)); }),
+            "train_step: options.step must be given for a model with router_jitter_noise, so that "
+            "each step has random numbers of its own");
+}
+
+TEST(Balance, TheEntropyOfASigmoidRouterIsOfItsScoresDividedByTheirSum) {
+  auto config = config_of(ModelType::kGlm4Moe);
+  config.initializer_range = 0.5;
+  const auto batch = batches_of(config, 1)[0];
+  double entropy = 0, of_softmax = 0;
+  {
+    CausalLM model(config, 3);
+    const NoGradGuard no_grad;
+    const auto output = model(batch.tokens, batch.documents);
+    for (const auto& logits : output.router_logits) {
+      of_softmax += ops::router_entropy(logits);
+      const auto values = logits.data<float>();
+      for (std::int64_t t = 0; t < logits.dim(0); ++t) {
+        std::vector<double> scores;
+        for (std::int64_t e = 0; e < config.num_experts; ++e) {
+          const double x = values[static_cast<std::size_t>(t * config.num_experts + e)];
+          scores.push_back(1 / (1 + std::exp(-x)));
+        }
+        const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
+        for (const double s : scores) entropy -= s / sum * std::log(s / sum);
+      }
+    }
+  }
+  const double rows = 16.0 * static_cast<double>(config.num_moe_layers());
+  const auto step = run_step(config, 1, {}, {batch});
+  EXPECT_NEAR(step.result.router_entropy, entropy / rows, 1e-6);
+  EXPECT_GT(std::abs(of_softmax - entropy) / rows, 0.02);
+}
+
+TEST(Balance, CountsThatDoNotFitMoveNoBias) {
+  const auto config = test::toy_config_of(ModelType::kGlm4Moe);
+  CausalLM model(config, 3);
+  const std::vector<std::int64_t> good = {1, 2, 3, 4, 5, 6};
+  const auto message = [&](std::vector<std::vector<std::int64_t>> counts) {
+    return test::message_of<ValueError>([&] { model.balance(counts, 0.1); });
+  };
+  EXPECT_EQ(message({good}), "CausalLM: balance needs counts of 2 mixture layers, got 1");
+  EXPECT_EQ(message({good, {1, 2}}),
+            "CausalLM: balance needs 6 counts that are not negative for mixture layer 1, got 2");
+  EXPECT_EQ(message({good, {1, 2, 3, -4, 5, 6}}),
+            "CausalLM: balance needs 6 counts that are not negative for mixture layer 1, got 6");
+  for (const auto& [name, bias] : model.named_buffers()) {
+    EXPECT_TRUE(bitwise_equal(bias, Tensor::zeros({6}))) << name;
+  }
+  CausalLM plain(test::toy_config(), 3);
+  EXPECT_EQ(test::message_of<Error>([&] {
+              plain.balance({{1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}}, 1);
+            }),
+            "CausalLM: balance needs routers with a correction bias, got a model without");
+}
+
+TEST(Balance, InitWeightsPutsCorrectionBiasesBack) {
+  const auto config = test::toy_config_of(ModelType::kGlm4Moe);
+  CausalLM model(config, 3);
+  const std::vector<std::int64_t> counts = {1, 2, 3, 4, 5, 6};
+  model.balance({counts, counts}, 0.1);
+  model.init_weights(3);
+  const CausalLM fresh(config, 3);
+  const auto again = model.state_dict(), expected = fresh.state_dict();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(bitwise_equal(again[i].tensor, expected[i].tensor)) << expected[i].name;
+  }
 }
 
 TEST(Balance, JitterIsForTrainingAlone) {

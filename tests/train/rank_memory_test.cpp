@@ -236,6 +236,9 @@ TEST(RankMemory, CountsEveryOtherOptionThatChangesIt) {
   });
   expect("tied", [](TrainConfig& o) { o.model.config = tied_config(); });
   expect("small", [](TrainConfig& o) { o.model.preset = "small"; });
+  for (const auto* preset : {"tiny-qwen2-moe", "tiny-mixtral", "tiny-glm4-moe"}) {
+    expect(preset, [&](TrainConfig& o) { o.model.preset = preset; });
+  }
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ class Runner {
       spread_.emplace(model_, group);
     }
     models::load_pretrained(model_, golden.folder / "model.safetensors");
+    model_.eval();  // nothing that is expected has random numbers in it
   }
 
   /// Losses and everything else that forward returns. `reference`: from the float64 run, or null.

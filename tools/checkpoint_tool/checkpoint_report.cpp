@@ -173,9 +173,7 @@ void export_checkpoint(const fs::path& path, const fs::path& folder, std::ostrea
     model.emplace(config);
   }
   model->to_empty();
-  for (const auto& [name, parameter] : model->named_parameters()) {
-    reader.read(name, parameter.detach());
-  }
+  for (const auto& [name, tensor] : model->state_dict()) reader.read(name, tensor);
   models::save_pretrained(*model, folder);
   out << "step " << reader.manifest().step << " written to " << folder.string() << '\n';
 }

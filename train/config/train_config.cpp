@@ -35,8 +35,9 @@ void check_schedule(const TrainConfig& config) {
 
 void check_data(const TrainConfig& config, const models::CausalLMConfig& model) {
   const auto& data = config.data;
-  check<UsageError>(!data.tokens.empty() || model.vocab_size >= 256,
-                    "--config: the byte tokenizer needs a vocab_size of at least 256, got ",
+  const auto* const source = config.model.hf_model.empty() ? "--config" : "--hf-model";
+  check<UsageError>(!data.tokens.empty() || model.vocab_size >= 256, source,
+                    ": the byte tokenizer needs a vocab_size of at least 256, got ",
                     model.vocab_size);
   check<UsageError>(data.tokens.empty() || !data.pack || data.end_of_document,
                     "--pack: the documents of --data need --end-of-document");
@@ -74,6 +75,16 @@ models::CausalLMConfig configured_model(const TrainConfig::Model& model) {
 }
 
 void check_balance(const Balance& balance, const models::CausalLMConfig& model) {
+  if (model.num_moe_layers() == 0) {
+    const auto check_unset = [](bool unset, const char* option) {
+      check<UsageError>(unset, option, ": the model has no experts to balance");
+    };
+    check_unset(balance.aux_loss_coef.value_or(0) == 0, "--aux-loss-coef");
+    check_unset(balance.layers == Balance().layers, "--aux-loss-layers");
+    check_unset(balance.tokens == Balance().tokens, "--aux-loss-tokens");
+    check_unset(balance.z_loss_coef == 0, "--z-loss-coef");
+    check_unset(balance.bias_update_rate.value_or(0) == 0, "--bias-update-rate");
+  }
   check<UsageError>(model.correction_bias || balance.bias_update_rate.value_or(0) == 0,
                     "--bias-update-rate: needs routers with a correction bias, as a glm4_moe has, "
                     "got a ",
@@ -122,6 +133,14 @@ TrainConfig TrainConfig::resolved() const {
   config.parallel.wire_dtype = parallel.wire_dtype.value_or(model.dtype);
   config.parallel.reduce_dtype = parallel.reduce_dtype.value_or(model.dtype);
   return config;
+}
+
+void TrainConfig::fill_in_balance() {
+  const auto shape = model_config();
+  const bool mixtures = shape.num_moe_layers() > 0;
+  balance.aux_loss_coef = balance.aux_loss_coef.value_or(mixtures ? shape.router_aux_loss_coef : 0);
+  balance.bias_update_rate =
+      balance.bias_update_rate.value_or(mixtures && shape.correction_bias ? kBiasUpdateRate : 0);
 }
 
 models::CausalLMConfig TrainConfig::model_config() const {

@@ -116,6 +116,10 @@ struct TrainConfig {
   /// wire_dtype, reduce_dtype, layout, expert_weights.
   TrainConfig resolved() const;
 
+  /// Gives the coefficients of `balance` that are not set the values of the model, so that records
+  /// and checkpoints have them.
+  void fill_in_balance();
+
   models::CausalLMConfig model_config() const;
   /// How the layers are sharded. shard_model() adapts it for the root.
   fsdp::Policy policy() const;

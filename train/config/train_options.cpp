@@ -373,6 +373,7 @@ std::optional<int> parse_train_config(int argc, const char* const* argv, TrainCo
     return 0;
   }
   config.validate();
+  config.fill_in_balance();
   return std::nullopt;
 }
 

@@ -192,8 +192,12 @@ TEST(CausalLMLoss, TakesTheLoadOfSeveralMicroBatches) {
                           .tokens_per_expert = std::move(counts), .tokens = 13, .targets = 10}});
     });
   };
+  EXPECT_EQ(message({{5, 5, 5, 5, 6}, {5, 5, 5, 5, 5}}),
+            "causal_lm_loss: load must count 2 experts for each of its 13 tokens, got 25");
+  EXPECT_EQ(message({{27, 0, 0, 0, -1}, {5, 5, 5, 5, 6}}),
+            "causal_lm_loss: load must count 2 experts for each of its 13 tokens, got 26");
   EXPECT_EQ(message({{1, 1, 1, 1, 1}}), "causal_lm_loss: load must be of 2 mixture layers, got 1");
-  EXPECT_EQ(message({{1, 1, 1, 1, 1}, {1}}), "causal_lm_loss: load must be of 5 experts, got 1");
+  EXPECT_EQ(message({{5, 5, 5, 5, 6}, {1}}), "causal_lm_loss: load must be of 5 experts, got 1");
 }
 
 TEST(CausalLMLoss, OfADenseModelHasNoAuxiliaryPart) {

@@ -449,7 +449,7 @@ def expect_changed_block_to_fail(programs, source):
         found = failures(name, 1, lambda value: value + 1e-3)
         assert found == {(path, quantity) for path in everywhere}, (name, found)
     # The routing weights follow from y, and all from them.
-    assert failures("y", 1, lambda value: value + 1e-9) == {(path, "y") for path in everywhere}
+    assert failures("y", 1, lambda value: value + 1e-9) >= {(path, "y") for path in everywhere}
     assert failures("y", 1, lambda value: value + 1e-3) >= {
         (path, quantity) for path in everywhere for quantity in ["y", "routing weights"]}
     for name in ["x", "cotangent", "param.experts.gate_up_proj", "param.shared_experts.down_proj.weight"]:
