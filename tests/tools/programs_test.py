@@ -439,9 +439,14 @@ live = table("live_bytes.tsv")
 assert [row["phase"] for row in live] == ["forward"] * functions + ["backward"] * functions
 assert f"peak: {max(int(row['total']) for row in live)} bytes in the backward" in out
 assert int(live[-1]["saved"]) < int(live[functions]["saved"])
+jitter = json.loads((Path(__file__).parents[1] / "golden/v5/mixtral/config.json").read_text())
+(folder / "jitter.json").write_text(json.dumps(jitter | {"router_jitter_noise": 0.1}))
+out, _ = run("inspect_graph", "--config", "jitter.json", "--tokens", 3)
+assert "along the critical path" in out, out
 _, err = run("inspect_graph", "--preset", "tiny", "--dot", "/nowhere/graph.dot", exit_code=1)
 assert err == "inspect_graph: cannot write file '/nowhere/graph.dot': No such file or directory\n", err
 _, err = run("inspect_graph", "--preset", "huge", exit_code=2)
-assert err.startswith("--preset: must be tiny, small or medium, got 'huge'\n"), err
+assert err.startswith("--preset: must be tiny, small, medium, tiny-qwen2-moe, tiny-mixtral or tiny-glm4-moe, "
+                      "got 'huge'\n"), err
 run("inspect_graph", "--preset", "tiny", "--config", "config.json", exit_code=2)
 print("programs_test: ok")

@@ -10,12 +10,12 @@ namespace moegrad::training {
 namespace {
 
 constexpr int kMaxDepth = 4;
-constexpr std::int64_t kMostBytes = std::int64_t{4} << 30;
+constexpr std::int64_t kMostMetricsBytes = std::int64_t{4} << 30;
 
 }  // namespace
 
 std::size_t read_metrics_lines(const std::string& path, const MetricsLineVisitor& visit) {
-  const auto text = read_input_file(path, "metrics", kMostBytes);
+  const auto text = read_input_file(path, "metrics", kMostMetricsBytes);
   std::string_view rest(text);
   for (int number = 1; !rest.empty(); ++number) {
     const auto end = rest.find('\n');
