@@ -11,6 +11,7 @@
 #include "framework/runtime/counters.h"
 #include "framework/runtime/rank_context.h"
 #include "nn/init.h"
+#include "ops/elementwise.h"
 #include "ops/nz.h"
 #include "ops/router.h"
 #include "ops/views.h"

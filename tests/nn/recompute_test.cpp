@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "framework/autograd/grad_mode.h"
+#include "framework/autograd/saved_tensor.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
 #include "nn/linear.h"
