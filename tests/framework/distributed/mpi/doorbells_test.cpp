@@ -2,6 +2,7 @@
 // Runs on eight processes of one host.
 #include "framework/distributed/mpi/doorbells.h"
 
+#include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/resource.h>
 
