@@ -186,6 +186,11 @@ TEST(Balance, JitterHasTheSameBitsOnEveryNumberOfRanksAndWhenItIsRecomputed) {
   EXPECT_EQ(figures(2, {.seed = 1, .step = 2}, 2), jittered);
   EXPECT_NE(figures(1, {.seed = 1, .step = 3}), jittered);
   EXPECT_NE(figures(1, {.seed = 2, .step = 2}), jittered);
+  // The same tokens in two micro-batches have other random numbers.
+  const auto loss = [&](const std::vector<MicroBatch>& of) {
+    return run_step(config, 1, {.seed = 1, .step = 2}, of).result.loss;
+  };
+  EXPECT_GT(std::abs(loss({batches[0], batches[0]}) - loss({batches[0]})), 1e-6);
 }
 
 TEST(Balance, JitterNeedsTheNumberOfTheStep) {
