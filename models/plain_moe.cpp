@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/copies.h"
@@ -75,6 +76,12 @@ Tensor choose(const Tensor& scores, const Tensor& bias, const nn::MoE::Config& c
 }
 
 }  // namespace
+
+NamedTensors plain_tensors(const nn::Module& module) {
+  auto tensors = module.named_parameters();
+  for (auto& buffer : module.named_buffers()) tensors.push_back(std::move(buffer));
+  return tensors;
+}
 
 Tensor plain_linear(const Tensor& x, const Tensor& weight) {
   return ops::matmul_reference(x, ops::contiguous(ops::transpose(weight, 0, 1)));

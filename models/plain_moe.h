@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "framework/tensor/named_tensor.h"
 #include "nn/moe.h"
 
 namespace moegrad::models {
@@ -22,6 +23,9 @@ using TensorOfName = std::function<Tensor(const std::string& name)>;
 /// router all the same, or undefined.
 nn::MoE::Output plain_moe(const nn::MoE::Config& config, const TensorOfName& tensor,
                           const Tensor& x, const Tensor& replay = {}, const Tensor& weights = {});
+
+/// What the plain functions take of a module by name: its parameters, then its buffers.
+NamedTensors plain_tensors(const nn::Module& module);
 
 /// The gated feed-forward layer down (silu(gate x) * up x) from weights [out, in].
 Tensor plain_swiglu(const Tensor& x, const Tensor& gate, const Tensor& up, const Tensor& down);

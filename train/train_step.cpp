@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -19,19 +18,10 @@
 #include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
 #include "optim/clip_grad_norm.h"
+#include "train/expert_counts.h"
 
 namespace moegrad::training {
 namespace {
-
-using Counts = std::vector<std::vector<std::int64_t>>;
-
-void add_counts(Counts& counts, const Counts& more) {
-  if (counts.empty()) counts.resize(more.size());
-  for (std::size_t layer = 0; layer < counts.size(); ++layer) {
-    counts[layer].resize(more[layer].size());
-    std::ranges::transform(counts[layer], more[layer], counts[layer].begin(), std::plus<>());
-  }
-}
 
 // The entropy of a token is the mean over layers. This is the sum over tokens.
 double mean_entropy(const TensorList& router_logits) {
@@ -42,7 +32,7 @@ double mean_entropy(const TensorList& router_logits) {
 }
 
 // Adds the ranks' counts; each is an exact integer.
-void sum_counts(Counts& counts, ProcessGroup& group) {
+void sum_counts(ExpertCounts& counts, ProcessGroup& group) {
   for (auto& layer : counts) all_reduce(group, std::span(layer));
 }
 
@@ -86,7 +76,7 @@ DropoutIds ids_of(const Turn& turn, const MicroBatch& batch, const StepOptions& 
 }
 
 /// The loads of the micro-batches that the ranks run in the same turn as this one.
-models::RouterLossOptions::Load load_of_ranks(const Turn& turn, const Counts& own,
+models::RouterLossOptions::Load load_of_ranks(const Turn& turn, const ExpertCounts& own,
                                               std::int64_t tokens, std::int64_t targets) {
   models::RouterLossOptions::Load load{
       .tokens_per_expert = own, .tokens = tokens, .targets = targets};

@@ -58,12 +58,12 @@ const std::vector<ConfigKey>& common_keys();
 /// CausalLMConfig::of(model_type).
 void check_fields_without_key(const CausalLMConfig& config);
 
-/// A model of bytes: `defaults` of its family with other sizes, 2 kv heads and head_dim = hidden /
-/// heads.
 struct ByteModelSizes {
   std::int64_t hidden, layers, heads, experts;
   std::int64_t per_token = 2;
 };
+/// A model of bytes: `defaults` of its family with these sizes, 2 kv heads and head_dim = hidden /
+/// heads.
 CausalLMConfig byte_model(const CausalLMConfig& defaults, const ByteModelSizes& sizes);
 
 }  // namespace moegrad::models

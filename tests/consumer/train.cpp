@@ -26,8 +26,7 @@ void train_on(RankContext& rank, const training::TrainingData& data, const std::
   while (state.step < until) {
     optimizer.set_lr(schedule(state.step));
     const auto batches = loader.batches(state.step);
-    const auto result =
-        training::train_step(model, plan, batches, {.step = state.step}, optimizer);
+    const auto result = training::train_step(model, plan, batches, {.step = state.step}, optimizer);
     ++state.step;
     checkpoints.after_step();
     if (rank.rank() != 0) continue;

@@ -162,8 +162,8 @@ TEST(Router, BalanceMovesTheBiasAgainstTheLoad) {
   router.balance({0, 0, 0, 1}, 0.5);
   const auto state = router.state_dict();
   EXPECT_EQ(state[1].name, "e_score_correction_bias");
-  EXPECT_TRUE(bitwise_equal(state[1].tensor,
-                            Tensor::from(std::vector<float>{0.75, 0.25, 0.5, -0.5}, {4})));
+  EXPECT_TRUE(
+      bitwise_equal(state[1].tensor, Tensor::from(std::vector<float>{0.75, 0.25, 0.5, -0.5}, {4})));
   EXPECT_EQ(router.named_parameters().size(), 1U);
 }
 

@@ -108,12 +108,6 @@ struct BlockResult {
   NamedTensors gradients;  // by Hugging Face's names; of rank 0
 };
 
-NamedTensors tensors_of(const nn::MoE& block) {
-  auto tensors = block.named_parameters();
-  for (auto& buffer : block.named_buffers()) tensors.push_back(std::move(buffer));
-  return tensors;
-}
-
 /// The block's y for x [T, H] with these routing weights [T, K].
 Tensor run_nodes(nn::MoE& block, const Tensor& x, const Tensor& weights) {
   auto routed = block.call_method(&nn::MoE::route, x, Tensor());
@@ -132,7 +126,7 @@ BlockResult run_rows(nn::MoE& block, const nn::MoE::Config& config, GoldenPath p
   Tensor rows = clone(ops::narrow(x, 0, begin, end - begin));
   rows.set_requires_grad(true);
   const Tensor weights = clone(ops::narrow(all_weights, 0, begin, end - begin));
-  const auto tensors = tensors_of(block);
+  const auto tensors = models::plain_tensors(block);
   const auto named = [&](const std::string& name) { return golden_tensor(tensors, name); };
   const Tensor y = path == GoldenPath::kPlain
                        ? models::plain_moe(config, named, rows, {}, weights).hidden
@@ -264,7 +258,7 @@ GoldenBlock check_golden_block(const fs::path& folder, GoldenPath path, int worl
   plain_config.expert_weights = nn::ExpertWeights::kHuggingFace;
   nn::MoE plain(plain_config);
   load_block(plain, file);
-  const auto tensors = tensors_of(plain);
+  const auto tensors = models::plain_tensors(plain);
   const auto named = [&](const std::string& name) { return golden_tensor(tensors, name); };
   const auto routing = models::plain_moe(plain_config, named, x);
   const Tensor weights = weights_in(y, routing, plain_config, tensors, x);

@@ -19,6 +19,7 @@
 #include "models/causal_lm/loss.h"
 #include "models/causal_lm/model.h"
 #include "models/causal_lm/plain.h"
+#include "models/plain_moe.h"
 #include "nn/experts.h"
 #include "ops/views.h"
 #include "optim/adamw.h"
@@ -153,13 +154,7 @@ class Runner {
                                        RoutingDifference::kRounding;
   }
 
-  /// Parameters and buffers, as the plain path takes them.
-  NamedTensors tensors() const {
-    auto all = model_.named_parameters();
-    for (auto& buffer : model_.named_buffers()) all.push_back(std::move(buffer));
-    return all;
-  }
-
+  /// Per mixture layer; none if no router has one.
   TensorList router_biases() const {
     TensorList biases;
     if (!model_.config().correction_bias) return biases;
@@ -201,9 +196,9 @@ class Runner {
         .positions = row.positions,
         .output_hidden_states = true};
     const bool plain = path_ == GoldenPath::kPlain;
-    auto output =
-        plain ? models::plain_causal_lm(config, tensors(), row.tokens, row.documents, options)
-              : model_(row.tokens, row.documents, options);
+    auto output = plain ? models::plain_causal_lm(config, models::plain_tensors(model_), row.tokens,
+                                                  row.documents, options)
+                        : model_(row.tokens, row.documents, options);
     const auto total = row.num_targets;
     const auto loss =
         plain ? models::plain_causal_lm_loss(output, row.targets, total, aux_coefficient)
@@ -232,7 +227,8 @@ class Runner {
     const Tensor row = Tensor::from(tokens, {length});
     const auto output =
         path_ == GoldenPath::kPlain
-            ? models::plain_causal_lm(model_.config(), tensors(), row, Documents::one(length))
+            ? models::plain_causal_lm(model_.config(), models::plain_tensors(model_), row,
+                                      Documents::one(length))
             : model_(row);
     return ops::reshape(ops::narrow(output.logits, 0, length - 1, 1), {output.logits.dim(1)});
   }

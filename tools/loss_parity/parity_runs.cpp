@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/loss_parity/parity_runs.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <system_error>
 #include <utility>
 
@@ -14,9 +12,11 @@
 #include "framework/tensor/fill.h"
 #include "fsdp/state_dict.h"
 #include "models/causal_lm/plain.h"
+#include "models/plain_moe.h"
 #include "optim/adamw.h"
 #include "optim/clip_grad_norm.h"
 #include "train/data/step_loader.h"
+#include "train/expert_counts.h"
 #include "train/sum_in_order.h"
 #include "train/train_checkpoints.h"
 #include "train/train_step.h"
@@ -58,16 +58,6 @@ std::string grid(const ParallelDims& dims) {
   return dims.dp_replicate > 1 ? std::to_string(dims.dp_replicate) + "x" + shards : shards;
 }
 
-using Counts = std::vector<std::vector<std::int64_t>>;  // [layers][E]
-
-void add_counts(Counts& counts, const Counts& more) {
-  if (counts.empty()) counts = Counts(more.size());
-  for (std::size_t layer = 0; layer < more.size(); ++layer) {
-    counts[layer].resize(more[layer].size());
-    std::ranges::transform(counts[layer], more[layer], counts[layer].begin(), std::plus<>());
-  }
-}
-
 /// A new folder, removed with all that is in it.
 class TemporaryFolder {
  public:
@@ -95,8 +85,7 @@ Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
   const auto config = model_config(options, dtype, nn::ExpertWeights::kHuggingFace);
   models::CausalLM model(config, options.seed);
   const auto parameters = model.named_parameters();
-  auto tensors = parameters;
-  for (auto& buffer : model.named_buffers()) tensors.push_back(std::move(buffer));
+  const auto tensors = models::plain_tensors(model);
   auto optimizer = make_optimizer(parameters, options.lr);
   TensorList leaves;
   for (const auto& parameter : parameters) leaves.push_back(parameter.tensor);
@@ -109,7 +98,7 @@ Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
     GradientTree gradients(leaves);
     std::vector<double> loss;
     auto& choices = run.choices.emplace_back();
-    std::vector<std::vector<std::int64_t>> counts;
+    ExpertCounts counts;
     optimizer.zero_grad();
     for (const auto& batch : batches) {
       const auto output = models::plain_causal_lm(config, tensors, batch.tokens, batch.documents);

@@ -2,7 +2,6 @@
 #include "train/logs/recent_loads.h"
 
 #include <algorithm>
-#include <functional>
 #include <iomanip>
 #include <numeric>
 #include <sstream>
@@ -10,7 +9,7 @@
 
 namespace moegrad::training {
 
-void RecentLoads::add(std::vector<std::vector<std::int64_t>> tokens_per_expert) {
+void RecentLoads::add(ExpertCounts tokens_per_expert) {
   counts_.push_back(std::move(tokens_per_expert));
   if (counts_.size() > kSteps) counts_.pop_front();
 }
@@ -19,11 +18,10 @@ std::string RecentLoads::text() const {
   if (counts_.empty()) return {};
   std::ostringstream out;
   out << std::fixed << std::setprecision(2);
-  for (std::size_t layer = 0; layer < counts_.front().size(); ++layer) {
-    std::vector<std::int64_t> sum(counts_.front()[layer].size());
-    for (const auto& step : counts_) {
-      std::ranges::transform(sum, step[layer], sum.begin(), std::plus<>());
-    }
+  ExpertCounts sums;
+  for (const auto& step : counts_) add_counts(sums, step);
+  for (std::size_t layer = 0; layer < sums.size(); ++layer) {
+    const auto& sum = sums[layer];
     const auto total = std::accumulate(sum.begin(), sum.end(), std::int64_t{0});
     const double mean = static_cast<double>(total) / static_cast<double>(sum.size());
     const auto [least, most] = std::ranges::minmax(sum);

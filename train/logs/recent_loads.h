@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <string>
-#include <vector>
+
+#include "train/expert_counts.h"
 
 namespace moegrad::training {
 
@@ -15,7 +15,7 @@ class RecentLoads {
   static constexpr std::size_t kSteps = 50;
 
   /// The counts of a step, per mixture layer and expert.
-  void add(std::vector<std::vector<std::int64_t>> tokens_per_expert);
+  void add(ExpertCounts tokens_per_expert);
 
   /// "0.89-1.16 0.80-1.23": for each layer the least and the most that an expert has had, divided
   /// by the mean over the layer's experts. Empty without steps or mixture layers.
@@ -24,7 +24,7 @@ class RecentLoads {
   std::size_t steps() const { return counts_.size(); }
 
  private:
-  std::deque<std::vector<std::vector<std::int64_t>>> counts_;  // of the last kSteps steps
+  std::deque<ExpertCounts> counts_;  // of the last kSteps steps
 };
 
 }  // namespace moegrad::training

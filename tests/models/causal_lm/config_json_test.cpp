@@ -126,7 +126,7 @@ TEST(ModelConfigJson, ReadsWhatTransformers5Writes) {
   EXPECT_TRUE(config.mlp_only_layers.empty());
 }
 
-// to_json_string(use_diff=False) of CausalLMConfig, as transformers 4.51 and later write it.
+// to_json_string(use_diff=False) of Qwen3MoeConfig, as transformers 4.51 and later write it.
 TEST(ModelConfigJson, PassesOverWhatChangesNothing) {
   EXPECT_EQ(parse_model_config(R"({
     "return_dict": true, "output_hidden_states": false, "output_attentions": false,

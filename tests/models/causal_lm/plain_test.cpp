@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "models/plain_moe.h"
 #include "tests/models/causal_lm/expert_layouts.h"
 #include "tests/models/causal_lm/toy_models.h"
 #include "tests/testing.h"
@@ -40,8 +41,7 @@ TEST_P(PlainPath, AgreesWithTheOptimisedPathInEverything) {
   const auto optimised = gradients_of(model, batch, options);
 
   const auto parameters = plain.named_parameters();
-  auto tensors = parameters;
-  for (const auto& buffer : plain.named_buffers()) tensors.push_back(buffer);
+  const auto tensors = plain_tensors(plain);
   const auto output = plain_causal_lm(config, tensors, batch.tokens, batch.documents, options);
   const auto loss = plain_causal_lm_loss(output, batch.targets, 12, config.router_aux_loss_coef);
   loss.objective.backward();

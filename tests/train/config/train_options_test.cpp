@@ -176,11 +176,28 @@ TEST(TrainOptions, AreRecordedByEveryNameAndNoOther) {
 
 TEST(TrainOptions, AreComparedAtResumeUnlessTheySayWhyNot) {
   // Who takes an option out of the comparison says so here, too.
-  EXPECT_EQ(keys_of(compared_options({})),
-            (Names{"aux_loss_coef", "aux_loss_layers", "aux_loss_tokens", "batch", "bias_update_rate",
-                   "dtype", "expert_weights", "lr", "max_grad_norm", "micro_batches", "overfit",
-                   "pack", "reduce_dtype", "schedule", "seed", "seq_len", "steps",
-                   "validation_sequences", "warmup", "weight_decay", "wire_dtype", "z_loss_coef"}));
+  EXPECT_EQ(keys_of(compared_options({})), (Names{"aux_loss_coef",
+                                                  "aux_loss_layers",
+                                                  "aux_loss_tokens",
+                                                  "batch",
+                                                  "bias_update_rate",
+                                                  "dtype",
+                                                  "expert_weights",
+                                                  "lr",
+                                                  "max_grad_norm",
+                                                  "micro_batches",
+                                                  "overfit",
+                                                  "pack",
+                                                  "reduce_dtype",
+                                                  "schedule",
+                                                  "seed",
+                                                  "seq_len",
+                                                  "steps",
+                                                  "validation_sequences",
+                                                  "warmup",
+                                                  "weight_decay",
+                                                  "wire_dtype",
+                                                  "z_loss_coef"}));
 }
 
 /// Sets one option from the words of a command line, without asking whether the whole makes sense.
