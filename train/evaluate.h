@@ -8,9 +8,9 @@
 
 namespace moegrad::training {
 
-/// Mean cross-entropy in nats per target over the held-out batches, spread over the ranks.
-/// Collective: every rank runs as many forwards. Calls `before_batch` before each; it may throw, on
-/// all ranks alike.
+/// Mean cross-entropy in nats per target over the held-out batches, spread over the ranks. The
+/// model is in eval() mode meanwhile. Collective: every rank runs as many forwards. Calls
+/// `before_batch` before each; it may throw, on all ranks alike.
 double evaluate(
     models::CausalLM& model, const TrainingData& data,
     const std::function<void()>& before_batch = [] {});

@@ -319,13 +319,12 @@ std::string describe(const TrainConfig& config) {
   if (model.num_moe_layers() < model.num_hidden_layers) {
     line("intermediate_size", model.intermediate_size);
   }
-  if (model.mixture().shared_intermediate_size > 0) {
-    line("shared expert", model.mixture().shared_intermediate_size);
-  }
   if (model.num_moe_layers() > 0) {
     line("experts (per token)", std::to_string(model.num_experts) + " (" +
                                     std::to_string(model.num_experts_per_tok) + ") x " +
                                     std::to_string(model.moe_intermediate_size));
+    const auto shared = model.mixture().shared_intermediate_size;
+    if (shared > 0) line("shared expert", shared);
   }
   line("parameters (active)", std::to_string(models::parameter_count(model)) + " (" +
                                   std::to_string(models::active_parameter_count(model)) + ")");
