@@ -154,7 +154,7 @@ print(kills, "kills at random instants,", endings, "runs to the end")
 # both are powers of two, else to rounding.
 largest = 0.0
 for micro_batches in (8,) if brief else (8, 12):
-    keywords = {"micro_batches": micro_batches, "steps": 2 * INTERVAL + (4 if brief else 20), "dtype": "fp64"}
+    keywords = {"micro_batches": micro_batches, "steps": 2 * INTERVAL + 20, "dtype": "fp64"}
     saved = Run(**keywords)
     saved.run(4, exit_code=-signal.SIGKILL, command=(killed_run, len(POINTS) - 1, 0, 2))
     expected = reference(4, **keywords)
