@@ -21,6 +21,7 @@
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
 #include "framework/autograd/grad.h"
+#include "framework/autograd/gradient_terms.h"
 #include "framework/autograd/micro_batch.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/device_mesh.h"
@@ -111,3 +112,5 @@
 #include "optim/schedule.h"
 #include "optim/sgd.h"
 #include "optim/weight_average.h"
+#include "parallel/expert/all_to_all_dispatcher.h"
+#include "parallel/expert/expert_parallel.h"

@@ -70,7 +70,9 @@ GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks r
       scattered_(params.size()),
       sums_(sharded_of(params), dtype()) {
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    params_[i].unsharded.impl()->leaf_state().micro_batch_sink = [this, i](TensorList gradients) {
+    auto& leaf = params_[i].unsharded.impl()->leaf_state();
+    leaf.node_dtype = reduce_dtype_;
+    leaf.micro_batch_sink = [this, i](TensorList gradients) {
       if (by_micro_batch_.size() < gradients.size()) {
         by_micro_batch_.resize(gradients.size(), TensorList(params_.size()));
       }
@@ -130,8 +132,15 @@ bool GradientReducer::has_gradients() const {
   });
 }
 
-// // One leaf for each micro-batch of the last backward.
+// One leaf for each micro-batch of the last backward.
 void GradientReducer::push_gradients() {
+  for (const auto& param : params_) {
+    check(!param.unsharded.impl()->leaf_state().summed_terms, "fully_shard: the gradient of '",
+          param.name,
+          "' must be reduced after each micro-batch, because it is already the sum over the ranks "
+          "that share the experts; call backward for one micro-batch at a time, with "
+          "set_requires_gradient_sync on (under a StepPlan, Accumulation::kReduceEach)");
+  }
   const auto micro_batches = static_cast<std::size_t>(std::max(1, backward_micro_batches()));
   for (std::size_t j = 0; j < micro_batches; ++j) {
     for (std::size_t i = 0; j < by_micro_batch_.size() && i < params_.size(); ++i) {

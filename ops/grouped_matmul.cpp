@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/grouped_matmul.h"
 
+#include <tuple>
+
 #include "framework/autograd/function.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
@@ -14,8 +16,9 @@ namespace {
 //     dL/dW = x^T g, or its transpose g^T x for a weight [E, N, K]
 class GroupedMatmul final : public Function {
  public:
-  GroupedMatmul(const std::vector<std::int64_t>& offsets, bool transpose_weight)
-      : offsets_(offsets), transpose_weight_(transpose_weight) {}
+  GroupedMatmul(const std::vector<std::int64_t>& offsets, bool transpose_weight,
+                const SourceCounts& sources)
+      : offsets_(offsets), transpose_weight_(transpose_weight), sources_(sources) {}
 
   std::string_view name() const override { return "grouped_matmul"; }
   bool reads_nz(std::size_t i) const override { return i == 1; }
@@ -40,9 +43,9 @@ class GroupedMatmul final : public Function {
                                    offsets_, x.dim(1));
     }
     if (needs[1]) {
-      grad_weight = transpose_weight_
-                        ? multiply_column_groups(grad_output, x, offsets_, weight.shape())
-                        : multiply_column_groups(x, grad_output, offsets_, weight.shape());
+      const auto& [left, right] =
+          transpose_weight_ ? std::tie(grad_output, x) : std::tie(x, grad_output);
+      grad_weight = weight_gradient(*this, 1, left, right, offsets_, sources_);
     }
     return {grad_x, grad_weight};
   }
@@ -50,6 +53,7 @@ class GroupedMatmul final : public Function {
  private:
   std::vector<std::int64_t> offsets_;
   bool transpose_weight_;
+  SourceCounts sources_;
   SavedTensor x_{*this}, weight_{*this};
 };
 
@@ -71,7 +75,8 @@ void check_offsets(const std::vector<std::int64_t>& offsets, std::int64_t expert
 }  // namespace
 
 Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
-                      const std::vector<std::int64_t>& offsets, bool transpose_weight) {
+                      const std::vector<std::int64_t>& offsets, bool transpose_weight,
+                      const SourceCounts& sources) {
   check_operands("grouped_matmul", x, weight);
   check<ShapeError>(x.ndim() == 2, "grouped_matmul: x must be [M, K], got ", x.shape());
   const auto* form = transpose_weight ? "[E, N, K]" : "[E, K, N]";
@@ -82,9 +87,10 @@ Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
                     x.shape(), ", got ", weight.shape());
   check_blocks("grouped_matmul", weight);
   check_offsets(offsets, weight.dim(0), x.dim(0));
+  check_rows_of_sources("grouped_matmul", sources, offsets);
   check_floating("grouped_matmul", "x", x);
   check_same_dtype("grouped_matmul", "x", x, "weight", weight);
-  return apply<GroupedMatmul>(made_with(offsets, transpose_weight), contiguous(x),
+  return apply<GroupedMatmul>(made_with(offsets, transpose_weight, sources), contiguous(x),
                               contiguous(weight));
 }
 

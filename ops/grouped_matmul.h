@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "framework/tensor/tensor.h"
+#include "ops/routing.h"
 
 namespace moegrad::ops {
 
@@ -17,11 +18,14 @@ namespace moegrad::ops {
 ///
 /// The weight may be FRACTAL_NZ: forward then reads it in place. Its gradient is row-major ND of
 /// the weight's shape, with zeros for experts without rows. Each element is one chain of fused
-/// multiply-adds, the same bits for every layout and orientation (Note [Matmul order]). Errors:
-/// ShapeError, ValueError for offsets, DtypeError unless both are float32 or both float64.
+/// multiply-adds, the same bits for every layout and orientation (Note [Matmul order]). If
+/// `sources` is given, the weight's gradient is the sum of one such product per source (Note [Terms
+/// of a gradient]). Errors: ShapeError, ValueError for offsets and sources, DtypeError unless both
+/// are float32 or both float64.
 ///
 /// Reference: Gale et al., "MegaBlocks: efficient sparse training with mixture-of-experts", 2022.
 Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
-                      const std::vector<std::int64_t>& offsets, bool transpose_weight = false);
+                      const std::vector<std::int64_t>& offsets, bool transpose_weight = false,
+                      const SourceCounts& sources = {});
 
 }  // namespace moegrad::ops

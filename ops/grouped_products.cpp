@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cassert>
 #include <tuple>
+#include <utility>
 
+#include "framework/autograd/gradient_terms.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/fill.h"
@@ -196,7 +198,21 @@ void row_groups_into(const Tensor& x, const std::vector<StoredMatrix>& matrices,
   });
 }
 
-void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<std::int64_t>& offsets,
+/// Rows [begin, begin + count).
+struct RowRange {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+
+std::vector<RowRange> ranges_of(const std::vector<std::int64_t>& offsets) {
+  std::vector<RowRange> ranges;
+  for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
+    ranges.push_back({offsets[e], offsets[e + 1] - offsets[e]});
+  }
+  return ranges;
+}
+
+void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<RowRange>& groups,
                         bool resume, Tensor& w) {
   const auto k = x.dim(1), n = y.dim(1);
   dispatch_floating(x.dtype(), [&]<class T>() {
@@ -204,21 +220,20 @@ void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<std:
     const T* right = y.data<T>().data();
     T* to = w.mutable_data<T>().data();
     std::vector<kernels::MatmulProblem<T>> problems;
-    problems.reserve(offsets.size());
-    for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
-      const auto begin = offsets[e];
+    problems.reserve(groups.size());
+    for (std::size_t e = 0; e < groups.size(); ++e) {
+      const auto [begin, count] = groups[e];
       problems.push_back({.a = {left + begin * k, 1, k},
                           .b = {right + begin * n, kernels::RightForm::kRows, n},
                           .c = to + static_cast<std::int64_t>(e) * k * n,
                           .c_stride = n,
                           .m = k,
                           .n = n,
-                          .k = offsets[e + 1] - begin,
+                          .k = count,
                           .resume = resume});
     }
     // Each group's rows are padded to whole blocks.
-    const auto groups = std::ssize(offsets) - 1;
-    const auto height = round_up(x.dim(0) + (groups - 1) * (kNzBlock - 1), kNzBlock);
+    const auto height = round_up(x.dim(0) + (std::ssize(groups) - 1) * (kNzBlock - 1), kNzBlock);
     run_packed(problems, k < kPackOnceFromRows ? 0 : height * round_up(n, kNzBlock));
   });
 }
@@ -277,12 +292,44 @@ void multiply_rows(const Tensor& x, const StoredMatrix& matrix, Tensor& y) {
 Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
                               const std::vector<std::int64_t>& offsets, const Shape& shape) {
   Tensor w = Tensor::empty(shape, x.dtype());
-  column_groups_into(x, y, offsets, false, w);
+  column_groups_into(x, y, ranges_of(offsets), false, w);
   return w;
 }
 
+void check_rows_of_sources(std::string_view op, const SourceCounts& sources,
+                           const std::vector<std::int64_t>& offsets) {
+  check_sources(op, sources, std::ssize(offsets) - 1);
+  for (std::size_t e = 0; e + 1 < offsets.size() && !sources.empty(); ++e) {
+    std::int64_t rows = 0;
+    for (const auto& counts : sources) rows += counts[e];
+    check<ValueError>(rows == offsets[e + 1] - offsets[e], op,
+                      ": counts of sources must add up to the ", offsets[e + 1] - offsets[e],
+                      " rows of expert ", e, ", got ", rows);
+  }
+}
+
+Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x, const Tensor& y,
+                       const std::vector<std::int64_t>& offsets, const SourceCounts& sources) {
+  const auto& shape = function.edges()[i].shape;
+  if (sources.size() <= 1) return multiply_column_groups(x, y, offsets, shape);
+  GradientTerms terms(function, i);
+  auto next = offsets;  // where each expert's rows of this source begin
+  for (const auto& counts : sources) {
+    std::vector<RowRange> ranges;
+    for (std::size_t e = 0; e < counts.size(); ++e) {
+      ranges.push_back({next[e], counts[e]});
+      next[e] += counts[e];
+    }
+    const MemoryTagGuard tag(MemoryTag::kGradients);
+    Tensor term = Tensor::empty(shape, x.dtype());
+    column_groups_into(x, y, ranges, false, term);
+    terms.push(std::move(term));
+  }
+  return terms.take();
+}
+
 void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w) {
-  column_groups_into(x, y, {0, x.dim(0)}, resume, w);
+  column_groups_into(x, y, {{0, x.dim(0)}}, resume, w);
 }
 
 }  // namespace moegrad::ops

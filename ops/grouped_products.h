@@ -5,12 +5,15 @@
 // are grouped by expert: group e is rows [offsets[e], offsets[e + 1]). Order of operations: Note
 // [Matmul order] (kernels/matmul_tile.h).
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
+#include "framework/autograd/function.h"
 #include "framework/tensor/tensor.h"
 #include "ops/kernels/pack.h"
+#include "ops/routing.h"
 
 namespace moegrad::ops {
 
@@ -50,6 +53,17 @@ void multiply_rows(const Tensor& x, const StoredMatrix& matrix, Tensor& y);
 /// Groups without rows give zeros.
 Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
                               const std::vector<std::int64_t>& offsets, const Shape& shape);
+
+/// ValueError as check_sources() throws it, and unless the counts of the sources, if there are any,
+/// add up to the rows of the groups.
+void check_rows_of_sources(std::string_view op, const SourceCounts& sources,
+                           const std::vector<std::int64_t>& offsets);
+
+/// multiply_column_groups() as the gradient of tensor input `i` of the Function, whose backward
+/// calls this. If there are sources, their rows are multiplied apart and are terms of the gradient
+/// (Note [Terms of a gradient]).
+Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x, const Tensor& y,
+                       const std::vector<std::int64_t>& offsets, const SourceCounts& sources);
 
 /// w = x^T y for one group. With `resume`, w = w + x^T y, where the chains (Note [Matmul order])
 /// continue from the values in w. So a sum over rows in pieces has the bits of the whole sum.

@@ -52,7 +52,7 @@ TensorList NpuGMMOp::backward(const TensorList& grads, InputMask needs) {
   const Tensor weight = weight_.unpack(), x = x_.unpack();
   const auto experts = std::ssize(offsets_) - 1;
   Tensor grad_weight, grad_x;
-  if (needs[0]) grad_weight = multiply_column_groups(x, grad_output, offsets_, weight.shape());
+  if (needs[0]) grad_weight = weight_gradient(*this, 0, x, grad_output, offsets_, sources_);
   if (needs[1]) {
     grad_x =
         multiply_row_groups(grad_output, matrices_of(weight, experts, true), offsets_, x.dim(1));
@@ -61,7 +61,7 @@ TensorList NpuGMMOp::backward(const TensorList& grads, InputMask needs) {
 }
 
 Tensor npu_gmm(const Tensor& weight, const Tensor& x,
-               const std::vector<std::int64_t>& tokens_per_expert) {
+               const std::vector<std::int64_t>& tokens_per_expert, const SourceCounts& sources) {
   check_operands("npu_gmm", weight, x);
   check<ShapeError>(x.ndim() == 2, "npu_gmm: x must be [M, K], got ", x.shape());
   check<ShapeError>(weight.ndim() == 2 || weight.ndim() == 3,
@@ -79,9 +79,10 @@ Tensor npu_gmm(const Tensor& weight, const Tensor& x,
                        Shape{blocks.batch, blocks.k, blocks.n});
   }
   auto offsets = offsets_of(tokens_per_expert, x.dim(0));
+  check_rows_of_sources("npu_gmm", sources, offsets);
   check_floating("npu_gmm", "x", x);
   check_same_dtype("npu_gmm", "x", x, "weight", weight);
-  return apply<NpuGMMOp>(made_with(std::move(offsets)),
+  return apply<NpuGMMOp>(made_with(std::move(offsets), sources),
                          is_transposed_view(weight) ? weight : contiguous(weight), contiguous(x));
 }
 

@@ -9,6 +9,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/tensor.h"
+#include "ops/routing.h"
 
 namespace moegrad::ops {
 
@@ -21,7 +22,8 @@ namespace moegrad::ops {
 class NpuGMMOp final : public Function {
  public:
   /// The rows of expert e are [offsets[e], offsets[e + 1]).
-  explicit NpuGMMOp(std::vector<std::int64_t> offsets) : offsets_(std::move(offsets)) {}
+  explicit NpuGMMOp(std::vector<std::int64_t> offsets, SourceCounts sources = {})
+      : offsets_(std::move(offsets)), sources_(std::move(sources)) {}
 
   std::string_view name() const override { return "npu_gmm"; }
   bool reads_nz(std::size_t i) const override { return i == 0; }
@@ -34,6 +36,7 @@ class NpuGMMOp final : public Function {
 
  private:
   std::vector<std::int64_t> offsets_;
+  SourceCounts sources_;
   SavedTensor weight_{*this}, x_{*this};
 };
 
@@ -44,8 +47,12 @@ class NpuGMMOp final : public Function {
 /// weight [E, K, N] may be the transposed view of [E, N, K]. Errors: ShapeError, LayoutError for
 /// other blocks, ValueError for counts, DtypeError unless both are float32 or both float64.
 ///
+/// `sources`, if given, says where the rows of each expert come from. Then the weight's gradient is
+/// the sum of one product per source (Note [Terms of a gradient]).
+///
 /// The general form of the operator, without a gradient, is npu_grouped_matmul.
 Tensor npu_gmm(const Tensor& weight, const Tensor& x,
-               const std::vector<std::int64_t>& tokens_per_expert);
+               const std::vector<std::int64_t>& tokens_per_expert,
+               const SourceCounts& sources = {});
 
 }  // namespace moegrad::ops

@@ -122,6 +122,31 @@ RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
   return plan;
 }
 
+void check_sources(std::string_view op, const SourceCounts& sources, std::int64_t experts) {
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    check<ValueError>(std::ssize(sources[s]) == experts, op, ": each source must have counts for ",
+                      experts, " experts, got ", sources[s].size(), " for source ", s);
+    for (std::size_t e = 0; e < sources[s].size(); ++e) {
+      check<ValueError>(sources[s][e] >= 0, op, ": counts of sources must not be negative, got ",
+                        sources[s][e], " for expert ", e, " of source ", s);
+    }
+  }
+}
+
+RowGroups group_rows(const SourceCounts& sources) {
+  check<ValueError>(!sources.empty(), "group_rows: needs at least one source, got none");
+  const auto experts = sources.front().size();
+  RowGroups groups{.offsets = std::vector<std::int64_t>(experts + 1),
+                   .counts = std::vector<std::int64_t>(experts),
+                   .sources = sources};
+  check_sources("group_rows", sources, std::ssize(groups.counts));
+  for (const auto& counts : sources) {
+    for (std::size_t e = 0; e < experts; ++e) groups.counts[e] += counts[e];
+  }
+  std::partial_sum(groups.counts.begin(), groups.counts.end(), groups.offsets.begin() + 1);
+  return groups;
+}
+
 Tensor permute_rows(const Tensor& x, const Permutation& permutation) {
   check_operands("permute_rows", x, permutation.slot_of_row);
   const auto rows = permutation.slot_of_row.numel();

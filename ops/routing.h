@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "framework/tensor/tensor.h"
@@ -17,12 +18,24 @@ struct Permutation {
   std::int64_t top_k = 0;   // K
 };
 
+/// [S][E]: how many rows each of S sources has for each of E experts. Within an expert the rows of
+/// source 0 come first, then those of source 1, and so on.
+using SourceCounts = std::vector<std::vector<std::int64_t>>;
+
+/// ValueError unless each source has a count for each of `experts`, none negative.
+void check_sources(std::string_view op, const SourceCounts& sources, std::int64_t experts);
+
 /// Rows in groups, one for each expert, for grouped matmuls: expert e has rows
 /// [offsets[e], offsets[e + 1]). An expert without tokens has none.
 struct RowGroups {
   std::vector<std::int64_t> offsets;  // [E + 1]
   std::vector<std::int64_t> counts;   // [E]
+  /// The rows of an expert by source, if they come from several (Note [Terms of a gradient]).
+  SourceCounts sources = {};
 };
+
+/// The groups of rows that come from these sources. ValueError as check_sources(), and for none.
+RowGroups group_rows(const SourceCounts& sources);
 
 /// The order of routed rows: by expert, and within an expert by slot. No row is dropped.
 struct RoutingPlan {

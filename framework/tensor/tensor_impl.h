@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "framework/autograd/hook_list.h"
 #include "framework/tensor/tensor.h"
@@ -21,6 +22,9 @@ struct LeafState {
   std::function<void(Tensor)> sink;  // takes what would be added to grad
   /// Takes the gradients of the micro-batches of one backward, if there are several, instead.
   std::function<void(TensorList)> micro_batch_sink;
+  /// The dtype of the sums that fully_shard makes of its gradients, if that is not its own.
+  std::optional<Dtype> node_dtype;
+  bool summed_terms = false;  // by a GradientTerms, in some backward
 };
 
 /// What Tensor handles share. Only the framework looks inside.

@@ -4,7 +4,11 @@
 #include <cmath>
 #include <limits>
 
+#include "framework/autograd/tree_sum.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/tensor/fill.h"
+#include "ops/elementwise.h"
+#include "ops/npu_gmm.h"
 #include "ops/nz.h"
 #include "ops/views.h"
 #include "tests/ops/matmul_reference.h"
@@ -124,6 +128,72 @@ TEST(GroupedMatmul, GradientsMatchFiniteDifferences) {
   EXPECT_TRUE(moegrad::gradients_agree(
       [&](const TensorList& in) { return TensorList{grouped_matmul(in[0], nz, offsets)}; },
       {variable({5, 3}, 1)}));
+}
+
+// The weight's gradient is that of one product per source, added along the tree; all else is as
+// without sources.
+TEST(GroupedMatmul, AddsTheProductsOfItsSourcesAlongTheTree) {
+  const SourceCounts all = {{2, 0, 3}, {0, 0, 1}, {5, 4, 0}, {1, 1, 1}, {0, 0, 0}};
+  constexpr std::int64_t kIn = 7, kOut = 18;
+  for (std::size_t count = 1; count <= all.size(); ++count) {
+    const auto groups = group_rows({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)});
+    const auto rows = groups.offsets.back();
+    for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+      for (const bool transposed : {false, true}) {
+        const Shape shape = transposed ? Shape{3, kOut, kIn} : Shape{3, kIn, kOut};
+        const Tensor g = randn({rows, kOut}, 3, dtype);
+        const auto run = [&](const SourceCounts& sources) {
+          const Tensor x = randn({rows, kIn}, 1, dtype, true);
+          const Tensor weight = randn(shape, 2, dtype, true);
+          const Tensor y = transposed ? grouped_matmul(x, weight, groups.offsets, true, sources)
+                                      : npu_gmm(weight, x, groups.counts, sources);
+          y.backward(g);
+          return TensorList{y.detach(), x.grad(), weight.grad()};
+        };
+        const auto whole = run({}), apart = run(groups.sources);
+        EXPECT_TRUE(bitwise_equal(apart[0], whole[0]));
+        EXPECT_TRUE(bitwise_equal(apart[1], whole[1]));
+        TreeSum sum;
+        for (std::size_t s = 0; s < count; ++s) {
+          Tensor mask = Tensor::zeros({rows, 1}, dtype);  // the rows of this source
+          for (std::size_t e = 0; e < 3; ++e) {
+            auto row = groups.offsets[e];
+            for (std::size_t before = 0; before < s; ++before) row += all[before][e];
+            Tensor own = narrow(mask, 0, row, all[s][e]);
+            fill_(own, 1.0);
+          }
+          const Tensor x = randn({rows, kIn}, 1, dtype, true);
+          const Tensor weight = randn(shape, 2, dtype, true);
+          grouped_matmul(x, weight, groups.offsets, transposed).backward(g * mask);
+          sum.push(weight.grad());
+        }
+        EXPECT_TRUE(bitwise_equal(apart[2], sum.take())) << count;
+        if (count == 1) {
+          EXPECT_TRUE(bitwise_equal(apart[2], whole[2]));
+        } else if (count == 4) {
+          EXPECT_FALSE(bitwise_equal(apart[2], whole[2]));
+        }
+      }
+    }
+  }
+}
+
+TEST(GroupedMatmul, RefusesSourcesThatDoNotFit) {
+  const Tensor x = randn({5, 3}), weight = randn({2, 3, 4});
+  const auto message = [&](const SourceCounts& sources) {
+    return message_of<ValueError>([&] { grouped_matmul(x, weight, {0, 2, 5}, false, sources); });
+  };
+  EXPECT_EQ(message({{2}, {0, 3}}),
+            "grouped_matmul: each source must have counts for 2 experts, got 1 for source 0");
+  EXPECT_EQ(message({{3, 3}, {-1, 0}}),
+            "grouped_matmul: counts of sources must not be negative, got -1 for expert 0 of "
+            "source 1");
+  EXPECT_EQ(message({{1, 3}, {0, 0}}),
+            "grouped_matmul: counts of sources must add up to the 2 rows of expert 0, got 1");
+  EXPECT_EQ(message_of<ValueError>([&] {
+              npu_gmm(weight, x, {2, 3}, {{2, 2}});
+            }),
+            "npu_gmm: counts of sources must add up to the 3 rows of expert 1, got 2");
 }
 
 // Padding that a row's chain ran into would make NaN of the next row's infinity.

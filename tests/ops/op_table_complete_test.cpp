@@ -38,12 +38,15 @@ const std::map<std::string, std::string> kHelpers{
     {"check_operands", "a check: the ops report its error"},
     {"check_rms_norm_weight", "a check: the norms report its error"},
     {"check_rope_table", "a check: rope and rms_norm_rope report its error"},
+    {"check_rows_of_sources", "a check: the grouped products report its error"},
     {"check_same_dtype", "a check: the ops report its error"},
+    {"check_sources", "a check: group_rows and the grouped products report its error"},
     {"cross_entropy_denominator", "the checks of the two cross-entropies, tested there"},
     {"check_operand(string_view, Tensor, size)", "a check: the ops report its error"},
     {"check_operand(string_view, TensorList, size)", "a check: cat reports its error"},
     {"data_or_null", "a pointer"},
     {"extents_at", "sizes only"},
+    {"group_rows", "counts only; routing_test.cpp"},
     {"multiply_column_groups", "the backward of linear and grouped_matmul; checks nothing"},
     {"multiply_columns", "a piece of the backward of linear_cross_entropy; checks nothing"},
     {"multiply_row_groups", "the forward of linear and grouped_matmul; checks nothing"},
@@ -55,6 +58,7 @@ const std::map<std::string, std::string> kHelpers{
     {"stored_matrices", "descriptions of a weight's matrices; checks nothing"},
     {"sum(Tensor, initializer_list<int64>, bool)", "sum over dims, in braces; reduce_test.cpp"},
     {"sum_to_shape", "the backward of expand and of binary ops; checks nothing"},
+    {"weight_gradient", "the backward of the grouped products; checks nothing"},
     {"wrap_dim", "a check: the ops report its error"},
 };
 

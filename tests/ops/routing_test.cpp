@@ -109,6 +109,24 @@ TEST(PlanRouting, NoTokensLeaveEveryExpertEmpty) {
   EXPECT_EQ(plan.permutation.slot_of_row.shape(), (Shape{0}));
 }
 
+TEST(GroupRows, CountsTheRowsOfAllSources) {
+  const SourceCounts sources = {{2, 0, 1}, {0, 0, 4}};
+  const auto groups = group_rows(sources);
+  EXPECT_EQ(groups.counts, (Integers{2, 0, 5}));
+  EXPECT_EQ(groups.offsets, (Integers{0, 2, 2, 7}));
+  EXPECT_EQ(groups.sources, sources);
+  EXPECT_EQ(message_of<ValueError>([] { group_rows({}); }),
+            "group_rows: needs at least one source, got none");
+  EXPECT_EQ(message_of<ValueError>([] {
+              group_rows({{1, 2}, {3}});
+            }),
+            "group_rows: each source must have counts for 2 experts, got 1 for source 1");
+  EXPECT_EQ(message_of<ValueError>([] {
+              group_rows({{1, -2}});
+            }),
+            "group_rows: counts of sources must not be negative, got -2 for expert 1 of source 0");
+}
+
 TEST(PlanRouting, ReadsStridedIndices) {
   const Tensor indices = random_routing(6, 2, 5);
   const Tensor strided = transpose(contiguous(transpose(indices, 0, 1)), 0, 1);
