@@ -35,8 +35,9 @@ Tensor make_parameter(const ParameterLayout& layout, Dtype dtype) {
 /// One grouped matmul over all experts: rows [R, in] -> [R, out].
 Tensor multiply(const Tensor& rows, const Tensor& weight, const ParameterLayout& layout,
                 const ops::RowGroups& groups) {
-  if (layout.in_first) return ops::npu_gmm(weight, rows, groups.counts);
-  return ops::grouped_matmul(rows, weight, groups.offsets, /*transpose_weight=*/true);
+  if (layout.in_first) return ops::npu_gmm(weight, rows, groups.counts, groups.sources);
+  return ops::grouped_matmul(rows, weight, groups.offsets, /*transpose_weight=*/true,
+                             groups.sources);
 }
 
 }  // namespace
@@ -56,8 +57,13 @@ GroupedExperts::GroupedExperts(const Config& config) {
 
 Tensor GroupedExperts::forward(const Tensor& rows, const Tensor& row_weights,  // [R, H], [R]
                                const ops::RowGroups& groups) {
-  const Tensor gate_up = ops::view(gate_up_proj_, gate_up_layout_.stacked);
-  const Tensor down = ops::view(down_proj_, down_layout_.stacked);
+  const auto matrices = [](const Tensor& parameter, const ParameterLayout& layout) {
+    // Of the experts that are here: others may be on other ranks.
+    const auto height = layout.stacked[1];
+    return ops::view(parameter, {parameter.dim(0) / height, height, layout.stacked[2]});
+  };
+  const Tensor gate_up = matrices(gate_up_proj_, gate_up_layout_);
+  const Tensor down = matrices(down_proj_, down_layout_);
   const Tensor both = multiply(rows, gate_up, gate_up_layout_, groups);  // [R, 2I]
   const Tensor hidden = ops::swiglu(both, row_weights);                  // [R, I]
   return multiply(hidden, down, down_layout_, groups);                   // [R, H]

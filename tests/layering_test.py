@@ -15,6 +15,7 @@ LIBRARIES = {
     "models": {"framework", "ops", "nn", "models"},
     "optim": {"framework", "optim"},
     "fsdp": {"framework", "ops", "nn", "fsdp"},
+    "parallel": {"framework", "ops", "nn", "parallel"},
 }
 UMBRELLAS = {"moegrad.h", "moegrad_diagnostics.h", "moegrad_mpi.h", "moegrad_testing.h"}
 EVERY_LIBRARY = set(LIBRARIES) | UMBRELLAS

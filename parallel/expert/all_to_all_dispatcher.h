@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "framework/distributed/process_group.h"
+#include "nn/token_dispatcher.h"
+
+namespace moegrad::parallel {
+
+/// Takes tokens to experts that are on S ranks, E / S on each: rank r of `group` has experts
+/// [r E / S, (r + 1) E / S). Each rank has tokens of its own, and none is dropped.
+///
+/// Note [Tokens that travel]
+/// dispatch() is three exchanges, of which the first must end before the others begin:
+///
+///     counts     how many rows each rank sends for each expert
+///     rows       [R, H], sorted by expert, so that those for one rank lie together
+///     weights    [R], what the router gives these rows
+///
+/// What arrives is sorted by source rank, then expert, then slot. permute_rows sorts it by expert,
+/// then source rank, then slot. With one process that has all the tokens, the rows of an expert
+/// would lie in the same order. combine() goes the same way back. In backward the gradients of rows
+/// and weights travel the opposite way (ops/collectives.h).
+///
+/// A row's result does not depend on the rows beside it (Note [Matmul order]), and a token adds its
+/// rows in the order of its choices. So the results have the bits that they have when all experts
+/// are here. So do the gradients of the experts' weights: Note [Terms of a gradient].
+///
+/// All ranks of the group call dispatch(), combine() and backward alike, also with no tokens.
+class AllToAllDispatcher final : public nn::TokenDispatcher {
+ public:
+  /// ValueError for a null group, and unless the ranks divide num_experts.
+  AllToAllDispatcher(std::shared_ptr<ProcessGroup> group, std::int64_t num_experts);
+
+  nn::DispatchedRows dispatch(const Tensor& x, const nn::Router::Output& routed) override;
+  Tensor combine(const Tensor& rows, const nn::DispatchedRows& dispatched) override;
+
+ private:
+  ops::SourceCounts exchange_counts(const std::vector<std::int64_t>& tokens_per_expert) const;
+
+  std::shared_ptr<ProcessGroup> group_;
+  std::int64_t num_experts_;
+};
+
+}  // namespace moegrad::parallel

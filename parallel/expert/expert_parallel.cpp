@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/expert/expert_parallel.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "framework/distributed/shard_runs.h"
+#include "framework/distributed/shard_spec.h"
+#include "framework/runtime/error.h"
+#include "framework/tensor/fill.h"
+#include "framework/tensor/meta.h"
+#include "framework/tensor/tensor_impl.h"
+#include "nn/moe.h"
+#include "parallel/expert/all_to_all_dispatcher.h"
+
+namespace moegrad::parallel {
+namespace {
+
+/// A mixture layer, and the parameters of its experts.
+struct Mixture {
+  nn::MoE* layer = nullptr;
+  std::string path;
+  std::vector<nn::ParameterSlot> experts;
+  std::int64_t num_experts = 0;
+};
+
+std::string shown(const std::string& path) { return path.empty() ? "the module" : path; }
+
+void check_slot(const nn::ParameterSlot& slot, const std::string& name) {
+  const auto& tensor = slot.parameter();
+  check<ValueError>(slot.layout.stacked.ndim() > 0,
+                    "expert_parallel: the experts' parameters must be stacked, "
+                    "so that they can be divided by experts, got '",
+                    name, "' ", tensor.shape());
+  const auto& spec = tensor.shard_spec();
+  check(spec == nullptr, "expert_parallel: '", name, "' must be whole, got ",
+        spec == nullptr ? "" : part_text(*spec),
+        "; call expert_parallel once, and before fully_shard");
+  const auto& leaf = tensor.impl()->leaf;
+  check(!leaf || (leaf->hooks.empty() && leaf->post_accumulate_hooks.empty()), "expert_parallel: '",
+        name, "' must have no hooks yet, because a part takes its place");
+}
+
+std::vector<Mixture> mixtures_below(nn::Module& module, int ranks) {
+  std::vector<Mixture> mixtures;
+  for (const auto& [path, below] : module.named_modules()) {
+    auto* const layer = dynamic_cast<nn::MoE*>(below);
+    if (layer == nullptr) continue;
+    Mixture mixture;
+    mixture.layer = layer;
+    mixture.path = path;
+    constexpr std::string_view kExperts = "experts.";
+    for (const auto& slot : layer->parameter_slots()) {
+      if (!slot.name.starts_with(kExperts)) continue;
+      check_slot(slot, path.empty() ? slot.name : path + "." + slot.name);
+      mixture.num_experts = slot.layout.stacked[0];
+      mixture.experts.push_back(slot);
+    }
+    check<ValueError>(!mixture.experts.empty(), "expert_parallel: the experts of ", shown(path),
+                      " must have parameters to divide, got none");
+    check<ValueError>(mixture.num_experts % ranks == 0, "expert_parallel: the ", ranks,
+                      " ranks of axis 'ep' must divide the experts of ", shown(path), ", got ",
+                      mixture.num_experts);
+    mixtures.push_back(std::move(mixture));
+  }
+  check<ValueError>(!mixtures.empty(),
+                    "expert_parallel: the module must have a mixture layer, got none");
+  return mixtures;
+}
+
+// This rank's experts of a stacked parameter. The whole is marked: an optimizer might hold it.
+Tensor part_of(const Tensor& whole, const std::shared_ptr<ProcessGroup>& group) {
+  const MemoryTagGuard tag(MemoryTag::kParameters);
+  ShardSpec spec = divided(whole_spec(whole.shape()), group, 0);
+  const MetaGuard no_bytes(whole.is_meta());
+  Tensor part = Tensor::empty(spec.box.shape, whole.dtype());
+  if (!whole.is_meta()) copy_(part, shard_view(whole.detach(), spec));
+  part.storage().set_name(whole.storage().name());
+  part.set_requires_grad(whole.requires_grad());
+  part.set_shard_spec(std::make_shared<const ShardSpec>(spec));
+  spec.replaced = true;
+  whole.impl()->shard = std::make_shared<const ShardSpec>(std::move(spec));
+  return part;
+}
+
+}  // namespace
+
+int expert_parallel(nn::Module& module, const DeviceMesh& mesh) {
+  check<ValueError>(mesh.has("ep"), "expert_parallel: the mesh must have an axis 'ep'");
+  const auto& group = mesh.group("ep");
+  module.restore_parameters();
+  const auto mixtures = mixtures_below(module, group->size());
+  if (group->size() == 1) return static_cast<int>(mixtures.size());
+  std::vector<std::pair<Tensor, Tensor>> divided_before;  // a whole, which may be tied, and a part
+  for (const auto& mixture : mixtures) {
+    mixture.layer->set_dispatcher(std::make_shared<AllToAllDispatcher>(group, mixture.num_experts));
+    for (const auto& slot : mixture.experts) {
+      const Tensor whole = slot.parameter();
+      auto found = std::ranges::find_if(divided_before,
+                                        [&](const auto& each) { return each.first.is(whole); });
+      if (found == divided_before.end()) {
+        found = divided_before.insert(found, {whole, part_of(whole, group)});
+      }
+      *slot.tensor = found->second;
+    }
+  }
+  return static_cast<int>(mixtures.size());
+}
+
+}  // namespace moegrad::parallel

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "framework/distributed/device_mesh.h"
+#include "nn/module.h"
+
+namespace moegrad::parallel {
+
+/// Divides the experts of each mixture layer (nn::MoE) below `module`, itself included, over the S
+/// ranks of the mesh's axis "ep". Rank r keeps experts [r E / S, (r + 1) E / S) of each layer, and
+/// tokens travel to the experts that they choose, and back (Note [Tokens that travel]). Returns the
+/// number of these layers. Call it before fully_shard, which cuts each rank's part again, over the
+/// ranks that have the same experts:
+///
+///     const auto meshes = make_meshes(group, {.dp_shard = -1, .ep = 4});
+///     parallel::expert_parallel(model, meshes.expert);
+///     for (auto& layer : model.layers()) {
+///       fsdp::fully_shard(layer, meshes.fsdp(), {.expert_mesh = meshes.expert_fsdp()});
+///     }
+///     fsdp::fully_shard(model, meshes.fsdp());
+///
+/// Note [Expert parallelism and the canonical sum]
+/// Losses, gradients and parameters have the bits of a run without expert parallelism, for any S
+/// that is a power of two. An expert's gradient is a sum over the micro-batches of all ranks. The
+/// owner adds those that ran at the same time (Note [Terms of a gradient]), and fully_shard adds
+/// the rest. So the leaf of the tree that micro-batch i of a rank is, in replica p of P and shard s
+/// of S, is (i P + p) S + s, and the gradients of all parameters must be reduced after each
+/// micro-batch: set_requires_gradient_sync stays on; under a StepPlan use
+/// Accumulation::kReduceEach. The axis ep must be the innermost part of dp_shard, as in
+/// make_meshes(), so that the ranks of one expert group are one subtree.
+///
+/// The experts' modules must have no parameters but stacked ones, such as those of
+/// nn::GroupedExperts. Checkpoints and files in Hugging Face's form fit any S. If the axis has one
+/// rank, nothing is divided.
+///
+/// If it throws, nothing has changed:
+///
+///     ValueError    the mesh has no axis "ep"; there is no mixture layer; the ranks do not divide
+///                   the experts; the experts have a parameter that is not stacked
+///     Error         the experts have been sharded or divided before; a parameter has hooks
+///
+/// Make the optimizer afterwards. The step of one that was made before is an Error.
+///
+/// Method: Lepikhin et al., "GShard", 2020, https://arxiv.org/abs/2006.16668
+int expert_parallel(nn::Module& module, const DeviceMesh& mesh);
+
+}  // namespace moegrad::parallel
