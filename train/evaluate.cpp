@@ -42,10 +42,10 @@ double evaluate(models::CausalLM& model, const TrainingData& data,
   std::vector<double> sums(static_cast<std::size_t>(batches)), targets = sums;
   for (std::int64_t i = context.rank() * each; i < (context.rank() + 1) * each; ++i) {
     before_batch();
-    // The last rank may have fewer: it repeats one and counts it as nothing.
     const auto held_out = [&] {
+      if (i >= batches) return no_tokens();  // the last ranks may have fewer
       const SlowStorage storage("reading held-out batches");
-      return data.validation_batch(std::min(i, batches - 1));
+      return data.validation_batch(i);
     }();
     const auto output = model(held_out.tokens, held_out.documents);
     if (i >= batches) continue;

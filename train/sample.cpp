@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "framework/autograd/grad_mode.h"
+#include "framework/distributed/collectives.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/random.h"
+#include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
+#include "train/data/micro_batch.h"
 
 namespace moegrad::training {
 namespace {
@@ -59,6 +62,9 @@ std::string sample(models::CausalLM& model, const std::string& prompt, std::int6
   check<ValueError>(!prompt.empty(), "--prompt: must not be empty");
   const NoGradGuard no_grad;
   const Random random(seed, "sampling");
+  const auto& rank = RankContext::current();
+  const auto& group = rank.group();
+  const bool draws = rank.rank() == 0;
   std::string text = prompt;
   for (std::int64_t i = 0; i < bytes; ++i) {
     before_byte();
@@ -67,9 +73,13 @@ std::string sample(models::CausalLM& model, const std::string& prompt, std::int6
     for (auto at = std::ssize(text) - length; at < std::ssize(text); ++at) {
       window.push_back(static_cast<unsigned char>(text[static_cast<std::size_t>(at)]));
     }
-    const auto output = model(Tensor::from(window, {length}));
-    const auto next = choose(output.logits, length - 1, temperature,
-                             random.uniform(static_cast<std::uint64_t>(i)));
+    const auto output = model(draws ? Tensor::from(window, {length}) : no_tokens().tokens);
+    std::int64_t next = 0;
+    if (draws) {
+      next = choose(output.logits, length - 1, temperature,
+                    random.uniform(static_cast<std::uint64_t>(i)));
+    }
+    if (group) broadcast(*group, std::span(&next, 1), 0, {.label = "sampled byte"});
     text += static_cast<char>(next);
   }
   return text.substr(prompt.size());

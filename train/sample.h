@@ -10,8 +10,9 @@
 
 namespace moegrad::training {
 
-/// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: every rank
-/// computes the same text. Calls `before_byte` as evaluate() does.
+/// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: rank 0
+/// draws them, the others run the model without tokens, and all return the same text. Calls
+/// `before_byte` as evaluate() does.
 std::string sample(
     models::CausalLM& model, const std::string& prompt, std::int64_t bytes, std::int64_t context,
     double temperature, std::uint64_t seed, const std::function<void()>& before_byte = [] {});

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "framework/distributed/parallel_dims.h"
 #include "fsdp/state.h"
 #include "train/data/micro_batch.h"
 
@@ -18,6 +19,11 @@ enum class Accumulation : std::uint8_t {
                    // replicas (without replicas the same as kReduceEach)
   kReducePairs,    // after every second micro-batch the sum of two is reduced
 };
+
+/// What a model needs whose ranks divide it so: the experts of expert parallelism have gradients
+/// that are reduced after each micro-batch (Note [Expert parallelism and the canonical sum]);
+/// without it, one reduction per step is enough.
+Accumulation accumulation_on(const ParallelDims& dims);
 
 /// The position of a rank in a grid of replicas and shards.
 struct GridPosition {
@@ -70,8 +76,8 @@ struct Turn {
 /// kScatterEach only if P is, too.
 ///
 /// Where R does not divide M (2 R for pairs), m is rounded up, for pairs to an even number: every
-/// rank runs as many, and those whose index is M or more run micro-batch 0 for nothing
-/// (Turn::idle). The step's gradient is the same sum then, in another order.
+/// rank runs as many, and those whose index is M or more run for nothing (Turn::idle), micro-batch
+/// 0 or, in train_step(), no tokens. The step's gradient is the same sum then, in another order.
 
 /// Who runs what in a step of M micro-batches. With it a training loop has the same losses and
 /// parameters, bit for bit, on every number of ranks that divides M, if M is a power of two:

@@ -18,6 +18,7 @@
 #include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
 #include "optim/clip_grad_norm.h"
+#include "parallel/expert/expert_parallel.h"
 #include "train/expert_counts.h"
 
 namespace moegrad::training {
@@ -57,6 +58,15 @@ fsdp::State& shard_model(models::CausalLM& model, const DeviceMesh& mesh,
   return fsdp::fully_shard(model, mesh, whole);
 }
 
+fsdp::State& shard_model(models::CausalLM& model, const ParallelMeshes& meshes,
+                         fsdp::Policy policy) {
+  if (meshes.expert.size("ep") > 1) {
+    parallel::expert_parallel(model, meshes.expert);
+    policy.expert_mesh = meshes.expert_fsdp();
+  }
+  return shard_model(model, meshes.fsdp(), policy);
+}
+
 void recompute_layers(models::CausalLM& model, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     nn::recompute(model.layers().at(static_cast<std::size_t>(i)));
@@ -76,14 +86,10 @@ DropoutIds ids_of(const Turn& turn, const MicroBatch& batch, const StepOptions& 
 }
 
 /// The loads of the micro-batches that the ranks run in the same turn as this one.
-models::RouterLossOptions::Load load_of_ranks(const Turn& turn, const ExpertCounts& own,
-                                              std::int64_t tokens, std::int64_t targets) {
+models::RouterLossOptions::Load load_of_ranks(const ExpertCounts& own, std::int64_t tokens,
+                                              std::int64_t targets) {
   models::RouterLossOptions::Load load{
       .tokens_per_expert = own, .tokens = tokens, .targets = targets};
-  if (turn.idle) {
-    for (auto& counts : load.tokens_per_expert) std::ranges::fill(counts, 0);
-    load.tokens = load.targets = 0;
-  }
   const auto& group = RankContext::current().group();
   if (!group) return load;
   sum_counts(load.tokens_per_expert, *group);
@@ -96,6 +102,13 @@ models::RouterLossOptions::Load load_of_ranks(const Turn& turn, const ExpertCoun
 
 StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector<MicroBatch>& own,
                       const StepOptions& options, optim::Optimizer& optimizer) {
+  check<ValueError>(own.size() == plan.turns().size(),
+                    "train_step: must be given a micro-batch for each of ", plan.turns().size(),
+                    " turns, got ", own.size());
+  const auto nothing = no_tokens();
+  const auto batch_of = [&](std::size_t i) -> const MicroBatch& {
+    return plan.turns()[i].idle ? nothing : own[i];
+  };
   const auto& config = model.config();
   const auto& balance = options.balance;
   check<ValueError>(
@@ -104,9 +117,9 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
       "that each step has random numbers of its own");
   const double coefficient = balance.aux_loss_coef.value_or(config.router_aux_loss_coef);
   std::vector<std::int64_t> own_targets, own_tokens;
-  for (const auto& batch : own) {
-    own_targets.push_back(ops::count_targets(batch.targets));
-    own_tokens.push_back(batch.tokens.numel());
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    own_targets.push_back(ops::count_targets(batch_of(i).targets));
+    own_tokens.push_back(batch_of(i).tokens.numel());
   }
   const auto targets = plan.sum(own_targets);
 
@@ -116,10 +129,10 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
   optimizer.zero_grad();
   for (std::size_t i = 0; i < own.size(); ++i) {
     const auto& turn = plan.turns()[i];
-    const auto& batch = own[i];
+    const auto& batch = batch_of(i);
     models::CausalLM::ForwardOptions forward;
     if (options.linear_cross_entropy) forward.targets = batch.targets;
-    if (options.replay != nullptr) {
+    if (options.replay != nullptr && !turn.idle) {
       forward.replay_expert_indices = (*options.replay)[static_cast<std::size_t>(turn.index)];
     }
     std::optional<DropoutIdsGuard> random;
@@ -131,7 +144,7 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
       models::RouterLossOptions losses{.per_layer = balance.layers == BalancedLayers::kEach,
                                        .z_loss_coef = balance.z_loss_coef};
       if (balance.tokens == BalancedTokens::kRanks && !output.router_logits.empty()) {
-        losses.load = load_of_ranks(turn, output.tokens_per_expert, own_tokens[i], own_targets[i]);
+        losses.load = load_of_ranks(output.tokens_per_expert, own_tokens[i], own_targets[i]);
       }
       return models::causal_lm_loss(output, batch.targets, targets, coefficient, losses);
     }();
@@ -140,11 +153,7 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
     loss.push_back(share.objective.item());
     entropy.push_back(mean_entropy(models::balanced_logits(output)));
     flops.push_back(models::training_flops(model.config(), batch.documents));
-    if (turn.idle) {
-      for (auto& counts : output.tokens_per_expert) std::ranges::fill(counts, 0);
-    } else {
-      result.expert_indices.push_back(output.expert_indices);
-    }
+    if (!turn.idle) result.expert_indices.push_back(output.expert_indices);
     add_counts(result.tokens_per_expert, output.tokens_per_expert);
   }
   const auto& group = RankContext::current().group();

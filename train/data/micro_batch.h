@@ -13,4 +13,10 @@ struct MicroBatch {
   Documents documents = {};  // one per sequence
 };
 
+/// What a rank runs only because every rank joins every collective.
+inline MicroBatch no_tokens() {
+  return {.tokens = Tensor::empty({0}, Dtype::kInt64),
+          .targets = Tensor::empty({0}, Dtype::kInt64)};
+}
+
 }  // namespace moegrad::training
