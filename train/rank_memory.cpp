@@ -21,15 +21,23 @@ namespace {
 /// they would have in the run.
 class AbsentRanks final : public ProcessGroup {
  public:
-  explicit AbsentRanks(int size) : ProcessGroup("dry run", ranks_up_to(size), /*rank=*/0) {}
+  explicit AbsentRanks(int size) : AbsentRanks("dry run", ranks_up_to(size)) {}
 
  protected:
   WorkPtr issue(CollectiveCall) override { refuse(); }
-  std::shared_ptr<ProcessGroup> make_subgroup(std::span<const int>, const std::string&) override {
-    refuse();
+  std::shared_ptr<ProcessGroup> make_subgroup(std::span<const int> members,
+                                              const std::string& name) override {
+    std::vector<int> in_world;
+    for (const auto member : members) {
+      in_world.push_back(ranks()[static_cast<std::size_t>(member)]);
+    }
+    return std::shared_ptr<ProcessGroup>(new AbsentRanks(name, std::move(in_world)));
   }
 
  private:
+  // Rank 0 is the first of any group that it is in.
+  AbsentRanks(const std::string& name, std::vector<int> ranks)
+      : ProcessGroup(name, std::move(ranks), /*rank=*/0) {}
   static std::vector<int> ranks_up_to(int size) {
     std::vector<int> ranks(static_cast<std::size_t>(size));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -52,8 +60,19 @@ struct GroupBytes {
   std::int64_t input = 0;          // what the reduction reads besides the gradients themselves
 };
 
+GroupBytes operator+(GroupBytes a, const GroupBytes& b) {
+  for (const auto field :
+       {&GroupBytes::gathered, &GroupBytes::wire, &GroupBytes::gradients, &GroupBytes::in_place,
+        &GroupBytes::kept, &GroupBytes::reduced, &GroupBytes::reduced_shard, &GroupBytes::input}) {
+    a.*field += b.*field;
+  }
+  return a;
+}
+
 // `kept`: gradients wait for the last micro-batch, in the dtype in which they will be reduced.
-GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, bool kept) {
+// `sources`: whose products are summed to the gradient of each of the experts that are here.
+GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, bool kept,
+                    int sources) {
   const auto dtype = group.params().front().sharded.dtype();
   const auto size = size_of(dtype);
   const auto& mixed = policy.mixed_precision;
@@ -63,15 +82,21 @@ GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, b
   GroupBytes bytes{.gathered = group.unsharded_bytes()};
   if (wire != dtype) bytes.wire = group.layout().slice_numel * size_of(wire);
   const bool in_place = kept || reduce == dtype;
-  std::int64_t shard = 0, slice = 0, padding = 0;
+  std::int64_t shard = 0, slice = 0, padding = 0, largest_expert = 0;
   for (std::size_t i = 0; i < group.params().size(); ++i) {
     const auto& entry = group.layout().entries[i];
     const auto part = entry.outer * entry.chunk * entry.inner;
     bytes.gradients += entry.numel() * size;
     bytes.kept += entry.numel() * size_of(reduce);
+    const bool stacked = group.params()[i].layout.stacked.ndim() > 0;
+    if (stacked) largest_expert = std::max(largest_expert, entry.numel() * size_of(reduce));
     shard += group.params()[i].sharded.numel();
     slice += part;
     if (in_place) padding = std::max(padding, std::min(ranks * part - entry.numel(), part));
+  }
+  // Note [Terms of a gradient]: the partials that one parameter's sum has at most, and its result.
+  if (sources > 1) {
+    bytes.gradients += std::bit_width(static_cast<unsigned>(sources)) * largest_expert;
   }
   bytes.reduced = slice * size_of(reduce);
   // The gradients are views of the reduction's output, unless they have another dtype.
@@ -147,7 +172,8 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
   const MetaGuard no_bytes;
   const auto policy = options.policy();
   const auto ranks = std::make_shared<AbsentRanks>(options.parallel.world_size);
-  const auto& state = shard_model(model, DeviceMesh::flat(ranks), policy);
+  const auto dims = options.parallel_dims();
+  const auto& state = shard_model(model, make_meshes(ranks, dims), policy);
   const optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
 
   RankMemory memory;
@@ -160,15 +186,19 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
 
   // Note [Who runs which micro-batch]
   const auto each = (options.data.micro_batches - 1) / options.parallel.world_size + 1;
-  const auto root = bytes_of(*state.group(), policy, each > 1);
+  const bool keeps = accumulation_on(dims) == Accumulation::kKeepUntilLast;
+  const auto of_state = [&](const fsdp::State& of) {
+    GroupBytes bytes;
+    for (const auto& group : of.groups()) {
+      memory.parameters += group->sharded_bytes();
+      bytes = bytes + bytes_of(*group, policy, keeps && each > 1, dims.ep);
+    }
+    return bytes;
+  };
+  const auto root = of_state(state);
   std::vector<GroupBytes> layers;
-  memory.parameters = state.group()->sharded_bytes();
   for (const auto& [name, buffer] : model.named_buffers()) memory.parameters += bytes_of(buffer);
-  for (auto& layer : model.layers()) {
-    const auto& group = *layer.extension<fsdp::State>()->group();
-    memory.parameters += group.sharded_bytes();
-    layers.push_back(bytes_of(group, policy, each > 1));
-  }
+  for (auto& layer : model.layers()) layers.push_back(of_state(*layer.extension<fsdp::State>()));
   auto groups = layers;
   groups.push_back(root);
   memory.gradients = sum_of(groups, &GroupBytes::reduced_shard);
@@ -179,7 +209,11 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
       options.memory.reshard_after_forward == false ? std::ssize(layers) : 1 + ahead;
   memory.gathered = root.gathered + largest_run(layers, in_use, &GroupBytes::gathered);
 
-  memory.backward = backward_bound(layers, root, each);
+  memory.backward = backward_bound(layers, root, keeps ? each : 1);
+  // Note [Gradients reduced every micro-batch]: the partials of the sum so far, and the sum.
+  if (!keeps && each > 1) {
+    memory.backward += std::bit_width(static_cast<std::uint64_t>(each)) * memory.gradients;
+  }
   memory.communication = std::max(root.wire, largest_run(layers, ahead, &GroupBytes::wire)) +
                          largest_run(groups, 1, &GroupBytes::input);
   return memory;

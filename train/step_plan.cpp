@@ -12,6 +12,11 @@
 #include "train/sum_in_order.h"
 
 namespace moegrad::training {
+
+Accumulation accumulation_on(const ParallelDims& dims) {
+  return dims.ep > 1 ? Accumulation::kReduceEach : Accumulation::kKeepUntilLast;
+}
+
 GridPosition GridPosition::of(const fsdp::State& state) {
   const auto& ranks = state.ranks();
   GridPosition position = {.replicas = ranks.num_replicas(), .shards = ranks.num_shards()};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/distributed/device_mesh.h"
+#include "framework/distributed/parallel_dims.h"
 #include "framework/tensor/named_tensor.h"
 #include "fsdp/fully_shard.h"
 #include "models/causal_lm/model.h"
@@ -59,6 +60,11 @@ std::vector<optim::ParamGroup> decay_matrices(const NamedTensors& parameters, do
 /// Wraps each decoder layer, then the rest; the model knows nothing of it.
 fsdp::State& shard_model(models::CausalLM& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy);
+
+/// Divides the experts over the axis ep of the meshes, if it has several ranks, and then wraps the
+/// model as above. The gradients of a divided model are reduced as accumulation_on() says.
+fsdp::State& shard_model(models::CausalLM& model, const ParallelMeshes& meshes,
+                         fsdp::Policy policy);
 
 /// Decoder layers [0, n) keep only their input, and backward runs them again.
 void recompute_layers(models::CausalLM& model, std::int64_t n);

@@ -144,7 +144,8 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   }
   auto& model = *shapes;
   recompute_layers(model, options.memory.recompute_layers);
-  auto& state = shard_model(model, DeviceMesh::flat(context.group()), options.policy());
+  const auto dims = options.parallel_dims();
+  auto& state = shard_model(model, make_meshes(context.group(), dims), options.policy());
   model.to_empty();
   if (options.model.hf_model.empty()) {
     model.init_weights(options.optim.seed);
@@ -205,7 +206,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   if (is_rank_0) std::cout << "training, from validation loss " << before << std::endl;
   if (logs.validation_due(first)) logs.validation(first, before, unit_of(data));
 
-  StepPlan plan(state, data.micro_batches());
+  StepPlan plan(state, data.micro_batches(), accumulation_on(dims));
   StepLoader loader(data, plan.indices());
   SlowRankWatch watch(context);
   window_begin = Clock::now();

@@ -357,8 +357,8 @@ out, err = run("own_function")
 assert err == "gradients agree\n" and out.startswith("digraph")
 out, _ = run("loss_parity", "--text", text, "--steps", 1 if brief else 3, "--batch", 1,
              "--seq-len", 16)
-assert out.count("holds") == 24 and out.count("bits of loss") == 20 and "BROKEN" not in out, out
-assert len(json.loads((folder / "loss_parity.json").read_text())["runs"]) == 26
+assert out.count("holds") == 44 and out.count("bits of loss") == 40 and "BROKEN" not in out, out
+assert len(json.loads((folder / "loss_parity.json").read_text())["runs"]) == 46
 assert all(check["holds"] for check in json.loads((folder / "loss_parity.json").read_text())["checks"])
 xml.etree.ElementTree.parse(folder / "loss_parity.svg")
 

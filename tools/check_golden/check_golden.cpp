@@ -4,7 +4,7 @@
 // DeepSeek-V3, or what PyTorch's optimizers and Hugging Face's schedules do. This program runs
 // everything in them, models along three paths in two precisions, and compares:
 //
-//     build/release/tools/check_golden [--world-size N] DIR...
+//     build/release/tools/check_golden [--world-size N] [--expert-parallel N] DIR...
 //
 // It prints one line per quantity. Exits with 1 if one exceeds its limit or is missing, with 2 if a
 // folder is malformed or of no kind that it knows (Note [Golden folders]).
@@ -95,44 +95,44 @@ void check_optim_folder(const std::string& folder, Tally& tally) {
 }
 
 /// Checks a folder of a mixture block.
-void check_block_folder(const std::string& folder, int world_size, Tally& tally) {
+void check_block_folder(const std::string& folder, const ParallelDims& ranks, Tally& tally) {
   const auto name = std::filesystem::weakly_canonical(folder).filename().string();
   for (const auto path : {GoldenPath::kPlain, GoldenPath::kOptimised, GoldenPath::kSharded}) {
-    const auto [checks, missing] = check_golden_block(folder, path, world_size);
+    const auto [checks, missing] = check_golden_block(folder, path, ranks);
     if (path == GoldenPath::kPlain) report_missing(name, missing, tally);
     report_checks(name, path, Dtype::kFloat64, checks, tally);
   }
 }
 
-void check_model(const GoldenCase& golden, int world_size, Tally& tally) {
+void check_model(const GoldenCase& golden, const ParallelDims& ranks, Tally& tally) {
   report_missing(golden.name, golden.missing, tally);
   for (const auto path : {GoldenPath::kPlain, GoldenPath::kOptimised, GoldenPath::kSharded}) {
-    const auto fp64 = run_golden(golden, path, Dtype::kFloat64, world_size);
+    const auto fp64 = run_golden(golden, path, Dtype::kFloat64, ranks);
     report(golden, path, Dtype::kFloat64, fp64, tally);
-    const auto fp32 = run_golden(golden, path, Dtype::kFloat32, world_size, &fp64);
+    const auto fp32 = run_golden(golden, path, Dtype::kFloat32, ranks, &fp64);
     report(golden, path, Dtype::kFloat32, fp32, tally);
   }
 }
 
-void check_folder(const std::string& folder, int world_size, Tally& tally) {
+void check_folder(const std::string& folder, const ParallelDims& ranks, Tally& tally) {
   switch (golden_kind(folder)) {
     case GoldenKind::kTraining:
-      return check_model(read_golden_case(folder), world_size, tally);
+      return check_model(read_golden_case(folder), ranks, tally);
     case GoldenKind::kPretrained:
-      return check_model(read_golden_pretrained(folder), world_size, tally);
+      return check_model(read_golden_pretrained(folder), ranks, tally);
     case GoldenKind::kBlock:
-      return check_block_folder(folder, world_size, tally);
+      return check_block_folder(folder, ranks, tally);
     case GoldenKind::kOptim:
       return check_optim_folder(folder, tally);
   }
 }
 
-int run(const std::vector<std::string>& folders, int world_size) {
+int run(const std::vector<std::string>& folders, const ParallelDims& ranks) {
   Tally tally;
   for (const auto& folder : folders) {
     ++tally.folders;
     try {
-      check_folder(folder, world_size, tally);
+      check_folder(folder, ranks, tally);
     } catch (const std::exception& error) {  // an Error, or one of the file system or of memory
       ++tally.bad_folders;
       std::cerr << "check_golden: " << folder << ": " << error.what() << std::endl;
@@ -149,13 +149,18 @@ int run(const std::vector<std::string>& folders, int world_size) {
 
 int parse_and_run(int argc, char** argv) {
   std::vector<std::string> folders;
-  int world_size = 2;  // of the sharded path
+  int world_size = 2, expert_parallel = 1;  // of the sharded path
   CommandLine line(
       "Compares the model with what Hugging Face's computes, as golden folders hold it.",
       {texts_option("folders", folders, "golden folders").as_argument(),
-       world_size_option(world_size, kMaxRanks)});
+       world_size_option(world_size, kMaxRanks),
+       number_option("expert-parallel", expert_parallel, {1, kMaxRanks},
+                     "ranks that have the experts of a layer between them; divides the ranks")});
   if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
-  return run(folders, world_size);
+  check<UsageError>(world_size % expert_parallel == 0,
+                    "--expert-parallel: must divide the ranks (--world-size), ", world_size,
+                    ", got ", expert_parallel);
+  return run(folders, {.dp_shard = world_size, .ep = expert_parallel});
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "framework/distributed/device_mesh.h"
 #include "framework/distributed/gather_shards.h"
 #include "framework/distributed/launch.h"
+#include "framework/distributed/parallel_dims.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
@@ -24,6 +25,7 @@
 #include "ops/copies.h"
 #include "ops/elementwise.h"
 #include "ops/views.h"
+#include "parallel/expert/expert_parallel.h"
 #include "tools/check_golden/golden_compare.h"
 #include "tools/check_golden/golden_files.h"
 
@@ -157,16 +159,18 @@ NamedTensors whole_gradients(const nn::MoE& block) {
   return gradients;
 }
 
-BlockResult run_block(const nn::MoE::Config& config, GoldenPath path, int world_size,
+BlockResult run_block(const nn::MoE::Config& config, GoldenPath path, const ParallelDims& dims,
                       const fs::path& folder, const BlockInput& input) {
   BlockResult result;
-  launch(path == GoldenPath::kSharded ? world_size : 1, [&](RankContext& context) {
+  launch(path == GoldenPath::kSharded ? dims.ranks() : 1, [&](RankContext& context) {
     nn::MoE block(config);
     BlockFile file(folder);
     load_block(block, file);
     const auto ranks = context.world_size(), rank = context.rank();
     if (path == GoldenPath::kSharded) {
-      fsdp::fully_shard(block, DeviceMesh::flat(context.group()));
+      const auto meshes = make_meshes(context.group(), dims);
+      parallel::expert_parallel(block, meshes.expert);
+      fsdp::fully_shard(block, meshes.fsdp(), {.expert_mesh = meshes.expert_fsdp()});
     }
     const auto tokens = input.x.dim(0);
     auto own =
@@ -229,7 +233,7 @@ GoldenCheck relative_check(const std::string& quantity, const NamedTensors& expe
 
 }  // namespace
 
-GoldenBlock check_golden_block(const fs::path& folder, GoldenPath path, int world_size) {
+GoldenBlock check_golden_block(const fs::path& folder, GoldenPath path, const ParallelDims& ranks) {
   const auto config = read_block_config(folder, path);
   BlockFile file(folder);
   nn::MoE shapes(config);
@@ -267,8 +271,8 @@ GoldenBlock check_golden_block(const fs::path& folder, GoldenPath path, int worl
   for (const auto& gradient : gradients) {
     (gradient.name == "gate.weight" ? of_router : others).push_back(gradient);
   }
-  const auto result = run_block(config, path, world_size, folder,
-                                {.x = x, .cotangent = cotangent, .weights = weights});
+  const auto result =
+      run_block(config, path, ranks, folder, {.x = x, .cotangent = cotangent, .weights = weights});
   Worst of_weights, of_y;
   of_weights.include(max_difference(routing.routing_weights.detach(), weights));
   of_y.include(max_difference(result.y, y));

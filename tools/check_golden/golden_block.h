@@ -46,6 +46,6 @@ struct GoldenBlock {
 /// block, and for a tensor that it does not have; ShapeError and DtypeError for others of another
 /// shape or type.
 GoldenBlock check_golden_block(const std::filesystem::path& folder, GoldenPath path,
-                               int world_size);
+                               const ParallelDims& ranks);
 
 }  // namespace moegrad::tools

@@ -48,11 +48,11 @@ models::CausalLMConfig config_of(const GoldenCase& golden, GoldenPath path, Dtyp
 /// The case's model with its weights, on the current rank of a path.
 class Runner {
  public:
-  Runner(const GoldenCase& golden, GoldenPath path, Dtype dtype)
+  Runner(const GoldenCase& golden, GoldenPath path, Dtype dtype, const ParallelDims& ranks)
       : golden_(golden), path_(path), model_(config_of(golden, path, dtype)) {
     if (path == GoldenPath::kSharded) {
       const auto group = RankContext::current().group();
-      shard_model(model_, DeviceMesh::flat(group), {});
+      shard_model(model_, make_meshes(group, ranks), {});
       spread_.emplace(model_, group);
     }
     models::load_pretrained(model_, golden.folder / "model.safetensors");
@@ -285,9 +285,9 @@ class Runner {
 };
 
 GoldenResults run_on_this_rank(const GoldenCase& golden, GoldenPath path, Dtype dtype,
-                               const GoldenResults* reference) {
+                               const ParallelDims& ranks, const GoldenResults* reference) {
   GoldenResults results;
-  Runner runner(golden, path, dtype);
+  Runner runner(golden, path, dtype, ranks);
   const bool ce = !golden.expected.ce_gradient_stats.empty() || golden.expected.ce_gradient_l2;
   results.batch =
       runner.differentiate(golden.batch, ce, reference != nullptr ? &reference->batch : nullptr);
@@ -308,9 +308,10 @@ GoldenResults run_on_this_rank(const GoldenCase& golden, GoldenPath path, Dtype 
   for (std::size_t i = 0; i < golden.variants.size(); ++i) {
     const auto& variant = golden.variants[i];
     const auto* const trained = reference != nullptr ? &reference->variants[i] : nullptr;
-    auto free = Runner(golden, path, dtype).train(variant, trained, false);
-    results.variants.push_back(free ? std::move(*free)
-                                    : *Runner(golden, path, dtype).train(variant, trained, true));
+    auto free = Runner(golden, path, dtype, ranks).train(variant, trained, false);
+    results.variants.push_back(
+        free ? std::move(*free)
+             : *Runner(golden, path, dtype, ranks).train(variant, trained, true));
   }
   return results;
 }
@@ -328,12 +329,12 @@ std::string_view to_string(GoldenPath path) {
   }
 }
 
-GoldenResults run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype, int world_size,
-                         const GoldenResults* reference) {
+GoldenResults run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype,
+                         const ParallelDims& ranks, const GoldenResults* reference) {
   GoldenResults results;
-  launch(path == GoldenPath::kSharded ? world_size : 1,
+  launch(path == GoldenPath::kSharded ? ranks.ranks() : 1,
          [&](RankContext& context) {
-           auto own = run_on_this_rank(golden, path, dtype, reference);
+           auto own = run_on_this_rank(golden, path, dtype, ranks, reference);
            check_same_on_all_ranks(*context.group(), own);
            if (context.rank() == 0) results = std::move(own);
          },

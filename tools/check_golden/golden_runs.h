@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "framework/distributed/parallel_dims.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/named_tensor.h"
 #include "tools/check_golden/golden_case.h"
@@ -63,10 +64,10 @@ struct GoldenResults {
   std::vector<GoldenTrained> variants;
 };
 
-/// Runs everything in a case along a path; the sharded path on `world_size` ranks. Returns what
-/// rank 0 has computed. `reference`: for float32, the results of the float64 run (Note [Choices
+/// Runs everything in a case along a path; the sharded path on these ranks. Returns what rank 0 has
+/// computed. `reference`: for float32, the results of the float64 run (Note [Choices
 /// that are rounding]). Error unless every rank has the same results, bit for bit.
-GoldenResults run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype, int world_size,
-                         const GoldenResults* reference = nullptr);
+GoldenResults run_golden(const GoldenCase& golden, GoldenPath path, Dtype dtype,
+                         const ParallelDims& ranks, const GoldenResults* reference = nullptr);
 
 }  // namespace moegrad::tools

@@ -41,7 +41,7 @@ constexpr double kNarrow = 1e-2;        // float32 on a bfloat16 wire
 const ParityLayout kOneRank = {}, kOneRankNarrow = {.bf16_wire = true};
 
 /// All layouts that must give the bits of kOneRank or, with a narrow wire, of kOneRankNarrow.
-std::vector<ParityLayout> layouts(bool bf16_wire) {
+std::vector<ParityLayout> layouts(bool bf16_wire, std::int64_t num_experts) {
   constexpr auto kReduceEach = Accumulation::kReduceEach;
   constexpr auto kScatterEach = Accumulation::kScatterEach;
   constexpr ParallelDims kTwo{1, 2}, kFour{1, 4}, kEight{1, 8}, kTwoByTwo{2, 2};
@@ -54,6 +54,15 @@ std::vector<ParityLayout> layouts(bool bf16_wire) {
       {.ranks = kTwoByTwo, .accumulation = kReduceEach},
       {.ranks = kTwoByTwo, .accumulation = kScatterEach},
   };
+  // Expert parallelism over 2, 4 and 8 ranks: over all of them, with fully_shard, with replicas.
+  for (const ParallelDims& ranks :
+       {ParallelDims{1, 2, 1, 1, 2}, ParallelDims{1, 4, 1, 1, 2}, ParallelDims{1, 4, 1, 1, 4},
+        ParallelDims{1, 8, 1, 1, 4}, ParallelDims{1, 8, 1, 1, 8}, ParallelDims{2, 2, 1, 1, 2},
+        ParallelDims{2, 4, 1, 1, 2}}) {
+    if (num_experts % ranks.ep != 0) continue;
+    layouts.push_back({.ranks = ranks, .accumulation = kReduceEach});
+  }
+  layouts.push_back({.ranks = {2, 2, 1, 1, 2}, .accumulation = kScatterEach});
   if (bf16_wire) {
     for (auto& layout : layouts) layout.bf16_wire = true;
     return layouts;
@@ -65,6 +74,10 @@ std::vector<ParityLayout> layouts(bool bf16_wire) {
       {.ranks = kFour, .reshard_after_forward = false},
       {.ranks = kTwo, .recomputed = true},
       {.ranks = kTwo, .resumed_on = kFour},
+      {.ranks = {1, 4, 1, 1, 2}, .accumulation = kReduceEach, .recomputed = true},
+      {.ranks = {1, 4, 1, 1, 2}, .accumulation = kReduceEach, .reshard_after_forward = false},
+      {.ranks = {1, 4, 1, 1, 4}, .accumulation = kReduceEach, .resumed_on = {{1, 4, 1, 1, 2}}},
+      {.ranks = {1, 2, 1, 1, 2}, .accumulation = kReduceEach, .resumed_on = kTwo},
   };
   layouts.insert(layouts.end(), std::begin(more), std::end(more));
   return layouts;
@@ -124,6 +137,7 @@ int run(const ParityOptions& options) {
       OutputFile{path};  // before it takes minutes
   }
   const int most_ranks = default_world_size(kMostThreads);
+  const auto num_experts = models::CausalLMConfig::preset(options.preset).num_experts;
   const auto announce = [](const std::string& what) {
     std::cout << "running " << what << std::endl;
   };
@@ -145,7 +159,7 @@ int run(const ParityOptions& options) {
   const auto narrow = sharded(kOneRankNarrow);
   std::map<bool, std::vector<Run>> spread;
   for (const bool bf16_wire : {false, true}) {
-    for (const auto& layout : layouts(bf16_wire)) {
+    for (const auto& layout : layouts(bf16_wire, num_experts)) {
       if (layout.ranks.ranks() > most_ranks) {
         std::cout << "left out, as there are " << most_ranks << " processes: " << layout.name()
                   << std::endl;

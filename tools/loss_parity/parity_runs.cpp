@@ -123,10 +123,14 @@ std::string ParityLayout::name() const {
   std::string name = bf16_wire ? "bf16 wire, " : std::string(to_string(dtype)) + ", ";
   name += grid(ranks) + (ranks.ranks() == 1 ? " rank" : " ranks");
   if (experts) name += ", experts on " + grid(*experts);
+  if (ranks.ep > 1) name += ", expert parallel " + std::to_string(ranks.ep);
   if (accumulation == Accumulation::kReduceEach) name += ", each micro-batch reduced";
   if (accumulation == Accumulation::kScatterEach) name += ", each scattered, one all-reduce";
   if (recomputed) name += ", recomputed";
-  if (resumed_on) name += ", resumed on " + grid(*resumed_on);
+  if (resumed_on) {
+    name += ", resumed on " + grid(*resumed_on);
+    if (resumed_on->ep > 1) name += ", expert parallel " + std::to_string(resumed_on->ep);
+  }
   if (reshard_after_forward) name += *reshard_after_forward ? ", resharded" : ", kept gathered";
   return name;
 }
@@ -148,7 +152,7 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     if (layout.experts) {
       own_policy.expert_mesh = make_meshes(context.group(), *layout.experts).fsdp();
     }
-    auto& root = shard_model(model, make_meshes(context.group(), ranks).fsdp(), own_policy);
+    auto& root = shard_model(model, make_meshes(context.group(), ranks), own_policy);
     auto optimizer = make_optimizer(model.named_parameters(), options.lr);
     TrainState state{model, optimizer};
     TrainCheckpoints checkpoints(folder, state, {.interval = 0});

@@ -91,6 +91,19 @@ void check_balance(const Balance& balance, const models::CausalLMConfig& model) 
                     to_string(model.model_type));
 }
 
+void check_expert_parallel(const TrainConfig::Parallel& parallel,
+                           const models::CausalLMConfig& model) {
+  const int ranks = parallel.expert_parallel;
+  check<UsageError>(ranks == 1 || model.num_moe_layers() > 0,
+                    "--expert-parallel: the model has no experts to divide");
+  check<UsageError>(parallel.world_size % ranks == 0,
+                    "--expert-parallel: must divide the ranks (--world-size), ",
+                    parallel.world_size, ", got ", ranks);
+  check<UsageError>(ranks == 1 || model.num_experts % ranks == 0,
+                    "--expert-parallel: must divide the experts of a layer, ", model.num_experts,
+                    ", got ", ranks);
+}
+
 nn::ExpertWeights storage_of(const TrainConfig::Model& model) {
   return model.expert_weights.value_or(model.grouped_matmul_nz_transpose
                                            ? nn::ExpertWeights::kPretransposed
@@ -112,6 +125,7 @@ void TrainConfig::validate() const {
                     parallel.world_size);
   check<UsageError>(parallel.threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
                     parallel.threads_per_rank);
+  check_expert_parallel(parallel, shape);
   check_narrow("--wire-dtype", parallel.wire_dtype, model.dtype);
   check_narrow("--reduce-dtype", parallel.reduce_dtype, model.dtype);
   check<UsageError>(!checkpoint.resume || !checkpoint.dir.empty(),
@@ -163,6 +177,10 @@ fsdp::Policy TrainConfig::policy() const {
     policy.mixed_precision.reduce_dtype = Dtype::kBFloat16;
   }
   return policy;
+}
+
+ParallelDims TrainConfig::parallel_dims() const {
+  return {.dp_shard = parallel.world_size, .ep = parallel.expert_parallel};
 }
 
 optim::Schedule TrainConfig::schedule() const {

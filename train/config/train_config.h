@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/distributed/parallel_dims.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/layout.h"
@@ -58,6 +59,7 @@ struct TrainConfig {
   struct Parallel {
     int world_size = 2;
     int threads_per_rank = 1;
+    int expert_parallel = 1;                // ranks that have the experts of a layer between them
     std::int64_t collective_deadline = 60;  // seconds, LaunchOptions::deadline
     bool linear_only_shard = false;
     int prefetch = 1;
@@ -123,6 +125,8 @@ struct TrainConfig {
   models::CausalLMConfig model_config() const;
   /// How the layers are sharded. shard_model() adapts it for the root.
   fsdp::Policy policy() const;
+  /// How the ranks divide the model.
+  ParallelDims parallel_dims() const;
   optim::Schedule schedule() const;
   std::int64_t warmup_steps() const;
   /// Tokens of a step; with packed documents, the largest possible number.

@@ -160,9 +160,14 @@ void add_balance_options(std::vector<Option>& all, Balance& balance) {
 }
 
 void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& parallel) {
-  auto& [world_size, threads, deadline, linear_only, prefetch, wire, reduce] = parallel;
+  auto& [world_size, threads, expert_parallel, deadline, linear_only, prefetch, wire, reduce] =
+      parallel;
   all.push_back(world_size_option(world_size));
   all.push_back(threads_option(threads));
+  all.push_back(number_option("expert-parallel", expert_parallel, {1, 1 << 20},
+                              "ranks that have the experts of a layer between them: tokens travel "
+                              "to experts; the losses stay the same. Divides ranks and experts")
+                    .at_resume_of(AtResume::kMemory));
   all.push_back(number_option("collective-deadline", deadline, {1, 86400},
                               "seconds that a rank may keep the others waiting, not counted: its "
                               "disk, and while the whole process is stopped")
