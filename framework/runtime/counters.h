@@ -6,8 +6,8 @@
 
 namespace moegrad {
 
-/// How often a rank moved data that a perfect layout would not move, and how many bytes. The code
-/// that calls the kernels counts; tests and programs read the figures.
+/// How often a rank moved data that a perfect layout would not move, and how many bytes; and what it
+/// exchanged with other ranks. The code that moves them counts; tests and programs read the figures.
 struct Counters {
   std::atomic<std::int64_t> materialized_transposes{0};  // whole tensors copied in another order
   std::atomic<std::int64_t> packed_panels{0};            // row-major operand copied into panels
@@ -19,6 +19,12 @@ struct Counters {
   std::atomic<std::int64_t> copied_out_bytes{0};  // gathered parameters, by the copy-outs
   std::atomic<std::int64_t> converted_bytes{0};   // whole tensors, transposed or converted to NZ
   std::atomic<std::int64_t> packed_bytes{0};      // operands of products, into panels
+
+  // Tokens that go to experts on other ranks, and come from there to experts here. The bytes are
+  // those of ops::all_to_all, which brings them there and back, in forward and backward.
+  std::atomic<std::int64_t> rows_sent{0}, rows_received{0};
+  std::atomic<std::int64_t> exchanged_bytes_sent{0}, exchanged_bytes_received{0};
+  std::atomic<std::int64_t> exchange_wait{0};  // nanoseconds that threads of the rank waited
 };
 
 }  // namespace moegrad

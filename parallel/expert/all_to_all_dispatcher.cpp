@@ -4,6 +4,7 @@
 #include "parallel/expert/all_to_all_dispatcher.h"
 
 #include <any>
+#include <chrono>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -86,11 +87,14 @@ ops::SourceCounts AllToAllDispatcher::exchange_counts(const RowCounts& tokens_pe
   const auto each = static_cast<std::size_t>(num_experts_) / ranks;
   const RowCounts of_each(ranks, static_cast<std::int64_t>(each));
   RowCounts received(tokens_per_expert.size());
+  const auto begin = std::chrono::steady_clock::now();
   group_
       ->all_to_all(std::as_bytes(std::span(tokens_per_expert)), of_each,
                    std::as_writable_bytes(std::span(received)), of_each, Dtype::kInt64,
                    {.label = "rows of each expert"})
       ->wait();
+  const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
+  RankContext::current().counters().exchange_wait += waited.count();
   ops::SourceCounts sources;
   for (std::size_t s = 0; s < ranks; ++s) {
     const auto first = received.begin() + static_cast<std::ptrdiff_t>(s * each);
@@ -108,6 +112,10 @@ nn::DispatchedRows AllToAllDispatcher::dispatch(const Tensor& x,  // [T, H]
                    .received = rows_by_source(groups.sources),
                    .by_source = sort_by_expert(groups)};
   const auto& [by_choice, sent, received, by_source] = way_back;
+  auto& counters = RankContext::current().counters();
+  const auto own = static_cast<std::size_t>(group_->rank());
+  counters.rows_sent += by_choice.slot_of_row.numel() - sent[own];
+  counters.rows_received += groups.offsets.back() - received[own];
   const Tensor by_slot = ops::reshape(routed.weights, {routed.weights.numel()});    // [T * K]
   const Tensor own_rows = ops::permute_rows(x, by_choice);                          // [R, H]
   const Tensor own_weights = ops::index_select(by_slot, 0, by_choice.slot_of_row);  // [R]

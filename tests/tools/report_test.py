@@ -29,14 +29,14 @@ def run(program, *arguments, exit_code=0):
     return result.stdout, result.stderr
 
 
-def report(metrics):
+def report(metrics, sections=SECTIONS):
     """The page of a metrics file, its path, and its elements."""
     path = metrics.with_suffix(".html")
     out, _ = run("training_report", metrics, "-o", path)
     page = path.read_text()
     assert out == f"wrote {path}, {path.stat().st_size} bytes\n", out
     root = xml.etree.ElementTree.fromstring(page)
-    assert [section.get("id") for section in root.iter("section")] == SECTIONS
+    assert [section.get("id") for section in root.iter("section")] == sections
     check_complete_in_itself(page, root)
     return page, path, root
 
@@ -79,6 +79,15 @@ assert texts(root, "configuration")[1] == json.loads(
     metrics.read_text().splitlines()[1])["configuration"]
 assert len(list(root.iter("image"))) == 4
 
+
+# Under expert parallelism there are two charts more.
+divided = folder / "divided.jsonl"
+run("train", *SHORT, "--steps", 3, "--expert-parallel", 2, "--metrics", divided)
+after_entropy = SECTIONS.index("router-entropy") + 1
+_, _, root_of_divided = report(
+    divided, [*SECTIONS[:after_entropy], "exchange", "rank-load", *SECTIONS[after_entropy:]])
+assert "% of the step's time" in texts(root_of_divided, "exchange")
+assert "tokens, in means of the ranks" in texts(root_of_divided, "rank-load")
 
 # A model whose first layer is dense has loads of the others alone.
 other = folder / "glm4.jsonl"

@@ -68,6 +68,15 @@ void add_clipping(RunRecord& run, double grad_norm) {
   if (grad_norm > limit) ++run.clipping.clipped;
 }
 
+void add_exchange(RunRecord& run, std::int64_t step, double seconds, const JsonNode& exchange) {
+  run.exchange_percent.add(step, 100 * exchange["wait_seconds"].number_or_nan() / seconds);
+  double worst = 0;
+  for (const auto& load : exchange["rank_load"].elements()) {
+    worst = std::max(worst, load.number_or_nan());
+  }
+  run.rank_load.add(step, worst);
+}
+
 void add_step(RunRecord& run, std::int64_t step, const JsonNode& line) {
   run.first_step = run.steps == 0 ? step : std::min(run.first_step, step);
   run.last_step = std::max(run.last_step, step);
@@ -93,6 +102,7 @@ void add_step(RunRecord& run, std::int64_t step, const JsonNode& line) {
   if (line.contains("router_entropy")) {
     run.router_entropy.add(step, line["router_entropy"].number_or_nan());
   }
+  if (line.contains("exchange")) add_exchange(run, step, seconds, line["exchange"]);
   if (line.contains("skipped_steps")) run.skipped_steps = line["skipped_steps"].number_or_nan();
   if (line.contains("tokens_per_expert")) add_loads(run, step, line["tokens_per_expert"]);
   if (line.contains("peak_bytes")) add_memory(run, line["peak_bytes"]);

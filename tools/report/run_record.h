@@ -62,6 +62,8 @@ struct RunRecord {
   Curve data_percent = {};  // of the step's time, making micro-batches
   Curve mfu_percent = {};
   Curve router_entropy = {};             // nats
+  Curve exchange_percent = {};           // of the step's time, waiting for tokens of other ranks
+  Curve rank_load = {};                  // of the busiest rank of all layers, in means
   double skipped_steps = 0;              // so far, in the last step
   std::vector<double> throughputs = {};  // the finite ones of tokens_per_second, in any order
   Clipping clipping = {};

@@ -87,6 +87,15 @@ nlohmann::json communication_of(const ProfileFigures& profile) {
           {"other", lane(figures.other, figures.exposed_other, figures.other_bytes)}};
 }
 
+nlohmann::json exchange_of(const StepReport& report, const ExchangeFigures& exchange) {
+  return {{"rows_sent", exchange.rows_sent},
+          {"rows_received", exchange.rows_received},
+          {"bytes_sent", exchange.bytes_sent},
+          {"bytes_received", exchange.bytes_received},
+          {"wait_seconds", exchange.wait_seconds},
+          {"rank_load", rank_load(report.result, report.expert_parallel)}};
+}
+
 // A line of the file; the first one that is written has the header as well.
 std::string text_of(nlohmann::json line, std::optional<RunHeader>& header) {
   if (header) line["run"] = to_json(*std::exchange(header, std::nullopt));
@@ -180,6 +189,7 @@ void MetricsFile::write(const StepReport& report) {
     line["worst_load"] = *worst;
     line["router_entropy"] = report.result.router_entropy;
   }
+  if (report.exchange) line["exchange"] = exchange_of(report, *report.exchange);
   if (report.profile) line["communication"] = communication_of(*report.profile);
   if (!report.configuration.empty()) line["configuration"] = report.configuration;
   file_->write(text_of(std::move(line), header_));

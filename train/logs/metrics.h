@@ -6,6 +6,7 @@
 
 #include "framework/io/output_file.h"
 #include "framework/profile/timeline.h"
+#include "train/logs/exchange.h"
 #include "train/logs/run_header.h"
 #include "train/train_step.h"
 
@@ -31,6 +32,8 @@ struct StepReport {
   std::array<std::int64_t, kMemoryTags> peak_bytes = {};  // of each tag by itself
   std::int64_t peak_total = 0;
   std::optional<ProfileFigures> profile = {};  // after the last of the profiled steps
+  int expert_parallel = 1;
+  std::optional<ExchangeFigures> exchange = {};  // under expert parallelism
   std::string configuration = {};              // in the first report of a run or a resumed run
 
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }

@@ -37,7 +37,8 @@ RunLogs::RunLogs(const TrainConfig& options, RankContext& context, StepProfile& 
       progress_(terminal_output(), columns_of_stdout(), first_step, options.optim.steps,
                 options.output.log_every),
       metrics_(context.rank() == 0 ? options.output.metrics : "", first_step, std::move(header)),
-      tensorboard_(context.rank() == 0 ? options.output.tensorboard : "") {
+      tensorboard_(context.rank() == 0 ? options.output.tensorboard : ""),
+      exchange_(context.counters()) {
   if (context.rank() == 0) profile.open(first_step);
   if (records()) peak_flops_ = measure_peak_flops();
 }
@@ -65,7 +66,9 @@ void RunLogs::record_peaks(StepReport& report) {
 void RunLogs::end_step(StepReport report) {
   report.profile = profile_.end_step(report.step, context_);
   report.peak_flops = peak_flops_;
+  report.expert_parallel = options_.parallel.expert_parallel;
   if (records()) record_peaks(report);
+  if (records() && report.expert_parallel > 1) report.exchange = exchange_.read(*context_.group());
   if (context_.rank() != 0) return;
   recent_loads_.add(report.result.tokens_per_expert);
   const SlowStorage storage("writing the logs");

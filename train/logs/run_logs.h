@@ -53,6 +53,7 @@ class RunLogs {
   Progress progress_;
   MetricsFile metrics_;
   TensorboardLog tensorboard_;
+  ExchangeMeter exchange_;
 };
 
 }  // namespace moegrad::training

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/logs/tensorboard_log.h"
 
+#include <algorithm>
+
 #include "framework/runtime/error.h"
 
 namespace moegrad::training {
@@ -41,6 +43,15 @@ void TensorboardLog::write(const StepReport& report) {
     if (const auto worst = worst_load(report.result)) {
       add("routing/worst_load", *worst);
       add("routing/entropy", report.result.router_entropy);
+    }
+    if (const auto& exchange = report.exchange) {
+      add("expert_parallel/rows_sent", static_cast<double>(exchange->rows_sent));
+      add("expert_parallel/rows_received", static_cast<double>(exchange->rows_received));
+      add("expert_parallel/bytes_sent", static_cast<double>(exchange->bytes_sent));
+      add("expert_parallel/bytes_received", static_cast<double>(exchange->bytes_received));
+      add("expert_parallel/waiting(%)", 100 * exchange->wait_seconds / report.seconds);
+      const auto loads = rank_load(report.result, report.expert_parallel);
+      add("expert_parallel/worst_rank_load", *std::ranges::max_element(loads));
     }
     add("memory/max_active(GiB)", gibibytes(report.peak_total));
     for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {

@@ -86,7 +86,11 @@ class RunLogsTest : public ::testing::Test {
   TrainConfig options_;
 };
 
-TEST_F(RunLogsTest, TheEventFileHoldsTheValuesOfTheMetricsFile) {
+class EventFilesTest : public RunLogsTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(ExpertParallel, EventFilesTest, ::testing::Values(1, 2));
+
+TEST_P(EventFilesTest, HoldTheValuesOfTheMetricsFile) {
+  options_.parallel.expert_parallel = GetParam();
   options_.output.tensorboard = path("board");
   options_.output.validation_interval = 2;
   options_.output.log_every = 2;
@@ -125,6 +129,20 @@ TEST_F(RunLogsTest, TheEventFileHoldsTheValuesOfTheMetricsFile) {
     take("skipped_steps", step, line["skipped_steps"]);
     take("routing/worst_load", step, line["worst_load"]);
     take("routing/entropy", step, line["router_entropy"]);
+    ASSERT_EQ(line.contains("exchange"), GetParam() > 1);
+    if (GetParam() > 1) {
+      const auto& exchange = line["exchange"];
+      for (const std::string name : {"rows_sent", "rows_received", "bytes_sent", "bytes_received"}) {
+        EXPECT_GT(exchange[name], 0);
+        take("expert_parallel/" + name, step, exchange[name]);
+      }
+      const double waited = exchange["wait_seconds"];
+      EXPECT_LT(waited, seconds);
+      take("expert_parallel/waiting(%)", step, 100 * waited / seconds);
+      const auto loads = exchange["rank_load"].get<std::vector<double>>();
+      EXPECT_EQ(loads.size(), line["tokens_per_expert"].size());
+      take("expert_parallel/worst_rank_load", step, *std::ranges::max_element(loads));
+    }
     take("memory/max_active(GiB)", step, line["peak_bytes"]["total"].get<double>() / kGibibyte);
     for (std::size_t i = 0; i < kMemoryTags; ++i) {
       const std::string tag(to_string(static_cast<MemoryTag>(i)));

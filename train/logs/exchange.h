@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "framework/distributed/process_group.h"
+#include "framework/runtime/counters.h"
+#include "train/train_step.h"
+
+namespace moegrad::training {
+
+/// What a step of expert parallelism exchanged. Each figure is the largest of any rank.
+struct ExchangeFigures {
+  std::int64_t rows_sent = 0;  // to experts on other ranks
+  std::int64_t rows_received = 0;
+  std::int64_t bytes_sent = 0;  // of these rows, their weights, results and gradients
+  std::int64_t bytes_received = 0;
+  double wait_seconds = 0;  // of the step, waiting for exchanges
+};
+
+/// Reads a rank's Counters from step to step.
+class ExchangeMeter {
+ public:
+  explicit ExchangeMeter(const Counters& counters);
+  /// What has been counted since the last call, or since construction. Collective.
+  ExchangeFigures read(ProcessGroup& group);
+
+ private:
+  std::vector<std::int64_t> counts() const;
+
+  const Counters& counters_;
+  std::vector<std::int64_t> before_;
+};
+
+/// The tokens that the busiest of `ranks` with equally many experts each computes, divided by the
+/// mean; per mixture layer.
+std::vector<double> rank_load(const StepResult& result, int ranks);
+
+}  // namespace moegrad::training
