@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/runtime/error.h"
@@ -58,12 +59,14 @@ struct GroupBytes {
   std::int64_t reduced = 0;        // gradients of its shard, as the reduction writes them
   std::int64_t reduced_shard = 0;  // gradients of its shard, in the parameters' dtype
   std::int64_t input = 0;          // what the reduction reads besides the gradients themselves
+  std::int64_t expert_input = 0;   // the same of experts on ranks of their own
 };
 
 GroupBytes operator+(GroupBytes a, const GroupBytes& b) {
   for (const auto field :
        {&GroupBytes::gathered, &GroupBytes::wire, &GroupBytes::gradients, &GroupBytes::in_place,
-        &GroupBytes::kept, &GroupBytes::reduced, &GroupBytes::reduced_shard, &GroupBytes::input}) {
+        &GroupBytes::kept, &GroupBytes::reduced, &GroupBytes::reduced_shard, &GroupBytes::input,
+        &GroupBytes::expert_input}) {
     a.*field += b.*field;
   }
   return a;
@@ -191,7 +194,9 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
     GroupBytes bytes;
     for (const auto& group : of.groups()) {
       memory.parameters += group->sharded_bytes();
-      bytes = bytes + bytes_of(*group, policy, keeps && each > 1, dims.ep);
+      auto own = bytes_of(*group, policy, keeps && each > 1, dims.ep);
+      if (group->ranks() != state.ranks()) std::swap(own.input, own.expert_input);
+      bytes = bytes + own;
     }
     return bytes;
   };
@@ -215,7 +220,8 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
     memory.backward += std::bit_width(static_cast<std::uint64_t>(each)) * memory.gradients;
   }
   memory.communication = std::max(root.wire, largest_run(layers, ahead, &GroupBytes::wire)) +
-                         largest_run(groups, 1, &GroupBytes::input);
+                         largest_run(groups, 1, &GroupBytes::input) +
+                         largest_run(groups, 1, &GroupBytes::expert_input);
   return memory;
 }
 

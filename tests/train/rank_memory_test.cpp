@@ -59,7 +59,8 @@ RankMemory measure(const TrainConfig& options,
       change(*model);
     }
     recompute_layers(*model, options.memory.recompute_layers);
-    auto& state = shard_model(*model, DeviceMesh::flat(context.group()), options.policy());
+    const auto dims = options.parallel_dims();
+    auto& state = shard_model(*model, make_meshes(context.group(), dims), options.policy());
     model->to_empty();
     for (auto& [name, buffer] : model->named_buffers()) fill_(buffer, 1.0);
     model->init_weights(1);
@@ -75,7 +76,7 @@ RankMemory measure(const TrainConfig& options,
       saver->reserve(all);
       own.checkpoint = arena.live()[MemoryTag::kCheckpoint];
     }
-    StepPlan plan(state, options.data.micro_batches);
+    StepPlan plan(state, options.data.micro_batches, accumulation_on(dims));
     const auto mine = plan.own(batches);
     for (int step = 0; step < 3; ++step) {
       if (step == 1) arena.reset_peak();  // the first forward has no order to prefetch by
@@ -175,6 +176,28 @@ TEST(RankMemory, IsWhatARankThenHolds) {
           expect_held(options);
         }
       }
+    }
+  }
+}
+
+TEST(RankMemory, IsWhatARankHoldsUnderExpertParallelism) {
+  for (const auto& [ranks, experts] : {std::pair(2, 2), {4, 2}, {4, 4}, {8, 4}}) {
+    if (ranks == 8 && !test::full_suite()) continue;
+    for (const std::string what : {"", "bf16", "micro-batches", "kept", "hf", "glm4"}) {
+      TrainConfig options;
+      options.model.preset = what == "glm4" ? "tiny-glm4-moe" : "tiny";
+      options.parallel.world_size = ranks;
+      options.parallel.expert_parallel = experts;
+      options.data.micro_batches = ranks * (what == "micro-batches" ? 4 : 1);
+      options.data.sequence_length = 8;
+      options.model.grouped_matmul_nz_transpose = what != "hf";
+      if (what == "kept") options.memory.reshard_after_forward = false;
+      if (what == "bf16") {
+        options.parallel.wire_dtype = options.parallel.reduce_dtype = Dtype::kBFloat16;
+      }
+      SCOPED_TRACE(::testing::Message() << ranks << " ranks, expert parallel " << experts << ", '"
+                                        << what << "'");
+      expect_held(options);
     }
   }
 }
