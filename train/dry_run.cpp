@@ -82,6 +82,7 @@ class Report {
     add_shapes();
     add_counts();
     add_memory();
+    if (config_.num_moe_layers() > 0) add_memory_by_ranks();
     return out_.str();
   }
 
@@ -139,6 +140,28 @@ class Report {
     memory("  held until the step", bytes.gradients);
     memory("communication, at most", bytes.communication);
     memory("together, at most", bytes.total());
+  }
+
+  // Where gathering a layer's experts takes too much, expert parallelism within a host may not.
+  void add_memory_by_ranks() {
+    constexpr int kRanksOfAHost = 8, kFewestRanks = 16, kMostRanks = 1024;
+    const bool divisible = config_.num_experts % kRanksOfAHost == 0;
+    out_ << "the same in GiB, at most, by the number of ranks\n"
+         << std::setw(9) << "ranks" << std::setw(20) << "experts gathered";
+    if (divisible) out_ << std::setw(24) << "--expert-parallel 8";
+    out_ << '\n';
+    for (int ranks = kFewestRanks; ranks <= kMostRanks; ranks *= 4) {
+      auto options = options_;
+      options.parallel.world_size = ranks;
+      out_ << std::setw(9) << ranks;
+      for (const int experts : {1, kRanksOfAHost}) {
+        if (experts > 1 && !divisible) continue;
+        options.parallel.expert_parallel = experts;
+        out_ << std::setw(experts > 1 ? 24 : 20)
+             << static_cast<double>(rank_memory(options).total()) / (std::int64_t{1} << 30);
+      }
+      out_ << '\n';
+    }
   }
 
   const TrainConfig& options_;

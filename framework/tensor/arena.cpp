@@ -25,6 +25,9 @@ constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
 constexpr std::int64_t kPage = 4096;
 
+// From this size on a free block serves requests that need less: Note [Blocks that are too large].
+constexpr std::int64_t kLarge = std::int64_t{256} << 10;
+
 // No system has as many, and sizes up to here are rounded without overflow.
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;
 
@@ -100,31 +103,47 @@ std::byte* Arena::allocate(std::int64_t bytes, MemoryTag tag) {
                            std::string(to_string(tag)));
   };
   if (bytes > kMostBytes) refuse();
-  const auto size = block_size(bytes);
+  auto size = block_size(bytes);
   std::byte* block = nullptr;
-  auto& blocks = free_blocks_[size];
-  if (!blocks.empty()) {
-    block = blocks.back();
-    blocks.pop_back();
+  const auto found = find_free(size);
+  if (found != free_blocks_.end()) {
+    size = found->first;
+    block = found->second.back();
+    found->second.pop_back();
   } else {
     if (!kExactBlocks) block = allocate_from_system(size);
     ++system_allocations_;
   }
   if (kExactBlocks) block = allocate_exactly(bytes);
   if (block == nullptr) refuse();
+  if (size >= kLarge) large_[block] = size;
   live_[tag] += bytes;
   note_peak();
   return block;
 }
 
+// The smallest free block that will do.
+Arena::FreeBlocks::iterator Arena::find_free(std::int64_t size) {
+  const auto most = size >= kLarge ? size + size / 4 : size;
+  auto found = free_blocks_.lower_bound(size);
+  while (found != free_blocks_.end() && found->first <= most && found->second.empty()) ++found;
+  return found != free_blocks_.end() && found->first <= most ? found : free_blocks_.end();
+}
+
 void Arena::deallocate(std::byte* block, std::int64_t bytes, MemoryTag tag) noexcept {
   const std::lock_guard lock(mutex_);
   live_[tag] -= bytes;
+  auto size = block_size(bytes);
+  if (size >= kLarge) {
+    const auto large = large_.find(block);
+    size = large->second;
+    large_.erase(large);
+  }
   if (kExactBlocks) {
     std::free(block);
     block = nullptr;
   }
-  free_blocks_[block_size(bytes)].push_back(block);
+  free_blocks_[size].push_back(block);
 }
 
 void Arena::retag(std::int64_t bytes, MemoryTag from, MemoryTag to) {

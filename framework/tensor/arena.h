@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "framework/tensor/memory_tag.h"
@@ -24,6 +25,13 @@ struct MemoryUse {
 
 /// The memory of one rank. It counts every byte requested, keeps the highest total, and throws past
 /// its budget. It recycles freed blocks, so that a steady state asks the system for nothing.
+///
+/// Note [Blocks that are too large]
+/// The number of rows that an expert computes changes from step to step, and so do the sizes that a
+/// step requests. A free block may therefore serve a request that needs up to a quarter less. With
+/// blocks of fitting sizes alone, the arena would keep asking the system for new ones, whose pages
+/// the system clears, and would end with a set of blocks for each size that it has seen. The
+/// accounts are of the bytes requested all the same.
 ///
 /// Blocks are 64-byte aligned. The arena counts the bytes requested, without the rounding.
 class Arena {
@@ -52,7 +60,10 @@ class Arena {
   std::int64_t system_allocations() const;
 
  private:
+  using FreeBlocks = std::map<std::int64_t, std::vector<std::byte*>>;
+
   void note_peak();
+  FreeBlocks::iterator find_free(std::int64_t size);
 
   mutable std::mutex mutex_;
   MemoryUse live_;
@@ -60,7 +71,9 @@ class Arena {
   MemoryUse peak_per_tag_;
   std::int64_t budget_ = 0;
   std::int64_t system_allocations_ = 0;
-  std::map<std::int64_t, std::vector<std::byte*>> free_blocks_;  // by rounded size
+  FreeBlocks free_blocks_;  // by rounded size
+  /// The sizes of large blocks in use: Note [Blocks that are too large].
+  std::unordered_map<const std::byte*, std::int64_t> large_;
 };
 
 /// Tags the memory that the current thread allocates until the guard goes out of scope.

@@ -94,8 +94,8 @@ struct CausalLMConfig {
   static CausalLMConfig of(ModelType type);
   /// Models for a byte tokenizer (vocabulary 256): "tiny" (0.3 M parameters), "small" (1.8 M),
   /// "medium" (25 M), "tiny-dense" (0.2 M) without experts, and "tiny-qwen2-moe", "tiny-mixtral",
-  /// "tiny-glm4-moe" of the other types; and the released models, "qwen3-30b-a3b",
-  /// "qwen3-235b-a22b" and the dense "qwen3-0.6b".
+  /// "tiny-glm4-moe" of the other types; the released models "qwen3-30b-a3b", "qwen3-235b-a22b" and
+  /// the dense "qwen3-0.6b"; and "qwen3-moe-600b", which nobody has released.
   static CausalLMConfig preset(std::string_view name);
   /// All of them.
   static std::vector<std::string_view> preset_names();

@@ -19,19 +19,23 @@
 #include <iomanip>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/mpi/launch_mpi.h"
+#include "framework/distributed/parallel_dims.h"
 #include "framework/distributed/process_group.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
 #include "framework/runtime/rank_context.h"
 #include "models/causal_lm/loss.h"
+#include "nn/moe.h"
 #include "optim/adamw.h"
+#include "parallel/expert/all_to_all_dispatcher.h"
 #include "tests/bench/fma_peak.h"
 #include "tests/bench/quantile.h"
 #include "tests/new_calls.h"
@@ -50,6 +54,8 @@ struct Options {
   training::SpeedSizes sizes = {};
   int ranks = 1;
   int threads = 2;  // per rank
+  int expert_parallel = 1;
+  bool merge_sources = false;
   std::int64_t steps = 5;
   std::int64_t warmup = 2;
   std::int64_t recompute = 0;  // layers
@@ -83,8 +89,29 @@ struct Measured {
   double loss = 0;
   std::map<std::string, double> functions;  // seconds per step, median
   std::int64_t peak_bytes = 0;
-  Requests requests;  // of all ranks, in all timed steps
+  Requests requests;               // of all ranks, in all timed steps
+  std::int64_t rows_sent = 0;      // by a rank, to experts of others, in all timed steps
+  std::int64_t exchange_wait = 0;  // nanoseconds
   std::int64_t arena_blocks = 0;
+};
+
+/// The same tokens, but the experts forget which rank a row is from: their weights' gradients are
+/// one product over all rows. Its order, and so its bits, depend on the ranks.
+class MergedSources final : public nn::TokenDispatcher {
+ public:
+  MergedSources(const std::shared_ptr<ProcessGroup>& group, std::int64_t experts)
+      : dispatcher_(group, experts) {}
+  nn::DispatchedRows dispatch(const Tensor& x, const nn::Router::Output& routed) override {
+    auto dispatched = dispatcher_.dispatch(x, routed);
+    dispatched.groups.sources.clear();
+    return dispatched;
+  }
+  Tensor combine(const Tensor& rows, const nn::DispatchedRows& dispatched) override {
+    return dispatcher_.combine(rows, dispatched);
+  }
+
+ private:
+  parallel::AllToAllDispatcher dispatcher_;
 };
 
 double seconds_since(Clock::time_point& begin) {
@@ -96,7 +123,17 @@ Measured run_rank(RankContext& context, const Options& options,
                   const training::SpeedPreset& preset) {
   models::CausalLM model(preset.config, /*seed=*/1);
   training::recompute_layers(model, options.recompute);
-  if (options.ranks > 1) training::shard_model(model, DeviceMesh::flat(context.group()), {});
+  if (options.ranks > 1) {
+    const auto meshes =
+        make_meshes(context.group(), {.dp_shard = options.ranks, .ep = options.expert_parallel});
+    training::shard_model(model, meshes, {});
+    for (const auto& [path, module] : model.named_modules()) {
+      auto* const mixture = dynamic_cast<nn::MoE*>(module);
+      if (mixture == nullptr || !options.merge_sources) continue;
+      mixture->set_dispatcher(
+          std::make_shared<MergedSources>(meshes.expert.group("ep"), preset.config.num_experts));
+    }
+  }
   optim::AdamW optimizer(model.named_parameters(), {.lr = 3e-4});
   check<ValueError>(preset.sequences % options.ranks == 0, "bench_train_step: ", options.ranks,
                     " ranks must divide the ", preset.sequences, " sequences of a step");
@@ -128,6 +165,8 @@ Measured run_rank(RankContext& context, const Options& options,
   for (std::int64_t i = 0; i < options.warmup; ++i) step();
   context.arena()->reset_peak();
   const auto blocks = context.arena()->system_allocations();
+  const auto& counters = context.counters();
+  const std::int64_t rows_before = counters.rows_sent, wait_before = counters.exchange_wait;
   for (std::int64_t i = 0; i < options.steps; ++i) {
     const double peak = context.rank() == 0 ? fma_peak(options.ranks * options.threads, 0.03) : 0;
     context.group()->barrier()->wait();
@@ -142,6 +181,8 @@ Measured run_rank(RankContext& context, const Options& options,
     result.requests.new_bytes += after.new_bytes - before.new_bytes;
     result.requests.cpu_us += after.cpu_us - before.cpu_us;
   }
+  result.rows_sent = counters.rows_sent - rows_before;
+  result.exchange_wait = counters.exchange_wait - wait_before;
   result.arena_blocks = context.arena()->system_allocations() - blocks;
   result.peak_bytes = context.arena()->peak().total();
 
@@ -229,7 +270,10 @@ int run(const Options& options) {
                                    {"arena_blocks_per_step", per_step(arena_blocks)},
                                    {"new_calls_per_step", per_step(requests.new_calls)},
                                    {"new_bytes_per_step", per_step(requests.new_bytes)},
-                                   {"cpu_ms_per_step", per_step(requests.cpu_us) / 1e3}};
+                                   {"cpu_ms_per_step", per_step(requests.cpu_us) / 1e3},
+                                   {"expert_parallel", options.expert_parallel},
+                                   {"rows_sent_per_step", per_step(measured.rows_sent)},
+                                   {"exchange_wait_ms", per_step(measured.exchange_wait) / 1e6}};
   std::vector<std::pair<std::string, double>> functions(measured.functions.begin(),
                                                         measured.functions.end());
   std::ranges::sort(functions, std::greater(), &std::pair<std::string, double>::second);
@@ -249,6 +293,11 @@ int run(const Options& options) {
             << per_step(requests.new_calls) << " calls of operator new for "
             << per_step(requests.new_bytes) / 1024 << " KiB, " << per_step(requests.cpu_us) / 1e3
             << " ms of CPU time\n";
+  if (options.expert_parallel > 1) {
+    std::cout << "rank 0, a step: " << per_step(measured.rows_sent)
+              << " rows to experts of other ranks, " << per_step(measured.exchange_wait) / 1e6
+              << " ms of waiting for exchanges\n";
+  }
   for (const auto& [name, seconds] : functions) {
     std::cout << std::setw(10) << 1e3 * seconds << " ms  " << name << '\n';
   }
@@ -274,6 +323,12 @@ int parse_and_run(int argc, char** argv) {
        number_option("experts", options.sizes.experts, {1, 1 << 20},
                      "instead of the preset's; as large, and as many of them for each token"),
        world_size_option(options.ranks, 1024), threads_option(options.threads),
+       number_option("expert-parallel", options.expert_parallel, {1, 1024},
+                     "ranks that have the experts of a layer between them"),
+       flag_option("merge-sources", options.merge_sources,
+                   "one product over the rows of all ranks for an expert's gradient, whose bits "
+                   "then depend on the ranks: to see what the exact order costs")
+           .needing("expert-parallel"),
        number_option("steps", options.steps, {1, 1 << 20}, "timed"),
        number_option("warmup", options.warmup, {0, 1 << 20}, "steps before"),
        number_option("recompute-layers", options.recompute, {0, 1 << 20},

@@ -237,7 +237,7 @@ for arguments, message in [
     assert err == f"train: {message}\n", err
 for arguments, message in [
         (["--preset", "Tiny"], "--preset: must be tiny, small, medium, qwen3-30b-a3b, qwen3-235b-a22b, "
-                               "tiny-dense, qwen3-0.6b, tiny-qwen2-moe, tiny-mixtral or tiny-glm4-moe, "
+                               "qwen3-moe-600b, tiny-dense, qwen3-0.6b, tiny-qwen2-moe, tiny-mixtral or tiny-glm4-moe, "
                                "got 'Tiny'"),
         (["--preset", "tiny", "--config", "config.json"], "--config excludes --preset"),
         (["--preset", "tiny", "--hf-model", "hf"], "--hf-model excludes --preset"),
@@ -355,7 +355,7 @@ for ranks in ("two", "2x", "0", "1e3", "99999999999999999999"):
     assert err == f"own_training_loop: RANKS: must be an integer from 1 to 64, got {ranks}\n", err
 out, err = run("own_function")
 assert err == "gradients agree\n" and out.startswith("digraph")
-out, _ = run("loss_parity", "--text", text, "--steps", 1 if brief else 3, "--batch", 1,
+out, _ = run("loss_parity", "--text", text, "--steps", 1 if brief else 10, "--batch", 1,
              "--seq-len", 16)
 assert out.count("holds") == 44 and out.count("bits of loss") == 40 and "BROKEN" not in out, out
 assert len(json.loads((folder / "loss_parity.json").read_text())["runs"]) == 46

@@ -52,6 +52,23 @@ assert re.search(rf"^  parameters +{4 * per_rank:,} bytes$", out, re.MULTILINE),
 adamw = 8 * per_rank + 8 * (94 * 11 + 3)
 assert re.search(rf"^  AdamW's state +{adamw:,} bytes$", out, re.MULTILINE), (adamw, out)
 assert "model.layers.{0-93}.mlp.experts.gate_up_proj" in out
+
+
+def by_ranks(out):
+    """The table of memory: ranks -> GiB where experts are gathered, and where tokens travel."""
+    rows = re.findall(r"^ +(\d+) +(\d+\.\d\d) +(\d+\.\d\d)$", out, re.MULTILINE)
+    return {int(ranks): (float(gathered), float(divided)) for ranks, gathered, divided in rows}
+
+
+# On devices of 80 GiB, 235B do without expert parallelism, 600B need it within a host.
+table, larger = by_ranks(out), by_ranks(run("--dry-run", "--preset", "qwen3-moe-600b")[0])
+assert list(table) == list(larger) == [16, 64, 256, 1024]
+assert table[256][0] < 80 < larger[1024][0] and larger[256][1] < 80, (table, larger)
+# A layer's experts take 128 x 3 x 4096 x 1536 float32 numbers. Two layers are gathered at a time, and
+# seven eighths of them are not where eight ranks have the experts between them.
+experts = 128 * 3 * 4096 * 1536 * 4 / 2 ** 30
+assert table[1024][0] - table[1024][1] > 2 * experts * 7 / 8, table
+assert not by_ranks(run("--dry-run", "--preset", "tiny-dense")[0])
 out, _ = run("--dry-run", "--preset", "tiny", "--expert-weights", "hf", "--world-size", 1)
 assert "[512, 64]" in out, out
 kept, _ = run("--dry-run", "--preset", "tiny", "--expert-weights", "hf", "--world-size", 1, "--reshard", "false")

@@ -195,8 +195,8 @@ TEST(RankMemory, IsWhatARankHoldsUnderExpertParallelism) {
       if (what == "bf16") {
         options.parallel.wire_dtype = options.parallel.reduce_dtype = Dtype::kBFloat16;
       }
-      SCOPED_TRACE(::testing::Message() << ranks << " ranks, expert parallel " << experts << ", '"
-                                        << what << "'");
+      SCOPED_TRACE(::testing::Message()
+                   << ranks << " ranks, expert parallel " << experts << ", '" << what << "'");
       expect_held(options);
     }
   }

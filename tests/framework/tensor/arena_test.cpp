@@ -130,6 +130,38 @@ TEST(Arena, ASteadyStateAsksTheSystemForNothing) {
   EXPECT_EQ(arena.system_allocations(), first);
 }
 
+// Note [Blocks that are too large]: as the rows of an expert vary from step to step.
+TEST(Arena, ALargeBlockServesWhatNeedsUpToAQuarterLess) {
+  constexpr std::int64_t kMebi = 1 << 20;
+  Arena arena;
+  const auto ask = [&](std::int64_t bytes) {
+    auto* const block = arena.allocate(bytes, MemoryTag::kActivations);
+    EXPECT_EQ(arena.live().total(), bytes);
+    arena.deallocate(block, bytes, MemoryTag::kActivations);
+    EXPECT_EQ(arena.live().total(), 0);
+    return arena.system_allocations();
+  };
+  EXPECT_EQ(ask(20 * kMebi), 1);
+  for (const auto bytes : {16 * kMebi, 17 * kMebi + 5, 20 * kMebi, 19 * kMebi}) {
+    EXPECT_EQ(ask(bytes), 1) << bytes;
+  }
+  EXPECT_EQ(ask(15 * kMebi), 2);  // a third more would be wasted
+  EXPECT_EQ(ask(21 * kMebi), 3);
+  // Each takes the smallest that will do, and the block keeps its size.
+  auto* const small = arena.allocate(15 * kMebi, MemoryTag::kActivations);
+  auto* const middle = arena.allocate(18 * kMebi, MemoryTag::kActivations);
+  auto* const large = arena.allocate(21 * kMebi, MemoryTag::kActivations);
+  EXPECT_EQ(arena.system_allocations(), 3);
+  for (auto* const block : {small, middle, large}) EXPECT_NE(block, nullptr);
+  EXPECT_EQ(arena.peak().total(), (15 + 18 + 21) * kMebi);
+  arena.deallocate(small, 15 * kMebi, MemoryTag::kActivations);
+  arena.deallocate(middle, 18 * kMebi, MemoryTag::kActivations);
+  arena.deallocate(large, 21 * kMebi, MemoryTag::kActivations);
+  // Small blocks fit.
+  EXPECT_EQ(ask(1000), 4);
+  EXPECT_EQ(ask(900), 5);
+}
+
 TEST(Arena, TensorsOfASteadyStepAreRecycled) {
   RankContext context;
   const RankContextGuard guard(context);

@@ -3,6 +3,7 @@
 #include "parallel/expert/expert_parallel.h"
 
 #include <bit>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -203,6 +204,36 @@ TEST(ExpertParallel, SumsNoMoreThanLog2OfItsSourcesPlusOnePartials) {
   }
 }
 
+// Each collective is delayed at random on each rank.
+TEST(ExpertParallel, HasTheSameBitsWhateverTheDelays) {
+  const auto run = [](const ParallelDims& dims, const LaunchOptions& options) {
+    Trained trained;
+    launch(
+        dims.ranks(),
+        [&](RankContext& rank) {
+          Net net;
+          nn::init_weights(net, 5, 0.3);
+          const auto meshes = make_meshes(rank.group(), dims);
+          expert_parallel(net, meshes.expert);
+          shard(net, meshes);
+          auto own = train(net, rank, Dtype::kFloat32);
+          if (rank.rank() == 0) trained = std::move(own);
+        },
+        options);
+    return trained;
+  };
+  const auto expected = run({}, {});
+  for (std::uint64_t seed = 1; seed <= (test::full_suite() ? 200 : 5); ++seed) {
+    const auto trained = run({.dp_shard = 4, .ep = 4},
+                             {.jitter = {.maximum = std::chrono::microseconds(300), .seed = seed}});
+    EXPECT_EQ(trained.norms, expected.norms) << seed;
+    for (std::size_t i = 0; i < expected.parameters.size(); ++i) {
+      EXPECT_TRUE(bitwise_equal(trained.parameters[i].tensor, expected.parameters[i].tensor))
+          << seed << ' ' << expected.parameters[i].name;
+    }
+  }
+}
+
 /// The bytes that the experts of a block have while they are gathered.
 std::int64_t gathered_experts(const Net::Block& block) {
   std::int64_t bytes = 0;
@@ -241,6 +272,49 @@ TEST(ExpertParallel, GathersItsPartOfTheExpertsAlone) {
       groups[1]->reshard();
     });
   }
+}
+
+/// Whether a mixture of so many experts trains in these bytes per rank.
+bool trains_within(std::int64_t budget, const ParallelDims& dims, std::int64_t experts) {
+  const auto body = [&](RankContext& rank) {
+    rank.arena()->set_budget(budget);
+    std::optional<nn::MoE> mixture;
+    {
+      const MetaGuard no_bytes;
+      mixture.emplace(nn::MoE::Config{
+          .hidden_size = 32, .intermediate_size = 32, .num_experts = experts, .top_k = 2});
+    }
+    const auto meshes = make_meshes(rank.group(), dims);
+    expert_parallel(*mixture, meshes.expert);
+    fsdp::fully_shard(*mixture, meshes.fsdp(), {.expert_mesh = meshes.expert_fsdp()});
+    mixture->to_empty();
+    nn::init_weights(*mixture, 5, 0.3);
+    optim::AdamW optimizer(mixture->named_parameters(), {.lr = 0.05});
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      ops::sum(ops::square((*mixture)(randn({8, 32}, 1, Dtype::kFloat32)).hidden)).backward();
+      optimizer.step();
+    }
+  };
+  try {
+    launch(dims.ranks(), body);
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("budget of"), std::string::npos) << error.what();
+    return false;
+  }
+  return true;
+}
+
+TEST(ExpertParallel, HoldsMoreParametersInTheSameMemory) {
+  constexpr std::int64_t kBudget = 4 << 20;
+  const auto most_experts = [&](const ParallelDims& dims) {
+    std::int64_t experts = 0;
+    while (trains_within(kBudget, dims, experts + 8)) experts += 8;
+    return experts;
+  };
+  const auto gathered = most_experts({}), divided = most_experts({.dp_shard = 4, .ep = 4});
+  EXPECT_GT(gathered, 0);
+  EXPECT_GE(2 * divided, 3 * gathered) << divided << " experts against " << gathered;
 }
 
 // Where the ranks of the expert group are all there are, nobody gathers experts. The copy-out makes

@@ -229,6 +229,21 @@ for ranks in [3] if brief else [1, 3, 4]:
     out, _ = tools.check_golden(programs, "--world-size", ranks,
                                 *folders[:1 if brief else 4 if full else 2], exit_code=0)
     assert ", 0 past their limits\n" in out
+# Experts on several ranks: all that they divide evenly.
+even = [smallest, block] if brief else [golden / "a_minimal", golden / "b_tied_dense_nonorm", block] + [
+    golden / "v5" / name for name in ["glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe_v5"]]
+out, _ = tools.check_golden(programs, "--expert-parallel", 2, *even, exit_code=0)
+assert ", 0 past their limits\n" in out and f"\n{len(even)} folders, 0 expectations missing" in out, out
+if not brief:
+    out, _ = tools.check_golden(programs, "--world-size", 4, "--expert-parallel", 4,
+                                golden / "a_minimal", block, exit_code=0)
+    assert ", 0 past their limits\n" in out, out
+    odd = golden / "c_mlponly_odd_ignore"
+    _, err = tools.check_golden(programs, "--expert-parallel", 2, odd, exit_code=2)
+    assert err == (f"check_golden: {odd}: expert_parallel: the 2 ranks of axis 'ep' must divide the "
+                   "experts of model.layers.0.mlp, got 5\n"), err
+_, err = tools.check_golden(programs, "--expert-parallel", 3, smallest, exit_code=2)
+assert err == "check_golden: --expert-parallel: must divide the ranks (--world-size), 2, got 3\n", err
 for ranks in [0, 65, "two"]:
     _, err = tools.check_golden(programs, "--world-size", ranks, smallest, exit_code=2)
     assert "--world-size" in err, err

@@ -22,6 +22,7 @@ CALL = "all_reduce [group world, sequence 3, layers.1]: "
 # The fault; what the others say; whether the others find the fault themselves, and so can name it.
 FAULTS = [
     ("is killed", "", False),
+    ("is killed in an exchange", "", False),
     ("is stopped", f"not joined within {1000 * DEADLINE} ms by rank {FAULTY}", True),
     ("exits", f"rank {FAULTY} failed: it has called exit()", True),
 ]
@@ -63,10 +64,11 @@ for kind, cause, is_named in FAULTS:
             # heard of the fault before it issued the call.
             ended_before = is_named and "outside collectives" in text.splitlines()[0]
             assert overtaken or ended_before or re.search(r"^  (issued|joined|running|failed|done) +group world  sequence 3  "
-                             r"(all_reduce|barrier)", text, re.MULTILINE), (kind, rank, text)
+                             r"(all_reduce|all_to_all|barrier)", text, re.MULTILINE), (kind, rank, text)
             if not is_named:  # mpirun has ended it
                 first = text.splitlines()[0]
-                assert "): SIGTERM in group world  sequence 3  all_reduce" in first, (kind, first)
+                op = "all_to_all" if "exchange" in kind else "all_reduce"
+                assert f"): SIGTERM in group world  sequence 3  {op}" in first, (kind, first)
                 assert first in err, (kind, rank, err)
 if full:
     # A process that does not come to a launch; no rank of that has written anything.

@@ -34,6 +34,21 @@ void reduce(ProcessGroup& group, std::int64_t step, std::size_t count) {
   all_reduce(group, std::span(values), ReduceOp::kSum, {.label = "layers.1", .round = step});
 }
 
+// As tokens travel to experts. The faulty rank ends while they are under way.
+void exchange(ProcessGroup& group, std::int64_t step, bool is_faulty) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const std::vector<std::int64_t> each(ranks, static_cast<std::int64_t>(kLongCount / ranks));
+  std::vector<float> rows(ranks * (kLongCount / ranks), 1.0F), results(rows.size());
+  const auto work = group.all_to_all(std::as_bytes(std::span(rows)), each,
+                                     std::as_writable_bytes(std::span(results)), each,
+                                     Dtype::kFloat32, {.label = "layers.1", .round = step});
+  if (is_faulty) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    raise(SIGKILL);
+  }
+  work->wait();
+}
+
 void note_fault(const std::string& folder) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::ofstream(folder + "/fault")
@@ -88,6 +103,10 @@ int run(int argc, char** argv) {
           // The others wait for it whenever a signal comes.
           if (kind == "runs slowly" && context.rank() == faulty) {
             std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          }
+          if (step == 3 && kind == "is killed in an exchange") {
+            exchange(*context.group(), step, context.rank() == faulty);
+            continue;
           }
           const bool is_long = step == 3 && kind == "is stopped in a long sum";
           reduce(*context.group(), step, is_long ? kLongCount : kCount);
