@@ -15,6 +15,7 @@ namespace moegrad::training {
 namespace {
 
 constexpr std::string_view kLayers = "model.layers.";
+constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
 
 std::string with_separators(std::int64_t value) {
   const std::string digits = std::to_string(value);
@@ -81,8 +82,8 @@ class Report {
   std::string text() {
     add_shapes();
     add_counts();
-    add_memory();
-    if (config_.num_moe_layers() > 0) add_memory_by_ranks();
+    const auto total = add_memory();
+    if (config_.num_moe_layers() > 0 && total >= kGibibyte) add_memory_by_ranks();
     return out_.str();
   }
 
@@ -128,7 +129,8 @@ class Report {
          << with_separators(bytes) << " bytes\n";
   }
 
-  void add_memory() {
+  /// Returns the total.
+  std::int64_t add_memory() {
     const auto bytes = rank_memory(options_);
     out_ << "memory of rank 0 of " << options_.parallel.world_size
          << ", the largest, without activations\n";
@@ -140,6 +142,7 @@ class Report {
     memory("  held until the step", bytes.gradients);
     memory("communication, at most", bytes.communication);
     memory("together, at most", bytes.total());
+    return bytes.total();
   }
 
   // Where gathering a layer's experts takes too much, expert parallelism within a host may not.
@@ -158,7 +161,7 @@ class Report {
         if (experts > 1 && !divisible) continue;
         options.parallel.expert_parallel = experts;
         out_ << std::setw(experts > 1 ? 24 : 20)
-             << static_cast<double>(rank_memory(options).total()) / (std::int64_t{1} << 30);
+             << static_cast<double>(rank_memory(options).total()) / kGibibyte;
       }
       out_ << '\n';
     }

@@ -28,6 +28,27 @@ TEST(DryRun, SaysTheBytesOfRankMemory) {
 )");
 }
 
+TEST(DryRun, TabulatesTheMemoryOfLargeMixturesByRanks) {
+  TrainConfig options;
+  options.model.preset = "qwen3-30b-a3b";
+  const auto table = [&] {
+    const auto report = dry_run_report(options);
+    const auto begin = report.find("the same in GiB");
+    return begin == std::string::npos ? "" : report.substr(begin);
+  };
+  EXPECT_EQ(table(), R"(the same in GiB, at most, by the number of ranks
+    ranks    experts gathered     --expert-parallel 8
+       16               42.07                   35.69
+       64               20.96                   14.58
+      256               15.68                    9.31
+     1024               14.37                    7.99
+)");
+  options.model.preset = "tiny";
+  EXPECT_EQ(table(), "");
+  options.model.preset = "qwen3-0.6b";  // large, but dense
+  EXPECT_EQ(table(), "");
+}
+
 TEST(DryRun, NamesLayersThatAreAlikeOnce) {
   TrainConfig options;
   options.model.preset = "tiny";
