@@ -2,6 +2,7 @@
 #include "fsdp/fully_shard.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -70,7 +71,13 @@ class Grouping {
     check_own_bytes(slot);
     const auto placement =
         policy_.shard_placement ? policy_.shard_placement(slot) : ShardPlacement{};
-    const auto& own = is_expert(slot) && policy_.expert_mesh ? *policy_.expert_mesh : mesh_;
+    const bool on_expert_mesh = is_expert(slot) && policy_.expert_mesh && !placement.mesh;
+    if (on_expert_mesh) check_all_ranks(slot, *policy_.expert_mesh);
+    check<ValueError>(on_expert_mesh || placement.mesh != nullptr || !is_divided_here(slot),
+                      "fully_shard: '", slot.name,
+                      "' is divided over ranks of the mesh already, so Policy::expert_mesh must be "
+                      "the mesh of the others (ParallelMeshes::expert_fsdp), got none");
+    const auto& own = on_expert_mesh ? *policy_.expert_mesh : mesh_;
     const auto ranks =
         ranks_of(placement.mesh != nullptr ? *placement.mesh : own, policy_.mesh_dims);
     check_tied_alike(slot, ranks, placement.dim);
@@ -91,6 +98,33 @@ class Grouping {
               "' is tied to '", other.name, "', but placed on another mesh or dimension");
       }
     }
+  }
+
+  // The experts of ranks that no sum reaches would train apart.
+  void check_all_ranks(const nn::ParameterSlot& slot, const DeviceMesh& expert_mesh) const {
+    int ranks = expert_mesh.size();
+    if (const auto& spec = slot.tensor->shard_spec()) {
+      for (const auto& outer : spec->placements) ranks *= outer.ranks();
+    }
+    check<ValueError>(ranks >= mesh_.size(),
+                      "fully_shard: expert_mesh and what has divided the "
+                      "experts before must reach all ",
+                      mesh_.size(), " ranks of the mesh, got ", ranks, " for '", slot.name,
+                      "'; call parallel::expert_parallel before fully_shard");
+  }
+
+  // Whether another kind of parallelism has divided the experts over ranks of the mesh.
+  bool is_divided_here(const nn::ParameterSlot& slot) const {
+    const auto& spec = slot.tensor->shard_spec();
+    if (!is_expert(slot) || spec == nullptr || !policy_.mesh_dims.shard) return false;
+    const auto& here = mesh_.group(*policy_.mesh_dims.shard);
+    return std::ranges::any_of(spec->placements, [&](const Placement& outer) {
+      if (here == nullptr || outer.group == nullptr || outer.ranks() == 1) return false;
+      std::vector<int> common;
+      std::ranges::set_intersection(here->ranks(), outer.group->ranks(),
+                                    std::back_inserter(common));
+      return common.size() > 1;
+    });
   }
 
   // The shard that replaces the parameter would not run its hooks.

@@ -50,7 +50,8 @@ namespace moegrad::fsdp {
 ///                   is not divisible by the number of ranks
 ///     LayoutError   a parameter has gaps
 ///     DtypeError    the dtypes of a group are mixed; a dtype of the policy is not supported
-///     ValueError    the mesh lacks the axes of the policy or has others; forward_prefetch < 0;
+///     ValueError    the mesh lacks the axes of the policy or has others; forward_prefetch < 0; the
+///                   expert mesh leaves out ranks that expert parallelism has not divided over;
 ///                   the module is a ModuleList, which is never called: shard its elements
 ///
 /// Reference: PyTorch FSDP2, torch.distributed.fsdp.fully_shard

@@ -134,12 +134,17 @@ bool GradientReducer::has_gradients() const {
 
 // One leaf for each micro-batch of the last backward.
 void GradientReducer::push_gradients() {
-  for (const auto& param : params_) {
-    check(!param.unsharded.impl()->leaf_state().summed_terms, "fully_shard: the gradient of '",
-          param.name,
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    const auto& param = params_[i];
+    const auto arrived = [i](const TensorList& gradients) { return gradients[i].defined(); };
+    const bool any =
+        param.unsharded.grad().defined() || std::ranges::any_of(by_micro_batch_, arrived);
+    check(!any || !param.unsharded.impl()->leaf_state().summed_terms,
+          "fully_shard: the gradient of '", param.name,
           "' must be reduced after each micro-batch, because it is already the sum over the ranks "
           "that share the experts; call backward for one micro-batch at a time, with "
-          "set_requires_gradient_sync on (under a StepPlan, Accumulation::kReduceEach)");
+          "set_requires_gradient_sync on (under a StepPlan, Accumulation::kReduceEach or "
+          "kScatterEach)");
   }
   const auto micro_batches = static_cast<std::size_t>(std::max(1, backward_micro_batches()));
   for (std::size_t j = 0; j < micro_batches; ++j) {
@@ -284,7 +289,8 @@ void GradientReducer::discard() {
   in_flight_.reset();
   for (auto& sum : scattered_) sum = TreeSum();
   by_micro_batch_.clear();
-  take_gradients();
+  for (const auto& param : params_) param.unsharded.set_grad(Tensor());
+  kept_.take();
 }
 
 }  // namespace moegrad::fsdp

@@ -24,9 +24,10 @@ enum class ExpertWeights : std::uint8_t { kPretransposed, kHuggingFace };
 ///
 ///     y_r = down_e (p_r * silu(gate_e x_r) * up_e x_r)      for the rows r of expert e
 ///
-/// in one grouped matmul per projection. Parameters are two-dimensional and stacked over experts,
-/// with gate and up side by side. Pre-transposed they are gate_up_proj [E*H, 2I] and
-/// down_proj [E*I, H]; as in Hugging Face they are [E*2I, H] and [E*H, I].
+/// in one grouped matmul per projection. Under expert parallelism these are the experts of one
+/// rank. Parameters are two-dimensional and stacked over experts, with gate and up side by side.
+/// Pre-transposed they are gate_up_proj [E*H, 2I] and down_proj [E*I, H]; as in Hugging Face they
+/// are [E*2I, H] and [E*H, I].
 class GroupedExperts final : public Callable<GroupedExperts> {
  public:
   struct Config {

@@ -27,7 +27,8 @@ namespace moegrad::nn {
 /// `shared_expert_gate` it is called shared_expert, as in Qwen2-MoE, and its output is multiplied
 /// by sigmoid(w x_t), where w [1, H] is the weight of shared_expert_gate.
 ///
-/// Single-device code: sharding is applied from outside, by fsdp::fully_shard.
+/// Single-device code: sharding is applied from outside, by fsdp::fully_shard, and so is the
+/// division of the experts over ranks, by parallel::expert_parallel.
 ///
 /// forward() runs four nodes: route | dispatch | experts | combine, and adds a fifth: shared. Each
 /// is a module below this one with hooks of its own. Schedules that interleave layers or

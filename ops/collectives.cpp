@@ -14,6 +14,7 @@
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/function.h"
+#include "framework/runtime/counters.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
@@ -29,9 +30,9 @@ using RowCounts = std::vector<std::int64_t>;
 // A collective under way: what it reads waits for its end, what it fills for its result.
 class Transfer final : public ReaderOfBytes {
  public:
-  /// `waited`, if it is not null, counts the nanoseconds that wait() takes.
-  Transfer(WorkPtr work, std::atomic<std::int64_t>* waited)
-      : work_(std::move(work)), waited_(waited) {}
+  /// `counters`, if it is not null, counts the time that wait() takes (exchange_wait).
+  Transfer(WorkPtr work, std::shared_ptr<Counters> counters)
+      : work_(std::move(work)), counters_(std::move(counters)) {}
 
   void wait() {
     const std::lock_guard lock(mutex_);
@@ -39,7 +40,7 @@ class Transfer final : public ReaderOfBytes {
       const auto begin = std::chrono::steady_clock::now();
       work_->wait();
       const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begin;
-      if (waited_ != nullptr) waited_->fetch_add(time.count(), std::memory_order_relaxed);
+      if (counters_ != nullptr) counters_->exchange_wait += time.count();
     }
     end();
   }
@@ -66,7 +67,7 @@ class Transfer final : public ReaderOfBytes {
   std::atomic<bool> ended_ = false;
   std::mutex mutex_;
   WorkPtr work_;
-  std::atomic<std::int64_t>* waited_;
+  std::shared_ptr<Counters> counters_;
 };
 
 // What the tensor that is filled has: the transfer and, until that has ended, the tensor it reads.
@@ -97,8 +98,8 @@ class Filling final : public PendingBytes {
 // `output`, which the call that `issue` makes will have filled.
 template <class Issue>
 Tensor filled(const Tensor& input, Tensor output, const Issue& issue,
-              std::atomic<std::int64_t>* waited = nullptr) {
-  const auto transfer = std::make_shared<Transfer>(issue(), waited);
+              const std::shared_ptr<Counters>& counters = nullptr) {
+  const auto transfer = std::make_shared<Transfer>(issue(), counters);
   if (input.defined()) input.storage().read_by(transfer);
   output.storage().fill_by(std::make_unique<Filling>(transfer, input));
   return output;
@@ -154,15 +155,14 @@ Tensor exchange(ProcessGroup& group, const Tensor& x, RowCounts send, RowCounts 
   for (auto* rows : {&send, &receive}) {
     for (auto& count : *rows) count *= row_elements(x);
   }
-  // The counters live as long as the rank does, and its tensors no longer.
-  auto& counters = RankContext::current().counters();
+  const auto& counters = RankContext::current().shared_counters();
   const auto own = static_cast<std::size_t>(group.rank());
-  counters.exchanged_bytes_sent += (x.numel() - send[own]) * size_of(x.dtype());
-  counters.exchanged_bytes_received += (y.numel() - receive[own]) * size_of(x.dtype());
+  counters->exchanged_bytes_sent += (x.numel() - send[own]) * size_of(x.dtype());
+  counters->exchanged_bytes_received += (y.numel() - receive[own]) * size_of(x.dtype());
   const auto bytes = y.mutable_bytes();
   return filled(
       x, y, [&] { return group.all_to_all(x.bytes(), send, bytes, receive, x.dtype(), options); },
-      &counters.exchange_wait);
+      counters);
 }
 
 Tensor sent(ProcessGroup& group, const Tensor& x, int to, int tag,

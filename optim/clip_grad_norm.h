@@ -23,7 +23,7 @@ namespace moegrad::optim {
 ///
 /// As in torch, a NaN or infinity in any gradient gives a norm of NaN or infinity. The gradients
 /// are then scaled by NaN or 0, so check the returned norm before step().
-/// Error for a tensor that fully_shard has replaced by a shard.
+/// Error for a tensor that fully_shard or expert_parallel has replaced by a part.
 /// ValueError unless max_norm >= 0 and norm_type is 1, 2 or infinity, and for more than 2^40
 /// elements.
 double clip_grad_norm(const NamedTensors& parameters, double max_norm, double norm_type = 2.0);

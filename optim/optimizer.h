@@ -38,7 +38,7 @@ class Optimizer {
   /// Updates all parameters that have a gradient, once. Error, and nothing is changed, if
   ///
   /// - no parameter has a gradient;
-  /// - fully_shard has replaced a parameter by a shard since the optimizer was made;
+  /// - fully_shard or expert_parallel has since replaced a parameter by a part;
   /// - Module::to has converted a parameter since the optimizer was made (a DtypeError);
   /// - some parameters are spread over ranks and another is whole but not ignored by fully_shard.
   ///

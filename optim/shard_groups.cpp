@@ -21,8 +21,8 @@ void check_not_replaced(std::string_view op, const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters) {
     const auto& spec = parameter.shard_spec();
     check(spec == nullptr || !spec->replaced, op, ": '", name,
-          "' must be a parameter of its module, got the whole tensor that fully_shard has replaced "
-          "by a shard; take named_parameters() after fully_shard");
+          "' must be a parameter of its module, got the whole tensor that fully_shard or "
+          "expert_parallel has replaced by a part; take named_parameters() afterwards");
   }
 }
 

@@ -17,7 +17,8 @@ using ProcessGroups = std::vector<std::shared_ptr<ProcessGroup>>;
 // rank are left out. Reductions over a parameter's groups, one after the other, cover all its
 // shards, so reductions over the groups of all parameters cover all of them.
 
-/// Error if fully_shard has replaced one of `parameters` by a shard: then it is no longer trained.
+/// Error if fully_shard or expert_parallel has replaced one of `parameters` by a part: then it is
+/// no longer trained.
 void check_not_replaced(std::string_view op, const NamedTensors& parameters);
 
 /// Error if some of `parameters` with a gradient are spread over ranks and others are whole without

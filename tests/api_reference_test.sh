@@ -26,4 +26,5 @@ for name in Tensor Function CheckpointSaver; do
   ls "$folder"/html/classmoegrad_1_1"$name".html >/dev/null
 done
 grep -q fully_shard "$folder"/html/namespacemoegrad_1_1fsdp.html
+grep -q expert_parallel "$folder"/html/namespacemoegrad_1_1parallel.html
 echo "api_reference_test: ok"

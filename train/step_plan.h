@@ -76,8 +76,9 @@ struct Turn {
 /// kScatterEach only if P is, too.
 ///
 /// Where R does not divide M (2 R for pairs), m is rounded up, for pairs to an even number: every
-/// rank runs as many, and those whose index is M or more run for nothing (Turn::idle), micro-batch
-/// 0 or, in train_step(), no tokens. The step's gradient is the same sum then, in another order.
+/// rank has as many turns. Those whose index is M or more count as nothing (Turn::idle). A loop of
+/// your own runs micro-batch 0 there; train_step() runs the model without tokens. The step's
+/// gradient is the same sum then, in another order.
 
 /// Who runs what in a step of M micro-batches. With it a training loop has the same losses and
 /// parameters, bit for bit, on every number of ranks that divides M, if M is a power of two:

@@ -50,7 +50,8 @@ struct StepOptions {
   bool linear_cross_entropy = false;  // no logits as a whole: CausalLMForwardOptions::targets
   /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
   const std::vector<TensorList>* replay = nullptr;
-  StepForward forward = {};  // in place of model(tokens, documents, options)
+  /// In place of model(tokens, documents, options). In an idle turn the micro-batch has no tokens.
+  StepForward forward = {};
 };
 
 /// Parameter groups as usual: decay on matrices, none on vectors.
@@ -71,8 +72,8 @@ void recompute_layers(models::CausalLM& model, std::int64_t n);
 
 /// One optimizer step of a sharded model, then one of its correction biases if it has any. It
 /// changes nothing unless loss and gradient norm are finite. ValueError for a model with
-/// router_jitter_noise without options.step. `own`: the micro-batches of this rank,
-/// one for each of the plan's turns. Collective.
+/// router_jitter_noise without options.step, and unless `own` has the micro-batches of this rank,
+/// one for each of the plan's turns. In an idle turn the model runs without tokens. Collective.
 StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector<MicroBatch>& own,
                       const StepOptions& options, optim::Optimizer& optimizer);
 

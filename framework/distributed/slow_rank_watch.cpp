@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/slow_rank_watch.h"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,8 +13,11 @@
 
 namespace moegrad {
 
-SlowRankWatch::SlowRankWatch(RankContext& context)
-    : context_(context), before_(context.work().totals()->read()), finder_(context.world_size()) {}
+SlowRankWatch::SlowRankWatch(RankContext& context, bool compares_compute)
+    : context_(context),
+      compares_compute_(compares_compute),
+      before_(context.work().totals()->read()),
+      finder_(context.world_size()) {}
 
 std::vector<SlowRank> SlowRankWatch::close_window() {
   const auto now = context_.work().totals()->read();
@@ -27,6 +32,12 @@ std::vector<SlowRank> SlowRankWatch::close_window() {
   std::vector<WorkTimes> window(all.size() / kWorkClasses);
   for (std::size_t i = 0; i < all.size(); ++i) {
     window[i / kWorkClasses][i % kWorkClasses] = std::chrono::nanoseconds(all[i]);
+  }
+  if (!compares_compute_) {
+    constexpr auto kCompute = static_cast<std::size_t>(WorkClass::kCompute);
+    std::chrono::nanoseconds most{0};
+    for (const auto& times : window) most = std::max(most, times[kCompute]);
+    for (auto& times : window) times[kCompute] = most;
   }
   return finder_.add(window);
 }

@@ -12,8 +12,9 @@ namespace moegrad {
 /// it on its own thread.
 class SlowRankWatch {
  public:
-  /// The first window begins here.
-  explicit SlowRankWatch(RankContext& context);
+  /// The first window begins here. Without `compares_compute` the ranks are not compared in it,
+  /// because they have not equally much to compute: each counts as the slowest.
+  explicit SlowRankWatch(RankContext& context, bool compares_compute = true);
 
   /// Ends the window and begins the next one. Returns SlowRankFinder::add() of the ranks' work in
   /// the window. Collective; the result is the same on every rank.
@@ -21,6 +22,7 @@ class SlowRankWatch {
 
  private:
   RankContext& context_;
+  bool compares_compute_;
   WorkTimes before_;
   SlowRankFinder finder_;
 };

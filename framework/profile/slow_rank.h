@@ -23,6 +23,10 @@ namespace moegrad {
 // shows other programs on the same cores, for which the rank is not to blame. Such programs come
 // and go, so a rank is named only if it stays behind for kSlowWindows windows in a row. A window
 // should be some seconds long.
+//
+// Compute is compared only if all ranks have equally much to compute. They do not if the ranks do
+// not divide the micro-batches, or if tokens travel to experts on other ranks: there a rank has as
+// much to do as its experts are chosen.
 
 /// A rank that was slow, and the class of work in which it was slow.
 struct SlowRank {

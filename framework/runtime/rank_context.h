@@ -49,7 +49,9 @@ class RankContext {
   ThreadPool& pool() { return *pool_; }
   /// Replaces the pool; call between steps, from the compute thread.
   void set_threads(int threads);
-  Counters& counters() { return counters_; }
+  Counters& counters() { return *counters_; }
+  /// For what may outlive the rank, such as a tensor that is being filled.
+  const std::shared_ptr<Counters>& shared_counters() const { return counters_; }
   /// What this rank did and when (Note [Spans]); off by default.
   SpanRecorder& spans() { return spans_; }
   /// How long this rank works and waits (Note [Slow ranks]).
@@ -66,7 +68,7 @@ class RankContext {
   Options options_;
   std::shared_ptr<Arena> arena_;  // shared: a tensor may outlive its rank
   std::unique_ptr<ThreadPool> pool_;
-  Counters counters_;
+  std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   SpanRecorder spans_;
   std::atomic<LogLevel> log_level_;
   WorkMeter work_;

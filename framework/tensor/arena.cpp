@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -136,6 +137,7 @@ void Arena::deallocate(std::byte* block, std::int64_t bytes, MemoryTag tag) noex
   auto size = block_size(bytes);
   if (size >= kLarge) {
     const auto large = large_.find(block);
+    assert(large != large_.end());
     size = large->second;
     large_.erase(large);
   }

@@ -28,10 +28,10 @@ struct MemoryUse {
 ///
 /// Note [Blocks that are too large]
 /// The number of rows that an expert computes changes from step to step, and so do the sizes that a
-/// step requests. A free block may therefore serve a request that needs up to a quarter less. With
-/// blocks of fitting sizes alone, the arena would keep asking the system for new ones, whose pages
-/// the system clears, and would end with a set of blocks for each size that it has seen. The
-/// accounts are of the bytes requested all the same.
+/// step requests. From 256 KiB on, a free block may therefore serve a request if it is at most a
+/// quarter larger. With blocks of fitting sizes alone, the arena would keep asking the system for
+/// new ones, whose pages the system clears, and would end with a set of blocks for each size that
+/// it has seen. The accounts, and the budget, are of the bytes requested all the same.
 ///
 /// Blocks are 64-byte aligned. The arena counts the bytes requested, without the rounding.
 class Arena {

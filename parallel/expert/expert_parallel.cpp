@@ -42,7 +42,7 @@ void check_slot(const nn::ParameterSlot& slot, const std::string& name) {
         "; call expert_parallel once, and before fully_shard");
   const auto& leaf = tensor.impl()->leaf;
   check(!leaf || (leaf->hooks.empty() && leaf->post_accumulate_hooks.empty()), "expert_parallel: '",
-        name, "' must have no hooks yet, because a part takes its place");
+        name, "' must have no hooks yet, because a part takes its place; register them on that");
 }
 
 std::vector<Mixture> mixtures_below(nn::Module& module, int ranks) {
@@ -72,7 +72,7 @@ std::vector<Mixture> mixtures_below(nn::Module& module, int ranks) {
   return mixtures;
 }
 
-// This rank's experts of a stacked parameter. The whole is marked: an optimizer might hold it.
+// This rank's experts of a stacked parameter.
 Tensor part_of(const Tensor& whole, const std::shared_ptr<ProcessGroup>& group) {
   const MemoryTagGuard tag(MemoryTag::kParameters);
   ShardSpec spec = divided(whole_spec(whole.shape()), group, 0);
@@ -81,33 +81,47 @@ Tensor part_of(const Tensor& whole, const std::shared_ptr<ProcessGroup>& group) 
   if (!whole.is_meta()) copy_(part, shard_view(whole.detach(), spec));
   part.storage().set_name(whole.storage().name());
   part.set_requires_grad(whole.requires_grad());
-  part.set_shard_spec(std::make_shared<const ShardSpec>(spec));
+  part.set_shard_spec(std::make_shared<const ShardSpec>(std::move(spec)));
+  return part;
+}
+
+// An optimizer might hold the whole.
+void mark_replaced(const Tensor& whole, const Tensor& part) {
+  ShardSpec spec = *part.shard_spec();
   spec.replaced = true;
   whole.impl()->shard = std::make_shared<const ShardSpec>(std::move(spec));
-  return part;
 }
 
 }  // namespace
 
 int expert_parallel(nn::Module& module, const DeviceMesh& mesh) {
-  check<ValueError>(mesh.has("ep"), "expert_parallel: the mesh must have an axis 'ep'");
+  std::string axes;
+  for (const auto& axis : mesh.axes()) axes += (axes.empty() ? "'" : ", '") + axis.name + "'";
+  check<ValueError>(mesh.has("ep"), "expert_parallel: the mesh must have an axis 'ep', got ", axes);
   const auto& group = mesh.group("ep");
   module.restore_parameters();
   const auto mixtures = mixtures_below(module, group->size());
   if (group->size() == 1) return static_cast<int>(mixtures.size());
-  std::vector<std::pair<Tensor, Tensor>> divided_before;  // a whole, which may be tied, and a part
+  // All parts are made before anything changes.
+  std::vector<std::pair<Tensor, Tensor>> parts;  // of each whole, which may be tied
+  const auto part_made_of = [&](const Tensor& whole) {
+    return std::ranges::find_if(parts, [&](const auto& each) { return each.first.is(whole); });
+  };
+  std::vector<std::shared_ptr<nn::TokenDispatcher>> dispatchers;
   for (const auto& mixture : mixtures) {
-    mixture.layer->set_dispatcher(std::make_shared<AllToAllDispatcher>(group, mixture.num_experts));
+    dispatchers.push_back(std::make_shared<AllToAllDispatcher>(group, mixture.num_experts));
     for (const auto& slot : mixture.experts) {
       const Tensor whole = slot.parameter();
-      auto found = std::ranges::find_if(divided_before,
-                                        [&](const auto& each) { return each.first.is(whole); });
-      if (found == divided_before.end()) {
-        found = divided_before.insert(found, {whole, part_of(whole, group)});
-      }
-      *slot.tensor = found->second;
+      if (part_made_of(whole) == parts.end()) parts.emplace_back(whole, part_of(whole, group));
     }
   }
+  for (std::size_t i = 0; i < mixtures.size(); ++i) {
+    mixtures[i].layer->set_dispatcher(std::move(dispatchers[i]));
+    for (const auto& slot : mixtures[i].experts) {
+      *slot.tensor = part_made_of(slot.parameter())->second;
+    }
+  }
+  for (const auto& [whole, part] : parts) mark_replaced(whole, part);
   return static_cast<int>(mixtures.size());
 }
 

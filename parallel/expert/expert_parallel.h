@@ -20,14 +20,15 @@ namespace moegrad::parallel {
 ///     fsdp::fully_shard(model, meshes.fsdp());
 ///
 /// Note [Expert parallelism and the canonical sum]
-/// Losses, gradients and parameters have the bits of a run without expert parallelism, for any S
-/// that is a power of two. An expert's gradient is a sum over the micro-batches of all ranks. The
-/// owner adds those that ran at the same time (Note [Terms of a gradient]), and fully_shard adds
-/// the rest. So the leaf of the tree that micro-batch i of a rank is, in replica p of P and shard s
-/// of S, is (i P + p) S + s, and the gradients of all parameters must be reduced after each
-/// micro-batch: set_requires_gradient_sync stays on; under a StepPlan use
-/// Accumulation::kReduceEach. The axis ep must be the innermost part of dp_shard, as in
-/// make_meshes(), so that the ranks of one expert group are one subtree.
+/// Losses, gradients and parameters have the bits of a run without expert parallelism, if the
+/// numbers of ranks, of ranks per expert group and of micro-batches are powers of two and the ranks
+/// divide the micro-batches. An expert's gradient is a sum over the micro-batches of all ranks. The
+/// owner adds those that ran at the same time in its expert group (Note [Terms of a gradient]), and
+/// fully_shard adds the rest. So the gradients of all parameters must be reduced after each
+/// micro-batch: then micro-batch i of the rank in replica p of P and shard s of N is leaf
+/// (i P + p) N + s of the one tree, and an expert group, whose ranks are neighbours, is a subtree.
+/// set_requires_gradient_sync stays on; under a StepPlan use Accumulation::kReduceEach or, with
+/// replicas, kScatterEach. The axis ep must be the innermost part of dp_shard, as in make_meshes().
 ///
 /// The experts' modules must have no parameters but stacked ones, such as those of
 /// nn::GroupedExperts. Checkpoints and files in Hugging Face's form fit any S. If the axis has one
@@ -37,7 +38,8 @@ namespace moegrad::parallel {
 ///
 ///     ValueError    the mesh has no axis "ep"; there is no mixture layer; the ranks do not divide
 ///                   the experts; the experts have a parameter that is not stacked
-///     Error         the experts have been sharded or divided before; a parameter has hooks
+///     Error         the experts have been sharded or divided before; a parameter has hooks; the
+///                   parts exceed the arena's budget
 ///
 /// Make the optimizer afterwards. The step of one that was made before is an Error.
 ///

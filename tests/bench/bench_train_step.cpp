@@ -337,6 +337,12 @@ int parse_and_run(int argc, char** argv) {
                    "no logits as a whole, at the price of the head's products once more"),
        path_option("json", options.json, PathKind::kOutput, "file for the figures")});
   if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
+  check<UsageError>(options.ranks % options.expert_parallel == 0,
+                    "--expert-parallel: must divide the ranks (--world-size), ", options.ranks,
+                    ", got ", options.expert_parallel);
+  check<UsageError>(!options.merge_sources || options.expert_parallel > 1,
+                    "--merge-sources: needs --expert-parallel of at least 2, got ",
+                    options.expert_parallel);
   return run(options);
 }
 

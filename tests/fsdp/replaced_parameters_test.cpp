@@ -18,8 +18,8 @@ using test::message_of;
 using test::RealNet;
 
 const char* const kReplaced =
-    ": 'scale' must be a parameter of its module, got the whole tensor that fully_shard has "
-    "replaced by a shard; take named_parameters() after fully_shard";
+    ": 'scale' must be a parameter of its module, got the whole tensor that fully_shard or "
+    "expert_parallel has replaced by a part; take named_parameters() afterwards";
 
 TEST(ReplacedParameters, AnOptimizerMadeBeforeFullyShardFailsAtItsFirstStep) {
   for (const int world : {1, 2}) {

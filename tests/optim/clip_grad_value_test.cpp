@@ -49,7 +49,8 @@ TEST(ClipGradValue, RejectsWhatCannotBe) {
               clip_grad_value({{"p", p}}, 1.0);
             }),
             "clip_grad_value: 'p' must be a parameter of its module, got the whole tensor that "
-            "fully_shard has replaced by a shard; take named_parameters() after fully_shard");
+            "fully_shard or expert_parallel has replaced by a part; take named_parameters() "
+            "afterwards");
 }
 
 }  // namespace

@@ -90,7 +90,8 @@ TEST(WeightAverage, RejectsWhatCannotBe) {
        {message_of<Error>([&] { average.update(); }), message_of<Error>([&] { average.swap(); })}) {
     EXPECT_EQ(message,
               "WeightAverage: 'w' must be a parameter of its module, got the whole tensor that "
-              "fully_shard has replaced by a shard; take named_parameters() after fully_shard");
+              "fully_shard or expert_parallel has replaced by a part; take named_parameters() "
+              "afterwards");
   }
 }
 

@@ -87,7 +87,7 @@ after_entropy = SECTIONS.index("router-entropy") + 1
 _, _, root_of_divided = report(
     divided, [*SECTIONS[:after_entropy], "exchange", "rank-load", *SECTIONS[after_entropy:]])
 assert "% of the step's time" in texts(root_of_divided, "exchange")
-assert "tokens, in means of the ranks" in texts(root_of_divided, "rank-load")
+assert "tokens, in means of the parts" in texts(root_of_divided, "rank-load")
 
 # A model whose first layer is dense has loads of the others alone.
 other = folder / "glm4.jsonl"

@@ -96,6 +96,16 @@ undisturbed = reference(1)
 assert len(undisturbed) == STEPS + 1 and undisturbed[STEPS - 1][1] < undisturbed[0][1]
 assert reference(4) == undisturbed
 
+# Experts on several ranks, and on others after a kill.
+divided = Run()
+divided.run(4, "--expert-parallel", 2)
+assert divided.losses() == undisturbed
+divided = Run()
+divided.run(4, "--expert-parallel", 4, exit_code=-signal.SIGKILL,
+            command=(killed_run, len(POINTS) - 1, 0, 2))
+divided.run(2, "--expert-parallel", 2, "--resume")
+assert divided.losses() == undisturbed
+
 # A kill at every point of the first and of the second save.
 cases = [(point, 0, 2, save) for point in range(len(POINTS)) for save in (1, 2)]
 cases += [(point, 1, 2, 2) for point in (1, 3, 4)]

@@ -91,7 +91,7 @@ TEST(Balance, CorrectionBiasesMoveOnceAStepByTheLoadsOfAllRanks) {
     }
   }
   EXPECT_GT(moved, 8);
-  for (const int ranks : {2, 3, 4}) {  // 3 ranks run two micro-batches for nothing
+  for (const int ranks : {2, 3, 4}) {  // 3 ranks run twice without tokens
     const auto step = run_step(config, ranks, options, batches_of(config));
     EXPECT_EQ(step.result.tokens_per_expert, alone.result.tokens_per_expert);
     for (std::size_t layer = 0; layer < alone.biases.size(); ++layer) {

@@ -59,12 +59,16 @@ std::vector<ParityLayout> layouts(bool bf16_wire, std::int64_t num_experts) {
        {ParallelDims{1, 2, 1, 1, 2}, ParallelDims{1, 4, 1, 1, 2}, ParallelDims{1, 4, 1, 1, 4},
         ParallelDims{1, 8, 1, 1, 4}, ParallelDims{1, 8, 1, 1, 8}, ParallelDims{2, 2, 1, 1, 2},
         ParallelDims{2, 4, 1, 1, 2}}) {
-    if (num_experts % ranks.ep != 0) continue;
     layouts.push_back({.ranks = ranks, .accumulation = kReduceEach});
   }
   layouts.push_back({.ranks = {2, 2, 1, 1, 2}, .accumulation = kScatterEach});
+  const auto is_left_out = [num_experts](const ParityLayout& layout) {
+    const auto divides = [num_experts](int ep) { return ep == 1 || num_experts % ep == 0; };
+    return !divides(layout.ranks.ep) || (layout.resumed_on && !divides(layout.resumed_on->ep));
+  };
   if (bf16_wire) {
     for (auto& layout : layouts) layout.bf16_wire = true;
+    std::erase_if(layouts, is_left_out);
     return layouts;
   }
   const ParityLayout more[] = {
@@ -80,6 +84,7 @@ std::vector<ParityLayout> layouts(bool bf16_wire, std::int64_t num_experts) {
       {.ranks = {1, 2, 1, 1, 2}, .accumulation = kReduceEach, .resumed_on = kTwo},
   };
   layouts.insert(layouts.end(), std::begin(more), std::end(more));
+  std::erase_if(layouts, is_left_out);
   return layouts;
 }
 

@@ -318,10 +318,10 @@ std::string report_page(const RunRecord& run) {
   html += small_chart("router-entropy", "Router entropy", run.router_entropy, steps,
                       {.unit = "nats, mean over tokens and layers", .from_zero = true});
   if (!run.exchange_percent.bins().empty()) {  // under expert parallelism
-    html += small_chart("exchange", "Waiting for tokens of other ranks", run.exchange_percent, steps,
-                        {.unit = "% of the step's time", .from_zero = true});
-    html += small_chart("rank-load", "Load of the busiest rank", run.rank_load, steps,
-                        {.unit = "tokens, in means of the ranks", .from_zero = true});
+    html += small_chart("exchange", "Waiting for tokens of other ranks", run.exchange_percent,
+                        steps, {.unit = "% of the step's time", .from_zero = true});
+    html += small_chart("rank-load", "Load of the busiest part of the experts", run.rank_load,
+                        steps, {.unit = "tokens, in means of the parts", .from_zero = true});
   }
   html += "</div>\n";
   html += section("experts", "Expert load", experts(run));

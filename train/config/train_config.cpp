@@ -95,7 +95,7 @@ void check_expert_parallel(const TrainConfig::Parallel& parallel,
                            const models::CausalLMConfig& model) {
   const int ranks = parallel.expert_parallel;
   check<UsageError>(ranks == 1 || model.num_moe_layers() > 0,
-                    "--expert-parallel: the model has no experts to divide");
+                    "--expert-parallel: must be 1 for a model without experts, got ", ranks);
   check<UsageError>(parallel.world_size % ranks == 0,
                     "--expert-parallel: must divide the ranks (--world-size), ",
                     parallel.world_size, ", got ", ranks);

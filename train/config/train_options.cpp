@@ -167,7 +167,7 @@ void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& paral
   all.push_back(number_option("expert-parallel", expert_parallel, {1, 1 << 20},
                               "ranks that have the experts of a layer between them: tokens travel "
                               "to experts; the losses stay the same. Divides ranks and experts")
-                    .at_resume_of(AtResume::kMemory));
+                    .at_resume_of(AtResume::kRanks));
   all.push_back(number_option("collective-deadline", deadline, {1, 86400},
                               "seconds that a rank may keep the others waiting, not counted: its "
                               "disk, and while the whole process is stopped")

@@ -17,11 +17,9 @@ std::vector<std::int64_t> ExchangeMeter::counts() const {
           counters_.exchanged_bytes_received, counters_.exchange_wait};
 }
 
-ExchangeFigures ExchangeMeter::read(ProcessGroup& group) {
-  const auto now = counts();
-  std::vector<std::int64_t> step(now.size());
-  std::ranges::transform(now, before_, step.begin(), std::minus());
-  before_ = now;
+ExchangeFigures ExchangeMeter::read(ProcessGroup& group) const {
+  auto step = counts();
+  std::ranges::transform(step, before_, step.begin(), std::minus());
   all_reduce(group, std::span(step), ReduceOp::kMax, {.label = "exchanges"});
   return {.rows_sent = step[0],
           .rows_received = step[1],

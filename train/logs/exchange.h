@@ -23,8 +23,10 @@ struct ExchangeFigures {
 class ExchangeMeter {
  public:
   explicit ExchangeMeter(const Counters& counters);
-  /// What has been counted since the last call, or since construction. Collective.
-  ExchangeFigures read(ProcessGroup& group);
+  /// A step begins: what has been counted before is not of it.
+  void begin() { before_ = counts(); }
+  /// What has been counted since begin(), or since construction. Collective.
+  ExchangeFigures read(ProcessGroup& group) const;
 
  private:
   std::vector<std::int64_t> counts() const;
@@ -33,8 +35,8 @@ class ExchangeMeter {
   std::vector<std::int64_t> before_;
 };
 
-/// The tokens that the busiest of `ranks` with equally many experts each computes, divided by the
-/// mean; per mixture layer.
+/// The experts of a layer in as many equal parts as an expert group has `ranks`: the tokens of the
+/// busiest part, over all expert groups, divided by the mean; per mixture layer.
 std::vector<double> rank_load(const StepResult& result, int ranks);
 
 }  // namespace moegrad::training

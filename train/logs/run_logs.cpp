@@ -47,7 +47,10 @@ bool RunLogs::records() const {
   return !options_.output.metrics.empty() || !options_.output.tensorboard.empty();
 }
 
-void RunLogs::begin_step(std::int64_t step) { profile_.begin_step(step, context_); }
+void RunLogs::begin_step(std::int64_t step) {
+  profile_.begin_step(step, context_);
+  exchange_.begin();
+}
 
 // Collective. Records the most bytes of any rank since the last call.
 void RunLogs::record_peaks(StepReport& report) {

@@ -28,6 +28,7 @@ struct Run {
   LinkModel link = {.latency = 8ms};
   std::chrono::milliseconds compute = 16ms;
   std::function<void(int rank)> more = {};  // after the compute of each step
+  bool compares_compute = true;
 };
 
 /// The ranks that are named, on rank 0; all others must name the same.
@@ -37,7 +38,7 @@ std::vector<SlowRank> watch(const Run& run) {
          [&](RankContext& context) {
            const auto rank = context.rank();
            auto& own = named[static_cast<std::size_t>(rank)];
-           SlowRankWatch watch(context);
+           SlowRankWatch watch(context, run.compares_compute);
            for (int window = 0; window < run.windows; ++window) {
              for (int step = 0; step < run.steps; ++step) {
                {
@@ -82,6 +83,16 @@ TEST(SlowRankWatch, NamesABusyCore) {
       if (rank == kSlowOne) std::this_thread::sleep_for(factor * 40ms);
     }});
   });
+}
+
+TEST(SlowRankWatch, NamesNoRankThatHasMoreToComputeByRight) {
+  const auto named = watch({.more =
+                                [](int rank) {
+                                  const WorkGuard work(WorkClass::kCompute);
+                                  if (rank == kSlowOne) std::this_thread::sleep_for(80ms);
+                                },
+                            .compares_compute = false});
+  EXPECT_THAT(named, IsEmpty());
 }
 
 TEST(SlowRankWatch, NamesSlowData) {

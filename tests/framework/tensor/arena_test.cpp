@@ -131,7 +131,7 @@ TEST(Arena, ASteadyStateAsksTheSystemForNothing) {
 }
 
 // Note [Blocks that are too large]: as the rows of an expert vary from step to step.
-TEST(Arena, ALargeBlockServesWhatNeedsUpToAQuarterLess) {
+TEST(Arena, ALargeBlockServesRequestsIfItIsAtMostAQuarterLarger) {
   constexpr std::int64_t kMebi = 1 << 20;
   Arena arena;
   const auto ask = [&](std::int64_t bytes) {

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "framework/autograd/engine.h"
+#include "framework/autograd/micro_batch.h"
 #include "framework/distributed/gather_shards.h"
 #include "framework/distributed/parallel_dims.h"
 #include "framework/runtime/rank_context.h"
@@ -364,8 +366,8 @@ TEST(ExpertParallel, RefusesToKeepGradients) {
               "fully_shard: the gradient of 'blocks.1.mlp.experts.gate_up_proj' must be reduced "
               "after each micro-batch, because it is already the sum over the ranks that share the "
               "experts; call backward for one micro-batch at a time, with "
-              "set_requires_gradient_sync on (under a StepPlan, Accumulation::kReduceEach); in "
-              "module blocks.1");
+              "set_requires_gradient_sync on (under a StepPlan, Accumulation::kReduceEach or "
+              "kScatterEach); in module blocks.1");
     state.reset_iter_state();
     state.set_requires_gradient_sync(true);
     EXPECT_NO_THROW(backward());
@@ -380,7 +382,7 @@ TEST(ExpertParallel, RefusesWhatItCannotDivide) {
               "expert_parallel: the module must have a mixture layer, got none");
     Net net;
     EXPECT_EQ(message_of<ValueError>([&] { expert_parallel(net, DeviceMesh::flat(rank.group())); }),
-              "expert_parallel: the mesh must have an axis 'ep'");
+              "expert_parallel: the mesh must have an axis 'ep', got 'shard'");
     nn::MoE odd({.hidden_size = 4, .intermediate_size = 3, .num_experts = 5, .top_k = 2});
     EXPECT_EQ(message_of<ValueError>([&] { expert_parallel(odd, mesh); }),
               "expert_parallel: the 2 ranks of axis 'ep' must divide the experts of the module, "
@@ -391,8 +393,8 @@ TEST(ExpertParallel, RefusesWhatItCannotDivide) {
     auto handle = hooked.register_post_accumulate_grad_hook([](const Tensor&) {});
     EXPECT_EQ(
         message_of<Error>([&] { expert_parallel(net, mesh); }),
-        "expert_parallel: 'blocks.0.mlp.experts.gate_up_proj' must have no hooks yet, because "
-        "a part takes its place");
+        "expert_parallel: 'blocks.0.mlp.experts.gate_up_proj' must have no hooks yet, because a "
+        "part takes its place; register them on that");
     handle.remove();
     EXPECT_EQ(expert_parallel(net, mesh), 2);
     EXPECT_EQ(message_of<Error>([&] { expert_parallel(net, mesh); }),
@@ -409,8 +411,116 @@ TEST(ExpertParallel, MakesTheStepOfAnOlderOptimizerAnError) {
     optim::AdamW optimizer(mixture->named_parameters(), {.lr = 0.1});
     expert_parallel(*mixture, expert_mesh(rank));
     ops::sum((*mixture)(randn({2, test::kMixtureHidden}, 1, Dtype::kFloat32)).hidden).backward();
-    EXPECT_THROW(optimizer.step(), Error);
+    EXPECT_EQ(
+        message_of<Error>([&] { optimizer.step(); }),
+        "step: 'experts.gate_up_proj' must be a parameter of its module, got the whole tensor "
+        "that fully_shard or expert_parallel has replaced by a part; take named_parameters() "
+        "afterwards");
   });
+}
+
+TEST(ExpertParallel, IsMissedByFullyShardWhereExpertMeshesNeedIt) {
+  launch(4, [](RankContext& rank) {
+    Net net;
+    const auto meshes = make_meshes(rank.group(), {.dp_shard = 4, .ep = 2});
+    EXPECT_EQ(message_of<ValueError>([&] { shard(net, meshes); }),
+              "fully_shard: expert_mesh and what has divided the experts before must reach all 4 "
+              "ranks of the mesh, got 2 for 'mlp.experts.gate_up_proj'; call "
+              "parallel::expert_parallel before fully_shard");
+    EXPECT_EQ(expert_parallel(net, meshes.expert), 2);
+    EXPECT_EQ(
+        message_of<ValueError>([&] { fsdp::fully_shard(*net.blocks()[0], meshes.fsdp()); }),
+        "fully_shard: 'mlp.experts.gate_up_proj' is divided over ranks of the mesh already, so "
+        "Policy::expert_mesh must be the mesh of the others (ParallelMeshes::expert_fsdp), got "
+        "none");
+    EXPECT_NO_THROW(shard(net, meshes));
+  });
+}
+
+// A schedule that runs two micro-batches in turns and then one backward.
+TEST(ExpertParallel, RefusesSeveralMicroBatchesInOneBackward) {
+  launch(2, [](RankContext& rank) {
+    Net net;
+    nn::init_weights(net, 5, 0.3);
+    const auto meshes = make_meshes(rank.group(), {.dp_shard = 2, .ep = 2});
+    expert_parallel(net, meshes.expert);
+    auto& state = shard(net, meshes);
+    TensorList losses;
+    for (int j = 0; j < 2; ++j) {
+      const MicroBatchGuard guard(j);
+      losses.push_back(ops::sum(net(micro_batch(j, rank.rank(), Dtype::kFloat32))));
+    }
+    const auto message =
+        message_of<Error>([&] { run_backward(losses, TensorList(2), /*retain_graph=*/false); });
+    EXPECT_NE(message.find("call backward for one micro-batch at a time"), std::string::npos)
+        << message;
+    state.reset_iter_state();
+    EXPECT_NO_THROW(ops::sum(net(micro_batch(0, rank.rank(), Dtype::kFloat32))).backward());
+  });
+}
+
+// Their gradients may be kept: there are none.
+TEST(ExpertParallel, LetsFrozenExpertsBeKept) {
+  launch(2, [](RankContext& rank) {
+    Net net;
+    nn::init_weights(net, 5, 0.3);
+    const auto meshes = make_meshes(rank.group(), {.dp_shard = 2, .ep = 2});
+    expert_parallel(net, meshes.expert);
+    auto& state = shard(net, meshes);
+    const auto backward = [&] {
+      ops::sum(net(micro_batch(0, rank.rank(), Dtype::kFloat32))).backward();
+    };
+    const auto train_experts = [&](bool on) {
+      for (const auto& slot : net.parameter_slots()) {
+        if (slot.layout.stacked.ndim() > 0) slot.parameter().set_requires_grad(on);
+      }
+    };
+    backward();  // the experts have summed terms
+    net.zero_grad();
+    train_experts(false);
+    state.set_requires_gradient_sync(false);
+    EXPECT_NO_THROW(backward());
+    train_experts(true);
+    EXPECT_THROW(backward(), Error);
+    EXPECT_NO_THROW(state.reset_iter_state());
+    state.set_requires_gradient_sync(true);
+    EXPECT_NO_THROW(backward());
+  });
+}
+
+// One weight in two layers stays one.
+TEST(ExpertParallel, DividesTiedExpertsOnce) {
+  launch(2, [](RankContext& rank) {
+    Net net;
+    const auto slots = net.parameter_slots();
+    const auto half = slots.size() / 2;  // of each of the two equal blocks
+    for (std::size_t i = 0; i < half; ++i) {
+      if (slots[i].layout.stacked.ndim() > 0) *slots[i + half].tensor = *slots[i].tensor;
+    }
+    EXPECT_EQ(expert_parallel(net, expert_mesh(rank)), 2);
+    for (std::size_t i = 0; i < half; ++i) {
+      const bool tied = slots[i].tensor->is(*slots[i + half].tensor);
+      EXPECT_EQ(tied, slots[i].layout.stacked.ndim() > 0) << slots[i].name;
+    }
+  });
+}
+
+// Rank 1 alone fails while tokens travel: the others learn of it, and do not wait.
+TEST(ExpertParallel, EndsOnAllRanksIfOneFailsInALayer) {
+  const auto message = message_of<Error>([] {
+    launch(4, [](RankContext& rank) {
+      const auto mixture = make_mixture(Dtype::kFloat32);
+      expert_parallel(*mixture, expert_mesh(rank));
+      const Tensor x = randn({3, test::kMixtureHidden}, 1, Dtype::kFloat32);
+      const auto dispatched = mixture->dispatch(x, mixture->route(x));
+      if (rank.rank() != 1) {
+        const Tensor y = mixture->combine(mixture->experts(dispatched), dispatched);
+        EXPECT_THROW(clone(y), CollectiveError);
+      }
+      throw ValueError("no more tokens");
+    });
+  });
+  EXPECT_NE(message.find("no more tokens"), std::string::npos) << message;
 }
 
 // Without bytes at first, as large models are made.
