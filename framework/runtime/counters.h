@@ -6,8 +6,9 @@
 
 namespace moegrad {
 
-/// How often a rank moved data that a perfect layout would not move, and how many bytes; and what it
-/// exchanged with other ranks. The code that moves them counts; tests and programs read the figures.
+/// How often a rank moved data that a perfect layout would not move, and how many bytes; and what
+/// it exchanged with other ranks. The code that moves the data counts; tests and programs read the
+/// figures.
 struct Counters {
   std::atomic<std::int64_t> materialized_transposes{0};  // whole tensors copied in another order
   std::atomic<std::int64_t> packed_panels{0};            // row-major operand copied into panels

@@ -5,7 +5,9 @@
 
 #include <any>
 #include <chrono>
+#include <cstddef>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "framework/distributed/process_group.h"
 #include "nn/token_dispatcher.h"
+#include "ops/routing.h"
 
 namespace moegrad::parallel {
 

@@ -11,6 +11,7 @@
 #include "framework/distributed/shard_runs.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
+#include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "framework/tensor/tensor_impl.h"

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/distributed/parallel_dims.h"
 #include "tools/check_golden/golden_checks.h"
 #include "tools/check_golden/golden_runs.h"
 

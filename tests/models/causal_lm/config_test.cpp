@@ -68,7 +68,8 @@ TEST(CausalLMConfig, PresetsHaveTheSizesTheyPromise) {
   }
   EXPECT_EQ(message_of<ValueError>([] { CausalLMConfig::preset("huge"); }),
             "model config: preset must be tiny, small, medium, qwen3-30b-a3b, qwen3-235b-a22b, "
-            "qwen3-moe-600b, tiny-dense, qwen3-0.6b, tiny-qwen2-moe, tiny-mixtral or tiny-glm4-moe, got huge");
+            "qwen3-moe-600b, tiny-dense, qwen3-0.6b, tiny-qwen2-moe, tiny-mixtral or "
+            "tiny-glm4-moe, got huge");
 }
 
 TEST(CausalLMConfig, FindsTheMixtureLayersAsHuggingFaceDoes) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/runtime/random.h"
 #include "ops/elementwise.h"

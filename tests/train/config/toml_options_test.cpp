@@ -166,7 +166,8 @@ TEST_F(OptionFile, IsRefusedWithTheLineThatIsWrong) {
             "1: --linear-only-shard: must be true or false, got 2");
   EXPECT_EQ(problem("preset = 'huge'\n"),
             "1: --preset: must be tiny, small, medium, qwen3-30b-a3b, qwen3-235b-a22b, "
-            "qwen3-moe-600b, tiny-dense, qwen3-0.6b, tiny-qwen2-moe, tiny-mixtral or tiny-glm4-moe, got 'huge'");
+            "qwen3-moe-600b, tiny-dense, qwen3-0.6b, tiny-qwen2-moe, tiny-mixtral or "
+            "tiny-glm4-moe, got 'huge'");
   EXPECT_EQ(problem("\nlr = -1.5\n"), "2: --lr: must be a number from 0 to 1e+30, got -1.5");
   EXPECT_EQ(problem("lr = -1\n"), "1: --lr: must be a number from 0 to 1e+30, got -1");
   EXPECT_EQ(problem("lr = inf\n"), "1: --lr: must be a number from 0 to 1e+30, got inf");

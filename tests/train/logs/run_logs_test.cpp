@@ -132,7 +132,8 @@ TEST_P(EventFilesTest, HoldTheValuesOfTheMetricsFile) {
     ASSERT_EQ(line.contains("exchange"), GetParam() > 1);
     if (GetParam() > 1) {
       const auto& exchange = line["exchange"];
-      for (const std::string name : {"rows_sent", "rows_received", "bytes_sent", "bytes_received"}) {
+      for (const std::string name :
+           {"rows_sent", "rows_received", "bytes_sent", "bytes_received"}) {
         EXPECT_GT(exchange[name], 0);
         take("expert_parallel/" + name, step, exchange[name]);
       }
