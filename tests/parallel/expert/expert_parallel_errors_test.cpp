@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// What expert_parallel, and fully_shard after it, refuse; and how a layer ends that fails.
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "framework/autograd/engine.h"
+#include "framework/autograd/micro_batch.h"
+#include "framework/distributed/parallel_dims.h"
+#include "framework/runtime/rank_context.h"
+#include "fsdp/fully_shard.h"
+#include "nn/linear.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
+#include "optim/adamw.h"
+#include "parallel/expert/expert_parallel.h"
+#include "tests/parallel/expert/mixture_on_ranks.h"
+#include "tests/parallel/expert/two_mixtures.h"
+
+namespace moegrad::parallel::expert_parallel_errors_test {
+namespace {
+
+using namespace two_mixtures;
+using test::bitwise_equal;
+using test::expert_mesh;
+using test::make_mixture;
+using test::message_of;
+using test::randn;
+
+TEST(ExpertParallel, RefusesToKeepGradients) {
+  launch(2, [](RankContext& rank) {
+    DividedNet divided(rank);
+    auto& [net, meshes, state] = divided;
+    state.set_requires_gradient_sync(false);
+    const auto backward = [&] {
+      ops::sum(net(micro_batch(0, rank.rank(), Dtype::kFloat32))).backward();
+    };
+    EXPECT_EQ(message_of<Error>(backward),
+              "fully_shard: the gradient of 'blocks.1.mlp.experts.gate_up_proj' must be reduced "
+              "after each micro-batch, because it is already the sum over the ranks that share the "
+              "experts; call backward for one micro-batch at a time, with "
+              "set_requires_gradient_sync on (under a StepPlan, Accumulation::kReduceEach or "
+              "kScatterEach); in module blocks.1");
+    state.reset_iter_state();
+    state.set_requires_gradient_sync(true);
+    EXPECT_NO_THROW(backward());
+  });
+}
+
+TEST(ExpertParallel, RefusesWhatItCannotDivide) {
+  launch(2, [](RankContext& rank) {
+    const auto mesh = expert_mesh(rank);
+    nn::Linear linear({.in_features = 3, .out_features = 3});
+    EXPECT_EQ(message_of<ValueError>([&] { expert_parallel(linear, mesh); }),
+              "expert_parallel: the module must have a mixture layer, got none");
+    Net net;
+    EXPECT_EQ(message_of<ValueError>([&] { expert_parallel(net, DeviceMesh::flat(rank.group())); }),
+              "expert_parallel: the mesh must have an axis 'ep', got 'shard'");
+    nn::MoE odd({.hidden_size = 4, .intermediate_size = 3, .num_experts = 5, .top_k = 2});
+    EXPECT_EQ(message_of<ValueError>([&] { expert_parallel(odd, mesh); }),
+              "expert_parallel: the 2 ranks of axis 'ep' must divide the experts of the module, "
+              "got 5");
+    EXPECT_EQ(odd.named_parameters()[1].tensor.shape(), (Shape{20, 6}));
+
+    Tensor hooked = net.named_parameters()[2].tensor;
+    auto handle = hooked.register_post_accumulate_grad_hook([](const Tensor&) {});
+    EXPECT_EQ(
+        message_of<Error>([&] { expert_parallel(net, mesh); }),
+        "expert_parallel: 'blocks.0.mlp.experts.gate_up_proj' must have no hooks yet, because a "
+        "part takes its place; register them on that");
+    handle.remove();
+    EXPECT_EQ(expert_parallel(net, mesh), 2);
+    EXPECT_EQ(message_of<Error>([&] { expert_parallel(net, mesh); }),
+              "expert_parallel: 'blocks.0.mlp.experts.gate_up_proj' must be whole, got [" +
+                  std::to_string(48 * rank.rank()) + ", " + std::to_string(48 * rank.rank() + 48) +
+                  ") of dimension 0 of [96, 20]; call expert_parallel once, and before "
+                  "fully_shard");
+  });
+}
+
+TEST(ExpertParallel, MakesTheStepOfAnOlderOptimizerAnError) {
+  launch(2, [](RankContext& rank) {
+    const auto mixture = make_mixture(Dtype::kFloat32);
+    optim::AdamW optimizer(mixture->named_parameters(), {.lr = 0.1});
+    expert_parallel(*mixture, expert_mesh(rank));
+    ops::sum((*mixture)(randn({2, test::kMixtureHidden}, 1, Dtype::kFloat32)).hidden).backward();
+    EXPECT_EQ(
+        message_of<Error>([&] { optimizer.step(); }),
+        "step: 'experts.gate_up_proj' must be a parameter of its module, got the whole tensor "
+        "that fully_shard or expert_parallel has replaced by a part; take named_parameters() "
+        "afterwards");
+  });
+}
+
+TEST(ExpertParallel, IsMissedByFullyShardWhereExpertMeshesNeedIt) {
+  launch(4, [](RankContext& rank) {
+    Net net;
+    const auto meshes = make_meshes(rank.group(), {.dp_shard = 4, .ep = 2});
+    EXPECT_EQ(message_of<ValueError>([&] { shard(net, meshes); }),
+              "fully_shard: expert_mesh and what has divided the experts before must reach all 4 "
+              "ranks of the mesh, got 2 for 'mlp.experts.gate_up_proj'; call "
+              "parallel::expert_parallel before fully_shard");
+    EXPECT_EQ(expert_parallel(net, meshes.expert), 2);
+    EXPECT_EQ(
+        message_of<ValueError>([&] { fsdp::fully_shard(*net.blocks()[0], meshes.fsdp()); }),
+        "fully_shard: 'mlp.experts.gate_up_proj' is divided over ranks of the mesh already, so "
+        "Policy::expert_mesh must be the mesh of the others (ParallelMeshes::expert_fsdp), got "
+        "none");
+    EXPECT_NO_THROW(shard(net, meshes));
+  });
+}
+
+// A schedule that runs two micro-batches in turns and then one backward.
+TEST(ExpertParallel, RefusesSeveralMicroBatchesInOneBackward) {
+  launch(2, [](RankContext& rank) {
+    DividedNet divided(rank);
+    auto& [net, meshes, state] = divided;
+    TensorList losses;
+    for (int j = 0; j < 2; ++j) {
+      const MicroBatchGuard guard(j);
+      losses.push_back(ops::sum(net(micro_batch(j, rank.rank(), Dtype::kFloat32))));
+    }
+    const auto message =
+        message_of<Error>([&] { run_backward(losses, TensorList(2), /*retain_graph=*/false); });
+    EXPECT_NE(message.find("call backward for one micro-batch at a time"), std::string::npos)
+        << message;
+    state.reset_iter_state();
+    EXPECT_NO_THROW(ops::sum(net(micro_batch(0, rank.rank(), Dtype::kFloat32))).backward());
+  });
+}
+
+// Their gradients may be kept: there are none.
+TEST(ExpertParallel, LetsFrozenExpertsBeKept) {
+  launch(2, [](RankContext& rank) {
+    DividedNet divided(rank);
+    auto& [net, meshes, state] = divided;
+    const auto backward = [&] {
+      ops::sum(net(micro_batch(0, rank.rank(), Dtype::kFloat32))).backward();
+    };
+    const auto train_experts = [&](bool on) {
+      for (const auto& slot : net.parameter_slots()) {
+        if (slot.layout.stacked.ndim() > 0) slot.parameter().set_requires_grad(on);
+      }
+    };
+    backward();  // the experts have summed terms
+    net.zero_grad();
+    train_experts(false);
+    state.set_requires_gradient_sync(false);
+    EXPECT_NO_THROW(backward());
+    train_experts(true);
+    EXPECT_THROW(backward(), Error);
+    EXPECT_NO_THROW(state.reset_iter_state());
+    state.set_requires_gradient_sync(true);
+    EXPECT_NO_THROW(backward());
+  });
+}
+
+// Rank 1 alone fails while tokens travel: the others learn of it, and do not wait.
+TEST(ExpertParallel, EndsOnAllRanksIfOneFailsInALayer) {
+  const auto message = message_of<Error>([] {
+    launch(4, [](RankContext& rank) {
+      const auto mixture = make_mixture(Dtype::kFloat32);
+      expert_parallel(*mixture, expert_mesh(rank));
+      const Tensor x = randn({3, test::kMixtureHidden}, 1, Dtype::kFloat32);
+      const auto dispatched = mixture->dispatch(x, mixture->route(x));
+      if (rank.rank() != 1) {
+        const Tensor y = mixture->combine(mixture->experts(dispatched), dispatched);
+        EXPECT_THROW(clone(y), CollectiveError);
+      }
+      throw ValueError("no more tokens");
+    });
+  });
+  EXPECT_NE(message.find("no more tokens"), std::string::npos) << message;
+}
+
+/// Adds one to the first of the counts that rank 1 says it will send.
+class WrongCounts final : public ProcessGroup {
+ public:
+  explicit WrongCounts(std::shared_ptr<ProcessGroup> group)
+      : ProcessGroup(group->name(), {group->ranks().begin(), group->ranks().end()}, group->rank()),
+        group_(std::move(group)) {}
+
+ protected:
+  WorkPtr issue(CollectiveCall call) override {
+    if (call.op == CollectiveOp::kAllToAll && call.dtype == Dtype::kInt64 && rank() == 1) {
+      counts_.resize(call.input.size() / sizeof(std::int64_t));
+      std::memcpy(counts_.data(), call.input.data(), call.input.size());
+      ++counts_.front();
+      call.input = std::as_bytes(std::span(counts_));
+    }
+    return pass_on(*group_, std::move(call));
+  }
+  std::shared_ptr<ProcessGroup> make_subgroup(std::span<const int> ranks,
+                                              const std::string& name) override {
+    return group_->subgroup(ranks, name);
+  }
+
+ private:
+  std::shared_ptr<ProcessGroup> group_;
+  std::vector<std::int64_t> counts_;
+};
+
+TEST(ExpertParallel, EndsOnAllRanksIfCountsDisagree) {
+  launch(2, [](RankContext& rank) {
+    const auto mixture = make_mixture(Dtype::kFloat32);
+    const auto group = std::make_shared<WrongCounts>(rank.group());
+    expert_parallel(*mixture, DeviceMesh(group, {{"ep", 2}}));
+    const auto message = message_of<CollectiveError>([&] {
+      const auto output = (*mixture)(randn({3, test::kMixtureHidden}, 1, Dtype::kFloat32));
+      output.hidden.item<float>();
+    });
+    EXPECT_NE(message.find("all_to_all"), std::string::npos) << message;
+    EXPECT_NE(message.find("rows for the experts"), std::string::npos) << message;
+  });
+}
+
+// The router refuses them before anything is sent, on each rank that has them.
+TEST(ExpertParallel, RefusesReplayedExpertsOfAnotherShape) {
+  launch(2, [](RankContext& rank) {
+    const auto mixture = make_mixture(Dtype::kFloat32);
+    expert_parallel(*mixture, expert_mesh(rank));
+    const Tensor x = randn({3, test::kMixtureHidden}, 1, Dtype::kFloat32);
+    EXPECT_THROW((*mixture)(x, Tensor::from(std::vector<std::int64_t>{0, 1}, {1, 2})), ShapeError);
+    EXPECT_NO_THROW((*mixture)(x));
+  });
+}
+
+}  // namespace
+}  // namespace moegrad::parallel::expert_parallel_errors_test
