@@ -28,13 +28,16 @@ namespace {
 
 constexpr std::size_t kCount = 100'000;
 constexpr std::size_t kLongCount = 8'000'000;  // so long that a signal comes meanwhile
+// On which three quarters of kLongCount take half a second.
+constexpr LinkModel kSlowLink = {.bytes_per_second = 48e6};
 
 void reduce(ProcessGroup& group, std::int64_t step, std::size_t count) {
   std::vector<float> values(count, 1.0F);
   all_reduce(group, std::span(values), ReduceOp::kSum, {.label = "layers.1", .round = step});
 }
 
-// As tokens travel to experts. The faulty rank ends while they are under way.
+// As tokens travel to experts. The faulty rank ends while they are under way: the slow link lets no
+// other rank end the exchange before.
 void exchange(ProcessGroup& group, std::int64_t step, bool is_faulty) {
   const auto ranks = static_cast<std::size_t>(group.size());
   const std::vector<std::int64_t> each(ranks, static_cast<std::int64_t>(kLongCount / ranks));
@@ -88,6 +91,7 @@ int run(int argc, char** argv) {
       argc == 5 ? parse_number<int>("DEADLINE-MS", argv[4], {1, 1'000'000}) : 2'000);
   options.exit_after = kProgramExitsAfter;
   options.last_operations_folder = folder;
+  if (kind == "is killed in an exchange") options.link = kSlowLink;
   launch_mpi([](RankContext&) {});  // MPI itself waits without a deadline when it starts
   if (kind == "comes late" && mpi_environment()->rank == faulty) {
     note_fault(folder);
