@@ -17,6 +17,10 @@ Accumulation accumulation_on(const ParallelDims& dims) {
   return dims.ep > 1 ? Accumulation::kReduceEach : Accumulation::kKeepUntilLast;
 }
 
+bool ranks_compute_equally(const ParallelDims& dims, std::int64_t micro_batches) {
+  return dims.ep == 1 && micro_batches % dims.ranks() == 0;
+}
+
 GridPosition GridPosition::of(const fsdp::State& state) {
   const auto& ranks = state.ranks();
   GridPosition position = {.replicas = ranks.num_replicas(), .shards = ranks.num_shards()};

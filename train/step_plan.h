@@ -25,6 +25,10 @@ enum class Accumulation : std::uint8_t {
 /// without it, one reduction per step is enough.
 Accumulation accumulation_on(const ParallelDims& dims);
 
+/// Whether all ranks compute equally much in a step, so that their times can be compared: not where
+/// some run a micro-batch more, or have experts that more tokens choose.
+bool ranks_compute_equally(const ParallelDims& dims, std::int64_t micro_batches);
+
 /// The position of a rank in a grid of replicas and shards.
 struct GridPosition {
   int replica = 0;

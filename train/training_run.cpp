@@ -208,8 +208,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
 
   StepPlan plan(state, data.micro_batches(), accumulation_on(dims));
   StepLoader loader(data, plan.indices());
-  const bool equal_work = dims.ep == 1 && data.micro_batches() % context.world_size() == 0;
-  SlowRankWatch watch(context, equal_work);
+  SlowRankWatch watch(context, ranks_compute_equally(dims, data.micro_batches()));
   window_begin = Clock::now();
   for (std::int64_t step = first; step < options.optim.steps; ++step) {
     logs.begin_step(step);

@@ -172,6 +172,36 @@ DeviceMesh DeviceMesh::unflatten(std::string_view axis, const std::vector<MeshAx
   return replaced(place, place + 1, std::move(split));
 }
 
+std::optional<DeviceMesh> DeviceMesh::unflatten_by_host(std::string_view axis) const {
+  const auto& whole = find(axis);
+  const auto hosts = groups_->root()->hosts();
+  std::vector<std::vector<int>> groups;  // of the axis, as the hosts of their ranks
+  std::vector<bool> seen(hosts.size());
+  for (std::size_t first = 0; first < hosts.size(); ++first) {
+    if (seen[first]) continue;
+    auto& group = groups.emplace_back();
+    for (const int offset : whole.offsets) {
+      const auto rank = first + static_cast<std::size_t>(offset);
+      seen[rank] = true;
+      group.push_back(hosts[rank]);
+    }
+  }
+  const auto ranks_of_first = std::ranges::count(groups.front(), groups.front().front());
+  const int each = static_cast<int>(ranks_of_first);
+  if (each == 1 || each == whole.size() || whole.size() % each != 0) return std::nullopt;
+  for (const auto& group : groups) {
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const auto run = i - i % static_cast<std::size_t>(each);
+      if (group[i] != group[run] || std::ranges::count(group, group[i]) != each) {
+        return std::nullopt;
+      }
+    }
+  }
+  const auto name = whole.name;
+  return unflatten(axis, {{.name = name + "_host", .size = whole.size() / each},
+                          {.name = name + "_local", .size = each}});
+}
+
 DeviceMesh DeviceMesh::replaced(std::size_t begin, std::size_t end, std::vector<Axis> parts) const {
   const auto at = [&](std::size_t place) {
     return axes_.begin() + static_cast<std::ptrdiff_t>(place);

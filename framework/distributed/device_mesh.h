@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,8 @@ struct MeshAxis {
 ///
 /// A mesh is a value; slices share its groups. Groups are cached by the ranks in them, so equal
 /// ranks have one group in all meshes that came from one mesh. What makes groups is collective: the
-/// constructor, flatten() and unflatten(). All ranks of the mesh must call it with the same axes.
+/// constructor, flatten(), unflatten() and unflatten_by_host(). All ranks of the mesh must call it
+/// with the same axes.
 class DeviceMesh {
  public:
   /// Throws ValueError unless the sizes multiply to group->size().
@@ -62,6 +64,10 @@ class DeviceMesh {
   /// its size, their names are free, and, if flatten() made the axis, it is cut where it was joined
   /// (or its ranks are evenly spaced).
   DeviceMesh unflatten(std::string_view axis, const std::vector<MeshAxis>& parts) const;
+  /// The mesh with one axis made two: the hosts, "AXIS_host", and a host's ranks, "AXIS_local".
+  /// Nothing unless each group of the axis is on several hosts, with several ranks in a row on
+  /// each, and as many on each host of each group.
+  std::optional<DeviceMesh> unflatten_by_host(std::string_view axis) const;
 
  private:
   struct Axis {

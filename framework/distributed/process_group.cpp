@@ -46,8 +46,11 @@ void check_rank(std::string_view op, std::string_view what, int rank, int size) 
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(std::string name, std::vector<int> ranks, int rank)
-    : name_(std::move(name)), ranks_(std::move(ranks)), rank_(rank) {}
+ProcessGroup::ProcessGroup(std::string name, std::vector<int> ranks, int rank,
+                           std::vector<int> hosts)
+    : name_(std::move(name)), ranks_(std::move(ranks)), rank_(rank), hosts_(std::move(hosts)) {
+  if (hosts_.empty()) hosts_.resize(ranks_.size());
+}
 
 CollectiveCall ProcessGroup::make_call(CollectiveOp op, const CollectiveOptions& options) const {
   constexpr std::chrono::hours kDay(24);

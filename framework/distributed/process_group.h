@@ -62,6 +62,8 @@ class ProcessGroup {
   const std::string& name() const { return name_; }
   /// The members as ranks of the world, ascending.
   std::span<const int> ranks() const { return ranks_; }
+  /// The host of each member: equal numbers where two share one. Threads all do.
+  std::span<const int> hosts() const { return hosts_; }
 
   /// Passes the inputs of all ranks (equal sizes) to `consume`, on the backend's thread, without a
   /// staging copy where ranks are threads. The call is done when this rank's consumer has returned;
@@ -102,8 +104,9 @@ class ProcessGroup {
   std::shared_ptr<const void> excuse(std::string what) { return begin_excuse(std::move(what)); }
 
  protected:
-  /// `ranks`: the members as ranks of the world, ascending; `rank`: this rank's place among them.
-  ProcessGroup(std::string name, std::vector<int> ranks, int rank);
+  /// `ranks`: the members as ranks of the world, ascending; `rank`: this rank's place among them;
+  /// `hosts`: the host of each, or empty where all share one.
+  ProcessGroup(std::string name, std::vector<int> ranks, int rank, std::vector<int> hosts = {});
 
   /// Begins a call and returns at once. A call with a fault fails on all ranks.
   virtual WorkPtr issue(CollectiveCall call) = 0;
@@ -129,6 +132,7 @@ class ProcessGroup {
   std::string name_;
   std::vector<int> ranks_;
   int rank_;
+  std::vector<int> hosts_;
   bool check_nan_ = false;
   std::mutex mutex_;
   // The calls so far, by queue and, for messages, by sender, receiver and tag.

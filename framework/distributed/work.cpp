@@ -63,6 +63,8 @@ void Work::record(SpanClock::time_point begin) {
   const auto timing = times();
   if (timing.ended == SpanClock::time_point()) return;  // it was withdrawn before it began
   rank->work().totals()->add(WorkClass::kCommunication, timing.work);
+  rank->counters().messages_to_hosts += timing.host_messages;
+  rank->counters().bytes_to_hosts += timing.host_bytes;
   if (!spans.records(SpanKind::kCollective)) return;
   const auto& asked = request();
   Span span = {.name = std::string(to_string(asked.op)),

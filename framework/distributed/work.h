@@ -28,6 +28,9 @@ struct CollectiveTiming {
   std::chrono::nanoseconds busy{0};  // CPU time of this rank's part
   std::chrono::nanoseconds work{0};  // until its part was done, from when all could begin
   std::int64_t wire_bytes = 0;       // the most that any rank received from others
+  // What this rank has sent to ranks on other hosts.
+  std::int64_t host_messages = 0;  // with those in which ranks agree on the call
+  std::int64_t host_bytes = 0;     // of the payload
 };
 
 /// A running collective. The call's buffers must stay valid until wait() has returned. A Work that

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "framework/distributed/process_group.h"
 #include "nn/token_dispatcher.h"
-#include "ops/routing.h"
+#include "parallel/expert/row_exchange.h"
 
 namespace moegrad::parallel {
 
@@ -15,7 +15,8 @@ namespace moegrad::parallel {
 /// [r E / S, (r + 1) E / S). Each rank has tokens of its own, and none is dropped.
 ///
 /// Note [Tokens that travel]
-/// dispatch() is three exchanges, of which the first must end before the others begin:
+/// dispatch() is three exchanges (RowExchange), of which the first must end before the others
+/// begin:
 ///
 ///     counts     how many rows each rank sends for each expert
 ///     rows       [R, H], sorted by expert, so that those for one rank lie together
@@ -34,15 +35,15 @@ namespace moegrad::parallel {
 class AllToAllDispatcher final : public nn::TokenDispatcher {
  public:
   /// ValueError for a null group, and unless the ranks divide num_experts.
-  AllToAllDispatcher(std::shared_ptr<ProcessGroup> group, std::int64_t num_experts);
+  AllToAllDispatcher(std::shared_ptr<ProcessGroup> group, std::int64_t num_experts)
+      : AllToAllDispatcher(RowExchange(std::move(group)), num_experts) {}
+  AllToAllDispatcher(RowExchange exchange, std::int64_t num_experts);
 
   nn::DispatchedRows dispatch(const Tensor& x, const nn::Router::Output& routed) override;
   Tensor combine(const Tensor& rows, const nn::DispatchedRows& dispatched) override;
 
  private:
-  ops::SourceCounts exchange_counts(const std::vector<std::int64_t>& tokens_per_expert) const;
-
-  std::shared_ptr<ProcessGroup> group_;
+  RowExchange exchange_;
   std::int64_t num_experts_;
 };
 

@@ -86,6 +86,15 @@ Tensor part_of(const Tensor& whole, const std::shared_ptr<ProcessGroup>& group) 
   return part;
 }
 
+// In two levels where that has been faster (docs/expert_parallelism.md).
+RowExchange exchange_over(const DeviceMesh& mesh) {
+  constexpr int kFewestOfAHost = 8;
+  const auto& group = mesh.group("ep");
+  const auto by_host = mesh.unflatten_by_host("ep");
+  if (!by_host || by_host->size("ep_local") < kFewestOfAHost) return RowExchange(group);
+  return {group, by_host->group("ep_local"), by_host->group("ep_host")};
+}
+
 // An optimizer might hold the whole.
 void mark_replaced(const Tensor& whole, const Tensor& part) {
   ShardSpec spec = *part.shard_spec();
@@ -108,9 +117,10 @@ int expert_parallel(nn::Module& module, const DeviceMesh& mesh) {
   const auto part_made_of = [&](const Tensor& whole) {
     return std::ranges::find_if(parts, [&](const auto& each) { return each.first.is(whole); });
   };
+  const auto exchange = exchange_over(mesh);
   std::vector<std::shared_ptr<nn::TokenDispatcher>> dispatchers;
   for (const auto& mixture : mixtures) {
-    dispatchers.push_back(std::make_shared<AllToAllDispatcher>(group, mixture.num_experts));
+    dispatchers.push_back(std::make_shared<AllToAllDispatcher>(exchange, mixture.num_experts));
     for (const auto& slot : mixture.experts) {
       const Tensor whole = slot.parameter();
       if (part_made_of(whole) == parts.end()) parts.emplace_back(whole, part_of(whole, group));

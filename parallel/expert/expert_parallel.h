@@ -30,6 +30,9 @@ namespace moegrad::parallel {
 /// set_requires_gradient_sync stays on; under a StepPlan use Accumulation::kReduceEach or, with
 /// replicas, kScatterEach. The axis ep must be the innermost part of dp_shard, as in make_meshes().
 ///
+/// Where the axis has as many neighbours on each of several hosts (DeviceMesh::unflatten_by_host),
+/// at least 8, tokens travel in two levels (Note [Two levels of an exchange]).
+///
 /// The experts' modules must have no parameters but stacked ones, such as those of
 /// nn::GroupedExperts. Checkpoints and files in Hugging Face's form fit any S. If the axis has one
 /// rank, nothing is divided.

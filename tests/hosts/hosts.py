@@ -65,19 +65,20 @@ class Hosts:
         for each in self.numbers:  # they remember that nobody has answered
             ip("-n", self.name(each), "neigh", "flush", "dev", "eth0")
 
-    def job(self, *command, guard=(), **keywords):
-        """A rank on each host. mpirun runs on the first, and notices within seconds when another one
-        is cut off."""
+    def job(self, *command, slots=1, on=None, guard=(), **keywords):
+        """`slots` ranks on each of the first `on` hosts, or of all. mpirun runs on the first, and
+        notices within seconds when another one is cut off."""
+        numbers = self.numbers[:on]
         network = f"{NETWORK}.0/24"
         options = {
             "plm_rsh_agent": AGENT, "plm_rsh_no_tree_spawn": 1, "pml": "ob1",
             "btl": "tcp,self,vader", "btl_tcp_if_include": network, "oob_tcp_if_include": network,
             "oob_tcp_keepalive_time": 2, "oob_tcp_keepalive_intvl": 1, "oob_tcp_keepalive_probes": 2}
         mpirun = [word for name, value in options.items() for word in ("--mca", name, value)]
-        hosts = ",".join(f"{NETWORK}.{number}:1" for number in self.numbers)
+        hosts = ",".join(f"{NETWORK}.{number}:{slots}" for number in numbers)
         on_first = ["ip", "netns", "exec", self.name(1), "unshare", "--uts", "bash", "-c",
                     'hostname "$0"; exec "$@"', self.name(1)]
-        return Job(len(self.numbers), *command, guard=[*guard, *on_first],
+        return Job(slots * len(numbers), *command, guard=[*guard, *on_first],
                    mpirun=[*mpirun, "--leave-session-attached", "-H", hosts],
                    MOEGRAD_TEST_HOSTS=self.prefix, **keywords)
 

@@ -139,14 +139,17 @@ TEST(GroupedMatmul, AddsTheProductsOfItsSourcesAlongTheTree) {
     const auto groups = group_rows({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)});
     const auto rows = groups.offsets.back();
     for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
-      for (const bool transposed : {false, true}) {
+      enum class Product { kGrouped, kTransposed, kNpuGmm };
+      for (const auto product : {Product::kGrouped, Product::kTransposed, Product::kNpuGmm}) {
+        const bool transposed = product == Product::kTransposed;
         const Shape shape = transposed ? Shape{3, kOut, kIn} : Shape{3, kIn, kOut};
         const Tensor g = randn({rows, kOut}, 3, dtype);
         const auto run = [&](const SourceCounts& sources) {
           const Tensor x = randn({rows, kIn}, 1, dtype, true);
           const Tensor weight = randn(shape, 2, dtype, true);
-          const Tensor y = transposed ? grouped_matmul(x, weight, groups.offsets, true, sources)
-                                      : npu_gmm(weight, x, groups.counts, sources);
+          const Tensor y = product == Product::kNpuGmm
+                               ? npu_gmm(weight, x, groups.counts, sources)
+                               : grouped_matmul(x, weight, groups.offsets, transposed, sources);
           y.backward(g);
           return TensorList{y.detach(), x.grad(), weight.grad()};
         };

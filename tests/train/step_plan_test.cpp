@@ -29,6 +29,13 @@ Indices indices(std::int64_t micro_batches, const GridPosition& position,
 
 constexpr GridPosition kPosition = {.replica = 1, .replicas = 2, .shard = 0, .shards = 2};
 
+TEST(Ranks, ComputeEquallyWhereMicroBatchesDivideAndNobodyHasOthersExperts) {
+  EXPECT_TRUE(ranks_compute_equally({}, 3));
+  EXPECT_TRUE(ranks_compute_equally({.dp_replicate = 2, .dp_shard = 2}, 8));
+  EXPECT_FALSE(ranks_compute_equally({.dp_replicate = 2, .dp_shard = 2}, 6));
+  EXPECT_FALSE(ranks_compute_equally({.dp_shard = 4, .ep = 2}, 8));
+}
+
 TEST(Turns, AreASubtreeWhenGradientsAreKept) {
   EXPECT_EQ(indices(16, kPosition, Accumulation::kKeepUntilLast), (Indices{8, 9, 10, 11}));
 }

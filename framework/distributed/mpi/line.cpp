@@ -43,7 +43,13 @@ Line::Line(MpiHub& hub, LineKey key, Slots slots, MPI_Comm comm, Tags tags)
       slots_(std::move(slots)),
       comm_(comm),
       tags_(tags),
-      make_transfer_([this] { return Transfer(comm_, tags_.payload, hub_.options().piece_bytes); }),
+      make_transfer_([this] {
+        return Transfer(
+            comm_, tags_.payload, hub_.options().piece_bytes, [this](int peer, std::size_t bytes) {
+              const auto at = std::ranges::find(slots_.comm_ranks, peer);
+              count_sent(static_cast<std::size_t>(at - slots_.comm_ranks.begin()), bytes);
+            });
+      }),
       staging_(hub.arena()),
       peers_(slots_.size()) {}
 
@@ -111,7 +117,7 @@ bool Line::send_headers(MpiCall& call) {
                     .deadline_ms = call.deadline.value_or(hub_.options().deadline).count(),
                     .group_id = call.group_id};
   header.request.label = label_of(call);
-  std::vector<std::size_t> sizes(slots_.size());
+  std::vector<std::size_t> sizes(slots_.size()), inlined(slots_.size());
   {
     // Until the call is withdrawn, its buffers are there to read.
     const auto lock = hub_.lock();
@@ -128,7 +134,9 @@ bool Line::send_headers(MpiCall& call) {
         header.pair_expected = call.recv_counts[slot];
       }
       header.segments = segments_of(call, slots_, slot);
-      sizes[slot] = encode(header, inline_payload(call, slots_, slot), peer.out);
+      const auto payload = inline_payload(call, slots_, slot);
+      inlined[slot] = payload.size();
+      sizes[slot] = encode(header, payload, peer.out);
     }
   }
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -145,6 +153,7 @@ bool Line::send_headers(MpiCall& call) {
     check_mpi(MPI_Isend(peer.out.data(), static_cast<int>(sizes[slot]), MPI_BYTE, to,
                         tags_.header_out, comm_, &peer.sending),
               "MPI_Isend");
+    count_sent(slot, inlined[slot]);
   }
   hub_.ring(slots_.world_ranks);
   peers_[slots_.own].header = header;
@@ -308,6 +317,13 @@ bool Line::begin_payload(MpiCall& call) {
                        .scratch = scratch_});
   phase_ = Phase::kTransfer;
   return true;
+}
+
+// A message of the oldest call, with so many bytes of its payload.
+void Line::count_sent(std::size_t slot, std::size_t payload) {
+  if (hub_.is_on_this_host(slots_.world_ranks[slot])) return;
+  ++calls_.front()->host_messages;
+  calls_.front()->host_bytes += static_cast<std::int64_t>(payload);
 }
 
 bool Line::headers_sent() {

@@ -96,6 +96,7 @@ class Line {
   std::string disagreement(const MpiCall& call, std::size_t slot) const;
   bool meet(MpiCall& call, CollectiveClock::time_point now);
   bool begin_payload(MpiCall& call);
+  void count_sent(std::size_t slot, std::size_t payload);
   void end_call(MpiCall& call, std::exception_ptr thrown);
   bool watch_headers(MpiCall& call, CollectiveClock::time_point& wake_at);
   void give_up_payload(MpiCall& call);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <compare>
 #include <condition_variable>
 #include <cstdint>
@@ -12,6 +11,7 @@
 
 #include "framework/distributed/collective_call.h"
 #include "framework/distributed/collective_clock.h"
+#include "framework/distributed/work.h"
 
 namespace moegrad::mpi {
 
@@ -34,8 +34,9 @@ struct LineKey {
 /// The same line where the other rank sees it.
 LineKey across(LineKey key);
 
-/// A call of the MPI backend: where it is, and how it ended.
-struct MpiCall : CollectiveCall {
+/// A call of the MPI backend: where it is, and how it ended. Its CollectiveTiming is complete when
+/// it is done.
+struct MpiCall : CollectiveCall, CollectiveTiming {
   explicit MpiCall(CollectiveCall call) : CollectiveCall(std::move(call)) {}
 
   // Set when the call is posted.
@@ -53,13 +54,6 @@ struct MpiCall : CollectiveCall {
   std::string error;          // otherwise, why it failed
   bool aborted = false;       // whether the error is the consequence of another failure
   std::condition_variable finished;
-
-  // Read these when the call is done: as in CollectiveTiming.
-  std::int64_t wire_bytes = 0;
-  CollectiveClock::time_point met;
-  CollectiveClock::time_point ended;
-  std::chrono::nanoseconds busy{0};
-  std::chrono::nanoseconds work{0};
 };
 
 }  // namespace moegrad::mpi

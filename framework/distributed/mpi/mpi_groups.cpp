@@ -16,6 +16,17 @@ constexpr int kSubgroupTag = 2, kCreationTag = 3;
 
 }  // namespace
 
+std::vector<int> MpiHub::hosts_of(std::span<const int> ranks) const {
+  std::vector<int> hosts;
+  for (const int rank : ranks) hosts.push_back(process_.hosts()[static_cast<std::size_t>(rank)]);
+  return hosts;
+}
+
+bool MpiHub::is_on_this_host(int rank) const {
+  const auto& hosts = process_.hosts();
+  return hosts[static_cast<std::size_t>(rank)] == hosts[static_cast<std::size_t>(rank_)];
+}
+
 std::shared_ptr<MpiGroup> MpiHub::make_group(const std::shared_ptr<MpiGroup>& parent,
                                              std::span<const int> members,
                                              const std::string& name) {

@@ -75,6 +75,8 @@ class MpiHub {
   /// Where payloads are staged. Set before the first call.
   void set_arena(std::shared_ptr<Arena> arena) { arena_ = std::move(arena); }
   const std::shared_ptr<MpiGroup>& world() const { return world_; }
+  /// The hosts of ranks of the world.
+  std::vector<int> hosts_of(std::span<const int> ranks) const;
   int most_tags() const;
   /// Collective over `members`, which are ranks of `parent`.
   std::shared_ptr<MpiGroup> make_group(const std::shared_ptr<MpiGroup>& parent,
@@ -137,6 +139,7 @@ class MpiHub {
   /// Something has been sent to ranks of the world, or what they have sent has been taken.
   void ring(std::span<const int> ranks);
   bool is_rung_by(std::span<const int> ranks) const;
+  bool is_on_this_host(int rank) const;
   void ask(int rank, const LineKey& line, std::int64_t sequence, CollectiveClock::duration waited);
   /// The call has ended; `thrown`: what its consumer threw.
   void conclude(MpiCall& call, std::exception_ptr thrown);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "framework/distributed/exit_soon.h"
+#include "framework/distributed/mpi/hosts.h"
 #include "framework/distributed/process_group.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/rank_context.h"
@@ -186,6 +187,7 @@ void MpiProcess::start_mpi() {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &all_), "MPI_Comm_dup");
   MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
+  hosts_ = find_hosts(all_);
   doorbells_.emplace(all_);
   void* largest = nullptr;
   int found = 0;

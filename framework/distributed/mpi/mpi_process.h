@@ -52,6 +52,8 @@ class MpiProcess {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// Of each process (find_hosts).
+  const std::vector<int>& hosts() const { return hosts_; }
   /// Messages may have tags in [0, most_tags()); each takes four of MPI's.
   int most_tags() const { return most_tags_; }
 
@@ -94,6 +96,7 @@ class MpiProcess {
 
   int rank_ = 0;
   int size_ = 1;
+  std::vector<int> hosts_;
   int most_tags_ = 1 << 28;
   MPI_Comm all_ = MPI_COMM_NULL;
   std::optional<Doorbells> doorbells_;

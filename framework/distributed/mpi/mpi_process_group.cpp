@@ -8,7 +8,7 @@
 namespace moegrad::mpi {
 
 MpiProcessGroup::MpiProcessGroup(std::shared_ptr<MpiHub> hub, std::shared_ptr<MpiGroup> group)
-    : ProcessGroup(group->name, group->ranks, group->rank),
+    : ProcessGroup(group->name, group->ranks, group->rank, hub->hosts_of(group->ranks)),
       hub_(std::move(hub)),
       group_(std::move(group)) {
   if (hub_->options().check_nan) check_nan();

@@ -6,8 +6,9 @@
 
 namespace moegrad::mpi {
 
-Transfer::Transfer(MPI_Comm comm, int tag, std::size_t piece_bytes)
-    : comm_(comm), tag_(tag), piece_bytes_(piece_bytes) {}
+Transfer::Transfer(MPI_Comm comm, int tag, std::size_t piece_bytes,
+                   std::function<void(int, std::size_t)> on_send)
+    : comm_(comm), tag_(tag), piece_bytes_(piece_bytes), on_send_(std::move(on_send)) {}
 
 void Transfer::send(int peer, const ByteParts& parts, std::size_t begin,
                     const std::vector<std::int64_t>& segments) {
@@ -57,6 +58,7 @@ void Transfer::post(Stream& stream) {
     }
     check_mpi(MPI_Isend(from, count, MPI_BYTE, stream.peer, tag_, comm_, &piece.request),
               "MPI_Isend");
+    on_send_(stream.peer, piece.bytes);
   }
   stream.posted += piece.bytes;
 }

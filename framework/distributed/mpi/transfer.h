@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,7 +21,9 @@ namespace moegrad::mpi {
 /// Belongs to the thread that calls MPI.
 class Transfer {
  public:
-  Transfer(MPI_Comm comm, int tag, std::size_t piece_bytes);
+  /// `on_send`: called with the peer and the size of each message that is sent.
+  Transfer(MPI_Comm comm, int tag, std::size_t piece_bytes,
+           std::function<void(int, std::size_t)> on_send);
 
   /// The bytes of `parts` from `begin` on, which must stay as they are until done(). A segment that
   /// lies in several parts is copied together.
@@ -68,6 +71,7 @@ class Transfer {
   MPI_Comm comm_;
   int tag_;
   std::size_t piece_bytes_;
+  std::function<void(int, std::size_t)> on_send_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::size_t left_ = 0;  // streams that are not done
   bool cancelled_ = false;

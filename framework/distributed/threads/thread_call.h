@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -13,13 +12,15 @@
 
 #include "framework/distributed/collective_call.h"
 #include "framework/distributed/collective_clock.h"
+#include "framework/distributed/work.h"
 
 namespace moegrad {
 
 struct Channel;
 
 /// A call of the thread backend: where it is, and how it ended. Guarded by the hub's mutex.
-struct ThreadCall : CollectiveCall {
+/// Its CollectiveTiming is complete when it is done.
+struct ThreadCall : CollectiveCall, CollectiveTiming {
   explicit ThreadCall(CollectiveCall call) : CollectiveCall(std::move(call)) {}
 
   // Set when the call is posted: its channel, and its side of it.
@@ -36,13 +37,6 @@ struct ThreadCall : CollectiveCall {
   std::string error;          // otherwise, why it failed
   bool aborted = false;       // whether the error is the consequence of another failure
   std::condition_variable finished;
-
-  // Read these when the call is done: as in CollectiveTiming.
-  std::int64_t wire_bytes = 0;  // Channel::wire_bytes()
-  CollectiveClock::time_point met;
-  CollectiveClock::time_point ended;
-  std::chrono::nanoseconds busy{0};
-  std::chrono::nanoseconds work{0};
 };
 
 /// The number of steps that every rank executes. No rank begins a step before all ranks have ended

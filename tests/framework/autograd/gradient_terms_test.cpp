@@ -80,6 +80,28 @@ TEST(GradientTerms, AreRoundedAsTheLeafsReductionRoundsThem) {
   }
 }
 
+/// As ManyTerms, for the second of its inputs.
+class TermsOfTheSecond final : public Function {
+ public:
+  std::string_view name() const override { return "terms_of_the_second"; }
+  Tensor forward(const Tensor& x, const Tensor& /*weight*/) { return clone(x); }
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    GradientTerms terms(*this, 1);
+    for (std::size_t i = 0; i < 4; ++i) terms.push(term(i));
+    return {clone(grads[0]), terms.take()};
+  }
+};
+
+TEST(GradientTerms, BelongToTheInputThatIsNamed) {
+  const Tensor x = randn(kShape, 1, Dtype::kFloat32, true);
+  const Tensor weight = randn(kShape, 2, Dtype::kFloat32, true);
+  weight.impl()->leaf_state().node_dtype = Dtype::kBFloat16;
+  apply<TermsOfTheSecond>(x, weight).backward(Tensor::ones(kShape));
+  EXPECT_TRUE(bitwise_equal(weight.grad(), tree_of(4, Dtype::kBFloat16)));
+  EXPECT_TRUE(weight.impl()->leaf_state().summed_terms);
+  EXPECT_FALSE(x.impl()->leaf_state().summed_terms);
+}
+
 TEST(GradientTerms, OfWhatIsNoLeafAreSummedInItsOwnDtype) {
   const Tensor a = randn(kShape, 1, Dtype::kFloat32, true);
   const Tensor b = randn(kShape, 2, Dtype::kFloat32, true);

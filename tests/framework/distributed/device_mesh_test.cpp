@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/device_mesh.h"
 
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string_view>
+
 #include "framework/distributed/collectives.h"
 #include "tests/framework/distributed/collective_testing.h"
 
@@ -8,6 +15,47 @@ namespace moegrad::device_mesh_test {
 namespace {
 
 using test::error_message;
+
+/// A group that communicates with nobody, on hosts of the test's choice.
+class GroupOnHosts final : public ProcessGroup {
+ public:
+  GroupOnHosts(std::vector<int> ranks, int rank, std::vector<int> hosts)
+      : ProcessGroup("on hosts", std::move(ranks), rank, std::move(hosts)) {}
+
+ protected:
+  WorkPtr issue(CollectiveCall /*call*/) override { throw Error("must not communicate"); }
+  std::shared_ptr<ProcessGroup> make_subgroup(std::span<const int> members,
+                                              const std::string& /*name*/) override {
+    std::vector<int> world, on;
+    for (const int member : members) {
+      world.push_back(ranks()[static_cast<std::size_t>(member)]);
+      on.push_back(hosts()[static_cast<std::size_t>(member)]);
+    }
+    const auto place = std::ranges::find(members, rank()) - members.begin();
+    return std::make_shared<GroupOnHosts>(std::move(world), static_cast<int>(place), std::move(on));
+  }
+};
+
+/// The axes that `axis` becomes on each rank; empty where it stays as it is.
+std::vector<MeshAxis> axes_by_host(const std::vector<int>& hosts, const std::vector<MeshAxis>& axes,
+                                   std::string_view axis) {
+  std::vector<int> ranks(hosts.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::optional<std::vector<MeshAxis>> found;
+  for (const int rank : ranks) {
+    const DeviceMesh mesh(std::make_shared<GroupOnHosts>(ranks, rank, hosts), axes);
+    const auto by_host = mesh.unflatten_by_host(axis);
+    const auto here = by_host ? by_host->axes() : std::vector<MeshAxis>();
+    EXPECT_EQ(found.value_or(here), here) << "rank " << rank;
+    found = here;
+    if (!by_host) continue;
+    const auto local = std::string(axis) + "_local", host = std::string(axis) + "_host";
+    const auto within = by_host->group(local)->hosts(), between = by_host->group(host)->hosts();
+    EXPECT_EQ(std::set<int>(within.begin(), within.end()).size(), 1U);
+    EXPECT_EQ(std::set<int>(between.begin(), between.end()).size(), between.size());
+  }
+  return found.value();
+}
 
 // The world's ranks in `group`, found by communicating in it.
 std::vector<std::int64_t> members(ProcessGroup& group) {
@@ -213,6 +261,39 @@ TEST(DeviceMesh, RejectsAxesThatCannotBeTakenJoinedOrCut) {
               }),
               "DeviceMesh: axis x must be cut where axes were joined, got a 3, b 2");
   });
+}
+
+TEST(DeviceMesh, UnflattensAnAxisByTheHostsOfItsRanks) {
+  const std::vector<MeshAxis> ep4 = {{"ep", 4}}, two_by_two = {{"ep_host", 2}, {"ep_local", 2}};
+  EXPECT_EQ(axes_by_host({0, 0, 1, 1}, ep4, "ep"), two_by_two);
+  EXPECT_EQ(axes_by_host({7, 7, 2, 2}, ep4, "ep"), two_by_two);
+  EXPECT_EQ(axes_by_host({0, 0, 1, 1, 2, 2}, {{"ep", 6}}, "ep"),
+            (std::vector<MeshAxis>{{"ep_host", 3}, {"ep_local", 2}}));
+  EXPECT_EQ(axes_by_host({0, 0, 1, 1, 2, 2, 3, 3}, {{"shard", 2}, {"ep", 4}}, "ep"),
+            (std::vector<MeshAxis>{{"shard", 2}, {"ep_host", 2}, {"ep_local", 2}}));
+  // Neighbours of the axis, which are not neighbours in the world.
+  EXPECT_EQ(axes_by_host({0, 0, 0, 0, 1, 1, 1, 1}, {{"ep", 4}, {"tp", 2}}, "ep"),
+            (std::vector<MeshAxis>{{"ep_host", 2}, {"ep_local", 2}, {"tp", 2}}));
+}
+
+TEST(DeviceMesh, LeavesAnAxisWhoseHostsAreNoGridAsItIs) {
+  const std::vector<MeshAxis> ep4 = {{"ep", 4}};
+  const std::vector<MeshAxis> none;
+  EXPECT_EQ(axes_by_host({0, 0, 0, 0}, ep4, "ep"), none);  // one host
+  EXPECT_EQ(axes_by_host({0, 1, 2, 3}, ep4, "ep"), none);  // one rank on each
+  EXPECT_EQ(axes_by_host({0, 1, 0, 1}, ep4, "ep"), none);  // not in a row
+  EXPECT_EQ(axes_by_host({0, 0, 0, 1}, ep4, "ep"), none);
+  EXPECT_EQ(axes_by_host({0, 1, 1, 1}, ep4, "ep"), none);
+  EXPECT_EQ(axes_by_host({0, 0, 1, 2}, ep4, "ep"), none);
+  EXPECT_EQ(axes_by_host({0, 0, 1, 1, 0, 0, 1, 1}, {{"ep", 8}}, "ep"), none);
+  // One group on two hosts, another on one.
+  EXPECT_EQ(axes_by_host({0, 0, 1, 1, 2, 2, 2, 2}, {{"shard", 2}, {"ep", 4}}, "ep"), none);
+  EXPECT_EQ(axes_by_host({2, 2, 2, 2, 0, 0, 1, 1}, {{"shard", 2}, {"ep", 4}}, "ep"), none);
+  EXPECT_EQ(axes_by_host({0}, {{"ep", 1}}, "ep"), none);
+  EXPECT_EQ(error_message<ValueError>([&] {
+              axes_by_host({0, 0}, {{"ep", 2}}, "tp");
+            }),
+            "DeviceMesh: no axis tp, got axes ep 2");
 }
 
 TEST(DeviceMesh, RejectsTheGroupThatThereIsNotOutsideLaunch) {

@@ -91,18 +91,44 @@ Routing make_routing(const Forced& forced, int ranks) {
   return routing;
 }
 
-class ForcedRouting : public ::testing::TestWithParam<int> {};
+/// Ranks, and how many hosts they are on as far as the exchange knows.
+struct Grid {
+  int ranks = 1;
+  int hosts = 0;  // 0: it goes directly
+};
+
+std::string name_of(const ::testing::TestParamInfo<Grid>& info) {
+  const auto& [ranks, hosts] = info.param;
+  return std::to_string(ranks) + (hosts == 0 ? "" : "_on_" + std::to_string(hosts) + "_hosts");
+}
+
+RowExchange exchange_on(RankContext& rank, const Grid& grid) {
+  if (grid.hosts == 0) return RowExchange(rank.group());
+  const DeviceMesh mesh(rank.group(), {{"host", grid.hosts}, {"local", grid.ranks / grid.hosts}});
+  return {rank.group(), mesh.group("local"), mesh.group("host")};
+}
+
+// Divides the experts, and lets the rows travel over the grid.
+void divide(nn::MoE& mixture, RankContext& rank, const Grid& grid) {
+  EXPECT_EQ(expert_parallel(mixture, expert_mesh(rank)), 1);
+  if (grid.hosts == 0) return;
+  mixture.set_dispatcher(
+      std::make_shared<AllToAllDispatcher>(exchange_on(rank, grid), kMixtureExperts));
+}
+
+class ForcedRouting : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(ForcedRouting, GivesTheBitsOfOneRankWithAllExperts) {
+  const auto grid = GetParam();
   for (const auto& forced : forced_routings()) {
     SCOPED_TRACE(forced.name);
-    const auto routing = make_routing(forced, GetParam());
+    const auto routing = make_routing(forced, grid.ranks);
     for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
       for (const auto weights :
            {nn::ExpertWeights::kPretransposed, nn::ExpertWeights::kHuggingFace}) {
-        launch(GetParam(), [&](RankContext& rank) {
+        launch(grid.ranks, [&](RankContext& rank) {
           const auto whole = make_mixture(dtype, weights), divided = make_mixture(dtype, weights);
-          EXPECT_EQ(expert_parallel(*divided, expert_mesh(rank)), 1);
+          divide(*divided, rank, grid);
           const auto expected = test::run_mixture(*whole, routing, rank.rank(), dtype);
           const auto got = test::run_mixture(*divided, routing, rank.rank(), dtype);
           EXPECT_TRUE(bitwise_equal(got.y, expected.y));
@@ -115,7 +141,7 @@ TEST_P(ForcedRouting, GivesTheBitsOfOneRankWithAllExperts) {
             const auto& spec = parameter.shard_spec();
             const Tensor own = spec == nullptr ? expected.gradients[i].tensor
                                                : clone(shard_view(sums[i].tensor, *spec));
-            EXPECT_EQ(spec != nullptr, GetParam() > 1 && name.starts_with("experts")) << name;
+            EXPECT_EQ(spec != nullptr, grid.ranks > 1 && name.starts_with("experts")) << name;
             EXPECT_TRUE(bitwise_equal(parameter.grad(), own)) << name;
           }
         });
@@ -129,7 +155,8 @@ TEST_P(ForcedRouting, GivesTheBitsOfOneRankWithAllExperts) {
 TEST_P(ForcedRouting, TakesEachRowOnceToItsExpertAndBack) {
   for (const auto& forced : forced_routings()) {
     SCOPED_TRACE(forced.name);
-    const int ranks = GetParam();
+    const auto grid = GetParam();
+    const int ranks = grid.ranks;
     const auto routing = make_routing(forced, ranks);
     launch(ranks, [&](RankContext& rank) {
       const auto number = [](int source, std::size_t token) {
@@ -144,7 +171,7 @@ TEST_P(ForcedRouting, TakesEachRowOnceToItsExpertAndBack) {
         }
       }
       const Tensor x = Tensor::from(numbers, {std::ssize(own), 1});
-      AllToAllDispatcher dispatcher(rank.group(), kMixtureExperts);
+      AllToAllDispatcher dispatcher(exchange_on(rank, grid), kMixtureExperts);
       const nn::Router::Output routed{
           .logits = {},
           .weights = Tensor::from(by_choice, {std::ssize(own), kMixtureTopK}),
@@ -182,7 +209,10 @@ TEST_P(ForcedRouting, TakesEachRowOnceToItsExpertAndBack) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OnRanks, ForcedRouting, ::testing::Values(1, 2, 4, 8));
+INSTANTIATE_TEST_SUITE_P(OnRanks, ForcedRouting,
+                         ::testing::Values(Grid{1}, Grid{2}, Grid{4}, Grid{8}, Grid{4, 2},
+                                           Grid{8, 2}, Grid{8, 4}, Grid{4, 4}, Grid{4, 1}),
+                         name_of);
 
 double value_of(const Tensor& tensor, std::size_t i) {
   const Tensor values = clone(tensor.detach());
@@ -191,13 +221,14 @@ double value_of(const Tensor& tensor, std::size_t i) {
 
 /// The objective of all ranks, summed, and its gradient by central differences in the elements of
 /// this rank's tensor.
-class DispatchedGradients : public ::testing::TestWithParam<int> {};
+class DispatchedGradients : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(DispatchedGradients, GradientsMatchFiniteDifferences) {
-  const int ranks = GetParam();
+  const auto grid = GetParam();
+  const int ranks = grid.ranks;
   launch(ranks, [&](RankContext& rank) {
     const auto mixture = make_mixture(Dtype::kFloat64);
-    expert_parallel(*mixture, expert_mesh(rank));
+    divide(*mixture, rank, grid);
     const auto seed = static_cast<std::uint64_t>(rank.rank());
     const Tensor x = randn({3, test::kMixtureHidden}, 20 + seed, Dtype::kFloat64, true);
     const Tensor cotangent = randn(x.shape(), 40 + seed);
@@ -236,11 +267,12 @@ TEST_P(DispatchedGradients, GradientsMatchFiniteDifferences) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(OnRanks, DispatchedGradients, ::testing::Values(2, 4));
+INSTANTIATE_TEST_SUITE_P(OnRanks, DispatchedGradients,
+                         ::testing::Values(Grid{2}, Grid{4}, Grid{4, 2}), name_of);
 
 TEST(AllToAllDispatcher, RefusesWhatDoesNotFit) {
   EXPECT_EQ(message_of<ValueError>([] { AllToAllDispatcher(nullptr, 4); }),
-            "AllToAllDispatcher: needs a process group, got null");
+            "RowExchange: needs a process group, got null");
   launch(2, [](RankContext& rank) {
     EXPECT_EQ(message_of<ValueError>([&] { AllToAllDispatcher(rank.group(), 5); }),
               "AllToAllDispatcher: the 2 ranks of group 'world' must divide the experts, got 5");
@@ -251,6 +283,27 @@ TEST(AllToAllDispatcher, RefusesWhatDoesNotFit) {
                 dispatcher.combine(randn({2, 3}), {.rows = {}, .weights = {}, .groups = {}});
               }),
               "AllToAllDispatcher: must combine rows that it has dispatched, got those of another");
+    EXPECT_EQ(message_of<ValueError>([&] { RowExchange(rank.group(), rank.group(), nullptr); }),
+              "RowExchange: needs three process groups, got null");
+    EXPECT_EQ(
+        message_of<ValueError>([&] { RowExchange(rank.group(), rank.group(), rank.group()); }),
+        rank.rank() == 0
+            ? "RowExchange: rank 0 of 2 on host 0 of 2 must be rank 0 of 4, got rank 0 of 2"
+            : "RowExchange: rank 1 of 2 on host 1 of 2 must be rank 3 of 4, got rank 1 of 2");
+  });
+  launch(4, [](RankContext& rank) {
+    const DeviceMesh mesh(rank.group(), {{"host", 2}, {"local", 2}});
+    const auto message = message_of<ValueError>([&] {
+      RowExchange swapped(rank.group(), mesh.group("host"), mesh.group("local"));
+      // Ranks 0 and 3 have the same place in both.
+      check<ValueError>(rank.rank() % 3 != 0, "as it is");
+    });
+    EXPECT_EQ(message,
+              rank.rank() == 1
+                  ? "RowExchange: rank 0 of 2 on host 1 of 2 must be rank 2 of 4, got rank 1 of 4"
+              : rank.rank() == 2
+                  ? "RowExchange: rank 1 of 2 on host 0 of 2 must be rank 1 of 4, got rank 2 of 4"
+                  : "as it is");
   });
 }
 

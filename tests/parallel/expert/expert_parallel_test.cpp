@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "framework/distributed/gather_shards.h"
 #include "framework/distributed/parallel_dims.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
@@ -19,8 +18,7 @@
 #include "fsdp/fully_shard.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
-#include "optim/adamw.h"
-#include "optim/clip_grad_norm.h"
+#include "tests/optim/every_optimizer.h"
 #include "tests/parallel/expert/mixture_on_ranks.h"
 #include "tests/parallel/expert/two_mixtures.h"
 
@@ -33,33 +31,6 @@ using test::expert_mesh;
 using test::make_mixture;
 using test::message_of;
 using test::randn;
-
-/// Norms, and the whole parameters at the end.
-struct Trained {
-  std::vector<double> norms;
-  NamedTensors parameters;
-};
-
-/// A few steps, each micro-batch reduced. Micro-batch i of rank r of R is number i R + r.
-Trained train(Net& net, RankContext& rank, Dtype dtype) {
-  optim::AdamW optimizer(net.named_parameters(), {.lr = 0.05, .weight_decay = 0.1});
-  Trained trained;
-  const int ranks = rank.world_size();
-  for (int step = 0; step < 3; ++step) {
-    optimizer.zero_grad();
-    for (int i = 0; i < kMicroBatches / ranks; ++i) {
-      const Tensor x = micro_batch(step, i * ranks + rank.rank(), dtype);
-      ops::sum(ops::square(net(x))).backward();
-    }
-    trained.norms.push_back(optim::clip_grad_norm(net.named_parameters(), 10.0));
-    optimizer.step();
-  }
-  for (const auto& [name, parameter] : net.named_parameters()) {
-    trained.parameters.push_back(
-        {name, all_gather_shards(parameter.detach(), *parameter.shard_spec())});
-  }
-  return trained;
-}
 
 struct Grid {
   ParallelDims dims;
@@ -105,13 +76,7 @@ TEST_P(Grids, TrainToTheBitsOfOneRank) {
       EXPECT_EQ(expert_parallel(net, meshes.expert), 2);
       shard(net, meshes, c.policy);
       const auto trained = train(net, rank, c.dtype);
-      EXPECT_EQ(trained.norms, expected.norms);
-      ASSERT_EQ(trained.parameters.size(), expected.parameters.size());
-      for (std::size_t i = 0; i < expected.parameters.size(); ++i) {
-        EXPECT_EQ(trained.parameters[i].name, expected.parameters[i].name);
-        EXPECT_TRUE(bitwise_equal(trained.parameters[i].tensor, expected.parameters[i].tensor))
-            << expected.parameters[i].name;
-      }
+      expect_the_bits_of(expected, trained);
     });
   }
 }
@@ -124,6 +89,29 @@ INSTANTIATE_TEST_SUITE_P(OnRanks, Grids,
                                            Grid{{.dp_shard = 8, .ep = 8}},
                                            Grid{{.dp_replicate = 2, .dp_shard = 2, .ep = 2}},
                                            Grid{{.dp_replicate = 2, .dp_shard = 4, .ep = 2}}));
+
+// Adafactor and Muon gather whole matrices, of which expert_parallel cuts as fully_shard does.
+TEST(ExpertParallel, TrainsToTheBitsOfOneRankWithEveryOptimizer) {
+  for (const auto& optimizer : test::every_optimizer()) {
+    SCOPED_TRACE(optimizer.name);
+    const auto train_on = [&](RankContext& rank, const ParallelDims& dims) {
+      Net net;
+      nn::init_weights(net, 5, 0.3);
+      const auto meshes = make_meshes(rank.group(), dims);
+      expert_parallel(net, meshes.expert);
+      shard(net, meshes);
+      return train(net, rank, Dtype::kFloat32, optimizer.make);
+    };
+    Trained expected;
+    launch(1, [&](RankContext& alone) { expected = train_on(alone, {}); });
+    for (const ParallelDims& dims :
+         {ParallelDims{.dp_shard = 4, .ep = 2}, ParallelDims{.dp_shard = 2, .ep = 2},
+          ParallelDims{.dp_replicate = 2, .dp_shard = 2, .ep = 2}}) {
+      launch(dims.ranks(),
+             [&](RankContext& rank) { expect_the_bits_of(expected, train_on(rank, dims)); });
+    }
+  }
+}
 
 TEST(ExpertParallel, SumsNoMoreThanLog2OfItsSourcesPlusOnePartials) {
   for (const int ranks : {2, 4, 8}) {
@@ -329,6 +317,69 @@ TEST(ExpertParallel, DividesAModelOnTheMetaDevice) {
       EXPECT_TRUE(
           bitwise_equal(own[i].tensor.detach(), clone(shard_view(all[i].tensor.detach(), spec))))
           << own[i].name;
+    }
+  });
+}
+
+TEST(ExpertParallel, LeavesFrozenExpertsFrozen) {
+  launch(2, [](RankContext& rank) {
+    const auto mixture = make_mixture(Dtype::kFloat32);
+    for (const auto& slot : mixture->parameter_slots()) {
+      if (slot.name == "experts.down_proj") slot.parameter().set_requires_grad(false);
+    }
+    expert_parallel(*mixture, expert_mesh(rank));
+    for (const auto& [name, parameter] : mixture->named_parameters()) {
+      EXPECT_EQ(parameter.requires_grad(), name != "experts.down_proj") << name;
+    }
+  });
+}
+
+/// A group whose ranks are on hosts of the test's choice. Counts the exchanges among all of them.
+class OnHosts final : public ProcessGroup {
+ public:
+  OnHosts(std::shared_ptr<ProcessGroup> group, std::vector<int> hosts)
+      : ProcessGroup(group->name(), {group->ranks().begin(), group->ranks().end()}, group->rank(),
+                     std::move(hosts)),
+        group_(std::move(group)) {}
+
+  int exchanges = 0;
+
+ protected:
+  WorkPtr issue(CollectiveCall call) override {
+    if (call.op == CollectiveOp::kAllToAll) ++exchanges;
+    return pass_on(*group_, std::move(call));
+  }
+  std::shared_ptr<ProcessGroup> make_subgroup(std::span<const int> ranks,
+                                              const std::string& name) override {
+    return group_->subgroup(ranks, name);
+  }
+
+ private:
+  std::shared_ptr<ProcessGroup> group_;
+};
+
+TEST(ExpertParallel, ExchangesInTwoLevelsWhereEachHostHasEightRanks) {
+  constexpr int kRanks = 16;
+  launch(kRanks, [](RankContext& rank) {
+    const Tensor x = randn({5, 12}, static_cast<std::uint64_t>(rank.rank()), Dtype::kFloat32);
+    // With so many neighbours on each host.
+    const auto run = [&](int neighbours) {
+      std::vector<int> hosts;
+      for (int i = 0; i < kRanks; ++i) hosts.push_back(i / neighbours);
+      const auto group = std::make_shared<OnHosts>(rank.group(), hosts);
+      nn::MoE mixture(
+          {.hidden_size = 12, .intermediate_size = 6, .num_experts = kRanks, .top_k = 2});
+      nn::init_weights(mixture, 3, 0.5);
+      expert_parallel(mixture, DeviceMesh(group, {{"ep", kRanks}}));
+      const Tensor y = clone(mixture(x).hidden.detach());
+      return std::pair(y, group->exchanges);
+    };
+    const auto [expected, direct] = run(16);
+    EXPECT_EQ(direct, 4);  // counts, rows, weights, results
+    for (const auto& [neighbours, exchanges] : std::vector<std::pair<int, int>>{{8, 0}, {4, 4}}) {
+      const auto [y, number] = run(neighbours);
+      EXPECT_TRUE(bitwise_equal(y, expected));
+      EXPECT_EQ(number, exchanges) << neighbours;
     }
   });
 }

@@ -4,10 +4,13 @@
 // Two mixture layers, and how they are divided and sharded.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "framework/distributed/gather_shards.h"
 #include "framework/distributed/parallel_dims.h"
 #include "framework/runtime/rank_context.h"
 #include "fsdp/fully_shard.h"
@@ -15,6 +18,11 @@
 #include "nn/linear.h"
 #include "nn/module.h"
 #include "nn/moe.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
+#include "optim/adamw.h"
+#include "optim/clip_grad_norm.h"
+#include "optim/optimizer.h"
 #include "parallel/expert/expert_parallel.h"
 #include "tests/testing.h"
 
@@ -76,6 +84,51 @@ inline constexpr int kMicroBatches = 8;
 inline Tensor micro_batch(int step, int number, Dtype dtype) {
   return test::randn({kTokens, kHidden}, static_cast<std::uint64_t>(1000 + step * 100 + number),
                      dtype);
+}
+
+/// Norms, and the whole parameters at the end.
+struct Trained {
+  std::vector<double> norms;
+  NamedTensors parameters;
+};
+
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(NamedTensors)>;
+
+inline std::unique_ptr<optim::Optimizer> make_adamw(NamedTensors parameters) {
+  return std::make_unique<optim::AdamW>(std::move(parameters),
+                                        optim::AdamW::Config{.lr = 0.05, .weight_decay = 0.1});
+}
+
+/// A few steps, each micro-batch reduced. Micro-batch i of rank r of R is number i R + r.
+inline Trained train(Net& net, RankContext& rank, Dtype dtype,
+                     const MakeOptimizer& make_optimizer = make_adamw) {
+  const auto optimizer = make_optimizer(net.named_parameters());
+  Trained trained;
+  const int ranks = rank.world_size();
+  for (int step = 0; step < 3; ++step) {
+    optimizer->zero_grad();
+    for (int i = 0; i < kMicroBatches / ranks; ++i) {
+      const Tensor x = micro_batch(step, i * ranks + rank.rank(), dtype);
+      ops::sum(ops::square(net(x))).backward();
+    }
+    trained.norms.push_back(optim::clip_grad_norm(net.named_parameters(), 10.0));
+    optimizer->step();
+  }
+  for (const auto& [name, parameter] : net.named_parameters()) {
+    trained.parameters.push_back(
+        {name, all_gather_shards(parameter.detach(), *parameter.shard_spec())});
+  }
+  return trained;
+}
+
+inline void expect_the_bits_of(const Trained& expected, const Trained& trained) {
+  EXPECT_EQ(trained.norms, expected.norms);
+  ASSERT_EQ(trained.parameters.size(), expected.parameters.size());
+  for (std::size_t i = 0; i < expected.parameters.size(); ++i) {
+    const auto& [name, tensor] = expected.parameters[i];
+    EXPECT_EQ(trained.parameters[i].name, name);
+    EXPECT_TRUE(test::bitwise_equal(trained.parameters[i].tensor, tensor)) << name;
+  }
 }
 
 /// A Net of two ranks that have its experts between them, sharded.

@@ -14,6 +14,8 @@
 #include "tests/train/logs/event_reader.h"
 #include "train/config/train_options.h"
 #include "train/data/windowed_data.h"
+#include "train/logs/exchange.h"
+#include "train/train_step.h"
 #include "train/training_run.h"
 
 namespace moegrad::training::run_logs_test {
@@ -91,6 +93,10 @@ INSTANTIATE_TEST_SUITE_P(ExpertParallel, EventFilesTest, ::testing::Values(1, 2)
 
 TEST_P(EventFilesTest, HoldTheValuesOfTheMetricsFile) {
   options_.parallel.expert_parallel = GetParam();
+  if (GetParam() > 1) {
+    options_.parallel.world_size = 2 * GetParam();  // two expert groups
+    options_.data.micro_batches = options_.parallel.world_size;
+  }
   options_.output.tensorboard = path("board");
   options_.output.validation_interval = 2;
   options_.output.log_every = 2;
@@ -141,7 +147,8 @@ TEST_P(EventFilesTest, HoldTheValuesOfTheMetricsFile) {
       EXPECT_LT(waited, seconds);
       take("expert_parallel/waiting(%)", step, 100 * waited / seconds);
       const auto loads = exchange["rank_load"].get<std::vector<double>>();
-      EXPECT_EQ(loads.size(), line["tokens_per_expert"].size());
+      const StepResult routed{.tokens_per_expert = line["tokens_per_expert"]};
+      EXPECT_EQ(loads, rank_load(routed, GetParam()));
       take("expert_parallel/worst_rank_load", step, *std::ranges::max_element(loads));
     }
     take("memory/max_active(GiB)", step, line["peak_bytes"]["total"].get<double>() / kGibibyte);

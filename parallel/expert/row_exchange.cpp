@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: S = H * L ranks on H hosts of L; E experts; h, l: a host and a place there.
+#include "parallel/expert/row_exchange.h"
+
+#include <chrono>
+#include <cstddef>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "framework/runtime/error.h"
+#include "framework/runtime/rank_context.h"
+#include "ops/collectives.h"
+#include "ops/views.h"
+
+namespace moegrad::parallel {
+namespace {
+
+using RowCounts = std::vector<std::int64_t>;
+using Group = std::shared_ptr<ProcessGroup>;
+
+std::int64_t sum(std::span<const std::int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+// Each rank gives each as many counts; those from all, by rank.
+RowCounts exchange_counts(ProcessGroup& group, const RowCounts& counts) {
+  const RowCounts each(static_cast<std::size_t>(group.size()), std::ssize(counts) / group.size());
+  RowCounts received(counts.size());
+  const auto begin = std::chrono::steady_clock::now();
+  group
+      .all_to_all(std::as_bytes(std::span(counts)), each,
+                  std::as_writable_bytes(std::span(received)), each, Dtype::kInt64,
+                  {.label = "rows of each expert"})
+      ->wait();
+  const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
+  RankContext::current().counters().exchange_wait += waited.count();
+  return received;
+}
+
+/// A [A, B, n] array of counts.
+struct CountBlocks {
+  std::size_t a = 0, b = 0;
+  RowCounts counts;
+
+  std::span<const std::int64_t> block(std::size_t i, std::size_t j) const {
+    const auto n = counts.size() / (a * b);
+    return std::span(counts).subspan((i * b + j) * n, n);
+  }
+  // [B, A, n]
+  CountBlocks transposed() const {
+    CountBlocks result{.a = b, .b = a, .counts = {}};
+    for (std::size_t j = 0; j < b; ++j) {
+      for (std::size_t i = 0; i < a; ++i) {
+        result.counts.insert(result.counts.end(), block(i, j).begin(), block(i, j).end());
+      }
+    }
+    return result;
+  }
+  // [A][B]: the sums of the blocks.
+  std::vector<RowCounts> sums() const {
+    std::vector<RowCounts> result(a, RowCounts(b));
+    for (std::size_t i = 0; i < a; ++i) {
+      for (std::size_t j = 0; j < b; ++j) result[i][j] = sum(block(i, j));
+    }
+    return result;
+  }
+  // [A]
+  RowCounts row_sums() const {
+    RowCounts result;
+    for (const auto& row : sums()) result.push_back(sum(row));
+    return result;
+  }
+};
+
+ops::SourceCounts by_source(const RowCounts& counts, std::size_t ranks) {
+  ops::SourceCounts sources;
+  const CountBlocks blocks{.a = ranks, .b = 1, .counts = counts};
+  for (std::size_t s = 0; s < ranks; ++s) {
+    const auto of_source = blocks.block(s, 0);
+    sources.emplace_back(of_source.begin(), of_source.end());
+  }
+  return sources;
+}
+
+}  // namespace
+
+RowExchange::RowExchange(Group group) : group_(std::move(group)) {
+  check<ValueError>(group_ != nullptr, "RowExchange: needs a process group, got null");
+}
+
+RowExchange::RowExchange(Group group, Group within, Group between)
+    : group_(std::move(group)), within_(std::move(within)), between_(std::move(between)) {
+  check<ValueError>(group_ != nullptr && within_ != nullptr && between_ != nullptr,
+                    "RowExchange: needs three process groups, got null");
+  const int hosts = between_->size(), each = within_->size();
+  const int place = between_->rank() * each + within_->rank();
+  check<ValueError>(hosts * each == group_->size() && place == group_->rank(), "RowExchange: rank ",
+                    within_->rank(), " of ", each, " on host ", between_->rank(), " of ", hosts,
+                    " must be rank ", place, " of ", hosts * each, ", got rank ", group_->rank(),
+                    " of ", group_->size());
+}
+
+RowExchange::Route RowExchange::plan(const RowCounts& rows_per_expert) const {
+  const auto ranks = static_cast<std::size_t>(group_->size());
+  if (!has_two_levels()) {
+    const auto come = exchange_counts(*group_, rows_per_expert);
+    const CountBlocks out{.a = ranks, .b = 1, .counts = rows_per_expert};
+    const CountBlocks in{.a = ranks, .b = 1, .counts = come};
+    return {.legs = {{.group = group_,
+                      .order = std::nullopt,
+                      .sent = out.row_sums(),
+                      .received = in.row_sums()}},
+            .sources = by_source(come, ranks)};
+  }
+  const auto hosts = static_cast<std::size_t>(between_->size());
+  const auto each = static_cast<std::size_t>(within_->size());
+  // What this rank has for (h, l), [H, L, E / S]; what the ranks l of this host have for this
+  // rank's place on host h, [L, H, E / S]; and what comes here from (h, l), [H, L, E / S].
+  const CountBlocks own{.a = hosts, .b = each, .counts = rows_per_expert};
+  const auto out = own.transposed();
+  const CountBlocks passing{.a = each, .b = hosts, .counts = exchange_counts(*within_, out.counts)};
+  const auto on = passing.transposed();
+  const CountBlocks in{.a = hosts, .b = each, .counts = exchange_counts(*between_, on.counts)};
+  return {.legs = {{.group = within_,
+                    .order = transpose_blocks(own.sums()),
+                    .sent = out.row_sums(),
+                    .received = passing.row_sums()},
+                   {.group = between_,
+                    .order = transpose_blocks(passing.sums()),
+                    .sent = on.row_sums(),
+                    .received = in.row_sums()}},
+          .sources = by_source(in.counts, ranks)};
+}
+
+Tensor send_rows(const RowExchange::Route& route, const Tensor& x, const std::string& label) {
+  Tensor rows = x;
+  for (const auto& leg : route.legs) {
+    if (leg.order) rows = ops::permute_rows(rows, *leg.order);
+    rows = ops::all_to_all(leg.group, rows, leg.sent, leg.received, {.label = label});
+  }
+  return rows;
+}
+
+Tensor return_rows(const RowExchange::Route& route, const Tensor& y, const std::string& label) {
+  Tensor rows = y;
+  for (auto leg = route.legs.rbegin(); leg != route.legs.rend(); ++leg) {
+    rows = ops::all_to_all(leg->group, rows, leg->received, leg->sent, {.label = label});
+    if (leg->order) rows = ops::unpermute_rows(rows, *leg->order);
+  }
+  return rows;
+}
+
+ops::Permutation transpose_blocks(const std::vector<RowCounts>& blocks) {
+  const auto columns = blocks.empty() ? 0 : blocks.front().size();
+  std::vector<RowCounts> first(blocks.size(), RowCounts(columns));  // row of each block's first
+  std::int64_t rows = 0;
+  for (std::size_t b = 0; b < columns; ++b) {
+    for (std::size_t a = 0; a < blocks.size(); ++a)
+      rows += std::exchange(first[a][b], rows) + blocks[a][b];
+  }
+  ops::Permutation permutation{.row_of_slot = Tensor::empty({rows}, Dtype::kInt64),
+                               .slot_of_row = Tensor::empty({rows}, Dtype::kInt64),
+                               .tokens = rows,
+                               .top_k = 1};
+  const auto row_of_slot = permutation.row_of_slot.mutable_data<std::int64_t>();
+  const auto slot_of_row = permutation.slot_of_row.mutable_data<std::int64_t>();
+  std::int64_t slot = 0;
+  for (std::size_t a = 0; a < blocks.size(); ++a) {
+    for (std::size_t b = 0; b < columns; ++b) {
+      for (std::int64_t i = 0; i < blocks[a][b]; ++i, ++slot) {
+        const auto row = first[a][b] + i;
+        row_of_slot[static_cast<std::size_t>(slot)] = row;
+        slot_of_row[static_cast<std::size_t>(row)] = slot;
+      }
+    }
+  }
+  return permutation;
+}
+
+}  // namespace moegrad::parallel

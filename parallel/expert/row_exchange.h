@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "framework/distributed/process_group.h"
+#include "ops/routing.h"
+
+namespace moegrad::parallel {
+
+/// How rows get from every rank of a group to every rank, and back: directly, or in two levels.
+///
+/// Note [Two levels of an exchange]
+/// Where the S ranks of a group are on several hosts, H of them with L ranks each, each rank would
+/// send (H - 1) L messages to other hosts. In two levels it sends H - 1. Rank l of host h, (h, l):
+///
+///     within a host    (h, l) gives (h, l') what it has for the ranks (h', l') of all hosts h'
+///     between hosts    (h, l') gives (h', l') what it has from all ranks of h for that rank
+///
+/// As many bytes travel between hosts. Those within a host are more, and each rank sorts what has
+/// come to it by host before it sends that on. What arrives is sorted by source rank, as it is when
+/// it comes directly, so the bits are the same.
+///
+/// Method: Nie et al., "HetuMoE", 2022, https://arxiv.org/abs/2203.14685 (hierarchical all-to-all)
+class RowExchange {
+ public:
+  /// One exchange. Its rows must lie in `order` if there is one.
+  struct Leg {
+    std::shared_ptr<ProcessGroup> group;
+    std::optional<ops::Permutation> order;
+    std::vector<std::int64_t> sent, received;  // rows, by rank of the group
+  };
+  struct Route {
+    std::vector<Leg> legs;
+    ops::SourceCounts sources;  // [S][E / S]: the rows that each rank sends to the experts of this
+  };
+
+  /// Directly. ValueError for null.
+  explicit RowExchange(std::shared_ptr<ProcessGroup> group);
+  /// In two levels. `within`: the ranks of this rank's host; `between`: of each host, the rank at
+  /// this one's place. ValueError for null, and unless rank (h, l) of `group` is h L + l.
+  RowExchange(std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessGroup> within,
+              std::shared_ptr<ProcessGroup> between);
+
+  const ProcessGroup& group() const { return *group_; }
+  bool has_two_levels() const { return within_ != nullptr; }
+
+  /// For rows that are sorted by expert, of which each rank has the next E / S: tells all ranks how
+  /// many there are, [E], and waits for what they tell.
+  Route plan(const std::vector<std::int64_t>& rows_per_expert) const;
+
+ private:
+  std::shared_ptr<ProcessGroup> group_, within_, between_;
+};
+
+/// x [R, H], sorted by the rank that they go to -> those that come here [M, H], sorted by source
+/// rank.
+Tensor send_rows(const RowExchange::Route& route, const Tensor& x, const std::string& label);
+/// The way back: y [M, H] -> [R, H].
+Tensor return_rows(const RowExchange::Route& route, const Tensor& y, const std::string& label);
+
+/// For rows in A x B blocks of blocks[a][b] rows: from the order of (a, b) to that of (b, a).
+ops::Permutation transpose_blocks(const std::vector<std::vector<std::int64_t>>& blocks);
+
+}  // namespace moegrad::parallel
