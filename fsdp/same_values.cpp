@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "framework/distributed/collectives.h"
+#include "framework/distributed/compare_checksums.h"
 #include "framework/io/crc32c.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
@@ -15,8 +15,6 @@
 
 namespace moegrad::fsdp {
 namespace {
-
-constexpr std::int64_t kWritten = -1;  // the shard has other values by now, or never had any
 
 /// What one process group compares.
 struct Comparison {
@@ -41,7 +39,7 @@ void add(const ParamGroup& group, const std::shared_ptr<ProcessGroup>& ranks,
   const auto checksums = group.initial_checksums();
   for (std::size_t i = 0; i < group.params().size(); ++i) {
     comparison->names.push_back(group.params()[i].name);
-    comparison->checksums.push_back(checksums.empty() ? kWritten : std::int64_t{checksums[i]});
+    comparison->checksums.push_back(checksums.empty() ? kNoChecksum : std::int64_t{checksums[i]});
   }
 }
 
@@ -54,25 +52,6 @@ void add(const NamedTensors& buffers, const std::shared_ptr<ProcessGroup>& ranks
     comparison->names.push_back(name);
     const Tensor values = clone(buffer);  // contiguous
     comparison->checksums.push_back(crc32c(values.bytes()));
-  }
-}
-
-void compare(const Comparison& own) {
-  const auto ranks = static_cast<std::size_t>(own.ranks->size()), n = own.checksums.size();
-  std::vector<std::int64_t> all(ranks * n);
-  all_gather(*own.ranks, own.checksums, std::span(all),
-             {.queue = CollectiveQueue::kSameValues, .label = "checksums"});
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto of = [&](std::size_t rank) { return all[rank * n + i]; };
-    bool written = false;
-    for (std::size_t rank = 0; rank < ranks; ++rank) written = written || of(rank) == kWritten;
-    if (written) continue;
-    std::string others;
-    for (std::size_t rank = 1; rank < ranks; ++rank) {
-      if (of(rank) != of(0)) others += (others.empty() ? "" : ", ") + std::to_string(rank);
-    }
-    check(others.empty(), "fully_shard: every rank must pass the same values of '", own.names[i],
-          "', got others on rank ", others, " than on rank 0 of group '", own.ranks->name(), "'");
   }
 }
 
@@ -93,7 +72,9 @@ void check_same_values(const std::vector<State*>& states, const NamedTensors& bu
   const auto& ranks = states.front()->ranks();
   add(buffers, ranks.shard, comparisons);
   add(buffers, ranks.replicas, comparisons);
-  for (const auto& comparison : comparisons) compare(comparison);
+  for (const auto& [group, names, checksums] : comparisons) {
+    compare_checksums("fully_shard", *group, names, checksums);
+  }
 }
 
 }  // namespace moegrad::fsdp

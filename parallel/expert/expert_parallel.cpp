@@ -2,14 +2,17 @@
 #include "parallel/expert/expert_parallel.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "framework/distributed/compare_checksums.h"
 #include "framework/distributed/shard_runs.h"
 #include "framework/distributed/shard_spec.h"
+#include "framework/io/crc32c.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
@@ -73,6 +76,23 @@ std::vector<Mixture> mixtures_below(nn::Module& module, int ranks) {
   return mixtures;
 }
 
+// Each rank keeps other experts, so afterwards nobody would notice that they began differently.
+// Those on the meta device have no values yet.
+void check_same_experts(const std::vector<Mixture>& mixtures, ProcessGroup& group) {
+  std::vector<std::string> names;
+  std::vector<std::int64_t> checksums;
+  bool any = false;
+  for (const auto& mixture : mixtures) {
+    for (const auto& slot : mixture.experts) {
+      const auto& whole = slot.parameter();
+      names.push_back(mixture.path.empty() ? slot.name : mixture.path + "." + slot.name);
+      checksums.push_back(whole.is_meta() ? kNoChecksum : std::int64_t{crc32c(whole.bytes())});
+      any = any || !whole.is_meta();
+    }
+  }
+  if (any) compare_checksums("expert_parallel", group, names, checksums);
+}
+
 // This rank's experts of a stacked parameter.
 Tensor part_of(const Tensor& whole, const std::shared_ptr<ProcessGroup>& group) {
   const MemoryTagGuard tag(MemoryTag::kParameters);
@@ -112,6 +132,7 @@ int expert_parallel(nn::Module& module, const DeviceMesh& mesh) {
   module.restore_parameters();
   const auto mixtures = mixtures_below(module, group->size());
   if (group->size() == 1) return static_cast<int>(mixtures.size());
+  check_same_experts(mixtures, *group);
   // All parts are made before anything changes.
   std::vector<std::pair<Tensor, Tensor>> parts;  // of each whole, which may be tied
   const auto part_made_of = [&](const Tensor& whole) {

@@ -14,10 +14,9 @@ namespace moegrad::parallel {
 ///
 ///     const auto meshes = make_meshes(group, {.dp_shard = -1, .ep = 4});
 ///     parallel::expert_parallel(model, meshes.expert);
-///     for (auto& layer : model.layers()) {
-///       fsdp::fully_shard(layer, meshes.fsdp(), {.expert_mesh = meshes.expert_fsdp()});
-///     }
-///     fsdp::fully_shard(model, meshes.fsdp());
+///     const fsdp::Policy policy = {.expert_mesh = meshes.expert_fsdp()};
+///     for (auto& layer : model.layers()) fsdp::fully_shard(layer, meshes.fsdp(), policy);
+///     fsdp::fully_shard(model, meshes.fsdp(), policy);
 ///
 /// Note [Expert parallelism and the canonical sum]
 /// Losses, gradients and parameters have the bits of a run without expert parallelism, if the
@@ -35,14 +34,14 @@ namespace moegrad::parallel {
 ///
 /// The experts' modules must have no parameters but stacked ones, such as those of
 /// nn::GroupedExperts. Checkpoints and files in Hugging Face's form fit any S. If the axis has one
-/// rank, nothing is divided.
+/// rank, nothing is divided. Parameters on the meta device must be so on all ranks.
 ///
 /// If it throws, nothing has changed:
 ///
 ///     ValueError    the mesh has no axis "ep"; there is no mixture layer; the ranks do not divide
 ///                   the experts; the experts have a parameter that is not stacked
 ///     Error         the experts have been sharded or divided before; a parameter has hooks; the
-///                   parts exceed the arena's budget
+///                   parts exceed the arena's budget; the ranks have experts of different values
 ///
 /// Make the optimizer afterwards. The step of one that was made before is an Error.
 ///

@@ -151,7 +151,7 @@ void add_balance_options(std::vector<Option>& all, Balance& balance) {
   all.push_back(choice_option<BalancedTokens>(
       "aux-loss-tokens", tokens, kBalancedTokens,
       "ranks: over the micro-batches that all ranks run at the same time; then the losses depend "
-      "on the number of ranks"));
+      "on the number of ranks and on --expert-parallel"));
   all.push_back(number_option("z-loss-coef", z_loss_coef, {0, 1e6},
                               "of the mean square of each router's logsumexp"));
   all.push_back(number_option("bias-update-rate", bias_update_rate, {0, 1e6},

@@ -217,6 +217,23 @@ TEST(ExpertParallel, EndsOnAllRanksIfCountsDisagree) {
   });
 }
 
+// Afterwards nobody would notice, because each rank keeps other experts.
+TEST(ExpertParallel, RefusesExpertsThatDifferBetweenRanks) {
+  launch(4, [](RankContext& rank) {
+    const auto mixture = make_mixture(Dtype::kFloat32);
+    if (rank.rank() == 2) {
+      for (const auto& slot : mixture->parameter_slots()) {
+        Tensor values = slot.parameter().detach();
+        if (slot.name == "experts.down_proj") fill_(values, 0);
+      }
+    }
+    EXPECT_EQ(message_of<Error>([&] { expert_parallel(*mixture, expert_mesh(rank)); }),
+              "expert_parallel: every rank must pass the same values of 'experts.down_proj', got "
+              "others on rank 2 than on rank 0 of group 'world'");
+    EXPECT_EQ(mixture->named_parameters()[1].tensor.shard_spec(), nullptr);
+  });
+}
+
 // The router refuses them before anything is sent, on each rank that has them.
 TEST(ExpertParallel, RefusesReplayedExpertsOfAnotherShape) {
   launch(2, [](RankContext& rank) {
