@@ -156,8 +156,10 @@ ops::Permutation transpose_blocks(const std::vector<RowCounts>& blocks) {
   std::vector<RowCounts> first(blocks.size(), RowCounts(columns));  // row of each block's first
   std::int64_t rows = 0;
   for (std::size_t b = 0; b < columns; ++b) {
-    for (std::size_t a = 0; a < blocks.size(); ++a)
-      rows += std::exchange(first[a][b], rows) + blocks[a][b];
+    for (std::size_t a = 0; a < blocks.size(); ++a) {
+      first[a][b] = rows;
+      rows += blocks[a][b];
+    }
   }
   ops::Permutation permutation{.row_of_slot = Tensor::empty({rows}, Dtype::kInt64),
                                .slot_of_row = Tensor::empty({rows}, Dtype::kInt64),

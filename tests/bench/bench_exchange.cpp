@@ -46,8 +46,9 @@ Tensor choose(std::int64_t tokens, int rank) {
   for (std::int64_t t = 0; t < tokens; ++t) {
     const auto first = static_cast<std::int64_t>(random.uniform(static_cast<std::uint64_t>(t)) *
                                                  static_cast<double>(kExperts));
-    for (std::int64_t j = 0; j < kTopK; ++j)
+    for (std::int64_t j = 0; j < kTopK; ++j) {
       experts.push_back((first + j * (1 + t % 7)) % kExperts);
+    }
   }
   return Tensor::from(experts, {tokens, kTopK});
 }
@@ -56,8 +57,9 @@ Tensor uniform(const Shape& shape, std::uint64_t seed) {
   const Random random(seed, "x");
   Tensor x = Tensor::empty(shape, Dtype::kFloat32);
   std::uint64_t i = 0;
-  for (auto& value : x.mutable_data<float>())
+  for (auto& value : x.mutable_data<float>()) {
     value = static_cast<float>(random.uniform(i++)) - 0.5F;
+  }
   return x;
 }
 

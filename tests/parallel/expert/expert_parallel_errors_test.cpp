@@ -18,6 +18,7 @@
 #include "optim/adamw.h"
 #include "parallel/expert/expert_parallel.h"
 #include "tests/parallel/expert/mixture_on_ranks.h"
+#include "tests/parallel/expert/passing_group.h"
 #include "tests/parallel/expert/two_mixtures.h"
 
 namespace moegrad::parallel::expert_parallel_errors_test {
@@ -177,11 +178,9 @@ TEST(ExpertParallel, EndsOnAllRanksIfOneFailsInALayer) {
 }
 
 /// Adds one to the first of the counts that rank 1 says it will send.
-class WrongCounts final : public ProcessGroup {
+class WrongCounts final : public test::PassingGroup {
  public:
-  explicit WrongCounts(std::shared_ptr<ProcessGroup> group)
-      : ProcessGroup(group->name(), {group->ranks().begin(), group->ranks().end()}, group->rank()),
-        group_(std::move(group)) {}
+  using PassingGroup::PassingGroup;
 
  protected:
   WorkPtr issue(CollectiveCall call) override {
@@ -191,15 +190,10 @@ class WrongCounts final : public ProcessGroup {
       ++counts_.front();
       call.input = std::as_bytes(std::span(counts_));
     }
-    return pass_on(*group_, std::move(call));
-  }
-  std::shared_ptr<ProcessGroup> make_subgroup(std::span<const int> ranks,
-                                              const std::string& name) override {
-    return group_->subgroup(ranks, name);
+    return PassingGroup::issue(std::move(call));
   }
 
  private:
-  std::shared_ptr<ProcessGroup> group_;
   std::vector<std::int64_t> counts_;
 };
 

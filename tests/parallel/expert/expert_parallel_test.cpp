@@ -20,6 +20,7 @@
 #include "ops/reduce.h"
 #include "tests/optim/every_optimizer.h"
 #include "tests/parallel/expert/mixture_on_ranks.h"
+#include "tests/parallel/expert/passing_group.h"
 #include "tests/parallel/expert/two_mixtures.h"
 
 namespace moegrad::parallel::expert_parallel_test {
@@ -335,27 +336,16 @@ TEST(ExpertParallel, LeavesFrozenExpertsFrozen) {
 }
 
 /// A group whose ranks are on hosts of the test's choice. Counts the exchanges among all of them.
-class OnHosts final : public ProcessGroup {
+class OnHosts final : public test::PassingGroup {
  public:
-  OnHosts(std::shared_ptr<ProcessGroup> group, std::vector<int> hosts)
-      : ProcessGroup(group->name(), {group->ranks().begin(), group->ranks().end()}, group->rank(),
-                     std::move(hosts)),
-        group_(std::move(group)) {}
-
+  using PassingGroup::PassingGroup;
   int exchanges = 0;
 
  protected:
   WorkPtr issue(CollectiveCall call) override {
     if (call.op == CollectiveOp::kAllToAll) ++exchanges;
-    return pass_on(*group_, std::move(call));
+    return PassingGroup::issue(std::move(call));
   }
-  std::shared_ptr<ProcessGroup> make_subgroup(std::span<const int> ranks,
-                                              const std::string& name) override {
-    return group_->subgroup(ranks, name);
-  }
-
- private:
-  std::shared_ptr<ProcessGroup> group_;
 };
 
 TEST(ExpertParallel, ExchangesInTwoLevelsWhereEachHostHasEightRanks) {

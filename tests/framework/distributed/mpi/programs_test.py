@@ -60,7 +60,8 @@ def after_steps(job, name, steps):
 # Losses, norms and parameters of every way to spread a run over up to 8 ranks.
 if not brief:
     threads(tools / "loss_parity", "--steps", 10, "--json", "threads.json", "--svg", "threads.svg")
-    out, _ = job(8, tools / "loss_parity", "--steps", 10, "--json", "mpi.json", "--svg", "mpi.svg").run()
+    out, _ = job(8, tools / "loss_parity", "--steps", 10, "--json", "mpi.json", "--svg", "mpi.svg").run(
+        timeout=1200)
     ours, theirs = (json.loads((folder / f"{name}.json").read_text()) for name in ("mpi", "threads"))
     for kind in ["runs", "checks"]:  # a run that is resumed needs a launch of its own
         theirs[kind] = [one for one in theirs[kind] if "resumed" not in str(one)]
