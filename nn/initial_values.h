@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <variant>
-
-#include "framework/runtime/error.h"
-#include "nn/normal_quantile.h"
 
 namespace moegrad::nn {
 
@@ -49,64 +45,29 @@ class InitialValues {
   using Rule = std::variant<std::monostate, Normal, Constant, Uniform, TruncNormal, Scaled>;
 
   InitialValues() = default;
-  static InitialValues normal(std::optional<double> std = {}) {
-    if (std) check_width("normal: std", *std);
-    return InitialValues(Normal{std});
-  }
+  static InitialValues normal(std::optional<double> std = {});
   static InitialValues ones() { return constant(1.0); }
   static InitialValues zeros() { return constant(0.0); }
   static InitialValues constant(double value) { return InitialValues(Constant{value}); }
-  static InitialValues uniform(double low = 0.0, double high = 1.0) {
-    check<ValueError>(std::isfinite(high - low) && low <= high,
-                      "uniform: [low, high) must be an interval, got [", low, ", ", high, ")");
-    return InitialValues(Uniform{low, high});
-  }
+  static InitialValues uniform(double low = 0.0, double high = 1.0);
   static InitialValues trunc_normal(double mean = 0.0, double std = 1.0, double low = -2.0,
-                                    double high = 2.0) {
-    check<ValueError>(std::isfinite(std) && std > 0.0,
-                      "trunc_normal: std must be finite and > 0, got ", std);
-    check<ValueError>(low < high, "trunc_normal: low must be below high, got ", low, " and ", high);
-    check<ValueError>(normal_mass((low - mean) / std, (high - mean) / std) > 0.0,
-                      "trunc_normal: [low, high] must be within 37 std of the mean ", mean,
-                      ", got [", low, ", ", high, "] and std ", std);
-    return InitialValues(TruncNormal{mean, std, low, high});
-  }
+                                    double high = 2.0);
   /// For a weight before leaky_relu with this slope, 0 for relu: gain^2 = 2 / (1 + slope^2).
   ///
   /// Reference: He et al., 2015, https://arxiv.org/abs/1502.01852
-  static InitialValues kaiming_uniform(double negative_slope = 0.0, Fan fan = Fan::kIn) {
-    return InitialValues(Scaled{kaiming_gain(negative_slope), fan, /*normal=*/false});
-  }
-  static InitialValues kaiming_normal(double negative_slope = 0.0, Fan fan = Fan::kIn) {
-    return InitialValues(Scaled{kaiming_gain(negative_slope), fan, /*normal=*/true});
-  }
+  static InitialValues kaiming_uniform(double negative_slope = 0.0, Fan fan = Fan::kIn);
+  static InitialValues kaiming_normal(double negative_slope = 0.0, Fan fan = Fan::kIn);
   /// By the mean of fan_in and fan_out.
   ///
   /// Reference: Glorot and Bengio, 2010, https://proceedings.mlr.press/v9/glorot10a.html
-  static InitialValues xavier_uniform(double gain = 1.0) {
-    check_width("xavier_uniform: gain", gain);
-    return InitialValues(Scaled{gain, Fan::kMean, /*normal=*/false});
-  }
-  static InitialValues xavier_normal(double gain = 1.0) {
-    check_width("xavier_normal: gain", gain);
-    return InitialValues(Scaled{gain, Fan::kMean, /*normal=*/true});
-  }
+  static InitialValues xavier_uniform(double gain = 1.0);
+  static InitialValues xavier_normal(double gain = 1.0);
 
   bool is_declared() const { return !std::holds_alternative<std::monostate>(rule_); }
   const Rule& rule() const { return rule_; }
 
  private:
   explicit InitialValues(Rule rule) : rule_(rule) {}
-
-  static void check_width(const char* what, double width) {
-    check<ValueError>(std::isfinite(width) && width >= 0.0, what, " must be finite and >= 0, got ",
-                      width);
-  }
-  static double kaiming_gain(double negative_slope) {
-    check<ValueError>(std::isfinite(negative_slope), "kaiming: negative_slope must be finite, got ",
-                      negative_slope);
-    return std::sqrt(2.0 / (1.0 + negative_slope * negative_slope));
-  }
 
   Rule rule_;
 };

@@ -3,10 +3,7 @@
 #include "ops/collectives.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <functional>
-#include <mutex>
 #include <numeric>
 #include <string_view>
 #include <utility>
@@ -14,96 +11,17 @@
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/function.h"
-#include "framework/runtime/counters.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
-#include "framework/tensor/pending_bytes.h"
 #include "ops/checks.h"
+#include "ops/collective_function.h"
 
 namespace moegrad::ops {
 namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
 using RowCounts = std::vector<std::int64_t>;
-
-// A collective under way: what it reads waits for its end, what it fills for its result.
-class Transfer final : public ReaderOfBytes {
- public:
-  /// `counters`, if it is not null, counts the time that wait() takes (exchange_wait).
-  Transfer(WorkPtr work, std::shared_ptr<Counters> counters)
-      : work_(std::move(work)), counters_(std::move(counters)) {}
-
-  void wait() {
-    const std::lock_guard lock(mutex_);
-    if (work_ != nullptr) {
-      const auto begin = std::chrono::steady_clock::now();
-      work_->wait();
-      const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begin;
-      if (counters_ != nullptr) counters_->exchange_wait += time.count();
-    }
-    end();
-  }
-  // What went wrong shows where the result is used.
-  void await_end() override {
-    if (has_ended()) return;
-    const std::lock_guard lock(mutex_);
-    if (work_ != nullptr) work_->await_end();
-    ended_.store(true, std::memory_order_release);
-  }
-  // Nobody wants the result any more. Takes the call back if an exception is under way.
-  void drop() {
-    const std::lock_guard lock(mutex_);
-    end();
-  }
-  bool has_ended() const override { return ended_.load(std::memory_order_acquire); }
-
- private:
-  void end() {
-    work_.reset();
-    ended_.store(true, std::memory_order_release);
-  }
-
-  std::atomic<bool> ended_ = false;
-  std::mutex mutex_;
-  WorkPtr work_;
-  std::shared_ptr<Counters> counters_;
-};
-
-// What the tensor that is filled has: the transfer and, until that has ended, the tensor it reads.
-class Filling final : public PendingBytes {
- public:
-  Filling(std::shared_ptr<Transfer> transfer, Tensor input)
-      : transfer_(std::move(transfer)), input_(std::move(input)) {}
-  ~Filling() override { transfer_->drop(); }
-  Filling(const Filling&) = delete;
-  Filling& operator=(const Filling&) = delete;
-
-  void wait() override {
-    if (done_.load(std::memory_order_acquire)) return;
-    Tensor read;
-    const std::lock_guard lock(mutex_);
-    transfer_->wait();
-    read = std::exchange(input_, Tensor());
-    done_.store(true, std::memory_order_release);
-  }
-
- private:
-  std::shared_ptr<Transfer> transfer_;
-  std::atomic<bool> done_ = false;
-  std::mutex mutex_;
-  Tensor input_;
-};
-
-// `output`, which the call that `issue` makes will have filled.
-template <class Issue>
-Tensor filled(const Tensor& input, Tensor output, const Issue& issue,
-              const std::shared_ptr<Counters>& counters = nullptr) {
-  const auto transfer = std::make_shared<Transfer>(issue(), counters);
-  if (input.defined()) input.storage().read_by(transfer);
-  output.storage().fill_by(std::make_unique<Filling>(transfer, input));
-  return output;
-}
 
 Shape with_rows(const Tensor& x, std::int64_t rows) {
   Shape shape = x.shape();
@@ -156,9 +74,7 @@ Tensor exchange(ProcessGroup& group, const Tensor& x, RowCounts send, RowCounts 
     for (auto& count : *rows) count *= row_elements(x);
   }
   const auto& counters = RankContext::current().shared_counters();
-  const auto own = static_cast<std::size_t>(group.rank());
-  counters->exchanged_bytes_sent += (x.numel() - send[own]) * size_of(x.dtype());
-  counters->exchanged_bytes_received += (y.numel() - receive[own]) * size_of(x.dtype());
+  count_exchange(*counters, send, receive, group.rank(), size_of(x.dtype()));
   const auto bytes = y.mutable_bytes();
   return filled(
       x, y, [&] { return group.all_to_all(x.bytes(), send, bytes, receive, x.dtype(), options); },
@@ -201,9 +117,8 @@ class Collective final : public Function {
   std::string_view name() const override { return name_; }
   Tensor forward(const Tensor& x) { return there_(x.is_contiguous() ? x : clone(x), options_); }
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    auto options = options_;
-    options.label += options.label.empty() ? "backward" : ", backward";
-    return {back_(grads[0].is_contiguous() ? grads[0] : clone(grads[0]), options)};
+    const auto& grad = grads[0];
+    return {back_(grad.is_contiguous() ? grad : clone(grad), for_backward(options_))};
   }
 
  private:
@@ -247,24 +162,6 @@ void check_queue(std::string_view op, const CollectiveOptions& options) {
 void check_not_recomputed(std::string_view op) {
   check(!in_checkpoint_forward(), op,
         ": must not be called in a recomputed module or the body of a checkpoint, got such a call");
-}
-
-// Those of one side of all_to_all; `rows`: how many the tensor has, if that is known.
-RowCounts checked_rows(std::string_view side, std::span<const std::int64_t> counts,
-                       const Group& group, std::optional<std::int64_t> rows) {
-  check<ValueError>(std::ssize(counts) == group->size(), "all_to_all: ", side,
-                    "_rows must have one count for each of ", group->size(), " ranks, got ",
-                    counts.size());
-  constexpr std::int64_t kMost = std::int64_t{1} << 53;
-  std::int64_t total = 0;
-  for (const auto count : counts) {
-    check<ValueError>(0 <= count && count <= kMost - total, "all_to_all: ", side,
-                      "_rows must be at least 0, and at most 2^53 together, got ", count);
-    total += count;
-  }
-  check<ShapeError>(!rows || total == *rows, "all_to_all: ", side, "_rows must add up to the ",
-                    rows.value_or(0), " rows of x, got ", total);
-  return {counts.begin(), counts.end()};
 }
 
 }  // namespace
@@ -316,8 +213,8 @@ Tensor broadcast(const Group& group, const Tensor& x, int root, const Collective
 Tensor all_to_all(const Group& group, const Tensor& x, std::span<const std::int64_t> send_rows,
                   std::span<const std::int64_t> recv_rows, const CollectiveOptions& options) {
   check_rows("all_to_all", group, x);
-  auto there = checked_rows("send", send_rows, group, x.dim(0));
-  auto back = checked_rows("recv", recv_rows, group, std::nullopt);
+  auto there = checked_row_counts("all_to_all", "send_rows", send_rows, group->size(), x.dim(0));
+  auto back = checked_row_counts("all_to_all", "recv_rows", recv_rows, group->size(), std::nullopt);
   return apply_collective(
       "all_to_all", x, options,
       [group, there, back](const Tensor& t, const CollectiveOptions& o) {

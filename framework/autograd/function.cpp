@@ -156,6 +156,7 @@ LeafRecorder::~LeafRecorder() { ThreadState::current().leaf_recorder = outer_; }
 
 void LeafRecorder::note(const Tensor& captured) {
   if (!captured.defined() || !captured.is_leaf() || !captured.requires_grad()) return;
+  const std::lock_guard lock(mutex_);
   last_micro_batch_ = std::max(last_micro_batch_, ThreadState::current().micro_batch);
   const bool known =
       std::ranges::any_of(leaves_, [&](const Tensor& leaf) { return leaf.is(captured); });

@@ -30,6 +30,7 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <tuple>
@@ -190,7 +191,7 @@ void check_not_captured(const Tensor& tensor);
 
 /// While it lives, in the body of a checkpoint, the leaves that Functions of this thread are
 /// applied to and that require a gradient are added to `leaves`, each once. The innermost recorder
-/// wins.
+/// wins. Threads that share its ThreadState may note leaves at the same time.
 class LeafRecorder {
  public:
   explicit LeafRecorder(TensorList& leaves);
@@ -205,6 +206,7 @@ class LeafRecorder {
   TensorList& leaves_;
   int last_micro_batch_ = 0;
   LeafRecorder* outer_;
+  std::mutex mutex_;
 };
 void check_number(const Function& function, std::size_t inputs);
 /// Adds to the error which inputs were undefined, when forward has read an undefined one.

@@ -16,6 +16,8 @@ namespace moegrad {
 /// One buffer in several parts, which are read one after the other. Each part contains whole
 /// elements. Ranks may cut their buffers differently.
 using ByteParts = std::vector<std::span<const std::byte>>;
+/// The same, to be filled.
+using MutableByteParts = std::vector<std::span<std::byte>>;
 
 /// Every rank's input of an all-gather, in rank order, readable while the consumer runs.
 using PeerSpans = std::span<const std::span<const std::byte>>;
@@ -23,9 +25,10 @@ using GatherConsumer = std::function<void(PeerSpans)>;
 
 /// One rank's side of one collective, checked: what a backend executes (ProcessGroup::issue).
 struct CollectiveCall : CollectiveRequest {
-  std::span<const std::byte> input = {};  // empty for recv and the reductions
-  ByteParts parts = {};                   // the input of a reduction
-  std::span<std::byte> output = {};  // the same memory as the input for all_reduce and broadcast
+  std::span<const std::byte> input = {};  // empty for recv, and where there are parts
+  ByteParts parts = {};                   // the input of a reduction, and of all_to_all
+  std::span<std::byte> output = {};    // the same memory as the input for all_reduce and broadcast
+  MutableByteParts output_parts = {};  // of all_to_all; if it is one, it is the output as well
   std::vector<std::int64_t> send_counts = {};  // all_to_all only, as recv_counts
   std::vector<std::int64_t> recv_counts = {};
   // Of all_gather. Where there is an output, it copies the inputs there, and a backend that can

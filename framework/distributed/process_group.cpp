@@ -2,10 +2,12 @@
 #include "framework/distributed/process_group.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <sstream>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "framework/distributed/find_nan.h"
@@ -18,6 +20,61 @@ std::int64_t num_elements(std::string_view op, std::span<const std::byte> bytes,
   check<ValueError>(size % size_of(dtype) == 0, op, ": a buffer of ", dtype,
                     " needs a multiple of ", size_of(dtype), " bytes, got ", size);
   return size / size_of(dtype);
+}
+
+template <class Byte>
+std::int64_t num_elements(std::string_view op, const std::vector<std::span<Byte>>& parts,
+                          Dtype dtype) {
+  std::int64_t elements = 0;
+  for (const auto& part : parts) elements += num_elements(op, part, dtype);
+  return elements;
+}
+
+/// Bytes [begin, end) of the memory.
+struct Extent {
+  std::uintptr_t begin = 0, end = 0;
+  bool is_output = false;
+};
+
+template <class Byte>
+void add_extents(const std::vector<std::span<Byte>>& parts, std::vector<Extent>& extents) {
+  for (const auto& part : parts) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(part.data());
+    if (!part.empty()) extents.push_back({begin, begin + part.size(), !std::is_const_v<Byte>});
+  }
+}
+
+Extent around(std::span<const Extent> extents) {
+  Extent all = extents.front();
+  for (const auto& each : extents) {
+    all = {.begin = std::min(all.begin, each.begin), .end = std::max(all.end, each.end)};
+  }
+  return all;
+}
+
+// Ranks copy at different times: a rank would read what another has already overwritten. Parts of
+// the input may overlap each other.
+void check_apart(const ByteParts& input, const MutableByteParts& output) {
+  std::vector<Extent> extents;
+  extents.reserve(output.size());
+  add_extents(output, extents);
+  if (extents.empty()) return;
+  const auto written = around(extents);
+  const auto outputs = extents.size();
+  add_extents(input, extents);
+  if (extents.size() > outputs) {
+    const auto read = around(std::span(extents).subspan(outputs));
+    // Mostly they are two tensors.
+    if (read.end <= written.begin || written.end <= read.begin) extents.resize(outputs);
+  }
+  std::ranges::sort(extents, {}, &Extent::begin);
+  std::uintptr_t read_to = 0, written_to = 0;
+  for (const auto& each : extents) {
+    const auto taken_to = each.is_output ? std::max(read_to, written_to) : written_to;
+    check<ValueError>(taken_to <= each.begin, "all_to_all: input and output must not overlap");
+    auto& end = each.is_output ? written_to : read_to;
+    end = std::max(end, each.end);
+  }
 }
 
 void check_counts(std::string_view side, std::span<const std::int64_t> counts, int ranks,
@@ -126,7 +183,7 @@ WorkPtr ProcessGroup::reduce_scatter(ByteParts input, std::span<std::byte> outpu
   check_reducible("reduce_scatter", dtype);
   auto call = make_call(CollectiveOp::kReduceScatter, options);
   call.dtype = dtype;
-  for (const auto part : input) call.count += num_elements("reduce_scatter", part, dtype);
+  call.count = num_elements("reduce_scatter", input, dtype);
   call.parts = std::move(input);
   call.output = output;
   call.reduce = op;
@@ -156,22 +213,23 @@ WorkPtr ProcessGroup::broadcast(std::span<std::byte> buffer, int root, Dtype dty
   return post(std::move(call));
 }
 
-WorkPtr ProcessGroup::all_to_all(std::span<const std::byte> input,
-                                 std::span<const std::int64_t> send_counts,
-                                 std::span<std::byte> output,
-                                 std::span<const std::int64_t> recv_counts, Dtype dtype,
-                                 const CollectiveOptions& options) {
-  auto call = make_call(CollectiveOp::kAllToAll, input, dtype, options);
-  call.input = input;
-  call.output = output;
-  // Ranks copy at different times: a rank would read what another has already overwritten.
-  const std::less_equal<const std::byte*> not_after;
-  check<ValueError>(input.empty() || output.empty() ||
-                        not_after(input.data() + input.size(), output.data()) ||
-                        not_after(output.data() + output.size(), input.data()),
-                    "all_to_all: input and output must not overlap");
+WorkPtr ProcessGroup::all_to_all(ByteParts input, std::span<const std::int64_t> send_counts,
+                                 MutableByteParts output, std::span<const std::int64_t> recv_counts,
+                                 Dtype dtype, const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kAllToAll, options);
+  call.dtype = dtype;
+  call.count = num_elements("all_to_all", input, dtype);
+  const auto received = num_elements("all_to_all", output, dtype);
+  check_apart(input, output);
   check_counts("send", send_counts, size(), call.count);
-  check_counts("recv", recv_counts, size(), num_elements("all_to_all", output, dtype));
+  check_counts("recv", recv_counts, size(), received);
+  const auto own = static_cast<std::size_t>(rank_);
+  check<ValueError>(send_counts[own] == recv_counts[own], "all_to_all: rank ", world_rank(rank_),
+                    " sends ", send_counts[own], ' ', dtype, " to itself, and expects ",
+                    recv_counts[own]);
+  call.parts = std::move(input);
+  if (output.size() == 1) call.output = output.front();
+  call.output_parts = std::move(output);
   call.send_counts.assign(send_counts.begin(), send_counts.end());
   call.recv_counts.assign(recv_counts.begin(), recv_counts.end());
   return post(std::move(call));

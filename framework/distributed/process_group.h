@@ -82,10 +82,17 @@ class ProcessGroup {
   WorkPtr broadcast(std::span<std::byte> buffer, int root, Dtype dtype,
                     const CollectiveOptions& options = {});
   /// Sends send_counts[r] elements to each rank r and receives recv_counts[r] from it; both
-  /// buffers are ordered by rank, and they must not overlap.
+  /// buffers are ordered by rank, and no part of the output may overlap another part of either.
+  WorkPtr all_to_all(ByteParts input, std::span<const std::int64_t> send_counts,
+                     MutableByteParts output, std::span<const std::int64_t> recv_counts,
+                     Dtype dtype, const CollectiveOptions& options = {});
+  /// The same; each buffer is in one part.
   WorkPtr all_to_all(std::span<const std::byte> input, std::span<const std::int64_t> send_counts,
                      std::span<std::byte> output, std::span<const std::int64_t> recv_counts,
-                     Dtype dtype, const CollectiveOptions& options = {});
+                     Dtype dtype, const CollectiveOptions& options = {}) {
+    return all_to_all(ByteParts{input}, send_counts, MutableByteParts{output}, recv_counts, dtype,
+                      options);
+  }
   /// Point to point. Matched with the peer's recv/send of the same queue and tag, in order of
   /// issue.
   WorkPtr send(std::span<const std::byte> input, int to, int tag, Dtype dtype,

@@ -16,11 +16,11 @@ namespace moegrad {
 SlowRankWatch::SlowRankWatch(RankContext& context, bool compares_compute)
     : context_(context),
       compares_compute_(compares_compute),
-      before_(context.work().totals()->read()),
+      before_(context.work()->read()),
       finder_(context.world_size()) {}
 
 std::vector<SlowRank> SlowRankWatch::close_window() {
-  const auto now = context_.work().totals()->read();
+  const auto now = context_.work()->read();
   const auto before = std::exchange(before_, now);
   std::vector<std::int64_t> own,
       all(kWorkClasses * static_cast<std::size_t>(context_.world_size()));

@@ -14,10 +14,7 @@ Lane lane_of(const CollectiveRequest& request) {
   return request.queue == CollectiveQueue::kReduce ? Lane::kReduce : Lane::kCollective;
 }
 
-// A thread that belongs to no rank, such as one that drops a Work at the end, counts for none.
-void count_wait(SpanClock::time_point begin) {
-  if (auto* const rank = RankContext::find()) rank->work().add_wait(SpanClock::now() - begin);
-}
+void count_wait(SpanClock::time_point begin) { add_wait(SpanClock::now() - begin); }
 
 }  // namespace
 
@@ -58,11 +55,11 @@ void Work::drop(const std::function<void()>& release) {
 // Records a call that has ended, once. The rank's own thread has waited for it since `begin`.
 void Work::record(SpanClock::time_point begin) {
   auto* const rank = RankContext::find();
-  if (std::exchange(recorded_, true) || rank == nullptr || failure() != nullptr) return;
+  if (recorded_.exchange(true) || rank == nullptr || failure() != nullptr) return;
   auto& spans = rank->spans();
   const auto timing = times();
   if (timing.ended == SpanClock::time_point()) return;  // it was withdrawn before it began
-  rank->work().totals()->add(WorkClass::kCommunication, timing.work);
+  rank->work()->add(WorkClass::kCommunication, timing.work);
   rank->counters().messages_to_hosts += timing.host_messages;
   rank->counters().bytes_to_hosts += timing.host_bytes;
   if (!spans.records(SpanKind::kCollective)) return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -75,7 +76,7 @@ class Work {
  private:
   void record(SpanClock::time_point begin);
 
-  bool recorded_ = false;
+  std::atomic<bool> recorded_ = false;  // test() may run beside wait()
 };
 using WorkPtr = std::shared_ptr<Work>;
 

@@ -45,7 +45,7 @@ CheckpointSaver::CheckpointSaver(std::filesystem::path root,
   RankContext::Options same_rank = {.rank = rank.rank(),
                                     .world_size = rank.world_size(),
                                     .log_level = rank.log_level(),
-                                    .work = rank.work().totals()};
+                                    .work = rank.work()};
   try {
     thread_ = std::thread([this, same_rank] {
       RankContext context(same_rank);

@@ -20,7 +20,7 @@
 #include "framework/io/describe_file.h"
 #include "framework/io/safetensors_writer.h"
 #include "framework/io/utf8.h"
-#include "framework/profile/work_meter.h"
+#include "framework/profile/work_time.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/box.h"

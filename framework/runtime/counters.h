@@ -22,8 +22,8 @@ struct Counters {
   std::atomic<std::int64_t> packed_bytes{0};      // operands of products, into panels
 
   // Tokens that go to experts on other ranks, and come from there to experts here. The bytes are
-  // those of ops::all_to_all, which brings them there and back, in forward and backward; in two
-  // levels a row counts in each.
+  // those of the ops that bring them there and back, in forward and backward, and of all_to_all;
+  // in two levels a row counts in each.
   std::atomic<std::int64_t> rows_sent{0}, rows_received{0};
   std::atomic<std::int64_t> exchanged_bytes_sent{0}, exchanged_bytes_received{0};
   std::atomic<std::int64_t> exchange_wait{0};  // nanoseconds that threads of the rank waited

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "framework/profile/span.h"
-#include "framework/profile/work_meter.h"
+#include "framework/profile/work_time.h"
 #include "framework/runtime/counters.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/thread_pool.h"
@@ -54,8 +54,8 @@ class RankContext {
   const std::shared_ptr<Counters>& shared_counters() const { return counters_; }
   /// What this rank did and when (Note [Spans]); off by default.
   SpanRecorder& spans() { return spans_; }
-  /// How long this rank works and waits (Note [Slow ranks]).
-  WorkMeter& work() { return work_; }
+  /// How long this rank has worked (Note [Slow ranks]).
+  const std::shared_ptr<WorkTotals>& work() const { return work_; }
   /// Messages below this level are not printed. May be called from any thread of the rank.
   LogLevel log_level() const { return log_level_; }
   void set_log_level(LogLevel level) { log_level_ = level; }
@@ -71,7 +71,7 @@ class RankContext {
   std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
   SpanRecorder spans_;
   std::atomic<LogLevel> log_level_;
-  WorkMeter work_;
+  std::shared_ptr<WorkTotals> work_;
 };
 
 /// Makes `context` the current thread's until the guard goes out of scope.

@@ -53,7 +53,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(std::int64_t tasks, const std::function<void(std::int64_t)>& task) {
-  if (workers_.empty() || tasks <= 1) {
+  if (workers_.empty() || tasks <= 1 || busy_.exchange(true)) {
     for (std::int64_t i = 0; i < tasks; ++i) task(i);
     return;
   }
@@ -73,6 +73,7 @@ void ThreadPool::run(std::int64_t tasks, const std::function<void(std::int64_t)>
   while (run_one()) {
   }
   for_the_last_.wait([this] { return unfinished_ == 0; });
+  busy_ = false;
   failure.rethrow();
 }
 

@@ -11,8 +11,8 @@
 
 namespace moegrad {
 
-/// Workers that help one rank's compute thread. Only run() uses them, one run() at a time: the pool
-/// belongs to the rank that made it. Idle workers wait as in Note [Waiting].
+/// Workers that help the compute threads of one rank, one run() at a time: while one thread's run()
+/// has the workers, another's executes its tasks by itself. Idle workers wait as in Note [Waiting].
 class ThreadPool {
  public:
   /// `threads` counts the calling thread, so 1 starts none. Error if the system gives fewer.
@@ -32,6 +32,7 @@ class ThreadPool {
   bool run_one();
 
   std::vector<std::thread> workers_;
+  std::atomic<bool> busy_ = false;  // a run() has the workers
   // A thread that has taken a task from `untaken_` may read these two: the run() that set them does
   // not return before that task is done.
   const std::function<void(std::int64_t)>* task_ = nullptr;

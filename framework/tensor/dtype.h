@@ -2,7 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <ostream>
@@ -23,7 +22,7 @@ struct BFloat16 {
   BFloat16() = default;
   explicit BFloat16(float value) {
     auto word = std::bit_cast<std::uint32_t>(value);
-    if (std::isnan(value)) {
+    if (value != value) {  // NaN; <cmath> is large, and this header is everywhere
       bits = static_cast<std::uint16_t>((word >> 16) | 0x40U);
     } else {
       word += 0x7fffU + ((word >> 16) & 1U);

@@ -19,13 +19,13 @@ namespace moegrad::parallel {
 /// begin:
 ///
 ///     counts     how many rows each rank sends for each expert
-///     rows       [R, H], sorted by expert, so that those for one rank lie together
-///     weights    [R], what the router gives these rows
+///     rows       [T, H], each token's to the K experts of its choice
+///     weights    [T, K], what the router gives these rows
 ///
-/// What arrives is sorted by source rank, then expert, then slot. permute_rows sorts it by expert,
-/// then source rank, then slot. With one process that has all the tokens, the rows of an expert
-/// would lie in the same order. combine() goes the same way back. In backward the gradients of rows
-/// and weights travel the opposite way (ops/collectives.h).
+/// What arrives is put in the order of expert, then source rank, then slot. With one process that
+/// has all the tokens, the rows of an expert would lie in the same order. combine() goes the same
+/// way back. In backward the gradients of rows and weights travel the opposite way
+/// (ops/dispatch_rows.h).
 ///
 /// A row's result does not depend on the rows beside it (Note [Matmul order]), and a token adds its
 /// rows in the order of its choices. So the results have the bits that they have when all experts

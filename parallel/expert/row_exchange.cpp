@@ -2,6 +2,7 @@
 // Shapes: S = H * L ranks on H hosts of L; E experts; h, l: a host and a place there.
 #include "parallel/expert/row_exchange.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <numeric>
@@ -10,7 +11,6 @@
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
-#include "ops/collectives.h"
 #include "ops/views.h"
 
 namespace moegrad::parallel {
@@ -83,74 +83,7 @@ ops::SourceCounts by_source(const RowCounts& counts, std::size_t ranks) {
   return sources;
 }
 
-}  // namespace
-
-RowExchange::RowExchange(Group group) : group_(std::move(group)) {
-  check<ValueError>(group_ != nullptr, "RowExchange: needs a process group, got null");
-}
-
-RowExchange::RowExchange(Group group, Group within, Group between)
-    : group_(std::move(group)), within_(std::move(within)), between_(std::move(between)) {
-  check<ValueError>(group_ != nullptr && within_ != nullptr && between_ != nullptr,
-                    "RowExchange: needs three process groups, got null");
-  const int hosts = between_->size(), each = within_->size();
-  const int place = between_->rank() * each + within_->rank();
-  check<ValueError>(hosts * each == group_->size() && place == group_->rank(), "RowExchange: rank ",
-                    within_->rank(), " of ", each, " on host ", between_->rank(), " of ", hosts,
-                    " must be rank ", place, " of ", hosts * each, ", got rank ", group_->rank(),
-                    " of ", group_->size());
-}
-
-RowExchange::Route RowExchange::plan(const RowCounts& rows_per_expert) const {
-  const auto ranks = static_cast<std::size_t>(group_->size());
-  if (!has_two_levels()) {
-    const auto come = exchange_counts(*group_, rows_per_expert);
-    const CountBlocks out{.a = ranks, .b = 1, .counts = rows_per_expert};
-    const CountBlocks in{.a = ranks, .b = 1, .counts = come};
-    return {.legs = {{.group = group_,
-                      .order = std::nullopt,
-                      .sent = out.row_sums(),
-                      .received = in.row_sums()}},
-            .sources = by_source(come, ranks)};
-  }
-  const auto hosts = static_cast<std::size_t>(between_->size());
-  const auto each = static_cast<std::size_t>(within_->size());
-  // What this rank has for (h, l), [H, L, E / S]; what the ranks l of this host have for this
-  // rank's place on host h, [L, H, E / S]; and what comes here from (h, l), [H, L, E / S].
-  const CountBlocks own{.a = hosts, .b = each, .counts = rows_per_expert};
-  const auto out = own.transposed();
-  const CountBlocks passing{.a = each, .b = hosts, .counts = exchange_counts(*within_, out.counts)};
-  const auto on = passing.transposed();
-  const CountBlocks in{.a = hosts, .b = each, .counts = exchange_counts(*between_, on.counts)};
-  return {.legs = {{.group = within_,
-                    .order = transpose_blocks(own.sums()),
-                    .sent = out.row_sums(),
-                    .received = passing.row_sums()},
-                   {.group = between_,
-                    .order = transpose_blocks(passing.sums()),
-                    .sent = on.row_sums(),
-                    .received = in.row_sums()}},
-          .sources = by_source(in.counts, ranks)};
-}
-
-Tensor send_rows(const RowExchange::Route& route, const Tensor& x, const std::string& label) {
-  Tensor rows = x;
-  for (const auto& leg : route.legs) {
-    if (leg.order) rows = ops::permute_rows(rows, *leg.order);
-    rows = ops::all_to_all(leg.group, rows, leg.sent, leg.received, {.label = label});
-  }
-  return rows;
-}
-
-Tensor return_rows(const RowExchange::Route& route, const Tensor& y, const std::string& label) {
-  Tensor rows = y;
-  for (auto leg = route.legs.rbegin(); leg != route.legs.rend(); ++leg) {
-    rows = ops::all_to_all(leg->group, rows, leg->received, leg->sent, {.label = label});
-    if (leg->order) rows = ops::unpermute_rows(rows, *leg->order);
-  }
-  return rows;
-}
-
+// For rows in A x B blocks of blocks[a][b] rows: from the order of (a, b) to that of (b, a).
 ops::Permutation transpose_blocks(const std::vector<RowCounts>& blocks) {
   const auto columns = blocks.empty() ? 0 : blocks.front().size();
   std::vector<RowCounts> first(blocks.size(), RowCounts(columns));  // row of each block's first
@@ -178,6 +111,121 @@ ops::Permutation transpose_blocks(const std::vector<RowCounts>& blocks) {
     }
   }
   return permutation;
+}
+
+// From tokens to rows in one order, and from that to another: one rank's rows in the latter.
+ops::Permutation then(const ops::Permutation& first, const ops::Permutation& second) {
+  const auto through = [](const Tensor& indices, const Tensor& next) {
+    Tensor result = Tensor::empty(indices.shape(), Dtype::kInt64);
+    const auto table = next.data<std::int64_t>();
+    std::ranges::transform(indices.data<std::int64_t>(),
+                           result.mutable_data<std::int64_t>().begin(),
+                           [&](std::int64_t i) { return table[static_cast<std::size_t>(i)]; });
+    return result;
+  };
+  return {.row_of_slot = through(first.row_of_slot, second.row_of_slot),
+          .slot_of_row = through(second.slot_of_row, first.slot_of_row),
+          .tokens = first.tokens,
+          .top_k = first.top_k};
+}
+
+// Where the rows of (source, expert) are in the order of (expert, source).
+std::vector<ops::RowRun> by_expert(const ops::SourceCounts& sources) {
+  const auto experts = sources.front().size();
+  std::vector<RowCounts> first(sources.size(), RowCounts(experts));
+  std::int64_t rows = 0;
+  for (std::size_t e = 0; e < experts; ++e) {
+    for (std::size_t s = 0; s < sources.size(); ++s) {
+      first[s][e] = rows;
+      rows += sources[s][e];
+    }
+  }
+  std::vector<ops::RowRun> places;
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    for (std::size_t e = 0; e < experts; ++e) places.push_back({first[s][e], sources[s][e]});
+  }
+  return places;
+}
+
+}  // namespace
+
+RowExchange::RowExchange(Group group) : group_(std::move(group)) {
+  check<ValueError>(group_ != nullptr, "RowExchange: needs a process group, got null");
+}
+
+RowExchange::RowExchange(Group group, Group within, Group between)
+    : group_(std::move(group)), within_(std::move(within)), between_(std::move(between)) {
+  check<ValueError>(group_ != nullptr && within_ != nullptr && between_ != nullptr,
+                    "RowExchange: needs three process groups, got null");
+  const int hosts = between_->size(), each = within_->size();
+  const int place = between_->rank() * each + within_->rank();
+  check<ValueError>(hosts * each == group_->size() && place == group_->rank(), "RowExchange: rank ",
+                    within_->rank(), " of ", each, " on host ", between_->rank(), " of ", hosts,
+                    " must be rank ", place, " of ", hosts * each, ", got rank ", group_->rank(),
+                    " of ", group_->size());
+}
+
+RowExchange::Route RowExchange::plan(const ops::RoutingPlan& routed) const {
+  const auto ranks = static_cast<std::size_t>(group_->size());
+  const auto& rows_per_expert = routed.groups.counts;
+  if (!has_two_levels()) {
+    const auto come = exchange_counts(*group_, rows_per_expert);
+    const CountBlocks out{.a = ranks, .b = 1, .counts = rows_per_expert};
+    const CountBlocks in{.a = ranks, .b = 1, .counts = come};
+    auto sources = by_source(come, ranks);
+    return {.legs = {{.group = group_,
+                      .plan = {.order = routed.permutation,
+                               .sent = out.row_sums(),
+                               .received = in.row_sums(),
+                               .places = by_expert(sources)}}},
+            .sources = sources};
+  }
+  const auto hosts = static_cast<std::size_t>(between_->size());
+  const auto each = static_cast<std::size_t>(within_->size());
+  // What this rank has for (h, l), [H, L, E / S]; what the ranks l of this host have for this
+  // rank's place on host h, [L, H, E / S]; and what comes here from (h, l), [H, L, E / S].
+  const CountBlocks own{.a = hosts, .b = each, .counts = rows_per_expert};
+  const auto out = own.transposed();
+  const CountBlocks passing{.a = each, .b = hosts, .counts = exchange_counts(*within_, out.counts)};
+  const auto on = passing.transposed();
+  const CountBlocks in{.a = hosts, .b = each, .counts = exchange_counts(*between_, on.counts)};
+  auto sources = by_source(in.counts, ranks);
+  return {.legs = {{.group = within_,
+                    .plan = {.order = then(routed.permutation, transpose_blocks(own.sums())),
+                             .sent = out.row_sums(),
+                             .received = passing.row_sums(),
+                             .places = {{.first = 0, .count = sum(passing.counts)}}}},
+                   {.group = between_,
+                    .plan = {.order = transpose_blocks(passing.sums()),
+                             .sent = on.row_sums(),
+                             .received = in.row_sums(),
+                             .places = by_expert(sources)}}},
+          .sources = sources};
+}
+
+Tensor send_rows(const RowExchange::Route& route, const Tensor& x, const std::string& label) {
+  Tensor rows = x;
+  for (const auto& leg : route.legs) {
+    rows = ops::dispatch_rows(leg.group, rows, leg.plan, {.label = label});
+  }
+  return rows;
+}
+
+Tensor send_slots(const RowExchange::Route& route, const Tensor& values, const std::string& label) {
+  auto of_slots = route;
+  auto& order = of_slots.legs.front().plan.order;
+  order.tokens = values.numel();
+  order.top_k = 1;
+  const Tensor sent = send_rows(of_slots, ops::reshape(values, {values.numel(), 1}), label);
+  return ops::reshape(sent, {sent.numel()});
+}
+
+Tensor return_rows(const RowExchange::Route& route, const Tensor& y, const std::string& label) {
+  Tensor rows = y;
+  for (auto leg = route.legs.rbegin(); leg != route.legs.rend(); ++leg) {
+    rows = ops::combine_rows(leg->group, rows, leg->plan, {.label = label});
+  }
+  return rows;
 }
 
 }  // namespace moegrad::parallel

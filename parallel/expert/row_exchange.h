@@ -3,11 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "framework/distributed/process_group.h"
+#include "ops/dispatch_rows.h"
 #include "ops/routing.h"
 
 namespace moegrad::parallel {
@@ -28,11 +28,9 @@ namespace moegrad::parallel {
 /// Method: Nie et al., "HetuMoE", 2022, https://arxiv.org/abs/2203.14685 (hierarchical all-to-all)
 class RowExchange {
  public:
-  /// One exchange. Its rows must lie in `order` if there is one.
   struct Leg {
     std::shared_ptr<ProcessGroup> group;
-    std::optional<ops::Permutation> order;
-    std::vector<std::int64_t> sent, received;  // rows, by rank of the group
+    ops::DispatchPlan plan;
   };
   struct Route {
     std::vector<Leg> legs;
@@ -49,21 +47,20 @@ class RowExchange {
   const ProcessGroup& group() const { return *group_; }
   bool has_two_levels() const { return within_ != nullptr; }
 
-  /// For rows that are sorted by expert, of which each rank has the next E / S: tells all ranks how
-  /// many there are, [E], and waits for what they tell.
-  Route plan(const std::vector<std::int64_t>& rows_per_expert) const;
+  /// For tokens whose rows are sorted by expert, of which each rank has the next E / S: tells all
+  /// ranks how many there are for each, and waits for what they tell.
+  Route plan(const ops::RoutingPlan& routed) const;
 
  private:
   std::shared_ptr<ProcessGroup> group_, within_, between_;
 };
 
-/// x [R, H], sorted by the rank that they go to -> those that come here [M, H], sorted by source
-/// rank.
+/// The K rows of each token of x [T, H] -> the rows that come here [M, H], sorted by expert, source
+/// rank and slot.
 Tensor send_rows(const RowExchange::Route& route, const Tensor& x, const std::string& label);
-/// The way back: y [M, H] -> [R, H].
+/// The same for one value of each slot, [T, K] -> [M].
+Tensor send_slots(const RowExchange::Route& route, const Tensor& values, const std::string& label);
+/// The way back: y [M, H] -> the sums of each token's rows [T, H].
 Tensor return_rows(const RowExchange::Route& route, const Tensor& y, const std::string& label);
-
-/// For rows in A x B blocks of blocks[a][b] rows: from the order of (a, b) to that of (b, a).
-ops::Permutation transpose_blocks(const std::vector<std::vector<std::int64_t>>& blocks);
 
 }  // namespace moegrad::parallel

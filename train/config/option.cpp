@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <concepts>
 #include <sstream>
 #include <type_traits>
@@ -18,7 +19,7 @@ namespace {
 // The value as messages show it.
 std::string shown(const OptionValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return in_quotes(*text);
-  return to_text(value);
+  return to_literal(value);
 }
 
 template <class T>
@@ -313,6 +314,13 @@ std::string to_text(const OptionValue& value) {
     std::string operator()(const std::string& given) const { return given; }
   };
   return std::visit(ToText{}, value);
+}
+
+std::string to_literal(const OptionValue& value) {
+  auto text = to_text(value);
+  const auto* number = std::get_if<double>(&value);
+  const bool looks_whole = text.find_first_of(".e") == std::string::npos;
+  return number != nullptr && std::isfinite(*number) && looks_whole ? text + ".0" : text;
 }
 
 void check_product(const std::string& what, std::int64_t a, std::int64_t b, std::int64_t most) {

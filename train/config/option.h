@@ -140,6 +140,9 @@ Option choice_option(std::string name, E& value, Choices<E> choices, std::string
 
 /// `value` as text, with numbers in full, for records.
 std::string to_text(const OptionValue& value);
+/// The same, but a real number has a point or an exponent, by which it differs from an
+/// integer: 2.0.
+std::string to_literal(const OptionValue& value);
 
 /// UsageError `<what>: must be at most <most>, got <a> x <b>` if the product is larger.
 void check_product(const std::string& what, std::int64_t a, std::int64_t b, std::int64_t most);

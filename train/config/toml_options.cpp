@@ -50,11 +50,7 @@ std::string type_of(const toml::node& node) {
 std::string toml_text(const OptionValue& value) {
   if (std::holds_alternative<std::monostate>(value)) return "";
   const auto* text = std::get_if<std::string>(&value);
-  if (text == nullptr) {
-    auto digits = to_text(value);
-    const bool looks_whole = digits.find_first_of(".e") == std::string::npos;
-    return std::holds_alternative<double>(value) && looks_whole ? digits + ".0" : digits;
-  }
+  if (text == nullptr) return to_literal(value);
   std::ostringstream out;
   const toml::value node(*text);
   // Writes the text on one line, with escapes.

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "framework/distributed/slow_storage.h"
-#include "framework/profile/work_meter.h"
+#include "framework/profile/work_time.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/runtime/too_few_threads.h"
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "framework/distributed/mpi/call_header.h"
+#include "framework/distributed/parts_cursor.h"
 #include "framework/distributed/parts_reduction.h"
 
 namespace moegrad::mpi {
@@ -87,10 +88,19 @@ bool has_consumer(const CollectiveCall& call) {
   return call.op == CollectiveOp::kAllGather && call.output.empty();
 }
 
-bool is_staged(const CollectiveCall& call) { return has_consumer(call) || is_reduction(call.op); }
+// Whether what comes from a slot lies in several places.
+bool is_scattered(const CollectiveCall& call) {
+  return call.op == CollectiveOp::kAllToAll && call.output_parts.size() != 1;
+}
 
-ByteParts parts_of(const CollectiveCall& call) {
-  return is_reduction(call.op) ? call.parts : ByteParts{call.input};
+bool is_staged(const CollectiveCall& call) {
+  return has_consumer(call) || is_scattered(call) || is_reduction(call.op);
+}
+
+// The input in parts: the call's or, where it has none, `whole`, which is then set.
+const ByteParts& parts_of(const CollectiveCall& call, ByteParts& whole) {
+  if (is_reduction(call.op) || call.op == CollectiveOp::kAllToAll) return call.parts;
+  return whole = {call.input};
 }
 
 }  // namespace
@@ -99,7 +109,8 @@ std::vector<std::byte> inline_payload(const CollectiveCall& call, const Slots& s
                                       std::size_t to) {
   const auto range = outgoing(call, slots, to);
   if (range.size > kInlineBytes) return {};
-  const auto parts = parts_of(call);
+  ByteParts whole;
+  const auto& parts = parts_of(call, whole);
   std::vector<std::byte> payload;
   payload.reserve(range.size);
   PartsCursor cursor(parts, range.begin);
@@ -117,7 +128,8 @@ std::vector<std::int64_t> segments_of(const CollectiveCall& call, const Slots& s
   constexpr std::size_t kLongRun = 256 << 10;
   const auto range = outgoing(call, slots, to);
   if (range.size <= kInlineBytes) return {};
-  const auto parts = parts_of(call);
+  ByteParts whole;
+  const auto& parts = parts_of(call, whole);
   std::vector<std::int64_t> segments;
   std::int64_t together = 0;
   PartsCursor cursor(parts, range.begin);
@@ -173,7 +185,8 @@ const std::byte* Payload::input_of(std::size_t slot) const {
 }
 
 void Payload::begin_exchange() {
-  const auto parts = parts_of(call_);
+  ByteParts whole;
+  const auto& parts = parts_of(call_, whole);
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     if (slot == slots_.own) continue;
     const auto from = incoming(call_, slots_, slot);
@@ -189,9 +202,10 @@ void Payload::begin_exchange() {
     }
   }
   if (call_.op == CollectiveOp::kAllToAll) {
-    const auto from = segment(call_, call_.send_counts, slots_.own);
-    const auto to = segment(call_, call_.recv_counts, slots_.own);
-    std::ranges::copy(call_.input.subspan(from.begin, from.size), call_.output.data() + to.begin);
+    const auto own = segment(call_, call_.send_counts, slots_.own);
+    PartsCursor from(parts, own.begin);
+    MutablePartsCursor to(call_.output_parts, incoming(call_, slots_, slots_.own).begin);
+    copy_parts(from, to, own.size);
   }
   for (std::size_t slot = 0; slot < slots_.size() && is_reduction(call_.op); ++slot) {
     if (slot == slots_.own) continue;
@@ -252,6 +266,14 @@ void Payload::finish() {
   if (call_.op == CollectiveOp::kAllGather && !has_consumer(call_)) {
     const auto to = incoming(call_, slots_, slots_.own);
     std::ranges::copy(call_.input, call_.output.data() + to.begin);
+  }
+  for (std::size_t slot = 0; slot < slots_.size() && is_scattered(call_); ++slot) {
+    if (slot == slots_.own) continue;
+    const auto range = incoming(call_, slots_, slot);
+    const ByteParts came = {{input_of(slot), range.size}};
+    PartsCursor from(came, 0);
+    MutablePartsCursor to(call_.output_parts, range.begin);
+    copy_parts(from, to, range.size);
   }
   if (!has_consumer(call_)) return;
   std::vector<std::span<const std::byte>> inputs;

@@ -37,13 +37,14 @@ std::vector<std::int64_t> segments_of(const CollectiveCall& call, const Slots& s
 ///     reduce_scatter   chunk r of each input to rank r, which sums it as it arrives
 ///     all_reduce       the same with part r of the buffer; then each sum to each rank. A short one
 ///                      needs one exchange: each input to each rank, and each sums all
-///     broadcast, all_to_all, send: straight into the output
+///     all_to_all       straight into the output or, if that has several parts, there at the end
+///     broadcast, send  straight into the output
 ///
 /// Belongs to the thread that calls MPI.
 class Payload {
  public:
   struct Buffers {
-    /// Memory of the given size, for what a peer's rank sums.
+    /// Memory of the given size, for what comes from peers and goes further.
     std::function<std::byte*(std::size_t)> staging;
     std::vector<std::byte>& scratch;
   };

@@ -9,7 +9,7 @@
 
 #include "framework/distributed/collective_call.h"
 #include "framework/distributed/mpi/mpi_calls.h"
-#include "framework/distributed/parts_reduction.h"
+#include "framework/distributed/parts_cursor.h"
 
 namespace moegrad::mpi {
 

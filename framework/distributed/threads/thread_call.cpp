@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "framework/distributed/parts_cursor.h"
 #include "framework/distributed/parts_reduction.h"
 
 namespace moegrad {
@@ -51,16 +52,15 @@ void all_reduce(Sides sides, std::size_t slot, int step, std::vector<std::byte>&
 
 void all_to_all(Sides sides, std::size_t slot) {
   const ThreadCall& call = *sides[slot];
-  std::byte* output = call.output.data();
-  for (std::size_t from = 0; from < sides.size(); ++from) {
-    const auto& counts = sides[from]->send_counts;
+  MutablePartsCursor output(call.output_parts, 0);
+  for (const auto* side : sides) {
+    const auto& counts = side->send_counts;
     const auto mine = counts.begin() + static_cast<std::ptrdiff_t>(slot);
-    const auto begin = std::accumulate(counts.begin(), mine, std::int64_t{0});
-    const auto bytes = *mine * size_of(call.dtype);
-    copy(sides[from]->input.subspan(static_cast<std::size_t>(begin * size_of(call.dtype)),
-                                    static_cast<std::size_t>(bytes)),
-         output);
-    output += bytes;
+    const auto bytes = [&](std::int64_t count) {
+      return static_cast<std::size_t>(count * size_of(call.dtype));
+    };
+    PartsCursor input(side->parts, bytes(std::accumulate(counts.begin(), mine, std::int64_t{0})));
+    copy_parts(input, output, bytes(*mine));
   }
 }
 

@@ -145,27 +145,44 @@ TEST(WorkGuard, CountsTheTimeOnTheClockLessWaitsAndInnerGuards) {
   {
     const WorkGuard outer(WorkClass::kCompute);
     pass(milliseconds(20));
-    context.work().add_wait(milliseconds(15));
+    add_wait(milliseconds(15));
     const WorkGuard inner(WorkClass::kData);
     pass(milliseconds(10));
   }
   const nanoseconds whole = std::chrono::steady_clock::now() - begin;
-  const auto times = context.work().totals()->read();
+  const auto times = context.work()->read();
   EXPECT_GE(times[2], milliseconds(10));
   EXPECT_GE(times[0], milliseconds(5));
   EXPECT_LE(times[0] + times[2], whole - milliseconds(15));
   EXPECT_EQ(times[1] + times[3], nanoseconds(0));
 }
 
+TEST(WorkGuard, DoesNotSubtractTheWaitsOfAnotherThreadOfTheRank) {
+  RankContext context;
+  const RankContextGuard current(context);
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const WorkGuard guard(WorkClass::kCompute);
+    std::thread([&] {
+      const RankContextGuard same_rank(context);
+      add_wait(std::chrono::hours(1));
+    }).join();
+    pass(milliseconds(5));
+  }
+  const nanoseconds whole = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(context.work()->read()[0], milliseconds(5));
+  EXPECT_LE(context.work()->read()[0], whole);
+}
+
 TEST(WorkGuard, OfAnotherThreadOfTheRankAddsToTheSameTotals) {
   RankContext context;
   std::thread([&] {
-    RankContext second({.work = context.work().totals()});
+    RankContext second({.work = context.work()});
     const RankContextGuard current(second);
     const WorkGuard guard(WorkClass::kCheckpoint);
-    second.work().add_wait(nanoseconds(-7'000'000'000));  // as good as seven seconds of work
+    add_wait(nanoseconds(-7'000'000'000));  // as good as seven seconds of work
   }).join();
-  EXPECT_GE(context.work().totals()->read()[3], std::chrono::seconds(7));
+  EXPECT_GE(context.work()->read()[3], std::chrono::seconds(7));
 }
 
 }  // namespace

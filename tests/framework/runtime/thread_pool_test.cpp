@@ -35,6 +35,35 @@ TEST(ThreadPool, RunsEveryTaskOnce) {
   }
 }
 
+TEST(ThreadPool, ServesTwoThreadsAtTheSameTime) {
+  ThreadPool pool(3);
+  constexpr std::int64_t kRounds = 2000, kTasks = 7;
+  const auto sum_of_rounds = [&pool] {
+    std::atomic<std::int64_t> sum = 0;
+    for (std::int64_t round = 0; round < kRounds; ++round) {
+      pool.run(kTasks, [&](std::int64_t i) { sum += round * i; });
+    }
+    return sum.load();
+  };
+  std::int64_t other = 0;
+  std::thread second([&] { other = sum_of_rounds(); });
+  const auto own = sum_of_rounds();
+  second.join();
+  EXPECT_EQ(own, kRounds * (kRounds - 1) / 2 * kTasks * (kTasks - 1) / 2);
+  EXPECT_EQ(other, own);
+}
+
+TEST(ThreadPool, HasTheWorkersAgainAfterATaskHasThrown) {
+  ThreadPool pool(3);
+  EXPECT_THROW(pool.run(3, [](std::int64_t) { throw ValueError("no"); }), ValueError);
+  std::atomic<int> inside{0};
+  pool.run(3, [&](std::int64_t) {
+    ++inside;
+    while (inside < 3) std::this_thread::yield();  // needs all three at once
+  });
+  EXPECT_EQ(inside, 3);
+}
+
 TEST(ThreadPool, WritesAreVisibleWhenRunReturns) {
   ThreadPool pool(4);
   std::vector<std::int64_t> values(64, 0);

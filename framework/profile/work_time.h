@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
-#include <utility>
 
 namespace moegrad {
 
@@ -39,23 +38,12 @@ class WorkTotals {
   std::array<std::atomic<std::int64_t>, kWorkClasses> sums_{};
 };
 
-/// One thread's part of the WorkTotals. A wait is time in which the thread does no work of its own.
-class WorkMeter {
- public:
-  explicit WorkMeter(std::shared_ptr<WorkTotals> totals) : totals_(std::move(totals)) {}
-
-  const std::shared_ptr<WorkTotals>& totals() const { return totals_; }
-  void add_wait(std::chrono::nanoseconds time) { elsewhere_ += time; }
-
- private:
-  friend class WorkGuard;
-
-  std::shared_ptr<WorkTotals> totals_;
-  std::chrono::nanoseconds elsewhere_{0};  // in waits and in guards that have ended
-};
+/// Tells the WorkGuards of the calling thread that it has waited this long. A wait is time in which
+/// the thread does no work of its own.
+void add_wait(std::chrono::nanoseconds time);
 
 /// Adds the wall time from here to the end of the scope to the current rank's totals, under `what`.
-/// The thread's waits and the time that inner guards count are subtracted.
+/// The waits of this thread and the time that its inner guards count are subtracted.
 class [[nodiscard]] WorkGuard {
  public:
   explicit WorkGuard(WorkClass what);
@@ -65,7 +53,7 @@ class [[nodiscard]] WorkGuard {
 
  private:
   WorkClass what_;
-  WorkMeter& meter_;
+  std::shared_ptr<WorkTotals> totals_;
   std::chrono::nanoseconds elsewhere_before_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What Functions that are collectives have in common.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "framework/distributed/process_group.h"
+#include "framework/runtime/counters.h"
+#include "framework/tensor/tensor.h"
+
+namespace moegrad::ops {
+
+/// `output`, which the call that `issue` makes will have filled (Note [Bytes that are under way]).
+/// Until then `input`, if it is defined, is kept, and whoever writes into it waits. `counters`, if
+/// it is not null, counts the time that somebody waits for the output (exchange_wait).
+Tensor filled(const Tensor& input, Tensor output, const std::function<WorkPtr()>& issue,
+              const std::shared_ptr<Counters>& counters = nullptr);
+
+/// How the conjugate is called: ", backward" follows the label.
+CollectiveOptions for_backward(CollectiveOptions options);
+
+/// Counts what rank `own` sends to the others in an exchange, and receives from them: `sent` and
+/// `received` elements, by rank.
+void count_exchange(Counters& counters, std::span<const std::int64_t> sent,
+                    std::span<const std::int64_t> received, int own, std::int64_t element_bytes);
+
+/// The `counts` as a vector. ValueError unless there is one for each of `ranks`, none negative, and
+/// at most 2^53 together. ShapeError unless they add up to `rows`, if that is given: those of x.
+std::vector<std::int64_t> checked_row_counts(std::string_view op, std::string_view name,
+                                             std::span<const std::int64_t> counts, int ranks,
+                                             std::optional<std::int64_t> rows);
+
+}  // namespace moegrad::ops

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: S ranks; T tokens, H hidden size, K rows per token, R = T * K rows that are sent, M that
+// come.
+#include "ops/dispatch_rows.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "framework/autograd/function.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/rank_context.h"
+#include "ops/checks.h"
+#include "ops/collective_function.h"
+#include "ops/copies.h"
+#include "ops/kernels/routing.h"
+
+namespace moegrad::ops {
+namespace {
+
+using RowCounts = std::vector<std::int64_t>;
+
+std::int64_t sum(const RowCounts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+/// Both ways of a plan, without a tape.
+class Journey {
+ public:
+  Journey(std::shared_ptr<ProcessGroup> group, const DispatchPlan& plan, CollectiveOptions options)
+      : group_(std::move(group)),
+        tokens_(plan.order.tokens),
+        top_k_(plan.order.top_k),
+        sent_(plan.sent),
+        received_(plan.received),
+        places_(plan.places),
+        options_(std::move(options)) {}
+
+  Journey backward() const {
+    auto journey = *this;
+    journey.options_ = for_backward(options_);
+    return journey;
+  }
+
+  // x [T, H] -> [M, H]
+  Tensor there(const Tensor& x, const Tensor& slot_of_row) const {
+    const auto row_bytes = bytes_of_row(x);
+    const auto bytes = x.bytes();
+    ByteParts rows;
+    rows.reserve(static_cast<std::size_t>(slot_of_row.numel()));
+    for (const auto slot : slot_of_row.data<std::int64_t>()) {
+      rows.push_back(bytes.subspan(static_cast<std::size_t>(slot / top_k_) * row_bytes, row_bytes));
+    }
+    Tensor y = Tensor::empty({sum(received_), x.dim(1)}, x.dtype());
+    exchange(x, std::move(rows), sent_, y, in_places(y.mutable_bytes(), row_bytes), received_);
+    return y;
+  }
+
+  // y [M, H] -> [T, H]
+  Tensor back(const Tensor& y, const Tensor& row_of_slot) const {
+    const auto hidden = y.dim(1);
+    Tensor rows = Tensor::empty({sum(sent_), hidden}, y.dtype());  // [R, H]
+    const auto parts = in_places(y.bytes(), bytes_of_row(y));
+    exchange(y, parts, received_, rows, {rows.mutable_bytes()}, sent_);
+    Tensor x = Tensor::empty({tokens_, hidden}, y.dtype());
+    dispatch_floating(y.dtype(), [&]<class T>() {
+      kernels::collect_tokens<T>(rows.data<T>().data(), row_of_slot.data<std::int64_t>().data(),
+                                 x.mutable_data<T>().data(), tokens_, top_k_, hidden);
+    });
+    return x;
+  }
+
+ private:
+  static std::size_t bytes_of_row(const Tensor& x) {
+    return static_cast<std::size_t>(x.dim(1) * size_of(x.dtype()));
+  }
+
+  template <class Byte>
+  std::vector<std::span<Byte>> in_places(std::span<Byte> bytes, std::size_t row_bytes) const {
+    std::vector<std::span<Byte>> parts;
+    parts.reserve(places_.size());
+    for (const auto& run : places_) {
+      parts.push_back(bytes.subspan(static_cast<std::size_t>(run.first) * row_bytes,
+                                    static_cast<std::size_t>(run.count) * row_bytes));
+    }
+    return parts;
+  }
+
+  // `input` is in `from`, `output` in `to`, which is filled.
+  void exchange(const Tensor& from, ByteParts input, RowCounts send, const Tensor& to,
+                MutableByteParts output, RowCounts receive) const {
+    for (auto* rows : {&send, &receive}) {
+      for (auto& count : *rows) count *= from.dim(1);
+    }
+    const auto& counters = RankContext::current().shared_counters();
+    count_exchange(*counters, send, receive, group_->rank(), size_of(from.dtype()));
+    const auto issue = [&] {
+      return group_->all_to_all(std::move(input), send, std::move(output), receive, from.dtype(),
+                                options_);
+    };
+    filled(from, to, issue, counters);
+  }
+
+  std::shared_ptr<ProcessGroup> group_;
+  std::int64_t tokens_, top_k_;
+  RowCounts sent_, received_;
+  std::vector<RowRun> places_;
+  CollectiveOptions options_;
+};
+
+// The two are each other's transpose: the backward of one is the forward of the other.
+class DispatchRows final : public Function {
+ public:
+  explicit DispatchRows(Journey journey) : journey_(std::move(journey)) {}
+
+  std::string_view name() const override { return "dispatch_rows"; }
+
+  Tensor forward(const Tensor& x, const Tensor& row_of_slot, const Tensor& slot_of_row) {
+    row_of_slot_ = row_of_slot;
+    return journey_.there(x, slot_of_row);
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {journey_.backward().back(contiguous(grads[0]), row_of_slot_.unpack()), Tensor(),
+            Tensor()};
+  }
+
+ private:
+  Journey journey_;
+  SavedTensor row_of_slot_{*this};
+};
+
+class CombineRows final : public Function {
+ public:
+  explicit CombineRows(Journey journey) : journey_(std::move(journey)) {}
+
+  std::string_view name() const override { return "combine_rows"; }
+
+  Tensor forward(const Tensor& rows, const Tensor& row_of_slot, const Tensor& slot_of_row) {
+    slot_of_row_ = slot_of_row;
+    return journey_.back(rows, row_of_slot);
+  }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {journey_.backward().there(contiguous(grads[0]), slot_of_row_.unpack()), Tensor(),
+            Tensor()};
+  }
+
+ private:
+  Journey journey_;
+  SavedTensor slot_of_row_{*this};
+};
+
+// Each row is a slot's and each slot has a row, as whoever follows the indices relies on.
+void check_permutation(std::string_view op, const Permutation& order) {
+  check_operands(op, order.row_of_slot, order.slot_of_row);
+  for (const auto* const indices : {&order.row_of_slot, &order.slot_of_row}) {
+    check<ShapeError>(indices->ndim() == 1 && indices->is_contiguous(), op,
+                      ": the order must be two contiguous vectors, got ", indices->shape());
+    check<DtypeError>(indices->dtype() == Dtype::kInt64, op, ": the order must be int64, got ",
+                      indices->dtype());
+  }
+  const auto row_of_slot = order.row_of_slot.data<std::int64_t>();
+  const auto slot_of_row = order.slot_of_row.data<std::int64_t>();
+  const auto rows = std::ssize(slot_of_row);
+  const bool fits = order.tokens >= 0 && order.top_k >= 1 && rows % order.top_k == 0 &&
+                    rows / order.top_k == order.tokens && std::ssize(row_of_slot) == rows;
+  check<ValueError>(fits, op, ": the order must have a row for each of ", order.top_k,
+                    " slots of each of ", order.tokens, " tokens, got ", rows, " rows of ",
+                    row_of_slot.size(), " slots");
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto slot = slot_of_row[static_cast<std::size_t>(row)];
+    check<ValueError>(
+        0 <= slot && slot < rows && row_of_slot[static_cast<std::size_t>(slot)] == row, op,
+        ": row_of_slot must be the inverse of slot_of_row, got slot ", slot, " for row ", row);
+  }
+}
+
+void check_places(std::string_view op, std::vector<RowRun> places, std::int64_t rows) {
+  std::ranges::sort(places, {}, &RowRun::first);
+  std::int64_t end = 0;
+  for (const auto& run : places) {
+    check<ValueError>(run.first == end && 0 <= run.count && run.count <= rows - end, op,
+                      ": the places must be each of ", rows, " rows once, got rows ", run.first,
+                      " and ", run.count, " in all after ", end);
+    end += run.count;
+  }
+  check<ValueError>(end == rows, op, ": the places must be each of ", rows, " rows once, got ",
+                    end);
+}
+
+void check_call(std::string_view op, const std::shared_ptr<ProcessGroup>& group,
+                const Tensor& input, std::string_view name, const DispatchPlan& plan) {
+  check<ValueError>(group != nullptr, op, ": needs a process group, got null");
+  check_operands(op, input);
+  check_permutation(op, plan.order);
+  const auto sent = checked_row_counts(op, "plan.sent", plan.sent, group->size(), std::nullopt);
+  const auto received =
+      checked_row_counts(op, "plan.received", plan.received, group->size(), std::nullopt);
+  const auto rows = plan.order.slot_of_row.numel();
+  check<ValueError>(sum(sent) == rows, op, ": plan.sent must add up to the ", rows,
+                    " rows of the order, got ", sum(sent));
+  check_places(op, plan.places, sum(received));
+  check<ShapeError>(input.ndim() == 2, op, ": ", name, " must be a matrix, got ", input.shape());
+  check_floating(op, name, input);
+}
+
+}  // namespace
+
+Tensor dispatch_rows(const std::shared_ptr<ProcessGroup>& group, const Tensor& x,
+                     const DispatchPlan& plan, const CollectiveOptions& options) {
+  check_call("dispatch_rows", group, x, "x", plan);
+  check<ShapeError>(x.dim(0) == plan.order.tokens, "dispatch_rows: x must be [", plan.order.tokens,
+                    ", H] as planned, got ", x.shape());
+  return apply<DispatchRows>(made_with(Journey(group, plan, options)), contiguous(x),
+                             plan.order.row_of_slot, plan.order.slot_of_row);
+}
+
+Tensor combine_rows(const std::shared_ptr<ProcessGroup>& group, const Tensor& rows,
+                    const DispatchPlan& plan, const CollectiveOptions& options) {
+  check_call("combine_rows", group, rows, "rows", plan);
+  check<ShapeError>(rows.dim(0) == sum(plan.received), "combine_rows: rows must be [",
+                    sum(plan.received), ", H] as planned, got ", rows.shape());
+  return apply<CombineRows>(made_with(Journey(group, plan, options)), contiguous(rows),
+                            plan.order.row_of_slot, plan.order.slot_of_row);
+}
+
+}  // namespace moegrad::ops
