@@ -180,12 +180,14 @@ void check_permutation(std::string_view op, const Permutation& order) {
 }
 
 void check_places(std::string_view op, std::vector<RowRun> places, std::int64_t rows) {
-  std::ranges::sort(places, {}, &RowRun::first);
+  std::ranges::sort(places, [](const RowRun& a, const RowRun& b) {
+    return std::pair(a.first, a.count) < std::pair(b.first, b.count);
+  });
   std::int64_t end = 0;
   for (const auto& run : places) {
     check<ValueError>(run.first == end && 0 <= run.count && run.count <= rows - end, op,
-                      ": the places must be each of ", rows, " rows once, got rows ", run.first,
-                      " and ", run.count, " in all after ", end);
+                      ": the places must be each of ", rows, " rows once, got ", run.first, " and ",
+                      run.count, " after ", end);
     end += run.count;
   }
   check<ValueError>(end == rows, op, ": the places must be each of ", rows, " rows once, got ",

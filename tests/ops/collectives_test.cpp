@@ -108,7 +108,7 @@ const std::vector<Op> kOps = {
 class CollectiveGradients : public ::testing::TestWithParam<std::tuple<std::size_t, int>> {};
 
 // The objective is the sum over the ranks of <cotangent, y>.
-TEST_P(CollectiveGradients, AgreeWithDifferencesOfTheSumOfAllRanksObjectives) {
+TEST_P(CollectiveGradients, GradientsMatchFiniteDifferencesOfTheSumOfAllRanksObjectives) {
   const auto& op = kOps[std::get<0>(GetParam())];
   const int ranks = std::get<1>(GetParam());
   launch(ranks, [&](RankContext& context) {

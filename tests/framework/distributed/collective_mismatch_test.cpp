@@ -168,6 +168,24 @@ TEST(Arguments, ThatAreWrongAreNamedWithTheirNumbers) {
            group.all_to_all(in, all, same, all, Dtype::kFloat32);
          },
          "all_to_all: input and output must not overlap"},
+        {[&] {  // the second part is in the first
+           const auto same = std::as_writable_bytes(std::span(three));
+           group.all_to_all(ByteParts{in.first(8)}, counts,
+                            MutableByteParts{same.first(4), same.first(4)}, counts,
+                            Dtype::kFloat32);
+         },
+         "all_to_all: input and output must not overlap"},
+        {[&] {  // between two parts of the input
+           const auto same = std::as_writable_bytes(std::span(four));
+           group.all_to_all(ByteParts{in.first(4), in.subspan(8, 4)}, counts,
+                            MutableByteParts{same.subspan(4, 8)}, counts, Dtype::kFloat32);
+         },
+         "all_to_all: input and output must not overlap"},
+        {[&] {
+           const std::vector<std::int64_t> three_come = {3};
+           group.all_to_all(in.first(8), counts, out, three_come, Dtype::kFloat32);
+         },
+         "all_to_all: rank 0 sends 2 float32 to itself, and expects 3"},
         {[&] {  // nothing overlaps nothing
            const std::vector<std::int64_t> none = {0};
            const auto same = std::as_writable_bytes(std::span(four));

@@ -195,6 +195,50 @@ TYPED_TEST(Collectives, AllToAllDeliversUnequalCounts) {
   }
 }
 
+TYPED_TEST(Collectives, AllToAllReadsAndFillsBuffersInParts) {
+  // For each rank: none, few, or more than fit into a header, in two parts of which the second
+  // comes first in memory. A part of the input is sent to several ranks.
+  const auto count = [](int from, int to) {
+    return std::vector<std::size_t>{4, 0, 7000}[static_cast<std::size_t>(from + 2 * to) % 3];
+  };
+  for (const int world : kWorldSizes) {
+    launch(world, [&](RankContext& context) {
+      const int own = context.rank();
+      const auto values = numbers<TypeParam>(own, 7000);
+      const auto all = std::as_bytes(std::span(values));
+      std::vector<std::int64_t> send_counts, recv_counts;
+      std::vector<std::vector<TypeParam>> received(static_cast<std::size_t>(world));
+      ByteParts input;
+      MutableByteParts output;
+      for (int peer = 0; peer < world; ++peer) {
+        const auto sent = count(own, peer), half = sent / 4 * sizeof(TypeParam);
+        const auto bytes = all.first(sent * sizeof(TypeParam));
+        input.insert(input.end(), {bytes.subspan(half), bytes.first(half)});
+        send_counts.push_back(static_cast<std::int64_t>(sent));
+        auto& from_peer = received[static_cast<std::size_t>(peer)];
+        from_peer.resize(count(peer, own));
+        const auto place = std::as_writable_bytes(std::span(from_peer));
+        const auto cut = from_peer.size() / 2 * sizeof(TypeParam);
+        output.insert(output.end(), {place.subspan(cut), place.first(cut)});
+        recv_counts.push_back(std::ssize(from_peer));
+      }
+      context.group()
+          ->all_to_all(input, send_counts, output, recv_counts, dtype_of<TypeParam>)
+          ->wait();
+      for (int peer = 0; peer < world; ++peer) {
+        auto expected = numbers<TypeParam>(peer, 7000);
+        expected.resize(count(peer, own));
+        const auto quarter = static_cast<std::ptrdiff_t>(expected.size() / 4);
+        std::rotate(expected.begin(), expected.begin() + quarter, expected.end());
+        // The first half of what arrives lies in the second half of the memory.
+        const auto rest = std::ssize(expected) - std::ssize(expected) / 2;
+        std::rotate(expected.begin(), expected.begin() + rest, expected.end());
+        EXPECT_EQ(received[static_cast<std::size_t>(peer)], expected) << "from rank " << peer;
+      }
+    });
+  }
+}
+
 TYPED_TEST(Collectives, SendsAroundARingMeetTheirRecvs) {
   for_all_sizes([](ProcessGroup& group, int rank, int world, std::size_t count) {
     const auto input = numbers<TypeParam>(rank, count);

@@ -147,6 +147,36 @@ TEST(ThreadState, CarriesTheScopeAndTheCountOfTheTape) {
   EXPECT_EQ(events, (std::vector<std::string>{"other", "left"}));
 }
 
+TEST(ThreadState, LetsTwoThreadsUseLeavesInTheBodyOfACheckpoint) {
+  constexpr int kLeaves = 200;
+  TensorList leaves;
+  for (int i = 0; i < kLeaves; ++i) {
+    leaves.push_back(test::variable({1}, static_cast<std::uint64_t>(i)));
+  }
+  // Every other leaf once.
+  const auto sum_from = [&](std::size_t first) {
+    Tensor sum = Tensor::zeros({1}, Dtype::kFloat64);
+    for (auto i = first; i < leaves.size(); i += 2) sum = test::add(sum, leaves[i]);
+    return sum;
+  };
+  const auto body = [&](const TensorList& in) -> TensorList {
+    Tensor other;
+    std::jthread thread([&, state = ThreadState::capture()] {
+      const ThreadStateGuard guard(state);
+      other = sum_from(1);
+    });
+    const Tensor own = sum_from(0);
+    thread.join();
+    return {test::mul(in[0], test::add(own, other))};
+  };
+  const Tensor x = test::variable({1}, 1000);
+  checkpoint(body, {x})[0].backward(Tensor::ones({1}, Dtype::kFloat64));
+  for (const auto& leaf : leaves) {
+    ASSERT_TRUE(leaf.grad().defined());
+    EXPECT_TRUE(test::bitwise_equal(leaf.grad(), x.detach()));
+  }
+}
+
 TEST(ThreadState, CarriesTheBodyOfACheckpoint) {
   const Tensor x = test::variable({3}, 1), w = test::variable({3}, 2), v = test::variable({3}, 3);
   int calls = 0;

@@ -185,10 +185,11 @@ class WrongCounts final : public test::PassingGroup {
  protected:
   WorkPtr issue(CollectiveCall call) override {
     if (call.op == CollectiveOp::kAllToAll && call.dtype == Dtype::kInt64 && rank() == 1) {
-      counts_.resize(call.input.size() / sizeof(std::int64_t));
-      std::memcpy(counts_.data(), call.input.data(), call.input.size());
+      const auto own = call.parts.front();
+      counts_.resize(own.size() / sizeof(std::int64_t));
+      std::memcpy(counts_.data(), own.data(), own.size());
       ++counts_.front();
-      call.input = std::as_bytes(std::span(counts_));
+      call.parts = {std::as_bytes(std::span(counts_))};
     }
     return PassingGroup::issue(std::move(call));
   }
