@@ -61,15 +61,9 @@ class Journey {
 
   // y [M, H] -> [T, H]
   Tensor back(const Tensor& y, const Tensor& row_of_slot) const {
-    const auto hidden = y.dim(1);
-    Tensor rows = Tensor::empty({sum(sent_), hidden}, y.dtype());  // [R, H]
-    const auto parts = in_places(y.bytes(), bytes_of_row(y));
-    exchange(y, parts, received_, rows, {rows.mutable_bytes()}, sent_);
-    Tensor x = Tensor::empty({tokens_, hidden}, y.dtype());
-    dispatch_floating(y.dtype(), [&]<class T>() {
-      kernels::collect_tokens<T>(rows.data<T>().data(), row_of_slot.data<std::int64_t>().data(),
-                                 x.mutable_data<T>().data(), tokens_, top_k_, hidden);
-    });
+    Tensor x = Tensor::empty({tokens_, y.dim(1)}, y.dtype());
+    exchange(y, in_places(y.bytes(), bytes_of_row(y)), received_, x, sum_of_rows(x, row_of_slot),
+             sent_);
     return x;
   }
 
@@ -89,9 +83,30 @@ class Journey {
     return parts;
   }
 
-  // `input` is in `from`, `output` in `to`, which is filled.
-  void exchange(const Tensor& from, ByteParts input, RowCounts send, const Tensor& to,
-                MutableByteParts output, RowCounts receive) const {
+  // What adds the rows of each token that come back, from where they are, into x.
+  GatherConsumer sum_of_rows(Tensor& x, const Tensor& row_of_slot) const {
+    const auto out = x.mutable_bytes();
+    return [out, row_of_slot, rows = sum(sent_), tokens = tokens_, k = top_k_, hidden = x.dim(1),
+            dtype = x.dtype()](PeerSpans parts) {
+      dispatch_floating(dtype, [&]<class T>() {
+        std::vector<const T*> row_at;
+        row_at.reserve(static_cast<std::size_t>(rows));
+        const auto row_bytes = static_cast<std::size_t>(hidden) * sizeof(T);
+        for (auto part : parts) {
+          for (; !part.empty(); part = part.subspan(row_bytes)) {
+            row_at.push_back(reinterpret_cast<const T*>(part.data()));
+          }
+        }
+        if (row_bytes == 0) return;
+        kernels::collect_rows<T>(row_at, row_of_slot.data<std::int64_t>().data(),
+                                 reinterpret_cast<T*>(out.data()), tokens, k, hidden);
+      });
+    };
+  }
+
+  // `input` is in `from`; what comes goes to `output`, which is in `to` or writes there.
+  void exchange(const Tensor& from, ByteParts input, RowCounts send, const Tensor& to, auto output,
+                RowCounts receive) const {
     for (auto* rows : {&send, &receive}) {
       for (auto& count : *rows) count *= from.dim(1);
     }

@@ -19,7 +19,8 @@ using ByteParts = std::vector<std::span<const std::byte>>;
 /// The same, to be filled.
 using MutableByteParts = std::vector<std::span<std::byte>>;
 
-/// Every rank's input of an all-gather, in rank order, readable while the consumer runs.
+/// What a rank receives, readable while the consumer runs: of an all-gather each rank's input, in
+/// rank order; of an all-to-all, in rank order, the parts of what each rank sends to this one.
 using PeerSpans = std::span<const std::span<const std::byte>>;
 using GatherConsumer = std::function<void(PeerSpans)>;
 
@@ -31,9 +32,11 @@ struct CollectiveCall : CollectiveRequest {
   MutableByteParts output_parts = {};  // of all_to_all; if it is one, it is the output as well
   std::vector<std::int64_t> send_counts = {};  // all_to_all only, as recv_counts
   std::vector<std::int64_t> recv_counts = {};
-  // Of all_gather. Where there is an output, it copies the inputs there, and a backend that can
-  // bring them there itself need not call it.
+  // Of all_gather and, in place of the output, of all_to_all. Where there is an output, it copies
+  // the inputs there, and a backend that can bring them there itself need not call it. Whoever
+  // waits for the call takes it away at the end.
   GatherConsumer consume = {};
+  bool has_consumer = false;
 
   /// After which time the call fails, if not the backend's.
   std::optional<std::chrono::milliseconds> deadline = {};

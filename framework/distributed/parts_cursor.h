@@ -35,6 +35,21 @@ class BasicPartsCursor {
 using PartsCursor = BasicPartsCursor<const std::byte>;
 using MutablePartsCursor = BasicPartsCursor<std::byte>;
 
+/// Bytes [begin, begin + bytes) of a buffer in parts, as parts.
+template <class Byte>
+std::vector<std::span<Byte>> subparts(const std::vector<std::span<Byte>>& parts, std::size_t begin,
+                                      std::size_t bytes) {
+  std::vector<std::span<Byte>> result;
+  BasicPartsCursor<Byte> cursor(parts, begin);
+  while (bytes > 0) {
+    const auto run = std::min(bytes, cursor.contiguous());
+    result.emplace_back(cursor.data(), run);
+    cursor.advance(run);
+    bytes -= run;
+  }
+  return result;
+}
+
 /// Copies the next `bytes` bytes and advances both.
 inline void copy_parts(PartsCursor& from, MutablePartsCursor& to, std::size_t bytes) {
   while (bytes > 0) {

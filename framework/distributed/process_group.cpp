@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <type_traits>
@@ -77,8 +78,9 @@ void check_apart(const ByteParts& input, const MutableByteParts& output) {
   }
 }
 
+// `elements`: of the buffer, if there is one.
 void check_counts(std::string_view side, std::span<const std::int64_t> counts, int ranks,
-                  std::int64_t elements) {
+                  std::optional<std::int64_t> elements) {
   check<ValueError>(std::ssize(counts) == ranks, "all_to_all: ", side, "_counts needs one of ",
                     ranks, " ranks each, got ", counts.size());
   constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
@@ -88,8 +90,9 @@ void check_counts(std::string_view side, std::span<const std::int64_t> counts, i
                       count);
     sum = count > kMost - sum ? kMost : sum + count;
   }
-  check<ValueError>(sum == elements, "all_to_all: ", side, "_counts must add up to the buffer's ",
-                    elements, " elements, got ", sum);
+  check<ValueError>(!elements || sum == *elements, "all_to_all: ", side,
+                    "_counts must add up to the buffer's ", elements.value_or(0), " elements, got ",
+                    sum);
 }
 
 void check_reducible(std::string_view op, Dtype dtype) {
@@ -160,6 +163,7 @@ WorkPtr ProcessGroup::all_gather(std::span<const std::byte> input, Dtype dtype,
   check<ValueError>(consume != nullptr, "all_gather: consume must not be null");
   call.input = input;
   call.consume = std::move(consume);
+  call.has_consumer = true;
   return post(std::move(call));
 }
 
@@ -175,6 +179,7 @@ WorkPtr ProcessGroup::all_gather(std::span<const std::byte> input, std::span<std
     auto* out = output.data();
     for (const auto& peer : inputs) out = std::copy(peer.begin(), peer.end(), out);
   };
+  call.has_consumer = true;
   return post(std::move(call));
 }
 
@@ -223,13 +228,35 @@ WorkPtr ProcessGroup::all_to_all(ByteParts input, std::span<const std::int64_t> 
   check_apart(input, output);
   check_counts("send", send_counts, size(), call.count);
   check_counts("recv", recv_counts, size(), received);
-  const auto own = static_cast<std::size_t>(rank_);
-  check<ValueError>(send_counts[own] == recv_counts[own], "all_to_all: rank ", world_rank(rank_),
-                    " sends ", send_counts[own], ' ', dtype, " to itself, and expects ",
-                    recv_counts[own]);
   call.parts = std::move(input);
   if (output.size() == 1) call.output = output.front();
   call.output_parts = std::move(output);
+  return post_all_to_all(std::move(call), send_counts, recv_counts);
+}
+
+WorkPtr ProcessGroup::all_to_all(ByteParts input, std::span<const std::int64_t> send_counts,
+                                 GatherConsumer consume, std::span<const std::int64_t> recv_counts,
+                                 Dtype dtype, const CollectiveOptions& options) {
+  auto call = make_call(CollectiveOp::kAllToAll, options);
+  check<ValueError>(consume != nullptr, "all_to_all: consume must not be null");
+  call.dtype = dtype;
+  call.count = num_elements("all_to_all", input, dtype);
+  check_counts("send", send_counts, size(), call.count);
+  check_counts("recv", recv_counts, size(), std::nullopt);
+  call.parts = std::move(input);
+  call.consume = std::move(consume);
+  call.has_consumer = true;
+  return post_all_to_all(std::move(call), send_counts, recv_counts);
+}
+
+// The counts have been checked, but for what this rank sends to itself.
+WorkPtr ProcessGroup::post_all_to_all(CollectiveCall call,
+                                      std::span<const std::int64_t> send_counts,
+                                      std::span<const std::int64_t> recv_counts) {
+  const auto own = static_cast<std::size_t>(rank_);
+  check<ValueError>(send_counts[own] == recv_counts[own], "all_to_all: rank ", world_rank(rank_),
+                    " sends ", send_counts[own], ' ', call.dtype, " to itself, and expects ",
+                    recv_counts[own]);
   call.send_counts.assign(send_counts.begin(), send_counts.end());
   call.recv_counts.assign(recv_counts.begin(), recv_counts.end());
   return post(std::move(call));

@@ -93,6 +93,11 @@ class ProcessGroup {
     return all_to_all(ByteParts{input}, send_counts, MutableByteParts{output}, recv_counts, dtype,
                       options);
   }
+  /// The same, but what arrives is passed to `consume`, on the backend's thread, without a staging
+  /// copy where ranks are threads. The call is done when all_gather with a consumer would be.
+  WorkPtr all_to_all(ByteParts input, std::span<const std::int64_t> send_counts,
+                     GatherConsumer consume, std::span<const std::int64_t> recv_counts, Dtype dtype,
+                     const CollectiveOptions& options = {});
   /// Point to point. Matched with the peer's recv/send of the same queue and tag, in order of
   /// issue.
   WorkPtr send(std::span<const std::byte> input, int to, int tag, Dtype dtype,
@@ -131,6 +136,8 @@ class ProcessGroup {
 
  private:
   WorkPtr post(CollectiveCall call);
+  WorkPtr post_all_to_all(CollectiveCall call, std::span<const std::int64_t> send_counts,
+                          std::span<const std::int64_t> recv_counts);
   CollectiveCall make_call(CollectiveOp op, const CollectiveOptions& options) const;
   CollectiveCall make_call(CollectiveOp op, std::span<const std::byte> bytes, Dtype dtype,
                            const CollectiveOptions& options) const;

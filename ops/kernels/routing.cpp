@@ -21,6 +21,20 @@ void add_row(const T* __restrict in, T* __restrict out, std::int64_t h) {
   for (std::int64_t i = 0; i < h; ++i) out[i] += in[i];
 }
 
+// out = the sum of the k rows from row_at(slot) on, in ascending order of slots.
+template <class T, class RowAt>
+void add_rows(std::int64_t slot, std::int64_t k, const RowAt& row_at, T* out, std::int64_t h) {
+  if (k == 0) std::fill(out, out + h, T{0});
+  for (std::int64_t j = 0; j < k; ++j) {
+    const T* in = row_at(slot + j);
+    if (j == 0) {
+      std::copy(in, in + h, out);
+    } else {
+      add_row(in, out, h);
+    }
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -35,18 +49,17 @@ void spread_tokens(const T* x, const std::int64_t* slot_of_row, T* rows, std::in
 template <class T>
 void collect_tokens(const T* rows, const std::int64_t* row_of_slot, T* y, std::int64_t tokens,
                     std::int64_t k, std::int64_t h) {
-  for_copied_rows(tokens, k * h, [=](std::int64_t t) {
-    T* out = y + t * h;
-    if (k == 0) std::fill(out, out + h, T{0});
-    for (auto slot = t * k; slot < (t + 1) * k; ++slot) {
-      const T* in = rows + row_of_slot[slot] * h;
-      if (slot == t * k) {
-        std::copy(in, in + h, out);
-      } else {
-        add_row(in, out, h);
-      }
-    }
-  });
+  const auto row_at = [=](std::int64_t slot) { return rows + row_of_slot[slot] * h; };
+  for_copied_rows(tokens, k * h, [=](std::int64_t t) { add_rows(t * k, k, row_at, y + t * h, h); });
+}
+
+template <class T>
+void collect_rows(std::span<const T* const> rows, const std::int64_t* row_of_slot, T* y,
+                  std::int64_t tokens, std::int64_t k, std::int64_t h) {
+  const auto row_at = [=](std::int64_t slot) {
+    return rows[static_cast<std::size_t>(row_of_slot[slot])];
+  };
+  for (std::int64_t t = 0; t < tokens; ++t) add_rows(t * k, k, row_at, y + t * h, h);
 }
 
 template void spread_tokens(const float*, const std::int64_t*, float*, std::int64_t, std::int64_t,
@@ -57,5 +70,10 @@ template void collect_tokens(const float*, const std::int64_t*, float*, std::int
                              std::int64_t);
 template void collect_tokens(const double*, const std::int64_t*, double*, std::int64_t,
                              std::int64_t, std::int64_t);
+
+template void collect_rows(std::span<const float* const>, const std::int64_t*, float*, std::int64_t,
+                           std::int64_t, std::int64_t);
+template void collect_rows(std::span<const double* const>, const std::int64_t*, double*,
+                           std::int64_t, std::int64_t, std::int64_t);
 
 }  // namespace moegrad::kernels

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace moegrad::kernels {
 
@@ -16,5 +17,10 @@ void spread_tokens(const T* x, const std::int64_t* slot_of_row, T* rows, std::in
 template <class T>
 void collect_tokens(const T* rows, const std::int64_t* row_of_slot, T* y, std::int64_t tokens,
                     std::int64_t k, std::int64_t h);
+
+/// The same, of rows that lie anywhere; on the calling thread alone.
+template <class T>
+void collect_rows(std::span<const T* const> rows, const std::int64_t* row_of_slot, T* y,
+                  std::int64_t tokens, std::int64_t k, std::int64_t h);
 
 }  // namespace moegrad::kernels

@@ -84,17 +84,16 @@ Range incoming(const CollectiveCall& call, const Slots& slots, std::size_t from)
   return {};
 }
 
-bool has_consumer(const CollectiveCall& call) {
-  return call.op == CollectiveOp::kAllGather && call.output.empty();
-}
+// Whether the consumer takes what has come. With an output, it comes straight there.
+bool is_consumed(const CollectiveCall& call) { return call.has_consumer && call.output.empty(); }
 
 // Whether what comes from a slot lies in several places.
 bool is_scattered(const CollectiveCall& call) {
-  return call.op == CollectiveOp::kAllToAll && call.output_parts.size() != 1;
+  return call.op == CollectiveOp::kAllToAll && !call.has_consumer && call.output_parts.size() != 1;
 }
 
 bool is_staged(const CollectiveCall& call) {
-  return has_consumer(call) || is_scattered(call) || is_reduction(call.op);
+  return is_consumed(call) || is_scattered(call) || is_reduction(call.op);
 }
 
 // The input in parts: the call's or, where it has none, `whole`, which is then set.
@@ -201,7 +200,7 @@ void Payload::begin_exchange() {
       transfer_.send(slots_.comm_ranks[slot], parts, to.begin, segments_of(call_, slots_, slot));
     }
   }
-  if (call_.op == CollectiveOp::kAllToAll) {
+  if (call_.op == CollectiveOp::kAllToAll && !call_.has_consumer) {
     const auto own = segment(call_, call_.send_counts, slots_.own);
     PartsCursor from(parts, own.begin);
     MutablePartsCursor to(call_.output_parts, incoming(call_, slots_, slots_.own).begin);
@@ -263,7 +262,7 @@ bool Payload::reduce_what_has_arrived() {
 void Payload::finish() {
   done_ = true;
   // Last, so that no rank waits for one that copies.
-  if (call_.op == CollectiveOp::kAllGather && !has_consumer(call_)) {
+  if (call_.op == CollectiveOp::kAllGather && !is_consumed(call_)) {
     const auto to = incoming(call_, slots_, slots_.own);
     std::ranges::copy(call_.input, call_.output.data() + to.begin);
   }
@@ -275,11 +274,17 @@ void Payload::finish() {
     MutablePartsCursor to(call_.output_parts, range.begin);
     copy_parts(from, to, range.size);
   }
-  if (!has_consumer(call_)) return;
-  std::vector<std::span<const std::byte>> inputs;
+  if (!is_consumed(call_)) return;
+  ByteParts inputs;
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-    inputs.push_back(slot == slots_.own ? call_.input
-                                        : std::span(input_of(slot), call_.input.size()));
+    if (slot != slots_.own) {
+      inputs.emplace_back(input_of(slot), incoming(call_, slots_, slot).size);
+      continue;
+    }
+    const auto range = outgoing(call_, slots_, slot);
+    ByteParts whole;
+    const auto own = subparts(parts_of(call_, whole), range.begin, range.size);
+    inputs.insert(inputs.end(), own.begin(), own.end());
   }
   call_.consume(inputs);
 }

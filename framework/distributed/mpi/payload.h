@@ -37,7 +37,8 @@ std::vector<std::int64_t> segments_of(const CollectiveCall& call, const Slots& s
 ///     reduce_scatter   chunk r of each input to rank r, which sums it as it arrives
 ///     all_reduce       the same with part r of the buffer; then each sum to each rank. A short one
 ///                      needs one exchange: each input to each rank, and each sums all
-///     all_to_all       straight into the output or, if that has several parts, there at the end
+///     all_to_all       straight into the output; at the end there if it has several parts, or to
+///                      the consumer
 ///     broadcast, send  straight into the output
 ///
 /// Belongs to the thread that calls MPI.

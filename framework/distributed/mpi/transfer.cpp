@@ -13,16 +13,12 @@ Transfer::Transfer(MPI_Comm comm, int tag, std::size_t piece_bytes,
 
 void Transfer::send(int peer, const ByteParts& parts, std::size_t begin,
                     const std::vector<std::int64_t>& segments) {
-  auto stream = std::make_unique<Stream>(Stream{.peer = peer, .sends = true, .segments = segments});
-  PartsCursor source(parts, begin);
-  auto left =
-      static_cast<std::size_t>(std::accumulate(segments.begin(), segments.end(), std::int64_t{0}));
-  while (left > 0) {
-    const auto run = std::min(left, source.contiguous());
-    stream->parts.emplace_back(source.data(), run);
-    source.advance(run);
-    left -= run;
-  }
+  const auto bytes = std::accumulate(segments.begin(), segments.end(), std::int64_t{0});
+  auto stream = std::make_unique<Stream>(
+      Stream{.peer = peer,
+             .sends = true,
+             .parts = subparts(parts, begin, static_cast<std::size_t>(bytes)),
+             .segments = segments});
   stream->source = std::make_unique<PartsCursor>(stream->parts, 0);
   add(std::move(stream));
 }

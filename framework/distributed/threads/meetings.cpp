@@ -220,7 +220,7 @@ void Meetings::fail_to_join(Channel& channel) {
 }
 
 void Meetings::give_up_step(Channel& channel) {
-  const bool consumers = channel.seats.front()->op == CollectiveOp::kAllGather;
+  const bool consumers = std::ranges::any_of(channel.seats, &ThreadCall::has_consumer);
   std::ostringstream cause;
   cause << "not executed within " << deadline_of(channel).count() << " ms by "
         << channel.list_ranks_by_step(false) << "; waiting: " << channel.list_ranks_by_step(true);

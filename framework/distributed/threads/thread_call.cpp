@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "framework/distributed/parts_cursor.h"
 #include "framework/distributed/parts_reduction.h"
@@ -50,17 +51,20 @@ void all_reduce(Sides sides, std::size_t slot, int step, std::vector<std::byte>&
   }
 }
 
+// What `from` sends to the side `slot`, as a range of its input.
+std::pair<std::size_t, std::size_t> range_sent(const ThreadCall& from, std::size_t slot) {
+  const auto mine = from.send_counts.begin() + static_cast<std::ptrdiff_t>(slot);
+  const auto before = std::accumulate(from.send_counts.begin(), mine, std::int64_t{0});
+  const auto element = size_of(from.dtype);
+  return {static_cast<std::size_t>(before * element), static_cast<std::size_t>(*mine * element)};
+}
+
 void all_to_all(Sides sides, std::size_t slot) {
-  const ThreadCall& call = *sides[slot];
-  MutablePartsCursor output(call.output_parts, 0);
+  MutablePartsCursor output(sides[slot]->output_parts, 0);
   for (const auto* side : sides) {
-    const auto& counts = side->send_counts;
-    const auto mine = counts.begin() + static_cast<std::ptrdiff_t>(slot);
-    const auto bytes = [&](std::int64_t count) {
-      return static_cast<std::size_t>(count * size_of(call.dtype));
-    };
-    PartsCursor input(side->parts, bytes(std::accumulate(counts.begin(), mine, std::int64_t{0})));
-    copy_parts(input, output, bytes(*mine));
+    const auto [begin, bytes] = range_sent(*side, slot);
+    PartsCursor input(side->parts, begin);
+    copy_parts(input, output, bytes);
   }
 }
 
@@ -71,10 +75,17 @@ int num_steps(CollectiveOp op) {
   return op == CollectiveOp::kAllReduce ? 2 : 1;
 }
 
-std::vector<std::span<const std::byte>> inputs_of(Sides sides) {
-  std::vector<std::span<const std::byte>> inputs;
-  inputs.reserve(sides.size());
-  for (const auto* side : sides) inputs.push_back(side->input);
+ByteParts inputs_of(Sides sides, std::size_t slot) {
+  ByteParts inputs;
+  for (const auto* side : sides) {
+    if (side->op == CollectiveOp::kAllGather) {
+      inputs.push_back(side->input);
+      continue;
+    }
+    const auto [begin, bytes] = range_sent(*side, slot);
+    const auto parts = subparts(side->parts, begin, bytes);
+    inputs.insert(inputs.end(), parts.begin(), parts.end());
+  }
   return inputs;
 }
 

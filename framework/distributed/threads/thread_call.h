@@ -43,11 +43,11 @@ struct ThreadCall : CollectiveCall, CollectiveTiming {
 /// the previous one.
 int num_steps(CollectiveOp op);
 
-/// What the consumers of an all_gather receive.
-std::vector<std::span<const std::byte>> inputs_of(std::span<ThreadCall* const> sides);
+/// What the consumer of the side `slot` receives.
+ByteParts inputs_of(std::span<ThreadCall* const> sides, std::size_t slot);
 
 /// Executes step `step` of the side `slot`, after all sides have met. It reads the peers' memory.
-/// Not for all_gather, whose step is its consumer.
+/// Not for a side with a consumer, which is its step.
 void run_step(std::span<ThreadCall* const> sides, std::size_t slot, int step,
               std::vector<std::byte>& scratch);
 

@@ -169,14 +169,14 @@ void ThreadHub::execute_step(Lock& lock, Channel& channel, std::size_t slot,
   call.inside_step = true;
   std::exception_ptr thrown;
   std::string reason;
-  const bool gathers = call.op == CollectiveOp::kAllGather;
-  std::vector<std::span<const std::byte>> inputs;
-  if (gathers) inputs = inputs_of(channel.seats);  // a consumer may outlast the others' calls
+  ByteParts inputs;
+  // A consumer may outlast the others' calls.
+  if (call.has_consumer) inputs = inputs_of(channel.seats, slot);
   lock.unlock();
   const auto cpu_before = thread_cpu_time();
   const bool outer = std::exchange(inside_step, true);
   try {
-    if (gathers) {
+    if (call.has_consumer) {
       call.consume(inputs);
     } else {
       run_step(channel.seats, slot, call.steps_begun - 1, scratch);

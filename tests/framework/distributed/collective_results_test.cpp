@@ -239,6 +239,45 @@ TYPED_TEST(Collectives, AllToAllReadsAndFillsBuffersInParts) {
   }
 }
 
+// Ranks with a consumer and ranks with an output meet in one call.
+TYPED_TEST(Collectives, AllToAllPassesWhatArrivesToAConsumer) {
+  const auto count = [](int from, int to) {
+    return std::vector<std::size_t>{7000, 4, 0}[static_cast<std::size_t>(from + 2 * to) % 3];
+  };
+  for (const int world : kWorldSizes) {
+    launch(world, [&](RankContext& context) {
+      const int own = context.rank();
+      std::vector<TypeParam> input, expected;
+      std::vector<std::int64_t> send_counts, recv_counts;
+      for (int peer = 0; peer < world; ++peer) {
+        const auto to = numbers<TypeParam>(100 * own + peer, count(own, peer));
+        const auto from = numbers<TypeParam>(100 * peer + own, count(peer, own));
+        input.insert(input.end(), to.begin(), to.end());
+        expected.insert(expected.end(), from.begin(), from.end());
+        send_counts.push_back(std::ssize(to));
+        recv_counts.push_back(std::ssize(from));
+      }
+      const auto bytes = std::as_bytes(std::span(input));
+      const auto cut = input.size() / 3 * sizeof(TypeParam);
+      const ByteParts parts = {bytes.first(cut), bytes.subspan(cut)};
+      std::vector<TypeParam> output(expected.size());
+      const auto room = std::as_writable_bytes(std::span(output));
+      auto& group = *context.group();
+      constexpr auto kDtype = dtype_of<TypeParam>;
+      const auto collect = [room](PeerSpans arrived) {
+        auto* out = room.data();
+        for (const auto& part : arrived) out = std::copy(part.begin(), part.end(), out);
+      };
+      if (own % 2 == 0) {
+        group.all_to_all(parts, send_counts, collect, recv_counts, kDtype)->wait();
+      } else {
+        group.all_to_all(parts, send_counts, MutableByteParts{room}, recv_counts, kDtype)->wait();
+      }
+      EXPECT_EQ(output, expected);
+    });
+  }
+}
+
 TYPED_TEST(Collectives, SendsAroundARingMeetTheirRecvs) {
   for_all_sizes([](ProcessGroup& group, int rank, int world, std::size_t count) {
     const auto input = numbers<TypeParam>(rank, count);

@@ -38,6 +38,19 @@ TEST(ProcessGroup, ChecksArgumentsBeforeABackendSeesThem) {
             "all_gather: a buffer of float32 needs a multiple of 4 bytes, got 7");
   EXPECT_EQ(message([&] { group.all_gather(bytes_of(four), kF, nullptr); }),
             "all_gather: consume must not be null");
+  EXPECT_EQ(message([&] {
+              group.all_to_all(ByteParts{bytes_of(four)}, std::vector<std::int64_t>{4, 0, 0},
+                               GatherConsumer(), std::vector<std::int64_t>{4, 0, 0}, kF);
+            }),
+            "all_to_all: consume must not be null");
+  const auto consume = [&](std::vector<std::int64_t> sent, std::vector<std::int64_t> received) {
+    return message([&] {
+      group.all_to_all(
+          ByteParts{bytes_of(four)}, sent, [](PeerSpans) {}, received, kF);
+    });
+  };
+  EXPECT_EQ(consume({4, 0}, {4, 0, 0}), "all_to_all: send_counts needs one of 3 ranks each, got 2");
+  EXPECT_EQ(consume({4, 0, 0}, {-1, 0, 0}), "all_to_all: recv_counts must not be negative, got -1");
   EXPECT_EQ(
       message([&] { group.reduce_scatter({bytes_of(four)}, bytes_of(other), kF, ReduceOp::kSum); }),
       "reduce_scatter: input must hold 3 chunks of 4 elements, got 4");
