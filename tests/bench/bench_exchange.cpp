@@ -90,14 +90,17 @@ void exchange(RankContext& rank, Way& way, const Options& options) {
   y.backward(cotangent);
   const Tensor grad = x.grad();
   const auto gradient = grad.data<float>();
+  // What an exchange has sent is counted when somebody has waited for it.
+  const Tensor there = y.detach();
+  const auto result = there.data<float>();
+  dispatched.weights.bytes();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   const auto own_messages = counters.messages_to_hosts - messages;
   const auto own_bytes = counters.bytes_to_hosts - bytes;
   way.seconds.push_back(all_reduce(group, took.count(), ReduceOp::kMax));
   way.messages = all_reduce(group, own_messages);
   way.bytes = all_reduce(group, own_bytes);
-  const Tensor there = y.detach();
-  way.bits.assign(there.data<float>().begin(), there.data<float>().end());
+  way.bits.assign(result.begin(), result.end());
   way.bits.insert(way.bits.end(), gradient.begin(), gradient.end());
 }
 
