@@ -219,12 +219,15 @@ TEST(DispatchRows, RefusesWhatDoesNotFit) {
   launch(2, [](RankContext& context) {
     const int rank = context.rank();
     const auto& group = context.group();
-    const auto good = plan_for(2, 2);  // of a rank with 5 tokens
-    const auto m = std::ssize(good.rows);
+    // Of a rank with 5 tokens, to which 7 rows come.
+    constexpr std::int64_t m = 7;
+    auto good = plan_for(2, 2);
+    good.plan.received = {3, 4};
+    good.plan.places = {{4, 3}, {0, 4}};
     const Tensor x = randn({5, 3}), rows = randn({m, 3});
     const auto with = [&](const std::function<void(DispatchPlan&)>& change) {
       return message_of<Error>([&] {
-        auto plan = plan_for(2, 2).plan;
+        auto plan = good.plan;
         change(plan);
         ops::dispatch_rows(group, x, plan);
       });

@@ -89,12 +89,13 @@ TEST(Mismatch, OfOrderShowsInTheLabels) {
 TEST(Mismatch, OfAllToAllCountsNamesThePair) {
   const auto errors = errors_of(2, [](RankContext& context) {
     std::vector<float> input(4), output(4);
-    const std::vector<std::int64_t> send = {1, 3};
-    const std::vector<std::int64_t> recv = {context.rank() == 0 ? 1 : 2,
-                                            context.rank() == 0 ? 3 : 2};
+    const bool first = context.rank() == 0;
+    const std::vector<std::int64_t> send = {first ? 1 : 3, first ? 3 : 1};
+    const std::vector<std::int64_t> recv = {first ? 1 : 2, first ? 3 : 1};
     context.group()
         ->all_to_all(std::as_bytes(std::span(input)), send,
-                     std::as_writable_bytes(std::span(output)), recv, Dtype::kFloat32)
+                     std::as_writable_bytes(std::span(output)).first(first ? 16 : 12), recv,
+                     Dtype::kFloat32)
         ->wait();
   });
   EXPECT_THAT(errors,

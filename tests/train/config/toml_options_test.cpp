@@ -164,8 +164,6 @@ TEST_F(OptionFile, IsRefusedWithTheLineThatIsWrong) {
   EXPECT_EQ(problem("pack = -1\n"), "1: --pack: must be true or false, got -1");
   EXPECT_EQ(problem("linear-only-shard = 2\n"),
             "1: --linear-only-shard: must be true or false, got 2");
-  EXPECT_EQ(problem("steps = 2.0\n").substr(0, 32), "1: --steps: must be an integer f");
-  EXPECT_TRUE(problem("steps = 2.0\n").ends_with(", got 2.0")) << problem("steps = 2.0\n");
   EXPECT_EQ(problem("preset = 'huge'\n"),
             "1: --preset: must be tiny, small, medium, qwen3-30b-a3b, qwen3-235b-a22b, "
             "qwen3-moe-600b, tiny-dense, qwen3-0.6b, tiny-qwen2-moe, tiny-mixtral or "
@@ -175,7 +173,8 @@ TEST_F(OptionFile, IsRefusedWithTheLineThatIsWrong) {
   EXPECT_EQ(problem("lr = inf\n"), "1: --lr: must be a number from 0 to 1e+30, got inf");
   EXPECT_EQ(problem("lr = nan\n"), "1: --lr: must be a number from 0 to 1e+30, got nan");
   EXPECT_EQ(problem("lr = '0.1'\n"), "1: --lr: must be a number from 0 to 1e+30, got '0.1'");
-  EXPECT_EQ(problem("steps = 1.0\n"), "1: --steps: must be an integer from 1 to 1000000000, got 1");
+  EXPECT_EQ(problem("steps = 1.0\n"),
+            "1: --steps: must be an integer from 1 to 1000000000, got 1.0");
   EXPECT_EQ(problem("seed = -1\n"),
             "1: --seed: must be an integer from 0 to 9223372036854775807, got -1");
   EXPECT_EQ(problem("threads-per-rank = 4294967297\n"),
