@@ -48,14 +48,16 @@ class Journey {
   // x [T, H] -> [M, H]
   Tensor there(const Tensor& x, const Tensor& slot_of_row) const {
     const auto row_bytes = bytes_of_row(x);
-    const auto bytes = x.bytes();
-    ByteParts rows;
-    rows.reserve(static_cast<std::size_t>(slot_of_row.numel()));
-    for (const auto slot : slot_of_row.data<std::int64_t>()) {
-      rows.push_back(bytes.subspan(static_cast<std::size_t>(slot / top_k_) * row_bytes, row_bytes));
-    }
     Tensor y = Tensor::empty({sum(received_), x.dim(1)}, x.dtype());
-    exchange(x, std::move(rows), sent_, y, in_places(y.mutable_bytes(), row_bytes), received_);
+    auto places = in_places(y.mutable_bytes(), row_bytes);
+    // A part of a few bytes would take longer to find than to copy.
+    constexpr std::size_t kNarrow = 64;
+    if (row_bytes < kNarrow) {
+      const Tensor rows = spread(x, slot_of_row);
+      exchange(rows, {rows.bytes()}, sent_, y, std::move(places), received_);
+    } else {
+      exchange(x, rows_of_slots(x, slot_of_row), sent_, y, std::move(places), received_);
+    }
     return y;
   }
 
@@ -72,6 +74,34 @@ class Journey {
     return static_cast<std::size_t>(x.dim(1) * size_of(x.dtype()));
   }
 
+  // [T, H] -> [R, H]
+  Tensor spread(const Tensor& x, const Tensor& slot_of_row) const {
+    Tensor rows = Tensor::empty({slot_of_row.numel(), x.dim(1)}, x.dtype());
+    dispatch_floating(x.dtype(), [&]<class T>() {
+      kernels::spread_tokens<T>(x.data<T>().data(), slot_of_row.data<std::int64_t>().data(),
+                                rows.mutable_data<T>().data(), rows.dim(0), top_k_, x.dim(1));
+    });
+    return rows;
+  }
+
+  // The same rows, where they are in x; those that follow each other there are one part.
+  ByteParts rows_of_slots(const Tensor& x, const Tensor& slot_of_row) const {
+    const auto row_bytes = bytes_of_row(x);
+    const auto bytes = x.bytes();
+    ByteParts parts;
+    parts.reserve(static_cast<std::size_t>(slot_of_row.numel()));
+    for (const auto slot : slot_of_row.data<std::int64_t>()) {
+      const auto row =
+          bytes.subspan(static_cast<std::size_t>(slot / top_k_) * row_bytes, row_bytes);
+      if (!parts.empty() && parts.back().data() + parts.back().size() == row.data()) {
+        parts.back() = {parts.back().data(), parts.back().size() + row_bytes};
+      } else {
+        parts.push_back(row);
+      }
+    }
+    return parts;
+  }
+
   template <class Byte>
   std::vector<std::span<Byte>> in_places(std::span<Byte> bytes, std::size_t row_bytes) const {
     std::vector<std::span<Byte>> parts;
@@ -86,20 +116,23 @@ class Journey {
   // What adds the rows of each token that come back, from where they are, into x.
   GatherConsumer sum_of_rows(Tensor& x, const Tensor& row_of_slot) const {
     const auto out = x.mutable_bytes();
-    return [out, row_of_slot, rows = sum(sent_), tokens = tokens_, k = top_k_, hidden = x.dim(1),
-            dtype = x.dtype()](PeerSpans parts) {
+    const auto row_at_slot = row_of_slot.data<std::int64_t>();
+    return [out, row_at_slot, keep = row_of_slot, rows = sum(sent_), tokens = tokens_, k = top_k_,
+            hidden = x.dim(1), dtype = x.dtype()](PeerSpans parts) {
       dispatch_floating(dtype, [&]<class T>() {
+        const auto row_bytes = static_cast<std::size_t>(hidden) * sizeof(T);
+        if (row_bytes == 0) return;
         std::vector<const T*> row_at;
         row_at.reserve(static_cast<std::size_t>(rows));
-        const auto row_bytes = static_cast<std::size_t>(hidden) * sizeof(T);
         for (auto part : parts) {
+          check(part.size() % row_bytes == 0, "combine_rows: rows of ", row_bytes,
+                " bytes must come back, got ", part.size(), " bytes");
           for (; !part.empty(); part = part.subspan(row_bytes)) {
             row_at.push_back(reinterpret_cast<const T*>(part.data()));
           }
         }
-        if (row_bytes == 0) return;
-        kernels::collect_rows<T>(row_at, row_of_slot.data<std::int64_t>().data(),
-                                 reinterpret_cast<T*>(out.data()), tokens, k, hidden);
+        kernels::collect_rows<T>(row_at, row_at_slot.data(), reinterpret_cast<T*>(out.data()),
+                                 tokens, k, hidden);
       });
     };
   }

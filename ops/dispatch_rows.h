@@ -34,12 +34,12 @@ struct DispatchPlan {
 ///
 /// Where ranks are threads, the bytes go from x to their places in the other ranks' results without
 /// a copy in between. The gradient of a token is the sum of its rows' gradients, which come back,
-/// added in the order of its slots, on the backend's thread.
+/// added in the order of its slots. One thread of the rank, the backend's, copies and adds.
 ///
 /// A collective, as those of ops/collectives.h: all ranks of the group call it, also with no
 /// tokens, and run the same backward. x is float32 or float64. ValueError for a null group and a
-/// plan whose parts contradict each other, ShapeError for an x that does not fit it; a mismatch
-/// between ranks is a CollectiveError.
+/// plan whose parts contradict each other, ShapeError for an x that does not fit it; if ranks
+/// disagree on how many elements one sends to another, CollectiveError.
 Tensor dispatch_rows(const std::shared_ptr<ProcessGroup>& group, const Tensor& x,
                      const DispatchPlan& plan, const CollectiveOptions& options = {});
 

@@ -20,7 +20,8 @@ using ByteParts = std::vector<std::span<const std::byte>>;
 using MutableByteParts = std::vector<std::span<std::byte>>;
 
 /// What a rank receives, readable while the consumer runs: of an all-gather each rank's input, in
-/// rank order; of an all-to-all, in rank order, the parts of what each rank sends to this one.
+/// rank order; of an all-to-all the bytes that come, in rank order, in any number of parts of whole
+/// elements, which may be empty.
 using PeerSpans = std::span<const std::span<const std::byte>>;
 using GatherConsumer = std::function<void(PeerSpans)>;
 

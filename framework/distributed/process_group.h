@@ -94,7 +94,8 @@ class ProcessGroup {
                       options);
   }
   /// The same, but what arrives is passed to `consume`, on the backend's thread, without a staging
-  /// copy where ranks are threads. The call is done when all_gather with a consumer would be.
+  /// copy where ranks are threads. The call is done when all_gather with a consumer would be; but
+  /// the consumer must return, as a deadline does not end it.
   WorkPtr all_to_all(ByteParts input, std::span<const std::int64_t> send_counts,
                      GatherConsumer consume, std::span<const std::int64_t> recv_counts, Dtype dtype,
                      const CollectiveOptions& options = {});

@@ -112,7 +112,7 @@ void put(const Tensor& table, std::int64_t row, const Tensor& values) {
 
 class RowsOnTheirWay : public ::testing::TestWithParam<int> {};
 
-// Widths of one, of a few, and of rows that MPI sends from where they lie.
+// Widths of none, of one, of a few, and of rows that do not fit into a header of MPI.
 TEST_P(RowsOnTheirWay, ComeToTheirPlacesAndBackToTheirTokens) {
   const int ranks = GetParam();
   launch(ranks, [&](RankContext& context) {

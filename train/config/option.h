@@ -140,7 +140,7 @@ Option choice_option(std::string name, E& value, Choices<E> choices, std::string
 
 /// `value` as text, with numbers in full, for records.
 std::string to_text(const OptionValue& value);
-/// The same, but a real number has a point or an exponent, by which it differs from an
+/// The same, but a finite real number has a point or an exponent, by which it differs from an
 /// integer: 2.0.
 std::string to_literal(const OptionValue& value);
 

@@ -220,13 +220,14 @@ void Meetings::fail_to_join(Channel& channel) {
 }
 
 void Meetings::give_up_step(Channel& channel) {
-  const bool consumers = std::ranges::any_of(channel.seats, &ThreadCall::has_consumer);
+  const bool gathers = channel.seats.front()->op == CollectiveOp::kAllGather;
   std::ostringstream cause;
   cause << "not executed within " << deadline_of(channel).count() << " ms by "
         << channel.list_ranks_by_step(false) << "; waiting: " << channel.list_ranks_by_step(true);
   fail(cause.str(), channel.any_seated());
-  // A consumer may never return; all else ends soon, and reads the buffers until then.
-  if (consumers) end_failed_calls(channel);
+  // The consumer of a gather may never return; all else ends soon, and reads the buffers until
+  // then.
+  if (gathers) end_failed_calls(channel);
 }
 
 void Meetings::end_failed_calls(Channel& channel) {
