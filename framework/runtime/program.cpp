@@ -84,7 +84,7 @@ class PrintableBuffer final : public std::streambuf {
 };
 
 // The streams, signals and exits of a process exist once, and so do these variables.
-std::streambuf* raw_output = nullptr;
+std::ostream raw_output(nullptr);  // standard output without escaping, while a program runs
 std::string program_name;
 std::atomic<int> noted_signal = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
@@ -188,7 +188,7 @@ int run_program(const std::string& name, const std::function<int()>& body, int f
   std::set_terminate(end_at_once);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file past its size limit is an error like a full disk
-  raw_output = std::cout.rdbuf();
+  raw_output.rdbuf(std::cout.rdbuf());
   int code = failure;
   {
     PrintableBuffer output(std::cout), errors(std::cerr);
@@ -208,7 +208,7 @@ int run_program(const std::string& name, const std::function<int()>& body, int f
     say("standard output could not be written");
     if (code == 0) code = failure;
   }
-  raw_output = nullptr;
+  raw_output.rdbuf(nullptr);
   return code;
 }
 
@@ -217,10 +217,7 @@ int run_program_once(const std::string& name, const std::function<int()>& body, 
 }
 
 std::ostream& terminal_output() {
-  static std::ostream raw(nullptr);
-  if (raw_output == nullptr) return std::cout;
-  if (raw.rdbuf() != raw_output) raw.rdbuf(raw_output);
-  return raw;
+  return raw_output.rdbuf() == nullptr ? std::cout : raw_output;
 }
 
 void note_stop_signals() {
