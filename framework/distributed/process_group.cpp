@@ -71,16 +71,18 @@ void check_apart(const ByteParts& input, const MutableByteParts& output) {
   std::ranges::sort(extents, {}, &Extent::begin);
   std::uintptr_t read_to = 0, written_to = 0;
   for (const auto& each : extents) {
-    const auto taken_to = each.is_output ? std::max(read_to, written_to) : written_to;
-    check<ValueError>(taken_to <= each.begin, "all_to_all: input and output must not overlap");
+    check<ValueError>(!each.is_output || written_to <= each.begin,
+                      "all_to_all: parts of the output must not overlap");
+    check<ValueError>((each.is_output ? read_to : written_to) <= each.begin,
+                      "all_to_all: input and output must not overlap");
     auto& end = each.is_output ? written_to : read_to;
     end = std::max(end, each.end);
   }
 }
 
-// `elements`: of the buffer, if there is one.
+// `elements`: of the buffer, if there is one. Without one the bytes must still be a number.
 void check_counts(std::string_view side, std::span<const std::int64_t> counts, int ranks,
-                  std::optional<std::int64_t> elements) {
+                  Dtype dtype, std::optional<std::int64_t> elements) {
   check<ValueError>(std::ssize(counts) == ranks, "all_to_all: ", side, "_counts needs one of ",
                     ranks, " ranks each, got ", counts.size());
   constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
@@ -93,6 +95,8 @@ void check_counts(std::string_view side, std::span<const std::int64_t> counts, i
   check<ValueError>(!elements || sum == *elements, "all_to_all: ", side,
                     "_counts must add up to the buffer's ", elements.value_or(0), " elements, got ",
                     sum);
+  check<ValueError>(sum <= kMost / size_of(dtype), "all_to_all: ", side,
+                    "_counts must be at most 2^63 - 1 bytes together, got ", sum, ' ', dtype);
 }
 
 void check_reducible(std::string_view op, Dtype dtype) {
@@ -226,8 +230,8 @@ WorkPtr ProcessGroup::all_to_all(ByteParts input, std::span<const std::int64_t> 
   call.count = num_elements("all_to_all", input, dtype);
   const auto received = num_elements("all_to_all", output, dtype);
   check_apart(input, output);
-  check_counts("send", send_counts, size(), call.count);
-  check_counts("recv", recv_counts, size(), received);
+  check_counts("send", send_counts, size(), dtype, call.count);
+  check_counts("recv", recv_counts, size(), dtype, received);
   call.parts = std::move(input);
   if (output.size() == 1) call.output = output.front();
   call.output_parts = std::move(output);
@@ -241,8 +245,8 @@ WorkPtr ProcessGroup::all_to_all(ByteParts input, std::span<const std::int64_t> 
   check<ValueError>(consume != nullptr, "all_to_all: consume must not be null");
   call.dtype = dtype;
   call.count = num_elements("all_to_all", input, dtype);
-  check_counts("send", send_counts, size(), call.count);
-  check_counts("recv", recv_counts, size(), std::nullopt);
+  check_counts("send", send_counts, size(), dtype, call.count);
+  check_counts("recv", recv_counts, size(), dtype, std::nullopt);
   call.parts = std::move(input);
   call.consume = std::move(consume);
   call.has_consumer = true;

@@ -216,9 +216,7 @@ int run_program_once(const std::string& name, const std::function<int()>& body, 
   return is_first_process() ? run_program(name, body, failure) : 0;
 }
 
-std::ostream& terminal_output() {
-  return raw_output.rdbuf() == nullptr ? std::cout : raw_output;
-}
+std::ostream& terminal_output() { return raw_output.rdbuf() == nullptr ? std::cout : raw_output; }
 
 void note_stop_signals() {
   const std::string line_end = isatty(STDERR_FILENO) != 0 ? "\n" : "";  // of a progress bar

@@ -53,10 +53,6 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(std::int64_t tasks, const std::function<void(std::int64_t)>& task) {
-  if (workers_.empty() || tasks <= 1 || busy_.exchange(true)) {
-    for (std::int64_t i = 0; i < tasks; ++i) task(i);
-    return;
-  }
   FirstOfTasks failure;
   const std::function<void(std::int64_t)> guarded = [&](std::int64_t i) {
     try {
@@ -65,6 +61,10 @@ void ThreadPool::run(std::int64_t tasks, const std::function<void(std::int64_t)>
       failure.record(i);
     }
   };
+  if (workers_.empty() || tasks <= 1 || busy_.exchange(true)) {
+    for (std::int64_t i = 0; i < tasks; ++i) guarded(i);
+    return failure.rethrow();
+  }
   task_ = &guarded;
   tasks_ = tasks;
   unfinished_ = tasks;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of four does something wrong in its second collective: all others end in time with an
 // error that names rank, operation, group and sequence number, and one report is made.
+#include <atomic>
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -28,6 +29,16 @@ void reduce(ProcessGroup& group) {
 void gather(ProcessGroup& group) {
   std::vector<float> values(4), all(16);
   all_gather(group, values, std::span(all), kLayer);
+}
+
+const std::vector<std::int64_t> kOneEach(kRanks, 1);
+
+void exchange(ProcessGroup& group) {
+  std::vector<float> values(4), received(4);
+  group
+      .all_to_all(std::as_bytes(std::span(values)), kOneEach,
+                  std::as_writable_bytes(std::span(received)), kOneEach, Dtype::kFloat32, kLayer)
+      ->wait();
 }
 
 /// What the faulty rank runs instead; `others_ended` says that all others have seen their errors.
@@ -104,6 +115,15 @@ Faulty gathers(const std::function<void(test::RankLatch& others_ended)>& consume
   };
 }
 
+void exchanges_and_throws(ProcessGroup& group, test::RankLatch& /*others_ended*/) {
+  std::vector<float> values(4);
+  const auto fail = [](PeerSpans) { throw ShapeError("no room"); };
+  group
+      .all_to_all({std::as_bytes(std::span(values))}, kOneEach, fail, kOneEach, Dtype::kFloat32,
+                  kLayer)
+      ->wait();
+}
+
 const auto kNaN = std::numeric_limits<float>::quiet_NaN();
 
 INSTANTIATE_TEST_SUITE_P(
@@ -133,6 +153,8 @@ INSTANTIATE_TEST_SUITE_P(
               "rank 2 has NaN at element 1 of 4 float32"},
         Fault{"ThrowsInAConsumer", gathers([](test::RankLatch&) { throw ShapeError("no room"); }),
               "rank 2 failed: no room", "all_gather", gather},
+        Fault{"ThrowsInAConsumerOfAllToAll", exchanges_and_throws, "rank 2 failed: no room",
+              "all_to_all", exchange},
         Fault{"IsStuckInAConsumer",
               gathers([](test::RankLatch& others_ended) { others_ended.wait(); }),
               "not executed within 500 ms by rank 2; waiting: ranks 0, 1, 3", "all_gather",
@@ -165,6 +187,26 @@ TEST(StuckConsumer, HoldsUpNoOtherQueueForLongerThanTheDeadline) {
     EXPECT_THAT(error, ::testing::StartsWith("all_reduce [group world, sequence 0, layers.1]: "));
     EXPECT_THAT(error, HasSubstr("not executed within 500 ms by rank 1; waiting: rank 0"));
   }
+}
+
+// It reads the bytes of the other rank, whose call must not end before.
+TEST(StuckConsumer, OfAnAllToAllIsWaitedForPastTheDeadline) {
+  std::atomic<bool> returned = false;
+  launch(2,
+         [&](RankContext& context) {
+           const std::vector<std::int64_t> none(2);
+           const auto consume = [&, rank = context.rank()](PeerSpans) {
+             if (rank == 0) return;
+             std::this_thread::sleep_for(600ms);
+             returned = true;
+           };
+           const auto work =
+               context.group()->all_to_all(ByteParts(), none, consume, none, Dtype::kFloat32);
+           EXPECT_THAT(test::error_message<CollectiveError>([&] { work->wait(); }),
+                       HasSubstr("not executed within 100 ms by rank 1; waiting: rank 0"));
+           EXPECT_TRUE(returned);
+         },
+         {.deadline = 100ms, .on_failure = [](const std::string&) {}});
 }
 
 TEST(StuckConsumer, EndsItsOwnCallWhenItReturns) {

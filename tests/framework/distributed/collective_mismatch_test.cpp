@@ -175,6 +175,11 @@ TEST(Arguments, ThatAreWrongAreNamedWithTheirNumbers) {
                             MutableByteParts{same.first(4), same.first(4)}, counts,
                             Dtype::kFloat32);
          },
+         "all_to_all: parts of the output must not overlap"},
+        {[&] {  // the output begins within the input
+           const auto same = std::as_writable_bytes(std::span(four));
+           group.all_to_all(in.first(8), counts, same.subspan(4, 8), counts, Dtype::kFloat32);
+         },
          "all_to_all: input and output must not overlap"},
         {[&] {  // between two parts of the input
            const auto same = std::as_writable_bytes(std::span(four));

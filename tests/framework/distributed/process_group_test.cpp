@@ -51,6 +51,13 @@ TEST(ProcessGroup, ChecksArgumentsBeforeABackendSeesThem) {
   };
   EXPECT_EQ(consume({4, 0}, {4, 0, 0}), "all_to_all: send_counts needs one of 3 ranks each, got 2");
   EXPECT_EQ(consume({4, 0, 0}, {-1, 0, 0}), "all_to_all: recv_counts must not be negative, got -1");
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(consume({4, 0, 0}, {0, kMost, kMost}),
+            "all_to_all: recv_counts must be at most 2^63 - 1 bytes together, got "
+            "9223372036854775807 float32");
+  EXPECT_EQ(consume({4, 0, 0}, {0, kMost / 4, 1}),
+            "all_to_all: recv_counts must be at most 2^63 - 1 bytes together, got "
+            "2305843009213693952 float32");
   EXPECT_EQ(
       message([&] { group.reduce_scatter({bytes_of(four)}, bytes_of(other), kF, ReduceOp::kSum); }),
       "reduce_scatter: input must hold 3 chunks of 4 elements, got 4");
@@ -67,7 +74,6 @@ TEST(ProcessGroup, ChecksArgumentsBeforeABackendSeesThem) {
   EXPECT_EQ(exchange({1, -1, 4}, {}), "all_to_all: send_counts must not be negative, got -1");
   EXPECT_EQ(exchange({1, 1, 2}, {1, 1, 1}),
             "all_to_all: recv_counts must add up to the buffer's 4 elements, got 3");
-  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(exchange({kMost, kMost, 6}, {}),
             "all_to_all: send_counts must add up to the buffer's 4 elements, got "
             "9223372036854775807");

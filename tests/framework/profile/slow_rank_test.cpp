@@ -157,6 +157,19 @@ TEST(WorkGuard, CountsTheTimeOnTheClockLessWaitsAndInnerGuards) {
   EXPECT_EQ(times[1] + times[3], nanoseconds(0));
 }
 
+TEST(WorkGuard, LeavesTheWaitsOfAnInnerGuardToThatOne) {
+  RankContext context;
+  const RankContextGuard current(context);
+  {
+    const WorkGuard outer(WorkClass::kCompute);
+    const WorkGuard inner(WorkClass::kData);
+    add_wait(std::chrono::hours(-1));  // as good as an hour of work
+  }
+  const auto times = context.work()->read();
+  EXPECT_GE(times[2], std::chrono::hours(1));
+  EXPECT_LT(std::chrono::abs(times[0]), std::chrono::minutes(1));
+}
+
 TEST(WorkGuard, DoesNotSubtractTheWaitsOfAnotherThreadOfTheRank) {
   RankContext context;
   const RankContextGuard current(context);
