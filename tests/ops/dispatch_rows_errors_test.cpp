@@ -141,22 +141,21 @@ TEST(DispatchRows, RefusesPartsThatAreNotWholeRows) {
   launch(2, [](RankContext& context) {
     const auto none = Tensor::zeros({0}, Dtype::kInt64);
     const auto two = Tensor::from(std::vector<std::int64_t>{0, 1}, {2});
-    DispatchPlan plan;
     if (context.rank() == 0) {  // three rows of two elements for rank 1
-      plan = {.order = {.row_of_slot = none, .slot_of_row = none, .tokens = 0, .top_k = 1},
-              .sent = {0, 0},
-              .received = {0, 3},
-              .places = {{0, 1}, {1, 2}}};
-    } else {  // two rows of three elements
-      plan = {.order = {.row_of_slot = two, .slot_of_row = two, .tokens = 2, .top_k = 1},
-              .sent = {2, 0},
-              .received = {0, 0},
-              .places = {{0, 0}}};
-    }
-    if (context.rank() == 0) {  // what comes back to it is nothing to wait for
+      const DispatchPlan plan = {
+          .order = {.row_of_slot = none, .slot_of_row = none, .tokens = 0, .top_k = 1},
+          .sent = {0, 0},
+          .received = {0, 3},
+          .places = {{0, 1}, {1, 2}}};
       ops::combine_rows(context.group(), randn({3, 2}), plan);
       return;
     }
+    const DispatchPlan plan = {
+        // two rows of three elements
+        .order = {.row_of_slot = two, .slot_of_row = two, .tokens = 2, .top_k = 1},
+        .sent = {2, 0},
+        .received = {0, 0},
+        .places = {{0, 0}}};
     const auto message = message_of<Error>([&] {
       clone(ops::combine_rows(context.group(), randn({0, 3}), plan).detach());
     });
