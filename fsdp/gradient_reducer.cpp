@@ -132,6 +132,13 @@ bool GradientReducer::has_gradients() const {
   });
 }
 
+const ShardedParam* GradientReducer::with_summed_terms() const {
+  const auto found = std::ranges::find_if(params_, [](const ShardedParam& param) {
+    return param.unsharded.impl()->leaf_state().summed_terms && param.unsharded.requires_grad();
+  });
+  return found == params_.end() ? nullptr : &*found;
+}
+
 // One leaf for each micro-batch of the last backward.
 void GradientReducer::push_gradients() {
   for (std::size_t i = 0; i < params_.size(); ++i) {
@@ -186,6 +193,12 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
                             std::int64_t round, const std::function<void()>& make_room) {
   finish();
   drop_cleared();
+  if (const auto* const param = with_summed_terms()) {
+    check<DtypeError>(
+        size_of(dtype()) <= size_of(param->unsharded.dtype()), "fully_shard: the gradient of '",
+        param->name, "' is already a sum over the ranks that share the experts, rounded to ",
+        param->unsharded.dtype(), ", so reduce_dtype must not be wider, got ", dtype());
+  }
   TensorList gradients = take_gradients();
   InFlight reduction;
   reduction.has = params_to_reduce(gradients, zero_fill);

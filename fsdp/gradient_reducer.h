@@ -74,6 +74,9 @@ class GradientReducer {
   /// The sums kept without communication; undefined for a parameter that has none.
   TensorList kept();
   bool has_kept() const { return kept_.size() > 0; }
+  /// A trainable parameter whose gradients arrive as sums over ranks (Note [Terms of a gradient]).
+  /// Null if there is none.
+  const ShardedParam* with_summed_terms() const;
 
  private:
   struct InFlight {

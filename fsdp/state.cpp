@@ -23,6 +23,27 @@ TensorList cast_floating(TensorList tensors, Dtype dtype) {
   return tensors;
 }
 
+// Where some gradients are sums over ranks, each is a leaf of its micro-batch, and so must all
+// others be.
+void check_leaves(const std::vector<State*>& states) {
+  const ShardedParam* summed = nullptr;
+  for (auto* state : states) {
+    for (const auto& group : state->groups()) {
+      if (summed == nullptr) summed = group->reducer().with_summed_terms();
+    }
+  }
+  if (summed == nullptr) return;
+  for (auto* state : states) {
+    for (const auto& group : state->groups()) {
+      check(!group->reducer().has_kept(), "fully_shard: the gradients of ",
+            group->name().empty() ? "the root" : "'" + group->name() + "'",
+            " must be reduced after each micro-batch, because that of '", summed->name,
+            "' is already the sum over the ranks that share the experts; call "
+            "set_requires_gradient_sync for all modules or for none");
+    }
+  }
+}
+
 }  // namespace
 
 State::State(std::vector<nn::Module*> modules, GroupRanks ranks,
@@ -178,6 +199,7 @@ void State::finish_backward() {
     // Hooks that run when gradients are complete may call step().
     for (const auto& group : state->groups_) group->finish_gather();
   }
+  check_leaves(context_->states);
   if (!last) return;
   comm_->finish();
   context_->post_forward_order.clear();

@@ -33,8 +33,9 @@ struct DispatchPlan {
 ///     sent[r, :] = x[slot_of_row[r] / K, :]        x: [T, H]   sent: [R, H]   result: [M, H]
 ///
 /// Where ranks are threads, the bytes go from x to their places in the other ranks' results without
-/// a copy in between. The gradient of a token is the sum of its rows' gradients, which come back,
-/// added in the order of its slots. One thread of the rank, the backend's, copies and adds.
+/// a copy in between, unless x is not contiguous or a row has less than 64 bytes. The gradient of a
+/// token is the sum of its rows' gradients, which come back, added in the order of its slots. One
+/// thread of the rank, the backend's, sends, receives and adds.
 ///
 /// A collective, as those of ops/collectives.h: all ranks of the group call it, also with no
 /// tokens, and run the same backward. x is float32 or float64. ValueError for a null group and a

@@ -320,8 +320,10 @@ Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x,
       ranges.push_back({next[e], counts[e]});
       next[e] += counts[e];
     }
-    const MemoryTagGuard tag(MemoryTag::kGradients);
-    Tensor term = Tensor::empty(shape, x.dtype());
+    Tensor term = [&] {
+      const MemoryTagGuard tag(MemoryTag::kGradients);
+      return Tensor::empty(shape, x.dtype());
+    }();
     column_groups_into(x, y, ranges, false, term);
     terms.push(std::move(term));
   }

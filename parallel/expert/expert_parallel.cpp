@@ -81,16 +81,14 @@ std::vector<Mixture> mixtures_below(nn::Module& module, int ranks) {
 void check_same_experts(const std::vector<Mixture>& mixtures, ProcessGroup& group) {
   std::vector<std::string> names;
   std::vector<std::int64_t> checksums;
-  bool any = false;
   for (const auto& mixture : mixtures) {
     for (const auto& slot : mixture.experts) {
       const auto& whole = slot.parameter();
       names.push_back(mixture.path.empty() ? slot.name : mixture.path + "." + slot.name);
       checksums.push_back(whole.is_meta() ? kNoChecksum : std::int64_t{crc32c(whole.bytes())});
-      any = any || !whole.is_meta();
     }
   }
-  if (any) compare_checksums("expert_parallel", group, names, checksums);
+  compare_checksums("expert_parallel", group, names, checksums);
 }
 
 // This rank's experts of a stacked parameter.
@@ -126,8 +124,17 @@ void mark_replaced(const Tensor& whole, const Tensor& part) {
 
 int expert_parallel(nn::Module& module, const DeviceMesh& mesh) {
   std::string axes;
-  for (const auto& axis : mesh.axes()) axes += (axes.empty() ? "'" : ", '") + axis.name + "'";
+  bool is_innermost = true;
+  for (const auto& axis : mesh.axes()) {
+    axes += (axes.empty() ? "'" : ", '") + axis.name + "'";
+    if (axis.name == "ep") is_innermost = true;
+    if (axis.name == "shard" || axis.name == "replicate") is_innermost = false;
+  }
   check<ValueError>(mesh.has("ep"), "expert_parallel: the mesh must have an axis 'ep', got ", axes);
+  check<ValueError>(is_innermost,
+                    "expert_parallel: axis 'ep' must come after 'replicate' and 'shard', so that "
+                    "the ranks of an expert group are neighbours, got ",
+                    axes);
   const auto& group = mesh.group("ep");
   module.restore_parameters();
   const auto mixtures = mixtures_below(module, group->size());

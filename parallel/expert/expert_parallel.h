@@ -32,14 +32,18 @@ namespace moegrad::parallel {
 /// Where the axis has as many neighbours on each of several hosts (DeviceMesh::unflatten_by_host),
 /// at least 8, tokens travel in two levels (Note [Two levels of an exchange]).
 ///
-/// The experts' modules must have no parameters but stacked ones, such as those of
-/// nn::GroupedExperts. Checkpoints and files in Hugging Face's form fit any S. If the axis has one
-/// rank, nothing is divided. Parameters on the meta device must be so on all ranks.
+/// The experts' modules must have no parameters but stacked ones, and be able to run with E / S of
+/// the experts, as nn::GroupedExperts does. A module of your own must multiply the rows of each
+/// source apart (ops::RowGroups::sources), or the gradient has other last bits. Checkpoints and
+/// files in Hugging Face's form fit any S. If the axis has one rank, nothing is divided. Parameters
+/// on the meta device must be so on all ranks.
 ///
 /// If it throws, nothing has changed:
 ///
-///     ValueError    the mesh has no axis "ep"; there is no mixture layer; the ranks do not divide
-///                   the experts; the experts have a parameter that is not stacked
+///     ValueError    the mesh has no axis "ep", or an axis "shard" or "replicate" inside of it;
+///     there
+///                   is no mixture layer; the ranks do not divide the experts; the experts have a
+///                   parameter that is not stacked
 ///     Error         the experts have been sharded or divided before; a parameter has hooks; the
 ///                   parts exceed the arena's budget; the ranks have experts of different values
 ///

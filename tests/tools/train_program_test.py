@@ -122,9 +122,13 @@ out, _ = run(*SHORT, "--steps", 8, "--export-hf", "hf")
 after = re.search(r"^validation loss (\S+) nats", out, re.MULTILINE)[1]
 assert json.loads((folder / "hf" / "config.json").read_text())["model_type"] == "qwen3_moe"
 without_preset = [word for word in SHORT if word not in ("--preset", "tiny")]
-for arguments in ([], ["--world-size", 4], ["--expert-weights", "hf"]):
+for arguments in ([], ["--world-size", 4], ["--expert-weights", "hf"],
+                  ["--world-size", 2, "--expert-parallel", 2]):
     out, _ = run(*without_preset, "--steps", 1, "--hf-model", "hf", *arguments)
     assert f"training, from validation loss {after}\n" in out, (after, out)
+run(*SHORT, "--steps", 8, "--export-hf", "hf-of-two", "--world-size", 2, "--expert-parallel", 2)
+one, two = ((folder / name / "model.safetensors").read_bytes() for name in ("hf", "hf-of-two"))
+assert one == two, (len(one), len(two))
 _, err = run(*without_preset, "--hf-model", "nowhere", exit_code=1)
 assert err == ("train: --hf-model: model config: nowhere/config.json: must be a readable "
                "regular file, got No such file or directory\n"), err

@@ -208,8 +208,8 @@ TYPED_TEST(Collectives, AllToAllReadsAndFillsBuffersInParts) {
       const auto all = std::as_bytes(std::span(values));
       std::vector<std::int64_t> send_counts, recv_counts;
       std::vector<std::vector<TypeParam>> received(static_cast<std::size_t>(world));
-      ByteParts input;
-      MutableByteParts output;
+      ByteParts input(1);  // the first part is empty
+      MutableByteParts output(1);
       for (int peer = 0; peer < world; ++peer) {
         const auto sent = count(own, peer), half = sent / 4 * sizeof(TypeParam);
         const auto bytes = all.first(sent * sizeof(TypeParam));

@@ -12,6 +12,7 @@
 #include "framework/distributed/parallel_dims.h"
 #include "framework/runtime/rank_context.h"
 #include "fsdp/fully_shard.h"
+#include "nn/init.h"
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
@@ -51,9 +52,60 @@ TEST(ExpertParallel, RefusesToKeepGradients) {
   });
 }
 
+TEST(ExpertParallel, RefusesToKeepTheGradientsOfOtherModulesAlone) {
+  launch(2, [](RankContext& rank) {
+    Net net;
+    nn::init_weights(net, 5, 0.3);
+    const auto meshes = make_meshes(rank.group(), {.dp_shard = 2, .ep = 2});
+    expert_parallel(net, meshes.expert);
+    // The linear layers belong to the root.
+    const fsdp::Policy policy = {.expert_mesh = meshes.expert_fsdp()};
+    for (const auto& [path, module] : net.named_modules()) {
+      if (path.ends_with(".mlp")) fsdp::fully_shard(*module, meshes.fsdp(), policy);
+    }
+    auto& root = fsdp::fully_shard(net, meshes.fsdp(), policy);
+    root.set_requires_gradient_sync(false, /*recurse=*/false);
+    const auto backward = [&] {
+      ops::sum(net(micro_batch(0, rank.rank(), Dtype::kFloat32))).backward();
+    };
+    EXPECT_EQ(message_of<Error>(backward),
+              "fully_shard: the gradients of the root must be reduced after each micro-batch, "
+              "because that of 'blocks.0.mlp.experts.gate_up_proj' is already the sum over the "
+              "ranks that share the experts; call set_requires_gradient_sync for all modules or "
+              "for none");
+    root.reset_iter_state();
+    root.set_requires_gradient_sync(true, /*recurse=*/false);
+    EXPECT_NO_THROW(backward());
+  });
+}
+
+// The sum over the ranks that share the experts has been rounded when it reaches the wider tree.
+TEST(ExpertParallel, RefusesToReduceInAWiderDtype) {
+  launch(2, [](RankContext& rank) {
+    DividedNet divided(rank, {.mixed_precision = {.reduce_dtype = Dtype::kFloat64}});
+    const auto backward = [&] {
+      ops::sum(divided.net(micro_batch(0, rank.rank(), Dtype::kFloat32))).backward();
+    };
+    EXPECT_EQ(message_of<DtypeError>(backward),
+              "fully_shard: the gradient of 'blocks.1.mlp.experts.gate_up_proj' is already a sum "
+              "over the ranks that share the experts, rounded to float32, so reduce_dtype must "
+              "not be wider, got float64; in module blocks.1");
+  });
+}
+
 TEST(ExpertParallel, RefusesWhatItCannotDivide) {
   launch(2, [](RankContext& rank) {
     const auto mesh = expert_mesh(rank);
+    for (const auto* inner : {"shard", "replicate"}) {
+      const DeviceMesh outermost(rank.group(), {{"ep", 2}, {inner, 1}});
+      EXPECT_EQ(message_of<ValueError>([&] {
+                  Net net;
+                  expert_parallel(net, outermost);
+                }),
+                "expert_parallel: axis 'ep' must come after 'replicate' and 'shard', so that the "
+                "ranks of an expert group are neighbours, got 'ep', '" +
+                    std::string(inner) + "'");
+    }
     nn::Linear linear({.in_features = 3, .out_features = 3});
     EXPECT_EQ(message_of<ValueError>([&] { expert_parallel(linear, mesh); }),
               "expert_parallel: the module must have a mixture layer, got none");

@@ -133,12 +133,11 @@ inline void expect_the_bits_of(const Trained& expected, const Trained& trained) 
 
 /// A Net of two ranks that have its experts between them, sharded.
 struct DividedNet {
-  explicit DividedNet(RankContext& rank)
-      : meshes(make_meshes(rank.group(), {.dp_shard = 2, .ep = 2})),
-        state([this]() -> fsdp::State& {
+  explicit DividedNet(RankContext& rank, const fsdp::Policy& policy = {})
+      : meshes(make_meshes(rank.group(), {.dp_shard = 2, .ep = 2})), state([&]() -> fsdp::State& {
           nn::init_weights(net, 5, 0.3);
           expert_parallel(net, meshes.expert);
-          return shard(net, meshes);
+          return shard(net, meshes, policy);
         }()) {}
 
   Net net;
