@@ -21,8 +21,8 @@ CALL = "all_reduce [group world, sequence 3, layers.1]: "
 
 # The fault; what the others say; whether the others find the fault themselves, and so can name it.
 FAULTS = [
-    ("is killed", "", False),
-    ("is killed in an exchange", "", False),
+    ("is killed", f"process rank {FAULTY} ", False),  # says mpirun
+    ("is killed in an exchange", f"process rank {FAULTY} ", False),
     ("is stopped", f"not joined within {1000 * DEADLINE} ms by rank {FAULTY}", True),
     ("exits", f"rank {FAULTY} failed: it has called exit()", True),
 ]
