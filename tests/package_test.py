@@ -188,6 +188,7 @@ def consumer_problems(prefix, compiler, cpu_check, folder):
         if cpu_check and f" {cpu_check}\n" not in run("nm", folder / name):
             yield f"{name}: {cpu_check} is not linked into it"
     yield from training_problems(folder)
+    yield from expert_problems(folder)
     yield from documentation_problems(project)
 
 
@@ -211,14 +212,30 @@ def training_problems(folder):
             yield f"train: resumed on {later} ranks: expected the same losses\n{got}"
 
 
+def expert_problems(folder):
+    """A user's loop has the same gradient norms wherever the experts are."""
+    norms = run(folder / "experts", 1, 1)
+    if len(set(norms.split())) != 4:
+        yield f"experts: expected four norms, got\n{norms}"
+    for ranks, ep in [(2, 2), (4, 2), (4, 4)]:
+        got = run(folder / "experts", ranks, ep)
+        if got != norms:
+            yield f"experts: {ep} of {ranks} ranks: expected\n{norms}got\n{got}"
+
+
 def documentation_problems(project):
     """What the documentation prints for a user's project is what this test builds."""
+    def unindented(text):
+        return re.sub(r"^ +", "", text, flags=re.MULTILINE)
+
     for page, language, file in [("docs/install.md", "cmake", "CMakeLists.txt"),
                                  ("README.md", "cpp", "../../examples/linear_regression.cpp"),
-                                 ("docs/training.md", "cpp", "train.cpp")]:
+                                 ("docs/training.md", "cpp", "train.cpp"),
+                                 ("docs/expert_parallelism.md", "cpp", "experts.cpp")]:
         text = (ROOT / page).read_text(encoding="utf-8")
         block = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
-        if not block or block[1] not in (project / file).read_text(encoding="utf-8"):
+        code = (project / file).read_text(encoding="utf-8")
+        if not block or unindented(block[1]) not in unindented(code):
             yield f"{page}: its {language} block is not in {file}"
 
 

@@ -235,9 +235,10 @@ even = [smallest, block] if brief else [golden / "a_minimal", golden / "b_tied_d
 out, _ = tools.check_golden(programs, "--expert-parallel", 2, *even, exit_code=0)
 assert ", 0 past their limits\n" in out and f"\n{len(even)} folders, 0 expectations missing" in out, out
 if not brief:
-    out, _ = tools.check_golden(programs, "--world-size", 4, "--expert-parallel", 4,
-                                golden / "a_minimal", block, exit_code=0)
-    assert ", 0 past their limits\n" in out, out
+    for ranks, folders_of in [(4, [golden / "a_minimal", block]), (3, [golden / "b_tied_dense_nonorm"])]:
+        out, _ = tools.check_golden(programs, "--world-size", ranks, "--expert-parallel", ranks,
+                                    *folders_of, exit_code=0)
+        assert ", 0 past their limits\n" in out, out
     odd = golden / "c_mlponly_odd_ignore"
     _, err = tools.check_golden(programs, "--expert-parallel", 2, odd, exit_code=2)
     assert err == (f"check_golden: {odd}: expert_parallel: the 2 ranks of axis 'ep' must divide the "
