@@ -108,10 +108,12 @@ Tensor part_of(const Tensor& whole, const std::shared_ptr<ProcessGroup>& group) 
 
 // In two levels where that has been faster (docs/expert_parallelism.md).
 RowExchange exchange_over(const DeviceMesh& mesh) {
-  constexpr int kFewestOfAHost = 8;
+  constexpr int kFewestOfAHost = 4, kFewestRanks = 16;
   const auto& group = mesh.group("ep");
   const auto by_host = mesh.unflatten_by_host("ep");
-  if (!by_host || by_host->size("ep_local") < kFewestOfAHost) return RowExchange(group);
+  if (!by_host || by_host->size("ep_local") < kFewestOfAHost || group->size() < kFewestRanks) {
+    return RowExchange(group);
+  }
   return {group, by_host->group("ep_local"), by_host->group("ep_host")};
 }
 

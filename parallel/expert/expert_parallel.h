@@ -30,7 +30,8 @@ namespace moegrad::parallel {
 /// replicas, kScatterEach. The axis ep must be the innermost part of dp_shard, as in make_meshes().
 ///
 /// Where the axis has as many neighbours on each of several hosts (DeviceMesh::unflatten_by_host),
-/// at least 8, tokens travel in two levels (Note [Two levels of an exchange]).
+/// at least 4, and has at least 16 ranks, tokens travel in two levels (Note [Two levels of an
+/// exchange]).
 ///
 /// The experts' modules must have no parameters but stacked ones, and be able to run with E / S of
 /// the experts, as nn::GroupedExperts does. A module of your own must multiply the rows of each
