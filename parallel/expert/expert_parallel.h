@@ -41,9 +41,8 @@ namespace moegrad::parallel {
 ///
 /// If it throws, nothing has changed:
 ///
-///     ValueError    the mesh has no axis "ep", or an axis "shard" or "replicate" inside of it;
-///     there
-///                   is no mixture layer; the ranks do not divide the experts; the experts have a
+///     ValueError    the mesh has no axis "ep", or "shard" or "replicate" after it; there is no
+///                   mixture layer; the ranks do not divide the experts; the experts have a
 ///                   parameter that is not stacked
 ///     Error         the experts have been sharded or divided before; a parameter has hooks; the
 ///                   parts exceed the arena's budget; the ranks have experts of different values

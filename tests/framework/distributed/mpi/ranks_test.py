@@ -26,8 +26,7 @@ NOT_FOR_PROCESSES = {
         "LinkModel.DelaysOneQueueAndNot*", "NaN/*", "Work.CanOutlive*", "Work.FailsAfterADeadline*"],
     "asks that ranks read each other's memory, and so end together": [
         "DispatchRows.RefusesPartsThat*", "Failure.EndsACallOnlyWhen*", "StuckConsumer.*",
-        "Faults/*/ThrowsInAConsumer*",
-        "Faults/*/IsStuckInAConsumer"],
+        "Faults/*/ThrowsInAConsumer*", "Faults/*/IsStuckInAConsumer"],
     "counts memory of ranks that stage nothing": ["Conformance.Row26_*"],
     "catches the standard error of rank 0 and rank 1, or forks": [
         "Deadline.IsWarnedOf*", "Deadline.DoesNotCountWhileTheProcess*"],
