@@ -23,9 +23,9 @@ TensorList cast_floating(TensorList tensors, Dtype dtype) {
   return tensors;
 }
 
-// Where some gradients are sums over ranks, each is a leaf of its micro-batch, and so must all
-// others be.
-void check_leaves(const std::vector<State*>& states) {
+// Where some gradients arrive as sums over ranks, each micro-batch must be reduced, of all groups:
+// kept gradients are other leaves of the tree.
+void check_none_is_kept_beside_summed_terms(const std::vector<State*>& states) {
   const ShardedParam* summed = nullptr;
   for (auto* state : states) {
     for (const auto& group : state->groups()) {
@@ -38,8 +38,8 @@ void check_leaves(const std::vector<State*>& states) {
       check(!group->reducer().has_kept(), "fully_shard: the gradients of ",
             group->name().empty() ? "the root" : "'" + group->name() + "'",
             " must be reduced after each micro-batch, because that of '", summed->name,
-            "' is already the sum over the ranks that share the experts; call "
-            "set_requires_gradient_sync for all modules or for none");
+            "' is already the sum over the ranks that share the experts; leave "
+            "set_requires_gradient_sync on for all modules");
     }
   }
 }
@@ -199,7 +199,7 @@ void State::finish_backward() {
     // Hooks that run when gradients are complete may call step().
     for (const auto& group : state->groups_) group->finish_gather();
   }
-  check_leaves(context_->states);
+  check_none_is_kept_beside_summed_terms(context_->states);
   if (!last) return;
   comm_->finish();
   context_->post_forward_order.clear();

@@ -17,8 +17,8 @@ enum class Fan : std::uint8_t { kIn, kOut, kMean };
 ///     register_parameter("bias", bias_, InitialValues::zeros());
 ///
 /// The default declares nothing (Note [Who initialises a parameter]). Names and defaults are those
-/// of torch.nn.init. ValueError for a width that is negative or not finite, and for an empty
-/// interval.
+/// of torch.nn.init, but for the std of normal(). ValueError for a width that is negative or not
+/// finite, and for an empty interval.
 class InitialValues {
  public:
   /// normal(0, std). Without `std`, the one that init_weights is called with.

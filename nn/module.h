@@ -73,9 +73,9 @@ class Module {
   /// This module (as "") and all below it, in pre-order.
   std::vector<std::pair<std::string, Module*>> named_modules();
 
-  /// Name -> tensor (detached; shares storage), as torch's state_dict(): all parameters, then the
-  /// persistent buffers. Calls restore_parameters() first: under fully_shard parameters are this
-  /// rank's shards.
+  /// Name -> tensor (detached; shares storage): all parameters, then the persistent buffers. A tied
+  /// tensor appears once, under its first name, where torch lists each name. Calls
+  /// restore_parameters() first: under fully_shard parameters are this rank's shards.
   NamedTensors state_dict() const;
   /// Copies the values into the tensors of state_dict(). Nothing is copied if it throws: Error
   /// unless names agree, ShapeError unless shapes agree, ValueError for a shard of another part of

@@ -7,7 +7,7 @@
 
 namespace moegrad::ops {
 
-// Products that are made of matmul and so have its order of additions.
+// Products of two tensors; their sums are matmul's and so have its order of additions.
 
 /// c[b, m, n] = sum over k of a[b, m, k] * b[b, k, n];  a: [B, M, K]   b: [B, K, N]   c: [B, M, N]
 /// ShapeError for other shapes, DtypeError unless both are float32 or both are float64.

@@ -16,7 +16,7 @@ namespace moegrad::ops {
 /// tensor (LayoutError). A FRACTAL_NZ tensor of blocks [b, k, n] may be viewed as [b, k, n] or
 /// [b * k, n].
 Tensor view(const Tensor& a, const Shape& shape);
-/// A view where possible, otherwise a view of a contiguous copy.
+/// A view of `a` if it is contiguous, otherwise of a contiguous copy.
 Tensor reshape(const Tensor& a, const Shape& shape);
 Tensor transpose(const Tensor& a, std::int64_t dim0, std::int64_t dim1);
 /// Dimension i of the result is dimension dims[i] of `a`.

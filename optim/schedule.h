@@ -13,7 +13,8 @@ namespace moegrad::optim {
 /// optimizer.scale_lr(schedule(step)) and a schedule whose lr is 1.
 using Schedule = std::function<double(std::int64_t step)>;
 
-// Hugging Face's schedules (transformers/optimization.py). Each begins with a warm-up
+// Hugging Face's schedules (transformers/optimization.py). Each but constant() begins with a
+// warm-up
 //
 //     lr t / warmup      for t < warmup
 //
@@ -39,7 +40,7 @@ Schedule linear_with_warmup(double lr, std::int64_t warmup_steps, std::int64_t t
 Schedule cosine_with_warmup(double lr, std::int64_t warmup_steps, std::int64_t total_steps);
 
 /// As get_cosine_with_min_lr_schedule_with_warmup with min_lr_rate r: the cosine between lr and
-/// r lr,
+/// r lr, which rises again after `total`,
 ///
 ///     lr max(0, (1 - r) (1 + cos(pi x)) / 2 + r)
 ///

@@ -19,7 +19,8 @@ void fill_(Tensor& tensor, double value);
 /// target += source, both contiguous ND of one shape and dtype.
 void add_(Tensor& target, const Tensor& source);
 
-/// target = source elementwise, of one shape; `source` may be strided, and of another dtype.
+/// target = source elementwise, of one shape. `target` must be contiguous (LayoutError); `source`
+/// may be strided, and of another dtype. Not recorded on the tape.
 void copy_(Tensor& target, const Tensor& source);
 
 /// A contiguous copy with its own storage; NZ tensors are copied block by block.

@@ -40,7 +40,7 @@ class Tensor {
   Tensor(Tensor&&) = default;
   /// Makes this handle another tensor; no element changes. Only a variable can be assigned to:
   /// x[0] = y would change nothing but the view x[0], so it does not compile. copy_(view, y)
-  /// writes elements.
+  /// writes the elements of a contiguous view.
   Tensor& operator=(const Tensor&) & = default;
   Tensor& operator=(Tensor&&) & = default;
   ~Tensor() = default;
@@ -147,8 +147,9 @@ class Tensor {
   /// First element of a strided ND tensor.
   template <class T>
   const T* strided_data() const;
-  /// The only element; ShapeError unless there is exactly one. ValueError if T does not hold it, as
-  /// an integer type does not hold 0.5, or bool 2.
+  /// The only element; ShapeError unless there is exactly one. A real type T takes the nearest
+  /// value that it holds. ValueError if an integer type T does not hold it, as none holds 0.5, or
+  /// bool 2.
   template <Number T = double>
   T item() const;
 

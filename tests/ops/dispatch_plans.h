@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// Rows of different numbers between ranks, and the plans by which they travel.
+
 #include <cstddef>
 #include <cstdint>
 #include <iterator>

@@ -71,8 +71,7 @@ TEST(ExpertParallel, RefusesToKeepTheGradientsOfOtherModulesAlone) {
     EXPECT_EQ(message_of<Error>(backward),
               "fully_shard: the gradients of the root must be reduced after each micro-batch, "
               "because that of 'blocks.0.mlp.experts.gate_up_proj' is already the sum over the "
-              "ranks that share the experts; call set_requires_gradient_sync for all modules or "
-              "for none");
+              "ranks that share the experts; leave set_requires_gradient_sync on for all modules");
     root.reset_iter_state();
     root.set_requires_gradient_sync(true, /*recurse=*/false);
     EXPECT_NO_THROW(backward());
