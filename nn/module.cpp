@@ -10,7 +10,8 @@ namespace moegrad::nn {
 namespace {
 
 std::string join(const std::string& prefix, const std::string& name) {
-  return prefix.empty() ? name : prefix + "." + name;
+  if (prefix.empty() || name.empty()) return prefix + name;
+  return prefix + "." + name;
 }
 
 void check_exists_in_backward(const std::weak_ptr<const void>& alive, const std::string& path,
@@ -89,7 +90,7 @@ void Module::replace_module(std::string_view name, Module& child) {
   Child adopted = adopt(place->name, child);
   place->module = adopted.module;
   place->alive = adopted.alive;
-  root().name_storages();
+  place_in_tree().first->name_storages();
 }
 
 // Its group would go on writing to the slots of a module that may be gone.
@@ -149,7 +150,7 @@ void Module::check_new_in_tree(const std::string& name, Module& child,
                     " must not be or contain the module that registers it");
   std::vector<std::pair<std::string, Module*>> modules;
   child.collect_modules(name, modules);
-  const auto& tree = root();
+  const auto& tree = *place_in_tree().first;
   for (const auto& [path, module] : modules) {
     if (leaving != nullptr && leaving->find(*module)) continue;
     const auto found = tree.find(*module);
@@ -163,10 +164,14 @@ std::string Module::described() const {
   return name_.empty() ? "the module" : "module '" + name_ + "'";
 }
 
-const Module& Module::root() const {
+std::pair<const Module*, std::string> Module::place_in_tree() const {
   const auto* module = this;
-  while (module->parent_ != nullptr && !module->parent_alive_.expired()) module = module->parent_;
-  return *module;
+  std::string path;
+  while (module->parent_ != nullptr && !module->parent_alive_.expired()) {
+    path = join(module->name_, path);
+    module = module->parent_;
+  }
+  return {module, std::move(path)};
 }
 
 std::optional<std::string> Module::find(const Module& module) const {
@@ -312,7 +317,10 @@ HookHandle Module::register_backward_hook(std::function<void(Module&)> hook) {
 
 ScopeGuard Module::open_scope() {
   const auto& outer = ScopeGuard::current();
-  std::string path = join(outer ? outer->path : "", name_);
+  auto [root, path] = place_in_tree();
+  ModuleTree tree = {.root = root};
+  if (outer) tree.path = outer->tree.root == root ? outer->tree.path : outer->path;
+  path = join(tree.path, path);
   if (log_enabled(LogLevel::kDebug)) {
     log(LogLevel::kDebug, "forward " + (path.empty() ? std::string("(root)") : path));
   }
@@ -325,7 +333,7 @@ ScopeGuard Module::open_scope() {
   };
   if (!backward_pre_hooks_.empty()) on_enter = run_if_alive(backward_pre_hooks_);
   if (!backward_hooks_.empty()) on_exit = run_if_alive(backward_hooks_);
-  return ScopeGuard(std::move(path), std::move(on_enter), std::move(on_exit));
+  return ScopeGuard(std::move(path), std::move(on_enter), std::move(on_exit), std::move(tree));
 }
 
 std::function<void()> Module::existence_check() {

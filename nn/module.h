@@ -266,8 +266,9 @@ class Module {
                          const Module* leaving = nullptr) const;
   /// "module 'mlp'", for messages.
   std::string described() const;
-  /// The topmost module above this one; this module if none has registered it.
-  const Module& root() const;
+  /// The topmost module above this one, which is this one if none has registered it, and the path
+  /// from there, as named_modules() has it.
+  std::pair<const Module*, std::string> place_in_tree() const;
   /// The name of `module` within this module, if it is this module or below it.
   std::optional<std::string> find(const Module& module) const;
   void collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const;

@@ -16,10 +16,12 @@ const DropoutIds& ids_in_force(std::string_view layer) {
 
 std::string purpose_of_call(std::string_view layer, std::string_view purpose, std::int64_t step) {
   const auto& scope = ScopeGuard::current();
-  // Only a module that another one calls without having registered it has that one's path.
-  check(!scope || !scope->parent || scope->path != scope->parent->path, layer,
-        ": masks depend on the module's path, so it must be registered with the module that calls "
-        "it (register_module)");
+  for (const auto* call = scope.get(); call != nullptr && call->parent; call = call->parent.get()) {
+    // All that its caller has not registered would have the same path, the caller's.
+    check(call->tree.root == call->parent->tree.root || call->path != call->parent->path, layer,
+          ": masks depend on the module's path, so it must be registered with the module that "
+          "calls it (register_module)");
+  }
   return (scope ? scope->path : std::string()) + " " + std::string(purpose) + " of step " +
          std::to_string(step);
 }

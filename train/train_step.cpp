@@ -115,6 +115,9 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
       config.router_jitter_noise == 0 || options.step.has_value(),
       "train_step: options.step must be given for a model with router_jitter_noise, so "
       "that each step has random numbers of its own");
+  check(DropoutIdsGuard::current() == nullptr,
+        "train_step: must not be called within a DropoutIdsGuard, since all micro-batches would "
+        "have the same ids; give options.seed and options.step instead");
   const double coefficient = balance.aux_loss_coef.value_or(config.router_aux_loss_coef);
   std::vector<std::int64_t> own_targets, own_tokens;
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -135,8 +138,7 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
     if (options.replay != nullptr && !turn.idle) {
       forward.replay_expert_indices = (*options.replay)[static_cast<std::size_t>(turn.index)];
     }
-    std::optional<DropoutIdsGuard> random;
-    if (config.router_jitter_noise > 0) random.emplace(ids_of(turn, batch, options));
+    if (options.step) forward.dropout_ids = ids_of(turn, batch, options);
     auto output = options.forward ? options.forward(model, batch, forward)
                                   : model(batch.tokens, batch.documents, forward);
     const auto share = [&] {

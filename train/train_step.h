@@ -44,8 +44,9 @@ using StepForward = std::function<models::CausalLM::Output(
 struct StepOptions {
   double max_grad_norm = 1.0;  // 0: no clipping
   Balance balance = {};
-  std::uint64_t seed = 0;  // of random numbers in the model (router_jitter_noise)
-  /// The number of the step, which such a model must be given: each step has its own.
+  std::uint64_t seed = 0;  // of random numbers in the model: dropout, router_jitter_noise
+  /// The number of the step. A model with random numbers needs it: no two steps have the same, and
+  /// no two tokens of a step (CausalLMForwardOptions::dropout_ids).
   std::optional<std::int64_t> step = {};
   bool linear_cross_entropy = false;  // no logits as a whole: CausalLMForwardOptions::targets
   /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
@@ -72,8 +73,9 @@ void recompute_layers(models::CausalLM& model, std::int64_t n);
 
 /// One optimizer step of a sharded model, then one of its correction biases if it has any. It
 /// changes nothing unless loss and gradient norm are finite. ValueError for a model with
-/// router_jitter_noise without options.step, and unless `own` has the micro-batches of this rank,
-/// one for each of the plan's turns. In an idle turn the model runs without tokens. Collective.
+/// router_jitter_noise without options.step (with dropout, its layers' Error), and unless `own` has
+/// the micro-batches of this rank, one for each of the plan's turns. In an idle turn the model runs
+/// without tokens. Error within a DropoutIdsGuard. Collective.
 StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector<MicroBatch>& own,
                       const StepOptions& options, optim::Optimizer& optimizer);
 

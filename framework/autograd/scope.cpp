@@ -25,13 +25,14 @@ std::uint64_t detail::next_sequence(std::uint64_t at_least) {
 }
 
 ScopeGuard::ScopeGuard(std::string path, std::function<void()> on_enter,
-                       std::function<void()> on_exit) {
+                       std::function<void()> on_exit, ModuleTree tree) {
   auto scope = std::make_shared<Scope>();
   scope->path = std::move(path);
   scope->parent = scope_slot();
   scope->begin = detail::next_sequence();
   scope->on_enter = std::move(on_enter);
   scope->on_exit = std::move(on_exit);
+  scope->tree = std::move(tree);
   scope_slot() = std::move(scope);
 }
 

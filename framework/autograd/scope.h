@@ -9,6 +9,13 @@
 
 namespace moegrad {
 
+/// The tree of modules that a called module belongs to, and the path that its root has: "" unless
+/// a module of another tree calls into this one.
+struct ModuleTree {
+  const void* root = nullptr;  // compared only
+  std::string path = {};
+};
+
 /// One call of a module, as the tape sees it. Functions remember the innermost scope they were
 /// made in, so the tape knows module paths, and a module knows when backward enters and leaves it.
 ///
@@ -26,6 +33,7 @@ struct Scope {
   std::uint64_t begin = 0;  // sequence number of the scope's entry on the tape
   std::function<void()> on_enter;
   std::function<void()> on_exit;
+  ModuleTree tree = {};
 
   /// The path as messages show it.
   std::string_view display_path() const {
@@ -42,7 +50,8 @@ std::uint64_t next_sequence(std::uint64_t at_least = 0);
 /// Opens a scope in this thread until the guard goes out of scope.
 class [[nodiscard]] ScopeGuard {
  public:
-  ScopeGuard(std::string path, std::function<void()> on_enter, std::function<void()> on_exit);
+  ScopeGuard(std::string path, std::function<void()> on_enter, std::function<void()> on_exit,
+             ModuleTree tree = {});
   ~ScopeGuard();
   ScopeGuard(const ScopeGuard&) = delete;
   ScopeGuard& operator=(const ScopeGuard&) = delete;

@@ -79,6 +79,8 @@ CausalLM::Output CausalLM::forward(const Tensor& tokens,
   check<ValueError>(lm_head_ || !options.targets.defined(),
                     "CausalLM: targets must be given to the part with the head alone");
 
+  std::optional<DropoutIdsGuard> dropout;
+  if (options.dropout_ids) dropout.emplace(*options.dropout_ids);
   const nn::SequenceContext context = {
       .documents = documents,
       .rope = ops::rope_table(positions, config_.rotary_dim(), config_.rope_theta, config_.dtype)};

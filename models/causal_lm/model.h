@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "framework/autograd/dropout_ids.h"
 #include "framework/tensor/documents.h"
 #include "models/causal_lm/config.h"
 #include "models/causal_lm/decoder_layer.h"
@@ -39,6 +40,9 @@ struct CausalLMForwardOptions {
   /// instead of logits, which then never exist as a whole (ops::linear_cross_entropy). Backward
   /// computes the output head's products once more. The loss and all gradients have the same bits.
   Tensor targets = {};
+  /// What dropout and jitter depend on while the model is training, token_ids [T] (Note [Dropout
+  /// masks]). By default those of the DropoutIdsGuard around the call, if there is one.
+  std::optional<DropoutIds> dropout_ids = std::nullopt;
 };
 
 /// A decoder for causal language modelling, exactly as Hugging Face's class for the model_type of

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The path of a module's call: its name within the tree of modules, whoever calls it.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/autograd/dropout_ids.h"
+#include "framework/autograd/scope.h"
+#include "framework/tensor/fill.h"
+#include "nn/dropout.h"
+#include "nn/module_list.h"
+#include "nn/sequential.h"
+#include "tests/testing.h"
+
+namespace moegrad::nn::module_path_test {
+namespace {
+
+using test::bitwise_equal;
+using test::message_of;
+
+using Paths = std::vector<std::string>;
+
+/// Notes the path of each call.
+class Leaf final : public Callable<Leaf> {
+ public:
+  explicit Leaf(Paths& paths) : paths_(paths) {}
+  Tensor forward(const Tensor& x) {
+    paths_.push_back(ScopeGuard::current()->path);
+    return x;
+  }
+
+ private:
+  Paths& paths_;
+};
+
+class Block final : public Callable<Block> {
+ public:
+  explicit Block(Paths& paths) : leaf_(paths) { register_module("leaf", leaf_); }
+  Tensor forward(const Tensor& x) { return leaf_(x); }
+  Leaf& leaf() { return leaf_; }
+
+ private:
+  Leaf leaf_;
+};
+
+class Model final : public Callable<Model> {
+ public:
+  explicit Model(Paths& paths) {
+    register_module("first", first_);
+    register_module("second", second_);
+    register_module("nested", nested_);
+    for (int i = 0; i < 2; ++i) first_.push_back(std::make_unique<Block>(paths));
+    second_.push_back(std::make_unique<Block>(paths));
+    auto inner = std::make_unique<ModuleList<Leaf>>();
+    inner->push_back(std::make_unique<Leaf>(paths));
+    nested_.push_back(std::move(inner));
+  }
+  Tensor forward(const Tensor& x) {
+    Tensor y = x;
+    for (auto& block : first_) y = block(y);
+    y = second_[0](y);
+    y = nested_[0][0](y);
+    return first_[1].leaf()(y);  // without its block
+  }
+  Block& block() { return first_[1]; }
+
+ private:
+  ModuleList<Block> first_, second_;
+  ModuleList<ModuleList<Leaf>> nested_;
+};
+
+const Paths kOwn = {"first.0.leaf", "first.1.leaf", "second.0.leaf", "nested.0.0", "first.1.leaf"};
+
+TEST(ModulePath, IsTheNameInTheTreeThroughListsAndWhoeverCalls) {
+  Paths paths;
+  Model model(paths);
+  model(Tensor::ones({1}));
+  EXPECT_EQ(paths, kOwn);
+  paths.clear();
+  model.block()(Tensor::ones({1}));
+  EXPECT_EQ(paths, Paths({"first.1.leaf"}));
+}
+
+/// Calls a module that is not registered with it, or one of another tree.
+class Caller final : public Callable<Caller> {
+ public:
+  explicit Caller(std::function<Tensor(const Tensor&)> calls) : calls_(std::move(calls)) {}
+  Tensor forward(const Tensor& x) { return calls_(x); }
+
+ private:
+  std::function<Tensor(const Tensor&)> calls_;
+};
+
+TEST(ModulePath, OfAnotherTreeBeginsWithTheCaller) {
+  Paths paths;
+  Model model(paths);
+  Sequential net;
+  net.emplace_back<Caller>([&](const Tensor& x) { return model(x); });
+  net(Tensor::ones({1}));
+  Paths expected = kOwn;
+  for (auto& path : expected) path = "0." + path;
+  EXPECT_EQ(paths, expected);
+  paths.clear();
+  Sequential inner;  // a tree, whose element calls the first one's element
+  inner.emplace_back<Caller>([&](const Tensor& x) { return model.block()(x); });
+  Sequential outer;
+  outer.emplace_back<Caller>([&](const Tensor& x) { return inner(x); });
+  outer(Tensor::ones({1}));
+  EXPECT_EQ(paths, Paths({"0.0.first.1.leaf"}));
+}
+
+TEST(ModulePath, OfAChildOfAnotherModuleOfTheTreeIsTheChildsOwn) {
+  Paths paths;
+  const auto shared = std::make_shared<Block>(paths);
+  Sequential net;
+  net.push_back(shared);
+  net.emplace_back<Caller>([&](const Tensor& x) { return (*shared)(x); });
+  net(Tensor::ones({1}));
+  EXPECT_EQ(paths, Paths({"0.leaf", "0.leaf"}));
+}
+
+/// Dropouts in lists, called by the module that has the lists.
+class Dropping final : public Callable<Dropping> {
+ public:
+  Dropping() {
+    register_module("attentions", attentions_);
+    register_module("mlps", mlps_);
+    attentions_.emplace_back({.p = 0.5});
+    mlps_.emplace_back({.p = 0.5});
+    mlps_.emplace_back({.p = 0.5});
+  }
+  std::vector<Tensor> forward(const Tensor& x) {
+    return {attentions_[0](x), mlps_[0](x), mlps_[1](x)};
+  }
+
+ private:
+  ModuleList<Dropout> attentions_, mlps_;
+};
+
+TEST(ModulePath, ElementsOfTwoListsDropOtherElements) {
+  const DropoutIdsGuard guard({.seed = 1});
+  Dropping model;
+  const auto y = model(Tensor::ones({16, 8}));
+  EXPECT_FALSE(bitwise_equal(y[0], y[1]));
+  EXPECT_FALSE(bitwise_equal(y[1], y[2]));
+  EXPECT_FALSE(bitwise_equal(y[0], y[2]));
+}
+
+TEST(ModulePath, DropoutBelowAModuleThatItsCallerHasNotRegisteredIsAnError) {
+  const DropoutIdsGuard guard({.seed = 1});
+  Sequential first, second;
+  first.emplace_back<Dropout>(Dropout::Config{.p = 0.5});
+  second.emplace_back<Dropout>(Dropout::Config{.p = 0.5});
+  Caller careless([&](const Tensor& x) { return second(first(x)); });
+  EXPECT_EQ(message_of<Error>([&] {
+              careless(Tensor::ones({4, 4}));
+            }),
+            "Dropout: masks depend on the module's path, so it must be registered with the module "
+            "that calls it (register_module)");
+  EXPECT_NO_THROW(second(first(Tensor::ones({4, 4}))));
+}
+
+}  // namespace
+}  // namespace moegrad::nn::module_path_test
