@@ -13,14 +13,15 @@ namespace moegrad {
 /// number in [-2^63, 2^63) for int64, 0 or 1 for bool, any other for reals.
 void check_element(std::string_view op, double value, Dtype dtype);
 
-/// tensor[...] = value, contiguous ND.
+/// tensor[...] = value, ND, strided or not.
 void fill_(Tensor& tensor, double value);
 
 /// target += source, both contiguous ND of one shape and dtype.
 void add_(Tensor& target, const Tensor& source);
 
-/// target = source elementwise, of one shape. `target` must be contiguous (LayoutError); `source`
-/// may be strided, and of another dtype. Not recorded on the tape.
+/// target = source elementwise, of one shape. Both may be strided, parts of one tensor, and of
+/// other dtypes. Error for a result on the tape, unless there is a NoGradGuard: nothing is
+/// recorded. LayoutError if elements of `target` share a place, as those of an expanded tensor do.
 void copy_(Tensor& target, const Tensor& source);
 
 /// A contiguous copy with its own storage; NZ tensors are copied block by block.

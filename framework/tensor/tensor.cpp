@@ -243,6 +243,13 @@ const T* Tensor::strided_data() const {
   return reinterpret_cast<const T*>(impl.storage->data()) + impl.offset;
 }
 
+template <class T>
+T* Tensor::mutable_strided_data() & {
+  const auto* pointer = std::as_const(*this).strided_data<T>();
+  storage().bump_version();
+  return const_cast<T*>(pointer);
+}
+
 double Tensor::item_as_real() const {
   check<ShapeError>(numel() == 1, "item: needs a tensor of one element, got ", shape());
   double item = 0;
@@ -378,7 +385,8 @@ HookHandle Tensor::register_post_accumulate_grad_hook(
   template std::span<T> Tensor::mutable_data<T>()&;                  \
   template std::span<const T> Tensor::nz_data<T>() const&;           \
   template std::span<T> Tensor::mutable_nz_data<T>()&;               \
-  template const T* Tensor::strided_data<T>() const;
+  template const T* Tensor::strided_data<T>() const;                 \
+  template T* Tensor::mutable_strided_data<T>()&;
 MOEGRAD_INSTANTIATE(float)
 MOEGRAD_INSTANTIATE(double)
 MOEGRAD_INSTANTIATE(BFloat16)

@@ -40,7 +40,7 @@ class Tensor {
   Tensor(Tensor&&) = default;
   /// Makes this handle another tensor; no element changes. Only a variable can be assigned to:
   /// x[0] = y would change nothing but the view x[0], so it does not compile. copy_(view, y)
-  /// writes the elements of a contiguous view.
+  /// writes elements.
   Tensor& operator=(const Tensor&) & = default;
   Tensor& operator=(Tensor&&) & = default;
   ~Tensor() = default;
@@ -144,9 +144,12 @@ class Tensor {
   std::span<std::byte> mutable_bytes() &;
   std::span<const std::byte> bytes() const&& = delete;
   std::span<std::byte> mutable_bytes() && = delete;
-  /// First element of a strided ND tensor.
+  /// First element of a strided ND tensor. mutable_strided_data() counts as an in-place
+  /// modification.
   template <class T>
   const T* strided_data() const;
+  template <class T>
+  T* mutable_strided_data() &;
   /// The only element; ShapeError unless there is exactly one. A real type T takes the nearest
   /// value that it holds. ValueError if an integer type T does not hold it, as none holds 0.5, or
   /// bool 2.

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
+#include "framework/autograd/grad_mode.h"
 #include "tests/testing.h"
 
 namespace moegrad::fill_test {
@@ -51,6 +53,60 @@ TEST(Fill, CopyReadsStridedTensorsAndConverts) {
             "copy_: shapes must agree, got [3, 2] and [2, 3]");
 }
 
+TEST(Fill, CopyWritesIntoStridedViews) {
+  Tensor a = Tensor::zeros({2, 3});
+  Tensor column = a.slice(1, 1, 2);  // [2, 1] with strides [3, 1]
+  copy_(column, Tensor::from(std::vector<double>{7, 8}, {2, 1}));
+  EXPECT_TRUE(bitwise_equal(a, Tensor::from(std::vector<float>{0, 7, 0, 0, 8, 0}, {2, 3})));
+  Tensor transposed = Tensor::as_strided(a, {3, 2}, {1, 3}, 0);
+  copy_(transposed, Tensor::from(std::vector<float>{1, 2, 3, 4, 5, 6}, {3, 2}));
+  EXPECT_TRUE(bitwise_equal(a, Tensor::from(std::vector<float>{1, 3, 5, 2, 4, 6}, {2, 3})));
+  Tensor cube = Tensor::zeros({3, 70, 33}, Dtype::kFloat64);
+  const Tensor source = randn({3, 33, 70});
+  Tensor turned = Tensor::as_strided(cube, {3, 33, 70}, {70 * 33, 1, 33}, 0);
+  copy_(turned, source);
+  EXPECT_TRUE(bitwise_equal(clone(turned), source));
+  Tensor every_other = a.slice(1, 0, 3, 2)[1];
+  fill_(every_other, 9);
+  EXPECT_TRUE(bitwise_equal(a, Tensor::from(std::vector<float>{1, 3, 5, 9, 4, 9}, {2, 3})));
+}
+
+TEST(Fill, CopyBetweenPartsOfOneTensorReadsBeforeItWrites) {
+  for (const auto& [to, from] : {std::pair{0, 1}, std::pair{1, 0}}) {
+    Tensor a = Tensor::arange(5, Dtype::kFloat32);
+    Tensor target = a.slice(0, to, to + 4);
+    copy_(target, a.slice(0, from, from + 4));
+    EXPECT_TRUE(bitwise_equal(a, to == 0 ? Tensor::from(std::vector<float>{1, 2, 3, 4, 4}, {5})
+                                         : Tensor::from(std::vector<float>{0, 0, 1, 2, 3}, {5})));
+  }
+}
+
+TEST(Fill, CopyRefusesElementsInOnePlaceAndResultsOnTheTape) {
+  const Tensor a = Tensor::zeros({1, 3});
+  Tensor expanded = Tensor::as_strided(a, {2, 3}, {0, 1}, 0);
+  EXPECT_EQ(message_of<LayoutError>([&] {
+              copy_(expanded, Tensor::ones({2, 3}));
+            }),
+            "copy_: elements of the target must not lie in one place, got shape [2, 3] with "
+            "strides [0, 1]");
+  Tensor overlapping = Tensor::as_strided(Tensor::zeros({5}), {2, 3}, {2, 1}, 0);
+  EXPECT_THROW(copy_(overlapping, Tensor::ones({2, 3})), LayoutError);
+  const Tensor leaf = test::variable({2}, 1);
+  const Tensor result = leaf.slice(0, 0, 2);
+  Tensor target = Tensor::zeros({2}, Dtype::kFloat64), view = leaf.slice(0, 0, 1);
+  EXPECT_EQ(message_of<Error>([&] { copy_(target, result); }),
+            "copy_: is not recorded on the tape, but the source is a result on the tape; copy "
+            "under a NoGradGuard");
+  EXPECT_EQ(message_of<Error>([&] { copy_(view, Tensor::ones({1}, Dtype::kFloat64)); }),
+            "copy_: is not recorded on the tape, but the target is a result on the tape; copy "
+            "under a NoGradGuard");
+  const NoGradGuard no_grad;
+  copy_(target, result);
+  EXPECT_TRUE(bitwise_equal(target, result.detach()));
+  copy_(view, Tensor::ones({1}, Dtype::kFloat64));
+  EXPECT_EQ(leaf.slice(0, 0, 1).item(), 1);
+}
+
 TEST(Fill, CopyTransposesMatricesOfAnySize) {
   for (const std::int64_t rows : {1, 31, 32, 33, 70}) {
     for (const std::int64_t columns : {1, 64, 65}) {
@@ -73,6 +129,9 @@ TEST(Fill, EmptyTensorsAreFine) {
   Tensor a = Tensor::zeros({0, 3});
   add_(a, Tensor::zeros({0, 3}));
   copy_(a, Tensor::zeros({0, 3}));
+  Tensor no_columns = Tensor::zeros({3, 0});
+  copy_(no_columns, Tensor::zeros({3, 0}));
+  fill_(no_columns, 1);
   fill_(a, 1);
   EXPECT_EQ(clone(a).shape(), (Shape{0, 3}));
 }
