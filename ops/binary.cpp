@@ -152,5 +152,10 @@ Tensor pow(const Tensor& a, double b) {
   check_floating("pow", a);
   return pow(a, Tensor::full({}, b, a.dtype()));
 }
+Tensor pow(double a, const Tensor& b) {
+  check_operands("pow", b);
+  check_floating("pow", b);
+  return pow(Tensor::full({}, a, b.dtype()), b);
+}
 
 }  // namespace moegrad::ops

@@ -21,6 +21,7 @@ Tensor pow(const Tensor& a, const Tensor& b);
 Tensor add(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);
 Tensor pow(const Tensor& a, double b);
+Tensor pow(double a, const Tensor& b);
 /// min(max(a, least), most), with gradient 0 where that changes a. Infinity leaves a side open.
 /// ValueError unless least <= most.
 Tensor clamp(const Tensor& a, double least, double most);

@@ -110,11 +110,12 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& targets, const NllOptions& op
   return options.reduction == Reduction::kSum ? total : div(total, sum(weights));
 }
 
-Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
+Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction, bool log_target) {
   check_operands("kl_div", log_q, p);
   check_pair("kl_div", "log_q", log_q, "p", p);
-  const Tensor values = checked_probabilities("kl_div", "p", p);
-  const Tensor products = mul(values, sub(log(values), log_q));
+  const Tensor values = log_target ? exp(p.detach()) : checked_probabilities("kl_div", "p", p);
+  const Tensor logs = log_target ? p.detach() : log(values);
+  const Tensor products = mul(values, sub(logs, log_q));
   return reduce(masked_fill(products, eq(values, 0), 0), reduction);
 }
 

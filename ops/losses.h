@@ -41,9 +41,10 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& targets, const NllOptions& op
 
 /// The divergence of q from p, element by element:  p (log p - log q), 0 where p = 0.
 ///
-/// log_q, p: one shape; p in [0, 1] (ValueError). No gradient for p. As in PyTorch, the mean
-/// divides by the number of elements; divide the sum by the number of rows for the mean over
-/// distributions.
-Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction = Reduction::kMean);
+/// log_q, p: one shape; p in [0, 1] (ValueError), or with `log_target` log p instead. No gradient
+/// for p. As in PyTorch, the mean divides by the number of elements; divide the sum by the number
+/// of rows for the mean over distributions.
+Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction = Reduction::kMean,
+              bool log_target = false);
 
 }  // namespace moegrad::ops

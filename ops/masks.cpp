@@ -196,10 +196,21 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   return apply<Where>(contiguous(condition), contiguous(a), contiguous(b), shape);
 }
 
+Tensor where(const Tensor& condition, const Tensor& a, double b) {
+  check_operands("where", condition, a);
+  check_element("where", b, a.dtype());
+  return where(condition, a, Tensor::full({}, b, a.dtype()));
+}
+
+Tensor where(const Tensor& condition, double a, const Tensor& b) {
+  check_operands("where", condition, b);
+  check_element("where", a, b.dtype());
+  return where(condition, Tensor::full({}, a, b.dtype()), b);
+}
+
 Tensor masked_fill(const Tensor& a, const Tensor& mask, double value) {
   check_operands("masked_fill", a, mask);
-  check<ShapeError>(can_expand(mask.shape(), a.shape()), "masked_fill: mask must repeat to ",
-                    a.shape(), ", got ", mask.shape());
+  broadcast_shapes("masked_fill", a.shape(), mask.shape());
   check_mask("masked_fill", "mask", mask);
   check_element("masked_fill", value, a.dtype());
   return where(mask, Tensor::full({}, value, a.dtype()), a);

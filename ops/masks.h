@@ -42,8 +42,10 @@ Tensor nonzero(const Tensor& a);
 /// Elements of `a` where `condition` is true, of `b` where it is false. `a` and `b` have one dtype,
 /// which may be any, and `condition` is bool (DtypeError).
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
-/// `a` with `value` where `mask` is true. The mask must repeat to the shape of `a` (ShapeError).
-/// ValueError if the dtype of `a` does not hold `value`.
+/// The same with a number for all elements. ValueError if the dtype of the tensor does not hold it.
+Tensor where(const Tensor& condition, const Tensor& a, double b);
+Tensor where(const Tensor& condition, double a, const Tensor& b);
+/// `a` with `value` where `mask` is true. ValueError if the dtype of `a` does not hold `value`.
 Tensor masked_fill(const Tensor& a, const Tensor& mask, double value);
 
 }  // namespace moegrad::ops

@@ -9,6 +9,7 @@
 #include "ops/dims.h"
 #include "ops/kernels/indexing.h"
 #include "ops/kernels/order.h"
+#include "ops/views.h"
 
 namespace moegrad::ops {
 namespace {
@@ -103,6 +104,13 @@ Tensor arg_extreme(std::string_view op, const Tensor& a, std::int64_t dim, bool 
   return extremes(op, a, dim, keepdim, largest);
 }
 
+// All elements in one dimension.
+Tensor in_a_row(std::string_view op, const Tensor& a) {
+  check_operands(op, a);
+  check<ShapeError>(a.numel() > 0, op, ": needs at least one element, got ", a.shape());
+  return reshape(a, {-1});
+}
+
 ValuesAndIndices first_in_order(std::string_view op, const Tensor& a, std::int64_t dim,
                                 std::int64_t k, bool descending) {
   Shape shape = a.shape();
@@ -133,6 +141,11 @@ Tensor argmax(const Tensor& a, std::int64_t dim, bool keepdim) {
 Tensor argmin(const Tensor& a, std::int64_t dim, bool keepdim) {
   return arg_extreme("argmin", a, dim, keepdim, /*largest=*/false);
 }
+
+Tensor max(const Tensor& a) { return max(in_a_row("max", a), 0).values; }
+Tensor min(const Tensor& a) { return min(in_a_row("min", a), 0).values; }
+Tensor argmax(const Tensor& a) { return argmax(in_a_row("argmax", a), 0); }
+Tensor argmin(const Tensor& a) { return argmin(in_a_row("argmin", a), 0); }
 
 ValuesAndIndices topk(const Tensor& a, std::int64_t k, std::int64_t dim, bool largest) {
   check_operands("topk", a);

@@ -8,9 +8,10 @@
 namespace moegrad::ops {
 
 // Elements by size, along one dimension, for float32, float64 or int64 (DtypeError). A negative
-// dimension counts from the end, and one out of range is a ShapeError. NaN counts as larger than
-// every number. Of equal elements the one with the lowest index comes first. Gradients go to the
-// elements that were taken.
+// dimension counts from the end, and one out of range is a ShapeError. Of equal elements
+// the one with the lowest index comes first. NaN counts as larger than every number in an order,
+// and is both the maximum and the minimum of what it is in. Gradients go to the elements that were
+// taken.
 
 struct ValuesAndIndices {
   Tensor values;
@@ -24,6 +25,13 @@ ValuesAndIndices min(const Tensor& a, std::int64_t dim, bool keepdim = false);
 /// Their positions alone.
 Tensor argmax(const Tensor& a, std::int64_t dim, bool keepdim = false);
 Tensor argmin(const Tensor& a, std::int64_t dim, bool keepdim = false);
+/// The largest or smallest of all elements, of which there must be one (ShapeError), with shape
+/// []. Where several are equal, the first one gets the gradient; PyTorch divides it among them.
+Tensor max(const Tensor& a);
+Tensor min(const Tensor& a);
+/// Its position among all elements in row-major order.
+Tensor argmax(const Tensor& a);
+Tensor argmin(const Tensor& a);
 /// The k largest elements, or smallest ones unless `largest`, from the first to the last of them.
 /// ValueError unless k is in [0, size of the dimension].
 ValuesAndIndices topk(const Tensor& a, std::int64_t k, std::int64_t dim = -1, bool largest = true);

@@ -92,21 +92,23 @@ Tensor sum(const Tensor& a, std::initializer_list<std::int64_t> dims, bool keepd
   return sum_over("sum", a, dims, keepdim);
 }
 
+// Divided, not multiplied with 1 / n, which is rounded: the mean of equal numbers that add up
+// exactly is that number.
 Tensor mean(const Tensor& a) {
   const Tensor total = apply_sum("mean", a);
-  return mul(total, 1.0 / static_cast<double>(a.numel()));
+  return total / static_cast<double>(a.numel());
 }
 
 Tensor mean(const Tensor& a, std::int64_t dim, bool keepdim) {
   const Tensor total = apply_sum("mean", a, dim, keepdim);
-  return mul(total, 1.0 / static_cast<double>(a.dim(dim)));
+  return total / static_cast<double>(a.dim(dim));
 }
 
 Tensor mean(const Tensor& a, const std::vector<std::int64_t>& dims, bool keepdim) {
   const Tensor total = sum_over("mean", a, dims, keepdim);
   double elements = 1;
   for (const auto dim : dims) elements *= static_cast<double>(a.dim(dim));
-  return mul(total, 1.0 / elements);
+  return total / elements;
 }
 
 Tensor mean(const Tensor& a, std::initializer_list<std::int64_t> dims, bool keepdim) {

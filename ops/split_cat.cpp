@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,16 +21,16 @@ namespace {
 // dL/da = the gradients of the pieces, joined.
 class Split final : public Function {
  public:
-  Split(std::int64_t size, std::int64_t dim) : size_(size), dim_(dim) {}
+  explicit Split(std::int64_t dim) : dim_(dim) {}
 
   std::string_view name() const override { return "split"; }
 
-  TensorList forward(const Tensor& a) {
+  TensorList forward(const Tensor& a, const std::vector<std::int64_t>& sizes) const {
     TensorList pieces;
-    const auto n = a.dim(dim_);
-    // Also of nothing there is one piece.
-    for (std::int64_t start = 0; start < std::max<std::int64_t>(n, 1); start += size_) {
-      pieces.push_back(Tensor::narrow(a, dim_, start, std::min(size_, n - start)));
+    std::int64_t start = 0;
+    for (const auto size : sizes) {
+      pieces.push_back(Tensor::narrow(a, dim_, start, size));
+      start += size;
     }
     return pieces;
   }
@@ -39,9 +40,18 @@ class Split final : public Function {
   }
 
  private:
-  std::int64_t size_;
   std::int64_t dim_;
 };
+
+// Also of nothing there is one piece.
+std::vector<std::int64_t> sizes_of_pieces(std::int64_t n, std::int64_t size) {
+  std::vector<std::int64_t> sizes;
+  do {
+    sizes.push_back(std::min(size, n));
+    n -= size;
+  } while (n > 0);
+  return sizes;
+}
 
 // dL/da_i = the range of dL/dy that a_i fills.
 class Cat final : public Function {
@@ -113,15 +123,36 @@ TensorList split(const Tensor& a, std::int64_t size, std::int64_t dim) {
   check_operands("split", a);
   dim = wrap_dim("split", dim, a.ndim());
   check<ShapeError>(size > 0, "split: size must be positive, got ", size);
-  return apply<Split>(made_with(size, dim), a);
+  return apply<Split>(made_with(dim), a, sizes_of_pieces(a.dim(dim), size));
+}
+
+TensorList split(const Tensor& a, const std::vector<std::int64_t>& sizes, std::int64_t dim) {
+  check_operands("split", a);
+  dim = wrap_dim("split", dim, a.ndim());
+  std::int64_t rest = a.dim(dim);
+  bool fits = !sizes.empty();
+  std::string listed;
+  for (const auto size : sizes) {
+    fits = fits && 0 <= size && size <= rest;
+    if (fits) rest -= size;
+    listed += (listed.empty() ? "" : ", ") + std::to_string(size);
+  }
+  check<ShapeError>(fits && rest == 0, "split: sizes must be >= 0 and add up to the ", a.dim(dim),
+                    " of dimension ", dim, " of ", a.shape(), ", got ",
+                    sizes.empty() ? "none" : listed);
+  return apply<Split>(made_with(dim), a, sizes);
+}
+
+TensorList split(const Tensor& a, std::initializer_list<std::int64_t> sizes, std::int64_t dim) {
+  return split(a, std::vector(sizes), dim);
 }
 
 TensorList chunk(const Tensor& a, std::int64_t n, std::int64_t dim) {
   check_operands("chunk", a);
   dim = wrap_dim("chunk", dim, a.ndim());
-  check<ShapeError>(n > 0 && a.dim(dim) > 0 && a.dim(dim) % n == 0, "chunk: ", n,
-                    " equal pieces of dimension ", dim, " of ", a.shape(), " are not possible");
-  return split(a, a.dim(dim) / n, dim);
+  check<ShapeError>(n > 0, "chunk: the number of pieces must be positive, got ", n);
+  if (a.dim(dim) == 0) return split(a, std::vector<std::int64_t>(static_cast<std::size_t>(n)), dim);
+  return split(a, (a.dim(dim) - 1) / n + 1, dim);
 }
 
 Tensor cat(const TensorList& tensors, std::int64_t dim) {

@@ -35,7 +35,7 @@ class Variance final : public Function {
 
   Tensor forward(const Tensor& a) {
     m_ = std::max(0.0, static_cast<double>(a.dim(dim_)) - correction_);
-    const Tensor centred = sub(a, mean(a, dim_, /*keepdim=*/true));
+    const Tensor centred = minus_mean(a);
     const Tensor variance = sum(square(centred), dim_, /*keepdim=*/true) / m_;
     centred_ = centred;
     if (!is_std()) return variance;
@@ -53,6 +53,14 @@ class Variance final : public Function {
   }
 
  private:
+  // Differences from the first element are exact where elements are close to each other, and 0
+  // where they are equal, so it does not matter by how much the mean is rounded.
+  Tensor minus_mean(const Tensor& a) const {
+    if (a.dim(dim_) == 0) return clone(a);
+    const Tensor shifted = sub(a, narrow(a, dim_, 0, 1));
+    return sub(shifted, mean(shifted, dim_, /*keepdim=*/true));
+  }
+
   bool is_std() const { return name_ == "std"; }
 
   std::string_view name_;
@@ -136,6 +144,12 @@ Tensor apply_variance(std::string_view op, const Tensor& a, std::int64_t dim, do
   return keepdim ? y : squeeze(y, dim);
 }
 
+Tensor of_all(std::string_view op, const Tensor& a) {
+  check_operands(op, a);
+  check_floating(op, a);
+  return apply_variance(op, reshape(a, {-1}), 0, 1, /*keepdim=*/false);
+}
+
 }  // namespace
 
 Tensor var(const Tensor& a, std::int64_t dim, double correction, bool keepdim) {
@@ -145,6 +159,10 @@ Tensor var(const Tensor& a, std::int64_t dim, double correction, bool keepdim) {
 Tensor std(const Tensor& a, std::int64_t dim, double correction, bool keepdim) {
   return apply_variance("std", a, dim, correction, keepdim);
 }
+
+Tensor var(const Tensor& a) { return of_all("var", a); }
+
+Tensor std(const Tensor& a) { return of_all("std", a); }
 
 Tensor logsumexp(const Tensor& a, std::int64_t dim, bool keepdim) {
   dim = checked_dim("logsumexp", a, dim);

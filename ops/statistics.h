@@ -15,8 +15,11 @@ namespace moegrad::ops {
 /// usual correction of 1 it estimates the variance of what `a` was drawn from; a single element
 /// then gives NaN.
 Tensor var(const Tensor& a, std::int64_t dim, double correction = 1, bool keepdim = false);
+/// Of all elements, with shape [].
+Tensor var(const Tensor& a);
 /// Its square root, the standard deviation, with gradient 0 where it is 0.
 Tensor std(const Tensor& a, std::int64_t dim, double correction = 1, bool keepdim = false);
+Tensor std(const Tensor& a);
 /// log sum over i of exp(a_i), without overflow; of no elements, -infinity
 Tensor logsumexp(const Tensor& a, std::int64_t dim, bool keepdim = false);
 /// y_k = sum over i <= k of a_i

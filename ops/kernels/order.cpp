@@ -23,6 +23,13 @@ bool larger(T a, T b) {
   return a > b || (is_nan(a) && !is_nan(b));
 }
 
+// NaN is beyond every number on either side.
+template <class T>
+bool more_extreme(T a, T b, bool largest) {
+  if (is_nan(a) || is_nan(b)) return !is_nan(b);
+  return largest ? a > b : a < b;
+}
+
 }  // namespace
 
 template <class T>
@@ -35,7 +42,7 @@ void arg_extreme(const T* x, bool largest, std::int64_t* indices, std::int64_t o
     for (std::int64_t k = 1; k < n; ++k) {
       for (std::int64_t i = 0; i < inner; ++i) {
         const T value = block[k * inner + i], so_far = block[best[i] * inner + i];
-        if (largest ? larger(value, so_far) : larger(so_far, value)) best[i] = k;
+        if (more_extreme(value, so_far, largest)) best[i] = k;
       }
     }
   });

@@ -253,6 +253,13 @@ std::vector<OpEntry> elementwise_entries() {
   entries.push_back(
       of_positive_bases(number_entry("pow", "Tensor, double", "pow", pow_number, power_of, true)));
   entries.back().samples[3].args["number"] = 7;  // instead of a large number
+  entries.push_back(number_entry(
+      "pow", "double, Tensor", "pow", [](const Tensor& a, double b) { return ops::pow(b, a); },
+      [](double a, double b) { return std::pow(b, a); }, true));
+  for (auto& sample : entries.back().samples) {
+    const double number = sample.args["number"];
+    sample.args["number"] = number == 1e4 ? 7 : std::abs(number);  // with a derivative
+  }
   entries.push_back(clamp_op());
   entries.push_back(number_entry("add", "Tensor, double", "add", add_number, sum_of, false));
   entries.push_back(number_entry("mul", "Tensor, double", "mul", mul_number, product_of, false));

@@ -295,12 +295,13 @@ OpEntry nll_loss_op() {
 OpEntry kl_div_op() {
   OpEntry entry{.op = "kl_div", .saved_by = "mul"};
   entry.run = [](const TensorList& in, const Json& args) {
-    return TensorList{ops::kl_div(in[0], in[1], reduction_of(args))};
+    return TensorList{ops::kl_div(in[0], in[1], reduction_of(args), args.contains("log_target"))};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     Array losses = in[0];
     for (std::size_t i = 0; i < losses.values.size(); ++i) {
-      const double p = in[1].values[i];
+      const double given = in[1].values[i];
+      const double p = args.contains("log_target") ? std::exp(given) : given;
       losses.values[i] = p == 0 ? 0 : p * (std::log(p) - in[0].values[i]);
     }
     return reduced_losses(losses, args);
@@ -315,6 +316,10 @@ OpEntry kl_div_op() {
     give_probabilities(sample);
     sample.inputs[1].saved = true;
   }
+  auto logs = loss_sample("log p", {3, 5}, "mean", Draw::kNormal, false);
+  logs.inputs[1].has_gradient = false;
+  logs.args["log_target"] = true;
+  entry.samples.push_back(logs);
   entry.errors =
       pair_errors("kl_div", "log_q", "p", [](const auto& a, const auto& b) { ops::kl_div(a, b); });
   entry.errors.push_back(

@@ -172,7 +172,7 @@ OpEntry nonzero_entry() {
 }
 
 OpEntry where_entry() {
-  OpEntry entry{.op = "where", .dtypes = kAllDtypes};
+  OpEntry entry{.op = "where", .parameters = "Tensor, Tensor, Tensor", .dtypes = kAllDtypes};
   entry.run = [](const TensorList& in, const Json&) {
     return TensorList{ops::where(in[0], in[1], in[2])};
   };
@@ -217,15 +217,58 @@ OpEntry where_entry() {
   return entry;
 }
 
+// `number_first`: where(condition, number, tensor), otherwise where(condition, tensor, number).
+OpEntry where_number_entry(bool number_first) {
+  OpEntry entry{.op = "where",
+                .parameters = number_first ? "Tensor, double, Tensor" : "Tensor, Tensor, double",
+                .dtypes = kAllDtypes};
+  const auto run = [number_first](const Tensor& condition, const Tensor& a, double number) {
+    return number_first ? ops::where(condition, number, a) : ops::where(condition, a, number);
+  };
+  entry.run = [run](const TensorList& in, const Json& args) {
+    return TensorList{run(in[0], in[1], args["number"])};
+  };
+  entry.reference = [number_first](const Arrays& in, const Json& args) {
+    Array y(broadcast(in[0].shape, in[1].shape));
+    for_each_index(y.shape, [&](const Shape& i) {
+      const bool takes_number = (broadcast_at(in[0], i) != 0) == number_first;
+      y[i] = takes_number ? args["number"].get<double>() : broadcast_at(in[1], i);
+    });
+    return Arrays{y};
+  };
+  const auto sample = [](const std::string& what, const Shape& condition, const Shape& a) {
+    return OpSample{
+        .what = what,
+        .inputs = {{.shape = condition, .draw = Draw::kMask, .saved = true}, {.shape = a}},
+        .args = {{"number", 1}}};
+  };
+  entry.samples = {sample("one shape", {3, 5}, {3, 5}), sample("both repeat", {3, 1}, {2}),
+                   sample("a scalar", {2, 3}, {}), sample("nothing", {0, 3}, {3})};
+  const Tensor mask = Tensor::zeros({2}, Dtype::kBool);
+  entry.errors = {{.what = "a condition of numbers",
+                   .call = [=] { run(randn({2}), randn({2}), 0); },
+                   .type = "DtypeError",
+                   .message = "where: condition must be bool, got float64"},
+                  {.what = "a number that int64 does not hold",
+                   .call = [=] { run(mask, Tensor::zeros({2}, Dtype::kInt64), 0.5); },
+                   .type = "ValueError",
+                   .message = "where: int64 needs whole numbers in its range, got 0.5"},
+                  {.what = "a condition of another shape",
+                   .call = [=] { run(mask, randn({3}), 0); },
+                   .type = "ShapeError",
+                   .message = "where: shapes [2] and [3] do not broadcast"}};
+  return entry;
+}
+
 OpEntry masked_fill_entry() {
   OpEntry entry{.op = "masked_fill", .dtypes = kAllDtypes, .saved_by = "where"};
   entry.run = [](const TensorList& in, const Json& args) {
     return TensorList{ops::masked_fill(in[0], in[1], args["value"])};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
-    Array y = in[0];
+    Array y(broadcast(in[0].shape, in[1].shape));
     for_each_index(y.shape, [&](const Shape& i) {
-      if (broadcast_at(in[1], i) != 0) y[i] = args["value"];
+      y[i] = broadcast_at(in[1], i) != 0 ? args["value"].get<double>() : broadcast_at(in[0], i);
     });
     return Arrays{y};
   };
@@ -235,15 +278,15 @@ OpEntry masked_fill_entry() {
                     .args = {{"value", 1}}};
   };
   entry.samples = {sample("one shape", {3, 5}, {3, 5}), sample("rows", {3, 5}, {3, 1}),
-                   sample("columns", {2, 3, 4}, {4}), sample("all or nothing", {2, 3}, {}),
-                   sample("nothing", {0, 2}, {2})};
-  entry.errors = {{.what = "a mask that is wider",
+                   sample("columns", {2, 3, 4}, {4}),   sample("all or nothing", {2, 3}, {}),
+                   sample("a wider mask", {3}, {2, 3}), sample("nothing", {0, 2}, {2})};
+  entry.errors = {{.what = "a mask of another shape",
                    .call =
                        [] {
-                         ops::masked_fill(randn({3}), Tensor::zeros({2, 3}, Dtype::kBool), 0);
+                         ops::masked_fill(randn({3}), Tensor::zeros({3, 2}, Dtype::kBool), 0);
                        },
                    .type = "ShapeError",
-                   .message = "masked_fill: mask must repeat to [3], got [2, 3]"},
+                   .message = "masked_fill: shapes [3] and [3, 2] do not broadcast"},
                   {.what = "a mask of numbers",
                    .call = [] { ops::masked_fill(randn({3}), randn({3}), 0); },
                    .type = "DtypeError",
@@ -279,6 +322,8 @@ std::vector<OpEntry> mask_entries() {
   entries.push_back(logical_not_entry());
   entries.push_back(nonzero_entry());
   entries.push_back(where_entry());
+  entries.push_back(where_number_entry(true));
+  entries.push_back(where_number_entry(false));
   entries.push_back(masked_fill_entry());
   return entries;
 }

@@ -101,7 +101,10 @@ OpError empty_error(const std::string& op, const std::function<void(const Tensor
 
 OpEntry extreme_op(const std::string& op, Pick (*function)(const Tensor&, std::int64_t, bool),
                    bool largest) {
-  OpEntry entry{.op = op, .dtypes = kOrderedDtypes, .saved_outputs = {1}};
+  OpEntry entry{.op = op,
+                .parameters = "Tensor, int64, bool",
+                .dtypes = kOrderedDtypes,
+                .saved_outputs = {1}};
   entry.run = [function](const TensorList& in, const Json& args) {
     return listed(function(in[0], args["dim"], args["keepdim"]));
   };
@@ -117,7 +120,10 @@ OpEntry extreme_op(const std::string& op, Pick (*function)(const Tensor&, std::i
 
 OpEntry arg_extreme_op(const std::string& op, Tensor (*function)(const Tensor&, std::int64_t, bool),
                        bool largest) {
-  OpEntry entry{.op = op, .dtypes = kOrderedDtypes, .differentiable = false};
+  OpEntry entry{.op = op,
+                .parameters = "Tensor, int64, bool",
+                .dtypes = kOrderedDtypes,
+                .differentiable = false};
   entry.run = [function](const TensorList& in, const Json& args) {
     return TensorList{function(in[0], args["dim"], args["keepdim"])};
   };
@@ -128,6 +134,44 @@ OpEntry arg_extreme_op(const std::string& op, Tensor (*function)(const Tensor&, 
   entry.errors =
       common_errors(op, [function](const Tensor& x, std::int64_t dim) { function(x, dim, false); });
   entry.errors.push_back(empty_error(op, [function](const Tensor& x) { function(x, 0, false); }));
+  return entry;
+}
+
+// Of all elements: the value, or with `position` where it is.
+OpEntry whole_extreme_op(const std::string& op, Tensor (*function)(const Tensor&), bool largest,
+                         bool position) {
+  OpEntry entry{
+      .op = op, .parameters = "Tensor", .dtypes = kOrderedDtypes, .differentiable = !position};
+  entry.run = [function](const TensorList& in, const Json&) { return TensorList{function(in[0])}; };
+  entry.reference = [largest, position](const Arrays& in, const Json&) {
+    Array row = in[0];
+    row.shape = {in[0].shape.numel()};
+    auto found = first_in_order(row, 0, 1, largest)[position ? 1 : 0];
+    found.shape = {};
+    return Arrays{found};
+  };
+  entry.samples = {{.what = "a matrix", .inputs = {{.shape = {3, 7}}}},
+                   {.what = "three dimensions", .inputs = {{.shape = {2, 3, 5}}}},
+                   {.what = "a scalar", .inputs = {{.shape = {}}}},
+                   {.what = "size one", .inputs = {{.shape = {1, 1}}}},
+                   {.what = "equal ones",
+                    .inputs = {{.shape = {2, 3}, .given = {1, 3, 3, -2, -2, 0}}},
+                    .differences = Differences::kNone},
+                   {.what = "several pieces",
+                    .inputs = {{.shape = {130, 257}}},
+                    .differences = Differences::kOneDirection}};
+  for (auto& sample : entry.samples) sample.inputs[0].nz = Nz::kOtherShapeOnly;
+  entry.errors = {{.what = "masks",
+                   .call = [function] { function(Tensor::zeros({2}, Dtype::kBool)); },
+                   .type = "DtypeError",
+                   .message = op + ": needs float32, float64 or int64, got bool"},
+                  {.what = "nothing",
+                   .call =
+                       [function] {
+                         function(Tensor::zeros({0, 3}));
+                       },
+                   .type = "ShapeError",
+                   .message = op + ": needs at least one element, got [0, 3]"}};
   return entry;
 }
 
@@ -209,6 +253,10 @@ std::vector<OpEntry> order_entries() {
           extreme_op("min", ops::min, false),
           arg_extreme_op("argmax", ops::argmax, true),
           arg_extreme_op("argmin", ops::argmin, false),
+          whole_extreme_op("max", ops::max, true, false),
+          whole_extreme_op("min", ops::min, false, false),
+          whole_extreme_op("argmax", ops::argmax, true, true),
+          whole_extreme_op("argmin", ops::argmin, false, true),
           topk_op(),
           sort_op()};
 }

@@ -97,9 +97,9 @@ Arrays pieces(const Array& x, std::int64_t dim, std::int64_t size) {
 }
 
 OpEntry split_op() {
-  OpEntry entry{.op = "split", .dtypes = kAllDtypes};
+  OpEntry entry{.op = "split", .parameters = "Tensor, int64, int64", .dtypes = kAllDtypes};
   entry.run = [](const TensorList& in, const Json& args) {
-    return ops::split(in[0], args["size"], args["dim"]);
+    return ops::split(in[0], args["size"].get<std::int64_t>(), args["dim"]);
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     return pieces(in[0], from_front(args["dim"], in[0].shape.ndim()), args["size"]);
@@ -131,6 +131,64 @@ OpEntry split_op() {
   return entry;
 }
 
+OpEntry split_sizes_op() {
+  OpEntry entry{.op = "split", .parameters = "Tensor, vector<int64>, int64", .dtypes = kAllDtypes};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return ops::split(in[0], integers_from(args["sizes"]), args["dim"]);
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto dim = from_front(args["dim"], in[0].shape.ndim());
+    Arrays result;
+    std::int64_t start = 0;
+    for (const auto size : integers_from(args["sizes"])) {
+      result.push_back(narrowed(in[0], dim, start, size));
+      start += size;
+    }
+    return result;
+  };
+  const auto sample = [](const std::string& what, const Shape& shape,
+                         const std::vector<std::int64_t>& sizes, std::int64_t dim) {
+    return OpSample{
+        .what = what, .inputs = {{.shape = shape}}, .args = {{"sizes", sizes}, {"dim", dim}}};
+  };
+  entry.samples = {
+      sample("query, key and value", {3, 8}, {4, 2, 2}, -1),
+      sample("the middle", {2, 5, 3}, {1, 4}, 1),
+      sample("one of them empty", {5, 2}, {2, 0, 3}, 0),
+      sample("one piece", {3}, {3}, 0),
+      sample("pieces of nothing", {0, 2}, {0, 0}, 0),
+      sample("more than a shape has dimensions", {10, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, 0)};
+  const auto refused = [](const std::string& what, const std::vector<std::int64_t>& sizes,
+                          const std::string& got) {
+    return OpError{.what = what,
+                   .call =
+                       [=] {
+                         ops::split(randn({5, 3}), sizes, 0);
+                       },
+                   .type = "ShapeError",
+                   .message =
+                       "split: sizes must be >= 0 and add up to the 5 of dimension 0 of "
+                       "[5, 3], got " +
+                       got};
+  };
+  entry.errors = {refused("too much", {3, 3}, "3, 3"),
+                  refused("too little", {1, 3}, "1, 3"),
+                  refused("a negative size", {6, -1}, "6, -1"),
+                  refused("no piece", {}, "none"),
+                  refused("a sum that overflows",
+                          {std::numeric_limits<std::int64_t>::max(),
+                           std::numeric_limits<std::int64_t>::max(), 7},
+                          "9223372036854775807, 9223372036854775807, 7"),
+                  {.what = "dimension out of range",
+                   .call =
+                       [] {
+                         ops::split(randn({2, 3}), std::vector<std::int64_t>{2}, 2);
+                       },
+                   .type = "ShapeError",
+                   .message = "split: dimension must be in [-2, 1], got 2"}};
+  return entry;
+}
+
 OpEntry chunk_op() {
   OpEntry entry{.op = "chunk", .dtypes = kAllDtypes};
   entry.saved_by = "split";
@@ -139,29 +197,37 @@ OpEntry chunk_op() {
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     const auto dim = from_front(args["dim"], in[0].shape.ndim());
-    return pieces(in[0], dim, in[0].dim(dim) / args["n"].get<std::int64_t>());
+    const std::int64_t n = args["n"];
+    if (in[0].dim(dim) == 0) return Arrays(static_cast<std::size_t>(n), in[0]);
+    return pieces(in[0], dim, (in[0].dim(dim) + n - 1) / n);
   };
   const auto sample = [](const std::string& what, const Shape& shape, std::int64_t n,
                          std::int64_t dim) {
     return OpSample{.what = what, .inputs = {{.shape = shape}}, .args = {{"n", n}, {"dim", dim}}};
   };
-  entry.samples = {sample("rows", {6, 3}, 2, 0), sample("columns", {3, 9}, 3, -1),
-                   sample("one", {3, 5}, 1, 1), sample("all", {3}, 3, 0),
-                   sample("pieces of nothing", {0, 4}, 2, 1)};
-  entry.errors = {{.what = "unequal pieces",
+  entry.samples = {sample("rows", {6, 3}, 2, 0),
+                   sample("columns", {3, 9}, 3, -1),
+                   sample("one", {3, 5}, 1, 1),
+                   sample("all", {3}, 3, 0),
+                   sample("pieces of nothing", {0, 4}, 2, 1),
+                   sample("a smaller last piece", {5, 3}, 2, 0),
+                   sample("fewer pieces", {4, 2}, 3, 0),
+                   sample("more pieces than there are rows", {2, 3}, 7, 0),
+                   sample("pieces of an empty dimension", {0, 3}, 2, 0)};
+  entry.errors = {{.what = "no pieces",
                    .call =
                        [] {
-                         ops::chunk(randn({5, 3}), 2, 0);
+                         ops::chunk(randn({5, 3}), 0, 0);
                        },
                    .type = "ShapeError",
-                   .message = "chunk: 2 equal pieces of dimension 0 of [5, 3] are not possible"},
-                  {.what = "pieces of an empty dimension",
+                   .message = "chunk: the number of pieces must be positive, got 0"},
+                  {.what = "dimension out of range",
                    .call =
                        [] {
-                         ops::chunk(Tensor::zeros({0, 3}), 2, 0);
+                         ops::chunk(randn({5, 3}), 2, 2);
                        },
                    .type = "ShapeError",
-                   .message = "chunk: 2 equal pieces of dimension 0 of [0, 3] are not possible"}};
+                   .message = "chunk: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -204,6 +270,8 @@ OpEntry expand_op() {
 
 }  // namespace
 
-std::vector<OpEntry> slice_entries() { return {narrow_op(), split_op(), chunk_op(), expand_op()}; }
+std::vector<OpEntry> slice_entries() {
+  return {narrow_op(), split_op(), split_sizes_op(), chunk_op(), expand_op()};
+}
 
 }  // namespace moegrad::test

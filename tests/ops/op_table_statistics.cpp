@@ -84,7 +84,7 @@ std::vector<OpError> line_errors(const std::string& op, const LineCall& call) {
 
 OpEntry variance_op(const std::string& op,
                     Tensor (*function)(const Tensor&, std::int64_t, double, bool), bool root) {
-  OpEntry entry{.op = op};
+  OpEntry entry{.op = op, .parameters = "Tensor, int64, double, bool"};
   if (root) entry.saved_outputs = {0};
   entry.saved_by = op;
   entry.run = [function](const TensorList& in, const Json& args) {
@@ -113,6 +113,30 @@ OpEntry variance_op(const std::string& op,
                           .call = [function] { function(randn({2}), 0, NAN, false); },
                           .type = "ValueError",
                           .message = op + ": correction must be finite, got nan"});
+  return entry;
+}
+
+OpEntry whole_variance_op(const std::string& op, Tensor (*function)(const Tensor&), bool root) {
+  OpEntry entry{.op = op, .parameters = "Tensor"};
+  if (root) entry.saved_outputs = {0};
+  entry.saved_by = op;  // of another shape
+  entry.run = [function](const TensorList& in, const Json&) { return TensorList{function(in[0])}; };
+  entry.reference = [root](const Arrays& in, const Json&) {
+    const double found = variance(in[0].values, {{"correction", 1}});
+    return Arrays{Array({}, root ? std::sqrt(found) : found)};
+  };
+  entry.samples = {{.what = "a matrix", .inputs = {{.shape = {3, 7}}}},
+                   {.what = "three dimensions", .inputs = {{.shape = {2, 3, 5}}}},
+                   {.what = "two", .inputs = {{.shape = {1, 2}}}},
+                   {.what = "nothing", .inputs = {{.shape = {0, 3}}}},
+                   {.what = "several pieces",
+                    .inputs = {{.shape = {130, 257}}},
+                    .differences = Differences::kOneDirection}};
+  for (auto& sample : entry.samples) sample.inputs[0].nz = Nz::kOtherShapeOnly;
+  entry.errors = {{.what = "integers",
+                   .call = [function] { function(Tensor::zeros({2}, Dtype::kInt64)); },
+                   .type = "DtypeError",
+                   .message = op + ": needs float32 or float64, got int64"}};
   return entry;
 }
 
@@ -171,7 +195,11 @@ OpEntry cumsum_op() {
 }  // namespace
 
 std::vector<OpEntry> statistics_entries() {
-  return {variance_op("var", ops::var, false), variance_op("std", ops::std, true), logsumexp_op(),
+  return {variance_op("var", ops::var, false),
+          variance_op("std", ops::std, true),
+          whole_variance_op("var", ops::var, false),
+          whole_variance_op("std", ops::std, true),
+          logsumexp_op(),
           cumsum_op()};
 }
 

@@ -76,11 +76,15 @@ TEST(SpecialValues, ComparisonsWithNaNAreFalseButForNe) {
   EXPECT_EQ(integers(nonzero(row({0, kNaN, -0.0}))), (std::vector<std::int64_t>{1}));
 }
 
-TEST(SpecialValues, NaNIsTheLargestInEveryOrder) {
+TEST(SpecialValues, NaNIsTheLargestInEveryOrderAndBothExtremes) {
   using Integers = std::vector<std::int64_t>;
   const Tensor x = row({2, kNaN, 5, kNaN, -kInfinity});
   EXPECT_EQ(argmax(x, 0).item<int>(), 1);
-  EXPECT_EQ(argmin(x, 0).item<int>(), 4);
+  EXPECT_EQ(argmin(x, 0).item<int>(), 1);
+  EXPECT_TRUE(std::isnan(min(x, 0).values.item()));
+  EXPECT_TRUE(std::isnan(max(x, 0).values.item()));
+  EXPECT_TRUE(std::isnan(min(row({3, 2, kNaN})).item()));
+  EXPECT_EQ(argmax(row({3, 2, kNaN})).item<int>(), 2);
   EXPECT_EQ(integers(sort(x).indices), (Integers{4, 0, 2, 1, 3}));
   EXPECT_EQ(integers(sort(x, 0, /*descending=*/true).indices), (Integers{1, 3, 2, 0, 4}));
   EXPECT_EQ(integers(topk(x, 3).indices), (Integers{1, 3, 2}));
@@ -103,6 +107,29 @@ TEST(SpecialValues, EqualElementsHaveNoDeviationAndNoGradient) {
   y.backward();
   EXPECT_EQ(values_of(x.grad()), (Values{0, 0, 0}));
   EXPECT_TRUE(std::isnan(var(row({1}), 0).item()));
+  // Their sum, and so their mean, is rounded.
+  for (const std::int64_t n : {3, 41, 1000}) {
+    for (const double value : {1.0, 0.1, 1e30}) {
+      const Tensor equal = Tensor::full({n}, value).set_requires_grad(true);  // float32
+      const Tensor deviation = std(equal);
+      EXPECT_EQ(deviation.item(), 0) << n << " of " << value;
+      deviation.backward();
+      EXPECT_TRUE(bitwise_equal(equal.grad(), Tensor::zeros({n}))) << n << " of " << value;
+    }
+  }
+}
+
+TEST(SpecialValues, AMeanOfOnesIsOneAndAVarianceIsExactFarFromZero) {
+  for (const std::int64_t n : {3, 41, 1000}) {
+    const Tensor ones = Tensor::ones({n});
+    EXPECT_EQ(mean(ones).item(), 1) << n;
+    EXPECT_EQ(mean(ones, 0).item(), 1) << n;
+    EXPECT_EQ(mean(ones, {0}).item(), 1) << n;
+  }
+  const Tensor far = Tensor::from(std::vector<float>{8388608, 8388609}, {2});
+  EXPECT_EQ(var(far).item(), 0.5);
+  EXPECT_EQ(std(far, 0, 0).item(), 0.5);
+  EXPECT_TRUE(std::isnan(var(Tensor::zeros({0})).item()));
 }
 
 TEST(SpecialValues, LossesLeaveOutWhatDoesNotCount) {

@@ -30,6 +30,14 @@ TEST(SplitCat, SplitAndChunkTakeRanges) {
   ASSERT_EQ(split(Tensor::zeros({0, 2}), 4, 0).size(), 1U);
 }
 
+TEST(SplitCat, SizesInBracesAreSizes) {
+  const auto pieces = split(counting({2, 5}), {1, 4}, -1);
+  ASSERT_EQ(pieces.size(), 2U);
+  EXPECT_TRUE(holds(pieces[1], {2, 4}, {1, 2, 3, 4, 6, 7, 8, 9}));
+  EXPECT_EQ(split(counting({6}), {6}, 0).size(), 1U);
+  EXPECT_THROW(split(counting({6}), {3}, 0), ShapeError);  // one size, not pieces of it
+}
+
 TEST(SplitCat, CatAndStackJoin) {
   const Tensor x = counting({2, 2}), y = counting({2, 1});
   EXPECT_TRUE(holds(cat({x, y, x}, 1), {2, 5}, {0, 1, 0, 0, 1, 2, 3, 1, 2, 3}));
@@ -93,8 +101,8 @@ TEST(SplitCat, GradientsOfSeveralInputsReachEach) {
 TEST(SplitCat, RejectsWhatCannotBeCut) {
   const Tensor x = randn({2, 3});
   EXPECT_EQ(message_of<ShapeError>([&] { split(x, 0, 0); }), "split: size must be positive, got 0");
-  EXPECT_EQ(message_of<ShapeError>([&] { chunk(x, 2, 1); }),
-            "chunk: 2 equal pieces of dimension 1 of [2, 3] are not possible");
+  EXPECT_EQ(message_of<ShapeError>([&] { chunk(x, -1, 1); }),
+            "chunk: the number of pieces must be positive, got -1");
 }
 
 TEST(SplitCat, RejectsWhatDoesNotJoin) {

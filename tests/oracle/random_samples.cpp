@@ -109,7 +109,59 @@ OpSample cross_entropy_sample(Dice& dice) {
   OpSample sample{.inputs = {{.shape = {tokens, classes}}, indices({tokens}, classes)}};
   sample.inputs[1].given = targets;
   if (dice.flip()) sample.args["denominator"] = static_cast<double>(dice.roll(1, 100));
+  if (dice.flip()) sample.args["smoothing"] = static_cast<double>(dice.roll(0, 10)) / 10;
+  if (dice.flip()) sample.args["ignore_index"] = dice.roll(0, classes - 1);
+  if (dice.flip()) {
+    sample.inputs.push_back({.shape = {classes}, .draw = Draw::kPositive, .has_gradient = false});
+  }
+  // The rows that -100 marks are ignored by that number alone.
+  for (auto& target : sample.inputs[1].given) {
+    if (sample.args.contains("ignore_index") && target < 0) target = sample.args["ignore_index"];
+  }
   return sample;
+}
+
+std::string drawn_reduction(Dice& dice) {
+  return std::vector<std::string>{"mean", "sum", "none"}[static_cast<std::size_t>(dice.roll(0, 2))];
+}
+
+OpSample pair_sample(Dice& dice) {
+  const Shape shape{dice.roll(1, 20), dice.roll(1, 30)};
+  return {.inputs = {{.shape = shape}, {.shape = shape}},
+          .args = {{"reduction", drawn_reduction(dice)}}};
+}
+
+OpSample kl_div_sample(Dice& dice) {
+  auto sample = pair_sample(dice);
+  sample.inputs[1].has_gradient = false;
+  sample.args["log_target"] = true;
+  return sample;
+}
+
+OpSample layer_norm_sample(Dice& dice) {
+  const Shape shape{dice.roll(1, 40), dice.roll(2, 70)};
+  const bool weight = dice.flip(), bias = dice.flip();
+  OpSample sample{.inputs = {{.shape = shape}},
+                  .args = {{"eps", 1e-5}, {"weight", weight}, {"bias", bias}}};
+  if (weight) sample.inputs.push_back({.shape = {shape[1]}});
+  if (bias) sample.inputs.push_back({.shape = {shape[1]}});
+  return sample;
+}
+
+OpSample bmm_sample(Dice& dice) {
+  const auto batch = dice.roll(1, 6), k = dice.roll(1, 40);
+  return {
+      .inputs = {{.shape = {batch, dice.roll(1, 40), k}}, {.shape = {batch, k, dice.roll(1, 40)}}}};
+}
+
+OpSample sort_sample(Dice& dice) {
+  return {.inputs = {{.shape = {dice.roll(1, 20), dice.roll(1, 20)}}},
+          .args = {{"dim", dice.roll(-2, 1)}, {"descending", dice.flip()}}};
+}
+
+OpSample chunk_sample(Dice& dice) {
+  return {.inputs = {{.shape = {dice.roll(1, 20), dice.roll(1, 20)}}},
+          .args = {{"dim", dice.roll(-2, 1)}, {"n", dice.roll(1, 9)}}};
 }
 
 OpSample embedding_sample(Dice& dice) {
@@ -233,11 +285,19 @@ std::vector<std::pair<std::string, OpSample>> random_samples(std::uint64_t seed)
   const std::vector<std::pair<std::string, OpSample (*)(Dice&)>> makers{
       {"add(Tensor, Tensor)", binary_sample},
       {"add_rms_norm", add_rms_norm_sample},
+      {"argmax(Tensor, int64, bool)", reduction_sample},
+      {"argmin(Tensor)", row_sample},
       {"attention", attention_sample},
+      {"bmm", bmm_sample},
+      {"chunk", chunk_sample},
       {"cross_entropy", cross_entropy_sample},
       {"div", binary_sample},
       {"embedding", embedding_sample},
       {"grouped_matmul", grouped_matmul_sample},
+      {"gelu", row_sample},
+      {"gelu_tanh", row_sample},
+      {"kl_div", kl_div_sample},
+      {"layer_norm", layer_norm_sample},
       {"linear", linear_sample},
       {"load_balancing_loss", load_balancing_sample},
       {"cumsum", cumsum_sample},
@@ -245,11 +305,12 @@ std::vector<std::pair<std::string, OpSample>> random_samples(std::uint64_t seed)
       {"log_softmax", softmax_sample},
       {"logsumexp", reduction_sample},
       {"maximum", binary_sample},
-      {"min", reduction_sample},
+      {"min(Tensor, int64, bool)", reduction_sample},
       {"matmul", matmul_sample},
-      {"max", reduction_sample},
+      {"max(Tensor, int64, bool)", reduction_sample},
       {"mean(Tensor, int64, bool)", reduction_sample},
       {"mul(Tensor, Tensor)", binary_sample},
+      {"mse_loss", pair_sample},
       {"npu_gmm", npu_gmm_sample},
       {"permute_rows", permute_rows_sample},
       {"rms_norm", rms_norm_sample},
@@ -257,15 +318,19 @@ std::vector<std::pair<std::string, OpSample>> random_samples(std::uint64_t seed)
       {"rope", rope_sample},
       {"scatter_add", scatter_add_sample},
       {"softmax", softmax_sample},
-      {"std", statistics_sample},
+      {"softplus", row_sample},
+      {"sort", sort_sample},
+      {"std(Tensor, int64, double, bool)", statistics_sample},
       {"sub", binary_sample},
       {"sum(Tensor, int64, bool)", reduction_sample},
       {"swiglu", swiglu_sample},
+      {"tanh", row_sample},
       {"topk", topk_sample},
       {"topk_softmax", topk_softmax_sample},
       {"unpermute_rows", unpermute_rows_sample},
-      {"var", statistics_sample},
-      {"where", where_sample},
+      {"var(Tensor)", row_sample},
+      {"var(Tensor, int64, double, bool)", statistics_sample},
+      {"where(Tensor, Tensor, Tensor)", where_sample},
       {"z_loss", row_sample},
   };
   Dice dice(seed);

@@ -302,7 +302,7 @@ def limit(value):
 
 
 def stable_order(x, dim, descending):
-    """torch.topk and torch.max say nothing of ties."""
+    """torch.topk and torch.max say nothing of ties, which this order settles."""
     return torch.sort(x, dim=dim, descending=descending, stable=True)[1]
 
 
@@ -310,16 +310,42 @@ def picked(x, dim, indices):
     return [x.gather(dim, indices), indices]
 
 
-def extreme(largest, values=True):
+def has_ties(x, dim):
+    return bool((torch.sort(x, dim=dim)[0].diff(dim=dim) == 0).any())
+
+
+def extreme(name):
     def run(x, a):
-        first = stable_order(x[0], a["dim"], largest).narrow(a["dim"], 0, 1)
-        both = picked(x[0], a["dim"], first) if values else [first]
-        return both if a["keepdim"] else [y.squeeze(a["dim"]) for y in both]
+        if has_ties(x[0], a["dim"]):
+            first = stable_order(x[0], a["dim"], name == "max").narrow(a["dim"], 0, 1)
+            both = picked(x[0], a["dim"], first)
+            return both if a["keepdim"] else [y.squeeze(a["dim"]) for y in both]
+        return list(getattr(torch, name)(x[0], dim=a["dim"], keepdim=a["keepdim"]))
+    return run
+
+
+def arg_extreme(name):
+    def run(x, a):
+        if has_ties(x[0], a["dim"]):
+            return extreme(name)(x, a)[1:]
+        return [getattr(torch, "arg" + name)(x[0], dim=a["dim"], keepdim=a["keepdim"])]
+    return run
+
+
+def whole_extreme(name, of):
+    """PyTorch divides the gradient among equal ones; argmax says nothing of ties."""
+    def run(x, a):
+        if has_ties(x[0].flatten(), 0):
+            return of(name)([x[0].flatten()], {"dim": 0, "keepdim": False})[:1]
+        return [getattr(torch, name if of is extreme else "arg" + name)(x[0])]
     return run
 
 
 def topk(x, a):
-    return picked(x[0], a["dim"], stable_order(x[0], a["dim"], a["largest"]).narrow(a["dim"], 0, a["k"]))
+    if has_ties(x[0], a["dim"]):
+        return picked(x[0], a["dim"],
+                      stable_order(x[0], a["dim"], a["largest"]).narrow(a["dim"], 0, a["k"]))
+    return list(torch.topk(x[0], a["k"], dim=a["dim"], largest=a["largest"]))
 
 
 def std(x, a):
@@ -352,6 +378,7 @@ OPS = {
     "minimum": one(lambda x, a: torch.minimum(x[0], x[1])),
     "pow(Tensor, Tensor)": one(lambda x, a: torch.pow(x[0], x[1])),
     "pow(Tensor, double)": one(lambda x, a: torch.pow(x[0], a["number"])),
+    "pow(double, Tensor)": one(lambda x, a: torch.pow(a["number"], x[0])),
     "silu": one(lambda x, a: F.silu(x[0])),
     "sub": one(lambda x, a: torch.sub(x[0], x[1])),
     "div": one(lambda x, a: torch.div(x[0], x[1])),
@@ -378,7 +405,8 @@ OPS = {
     "transpose": one(lambda x, a: x[0].transpose(a["dim0"], a["dim1"])),
     "permute": one(lambda x, a: x[0].permute(a["dims"])),
     "narrow": one(lambda x, a: x[0].narrow(a["dim"], a["start"], a["length"])),
-    "split": lambda x, a: x[0].split(a["size"], a["dim"]),
+    "split(Tensor, int64, int64)": lambda x, a: x[0].split(a["size"], a["dim"]),
+    "split(Tensor, vector<int64>, int64)": lambda x, a: x[0].split(a["sizes"], a["dim"]),
     "chunk": lambda x, a: x[0].chunk(a["n"], a["dim"]),
     "unsqueeze": one(lambda x, a: x[0].unsqueeze(a["dim"])),
     "squeeze": one(lambda x, a: x[0].squeeze(a["dim"])),
@@ -403,7 +431,11 @@ OPS = {
     "logical_or": one(lambda x, a: torch.logical_or(x[0], x[1])),
     "logical_not": one(lambda x, a: torch.logical_not(x[0])),
     "nonzero": one(lambda x, a: torch.nonzero(x[0])),
-    "where": one(lambda x, a: torch.where(x[0], x[1], x[2])),
+    "where(Tensor, Tensor, Tensor)": one(lambda x, a: torch.where(x[0], x[1], x[2])),
+    "where(Tensor, double, Tensor)": one(
+        lambda x, a: torch.where(x[0], torch.tensor(a["number"]).to(x[1].dtype), x[1])),
+    "where(Tensor, Tensor, double)": one(
+        lambda x, a: torch.where(x[0], x[1], torch.tensor(a["number"]).to(x[1].dtype))),
     "masked_fill": one(lambda x, a: x[0].masked_fill(x[1], a["value"])),
     # by index
     "index_select": one(lambda x, a: torch.index_select(x[0], a["dim"], x[1])),
@@ -415,10 +447,14 @@ OPS = {
     "repeat_interleave(Tensor, Tensor, int64)": one(
         lambda x, a: x[0].repeat_interleave(x[1], a["dim"])),
     "flip": one(lambda x, a: x[0].flip(a["dims"])),
-    "max": extreme(True),
-    "min": extreme(False),
-    "argmax": extreme(True, values=False),
-    "argmin": extreme(False, values=False),
+    "max(Tensor, int64, bool)": extreme("max"),
+    "min(Tensor, int64, bool)": extreme("min"),
+    "argmax(Tensor, int64, bool)": arg_extreme("max"),
+    "argmin(Tensor, int64, bool)": arg_extreme("min"),
+    "max(Tensor)": whole_extreme("max", extreme),
+    "min(Tensor)": whole_extreme("min", extreme),
+    "argmax(Tensor)": whole_extreme("max", arg_extreme),
+    "argmin(Tensor)": whole_extreme("min", arg_extreme),
     "topk": topk,
     "sort": lambda x, a: picked(x[0], a["dim"], stable_order(x[0], a["dim"], a["descending"])),
     "cast": one(cast),
@@ -429,8 +465,10 @@ OPS = {
     "mean(Tensor, int64, bool)": reduction(torch.mean),
     "sum(Tensor, vector<int64>, bool)": reduction(torch.sum),
     "mean(Tensor, vector<int64>, bool)": reduction(torch.mean),
-    "var": one(var),
-    "std": one(std),
+    "var(Tensor, int64, double, bool)": one(var),
+    "std(Tensor, int64, double, bool)": one(std),
+    "var(Tensor)": one(lambda x, a: torch.var(x[0])),
+    "std(Tensor)": one(lambda x, a: torch.std(x[0])),
     "logsumexp": reduction(torch.logsumexp),
     "cumsum": one(lambda x, a: torch.cumsum(x[0], a["dim"])),
     "softmax": one(lambda x, a: torch.softmax(x[0], a["dim"])),
@@ -440,7 +478,8 @@ OPS = {
     "binary_cross_entropy_with_logits": one(lambda x, a: F.binary_cross_entropy_with_logits(
         x[0], x[1], pos_weight=x[2] if len(x) > 2 else None, reduction=a["reduction"])),
     "nll_loss": one(nll_loss),
-    "kl_div": one(lambda x, a: F.kl_div(x[0], x[1], reduction=a["reduction"])),
+    "kl_div": one(lambda x, a: F.kl_div(
+        x[0], x[1], reduction=a["reduction"], log_target=a.get("log_target", False))),
     "rms_norm": one(rms_norm),
     "add_rms_norm": add_rms_norm,
     "swiglu": one(swiglu),
