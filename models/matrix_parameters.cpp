@@ -24,15 +24,23 @@ NamedTensors& kind_of(const nn::ParameterSlot& slot, MatrixParameters& parameter
 
 }  // namespace
 
-MatrixParameters matrix_parameters(const nn::Module& model) {
-  MatrixParameters parameters;
+std::map<std::string, StackedMatrices> stacked_matrices(const nn::Module& model) {
+  std::map<std::string, StackedMatrices> stacked;
   for (const auto& slot : model.distinct_parameters()) {
-    kind_of(slot, parameters).push_back({slot.name, slot.parameter()});
     const auto& layout = slot.layout;
     if (layout.stacked.ndim() == 0) continue;
-    parameters.stacked[slot.name] = {.blocks = layout.stacked[0],
-                                     .parts = layout.role == Role::kExpertGateUp ? 2 : 1,
-                                     .transposed = layout.in_first};
+    stacked[slot.name] = {.blocks = layout.stacked[0],
+                          .parts = layout.role == Role::kExpertGateUp ? 2 : 1,
+                          .transposed = layout.in_first};
+  }
+  return stacked;
+}
+
+MatrixParameters matrix_parameters(const nn::Module& model) {
+  MatrixParameters parameters;
+  parameters.stacked = stacked_matrices(model);
+  for (const auto& slot : model.distinct_parameters()) {
+    kind_of(slot, parameters).push_back({slot.name, slot.parameter()});
   }
   return parameters;
 }

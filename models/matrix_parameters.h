@@ -10,17 +10,19 @@
 
 namespace moegrad::models {
 
+/// Of which of Hugging Face's matrices [out, in] the stacked experts of a model consist: each
+/// expert's gate, up and down apart. By the names of their parameters.
+std::map<std::string, StackedMatrices> stacked_matrices(const nn::Module& model);
+
 /// The parameters of a model by what an optimizer of matrices, such as Muon, does with them. It
 /// updates the first; the others are left to an optimizer of elements, such as AdamW.
 struct MatrixParameters {
   NamedTensors matrices;  // weights of linear layers and of experts
   NamedTensors embedding;
   NamedTensors head;
-  NamedTensors router;   // and gates of shared experts
-  NamedTensors vectors;  // all of one dimension
-  /// Of which of Hugging Face's matrices [out, in] the stacked experts consist: each expert's gate,
-  /// up and down apart.
-  std::map<std::string, StackedMatrices> stacked;
+  NamedTensors router;                             // and gates of shared experts
+  NamedTensors vectors;                            // all of one dimension
+  std::map<std::string, StackedMatrices> stacked;  // stacked_matrices()
 };
 
 /// Sorts the parameters of `model`, which have Hugging Face's names: `embed_tokens.weight` is the

@@ -190,7 +190,9 @@ void Adafactor::apply_blocks(Update& whole, const Blocks& blocks) {
   fill_(delta, 0.0);
   dispatch_floating(weight.dtype(), [&]<class T>() {
     const double eps = *group.eps > 0.0 ? *group.eps : std::numeric_limits<T>::epsilon();
-    std::vector<T> w(static_cast<std::size_t>(unit.numel())), g(w.size()), u(w.size());
+    Tensor scratch = Tensor::empty({3, unit.numel()}, weight.dtype());
+    auto* const w = scratch.mutable_data<T>().data();
+    auto *const g = w + unit.numel(), *const u = g + unit.numel();
     for (const auto index : with_gradient(matrices, blocks)) {
       const auto block = index / (matrices.count() / blocks.count);
       const auto t = static_cast<double>(steps[static_cast<std::size_t>(block)]);
@@ -206,18 +208,17 @@ void Adafactor::apply_blocks(Update& whole, const Blocks& blocks) {
                                                    .offset = index * unit.numel(),
                                                    .row_step = unit.numel(),
                                                    .column_step = 1};
-      take_matrix(stored, weight.data<T>().data(), w.data());
-      take_matrix(stored, gradient.data<T>().data(), g.data());
+      take_matrix(stored, weight.data<T>().data(), w);
+      take_matrix(stored, gradient.data<T>().data(), g);
       if (shape.ndim() < 2) {
-        scale_vector(unit, c, g.data(), state[1].mutable_data<T>().data() + index * unit.numel(),
-                     u.data());
+        scale_vector(unit, c, g, state[1].mutable_data<T>().data() + index * unit.numel(), u);
       } else {
-        scale_matrices(
-            unit, c, g.data(), state[1].mutable_data<T>().data() + index * unit.batch * unit.rows,
-            state[2].mutable_data<T>().data() + index * unit.batch * unit.columns, u.data());
+        scale_matrices(unit, c, g,
+                       state[1].mutable_data<T>().data() + index * unit.batch * unit.rows,
+                       state[2].mutable_data<T>().data() + index * unit.batch * unit.columns, u);
       }
-      scale_update(unit, c, rms_of(w.data(), unit), u.data());
-      put_matrix(stored, u.data(), delta.mutable_data<T>().data());
+      scale_update(unit, c, rms_of(w, unit), u);
+      put_matrix(stored, u, delta.mutable_data<T>().data());
     }
   });
   decay_and_subtract(whole, blocks, delta);

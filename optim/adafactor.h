@@ -16,8 +16,9 @@ namespace moegrad::optim {
 ///     w = w - alpha u / max(1, rms(u) / clip_threshold)
 ///
 /// A parameter of one dimension keeps V = V + b (g^2 - V) instead of means. One of more than two is
-/// a batch of matrices, with one rms(w) and one rms(u). Works on Hugging Face's matrices (Note
-/// [Matrix optimizers]). Sums are float64.
+/// a batch of matrices, with one rms(w) and one rms(u). Works on Hugging Face's matrices if
+/// `matrices` says which they are, as models::stacked_matrices(model) does (Note [Matrix
+/// optimizers]). Sums are float64.
 ///
 /// State, the same on all ranks: `step`; `row_var` [..., out, 1] and `col_var` [..., 1, in], or
 /// `variance`. Of a parameter that consists of n matrices, row_var is [n * out, 1] and col_var

@@ -16,17 +16,18 @@ namespace {
 template <class T>
 void adagrad_elements(std::span<T> p, std::span<T> s, std::span<const T> g, T lr, T weight_decay,
                       T eps) {
-  parallel_for(static_cast<std::int64_t>(p.size()), kGrain,
-               [&](std::int64_t begin, std::int64_t end) {
-                 T* const __restrict parameter = p.data();
-                 T* const __restrict sum = s.data();
-                 const T* const __restrict grad = g.data();
-                 for (auto i = begin; i < end; ++i) {
-                   const T gradient = grad[i] + weight_decay * parameter[i];
-                   sum[i] += gradient * gradient;
-                   parameter[i] -= lr * (gradient / (std::sqrt(sum[i]) + eps));
-                 }
-               });
+  parallel_for(
+      static_cast<std::int64_t>(p.size()), kGrain, [&](std::int64_t begin, std::int64_t end) {
+        T* const __restrict parameter = p.data();
+        T* const __restrict sum = s.data();
+        const T* const __restrict grad = g.data();
+        for (auto i = begin; i < end; ++i) {
+          // Without decay not even infinity is multiplied by it.
+          const T gradient = weight_decay == T{0} ? grad[i] : grad[i] + weight_decay * parameter[i];
+          sum[i] += gradient * gradient;
+          parameter[i] -= lr * (gradient / (std::sqrt(sum[i]) + eps));
+        }
+      });
 }
 
 }  // namespace

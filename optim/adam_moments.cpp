@@ -20,8 +20,9 @@ struct AdamCoefficients {
   T beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_bias_correction2, eps;
 };
 
-/// `max_v` is empty without amsgrad.
-template <bool kAmsgrad, bool kDecoupled, class T>
+/// `max_v` is empty without amsgrad. Where no decay is added, not even infinity is multiplied by
+/// it.
+template <bool kAmsgrad, bool kAddsDecay, class T>
 void adam_elements(std::span<T> p, std::span<T> m, std::span<T> v, std::span<T> max_v,
                    std::span<const T> g, const AdamCoefficients<T>& c) {
   parallel_for(
@@ -33,7 +34,7 @@ void adam_elements(std::span<T> p, std::span<T> m, std::span<T> v, std::span<T> 
         const T* const __restrict grad = g.data();
         for (auto i = begin; i < end; ++i) {
           T gradient = grad[i];
-          if constexpr (!kDecoupled) gradient += parameter[i] * c.added_decay;
+          if constexpr (kAddsDecay) gradient += parameter[i] * c.added_decay;
           const T first = exp_avg[i] * c.beta1 + gradient * c.one_minus_beta1;
           const T second = exp_avg_sq[i] * c.beta2 + gradient * gradient * c.one_minus_beta2;
           T largest = second;
@@ -77,18 +78,18 @@ void adam_step(const ParamGroup& group, bool decoupled, Tensor& parameter, const
         .step_size = static_cast<T>(lr / (1.0 - std::pow(beta1, t))),
         .sqrt_bias_correction2 = static_cast<T>(std::sqrt(1.0 - std::pow(beta2, t))),
         .eps = static_cast<T>(*group.eps)};
-    const auto run = [&]<bool kAmsgrad, bool kDecoupled>() {
+    const auto run = [&]<bool kAmsgrad, bool kAddsDecay>() {
       std::span<T> max_exp_avg_sq;
       if constexpr (kAmsgrad) max_exp_avg_sq = state[3].mutable_data<T>();
-      adam_elements<kAmsgrad, kDecoupled, T>(parameter.mutable_data<T>(),
+      adam_elements<kAmsgrad, kAddsDecay, T>(parameter.mutable_data<T>(),
                                              state[1].mutable_data<T>(), state[2].mutable_data<T>(),
                                              max_exp_avg_sq, grad.data<T>(), coefficients);
     };
-    const bool amsgrad = *group.amsgrad;
-    if (amsgrad && decoupled) run.template operator()<true, true>();
-    if (amsgrad && !decoupled) run.template operator()<true, false>();
-    if (!amsgrad && decoupled) run.template operator()<false, true>();
-    if (!amsgrad && !decoupled) run.template operator()<false, false>();
+    const bool amsgrad = *group.amsgrad, adds_decay = !decoupled && decay != 0.0;
+    if (amsgrad && adds_decay) run.template operator()<true, true>();
+    if (amsgrad && !adds_decay) run.template operator()<true, false>();
+    if (!amsgrad && adds_decay) run.template operator()<false, true>();
+    if (!amsgrad && !adds_decay) run.template operator()<false, false>();
   });
 }
 

@@ -19,8 +19,9 @@ using MatrixLayouts = std::map<std::string, StackedMatrices>;
 /// Some rules are about matrices, not about elements: Muon makes an update orthogonal, Adafactor
 /// keeps means of rows and columns. They work on Hugging Face's matrices [out, in]: each expert's
 /// gate, up and down apart, whatever the storage. MatrixLayouts describes the parameters that are
-/// stored otherwise (models::matrix_parameters). Each matrix is brought into the order [out, in]
-/// before anything is computed, so experts that are stored transposed get the same update.
+/// stored otherwise (models::stacked_matrices); without it, a stacked weight counts as one matrix.
+/// Each matrix is brought into the order [out, in] before anything is computed, so experts that are
+/// stored transposed get the same update.
 ///
 /// Under fully_shard a parameter's gradient (or its momentum) is gathered, all ranks compute the
 /// same update of whole matrices, and each keeps its part. So every number of ranks has the bits of

@@ -26,7 +26,8 @@ ParamGroup with_muon_defaults(ParamGroup group, const Muon::Config& config) {
                           .weight_decay = config.weight_decay,
                           .eps = config.eps,
                           .momentum = config.momentum,
-                          .nesterov = config.nesterov})
+                          .nesterov = config.nesterov,
+                          .adjust = config.adjust})
         .front();
   }
   const auto& adamw = config.adamw;
@@ -77,7 +78,6 @@ Muon::Muon(NamedTensors parameters, const Config& config)
 Muon::Muon(std::vector<ParamGroup> groups, const Config& config)
     : MatrixOptimizer("Muon", with_muon_defaults(std::move(groups), config), config.matrices,
                       config.skip_missing_grad, config.skip_nonfinite_grad),
-      adjust_(config.adjust),
       adamw_groups_(config.adamw_groups) {
   for (const auto& name : adamw_groups_) {
     check<ValueError>(
@@ -117,8 +117,9 @@ void Muon::apply_blocks(Update& whole, const Blocks& blocks) {
   const auto matrices = stacked(whole.name);
   dispatch_floating(parameter.dtype(), [&]<class T>() {
     const auto place = stored_matrix(matrices, delta.shape(), 0);
-    std::vector<T> matrix(static_cast<std::size_t>(place.rows * place.columns));
-    const auto scale = static_cast<T>(*group.lr * factor_of(adjust_, place));
+    Tensor scratch = Tensor::empty({place.rows, place.columns}, delta.dtype());
+    const auto matrix = scratch.mutable_data<T>();
+    const auto scale = static_cast<T>(*group.lr * factor_of(*group.adjust, place));
     for (const auto index : with_gradient(matrices, blocks)) {
       const auto stored = stored_matrix(matrices, delta.shape(), index);
       take_matrix(stored, delta.data<T>().data(), matrix.data());

@@ -16,10 +16,10 @@ namespace moegrad::optim {
 ///     m = mu m + (1 - mu) g,    d = m   or, with Nesterov's momentum,   d = mu m + (1 - mu) g
 ///     p = p (1 - lr wd) - lr factor orthogonalize(d)
 ///
-/// with one of the factors of Adjust. Works on Hugging Face's matrices (Note [Matrix optimizers]):
-/// each expert's gate, up and down apart. Other parameters (embeddings, output head, router, and
-/// those of one dimension) belong to groups whose names are in Config::adamw_groups. They are
-/// updated by AdamW's rule. All is one optimizer, with one state and one schedule.
+/// with one of the factors of MuonAdjust. Works on Hugging Face's matrices (Note [Matrix
+/// optimizers]): each expert's gate, up and down apart. Other parameters (embeddings, output head,
+/// router, and those of one dimension) belong to groups whose names are in Config::adamw_groups.
+/// They are updated by AdamW's rule. All is one optimizer, with one state and one schedule.
 ///
 /// State: `momentum_buffer` (m), or AdamW's in its groups.
 ///
@@ -27,10 +27,7 @@ namespace moegrad::optim {
 /// Liu et al., 2025, https://arxiv.org/abs/2502.16982
 class Muon final : public MatrixOptimizer {
  public:
-  enum class Adjust : std::uint8_t {
-    kOriginal,  // max(1, out / in)^0.5
-    kMatchRms,  // 0.2 max(out, in)^0.5, the size of AdamW's updates
-  };
+  using Adjust = MuonAdjust;
   /// The settings of groups that AdamW updates.
   struct AdamWDefaults {
     double lr = 1e-3;
@@ -57,7 +54,8 @@ class Muon final : public MatrixOptimizer {
 
   /// One group with the configuration's settings.
   Muon(NamedTensors parameters, const Config& config);
-  /// Each group has its own settings (lr, weight_decay, eps, momentum, nesterov; those of AdamW),
+  /// Each group has its own settings (lr, weight_decay, eps, momentum, nesterov, adjust; those of
+  /// AdamW),
   /// or takes the configuration's. ShapeError for a parameter that is no matrix, unless AdamW
   /// updates it. ValueError unless each of adamw_groups names a group.
   Muon(std::vector<ParamGroup> groups, const Config& config);
@@ -67,7 +65,6 @@ class Muon final : public MatrixOptimizer {
   void apply(Update& update) override;  // of AdamW's groups
   void apply_blocks(Update& whole, const Blocks& blocks) override;
 
-  Adjust adjust_;
   std::set<std::string> adamw_groups_;
 };
 

@@ -3,10 +3,13 @@
 #include "optim/newton_schulz.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <vector>
+#include <span>
+#include <utility>
 
 #include "framework/runtime/parallel_for.h"
+#include "framework/tensor/tensor.h"
 
 namespace moegrad::optim {
 namespace {
@@ -53,7 +56,7 @@ void transpose(const T* from, T* to, std::int64_t rows, std::int64_t columns) {
 
 /// sqrt(sum of x^2), in float64, from the first element to the last.
 template <class T>
-double frobenius_norm(const std::vector<T>& values) {
+double frobenius_norm(std::span<const T> values) {
   double sum = 0;
   for (const T value : values) sum += static_cast<double>(value) * static_cast<double>(value);
   return std::sqrt(sum);
@@ -66,14 +69,18 @@ void orthogonalize(T* matrix, std::int64_t rows, std::int64_t columns, double ep
   const auto m = std::min(rows, columns), n = std::max(rows, columns);
   if (m == 0) return;
   const bool tall = rows > columns;
-  const auto size = [](std::int64_t elements) { return static_cast<std::size_t>(elements); };
-  std::vector<T> x(size(m * n)), other(x.size()), gram(size(m * m)), polynomial(gram.size());
+  const auto buffer = [](std::int64_t height, std::int64_t width) {
+    return Tensor::empty({height, width}, dtype_of<T>);
+  };
+  std::array<Tensor, 4> buffers = {buffer(m, n), buffer(m, n), buffer(m, m), buffer(m, m)};
+  auto x = buffers[0].mutable_data<T>(), other = buffers[1].mutable_data<T>();
+  const auto gram = buffers[2].mutable_data<T>(), polynomial = buffers[3].mutable_data<T>();
   if (tall) {
     transpose(matrix, x.data(), rows, columns);
   } else {
     std::copy(matrix, matrix + m * n, x.begin());
   }
-  const auto norm = static_cast<T>(std::max(frobenius_norm(x), eps));
+  const auto norm = static_cast<T>(std::max(frobenius_norm<T>(x), eps));
   for (auto& value : x) value /= norm;
   const auto a = static_cast<T>(kNewtonSchulz[0]), b = static_cast<T>(kNewtonSchulz[1]),
              c = static_cast<T>(kNewtonSchulz[2]);
@@ -84,14 +91,14 @@ void orthogonalize(T* matrix, std::int64_t rows, std::int64_t columns, double ep
     for (std::size_t i = 0; i < gram.size(); ++i) {
       polynomial[i] = b * gram[i] + c * polynomial[i];  // b A + c A^2
     }
-    other = x;
+    std::ranges::copy(x, other.begin());
     multiply_add(polynomial.data(), x.data(), other.data(), m, m, n, a);
-    x.swap(other);
+    std::swap(x, other);
   }
   if (tall) {
     transpose(x.data(), matrix, m, n);
   } else {
-    std::copy(x.begin(), x.end(), matrix);
+    std::ranges::copy(x, matrix);
   }
 }
 

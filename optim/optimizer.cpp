@@ -123,6 +123,7 @@ void Optimizer::step() {
     ++skipped_steps_;
     return;
   }
+  const MemoryTagGuard tag(MemoryTag::kOptimizer);
   std::size_t index = 0;
   for (const auto& group : groups_) {
     for (const auto& [name, parameter] : group.parameters) {

@@ -20,6 +20,7 @@ struct Setting {
 
 bool any(double /*value*/) { return true; }
 bool any(bool /*value*/) { return true; }
+bool any(MuonAdjust /*value*/) { return true; }
 bool in_unit_range(double value) { return 0.0 <= value && value < 1.0; }
 bool not_negative(double value) { return std::isfinite(value) && value >= 0.0; }
 bool not_positive(double value) { return std::isfinite(value) && value <= 0.0; }
@@ -56,6 +57,7 @@ constexpr std::tuple kSettings = {
     Setting<double>{"beta2_decay", &ParamGroup::beta2_decay, not_positive, "finite and <= 0"},
     from_zero("min_rms", &ParamGroup::min_rms),
     Setting<double>{"clip_threshold", &ParamGroup::clip_threshold, at_least_one, ">= 1"},
+    Setting<MuonAdjust>{"adjust", &ParamGroup::adjust, any, "one of MuonAdjust"},
 };
 
 }  // namespace
@@ -69,8 +71,11 @@ std::vector<ParamGroup> with_defaults(std::string_view optimizer, std::vector<Pa
                       ": a group must give settings of ", optimizer, " alone, got ", setting.name);
     if (!standard) return;
     if (!value) value = standard;
-    check<ValueError>(setting.allowed(*value), optimizer, ": ", setting.name, " must be ",
-                      setting.range, ", got ", *value);
+    using Value = std::remove_cvref_t<decltype(*value)>;
+    if constexpr (!std::is_enum_v<Value>) {
+      check<ValueError>(setting.allowed(*value), optimizer, ": ", setting.name, " must be ",
+                        setting.range, ", got ", *value);
+    }
   };
   for (auto& group : groups) {
     std::apply([&](const auto&... setting) { (fill(group, setting), ...); }, kSettings);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,12 @@
 #include "framework/tensor/named_tensor.h"
 
 namespace moegrad::optim {
+
+/// By what Muon multiplies the orthogonal update of a matrix [out, in].
+enum class MuonAdjust : std::uint8_t {
+  kOriginal,  // max(1, out / in)^0.5
+  kMatchRms,  // 0.2 max(out, in)^0.5, the size of AdamW's updates
+};
 
 /// Parameters that share their settings. A setting that a group leaves out comes from the
 /// optimizer's configuration, as in PyTorch. An optimizer's own groups have all settings that it
@@ -31,6 +38,7 @@ struct ParamGroup {
   std::optional<double> beta2_decay = {};
   std::optional<double> min_rms = {};
   std::optional<double> clip_threshold = {};
+  std::optional<MuonAdjust> adjust = {};
   /// What messages call the group, and by which an optimizer of several rules finds it (Muon).
   std::string name = {};
 };

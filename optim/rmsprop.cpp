@@ -30,7 +30,9 @@ void rmsprop_elements(std::span<T> p, std::span<T> v, std::span<T> b, std::span<
         T* const __restrict grad_avg = m.empty() ? nullptr : m.data();
         const T* const __restrict grad = g.data();
         for (auto i = begin; i < end; ++i) {
-          const T gradient = grad[i] + c.weight_decay * parameter[i];
+          // Without decay not even infinity is multiplied by it.
+          const T gradient =
+              c.weight_decay == T{0} ? grad[i] : grad[i] + c.weight_decay * parameter[i];
           square_avg[i] = square_avg[i] * c.alpha + gradient * gradient * c.one_minus_alpha;
           T variance = square_avg[i];
           if (grad_avg != nullptr) {

@@ -27,7 +27,9 @@ void sgd_elements(std::span<T> p, std::span<T> b, std::span<const T> g,
                  T* const __restrict buffer = b.empty() ? nullptr : b.data();
                  const T* const __restrict grad = g.data();
                  for (auto i = begin; i < end; ++i) {
-                   const T gradient = grad[i] + c.weight_decay * parameter[i];
+                   // Without decay not even infinity is multiplied by it.
+                   const T gradient =
+                       c.weight_decay == T{0} ? grad[i] : grad[i] + c.weight_decay * parameter[i];
                    T direction = gradient;
                    if (buffer != nullptr) {
                      buffer[i] = c.momentum * buffer[i] + gradient;

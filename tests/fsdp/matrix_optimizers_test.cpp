@@ -30,14 +30,14 @@ std::unique_ptr<optim::Optimizer> muon_of(const nn::Module& model) {
 std::unique_ptr<optim::Optimizer> adafactor_of(const nn::Module& model) {
   return std::make_unique<optim::Adafactor>(
       model.named_parameters(),
-      optim::Adafactor::Config{.matrices = models::matrix_parameters(model).stacked,
+      optim::Adafactor::Config{.matrices = models::stacked_matrices(model),
                                .skip_missing_grad = nn::expert_blocks(model)});
 }
 
 // Dimensions that 4 ranks do not divide, and shards that begin inside an expert.
 models::CausalLMConfig config_with(nn::ExpertWeights experts) {
   auto config = test::sharded_toy_config();
-  config.num_experts = 5;
+  config.num_experts = 6;
   config.moe_intermediate_size = 11;
   config.expert_weights = experts;
   return config;
@@ -46,15 +46,16 @@ models::CausalLMConfig config_with(nn::ExpertWeights experts) {
 constexpr std::int64_t kBefore = 2, kSteps = 4, kMicroBatches = 4;
 
 struct Training {
-  Training(RankContext& context, nn::ExpertWeights experts, const MakeOptimizer& make,
-           std::uint64_t seed)
-      : model(config_with(experts), seed),
-        state(training::shard_model(model, DeviceMesh::flat(context.group()), {})),
+  Training(RankContext& context, const ParallelDims& ranks, nn::ExpertWeights experts,
+           const MakeOptimizer& make, std::uint64_t seed)
+      : dims(ranks),
+        model(config_with(experts), seed),
+        state(training::shard_model(model, make_meshes(context.group(), dims), {})),
         optimizer(make(model)) {}
 
   void take_steps(std::int64_t from, std::int64_t to) {
     for (auto step = from; step < to; ++step) {
-      training::StepPlan plan(state, kMicroBatches);
+      training::StepPlan plan(state, kMicroBatches, training::accumulation_on(dims));
       const auto batches = test::toy_batches(step, kMicroBatches, model.config().vocab_size);
       training::train_step(model, plan, plan.own(batches), {}, *optimizer);
     }
@@ -78,16 +79,17 @@ struct Training {
     return weights;
   }
 
+  ParallelDims dims;
   models::CausalLM model;
   fsdp::State& state;
   std::unique_ptr<optim::Optimizer> optimizer;
 };
 
-std::map<std::string, Tensor> train(int world_size, nn::ExpertWeights experts,
+std::map<std::string, Tensor> train(const ParallelDims& dims, nn::ExpertWeights experts,
                                     const MakeOptimizer& make) {
   std::map<std::string, Tensor> weights;
-  launch(world_size, [&](RankContext& context) {
-    Training training(context, experts, make, 3);
+  launch(dims.ranks(), [&](RankContext& context) {
+    Training training(context, dims, experts, make, 3);
     training.take_steps(0, kSteps);
     auto own = training.weights();
     if (context.rank() == 0) weights = std::move(own);
@@ -106,39 +108,39 @@ void expect_same(const std::map<std::string, Tensor>& found,
 
 TEST(MatrixOptimizersOfAModel, HaveTheSameBitsOnAnyNumberOfRanksAndInEitherOrientation) {
   for (const auto& make : {MakeOptimizer(muon_of), MakeOptimizer(adafactor_of)}) {
-    const auto expected = train(1, nn::ExpertWeights::kPretransposed, make);
-    for (const int world_size : {1, 2, 4}) {
+    const auto expected = train({}, nn::ExpertWeights::kPretransposed, make);
+    for (const auto& dims :
+         {ParallelDims{}, ParallelDims{.dp_shard = 2}, ParallelDims{.dp_shard = 4},
+          ParallelDims{.dp_shard = 2, .ep = 2}, ParallelDims{.dp_shard = 4, .ep = 2}}) {
       for (const auto experts :
            {nn::ExpertWeights::kPretransposed, nn::ExpertWeights::kHuggingFace}) {
-        expect_same(train(world_size, experts, make), expected,
-                    " on " + std::to_string(world_size));
+        expect_same(train(dims, experts, make), expected, " on " + to_string(dims));
       }
     }
   }
 }
 
-TEST(MatrixOptimizersOfAModel, GoOnFromACheckpointOfAnotherNumberOfRanks) {
+TEST(MatrixOptimizersOfAModel, GoOnFromACheckpointOfOtherRanks) {
   constexpr auto kExperts = nn::ExpertWeights::kPretransposed;
   for (const auto& make : {MakeOptimizer(muon_of), MakeOptimizer(adafactor_of)}) {
-    const auto expected = train(1, kExperts, make);
+    const auto expected = train({}, kExperts, make);
     const test::TemporaryFolder root;
     launch(4, [&](RankContext& context) {
-      Training training(context, kExperts, make, 3);
+      Training training(context, {.dp_shard = 4}, kExperts, make, 3);
       training.take_steps(0, kBefore);
       write_checkpoint(root / "", kBefore, {.tensors = training.tensors()}, context.group());
     });
-    for (const int world_size : {1, 2}) {
-      launch(world_size, [&](RankContext& context) {
-        Training training(context, kExperts, make, 99);
+    for (const auto& dims :
+         {ParallelDims{}, ParallelDims{.dp_shard = 2}, ParallelDims{.dp_shard = 2, .ep = 2}}) {
+      launch(dims.ranks(), [&](RankContext& context) {
+        Training training(context, dims, kExperts, make, 99);
         auto reader = open_newest_checkpoint(root / "", context.group(),
                                              [](const auto& reason) { ADD_FAILURE() << reason; });
         ASSERT_TRUE(reader.has_value());
         reader->read_all(training.tensors());
         training.take_steps(kBefore, kSteps);
         const auto weights = training.weights();
-        if (context.rank() == 0) {
-          expect_same(weights, expected, " on " + std::to_string(world_size));
-        }
+        if (context.rank() == 0) expect_same(weights, expected, " on " + to_string(dims));
       });
     }
   }
@@ -146,7 +148,8 @@ TEST(MatrixOptimizersOfAModel, GoOnFromACheckpointOfAnotherNumberOfRanks) {
 
 TEST(MatrixOptimizersOfAModel, HaveGroupsByName) {
   launch(2, [](RankContext& context) {
-    const Training training(context, nn::ExpertWeights::kPretransposed, muon_of, 3);
+    const Training training(context, {.dp_shard = 2}, nn::ExpertWeights::kPretransposed, muon_of,
+                            3);
     std::vector<std::string> names;
     for (const auto& group : training.optimizer->groups()) names.push_back(group.name);
     EXPECT_EQ(names,

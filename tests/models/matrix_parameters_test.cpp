@@ -74,13 +74,16 @@ TEST(MatrixParameters, DescribeTheExpertsInEitherOrientation) {
     const CausalLM model(config_with(transposed ? nn::ExpertWeights::kPretransposed
                                                 : nn::ExpertWeights::kHuggingFace),
                          1);
-    const auto stacked = matrix_parameters(model).stacked;
+    const auto stacked = stacked_matrices(model);
     ASSERT_EQ(stacked.size(), 2U);
     const auto expect = [&](const std::string& projection, std::int64_t parts) {
       const auto& found = stacked.at("model.layers.0.mlp.experts." + projection);
       EXPECT_EQ(found.blocks, 5);
       EXPECT_EQ(found.parts, parts);
       EXPECT_EQ(found.transposed, transposed);
+      const auto& same =
+          matrix_parameters(model).stacked.at("model.layers.0.mlp.experts." + projection);
+      EXPECT_EQ(same.count(), found.count());
     };
     expect("gate_up_proj", 2);
     expect("down_proj", 1);
@@ -93,6 +96,7 @@ TEST(MatrixParameters, RefuseAMatrixOfUnknownUse) {
       test::message_of<ValueError>([&] { matrix_parameters(table); }),
       "matrix_parameters: 'weight' must be the weight of a linear layer, an embedding, a head "
       "or a router");
+  EXPECT_TRUE(stacked_matrices(table).empty());
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 #include "optim/param_group.h"
 
 #include <limits>
+#include <memory>
+#include <type_traits>
+#include <vector>
 
 #include "framework/runtime/error.h"
 #include "optim/adafactor.h"
@@ -9,6 +12,7 @@
 #include "optim/adam.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
+#include "optim/muon.h"
 #include "optim/rmsprop.h"
 #include "optim/sgd.h"
 #include "tests/testing.h"
@@ -24,13 +28,13 @@ using test::randn;
 /// alone with the same settings from the configuration.
 template <class Optimizer>
 void expect_as_configured(const ParamGroup& settings, const typename Optimizer::Config& config) {
-  const Tensor own = randn({3, 4}), alone = randn({3, 4}), other = randn({2}, 2);
+  const Tensor own = randn({3, 4}), alone = randn({3, 4}), other = randn({2, 2}, 2);
   ParamGroup group = settings;
   group.parameters = {{"own", own}};
   Optimizer grouped({{.parameters = {{"other", other}}}, group}, {});
   Optimizer configured({{"alone", alone}}, config);
   for (std::uint64_t step = 0; step < 2; ++step) {
-    other.set_grad(randn({2}, 30 + step));
+    other.set_grad(randn({2, 2}, 30 + step));
     own.set_grad(randn({3, 4}, 40 + step));
     alone.set_grad(randn({3, 4}, 40 + step));
     grouped.step();
@@ -72,6 +76,87 @@ TEST(ParamGroup, HasSettingsOfItsOwnInEveryOptimizer) {
                                  .eps = 0.1});
   expect_as_configured<Lion>({.lr = 0.1, .weight_decay = 0.2, .beta1 = 0.5, .beta2 = 0.25},
                              {.lr = 0.1, .beta1 = 0.5, .beta2 = 0.25, .weight_decay = 0.2});
+  expect_as_configured<Adafactor>({.lr = 0.1,
+                                   .weight_decay = 0.2,
+                                   .eps = 0.1,
+                                   .beta2_decay = -0.5,
+                                   .min_rms = 2.0,
+                                   .clip_threshold = 1.25},
+                                  {.lr = 0.1,
+                                   .beta2_decay = -0.5,
+                                   .eps = 0.1,
+                                   .min_rms = 2.0,
+                                   .clip_threshold = 1.25,
+                                   .weight_decay = 0.2});
+  expect_as_configured<Muon>({.lr = 0.1,
+                              .weight_decay = 0.2,
+                              .eps = 1.0,
+                              .momentum = 0.5,
+                              .nesterov = false,
+                              .adjust = MuonAdjust::kMatchRms},
+                             {.lr = 0.1,
+                              .momentum = 0.5,
+                              .nesterov = false,
+                              .eps = 1.0,
+                              .weight_decay = 0.2,
+                              .adjust = MuonAdjust::kMatchRms});
+}
+
+/// That each of the settings alone changes the step.
+template <class Optimizer>
+void expect_each_counts(const std::vector<ParamGroup>& settings) {
+  const auto after = [](ParamGroup group) {
+    const Tensor p = randn({3, 4});
+    group.parameters = {{"p", p}};
+    Optimizer optimizer({group}, {});
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      p.set_grad(randn({3, 4}, 40 + step));
+      optimizer.step();
+    }
+    return p;
+  };
+  const Tensor usual = after({});
+  for (std::size_t i = 0; i < settings.size(); ++i) {
+    EXPECT_FALSE(bitwise_equal(after(settings[i]), usual)) << "setting " << i;
+  }
+}
+
+TEST(ParamGroup, EachSettingOfAMatrixOptimizerChangesItsSteps) {
+  expect_each_counts<Adafactor>({{.lr = 1e-3},
+                                 {.weight_decay = 0.2},
+                                 {.eps = 2.0},
+                                 {.beta2_decay = -0.5},
+                                 {.min_rms = 2.0},
+                                 {.clip_threshold = 1.25}});
+  expect_each_counts<Muon>({{.lr = 0.1},
+                            {.weight_decay = 0.2},
+                            {.eps = 10.0},
+                            {.momentum = 0.5},
+                            {.nesterov = false},
+                            {.adjust = MuonAdjust::kMatchRms}});
+}
+
+TEST(ParamGroup, WithoutDecayNoWeightEntersTheGradient) {
+  const auto stays = [](auto make) {
+    const Tensor p = Tensor::full({3}, std::numeric_limits<double>::infinity(), Dtype::kFloat64);
+    const auto optimizer = make(NamedTensors{{"p", p}});
+    p.set_grad(Tensor::ones({3}, Dtype::kFloat64));
+    optimizer->step();
+    for (const auto value : p.data<double>()) {
+      EXPECT_EQ(value, std::numeric_limits<double>::infinity());
+    }
+  };
+  const auto made = []<class Optimizer>(std::type_identity<Optimizer>) {
+    return [](const NamedTensors& parameters) {
+      return std::make_unique<Optimizer>(parameters,
+                                         typename Optimizer::Config{.weight_decay = 0.0});
+    };
+  };
+  stays(made(std::type_identity<SGD>()));
+  stays(made(std::type_identity<Adam>()));
+  stays(made(std::type_identity<AdamW>()));
+  stays(made(std::type_identity<RMSprop>()));
+  stays(made(std::type_identity<Adagrad>()));
 }
 
 TEST(ParamGroup, MayNotGiveWhatTheOptimizerDoesNotHave) {
