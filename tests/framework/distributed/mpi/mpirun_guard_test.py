@@ -81,7 +81,8 @@ with tempfile.TemporaryDirectory() as folder:
     assert job.end() == (0, "", "")
 # Its ranks have ended, and it waits for others that it cannot reach.
 begin = time.time()
-assert guarded("bash", "-c", "OMPI_COMM_WORLD_RANK=0 sleep 3; trap '' TERM; sleep 1000; sleep 1000",
-               options=["--grace", "2"]) == (137, "", SAID)
+ended = guarded("bash", "-c", "OMPI_COMM_WORLD_RANK=0 sleep 3; trap '' TERM; sleep 1000; sleep 1000",
+                options=["--grace", "2"])
+assert ended == (137, "", SAID), ended
 assert time.time() - begin > 4
 print("mpirun_guard_test: ok")
