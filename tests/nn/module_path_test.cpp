@@ -157,7 +157,7 @@ TEST(ModulePath, DropoutBelowAModuleThatItsCallerHasNotRegisteredIsAnError) {
               careless(Tensor::ones({4, 4}));
             }),
             "Dropout: masks depend on the module's path, so it must be registered with the module "
-            "that calls it (register_module)");
+            "that calls it (register_module); in module 0");
   EXPECT_NO_THROW(second(first(Tensor::ones({4, 4}))));
 }
 

@@ -324,6 +324,13 @@ blocks = re.findall(r"^```cpp\n(.*?)^```", tutorial, re.MULTILINE | re.DOTALL)
 assert len(blocks) >= 10, len(blocks)
 for block in blocks:
     assert any(block in source for source in sources), f"tutorial.md: in no example:\n{block}"
+# It starts with six of them, in this order, each at most 80 lines long.
+first = ["linear_regression", "two_moons", "char_gpt", "mixture", "own_function", "own_module"]
+run_by_tutorial = re.findall(r"^build/release/examples/(\w+)", tutorial, re.MULTILINE)
+assert list(dict.fromkeys(run_by_tutorial))[:6] == first, run_by_tutorial
+for name in first:
+    lines = (root / f"examples/{name}.cpp").read_text().splitlines()
+    assert len(lines) <= 80, (name, len(lines))
 if not brief:
     checkpoints = folder / "own checkpoints"
     out, _ = run("own_training_loop", text, checkpoints)
