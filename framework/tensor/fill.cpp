@@ -21,21 +21,24 @@ struct StridedPair {
   const Shape& from;
 };
 
-// Copies the matrices of the last two dimensions, in squares, so that the cache lines that one row
-// reads are still in cache for the next row. A constant stride along rows lets loops be vectorised.
-template <std::int64_t kToStride, class To, class From>
+template <class To, class From>
+void copy_row(To* target, std::int64_t to_step, const From* source, std::int64_t from_step,
+              std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) target[i * to_step] = convert<To>(source[i * from_step]);
+}
+
+// Copies a matrix of the last two dimensions in squares, so that the cache lines that one row reads
+// are still in cache for the next row.
+template <class To, class From>
 void copy_matrix(To* target, const From* source, const StridedPair& pair) {
   constexpr std::int64_t kSquare = 32;
-  const auto rows = pair.shape[-2], columns = pair.shape[-1];
-  const auto to_row = pair.to[-2], to_column = kToStride != 0 ? kToStride : pair.to[-1];
-  const auto from_row = pair.from[-2], from_column = pair.from[-1];
-  for (std::int64_t i0 = 0; i0 < rows; i0 += kSquare) {
-    for (std::int64_t j0 = 0; j0 < columns; j0 += kSquare) {
-      const auto i1 = std::min(rows, i0 + kSquare), j1 = std::min(columns, j0 + kSquare);
+  const auto& [shape, to, from] = pair;
+  for (std::int64_t i0 = 0; i0 < shape[-2]; i0 += kSquare) {
+    for (std::int64_t j0 = 0; j0 < shape[-1]; j0 += kSquare) {
+      const auto i1 = std::min(shape[-2], i0 + kSquare), j1 = std::min(shape[-1], j0 + kSquare);
       for (auto i = i0; i < i1; ++i) {
-        for (auto j = j0; j < j1; ++j) {
-          target[i * to_row + j * to_column] = convert<To>(source[i * from_row + j * from_column]);
-        }
+        copy_row(target + i * to[-2] + j0 * to[-1], to[-1], source + i * from[-2] + j0 * from[-1],
+                 from[-1], j1 - j0);
       }
     }
   }
@@ -45,14 +48,10 @@ void copy_matrix(To* target, const From* source, const StridedPair& pair) {
 template <class To, class From>
 void copy_strided(To* target, const From* source, const StridedPair& pair, std::int64_t axis) {
   const auto& [shape, to, from] = pair;
-  if (axis == shape.ndim()) {
-    *target = convert<To>(*source);
-    return;
-  }
-  if (axis == shape.ndim() - 2) {
-    return to[-1] == 1 ? copy_matrix<1>(target, source, pair)
-                       : copy_matrix<0>(target, source, pair);
-  }
+  const auto left = shape.ndim() - axis;
+  if (left == 0) return copy_row(target, 1, source, 1, 1);
+  if (left == 1) return copy_row(target, to[-1], source, from[-1], shape[-1]);
+  if (left == 2) return copy_matrix(target, source, pair);
   for (std::int64_t i = 0; i < shape[axis]; ++i) {
     copy_strided(target + i * to[axis], source + i * from[axis], pair, axis + 1);
   }
@@ -86,20 +85,21 @@ void copy_elements(Tensor& target, const Tensor& source) {
     auto* const out = target.mutable_strided_data<To>();
     dispatch_any(source.dtype(), [&]<class From>() {
       const auto* in = source.strided_data<From>();
-      if constexpr (std::is_same_v<To, From>) {
-        if (target.is_contiguous() && source.is_contiguous()) {
-          std::memcpy(out, in, static_cast<std::size_t>(target.numel()) * sizeof(To));
-          return;
-        }
+      if (!target.is_contiguous() || !source.is_contiguous()) {
+        return copy_strided(out, in, {source.shape(), target.strides(), source.strides()}, 0);
       }
-      copy_strided(out, in, {source.shape(), target.strides(), source.strides()}, 0);
+      if constexpr (std::is_same_v<To, From>) {
+        std::memcpy(out, in, static_cast<std::size_t>(target.numel()) * sizeof(To));
+      } else {
+        copy_row(out, 1, in, 1, target.numel());
+      }
     });
   });
 }
 
-void check_off_tape(const Tensor& tensor, std::string_view name) {
-  check(!grad_enabled() || tensor.is_leaf(), "copy_: is not recorded on the tape, but ", name,
-        " is a result on the tape; copy under a NoGradGuard");
+void check_off_tape(std::string_view op, const Tensor& tensor, std::string_view name) {
+  check(!grad_enabled() || tensor.is_leaf(), op, ": is not recorded on the tape, but ", name,
+        " is a result on the tape; call it under a NoGradGuard");
 }
 
 }  // namespace
@@ -114,6 +114,8 @@ void check_element(std::string_view op, double value, Dtype dtype) {
 }
 
 void fill_(Tensor& tensor, double value) {
+  check_off_tape("fill_", tensor, "the tensor");
+  check_element("fill_", value, tensor.dtype());
   if (!tensor.is_contiguous()) {
     Shape repeated;
     for (std::int64_t i = 0; i < tensor.ndim(); ++i) repeated.push_back(0);
@@ -129,6 +131,8 @@ void add_(Tensor& target, const Tensor& source) {
                     target.shape(), " and ", source.shape());
   check<DtypeError>(target.dtype() == source.dtype(), "add_: dtypes must agree, got ",
                     target.dtype(), " and ", source.dtype());
+  check_off_tape("add_", source, "the source");
+  check_off_tape("add_", target, "the target");
   dispatch_floating(target.dtype(), [&]<class T>() {
     auto out = target.mutable_data<T>();
     const auto in = source.data<T>();
@@ -139,8 +143,8 @@ void add_(Tensor& target, const Tensor& source) {
 void copy_(Tensor& target, const Tensor& source) {
   check<ShapeError>(target.shape() == source.shape(), "copy_: shapes must agree, got ",
                     target.shape(), " and ", source.shape());
-  check_off_tape(source, "the source");
-  check_off_tape(target, "the target");
+  check_off_tape("copy_", source, "the source");
+  check_off_tape("copy_", target, "the target");
   check<LayoutError>(has_distinct_elements(target),
                      "copy_: elements of the target must not lie in one place, got shape ",
                      target.shape(), " with strides ", target.strides());

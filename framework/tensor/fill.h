@@ -7,21 +7,22 @@
 
 namespace moegrad {
 
-// The few element loops that the framework itself needs. They are not recorded on the tape.
+// The few element loops that the framework itself needs. They are not recorded on the tape, so
+// those that write into a tensor refuse results on the tape (Error), unless there is a NoGradGuard.
 
 /// ValueError, which begins with the op's name, unless `value` is an element of `dtype`: a whole
 /// number in [-2^63, 2^63) for int64, 0 or 1 for bool, any other for reals.
 void check_element(std::string_view op, double value, Dtype dtype);
 
-/// tensor[...] = value, ND, strided or not.
+/// tensor[...] = value, ND, strided or not. ValueError as check_element().
 void fill_(Tensor& tensor, double value);
 
 /// target += source, both contiguous ND of one shape and dtype.
 void add_(Tensor& target, const Tensor& source);
 
 /// target = source elementwise, of one shape. Both may be strided, parts of one tensor, and of
-/// other dtypes. Error for a result on the tape, unless there is a NoGradGuard: nothing is
-/// recorded. LayoutError if elements of `target` share a place, as those of an expanded tensor do.
+/// other dtypes. LayoutError if elements of `target` share a place, as those of an expanded tensor
+/// do.
 void copy_(Tensor& target, const Tensor& source);
 
 /// A contiguous copy with its own storage; NZ tensors are copied block by block.

@@ -24,6 +24,17 @@ TEST(Fill, WritesEveryElementOfAnyType) {
   }
 }
 
+TEST(Fill, WritesNoNumberThatTheTypeDoesNotHold) {
+  Tensor whole = Tensor::zeros({2, 3}, Dtype::kInt64), mask = Tensor::zeros({2}, Dtype::kBool);
+  Tensor column = whole.slice(1, 0, 1);
+  for (auto* tensor : {&whole, &column}) {
+    EXPECT_EQ(message_of<ValueError>([&] { fill_(*tensor, 0.5); }),
+              "fill_: int64 needs whole numbers in its range, got 0.5");
+  }
+  EXPECT_EQ(message_of<ValueError>([&] { fill_(mask, 2); }),
+            "fill_: bool needs true and false, got 2");
+}
+
 TEST(Fill, AddNeedsEqualShapesAndTypes) {
   Tensor a = Tensor::ones({2, 3});
   add_(a, Tensor::ones({2, 3}));
@@ -71,6 +82,27 @@ TEST(Fill, CopyWritesIntoStridedViews) {
   EXPECT_TRUE(bitwise_equal(a, Tensor::from(std::vector<float>{1, 3, 5, 9, 4, 9}, {2, 3})));
 }
 
+TEST(Fill, CopyWalksAnyNumberOfDimensions) {
+  for (const Shape& shape : {Shape{}, Shape{70}, Shape{33, 40}, Shape{2, 3, 5}, Shape{2, 3, 1, 5},
+                             Shape{2, 2, 3, 2, 35}}) {
+    Shape twice = shape;
+    if (shape.ndim() > 0) twice[-1] *= 2;
+    Tensor wide = Tensor::zeros(twice, Dtype::kFloat32);
+    Tensor half = shape.ndim() > 0 ? wide.slice(-1, 1, twice[-1], 2) : wide;  // every other one
+    const Tensor source = randn(shape);
+    copy_(half, source);
+    const auto expected = source.data<double>();
+    const Tensor copied = clone(half);  // reads strided
+    const auto found = copied.data<float>(), all = wide.data<float>();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(found[i], static_cast<float>(expected[i])) << shape << " at " << i;
+      if (shape.ndim() == 0) continue;
+      EXPECT_EQ(all[2 * i + 1], found[i]) << shape << " at " << i;
+      EXPECT_EQ(all[2 * i], 0.0F) << shape << " at " << i;
+    }
+  }
+}
+
 TEST(Fill, CopyBetweenPartsOfOneTensorReadsBeforeItWrites) {
   for (const auto& [to, from] : {std::pair{0, 1}, std::pair{1, 0}}) {
     Tensor a = Tensor::arange(5, Dtype::kFloat32);
@@ -79,6 +111,9 @@ TEST(Fill, CopyBetweenPartsOfOneTensorReadsBeforeItWrites) {
     EXPECT_TRUE(bitwise_equal(a, to == 0 ? Tensor::from(std::vector<float>{1, 2, 3, 4, 4}, {5})
                                          : Tensor::from(std::vector<float>{0, 0, 1, 2, 3}, {5})));
   }
+  Tensor square = Tensor::from(std::vector<float>{1, 2, 3, 4}, {2, 2});
+  copy_(square, Tensor::as_strided(square, {2, 2}, {1, 2}, 0));  // transposes it in place
+  EXPECT_TRUE(bitwise_equal(square, Tensor::from(std::vector<float>{1, 3, 2, 4}, {2, 2})));
 }
 
 TEST(Fill, CopyRefusesElementsInOnePlaceAndResultsOnTheTape) {
@@ -95,16 +130,26 @@ TEST(Fill, CopyRefusesElementsInOnePlaceAndResultsOnTheTape) {
   const Tensor result = leaf.slice(0, 0, 2);
   Tensor target = Tensor::zeros({2}, Dtype::kFloat64), view = leaf.slice(0, 0, 1);
   EXPECT_EQ(message_of<Error>([&] { copy_(target, result); }),
-            "copy_: is not recorded on the tape, but the source is a result on the tape; copy "
-            "under a NoGradGuard");
+            "copy_: is not recorded on the tape, but the source is a result on the tape; call "
+            "it under a NoGradGuard");
   EXPECT_EQ(message_of<Error>([&] { copy_(view, Tensor::ones({1}, Dtype::kFloat64)); }),
-            "copy_: is not recorded on the tape, but the target is a result on the tape; copy "
+            "copy_: is not recorded on the tape, but the target is a result on the tape; call "
+            "it under a NoGradGuard");
+  EXPECT_EQ(message_of<Error>([&] { fill_(view, 1); }),
+            "fill_: is not recorded on the tape, but the tensor is a result on the tape; call it "
             "under a NoGradGuard");
+  EXPECT_EQ(message_of<Error>([&] { add_(target, result); }),
+            "add_: is not recorded on the tape, but the source is a result on the tape; call it "
+            "under a NoGradGuard");
+  EXPECT_THROW(add_(view, Tensor::ones({1}, Dtype::kFloat64)), Error);
   const NoGradGuard no_grad;
   copy_(target, result);
   EXPECT_TRUE(bitwise_equal(target, result.detach()));
   copy_(view, Tensor::ones({1}, Dtype::kFloat64));
   EXPECT_EQ(leaf.slice(0, 0, 1).item(), 1);
+  fill_(view, 3);
+  add_(view, Tensor::ones({1}, Dtype::kFloat64));
+  EXPECT_EQ(leaf.slice(0, 0, 1).item(), 4);
 }
 
 TEST(Fill, CopyTransposesMatricesOfAnySize) {
