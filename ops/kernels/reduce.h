@@ -5,12 +5,14 @@
 
 namespace moegrad::kernels {
 
-/// y[o, i] = sum over k of x[o, k, i],  x [outer, n, inner]. If inner > 1, in ascending k; rows
-/// (inner == 1) by row_sum. Overwrites y.
+/// y[o, i] = sum over k of x[o, k, i],  x [outer, n, inner]. If inner > 1, in ascending k, where
+/// sums restart every 64 terms and are added in double; rows (inner == 1) by row_sum.
+/// Overwrites y.
 template <class T>
 void sum(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner);
 
-/// y[o, k, i] = sum over j <= k of x[o, j, i], or over j >= k if `reverse`; x, y [outer, n, inner].
+/// y[o, k, i] = sum over j <= k of x[o, j, i], or over j >= k if `reverse`, in double; x, y [outer,
+/// n, inner].
 template <class T>
 void cumsum(const T* x, bool reverse, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner);
 

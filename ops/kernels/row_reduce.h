@@ -14,10 +14,12 @@ namespace moegrad::kernels {
 
 // Reductions of one row in an order that depends only on its length. Element i goes to running
 // value i % 16; sixteen such values let the loop vectorise, and a fixed tree joins them. Sums
-// restart every 1024 elements and the partial sums are added in double, so that float32 rows of any
-// length keep their digits.
+// restart every kSumBlock elements and the partial sums are added in double, so that float32 rows
+// of any length keep their digits.
 
 inline constexpr std::int64_t kLanes = 16;
+/// After how many terms sums restart.
+inline constexpr std::int64_t kSumBlock = 1024;
 
 template <class T, class Combine>
 T join_lanes(std::array<T, kLanes>& lanes, const Combine& combine) {
@@ -30,10 +32,9 @@ T join_lanes(std::array<T, kLanes>& lanes, const Combine& combine) {
 /// Sum over i < n of term(i).
 template <class T, class Term>
 T row_sum_of(std::int64_t n, const Term& term) {
-  constexpr std::int64_t kBlock = 1024;
   double total = 0;
-  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
-    const auto end = std::min(n, begin + kBlock);
+  for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
+    const auto end = std::min(n, begin + kSumBlock);
     std::array<T, kLanes> lanes{};
     auto i = begin;
     for (; i + kLanes <= end; i += kLanes) {

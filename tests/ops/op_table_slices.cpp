@@ -173,7 +173,7 @@ OpEntry split_sizes_op() {
   };
   entry.errors = {refused("too much", {3, 3}, "3, 3"),
                   refused("too little", {1, 3}, "1, 3"),
-                  refused("a negative size", {6, -1}, "6, -1"),
+                  refused("a negative size", {-1, 6}, "-1, 6"),
                   refused("no piece", {}, "none"),
                   refused("a sum that overflows",
                           {std::numeric_limits<std::int64_t>::max(),

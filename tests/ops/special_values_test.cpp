@@ -132,6 +132,29 @@ TEST(SpecialValues, AMeanOfOnesIsOneAndAVarianceIsExactFarFromZero) {
   EXPECT_TRUE(std::isnan(var(Tensor::zeros({0})).item()));
 }
 
+// Tenths, whose sum would lose digits if it were one float32 number.
+TEST(SpecialValues, SumsOfManyNumbersKeepTheirDigitsAlongEveryDimension) {
+  constexpr std::int64_t kRows = 60000;
+  const Tensor t = Tensor::full({kRows, 2}, 0.1).set_requires_grad(true);  // float32
+  const double tenth = static_cast<double>(0.1F), relative = 1e-6;
+  const auto expect_near = [&](const Tensor& y, double expected) {
+    const Tensor elements = clone(y);
+    for (const auto value : elements.data<float>()) {
+      EXPECT_NEAR(value, expected, relative * expected);
+    }
+  };
+  expect_near(sum(t, 0), kRows * tenth);
+  expect_near(sum(t), 2 * kRows * tenth);
+  expect_near(mean(t, 0), tenth);
+  const Tensor sums = cumsum(t, 0);
+  expect_near(sums[-1], kRows * tenth);
+  sums.backward(Tensor::full({kRows, 2}, 0.1));
+  expect_near(t.grad()[0], kRows * tenth);
+  const Tensor bias = Tensor::zeros({2}).set_requires_grad(true);
+  (t.detach() + bias).backward(t.detach());
+  expect_near(bias.grad(), kRows * tenth);
+}
+
 TEST(SpecialValues, LossesLeaveOutWhatDoesNotCount) {
   const Tensor log_p = Tensor::from(Values{-kInfinity, 0, 0, -kInfinity}, {2, 2});
   const Tensor targets = Tensor::from(std::vector<std::int64_t>{1, -100}, {2});
