@@ -75,11 +75,16 @@ void recompute_layers(models::CausalLM& model, std::int64_t n) {
 
 namespace {
 
-/// Of a micro-batch, whose tokens get ids that no other one of the step has.
-DropoutIds ids_of(const Turn& turn, const MicroBatch& batch, const StepOptions& options) {
-  constexpr std::int64_t kMostTokensOfOne = std::int64_t{1} << 32;
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(batch.tokens.numel()));
-  std::iota(ids.begin(), ids.end(), turn.index * kMostTokensOfOne);
+/// Of a micro-batch, whose tokens get ids that no other one of the step has. All are below 2^32, as
+/// attention's dropout needs them, so each micro-batch has an equal share of these.
+DropoutIds ids_of(const Turn& turn, const MicroBatch& batch, std::int64_t micro_batches,
+                  const StepOptions& options) {
+  const auto share = (std::int64_t{1} << 32) / micro_batches;
+  const auto tokens = batch.tokens.numel();
+  check<ValueError>(tokens <= share, "train_step: a micro-batch must have at most ", share,
+                    " tokens, 2^32 divided by the number of micro-batches, got ", tokens);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(tokens));
+  std::iota(ids.begin(), ids.end(), turn.index * share);
   return {.seed = options.seed,
           .step = *options.step,
           .token_ids = Tensor::from(ids, {std::ssize(ids)})};
@@ -138,7 +143,7 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
     if (options.replay != nullptr && !turn.idle) {
       forward.replay_expert_indices = (*options.replay)[static_cast<std::size_t>(turn.index)];
     }
-    if (options.step) forward.dropout_ids = ids_of(turn, batch, options);
+    if (options.step) forward.dropout_ids = ids_of(turn, batch, plan.micro_batches(), options);
     auto output = options.forward ? options.forward(model, batch, forward)
                                   : model(batch.tokens, batch.documents, forward);
     const auto share = [&] {

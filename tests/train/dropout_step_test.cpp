@@ -8,6 +8,7 @@
 
 #include "framework/autograd/dropout_ids.h"
 #include "framework/tensor/fill.h"
+#include "nn/attention.h"
 #include "nn/dropout.h"
 #include "nn/sequential.h"
 #include "optim/adamw.h"
@@ -48,16 +49,35 @@ void drop_outputs_of_attention(models::CausalLM& model) {
   }
 }
 
+using SelfAttention = nn::AnyModule<Tensor(const Tensor&, const nn::SequenceContext&)>;
+
+void drop_within_attention(models::CausalLM& model) {
+  const auto& config = model.config();
+  for (std::size_t i = 0; i < model.layers().size(); ++i) {
+    model.replace("model.layers." + std::to_string(i) + ".self_attn",
+                  SelfAttention(std::make_shared<nn::Attention>(
+                      nn::Attention::Config{.hidden_size = config.hidden_size,
+                                            .num_heads = config.num_attention_heads,
+                                            .num_key_value_heads = config.num_key_value_heads,
+                                            .head_dim = config.head_dim,
+                                            .dropout = 0.5,
+                                            .dtype = config.dtype})));
+  }
+  model.init_weights(1);
+}
+
+using Drop = void (*)(models::CausalLM&);
+
 struct Run {
   std::vector<double> losses, norms;
 };
 
-Run run(int ranks, bool recomputed, std::uint64_t seed) {
+Run run(Drop drop, int ranks, bool recomputed, std::uint64_t seed) {
   Run result;
   const auto data = windows();
   launch(ranks, [&](RankContext& context) {
     models::CausalLM model(config(), 1);
-    drop_outputs_of_attention(model);
+    drop(model);
     if (recomputed) recompute_layers(model, std::ssize(model.layers()));
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
@@ -74,22 +94,24 @@ Run run(int ranks, bool recomputed, std::uint64_t seed) {
 }
 
 TEST(DropoutStep, HasTheBitsOfOneRankOnSeveralRecomputedOrNot) {
-  const auto expected = run(1, false, 7);
-  for (const int ranks : {1, 2, 3, 4}) {
-    for (const bool recomputed : {false, true}) {
-      const auto other = run(ranks, recomputed, 7);
-      EXPECT_EQ(other.losses, expected.losses) << ranks << " ranks, recomputed " << recomputed;
-      EXPECT_EQ(other.norms, expected.norms) << ranks << " ranks, recomputed " << recomputed;
+  for (const Drop drop : {drop_outputs_of_attention, drop_within_attention}) {
+    const auto expected = run(drop, 1, false, 7);
+    for (const int ranks : {1, 2, 3, 4}) {
+      for (const bool recomputed : {false, true}) {
+        const auto other = run(drop, ranks, recomputed, 7);
+        EXPECT_EQ(other.losses, expected.losses) << ranks << " ranks, recomputed " << recomputed;
+        EXPECT_EQ(other.norms, expected.norms) << ranks << " ranks, recomputed " << recomputed;
+      }
     }
+    EXPECT_NE(run(drop, 1, false, 8).losses, expected.losses);
   }
-  EXPECT_NE(run(1, false, 8).losses, expected.losses);
 }
 
-TEST(DropoutStep, EachMicroBatchAndStepHasMasksOfItsOwn) {
+void expect_masks_of_their_own(Drop drop) {
   const auto data = windows();
   launch(1, [&](RankContext& context) {
     models::CausalLM model(config(), 1);
-    drop_outputs_of_attention(model);
+    drop(model);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
     StepPlan plan(state, kMicroBatches);
@@ -114,6 +136,12 @@ TEST(DropoutStep, EachMicroBatchAndStepHasMasksOfItsOwn) {
       EXPECT_TRUE(bitwise_equal(logits[i], logits[8 + i])) << i;
     }
   });
+}
+
+TEST(DropoutStep, EachMicroBatchAndStepHasMasksOfItsOwn) {
+  for (const Drop drop : {drop_outputs_of_attention, drop_within_attention}) {
+    expect_masks_of_their_own(drop);
+  }
 }
 
 TEST(DropoutStep, NeedsTheNumberOfTheStepAndNoGuard) {
