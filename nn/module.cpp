@@ -315,12 +315,23 @@ HookHandle Module::register_backward_hook(std::function<void(Module&)> hook) {
   return backward_hooks_.add(std::move(hook));
 }
 
-ScopeGuard Module::open_scope() {
-  const auto& outer = ScopeGuard::current();
+std::pair<ModuleTree, std::string> Module::tree_of_call() const {
+  const auto& caller = ScopeGuard::current();
   auto [root, path] = place_in_tree();
-  ModuleTree tree = {.root = root};
-  if (outer) tree.path = outer->tree.root == root ? outer->tree.path : outer->path;
-  path = join(tree.path, path);
+  if (caller && caller->tree.root == root) return {caller->tree, std::move(path)};
+  if (caller && !caller->tree.alive.expired()) {
+    // Another tree may have registered this module after the caller's.
+    const auto* callers_root = static_cast<const Module*>(caller->tree.root);
+    if (auto found = callers_root->find(*this)) return {caller->tree, std::move(*found)};
+  }
+  ModuleTree tree = {.root = root, .alive = root->life_.watch()};
+  if (caller) tree.path = caller->path;
+  return {std::move(tree), std::move(path)};
+}
+
+ScopeGuard Module::open_scope() {
+  auto [tree, within] = tree_of_call();
+  std::string path = join(tree.path, within);
   if (log_enabled(LogLevel::kDebug)) {
     log(LogLevel::kDebug, "forward " + (path.empty() ? std::string("(root)") : path));
   }

@@ -269,6 +269,9 @@ class Module {
   /// The topmost module above this one, which is this one if none has registered it, and the path
   /// from there, as named_modules() has it.
   std::pair<const Module*, std::string> place_in_tree() const;
+  /// The tree in which this module is called, the caller's if it is part of that, and its path from
+  /// the root.
+  std::pair<ModuleTree, std::string> tree_of_call() const;
   /// The name of `module` within this module, if it is this module or below it.
   std::optional<std::string> find(const Module& module) const;
   void collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const;

@@ -17,8 +17,9 @@ const DropoutIds& ids_in_force(std::string_view layer) {
 std::string purpose_of_call(std::string_view layer, std::string_view purpose, std::int64_t step) {
   const auto& scope = ScopeGuard::current();
   for (const auto* call = scope.get(); call != nullptr && call->parent; call = call->parent.get()) {
-    // All that its caller has not registered would have the same path, the caller's.
-    check(call->tree.root == call->parent->tree.root || call->path != call->parent->path, layer,
+    // Different modules that a caller has not registered may have the same path there.
+    const auto* const callers_root = call->parent->tree.root;
+    check(callers_root == nullptr || call->tree.root == callers_root, layer,
           ": masks depend on the module's path, so it must be registered with the module that "
           "calls it (register_module)");
   }

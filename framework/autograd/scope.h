@@ -12,7 +12,8 @@ namespace moegrad {
 /// The tree of modules that a called module belongs to, and the path that its root has: "" unless
 /// a module of another tree calls into this one.
 struct ModuleTree {
-  const void* root = nullptr;  // compared only
+  const void* root = nullptr;            // a module, which nn knows
+  std::weak_ptr<const void> alive = {};  // while it exists
   std::string path = {};
 };
 

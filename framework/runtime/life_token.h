@@ -17,13 +17,13 @@ class LifeToken {
   ~LifeToken() = default;
 
   /// Expires when the object is destroyed.
-  std::weak_ptr<const void> watch() {
+  std::weak_ptr<const void> watch() const {
     if (!life_) life_ = std::make_shared<char>();
     return life_;
   }
 
  private:
-  std::shared_ptr<const void> life_;  // made by the first watch()
+  mutable std::shared_ptr<const void> life_;  // made by the first watch()
 };
 
 }  // namespace moegrad

@@ -120,6 +120,25 @@ TEST(ModulePath, OfAChildOfAnotherModuleOfTheTreeIsTheChildsOwn) {
   EXPECT_EQ(paths, Paths({"0.leaf", "0.leaf"}));
 }
 
+// The last tree to register a module is not always the one that calls it.
+TEST(ModulePath, IsThatOfTheCallersTreeAlsoIfAnotherHasTheModuleToo) {
+  Paths paths;
+  const auto first = std::make_shared<Block>(paths), second = std::make_shared<Block>(paths);
+  Sequential net;
+  net.push_back(first);
+  net.push_back(second);
+  {
+    Sequential other;
+    other.emplace_back<Caller>([](const Tensor& x) { return x; });
+    other.push_back(second);
+    other.push_back(first);
+    net(Tensor::ones({1}));
+    other(Tensor::ones({1}));
+  }
+  net(Tensor::ones({1}));  // whose elements no longer have a parent that lives
+  EXPECT_EQ(paths, Paths({"0.leaf", "1.leaf", "1.leaf", "2.leaf", "0.leaf", "1.leaf"}));
+}
+
 /// Dropouts in lists, called by the module that has the lists.
 class Dropping final : public Callable<Dropping> {
  public:
@@ -147,6 +166,10 @@ TEST(ModulePath, ElementsOfTwoListsDropOtherElements) {
   EXPECT_FALSE(bitwise_equal(y[0], y[2]));
 }
 
+constexpr auto* kNotRegistered =
+    "Dropout: masks depend on the module's path, so it must be registered with the module that "
+    "calls it (register_module); in module ";
+
 TEST(ModulePath, DropoutBelowAModuleThatItsCallerHasNotRegisteredIsAnError) {
   const DropoutIdsGuard guard({.seed = 1});
   Sequential first, second;
@@ -156,9 +179,33 @@ TEST(ModulePath, DropoutBelowAModuleThatItsCallerHasNotRegisteredIsAnError) {
   EXPECT_EQ(message_of<Error>([&] {
               careless(Tensor::ones({4, 4}));
             }),
-            "Dropout: masks depend on the module's path, so it must be registered with the module "
-            "that calls it (register_module); in module 0");
+            std::string(kNotRegistered) + "0");
   EXPECT_NO_THROW(second(first(Tensor::ones({4, 4}))));
+  ModuleList<Sequential> list;
+  list.push_back(std::make_unique<Sequential>(std::make_unique<Dropout>(Dropout::Config{})));
+  Caller forgets([&](const Tensor& x) { return list[0](x); });  // to register its list
+  EXPECT_EQ(message_of<Error>([&] {
+              forgets(Tensor::ones({4, 4}));
+            }),
+            std::string(kNotRegistered) + "0.0");
+  EXPECT_NO_THROW(list[0](Tensor::ones({4, 4})));
+}
+
+TEST(ModulePath, DropoutOfModulesThatTwoTreesHaveGoesOnInEither) {
+  const DropoutIdsGuard guard({.seed = 1});
+  const Tensor x = Tensor::ones({4, 4});
+  const auto shared = std::make_shared<Dropout>(Dropout::Config{.p = 0.5});
+  Sequential net;
+  net.push_back(shared);
+  const Tensor alone = net(x);
+  {
+    Sequential other;
+    other.emplace_back<Dropout>(Dropout::Config{.p = 0.5});
+    other.push_back(shared);
+    EXPECT_TRUE(bitwise_equal(net(x), alone));
+    EXPECT_NO_THROW(other(x));
+  }
+  EXPECT_TRUE(bitwise_equal(net(x), alone));
 }
 
 }  // namespace
