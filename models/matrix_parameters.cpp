@@ -11,12 +11,17 @@ namespace {
 
 using Role = nn::ParameterLayout::Role;
 
+bool is_gate(std::string_view name) {
+  return name == "gate.weight" || name.ends_with(".gate.weight") ||
+         name.ends_with("shared_expert_gate.weight");
+}
+
 NamedTensors& kind_of(const nn::ParameterSlot& slot, MatrixParameters& parameters) {
   const std::string_view name = slot.name;
   if (slot.parameter().ndim() < 2) return parameters.vectors;
   if (name.ends_with("embed_tokens.weight")) return parameters.embedding;
   if (name.ends_with("lm_head.weight")) return parameters.head;
-  if (name.ends_with("gate.weight")) return parameters.router;
+  if (is_gate(name)) return parameters.router;
   check<ValueError>(slot.layout.role != Role::kDense, "matrix_parameters: '", name,
                     "' must be the weight of a linear layer, an embedding, a head or a router");
   return parameters.matrices;

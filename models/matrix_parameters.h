@@ -26,9 +26,10 @@ struct MatrixParameters {
 };
 
 /// Sorts the parameters of `model`, which have Hugging Face's names: `embed_tokens.weight` is the
-/// embedding, `lm_head.weight` the head (a tied one is the embedding), and `...gate.weight` a
-/// router or the gate of a shared expert. Under fully_shard they are shards. ValueError for another
-/// matrix that is not the weight of a linear layer.
+/// embedding, `lm_head.weight` the head (a tied one is the embedding), `gate.weight` of
+/// any module a router, and `shared_expert_gate.weight` the gate of a shared expert. Under
+/// fully_shard they are shards. ValueError for another matrix that is not the weight of a linear
+/// layer.
 MatrixParameters matrix_parameters(const nn::Module& model);
 
 }  // namespace moegrad::models

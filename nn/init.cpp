@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <optional>
 #include <variant>
@@ -49,7 +50,16 @@ void write_by_index(const ParameterSlot& slot, const ValueAt& value_at) {
 
 void init_uniform(const ParameterSlot& slot, std::uint64_t seed, double low, double high) {
   const Random random(seed, slot.name);
-  write_by_index(slot, [&](std::uint64_t i) { return low + (high - low) * random.uniform(i); });
+  double largest = high;  // that rounding to the dtype does not take to `high`
+  dispatch_floating(slot.parameter().dtype(), [&]<class T>() {
+    const auto nearest = static_cast<T>(high);
+    const bool is_below = static_cast<double>(nearest) < high;
+    largest = is_below ? nearest : std::nextafter(nearest, std::numeric_limits<T>::lowest());
+  });
+  largest = std::max(largest, low);
+  write_by_index(slot, [&](std::uint64_t i) {
+    return std::min(low + (high - low) * random.uniform(i), largest);
+  });
 }
 
 // One draw per element, whatever the interval, through the inverse of the distribution function.

@@ -27,6 +27,11 @@ InitialValues InitialValues::normal(std::optional<double> std) {
   return InitialValues(Normal{std});
 }
 
+InitialValues InitialValues::constant(double value) {
+  check<ValueError>(!std::isnan(value), "constant: value must be a number, got nan");
+  return InitialValues(Constant{value});
+}
+
 InitialValues InitialValues::uniform(double low, double high) {
   check<ValueError>(std::isfinite(high - low) && low <= high,
                     "uniform: [low, high) must be an interval, got [", low, ", ", high, ")");

@@ -18,7 +18,7 @@ enum class Fan : std::uint8_t { kIn, kOut, kMean };
 ///
 /// The default declares nothing (Note [Who initialises a parameter]). Names and defaults are those
 /// of torch.nn.init, but for the std of normal(). ValueError for a width that is negative or not
-/// finite, and for an empty interval.
+/// finite, for a constant that is NaN, and for an empty interval.
 class InitialValues {
  public:
   /// normal(0, std). Without `std`, the one that init_weights is called with.
@@ -48,7 +48,7 @@ class InitialValues {
   static InitialValues normal(std::optional<double> std = {});
   static InitialValues ones() { return constant(1.0); }
   static InitialValues zeros() { return constant(0.0); }
-  static InitialValues constant(double value) { return InitialValues(Constant{value}); }
+  static InitialValues constant(double value);
   static InitialValues uniform(double low = 0.0, double high = 1.0);
   static InitialValues trunc_normal(double mean = 0.0, double std = 1.0, double low = -2.0,
                                     double high = 2.0);

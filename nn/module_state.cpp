@@ -2,6 +2,7 @@
 // What a Module does with the values of its parameters and buffers.
 #include <algorithm>
 
+#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/tensor/convert.h"
 #include "framework/tensor/fill.h"
@@ -43,6 +44,7 @@ void Module::load_state_dict(const NamedTensors& state) {
                       ", or of other reals if it is of reals, got ", given);
     check_same_part("load_state_dict", name, found->tensor.shard_spec(), tensor.shard_spec());
   }
+  const NoGradGuard no_grad;
   for (auto& [name, tensor] : own) {
     copy_(tensor, std::ranges::find(state, name, &NamedTensor::name)->tensor);
   }

@@ -90,6 +90,24 @@ TEST(MatrixParameters, DescribeTheExpertsInEitherOrientation) {
   }
 }
 
+/// A linear layer whose name ends as that of a router does.
+class Aggregating final : public nn::Module {
+ public:
+  Aggregating() : aggregate_({.in_features = 2, .out_features = 3}) {
+    register_module("aggregate", aggregate_);
+  }
+
+ private:
+  nn::Linear aggregate_;
+};
+
+TEST(MatrixParameters, TakeNamesAsWholes) {
+  const Aggregating module;
+  const auto sorted = matrix_parameters(module);
+  EXPECT_TRUE(sorted.router.empty());
+  EXPECT_EQ(names_of(sorted.matrices), std::vector<std::string>{"aggregate.weight"});
+}
+
 TEST(MatrixParameters, RefuseAMatrixOfUnknownUse) {
   const nn::Embedding table({.num_embeddings = 3, .embedding_dim = 2});
   EXPECT_EQ(

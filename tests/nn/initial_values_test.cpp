@@ -25,8 +25,9 @@ using test::message_of;
 /// A weight with one declaration.
 class Holder final : public Callable<Holder> {
  public:
-  explicit Holder(const Shape& shape, InitialValues initial = {}, ParameterLayout layout = {})
-      : weight(Tensor::full(shape, 7.0, Dtype::kFloat64)) {
+  explicit Holder(const Shape& shape, InitialValues initial = {}, ParameterLayout layout = {},
+                  Dtype dtype = Dtype::kFloat64)
+      : weight(Tensor::full(shape, 7.0, dtype)) {
     register_parameter("weight", weight, std::move(layout), initial);
   }
   Tensor forward(const Tensor& x) { return x; }
@@ -53,10 +54,11 @@ Moments moments_of(const Tensor& tensor) {
   return found;
 }
 
-Moments moments_of(const InitialValues& initial, const Shape& shape = {300, 200}) {
-  Holder holder(shape, initial);
+Moments moments_of(const InitialValues& initial, const Shape& shape = {300, 200},
+                   Dtype dtype = Dtype::kFloat64) {
+  Holder holder(shape, initial, {}, dtype);
   init_weights(holder, 1, /*std=*/1e9);
-  return moments_of(holder.weight);
+  return moments_of(to_dtype(holder.weight, Dtype::kFloat64));
 }
 
 TEST(NormalQuantile, IsTheInverseOfTheDistribution) {
@@ -115,6 +117,14 @@ TEST(InitialValues, UniformConstantAndNormalNeedNoFan) {
   EXPECT_NEAR(uniform.most, 5.0, 1e-3);
   EXPECT_GE(uniform.least, 2.0);
   EXPECT_LT(uniform.most, 5.0);
+  // Rounding to float32 takes half of an eighth of these numbers to the end of the interval.
+  const auto narrow =
+      moments_of(InitialValues::uniform(1.0, 1.0 + 0x1p-20), {10'000}, Dtype::kFloat32);
+  EXPECT_EQ(narrow.least, 1.0);
+  EXPECT_EQ(narrow.most, 1.0 + 7 * 0x1p-23);
+  // The float32 number next to 0.1 is larger.
+  const auto tenth = moments_of(InitialValues::uniform(0.0999999, 0.1), {10'000}, Dtype::kFloat32);
+  EXPECT_LT(tenth.most, 0.1);
   const auto constant = moments_of(InitialValues::constant(-0.25), {3});
   EXPECT_EQ(constant.least, -0.25);
   EXPECT_EQ(constant.most, -0.25);
@@ -273,6 +283,8 @@ TEST(InitialValues, RejectsWhatIsNoDistribution) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(message_of<ValueError>([] { InitialValues::normal(-1.0); }),
             "normal: std must be finite and >= 0, got -1");
+  EXPECT_EQ(message_of<ValueError>([&] { InitialValues::constant(nan); }),
+            "constant: value must be a number, got nan");
   EXPECT_EQ(message_of<ValueError>([] { InitialValues::uniform(2.0, 1.0); }),
             "uniform: [low, high) must be an interval, got [2, 1)");
   EXPECT_EQ(message_of<ValueError>([] { InitialValues::trunc_normal(0.0, 0.0); }),

@@ -48,6 +48,16 @@ TEST(LoadStateDict, ARefusedStateLeavesTheModuleAsItWas) {
   EXPECT_TRUE(bitwise_equal(module.first.weight().detach(), Tensor::ones({3, 2})));
 }
 
+// As averages of several states are.
+TEST(LoadStateDict, TakesResultsOnTheTape) {
+  Pair module;
+  const Tensor given = Tensor::full({3, 2}, 2.0);
+  const auto leaf = Tensor::full({2, 3}, 3.0).set_requires_grad(true);
+  module.load_state_dict({{"first.weight", given}, {"second.weight", leaf.slice(0, 0, 2)}});
+  EXPECT_TRUE(bitwise_equal(module.first.weight().detach(), given));
+  EXPECT_TRUE(bitwise_equal(module.second.weight().detach(), leaf.detach()));
+}
+
 // Parameters of an even size have shards of one shape on all ranks.
 TEST(LoadStateDict, RefusesAnotherRanksShards) {
   Pair own, other;
