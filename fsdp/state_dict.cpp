@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/gather_shards.h"
 #include "framework/distributed/shard_runs.h"
@@ -92,6 +93,7 @@ void load_full_state_dict(nn::Module& module, const NamedTensors& state) {
   const CheckResult result = shared(first ? judge(parameters, state) : CheckResult(), world);
   check<ShapeError>(result.kind != CheckResult::kWrongShape, result.message);
   check(result.kind == CheckResult::kGood, result.message);
+  const NoGradGuard no_grad;
   for (const auto& [name, parameter] : parameters) {
     const Tensor given =
         first ? std::ranges::find(state, name, &NamedTensor::name)->tensor : Tensor();

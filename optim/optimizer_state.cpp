@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
@@ -61,6 +62,7 @@ void load_state(std::string_view subject, NamedTensors own, const NamedTensors& 
     check_loads_into(subject, name, found->tensor, tensor);
     sources.push_back(&found->tensor);
   }
+  const NoGradGuard no_grad;
   for (std::size_t i = 0; i < own.size(); ++i) copy_(own[i].tensor, *sources[i]);
 }
 

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
@@ -115,6 +116,7 @@ void CheckpointSaver::save(std::int64_t step, CheckpointState state) {
   if (options_.observe) options_.observe(CheckpointPoint::kCopy);
   state.checksums = shared_checksums(state, group_.get());
   buffers_.resize(state.tensors.size());
+  const NoGradGuard no_grad;
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     auto& tensor = state.tensors[i].tensor;
     if (!writes_tensor(tensor, group_.get())) continue;  // only its checksum is compared

@@ -103,6 +103,20 @@ TEST(Muon, LeavesAMatrixOfZeroGradientToItsDecay) {
   for (const double value : p.data<double>()) EXPECT_EQ(value, 0.75);
 }
 
+TEST(Muon, TakesItsScratchFromTheMemoryOfOptimizers) {
+  const Tensor p = randn({40, 60});
+  Muon optimizer({{"p", p}}, {});
+  p.set_grad(randn({40, 60}, 2));
+  auto& arena = *RankContext::current().arena();
+  arena.reset_peak();
+  const auto before = arena.live()[MemoryTag::kOptimizer];
+  optimizer.step();
+  const std::int64_t matrix = 40 * 60 * 8, gram = 40 * 40 * 8;
+  // The direction, one matrix of it, and in orthogonalize() two matrices and two Gram matrices.
+  EXPECT_GE(arena.peak(MemoryTag::kOptimizer) - before, 4 * matrix + 2 * gram);
+  EXPECT_EQ(arena.live()[MemoryTag::kOptimizer], before);
+}
+
 TEST(Muon, GivesNamedGroupsToAdamW) {
   const Tensor matrix = randn({3, 4}), head = randn({5, 4}, 2), norm = randn({4}, 3);
   const Tensor same_head = clone(head), same_norm = clone(norm);

@@ -80,10 +80,11 @@ def rms_norm_rope(case, x, y, c):
 
 
 def attention(case, x, y, c):
-    """scale sum_j p_j (c.v_j - c.o) k_j: of the means of its factors."""
+    """scale sum_j p_j (c.v_j - c.o) k_j, and sum_t p_t c_t with the weights of a key, which are 1
+    on average: of the means of their factors."""
     q, k, v = (t.abs().mean() for t in x[:3])
     score = case["args"]["scale"] * x[0].shape[2] * c[0].abs().mean() * v
-    return [score * k, score * q] + [0.0] * (len(x) - 2)
+    return [score * k, score * q, c[0].abs().mean()] + [0.0] * (len(x) - 3)
 
 
 def topk_softmax(case, x, y, c):
