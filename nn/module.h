@@ -51,7 +51,7 @@ namespace moegrad::nn {
 /// module for its parameters or modules is an Error with its name.
 class Module {
  public:
-  Module() = default;
+  Module() { life_.watch(); }  // makes the token, which calls in several threads then only read
   virtual ~Module() = default;
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
