@@ -81,7 +81,7 @@ TEST(MatrixParameters, DescribeTheExpertsInEitherOrientation) {
       EXPECT_EQ(found.blocks, 5);
       EXPECT_EQ(found.parts, parts);
       EXPECT_EQ(found.transposed, transposed);
-      const auto& same =
+      const auto same =
           matrix_parameters(model).stacked.at("model.layers.0.mlp.experts." + projection);
       EXPECT_EQ(same.count(), found.count());
     };
