@@ -12,7 +12,7 @@ namespace moegrad::nn {
 /// around it (Note [Dropout masks]) and its own path. Otherwise y = x.      x, y: [T, ...]
 ///
 /// Two calls of one module in a step drop the same elements; use a module for each place. So do two
-/// Dropouts that are called outside any module, since neither has a path. Error in training without
+/// Dropouts that no module has registered, since neither has a path. Error in training without
 /// a guard, and if a module calls it that has not registered it. ValueError unless p is in [0, 1).
 class Dropout final : public Callable<Dropout> {
  public:

@@ -55,9 +55,8 @@ class Muon final : public MatrixOptimizer {
   /// One group with the configuration's settings.
   Muon(NamedTensors parameters, const Config& config);
   /// Each group has its own settings (lr, weight_decay, eps, momentum, nesterov, adjust; those of
-  /// AdamW),
-  /// or takes the configuration's. ShapeError for a parameter that is no matrix, unless AdamW
-  /// updates it. ValueError unless each of adamw_groups names a group.
+  /// AdamW), or takes the configuration's. ShapeError for a parameter that is no matrix, unless
+  /// AdamW updates it. ValueError unless each of adamw_groups names a group.
   Muon(std::vector<ParamGroup> groups, const Config& config);
 
  private:

@@ -192,6 +192,14 @@ TEST(Optimizer, ALoadedStateGoesOnAsTheOldOne) {
   EXPECT_EQ(test::integers(after.states()[0].steps), (std::vector<std::int64_t>{6}));
 }
 
+TEST(Optimizer, LoadsResultsOnTheTape) {
+  const Tensor p = test::variable({4});
+  SGD optimizer({{"p", p}}, {.momentum = 0.5});
+  const Tensor leaf = test::variable({4}, 2);
+  optimizer.load_state_dict({{"p.momentum_buffer", leaf.slice(0, 0, 4)}});
+  EXPECT_TRUE(bitwise_equal(optimizer.state_dict()[0].tensor, leaf.detach()));
+}
+
 TEST(Optimizer, LoadsAllOfAStateOrNothing) {
   const Tensor p = test::variable({4});
   AdamW optimizer({{"p", p}}, AdamW::Config{});

@@ -44,6 +44,16 @@ TEST(CheckpointSaver, SavesTheStateAsItWasWhenCalled) {
   expect_at(root / "", 3, 4);
 }
 
+TEST(CheckpointSaver, SavesResultsOnTheTape) {
+  const TemporaryFolder root;
+  const Tensor leaf = test::variable({8});
+  {
+    CheckpointSaver saver(root / "", nullptr);
+    saver.save(1, {.tensors = {{"w", leaf.slice(0, 0, 8)}}});
+  }
+  EXPECT_THAT(steps_in(root / ""), ElementsAre(1));
+}
+
 TEST(CheckpointSaver, CountsItsBufferAndKeepsIt) {
   const TemporaryFolder root;
   RankContext context;
