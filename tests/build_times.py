@@ -54,6 +54,9 @@ def report(log):
         entry[0] += seconds
         entry[1] += 1
     yield f"{total:8.1f} s in {len(runs)} commands"
+    for kind in ("compile", "link"):
+        of_kind = [seconds for seconds, output in runs if kind_of(output) == kind]
+        yield f"{sum(of_kind):8.1f} s in {len(of_kind)} commands that {kind}"
     for folder, (seconds, count) in sorted(folders.items(), key=lambda item: -item[1][0]):
         yield f"{seconds:8.1f} s  {100 * seconds / total:3.0f} %  {count:4} commands  {folder}"
     yield f"the {DEAREST} dearest:"
@@ -66,7 +69,9 @@ def self_test():
            "0\t2000\t2\ta/CMakeFiles/x.dir/b.cpp.o\tcc\n5\t1005\t2\tlib.a\tdd\n")
     lines = list(report(log))
     assert lines[0].split() == ["3.0", "s", "in", "2", "commands"], lines
-    assert lines[1].split() == ["2.0", "s", "67", "%", "1", "commands", "a"], lines
+    assert lines[1].split() == ["2.0", "s", "in", "1", "commands", "that", "compile"], lines
+    assert lines[2].split() == ["1.0", "s", "in", "1", "commands", "that", "link"], lines
+    assert lines[3].split() == ["2.0", "s", "67", "%", "1", "commands", "a"], lines
     assert lines[-2].split() == ["2.0", "s", "compile", "x:", "b.cpp"], lines
 
 

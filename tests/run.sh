@@ -67,6 +67,7 @@ run_ctest() {
     export GTEST_FILTER='*GradientsMatchFiniteDifferences*'
     selection+=(-R '_test$')
   fi
+  [[ $preset == asan && $mode == quick ]] && selection+=(-R '_test$|^mpi_ranks$')
   if [[ $preset == tsan ]]; then
     selection+=(-L concurrency)
     # The thread sanitizer of g++ 12 fails under the address randomization of newer kernels.
@@ -82,6 +83,8 @@ run_ctest() {
 
 moegrad_setup "${more_packages[@]}"
 targets=()
+# Suites that start programs take most of the time under a sanitizer, and run in --full.
+[[ $preset == asan && $mode == quick ]] && targets=(test_programs)
 [[ $preset == tsan ]] && targets=(framework_test concurrency_test fsdp_test)
 [[ $preset == tsan && $mode == full ]] && targets+=(sweep_test)
 [[ $preset == release && $mode == full ]] && targets=(all benchmarks)

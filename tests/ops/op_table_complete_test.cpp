@@ -8,6 +8,7 @@
 
 #include "tests/ops/declared_functions.h"
 #include "tests/ops/op_table.h"
+#include "tests/source_dir.h"
 #include "tests/testing.h"
 
 namespace moegrad::test::op_table_complete_test {
@@ -71,8 +72,8 @@ const std::map<std::string, std::string> kHelpers{
 
 std::vector<DeclaredFunction> declared_in_headers() {
   std::vector<DeclaredFunction> functions;
-  for (const auto* folder : {MOEGRAD_SOURCE_DIR "/ops", MOEGRAD_SOURCE_DIR "/ops/compat"}) {
-    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+  for (const auto* folder : {"ops", "ops/compat"}) {
+    for (const auto& file : std::filesystem::directory_iterator(test::source_dir() / folder)) {
       if (file.path().extension() != ".h") continue;
       std::ifstream stream(file.path());
       const std::string text{std::istreambuf_iterator<char>(stream), {}};

@@ -7,6 +7,7 @@
 
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
+#include "tests/source_dir.h"
 #include "tests/testing.h"
 
 namespace moegrad::optim::adamw_test {
@@ -22,7 +23,7 @@ void set_random_grad(const Tensor& parameter, std::uint64_t seed) {
 }
 
 TEST(AdamW, MatchesPythonReferenceValues) {
-  std::ifstream file(MOEGRAD_SOURCE_DIR "/tests/optim/adamw_reference.json");
+  std::ifstream file(test::source_dir() / "tests/optim/adamw_reference.json");
   const auto reference = nlohmann::json::parse(file);
   const auto start = reference["start"].get<std::vector<double>>();
   for (const auto& expected : reference["cases"]) {

@@ -12,12 +12,11 @@
 
 #include "framework/tensor/documents.h"
 #include "framework/tensor/tensor.h"
+#include "tests/source_dir.h"
 
 namespace moegrad::test {
 
-inline std::filesystem::path golden_folder() {
-  return std::filesystem::path(MOEGRAD_SOURCE_DIR) / "tests" / "golden";
-}
+inline std::filesystem::path golden_folder() { return source_dir() / "tests" / "golden"; }
 
 inline nlohmann::json read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
