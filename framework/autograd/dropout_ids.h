@@ -40,7 +40,7 @@ class [[nodiscard]] DropoutIdsGuard {
   DropoutIdsGuard(const DropoutIdsGuard&) = delete;
   DropoutIdsGuard& operator=(const DropoutIdsGuard&) = delete;
 
-  /// Those of this thread; null outside any guard.
+  /// The ids of this thread; null outside any guard.
   static const std::shared_ptr<const DropoutIds>& current();
 
  private:

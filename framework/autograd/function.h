@@ -151,7 +151,7 @@ class Function : public std::enable_shared_from_this<Function> {
   /// Bytes that saved tensors hold (each saved tensor counts shared storage in full), packed ones
   /// included.
   std::int64_t saved_bytes() const;
-  /// Those of them that hooks have packed.
+  /// Bytes of the saved tensors that hooks have packed.
   std::int64_t packed_bytes() const;
   void release_saved();
   const std::vector<SavedTensor*>& saved() const { return saved_; }

@@ -26,7 +26,7 @@ namespace moegrad {
 /// the terms of several products, as where two layers share it, their sums are added.
 class GradientTerms {
  public:
-  /// Of the gradient of tensor input `i` of the Function, whose backward calls this.
+  /// For the gradient of tensor input `i` of the Function, whose backward calls this.
   GradientTerms(const Function& function, std::size_t i);
 
   /// Takes the next term, in whose memory sums are formed.

@@ -33,7 +33,7 @@ struct CollectiveCall : CollectiveRequest {
   MutableByteParts output_parts = {};  // of all_to_all; if it is one, it is the output as well
   std::vector<std::int64_t> send_counts = {};  // all_to_all only, as recv_counts
   std::vector<std::int64_t> recv_counts = {};
-  // Of all_gather and, in place of the output, of all_to_all. Where there is an output, it copies
+  // For all_gather and, in place of the output, all_to_all. Where there is an output, it copies
   // the inputs there, and a backend that can bring them there itself need not call it. Whoever
   // waits for the call takes it away at the end.
   GatherConsumer consume = {};

@@ -10,7 +10,7 @@
 
 namespace moegrad {
 
-/// Of a tensor whose values do not matter, or that has none: it is not compared.
+/// Stands for a tensor whose values do not matter, or that has none: it is not compared.
 inline constexpr std::int64_t kNoChecksum = -1;
 
 /// Compares the checksums of tensors over the ranks of a group, which all give the same names in

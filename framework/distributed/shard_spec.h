@@ -30,8 +30,8 @@ struct Placement {
 /// first; each divides what those before it have left. `box` is the result: this rank's part of the
 /// global tensor. The group of a placement contains the ranks that differ in this division alone.
 ///
-/// Whoever needs elements reads the box; whoever needs other ranks reads the groups. Nobody asks
-/// for "the" dimension.
+/// Code that needs elements reads the box; code that needs ranks reads the groups. No code may
+/// assume one dimension.
 ///
 /// Which part of a global tensor a parameter is. Gathering, checkpoints, initial values, gradient
 /// clipping, optimizers and state dicts read it. A tensor without a ShardSpec is whole.

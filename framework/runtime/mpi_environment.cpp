@@ -25,7 +25,7 @@ std::optional<MpiEnvironment> mpi_environment() {
     const char* rank;
     const char* size;
   };
-  // Of mpirun; of srun with PMIx, in a step of a job and in a job of one step.
+  // Set by mpirun; by srun with PMIx, in a step of a job and in a job of one step.
   constexpr Names kLaunchers[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                   {"PMIX_RANK", "SLURM_STEP_NUM_TASKS"},
                                   {"PMIX_RANK", "SLURM_NTASKS"}};

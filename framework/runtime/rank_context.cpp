@@ -12,7 +12,7 @@
 namespace moegrad {
 namespace {
 
-// Of the process, whoever has started the ranks.
+// The main thread of the process, whoever has started the ranks.
 bool is_main_thread() { return gettid() == getpid(); }
 
 }  // namespace

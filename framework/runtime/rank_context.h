@@ -38,7 +38,7 @@ class RankContext {
   RankContext(const RankContext&) = delete;
   RankContext& operator=(const RankContext&) = delete;
 
-  /// That of the calling thread. Error if it belongs to no rank.
+  /// The context of the calling thread. Error if it belongs to no rank.
   static RankContext& current();
   /// The same; null if it belongs to no rank.
   static RankContext* find();

@@ -33,7 +33,7 @@ class LeafRecorder;
 /// order of backward each time, let one of them at a time record. A backward that is running is not
 /// part of the state: it stays in its thread.
 struct ThreadState {
-  /// That of the calling thread, for guards to change.
+  /// The state of the calling thread, for guards to change.
   static ThreadState& current();
   /// A copy of it, with the rank of the main thread, too, and with the count of its tape.
   static ThreadState capture();

@@ -14,7 +14,7 @@ namespace moegrad {
 ///     tensor([[ 0.5000, -1.0000],
 ///             [ 2.2500,  3.0000]], shape=[2, 2], dtype=float32, layout=ND)
 ///
-/// Of a tensor of more than 1000 elements, only the first and last three along each dimension are
+/// In a tensor of more than 1000 elements, only the first and last three along each dimension are
 /// shown, with "..." between them. A result says what made it (grad_fn), a leaf whether it requires
 /// a gradient, a shard which part of a parameter it is. The elements of a FRACTAL_NZ
 /// tensor are shown in row-major order. A tensor without bytes (meta, or released) shows "...".

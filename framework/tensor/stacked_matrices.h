@@ -7,7 +7,7 @@
 
 namespace moegrad {
 
-/// Of which matrices [out, in] a two-dimensional parameter consists, such as the experts of a layer
+/// The matrices [out, in] that make up a two-dimensional parameter, such as the experts of a layer
 /// that are stacked in one. Its rows are `blocks` equal blocks, one per expert. Each block has
 /// `parts` matrices along out, such as gate and up, and stores them
 ///

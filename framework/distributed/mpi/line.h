@@ -114,7 +114,7 @@ class Line {
   Staging staging_;
   std::vector<std::byte> scratch_;
 
-  // Of the oldest call.
+  // The state of the oldest call.
   Phase phase_ = Phase::kIdle;
   std::vector<Peer> peers_;  // by slot
   std::unique_ptr<Payload> payload_;

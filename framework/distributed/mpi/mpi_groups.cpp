@@ -11,7 +11,7 @@
 namespace moegrad::mpi {
 namespace {
 
-// Of a parent group's communicator, beside those of Line::Tags.
+// Tags on a parent group's communicator, beside those of Line::Tags.
 constexpr int kSubgroupTag = 2, kCreationTag = 3;
 
 }  // namespace

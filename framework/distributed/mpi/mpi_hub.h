@@ -48,14 +48,14 @@ struct MpiGroup {
 ///
 /// Each group has a communicator per queue, made when the group is made. The ranks that execute
 /// a call first send each other its header: operation, dtype, count, label, number. A rank that has
-/// the headers of all others knows that all have joined, and compares them with its own; one that
-/// misses some knows whose. A short payload comes with the header; a longer one is sent after that
-/// (Transfer), so none is received into a buffer of another size. A call is done on a rank when the
-/// rank has sent and received all of its part. So an all_gather is done when this rank's consumer
-/// has returned, whatever the others' do.
+/// the headers of all others knows that all have joined, and compares them with its own; a rank
+/// that lacks a header knows which rank has not come. A short payload comes with the header; a
+/// longer one is sent after that (Transfer), so none is received into a buffer of another size. A
+/// call is done on a rank when the rank has sent and received all of its part. So an all_gather is
+/// done when this rank's consumer has returned, whatever the others' do.
 ///
 /// Besides, ranks tell each other (Control): the first failure, that a body has returned, and, when
-/// a deadline comes near, whether a missing rank is excused. Who is asked and does not answer is
+/// a deadline comes near, whether a missing rank is excused. A rank that does not answer counts as
 /// not excused: its process may be stopped.
 ///
 /// The first failure poisons the launch on all ranks, as with threads. A call that has failed ends
@@ -207,7 +207,7 @@ class MpiHub {
   std::vector<std::optional<std::vector<HistoryLine>>> histories_;  // by rank, after a failure
   std::atomic<bool> failed_ = false;
 
-  // Of the thread that calls MPI.
+  // For the thread that calls MPI.
   std::map<std::int64_t, std::shared_ptr<MpiGroup>> groups_;
   std::map<LineKey, std::unique_ptr<Line>> lines_;
   std::map<LineKey, std::int64_t> issued_;  // calls so far

@@ -52,7 +52,7 @@ class MpiProcess {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Of each process (find_hosts).
+  /// The host of each process (find_hosts).
   const std::vector<int>& hosts() const { return hosts_; }
   /// Messages may have tags in [0, most_tags()); each takes four of MPI's.
   int most_tags() const { return most_tags_; }
