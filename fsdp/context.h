@@ -49,7 +49,7 @@ struct Context {
   /// Gives a context to `root`, which is the first to run, and to all states below it. Error if one
   /// of them belongs to another root or has no bytes yet.
   static void initialize(State& root);
-  /// Of a state that ends before the others.
+  /// Forgets a state that ends before the others.
   void forget(const State* state);
 
   State* root = nullptr;

@@ -105,7 +105,7 @@ class GradientReducer {
   std::optional<Dtype> reduce_dtype_;
   Notify notify_;
   std::vector<std::uint64_t> drops_;  // LeafState::drops of the shards at the last check
-  /// Of the last backward, if it went through several micro-batches: [micro-batches][parameters].
+  /// The last backward's, if it went through several micro-batches: [micro-batches][parameters].
   std::vector<TensorList> by_micro_batch_;
   GradientTree kept_;
   std::vector<TreeSum> scattered_;

@@ -43,7 +43,7 @@ Tensor empty_unsharded(const Shape& shape, const nn::ParameterLayout& layout, La
                        Dtype dtype) {
   const MetaGuard no_bytes;
   if (!is_gathered_as_nz(layout, experts)) return Tensor::empty(shape, dtype);
-  // Of the experts and columns that an outer placement has left.
+  // The experts and columns that an outer placement has left.
   const auto rows = layout.stacked[1];
   return Tensor::empty_nz(shape, {shape[0] / rows, rows, shape[1]}, dtype);
 }

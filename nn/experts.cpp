@@ -58,7 +58,7 @@ GroupedExperts::GroupedExperts(const Config& config) {
 Tensor GroupedExperts::forward(const Tensor& rows, const Tensor& row_weights,  // [R, H], [R]
                                const ops::RowGroups& groups) {
   const auto matrices = [](const Tensor& parameter, const ParameterLayout& layout) {
-    // Of the experts that are here: others may be on other ranks.
+    // The matrices of the experts that are here: others may be on other ranks.
     const auto height = layout.stacked[1];
     return ops::view(parameter, {parameter.dim(0) / height, height, layout.stacked[2]});
   };

@@ -79,8 +79,8 @@ struct Fans {
   double in, out;
 };
 
-/// Of one matrix in Hugging Face's orientation: of one expert where experts are stacked, and of
-/// its gate_proj or up_proj where these are side by side.
+/// The fans of one matrix in Hugging Face's orientation: of one expert where experts are stacked,
+/// and of its gate_proj or up_proj where these are side by side.
 Fans fans_of(std::string_view what, const ParameterSlot& slot) {
   const auto real = [](std::int64_t size) { return static_cast<double>(size); };
   const auto& [role, stacked, in_first] = slot.layout;

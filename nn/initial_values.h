@@ -36,7 +36,7 @@ class InitialValues {
   struct TruncNormal {
     double mean, std, low, high;
   };
-  /// Of variance gain^2 / fan, normal or uniform around 0.
+  /// Normal or uniform around 0, with variance gain^2 / fan.
   struct Scaled {
     double gain;
     Fan fan;

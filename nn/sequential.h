@@ -26,7 +26,7 @@ namespace moegrad::nn {
 class Sequential final : public Callable<Sequential> {
  public:
   Sequential() = default;
-  /// Of pointers to modules, such as std::make_unique<Linear>(config). ValueError for null.
+  /// Takes pointers to modules, such as std::make_unique<Linear>(config). ValueError for null.
   template <std::convertible_to<TensorModule>... Modules>
   explicit Sequential(Modules... modules) {
     (push_back(std::move(modules)), ...);

@@ -12,7 +12,7 @@
 
 namespace moegrad::optim {
 
-/// Of which matrices parameters consist, by name; one that is not named is one matrix as it is.
+/// The matrices that make up each parameter, by name; one that is not named is one matrix as it is.
 using MatrixLayouts = std::map<std::string, StackedMatrices>;
 
 /// Note [Matrix optimizers]
@@ -38,7 +38,7 @@ class MatrixOptimizer : public Optimizer {
                   MatrixLayouts matrices, const RowBlocks& skip_missing_grad,
                   bool skip_nonfinite_grad);
 
-  /// Of which matrices the parameter consists: as named, or one for each of its row blocks.
+  /// The matrices that make up the parameter: as named, or one for each of its row blocks.
   StackedMatrices stacked(const std::string& name) const;
   /// The indices of those whose row block has a gradient.
   static std::vector<std::int64_t> with_gradient(const StackedMatrices& stacked,

@@ -77,7 +77,7 @@ std::vector<Mixture> mixtures_below(nn::Module& module, int ranks) {
 }
 
 // Each rank keeps other experts, so afterwards nobody would notice that they began differently.
-// Those on the meta device have no values yet, and perhaps no ranks that run.
+// Experts on the meta device have no values yet, and perhaps no ranks that run.
 void check_same_experts(const std::vector<Mixture>& mixtures, ProcessGroup& group) {
   std::vector<std::string> names;
   std::vector<std::int64_t> checksums;
