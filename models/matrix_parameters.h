@@ -10,7 +10,7 @@
 
 namespace moegrad::models {
 
-/// Of which of Hugging Face's matrices [out, in] the stacked experts of a model consist: each
+/// Hugging Face's matrices [out, in] that make up the stacked experts of a model: each
 /// expert's gate, up and down apart. By the names of their parameters.
 std::map<std::string, StackedMatrices> stacked_matrices(const nn::Module& model);
 

@@ -33,7 +33,7 @@ struct Balance {
   BalancedLayers layers = BalancedLayers::kEach;
   BalancedTokens tokens = BalancedTokens::kMicroBatch;
   double z_loss_coef = 0;  // of ops::z_loss, once per layer
-  /// Of Router::balance(), once per optimizer step from the loads of the whole step. Unless set:
+  /// For Router::balance(), once per optimizer step from the loads of the whole step. Unless set:
   /// kBiasUpdateRate for a model whose routers have a correction bias, 0 for others.
   std::optional<double> bias_update_rate = {};
 

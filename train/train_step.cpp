@@ -75,7 +75,7 @@ void recompute_layers(models::CausalLM& model, std::int64_t n) {
 
 namespace {
 
-/// Of a micro-batch, whose tokens get ids that no other one of the step has. All are below 2^32, as
+/// Ids for the tokens of one micro-batch, unique within the step. All are below 2^32, as
 /// attention's dropout needs them, so each micro-batch has an equal share of these.
 DropoutIds ids_of(const Turn& turn, const MicroBatch& batch, std::int64_t micro_batches,
                   const StepOptions& options) {

@@ -37,7 +37,7 @@ struct ModelFamily {
   bool null_means_all_heads = true;
   /// Windows are switched on by a key use_sliding_window. Without it, any sliding_window is one.
   bool has_window_switch = false;
-  /// Of the files that transformers 4 wrote, and that transformers 5 still writes.
+  /// The names in files that transformers 4 wrote, and that transformers 5 still writes.
   HfNames names = {};
   /// Small ones to train, and released ones.
   std::vector<std::pair<std::string_view, CausalLMConfig>> presets = {};

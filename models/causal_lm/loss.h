@@ -21,7 +21,7 @@ struct RouterLossOptions {
   /// aux is the mean over layers of each layer's own loss. Otherwise it pools the layers as Hugging
   /// Face does: then a layer may do without an expert that another layer prefers.
   bool per_layer = false;
-  /// Of the sum over layers of ops::z_loss.
+  /// The coefficient of the sum over layers of ops::z_loss.
   double z_loss_coef = 0;
   /// How often the experts were chosen in several micro-batches, of which this is one.
   struct Load {

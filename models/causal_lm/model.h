@@ -90,11 +90,11 @@ class CausalLM final : public nn::Callable<CausalLM> {
   Output forward(const Tensor& tokens, const std::optional<Documents>& documents = std::nullopt,
                  const ForwardOptions& options = {});
 
-  /// Of the whole model.
+  /// The whole model's configuration.
   const CausalLMConfig& config() const { return config_; }
   /// Whether this is all of the model, and not a part.
   bool is_whole() const;
-  /// Those of the part.
+  /// The layers of this part.
   std::deque<DecoderLayer>& layers() { return layers_; }
   /// Router::balance() of each mixture layer of the part, in order. Call it after the last backward
   /// of a step: a layer that is recomputed there chooses its experts again. ValueError unless there

@@ -85,7 +85,7 @@ const ModelFamily& qwen3_moe_family() {
                          {.hidden = 256, .layers = 8, .heads = 8, .experts = 32, .per_token = 4})},
           {"qwen3-30b-a3b", released_qwen3_moe(2048, 48, 32, 6144, 768)},
           {"qwen3-235b-a22b", released_qwen3_moe(4096, 94, 64, 12288, 1536)},
-          // Of no released model: what the same design comes to with 600 billion parameters.
+          // Not a released model: what the same design comes to with 600 billion parameters.
           {"qwen3-moe-600b", released_qwen3_moe(6144, 96, 96, 18432, 2560)}}};
   return family;
 }

@@ -14,7 +14,8 @@ namespace moegrad::training {
 struct ExchangeFigures {
   std::int64_t rows_sent = 0;  // to experts on other ranks
   std::int64_t rows_received = 0;
-  // Of these rows, their weights, results and gradients; in two levels of each.
+  // Bytes of those rows with their weights, results and gradients; a two-level exchange counts both
+  // levels.
   std::int64_t bytes_sent = 0;
   std::int64_t bytes_received = 0;
   double wait_seconds = 0;  // of the step, waiting for exchanges

@@ -20,7 +20,7 @@ class RecentLoads {
   /// "0.89-1.16 0.80-1.23": for each layer the least and the most that an expert has had, divided
   /// by the mean over the layer's experts. Empty without steps or mixture layers.
   std::string text() const;
-  /// Of how many steps that is.
+  /// The number of steps that text() is about.
   std::size_t steps() const { return counts_.size(); }
 
  private:
