@@ -133,7 +133,7 @@ def config_problems(package):
 
 
 def compile_alone(include, compiler):
-    """Those headers that no source file of the libraries includes first; with MOEGRAD_FULL=1 all of
+    """The headers that no source file of the libraries includes first; with MOEGRAD_FULL=1 all of
     them, since a precompiled header may hide from a source file what its first header lacks."""
     first = set()
     for source in (ROOT / path for path in repository_files(ROOT, FOLDERS)):

@@ -147,7 +147,7 @@ void run(benchmark::State& state, const Case& each, bool correct, bool backward)
   });
 }
 
-// Of one parameter of the experts' size; first compared with the formula in double.
+// Updates one parameter of the experts' size; first compared with the formula in double.
 void adamw(benchmark::State& state) {
   const Shape shape{kExperts * kHidden, 2 * kInner};
   const optim::AdamW::Config config = {.lr = 1e-3};
@@ -168,7 +168,7 @@ void adamw(benchmark::State& state) {
   run_against_copy(state, 7 * 4 * n, n, [&] { optimizer.step(); });
 }
 
-// Of the last dimension.
+// Over the last dimension.
 Tensor norm(const Tensor& x, const Tensor& weight) {
   return x * ops::rsqrt(ops::mean(ops::square(x), -1, true) + 1e-6) * weight;
 }

@@ -16,7 +16,7 @@ inline double quantile(std::vector<double> values, double q) {
   return *at;
 }
 
-/// Of two values in the middle, the smaller one.
+/// If two values are in the middle, the smaller one.
 inline double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
 }  // namespace moegrad::bench

@@ -131,7 +131,7 @@ TEST(FsdpFailure, ARefusedCallLeavesItsModulesAsTheyWere) {
   });
 }
 
-// Of two groups the second cannot be made.
+// The second of two groups cannot be made.
 TEST(FsdpFailure, ACallWhoseSecondGroupIsRefusedCutsNothing) {
   launch(1, [](RankContext& rank) {
     const auto mesh = DeviceMesh::flat(rank.group());

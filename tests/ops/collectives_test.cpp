@@ -303,7 +303,7 @@ TEST(CollectiveOps, MayBeFreedAfterAnErrorInAnyOrder) {
   EXPECT_EQ(end([](Tensor& x, Tensor&) { EXPECT_NO_THROW(fill_(x, 1)); }), error);
 }
 
-// Of the two ends of a collective, one thread of the rank has the one, another the other.
+// One thread of the rank has one end of a collective, another thread the other.
 TEST(CollectiveOps, AreAwaitedAtBothEndsByDifferentThreads) {
   launch(2,
          [](RankContext& context) {

@@ -26,7 +26,7 @@ TEST(DispatchRows, RefusesWhatDoesNotFit) {
   launch(2, [](RankContext& context) {
     const int rank = context.rank();
     const auto& group = context.group();
-    // Of a rank with 5 tokens, to which 7 rows come.
+    // The plan of a rank with 5 tokens, to which 7 rows come.
     constexpr std::int64_t m = 7;
     auto good = plan_for(2, 2);
     good.plan.received = {3, 4};

@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 inline const std::vector<Dtype> kAllDtypes{Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16,
                                            Dtype::kInt64, Dtype::kBool};
-/// Those that numbers are compared in.
+/// The dtypes whose elements have an order.
 inline const std::vector<Dtype> kOrderedDtypes{Dtype::kFloat32, Dtype::kFloat64, Dtype::kInt64};
 
 /// How the elements of an input are drawn.

@@ -63,7 +63,7 @@ double larger_of(double a, double b) { return a > b ? a : b; }
 double smaller_of(double a, double b) { return a < b ? a : b; }
 double power_of(double a, double b) { return std::pow(a, b); }
 
-// Of positive bases, which have a derivative by the exponent.
+// Draws positive bases, which have a derivative by the exponent.
 OpEntry of_positive_bases(OpEntry entry) {
   for (auto& sample : entry.samples) sample.inputs[0].draw = Draw::kPositive;
   return entry;

@@ -110,7 +110,7 @@ OpSample loss_sample(const std::string& what, const Shape& shape, const std::str
           .args = {{"reduction", reduction}}};
 }
 
-// Of probabilities, as targets are.
+// Makes the targets probabilities.
 void give_probabilities(OpSample& sample) {
   auto& target = sample.inputs[1];
   for (std::int64_t i = 0; i < target.shape.numel(); ++i) {

@@ -31,7 +31,7 @@ std::vector<OpError> compare_errors(const std::string& op,
            .message = op + ": needs float32, float64 or int64, got bool"}};
 }
 
-// Of elements that are often equal.
+// Compares elements that are often equal.
 OpEntry compare_entry(const std::string& op, Tensor (*function)(const Tensor&, const Tensor&),
                       const Compare& compare) {
   OpEntry entry{

@@ -137,7 +137,7 @@ OpEntry arg_extreme_op(const std::string& op, Tensor (*function)(const Tensor&, 
   return entry;
 }
 
-// Of all elements: the value, or with `position` where it is.
+// The extreme of all elements: the value, or with `position` where it is.
 OpEntry whole_extreme_op(const std::string& op, Tensor (*function)(const Tensor&), bool largest,
                          bool position) {
   OpEntry entry{

@@ -56,8 +56,8 @@ struct Gradient {
   bool is_expert = false, is_sharded = true;
 };
 
-/// Of several magnitudes; the largest element is the experts' last. On eight ranks some shards of
-/// every one are empty or short, but for those along dimension 1.
+/// They have several magnitudes; the largest element is the experts' last. On eight ranks some
+/// shards of every one are empty or short, but for those along dimension 1.
 std::vector<Gradient> gradients(Dtype dtype) {
   const auto scaled = [&](const Shape& shape, std::uint64_t seed, double scale) {
     Tensor values = randn(shape, seed);

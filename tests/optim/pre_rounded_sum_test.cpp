@@ -21,7 +21,7 @@ void add_copies(Bins& total, const Bins& bins, std::int64_t copies) {
   for (std::size_t i = 0; i < total.size(); ++i) total[i] += copies * bins[i];
 }
 
-/// Of `copies` times the elements.
+/// The norm of `copies` copies of the elements.
 double long_double_norm(const Tensor& values, int p, std::int64_t copies) {
   long double sum = 0;
   for (const long double value : values.data<double>()) {

@@ -11,7 +11,7 @@ namespace moegrad::test {
 
 constexpr std::int64_t kExperts = 3, kOut = 4, kIn = 5;
 
-/// Of gate and up, [kOut, kIn] each.
+/// Gate and up, [kOut, kIn] each.
 inline StackedMatrices gate_up(bool transposed) {
   return {.blocks = kExperts, .parts = 2, .transposed = transposed};
 }

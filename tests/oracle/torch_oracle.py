@@ -42,7 +42,7 @@ except ImportError:
 from torch_ops import OPS, run_op
 from torch_terms import sizes_of_terms
 
-# Of the element and of the mean size of all elements, as in tests/ops/op_table_test.h; and of the
+# Relative to the element, to the mean size of all elements (tests/ops/op_table_test.h) and to the
 # terms of which an element is the sum, since on some random numbers they cancel (torch_terms.py).
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.int64: 0, torch.bool: 0}
 DTYPES = {"F64": np.float64, "F32": np.float32, "I64": np.int64, "BOOL": np.bool_}

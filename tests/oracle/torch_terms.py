@@ -66,13 +66,13 @@ def rms_norm(case, x, y, c):
 
 
 def add_rms_norm(case, x, y, c):
-    """That of the sum, and the one of rms_norm."""
+    """The terms of the sum, and those of rms_norm."""
     grad_x, grad_weight = rms_norm(case, [y[0], x[2]], y[1:], c[1:])
     return [c[0].abs() + grad_x, c[0].abs() + grad_x, grad_weight]
 
 
 def rms_norm_rope(case, x, y, c):
-    """That of rms_norm for c rotated back."""
+    """The terms of rms_norm for c rotated back."""
     cos, sin = (torch.cat([t, t], -1)[:, None].abs() for t in x[2:])
     left, right = c[0].abs().chunk(2, -1)
     rotated = c[0].abs() * cos + torch.cat([right, left], -1) * sin

@@ -101,7 +101,7 @@ void expect_same_memory(const RankMemory& said, const RankMemory& held) {
   EXPECT_EQ(said.gathered, held.gathered);
   EXPECT_GE(said.backward, held.backward);
   EXPECT_GE(said.communication, held.communication);
-  // Of a bound that is far off nobody would learn much.
+  // A bound that is far off would tell a user little.
   EXPECT_LE(said.backward, 2 * held.backward);
   EXPECT_LE(said.communication, 2 * held.communication + 4096);
 }

@@ -32,7 +32,7 @@ TEST(RunIdentity, MustBeTheSameOnAllRanks) {
   EXPECT_NO_THROW(compare([](TrainConfig&, std::string&) {}));
   EXPECT_EQ(message([](TrainConfig& config, std::string&) { config.optim.lr = 1; }),
             "training: all ranks must have the same lr, rank 0 has 0.004, rank 2 has 1");
-  // Of the model's configuration, which has many lines, the first that differs.
+  // The model's configuration has many lines; the message has the first that differs.
   EXPECT_EQ(message([](TrainConfig& config, std::string&) {
               config.model.grouped_matmul_nz_transpose = false;
             }),

@@ -44,7 +44,7 @@ class Counted {
     counts_->clear();
     return calls;
   }
-  /// Those of a forward and of its backward.
+  /// Expects these calls of a forward and of its backward.
   void expect_iteration(const Calls& in_forward, const Calls& in_backward) {
     const Tensor loss = forward();
     EXPECT_EQ(take(), in_forward);

@@ -34,7 +34,7 @@ struct Leaves {
 /// last), on what the reduce-scatter leaves (no all-reduce until the last), or in grad().
 enum class Accumulation { kKept, kScattered, kReduced };
 
-/// Of one parameter: leaf(rank, micro_batch), rank = replica * shards + shard.
+/// The sum for one parameter: leaf(rank, micro_batch), rank = replica * shards + shard.
 inline Tensor sum_of(const Leaves& leaves, Accumulation accumulation,
                      const std::function<Tensor(int, int)>& leaf) {
   const auto over_replicas = [&](const auto& term) { return tree_sum(leaves.replicas, term); };

@@ -370,7 +370,7 @@ TEST(PretrainedOnRanks, SavesAModelThatEveryRankHoldsWhole) {
     CausalLM model(toy_config(), 3);
     load_pretrained(model, folder / "source.safetensors");
     save_pretrained(model, folder / "saved");
-    // Whoever returns finds the files.
+    // A rank that returns finds the files.
     EXPECT_TRUE(fs::exists(folder / "saved" / "config.json"));
   });
   EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==

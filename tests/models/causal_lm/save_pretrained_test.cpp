@@ -116,7 +116,7 @@ TEST(SavePretrained, CutsFilesBeforeTheTensorThatWouldBeTooMuch) {
     EXPECT_EQ(name, "model-" + number + "-of-" + last + ".safetensors");
     const auto bytes = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
     EXPECT_TRUE(bytes <= kLimit || sizes.size() == 1) << name << " has " << bytes;
-    // Of every file some tensor did not fit in the one before.
+    // Each file has a tensor that did not fit in the file before.
     EXPECT_GT(previous + std::ranges::max(sizes), static_cast<std::uint64_t>(kLimit)) << name;
     previous = bytes;
   }

@@ -10,7 +10,7 @@ REFERENCE = "DW.ref."  # what holds the address of a function of the C++ runtime
 
 
 def merged_elsewhere(symbols):
-    """Of the output of nm, the symbols that the linker merges by name and that others may define."""
+    """The symbols in the output of nm that the linker merges by name and that others may define."""
     for line in symbols.splitlines():
         kind, name = line.split()[-2:]
         if kind in "WVu" and WIDE not in name and not name.startswith(REFERENCE):

@@ -199,7 +199,7 @@ TEST(MatmulBlock, GivesTheBitsOfTheChainsOnPairsOfVectors) {
   compare_with_definition(kProductLoops<float, PairOfVectors>);
 }
 
-// Those that GivesTheBitsOfTheChains has compared where the CPU has no AVX-512.
+// Without AVX-512 these are the loops that GivesTheBitsOfTheChains has compared.
 TEST(MatmulBlock, GivesTheBitsOfTheChainsOnTheWidestVectorsOfTheCpu) {
   const bool wide = has_avx512();
   RecordProperty("vector_bytes", wide ? "32 and 64" : "32");

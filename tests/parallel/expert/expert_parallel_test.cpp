@@ -272,7 +272,7 @@ TEST(ExpertParallel, ReadsBlocksThatNobodyGathers) {
       optimizer.step();
       optimizer.zero_grad();
       EXPECT_EQ(counters.nz_copy_outs - copy_outs, 4);  // two matrices in each of two layers
-      // Of each micro-batch: two linear layers and two routers forward, and backward all but the
+      // For each micro-batch: two linear layers and two routers forward, and backward all but the
       // first layer, whose input needs no gradient. The experts would be more.
       EXPECT_EQ(counters.packed_panels + counters.transposed_packs - packed, 2 * 7);
       EXPECT_EQ(counters.nz_conversions, 0);

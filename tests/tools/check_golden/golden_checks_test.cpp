@@ -149,7 +149,7 @@ TEST(GoldenChecks, CompareChoicesThatAreNotRounding) {
             choices);
   EXPECT_EQ(failures(choose(golden_sample(), 1, 0, false), Dtype::kFloat32), Names{});
   EXPECT_EQ(failures(choose(golden_sample(), 1, 0, false), Dtype::kFloat64), choices);
-  // Of a run that was given its experts, what its logits would have chosen is compared.
+  // If a run was given its experts, what its logits would have chosen is compared.
   auto given = golden_sample();
   given.results.batch.replayed = true;
   EXPECT_EQ(failures(given), Names{});

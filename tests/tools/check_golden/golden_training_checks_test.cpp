@@ -77,7 +77,7 @@ TEST(GoldenTraining, HoldsParametersToTheirLimits) {
     return made;
   };
   const std::string after = "v: afterwards, ";
-  // Of norm 5: relative limits 4.2e-5 and 8.5e-6. The figures move by sqrt(1/2) of the shift.
+  // The norm is 5: relative limits 4.2e-5 and 8.5e-6. The figures move by sqrt(1/2) of the shift.
   EXPECT_EQ(failures(shift(trained(false), 5 * 4.0e-5), Dtype::kFloat32), Names{});
   EXPECT_EQ(failures(shift(trained(false), 5 * 4.4e-5), Dtype::kFloat32),
             Names{after + "parameters together"});

@@ -46,7 +46,7 @@ TEST(LoadColour, OfNoLoadIsDarkerThanAnyOther) {
 
 TEST(ExpertLoads, CountExpertsWithoutATokenInTheLastSteps) {
   ExpertLoads loads({{0, 0, 0}, {0, 0, 0}});
-  // Of layer 0, expert 1 has its last token in step 149, expert 2 in step 150.
+  // In layer 0, expert 1 has its last token in step 149, expert 2 in step 150.
   for (int step = 0; step < 250; ++step) {
     loads.add(step, {{1, step < 150 ? 1.0 : 0.0, step < 151 ? 1.0 : 0.0}, {1, 0, 0}});
     if (step == 6) {

@@ -62,7 +62,7 @@ class RunLogsTest : public ::testing::Test {
     return all;
   }
 
-  /// Of each line what is the same in every run.
+  /// The part of each line that is the same in every run.
   std::vector<json> losses(bool with_validation = true) const {
     std::vector<json> all;
     for (const auto& line : lines()) {

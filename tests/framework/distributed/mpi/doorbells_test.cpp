@@ -68,7 +68,7 @@ TEST(Doorbells, WakeEachOther) {
 
 TEST(Doorbells, RingAtTheirOwnProcess) {
   OnTheThreadOfMpi bells(MPI_COMM_SELF);
-  // Whoever rings before the sleep is heard as well.
+  // A ring before the sleep is heard as well.
   bells->ring_own();
   expect_rung_after(*bells, 0);
   std::atomic<bool> sleeps = false;
