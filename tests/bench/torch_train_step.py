@@ -3,7 +3,8 @@
 """Training steps of the model of bench_train_step.cpp in PyTorch, eager, float32, on CPU.
 
 Qwen3-MoE with experts over sorted tokens: one argsort, one slice of rows per expert. Prints
-`tokens/s N` (median step) and `peak RSS N MiB`.
+`loss N` (last step), `tokens/s N` (median step) and `peak RSS N MiB`. Runs on PyTorch 1.13 and newer;
+an option that needs a newer one than it finds ends the program with a message.
 """
 import argparse
 import resource
@@ -17,11 +18,19 @@ from torch.nn import functional as F
 parser = argparse.ArgumentParser()
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--moe", choices=["sorted"], default="sorted")
+parser.add_argument("--sdpa", action="store_true",
+                    help="attention by scaled_dot_product_attention, of PyTorch 2.0 and newer")
+parser.add_argument("--fused-adamw", action="store_true",
+                    help="AdamW in one kernel, of PyTorch 2.4 and newer")
+parser.add_argument("--bf16-autocast", action="store_true",
+                    help="forward under torch.autocast, products in bfloat16")
 for name, value in {"hidden": 512, "layers": 4, "heads": 8, "kv-heads": 2, "head-dim": 64,
                     "experts": 32, "topk": 4, "moe-inter": 256, "vocab": 4096, "seq": 512,
                     "batch": 4, "steps": 5, "warmup": 2}.items():
     parser.add_argument(f"--{name}", type=int, default=value)
 options = parser.parse_args()
+if options.sdpa and not hasattr(F, "scaled_dot_product_attention"):
+    parser.error(f"--sdpa: needs PyTorch 2.0 or newer, got {torch.__version__}")
 torch.set_num_threads(options.threads)
 torch.manual_seed(0)
 
@@ -60,8 +69,11 @@ class Attention(nn.Module):
         k = rotate(self.k_norm(heads(self.k_proj(x))).transpose(1, 2), cos, sin)
         v = heads(self.v_proj(x)).transpose(1, 2)
         k, v = (y.repeat_interleave(options.heads // options.kv_heads, 1) for y in (k, v))
-        scores = q @ k.transpose(2, 3) * options.head_dim**-0.5 + mask
-        out = scores.softmax(-1) @ v
+        if options.sdpa:
+            out = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True)
+        else:
+            scores = q @ k.transpose(2, 3) * options.head_dim**-0.5 + mask
+            out = scores.softmax(-1) @ v
         return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
 
 
@@ -78,7 +90,7 @@ class Experts(nn.Module):
 
     def forward(self, x):
         rows = x.reshape(-1, options.hidden)
-        weights, chosen = self.gate(rows).softmax(-1).topk(options.topk, -1)
+        weights, chosen = self.gate(rows).float().softmax(-1).topk(options.topk, -1)
         weights = weights / weights.sum(-1, keepdim=True)
         chosen = chosen.flatten()
         order = chosen.argsort(stable=True)
@@ -120,21 +132,33 @@ class Model(nn.Module):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x, self.cos, self.sin, self.mask)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+        logits = self.head(self.norm(x)).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def adamw(parameters):
+    if not options.fused_adamw:
+        return torch.optim.AdamW(parameters, lr=3e-4)
+    try:
+        return torch.optim.AdamW(parameters, lr=3e-4, fused=True)
+    except (TypeError, RuntimeError):  # no such argument; a kernel for GPUs alone
+        parser.error(f"--fused-adamw: needs PyTorch 2.4 or newer, got {torch.__version__}")
 
 
 model = Model()
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+optimizer = adamw(model.parameters())
 text = torch.randint(options.vocab, (options.batch, options.seq + 1))
 tokens, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
 seconds = []
 for _ in range(options.warmup + options.steps):
     begin = time.perf_counter()
     optimizer.zero_grad(set_to_none=True)
-    loss = model(tokens, targets)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.bf16_autocast):
+        loss = model(tokens, targets)
     loss.backward()
     optimizer.step()
     loss.item()
     seconds.append(time.perf_counter() - begin)
+print(f"loss {loss.item():.4f}")
 print(f"tokens/s {tokens.numel() / statistics.median(seconds[options.warmup:]):.0f}")
 print(f"peak RSS {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
