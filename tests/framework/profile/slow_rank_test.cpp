@@ -90,7 +90,7 @@ TEST(SlowRank, ExactlyThreeTenthsMoreIsNotSlow) {
 }
 
 TEST(SlowRank, IsMeasuredByTheMedianOfTheOthers) {
-  // The median of 90, 100, 300 is 100; the median of 90, 100, 110, 300, an even number, is 105.
+  // The median of 90, 100, 300 is 100; the median of the four values 90, 100, 110, 300 is 105.
   EXPECT_EQ(all_named({3, compute({131, 90, 100, 300})}).at(0).rank, 0);
   EXPECT_DOUBLE_EQ(all_named({3, compute({210, 90, 100, 110, 300})}).at(0).ratio, 2.0);
   // One very slow rank makes nobody else look quick or slow.
