@@ -24,7 +24,7 @@ MAY_INCLUDE = {
     **dict.fromkeys(UMBRELLAS, set(LIBRARIES)),
     "train": set(LIBRARIES) | {"train"},
     "tools": set(LIBRARIES) | {"train", "tools"},
-    # An example needs nothing that is not installed.
+    # An example sees what is installed, and the readers of data.
     "examples": UMBRELLAS | {"train/data", "framework/tensor/as_eigen.h"},
     # A library's tests and benchmarks see no program.
     "tests": EVERY_LIBRARY | {"train", "tests"},
