@@ -39,7 +39,7 @@ Tensor by_heads(const Tensor& x, std::int64_t query_heads) {
   return permute(repeat_interleave(x, query_heads / x.dim(1), 1), {1, 0, 2});
 }
 
-// Of one document that begins at token `begin`: q [L, Nq, D], k and v [L, Nkv, D].
+// Attends in one document that begins at token `begin`: q [L, Nq, D], k and v [L, Nkv, D].
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, double scale, std::int64_t begin,
               const AttentionOptions& options) {
   const auto length = q.dim(0), heads = q.dim(1);

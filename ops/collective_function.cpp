@@ -38,7 +38,7 @@ class Transfer final : public ReaderOfBytes {
     if (work_ != nullptr) work_->await_end();
     ended_.store(true, std::memory_order_release);
   }
-  // Nobody wants the result any more. Takes the call back if an exception is under way.
+  // Gives up the result. Takes the call back if an exception is under way.
   void drop() {
     const std::lock_guard lock(mutex_);
     end();
@@ -84,8 +84,8 @@ class Filling final : public PendingBytes {
 
 }  // namespace
 
-Tensor filled(const Tensor& input, Tensor output, const std::function<WorkPtr()>& issue,
-              const std::shared_ptr<Counters>& counters) {
+Tensor issue_into(const Tensor& input, Tensor output, const std::function<WorkPtr()>& issue,
+                  const std::shared_ptr<Counters>& counters) {
   const auto transfer = std::make_shared<Transfer>(issue(), counters);
   if (input.defined()) input.storage().read_by(transfer);
   output.storage().fill_by(std::make_unique<Filling>(transfer, input));

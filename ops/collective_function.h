@@ -17,11 +17,12 @@
 
 namespace moegrad::ops {
 
-/// `output`, which the call that `issue` makes will have filled (Note [Bytes that are under way]).
-/// Until then `input`, if it is defined, is kept, and whoever writes into it waits. `counters`, if
-/// it is not null, counts the time that somebody waits for the output (exchange_wait).
-Tensor filled(const Tensor& input, Tensor output, const std::function<WorkPtr()>& issue,
-              const std::shared_ptr<Counters>& counters = nullptr);
+/// Issues a collective, which fills `output`, and returns `output` at once (Note [Bytes that are
+/// under way]). Until the collective ends, `input`, if it is defined, is kept, and a write into it
+/// waits. `counters`, if it is not null, counts the time spent waiting for the output
+/// (exchange_wait).
+Tensor issue_into(const Tensor& input, Tensor output, const std::function<WorkPtr()>& issue,
+                  const std::shared_ptr<Counters>& counters = nullptr);
 
 /// How the conjugate is called: ", backward" follows the label.
 CollectiveOptions for_backward(CollectiveOptions options);

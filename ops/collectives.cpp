@@ -43,13 +43,14 @@ Tensor gather_from_ranks(ProcessGroup& group, const Tensor& x, const CollectiveO
     auto* out = bytes.data();
     for (const auto& input : inputs) out = std::copy(input.begin(), input.end(), out);
   };
-  return filled(x, y, [&] { return group.all_gather(x.bytes(), x.dtype(), copy_out, options); });
+  return issue_into(x, y,
+                    [&] { return group.all_gather(x.bytes(), x.dtype(), copy_out, options); });
 }
 
 Tensor scatter_sum(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
   Tensor y = Tensor::empty(with_rows(x, x.dim(0) / group.size()), x.dtype());
   const auto bytes = y.mutable_bytes();
-  return filled(x, y, [&] {
+  return issue_into(x, y, [&] {
     return group.reduce_scatter({x.bytes()}, bytes, x.dtype(), ReduceOp::kSum, options);
   });
 }
@@ -57,13 +58,14 @@ Tensor scatter_sum(ProcessGroup& group, const Tensor& x, const CollectiveOptions
 Tensor sum_over_ranks(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
   Tensor y = clone(x);
   const auto bytes = y.mutable_bytes();
-  return filled({}, y, [&] { return group.all_reduce(bytes, x.dtype(), ReduceOp::kSum, options); });
+  return issue_into({}, y,
+                    [&] { return group.all_reduce(bytes, x.dtype(), ReduceOp::kSum, options); });
 }
 
 Tensor of_root(ProcessGroup& group, const Tensor& x, int root, const CollectiveOptions& options) {
   Tensor y = clone(x);
   const auto bytes = y.mutable_bytes();
-  return filled({}, y, [&] { return group.broadcast(bytes, root, x.dtype(), options); });
+  return issue_into({}, y, [&] { return group.broadcast(bytes, root, x.dtype(), options); });
 }
 
 Tensor exchange(ProcessGroup& group, const Tensor& x, RowCounts send, RowCounts receive,
@@ -76,22 +78,22 @@ Tensor exchange(ProcessGroup& group, const Tensor& x, RowCounts send, RowCounts 
   const auto& counters = RankContext::current().shared_counters();
   count_exchange(*counters, send, receive, group.rank(), size_of(x.dtype()));
   const auto bytes = y.mutable_bytes();
-  return filled(
+  return issue_into(
       x, y, [&] { return group.all_to_all(x.bytes(), send, bytes, receive, x.dtype(), options); },
       counters);
 }
 
 Tensor sent(ProcessGroup& group, const Tensor& x, int to, int tag,
             const CollectiveOptions& options) {
-  return filled(x, Tensor::zeros({}, is_floating(x.dtype()) ? x.dtype() : Dtype::kFloat32),
-                [&] { return group.send(x.bytes(), to, tag, x.dtype(), options); });
+  return issue_into(x, Tensor::zeros({}, is_floating(x.dtype()) ? x.dtype() : Dtype::kFloat32),
+                    [&] { return group.send(x.bytes(), to, tag, x.dtype(), options); });
 }
 
 Tensor received(ProcessGroup& group, const Shape& shape, Dtype dtype, int from, int tag,
                 const CollectiveOptions& options) {
   Tensor y = Tensor::empty(shape, dtype);
   const auto bytes = y.mutable_bytes();
-  return filled({}, y, [&] { return group.recv(bytes, from, tag, dtype, options); });
+  return issue_into({}, y, [&] { return group.recv(bytes, from, tag, dtype, options); });
 }
 
 // What send and recv bring back must not meet a message of the same tag that goes the same way: two

@@ -27,10 +27,11 @@ std::int64_t sum(const RowCounts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
-/// Both ways of a plan, without a tape.
-class Journey {
+/// Both directions of a plan, without a tape.
+class RowExchangeOp {
  public:
-  Journey(std::shared_ptr<ProcessGroup> group, const DispatchPlan& plan, CollectiveOptions options)
+  RowExchangeOp(std::shared_ptr<ProcessGroup> group, const DispatchPlan& plan,
+                CollectiveOptions options)
       : group_(std::move(group)),
         tokens_(plan.order.tokens),
         top_k_(plan.order.top_k),
@@ -39,14 +40,14 @@ class Journey {
         places_(plan.places),
         options_(std::move(options)) {}
 
-  Journey backward() const {
-    auto journey = *this;
-    journey.options_ = for_backward(options_);
-    return journey;
+  RowExchangeOp backward() const {
+    auto op = *this;
+    op.options_ = for_backward(options_);
+    return op;
   }
 
   // x [T, H] -> [M, H]
-  Tensor there(const Tensor& x, const Tensor& slot_of_row) const {
+  Tensor dispatch(const Tensor& x, const Tensor& slot_of_row) const {
     const auto row_bytes = bytes_of_row(x);
     Tensor y = Tensor::empty({sum(received_), x.dim(1)}, x.dtype());
     auto places = in_places(y.mutable_bytes(), row_bytes);
@@ -62,7 +63,7 @@ class Journey {
   }
 
   // y [M, H] -> [T, H]
-  Tensor back(const Tensor& y, const Tensor& row_of_slot) const {
+  Tensor combine(const Tensor& y, const Tensor& row_of_slot) const {
     Tensor x = Tensor::empty({tokens_, y.dim(1)}, y.dtype());
     exchange(y, in_places(y.bytes(), bytes_of_row(y)), received_, x, sum_of_rows(x, row_of_slot),
              sent_);
@@ -149,7 +150,7 @@ class Journey {
       return group_->all_to_all(std::move(input), send, std::move(output), receive, from.dtype(),
                                 options_);
     };
-    filled(from, to, issue, counters);
+    issue_into(from, to, issue, counters);
   }
 
   std::shared_ptr<ProcessGroup> group_;
@@ -162,43 +163,43 @@ class Journey {
 // The two are each other's transpose: the backward of one is the forward of the other.
 class DispatchRows final : public Function {
  public:
-  explicit DispatchRows(Journey journey) : journey_(std::move(journey)) {}
+  explicit DispatchRows(RowExchangeOp op) : op_(std::move(op)) {}
 
   std::string_view name() const override { return "dispatch_rows"; }
 
   Tensor forward(const Tensor& x, const Tensor& row_of_slot, const Tensor& slot_of_row) {
     row_of_slot_ = row_of_slot;
-    return journey_.there(x, slot_of_row);
+    return op_.dispatch(x, slot_of_row);
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    return {journey_.backward().back(contiguous(grads[0]), row_of_slot_.unpack()), Tensor(),
+    return {op_.backward().combine(contiguous(grads[0]), row_of_slot_.unpack()), Tensor(),
             Tensor()};
   }
 
  private:
-  Journey journey_;
+  RowExchangeOp op_;
   SavedTensor row_of_slot_{*this};
 };
 
 class CombineRows final : public Function {
  public:
-  explicit CombineRows(Journey journey) : journey_(std::move(journey)) {}
+  explicit CombineRows(RowExchangeOp op) : op_(std::move(op)) {}
 
   std::string_view name() const override { return "combine_rows"; }
 
   Tensor forward(const Tensor& rows, const Tensor& row_of_slot, const Tensor& slot_of_row) {
     slot_of_row_ = slot_of_row;
-    return journey_.back(rows, row_of_slot);
+    return op_.combine(rows, row_of_slot);
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    return {journey_.backward().there(contiguous(grads[0]), slot_of_row_.unpack()), Tensor(),
+    return {op_.backward().dispatch(contiguous(grads[0]), slot_of_row_.unpack()), Tensor(),
             Tensor()};
   }
 
  private:
-  Journey journey_;
+  RowExchangeOp op_;
   SavedTensor slot_of_row_{*this};
 };
 
@@ -265,7 +266,7 @@ Tensor dispatch_rows(const std::shared_ptr<ProcessGroup>& group, const Tensor& x
   check_call("dispatch_rows", group, x, "x", plan);
   check<ShapeError>(x.dim(0) == plan.order.tokens, "dispatch_rows: x must be [", plan.order.tokens,
                     ", H] as planned, got ", x.shape());
-  return apply<DispatchRows>(made_with(Journey(group, plan, options)), contiguous(x),
+  return apply<DispatchRows>(made_with(RowExchangeOp(group, plan, options)), contiguous(x),
                              plan.order.row_of_slot, plan.order.slot_of_row);
 }
 
@@ -274,7 +275,7 @@ Tensor combine_rows(const std::shared_ptr<ProcessGroup>& group, const Tensor& ro
   check_call("combine_rows", group, rows, "rows", plan);
   check<ShapeError>(rows.dim(0) == sum(plan.received), "combine_rows: rows must be [",
                     sum(plan.received), ", H] as planned, got ", rows.shape());
-  return apply<CombineRows>(made_with(Journey(group, plan, options)), contiguous(rows),
+  return apply<CombineRows>(made_with(RowExchangeOp(group, plan, options)), contiguous(rows),
                             plan.order.row_of_slot, plan.order.slot_of_row);
 }
 

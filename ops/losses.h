@@ -16,7 +16,7 @@ enum class Reduction : std::uint8_t { kNone, kSum, kMean };
 /// (input - target)^2.      input, target: one shape
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::kMean);
 
-/// Of logits x and probabilities y in [0, 1] that are targets (ValueError):
+/// The loss of logits x for targets y, probabilities in [0, 1] (ValueError):
 ///
 ///     -(w y log sigmoid(x) + (1 - y) log(1 - sigmoid(x))) = (1 - y) x + (1 + (w - 1) y) log(1 +
 ///     e^-x)
@@ -36,7 +36,7 @@ struct NllOptions {
 
 /// -w[targets[t]] log_p[t, targets[t]].      log_p: [T, V]   targets: int64 [T], in [0, V) or
 /// ignore_index (ValueError). The mean of no valid target is NaN. No gradient for class weights.
-/// Of logits, ops::cross_entropy is the loss that keeps no probabilities.
+/// For logits, ops::cross_entropy is the loss that keeps no probabilities.
 Tensor nll_loss(const Tensor& log_p, const Tensor& targets, const NllOptions& options = {});
 
 /// The divergence of q from p, element by element:  p (log p - log q), 0 where p = 0.

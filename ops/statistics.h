@@ -15,7 +15,7 @@ namespace moegrad::ops {
 /// usual correction of 1 it estimates the variance of what `a` was drawn from; a single element
 /// then gives NaN.
 Tensor var(const Tensor& a, std::int64_t dim, double correction = 1, bool keepdim = false);
-/// Of all elements, with shape [].
+/// The variance of all elements, with shape [].
 Tensor var(const Tensor& a);
 /// Its square root, the standard deviation, with gradient 0 where it is 0.
 Tensor std(const Tensor& a, std::int64_t dim, double correction = 1, bool keepdim = false);
