@@ -25,12 +25,13 @@ std::int64_t sum(std::span<const std::int64_t> counts) {
 
 // Each rank gives each as many counts; those from all, by rank.
 RowCounts exchange_counts(ProcessGroup& group, const RowCounts& counts) {
-  const RowCounts each(static_cast<std::size_t>(group.size()), std::ssize(counts) / group.size());
+  const RowCounts per_rank(static_cast<std::size_t>(group.size()),
+                           std::ssize(counts) / group.size());
   RowCounts received(counts.size());
   const auto begin = std::chrono::steady_clock::now();
   group
-      .all_to_all(std::as_bytes(std::span(counts)), each,
-                  std::as_writable_bytes(std::span(received)), each, Dtype::kInt64,
+      .all_to_all(std::as_bytes(std::span(counts)), per_rank,
+                  std::as_writable_bytes(std::span(received)), per_rank, Dtype::kInt64,
                   {.label = "rows of each expert"})
       ->wait();
   const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
@@ -114,7 +115,7 @@ ops::Permutation transpose_blocks(const std::vector<RowCounts>& blocks) {
 }
 
 // From tokens to rows in one order, and from that to another: one rank's rows in the latter.
-ops::Permutation then(const ops::Permutation& first, const ops::Permutation& second) {
+ops::Permutation compose(const ops::Permutation& first, const ops::Permutation& second) {
   const auto through = [](const Tensor& indices, const Tensor& next) {
     Tensor result = Tensor::empty(indices.shape(), Dtype::kInt64);
     const auto table = next.data<std::int64_t>();
@@ -157,22 +158,22 @@ RowExchange::RowExchange(Group group, Group within, Group between)
     : group_(std::move(group)), within_(std::move(within)), between_(std::move(between)) {
   check<ValueError>(group_ != nullptr && within_ != nullptr && between_ != nullptr,
                     "RowExchange: needs three process groups, got null");
-  const int hosts = between_->size(), each = within_->size();
-  const int place = between_->rank() * each + within_->rank();
-  check<ValueError>(hosts * each == group_->size() && place == group_->rank(), "RowExchange: rank ",
-                    within_->rank(), " of ", each, " on host ", between_->rank(), " of ", hosts,
-                    " must be rank ", place, " of ", hosts * each, ", got rank ", group_->rank(),
-                    " of ", group_->size());
+  const int hosts = between_->size(), ranks_per_host = within_->size();
+  const int index = between_->rank() * ranks_per_host + within_->rank();
+  check<ValueError>(hosts * ranks_per_host == group_->size() && index == group_->rank(),
+                    "RowExchange: rank ", within_->rank(), " of ", ranks_per_host, " on host ",
+                    between_->rank(), " of ", hosts, " must be rank ", index, " of ",
+                    hosts * ranks_per_host, ", got rank ", group_->rank(), " of ", group_->size());
 }
 
 RowExchange::Route RowExchange::plan(const ops::RoutingPlan& routed) const {
   const auto ranks = static_cast<std::size_t>(group_->size());
   const auto& rows_per_expert = routed.groups.counts;
   if (!has_two_levels()) {
-    const auto come = exchange_counts(*group_, rows_per_expert);
+    const auto received = exchange_counts(*group_, rows_per_expert);
     const CountBlocks out{.a = ranks, .b = 1, .counts = rows_per_expert};
-    const CountBlocks in{.a = ranks, .b = 1, .counts = come};
-    auto sources = by_source(come, ranks);
+    const CountBlocks in{.a = ranks, .b = 1, .counts = received};
+    auto sources = by_source(received, ranks);
     return {.legs = {{.group = group_,
                       .plan = {.order = routed.permutation,
                                .sent = out.row_sums(),
@@ -181,23 +182,25 @@ RowExchange::Route RowExchange::plan(const ops::RoutingPlan& routed) const {
             .sources = sources};
   }
   const auto hosts = static_cast<std::size_t>(between_->size());
-  const auto each = static_cast<std::size_t>(within_->size());
+  const auto ranks_per_host = static_cast<std::size_t>(within_->size());
   // What this rank has for (h, l), [H, L, E / S]; what the ranks l of this host have for this
   // rank's place on host h, [L, H, E / S]; and what comes here from (h, l), [H, L, E / S].
-  const CountBlocks own{.a = hosts, .b = each, .counts = rows_per_expert};
+  const CountBlocks own{.a = hosts, .b = ranks_per_host, .counts = rows_per_expert};
   const auto out = own.transposed();
-  const CountBlocks passing{.a = each, .b = hosts, .counts = exchange_counts(*within_, out.counts)};
-  const auto on = passing.transposed();
-  const CountBlocks in{.a = hosts, .b = each, .counts = exchange_counts(*between_, on.counts)};
+  const CountBlocks passing{
+      .a = ranks_per_host, .b = hosts, .counts = exchange_counts(*within_, out.counts)};
+  const auto forwarded = passing.transposed();
+  const CountBlocks in{
+      .a = hosts, .b = ranks_per_host, .counts = exchange_counts(*between_, forwarded.counts)};
   auto sources = by_source(in.counts, ranks);
   return {.legs = {{.group = within_,
-                    .plan = {.order = then(routed.permutation, transpose_blocks(own.sums())),
+                    .plan = {.order = compose(routed.permutation, transpose_blocks(own.sums())),
                              .sent = out.row_sums(),
                              .received = passing.row_sums(),
                              .places = {{.first = 0, .count = sum(passing.counts)}}}},
                    {.group = between_,
                     .plan = {.order = transpose_blocks(passing.sums()),
-                             .sent = on.row_sums(),
+                             .sent = forwarded.row_sums(),
                              .received = in.row_sums(),
                              .places = by_expert(sources)}}},
           .sources = sources};
