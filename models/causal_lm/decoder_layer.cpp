@@ -69,9 +69,9 @@ nn::MoE& DecoderLayer::mixture() {
   return *moe_;
 }
 
-DecoderLayer::Attended DecoderLayer::attend(const Tensor& hidden,
-                                            const nn::SequenceContext& context,
-                                            const Tensor& replay_indices) {
+DecoderLayer::AttentionOutput DecoderLayer::attend(const Tensor& hidden,
+                                                   const nn::SequenceContext& context,
+                                                   const Tensor& replay_indices) {
   auto& moe = mixture();
   const auto [attended, normed] = add_attention(hidden, context);
   auto routed = moe.call_method(&nn::MoE::route, normed, replay_indices);
@@ -81,7 +81,7 @@ DecoderLayer::Attended DecoderLayer::attend(const Tensor& hidden,
           .shared_input = moe.shared_input(normed)};
 }
 
-nn::DispatchedRows DecoderLayer::dispatch(const Attended& attended) {
+nn::DispatchedRows DecoderLayer::dispatch(const AttentionOutput& attended) {
   return mixture().call_method(&nn::MoE::dispatch, attended.normed, attended.routed);
 }
 
@@ -89,12 +89,12 @@ Tensor DecoderLayer::experts(const nn::DispatchedRows& dispatched) {
   return mixture().call_method(&nn::MoE::experts, dispatched);
 }
 
-Tensor DecoderLayer::shared(const Attended& attended) {
+Tensor DecoderLayer::shared(const AttentionOutput& attended) {
   return mixture().call_method(&nn::MoE::shared, attended.shared_input);
 }
 
 DecoderLayer::Output DecoderLayer::combine(const Tensor& rows, const nn::DispatchedRows& dispatched,
-                                           const Attended& attended) {
+                                           const AttentionOutput& attended) {
   Tensor combined = mixture().call_method(&nn::MoE::combine, rows, dispatched);  // [T, H]
   if (has_shared_expert()) {
     combined = combined + (attended.shared.defined() ? attended.shared : shared(attended));
@@ -115,7 +115,7 @@ void for_each_tensor(DecoderLayer::Output& output, const nn::TensorVisitor& visi
                     output.expert_indices);
 }
 
-void for_each_tensor(DecoderLayer::Attended& attended, const nn::TensorVisitor& visit) {
+void for_each_tensor(DecoderLayer::AttentionOutput& attended, const nn::TensorVisitor& visit) {
   nn::visit_tensors(visit, attended.hidden, attended.normed, attended.routed, attended.shared_input,
                     attended.shared);
 }

@@ -50,23 +50,23 @@ class DecoderLayer final : public nn::Callable<DecoderLayer> {
 
   // --- the nodes of a mixture layer, each given what those before it have returned; Error for a
   // dense layer, and for a node called too early
-  struct Attended {
+  struct AttentionOutput {
     Tensor hidden;  // [T, H], the residual stream after attention
     Tensor normed;  // [T, H], what the router and all experts see
     nn::Router::Output routed;
     Tensor shared_input = {};  // [T, H], normed for the shared expert, if there is one
     Tensor shared = {};        // [T, H], what shared() has returned, if it has been called
   };
-  Attended attend(const Tensor& hidden, const nn::SequenceContext& context,
-                  const Tensor& replay_indices);
-  nn::DispatchedRows dispatch(const Attended& attended);
+  AttentionOutput attend(const Tensor& hidden, const nn::SequenceContext& context,
+                         const Tensor& replay_indices);
+  nn::DispatchedRows dispatch(const AttentionOutput& attended);
   Tensor experts(const nn::DispatchedRows& dispatched);  // -> [R, H]
   /// The shared expert's share, [T, H]. It needs nothing of dispatch() and experts(), so it can run
   /// while tokens travel: keep the result in attended.shared. Error without a shared expert.
-  Tensor shared(const Attended& attended);
+  Tensor shared(const AttentionOutput& attended);
   /// [R, H] -> hidden [T, H]. Calls shared(), if there is a shared expert and nobody has yet.
   Output combine(const Tensor& rows, const nn::DispatchedRows& dispatched,
-                 const Attended& attended);
+                 const AttentionOutput& attended);
 
   bool has_shared_expert() const { return is_moe() && moe_->has_shared_expert(); }
   bool is_moe() const { return moe_.has_value(); }
@@ -87,6 +87,6 @@ class DecoderLayer final : public nn::Callable<DecoderLayer> {
 };
 
 void for_each_tensor(DecoderLayer::Output& output, const nn::TensorVisitor& visit);
-void for_each_tensor(DecoderLayer::Attended& attended, const nn::TensorVisitor& visit);
+void for_each_tensor(DecoderLayer::AttentionOutput& attended, const nn::TensorVisitor& visit);
 
 }  // namespace moegrad::models

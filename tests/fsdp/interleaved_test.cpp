@@ -76,7 +76,7 @@ class NodeByNode final : public nn::Callable<NodeByNode> {
     for (auto& layer : whole_.layers()) {
       std::vector<DecoderLayer::Output> results(tokens.size());
       if (by_nodes_ && layer.is_moe()) {
-        std::vector<DecoderLayer::Attended> attended(tokens.size());
+        std::vector<DecoderLayer::AttentionOutput> attended(tokens.size());
         std::vector<nn::DispatchedRows> dispatched(tokens.size());
         TensorList rows(tokens.size());
         for_each([&](std::size_t j) {
