@@ -70,7 +70,8 @@ void check_fields(const Config& config, const std::vector<ConfigKey>& fields) {
         [&, name = name](auto member) {
           check<ValueError>(config.*member == family.defaults.*member, family.model_type,
                             " config: ", name, " must be ", text_of(family.defaults.*member),
-                            ", for this model has no other, got ", text_of(config.*member));
+                            " (a ", family.model_type, " has no key for it), got ",
+                            text_of(config.*member));
         },
         field);
   }
@@ -122,11 +123,13 @@ void check_fields_without_key(const Config& config) {
   if (config.num_experts == 0) return;  // fields of mixtures do nothing
   check_fields(config, mixture_fields());
   const auto& family = family_of(config);
-  check<ValueError>(
-      config.router_scores == family.defaults.router_scores, family.model_type,
-      " config: router_scores must be ",
-      family.defaults.router_scores == nn::RouterScores::kSigmoid ? "kSigmoid" : "kSoftmax",
-      ", for this model has no other, got another");
+  const auto name_of = [](nn::RouterScores scores) {
+    return scores == nn::RouterScores::kSigmoid ? "kSigmoid" : "kSoftmax";
+  };
+  check<ValueError>(config.router_scores == family.defaults.router_scores, family.model_type,
+                    " config: router_scores must be ", name_of(family.defaults.router_scores),
+                    " (a ", family.model_type, " has no key for it), got ",
+                    name_of(config.router_scores));
 }
 
 // Narrow models learn faster with larger initial weights. Their few experts need a stronger

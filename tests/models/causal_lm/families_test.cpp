@@ -293,26 +293,26 @@ TEST(Families, RefuseWhatTheirFilesCannotSay) {
   };
   refused(
       ModelType::kQwen3Moe, [](Config& c) { c.correction_bias = true; },
-      "qwen3_moe config: correction_bias must be false, for this model has no other, got true");
+      "qwen3_moe config: correction_bias must be false (a qwen3_moe has no key for it), got true");
   refused(
       ModelType::kQwen3Moe, [](Config& c) { c.router_scores = nn::RouterScores::kSigmoid; },
-      "qwen3_moe config: router_scores must be kSoftmax, for this model has no other, got "
-      "another");
+      "qwen3_moe config: router_scores must be kSoftmax (a qwen3_moe has no key for it), got "
+      "kSigmoid");
   refused(
       ModelType::kGlm4Moe,
       [](Config& c) {
         c.mlp_only_layers = {0, 2};
       },
-      "glm4_moe config: mlp_only_layers must be [], for this model has no other, got [0, 2]");
+      "glm4_moe config: mlp_only_layers must be [] (a glm4_moe has no key for it), got [0, 2]");
   refused(
       ModelType::kMixtral, [](Config& c) { c.norm_topk_prob = false; },
-      "mixtral config: norm_topk_prob must be true, for this model has no other, got false");
+      "mixtral config: norm_topk_prob must be true (a mixtral has no key for it), got false");
   refused(
       ModelType::kQwen2Moe, [](Config& c) { c.use_qk_norm = true; },
-      "qwen2_moe config: use_qk_norm must be false, for this model has no other, got true");
+      "qwen2_moe config: use_qk_norm must be false (a qwen2_moe has no key for it), got true");
   refused(
       ModelType::kMixtral, [](Config& c) { c.partial_rotary_factor = 0.5; },
-      "mixtral config: partial_rotary_factor must be 1, for this model has no other, got 0.5");
+      "mixtral config: partial_rotary_factor must be 1 (a mixtral has no key for it), got 0.5");
 }
 
 TEST(Families, PresetsOfEachAreValidAndSmall) {
