@@ -124,8 +124,8 @@ void CheckpointReader::read_all(const NamedTensors& tensors) {
     check_tensor(name, tensor);
   }
   for (const auto& [name, tensor] : manifest_.tensors) {
-    check<ValueError>(wanted.contains(name), "checkpoint: ", folder_.string(), " has ",
-                      in_quotes(name), ", which nobody asks for");
+    check<ValueError>(wanted.contains(name), "checkpoint: ", folder_.string(),
+                      " has an unexpected tensor ", in_quotes(name));
   }
   for (const auto& [name, tensor] : wanted) read(name, tensor);
 }

@@ -309,7 +309,7 @@ TEST(Checkpoint, RefusesTensorsThatItDoesNotHave) {
   EXPECT_EQ(message_of<ValueError>([&] {
               reader.read_all({{"w", w}});
             }),
-            subject + " has 'v', which nobody asks for");
+            subject + " has an unexpected tensor 'v'");
   EXPECT_EQ(message_of<ValueError>([&] {
               reader.read_all({{"w", w}, {"w", w}});
             }),
