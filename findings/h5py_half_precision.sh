@@ -9,9 +9,9 @@
 #     1.0; but once a number below 6.1e-5 (a subnormal half) was converted, numbers that round up to a
 #     power of two come out as half of it: 0.9999 is stored as 0.5, 127.99 as 64. Later elements of
 #     the same write stay like that. Ties round up, and the int32 70000 is stored as NaN.
-# Consequence: of a million normal weights, 340 are halved: too few to see in a loss, enough to see in a
-#     comparison. A step counter or token count past 65535 turns into a NaN. Cast first: x.astype("f2").
-# moegrad is not affected: it reads and writes no HDF5 and no float16.
+# Consequence: of a million normal weights, 340 are halved, and which ones depends on their order. A count of
+#     70000 turns into a NaN. Cast before the assignment: dataset[...] = x.astype("f2").
+# moegrad is not affected: it has no HDF5, and of float16 it only reads files, which is exact.
 set -euo pipefail
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT

@@ -19,8 +19,9 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 apt-get -qq download openmpi-bin=4.1.4-3+b1 openmpi-common=4.1.4-3 libopenmpi3=4.1.4-3+b1 \
-  libopenmpi-dev=4.1.4-3+b1 libevent-core-2.1-7=2.1.12-stable-8 libevent-pthreads-2.1-7=2.1.12-stable-8 \
-  libhwloc15=2.9.0-1 libpmix2=4.2.2-1+deb12u1 libmunge2=0.5.15-2+deb12u1 2>apt.log || { cat apt.log; exit 1; }
+  libopenmpi-dev=4.1.4-3+b1 libevent-core-2.1-7=2.1.12-stable-8+deb12u1 \
+  libevent-pthreads-2.1-7=2.1.12-stable-8+deb12u1 libhwloc15=2.9.0-1 \
+  libpmix2=4.2.2-1+deb12u1 libmunge2=0.5.15-2+deb12u1 2>apt.log || { cat apt.log; exit 1; }
 for package in *.deb; do dpkg -x "$package" .; done
 libraries="$folder/usr/lib/$(gcc -print-multiarch)"
 export OPAL_PREFIX="$folder/usr" OPAL_LIBDIR="$libraries/openmpi/lib" LD_LIBRARY_PATH="$libraries"

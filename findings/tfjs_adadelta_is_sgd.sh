@@ -3,8 +3,8 @@
 # TensorFlow.js 4.22.0 (@tensorflow/tfjs-core): tf.train.adadelta is plain gradient descent.
 #
 # Expected: Zeiler's Adadelta, as in Keras and PyTorch: with g^2 averaged first, a step is
-#     sqrt(E[u^2] + eps) / sqrt(E[g^2] + eps) * g, which starts near sqrt(eps / (1 - rho)) and does not
-#     change when the loss is scaled.
+#     sqrt(E[u^2] + eps) / sqrt(E[g^2] + eps) * g, which starts near sqrt(eps / (1 - rho)) and hardly
+#     changes when the loss is scaled.
 # Seen: the step divides by the average of before this gradient. Both averages start at 0, so the
 #     first factor is 1, the update is g, both averages get the same value, and the factor stays 1:
 #     every step is -lr * g, with the bits of tf.train.sgd, whatever rho and epsilon are.
