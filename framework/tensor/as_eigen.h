@@ -2,6 +2,12 @@
 #pragma once
 
 // Opt-in: needs Eigen. For your own Functions and for reference implementations.
+//
+// Some of Eigen 3.4's vector loops are not what std:: computes. With AVX or SSE, exp(-infinity) is
+// 2.9e-39 and not 0, so masked scores keep a weight; logistic() falls here and there between -9 and
+// -5; and a sum of bfloat16 stops growing between 256 and 8192, so cast to float first. Square
+// roots are exact: the targets define EIGEN_FAST_MATH=0, without which 4 of 10 are one unit off,
+// and those of denormal numbers are 0. A build without CMake must define it, too.
 
 #include <Eigen/Core>
 

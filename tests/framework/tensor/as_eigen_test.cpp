@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "tests/testing.h"
@@ -39,6 +42,20 @@ TEST(AsEigen, EmptyMatricesKeepTheirSizes) {
   const Tensor empty = Tensor::zeros({0, 3});
   EXPECT_EQ(as_eigen<float>(empty).rows(), 0);
   EXPECT_EQ(as_eigen<float>(empty).cols(), 3);
+}
+
+TEST(AsEigen, SquareRootsAreExactToTheLastBit) {
+  const float denormal = std::numeric_limits<float>::denorm_min();
+  Tensor x = Tensor::empty({4096});
+  const auto values = x.mutable_data<float>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = i < 16 ? static_cast<float>(i) * denormal : 0.37F * static_cast<float>(i);
+  }
+  Tensor roots = empty_like(x);
+  as_eigen<float>(roots) = as_eigen<float>(std::as_const(x)).array().sqrt();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(roots.data<float>()[i], std::sqrt(values[i])) << values[i];
+  }
 }
 
 TEST(AsEigen, WritingCountsAsModification) {
