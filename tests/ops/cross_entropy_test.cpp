@@ -90,7 +90,7 @@ TEST(CrossEntropy, StandsLargeAndInfiniteLogits) {
   Tensor x = Tensor::from<float>({1000, 1000, -infinity, -1000, 2000, 0}, {2, 3});
   x.set_requires_grad(true);
   const Tensor loss = cross_entropy(x, targets_of({1, 1}));
-  EXPECT_FLOAT_EQ(static_cast<float>(loss.item()), std::log(2.0F) / 2);
+  EXPECT_NEAR(loss.item(), std::log(2.0) / 2, 1e-7);
   loss.backward();
   EXPECT_TRUE(all_close(x.grad(), Tensor::from<float>({0.25, -0.25, 0, 0, 0, 0}, {2, 3}), 0, 1e-4));
 }
