@@ -56,7 +56,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, double scale, s
   Tensor weights = masked_fill(p, hidden, 0);
   if (options.dropout) {
     const auto& [probability, seed, purpose, ids] = *options.dropout;
-    const Tensor own = ids.defined() ? clone(ids.slice(0, begin, begin + length))
+    const Tensor own = ids.defined() ? moegrad::clone(ids.slice(0, begin, begin + length))
                                      : Tensor::arange(begin, begin + length);
     weights = attention_dropout(weights, probability, seed, purpose, own);
   }

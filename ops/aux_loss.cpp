@@ -191,7 +191,7 @@ Tensor load_of(std::string_view op, const TensorList& indices, std::int64_t num_
 Tensor share_of(std::string_view op, const Tensor& logits, const Tensor& load, double total_weight,
                 const Tensor& mask) {
   const double scale = total_weight > 0 ? 1 / total_weight : 0.0;
-  Tensor scaled = clone(load.detach());
+  Tensor scaled = moegrad::clone(load.detach());
   for (auto& value : scaled.mutable_data<double>()) {
     value *= static_cast<double>(load.dim(0)) * scale;
   }

@@ -56,14 +56,14 @@ Tensor scatter_sum(ProcessGroup& group, const Tensor& x, const CollectiveOptions
 }
 
 Tensor sum_over_ranks(ProcessGroup& group, const Tensor& x, const CollectiveOptions& options) {
-  Tensor y = clone(x);
+  Tensor y = moegrad::clone(x);
   const auto bytes = y.mutable_bytes();
   return issue_into({}, y,
                     [&] { return group.all_reduce(bytes, x.dtype(), ReduceOp::kSum, options); });
 }
 
 Tensor of_root(ProcessGroup& group, const Tensor& x, int root, const CollectiveOptions& options) {
-  Tensor y = clone(x);
+  Tensor y = moegrad::clone(x);
   const auto bytes = y.mutable_bytes();
   return issue_into({}, y, [&] { return group.broadcast(bytes, root, x.dtype(), options); });
 }
@@ -117,10 +117,12 @@ class Collective final : public Function {
         back_(std::move(back)) {}
 
   std::string_view name() const override { return name_; }
-  Tensor forward(const Tensor& x) { return there_(x.is_contiguous() ? x : clone(x), options_); }
+  Tensor forward(const Tensor& x) {
+    return there_(x.is_contiguous() ? x : moegrad::clone(x), options_);
+  }
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     const auto& grad = grads[0];
-    return {back_(grad.is_contiguous() ? grad : clone(grad), for_backward(options_))};
+    return {back_(grad.is_contiguous() ? grad : moegrad::clone(grad), for_backward(options_))};
   }
 
  private:

@@ -20,8 +20,19 @@ class Contiguous final : public Function {
     auto& counters = RankContext::current().counters();
     ++counters.materialized_transposes;
     counters.converted_bytes += a.numel() * size_of(a.dtype());
-    return clone(a);
+    return moegrad::clone(a);
   }
+
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override { return {grads[0]}; }
+};
+
+// dL/da = dL/dy.
+class Clone final : public Function {
+ public:
+  std::string_view name() const override { return "clone"; }
+  bool reads_nz(std::size_t /*i*/) const override { return true; }
+
+  Tensor forward(const Tensor& a) { return moegrad::clone(a); }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override { return {grads[0]}; }
 };
@@ -50,6 +61,11 @@ Tensor contiguous(const Tensor& a) {
   check_operands("contiguous", a);
   if (a.layout() == Layout::kNZ || a.is_contiguous()) return a;
   return apply<Contiguous>(a);
+}
+
+Tensor clone(const Tensor& a) {
+  check_operands("clone", a);
+  return apply<Clone>(a);
 }
 
 Tensor cast(const Tensor& a, Dtype dtype) {

@@ -9,6 +9,8 @@ namespace moegrad::ops {
 /// counters().materialized_transposes. A FRACTAL_NZ tensor comes back as it is: the op that reads
 /// it accepts or refuses it.
 Tensor contiguous(const Tensor& a);
+/// A copy with its own storage, of any dtype, contiguous, or of the same FRACTAL_NZ blocks.
+Tensor clone(const Tensor& a);
 /// The same numbers in another dtype; masks become 0 and 1, and what is not 0 becomes true. Only
 /// from float32 or float64 to one of these it has a gradient.
 Tensor cast(const Tensor& a, Dtype dtype);

@@ -35,7 +35,8 @@ class Sum final : public Function {
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     const Tensor column = view(contiguous(grads[0]), {extents_.outer, 1, extents_.inner});
-    return {view(clone(expand(column, {extents_.outer, extents_.n, extents_.inner})), shape_)};
+    return {
+        view(moegrad::clone(expand(column, {extents_.outer, extents_.n, extents_.inner})), shape_)};
   }
 
  private:

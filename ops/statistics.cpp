@@ -56,7 +56,7 @@ class Variance final : public Function {
   // Differences from the first element are exact where elements are close to each other, and 0
   // where they are equal, so it does not matter by how much the mean is rounded.
   Tensor minus_mean(const Tensor& a) const {
-    if (a.dim(dim_) == 0) return clone(a);
+    if (a.dim(dim_) == 0) return moegrad::clone(a);
     const Tensor shifted = sub(a, narrow(a, dim_, 0, 1));
     return sub(shifted, mean(shifted, dim_, /*keepdim=*/true));
   }

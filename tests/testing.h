@@ -76,7 +76,7 @@ inline ::testing::AssertionResult bitwise_equal(const Tensor& a, const Tensor& b
     return ::testing::AssertionFailure()
            << a.shape() << ' ' << a.dtype() << " against " << b.shape() << ' ' << b.dtype();
   }
-  const Tensor x = clone(a), y = clone(b);
+  const Tensor x = clone(a.detach()), y = clone(b.detach());
   const auto* p = x.storage().data();
   const auto* q = y.storage().data();
   const auto size = size_of(a.dtype());
@@ -92,7 +92,8 @@ inline ::testing::AssertionResult all_close(const Tensor& a, const Tensor& b, do
   if (!(a.shape() == b.shape())) {
     return ::testing::AssertionFailure() << a.shape() << " against " << b.shape();
   }
-  const Tensor x = to_dtype(a, Dtype::kFloat64), y = to_dtype(b, Dtype::kFloat64);
+  const Tensor x = to_dtype(a.detach(), Dtype::kFloat64);
+  const Tensor y = to_dtype(b.detach(), Dtype::kFloat64);
   const auto p = x.data<double>();
   const auto q = y.data<double>();
   for (std::size_t i = 0; i < p.size(); ++i) {

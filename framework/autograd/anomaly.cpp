@@ -36,7 +36,7 @@ std::optional<Anomaly> find_anomaly(const TensorList& tensors) {
     if (!tensor.defined() || !holds_reals(tensor.dtype())) continue;
     std::optional<Anomaly> found;
     const auto look = [&]<class T>() {
-      const Tensor whole = tensor.layout() == Layout::kNZ ? tensor : clone(tensor);
+      const Tensor whole = tensor.layout() == Layout::kNZ ? tensor : clone(tensor.detach());
       const auto values = tensor.layout() == Layout::kNZ ? whole.nz_data<T>() : whole.data<T>();
       if (const auto i = first_not_finite(values)) {
         found = Anomaly{t, tensor.shape(), *i,

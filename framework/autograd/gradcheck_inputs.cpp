@@ -74,7 +74,7 @@ std::int64_t storage_offset(const Tensor& tensor, std::size_t flat) {
 }
 
 std::vector<double> to_doubles(const Tensor& tensor) {
-  const Tensor values = to_dtype(tensor, Dtype::kFloat64);
+  const Tensor values = to_dtype(tensor.detach(), Dtype::kFloat64);
   const auto data = values.data<double>();
   return {data.begin(), data.end()};
 }

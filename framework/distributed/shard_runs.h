@@ -72,7 +72,7 @@ class ShardRuns {
 
 /// The elements of `whole` that `box` has, as a strided view without graph.
 inline Tensor box_view(const Tensor& whole, const Box& box) {
-  Tensor part = whole;
+  Tensor part = whole.detach();
   for (std::int64_t dim = 0; dim < box.shape.ndim(); ++dim) {
     part = Tensor::narrow(part, dim, box.begin[dim], box.shape[dim]);
   }

@@ -81,7 +81,7 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
   }
   SafetensorsWriter writer(path, std::move(entries), metadata);
   for (const auto& [name, tensor] : tensors) {
-    const Tensor values = tensor.is_contiguous() ? tensor : clone(tensor);
+    const Tensor values = tensor.is_contiguous() ? tensor : clone(tensor.detach());
     writer.write(name, 0, values.bytes());
   }
   writer.finish();

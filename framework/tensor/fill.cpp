@@ -97,12 +97,14 @@ void copy_elements(Tensor& target, const Tensor& source) {
   });
 }
 
-void check_off_tape(std::string_view op, const Tensor& tensor, std::string_view name) {
-  check(!grad_enabled() || tensor.is_leaf(), op, ": is not recorded on the tape, but ", name,
-        " is a result on the tape; call it under a NoGradGuard");
-}
-
 }  // namespace
+
+void check_off_tape(std::string_view op, const Tensor& tensor, std::string_view name,
+                    std::string_view instead) {
+  check(!grad_enabled() || tensor.is_leaf(), op, ": is not recorded on the tape, but ", name,
+        " is a result on the tape; ", instead, instead.empty() ? "" : ", or ",
+        "call it under a NoGradGuard");
+}
 
 void check_element(std::string_view op, double value, Dtype dtype) {
   if (dtype == Dtype::kInt64) {
@@ -153,7 +155,9 @@ void copy_(Tensor& target, const Tensor& source) {
   copy_elements(target, apart ? source : clone(source));
 }
 
-Tensor clone(const Tensor& source) {
+template <std::same_as<Tensor> T>
+T clone(const T& source) {
+  check_off_tape("clone", source, "the source", "use ops::clone");
   if (source.layout() == Layout::kNZ) {
     Tensor copy = Tensor::empty_nz(source.shape(), source.nz_blocks(), source.dtype());
     std::ranges::copy(source.bytes(), copy.mutable_bytes().begin());
@@ -161,11 +165,17 @@ Tensor clone(const Tensor& source) {
   }
   return to_dtype(source, source.dtype());
 }
+template Tensor clone(const Tensor& source);
 
 Tensor empty_like(const Tensor& like) { return Tensor::empty(like.shape(), like.dtype()); }
 Tensor zeros_like(const Tensor& like) { return Tensor::zeros(like.shape(), like.dtype()); }
+Tensor ones_like(const Tensor& like) { return full_like(like, 1); }
+Tensor full_like(const Tensor& like, double value) {
+  return Tensor::full(like.shape(), value, like.dtype());
+}
 
 Tensor to_dtype(const Tensor& source, Dtype dtype) {
+  check_off_tape("to_dtype", source, "the source", "use ops::cast");
   Tensor copy = Tensor::empty(source.shape(), dtype);
   copy_elements(copy, source);
   return copy;

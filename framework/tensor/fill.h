@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <string_view>
 
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
 
-// The few element loops that the framework itself needs. They are not recorded on the tape, so
-// those that write into a tensor refuse results on the tape (Error), unless there is a NoGradGuard.
+// The few element loops that the framework itself needs. They are not recorded on the tape, so they
+// refuse results on the tape (Error), unless there is a NoGradGuard.
+
+/// Error, which begins with the op's name and ends with what to do `instead`, if `tensor` is a
+/// result on the tape and the tape is on.
+void check_off_tape(std::string_view op, const Tensor& tensor, std::string_view name,
+                    std::string_view instead = {});
 
 /// ValueError, which begins with the op's name, unless `value` is an element of `dtype`: a whole
 /// number in [-2^63, 2^63) for int64, 0 or 1 for bool, any other for reals.
@@ -25,14 +31,20 @@ void add_(Tensor& target, const Tensor& source);
 /// do.
 void copy_(Tensor& target, const Tensor& source);
 
-/// A contiguous copy with its own storage; NZ tensors are copied block by block.
-Tensor clone(const Tensor& source);
+/// A contiguous copy with its own storage; NZ tensors are copied block by block. ops::clone is the
+/// one with a gradient, and because this one is a template, clone(x) is ops::clone where both are
+/// visible.
+template <std::same_as<Tensor> T>
+T clone(const T& source);
 
-/// An uninitialised, or zero, ND tensor with the shape and dtype of `like`.
+/// An uninitialised, zero or otherwise filled ND tensor with the shape and dtype of `like`.
 Tensor empty_like(const Tensor& like);
 Tensor zeros_like(const Tensor& like);
+Tensor ones_like(const Tensor& like);
+/// ValueError as check_element().
+Tensor full_like(const Tensor& like, double value);
 
-/// A contiguous copy in another dtype.
+/// A contiguous copy in another dtype. ops::cast is the one with a gradient.
 Tensor to_dtype(const Tensor& source, Dtype dtype);
 
 }  // namespace moegrad

@@ -146,6 +146,7 @@ Tensor Tensor::empty_nz(const Shape& shape, const NzBlocks& blocks, Dtype dtype)
 
 Tensor Tensor::as_strided(const Tensor& base, const Shape& shape, const Shape& strides,
                           std::int64_t offset) {
+  check_off_tape("Tensor::as_strided", base, "the base", "use the ops of ops/views.h");
   check<LayoutError>(base.layout() == Layout::kND, "tensor: a FRACTAL_NZ tensor has no strides");
   check<ShapeError>(shape.ndim() == strides.ndim(), "tensor: shape ", shape, " and strides ",
                     strides, " differ in rank");
@@ -170,12 +171,14 @@ Tensor Tensor::as_strided(const Tensor& base, const Shape& shape, const Shape& s
 
 Tensor Tensor::narrow(const Tensor& base, std::int64_t dim, std::int64_t start,
                       std::int64_t length) {
+  check_off_tape("Tensor::narrow", base, "the base", "use ops::narrow");
   Shape shape = base.shape();
   shape[dim] = length;
   return as_strided(base, shape, base.strides(), base.offset() + start * base.strides()[dim]);
 }
 
 Tensor Tensor::nz_view(const Tensor& base, const Shape& shape) {
+  check_off_tape("Tensor::nz_view", base, "the base", "use ops::view");
   check<LayoutError>(base.layout() == Layout::kNZ, "tensor: nz_view of an ND tensor");
   check<ShapeError>(shape.numel() == base.numel(), "tensor: view ", shape, " of ", base.shape());
   auto impl = view_impl(base, shape);
@@ -336,6 +339,7 @@ void Tensor::set_grad(Tensor grad) const {
     check<DtypeError>(grad.dtype() == impl.dtype, "set_grad: gradient must be ", impl.dtype,
                       " as its tensor, got ", grad.dtype());
   }
+  if (grad.defined() && !grad.is_leaf()) grad = grad.detach();  // there is no second backward
   if (grad.defined() && grad.layout() == Layout::kND && !grad.is_contiguous()) grad = clone(grad);
   auto& leaf = impl.leaf_state();
   if (!grad.defined()) ++leaf.drops;

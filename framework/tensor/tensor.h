@@ -39,10 +39,12 @@ class Tensor {
   Tensor(const Tensor&) = default;
   Tensor(Tensor&&) = default;
   /// Makes this handle another tensor; no element changes. Only a variable can be assigned to:
-  /// x[0] = y would change nothing but the view x[0], so it does not compile. copy_(view, y)
-  /// writes elements.
+  /// x[0] = y would change nothing but the view x[0], so it does not compile.
   Tensor& operator=(const Tensor&) & = default;
   Tensor& operator=(Tensor&&) & = default;
+  void operator=(const Tensor&) && = delete;  // copy_(view, y) writes elements
+  template <Number T>
+  void operator=(T) && = delete;  // fill_(view, number) writes elements
   ~Tensor() = default;
 
   // --- making tensors: on the current rank's arena, or without bytes under a MetaGuard. The
@@ -89,12 +91,17 @@ class Tensor {
     return from(std::span<const T>(values), shape);
   }
   static Tensor from(const std::vector<bool>& values, const Shape& shape);
+  template <class T>
+  requires(!ElementType<T>) static Tensor
+      from(const std::vector<T>&, const Shape&) = delete;  // int64, not int
   /// Uninitialised FRACTAL_NZ tensor of the given logical shape, whose numel is batch * k * n.
   static Tensor empty_nz(const Shape& shape, const NzBlocks& blocks, Dtype dtype);
-  /// A view of `base`'s storage with its own shape, strides and element offset; no graph.
+  // Views that are not recorded on the tape. So `base` must be no result on the tape (Error),
+  // unless there is a NoGradGuard: ops/views.h has those with gradients.
+  /// A view of `base`'s storage with its own shape, strides and element offset.
   static Tensor as_strided(const Tensor& base, const Shape& shape, const Shape& strides,
                            std::int64_t offset);
-  /// Elements [start, start + length) of dimension `dim` of an ND tensor: a view, no graph.
+  /// Elements [start, start + length) of dimension `dim` of an ND tensor.
   static Tensor narrow(const Tensor& base, std::int64_t dim, std::int64_t start,
                        std::int64_t length);
   /// The same NZ blocks under another shape.

@@ -68,7 +68,7 @@ struct Dropped {
 };
 
 inline Tensor rows_of(const Tensor& x, std::int64_t begin, std::int64_t end) {
-  return clone(x.slice(0, begin, end));
+  return clone(x.detach().slice(0, begin, end));
 }
 
 // Tokens [begin, end) of the step's batch.

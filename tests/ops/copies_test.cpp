@@ -54,6 +54,17 @@ TEST(Copies, CastChangesTheDtypeAndItsGradientComesBack) {
   EXPECT_TRUE(cast(x, Dtype::kFloat64).is(x));
 }
 
+TEST(Copies, ACloneHasItsOwnBytesAndPassesTheGradient) {
+  const Tensor x = variable({2, 3});
+  Tensor y = clone(transpose(x, 0, 1));
+  EXPECT_TRUE(y.is_contiguous());
+  EXPECT_NE(&y.storage(), &x.storage());
+  EXPECT_TRUE(y.requires_grad());
+  const Tensor grad = randn({3, 2}, 2);
+  y.backward(grad);
+  EXPECT_TRUE(bitwise_equal(x.grad(), transpose(grad, 0, 1)));
+}
+
 TEST(Copies, GradientsMatchFiniteDifferences) {
   const Tensor rows = Tensor::from<std::int64_t>({1, 0, 1, 1}, {4});
   const std::vector<std::function<TensorList(const Tensor&)>> ops{

@@ -144,7 +144,7 @@ std::vector<bool> inputs_with_gradient(const OpSample& sample, Dtype dtype) {
 Array to_array(const Tensor& tensor) {
   Array array(tensor.shape());
   if (tensor.layout() == Layout::kND) {
-    const Tensor values = to_dtype(tensor, Dtype::kFloat64);
+    const Tensor values = to_dtype(tensor.detach(), Dtype::kFloat64);
     std::ranges::copy(values.data<double>(), array.values.begin());
     return array;
   }

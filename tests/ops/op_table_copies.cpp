@@ -41,6 +41,22 @@ OpEntry contiguous_op() {
   return entry;
 }
 
+OpEntry clone_op() {
+  OpEntry entry{.op = "clone", .dtypes = kAllDtypes};
+  entry.run = [](const TensorList& in, const Json&) { return TensorList{ops::clone(in[0])}; };
+  entry.reference = [](const Arrays& in, const Json&) { return in; };
+  const auto sample = [](const std::string& what, const Shape& shape) {
+    return OpSample{.what = what, .inputs = {{.shape = shape, .nz = Nz::kRead}}};
+  };
+  entry.samples = {sample("a matrix", {3, 5}), sample("three dimensions", {2, 3, 5}),
+                   sample("a scalar", {}), sample("nothing", {0, 3})};
+  entry.errors = {{.what = "an undefined tensor",
+                   .call = [] { ops::clone({}); },
+                   .type = "Error",
+                   .message = "clone: input 0 must be a defined tensor, got an undefined one"}};
+  return entry;
+}
+
 OpSample joined(const std::string& what, const std::vector<Shape>& shapes, std::int64_t dim) {
   OpSample sample{.what = what, .args = {{"dim", dim}}};
   for (const auto& shape : shapes) sample.inputs.push_back({.shape = shape});
@@ -195,6 +211,8 @@ OpEntry cast_op() {
 
 }  // namespace
 
-std::vector<OpEntry> copy_entries() { return {contiguous_op(), cat_op(), stack_op(), cast_op()}; }
+std::vector<OpEntry> copy_entries() {
+  return {contiguous_op(), clone_op(), cat_op(), stack_op(), cast_op()};
+}
 
 }  // namespace moegrad::test

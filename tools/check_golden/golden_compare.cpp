@@ -17,7 +17,8 @@ template <class Visit>
 void for_each_pair(const Tensor& value, const Tensor& expected, const Visit& visit) {
   check<ShapeError>(value.shape() == expected.shape(), "the folder expects ", expected.shape(),
                     " where its model gives ", value.shape());
-  const Tensor a = to_dtype(value, Dtype::kFloat64), b = to_dtype(expected, Dtype::kFloat64);
+  const Tensor a = to_dtype(value.detach(), Dtype::kFloat64);
+  const Tensor b = to_dtype(expected, Dtype::kFloat64);
   const auto x = a.data<double>(), y = b.data<double>();
   for (std::size_t i = 0; i < y.size(); ++i) visit(x[i], y[i]);
 }
@@ -63,7 +64,7 @@ GoldenNorms norms_of(const Tensor& value, const Tensor& expected) {
 }
 
 GoldenStats stats_of(const Tensor& tensor) {
-  const Tensor values = to_dtype(tensor, Dtype::kFloat64);
+  const Tensor values = to_dtype(tensor.detach(), Dtype::kFloat64);
   GoldenStats stats;
   Norm norm;
   double i = 0;

@@ -28,7 +28,7 @@ class Checksum {
   }
   void add(const Tensor& tensor) {
     if (!tensor.defined()) return;
-    const Tensor whole = clone(tensor);
+    const Tensor whole = clone(tensor.detach());
     add(whole.bytes());
   }
   void add(const GoldenRouting& routing) {

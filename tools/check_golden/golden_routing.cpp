@@ -90,7 +90,7 @@ struct Choice {
 };
 
 Choice choice_of(const Tensor& indices, const Tensor& weights, std::int64_t token) {
-  const Tensor values = to_dtype(weights, Dtype::kFloat64);
+  const Tensor values = to_dtype(weights.detach(), Dtype::kFloat64);
   std::vector<std::pair<std::int64_t, double>> pairs;
   for (auto i = token * indices.dim(1); i < (token + 1) * indices.dim(1); ++i) {
     const auto at = static_cast<std::size_t>(i);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -150,6 +151,40 @@ TEST(Fill, CopyRefusesElementsInOnePlaceAndResultsOnTheTape) {
   fill_(view, 3);
   add_(view, Tensor::ones({1}, Dtype::kFloat64));
   EXPECT_EQ(leaf.slice(0, 0, 1).item(), 4);
+}
+
+TEST(Fill, CopiesAndViewsThatAreNotRecordedRefuseResultsOnTheTape) {
+  const Tensor leaf = randn({4, 3}, 1, Dtype::kFloat64).set_requires_grad(true);
+  const Tensor result = leaf.slice(0, 0, 2);
+  const auto refusal = [](const std::string& op, const std::string& operand,
+                          const std::string& instead) {
+    return op + ": is not recorded on the tape, but the " + operand +
+           " is a result on the tape; use " + instead + ", or call it under a NoGradGuard";
+  };
+  const auto narrow = [&] { return Tensor::narrow(result, 1, 1, 2); };
+  const auto as_strided = [&] { return Tensor::as_strided(result, {3}, {1}, 0); };
+  EXPECT_EQ(message_of<Error>([&] { clone(result); }), refusal("clone", "source", "ops::clone"));
+  EXPECT_EQ(message_of<Error>([&] { to_dtype(result, Dtype::kFloat32); }),
+            refusal("to_dtype", "source", "ops::cast"));
+  EXPECT_EQ(message_of<Error>(narrow), refusal("Tensor::narrow", "base", "ops::narrow"));
+  EXPECT_EQ(message_of<Error>(as_strided),
+            refusal("Tensor::as_strided", "base", "the ops of ops/views.h"));
+  EXPECT_TRUE(bitwise_equal(clone(leaf), leaf));
+  EXPECT_TRUE(bitwise_equal(clone(result.detach()), result));
+  const NoGradGuard no_grad;
+  EXPECT_TRUE(bitwise_equal(clone(result), result));
+  EXPECT_EQ(to_dtype(result, Dtype::kFloat32).dtype(), Dtype::kFloat32);
+  EXPECT_EQ(narrow().shape(), (Shape{2, 2}));
+  EXPECT_EQ(as_strided().numel(), 3);
+}
+
+TEST(Fill, TensorsLikeAnotherHaveItsShapeAndDtype) {
+  const Tensor like = Tensor::zeros({2, 3}, Dtype::kInt64);
+  EXPECT_TRUE(bitwise_equal(zeros_like(like), like));
+  EXPECT_TRUE(bitwise_equal(ones_like(like), Tensor::ones({2, 3}, Dtype::kInt64)));
+  EXPECT_TRUE(bitwise_equal(full_like(like, -7), Tensor::full({2, 3}, -7, Dtype::kInt64)));
+  EXPECT_EQ(message_of<ValueError>([&] { full_like(like, 0.5); }),
+            "full: int64 needs whole numbers in its range, got 0.5");
 }
 
 TEST(Fill, CopyTransposesMatricesOfAnySize) {

@@ -65,10 +65,18 @@ TEST(Tensor, KnowsWhatItIs) {
 // x[0] = y would change nothing of x.
 static_assert(!std::is_assignable_v<Tensor, const Tensor&>);
 static_assert(!std::is_assignable_v<Tensor, Tensor>);
+static_assert(!std::is_assignable_v<Tensor, double> && !std::is_assignable_v<Tensor, int>);
 static_assert(std::is_assignable_v<Tensor&, const Tensor&>);
 static_assert(std::is_nothrow_move_assignable_v<Tensor>);
 static_assert(std::is_nothrow_move_constructible_v<Tensor>);
 static_assert(ElementType<std::int64_t> && !ElementType<int>);
+
+template <class T>
+concept MakesATensor = requires(const std::vector<T>& values) {
+  Tensor::from(values, Shape{2});
+};
+static_assert(MakesATensor<std::int64_t> && MakesATensor<float> && MakesATensor<bool>);
+static_assert(!MakesATensor<int> && !MakesATensor<char>);
 
 TEST(Tensor, FromChecksTheNumberOfValues) {
   EXPECT_EQ(message_of<ShapeError>([] {

@@ -41,7 +41,7 @@ Tensor torch_chunk(const Tensor& tensor, std::int64_t dim, int ranks, int rank) 
   const auto size = tensor.dim(dim);
   const auto chunk = (size + ranks - 1) / ranks;
   const auto begin = std::min(size, chunk * rank);
-  return clone(ops::narrow(tensor, dim, begin, std::min(chunk, size - begin)));
+  return clone(ops::narrow(tensor.detach(), dim, begin, std::min(chunk, size - begin)));
 }
 
 void expect_chunks(const Parameters& model, const TensorList& wholes, const Policy& policy,

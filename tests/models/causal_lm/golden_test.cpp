@@ -36,7 +36,8 @@ GoldenRow packed_row(const nlohmann::json& packed) {
 }
 
 double relative_l2(const Tensor& value, const Tensor& expected) {
-  const Tensor a = to_dtype(value, Dtype::kFloat64), b = to_dtype(expected, Dtype::kFloat64);
+  const Tensor a = to_dtype(value.detach(), Dtype::kFloat64);
+  const Tensor b = to_dtype(expected, Dtype::kFloat64);
   const auto x = a.data<double>(), y = b.data<double>();
   double difference = 0.0, norm = 0.0;
   for (std::size_t i = 0; i < y.size(); ++i) {
