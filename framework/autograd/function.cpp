@@ -92,6 +92,7 @@ Tensor Function::run_output_hooks(std::size_t i, Tensor grad) const {
 void Function::begin(bool record) {
   check(outputs_.empty(), name(), ": a Function object can be applied only once");
   recorded_ = record;
+  tape_on_ = grad_enabled();
   if (anomaly_detection_enabled()) {
     call_stack_ = std::make_shared<CallStack>(CallStack::capture());
     scope_ = ScopeGuard::current();

@@ -25,13 +25,18 @@
 // bytes with the caller. After an edit in place, such as an optimizer's step, backward would read
 // the new values and silently give wrong gradients; a SavedTensor throws. gradcheck (gradcheck.h)
 // finds such a Function: kEditNotNoticed.
+//
+// Constants, such as an eps, are arguments of apply() after the tensors, which forward takes as
+// they are, or of the constructor: apply<Scale>(made_with(2.0), x). A tensor that gets a gradient
+// must be an argument of apply() itself: a struct with a Tensor in it does not compile, and
+// made_with() and SavedTensor refuse tensors that require a gradient and that apply() has not been
+// given.
 
 #include <array>
 #include <concepts>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -40,12 +45,12 @@
 
 #include "framework/autograd/anomaly.h"
 #include "framework/autograd/grad_mode.h"
+#include "framework/autograd/hidden_tensors.h"
 #include "framework/autograd/hook_list.h"
 #include "framework/autograd/saved_tensor.h"
 #include "framework/autograd/scope.h"
 #include "framework/profile/span.h"
 #include "framework/runtime/error.h"
-#include "framework/tensor/named_tensor.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
@@ -173,6 +178,7 @@ class Function : public std::enable_shared_from_this<Function> {
 
   std::uint64_t sequence_ = 0;
   bool recorded_ = true;
+  bool tape_on_ = grad_enabled();  // where it was made or applied
   int micro_batch_ = 0;
   std::shared_ptr<const Scope> scope_;
   std::shared_ptr<const CallStack> call_stack_;
@@ -212,24 +218,6 @@ void check_number(const Function& function, std::size_t inputs);
 /// Adds to the error which inputs were undefined, when forward has read an undefined one.
 void name_undefined(UndefinedTensorError& error, const Function& function,
                     const TensorList& inputs);
-
-/// Whether the argument holds Tensors that apply() does not look at: they would get no gradient.
-template <class Argument>
-inline constexpr bool kHidesTensors = false;
-template <class Argument>
-requires(!std::is_same_v<Argument, TensorList> && requires(const Argument& a) {
-  requires std::is_base_of_v<Tensor, std::remove_cvref_t<decltype(*a.begin())>> ||
-      std::is_base_of_v<NamedTensor, std::remove_cvref_t<decltype(*a.begin())>>;
-}) inline constexpr bool kHidesTensors<Argument> = true;
-template <>
-inline constexpr bool kHidesTensors<std::optional<Tensor>> = true;
-template <>
-inline constexpr bool kHidesTensors<NamedTensor> = true;
-template <class... Parts>
-inline constexpr bool kHidesTensors<std::tuple<Parts...>> = (std::is_same_v<Parts, Tensor> || ...);
-template <class A, class B>
-inline constexpr bool kHidesTensors<std::pair<A, B>> =
-    std::is_same_v<A, Tensor> || std::is_same_v<B, Tensor>;
 
 template <class Argument>
 void check_argument(const Function& function, const Argument& argument, std::size_t& position) {
@@ -351,6 +339,13 @@ auto apply(const Arguments&... arguments) {
 }
 template <class F, class... Made, class... Arguments>
 auto apply(MadeWith<Made...> made, const Arguments&... arguments) {
+  std::apply(
+      [](const auto&... with) {
+        check(!grad_enabled() || !(detail::needs_grad(with) || ...),
+              "made_with: a tensor that requires a gradient must be an argument of apply(), where "
+              "it gets one; detach() what is a constant");
+      },
+      made.arguments);
   const auto make = [](auto&&... with) {
     return std::make_shared<F>(std::forward<decltype(with)>(with)...);
   };

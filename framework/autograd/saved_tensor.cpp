@@ -30,6 +30,10 @@ SavedTensor& SavedTensor::operator=(const Tensor& tensor) {
   release();
   state_ = State::kSaved;
   if (!tensor.defined()) return *this;
+  // apply() detaches its arguments.
+  check(!tensor.requires_grad() || !owner_.tape_on_, owner_.name(),
+        ": a tensor that requires a gradient must be an argument of apply(), where it gets one, to "
+        "be saved; detach() what is a constant");
   Tensor detached = tensor.detach();
   bytes_ = bytes_of(tensor);
   const auto* const hooks = ThreadState::current().saved_tensor_hooks;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -137,6 +138,92 @@ static_assert(detail::kHidesTensors<std::span<const Tensor>>);
 static_assert(detail::kHidesTensors<NamedTensor> && detail::kHidesTensors<NamedTensors>);
 static_assert(detail::kHidesTensors<std::pair<int, Tensor>>);
 static_assert(detail::kHidesTensors<std::tuple<Tensor, int>>);
+
+// Structs: wherever among the fields, and the fields of fields, a tensor is.
+struct NoTensors {
+  std::array<float, 2> numbers;
+  int more[3];
+  std::string name;
+  std::optional<double> maybe;
+  std::function<void()> call;
+  Shape shape;
+};
+struct TensorFirst {
+  Tensor weight;
+  double eps;
+};
+struct TensorLast {
+  NoTensors others;
+  std::unique_ptr<int> pointer;
+  Tensor weight;
+};
+struct Lists {
+  int n;
+  TensorList tensors;
+};
+struct Named {
+  NamedTensors tensors;
+  int n;
+};
+struct Nested {
+  double eps;
+  TensorLast inner;
+  int after;
+};
+struct Derived : NoTensors {
+  std::optional<Tensor> maybe_weight;
+};
+struct Array {
+  int n;
+  std::array<Tensor, 2> tensors;
+};
+static_assert(!detail::kHidesTensors<NoTensors> &&
+              !detail::kHidesTensors<std::array<NoTensors, 3>>);
+static_assert(detail::kHidesTensors<TensorFirst> && detail::kHidesTensors<TensorLast>);
+static_assert(detail::kHidesTensors<Lists> && detail::kHidesTensors<Named>);
+static_assert(detail::kHidesTensors<Nested> && detail::kHidesTensors<Derived>);
+static_assert(detail::kHidesTensors<Array>);
+
+// By ways that the compiler does not see.
+TEST(Function, RefusesTensorsThatWouldGetNoGradient) {
+  class Options {
+   public:
+    explicit Options(Tensor weight) : weight_(std::move(weight)) {}
+    const Tensor& weight() const { return weight_; }
+
+   private:
+    Tensor weight_;
+  };
+  class Times final : public Function {
+   public:
+    Times() = default;
+    explicit Times(const Tensor& weight) { weight_ = weight; }
+    std::string_view name() const override { return "times"; }
+    Tensor forward(const Tensor& x) { return clone(x); }
+    Tensor forward(const Tensor& x, const Options& options) {
+      weight_ = options.weight();
+      return clone(x);
+    }
+    TensorList backward(const TensorList& grads, InputMask /*needs*/) override { return grads; }
+
+   private:
+    SavedTensor weight_{*this};
+  };
+  const Tensor x = variable({2}), weight = variable({2}, 2), constant = randn({2}, 3);
+  for (const Tensor& input : {x, constant}) {
+    EXPECT_EQ(message_of<Error>([&] { apply<Times>(input, Options(weight)); }),
+              "times: a tensor that requires a gradient must be an argument of apply(), where it "
+              "gets one, to be saved; detach() what is a constant");
+    EXPECT_EQ(message_of<Error>([&] { apply<Times>(made_with(weight), input); }),
+              "made_with: a tensor that requires a gradient must be an argument of apply(), where "
+              "it gets one; detach() what is a constant");
+  }
+  EXPECT_TRUE(apply<Times>(x, Options(weight.detach())).requires_grad());
+  EXPECT_TRUE(apply<Times>(made_with(constant), x).requires_grad());
+  const NoGradGuard no_grad;
+  EXPECT_NO_THROW(apply<Times>(x, Options(weight)));
+  EXPECT_NO_THROW(apply<Times>(made_with(weight), x));
+}
 
 TEST(Function, MustNotBeNull) {
   EXPECT_EQ(message_of<Error>([] {

@@ -216,7 +216,7 @@ TEST(MicroBatches, GuardRefusesNumbersOutOfRange) {
 /// What is awaited when backward reaches x * scale, for a leaf.
 class Probe final : public Function {
  public:
-  Probe(const Tensor& leaf, std::vector<bool>& awaited) : leaf_(leaf), awaited_(awaited) {}
+  Probe(const Tensor* leaf, std::vector<bool>& awaited) : leaf_(*leaf), awaited_(awaited) {}
   std::string_view name() const override { return "probe"; }
   Tensor forward(const Tensor& x) { return clone(x); }
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
@@ -233,7 +233,7 @@ TEST(AwaitedGradient, IsOneThatTheBackwardHasYetToBring) {
   for (const bool recomputed : {false, true}) {
     const Tensor w = variable({3}, 1), x = variable({3}, 2);
     std::vector<bool> awaited;
-    const auto probe = [&](const Tensor& at) { return apply<Probe>(made_with(w, awaited), at); };
+    const auto probe = [&](const Tensor& at) { return apply<Probe>(made_with(&w, awaited), at); };
     const auto block = [&](const TensorList& in) {
       return TensorList{probe(mul(probe(mul(probe(in[0]), w)), w))};
     };

@@ -37,6 +37,7 @@ class Holder final : public Function {
 };
 
 TEST(SavedTensor, GivesBackADetachedHandleOnTheSameBytes) {
+  const NoGradGuard no_grad;
   const auto holder = std::make_shared<Holder>();
   EXPECT_FALSE(holder->saved.unpack().defined());
   EXPECT_EQ(holder->saved_bytes(), 0);
