@@ -76,6 +76,9 @@ double times_allowed(double got, double numeric, double allowed) {
   return std::isnan(times) ? std::numeric_limits<double>::infinity() : times;
 }
 
+// Without the sign that a NaN may have.
+double as_shown(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
 std::string against_numeric(double got, double numeric, double allowed) {
   std::ostringstream text;
   text << " is " << got << " by backward and " << numeric << " by central differences, off by "
@@ -96,6 +99,7 @@ class Gradcheck {
 
   // The checks that need backward only.
   void check_backward() const {
+    check_values();
     backward_twice(cotangents(weights()));
     const TensorList zeros = cotangents(Vector(size_of_outputs(), 0.0));
     expect_zeros(graph_.backward(zeros), kNotMultipliedByGradOutput,
@@ -120,6 +124,13 @@ class Gradcheck {
           }
           for (std::size_t o = output.begin; o < output.end(); ++o) {
             ++compared;
+            if (std::isnan(numeric[o])) {
+              gradcheck_fail(kNotFinite, "the derivative of ", output_name(o), " with respect to ",
+                             input_name(i),
+                             " is nan by central differences: the function must "
+                             "have a value eps = ",
+                             options_.eps, " to either side of its inputs");
+            }
             const double allowed = bound(numeric[o]);
             if (close(jacobian[o][i], numeric[o], allowed)) continue;
             ++wrong;
@@ -225,9 +236,40 @@ class Gradcheck {
     return first;
   }
 
+  void check_values() const {
+    for (const auto& output : graph_.slots()) {
+      if (!graph_.differentiable(output)) continue;
+      const Vector values = detail::to_doubles(graph_.output(output.index));
+      for (std::size_t o = 0; o < values.size(); ++o) {
+        if (!std::isnan(values[o])) continue;
+        gradcheck_fail(kNotFinite, output_name(output.begin + o),
+                       " is nan: the function must have a value at its inputs");
+      }
+    }
+  }
+
+  // ": output 0 at [1] is inf" if one is.
+  std::string infinite_output() const {
+    for (const auto& output : graph_.slots()) {
+      const Vector values = detail::to_doubles(graph_.output(output.index));
+      for (std::size_t o = 0; o < values.size(); ++o) {
+        if (!std::isinf(values[o])) continue;
+        return ": " + output_name(output.begin + o) + " is " + (values[o] > 0 ? "inf" : "-inf");
+      }
+    }
+    return {};
+  }
+
   void expect_zeros(const Vector& gradients, GradcheckFailure kind, const std::string& what) const {
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       if (gradients[i] == 0) continue;
+      if (!std::isfinite(gradients[i])) {
+        gradcheck_fail(kNotFinite, "for a grad_output of zeros the gradient of ", input_name(i),
+                       " is ", as_shown(gradients[i]),
+                       "; the function must have a finite value and a finite derivative at its "
+                       "inputs",
+                       infinite_output());
+      }
       gradcheck_fail(kind, what, " the gradient of ", input_name(i), " is ", gradients[i]);
     }
   }
@@ -350,6 +392,7 @@ std::ostream& operator<<(std::ostream& out, GradcheckFailure kind) {
   constexpr std::string_view kNames[] = {"kNone",
                                          "kNoInputRequiresGrad",
                                          "kOverlappingInput",
+                                         "kNotFinite",
                                          "kInputModified",
                                          "kGradOutputModified",
                                          "kGradientSize",

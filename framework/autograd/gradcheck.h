@@ -31,6 +31,7 @@ enum class GradcheckFailure : std::uint8_t {
   kNone,
   kNoInputRequiresGrad,
   kOverlappingInput,           // two elements in the same memory (stride 0) cannot move alone
+  kNotFinite,                  // a value or derivative is NaN, or infinite where it may not be
   kInputModified,              // the function or its backward writes into an input
   kGradOutputModified,         // backward writes into the gradient that it is given
   kGradientSize,               // a gradient does not have the shape of its input
@@ -83,6 +84,8 @@ struct [[nodiscard]] GradcheckResult {
 ///   throw, as SavedTensor does, or give the same bits as without the edit. Otherwise the Function
 ///   keeps a plain Tensor where it needs a SavedTensor, and would train with wrong gradients. Edits
 ///   of tensors that f only captures are not tried.
+/// - Outputs that carry a gradient must not be NaN, nor their derivatives. An infinity that stays,
+///   such as a mask's, has derivative zero.
 /// - Outputs that carry no gradient must not change, even if other outputs carry one: return what
 ///   is differentiable, or drop it.
 /// - GradcheckFailure lists what else is checked.

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -209,6 +211,63 @@ TEST(Gradcheck, AnInfinityThatStaysHasDerivativeZero) {
   };
   const auto f = [](const TensorList& in) -> TensorList { return {apply<Mask>(in[0])}; };
   EXPECT_TRUE(gradients_agree(f, {variable({3})}));
+}
+
+// y = f(x) element by element, with dL/dx = f'(x) dL/dy.
+class Elementwise final : public Function {
+ public:
+  using F = double (*)(double);
+  Elementwise(F f, F derivative) : f_(f), derivative_(derivative) {}
+  std::string_view name() const override { return "elementwise"; }
+  Tensor forward(const Tensor& x) {
+    x_ = x;
+    return edited(x, [&](auto y) { std::ranges::transform(y, y.begin(), f_); });
+  }
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    const Tensor slope =
+        edited(x_.unpack(), [&](auto y) { std::ranges::transform(y, y.begin(), derivative_); });
+    return {test::zip(grads[0], slope, std::multiplies<>())};
+  }
+
+ private:
+  F f_, derivative_;
+  SavedTensor x_{*this};
+};
+
+TEST(Gradcheck, SaysWhereAValueOrADerivativeIsNotFinite) {
+  const auto root = [](double x) { return std::sqrt(x); };
+  const auto slope_of_root = [](double x) { return 0.5 / std::sqrt(x); };
+  const auto exp = [](double x) { return std::exp(x); };
+  struct Case {
+    Elementwise::F f, derivative;
+    double x;
+    std::string message;
+  };
+  const std::vector<Case> cases{
+      {root, slope_of_root, -1,
+       "gradcheck: output 0 at [1] is nan: the function must have a value at its inputs"},
+      {root, slope_of_root, 0,
+       "gradcheck: for a grad_output of zeros the gradient of input 0 at [1] is nan; the function "
+       "must have a finite value and a finite derivative at its inputs"},
+      {root, slope_of_root, 1e-7,
+       "gradcheck: the derivative of output 0 at [1] with respect to input 0 at [1] is nan by "
+       "central differences: the function must have a value eps = 1e-06 to either side of its "
+       "inputs"},
+      {exp, exp, 1000,
+       "gradcheck: for a grad_output of zeros the gradient of input 0 at [1] is nan; the function "
+       "must have a finite value and a finite derivative at its inputs: output 0 at [1] is inf"},
+  };
+  for (const auto& [f, derivative, x, message] : cases) {
+    for (const auto& options : {kFull, kFast}) {
+      const auto result = gradcheck(
+          [&](const TensorList& in) -> TensorList {
+            return {apply<Elementwise>(made_with(f, derivative), in[0])};
+          },
+          {leaf_of({1, x})}, options);
+      EXPECT_EQ(result.kind, GradcheckFailure::kNotFinite) << x;
+      EXPECT_EQ(result.message, message);
+    }
+  }
 }
 
 TEST(Gradcheck, FollowsGradientsThroughARecomputedBlock) {
