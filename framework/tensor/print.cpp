@@ -19,6 +19,8 @@ namespace {
 constexpr std::int64_t kEdgeItems = 3;  // shown at either end of a shortened dimension
 constexpr std::int64_t kThreshold = 1000;
 constexpr std::int64_t kLineWidth = 80;
+constexpr std::int64_t kDigits = 4, kMostDigits = 17;  // after the point
+constexpr std::int64_t kPrecisionOfStreams = 6;        // unless it is set
 
 // The elements of a tensor of any strides, layout and dtype, by row-major index.
 class Elements {
@@ -73,11 +75,13 @@ std::string printed(const char* format, Numbers... numbers) {
 }
 
 // How all numbers of a tensor are written, by the rules of PyTorch's torch/_tensor_str.py: whole
-// numbers as "1.", others with four digits after the point, with an exponent where the largest is
+// numbers as "1.", others with `digits` after the point, with an exponent where the largest is
 // over 1e8 or over 1000 times the smallest, or the smallest is under 1e-4; all of one width.
 class Format {
  public:
-  Format(const Elements& elements, const std::vector<std::int64_t>& shown) : elements_(elements) {
+  Format(const Elements& elements, const std::vector<std::int64_t>& shown, std::int64_t digits)
+      : elements_(elements),
+        digits_(static_cast<int>(std::clamp<std::int64_t>(digits, 0, kMostDigits))) {
     bool whole = true;
     double least = std::numeric_limits<double>::infinity(), most = 0;
     for (const auto flat : shown) {
@@ -119,25 +123,26 @@ class Format {
     if (!elements_.real()) return elements_.text_of_integer(flat);
     const auto number = elements_.number(flat);
     if (std::isnan(number)) return "nan";  // printf shows the sign that computed ones may have
-    if (style_ == Style::kExponent) return printed("%.4e", number);
-    if (style_ == Style::kFixed) return printed("%.4f", number);
+    if (style_ == Style::kExponent) return printed("%.*e", digits_, number);
+    if (style_ == Style::kFixed) return printed("%.*f", digits_, number);
     return printed("%.0f", number) + (std::isfinite(number) ? "." : "");
   }
 
   const Elements& elements_;
+  int digits_;
   Style style_ = Style::kWhole;
   std::size_t width_ = 1;
 };
 
 class Printer {
  public:
-  Printer(const Tensor& tensor, std::int64_t indent, std::int64_t threshold)
+  Printer(const Tensor& tensor, std::int64_t indent, std::int64_t threshold, std::int64_t digits)
       : shape_(tensor.shape()),
         inner_(row_major_strides(tensor.shape())),
         indent_(indent),
         shortened_(tensor.numel() > threshold),
         elements_(tensor),
-        format_(elements_, shown()) {}
+        format_(elements_, shown(), digits) {}
 
   std::string text() const { return text(0, 0); }
 
@@ -232,17 +237,19 @@ std::vector<std::string> properties(const Tensor& tensor) {
 
 }  // namespace
 
-std::string elements_text(const Tensor& tensor, std::int64_t indent, std::int64_t threshold) {
+std::string elements_text(const Tensor& tensor, std::int64_t indent, std::int64_t threshold,
+                          std::int64_t digits) {
   if (tensor.numel() == 0) return "[]";
-  return Printer(tensor, indent, threshold).text();
+  return Printer(tensor, indent, threshold, digits).text();
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
   if (!tensor.defined()) return out << "tensor(undefined)";
   const std::string prefix = "tensor(";
   const bool has_bytes = !tensor.is_meta() && !tensor.storage().released();
+  const std::int64_t digits = out.precision() == kPrecisionOfStreams ? kDigits : out.precision();
   std::string all =
-      prefix + (has_bytes ? elements_text(tensor, std::ssize(prefix), kThreshold) : "...");
+      prefix + (has_bytes ? elements_text(tensor, std::ssize(prefix), kThreshold, digits) : "...");
   auto column = all.size() - (all.rfind('\n') + 1) + 2;  // npos + 1 is 0
   for (const auto& property : properties(tensor)) {
     if (column + property.size() + 2 > kLineWidth) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iomanip>
 #include <limits>
 #include <memory>
 #include <sstream>
@@ -40,6 +41,22 @@ TEST(Print, ShowsElementsShapeDtypeAndLayout) {
   EXPECT_EQ(printed(Tensor::of(7, Dtype::kInt64)), "tensor(7, shape=[], dtype=int64, layout=ND)");
   EXPECT_EQ(printed(Tensor::zeros({0, 3}, Dtype::kFloat64)),
             "tensor([], shape=[0, 3], dtype=float64, layout=ND)");
+}
+
+TEST(Print, HasAsManyDigitsAsTheStreamsPrecisionSays) {
+  const auto with = [](int precision, const Tensor& tensor) {
+    std::ostringstream stream;
+    stream << std::setprecision(precision) << tensor;
+    const auto text = stream.str();
+    return text.substr(7, text.find(", shape") - 7);
+  };
+  const Tensor third = Tensor::of({1.0 / 3, -2}, Dtype::kFloat64);
+  EXPECT_EQ(with(9, third), "[ 0.333333333, -2.000000000]");
+  EXPECT_EQ(with(2, third), "[ 0.33, -2.00]");
+  EXPECT_EQ(with(6, third), "[ 0.3333, -2.0000]");
+  EXPECT_EQ(with(9, Tensor::of({1e-5, 1}, Dtype::kFloat64)), "[1.000000000e-05, 1.000000000e+00]");
+  EXPECT_EQ(with(9, Tensor::of({1, 2})), "[1., 2.]");
+  EXPECT_EQ(with(40, Tensor::of(1.0 / 3, Dtype::kFloat64)), "0.33333333333333331");
 }
 
 TEST(Print, WritesAllNumbersOfATensorInOneWay) {
