@@ -51,8 +51,10 @@ void softmax_entropy(const T* x, T* y, std::int64_t n, std::int64_t e) {
     const T* row = x + r * e;
     const T largest = row_max(row, e);
     const T total = row_sum_of<T>(e, [=](std::int64_t i) { return exp(row[i] - largest); });
-    const T dot = row_sum_of<T>(
-        e, [=](std::int64_t i) { return (row[i] - largest) * exp(row[i] - largest); });
+    const T dot = row_sum_of<T>(e, [=](std::int64_t i) {
+      const T z = row[i] - largest, weight = exp(z);
+      return weight == T{0} ? T{0} : z * weight;  // z may be -infinity
+    });
     y[r] = std::log(total) - dot / total;
   });
 }

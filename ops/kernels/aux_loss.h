@@ -17,7 +17,7 @@ template <class T>
 void expected_load_backward(T scale, const T* x, const T* load, const T* mask, T* dx,
                             std::int64_t n, std::int64_t e);
 
-/// y[r] = -sum_i p_i log p_i
+/// y[r] = -sum_i p_i log p_i, where 0 log 0 is 0
 template <class T>
 void softmax_entropy(const T* x, T* y, std::int64_t n, std::int64_t e);
 

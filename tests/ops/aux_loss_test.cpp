@@ -379,5 +379,13 @@ TEST(ZLoss, RejectsOtherShapesAndTypes) {
             "z_loss: logits must be float32 or float64, got int64");
 }
 
+TEST(RouterEntropy, AMaskedExpertHasNoShare) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Tensor logits = Tensor::from<float>({2, 1, -infinity, 0}, {1, 4});
+  EXPECT_NEAR(router_entropy(logits), 0.832395582, 1e-7);
+  const Tensor one_left = Tensor::from<float>({-infinity, -5, -infinity, -infinity}, {1, 4});
+  EXPECT_EQ(router_entropy(one_left), 0);
+}
+
 }  // namespace
 }  // namespace moegrad::ops::aux_loss_test
