@@ -39,8 +39,9 @@ void check_choice_bias(std::string_view what, const Tensor& scores, const Tensor
 /// no gradient. Errors as of the two checks above.
 ///
 /// Reference: DeepSeek-AI, "DeepSeek-V3", 2024, https://arxiv.org/abs/2412.19437, section 2.1.2. As
-/// in its own code, an expert of another group is never chosen; transformers, which gives these the
-/// choice 0, may take one in the place of an expert whose choice is negative.
+/// in its own code, an expert of another group is never chosen. transformers does the same for
+/// DeepSeek-V3 since April 2026; before, it gave these the choice 0 and might take one in the place
+/// of an expert whose choice is negative.
 Tensor choose_experts(const Tensor& scores, const ExpertChoice& choice, const Tensor& bias = {});
 
 }  // namespace moegrad::ops
