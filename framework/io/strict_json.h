@@ -9,7 +9,8 @@ namespace moegrad {
 
 /// Parses JSON and refuses what other parsers accept silently: duplicate keys (by default the last
 /// one wins), nesting deeper than `max_depth` (an array or object at the top has depth 1), a byte
-/// order mark, NUL bytes (by default the end of the text), invalid UTF-8, and text after the value.
+/// order mark, NUL bytes (by default the end of the text), invalid UTF-8, text after the value, and
+/// numbers that a double cannot hold (by default one that is too small is 0).
 ///
 /// `subject` starts every message, for example "model.safetensors.index.json". Throws ValueError
 /// `<subject>: <requirement>, got <what>`.

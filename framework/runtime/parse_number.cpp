@@ -10,16 +10,27 @@
 namespace moegrad {
 
 template <class T>
-T parse_number(std::string_view name, std::string_view text, Bounds<T> bounds) {
+std::optional<T> to_number(std::string_view text) {
   T value{};
   const auto digits = text.substr(text.starts_with('+') ? 1 : 0);
   const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  bool good = failure == std::errc() && end == digits.data() + digits.size();
-  good = good && bounds.least <= value && value <= bounds.most;  // NaN is not
+  const bool good = failure == std::errc() && end == digits.data() + digits.size();
+  return good ? std::optional(value) : std::nullopt;
+}
+
+template <class T>
+T parse_number(std::string_view name, std::string_view text, Bounds<T> bounds) {
+  const auto value = to_number<T>(text);
+  const bool good = value && bounds.least <= *value && *value <= bounds.most;  // NaN is not
   check<ValueError>(good, name, ": must be ", std::is_integral_v<T> ? "an integer" : "a number",
                     " from ", bounds.least, " to ", bounds.most, ", got ", text);
-  return value;
+  return *value;
 }
+
+template std::optional<int> to_number(std::string_view);
+template std::optional<std::int64_t> to_number(std::string_view);
+template std::optional<std::uint64_t> to_number(std::string_view);
+template std::optional<double> to_number(std::string_view);
 
 template int parse_number(std::string_view, std::string_view, Bounds<int>);
 template std::int64_t parse_number(std::string_view, std::string_view, Bounds<std::int64_t>);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,11 @@ struct Bounds {
   T least;
   T most;
 };
+
+/// The number that the whole `text` spells, if it spells one that T can hold: a double holds none
+/// beyond its largest, and none but 0 below its smallest. T is as below.
+template <class T>
+std::optional<T> to_number(std::string_view text);
 
 /// The number that the whole `text` spells. T is int, std::int64_t, std::uint64_t or double.
 /// Anything else, including NaN and infinities, is a ValueError:

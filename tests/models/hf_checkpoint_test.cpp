@@ -53,7 +53,7 @@ std::vector<MalformedIndex> malformed_indices() {
       {"NulByte", with_size("0") + std::string(1, '\0'), "must hold no NUL, got one at column 50"},
       {"LoneSurrogate", with_file(R"("\ud800.safetensors")"),
        "must be JSON, got an error at column 45"},
-      {"NumberTooLarge", with_size("1e999"), "numbers must fit in a double, got one that does not"},
+      {"NumberTooLarge", with_size("1e999"), "numbers must fit in a double, got 1e999"},
       {"TooDeep", std::string(17, '['), "must be at most 16 levels deep, got more"},
       {"Array", "[]", "must be an object, got []"},
       {"Null", "null", "must be an object, got null"},

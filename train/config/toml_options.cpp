@@ -14,6 +14,7 @@
 #include "framework/io/input_file.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/parse_number.h"
 
 namespace moegrad::training {
 namespace {
@@ -39,6 +40,17 @@ void check_dots(const std::string& text, const std::string& begin) {
     check(std::ranges::count(line, '.') <= kMostDots, begin, number, ": must have at most ",
           kMostDots, " dots");
   }
+}
+
+// What the value of an option is written as, on line `number` of `text`, without underscores.
+std::string literal_on_line(const std::string& text, toml::source_index number) {
+  std::istringstream lines(text);
+  std::string line;
+  while (number-- > 0) std::getline(lines, line);
+  const auto begin = line.find_first_not_of(" \t", line.find('=') + 1);
+  auto literal = line.substr(begin, line.find_first_of(" \t\r#", begin) - begin);
+  std::erase(literal, '_');
+  return literal;
 }
 
 std::string type_of(const toml::node& node) {
@@ -84,6 +96,11 @@ std::set<std::string> set_from_toml(std::vector<Option>& options, const std::str
     const auto value = value_of(node);
     check(value.has_value(), where, option->label(),
           ": must be a text, a number, true or false, got ", "a TOML ", type_of(node));
+    if (node.is_floating_point()) {
+      const auto literal = literal_on_line(text, node.source().begin.line);
+      check(to_number<double>(literal).has_value(), where, option->label(),
+            ": must be a number that a double can hold, got ", literal);
+    }
     const auto before = option->get();
     try {
       option->set(*value);

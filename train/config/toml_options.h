@@ -16,7 +16,8 @@ namespace moegrad::training {
 
 /// Sets the options that the file at `path` names. Returns the names of the options whose value has
 /// changed. Throws Error `<subject>: <path>:<line>: <what>` for invalid TOML, an unknown name, a
-/// name that appears twice, and a value that the option refuses.
+/// name that appears twice, a value that the option refuses, and a number that a double cannot
+/// hold.
 std::set<std::string> set_from_toml(std::vector<Option>& options, const std::string& path,
                                     std::string_view subject);
 

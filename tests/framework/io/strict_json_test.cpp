@@ -60,7 +60,15 @@ TEST(StrictJson, NamesThePlaceOfASyntaxError) {
             "config.json: must be JSON, got an error at line 2, column 8");
   EXPECT_EQ(refusal(R"({"a":"\ud800"})"), "config.json: must be JSON, got an error at column 13");
   EXPECT_EQ(refusal("// no\n{}"), "config.json: must be JSON, got an error at line 1, column 1");
-  EXPECT_EQ(refusal("[1e999]"), "config.json: numbers must fit in a double, got one that does not");
+}
+
+TEST(StrictJson, RefusesNumbersThatADoubleCannotHold) {
+  const std::string must = "config.json: numbers must fit in a double, got ";
+  EXPECT_EQ(refusal("[1e999]"), must + "1e999");
+  EXPECT_EQ(refusal("[\"\\\"1e-999\", 0.0, 2, -1e-400]"), must + "-1e-400");
+  EXPECT_EQ(refusal(R"({"a": 0.0, "b": 0.1e-323})"), must + "0.1e-323");
+  const auto held = parse_strict_json(R"([0.0, -0e-999, 5e-324, "1e-400", 0])", 1, "config.json");
+  EXPECT_EQ(held, json::parse(R"([0.0, 0.0, 5e-324, "1e-400", 0])"));
 }
 
 }  // namespace

@@ -39,5 +39,14 @@ TEST(ParseNumber, RefusesEverythingElse) {
   }
 }
 
+TEST(ToNumber, IsNoneForWhatADoubleCannotHold) {
+  for (const auto* text : {"1e-400", "-1e-400", "1e400", "2e-324", "1x", ""}) {
+    EXPECT_EQ(to_number<double>(text), std::nullopt) << text;
+  }
+  EXPECT_EQ(to_number<double>("5e-324"), std::numeric_limits<double>::denorm_min());
+  EXPECT_EQ(to_number<double>("0e-400"), 0.0);
+  EXPECT_EQ(to_number<double>("+1.5"), 1.5);
+}
+
 }  // namespace
 }  // namespace moegrad::parse_number_test

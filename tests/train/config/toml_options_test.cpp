@@ -193,6 +193,18 @@ TEST_F(OptionFile, IsRefusedWithTheLineThatIsWrong) {
   EXPECT_EQ(problem("text = \"\xff\"\n").substr(0, 2), "1:");
 }
 
+TEST_F(OptionFile, HasNoNumbersThatADoubleCannotHold) {
+  EXPECT_EQ(problem("lr = 1e-400\n"),
+            "1: --lr: must be a number that a double can hold, got 1e-400");
+  EXPECT_EQ(problem("# a = 1\n \"lr\"\t=\t1_0.0e-4_00# small"),
+            "2: --lr: must be a number that a double can hold, got 10.0e-400");
+  EXPECT_NE(problem("lr = 1e400\n"), "");
+  write_file(file_, "weight-decay = +0.0e-400\r\nlr = 4.9e-3_0_0 # small\r\n");
+  set_from_toml(options_, file_, "--config-file");
+  EXPECT_EQ(config_.optim.lr, 4.9e-300);
+  EXPECT_EQ(config_.optim.weight_decay, 0.0);
+}
+
 TEST_F(OptionFile, MaySayZeroAndOneAsTheCommandLine) {
   config_.parallel.linear_only_shard = false;
   write_file(file_, "grouped_matmul_nz_transpose = 0\nlinear-only-shard = 1\n");
