@@ -12,8 +12,10 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "framework/runtime/error.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
+#include "train/config/option.h"
 #include "train/config/train_options.h"
 #include "train/data/open_data.h"
 #include "train/dry_run.h"
@@ -30,7 +32,11 @@ namespace {
 void read_switch(const char* name, bool& value) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread
   if (text == nullptr) return;
-  value = std::string_view(text) == "1";
+  try {
+    value = parse_boolean(name, text);
+  } catch (const ValueError& error) {
+    throw UsageError(error.what());
+  }
   std::cerr << "environment: " << name << "=" << text << " taken as " << (value ? "on" : "off")
             << '\n';
 }

@@ -88,24 +88,25 @@ Option number(std::string name, Variable& variable, Bounds<T> bounds, std::strin
   return option;
 }
 
+[[noreturn]] void refuse_boolean(const std::string& name, const std::string& got) {
+  throw ValueError(name + ": must be true or false, got " + got);
+}
+
 Option boolean(std::string name, bool& variable, std::string type, std::string description) {
   const auto label = "--" + name;
-  const auto refuse = [label](const std::string& got) {
-    throw ValueError(label + ": must be true or false, got " + got);
-  };
   Option option{
       .name = std::move(name), .description = std::move(description), .type = std::move(type)};
   option.get = [&variable]() -> OptionValue { return variable; };
-  option.set = [&variable, refuse](const OptionValue& value) {
+  option.set = [&variable, label](const OptionValue& value) {
     const auto* read = std::get_if<bool>(&value);
     const auto* digit = std::get_if<std::int64_t>(&value);  // as on the command line
-    if (read == nullptr && (digit == nullptr || (*digit != 0 && *digit != 1))) refuse(shown(value));
+    if (read == nullptr && (digit == nullptr || (*digit != 0 && *digit != 1))) {
+      refuse_boolean(label, shown(value));
+    }
     variable = read != nullptr ? *read : *digit == 1;
   };
-  option.parse = [refuse](const std::string& text) -> OptionValue {
-    if (text == "1" || text == "true") return true;
-    if (text != "0" && text != "false") refuse(in_quotes(text));
-    return false;
+  option.parse = [label](const std::string& text) -> OptionValue {
+    return parse_boolean(label, text);
   };
   return option;
 }
@@ -202,6 +203,12 @@ Option number_option(std::string name, std::optional<std::int64_t>& value,
 Option number_option(std::string name, std::optional<double>& value, Bounds<double> bounds,
                      std::string description) {
   return number<double>(std::move(name), value, bounds, std::move(description));
+}
+
+bool parse_boolean(const std::string& name, const std::string& text) {
+  const bool on = text == "1" || text == "true";
+  if (!on && text != "0" && text != "false") refuse_boolean(name, in_quotes(text));
+  return on;
 }
 
 Option flag_option(std::string name, bool& value, std::string description) {

@@ -88,6 +88,10 @@ Option number_option(std::string name, std::optional<std::int64_t>& value,
 Option number_option(std::string name, std::optional<double>& value, Bounds<double> bounds,
                      std::string description);
 
+/// Whether `text` is 1 or true and not 0 or false. ValueError `<name>: must be true or false, got
+/// <text>` for any other.
+bool parse_boolean(const std::string& name, const std::string& text);
+
 /// An option without an argument on the command line. Its presence means true.
 Option flag_option(std::string name, bool& value, std::string description);
 /// An option with an argument: 0 or 1, false or true.

@@ -49,5 +49,16 @@ TEST(NumberOptions, RefuseTheCountsOfZeroThatNothingCanBeDoneWith) {
   }
 }
 
+TEST(ParseBoolean, TakesFourWords) {
+  EXPECT_TRUE(parse_boolean("NAME", "1"));
+  EXPECT_TRUE(parse_boolean("NAME", "true"));
+  EXPECT_FALSE(parse_boolean("NAME", "0"));
+  EXPECT_FALSE(parse_boolean("NAME", "false"));
+  for (const std::string text : {"", "yes", "TRUE", "2", " 1"}) {
+    EXPECT_EQ(message_of<ValueError>([&] { parse_boolean("NAME", text); }),
+              "NAME: must be true or false, got '" + text + "'");
+  }
+}
+
 }  // namespace
 }  // namespace moegrad::training::option_test
