@@ -117,10 +117,11 @@ int run(int argc, char** argv) {
   CommandLine line(
       "Time that saving a checkpoint in the background takes from training.",
       {text_option("preset", options.preset, "main, fine or tiny"),
-       world_size_option(options.ranks, 1024),
+       thread_ranks_option(options.ranks, 1024),
        number_option("rounds", options.rounds, {1, 1 << 20}, "medians of"),
        path_option("root", options.root, PathKind::kOutputFolder, "folder for the checkpoints")});
   if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
+  check_one_process();
   launch(options.ranks, [&](RankContext& context) { measure(options, context); });
   return 0;
 }

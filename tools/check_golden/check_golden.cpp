@@ -153,10 +153,11 @@ int parse_and_run(int argc, char** argv) {
   CommandLine line(
       "Compares the model with what Hugging Face's computes, as golden folders hold it.",
       {texts_option("folders", folders, "golden folders").as_argument(),
-       world_size_option(world_size, kMaxRanks),
+       thread_ranks_option(world_size, kMaxRanks),
        number_option("expert-parallel", expert_parallel, {1, kMaxRanks},
                      "ranks that have the experts of a layer between them; divides the ranks")});
   if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
+  check_one_process();
   check<UsageError>(world_size % expert_parallel == 0,
                     "--expert-parallel: must divide the ranks (--world-size), ", world_size,
                     ", got ", expert_parallel);

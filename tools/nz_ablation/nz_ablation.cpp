@@ -54,11 +54,12 @@ int parse_and_run(int argc, char** argv) {
       "Measures what each step towards experts on FRACTAL_NZ weights gains.",
       {choice_of_texts("preset", options.presets, {"fine", "main", "tiny"},
                        "one or more; the layer is of the first"),
-       world_size_option(ablation.ranks, 1024), threads_option(ablation.threads),
+       thread_ranks_option(ablation.ranks, 1024), threads_option(ablation.threads),
        number_option("rounds", ablation.rounds, {1, 1 << 20},
                      "steps of each rung that are measured, in turn"),
        path_option("json", options.json, PathKind::kOutput, "where to write the figures")});
   if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
+  check_one_process();
   return run(options);
 }
 

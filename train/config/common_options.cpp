@@ -22,6 +22,19 @@ Option world_size_option(int& value, int most) {
   return std::move(option).at_resume_of(AtResume::kRanks);
 }
 
+Option thread_ranks_option(int& value, int most) {
+  return number_option("world-size", value, {1, most}, "ranks: threads of this process")
+      .at_resume_of(AtResume::kRanks);
+}
+
+void check_one_process() {
+  const auto started = mpi_environment();
+  check<UsageError>(!started || started->size == 1,
+                    "the ranks of this program are threads of one process, so it must be started "
+                    "without mpirun, got ",
+                    started ? started->size : 1, " processes");
+}
+
 Option threads_option(int& value) {
   return number_option("threads-per-rank", value, {1, kMostThreads}, "compute threads of each rank")
       .at_resume_of(AtResume::kRanks);

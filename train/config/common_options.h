@@ -12,6 +12,10 @@ namespace moegrad::training {
 
 /// --world-size
 Option world_size_option(int& value, int most = kMostThreads);
+/// The same for a program whose ranks are always threads; it calls check_one_process().
+Option thread_ranks_option(int& value, int most);
+/// UsageError where mpirun has started the program as several processes.
+void check_one_process();
 /// --threads-per-rank
 Option threads_option(int& value);
 /// --micro-batches
