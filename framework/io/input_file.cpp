@@ -13,17 +13,21 @@
 
 namespace moegrad {
 
-InputFile::InputFile(const std::filesystem::path& path, const std::string& subject)
+InputFile::InputFile(const std::filesystem::path& path, const std::string& subject,
+                     InputChanges allowed)
     // Without O_NONBLOCK a pipe of that name would block until somebody writes to it.
     : path_(path),
       subject_(subject),
+      allowed_(allowed),
       descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   struct stat status = {};
   std::string reason;
   if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) {
     reason = std::generic_category().message(errno);
   } else if (!S_ISREG(status.st_mode)) {
-    reason = S_ISDIR(status.st_mode) ? "a folder" : "a device";
+    reason = S_ISDIR(status.st_mode)    ? "a folder"
+             : S_ISFIFO(status.st_mode) ? "a pipe"
+                                        : "a device";
   }
   if (!reason.empty()) {
     if (descriptor_ >= 0) close(descriptor_);
@@ -42,6 +46,7 @@ InputFile::~InputFile() {
 InputFile::InputFile(InputFile&& other) noexcept
     : path_(std::move(other.path_)),
       subject_(std::move(other.subject_)),
+      allowed_(other.allowed_),
       descriptor_(std::exchange(other.descriptor_, -1)),
       size_(other.size_),
       changed_seconds_(other.changed_seconds_),
@@ -50,6 +55,7 @@ InputFile::InputFile(InputFile&& other) noexcept
 void InputFile::check_unchanged() const {
   struct stat status = {};
   const bool known = fstat(descriptor_, &status) == 0;
+  if (known && allowed_ == InputChanges::kGrowth && status.st_size >= size_) return;
   check(known && status.st_size == size_, subject_, ": ", path_.string(),
         ": must not change while it is read, got ", status.st_size, " bytes after ", size_);
   check(status.st_mtim.tv_sec == changed_seconds_ && status.st_mtim.tv_nsec == changed_nanoseconds_,
@@ -74,8 +80,8 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> bytes) const {
 }
 
 std::string read_input_file(const std::filesystem::path& path, const std::string& subject,
-                            std::int64_t most) {
-  const InputFile file(path, subject);
+                            std::int64_t most, InputChanges allowed) {
+  const InputFile file(path, subject, allowed);
   check<ValueError>(file.size() <= most, subject, ": ", path.string(), ": must be of at most ",
                     most, " bytes, got ", file.size());
   std::string text(static_cast<std::size_t>(file.size()), '\0');

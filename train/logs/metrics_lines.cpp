@@ -15,7 +15,7 @@ constexpr std::int64_t kMostMetricsBytes = std::int64_t{4} << 30;
 }  // namespace
 
 std::size_t read_metrics_lines(const std::string& path, const MetricsLineVisitor& visit) {
-  const auto text = read_input_file(path, "metrics", kMostMetricsBytes);
+  const auto text = read_input_file(path, "metrics", kMostMetricsBytes, InputChanges::kGrowth);
   std::string_view rest(text);
   for (int number = 1; !rest.empty(); ++number) {
     const auto end = rest.find('\n');

@@ -13,8 +13,9 @@ namespace moegrad::training {
 /// Called with an object of a metrics file and its step.
 using MetricsLineVisitor = std::function<void(std::int64_t step, const JsonNode& line)>;
 
-/// Reads a metrics file (metrics.h) line by line. The last line of a killed run may be cut short.
-/// It is left out, and the number of its bytes is returned.
+/// Reads a metrics file (metrics.h) line by line. The last line of a killed run may be cut short,
+/// and so may that of a run that goes on: the bytes that the file has when it is opened are read.
+/// Such a line is left out, and the number of its bytes is returned.
 ///
 /// Throws Error if the file cannot be read, and ValueError `metrics: <path>: line <number>: <what
 /// is required>, got <what>`.

@@ -61,6 +61,20 @@ TEST(InputFile, NoticesThatItIsCutShortExtendedOrWrittenAnew) {
       must + "other contents");
 }
 
+TEST(InputFile, OfALogThatGrowsHasTheBytesThatItHadAtFirst) {
+  const TemporaryFolder folder;
+  const auto path = folder / "file";
+  write_file(path, "01234");
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type() + std::chrono::hours(1));
+  const InputFile file(path, "test", InputChanges::kGrowth);
+  std::ofstream(path, std::ios::app) << "56789";
+  EXPECT_EQ(file.size(), 5);
+  EXPECT_EQ(read(file, 0, 5), "01234");
+  std::filesystem::resize_file(path, 4);
+  EXPECT_EQ(message_of<Error>([&] { read(file, 0, 3); }),
+            "test: " + path.string() + ": must not change while it is read, got 4 bytes after 5");
+}
+
 TEST(InputFile, IsARegularFileOfASensibleSize) {
   const TemporaryFolder folder;
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
@@ -69,7 +83,7 @@ TEST(InputFile, IsARegularFileOfASensibleSize) {
   };
   const auto must = std::string(": must be a readable regular file, got ");
   EXPECT_EQ(refusal("/dev/zero"), "test: /dev/zero" + must + "a device");
-  EXPECT_EQ(refusal(folder / "pipe"), "test: " + (folder / "pipe").string() + must + "a device");
+  EXPECT_EQ(refusal(folder / "pipe"), "test: " + (folder / "pipe").string() + must + "a pipe");
   EXPECT_EQ(refusal("/"), "test: /" + must + "a folder");
   EXPECT_EQ(refusal("/nowhere"), "test: /nowhere" + must + "No such file or directory");
   write_file(folder / "file", "123456");
