@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Compares the losses and gradient norms of two training runs, step by step, from the files that
-// train --metrics writes:
+// Compares the losses, gradient norms and validation losses of two training runs, step by step,
+// from the files that train --metrics writes:
 //
 //     build/release/tools/compare_losses a.jsonl b.jsonl --assert-equal
 //     build/release/tools/compare_losses a.jsonl b.jsonl --rtol 1e-3 --common
@@ -33,11 +33,11 @@ int parse_and_run(int argc, char** argv) {
   std::string a, b;
   ComparisonOptions options;
   CommandLine line(
-      "Compares the losses and gradient norms of two training runs.",
+      "Compares the losses, gradient norms and validation losses of two training runs.",
       {path_option("a", a, PathKind::kInput, "metrics of a run, one JSON object per line")
            .as_argument(),
        path_option("b", b, PathKind::kInput, "metrics of another").as_argument(),
-       flag_option("common", options.common, "only the steps that both have"),
+       flag_option("common", options.common, "only the steps and validation losses that both have"),
        flag_option("assert-equal", options.bitwise, "equal to the last bit"),
        number_option("rtol", options.rtol, {0, 1e30},
                      "|a - b| may be this part of |a|, plus --atol")

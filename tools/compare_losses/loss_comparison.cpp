@@ -12,6 +12,8 @@
 namespace moegrad::tools {
 namespace {
 
+constexpr std::string_view kValidation = "validation";
+
 bool same_bits(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
@@ -38,12 +40,23 @@ void record(QuantityComparison& quantity, double a, double b, std::int64_t step)
   if (difference > 0) record(quantity.relative, difference / std::abs(a), step);
 }
 
-std::vector<std::int64_t> steps_of_one(const MetricsRun& one, const MetricsRun& other) {
+template <class Values>
+std::vector<std::int64_t> steps_of_one(const std::map<std::int64_t, Values>& one,
+                                       const std::map<std::int64_t, Values>& other) {
   std::vector<std::int64_t> steps;
-  for (const auto& [step, values] : one.steps) {
-    if (!other.steps.contains(step)) steps.push_back(step);
+  for (const auto& [step, values] : one) {
+    if (!other.contains(step)) steps.push_back(step);
   }
   return steps;
+}
+
+// Compares a value that both runs have. The first that differs is the one of the earliest step.
+void compare(LossComparison& comparison, QuantityComparison& quantity, DifferingValue value,
+             const ComparisonOptions& options) {
+  record(quantity, value.a, value.b, value.step);
+  if (equal(value.a, value.b, options)) return;
+  ++quantity.differing;
+  if (!comparison.first || value.step < comparison.first->step) comparison.first = value;
 }
 
 // The first few steps as "3, 7 to 9, 12".
@@ -76,28 +89,50 @@ void write_largest(std::ostream& out, const LargestDifference& largest) {
       << (largest.step ? std::to_string(*largest.step) : "-");
 }
 
+void write_quantity(std::ostream& out, std::string_view name, const QuantityComparison& quantity) {
+  out << std::left << std::setw(11) << name << std::right << std::setw(9) << quantity.differing
+      << "  ";
+  write_largest(out, quantity.absolute);
+  out << "      ";
+  write_largest(out, quantity.relative);
+  out << '\n';
+}
+
+void write_steps(std::ostream& out, std::string_view what, const std::vector<std::int64_t>& steps) {
+  if (!steps.empty()) out << what << ": " << ranges(steps) << '\n';
+}
+
 }  // namespace
 
 LossComparison compare_losses(const MetricsRun& a, const MetricsRun& b,
                               const ComparisonOptions& options) {
-  LossComparison comparison = {.only_a = steps_of_one(a, b), .only_b = steps_of_one(b, a)};
+  LossComparison comparison = {
+      .only_a = steps_of_one(a.steps, b.steps),
+      .only_b = steps_of_one(b.steps, a.steps),
+      .validation_only_a = steps_of_one(a.validation_losses, b.validation_losses),
+      .validation_only_b = steps_of_one(b.validation_losses, a.validation_losses)};
   for (const auto& [step, values] : a.steps) {
     const auto other = b.steps.find(step);
     if (other == b.steps.end()) continue;
     ++comparison.steps;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const double x = values[i], y = other->second[i];
-      record(comparison.quantities[i], x, y, step);
-      if (equal(x, y, options)) continue;
-      ++comparison.quantities[i].differing;
-      if (!comparison.first) {
-        comparison.first = {.step = step, .quantity = kComparedQuantities[i], .a = x, .b = y};
-      }
+      compare(
+          comparison, comparison.quantities[i],
+          {.step = step, .quantity = kComparedQuantities[i], .a = values[i], .b = other->second[i]},
+          options);
     }
+  }
+  for (const auto& [step, loss] : a.validation_losses) {
+    const auto other = b.validation_losses.find(step);
+    if (other == b.validation_losses.end()) continue;
+    compare(comparison, comparison.validation,
+            {.step = step, .quantity = kValidation, .a = loss, .b = other->second}, options);
   }
   check<ValueError>(!options.common || comparison.steps > 0, "metrics: ", a.path, " and ", b.path,
                     " must have a step in common, got none");
-  const bool same_steps = comparison.only_a.empty() && comparison.only_b.empty();
+  const bool same_steps = comparison.only_a.empty() && comparison.only_b.empty() &&
+                          comparison.validation_only_a.empty() &&
+                          comparison.validation_only_b.empty();
   comparison.equal = !comparison.first && (same_steps || options.common);
   return comparison;
 }
@@ -115,21 +150,18 @@ std::string to_string(const MetricsRun& a, const MetricsRun& b, const Comparison
   }
   out << "           differing    max |a - b|  at step  max |a - b| / |a|  at step\n";
   for (std::size_t i = 0; i < kComparedQuantities.size(); ++i) {
-    const auto& quantity = comparison.quantities[i];
-    out << std::left << std::setw(11) << kComparedQuantities[i] << std::right << std::setw(9)
-        << quantity.differing << "  ";
-    write_largest(out, quantity.absolute);
-    out << "      ";
-    write_largest(out, quantity.relative);
-    out << '\n';
+    write_quantity(out, kComparedQuantities[i], comparison.quantities[i]);
   }
+  write_quantity(out, kValidation, comparison.validation);
   if (const auto& first = comparison.first) {
     out << "first to differ: " << first->quantity << " at step " << first->step << ", "
         << std::defaultfloat << std::setprecision(std::numeric_limits<double>::max_digits10) << "a "
         << first->a << ", b " << first->b << '\n';
   }
-  if (!comparison.only_a.empty()) out << "steps only in a: " << ranges(comparison.only_a) << '\n';
-  if (!comparison.only_b.empty()) out << "steps only in b: " << ranges(comparison.only_b) << '\n';
+  write_steps(out, "steps only in a", comparison.only_a);
+  write_steps(out, "steps only in b", comparison.only_b);
+  write_steps(out, "validation losses only in a, after steps", comparison.validation_only_a);
+  write_steps(out, "validation losses only in b, after steps", comparison.validation_only_b);
   out << (!comparison.equal ? "DIFFERENT"
           : options.bitwise ? "equal"
                             : "within the tolerance")

@@ -16,7 +16,7 @@ struct ComparisonOptions {
   bool bitwise = false;  // otherwise |a - b| <= atol + rtol * |a|
   double rtol = 0;
   double atol = 0;
-  bool common = false;  // compare only the steps that both runs have
+  bool common = false;  // compare only what both runs have
 };
 
 struct LargestDifference {
@@ -43,15 +43,19 @@ struct LossComparison {
   std::optional<DifferingValue> first = {};
   std::vector<std::int64_t> only_a = {};
   std::vector<std::int64_t> only_b = {};
+  QuantityComparison validation = {};  // of the validation losses after steps that both runs have
+  std::vector<std::int64_t> validation_only_a = {};
+  std::vector<std::int64_t> validation_only_b = {};
   bool equal = false;  // as the options ask for
 };
 
-/// Compares step by step. NaN equals NaN; its difference from a number is infinite. ValueError if
-/// only the common steps are compared and there are none.
+/// Compares step by step, validation losses too. NaN equals NaN; its difference from a number is
+/// infinite. ValueError if only the common steps are compared and there are none.
 LossComparison compare_losses(const MetricsRun& a, const MetricsRun& b,
                               const ComparisonOptions& options);
 
-/// A table, the first value that differs, the steps that only one run has, and the verdict.
+/// A table, the first value that differs, the steps and validation losses that only one run has,
+/// and the verdict.
 std::string to_string(const MetricsRun& a, const MetricsRun& b, const ComparisonOptions& options,
                       const LossComparison& comparison);
 

@@ -11,7 +11,10 @@ using namespace training;
 MetricsRun read_metrics(const std::string& path) {
   MetricsRun run = {.path = path};
   const auto add_line = [&run](std::int64_t step, const JsonNode& line) {
-    if (line.contains("validation_loss")) return;
+    if (line.contains("validation_loss")) {
+      run.validation_losses[step] = line["validation_loss"].number_or_nan();
+      return;
+    }
     ComparedValues values = {};
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = line[kComparedQuantities[i]].number_or_nan();

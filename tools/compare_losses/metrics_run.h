@@ -14,11 +14,12 @@ namespace moegrad::tools {
 inline constexpr std::array<std::string_view, 3> kComparedQuantities = {"loss", "ce", "grad_norm"};
 using ComparedValues = std::array<double, kComparedQuantities.size()>;
 
-/// The training steps of a metrics file (metrics.h), without validation losses.
+/// The training steps and validation losses of a metrics file (metrics.h).
 struct MetricsRun {
   std::string path = {};
   std::map<std::int64_t, ComparedValues> steps = {};
-  std::size_t bytes_left_out = 0;  // of a last line that was cut short
+  std::map<std::int64_t, double> validation_losses = {};  // by the steps done
+  std::size_t bytes_left_out = 0;                         // of a last line that was cut short
 };
 
 /// Reads a metrics file. If a step appears twice, as after a resumption, the later line counts.

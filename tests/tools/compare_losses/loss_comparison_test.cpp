@@ -111,6 +111,40 @@ TEST(CompareLosses, StepsThatOneRunAloneHasAreADifferenceUnlessTheCommonOnesAreA
             "metrics: a.jsonl and b.jsonl must have a step in common, got none");
 }
 
+TEST(CompareLosses, ComparesValidationLossesAndTellsOfThoseThatOneRunAloneHas) {
+  auto a = run_of("a", {3, 2, 1});
+  a.validation_losses = {{0, 5}, {2, 4}, {3, NAN}};
+  auto b = a;
+  EXPECT_TRUE(compare_losses(a, b, kBitwise).equal);
+  b.validation_losses[2] = 4.5;
+  auto comparison = compare_losses(a, b, kBitwise);
+  EXPECT_FALSE(comparison.equal);
+  EXPECT_EQ(comparison.validation.differing, 1);
+  EXPECT_EQ(comparison.validation.absolute.value, 0.5);
+  EXPECT_EQ(comparison.validation.absolute.step, 2);
+  ASSERT_TRUE(comparison.first);
+  EXPECT_EQ(comparison.first->quantity, "validation");
+  EXPECT_EQ(comparison.first->step, 2);
+  EXPECT_TRUE(compare_losses(a, b, {.rtol = 0.125}).equal);
+  b.steps[1][0] = 9;  // step 1 comes before the validation after two steps
+  EXPECT_EQ(compare_losses(a, b, kBitwise).first->quantity, "loss");
+
+  b = a;
+  b.validation_losses.erase(3);
+  b.validation_losses[1] = 4;
+  comparison = compare_losses(a, b, kBitwise);
+  EXPECT_FALSE(comparison.equal);
+  EXPECT_EQ(comparison.validation_only_a, std::vector<std::int64_t>{3});
+  EXPECT_EQ(comparison.validation_only_b, std::vector<std::int64_t>{1});
+  EXPECT_TRUE(compare_losses(a, b, {.bitwise = true, .common = true}).equal);
+  EXPECT_NE(to_string(a, b, kBitwise, comparison)
+                .find("validation losses only in a, after steps: 3\n"
+                      "validation losses only in b, after steps: 1\nDIFFERENT\n"),
+            std::string::npos);
+  b.validation_losses.clear();
+  EXPECT_FALSE(compare_losses(a, b, kBitwise).equal);
+}
+
 std::string report(const MetricsRun& a, const MetricsRun& b, const ComparisonOptions& options) {
   return to_string(a, b, options, compare_losses(a, b, options));
 }
@@ -130,6 +164,7 @@ TEST(LossComparison, SaysWhatWasComparedAndWhatDiffers) {
             "loss               1       4.44e-16        1           1.48e-16        1\n"
             "ce                 0       0.00e+00        -           0.00e+00        -\n"
             "grad_norm          0       0.00e+00        -           0.00e+00        -\n"
+            "validation         0       0.00e+00        -           0.00e+00        -\n"
             "first to differ: loss at step 1, a 3, b 3.0000000000000004\n"
             "steps only in b: 10 to 11, 13\n"
             "DIFFERENT\n");

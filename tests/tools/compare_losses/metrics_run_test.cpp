@@ -58,6 +58,7 @@ TEST(ReadMetrics, ReadsWhatTrainingWritesToTheLastBit) {
   EXPECT_TRUE(std::signbit(run.steps.at(7)[1]));
   EXPECT_TRUE(std::isnan(run.steps.at(8)[0]));
   EXPECT_TRUE(std::isnan(run.steps.at(8)[1]));  // JSON has no infinity either
+  EXPECT_EQ(run.validation_losses, (std::map<std::int64_t, double>{{9, 2}}));
 }
 
 TEST(ReadMetrics, TakesTheLaterOfTwoLinesOfAStep) {
