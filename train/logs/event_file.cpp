@@ -89,6 +89,10 @@ EventFileWriter::~EventFileWriter() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
+void EventFileWriter::start_session(std::int64_t step) {
+  append({.wall_time = wall_time_(), .step = step, .session_start = true});
+}
+
 void EventFileWriter::add_scalar(std::string_view tag, double value, std::int64_t step) {
   append({.wall_time = wall_time_(),
           .step = step,

@@ -17,7 +17,8 @@ double system_wall_time();
 /// An event file, which TensorBoard shows: scalars and histograms over steps.
 ///
 /// Each writer makes a new file `events.out.tfevents.<seconds>.moegrad.<number>` in its folder. A
-/// resumed run adds a file; TensorBoard reads all of them in the order of their names.
+/// resumed run adds a file and begins it with start_session(); TensorBoard reads all of them in the
+/// order of their names.
 ///
 /// Each call has written its event when it returns. So a killed run leaves whole events and, at the
 /// end, perhaps a part of one. A call that fails, for example on a full disk or because the file
@@ -32,6 +33,8 @@ class EventFileWriter {
   EventFileWriter(const EventFileWriter&) = delete;
   EventFileWriter& operator=(const EventFileWriter&) = delete;
 
+  /// Says that a run goes on from `step`: readers drop what earlier files have from that step on.
+  void start_session(std::int64_t step);
   /// Adds a point to the curve `tag`, rounded to float. ValueError unless the tag is UTF-8 and not
   /// empty. A '/' in it groups curves.
   void add_scalar(std::string_view tag, double value, std::int64_t step);

@@ -8,8 +8,12 @@ namespace {
 
 // The numbers of the fields, by message.
 namespace event_field {
-constexpr std::uint32_t kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;
+constexpr std::uint32_t kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
 }
+namespace session_log_field {
+constexpr std::uint32_t kStatus = 1;
+constexpr std::uint64_t kStart = 1;
+}  // namespace session_log_field
 namespace summary_field {
 constexpr std::uint32_t kValue = 1;
 }
@@ -54,6 +58,12 @@ std::string to_proto(const LogEvent& event) {
   }
   if (!event.file_version.empty()) {
     writer.add_bytes(event_field::kFileVersion, event.file_version);
+    return writer.message();
+  }
+  if (event.session_start) {
+    ProtoWriter session;
+    session.add_varint(session_log_field::kStatus, session_log_field::kStart);
+    writer.add_bytes(event_field::kSessionLog, session.message());
     return writer.message();
   }
   ProtoWriter summary;

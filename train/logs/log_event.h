@@ -32,11 +32,13 @@ struct LoggedHistogram {
   bool operator==(const LoggedHistogram&) const = default;
 };
 
-/// TensorBoard's Event, as far as a training run needs one: a file version or a summary.
+/// TensorBoard's Event, as far as a training run needs one: a file version, the start of a
+/// session, or a summary.
 struct LogEvent {
   double wall_time = 0;  // seconds since 1970
   std::int64_t step = 0;
   std::string file_version = {};
+  bool session_start = false;  // readers drop what earlier files have from `step` on
   std::vector<LoggedScalar> scalars = {};
   std::vector<LoggedHistogram> histograms = {};
 

@@ -37,7 +37,7 @@ RunLogs::RunLogs(const TrainConfig& options, RankContext& context, StepProfile& 
       progress_(terminal_output(), columns_of_stdout(), first_step, options.optim.steps,
                 options.output.log_every),
       metrics_(context.rank() == 0 ? options.output.metrics : "", first_step, std::move(header)),
-      tensorboard_(context.rank() == 0 ? options.output.tensorboard : ""),
+      tensorboard_(context.rank() == 0 ? options.output.tensorboard : "", first_step),
       exchange_(context.counters()) {
   if (context.rank() == 0) profile.open(first_step);
   if (records()) peak_flops_ = measure_peak_flops();

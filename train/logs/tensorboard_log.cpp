@@ -2,6 +2,10 @@
 #include "train/logs/tensorboard_log.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <system_error>
+#include <vector>
 
 #include "framework/runtime/error.h"
 
@@ -10,10 +14,41 @@ namespace {
 
 double gibibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
+namespace fs = std::filesystem;
+
+void set_earlier_aside(const fs::path& folder) {
+  std::vector<fs::path> earlier;
+  std::error_code absent;
+  for (const auto& entry : fs::directory_iterator(folder, absent)) {
+    const auto name = entry.path().filename().string();
+    const bool own =
+        name.starts_with("events.out.tfevents.") && name.find(".moegrad.") != name.npos;
+    if (own && entry.is_regular_file()) earlier.push_back(entry.path());
+  }
+  if (earlier.empty()) return;
+  int number = 1;
+  while (fs::exists(fs::symlink_status(folder / std::to_string(number)))) ++number;
+  const auto kept = folder / std::to_string(number);
+  std::error_code failure;
+  fs::create_directory(kept, failure);
+  for (const auto& path : earlier) {
+    if (!failure) fs::rename(path, kept / path.filename(), failure);
+  }
+  check(!failure, "--tensorboard: must keep the earlier event files of ", folder.string(), " in ",
+        kept.string(), ", got ", failure.message());
+  std::cout << "--tensorboard: the earlier event files of " << folder.string() << " are kept in "
+            << kept.string() << std::endl;
+}
+
 }  // namespace
 
-TensorboardLog::TensorboardLog(const std::string& folder) {
-  if (!folder.empty()) file_.emplace(folder);
+TensorboardLog::TensorboardLog(const std::string& folder, std::int64_t first_step) {
+  if (folder.empty()) return;
+  if (first_step == 0) set_earlier_aside(folder);
+  file_.emplace(folder);
+  if (first_step > 0) {
+    attempt([&](EventFileWriter& file) { file.start_session(first_step); });
+  }
 }
 
 void TensorboardLog::attempt(const std::function<void(EventFileWriter&)>& write) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -15,8 +16,13 @@ namespace moegrad::training {
 /// written, as on a full disk, it reports that once and counts the losses.
 class TensorboardLog {
  public:
-  /// Adds an event file to `folder`; does nothing if `folder` is empty. Error if it cannot.
-  explicit TensorboardLog(const std::string& folder);
+  /// Adds an event file to `folder`, for the steps from `first_step` on; does nothing if `folder`
+  /// is empty. Error if it cannot.
+  ///
+  /// If first_step is 0, event files of an earlier run are moved to a new subfolder `1`, `2`, ...,
+  /// which TensorBoard shows as a run of its own. Otherwise readers drop the steps from first_step
+  /// on of the earlier files.
+  explicit TensorboardLog(const std::string& folder, std::int64_t first_step = 0);
 
   void write(const StepReport& report);
   /// Writes, for each mixture layer, how many tokens each expert got.

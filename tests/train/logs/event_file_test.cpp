@@ -41,6 +41,8 @@ TEST(EventFileWriter, WritesTheBytesOfTheFormat) {
   writer.add_scalar("loss", -0.1, -2);
   now = 4;
   writer.add_histogram("load", std::vector<std::int64_t>{0, 3, 0, 1, 0}, 7);
+  now = 5;
+  writer.start_session(128);
   EXPECT_EQ(read_file(writer.path()), event_file_bytes());
 }
 

@@ -105,6 +105,7 @@ LogEvent read_event(std::string_view message) {
     if (field.number == 1) event.wall_time = fixed<double>(field.bytes);
     if (field.number == 2) event.step = static_cast<std::int64_t>(field.varint);
     if (field.number == 3) event.file_version = field.bytes;
+    if (field.number == 7) event.session_start = fields_of(field.bytes).at(0).varint == 1;
     if (field.number != 5) continue;
     for (const auto& value : fields_of(field.bytes)) read_value(value.bytes, event);
   }

@@ -30,7 +30,7 @@ TEST(EventReader, StopsBeforeAnIncompleteRecordWhereverItIsCut) {
   const auto bytes = event_file_bytes();
   const auto events = events_of_the_file();
   std::vector<std::size_t> ends;  // of the records
-  for (const auto record : {kVersionRecord, kLossRecord, kNegativeStepRecord, kLoadRecord}) {
+  for (const auto record : kRecords) {
     ends.push_back((ends.empty() ? 0 : ends.back()) + record.size() / 2);
   }
   for (std::size_t size = 0; size <= bytes.size(); ++size) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,10 +33,16 @@ inline constexpr std::string_view kLoadRecord =  // 0, 3, 0, 1 and 0 tokens at s
     "0000000000f83f00000000000004400000000000000c4000000000000012403a280000000000000000000000000000"
     "08400000000000000000000000000000f03f00000000000000003ef6103a";
 
-/// The four records, and what they say.
+inline constexpr std::string_view kStartRecord =  // of a session at step 128, wall time 5
+    "100000000000000095fbfe180900000000000014401080013a020801b3b92f91";
+
+inline constexpr std::array kRecords = {kVersionRecord, kLossRecord, kNegativeStepRecord,
+                                        kLoadRecord, kStartRecord};
+
+/// The records, and what they say.
 inline std::string event_file_bytes() {
   std::string bytes;
-  for (const auto record : {kVersionRecord, kLossRecord, kNegativeStepRecord, kLoadRecord}) {
+  for (const auto record : kRecords) {
     bytes += from_hex(record);
   }
   return bytes;
@@ -53,7 +60,8 @@ inline std::vector<LogEvent> events_of_the_file() {
                            .sum = 6,
                            .sum_squares = 12,
                            .limits = {0.5, 1.5, 2.5, 3.5, 4.5},
-                           .counts = {0, 3, 0, 1, 0}}}}};
+                           .counts = {0, 3, 0, 1, 0}}}},
+          {.wall_time = 5, .step = 128, .session_start = true}};
 }
 
 }  // namespace moegrad::training
