@@ -32,7 +32,7 @@ class EvalGuard {
 
 }  // namespace
 
-double evaluate(models::CausalLM& model, const TrainingData& data,
+double evaluate(models::CausalLM& model, const ValidationData& data,
                 const std::function<void()>& before_batch) {
   const NoGradGuard no_grad;
   const EvalGuard eval(model);

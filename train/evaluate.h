@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "models/causal_lm/model.h"
-#include "train/data/training_data.h"
+#include "train/data/validation_data.h"
 
 namespace moegrad::training {
 
@@ -12,7 +12,7 @@ namespace moegrad::training {
 /// model is in eval() mode meanwhile. Collective: every rank runs as many forwards. Calls
 /// `before_batch` before each; it may throw, on all ranks alike.
 double evaluate(
-    models::CausalLM& model, const TrainingData& data,
+    models::CausalLM& model, const ValidationData& data,
     const std::function<void()>& before_batch = [] {});
 
 }  // namespace moegrad::training

@@ -25,6 +25,7 @@
 #include "train/data/text_data.h"
 #include "train/data/token_source.h"
 #include "train/data/training_data.h"
+#include "train/data/validation_data.h"
 #include "train/data/windowed_data.h"
 #include "train/dry_run.h"
 #include "train/evaluate.h"
