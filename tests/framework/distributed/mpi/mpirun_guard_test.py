@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/mpirun_guard with stand-ins for mpirun: exit codes, signals, and commands that do not end."""
+import itertools
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -19,11 +21,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Guarded:
-    def __init__(self, *command, options=()):
+    def __init__(self, *command, options=(), closed=()):
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
             [str(GUARD), *options, *command], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env={**os.environ, MARK: self.mark})
+            stderr=subprocess.PIPE, env={**os.environ, MARK: self.mark},
+            preexec_fn=lambda: [os.close(number) for number in closed])
 
     def end(self, timeout=300):
         out, err = self.process.communicate(timeout=timeout)
@@ -52,7 +55,8 @@ assert reader.process.communicate("passed on", timeout=10)[0] == "passed on"
 
 with tempfile.TemporaryDirectory() as folder:
     # Signals are passed on, and a command that heeds them ends with its own exit code.
-    for name, arrives in [("USR1", "USR1"), ("TERM", "TERM"), ("INT", "TERM"), ("HUP", "TERM")]:
+    for name, arrives in [("USR1", "USR1"), ("USR2", "USR2"), ("TERM", "TERM"), ("INT", "TERM"),
+                          ("HUP", "TERM")]:
         ready = Path(folder) / name
         job = Guarded("bash", "-c", f"trap 'echo got {arrives}; exit 5' {arrives}; touch {ready}; "
                                     "while :; do sleep 0.05; done")
@@ -72,13 +76,22 @@ with tempfile.TemporaryDirectory() as folder:
     assert (code, out, err) == (3, "", "")
     state = Path(f"/proc/{left.read_text().strip()}/stat")
     assert not state.exists() or state.read_text().split()[2] == "Z", state.read_text()
-    # SIGUSR1 alone ends nothing.
-    ready = Path(folder) / "goes_on"
-    job = Guarded("bash", "-c", f"trap : USR1; touch {ready}; for i in $(seq 30); do sleep 0.1; done",
-                  options=["--grace", "1"])
-    wait_for(ready)
-    job.process.send_signal(signal.SIGUSR1)
-    assert job.end() == (0, "", "")
+    # SIGUSR1 and SIGUSR2 alone end nothing.
+    for name in ("USR1", "USR2"):
+        ready = Path(folder) / f"goes_on {name}"
+        job = Guarded("bash", "-c", f"trap : {name}; touch '{ready}'; for i in $(seq 30); do sleep 0.1; done",
+                      options=["--grace", "1"])
+        wait_for(ready)
+        job.process.send_signal(getattr(signal, f"SIG{name}"))
+        assert job.end() == (0, "", ""), name
+    # Closed descriptors are open for what it starts, on /dev/null.
+    seen = Path(folder) / "descriptors"
+    look = (f"import os; names = [os.readlink(f'/proc/self/fd/{{number}}') for number in (0, 1, 2)]\n"
+            f"open({str(seen)!r}, 'w').write(' '.join(names)); raise SystemExit(3)")
+    for closed in [(), *(some for count in (1, 2, 3) for some in itertools.combinations((0, 1, 2), count))]:
+        assert guarded(sys.executable, "-c", look, closed=closed) == (3, "", ""), closed
+        names = seen.read_text().split()
+        assert [number for number in (0, 1, 2) if names[number] == "/dev/null"] == list(closed), (closed, names)
 # Its ranks have ended, and it waits for others that it cannot reach.
 begin = time.time()
 ended = guarded("bash", "-c", "OMPI_COMM_WORLD_RANK=0 sleep 3; trap '' TERM; sleep 1000; sleep 1000",
