@@ -167,7 +167,9 @@ bool LastOperations::write_file(const char* reason) const {
 
 bool LastOperations::write_file(const Text& text) const {
   if (file_.empty()) return true;
-  const int descriptor = open(file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // Somebody else may have put a link or a pipe into a shared folder.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const int descriptor = open(file_.c_str(), kFlags, 0644);
   if (descriptor < 0) return false;
   const bool is_written = text.write_to(descriptor);
   return close(descriptor) == 0 && is_written;

@@ -3,12 +3,14 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -26,7 +28,8 @@ using mpi::LastOperations;
 /// A file of this process, removed at the end.
 class File {
  public:
-  File() : path_(::testing::TempDir() + "last_operations." + std::to_string(getpid())) {}
+  explicit File(const std::string& name = "last_operations")
+      : path_(::testing::TempDir() + name + "." + std::to_string(getpid())) {}
   ~File() { std::filesystem::remove(path_); }
   const std::string& path() const { return path_; }
   std::string text() const {
@@ -119,6 +122,23 @@ TEST(LastOperations, SayWhetherTheFileCouldBeWritten) {
   EXPECT_FALSE(LastOperations(0, "/proc/last_operations").write_file("failed"));
   EXPECT_FALSE(LastOperations(0, "/dev/full").write_file("failed"));
   EXPECT_TRUE(LastOperations(0, "").write_file("failed"));
+}
+
+// In a folder that is shared with others.
+TEST(LastOperations, GoThroughNoLink) {
+  const File file, victim("victim");
+  std::ofstream(victim.path()) << "precious";
+  std::filesystem::create_symlink(victim.path(), file.path());
+  EXPECT_FALSE(LastOperations(0, file.path()).write_file("failed"));
+  EXPECT_EQ(errno, ELOOP);
+  EXPECT_EQ(victim.text(), "precious");
+}
+
+TEST(LastOperations, WaitForNoReaderOfAPipe) {
+  const File file;
+  ASSERT_EQ(mkfifo(file.path().c_str(), 0600), 0);
+  EXPECT_FALSE(LastOperations(0, file.path()).write_file("failed"));
+  EXPECT_EQ(errno, ENXIO);
 }
 
 TEST(LastOperations, KeepTheStateOfOneThatHasTakenTheSlotOfAnother) {
