@@ -37,4 +37,12 @@ std::vector<std::string> all_gather_texts(const std::shared_ptr<ProcessGroup>& g
   return texts;
 }
 
+std::string ranks_that_differ(const std::vector<std::string>& texts) {
+  std::string ranks;
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] != texts[0]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return ranks;
+}
+
 }  // namespace moegrad

@@ -16,4 +16,7 @@ std::vector<std::string> all_gather_texts(const std::shared_ptr<ProcessGroup>& g
                                           std::string_view text,
                                           const CollectiveOptions& options = {});
 
+/// The ranks whose text is not that of rank 0, as "1, 3"; empty if all texts are the same.
+std::string ranks_that_differ(const std::vector<std::string>& texts);
+
 }  // namespace moegrad

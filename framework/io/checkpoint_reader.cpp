@@ -2,6 +2,7 @@
 #include "framework/io/checkpoint_reader.h"
 
 #include <algorithm>
+#include <span>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "framework/distributed/slow_storage.h"
 #include "framework/distributed/text_collectives.h"
 #include "framework/io/checkpoint_folders.h"
+#include "framework/io/crc32c.h"
 #include "framework/io/describe_file.h"
 #include "framework/io/mapped_file.h"
 #include "framework/io/utf8.h"
@@ -25,6 +27,34 @@ CheckpointManifest read_manifest(const fs::path& path) {
   const MappedFile file(path, "checkpoint");
   const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
   return parse_checkpoint_manifest({text, file.bytes().size()}, "checkpoint: " + path.string());
+}
+
+// The names of the checkpoints, newest first, that all ranks go through: rank 0's, because another
+// process may be removing some.
+std::string agreed_names(const fs::path& root, const std::shared_ptr<ProcessGroup>& group) {
+  std::string own;
+  {
+    const SlowStorage storage(group, "reading " + root.string());
+    for (const auto& found : list_checkpoints(root)) own += found.path.filename().string() + " ";
+  }
+  const auto names = all_gather_texts(group, own, {.label = "checkpoint"});
+  for (std::size_t rank = 1; rank < names.size() && names[0].empty(); ++rank) {
+    check(names[rank].empty(), "checkpoint: ", root.string(),
+          " must be the same folder on all ranks, got none on rank 0 and ",
+          names[rank].substr(0, names[rank].find(' ')), " on rank ", rank);
+  }
+  return names[0];
+}
+
+// Each rank has read the manifest that it sees. The manifest has the checksums of all files.
+void check_same_manifest(const CheckpointReader& reader,
+                         const std::shared_ptr<ProcessGroup>& group) {
+  const auto text = to_json(reader.manifest());
+  const auto checksum = std::to_string(crc32c(std::as_bytes(std::span(text))));
+  const auto others = ranks_that_differ(all_gather_texts(group, checksum, {.label = "checkpoint"}));
+  check(others.empty(), "checkpoint: ", (reader.folder() / kManifestFile).string(),
+        " must be the same on all ranks, got another on rank ", others,
+        " than on rank 0; all ranks must see one folder");
 }
 
 }  // namespace
@@ -135,13 +165,7 @@ std::optional<CheckpointReader> open_newest_checkpoint(
     const std::function<void(const std::string& reason)>& skipped) {
   const int rank = group == nullptr ? 0 : group->rank();
   const int ranks = group == nullptr ? 1 : group->size();
-  // All ranks use rank 0's list, because another process may be removing checkpoints.
-  std::string names;
-  if (rank == 0) {
-    const SlowStorage storage(group, "reading " + root.string());
-    for (const auto& found : list_checkpoints(root)) names += found.path.filename().string() + " ";
-  }
-  std::istringstream list(all_gather_texts(group, names, {.label = "checkpoint"})[0]);
+  std::istringstream list(agreed_names(root, group));
   std::string reasons;
   for (std::string name; list >> name;) {
     std::optional<CheckpointReader> reader;
@@ -156,7 +180,10 @@ std::optional<CheckpointReader> open_newest_checkpoint(
     const auto failures = all_gather_texts(group, failure, {.label = "checkpoint"});
     const auto first =
         std::ranges::find_if(failures, [](const auto& text) { return !text.empty(); });
-    if (first == failures.end()) return reader;
+    if (first == failures.end()) {
+      check_same_manifest(*reader, group);
+      return reader;
+    }
     if (skipped) skipped(*first);
     reasons += "\n  " + *first;
   }

@@ -54,7 +54,9 @@ class CheckpointReader {
 /// the reason, on every rank.
 ///
 /// Error, with the reason for each, if there are checkpoints but none is sound. A run that went on
-/// without them would sooner or later overwrite what could be saved of them.
+/// without them would sooner or later overwrite what could be saved of them. Error also if ranks
+/// see different folders: if the manifest is not the same on all, or if rank 0 sees no checkpoint
+/// and another rank does.
 std::optional<CheckpointReader> open_newest_checkpoint(
     const std::filesystem::path& root, const std::shared_ptr<ProcessGroup>& group,
     const std::function<void(const std::string& reason)>& skipped = {});

@@ -287,6 +287,8 @@ void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointS
     on_first([&] {
       const auto manifest = merge_checkpoint_manifests(parts, "checkpoint");
       write_file_atomically(commit.temporary() / kManifestFile, to_json(manifest));
+      // The files of a rank that sees another folder are not in this one.
+      const CheckpointReader complete(commit.temporary());
       observe(CheckpointPoint::kManifestWritten);
       auto unable = commit.flush_folder();
       observe(CheckpointPoint::kFolderFlushed);

@@ -22,5 +22,11 @@ TEST(TextCollectives, GiveEveryRankTheTextsOfAll) {
   EXPECT_EQ(all_gather_texts(nullptr, "alone"), std::vector<std::string>{"alone"});
 }
 
+TEST(TextCollectives, NameTheRanksThatDiffer) {
+  EXPECT_EQ(ranks_that_differ({"a"}), "");
+  EXPECT_EQ(ranks_that_differ({"a", "a", "a"}), "");
+  EXPECT_EQ(ranks_that_differ({"a", "b", "a", ""}), "1, 3");
+}
+
 }  // namespace
 }  // namespace moegrad::text_collectives_test

@@ -297,6 +297,56 @@ TEST(Checkpoint, OfAVersionWhoseFilesDoNotSayWhereTheirPiecesBeginIsRead) {
   EXPECT_TRUE(bitwise_equal(newest_w(root / ""), one_tensor(1).tensors[0].tensor));
 }
 
+// Ranks on hosts that do not see one folder: the last of three has its own, of another run.
+TEST(Checkpoint, OfAnotherRunOnOneRankIsAnErrorOnAll) {
+  const TemporaryFolder shared, own;
+  save_at(shared / "", 2, /*seed=*/1);
+  save_at(own / "", 2, /*seed=*/2);
+  const auto message_at = [&](const RankContext& context) {
+    const auto root = context.rank() == 2 ? own / "" : shared / "";
+    return message_of<Error>(
+        [&] { open_newest_checkpoint(root, context.group(), fail_if_skipped); });
+  };
+  launch(3, [&](RankContext& context) {
+    const auto root = context.rank() == 2 ? own / "" : shared / "";
+    EXPECT_EQ(message_at(context),
+              "checkpoint: " + (root / "step-00000007/manifest.json").string() +
+                  " must be the same on all ranks, got another on rank 2 than "
+                  "on rank 0; all ranks must see one folder");
+  });
+  // A copy is as good as the folder itself.
+  fs::remove_all(own / "step-00000007");
+  fs::copy(shared / "step-00000007", own / "step-00000007");
+  launch(3, [&](RankContext& context) {
+    const auto root = context.rank() == 2 ? own / "" : shared / "";
+    EXPECT_TRUE(open_newest_checkpoint(root, context.group(), fail_if_skipped).has_value());
+  });
+  // Without the first rank's, all would begin anew.
+  fs::remove_all(shared / "step-00000007");
+  launch(3, [&](RankContext& context) {
+    const auto root = context.rank() == 2 ? own / "" : shared / "";
+    EXPECT_EQ(message_at(context), "checkpoint: " + root.string() +
+                                       " must be the same folder on all ranks, got none on rank 0 "
+                                       "and step-00000007 on rank 2");
+  });
+}
+
+// A rank of another host writes into what a killed run has left on that host's own disk.
+TEST(Checkpoint, IsNotPublishedWithoutTheFileOfARankThatSeesAnotherFolder) {
+  const TemporaryFolder shared, own;
+  fs::create_directory(own / ".step-00000004.tmp");
+  launch(2, [&](RankContext& context) {
+    const auto parts = parts_of(samples(), DeviceMesh::flat(context.group()));
+    const auto root = context.rank() == 1 ? own / "" : shared / "";
+    EXPECT_EQ(message_of<Error>([&] { save_now(root, 4, {.tensors = parts}, context.group()); }),
+              "checkpoint: saving step 4 failed on rank 0: checkpoint: " +
+                  (shared / ".step-00000004.tmp/rank-00001.safetensors").string() +
+                  ": must be readable, got No such file or directory");
+  });
+  EXPECT_EQ(shared.count(), 0);
+  EXPECT_TRUE(fs::exists(own / ".step-00000004.tmp/rank-00001.safetensors"));
+}
+
 TEST(Checkpoint, RefusesTensorsThatItDoesNotHave) {
   const TemporaryFolder root;
   save_now(root / "", 1, {.tensors = {{"w", randn({2, 3})}, {"v", randn({1})}}}, nullptr);
