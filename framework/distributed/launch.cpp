@@ -12,6 +12,7 @@
 #include "framework/distributed/aborted_error.h"
 #include "framework/distributed/check_launch_options.h"
 #include "framework/distributed/threads/thread_process_group.h"
+#include "framework/runtime/exception_message.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/too_few_threads.h"
 
@@ -53,12 +54,9 @@ void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub,
   } catch (const AbortedError& error) {
     failure.record(/*aborted=*/true);
     hub->rank_failed(rank, error.what());
-  } catch (const std::exception& error) {
-    failure.record(/*aborted=*/false);
-    hub->rank_failed(rank, error.what());
   } catch (...) {
     failure.record(/*aborted=*/false);
-    hub->rank_failed(rank, "unknown exception");
+    hub->rank_failed(rank, message_of_exception());
   }
   hub->rank_left(rank);
 }
@@ -92,8 +90,8 @@ void launch(int world_size, const std::function<void(RankContext&)>& body,
                           threads.size(), error);
       hub->rank_failed(static_cast<int>(threads.size()), failed.what());
       throw failed;
-    } catch (const std::exception& error) {
-      hub->rank_failed(static_cast<int>(threads.size()), error.what());
+    } catch (...) {
+      hub->rank_failed(static_cast<int>(threads.size()), message_of_exception());
       throw;
     }
   }

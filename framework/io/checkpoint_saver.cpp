@@ -8,6 +8,7 @@
 
 #include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/exception_message.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/runtime/too_few_threads.h"
@@ -61,8 +62,8 @@ CheckpointSaver::CheckpointSaver(std::filesystem::path root,
 CheckpointSaver::~CheckpointSaver() {
   try {
     wait();
-  } catch (const std::exception& error) {
-    log(LogLevel::kError, error.what());
+  } catch (...) {
+    log(LogLevel::kError, message_of_exception());
   }
   {
     const std::lock_guard lock(mutex_);

@@ -22,6 +22,7 @@
 #include "framework/io/utf8.h"
 #include "framework/profile/work_time.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/exception_message.h"
 #include "framework/runtime/log.h"
 #include "framework/tensor/box.h"
 
@@ -48,8 +49,8 @@ class Agreement {
       own = kGood + body();
     } catch (const CollectiveError&) {
       throw;  // the others see it, too
-    } catch (const std::exception& error) {
-      own = error.what();
+    } catch (...) {
+      own = message_of_exception();
     }
     auto texts = all_gather_texts(group_, own, {.label = "checkpoint"});
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {

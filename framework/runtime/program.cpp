@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,18 +10,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <iostream>
 #include <mutex>
-#include <new>
-#include <stdexcept>
 #include <streambuf>
 #include <system_error>
 
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/exception_message.h"
 #include "framework/runtime/mpi_environment.h"
-#include "framework/runtime/out_of_memory.h"
 
 namespace moegrad {
 namespace {
@@ -117,43 +113,6 @@ void note_signal(int signal) {
     raise(signal);  // is delivered when this handler has returned
   }
   errno = reason;
-}
-
-std::string megabytes(double bytes) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.0f MB", bytes / 1e6);
-  return text.data();
-}
-
-// The memory in use. When operator new fails, it does not say how much was requested.
-std::string memory_in_use() {
-  double pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  std::string text = megabytes(pages * static_cast<double>(sysconf(_SC_PAGESIZE))) + " in use";
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    text +=
-        " of the " + megabytes(static_cast<double>(limit.rlim_cur)) + " that `ulimit -v` allows";
-  }
-  return text;
-}
-
-// The message of the exception that is being handled.
-std::string message_of_exception() {
-  try {
-    throw;
-  } catch (const OutOfMemoryError& error) {
-    return error.what();
-  } catch (const std::bad_alloc&) {
-    return "out of memory, " + memory_in_use();
-  } catch (const std::length_error& error) {
-    return std::string("out of memory, more elements asked for than an array can hold (") +
-           error.what() + "), " + memory_in_use();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "unknown exception";
-  }
 }
 
 void say(const std::string& message) {

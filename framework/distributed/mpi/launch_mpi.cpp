@@ -12,6 +12,7 @@
 #include "framework/distributed/mpi/mpi_process.h"
 #include "framework/distributed/mpi/mpi_process_group.h"
 #include "framework/distributed/mpi/program_identity.h"
+#include "framework/runtime/exception_message.h"
 
 namespace moegrad {
 namespace {
@@ -37,20 +38,15 @@ struct Thrown {
 Thrown run_rank(const std::shared_ptr<MpiHub>& hub, RankContext::Options context_options,
                 const std::function<void(RankContext&)>& body) {
   Thrown thrown;
-  const auto failed = [&](const char* what) {
-    thrown = {.exception = std::current_exception(), .what = what};
-    hub->body_failed(what);
-  };
   try {
     context_options.group = std::make_shared<mpi::MpiProcessGroup>(hub, hub->world());
     RankContext context(std::move(context_options));
     hub->set_arena(context.arena());
     const RankContextGuard guard(context);
     body(context);
-  } catch (const std::exception& error) {
-    failed(error.what());
   } catch (...) {
-    failed("unknown exception");
+    thrown = {.exception = std::current_exception(), .what = message_of_exception()};
+    hub->body_failed(*thrown.what);
   }
   hub->body_ended();
   return thrown;

@@ -347,6 +347,20 @@ TEST(Checkpoint, IsNotPublishedWithoutTheFileOfARankThatSeesAnotherFolder) {
   EXPECT_TRUE(fs::exists(own / ".step-00000004.tmp/rank-00001.safetensors"));
 }
 
+TEST(Checkpoint, SaysThatMemoryRanOut) {
+  const TemporaryFolder root;
+  launch(2, [&](RankContext& context) {
+    const CheckpointOptions options = {.observe = [&](CheckpointPoint point) {
+      if (point == CheckpointPoint::kFileWritten && context.rank() == 1) throw std::bad_alloc();
+    }};
+    const auto message =
+        message_of<Error>([&] { save_now(root / "", 3, one_tensor(1), context.group(), options); });
+    EXPECT_THAT(message, ::testing::MatchesRegex(
+                             "checkpoint: saving step 3 failed on rank 1: out of memory, "
+                             "[0-9]+ MB in use.*"));
+  });
+}
+
 TEST(Checkpoint, RefusesTensorsThatItDoesNotHave) {
   const TemporaryFolder root;
   save_now(root / "", 1, {.tensors = {{"w", randn({2, 3})}, {"v", randn({1})}}}, nullptr);

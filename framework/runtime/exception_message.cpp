@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/runtime/exception_message.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <new>
+#include <stdexcept>
+
+#include "framework/runtime/out_of_memory.h"
+
+namespace moegrad {
+namespace {
+
+std::string megabytes(double bytes) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.0f MB", bytes / 1e6);
+  return text.data();
+}
+
+// The memory in use. When operator new fails, it does not say how much was requested.
+std::string memory_in_use() {
+  double pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  std::string text = megabytes(pages * static_cast<double>(sysconf(_SC_PAGESIZE))) + " in use";
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    text +=
+        " of the " + megabytes(static_cast<double>(limit.rlim_cur)) + " that `ulimit -v` allows";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string message_of_exception() {
+  try {
+    throw;
+  } catch (const OutOfMemoryError& error) {
+    return error.what();
+  } catch (const std::bad_alloc&) {
+    return "out of memory, " + memory_in_use();
+  } catch (const std::length_error& error) {
+    return std::string("out of memory, more elements asked for than an array can hold (") +
+           error.what() + "), " + memory_in_use();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
+}  // namespace moegrad
