@@ -34,6 +34,7 @@
 #include "framework/io/input_file.h"
 #include "framework/io/output_file.h"
 #include "framework/io/safetensors.h"
+#include "framework/io/same_files.h"
 #include "framework/runtime/byte_stream.h"
 #include "framework/runtime/out_of_memory.h"
 #include "framework/runtime/parallel_for.h"

@@ -8,9 +8,12 @@
 #include <functional>
 #include <iomanip>
 #include <iostream>
+#include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -21,11 +24,13 @@
 #include "framework/distributed/slow_rank_watch.h"
 #include "framework/distributed/slow_storage.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/same_files.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/tensor/meta.h"
 #include "models/causal_lm/load_pretrained.h"
 #include "models/causal_lm/save_pretrained.h"
+#include "models/hf_checkpoint.h"
 #include "optim/adamw.h"
 #include "train/data/step_loader.h"
 #include "train/evaluate.h"
@@ -130,6 +135,16 @@ template <class Step>
   throw Error(what + "; no op made it, but the sum of what ranks made");
 }
 
+// Each rank reads its own part of the weights, so no later comparison would show that the ranks
+// have different ones.
+void check_same_weights(const std::shared_ptr<ProcessGroup>& group, const std::string& path) {
+  const SlowStorage storage("reading " + path);
+  const models::HfCheckpoint checkpoint(path);
+  std::set<std::filesystem::path> files = {checkpoint.path()};
+  for (const auto& [name, tensor] : checkpoint.tensors()) files.insert(tensor.file->path());
+  check_same_files("--hf-model", group, {files.begin(), files.end()});
+}
+
 // Runs on every rank; false if a checkpoint or a part of the logs could not be written.
 // Throws Stopped.
 bool train(const TrainConfig& options, const TrainingData& data, const TrainingEvents& events,
@@ -150,6 +165,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   if (options.model.hf_model.empty()) {
     model.init_weights(options.optim.seed);
   } else {
+    check_same_weights(context.group(), options.model.hf_model);
     models::load_pretrained(model, options.model.hf_model);
   }
   optim::AdamW optimizer(

@@ -8,6 +8,7 @@ usage: programs_test.py FOLDER-OF-TOOLS own_training_loop [--brief]
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,43 @@ for rank in range(2):
     assert "SIGTERM" in (folder / "d" / f"last_operations.rank{rank}.txt").read_text(), err
 assert list((folder / "d").glob("step-*")), out
 threads(tools / "checkpoint_tool", "verify", folder / "d")
+
+# Two hosts that do not see the same files: here two working directories.
+here, there = folder / "here", folder / "there"
+SHORT = ["--text", text, "--micro-batches", 2, "--batch", 1, "--seq-len", 16, "--sample-bytes", 0,
+         "--validation-sequences", 2]
+
+
+def on_two_hosts(*options):
+    command = [tools / "train", *SHORT, *options]
+    return Job(1, *command, ":", "-wdir", there, "-n", 1, *command, cwd=here, mpirun=["-wdir", here])
+
+
+for seed, host in enumerate([here, there]):
+    host.mkdir()
+    threads(tools / "train", *SHORT, "--preset", "tiny", "--seed", seed, "--steps", 1, "--export-hf", host / "hf")
+    threads(tools / "train", *SHORT, "--hf-model", host / "hf", "--steps", 4, "--checkpoint-interval", 2,
+            "--checkpoint-dir", host / "run")
+    shutil.rmtree(host / "run/step-00000004")
+for options in ([], ["--expert-parallel", 2]):
+    code, _, err = on_two_hosts("--hf-model", "hf", "--steps", 2, *options).wait()
+    assert code == 1 and ("--hf-model: all ranks must read the same 'model.safetensors', got others than rank "
+                          "0's on rank 1") in err, (code, err)
+shutil.rmtree(there / "hf")
+shutil.copytree(here / "hf", there / "hf")  # a copy is as good
+RESUME = ["--hf-model", "hf", "--steps", 4, "--checkpoint-interval", 0, "--checkpoint-dir", "run", "--resume"]
+for options in ([], ["--expert-parallel", 2]):
+    code, _, err = on_two_hosts(*RESUME, *options).wait()
+    assert code == 1 and ("checkpoint: run/step-00000002/manifest.json must be the same on all ranks, got "
+                          "another on rank 1 than on rank 0; all ranks must see one folder") in err, (code, err)
+# What a killed run has left on one of the hosts.
+(there / "saved/.step-00000002.tmp").mkdir(parents=True)
+code, _, err = on_two_hosts("--hf-model", "hf", "--steps", 2, "--checkpoint-interval", 2, "--checkpoint-dir",
+                            "saved").wait()
+assert code == 1 and ("checkpoint: saving step 2 failed on rank 0: checkpoint: saved/.step-00000002.tmp/"
+                      "rank-00001.safetensors: must be readable, got No such file") in err, (code, err)
+assert not list((here / "saved").glob("*step-*")), list((here / "saved").iterdir())
+print("hosts with other weights, another checkpoint or a folder of their own are named")
 
 # Ranks that were not started alike.
 different = [":", "-n", 1, tools / "fsdp_timeline", "--steps", 3]
