@@ -24,12 +24,13 @@ namespace moegrad {
 //     {"__metadata__": {"key": "value", ...},
 //      "tensor name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
 //
-// with offsets counted from the start of the data. Elements are little endian and row-major. Every
-// byte of the file is accounted for: sorted by offset the tensors follow each other without hole or
-// overlap from 0 to the end of the file, and end - begin = product of shape * bits / 8. Anything
-// else is refused with a SafetensorsError whose kind() says which rule was broken. White space
-// around the header's object is read but never written, apart from the spaces that pad it to a
-// multiple of 8 bytes.
+// with offsets counted from the start of the data. As in the reference implementation, __metadata__
+// may be null, which is none, and a tensor may have further fields, which are read over. Elements
+// are little endian and row-major. Every byte of the file is accounted for: sorted by offset the
+// tensors follow each other without hole or overlap from 0 to the end of the file, and end - begin
+// = product of shape * bits / 8. Anything else is refused with a SafetensorsError whose kind() says
+// which rule was broken. White space around the header's object is read but never written, apart
+// from the spaces that pad it to a multiple of 8 bytes.
 //
 // Where the format sets no limit, this implementation does (kMaxSafetensors... below). So even a
 // hostile header takes at most twice its own size in memory; a header that contains only empty
@@ -42,6 +43,7 @@ inline constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
 inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the format's own
 inline constexpr std::size_t kMaxSafetensorsDims = 8;                     // as moegrad::Shape
 inline constexpr std::size_t kMaxSafetensorsMetadata = 1024;              // keys of __metadata__
+inline constexpr std::size_t kMaxSafetensorsDepth = 120;                  // of fields read over
 
 /// The format's element types, by rising alignment.
 enum class SafetensorsDtype : std::uint8_t {
@@ -140,6 +142,7 @@ class SafetensorsError final : public Error {
     kNulCharacter,  // as a byte or escaped
     kLoneSurrogate,
     kInvalidJson,
+    kTooDeep,  // a field that is read over
     kTextAfterHeader,
     // the header's structure
     kHeaderNotObject,
@@ -149,7 +152,6 @@ class SafetensorsError final : public Error {
     kTooMuchMetadata,
     kDuplicateTensor,
     kEntryNotObject,
-    kUnknownField,
     kDuplicateField,
     kMissingField,
     kDtypeNotString,

@@ -92,6 +92,7 @@ class HeaderParser {
       refuse(Kind::kDuplicateMetadata, path_, "header must have one __metadata__, got another");
     }
     has_metadata_ = true;
+    if (text_.consume("null")) return;
     text_.enter('{', Kind::kMetadataNotObject, {kSafetensorsMetadataKey});
     for_each_member([&](std::string key) {
       if (header_.metadata.contains(key)) {
@@ -130,8 +131,7 @@ class HeaderParser {
         set_once(has_offsets, field);
         std::tie(entry.begin, entry.end) = parse_offsets(entry.name);
       } else {
-        refuse(Kind::kUnknownField, path_, "fields of ", in_quotes(entry.name),
-               " must be dtype, shape and data_offsets, got ", in_quotes(field));
+        text_.skip_value();
       }
     });
     if (!has_dtype || !has_shape || !has_offsets) {

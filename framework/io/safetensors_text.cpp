@@ -56,6 +56,12 @@ bool SafetensorsText::consume(char c) {
   return true;
 }
 
+bool SafetensorsText::consume(std::string_view word) {
+  if (at_end() || !text_.substr(position_).starts_with(word)) return false;
+  position_ += word.size();
+  return true;
+}
+
 void SafetensorsText::expect(char c) {
   if (!consume(c)) refuse_syntax(std::string{'\'', c, '\''});
 }
@@ -96,6 +102,56 @@ std::uint64_t SafetensorsText::unsigned_integer(const SafetensorsLocation& locat
   }
   position_ += token.size();
   return value;
+}
+
+void SafetensorsText::skip_value(std::size_t depth) {
+  if (consume('"')) {
+    decode_string();
+    return;
+  }
+  for (const std::string_view word : {"true", "false", "null"}) {
+    if (consume(word)) return;
+  }
+  const bool object = consume('{');
+  if (!object && !consume('[')) return skip_number();
+  if (depth == kMaxSafetensorsDepth) {
+    refuse(Kind::kTooDeep, path_, "fields must be at most ", kMaxSafetensorsDepth,
+           " levels deep, got more");
+  }
+  const char close = object ? '}' : ']';
+  if (consume(close)) return;
+  do {
+    if (object) {
+      key();
+      expect(':');
+    }
+    skip_value(depth + 1);
+  } while (consume(','));
+  expect(close);
+}
+
+void SafetensorsText::skip_number() {
+  const auto begin = position_;
+  const auto step_over = [&](std::string_view characters) {
+    const bool is_next = position_ < text_.size() && is_one_of(text_[position_], characters);
+    if (is_next) ++position_;
+    return is_next;
+  };
+  const auto digits = [&] {
+    const auto first = position_;
+    while (step_over("0123456789")) continue;
+    return position_ > first;
+  };
+  step_over("-");
+  bool valid = step_over("0") || digits();
+  if (valid && step_over(".")) valid = digits();
+  if (valid && step_over("eE")) {
+    step_over("+-");
+    valid = digits();
+  }
+  if (valid) return;
+  position_ = begin;
+  refuse_syntax("a value");
 }
 
 std::string SafetensorsText::next() {

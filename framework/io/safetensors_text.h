@@ -46,6 +46,8 @@ class SafetensorsText {
   bool at_end();
   /// Steps over `c` if it is next.
   bool consume(char c);
+  /// Steps over the word if it is next.
+  bool consume(std::string_view word);
   /// Steps over `c`, which JSON demands here.
   void expect(char c);
   /// The string that JSON demands here: a key.
@@ -58,6 +60,9 @@ class SafetensorsText {
   /// Steps over the '{' or '[' that opens an object or an array.
   void enter(char open, Kind kind, const SafetensorsLocation& location);
 
+  /// Steps over any value. Its arrays and objects may be kMaxSafetensorsDepth levels deep.
+  void skip_value(std::size_t depth = 0);
+
   /// The first characters of what follows, for messages.
   std::string next();
 
@@ -66,6 +71,7 @@ class SafetensorsText {
   [[noreturn]] void refuse_syntax(std::string_view expected);
   void require_value(char first, Kind kind, const SafetensorsLocation& location,
                      std::string_view type);
+  void skip_number();
   std::string decode_string();
   void decode_escape(std::string& decoded);
   std::uint32_t hex_digits();

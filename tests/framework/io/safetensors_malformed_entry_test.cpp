@@ -40,7 +40,6 @@ std::string vectors(const std::vector<std::pair<int, int>>& offsets, std::size_t
 
 std::vector<MalformedCase> structures() {
   const auto json = [](std::string_view text) { return safetensors_bytes(text); };
-  const std::string fields = "fields of 'a' must be dtype, shape and data_offsets, got ";
   const std::string needed = "'a' must have dtype, shape and data_offsets, got no ";
   const std::string entry = R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
   std::string keys = R"("key0":"")";
@@ -52,8 +51,12 @@ std::vector<MalformedCase> structures() {
        Kind::kDuplicateMetadata, "keys of __metadata__ must differ, got 'k' twice"},
       {"MetadataArray", json(R"({"__metadata__":[]})"), Kind::kMetadataNotObject,
        "__metadata__ must be an object, got '['"},
-      {"MetadataNull", json(R"({"__metadata__":null})"), Kind::kMetadataNotObject,
-       "__metadata__ must be an object, got 'null'"},
+      {"MetadataNullTwice", json(R"({"__metadata__":null,"__metadata__":null})"),
+       Kind::kDuplicateMetadata, "header must have one __metadata__, got another"},
+      {"MetadataWord", json(R"({"__metadata__":nul})"), Kind::kMetadataNotObject,
+       "__metadata__ must be an object, got 'nul'"},
+      {"MetadataLongWord", json(R"({"__metadata__":nullable})"), Kind::kInvalidJson,
+       "header must have '}' at 20, got 'able'"},
       {"MetadataNumber", json(R"({"__metadata__":{"step":3}})"), Kind::kMetadataNotString,
        "__metadata__ value of 'step' must be a string, got '3'"},
       {"MetadataNested", json(R"({"__metadata__":{"a":{"b":"c"}}})"), Kind::kMetadataNotString,
@@ -77,10 +80,20 @@ std::vector<MalformedCase> structures() {
        needed + "shape"},
       {"NoOffsets", one(R"("dtype":"U8","shape":[0])"), Kind::kMissingField,
        needed + "data_offsets"},
-      {"UnknownField", one(R"("dtype":"U8","strides":[1])"), Kind::kUnknownField,
-       fields + "'strides'"},
-      {"LongUnknownField", one("\"" + std::string(100'000, 'x') + "\":1"), Kind::kUnknownField,
-       fields + "'" + std::string(60, 'x') + "...'"},
+      {"LongUnknownFieldAlone", one("\"" + std::string(100'000, 'x') + "\":1"), Kind::kMissingField,
+       needed + "dtype"},
+      {"UnknownFieldWithoutValue", one(R"("strides":)"), Kind::kInvalidJson,
+       "header must have a value at 16, got '}'"},
+      {"UnknownFieldNotJson", one(R"("strides":[1,])"), Kind::kInvalidJson,
+       "header must have a value at 19, got ']'"},
+      {"UnknownFieldNumber", one(R"("strides":1.)"), Kind::kInvalidJson,
+       "header must have a value at 16, got '1.'"},
+      {"UnknownFieldLeadingZero", one(R"("strides":01)"), Kind::kInvalidJson,
+       "header must have '}' at 17, got '1'"},
+      {"UnknownFieldInfinity", one(R"("strides":-Infinity)"), Kind::kInvalidJson,
+       "header must have a value at 16, got '-Infinity'"},
+      {"UnknownFieldTooDeep", one(R"("strides":)" + std::string(121, '[') + std::string(121, ']')),
+       Kind::kTooDeep, "fields must be at most 120 levels deep, got more"},
       {"DtypeTwice", one(R"("dtype":"U8","dtype":"U8")"), Kind::kDuplicateField,
        "fields of 'a' must differ, got 'dtype' twice"},
       {"ShapeTwice", one(R"("shape":[0],"shape":[0])"), Kind::kDuplicateField,

@@ -122,8 +122,8 @@ std::vector<MalformedCase> texts() {
        "header must end after its object, got 'garbage'"},
       {"MillionArrays", json(repeat("[", 1'000'000)), Kind::kHeaderNotObject,
        "header must be an object, got '['"},
-      {"MillionObjects", json(repeat(R"({"":)", 1'000'000)), Kind::kUnknownField,
-       "fields of '' must be dtype, shape and data_offsets, got ''"},
+      {"MillionObjects", json(repeat(R"({"":)", 1'000'000)), Kind::kTooDeep,
+       "fields must be at most 120 levels deep, got more"},
   };
 }
 

@@ -48,6 +48,26 @@ TEST(SafetensorsReader, AcceptsWhatTheReferenceAccepts) {
             "test F32 [1] 0 4\n");
 }
 
+TEST(SafetensorsReader, TakesNullMetadataAsNone) {
+  EXPECT_EQ(accept(R"({"__metadata__":null})"), "");
+  EXPECT_EQ(accept(R"({"__metadata__" : null , "x":{"dtype":"U8","shape":[1],)"
+                   R"("data_offsets":[0,1]}})",
+                   1),
+            "x U8 [1] 0 1\n");
+}
+
+TEST(SafetensorsReader, ReadsOverFurtherFieldsOfATensor) {
+  EXPECT_EQ(
+      accept(R"({"x":{"strides":[2, 1],"dtype":"U8","none":null,"shape":[1],"a":{"b":[{},[]]},)"
+             R"("data_offsets":[0,1],"text":"\u00e9\"]}","numbers":[0,-0.5,1e+9,12E-3,true,false],)"
+             R"("strides":0}})",
+             1),
+      "x U8 [1] 0 1\n");
+  const auto deep = std::string(120, '[') + std::string(120, ']');
+  EXPECT_EQ(accept(R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"y":)" + deep + "}}", 1),
+            "x U8 [1] 0 1\n");
+}
+
 TEST(SafetensorsReader, AcceptsWhiteSpaceBetweenAllTokens) {
   EXPECT_EQ(accept("\n{ \"__metadata__\" : { \"a\" : \"b\" , \"c\" : \"d\" } ,\t\"x\" : { \"dtype\""
                    " : \"U8\" , \"shape\" : [ 1 , 2 ] , \"data_offsets\" : [ 0 , 2 ] } } ",

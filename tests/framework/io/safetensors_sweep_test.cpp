@@ -38,6 +38,9 @@ std::vector<std::string> seeds() {
                         "\"data_offsets\": [0, 10], \"dtype\": \"F8_E4M3\"} } "
                         "\r\n",
                         10),
+      safetensors_bytes(R"({"__metadata__":null,"a":{"more":[-1.5e2,null,{"x":"y"}],"shape":[2],)"
+                        R"("b":true,"dtype":"U8","data_offsets":[0,2]}})",
+                        2),
   };
 }
 
@@ -84,6 +87,7 @@ std::optional<Contents> interpret(const std::string& bytes) {
       {"F16", 16}, {"U32", 32},    {"I32", 32}, {"F8_E5M2", 8}};
   Contents contents;
   for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__" && value.is_null()) continue;
     if (!value.is_object()) return {};
     if (name == "__metadata__") {
       for (const auto& [key, text_value] : value.items()) {
@@ -93,10 +97,10 @@ std::optional<Contents> interpret(const std::string& bytes) {
       }
       continue;
     }
-    if (value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
-        !value.contains("data_offsets") || !value["dtype"].is_string() ||
-        !bits.contains(value["dtype"]) || !is_unsigned_list(value["shape"], 8) ||
-        !is_unsigned_list(value["data_offsets"], 2) || value["data_offsets"].size() != 2) {
+    if (!value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets") ||
+        !value["dtype"].is_string() || !bits.contains(value["dtype"]) ||
+        !is_unsigned_list(value["shape"], 8) || !is_unsigned_list(value["data_offsets"], 2) ||
+        value["data_offsets"].size() != 2) {
       return {};
     }
     SafetensorsEntry entry;
