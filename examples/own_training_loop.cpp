@@ -104,6 +104,7 @@ int train(RankContext& rank, const std::string& text, const std::string& folder)
 }
 
 int run(int argc, char** argv) {
+  note_stop_signals();
   check(argc == 3 || argc == 4, "usage: own_training_loop TEXT CHECKPOINTS [RANKS]");
   const std::string text = read_input_file(argv[1], "TEXT", /*most=*/1 << 30);
   check(std::ssize(text) > kTokens, "TEXT must be a file of more than ", kTokens, " bytes, got ",
@@ -111,7 +112,6 @@ int run(int argc, char** argv) {
   const std::string folder = argv[2];
   const int ranks =
       argc == 4 ? parse_number<int>("RANKS", argv[3], {1, 64}) : default_world_size(2);
-  note_stop_signals();
   std::atomic<int> code = 0;
   launch_ranks(ranks, [&](RankContext& rank) { code = train(rank, text, folder); },
                {{.exit_after = kProgramExitsAfter}});

@@ -42,6 +42,7 @@ void read_switch(const char* name, bool& value) {
 }
 
 int run(int argc, char** argv) {
+  note_save_signals();
   TrainConfig options;
   options.parallel.world_size = default_world_size(options.parallel.world_size);
   read_switch("GROUPED_MATMUL_NZ_TRANSPOSE", options.model.grouped_matmul_nz_transpose);

@@ -88,31 +88,50 @@ static_assert(std::atomic<int>::is_always_lock_free);
 struct StopSignal {
   int number;
   const char* name;
+  bool may_repeat = false;  // a second one does not end the program
 };
-constexpr std::array<StopSignal, 5> kStopSignals = {{{SIGINT, "SIGINT"},
+constexpr std::array<StopSignal, 6> kStopSignals = {{{SIGINT, "SIGINT"},
                                                      {SIGTERM, "SIGTERM"},
                                                      {SIGHUP, "SIGHUP"},
-                                                     {SIGUSR1, "SIGUSR1"},
-                                                     {SIGXCPU, "SIGXCPU"}}};
+                                                     {SIGUSR1, "SIGUSR1", true},
+                                                     {SIGUSR2, "SIGUSR2", true},
+                                                     {SIGXCPU, "SIGXCPU", true}}};
 // The message for each signal. Made in advance, because a signal handler must not allocate.
 std::array<std::string, kStopSignals.size()> stop_messages;
 
 void note_signal(int signal) {
   const int reason = errno;
+  std::size_t i = 0;
+  while (kStopSignals[i].number != signal) ++i;
   int none = 0;
   if (noted_signal.compare_exchange_strong(none, signal)) {
-    for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
-      if (kStopSignals[i].number != signal) continue;
-      const auto& message = stop_messages[i];
-      [[maybe_unused]] const auto written = write(STDERR_FILENO, message.data(), message.size());
-    }
-  } else if (signal != SIGXCPU) {  // the system sends SIGXCPU every second
+    const auto& message = stop_messages[i];
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, message.data(), message.size());
+  } else if (!kStopSignals[i].may_repeat) {
     struct sigaction action = {};
     action.sa_handler = SIG_DFL;
     sigaction(signal, &action, nullptr);
     raise(signal);  // is delivered when this handler has returned
   }
   errno = reason;
+}
+
+bool is_save_signal(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
+
+// Notes kStopSignals[i], unless it is noted or ignored.
+void note(std::size_t i) {
+  const auto& [number, name, may_repeat] = kStopSignals[i];
+  struct sigaction action = {};
+  sigaction(number, nullptr, &action);
+  if (action.sa_handler == SIG_IGN || action.sa_handler == note_signal) return;
+  const std::string line_end = isatty(STDERR_FILENO) != 0 ? "\n" : "";  // of a progress bar
+  stop_messages[i] = line_end + program_name + ": " + name + ": stopping after this step; " +
+                     (may_repeat ? "SIGINT or SIGTERM ends" : "a second signal ends") +
+                     " at once\n";
+  action = {};
+  action.sa_handler = note_signal;
+  action.sa_flags = SA_RESTART;
+  sigaction(number, &action, nullptr);
 }
 
 void say(const std::string& message) {
@@ -178,22 +197,17 @@ int run_program_once(const std::string& name, const std::function<int()>& body, 
 std::ostream& terminal_output() { return raw_output.rdbuf() == nullptr ? std::cout : raw_output; }
 
 void note_stop_signals() {
-  const std::string line_end = isatty(STDERR_FILENO) != 0 ? "\n" : "";  // of a progress bar
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) note(i);
+}
+
+void note_save_signals() {
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
-    stop_messages[i] = line_end + program_name + ": " + kStopSignals[i].name +
-                       ": stopping after this step; a second signal ends at once\n";
-    struct sigaction action = {};
-    sigaction(kStopSignals[i].number, nullptr, &action);
-    if (action.sa_handler == SIG_IGN) continue;
-    action = {};
-    action.sa_handler = note_signal;
-    action.sa_flags = SA_RESTART;
-    sigaction(kStopSignals[i].number, &action, nullptr);
+    if (is_save_signal(kStopSignals[i].number)) note(i);
   }
 }
 
 int stop_signal() { return noted_signal; }
 
-int exit_code_of_signal(int signal) { return signal == SIGUSR1 ? 0 : 128 + signal; }
+int exit_code_of_signal(int signal) { return is_save_signal(signal) ? 0 : 128 + signal; }
 
 }  // namespace moegrad

@@ -44,16 +44,23 @@ int run_program_once(const std::string& name, const std::function<int()>& body, 
 /// Standard output without escaping, for text that moves a terminal's cursor.
 std::ostream& terminal_output();
 
-/// From now on the first SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU does not end the program: it
-/// is noted, and reported on standard error. A second signal ends the program, except SIGXCPU.
-/// Signals that the program's caller ignores, as nohup does, stay ignored.
+/// From now on the first SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU does not end the
+/// program: it is noted, and reported on standard error. A second SIGINT, SIGTERM or SIGHUP ends
+/// the program. The other three do not: the system sends SIGXCPU every second, and a launcher may
+/// send SIGUSR1 to ranks to which mpirun passes it on as well. Signals that the program's caller
+/// ignores, as nohup does, stay ignored.
 void note_stop_signals();
+
+/// The same for SIGUSR1 and SIGUSR2 alone. mpirun passes them on from the start, and they would end
+/// a program that has nothing to save yet with another exit code than 0. To be called first.
+void note_save_signals();
 
 /// The signal noted so far; 0 if none.
 int stop_signal();
 
 /// The exit code of a program that has ended early, in good order, because of a signal: 0 for
-/// SIGUSR1, which asks for nothing else; for the others the code that shells give to them.
+/// SIGUSR1 and SIGUSR2, which ask for nothing else; for the others the code that shells give to
+/// them.
 int exit_code_of_signal(int signal);
 
 }  // namespace moegrad

@@ -74,10 +74,21 @@ assert err.endswith("train: standard output could not be written\n"), err
 assert len((folder / "unread.jsonl").read_text().splitlines()) == 4
 
 # Signals: noted at once, whatever the run is at; a second one ends it.
-MESSAGE = "train: {}: stopping after this step; a second signal ends at once\n"
+MAY_REPEAT = ("SIGUSR1", "SIGUSR2", "SIGXCPU")
+
+
+def message(name):
+    second = "SIGINT or SIGTERM ends" if name in MAY_REPEAT else "a second signal ends"
+    return f"train: {name}: stopping after this step; {second} at once\n"
+
+
+def exit_code(name):
+    return 0 if name.startswith("SIGUSR") else 128 + getattr(signal, name)
+
+
 for name, when in [("SIGTERM", "training"), ("SIGINT", "training"), ("SIGHUP", "training"),
-                   ("SIGUSR1", "sample"), ("SIGXCPU", "training"), ("SIGTERM", "validation"),
-                   ("SIGTERM", "sample")]:
+                   ("SIGUSR1", "sample"), ("SIGUSR2", "training"), ("SIGXCPU", "training"),
+                   ("SIGTERM", "validation"), ("SIGTERM", "sample")]:
     number = getattr(signal, name)
     place = folder / f"stopped {name} {when}"
     options = {"training": ["--steps", 100000], "sample": ["--sample-bytes", 100000],
@@ -95,25 +106,47 @@ for name, when in [("SIGTERM", "training"), ("SIGINT", "training"), ("SIGHUP", "
     time.sleep(0.3)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    code = 0 if name == "SIGUSR1" else 128 + number
-    assert process.returncode == code and err == MESSAGE.format(name), (name, when, out, err)
+    assert process.returncode == exit_code(name) and err == message(name), (name, when, out, err)
     if when == "validation":
         assert "stopped before the first step\n" in out and not list(place.glob("step-*")), out
         continue
     stopped = int(re.search(r"^stopped after step (\d+)$", out, re.MULTILINE)[1])
     assert (place / f"step-{stopped + 1:08}").exists() and (when != "sample" or stopped == 2), out
-# The system sends SIGXCPU every second, so a second one ends nothing.
-for name, ending in [("SIGTERM", -signal.SIGTERM), ("SIGXCPU", 128 + signal.SIGXCPU)]:
+# The system sends SIGXCPU every second, and mpirun may pass SIGUSR1 on to a rank that has it already:
+# a second one ends nothing.
+for name in ("SIGTERM", *MAY_REPEAT):
+    ending = exit_code(name) if name in MAY_REPEAT else -signal.SIGTERM
     metrics = folder / f"slow {name}.jsonl"
     process = start(*SHORT, "--text", big, "--steps", 100000, "--seq-len", 4096, "--metrics", metrics)
     while not metrics.exists() or not metrics.read_text():
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.send_signal(getattr(signal, name))
-    assert process.stderr.readline() == MESSAGE.format(name)
+    assert process.stderr.readline() == message(name)
     process.send_signal(getattr(signal, name))
     out, _ = process.communicate(timeout=60)
-    assert process.returncode == ending and ("stopped after step" in out) == (ending > 0), (name, out)
+    assert process.returncode == ending and ("stopped after step" in out) == (ending >= 0), (name, out)
+# SIGUSR1 is heard before anything is printed: here to a pipe that is full.
+reader, writer = os.pipe()
+os.set_blocking(writer, False)
+filled = 0
+try:
+    while True:
+        filled += os.write(writer, b"." * 4096)
+except BlockingIOError:
+    os.set_blocking(writer, True)
+process = start(*SHORT, "--steps", 100000, stdout=writer)
+os.close(writer)
+status = Path(f"/proc/{process.pid}/status")
+until = time.time() + 60
+while not int(re.search(r"^SigCgt:\s*(\w+)", status.read_text(), re.MULTILINE)[1], 16) >> (signal.SIGUSR1 - 1) & 1:
+    assert time.time() < until and process.poll() is None, "SIGUSR1 would end the program"
+    time.sleep(0.02)
+process.send_signal(signal.SIGUSR1)
+assert process.stderr.readline() == message("SIGUSR1")
+with open(reader, encoding="utf-8") as output:
+    out = output.read()[filled:]
+assert process.wait(timeout=60) == 0 and "\nstopped before the first step\n" in out, out
 process = start(*SHORT, "--steps", 100000, "--metrics", "nohup.jsonl",
                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
 while not (folder / "nohup.jsonl").exists() or not (folder / "nohup.jsonl").read_text():
@@ -123,7 +156,7 @@ time.sleep(0.3)
 assert process.poll() is None
 process.send_signal(signal.SIGTERM)
 _, err = process.communicate(timeout=60)
-assert process.returncode == 128 + signal.SIGTERM and err == MESSAGE.format("SIGTERM"), err
+assert process.returncode == 128 + signal.SIGTERM and err == message("SIGTERM"), err
 
 # Memory and threads that do not suffice: what was asked for, and no signal.
 def limited(kind, amount):

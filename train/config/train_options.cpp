@@ -361,11 +361,11 @@ std::optional<int> parse_train_config(int argc, const char* const* argv, TrainCo
       std::move(options));
   line.add_option_file("config-file", "options in TOML; the command line outranks them");
   line.set_footer(
-      "Exit code: 0 at the end of the run, or where SIGUSR1 ended it early, after a step; 128 + n "
-      "where\n"
-      "another signal n did; 1 for an error, or where a checkpoint, a log or standard output could "
-      "not be\n"
-      "written; 2 for wrong usage.");
+      "Exit code: 0 at the end of the run, or where SIGUSR1 or SIGUSR2 ended it early, after a "
+      "step; 128 + n\n"
+      "where another signal n did; 1 for an error, or where a checkpoint, a log or standard output "
+      "could not be\n"
+      "written (with mpirun: not for standard output, which mpirun writes); 2 for wrong usage.");
   if (const auto exit_code = line.parse(argc, argv)) return exit_code;
   auto paths = line.paths();
   if (config.output.profile_steps && config.output.profile.empty()) {
