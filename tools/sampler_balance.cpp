@@ -75,12 +75,23 @@ void report(const std::string& name, const DocumentOffsets& documents,
   }
 }
 
+// A million packs take some seconds.
+void check_budget(const DocumentOffsets& documents, std::int64_t budget) {
+  constexpr std::int64_t kMostPacks = 1'000'000;
+  const auto least = (documents.back() + kMostPacks - 1) / kMostPacks;
+  check<UsageError>(budget >= least, "--budget: must be at least ", least, " for ",
+                    documents.back(), " tokens, got ", budget);
+}
+
 void run(const BalanceOptions& options) {
   const auto tokens = TokenSource::text_file(options.text);
   const auto text = tokens.as_text();
-  report(tokens.name(),
-         options.text.empty() ? king_james_chapters(text) : blank_line_documents(text), options);
-  report("log-normal lengths", log_normal_documents(options.seed), options);
+  const auto documents =
+      options.text.empty() ? king_james_chapters(text) : blank_line_documents(text);
+  const auto log_normal = log_normal_documents(options.seed);
+  for (const auto* each : {&documents, &log_normal}) check_budget(*each, options.budget);
+  report(tokens.name(), documents, options);
+  report("log-normal lengths", log_normal, options);
 }
 
 int parse_and_run(int argc, char** argv) {
