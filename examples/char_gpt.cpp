@@ -76,5 +76,5 @@ int run(const std::string& text_file) {
 }
 
 int main(int argc, char** argv) {
-  return run_program("char_gpt", [&] { return run(argc > 1 ? argv[1] : ""); });
+  return run_program_once("char_gpt", [&] { return run(argc > 1 ? argv[1] : ""); });
 }

@@ -76,4 +76,4 @@ int run() {
   return 0;
 }
 
-int main() { return run_program("mixture", run); }
+int main() { return run_program_once("mixture", run); }

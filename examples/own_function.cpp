@@ -50,7 +50,7 @@ class TanhLinear final : public Function {
 Tensor tanh_linear(const Tensor& x, const Tensor& weight) { return apply<TanhLinear>(x, weight); }
 
 int main() {
-  return run_program("own_function", [] {
+  return run_program_once("own_function", [] {
     Tensor x = Tensor::from(std::vector<double>{.1, -.2, .3, .4, .5, -.6}, {2, 3});
     Tensor weight = Tensor::from(std::vector<double>{.7, -.8, .9}, {3, 1});
     x.set_requires_grad(true);

@@ -75,4 +75,4 @@ int run() {
   return 0;
 }
 
-int main() { return run_program("own_module", run); }
+int main() { return run_program_once("own_module", run); }

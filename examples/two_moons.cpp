@@ -55,4 +55,4 @@ int run() {
   return 0;
 }
 
-int main() { return run_program("two_moons", run); }
+int main() { return run_program_once("two_moons", run); }

@@ -33,7 +33,8 @@ std::optional<MpiEnvironment> mpi_environment() {
     const auto rank = number_in(names.rank);
     const auto size = number_in(names.size);
     if (rank && size && 0 <= *rank && *rank < *size) {
-      return MpiEnvironment{.rank = *rank, .size = *size};
+      return MpiEnvironment{
+          .rank = *rank, .size = *size, .rank_variable = names.rank, .size_variable = names.size};
     }
   }
   return std::nullopt;

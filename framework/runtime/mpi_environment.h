@@ -9,6 +9,8 @@ namespace moegrad {
 struct MpiEnvironment {
   int rank = 0;
   int size = 1;
+  const char* rank_variable = "";  // of the environment, that says so
+  const char* size_variable = "";
 };
 
 /// Where mpirun or `srun --mpi=pmix` has started this process; nothing where neither has. It reads

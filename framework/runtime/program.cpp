@@ -191,7 +191,13 @@ int run_program(const std::string& name, const std::function<int()>& body, int f
 }
 
 int run_program_once(const std::string& name, const std::function<int()>& body, int failure) {
-  return is_first_process() ? run_program(name, body, failure) : 0;
+  if (is_first_process()) return run_program(name, body, failure);
+  const auto started = mpi_environment().value();
+  program_name = name;
+  say("does nothing, since rank 0 does the work and this is rank " + std::to_string(started.rank) +
+      " of " + std::to_string(started.size) + ", as " + started.rank_variable + " and " +
+      started.size_variable + " say; unset them where no launcher has started this program");
+  return 0;
 }
 
 std::ostream& terminal_output() { return raw_output.rdbuf() == nullptr ? std::cout : raw_output; }

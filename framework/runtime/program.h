@@ -38,7 +38,8 @@ inline constexpr int kWrongUsage = 2;
 int run_program(const std::string& name, const std::function<int()>& body, int failure = 1);
 
 /// The same for a program without ranks: where mpirun has started it as several processes, the
-/// first one alone runs `body`, and the others return 0.
+/// first one alone runs `body`. The others say so on standard error and return 0, since mpirun
+/// would end the first one otherwise.
 int run_program_once(const std::string& name, const std::function<int()>& body, int failure = 1);
 
 /// Standard output without escaping, for text that moves a terminal's cursor.

@@ -158,6 +158,21 @@ process.send_signal(signal.SIGTERM)
 _, err = process.communicate(timeout=60)
 assert process.returncode == 128 + signal.SIGTERM and err == message("SIGTERM"), err
 
+# With the variables of a launcher, all processes but the first say that they do nothing. Output of a
+# program that could have ranks is the first one's alone.
+ONCE = [("checkpoint_tool", ["verify", "nonexistent"]), ("training_report", ["nonexistent.jsonl"]),
+        ("compare_losses", ["nonexistent.jsonl", "absent.jsonl", "--assert-equal"]),
+        ("inspect_graph", ["--preset", "tiny"]), ("sampler_balance", ["--text", "nonexistent"]),
+        ("own_function", []), ("own_module", []), ("mixture", []), ("two_moons", []), ("char_gpt", [])]
+for rank, size in [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMIX_RANK", "SLURM_NTASKS")]:
+    for program, arguments in ONCE:
+        assert run(program, *arguments, env={**os.environ, rank: "3", size: "4"}) == ("", (
+            f"{program}: does nothing, since rank 0 does the work and this is rank 3 of 4, as {rank} and {size} "
+            "say; unset them where no launcher has started this program\n")), program
+_, err = run("checkpoint_tool", "verify", "nonexistent", exit_code=1,
+             env={**os.environ, "PMIX_RANK": "0", "SLURM_NTASKS": "4"})
+assert "nonexistent" in err, err
+
 # Memory and threads that do not suffice: what was asked for, and no signal.
 def limited(kind, amount):
     return lambda: resource.setrlimit(kind, (amount, amount))

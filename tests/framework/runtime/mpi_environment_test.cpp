@@ -51,6 +51,8 @@ TEST(MpiEnvironment, ComesFromMpirunOrSrun) {
     EXPECT_EQ(found->size, 4);
     EXPECT_FALSE(is_first_process());
     EXPECT_EQ(default_world_size(3), 4);
+    EXPECT_EQ(variables.at(found->rank_variable), "2");
+    EXPECT_EQ(variables.at(found->size_variable), "4");
   }
 }
 
