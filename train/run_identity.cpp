@@ -7,6 +7,7 @@
 
 #include "framework/distributed/text_collectives.h"
 #include "framework/runtime/byte_stream.h"
+#include "framework/runtime/parse_number.h"
 #include "models/causal_lm/config_json.h"
 #include "train/config/train_options.h"
 
@@ -31,6 +32,17 @@ std::map<std::string, std::string> describe_run(const TrainConfig& config,
   run["data"] = data.source().describe();
   run["batches"] = data.describe();
   return run;
+}
+
+bool same_first_steps(const TrainConfig& config, const std::string& steps, std::int64_t step) {
+  if (config.optim.schedule == ScheduleKind::kCosine || step > config.optim.steps) return false;
+  auto other = config.resolved();  // with the same warmup, which is compared by itself
+  other.optim.steps = parse_number<std::int64_t>("steps", steps, {step, kManySteps});
+  const auto lr = config.schedule(), other_lr = other.schedule();
+  for (std::int64_t i = 0; i < step; ++i) {
+    if (lr(i) != other_lr(i)) return false;
+  }
+  return true;
 }
 
 void check_same_run(const std::shared_ptr<ProcessGroup>& group, const TrainConfig& config,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,6 +16,11 @@ namespace moegrad::training {
 /// the contents of what the run reads.
 std::map<std::string, std::string> describe_run(const TrainConfig& config,
                                                 const TrainingData& data);
+
+/// Whether a run like that of `config`, but with `steps` as a checkpoint records it, has had the
+/// same learning rates in its first `step` steps: where the rate is constant or not yet decays
+/// (wsd), not with a cosine. False if `config` has fewer steps than `step`.
+bool same_first_steps(const TrainConfig& config, const std::string& steps, std::int64_t step);
 
 /// Checks that all ranks of `group` train the same: every option, and the contents of what they
 /// read. Ranks that are processes have these from environment and files of their own. Collective.

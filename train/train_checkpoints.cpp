@@ -29,10 +29,12 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
   return {line_a, line_b};
 }
 
-void check_same_run(const std::map<std::string, std::string>& run,
+void check_same_run(const TrainCheckpointOptions& options,
                     const std::map<std::string, std::string>& others,
                     const CheckpointReader& reader) {
+  const auto& run = options.run;
   const auto& saved = reader.manifest().values;
+  const auto step = reader.manifest().step;
   const auto folder = reader.folder().string();
   // Single values first: where one of them differs, so may a longer text that depends on it.
   for (const bool single : {true, false}) {
@@ -41,9 +43,11 @@ void check_same_run(const std::map<std::string, std::string>& run,
       const auto found = saved.find(name);
       check<ValueError>(found != saved.end(), "resume: ", folder, " must record ", name,
                         ", got a checkpoint of an earlier version, which did not");
+      const bool same = found->second == value ||
+                        (options.same_so_far && options.same_so_far(name, found->second, step));
       const auto [wanted, got] = first_difference(found->second, value);
-      check<ValueError>(found->second == value, "resume: ", name, " must be ", wanted, " as in ",
-                        folder, ", got ", got);
+      check<ValueError>(same, "resume: ", name, " must be ", wanted, " as in ", folder, ", got ",
+                        got);
     }
   }
   for (const auto& [name, value] : saved) {
@@ -108,7 +112,7 @@ std::optional<ResumedFrom> TrainCheckpoints::resume() {
   auto reader = open_newest_checkpoint(folder_, context_.group(), skipped);
   if (!reader) return std::nullopt;
   const auto step = reader->manifest().step;
-  check_same_run(options_.run, options_.values ? options_.values(step) : decltype(options_.run)(),
+  check_same_run(options_, options_.values ? options_.values(step) : decltype(options_.run)(),
                  *reader);
   reader->read_all(tensors());
   saved_ = state_.step = step;

@@ -43,6 +43,11 @@ struct TrainCheckpointOptions {
   std::int64_t keep = 2;        // CheckpointOptions::keep
   /// What the run is: texts by name. A checkpoint of another run is refused.
   std::map<std::string, std::string> run = {};
+  /// Whether a run that records `saved` under `name`, where this one records something else, has
+  /// been the same for its first `step` steps, so that this one may go on from there. Never unless
+  /// set.
+  std::function<bool(const std::string& name, const std::string& saved, std::int64_t step)>
+      same_so_far = {};
   /// What else a checkpoint of so many steps records; it is not compared.
   std::function<std::map<std::string, std::string>(std::int64_t step)> values = {};
   /// False: a folder that has checkpoints is refused.

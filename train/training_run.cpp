@@ -176,17 +176,22 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   };
   const auto run = describe_run(options, data);
   TrainState trained{model, optimizer};
-  TrainCheckpoints checkpoints(options.checkpoint.dir, trained,
-                               {.interval = options.checkpoint.interval,
-                                .keep = options.checkpoint.keep,
-                                .run = run,
-                                .values =
-                                    [&data](std::int64_t steps) {
-                                      return std::map<std::string, std::string>{
-                                          {kTokens, std::to_string(data.tokens_before(steps))}};
-                                    },
-                                .resume = options.checkpoint.resume,
-                                .observe = observe});
+  TrainCheckpoints checkpoints(
+      options.checkpoint.dir, trained,
+      {.interval = options.checkpoint.interval,
+       .keep = options.checkpoint.keep,
+       .run = run,
+       .same_so_far =
+           [&options](const std::string& name, const std::string& saved, std::int64_t step) {
+             return name == "steps" && same_first_steps(options, saved, step);
+           },
+       .values =
+           [&data](std::int64_t steps) {
+             return std::map<std::string, std::string>{
+                 {kTokens, std::to_string(data.tokens_before(steps))}};
+           },
+       .resume = options.checkpoint.resume,
+       .observe = observe});
   const auto resumed = checkpoints.resume();
   if (is_rank_0 && options.checkpoint.resume) {
     if (resumed) {

@@ -53,8 +53,10 @@ class Run:
             "--log-every", 1000, "--dtype", dtype, "--metrics", self.metrics,
             "--checkpoint-dir", self.checkpoints, "--checkpoint-interval", interval]
 
-    def start(self, world_size, *more, command=(train,), **keywords):
-        arguments = [*command, *self.options, "--world-size", world_size, *more]
+    def start(self, world_size, *more, command=(train,), without=(), **keywords):
+        options = [word for name, word in zip([None, *self.options], self.options)
+                   if name not in without and word not in without]
+        arguments = [*command, *options, "--world-size", world_size, *more]
         process = subprocess.Popen([str(argument) for argument in arguments], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, **keywords)
         atexit.register(process.kill)  # for a test that fails; nothing where the run has ended
@@ -204,6 +206,39 @@ _, err = run.run(2, "--resume", exit_code=1)
 assert re.fullmatch(r"train: resume: batches must be 40 documents, ends with CRC-32C "
                     rf"\d+ as in {run.checkpoints}/step-{3 * INTERVAL:08}, got windows anywhere\n",
                     err), err
+
+# A run that is complete goes on to more steps where its learning rates are the same so far: with a constant
+# rate, and with one that has not begun to decay. The losses are those of a run of as many steps, and the metrics
+# go on in the same file.
+more = 20
+for schedule, first, steps in [(["constant"], STEPS, more), (["constant", "--warmup", 3], STEPS, more),
+                               (["wsd", "--warmup", 2], more, 2 * more)]:
+    longer = Run(steps=steps)
+    longer.options += ["--schedule", *schedule]
+    longer.run(1)
+    parts = Run(steps=first)
+    parts.options += ["--schedule", *schedule]
+    if schedule[0] == "wsd":  # it decays for the last fifth of its steps
+        parts.run(2, "--checkpoint-keep", 0)
+        for path in parts.checkpoints.glob("step-*"):
+            if int(path.name[5:]) > first - first // 5:
+                shutil.rmtree(path)
+    else:
+        parts.run(2)
+    done = parts.newest()
+    assert done >= first - first // 5 - INTERVAL, done
+    out, err = parts.run(2, "--resume", "--steps", steps, without=["--steps"])
+    assert not err and f"resumed from {parts.checkpoints}/step-{done:08}" in out, (out, err)
+    assert parts.losses() == longer.losses(), schedule
+    weights = [run.checkpoints / f"step-{steps:08}" for run in (longer, parts)]
+    assert all(path.exists() for path in weights), schedule
+for schedule in ("cosine", "wsd"):  # a cosine is shaped by its end; this other one has decayed
+    run = Run(steps=more)
+    run.options += ["--schedule", schedule]
+    run.run(2)
+    _, err = run.run(2, "--resume", "--steps", 2 * more, without=["--steps"], exit_code=1)
+    assert err == (f"train: resume: steps must be {more} as in {run.checkpoints}/step-{more:08}, "
+                   f"got {2 * more}\n"), err
 
 # A signal saves and ends the run, which is said.
 for number in (signal.SIGTERM, signal.SIGINT):

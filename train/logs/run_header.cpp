@@ -61,7 +61,10 @@ std::string cpu() {
   return name + ", " + std::to_string(count) + (count == 1 ? " CPU" : " CPUs");
 }
 
-std::string identity_of(const std::map<std::string, std::string>& run) {
+// A run with another number of steps is the same so far, unless the steps shape its learning rates
+// from the beginning (same_first_steps).
+std::string identity_of(const TrainConfig& options, std::map<std::string, std::string> run) {
+  if (options.optim.schedule != ScheduleKind::kCosine) run.erase("steps");
   const auto text = json(run).dump(-1, ' ', false, json::error_handler_t::replace);
   return "CRC-32C " + std::to_string(crc32c(std::as_bytes(std::span(text))));
 }
@@ -76,7 +79,7 @@ bool needs_quotes(char c) {
 
 RunHeader run_header(const TrainConfig& options, std::string_view unit,
                      const std::map<std::string, std::string>& run) {
-  return {.identity = identity_of(run),
+  return {.identity = identity_of(options, run),
           .title = title_of(options),
           .date = now(),
           .version = MOEGRAD_VERSION,
