@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every program does alike with its files: earlier metrics files, files that are input and
 output at once, two runs in one folder, inputs that change or never end, a full disk."""
+import itertools
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import resource
 import shutil
 import signal
 import stat
+import threading
 import time
 from pathlib import Path
 
@@ -68,19 +70,32 @@ own = (folder / "own.jsonl").read_text()
 run(*SHORT, "--metrics", "seed.jsonl", "--seed", 2)
 other = (folder / "seed.jsonl").read_text()
 before, behind = "".join(own.splitlines(True)[:2]), "".join(own.splitlines(True)[2:])
-for number, (content, begins, is_kept) in enumerate([
-        (own, before, False), (before + '{"st', before, False), (before[:-1], before, False),
-        (own + "{", before, False), ("", "", False), (before + "[1]\n{", before + "[1]\n", False),
-        ("notes\nof mine\n", "", True), ("notes", "", True), ('{"step":"one"}\n' + own, "", True),
-        (own + "notes\n", before, True), (own + before, before, True), (other, "", True),
-        (before + other, "", True), ('{"step":0}\n{"step":9}\n', '{"step":0}\n', True)]):
+# A warning says what the file then lacks.
+ALL, STEP_1 = "lacks 2 of the 2 steps before step 2, the first of them step 0", \
+    "lacks 1 of the 2 steps before step 2, the first of them step 1"
+validated = before.splitlines(True)[0] + '{"step":1,"validation_loss":2}\n'
+text_step = before.splitlines(True)[0] + '{"step":"1"}\n'
+for number, (content, begins, is_kept, holes) in enumerate([
+        (own, before, False, []), (before + '{"st', before, False, []), (before[:-1], before, False, []),
+        (own + "{", before, False, []), ("", "", False, [ALL]), (None, "", False, [ALL]),
+        (before + "[1]\n{", before + "[1]\n", False, ["line 3"]),
+        (text_step, text_step, False, [STEP_1, "line 2"]), (validated, validated, False, [STEP_1]),
+        ("notes\nof mine\n", "", True, [ALL]), ("notes", "", True, [ALL]),
+        ('{"step":"one"}\n' + own, "", True, [ALL]), (own + "notes\n", before, True, []),
+        (own + before, before, True, []), (other, "", True, [ALL]), (before + other, "", True, [ALL]),
+        ('{"step":0}\n{"step":9}\n', '{"step":0}\n', True, [STEP_1])]):
     odd = folder / f"odd{number}.jsonl"
-    odd.write_text(content)
-    odd.chmod(0o640)
+    if content is not None:
+        odd.write_text(content)
+        odd.chmod(0o640)
     shutil.rmtree(folder / "resumable" / "step-00000003")
     out, err = run(*RESUMABLE, "--metrics", odd, "--resume")
     got = odd.read_text()
-    assert got.startswith(begins + '{"ce"') and not err, (content, got, err)
+    assert got.startswith(begins + '{"ce"'), (content, got)
+    expected = [f"{hole} of {odd} has no step; programs that read the file refuse it" if "line" in hole
+                else f"{odd} {hole}" for hole in holes]
+    assert re.findall(r"^.* warning .*--metrics: (.*)$", err, re.M) == expected == \
+        [line.split("--metrics: ")[1] for line in err.splitlines()], (content, err)
     assert [json.loads(line)["step"] for line in got[len(begins):].splitlines()] == [2, 3], got
     kept = Path(f"{odd}.1")
     assert kept.exists() == is_kept == (f"the earlier {odd} is kept as {kept}\n" in out), (content, out)
@@ -121,6 +136,40 @@ for change in ("cut", "renamed", "removed"):
                  r"--tensorboard: \d+ records could not be written\n"]:
         assert len(re.findall(said, err)) == 1, (said, err)
     assert not log.exists() and not board.exists()
+
+# A metrics file that a run writes meanwhile is read as it was when it was opened.
+second = json.loads((folder / "run.jsonl").read_text().splitlines()[1])
+growing = folder / "growing.jsonl"
+ended = threading.Event()
+
+
+def line_of(step):
+    return json.dumps({**second, "step": step}) + "\n"
+
+
+growing.write_text("".join(map(line_of, range(5000))))
+
+
+def grow():
+    with open(growing, "a") as file:
+        for step in itertools.count(5000):
+            if ended.is_set():
+                return
+            file.write(line_of(step))
+            file.flush()
+            time.sleep(0.0002)
+
+
+thread = threading.Thread(target=grow)
+thread.start()
+try:
+    for _ in range(3):
+        out, _ = run("compare_losses", growing, "run.jsonl", "--rtol", 1e9, "--common")
+        assert out.endswith("within the tolerance\n"), out
+        run("training_report", growing, "-o", "growing.html")
+finally:
+    ended.set()
+    thread.join()
 
 # No output is an input or another output, by whatever name, there already or not.
 (folder / "other-name.txt").hardlink_to(text)
@@ -257,7 +306,7 @@ layers = json.loads((folder / "hf" / "config.json").read_text())
 (folder / "layers.json").write_text(json.dumps({**layers, "num_hidden_layers": 10**6}))
 with open(folder / "large.json", "w") as large:
     large.truncate(1 << 30)
-WHAT = {"/dev/zero": "a device", "pipe": "a device", "empty folder": "a folder"}
+WHAT = {"/dev/zero": "a device", "pipe": "a pipe", "empty folder": "a folder"}
 for path, what in WHAT.items():
     for command, who in [(["train", "--text", path], "text"),
                          (["train", "--data", path], "data"),

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "framework/runtime/log.h"
 #include "train/logs/run_header_json.h"
 
 namespace moegrad::training {
@@ -22,11 +23,13 @@ struct EarlierLines {
   std::int64_t bytes = 0;         // of the lines before the resumed run's first step
   bool lacks_line_feed = false;   // the last of these lines lacks its line feed
   bool would_lose_lines = false;  // after them are lines that the resumed run does not write again
+  std::vector<std::int64_t> steps = {};         // whose lines these are
+  std::optional<std::int64_t> no_step_on = {};  // the number of the first of them without a step
 };
 
 std::optional<std::int64_t> step_of(const nlohmann::json& line) {
   const auto step = line.is_object() ? line.find("step") : line.end();
-  if (step == line.end() || !step->is_number_integer()) return std::nullopt;
+  if (step == line.end() || !step->is_number_unsigned()) return std::nullopt;
   return step->get<std::int64_t>();
 }
 
@@ -47,12 +50,14 @@ EarlierLines find_earlier_lines(const std::string& path, std::int64_t first_step
   std::ifstream file(path, std::ios::binary);
   found.others = !file.is_open();
   bool own = false, first = true, behind = false;
+  std::int64_t number = 0;
   for (std::string line; std::getline(file, line); first = false) {
+    ++number;
     const auto parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     const auto step = step_of(parsed);
     const auto writer = identity_in(parsed);
     found.others = (first && !step) || (!writer.empty() && writer != identity);
-    if (found.others) return found;
+    if (found.others) return {.others = true};
     own = own || (!writer.empty() && writer == identity);
     const bool ended = !file.eof();
     if (!ended && !step) break;
@@ -62,9 +67,32 @@ EarlierLines find_earlier_lines(const std::string& path, std::int64_t first_step
     } else {
       found.bytes += std::ssize(line) + (ended ? 1 : 0);
       found.lacks_line_feed = !ended;
+      if (!step && !found.no_step_on) found.no_step_on = number;
+      if (step && !parsed.contains("validation_loss")) found.steps.push_back(*step);
     }
   }
   return found;
+}
+
+// A resumed run adds its lines to what it finds. The programs that read the file show a hole as if
+// nothing had happened there, and refuse a line without a step.
+void warn_of_holes(const std::string& path, std::int64_t first_step, EarlierLines earlier) {
+  auto& steps = earlier.steps;
+  std::ranges::sort(steps);
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  const auto missing = first_step - std::ssize(steps);
+  if (missing > 0) {
+    std::int64_t least = 0;
+    while (least < std::ssize(steps) && steps[static_cast<std::size_t>(least)] == least) ++least;
+    log(LogLevel::kWarning, "--metrics: " + path + " lacks " + std::to_string(missing) +
+                                " of the " + std::to_string(first_step) + " steps before step " +
+                                std::to_string(first_step) + ", the first of them step " +
+                                std::to_string(least));
+  }
+  if (earlier.no_step_on) {
+    log(LogLevel::kWarning, "--metrics: line " + std::to_string(*earlier.no_step_on) + " of " +
+                                path + " has no step; programs that read the file refuse it");
+  }
 }
 
 nlohmann::json memory_of(const StepReport& report) {
@@ -156,13 +184,14 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step,
   if (first_step == 0) {
     file_->set_aside();
   } else {
-    const auto earlier = find_earlier_lines(path, first_step, header_ ? header_->identity : "");
+    auto earlier = find_earlier_lines(path, first_step, header_ ? header_->identity : "");
     if (earlier.others || earlier.would_lose_lines) {
       file_->set_aside(earlier.others ? 0 : earlier.bytes);
     } else {
       file_->cut(earlier.bytes);
     }
     if (earlier.lacks_line_feed) file_->end_line();
+    if (std::filesystem::is_regular_file(path)) warn_of_holes(path, first_step, std::move(earlier));
   }
 }
 

@@ -34,7 +34,7 @@ struct StepReport {
   std::optional<ProfileFigures> profile = {};  // after the last of the profiled steps
   int expert_parallel = 1;
   std::optional<ExchangeFigures> exchange = {};  // under expert parallelism
-  std::string configuration = {};              // in the first report of a run or a resumed run
+  std::string configuration = {};                // in the first report of a run or a resumed run
 
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   /// Tokens per second per rank.
@@ -60,7 +60,7 @@ class MetricsFile {
   ///
   /// The earlier file is kept under another name (LineFile::set_aside) if first_step is 0, if it
   /// belongs to another run than `header`, or if after these lines it contains more than this run
-  /// writes again.
+  /// writes again. A warning says if what stays has holes: lacks steps, or has a line without one.
   explicit MetricsFile(const std::string& path, std::int64_t first_step = 0,
                        std::optional<RunHeader> header = std::nullopt);
   void write(const StepReport& report);

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/logs/step_profile.h"
 
+#include <algorithm>
 #include <iostream>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "framework/distributed/gather_timelines.h"
 #include "framework/distributed/slow_storage.h"
 #include "framework/profile/trace.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/log.h"
 
 namespace moegrad::training {
 namespace {
@@ -24,8 +27,10 @@ StepProfile::StepProfile(const TrainConfig& options)
 void StepProfile::open(std::int64_t first_step) {
   if (!steps_) return;
   if (first_step >= steps_->end) {
-    std::cout << "no trace: steps " << steps_->begin << " to " << steps_->end - 1
-              << " lie before step " << first_step << std::endl;
+    log(LogLevel::kWarning, "--profile-steps: no trace is written, since steps " +
+                                std::to_string(steps_->begin) + " to " +
+                                std::to_string(steps_->end - 1) + " lie before step " +
+                                std::to_string(first_step) + ", where the run begins");
     return;
   }
   try {
@@ -33,8 +38,8 @@ void StepProfile::open(std::int64_t first_step) {
   } catch (const ValueError& error) {
     throw ValueError(std::string("--profile: ") + error.what());
   }
-  std::cout << "trace of steps " << steps_->begin << " to " << steps_->end - 1 << " in " << path_
-            << ", for https://ui.perfetto.dev" << std::endl;
+  std::cout << "trace of steps " << std::max(steps_->begin, first_step) << " to " << steps_->end - 1
+            << " in " << path_ << ", for https://ui.perfetto.dev" << std::endl;
 }
 
 void StepProfile::begin_step(std::int64_t step, RankContext& context) {

@@ -20,7 +20,8 @@ class StepProfile {
  public:
   explicit StepProfile(const TrainConfig& options);
 
-  /// On rank 0, before the first step: opens the file, unless all profiled steps are before that.
+  /// On rank 0, before the first step: opens the file. If all profiled steps are before that, warns
+  /// that there will be none.
   /// ValueError if it cannot be written.
   void open(std::int64_t first_step);
   void begin_step(std::int64_t step, RankContext& context);

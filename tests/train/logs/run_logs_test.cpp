@@ -305,6 +305,53 @@ TEST_F(RunLogsTest, RecordingIsOffOutsideTheChosenSteps) {
   EXPECT_EQ(recorded[1], expected);
 }
 
+// As far as a reader of one folder goes, each run has its own.
+TEST_F(RunLogsTest, ARunThatBeginsKeepsEarlierEventFilesInAFolderOfTheirOwn) {
+  options_.output.tensorboard = path("board");
+  run();
+  const auto first = event_files();
+  ASSERT_EQ(first.size(), 1U);
+  const auto bytes = read_file(first[0]);
+  std::ofstream(path("board/events.out.tfevents.1700000000.host.1.0")) << "another program's";
+  options_.optim.seed = 2;
+  const auto printed = run();
+  const auto kept = std::filesystem::path(path("board/1"));
+  EXPECT_NE(printed.find("--tensorboard: the earlier event files of " + path("board") +
+                         " are kept in " + kept.string() + "\n"),
+            std::string::npos)
+      << printed;
+  EXPECT_EQ(read_file(kept / first[0].filename()), bytes);
+  ASSERT_EQ(event_files().size(), 3U);  // with the folder, and what is not ours
+  run();
+  EXPECT_TRUE(std::filesystem::exists(path("board/2")));
+  EXPECT_EQ(read_file(kept / first[0].filename()), bytes);
+  EXPECT_EQ(event_files().size(), 4U);
+}
+
+TEST_F(RunLogsTest, ATraceOfAResumedRunNamesTheStepsThatItHas) {
+  options_.output.profile_steps = {{1, 3}};
+  options_.output.profile = path("trace.json");
+  ::testing::internal::CaptureStdout();
+  launch(1, [&](RankContext&) { StepProfile(options_).open(2); });
+  EXPECT_TRUE(::testing::internal::GetCapturedStdout().starts_with("trace of steps 2 to 2 in "));
+}
+
+TEST_F(RunLogsTest, ARunNeedsTheVocabularyOfItsData) {
+  options_.data.tokens = path("ids.bin");
+  test::write_file(options_.data.tokens, std::string(2000, '\1'));
+  const auto refusal = [&](TokenSource tokens) {
+    const WindowedData data(TextData(std::move(tokens), options_.data.sequence_length),
+                            {.micro_batches = 2});
+    return test::message_of<ValueError>([&] { run_training(options_, data, {}); });
+  };
+  EXPECT_EQ(refusal(TokenSource::tokenized_file(options_.data.tokens, {}, 300)),
+            "training: '" + options_.data.tokens +
+                "' must have ids of the model's vocab_size 256, got ids of a vocab_size of 300");
+  options_.model.preset = "qwen3-0.6b";
+  EXPECT_EQ(refusal(TokenSource::text(std::string(2000, 'a'), "letters")),
+            "training: the bytes of a text need a model with a vocab_size of 256, got 151936");
+}
+
 TEST_F(RunLogsTest, AResumedRunGoesOnWithItsFiles) {
   options_.output.validation_interval = 2;
   run();
@@ -320,11 +367,24 @@ TEST_F(RunLogsTest, AResumedRunGoesOnWithItsFiles) {
   EXPECT_EQ(losses().size(), 4U);
   const auto trace = read_file(options_.output.profile);
   options_.checkpoint.resume = true;
-  const auto printed = run();
+  ::testing::internal::CaptureStderr();
+  run();
+  const auto said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(losses(), expected);
-  EXPECT_EQ(event_files().size(), 2U);
   EXPECT_EQ(read_file(options_.output.profile), trace);
-  EXPECT_NE(printed.find("no trace: steps 0 to 0 lie before step 2\n"), std::string::npos);
+  EXPECT_NE(said.find("--profile-steps: no trace is written, since steps 0 to 0 lie before step 2, "
+                      "where the run begins\n"),
+            std::string::npos)
+      << said;
+  // Readers drop the steps from 2 on of the first file.
+  ASSERT_EQ(event_files().size(), 2U);
+  const auto events = read_event_file(event_files()[1]).events;
+  EXPECT_TRUE(events[0].session_start);
+  EXPECT_EQ(events[0].step, 2);
+  EXPECT_EQ(std::ranges::count(events, true, &LogEvent::session_start), 1);
+  for (const auto& event : read_event_file(event_files()[0]).events) {
+    EXPECT_FALSE(event.session_start);
+  }
   for (const auto& line : lines()) {
     EXPECT_EQ(line.contains("configuration"),
               line.contains("loss") && (line["step"] == 0 || line["step"] == 2));
