@@ -60,6 +60,10 @@ std::string sample(models::CausalLM& model, const std::string& prompt, std::int6
                    std::int64_t context, double temperature, std::uint64_t seed,
                    const std::function<void()>& before_byte) {
   check<ValueError>(!prompt.empty(), "--prompt: must not be empty");
+  check<ValueError>(model.config().vocab_size == 256,
+                    "sample: the model's ids must be bytes (a vocab_size of 256), got a vocab_size "
+                    "of ",
+                    model.config().vocab_size);
   const NoGradGuard no_grad;
   const Random random(seed, "sampling");
   const auto& rank = RankContext::current();

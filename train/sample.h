@@ -12,7 +12,7 @@ namespace moegrad::training {
 
 /// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: rank 0
 /// draws them, the others run the model without tokens, and all return the same text. Calls
-/// `before_byte` as evaluate() does.
+/// `before_byte` as evaluate() does. ValueError if the model's vocab_size is not 256.
 std::string sample(
     models::CausalLM& model, const std::string& prompt, std::int64_t bytes, std::int64_t context,
     double temperature, std::uint64_t seed, const std::function<void()>& before_byte = [] {});

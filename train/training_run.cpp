@@ -145,6 +145,15 @@ void check_same_weights(const std::shared_ptr<ProcessGroup>& group, const std::s
   check_same_files("--hf-model", group, {files.begin(), files.end()});
 }
 
+void check_vocabulary(const TokenSource& tokens, const models::CausalLMConfig& model) {
+  check<ValueError>(!tokens.is_text() || model.vocab_size == tokens.vocab_size(),
+                    "training: the bytes of a text need a model with a vocab_size of ",
+                    tokens.vocab_size(), ", got ", model.vocab_size);
+  check<ValueError>(tokens.vocab_size() <= model.vocab_size, "training: '", tokens.name(),
+                    "' must have ids of the model's vocab_size ", model.vocab_size,
+                    ", got ids of a vocab_size of ", tokens.vocab_size());
+}
+
 // Runs on every rank; false if a checkpoint or a part of the logs could not be written.
 // Throws Stopped.
 bool train(const TrainConfig& options, const TrainingData& data, const TrainingEvents& events,
@@ -306,6 +315,7 @@ void check_output_folder(const std::string& option, const std::string& folder) {
 int run_training(const TrainConfig& options, const TrainingData& data,
                  const TrainingEvents& events) {
   const auto start = Clock::now();
+  check_vocabulary(data.source(), options.model_config());
   check_output_folder("--checkpoint-dir", options.checkpoint.dir);
   check_output_folder("--tensorboard", options.output.tensorboard);
   check_output_folder("--export-hf", options.output.export_hf);

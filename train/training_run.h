@@ -28,7 +28,8 @@ struct TrainingEvents {
 /// Trains as `options` say, on its own ranks, and prints to standard output. They are threads, or
 /// the processes that mpirun has started. Returns 1 if a checkpoint or a part of the logs could not
 /// be written; -n if stop_requested has returned n and the run has ended before its last step; else
-/// 0. It keeps other runs out of the folder of its checkpoints.
+/// 0. It keeps other runs out of the folder of its checkpoints. ValueError if `data` has the bytes
+/// of a text and the model's vocab_size is not 256, or ids that the model's vocabulary lacks.
 int run_training(const TrainConfig& options, const TrainingData& data,
                  const TrainingEvents& events);
 

@@ -120,6 +120,37 @@ joined.write_bytes(verses.read_bytes().replace(b".\n\n", b"\0"))
 ids.write_bytes(b"".join(byte.to_bytes(4, "little") for byte in joined.read_bytes()))
 DATA = ["--data", ids, "--data-dtype", "uint32", "--end-of-document", 0, "--pack", "--seq-len", 384]
 assert losses(data=DATA) == losses("--world-size", 4, data=DATA) != packed
+# Ids of four bytes below 65536, of which the option says nothing: refused, and warned of where it says two.
+wide = folder / "wide.bin"
+wide.write_bytes(b"".join(byte.to_bytes(4, "little") for byte in text.read_bytes()))
+_, err = run("train", "--data", wide, "--seq-len", 32, *SMALL, exit_code=1)
+WIDER = "got 0 at every second position, as if each took 4 bytes"
+assert err == (f"train: data: ids in '{wide}' must be uint16, {WIDER}; say which they are with "
+               "--data-dtype uint32 or uint16\n"), err
+_, err = run("train", "--data", wide, "--data-dtype", "uint16", "--seq-len", 32, *SMALL)
+assert err.endswith(f" data: ids in '{wide}' must be uint16 as --data-dtype says, {WIDER}\n"), err
+assert err.count("\n") == 1, err
+# A model with another vocabulary than bytes reads no text, and says in which option that stands.
+config = {"vocab_size": 50304, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "num_experts": 2,
+          "num_experts_per_tok": 1, "moe_intermediate_size": 8, "model_type": "qwen3_moe"}
+ARGUMENTS = ["--seq-len", 32, *SMALL[2:]]
+for vocabulary in (50304, 151936):
+    (folder / f"{vocabulary}.json").write_text(json.dumps(config | {"vocab_size": vocabulary}))
+    for source in ([], ["--text", text]):
+        _, err = run("train", "--config", f"{vocabulary}.json", *source, *ARGUMENTS, exit_code=2)
+        assert err == ("train: --config: a text is read by bytes, which are the ids of a vocab_size of 256, got "
+                       f"{vocabulary}; name a file of the model's own ids with --data\n"), err
+ids_of_model = folder / "ids.bin"
+ids_of_model.write_bytes(b"".join((i * 7919 % 50304).to_bytes(2, "little") for i in range(4000)))
+out, err = run("train", "--config", "50304.json", "--data", ids_of_model, "--export-hf", "bpe", *ARGUMENTS)
+assert " nats per token after " in out and "sample:" not in out and not err, (out, err)
+_, err = run("train", "--hf-model", "bpe", *ARGUMENTS, exit_code=2)
+assert err.startswith("train: --hf-model: a text is read by bytes, "), err
+run("train", "--hf-model", "bpe", "--data", ids_of_model, *ARGUMENTS)
+_, err = run("train", "--config", "151936.json", "--data", ids_of_model, *ARGUMENTS, exit_code=2)
+assert err == ("train: --data-dtype: must be given for a vocab_size above 65536, most of which uint16 does not "
+               "hold, got none for 151936\n"), err
 out, _ = run("train", *DATA, *SMALL)
 assert " nats per token after " in out and "sample:" not in out, out
 
@@ -162,6 +193,24 @@ out, err = run("train", *SHORT,
                environment={"GROUPED_MATMUL_NZ_TRANSPOSE": "0", "LINEAR_ONLY_SHARD": "1"})
 assert "GROUPED_MATMUL_NZ_TRANSPOSE=0 taken as off" in err
 assert re.search(r"layout +nd\n", out) and re.search(r"linear_only_shard +true\n", out)
+out, err = run("train", *SHORT, "--dry-run",
+               environment={"GROUPED_MATMUL_NZ_TRANSPOSE": "true", "LINEAR_ONLY_SHARD": "false"})
+assert err == ("environment: GROUPED_MATMUL_NZ_TRANSPOSE=true taken as on\n"
+               "environment: LINEAR_ONLY_SHARD=false taken as off\n"), err
+for name in ("GROUPED_MATMUL_NZ_TRANSPOSE", "LINEAR_ONLY_SHARD"):
+    for value in ("", "yes", "2", "on"):
+        _, err = run("train", *SHORT, "--dry-run", environment={name: value}, exit_code=2)
+        assert err == f"train: {name}: must be true or false, got '{value}'\n", err
+
+# Programs whose ranks are always threads say so, and do not start under mpirun.
+MPIRUN = {"PMIX_RANK": "0", "SLURM_NTASKS": "2"}
+for program, arguments in [("nz_ablation", []), ("check_golden", ["."])]:
+    for environment in ({}, MPIRUN):
+        out, _ = run(program, "--help", environment=environment)
+        assert re.search(r"ranks: threads of this\s+process\s+--", out), out
+    _, err = run(program, *arguments, environment=MPIRUN, exit_code=2)
+    assert err == (f"{program} (rank 0): the ranks of this program are threads of one process, so it must be "
+                   "started without mpirun, got 2 processes\n"), err
 
 # Debug shows what the ranks gather and free.
 _, err = run("train", *SHORT, "--log-level", "debug")
@@ -250,6 +299,15 @@ for arguments, message in [
         (["--checkpoint-keep", 5], "--checkpoint-keep requires --checkpoint-dir")]:
     _, err = run("train", *arguments, exit_code=2)
     assert err.startswith(f"{message}\n"), err
+# A number that a double cannot hold, from each source.
+_, err = run("train", "--lr", "1e-400", exit_code=2)
+assert err.startswith("--lr: must be a number from 0 to 1e+30, got 1e-400\n"), err
+(folder / "small.toml").write_text("lr = 1e-400\n")
+_, err = run("train", "--config-file", "small.toml", exit_code=2)
+assert err.startswith("--config-file: small.toml:1: --lr: must be a number that a double can hold, got 1e-400\n"), err
+(folder / "small.json").write_text(json.dumps(config).replace("50304", '256, "rms_norm_eps": 1e-400'))
+_, err = run("train", "--config", "small.json", exit_code=1)
+assert err.startswith("train: --config: ") and "numbers must fit in a double, got 1e-400\n" in err, err
 for size in (0, -1):
     _, err = run("train", "--world-size", size, exit_code=2)
     assert err.startswith(f"--world-size: must be an integer from 1 to 65536, got {size}\n"), err

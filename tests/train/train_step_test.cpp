@@ -76,6 +76,60 @@ TEST_F(SmallRun, ValidationAndSampleAreTheSameOnEveryWorldSize) {
   EXPECT_NEAR(losses[0], std::log(256.0), 1.0);
 }
 
+TEST_F(SmallRun, SamplesBytesOfAModelOfBytesAlone) {
+  auto other = config();
+  other.vocab_size = 257;
+  launch(1, [&](RankContext&) {
+    models::CausalLM model(other, 1);
+    EXPECT_EQ(
+        message_of<ValueError>([&] { sample(model, "the q", 1, 16, 0, 5); }),
+        "sample: the model's ids must be bytes (a vocab_size of 256), got a vocab_size of 257");
+  });
+}
+
+// Held-out data of one's own: batches of which some targets are masked, from no source of tokens.
+class MaskedBatches final : public ValidationData {
+ public:
+  std::int64_t validation_batches() const override { return 3; }
+  MicroBatch validation_batch(std::int64_t index) const override {
+    std::vector<std::int64_t> tokens, targets;
+    for (std::int64_t i = 0; i < 6; ++i) {
+      tokens.push_back(40 * index + 7 * i);
+      targets.push_back(i <= index ? 40 * index + i : -100);
+    }
+    return {.tokens = Tensor::from(tokens, {6}),
+            .targets = Tensor::from(targets, {6}),
+            .documents = Documents::of_lengths({6})};
+  }
+};
+
+TEST_F(SmallRun, EvaluatesHeldOutDataOfOnesOwnByItsTargets) {
+  const MaskedBatches data;
+  std::vector<double> losses;
+  for (const int ranks : {1, 2, 4}) {
+    launch(ranks, [&](RankContext& context) {
+      models::CausalLM model(config(), 1);
+      if (context.world_size() > 1) {
+        shard_model(model, make_meshes(context.group(), {.dp_shard = ranks}), {});
+      }
+      const double loss = evaluate(model, data);
+      if (context.rank() == 0) losses.push_back(loss);
+    });
+    EXPECT_EQ(losses.back(), losses.front()) << ranks;
+  }
+  launch(1, [&](RankContext&) {
+    models::CausalLM model(config(), 1);
+    const NoGradGuard no_grad;
+    double sum = 0;  // over 1 + 2 + 3 targets
+    for (std::int64_t i = 0; i < 3; ++i) {
+      const auto batch = data.validation_batch(i);
+      const auto logits = model(batch.tokens).logits;
+      sum += ops::cross_entropy(logits, batch.targets, {.denominator = 1.0}).item();
+    }
+    EXPECT_DOUBLE_EQ(losses[0], sum / 6);
+  });
+}
+
 // Two micro-batches on four ranks: two of them only join in.
 TEST_F(SmallRun, RanksWithoutAMicroBatchSendNoTokens) {
   const WindowedData windows(data(), {.micro_batches = 2, .sequences = 2});

@@ -35,10 +35,16 @@ void check_schedule(const TrainConfig& config) {
 
 void check_data(const TrainConfig& config, const models::CausalLMConfig& model) {
   const auto& data = config.data;
-  const auto* const source = config.model.hf_model.empty() ? "--config" : "--hf-model";
-  check<UsageError>(!data.tokens.empty() || model.vocab_size >= 256, source,
-                    ": the byte tokenizer needs a vocab_size of at least 256, got ",
-                    model.vocab_size);
+  const auto* const source = !config.model.hf_model.empty() ? "--hf-model"
+                             : !config.model.config.empty() ? "--config"
+                                                            : "--preset";
+  check<UsageError>(config.output.dry_run || !data.tokens.empty() || model.vocab_size == 256,
+                    source,
+                    ": a text is read by bytes, which are the ids of a vocab_size of 256, got ",
+                    model.vocab_size, "; name a file of the model's own ids with --data");
+  check<UsageError>(data.tokens.empty() || data.token_dtype || model.vocab_size <= kMostUInt16Ids,
+                    "--data-dtype: must be given for a vocab_size above ", kMostUInt16Ids,
+                    ", most of which uint16 does not hold, got none for ", model.vocab_size);
   check<UsageError>(data.tokens.empty() || !data.pack || data.end_of_document,
                     "--pack: the documents of --data need --end-of-document");
   const auto longest = data.pack ? data.batch * data.sequence_length : data.sequence_length;
@@ -141,6 +147,7 @@ void TrainConfig::validate() const {
 
 TrainConfig TrainConfig::resolved() const {
   auto config = *this;
+  config.data.token_dtype = data.token_dtype.value_or(TokenDtype::kUInt16);
   config.optim.warmup = warmup_steps();
   config.model.layout = layout_of(model);
   config.model.expert_weights = storage_of(model);

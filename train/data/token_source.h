@@ -16,6 +16,9 @@ namespace moegrad::training {
 /// The type of token ids in a file: little-endian unsigned integers.
 enum class TokenDtype : std::uint8_t { kUInt16, kUInt32 };
 
+/// The most ids of a vocabulary that uint16 tells apart.
+inline constexpr std::int64_t kMostUInt16Ids = 65536;
+
 /// The tokens of a text, which is kept in memory, or of a tokenized file, which is read when tokens
 /// are asked for. Error if the file has changed meanwhile (InputFile).
 class TokenSource {
@@ -30,11 +33,17 @@ class TokenSource {
   /// last one. In Python:
   ///
   ///     ids = [i for text in texts for i in (*tokenizer.encode(text), end_of_document)]
-  ///     numpy.array(ids, dtype="<u2").tofile("train.bin")  # or "<u4"
+  ///     assert max(ids) < 1 << 16  # "<u2" below would keep the rest of a division by 65536
+  ///     numpy.array(ids).astype("<u2").tofile("train.bin")  # or "<u4"
   ///
-  /// Error if it is not a readable file. ValueError if it is empty, if its size is not a multiple
-  /// of an id's, or for an id that is not below `vocab_size`.
-  static TokenSource tokenized_file(const std::string& path, TokenDtype dtype,
+  /// Without `dtype` the ids are uint16, which a vocabulary of more than kMostUInt16Ids does not
+  /// allow. Ids that seem to be stored wider are then refused; where `dtype` is given, there is a
+  /// warning.
+  ///
+  /// Error if it is not a readable file. ValueError if it is empty, if it begins with the header of
+  /// NumPy or of llm.c, if its size is not a multiple of an id's, or for an id that is not below
+  /// `vocab_size`.
+  static TokenSource tokenized_file(const std::string& path, std::optional<TokenDtype> dtype,
                                     std::int64_t vocab_size);
 
   std::int64_t size() const { return size_; }
@@ -43,6 +52,8 @@ class TokenSource {
   std::vector<std::int64_t> read(std::int64_t first, std::int64_t count) const;
 
   bool is_text() const { return token_bytes_ == 1; }
+  /// Ids are below this: 256 for a text, whose tokens are its bytes.
+  std::int64_t vocab_size() const { return vocab_size_; }
   /// The text; only if is_text().
   std::string_view as_text() const;
   const std::string& name() const { return name_; }
@@ -52,12 +63,13 @@ class TokenSource {
   std::string describe() const;
 
  private:
-  TokenSource(std::string name, std::int64_t token_bytes)
-      : name_(std::move(name)), token_bytes_(token_bytes) {}
+  TokenSource(std::string name, std::int64_t token_bytes, std::int64_t vocab_size)
+      : name_(std::move(name)), token_bytes_(token_bytes), vocab_size_(vocab_size) {}
   std::int64_t decode(std::span<const std::byte> bytes, std::int64_t index) const;
 
   std::string name_;
   std::int64_t token_bytes_;
+  std::int64_t vocab_size_;
   std::int64_t size_ = 0;
   std::string text_;  // empty if there is a file
   std::optional<InputFile> file_;

@@ -56,6 +56,43 @@ TEST(TrainConfig, SaysHowLayersAreSharded) {
   EXPECT_FALSE(policy.mixed_precision.reduce_dtype.has_value());
 }
 
+TEST(TrainConfig, TakesATextForAVocabularyOfBytesAlone) {
+  const auto message = [](const std::string& preset, auto change) {
+    TrainConfig config;
+    config.model.preset = preset;
+    change(config);
+    return message_of<ValueError>([&] { config.validate(); });
+  };
+  const auto as_it_is = [](TrainConfig&) {};
+  EXPECT_EQ(message("qwen3-0.6b", as_it_is),
+            "--preset: a text is read by bytes, which are the ids of a vocab_size of 256, got "
+            "151936; name a file of the model's own ids with --data");
+  EXPECT_EQ(message("qwen3-0.6b", [](TrainConfig& config) { config.data.text = "a.txt"; }),
+            message("qwen3-0.6b", as_it_is));
+  EXPECT_EQ(message("qwen3-0.6b", [](TrainConfig& config) { config.data.tokens = "ids.bin"; }),
+            "--data-dtype: must be given for a vocab_size above 65536, most of which uint16 does "
+            "not hold, got none for 151936");
+  const auto accept = [](auto change) {
+    TrainConfig config;
+    config.model.preset = "qwen3-0.6b";
+    change(config);
+    config.validate();
+  };
+  accept([](TrainConfig& config) { config.output.dry_run = true; });
+  for (const auto dtype : {TokenDtype::kUInt16, TokenDtype::kUInt32}) {
+    accept([&](TrainConfig& config) {
+      config.data.tokens = "ids.bin";
+      config.data.token_dtype = dtype;
+    });
+  }
+  for (const auto preset : models::CausalLMConfig::preset_names()) {
+    const auto config = models::CausalLMConfig::preset(std::string(preset));
+    EXPECT_EQ(config.vocab_size != 256,
+              preset.starts_with("qwen3-"))
+        << preset;  // the sizes of released models
+  }
+}
+
 TEST(TrainConfig, RefusesWhatCannotBe) {
   const auto message = [](auto change) {
     TrainConfig config;
