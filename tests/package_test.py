@@ -212,6 +212,21 @@ def training_problems(folder):
             yield f"train: resumed on {later} ranks: expected the same losses\n{got}"
 
 
+def readme_problems(build, folder):
+    """README's own line builds its program, without a word of compiler or linker."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    line, = re.findall(r"^g\+\+ .*", text, re.MULTILINE)
+    first = folder / "first.cpp"
+    first.write_bytes((ROOT / "examples/linear_regression.cpp").read_bytes())
+    words = [word.replace("build/release", str(build)) for word in line.split()]
+    words = [str({"first.cpp": first, "first": folder / "first_of_readme"}.get(word, word)) for word in words]
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode or done.stdout:
+        yield f"README.md: {line}: exit status {done.returncode}\n{done.stdout}"
+    elif run(folder / "first_of_readme") != OUTPUT["first"]:
+        yield "README.md: its program prints something else"
+
+
 def expert_problems(folder):
     """A user's loop has the same gradient norms wherever the experts are."""
     norms = run(folder / "experts", 1, 1)
@@ -231,6 +246,7 @@ def documentation_problems(project):
     for page, language, file in [("docs/install.md", "cmake", "CMakeLists.txt"),
                                  ("README.md", "cpp", "../../examples/linear_regression.cpp"),
                                  ("docs/training.md", "cpp", "train.cpp"),
+                                 ("docs/training.md", "cmake", "CMakeLists.txt"),
                                  ("docs/expert_parallelism.md", "cpp", "experts.cpp")]:
         text = (ROOT / page).read_text(encoding="utf-8")
         block = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
@@ -267,6 +283,7 @@ def problems(build, compiler, cpu_check, tmp):
     compile_alone(include, compiler)
     compile_with_gtest(include, compiler)
     yield from consumer_problems(prefix, compiler, cpu_check, tmp / "consumer")
+    yield from readme_problems(build, tmp)
     add_as_subdirectory(compiler, tmp / "outer")
 
 
