@@ -176,7 +176,8 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
   const auto policy = options.policy();
   const auto ranks = std::make_shared<AbsentRanks>(options.parallel.world_size);
   const auto dims = options.parallel_dims();
-  const auto& state = shard_model(model, make_meshes(ranks, dims), policy);
+  const auto meshes = make_meshes(ranks, dims);
+  const auto& state = shard_model(model, meshes, policy);
   const optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
 
   RankMemory memory;
