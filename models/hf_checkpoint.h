@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,13 +20,13 @@ inline constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
 /// The contents of a model.safetensors.index.json.
 struct HfIndex {
-  std::optional<std::uint64_t> total_size = std::nullopt;  // bytes of all tensors
-  std::map<std::string, std::string> weight_map = {};      // tensor name -> file name
+  std::string total_size;  // bytes of all tensors, as the index has it; empty: absent
+  std::map<std::string, std::string> weight_map = {};  // tensor name -> file name
 };
 
 /// Reads an index, {"metadata": {"total_size": bytes}, "weight_map": {name: file}}. total_size may
-/// be absent; other keys are ignored. A file name must be the plain name of a .safetensors file.
-/// Other names are refused, so that no index points outside its folder.
+/// be absent and anything; other keys are ignored. A file name must be the plain name of a
+/// .safetensors file. Other names are refused, so that no index points outside its folder.
 ///
 /// Throws ValueError `<subject>: <requirement>, got <what>`.
 HfIndex parse_hf_index(std::string_view text, const std::string& subject);
@@ -51,7 +50,7 @@ class HfCheckpoint {
   ///
   ///     ValueError        the folder has neither; the index is malformed; a tensor is not in the
   ///                       file that the index names; a file has a tensor that the index does not
-  ///                       assign to it; total_size is wrong
+  ///                       assign to it
   ///     Error             the index cannot be read
   ///     SafetensorsError  a file cannot be read or is malformed
   explicit HfCheckpoint(const std::filesystem::path& path);
@@ -63,6 +62,9 @@ class HfCheckpoint {
   const std::map<std::string, Entry, std::less<>>& tensors() const { return tensors_; }
   /// Null if there is no tensor of that name.
   const Entry* find(std::string_view name) const;
+  /// What is wrong with the index and changes nothing: its total_size, which transformers does not
+  /// read. Empty: nothing.
+  const std::string& warning() const { return warning_; }
 
  private:
   void open_indexed();
@@ -70,6 +72,13 @@ class HfCheckpoint {
   std::filesystem::path path_;
   std::deque<SafetensorsFile> files_;  // entries point into it
   std::map<std::string, Entry, std::less<>> tensors_;
+  std::string warning_;
 };
+
+/// A CRC-32C that tells two checkpoints apart, without reading all of a large one: of the names,
+/// types and shapes of all tensors, and of the bytes of each; of a tensor that has more than 64
+/// KiB, of four pieces from its beginning to its end. It does not depend on how the tensors are
+/// divided into files. Throws what HfCheckpoint throws.
+std::uint32_t checkpoint_checksum(const std::filesystem::path& path);
 
 }  // namespace moegrad::models

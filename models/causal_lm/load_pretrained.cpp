@@ -3,17 +3,21 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstring>
 #include <functional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "framework/distributed/shard_runs.h"
 #include "framework/distributed/slow_storage.h"
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/log.h"
+#include "framework/runtime/rank_context.h"
 #include "models/causal_lm/family.h"
 #include "models/causal_lm/hf_layout.h"
 #include "models/hf_checkpoint.h"
@@ -148,11 +152,33 @@ bool identical(const HfCheckpoint::Entry* a, const HfCheckpoint::Entry* b) {
          std::ranges::equal(a->bytes(), b->bytes());
 }
 
-// `is_elsewhere`: whether a tensor of that name belongs to another part of the model.
+/// Whether a tensor holds what rope computes by itself: files of transformers before 4.32 have
+/// such.
+bool is_rope_table(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+/// Whether a tensor belongs to a layer that predicts further tokens, whatever config.json says of
+/// such layers: one behind the others, which joins an embedding to the hidden state (eh_proj).
+bool is_of_prediction_layer(std::string_view name, const CausalLMConfig& config,
+                            const HfCheckpoint& checkpoint) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (config.model_type != ModelType::kGlm4Moe || !name.starts_with(kLayers)) return false;
+  const auto number = name.substr(kLayers.size());
+  std::int64_t layer = -1;
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), layer);
+  if (read.ec != std::errc() || layer < config.num_hidden_layers) return false;
+  const auto folder = std::string(name.data(), read.ptr) + ".";
+  return name.starts_with(folder) && checkpoint.find(folder + "eh_proj.weight") != nullptr;
+}
+
+// `is_elsewhere`: whether a tensor of that name belongs to another part of the model, or to none.
 void load(nn::Module& module, const std::filesystem::path& path, const HfNames& names,
-          const std::function<bool(std::string_view name)>& is_elsewhere) {
+          const std::function<bool(std::string_view name, const HfCheckpoint& checkpoint)>&
+              is_elsewhere) {
   const SlowStorage storage("reading " + path.string());
   const HfCheckpoint checkpoint(path);
+  if (!checkpoint.warning().empty() && RankContext::current().rank() == 0) {
+    log(LogLevel::kWarning, "load_pretrained: " + checkpoint.warning());
+  }
   module.restore_parameters();
   std::vector<Target> targets;
   std::set<std::string> used;
@@ -176,7 +202,7 @@ void load(nn::Module& module, const std::filesystem::path& path, const HfNames& 
     }
   }
   for (const auto& [name, entry] : checkpoint.tensors()) {
-    check<ValueError>(used.contains(name) || is_elsewhere(name),
+    check<ValueError>(used.contains(name) || is_rope_table(name) || is_elsewhere(name, checkpoint),
                       "load_pretrained: ", checkpoint.path().string(),
                       " must hold the module's tensors alone, got ", in_quotes(name));
   }
@@ -186,12 +212,15 @@ void load(nn::Module& module, const std::filesystem::path& path, const HfNames& 
 }  // namespace
 
 void load_pretrained(nn::Module& module, const std::filesystem::path& path) {
-  load(module, path, {}, [](std::string_view) { return false; });
+  load(module, path, {}, [](std::string_view, const HfCheckpoint&) { return false; });
 }
 
 void load_pretrained(CausalLM& model, const std::filesystem::path& path) {
   load(model, path, family_of(model.config()).names,
-       [&](std::string_view name) { return model.is_elsewhere(name); });
+       [&](std::string_view name, const HfCheckpoint& checkpoint) {
+         return model.is_elsewhere(name) ||
+                is_of_prediction_layer(name, model.config(), checkpoint);
+       });
 }
 
 }  // namespace moegrad::models
