@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -69,12 +71,15 @@ struct CausalLMConfig {
   std::int64_t shared_expert_intermediate_size = 0;  // of one with a gate of its own
   double router_aux_loss_coef = 0.001;
   /// Layers that predict further tokens. They are no part of this model: load_pretrained() passes
-  /// over those of a checkpoint, as transformers does.
+  /// over those of a checkpoint, as transformers does, also over more of them than this.
   std::int64_t num_nextn_predict_layers = 0;
 
   /// How expert weights are stored (Note [Pre-transposed expert weights]).
   nn::ExpertWeights expert_weights = nn::ExpertWeights::kPretransposed;
   Dtype dtype = Dtype::kFloat32;
+  /// Keys of the config.json that it was read from, and that change nothing here, such as
+  /// eos_token_id: their values as JSON. to_json() writes them again.
+  std::map<std::string, std::string> other_keys = {};
 
   /// Layer i has experts unless it is in mlp_only_layers, among the first first_k_dense_replace, or
   /// decoder_sparse_step leaves it out.

@@ -2,14 +2,16 @@
 #include "models/causal_lm/config_json.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "framework/io/input_file.h"
 #include "framework/io/json_node.h"
-#include "framework/io/utf8.h"
+#include "framework/io/strict_json.h"
 #include "framework/runtime/error.h"
+#include "models/causal_lm/config_keys.h"
 #include "models/causal_lm/family.h"
 #include "models/qwen3_moe/qwen3_moe.h"
 
@@ -17,13 +19,6 @@ namespace moegrad::models {
 namespace {
 
 using nlohmann::json;
-
-bool has_key(const ModelFamily& family, std::string_view key) {
-  const auto is_key = [&](const ConfigKey& one) { return one.name == key; };
-  return std::ranges::any_of(common_keys(), is_key) || std::ranges::any_of(family.keys, is_key);
-}
-
-bool has_experts(const ModelFamily& family) { return family.defaults.num_experts > 0; }
 
 void assign(const JsonNode& value, std::int64_t& field) { field = value.integer(); }
 void assign(const JsonNode& value, double& field) { field = value.number(); }
@@ -33,10 +28,16 @@ void assign(const JsonNode& value, std::vector<std::int64_t>& field) {
   field = value.list(&JsonNode::integer);
 }
 
-/// Overwrites `field` if the key is there.
+/// Overwrites `field` if the key is there and not null.
 template <class Field>
 void read(const JsonNode& keys, std::string_view key, Field& field) {
   if (keys.has(key)) assign(keys[key], field);
+}
+
+/// Refuses null for a key that needs a value, as what `field` is.
+template <class Field>
+void refuse_null(const JsonNode& keys, std::string_view key, Field field) {
+  if (keys.contains(key) && !keys.has(key)) assign(keys[key], field);
 }
 
 /// Reads a setting with two spellings, which may be in different objects.
@@ -71,18 +72,32 @@ void require_value(const JsonNode& keys, std::string_view key, const json& imple
   keys[key].require(keys[key].value() == implemented, "must be ", implemented, ", got ", keys[key]);
 }
 
-/// transformers 5 stores what rope depends on in an object.
+void require_default_rope(const JsonNode& parameters) {
+  for (const auto* key : {"rope_type", "type"}) require_value(parameters, key, "default");
+}
+
+/// transformers 5 stores what rope depends on in rope_parameters. rope_scaling, of transformers 4,
+/// may say that nothing is scaled.
 void read_rope(const JsonNode& keys, const ModelFamily& family, CausalLMConfig& config) {
+  refuse_null(keys, "rope_theta", config.rope_theta);
   const bool partial = has_key(family, "partial_rotary_factor");
   if (!partial) require_value(keys, "partial_rotary_factor", 1.0);
+  if (keys.has("rope_scaling")) {
+    const auto scaling = keys["rope_scaling"];
+    require_default_rope(scaling);
+    scaling.allow_only({"rope_type", "type"});
+    scaling.require(!keys.has("rope_parameters"), "must be null beside rope_parameters, got ",
+                    scaling);
+  }
   if (!keys.has("rope_parameters")) {
     read(keys, "rope_theta", config.rope_theta);
     return;
   }
   const auto parameters = keys["rope_parameters"];
-  require_value(parameters, "rope_type", "default");
+  require_default_rope(parameters);
+  refuse_null(parameters, "rope_theta", config.rope_theta);
   if (!partial) require_value(parameters, "partial_rotary_factor", 1.0);
-  parameters.allow_only({"rope_type", "rope_theta", "partial_rotary_factor"});
+  parameters.allow_only({"rope_type", "type", "rope_theta", "partial_rotary_factor"});
   read_either(keys, "rope_theta", parameters, "rope_theta", config.rope_theta);
   if (!partial) return;
   read_either(keys, "partial_rotary_factor", parameters, "partial_rotary_factor",
@@ -105,108 +120,10 @@ void read_dtype(const JsonNode& keys, Dtype& dtype) {
                    {{"float32", Dtype::kFloat32}, {"float64", Dtype::kFloat64}}, dtype);
 }
 
-/// Keys of transformers 4.51 to 5 that are read below, besides those of ModelFamily.
-constexpr std::array kReadKeys = std::to_array<std::string_view>(
-    {"attention_bias", "attention_dropout", "dtype", "hidden_act", "layer_types", "model_type",
-     "moegrad_dtype", "partial_rotary_factor", "pruned_heads", "quantization_config",
-     "rope_parameters", "rope_scaling", "rope_theta", "torch_dtype", "use_sliding_window"});
-
-/// Keys of transformers that do not change what this model computes: windows that are switched off,
-/// what the forward call returns, classes and tasks, token ids, generation. PretrainedConfig writes
-/// all of them if it is asked for more than the differences from its defaults.
-constexpr std::array kIgnoredKeys =
-    std::to_array<std::string_view>({"add_cross_attention",
-                                     "architectures",
-                                     "attn_implementation",
-                                     "auto_map",
-                                     "bad_words_ids",
-                                     "base_model_pp_plan",
-                                     "base_model_tp_plan",
-                                     "begin_suppress_tokens",
-                                     "bos_token_id",
-                                     "cache_implementation",
-                                     "chunk_size_feed_forward",
-                                     "cross_attention_hidden_size",
-                                     "decoder_start_token_id",
-                                     "diversity_penalty",
-                                     "do_sample",
-                                     "early_stopping",
-                                     "encoder_no_repeat_ngram_size",
-                                     "eos_token_id",
-                                     "exponential_decay_length_penalty",
-                                     "finetuning_task",
-                                     "forced_bos_token_id",
-                                     "forced_eos_token_id",
-                                     "gathered_layout",
-                                     "gradient_checkpointing",
-                                     "id2label",
-                                     "is_decoder",
-                                     "is_encoder_decoder",
-                                     "label2id",
-                                     "length_penalty",
-                                     "max_length",
-                                     "max_window_layers",
-                                     "min_length",
-                                     "name_or_path",
-                                     "no_repeat_ngram_size",
-                                     "num_beam_groups",
-                                     "num_beams",
-                                     "num_labels",
-                                     "num_return_sequences",
-                                     "output_attentions",
-                                     "output_hidden_states",
-                                     "output_router_logits",
-                                     "output_scores",
-                                     "pad_token_id",
-                                     "prefix",
-                                     "pretraining_tp",
-                                     "problem_type",
-                                     "remove_invalid_values",
-                                     "repetition_penalty",
-                                     "return_dict",
-                                     "return_dict_in_generate",
-                                     "sep_token_id",
-                                     "suppress_tokens",
-                                     "task_specific_params",
-                                     "temperature",
-                                     "tf_legacy_loss",
-                                     "tie_encoder_decoder",
-                                     "tokenizer_class",
-                                     "top_k",
-                                     "top_p",
-                                     "torchscript",
-                                     "transformers_version",
-                                     "typical_p",
-                                     "use_bfloat16",
-                                     "use_cache",
-                                     "use_return_dict"});
-
-/// Refuses unknown keys: a key that is not read here, such as n_shared_experts for most models,
-/// might change the model.
-void refuse_unknown_keys(const JsonNode& keys, const ModelFamily& family) {
-  const auto contains = [](const auto& list, const std::string& key) {
-    return std::ranges::find(list, key) != list.end();
-  };
-  const auto is_alias = [&](const std::string& key) {
-    return std::ranges::any_of(family.aliases,
-                               [&](const auto& alias) { return alias.first == key; });
-  };
-  for (const auto& [key, value] : keys.value().items()) {
-    const bool of_window = family.has_window_switch && key == "sliding_window";
-    const bool of_experts = has_experts(family) && key == "expert_weights";
-    const bool known = key.starts_with('_') || value.is_null() || contains(kReadKeys, key) ||
-                       contains(kIgnoredKeys, key) || has_key(family, key) || is_alias(key) ||
-                       of_window || of_experts;
-    if (known) continue;
-    keys[key].require(false, "must be absent or null, for this model does not implement it, got ",
-                      keys[key]);
-  }
-}
-
 /// The family that model_type names; Qwen3-MoE without one.
 const ModelFamily& family_in(const JsonNode& keys) {
   keys.require(keys.value().is_object(), "must be an object, got ", keys);
-  if (!keys.has("model_type")) return qwen3_moe_family();
+  if (!keys.contains("model_type")) return qwen3_moe_family();
   const auto& families = model_families();
   std::vector<std::string> quoted;
   for (const auto* family : families) {
@@ -223,19 +140,51 @@ const ModelFamily& family_in(const JsonNode& keys) {
   return **found;
 }
 
+/// Refuses a model_type whose class is not the one that the file names.
+void check_class(const JsonNode& keys, const ModelFamily& family) {
+  if (!keys.has("architectures")) return;
+  for (const auto& name : keys["architectures"].list(&JsonNode::text)) {
+    for (const auto* other : model_families()) {
+      keys.require(name != other->architecture || other == &family, "must have model_type \"",
+                   other->model_type, "\", for architectures has ", name, ", got \"",
+                   family.model_type, '"');
+    }
+  }
+}
+
 void refuse_what_is_not_implemented(const JsonNode& keys, const ModelFamily& family) {
+  check_class(keys, family);
   refuse_unknown_keys(keys, family);
-  require_value(keys, "hidden_act", "silu");
+  if (keys.contains("hidden_act")) {  // null is no activation function
+    keys["hidden_act"].require(keys["hidden_act"].value() == "silu", "must be \"silu\", got ",
+                               keys["hidden_act"]);
+  }
+  for (const auto& key : fields_without_key(family)) {
+    std::visit([&](auto member) { require_value(keys, key.name, family.defaults.*member); },
+               key.field);
+  }
   if (!has_key(family, "attention_bias")) require_value(keys, "attention_bias", false);
   require_value(keys, "attention_dropout", 0.0);
   require_value(keys, "use_sliding_window", false);
-  require_value(keys, "rope_scaling", nullptr);
+  if (!family.has_window_switch) require_value(keys, "sliding_window", nullptr);
   require_value(keys, "quantization_config", nullptr);
   require_value(keys, "pruned_heads", json::object());
+}
+
+void check_layer_types(const JsonNode& keys, std::int64_t layers) {
   if (!keys.has("layer_types")) return;
-  for (const auto& type : keys["layer_types"].elements()) {
+  const auto types = keys["layer_types"].elements();
+  for (const auto& type : types) {
     type.require(type.text() == "full_attention", "must be \"full_attention\", got ", type);
   }
+  keys["layer_types"].require(std::ssize(types) == layers, "must be of num_hidden_layers (", layers,
+                              ") entries, got ", types.size());
+}
+
+/// Whether transformers takes null for a key that has a field.
+bool takes_null(const ModelFamily& family, std::string_view key) {
+  return key == "head_dim" || key == "mlp_only_layers" || key == "num_nextn_predict_layers" ||
+         (key == "num_key_value_heads" && family.null_means_all_heads);
 }
 
 void read_field(const JsonNode& keys, const ConfigKey& key, const ModelFamily& family,
@@ -245,12 +194,39 @@ void read_field(const JsonNode& keys, const ConfigKey& key, const ModelFamily& f
   std::visit(
       [&](auto member) {
         if (alias == family.aliases.end()) {
+          if (!takes_null(family, key.name)) refuse_null(keys, key.name, config.*member);
           read(keys, key.name, config.*member);
-        } else {
-          read_either(keys, key.name, keys, alias->first, config.*member);
+          return;
         }
+        // One of the spellings may be null.
+        if (!keys.has(alias->first)) refuse_null(keys, key.name, config.*member);
+        if (!keys.has(key.name)) refuse_null(keys, alias->first, config.*member);
+        read_either(keys, key.name, keys, alias->first, config.*member);
       },
       key.field);
+}
+
+constexpr const char* kAddsAuxiliaryLoss = "output_router_logits";  // in transformers
+
+/// What config.json has of the keys that are passed over, unless other_keys says something else.
+json usual_keys(const ModelFamily& family) {
+  json keys = {{"sliding_window", nullptr}, {"use_cache", true}};
+  if (has_key(family, "router_aux_loss_coef")) keys[kAddsAuxiliaryLoss] = true;
+  return keys;
+}
+
+/// The keys that are passed over, where they are not as usual.
+std::map<std::string, std::string> other_keys(const JsonNode& keys, const ModelFamily& family) {
+  const auto usual = usual_keys(family);
+  std::map<std::string, std::string> others;
+  // False, if the file does not say.
+  if (usual.contains(kAddsAuxiliaryLoss)) others.emplace(kAddsAuxiliaryLoss, "false");
+  for (const auto& [key, value] : keys.value().items()) {
+    if (!is_passed_over(family, key)) continue;
+    others.erase(key);
+    if (!usual.contains(key) || usual[key] != value) others.emplace(key, value.dump());
+  }
+  return others;
 }
 
 CausalLMConfig read_config(const JsonNode& keys, const ModelFamily& family) {
@@ -275,12 +251,14 @@ CausalLMConfig read_config(const JsonNode& keys, const ModelFamily& family) {
   if (has_key(family, "partial_rotary_factor")) {
     read(keys, "partial_rotary_factor", config.partial_rotary_factor);
   }
+  check_layer_types(keys, config.num_hidden_layers);
   read_rope(keys, family, config);
   read_word<nn::ExpertWeights>(keys, "expert_weights", R"("pretransposed" or "hf")",
                                {{"pretransposed", nn::ExpertWeights::kPretransposed},
                                 {"hf", nn::ExpertWeights::kHuggingFace}},
                                config.expert_weights);
   read_dtype(keys, config.dtype);
+  config.other_keys = other_keys(keys, family);
   config.validate();
   return config;
 }
@@ -299,23 +277,26 @@ CausalLMConfig read_model_config(const std::string& path) {
 
 CausalLMConfig parse_model_config(std::string_view text) {
   constexpr int kMaxDepth = 16;  // of what others keep in the file
-  const auto& family = family_in(JsonNode::parse(text, kMaxDepth, "model config"));
+  const auto root = JsonNode::parse(text, kMaxDepth, "model config");
+  const auto& family = family_in(root);
   const auto subject = std::string(family.model_type) + " config";
   return read_config(JsonNode::parse(text, kMaxDepth, subject), family);
 }
 
-std::string to_json(const CausalLMConfig& config) {
+std::string to_json(const CausalLMConfig& config, std::optional<Dtype> stored) {
   const auto& family = family_of(config);
-  json keys = {{"architectures", {family.architecture}},
+  json keys = usual_keys(family);
+  for (const auto& [key, value] : config.other_keys) {
+    keys[key] = parse_strict_json(value, /*max_depth=*/16, "CausalLMConfig: other_keys: " + key);
+  }
+  keys.update({{"architectures", {family.architecture}},
                {"attention_bias", false},
                {"attention_dropout", 0.0},
                {"hidden_act", "silu"},
                {"model_type", family.model_type},
                {"rope_scaling", nullptr},
                {"rope_theta", config.rope_theta},
-               {"sliding_window", nullptr},
-               {"torch_dtype", to_string(config.dtype)},
-               {"use_cache", true}};
+               {"torch_dtype", to_string(stored.value_or(config.dtype))}});
   if (family.has_window_switch) keys["use_sliding_window"] = false;
   for (const auto* list : {&common_keys(), &family.keys}) {
     for (const auto& key : *list) {
@@ -326,8 +307,6 @@ std::string to_json(const CausalLMConfig& config) {
     const bool as_there = config.expert_weights == nn::ExpertWeights::kHuggingFace;
     keys["expert_weights"] = as_there ? "hf" : "pretransposed";
   }
-  // What adds the auxiliary loss there, as here.
-  if (has_key(family, "router_aux_loss_coef")) keys["output_router_logits"] = true;
   return keys.dump(/*indent=*/2) + "\n";
 }
 

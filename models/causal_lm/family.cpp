@@ -2,6 +2,7 @@
 #include "models/causal_lm/family.h"
 
 #include <algorithm>
+#include <iterator>
 #include <ostream>
 #include <sstream>
 #include <string>
@@ -62,10 +63,18 @@ std::string text_of(const Value& value) {
   return out.str();
 }
 
+std::vector<ConfigKey> without_key(const ModelFamily& family,
+                                   const std::vector<ConfigKey>& fields) {
+  std::vector<ConfigKey> without;
+  std::ranges::copy_if(fields, std::back_inserter(without), [&](const ConfigKey& field) {
+    return std::ranges::find(family.keys, field.field, &ConfigKey::field) == family.keys.end();
+  });
+  return without;
+}
+
 void check_fields(const Config& config, const std::vector<ConfigKey>& fields) {
   const auto& family = family_of(config);
-  for (const auto& [name, field] : fields) {
-    if (std::ranges::find(family.keys, field, &ConfigKey::field) != family.keys.end()) continue;
+  for (const auto& [name, field] : without_key(family, fields)) {
     std::visit(
         [&, name = name](auto member) {
           check<ValueError>(config.*member == family.defaults.*member, family.model_type,
@@ -116,6 +125,12 @@ const std::vector<ConfigKey>& common_keys() {
       {"rms_norm_eps", &Config::rms_norm_eps},
       {"tie_word_embeddings", &Config::tie_word_embeddings}};
   return keys;
+}
+
+std::vector<ConfigKey> fields_without_key(const ModelFamily& family) {
+  auto fields = without_key(family, attention_fields());
+  std::ranges::copy(without_key(family, mixture_fields()), std::back_inserter(fields));
+  return fields;
 }
 
 void check_fields_without_key(const Config& config) {

@@ -54,8 +54,9 @@ std::string listed(const std::vector<std::string_view>& names);
 /// The keys that all families have, but for rope_theta, which has two places.
 const std::vector<ConfigKey>& common_keys();
 
-/// ValueError for a field for which the model_type has no key, and which is not as in
-/// CausalLMConfig::of(model_type).
+/// The fields that a family has no key for, though another has one: they are as in `defaults`.
+std::vector<ConfigKey> fields_without_key(const ModelFamily& family);
+/// ValueError for one of them that is not.
 void check_fields_without_key(const CausalLMConfig& config);
 
 struct ByteModelSizes {

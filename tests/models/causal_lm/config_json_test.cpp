@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
+#include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -82,7 +84,7 @@ TEST(ModelConfigJson, NamesWhatIsWrong) {
       "\"glm4_moe\", got \"deepseek_v3\", whose latent attention does not exist here (its "
       "mixture does: nn::MoE)");
   EXPECT_EQ(message(R"({"rope_scaling": {"type": "yarn"}})"),
-            "qwen3_moe config: rope_scaling must be null, got {\"type\":\"yarn\"}");
+            "qwen3_moe config: rope_scaling.type must be \"default\", got \"yarn\"");
   EXPECT_EQ(message(R"({"attention_bias": true})"),
             "qwen3_moe config: attention_bias must be false, got true");
   EXPECT_EQ(message(R"({"num_attention_heads": 6, "num_key_value_heads": 4})"),
@@ -119,6 +121,8 @@ TEST(ModelConfigJson, ReadsWhatTransformers5Writes) {
     "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
     "head_dim": 32, "mlp_only_layers": null, "sliding_window": null, "pad_token_id": null,
     "rope_scaling": null, "attention_dropout": null, "quantization_config": null})");
+  EXPECT_EQ(config.other_keys, (std::map<std::string, std::string>{
+                                   {"output_router_logits", "false"}, {"pad_token_id", "null"}}));
   EXPECT_EQ(config.num_experts, 60);
   EXPECT_EQ(config.rope_theta, 1e6);
   EXPECT_EQ(config.dtype, Dtype::kFloat64);
@@ -127,8 +131,8 @@ TEST(ModelConfigJson, ReadsWhatTransformers5Writes) {
 }
 
 // to_json_string(use_diff=False) of Qwen3MoeConfig, as transformers 4.51 and later write it.
-TEST(ModelConfigJson, PassesOverWhatChangesNothing) {
-  EXPECT_EQ(parse_model_config(R"({
+TEST(ModelConfigJson, KeepsWhatChangesNothing) {
+  auto config = parse_model_config(R"({
     "return_dict": true, "output_hidden_states": false, "output_attentions": false,
     "torchscript": false, "torch_dtype": null, "dtype": null, "use_bfloat16": false,
     "tf_legacy_loss": false, "pruned_heads": {}, "tie_word_embeddings": false,
@@ -151,17 +155,86 @@ TEST(ModelConfigJson, PassesOverWhatChangesNothing) {
     "transformers_version": "5.0.0", "model_type": "qwen3_moe", "attention_bias": false,
     "attention_dropout": 0.0, "hidden_act": "silu", "max_window_layers": 48,
     "output_router_logits": false, "sliding_window": 4096, "use_sliding_window": false,
-    "use_cache": true, "layer_types": ["full_attention", "full_attention"]})"),
-            parse_model_config("{}"));
+    "use_cache": true, "num_hidden_layers": 2,
+    "layer_types": ["full_attention", "full_attention"]})");
+  EXPECT_EQ(parse_model_config(to_json(config)), config);
+  const auto written = nlohmann::json::parse(to_json(config));
+  EXPECT_EQ(written["eos_token_id"], (nlohmann::json{151645, 151643}));
+  EXPECT_EQ(written["bos_token_id"], 151643);
+  EXPECT_TRUE(written.contains("pad_token_id") && written["pad_token_id"].is_null());
+  EXPECT_EQ(written["output_router_logits"], false);
+  EXPECT_EQ(written["sliding_window"], 4096);
+  EXPECT_EQ(written["max_window_layers"], 48);
+  EXPECT_EQ(written["transformers_version"], "5.0.0");
+  config.other_keys = {{"output_router_logits", "false"}};
+  EXPECT_EQ(config, parse_model_config(R"({"num_hidden_layers": 2})"));
 }
 
-TEST(ModelConfigJson, TakesNullForAnAbsentKey) {
+TEST(ModelConfigJson, KeepsKeysOfTools) {
+  auto config = parse_model_config(
+      R"({"unsloth_version": "2025.3.9", "unsloth_fixed": true, "model_max_length": 32768})");
+  EXPECT_EQ(config.other_keys,
+            (std::map<std::string, std::string>{{"model_max_length", "32768"},
+                                                {"output_router_logits", "false"},
+                                                {"unsloth_fixed", "true"},
+                                                {"unsloth_version", "\"2025.3.9\""}}));
+  config.other_keys.clear();
+  EXPECT_EQ(config, CausalLMConfig());
+}
+
+TEST(ModelConfigJson, WritesItsOwnKeysWhateverOthersThereAre) {
+  CausalLMConfig config;
+  config.other_keys = {{"hidden_size", "1"}, {"model_type", "\"gpt2\""}, {"use_cache", "false"}};
+  const auto written = nlohmann::json::parse(to_json(config));
+  EXPECT_EQ(written["hidden_size"], 2048);
+  EXPECT_EQ(written["model_type"], "qwen3_moe");
+  EXPECT_EQ(written["use_cache"], false);
+  config.other_keys = {{"use_cache", "no"}};
+  EXPECT_EQ(message_of<ValueError>([&] { to_json(config); }),
+            "CausalLMConfig: other_keys: use_cache: must be JSON, got an error at column 2");
+}
+
+// As the file that was read; else as here, where a model has an auxiliary loss.
+TEST(ModelConfigJson, AddsTheAuxiliaryLossInTransformersAsBefore) {
+  const auto adds = [](const CausalLMConfig& config) {
+    return nlohmann::json::parse(to_json(config)).value("output_router_logits", nlohmann::json());
+  };
+  for (const std::string type : {"qwen3_moe", "qwen2_moe", "mixtral"}) {
+    const auto read = [&](const std::string& more) {
+      return parse_model_config(R"({"model_type": ")" + type + '"' + more + "}");
+    };
+    EXPECT_EQ(adds(read("")), false);
+    EXPECT_EQ(adds(read(R"(, "output_router_logits": false)")), false);
+    EXPECT_EQ(adds(read(R"(, "output_router_logits": true)")), true);
+  }
+  EXPECT_EQ(adds(CausalLMConfig()), true);
+  EXPECT_EQ(adds(CausalLMConfig::preset("tiny-mixtral")), true);
+  EXPECT_EQ(adds(CausalLMConfig::preset("tiny-dense")), nlohmann::json());
+}
+
+TEST(ModelConfigJson, SaysTheTypeOfTheWeights) {
+  const CausalLMConfig config;
+  const auto torch_dtype = [](const std::string& text) {
+    return nlohmann::json::parse(text)["torch_dtype"];
+  };
+  EXPECT_EQ(torch_dtype(to_json(config)), "float32");
+  EXPECT_EQ(torch_dtype(to_json(config, Dtype::kBFloat16)), "bfloat16");
+}
+
+TEST(ModelConfigJson, ReadsRopeThatIsNotScaled) {
+  for (const auto* scaling : {R"({"rope_type": "default"})", R"({"type": "default"})", "{}"}) {
+    const auto config =
+        parse_model_config(std::string(R"({"rope_theta": 5e5, "rope_scaling": )") + scaling + "}");
+    EXPECT_EQ(config.rope_theta, 5e5);
+  }
+}
+
+TEST(ModelConfigJson, TakesNullWhereTransformersDoes) {
   EXPECT_EQ(parse_model_config(R"({
-    "model_type": null, "hidden_act": null, "attention_bias": null, "use_sliding_window": null,
-    "vocab_size": null, "num_attention_heads": null, "head_dim": null, "rms_norm_eps": null,
-    "rope_theta": null, "rope_parameters": null, "num_experts": null, "num_local_experts": null,
-    "tie_word_embeddings": null, "torch_dtype": null, "dtype": null, "expert_weights": null,
-    "moegrad_dtype": null})"),
+    "architectures": null, "attention_bias": null, "use_sliding_window": null, "head_dim": null,
+    "mlp_only_layers": null, "rope_parameters": null, "rope_scaling": null, "layer_types": null,
+    "torch_dtype": null, "dtype": null, "quantization_config": null, "expert_weights": null,
+    "moegrad_dtype": null, "a_key_of_others": null})"),
             parse_model_config("{}"));
 }
 
@@ -238,9 +311,12 @@ std::vector<MalformedConfig> malformed_configs() {
       {"DenseWithBias", R"({"model_type": "qwen3", "attention_bias": true})",
        "attention_bias must be false, got true", kDense},
       {"DenseWithExperts", R"({"model_type": "qwen3", "num_experts": 8})",
-       "num_experts must be absent or null, for this model does not implement it, got 8", kDense},
+       "num_experts must be absent or null, for a qwen3 has no such key, only qwen3_moe, "
+       "qwen2_moe or mixtral; got 8",
+       kDense},
       {"DenseWithExpertWeights", R"({"model_type": "qwen3", "expert_weights": "hf"})",
-       "expert_weights must be absent or null, for this model does not implement it, got \"hf\"",
+       "expert_weights must be absent or null, for a qwen3 has no such key, only qwen3_moe, "
+       "qwen2_moe, mixtral or glm4_moe; got \"hf\"",
        kDense},
       {"Quantized", R"({"quantization_config": {"quant_method": "fp8"}})",
        R"(quantization_config must be null, got {"quant_method":"fp8"})"},
@@ -256,13 +332,37 @@ std::vector<MalformedConfig> malformed_configs() {
        "mlp_only_layers[0] must be below 2^63, got 18446744073709551615"},
       {"TooManyElements", R"({"vocab_size": 2147483647, "hidden_size": 2147483647, "head_dim": 2})",
        "the model must be of at most 2^53 elements, got 9.23859e+18"},
-      {"SharedExperts", R"({"n_shared_experts": 2})",
-       "n_shared_experts must be absent or null, for this model does not implement it, got 2"},
+      {"SharedExperts", R"({"n_shared_experts": 2})", "n_shared_experts must be 0, got 2"},
       {"ScoringFunction", R"({"scoring_func": "sigmoid"})",
-       "scoring_func must be absent or null, for this model does not implement it, got "
-       "\"sigmoid\""},
+       "must have known keys alone, got the unknown key 'scoring_func'"},
       {"Misspelt", R"({"hiden_size": 64})",
-       "hiden_size must be absent or null, for this model does not implement it, got 64"},
+       "must have known keys alone, got the unknown key 'hiden_size'; the nearest known one is "
+       "'hidden_size'"},
+      {"MisspeltExperts", R"({"num_expert_per_tok": 2})",
+       "must have known keys alone, got the unknown key 'num_expert_per_tok'; the nearest known "
+       "one is 'num_experts_per_tok'"},
+      {"KeyOfAnUnknownTool", R"({"slothful_version": "1"})",
+       "must have known keys alone, got the unknown key 'slothful_version'"},
+      {"ModelTypeNull", R"({"model_type": null})", "model_type must be a string, got null", kText},
+      {"ActivationNull", R"({"hidden_act": null})", "hidden_act must be \"silu\", got null"},
+      {"ExpertsPerTokenNull", R"({"num_experts_per_tok": null})",
+       "num_experts_per_tok must be an integer, got null"},
+      {"EpsilonNull", R"({"rms_norm_eps": null})", "rms_norm_eps must be a number, got null"},
+      {"TiedNull", R"({"tie_word_embeddings": null})",
+       "tie_word_embeddings must be true or false, got null"},
+      {"KeyValueHeadsNull", R"({"num_key_value_heads": null})",
+       "num_key_value_heads must be an integer, got null"},
+      {"LocalExpertsNull", R"({"num_local_experts": null})",
+       "num_local_experts must be an integer, got null"},
+      {"ThetaNull", R"({"rope_theta": null})", "rope_theta must be a number, got null"},
+      {"NestedThetaNull", R"({"rope_parameters": {"rope_theta": null}})",
+       "rope_parameters.rope_theta must be a number, got null"},
+      {"RopeScaledInThePast", R"({"rope_scaling": {"rope_type": "default", "factor": 2.0}})",
+       "rope_scaling must have known keys alone, got 'factor'"},
+      {"RopeTwice", R"({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {}})",
+       "rope_scaling must be null beside rope_parameters, got {\"rope_type\":\"default\"}"},
+      {"TooFewLayerTypes", R"({"num_hidden_layers": 3, "layer_types": ["full_attention"]})",
+       "layer_types must be of num_hidden_layers (3) entries, got 1"},
       {"WindowedLayer", R"({"layer_types": ["full_attention", "sliding_attention"]})",
        "layer_types[1] must be \"full_attention\", got \"sliding_attention\""},
       {"PrunedHeads", R"({"pruned_heads": {"0": [1]}})",

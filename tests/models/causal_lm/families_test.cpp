@@ -107,7 +107,11 @@ TEST_P(Family, CountsItsOperations) {
 // By the configurations that transformers 5 wrote.
 TEST(Families, ReadTheConfigurationsOfTransformers5) {
   const auto read = [](const char* name) {
-    return read_model_config((test::golden_folder() / "v5" / name / "config.json").string());
+    auto config = read_model_config((test::golden_folder() / "v5" / name / "config.json").string());
+    EXPECT_EQ(parse_model_config(to_json(config)), config);
+    EXPECT_EQ(config.other_keys.at("transformers_version"), "\"5.17.0\"");
+    config.other_keys.clear();
+    return config;
   };
   auto mixtral = CausalLMConfig::of(ModelType::kMixtral);
   mixtral.vocab_size = 90;
@@ -157,7 +161,8 @@ TEST(Families, ReadTheConfigurationsOfTransformers5) {
 }
 
 TEST(Families, HaveTheDefaultsOfTheirClasses) {
-  const auto mixtral = parse_model_config(R"({"model_type": "mixtral"})");
+  const auto mixtral =
+      parse_model_config(R"({"model_type": "mixtral", "output_router_logits": true})");
   EXPECT_EQ(mixtral, CausalLMConfig::of(ModelType::kMixtral));
   EXPECT_EQ(mixtral.rms_norm_eps, 1e-5);
   EXPECT_EQ(mixtral.rope_theta, 1e6);
@@ -167,7 +172,8 @@ TEST(Families, HaveTheDefaultsOfTheirClasses) {
   EXPECT_TRUE(mixtral.norm_topk_prob);
   EXPECT_FALSE(mixtral.use_qk_norm);
   EXPECT_EQ(mixtral.router_scores, nn::RouterScores::kSoftmax);
-  const auto qwen2 = parse_model_config(R"({"model_type": "qwen2_moe"})");
+  const auto qwen2 =
+      parse_model_config(R"({"model_type": "qwen2_moe", "output_router_logits": true})");
   EXPECT_EQ(qwen2, CausalLMConfig::of(ModelType::kQwen2Moe));
   EXPECT_TRUE(qwen2.qkv_bias);
   EXPECT_FALSE(qwen2.norm_topk_prob);
@@ -214,28 +220,82 @@ TEST(Families, NameTheSupportedTypes) {
 }
 
 TEST(Families, RefuseKeysThatTheyDoNotHave) {
-  const std::string unknown = " must be absent or null, for this model does not implement it, got ";
-  const auto refused = [&](const std::string& type, const std::string& key,
-                           const std::string& value) {
-    EXPECT_EQ(message_for(R"({"model_type": ")" + type + R"(", ")" + key + "\": " + value + "}"),
-              type + " config: " + key + unknown + value);
+  const auto message = [](const std::string& type, const std::string& key,
+                          const std::string& value) {
+    return message_for(R"({"model_type": ")" + type + R"(", ")" + key + "\": " + value + "}");
   };
-  refused("mixtral", "n_shared_experts", "1");
-  refused("mixtral", "norm_topk_prob", "false");
-  refused("mixtral", "sliding_window", "4096");
-  refused("mixtral", "shared_expert_intermediate_size", "8");
-  refused("qwen2_moe", "router_jitter_noise", "0.1");
-  refused("qwen2_moe", "n_group", "2");
-  refused("qwen3_moe", "n_shared_experts", "1");
-  refused("qwen3_moe", "routed_scaling_factor", "2.5");
-  refused("glm4_moe", "decoder_sparse_step", "2");
-  refused("glm4_moe", "scoring_func", "\"softmax\"");
+  const auto refused = [&](const std::string& type, const std::string& key,
+                           const std::string& wanted, const std::string& value) {
+    EXPECT_EQ(message(type, key, value),
+              type + " config: " + key + " must be " + wanted + ", got " + value);
+    EXPECT_NO_THROW(parse_model_config(R"({"head_dim": 8, "model_type": ")" + type + R"(", ")" +
+                                       key + "\": " + wanted + "}"))
+        << "what it is anyway: " << key;
+  };
+  refused("mixtral", "n_shared_experts", "0", "1");
+  refused("mixtral", "norm_topk_prob", "true", "false");
+  refused("mixtral", "sliding_window", "null", "4096");
+  refused("mixtral", "shared_expert_intermediate_size", "0", "8");
+  refused("mixtral", "mlp_only_layers", "[]", "[1]");
+  refused("qwen2_moe", "router_jitter_noise", "0.0", "0.1");
+  refused("qwen2_moe", "n_group", "1", "2");
+  refused("qwen3_moe", "n_shared_experts", "0", "1");
+  refused("qwen3_moe", "routed_scaling_factor", "1.0", "2.5");
+  refused("qwen3_moe", "qkv_bias", "false", "true");
+  refused("qwen3_moe", "use_qk_norm", "true", "false");
+  refused("qwen3_moe", "shared_expert_intermediate_size", "0", "512");
+  refused("glm4_moe", "decoder_sparse_step", "1", "2");
+  EXPECT_EQ(message("glm4_moe", "qkv_bias", "false"),
+            "glm4_moe config: qkv_bias must be absent or null, for a glm4_moe has no such key, "
+            "only qwen3_moe, qwen3, qwen2_moe or mixtral; got false");
+  EXPECT_EQ(message("glm4_moe", "scoring_func", "\"softmax\""),
+            "glm4_moe config: must have known keys alone, got the unknown key 'scoring_func'");
   EXPECT_THAT(message_for(R"({"model_type": "mixtral", "attention_bias": true})"),
               HasSubstr("mixtral config: attention_bias must be false, got true"));
   EXPECT_THAT(message_for(R"({"model_type": "qwen2_moe", "partial_rotary_factor": 0.5})"),
               HasSubstr("partial_rotary_factor must be 1.0, got 0.5"));
   EXPECT_THAT(message_for(R"({"model_type": "qwen2_moe", "use_sliding_window": true})"),
               HasSubstr("use_sliding_window must be false, got true"));
+}
+
+TEST(Families, RefuseFilesOfAnotherClass) {
+  EXPECT_EQ(message_for(R"({"model_type": "qwen3_moe", "router_jitter_noise": 0.1,
+                            "architectures": ["MixtralForCausalLM"]})"),
+            "qwen3_moe config: must have model_type \"mixtral\", for architectures has "
+            "MixtralForCausalLM, got \"qwen3_moe\"");
+  EXPECT_EQ(message_for(R"({"architectures": ["Glm4MoeForCausalLM"], "n_group": 2})"),
+            "qwen3_moe config: must have model_type \"glm4_moe\", for architectures has "
+            "Glm4MoeForCausalLM, got \"qwen3_moe\"");
+  // A class that is none of these may have any of their configurations.
+  EXPECT_NO_THROW(parse_model_config(
+      R"({"model_type": "mixtral", "architectures": ["MixtralForSequenceClassification"]})"));
+}
+
+// The keys of https://huggingface.co/Qwen/Qwen3-Coder-480B-A35B-Instruct and of the model of 30B.
+TEST(Families, ReadQwen3Coder) {
+  const auto coder = [](const std::string& sizes) {
+    return parse_model_config(sizes + R"(, "architectures": ["Qwen3MoeForCausalLM"],
+      "attention_bias": false, "attention_dropout": 0.0, "decoder_sparse_step": 1,
+      "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "initializer_range": 0.02,
+      "max_position_embeddings": 262144, "mlp_only_layers": [], "model_type": "qwen3_moe",
+      "norm_topk_prob": true, "num_experts_per_tok": 8, "output_router_logits": false,
+      "qkv_bias": false, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000000,
+      "router_aux_loss_coef": 0.0, "shared_expert_intermediate_size": 0, "sliding_window": null,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.52.3",
+      "use_cache": true, "use_qk_norm": true, "use_sliding_window": false,
+      "vocab_size": 151936})");
+  };
+  const auto largest = coder(R"({"hidden_size": 6144, "intermediate_size": 8192,
+      "max_window_layers": 62, "moe_intermediate_size": 2560, "num_attention_heads": 96,
+      "num_experts": 160, "num_hidden_layers": 62, "num_key_value_heads": 8)");
+  EXPECT_EQ(parameter_count(largest), 480'154'875'392);
+  const auto small = coder(R"({"hidden_size": 2048, "intermediate_size": 5472,
+      "max_window_layers": 28, "moe_intermediate_size": 768, "num_attention_heads": 32,
+      "num_experts": 128, "num_hidden_layers": 48, "num_key_value_heads": 4)");
+  EXPECT_EQ(parameter_count(small), 30'532'122'624);
+  EXPECT_FALSE(largest.qkv_bias);
+  EXPECT_TRUE(largest.use_qk_norm);
+  EXPECT_EQ(largest.shared_expert_intermediate_size, 0);
 }
 
 TEST(Families, RefuseContradictingKeys) {
