@@ -18,9 +18,11 @@
 #include "framework/distributed/process_group.h"
 #include "framework/distributed/shard_runs.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/input_file.h"
 #include "framework/io/safetensors_writer.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/tensor/fill.h"
 #include "models/causal_lm/config_json.h"
 #include "models/causal_lm/family.h"
 #include "models/causal_lm/hf_layout.h"
@@ -30,6 +32,14 @@ namespace moegrad::models {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kConfigFile = "config.json";
+
+/// What else belongs to a model in a folder of Hugging Face.
+constexpr std::array kCopiedFiles = std::to_array<std::string_view>(
+    {"added_tokens.json", "chat_template.jinja", "chat_template.json", "generation_config.json",
+     "merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer.model",
+     "tokenizer_config.json", "vocab.json"});
 
 /// A tensor to write, and of which pieces of a parameter it consists.
 struct HfTensor {
@@ -42,12 +52,13 @@ struct HfTensor {
 struct Source {
   Tensor tensor;
   Shape shape;
+  Dtype dtype;  // to write
   std::vector<HfTensor> tensors = {};
 };
 
 Source source_of(const std::string& name, const Tensor& tensor, const nn::ParameterLayout& layout,
                  HfExperts experts, const HfNames& names) {
-  Source source{.tensor = tensor, .shape = global_shape(tensor)};
+  Source source{.tensor = tensor, .shape = global_shape(tensor), .dtype = tensor.dtype()};
   for (auto& piece :
        hugging_face_pieces(name, layout, source.shape, 0, source.shape[0], experts, names)) {
     // The pieces of a fused tensor follow each other.
@@ -59,15 +70,17 @@ Source source_of(const std::string& name, const Tensor& tensor, const nn::Parame
   return source;
 }
 
-std::vector<Source> list_sources(const nn::Module& module, HfExperts experts,
+std::vector<Source> list_sources(const nn::Module& module, const SavePretrainedOptions& options,
                                  const HfNames& names) {
   std::vector<Source> sources;
   for (const auto& slot : module.distinct_parameters()) {
-    sources.push_back(source_of(slot.name, slot.parameter(), slot.layout, experts, names));
+    auto source = source_of(slot.name, slot.parameter(), slot.layout, options.experts, names);
+    source.dtype = options.dtype.value_or(source.dtype);
+    sources.push_back(std::move(source));
   }
   for (const auto& slot : module.buffer_slots()) {
     if (!slot.persistent || !is_floating(slot.tensor->dtype())) continue;
-    sources.push_back(source_of(slot.name, *slot.tensor, {}, experts, names));
+    sources.push_back(source_of(slot.name, *slot.tensor, {}, options.experts, names));
   }
   return sources;
 }
@@ -79,9 +92,8 @@ std::vector<std::vector<SafetensorsEntry>> plan_files(const std::vector<Source>&
   std::vector<std::vector<SafetensorsEntry>> files(1);
   std::int64_t file_bytes = 0;
   for (const auto& source : sources) {
-    const auto dtype = source.tensor.dtype();
     for (const auto& [name, shape, pieces] : source.tensors) {
-      const auto bytes = shape.numel() * size_of(dtype);
+      const auto bytes = shape.numel() * size_of(source.dtype);
       if (!files.back().empty() && bytes > max_bytes - file_bytes) {
         files.emplace_back();
         file_bytes = 0;
@@ -89,7 +101,7 @@ std::vector<std::vector<SafetensorsEntry>> plan_files(const std::vector<Source>&
       file_bytes += bytes;
       files.back().push_back({.name = name,
                               .shape = SafetensorsShape({shape.begin(), shape.end()}),
-                              .dtype = safetensors_dtype(dtype)});
+                              .dtype = safetensors_dtype(source.dtype)});
     }
   }
   return files;
@@ -110,6 +122,10 @@ bool is_shard_name(const std::string& name) {
   });
 }
 
+bool is_weights_name(const std::string& name) {
+  return name == kSingleFile || name == kIndexFile || is_shard_name(name);
+}
+
 void require(const std::error_code& failure, const char* step, const fs::path& path) {
   check(!failure, "save_pretrained: cannot ", step, " ", path.string(), ": ", failure.message());
 }
@@ -118,6 +134,28 @@ void remove_if_there(const fs::path& path) {
   std::error_code failure;
   fs::remove(path, failure);
   require(failure, "remove", path);
+}
+
+void copy_durably(const fs::path& from, const fs::path& to) {
+  constexpr std::int64_t kBlock = 1 << 20;
+  const InputFile input(from, "save_pretrained");
+  AtomicFile output(to);
+  std::vector<std::byte> block;
+  for (std::int64_t at = 0; at < input.size(); at += kBlock) {
+    block.resize(static_cast<std::size_t>(std::min(kBlock, input.size() - at)));
+    input.read(at, block);
+    output.write_at(static_cast<std::uint64_t>(at), block);
+  }
+  output.commit();
+}
+
+/// Copies kCopiedFiles, as far as they are there.
+void copy_files(const fs::path& from, const fs::path& to) {
+  std::error_code failure;
+  if (fs::equivalent(from, to, failure)) return;
+  for (const auto name : kCopiedFiles) {
+    if (fs::exists(from / name, failure)) copy_durably(from / name, to / name);
+  }
 }
 
 /// Runs on rank 0: takes whole parameters one after the other.
@@ -190,8 +228,8 @@ class Writer {
     std::vector<fs::path> stale;
     for (const auto& entry : fs::directory_iterator(folder_, failure)) {
       const auto name = entry.path().filename().string();
-      const bool weights = name == kSingleFile || name == kIndexFile || is_shard_name(name);
-      if (weights && std::ranges::find(names, name) == names.end()) stale.push_back(entry.path());
+      const bool stays = std::ranges::find(names, name) != names.end();
+      if (is_weights_name(name) && !stays) stale.push_back(entry.path());
     }
     require(failure, "list", folder_);
     for (const auto& path : stale) remove_if_there(path);
@@ -230,26 +268,45 @@ void save_pretrained(CausalLM& model, const fs::path& folder,
         model.layers()[i].is_moe() == mixture, "save_pretrained: mlp of layer ", i,
         " must be the mixture that config.json says, got another module in its place");
   }
+  const auto dtype = options.dtype.value_or(model.config().dtype);
+  check<DtypeError>(holds_reals(dtype), "save_pretrained: dtype must be of reals, got ", dtype);
   model.restore_parameters();
   const auto& context = RankContext::current();
-  const auto sources = list_sources(model, options.experts, family_of(model.config()).names);
+  const auto sources = list_sources(model, options, family_of(model.config()).names);
   std::unique_ptr<Writer> writer;
   if (context.rank() == 0) {
+    check_export_folder(folder, options);
     writer = std::make_unique<Writer>(folder, plan_files(sources, options.max_shard_bytes));
   }
   for (const auto& source : sources) {
     const auto& spec = source.tensor.shard_spec();
     const Tensor whole = spec ? gather_shards(source.tensor, *spec) : source.tensor.detach();
-    if (writer) writer->write(source, whole);
+    if (!writer) continue;
+    const bool as_it_is = whole.dtype() == source.dtype;
+    writer->write(source, as_it_is ? whole : to_dtype(whole, source.dtype));
   }
   if (writer) {
     writer->finish();
     auto config = model.config();
     config.num_nextn_predict_layers = 0;  // such layers are not part of the model
-    write_file_atomically(folder / "config.json", to_json(config));
+    write_file_atomically(folder / kConfigFile, to_json(config, dtype));
+    if (!options.copy_from.empty()) copy_files(options.copy_from, folder);
   }
   // No rank returns before the files are there.
   if (context.group() != nullptr) context.group()->barrier()->wait();
+}
+
+void check_export_folder(const fs::path& folder, const SavePretrainedOptions& options) {
+  std::error_code failure;  // ignored: writing to the folder reports it
+  for (const auto& entry : fs::directory_iterator(folder, failure)) {
+    const auto name = entry.path().filename().string();
+    const bool copied =
+        !options.copy_from.empty() && std::ranges::find(kCopiedFiles, name) != kCopiedFiles.end();
+    if (!is_weights_name(name) && name != kConfigFile && !copied) continue;
+    check<ValueError>(!entry.is_symlink(failure), "save_pretrained: ", entry.path().string(),
+                      " must be a file of this folder alone, got a link to ",
+                      fs::read_symlink(entry.path(), failure).string());
+  }
 }
 
 }  // namespace moegrad::models

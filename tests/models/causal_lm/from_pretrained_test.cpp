@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "framework/io/safetensors.h"
 #include "models/causal_lm/config_json.h"
@@ -45,19 +47,78 @@ TEST_P(FromPretrained, ReadsAnyModelType) {
                         .objective.item()));
 }
 
-// A checkpoint of GLM-4.5 has a layer more, which predicts a further token.
+// A checkpoint of GLM-4.5 has a layer more, which predicts a further token. Its config.json may
+// have lost the number of such layers.
 TEST(FromPretrainedFolder, LayersThatPredictFurtherTokensArePassedOver) {
   const test::TemporaryFolder folder;
   auto config = toy_config_of(ModelType::kGlm4Moe);
   auto tensors = test::random_checkpoint(config, Dtype::kFloat64);
-  tensors.push_back({"model.layers.3.eh_proj.weight", test::randn({2, 3}, 1)});
-  save_safetensors(folder / "model.safetensors", tensors, {});
-  CausalLM model(config);
-  EXPECT_THAT(message_of<ValueError>([&] { load_pretrained(model, folder / "."); }),
-              HasSubstr("must hold the module's tensors alone, got 'model.layers.3.eh_proj"));
-  config.num_nextn_predict_layers = 1;
-  CausalLM passing(config);
-  EXPECT_NO_THROW(load_pretrained(passing, folder / "."));
+  const auto load = [&](NamedTensors others) {
+    for (const auto& [name, tensor] : tensors) others.push_back({name, tensor});
+    save_safetensors(folder / "model.safetensors", others, {});
+    CausalLM model(config);
+    load_pretrained(model, folder / ".");
+  };
+  const NamedTensors layer = {{"model.layers.3.eh_proj.weight", test::randn({2, 3}, 1)},
+                              {"model.layers.3.mlp.gate.weight", test::randn({6, 3}, 2)},
+                              {"model.layers.3.shared_head.norm.weight", test::randn({3}, 3)}};
+  for (const std::int64_t number : {0, 1, 2}) {
+    config.num_nextn_predict_layers = number;
+    EXPECT_NO_THROW(load(layer)) << number;
+  }
+  // A layer of another kind, or none: it may belong to the model.
+  config.num_nextn_predict_layers = 0;
+  for (const std::string name :
+       {"model.layers.3.mlp.gate.weight", "model.layers.3x.eh_proj.weight", "model.layers.x"}) {
+    EXPECT_THAT(message_of<ValueError>([&] {
+                  load({{name, test::randn({2})}});
+                }),
+                HasSubstr("must hold the module's tensors alone, got '" + name + "'"));
+  }
+  EXPECT_THAT(message_of<ValueError>([&] {
+                load({layer[0], {"model.layers.4.mlp.gate.weight", test::randn({2})}});
+              }),
+              HasSubstr("must hold the module's tensors alone, got 'model.layers.4.mlp"));
+}
+
+// transformers wrote them until 4.31, and passes over them since.
+TEST_P(FromPretrained, FrequenciesOfRopeArePassedOver) {
+  const test::TemporaryFolder folder;
+  const auto config = toy_config_of(GetParam());
+  auto tensors = test::random_checkpoint(config, Dtype::kFloat64);
+  const auto load = [&](const std::string& name) {
+    tensors.push_back({name, test::randn({3}, 1)});
+    save_safetensors(folder / "model.safetensors", tensors, {});
+    tensors.pop_back();
+    CausalLM model(config);
+    load_pretrained(model, folder / ".");
+    EXPECT_TRUE(test::bitwise_equal(test::find(model.state_dict(), "model.norm.weight"),
+                                    test::find(tensors, "model.norm.weight")));
+  };
+  EXPECT_NO_THROW(load("model.layers.0.self_attn.rotary_emb.inv_freq"));
+  EXPECT_NO_THROW(load("model.rotary_emb.inv_freq"));
+  for (const std::string name : {"model.layers.0.self_attn.rotary_emb.inv_freq.weight",
+                                 "model.layers.0.self_attn.rotary_emb.cos_cached"}) {
+    EXPECT_THAT(message_of<ValueError>([&] { load(name); }),
+                HasSubstr("must hold the module's tensors alone, got '" + name + "'"));
+  }
+}
+
+// What generate() and a trainer of transformers read of it is as it was.
+TEST(FromPretrainedFolder, AModelThatIsSavedAgainKeepsTheKeysOfItsConfiguration) {
+  const test::TemporaryFolder folder;
+  const auto config = toy_config_of(ModelType::kMixtral);
+  save_safetensors(folder / "model.safetensors", test::random_checkpoint(config, Dtype::kFloat64),
+                   {});
+  auto keys = nlohmann::json::parse(to_json(config));
+  keys.update({{"eos_token_id", {2, 5}},
+               {"bos_token_id", nullptr},
+               {"pad_token_id", 0},
+               {"output_router_logits", false},
+               {"unsloth_version", "2025.3"}});
+  test::write_file(folder / "config.json", keys.dump());
+  save_pretrained(*from_pretrained(folder / "."), folder / "saved");
+  EXPECT_EQ(nlohmann::json::parse(test::read_file(folder / "saved" / "config.json")), keys);
 }
 
 TEST(FromPretrainedFolder, WhatIsSavedDoesNotClaimLayersThatItHasNot) {

@@ -9,6 +9,7 @@
 
 #include "framework/io/safetensors.h"
 #include "models/causal_lm/config_json.h"
+#include "models/causal_lm/from_pretrained.h"
 #include "models/causal_lm/load_pretrained.h"
 #include "models/hf_checkpoint.h"
 #include "tests/framework/io/files.h"
@@ -229,6 +230,138 @@ TEST(SavePretrained, CanReplaceTheFilesThatAreBeingRead) {
   const auto bytes = reader.find("model.norm.weight")->bytes();
   const Tensor norm = test::find(first.state_dict(), "model.norm.weight");
   EXPECT_EQ(std::memcmp(bytes.data(), norm.storage().data(), bytes.size()), 0);
+}
+
+TEST(SavePretrained, RefusesFilesThatAreLinks) {
+  const TemporaryFolder folder;
+  CausalLM first(toy_config(), 1), second(toy_config(), 2);
+  save_pretrained(first, folder / "a");
+  std::filesystem::create_directory(folder / "b");
+  const auto contents = [&](const std::string& name) {
+    return test::read_file(folder / "a" / name);
+  };
+  const auto weights = contents("model.safetensors"), config = contents("config.json");
+  write_file(folder / "a" / "tokenizer.json", "{}");
+  const auto refused = [&](const std::string& name, const std::filesystem::path& target,
+                           const SavePretrainedOptions& options = {}) {
+    const auto link = folder / "b" / name;
+    std::filesystem::create_symlink(target, link);
+    EXPECT_EQ(message_of<ValueError>([&] { save_pretrained(second, folder / "b", options); }),
+              "save_pretrained: " + link.string() +
+                  " must be a file of this folder alone, got a link to " + target.string());
+    EXPECT_EQ(names_in(folder / "b"), (std::set<std::string>{name}));
+    std::filesystem::remove(link);
+  };
+  refused("model.safetensors", folder / "a" / "model.safetensors");
+  refused("config.json", "../a/config.json");
+  refused("config.json", "../nowhere");
+  // What would be removed, too.
+  refused("model.safetensors.index.json", "../a/config.json");
+  refused("model-00001-of-00009.safetensors", "../a/model.safetensors");
+  refused("tokenizer.json", "../a/tokenizer.json", {.copy_from = folder / "a"});
+  EXPECT_EQ(contents("model.safetensors"), weights);
+  EXPECT_EQ(contents("config.json"), config);
+  // Other files may be.
+  std::filesystem::create_symlink("../a/tokenizer.json", folder / "b" / "tokenizer.json");
+  save_pretrained(second, folder / "b");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "b" / "tokenizer.json"));
+}
+
+TEST(SavePretrained, WritesIntoTheFolderThatALinkLeadsTo) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "real");
+  std::filesystem::create_directory_symlink("real", folder / "link");
+  CausalLM model(toy_config());
+  save_pretrained(model, folder / "link");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(names_in(folder / "real"), (std::set<std::string>{"config.json", "model.safetensors"}));
+}
+
+TEST(SavePretrained, LeavesTheOtherNameOfAFileAsItIs) {
+  const TemporaryFolder folder;
+  CausalLM first(toy_config(), 1), second(toy_config(true), 2);
+  save_pretrained(first, folder / "a");
+  std::filesystem::create_directory(folder / "b");
+  std::map<std::string, std::string> before;
+  for (const auto& name : names_in(folder / "a")) {
+    before[name] = test::read_file(folder / "a" / name);
+    std::filesystem::create_hard_link(folder / "a" / name, folder / "b" / name);
+  }
+  save_pretrained(second, folder / "b");
+  for (const auto& [name, bytes] : before) {
+    EXPECT_EQ(test::read_file(folder / "a" / name), bytes) << name;
+    EXPECT_NE(test::read_file(folder / "b" / name), bytes) << name;
+  }
+}
+
+TEST(SavePretrained, CopiesTheTokenizerAndWhatGenerateReads) {
+  const TemporaryFolder folder;
+  CausalLM model(toy_config());
+  const std::set<std::string> copied = {"generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "tokenizer.model",
+                                        "chat_template.jinja",
+                                        "chat_template.json"};
+  std::filesystem::create_directory(folder / "a");
+  std::filesystem::create_directory(folder / "saved");
+  for (const auto& name : copied) write_file(folder / "a" / name, name);
+  write_file(folder / "a" / "README.md", "not a part of a model");
+  write_file(folder / "a" / "tokenizer.json", std::string(3'000'000, 'x'));
+  write_file(folder / "saved" / "vocab.json", "of an earlier one");
+  save_pretrained(model, folder / "saved", {.copy_from = folder / "a"});
+  auto expected = copied;
+  expected.insert({"config.json", "model.safetensors"});
+  EXPECT_EQ(names_in(folder / "saved"), expected);
+  for (const auto& name : copied) {
+    EXPECT_EQ(test::read_file(folder / "saved" / name), test::read_file(folder / "a" / name));
+  }
+  // Into the folder itself, and from one that has none of them.
+  save_pretrained(model, folder / "a", {.copy_from = folder / "."});
+  save_pretrained(model, folder / "a", {.copy_from = folder / "a"});
+  EXPECT_EQ(test::read_file(folder / "a" / "vocab.json"), "vocab.json");
+}
+
+TEST(SavePretrained, WritesParametersInAsManyBitsAsAsked) {
+  const TemporaryFolder folder;
+  auto config = test::toy_config_of(ModelType::kGlm4Moe);
+  config.dtype = Dtype::kFloat32;
+  CausalLM model(config, 1);
+  save_pretrained(model, folder / "saved", {.dtype = Dtype::kBFloat16});
+  std::int64_t rounded = 0, kept = 0;
+  const auto state = model.state_dict();
+  const HfCheckpoint checkpoint(folder / "saved");
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    const bool is_buffer = name.ends_with("e_score_correction_bias");
+    EXPECT_EQ(tensor.entry->dtype, is_buffer ? SafetensorsDtype::kF32 : SafetensorsDtype::kBF16);
+    (is_buffer ? kept : rounded) += 1;
+  }
+  EXPECT_EQ(kept, 2);
+  EXPECT_GT(rounded, 20);
+  const auto saved = load_safetensors(folder / "saved" / "model.safetensors");
+  EXPECT_TRUE(test::bitwise_equal(
+      test::find(saved, "lm_head.weight"),
+      to_dtype(test::find(state, "lm_head.weight").detach(), Dtype::kBFloat16)));
+  const auto json = nlohmann::json::parse(test::read_file(folder / "saved" / "config.json"));
+  EXPECT_EQ(json["torch_dtype"], "bfloat16");
+  // Read again, they are what bfloat16 has kept of them.
+  const auto loaded = from_pretrained(folder / "saved");
+  EXPECT_EQ(loaded->config().dtype, Dtype::kFloat32);
+  for (const auto& [name, tensor] : loaded->state_dict()) {
+    const Tensor own = test::find(state, name).detach();
+    const bool is_buffer = name.ends_with("e_score_correction_bias");
+    EXPECT_TRUE(test::bitwise_equal(
+        tensor.detach(),
+        is_buffer ? own : to_dtype(to_dtype(own, Dtype::kBFloat16), Dtype::kFloat32)))
+        << name;
+  }
+  EXPECT_EQ(message_of<DtypeError>(
+                [&] { save_pretrained(model, folder / "saved", {.dtype = Dtype::kInt64}); }),
+            "save_pretrained: dtype must be of reals, got int64");
 }
 
 TEST(SavePretrained, NeedsAPositiveLimit) {
