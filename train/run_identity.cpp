@@ -9,6 +9,7 @@
 #include "framework/runtime/byte_stream.h"
 #include "framework/runtime/parse_number.h"
 #include "models/causal_lm/config_json.h"
+#include "models/hf_checkpoint.h"
 #include "train/config/train_options.h"
 
 namespace moegrad::training {
@@ -29,6 +30,10 @@ std::map<std::string, std::string> describe_run(const TrainConfig& config,
                                                 const TrainingData& data) {
   auto run = compared_options(config);
   run["config"] = to_json(config.model_config());
+  const auto& weights = config.model.hf_model;
+  run[kInitialWeights] = weights.empty() ? kRandomWeights
+                                         : "those with CRC-32C " +
+                                               std::to_string(models::checkpoint_checksum(weights));
   run["data"] = data.source().describe();
   run["batches"] = data.describe();
   return run;

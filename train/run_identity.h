@@ -12,8 +12,14 @@
 
 namespace moegrad::training {
 
+/// Where describe_run() says which weights the run began from, and what it says of those that were
+/// not read.
+inline constexpr const char* kInitialWeights = "initial_weights";
+inline constexpr const char* kRandomWeights = "random ones";
+
 /// What must not change when a run is resumed, as text: the compared options by their names, and
-/// the contents of what the run reads.
+/// the contents of what the run reads, of --hf-model the configuration and a checksum of the
+/// weights.
 std::map<std::string, std::string> describe_run(const TrainConfig& config,
                                                 const TrainingData& data);
 

@@ -98,6 +98,11 @@ struct Stopped {
   int exit_code;  // of run_training()
 };
 
+// With the other files of the model that the run has begun from.
+models::SavePretrainedOptions export_options(const TrainConfig& options) {
+  return {.dtype = options.output.export_dtype, .copy_from = options.model.hf_model};
+}
+
 // The unit that a loss is divided by.
 std::string_view unit_of(const TrainingData& data) {
   return data.source().is_text() ? "byte" : "token";
@@ -290,9 +295,20 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   logs.end_line();
   logs.recent_loads();
   print_result(options, data, model, logs, is_rank_0, may_stop);
-  if (!options.output.export_hf.empty()) models::save_pretrained(model, options.output.export_hf);
+  if (!options.output.export_hf.empty()) {
+    models::save_pretrained(model, options.output.export_hf, export_options(options));
+  }
   const bool written = logs.report();
   return checkpoints.finish() && written;
+}
+
+// Before there is a model to export.
+void check_export(const TrainConfig& options) {
+  try {
+    models::check_export_folder(options.output.export_hf, export_options(options));
+  } catch (const Error& error) {
+    throw ValueError("--export-hf: " + std::string(error.what()));
+  }
 }
 
 // Creates the folder that an option names, if any, and tries to write to it. What keeps files out
@@ -318,6 +334,7 @@ int run_training(const TrainConfig& options, const TrainingData& data,
   check_vocabulary(data.source(), options.model_config());
   check_output_folder("--checkpoint-dir", options.checkpoint.dir);
   check_output_folder("--tensorboard", options.output.tensorboard);
+  check_export(options);
   check_output_folder("--export-hf", options.output.export_hf);
   std::atomic<int> code = 0;
   MpiOptions launch_options;

@@ -116,5 +116,58 @@ for preset in ["tiny", "tiny-dense", "tiny-qwen2-moe", "tiny-mixtral", "tiny-glm
     assert (own / "model.safetensors").read_bytes() == (target / "model.safetensors").read_bytes(), preset
     assert (own / "config.json").read_text() == (target / "config.json").read_text(), preset
 
+# What a run has read of a model besides, it exports with it; the tool says what else there is.
+hub, blobs = folder / "hub", folder / "blobs"
+target = folder / "hf tiny-mixtral"
+config = json.loads((target / "config.json").read_text()) | {
+    "eos_token_id": 2, "bos_token_id": None, "output_router_logits": False}
+(target / "config.json").write_text(json.dumps(config))
+for name in ("tokenizer.json", "generation_config.json"):
+    (target / name).write_text(f'{{"name": "{name}"}}')
+root, own = folder / "runs from hf", folder / "own from hf"
+FROM = ["--text", text, "--hf-model", target, "--micro-batches", 2, "--batch", 1, "--seq-len", 16,
+        "--sample-bytes", 0, "--validation-sequences", 2, "--steps", 2]
+run("train", *FROM, "--checkpoint-dir", root, "--export-hf", own)
+out, _ = run("checkpoint_tool", "export", root, folder / "tool")
+assert out == (f"step 2 written to {folder}/tool\nnot written: generation_config.json and the tokenizer; "
+               "copy them from the model that the run began from\n"), out
+for exported in (own, folder / "tool"):
+    assert json.loads((exported / "config.json").read_text()) == config, exported
+assert sorted(path.name for path in own.iterdir()) == [
+    "config.json", "generation_config.json", "model.safetensors", "tokenizer.json"]
+assert (own / "tokenizer.json").read_text() == (target / "tokenizer.json").read_text()
+run("train", *FROM, "--export-hf", own, "--export-dtype", "bf16")
+assert tensors_of(own / "model.safetensors")["lm_head.weight"][0] == "BF16"
+assert json.loads((own / "config.json").read_text())["torch_dtype"] == "bfloat16"
+
+# A snapshot of the Hub's cache, and a folder of links beside a model, are another model's files.
+blobs.mkdir()
+snapshot = hub / "snapshots" / "2"
+snapshot.mkdir(parents=True)
+linked = folder / "linked"
+linked.mkdir()
+before = {}
+for name in ("config.json", "model.safetensors"):
+    shutil.copy(target / name, blobs / name)
+    (snapshot / name).symlink_to(Path("../../../blobs") / name)
+    (linked / name).symlink_to(target / name)
+    before[name] = (blobs / name).read_bytes()
+for place, program in [(snapshot, "checkpoint_tool"), (snapshot, "train"), (linked, "train")]:
+    if program == "train":
+        out, err = run("train", *FROM, "--export-hf", place, exit_code=1)
+        assert "training, from" not in out, out  # before there is anything to write
+        said = "train: --export-hf: save_pretrained"
+    else:
+        _, err = run("checkpoint_tool", "export", root, place, exit_code=1)
+        said = "checkpoint_tool: save_pretrained"
+    assert re.fullmatch(rf"{said}: {place}/(config.json|model.safetensors) must be a file of this folder alone, "
+                        r"got a link to \S.*\n", err), err
+    for name, data in before.items():
+        assert (blobs / name).read_bytes() == data == (target / name).read_bytes(), (place, name)
+        assert (place / name).is_symlink()
+(folder / "again").symlink_to(target)
+_, err = run("train", *FROM, "--export-hf", folder / "again", exit_code=2)
+assert err.startswith("train: --export-hf: must not be what --hf-model names, got "), err
+
 shutil.rmtree(folder)
 print("checkpoint_tool_test: ok")

@@ -8,6 +8,8 @@
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_manifest.h"
 #include "models/causal_lm/model.h"
+#include "models/causal_lm/save_pretrained.h"
+#include "models/hf_checkpoint.h"
 #include "optim/adamw.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
@@ -105,6 +107,30 @@ TEST_F(TrainCheckpointsTest, RefuseToGoOnWithAnotherValueOfAnOption) {
   options.memory.recompute_layers = 1;
   options.output.temperature = 0.5;
   EXPECT_EQ(run(options), 0);
+}
+
+// Of the same shape, and with the same headers.
+TEST_F(TrainCheckpointsTest, RefuseToGoOnWithTheWeightsOfAnotherModel) {
+  const auto exported = [&](const char* name, std::uint64_t seed) {
+    models::CausalLM model(models::CausalLMConfig::preset("tiny"), seed);
+    models::save_pretrained(model, folder_ / name);
+    return (folder_ / name).string();
+  };
+  const auto first = exported("first", 1), second = exported("second", 2);
+  const auto those = [](const std::string& folder) {
+    return "those with CRC-32C " + std::to_string(models::checkpoint_checksum(folder));
+  };
+  options_.model.hf_model = first;
+  ASSERT_EQ(run(options_), 0);
+  const auto must_be =
+      "resume: initial_weights must be " + those(first) + " as in " + step_folder(2) + ", got ";
+  EXPECT_EQ(refusal([&](TrainConfig& o) { o.model.hf_model = second; }), must_be + those(second));
+  EXPECT_EQ(refusal([&](TrainConfig& o) { o.model.hf_model = ""; }), must_be + "random ones");
+  // The same weights in another place are the same.
+  std::filesystem::rename(first, folder_ / "moved");
+  options_.model.hf_model = (folder_ / "moved").string();
+  options_.checkpoint.resume = true;
+  EXPECT_EQ(run(options_), 0);
 }
 
 TEST_F(TrainCheckpointsTest, RefuseARecordThatCannotBeCompared) {

@@ -16,6 +16,7 @@
 #include "framework/tensor/meta.h"
 #include "models/causal_lm/config_json.h"
 #include "models/causal_lm/save_pretrained.h"
+#include "train/run_identity.h"
 #include "train/train_checkpoints.h"
 
 namespace moegrad::tools {
@@ -176,6 +177,10 @@ void export_checkpoint(const fs::path& path, const fs::path& folder, std::ostrea
   for (const auto& [name, tensor] : model->state_dict()) reader.read(name, tensor);
   models::save_pretrained(*model, folder);
   out << "step " << reader.manifest().step << " written to " << folder.string() << '\n';
+  const auto weights = values.find(kInitialWeights);
+  if (weights == values.end() || weights->second == kRandomWeights) return;
+  out << "not written: generation_config.json and the tokenizer; copy them from the model that the "
+         "run began from\n";
 }
 
 }  // namespace moegrad::tools

@@ -54,7 +54,7 @@ void check_data(const TrainConfig& config, const models::CausalLMConfig& model) 
                     longest);
 }
 
-// Requires a dtype that values travel in to be bf16 or the dtype of the arithmetic.
+// Requires a dtype that values travel or are exported in to be bf16 or the dtype of the arithmetic.
 void check_narrow(const char* name, std::optional<Dtype> dtype, Dtype own) {
   const auto name_in_options = [](Dtype one) { return name_of<Dtype>(one, kDtypes); };
   check<UsageError>(!dtype || *dtype == Dtype::kBFloat16 || *dtype == own, name,
@@ -134,6 +134,7 @@ void TrainConfig::validate() const {
   check_expert_parallel(parallel, shape);
   check_narrow("--wire-dtype", parallel.wire_dtype, model.dtype);
   check_narrow("--reduce-dtype", parallel.reduce_dtype, model.dtype);
+  check_narrow("--export-dtype", output.export_dtype, model.dtype);
   check<UsageError>(!checkpoint.resume || !checkpoint.dir.empty(),
                     "--resume: needs --checkpoint-dir");
   check_schedule(*this);

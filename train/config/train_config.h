@@ -95,6 +95,7 @@ struct TrainConfig {
     std::optional<StepRange> profile_steps;
     std::string profile;    // empty: kDefaultTrace, where profile_steps is set
     std::string export_hf;  // where the trained model goes in Hugging Face's form; empty: nowhere
+    std::optional<Dtype> export_dtype;  // of its parameters; the model's own unless bf16
     std::string prompt = "And God said, ";
     std::int64_t sample_bytes = 500;
     double temperature = 0.7;

@@ -244,7 +244,7 @@ void add_checkpoint_options(std::vector<Option>& all, TrainConfig::Checkpoint& c
 
 void add_output_options(std::vector<Option>& all, TrainConfig::Output& output) {
   auto& [dry_run, metrics, validation_interval, tensorboard, profile_steps, profile, export_hf,
-         prompt, sample_bytes, temperature, log_every, log_level] = output;
+         export_dtype, prompt, sample_bytes, temperature, log_every, log_level] = output;
   const auto add = [&all](Option option) {
     all.push_back(std::move(option).at_resume_of(AtResume::kOutput));
   };
@@ -263,6 +263,9 @@ void add_output_options(std::vector<Option>& all, TrainConfig::Output& output) {
                   "file for that trace; default: trace.json"));
   add(path_option("export-hf", export_hf, PathKind::kExportFolder,
                   "folder for the trained model as Hugging Face keeps it"));
+  add(choice_option<std::optional<Dtype>>("export-dtype", export_dtype, kTravelling,
+                                          "bf16: half as large; default: as --dtype")
+          .needing("export-hf"));
   add(text_option("prompt", prompt, "start of the sample"));
   add(number_option("sample-bytes", sample_bytes, {0, 1 << 20}, "length of the sample; 0: none"));
   add(number_option("temperature", temperature, {0, 1e6}, "of the sample; 0: greedy"));

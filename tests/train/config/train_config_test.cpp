@@ -135,6 +135,8 @@ TEST(TrainConfig, RefusesWhatCannotBe) {
               c.parallel.reduce_dtype = Dtype::kFloat32;
             }),
             "--reduce-dtype: must be bf16 or what --dtype is, fp64, got fp32");
+  EXPECT_EQ(message([](TrainConfig& c) { c.output.export_dtype = Dtype::kFloat64; }),
+            "--export-dtype: must be bf16 or what --dtype is, fp32, got fp64");
   EXPECT_EQ(message([](TrainConfig& c) { c.output.prompt.clear(); }),
             "--prompt: must not be empty");
   EXPECT_EQ(message([](TrainConfig& c) { c.output.profile = "t.json"; }),
