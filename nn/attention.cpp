@@ -80,8 +80,10 @@ Tensor Attention::forward(const Tensor& x, const SequenceContext& context) {  //
   const Tensor k = rotated(k_norm_, heads(k_proj_(x)));  // [T, Nkv, D]
   const Tensor v = heads(v_proj_(x));                    // [T, Nkv, D]
   const double scale = 1.0 / std::sqrt(static_cast<double>(d));
-  const Tensor y = ops::attention(q, k, v, context.documents, scale,
-                                  {.dropout = attention_dropout(*this, config_.dropout)});
+  const auto mask = config_.causal ? ops::AttentionMask::kCausal : ops::AttentionMask::kFull;
+  const Tensor y =
+      ops::attention(q, k, v, context.documents, scale,
+                     {.mask = mask, .dropout = attention_dropout(*this, config_.dropout)});
   return o_proj_(ops::view(y, {x.dim(0), config_.num_heads * d}));  // [T, H]
 }
 

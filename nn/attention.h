@@ -19,7 +19,7 @@ struct SequenceContext {
 };
 void for_each_tensor(SequenceContext& context, const TensorVisitor& visit);
 
-/// Causal grouped-query attention within each document, as in Qwen3:
+/// Grouped-query attention within each document, causal unless `causal` is false, as in Qwen3:
 ///
 ///     q = rope(norm_q(W_q x + b_q)),  k = rope(norm_k(W_k x + b_k)),  v = W_v x + b_v
 ///     y = W_o softmax(q k^T / sqrt(D)) v          x, y: [T, H]
@@ -38,6 +38,7 @@ class Attention final : public Callable<Attention> {
     std::int64_t head_dim = 0;             // need not be hidden_size / num_heads
     bool qkv_bias = false;
     bool qk_norm = true;
+    bool causal = true;  // false: each token attends to all of its document, as in an encoder
     double dropout = 0;  // of weights, in training (nn::Dropout)
     double rms_norm_eps = 1e-6;
     Dtype dtype = Dtype::kFloat32;

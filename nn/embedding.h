@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <utility>
+
+#include "framework/runtime/error.h"
 #include "nn/layer_size.h"
 #include "nn/module.h"
 #include "ops/embedding.h"
@@ -18,10 +21,15 @@ class Embedding final : public Callable<Embedding> {
 
   /// Zero weights: nn::init_weights fills them. ValueError for a size outside [1, 2^31).
   explicit Embedding(const Config& config)
-      : weight_(
+      : Embedding(
             Tensor::zeros({detail::layer_size("Embedding", "num_embeddings", config.num_embeddings),
                            detail::layer_size("Embedding", "embedding_dim", config.embedding_dim)},
-                          config.dtype)) {
+                          config.dtype)) {}
+  /// Shares `weight` [V, H] with its owner: two modules that are given one Tensor train it
+  /// together. It requires a gradient from now on. ShapeError unless it has two dimensions.
+  explicit Embedding(Tensor weight) : weight_(std::move(weight)) {
+    check<ShapeError>(weight_.ndim() == 2, "Embedding: weight must be [V, H], got ",
+                      weight_.shape());
     register_parameter("weight", weight_, InitialValues::normal());
   }
 

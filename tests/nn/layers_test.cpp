@@ -108,6 +108,19 @@ TEST(Embedding, LooksUpRows) {
   EXPECT_EQ(rows.data<double>()[1], embedding.weight().data<double>()[7]);
 }
 
+TEST(Embedding, SharesAGivenWeight) {
+  Embedding embedding(variable({3, 7}));
+  Embedding same(embedding.weight());
+  Linear head(embedding.weight());
+  EXPECT_TRUE(same.weight().is(embedding.weight()));
+  const Tensor ids = Tensor::from(std::vector<std::int64_t>{2, 0}, {2});
+  EXPECT_TRUE(bitwise_equal(same(ids).detach(), embedding(ids).detach()));
+  EXPECT_TRUE(head.weight().is(embedding.weight()));
+  EXPECT_TRUE(Embedding(randn({3, 7})).weight().requires_grad());
+  EXPECT_EQ(message_of<ShapeError>([] { Embedding(randn({3})); }),
+            "Embedding: weight must be [V, H], got [3]");
+}
+
 TEST(RMSNorm, HasUnitRootMeanSquare) {
   RMSNorm norm({.dim = 8, .eps = 0.0, .dtype = Dtype::kFloat64});
   const Tensor y = norm(randn({2, 8}));
@@ -251,6 +264,30 @@ TEST(Attention, SeesNothingOfLaterTokensOrOtherDocuments) {
   EXPECT_FALSE(bitwise_equal(ops::narrow(y, 0, 6, 1), ops::narrow(z, 0, 6, 1)));
   EXPECT_TRUE(bitwise_equal(ops::narrow(y, 0, 3, 4),
                             attention(clone(ops::narrow(x, 0, 3, 4)), context_of({4}))));
+}
+
+TEST(Attention, SeesLaterTokensOfItsDocumentIfItIsNotCausal) {
+  auto config = attention_config();
+  config.causal = false;
+  Attention attention(config);
+  init_weights(attention, 1, 0.5);
+  const Tensor x = randn({7, 10});
+  const Tensor y = attention(x, context_of({3, 4}));
+  Tensor changed = clone(x);
+  for (std::size_t i = 50; i < 60; ++i) changed.mutable_data<double>()[i] += 1.0;  // token 5
+  const Tensor z = attention(changed, context_of({3, 4}));
+  EXPECT_TRUE(bitwise_equal(ops::narrow(y, 0, 0, 3), ops::narrow(z, 0, 0, 3)));
+  for (std::int64_t t = 3; t < 7; ++t) {
+    EXPECT_FALSE(bitwise_equal(ops::narrow(y, 0, t, 1), ops::narrow(z, 0, t, 1))) << t;
+  }
+  // The last token of a document sees what it would see if attention were causal.
+  Attention causal(attention_config());
+  init_weights(causal, 1, 0.5);
+  const Tensor want = causal(x, context_of({3, 4}));
+  for (const std::int64_t t : {2, 6}) {
+    EXPECT_TRUE(all_close(ops::narrow(y, 0, t, 1), ops::narrow(want, 0, t, 1), 1e-12, 1e-12)) << t;
+  }
+  EXPECT_FALSE(all_close(ops::narrow(y, 0, 3, 1), ops::narrow(want, 0, 3, 1), 1e-3, 1e-3));
 }
 
 TEST(Attention, GradientsMatchFiniteDifferences) {
