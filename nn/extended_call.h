@@ -47,18 +47,6 @@ constexpr bool can_be_kept() {
   }
 }
 
-/// The defined tensors in the values, from left to right.
-template <class... Values>
-TensorList defined_tensors(Values&... values) {
-  TensorList tensors;
-  visit_tensors(
-      [&](Tensor& tensor) {
-        if (tensor.defined()) tensors.push_back(tensor);
-      },
-      values...);
-  return tensors;
-}
-
 /// Puts `tensors` in the place of the defined tensors in the values. Error for another number.
 template <class... Values>
 void replace_tensors(const char* what, const TensorList& tensors, Values&... values) {
@@ -97,7 +85,7 @@ class BodyCall final : public ForwardCall {
         held_(std::forward<Arguments>(arguments)...) {}
 
   TensorList inputs() {
-    return std::apply([](auto&... values) { return defined_tensors(values...); }, held_);
+    return std::apply([](auto&... values) { return tensors_in(values...); }, held_);
   }
 
   TensorList run(const TensorList& inputs) override { return run(body_, held_, inputs, *outcome_); }
@@ -151,7 +139,7 @@ class BodyCall final : public ForwardCall {
         [&](auto&... each) {
           replace_tensors("the arguments", inputs, each...);
           Result result = body(passed<Arguments>(each)...);
-          TensorList outputs = defined_tensors(result);
+          TensorList outputs = tensors_in(result);
           if (outcome.is_wanted) outcome.result.emplace(std::move(result));
           return outputs;
         },

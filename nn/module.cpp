@@ -2,9 +2,12 @@
 #include "nn/module.h"
 
 #include <algorithm>
+#include <unordered_set>
 
+#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/rank_context.h"
 
 namespace moegrad::nn {
 namespace {
@@ -14,6 +17,11 @@ std::string join(const std::string& prefix, const std::string& name) {
   return prefix + "." + name;
 }
 
+// Whether `name` is "prefix.something".
+bool is_below(std::string_view name, std::string_view prefix) {
+  return name.size() > prefix.size() && name[prefix.size()] == '.' && name.starts_with(prefix);
+}
+
 void check_exists_in_backward(const std::weak_ptr<const void>& alive, const std::string& path,
                               std::string_view but) {
   check(!alive.expired(), "backward: ", path.empty() ? "the module" : "module '" + path + "'",
@@ -21,6 +29,19 @@ void check_exists_in_backward(const std::weak_ptr<const void>& alive, const std:
 }
 
 }  // namespace
+
+// A Tensor with one handle is in one slot. Only one with several may be tied to another, and have
+// its name.
+template <class Slot>
+void Module::name_storages_of(const std::vector<Slot>& added) const {
+  const auto [root, path] = place_in_tree();
+  const bool may_be_tied = std::ranges::any_of(
+      added, [](const Slot& slot) { return slot.tensor->impl().use_count() > 1; });
+  if (may_be_tied) return root->name_storages();
+  for (const auto& slot : added) {
+    if (slot.tensor->defined()) slot.tensor->storage().set_name(join(path, slot.name));
+  }
+}
 
 void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout layout,
                                 InitialValues initial) {
@@ -42,7 +63,7 @@ void Module::register_parameter(std::string name, Tensor& slot, ParameterLayout 
                                   .initial = initial,
                                   .made_on_meta = slot.is_meta()},
                          .alive = slot.watch_handle()});
-  name_storages();
+  name_storages_of(std::vector{parameters_.back().slot});
 }
 
 void Module::register_buffer(std::string name, Tensor& slot, bool persistent,
@@ -64,15 +85,20 @@ void Module::register_buffer(std::string name, Tensor& slot, bool persistent,
                                .initial = initial,
                                .made_on_meta = slot.is_meta()},
                       .alive = slot.watch_handle()});
-  name_storages();
+  name_storages_of(std::vector{buffers_.back().slot});
 }
 
 void Module::register_module(std::string name, Module& child) {
   check_name("register_module", name);
   check_new_in_tree(name, child);
   std::erase_if(children_, [&](const auto& own) { return own.name == name; });
-  children_.push_back(adopt(std::move(name), child));
-  name_storages();
+  children_.push_back(adopt(name, child));
+  std::vector<ParameterSlot> parameters;
+  child.collect_slots(name, parameters);
+  name_storages_of(parameters);
+  std::vector<BufferSlot> buffers;
+  child.collect_buffers(name, buffers);
+  name_storages_of(buffers);
 }
 
 void Module::replace_module(std::string_view name, Module& child) {
@@ -83,9 +109,8 @@ void Module::replace_module(std::string_view name, Module& child) {
   if (before == &child) return;
   check_new_in_tree(place->name, child, before);
   if (before != nullptr) check_not_sharded(*before, name);
-  if (before != nullptr && before->parent_ == this) {  // and not shown by another tree since
-    before->parent_ = nullptr;
-    before->name_.clear();
+  if (before != nullptr) {
+    std::erase_if(before->parents_, [&](const Parent& parent) { return parent.module == this; });
   }
   Child adopted = adopt(place->name, child);
   place->module = adopted.module;
@@ -119,9 +144,8 @@ std::pair<Module*, Module::Child*> Module::child_at(std::string_view what, std::
 }
 
 Module::Child Module::adopt(std::string name, Module& child) {
-  child.name_ = name;
-  child.parent_ = this;
-  child.parent_alive_ = life_.watch();
+  std::erase_if(child.parents_, [](const Parent& parent) { return parent.alive.expired(); });
+  child.parents_.push_back({.module = this, .alive = life_.watch(), .name = name});
   return {.name = std::move(name), .module = &child, .alive = child.life_.watch()};
 }
 
@@ -135,7 +159,7 @@ void Module::check_name(std::string_view what, const std::string& name) const {
     const bool same = name == taken;
     check<ValueError>(!same, what, ": '", name, "' is the name of a ", kind, " of ", described(),
                       " already; each child, parameter and buffer needs a name of its own");
-    const bool within = name.starts_with(taken + '.') || taken.starts_with(name + '.');
+    const bool within = is_below(name, taken) || is_below(taken, name);
     check<ValueError>(!within, what, ": '", name, "' and the ", kind, " '", taken, "' of ",
                       described(), " must not lie within each other: full names could coincide");
   };
@@ -146,32 +170,41 @@ void Module::check_name(std::string_view what, const std::string& name) const {
 
 void Module::check_new_in_tree(const std::string& name, Module& child,
                                const Module* leaving) const {
-  check<ValueError>(!child.find(*this), "register_module: '", name, "' of ", described(),
+  check<ValueError>(!is_within(child), "register_module: '", name, "' of ", described(),
                     " must not be or contain the module that registers it");
   std::vector<std::pair<std::string, Module*>> modules;
   child.collect_modules(name, modules);
   const auto& tree = *place_in_tree().first;
   for (const auto& [path, module] : modules) {
-    if (leaving != nullptr && leaving->find(*module)) continue;
-    const auto found = tree.find(*module);
-    check<ValueError>(!found, "register_module: '", path, "' of ", described(),
-                      " is registered as '", found.value_or(""),
-                      "' already; register a module once and call it as often as you like");
+    if (leaving != nullptr && module->is_within(*leaving)) continue;
+    check<ValueError>(!module->is_within(tree), "register_module: '", path, "' of ", described(),
+                      " is registered as '", tree.find(*module).value_or(""),
+                      "' already; register a module once and call it as often as you like, or make "
+                      "another one of the same weight, as nn::Linear(weight) and "
+                      "nn::Embedding(weight) do");
   }
 }
 
 std::string Module::described() const {
-  return name_.empty() ? "the module" : "module '" + name_ + "'";
+  return parents_.empty() ? "the module" : "module '" + parents_.back().name + "'";
 }
 
 std::pair<const Module*, std::string> Module::place_in_tree() const {
   const auto* module = this;
   std::string path;
-  while (module->parent_ != nullptr && !module->parent_alive_.expired()) {
-    path = join(module->name_, path);
-    module = module->parent_;
+  while (!module->parents_.empty() && !module->parents_.back().alive.expired()) {
+    const auto& parent = module->parents_.back();
+    path = join(parent.name, path);
+    module = parent.module;
   }
   return {module, std::move(path)};
+}
+
+// Climbs, since a tree is wide but not deep.
+bool Module::is_within(const Module& other) const {
+  return this == &other || std::ranges::any_of(parents_, [&](const Parent& parent) {
+           return !parent.alive.expired() && parent.module->is_within(other);
+         });
 }
 
 std::optional<std::string> Module::find(const Module& module) const {
@@ -233,10 +266,10 @@ std::vector<ParameterSlot> Module::parameter_slots() const {
 
 std::vector<ParameterSlot> Module::distinct_parameters() const {
   std::vector<ParameterSlot> distinct;
+  std::unordered_set<const TensorImpl*> seen;
   for (auto& slot : parameter_slots()) {
-    const bool tied = std::ranges::any_of(
-        distinct, [&](const ParameterSlot& seen) { return seen.parameter().is(slot.parameter()); });
-    if (!tied) distinct.push_back(std::move(slot));
+    const bool is_first = seen.insert(slot.parameter().impl().get()).second;
+    if (is_first) distinct.push_back(std::move(slot));
   }
   return distinct;
 }
@@ -252,10 +285,10 @@ NamedTensors Module::named_parameters() const {
 std::vector<BufferSlot> Module::buffer_slots() const {
   std::vector<BufferSlot> all, distinct;
   collect_buffers("", all);
+  std::unordered_set<const TensorImpl*> seen = {nullptr};  // an undefined one is left out
   for (auto& slot : all) {
-    const bool seen = std::ranges::any_of(
-        distinct, [&](const BufferSlot& other) { return other.tensor->is(*slot.tensor); });
-    if (slot.tensor->defined() && !seen) distinct.push_back(std::move(slot));
+    const bool is_first = seen.insert(slot.tensor->impl().get()).second;
+    if (is_first) distinct.push_back(std::move(slot));
   }
   return distinct;
 }
@@ -280,6 +313,11 @@ std::vector<std::pair<std::string, Module*>> Module::named_modules() {
   return modules;
 }
 
+std::vector<std::pair<std::string, const Module*>> Module::named_modules() const {
+  const auto modules = const_cast<Module*>(this)->named_modules();
+  return {modules.begin(), modules.end()};
+}
+
 ModuleExtensions Module::all_extensions() const {
   ModuleExtensions found = extensions_;
   for (const auto& child : children_) {
@@ -287,6 +325,12 @@ ModuleExtensions Module::all_extensions() const {
     found.insert(found.end(), below.begin(), below.end());
   }
   return found;
+}
+
+void Module::warn_once(WarningOf what, std::string_view text) const {
+  const auto bit = static_cast<unsigned>(what);
+  const auto before = place_in_tree().first->warned_of_.fetch_or(bit);
+  if ((before & bit) == 0) log(LogLevel::kWarning, text);
 }
 
 void Module::train(bool mode) {
@@ -307,6 +351,13 @@ HookHandle Module::register_forward_pre_hook(std::function<void(Module&)> hook) 
 }
 HookHandle Module::register_forward_hook(std::function<void(Module&)> hook) {
   return forward_hooks_.add(std::move(hook));
+}
+HookHandle Module::register_forward_pre_hook(std::function<void(Module&, const TensorList&)> hook) {
+  return input_hooks_.add(std::move(hook));
+}
+HookHandle Module::register_forward_hook(
+    std::function<void(Module&, const TensorList&, const TensorList&)> hook) {
+  return output_hooks_.add(std::move(hook));
 }
 HookHandle Module::register_backward_pre_hook(std::function<void(Module&)> hook) {
   return backward_pre_hooks_.add(std::move(hook));
@@ -329,7 +380,33 @@ std::pair<ModuleTree, std::string> Module::tree_of_call() const {
   return {std::move(tree), std::move(path)};
 }
 
+bool Module::has_trainable_parameter() const {
+  const auto is_trained = [](const OwnParameter& own) {
+    if (own.alive.expired() || !own.slot.parameter().defined()) return false;
+    return own.slot.parameter().requires_grad();
+  };
+  return std::ranges::any_of(parameters_, is_trained) ||
+         std::ranges::any_of(children_, [](const Child& child) {
+           return !child.alive.expired() && child.module->has_trainable_parameter();
+         });
+}
+
+// Ranks that train one module would clear each other's gradients and step under each other's
+// forward. To read weights together, as in evaluation, is their right.
+void Module::check_own_rank() {
+  const auto* const context = RankContext::find();
+  if (context == nullptr || context->world_size() == 1 || !training_ || !grad_enabled()) return;
+  int first = training_rank_;
+  if (first == context->rank() || !has_trainable_parameter()) return;
+  if (first < 0 && training_rank_.compare_exchange_strong(first, context->rank())) return;
+  check(first == context->rank(), "forward: ", described(), " is trained by rank ", first,
+        " already, so rank ", context->rank(),
+        " must have a module of its own; make it in the function that launch() runs, or, to "
+        "evaluate one together, call eval() before or use a NoGradGuard");
+}
+
 ScopeGuard Module::open_scope() {
+  if (ScopeGuard::current() == nullptr) check_own_rank();
   auto [tree, within] = tree_of_call();
   std::string path = join(tree.path, within);
   if (log_enabled(LogLevel::kDebug)) {

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <any>
+#include <atomic>
+#include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +28,19 @@
 
 namespace moegrad::nn {
 
+/// What load_state_dict() has passed over, as in torch.
+struct IncompatibleKeys {
+  std::vector<std::string> missing_keys;     // names of the module that the state does not have
+  std::vector<std::string> unexpected_keys;  // names of the state that the module does not have
+};
+
+/// What a tree of modules warns of, once (Module::warn_once).
+enum class WarningOf : std::uint8_t {
+  kSameMasksAgain = 1,
+  kSameMasksOnAllRanks = 2,
+  kRouterWithoutGradient = 4,
+};
+
 /// Base of layers and models, as torch.nn.Module. Children are members held by value. They are
 /// registered by reference, so that full names, state dicts and fully_shard find them.
 ///
@@ -42,7 +58,9 @@ namespace moegrad::nn {
 /// A Tensor that a module needs but does not train, such as a running mean or a mask, is a buffer:
 /// register_buffer. Optimizers do not see it. State dicts, checkpoints, to_empty() and to() treat
 /// it like a parameter. fully_shard leaves it whole, so what changes it must do so alike on all
-/// ranks. Change its values under a NoGradGuard, since otherwise it drags the tape along.
+/// ranks. Write new values into it with copy_(buffer, values), which the tape does not record. A
+/// buffer that is assigned to is another Tensor, so a state_dict() that was taken before has the
+/// old values; a CheckpointSaver that is given such a one warns.
 ///
 /// A module points to what it was given. So children, parameters and buffers must stay at the
 /// address where they were registered as long as the module is used. Make them members, or elements
@@ -72,17 +90,20 @@ class Module {
   std::vector<BufferSlot> buffer_slots() const;
   /// This module (as "") and all below it, in pre-order.
   std::vector<std::pair<std::string, Module*>> named_modules();
+  std::vector<std::pair<std::string, const Module*>> named_modules() const;
 
   /// Name -> tensor (detached; shares storage): all parameters, then the persistent buffers. A tied
   /// tensor appears once, under its first name, where torch lists each name. Calls
   /// restore_parameters() first: under fully_shard parameters are this rank's shards.
   NamedTensors state_dict() const;
-  /// Copies the values into the tensors of state_dict(). Nothing is copied if it throws: Error
-  /// unless names agree, ShapeError unless shapes agree, ValueError for a shard of another part of
-  /// its parameter than this rank's, DtypeError for a tensor of another dtype, unless both hold
-  /// reals, LayoutError for a tensor of this module that has been replaced by one that is not
-  /// contiguous.
-  void load_state_dict(const NamedTensors& state);
+  /// Copies the values into the tensors of state_dict(). If `strict` is false, names that only one
+  /// side has are passed over and returned.
+  ///
+  /// Nothing is copied if it throws. Error unless names agree, ShapeError if only shapes do not:
+  /// one error lists all such names. ValueError for a shard of another part of its parameter than
+  /// this rank's, DtypeError for a tensor of another dtype, unless both hold reals, LayoutError for
+  /// a tensor of this module that has been replaced by one that is not contiguous.
+  IncompatibleKeys load_state_dict(const NamedTensors& state, bool strict = true);
 
   /// Puts back the parameters that this module and those below keep, where others stand in for
   /// them.
@@ -158,6 +179,22 @@ class Module {
   /// The hooks are called before and after forward().
   HookHandle register_forward_pre_hook(std::function<void(Module&)> hook);
   HookHandle register_forward_hook(std::function<void(Module&)> hook);
+  /// The same for hooks that also see tensors: those in the arguments of the call and, after it,
+  /// those in its result, undefined ones left out (Note [Tensors in arguments and results]). They
+  /// run before, and after, those that see none.
+  ///
+  ///     Tensor activation;
+  ///     layer.register_forward_hook([&](auto&, const TensorList&, const TensorList& outputs) {
+  ///       activation = outputs[0].detach();  // without detach() it holds the tape
+  ///     });
+  ///
+  /// The tensors are handles, so a hook cannot put others in their place: a ModuleExtension can.
+  HookHandle register_forward_pre_hook(std::function<void(Module&, const TensorList& inputs)> hook);
+  HookHandle register_forward_hook(
+      std::function<void(Module&, const TensorList& inputs, const TensorList& outputs)> hook);
+  /// Logs a warning unless something in this module's tree has warned of the same before.
+  void warn_once(WarningOf what, std::string_view text) const;
+
   /// The hooks are called when a backward enters this module's part of the tape, and when it has
   /// left it (Note [Pre- and post-backward entries]).
   HookHandle register_backward_pre_hook(std::function<void(Module&)> hook);
@@ -221,6 +258,7 @@ class Module {
                          ScopeGuard::current()->display_path());
     const CallGuard call_guard(calls_under_way_);
     try {
+      const TensorList inputs = shown_inputs(arguments...);
       run(forward_pre_hooks_);
       auto result = [&] {
         if (extensions_.empty()) return body(std::forward<Arguments>(arguments)...);
@@ -229,6 +267,7 @@ class Module {
         return call.take(run_inside(extensions_, call, call.inputs()));
       }();
       run(forward_hooks_);
+      show_outputs(inputs, result);
       return result;
     } catch (Error& error) {
       error.add_module(ScopeGuard::current()->path);
@@ -238,6 +277,8 @@ class Module {
 
  private:
   using Hooks = HookList<void(Module&)>;
+  using InputHooks = HookList<void(Module&, const TensorList&)>;
+  using OutputHooks = HookList<void(Module&, const TensorList&, const TensorList&)>;
 
   class CallGuard {
    public:
@@ -257,9 +298,32 @@ class Module {
   std::function<void()> existence_check();
   Child adopt(std::string name, Module& child);
   void run(const Hooks& hooks);
+  /// Runs the pre hooks that see tensors. What it returns is empty if no hook is going to see it.
+  template <class... Arguments>
+  TensorList shown_inputs(const Arguments&... arguments) {
+    if (input_hooks_.empty() && output_hooks_.empty()) return {};
+    TensorList inputs = detail::tensors_in(arguments...);
+    for (const auto& hook : input_hooks_.snapshot()) hook(*this, inputs);
+    return inputs;
+  }
+  template <class Result>
+  void show_outputs(const TensorList& inputs, const Result& result) {
+    if (output_hooks_.empty()) return;
+    const TensorList outputs = detail::tensors_in(result);
+    for (const auto& hook : output_hooks_.snapshot()) hook(*this, inputs, outputs);
+  }
+  /// Gives all storages of the tree below their names.
   void name_storages() const;
+  /// The same for those of `added`, which this module has just registered.
+  template <class Slot>
+  void name_storages_of(const std::vector<Slot>& added) const;
+  /// Error if another rank of the same launch trains this module. Called at the outermost call.
+  void check_own_rank();
+  bool has_trainable_parameter() const;
   /// ValueError unless `name` may be registered. `what` names the caller.
   void check_name(std::string_view what, const std::string& name) const;
+  /// Whether this module is `other` or below it.
+  bool is_within(const Module& other) const;
   /// ValueError if `child`, or a module below it, is in this tree of modules already, unless it is
   /// part of `leaving`, which may be null.
   void check_new_in_tree(const std::string& name, Module& child,
@@ -290,7 +354,8 @@ class Module {
   void collect_modules(const std::string& prefix,
                        std::vector<std::pair<std::string, Module*>>& modules);
 
-  std::string name_;  // within its parent
+  friend class ModulePrinter;
+
   bool training_ = true;
   int calls_under_way_ = 0;
   ModuleExtensions extensions_;
@@ -309,17 +374,39 @@ class Module {
     std::any place = {};  // AnyModule<...>*, if it may be replaced
     std::function<void()> replaced = {};
   };
+  struct Parent {
+    const Module* module;
+    std::weak_ptr<const void> alive;
+    std::string name;  // of this module within it
+  };
   /// Error unless it still exists.
   Module& checked(const Child& child) const;
 
   std::vector<OwnParameter> parameters_;
   std::vector<OwnBuffer> buffers_;
   std::vector<Child> children_;
-  const Module* parent_ = nullptr;  // the last one that registered this module
-  std::weak_ptr<const void> parent_alive_;
+  std::vector<Parent> parents_;  // those that have registered this module, the last one last
   LifeToken life_;
   Hooks forward_pre_hooks_, forward_hooks_, backward_pre_hooks_, backward_hooks_;
+  InputHooks input_hooks_;
+  OutputHooks output_hooks_;
+  std::atomic<int> training_rank_ = -1;  // of those of a launch, the first that called it to train
+  mutable std::atomic<unsigned> warned_of_ = 0;  // of a tree's root: WarningOf, as bits
 };
+
+/// Prints the class of the module and of those below, with the shapes of parameters and buffers,
+/// and the number of parameters, tied ones counted once:
+///
+///     Perceptron(
+///       (hidden): Linear(weight [32, 1], bias [32])
+///       (output): Linear(weight [1, 32], bias [1])
+///     )
+///     97 parameters
+///
+/// What is not as usual is said: another dtype than float32, a parameter that is frozen or tied to
+/// another, a buffer. Shapes are those of whole parameters, also under fully_shard. Children that
+/// follow each other and are alike take one line: (layers.0-3): 4 x Block(
+std::ostream& operator<<(std::ostream& out, const Module& module);
 
 template <class Signature>
 AnyModule<Signature>& Module::place_of(std::string_view what, std::string_view path,

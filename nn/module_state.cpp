@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a Module does with the values of its parameters and buffers.
-#include <algorithm>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "framework/autograd/grad_mode.h"
 #include "framework/distributed/shard_spec.h"
@@ -9,6 +15,41 @@
 #include "nn/module.h"
 
 namespace moegrad::nn {
+namespace {
+
+// "missing keys 'a', 'b'"
+std::string listed(std::string_view what, const std::vector<std::string>& names) {
+  std::string text = std::string(what) + (names.size() == 1 ? " " : "s ");
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "'" : ", '") + names[i] + "'";
+  }
+  return text;
+}
+
+// What load_state_dict refuses by name and shape.
+class Disagreement {
+ public:
+  void add(std::string text) { texts_.push_back(std::move(text)); }
+  void add_shape(const std::string& name, const Shape& held, const Shape& given) {
+    std::ostringstream text;
+    text << "'" << name << "' must be " << held << ", got " << given;
+    texts_.push_back(text.str());
+    ++shapes_;
+  }
+  void raise_if_any() const {
+    if (texts_.empty()) return;
+    std::string message = "load_state_dict: ";
+    for (std::size_t i = 0; i < texts_.size(); ++i) message += (i == 0 ? "" : "; ") + texts_[i];
+    if (shapes_ == texts_.size()) throw ShapeError(message);
+    throw Error(message);
+  }
+
+ private:
+  std::vector<std::string> texts_;
+  std::size_t shapes_ = 0;
+};
+
+}  // namespace
 
 NamedTensors Module::state_dict() const {
   restore_parameters();
@@ -20,34 +61,50 @@ NamedTensors Module::state_dict() const {
   return state;
 }
 
-void Module::load_state_dict(const NamedTensors& state) {
+IncompatibleKeys Module::load_state_dict(const NamedTensors& state, bool strict) {
   auto own = state_dict();
-  for (const auto& given : state) {
-    check(std::ranges::find(own, given.name, &NamedTensor::name) != own.end(),
-          "load_state_dict: unexpected key '", given.name, "'");
-    check(std::ranges::count(state, given.name, &NamedTensor::name) == 1, "load_state_dict: key '",
-          given.name, "' is given twice");
+  std::unordered_map<std::string_view, const Tensor*> given;
+  std::unordered_set<std::string_view> held;
+  for (const auto& [name, tensor] : own) held.insert(name);
+  IncompatibleKeys keys;
+  Disagreement disagreement;
+  for (const auto& [name, tensor] : state) {
+    const bool is_first = given.emplace(name, &tensor).second;
+    if (!is_first) disagreement.add("key '" + name + "' is given twice");
+    if (is_first && !held.contains(name)) keys.unexpected_keys.push_back(name);
   }
-  for (auto& [name, tensor] : own) {
-    const auto found = std::ranges::find(state, name, &NamedTensor::name);
-    check(found != state.end(), "load_state_dict: missing key '", name, "'");
-    check<UndefinedTensorError>(found->tensor.defined(), "load_state_dict: '", name,
+  for (const auto& [name, tensor] : own) {
+    const auto found = given.find(name);
+    if (found == given.end()) {
+      keys.missing_keys.push_back(name);
+    } else if (found->second->defined() && !(found->second->shape() == tensor.shape())) {
+      disagreement.add_shape(name, tensor.shape(), found->second->shape());
+    }
+  }
+  if (strict && !keys.missing_keys.empty()) {
+    disagreement.add(listed("missing key", keys.missing_keys));
+  }
+  if (strict && !keys.unexpected_keys.empty()) {
+    disagreement.add(listed("unexpected key", keys.unexpected_keys));
+  }
+  disagreement.raise_if_any();
+  std::erase_if(own, [&](const NamedTensor& each) { return !given.contains(each.name); });
+  for (const auto& [name, tensor] : own) {
+    const Tensor& source = *given.at(name);
+    check<UndefinedTensorError>(source.defined(), "load_state_dict: '", name,
                                 "' must be a defined tensor");
     check<LayoutError>(tensor.is_contiguous(), "load_state_dict: '", name,
                        "' of this module must be contiguous, got shape ", tensor.shape(),
                        " with strides ", tensor.strides());
-    check<ShapeError>(found->tensor.shape() == tensor.shape(), "load_state_dict: '", name,
-                      "' must be ", tensor.shape(), ", got ", found->tensor.shape());
-    const auto given = found->tensor.dtype(), held = tensor.dtype();
-    check<DtypeError>(given == held || (holds_reals(given) && holds_reals(held)),
-                      "load_state_dict: '", name, "' must be ", held,
-                      ", or of other reals if it is of reals, got ", given);
-    check_same_part("load_state_dict", name, found->tensor.shard_spec(), tensor.shard_spec());
+    const bool reals = holds_reals(source.dtype()) && holds_reals(tensor.dtype());
+    check<DtypeError>(reals || source.dtype() == tensor.dtype(), "load_state_dict: '", name,
+                      "' must be ", tensor.dtype(), ", or of other reals if it is of reals, got ",
+                      source.dtype());
+    check_same_part("load_state_dict", name, source.shard_spec(), tensor.shard_spec());
   }
   const NoGradGuard no_grad;
-  for (auto& [name, tensor] : own) {
-    copy_(tensor, std::ranges::find(state, name, &NamedTensor::name)->tensor);
-  }
+  for (auto& [name, tensor] : own) copy_(tensor, *given.at(name));
+  return keys;
 }
 
 void Module::restore_parameters() const {

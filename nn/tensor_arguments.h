@@ -93,4 +93,24 @@ void visit_tensors(const TensorVisitor& visit, Values&... values) {
   (visit_one(values), ...);
 }
 
+namespace detail {
+
+/// The defined tensors in the values, from left to right.
+template <class... Values>
+TensorList tensors_in(const Values&... values) {
+  TensorList tensors;
+  [[maybe_unused]] const auto collect = [&]<class T>(const T& value) {
+    if constexpr (holds_tensors<T>()) {
+      const auto keep = [&](const Tensor& tensor) {
+        if (tensor.defined()) tensors.push_back(tensor);
+      };
+      visit_tensors(keep, const_cast<T&>(value));  // a visitor may write, but this one does not
+    }
+  };
+  (collect(values), ...);
+  return tensors;
+}
+
+}  // namespace detail
+
 }  // namespace moegrad::nn

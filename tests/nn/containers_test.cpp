@@ -91,7 +91,8 @@ TEST(Sequential, RejectsWhatIsNotThere) {
   net.push_back(tanh);
   EXPECT_EQ(message_of<ValueError>([&] { net.push_back(tanh); }),
             "register_module: '2' of the module is registered as '1' already; register a module "
-            "once and call it as often as you like");
+            "once and call it as often as you like, or make another one of "
+            "the same weight, as nn::Linear(weight) and nn::Embedding(weight) do");
   EXPECT_EQ(net.size(), 2);
   EXPECT_EQ(net(randn({2})).numel(), 2);
 }
@@ -193,7 +194,8 @@ TEST(ModuleList, RejectsWhatIsNotThereAndIsNeverCalled) {
   list.push_back(linear);
   EXPECT_EQ(message_of<ValueError>([&] { list.push_back(linear); }),
             "register_module: '1' of the module is registered as '0' already; register a module "
-            "once and call it as often as you like");
+            "once and call it as often as you like, or make another one of "
+            "the same weight, as nn::Linear(weight) and nn::Embedding(weight) do");
   EXPECT_EQ(list.size(), 1);
   EXPECT_EQ(message_of<ValueError>([&] { list[1]; }), "ModuleList: index must be in [0, 1), got 1");
   EXPECT_EQ(message_of<ValueError>([&] { recompute(list); }),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "nn/linear.h"
 #include "nn/module.h"
@@ -46,6 +48,44 @@ TEST(LoadStateDict, ARefusedStateLeavesTheModuleAsItWas) {
             }),
             "load_state_dict: key 'first.weight' is given twice");
   EXPECT_TRUE(bitwise_equal(module.first.weight().detach(), Tensor::ones({3, 2})));
+}
+
+TEST(LoadStateDict, OneErrorListsAllThatIsWrong) {
+  Pair module;
+  const Tensor given = test::randn({2, 2}, 1, Dtype::kFloat32);
+  EXPECT_EQ(message_of<Error>([&] {
+              module.load_state_dict({{"third.weight", given}, {"fourth.weight", given}});
+            }),
+            "load_state_dict: missing keys 'first.weight', 'second.weight'; unexpected keys "
+            "'third.weight', 'fourth.weight'");
+  EXPECT_EQ(message_of<Error>([&] {
+              module.load_state_dict({{"second.weight", given}, {"third.weight", given}});
+            }),
+            "load_state_dict: 'second.weight' must be [2, 3], got [2, 2]; missing key "
+            "'first.weight'; unexpected key 'third.weight'");
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              module.load_state_dict({{"first.weight", given}, {"second.weight", given}});
+            }),
+            "load_state_dict: 'first.weight' must be [3, 2], got [2, 2]; 'second.weight' must be "
+            "[2, 3], got [2, 2]");
+}
+
+TEST(LoadStateDict, NotStrictPassesOverNamesAlone) {
+  Pair module;
+  const Tensor given = test::randn({3, 2}, 1, Dtype::kFloat32);
+  const auto keys =
+      module.load_state_dict({{"third.weight", given}, {"first.weight", given}}, /*strict=*/false);
+  EXPECT_EQ(keys.missing_keys, std::vector<std::string>{"second.weight"});
+  EXPECT_EQ(keys.unexpected_keys, std::vector<std::string>{"third.weight"});
+  EXPECT_TRUE(bitwise_equal(module.first.weight().detach(), given));
+  EXPECT_TRUE(bitwise_equal(module.second.weight().detach(), Tensor::zeros({2, 3})));
+  // As in torch, shapes must agree.
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              module.load_state_dict({{"second.weight", given}}, /*strict=*/false);
+            }),
+            "load_state_dict: 'second.weight' must be [2, 3], got [3, 2]");
+  const auto all = module.load_state_dict(module.state_dict());
+  EXPECT_TRUE(all.missing_keys.empty() && all.unexpected_keys.empty());
 }
 
 // As averages of several states are.

@@ -98,6 +98,60 @@ TEST_F(ModuleHooks, ForwardAloneRunsNone) {
   EXPECT_TRUE(events_.empty());
 }
 
+TEST_F(ModuleHooks, MaySeeTheTensorsOfTheCall) {
+  Tensor input, activation;
+  auto before =
+      block_.norm().register_forward_pre_hook([&](Module& module, const TensorList& inputs) {
+        EXPECT_EQ(&module, &block_.norm());
+        ASSERT_EQ(inputs.size(), 1U);
+        EXPECT_FALSE(activation.defined());
+        input = inputs[0];
+      });
+  auto after = block_.norm().register_forward_hook(
+      [&](Module& module, const TensorList& inputs, const TensorList& outputs) {
+        EXPECT_EQ(&module, &block_.norm());
+        ASSERT_EQ(inputs.size(), 1U);
+        ASSERT_EQ(outputs.size(), 1U);
+        EXPECT_TRUE(inputs[0].is(input));
+        activation = outputs[0];
+      });
+  const Tensor x = variable({3, 4});
+  const Tensor y = block_(x);
+  EXPECT_TRUE(input.is(x));
+  EXPECT_TRUE(activation.is(y));
+  before.remove();
+  after.remove();
+  input = activation = Tensor();
+  block_(x);
+  EXPECT_FALSE(input.defined() || activation.defined());
+}
+
+/// Tensors in a struct, an optional and a vector, beside an argument without any.
+class Mixed final : public Callable<Mixed> {
+ public:
+  TensorList forward(const std::optional<Tensor>& x, int times, const TensorList& more) {
+    TensorList result = more;
+    if (x) result.insert(result.end(), static_cast<std::size_t>(times), *x);
+    result.emplace_back();
+    return result;
+  }
+};
+
+TEST_F(ModuleHooks, SeeTheDefinedTensorsFromLeftToRight) {
+  Mixed mixed;
+  const Tensor x = variable({1}), a = variable({2}), b = variable({3});
+  int calls = 0;
+  mixed.register_forward_hook([&](Module&, const TensorList& inputs, const TensorList& outputs) {
+    ++calls;
+    ASSERT_EQ(inputs.size(), 3U);
+    EXPECT_TRUE(inputs[0].is(x) && inputs[1].is(a) && inputs[2].is(b));
+    ASSERT_EQ(outputs.size(), 4U);
+    EXPECT_TRUE(outputs[0].is(a) && outputs[3].is(x));
+  });
+  mixed(x, 2, TensorList{a, b});
+  EXPECT_EQ(calls, 1);
+}
+
 TEST_F(ModuleHooks, OfAModuleThatIsGoneAreAnError) {
   for (const bool pre : {true, false}) {
     std::optional<RMSNorm> norm(std::in_place, RMSNorm::Config{.dim = 4, .dtype = Dtype::kFloat64});

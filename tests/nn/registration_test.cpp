@@ -105,15 +105,18 @@ TEST(Registration, AModuleStandsInATreeOnce) {
   inner.register_module("leaf", leaf);
   EXPECT_EQ(message_of<ValueError>([&] { root.register_module("again", inner); }),
             "register_module: 'again' of the module is registered as 'inner' already; register a "
-            "module once and call it as often as you like");
+            "module once and call it as often as you like, or make another one of "
+            "the same weight, as nn::Linear(weight) and nn::Embedding(weight) do");
   EXPECT_EQ(message_of<ValueError>([&] { root.register_module("leaf", leaf); }),
             "register_module: 'leaf' of the module is registered as 'inner.leaf' already; register "
-            "a module once and call it as often as you like");
+            "a module once and call it as often as you like, or make another one of "
+            "the same weight, as nn::Linear(weight) and nn::Embedding(weight) do");
   // Also where the tree is put together from below, and where the second place is below the first.
   other.register_module("leaf", leaf);
   EXPECT_EQ(message_of<ValueError>([&] { root.register_module("other", other); }),
             "register_module: 'other.leaf' of the module is registered as 'inner.leaf' already; "
-            "register a module once and call it as often as you like");
+            "register a module once and call it as often as you like, or make another one of "
+            "the same weight, as nn::Linear(weight) and nn::Embedding(weight) do");
   Holder late;
   inner.register_module("late", late);
   EXPECT_EQ(message_of<ValueError>([&] { inner.register_module("root", root); }),
@@ -190,7 +193,8 @@ TEST(Registration, AChildTakesThePlaceOfAnother) {
   EXPECT_EQ(refused("other", next), "replace_module: the module has no child 'other'");
   EXPECT_EQ(refused("first", last),
             "register_module: 'first' of the module is registered as 'last' already; register a "
-            "module once and call it as often as you like");
+            "module once and call it as often as you like, or make another one of "
+            "the same weight, as nn::Linear(weight) and nn::Embedding(weight) do");
   EXPECT_EQ(refused("first", holder),
             "register_module: 'first' of the module must not be or contain the module that "
             "registers it");
@@ -242,7 +246,8 @@ TEST(Registration, AChildIsReplacedByWhatWrapsItAndBack) {
   wrapper.replace_module("wrapped", other);
   EXPECT_EQ(message_of<ValueError>([&] { holder.replace_module("child", wrapper); }),
             "register_module: 'child.wrapped' of module 'layer' is registered as 'other' already; "
-            "register a module once and call it as often as you like");
+            "register a module once and call it as often as you like, or make another one of "
+            "the same weight, as nn::Linear(weight) and nn::Embedding(weight) do");
 }
 
 TEST(Registration, AChildThatIsGoneIsReplaced) {

@@ -174,7 +174,8 @@ TEST(Replace, RejectsWhatDoesNotFitAndChangesNothing) {
   mlp.replace("up_proj", doubled);
   EXPECT_EQ(message_of<ValueError>([&] { mlp.replace("gate_proj", doubled); }),
             "register_module: 'gate_proj' of the module is registered as 'up_proj' already; "
-            "register a module once and call it as often as you like");
+            "register a module once and call it as often as you like, or make another one of "
+            "the same weight, as nn::Linear(weight) and nn::Embedding(weight) do");
   EXPECT_THAT(names_of(mlp), ElementsAre("gate_proj.weight", "down_proj.weight"));
 }
 
