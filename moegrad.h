@@ -57,6 +57,7 @@
 #include "models/matrix_parameters.h"
 #include "nn/activations.h"
 #include "nn/attention.h"
+#include "nn/deepcopy.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"
 #include "nn/init.h"
