@@ -14,20 +14,15 @@ Dropout::Dropout(const Config& config) : p_(config.p) {
 
 Tensor Dropout::forward(const Tensor& x) {
   if (!is_training() || p_ == 0) return x;
-  const auto& ids = detail::ids_in_force("Dropout");
-  const Random random(ids.seed, detail::purpose_of_call("Dropout", "dropout", ids.step));
-  return ops::dropout(x, p_, random, ids.token_ids);
+  const auto draw = detail::draw_of_call(*this, "Dropout", "dropout");
+  return ops::dropout(x, p_, Random(draw.ids.seed, draw.purpose), draw.ids.token_ids);
 }
 
 std::optional<ops::AttentionOptions::Dropout> attention_dropout(const Module& module, double p) {
   if (!module.is_training() || p == 0) return std::nullopt;
-  constexpr auto kName = "attention dropout";
-  const auto& ids = detail::ids_in_force(kName);
+  const auto draw = detail::draw_of_call(module, "attention dropout", "dropout");
   return ops::AttentionOptions::Dropout{
-      .p = p,
-      .seed = ids.seed,
-      .purpose = detail::purpose_of_call(kName, "dropout", ids.step),
-      .ids = ids.token_ids};
+      .p = p, .seed = draw.ids.seed, .purpose = draw.purpose, .ids = draw.ids.token_ids};
 }
 
 }  // namespace moegrad::nn

@@ -11,9 +11,10 @@ namespace moegrad::nn {
 /// While it is_training(): ops::dropout with the seed, the step and the ids of the DropoutIdsGuard
 /// around it (Note [Dropout masks]) and its own path. Otherwise y = x.      x, y: [T, ...]
 ///
-/// Two calls of one module in a step drop the same elements; use a module for each place. So do two
-/// Dropouts that no module has registered, since neither has a path. Error in training without
-/// a guard, and if a module calls it that has not registered it. ValueError unless p is in [0, 1).
+/// Two calls of one module in a step drop the same elements, unless the guard around the second has
+/// another DropoutIds::draw; use a module for each place. Two Dropouts that no module has
+/// registered drop the same, too, since neither has a path. Error in training without a guard, and
+/// if a module calls it that has not registered it. ValueError unless p is in [0, 1).
 class Dropout final : public Callable<Dropout> {
  public:
   struct Config {

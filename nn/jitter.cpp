@@ -14,9 +14,8 @@ Jitter::Jitter(const Config& config) : noise_(config.noise) {
 
 Tensor Jitter::forward(const Tensor& x) {
   if (!is_training() || noise_ == 0) return x;
-  const auto& ids = detail::ids_in_force("Jitter");
-  const Random random(ids.seed, detail::purpose_of_call("Jitter", "jitter", ids.step));
-  return ops::jitter(x, noise_, random, ids.token_ids);
+  const auto draw = detail::draw_of_call(*this, "Jitter", "jitter");
+  return ops::jitter(x, noise_, Random(draw.ids.seed, draw.purpose), draw.ids.token_ids);
 }
 
 }  // namespace moegrad::nn

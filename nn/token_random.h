@@ -5,16 +5,21 @@
 #include <string_view>
 
 #include "framework/autograd/dropout_ids.h"
+#include "nn/module.h"
 
 namespace moegrad::nn::detail {
 
-/// The ids that random numbers of a layer depend on (Note [Dropout masks]). Error, with the name of
-/// the layer, outside a DropoutIdsGuard.
-const DropoutIds& ids_in_force(std::string_view layer);
+/// What random numbers of a layer depend on (Note [Dropout masks]).
+struct Draw {
+  const DropoutIds& ids;
+  /// What tells the random numbers of this call from those of other modules, steps and draws: the
+  /// path of the module that is called, `kind` and the numbers of step and draw.
+  std::string purpose;
+};
 
-/// What tells the random numbers of this call from those of other modules and steps: the path of
-/// the module that is called, `purpose` and the step. Error if a call around it is one of a module
-/// that the one that calls it has not registered.
-std::string purpose_of_call(std::string_view layer, std::string_view purpose, std::int64_t step);
+/// Of the call of `module` that is running. `layer`: its name, for messages. Error outside a
+/// DropoutIdsGuard, and if a call around it is one of a module that the one that calls it has not
+/// registered. Warns of masks that others have had.
+Draw draw_of_call(const Module& module, std::string_view layer, std::string_view kind);
 
 }  // namespace moegrad::nn::detail

@@ -40,7 +40,7 @@ struct Options {
 Tensor loss_of(models::CausalLM& model, std::int64_t count) {
   const RandomData data({.vocab_size = model.config().vocab_size, .length = count});
   const auto batch = data.micro_batch(0, 0);
-  const DropoutIdsGuard random(DropoutIds{});  // of a model with router_jitter_noise
+  const DropoutIdsGuard random({.step = 0});  // of a model with router_jitter_noise
   const auto output = model(batch.tokens, batch.documents);
   return models::causal_lm_loss(output, batch.targets, count, model.config().router_aux_loss_coef)
       .objective;

@@ -10,6 +10,7 @@
 namespace moegrad {
 
 class RankContext;
+class DropoutIdsGuard;
 struct DropoutIds;
 struct SavedTensorHooks;
 struct Scope;
@@ -47,7 +48,8 @@ struct ThreadState {
   const SavedTensorHooks* saved_tensor_hooks = nullptr;
   std::shared_ptr<const Scope> scope = nullptr;
   std::shared_ptr<const DropoutIds> dropout_ids = nullptr;
-  bool checkpoint_forward = false;  // in_checkpoint_forward()
+  DropoutIdsGuard* dropout_guard = nullptr;  // the one that has set them
+  bool checkpoint_forward = false;           // in_checkpoint_forward()
   detail::LeafRecorder* leaf_recorder = nullptr;
   std::uint64_t body_begin = 0;  // on the tape, of the body that a checkpoint runs again
   /// How many entries the tape has had; null: none yet.

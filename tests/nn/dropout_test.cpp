@@ -53,21 +53,22 @@ TEST(Dropout, DiffersByStepMicroBatchAndModule) {
     auto& dropout = dynamic_cast<Dropout&>(module);
     return dropout(ones);
   };
-  const Tensor one = kept(layers[0], {.seed = 1});
-  EXPECT_TRUE(bitwise_equal(one, kept(layers[0], {.seed = 1})));
-  EXPECT_FALSE(bitwise_equal(one, kept(layers[1], {.seed = 1})));
-  EXPECT_FALSE(bitwise_equal(one, kept(layers[0], {.seed = 2})));
+  const Tensor one = kept(layers[0], {.seed = 1, .step = 0});
+  EXPECT_TRUE(bitwise_equal(one, kept(layers[0], {.seed = 1, .step = 0})));
+  EXPECT_FALSE(bitwise_equal(one, kept(layers[1], {.seed = 1, .step = 0})));
+  EXPECT_FALSE(bitwise_equal(one, kept(layers[0], {.seed = 2, .step = 0})));
   EXPECT_FALSE(bitwise_equal(one, kept(layers[0], {.seed = 1, .step = 1})));
   // Another micro-batch of the step has other ids, and tokens with equal ids lose the same.
-  EXPECT_FALSE(bitwise_equal(one, kept(layers[0], {.seed = 1, .token_ids = Tensor::arange(2, 4)})));
-  const Tensor shifted = kept(layers[0], {.seed = 1, .token_ids = Tensor::arange(1, 3)});
+  EXPECT_FALSE(bitwise_equal(
+      one, kept(layers[0], {.seed = 1, .step = 0, .token_ids = Tensor::arange(2, 4)})));
+  const Tensor shifted = kept(layers[0], {.seed = 1, .step = 0, .token_ids = Tensor::arange(1, 3)});
   EXPECT_TRUE(bitwise_equal(clone(shifted[0]), clone(one[1])));
 }
 
 TEST(Dropout, KeepsItsShareWithinThreeSigma) {
   for (const double p : {0.1, 0.5, 0.9}) {
     Dropout dropout({.p = p});
-    const DropoutIdsGuard guard({.seed = 9});
+    const DropoutIdsGuard guard({.seed = 9, .step = 0});
     constexpr std::int64_t kElements = 40'000;
     const Tensor y = dropout(Tensor::ones({kElements / 100, 100}, Dtype::kFloat64));
     double kept = 0;
@@ -90,13 +91,13 @@ TEST(Dropout, DropsNothingInEvaluation) {
   dropout.eval();
   EXPECT_TRUE(dropout(x).is(x));
   dropout.train();
-  const DropoutIdsGuard guard({.seed = 1});
+  const DropoutIdsGuard guard({.seed = 1, .step = 0});
   EXPECT_FALSE(bitwise_equal(dropout(x), x));
 }
 
 TEST(Dropout, HasTheGradientOfTheElementsThatItKeeps) {
   Dropout dropout({.p = 0.5});
-  const DropoutIdsGuard guard({.seed = 1});
+  const DropoutIdsGuard guard({.seed = 1, .step = 0});
   EXPECT_TRUE(gradients_agree([&](const TensorList& in) { return TensorList{dropout(in[0])}; },
                               {test::variable({4, 5})}));
 }
@@ -110,7 +111,7 @@ TEST(Dropout, NeedsIdsInTrainingAndAProbability) {
       "or call eval()");
   EXPECT_NO_THROW(Dropout({.p = 0})(x));
   {
-    const DropoutIdsGuard guard({.token_ids = Tensor::arange(2)});
+    const DropoutIdsGuard guard({.step = 0, .token_ids = Tensor::arange(2)});
     EXPECT_EQ(message_of<ShapeError>([&] { dropout(x); }), "dropout: ids must be [3], got [2]");
   }
   EXPECT_EQ(DropoutIdsGuard::current(), nullptr);
@@ -140,7 +141,7 @@ class Careless final : public Callable<Careless> {
 };
 
 TEST(Dropout, MustBeRegisteredWithTheModuleThatCallsIt) {
-  const DropoutIdsGuard guard({.token_ids = Tensor::arange(3)});
+  const DropoutIdsGuard guard({.step = 0, .token_ids = Tensor::arange(3)});
   const Tensor x = Tensor::ones({3, 2});
   Careless careless(false), careful(true);
   EXPECT_EQ(message_of<Error>([&] { careless(x); }),

@@ -159,7 +159,7 @@ TEST(DropoutStep, NeedsTheNumberOfTheStepAndNoGuard) {
                 ::testing::StartsWith("Dropout: training needs a DropoutIdsGuard with the seed"));
     state.reset_iter_state();
     {
-      const DropoutIdsGuard guard({.seed = 1});
+      const DropoutIdsGuard guard({.seed = 1, .step = 0});
       EXPECT_EQ(message_of<Error>([&] { step({.step = 1}); }),
                 "train_step: must not be called within a DropoutIdsGuard, since all micro-batches "
                 "would have the same ids; give options.seed and options.step instead");
