@@ -53,7 +53,7 @@ class MoE final : public Callable<MoE> {
     std::int64_t intermediate_size = 0;  // of one expert
     std::int64_t num_experts = 0;
     std::int64_t top_k = 0;
-    bool norm_topk_prob = true;
+    bool norm_topk_prob = true;  // with top_k = 1 no gradient of y reaches the router (Router)
     RouterScores scores = RouterScores::kSoftmax;
     std::int64_t num_groups = 1;                // of experts (ops::ExpertChoice)
     std::int64_t topk_groups = 1;               // of them, to which a token goes

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
 #include "nn/layer_size.h"
@@ -56,8 +57,19 @@ Router::Router(const Config& config)
                   InitialValues::zeros());
 }
 
+// Not when it is constructed: a model may have many, which are made before they are in its tree.
+void Router::warn_of_no_gradient() const {
+  const bool all_one = config_.top_k == 1 && config_.normalize && config_.num_experts > 1;
+  if (!all_one || !is_training() || !grad_enabled() || !weight_.requires_grad()) return;
+  warn_once(WarningOf::kRouterWithoutGradient,
+            "Router: with top_k 1 and normalized weights each weight is 1, so auxiliary losses "
+            "alone train the router; set normalize (norm_topk_prob) to false, or top_k to 2 or "
+            "more, for it to learn from the loss");
+}
+
 Router::Output Router::forward(const Tensor& x, const Tensor& replay_indices) {  // [T, H]
-  const Tensor logits = ops::linear(x, weight_);                                 // [T, E]
+  warn_of_no_gradient();
+  const Tensor logits = ops::linear(x, weight_);  // [T, E]
   const auto& stored = e_score_correction_bias_;
   const Tensor bias = stored.defined() ? to_dtype(stored, x.dtype()) : Tensor();  // [E]
   auto [weights, indices] = choose(logits, config_, bias, replay_indices);        // [T, K] each

@@ -20,6 +20,10 @@ enum class RouterScores : std::uint8_t { kSoftmax, kSigmoid };
 ///     weights = s at the indices                    divided by their sum if `normalize`
 ///               times scaling_factor
 ///
+/// With K = 1 and `normalize` each weight is 1, so no gradient reaches W but that of auxiliary
+/// losses. A model in training warns of that once. It is what Hugging Face computes for
+/// num_experts_per_tok = 1; `normalize` = false keeps the score as the weight, as Switch does.
+///
 /// The bias b, e_score_correction_bias, affects the choice alone. It is a buffer of float32, as in
 /// Hugging Face, and zeros at first: no optimizer trains it, but balance() moves it.
 class Router final : public Callable<Router> {
@@ -63,6 +67,8 @@ class Router final : public Callable<Router> {
   void balance(const std::vector<std::int64_t>& tokens_per_expert, double rate);
 
  private:
+  void warn_of_no_gradient() const;
+
   Config config_;
   Tensor weight_;                   // [E, H]
   Tensor e_score_correction_bias_;  // float32 [E]; undefined without correction_bias

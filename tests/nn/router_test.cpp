@@ -7,8 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "framework/autograd/grad_mode.h"
 #include "nn/init.h"
+#include "nn/module_list.h"
 #include "nn/moe.h"
+#include "ops/elementwise.h"
+#include "ops/order.h"
+#include "ops/reduce.h"
 #include "ops/router.h"
 #include "ops/softmax.h"
 #include "tests/testing.h"
@@ -246,6 +251,70 @@ TEST(Router, RefusesChoicesThatCannotBe) {
             "Router: scaling_factor must be positive and finite, got 0");
   EXPECT_EQ(message([](auto& c) { c.scaling_factor = std::nan(""); }),
             "Router: scaling_factor must be positive and finite, got nan");
+}
+
+// Several layers of one model, in which one warning is enough.
+class Mixtures final : public Callable<Mixtures> {
+ public:
+  explicit Mixtures(std::int64_t top_k, bool normalize) {
+    for (int i = 0; i < 2; ++i) {
+      layers_.emplace_back({.hidden_size = kHidden,
+                            .intermediate_size = 4,
+                            .num_experts = 4,
+                            .top_k = top_k,
+                            .norm_topk_prob = normalize,
+                            .dtype = Dtype::kFloat64});
+    }
+    register_module("layers", layers_);
+  }
+  Tensor forward(const Tensor& x) {
+    Tensor y = x;
+    for (auto& layer : layers_) y = y + layer(y).hidden;
+    return y;
+  }
+
+ private:
+  ModuleList<MoE> layers_;
+};
+
+TEST(Router, WarnsOnceThatATopOneRouterWithNormalizedWeightsGetsNoGradient) {
+  const auto run = [](std::int64_t top_k, bool normalize, double& largest) {
+    Mixtures model(top_k, normalize);
+    init_weights(model, 1, 0.5);
+    ::testing::internal::CaptureStderr();
+    for (int i = 0; i < 2; ++i) {
+      const Tensor y = model(randn({kTokens, kHidden}));
+      ops::sum(ops::square(y)).backward();
+    }
+    largest = 0;
+    for (const auto& [name, parameter] : model.named_parameters()) {
+      if (!name.ends_with("gate.weight")) continue;
+      largest = std::max(largest, ops::max(ops::abs(parameter.grad())).item());
+    }
+    return ::testing::internal::GetCapturedStderr();
+  };
+  double largest = -1;
+  const auto text = run(1, true, largest);
+  EXPECT_EQ(largest, 0.0);
+  const std::string warning =
+      "warning [rank 0] Router: with top_k 1 and normalized weights each weight is 1, so auxiliary "
+      "losses alone train the router; set normalize (norm_topk_prob) to false, or top_k to 2 or "
+      "more, for it to learn from the loss\n";
+  EXPECT_TRUE(text.ends_with(warning)) << text;
+  EXPECT_EQ(std::ranges::count(text, '\n'), 1) << text;
+  EXPECT_EQ(run(1, false, largest), "");
+  EXPECT_GT(largest, 0.0);
+  EXPECT_EQ(run(2, true, largest), "");
+  EXPECT_GT(largest, 0.0);
+  Mixtures read(1, true);
+  ::testing::internal::CaptureStderr();
+  {
+    const NoGradGuard no_grad;
+    read(randn({kTokens, kHidden}));
+  }
+  read.eval();
+  read(randn({kTokens, kHidden}));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 }  // namespace
