@@ -111,7 +111,7 @@ void Optimizer::warn_of_zeros() const {
   log(LogLevel::kWarning,
       "step: all " + std::to_string(matrices) +
           " matrices hold zeros alone, so that next to nothing is trained; fill them before, as "
-          "nn::init_weights(model, seed) does");
+          "nn::init_weights(model, seed, 0.02) does");
 }
 
 void Optimizer::step() {

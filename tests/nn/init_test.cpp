@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,9 @@
 #include "nn/experts.h"
 #include "nn/linear.h"
 #include "nn/rms_norm.h"
+#include "nn/sequential.h"
+#include "ops/reduce.h"
+#include "optim/sgd.h"
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
@@ -22,6 +26,28 @@ using test::bitwise_equal;
 
 GroupedExperts::Config experts_config(ExpertWeights weights) {
   return {.hidden_size = 5, .intermediate_size = 3, .num_experts = 4, .weights = weights};
+}
+
+// A text and the code that it shows.
+#define ADVICE nn::init_weights(model, seed, 0.02)
+#define TEXT_OF(code) #code
+#define TEXT_OF_ADVICE(code) TEXT_OF(code)
+
+TEST(InitWeights, IsCalledAsTheWarningOfZeroWeightsSays) {
+  Sequential model;
+  for (int i = 0; i < 2; ++i) model.emplace_back<Linear>({.in_features = 2, .out_features = 2});
+  const auto warning = [&] {
+    optim::SGD optimizer(model.named_parameters(), {.lr = 0.1});
+    ops::sum(model(Tensor::ones({1, 2}))).backward();
+    ::testing::internal::CaptureStderr();
+    optimizer.step();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_NE(warning().find("fill them before, as " TEXT_OF_ADVICE(ADVICE) " does\n"),
+            std::string::npos);
+  const std::uint64_t seed = 1;
+  ADVICE;
+  EXPECT_EQ(warning(), "");
 }
 
 TEST(InitWeights, BothExpertOrientationsHoldTheSameNumbers) {

@@ -116,8 +116,8 @@ TEST(Optimizer, WarnsOnceOfLayersThatNobodyHasInitialised) {
   const auto text = warning_of(
       {{"a", zeros({2, 3})}, {"norm", norm}, {"b", zeros({3, 2})}, {"c", zeros({0, 2})}});
   EXPECT_NE(text.find("warning [rank 0] step: all 2 matrices hold zeros alone, so that next to "
-                      "nothing is trained; fill them before, as nn::init_weights(model, seed) "
-                      "does\n"),
+                      "nothing is trained; fill them before, as nn::init_weights(model, seed, "
+                      "0.02) does\n"),
             std::string::npos)
       << text;
   EXPECT_EQ(text.find("step:", text.find("step:") + 1), std::string::npos) << text;
