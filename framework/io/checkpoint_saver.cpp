@@ -14,6 +14,7 @@
 #include "framework/runtime/too_few_threads.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
+#include "framework/tensor/tensor_impl.h"
 
 namespace moegrad {
 namespace {
@@ -28,6 +29,13 @@ std::shared_ptr<ProcessGroup> group_of_its_own(const std::shared_ptr<ProcessGrou
 bool fits(const Tensor& buffer, const Tensor& tensor) {
   return buffer.shape() == tensor.shape() && buffer.dtype() == tensor.dtype() &&
          buffer.shard_spec() == tensor.shard_spec();
+}
+
+// Whether nothing but a state dict holds the values of a module's tensor: its owner was assigned
+// another one.
+bool is_stale(const Tensor& tensor) {
+  const auto& impl = *tensor.impl();
+  return impl.detached && !impl.storage->name().empty() && impl.storage.use_count() == 1;
 }
 
 }  // namespace
@@ -115,6 +123,12 @@ void CheckpointSaver::reserve(const CheckpointState& state) {
 void CheckpointSaver::save(std::int64_t step, CheckpointState state) {
   wait();
   if (options_.observe) options_.observe(CheckpointPoint::kCopy);
+  for (const auto& [name, tensor] : state.tensors) {
+    if (!is_stale(tensor)) continue;
+    options_.warn("checkpoint: '" + name +
+                  "' is saved with old values, since no module holds this tensor any more; call "
+                  "state_dict() for each save, or write into a buffer with copy_");
+  }
   state.checksums = shared_checksums(state, group_.get());
   buffers_.resize(state.tensors.size());
   const NoGradGuard no_grad;

@@ -35,7 +35,8 @@ class CheckpointSaver {
   /// the system gives page by page.
   void reserve(const CheckpointState& state);
   /// Begins to save `state` as it is now. Waits for an earlier one first; if that failed, throws
-  /// its Error and begins nothing.
+  /// its Error and begins nothing. Warns of a tensor of a module's state_dict() that the module no
+  /// longer has, since another was assigned to the buffer (Note [What is registered]).
   void save(std::int64_t step, CheckpointState state);
   /// Returns when the last save is durable; throws its Error, once.
   void wait();

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "framework/autograd/grad_mode.h"
+#include "framework/io/checkpoint_reader.h"
+#include "framework/io/checkpoint_saver.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/meta.h"
@@ -16,6 +18,7 @@
 #include "nn/module.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
+#include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::buffers_test {
@@ -255,6 +258,61 @@ TEST(Buffers, AreChangedInTrainingAndReadInEvaluation) {
   net.train();
   net(x);
   EXPECT_EQ(net.out.calls.item<std::int64_t>(), 2);
+}
+
+/// A running mean, written into or, as in PyTorch, assigned to.
+class Running final : public Callable<Running> {
+ public:
+  explicit Running(bool assigns) : assigns_(assigns) {
+    register_buffer("mean", mean);
+    register_parameter("weight", weight_);
+  }
+  Tensor forward(const Tensor& x) {
+    const NoGradGuard no_grad;
+    const Tensor next = mean * 0.5 + ops::mean(x, 0) * 0.5;
+    if (assigns_) {
+      mean = next;
+    } else {
+      copy_(mean, next);
+    }
+    return x;
+  }
+  Tensor mean = Tensor::zeros({2});
+
+ private:
+  bool assigns_;
+  Tensor weight_ = Tensor::zeros({2});
+};
+
+TEST(Buffers, ASaverWarnsOfOneThatHasBeenAssignedToSinceStateDict) {
+  for (const bool assigns : {false, true}) {
+    for (const bool taken_anew : {false, true}) {
+      Running layer(assigns);
+      const test::TemporaryFolder folder;
+      std::vector<std::string> warnings;
+      CheckpointOptions options;
+      options.warn = [&](const std::string& warning) { warnings.push_back(warning); };
+      CheckpointSaver saver(folder / "run", nullptr, options);
+      const NamedTensors state = layer.state_dict();
+      saver.save(1, {.tensors = state});
+      layer(Tensor::ones({3, 2}));
+      for (const std::int64_t step : {2, 3}) {
+        saver.save(step, {.tensors = taken_anew ? layer.state_dict() : state});
+      }
+      saver.wait();
+      const bool stale = assigns && !taken_anew;
+      EXPECT_EQ(warnings.size(), stale ? 1U : 0U);
+      if (stale && !warnings.empty()) {
+        EXPECT_EQ(warnings[0],
+                  "checkpoint: 'mean' is saved with old values, since no module holds this tensor "
+                  "any more; call state_dict() for each save, or write into a buffer with copy_");
+      }
+      Tensor saved = Tensor::ones({2});
+      open_newest_checkpoint(folder / "run", nullptr)
+          ->read_all({{"mean", saved}, {"weight", Tensor::zeros({2})}});
+      EXPECT_EQ(saved.data<float>()[0], stale ? 0.0F : 0.5F);
+    }
+  }
 }
 
 }  // namespace
