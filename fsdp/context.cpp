@@ -47,8 +47,8 @@ void CommContext::remove(ParamGroup& group) {
 
 void Context::initialize(State& root) {
   check(root.modules_.size() == 1, "fully_shard: '", root.path_,
-        "' ran forward first, but a group of several modules cannot be the root; pass the module "
-        "that holds them to fully_shard");
+        "' ran forward first, but a group of several modules cannot be the root; register them in "
+        "one module, pass that to fully_shard, too, and call it");
   const auto context = std::make_shared<Context>();
   context->root = &root;
   const auto slots = root.modules_[0]->parameter_slots();

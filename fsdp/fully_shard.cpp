@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 
 #include "framework/distributed/shard_spec.h"
@@ -156,25 +157,34 @@ class Grouping {
   std::vector<GroupSlots> groups_;
 };
 
-// Whether the parameter belongs to an earlier call. Then that call's group has this slot; it is an
-// error if the slot still holds the tensor that it had before, tied to one that was taken. A
-// parameter that another kind of parallelism has divided belongs to no call yet.
-bool is_taken(const nn::ParameterSlot& slot, nn::Module& root) {
-  const auto& spec = slot.parameter().shard_spec();
-  if (spec == nullptr || !(spec->gathered_for_use || spec->replaced)) return false;
+using Slots = std::unordered_set<const Tensor*>;
+
+// The slots in `root` that the groups of earlier calls have.
+Slots slots_of_earlier_calls(nn::Module& root) {
+  Slots slots;
   for (const auto& [path, module] : root.named_modules()) {
     const auto* state = module->extension<State>();
     if (state == nullptr) continue;
     for (const auto& group : state->groups()) {
-      for (const auto& param : group->params()) {
-        if (std::ranges::find(param.slots, slot.tensor) != param.slots.end()) return true;
-      }
+      for (const auto& param : group->params())
+        slots.insert(param.slots.begin(), param.slots.end());
     }
   }
+  return slots;
+}
+
+// Whether the parameter belongs to an earlier call. Then that call's group has this slot; it is an
+// error if the slot still holds the tensor that it had before, tied to one that was taken. A
+// parameter that another kind of parallelism has divided belongs to no call yet.
+bool is_taken(const nn::ParameterSlot& slot, const Slots& taken) {
+  const auto& spec = slot.parameter().shard_spec();
+  if (spec == nullptr || !(spec->gathered_for_use || spec->replaced)) return false;
+  if (taken.contains(slot.tensor)) return true;
   throw Error(
       "fully_shard: parameter '" + slot.name +
-      "' is tied to one that an earlier fully_shard call has taken; shard both in one call (or, "
-      "if that call was for a module above, call fully_shard bottom-up)");
+      "' is tied to one that an earlier fully_shard call has taken; shard both in one call, by "
+      "fully_shard({&a, &b}, mesh) and then the module that holds a and b (or, if that call was "
+      "for a module above, call fully_shard bottom-up)");
 }
 
 void check_modules(const std::vector<nn::Module*>& modules) {
@@ -202,10 +212,11 @@ void check_modules(const std::vector<nn::Module*>& modules) {
 }
 
 void add_parameters_of(nn::Module& module, const Policy& policy, Grouping& grouping) {
+  const auto taken = slots_of_earlier_calls(module);
   for (const auto& slot : module.parameter_slots()) {
     const bool ignored = std::ranges::any_of(
         policy.ignored_parameters, [&](const Tensor& other) { return other.is(*slot.tensor); });
-    if (ignored || is_taken(slot, module)) continue;
+    if (ignored || is_taken(slot, taken)) continue;
     if (!policy.linear_only_shard || is_linear(slot)) grouping.add(slot);
   }
 }

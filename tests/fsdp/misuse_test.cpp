@@ -155,8 +155,9 @@ TEST(FullyShardMisuse, RefusesAParameterTiedAcrossGroups) {
     fully_shard(tied.inner, mesh);
     EXPECT_EQ(message_of<Error>([&] { fully_shard(tied, mesh); }),
               "fully_shard: parameter 'outer' is tied to one that an earlier fully_shard call has "
-              "taken; shard both in one call (or, if that call was for a module above, call "
-              "fully_shard bottom-up)");
+              "taken; shard both in one call, by fully_shard({&a, &b}, mesh) and then the module "
+              "that holds a and b (or, if that call was for a module above, call fully_shard "
+              "bottom-up)");
   });
 }
 

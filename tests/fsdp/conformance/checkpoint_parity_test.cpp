@@ -164,10 +164,12 @@ TEST(Conformance, Row12_TiedInSeparateGroupsIsAnError) {
     const auto mesh = DeviceMesh::flat(rank.group());
     Transformer model({.tied = true});
     fully_shard(model.tok_embeddings, mesh);
-    EXPECT_EQ(test::message_of<Error>([&] { fully_shard(model, mesh); }),
-              "fully_shard: parameter 'output.weight' is tied to one that an earlier fully_shard "
-              "call has taken; shard both in one call (or, if that call was for a module above, "
-              "call fully_shard bottom-up)");
+    EXPECT_EQ(
+        test::message_of<Error>([&] { fully_shard(model, mesh); }),
+        "fully_shard: parameter 'output.weight' is tied to one that an earlier fully_shard "
+        "call has taken; shard both in one call, by fully_shard({&a, &b}, mesh) and then the "
+        "module that holds a and b (or, if that call was for a module above, call fully_shard "
+        "bottom-up)");
   });
 }
 
