@@ -74,13 +74,16 @@ int train(RankContext& rank, const std::string& text, const std::string& folder)
   optim::AdamW optimizer(model.named_parameters(), {.weight_decay = 0.1});
   const auto schedule = optim::cosine_with_warmup(/*lr=*/4e-3, /*warmup_steps=*/6, kSteps);
 
-  NamedTensors tensors = model.state_dict();
-  for (const auto& tensor : optimizer.state_dict()) tensors.push_back(tensor);
+  const auto state = [&] {
+    NamedTensors tensors = model.state_dict();
+    for (const auto& tensor : optimizer.state_dict()) tensors.push_back(tensor);
+    return tensors;
+  };
 
   std::int64_t first_step = 0;
   const auto warn = [](const std::string& reason) { log(LogLevel::kWarning, reason); };
   if (auto checkpoint = open_newest_checkpoint(folder, rank.group(), warn)) {
-    checkpoint->read_all(tensors);
+    checkpoint->read_all(state());
     first_step = checkpoint->manifest().step;
   }
   CheckpointSaver saver(folder, rank.group(), {.lock = lock ? &*lock : nullptr});
@@ -96,7 +99,7 @@ int train(RankContext& rank, const std::string& text, const std::string& folder)
     // A signal may come to one rank alone, so the ranks agree on it.
     const auto signal = all_reduce<std::int64_t>(*rank.group(), stop_signal(), ReduceOp::kMax);
     if (signal != 0 || (step + 1) % kCheckpointInterval == 0) {
-      saver.save(step + 1, {.tensors = tensors});
+      saver.save(step + 1, {.tensors = state()});
     }
     if (signal != 0) return exit_code_of_signal(static_cast<int>(signal));
   }

@@ -367,7 +367,12 @@ lines = re.findall(r"^step \d+ loss (\S+) tokens (.*)$", out, re.MULTILINE)
 assert len(lines) == 6 and float(lines[-1][0]) < 0.15 < 0.5 < float(lines[0][0]), out
 assert all(int(tokens) > 0 for tokens in lines[-1][1].split()), out
 out, _ = run("own_module")
-assert out.startswith("hidden.weight [32, 1]\nhidden.bias [32]\noutput.weight [1, 32]\noutput.bias [1]\n"), out
+assert out.startswith("""Perceptron(
+  (hidden): Affine(weight [32, 1], bias [32])
+  (output): Affine(weight [1, 32], bias [1])
+)
+97 parameters
+"""), out
 values = [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", out, re.MULTILINE)]
 assert len(values) == 6 and values[-1] < 0.001 < 0.15 < values[0], out
 sines = re.findall(r"^sin \S+ = (\S+), exactly (\S+)$", out, re.MULTILINE)
