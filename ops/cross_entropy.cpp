@@ -85,7 +85,8 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets,
   Tensor total = mul(nll_loss(log_p, targets, nll), 1 - smoothing);
   if (smoothing > 0) {  // else a probability of 0 would make it 0 * infinity
     const Tensor ignored = Tensor::from(std::vector{options.ignore_index}, {});
-    const Tensor weighted = weights.defined() ? mul(log_p, weights.detach()) : log_p;
+    const Tensor weighted =
+        weights.defined() ? mul(log_p, moegrad::clone(weights.detach())) : log_p;
     const Tensor of_all = masked_fill(neg(sum(weighted, 1)), eq(targets, ignored), 0);  // [T]
     total = add(total, mul(sum(of_all), smoothing / static_cast<double>(classes)));
   }

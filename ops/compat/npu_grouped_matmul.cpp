@@ -32,7 +32,7 @@ Tensor swap_last_dims(const Tensor& tensor) {
   Shape shape = tensor.shape(), strides = tensor.strides();
   std::swap(shape[-1], shape[-2]);
   std::swap(strides[-1], strides[-2]);
-  return Tensor::as_strided(tensor, shape, strides, tensor.offset());
+  return Tensor::as_strided(tensor.detach(), shape, strides, tensor.offset());
 }
 
 // The dimension that is contiguous in memory: the last one; for a transposed view, the one before.

@@ -85,6 +85,15 @@ TEST(CrossEntropy, WithoutValidTargetsIsZeroWithZeroGradients) {
   EXPECT_EQ(nothing.grad().shape(), (Shape{0, 3}));
 }
 
+TEST(CrossEntropy, TakesClassWeightsThatAreResultsOnTheTape) {
+  const Tensor x = variable({2, 3}), weights = test::variable({3}, 2) * 2.0;
+  const auto loss = [&](const Tensor& class_weights) {
+    return cross_entropy(x, targets_of({0, 2}),
+                         {.label_smoothing = 0.1, .class_weights = class_weights});
+  };
+  EXPECT_EQ(loss(weights).item(), loss(weights.detach()).item());
+}
+
 TEST(CrossEntropy, StandsLargeAndInfiniteLogits) {
   const float infinity = std::numeric_limits<float>::infinity();
   Tensor x = Tensor::from<float>({1000, 1000, -infinity, -1000, 2000, 0}, {2, 3});
