@@ -75,6 +75,7 @@
 #include "ops/aux_loss.h"
 #include "ops/bias_activation.h"
 #include "ops/collectives.h"
+#include "ops/compare.h"
 #include "ops/copies.h"
 #include "ops/dropout.h"
 #include "ops/elementwise.h"

@@ -146,6 +146,16 @@ Tensor mul(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kMu
 Tensor div(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kDiv, a, b); }
 Tensor maximum(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kMaximum, a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kMinimum, a, b); }
+Tensor maximum(const Tensor& a, double b) {
+  check_operands("maximum", a);
+  check_floating("maximum", a);
+  return maximum(a, Tensor::full({}, b, a.dtype()));
+}
+Tensor minimum(const Tensor& a, double b) {
+  check_operands("minimum", a);
+  check_floating("minimum", a);
+  return minimum(a, Tensor::full({}, b, a.dtype()));
+}
 Tensor pow(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kPow, a, b); }
 Tensor pow(const Tensor& a, double b) {
   check_operands("pow", a);

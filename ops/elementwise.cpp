@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/elementwise.h"
 
+#include <functional>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 
 #include "framework/autograd/function.h"
+#include "framework/autograd/grad_mode.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
@@ -191,6 +194,32 @@ Tensor softplus(const Tensor& a) { return apply_unary(UnaryOp::kSoftplus, a); }
 }  // namespace moegrad::ops
 
 namespace moegrad {
+namespace {
+
+void check_unrecorded(std::string_view op, std::string_view side, const Tensor& operand) {
+  check(!grad_enabled() || !operand.requires_grad(), "operator", op,
+        "=: is not recorded on the tape, but the ", side, " side requires a gradient; write a = a ",
+        op, " b, or use a NoGradGuard");
+}
+
+// Writes compute(a, b) into a.
+template <class B, class Compute>
+Tensor& update_in_place(std::string_view op, Tensor& a, const B& b, const Compute& compute) {
+  Tensor result;
+  {
+    const NoGradGuard no_grad;
+    result = compute(a, b);
+  }
+  check_unrecorded(op, "left", a);
+  if constexpr (std::is_same_v<B, Tensor>) check_unrecorded(op, "right", b);
+  check<ShapeError>(result.shape() == a.shape(), "operator", op,
+                    "=: the result must have the shape of the left side, ", a.shape(), ", got ",
+                    result.shape());
+  copy_(a, result);
+  return a;
+}
+
+}  // namespace
 
 Tensor operator+(const Tensor& a, const Tensor& b) { return ops::add(a, b); }
 Tensor operator-(const Tensor& a, const Tensor& b) { return ops::sub(a, b); }
@@ -213,5 +242,28 @@ Tensor operator/(double a, const Tensor& b) {
   return ops::div(Tensor::full({}, a, b.dtype()), b);
 }
 Tensor operator-(const Tensor& a) { return ops::neg(a); }
+
+Tensor& operator+=(Tensor& a, const Tensor& b) { return update_in_place("+", a, b, std::plus<>()); }
+Tensor operator+=(Tensor&& a, const Tensor& b) { return a += b; }
+Tensor& operator+=(Tensor& a, double b) { return update_in_place("+", a, b, std::plus<>()); }
+Tensor operator+=(Tensor&& a, double b) { return a += b; }
+Tensor& operator-=(Tensor& a, const Tensor& b) {
+  return update_in_place("-", a, b, std::minus<>());
+}
+Tensor operator-=(Tensor&& a, const Tensor& b) { return a -= b; }
+Tensor& operator-=(Tensor& a, double b) { return update_in_place("-", a, b, std::minus<>()); }
+Tensor operator-=(Tensor&& a, double b) { return a -= b; }
+Tensor& operator*=(Tensor& a, const Tensor& b) {
+  return update_in_place("*", a, b, std::multiplies<>());
+}
+Tensor operator*=(Tensor&& a, const Tensor& b) { return a *= b; }
+Tensor& operator*=(Tensor& a, double b) { return update_in_place("*", a, b, std::multiplies<>()); }
+Tensor operator*=(Tensor&& a, double b) { return a *= b; }
+Tensor& operator/=(Tensor& a, const Tensor& b) {
+  return update_in_place("/", a, b, std::divides<>());
+}
+Tensor operator/=(Tensor&& a, const Tensor& b) { return a /= b; }
+Tensor& operator/=(Tensor& a, double b) { return update_in_place("/", a, b, std::divides<>()); }
+Tensor operator/=(Tensor&& a, double b) { return a /= b; }
 
 }  // namespace moegrad

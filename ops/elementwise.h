@@ -16,6 +16,8 @@ Tensor div(const Tensor& a, const Tensor& b);
 /// The larger one. Where both are equal, either gets half of the gradient. NaN if either is.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
+Tensor maximum(const Tensor& a, double b);
+Tensor minimum(const Tensor& a, double b);
 /// a^b; 0^0 is 1.
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor add(const Tensor& a, double b);
@@ -74,5 +76,25 @@ Tensor operator-(double a, const Tensor& b);
 Tensor operator*(double a, const Tensor& b);
 Tensor operator/(double a, const Tensor& b);
 Tensor operator-(const Tensor& a);
+
+// In place:  a = a + b, ...  written into the elements of `a`, which all its views see. Views can
+// stand on the left: x[0] += y. The result must have the shape of `a` (ShapeError). Nothing is
+// recorded, so no operand may require a gradient (Error), unless there is a NoGradGuard.
+Tensor& operator+=(Tensor& a, const Tensor& b);
+Tensor& operator-=(Tensor& a, const Tensor& b);
+Tensor& operator*=(Tensor& a, const Tensor& b);
+Tensor& operator/=(Tensor& a, const Tensor& b);
+Tensor& operator+=(Tensor& a, double b);
+Tensor& operator-=(Tensor& a, double b);
+Tensor& operator*=(Tensor& a, double b);
+Tensor& operator/=(Tensor& a, double b);
+Tensor operator+=(Tensor&& a, const Tensor& b);
+Tensor operator-=(Tensor&& a, const Tensor& b);
+Tensor operator*=(Tensor&& a, const Tensor& b);
+Tensor operator/=(Tensor&& a, const Tensor& b);
+Tensor operator+=(Tensor&& a, double b);
+Tensor operator-=(Tensor&& a, double b);
+Tensor operator*=(Tensor&& a, double b);
+Tensor operator/=(Tensor&& a, double b);
 
 }  // namespace moegrad

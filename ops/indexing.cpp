@@ -91,7 +91,7 @@ class IndexAdd final : public Function {
 
   Tensor forward(const Tensor& a, const Tensor& index, const Tensor& source) {
     index_ = index;
-    Tensor sum = clone(a);
+    Tensor sum = moegrad::clone(a);
     add_slices(source, dim_, index, sum);
     return sum;
   }
@@ -139,7 +139,7 @@ class ScatterAdd final : public Function {
 
   Tensor forward(const Tensor& a, const Tensor& index, const Tensor& source) {
     index_ = index;
-    Tensor sum = clone(a);
+    Tensor sum = moegrad::clone(a);
     add_elements(source, dim_, index, sum);
     return sum;
   }
@@ -286,6 +286,29 @@ Tensor repeat_interleave(const Tensor& a, const Tensor& counts, std::int64_t dim
     check<ValueError>(count >= 0, "repeat_interleave: counts must not be negative, got ", count);
   }
   return select_repeated(a, dim, rows.data<std::int64_t>());
+}
+
+Tensor one_hot(const Tensor& indices, std::int64_t num_classes) {
+  check_operands("one_hot", indices);
+  check_index_dtype("one_hot", indices);
+  const Tensor values = contiguous(indices);
+  const auto classes = values.data<std::int64_t>();
+  check<ValueError>(num_classes >= 1 || num_classes == -1,
+                    "one_hot: num_classes must be at least 1, or -1, got ", num_classes);
+  if (num_classes == -1) {
+    check<ValueError>(!classes.empty(), "one_hot: needs num_classes where there is no index");
+    num_classes = std::max<std::int64_t>(std::ranges::max(classes), 0) + 1;
+  }
+  check_indices("one_hot", "index", values, num_classes);
+  Shape shape = indices.shape();
+  shape.push_back(num_classes);
+  Tensor y = Tensor::zeros(shape, Dtype::kInt64);
+  auto* row = y.mutable_data<std::int64_t>().data();
+  for (const auto each : classes) {
+    row[each] = 1;
+    row += num_classes;
+  }
+  return y;
 }
 
 Tensor flip(const Tensor& a, const std::vector<std::int64_t>& dims) {

@@ -28,6 +28,9 @@ Tensor scatter_add(const Tensor& a, std::int64_t dim, const Tensor& index, const
 Tensor repeat_interleave(const Tensor& a, std::int64_t n, std::int64_t dim);
 /// Slice i along `dim` counts[i] times in a row; counts: int64 [size of dim], not negative.
 Tensor repeat_interleave(const Tensor& a, const Tensor& counts, std::int64_t dim);
+/// int64 [..., C] of int64 indices [...] in [0, C): 1 at the place of each index, 0 elsewhere. With
+/// num_classes = -1, C is one more than the largest index (ValueError if there is none).
+Tensor one_hot(const Tensor& indices, std::int64_t num_classes = -1);
 /// The elements in reverse order along each of `dims`, which must differ. A copy, of any dtype.
 Tensor flip(const Tensor& a, const std::vector<std::int64_t>& dims);
 

@@ -12,6 +12,7 @@
 #include "ops/broadcast_rows.h"
 #include "ops/checks.h"
 #include "ops/copies.h"
+#include "ops/dims.h"
 #include "ops/kernels/masks.h"
 
 namespace moegrad::ops {
@@ -129,6 +130,36 @@ Tensor logical(std::string_view op, const Tensor& a, const Tensor& b, const Tens
   return where(a, if_true, if_false);
 }
 
+// With `neutral` false whether any element is true, with true whether all are.
+Tensor fold(std::string_view op, const Tensor& a, const Extents& extents, const Shape& shape,
+            bool neutral) {
+  check_mask(op, "input 0", a);
+  const Tensor mask = contiguous(a);
+  Tensor y = Tensor::full(shape, neutral ? 1 : 0, Dtype::kBool);
+  const auto [outer, n, inner] = extents;
+  const auto* from = mask.data<bool>().data();
+  auto* to = y.mutable_data<bool>().data();
+  for (std::int64_t o = 0; o < outer; ++o, to += inner) {
+    for (std::int64_t i = 0; i < n; ++i, from += inner) {
+      for (std::int64_t j = 0; j < inner; ++j) {
+        if (from[j] != neutral) to[j] = !neutral;
+      }
+    }
+  }
+  return y;
+}
+
+Tensor fold(std::string_view op, const Tensor& a, bool neutral) {
+  check_operands(op, a);
+  return fold(op, a, {.n = a.numel()}, {}, neutral);
+}
+
+Tensor fold(std::string_view op, const Tensor& a, std::int64_t dim, bool keepdim, bool neutral) {
+  check_operands(op, a);
+  dim = wrap_dim(op, dim, a.ndim());
+  return fold(op, a, extents_at(a.shape(), dim), reduced_shape(a.shape(), dim, keepdim), neutral);
+}
+
 Tensor constant(bool value) { return Tensor::full({}, value ? 1 : 0, Dtype::kBool); }
 
 }  // namespace
@@ -148,6 +179,17 @@ Tensor lt(const Tensor& a, double b) { return compare("lt", CompareOp::kLess, a,
 Tensor le(const Tensor& a, double b) { return compare("le", CompareOp::kLessEqual, a, b); }
 Tensor gt(const Tensor& a, double b) { return compare("gt", CompareOp::kGreater, a, b); }
 Tensor ge(const Tensor& a, double b) { return compare("ge", CompareOp::kGreaterEqual, a, b); }
+
+Tensor isnan(const Tensor& a) { return compare("isnan", CompareOp::kNotEqual, a, a); }
+
+Tensor any(const Tensor& a) { return fold("any", a, false); }
+Tensor all(const Tensor& a) { return fold("all", a, true); }
+Tensor any(const Tensor& a, std::int64_t dim, bool keepdim) {
+  return fold("any", a, dim, keepdim, false);
+}
+Tensor all(const Tensor& a, std::int64_t dim, bool keepdim) {
+  return fold("all", a, dim, keepdim, true);
+}
 
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   check_operands("logical_and", a, b);

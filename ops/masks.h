@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include "framework/tensor/tensor.h"
+#include "ops/dims.h"
 
 namespace moegrad::ops {
 
@@ -30,10 +33,25 @@ Tensor gt(const Tensor& a, double b);
 Tensor ge(const Tensor& a, const Tensor& b);
 Tensor ge(const Tensor& a, double b);
 
+/// Where `a` is NaN.
+Tensor isnan(const Tensor& a);
+
 // Combinations of masks; another dtype is a DtypeError.
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_not(const Tensor& a);
+
+/// Whether any element is true, or all are, with shape []; of no elements, false and true.
+Tensor any(const Tensor& a);
+Tensor all(const Tensor& a);
+/// The same along a dimension, which is removed, or has size 1 with `keepdim`. One out of range is
+/// a ShapeError.
+Tensor any(const Tensor& a, std::int64_t dim, bool keepdim = false);
+Tensor all(const Tensor& a, std::int64_t dim, bool keepdim = false);
+template <NoDimension T>
+Tensor any(const Tensor& a, T no_dim, bool keepdim = false) = delete;
+template <NoDimension T>
+Tensor all(const Tensor& a, T no_dim, bool keepdim = false) = delete;
 
 /// The positions of the elements that are not 0, or are true, in row-major order: int64 [n, ndim]
 /// of `a` of any dtype. NaN is not 0.

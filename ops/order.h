@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "framework/tensor/tensor.h"
+#include "ops/dims.h"
 
 namespace moegrad::ops {
 
@@ -22,9 +23,17 @@ struct ValuesAndIndices {
 /// removed, or has size 1 with `keepdim`.
 ValuesAndIndices max(const Tensor& a, std::int64_t dim, bool keepdim = false);
 ValuesAndIndices min(const Tensor& a, std::int64_t dim, bool keepdim = false);
+template <NoDimension T>
+ValuesAndIndices max(const Tensor& a, T no_dim, bool keepdim = false) = delete;
+template <NoDimension T>
+ValuesAndIndices min(const Tensor& a, T no_dim, bool keepdim = false) = delete;
 /// Their positions alone.
 Tensor argmax(const Tensor& a, std::int64_t dim, bool keepdim = false);
 Tensor argmin(const Tensor& a, std::int64_t dim, bool keepdim = false);
+template <NoDimension T>
+Tensor argmax(const Tensor& a, T no_dim, bool keepdim = false) = delete;
+template <NoDimension T>
+Tensor argmin(const Tensor& a, T no_dim, bool keepdim = false) = delete;
 /// The largest or smallest of all elements, of which there must be one (ShapeError), with shape
 /// []. Where several are equal, the first one gets the gradient; PyTorch divides it among them.
 Tensor max(const Tensor& a);
@@ -38,5 +47,7 @@ ValuesAndIndices topk(const Tensor& a, std::int64_t k, std::int64_t dim = -1, bo
 /// All elements, from the smallest to the largest, or the other way round; equal ones in their old
 /// order.
 ValuesAndIndices sort(const Tensor& a, std::int64_t dim = -1, bool descending = false);
+template <NoDimension T>
+ValuesAndIndices sort(const Tensor& a, T no_dim, bool descending = false) = delete;
 
 }  // namespace moegrad::ops

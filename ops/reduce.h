@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/tensor/tensor.h"
+#include "ops/dims.h"
 
 namespace moegrad::ops {
 
@@ -17,10 +18,14 @@ Tensor sum(const Tensor& a);
 Tensor sum(const Tensor& a, std::int64_t dim, bool keepdim = false);
 Tensor sum(const Tensor& a, const std::vector<std::int64_t>& dims, bool keepdim = false);
 Tensor sum(const Tensor& a, std::initializer_list<std::int64_t> dims, bool keepdim = false);
+template <NoDimension T>
+Tensor sum(const Tensor& a, T no_dim, bool keepdim = false) = delete;
 /// The mean of no elements is NaN.
 Tensor mean(const Tensor& a);
 Tensor mean(const Tensor& a, std::int64_t dim, bool keepdim = false);
 Tensor mean(const Tensor& a, const std::vector<std::int64_t>& dims, bool keepdim = false);
 Tensor mean(const Tensor& a, std::initializer_list<std::int64_t> dims, bool keepdim = false);
+template <NoDimension T>
+Tensor mean(const Tensor& a, T no_dim, bool keepdim = false) = delete;
 
 }  // namespace moegrad::ops

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "framework/tensor/tensor.h"
+#include "ops/dims.h"
 
 namespace moegrad::ops {
 
@@ -15,14 +16,22 @@ namespace moegrad::ops {
 /// usual correction of 1 it estimates the variance of what `a` was drawn from; a single element
 /// then gives NaN.
 Tensor var(const Tensor& a, std::int64_t dim, double correction = 1, bool keepdim = false);
+template <NoDimension T>
+Tensor var(const Tensor& a, T no_dim, double correction = 1, bool keepdim = false) = delete;
 /// The variance of all elements, with shape [].
 Tensor var(const Tensor& a);
 /// Its square root, the standard deviation, with gradient 0 where it is 0.
 Tensor std(const Tensor& a, std::int64_t dim, double correction = 1, bool keepdim = false);
+template <NoDimension T>
+Tensor std(const Tensor& a, T no_dim, double correction = 1, bool keepdim = false) = delete;
 Tensor std(const Tensor& a);
 /// log sum over i of exp(a_i), without overflow; of no elements, -infinity
 Tensor logsumexp(const Tensor& a, std::int64_t dim, bool keepdim = false);
+template <NoDimension T>
+Tensor logsumexp(const Tensor& a, T no_dim, bool keepdim = false) = delete;
 /// y_k = sum over i <= k of a_i
 Tensor cumsum(const Tensor& a, std::int64_t dim);
+template <NoDimension T>
+Tensor cumsum(const Tensor& a, T no_dim) = delete;
 
 }  // namespace moegrad::ops

@@ -172,6 +172,33 @@ Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_
   return apply_slice("narrow", a, {.dim = dim, .begin = begin, .length = length});
 }
 
+Tensor select(const Tensor& a, std::int64_t dim, std::int64_t i) {
+  check_operands("select", a);
+  dim = wrap_dim("select", dim, a.ndim());
+  const auto size = a.dim(dim);
+  check<ShapeError>(-size <= i && i < size, "select: position must be in [", -size, ", ", size,
+                    ") for dimension ", dim, " of ", a.shape(), ", got ", i);
+  return apply_slice("select", a, {.dim = dim, .begin = i < 0 ? i + size : i, .removes_dim = true});
+}
+
+Tensor flatten(const Tensor& a, std::int64_t start_dim, std::int64_t end_dim) {
+  check_operands("flatten", a);
+  const auto ndim = std::max<std::int64_t>(a.ndim(), 1);
+  start_dim = wrap_dim("flatten", start_dim, ndim);
+  end_dim = wrap_dim("flatten", end_dim, ndim);
+  check<ShapeError>(start_dim <= end_dim, "flatten: start_dim must not be after end_dim, got ",
+                    start_dim, " and ", end_dim);
+  Shape shape;
+  for (std::int64_t i = 0; i < a.ndim(); ++i) {
+    if (start_dim < i && i <= end_dim) {
+      shape[-1] *= a.dim(i);
+    } else {
+      shape.push_back(a.dim(i));
+    }
+  }
+  return reshape(a, a.ndim() == 0 ? Shape{1} : shape);
+}
+
 Tensor unsqueeze(const Tensor& a, std::int64_t dim) {
   check_operands("unsqueeze", a);
   dim = wrap_dim("unsqueeze", dim, a.ndim() + 1);

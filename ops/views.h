@@ -23,6 +23,11 @@ Tensor transpose(const Tensor& a, std::int64_t dim0, std::int64_t dim1);
 Tensor permute(const Tensor& a, const std::vector<std::int64_t>& dims);
 /// Elements [start, start + length) of dimension `dim`. A negative start counts from the end.
 Tensor narrow(const Tensor& a, std::int64_t dim, std::int64_t start, std::int64_t length);
+/// Element i of dimension `dim`, which is removed. A negative i counts from the end.
+Tensor select(const Tensor& a, std::int64_t dim, std::int64_t i);
+/// Dimensions start_dim to end_dim become one, as by reshape(). A tensor of shape [] becomes [1].
+/// ShapeError for an end before the start.
+Tensor flatten(const Tensor& a, std::int64_t start_dim = 0, std::int64_t end_dim = -1);
 /// Inserts a dimension of size 1 so that it is dimension `dim` of the result.
 Tensor unsqueeze(const Tensor& a, std::int64_t dim);
 /// Removes dimension `dim`, which must be of size 1.

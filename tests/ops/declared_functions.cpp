@@ -120,6 +120,7 @@ std::size_t parameter_list(const std::string& text) {
 void add_declaration(const std::string& statement, const std::string& scope,
                      std::vector<DeclaredFunction>& functions) {
   auto text = trimmed(statement);
+  if (text.ends_with("= delete")) return;
   while (text.starts_with("template")) {  // template <...>
     int depth = 0;
     std::size_t i = text.find('<');

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/autograd/grad_mode.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/copies.h"
 #include "ops/views.h"
@@ -42,6 +43,50 @@ const std::vector<UnaryCase>& unary_cases() {
       {"relu", relu, [](double x) { return std::fmax(x, 0); }, false},
   };
   return cases;
+}
+
+TEST(Elementwise, InPlaceOperatorsWriteIntoTheElements) {
+  Tensor x = Tensor::from<double>({1, 2, 3, 4}, {2, 2});
+  const Tensor same = x;
+  x += Tensor::from<double>({10, 20}, {2});  // repeats
+  x *= 2;
+  EXPECT_TRUE(bitwise_equal(same, Tensor::from<double>({22, 44, 26, 48}, {2, 2})));
+  x -= Tensor::full({2, 2}, 2, Dtype::kFloat64);
+  x /= Tensor::full({}, 4, Dtype::kFloat64);
+  x -= 0.5;
+  x += 1;
+  x /= 2;
+  EXPECT_TRUE(bitwise_equal(same, Tensor::from<double>({2.75, 5.5, 3.25, 6}, {2, 2})));
+  x[0] += x[1];  // a view on the left
+  x.slice(1, 1, 2) *= 2;
+  x.slice(1, 0, 1) /= Tensor::full({2, 1}, 0.5, Dtype::kFloat64);
+  EXPECT_TRUE(bitwise_equal(same, Tensor::from<double>({12, 23, 6.5, 12}, {2, 2})));
+  (x += x) -= x;
+  EXPECT_TRUE(bitwise_equal(same, Tensor::zeros({2, 2}, Dtype::kFloat64)));
+}
+
+TEST(Elementwise, InPlaceOperatorsRefuseWhatTheyCannotRecordOrHold) {
+  Tensor x = randn({2}), w = variable({2});
+  const auto refusal = [](const std::string& op, const std::string& side) {
+    return "operator" + op + "=: is not recorded on the tape, but the " + side +
+           " side requires a gradient; write a = a " + op + " b, or use a NoGradGuard";
+  };
+  Tensor result = w * 2.0;
+  EXPECT_EQ(message_of<Error>([&] { result += x; }), refusal("+", "left"));
+  EXPECT_EQ(message_of<Error>([&] { x -= result; }), refusal("-", "right"));
+  EXPECT_EQ(message_of<Error>([&] { w *= x; }), refusal("*", "left"));
+  EXPECT_EQ(message_of<Error>([&] { x /= w; }), refusal("/", "right"));
+  EXPECT_EQ(message_of<Error>([&] { w += 1; }), refusal("+", "left"));
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              x += randn({3, 2});
+            }),
+            "operator+=: the result must have the shape of the left side, [2], got [3, 2]");
+  EXPECT_EQ(message_of<DtypeError>([&] { x += randn({2}, 1, Dtype::kFloat32); }),
+            "add: dtypes must agree, got float64 and float32");
+  const Tensor before = clone(w.detach());
+  const NoGradGuard no_grad;
+  w -= before;
+  EXPECT_TRUE(bitwise_equal(w, Tensor::zeros({2}, Dtype::kFloat64)));
 }
 
 Tensor argument_of(const UnaryCase& c, const Shape& shape, Dtype dtype = Dtype::kFloat64) {

@@ -27,6 +27,16 @@ const std::map<std::string, std::string> kHelpers{
     {"send", "a collective, tested on ranks in collectives_test.cpp"},
     {"attention_by_steps", "attention with options, tested there; checks nothing"},
     {"check_attention_options", "a check: attention reports its error"},
+    {"allclose", "a truth value; compare_test.cpp"},
+    {"equal", "a truth value; compare_test.cpp"},
+    {"operator+=(Tensor, Tensor)", "in place; elementwise_test.cpp"},
+    {"operator+=(Tensor, double)", "in place; elementwise_test.cpp"},
+    {"operator-=(Tensor, Tensor)", "in place; elementwise_test.cpp"},
+    {"operator-=(Tensor, double)", "in place; elementwise_test.cpp"},
+    {"operator*=(Tensor, Tensor)", "in place; elementwise_test.cpp"},
+    {"operator*=(Tensor, double)", "in place; elementwise_test.cpp"},
+    {"operator/=(Tensor, Tensor)", "in place; elementwise_test.cpp"},
+    {"operator/=(Tensor, double)", "in place; elementwise_test.cpp"},
     {"broadcast_shapes", "shapes only: every binary op reports its error"},
     {"broadcast_strides", "strides only"},
     {"can_expand", "shapes only: expand reports its error"},
@@ -120,6 +130,8 @@ TEST(DeclaredFunctions, AreFoundWhateverStandsAroundThem) {
       Tensor forward(const Tensor& x);
     };
     Tensor plain(const Tensor& a, double b = 1.5);
+    template <class T>
+    Tensor plain(const Tensor& a, T b) = delete;
     template <class T, std::vector<T>>
     std::function<void(int)> returns_a_function(const std::vector<std::int64_t>& sizes,
                                                 const Options& options = {}, bool flag = (1 < 2));

@@ -244,8 +244,15 @@ std::vector<OpEntry> elementwise_entries() {
   entries.push_back(binary_entry("sub", "", "sub", ops::sub, difference_of, false));
   entries.push_back(binary_entry("mul", "Tensor, Tensor", "mul", mul, product_of, true));
   entries.push_back(binary_entry("div", "", "div", ops::div, quotient_of, true));
-  entries.push_back(binary_entry("maximum", "", "maximum", ops::maximum, larger_of, true));
-  entries.push_back(binary_entry("minimum", "", "minimum", ops::minimum, smaller_of, true));
+  const BinaryFunction maximum = ops::maximum, minimum = ops::minimum;
+  const NumberFunction maximum_number = ops::maximum, minimum_number = ops::minimum;
+  entries.push_back(binary_entry("maximum", "Tensor, Tensor", "maximum", maximum, larger_of, true));
+  entries.push_back(
+      binary_entry("minimum", "Tensor, Tensor", "minimum", minimum, smaller_of, true));
+  entries.push_back(
+      number_entry("maximum", "Tensor, double", "maximum", maximum_number, larger_of, true));
+  entries.push_back(
+      number_entry("minimum", "Tensor, double", "minimum", minimum_number, smaller_of, true));
   const BinaryFunction pow = ops::pow;
   const NumberFunction pow_number = ops::pow;
   entries.push_back(

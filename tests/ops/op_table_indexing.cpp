@@ -344,6 +344,60 @@ OpEntry repeat_by_counts_op() {
   return entry;
 }
 
+OpEntry one_hot_op() {
+  OpEntry entry{.op = "one_hot", .dtypes = kAllDtypes, .differentiable = false};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::one_hot(in[0], args["num_classes"])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    auto classes = args["num_classes"].get<std::int64_t>();
+    if (classes == -1) {
+      classes = static_cast<std::int64_t>(std::ranges::max(in[0].values)) + 1;
+    }
+    Shape shape = in[0].shape;
+    shape.push_back(classes);
+    Array y(shape);
+    for_each_index(in[0].shape, [&](const Shape& i) {
+      Shape at = i;
+      at.push_back(static_cast<std::int64_t>(in[0][i]));
+      y[at] = 1;
+    });
+    return Arrays{y};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape, std::int64_t classes) {
+    return OpSample{.what = what,
+                    .inputs = {{.shape = shape, .draw = Draw::kIndices, .bound = 5}},
+                    .args = {{"num_classes", classes}}};
+  };
+  entry.samples = {sample("a row", {7}, 5), sample("more classes", {2, 3}, 9),
+                   sample("as many as there are", {3, 4}, -1), sample("a scalar", {}, 5),
+                   sample("nothing", {0, 3}, 2)};
+  entry.errors = {{.what = "an index out of range",
+                   .call =
+                       [] {
+                         ops::one_hot(index_of({1, 3}), 3);
+                       },
+                   .type = "ValueError",
+                   .message = "one_hot: index must be in [0, 3), got 3 at position 1"},
+                  {.what = "a negative index",
+                   .call = [] { ops::one_hot(index_of({-1})); },
+                   .type = "ValueError",
+                   .message = "one_hot: index must be in [0, 1), got -1 at position 0"},
+                  {.what = "no classes",
+                   .call = [] { ops::one_hot(index_of({0}), 0); },
+                   .type = "ValueError",
+                   .message = "one_hot: num_classes must be at least 1, or -1, got 0"},
+                  {.what = "as many as in nothing",
+                   .call = [] { ops::one_hot(index_of({})); },
+                   .type = "ValueError",
+                   .message = "one_hot: needs num_classes where there is no index"},
+                  {.what = "indices that are no integers",
+                   .call = [] { ops::one_hot(randn({2})); },
+                   .type = "DtypeError",
+                   .message = "one_hot: index must be int64, got float64"}};
+  return entry;
+}
+
 OpEntry flip_op() {
   OpEntry entry{.op = "flip", .dtypes = kAllDtypes};
   entry.run = [](const TensorList& in, const Json& args) {
@@ -391,8 +445,8 @@ OpEntry flip_op() {
 }  // namespace
 
 std::vector<OpEntry> index_entries() {
-  return {index_select_op(),      index_add_op(),        gather_op(), scatter_add_op(),
-          repeat_interleave_op(), repeat_by_counts_op(), flip_op()};
+  return {index_select_op(),      index_add_op(),        gather_op(),  scatter_add_op(),
+          repeat_interleave_op(), repeat_by_counts_op(), one_hot_op(), flip_op()};
 }
 
 }  // namespace moegrad::test

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "ops/masks.h"
@@ -140,6 +141,97 @@ OpEntry logical_not_entry() {
                    .call = [] { ops::logical_not(randn({2})); },
                    .type = "DtypeError",
                    .message = "logical_not: input 0 must be bool, got float64"}};
+  return entry;
+}
+
+OpEntry isnan_entry() {
+  OpEntry entry{.op = "isnan", .dtypes = kOrderedDtypes, .differentiable = false};
+  entry.run = [](const TensorList& in, const Json&) { return TensorList{ops::isnan(in[0])}; };
+  entry.reference = [](const Arrays& in, const Json&) {
+    Array y = in[0];
+    for (auto& value : y.values) value = std::isnan(value) ? 1 : 0;
+    return Arrays{y};
+  };
+  entry.samples = {{.what = "numbers", .inputs = {{.shape = {3, 5}}}},
+                   {.what = "a scalar", .inputs = {{.shape = {}}}},
+                   {.what = "nothing", .inputs = {{.shape = {0, 2}}}}};
+  entry.errors = compare_errors("isnan", [](const Tensor& x) { ops::isnan(x); });
+  return entry;
+}
+
+// `neutral` is 0 for any and 1 for all.
+Array folded(const Array& x, const Shape& shape, double neutral,
+             const std::function<Shape(const Shape&)>& to) {
+  Array y(shape, neutral);
+  for_each_index(x.shape, [&](const Shape& i) {
+    if (x[i] != neutral) y[to(i)] = 1 - neutral;
+  });
+  return y;
+}
+
+OpEntry fold_entry(const std::string& op, Tensor (*function)(const Tensor&), double neutral) {
+  OpEntry entry{.op = op, .parameters = "Tensor", .dtypes = kAllDtypes, .differentiable = false};
+  entry.run = [function](const TensorList& in, const Json&) { return TensorList{function(in[0])}; };
+  entry.reference = [neutral](const Arrays& in, const Json&) {
+    return Arrays{folded(in[0], {}, neutral, [](const Shape&) { return Shape{}; })};
+  };
+  const auto given = [](const std::string& what, const std::vector<double>& values) {
+    return OpSample{
+        .what = what,
+        .inputs = {{.shape = {std::ssize(values)}, .draw = Draw::kMask, .given = values}}};
+  };
+  entry.samples = {given("one true", {0, 0, 1}),
+                   given("one false", {1, 0, 1}),
+                   given("all true", {1, 1, 1}),
+                   given("all false", {0, 0, 0}),
+                   {.what = "a matrix", .inputs = {kMaskOf34}},
+                   {.what = "a scalar", .inputs = {{.shape = {}, .draw = Draw::kMask}}},
+                   {.what = "nothing", .inputs = {{.shape = {2, 0}, .draw = Draw::kMask}}}};
+  entry.errors = {{.what = "numbers",
+                   .call = [function] { function(randn({2})); },
+                   .type = "DtypeError",
+                   .message = op + ": input 0 must be bool, got float64"}};
+  return entry;
+}
+
+OpEntry fold_dim_entry(const std::string& op, Tensor (*function)(const Tensor&, std::int64_t, bool),
+                       double neutral) {
+  OpEntry entry{
+      .op = op, .parameters = "Tensor, int64, bool", .dtypes = kAllDtypes, .differentiable = false};
+  entry.run = [function](const TensorList& in, const Json& args) {
+    return TensorList{function(in[0], args["dim"], args["keepdim"])};
+  };
+  entry.reference = [neutral](const Arrays& in, const Json& args) {
+    const auto dim = from_front(args["dim"], in[0].shape.ndim());
+    const bool keepdim = args["keepdim"];
+    const auto without = [&](const Shape& of, std::int64_t kept) {
+      Shape shape;
+      for (std::int64_t i = 0; i < of.ndim(); ++i) {
+        if (i != dim) shape.push_back(of[i]);
+        if (i == dim && keepdim) shape.push_back(kept);
+      }
+      return shape;
+    };
+    return Arrays{folded(in[0], without(in[0].shape, 1), neutral,
+                         [&](const Shape& i) { return without(i, 0); })};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape, std::int64_t dim,
+                         bool keepdim) {
+    return OpSample{.what = what,
+                    .inputs = {{.shape = shape, .draw = Draw::kMask}},
+                    .args = {{"dim", dim}, {"keepdim", keepdim}}};
+  };
+  entry.samples = {sample("rows", {3, 5}, 0, false),          sample("columns", {4, 3}, -1, true),
+                   sample("the middle", {2, 3, 4}, 1, false), sample("to a scalar", {3}, 0, false),
+                   sample("of nothing", {2, 0, 3}, 1, false), sample("nothing", {0, 3}, 1, true)};
+  entry.errors = {{.what = "numbers",
+                   .call = [function] { function(randn({2}), 0, false); },
+                   .type = "DtypeError",
+                   .message = op + ": input 0 must be bool, got float64"},
+                  {.what = "a dimension out of range",
+                   .call = [function] { function(Tensor::zeros({2}, Dtype::kBool), 1, false); },
+                   .type = "ShapeError",
+                   .message = op + ": dimension must be in [-1, 0], got 1"}};
   return entry;
 }
 
@@ -320,6 +412,11 @@ std::vector<OpEntry> mask_entries() {
   entries.push_back(
       logical_entry("logical_or", ops::logical_or, [](bool a, bool b) { return a || b; }));
   entries.push_back(logical_not_entry());
+  entries.push_back(isnan_entry());
+  entries.push_back(fold_entry("any", ops::any, 0));
+  entries.push_back(fold_entry("all", ops::all, 1));
+  entries.push_back(fold_dim_entry("any", ops::any, 0));
+  entries.push_back(fold_dim_entry("all", ops::all, 1));
   entries.push_back(nonzero_entry());
   entries.push_back(where_entry());
   entries.push_back(where_number_entry(true));

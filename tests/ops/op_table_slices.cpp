@@ -85,6 +85,52 @@ OpEntry narrow_op() {
   return entry;
 }
 
+OpEntry select_op() {
+  OpEntry entry{.op = "select", .dtypes = kAllDtypes};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::select(in[0], args["dim"], args["i"])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto& x = in[0];
+    const auto dim = from_front(args["dim"], x.shape.ndim());
+    Shape shape;
+    for (std::int64_t d = 0; d < x.shape.ndim(); ++d) {
+      if (d != dim) shape.push_back(x.dim(d));
+    }
+    Array y(shape);
+    y.values = narrowed(x, dim, from_front(args["i"], x.dim(dim)), 1).values;
+    return Arrays{y};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape, std::int64_t dim,
+                         std::int64_t i) {
+    return OpSample{.what = what, .inputs = {{.shape = shape}}, .args = {{"dim", dim}, {"i", i}}};
+  };
+  entry.samples = {
+      sample("a row", {5, 3}, 0, 2),         sample("a column", {3, 7}, -1, 4),
+      sample("the middle", {2, 5, 3}, 1, 0), sample("from the end", {3, 5}, 1, -2),
+      sample("to a scalar", {3}, 0, 1),      sample("something of nothing", {3, 0}, 0, 1)};
+  entry.errors = {
+      {.what = "past the end",
+       .call =
+           [] {
+             ops::select(randn({2, 3}), -1, 3);
+           },
+       .type = "ShapeError",
+       .message = "select: position must be in [-3, 3) for dimension 1 of [2, 3], got 3"},
+      {.what = "before the start",
+       .call =
+           [] {
+             ops::select(randn({2, 3}), 0, -3);
+           },
+       .type = "ShapeError",
+       .message = "select: position must be in [-2, 2) for dimension 0 of [2, 3], got -3"},
+      {.what = "a scalar",
+       .call = [] { ops::select(randn({}), 0, 0); },
+       .type = "ShapeError",
+       .message = "select: needs at least one dimension, got []"}};
+  return entry;
+}
+
 Arrays pieces(const Array& x, std::int64_t dim, std::int64_t size) {
   Arrays result;
   std::int64_t start = 0;
@@ -271,7 +317,7 @@ OpEntry expand_op() {
 }  // namespace
 
 std::vector<OpEntry> slice_entries() {
-  return {narrow_op(), split_op(), split_sizes_op(), chunk_op(), expand_op()};
+  return {narrow_op(), select_op(), split_op(), split_sizes_op(), chunk_op(), expand_op()};
 }
 
 }  // namespace moegrad::test

@@ -95,6 +95,61 @@ OpEntry reshape_op() {
   return entry;
 }
 
+OpEntry flatten_op() {
+  OpEntry entry{.op = "flatten", .dtypes = kAllDtypes};
+  entry.run = [](const TensorList& in, const Json& args) {
+    return TensorList{ops::flatten(in[0], args["start_dim"], args["end_dim"])};
+  };
+  entry.reference = [](const Arrays& in, const Json& args) {
+    const auto ndim = in[0].shape.ndim();
+    if (ndim == 0) {
+      Array y({1});
+      y.values = in[0].values;
+      return Arrays{y};
+    }
+    const auto start = from_front(args["start_dim"], ndim), end = from_front(args["end_dim"], ndim);
+    Shape shape;
+    for (std::int64_t i = 0; i < ndim; ++i) {
+      if (i <= start || i > end) {
+        shape.push_back(in[0].dim(i));
+      } else {
+        shape[-1] *= in[0].dim(i);
+      }
+    }
+    Array y(shape);
+    y.values = in[0].values;
+    return Arrays{y};
+  };
+  const auto sample = [](const std::string& what, const Shape& shape, std::int64_t start,
+                         std::int64_t end, Nz nz = Nz::kOtherShapeOnly) {
+    return OpSample{.what = what,
+                    .inputs = {{.shape = shape, .nz = nz}},
+                    .args = {{"start_dim", start}, {"end_dim", end}}};
+  };
+  entry.samples = {sample("all", {3, 5}, 0, -1),
+                   sample("the first two", {2, 3, 5}, 0, 1, Nz::kRead),
+                   sample("the last two", {2, 3, 5}, -2, -1),
+                   sample("one alone", {3, 5}, 1, 1, Nz::kRead),
+                   sample("the middle", {2, 3, 1, 5}, 1, 2),
+                   sample("a scalar", {}, 0, -1),
+                   sample("nothing", {0, 3, 2}, 0, 1, Nz::kRead)};
+  entry.errors = {{.what = "an end before the start",
+                   .call =
+                       [] {
+                         ops::flatten(randn({2, 3}), 1, 0);
+                       },
+                   .type = "ShapeError",
+                   .message = "flatten: start_dim must not be after end_dim, got 1 and 0"},
+                  {.what = "dimension out of range",
+                   .call =
+                       [] {
+                         ops::flatten(randn({2, 3}), 2);
+                       },
+                   .type = "ShapeError",
+                   .message = "flatten: dimension must be in [-2, 1], got 2"}};
+  return entry;
+}
+
 OpEntry unsqueeze_op() {
   OpEntry entry{.op = "unsqueeze", .dtypes = kAllDtypes};
   entry.run = [](const TensorList& in, const Json& args) {
@@ -254,7 +309,8 @@ OpEntry permute_op() {
 }  // namespace
 
 std::vector<OpEntry> view_entries() {
-  return {view_op(), reshape_op(), unsqueeze_op(), squeeze_op(), transpose_op(), permute_op()};
+  return {view_op(),    reshape_op(),   flatten_op(), unsqueeze_op(),
+          squeeze_op(), transpose_op(), permute_op()};
 }
 
 }  // namespace moegrad::test

@@ -7,7 +7,10 @@
 
 #include "framework/runtime/rank_context.h"
 #include "ops/copies.h"
+#include "ops/masks.h"
 #include "ops/order.h"
+#include "ops/softmax.h"
+#include "ops/statistics.h"
 #include "ops/views.h"
 #include "tests/testing.h"
 
@@ -49,6 +52,28 @@ Tensor reference(const Tensor& x, std::int64_t dim, double start, const Step& st
   }
   return y;
 }
+
+// Of what is no dimension: keepdim, a bound or a temperature in its place.
+template <class T>
+concept TakesADimension = requires(const Tensor& x, T dim) {
+  sum(x, dim);
+}
+|| requires(const Tensor& x, T dim) { mean(x, dim); }
+|| requires(const Tensor& x, T dim) { max(x, dim); }
+|| requires(const Tensor& x, T dim) { min(x, dim); }
+|| requires(const Tensor& x, T dim) { argmax(x, dim); }
+|| requires(const Tensor& x, T dim) { argmin(x, dim); }
+|| requires(const Tensor& x, T dim) { sort(x, dim); }
+|| requires(const Tensor& x, T dim) { var(x, dim); }
+|| requires(const Tensor& x, T dim) { std(x, dim); }
+|| requires(const Tensor& x, T dim) { logsumexp(x, dim); }
+|| requires(const Tensor& x, T dim) { cumsum(x, dim); }
+|| requires(const Tensor& x, T dim) { softmax(x, dim); }
+|| requires(const Tensor& x, T dim) { log_softmax(x, dim); }
+|| requires(const Tensor& x, T dim) { any(x, dim); }
+|| requires(const Tensor& x, T dim) { all(x, dim); };
+static_assert(!TakesADimension<bool> && !TakesADimension<double> && !TakesADimension<float>);
+static_assert(TakesADimension<int> && TakesADimension<std::int64_t>);
 
 double plus(double a, double b) { return a + b; }
 

@@ -4,7 +4,9 @@
 #include <functional>
 #include <limits>
 
+#include "framework/tensor/nested_values.h"
 #include "ops/attention.h"
+#include "ops/compare.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/indexing.h"
@@ -36,16 +38,32 @@ std::vector<double> values_of(const Tensor& tensor) {
 using Values = std::vector<double>;
 
 TEST(SpecialValues, EqualOnesShareTheGradientOfMaximumAndMinimum) {
-  for (const auto op : {maximum, minimum}) {
+  using Binary = Tensor (*)(const Tensor&, const Tensor&);
+  for (const bool larger : {true, false}) {
+    const Binary op = larger ? Binary{maximum} : Binary{minimum};
     const Tensor a = leaf({1, 2, 3}), b = leaf({1, 3, 2});
     sum(op(a, b)).backward();
-    const bool larger = op == maximum;
     EXPECT_EQ(values_of(a.grad()), (larger ? Values{0.5, 0, 1} : Values{0.5, 1, 0}));
     EXPECT_EQ(values_of(b.grad()), (larger ? Values{0.5, 1, 0} : Values{0.5, 0, 1}));
     for (const auto& y : {op(row({kNaN}), row({1})), op(row({1}), row({kNaN}))}) {
       EXPECT_TRUE(std::isnan(y.item()));
     }
   }
+}
+
+TEST(SpecialValues, MaximumAndMinimumWithANumber) {
+  const Tensor a = leaf({-1, 0, 2, kNaN});
+  const Tensor y = maximum(a, 0);
+  EXPECT_TRUE(allclose(y, row({0, 0, 2, kNaN}), 0, 0, /*equal_nan=*/true));
+  sum(y).backward();
+  EXPECT_EQ(values_of(a.grad().slice(0, 0, 3)), (Values{0, 0.5, 1}));
+  EXPECT_TRUE(all(isnan(minimum(row({1, 2}), kNaN))).item<bool>());
+}
+
+TEST(SpecialValues, IsnanFindsNanOfEitherSignAlone) {
+  const Tensor x = row({kNaN, 0, kInfinity, -kNaN, -kInfinity});
+  EXPECT_TRUE(equal(isnan(x), Tensor::of({true, false, false, true, false}, Dtype::kBool)));
+  EXPECT_FALSE(any(isnan(Tensor::arange(3))).item<bool>());
 }
 
 TEST(SpecialValues, ZeroBasesAndExponentsHaveFiniteGradients) {

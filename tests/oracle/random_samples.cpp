@@ -304,7 +304,7 @@ std::vector<std::pair<std::string, OpSample>> random_samples(std::uint64_t seed)
       {"gather", gather_sample},
       {"log_softmax", softmax_sample},
       {"logsumexp", reduction_sample},
-      {"maximum", binary_sample},
+      {"maximum(Tensor, Tensor)", binary_sample},
       {"min(Tensor, int64, bool)", reduction_sample},
       {"matmul", matmul_sample},
       {"max(Tensor, int64, bool)", reduction_sample},
