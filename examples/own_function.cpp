@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An op of your own, y = tanh(x W), written with Eigen and checked with finite differences.
+// An op of your own, y = tanh(s x W), written with Eigen and checked with finite differences.
 //
 //     build/release/examples/own_function > tape.dot && dot -Tsvg tape.dot > tape.svg
 //
@@ -13,14 +13,16 @@
 
 using namespace moegrad;
 
-// With G = dL/dy * (1 - y^2), elementwise:  dL/dx = G W^T,  dL/dW = x^T G
+// With G = s dL/dy * (1 - y^2), elementwise:  dL/dx = G W^T,  dL/dW = x^T G
 class TanhLinear final : public Function {
  public:
+  explicit TanhLinear(double scale) : scale_(scale) {}
+
   std::string_view name() const override { return "tanh_linear"; }
 
   Tensor forward(const Tensor& x, const Tensor& weight) {  // [M, K], [K, N]
     Tensor y = Tensor::empty({x.dim(0), weight.dim(1)}, x.dtype());
-    as_eigen<double>(y) = (as_eigen<double>(x) * as_eigen<double>(weight)).array().tanh();
+    as_eigen<double>(y) = (scale_ * as_eigen<double>(x) * as_eigen<double>(weight)).array().tanh();
     x_ = x;
     weight_ = weight;
     y_ = y;
@@ -33,7 +35,7 @@ class TanhLinear final : public Function {
     const Tensor y = y_.unpack();
     const Tensor grad_y = ops::contiguous(grads[0]);
     const EigenMatrix<double> g =
-        as_eigen<double>(grad_y).array() * (1 - as_eigen<double>(y).array().square());
+        scale_ * as_eigen<double>(grad_y).array() * (1 - as_eigen<double>(y).array().square());
     Tensor grad_x = empty_like(x);
     Tensor grad_weight = empty_like(weight);
     as_eigen<double>(grad_x) = g * as_eigen<double>(weight).transpose();
@@ -42,12 +44,15 @@ class TanhLinear final : public Function {
   }
 
  private:
+  double scale_;
   SavedTensor x_{*this};
   SavedTensor weight_{*this};
   SavedTensor y_{*this};
 };
 
-Tensor tanh_linear(const Tensor& x, const Tensor& weight) { return apply<TanhLinear>(x, weight); }
+Tensor tanh_linear(const Tensor& x, const Tensor& weight, double scale) {
+  return apply<TanhLinear>(made_with(scale), x, weight);
+}
 
 int main() {
   return run_program_once("own_function", [] {
@@ -55,10 +60,12 @@ int main() {
     Tensor weight = Tensor::from(std::vector<double>{.7, -.8, .9}, {3, 1});
     x.set_requires_grad(true);
     weight.set_requires_grad(true);
-    const auto f = [](const TensorList& in) -> TensorList { return {tanh_linear(in[0], in[1])}; };
+    const auto f = [](const TensorList& in) -> TensorList {
+      return {tanh_linear(in[0], in[1], 0.5)};
+    };
     gradcheck(f, {x, weight}).or_throw();
     std::cerr << "gradients agree\n";
-    write_dot(tanh_linear(x, weight), std::cout);
+    write_dot(tanh_linear(x, weight, 0.5), std::cout);
     return 0;
   });
 }
