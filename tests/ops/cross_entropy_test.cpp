@@ -86,7 +86,7 @@ TEST(CrossEntropy, WithoutValidTargetsIsZeroWithZeroGradients) {
 }
 
 TEST(CrossEntropy, TakesClassWeightsThatAreResultsOnTheTape) {
-  const Tensor x = variable({2, 3}), weights = test::variable({3}, 2) * 2.0;
+  const Tensor x = variable({2, 3}), weights = square(variable({3}, 2));
   const auto loss = [&](const Tensor& class_weights) {
     return cross_entropy(x, targets_of({0, 2}),
                          {.label_smoothing = 0.1, .class_weights = class_weights});
