@@ -288,7 +288,8 @@ void write_checkpoint(const fs::path& root, std::int64_t step, const CheckpointS
     on_first([&] {
       const auto manifest = merge_checkpoint_manifests(parts, "checkpoint");
       write_file_atomically(commit.temporary() / kManifestFile, to_json(manifest));
-      // The files of a rank that sees another folder are not in this one.
+      // The files of a rank that sees another folder are not in this one. It could write them if a
+      // killed run has left a folder of this name there: only what rank 0 sees has been removed.
       const CheckpointReader complete(commit.temporary());
       observe(CheckpointPoint::kManifestWritten);
       auto unable = commit.flush_folder();
