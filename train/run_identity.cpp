@@ -24,18 +24,24 @@ std::string_view line_at(std::string_view text, std::size_t position) {
   return line.ends_with(',') ? line.substr(0, line.size() - 1) : line;
 }
 
+std::map<std::string, std::string> describe_inputs(const TrainConfig& config,
+                                                   const TrainingData& data) {
+  auto inputs = compared_options(config);
+  inputs["config"] = to_json(config.model_config());
+  inputs["data"] = data.source().describe();
+  inputs["batches"] = data.describe();
+  return inputs;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> describe_run(const TrainConfig& config,
                                                 const TrainingData& data) {
-  auto run = compared_options(config);
-  run["config"] = to_json(config.model_config());
+  auto run = describe_inputs(config, data);
   const auto& weights = config.model.hf_model;
   run[kInitialWeights] = weights.empty() ? kRandomWeights
                                          : "those with CRC-32C " +
                                                std::to_string(models::checkpoint_checksum(weights));
-  run["data"] = data.source().describe();
-  run["batches"] = data.describe();
   return run;
 }
 
@@ -52,7 +58,7 @@ bool same_first_steps(const TrainConfig& config, const std::string& steps, std::
 
 void check_same_run(const std::shared_ptr<ProcessGroup>& group, const TrainConfig& config,
                     const TrainingData& data) {
-  auto own = describe_run(config, data);
+  auto own = describe_inputs(config, data);
   own.merge(record_options(config));  // contents come before the paths they are read from
   ByteWriter writer;
   for (const auto& [name, value] : own) {

@@ -4,9 +4,6 @@
 #include <functional>
 
 #include "framework/distributed/launch.h"
-#include "models/causal_lm/save_pretrained.h"
-#include "models/hf_checkpoint.h"
-#include "tests/framework/io/files.h"
 #include "tests/testing.h"
 #include "train/data/windowed_data.h"
 
@@ -70,29 +67,6 @@ TEST(SameFirstSteps, AreThoseOfAConstantRateAndOfOneThatDoesNotDecayYet) {
   EXPECT_FALSE(same("10", 10));
   EXPECT_TRUE(same("100", 16));  // where this run begins to decay
   EXPECT_FALSE(same("100", 18));
-}
-
-TEST(RunIdentity, ComparesTheWeightsThatRanksBeginFrom) {
-  const test::TemporaryFolder folder;
-  std::vector<std::string> folders, checksums;
-  for (const std::uint64_t seed : {1, 2}) {
-    models::CausalLM model(models::CausalLMConfig::preset("tiny"), seed);
-    folders.push_back((folder / std::to_string(seed)).string());
-    models::save_pretrained(model, folders.back());
-    checksums.push_back("those with CRC-32C " +
-                        std::to_string(models::checkpoint_checksum(folders.back())));
-  }
-  const auto compare_weights = [&](const std::string& last) {
-    launch(2, [&](RankContext& rank) {
-      TrainConfig config;
-      config.model.hf_model = rank.rank() == 0 ? folders[0] : last;
-      check_same_run(rank.group(), config, WindowedData(TextData(kText, "letters", 16), {}));
-    });
-  };
-  EXPECT_NO_THROW(compare_weights(folders[0]));
-  EXPECT_EQ(message_of<ValueError>([&] { compare_weights(folders[1]); }),
-            "training: all ranks must have the same initial_weights, rank 0 has " + checksums[0] +
-                ", rank 1 has " + checksums[1]);
 }
 
 }  // namespace
