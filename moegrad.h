@@ -28,6 +28,7 @@
 #include "framework/distributed/gather_shards.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/parallel_dims.h"
+#include "framework/distributed/to_local.h"
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_reader.h"
 #include "framework/io/checkpoint_saver.h"

@@ -288,6 +288,7 @@ void GraphTask::add_to_leaf(const Tensor& leaf, Tensor grad, int micro_batch) {
   pending.reached = true;
   if (task.micro_batches() <= 1 && leaf.impl()->leaf_state().hooks.empty()) {
     accumulate_leaf(leaf.impl()->leaf_state().grad, std::move(grad));
+    mark_gradient(*leaf.impl());
     return;
   }
   auto& sums = pending.sums;
@@ -318,6 +319,7 @@ void GraphTask::deliver(const Tensor& leaf, TensorList sums) const {
     state.micro_batch_sink(std::move(sums));
   } else if (!sums.empty()) {
     accumulate_leaf(state.grad, sum_of(std::move(sums)));
+    mark_gradient(*leaf.impl());
   }
   for (const auto& hook : state.post_accumulate_hooks.snapshot()) hook(leaf);
 }

@@ -10,6 +10,7 @@
 
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/shard_runs.h"
+#include "framework/distributed/to_local.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
 
@@ -181,8 +182,7 @@ Tensor gather_shards(const Tensor& shard, const ShardSpec& spec) {
   check_shard("gather_shards", shard, spec);
   if (!is_first_replica(spec)) return {};
   const auto divisions = divisions_of("gather_shards", spec);
-  Tensor whole = shard.detach();
-  whole.set_shard_spec(nullptr);
+  Tensor whole = to_local(shard);
   const MemoryTagGuard tag(MemoryTag::kCommunication);
   for (const auto& division : divisions) {
     whole = gather(division, whole);

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "framework/autograd/grad_mode.h"
+#include "framework/distributed/shard_spec.h"
 #include "framework/tensor/dispatch_any.h"
 
 namespace moegrad {
@@ -97,6 +99,15 @@ void copy_elements(Tensor& target, const Tensor& source) {
   });
 }
 
+// A copy of a shard of a parameter is one, too. The whole tensor that a shard has replaced is
+// whole.
+Tensor with_spec_of(const Tensor& source, Tensor copy) {
+  if (const auto& spec = source.shard_spec(); spec != nullptr && !spec->replaced) {
+    copy.set_shard_spec(spec);
+  }
+  return copy;
+}
+
 }  // namespace
 
 void check_off_tape(std::string_view op, const Tensor& tensor, std::string_view name,
@@ -161,7 +172,7 @@ T clone(const T& source) {
   if (source.layout() == Layout::kNZ) {
     Tensor copy = Tensor::empty_nz(source.shape(), source.nz_blocks(), source.dtype());
     std::ranges::copy(source.bytes(), copy.mutable_bytes().begin());
-    return copy;
+    return with_spec_of(source, std::move(copy));
   }
   return to_dtype(source, source.dtype());
 }
@@ -178,7 +189,7 @@ Tensor to_dtype(const Tensor& source, Dtype dtype) {
   check_off_tape("to_dtype", source, "the source", "use ops::cast");
   Tensor copy = Tensor::empty(source.shape(), dtype);
   copy_elements(copy, source);
-  return copy;
+  return with_spec_of(source, std::move(copy));
 }
 
 }  // namespace moegrad

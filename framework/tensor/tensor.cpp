@@ -344,6 +344,7 @@ void Tensor::set_grad(Tensor grad) const {
   auto& leaf = impl.leaf_state();
   if (!grad.defined()) ++leaf.drops;
   leaf.grad = std::move(grad);
+  mark_gradient(impl);
 }
 
 const std::shared_ptr<const ShardSpec>& Tensor::shard_spec() const { return checked(impl_).shard; }

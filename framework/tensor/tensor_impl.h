@@ -43,13 +43,20 @@ struct TensorImpl {
   std::unique_ptr<LeafState> leaf;
   std::shared_ptr<const ShardSpec> shard;
   bool left_whole = false;  // fully_shard was told to ignore it: the user sums its gradients
-  bool detached = false;    // made by detach(): the values of a parameter, not the parameter
+  bool detached = false;       // made by detach(): the values of a parameter, not the parameter
 
   LeafState& leaf_state() {
     if (!leaf) leaf = std::make_unique<LeafState>();
     return *leaf;
   }
 };
+
+/// The gradient of a shard is a shard, too.
+inline void mark_gradient(TensorImpl& leaf) {
+  if (leaf.shard != nullptr && leaf.leaf->grad.defined()) {
+    leaf.leaf->grad.impl()->shard = leaf.shard;
+  }
+}
 
 /// True if `tensor` is the only handle on its bytes and fills them. Then sums may be formed in it,
 /// and keeping it keeps no more memory than its elements.

@@ -11,6 +11,7 @@
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/grad_mode.h"
 #include "framework/distributed/process_group.h"
+#include "framework/distributed/to_local.h"
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
@@ -245,7 +246,7 @@ class SequenceRun {
     for (const auto& [name, parameter] : net_.named_parameters()) {
       own.push_back({name, clone(parameter.detach())});
       Tensor live = parameter.detach();
-      copy_(live, ops::mul(own.back().tensor, 0.5));
+      copy_(live, ops::mul(to_local(own.back().tensor), 0.5));
     }
     {
       const NoGradGuard no_grad;

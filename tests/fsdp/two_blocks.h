@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "framework/distributed/device_mesh.h"
+#include "framework/distributed/to_local.h"
 #include "framework/runtime/rank_context.h"
 #include "fsdp/fully_shard.h"
 #include "tests/fsdp/random_sequences.h"
@@ -32,7 +33,7 @@ inline Tensor loss_of(test::RealNet& net, std::uint64_t seed = 5) {
 inline void halve(const nn::Module& module) {
   for (const auto& [name, parameter] : module.named_parameters()) {
     Tensor live = parameter.detach();
-    copy_(live, ops::mul(clone(live), 0.5));
+    copy_(live, ops::mul(to_local(live), 0.5));
   }
 }
 

@@ -3,12 +3,17 @@
 // operands]).
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
 #include <string>
 
+#include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
+#include "framework/distributed/to_local.h"
 #include "framework/runtime/error.h"
+#include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
+#include "framework/tensor/print.h"
 #include "fsdp/fully_shard.h"
 #include "nn/embedding.h"
 #include "nn/init.h"
@@ -16,6 +21,8 @@
 #include "nn/rms_norm.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
+#include "optim/adamw.h"
+#include "optim/clip_grad_norm.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
@@ -27,7 +34,8 @@ using test::message_of;
 
 std::string refusal(const std::string& what, const std::string& shard) {
   return what + " must be a whole parameter, got a shard " + shard +
-         " on 2 ranks; call the module, module(x), which gathers it: forward(x) alone does not";
+         " on 2 ranks; call the module, module(x), which gathers it: forward(x) alone does not; "
+         "to_local(shard) gives this rank's elements alone";
 }
 
 template <class M, class Input>
@@ -76,14 +84,70 @@ TEST(Uncalled, TheChildThatWasCalledIsNamed) {
   });
 }
 
-TEST(Uncalled, AFunctionOfOnesOwnTakesNoShardAndADetachedOneIsOrdinary) {
+TEST(Uncalled, AFunctionOfOnesOwnTakesNoShard) {
   launch(2, [](RankContext& rank) {
     nn::RMSNorm module({.dim = 8});
     fully_shard(module, DeviceMesh::flat(rank.group()));
     const Tensor shard = module.named_parameters()[0].tensor;
     EXPECT_EQ(message_of<Error>([&] { test::mul(Tensor::ones({4}), shard); }),
               refusal("mul: input 1", "[4] of [8]"));
-    EXPECT_EQ(ops::sum(shard.detach()).item(), 4);
+  });
+}
+
+// An own norm, or a log, of what a rank holds of a gradient differs from rank to rank.
+TEST(Uncalled, WhatBelongsToAShardIsRefusedAsTheShardIs) {
+  launch(2, [](RankContext& rank) {
+    nn::Linear module({.in_features = 2, .out_features = 4});
+    nn::init_weights(module, 3, 0.5);
+    fully_shard(module, DeviceMesh::flat(rank.group()));
+    optim::AdamW optimizer(module.named_parameters(), {});
+    ops::sum(ops::square(module(Tensor::ones({3, 2})))).backward();
+    const Tensor parameter = module.named_parameters()[0].tensor;
+    const NamedTensors shards = {{"grad", parameter.grad()},
+                                 {"detached", parameter.detach()},
+                                 {"clone", clone(parameter.grad())},
+                                 {"converted", to_dtype(parameter.detach(), Dtype::kFloat64)},
+                                 {"state", module.state_dict()[0].tensor},
+                                 {"optimizer's state", optimizer.state_dict()[1].tensor}};
+    for (const auto& [name, shard] : shards) {
+      EXPECT_EQ(message_of<Error>([&] { ops::square(shard); }),
+                refusal("square: input 0", "[2, 2] of [4, 2]"))
+          << name;
+      EXPECT_EQ(message_of<Error>([&] { shard.slice(0, 1); }),
+                refusal("slice: input 0", "[2, 2] of [4, 2]"))
+          << name;
+      EXPECT_NE(::testing::PrintToString(shard).find("shard="), std::string::npos) << name;
+      EXPECT_EQ(ops::square(to_local(shard)).shape(), (Shape{2, 2})) << name;
+    }
+    // The norm of the ranks' own elements, added up, is that of the whole.
+    const double own = ops::sum(ops::square(to_local(parameter.grad()))).item();
+    const double norm = optim::clip_grad_norm(module.named_parameters(), 1e9);
+    EXPECT_NEAR(std::sqrt(all_reduce(*rank.group(), own)), norm, 1e-5 * norm);
+  });
+}
+
+// to_local() shares elements and version: what is written there is written to the shard.
+TEST(Uncalled, ALocalTensorIsTheShardsElements) {
+  launch(2, [](RankContext& rank) {
+    nn::RMSNorm module({.dim = 8});
+    fully_shard(module, DeviceMesh::flat(rank.group()));
+    const Tensor shard = module.named_parameters()[0].tensor;
+    Tensor local = to_local(shard);
+    EXPECT_EQ(local.shard_spec(), nullptr);
+    EXPECT_FALSE(local.requires_grad());
+    fill_(local, 3.0);
+    EXPECT_NEAR(ops::sum(module(Tensor::ones({1, 8}))).item(), 24, 1e-3);
+  });
+}
+
+TEST(Uncalled, OnOneRankAGradientIsOrdinary) {
+  launch(1, [](RankContext& rank) {
+    nn::RMSNorm module({.dim = 8});
+    fully_shard(module, DeviceMesh::flat(rank.group()));
+    ops::sum(module(Tensor::ones({1, 8}))).backward();
+    const Tensor parameter = module.named_parameters()[0].tensor;
+    EXPECT_NO_THROW(ops::sum(ops::square(parameter.grad())));
+    EXPECT_NO_THROW(ops::sum(ops::square(parameter.detach())));
   });
 }
 
