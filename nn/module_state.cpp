@@ -100,7 +100,7 @@ IncompatibleKeys Module::load_state_dict(const NamedTensors& state, bool strict)
     check<DtypeError>(reals || source.dtype() == tensor.dtype(), "load_state_dict: '", name,
                       "' must be ", tensor.dtype(), ", or of other reals if it is of reals, got ",
                       source.dtype());
-    check_same_part("load_state_dict", name, source.shard_spec(), tensor.shard_spec());
+    check_same_part("load_state_dict", name, source, tensor);
   }
   const NoGradGuard no_grad;
   for (auto& [name, tensor] : own) copy_(tensor, *given.at(name));

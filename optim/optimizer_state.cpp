@@ -23,7 +23,7 @@ void check_loads_into(std::string_view subject, const std::string& name, const T
                     ", got ", given.shape());
   check<DtypeError>(given.dtype() == own.dtype(), subject, ": '", name, "' must be ", own.dtype(),
                     ", got ", given.dtype());
-  check_same_part(subject, name, given.shard_spec(), own.shard_spec());
+  check_same_part(subject, name, given, own);
   if (given.dtype() != Dtype::kInt64) return;
   const Tensor counts = clone(given);
   for (const auto count : counts.data<std::int64_t>()) {

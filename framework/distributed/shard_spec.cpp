@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "framework/runtime/error.h"
+#include "framework/tensor/tensor.h"
 
 namespace moegrad {
 namespace {
@@ -98,13 +99,19 @@ std::string part_text(const ShardSpec& spec) {
   return text.str();
 }
 
-void check_same_part(std::string_view subject, const std::string& name,
-                     const std::shared_ptr<const ShardSpec>& given,
-                     const std::shared_ptr<const ShardSpec>& own) {
-  if (given == nullptr || own == nullptr) return;
-  const bool same = given->global_shape == own->global_shape && given->box == own->box;
-  check<ValueError>(same, subject, ": '", name, "' must be ", part_text(*own), ", got ",
-                    part_text(*given));
+bool is_part(const Tensor& tensor) {
+  const auto& spec = tensor.shard_spec();
+  return spec != nullptr && !spec->replaced && tensor.shape() != spec->global_shape;
+}
+
+void check_same_part(std::string_view subject, const std::string& name, const Tensor& given,
+                     const Tensor& own) {
+  const auto part_of = [](const Tensor& tensor) {
+    return is_part(tensor) ? *tensor.shard_spec() : whole_spec(tensor.shape());
+  };
+  const ShardSpec theirs = part_of(given), ours = part_of(own);
+  check<ValueError>(theirs.global_shape == ours.global_shape && theirs.box == ours.box, subject,
+                    ": '", name, "' must be ", part_text(ours), ", got ", part_text(theirs));
 }
 
 }  // namespace moegrad

@@ -14,6 +14,8 @@
 
 namespace moegrad {
 
+class Tensor;
+
 /// One division of a tensor: along dimension `dim` over the ranks of `group`, in their order.
 /// Without a dimension every rank of the group has the same part.
 struct Placement {
@@ -81,9 +83,12 @@ bool has_replicas(const ShardSpec& spec);
 /// The part as messages show it: "[2, 4) of dimension 0 of [4, 3]"; "all of [4, 3]".
 std::string part_text(const ShardSpec& spec);
 
-/// ValueError, with `subject` and the tensor's name, if both are shards but of different parts.
-void check_same_part(std::string_view subject, const std::string& name,
-                     const std::shared_ptr<const ShardSpec>& given,
-                     const std::shared_ptr<const ShardSpec>& own);
+/// Whether `tensor` has other elements of a global tensor beside it: it is neither whole nor the
+/// whole that a shard has replaced.
+bool is_part(const Tensor& tensor);
+/// ValueError, with `subject` and the tensor's name, unless `given` is the part of a global tensor
+/// that `own` is, or both are whole.
+void check_same_part(std::string_view subject, const std::string& name, const Tensor& given,
+                     const Tensor& own);
 
 }  // namespace moegrad

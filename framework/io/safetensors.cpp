@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "framework/distributed/shard_spec.h"
 #include "framework/io/safetensors_text.h"
 #include "framework/io/utf8.h"
 #include "framework/tensor/fill.h"
@@ -75,6 +76,11 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
   for (const auto& [name, tensor] : tensors) {
     check<LayoutError>(tensor.layout() == Layout::kND, "safetensors: ", path.string(), ": ",
                        in_quotes(name), " must be ND, got ", tensor.layout());
+    check<ValueError>(!is_part(tensor), "safetensors: ", path.string(), ": ", in_quotes(name),
+                      " must be a whole tensor, got ",
+                      is_part(tensor) ? part_text(*tensor.shard_spec()) : "",
+                      "; fsdp::full_state_dict gathers whole tensors, and CheckpointSaver saves "
+                      "shards");
     entries.push_back({.name = name,
                        .shape = SafetensorsShape({tensor.shape().begin(), tensor.shape().end()}),
                        .dtype = safetensors_dtype(tensor.dtype())});

@@ -50,7 +50,9 @@ class SafetensorsFile {
 NamedTensors load_safetensors(const std::filesystem::path& path);
 
 /// Writes the tensors' values to a file, which appears when it is complete and replaces an earlier
-/// one. LayoutError for FRACTAL_NZ tensors.
+/// one. LayoutError for FRACTAL_NZ tensors. ValueError for a part of a tensor whose other parts
+/// other ranks hold, as in the state_dict() of a module that fully_shard has sharded: gather whole
+/// ones with fsdp::full_state_dict, or save shards with CheckpointSaver.
 void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 

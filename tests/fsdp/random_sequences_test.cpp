@@ -158,6 +158,7 @@ class Sharded final : public SequenceRun {
     for (const auto& [name, parameter] : net_.named_parameters()) {
       const auto whole = std::ranges::find(values, name, &NamedTensor::name)->tensor;
       parts.push_back({name, clone(shard_view(whole, *parameter.shard_spec()))});
+      parts.back().tensor.set_shard_spec(parameter.shard_spec());
       if (way == 1) continue;
       Tensor live = parameter;
       copy_(live, parts.back().tensor);

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "framework/distributed/to_local.h"
+#include "framework/io/safetensors.h"
 #include "framework/tensor/arena.h"
 #include "tests/fsdp/hand_sharded.h"
 #include "tests/fsdp/models.h"
@@ -242,6 +244,41 @@ TEST(StateDict, IsThatOfTheShardsWhileParametersAreGathered) {
     gather();
     load_full_state_dict(model, state);
     expect_holds(model, expected);
+  });
+}
+
+// A file of one rank's shards has the names and, here, the shapes of what a rank holds.
+TEST(StateDict, OfShardsIsNoFileAndAFileOfShardsIsNotLoaded) {
+  const auto path = ::testing::TempDir() + "state_dict_of_shards.safetensors";
+  launch(2, [&](RankContext& context) {
+    const auto mesh = DeviceMesh::flat(context.group());
+    models::CausalLM model(tied_config(), 3), other(tied_config(), 8);
+    training::shard_model(model, mesh, {});
+    training::shard_model(other, mesh, {});
+    const auto state = model.state_dict();
+    const auto& [name, first] = state.front();
+    const auto own = part_text(*first.shard_spec());
+    const auto file = path + std::to_string(context.rank());
+    EXPECT_EQ(
+        message_of<ValueError>([&] { save_safetensors(file, state); }),
+        "safetensors: " + file + ": '" + name + "' must be a whole tensor, got " + own +
+            "; fsdp::full_state_dict gathers whole tensors, and CheckpointSaver saves shards");
+    NamedTensors local = state;
+    for (auto& [key, tensor] : local) tensor = to_local(tensor);
+    save_safetensors(file, local);
+    const auto before = full_state_dict(other);
+    EXPECT_EQ(message_of<ValueError>([&] { other.load_state_dict(load_safetensors(file)); }),
+              "load_state_dict: '" + name + "' must be " + own + ", got " +
+                  part_text(whole_spec(first.shape())));
+    const auto after = full_state_dict(other);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      EXPECT_TRUE(bitwise_equal(after[i].tensor, before[i].tensor)) << after[i].name;
+    }
+    // Whole tensors go to rank 0 and come from there.
+    const auto whole = full_state_dict(model);
+    if (context.rank() == 0) save_safetensors(path, whole);
+    load_full_state_dict(other, context.rank() == 0 ? load_safetensors(path) : NamedTensors());
+    expect_holds(other, models::CausalLM(tied_config(), 3).state_dict());
   });
 }
 

@@ -115,6 +115,26 @@ TEST(LoadStateDict, RefusesAnotherRanksShards) {
   own.load_state_dict(other.state_dict());
 }
 
+// A file of whole tensors does not say that its tensors are those of one rank.
+TEST(LoadStateDict, TakesATensorWithoutAShardSpecForAWholeOne) {
+  Pair own, whole;
+  auto spec = std::make_shared<const ShardSpec>(test::range_spec({6, 2}, 0, 3));
+  own.first.weight().set_shard_spec(spec);
+  EXPECT_EQ(message_of<ValueError>([&] { own.load_state_dict(whole.state_dict()); }),
+            "load_state_dict: 'first.weight' must be [0, 3) of dimension 0 of [6, 2], got all of "
+            "[3, 2]");
+  EXPECT_EQ(message_of<ValueError>([&] { whole.load_state_dict(own.state_dict()); }),
+            "load_state_dict: 'first.weight' must be all of [3, 2], got [0, 3) of dimension 0 of "
+            "[6, 2]");
+  // Whoever knows which part it is says so. A copy of a shard is one.
+  auto state = whole.state_dict();
+  for (auto& [name, tensor] : state) tensor = clone(tensor);
+  state[0].tensor.set_shard_spec(spec);
+  own.load_state_dict(state);
+  for (auto& [name, tensor] : state) tensor = clone(tensor);
+  own.load_state_dict(state);
+}
+
 TEST(LoadStateDict, NamesATensorThatHasBeenReplacedByAStridedOne) {
   struct Slots final : Module {
     Slots() {

@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "framework/distributed/to_local.h"
 #include "framework/io/safetensors.h"
 #include "framework/tensor/fill.h"
+#include "tests/framework/distributed/hand_shards.h"
 #include "tests/framework/io/files.h"
 #include "tests/framework/io/watched_calls.h"
 #include "tests/testing.h"
@@ -136,6 +138,29 @@ TEST(SafetensorsWriter, SavesViewsByTheirValues) {
   EXPECT_EQ(saved({{"w", rows}}), saved({{"w", clone(rows)}}));
   EXPECT_EQ(saved({{"w", transposed}}), saved({{"w", clone(transposed)}}));
   EXPECT_NE(saved({{"w", rows}}), saved({{"w", Tensor::as_strided(base, {2, 6}, {6, 1}, 0)}}));
+}
+
+// Ranks would write their parts under the names of the whole tensors, the last one over the others.
+TEST(SafetensorsWriter, RefusesPartsOfTensors) {
+  const TemporaryFolder folder;
+  const auto path = folder / "file";
+  const auto part_with = [](std::int64_t begin, std::int64_t end) {
+    const auto spec = test::range_spec({4, 3}, begin, end);
+    return test::shard_of(Tensor::ones({4, 3}), spec);
+  };
+  save_safetensors(path, {{"w", part_with(0, 4)}});  // all of it
+  const auto before = read_file(path);
+  for (const bool copied : {false, true}) {
+    const Tensor part = copied ? clone(part_with(2, 4)) : part_with(2, 4);
+    EXPECT_EQ(message_of<ValueError>([&] {
+                save_safetensors(path, {{"b", Tensor::ones({1})}, {"w", part}});
+              }),
+              "safetensors: " + path.string() +
+                  ": 'w' must be a whole tensor, got [2, 4) of dimension 0 of [4, 3]; "
+                  "fsdp::full_state_dict gathers whole tensors, and CheckpointSaver saves shards");
+  }
+  EXPECT_EQ(read_file(path), before);
+  save_safetensors(path, {{"w", to_local(part_with(2, 4))}});  // a part, by name
 }
 
 TEST(SafetensorsWriter, RefusesBlockedTensors) {

@@ -124,7 +124,9 @@ Trace train_reference(const Training<Model>& training, int leaves,
 /// This rank's part of `whole`, laid out as `local`.
 inline Tensor part_of(const Tensor& whole, const Tensor& local) {
   if (!local.shard_spec()) return whole;
-  return clone(shard_view(whole, *local.shard_spec()));
+  const Tensor part = clone(shard_view(whole, *local.shard_spec()));
+  part.set_shard_spec(local.shard_spec());
+  return part;
 }
 
 /// check_sharded_parity: the model's parameters have the reference's names, and are their shards;
