@@ -8,6 +8,7 @@
 #include <optional>
 #include <variant>
 
+#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/shard_runs.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/parallel_for.h"
@@ -119,6 +120,7 @@ void write_values(const ParameterSlot& slot, std::uint64_t seed, double std,
   if (const auto* normal = std::get_if<InitialValues::Normal>(&rule)) {
     init_normal(slot, seed, normal->std.value_or(std));
   } else if (const auto* constant = std::get_if<InitialValues::Constant>(&rule)) {
+    const NoGradGuard no_grad;
     fill_(slot.parameter(), constant->value);
   } else if (const auto* uniform = std::get_if<InitialValues::Uniform>(&rule)) {
     init_uniform(slot, seed, uniform->low, uniform->high);

@@ -108,6 +108,13 @@ Tensor with_spec_of(const Tensor& source, Tensor copy) {
   return copy;
 }
 
+// As torch: such a write would change a parameter unnoticed by what has been computed with it.
+void check_target(std::string_view op, const Tensor& tensor, std::string_view name) {
+  check_off_tape(op, tensor, name);
+  check(!grad_enabled() || !tensor.requires_grad(), op, ": is not recorded on the tape, but ", name,
+        " is a leaf that requires a gradient; call it under a NoGradGuard");
+}
+
 }  // namespace
 
 void check_off_tape(std::string_view op, const Tensor& tensor, std::string_view name,
@@ -127,7 +134,7 @@ void check_element(std::string_view op, double value, Dtype dtype) {
 }
 
 void fill_(Tensor& tensor, double value) {
-  check_off_tape("fill_", tensor, "the tensor");
+  check_target("fill_", tensor, "the tensor");
   check_element("fill_", value, tensor.dtype());
   if (!tensor.is_contiguous()) {
     Shape repeated;
@@ -145,7 +152,7 @@ void add_(Tensor& target, const Tensor& source) {
   check<DtypeError>(target.dtype() == source.dtype(), "add_: dtypes must agree, got ",
                     target.dtype(), " and ", source.dtype());
   check_off_tape("add_", source, "the source");
-  check_off_tape("add_", target, "the target");
+  check_target("add_", target, "the target");
   dispatch_floating(target.dtype(), [&]<class T>() {
     auto out = target.mutable_data<T>();
     const auto in = source.data<T>();
@@ -157,7 +164,7 @@ void copy_(Tensor& target, const Tensor& source) {
   check<ShapeError>(target.shape() == source.shape(), "copy_: shapes must agree, got ",
                     target.shape(), " and ", source.shape());
   check_off_tape("copy_", source, "the source");
-  check_off_tape("copy_", target, "the target");
+  check_target("copy_", target, "the target");
   check<LayoutError>(has_distinct_elements(target),
                      "copy_: elements of the target must not lie in one place, got shape ",
                      target.shape(), " with strides ", target.strides());

@@ -40,7 +40,8 @@ class Net final : public nn::Callable<Net> {
     register_module("second", second);
     std::uint64_t seed = 1;
     for (const auto& slot : parameter_slots()) {
-      copy_(*slot.tensor, test::randn(slot.tensor->shape(), seed++, Dtype::kFloat32));
+      Tensor values = slot.tensor->detach();
+      copy_(values, test::randn(values.shape(), seed++, Dtype::kFloat32));
     }
   }
   Tensor forward(const Tensor& x) { return second(first(x)); }

@@ -160,7 +160,7 @@ class Sharded final : public SequenceRun {
       parts.push_back({name, clone(shard_view(whole, *parameter.shard_spec()))});
       parts.back().tensor.set_shard_spec(parameter.shard_spec());
       if (way == 1) continue;
-      Tensor live = parameter;
+      Tensor live = parameter.detach();
       copy_(live, parts.back().tensor);
     }
     if (way == 1) net_.load_state_dict(parts);

@@ -13,6 +13,7 @@
 
 #include "framework/autograd/anomaly.h"
 #include "framework/autograd/function.h"
+#include "framework/autograd/grad_mode.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "nn/linear.h"
@@ -175,7 +176,10 @@ TEST(Call, AnErrorInBackwardNamesTheModuleOfItsFunction) {
 TEST(Call, AnAnomalyNamesItsModuleOnce) {
   const AnomalyModeGuard on;
   Root root;
-  fill_(*root.parameter_slots()[0].tensor, std::numeric_limits<double>::infinity());
+  {
+    const NoGradGuard no_grad;
+    fill_(*root.parameter_slots()[0].tensor, std::numeric_limits<double>::infinity());
+  }
   const auto message = message_of<AnomalyError>([&] { root(variable({1, 4})); });
   const auto first = message.find("; in module outer.middle.norm; called from\n");
   EXPECT_NE(first, std::string::npos) << message;

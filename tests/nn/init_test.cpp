@@ -145,7 +145,8 @@ TEST(InitWeights, OnTheMetaDeviceVectorsMustBeDeclared) {
   };
   const auto undeclared = made(false);
   undeclared->to_empty();
-  fill_(undeclared->weight, 7.0);
+  Tensor scale = undeclared->weight.detach();
+  fill_(scale, 7.0);
   EXPECT_EQ(test::message_of<Error>([&] { init_weights(*undeclared, 5, 0.02); }),
             "init_weights: parameter 'scale' [4] was made on the meta device, where a constructor "
             "gives no values; declare them where it is registered, as in register_parameter(name, "
@@ -166,7 +167,7 @@ TEST(InitWeights, DrawsMatricesAndSetsWeightsOfNormsToOne) {
   EXPECT_NEAR(std::sqrt(squares / 60'000), 0.02, 0.0005);
 
   RMSNorm norm({.dim = 4});
-  Tensor weight = *norm.parameter_slots()[0].tensor;
+  Tensor weight = norm.parameter_slots()[0].tensor->detach();
   fill_(weight, 7.0);
   init_weights(norm, 1, 0.02);
   EXPECT_TRUE(bitwise_equal(weight.detach(), Tensor::ones({4})));

@@ -187,6 +187,28 @@ TEST(Fill, TensorsLikeAnotherHaveItsShapeAndDtype) {
             "full: int64 needs whole numbers in its range, got 0.5");
 }
 
+// As torch refuses it. What has been computed with a parameter would not know of the write.
+TEST(Fill, WritesIntoLeavesThatRequireAGradientUnderANoGradGuardAlone) {
+  Tensor leaf = test::variable({2}, 1);
+  const Tensor start = clone(leaf), ones = Tensor::ones({2}, Dtype::kFloat64);
+  const auto refusal = [](const std::string& op, const std::string& name) {
+    return op + ": is not recorded on the tape, but " + name +
+           " is a leaf that requires a gradient; call it under a NoGradGuard";
+  };
+  EXPECT_EQ(message_of<Error>([&] { fill_(leaf, 1); }), refusal("fill_", "the tensor"));
+  EXPECT_EQ(message_of<Error>([&] { add_(leaf, ones); }), refusal("add_", "the target"));
+  EXPECT_EQ(message_of<Error>([&] { copy_(leaf, ones); }), refusal("copy_", "the target"));
+  EXPECT_TRUE(bitwise_equal(leaf, start));
+  Tensor values = leaf.detach();
+  fill_(values, 2);
+  EXPECT_EQ(leaf.slice(0, 0, 1).item(), 2);
+  const NoGradGuard no_grad;
+  fill_(leaf, 1);
+  add_(leaf, ones);
+  copy_(leaf, ones);
+  EXPECT_TRUE(bitwise_equal(leaf, ones));
+}
+
 TEST(Fill, CopyTransposesMatricesOfAnySize) {
   for (const std::int64_t rows : {1, 31, 32, 33, 70}) {
     for (const std::int64_t columns : {1, 64, 65}) {

@@ -84,7 +84,8 @@ std::vector<NamedTensors> train_by_hand(const Precision& precision, const Leaves
   for (int iteration = 0; iteration < iterations; ++iteration) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const Tensor rounded = to_dtype(parameters[i].tensor.detach(), precision.gathered);
-      copy_(*working.parameter_slots()[i].tensor, rounded);
+      Tensor values = working.parameter_slots()[i].tensor->detach();
+      copy_(values, rounded);
     }
     const auto gradients = test::gradients_of_leaves(working, leaves, [&](int rank, int) {
       const Tensor out = working(to_dtype(input(precision, iteration, rank), precision.compute));
