@@ -39,7 +39,8 @@ class AdamW final : public Optimizer {
   /// The state of one parameter.
   struct State {
     std::string name;       // of the parameter
-    Tensor steps;           // int64, one per row block, so usually [1]; the same on all ranks
+    Tensor steps;           // int64, one per row block, so usually [1]; the same on all ranks;
+                            // undefined, as all below, if the parameter has been frozen all along
     Tensor exp_avg;         // m
     Tensor exp_avg_sq;      // v
     Tensor max_exp_avg_sq;  // undefined without amsgrad

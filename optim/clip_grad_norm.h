@@ -13,13 +13,14 @@ namespace moegrad::optim {
 /// The norm has the same bits for every number of ranks, mesh, sharding dimension and weight layout
 /// (Note [Order-independent norm]).
 ///
-/// Parameters without a gradient are skipped. Shards (Tensor::shard_spec()) contribute their
-/// elements and make the call collective over their group: every rank must call it with the same
-/// parameters. Different parameters may have different groups. Each distinct group of more than one
-/// rank costs two all-reduces, or one for infinity. Replicas of a shard hold the same gradients and
-/// count once. Parameters that are whole while others are sharded also count once. A part of a
-/// model, such as a stage of a pipeline, has the norm of its own parameters: those of parts on
-/// other ranks are not in it.
+/// Parameters without a gradient are skipped, so the norm is 0 before fully_shard has reduced any:
+/// with State::set_requires_gradient_sync(false), until the micro-batch that turns it on. Shards
+/// (Tensor::shard_spec()) contribute their elements and make the call collective over their group:
+/// every rank must call it with the same parameters. Different parameters may have different
+/// groups. Each distinct group of more than one rank costs two all-reduces, or one for infinity.
+/// Replicas of a shard hold the same gradients and count once. Parameters that are whole while
+/// others are sharded also count once. A part of a model, such as a stage of a pipeline, has the
+/// norm of its own parameters: those of parts on other ranks are not in it.
 ///
 /// As in torch, a NaN or infinity in any gradient gives a norm of NaN or infinity. The gradients
 /// are then scaled by NaN or 0, so check the returned norm before step().

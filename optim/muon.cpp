@@ -84,12 +84,16 @@ Muon::Muon(std::vector<ParamGroup> groups, const Config& config)
         std::ranges::find(this->groups(), name, &ParamGroup::name) != this->groups().end(),
         "Muon: adamw_groups must name groups, got '", name, "'");
   }
+  for (const auto& group : this->groups()) {
+    if (is_adamw(group)) continue;
+    for (const auto& [name, tensor] : group.parameters) {
+      check<ShapeError>(tensor.ndim() == 2, "Muon: '", name, "' must be a matrix, got ",
+                        global_shape(tensor), "; put it into a group of adamw_groups");
+    }
+  }
   keep([this](const ParamGroup& group, const NamedTensor& parameter) {
-    const auto& [name, tensor] = parameter;
-    if (is_adamw(group)) return adam_state(group, tensor, one_per_block(parameter));
-    check<ShapeError>(tensor.ndim() == 2, "Muon: '", name, "' must be a matrix, got ",
-                      global_shape(tensor), "; put it into a group of adamw_groups");
-    return NamedTensors{{"momentum_buffer", zero_state(tensor)}};
+    if (is_adamw(group)) return adam_state(group, parameter.tensor, one_per_block(parameter));
+    return NamedTensors{{"momentum_buffer", zero_state(parameter.tensor)}};
   });
 }
 

@@ -65,9 +65,16 @@ void Optimizer::check_trainable() const {
   const auto all = all_parameters();
   check_not_replaced("step", all);
   check_not_converted(all);
+  for (const auto& [name, parameter] : all) {
+    check(!parameter.impl()->holds_average, "step: '", name,
+          "' must hold its weights, got the averages that WeightAverage::swap() has put in their "
+          "place; call swap() again first");
+  }
   const bool any = std::ranges::any_of(
       all, [](const NamedTensor& parameter) { return parameter.tensor.grad().defined(); });
-  check(any, "step: at least one parameter must have a gradient, got none");
+  check(any,
+        "step: at least one parameter must have a gradient, got none; if optimizers take turns, "
+        "step the one whose parameters backward has reached");
   check_all_spread("step", all);
 }
 
@@ -123,6 +130,7 @@ void Optimizer::step() {
     ++skipped_steps_;
     return;
   }
+  make_states(states_);
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
   std::size_t index = 0;
   for (const auto& group : groups_) {
@@ -136,7 +144,7 @@ void Optimizer::step() {
       }
       Update whole{.group = group, .name = name, .parameter = parameter, .grad = grad, .state = {}};
       if (own < states_.size()) {
-        for (const auto& [key, tensor] : states_[own]) whole.state.push_back(tensor);
+        for (const auto& [key, tensor] : states_[own].value()) whole.state.push_back(tensor);
       }
       apply_blocks(whole, blocks);
     }
@@ -167,33 +175,60 @@ Tensor Optimizer::one_per_block(const NamedTensor& parameter) const {
   return whole_state(parameter.tensor, {missing_.num_blocks(parameter.name)}, Dtype::kInt64);
 }
 
-void Optimizer::keep(
-    const std::function<NamedTensors(const ParamGroup&, const NamedTensor&)>& make) {
+void Optimizer::keep(std::function<NamedTensors(const ParamGroup&, const NamedTensor&)> make) {
+  make_state_ = std::move(make);
+  states_.resize(all_parameters().size());
+  make_states(states_);
+}
+
+void Optimizer::make_states(States& states, const std::set<std::string_view>& names) const {
+  if (states.empty()) return;
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
+  auto state = states.begin();
   for (const auto& group : groups_) {
-    for (const auto& parameter : group.parameters) states_.push_back(make(group, parameter));
+    for (const auto& parameter : group.parameters) {
+      const auto& [name, tensor] = parameter;
+      const bool wanted = tensor.requires_grad() || tensor.grad().defined() || names.contains(name);
+      if (wanted && !*state) *state = make_state_(group, parameter);
+      ++state;
+    }
   }
 }
 
 Tensor Optimizer::kept(std::size_t index, std::string_view key) const {
-  const auto& tensors = states_.at(index);
+  make_states(states_);
+  if (!states_.at(index)) return {};
+  const auto& tensors = *states_[index];
   const auto found = std::ranges::find(tensors, key, &NamedTensor::name);
   return found == tensors.end() ? Tensor() : found->tensor;
 }
 
-NamedTensors Optimizer::state_dict() const {
-  NamedTensors state;
+NamedTensors Optimizer::named(const States& states) const {
+  NamedTensors all;
   const auto parameters = all_parameters();
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    for (const auto& [key, tensor] : states_[i]) {
-      state.push_back({parameters[i].name + '.' + key, tensor});
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (!states[i]) continue;
+    for (const auto& [key, tensor] : *states[i]) {
+      all.push_back({parameters[i].name + '.' + key, tensor});
     }
   }
-  return state;
+  return all;
+}
+
+NamedTensors Optimizer::state_dict() const {
+  make_states(states_);
+  return named(states_);
 }
 
 void Optimizer::load_state_dict(const NamedTensors& state) {
-  load_state("optimizer load_state_dict", state_dict(), state);
+  std::set<std::string_view> names;  // of parameters
+  for (const auto& [name, tensor] : state) {
+    names.insert(std::string_view(name).substr(0, name.rfind('.')));
+  }
+  auto states = states_;
+  make_states(states, names);
+  load_state("optimizer load_state_dict", named(states), state);
+  states_ = std::move(states);
 }
 
 void Optimizer::set_lr(double lr) {

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +21,10 @@ namespace moegrad::optim {
 /// ranks: most rules treat each element alone, so that a shard is updated like that part of the
 /// whole parameter; others gather a whole matrix (MatrixOptimizer). Parameters without a gradient
 /// are left alone. Make the optimizer after fully_shard, which replaces parameters by their shards.
+///
+/// Nothing is kept of a parameter that does not require a gradient (set_requires_grad) when the
+/// optimizer is made. What it keeps of one is made once the parameter requires a gradient or has
+/// one, and stays if it is frozen later.
 ///
 /// A gradient of zeros is a gradient like any other, except in row blocks named by the option
 /// skip_missing_grad (Note [Blocks without a gradient]), which makes step() collective over the
@@ -37,9 +43,11 @@ class Optimizer {
 
   /// Updates all parameters that have a gradient, once. Error, and nothing is changed, if
   ///
-  /// - no parameter has a gradient;
+  /// - no parameter has a gradient (PyTorch's step does nothing then; with optimizers that take
+  ///   turns, call step() on the one whose parameters backward has reached);
   /// - fully_shard or expert_parallel has since replaced a parameter by a part;
   /// - Module::to has converted a parameter since the optimizer was made (a DtypeError);
+  /// - WeightAverage::swap() has put its averages in the place of the weights;
   /// - some parameters are spread over ranks and another is whole but not ignored by fully_shard.
   ///
   /// Under fully_shard a rank whose shards are all empty has gradients without elements, which
@@ -53,24 +61,28 @@ class Optimizer {
   /// Drops the gradients of all parameters.
   void zero_grad();
   /// The tensors that it keeps from step to step, each named after its parameter, such as
-  /// `model.norm.weight.exp_avg`. A tensor is cut like its parameter (ShardSpec), or whole and the
-  /// same on all ranks. A checkpoint saves these tensors and fills them again.
+  /// `model.norm.weight.exp_avg`; none of a parameter that has been frozen all along. A tensor is
+  /// cut like its parameter (ShardSpec), or whole and the same on all ranks. A checkpoint saves
+  /// these tensors and fills them again.
   NamedTensors state_dict() const;
   /// Copies the values into the tensors of state_dict(), as when a run is resumed. Nothing is
   /// copied if it throws: Error unless names agree, ShapeError unless shapes agree, DtypeError
-  /// unless dtypes agree, ValueError for a shard of another part of its parameter than this rank's,
-  /// and for a count of steps that is negative or above 2^53.
-  /// Learning rates are not part of the state: a schedule sets them again.
+  /// unless dtypes agree, ValueError for another part of a parameter than this rank's, as its
+  /// ShardSpec says (a tensor without one is whole), and for a count of steps that is negative or
+  /// above 2^53. State of a frozen parameter, of which it keeps nothing so far, is kept from then
+  /// on. Learning rates are not part of the state, unlike PyTorch's: a schedule sets them again.
   void load_state_dict(const NamedTensors& state);
 
-  /// Sets the learning rate of all groups: set_lr(schedule(step)). ValueError if the rate is
-  /// negative or not finite, here and below.
+  /// Sets one learning rate for all groups, whatever theirs were: set_lr(schedule(step)). With
+  /// rates of their own use scale_lr(). ValueError if the rate is negative or not finite, here and
+  /// below.
   void set_lr(double lr);
   /// Sets the rate of group `group`, as PyTorch's optimizer.param_groups[group]["lr"] = lr.
   /// ValueError unless there is such a group.
   void set_lr(std::size_t group, double lr);
-  /// Sets the rate of each group to `factor` times its base rate, with which it was constructed. So
-  /// the ratios between groups stay, as with PyTorch's LambdaLR. With a schedule of peak 1,
+  /// Sets the rate of each group to `factor` times its base rate, with which it was constructed,
+  /// also after a set_lr(). So the ratios between groups stay, as with PyTorch's LambdaLR. With a
+  /// schedule of peak 1,
   ///
   ///     const auto schedule = cosine_with_warmup(/*lr=*/1.0, warmup, total);
   ///     optimizer.scale_lr(schedule(step));
@@ -107,15 +119,16 @@ class Optimizer {
   /// with each of them.
   virtual void apply_blocks(Update& whole, const Blocks& blocks);
 
-  /// For the constructors of optimizers: keeps what `make` returns for each parameter from step to
-  /// step, each tensor under a key of its own, such as `exp_avg`. `make` may return
+  /// For the constructors of optimizers: keeps what `make` returns for each parameter that is
+  /// trained from step to step, each tensor under a key of its own, without a dot, such as
+  /// `exp_avg`. Called again for a parameter that is trained later on. `make` may return
   ///
   /// - tensors of the parameter's shape and cut as it is (zero_state);
   /// - one number for each row block (one_per_block);
   /// - other tensors that are whole and the same on all ranks (whole_state).
-  void keep(const std::function<NamedTensors(const ParamGroup&, const NamedTensor&)>& make);
-  /// What keep() was given of the parameter at `index` in order of groups and of parameters within
-  /// them: undefined without such a key.
+  void keep(std::function<NamedTensors(const ParamGroup&, const NamedTensor&)> make);
+  /// What is kept of the parameter at `index` in order of groups and of parameters within them:
+  /// undefined without such a key.
   Tensor kept(std::size_t index, std::string_view key) const;
 
   /// An int64 zero, for each row block that the parameter has; the same on all of its ranks.
@@ -124,6 +137,11 @@ class Optimizer {
   std::int64_t num_blocks(const std::string& name) const { return missing_.num_blocks(name); }
 
  private:
+  using States = std::vector<std::optional<NamedTensors>>;  // of each parameter, named by keys
+
+  /// Adds those of the parameters that are trained by now, or are in `names`.
+  void make_states(States& states, const std::set<std::string_view>& names = {}) const;
+  NamedTensors named(const States& states) const;
   void check_trainable() const;
   void check_not_converted(const NamedTensors& parameters) const;
   void warn_of_zeros() const;
@@ -131,7 +149,8 @@ class Optimizer {
   bool all_gradients_are_finite() const;
 
   std::vector<ParamGroup> groups_;
-  std::vector<NamedTensors> states_;  // of each parameter, named by keys
+  std::function<NamedTensors(const ParamGroup&, const NamedTensor&)> make_state_;
+  mutable States states_;  // none of a parameter that is not trained so far
   bool has_stepped_ = false;
   std::vector<Dtype> dtypes_;     // of all parameters as the optimizer was made
   std::vector<double> base_lrs_;  // of the groups as constructed

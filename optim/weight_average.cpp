@@ -9,6 +9,7 @@
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
+#include "framework/tensor/tensor_impl.h"
 #include "optim/grain.h"
 #include "optim/optimizer_state.h"
 #include "optim/parameter_checks.h"
@@ -29,6 +30,21 @@ WeightAverage::WeightAverage(NamedTensors parameters, double decay)
   }
 }
 
+WeightAverage::~WeightAverage() {
+  if (swapped_) mark_swapped(false);
+}
+
+void WeightAverage::check_in_place(std::string_view call) const {
+  check(!swapped_, "WeightAverage: ", call,
+        " must find the weights in their place, got the averages there; call swap() again first");
+}
+
+// An optimizer must not step from the averages.
+void WeightAverage::mark_swapped(bool swapped) {
+  swapped_ = swapped;
+  for (const auto& [name, parameter] : parameters_) parameter.impl()->holds_average = swapped;
+}
+
 void WeightAverage::check_parameters_unchanged() const {
   check_not_replaced("WeightAverage", parameters_);
   for (std::size_t i = 0; i < averages_.size(); ++i) {
@@ -40,9 +56,7 @@ void WeightAverage::check_parameters_unchanged() const {
 }
 
 void WeightAverage::update() {
-  check(!swapped_,
-        "WeightAverage: update() must find the weights in their place, got the averages "
-        "there; call swap() again first");
+  check_in_place("update()");
   check_parameters_unchanged();
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     const Tensor& parameter = parameters_[i].tensor;
@@ -61,7 +75,7 @@ void WeightAverage::update() {
 
 void WeightAverage::swap() {
   check_parameters_unchanged();
-  swapped_ = !swapped_;
+  mark_swapped(!swapped_);
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     Tensor& parameter = parameters_[i].tensor;
     dispatch_floating(parameter.dtype(), [&]<class T>() {
@@ -71,6 +85,7 @@ void WeightAverage::swap() {
 }
 
 NamedTensors WeightAverage::state_dict() const {
+  check_in_place("state_dict()");
   NamedTensors state;
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     state.push_back({parameters_[i].name + ".ema", averages_[i]});
@@ -79,6 +94,7 @@ NamedTensors WeightAverage::state_dict() const {
 }
 
 void WeightAverage::load_state_dict(const NamedTensors& state) {
+  check_in_place("load_state_dict()");
   load_state("WeightAverage load_state_dict", state_dict(), state);
 }
 

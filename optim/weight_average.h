@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
+
 #include "framework/tensor/named_tensor.h"
 
 namespace moegrad::optim {
@@ -23,8 +25,11 @@ class WeightAverage {
   WeightAverage(NamedTensors parameters, double decay);
   WeightAverage(const WeightAverage&) = delete;
   WeightAverage& operator=(const WeightAverage&) = delete;
+  /// What has been swapped stays so; optimizers then take the averages for the weights.
+  ~WeightAverage();
 
-  /// Error between swap() and the swap() that puts the weights back. Error if fully_shard has
+  /// Error between swap() and the swap() that puts the weights back, as for state_dict(),
+  /// load_state_dict() and a step() of an optimizer of these parameters. Error if fully_shard has
   /// replaced a parameter, DtypeError if Module::to has converted one, here and in swap(); then
   /// nothing has changed.
   void update();
@@ -32,14 +37,17 @@ class WeightAverage {
   void swap();
 
   /// The averages, each named after its parameter with `.ema`. A checkpoint saves these tensors and
-  /// fills them again; save it when the weights are in their place.
+  /// fills them again. Save none between swap() and swap(), also not of tensors that were named
+  /// before: the module's and these have changed places.
   NamedTensors state_dict() const;
   /// Copies the values into the tensors of state_dict(), or nothing, with the errors of
   /// Optimizer::load_state_dict().
   void load_state_dict(const NamedTensors& state);
 
  private:
+  void check_in_place(std::string_view call) const;
   void check_parameters_unchanged() const;
+  void mark_swapped(bool swapped);
 
   NamedTensors parameters_;
   TensorList averages_;

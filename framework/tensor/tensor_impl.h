@@ -42,7 +42,8 @@ struct TensorImpl {
   std::size_t output_index = 0;       // which output of grad_fn this is
   std::unique_ptr<LeafState> leaf;
   std::shared_ptr<const ShardSpec> shard;
-  bool left_whole = false;  // fully_shard was told to ignore it: the user sums its gradients
+  bool left_whole = false;     // fully_shard was told to ignore it: the user sums its gradients
+  bool holds_average = false;  // WeightAverage::swap() has put the average in its place
   bool detached = false;       // made by detach(): the values of a parameter, not the parameter
 
   LeafState& leaf_state() {

@@ -9,7 +9,9 @@
 #include <limits>
 #include <utility>
 
+#include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/tensor/arena.h"
 #include "tests/testing.h"
 
 namespace moegrad::optim::every_optimizer_test {
@@ -92,6 +94,93 @@ TEST(EveryOptimizer, KeepsTheRatiosOfItsGroupsUnderASchedule) {
     grouped->scale_lr(0.5);
     EXPECT_EQ(grouped->groups()[0].lr, 0.25) << optimizer.name;
     EXPECT_EQ(grouped->groups()[1].lr, 0.0625) << optimizer.name;
+  }
+}
+
+NamedTensors trained_and_frozen() {
+  NamedTensors parameters = {{"trained", randn({2, 4}, 1, Dtype::kFloat32)},
+                             {"frozen", randn({100, 30}, 2, Dtype::kFloat32)}};
+  parameters[0].tensor.set_requires_grad(true);
+  return parameters;
+}
+
+void step(Optimizer& optimizer, const NamedTensors& parameters) {
+  for (const auto& [name, parameter] : parameters) {
+    if (parameter.requires_grad()) parameter.set_grad(randn(parameter.shape(), 7, Dtype::kFloat32));
+  }
+  optimizer.step();
+  optimizer.zero_grad();
+}
+
+// torch makes what it keeps of a parameter when the first gradient comes.
+TEST(EveryOptimizer, KeepsNothingOfAFrozenParameter) {
+  for (const auto& optimizer : every_optimizer()) {
+    RankContext context;
+    const RankContextGuard guard(context);
+    const auto kept = [&] { return context.arena()->live()[MemoryTag::kOptimizer]; };
+    const auto bytes_of = [](const NamedTensors& state) {
+      std::int64_t bytes = 0;
+      for (const auto& [name, tensor] : state) bytes += tensor.numel() * size_of(tensor.dtype());
+      return bytes;
+    };
+    auto parameters = trained_and_frozen();
+    const auto one = optimizer.make({parameters[0]});
+    const auto for_one = kept();
+    const auto both = optimizer.make(parameters);
+    EXPECT_EQ(kept(), 2 * for_one) << optimizer.name;
+    EXPECT_EQ(for_one, bytes_of(both->state_dict())) << optimizer.name;
+    step(*both, parameters);
+    EXPECT_EQ(kept(), 2 * for_one) << optimizer.name;
+    for (const auto& [name, tensor] : both->state_dict()) {
+      EXPECT_TRUE(name.starts_with("trained.")) << optimizer.name << ": " << name;
+    }
+    // What is trained later on has state from then on, and keeps it when it is frozen again.
+    auto whole = trained_and_frozen();
+    whole[1].tensor.set_requires_grad(true);
+    const auto all = copied(optimizer.make(whole)->state_dict());
+    parameters[1].tensor.set_requires_grad(true);
+    EXPECT_EQ(both->state_dict().size(), all.size()) << optimizer.name;
+    EXPECT_EQ(kept(), for_one + bytes_of(all)) << optimizer.name;
+    parameters[1].tensor.set_requires_grad(false);
+    step(*both, parameters);
+    EXPECT_EQ(kept(), for_one + bytes_of(all)) << optimizer.name;
+  }
+}
+
+TEST(EveryOptimizer, TrainsWhatIsThawedLikeWhatIsNew) {
+  for (const auto& optimizer : every_optimizer()) {
+    const auto thawed = trained_and_frozen(), fresh = trained_and_frozen();
+    const auto first = optimizer.make(thawed);
+    step(*first, thawed);
+    Tensor p = thawed[1].tensor, q = fresh[1].tensor;
+    p.set_requires_grad(true);
+    q.set_requires_grad(true);
+    step(*first, thawed);
+    step(*optimizer.make({fresh[1]}), {fresh[1]});
+    EXPECT_TRUE(bitwise_equal(p.detach(), q.detach())) << optimizer.name;
+  }
+}
+
+// A state that has been saved with all parameters trained is loaded into an optimizer that has been
+// made with a frozen one, and the other way round with the frozen one still frozen.
+TEST(EveryOptimizer, LoadsWhatWasKeptOfAParameterThatIsFrozenNow) {
+  for (const auto& optimizer : every_optimizer()) {
+    auto before = trained_and_frozen(), after = trained_and_frozen();
+    const auto saved_without = copied(optimizer.make(before)->state_dict());
+    before[1].tensor.set_requires_grad(true);
+    const auto saving = optimizer.make(before);
+    step(*saving, before);
+    const auto saved = copied(saving->state_dict());
+    const auto loading = optimizer.make(after);
+    loading->load_state_dict(saved_without);
+    EXPECT_EQ(loading->state_dict().size(), saved_without.size()) << optimizer.name;
+    if (saved.size() == saved_without.size()) continue;
+    auto damaged = saved;
+    damaged.back().tensor = Tensor::ones({7, 7, 7});
+    EXPECT_THROW(loading->load_state_dict(damaged), ShapeError) << optimizer.name;
+    EXPECT_EQ(loading->state_dict().size(), saved_without.size()) << optimizer.name;
+    loading->load_state_dict(saved);
+    expect_equal(loading->state_dict(), saved, optimizer.name);
   }
 }
 

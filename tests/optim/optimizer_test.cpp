@@ -54,13 +54,14 @@ TEST(Optimizer, NeedsAParameter) {
 TEST(Optimizer, AStepNeedsAGradient) {
   const Tensor p = test::variable({4}), q = test::variable({4}, 2), empty = test::variable({0});
   SGD optimizer({{"p", p}, {"q", q}}, {.lr = 0.1});
-  EXPECT_EQ(test::message_of<Error>([&] { optimizer.step(); }),
-            "step: at least one parameter must have a gradient, got none");
+  const std::string refusal =
+      "step: at least one parameter must have a gradient, got none; if optimizers take turns, step "
+      "the one whose parameters backward has reached";
+  EXPECT_EQ(test::message_of<Error>([&] { optimizer.step(); }), refusal);
   q.set_grad(test::randn({4}, 2));
   optimizer.step();
   optimizer.zero_grad();
-  EXPECT_EQ(test::message_of<Error>([&] { optimizer.step(); }),
-            "step: at least one parameter must have a gradient, got none");
+  EXPECT_EQ(test::message_of<Error>([&] { optimizer.step(); }), refusal);
   // What a rank has of parameters with fewer rows than ranks.
   AdamW without_rows({{"empty", empty}}, AdamW::Config());
   empty.set_grad(Tensor::zeros({0}, Dtype::kFloat64));
@@ -148,6 +149,8 @@ TEST(Optimizer, GroupsHaveRatesOfTheirOwn) {
   }
   optimizer.set_lr(0.75);
   EXPECT_EQ(rates(optimizer), (std::vector<double>{0.75, 0.75}));
+  optimizer.scale_lr(0.5);
+  EXPECT_EQ(rates(optimizer), (std::vector<double>{0.25, 0.0625}));
 }
 
 TEST(Optimizer, RefusesRatesThatAreNone) {
@@ -255,6 +258,12 @@ TEST(Optimizer, LoadsNoShardOfAnotherPart) {
             }),
             "optimizer load_state_dict: 'p.momentum_buffer' must be [0, 4) of dimension 0 of [8], "
             "got [4, 8) of dimension 0 of [8]");
+  buffer.set_shard_spec(nullptr);
+  EXPECT_EQ(message_of<ValueError>([&] {
+              optimizer.load_state_dict({{"p.momentum_buffer", buffer}});
+            }),
+            "optimizer load_state_dict: 'p.momentum_buffer' must be [0, 4) of dimension 0 of [8], "
+            "got all of [4]");
   buffer.set_shard_spec(part(0));
   optimizer.load_state_dict({{"p.momentum_buffer", buffer}});
   EXPECT_TRUE(bitwise_equal(optimizer.buffers()[0].tensor, buffer));

@@ -201,6 +201,19 @@ TEST(ParamGroup, HasSettingsWithinTheirRanges) {
             "optimizer: weight_decay must be finite and >= 0, got -0.5");
 }
 
+// As docs/optimizers.md writes it.
+TEST(ParamGroup, OneGroupAloneIsWrittenInBraces) {
+  const NamedTensors matrices = {{"v", randn({2, 2})}, {"w", randn({3, 2}, 2)}};
+  const AdamW alone({{.parameters = matrices}}, {.lr = 0.5});
+  const AdamW with_rate({{.parameters = {{"w", randn({2})}}, .lr = 0.25}}, {.lr = 0.5});
+  const AdamW typed({ParamGroup{.parameters = {{"w", randn({2})}}}}, {.lr = 0.5});
+  ASSERT_EQ(alone.groups().size(), 1U);
+  EXPECT_EQ(alone.groups()[0].parameters.size(), 2U);
+  EXPECT_EQ(alone.groups()[0].lr, 0.5);
+  EXPECT_EQ(with_rate.groups().at(0).lr, 0.25);
+  EXPECT_EQ(typed.groups().size(), 1U);
+}
+
 TEST(ParamGroup, SettingsAreFinite) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const NamedTensors w = {{"w", test::variable({2})}};

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/weight_average.h"
 
+#include <string>
 #include <utility>
 
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/arena.h"
 #include "framework/tensor/convert.h"
+#include "optim/sgd.h"
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
 
@@ -40,11 +42,12 @@ TEST(WeightAverage, SwapsWithTheWeightsAndBack) {
   const Tensor w = randn({3, 2}), start = clone(w), later = randn({3, 2}, 2);
   WeightAverage average({{"w", w}}, 0.5);
   set(w, later);
+  const Tensor kept = average.state_dict()[0].tensor;
   const auto version = w.storage().version();
   average.swap();
   EXPECT_GT(w.storage().version(), version);  // the tape, and fully_shard, see it
   EXPECT_TRUE(bitwise_equal(w, start));
-  EXPECT_TRUE(bitwise_equal(average.state_dict()[0].tensor, later));
+  EXPECT_TRUE(bitwise_equal(kept, later));
   average.swap();
   EXPECT_TRUE(bitwise_equal(w, later));
 }
@@ -115,14 +118,48 @@ TEST(WeightAverage, RefusesWhatItCannotAverageBeforeAnythingChanges) {
   EXPECT_TRUE(bitwise_equal(average.state_dict()[0].tensor, start));
 }
 
-TEST(WeightAverage, IsUpdatedWhenTheWeightsAreInTheirPlace) {
-  WeightAverage average({{"w", randn({2})}}, 0.5);
+TEST(WeightAverage, IsUpdatedSavedAndLoadedWhenTheWeightsAreInTheirPlace) {
+  const Tensor w = randn({2}), start = clone(w), later = randn({2}, 2);
+  WeightAverage average({{"w", w}}, 0.5);
+  set(w, later);
   average.swap();
-  EXPECT_EQ(message_of<Error>([&] { average.update(); }),
-            "WeightAverage: update() must find the weights in their place, got the averages there; "
-            "call swap() again first");
+  const auto refusal = [](const std::string& call) {
+    return "WeightAverage: " + call +
+           " must find the weights in their place, got the averages there; call swap() again first";
+  };
+  EXPECT_EQ(message_of<Error>([&] { average.update(); }), refusal("update()"));
+  EXPECT_EQ(message_of<Error>([&] { average.state_dict(); }), refusal("state_dict()"));
+  EXPECT_EQ(message_of<Error>([&] {
+              average.load_state_dict({{"w.ema", randn({2}, 3)}});
+            }),
+            refusal("load_state_dict()"));
   average.swap();
+  EXPECT_TRUE(bitwise_equal(w, later));
+  EXPECT_TRUE(bitwise_equal(average.state_dict()[0].tensor, start));
   EXPECT_NO_THROW(average.update());
+}
+
+TEST(WeightAverage, NoOptimizerStepsFromTheAverages) {
+  const Tensor w = randn({2}), start = clone(w), later = randn({2}, 2);
+  SGD optimizer({{"w", w}}, {.lr = 1});
+  w.set_grad(Tensor::ones({2}, Dtype::kFloat64));
+  {
+    WeightAverage average({{"w", w}}, 0.5);
+    set(w, later);
+    average.swap();
+    EXPECT_EQ(
+        message_of<Error>([&] { optimizer.step(); }),
+        "step: 'w' must hold its weights, got the averages that WeightAverage::swap() has put "
+        "in their place; call swap() again first");
+    EXPECT_TRUE(bitwise_equal(w, start));
+    average.swap();
+    EXPECT_TRUE(bitwise_equal(w, later));
+    optimizer.step();
+    average.swap();
+  }
+  // Without the average what it has left are the weights.
+  EXPECT_TRUE(bitwise_equal(w, start));
+  EXPECT_NO_THROW(optimizer.step());
 }
 
 }  // namespace
