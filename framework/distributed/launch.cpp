@@ -14,6 +14,7 @@
 #include "framework/distributed/threads/thread_process_group.h"
 #include "framework/runtime/exception_message.h"
 #include "framework/runtime/mpi_environment.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/runtime/too_few_threads.h"
 
 namespace moegrad {
@@ -40,10 +41,17 @@ class FirstFailure {
   std::exception_ptr consequence_;
 };
 
-void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub,
+/// What holds on a rank of what the caller's thread works under.
+ThreadState state_of_ranks() {
+  const auto& caller = ThreadState::current();
+  return {.grad_mode = caller.grad_mode, .anomaly_detection = caller.anomaly_detection};
+}
+
+void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub, const ThreadState& state,
               const std::function<void(RankContext&)>& body, const LaunchOptions& options,
               int world_size, LogLevel log_level, FirstFailure& failure) {
   try {
+    const ThreadStateGuard state_guard(state);
     RankContext context({.rank = rank,
                          .world_size = world_size,
                          .threads = options.threads_per_rank,
@@ -75,14 +83,16 @@ void launch(int world_size, const std::function<void(RankContext&)>& body,
   const auto hub = std::make_shared<ThreadHub>(world_size, options);
   const auto* const caller = RankContext::find();  // null: a thread that belongs to no rank
   const auto log_level = caller == nullptr ? RankContext::Options().log_level : caller->log_level();
+  const auto state = state_of_ranks();
   hub->start(log_level);
   FirstFailure failure;
   {
     std::vector<std::jthread> threads;  // joined when it goes out of scope, also by an exception
     try {
       for (int rank = 0; rank < world_size; ++rank) {
-        threads.emplace_back(
-            [&, rank] { run_rank(rank, hub, body, options, world_size, log_level, failure); });
+        threads.emplace_back([&, rank] {
+          run_rank(rank, hub, state, body, options, world_size, log_level, failure);
+        });
       }
     } catch (const std::system_error& error) {
       const auto failed =

@@ -10,8 +10,8 @@ namespace moegrad {
 
 /// Runs `body` on ranks that are processes: one on each that mpirun has started. Every process
 /// calls it, in the same program with the same command line, and `body` runs on the thread that
-/// does. `RankContext::current().group()` is the group of all ranks. What `body` changes, it
-/// changes in its own process.
+/// does, under all guards of that thread. `RankContext::current().group()` is the group of all
+/// ranks. What `body` changes, it changes in its own process.
 ///
 /// Returns on every process when all ranks have ended. If a rank throws, its own launch_mpi()
 /// rethrows that, and those of the others throw CollectiveError. After a failure a process waits

@@ -4,8 +4,13 @@
 #include <atomic>
 #include <stdexcept>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "framework/autograd/anomaly.h"
+#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/slow_storage.h"
+#include "framework/tensor/meta.h"
 #include "tests/framework/distributed/collective_testing.h"
 
 namespace moegrad::launch_test {
@@ -99,6 +104,31 @@ TEST(Launch, RethrowsAMismatchThatNoOneCaught) {
       error_message<CollectiveError>([&] { launch(2, body, {.on_failure = [](auto&) {}}); }),
       "all_reduce [group world, sequence 0]: rank 0 called all_reduce(sum) of 1 float32, rank "
       "1 all_reduce(sum) of 2 float32");
+}
+
+TEST(Launch, CarriesGradModeAndAnomalyModeToTheRanksAndNoOtherGuard) {
+  const auto modes = [] {
+    std::vector<std::pair<bool, bool>> seen(2);
+    launch(2, [&](RankContext& context) {
+      EXPECT_FALSE(meta_enabled());
+      seen[static_cast<std::size_t>(context.rank())] = {grad_enabled(),
+                                                        anomaly_detection_enabled()};
+      const GradModeGuard own(true);
+      EXPECT_TRUE(grad_enabled());
+    });
+    EXPECT_EQ(seen[0], seen[1]);
+    return seen[0];
+  };
+  EXPECT_EQ(modes(), std::pair(true, false));
+  {
+    const NoGradGuard no_grad;
+    const MetaGuard no_bytes;
+    EXPECT_EQ(modes(), std::pair(false, false));
+    const AnomalyModeGuard anomaly;
+    EXPECT_EQ(modes(), std::pair(false, true));
+    EXPECT_FALSE(grad_enabled());
+  }
+  EXPECT_EQ(modes(), std::pair(true, false));
 }
 
 TEST(Launch, CanRunInsideARankOfAnother) {
