@@ -7,7 +7,6 @@
 #include <any>
 #include <cstring>
 #include <memory>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -15,7 +14,6 @@
 #include "framework/autograd/engine.h"
 #include "framework/autograd/graph.h"
 #include "framework/autograd/scope.h"
-#include "framework/tensor/tensor_impl.h"
 #include "framework/tensor/tensor_impl.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
