@@ -8,8 +8,11 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "framework/autograd/hook_list.h"
 #include "framework/runtime/life_token.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/layout.h"
@@ -19,11 +22,15 @@
 namespace moegrad {
 
 class Function;
-class HookHandle;
 class NestedValues;
 class Random;
 struct ShardSpec;
 struct TensorImpl;
+class Tensor;
+
+/// A hook that is given a gradient and returns nothing.
+template <class Hook>
+concept OnlyLooks = std::is_void_v<std::invoke_result_t<Hook&, const Tensor&>>;
 
 template <class T>
 concept Number = std::integral<T> || std::floating_point<T>;
@@ -197,6 +204,15 @@ class Tensor {
   /// The tensor keeps the hook, so a hook that captures the tensor itself keeps both for ever;
   /// capture tensor.detach().
   HookHandle register_hook(std::function<Tensor(const Tensor&)> hook) const;
+  /// The same for a hook that returns nothing: it only looks.
+  template <OnlyLooks Hook>
+  HookHandle register_hook(Hook hook) const {
+    return register_hook(std::function<Tensor(const Tensor&)>(
+        [hook = std::move(hook)](const Tensor& gradient) mutable {
+          hook(gradient);
+          return Tensor();
+        }));
+  }
   /// Leaves only: calls `hook` after a backward has added to grad().
   HookHandle register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,25 @@ TEST(TensorHook, SeesTheCompleteGradientOfALeafOncePerBackward) {
   handle.remove();
   y.backward(filled(1));
   EXPECT_TRUE(bitwise_equal(x.grad(), filled(17)));
+}
+
+TEST(TensorHook, MayReturnNothingWhenItOnlyLooks) {
+  const Tensor x = variable({2});
+  const Tensor h = add(x, x);
+  double of_result = 0, of_leaf = 0;
+  h.register_hook([&](const Tensor& grad) { of_result = grad.data<double>()[0]; });
+  const std::function<void(const Tensor&)> look = [&](const Tensor& grad) {
+    of_leaf = grad.data<double>()[0];
+  };
+  auto handle = x.register_hook(look);
+  h.backward(filled(1), /*retain_graph=*/true);
+  EXPECT_EQ(of_result, 1);
+  EXPECT_EQ(of_leaf, 2);
+  EXPECT_TRUE(bitwise_equal(x.grad(), filled(2)));
+  handle.remove();
+  of_leaf = 0;
+  h.backward(filled(1));
+  EXPECT_EQ(of_leaf, 0);
 }
 
 TEST(TensorHook, IsPerOutput) {
