@@ -9,6 +9,7 @@
 #include <set>
 
 #include "framework/distributed/launch.h"
+#include "models/causal_lm/config_json.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 #include "tests/train/logs/event_reader.h"
@@ -347,9 +348,12 @@ TEST_F(RunLogsTest, ARunNeedsTheVocabularyOfItsData) {
   EXPECT_EQ(refusal(TokenSource::tokenized_file(options_.data.tokens, {}, 300)),
             "training: '" + options_.data.tokens +
                 "' must have ids of the model's vocab_size 256, got ids of a vocab_size of 300");
-  options_.model.preset = "qwen3-0.6b";
+  auto larger = models::CausalLMConfig::preset("tiny");
+  larger.vocab_size = 257;
+  options_.model.config = path("config.json");
+  test::write_file(options_.model.config, to_json(larger));
   EXPECT_EQ(refusal(TokenSource::text(std::string(2000, 'a'), "letters")),
-            "training: the bytes of a text need a model with a vocab_size of 256, got 151936");
+            "training: the bytes of a text need a model with a vocab_size of 256, got 257");
 }
 
 TEST_F(RunLogsTest, AResumedRunGoesOnWithItsFiles) {
