@@ -307,7 +307,7 @@ TEST(StaleValues, AWriteToGatheredValuesIsAnErrorWhenTheyAreFreedOrUsedAgain) {
                                                      [&] { nn::init_weights(net, 1, 1); }};
     for (const auto& use : uses) {
       block.unshard();
-      Tensor copy = *net.blocks[0]->parameter_slots()[0].tensor;
+      Tensor copy = net.blocks[0]->parameter_slots()[0].tensor->detach();
       EXPECT_EQ(copy.shard_spec(), nullptr);
       fill_(copy, 3.0);
       EXPECT_EQ(message_of<Error>(use), kWritten);
