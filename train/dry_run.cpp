@@ -7,6 +7,7 @@
 #include <sstream>
 #include <vector>
 
+#include "framework/runtime/mpi_environment.h"
 #include "framework/tensor/meta.h"
 #include "models/causal_lm/model.h"
 #include "train/rank_memory.h"
@@ -133,7 +134,7 @@ class Report {
   std::int64_t add_memory() {
     const auto bytes = rank_memory(options_);
     out_ << "memory of rank 0 of " << options_.parallel.world_size
-         << ", the largest, without activations\n";
+         << (mpi_environment() ? " processes" : "") << ", the largest, without activations\n";
     memory("parameters", bytes.parameters);
     memory("AdamW's state", bytes.optimizer);
     memory("checkpoint's buffer", bytes.checkpoint);

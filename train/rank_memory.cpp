@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "framework/runtime/error.h"
+#include "framework/runtime/mpi_environment.h"
 #include "framework/tensor/meta.h"
 #include "optim/adamw.h"
 #include "train/train_step.h"
@@ -110,6 +113,40 @@ GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, b
   return bytes;
 }
 
+/// What this rank stages if the ranks are processes: what all others send it, until it is handed
+/// on. A group of ranks keeps memory for the largest gather and the largest reduction that it has
+/// had (framework/distributed/mpi/payload.h).
+class StagedBytes {
+ public:
+  void add(const fsdp::ParamGroup& group, const fsdp::Policy& policy) {
+    const auto& ranks = group.ranks().shard;
+    if (ranks == nullptr) return;
+    const auto dtype = group.params().front().sharded.dtype();
+    const auto staged = [&](std::optional<Dtype> sent) {
+      const auto slice = group.layout().slice_numel * size_of(sent.value_or(dtype));
+      return (ranks->size() - 1) * ((slice + kLine - 1) / kLine * kLine);
+    };
+    auto& [gather, reduction] = largest_[ranks.get()];
+    gather = std::max(gather, staged(policy.mixed_precision.param_dtype));
+    reduction = std::max(reduction, staged(policy.mixed_precision.reduce_dtype));
+  }
+  /// The same of an all-reduce of `numbers` over `ranks` ranks.
+  void add_sum(std::int64_t numbers, std::int64_t ranks) {
+    sum_ = std::max(sum_, (ranks - 1) * (numbers * 8 / ranks + 2 * kLine));
+  }
+  std::int64_t total() const {
+    std::int64_t bytes = sum_;
+    for (const auto& [ranks, largest] : largest_) bytes += largest.first + largest.second;
+    return bytes;
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64;  // of the cache
+
+  std::map<const ProcessGroup*, std::pair<std::int64_t, std::int64_t>> largest_;
+  std::int64_t sum_ = 0;
+};
+
 using Field = std::int64_t GroupBytes::*;
 
 /// The largest sum over any `count` successive groups.
@@ -191,10 +228,12 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
   // Note [Who runs which micro-batch]
   const auto each = (options.data.micro_batches - 1) / options.parallel.world_size + 1;
   const bool keeps = accumulation_on(dims) == Accumulation::kKeepUntilLast;
+  StagedBytes staged;
   const auto of_state = [&](const fsdp::State& of) {
     GroupBytes bytes;
     for (const auto& group : of.groups()) {
       memory.parameters += group->sharded_bytes();
+      staged.add(*group, policy);
       auto own = bytes_of(*group, policy, keeps && each > 1, dims.ep);
       if (group->ranks() != state.ranks()) std::swap(own.input, own.expert_input);
       bytes = bytes + own;
@@ -223,6 +262,12 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
   memory.communication = std::max(root.wire, largest_run(layers, ahead, &GroupBytes::wire)) +
                          largest_run(groups, 1, &GroupBytes::input) +
                          largest_run(groups, 1, &GroupBytes::expert_input);
+  if (mpi_environment()) {
+    // Of losses, one for each micro-batch, and of a layer's tokens per expert.
+    staged.add_sum(std::max(options.data.micro_batches, options.model_config().num_experts),
+                   options.parallel.world_size);
+    memory.communication += staged.total();
+  }
   return memory;
 }
 

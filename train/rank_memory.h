@@ -9,7 +9,8 @@
 namespace moegrad::training {
 
 /// The bytes that rank 0 of a run requests from its arena, padding included. No rank requests more.
-/// Activations, including logits, are not counted.
+/// Activations, including logits and the rows of tokens that go to experts on other ranks, are not
+/// counted.
 ///
 /// All figures are exact except the two that are marked as bounds.
 struct RankMemory {
@@ -22,7 +23,8 @@ struct RankMemory {
   std::int64_t backward = 0;       // bound of MemoryTag::kGradients: whole gradients until they are
                                    // reduced, and the gradients of shards so far
   std::int64_t communication = 0;  // bound of MemoryTag::kCommunication: values that travel in
-                                   // another dtype, and padding
+                                   // another dtype, and padding; where mpirun has started this
+                                   // process (mpi_environment), what processes stage as well
 
   /// A bound of the total; `gradients` are part of `backward`.
   std::int64_t total() const;

@@ -73,6 +73,25 @@ if not brief:
         assert "BROKEN" not in out and out.count("bits of loss") == 37, out
         print("loss_parity: 100 steps on processes, every bit as without ranks")
 
+# A dry run counts what processes stage.
+def said(report):
+    return {name: int(figure.replace(",", "")) for name, figure
+            in re.findall(r"^  +(\S.*?) +([\d,]+) bytes$", report, re.MULTILINE)}
+
+
+measured = train("memory", steps=4, interval=2)
+report, _ = job(4, *measured, "--dry-run").run()
+assert "\nmemory of rank 0 of 4 processes, the largest, without activations\n" in report, report
+bounds = said(report)
+job(4, *measured).run()
+lines = [json.loads(line) for line in (folder / "memory.jsonl").read_text().splitlines()]
+peaks = [line["peak_bytes"] for line in lines if "peak_bytes" in line]
+held = {tag: max(peak[tag] for peak in peaks) for tag in peaks[0]}
+assert 0 < held["communication"] <= bounds["communication, at most"] < 2 * held["communication"], (held, report)
+assert held["total"] - held["activations"] <= bounds["together, at most"], (held, report)
+assert " of 4, the largest" in threads(*measured, "--world-size", 4, "--dry-run")
+print(f"4 processes: {held['communication']} bytes of communication, said {bounds['communication, at most']}")
+
 # SIGUSR1 to mpirun: all ranks save after the step, and that is a success. Threads go on from there.
 threads(*train("whole", "--world-size", 2))
 stopped = job(4, *train("a", "--expert-parallel", 2))
