@@ -57,8 +57,8 @@ class Router final : public Callable<Router> {
   /// Balancing without a loss: b_e += rate sign(mean(n) - n_e), where n_e tokens chose expert e
   /// since the last call. Call it once per optimizer step with the counts of the whole step, of all
   /// micro-batches and ranks, after its last backward: then b is the same on any number of ranks,
-  /// to the bit, and a router that is recomputed in backward chooses as it did in forward. 1e-3 is
-  /// the paper's rate.
+  /// to the bit, and a router recomputed in backward chooses as it did in forward. With counts of
+  /// one rank alone the ranks' b drift apart; only a checkpoint notices. 1e-3 is the paper's rate.
   ///
   /// Error without correction_bias; ValueError unless there are E counts, none negative, and the
   /// rate is finite and not negative.

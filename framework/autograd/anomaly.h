@@ -18,7 +18,7 @@ class AnomalyError : public Error {
 bool anomaly_detection_enabled();
 
 /// Sets anomaly_detection_enabled() until the guard goes out of scope, as
-/// torch.autograd.detect_anomaly.
+/// torch.autograd.detect_anomaly, also on the ranks of a launch() meanwhile.
 ///
 /// Every op that runs under it checks its results, recorded or not, and remembers where it was
 /// called; every backward that runs under it checks the gradients that each Function returns. The

@@ -6,7 +6,7 @@ namespace moegrad {
 /// Whether ops record themselves on the tape in this thread; on by default.
 bool grad_enabled();
 
-/// Sets grad_enabled() until the guard goes out of scope, like torch.set_grad_enabled.
+/// Sets grad_enabled() while the guard lives, also in a launch(), like torch.set_grad_enabled.
 class [[nodiscard]] GradModeGuard {
  public:
   explicit GradModeGuard(bool enabled);

@@ -9,7 +9,8 @@
 namespace moegrad {
 
 // The few element loops that the framework itself needs. They are not recorded on the tape, so they
-// refuse results on the tape (Error), unless there is a NoGradGuard.
+// refuse results on the tape, and those that write also leaves that require a gradient (Error),
+// unless there is a NoGradGuard.
 
 /// Error, which begins with the op's name and ends with what to do `instead`, if `tensor` is a
 /// result on the tape and the tape is on.
@@ -31,8 +32,8 @@ void add_(Tensor& target, const Tensor& source);
 /// do.
 void copy_(Tensor& target, const Tensor& source);
 
-/// A contiguous copy with its own storage; NZ tensors are copied block by block. ops::clone is the
-/// one with a gradient, and because this one is a template, clone(x) is ops::clone where both are
+/// A contiguous copy with its own storage; NZ tensors are copied block by block. A copy of a
+/// shard is a shard, here and below. ops::clone is the one with a gradient, and because this one is a template, clone(x) is ops::clone where both are
 /// visible.
 template <std::same_as<Tensor> T>
 T clone(const T& source);

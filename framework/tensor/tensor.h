@@ -188,10 +188,11 @@ class Tensor {
   bool is_leaf() const;
   const std::shared_ptr<Function>& grad_fn() const;
   std::size_t output_index() const;
-  /// Accumulated gradient of a leaf; undefined until a backward has reached it.
+  /// Accumulated gradient of a leaf, cut as the leaf is; undefined until backward has reached it.
   Tensor grad() const;
   void set_grad(Tensor grad) const;
-  /// Which part of a global parameter this is; null when it is whole (fully_shard sets it).
+  /// Which part of a global tensor this is; null if it is whole. Kept by grad(), detach(), clone()
+  /// and to_dtype(); to_local() leaves it out. Note [Shards are no operands].
   const std::shared_ptr<const ShardSpec>& shard_spec() const;
   void set_shard_spec(std::shared_ptr<const ShardSpec> spec) const;
   /// The same data without graph; shares storage, version counter and ShardSpec.
