@@ -146,7 +146,8 @@ TEST(AdamW, GivesTheSameBitsWithMoreThreads) {
 TEST(AdamW, KeepsItsStateUnderTheOptimizerTag) {
   RankContext context;
   const RankContextGuard guard(context);
-  const Tensor parameter = randn({10, 3}, 1, Dtype::kFloat32);
+  Tensor parameter = randn({10, 3}, 1, Dtype::kFloat32);
+  parameter.set_requires_grad(true);
   EXPECT_EQ(context.arena()->live()[MemoryTag::kOptimizer], 0);
   const AdamW optimizer({{"p", parameter}}, {});
   EXPECT_EQ(context.arena()->live()[MemoryTag::kOptimizer], 2 * 30 * 4 + 8);

@@ -106,9 +106,10 @@ TEST(MatrixOptimizers, TakeRowBlocksForMatrices) {
 TEST(Adafactor, KeepsMeansOfRowsAndColumns) {
   const Tensor matrix = randn({3, 4}), vector = randn({5}), batch = randn({2, 3, 4});
   const Tensor experts = stack(random_matrices(1, Dtype::kFloat64), true);
-  const Adafactor optimizer(
-      {{"matrix", matrix}, {"vector", vector}, {"batch", batch}, {"experts", experts}},
-      {.matrices = {{"experts", gate_up(true)}}});
+  NamedTensors parameters = {
+      {"matrix", matrix}, {"vector", vector}, {"batch", batch}, {"experts", experts}};
+  for (auto& [name, tensor] : parameters) tensor.set_requires_grad(true);
+  const Adafactor optimizer(parameters, {.matrices = {{"experts", gate_up(true)}}});
   std::vector<std::pair<std::string, Shape>> state;
   for (const auto& [name, tensor] : optimizer.state_dict())
     state.emplace_back(name, tensor.shape());

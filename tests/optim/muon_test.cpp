@@ -104,7 +104,7 @@ TEST(Muon, LeavesAMatrixOfZeroGradientToItsDecay) {
 }
 
 TEST(Muon, TakesItsScratchFromTheMemoryOfOptimizers) {
-  const Tensor p = randn({40, 60});
+  const Tensor p = test::variable({40, 60});
   Muon optimizer({{"p", p}}, {});
   p.set_grad(randn({40, 60}, 2));
   auto& arena = *RankContext::current().arena();

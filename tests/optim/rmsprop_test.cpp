@@ -35,7 +35,7 @@ TEST(RMSprop, MatchesScalarFormulas) {
 TEST(RMSprop, KeepsWhatItsSettingsNeed) {
   const auto keys = [](const RMSprop::Config& config) {
     std::vector<std::string> names;
-    const RMSprop optimizer({{"p", test::randn({2})}}, config);
+    const RMSprop optimizer({{"p", test::variable({2})}}, config);
     for (const auto& [name, tensor] : optimizer.state_dict()) names.push_back(name);
     return names;
   };

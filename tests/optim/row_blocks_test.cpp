@@ -30,6 +30,7 @@ struct Twins {
   explicit Twins(Dtype dtype) : stacked(randn({kBlocks * kRows, kColumns}, 7, dtype)) {
     for (std::int64_t b = 0; b < kBlocks; ++b) {
       alone.push_back({"block " + std::to_string(b), rows_of(stacked, b * kRows, (b + 1) * kRows)});
+      alone.back().tensor.set_requires_grad(true);
     }
   }
   /// The same gradients, those of blocks without one being zeros, or undefined.
@@ -166,6 +167,7 @@ TEST(RowBlocks, CountNegativeZerosAsZerosAndNansAsNot) {
 
 TEST(RowBlocks, OfAParameterWithoutAnyGradientAreLeftAlone) {
   Tensor p = Tensor::ones({2, 2}, Dtype::kFloat64);
+  p.set_requires_grad(true);
   const Tensor other = Tensor::ones({2}, Dtype::kFloat64);
   AdamW optimizer({{"p", p}, {"other", other}}, {.skip_missing_grad = {{"p", 2}}});
   optimizer.mark_used("p", std::vector<std::int64_t>{1, 1});
