@@ -26,7 +26,7 @@ struct Place {
   std::size_t first;
 };
 
-// Of parameters, then of buffers.
+// Places of parameters, then of buffers.
 std::vector<Place> places_of(const Module& module, std::string_view which) {
   module.restore_parameters();
   std::vector<Place> places;

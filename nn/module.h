@@ -101,8 +101,9 @@ class Module {
   ///
   /// Nothing is copied if it throws. Error unless names agree, ShapeError if only shapes do not:
   /// one error lists all such names. ValueError for a shard of another part of its parameter than
-  /// this rank's (a tensor without ShardSpec is whole), DtypeError for a tensor of another dtype, unless both hold reals, LayoutError for
-  /// a tensor of this module that has been replaced by one that is not contiguous.
+  /// this rank's (a tensor without ShardSpec is whole), DtypeError for a tensor of another dtype,
+  /// unless both hold reals, LayoutError for a tensor of this module that has been replaced by one
+  /// that is not contiguous.
   IncompatibleKeys load_state_dict(const NamedTensors& state, bool strict = true);
 
   /// Puts back the parameters that this module and those below keep, where others stand in for

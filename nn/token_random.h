@@ -17,7 +17,7 @@ struct Draw {
   std::string purpose;
 };
 
-/// Of the call of `module` that is running. `layer`: its name, for messages. Error outside a
+/// For the call of `module` that is running. `layer`: its name, for messages. Error outside a
 /// DropoutIdsGuard, and if a call around it is one of a module that the one that calls it has not
 /// registered. Warns of masks that others have had.
 Draw draw_of_call(const Module& module, std::string_view layer, std::string_view kind);

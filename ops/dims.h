@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <string_view>
 
@@ -9,11 +8,6 @@
 #include "framework/tensor/shape.h"
 
 namespace moegrad::ops {
-
-/// What is no number of a dimension: sum(x, true) and max(x, 0.5), which would take dimensions 1
-/// and 0, do not compile. `true` is meant for keepdim, a bound for maximum() or clamp().
-template <class T>
-concept NoDimension = std::same_as<T, bool> || std::floating_point<T>;
 
 /// `dim` counted from the front; ShapeError unless it is in [-ndim, ndim), so always for shape [].
 inline std::int64_t wrap_dim(std::string_view op, std::int64_t dim, std::int64_t ndim) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "framework/tensor/tensor.h"
-#include "ops/dims.h"
+#include "ops/no_dimension.h"
 
 namespace moegrad::ops {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "framework/tensor/tensor.h"
-#include "ops/dims.h"
+#include "ops/no_dimension.h"
 
 namespace moegrad::ops {
 

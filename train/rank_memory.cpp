@@ -263,7 +263,7 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
                          largest_run(groups, 1, &GroupBytes::input) +
                          largest_run(groups, 1, &GroupBytes::expert_input);
   if (mpi_environment()) {
-    // Of losses, one for each micro-batch, and of a layer's tokens per expert.
+    // The sums of losses, one for each micro-batch, and of a layer's tokens per expert.
     staged.add_sum(std::max(options.data.micro_batches, options.model_config().num_experts),
                    options.parallel.world_size);
     memory.communication += staged.total();

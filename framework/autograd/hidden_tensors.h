@@ -40,7 +40,7 @@ constexpr bool takes_somewhere(std::index_sequence<I...> /*fields*/) {
   return (kTakes<Aggregate, T, std::make_index_sequence<I>> || ...);
 }
 
-/// Of the first 32 fields.
+/// Looks at the first 32 fields.
 template <class Aggregate>
 constexpr bool has_tensor_field() {
   constexpr std::make_index_sequence<32> kFields;

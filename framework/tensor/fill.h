@@ -33,8 +33,8 @@ void add_(Tensor& target, const Tensor& source);
 void copy_(Tensor& target, const Tensor& source);
 
 /// A contiguous copy with its own storage; NZ tensors are copied block by block. A copy of a
-/// shard is a shard, here and below. ops::clone is the one with a gradient, and because this one is a template, clone(x) is ops::clone where both are
-/// visible.
+/// shard is a shard, here and below. ops::clone is the one with a gradient, and because this one is
+/// a template, clone(x) is ops::clone where both are visible.
 template <std::same_as<Tensor> T>
 T clone(const T& source);
 

@@ -122,7 +122,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// Of the model types that have such a key.
+/// The model types that have such a key.
 std::vector<std::string_view> types_with(const std::string& key) {
   std::vector<std::string_view> types;
   for (const auto* family : model_families()) {

@@ -244,7 +244,7 @@ TEST_F(Checkpoint, HasAChecksumOfItsTensorsWhateverFilesTheyAreIn) {
   EXPECT_NE(of(), checksum);
 }
 
-// Of a large one, by its beginning, its end and what is between.
+// A large tensor is told apart by its beginning, its end and what is between.
 TEST_F(Checkpoint, HasAChecksumOfPiecesOfALargeTensor) {
   constexpr std::int64_t kSize = 1 << 20;
   const auto of = [&](std::int64_t changed) {

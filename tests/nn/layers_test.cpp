@@ -14,6 +14,7 @@
 #include "nn/linear.h"
 #include "nn/mlp.h"
 #include "nn/rms_norm.h"
+#include "ops/copies.h"
 #include "ops/elementwise.h"
 #include "ops/matmul_reference.h"
 #include "ops/views.h"
@@ -154,7 +155,7 @@ class Widening final : public ModuleExtension {
 
  private:
   static TensorList cast(TensorList tensors, Dtype dtype) {
-    for (auto& tensor : tensors) tensor = to_dtype(tensor, dtype);
+    for (auto& tensor : tensors) tensor = ops::cast(tensor, dtype);
     return tensors;
   }
 };

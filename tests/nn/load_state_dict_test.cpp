@@ -126,7 +126,7 @@ TEST(LoadStateDict, TakesATensorWithoutAShardSpecForAWholeOne) {
   EXPECT_EQ(message_of<ValueError>([&] { whole.load_state_dict(own.state_dict()); }),
             "load_state_dict: 'first.weight' must be all of [3, 2], got [0, 3) of dimension 0 of "
             "[6, 2]");
-  // Whoever knows which part it is says so. A copy of a shard is one.
+  // A copy of a shard is a shard; where a tensor has no ShardSpec, it can be given one.
   auto state = whole.state_dict();
   for (auto& [name, tensor] : state) tensor = clone(tensor);
   state[0].tensor.set_shard_spec(spec);

@@ -55,7 +55,7 @@ const std::map<std::string, std::string> kHelpers{
     {"check_same_dtype", "a check: the ops report its error"},
     {"checked_row_counts", "a check: all_to_all and dispatch_rows report its error"},
     {"count_exchange", "counters only; exchange_test.cpp"},
-    {"filled", "the asynchrony of the collectives, tested there"},
+    {"issue_into", "the asynchrony of the collectives, tested there"},
     {"for_backward", "a label; collectives_test.cpp"},
     {"check_sources", "a check: group_rows and the grouped products report its error"},
     {"cross_entropy_denominator", "the checks of the two cross-entropies, tested there"},

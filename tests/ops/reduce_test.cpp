@@ -53,7 +53,7 @@ Tensor reference(const Tensor& x, std::int64_t dim, double start, const Step& st
   return y;
 }
 
-// Of what is no dimension: keepdim, a bound or a temperature in its place.
+// A bool or a real in the place of a dimension may be meant as keepdim, a bound or a temperature.
 template <class T>
 concept TakesADimension = requires(const Tensor& x, T dim) {
   sum(x, dim);

@@ -47,7 +47,7 @@ struct Training {
     for (std::size_t i = 0; i < kParameters.size(); ++i) {
       const auto& [name, shape, dim] = kParameters[i];
       const auto spec = test::spec_of(shape, dim, group);
-      parameters.push_back({name, shard_of(start_of(i, dtype), spec)});
+      parameters.push_back({name, shard_of(start_of(i, dtype), spec).set_requires_grad(true)});
     }
     optimizer = named.make(parameters);
   }

@@ -56,7 +56,7 @@ TEST(SGD, MatchesScalarFormulasOver100Steps) {
 TEST(SGD, AllocatesBuffersOnlyForMomentum) {
   RankContext context;
   const RankContextGuard guard(context);
-  const Tensor p = randn({4}, 1, Dtype::kFloat32);
+  const Tensor p = randn({4}, 1, Dtype::kFloat32, true);
   const SGD plain({{"p", p}}, {});
   EXPECT_EQ(context.arena()->live()[MemoryTag::kOptimizer], 0);
   const SGD heavy({{"p", p}}, {.momentum = 0.9});

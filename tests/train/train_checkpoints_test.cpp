@@ -109,7 +109,7 @@ TEST_F(TrainCheckpointsTest, RefuseToGoOnWithAnotherValueOfAnOption) {
   EXPECT_EQ(run(options), 0);
 }
 
-// Of the same shape, and with the same headers.
+// The models have the same shapes, and their files the same headers.
 TEST_F(TrainCheckpointsTest, RefuseToGoOnWithTheWeightsOfAnotherModel) {
   const auto exported = [&](const char* name, std::uint64_t seed) {
     models::CausalLM model(models::CausalLMConfig::preset("tiny"), seed);

@@ -67,9 +67,8 @@ TEST(SameFiles, MayBeCopies) {
 // A folder, which has a size and cannot be read, stands for a file.
 TEST(SameFiles, AreNotReadWhereAllRanksSeeTheSame) {
   const TemporaryFolder folder;
-  EXPECT_NO_THROW(launch(3, [&](RankContext& rank) {
-    check_same_files("weights", rank.group(), {folder / "."});
-  }));
+  EXPECT_NO_THROW(launch(
+      3, [&](RankContext& rank) { check_same_files("weights", rank.group(), {folder / "."}); }));
 }
 
 TEST(SameFiles, HaveTheSameBytes) {

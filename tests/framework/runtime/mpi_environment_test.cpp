@@ -70,10 +70,11 @@ TEST(MpiEnvironment, IsNoneWhereVariablesAreNotNumbersThatFit) {
 
 TEST(MpiEnvironment, OfSeveralProcessesAllowsNoRanksAsThreads) {
   const Variables set({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}});
-  EXPECT_EQ(test::message_of<Error>([] { launch(2, [](RankContext&) {}); }),
-            "launch: its ranks are threads of one process, but mpirun has started this program as 2 "
-            "processes; link moegrad::mpi and call launch_mpi(), or start the program without "
-            "mpirun");
+  EXPECT_EQ(
+      test::message_of<Error>([] { launch(2, [](RankContext&) {}); }),
+      "launch: its ranks are threads of one process, but mpirun has started this program as 2 "
+      "processes; link moegrad::mpi and call launch_mpi(), or start the program without "
+      "mpirun");
 }
 
 TEST(MpiEnvironment, OfOneProcessAllowsRanksAsThreads) {

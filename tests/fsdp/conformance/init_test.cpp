@@ -205,7 +205,8 @@ TEST(ConformanceInit, AListAsRootIsAnError) {
     fully_shard({&model[0], &model[1]}, DeviceMesh::flat(rank.group()));
     EXPECT_EQ(message_of<Error>([&] { model(input()); }),
               "fully_shard: '' ran forward first, but a group of several modules cannot be the "
-              "root; pass the module that holds them to fully_shard; in module 0");
+              "root; register them in one module, pass that to fully_shard, too, and call it; in "
+              "module 0");
   });
 }
 
