@@ -89,14 +89,14 @@ for deadline, seconds in [(1, 3)] + ([(None, 65)] if full else []):
     warned(err, 0, f"checkpoint: saving step {INTERVAL}", seconds)
     assert run.losses() == undisturbed
 
-    # While batches are read: the first call checks the file, the next two are of the held-out
+    # While batches are read: the first two calls check the file, the next two are of the held-out
     # batches of two ranks.
     tokens = folder / "tokens.bin"
     tokens.write_bytes(text.read_text().encode("utf-16-le"))
     data = ("--data", tokens)
     expected = Run(None, data=data)
     expected.run()
-    for after, what in [(1, "reading held-out batches"), (3, "reading the batches of step 0")]:
+    for after, what in [(2, "reading held-out batches"), (4, "reading the batches of step 0")]:
         run = Run(deadline, data=data)
         _, err = run.run(STALL=f"pread tokens.bin {seconds} 1 {after}")
         warned(err, "[01]", what, seconds)

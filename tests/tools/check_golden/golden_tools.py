@@ -426,7 +426,8 @@ def expect_changed_dense_to_fail(programs, untied, tied):
             (untied, {"attention_bias": True}, "config: attention_bias must be false, got true"),
             (untied, {"use_sliding_window": True}, "config: use_sliding_window must be false, got true"),
             (untied, {"partial_rotary_factor": 0.5}, "config: partial_rotary_factor must be 1.0, got 0.5"),
-            (untied, {"rope_scaling": {"rope_type": "linear"}}, "config: rope_scaling must be null, got {"),
+            (untied, {"rope_scaling": {"rope_type": "linear"}},
+             'config: rope_scaling.rope_type must be "default", got "linear"'),
             (untied, {"num_experts": 4}, "config: num_experts must be absent or null, ")]:
         _, err = check(source, keys, 2)
         assert message in err, (keys, err)

@@ -213,9 +213,9 @@ other = one_of_two(*train("e", "--world-size", 3))
 assert other.returncode == 2 and ("--world-size: must be 2, the processes that mpirun has started, or left "
                                   "out, got 3") in other.stderr, other
 plain = one_of_two(tools / "nz_ablation")
-assert plain.returncode == 1 and (
-    "launch: its ranks are threads of one process, but mpirun has started this program as 2 processes; "
-    "link moegrad::mpi and call launch_mpi(), or start the program without mpirun") in plain.stderr, plain
+assert plain.returncode == 2 and (
+    "the ranks of this program are threads of one process, so it must be started without mpirun, got 2 "
+    "processes") in plain.stderr, plain
 alone = one_of_two(*train("e"))
 assert alone.returncode == 1 and (
     "launch_mpi: this is one of 2 processes, but MPI knows of 1; the program must be started by the mpirun "
