@@ -214,7 +214,7 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
   const auto ranks = std::make_shared<AbsentRanks>(options.parallel.world_size);
   const auto dims = options.parallel_dims();
   const auto meshes = make_meshes(ranks, dims);
-  const auto& state = shard_model(model, meshes, policy);
+  auto& state = shard_model(model, meshes, policy);
   const optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
 
   RankMemory memory;
