@@ -19,6 +19,7 @@ OPTIONAL = [
     ("report in a browser", "./tests/run.sh --with-browser", r"report"),
     ("several hosts", "./tests/run.sh --full as root, where network namespaces may be made",
      r"mpi_hosts"),
+    ("processes under Open MPI 5", "use Open MPI 4.1, as in Debian 12", r"mpi_ranks|mpi_programs"),
     ("tensors in gdb", "apt-get install gdb", r"gdb"),
 ]
 SKIPPED = "SKIP_RETURN_CODE=77"  # ctest's word for it; a program that is not there is no skip

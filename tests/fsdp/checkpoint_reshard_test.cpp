@@ -15,8 +15,7 @@
 namespace moegrad::checkpoint_reshard_test {
 namespace {
 
-using test::bitwise_equal;
-using test::TemporaryFolder;
+using namespace test;
 
 constexpr std::int64_t kBefore = 3, kAfter = 20, kMicroBatches = 8;
 

@@ -32,10 +32,7 @@
 namespace moegrad::fsdp::containers_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::TemporaryFolder;
+using namespace test;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kMicroBatches = 4;

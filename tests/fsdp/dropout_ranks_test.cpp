@@ -7,12 +7,7 @@
 namespace moegrad::fsdp::dropout_ranks_test {
 namespace {
 
-using test::bitwise_equal;
-using test::DroppingBlock;
-using test::kTokens;
-using test::rows_of;
-using test::run_dropping;
-using test::run_whole;
+using namespace test;
 
 TEST(DropoutRanks, IsTheSameOnAnyNumberOfRanksAndThreads) {
   const auto want = run_whole();

@@ -17,8 +17,7 @@
 namespace moegrad::fsdp::failure_test {
 namespace {
 
-using test::message_of;
-using test::MlpStack;
+using namespace test;
 
 State& state_of(nn::Module& module) { return *module.extension<State>(); }
 

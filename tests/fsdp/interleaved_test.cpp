@@ -30,8 +30,7 @@ namespace {
 
 using models::CausalLM;
 using models::DecoderLayer;
-using test::bitwise_equal;
-using test::message_of;
+using namespace test;
 using training::Accumulation;
 using training::MicroBatch;
 using training::StepPlan;

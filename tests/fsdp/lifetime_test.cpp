@@ -8,9 +8,7 @@
 namespace moegrad::fsdp::lifetime_test {
 namespace {
 
-using test::message_of;
-using test::randn;
-using test::RealBlock;
+using namespace test;
 
 /// A head around a backbone that belongs to somebody else.
 class Head final : public nn::Callable<Head> {

@@ -18,8 +18,7 @@ namespace moegrad::fsdp::nodes_test {
 namespace {
 
 using models::DecoderLayer;
-using test::bitwise_equal;
-using test::randn;
+using namespace test;
 using ::testing::ElementsAre;
 
 constexpr std::int64_t kTokens = 12;

@@ -15,8 +15,7 @@ namespace {
 
 using models::CausalLM;
 using models::CausalLMPart;
-using test::bitwise_equal;
-using test::TemporaryFolder;
+using namespace test;
 
 models::CausalLMConfig four_layers() {
   auto config = test::sharded_toy_config();

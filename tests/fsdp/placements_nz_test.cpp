@@ -16,8 +16,7 @@
 namespace moegrad::fsdp::placements_nz_test {
 namespace {
 
-using test::bitwise_equal;
-using test::randn;
+using namespace test;
 
 constexpr std::int64_t kExperts = 4, kIn = 19, kOut = 34, kRows = 3;  // rows of each expert
 

@@ -27,10 +27,7 @@
 namespace moegrad::fsdp::placements_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::shard_of;
+using namespace test;
 using Indices = std::vector<std::int64_t>;
 
 /// How a matrix is divided: outside along one dimension, inside by fully_shard along another.

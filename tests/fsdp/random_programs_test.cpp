@@ -8,9 +8,7 @@ namespace {
 
 using fsdp::Policy;
 using fsdp::State;
-using test::Draws;
-using test::IntegerNet;
-using test::Plan;
+using namespace test;
 
 /// Sums over all ranks and micro-batches of a step, by parameter; undefined where there is none.
 TensorList reference_gradients(const Plan& plan, std::int64_t step) {

@@ -12,10 +12,7 @@ namespace {
 
 using fsdp::Policy;
 using fsdp::State;
-using test::Draws;
-using test::Outcome;
-using test::Sequence;
-using test::SequenceRun;
+using namespace test;
 
 TensorList parameters_of(const nn::Module& module) {
   TensorList tensors;

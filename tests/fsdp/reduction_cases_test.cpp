@@ -14,10 +14,7 @@
 namespace moegrad::fsdp::reduction_cases_test {
 namespace {
 
-using test::bitwise_equal;
-using test::randn;
-using test::RealBlock;
-using test::tree_sum;
+using namespace test;
 
 // --- cut differently
 

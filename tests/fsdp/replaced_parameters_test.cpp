@@ -14,8 +14,7 @@ namespace moegrad::fsdp::replaced_parameters_test {
 namespace {
 
 using namespace two_block_net;
-using test::message_of;
-using test::RealNet;
+using namespace test;
 
 const char* const kReplaced =
     ": 'scale' must be a parameter of its module, got the whole tensor that fully_shard or "

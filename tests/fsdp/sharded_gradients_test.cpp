@@ -9,8 +9,7 @@
 namespace moegrad::fsdp::sharded_gradients_test {
 namespace {
 
-using test::bitwise_equal;
-using test::randn;
+using namespace test;
 
 constexpr std::int64_t kBytes = 6 * 4;  // of one float32 [6]
 

@@ -19,8 +19,7 @@
 namespace moegrad::fsdp::shared_embedding_test {
 namespace {
 
-using test::all_close;
-using test::message_of;
+using namespace test;
 
 class Tower final : public nn::Callable<Tower> {
  public:

@@ -11,8 +11,7 @@
 namespace moegrad::skip_missing_grad_test {
 namespace {
 
-using test::History;
-using test::sharded_toy_config;
+using namespace test;
 
 /// More experts than the 16 tokens of a micro-batch reach.
 models::CausalLMConfig sparse_config() {

@@ -14,9 +14,7 @@ namespace moegrad::fsdp::stale_values_test {
 namespace {
 
 using namespace two_block_net;
-using test::message_of;
-using test::RealNet;
-using test::Sequence;
+using namespace test;
 using ::testing::HasSubstr;
 
 constexpr double kHuge = 1e9;

@@ -17,11 +17,7 @@
 namespace moegrad::fsdp::state_dict_checkpoint_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::RealNet;
-using test::Sequence;
-using test::TemporaryFolder;
+using namespace test;
 
 // Odd sizes, so that ranks hold other numbers of rows.
 Sequence three_blocks() {

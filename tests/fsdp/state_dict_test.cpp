@@ -14,9 +14,7 @@
 namespace moegrad::fsdp::state_dict_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 /// Parameters that no number of ranks divides, ones that many do, experts, and a tied pair.
 class Toy final : public nn::Module {

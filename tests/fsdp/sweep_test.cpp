@@ -13,9 +13,7 @@
 namespace moegrad::sweep_test {
 namespace {
 
-using test::sharded_toy_config;
-using test::ToyTraining;
-using test::train_sharded;
+using namespace test;
 using training::Accumulation;
 
 TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {

@@ -12,9 +12,7 @@
 namespace moegrad::training_parity_test {
 namespace {
 
-using test::sharded_toy_config;
-using test::ToyTraining;
-using test::train_sharded;
+using namespace test;
 using training::Accumulation;
 
 constexpr Accumulation kEveryAccumulation[] = {

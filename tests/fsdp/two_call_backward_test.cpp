@@ -15,8 +15,7 @@
 namespace moegrad::fsdp::two_call_backward_test {
 namespace {
 
-using test::bitwise_equal;
-using test::randn;
+using namespace test;
 using ::testing::ElementsAre;
 
 constexpr std::int64_t kTokens = 12;

@@ -29,8 +29,7 @@
 namespace moegrad::fsdp::uncalled_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
+using namespace test;
 
 std::string refusal(const std::string& what, const std::string& shard) {
   return what + " must be a whole parameter, got a shard " + shard +

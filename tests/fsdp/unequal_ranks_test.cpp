@@ -11,8 +11,7 @@ namespace moegrad::fsdp::unequal_ranks_test {
 namespace {
 
 using namespace two_block_net;
-using test::message_of;
-using test::RealNet;
+using namespace test;
 using ::testing::HasSubstr;
 
 TEST(UnequalRanks, RanksThatBeginWithOtherWeightsAreAnErrorThatNamesParameterAndRanks) {

@@ -21,10 +21,7 @@ namespace moegrad::models::hf_checkpoint_test {
 namespace {
 
 using nlohmann::json;
-using test::message_of;
-using test::read_file;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 
 // ---- the index by itself
 

@@ -10,10 +10,7 @@
 namespace moegrad::models::plain_moe_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::randn;
-using test::variable;
+using namespace test;
 
 constexpr std::int64_t kHidden = 6, kTokens = 9;
 

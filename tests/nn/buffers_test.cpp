@@ -24,9 +24,7 @@
 namespace moegrad::nn::buffers_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 using ::testing::ElementsAre;
 
 class Holder final : public Callable<Holder> {

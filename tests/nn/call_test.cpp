@@ -26,9 +26,7 @@
 namespace moegrad::nn::call_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::variable;
+using namespace test;
 
 struct Extras {
   Tensor targets = {};

@@ -18,9 +18,7 @@
 namespace moegrad::nn::containers_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 using ::testing::ElementsAre;
 
 class Tanh final : public Callable<Tanh> {

@@ -17,9 +17,7 @@
 namespace moegrad::nn::convert_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 /// Two layers that share a weight, the second with a bias, and buffers of three dtypes.
 class Net final : public Callable<Net> {

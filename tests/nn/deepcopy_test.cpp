@@ -17,8 +17,7 @@
 namespace moegrad::nn::deepcopy_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
+using namespace test;
 
 /// An embedding and a head that may share their weight, with two buffers.
 class Tied final : public Callable<Tied> {

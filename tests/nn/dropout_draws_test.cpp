@@ -18,12 +18,7 @@
 namespace moegrad::nn::dropout_draws_test {
 namespace {
 
-using test::bitwise_equal;
-using test::context_of;
-using test::DroppingBlock;
-using test::kHidden;
-using test::kTokens;
-using test::randn;
+using namespace test;
 
 template <class Ids>
 concept HasNoStep = requires {

@@ -11,16 +11,7 @@
 namespace moegrad::nn::dropout_test {
 namespace {
 
-using test::bitwise_equal;
-using test::context_of;
-using test::DroppingBlock;
-using test::kHidden;
-using test::kTokens;
-using test::message_of;
-using test::randn;
-using test::rows_of;
-using test::run_dropping;
-using test::run_whole;
+using namespace test;
 
 TEST(Dropout, IsTheSameHoweverTokensAreDividedAndOnceMoreInRecomputation) {
   const auto want = run_whole();

@@ -19,8 +19,7 @@
 namespace moegrad::nn::initial_values_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
+using namespace test;
 
 /// A weight with one declaration.
 class Holder final : public Callable<Holder> {

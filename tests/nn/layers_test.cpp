@@ -23,11 +23,7 @@
 namespace moegrad::nn::layers_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 std::vector<std::string> names_of(const Module& module) {
   std::vector<std::string> names;

@@ -12,8 +12,7 @@
 namespace moegrad::nn::load_state_dict_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
+using namespace test;
 
 class Pair final : public Module {
  public:

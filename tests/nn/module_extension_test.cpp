@@ -16,8 +16,7 @@
 namespace moegrad::nn::module_extension_test {
 namespace {
 
-using test::bitwise_equal;
-using test::variable;
+using namespace test;
 using ::testing::ElementsAre;
 
 Tensor scalar(double value) { return Tensor::full({1}, value, Dtype::kFloat64); }

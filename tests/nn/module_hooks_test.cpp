@@ -14,8 +14,7 @@
 namespace moegrad::nn::module_hooks_test {
 namespace {
 
-using test::randn;
-using test::variable;
+using namespace test;
 
 /// Two modules, one inside the other.
 class Block final : public Callable<Block> {

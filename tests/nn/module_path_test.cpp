@@ -16,8 +16,7 @@
 namespace moegrad::nn::module_path_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
+using namespace test;
 
 using Paths = std::vector<std::string>;
 

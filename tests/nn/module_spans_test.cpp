@@ -16,8 +16,7 @@
 namespace moegrad::nn::module_spans_test {
 namespace {
 
-using test::randn;
-using test::variable;
+using namespace test;
 
 class Block final : public Callable<Block> {
  public:

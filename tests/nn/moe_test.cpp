@@ -20,11 +20,7 @@
 namespace moegrad::nn::moe_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 constexpr std::int64_t kHidden = 6, kInner = 5, kExperts = 7, kTopK = 2, kTokens = 4;
 

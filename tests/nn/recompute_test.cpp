@@ -25,10 +25,7 @@
 namespace moegrad::nn::recompute_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 using ::testing::ElementsAre;
 
 /// Arguments and a result of all kinds: tensors in structs, an absent one, what holds none.

@@ -21,9 +21,7 @@
 namespace moegrad::nn::replace_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 using ::testing::ElementsAre;
 
 /// y = base(x) + B A x, around the module that it takes the place of.

@@ -21,12 +21,7 @@
 namespace moegrad::nn::router_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::integers;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 constexpr std::int64_t kHidden = 6, kExperts = 8, kTokens = 5;
 

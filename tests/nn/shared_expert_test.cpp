@@ -22,11 +22,7 @@
 namespace moegrad::nn::shared_expert_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 constexpr std::int64_t kHidden = 6, kTokens = 4;
 

@@ -16,9 +16,7 @@
 namespace moegrad::nn::to_empty_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 /// A norm, and two layers that share one weight [3, 4].
 class Tied final : public Callable<Tied> {

@@ -12,8 +12,7 @@
 namespace moegrad::ops::add_rms_norm_test {
 namespace {
 
-using moegrad::test::bitwise_equal;
-using moegrad::test::randn;
+using namespace moegrad::test;
 
 constexpr double kEps = 1e-6;
 

@@ -14,11 +14,7 @@
 namespace moegrad::ops::attention_test {
 namespace {
 
-using moegrad::test::all_close;
-using moegrad::test::bitwise_equal;
-using moegrad::test::message_of;
-using moegrad::test::randn;
-using moegrad::test::variable;
+using namespace moegrad::test;
 
 using Lengths = std::vector<std::int64_t>;
 

@@ -15,11 +15,7 @@
 namespace moegrad::ops::aux_loss_test {
 namespace {
 
-using moegrad::test::all_close;
-using moegrad::test::bitwise_equal;
-using moegrad::test::message_of;
-using moegrad::test::randn;
-using moegrad::test::variable;
+using namespace moegrad::test;
 
 Tensor indices_of(const std::vector<std::int64_t>& values, const Shape& shape) {
   return Tensor::from(values, shape);

@@ -25,9 +25,7 @@ namespace moegrad::collectives_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 using Group = std::shared_ptr<ProcessGroup>;
 

@@ -11,8 +11,7 @@
 namespace moegrad::ops::compare_test {
 namespace {
 
-using test::message_of;
-using test::randn;
+using namespace test;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();

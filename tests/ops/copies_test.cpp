@@ -13,12 +13,7 @@
 namespace moegrad::ops::copies_test {
 namespace {
 
-using test::bitwise_equal;
-using test::counting;
-using test::holds;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 std::int64_t copies() { return RankContext::current().counters().materialized_transposes; }
 

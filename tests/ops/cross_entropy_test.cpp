@@ -15,11 +15,7 @@
 namespace moegrad::ops::cross_entropy_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 Tensor targets_of(std::vector<std::int64_t> values) {
   return Tensor::from(values, {static_cast<std::int64_t>(values.size())});

@@ -19,8 +19,7 @@ namespace {
 
 using namespace dispatch_plans;
 using ops::DispatchPlan;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 TEST(DispatchRows, RefusesWhatDoesNotFit) {
   launch(2, [](RankContext& context) {

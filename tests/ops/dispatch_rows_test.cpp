@@ -21,8 +21,7 @@ namespace moegrad::dispatch_rows_test {
 namespace {
 
 using namespace dispatch_plans;
-using test::bitwise_equal;
-using test::randn;
+using namespace test;
 
 // Row `row` of x as a tensor [1, H].
 Tensor row_of(const Tensor& x, std::int64_t row) { return Tensor::narrow(x.detach(), 0, row, 1); }

@@ -16,11 +16,7 @@
 namespace moegrad::ops::elementwise_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 struct UnaryCase {
   std::string name;

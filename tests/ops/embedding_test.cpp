@@ -9,10 +9,7 @@
 namespace moegrad::ops::embedding_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 Tensor ids_of(std::vector<std::int64_t> values, const Shape& shape) {
   return Tensor::from(values, shape);

@@ -14,9 +14,7 @@
 namespace moegrad::ops::expert_choice_test {
 namespace {
 
-using test::bitwise_equal;
-using test::integers;
-using test::randn;
+using namespace test;
 
 /// The first position of the largest of `values` that is not in `taken`.
 std::int64_t best_of(const std::vector<double>& values, const std::set<std::int64_t>& taken) {

@@ -17,11 +17,7 @@
 namespace moegrad::ops::grouped_matmul_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 struct Problem {
   std::int64_t k, n;

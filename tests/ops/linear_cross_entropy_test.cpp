@@ -9,8 +9,7 @@
 namespace moegrad::ops::linear_cross_entropy_test {
 namespace {
 
-using test::bitwise_equal;
-using test::randn;
+using namespace test;
 
 struct Inputs {
   Inputs(std::int64_t tokens, std::int64_t hidden, std::int64_t vocabulary, Dtype dtype)

@@ -9,11 +9,7 @@
 namespace moegrad::ops::linear_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 struct Sizes {
   std::int64_t m, in, out;

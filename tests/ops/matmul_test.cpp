@@ -11,11 +11,7 @@
 namespace moegrad::ops::matmul_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 const std::vector<std::pair<Shape, Shape>>& operands() {
   static const std::vector<std::pair<Shape, Shape>> pairs{

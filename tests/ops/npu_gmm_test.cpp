@@ -12,10 +12,7 @@
 namespace moegrad::ops::npu_gmm_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 constexpr std::int64_t kExperts = 4, kK = 20, kN = 18, kRows = 9;
 const std::vector<std::int64_t> kOffsets{0, 2, 2, 8, 9};

@@ -13,9 +13,7 @@
 namespace moegrad::ops::nz_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 const NzBlocks kAwkward[] = {{1, 1, 1},   {1, 16, 16}, {1, 15, 17}, {2, 17, 33},
                              {3, 40, 16}, {2, 5, 100}, {4, 3, 7},   {3, 300, 20}};

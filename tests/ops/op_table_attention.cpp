@@ -140,67 +140,49 @@ OpEntry attention_op() {
   };
   const Shape q{4, 2, 3};
   entry.errors = {
-      {.what = "q of another rank",
-       .call =
-           [=] {
-             attention({4, 6}, q, q, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: q must be [T, Nq, D], got [4, 6]"},
-      {.what = "k of another rank",
-       .call =
-           [=] {
-             attention(q, {4, 6}, q, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: k must be [T, Nkv, D], got [4, 6]"},
-      {.what = "k of another length",
-       .call =
-           [=] {
-             attention(q, {5, 2, 3}, q, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: k must be [4, Nkv, 3] to match q [4, 2, 3], got [5, 2, 3]"},
-      {.what = "v unlike k",
-       .call =
-           [=] {
-             attention(q, {4, 1, 3}, q, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: v must be [4, 1, 3] to match k, got [4, 2, 3]"},
-      {.what = "heads without elements",
-       .call =
-           [=] {
-             attention({4, 2, 0}, {4, 2, 0}, {4, 2, 0}, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: head dimension must be at least 1, got q [4, 2, 0]"},
-      {.what = "heads that do not divide",
-       .call =
-           [=] {
-             attention({4, 3, 3}, q, q, 4);
-           },
-       .type = "ShapeError",
-       .message = "attention: query heads must be a multiple of key/value heads, got 3 and 2"},
-      {.what = "mixed dtypes",
-       .call =
-           [=] {
-             ops::attention(randn(q), randn(q), randn(q, 1, Dtype::kFloat32), Documents::one(4), 1);
-           },
-       .type = "DtypeError",
-       .message = "attention: q, k and v must be of one dtype, got float64, float64 and float32"},
-      {.what = "documents that end early",
-       .call = [=] { attention(q, q, q, 3); },
-       .type = "ValueError",
-       .message = "attention: documents must have the 4 tokens of q, got 3"}};
+      {"q of another rank",
+       [=] {
+         attention({4, 6}, q, q, 4);
+       },
+       "ShapeError", "attention: q must be [T, Nq, D], got [4, 6]"},
+      {"k of another rank",
+       [=] {
+         attention(q, {4, 6}, q, 4);
+       },
+       "ShapeError", "attention: k must be [T, Nkv, D], got [4, 6]"},
+      {"k of another length",
+       [=] {
+         attention(q, {5, 2, 3}, q, 4);
+       },
+       "ShapeError", "attention: k must be [4, Nkv, 3] to match q [4, 2, 3], got [5, 2, 3]"},
+      {"v unlike k",
+       [=] {
+         attention(q, {4, 1, 3}, q, 4);
+       },
+       "ShapeError", "attention: v must be [4, 1, 3] to match k, got [4, 2, 3]"},
+      {"heads without elements",
+       [=] {
+         attention({4, 2, 0}, {4, 2, 0}, {4, 2, 0}, 4);
+       },
+       "ShapeError", "attention: head dimension must be at least 1, got q [4, 2, 0]"},
+      {"heads that do not divide",
+       [=] {
+         attention({4, 3, 3}, q, q, 4);
+       },
+       "ShapeError", "attention: query heads must be a multiple of key/value heads, got 3 and 2"},
+      {"mixed dtypes",
+       [=] {
+         ops::attention(randn(q), randn(q), randn(q, 1, Dtype::kFloat32), Documents::one(4), 1);
+       },
+       "DtypeError",
+       "attention: q, k and v must be of one dtype, got float64, float64 and float32"},
+      {"documents that end early", [=] { attention(q, q, q, 3); }, "ValueError",
+       "attention: documents must have the 4 tokens of q, got 3"}};
   const auto refused = [&](const std::string& what, const ops::AttentionOptions& options,
                            const std::string& type, const std::string& message) {
     entry.errors.push_back(
-        {.what = what,
-         .call =
-             [=] { ops::attention(randn(q), randn(q), randn(q), Documents::one(4), 1, options); },
-         .type = type,
-         .message = "attention: " + message});
+        {what, [=] { ops::attention(randn(q), randn(q), randn(q), Documents::one(4), 1, options); },
+         type, "attention: " + message});
   };
   refused("a window of nothing", {.mask = ops::AttentionMask::kSlidingWindow}, "ValueError",
           "window must be at least 1, got 0");

@@ -78,69 +78,51 @@ OpEntry load_balancing_loss_op() {
   };
   const auto some = [] { return Tensor::from(std::vector<std::int64_t>{0, 1}, {2, 1}); };
   entry.errors = {
-      {.what = "no layer",
-       .call = [=] { loss({}, {}); },
-       .type = "ShapeError",
-       .message =
-           "load_balancing_loss: needs logits and indices of at least one layer, got 0 and 0"},
-      {.what = "another rank",
-       .call = [=] { loss({randn({4})}, {some()}); },
-       .type = "ShapeError",
-       .message = "load_balancing_loss: logits must be [T, E], got [4]"},
-      {.what = "layers of other shapes",
-       .call =
-           [=] {
-             loss({randn({2, 3}), randn({2, 4})}, {some(), some()});
-           },
-       .type = "ShapeError",
-       .message =
-           "load_balancing_loss: logits of layer 1 must be [2, 3] as in layer 0, got [2, 4]"},
-      {.what = "indices of another length",
-       .call =
-           [=] {
-             loss({randn({3, 3})}, {some()});
-           },
-       .type = "ShapeError",
-       .message = "load_balancing_loss: indices of layer 0 must be [T, K] with T = 3 and one K for "
-                  "all layers, got [2, 1]"},
-      {.what = "integers",
-       .call =
-           [=] {
-             loss({Tensor::zeros({2, 3}, Dtype::kInt64)}, {some()});
-           },
-       .type = "DtypeError",
-       .message = "load_balancing_loss: logits must be float32 or float64, got int64"},
-      {.what = "indices that are no integers",
-       .call =
-           [=] {
-             loss({randn({2, 3})}, {randn({2, 1})});
-           },
-       .type = "DtypeError",
-       .message = "load_balancing_loss: indices of layer 0 must be int64, got float64"},
-      {.what = "an expert out of range",
-       .call =
-           [=] {
-             loss({randn({2, 1})}, {some()});
-           },
-       .type = "ValueError",
-       .message =
-           "load_balancing_loss: expert index must be in [0, 1), got 1 at token 1 of layer 0"},
-      {.what = "a mask of another length",
-       .call =
-           [=] {
-             loss({randn({2, 3})}, {some()}, randn({3}));
-           },
-       .type = "ShapeError",
-       .message = "load_balancing_loss: token_mask must be [2], got [3]"},
-      {.what = "a negative weight",
-       .call =
-           [=] {
-             const std::vector<double> mask{1, -1};
-             loss({randn({2, 3})}, {some()}, Tensor::from(mask, {2}));
-           },
-       .type = "ValueError",
-       .message =
-           "load_balancing_loss: token_mask must be finite and not negative, got -1 at token 1"}};
+      {"no layer", [=] { loss({}, {}); }, "ShapeError",
+       "load_balancing_loss: needs logits and indices of at least one layer, got 0 and 0"},
+      {"another rank", [=] { loss({randn({4})}, {some()}); }, "ShapeError",
+       "load_balancing_loss: logits must be [T, E], got [4]"},
+      {"layers of other shapes",
+       [=] {
+         loss({randn({2, 3}), randn({2, 4})}, {some(), some()});
+       },
+       "ShapeError",
+       "load_balancing_loss: logits of layer 1 must be [2, 3] as in layer 0, got [2, 4]"},
+      {"indices of another length",
+       [=] {
+         loss({randn({3, 3})}, {some()});
+       },
+       "ShapeError",
+       "load_balancing_loss: indices of layer 0 must be [T, K] with T = 3 and one K for "
+       "all layers, got [2, 1]"},
+      {"integers",
+       [=] {
+         loss({Tensor::zeros({2, 3}, Dtype::kInt64)}, {some()});
+       },
+       "DtypeError", "load_balancing_loss: logits must be float32 or float64, got int64"},
+      {"indices that are no integers",
+       [=] {
+         loss({randn({2, 3})}, {randn({2, 1})});
+       },
+       "DtypeError", "load_balancing_loss: indices of layer 0 must be int64, got float64"},
+      {"an expert out of range",
+       [=] {
+         loss({randn({2, 1})}, {some()});
+       },
+       "ValueError",
+       "load_balancing_loss: expert index must be in [0, 1), got 1 at token 1 of layer 0"},
+      {"a mask of another length",
+       [=] {
+         loss({randn({2, 3})}, {some()}, randn({3}));
+       },
+       "ShapeError", "load_balancing_loss: token_mask must be [2], got [3]"},
+      {"a negative weight",
+       [=] {
+         const std::vector<double> mask{1, -1};
+         loss({randn({2, 3})}, {some()}, Tensor::from(mask, {2}));
+       },
+       "ValueError",
+       "load_balancing_loss: token_mask must be finite and not negative, got -1 at token 1"}};
   return entry;
 }
 
@@ -186,45 +168,32 @@ OpEntry expert_load_op() {
   };
   const auto some = [chosen] { return chosen({0, 1}, {2, 1}); };
   entry.errors = {
-      {.what = "no layer",
-       .call = [=] { load({}, 2); },
-       .type = "ShapeError",
-       .message = "expert_load: needs indices of at least one layer, got none"},
-      {.what = "no experts",
-       .call = [=] { load({some()}, 0); },
-       .type = "ValueError",
-       .message = "expert_load: num_experts must be at least 1, got 0"},
-      {.what = "layers of other tokens",
-       .call =
-           [=] {
-             load({some(), chosen({0}, {1, 1})}, 2);
-           },
-       .type = "ShapeError",
-       .message =
-           "expert_load: indices of layer 1 must be [T, K] with the T of layer 0, got [1, 1]"},
-      {.what = "indices that are no integers",
-       .call =
-           [=] {
-             load({randn({2, 1})}, 2);
-           },
-       .type = "DtypeError",
-       .message = "expert_load: indices of layer 0 must be int64, got float64"},
-      {.what = "an expert out of range",
-       .call = [=] { load({some()}, 1); },
-       .type = "ValueError",
-       .message = "expert_load: expert index must be in [0, 1), got 1 at token 1 of layer 0"},
-      {.what = "a mask of another length",
-       .call = [=] { load({some()}, 2, randn({3})); },
-       .type = "ShapeError",
-       .message = "expert_load: token_mask must be [2], got [3]"},
-      {.what = "a weight that is not finite",
-       .call =
-           [=] {
-             const std::vector<double> mask{1, HUGE_VAL};
-             load({some()}, 2, Tensor::from(mask, {2}));
-           },
-       .type = "ValueError",
-       .message = "expert_load: token_mask must be finite and not negative, got inf at token 1"}};
+      {"no layer", [=] { load({}, 2); }, "ShapeError",
+       "expert_load: needs indices of at least one layer, got none"},
+      {"no experts", [=] { load({some()}, 0); }, "ValueError",
+       "expert_load: num_experts must be at least 1, got 0"},
+      {"layers of other tokens",
+       [=] {
+         load({some(), chosen({0}, {1, 1})}, 2);
+       },
+       "ShapeError",
+       "expert_load: indices of layer 1 must be [T, K] with the T of layer 0, got [1, 1]"},
+      {"indices that are no integers",
+       [=] {
+         load({randn({2, 1})}, 2);
+       },
+       "DtypeError", "expert_load: indices of layer 0 must be int64, got float64"},
+      {"an expert out of range", [=] { load({some()}, 1); }, "ValueError",
+       "expert_load: expert index must be in [0, 1), got 1 at token 1 of layer 0"},
+      {"a mask of another length", [=] { load({some()}, 2, randn({3})); }, "ShapeError",
+       "expert_load: token_mask must be [2], got [3]"},
+      {"a weight that is not finite",
+       [=] {
+         const std::vector<double> mask{1, HUGE_VAL};
+         load({some()}, 2, Tensor::from(mask, {2}));
+       },
+       "ValueError",
+       "expert_load: token_mask must be finite and not negative, got inf at token 1"}};
   return entry;
 }
 
@@ -273,53 +242,40 @@ OpEntry balance_share_op() {
   const auto share = [](const Tensor& logits, const Tensor& load, double total,
                         const Tensor& mask = {}) { ops::balance_share(logits, load, total, mask); };
   entry.errors = {
-      {.what = "logits of another rank",
-       .call = [=] { share(randn({3}), randn({3}), 1); },
-       .type = "ShapeError",
-       .message = "balance_share: logits must be [T, E], got [3]"},
-      {.what = "integers",
-       .call =
-           [=] {
-             share(Tensor::zeros({2, 3}, Dtype::kInt64), randn({3}), 1);
-           },
-       .type = "DtypeError",
-       .message = "balance_share: logits must be float32 or float64, got int64"},
-      {.what = "a load of other experts",
-       .call =
-           [=] {
-             share(randn({2, 3}), randn({2}), 1);
-           },
-       .type = "ShapeError",
-       .message = "balance_share: load must be [3] for logits [2, 3], got [2]"},
-      {.what = "a load of another dtype",
-       .call =
-           [=] {
-             share(randn({2, 3}), randn({3}, 1, Dtype::kFloat32), 1);
-           },
-       .type = "DtypeError",
-       .message = "balance_share: load must be float64, got float32"},
-      {.what = "a negative total",
-       .call =
-           [=] {
-             share(randn({2, 3}), randn({3}), -1);
-           },
-       .type = "ValueError",
-       .message = "balance_share: total_weight must be finite and not negative, got -1"},
-      {.what = "a mask of another length",
-       .call =
-           [=] {
-             share(randn({2, 3}), randn({3}), 1, randn({3}));
-           },
-       .type = "ShapeError",
-       .message = "balance_share: token_mask must be [2], got [3]"},
-      {.what = "a negative weight",
-       .call =
-           [=] {
-             const std::vector<double> mask{1, -1};
-             share(randn({2, 3}), randn({3}), 1, Tensor::from(mask, {2}));
-           },
-       .type = "ValueError",
-       .message = "balance_share: token_mask must be finite and not negative, got -1 at token 1"}};
+      {"logits of another rank", [=] { share(randn({3}), randn({3}), 1); }, "ShapeError",
+       "balance_share: logits must be [T, E], got [3]"},
+      {"integers",
+       [=] {
+         share(Tensor::zeros({2, 3}, Dtype::kInt64), randn({3}), 1);
+       },
+       "DtypeError", "balance_share: logits must be float32 or float64, got int64"},
+      {"a load of other experts",
+       [=] {
+         share(randn({2, 3}), randn({2}), 1);
+       },
+       "ShapeError", "balance_share: load must be [3] for logits [2, 3], got [2]"},
+      {"a load of another dtype",
+       [=] {
+         share(randn({2, 3}), randn({3}, 1, Dtype::kFloat32), 1);
+       },
+       "DtypeError", "balance_share: load must be float64, got float32"},
+      {"a negative total",
+       [=] {
+         share(randn({2, 3}), randn({3}), -1);
+       },
+       "ValueError", "balance_share: total_weight must be finite and not negative, got -1"},
+      {"a mask of another length",
+       [=] {
+         share(randn({2, 3}), randn({3}), 1, randn({3}));
+       },
+       "ShapeError", "balance_share: token_mask must be [2], got [3]"},
+      {"a negative weight",
+       [=] {
+         const std::vector<double> mask{1, -1};
+         share(randn({2, 3}), randn({3}), 1, Tensor::from(mask, {2}));
+       },
+       "ValueError",
+       "balance_share: token_mask must be finite and not negative, got -1 at token 1"}};
   return entry;
 }
 
@@ -345,17 +301,13 @@ OpEntry router_entropy_op() {
   entry.samples = {sample("odd sizes", {3, 5}), sample("one token", {1, 17}),
                    sample("one expert", {4, 1}), sample("no tokens", {0, 4}),
                    sample("several pieces", {500, 40})};
-  entry.errors = {{.what = "another rank",
-                   .call = [] { ops::router_entropy(randn({4})); },
-                   .type = "ShapeError",
-                   .message = "router_entropy: logits must be [T, E], got [4]"},
-                  {.what = "integers",
-                   .call =
-                       [] {
-                         ops::router_entropy(Tensor::zeros({2, 4}, Dtype::kInt64));
-                       },
-                   .type = "DtypeError",
-                   .message = "router_entropy: logits must be float32 or float64, got int64"}};
+  entry.errors = {{"another rank", [] { ops::router_entropy(randn({4})); }, "ShapeError",
+                   "router_entropy: logits must be [T, E], got [4]"},
+                  {"integers",
+                   [] {
+                     ops::router_entropy(Tensor::zeros({2, 4}, Dtype::kInt64));
+                   },
+                   "DtypeError", "router_entropy: logits must be float32 or float64, got int64"}};
   return entry;
 }
 
@@ -377,17 +329,13 @@ OpEntry z_loss_op() {
   entry.samples = {sample("odd sizes", {3, 5}), sample("one token", {1, 17}),
                    sample("one expert", {4, 1}), sample("no tokens", {0, 4}),
                    sample("several pieces", {500, 40}, true)};
-  entry.errors = {{.what = "another rank",
-                   .call = [] { ops::z_loss(randn({4})); },
-                   .type = "ShapeError",
-                   .message = "z_loss: logits must be [T, E], got [4]"},
-                  {.what = "integers",
-                   .call =
-                       [] {
-                         ops::z_loss(Tensor::zeros({2, 4}, Dtype::kInt64));
-                       },
-                   .type = "DtypeError",
-                   .message = "z_loss: logits must be float32 or float64, got int64"}};
+  entry.errors = {{"another rank", [] { ops::z_loss(randn({4})); }, "ShapeError",
+                   "z_loss: logits must be [T, E], got [4]"},
+                  {"integers",
+                   [] {
+                     ops::z_loss(Tensor::zeros({2, 4}, Dtype::kInt64));
+                   },
+                   "DtypeError", "z_loss: logits must be float32 or float64, got int64"}};
   return entry;
 }
 

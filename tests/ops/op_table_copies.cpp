@@ -33,11 +33,8 @@ OpEntry contiguous_op() {
   entry.samples = {sample("as it is", {3, 5}, false), sample("a matrix", {3, 5}, true),
                    sample("three dimensions", {2, 3, 5}, true), sample("a scalar", {}, false),
                    sample("nothing", {0, 3}, true)};
-  entry.errors = {
-      {.what = "an undefined tensor",
-       .call = [] { ops::contiguous({}); },
-       .type = "Error",
-       .message = "contiguous: input 0 must be a defined tensor, got an undefined one"}};
+  entry.errors = {{"an undefined tensor", [] { ops::contiguous({}); }, "Error",
+                   "contiguous: input 0 must be a defined tensor, got an undefined one"}};
   return entry;
 }
 
@@ -50,10 +47,8 @@ OpEntry clone_op() {
   };
   entry.samples = {sample("a matrix", {3, 5}), sample("three dimensions", {2, 3, 5}),
                    sample("a scalar", {}), sample("nothing", {0, 3})};
-  entry.errors = {{.what = "an undefined tensor",
-                   .call = [] { ops::clone({}); },
-                   .type = "Error",
-                   .message = "clone: input 0 must be a defined tensor, got an undefined one"}};
+  entry.errors = {{"an undefined tensor", [] { ops::clone({}); }, "Error",
+                   "clone: input 0 must be a defined tensor, got an undefined one"}};
   return entry;
 }
 
@@ -96,35 +91,25 @@ OpEntry cat_op() {
                    joined("one", {{3, 2}}, 0),
                    joined("an empty one among others", {{2, 3}, {0, 3}}, 0),
                    joined("nothing", {{0, 3}, {0, 2}}, 1)};
-  entry.errors = {{.what = "no tensor",
-                   .call = [] { ops::cat({}, 0); },
-                   .type = "ShapeError",
-                   .message = "cat: needs at least one tensor"},
-                  {.what = "other sizes",
-                   .call =
-                       [] {
-                         ops::cat({randn({2, 3}), randn({2, 4})}, 0);
-                       },
-                   .type = "ShapeError",
-                   .message = "cat: shapes must agree but for dimension 0, got [2, 3] and [2, 4]"},
-                  {.what = "another rank",
-                   .call =
-                       [] {
-                         ops::cat({randn({2, 3}), randn({3})}, 0);
-                       },
-                   .type = "ShapeError",
-                   .message = "cat: shapes must agree but for dimension 0, got [2, 3] and [3]"},
-                  {.what = "mixed dtypes",
-                   .call =
-                       [] {
-                         ops::cat({randn({2}), randn({2}, 1, Dtype::kFloat32)}, 0);
-                       },
-                   .type = "DtypeError",
-                   .message = "cat: dtypes must agree, got float64 and float32"},
-                  {.what = "dimension out of range",
-                   .call = [] { ops::cat({randn({2})}, 1); },
-                   .type = "ShapeError",
-                   .message = "cat: dimension must be in [-1, 0], got 1"}};
+  entry.errors = {
+      {"no tensor", [] { ops::cat({}, 0); }, "ShapeError", "cat: needs at least one tensor"},
+      {"other sizes",
+       [] {
+         ops::cat({randn({2, 3}), randn({2, 4})}, 0);
+       },
+       "ShapeError", "cat: shapes must agree but for dimension 0, got [2, 3] and [2, 4]"},
+      {"another rank",
+       [] {
+         ops::cat({randn({2, 3}), randn({3})}, 0);
+       },
+       "ShapeError", "cat: shapes must agree but for dimension 0, got [2, 3] and [3]"},
+      {"mixed dtypes",
+       [] {
+         ops::cat({randn({2}), randn({2}, 1, Dtype::kFloat32)}, 0);
+       },
+       "DtypeError", "cat: dtypes must agree, got float64 and float32"},
+      {"dimension out of range", [] { ops::cat({randn({2})}, 1); }, "ShapeError",
+       "cat: dimension must be in [-1, 0], got 1"}};
   return entry;
 }
 
@@ -156,17 +141,13 @@ OpEntry stack_op() {
                    joined("scalars", {{}, {}, {}}, 0),
                    joined("one", {{3, 2}}, 1),
                    joined("nothing", {{0, 2}, {0, 2}}, 1)};
-  entry.errors = {{.what = "no tensor",
-                   .call = [] { ops::stack({}, 0); },
-                   .type = "ShapeError",
-                   .message = "stack: needs at least one tensor"},
-                  {.what = "other shapes",
-                   .call =
-                       [] {
-                         ops::stack({randn({2, 3}), randn({2, 1})}, 0);
-                       },
-                   .type = "ShapeError",
-                   .message = "stack: shapes must agree, got [2, 3] and [2, 1]"}};
+  entry.errors = {
+      {"no tensor", [] { ops::stack({}, 0); }, "ShapeError", "stack: needs at least one tensor"},
+      {"other shapes",
+       [] {
+         ops::stack({randn({2, 3}), randn({2, 1})}, 0);
+       },
+       "ShapeError", "stack: shapes must agree, got [2, 3] and [2, 1]"}};
   return entry;
 }
 
@@ -202,10 +183,8 @@ OpEntry cast_op() {
       sample("to float64", {.shape = {3, 5}, .nz = Nz::kRead}, Json::array({"float64"})),
       sample("a scalar", {.shape = {}, .draw = narrow}, {"float32", "float64"}),
       sample("nothing", {.shape = {2, 0}}, {"float32", "float64"})};
-  entry.errors = {{.what = "an undefined tensor",
-                   .call = [] { ops::cast({}, Dtype::kFloat32); },
-                   .type = "Error",
-                   .message = "cast: input 0 must be a defined tensor, got an undefined one"}};
+  entry.errors = {{"an undefined tensor", [] { ops::cast({}, Dtype::kFloat32); }, "Error",
+                   "cast: input 0 must be a defined tensor, got an undefined one"}};
   return entry;
 }
 

@@ -77,10 +77,8 @@ OpEntry dropout_op() {
                    dropout_sample("several pieces", {130, 65}, 0.1, 130, kBound, true)};
   const auto refused = [&](const std::string& what, const Tensor& x, double p, const Tensor& ids,
                            const std::string& type, const std::string& message) {
-    entry.errors.push_back({.what = what,
-                            .call = [=] { ops::dropout(x, p, Random(1, "x"), ids); },
-                            .type = type,
-                            .message = "dropout: " + message});
+    entry.errors.push_back(
+        {what, [=] { ops::dropout(x, p, Random(1, "x"), ids); }, type, "dropout: " + message});
   };
   const Tensor x = randn({2, 3});
   refused("a scalar", randn({}), 0.5, {}, "ShapeError", "x must be [T, ...], got []");
@@ -131,10 +129,8 @@ OpEntry jitter_op() {
                    sample("several pieces", {130, 65}, 0.1, kBound, true)};
   const auto refused = [&](const std::string& what, const Tensor& x, double noise,
                            const Tensor& ids, const std::string& type, const std::string& message) {
-    entry.errors.push_back({.what = what,
-                            .call = [=] { ops::jitter(x, noise, Random(1, "x"), ids); },
-                            .type = type,
-                            .message = "jitter: " + message});
+    entry.errors.push_back(
+        {what, [=] { ops::jitter(x, noise, Random(1, "x"), ids); }, type, "jitter: " + message});
   };
   const Tensor x = randn({2, 3});
   refused("a scalar", randn({}), 0.5, {}, "ShapeError", "x must be [T, ...], got []");
@@ -170,10 +166,8 @@ OpEntry attention_dropout_op() {
                    dropout_sample("several pieces", {2, 70, 70}, 0.2, 70, kBound, true)};
   const auto refused = [&](const std::string& what, const Tensor& x, double p, const Tensor& ids,
                            const std::string& type, const std::string& message) {
-    entry.errors.push_back({.what = what,
-                            .call = [=] { ops::attention_dropout(x, p, 1, "x", ids); },
-                            .type = type,
-                            .message = "attention_dropout: " + message});
+    entry.errors.push_back({what, [=] { ops::attention_dropout(x, p, 1, "x", ids); }, type,
+                            "attention_dropout: " + message});
   };
   const Tensor x = randn({1, 2, 2});
   refused("no square", randn({1, 2, 3}), 0.5, {}, "ShapeError",
@@ -221,10 +215,7 @@ OpEntry bias_entry(const std::string& op, const std::string& name, bool halves,
                    rows("no columns", {3, 0}), rows("several pieces", {130, 90}, true)};
   const auto refused = [&](const std::string& what, const Tensor& x, const Tensor& bias,
                            const std::string& type, const std::string& message) {
-    entry.errors.push_back({.what = what,
-                            .call = [=] { function(x, bias); },
-                            .type = type,
-                            .message = op + ": " + message});
+    entry.errors.push_back({what, [=] { function(x, bias); }, type, op + ": " + message});
   };
   refused("a scalar", randn({}), randn({1}), "ShapeError",
           name + (halves ? " must be [..., 2I], got []" : " must be [..., D], got []"));

@@ -74,13 +74,11 @@ OpEntry einsum_op() {
   entry.samples.push_back(implied);
   const auto refused = [&](const std::string& what, const std::string& equation,
                            const std::string& message) {
-    entry.errors.push_back({.what = what,
-                            .call =
-                                [equation] {
-                                  ops::einsum(equation, randn({2, 3}), randn({3, 4}));
-                                },
-                            .type = "ValueError",
-                            .message = "einsum: '" + equation + "' " + message});
+    entry.errors.push_back({what,
+                            [equation] {
+                              ops::einsum(equation, randn({2, 3}), randn({3, 4}));
+                            },
+                            "ValueError", "einsum: '" + equation + "' " + message});
   };
   refused("one operand", "ij->i", "must have two operands");
   refused("three operands", "ij,jk,kl->il", "must have two operands");
@@ -90,26 +88,20 @@ OpEntry einsum_op() {
   refused("a letter twice in the result", "ij,jk->ii",
           "must name a letter once in each of its parts, got 'i' twice in 'ii'");
   refused("a letter in the result alone", "ij,jk->il", "must have 'l' in an operand");
-  entry.errors.push_back({.what = "a letter too few",
-                          .call =
-                              [] {
-                                ops::einsum("i,jk->ik", randn({2, 3}), randn({3, 4}));
-                              },
-                          .type = "ShapeError",
-                          .message = "einsum: a must have the 1 dimensions of 'i', got [2, 3]"});
-  entry.errors.push_back(
-      {.what = "two sizes of one letter",
-       .call =
-           [] {
-             ops::einsum("ij,jk->ik", randn({2, 3}), randn({4, 3}));
-           },
-       .type = "ShapeError",
-       .message = "einsum: 'j' must have one size, got 3 in a [2, 3] and 4 in b [4, 3]"});
-  entry.errors.push_back(
-      {.what = "mixed dtypes",
-       .call = [] { ops::einsum("i,i", randn({2}), randn({2}, 1, Dtype::kFloat32)); },
-       .type = "DtypeError",
-       .message = "einsum: a is float64 but b is float32"});
+  entry.errors.push_back({"a letter too few",
+                          [] {
+                            ops::einsum("i,jk->ik", randn({2, 3}), randn({3, 4}));
+                          },
+                          "ShapeError", "einsum: a must have the 1 dimensions of 'i', got [2, 3]"});
+  entry.errors.push_back({"two sizes of one letter",
+                          [] {
+                            ops::einsum("ij,jk->ik", randn({2, 3}), randn({4, 3}));
+                          },
+                          "ShapeError",
+                          "einsum: 'j' must have one size, got 3 in a [2, 3] and 4 in b [4, 3]"});
+  entry.errors.push_back({"mixed dtypes",
+                          [] { ops::einsum("i,i", randn({2}), randn({2}, 1, Dtype::kFloat32)); },
+                          "DtypeError", "einsum: a is float64 but b is float32"});
   return entry;
 }
 
@@ -122,14 +114,12 @@ OpEntry product_entry(const std::string& op, Tensor (*function)(const Tensor&, c
   entry.reference = [meaning](const Arrays& in, const Json&) {
     return Arrays{einsum_of(meaning, in[0], in[1])};
   };
-  entry.errors = {{.what = "mixed dtypes",
-                   .call =
-                       [function, op] {
-                         const Shape shape = op == "bmm" ? Shape{1, 2, 2} : Shape{2};
-                         function(randn(shape), randn(shape, 1, Dtype::kFloat32));
-                       },
-                   .type = "DtypeError",
-                   .message = op + ": a is float64 but b is float32"}};
+  entry.errors = {{"mixed dtypes",
+                   [function, op] {
+                     const Shape shape = op == "bmm" ? Shape{1, 2, 2} : Shape{2};
+                     function(randn(shape), randn(shape, 1, Dtype::kFloat32));
+                   },
+                   "DtypeError", op + ": a is float64 but b is float32"}};
   return entry;
 }
 
@@ -144,11 +134,8 @@ OpEntry bmm_op() {
       pair_of("no rows", {2, 0, 3}, {2, 3, 2}), pair_of("no batch", {0, 2, 3}, {0, 3, 2})};
   const auto refused = [&](const std::string& what, const Shape& a, const Shape& b,
                            const std::string& got) {
-    entry.errors.push_back(
-        {.what = what,
-         .call = [=] { ops::bmm(randn(a), randn(b)); },
-         .type = "ShapeError",
-         .message = "bmm: operands must be [B, M, K] and [B, K, N], got " + got});
+    entry.errors.push_back({what, [=] { ops::bmm(randn(a), randn(b)); }, "ShapeError",
+                            "bmm: operands must be [B, M, K] and [B, K, N], got " + got});
   };
   refused("matrices", {2, 3}, {3, 2}, "[2, 3] and [3, 2]");
   refused("other batches", {2, 2, 3}, {1, 3, 2}, "[2, 2, 3] and [1, 3, 2]");
@@ -160,13 +147,11 @@ OpEntry outer_op() {
   auto entry = product_entry("outer", ops::outer, "i,j->ij", "mul");
   entry.samples = {pair_of("vectors", {3}, {4}), pair_of("size one", {1}, {1}),
                    pair_of("nothing", {0}, {3})};
-  entry.errors.push_back({.what = "a matrix",
-                          .call =
-                              [] {
-                                ops::outer(randn({2, 2}), randn({2}));
-                              },
-                          .type = "ShapeError",
-                          .message = "outer: operands must be [N] and [M], got [2, 2] and [2]"});
+  entry.errors.push_back({"a matrix",
+                          [] {
+                            ops::outer(randn({2, 2}), randn({2}));
+                          },
+                          "ShapeError", "outer: operands must be [N] and [M], got [2, 2] and [2]"});
   return entry;
 }
 

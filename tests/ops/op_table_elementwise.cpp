@@ -47,10 +47,8 @@ OpEntry unary(const std::string& op, Tensor (*function)(const Tensor&),
                    {.what = "several pieces",
                     .inputs = {input({130, 257})},
                     .differences = Differences::kOneDirection}};
-  entry.errors = {{.what = "integers",
-                   .call = [function] { function(Tensor::zeros({2}, Dtype::kInt64)); },
-                   .type = "DtypeError",
-                   .message = op + ": needs float32 or float64, got int64"}};
+  entry.errors = {{"integers", [function] { function(Tensor::zeros({2}, Dtype::kInt64)); },
+                   "DtypeError", op + ": needs float32 or float64, got int64"}};
   if (saves == Saves::kResult) entry.saved_outputs = {0};
   return entry;
 }
@@ -99,14 +97,10 @@ OpEntry clamp_op() {
                    sample("a scalar", {}, -1, 1),
                    sample("nothing", {0, 3}, -1, 1),
                    sample("several pieces", {130, 257}, -0.75, 0.75, true)};
-  entry.errors = {{.what = "limits the wrong way round",
-                   .call = [] { ops::clamp(randn({2}), 1, -1); },
-                   .type = "ValueError",
-                   .message = "clamp: the least must not be above the most, got 1 and -1"},
-                  {.what = "integers",
-                   .call = [] { ops::clamp(Tensor::zeros({2}, Dtype::kInt64), 0, 1); },
-                   .type = "DtypeError",
-                   .message = "clamp: needs float32 or float64, got int64"}};
+  entry.errors = {{"limits the wrong way round", [] { ops::clamp(randn({2}), 1, -1); },
+                   "ValueError", "clamp: the least must not be above the most, got 1 and -1"},
+                  {"integers", [] { ops::clamp(Tensor::zeros({2}, Dtype::kInt64), 0, 1); },
+                   "DtypeError", "clamp: needs float32 or float64, got int64"}};
   return entry;
 }
 
@@ -150,21 +144,16 @@ OpEntry binary_entry(const std::string& op, const std::string& parameters,
       {.what = "several pieces",
        .inputs = {input({130, 257}), input({257})},
        .differences = Differences::kOneDirection}};
-  entry.errors = {{.what = "shapes that do not broadcast",
-                   .call =
-                       [function] {
-                         function(randn({2, 3}), randn({2, 4}));
-                       },
-                   .type = "ShapeError",
-                   .message = function_name + ": shapes [2, 3] and [2, 4] do not broadcast"},
-                  {.what = "mixed dtypes",
-                   .call = [function] { function(randn({2}), randn({2}, 1, Dtype::kFloat32)); },
-                   .type = "DtypeError",
-                   .message = function_name + ": dtypes must agree, got float64 and float32"},
-                  {.what = "integers",
-                   .call = [function] { function(Tensor::zeros({2}, Dtype::kInt64), randn({2})); },
-                   .type = "DtypeError",
-                   .message = function_name + ": needs float32 or float64, got int64"}};
+  entry.errors = {
+      {"shapes that do not broadcast",
+       [function] {
+         function(randn({2, 3}), randn({2, 4}));
+       },
+       "ShapeError", function_name + ": shapes [2, 3] and [2, 4] do not broadcast"},
+      {"mixed dtypes", [function] { function(randn({2}), randn({2}, 1, Dtype::kFloat32)); },
+       "DtypeError", function_name + ": dtypes must agree, got float64 and float32"},
+      {"integers", [function] { function(Tensor::zeros({2}, Dtype::kInt64), randn({2})); },
+       "DtypeError", function_name + ": needs float32 or float64, got int64"}};
   return entry;
 }
 
@@ -191,10 +180,8 @@ OpEntry number_entry(const std::string& op, const std::string& parameters,
   entry.samples = {sample("odd sizes", {3, 5}, -1.5), sample("a scalar", {}, 0.75),
                    sample("nothing", {3, 0}, 2), sample("a large number", {7}, 1e4),
                    sample("several pieces", {130, 257}, -0.5, true)};
-  entry.errors = {{.what = "integers",
-                   .call = [function] { function(Tensor::zeros({2}, Dtype::kInt64), 2); },
-                   .type = "DtypeError",
-                   .message = function_name + ": needs float32 or float64, got int64"}};
+  entry.errors = {{"integers", [function] { function(Tensor::zeros({2}, Dtype::kInt64), 2); },
+                   "DtypeError", function_name + ": needs float32 or float64, got int64"}};
   return entry;
 }
 

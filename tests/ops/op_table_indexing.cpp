@@ -41,38 +41,28 @@ std::vector<OpSample> slices_samples() {
 using Call = std::function<void(const Tensor& a, std::int64_t dim, const Tensor& index)>;
 
 std::vector<OpError> slices_errors(const std::string& op, const Call& call) {
-  return {{.what = "a dimension out of range",
-           .call =
-               [=] {
-                 call(randn({2, 3}), 2, index_of({0}));
-               },
-           .type = "ShapeError",
-           .message = op + ": dimension must be in [-2, 1], got 2"},
-          {.what = "a matrix of indices",
-           .call =
-               [=] {
-                 call(randn({2}), 0, Tensor::zeros({1, 1}, Dtype::kInt64));
-               },
-           .type = "ShapeError",
-           .message = op + ": index must be [n], got [1, 1]"},
-          {.what = "indices that are no integers",
-           .call = [=] { call(randn({2}), 0, randn({1})); },
-           .type = "DtypeError",
-           .message = op + ": index must be int64, got float64"},
-          {.what = "an index out of range",
-           .call =
-               [=] {
-                 call(randn({2, 3}), 0, index_of({1, 2}));
-               },
-           .type = "ValueError",
-           .message = op + ": index must be in [0, 2), got 2 at position 1"},
-          {.what = "a negative index",
-           .call =
-               [=] {
-                 call(randn({2, 3}), 1, index_of({-1}));
-               },
-           .type = "ValueError",
-           .message = op + ": index must be in [0, 3), got -1 at position 0"}};
+  return {{"a dimension out of range",
+           [=] {
+             call(randn({2, 3}), 2, index_of({0}));
+           },
+           "ShapeError", op + ": dimension must be in [-2, 1], got 2"},
+          {"a matrix of indices",
+           [=] {
+             call(randn({2}), 0, Tensor::zeros({1, 1}, Dtype::kInt64));
+           },
+           "ShapeError", op + ": index must be [n], got [1, 1]"},
+          {"indices that are no integers", [=] { call(randn({2}), 0, randn({1})); }, "DtypeError",
+           op + ": index must be int64, got float64"},
+          {"an index out of range",
+           [=] {
+             call(randn({2, 3}), 0, index_of({1, 2}));
+           },
+           "ValueError", op + ": index must be in [0, 2), got 2 at position 1"},
+          {"a negative index",
+           [=] {
+             call(randn({2, 3}), 1, index_of({-1}));
+           },
+           "ValueError", op + ": index must be in [0, 3), got -1 at position 0"}};
 }
 
 OpEntry index_select_op() {
@@ -123,21 +113,17 @@ OpEntry index_add_op() {
         ops::index_add(a, dim, index, Tensor::zeros(source, Dtype::kFloat64));
       });
   entry.errors.push_back(
-      {.what = "a source of another shape",
-       .call =
-           [] {
-             ops::index_add(randn({2, 3}), 0, index_of({0, 1, 1}), randn({2, 3}));
-           },
-       .type = "ShapeError",
-       .message = "index_add: source must be [3, 3] to match [2, 3] and 3 indices, got [2, 3]"});
-  entry.errors.push_back({.what = "integers",
-                          .call =
-                              [] {
-                                const Tensor x = Tensor::zeros({2}, Dtype::kInt64);
-                                ops::index_add(x, 0, index_of({0, 1}), x);
-                              },
-                          .type = "DtypeError",
-                          .message = "index_add: a must be float32 or float64, got int64"});
+      {"a source of another shape",
+       [] {
+         ops::index_add(randn({2, 3}), 0, index_of({0, 1, 1}), randn({2, 3}));
+       },
+       "ShapeError", "index_add: source must be [3, 3] to match [2, 3] and 3 indices, got [2, 3]"});
+  entry.errors.push_back({"integers",
+                          [] {
+                            const Tensor x = Tensor::zeros({2}, Dtype::kInt64);
+                            ops::index_add(x, 0, index_of({0, 1}), x);
+                          },
+                          "DtypeError", "index_add: a must be float32 or float64, got int64"});
   return entry;
 }
 
@@ -163,41 +149,31 @@ std::vector<OpSample> elements_samples() {
 
 std::vector<OpError> elements_errors(const std::string& op, const Call& call) {
   const auto index = [](const Shape& shape) { return Tensor::zeros(shape, Dtype::kInt64); };
-  return {{.what = "a dimension out of range",
-           .call =
-               [=] {
-                 call(randn({2, 3}), -3, index({2, 3}));
-               },
-           .type = "ShapeError",
-           .message = op + ": dimension must be in [-2, 1], got -3"},
-          {.what = "an index of another rank",
-           .call =
-               [=] {
-                 call(randn({2, 3}), 0, index({2}));
-               },
-           .type = "ShapeError",
-           .message = op + ": index must have the 2 dimensions of [2, 3], got [2]"},
-          {.what = "an index that is wider",
-           .call =
-               [=] {
-                 call(randn({2, 3}), 0, index({1, 4}));
-               },
-           .type = "ShapeError",
-           .message = op + ": index must fit into [2, 3] but for dimension 0, got [1, 4]"},
-          {.what = "indices that are no integers",
-           .call =
-               [=] {
-                 call(randn({2, 3}), 0, randn({2, 3}));
-               },
-           .type = "DtypeError",
-           .message = op + ": index must be int64, got float64"},
-          {.what = "an index out of range",
-           .call =
-               [=] {
-                 call(randn({2, 3}), 1, Tensor::full({2, 1}, 3, Dtype::kInt64));
-               },
-           .type = "ValueError",
-           .message = op + ": index must be in [0, 3), got 3 at position 0"}};
+  return {{"a dimension out of range",
+           [=] {
+             call(randn({2, 3}), -3, index({2, 3}));
+           },
+           "ShapeError", op + ": dimension must be in [-2, 1], got -3"},
+          {"an index of another rank",
+           [=] {
+             call(randn({2, 3}), 0, index({2}));
+           },
+           "ShapeError", op + ": index must have the 2 dimensions of [2, 3], got [2]"},
+          {"an index that is wider",
+           [=] {
+             call(randn({2, 3}), 0, index({1, 4}));
+           },
+           "ShapeError", op + ": index must fit into [2, 3] but for dimension 0, got [1, 4]"},
+          {"indices that are no integers",
+           [=] {
+             call(randn({2, 3}), 0, randn({2, 3}));
+           },
+           "DtypeError", op + ": index must be int64, got float64"},
+          {"an index out of range",
+           [=] {
+             call(randn({2, 3}), 1, Tensor::full({2, 1}, 3, Dtype::kInt64));
+           },
+           "ValueError", op + ": index must be in [0, 3), got 3 at position 0"}};
 }
 
 OpEntry gather_op() {
@@ -240,23 +216,18 @@ OpEntry scatter_add_op() {
       elements_errors("scatter_add", [](const Tensor& a, std::int64_t dim, const Tensor& index) {
         ops::scatter_add(a, dim, index, Tensor::zeros(index.shape(), Dtype::kFloat64));
       });
-  entry.errors.push_back({.what = "a source of another shape",
-                          .call =
-                              [] {
-                                ops::scatter_add(randn({2, 3}), 0,
-                                                 Tensor::zeros({1, 3}, Dtype::kInt64),
-                                                 randn({2, 3}));
-                              },
-                          .type = "ShapeError",
-                          .message = "scatter_add: source must be [1, 3] as index, got [2, 3]"});
-  entry.errors.push_back({.what = "integers",
-                          .call =
-                              [] {
-                                const Tensor x = Tensor::zeros({2}, Dtype::kInt64);
-                                ops::scatter_add(x, 0, x, x);
-                              },
-                          .type = "DtypeError",
-                          .message = "scatter_add: a must be float32 or float64, got int64"});
+  entry.errors.push_back(
+      {"a source of another shape",
+       [] {
+         ops::scatter_add(randn({2, 3}), 0, Tensor::zeros({1, 3}, Dtype::kInt64), randn({2, 3}));
+       },
+       "ShapeError", "scatter_add: source must be [1, 3] as index, got [2, 3]"});
+  entry.errors.push_back({"integers",
+                          [] {
+                            const Tensor x = Tensor::zeros({2}, Dtype::kInt64);
+                            ops::scatter_add(x, 0, x, x);
+                          },
+                          "DtypeError", "scatter_add: a must be float32 or float64, got int64"});
   return entry;
 }
 
@@ -293,14 +264,10 @@ OpEntry repeat_interleave_op() {
   entry.samples = {sample("rows", {3, 2}, 2, 0),          sample("columns", {2, 3}, 3, -1),
                    sample("the middle", {2, 3, 2}, 2, 1), sample("once", {2, 3}, 1, 0),
                    sample("never", {2, 3}, 0, 0),         sample("nothing", {0, 3}, 2, 0)};
-  entry.errors = {{.what = "a negative number",
-                   .call = [] { ops::repeat_interleave(randn({2}), -1, 0); },
-                   .type = "ValueError",
-                   .message = "repeat_interleave: n must not be negative, got -1"},
-                  {.what = "a dimension out of range",
-                   .call = [] { ops::repeat_interleave(randn({2}), 1, 1); },
-                   .type = "ShapeError",
-                   .message = "repeat_interleave: dimension must be in [-1, 0], got 1"}};
+  entry.errors = {{"a negative number", [] { ops::repeat_interleave(randn({2}), -1, 0); },
+                   "ValueError", "repeat_interleave: n must not be negative, got -1"},
+                  {"a dimension out of range", [] { ops::repeat_interleave(randn({2}), 1, 1); },
+                   "ShapeError", "repeat_interleave: dimension must be in [-1, 0], got 1"}};
   return entry;
 }
 
@@ -323,24 +290,19 @@ OpEntry repeat_by_counts_op() {
   entry.samples = {sample("rows", {5, 2}, 0), sample("columns", {2, 6}, -1),
                    sample("the middle", {2, 4, 2}, 1), sample("nothing", {0, 3}, 0)};
   entry.errors = {
-      {.what = "too few counts",
-       .call =
-           [] {
-             ops::repeat_interleave(randn({3, 2}), index_of({1, 2}), 0);
-           },
-       .type = "ShapeError",
-       .message = "repeat_interleave: counts must be [3] to match dimension 0 of [3, 2], got [2]"},
-      {.what = "counts that are no integers",
-       .call = [] { ops::repeat_interleave(randn({2}), randn({2}), 0); },
-       .type = "DtypeError",
-       .message = "repeat_interleave: counts must be int64, got float64"},
-      {.what = "a negative count",
-       .call =
-           [] {
-             ops::repeat_interleave(randn({2}), index_of({1, -2}), 0);
-           },
-       .type = "ValueError",
-       .message = "repeat_interleave: counts must not be negative, got -2"}};
+      {"too few counts",
+       [] {
+         ops::repeat_interleave(randn({3, 2}), index_of({1, 2}), 0);
+       },
+       "ShapeError",
+       "repeat_interleave: counts must be [3] to match dimension 0 of [3, 2], got [2]"},
+      {"counts that are no integers", [] { ops::repeat_interleave(randn({2}), randn({2}), 0); },
+       "DtypeError", "repeat_interleave: counts must be int64, got float64"},
+      {"a negative count",
+       [] {
+         ops::repeat_interleave(randn({2}), index_of({1, -2}), 0);
+       },
+       "ValueError", "repeat_interleave: counts must not be negative, got -2"}};
   return entry;
 }
 
@@ -372,29 +334,19 @@ OpEntry one_hot_op() {
   entry.samples = {sample("a row", {7}, 5), sample("more classes", {2, 3}, 9),
                    sample("as many as there are", {3, 4}, -1), sample("a scalar", {}, 5),
                    sample("nothing", {0, 3}, 2)};
-  entry.errors = {{.what = "an index out of range",
-                   .call =
-                       [] {
-                         ops::one_hot(index_of({1, 3}), 3);
-                       },
-                   .type = "ValueError",
-                   .message = "one_hot: index must be in [0, 3), got 3 at position 1"},
-                  {.what = "a negative index",
-                   .call = [] { ops::one_hot(index_of({-1})); },
-                   .type = "ValueError",
-                   .message = "one_hot: index must be in [0, 1), got -1 at position 0"},
-                  {.what = "no classes",
-                   .call = [] { ops::one_hot(index_of({0}), 0); },
-                   .type = "ValueError",
-                   .message = "one_hot: num_classes must be at least 1, or -1, got 0"},
-                  {.what = "as many as in nothing",
-                   .call = [] { ops::one_hot(index_of({})); },
-                   .type = "ValueError",
-                   .message = "one_hot: needs num_classes where there is no index"},
-                  {.what = "indices that are no integers",
-                   .call = [] { ops::one_hot(randn({2})); },
-                   .type = "DtypeError",
-                   .message = "one_hot: index must be int64, got float64"}};
+  entry.errors = {{"an index out of range",
+                   [] {
+                     ops::one_hot(index_of({1, 3}), 3);
+                   },
+                   "ValueError", "one_hot: index must be in [0, 3), got 3 at position 1"},
+                  {"a negative index", [] { ops::one_hot(index_of({-1})); }, "ValueError",
+                   "one_hot: index must be in [0, 1), got -1 at position 0"},
+                  {"no classes", [] { ops::one_hot(index_of({0}), 0); }, "ValueError",
+                   "one_hot: num_classes must be at least 1, or -1, got 0"},
+                  {"as many as in nothing", [] { ops::one_hot(index_of({})); }, "ValueError",
+                   "one_hot: needs num_classes where there is no index"},
+                  {"indices that are no integers", [] { ops::one_hot(randn({2})); }, "DtypeError",
+                   "one_hot: index must be int64, got float64"}};
   return entry;
 }
 
@@ -425,20 +377,16 @@ OpEntry flip_op() {
       sample("all", {2, 3, 4}, {2, 0, 1}), sample("the middle", {2, 3, 4}, {1}),
       sample("none", {2, 3}, {}),          sample("a scalar", {}, {}),
       sample("nothing", {0, 3}, {0}),      sample("several pieces", {130, 90}, {0, 1}, true)};
-  entry.errors = {{.what = "a dimension twice",
-                   .call =
-                       [] {
-                         ops::flip(randn({2, 3}), {1, -1});
-                       },
-                   .type = "ShapeError",
-                   .message = "flip: dimension 1 is named twice"},
-                  {.what = "a dimension out of range",
-                   .call =
-                       [] {
-                         ops::flip(randn({2, 3}), {2});
-                       },
-                   .type = "ShapeError",
-                   .message = "flip: dimension must be in [-2, 1], got 2"}};
+  entry.errors = {{"a dimension twice",
+                   [] {
+                     ops::flip(randn({2, 3}), {1, -1});
+                   },
+                   "ShapeError", "flip: dimension 1 is named twice"},
+                  {"a dimension out of range",
+                   [] {
+                     ops::flip(randn({2, 3}), {2});
+                   },
+                   "ShapeError", "flip: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 

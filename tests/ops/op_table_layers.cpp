@@ -64,10 +64,8 @@ OpEntry layer_norm_op() {
   const auto refused = [&](const std::string& what, const Tensor& x, const Tensor& weight,
                            const Tensor& bias, double eps, const std::string& type,
                            const std::string& message) {
-    entry.errors.push_back({.what = what,
-                            .call = [=] { ops::layer_norm(x, weight, bias, eps); },
-                            .type = type,
-                            .message = "layer_norm: " + message});
+    entry.errors.push_back(
+        {what, [=] { ops::layer_norm(x, weight, bias, eps); }, type, "layer_norm: " + message});
   };
   const Tensor x = randn({2, 3}), row = randn({3});
   refused("a scalar", randn({}), {}, {}, 1e-5, "ShapeError",
@@ -120,25 +118,19 @@ void give_probabilities(OpSample& sample) {
 
 std::vector<OpError> pair_errors(const std::string& op, const std::string& a, const std::string& b,
                                  const std::function<void(const Tensor&, const Tensor&)>& call) {
-  return {{.what = "other shapes",
-           .call =
-               [=] {
-                 call(randn({2, 1}), randn({2}));
-               },
-           .type = "ShapeError",
-           .message = op + ": " + b + " must be [2, 1] as " + a + ", got [2]"},
-          {.what = "integers",
-           .call =
-               [=] {
-                 const Tensor x = Tensor::zeros({2}, Dtype::kInt64);
-                 call(x, x);
-               },
-           .type = "DtypeError",
-           .message = op + ": " + a + " must be float32 or float64, got int64"},
-          {.what = "mixed dtypes",
-           .call = [=] { call(randn({2}), Tensor::zeros({2})); },
-           .type = "DtypeError",
-           .message = op + ": " + a + " is float64 but " + b + " is float32"}};
+  return {{"other shapes",
+           [=] {
+             call(randn({2, 1}), randn({2}));
+           },
+           "ShapeError", op + ": " + b + " must be [2, 1] as " + a + ", got [2]"},
+          {"integers",
+           [=] {
+             const Tensor x = Tensor::zeros({2}, Dtype::kInt64);
+             call(x, x);
+           },
+           "DtypeError", op + ": " + a + " must be float32 or float64, got int64"},
+          {"mixed dtypes", [=] { call(randn({2}), Tensor::zeros({2})); }, "DtypeError",
+           op + ": " + a + " is float64 but " + b + " is float32"}};
 }
 
 OpEntry mse_loss_op() {
@@ -197,22 +189,18 @@ OpEntry bce_op() {
   entry.errors = pair_errors(name, "input", "target", [](const auto& a, const auto& b) {
     ops::binary_cross_entropy_with_logits(a, b);
   });
-  entry.errors.push_back({.what = "targets that are no probabilities",
-                          .call =
-                              [] {
-                                ops::binary_cross_entropy_with_logits(
-                                    randn({2}), Tensor::full({2}, 2, Dtype::kFloat64));
-                              },
-                          .type = "ValueError",
-                          .message = name + ": target must be in [0, 1], got 2"});
-  entry.errors.push_back({.what = "weights that do not repeat",
-                          .call =
-                              [] {
-                                ops::binary_cross_entropy_with_logits(
-                                    randn({3}), Tensor::zeros({3}, Dtype::kFloat64), randn({2}));
-                              },
-                          .type = "ShapeError",
-                          .message = name + ": pos_weight must repeat to [3], got [2]"});
+  entry.errors.push_back({"targets that are no probabilities",
+                          [] {
+                            ops::binary_cross_entropy_with_logits(
+                                randn({2}), Tensor::full({2}, 2, Dtype::kFloat64));
+                          },
+                          "ValueError", name + ": target must be in [0, 1], got 2"});
+  entry.errors.push_back({"weights that do not repeat",
+                          [] {
+                            ops::binary_cross_entropy_with_logits(
+                                randn({3}), Tensor::zeros({3}, Dtype::kFloat64), randn({2}));
+                          },
+                          "ShapeError", name + ": pos_weight must repeat to [3], got [2]"});
   return entry;
 }
 
@@ -271,11 +259,8 @@ OpEntry nll_loss_op() {
   const auto refused = [&](const std::string& what, const Tensor& log_p, const Tensor& labels,
                            const Tensor& weights, const std::string& type,
                            const std::string& message) {
-    entry.errors.push_back(
-        {.what = what,
-         .call = [=] { ops::nll_loss(log_p, labels, {.class_weights = weights}); },
-         .type = type,
-         .message = "nll_loss: " + message});
+    entry.errors.push_back({what, [=] { ops::nll_loss(log_p, labels, {.class_weights = weights}); },
+                            type, "nll_loss: " + message});
   };
   refused("one dimension", randn({3}), targets({0}), {}, "ShapeError",
           "log_p must be [T, V], got [3]");
@@ -322,11 +307,9 @@ OpEntry kl_div_op() {
   entry.samples.push_back(logs);
   entry.errors =
       pair_errors("kl_div", "log_q", "p", [](const auto& a, const auto& b) { ops::kl_div(a, b); });
-  entry.errors.push_back(
-      {.what = "a negative probability",
-       .call = [] { ops::kl_div(randn({2}), Tensor::full({2}, -0.5, Dtype::kFloat64)); },
-       .type = "ValueError",
-       .message = "kl_div: p must be in [0, 1], got -0.5"});
+  entry.errors.push_back({"a negative probability",
+                          [] { ops::kl_div(randn({2}), Tensor::full({2}, -0.5, Dtype::kFloat64)); },
+                          "ValueError", "kl_div: p must be in [0, 1], got -0.5"});
   return entry;
 }
 

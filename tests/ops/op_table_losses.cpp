@@ -98,59 +98,43 @@ OpEntry cross_entropy_op() {
     return Tensor::from(values, {std::ssize(values)});
   };
   entry.errors = {
-      {.what = "one dimension",
-       .call = [=] { ops::cross_entropy(randn({3}), targets({0})); },
-       .type = "ShapeError",
-       .message = "cross_entropy: logits must be [T, V], got [3]"},
-      {.what = "too few targets",
-       .call =
-           [=] {
-             ops::cross_entropy(randn({2, 3}), targets({0}));
-           },
-       .type = "ShapeError",
-       .message = "cross_entropy: targets must be [2], one per token, got [1]"},
-      {.what = "integer logits",
-       .call =
-           [=] {
-             ops::cross_entropy(Tensor::zeros({1, 3}, Dtype::kInt64), targets({0}));
-           },
-       .type = "DtypeError",
-       .message = "cross_entropy: logits must be float32 or float64, got int64"},
-      {.what = "targets that are no integers",
-       .call =
-           [] {
-             ops::cross_entropy(randn({1, 3}), randn({1}));
-           },
-       .type = "DtypeError",
-       .message = "cross_entropy: targets must be int64, got float64"},
-      {.what = "a target out of range",
-       .call =
-           [=] {
-             ops::cross_entropy(randn({2, 3}), targets({-100, 3}));
-           },
-       .type = "ValueError",
-       .message = "cross_entropy: target must be in [0, 3) or -100, got 3 at position 1"},
-      {.what = "a denominator of zero",
-       .call =
-           [=] {
-             ops::cross_entropy(randn({1, 3}), targets({0}), {.denominator = 0.0});
-           },
-       .type = "ValueError",
-       .message = "cross_entropy: denominator must be positive, got 0"},
-      {.what = "too much smoothing",
-       .call =
-           [=] {
-             ops::cross_entropy(randn({1, 3}), targets({0}), {.label_smoothing = 1.5});
-           },
-       .type = "ValueError",
-       .message = "cross_entropy: label_smoothing must be in [0, 1], got 1.5"},
-      {.what = "too few class weights",
-       .call =
-           [=] {
-             ops::cross_entropy(randn({1, 3}), targets({0}), {.class_weights = randn({2})});
-           },
-       .type = "ShapeError",
-       .message = "cross_entropy: class_weights must be [3], got [2]"}};
+      {"one dimension", [=] { ops::cross_entropy(randn({3}), targets({0})); }, "ShapeError",
+       "cross_entropy: logits must be [T, V], got [3]"},
+      {"too few targets",
+       [=] {
+         ops::cross_entropy(randn({2, 3}), targets({0}));
+       },
+       "ShapeError", "cross_entropy: targets must be [2], one per token, got [1]"},
+      {"integer logits",
+       [=] {
+         ops::cross_entropy(Tensor::zeros({1, 3}, Dtype::kInt64), targets({0}));
+       },
+       "DtypeError", "cross_entropy: logits must be float32 or float64, got int64"},
+      {"targets that are no integers",
+       [] {
+         ops::cross_entropy(randn({1, 3}), randn({1}));
+       },
+       "DtypeError", "cross_entropy: targets must be int64, got float64"},
+      {"a target out of range",
+       [=] {
+         ops::cross_entropy(randn({2, 3}), targets({-100, 3}));
+       },
+       "ValueError", "cross_entropy: target must be in [0, 3) or -100, got 3 at position 1"},
+      {"a denominator of zero",
+       [=] {
+         ops::cross_entropy(randn({1, 3}), targets({0}), {.denominator = 0.0});
+       },
+       "ValueError", "cross_entropy: denominator must be positive, got 0"},
+      {"too much smoothing",
+       [=] {
+         ops::cross_entropy(randn({1, 3}), targets({0}), {.label_smoothing = 1.5});
+       },
+       "ValueError", "cross_entropy: label_smoothing must be in [0, 1], got 1.5"},
+      {"too few class weights",
+       [=] {
+         ops::cross_entropy(randn({1, 3}), targets({0}), {.class_weights = randn({2})});
+       },
+       "ShapeError", "cross_entropy: class_weights must be [3], got [2]"}};
   return entry;
 }
 
@@ -196,42 +180,32 @@ OpEntry linear_cross_entropy_op() {
   const Tensor x = randn({2, 4}), weight = randn({3, 4});
   const Tensor targets = Tensor::from(std::vector<std::int64_t>{0, 1}, {2});
   entry.errors = {
-      {.what = "one dimension",
-       .call = [=] { ops::linear_cross_entropy(randn({4}), weight, targets); },
-       .type = "ShapeError",
-       .message = "linear_cross_entropy: x must be [T, H], got [4]"},
-      {.what = "smoothing",
-       .call = [=] { ops::linear_cross_entropy(x, weight, targets, {.label_smoothing = 0.1}); },
-       .type = "ValueError",
-       .message = "linear_cross_entropy: takes neither label_smoothing nor class_weights"},
-      {.what = "a weight that does not fit",
-       .call =
-           [=] {
-             ops::linear_cross_entropy(x, randn({3, 5}), targets);
-           },
-       .type = "ShapeError",
-       .message = "linear_cross_entropy: weight must be [V, 4] to match x [2, 4], got [3, 5]"},
-      {.what = "integers",
-       .call =
-           [=] {
-             ops::linear_cross_entropy(Tensor::zeros({2, 4}, Dtype::kInt64), weight, targets);
-           },
-       .type = "DtypeError",
-       .message = "linear_cross_entropy: x must be float32 or float64, got int64"},
-      {.what = "mixed dtypes",
-       .call =
-           [=] {
-             ops::linear_cross_entropy(x, randn({3, 4}, 1, Dtype::kFloat32), targets);
-           },
-       .type = "DtypeError",
-       .message = "linear_cross_entropy: x is float64 but weight is float32"},
-      {.what = "a target out of range",
-       .call =
-           [=] {
-             ops::linear_cross_entropy(x, randn({1, 4}), targets);
-           },
-       .type = "ValueError",
-       .message = "linear_cross_entropy: target must be in [0, 1) or -100, got 1 at position 1"}};
+      {"one dimension", [=] { ops::linear_cross_entropy(randn({4}), weight, targets); },
+       "ShapeError", "linear_cross_entropy: x must be [T, H], got [4]"},
+      {"smoothing",
+       [=] { ops::linear_cross_entropy(x, weight, targets, {.label_smoothing = 0.1}); },
+       "ValueError", "linear_cross_entropy: takes neither label_smoothing nor class_weights"},
+      {"a weight that does not fit",
+       [=] {
+         ops::linear_cross_entropy(x, randn({3, 5}), targets);
+       },
+       "ShapeError", "linear_cross_entropy: weight must be [V, 4] to match x [2, 4], got [3, 5]"},
+      {"integers",
+       [=] {
+         ops::linear_cross_entropy(Tensor::zeros({2, 4}, Dtype::kInt64), weight, targets);
+       },
+       "DtypeError", "linear_cross_entropy: x must be float32 or float64, got int64"},
+      {"mixed dtypes",
+       [=] {
+         ops::linear_cross_entropy(x, randn({3, 4}, 1, Dtype::kFloat32), targets);
+       },
+       "DtypeError", "linear_cross_entropy: x is float64 but weight is float32"},
+      {"a target out of range",
+       [=] {
+         ops::linear_cross_entropy(x, randn({1, 4}), targets);
+       },
+       "ValueError",
+       "linear_cross_entropy: target must be in [0, 1) or -100, got 1 at position 1"}};
   return entry;
 }
 
@@ -256,10 +230,8 @@ OpEntry count_targets_op() {
   entry.samples = {sample("some ignored", {5}, {2, -100, 0, -100, 1}, -100),
                    sample("another ignored index", {7, 5}, {}, 2), sample("one", {1}, {4}, 4),
                    sample("none", {0}, {}, -100)};
-  entry.errors = {{.what = "targets that are no integers",
-                   .call = [] { ops::count_targets(randn({2})); },
-                   .type = "DtypeError",
-                   .message = "count_targets: targets must be int64, got float64"}};
+  entry.errors = {{"targets that are no integers", [] { ops::count_targets(randn({2})); },
+                   "DtypeError", "count_targets: targets must be int64, got float64"}};
   return entry;
 }
 

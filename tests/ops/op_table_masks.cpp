@@ -26,10 +26,8 @@ Shape broadcast(const Shape& a, const Shape& b) {
 
 std::vector<OpError> compare_errors(const std::string& op,
                                     const std::function<void(const Tensor&)>& call) {
-  return {{.what = "masks",
-           .call = [call] { call(Tensor::zeros({2}, Dtype::kBool)); },
-           .type = "DtypeError",
-           .message = op + ": needs float32, float64 or int64, got bool"}};
+  return {{"masks", [call] { call(Tensor::zeros({2}, Dtype::kBool)); }, "DtypeError",
+           op + ": needs float32, float64 or int64, got bool"}};
 }
 
 // Compares elements that are often equal.
@@ -55,18 +53,14 @@ OpEntry compare_entry(const std::string& op, Tensor (*function)(const Tensor&, c
                    {.what = "nothing", .inputs = {{.shape = {0, 3}}, {.shape = {3}}}},
                    {.what = "several pieces", .inputs = {{.shape = {130, 257}}, {.shape = {257}}}}};
   entry.errors = compare_errors(op, [function](const Tensor& x) { function(x, x); });
-  entry.errors.push_back({.what = "shapes that do not broadcast",
-                          .call =
-                              [function] {
-                                function(randn({2, 3}), randn({2}));
-                              },
-                          .type = "ShapeError",
-                          .message = op + ": shapes [2, 3] and [2] do not broadcast"});
-  entry.errors.push_back(
-      {.what = "mixed dtypes",
-       .call = [function] { function(randn({2}), Tensor::zeros({2}, Dtype::kInt64)); },
-       .type = "DtypeError",
-       .message = op + ": dtypes must agree, got float64 and int64"});
+  entry.errors.push_back({"shapes that do not broadcast",
+                          [function] {
+                            function(randn({2, 3}), randn({2}));
+                          },
+                          "ShapeError", op + ": shapes [2, 3] and [2] do not broadcast"});
+  entry.errors.push_back({"mixed dtypes",
+                          [function] { function(randn({2}), Tensor::zeros({2}, Dtype::kInt64)); },
+                          "DtypeError", op + ": dtypes must agree, got float64 and int64"});
   return entry;
 }
 
@@ -111,18 +105,13 @@ OpEntry logical_entry(const std::string& op, Tensor (*function)(const Tensor&, c
                    {.what = "a scalar", .inputs = {mask({}), mask({7})}},
                    {.what = "nothing", .inputs = {mask({0, 2}), mask({2})}}};
   const Tensor two = Tensor::zeros({2}, Dtype::kBool);
-  entry.errors = {{.what = "numbers on the left",
-                   .call = [=] { function(randn({2}), two); },
-                   .type = "DtypeError",
-                   .message = op + ": input 0 must be bool, got float64"},
-                  {.what = "numbers on the right",
-                   .call = [=] { function(two, randn({2})); },
-                   .type = "DtypeError",
-                   .message = op + ": input 1 must be bool, got float64"},
-                  {.what = "shapes that do not broadcast",
-                   .call = [=] { function(two, Tensor::zeros({3}, Dtype::kBool)); },
-                   .type = "ShapeError",
-                   .message = op + ": shapes [2] and [3] do not broadcast"}};
+  entry.errors = {
+      {"numbers on the left", [=] { function(randn({2}), two); }, "DtypeError",
+       op + ": input 0 must be bool, got float64"},
+      {"numbers on the right", [=] { function(two, randn({2})); }, "DtypeError",
+       op + ": input 1 must be bool, got float64"},
+      {"shapes that do not broadcast", [=] { function(two, Tensor::zeros({3}, Dtype::kBool)); },
+       "ShapeError", op + ": shapes [2] and [3] do not broadcast"}};
   return entry;
 }
 
@@ -137,10 +126,8 @@ OpEntry logical_not_entry() {
   entry.samples = {{.what = "a matrix", .inputs = {kMaskOf34}},
                    {.what = "a scalar", .inputs = {{.shape = {}, .draw = Draw::kMask}}},
                    {.what = "nothing", .inputs = {{.shape = {0}, .draw = Draw::kMask}}}};
-  entry.errors = {{.what = "numbers",
-                   .call = [] { ops::logical_not(randn({2})); },
-                   .type = "DtypeError",
-                   .message = "logical_not: input 0 must be bool, got float64"}};
+  entry.errors = {{"numbers", [] { ops::logical_not(randn({2})); }, "DtypeError",
+                   "logical_not: input 0 must be bool, got float64"}};
   return entry;
 }
 
@@ -187,10 +174,8 @@ OpEntry fold_entry(const std::string& op, Tensor (*function)(const Tensor&), dou
                    {.what = "a matrix", .inputs = {kMaskOf34}},
                    {.what = "a scalar", .inputs = {{.shape = {}, .draw = Draw::kMask}}},
                    {.what = "nothing", .inputs = {{.shape = {2, 0}, .draw = Draw::kMask}}}};
-  entry.errors = {{.what = "numbers",
-                   .call = [function] { function(randn({2})); },
-                   .type = "DtypeError",
-                   .message = op + ": input 0 must be bool, got float64"}};
+  entry.errors = {{"numbers", [function] { function(randn({2})); }, "DtypeError",
+                   op + ": input 0 must be bool, got float64"}};
   return entry;
 }
 
@@ -224,14 +209,11 @@ OpEntry fold_dim_entry(const std::string& op, Tensor (*function)(const Tensor&, 
   entry.samples = {sample("rows", {3, 5}, 0, false),          sample("columns", {4, 3}, -1, true),
                    sample("the middle", {2, 3, 4}, 1, false), sample("to a scalar", {3}, 0, false),
                    sample("of nothing", {2, 0, 3}, 1, false), sample("nothing", {0, 3}, 1, true)};
-  entry.errors = {{.what = "numbers",
-                   .call = [function] { function(randn({2}), 0, false); },
-                   .type = "DtypeError",
-                   .message = op + ": input 0 must be bool, got float64"},
-                  {.what = "a dimension out of range",
-                   .call = [function] { function(Tensor::zeros({2}, Dtype::kBool), 1, false); },
-                   .type = "ShapeError",
-                   .message = op + ": dimension must be in [-1, 0], got 1"}};
+  entry.errors = {{"numbers", [function] { function(randn({2}), 0, false); }, "DtypeError",
+                   op + ": input 0 must be bool, got float64"},
+                  {"a dimension out of range",
+                   [function] { function(Tensor::zeros({2}, Dtype::kBool), 1, false); },
+                   "ShapeError", op + ": dimension must be in [-1, 0], got 1"}};
   return entry;
 }
 
@@ -256,10 +238,8 @@ OpEntry nonzero_entry() {
       {.what = "a scalar", .inputs = {{.shape = {}, .given = {3}}}},
       {.what = "zeros", .inputs = {{.shape = {3}, .given = {0, 0, 0}}}},
       {.what = "nothing", .inputs = {{.shape = {0, 3}}}}};
-  entry.errors = {{.what = "an undefined tensor",
-                   .call = [] { ops::nonzero({}); },
-                   .type = "Error",
-                   .message = "nonzero: input 0 must be a defined tensor, got an undefined one"}};
+  entry.errors = {{"an undefined tensor", [] { ops::nonzero({}); }, "Error",
+                   "nonzero: input 0 must be a defined tensor, got an undefined one"}};
   return entry;
 }
 
@@ -290,22 +270,16 @@ OpEntry where_entry() {
                    sample("nothing", {0, 3}, {3}, {}),
                    sample("several pieces", {130, 1}, {130, 257}, {257}, true)};
   entry.errors = {
-      {.what = "a condition of numbers",
-       .call = [] { ops::where(randn({2}), randn({2}), randn({2})); },
-       .type = "DtypeError",
-       .message = "where: condition must be bool, got float64"},
-      {.what = "mixed dtypes",
-       .call =
-           [] {
-             ops::where(Tensor::zeros({2}, Dtype::kBool), randn({2}),
-                        randn({2}, 1, Dtype::kFloat32));
-           },
-       .type = "DtypeError",
-       .message = "where: a is float64 but b is float32"},
-      {.what = "a condition of another shape",
-       .call = [] { ops::where(Tensor::zeros({3}, Dtype::kBool), randn({2}), randn({2})); },
-       .type = "ShapeError",
-       .message = "where: shapes [3] and [2] do not broadcast"}};
+      {"a condition of numbers", [] { ops::where(randn({2}), randn({2}), randn({2})); },
+       "DtypeError", "where: condition must be bool, got float64"},
+      {"mixed dtypes",
+       [] {
+         ops::where(Tensor::zeros({2}, Dtype::kBool), randn({2}), randn({2}, 1, Dtype::kFloat32));
+       },
+       "DtypeError", "where: a is float64 but b is float32"},
+      {"a condition of another shape",
+       [] { ops::where(Tensor::zeros({3}, Dtype::kBool), randn({2}), randn({2})); }, "ShapeError",
+       "where: shapes [3] and [2] do not broadcast"}};
   return entry;
 }
 
@@ -337,18 +311,13 @@ OpEntry where_number_entry(bool number_first) {
   entry.samples = {sample("one shape", {3, 5}, {3, 5}), sample("both repeat", {3, 1}, {2}),
                    sample("a scalar", {2, 3}, {}), sample("nothing", {0, 3}, {3})};
   const Tensor mask = Tensor::zeros({2}, Dtype::kBool);
-  entry.errors = {{.what = "a condition of numbers",
-                   .call = [=] { run(randn({2}), randn({2}), 0); },
-                   .type = "DtypeError",
-                   .message = "where: condition must be bool, got float64"},
-                  {.what = "a number that int64 does not hold",
-                   .call = [=] { run(mask, Tensor::zeros({2}, Dtype::kInt64), 0.5); },
-                   .type = "ValueError",
-                   .message = "where: int64 needs whole numbers in its range, got 0.5"},
-                  {.what = "a condition of another shape",
-                   .call = [=] { run(mask, randn({3}), 0); },
-                   .type = "ShapeError",
-                   .message = "where: shapes [2] and [3] do not broadcast"}};
+  entry.errors = {{"a condition of numbers", [=] { run(randn({2}), randn({2}), 0); }, "DtypeError",
+                   "where: condition must be bool, got float64"},
+                  {"a number that int64 does not hold",
+                   [=] { run(mask, Tensor::zeros({2}, Dtype::kInt64), 0.5); }, "ValueError",
+                   "where: int64 needs whole numbers in its range, got 0.5"},
+                  {"a condition of another shape", [=] { run(mask, randn({3}), 0); }, "ShapeError",
+                   "where: shapes [2] and [3] do not broadcast"}};
   return entry;
 }
 
@@ -372,17 +341,13 @@ OpEntry masked_fill_entry() {
   entry.samples = {sample("one shape", {3, 5}, {3, 5}), sample("rows", {3, 5}, {3, 1}),
                    sample("columns", {2, 3, 4}, {4}),   sample("all or nothing", {2, 3}, {}),
                    sample("a wider mask", {3}, {2, 3}), sample("nothing", {0, 2}, {2})};
-  entry.errors = {{.what = "a mask of another shape",
-                   .call =
-                       [] {
-                         ops::masked_fill(randn({3}), Tensor::zeros({3, 2}, Dtype::kBool), 0);
-                       },
-                   .type = "ShapeError",
-                   .message = "masked_fill: shapes [3] and [3, 2] do not broadcast"},
-                  {.what = "a mask of numbers",
-                   .call = [] { ops::masked_fill(randn({3}), randn({3}), 0); },
-                   .type = "DtypeError",
-                   .message = "masked_fill: mask must be bool, got float64"}};
+  entry.errors = {{"a mask of another shape",
+                   [] {
+                     ops::masked_fill(randn({3}), Tensor::zeros({3, 2}, Dtype::kBool), 0);
+                   },
+                   "ShapeError", "masked_fill: shapes [3] and [3, 2] do not broadcast"},
+                  {"a mask of numbers", [] { ops::masked_fill(randn({3}), randn({3}), 0); },
+                   "DtypeError", "masked_fill: mask must be bool, got float64"}};
   return entry;
 }
 

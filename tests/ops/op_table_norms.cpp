@@ -46,31 +46,23 @@ OpEntry rms_norm_op() {
                    sample("a large eps", {2, 9}, 3),
                    sample("no rows", {0, 4}, 1e-6),
                    sample("several pieces", {200, 33}, 1e-6, true)};
-  entry.errors = {{.what = "no last dimension",
-                   .call = [] { ops::rms_norm(randn({}), randn({1})); },
-                   .type = "ShapeError",
-                   .message = "rms_norm: x needs a last dimension of at least 1, got []"},
-                  {.what = "an empty last dimension",
-                   .call =
-                       [] {
-                         ops::rms_norm(randn({2, 0}), randn({0}));
-                       },
-                   .type = "ShapeError",
-                   .message = "rms_norm: x needs a last dimension of at least 1, got [2, 0]"},
-                  {.what = "another weight",
-                   .call =
-                       [] {
-                         ops::rms_norm(randn({2, 3}), randn({4}));
-                       },
-                   .type = "ShapeError",
-                   .message = "rms_norm: weight must be [3] to match x [2, 3], got [4]"},
-                  {.what = "mixed dtypes",
-                   .call =
-                       [] {
-                         ops::rms_norm(randn({2, 3}), randn({3}, 1, Dtype::kFloat32));
-                       },
-                   .type = "DtypeError",
-                   .message = "rms_norm: x is float64 but weight is float32"}};
+  entry.errors = {{"no last dimension", [] { ops::rms_norm(randn({}), randn({1})); }, "ShapeError",
+                   "rms_norm: x needs a last dimension of at least 1, got []"},
+                  {"an empty last dimension",
+                   [] {
+                     ops::rms_norm(randn({2, 0}), randn({0}));
+                   },
+                   "ShapeError", "rms_norm: x needs a last dimension of at least 1, got [2, 0]"},
+                  {"another weight",
+                   [] {
+                     ops::rms_norm(randn({2, 3}), randn({4}));
+                   },
+                   "ShapeError", "rms_norm: weight must be [3] to match x [2, 3], got [4]"},
+                  {"mixed dtypes",
+                   [] {
+                     ops::rms_norm(randn({2, 3}), randn({3}, 1, Dtype::kFloat32));
+                   },
+                   "DtypeError", "rms_norm: x is float64 but weight is float32"}};
   return entry;
 }
 
@@ -107,30 +99,18 @@ OpEntry add_rms_norm_op() {
     };
   };
   entry.errors = {
-      {.what = "no last dimension",
-       .call = call({}, {}, {1}),
-       .type = "ShapeError",
-       .message = "add_rms_norm: x needs a last dimension of at least 1, got []"},
-      {.what = "an empty last dimension",
-       .call = call({2, 0}, {2, 0}, {0}),
-       .type = "ShapeError",
-       .message = "add_rms_norm: x needs a last dimension of at least 1, got [2, 0]"},
-      {.what = "a residual to repeat",
-       .call = call({2, 3}, {3}, {3}),
-       .type = "ShapeError",
-       .message = "add_rms_norm: residual must be [2, 3] to match x, got [3]"},
-      {.what = "another weight",
-       .call = call({2, 3}, {2, 3}, {4}),
-       .type = "ShapeError",
-       .message = "add_rms_norm: weight must be [3] to match x [2, 3], got [4]"},
-      {.what = "a residual of another dtype",
-       .call = call_with(Dtype::kFloat32, Dtype::kFloat64),
-       .type = "DtypeError",
-       .message = "add_rms_norm: x is float64 but residual is float32 and weight float64"},
-      {.what = "a weight of another dtype",
-       .call = call_with(Dtype::kFloat64, Dtype::kFloat32),
-       .type = "DtypeError",
-       .message = "add_rms_norm: x is float64 but residual is float64 and weight float32"}};
+      {"no last dimension", call({}, {}, {1}), "ShapeError",
+       "add_rms_norm: x needs a last dimension of at least 1, got []"},
+      {"an empty last dimension", call({2, 0}, {2, 0}, {0}), "ShapeError",
+       "add_rms_norm: x needs a last dimension of at least 1, got [2, 0]"},
+      {"a residual to repeat", call({2, 3}, {3}, {3}), "ShapeError",
+       "add_rms_norm: residual must be [2, 3] to match x, got [3]"},
+      {"another weight", call({2, 3}, {2, 3}, {4}), "ShapeError",
+       "add_rms_norm: weight must be [3] to match x [2, 3], got [4]"},
+      {"a residual of another dtype", call_with(Dtype::kFloat32, Dtype::kFloat64), "DtypeError",
+       "add_rms_norm: x is float64 but residual is float32 and weight float64"},
+      {"a weight of another dtype", call_with(Dtype::kFloat64, Dtype::kFloat32), "DtypeError",
+       "add_rms_norm: x is float64 but residual is float64 and weight float32"}};
   return entry;
 }
 
@@ -180,43 +160,26 @@ OpEntry rms_norm_rope_op() {
     };
   };
   constexpr auto kWide = Dtype::kFloat64, kNarrow = Dtype::kFloat32;
-  entry.errors = {
-      {.what = "two dimensions",
-       .call = call({3, 4}, {4}, {3, 2}, {3, 2}),
-       .type = "ShapeError",
-       .message = "rms_norm_rope: x must be [T, N, D], got [3, 4]"},
-      {.what = "an odd head dimension",
-       .call = call({3, 1, 5}, {5}, {3, 2}, {3, 2}),
-       .type = "ShapeError",
-       .message = "rms_norm_rope: the last dimension of x must be even and at least 2, got "
-                  "[3, 1, 5]"},
-      {.what = "an empty head dimension",
-       .call = call({3, 1, 0}, {0}, {3, 0}, {3, 0}),
-       .type = "ShapeError",
-       .message = "rms_norm_rope: the last dimension of x must be even and at least 2, got "
-                  "[3, 1, 0]"},
-      {.what = "another weight",
-       .call = call({3, 1, 4}, {2}, {3, 2}, {3, 2}),
-       .type = "ShapeError",
-       .message = "rms_norm_rope: weight must be [4] to match x [3, 1, 4], got [2]"},
-      {.what = "sines for too few tokens",
-       .call = call({3, 1, 4}, {4}, {3, 2}, {2, 2}),
-       .type = "ShapeError",
-       .message = "rms_norm_rope: table must be [3, 2] to match x [3, 1, 4], got cos [3, 2] and "
-                  "sin [2, 2]"},
-      {.what = "cosines for too few tokens",
-       .call = call({3, 1, 4}, {4}, {2, 2}, {3, 2}),
-       .type = "ShapeError",
-       .message = "rms_norm_rope: table must be [3, 2] to match x [3, 1, 4], got cos [2, 2] and "
-                  "sin [3, 2]"},
-      {.what = "a weight of another dtype",
-       .call = call_with(kNarrow, kWide, kWide),
-       .type = "DtypeError",
-       .message = "rms_norm_rope: x is float64 but weight is float32"},
-      {.what = "a table of another dtype",
-       .call = call_with(kWide, kWide, kNarrow),
-       .type = "DtypeError",
-       .message = "rms_norm_rope: x is float64 but the table is float64 and float32"}};
+  entry.errors = {{"two dimensions", call({3, 4}, {4}, {3, 2}, {3, 2}), "ShapeError",
+                   "rms_norm_rope: x must be [T, N, D], got [3, 4]"},
+                  {"an odd head dimension", call({3, 1, 5}, {5}, {3, 2}, {3, 2}), "ShapeError",
+                   "rms_norm_rope: the last dimension of x must be even and at least 2, got "
+                   "[3, 1, 5]"},
+                  {"an empty head dimension", call({3, 1, 0}, {0}, {3, 0}, {3, 0}), "ShapeError",
+                   "rms_norm_rope: the last dimension of x must be even and at least 2, got "
+                   "[3, 1, 0]"},
+                  {"another weight", call({3, 1, 4}, {2}, {3, 2}, {3, 2}), "ShapeError",
+                   "rms_norm_rope: weight must be [4] to match x [3, 1, 4], got [2]"},
+                  {"sines for too few tokens", call({3, 1, 4}, {4}, {3, 2}, {2, 2}), "ShapeError",
+                   "rms_norm_rope: table must be [3, 2] to match x [3, 1, 4], got cos [3, 2] and "
+                   "sin [2, 2]"},
+                  {"cosines for too few tokens", call({3, 1, 4}, {4}, {2, 2}, {3, 2}), "ShapeError",
+                   "rms_norm_rope: table must be [3, 2] to match x [3, 1, 4], got cos [2, 2] and "
+                   "sin [3, 2]"},
+                  {"a weight of another dtype", call_with(kNarrow, kWide, kWide), "DtypeError",
+                   "rms_norm_rope: x is float64 but weight is float32"},
+                  {"a table of another dtype", call_with(kWide, kWide, kNarrow), "DtypeError",
+                   "rms_norm_rope: x is float64 but the table is float64 and float32"}};
   return entry;
 }
 

@@ -64,57 +64,44 @@ OpEntry npu_gmm_op() {
     ops::npu_gmm(randn(weight), randn(x), counts);
   };
   entry.errors = {
-      {.what = "x of another rank",
-       .call =
-           [=] {
-             gmm({2, 3, 4}, {3}, {0, 1});
-           },
-       .type = "ShapeError",
-       .message = "npu_gmm: x must be [M, K], got [3]"},
-      {.what = "a weight of another rank",
-       .call =
-           [=] {
-             gmm({4}, {5, 3}, {2, 3});
-           },
-       .type = "ShapeError",
-       .message = "npu_gmm: weight must be [E, K, N] or [E * K, N], got [4]"},
-      {.what = "other sizes",
-       .call =
-           [=] {
-             gmm({2, 4, 4}, {5, 3}, {2, 3});
-           },
-       .type = "ShapeError",
-       .message = "npu_gmm: weight must be [2, 3, N] or [6, N] for 2 experts and x [5, 3], got [2, "
-                  "4, 4]"},
-      {.what = "blocks of another shape",
-       .call =
-           [] {
-             ops::npu_gmm(Tensor::empty_nz({2, 3, 4}, {1, 6, 4}, Dtype::kFloat64), randn({5, 3}),
-                          {0, 0});
-           },
-       .type = "LayoutError",
-       .message = "npu_gmm: weight must be blocks of [2, 3, 4], got blocks of [1, 6, 4]"},
-      {.what = "a negative count",
-       .call =
-           [=] {
-             gmm({2, 3, 4}, {5, 3}, {6, -1});
-           },
-       .type = "ValueError",
-       .message = "npu_gmm: tokens_per_expert must not be negative, got -1 for expert 1"},
-      {.what = "mixed dtypes",
-       .call =
-           [] {
-             ops::npu_gmm(randn({2, 3, 4}, 1, Dtype::kFloat32), randn({0, 3}), {0, 0});
-           },
-       .type = "DtypeError",
-       .message = "npu_gmm: x is float64 but weight is float32"},
-      {.what = "counts of too few rows",
-       .call =
-           [=] {
-             gmm({2, 3, 4}, {5, 3}, {2, 2});
-           },
-       .type = "ValueError",
-       .message = "npu_gmm: tokens_per_expert must add up to the 5 rows of x, got 4"}};
+      {"x of another rank",
+       [=] {
+         gmm({2, 3, 4}, {3}, {0, 1});
+       },
+       "ShapeError", "npu_gmm: x must be [M, K], got [3]"},
+      {"a weight of another rank",
+       [=] {
+         gmm({4}, {5, 3}, {2, 3});
+       },
+       "ShapeError", "npu_gmm: weight must be [E, K, N] or [E * K, N], got [4]"},
+      {"other sizes",
+       [=] {
+         gmm({2, 4, 4}, {5, 3}, {2, 3});
+       },
+       "ShapeError",
+       "npu_gmm: weight must be [2, 3, N] or [6, N] for 2 experts and x [5, 3], got [2, "
+       "4, 4]"},
+      {"blocks of another shape",
+       [] {
+         ops::npu_gmm(Tensor::empty_nz({2, 3, 4}, {1, 6, 4}, Dtype::kFloat64), randn({5, 3}),
+                      {0, 0});
+       },
+       "LayoutError", "npu_gmm: weight must be blocks of [2, 3, 4], got blocks of [1, 6, 4]"},
+      {"a negative count",
+       [=] {
+         gmm({2, 3, 4}, {5, 3}, {6, -1});
+       },
+       "ValueError", "npu_gmm: tokens_per_expert must not be negative, got -1 for expert 1"},
+      {"mixed dtypes",
+       [] {
+         ops::npu_gmm(randn({2, 3, 4}, 1, Dtype::kFloat32), randn({0, 3}), {0, 0});
+       },
+       "DtypeError", "npu_gmm: x is float64 but weight is float32"},
+      {"counts of too few rows",
+       [=] {
+         gmm({2, 3, 4}, {5, 3}, {2, 2});
+       },
+       "ValueError", "npu_gmm: tokens_per_expert must add up to the 5 rows of x, got 4"}};
   return entry;
 }
 
@@ -265,36 +252,24 @@ OpEntry npu_grouped_matmul_op() {
   const std::vector<std::int64_t> ends{3, 7};
   const ops::NpuGroupedMatmulOptions rows{.group_list = ends, .group_type = 0, .split_item = 2};
   entry.errors = {
-      {.what = "no x",
-       .call = call({}, {randn({5, 4})}, {}),
-       .type = "ValueError",
-       .message = "npu_grouped_matmul: x must not be an empty list"},
-      {.what = "groups of columns",
-       .call = call({randn({7, 5})}, {randn({2, 5, 4})}, {.group_type = 1, .split_item = 2}),
-       .type = "ValueError",
-       .message = "npu_grouped_matmul: group_type must be -1, 0 or 2, got 1 (groups of columns are "
-                  "not supported)"},
-      {.what = "no group list",
-       .call = call({randn({7, 5})}, {randn({2, 5, 4})}, {.group_type = 0, .split_item = 2}),
-       .type = "ValueError",
-       .message = "npu_grouped_matmul: group_list is required for group_type 0"},
-      {.what = "groups of too few rows",
-       .call = call({randn({8, 5})}, {randn({2, 5, 4})}, rows),
-       .type = "ValueError",
-       .message = "npu_grouped_matmul: groups must add up to the 8 rows of x, got 7"},
-      {.what = "other sizes",
-       .call = call({randn({7, 5})}, {randn({2, 6, 4})}, rows),
-       .type = "ShapeError",
-       .message = "npu_grouped_matmul: weight must be [5, N] per expert to match x [7, 5], got [6, "
-                  "4]"},
-      {.what = "integers",
-       .call = call({Tensor::zeros({7, 5}, Dtype::kInt64)}, {randn({2, 5, 4})}, rows),
-       .type = "DtypeError",
-       .message = "npu_grouped_matmul: x must be float32 or float64, got int64"},
-      {.what = "x in blocks",
-       .call = call({as_nz(randn({7, 5}))}, {randn({2, 5, 4})}, rows),
-       .type = "LayoutError",
-       .message = "npu_grouped_matmul: x must be row-major ND, got FRACTAL_NZ"}};
+      {"no x", call({}, {randn({5, 4})}, {}), "ValueError",
+       "npu_grouped_matmul: x must not be an empty list"},
+      {"groups of columns",
+       call({randn({7, 5})}, {randn({2, 5, 4})}, {.group_type = 1, .split_item = 2}), "ValueError",
+       "npu_grouped_matmul: group_type must be -1, 0 or 2, got 1 (groups of columns are "
+       "not supported)"},
+      {"no group list",
+       call({randn({7, 5})}, {randn({2, 5, 4})}, {.group_type = 0, .split_item = 2}), "ValueError",
+       "npu_grouped_matmul: group_list is required for group_type 0"},
+      {"groups of too few rows", call({randn({8, 5})}, {randn({2, 5, 4})}, rows), "ValueError",
+       "npu_grouped_matmul: groups must add up to the 8 rows of x, got 7"},
+      {"other sizes", call({randn({7, 5})}, {randn({2, 6, 4})}, rows), "ShapeError",
+       "npu_grouped_matmul: weight must be [5, N] per expert to match x [7, 5], got [6, "
+       "4]"},
+      {"integers", call({Tensor::zeros({7, 5}, Dtype::kInt64)}, {randn({2, 5, 4})}, rows),
+       "DtypeError", "npu_grouped_matmul: x must be float32 or float64, got int64"},
+      {"x in blocks", call({as_nz(randn({7, 5}))}, {randn({2, 5, 4})}, rows), "LayoutError",
+       "npu_grouped_matmul: x must be row-major ND, got FRACTAL_NZ"}};
   return entry;
 }
 

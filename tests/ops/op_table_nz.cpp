@@ -44,24 +44,18 @@ OpEntry nd_to_nz_op() {
     return Arrays{stored(x, x.shape.ndim() == 3 ? x.dim(0) : 1, x.dim(-2), x.dim(-1))};
   };
   entry.samples = matrix_samples(Nz::kRefused);
-  entry.errors = {{.what = "a vector",
-                   .call = [] { ops::nd_to_nz(randn({4})); },
-                   .type = "ShapeError",
-                   .message = "nd_to_nz: needs [K, N] or [B, K, N], got [4]"},
-                  {.what = "blocks",
-                   .call =
-                       [] {
-                         ops::nd_to_nz(as_nz(randn({4, 2})));
-                       },
-                   .type = "LayoutError",
-                   .message = "nd_to_nz: needs row-major ND, got FRACTAL_NZ"},
-                  {.what = "integers",
-                   .call =
-                       [] {
-                         ops::nd_to_nz(Tensor::zeros({4, 2}, Dtype::kInt64));
-                       },
-                   .type = "DtypeError",
-                   .message = "nd_to_nz: needs float32 or float64, got int64"}};
+  entry.errors = {{"a vector", [] { ops::nd_to_nz(randn({4})); }, "ShapeError",
+                   "nd_to_nz: needs [K, N] or [B, K, N], got [4]"},
+                  {"blocks",
+                   [] {
+                     ops::nd_to_nz(as_nz(randn({4, 2})));
+                   },
+                   "LayoutError", "nd_to_nz: needs row-major ND, got FRACTAL_NZ"},
+                  {"integers",
+                   [] {
+                     ops::nd_to_nz(Tensor::zeros({4, 2}, Dtype::kInt64));
+                   },
+                   "DtypeError", "nd_to_nz: needs float32 or float64, got int64"}};
   return entry;
 }
 
@@ -73,13 +67,11 @@ OpEntry nz_to_nd_op() {
   };
   entry.reference = [](const Arrays& in, const Json&) { return in; };
   entry.samples = matrix_samples(Nz::kRead);
-  entry.errors = {{.what = "row-major elements",
-                   .call =
-                       [] {
-                         ops::nz_to_nd(randn({4, 2}));
-                       },
-                   .type = "LayoutError",
-                   .message = "nz_to_nd: needs FRACTAL_NZ, got row-major ND"}};
+  entry.errors = {{"row-major elements",
+                   [] {
+                     ops::nz_to_nd(randn({4, 2}));
+                   },
+                   "LayoutError", "nz_to_nd: needs FRACTAL_NZ, got row-major ND"}};
   return entry;
 }
 
@@ -127,48 +119,36 @@ OpEntry slice_to_nz_op() {
                         Tensor out) { ops::slice_to_nz(in, dim, start, end, out); };
   const auto blocks = [] { return Tensor::empty_nz({2, 3}, {1, 2, 3}, Dtype::kFloat64); };
   entry.errors = {
-      {.what = "three dimensions",
-       .call =
-           [=] {
-             slice(randn({1, 2, 3}), 0, 0, 1, blocks());
-           },
-       .type = "ShapeError",
-       .message = "slice_to_nz: in must be [R, C], got [1, 2, 3]"},
-      {.what = "another dimension",
-       .call =
-           [=] {
-             slice(randn({2, 3}), 2, 0, 2, blocks());
-           },
-       .type = "ValueError",
-       .message = "slice_to_nz: dim must be 0 or 1, got 2"},
-      {.what = "past the end",
-       .call =
-           [=] {
-             slice(randn({2, 3}), 0, 1, 3, blocks());
-           },
-       .type = "ValueError",
-       .message = "slice_to_nz: needs 0 <= start <= end <= 2 along dimension 0, got [1, 3)"},
-      {.what = "into row-major elements",
-       .call =
-           [=] {
-             slice(randn({2, 3}), 0, 0, 2, randn({2, 3}));
-           },
-       .type = "LayoutError",
-       .message = "slice_to_nz: out must be FRACTAL_NZ, got row-major ND"},
-      {.what = "into other blocks",
-       .call =
-           [=] {
-             slice(randn({4, 3}), 0, 0, 3, blocks());
-           },
-       .type = "ShapeError",
-       .message = "slice_to_nz: blocks of out must stack to the slice [3, 3], got [1, 2, 3]"},
-      {.what = "another dtype",
-       .call =
-           [=] {
-             slice(randn({2, 3}, 1, Dtype::kFloat32), 0, 0, 2, blocks());
-           },
-       .type = "DtypeError",
-       .message = "slice_to_nz: in is float32 but out is float64"}};
+      {"three dimensions",
+       [=] {
+         slice(randn({1, 2, 3}), 0, 0, 1, blocks());
+       },
+       "ShapeError", "slice_to_nz: in must be [R, C], got [1, 2, 3]"},
+      {"another dimension",
+       [=] {
+         slice(randn({2, 3}), 2, 0, 2, blocks());
+       },
+       "ValueError", "slice_to_nz: dim must be 0 or 1, got 2"},
+      {"past the end",
+       [=] {
+         slice(randn({2, 3}), 0, 1, 3, blocks());
+       },
+       "ValueError", "slice_to_nz: needs 0 <= start <= end <= 2 along dimension 0, got [1, 3)"},
+      {"into row-major elements",
+       [=] {
+         slice(randn({2, 3}), 0, 0, 2, randn({2, 3}));
+       },
+       "LayoutError", "slice_to_nz: out must be FRACTAL_NZ, got row-major ND"},
+      {"into other blocks",
+       [=] {
+         slice(randn({4, 3}), 0, 0, 3, blocks());
+       },
+       "ShapeError", "slice_to_nz: blocks of out must stack to the slice [3, 3], got [1, 2, 3]"},
+      {"another dtype",
+       [=] {
+         slice(randn({2, 3}, 1, Dtype::kFloat32), 0, 0, 2, blocks());
+       },
+       "DtypeError", "slice_to_nz: in is float32 but out is float64"}};
   return entry;
 }
 

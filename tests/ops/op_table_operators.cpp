@@ -25,10 +25,8 @@ OpEntry negation() {
                    {.what = "several pieces",
                     .inputs = {{.shape = {130, 257}}},
                     .differences = Differences::kOneDirection}};
-  entry.errors = {{.what = "integers",
-                   .call = [] { -Tensor::zeros({2}, Dtype::kInt64); },
-                   .type = "DtypeError",
-                   .message = "neg: needs float32 or float64, got int64"}};
+  entry.errors = {{"integers", [] { -Tensor::zeros({2}, Dtype::kInt64); }, "DtypeError",
+                   "neg: needs float32 or float64, got int64"}};
   return entry;
 }
 

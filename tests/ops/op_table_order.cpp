@@ -40,17 +40,13 @@ Arrays first_in_order(const Array& x, std::int64_t dim, std::int64_t k, bool des
 
 std::vector<OpError> common_errors(const std::string& op,
                                    const std::function<void(const Tensor&, std::int64_t)>& call) {
-  return {{.what = "masks",
-           .call = [call] { call(Tensor::zeros({2}, Dtype::kBool), 0); },
-           .type = "DtypeError",
-           .message = op + ": needs float32, float64 or int64, got bool"},
-          {.what = "a dimension out of range",
-           .call =
-               [call] {
-                 call(randn({2, 3}), 2);
-               },
-           .type = "ShapeError",
-           .message = op + ": dimension must be in [-2, 1], got 2"}};
+  return {{"masks", [call] { call(Tensor::zeros({2}, Dtype::kBool), 0); }, "DtypeError",
+           op + ": needs float32, float64 or int64, got bool"},
+          {"a dimension out of range",
+           [call] {
+             call(randn({2, 3}), 2);
+           },
+           "ShapeError", op + ": dimension must be in [-2, 1], got 2"}};
 }
 
 // Elements of which some are equal where `given` is.
@@ -90,13 +86,11 @@ Arrays extreme_reference(const Array& x, const Json& args, bool largest) {
 }
 
 OpError empty_error(const std::string& op, const std::function<void(const Tensor&)>& call) {
-  return {.what = "an empty dimension",
-          .call =
-              [call] {
-                call(Tensor::zeros({0, 3}));
-              },
-          .type = "ShapeError",
-          .message = op + ": dimension 0 of [0, 3] must not be empty"};
+  return {"an empty dimension",
+          [call] {
+            call(Tensor::zeros({0, 3}));
+          },
+          "ShapeError", op + ": dimension 0 of [0, 3] must not be empty"};
 }
 
 OpEntry extreme_op(const std::string& op, Pick (*function)(const Tensor&, std::int64_t, bool),
@@ -161,17 +155,13 @@ OpEntry whole_extreme_op(const std::string& op, Tensor (*function)(const Tensor&
                     .inputs = {{.shape = {130, 257}}},
                     .differences = Differences::kOneDirection}};
   for (auto& sample : entry.samples) sample.inputs[0].nz = Nz::kOtherShapeOnly;
-  entry.errors = {{.what = "masks",
-                   .call = [function] { function(Tensor::zeros({2}, Dtype::kBool)); },
-                   .type = "DtypeError",
-                   .message = op + ": needs float32, float64 or int64, got bool"},
-                  {.what = "nothing",
-                   .call =
-                       [function] {
-                         function(Tensor::zeros({0, 3}));
-                       },
-                   .type = "ShapeError",
-                   .message = op + ": needs at least one element, got [0, 3]"}};
+  entry.errors = {{"masks", [function] { function(Tensor::zeros({2}, Dtype::kBool)); },
+                   "DtypeError", op + ": needs float32, float64 or int64, got bool"},
+                  {"nothing",
+                   [function] {
+                     function(Tensor::zeros({0, 3}));
+                   },
+                   "ShapeError", op + ": needs at least one element, got [0, 3]"}};
   return entry;
 }
 
@@ -201,17 +191,14 @@ OpEntry topk_op() {
                    sample("several pieces", {257, 130}, 8, -1, true, true)};
   entry.errors =
       common_errors("topk", [](const Tensor& x, std::int64_t dim) { ops::topk(x, 1, dim); });
-  entry.errors.push_back({.what = "more than there are",
-                          .call =
-                              [] {
-                                ops::topk(randn({2, 3}), 4);
-                              },
-                          .type = "ValueError",
-                          .message = "topk: k must be in [0, 3] for dimension 1 of [2, 3], got 4"});
-  entry.errors.push_back({.what = "a negative number",
-                          .call = [] { ops::topk(randn({2}), -1); },
-                          .type = "ValueError",
-                          .message = "topk: k must be in [0, 2] for dimension 0 of [2], got -1"});
+  entry.errors.push_back({"more than there are",
+                          [] {
+                            ops::topk(randn({2, 3}), 4);
+                          },
+                          "ValueError",
+                          "topk: k must be in [0, 3] for dimension 1 of [2, 3], got 4"});
+  entry.errors.push_back({"a negative number", [] { ops::topk(randn({2}), -1); }, "ValueError",
+                          "topk: k must be in [0, 2] for dimension 0 of [2], got -1"});
   return entry;
 }
 

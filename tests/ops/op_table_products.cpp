@@ -60,34 +60,27 @@ OpEntry matmul_op(const std::string& name, Product product) {
                    sample("no batch", {0, 2, 3}, {3, 2})};
   const auto matmul = [=](const Shape& a, const Shape& b) { product(randn(a), randn(b)); };
   entry.errors = {
-      {.what = "a vector",
-       .call =
-           [=] {
-             matmul({3}, {3, 2});
-           },
-       .type = "ShapeError",
-       .message = name + ": operands must have 2 or 3 dimensions, got [3] and [3, 2]"},
-      {.what = "other inner sizes",
-       .call =
-           [=] {
-             matmul({2, 3}, {2, 3});
-           },
-       .type = "ShapeError",
-       .message = name + ": inner sizes must agree, got [2, 3] and [2, 3]"},
-      {.what = "other batches",
-       .call =
-           [=] {
-             matmul({2, 3, 4}, {3, 4, 5});
-           },
-       .type = "ShapeError",
-       .message = name + ": batch sizes must agree, got [2, 3, 4] and [3, 4, 5]"},
-      {.what = "mixed dtypes",
-       .call =
-           [=] {
-             product(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32));
-           },
-       .type = "DtypeError",
-       .message = name + ": needs two operands of float32 or of float64, got float64 and float32"}};
+      {"a vector",
+       [=] {
+         matmul({3}, {3, 2});
+       },
+       "ShapeError", name + ": operands must have 2 or 3 dimensions, got [3] and [3, 2]"},
+      {"other inner sizes",
+       [=] {
+         matmul({2, 3}, {2, 3});
+       },
+       "ShapeError", name + ": inner sizes must agree, got [2, 3] and [2, 3]"},
+      {"other batches",
+       [=] {
+         matmul({2, 3, 4}, {3, 4, 5});
+       },
+       "ShapeError", name + ": batch sizes must agree, got [2, 3, 4] and [3, 4, 5]"},
+      {"mixed dtypes",
+       [=] {
+         product(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32));
+       },
+       "DtypeError",
+       name + ": needs two operands of float32 or of float64, got float64 and float32"}};
   return entry;
 }
 
@@ -108,38 +101,29 @@ OpEntry with_broadcasting(OpEntry entry) {
   add("one right matrix for four dimensions", {2, 3, 2, 4}, {4, 3}, true, true);
   add("no batch of four dimensions", {0, 3, 2, 4}, {1, 1, 4, 3}, true, true);
   entry.errors = {
-      {.what = "a scalar",
-       .call = [] { ops::matmul(randn({}), randn({1})); },
-       .type = "ShapeError",
-       .message = "matmul: operands must have at least one dimension, got [] and [1]"},
-      {.what = "other inner sizes",
-       .call =
-           [] {
-             ops::matmul(randn({2, 3}), randn({2, 3}));
-           },
-       .type = "ShapeError",
-       .message = "matmul: inner sizes must agree, got [2, 3] and [2, 3]"},
-      {.what = "other inner sizes of four dimensions",
-       .call =
-           [] {
-             ops::matmul(randn({2, 2, 2, 3}), randn({2, 2, 2, 3}));
-           },
-       .type = "ShapeError",
-       .message = "matmul: inner sizes must agree, got [2, 2, 2, 3] and [2, 2, 2, 3]"},
-      {.what = "other batches",
-       .call =
-           [] {
-             ops::matmul(randn({2, 3, 4}), randn({3, 4, 5}));
-           },
-       .type = "ShapeError",
-       .message = "matmul: shapes [2] and [3] do not broadcast"},
-      {.what = "mixed dtypes",
-       .call =
-           [] {
-             ops::matmul(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32));
-           },
-       .type = "DtypeError",
-       .message = "matmul: needs two operands of float32 or of float64, got float64 and float32"}};
+      {"a scalar", [] { ops::matmul(randn({}), randn({1})); }, "ShapeError",
+       "matmul: operands must have at least one dimension, got [] and [1]"},
+      {"other inner sizes",
+       [] {
+         ops::matmul(randn({2, 3}), randn({2, 3}));
+       },
+       "ShapeError", "matmul: inner sizes must agree, got [2, 3] and [2, 3]"},
+      {"other inner sizes of four dimensions",
+       [] {
+         ops::matmul(randn({2, 2, 2, 3}), randn({2, 2, 2, 3}));
+       },
+       "ShapeError", "matmul: inner sizes must agree, got [2, 2, 2, 3] and [2, 2, 2, 3]"},
+      {"other batches",
+       [] {
+         ops::matmul(randn({2, 3, 4}), randn({3, 4, 5}));
+       },
+       "ShapeError", "matmul: shapes [2] and [3] do not broadcast"},
+      {"mixed dtypes",
+       [] {
+         ops::matmul(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32));
+       },
+       "DtypeError",
+       "matmul: needs two operands of float32 or of float64, got float64 and float32"}};
   return entry;
 }
 
@@ -180,41 +164,31 @@ OpEntry linear_op() {
   const auto linear = [](const Shape& x, const Shape& weight) {
     ops::linear(randn(x), randn(weight));
   };
-  entry.errors = {{.what = "a scalar",
-                   .call =
-                       [=] {
-                         linear({}, {1, 1});
-                       },
-                   .type = "ShapeError",
-                   .message = "linear: x needs a last dimension, got []"},
-                  {.what = "a weight that is no matrix",
-                   .call =
-                       [=] {
-                         linear({2, 3}, {3});
-                       },
-                   .type = "ShapeError",
-                   .message = "linear: weight must be [out, in], got [3]"},
-                  {.what = "other sizes",
-                   .call =
-                       [=] {
-                         linear({2, 3}, {3, 2});
-                       },
-                   .type = "ShapeError",
-                   .message = "linear: weight must be [out, 3] to match x [2, 3], got [3, 2]"},
-                  {.what = "integers",
-                   .call =
-                       [] {
-                         ops::linear(Tensor::zeros({2, 3}, Dtype::kInt64), randn({2, 3}));
-                       },
-                   .type = "DtypeError",
-                   .message = "linear: x must be float32 or float64, got int64"},
-                  {.what = "mixed dtypes",
-                   .call =
-                       [] {
-                         ops::linear(randn({2, 3}), randn({4, 3}, 1, Dtype::kFloat32));
-                       },
-                   .type = "DtypeError",
-                   .message = "linear: x is float64 but weight is float32"}};
+  entry.errors = {{"a scalar",
+                   [=] {
+                     linear({}, {1, 1});
+                   },
+                   "ShapeError", "linear: x needs a last dimension, got []"},
+                  {"a weight that is no matrix",
+                   [=] {
+                     linear({2, 3}, {3});
+                   },
+                   "ShapeError", "linear: weight must be [out, in], got [3]"},
+                  {"other sizes",
+                   [=] {
+                     linear({2, 3}, {3, 2});
+                   },
+                   "ShapeError", "linear: weight must be [out, 3] to match x [2, 3], got [3, 2]"},
+                  {"integers",
+                   [] {
+                     ops::linear(Tensor::zeros({2, 3}, Dtype::kInt64), randn({2, 3}));
+                   },
+                   "DtypeError", "linear: x must be float32 or float64, got int64"},
+                  {"mixed dtypes",
+                   [] {
+                     ops::linear(randn({2, 3}), randn({4, 3}, 1, Dtype::kFloat32));
+                   },
+                   "DtypeError", "linear: x is float64 but weight is float32"}};
   return entry;
 }
 
@@ -268,79 +242,61 @@ OpEntry grouped_matmul_op() {
     ops::grouped_matmul(randn(x), randn(weight), offsets, transposed);
   };
   entry.errors = {
-      {.what = "x of another rank",
-       .call =
-           [=] {
-             grouped({4}, {1, 4, 2}, {0, 1});
-           },
-       .type = "ShapeError",
-       .message = "grouped_matmul: x must be [M, K], got [4]"},
-      {.what = "a weight of another rank",
-       .call =
-           [=] {
-             grouped({3, 4}, {4, 2}, {0, 3});
-           },
-       .type = "ShapeError",
-       .message = "grouped_matmul: weight must be [E, K, N], got [4, 2]"},
-      {.what = "other sizes",
-       .call =
-           [=] {
-             grouped({3, 4}, {1, 4, 2}, {0, 3}, true);
-           },
-       .type = "ShapeError",
-       .message = "grouped_matmul: weight must be [E, N, K] with K = 4 to match x [3, 4], got "
-                  "[1, 4, 2]"},
-      {.what = "blocks of another shape",
-       .call =
-           [] {
-             const Tensor weight = Tensor::empty_nz({2, 4, 3}, {1, 8, 3}, Dtype::kFloat64);
-             ops::grouped_matmul(randn({3, 4}), weight, {0, 1, 3});
-           },
-       .type = "LayoutError",
-       .message = "grouped_matmul: weight [2, 4, 3] must be FRACTAL_NZ blocks of that shape, got "
-                  "blocks of [1, 8, 3]"},
-      {.what = "too few offsets",
-       .call =
-           [=] {
-             grouped({3, 4}, {2, 4, 2}, {0, 3});
-           },
-       .type = "ValueError",
-       .message = "grouped_matmul: offsets must have 3 entries (experts + 1), got 2"},
-      {.what = "offsets that start late",
-       .call =
-           [=] {
-             grouped({3, 4}, {2, 4, 2}, {1, 2, 3});
-           },
-       .type = "ValueError",
-       .message = "grouped_matmul: offsets must start at 0, got 1"},
-      {.what = "offsets that decrease",
-       .call =
-           [=] {
-             grouped({3, 4}, {2, 4, 2}, {0, 4, 3});
-           },
-       .type = "ValueError",
-       .message = "grouped_matmul: offsets must not decrease, got 4 then 3 for expert 1"},
-      {.what = "offsets that end early",
-       .call =
-           [=] {
-             grouped({3, 4}, {2, 4, 2}, {0, 1, 2});
-           },
-       .type = "ValueError",
-       .message = "grouped_matmul: offsets must end at the 3 rows of x, got 2"},
-      {.what = "integers",
-       .call =
-           [] {
-             ops::grouped_matmul(Tensor::zeros({1, 2}, Dtype::kInt64), randn({1, 2, 2}), {0, 1});
-           },
-       .type = "DtypeError",
-       .message = "grouped_matmul: x must be float32 or float64, got int64"},
-      {.what = "mixed dtypes",
-       .call =
-           [] {
-             ops::grouped_matmul(randn({1, 2}), randn({1, 2, 2}, 1, Dtype::kFloat32), {0, 1});
-           },
-       .type = "DtypeError",
-       .message = "grouped_matmul: x is float64 but weight is float32"}};
+      {"x of another rank",
+       [=] {
+         grouped({4}, {1, 4, 2}, {0, 1});
+       },
+       "ShapeError", "grouped_matmul: x must be [M, K], got [4]"},
+      {"a weight of another rank",
+       [=] {
+         grouped({3, 4}, {4, 2}, {0, 3});
+       },
+       "ShapeError", "grouped_matmul: weight must be [E, K, N], got [4, 2]"},
+      {"other sizes",
+       [=] {
+         grouped({3, 4}, {1, 4, 2}, {0, 3}, true);
+       },
+       "ShapeError",
+       "grouped_matmul: weight must be [E, N, K] with K = 4 to match x [3, 4], got "
+       "[1, 4, 2]"},
+      {"blocks of another shape",
+       [] {
+         const Tensor weight = Tensor::empty_nz({2, 4, 3}, {1, 8, 3}, Dtype::kFloat64);
+         ops::grouped_matmul(randn({3, 4}), weight, {0, 1, 3});
+       },
+       "LayoutError",
+       "grouped_matmul: weight [2, 4, 3] must be FRACTAL_NZ blocks of that shape, got "
+       "blocks of [1, 8, 3]"},
+      {"too few offsets",
+       [=] {
+         grouped({3, 4}, {2, 4, 2}, {0, 3});
+       },
+       "ValueError", "grouped_matmul: offsets must have 3 entries (experts + 1), got 2"},
+      {"offsets that start late",
+       [=] {
+         grouped({3, 4}, {2, 4, 2}, {1, 2, 3});
+       },
+       "ValueError", "grouped_matmul: offsets must start at 0, got 1"},
+      {"offsets that decrease",
+       [=] {
+         grouped({3, 4}, {2, 4, 2}, {0, 4, 3});
+       },
+       "ValueError", "grouped_matmul: offsets must not decrease, got 4 then 3 for expert 1"},
+      {"offsets that end early",
+       [=] {
+         grouped({3, 4}, {2, 4, 2}, {0, 1, 2});
+       },
+       "ValueError", "grouped_matmul: offsets must end at the 3 rows of x, got 2"},
+      {"integers",
+       [] {
+         ops::grouped_matmul(Tensor::zeros({1, 2}, Dtype::kInt64), randn({1, 2, 2}), {0, 1});
+       },
+       "DtypeError", "grouped_matmul: x must be float32 or float64, got int64"},
+      {"mixed dtypes",
+       [] {
+         ops::grouped_matmul(randn({1, 2}), randn({1, 2, 2}, 1, Dtype::kFloat32), {0, 1});
+       },
+       "DtypeError", "grouped_matmul: x is float64 but weight is float32"}};
   return entry;
 }
 

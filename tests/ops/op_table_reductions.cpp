@@ -20,13 +20,11 @@ double mean_of(const std::vector<double>& values) {
 }
 
 OpError integers(const std::string& op, std::function<void(const Tensor&)> call) {
-  return {.what = "integers",
-          .call =
-              [call] {
-                call(Tensor::zeros({2, 3}, Dtype::kInt64));
-              },
-          .type = "DtypeError",
-          .message = op + ": needs float32 or float64, got int64"};
+  return {"integers",
+          [call] {
+            call(Tensor::zeros({2, 3}, Dtype::kInt64));
+          },
+          "DtypeError", op + ": needs float32 or float64, got int64"};
 }
 
 OpEntry whole_entry(const std::string& op, Tensor (*function)(const Tensor&), Fold fold) {
@@ -89,13 +87,11 @@ OpEntry dim_entry(const std::string& op, const std::string& parameters, DimFunct
                    sample("several pieces of columns", {130, 600}, 0, false, true)};
   entry.samples.push_back(sample("nothing", {0, 3}, 0, true));
   entry.errors = {integers(op, [function](const Tensor& x) { function(x, 0, false); }),
-                  {.what = "dimension out of range",
-                   .call =
-                       [function] {
-                         function(randn({2, 3}), 2, false);
-                       },
-                   .type = "ShapeError",
-                   .message = op + ": dimension must be in [-2, 1], got 2"}};
+                  {"dimension out of range",
+                   [function] {
+                     function(randn({2, 3}), 2, false);
+                   },
+                   "ShapeError", op + ": dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -147,27 +143,21 @@ OpEntry dims_entry(const std::string& op, DimsFunction function, Fold fold) {
                            [function](const Tensor& x) {
                              function(x, {0, 1}, false);
                            }),
-                  {.what = "no dimension",
-                   .call =
-                       [function] {
-                         function(randn({2, 3}), {}, false);
-                       },
-                   .type = "ShapeError",
-                   .message = op + ": dims must name at least one dimension"},
-                  {.what = "a dimension twice",
-                   .call =
-                       [function] {
-                         function(randn({2, 3}), {1, -1}, false);
-                       },
-                   .type = "ShapeError",
-                   .message = op + ": dimension 1 is named twice"},
-                  {.what = "dimension out of range",
-                   .call =
-                       [function] {
-                         function(randn({2, 3}), {0, 2}, false);
-                       },
-                   .type = "ShapeError",
-                   .message = op + ": dimension must be in [-2, 1], got 2"}};
+                  {"no dimension",
+                   [function] {
+                     function(randn({2, 3}), {}, false);
+                   },
+                   "ShapeError", op + ": dims must name at least one dimension"},
+                  {"a dimension twice",
+                   [function] {
+                     function(randn({2, 3}), {1, -1}, false);
+                   },
+                   "ShapeError", op + ": dimension 1 is named twice"},
+                  {"dimension out of range",
+                   [function] {
+                     function(randn({2, 3}), {0, 2}, false);
+                   },
+                   "ShapeError", op + ": dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 

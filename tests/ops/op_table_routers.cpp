@@ -91,61 +91,46 @@ OpEntry topk_softmax_op() {
     ops::topk_softmax(randn(logits), k, true, replay);
   };
   entry.errors = {
-      {.what = "another rank",
-       .call = [=] { topk({4}, 1); },
-       .type = "ShapeError",
-       .message = "topk_softmax: logits must be [T, E], got [4]"},
-      {.what = "no expert",
-       .call =
-           [=] {
-             topk({2, 4}, 0);
-           },
-       .type = "ValueError",
-       .message = "topk_softmax: k must be in [1, 4] for logits [2, 4], got 0"},
-      {.what = "too many experts",
-       .call =
-           [=] {
-             topk({2, 4}, 5);
-           },
-       .type = "ValueError",
-       .message = "topk_softmax: k must be in [1, 4] for logits [2, 4], got 5"},
-      {.what = "integers",
-       .call =
-           [] {
-             ops::topk_softmax(Tensor::zeros({2, 4}, Dtype::kInt64), 1, true);
-           },
-       .type = "DtypeError",
-       .message = "topk_softmax: logits must be float32 or float64, got int64"},
-      {.what = "a replay of another shape",
-       .call =
-           [=] {
-             topk({2, 4}, 2, chosen_experts({0, 1}, {1, 2}));
-           },
-       .type = "ShapeError",
-       .message = "topk_softmax: replay_indices must be [2, 2] for logits [2, 4] and k = 2, got "
-                  "[1, 2]"},
-      {.what = "a replay that is no integers",
-       .call =
-           [=] {
-             topk({1, 4}, 2, randn({1, 2}));
-           },
-       .type = "DtypeError",
-       .message = "topk_softmax: replay_indices must be int64, got float64"},
-      {.what = "a replay out of range",
-       .call =
-           [=] {
-             topk({1, 4}, 2, chosen_experts({0, 4}, {1, 2}));
-           },
-       .type = "ValueError",
-       .message = "topk_softmax: replayed expert must be in [0, 4), got 4 at token 0"},
-      {.what = "an expert replayed twice",
-       .call =
-           [=] {
-             topk({1, 4}, 2, chosen_experts({3, 3}, {1, 2}));
-           },
-       .type = "ValueError",
-       .message =
-           "topk_softmax: replayed experts of a token must be distinct, got 3 twice at token 0"}};
+      {"another rank", [=] { topk({4}, 1); }, "ShapeError",
+       "topk_softmax: logits must be [T, E], got [4]"},
+      {"no expert",
+       [=] {
+         topk({2, 4}, 0);
+       },
+       "ValueError", "topk_softmax: k must be in [1, 4] for logits [2, 4], got 0"},
+      {"too many experts",
+       [=] {
+         topk({2, 4}, 5);
+       },
+       "ValueError", "topk_softmax: k must be in [1, 4] for logits [2, 4], got 5"},
+      {"integers",
+       [] {
+         ops::topk_softmax(Tensor::zeros({2, 4}, Dtype::kInt64), 1, true);
+       },
+       "DtypeError", "topk_softmax: logits must be float32 or float64, got int64"},
+      {"a replay of another shape",
+       [=] {
+         topk({2, 4}, 2, chosen_experts({0, 1}, {1, 2}));
+       },
+       "ShapeError",
+       "topk_softmax: replay_indices must be [2, 2] for logits [2, 4] and k = 2, got "
+       "[1, 2]"},
+      {"a replay that is no integers",
+       [=] {
+         topk({1, 4}, 2, randn({1, 2}));
+       },
+       "DtypeError", "topk_softmax: replay_indices must be int64, got float64"},
+      {"a replay out of range",
+       [=] {
+         topk({1, 4}, 2, chosen_experts({0, 4}, {1, 2}));
+       },
+       "ValueError", "topk_softmax: replayed expert must be in [0, 4), got 4 at token 0"},
+      {"an expert replayed twice",
+       [=] {
+         topk({1, 4}, 2, chosen_experts({3, 3}, {1, 2}));
+       },
+       "ValueError",
+       "topk_softmax: replayed experts of a token must be distinct, got 3 twice at token 0"}};
   return entry;
 }
 
@@ -273,73 +258,53 @@ OpEntry choose_experts_op() {
     ops::choose_experts(randn(scores), choice, bias);
   };
   entry.errors = {
-      {.what = "another rank",
-       .call = [=] { choose({4}, {.k = 1}); },
-       .type = "ShapeError",
-       .message = "choose_experts: scores must be [T, E], got [4]"},
-      {.what = "integers",
-       .call =
-           [] {
-             ops::choose_experts(Tensor::zeros({2, 4}, Dtype::kInt64), {.k = 1});
-           },
-       .type = "DtypeError",
-       .message = "choose_experts: scores must be float32 or float64, got int64"},
-      {.what = "no expert",
-       .call =
-           [=] {
-             choose({2, 4}, {.k = 0});
-           },
-       .type = "ValueError",
-       .message = "choose_experts: k must be in [1, 4], the experts of 1 of 1 groups, got 0"},
-      {.what = "more than the groups have",
-       .call =
-           [=] {
-             choose({2, 8}, {.k = 5, .num_groups = 4, .topk_groups = 2});
-           },
-       .type = "ValueError",
-       .message = "choose_experts: k must be in [1, 4], the experts of 2 of 4 groups, got 5"},
-      {.what = "groups of unequal size",
-       .call =
-           [=] {
-             choose({2, 8}, {.k = 1, .num_groups = 3, .topk_groups = 1});
-           },
-       .type = "ValueError",
-       .message = "choose_experts: num_groups must divide the 8 experts, got 3"},
-      {.what = "no groups",
-       .call =
-           [=] {
-             choose({2, 8}, {.k = 1, .num_groups = 0, .topk_groups = 1});
-           },
-       .type = "ValueError",
-       .message = "choose_experts: num_groups must divide the 8 experts, got 0"},
-      {.what = "more groups than there are",
-       .call =
-           [=] {
-             choose({2, 8}, {.k = 1, .num_groups = 4, .topk_groups = 5});
-           },
-       .type = "ValueError",
-       .message = "choose_experts: topk_groups must be in [1, 4] (num_groups), got 5"},
-      {.what = "a bias of another shape",
-       .call =
-           [=] {
-             choose({2, 4}, {.k = 1}, randn({2, 4}));
-           },
-       .type = "ShapeError",
-       .message = "choose_experts: bias must be [4] for 4 experts, got [2, 4]"},
-      {.what = "a bias of another dtype",
-       .call =
-           [=] {
-             choose({2, 4}, {.k = 1}, randn({4}, 1, Dtype::kFloat32));
-           },
-       .type = "DtypeError",
-       .message = "choose_experts: bias must be float64 as the scores are, got float32"},
-      {.what = "a bias without bounds",
-       .call =
-           [=] {
-             choose({2, 2}, {.k = 1}, Tensor::full({2}, HUGE_VAL, Dtype::kFloat64));
-           },
-       .type = "ValueError",
-       .message = "choose_experts: bias must be finite, got inf"}};
+      {"another rank", [=] { choose({4}, {.k = 1}); }, "ShapeError",
+       "choose_experts: scores must be [T, E], got [4]"},
+      {"integers",
+       [] {
+         ops::choose_experts(Tensor::zeros({2, 4}, Dtype::kInt64), {.k = 1});
+       },
+       "DtypeError", "choose_experts: scores must be float32 or float64, got int64"},
+      {"no expert",
+       [=] {
+         choose({2, 4}, {.k = 0});
+       },
+       "ValueError", "choose_experts: k must be in [1, 4], the experts of 1 of 1 groups, got 0"},
+      {"more than the groups have",
+       [=] {
+         choose({2, 8}, {.k = 5, .num_groups = 4, .topk_groups = 2});
+       },
+       "ValueError", "choose_experts: k must be in [1, 4], the experts of 2 of 4 groups, got 5"},
+      {"groups of unequal size",
+       [=] {
+         choose({2, 8}, {.k = 1, .num_groups = 3, .topk_groups = 1});
+       },
+       "ValueError", "choose_experts: num_groups must divide the 8 experts, got 3"},
+      {"no groups",
+       [=] {
+         choose({2, 8}, {.k = 1, .num_groups = 0, .topk_groups = 1});
+       },
+       "ValueError", "choose_experts: num_groups must divide the 8 experts, got 0"},
+      {"more groups than there are",
+       [=] {
+         choose({2, 8}, {.k = 1, .num_groups = 4, .topk_groups = 5});
+       },
+       "ValueError", "choose_experts: topk_groups must be in [1, 4] (num_groups), got 5"},
+      {"a bias of another shape",
+       [=] {
+         choose({2, 4}, {.k = 1}, randn({2, 4}));
+       },
+       "ShapeError", "choose_experts: bias must be [4] for 4 experts, got [2, 4]"},
+      {"a bias of another dtype",
+       [=] {
+         choose({2, 4}, {.k = 1}, randn({4}, 1, Dtype::kFloat32));
+       },
+       "DtypeError", "choose_experts: bias must be float64 as the scores are, got float32"},
+      {"a bias without bounds",
+       [=] {
+         choose({2, 2}, {.k = 1}, Tensor::full({2}, HUGE_VAL, Dtype::kFloat64));
+       },
+       "ValueError", "choose_experts: bias must be finite, got inf"}};
   return entry;
 }
 
@@ -403,40 +368,31 @@ OpEntry topk_sigmoid_op() {
     ops::topk_sigmoid(randn(logits), choice, true, {}, replay);
   };
   entry.errors = {
-      {.what = "another rank",
-       .call = [=] { topk({4}, {.k = 1}); },
-       .type = "ShapeError",
-       .message = "topk_sigmoid: logits must be [T, E], got [4]"},
-      {.what = "integers",
-       .call =
-           [] {
-             ops::topk_sigmoid(Tensor::zeros({2, 4}, Dtype::kInt64), {.k = 1}, true);
-           },
-       .type = "DtypeError",
-       .message = "topk_sigmoid: logits must be float32 or float64, got int64"},
-      {.what = "too many experts",
-       .call =
-           [=] {
-             topk({2, 4}, {.k = 5});
-           },
-       .type = "ValueError",
-       .message = "topk_sigmoid: k must be in [1, 4], the experts of 1 of 1 groups, got 5"},
-      {.what = "a replay of another shape",
-       .call =
-           [=] {
-             topk({2, 4}, {.k = 2}, chosen_experts({0, 1}, {1, 2}));
-           },
-       .type = "ShapeError",
-       .message = "topk_sigmoid: replay_indices must be [2, 2] for logits [2, 4] and k = 2, got "
-                  "[1, 2]"},
-      {.what = "an expert replayed twice",
-       .call =
-           [=] {
-             topk({1, 4}, {.k = 2}, chosen_experts({3, 3}, {1, 2}));
-           },
-       .type = "ValueError",
-       .message =
-           "topk_sigmoid: replayed experts of a token must be distinct, got 3 twice at token 0"}};
+      {"another rank", [=] { topk({4}, {.k = 1}); }, "ShapeError",
+       "topk_sigmoid: logits must be [T, E], got [4]"},
+      {"integers",
+       [] {
+         ops::topk_sigmoid(Tensor::zeros({2, 4}, Dtype::kInt64), {.k = 1}, true);
+       },
+       "DtypeError", "topk_sigmoid: logits must be float32 or float64, got int64"},
+      {"too many experts",
+       [=] {
+         topk({2, 4}, {.k = 5});
+       },
+       "ValueError", "topk_sigmoid: k must be in [1, 4], the experts of 1 of 1 groups, got 5"},
+      {"a replay of another shape",
+       [=] {
+         topk({2, 4}, {.k = 2}, chosen_experts({0, 1}, {1, 2}));
+       },
+       "ShapeError",
+       "topk_sigmoid: replay_indices must be [2, 2] for logits [2, 4] and k = 2, got "
+       "[1, 2]"},
+      {"an expert replayed twice",
+       [=] {
+         topk({1, 4}, {.k = 2}, chosen_experts({3, 3}, {1, 2}));
+       },
+       "ValueError",
+       "topk_sigmoid: replayed experts of a token must be distinct, got 3 twice at token 0"}};
   return entry;
 }
 

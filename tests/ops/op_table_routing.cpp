@@ -63,31 +63,23 @@ OpEntry plan_routing_op() {
   entry.samples = {sample("two of five", 9, 2, 5), sample("one of many", 3, 1, 17),
                    sample("all", 4, 3, 3), sample("one token, one expert", 1, 1, 1),
                    sample("no tokens", 0, 2, 4)};
-  entry.errors = {{.what = "another rank",
-                   .call = [] { ops::plan_routing(index_tensor({0}, {1}), 2); },
-                   .type = "ShapeError",
-                   .message = "routing: indices must be [T, K], got [1]"},
-                  {.what = "no experts",
-                   .call =
-                       [] {
-                         ops::plan_routing(index_tensor({}, {0, 1}), 0);
-                       },
-                   .type = "ValueError",
-                   .message = "routing: num_experts must be at least 1, got 0"},
-                  {.what = "indices that are no integers",
-                   .call =
-                       [] {
-                         ops::plan_routing(randn({2, 1}), 2);
-                       },
-                   .type = "DtypeError",
-                   .message = "routing: indices must be int64, got float64"},
-                  {.what = "an expert out of range",
-                   .call =
-                       [] {
-                         ops::plan_routing(index_tensor({0, 1, 2, 0}, {2, 2}), 2);
-                       },
-                   .type = "ValueError",
-                   .message = "routing: expert index must be in [0, 2), got 2 at token 1"}};
+  entry.errors = {{"another rank", [] { ops::plan_routing(index_tensor({0}, {1}), 2); },
+                   "ShapeError", "routing: indices must be [T, K], got [1]"},
+                  {"no experts",
+                   [] {
+                     ops::plan_routing(index_tensor({}, {0, 1}), 0);
+                   },
+                   "ValueError", "routing: num_experts must be at least 1, got 0"},
+                  {"indices that are no integers",
+                   [] {
+                     ops::plan_routing(randn({2, 1}), 2);
+                   },
+                   "DtypeError", "routing: indices must be int64, got float64"},
+                  {"an expert out of range",
+                   [] {
+                     ops::plan_routing(index_tensor({0, 1, 2, 0}, {2, 2}), 2);
+                   },
+                   "ValueError", "routing: expert index must be in [0, 2), got 2 at token 1"}};
   return entry;
 }
 
@@ -126,24 +118,19 @@ OpEntry permute_rows_op() {
   const auto permute = [](const Tensor& x) {
     ops::permute_rows(x, ops::plan_routing(index_tensor({0, 1, 1, 2}, {2, 2}), 3).permutation);
   };
-  entry.errors = {{.what = "another rank",
-                   .call = [=] { permute(randn({2})); },
-                   .type = "ShapeError",
-                   .message = "permute_rows: x must be [T, H], got [2]"},
-                  {.what = "too many tokens",
-                   .call =
-                       [=] {
-                         permute(randn({3, 5}));
-                       },
-                   .type = "ShapeError",
-                   .message = "permute_rows: the plan has 4 rows, 2 for each token, got x [3, 5]"},
-                  {.what = "integers",
-                   .call =
-                       [=] {
-                         permute(Tensor::zeros({2, 5}, Dtype::kInt64));
-                       },
-                   .type = "DtypeError",
-                   .message = "permute_rows: x must be float32 or float64, got int64"}};
+  entry.errors = {
+      {"another rank", [=] { permute(randn({2})); }, "ShapeError",
+       "permute_rows: x must be [T, H], got [2]"},
+      {"too many tokens",
+       [=] {
+         permute(randn({3, 5}));
+       },
+       "ShapeError", "permute_rows: the plan has 4 rows, 2 for each token, got x [3, 5]"},
+      {"integers",
+       [=] {
+         permute(Tensor::zeros({2, 5}, Dtype::kInt64));
+       },
+       "DtypeError", "permute_rows: x must be float32 or float64, got int64"}};
   return entry;
 }
 
@@ -181,24 +168,18 @@ OpEntry unpermute_rows_op() {
   const auto unpermute = [](const Tensor& rows) {
     ops::unpermute_rows(rows, ops::plan_routing(index_tensor({0, 1, 1, 2}, {2, 2}), 3).permutation);
   };
-  entry.errors = {{.what = "another rank",
-                   .call = [=] { unpermute(randn({4})); },
-                   .type = "ShapeError",
-                   .message = "unpermute_rows: rows must be [4, H] as planned, got [4]"},
-                  {.what = "too few rows",
-                   .call =
-                       [=] {
-                         unpermute(randn({3, 5}));
-                       },
-                   .type = "ShapeError",
-                   .message = "unpermute_rows: rows must be [4, H] as planned, got [3, 5]"},
-                  {.what = "integers",
-                   .call =
-                       [=] {
-                         unpermute(Tensor::zeros({4, 5}, Dtype::kInt64));
-                       },
-                   .type = "DtypeError",
-                   .message = "unpermute_rows: rows must be float32 or float64, got int64"}};
+  entry.errors = {{"another rank", [=] { unpermute(randn({4})); }, "ShapeError",
+                   "unpermute_rows: rows must be [4, H] as planned, got [4]"},
+                  {"too few rows",
+                   [=] {
+                     unpermute(randn({3, 5}));
+                   },
+                   "ShapeError", "unpermute_rows: rows must be [4, H] as planned, got [3, 5]"},
+                  {"integers",
+                   [=] {
+                     unpermute(Tensor::zeros({4, 5}, Dtype::kInt64));
+                   },
+                   "DtypeError", "unpermute_rows: rows must be float32 or float64, got int64"}};
   return entry;
 }
 

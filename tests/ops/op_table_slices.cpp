@@ -43,45 +43,39 @@ OpEntry narrow_op() {
                    sample("nothing of something", {3, 4}, 1, 4, 0),
                    sample("something of nothing", {0, 4}, 1, 1, 2),
                    sample("size one", {1}, 0, 0, 1)};
-  entry.errors = {{.what = "past the end",
-                   .call =
-                       [] {
-                         ops::narrow(randn({2, 3}), 1, 2, 2);
-                       },
-                   .type = "ShapeError",
-                   .message = "narrow: start and length must stay inside dimension 1 of [2, 3], "
-                              "got 2 and 2"},
-                  {.what = "before the start",
-                   .call =
-                       [] {
-                         ops::narrow(randn({2, 3}), 0, -3, 1);
-                       },
-                   .type = "ShapeError",
-                   .message = "narrow: start and length must stay inside dimension 0 of [2, 3], "
-                              "got -3 and 1"},
-                  {.what = "a start that overflows",
-                   .call =
-                       [] {
-                         ops::narrow(randn({2, 3}), 0, std::numeric_limits<std::int64_t>::max(), 2);
-                       },
-                   .type = "ShapeError",
-                   .message = "narrow: start and length must stay inside dimension 0 of [2, 3], "
-                              "got 9223372036854775807 and 2"},
-                  {.what = "a length that overflows",
-                   .call =
-                       [] {
-                         ops::narrow(randn({2, 3}), 0, 2, std::numeric_limits<std::int64_t>::max());
-                       },
-                   .type = "ShapeError",
-                   .message = "narrow: start and length must stay inside dimension 0 of [2, 3], "
-                              "got 2 and 9223372036854775807"},
-                  {.what = "dimension out of range",
-                   .call =
-                       [] {
-                         ops::narrow(randn({2, 3}), 2, 0, 1);
-                       },
-                   .type = "ShapeError",
-                   .message = "narrow: dimension must be in [-2, 1], got 2"}};
+  entry.errors = {{"past the end",
+                   [] {
+                     ops::narrow(randn({2, 3}), 1, 2, 2);
+                   },
+                   "ShapeError",
+                   "narrow: start and length must stay inside dimension 1 of [2, 3], "
+                   "got 2 and 2"},
+                  {"before the start",
+                   [] {
+                     ops::narrow(randn({2, 3}), 0, -3, 1);
+                   },
+                   "ShapeError",
+                   "narrow: start and length must stay inside dimension 0 of [2, 3], "
+                   "got -3 and 1"},
+                  {"a start that overflows",
+                   [] {
+                     ops::narrow(randn({2, 3}), 0, std::numeric_limits<std::int64_t>::max(), 2);
+                   },
+                   "ShapeError",
+                   "narrow: start and length must stay inside dimension 0 of [2, 3], "
+                   "got 9223372036854775807 and 2"},
+                  {"a length that overflows",
+                   [] {
+                     ops::narrow(randn({2, 3}), 0, 2, std::numeric_limits<std::int64_t>::max());
+                   },
+                   "ShapeError",
+                   "narrow: start and length must stay inside dimension 0 of [2, 3], "
+                   "got 2 and 9223372036854775807"},
+                  {"dimension out of range",
+                   [] {
+                     ops::narrow(randn({2, 3}), 2, 0, 1);
+                   },
+                   "ShapeError", "narrow: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -110,24 +104,18 @@ OpEntry select_op() {
       sample("the middle", {2, 5, 3}, 1, 0), sample("from the end", {3, 5}, 1, -2),
       sample("to a scalar", {3}, 0, 1),      sample("something of nothing", {3, 0}, 0, 1)};
   entry.errors = {
-      {.what = "past the end",
-       .call =
-           [] {
-             ops::select(randn({2, 3}), -1, 3);
-           },
-       .type = "ShapeError",
-       .message = "select: position must be in [-3, 3) for dimension 1 of [2, 3], got 3"},
-      {.what = "before the start",
-       .call =
-           [] {
-             ops::select(randn({2, 3}), 0, -3);
-           },
-       .type = "ShapeError",
-       .message = "select: position must be in [-2, 2) for dimension 0 of [2, 3], got -3"},
-      {.what = "a scalar",
-       .call = [] { ops::select(randn({}), 0, 0); },
-       .type = "ShapeError",
-       .message = "select: needs at least one dimension, got []"}};
+      {"past the end",
+       [] {
+         ops::select(randn({2, 3}), -1, 3);
+       },
+       "ShapeError", "select: position must be in [-3, 3) for dimension 1 of [2, 3], got 3"},
+      {"before the start",
+       [] {
+         ops::select(randn({2, 3}), 0, -3);
+       },
+       "ShapeError", "select: position must be in [-2, 2) for dimension 0 of [2, 3], got -3"},
+      {"a scalar", [] { ops::select(randn({}), 0, 0); }, "ShapeError",
+       "select: needs at least one dimension, got []"}};
   return entry;
 }
 
@@ -160,20 +148,16 @@ OpEntry split_op() {
       sample("the middle", {2, 5, 3}, 2, 1),        sample("one piece", {3, 2}, 9, 0),
       sample("pieces of one", {3}, 1, 0),           sample("nothing", {0, 3}, 2, 0),
       sample("pieces of nothing", {3, 0}, 2, 0)};
-  entry.errors = {{.what = "no size",
-                   .call =
-                       [] {
-                         ops::split(randn({2, 3}), 0, 0);
-                       },
-                   .type = "ShapeError",
-                   .message = "split: size must be positive, got 0"},
-                  {.what = "dimension out of range",
-                   .call =
-                       [] {
-                         ops::split(randn({2, 3}), 1, 2);
-                       },
-                   .type = "ShapeError",
-                   .message = "split: dimension must be in [-2, 1], got 2"}};
+  entry.errors = {{"no size",
+                   [] {
+                     ops::split(randn({2, 3}), 0, 0);
+                   },
+                   "ShapeError", "split: size must be positive, got 0"},
+                  {"dimension out of range",
+                   [] {
+                     ops::split(randn({2, 3}), 1, 2);
+                   },
+                   "ShapeError", "split: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -206,15 +190,13 @@ OpEntry split_sizes_op() {
       sample("more than a shape has dimensions", {10, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, 0)};
   const auto refused = [](const std::string& what, const std::vector<std::int64_t>& sizes,
                           const std::string& got) {
-    return OpError{.what = what,
-                   .call =
-                       [=] {
-                         ops::split(randn({5, 3}), sizes, 0);
-                       },
-                   .type = "ShapeError",
-                   .message =
-                       "split: sizes must be >= 0 and add up to the 5 of dimension 0 of "
-                       "[5, 3], got " +
+    return OpError{what,
+                   [=] {
+                     ops::split(randn({5, 3}), sizes, 0);
+                   },
+                   "ShapeError",
+                   "split: sizes must be >= 0 and add up to the 5 of dimension 0 of "
+                   "[5, 3], got " +
                        got};
   };
   entry.errors = {refused("too much", {3, 3}, "3, 3"),
@@ -225,13 +207,11 @@ OpEntry split_sizes_op() {
                           {std::numeric_limits<std::int64_t>::max(),
                            std::numeric_limits<std::int64_t>::max(), 7},
                           "9223372036854775807, 9223372036854775807, 7"),
-                  {.what = "dimension out of range",
-                   .call =
-                       [] {
-                         ops::split(randn({2, 3}), std::vector<std::int64_t>{2}, 2);
-                       },
-                   .type = "ShapeError",
-                   .message = "split: dimension must be in [-2, 1], got 2"}};
+                  {"dimension out of range",
+                   [] {
+                     ops::split(randn({2, 3}), std::vector<std::int64_t>{2}, 2);
+                   },
+                   "ShapeError", "split: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -260,20 +240,16 @@ OpEntry chunk_op() {
                    sample("fewer pieces", {4, 2}, 3, 0),
                    sample("more pieces than there are rows", {2, 3}, 7, 0),
                    sample("pieces of an empty dimension", {0, 3}, 2, 0)};
-  entry.errors = {{.what = "no pieces",
-                   .call =
-                       [] {
-                         ops::chunk(randn({5, 3}), 0, 0);
-                       },
-                   .type = "ShapeError",
-                   .message = "chunk: the number of pieces must be positive, got 0"},
-                  {.what = "dimension out of range",
-                   .call =
-                       [] {
-                         ops::chunk(randn({5, 3}), 2, 2);
-                       },
-                   .type = "ShapeError",
-                   .message = "chunk: dimension must be in [-2, 1], got 2"}};
+  entry.errors = {{"no pieces",
+                   [] {
+                     ops::chunk(randn({5, 3}), 0, 0);
+                   },
+                   "ShapeError", "chunk: the number of pieces must be positive, got 0"},
+                  {"dimension out of range",
+                   [] {
+                     ops::chunk(randn({5, 3}), 2, 2);
+                   },
+                   "ShapeError", "chunk: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -297,20 +273,16 @@ OpEntry expand_op() {
                    sample("as it is", {2, 3}, {2, 3}),
                    sample("zero times", {1, 3}, {0, 3}),
                    sample("nothing", {0, 1}, {2, 0, 4})};
-  entry.errors = {{.what = "another size",
-                   .call =
-                       [] {
-                         ops::expand(randn({2, 3}), {4, 3});
-                       },
-                   .type = "ShapeError",
-                   .message = "expand: [2, 3] does not expand to [4, 3]"},
-                  {.what = "fewer dimensions",
-                   .call =
-                       [] {
-                         ops::expand(randn({1, 3}), {3});
-                       },
-                   .type = "ShapeError",
-                   .message = "expand: [1, 3] does not expand to [3]"}};
+  entry.errors = {{"another size",
+                   [] {
+                     ops::expand(randn({2, 3}), {4, 3});
+                   },
+                   "ShapeError", "expand: [2, 3] does not expand to [4, 3]"},
+                  {"fewer dimensions",
+                   [] {
+                     ops::expand(randn({1, 3}), {3});
+                   },
+                   "ShapeError", "expand: [1, 3] does not expand to [3]"}};
   return entry;
 }
 

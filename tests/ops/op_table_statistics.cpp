@@ -69,17 +69,13 @@ std::vector<OpSample> line_samples() {
 using LineCall = std::function<void(const Tensor&, std::int64_t)>;
 
 std::vector<OpError> line_errors(const std::string& op, const LineCall& call) {
-  return {{.what = "integers",
-           .call = [=] { call(Tensor::zeros({2}, Dtype::kInt64), 0); },
-           .type = "DtypeError",
-           .message = op + ": needs float32 or float64, got int64"},
-          {.what = "a dimension out of range",
-           .call =
-               [=] {
-                 call(randn({2, 3}), -3);
-               },
-           .type = "ShapeError",
-           .message = op + ": dimension must be in [-2, 1], got -3"}};
+  return {{"integers", [=] { call(Tensor::zeros({2}, Dtype::kInt64), 0); }, "DtypeError",
+           op + ": needs float32 or float64, got int64"},
+          {"a dimension out of range",
+           [=] {
+             call(randn({2, 3}), -3);
+           },
+           "ShapeError", op + ": dimension must be in [-2, 1], got -3"}};
 }
 
 OpEntry variance_op(const std::string& op,
@@ -109,10 +105,9 @@ OpEntry variance_op(const std::string& op,
   add(line_sample("a larger correction", {5, 2}, 0, false), 2.5);
   entry.errors = line_errors(
       op, [function](const Tensor& x, std::int64_t dim) { function(x, dim, 1, false); });
-  entry.errors.push_back({.what = "a correction that is no number",
-                          .call = [function] { function(randn({2}), 0, NAN, false); },
-                          .type = "ValueError",
-                          .message = op + ": correction must be finite, got nan"});
+  entry.errors.push_back({"a correction that is no number",
+                          [function] { function(randn({2}), 0, NAN, false); }, "ValueError",
+                          op + ": correction must be finite, got nan"});
   return entry;
 }
 
@@ -133,10 +128,8 @@ OpEntry whole_variance_op(const std::string& op, Tensor (*function)(const Tensor
                     .inputs = {{.shape = {130, 257}}},
                     .differences = Differences::kOneDirection}};
   for (auto& sample : entry.samples) sample.inputs[0].nz = Nz::kOtherShapeOnly;
-  entry.errors = {{.what = "integers",
-                   .call = [function] { function(Tensor::zeros({2}, Dtype::kInt64)); },
-                   .type = "DtypeError",
-                   .message = op + ": needs float32 or float64, got int64"}};
+  entry.errors = {{"integers", [function] { function(Tensor::zeros({2}, Dtype::kInt64)); },
+                   "DtypeError", op + ": needs float32 or float64, got int64"}};
   return entry;
 }
 

@@ -42,31 +42,23 @@ OpEntry embedding_op() {
   const auto ids = [](const std::vector<std::int64_t>& values) {
     return Tensor::from(values, {std::ssize(values)});
   };
-  entry.errors = {{.what = "a weight that is no matrix",
-                   .call = [=] { ops::embedding(ids({0}), randn({3})); },
-                   .type = "ShapeError",
-                   .message = "embedding: weight must be [V, H], got [3]"},
-                  {.what = "ids that are no integers",
-                   .call =
-                       [] {
-                         ops::embedding(randn({1}), randn({3, 2}));
-                       },
-                   .type = "DtypeError",
-                   .message = "embedding: ids must be int64, got float64"},
-                  {.what = "an integer weight",
-                   .call =
-                       [=] {
-                         ops::embedding(ids({0}), Tensor::zeros({3, 2}, Dtype::kInt64));
-                       },
-                   .type = "DtypeError",
-                   .message = "embedding: weight must be float32 or float64, got int64"},
-                  {.what = "an id out of range",
-                   .call =
-                       [=] {
-                         ops::embedding(ids({0, 2, 3}), randn({3, 2}));
-                       },
-                   .type = "ValueError",
-                   .message = "embedding: token id must be in [0, 3), got 3 at position 2"}};
+  entry.errors = {{"a weight that is no matrix", [=] { ops::embedding(ids({0}), randn({3})); },
+                   "ShapeError", "embedding: weight must be [V, H], got [3]"},
+                  {"ids that are no integers",
+                   [] {
+                     ops::embedding(randn({1}), randn({3, 2}));
+                   },
+                   "DtypeError", "embedding: ids must be int64, got float64"},
+                  {"an integer weight",
+                   [=] {
+                     ops::embedding(ids({0}), Tensor::zeros({3, 2}, Dtype::kInt64));
+                   },
+                   "DtypeError", "embedding: weight must be float32 or float64, got int64"},
+                  {"an id out of range",
+                   [=] {
+                     ops::embedding(ids({0, 2, 3}), randn({3, 2}));
+                   },
+                   "ValueError", "embedding: token id must be in [0, 3), got 3 at position 2"}};
   return entry;
 }
 
@@ -102,30 +94,20 @@ OpEntry rope_table_op() {
   const auto table = [](std::int64_t head_dim, double theta, Dtype dtype = Dtype::kFloat32) {
     ops::rope_table(Tensor::zeros({3}, Dtype::kInt64), head_dim, theta, dtype);
   };
-  entry.errors = {
-      {.what = "a matrix of positions",
-       .call =
-           [] {
-             ops::rope_table(Tensor::zeros({1, 3}, Dtype::kInt64), 4, 1e4, Dtype::kFloat32);
-           },
-       .type = "ShapeError",
-       .message = "rope_table: positions must be [T], got [1, 3]"},
-      {.what = "positions that are no integers",
-       .call = [] { ops::rope_table(randn({3}), 4, 1e4, Dtype::kFloat32); },
-       .type = "DtypeError",
-       .message = "rope_table: positions must be int64, got float64"},
-      {.what = "an odd head dimension",
-       .call = [=] { table(5, 1e4); },
-       .type = "ValueError",
-       .message = "rope_table: head_dim must be even and at least 2, got 5"},
-      {.what = "theta of zero",
-       .call = [=] { table(4, 0); },
-       .type = "ValueError",
-       .message = "rope_table: theta must be positive, got 0"},
-      {.what = "an integer table",
-       .call = [=] { table(4, 1e4, Dtype::kInt64); },
-       .type = "DtypeError",
-       .message = "arithmetic needs float32 or float64, got int64"}};
+  entry.errors = {{"a matrix of positions",
+                   [] {
+                     ops::rope_table(Tensor::zeros({1, 3}, Dtype::kInt64), 4, 1e4, Dtype::kFloat32);
+                   },
+                   "ShapeError", "rope_table: positions must be [T], got [1, 3]"},
+                  {"positions that are no integers",
+                   [] { ops::rope_table(randn({3}), 4, 1e4, Dtype::kFloat32); }, "DtypeError",
+                   "rope_table: positions must be int64, got float64"},
+                  {"an odd head dimension", [=] { table(5, 1e4); }, "ValueError",
+                   "rope_table: head_dim must be even and at least 2, got 5"},
+                  {"theta of zero", [=] { table(4, 0); }, "ValueError",
+                   "rope_table: theta must be positive, got 0"},
+                  {"an integer table", [=] { table(4, 1e4, Dtype::kInt64); }, "DtypeError",
+                   "arithmetic needs float32 or float64, got int64"}};
   return entry;
 }
 
@@ -158,36 +140,29 @@ OpEntry rope_op() {
   const auto rope = [](const Shape& x, const Shape& cos, const Shape& sin) {
     ops::rope(randn(x), {.cos = randn(cos), .sin = randn(sin)});
   };
-  entry.errors = {{.what = "two dimensions",
-                   .call =
-                       [=] {
-                         rope({3, 4}, {3, 2}, {3, 2});
-                       },
-                   .type = "ShapeError",
-                   .message = "rope: x must be [T, N, D], got [3, 4]"},
-                  {.what = "an odd head dimension",
-                   .call =
-                       [=] {
-                         rope({3, 1, 5}, {3, 2}, {3, 2});
-                       },
-                   .type = "ShapeError",
-                   .message = "rope: the last dimension of x must be even, got [3, 1, 5]"},
-                  {.what = "a table that is too short",
-                   .call =
-                       [=] {
-                         rope({3, 1, 4}, {3, 2}, {2, 2});
-                       },
-                   .type = "ShapeError",
-                   .message = "rope: table must be [3, 2] to match x [3, 1, 4], got cos [3, 2] and "
-                              "sin [2, 2]"},
-                  {.what = "mixed dtypes",
-                   .call =
-                       [] {
-                         ops::rope(randn({3, 1, 4}), {.cos = randn({3, 2}),
-                                                      .sin = randn({3, 2}, 1, Dtype::kFloat32)});
-                       },
-                   .type = "DtypeError",
-                   .message = "rope: x is float64 but the table is float64 and float32"}};
+  entry.errors = {{"two dimensions",
+                   [=] {
+                     rope({3, 4}, {3, 2}, {3, 2});
+                   },
+                   "ShapeError", "rope: x must be [T, N, D], got [3, 4]"},
+                  {"an odd head dimension",
+                   [=] {
+                     rope({3, 1, 5}, {3, 2}, {3, 2});
+                   },
+                   "ShapeError", "rope: the last dimension of x must be even, got [3, 1, 5]"},
+                  {"a table that is too short",
+                   [=] {
+                     rope({3, 1, 4}, {3, 2}, {2, 2});
+                   },
+                   "ShapeError",
+                   "rope: table must be [3, 2] to match x [3, 1, 4], got cos [3, 2] and "
+                   "sin [2, 2]"},
+                  {"mixed dtypes",
+                   [] {
+                     ops::rope(randn({3, 1, 4}),
+                               {.cos = randn({3, 2}), .sin = randn({3, 2}, 1, Dtype::kFloat32)});
+                   },
+                   "DtypeError", "rope: x is float64 but the table is float64 and float32"}};
   return entry;
 }
 
@@ -220,25 +195,21 @@ OpEntry partial_rope_op() {
   const auto refused = [&](const std::string& what, const Shape& x, const Shape& table,
                            const std::string& message) {
     entry.errors.push_back(
-        {.what = what,
-         .call = [=] { ops::partial_rope(randn(x), {.cos = randn(table), .sin = randn(table)}); },
-         .type = "ShapeError",
-         .message = message});
+        {what, [=] { ops::partial_rope(randn(x), {.cos = randn(table), .sin = randn(table)}); },
+         "ShapeError", message});
   };
   refused("two dimensions", {3, 4}, {3, 2}, "partial_rope: x must be [T, N, D], got [3, 4]");
   refused("a table that is too wide", {3, 1, 4}, {3, 3},
           "partial_rope: table must be [3, R/2] with R <= 4 to match x [3, 1, 4], got cos [3, 3]");
   refused("a table that is too short", {3, 1, 4}, {2, 1},
           "rope: table must be [3, 1] to match x [3, 1, 2], got cos [2, 1] and sin [2, 1]");
-  entry.errors.push_back(
-      {.what = "mixed dtypes",
-       .call =
-           [] {
-             ops::partial_rope(randn({3, 1, 4}),
-                               {.cos = randn({3, 1}), .sin = randn({3, 1}, 1, Dtype::kFloat32)});
-           },
-       .type = "DtypeError",
-       .message = "rope: x is float64 but the table is float64 and float32"});
+  entry.errors.push_back({"mixed dtypes",
+                          [] {
+                            ops::partial_rope(
+                                randn({3, 1, 4}),
+                                {.cos = randn({3, 1}), .sin = randn({3, 1}, 1, Dtype::kFloat32)});
+                          },
+                          "DtypeError", "rope: x is float64 but the table is float64 and float32"});
   return entry;
 }
 

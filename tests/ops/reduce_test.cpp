@@ -17,11 +17,7 @@
 namespace moegrad::ops::reduce_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 const std::vector<Shape>& shapes() {
   static const std::vector<Shape> list{{1},        {7},         {2, 3},   {3, 1, 5},

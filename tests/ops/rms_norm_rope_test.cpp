@@ -13,8 +13,7 @@
 namespace moegrad::ops::rms_norm_rope_test {
 namespace {
 
-using moegrad::test::bitwise_equal;
-using moegrad::test::randn;
+using namespace moegrad::test;
 
 constexpr double kEps = 1e-6;
 

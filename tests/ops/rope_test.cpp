@@ -10,11 +10,7 @@
 namespace moegrad::ops::rope_test {
 namespace {
 
-using moegrad::test::all_close;
-using moegrad::test::bitwise_equal;
-using moegrad::test::message_of;
-using moegrad::test::randn;
-using moegrad::test::variable;
+using namespace moegrad::test;
 
 Tensor positions(const std::vector<std::int64_t>& values) {
   return Tensor::from(values, {static_cast<std::int64_t>(values.size())});

@@ -16,11 +16,7 @@
 namespace moegrad::ops::routing_test {
 namespace {
 
-using moegrad::test::all_close;
-using moegrad::test::bitwise_equal;
-using moegrad::test::message_of;
-using moegrad::test::randn;
-using moegrad::test::variable;
+using namespace moegrad::test;
 
 using Integers = std::vector<std::int64_t>;
 

@@ -12,11 +12,7 @@
 namespace moegrad::ops::softmax_test {
 namespace {
 
-using test::all_close;
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 // log softmax over rows of length d, without the shift by the maximum.
 Tensor log_softmax_by_definition(const Tensor& x) {

@@ -20,8 +20,7 @@
 namespace moegrad::ops::special_values_test {
 namespace {
 
-using test::bitwise_equal;
-using test::integers;
+using namespace test;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -11,13 +11,7 @@
 namespace moegrad::ops::split_cat_test {
 namespace {
 
-using test::bitwise_equal;
-using test::counting;
-using test::holds;
-using test::message_of;
-using test::randn;
-using test::shares_storage;
-using test::variable;
+using namespace test;
 
 TEST(SplitCat, SplitAndChunkTakeRanges) {
   const Tensor x = counting({2, 5});

@@ -16,11 +16,7 @@
 namespace moegrad::ops::swiglu_test {
 namespace {
 
-using moegrad::test::all_close;
-using moegrad::test::bitwise_equal;
-using moegrad::test::message_of;
-using moegrad::test::randn;
-using moegrad::test::variable;
+using namespace moegrad::test;
 
 TensorList f(const TensorList& in) { return {swiglu(in[0], in.size() > 1 ? in[1] : Tensor())}; }
 

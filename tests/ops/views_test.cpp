@@ -10,13 +10,7 @@
 namespace moegrad::ops::views_test {
 namespace {
 
-using test::bitwise_equal;
-using test::counting;
-using test::holds;
-using test::message_of;
-using test::randn;
-using test::shares_storage;
-using test::variable;
+using namespace test;
 
 TEST(Views, ViewSharesStorageAndInfersOneSize) {
   const Tensor x = counting({2, 6});

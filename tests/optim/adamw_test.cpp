@@ -13,10 +13,7 @@
 namespace moegrad::optim::adamw_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::variable;
+using namespace test;
 
 void set_random_grad(const Tensor& parameter, std::uint64_t seed) {
   parameter.set_grad(randn(parameter.shape(), seed, parameter.dtype()));

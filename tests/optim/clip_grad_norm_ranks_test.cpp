@@ -16,11 +16,7 @@
 namespace moegrad::optim::clip_grad_norm_ranks_test {
 namespace {
 
-using test::bitwise_equal;
-using test::CountingProcessGroup;
-using test::randn;
-using test::shard_of;
-using test::spec_of;
+using namespace test;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();

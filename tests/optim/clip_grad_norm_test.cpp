@@ -17,9 +17,7 @@
 namespace moegrad::optim::clip_grad_norm_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNoClip = kInf;

@@ -16,11 +16,7 @@
 namespace moegrad::optim::every_optimizer_ranks_test {
 namespace {
 
-using test::bitwise_equal;
-using test::every_optimizer;
-using test::NamedOptimizer;
-using test::randn;
-using test::shard_of;
+using namespace test;
 
 constexpr int kBefore = 3, kSteps = 6;
 

@@ -17,9 +17,7 @@
 namespace moegrad::optim::every_optimizer_test {
 namespace {
 
-using test::bitwise_equal;
-using test::every_optimizer;
-using test::randn;
+using namespace test;
 
 const std::vector<Shape> kShapes = {Shape{5, 3}, Shape{7}, Shape{1, 4}, Shape{0, 2}, Shape{}};
 

@@ -12,12 +12,7 @@
 namespace moegrad::optim::matrix_optimizer_ranks_test {
 namespace {
 
-using test::bitwise_equal;
-using test::gate_up;
-using test::kExperts;
-using test::random_matrices;
-using test::shard_of;
-using test::stack;
+using namespace test;
 
 /// Random; none of expert 1 in step 1.
 Tensor grad_of(std::uint64_t step, bool transposed) {

@@ -11,14 +11,7 @@
 namespace moegrad::optim::matrix_optimizer_test {
 namespace {
 
-using test::bitwise_equal;
-using test::gate_up;
-using test::kExperts;
-using test::message_of;
-using test::randn;
-using test::random_matrices;
-using test::stack;
-using test::stacked_shape;
+using namespace test;
 
 // Known from the description alone: expert 1's up, element (out 2, in 3).
 TEST(StackedMatrices, SayWhereAMatrixIsStored) {

@@ -12,9 +12,7 @@
 namespace moegrad::optim::muon_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 using Matrix = EigenMatrix<double>;
 
 /// What one step without momentum and decay takes from the parameter.

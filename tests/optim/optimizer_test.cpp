@@ -68,8 +68,7 @@ TEST(Optimizer, AStepNeedsAGradient) {
   without_rows.step();
 }
 
-using test::bitwise_equal;
-using test::message_of;
+using namespace test;
 
 std::vector<double> rates(const Optimizer& optimizer) {
   std::vector<double> rates;

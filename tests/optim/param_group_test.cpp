@@ -20,9 +20,7 @@
 namespace moegrad::optim::param_group_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 /// Two steps with the same gradients of the same parameter, in a group of its own settings and
 /// alone with the same settings from the configuration.

@@ -16,13 +16,7 @@
 namespace moegrad::optim::row_blocks_ranks_test {
 namespace {
 
-using test::bitwise_equal;
-using test::blocked_gradient;
-using test::CountingProcessGroup;
-using test::kBlocks;
-using test::randn;
-using test::shard_of;
-using test::spec_of;
+using namespace test;
 
 constexpr std::int64_t kRows = kBlocks * 3, kColumns = 4;
 constexpr int kSteps = 12;

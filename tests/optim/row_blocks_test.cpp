@@ -13,13 +13,7 @@
 namespace moegrad::optim::row_blocks_test {
 namespace {
 
-using test::bitwise_equal;
-using test::block_has_gradient;
-using test::blocked_gradient;
-using test::kBlocks;
-using test::message_of;
-using test::randn;
-using test::rows_of;
+using namespace test;
 
 constexpr std::int64_t kRows = 3, kColumns = 5;  // of one block
 constexpr int kSteps = 14;

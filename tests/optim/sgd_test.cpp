@@ -10,8 +10,7 @@
 namespace moegrad::optim::sgd_test {
 namespace {
 
-using test::message_of;
-using test::randn;
+using namespace test;
 
 /// 100 steps of torch.optim.SGD's loop; the momentum buffer begins as the first gradient.
 void expect_reference(const SGD::Config& config) {

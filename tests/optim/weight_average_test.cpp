@@ -15,9 +15,7 @@
 namespace moegrad::optim::weight_average_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 void set(Tensor tensor, const Tensor& values) { copy_(tensor, values); }
 

@@ -23,8 +23,7 @@ namespace {
 using models::CausalLM;
 using models::CausalLMConfig;
 using models::ModelType;
-using test::bitwise_equal;
-using test::toy_batches;
+using namespace test;
 
 CausalLMConfig config_of(ModelType type) {
   auto config = test::toy_config_of(type);

@@ -20,8 +20,7 @@
 namespace moegrad::training::dropout_step_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
+using namespace test;
 
 constexpr std::int64_t kMicroBatches = 4;
 

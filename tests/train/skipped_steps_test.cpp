@@ -15,8 +15,7 @@ namespace moegrad::training::skipped_steps_test {
 namespace {
 
 using nlohmann::json;
-using test::message_of;
-using test::TemporaryFolder;
+using namespace test;
 
 constexpr char kPoison = 'Q';
 

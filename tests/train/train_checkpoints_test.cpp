@@ -19,10 +19,7 @@
 namespace moegrad::training::train_checkpoints_test {
 namespace {
 
-using test::message_of;
-using test::read_file;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 
 /// What a run prints is no business of these tests.
 struct Silence {

@@ -17,10 +17,7 @@
 namespace moegrad::anomaly_test {
 namespace {
 
-using test::message_of;
-using test::mul;
-using test::randn;
-using test::variable;
+using namespace test;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;

@@ -16,13 +16,7 @@
 namespace moegrad::checkpoint_test {
 namespace {
 
-using test::add;
-using test::bitwise_equal;
-using test::halves;
-using test::message_of;
-using test::mul;
-using test::randn;
-using test::variable;
+using namespace test;
 
 using Body = std::function<TensorList(const TensorList&)>;
 using Runner = std::function<TensorList(const Body&, const TensorList&)>;

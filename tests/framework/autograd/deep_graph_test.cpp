@@ -10,10 +10,7 @@
 namespace moegrad::deep_graph_test {
 namespace {
 
-using test::add;
-using test::mul;
-using test::randn;
-using test::variable;
+using namespace test;
 
 constexpr int kDepth = 100'000;
 

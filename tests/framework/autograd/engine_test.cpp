@@ -13,14 +13,7 @@
 namespace moegrad::engine_test {
 namespace {
 
-using test::add;
-using test::bitwise_equal;
-using test::halves;
-using test::message_of;
-using test::mul;
-using test::probe;
-using test::randn;
-using test::variable;
+using namespace test;
 
 Tensor ones(const Shape& shape) { return Tensor::ones(shape, Dtype::kFloat64); }
 

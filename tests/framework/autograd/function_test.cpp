@@ -21,13 +21,7 @@
 namespace moegrad::function_test {
 namespace {
 
-using test::add;
-using test::bitwise_equal;
-using test::halves;
-using test::message_of;
-using test::mul;
-using test::randn;
-using test::variable;
+using namespace test;
 
 TEST(Function, IsRecordedIfAnInputRequiresAGradientAndTheTapeIsOn) {
   const Tensor x = variable({2}), plain = randn({2});

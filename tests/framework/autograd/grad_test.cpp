@@ -17,10 +17,7 @@ namespace moegrad::grad_test {
 namespace {
 
 using autograd::grad;
-using test::bitwise_equal;
-using test::message_of;
-using test::mul;
-using test::variable;
+using namespace test;
 
 TEST(Grad, IsWhatBackwardAddsToGradAndLeavesGradAlone) {
   const Tensor x = variable({3}, 1), y = variable({3}, 2), c = test::randn({3}, 3);

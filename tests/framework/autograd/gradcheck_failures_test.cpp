@@ -17,14 +17,7 @@ namespace moegrad::gradcheck_failures_test {
 namespace {
 
 using enum GradcheckFailure;
-using test::edited;
-using test::expect_failure;
-using test::expect_success;
-using test::leaf_of;
-using test::mul;
-using test::probe;
-using test::randn;
-using test::zip;
+using namespace test;
 using F = test::GradcheckFunction;
 
 // The identity, which `backward` is the backward of.

@@ -16,15 +16,7 @@
 namespace moegrad::gradcheck_inputs_test {
 namespace {
 
-using test::bitwise_equal;
-using test::expect_failure;
-using test::expect_success;
-using test::leaf_of;
-using test::message_of;
-using test::mul;
-using test::probe;
-using test::randn;
-using test::variable;
+using namespace test;
 
 constexpr GradcheckOptions kFull;
 constexpr GradcheckOptions kFast{.atol = kFull.atol, .rtol = kFull.rtol, .fast_mode = true};

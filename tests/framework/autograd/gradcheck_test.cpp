@@ -19,13 +19,7 @@
 namespace moegrad::gradcheck_test {
 namespace {
 
-using test::edited;
-using test::halves;
-using test::leaf_of;
-using test::mul;
-using test::probe;
-using test::randn;
-using test::variable;
+using namespace test;
 
 constexpr GradcheckOptions kFull;
 constexpr GradcheckOptions kFast{.atol = kFull.atol, .rtol = kFull.rtol, .fast_mode = true};

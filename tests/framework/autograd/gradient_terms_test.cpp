@@ -11,8 +11,7 @@
 namespace moegrad::gradient_terms_test {
 namespace {
 
-using test::bitwise_equal;
-using test::randn;
+using namespace test;
 
 const Shape kShape = {4, 3};
 

@@ -11,9 +11,7 @@
 namespace moegrad::gradient_tree_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 Tensor round_to(const Tensor& tensor, Dtype dtype) {
   return to_dtype(to_dtype(tensor, dtype), tensor.dtype());

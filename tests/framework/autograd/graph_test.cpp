@@ -15,12 +15,7 @@
 namespace moegrad::graph_test {
 namespace {
 
-using test::add;
-using test::halves;
-using test::message_of;
-using test::mul;
-using test::randn;
-using test::variable;
+using namespace test;
 
 std::string dot(const Tensor& root) {
   std::ostringstream out;

@@ -12,11 +12,7 @@
 namespace moegrad::hooks_test {
 namespace {
 
-using test::add;
-using test::bitwise_equal;
-using test::message_of;
-using test::mul;
-using test::variable;
+using namespace test;
 
 Tensor filled(double value) { return Tensor::full({2}, value, Dtype::kFloat64); }
 

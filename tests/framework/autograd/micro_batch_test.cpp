@@ -16,12 +16,7 @@
 namespace moegrad::micro_batch_test {
 namespace {
 
-using test::add;
-using test::bitwise_equal;
-using test::message_of;
-using test::mul;
-using test::randn;
-using test::variable;
+using namespace test;
 
 enum class Recomputed { kNothing, kEachNode, kBothAtOnce };
 

@@ -21,11 +21,7 @@
 namespace moegrad::saved_tensor_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::mul;
-using test::randn;
-using test::variable;
+using namespace test;
 
 class Holder final : public Function {
  public:

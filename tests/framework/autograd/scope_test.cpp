@@ -12,12 +12,7 @@
 namespace moegrad::scope_test {
 namespace {
 
-using test::add;
-using test::halves;
-using test::mul;
-using test::probe;
-using test::randn;
-using test::variable;
+using namespace test;
 
 using Events = std::vector<std::string>;
 

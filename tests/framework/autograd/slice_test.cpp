@@ -16,8 +16,7 @@
 namespace moegrad::slice_test {
 namespace {
 
-using test::integers;
-using test::message_of;
+using namespace test;
 using Integers = std::vector<std::int64_t>;
 
 constexpr auto kMost = std::numeric_limits<std::int64_t>::max();

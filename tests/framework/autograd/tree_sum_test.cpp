@@ -7,8 +7,7 @@
 namespace moegrad::tree_sum_test {
 namespace {
 
-using test::bitwise_equal;
-using test::randn;
+using namespace test;
 
 Tensor term(std::size_t i, Dtype dtype = Dtype::kFloat32) { return randn({5, 3}, 10 + i, dtype); }
 

@@ -14,12 +14,7 @@
 namespace moegrad::two_call_backward_test {
 namespace {
 
-using test::add;
-using test::bitwise_equal;
-using test::message_of;
-using test::mul;
-using test::randn;
-using test::variable;
+using namespace test;
 
 /// a * b, which notes each call of its backward and what it was asked for.
 class NotedMul final : public Function {

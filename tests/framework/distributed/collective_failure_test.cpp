@@ -11,8 +11,7 @@ namespace moegrad::collective_failure_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::error_message;
-using test::errors_of;
+using namespace test;
 using ::testing::ElementsAre;
 
 const auto kIgnore = [](PeerSpans) {};

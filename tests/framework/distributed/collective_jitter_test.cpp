@@ -9,8 +9,7 @@ namespace moegrad::collective_jitter_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::numbers;
-using test::reduced;
+using namespace test;
 
 TEST(Jitter, DrawsByRankStreamAndIndexAlone) {
   const Jitter jitter{.maximum = 1ms, .seed = 3};

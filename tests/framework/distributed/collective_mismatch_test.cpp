@@ -8,8 +8,7 @@
 namespace moegrad::collective_mismatch_test {
 namespace {
 
-using test::error_message;
-using test::errors_of;
+using namespace test;
 using ::testing::Each;
 using ::testing::ElementsAre;
 

@@ -10,8 +10,7 @@ namespace moegrad::collective_queue_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::errors_of;
-using test::numbers;
+using namespace test;
 
 const auto kIgnore = [](PeerSpans) {};
 

@@ -11,10 +11,7 @@
 namespace moegrad::collective_results_test {
 namespace {
 
-using test::kCounts;
-using test::kWorldSizes;
-using test::numbers;
-using test::reduced;
+using namespace test;
 
 template <class T>
 class Collectives : public ::testing::Test {};

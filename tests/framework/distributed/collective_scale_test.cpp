@@ -9,8 +9,7 @@
 namespace moegrad::collective_scale_test {
 namespace {
 
-using test::numbers;
-using test::reduced;
+using namespace test;
 
 constexpr int kRanks = 128;
 constexpr std::size_t kSizes[] = {1, 3, 5, 7, 13, 31, 63, 127};

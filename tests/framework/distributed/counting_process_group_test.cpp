@@ -10,9 +10,7 @@
 namespace moegrad::counting_process_group_test {
 namespace {
 
-using test::CallCounts;
-using test::CallTotals;
-using test::CountingProcessGroup;
+using namespace test;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::NiceMock;

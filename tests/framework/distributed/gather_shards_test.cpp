@@ -11,12 +11,7 @@
 namespace moegrad::gather_shards_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
-using test::range_spec;
-using test::shard_of;
-using test::spec_of;
+using namespace test;
 
 constexpr Dtype kDtypes[] = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16};
 

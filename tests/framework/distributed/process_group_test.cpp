@@ -13,8 +13,7 @@ namespace moegrad::process_group_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::error_message;
-using test::MockProcessGroup;
+using namespace test;
 using ::testing::_;
 using ::testing::AllOf;
 using ::testing::Field;

@@ -17,12 +17,7 @@
 namespace moegrad::atomic_file_test {
 namespace {
 
-using test::as_bytes;
-using test::message_of;
-using test::read_file;
-using test::TemporaryFolder;
-using test::WatchedCalls;
-using test::write_file;
+using namespace test;
 
 TEST(AtomicFile, AppearsWhenItIsCommitted) {
   const TemporaryFolder folder;

@@ -23,12 +23,7 @@ namespace moegrad::checkpoint_faults_test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::bitwise_equal;
-using test::Left;
-using test::message_of;
-using test::RecordedDisk;
-using test::TemporaryFolder;
-using test::WatchedCalls;
+using namespace test;
 
 Tensor weights_of(std::int64_t step) {
   return test::randn({5, 3}, static_cast<std::uint64_t>(step), Dtype::kFloat32);

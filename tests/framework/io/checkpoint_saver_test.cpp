@@ -12,14 +12,7 @@
 namespace moegrad::checkpoint_saver_test {
 namespace {
 
-using test::expect_at;
-using test::message_of;
-using test::one_tensor;
-using test::parts_of;
-using test::randn;
-using test::samples;
-using test::steps_in;
-using test::TemporaryFolder;
+using namespace test;
 using ::testing::ElementsAre;
 
 TEST(CheckpointSaver, SavesTheStateAsItWasWhenCalled) {

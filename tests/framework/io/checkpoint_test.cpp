@@ -26,19 +26,7 @@ namespace moegrad::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::bitwise_equal;
-using test::expect_at;
-using test::fail_if_skipped;
-using test::message_of;
-using test::one_tensor;
-using test::parts_of;
-using test::randn;
-using test::read_file;
-using test::samples;
-using test::save_at;
-using test::save_now;
-using test::steps_in;
-using test::TemporaryFolder;
+using namespace test;
 using ::testing::ElementsAre;
 
 TEST(Checkpoint, IsReadBitForBitAtAnyWorldSize) {

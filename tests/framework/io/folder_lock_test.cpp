@@ -17,9 +17,7 @@
 namespace moegrad::folder_lock_test {
 namespace {
 
-using test::message_of;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 
 std::string this_host() {
   std::array<char, 256> host{};

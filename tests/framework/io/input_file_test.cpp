@@ -17,9 +17,7 @@
 namespace moegrad::input_file_test {
 namespace {
 
-using test::message_of;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 
 std::string read(const InputFile& file, std::int64_t offset, std::size_t size) {
   std::string text(size, ' ');

@@ -14,8 +14,7 @@
 namespace moegrad::safetensors_golden_test {
 namespace {
 
-using test::as_text;
-using test::read_file;
+using namespace test;
 
 std::vector<std::filesystem::path> golden_files() {
   std::vector<std::filesystem::path> files;

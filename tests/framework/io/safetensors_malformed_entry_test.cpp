@@ -10,8 +10,7 @@ namespace moegrad::safetensors_malformed_entry_test {
 namespace {
 
 using Kind = SafetensorsError::Kind;
-using test::MalformedCase;
-using test::safetensors_bytes;
+using namespace test;
 
 /// A file of the tensor "a" with these fields.
 std::string one(std::string_view fields, std::size_t data_bytes = 0) {

@@ -11,9 +11,7 @@ namespace moegrad::safetensors_malformed_text_test {
 namespace {
 
 using Kind = SafetensorsError::Kind;
-using test::little_endian;
-using test::MalformedCase;
-using test::safetensors_bytes;
+using namespace test;
 
 /// A string of `count` times `text`.
 std::string repeat(std::string_view text, int count) {

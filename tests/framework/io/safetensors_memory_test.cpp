@@ -12,8 +12,7 @@
 namespace moegrad::safetensors_memory_test {
 namespace {
 
-using test::as_bytes;
-using test::safetensors_bytes;
+using namespace test;
 
 constexpr std::size_t kMetadataLimit = 1024 * 256;  // nodes of a map of 1024 short keys
 

@@ -16,11 +16,7 @@
 namespace moegrad::safetensors_reader_test {
 namespace {
 
-using test::as_text;
-using test::message_of;
-using test::safetensors_bytes;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 using Shape64 = std::vector<std::int64_t>;
 
 /// The header's contents as one line per tensor and metadata key.

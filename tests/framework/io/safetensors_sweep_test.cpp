@@ -19,8 +19,7 @@ namespace moegrad::safetensors_sweep_test {
 namespace {
 
 using nlohmann::json;
-using test::as_bytes;
-using test::safetensors_bytes;
+using namespace test;
 using Kind = SafetensorsError::Kind;
 
 std::vector<std::string> seeds() {

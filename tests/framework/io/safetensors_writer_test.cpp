@@ -20,13 +20,7 @@
 namespace moegrad::safetensors_writer_test {
 namespace {
 
-using test::as_bytes;
-using test::as_text;
-using test::little_endian;
-using test::message_of;
-using test::read_file;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 using Entries = std::vector<SafetensorsEntry>;
 using Kind = SafetensorsError::Kind;
 using Metadata = std::map<std::string, std::string>;

@@ -19,9 +19,7 @@ namespace moegrad::same_files_test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::message_of;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 
 const std::vector<std::string> kNames = {"index.json", "one.safetensors", "two.safetensors"};
 

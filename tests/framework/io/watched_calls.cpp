@@ -67,12 +67,7 @@ int WatchedCalls::note(const std::string& call) {
 }  // namespace moegrad::test
 
 // The program's own definitions come before those of the C library.
-using moegrad::test::fails;
-using moegrad::test::note_done;
-using moegrad::test::path_in;
-using moegrad::test::path_of;
-using moegrad::test::RecordedDisk;
-using moegrad::test::WatchedCalls;
+using namespace moegrad::test;
 
 extern "C" ssize_t pwrite(int descriptor, const void* bytes, size_t count, off_t offset) {
   if (fails("write")) return -1;

@@ -13,9 +13,7 @@
 namespace moegrad::fill_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 TEST(Fill, WritesEveryElementOfAnyType) {
   for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16, Dtype::kInt64}) {

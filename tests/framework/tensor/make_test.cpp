@@ -17,9 +17,7 @@
 namespace moegrad::make_test {
 namespace {
 
-using test::bitwise_equal;
-using test::integers;
-using test::message_of;
+using namespace test;
 using Doubles = std::vector<double>;
 using Integers = std::vector<std::int64_t>;
 

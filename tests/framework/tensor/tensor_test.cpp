@@ -16,10 +16,7 @@
 namespace moegrad::tensor_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::mul;
-using test::variable;
+using namespace test;
 
 template <class T>
 concept ReadsTemporary = requires {

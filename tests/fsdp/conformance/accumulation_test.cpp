@@ -10,17 +10,7 @@
 namespace moegrad::fsdp::conformance::accumulation_test {
 namespace {
 
-using test::Accumulation;
-using test::bitwise_equal;
-using test::CallCounts;
-using test::CountingProcessGroup;
-using test::leaf_input;
-using test::Leaves;
-using test::Recompute;
-using test::shard;
-using test::square_loss;
-using test::Stack;
-using test::StackConfig;
+using namespace test;
 
 constexpr int kLayers = 5;    // M
 constexpr int kDisabled = 2;  // of them, in mode kSome

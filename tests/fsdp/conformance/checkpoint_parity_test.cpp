@@ -9,9 +9,7 @@
 namespace moegrad::fsdp::conformance::checkpoint_parity_test {
 namespace {
 
-using test::Recompute;
-using test::Training;
-using test::Transformer;
+using namespace test;
 
 Training<Transformer> transformer(const Transformer::Config& config) {
   return {.make = [=] { return std::make_unique<Transformer>(config); },

@@ -16,9 +16,7 @@
 namespace moegrad::fsdp::conformance::collectives_test {
 namespace {
 
-using test::Accumulation;
-using test::bitwise_equal;
-using test::randn;
+using namespace test;
 
 constexpr int kManyRanks = 128;
 

@@ -7,11 +7,7 @@
 namespace moegrad::fsdp::conformance::comm_counts_test {
 namespace {
 
-using test::CallCounts;
-using test::CountingProcessGroup;
-using test::randn;
-using test::shard;
-using test::Stack;
+using namespace test;
 
 constexpr std::int64_t kLayers = 3;
 

@@ -9,12 +9,7 @@
 namespace moegrad::fsdp::conformance::event_order_test {
 namespace {
 
-using test::expect_events;
-using test::kRecomputes;
-using test::observe;
-using test::randn;
-using test::shard;
-using test::Stack;
+using namespace test;
 
 constexpr std::optional<bool> kReshards[] = {std::nullopt, true, false};
 

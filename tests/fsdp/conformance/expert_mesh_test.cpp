@@ -15,8 +15,7 @@
 namespace moegrad::fsdp::conformance::expert_mesh_test {
 namespace {
 
-using test::MoeNet;
-using test::Training;
+using namespace test;
 using ::testing::ElementsAre;
 
 DeviceMesh two_by_two(RankContext& rank) {

@@ -16,8 +16,7 @@
 namespace moegrad::fsdp::conformance::frozen_test {
 namespace {
 
-using test::MlpStack;
-using test::Training;
+using namespace test;
 using ::testing::ElementsAre;
 
 Tensor run(MlpStack& model, int iteration, int leaf) {

@@ -14,14 +14,7 @@
 namespace moegrad::fsdp::conformance::groups_test {
 namespace {
 
-using test::bitwise_equal;
-using test::CallCounts;
-using test::CountingProcessGroup;
-using test::expect_events;
-using test::Layer;
-using test::observe;
-using test::shard;
-using test::Stack;
+using namespace test;
 
 Tensor input(int rank = 0) { return test::leaf_input({3, 6}, 0, rank); }
 

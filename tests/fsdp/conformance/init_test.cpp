@@ -11,9 +11,7 @@
 namespace moegrad::fsdp::conformance::init_test {
 namespace {
 
-using test::message_of;
-using test::Mlp;
-using test::MlpStack;
+using namespace test;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 

@@ -32,9 +32,7 @@
 namespace moegrad::fsdp::conformance::memory_bounds_test {
 namespace {
 
-using test::shard;
-using test::Stack;
-using test::StackConfig;
+using namespace test;
 
 constexpr std::size_t kLayers = 4;
 

@@ -19,16 +19,7 @@
 namespace moegrad::fsdp::conformance::mixed_precision_test {
 namespace {
 
-using test::Accumulation;
-using test::bitwise_equal;
-using test::CallCounts;
-using test::CountingProcessGroup;
-using test::leaf_input;
-using test::Leaves;
-using test::Recompute;
-using test::shard;
-using test::square_loss;
-using test::Stack;
+using namespace test;
 
 constexpr auto kBF16 = Dtype::kBFloat16;
 constexpr auto kF32 = Dtype::kFloat32;

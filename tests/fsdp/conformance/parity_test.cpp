@@ -13,8 +13,7 @@
 namespace moegrad::fsdp::conformance::parity_test {
 namespace {
 
-using test::Training;
-using test::Transformer;
+using namespace test;
 
 /// Two affine layers of the shapes that PyTorch's test uses: (16, 15) (15, 8) and so on.
 class TwoLayers final : public nn::Callable<TwoLayers> {

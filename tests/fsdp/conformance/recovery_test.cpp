@@ -11,9 +11,7 @@
 namespace moegrad::fsdp::conformance::recovery_test {
 namespace {
 
-using test::message_of;
-using test::MlpStack;
-using test::Training;
+using namespace test;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 

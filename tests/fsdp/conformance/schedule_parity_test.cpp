@@ -8,8 +8,7 @@
 namespace moegrad::fsdp::conformance::schedule_parity_test {
 namespace {
 
-using test::MlpStack;
-using test::Training;
+using namespace test;
 
 // Row 6: a step of the root, then of a wrapped module alone: it stays no root and reduces alike.
 TEST(Conformance, Row06_ParityRootThenNonRootForwardBackward) {

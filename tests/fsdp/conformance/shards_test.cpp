@@ -14,8 +14,7 @@
 namespace moegrad::fsdp::conformance::shards_test {
 namespace {
 
-using test::message_of;
-using test::MlpStack;
+using namespace test;
 
 /// Parameters "0", "1", ... and no forward.
 class Parameters final : public nn::Callable<Parameters> {

@@ -16,17 +16,7 @@
 namespace moegrad::fsdp::conformance::state_test {
 namespace {
 
-using test::Accumulation;
-using test::bitwise_equal;
-using test::CallCounts;
-using test::CountingProcessGroup;
-using test::leaf_input;
-using test::Leaves;
-using test::part_of;
-using test::shard;
-using test::square_loss;
-using test::Stack;
-using test::StackConfig;
+using namespace test;
 
 /// A model on 4 ranks, and the collectives it issues.
 class Sharded {

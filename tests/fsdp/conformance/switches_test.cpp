@@ -13,10 +13,7 @@
 namespace moegrad::fsdp::conformance::switches_test {
 namespace {
 
-using test::message_of;
-using test::MlpStack;
-using test::Training;
-using test::Transformer;
+using namespace test;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;

@@ -18,8 +18,7 @@
 namespace moegrad::models::families_test {
 namespace {
 
-using test::message_of;
-using test::toy_config_of;
+using namespace test;
 using ::testing::HasSubstr;
 
 std::string message_for(const std::string& json) {

@@ -23,8 +23,7 @@
 namespace moegrad::models::from_pretrained_test {
 namespace {
 
-using test::message_of;
-using test::toy_config_of;
+using namespace test;
 using ::testing::HasSubstr;
 
 class FromPretrained : public ::testing::TestWithParam<ModelType> {};

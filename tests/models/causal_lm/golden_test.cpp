@@ -23,10 +23,7 @@
 namespace moegrad::models::causal_lm_golden_test {
 namespace {
 
-using test::find;
-
-using test::GoldenRow;
-using test::index_vector;
+using namespace test;
 
 GoldenRow packed_row(const nlohmann::json& packed) {
   GoldenRow row;

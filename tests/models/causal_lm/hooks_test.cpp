@@ -11,9 +11,7 @@
 namespace moegrad::models::causal_lm_hooks_test {
 namespace {
 
-using test::gradients_of;
-using test::toy_batch;
-using test::toy_config;
+using namespace test;
 
 TEST(CausalLMHooks, RunAroundModulesInForwardAndBackward) {
   auto config = toy_config();

@@ -20,10 +20,7 @@
 namespace moegrad::models::load_pretrained_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::random_checkpoint;
-using test::TemporaryFolder;
+using namespace test;
 
 /// Two mixture layers around a dense one.
 CausalLMConfig toy_config(bool tied = false) {

@@ -15,10 +15,7 @@
 namespace moegrad::models::causal_lm_loss_test {
 namespace {
 
-using test::gradients_of;
-using test::message_of;
-using test::toy_batch;
-using test::toy_config;
+using namespace test;
 
 TEST(CausalLMLoss, PartsOfAStepAddUpToTheWhole) {
   auto config = toy_config();

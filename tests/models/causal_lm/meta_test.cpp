@@ -16,12 +16,7 @@
 namespace moegrad::models::causal_lm_meta_test {
 namespace {
 
-using test::bitwise_equal;
-using test::gradients_of;
-using test::hugging_face_oriented;
-using test::message_of;
-using test::toy_batch;
-using test::toy_config;
+using namespace test;
 
 CausalLMConfig mixed_config() {
   auto config = toy_config();

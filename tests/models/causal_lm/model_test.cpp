@@ -20,11 +20,7 @@
 namespace moegrad::models::causal_lm_test {
 namespace {
 
-using test::bitwise_equal;
-using test::gradients_of;
-using test::message_of;
-using test::toy_batch;
-using test::toy_config;
+using namespace test;
 
 std::vector<std::string> names_of(const NamedTensors& tensors) {
   std::vector<std::string> names;

@@ -17,10 +17,7 @@
 namespace moegrad::models::causal_lm_parts_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::toy_batch;
-using test::toy_config;
+using namespace test;
 
 CausalLMConfig four_layers() {
   auto config = toy_config();

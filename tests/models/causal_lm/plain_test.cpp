@@ -13,12 +13,7 @@
 namespace moegrad::models::causal_lm_plain_test {
 namespace {
 
-using test::all_close;
-using test::gradients_of;
-using test::message_of;
-using test::toy_batch;
-using test::toy_config;
-using test::toy_config_of;
+using namespace test;
 
 struct Case {
   std::string name;

@@ -25,10 +25,7 @@ namespace moegrad::models::pretrained_ranks_test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::bitwise_equal;
-using test::message_of;
-using test::random_checkpoint;
-using test::TemporaryFolder;
+using namespace test;
 
 constexpr int kWorldSizes[] = {1, 2, 3, 4, 7, 8};
 

@@ -16,10 +16,7 @@
 namespace moegrad::models::causal_lm_replace_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::toy_batch;
-using test::toy_config;
+using namespace test;
 
 /// y = w * x
 class Scaled final : public nn::Callable<Scaled> {

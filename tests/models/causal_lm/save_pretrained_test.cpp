@@ -21,10 +21,7 @@
 namespace moegrad::models::save_pretrained_test {
 namespace {
 
-using test::message_of;
-using test::random_checkpoint;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 
 CausalLMConfig toy_config(bool tied = false) {
   auto config = test::toy_config();

@@ -11,9 +11,7 @@
 namespace moegrad::ops::npu_grouped_matmul_test {
 namespace {
 
-using test::bitwise_equal;
-using test::message_of;
-using test::randn;
+using namespace test;
 using Options = NpuGroupedMatmulOptions;
 using List = std::vector<std::int64_t>;
 

@@ -19,14 +19,7 @@
 namespace moegrad::parallel::all_to_all_dispatcher_test {
 namespace {
 
-using test::bitwise_equal;
-using test::expert_mesh;
-using test::kMixtureExperts;
-using test::kMixtureTopK;
-using test::make_mixture;
-using test::message_of;
-using test::randn;
-using test::Routing;
+using namespace test;
 
 struct Forced {
   std::string name;

@@ -26,11 +26,7 @@ namespace moegrad::parallel::expert_parallel_errors_test {
 namespace {
 
 using namespace two_mixtures;
-using test::bitwise_equal;
-using test::expert_mesh;
-using test::make_mixture;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 TEST(ExpertParallel, RefusesToKeepGradients) {
   launch(2, [](RankContext& rank) {

@@ -27,11 +27,7 @@ namespace moegrad::parallel::expert_parallel_test {
 namespace {
 
 using namespace two_mixtures;
-using test::bitwise_equal;
-using test::expert_mesh;
-using test::make_mixture;
-using test::message_of;
-using test::randn;
+using namespace test;
 
 struct Grid {
   ParallelDims dims;

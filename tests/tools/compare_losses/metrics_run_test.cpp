@@ -14,9 +14,7 @@ namespace {
 
 using namespace training;
 
-using test::message_of;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 
 constexpr std::string_view kFirst = "{\"step\":0,\"loss\":3.5,\"ce\":3.25,\"grad_norm\":1}\n";
 constexpr std::string_view kSecond = "{\"step\":1,\"loss\":2.5,\"ce\":2.25,\"grad_norm\":0.5}\n";

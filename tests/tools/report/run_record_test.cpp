@@ -12,9 +12,7 @@ namespace {
 
 using namespace training;
 
-using test::message_of;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 
 RunRecord read(const std::string& text) {
   const TemporaryFolder folder;

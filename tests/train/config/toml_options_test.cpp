@@ -14,9 +14,7 @@
 namespace moegrad::training::toml_options_test {
 namespace {
 
-using test::message_of;
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 
 /// A sequence of random choices.
 class Draw {

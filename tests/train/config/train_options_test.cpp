@@ -13,8 +13,7 @@
 namespace moegrad::training::train_options_test {
 namespace {
 
-using test::TemporaryFolder;
-using test::write_file;
+using namespace test;
 using Names = std::set<std::string>;
 using Words = std::vector<std::string>;
 

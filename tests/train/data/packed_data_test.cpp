@@ -10,9 +10,7 @@
 namespace moegrad::training::packed_data_test {
 namespace {
 
-using test::bitwise_equal;
-using test::integers;
-using test::message_of;
+using namespace test;
 
 /// Documents of 2 to 41 letters, each with a letter of its own.
 std::string documents_text() {

@@ -9,8 +9,7 @@
 namespace moegrad::training::packing_test {
 namespace {
 
-using test::integers;
-using test::message_of;
+using namespace test;
 
 std::vector<std::vector<std::int64_t>> lengths(const std::vector<Pack>& packs) {
   std::vector<std::vector<std::int64_t>> lengths(packs.size());

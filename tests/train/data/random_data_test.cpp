@@ -10,8 +10,7 @@
 namespace moegrad::training::random_data_test {
 namespace {
 
-using test::integers;
-using test::message_of;
+using namespace test;
 
 std::vector<std::int64_t> tokens_of(const std::vector<MicroBatch>& batches) {
   std::vector<std::int64_t> all;

@@ -21,10 +21,7 @@
 namespace moegrad::training::event_file_test {
 namespace {
 
-using test::message_of;
-using test::read_file;
-using test::TemporaryFolder;
-using test::WatchedCalls;
+using namespace test;
 
 /// 1.5, then one second later at each call.
 std::function<double()> clock_from(double start = 1.5) {

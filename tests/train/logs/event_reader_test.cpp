@@ -14,8 +14,7 @@
 namespace moegrad::training::event_reader_test {
 namespace {
 
-using test::message_of;
-using test::TemporaryFolder;
+using namespace test;
 
 TEST(EventReader, ReadsTheBytesOfTheFormat) {
   const TemporaryFolder folder;

@@ -15,9 +15,7 @@ namespace moegrad::training::run_header_test {
 namespace {
 
 using nlohmann::json;
-using test::message_of;
-using test::read_file;
-using test::TemporaryFolder;
+using namespace test;
 
 TEST(RunHeader, TellsOfTheRunThatStarts) {
   TrainConfig options;

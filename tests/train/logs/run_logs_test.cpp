@@ -23,8 +23,7 @@ namespace moegrad::training::run_logs_test {
 namespace {
 
 using nlohmann::json;
-using test::read_file;
-using test::TemporaryFolder;
+using namespace test;
 
 constexpr double kGibibyte = 1 << 30;
 

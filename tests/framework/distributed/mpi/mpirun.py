@@ -2,13 +2,23 @@
 """Jobs of mpirun for tests. Each gets a mark in its environment, by which its processes are found."""
 import atexit
 import os
+import re
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from pathlib import Path
 
 MARK = "MOEGRAD_TEST_JOB"
+
+
+def needs_mpirun_4(why):
+    """Ends the test as skipped where mpirun is that of Open MPI 5 or later, another program."""
+    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
+    if int(re.search(r"\(Open MPI\) (\d+)", version)[1]) > 4:
+        print(f"{version.splitlines()[0]}: {why}")
+        sys.exit(77)
 
 
 def marked(mark):

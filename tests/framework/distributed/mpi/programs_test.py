@@ -16,7 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from mpirun import Job
+from mpirun import Job, needs_mpirun_4
+
+needs_mpirun_4("it ends with another exit code than that of a rank which refuses")
 
 tools, loop = (Path(argument).resolve() for argument in sys.argv[1:3])
 full = os.environ.get("MOEGRAD_FULL") == "1"

@@ -8,7 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mpirun import Job
+from mpirun import Job, needs_mpirun_4
+
+needs_mpirun_4("--output-filename, by which each rank's output is read, means something else")
 
 program = Path(sys.argv[1]).resolve()
 PROCESSES = 8
