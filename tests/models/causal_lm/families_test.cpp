@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is particular to each model_type: keys, defaults, names, and what it refuses.
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <set>
 #include <sstream>
 #include <string>
+#include <type_traits>
 
 #include "models/causal_lm/config_json.h"
 #include "models/causal_lm/family.h"
@@ -19,17 +20,19 @@ namespace moegrad::models::families_test {
 namespace {
 
 using namespace test;
-using ::testing::HasSubstr;
 
 std::string message_for(const std::string& json) {
   return message_of<ValueError>([&] { parse_model_config(json); });
 }
 
-template <class Change>
-std::string message_for(ModelType type, const Change& change) {
+/// What a small model of a type says if one field of it is another.
+template <class T>
+void refuses(ModelType type, T CausalLMConfig::*field, const std::type_identity_t<T>& value,
+             const std::string& message) {
   auto config = toy_config_of(type);
-  change(config);
-  return message_of<ValueError>([&] { config.validate(); });
+  config.*field = value;
+  EXPECT_EQ(message_of<ValueError>([&] { config.validate(); }),
+            std::string(to_string(type)) + " config: " + message);
 }
 
 std::string described(const std::string& name, const Shape& shape) {
@@ -112,43 +115,35 @@ TEST(Families, ReadTheConfigurationsOfTransformers5) {
     config.other_keys.clear();
     return config;
   };
-  auto mixtral = CausalLMConfig::of(ModelType::kMixtral);
-  mixtral.vocab_size = 90;
-  mixtral.hidden_size = 40;
-  mixtral.num_hidden_layers = 2;
-  mixtral.num_attention_heads = 4;
-  mixtral.num_key_value_heads = 2;
+  const auto of = [](ModelType type) {  // with the sizes that all of them have
+    auto config = CausalLMConfig::of(type);
+    config.vocab_size = 90;
+    config.hidden_size = 40;
+    config.num_hidden_layers = 2;
+    config.num_attention_heads = 4;
+    config.num_key_value_heads = 2;
+    config.max_position_embeddings = 256;
+    return config;
+  };
+  auto mixtral = of(ModelType::kMixtral);
   mixtral.head_dim = 10;
-  mixtral.max_position_embeddings = 256;
   mixtral.moe_intermediate_size = 56;
   mixtral.num_experts = 6;
   EXPECT_EQ(read("mixtral"), mixtral);
 
-  auto qwen2 = CausalLMConfig::of(ModelType::kQwen2Moe);
-  qwen2.vocab_size = 90;
-  qwen2.hidden_size = 40;
+  auto qwen2 = of(ModelType::kQwen2Moe);
   qwen2.intermediate_size = 64;
-  qwen2.num_hidden_layers = 2;
-  qwen2.num_attention_heads = 4;
-  qwen2.num_key_value_heads = 2;
   qwen2.head_dim = 10;
-  qwen2.max_position_embeddings = 256;
   qwen2.moe_intermediate_size = 24;
   qwen2.shared_expert_intermediate_size = 48;
   qwen2.num_experts = 8;
   qwen2.num_experts_per_tok = 3;
   EXPECT_EQ(read("qwen2_moe"), qwen2);
 
-  auto glm4 = CausalLMConfig::of(ModelType::kGlm4Moe);
-  glm4.vocab_size = 90;
-  glm4.hidden_size = 40;
+  auto glm4 = of(ModelType::kGlm4Moe);
   glm4.intermediate_size = 64;
-  glm4.num_hidden_layers = 2;
-  glm4.num_attention_heads = 4;
-  glm4.num_key_value_heads = 2;
   glm4.head_dim = 12;
   glm4.use_qk_norm = true;
-  glm4.max_position_embeddings = 256;
   glm4.moe_intermediate_size = 24;
   glm4.num_experts = 8;
   glm4.num_experts_per_tok = 2;
@@ -208,28 +203,15 @@ TEST(Families, ReadBothSpellings) {
             16);
 }
 
-TEST(Families, NameTheSupportedTypes) {
-  const std::string listed =
-      R"(model config: model_type must be "qwen3_moe", "qwen3", "qwen2_moe", "mixtral" or "glm4_moe", got )";
-  EXPECT_EQ(message_for(R"({"model_type": "llama"})"), listed + "\"llama\"");
-  EXPECT_EQ(message_for(R"({"model_type": "deepseek_v3", "q_lora_rank": 4})"),
-            listed +
-                "\"deepseek_v3\", whose latent attention does not exist here (its mixture "
-                "does: nn::MoE)");
-}
-
 TEST(Families, RefuseKeysThatTheyDoNotHave) {
-  const auto message = [](const std::string& type, const std::string& key,
-                          const std::string& value) {
-    return message_for(R"({"model_type": ")" + type + R"(", ")" + key + "\": " + value + "}");
-  };
-  const auto refused = [&](const std::string& type, const std::string& key,
-                           const std::string& wanted, const std::string& value) {
-    EXPECT_EQ(message(type, key, value),
+  const auto refused = [](const std::string& type, const std::string& key,
+                          const std::string& wanted, const std::string& value) {
+    const auto with = [&](const std::string& it) {
+      return R"({"head_dim": 8, "model_type": ")" + type + R"(", ")" + key + "\": " + it + "}";
+    };
+    EXPECT_EQ(message_for(with(value)),
               type + " config: " + key + " must be " + wanted + ", got " + value);
-    EXPECT_NO_THROW(parse_model_config(R"({"head_dim": 8, "model_type": ")" + type + R"(", ")" +
-                                       key + "\": " + wanted + "}"))
-        << "what it is anyway: " << key;
+    EXPECT_NO_THROW(parse_model_config(with(wanted))) << "what it is anyway: " << key;
   };
   refused("mixtral", "n_shared_experts", "0", "1");
   refused("mixtral", "norm_topk_prob", "true", "false");
@@ -244,17 +226,9 @@ TEST(Families, RefuseKeysThatTheyDoNotHave) {
   refused("qwen3_moe", "use_qk_norm", "true", "false");
   refused("qwen3_moe", "shared_expert_intermediate_size", "0", "512");
   refused("glm4_moe", "decoder_sparse_step", "1", "2");
-  EXPECT_EQ(message("glm4_moe", "qkv_bias", "false"),
-            "glm4_moe config: qkv_bias must be absent or null, for a glm4_moe has no such key, "
-            "only qwen3_moe, qwen3, qwen2_moe or mixtral; got false");
-  EXPECT_EQ(message("glm4_moe", "scoring_func", "\"softmax\""),
-            "glm4_moe config: must have known keys alone, got the unknown key 'scoring_func'");
-  EXPECT_THAT(message_for(R"({"model_type": "mixtral", "attention_bias": true})"),
-              HasSubstr("mixtral config: attention_bias must be false, got true"));
-  EXPECT_THAT(message_for(R"({"model_type": "qwen2_moe", "partial_rotary_factor": 0.5})"),
-              HasSubstr("partial_rotary_factor must be 1.0, got 0.5"));
-  EXPECT_THAT(message_for(R"({"model_type": "qwen2_moe", "use_sliding_window": true})"),
-              HasSubstr("use_sliding_window must be false, got true"));
+  refused("mixtral", "attention_bias", "false", "true");
+  refused("qwen2_moe", "partial_rotary_factor", "1.0", "0.5");
+  refused("qwen2_moe", "use_sliding_window", "false", "true");
 }
 
 TEST(Families, RefuseFilesOfAnotherClass) {
@@ -297,81 +271,45 @@ TEST(Families, ReadQwen3Coder) {
   EXPECT_EQ(largest.shared_expert_intermediate_size, 0);
 }
 
-TEST(Families, RefuseContradictingKeys) {
-  EXPECT_EQ(message_for(R"({"model_type": "mixtral", "num_local_experts": 8, "num_experts": 4})"),
-            "mixtral config: num_experts must be as num_local_experts (8) where both are given, "
-            "got 4");
-  EXPECT_EQ(message_for(R"({"model_type": "glm4_moe", "head_dim": 8, "partial_rotary_factor": 0.5,
-                            "rope_parameters": {"partial_rotary_factor": 0.25}})"),
-            "glm4_moe config: rope_parameters.partial_rotary_factor must be as "
-            "partial_rotary_factor (0.5) where both are given, got 0.25");
-}
-
 TEST(Families, RefuseRoutersThatCannotChoose) {
   using Config = CausalLMConfig;
-  const auto glm4 = [](const auto& change) { return message_for(ModelType::kGlm4Moe, change); };
-  EXPECT_EQ(glm4([](Config& c) { c.n_group = 4; }),
-            "glm4_moe config: n_group must be a divisor of n_routed_experts (6), got 4");
-  EXPECT_EQ(glm4([](Config& c) { c.n_group = 0; }),
-            "glm4_moe config: n_group must be a divisor of n_routed_experts (6), got 0");
-  EXPECT_EQ(glm4([](Config& c) { c.topk_group = 4; }),
-            "glm4_moe config: topk_group must be in [1, 3] (n_group), got 4");
-  EXPECT_EQ(glm4([](Config& c) { c.num_experts_per_tok = 5; }),
-            "glm4_moe config: num_experts_per_tok must be at most the 4 experts of topk_group (2) "
-            "groups, got 5");
-  EXPECT_EQ(glm4([](Config& c) { c.routed_scaling_factor = 0; }),
-            "glm4_moe config: routed_scaling_factor must be > 0, got 0");
-  EXPECT_EQ(glm4([](Config& c) { c.n_shared_experts = -1; }),
-            "glm4_moe config: n_shared_experts must be in [0, 2147483647], got -1");
-  EXPECT_EQ(
-      glm4([](Config& c) { c.partial_rotary_factor = 0.4; }),
-      "glm4_moe config: partial_rotary_factor must be such that head_dim (8) times it is even, "
-      "got 0.4");
-  EXPECT_EQ(glm4([](Config& c) { c.partial_rotary_factor = 1.5; }),
-            "glm4_moe config: partial_rotary_factor must be in (0, 1], got 1.5");
-  EXPECT_EQ(glm4([](Config& c) { c.num_experts = 0; }),
-            "glm4_moe config: n_routed_experts must be >= 1, got 0");
-  EXPECT_EQ(glm4([](Config& c) { c.n_shared_experts = 2147483647; }),
-            "glm4_moe config: n_shared_experts must be at most 2147483647 / moe_intermediate_size "
-            "(11), got 2147483647");
-  EXPECT_EQ(glm4([](Config& c) { c.num_attention_heads = 2000000000; }),
-            "glm4_moe config: num_attention_heads must be at most 2147483647 / head_dim (8), got "
-            "2000000000");
-  EXPECT_EQ(message_for(R"({"model_type": "mixtral", "intermediate_size": 0})"),
-            "mixtral config: intermediate_size must be >= 1, got 0");
-  EXPECT_EQ(message_for(R"({"model_type": "mixtral", "num_local_experts": 0})"),
-            "mixtral config: num_local_experts must be >= 1, got 0");
-  EXPECT_EQ(message_for(ModelType::kMixtral, [](Config& c) { c.router_jitter_noise = 1; }),
-            "mixtral config: router_jitter_noise must be in [0, 1), got 1");
+  const auto glm4 = ModelType::kGlm4Moe;
+  refuses(glm4, &Config::n_group, 4, "n_group must be a divisor of n_routed_experts (6), got 4");
+  refuses(glm4, &Config::n_group, 0, "n_group must be a divisor of n_routed_experts (6), got 0");
+  refuses(glm4, &Config::topk_group, 4, "topk_group must be in [1, 3] (n_group), got 4");
+  refuses(glm4, &Config::num_experts_per_tok, 5,
+          "num_experts_per_tok must be at most the 4 experts of topk_group (2) groups, got 5");
+  refuses(glm4, &Config::routed_scaling_factor, 0, "routed_scaling_factor must be > 0, got 0");
+  refuses(glm4, &Config::n_shared_experts, -1,
+          "n_shared_experts must be in [0, 2147483647], got -1");
+  refuses(glm4, &Config::partial_rotary_factor, 0.4,
+          "partial_rotary_factor must be such that head_dim (8) times it is even, got 0.4");
+  refuses(glm4, &Config::partial_rotary_factor, 1.5,
+          "partial_rotary_factor must be in (0, 1], got 1.5");
+  refuses(glm4, &Config::num_experts, 0, "n_routed_experts must be >= 1, got 0");
+  refuses(glm4, &Config::n_shared_experts, 2147483647,
+          "n_shared_experts must be at most 2147483647 / moe_intermediate_size (11), got "
+          "2147483647");
+  refuses(glm4, &Config::num_attention_heads, 2000000000,
+          "num_attention_heads must be at most 2147483647 / head_dim (8), got 2000000000");
+  refuses(ModelType::kMixtral, &Config::router_jitter_noise, 1,
+          "router_jitter_noise must be in [0, 1), got 1");
 }
 
 TEST(Families, RefuseWhatTheirFilesCannotSay) {
   using Config = CausalLMConfig;
-  const auto refused = [](ModelType type, const auto& change, const std::string& message) {
-    EXPECT_EQ(message_for(type, change), message);
-  };
-  refused(
-      ModelType::kQwen3Moe, [](Config& c) { c.correction_bias = true; },
-      "qwen3_moe config: correction_bias must be false (a qwen3_moe has no key for it), got true");
-  refused(
-      ModelType::kQwen3Moe, [](Config& c) { c.router_scores = nn::RouterScores::kSigmoid; },
-      "qwen3_moe config: router_scores must be kSoftmax (a qwen3_moe has no key for it), got "
-      "kSigmoid");
-  refused(
-      ModelType::kGlm4Moe,
-      [](Config& c) {
-        c.mlp_only_layers = {0, 2};
-      },
-      "glm4_moe config: mlp_only_layers must be [] (a glm4_moe has no key for it), got [0, 2]");
-  refused(
-      ModelType::kMixtral, [](Config& c) { c.norm_topk_prob = false; },
-      "mixtral config: norm_topk_prob must be true (a mixtral has no key for it), got false");
-  refused(
-      ModelType::kQwen2Moe, [](Config& c) { c.use_qk_norm = true; },
-      "qwen2_moe config: use_qk_norm must be false (a qwen2_moe has no key for it), got true");
-  refused(
-      ModelType::kMixtral, [](Config& c) { c.partial_rotary_factor = 0.5; },
-      "mixtral config: partial_rotary_factor must be 1 (a mixtral has no key for it), got 0.5");
+  refuses(ModelType::kQwen3Moe, &Config::correction_bias, true,
+          "correction_bias must be false (a qwen3_moe has no key for it), got true");
+  refuses(ModelType::kQwen3Moe, &Config::router_scores, nn::RouterScores::kSigmoid,
+          "router_scores must be kSoftmax (a qwen3_moe has no key for it), got kSigmoid");
+  refuses(ModelType::kGlm4Moe, &Config::mlp_only_layers, {0, 2},
+          "mlp_only_layers must be [] (a glm4_moe has no key for it), got [0, 2]");
+  refuses(ModelType::kMixtral, &Config::norm_topk_prob, false,
+          "norm_topk_prob must be true (a mixtral has no key for it), got false");
+  refuses(ModelType::kQwen2Moe, &Config::use_qk_norm, true,
+          "use_qk_norm must be false (a qwen2_moe has no key for it), got true");
+  refuses(ModelType::kMixtral, &Config::partial_rotary_factor, 0.5,
+          "partial_rotary_factor must be 1 (a mixtral has no key for it), got 0.5");
 }
 
 TEST(Families, PresetsOfEachAreValidAndSmall) {
