@@ -19,6 +19,16 @@ namespace {
 using Role = nn::ParameterLayout::Role;
 using test::message_of;
 
+/// The ways in which expert weights are stored.
+struct Storage {
+  Role role;
+  bool in_first;
+};
+constexpr Storage kStorages[] = {{Role::kExpertGateUp, true},
+                                 {Role::kExpertGateUp, false},
+                                 {Role::kExpertDown, true},
+                                 {Role::kExpertDown, false}};
+
 constexpr int kWorldSizes[] = {1, 2, 3, 4, 7, 8, 128, 256, 512, 1024};
 
 struct Sizes {
@@ -133,38 +143,34 @@ class HfPieces : public ::testing::TestWithParam<int> {};
 TEST_P(HfPieces, OfAllRanksPartitionEveryExpertTensor) {
   const Sizes all_sizes[] = {{5, 7, 3}, {1, 1, 1}, {3, 4, 2}, {4, 20, 11}, {40, 3, 1}, {2, 65, 9}};
   for (const auto& sizes : all_sizes) {
-    for (const auto role : {Role::kExpertGateUp, Role::kExpertDown}) {
-      for (const bool in_first : {true, false}) {
-        SCOPED_TRACE(::testing::Message()
-                     << sizes.experts << ' ' << sizes.hidden << ' ' << sizes.intermediate << ' '
-                     << name_of(role) << (in_first ? " pretransposed" : " hf"));
-        const auto layout = expert_layout(role, in_first, sizes);
-        expect_partition(pieces_of_all_ranks(name_of(role), layout, flattened(layout), GetParam()),
-                         expected_positions(role, in_first, sizes));
-      }
+    for (const auto& [role, in_first] : kStorages) {
+      SCOPED_TRACE(::testing::Message()
+                   << sizes.experts << ' ' << sizes.hidden << ' ' << sizes.intermediate << ' '
+                   << name_of(role) << (in_first ? " pretransposed" : " hf"));
+      const auto layout = expert_layout(role, in_first, sizes);
+      expect_partition(pieces_of_all_ranks(name_of(role), layout, flattened(layout), GetParam()),
+                       expected_positions(role, in_first, sizes));
     }
   }
 }
 
 TEST_P(HfPieces, CutByColumnsPartitionEveryExpertTensor) {
   for (const auto& sizes : {Sizes{5, 7, 3}, Sizes{1, 1, 1}, Sizes{4, 20, 11}}) {
-    for (const auto role : {Role::kExpertGateUp, Role::kExpertDown}) {
-      for (const bool in_first : {true, false}) {
-        const auto layout = expert_layout(role, in_first, sizes);
-        const auto shape = flattened(layout);
-        const auto whole = hugging_face_pieces(name_of(role), layout, shape, 0, shape[0]);
-        std::vector<std::pair<std::int64_t, HfPiece>> pieces;
-        for (int rank = 0; rank < GetParam(); ++rank) {
-          const auto columns = shard_range(shape[1], GetParam(), rank);
-          for (auto& piece : cut_columns(whole, columns.begin, columns.end)) {
-            const auto across = piece.transposed ? piece.rows : piece.columns;
-            ASSERT_TRUE(0 <= piece.stored_column && piece.stored_column + across <= columns.size());
-            piece.stored_column += columns.begin;
-            pieces.emplace_back(0, std::move(piece));
-          }
+    for (const auto& [role, in_first] : kStorages) {
+      const auto layout = expert_layout(role, in_first, sizes);
+      const auto shape = flattened(layout);
+      const auto whole = hugging_face_pieces(name_of(role), layout, shape, 0, shape[0]);
+      std::vector<std::pair<std::int64_t, HfPiece>> pieces;
+      for (int rank = 0; rank < GetParam(); ++rank) {
+        const auto columns = shard_range(shape[1], GetParam(), rank);
+        for (auto& piece : cut_columns(whole, columns.begin, columns.end)) {
+          const auto across = piece.transposed ? piece.rows : piece.columns;
+          ASSERT_TRUE(0 <= piece.stored_column && piece.stored_column + across <= columns.size());
+          piece.stored_column += columns.begin;
+          pieces.emplace_back(0, std::move(piece));
         }
-        expect_partition(pieces, expected_positions(role, in_first, sizes));
       }
+      expect_partition(pieces, expected_positions(role, in_first, sizes));
     }
   }
 }
@@ -188,48 +194,44 @@ TEST_P(HfPieces, OfAllRanksPartitionVectorsAndMatrices) {
 
 TEST_P(HfPieces, OfAllRanksPartitionFusedExperts) {
   const Sizes sizes = {5, 7, 3};
-  for (const auto role : {Role::kExpertGateUp, Role::kExpertDown}) {
-    for (const bool in_first : {true, false}) {
-      const auto layout = expert_layout(role, in_first, sizes);
-      auto pieces = pieces_of_all_ranks(name_of(role), layout, flattened(layout), GetParam(),
-                                        HfExperts::kFused);
-      const auto out = layout.stacked[in_first ? 2 : 1], in = layout.stacked[in_first ? 1 : 2];
-      for (auto& [begin, piece] : pieces) {
-        ASSERT_EQ(piece.shape, (Shape{sizes.experts, out, in}));
-        piece.shape = {sizes.experts * out, in};
-      }
-      Positions expected;
-      for (std::int64_t e = 0; e < sizes.experts; ++e) {
-        for (std::int64_t i = 0; i < out; ++i) {
-          auto& row = expected[name_of(role)].emplace_back();
-          for (std::int64_t j = 0; j < in; ++j) {
-            row.push_back(in_first ? Position(e * in + j, i) : Position(e * out + i, j));
-          }
+  for (const auto& [role, in_first] : kStorages) {
+    const auto layout = expert_layout(role, in_first, sizes);
+    auto pieces = pieces_of_all_ranks(name_of(role), layout, flattened(layout), GetParam(),
+                                      HfExperts::kFused);
+    const auto out = layout.stacked[in_first ? 2 : 1], in = layout.stacked[in_first ? 1 : 2];
+    for (auto& [begin, piece] : pieces) {
+      ASSERT_EQ(piece.shape, (Shape{sizes.experts, out, in}));
+      piece.shape = {sizes.experts * out, in};
+    }
+    Positions expected;
+    for (std::int64_t e = 0; e < sizes.experts; ++e) {
+      for (std::int64_t i = 0; i < out; ++i) {
+        auto& row = expected[name_of(role)].emplace_back();
+        for (std::int64_t j = 0; j < in; ++j) {
+          row.push_back(in_first ? Position(e * in + j, i) : Position(e * out + i, j));
         }
       }
-      expect_partition(pieces, expected);
     }
+    expect_partition(pieces, expected);
   }
 }
 
 TEST_P(HfPieces, OfTheReleasedModelsCoverEveryElement) {
   for (const auto& sizes : {Sizes{128, 2048, 768}, Sizes{128, 4096, 1536}}) {
-    for (const auto role : {Role::kExpertGateUp, Role::kExpertDown}) {
-      for (const bool in_first : {true, false}) {
-        const auto layout = expert_layout(role, in_first, sizes);
-        const auto shape = flattened(layout);
-        std::map<std::string, std::int64_t> covered;
-        for (const auto& [begin, piece] :
-             pieces_of_all_ranks(name_of(role), layout, shape, GetParam())) {
-          ASSERT_TRUE(0 <= piece.row && piece.row + piece.rows <= piece.shape[0]);
-          ASSERT_TRUE(0 <= piece.column && piece.column + piece.columns <= piece.shape[1]);
-          covered[piece.name] += piece.rows * piece.columns;
-        }
-        const auto tensors = role == Role::kExpertGateUp ? 2 * sizes.experts : sizes.experts;
-        EXPECT_EQ(std::ssize(covered), tensors);
-        for (const auto& [name, elements] : covered) {
-          EXPECT_EQ(elements, sizes.hidden * sizes.intermediate) << name;
-        }
+    for (const auto& [role, in_first] : kStorages) {
+      const auto layout = expert_layout(role, in_first, sizes);
+      const auto shape = flattened(layout);
+      std::map<std::string, std::int64_t> covered;
+      for (const auto& [begin, piece] :
+           pieces_of_all_ranks(name_of(role), layout, shape, GetParam())) {
+        ASSERT_TRUE(0 <= piece.row && piece.row + piece.rows <= piece.shape[0]);
+        ASSERT_TRUE(0 <= piece.column && piece.column + piece.columns <= piece.shape[1]);
+        covered[piece.name] += piece.rows * piece.columns;
+      }
+      const auto tensors = role == Role::kExpertGateUp ? 2 * sizes.experts : sizes.experts;
+      EXPECT_EQ(std::ssize(covered), tensors);
+      for (const auto& [name, elements] : covered) {
+        EXPECT_EQ(elements, sizes.hidden * sizes.intermediate) << name;
       }
     }
   }
@@ -331,27 +333,25 @@ TEST(HfPieces, NameWhatIsWrong) {
 
 TEST(ToHuggingFace, CopiesParametersOfEveryDtype) {
   for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBFloat16}) {
-    for (const auto role : {Role::kExpertGateUp, Role::kExpertDown}) {
-      for (const bool in_first : {true, false}) {
-        const Sizes sizes = {3, 5, 2};
-        const auto layout = expert_layout(role, in_first, sizes);
-        const Tensor stored = test::randn(flattened(layout), 3, dtype);
-        const auto tensors = to_hugging_face(name_of(role), layout, stored);
-        const auto positions = expected_positions(role, in_first, sizes);
-        EXPECT_EQ(tensors.size(), positions.size());
-        const Tensor values = to_dtype(stored, Dtype::kFloat64);
-        const auto from = values.data<double>();
-        for (const auto& [name, tensor] : tensors) {
-          EXPECT_EQ(tensor.dtype(), dtype);
-          std::vector<double> expected;
-          for (const auto& row : positions.at(name)) {
-            for (const auto& [i, j] : row) {
-              expected.push_back(from[static_cast<std::size_t>(i * values.dim(1) + j)]);
-            }
+    for (const auto& [role, in_first] : kStorages) {
+      const Sizes sizes = {3, 5, 2};
+      const auto layout = expert_layout(role, in_first, sizes);
+      const Tensor stored = test::randn(flattened(layout), 3, dtype);
+      const auto tensors = to_hugging_face(name_of(role), layout, stored);
+      const auto positions = expected_positions(role, in_first, sizes);
+      EXPECT_EQ(tensors.size(), positions.size());
+      const Tensor values = to_dtype(stored, Dtype::kFloat64);
+      const auto from = values.data<double>();
+      for (const auto& [name, tensor] : tensors) {
+        EXPECT_EQ(tensor.dtype(), dtype);
+        std::vector<double> expected;
+        for (const auto& row : positions.at(name)) {
+          for (const auto& [i, j] : row) {
+            expected.push_back(from[static_cast<std::size_t>(i * values.dim(1) + j)]);
           }
-          const Tensor got = to_dtype(tensor, Dtype::kFloat64);
-          EXPECT_TRUE(test::bitwise_equal(got, Tensor::from(expected, got.shape()))) << name;
         }
+        const Tensor got = to_dtype(tensor, Dtype::kFloat64);
+        EXPECT_TRUE(test::bitwise_equal(got, Tensor::from(expected, got.shape()))) << name;
       }
     }
   }

@@ -37,6 +37,15 @@ std::set<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
+/// Loading from `folder` gives the parameters of `model`.
+void expect_loads(const std::filesystem::path& folder, const CausalLM& model) {
+  CausalLM loaded(model.config(), 99);
+  load_pretrained(loaded, folder);
+  for (const auto& [name, parameter] : model.state_dict()) {
+    EXPECT_TRUE(bitwise_equal(find(loaded.state_dict(), name), parameter)) << name;
+  }
+}
+
 TEST(SavePretrained, WritesHuggingFacesTensorsAlone) {
   for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
     for (const bool tied : {false, true}) {
@@ -167,27 +176,20 @@ TEST(SavePretrained, ReplacesEarlierWeightsAndNothingElse) {
     EXPECT_EQ(names_in(saved), names);
     for (const auto& name : others) EXPECT_EQ(test::read_file(saved / name), "kept");
   };
-  const auto expect_loads = [&](const CausalLM& model) {
-    CausalLM loaded(model.config(), 99);
-    load_pretrained(loaded, saved);
-    for (const auto& [name, parameter] : model.state_dict()) {
-      EXPECT_TRUE(test::bitwise_equal(test::find(loaded.state_dict(), name), parameter)) << name;
-    }
-  };
   CausalLM first(toy_config(), 1), second(toy_config(), 2), third(toy_config(), 3);
   save_pretrained(first, saved);
   expect_only({"model.safetensors"});
   save_pretrained(second, saved, {.max_shard_bytes = 60'000});
   expect_only({"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
                "model.safetensors.index.json"});
-  expect_loads(second);
+  expect_loads(saved, second);
   save_pretrained(third, saved, {.max_shard_bytes = 40'000});
   expect_only({"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
                "model-00003-of-00003.safetensors", "model.safetensors.index.json"});
-  expect_loads(third);
+  expect_loads(saved, third);
   save_pretrained(first, saved);
   expect_only({"model.safetensors"});
-  expect_loads(first);
+  expect_loads(saved, first);
 }
 
 // What a later file cannot be written over stops the call half-way.
@@ -211,11 +213,7 @@ TEST(SavePretrained, LeavesNoMixtureWhenItIsInterrupted) {
   std::filesystem::remove(block);
   save_pretrained(first, saved);
   interrupted();
-  CausalLM loaded(toy_config(), 99);
-  load_pretrained(loaded, saved);
-  for (const auto& [name, parameter] : first.state_dict()) {
-    EXPECT_TRUE(test::bitwise_equal(test::find(loaded.state_dict(), name), parameter));
-  }
+  expect_loads(saved, first);
 }
 
 TEST(SavePretrained, CanReplaceTheFilesThatAreBeingRead) {
