@@ -48,6 +48,25 @@ class SmallRun : public ::testing::Test {
   }
 };
 
+/// What this rank trains of a model.
+struct Training {
+  template <class Meshes>
+  Training(const models::CausalLMConfig& config, const Meshes& meshes, std::int64_t micro_batches,
+           Accumulation accumulation = Accumulation::kKeepUntilLast, double lr = 1e-2)
+      : model(config, 1),
+        plan(shard_model(model, meshes, {}), micro_batches, accumulation),
+        optimizer(decay_matrices(model.named_parameters(), lr, 0.1), {}) {}
+
+  /// One step on the micro-batches of all ranks.
+  StepResult step(const std::vector<MicroBatch>& all, const StepOptions& options = {}) {
+    return train_step(model, plan, plan.own(all), options, optimizer);
+  }
+
+  models::CausalLM model;
+  StepPlan plan;
+  optim::AdamW optimizer;
+};
+
 TEST_F(SmallRun, ValidationAndSampleAreTheSameOnEveryWorldSize) {
   const WindowedData text(data(), {.sequences = 2, .validation_sequences = 10});
   std::vector<double> losses;
@@ -138,15 +157,10 @@ TEST_F(SmallRun, RanksWithoutAMicroBatchSendNoTokens) {
        {ParallelDims{}, ParallelDims{.dp_shard = 4}, ParallelDims{.dp_shard = 4, .ep = 2},
         ParallelDims{.dp_shard = 4, .ep = 4}, ParallelDims{.dp_shard = 6, .ep = 2}}) {
     launch(dims.ranks(), [&](RankContext& context) {
-      models::CausalLM model(config(), 1);
-      auto& state = shard_model(model, make_meshes(context.group(), dims), {});
-      optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-      StepPlan plan(state, 2, accumulation_on(dims));
+      Training training(config(), make_meshes(context.group(), dims), 2, accumulation_on(dims));
       StepResult last;
-      for (int step = 0; step < 3; ++step) {
-        last = train_step(model, plan, plan.own(step_batches(windows, step)), {}, optimizer);
-      }
-      EXPECT_EQ(context.counters().rows_sent > 0, dims.ep > 1 && !plan.turns()[0].idle);
+      for (int step = 0; step < 3; ++step) last = training.step(step_batches(windows, step));
+      EXPECT_EQ(context.counters().rows_sent > 0, dims.ep > 1 && !training.plan.turns()[0].idle);
       if (context.rank() == 0) results.push_back(std::move(last));
     });
     const auto &first = results.front(), &last = results.back();
@@ -239,15 +253,11 @@ TEST_F(SmallRun, ValidationIsTheMeanOverTheTargetsOfPackedDocuments) {
 TEST_F(SmallRun, LossOfATrainingStepFalls) {
   const auto text = data();
   launch(2, [&](RankContext& context) {
-    models::CausalLM model(config(), 1);
-    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
-    optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-    StepPlan plan(state, 2);
+    Training training(config(), DeviceMesh::flat(context.group()), 2);
     std::vector<double> losses;
     for (std::int64_t step = 0; step < 40; ++step) {
-      const std::vector<MicroBatch> batches = {text.training_batch(1, step, 0, 2, 2),
-                                               text.training_batch(1, step, 1, 2, 2)};
-      const auto result = train_step(model, plan, plan.own(batches), {}, optimizer);
+      const auto result = training.step(
+          {text.training_batch(1, step, 0, 2, 2), text.training_batch(1, step, 1, 2, 2)});
       losses.push_back(result.ce);
       std::int64_t routed = 0;
       for (const auto count : result.tokens_per_expert[0]) routed += count;
@@ -269,18 +279,15 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
     launch(replicas * shards, [&](RankContext& context) {
       auto wide = config();
       wide.dtype = Dtype::kFloat64;
-      models::CausalLM model(wide, 1);
       const DeviceMesh mesh(context.group(), {{"replicate", replicas}, {"shard", shards}});
-      auto& state = shard_model(model, mesh, {});
-      optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-      StepPlan plan(state, micro_batches, accumulation);
+      Training training(wide, mesh, micro_batches, accumulation);
       StepResult result;
       for (std::int64_t step = 0; step < 2; ++step) {
         std::vector<MicroBatch> batches;
         for (std::int64_t i = 0; i < micro_batches; ++i) {
           batches.push_back(text.training_batch(1, step, i, micro_batches, 1));
         }
-        result = train_step(model, plan, plan.own(batches), {}, optimizer);
+        result = training.step(batches);
       }
       if (context.rank() == 0) second = {result.loss, result.grad_norm, result.tokens_per_expert};
     });
@@ -333,22 +340,19 @@ TEST_F(SmallRun, FiguresOfAStepAreTheSameBitsOnEveryWorldSize) {
   std::int64_t layers = 0;
   for (const int world_size : {1, 2, 4}) {
     launch(world_size, [&](RankContext& context) {
-      models::CausalLM model(config(), 1);
-      auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
-      optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-      StepPlan plan(state, 4);
+      Training training(config(), DeviceMesh::flat(context.group()), 4);
       std::vector<MicroBatch> batches;
       for (std::int64_t i = 0; i < 4; ++i) batches.push_back(text.training_batch(1, 0, i, 4, 1));
       if (world_size == 1) {
         for (const auto& batch : batches) {
           const NoGradGuard no_grad;
-          const auto output = model(batch.tokens, batch.documents);
+          const auto output = training.model(batch.tokens, batch.documents);
           layers = std::ssize(output.router_logits);
           for (const auto& logits : output.router_logits) entropy += ops::router_entropy(logits);
-          flops += models::training_flops(model.config(), batch.documents);
+          flops += models::training_flops(config(), batch.documents);
         }
       }
-      auto result = train_step(model, plan, plan.own(batches), {}, optimizer);
+      auto result = training.step(batches);
       if (context.rank() == 0) results.push_back(std::move(result));
     });
   }
@@ -376,12 +380,10 @@ TEST_F(SmallRun, RecomputesTheFirstLayers) {
 
 TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
   launch(1, [&](RankContext& context) {
-    models::CausalLM model(config(), 1);
-    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
-    optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
-    StepPlan plan(state, 2);
+    Training training(config(), DeviceMesh::flat(context.group()), 2, Accumulation::kKeepUntilLast,
+                      /*lr=*/0);
     const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
-    const auto expected = train_step(model, plan, step_batches(windows, 0), {}, optimizer);
+    const auto expected = training.step(step_batches(windows, 0));
     std::vector<Tensor> seen;
     const StepForward forward = [&](models::CausalLM& whole, const MicroBatch& batch,
                                     const models::CausalLM::ForwardOptions& options) {
@@ -389,8 +391,8 @@ TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
       EXPECT_TRUE(options.targets.defined());
       return whole(batch.tokens, batch.documents, options);
     };
-    const auto result = train_step(model, plan, step_batches(windows, 0),
-                                   {.linear_cross_entropy = true, .forward = forward}, optimizer);
+    const auto result =
+        training.step(step_batches(windows, 0), {.linear_cross_entropy = true, .forward = forward});
     EXPECT_EQ(seen.size(), 2U);
     EXPECT_EQ(result.loss, expected.loss);
     EXPECT_EQ(result.grad_norm, expected.grad_norm);
@@ -403,14 +405,10 @@ TEST_F(SmallRun, ReplaysTheExpertsOfTheMicroBatchOnEveryRank) {
   std::vector<double> losses;
   for (const int world_size : {1, 2, 4}) {
     launch(world_size, [&](RankContext& context) {
-      models::CausalLM model(config(), 1);
-      auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
-      optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
-      StepPlan plan(state, 4);
+      Training training(config(), DeviceMesh::flat(context.group()), 4);
       StepOptions options;
       if (world_size > 1) options.replay = &choices;
-      const auto result =
-          train_step(model, plan, plan.own(step_batches(windows, 0)), options, optimizer);
+      const auto result = training.step(step_batches(windows, 0), options);
       if (world_size == 1) choices = result.expert_indices;
       if (context.rank() == 0) losses.push_back(result.loss);
     });
@@ -422,13 +420,10 @@ TEST_F(SmallRun, TokensOfAStepAreThoseOfAllMicroBatchesWhateverTheirLength) {
   const auto text = data();
   for (const int world_size : {1, 2}) {
     launch(world_size, [&](RankContext& context) {
-      models::CausalLM model(config(), 1);
-      auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
-      optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
-      StepPlan plan(state, 2);
-      const std::vector<MicroBatch> batches = {text.training_batch(1, 0, 0, 2, 1),
-                                               text.training_batch(1, 0, 1, 2, 3)};
-      EXPECT_EQ(train_step(model, plan, plan.own(batches), {}, optimizer).tokens, 4 * 16);
+      Training training(config(), DeviceMesh::flat(context.group()), 2);
+      const auto result =
+          training.step({text.training_batch(1, 0, 0, 2, 1), text.training_batch(1, 0, 1, 2, 3)});
+      EXPECT_EQ(result.tokens, 4 * 16);
     });
   }
 }
@@ -473,10 +468,7 @@ TEST_F(SmallRun, AMaximumNormOfZeroClipsNothing) {
 
 TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {
   launch(2, [&](RankContext& context) {
-    models::CausalLM model(config(), 1);
-    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
-    optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-    StepPlan plan(state, 2);
+    Training training(config(), DeviceMesh::flat(context.group()), 2);
     const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
     const auto step = [&](double factor) {
       const StepForward forward = [&](models::CausalLM& whole, const MicroBatch& batch,
@@ -485,14 +477,14 @@ TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {
         output.logits = output.logits * factor;
         return output;
       };
-      return train_step(model, plan, plan.own(step_batches(windows, 0)), {.forward = forward},
-                        optimizer);
+      return training.step(step_batches(windows, 0), {.forward = forward});
     };
     const auto values = [&] {
       const NoGradGuard no_grad;
       TensorList all;
-      for (const auto& [name, tensor] : model.named_parameters()) all.push_back(clone(tensor));
-      for (const auto& [name, tensor] : optimizer.state_dict()) all.push_back(clone(tensor));
+      for (const auto& tensors :
+           {training.model.named_parameters(), training.optimizer.state_dict()})
+        for (const auto& [name, tensor] : tensors) all.push_back(clone(tensor));
       return all;
     };
     EXPECT_TRUE(step(1).is_finite());
