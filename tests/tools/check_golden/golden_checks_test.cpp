@@ -114,18 +114,19 @@ TEST(GoldenChecks, WantZeroGradientsToBeZeroExactly) {
 
 TEST(GoldenChecks, CompareAGradientWithoutDigitsWithAllOthers) {
   auto made = golden_sample();
-  made.golden.expected.gradients[2].tensor = golden_values({0.0, 1e-16}, {2});
-  made.golden.expected.gradient_stats["z"] = stats_of(golden_values({0.0, 1e-16}, {2}));
-  EXPECT_EQ(failures(made), Names{});
-  made.results.batch.gradients[2].tensor = golden_values({-2e-16, 3e-16}, {2});
-  EXPECT_EQ(failures(made), Names{});
-  made.results.batch.gradients[2].tensor = golden_values({0.0, 1e-8}, {2});
-  EXPECT_EQ(failures(made), (Names{"gradients", "gradients' figures"}));
-  // One of norm 1e-11 has digits.
-  made.golden.expected.gradients[2].tensor = golden_values({0.0, 1e-11}, {2});
-  made.golden.expected.gradient_stats["z"] = stats_of(golden_values({0.0, 1e-11}, {2}));
-  made.results.batch.gradients[2].tensor = golden_values({0.0, 1e-11 + 1e-14}, {2});
-  EXPECT_EQ(failures(made), (Names{"gradients", "gradients' figures"}));
+  const auto expect = [&](double expected, std::initializer_list<double> computed,
+                          const Names& fails) {
+    const Tensor gradient = golden_values({0.0, expected}, {2});
+    made.golden.expected.gradients[2].tensor = gradient;
+    made.golden.expected.gradient_stats["z"] = stats_of(gradient);
+    made.results.batch.gradients[2].tensor = golden_values(computed, {2});
+    EXPECT_EQ(failures(made), fails) << expected;
+  };
+  const Names gradients = {"gradients", "gradients' figures"};
+  expect(1e-16, {0.0, 0.0}, {});
+  expect(1e-16, {-2e-16, 3e-16}, {});
+  expect(1e-16, {0.0, 1e-8}, gradients);
+  expect(1e-11, {0.0, 1e-11 + 1e-14}, gradients);  // one of this norm has digits
 }
 
 TEST(GoldenChecks, CompareChoicesThatAreNotRounding) {
@@ -283,18 +284,15 @@ TEST(GoldenParting, IsByRoundingIfAllChoicesOfTheFirstLayerThatDiffersAre) {
   };
   const auto reference = routing_of({0, 1}, {0, 1});
   const models::CausalLMConfig config = {.num_experts = 3, .num_experts_per_tok = 1};
-  EXPECT_EQ(routing_difference(routing_of({0, 1}, {0, 1}), reference, config),
-            RoutingDifference::kNone);
-  EXPECT_EQ(routing_difference(routing_of({0, 0}, {0, 1}), reference, config),
-            RoutingDifference::kRounding);
-  EXPECT_EQ(routing_difference(routing_of({0, 1}, {0, 0}), reference, config),
-            RoutingDifference::kRounding);
-  EXPECT_EQ(routing_difference(routing_of({0, 0}, {2, 1}), reference, config),
-            RoutingDifference::kRounding);  // follows
-  EXPECT_EQ(routing_difference(routing_of({1, 0}, {0, 1}), reference, config),
-            RoutingDifference::kOther);
-  EXPECT_EQ(routing_difference(routing_of({0, 1}, {1, 1}), reference, config),
-            RoutingDifference::kOther);
+  const auto difference = [&](const GoldenRouting& routing) {
+    return routing_difference(routing, reference, config);
+  };
+  EXPECT_EQ(difference(routing_of({0, 1}, {0, 1})), RoutingDifference::kNone);
+  EXPECT_EQ(difference(routing_of({0, 0}, {0, 1})), RoutingDifference::kRounding);
+  EXPECT_EQ(difference(routing_of({0, 1}, {0, 0})), RoutingDifference::kRounding);
+  EXPECT_EQ(difference(routing_of({0, 0}, {2, 1})), RoutingDifference::kRounding);  // follows
+  EXPECT_EQ(difference(routing_of({1, 0}, {0, 1})), RoutingDifference::kOther);
+  EXPECT_EQ(difference(routing_of({0, 1}, {1, 1})), RoutingDifference::kOther);
 }
 
 }  // namespace

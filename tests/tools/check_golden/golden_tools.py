@@ -12,6 +12,7 @@ SIZES = {"F64": 8, "F32": 4, "I64": 8}
 FORMATS = {"F64": "<d", "F32": "<f", "I64": "<q"}
 # Most of a run's time; copies of a folder that are wrong elsewhere are checked without.
 TRAINING = ("train.json", "train_final.safetensors")
+PATHS = ("plain", "optimised", "sharded")
 
 
 def check_golden(programs, *arguments, exit_code):
@@ -24,10 +25,11 @@ def check_golden(programs, *arguments, exit_code):
 
 
 def write_safetensors(path, tensors):
-    """tensors: name -> (dtype, shape, values)."""
+    """tensors: name -> (dtype, shape, values or their bytes)."""
     header, data = {}, b""
     for name, (dtype, shape, values) in tensors.items():
-        packed = b"".join(struct.pack(FORMATS[dtype], value) for value in values)
+        packed = values if isinstance(values, bytes) else b"".join(
+            struct.pack(FORMATS[dtype], value) for value in values)
         header[name] = {"dtype": dtype, "shape": shape,
                         "data_offsets": [len(data), len(data) + len(packed)]}
         data += packed
@@ -35,11 +37,17 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def header_of(data):
+    """(header, where what follows it begins) of a safetensors file's bytes."""
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    return json.loads(bytes(data[8:start])), start
+
+
 def change_tensor(path, name, index, change):
     """Applies `change` to one element of a tensor, in place."""
     data = bytearray(path.read_bytes())
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    entry = json.loads(bytes(data[8:start]))[name]
+    header, start = header_of(data)
+    entry = header[name]
     at = start + entry["data_offsets"][0] + index * SIZES[entry["dtype"]]
     value = struct.unpack_from(FORMATS[entry["dtype"]], data, at)[0]
     struct.pack_into(FORMATS[entry["dtype"]], data, at, change(value))
@@ -56,20 +64,13 @@ def change_json(path, change):
 def rewrite_tensors(path, change):
     """Writes a safetensors file anew after `change` of its tensors, name -> (dtype, shape, bytes)."""
     data = path.read_bytes()
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:start])
+    header, start = header_of(data)
     header.pop("__metadata__", None)
     tensors = {name: (entry["dtype"], entry["shape"],
                       data[start + entry["data_offsets"][0]:start + entry["data_offsets"][1]])
                for name, entry in header.items()}
     change(tensors)
-    header, body = {}, b""
-    for name, (dtype, shape, raw) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape,
-                        "data_offsets": [len(body), len(body) + len(raw)]}
-        body += raw
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    write_safetensors(path, tensors)
 
 
 def missing_in(out):
@@ -78,8 +79,14 @@ def missing_in(out):
 
 
 def tensor_names(path):
-    data = path.read_bytes()
-    return json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+    return header_of(path.read_bytes())[0]
+
+
+def failed_in(out, where=""):
+    """(path, quantity) of each line of a run that reports a failure and has `where` in it."""
+    lines = [line.split(" | ") for line in out.split("\n\n")[0].splitlines()
+             if " | FAIL" in line and where in line]
+    return [(line[1].strip(), line[3].split(" (")[0].strip()) for line in lines]
 
 
 class Copies:
@@ -108,14 +115,14 @@ def expect_tampering_to_fail(programs, source):
     def failures(folder):
         out, _ = check_golden(programs, folder, exit_code=1)
         assert all(what.startswith(TRAINING) for what in missing_in(out)), missing_in(out)
-        lines = [line for line in out.split("\n\n")[0].splitlines() if " | FAIL" in line]
-        assert f"{len(lines)} past their limits" in out and lines
-        return {line.split(" | ")[3].strip() for line in lines}
+        failed = failed_in(out)
+        assert f"{len(failed)} past their limits" in out and failed
+        return {quantity for _, quantity in failed}
 
     def expect(quantities, file, *change, without=TRAINING):
         folder = copies(without)
         (change_tensor if file.endswith(".safetensors") else change_json)(folder / file, *change)
-        found = {quantity.split(" (")[0] for quantity in failures(folder)}
+        found = failures(folder)
         assert found == set(quantities), (file, change, found)
 
     def shift(amount):
@@ -335,8 +342,7 @@ def expect_changed_pretrained_to_fail(programs, source):
         change(folder / file)
         out, _ = check_golden(programs, folder, exit_code=1)
         assert missing_in(out) == [], missing_in(out)
-        return {line.split(" | ")[3].split(" (")[0].strip() for line in out.split("\n\n")[0].splitlines()
-                if " | FAIL" in line}
+        return {quantity for _, quantity in failed_in(out)}
 
     def shifted(name, index, amount):
         return lambda path: change_tensor(path, name, index, lambda value: value + amount)
@@ -395,10 +401,9 @@ def expect_other_configurations_to_fail(programs, source, configurations):
         folder = Copies(source)()
         change_json(folder / "config.json", lambda value, keys=keys: value.update(keys))
         out, _ = check_golden(programs, folder, exit_code=1)
-        for path in ["plain    ", "optimised", "sharded  "]:
-            failed = [line for line in out.splitlines() if f" | {path} | fp64 | " in line and "FAIL" in line]
-            assert {line.split(" | ")[3].split(" (")[0].strip() for line in failed} >= \
-                {"logits", "gradients"}, (keys, path, failed)
+        failed = set(failed_in(out, " | fp64 | "))
+        assert failed >= {(path, quantity) for path in PATHS for quantity in ["logits", "gradients"]}, \
+            (keys, failed)
 
 
 def expect_changed_dense_to_fail(programs, untied, tied):
@@ -442,25 +447,23 @@ def expect_changed_block_to_fail(programs, source):
         folder = copies()
         change_tensor(folder / "block.safetensors", *change)
         out, _ = check_golden(programs, folder, exit_code=1)
-        lines = [line for line in out.split("\n\n")[0].splitlines() if " | FAIL" in line]
-        assert f"{len(lines)} past their limits" in out, out
-        return {(line.split(" | ")[1].strip(), line.split(" | ")[3].split(" (")[0].strip())
-                for line in lines}
+        failed = failed_in(out)
+        assert f"{len(failed)} past their limits" in out, out
+        return set(failed)
 
-    everywhere = ("plain", "optimised", "sharded")
     for name, quantity in [("grad.x", "grad.x"), ("grad.gate.weight", "grad.gate.weight"),
                            ("grad.experts.down_proj", "gradients"),
                            ("grad.shared_experts.up_proj.weight", "gradients")]:
         found = failures(name, 1, lambda value: value + 1e-3)
-        assert found == {(path, quantity) for path in everywhere}, (name, found)
+        assert found == {(path, quantity) for path in PATHS}, (name, found)
     # The routing weights follow from y, and all from them.
-    assert failures("y", 1, lambda value: value + 1e-9) >= {(path, "y") for path in everywhere}
+    assert failures("y", 1, lambda value: value + 1e-9) >= {(path, "y") for path in PATHS}
     assert failures("y", 1, lambda value: value + 1e-3) >= {
-        (path, quantity) for path in everywhere for quantity in ["y", "routing weights"]}
+        (path, quantity) for path in PATHS for quantity in ["y", "routing weights"]}
     for name in ["x", "cotangent", "param.experts.gate_up_proj", "param.shared_experts.down_proj.weight"]:
         assert failures(name, 1, lambda value: value + 1e-3), name
     # The bias moves the choice of experts.
-    assert {(path, "y") for path in everywhere} <= failures("buffer.gate.e_score_correction_bias", 0,
+    assert {(path, "y") for path in PATHS} <= failures("buffer.gate.e_score_correction_bias", 0,
                                                             lambda value: value - 9)
 
     folder = copies()
