@@ -70,8 +70,10 @@ std::vector<Variant> variants() {
            {.linear_only_shard = true}}};
 }
 
-void write_source(const fs::path& path, const CausalLMConfig& config) {
+/// Writes a checkpoint and returns what is in it.
+NamedTensors write_source(const fs::path& path, const CausalLMConfig& config) {
   save_safetensors(path, random_checkpoint(config), {{"format", "pt"}});
+  return load_safetensors(path);
 }
 
 /// The model on every rank, with weights that are not the checkpoint's; then `body`.
@@ -108,6 +110,11 @@ std::map<std::string, std::string> files_in(const fs::path& folder) {
   return files;
 }
 
+/// The folder has a single file of weights, `file` byte for byte.
+void expect_same_weights(const fs::path& folder, const fs::path& file) {
+  EXPECT_TRUE(files_in(folder).at("model.safetensors") == test::read_file(file)) << folder;
+}
+
 class PretrainedOnRanks : public ::testing::TestWithParam<std::tuple<Variant, int>> {
  protected:
   const Variant& variant() const { return std::get<0>(GetParam()); }
@@ -117,8 +124,7 @@ class PretrainedOnRanks : public ::testing::TestWithParam<std::tuple<Variant, in
 TEST_P(PretrainedOnRanks, LoadSaveLoadGivesTheSameBits) {
   const TemporaryFolder folder;
   const auto source = folder / "source.safetensors", saved = folder / "saved";
-  write_source(source, variant().config);
-  const auto tensors = load_safetensors(source);
+  const auto tensors = write_source(source, variant().config);
   on_ranks(world_size(), variant().config, variant().policy, [&](CausalLM& model, fsdp::State&) {
     load_pretrained(model, source);
     expect_holds_parts_of(tensors, model);
@@ -137,14 +143,14 @@ TEST_P(PretrainedOnRanks, LoadSaveLoadGivesTheSameBits) {
 TEST_P(PretrainedOnRanks, SeveralFilesAreTheSameForEveryWorldSize) {
   const TemporaryFolder folder;
   const auto source = folder / "source.safetensors";
-  write_source(source, variant().config);
+  const auto tensors = write_source(source, variant().config);
   const SavePretrainedOptions options = {.max_shard_bytes = 15'000};
   CausalLM whole(variant().config);
   load_pretrained(whole, source);
   save_pretrained(whole, folder / "one", options);
   on_ranks(world_size(), variant().config, variant().policy, [&](CausalLM& model, fsdp::State&) {
     load_pretrained(model, folder / "one");
-    expect_holds_parts_of(load_safetensors(source), model);
+    expect_holds_parts_of(tensors, model);
     save_pretrained(model, folder / "many", options);
   });
   const auto one = files_in(folder / "one");
@@ -153,7 +159,7 @@ TEST_P(PretrainedOnRanks, SeveralFilesAreTheSameForEveryWorldSize) {
   // And back into a single file.
   load_pretrained(whole, folder / "many");
   save_pretrained(whole, folder / "many");
-  EXPECT_TRUE(files_in(folder / "many").at("model.safetensors") == test::read_file(source));
+  expect_same_weights(folder / "many", source);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sweep, PretrainedOnRanks,
@@ -184,8 +190,7 @@ TEST(PretrainedOnRanks, LoadsAndSavesShardsAlongAnyDimensionOfAnyMesh) {
                                        {4, replicated(2, 2), shards(4), 1},
                                        {4, replicated(4, 1), shards(4), 0}};
   for (const auto& config : {toy_config(), test::hugging_face_oriented(tied(toy_config()))}) {
-    write_source(folder / "source.safetensors", config);
-    const auto tensors = load_safetensors(folder / "source.safetensors");
+    const auto tensors = write_source(folder / "source.safetensors", config);
     for (const auto& [ranks, dense, experts, dim] : cases) {
       int cut = 0;  // parameters cut along `dim`
       launch(ranks, [&](RankContext& context) {
@@ -201,8 +206,7 @@ TEST(PretrainedOnRanks, LoadsAndSavesShardsAlongAnyDimensionOfAnyMesh) {
         }
       });
       EXPECT_GT(cut, 10);
-      EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
-                  test::read_file(folder / "source.safetensors"));
+      expect_same_weights(folder / "saved", folder / "source.safetensors");
       fs::remove_all(folder / "saved");
     }
   }
@@ -211,8 +215,7 @@ TEST(PretrainedOnRanks, LoadsAndSavesShardsAlongAnyDimensionOfAnyMesh) {
 TEST(PretrainedOnRanks, LoadsAndSavesParametersThatAreCutTwice) {
   const TemporaryFolder folder;
   for (const auto& config : {toy_config(), test::hugging_face_oriented(toy_config())}) {
-    write_source(folder / "source.safetensors", config);
-    const auto tensors = load_safetensors(folder / "source.safetensors");
+    const auto tensors = write_source(folder / "source.safetensors", config);
     launch(4, [&](RankContext& context) {
       const DeviceMesh mesh(context.group(), {{"outer", 2}, {"inner", 2}});
       CausalLM model(config, 3);
@@ -228,8 +231,7 @@ TEST(PretrainedOnRanks, LoadsAndSavesParametersThatAreCutTwice) {
       expect_holds_parts_of(tensors, model);
       save_pretrained(model, folder / "saved");
     });
-    EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
-                test::read_file(folder / "source.safetensors"));
+    expect_same_weights(folder / "saved", folder / "source.safetensors");
     fs::remove_all(folder / "saved");
   }
 }
@@ -239,8 +241,7 @@ TEST(PretrainedOnRanks, WhatIsSavedFusedComesBack) {
   for (const auto type : test::kModelTypes) {
     const TemporaryFolder folder;
     const auto config = of_type(type);
-    write_source(folder / "source.safetensors", config);
-    const auto tensors = load_safetensors(folder / "source.safetensors");
+    const auto tensors = write_source(folder / "source.safetensors", config);
     on_ranks(3, config, {}, [&](CausalLM& model, fsdp::State&) {
       load_pretrained(model, folder / "source.safetensors");
       save_pretrained(model, folder / "fused", {.experts = HfExperts::kFused});
@@ -257,8 +258,7 @@ TEST(PretrainedOnRanks, WhatIsSavedFusedComesBack) {
       expect_holds_parts_of(tensors, model);
       save_pretrained(model, folder / "again");
     });
-    EXPECT_TRUE(files_in(folder / "again").at("model.safetensors") ==
-                test::read_file(folder / "source.safetensors"));
+    expect_same_weights(folder / "again", folder / "source.safetensors");
   }
 }
 
@@ -302,8 +302,7 @@ TEST_P(PretrainedGolden, FileComesBackByteForByte) {
     load_pretrained(model, source);
     save_pretrained(model, folder / "saved");
   });
-  EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
-              test::read_file(source / "model.safetensors"));
+  expect_same_weights(folder / "saved", source / "model.safetensors");
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, PretrainedGolden,
@@ -316,8 +315,7 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace, PretrainedGolden,
 TEST(PretrainedOnRanks, SavesAndLoadsTheShardsWhileParametersAreGathered) {
   const TemporaryFolder folder;
   const auto config = toy_config();
-  write_source(folder / "source.safetensors", config);
-  const auto tensors = load_safetensors(folder / "source.safetensors");
+  const auto tensors = write_source(folder / "source.safetensors", config);
   const fsdp::Policy policy = {.reshard_after_forward = false,
                                .mixed_precision = {.param_dtype = Dtype::kBFloat16}};
   const auto batch = test::toy_batch(config.vocab_size);
@@ -340,8 +338,7 @@ TEST(PretrainedOnRanks, SavesAndLoadsTheShardsWhileParametersAreGathered) {
     EXPECT_FALSE(bitwise_equal(before.detach(), first.detach()));
     EXPECT_TRUE(bitwise_equal(after.detach(), first.detach()));
   });
-  EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
-              test::read_file(folder / "source.safetensors"));
+  expect_same_weights(folder / "saved", folder / "source.safetensors");
 }
 
 TEST(PretrainedOnRanks, OnlyTheFirstRankHoldsAWholeParameter) {
@@ -370,8 +367,7 @@ TEST(PretrainedOnRanks, SavesAModelThatEveryRankHoldsWhole) {
     // A rank that returns finds the files.
     EXPECT_TRUE(fs::exists(folder / "saved" / "config.json"));
   });
-  EXPECT_TRUE(files_in(folder / "saved").at("model.safetensors") ==
-              test::read_file(folder / "source.safetensors"));
+  expect_same_weights(folder / "saved", folder / "source.safetensors");
 }
 
 TEST(PretrainedOnRanks, AFileThatCannotBeWrittenIsAnErrorOfTheWholeLaunch) {
