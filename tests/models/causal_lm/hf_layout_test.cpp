@@ -19,15 +19,11 @@ namespace {
 using Role = nn::ParameterLayout::Role;
 using test::message_of;
 
-/// The ways in which expert weights are stored.
-struct Storage {
-  Role role;
-  bool in_first;
-};
-constexpr Storage kStorages[] = {{Role::kExpertGateUp, true},
-                                 {Role::kExpertGateUp, false},
-                                 {Role::kExpertDown, true},
-                                 {Role::kExpertDown, false}};
+/// The ways in which expert weights are stored: role, in_first.
+constexpr std::pair<Role, bool> kStorages[] = {{Role::kExpertGateUp, true},
+                                               {Role::kExpertGateUp, false},
+                                               {Role::kExpertDown, true},
+                                               {Role::kExpertDown, false}};
 
 constexpr int kWorldSizes[] = {1, 2, 3, 4, 7, 8, 128, 256, 512, 1024};
 

@@ -116,7 +116,7 @@ def expect_tampering_to_fail(programs, source):
         out, _ = check_golden(programs, folder, exit_code=1)
         assert all(what.startswith(TRAINING) for what in missing_in(out)), missing_in(out)
         failed = failed_in(out)
-        assert f"{len(failed)} past their limits" in out and failed
+        assert f"{len(failed)} past their limits" in out and failed, out[-300:]
         return {quantity for _, quantity in failed}
 
     def expect(quantities, file, *change, without=TRAINING):
