@@ -10,16 +10,13 @@
 #include "ops/elementwise.h"
 #include "ops/router.h"
 #include "ops/views.h"
+#include "tests/ops/indices.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::aux_loss_test {
 namespace {
 
 using namespace moegrad::test;
-
-Tensor indices_of(const std::vector<std::int64_t>& values, const Shape& shape) {
-  return Tensor::from(values, shape);
-}
 
 Tensor values_of(const std::vector<double>& values) {
   return Tensor::from(values, {std::ssize(values)});

@@ -4,6 +4,7 @@
 #include "framework/runtime/rank_context.h"
 #include "ops/copies.h"
 #include "ops/views.h"
+#include "tests/ops/indices.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::embedding_test {
@@ -11,21 +12,18 @@ namespace {
 
 using namespace test;
 
-Tensor ids_of(std::vector<std::int64_t> values, const Shape& shape) {
-  return Tensor::from(values, shape);
-}
-
 TEST(Embedding, LooksRowsUp) {
   const Tensor weight = Tensor::from<double>({0, 1, 10, 11, 20, 21}, {3, 2});
-  EXPECT_TRUE(bitwise_equal(embedding(ids_of({2, 0, 2, 1}, {2, 2}), weight),
+  EXPECT_TRUE(bitwise_equal(embedding(indices_of({2, 0, 2, 1}, {2, 2}), weight),
                             Tensor::from<double>({20, 21, 0, 1, 20, 21, 10, 11}, {2, 2, 2})));
-  EXPECT_EQ(embedding(ids_of({1}, {}), weight).shape(), Shape{2});
-  EXPECT_EQ(embedding(ids_of({}, {0}), weight).shape(), (Shape{0, 2}));
-  EXPECT_EQ(embedding(ids_of({1}, {1}), Tensor::ones({3, 0})).shape(), (Shape{1, 0}));
+  EXPECT_EQ(embedding(indices_of({1}, {}), weight).shape(), Shape{2});
+  EXPECT_EQ(embedding(indices_of({}, {0}), weight).shape(), (Shape{0, 2}));
+  EXPECT_EQ(embedding(indices_of({1}, {1}), Tensor::ones({3, 0})).shape(), (Shape{1, 0}));
 }
 
 TEST(Embedding, GradientsMatchFiniteDifferences) {
-  for (const Tensor& ids : {ids_of({2, 0, 2, 2}, {2, 2}), ids_of({1}, {1}), ids_of({}, {0})}) {
+  for (const Tensor& ids :
+       {indices_of({2, 0, 2, 2}, {2, 2}), indices_of({1}, {1}), indices_of({}, {0})}) {
     EXPECT_TRUE(
         gradients_agree([&](const TensorList& in) -> TensorList { return {embedding(ids, in[0])}; },
                         {variable({3, 5})}));
@@ -48,14 +46,14 @@ TEST(Embedding, GradientAddsTokensInAscendingOrderWithAnyNumberOfThreads) {
   for (const int threads : {1, 3}) {
     RankContext::current().set_threads(threads);
     const Tensor weight = randn({7, width}, 1, Dtype::kFloat32, true);
-    embedding(ids_of(ids, {tokens}), weight).backward(grad);
+    embedding(indices_of(ids, {tokens}), weight).backward(grad);
     EXPECT_TRUE(bitwise_equal(weight.grad(), expected)) << threads;
   }
   RankContext::current().set_threads(1);
 }
 
 TEST(Embedding, ReadsStridedInputs) {
-  const Tensor ids = transpose(ids_of({0, 1, 2, 2, 1, 0}, {2, 3}), 0, 1);
+  const Tensor ids = transpose(indices_of({0, 1, 2, 2, 1, 0}, {2, 3}), 0, 1);
   const Tensor weight = transpose(randn({4, 3}), 0, 1);
   EXPECT_TRUE(
       bitwise_equal(embedding(ids, weight), embedding(contiguous(ids), contiguous(weight))));
@@ -63,20 +61,20 @@ TEST(Embedding, ReadsStridedInputs) {
 
 TEST(Embedding, RejectsBadInputs) {
   const Tensor weight = randn({3, 2});
-  EXPECT_EQ(message_of<ShapeError>([&] { embedding(ids_of({0}, {1}), randn({3})); }),
+  EXPECT_EQ(message_of<ShapeError>([&] { embedding(indices_of({0}, {1}), randn({3})); }),
             "embedding: weight must be [V, H], got [3]");
   EXPECT_EQ(message_of<DtypeError>([&] { embedding(weight, weight); }),
             "embedding: ids must be int64, got float64");
   EXPECT_EQ(message_of<DtypeError>([&] {
-              embedding(ids_of({0}, {1}), Tensor::zeros({3, 2}, Dtype::kInt64));
+              embedding(indices_of({0}, {1}), Tensor::zeros({3, 2}, Dtype::kInt64));
             }),
             "embedding: weight must be float32 or float64, got int64");
   EXPECT_EQ(message_of<ValueError>([&] {
-              embedding(ids_of({0, 2, 3}, {3}), weight);
+              embedding(indices_of({0, 2, 3}, {3}), weight);
             }),
             "embedding: token id must be in [0, 3), got 3 at position 2");
   EXPECT_EQ(message_of<ValueError>([&] {
-              embedding(ids_of({0, -1}, {2}), weight);
+              embedding(indices_of({0, -1}, {2}), weight);
             }),
             "embedding: token id must be in [0, 3), got -1 at position 1");
 }

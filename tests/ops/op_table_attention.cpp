@@ -135,49 +135,29 @@ OpEntry attention_op() {
                    sample("no tokens", {0, 2, 4}, 1, {0, 0}),
                    sample("several tasks", {210, 4, 8}, 2, {0, 50, 210}, true)};
   add_samples_with_options(entry);
-  const auto attention = [](const Shape& q, const Shape& k, const Shape& v, std::int64_t tokens) {
-    ops::attention(randn(q), randn(k), randn(v), Documents::one(tokens), 1);
+  const auto attention = [](const Shape& q, const Shape& k, const Shape& v, std::int64_t tokens,
+                            Dtype dtype_of_v = Dtype::kFloat64) {
+    return [=] {
+      ops::attention(randn(q), randn(k), randn(v, 1, dtype_of_v), Documents::one(tokens), 1);
+    };
   };
   const Shape q{4, 2, 3};
-  entry.errors = {
-      {"q of another rank",
-       [=] {
-         attention({4, 6}, q, q, 4);
-       },
-       "ShapeError", "attention: q must be [T, Nq, D], got [4, 6]"},
-      {"k of another rank",
-       [=] {
-         attention(q, {4, 6}, q, 4);
-       },
-       "ShapeError", "attention: k must be [T, Nkv, D], got [4, 6]"},
-      {"k of another length",
-       [=] {
-         attention(q, {5, 2, 3}, q, 4);
-       },
-       "ShapeError", "attention: k must be [4, Nkv, 3] to match q [4, 2, 3], got [5, 2, 3]"},
-      {"v unlike k",
-       [=] {
-         attention(q, {4, 1, 3}, q, 4);
-       },
-       "ShapeError", "attention: v must be [4, 1, 3] to match k, got [4, 2, 3]"},
-      {"heads without elements",
-       [=] {
-         attention({4, 2, 0}, {4, 2, 0}, {4, 2, 0}, 4);
-       },
-       "ShapeError", "attention: head dimension must be at least 1, got q [4, 2, 0]"},
-      {"heads that do not divide",
-       [=] {
-         attention({4, 3, 3}, q, q, 4);
-       },
-       "ShapeError", "attention: query heads must be a multiple of key/value heads, got 3 and 2"},
-      {"mixed dtypes",
-       [=] {
-         ops::attention(randn(q), randn(q), randn(q, 1, Dtype::kFloat32), Documents::one(4), 1);
-       },
-       "DtypeError",
-       "attention: q, k and v must be of one dtype, got float64, float64 and float32"},
-      {"documents that end early", [=] { attention(q, q, q, 3); }, "ValueError",
-       "attention: documents must have the 4 tokens of q, got 3"}};
+  entry.errors = {{"q of another rank", attention({4, 6}, q, q, 4), "ShapeError",
+                   "attention: q must be [T, Nq, D], got [4, 6]"},
+                  {"k of another rank", attention(q, {4, 6}, q, 4), "ShapeError",
+                   "attention: k must be [T, Nkv, D], got [4, 6]"},
+                  {"k of another length", attention(q, {5, 2, 3}, q, 4), "ShapeError",
+                   "attention: k must be [4, Nkv, 3] to match q [4, 2, 3], got [5, 2, 3]"},
+                  {"v unlike k", attention(q, {4, 1, 3}, q, 4), "ShapeError",
+                   "attention: v must be [4, 1, 3] to match k, got [4, 2, 3]"},
+                  {"heads without elements", attention({4, 2, 0}, {4, 2, 0}, {4, 2, 0}, 4),
+                   "ShapeError", "attention: head dimension must be at least 1, got q [4, 2, 0]"},
+                  {"heads that do not divide", attention({4, 3, 3}, q, q, 4), "ShapeError",
+                   "attention: query heads must be a multiple of key/value heads, got 3 and 2"},
+                  {"mixed dtypes", attention(q, q, q, 4, Dtype::kFloat32), "DtypeError",
+                   "attention: q, k and v must be of one dtype, got float64, float64 and float32"},
+                  {"documents that end early", attention(q, q, q, 3), "ValueError",
+                   "attention: documents must have the 4 tokens of q, got 3"}};
   const auto refused = [&](const std::string& what, const ops::AttentionOptions& options,
                            const std::string& type, const std::string& message) {
     entry.errors.push_back(

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/aux_loss.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
@@ -74,54 +75,29 @@ OpEntry load_balancing_loss_op() {
                    sample("several pieces", 1, {500, 40}, 4, true)};
   const auto loss = [](const TensorList& logits, const TensorList& indices,
                        const Tensor& mask = {}) {
-    ops::load_balancing_loss(logits, indices, mask);
+    return [=] { ops::load_balancing_loss(logits, indices, mask); };
   };
-  const auto some = [] { return Tensor::from(std::vector<std::int64_t>{0, 1}, {2, 1}); };
+  const Tensor some = indices_of({0, 1}, {2, 1});
   entry.errors = {
-      {"no layer", [=] { loss({}, {}); }, "ShapeError",
+      {"no layer", loss({}, {}), "ShapeError",
        "load_balancing_loss: needs logits and indices of at least one layer, got 0 and 0"},
-      {"another rank", [=] { loss({randn({4})}, {some()}); }, "ShapeError",
+      {"another rank", loss({randn({4})}, {some}), "ShapeError",
        "load_balancing_loss: logits must be [T, E], got [4]"},
-      {"layers of other shapes",
-       [=] {
-         loss({randn({2, 3}), randn({2, 4})}, {some(), some()});
-       },
-       "ShapeError",
+      {"layers of other shapes", loss({randn({2, 3}), randn({2, 4})}, {some, some}), "ShapeError",
        "load_balancing_loss: logits of layer 1 must be [2, 3] as in layer 0, got [2, 4]"},
-      {"indices of another length",
-       [=] {
-         loss({randn({3, 3})}, {some()});
-       },
-       "ShapeError",
+      {"indices of another length", loss({randn({3, 3})}, {some}), "ShapeError",
        "load_balancing_loss: indices of layer 0 must be [T, K] with T = 3 and one K for "
        "all layers, got [2, 1]"},
-      {"integers",
-       [=] {
-         loss({Tensor::zeros({2, 3}, Dtype::kInt64)}, {some()});
-       },
-       "DtypeError", "load_balancing_loss: logits must be float32 or float64, got int64"},
-      {"indices that are no integers",
-       [=] {
-         loss({randn({2, 3})}, {randn({2, 1})});
-       },
-       "DtypeError", "load_balancing_loss: indices of layer 0 must be int64, got float64"},
-      {"an expert out of range",
-       [=] {
-         loss({randn({2, 1})}, {some()});
-       },
-       "ValueError",
+      {"integers", loss({Tensor::zeros({2, 3}, Dtype::kInt64)}, {some}), "DtypeError",
+       "load_balancing_loss: logits must be float32 or float64, got int64"},
+      {"indices that are no integers", loss({randn({2, 3})}, {randn({2, 1})}), "DtypeError",
+       "load_balancing_loss: indices of layer 0 must be int64, got float64"},
+      {"an expert out of range", loss({randn({2, 1})}, {some}), "ValueError",
        "load_balancing_loss: expert index must be in [0, 1), got 1 at token 1 of layer 0"},
-      {"a mask of another length",
-       [=] {
-         loss({randn({2, 3})}, {some()}, randn({3}));
-       },
-       "ShapeError", "load_balancing_loss: token_mask must be [2], got [3]"},
+      {"a mask of another length", loss({randn({2, 3})}, {some}, randn({3})), "ShapeError",
+       "load_balancing_loss: token_mask must be [2], got [3]"},
       {"a negative weight",
-       [=] {
-         const std::vector<double> mask{1, -1};
-         loss({randn({2, 3})}, {some()}, Tensor::from(mask, {2}));
-       },
-       "ValueError",
+       loss({randn({2, 3})}, {some}, Tensor::from(std::vector<double>{1, -1}, {2})), "ValueError",
        "load_balancing_loss: token_mask must be finite and not negative, got -1 at token 1"}};
   return entry;
 }
@@ -161,38 +137,24 @@ OpEntry expert_load_op() {
                    sample("weights", 2, {7, 3}, 5, true), sample("one expert", 1, {3, 1}, 1),
                    sample("no tokens", 2, {0, 2}, 4)};
   const auto load = [](const TensorList& indices, std::int64_t experts, const Tensor& mask = {}) {
-    ops::expert_load(indices, experts, mask);
+    return [=] { ops::expert_load(indices, experts, mask); };
   };
-  const auto chosen = [](const std::vector<std::int64_t>& experts, const Shape& shape) {
-    return Tensor::from(experts, shape);
-  };
-  const auto some = [chosen] { return chosen({0, 1}, {2, 1}); };
+  const Tensor some = indices_of({0, 1}, {2, 1});
   entry.errors = {
-      {"no layer", [=] { load({}, 2); }, "ShapeError",
+      {"no layer", load({}, 2), "ShapeError",
        "expert_load: needs indices of at least one layer, got none"},
-      {"no experts", [=] { load({some()}, 0); }, "ValueError",
+      {"no experts", load({some}, 0), "ValueError",
        "expert_load: num_experts must be at least 1, got 0"},
-      {"layers of other tokens",
-       [=] {
-         load({some(), chosen({0}, {1, 1})}, 2);
-       },
-       "ShapeError",
+      {"layers of other tokens", load({some, indices_of({0}, {1, 1})}, 2), "ShapeError",
        "expert_load: indices of layer 1 must be [T, K] with the T of layer 0, got [1, 1]"},
-      {"indices that are no integers",
-       [=] {
-         load({randn({2, 1})}, 2);
-       },
-       "DtypeError", "expert_load: indices of layer 0 must be int64, got float64"},
-      {"an expert out of range", [=] { load({some()}, 1); }, "ValueError",
+      {"indices that are no integers", load({randn({2, 1})}, 2), "DtypeError",
+       "expert_load: indices of layer 0 must be int64, got float64"},
+      {"an expert out of range", load({some}, 1), "ValueError",
        "expert_load: expert index must be in [0, 1), got 1 at token 1 of layer 0"},
-      {"a mask of another length", [=] { load({some()}, 2, randn({3})); }, "ShapeError",
+      {"a mask of another length", load({some}, 2, randn({3})), "ShapeError",
        "expert_load: token_mask must be [2], got [3]"},
       {"a weight that is not finite",
-       [=] {
-         const std::vector<double> mask{1, HUGE_VAL};
-         load({some()}, 2, Tensor::from(mask, {2}));
-       },
-       "ValueError",
+       load({some}, 2, Tensor::from(std::vector<double>{1, HUGE_VAL}, {2})), "ValueError",
        "expert_load: token_mask must be finite and not negative, got inf at token 1"}};
   return entry;
 }
@@ -240,40 +202,24 @@ OpEntry balance_share_op() {
                    sample("nothing but padding", {2, 3}, 0),
                    sample("several pieces", {500, 40}, 900, false, true)};
   const auto share = [](const Tensor& logits, const Tensor& load, double total,
-                        const Tensor& mask = {}) { ops::balance_share(logits, load, total, mask); };
+                        const Tensor& mask = {}) {
+    return [=] { ops::balance_share(logits, load, total, mask); };
+  };
   entry.errors = {
-      {"logits of another rank", [=] { share(randn({3}), randn({3}), 1); }, "ShapeError",
+      {"logits of another rank", share(randn({3}), randn({3}), 1), "ShapeError",
        "balance_share: logits must be [T, E], got [3]"},
-      {"integers",
-       [=] {
-         share(Tensor::zeros({2, 3}, Dtype::kInt64), randn({3}), 1);
-       },
-       "DtypeError", "balance_share: logits must be float32 or float64, got int64"},
-      {"a load of other experts",
-       [=] {
-         share(randn({2, 3}), randn({2}), 1);
-       },
-       "ShapeError", "balance_share: load must be [3] for logits [2, 3], got [2]"},
-      {"a load of another dtype",
-       [=] {
-         share(randn({2, 3}), randn({3}, 1, Dtype::kFloat32), 1);
-       },
+      {"integers", share(Tensor::zeros({2, 3}, Dtype::kInt64), randn({3}), 1), "DtypeError",
+       "balance_share: logits must be float32 or float64, got int64"},
+      {"a load of other experts", share(randn({2, 3}), randn({2}), 1), "ShapeError",
+       "balance_share: load must be [3] for logits [2, 3], got [2]"},
+      {"a load of another dtype", share(randn({2, 3}), randn({3}, 1, Dtype::kFloat32), 1),
        "DtypeError", "balance_share: load must be float64, got float32"},
-      {"a negative total",
-       [=] {
-         share(randn({2, 3}), randn({3}), -1);
-       },
-       "ValueError", "balance_share: total_weight must be finite and not negative, got -1"},
-      {"a mask of another length",
-       [=] {
-         share(randn({2, 3}), randn({3}), 1, randn({3}));
-       },
-       "ShapeError", "balance_share: token_mask must be [2], got [3]"},
+      {"a negative total", share(randn({2, 3}), randn({3}), -1), "ValueError",
+       "balance_share: total_weight must be finite and not negative, got -1"},
+      {"a mask of another length", share(randn({2, 3}), randn({3}), 1, randn({3})), "ShapeError",
+       "balance_share: token_mask must be [2], got [3]"},
       {"a negative weight",
-       [=] {
-         const std::vector<double> mask{1, -1};
-         share(randn({2, 3}), randn({3}), 1, Tensor::from(mask, {2}));
-       },
+       share(randn({2, 3}), randn({3}), 1, Tensor::from(std::vector<double>{1, -1}, {2})),
        "ValueError",
        "balance_share: token_mask must be finite and not negative, got -1 at token 1"}};
   return entry;
@@ -301,13 +247,11 @@ OpEntry router_entropy_op() {
   entry.samples = {sample("odd sizes", {3, 5}), sample("one token", {1, 17}),
                    sample("one expert", {4, 1}), sample("no tokens", {0, 4}),
                    sample("several pieces", {500, 40})};
-  entry.errors = {{"another rank", [] { ops::router_entropy(randn({4})); }, "ShapeError",
+  const auto call = [](const Tensor& logits) { return [=] { ops::router_entropy(logits); }; };
+  entry.errors = {{"another rank", call(randn({4})), "ShapeError",
                    "router_entropy: logits must be [T, E], got [4]"},
-                  {"integers",
-                   [] {
-                     ops::router_entropy(Tensor::zeros({2, 4}, Dtype::kInt64));
-                   },
-                   "DtypeError", "router_entropy: logits must be float32 or float64, got int64"}};
+                  {"integers", call(Tensor::zeros({2, 4}, Dtype::kInt64)), "DtypeError",
+                   "router_entropy: logits must be float32 or float64, got int64"}};
   return entry;
 }
 
@@ -329,13 +273,11 @@ OpEntry z_loss_op() {
   entry.samples = {sample("odd sizes", {3, 5}), sample("one token", {1, 17}),
                    sample("one expert", {4, 1}), sample("no tokens", {0, 4}),
                    sample("several pieces", {500, 40}, true)};
-  entry.errors = {{"another rank", [] { ops::z_loss(randn({4})); }, "ShapeError",
-                   "z_loss: logits must be [T, E], got [4]"},
-                  {"integers",
-                   [] {
-                     ops::z_loss(Tensor::zeros({2, 4}, Dtype::kInt64));
-                   },
-                   "DtypeError", "z_loss: logits must be float32 or float64, got int64"}};
+  const auto call = [](const Tensor& logits) { return [=] { ops::z_loss(logits); }; };
+  entry.errors = {
+      {"another rank", call(randn({4})), "ShapeError", "z_loss: logits must be [T, E], got [4]"},
+      {"integers", call(Tensor::zeros({2, 4}, Dtype::kInt64)), "DtypeError",
+       "z_loss: logits must be float32 or float64, got int64"}};
   return entry;
 }
 

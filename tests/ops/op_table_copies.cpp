@@ -91,25 +91,18 @@ OpEntry cat_op() {
                    joined("one", {{3, 2}}, 0),
                    joined("an empty one among others", {{2, 3}, {0, 3}}, 0),
                    joined("nothing", {{0, 3}, {0, 2}}, 1)};
-  entry.errors = {
-      {"no tensor", [] { ops::cat({}, 0); }, "ShapeError", "cat: needs at least one tensor"},
-      {"other sizes",
-       [] {
-         ops::cat({randn({2, 3}), randn({2, 4})}, 0);
-       },
-       "ShapeError", "cat: shapes must agree but for dimension 0, got [2, 3] and [2, 4]"},
-      {"another rank",
-       [] {
-         ops::cat({randn({2, 3}), randn({3})}, 0);
-       },
-       "ShapeError", "cat: shapes must agree but for dimension 0, got [2, 3] and [3]"},
-      {"mixed dtypes",
-       [] {
-         ops::cat({randn({2}), randn({2}, 1, Dtype::kFloat32)}, 0);
-       },
-       "DtypeError", "cat: dtypes must agree, got float64 and float32"},
-      {"dimension out of range", [] { ops::cat({randn({2})}, 1); }, "ShapeError",
-       "cat: dimension must be in [-1, 0], got 1"}};
+  const auto call = [](const TensorList& list, std::int64_t dim = 0) {
+    return [=] { ops::cat(list, dim); };
+  };
+  entry.errors = {{"no tensor", call({}), "ShapeError", "cat: needs at least one tensor"},
+                  {"other sizes", call({randn({2, 3}), randn({2, 4})}), "ShapeError",
+                   "cat: shapes must agree but for dimension 0, got [2, 3] and [2, 4]"},
+                  {"another rank", call({randn({2, 3}), randn({3})}), "ShapeError",
+                   "cat: shapes must agree but for dimension 0, got [2, 3] and [3]"},
+                  {"mixed dtypes", call({randn({2}), randn({2}, 1, Dtype::kFloat32)}), "DtypeError",
+                   "cat: dtypes must agree, got float64 and float32"},
+                  {"dimension out of range", call({randn({2})}, 1), "ShapeError",
+                   "cat: dimension must be in [-1, 0], got 1"}};
   return entry;
 }
 
@@ -141,13 +134,10 @@ OpEntry stack_op() {
                    joined("scalars", {{}, {}, {}}, 0),
                    joined("one", {{3, 2}}, 1),
                    joined("nothing", {{0, 2}, {0, 2}}, 1)};
-  entry.errors = {
-      {"no tensor", [] { ops::stack({}, 0); }, "ShapeError", "stack: needs at least one tensor"},
-      {"other shapes",
-       [] {
-         ops::stack({randn({2, 3}), randn({2, 1})}, 0);
-       },
-       "ShapeError", "stack: shapes must agree, got [2, 3] and [2, 1]"}};
+  const auto call = [](const TensorList& list) { return [=] { ops::stack(list, 0); }; };
+  entry.errors = {{"no tensor", call({}), "ShapeError", "stack: needs at least one tensor"},
+                  {"other shapes", call({randn({2, 3}), randn({2, 1})}), "ShapeError",
+                   "stack: shapes must agree, got [2, 3] and [2, 1]"}};
   return entry;
 }
 

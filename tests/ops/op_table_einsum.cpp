@@ -72,13 +72,13 @@ OpEntry einsum_op() {
   auto implied = sample("without a result", "kj, ji", {3, 4}, {4, 2}, true, true);
   implied.args["meaning"] = "kj,ji->ik";
   entry.samples.push_back(implied);
+  const auto call = [](const std::string& equation, const Tensor& a, const Tensor& b) {
+    return [=] { ops::einsum(equation, a, b); };
+  };
   const auto refused = [&](const std::string& what, const std::string& equation,
                            const std::string& message) {
-    entry.errors.push_back({what,
-                            [equation] {
-                              ops::einsum(equation, randn({2, 3}), randn({3, 4}));
-                            },
-                            "ValueError", "einsum: '" + equation + "' " + message});
+    entry.errors.push_back({what, call(equation, randn({2, 3}), randn({3, 4})), "ValueError",
+                            "einsum: '" + equation + "' " + message});
   };
   refused("one operand", "ij->i", "must have two operands");
   refused("three operands", "ij,jk,kl->il", "must have two operands");
@@ -88,19 +88,12 @@ OpEntry einsum_op() {
   refused("a letter twice in the result", "ij,jk->ii",
           "must name a letter once in each of its parts, got 'i' twice in 'ii'");
   refused("a letter in the result alone", "ij,jk->il", "must have 'l' in an operand");
-  entry.errors.push_back({"a letter too few",
-                          [] {
-                            ops::einsum("i,jk->ik", randn({2, 3}), randn({3, 4}));
-                          },
+  entry.errors.push_back({"a letter too few", call("i,jk->ik", randn({2, 3}), randn({3, 4})),
                           "ShapeError", "einsum: a must have the 1 dimensions of 'i', got [2, 3]"});
   entry.errors.push_back({"two sizes of one letter",
-                          [] {
-                            ops::einsum("ij,jk->ik", randn({2, 3}), randn({4, 3}));
-                          },
-                          "ShapeError",
+                          call("ij,jk->ik", randn({2, 3}), randn({4, 3})), "ShapeError",
                           "einsum: 'j' must have one size, got 3 in a [2, 3] and 4 in b [4, 3]"});
-  entry.errors.push_back({"mixed dtypes",
-                          [] { ops::einsum("i,i", randn({2}), randn({2}, 1, Dtype::kFloat32)); },
+  entry.errors.push_back({"mixed dtypes", call("i,i", randn({2}), randn({2}, 1, Dtype::kFloat32)),
                           "DtypeError", "einsum: a is float64 but b is float32"});
   return entry;
 }

@@ -3,15 +3,12 @@
 #include <utility>
 
 #include "ops/indexing.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
 namespace moegrad::test {
 namespace {
-
-Tensor index_of(const std::vector<std::int64_t>& values) {
-  return Tensor::from(values, {std::ssize(values)});
-}
 
 std::int64_t at(const Array& index, const Shape& i) { return static_cast<std::int64_t>(index[i]); }
 
@@ -40,29 +37,25 @@ std::vector<OpSample> slices_samples() {
 
 using Call = std::function<void(const Tensor& a, std::int64_t dim, const Tensor& index)>;
 
-std::vector<OpError> slices_errors(const std::string& op, const Call& call) {
-  return {{"a dimension out of range",
-           [=] {
-             call(randn({2, 3}), 2, index_of({0}));
-           },
-           "ShapeError", op + ": dimension must be in [-2, 1], got 2"},
-          {"a matrix of indices",
-           [=] {
-             call(randn({2}), 0, Tensor::zeros({1, 1}, Dtype::kInt64));
-           },
+// Calls `op` later.
+auto later(const Call& op) {
+  return [=](const Tensor& a, std::int64_t dim, const Tensor& index) {
+    return [=] { op(a, dim, index); };
+  };
+}
+
+std::vector<OpError> slices_errors(const std::string& op, const Call& run) {
+  const auto call = later(run);
+  return {{"a dimension out of range", call(randn({2, 3}), 2, indices_of({0})), "ShapeError",
+           op + ": dimension must be in [-2, 1], got 2"},
+          {"a matrix of indices", call(randn({2}), 0, Tensor::zeros({1, 1}, Dtype::kInt64)),
            "ShapeError", op + ": index must be [n], got [1, 1]"},
-          {"indices that are no integers", [=] { call(randn({2}), 0, randn({1})); }, "DtypeError",
+          {"indices that are no integers", call(randn({2}), 0, randn({1})), "DtypeError",
            op + ": index must be int64, got float64"},
-          {"an index out of range",
-           [=] {
-             call(randn({2, 3}), 0, index_of({1, 2}));
-           },
-           "ValueError", op + ": index must be in [0, 2), got 2 at position 1"},
-          {"a negative index",
-           [=] {
-             call(randn({2, 3}), 1, index_of({-1}));
-           },
-           "ValueError", op + ": index must be in [0, 3), got -1 at position 0"}};
+          {"an index out of range", call(randn({2, 3}), 0, indices_of({1, 2})), "ValueError",
+           op + ": index must be in [0, 2), got 2 at position 1"},
+          {"a negative index", call(randn({2, 3}), 1, indices_of({-1})), "ValueError",
+           op + ": index must be in [0, 3), got -1 at position 0"}};
 }
 
 OpEntry index_select_op() {
@@ -112,18 +105,15 @@ OpEntry index_add_op() {
         if (dim < a.ndim()) source[dim] = index.numel();
         ops::index_add(a, dim, index, Tensor::zeros(source, Dtype::kFloat64));
       });
+  const auto call = [](const Tensor& a, const Tensor& index, const Tensor& source) {
+    return [=] { ops::index_add(a, 0, index, source); };
+  };
+  const Tensor integers = Tensor::zeros({2}, Dtype::kInt64);
   entry.errors.push_back(
-      {"a source of another shape",
-       [] {
-         ops::index_add(randn({2, 3}), 0, index_of({0, 1, 1}), randn({2, 3}));
-       },
+      {"a source of another shape", call(randn({2, 3}), indices_of({0, 1, 1}), randn({2, 3})),
        "ShapeError", "index_add: source must be [3, 3] to match [2, 3] and 3 indices, got [2, 3]"});
-  entry.errors.push_back({"integers",
-                          [] {
-                            const Tensor x = Tensor::zeros({2}, Dtype::kInt64);
-                            ops::index_add(x, 0, index_of({0, 1}), x);
-                          },
-                          "DtypeError", "index_add: a must be float32 or float64, got int64"});
+  entry.errors.push_back({"integers", call(integers, indices_of({0, 1}), integers), "DtypeError",
+                          "index_add: a must be float32 or float64, got int64"});
   return entry;
 }
 
@@ -147,32 +137,18 @@ std::vector<OpSample> elements_samples() {
           elements_sample("several pieces", {130, 70}, 1, {130, 65}, true)};
 }
 
-std::vector<OpError> elements_errors(const std::string& op, const Call& call) {
+std::vector<OpError> elements_errors(const std::string& op, const Call& run) {
+  const auto call = later(run);
   const auto index = [](const Shape& shape) { return Tensor::zeros(shape, Dtype::kInt64); };
-  return {{"a dimension out of range",
-           [=] {
-             call(randn({2, 3}), -3, index({2, 3}));
-           },
-           "ShapeError", op + ": dimension must be in [-2, 1], got -3"},
-          {"an index of another rank",
-           [=] {
-             call(randn({2, 3}), 0, index({2}));
-           },
-           "ShapeError", op + ": index must have the 2 dimensions of [2, 3], got [2]"},
-          {"an index that is wider",
-           [=] {
-             call(randn({2, 3}), 0, index({1, 4}));
-           },
-           "ShapeError", op + ": index must fit into [2, 3] but for dimension 0, got [1, 4]"},
-          {"indices that are no integers",
-           [=] {
-             call(randn({2, 3}), 0, randn({2, 3}));
-           },
-           "DtypeError", op + ": index must be int64, got float64"},
-          {"an index out of range",
-           [=] {
-             call(randn({2, 3}), 1, Tensor::full({2, 1}, 3, Dtype::kInt64));
-           },
+  return {{"a dimension out of range", call(randn({2, 3}), -3, index({2, 3})), "ShapeError",
+           op + ": dimension must be in [-2, 1], got -3"},
+          {"an index of another rank", call(randn({2, 3}), 0, index({2})), "ShapeError",
+           op + ": index must have the 2 dimensions of [2, 3], got [2]"},
+          {"an index that is wider", call(randn({2, 3}), 0, index({1, 4})), "ShapeError",
+           op + ": index must fit into [2, 3] but for dimension 0, got [1, 4]"},
+          {"indices that are no integers", call(randn({2, 3}), 0, randn({2, 3})), "DtypeError",
+           op + ": index must be int64, got float64"},
+          {"an index out of range", call(randn({2, 3}), 1, Tensor::full({2, 1}, 3, Dtype::kInt64)),
            "ValueError", op + ": index must be in [0, 3), got 3 at position 0"}};
 }
 
@@ -216,18 +192,15 @@ OpEntry scatter_add_op() {
       elements_errors("scatter_add", [](const Tensor& a, std::int64_t dim, const Tensor& index) {
         ops::scatter_add(a, dim, index, Tensor::zeros(index.shape(), Dtype::kFloat64));
       });
-  entry.errors.push_back(
-      {"a source of another shape",
-       [] {
-         ops::scatter_add(randn({2, 3}), 0, Tensor::zeros({1, 3}, Dtype::kInt64), randn({2, 3}));
-       },
-       "ShapeError", "scatter_add: source must be [1, 3] as index, got [2, 3]"});
-  entry.errors.push_back({"integers",
-                          [] {
-                            const Tensor x = Tensor::zeros({2}, Dtype::kInt64);
-                            ops::scatter_add(x, 0, x, x);
-                          },
-                          "DtypeError", "scatter_add: a must be float32 or float64, got int64"});
+  const auto call = [](const Tensor& a, const Tensor& index, const Tensor& source) {
+    return [=] { ops::scatter_add(a, 0, index, source); };
+  };
+  const Tensor row = Tensor::zeros({1, 3}, Dtype::kInt64),
+               integers = Tensor::zeros({2}, Dtype::kInt64);
+  entry.errors.push_back({"a source of another shape", call(randn({2, 3}), row, randn({2, 3})),
+                          "ShapeError", "scatter_add: source must be [1, 3] as index, got [2, 3]"});
+  entry.errors.push_back({"integers", call(integers, integers, integers), "DtypeError",
+                          "scatter_add: a must be float32 or float64, got int64"});
   return entry;
 }
 
@@ -289,20 +262,15 @@ OpEntry repeat_by_counts_op() {
   };
   entry.samples = {sample("rows", {5, 2}, 0), sample("columns", {2, 6}, -1),
                    sample("the middle", {2, 4, 2}, 1), sample("nothing", {0, 3}, 0)};
-  entry.errors = {
-      {"too few counts",
-       [] {
-         ops::repeat_interleave(randn({3, 2}), index_of({1, 2}), 0);
-       },
-       "ShapeError",
-       "repeat_interleave: counts must be [3] to match dimension 0 of [3, 2], got [2]"},
-      {"counts that are no integers", [] { ops::repeat_interleave(randn({2}), randn({2}), 0); },
-       "DtypeError", "repeat_interleave: counts must be int64, got float64"},
-      {"a negative count",
-       [] {
-         ops::repeat_interleave(randn({2}), index_of({1, -2}), 0);
-       },
-       "ValueError", "repeat_interleave: counts must not be negative, got -2"}};
+  const auto call = [](const Tensor& a, const Tensor& counts) {
+    return [=] { ops::repeat_interleave(a, counts, 0); };
+  };
+  entry.errors = {{"too few counts", call(randn({3, 2}), indices_of({1, 2})), "ShapeError",
+                   "repeat_interleave: counts must be [3] to match dimension 0 of [3, 2], got [2]"},
+                  {"counts that are no integers", call(randn({2}), randn({2})), "DtypeError",
+                   "repeat_interleave: counts must be int64, got float64"},
+                  {"a negative count", call(randn({2}), indices_of({1, -2})), "ValueError",
+                   "repeat_interleave: counts must not be negative, got -2"}};
   return entry;
 }
 
@@ -334,18 +302,18 @@ OpEntry one_hot_op() {
   entry.samples = {sample("a row", {7}, 5), sample("more classes", {2, 3}, 9),
                    sample("as many as there are", {3, 4}, -1), sample("a scalar", {}, 5),
                    sample("nothing", {0, 3}, 2)};
-  entry.errors = {{"an index out of range",
-                   [] {
-                     ops::one_hot(index_of({1, 3}), 3);
-                   },
-                   "ValueError", "one_hot: index must be in [0, 3), got 3 at position 1"},
-                  {"a negative index", [] { ops::one_hot(index_of({-1})); }, "ValueError",
+  const auto call = [](const Tensor& index, std::int64_t num_classes = -1) {
+    return [=] { ops::one_hot(index, num_classes); };
+  };
+  entry.errors = {{"an index out of range", call(indices_of({1, 3}), 3), "ValueError",
+                   "one_hot: index must be in [0, 3), got 3 at position 1"},
+                  {"a negative index", call(indices_of({-1})), "ValueError",
                    "one_hot: index must be in [0, 1), got -1 at position 0"},
-                  {"no classes", [] { ops::one_hot(index_of({0}), 0); }, "ValueError",
+                  {"no classes", call(indices_of({0}), 0), "ValueError",
                    "one_hot: num_classes must be at least 1, or -1, got 0"},
-                  {"as many as in nothing", [] { ops::one_hot(index_of({})); }, "ValueError",
+                  {"as many as in nothing", call(indices_of({})), "ValueError",
                    "one_hot: needs num_classes where there is no index"},
-                  {"indices that are no integers", [] { ops::one_hot(randn({2})); }, "DtypeError",
+                  {"indices that are no integers", call(randn({2})), "DtypeError",
                    "one_hot: index must be int64, got float64"}};
   return entry;
 }
@@ -377,16 +345,13 @@ OpEntry flip_op() {
       sample("all", {2, 3, 4}, {2, 0, 1}), sample("the middle", {2, 3, 4}, {1}),
       sample("none", {2, 3}, {}),          sample("a scalar", {}, {}),
       sample("nothing", {0, 3}, {0}),      sample("several pieces", {130, 90}, {0, 1}, true)};
-  entry.errors = {{"a dimension twice",
-                   [] {
-                     ops::flip(randn({2, 3}), {1, -1});
-                   },
-                   "ShapeError", "flip: dimension 1 is named twice"},
-                  {"a dimension out of range",
-                   [] {
-                     ops::flip(randn({2, 3}), {2});
-                   },
-                   "ShapeError", "flip: dimension must be in [-2, 1], got 2"}};
+  const auto call = [](const std::vector<std::int64_t>& dims) {
+    return [=] { ops::flip(randn({2, 3}), dims); };
+  };
+  entry.errors = {
+      {"a dimension twice", call({1, -1}), "ShapeError", "flip: dimension 1 is named twice"},
+      {"a dimension out of range", call({2}), "ShapeError",
+       "flip: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 

@@ -5,6 +5,7 @@
 
 #include "ops/layer_norm.h"
 #include "ops/losses.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
@@ -189,17 +190,14 @@ OpEntry bce_op() {
   entry.errors = pair_errors(name, "input", "target", [](const auto& a, const auto& b) {
     ops::binary_cross_entropy_with_logits(a, b);
   });
+  const auto call = [](const Tensor& input, const Tensor& target, const Tensor& pos_weight = {}) {
+    return [=] { ops::binary_cross_entropy_with_logits(input, target, pos_weight); };
+  };
   entry.errors.push_back({"targets that are no probabilities",
-                          [] {
-                            ops::binary_cross_entropy_with_logits(
-                                randn({2}), Tensor::full({2}, 2, Dtype::kFloat64));
-                          },
-                          "ValueError", name + ": target must be in [0, 1], got 2"});
+                          call(randn({2}), Tensor::full({2}, 2, Dtype::kFloat64)), "ValueError",
+                          name + ": target must be in [0, 1], got 2"});
   entry.errors.push_back({"weights that do not repeat",
-                          [] {
-                            ops::binary_cross_entropy_with_logits(
-                                randn({3}), Tensor::zeros({3}, Dtype::kFloat64), randn({2}));
-                          },
+                          call(randn({3}), Tensor::zeros({3}, Dtype::kFloat64), randn({2})),
                           "ShapeError", name + ": pos_weight must repeat to [3], got [2]"});
   return entry;
 }
@@ -253,26 +251,23 @@ OpEntry nll_loss_op() {
                    sample("no rows", {0, 3}, {}, "sum")};
   entry.samples.push_back(sample("another ignored index", {3, 4}, {0, 3, 0}, "mean"));
   entry.samples.back().args["ignore_index"] = 0;
-  const auto targets = [](const std::vector<std::int64_t>& values) {
-    return Tensor::from(values, {std::ssize(values)});
-  };
   const auto refused = [&](const std::string& what, const Tensor& log_p, const Tensor& labels,
                            const Tensor& weights, const std::string& type,
                            const std::string& message) {
     entry.errors.push_back({what, [=] { ops::nll_loss(log_p, labels, {.class_weights = weights}); },
                             type, "nll_loss: " + message});
   };
-  refused("one dimension", randn({3}), targets({0}), {}, "ShapeError",
+  refused("one dimension", randn({3}), indices_of({0}), {}, "ShapeError",
           "log_p must be [T, V], got [3]");
-  refused("too few targets", randn({2, 3}), targets({0}), {}, "ShapeError",
+  refused("too few targets", randn({2, 3}), indices_of({0}), {}, "ShapeError",
           "targets must be [2], got [1]");
   refused("targets that are no integers", randn({1, 3}), randn({1}), {}, "DtypeError",
           "targets must be int64, got float64");
-  refused("a target out of range", randn({2, 3}), targets({-100, 3}), {}, "ValueError",
+  refused("a target out of range", randn({2, 3}), indices_of({-100, 3}), {}, "ValueError",
           "target must be in [0, 3), got 3 at position 1");
-  refused("too few weights", randn({1, 3}), targets({0}), randn({2}), "ShapeError",
+  refused("too few weights", randn({1, 3}), indices_of({0}), randn({2}), "ShapeError",
           "class_weights must be [3], got [2]");
-  refused("integers", Tensor::zeros({1, 3}, Dtype::kInt64), targets({0}), {}, "DtypeError",
+  refused("integers", Tensor::zeros({1, 3}, Dtype::kInt64), indices_of({0}), {}, "DtypeError",
           "log_p must be float32 or float64, got int64");
   return entry;
 }

@@ -5,6 +5,7 @@
 
 #include "ops/cross_entropy.h"
 #include "ops/linear_cross_entropy.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
@@ -94,46 +95,26 @@ OpEntry cross_entropy_op() {
                true);
   add_by_steps("class weights and a denominator", {3, 4}, {}, {{"denominator", 5}}, true);
   add_by_steps("smoothed, all ignored", {2, 3}, {-100, -100}, {{"smoothing", 0.1}}, true);
-  const auto targets = [](const std::vector<std::int64_t>& values) {
-    return Tensor::from(values, {std::ssize(values)});
+  const auto call = [](const Tensor& logits, const Tensor& labels,
+                       const ops::CrossEntropyOptions& options = {}) {
+    return [=] { ops::cross_entropy(logits, labels, options); };
   };
   entry.errors = {
-      {"one dimension", [=] { ops::cross_entropy(randn({3}), targets({0})); }, "ShapeError",
+      {"one dimension", call(randn({3}), indices_of({0})), "ShapeError",
        "cross_entropy: logits must be [T, V], got [3]"},
-      {"too few targets",
-       [=] {
-         ops::cross_entropy(randn({2, 3}), targets({0}));
-       },
-       "ShapeError", "cross_entropy: targets must be [2], one per token, got [1]"},
-      {"integer logits",
-       [=] {
-         ops::cross_entropy(Tensor::zeros({1, 3}, Dtype::kInt64), targets({0}));
-       },
-       "DtypeError", "cross_entropy: logits must be float32 or float64, got int64"},
-      {"targets that are no integers",
-       [] {
-         ops::cross_entropy(randn({1, 3}), randn({1}));
-       },
-       "DtypeError", "cross_entropy: targets must be int64, got float64"},
-      {"a target out of range",
-       [=] {
-         ops::cross_entropy(randn({2, 3}), targets({-100, 3}));
-       },
-       "ValueError", "cross_entropy: target must be in [0, 3) or -100, got 3 at position 1"},
-      {"a denominator of zero",
-       [=] {
-         ops::cross_entropy(randn({1, 3}), targets({0}), {.denominator = 0.0});
-       },
+      {"too few targets", call(randn({2, 3}), indices_of({0})), "ShapeError",
+       "cross_entropy: targets must be [2], one per token, got [1]"},
+      {"integer logits", call(Tensor::zeros({1, 3}, Dtype::kInt64), indices_of({0})), "DtypeError",
+       "cross_entropy: logits must be float32 or float64, got int64"},
+      {"targets that are no integers", call(randn({1, 3}), randn({1})), "DtypeError",
+       "cross_entropy: targets must be int64, got float64"},
+      {"a target out of range", call(randn({2, 3}), indices_of({-100, 3})), "ValueError",
+       "cross_entropy: target must be in [0, 3) or -100, got 3 at position 1"},
+      {"a denominator of zero", call(randn({1, 3}), indices_of({0}), {.denominator = 0.0}),
        "ValueError", "cross_entropy: denominator must be positive, got 0"},
-      {"too much smoothing",
-       [=] {
-         ops::cross_entropy(randn({1, 3}), targets({0}), {.label_smoothing = 1.5});
-       },
+      {"too much smoothing", call(randn({1, 3}), indices_of({0}), {.label_smoothing = 1.5}),
        "ValueError", "cross_entropy: label_smoothing must be in [0, 1], got 1.5"},
-      {"too few class weights",
-       [=] {
-         ops::cross_entropy(randn({1, 3}), targets({0}), {.class_weights = randn({2})});
-       },
+      {"too few class weights", call(randn({1, 3}), indices_of({0}), {.class_weights = randn({2})}),
        "ShapeError", "cross_entropy: class_weights must be [3], got [2]"}};
   return entry;
 }
@@ -178,34 +159,23 @@ OpEntry linear_cross_entropy_op() {
                    sample("several pieces", 2 * ops::kLinearCrossEntropyRows + 3, 2, 5, {},
                           Json::object(), true)};
   const Tensor x = randn({2, 4}), weight = randn({3, 4});
-  const Tensor targets = Tensor::from(std::vector<std::int64_t>{0, 1}, {2});
-  entry.errors = {
-      {"one dimension", [=] { ops::linear_cross_entropy(randn({4}), weight, targets); },
-       "ShapeError", "linear_cross_entropy: x must be [T, H], got [4]"},
-      {"smoothing",
-       [=] { ops::linear_cross_entropy(x, weight, targets, {.label_smoothing = 0.1}); },
-       "ValueError", "linear_cross_entropy: takes neither label_smoothing nor class_weights"},
-      {"a weight that does not fit",
-       [=] {
-         ops::linear_cross_entropy(x, randn({3, 5}), targets);
-       },
-       "ShapeError", "linear_cross_entropy: weight must be [V, 4] to match x [2, 4], got [3, 5]"},
-      {"integers",
-       [=] {
-         ops::linear_cross_entropy(Tensor::zeros({2, 4}, Dtype::kInt64), weight, targets);
-       },
-       "DtypeError", "linear_cross_entropy: x must be float32 or float64, got int64"},
-      {"mixed dtypes",
-       [=] {
-         ops::linear_cross_entropy(x, randn({3, 4}, 1, Dtype::kFloat32), targets);
-       },
-       "DtypeError", "linear_cross_entropy: x is float64 but weight is float32"},
-      {"a target out of range",
-       [=] {
-         ops::linear_cross_entropy(x, randn({1, 4}), targets);
-       },
-       "ValueError",
-       "linear_cross_entropy: target must be in [0, 1) or -100, got 1 at position 1"}};
+  const Tensor targets = indices_of({0, 1});
+  const auto call = [=](const Tensor& rows, const Tensor& head,
+                        const ops::CrossEntropyOptions& options = {}) {
+    return [=] { ops::linear_cross_entropy(rows, head, targets, options); };
+  };
+  entry.errors = {{"one dimension", call(randn({4}), weight), "ShapeError",
+                   "linear_cross_entropy: x must be [T, H], got [4]"},
+                  {"smoothing", call(x, weight, {.label_smoothing = 0.1}), "ValueError",
+                   "linear_cross_entropy: takes neither label_smoothing nor class_weights"},
+                  {"a weight that does not fit", call(x, randn({3, 5})), "ShapeError",
+                   "linear_cross_entropy: weight must be [V, 4] to match x [2, 4], got [3, 5]"},
+                  {"integers", call(Tensor::zeros({2, 4}, Dtype::kInt64), weight), "DtypeError",
+                   "linear_cross_entropy: x must be float32 or float64, got int64"},
+                  {"mixed dtypes", call(x, randn({3, 4}, 1, Dtype::kFloat32)), "DtypeError",
+                   "linear_cross_entropy: x is float64 but weight is float32"},
+                  {"a target out of range", call(x, randn({1, 4})), "ValueError",
+                   "linear_cross_entropy: target must be in [0, 1) or -100, got 1 at position 1"}};
   return entry;
 }
 

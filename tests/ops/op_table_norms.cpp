@@ -46,22 +46,16 @@ OpEntry rms_norm_op() {
                    sample("a large eps", {2, 9}, 3),
                    sample("no rows", {0, 4}, 1e-6),
                    sample("several pieces", {200, 33}, 1e-6, true)};
-  entry.errors = {{"no last dimension", [] { ops::rms_norm(randn({}), randn({1})); }, "ShapeError",
+  const auto call = [](const Tensor& x, const Tensor& weight) {
+    return [=] { ops::rms_norm(x, weight); };
+  };
+  entry.errors = {{"no last dimension", call(randn({}), randn({1})), "ShapeError",
                    "rms_norm: x needs a last dimension of at least 1, got []"},
-                  {"an empty last dimension",
-                   [] {
-                     ops::rms_norm(randn({2, 0}), randn({0}));
-                   },
-                   "ShapeError", "rms_norm: x needs a last dimension of at least 1, got [2, 0]"},
-                  {"another weight",
-                   [] {
-                     ops::rms_norm(randn({2, 3}), randn({4}));
-                   },
-                   "ShapeError", "rms_norm: weight must be [3] to match x [2, 3], got [4]"},
-                  {"mixed dtypes",
-                   [] {
-                     ops::rms_norm(randn({2, 3}), randn({3}, 1, Dtype::kFloat32));
-                   },
+                  {"an empty last dimension", call(randn({2, 0}), randn({0})), "ShapeError",
+                   "rms_norm: x needs a last dimension of at least 1, got [2, 0]"},
+                  {"another weight", call(randn({2, 3}), randn({4})), "ShapeError",
+                   "rms_norm: weight must be [3] to match x [2, 3], got [4]"},
+                  {"mixed dtypes", call(randn({2, 3}), randn({3}, 1, Dtype::kFloat32)),
                    "DtypeError", "rms_norm: x is float64 but weight is float32"}};
   return entry;
 }

@@ -59,49 +59,27 @@ OpEntry npu_gmm_op() {
                    sample("size one", 1, 1, {1}, false),
                    sample("no rows", 3, 2, {0, 0}, false),
                    sample("several blocks", 20, 40, {150, 0, 110}, true, true)};
-  const auto gmm = [](const Shape& weight, const Shape& x,
+  const auto gmm = [](const Tensor& weight, const Tensor& x,
                       const std::vector<std::int64_t>& counts) {
-    ops::npu_gmm(randn(weight), randn(x), counts);
+    return [=] { ops::npu_gmm(weight, x, counts); };
   };
   entry.errors = {
-      {"x of another rank",
-       [=] {
-         gmm({2, 3, 4}, {3}, {0, 1});
-       },
-       "ShapeError", "npu_gmm: x must be [M, K], got [3]"},
-      {"a weight of another rank",
-       [=] {
-         gmm({4}, {5, 3}, {2, 3});
-       },
-       "ShapeError", "npu_gmm: weight must be [E, K, N] or [E * K, N], got [4]"},
-      {"other sizes",
-       [=] {
-         gmm({2, 4, 4}, {5, 3}, {2, 3});
-       },
-       "ShapeError",
+      {"x of another rank", gmm(randn({2, 3, 4}), randn({3}), {0, 1}), "ShapeError",
+       "npu_gmm: x must be [M, K], got [3]"},
+      {"a weight of another rank", gmm(randn({4}), randn({5, 3}), {2, 3}), "ShapeError",
+       "npu_gmm: weight must be [E, K, N] or [E * K, N], got [4]"},
+      {"other sizes", gmm(randn({2, 4, 4}), randn({5, 3}), {2, 3}), "ShapeError",
        "npu_gmm: weight must be [2, 3, N] or [6, N] for 2 experts and x [5, 3], got [2, "
        "4, 4]"},
       {"blocks of another shape",
-       [] {
-         ops::npu_gmm(Tensor::empty_nz({2, 3, 4}, {1, 6, 4}, Dtype::kFloat64), randn({5, 3}),
-                      {0, 0});
-       },
+       gmm(Tensor::empty_nz({2, 3, 4}, {1, 6, 4}, Dtype::kFloat64), randn({5, 3}), {0, 0}),
        "LayoutError", "npu_gmm: weight must be blocks of [2, 3, 4], got blocks of [1, 6, 4]"},
-      {"a negative count",
-       [=] {
-         gmm({2, 3, 4}, {5, 3}, {6, -1});
-       },
-       "ValueError", "npu_gmm: tokens_per_expert must not be negative, got -1 for expert 1"},
-      {"mixed dtypes",
-       [] {
-         ops::npu_gmm(randn({2, 3, 4}, 1, Dtype::kFloat32), randn({0, 3}), {0, 0});
-       },
+      {"a negative count", gmm(randn({2, 3, 4}), randn({5, 3}), {6, -1}), "ValueError",
+       "npu_gmm: tokens_per_expert must not be negative, got -1 for expert 1"},
+      {"mixed dtypes", gmm(randn({2, 3, 4}, 1, Dtype::kFloat32), randn({0, 3}), {0, 0}),
        "DtypeError", "npu_gmm: x is float64 but weight is float32"},
-      {"counts of too few rows",
-       [=] {
-         gmm({2, 3, 4}, {5, 3}, {2, 2});
-       },
-       "ValueError", "npu_gmm: tokens_per_expert must add up to the 5 rows of x, got 4"}};
+      {"counts of too few rows", gmm(randn({2, 3, 4}), randn({5, 3}), {2, 2}), "ValueError",
+       "npu_gmm: tokens_per_expert must add up to the 5 rows of x, got 4"}};
   return entry;
 }
 

@@ -44,18 +44,13 @@ OpEntry nd_to_nz_op() {
     return Arrays{stored(x, x.shape.ndim() == 3 ? x.dim(0) : 1, x.dim(-2), x.dim(-1))};
   };
   entry.samples = matrix_samples(Nz::kRefused);
-  entry.errors = {{"a vector", [] { ops::nd_to_nz(randn({4})); }, "ShapeError",
-                   "nd_to_nz: needs [K, N] or [B, K, N], got [4]"},
-                  {"blocks",
-                   [] {
-                     ops::nd_to_nz(as_nz(randn({4, 2})));
-                   },
-                   "LayoutError", "nd_to_nz: needs row-major ND, got FRACTAL_NZ"},
-                  {"integers",
-                   [] {
-                     ops::nd_to_nz(Tensor::zeros({4, 2}, Dtype::kInt64));
-                   },
-                   "DtypeError", "nd_to_nz: needs float32 or float64, got int64"}};
+  const auto call = [](const Tensor& nd) { return [=] { ops::nd_to_nz(nd); }; };
+  entry.errors = {
+      {"a vector", call(randn({4})), "ShapeError", "nd_to_nz: needs [K, N] or [B, K, N], got [4]"},
+      {"blocks", call(as_nz(randn({4, 2}))), "LayoutError",
+       "nd_to_nz: needs row-major ND, got FRACTAL_NZ"},
+      {"integers", call(Tensor::zeros({4, 2}, Dtype::kInt64)), "DtypeError",
+       "nd_to_nz: needs float32 or float64, got int64"}};
   return entry;
 }
 
@@ -116,39 +111,22 @@ OpEntry slice_to_nz_op() {
                    sample("of nothing", {0, 3}, 1, 1, 3, {1, 0, 2}),
                    sample("several pieces", {600, 20}, 1, 1, 19, {2, 300, 18})};
   const auto slice = [](const Tensor& in, std::int64_t dim, std::int64_t start, std::int64_t end,
-                        Tensor out) { ops::slice_to_nz(in, dim, start, end, out); };
-  const auto blocks = [] { return Tensor::empty_nz({2, 3}, {1, 2, 3}, Dtype::kFloat64); };
-  entry.errors = {
-      {"three dimensions",
-       [=] {
-         slice(randn({1, 2, 3}), 0, 0, 1, blocks());
-       },
-       "ShapeError", "slice_to_nz: in must be [R, C], got [1, 2, 3]"},
-      {"another dimension",
-       [=] {
-         slice(randn({2, 3}), 2, 0, 2, blocks());
-       },
-       "ValueError", "slice_to_nz: dim must be 0 or 1, got 2"},
-      {"past the end",
-       [=] {
-         slice(randn({2, 3}), 0, 1, 3, blocks());
-       },
-       "ValueError", "slice_to_nz: needs 0 <= start <= end <= 2 along dimension 0, got [1, 3)"},
-      {"into row-major elements",
-       [=] {
-         slice(randn({2, 3}), 0, 0, 2, randn({2, 3}));
-       },
-       "LayoutError", "slice_to_nz: out must be FRACTAL_NZ, got row-major ND"},
-      {"into other blocks",
-       [=] {
-         slice(randn({4, 3}), 0, 0, 3, blocks());
-       },
-       "ShapeError", "slice_to_nz: blocks of out must stack to the slice [3, 3], got [1, 2, 3]"},
-      {"another dtype",
-       [=] {
-         slice(randn({2, 3}, 1, Dtype::kFloat32), 0, 0, 2, blocks());
-       },
-       "DtypeError", "slice_to_nz: in is float32 but out is float64"}};
+                        const Tensor& out) {
+    return [=, out = out]() mutable { ops::slice_to_nz(in, dim, start, end, out); };
+  };
+  const Tensor blocks = Tensor::empty_nz({2, 3}, {1, 2, 3}, Dtype::kFloat64);
+  entry.errors = {{"three dimensions", slice(randn({1, 2, 3}), 0, 0, 1, blocks), "ShapeError",
+                   "slice_to_nz: in must be [R, C], got [1, 2, 3]"},
+                  {"another dimension", slice(randn({2, 3}), 2, 0, 2, blocks), "ValueError",
+                   "slice_to_nz: dim must be 0 or 1, got 2"},
+                  {"past the end", slice(randn({2, 3}), 0, 1, 3, blocks), "ValueError",
+                   "slice_to_nz: needs 0 <= start <= end <= 2 along dimension 0, got [1, 3)"},
+                  {"into row-major elements", slice(randn({2, 3}), 0, 0, 2, randn({2, 3})),
+                   "LayoutError", "slice_to_nz: out must be FRACTAL_NZ, got row-major ND"},
+                  {"into other blocks", slice(randn({4, 3}), 0, 0, 3, blocks), "ShapeError",
+                   "slice_to_nz: blocks of out must stack to the slice [3, 3], got [1, 2, 3]"},
+                  {"another dtype", slice(randn({2, 3}, 1, Dtype::kFloat32), 0, 0, 2, blocks),
+                   "DtypeError", "slice_to_nz: in is float32 but out is float64"}};
   return entry;
 }
 

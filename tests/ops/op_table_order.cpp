@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "ops/order.h"
-#include "tests/ops/op_table.h"
+#include "tests/ops/op_table_lines.h"
 #include "tests/testing.h"
 
 namespace moegrad::test {
@@ -51,22 +51,8 @@ std::vector<OpError> common_errors(const std::string& op,
 
 // Elements of which some are equal where `given` is.
 std::vector<OpSample> reduction_samples() {
-  const auto sample = [](const std::string& what, const Shape& shape, std::int64_t dim,
-                         bool keepdim, bool large = false) {
-    return OpSample{.what = what,
-                    .inputs = {{.shape = shape}},
-                    .args = {{"dim", dim}, {"keepdim", keepdim}},
-                    .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
-  };
-  std::vector<OpSample> samples{sample("rows", {3, 7}, -1, false),
-                                sample("columns", {3, 7}, 0, true),
-                                sample("the middle", {2, 3, 5}, 1, false),
-                                sample("the middle, kept", {2, 3, 5}, -2, true),
-                                sample("size one", {1}, 0, false),
-                                sample("no results", {0, 3}, 1, false),
-                                sample("several pieces of rows", {257, 130}, 1, false, true),
-                                sample("several pieces of columns", {130, 600}, 0, false, true)};
-  auto equal = sample("equal ones", {2, 4}, 1, false);
+  auto samples = line_samples();
+  auto equal = line_sample("equal ones", {2, 4}, 1, false);
   equal.inputs[0].given = {1, 3, 3, -2, -2, 0, -2, 0};
   equal.differences = Differences::kNone;
   samples.push_back(equal);

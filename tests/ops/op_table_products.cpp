@@ -58,28 +58,15 @@ OpEntry matmul_op(const std::string& name, Product product) {
                    sample("no rows", {0, 3}, {3, 2}),
                    sample("no reduction", {2, 0}, {0, 3}),
                    sample("no batch", {0, 2, 3}, {3, 2})};
-  const auto matmul = [=](const Shape& a, const Shape& b) { product(randn(a), randn(b)); };
+  const auto matmul = [=](const Tensor& a, const Tensor& b) { return [=] { product(a, b); }; };
   entry.errors = {
-      {"a vector",
-       [=] {
-         matmul({3}, {3, 2});
-       },
-       "ShapeError", name + ": operands must have 2 or 3 dimensions, got [3] and [3, 2]"},
-      {"other inner sizes",
-       [=] {
-         matmul({2, 3}, {2, 3});
-       },
-       "ShapeError", name + ": inner sizes must agree, got [2, 3] and [2, 3]"},
-      {"other batches",
-       [=] {
-         matmul({2, 3, 4}, {3, 4, 5});
-       },
-       "ShapeError", name + ": batch sizes must agree, got [2, 3, 4] and [3, 4, 5]"},
-      {"mixed dtypes",
-       [=] {
-         product(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32));
-       },
-       "DtypeError",
+      {"a vector", matmul(randn({3}), randn({3, 2})), "ShapeError",
+       name + ": operands must have 2 or 3 dimensions, got [3] and [3, 2]"},
+      {"other inner sizes", matmul(randn({2, 3}), randn({2, 3})), "ShapeError",
+       name + ": inner sizes must agree, got [2, 3] and [2, 3]"},
+      {"other batches", matmul(randn({2, 3, 4}), randn({3, 4, 5})), "ShapeError",
+       name + ": batch sizes must agree, got [2, 3, 4] and [3, 4, 5]"},
+      {"mixed dtypes", matmul(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32)), "DtypeError",
        name + ": needs two operands of float32 or of float64, got float64 and float32"}};
   return entry;
 }
@@ -100,29 +87,17 @@ OpEntry with_broadcasting(OpEntry entry) {
   add("both repeat", {2, 1, 2, 4}, {3, 4, 3}, false, false);
   add("one right matrix for four dimensions", {2, 3, 2, 4}, {4, 3}, true, true);
   add("no batch of four dimensions", {0, 3, 2, 4}, {1, 1, 4, 3}, true, true);
+  const auto matmul = [](const Tensor& a, const Tensor& b) { return [=] { ops::matmul(a, b); }; };
   entry.errors = {
-      {"a scalar", [] { ops::matmul(randn({}), randn({1})); }, "ShapeError",
+      {"a scalar", matmul(randn({}), randn({1})), "ShapeError",
        "matmul: operands must have at least one dimension, got [] and [1]"},
-      {"other inner sizes",
-       [] {
-         ops::matmul(randn({2, 3}), randn({2, 3}));
-       },
-       "ShapeError", "matmul: inner sizes must agree, got [2, 3] and [2, 3]"},
-      {"other inner sizes of four dimensions",
-       [] {
-         ops::matmul(randn({2, 2, 2, 3}), randn({2, 2, 2, 3}));
-       },
+      {"other inner sizes", matmul(randn({2, 3}), randn({2, 3})), "ShapeError",
+       "matmul: inner sizes must agree, got [2, 3] and [2, 3]"},
+      {"other inner sizes of four dimensions", matmul(randn({2, 2, 2, 3}), randn({2, 2, 2, 3})),
        "ShapeError", "matmul: inner sizes must agree, got [2, 2, 2, 3] and [2, 2, 2, 3]"},
-      {"other batches",
-       [] {
-         ops::matmul(randn({2, 3, 4}), randn({3, 4, 5}));
-       },
-       "ShapeError", "matmul: shapes [2] and [3] do not broadcast"},
-      {"mixed dtypes",
-       [] {
-         ops::matmul(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32));
-       },
-       "DtypeError",
+      {"other batches", matmul(randn({2, 3, 4}), randn({3, 4, 5})), "ShapeError",
+       "matmul: shapes [2] and [3] do not broadcast"},
+      {"mixed dtypes", matmul(randn({2, 2}), randn({2, 2}, 1, Dtype::kFloat32)), "DtypeError",
        "matmul: needs two operands of float32 or of float64, got float64 and float32"}};
   return entry;
 }
@@ -161,33 +136,18 @@ OpEntry linear_op() {
                    sample("no inputs", {2, 0}, 3),
                    sample("no outputs", {2, 3}, 0),
                    sample("several blocks", {260, 30}, 40, true)};
-  const auto linear = [](const Shape& x, const Shape& weight) {
-    ops::linear(randn(x), randn(weight));
+  const auto linear = [](const Tensor& x, const Tensor& weight) {
+    return [=] { ops::linear(x, weight); };
   };
-  entry.errors = {{"a scalar",
-                   [=] {
-                     linear({}, {1, 1});
-                   },
-                   "ShapeError", "linear: x needs a last dimension, got []"},
-                  {"a weight that is no matrix",
-                   [=] {
-                     linear({2, 3}, {3});
-                   },
-                   "ShapeError", "linear: weight must be [out, in], got [3]"},
-                  {"other sizes",
-                   [=] {
-                     linear({2, 3}, {3, 2});
-                   },
-                   "ShapeError", "linear: weight must be [out, 3] to match x [2, 3], got [3, 2]"},
-                  {"integers",
-                   [] {
-                     ops::linear(Tensor::zeros({2, 3}, Dtype::kInt64), randn({2, 3}));
-                   },
+  entry.errors = {{"a scalar", linear(randn({}), randn({1, 1})), "ShapeError",
+                   "linear: x needs a last dimension, got []"},
+                  {"a weight that is no matrix", linear(randn({2, 3}), randn({3})), "ShapeError",
+                   "linear: weight must be [out, in], got [3]"},
+                  {"other sizes", linear(randn({2, 3}), randn({3, 2})), "ShapeError",
+                   "linear: weight must be [out, 3] to match x [2, 3], got [3, 2]"},
+                  {"integers", linear(Tensor::zeros({2, 3}, Dtype::kInt64), randn({2, 3})),
                    "DtypeError", "linear: x must be float32 or float64, got int64"},
-                  {"mixed dtypes",
-                   [] {
-                     ops::linear(randn({2, 3}), randn({4, 3}, 1, Dtype::kFloat32));
-                   },
+                  {"mixed dtypes", linear(randn({2, 3}), randn({4, 3}, 1, Dtype::kFloat32)),
                    "DtypeError", "linear: x is float64 but weight is float32"}};
   return entry;
 }
@@ -237,65 +197,34 @@ OpEntry grouped_matmul_op() {
                    sample("no reduction", 0, 2, {0, 1, 3}, false),
                    sample("no columns", 3, 0, {0, 1, 3}, false),
                    sample("several blocks", 20, 40, {0, 150, 150, 260}, false, true)};
-  const auto grouped = [](const Shape& x, const Shape& weight,
+  const auto grouped = [](const Tensor& x, const Tensor& weight,
                           const std::vector<std::int64_t>& offsets, bool transposed = false) {
-    ops::grouped_matmul(randn(x), randn(weight), offsets, transposed);
+    return [=] { ops::grouped_matmul(x, weight, offsets, transposed); };
   };
   entry.errors = {
-      {"x of another rank",
-       [=] {
-         grouped({4}, {1, 4, 2}, {0, 1});
-       },
-       "ShapeError", "grouped_matmul: x must be [M, K], got [4]"},
-      {"a weight of another rank",
-       [=] {
-         grouped({3, 4}, {4, 2}, {0, 3});
-       },
-       "ShapeError", "grouped_matmul: weight must be [E, K, N], got [4, 2]"},
-      {"other sizes",
-       [=] {
-         grouped({3, 4}, {1, 4, 2}, {0, 3}, true);
-       },
-       "ShapeError",
+      {"x of another rank", grouped(randn({4}), randn({1, 4, 2}), {0, 1}), "ShapeError",
+       "grouped_matmul: x must be [M, K], got [4]"},
+      {"a weight of another rank", grouped(randn({3, 4}), randn({4, 2}), {0, 3}), "ShapeError",
+       "grouped_matmul: weight must be [E, K, N], got [4, 2]"},
+      {"other sizes", grouped(randn({3, 4}), randn({1, 4, 2}), {0, 3}, true), "ShapeError",
        "grouped_matmul: weight must be [E, N, K] with K = 4 to match x [3, 4], got "
        "[1, 4, 2]"},
       {"blocks of another shape",
-       [] {
-         const Tensor weight = Tensor::empty_nz({2, 4, 3}, {1, 8, 3}, Dtype::kFloat64);
-         ops::grouped_matmul(randn({3, 4}), weight, {0, 1, 3});
-       },
+       grouped(randn({3, 4}), Tensor::empty_nz({2, 4, 3}, {1, 8, 3}, Dtype::kFloat64), {0, 1, 3}),
        "LayoutError",
        "grouped_matmul: weight [2, 4, 3] must be FRACTAL_NZ blocks of that shape, got "
        "blocks of [1, 8, 3]"},
-      {"too few offsets",
-       [=] {
-         grouped({3, 4}, {2, 4, 2}, {0, 3});
-       },
-       "ValueError", "grouped_matmul: offsets must have 3 entries (experts + 1), got 2"},
-      {"offsets that start late",
-       [=] {
-         grouped({3, 4}, {2, 4, 2}, {1, 2, 3});
-       },
-       "ValueError", "grouped_matmul: offsets must start at 0, got 1"},
-      {"offsets that decrease",
-       [=] {
-         grouped({3, 4}, {2, 4, 2}, {0, 4, 3});
-       },
-       "ValueError", "grouped_matmul: offsets must not decrease, got 4 then 3 for expert 1"},
-      {"offsets that end early",
-       [=] {
-         grouped({3, 4}, {2, 4, 2}, {0, 1, 2});
-       },
-       "ValueError", "grouped_matmul: offsets must end at the 3 rows of x, got 2"},
-      {"integers",
-       [] {
-         ops::grouped_matmul(Tensor::zeros({1, 2}, Dtype::kInt64), randn({1, 2, 2}), {0, 1});
-       },
+      {"too few offsets", grouped(randn({3, 4}), randn({2, 4, 2}), {0, 3}), "ValueError",
+       "grouped_matmul: offsets must have 3 entries (experts + 1), got 2"},
+      {"offsets that start late", grouped(randn({3, 4}), randn({2, 4, 2}), {1, 2, 3}), "ValueError",
+       "grouped_matmul: offsets must start at 0, got 1"},
+      {"offsets that decrease", grouped(randn({3, 4}), randn({2, 4, 2}), {0, 4, 3}), "ValueError",
+       "grouped_matmul: offsets must not decrease, got 4 then 3 for expert 1"},
+      {"offsets that end early", grouped(randn({3, 4}), randn({2, 4, 2}), {0, 1, 2}), "ValueError",
+       "grouped_matmul: offsets must end at the 3 rows of x, got 2"},
+      {"integers", grouped(Tensor::zeros({1, 2}, Dtype::kInt64), randn({1, 2, 2}), {0, 1}),
        "DtypeError", "grouped_matmul: x must be float32 or float64, got int64"},
-      {"mixed dtypes",
-       [] {
-         ops::grouped_matmul(randn({1, 2}), randn({1, 2, 2}, 1, Dtype::kFloat32), {0, 1});
-       },
+      {"mixed dtypes", grouped(randn({1, 2}), randn({1, 2, 2}, 1, Dtype::kFloat32), {0, 1}),
        "DtypeError", "grouped_matmul: x is float64 but weight is float32"}};
   return entry;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/reduce.h"
-#include "tests/ops/op_table.h"
+#include "tests/ops/op_table_lines.h"
 #include "tests/testing.h"
 
 namespace moegrad::test {
@@ -53,44 +53,12 @@ OpEntry dim_entry(const std::string& op, const std::string& parameters, DimFunct
     return TensorList{function(in[0], args["dim"], args["keepdim"])};
   };
   entry.reference = [fold](const Arrays& in, const Json& args) {
-    const auto& x = in[0];
-    const auto dim = from_front(args["dim"], x.shape.ndim());
-    Shape kept = x.shape, removed;
-    kept[dim] = 1;
-    for (std::int64_t i = 0; i < x.shape.ndim(); ++i) {
-      if (i != dim) removed.push_back(x.dim(i));
-    }
-    Array y(kept);
-    for_each_index(kept, [&](Shape i) {
-      std::vector<double> values;
-      const Shape to = i;
-      for (i[dim] = 0; i[dim] < x.dim(dim); ++i[dim]) values.push_back(x[i]);
-      y[to] = fold(values);
-    });
-    if (!args["keepdim"].get<bool>()) y.shape = removed;
-    return Arrays{y};
+    return Arrays{fold_lines(in[0], args, fold)};
   };
-  const auto sample = [](const std::string& what, const Shape& shape, std::int64_t dim,
-                         bool keepdim, bool large = false) {
-    return OpSample{.what = what,
-                    .inputs = {{.shape = shape}},
-                    .args = {{"dim", dim}, {"keepdim", keepdim}},
-                    .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
-  };
-  entry.samples = {sample("rows", {3, 7}, -1, false),
-                   sample("columns", {3, 7}, 0, true),
-                   sample("the middle", {2, 3, 5}, 1, false),
-                   sample("the middle, kept", {2, 3, 5}, -2, true),
-                   sample("size one", {1}, 0, false),
-                   sample("no results", {0, 3}, 1, false),
-                   sample("several pieces of rows", {257, 130}, 1, false, true),
-                   sample("several pieces of columns", {130, 600}, 0, false, true)};
-  entry.samples.push_back(sample("nothing", {0, 3}, 0, true));
+  entry.samples = line_samples();
+  entry.samples.push_back(line_sample("nothing", {0, 3}, 0, true));
   entry.errors = {integers(op, [function](const Tensor& x) { function(x, 0, false); }),
-                  {"dimension out of range",
-                   [function] {
-                     function(randn({2, 3}), 2, false);
-                   },
+                  {"dimension out of range", [=, x = randn({2, 3})] { function(x, 2, false); },
                    "ShapeError", op + ": dimension must be in [-2, 1], got 2"}};
   return entry;
 }
@@ -139,25 +107,18 @@ OpEntry dims_entry(const std::string& op, DimsFunction function, Fold fold) {
                    sample("one", {2, 3}, {1}, false),
                    sample("size one", {1, 1}, {1, 0}, true),
                    sample("no results", {0, 3, 2}, {1, 2}, false)};
-  entry.errors = {integers(op,
-                           [function](const Tensor& x) {
-                             function(x, {0, 1}, false);
-                           }),
-                  {"no dimension",
-                   [function] {
-                     function(randn({2, 3}), {}, false);
-                   },
-                   "ShapeError", op + ": dims must name at least one dimension"},
-                  {"a dimension twice",
-                   [function] {
-                     function(randn({2, 3}), {1, -1}, false);
-                   },
-                   "ShapeError", op + ": dimension 1 is named twice"},
-                  {"dimension out of range",
-                   [function] {
-                     function(randn({2, 3}), {0, 2}, false);
-                   },
-                   "ShapeError", op + ": dimension must be in [-2, 1], got 2"}};
+  const auto call = [function](const std::vector<std::int64_t>& dims) {
+    return [=] { function(randn({2, 3}), dims, false); };
+  };
+  entry.errors = {
+      integers(op,
+               [function](const Tensor& x) {
+                 function(x, {0, 1}, false);
+               }),
+      {"no dimension", call({}), "ShapeError", op + ": dims must name at least one dimension"},
+      {"a dimension twice", call({1, -1}), "ShapeError", op + ": dimension 1 is named twice"},
+      {"dimension out of range", call({0, 2}), "ShapeError",
+       op + ": dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 

@@ -7,6 +7,7 @@
 
 #include "ops/expert_choice.h"
 #include "ops/router.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
@@ -22,10 +23,6 @@ Array probabilities(const Array& logits) {
     for (std::int64_t e = 0; e < p.dim(1); ++e) p[{t, e}] /= total;
   }
   return p;
-}
-
-Tensor chosen_experts(const std::vector<std::int64_t>& values, const Shape& shape) {
-  return Tensor::from(values, shape);
 }
 
 Arrays topk_reference(const Arrays& in, const Json& args) {
@@ -87,49 +84,27 @@ OpEntry topk_softmax_op() {
                    sample("no tokens", {0, 4}, 2, true),
                    ties,
                    sample("several pieces", {500, 40}, 5, false, false, true)};
-  const auto topk = [](const Shape& logits, std::int64_t k, const Tensor& replay = {}) {
-    ops::topk_softmax(randn(logits), k, true, replay);
+  const auto topk = [](const Tensor& logits, std::int64_t k, const Tensor& replay = {}) {
+    return [=] { ops::topk_softmax(logits, k, true, replay); };
   };
   entry.errors = {
-      {"another rank", [=] { topk({4}, 1); }, "ShapeError",
+      {"another rank", topk(randn({4}), 1), "ShapeError",
        "topk_softmax: logits must be [T, E], got [4]"},
-      {"no expert",
-       [=] {
-         topk({2, 4}, 0);
-       },
-       "ValueError", "topk_softmax: k must be in [1, 4] for logits [2, 4], got 0"},
-      {"too many experts",
-       [=] {
-         topk({2, 4}, 5);
-       },
-       "ValueError", "topk_softmax: k must be in [1, 4] for logits [2, 4], got 5"},
-      {"integers",
-       [] {
-         ops::topk_softmax(Tensor::zeros({2, 4}, Dtype::kInt64), 1, true);
-       },
-       "DtypeError", "topk_softmax: logits must be float32 or float64, got int64"},
-      {"a replay of another shape",
-       [=] {
-         topk({2, 4}, 2, chosen_experts({0, 1}, {1, 2}));
-       },
+      {"no expert", topk(randn({2, 4}), 0), "ValueError",
+       "topk_softmax: k must be in [1, 4] for logits [2, 4], got 0"},
+      {"too many experts", topk(randn({2, 4}), 5), "ValueError",
+       "topk_softmax: k must be in [1, 4] for logits [2, 4], got 5"},
+      {"integers", topk(Tensor::zeros({2, 4}, Dtype::kInt64), 1), "DtypeError",
+       "topk_softmax: logits must be float32 or float64, got int64"},
+      {"a replay of another shape", topk(randn({2, 4}), 2, indices_of({0, 1}, {1, 2})),
        "ShapeError",
        "topk_softmax: replay_indices must be [2, 2] for logits [2, 4] and k = 2, got "
        "[1, 2]"},
-      {"a replay that is no integers",
-       [=] {
-         topk({1, 4}, 2, randn({1, 2}));
-       },
-       "DtypeError", "topk_softmax: replay_indices must be int64, got float64"},
-      {"a replay out of range",
-       [=] {
-         topk({1, 4}, 2, chosen_experts({0, 4}, {1, 2}));
-       },
-       "ValueError", "topk_softmax: replayed expert must be in [0, 4), got 4 at token 0"},
-      {"an expert replayed twice",
-       [=] {
-         topk({1, 4}, 2, chosen_experts({3, 3}, {1, 2}));
-       },
-       "ValueError",
+      {"a replay that is no integers", topk(randn({1, 4}), 2, randn({1, 2})), "DtypeError",
+       "topk_softmax: replay_indices must be int64, got float64"},
+      {"a replay out of range", topk(randn({1, 4}), 2, indices_of({0, 4}, {1, 2})), "ValueError",
+       "topk_softmax: replayed expert must be in [0, 4), got 4 at token 0"},
+      {"an expert replayed twice", topk(randn({1, 4}), 2, indices_of({3, 3}, {1, 2})), "ValueError",
        "topk_softmax: replayed experts of a token must be distinct, got 3 twice at token 0"}};
   return entry;
 }
@@ -253,58 +228,34 @@ OpEntry choose_experts_op() {
                      .groups = 8,
                      .topk_groups = 3,
                      .bias = true})};
-  const auto choose = [](const Shape& scores, const ops::ExpertChoice& choice,
+  const auto choose = [](const Tensor& scores, const ops::ExpertChoice& choice,
                          const Tensor& bias = {}) {
-    ops::choose_experts(randn(scores), choice, bias);
+    return [=] { ops::choose_experts(scores, choice, bias); };
   };
   entry.errors = {
-      {"another rank", [=] { choose({4}, {.k = 1}); }, "ShapeError",
+      {"another rank", choose(randn({4}), {.k = 1}), "ShapeError",
        "choose_experts: scores must be [T, E], got [4]"},
-      {"integers",
-       [] {
-         ops::choose_experts(Tensor::zeros({2, 4}, Dtype::kInt64), {.k = 1});
-       },
-       "DtypeError", "choose_experts: scores must be float32 or float64, got int64"},
-      {"no expert",
-       [=] {
-         choose({2, 4}, {.k = 0});
-       },
-       "ValueError", "choose_experts: k must be in [1, 4], the experts of 1 of 1 groups, got 0"},
+      {"integers", choose(Tensor::zeros({2, 4}, Dtype::kInt64), {.k = 1}), "DtypeError",
+       "choose_experts: scores must be float32 or float64, got int64"},
+      {"no expert", choose(randn({2, 4}), {.k = 0}), "ValueError",
+       "choose_experts: k must be in [1, 4], the experts of 1 of 1 groups, got 0"},
       {"more than the groups have",
-       [=] {
-         choose({2, 8}, {.k = 5, .num_groups = 4, .topk_groups = 2});
-       },
-       "ValueError", "choose_experts: k must be in [1, 4], the experts of 2 of 4 groups, got 5"},
-      {"groups of unequal size",
-       [=] {
-         choose({2, 8}, {.k = 1, .num_groups = 3, .topk_groups = 1});
-       },
+       choose(randn({2, 8}), {.k = 5, .num_groups = 4, .topk_groups = 2}), "ValueError",
+       "choose_experts: k must be in [1, 4], the experts of 2 of 4 groups, got 5"},
+      {"groups of unequal size", choose(randn({2, 8}), {.k = 1, .num_groups = 3, .topk_groups = 1}),
        "ValueError", "choose_experts: num_groups must divide the 8 experts, got 3"},
-      {"no groups",
-       [=] {
-         choose({2, 8}, {.k = 1, .num_groups = 0, .topk_groups = 1});
-       },
+      {"no groups", choose(randn({2, 8}), {.k = 1, .num_groups = 0, .topk_groups = 1}),
        "ValueError", "choose_experts: num_groups must divide the 8 experts, got 0"},
       {"more groups than there are",
-       [=] {
-         choose({2, 8}, {.k = 1, .num_groups = 4, .topk_groups = 5});
-       },
-       "ValueError", "choose_experts: topk_groups must be in [1, 4] (num_groups), got 5"},
-      {"a bias of another shape",
-       [=] {
-         choose({2, 4}, {.k = 1}, randn({2, 4}));
-       },
-       "ShapeError", "choose_experts: bias must be [4] for 4 experts, got [2, 4]"},
-      {"a bias of another dtype",
-       [=] {
-         choose({2, 4}, {.k = 1}, randn({4}, 1, Dtype::kFloat32));
-       },
+       choose(randn({2, 8}), {.k = 1, .num_groups = 4, .topk_groups = 5}), "ValueError",
+       "choose_experts: topk_groups must be in [1, 4] (num_groups), got 5"},
+      {"a bias of another shape", choose(randn({2, 4}), {.k = 1}, randn({2, 4})), "ShapeError",
+       "choose_experts: bias must be [4] for 4 experts, got [2, 4]"},
+      {"a bias of another dtype", choose(randn({2, 4}), {.k = 1}, randn({4}, 1, Dtype::kFloat32)),
        "DtypeError", "choose_experts: bias must be float64 as the scores are, got float32"},
       {"a bias without bounds",
-       [=] {
-         choose({2, 2}, {.k = 1}, Tensor::full({2}, HUGE_VAL, Dtype::kFloat64));
-       },
-       "ValueError", "choose_experts: bias must be finite, got inf"}};
+       choose(randn({2, 2}), {.k = 1}, Tensor::full({2}, HUGE_VAL, Dtype::kFloat64)), "ValueError",
+       "choose_experts: bias must be finite, got inf"}};
   return entry;
 }
 
@@ -363,34 +314,22 @@ OpEntry topk_sigmoid_op() {
                      .bias = true,
                      .normalize = true,
                      .large = true})};
-  const auto topk = [](const Shape& logits, const ops::ExpertChoice& choice,
+  const auto topk = [](const Tensor& logits, const ops::ExpertChoice& choice,
                        const Tensor& replay = {}) {
-    ops::topk_sigmoid(randn(logits), choice, true, {}, replay);
+    return [=] { ops::topk_sigmoid(logits, choice, true, {}, replay); };
   };
   entry.errors = {
-      {"another rank", [=] { topk({4}, {.k = 1}); }, "ShapeError",
+      {"another rank", topk(randn({4}), {.k = 1}), "ShapeError",
        "topk_sigmoid: logits must be [T, E], got [4]"},
-      {"integers",
-       [] {
-         ops::topk_sigmoid(Tensor::zeros({2, 4}, Dtype::kInt64), {.k = 1}, true);
-       },
-       "DtypeError", "topk_sigmoid: logits must be float32 or float64, got int64"},
-      {"too many experts",
-       [=] {
-         topk({2, 4}, {.k = 5});
-       },
-       "ValueError", "topk_sigmoid: k must be in [1, 4], the experts of 1 of 1 groups, got 5"},
-      {"a replay of another shape",
-       [=] {
-         topk({2, 4}, {.k = 2}, chosen_experts({0, 1}, {1, 2}));
-       },
+      {"integers", topk(Tensor::zeros({2, 4}, Dtype::kInt64), {.k = 1}), "DtypeError",
+       "topk_sigmoid: logits must be float32 or float64, got int64"},
+      {"too many experts", topk(randn({2, 4}), {.k = 5}), "ValueError",
+       "topk_sigmoid: k must be in [1, 4], the experts of 1 of 1 groups, got 5"},
+      {"a replay of another shape", topk(randn({2, 4}), {.k = 2}, indices_of({0, 1}, {1, 2})),
        "ShapeError",
        "topk_sigmoid: replay_indices must be [2, 2] for logits [2, 4] and k = 2, got "
        "[1, 2]"},
-      {"an expert replayed twice",
-       [=] {
-         topk({1, 4}, {.k = 2}, chosen_experts({3, 3}, {1, 2}));
-       },
+      {"an expert replayed twice", topk(randn({1, 4}), {.k = 2}, indices_of({3, 3}, {1, 2})),
        "ValueError",
        "topk_sigmoid: replayed experts of a token must be distinct, got 3 twice at token 0"}};
   return entry;

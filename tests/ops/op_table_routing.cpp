@@ -3,15 +3,12 @@
 #include <algorithm>
 
 #include "ops/routing.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
 namespace moegrad::test {
 namespace {
-
-Tensor index_tensor(const std::vector<std::int64_t>& values, const Shape& shape) {
-  return Tensor::from(values, shape);
-}
 
 struct Plan {
   std::vector<std::int64_t> row_of_slot, slot_of_row, offsets{0}, counts;
@@ -44,9 +41,9 @@ OpEntry plan_routing_op() {
   entry.run = [](const TensorList& in, const Json& args) {
     const auto plan = ops::plan_routing(in[0], args["experts"]);
     return TensorList{plan.permutation.row_of_slot, plan.permutation.slot_of_row,
-                      index_tensor(plan.groups.offsets, {std::ssize(plan.groups.offsets)}),
-                      index_tensor(plan.groups.counts, {std::ssize(plan.groups.counts)}),
-                      index_tensor({plan.permutation.tokens, plan.permutation.top_k}, {2})};
+                      indices_of(plan.groups.offsets, {std::ssize(plan.groups.offsets)}),
+                      indices_of(plan.groups.counts, {std::ssize(plan.groups.counts)}),
+                      indices_of({plan.permutation.tokens, plan.permutation.top_k}, {2})};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     const auto plan = plan_of(in[0], args["experts"]);
@@ -63,22 +60,16 @@ OpEntry plan_routing_op() {
   entry.samples = {sample("two of five", 9, 2, 5), sample("one of many", 3, 1, 17),
                    sample("all", 4, 3, 3), sample("one token, one expert", 1, 1, 1),
                    sample("no tokens", 0, 2, 4)};
-  entry.errors = {{"another rank", [] { ops::plan_routing(index_tensor({0}, {1}), 2); },
-                   "ShapeError", "routing: indices must be [T, K], got [1]"},
-                  {"no experts",
-                   [] {
-                     ops::plan_routing(index_tensor({}, {0, 1}), 0);
-                   },
-                   "ValueError", "routing: num_experts must be at least 1, got 0"},
-                  {"indices that are no integers",
-                   [] {
-                     ops::plan_routing(randn({2, 1}), 2);
-                   },
-                   "DtypeError", "routing: indices must be int64, got float64"},
-                  {"an expert out of range",
-                   [] {
-                     ops::plan_routing(index_tensor({0, 1, 2, 0}, {2, 2}), 2);
-                   },
+  const auto call = [](const Tensor& indices, std::int64_t num_experts) {
+    return [=] { ops::plan_routing(indices, num_experts); };
+  };
+  entry.errors = {{"another rank", call(indices_of({0}, {1}), 2), "ShapeError",
+                   "routing: indices must be [T, K], got [1]"},
+                  {"no experts", call(indices_of({}, {0, 1}), 0), "ValueError",
+                   "routing: num_experts must be at least 1, got 0"},
+                  {"indices that are no integers", call(randn({2, 1}), 2), "DtypeError",
+                   "routing: indices must be int64, got float64"},
+                  {"an expert out of range", call(indices_of({0, 1, 2, 0}, {2, 2}), 2),
                    "ValueError", "routing: expert index must be in [0, 2), got 2 at token 1"}};
   return entry;
 }
@@ -116,21 +107,16 @@ OpEntry permute_rows_op() {
                    sample("no columns", {3, 0}, 2, 4),
                    sample("several pieces", {200, 100}, 3, 8, true)};
   const auto permute = [](const Tensor& x) {
-    ops::permute_rows(x, ops::plan_routing(index_tensor({0, 1, 1, 2}, {2, 2}), 3).permutation);
+    return [=] {
+      ops::permute_rows(x, ops::plan_routing(indices_of({0, 1, 1, 2}, {2, 2}), 3).permutation);
+    };
   };
-  entry.errors = {
-      {"another rank", [=] { permute(randn({2})); }, "ShapeError",
-       "permute_rows: x must be [T, H], got [2]"},
-      {"too many tokens",
-       [=] {
-         permute(randn({3, 5}));
-       },
-       "ShapeError", "permute_rows: the plan has 4 rows, 2 for each token, got x [3, 5]"},
-      {"integers",
-       [=] {
-         permute(Tensor::zeros({2, 5}, Dtype::kInt64));
-       },
-       "DtypeError", "permute_rows: x must be float32 or float64, got int64"}};
+  entry.errors = {{"another rank", permute(randn({2})), "ShapeError",
+                   "permute_rows: x must be [T, H], got [2]"},
+                  {"too many tokens", permute(randn({3, 5})), "ShapeError",
+                   "permute_rows: the plan has 4 rows, 2 for each token, got x [3, 5]"},
+                  {"integers", permute(Tensor::zeros({2, 5}, Dtype::kInt64)), "DtypeError",
+                   "permute_rows: x must be float32 or float64, got int64"}};
   return entry;
 }
 
@@ -166,20 +152,16 @@ OpEntry unpermute_rows_op() {
                    sample("no columns", 3, 0, 2, 4),
                    sample("several pieces", 200, 100, 3, 8, true)};
   const auto unpermute = [](const Tensor& rows) {
-    ops::unpermute_rows(rows, ops::plan_routing(index_tensor({0, 1, 1, 2}, {2, 2}), 3).permutation);
+    return [=] {
+      ops::unpermute_rows(rows, ops::plan_routing(indices_of({0, 1, 1, 2}, {2, 2}), 3).permutation);
+    };
   };
-  entry.errors = {{"another rank", [=] { unpermute(randn({4})); }, "ShapeError",
+  entry.errors = {{"another rank", unpermute(randn({4})), "ShapeError",
                    "unpermute_rows: rows must be [4, H] as planned, got [4]"},
-                  {"too few rows",
-                   [=] {
-                     unpermute(randn({3, 5}));
-                   },
-                   "ShapeError", "unpermute_rows: rows must be [4, H] as planned, got [3, 5]"},
-                  {"integers",
-                   [=] {
-                     unpermute(Tensor::zeros({4, 5}, Dtype::kInt64));
-                   },
-                   "DtypeError", "unpermute_rows: rows must be float32 or float64, got int64"}};
+                  {"too few rows", unpermute(randn({3, 5})), "ShapeError",
+                   "unpermute_rows: rows must be [4, H] as planned, got [3, 5]"},
+                  {"integers", unpermute(Tensor::zeros({4, 5}, Dtype::kInt64)), "DtypeError",
+                   "unpermute_rows: rows must be float32 or float64, got int64"}};
   return entry;
 }
 

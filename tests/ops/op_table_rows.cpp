@@ -62,13 +62,13 @@ OpEntry softmax_entry(const std::string& op, Tensor (*function)(const Tensor&, s
   along("the middle", {2, 5, 3}, -2);
   along("no columns", {3, 0}, 0);
   entry.samples.back().saves_outputs = true;  // nothing is copied
-  entry.errors = {{"a scalar", [function] { function(randn({}), -1); }, "ShapeError",
+  const auto call = [function](const Tensor& x, std::int64_t dim) {
+    return [=] { function(x, dim); };
+  };
+  entry.errors = {{"a scalar", call(randn({}), -1), "ShapeError",
                    op + ": needs at least one dimension, got []"},
-                  {"integers",
-                   [function] {
-                     function(Tensor::zeros({2, 3}, Dtype::kInt64), 0);
-                   },
-                   "DtypeError", op + ": needs float32 or float64, got int64"}};
+                  {"integers", call(Tensor::zeros({2, 3}, Dtype::kInt64), 0), "DtypeError",
+                   op + ": needs float32 or float64, got int64"}};
   return entry;
 }
 
@@ -109,28 +109,19 @@ OpEntry swiglu_op() {
                    weighted("no rows", {0, 6}),
                    weighted("no columns", {3, 0}),
                    weighted("several pieces", {300, 150}, true)};
-  entry.errors = {{"an odd number of columns",
-                   [] {
-                     ops::swiglu(randn({2, 5}));
-                   },
-                   "ShapeError", "swiglu: gate_up must be [R, 2I], got [2, 5]"},
-                  {"one dimension", [] { ops::swiglu(randn({4})); }, "ShapeError",
-                   "swiglu: gate_up must be [R, 2I], got [4]"},
-                  {"integers",
-                   [] {
-                     ops::swiglu(Tensor::zeros({2, 4}, Dtype::kInt64));
-                   },
-                   "DtypeError", "swiglu: gate_up must be float32 or float64, got int64"},
-                  {"too few weights",
-                   [] {
-                     ops::swiglu(randn({3, 4}), randn({2}));
-                   },
-                   "ShapeError", "swiglu: weights must be [3] to match gate_up [3, 4], got [2]"},
-                  {"mixed dtypes",
-                   [] {
-                     ops::swiglu(randn({3, 4}), randn({3}, 1, Dtype::kFloat32));
-                   },
-                   "DtypeError", "swiglu: gate_up is float64 but weights is float32"}};
+  const auto call = [](const Tensor& gate_up, const auto&... weights) {
+    return [=] { ops::swiglu(gate_up, weights...); };
+  };
+  entry.errors = {
+      {"an odd number of columns", call(randn({2, 5})), "ShapeError",
+       "swiglu: gate_up must be [R, 2I], got [2, 5]"},
+      {"one dimension", call(randn({4})), "ShapeError", "swiglu: gate_up must be [R, 2I], got [4]"},
+      {"integers", call(Tensor::zeros({2, 4}, Dtype::kInt64)), "DtypeError",
+       "swiglu: gate_up must be float32 or float64, got int64"},
+      {"too few weights", call(randn({3, 4}), randn({2})), "ShapeError",
+       "swiglu: weights must be [3] to match gate_up [3, 4], got [2]"},
+      {"mixed dtypes", call(randn({3, 4}), randn({3}, 1, Dtype::kFloat32)), "DtypeError",
+       "swiglu: gate_up is float64 but weights is float32"}};
   return entry;
 }
 

@@ -43,39 +43,24 @@ OpEntry narrow_op() {
                    sample("nothing of something", {3, 4}, 1, 4, 0),
                    sample("something of nothing", {0, 4}, 1, 1, 2),
                    sample("size one", {1}, 0, 0, 1)};
-  entry.errors = {{"past the end",
-                   [] {
-                     ops::narrow(randn({2, 3}), 1, 2, 2);
-                   },
-                   "ShapeError",
+  const auto call = [](std::int64_t dim, std::int64_t start, std::int64_t length) {
+    return [=] { ops::narrow(randn({2, 3}), dim, start, length); };
+  };
+  constexpr auto kLargest = std::numeric_limits<std::int64_t>::max();
+  entry.errors = {{"past the end", call(1, 2, 2), "ShapeError",
                    "narrow: start and length must stay inside dimension 1 of [2, 3], "
                    "got 2 and 2"},
-                  {"before the start",
-                   [] {
-                     ops::narrow(randn({2, 3}), 0, -3, 1);
-                   },
-                   "ShapeError",
+                  {"before the start", call(0, -3, 1), "ShapeError",
                    "narrow: start and length must stay inside dimension 0 of [2, 3], "
                    "got -3 and 1"},
-                  {"a start that overflows",
-                   [] {
-                     ops::narrow(randn({2, 3}), 0, std::numeric_limits<std::int64_t>::max(), 2);
-                   },
-                   "ShapeError",
+                  {"a start that overflows", call(0, kLargest, 2), "ShapeError",
                    "narrow: start and length must stay inside dimension 0 of [2, 3], "
                    "got 9223372036854775807 and 2"},
-                  {"a length that overflows",
-                   [] {
-                     ops::narrow(randn({2, 3}), 0, 2, std::numeric_limits<std::int64_t>::max());
-                   },
-                   "ShapeError",
+                  {"a length that overflows", call(0, 2, kLargest), "ShapeError",
                    "narrow: start and length must stay inside dimension 0 of [2, 3], "
                    "got 2 and 9223372036854775807"},
-                  {"dimension out of range",
-                   [] {
-                     ops::narrow(randn({2, 3}), 2, 0, 1);
-                   },
-                   "ShapeError", "narrow: dimension must be in [-2, 1], got 2"}};
+                  {"dimension out of range", call(2, 0, 1), "ShapeError",
+                   "narrow: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -103,19 +88,15 @@ OpEntry select_op() {
       sample("a row", {5, 3}, 0, 2),         sample("a column", {3, 7}, -1, 4),
       sample("the middle", {2, 5, 3}, 1, 0), sample("from the end", {3, 5}, 1, -2),
       sample("to a scalar", {3}, 0, 1),      sample("something of nothing", {3, 0}, 0, 1)};
+  const auto call = [](const Shape& a, std::int64_t dim, std::int64_t i) {
+    return [=] { ops::select(randn(a), dim, i); };
+  };
   entry.errors = {
-      {"past the end",
-       [] {
-         ops::select(randn({2, 3}), -1, 3);
-       },
-       "ShapeError", "select: position must be in [-3, 3) for dimension 1 of [2, 3], got 3"},
-      {"before the start",
-       [] {
-         ops::select(randn({2, 3}), 0, -3);
-       },
-       "ShapeError", "select: position must be in [-2, 2) for dimension 0 of [2, 3], got -3"},
-      {"a scalar", [] { ops::select(randn({}), 0, 0); }, "ShapeError",
-       "select: needs at least one dimension, got []"}};
+      {"past the end", call({2, 3}, -1, 3), "ShapeError",
+       "select: position must be in [-3, 3) for dimension 1 of [2, 3], got 3"},
+      {"before the start", call({2, 3}, 0, -3), "ShapeError",
+       "select: position must be in [-2, 2) for dimension 0 of [2, 3], got -3"},
+      {"a scalar", call({}, 0, 0), "ShapeError", "select: needs at least one dimension, got []"}};
   return entry;
 }
 
@@ -148,16 +129,12 @@ OpEntry split_op() {
       sample("the middle", {2, 5, 3}, 2, 1),        sample("one piece", {3, 2}, 9, 0),
       sample("pieces of one", {3}, 1, 0),           sample("nothing", {0, 3}, 2, 0),
       sample("pieces of nothing", {3, 0}, 2, 0)};
-  entry.errors = {{"no size",
-                   [] {
-                     ops::split(randn({2, 3}), 0, 0);
-                   },
-                   "ShapeError", "split: size must be positive, got 0"},
-                  {"dimension out of range",
-                   [] {
-                     ops::split(randn({2, 3}), 1, 2);
-                   },
-                   "ShapeError", "split: dimension must be in [-2, 1], got 2"}};
+  const auto call = [](std::int64_t size, std::int64_t dim) {
+    return [=] { ops::split(randn({2, 3}), size, dim); };
+  };
+  entry.errors = {{"no size", call(0, 0), "ShapeError", "split: size must be positive, got 0"},
+                  {"dimension out of range", call(1, 2), "ShapeError",
+                   "split: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -188,13 +165,12 @@ OpEntry split_sizes_op() {
       sample("one piece", {3}, {3}, 0),
       sample("pieces of nothing", {0, 2}, {0, 0}, 0),
       sample("more than a shape has dimensions", {10, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, 0)};
-  const auto refused = [](const std::string& what, const std::vector<std::int64_t>& sizes,
-                          const std::string& got) {
-    return OpError{what,
-                   [=] {
-                     ops::split(randn({5, 3}), sizes, 0);
-                   },
-                   "ShapeError",
+  const auto call = [](const std::vector<std::int64_t>& sizes, std::int64_t dim) {
+    return [=] { ops::split(randn({5, 3}), sizes, dim); };
+  };
+  const auto refused = [&](const std::string& what, const std::vector<std::int64_t>& sizes,
+                           const std::string& got) {
+    return OpError{what, call(sizes, 0), "ShapeError",
                    "split: sizes must be >= 0 and add up to the 5 of dimension 0 of "
                    "[5, 3], got " +
                        got};
@@ -207,11 +183,8 @@ OpEntry split_sizes_op() {
                           {std::numeric_limits<std::int64_t>::max(),
                            std::numeric_limits<std::int64_t>::max(), 7},
                           "9223372036854775807, 9223372036854775807, 7"),
-                  {"dimension out of range",
-                   [] {
-                     ops::split(randn({2, 3}), std::vector<std::int64_t>{2}, 2);
-                   },
-                   "ShapeError", "split: dimension must be in [-2, 1], got 2"}};
+                  {"dimension out of range", call({5}, 2), "ShapeError",
+                   "split: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -240,16 +213,13 @@ OpEntry chunk_op() {
                    sample("fewer pieces", {4, 2}, 3, 0),
                    sample("more pieces than there are rows", {2, 3}, 7, 0),
                    sample("pieces of an empty dimension", {0, 3}, 2, 0)};
-  entry.errors = {{"no pieces",
-                   [] {
-                     ops::chunk(randn({5, 3}), 0, 0);
-                   },
-                   "ShapeError", "chunk: the number of pieces must be positive, got 0"},
-                  {"dimension out of range",
-                   [] {
-                     ops::chunk(randn({5, 3}), 2, 2);
-                   },
-                   "ShapeError", "chunk: dimension must be in [-2, 1], got 2"}};
+  const auto call = [](std::int64_t pieces, std::int64_t dim) {
+    return [=] { ops::chunk(randn({5, 3}), pieces, dim); };
+  };
+  entry.errors = {{"no pieces", call(0, 0), "ShapeError",
+                   "chunk: the number of pieces must be positive, got 0"},
+                  {"dimension out of range", call(2, 2), "ShapeError",
+                   "chunk: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -273,16 +243,13 @@ OpEntry expand_op() {
                    sample("as it is", {2, 3}, {2, 3}),
                    sample("zero times", {1, 3}, {0, 3}),
                    sample("nothing", {0, 1}, {2, 0, 4})};
-  entry.errors = {{"another size",
-                   [] {
-                     ops::expand(randn({2, 3}), {4, 3});
-                   },
-                   "ShapeError", "expand: [2, 3] does not expand to [4, 3]"},
-                  {"fewer dimensions",
-                   [] {
-                     ops::expand(randn({1, 3}), {3});
-                   },
-                   "ShapeError", "expand: [1, 3] does not expand to [3]"}};
+  const auto call = [](const Shape& a, const Shape& shape) {
+    return [=] { ops::expand(randn(a), shape); };
+  };
+  entry.errors = {{"another size", call({2, 3}, {4, 3}), "ShapeError",
+                   "expand: [2, 3] does not expand to [4, 3]"},
+                  {"fewer dimensions", call({1, 3}, {3}), "ShapeError",
+                   "expand: [1, 3] does not expand to [3]"}};
   return entry;
 }
 

@@ -5,32 +5,11 @@
 #include <limits>
 
 #include "ops/statistics.h"
-#include "tests/ops/op_table.h"
+#include "tests/ops/op_table_lines.h"
 #include "tests/testing.h"
 
 namespace moegrad::test {
 namespace {
-
-// What becomes of the elements along the dimension.
-using LineFold = std::function<double(const std::vector<double>&, const Json&)>;
-
-Arrays folded(const Array& x, const Json& args, const LineFold& fold) {
-  const auto dim = from_front(args["dim"], x.shape.ndim());
-  Shape kept = x.shape, removed;
-  kept[dim] = 1;
-  for (std::int64_t i = 0; i < x.shape.ndim(); ++i) {
-    if (i != dim) removed.push_back(x.dim(i));
-  }
-  Array y(kept);
-  for_each_index(kept, [&](Shape i) {
-    const Shape to = i;
-    std::vector<double> line;
-    for (i[dim] = 0; i[dim] < x.dim(dim); ++i[dim]) line.push_back(x[i]);
-    y[to] = fold(line, args);
-  });
-  if (!args["keepdim"].get<bool>()) y.shape = removed;
-  return {y};
-}
 
 double variance(const std::vector<double>& line, const Json& args) {
   double mean = 0, sum = 0;
@@ -40,7 +19,7 @@ double variance(const std::vector<double>& line, const Json& args) {
   return sum / std::max(0.0, n - args["correction"].get<double>());
 }
 
-double log_sum_exp(const std::vector<double>& line, const Json& /*args*/) {
+double log_sum_exp(const std::vector<double>& line) {
   if (line.empty()) return -std::numeric_limits<double>::infinity();
   const double largest = *std::ranges::max_element(line);
   double sum = 0;
@@ -48,15 +27,7 @@ double log_sum_exp(const std::vector<double>& line, const Json& /*args*/) {
   return largest + std::log(sum);
 }
 
-OpSample line_sample(const std::string& what, const Shape& shape, std::int64_t dim, bool keepdim,
-                     bool large = false) {
-  return {.what = what,
-          .inputs = {{.shape = shape}},
-          .args = {{"dim", dim}, {"keepdim", keepdim}},
-          .differences = large ? Differences::kOneDirection : Differences::kEveryElement};
-}
-
-std::vector<OpSample> line_samples() {
+std::vector<OpSample> statistics_samples() {
   return {line_sample("rows", {3, 7}, -1, false),
           line_sample("columns", {3, 7}, 0, true),
           line_sample("the middle", {2, 3, 5}, 1, false),
@@ -87,11 +58,11 @@ OpEntry variance_op(const std::string& op,
     return TensorList{function(in[0], args["dim"], args["correction"], args["keepdim"])};
   };
   entry.reference = [root](const Arrays& in, const Json& args) {
-    return folded(in[0], args, [root](const auto& line, const Json& with) {
-      return root ? std::sqrt(variance(line, with)) : variance(line, with);
-    });
+    return Arrays{fold_lines(in[0], args, [&](const auto& line) {
+      return root ? std::sqrt(variance(line, args)) : variance(line, args);
+    })};
   };
-  for (auto each : line_samples()) {
+  for (auto each : statistics_samples()) {
     each.args["correction"] = 1;
     entry.samples.push_back(each);
   }
@@ -139,9 +110,9 @@ OpEntry logsumexp_op() {
     return TensorList{ops::logsumexp(in[0], args["dim"], args["keepdim"])};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
-    return folded(in[0], args, log_sum_exp);
+    return Arrays{fold_lines(in[0], args, log_sum_exp)};
   };
-  entry.samples = line_samples();
+  entry.samples = statistics_samples();
   auto apart = line_sample("far apart", {2, 3}, 1, true);
   apart.inputs[0].given = {-20, 5, 20, 700, 699, 690};
   entry.samples.push_back(apart);

@@ -4,6 +4,7 @@
 
 #include "ops/embedding.h"
 #include "ops/rope.h"
+#include "tests/ops/indices.h"
 #include "tests/ops/op_table.h"
 #include "tests/testing.h"
 
@@ -39,26 +40,17 @@ OpEntry embedding_op() {
       sample("tokens, some twice", {9}, {5, 3}), sample("a batch", {2, 3}, {7, 1}),
       sample("one token", {1}, {4, 2}),          sample("a scalar", {}, {3, 5}),
       sample("no tokens", {0}, {3, 2}),          sample("several pieces", {300}, {40, 700}, true)};
-  const auto ids = [](const std::vector<std::int64_t>& values) {
-    return Tensor::from(values, {std::ssize(values)});
+  const auto call = [](const Tensor& tokens, const Tensor& weight) {
+    return [=] { ops::embedding(tokens, weight); };
   };
-  entry.errors = {{"a weight that is no matrix", [=] { ops::embedding(ids({0}), randn({3})); },
-                   "ShapeError", "embedding: weight must be [V, H], got [3]"},
-                  {"ids that are no integers",
-                   [] {
-                     ops::embedding(randn({1}), randn({3, 2}));
-                   },
-                   "DtypeError", "embedding: ids must be int64, got float64"},
-                  {"an integer weight",
-                   [=] {
-                     ops::embedding(ids({0}), Tensor::zeros({3, 2}, Dtype::kInt64));
-                   },
+  entry.errors = {{"a weight that is no matrix", call(indices_of({0}), randn({3})), "ShapeError",
+                   "embedding: weight must be [V, H], got [3]"},
+                  {"ids that are no integers", call(randn({1}), randn({3, 2})), "DtypeError",
+                   "embedding: ids must be int64, got float64"},
+                  {"an integer weight", call(indices_of({0}), Tensor::zeros({3, 2}, Dtype::kInt64)),
                    "DtypeError", "embedding: weight must be float32 or float64, got int64"},
-                  {"an id out of range",
-                   [=] {
-                     ops::embedding(ids({0, 2, 3}), randn({3, 2}));
-                   },
-                   "ValueError", "embedding: token id must be in [0, 3), got 3 at position 2"}};
+                  {"an id out of range", call(indices_of({0, 2, 3}), randn({3, 2})), "ValueError",
+                   "embedding: token id must be in [0, 3), got 3 at position 2"}};
   return entry;
 }
 
@@ -91,22 +83,20 @@ OpEntry rope_table_op() {
   entry.samples = {sample("float64", 7, 8, 1e4, "float64"), sample("float32", 9, 6, 1e6, "float32"),
                    sample("one pair", 1, 2, 10, "float64"),
                    sample("no tokens", 0, 4, 1e4, "float64")};
-  const auto table = [](std::int64_t head_dim, double theta, Dtype dtype = Dtype::kFloat32) {
-    ops::rope_table(Tensor::zeros({3}, Dtype::kInt64), head_dim, theta, dtype);
+  const auto table = [](const Tensor& positions, std::int64_t head_dim, double theta,
+                        Dtype dtype = Dtype::kFloat32) {
+    return [=] { ops::rope_table(positions, head_dim, theta, dtype); };
   };
-  entry.errors = {{"a matrix of positions",
-                   [] {
-                     ops::rope_table(Tensor::zeros({1, 3}, Dtype::kInt64), 4, 1e4, Dtype::kFloat32);
-                   },
+  const Tensor positions = Tensor::zeros({3}, Dtype::kInt64);
+  entry.errors = {{"a matrix of positions", table(Tensor::zeros({1, 3}, Dtype::kInt64), 4, 1e4),
                    "ShapeError", "rope_table: positions must be [T], got [1, 3]"},
-                  {"positions that are no integers",
-                   [] { ops::rope_table(randn({3}), 4, 1e4, Dtype::kFloat32); }, "DtypeError",
+                  {"positions that are no integers", table(randn({3}), 4, 1e4), "DtypeError",
                    "rope_table: positions must be int64, got float64"},
-                  {"an odd head dimension", [=] { table(5, 1e4); }, "ValueError",
+                  {"an odd head dimension", table(positions, 5, 1e4), "ValueError",
                    "rope_table: head_dim must be even and at least 2, got 5"},
-                  {"theta of zero", [=] { table(4, 0); }, "ValueError",
+                  {"theta of zero", table(positions, 4, 0), "ValueError",
                    "rope_table: theta must be positive, got 0"},
-                  {"an integer table", [=] { table(4, 1e4, Dtype::kInt64); }, "DtypeError",
+                  {"an integer table", table(positions, 4, 1e4, Dtype::kInt64), "DtypeError",
                    "arithmetic needs float32 or float64, got int64"}};
   return entry;
 }
@@ -137,32 +127,19 @@ OpEntry rope_op() {
   entry.samples = {sample("odd sizes", {3, 5, 6}), sample("one pair", {4, 1, 2}),
                    sample("one token", {1, 2, 8}), sample("no tokens", {0, 2, 4}),
                    sample("no heads", {2, 0, 4}),  sample("several pieces", {200, 2, 18}, true)};
-  const auto rope = [](const Shape& x, const Shape& cos, const Shape& sin) {
-    ops::rope(randn(x), {.cos = randn(cos), .sin = randn(sin)});
+  const auto rope = [](const Shape& x, const Shape& cos, const Shape& sin,
+                       Dtype dtype_of_sin = Dtype::kFloat64) {
+    return [=] { ops::rope(randn(x), {.cos = randn(cos), .sin = randn(sin, 1, dtype_of_sin)}); };
   };
-  entry.errors = {{"two dimensions",
-                   [=] {
-                     rope({3, 4}, {3, 2}, {3, 2});
-                   },
-                   "ShapeError", "rope: x must be [T, N, D], got [3, 4]"},
-                  {"an odd head dimension",
-                   [=] {
-                     rope({3, 1, 5}, {3, 2}, {3, 2});
-                   },
-                   "ShapeError", "rope: the last dimension of x must be even, got [3, 1, 5]"},
-                  {"a table that is too short",
-                   [=] {
-                     rope({3, 1, 4}, {3, 2}, {2, 2});
-                   },
-                   "ShapeError",
+  entry.errors = {{"two dimensions", rope({3, 4}, {3, 2}, {3, 2}), "ShapeError",
+                   "rope: x must be [T, N, D], got [3, 4]"},
+                  {"an odd head dimension", rope({3, 1, 5}, {3, 2}, {3, 2}), "ShapeError",
+                   "rope: the last dimension of x must be even, got [3, 1, 5]"},
+                  {"a table that is too short", rope({3, 1, 4}, {3, 2}, {2, 2}), "ShapeError",
                    "rope: table must be [3, 2] to match x [3, 1, 4], got cos [3, 2] and "
                    "sin [2, 2]"},
-                  {"mixed dtypes",
-                   [] {
-                     ops::rope(randn({3, 1, 4}),
-                               {.cos = randn({3, 2}), .sin = randn({3, 2}, 1, Dtype::kFloat32)});
-                   },
-                   "DtypeError", "rope: x is float64 but the table is float64 and float32"}};
+                  {"mixed dtypes", rope({3, 1, 4}, {3, 2}, {3, 2}, Dtype::kFloat32), "DtypeError",
+                   "rope: x is float64 but the table is float64 and float32"}};
   return entry;
 }
 

@@ -45,27 +45,17 @@ OpEntry view_op() {
   };
   entry.reference = reshaped;
   entry.samples = reshape_samples(Strides::kContiguousOnly);
+  const auto call = [](const Tensor& a, const Shape& shape) {
+    return [=] { ops::view(a, shape); };
+  };
   entry.errors = {
-      {"another number of elements",
-       [] {
-         ops::view(randn({2, 3}), {4, 2});
-       },
-       "ShapeError", "view: shape [4, 2] cannot hold the 6 elements of [2, 3]"},
-      {"two open sizes",
-       [] {
-         ops::view(randn({2, 3}), {-1, -1});
-       },
-       "ShapeError", "view: sizes must not be negative but for one -1, got [-1, -1]"},
-      {"an open size next to none",
-       [] {
-         ops::view(Tensor::zeros({0, 3}), {0, -1});
-       },
-       "ShapeError", "view: shape [0, -1] cannot hold the 0 elements of [0, 3]"},
-      {"strides",
-       [] {
-         ops::view(ops::transpose(randn({2, 3}), 0, 1), {6});
-       },
-       "LayoutError",
+      {"another number of elements", call(randn({2, 3}), {4, 2}), "ShapeError",
+       "view: shape [4, 2] cannot hold the 6 elements of [2, 3]"},
+      {"two open sizes", call(randn({2, 3}), {-1, -1}), "ShapeError",
+       "view: sizes must not be negative but for one -1, got [-1, -1]"},
+      {"an open size next to none", call(Tensor::zeros({0, 3}), {0, -1}), "ShapeError",
+       "view: shape [0, -1] cannot hold the 0 elements of [0, 3]"},
+      {"strides", call(ops::transpose(randn({2, 3}), 0, 1), {6}), "LayoutError",
        "view: needs a contiguous tensor, got shape [3, 2] with strides [1, 3]; use reshape"}};
   return entry;
 }
@@ -77,11 +67,9 @@ OpEntry reshape_op() {
   };
   entry.reference = reshaped;
   entry.samples = reshape_samples(Strides::kAny);
-  entry.errors = {{"another number of elements",
-                   [] {
-                     ops::reshape(randn({2, 3}), {-1, 4});
-                   },
-                   "ShapeError", "reshape: shape [-1, 4] cannot hold the 6 elements of [2, 3]"}};
+  const auto call = [](const Shape& shape) { return [=] { ops::reshape(randn({2, 3}), shape); }; };
+  entry.errors = {{"another number of elements", call({-1, 4}), "ShapeError",
+                   "reshape: shape [-1, 4] cannot hold the 6 elements of [2, 3]"}};
   return entry;
 }
 
@@ -123,16 +111,13 @@ OpEntry flatten_op() {
                    sample("the middle", {2, 3, 1, 5}, 1, 2),
                    sample("a scalar", {}, 0, -1),
                    sample("nothing", {0, 3, 2}, 0, 1, Nz::kRead)};
-  entry.errors = {{"an end before the start",
-                   [] {
-                     ops::flatten(randn({2, 3}), 1, 0);
-                   },
-                   "ShapeError", "flatten: start_dim must not be after end_dim, got 1 and 0"},
-                  {"dimension out of range",
-                   [] {
-                     ops::flatten(randn({2, 3}), 2);
-                   },
-                   "ShapeError", "flatten: dimension must be in [-2, 1], got 2"}};
+  const auto call = [](std::int64_t start_dim, std::int64_t end_dim = -1) {
+    return [=] { ops::flatten(randn({2, 3}), start_dim, end_dim); };
+  };
+  entry.errors = {{"an end before the start", call(1, 0), "ShapeError",
+                   "flatten: start_dim must not be after end_dim, got 1 and 0"},
+                  {"dimension out of range", call(2), "ShapeError",
+                   "flatten: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 
@@ -189,12 +174,10 @@ OpEntry squeeze_op() {
   entry.samples = {sample("in front", {1, 3, 5}, 0), sample("at the end", {3, 5, 1}, -1),
                    sample("in the middle", {3, 1, 5}, 1), sample("to a scalar", {1}, 0),
                    sample("nothing", {0, 1, 2}, 1)};
-  entry.errors = {{"a larger dimension",
-                   [] {
-                     ops::squeeze(randn({2, 3}), 1);
-                   },
-                   "ShapeError", "squeeze: dimension 1 of [2, 3] must be of size 1"},
-                  {"dimension out of range", [] { ops::squeeze(randn({1}), 1); }, "ShapeError",
+  const auto call = [](const Shape& a) { return [=] { ops::squeeze(randn(a), 1); }; };
+  entry.errors = {{"a larger dimension", call({2, 3}), "ShapeError",
+                   "squeeze: dimension 1 of [2, 3] must be of size 1"},
+                  {"dimension out of range", call({1}), "ShapeError",
                    "squeeze: dimension must be in [-1, 0], got 1"}};
   return entry;
 }
@@ -260,21 +243,14 @@ OpEntry permute_op() {
       sample("a cycle", {2, 3, 5}, {1, 2, 0}), sample("from the end", {2, 3, 4, 5}, {-1, 0, -2, 1}),
       sample("the identity", {3, 4}, {0, 1}), sample("no dimensions", {}, Json::array()),
       sample("nothing", {2, 0, 3}, {2, 0, 1})};
-  entry.errors = {{"too few dimensions",
-                   [] {
-                     ops::permute(randn({2, 3}), {0});
-                   },
-                   "ShapeError", "permute: [2, 3] needs 2 dimensions, got 1"},
-                  {"a dimension twice",
-                   [] {
-                     ops::permute(randn({2, 3}), {1, -1});
-                   },
-                   "ShapeError", "permute: dimension 1 is named twice"},
-                  {"dimension out of range",
-                   [] {
-                     ops::permute(randn({2, 3}), {0, 2});
-                   },
-                   "ShapeError", "permute: dimension must be in [-2, 1], got 2"}};
+  const auto call = [](const std::vector<std::int64_t>& dims) {
+    return [=] { ops::permute(randn({2, 3}), dims); };
+  };
+  entry.errors = {
+      {"too few dimensions", call({0}), "ShapeError", "permute: [2, 3] needs 2 dimensions, got 1"},
+      {"a dimension twice", call({1, -1}), "ShapeError", "permute: dimension 1 is named twice"},
+      {"dimension out of range", call({0, 2}), "ShapeError",
+       "permute: dimension must be in [-2, 1], got 2"}};
   return entry;
 }
 

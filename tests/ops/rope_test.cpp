@@ -5,16 +5,13 @@
 
 #include "framework/runtime/rank_context.h"
 #include "ops/views.h"
+#include "tests/ops/indices.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::rope_test {
 namespace {
 
 using namespace moegrad::test;
-
-Tensor positions(const std::vector<std::int64_t>& values) {
-  return Tensor::from(values, {static_cast<std::int64_t>(values.size())});
-}
 
 // x * cos + rotate_half(x) * sin with cos and sin of cat(freqs, freqs), as Hugging Face writes it.
 Tensor reference(const Tensor& x, const std::vector<std::int64_t>& position, double theta) {
@@ -44,14 +41,14 @@ TEST(Rope, EqualsRotateHalfOfHuggingFace) {
   for (const std::int64_t dim : {2, 6, 8, 64}) {
     for (const std::int64_t heads : {1, 3}) {
       const Tensor x = randn({5, heads, dim});
-      const auto table = rope_table(positions(position), dim, 1e6, Dtype::kFloat64);
+      const auto table = rope_table(indices_of(position), dim, 1e6, Dtype::kFloat64);
       EXPECT_TRUE(all_close(rope(x, table), reference(x, position, 1e6), 1e-10, 1e-10));
     }
   }
 }
 
 TEST(Rope, TheFloat32TableIsTheFloat64TableRounded) {
-  const Tensor at = positions({0, 7, 123456});
+  const Tensor at = indices_of({0, 7, 123456});
   const auto narrow_table = rope_table(at, 16, 1e4, Dtype::kFloat32);
   const auto wide_table = rope_table(at, 16, 1e4, Dtype::kFloat64);
   EXPECT_TRUE(bitwise_equal(narrow_table.cos, to_dtype(wide_table.cos, Dtype::kFloat32)));
@@ -59,7 +56,7 @@ TEST(Rope, TheFloat32TableIsTheFloat64TableRounded) {
 }
 
 TEST(Rope, Float32IsCloseToFloat64) {
-  const Tensor at = positions({3, 9, 1000});
+  const Tensor at = indices_of({3, 9, 1000});
   const Tensor x = randn({3, 2, 32});
   const Tensor y = rope(to_dtype(x, Dtype::kFloat32), rope_table(at, 32, 1e4, Dtype::kFloat32));
   EXPECT_TRUE(all_close(y, rope(x, rope_table(at, 32, 1e4, Dtype::kFloat64)), 1e-6, 1e-6));
@@ -68,8 +65,8 @@ TEST(Rope, Float32IsCloseToFloat64) {
 TEST(Rope, ScoresDependOnTheDistanceOfPositionsOnly) {
   const Tensor q = randn({1, 1, 8}, 1), k = randn({1, 1, 8}, 2);
   const auto score = [&](std::int64_t query_at, std::int64_t key_at) {
-    const Tensor a = rope(q, rope_table(positions({query_at}), 8, 1e4, Dtype::kFloat64));
-    const Tensor b = rope(k, rope_table(positions({key_at}), 8, 1e4, Dtype::kFloat64));
+    const Tensor a = rope(q, rope_table(indices_of({query_at}), 8, 1e4, Dtype::kFloat64));
+    const Tensor b = rope(k, rope_table(indices_of({key_at}), 8, 1e4, Dtype::kFloat64));
     double sum = 0;
     for (std::size_t i = 0; i < 8; ++i) sum += a.data<double>()[i] * b.data<double>()[i];
     return sum;
@@ -79,7 +76,7 @@ TEST(Rope, ScoresDependOnTheDistanceOfPositionsOnly) {
 }
 
 TEST(Rope, GradientsMatchFiniteDifferences) {
-  const auto table = rope_table(positions({0, 3, 11}), 6, 100, Dtype::kFloat64);
+  const auto table = rope_table(indices_of({0, 3, 11}), 6, 100, Dtype::kFloat64);
   const auto f = [&](const TensorList& in) { return TensorList{rope(in[0], table)}; };
   EXPECT_TRUE(moegrad::gradients_agree(f, {variable({3, 2, 6})}));
 }
@@ -87,7 +84,7 @@ TEST(Rope, GradientsMatchFiniteDifferences) {
 TEST(Rope, GivesTheSameBitsWithThreeThreads) {
   std::vector<std::int64_t> position(100);
   for (std::size_t t = 0; t < position.size(); ++t) position[t] = static_cast<std::int64_t>(t);
-  const auto table = rope_table(positions(position), 10, 1e4, Dtype::kFloat32);
+  const auto table = rope_table(indices_of(position), 10, 1e4, Dtype::kFloat32);
   const Tensor x = randn({100, 3, 10}, 1, Dtype::kFloat32);
   const Tensor one = rope(x, table);
   RankContext::current().set_threads(3);
@@ -104,12 +101,12 @@ TEST(Rope, ReadsStridedInputs) {
   const auto table = rope_table(at, 8, 1e4, Dtype::kFloat64);
   const RopeTable strided{transpose(clone(transpose(table.cos, 0, 1)), 0, 1),
                           transpose(clone(transpose(table.sin, 0, 1)), 0, 1)};
-  const auto expected = rope(clone(x), rope_table(positions({4, 5, 6}), 8, 1e4, Dtype::kFloat64));
+  const auto expected = rope(clone(x), rope_table(indices_of({4, 5, 6}), 8, 1e4, Dtype::kFloat64));
   EXPECT_TRUE(bitwise_equal(rope(x, strided), expected));
 }
 
 TEST(Rope, NoTokensAreLegal) {
-  const auto table = rope_table(positions({}), 4, 1e4, Dtype::kFloat32);
+  const auto table = rope_table(indices_of({}), 4, 1e4, Dtype::kFloat32);
   Tensor x = Tensor::zeros({0, 2, 4});
   x.set_requires_grad(true);
   const Tensor y = rope(x, table);
@@ -119,7 +116,7 @@ TEST(Rope, NoTokensAreLegal) {
 }
 
 TEST(Rope, RejectsInputsThatDoNotFitAndNamesThem) {
-  const auto table = rope_table(positions({0, 1}), 4, 1e4, Dtype::kFloat32);
+  const auto table = rope_table(indices_of({0, 1}), 4, 1e4, Dtype::kFloat32);
   EXPECT_EQ(message_of<ShapeError>([&] {
               rope(Tensor::zeros({2, 4}), table);
             }),
@@ -148,9 +145,9 @@ TEST(Rope, TheTableRejectsArgumentsThatDoNotFitAndNamesThem) {
             "rope_table: positions must be [T], got [2, 2]");
   EXPECT_EQ(message_of<DtypeError>([&] { table(Tensor::zeros({2}), 4, 1e4); }),
             "rope_table: positions must be int64, got float32");
-  EXPECT_EQ(message_of<ValueError>([&] { table(positions({0}), 5, 1e4); }),
+  EXPECT_EQ(message_of<ValueError>([&] { table(indices_of({0}), 5, 1e4); }),
             "rope_table: head_dim must be even and at least 2, got 5");
-  EXPECT_EQ(message_of<ValueError>([&] { table(positions({0}), 4, -1); }),
+  EXPECT_EQ(message_of<ValueError>([&] { table(indices_of({0}), 4, -1); }),
             "rope_table: theta must be positive, got -1");
 }
 

@@ -10,16 +10,13 @@
 #include "framework/runtime/rank_context.h"
 #include "ops/copies.h"
 #include "ops/views.h"
+#include "tests/ops/indices.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::router_test {
 namespace {
 
 using namespace moegrad::test;
-
-Tensor indices_of(const std::vector<std::int64_t>& values, const Shape& shape) {
-  return Tensor::from(values, shape);
-}
 
 struct Result {
   Tensor weights, indices, grad;

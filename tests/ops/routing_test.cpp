@@ -11,6 +11,7 @@
 #include "ops/copies.h"
 #include "ops/kernels/routing.h"
 #include "ops/views.h"
+#include "tests/ops/indices.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::routing_test {
@@ -19,10 +20,6 @@ namespace {
 using namespace moegrad::test;
 
 using Integers = std::vector<std::int64_t>;
-
-Tensor indices_of(const Integers& values, const Shape& shape) {
-  return Tensor::from(values, shape);
-}
 
 Integers values_of(const Tensor& indices) {
   const auto data = indices.data<std::int64_t>();

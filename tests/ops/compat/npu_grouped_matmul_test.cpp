@@ -6,6 +6,7 @@
 #include "ops/nz.h"
 #include "ops/split_cat.h"
 #include "ops/views.h"
+#include "tests/ops/indices.h"
 #include "tests/testing.h"
 
 namespace moegrad::ops::npu_grouped_matmul_test {
@@ -14,8 +15,6 @@ namespace {
 using namespace test;
 using Options = NpuGroupedMatmulOptions;
 using List = std::vector<std::int64_t>;
-
-Tensor int64s(const List& values) { return Tensor::from(values, {std::ssize(values)}); }
 
 // The plain product of two matrices: one expert.
 Tensor product(const Tensor& a, const Tensor& b) {
@@ -54,8 +53,8 @@ TEST(NpuGroupedMatmul, GroupTypeZeroAgreesWithGroupedMatmulForEveryGroupListAndW
                                         matrices, nz_matrices,   views};
   const std::vector<Options> options{
       {.group_list = List{2, 2, 8, 9}},
-      {.group_list = int64s({2, 2, 8, 9})},
-      {.group_list = int64s({2, 0, 6, 1}), .group_list_type = 1},
+      {.group_list = indices_of({2, 2, 8, 9})},
+      {.group_list = indices_of({2, 0, 6, 1}), .group_list_type = 1},
       {.group_list = sparse, .group_list_type = 2},
   };
   for (const auto& weight : weights) {
@@ -107,11 +106,12 @@ TEST(NpuGroupedMatmul, ListsWithOneOutputAreStacked) {
 TEST(NpuGroupedMatmul, GroupTypeTwoSumsOverGroupsAndZeroFillsEmptyOnes) {
   const Tensor rows = randn({7, 5}, 1), y = randn({7, 4}, 2);  // [K, M], [K, N]
   for (const bool counts : {false, true}) {
-    const auto w = npu_grouped_matmul({transpose(rows, 0, 1)}, {y},
-                                      {.group_list = int64s(counts ? List{3, 0, 4} : List{3, 3, 7}),
-                                       .group_type = 2,
-                                       .group_list_type = counts ? 1 : 0,
-                                       .split_item = 3});
+    const auto w =
+        npu_grouped_matmul({transpose(rows, 0, 1)}, {y},
+                           {.group_list = indices_of(counts ? List{3, 0, 4} : List{3, 3, 7}),
+                            .group_type = 2,
+                            .group_list_type = counts ? 1 : 0,
+                            .split_item = 3});
     ASSERT_EQ(w[0].shape(), (Shape{3, 5, 4}));
     EXPECT_TRUE(bitwise_equal(view(slice(w[0], 0, 1), {5, 4}),
                               product(clone(transpose(slice(rows, 0, 3), 0, 1)), slice(y, 0, 3))));
@@ -165,12 +165,12 @@ TEST(NpuGroupedMatmul, RejectsBadGroupLists) {
   EXPECT_EQ(message(List(129, 0), 0),
             "a group_list that is no tensor must have at most 128 groups, got 129");
   EXPECT_EQ(message(List{5, 4}, 0), "group_list must not decrease, got 5 then 4 for expert 1");
-  EXPECT_EQ(message(int64s({-1, 8}), 0),
+  EXPECT_EQ(message(indices_of({-1, 8}), 0),
             "group_list must not decrease, got 0 then -1 for expert 0");
-  EXPECT_EQ(message(int64s({9, -1}), 1),
+  EXPECT_EQ(message(indices_of({9, -1}), 1),
             "group_list must not have negative counts, got -1 for expert 1");
   EXPECT_EQ(message(List{3, 7}, 0), "groups must add up to the 8 rows of x, got 7");
-  EXPECT_EQ(message(int64s({3, 6}), 1), "groups must add up to the 8 rows of x, got 9");
+  EXPECT_EQ(message(indices_of({3, 6}), 1), "groups must add up to the 8 rows of x, got 9");
   EXPECT_EQ(message(pairs({0, 3}), 2), "groups must add up to the 8 rows of x, got 3");
   EXPECT_EQ(message(pairs({0, 3, 2, 5}), 2), "group_list must name experts in [0, 2), got 2");
   EXPECT_EQ(message(pairs({0, 3, 0, 5}), 2), "group_list must name each expert once, got 0 twice");
@@ -184,9 +184,9 @@ TEST(NpuGroupedMatmul, RejectsBadGroupLists) {
             "group_list must have 2 groups, one per expert, got 3");
   EXPECT_EQ(shape_message(pairs({3, 5}), 1),
             "group_list must be [G] for group_list_type 1, got [1, 2]");
-  EXPECT_EQ(shape_message(int64s({3, 5}), 2),
+  EXPECT_EQ(shape_message(indices_of({3, 5}), 2),
             "group_list must be [G, 2] for group_list_type 2, got [2]");
-  EXPECT_EQ(shape_message(int64s(List(1025, 0)), 1),
+  EXPECT_EQ(shape_message(indices_of(List(1025, 0)), 1),
             "group_list must have at most 1024 groups, got 1025");
   EXPECT_EQ(
       rejected<DtypeError>(
