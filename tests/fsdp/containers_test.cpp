@@ -27,6 +27,7 @@
 #include "ops/reduce.h"
 #include "optim/adamw.h"
 #include "tests/framework/io/files.h"
+#include "tests/nn/small_modules.h"
 #include "tests/testing.h"
 
 namespace moegrad::fsdp::containers_test {
@@ -36,11 +37,6 @@ using namespace test;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kMicroBatches = 4;
-
-class Tanh final : public nn::Callable<Tanh> {
- public:
-  Tensor forward(const Tensor& x) { return ops::tanh(x); }
-};
 
 /// x + W (scale * x) + b, with a scale that is not trained.
 class Block final : public nn::Callable<Block> {

@@ -16,7 +16,6 @@ TEST(DropoutRanks, IsTheSameOnAnyNumberOfRanksAndThreads) {
       launch(ranks,
              [&](RankContext& rank) {
                DroppingBlock block;
-               nn::init_weights(block, 1, 0.5);
                fully_shard(block, DeviceMesh::flat(rank.group()));
                const auto size = kTokens / ranks, begin = rank.rank() * size;
                const auto part = run_dropping(block, begin, begin + size);

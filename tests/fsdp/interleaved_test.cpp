@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -56,12 +57,7 @@ class NodeByNode final : public nn::Callable<NodeByNode> {
 
   /// Token ids of each micro-batch, and the number of each for MicroBatchGuard.
   Output forward(const TensorList& tokens, const std::vector<int>& numbers) {
-    const auto documents = Documents::of_lengths({7, kTokens - 7});
-    const auto& config = whole_.config();
-    const nn::SequenceContext context = {
-        .documents = documents,
-        .rope = ops::rope_table(documents.positions(), config.head_dim, config.rope_theta,
-                                config.dtype)};
+    const auto context = test::context_of(whole_.config(), {7, kTokens - 7});
     Output output;
     output.of_micro_batches.resize(tokens.size());
     const auto for_each = [&](const auto& node) {
@@ -297,6 +293,20 @@ TEST(Interleaved, APairIsReducedOnceAndGatheredOnceInBackward) {
   });
 }
 
+/// All micro-batches of a step, two at a time or each by itself; `objective` is given the number of
+/// one, and its place in the pair.
+void run_step(StepPlan& plan, int micro_batches, bool in_pairs,
+              const std::function<Tensor(int micro_batch, int place)>& objective) {
+  for (int m = 0; m < micro_batches; m += in_pairs ? 2 : 1) {
+    const auto turns = plan.turns().subspan(static_cast<std::size_t>(m));
+    if (in_pairs) {
+      plan.backward(turns.first(2), {objective(m, 0), objective(m + 1, 1)});
+    } else {
+      plan.backward(turns.front(), objective(m, 0));
+    }
+  }
+}
+
 /// x -> first -> last, which some micro-batches leave out.
 class Optional final : public nn::Callable<Optional> {
  public:
@@ -328,16 +338,8 @@ TEST(Interleaved, AGroupThatSomeMicroBatchesLeaveOut) {
       const auto mesh = DeviceMesh::flat(context.group());
       fsdp::fully_shard(model.last, mesh);
       StepPlan plan(fsdp::fully_shard(model, mesh), 8);
-      const auto use = [](int m) { return m != 1 && m != 4; };
-      for (int m = 0; m < 8; m += in_pairs ? 2 : 1) {
-        const auto turns = plan.turns().subspan(static_cast<std::size_t>(m));
-        if (in_pairs) {
-          plan.backward(turns.first(2), {objective_of(model, m, use(m), 0),
-                                         objective_of(model, m + 1, use(m + 1), 1)});
-        } else {
-          plan.backward(turns.front(), objective_of(model, m, use(m), 0));
-        }
-      }
+      run_step(plan, 8, in_pairs,
+               [&](int m, int place) { return objective_of(model, m, m != 1 && m != 4, place); });
       result = {model.first.weight().grad(), model.last.weight().grad()};
     });
     return result;
@@ -376,19 +378,11 @@ TEST(Interleaved, NoPieceOfAGradientIsLost) {
       auto& state = fsdp::fully_shard(model, mesh, policy);
       state.set_reshard_after_backward(false);
       StepPlan plan(state, 4);
-      const auto objective = [&](int m, int number) {
-        const MicroBatchGuard guard(number);
+      run_step(plan, 4, in_pairs, [&](int m, int place) {
+        const MicroBatchGuard guard(place);
         const auto seed = static_cast<std::uint64_t>(m);
         return ops::sum(model(test::randn({5}, seed, Dtype::kFloat32, true)));
-      };
-      for (int m = 0; m < 4; m += in_pairs ? 2 : 1) {
-        const auto turns = plan.turns().subspan(static_cast<std::size_t>(m));
-        if (in_pairs) {
-          plan.backward(turns.first(2), {objective(m, 0), objective(m + 1, 1)});
-        } else {
-          plan.backward(turns.front(), objective(m, 0));
-        }
-      }
+      });
       return model.named_parameters()[0].tensor.grad();
     };
     // 2 w sum_m x_m

@@ -30,6 +30,15 @@ inline models::CausalLMConfig sharded_toy_config() {
   return config;
 }
 
+/// What layers of `config` are given besides hidden states.
+inline nn::SequenceContext context_of(const models::CausalLMConfig& config,
+                                      const std::vector<std::int64_t>& lengths) {
+  const auto documents = Documents::of_lengths(lengths);
+  return {.documents = documents,
+          .rope = ops::rope_table(documents.positions(), config.head_dim, config.rope_theta,
+                                  config.dtype)};
+}
+
 /// M micro-batches of random tokens in documents of 7 and 9 tokens; the target of a token is a
 /// function of it, which can be learned.
 inline std::vector<training::MicroBatch> toy_batches(std::int64_t step, std::int64_t micro_batches,

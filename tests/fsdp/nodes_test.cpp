@@ -39,11 +39,7 @@ class Layers final : public nn::Callable<Layers> {
   }
 
   Tensor forward(const Tensor& hidden) {
-    const auto documents = Documents::of_lengths({5, kTokens - 5});
-    const nn::SequenceContext context = {
-        .documents = documents,
-        .rope = ops::rope_table(documents.positions(), config_.head_dim, config_.rope_theta,
-                                config_.dtype)};
+    const auto context = context_of(config_, {5, kTokens - 5});
     Tensor h = hidden;
     for (auto& layer : whole_.layers()) h = run(layer, h, context);
     return h;

@@ -77,7 +77,6 @@ constexpr auto* kAgain =
 
 TEST(DropoutDraws, AModelThatDropsAgainUnderOneGuardWarnsOnce) {
   DroppingBlock block;
-  init_weights(block, 1, 0.5);
   const Tensor x = randn({kTokens, kHidden}, 1);
   Tensor first, second;
   const auto text = logged([&] {
@@ -107,7 +106,6 @@ TEST(DropoutDraws, AModelThatDropsAgainUnderOneGuardWarnsOnce) {
 TEST(DropoutDraws, WhatIsMeantToBeTheSameDoesNotWarn) {
   for (const bool recomputed : {false, true}) {
     DroppingBlock block;
-    init_weights(block, 1, 0.5);
     if (recomputed) recompute(block);
     const Tensor x = randn({kTokens, kHidden}, 1);
     EXPECT_EQ(logged([&] {

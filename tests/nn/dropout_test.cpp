@@ -18,7 +18,6 @@ TEST(Dropout, IsTheSameHoweverTokensAreDividedAndOnceMoreInRecomputation) {
   for (const bool recomputed : {false, true}) {
     for (const std::int64_t size : {2, 4, 8}) {
       DroppingBlock block;
-      init_weights(block, 1, 0.5);
       if (recomputed) recompute(block);
       for (std::int64_t begin = 0; begin < kTokens; begin += size) {
         const auto part = run_dropping(block, begin, begin + size);
@@ -31,7 +30,6 @@ TEST(Dropout, IsTheSameHoweverTokensAreDividedAndOnceMoreInRecomputation) {
 
 TEST(Dropout, DiffersByStepMicroBatchAndModule) {
   DroppingBlock block;
-  init_weights(block, 1, 0.5);
   const auto first = run_dropping(block, 0, kTokens);
   EXPECT_FALSE(bitwise_equal(run_dropping(block, 0, kTokens, 4).y, first.y));
   EXPECT_TRUE(bitwise_equal(run_dropping(block, 0, kTokens).y, first.y));
@@ -73,7 +71,6 @@ TEST(Dropout, KeepsItsShareWithinThreeSigma) {
 
 TEST(Dropout, DropsNothingInEvaluation) {
   DroppingBlock block;
-  init_weights(block, 1, 0.5);
   const Tensor x = randn({kTokens, kHidden}, 1);
   block.eval();
   const Tensor y = block(x, context_of(kTokens));  // needs no guard

@@ -39,6 +39,7 @@ class DroppingBlock final : public nn::Callable<DroppingBlock> {
     register_module("up", up_);
     register_module("inner_dropout", inner_dropout_);
     register_module("down", down_);
+    nn::init_weights(*this, 1, 0.5);
   }
 
   Tensor forward(const Tensor& x, const nn::SequenceContext& context) {
@@ -87,7 +88,6 @@ inline Dropped run_dropping(DroppingBlock& block, std::int64_t begin, std::int64
 
 inline Dropped run_whole() {
   DroppingBlock block;
-  nn::init_weights(block, 1, 0.5);
   return run_dropping(block, 0, kTokens);
 }
 

@@ -40,7 +40,11 @@ struct Op {
   std::function<Tensor(const Group&, const Tensor& x)> apply;
 };
 
+auto of_shape(const Shape& shape) {
+  return [=](int /*rank*/, int /*ranks*/) { return shape; };
+}
 Shape same(int /*rank*/, int /*ranks*/) { return {3, 2}; }
+Shape two_rows_for_each(int /*rank*/, int ranks) { return {2 * ranks, 3}; }
 
 // Rank r sends (2 r + to) % 3 rows to rank `to`: some none, and there other numbers than back.
 std::vector<std::int64_t> rows_sent(int rank, int ranks) {
@@ -73,23 +77,17 @@ Tensor ring(const Group& group, const Tensor& x) {
   return got * got + sent;
 }
 
+Tensor gather(const Group& group, const Tensor& x) { return ops::all_gather(group, x); }
+Tensor reduce(const Group& group, const Tensor& x) { return ops::all_reduce(group, x); }
+
 const std::vector<Op> kOps = {
-    {"all_gather", same, [](const Group& g, const Tensor& x) { return ops::all_gather(g, x); }},
-    {"all_gather of a vector of one", [](int, int) { return Shape{1}; },
-     [](const Group& g, const Tensor& x) { return ops::all_gather(g, x); }},
-    {"all_gather of no rows",
-     [](int, int) {
-       return Shape{0, 3};
-     },
-     [](const Group& g, const Tensor& x) { return ops::all_gather(g, x); }},
-    {"reduce_scatter",
-     [](int, int ranks) {
-       return Shape{2 * ranks, 3};
-     },
+    {"all_gather", same, gather},
+    {"all_gather of a vector of one", of_shape({1}), gather},
+    {"all_gather of no rows", of_shape({0, 3}), gather},
+    {"reduce_scatter", two_rows_for_each,
      [](const Group& g, const Tensor& x) { return ops::reduce_scatter(g, x); }},
-    {"all_reduce", same, [](const Group& g, const Tensor& x) { return ops::all_reduce(g, x); }},
-    {"all_reduce of a number", [](int, int) { return Shape{}; },
-     [](const Group& g, const Tensor& x) { return ops::all_reduce(g, x); }},
+    {"all_reduce", same, reduce},
+    {"all_reduce of a number", of_shape({}), reduce},
     {"all_reduce of a strided tensor", same,
      [](const Group& g, const Tensor& x) { return ops::all_reduce(g, ops::transpose(x, 0, 1)); }},
     {"broadcast", same,
@@ -404,37 +402,26 @@ TEST(CollectiveOps, RejectWhatDoesNotFit) {
         "recv: options.queue must be the default one, got 'reduce'; tags tell messages apart");
     const std::string recomputed =
         ": must not be called in a recomputed module or the body of a checkpoint, got such a call";
-    EXPECT_EQ(message_of<Error>([&] {
-                checkpoint(
-                    [&](const TensorList& in) { return TensorList{ops::send(group, in[0], 0)}; },
-                    {x});
-              }),
-              "send" + recomputed);
-    EXPECT_EQ(message_of<Error>([&] {
-                checkpoint(
-                    [&](const TensorList& in) { return TensorList{ops::recv(group, in[0], 0)}; },
-                    {x});
-              }),
-              "recv" + recomputed);
-    const auto exchanged = [&](std::vector<std::int64_t> there, std::vector<std::int64_t> back) {
-      ops::all_to_all(group, x, there, back);
+    const auto in_checkpoint = [&](const auto& op) {
+      return message_of<Error>(
+          [&] { checkpoint([&](const TensorList& in) { return TensorList{op(in[0])}; }, {x}); });
     };
-    EXPECT_EQ(value([&] {
-                exchanged({3}, {1, 1});
-              }),
+    EXPECT_EQ(in_checkpoint([&](const Tensor& in) { return ops::send(group, in, 0); }),
+              "send" + recomputed);
+    EXPECT_EQ(in_checkpoint([&](const Tensor& in) { return ops::recv(group, in, 0); }),
+              "recv" + recomputed);
+    using Counts = std::vector<std::int64_t>;
+    const auto exchange_of = [&](const Counts& there, const Counts& back) {
+      return [&, there, back] { ops::all_to_all(group, x, there, back); };
+    };
+    EXPECT_EQ(value(exchange_of({3}, {1, 1})),
               "all_to_all: send_rows must have one count for each of 2 ranks, got 1");
-    EXPECT_EQ(value([&] {
-                exchanged({4, -1}, {1, 1});
-              }),
+    EXPECT_EQ(value(exchange_of({4, -1}, {1, 1})),
               "all_to_all: send_rows must be at least 0, and at most 2^53 together, got -1");
-    EXPECT_EQ(value([&] {
-                exchanged({1, 2}, {1, std::int64_t{1} << 60});
-              }),
+    EXPECT_EQ(value(exchange_of({1, 2}, {1, std::int64_t{1} << 60})),
               "all_to_all: recv_rows must be at least 0, and at most 2^53 together, got "
               "1152921504606846976");
-    EXPECT_EQ(shape([&] {
-                exchanged({1, 1}, {1, 1});
-              }),
+    EXPECT_EQ(shape(exchange_of({1, 1}, {1, 1})),
               "all_to_all: send_rows must add up to the 3 rows of x, got 2");
   });
 }

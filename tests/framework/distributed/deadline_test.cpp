@@ -51,6 +51,16 @@ TEST(Deadline, DoesNotCountWhileTheRankThatIsMissingIsExcused) {
   EXPECT_THAT(errors, ElementsAre("", "", ""));
 }
 
+/// A barrier that fails.
+void wait_and_tell(ProcessGroup& group, test::RankLatch& failed) {
+  try {
+    group.barrier()->wait();
+  } catch (const CollectiveError&) {
+    failed.count_down();
+    throw;
+  }
+}
+
 TEST(Deadline, CountsAgainOnceTheExcuseHasEnded) {
   test::RankLatch failed(1);
   const auto errors = errors_of(
@@ -61,12 +71,7 @@ TEST(Deadline, CountsAgainOnceTheExcuseHasEnded) {
           failed.wait();
           return;
         }
-        try {
-          context.group()->barrier()->wait();
-        } catch (const CollectiveError&) {
-          failed.count_down();
-          throw;
-        }
+        wait_and_tell(*context.group(), failed);
       },
       100ms);
   EXPECT_EQ(errors[0],
@@ -82,12 +87,7 @@ TEST(Deadline, CountsForARankWithoutExcuseWhileAnotherHasOne) {
         if (context.rank() == 0) {
           const int pair[] = {0, 1};
           const auto group = context.group()->subgroup(pair, "pair");
-          try {
-            group->barrier()->wait();
-          } catch (const CollectiveError&) {
-            failed.count_down();
-            throw;
-          }
+          wait_and_tell(*group, failed);
         } else if (context.rank() == 1) {
           const int pair[] = {0, 1};
           const auto group = context.group()->subgroup(pair, "pair");
@@ -134,12 +134,7 @@ TEST(Deadline, OfAnotherGroupCountsWhileASubgroupIsExcused) {
           return;
         }
         const auto excused = saving->barrier();
-        try {
-          context.group()->barrier()->wait();
-        } catch (const CollectiveError&) {
-          failed.count_down();
-          throw;
-        }
+        wait_and_tell(*context.group(), failed);
       },
       100ms);
   EXPECT_EQ(errors[0],

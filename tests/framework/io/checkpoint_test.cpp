@@ -73,6 +73,13 @@ Tensor newest_w(const fs::path& root, std::vector<std::string>* skipped = nullpt
   return w;
 }
 
+/// Changes a bit of the last byte.
+void damage(const fs::path& path) {
+  auto bytes = read_file(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 64);
+  test::write_file(path, bytes);
+}
+
 TEST(Checkpoint, KeepsTheNewest) {
   const TemporaryFolder root;
   for (const auto step : {3, 100'000'000, 20, 1}) {
@@ -146,9 +153,7 @@ TEST(Checkpoint, SaysWhatIsDamaged) {
     newest_w(root / "", &skipped);
     return skipped.empty() ? "" : skipped[0];
   };
-  auto bad = good;
-  bad.back() = static_cast<char>(bad.back() ^ 64);
-  test::write_file(path, bad);
+  damage(path);
   const auto start =
       "checkpoint: " + path.string() + ": must be of " + std::to_string(good.size()) + " bytes";
   EXPECT_TRUE(reason().starts_with(start + " with CRC-32C ")) << reason();
@@ -167,9 +172,7 @@ TEST(Checkpoint, IsPassedOverOnAllRanksIfOneFindsItDamaged) {
   const TemporaryFolder root;
   save_at(root / "", 3);
   const auto path = root / "step-00000007" / "rank-00002.safetensors";
-  auto bytes = read_file(path);
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  test::write_file(path, bytes);
+  damage(path);
   std::atomic<int> reasons = 0;
   launch(3, [&](RankContext& context) {
     const auto message = message_of<Error>([&] {
@@ -218,9 +221,7 @@ TEST(Checkpoint, ThatIsDamagedNeitherCountsNorGoesWhenOlderOnesAreRemoved) {
   // The newest cannot be opened, and so does not count; of step 2 a byte has changed.
   fs::remove(root / "step-00000004" / "manifest.json");
   const auto path = root / "step-00000002" / "rank-00000.safetensors";
-  auto bytes = read_file(path);
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  test::write_file(path, bytes);
+  damage(path);
   save_now(root / "", 5, one_tensor(1), nullptr, options);
   EXPECT_THAT(steps_in(root / ""), ElementsAre(5, 4, 3, 2));
   ASSERT_EQ(warnings.size(), 1U);
@@ -290,32 +291,29 @@ TEST(Checkpoint, OfAnotherRunOnOneRankIsAnErrorOnAll) {
   const TemporaryFolder shared, own;
   save_at(shared / "", 2, /*seed=*/1);
   save_at(own / "", 2, /*seed=*/2);
-  const auto message_at = [&](const RankContext& context) {
-    const auto root = context.rank() == 2 ? own / "" : shared / "";
-    return message_of<Error>(
-        [&] { open_newest_checkpoint(root, context.group(), fail_if_skipped); });
+  const auto root_of = [&](const RankContext& context) {
+    return context.rank() == 2 ? own / "" : shared / "";
+  };
+  const auto open = [&](const RankContext& context) {
+    return open_newest_checkpoint(root_of(context), context.group(), fail_if_skipped);
   };
   launch(3, [&](RankContext& context) {
-    const auto root = context.rank() == 2 ? own / "" : shared / "";
-    EXPECT_EQ(message_at(context),
-              "checkpoint: " + (root / "step-00000007/manifest.json").string() +
+    EXPECT_EQ(message_of<Error>([&] { open(context); }),
+              "checkpoint: " + (root_of(context) / "step-00000007/manifest.json").string() +
                   " must be the same on all ranks, got another on rank 2 than "
                   "on rank 0; all ranks must see one folder");
   });
   // A copy is as good as the folder itself.
   fs::remove_all(own / "step-00000007");
   fs::copy(shared / "step-00000007", own / "step-00000007");
-  launch(3, [&](RankContext& context) {
-    const auto root = context.rank() == 2 ? own / "" : shared / "";
-    EXPECT_TRUE(open_newest_checkpoint(root, context.group(), fail_if_skipped).has_value());
-  });
+  launch(3, [&](RankContext& context) { EXPECT_TRUE(open(context).has_value()); });
   // Without the first rank's, all would begin anew.
   fs::remove_all(shared / "step-00000007");
   launch(3, [&](RankContext& context) {
-    const auto root = context.rank() == 2 ? own / "" : shared / "";
-    EXPECT_EQ(message_at(context), "checkpoint: " + root.string() +
-                                       " must be the same folder on all ranks, got none on rank 0 "
-                                       "and step-00000007 on rank 2");
+    EXPECT_EQ(message_of<Error>([&] { open(context); }),
+              "checkpoint: " + root_of(context).string() +
+                  " must be the same folder on all ranks, got none on rank 0 "
+                  "and step-00000007 on rank 2");
   });
 }
 
@@ -356,30 +354,26 @@ TEST(Checkpoint, RefusesTensorsThatItDoesNotHave) {
   CheckpointReader reader(folder);
   const Tensor v = Tensor::zeros({1}, Dtype::kFloat64), w = Tensor::zeros({2, 3}, Dtype::kFloat64);
   const auto subject = "checkpoint: " + folder.string();
-  EXPECT_EQ(message_of<ValueError>([&] { reader.read("x", v); }),
-            subject + " must have 'x', got none");
-  EXPECT_EQ(message_of<ValueError>([&] {
-              reader.read_all({{"w", w}});
-            }),
+  const auto read = [&](const std::string& name, const Tensor& into) {
+    return [&, name, into] { reader.read(name, into); };
+  };
+  const auto read_all = [&](const NamedTensors& tensors) {
+    return [&, tensors] { reader.read_all(tensors); };
+  };
+  EXPECT_EQ(message_of<ValueError>(read("x", v)), subject + " must have 'x', got none");
+  EXPECT_EQ(message_of<ValueError>(read_all({{"w", w}})),
             subject + " has an unexpected tensor 'v'");
-  EXPECT_EQ(message_of<ValueError>([&] {
-              reader.read_all({{"w", w}, {"w", w}});
-            }),
+  EXPECT_EQ(message_of<ValueError>(read_all({{"w", w}, {"w", w}})),
             "checkpoint: 'w' is asked for twice");
-  EXPECT_EQ(message_of<ShapeError>([&] {
-              reader.read("w", Tensor::zeros({3, 2}, Dtype::kFloat64));
-            }),
+  EXPECT_EQ(message_of<ShapeError>(read("w", Tensor::zeros({3, 2}, Dtype::kFloat64))),
             "checkpoint: 'w' must be [2, 3] as in " + folder.string() + ", got [3, 2]");
-  EXPECT_EQ(message_of<DtypeError>([&] {
-              reader.read("w", Tensor::zeros({2, 3}, Dtype::kFloat32));
-            }),
+  EXPECT_EQ(message_of<DtypeError>(read("w", Tensor::zeros({2, 3}, Dtype::kFloat32))),
             "checkpoint: 'w' must be float64 as in " + folder.string() + ", got float32");
-  const Tensor turned = Tensor::as_strided(w, {2, 3}, {1, 2}, 0);
-  EXPECT_EQ(message_of<LayoutError>([&] { reader.read("w", turned); }),
+  EXPECT_EQ(message_of<LayoutError>(read("w", Tensor::as_strided(w, {2, 3}, {1, 2}, 0))),
             "checkpoint: 'w' must be contiguous ND");
   const Tensor cut = Tensor::zeros({1, 3}, Dtype::kFloat64);
   cut.set_shard_spec(std::make_shared<ShardSpec>(test::range_spec({2, 3}, 0, 2)));
-  EXPECT_EQ(message_of<ShapeError>([&] { reader.read("w", cut); }),
+  EXPECT_EQ(message_of<ShapeError>(read("w", cut)),
             "checkpoint: 'w' must be a shard as its spec says, got [1, 3]");
   reader.read_all({{"w", w}, {"v", v}});
   EXPECT_TRUE(bitwise_equal(w, randn({2, 3})));

@@ -11,15 +11,6 @@ namespace {
 
 using namespace test;
 
-Training<Transformer> transformer(const Transformer::Config& config) {
-  return {.make = [=] { return std::make_unique<Transformer>(config); },
-          .loss =
-              [=](Transformer& model, int iteration, int leaf) {
-                return test::square_loss(
-                    model(test::leaf_tokens(7, config.vocabulary, iteration, leaf)));
-              }};
-}
-
 enum class Grouping : std::uint8_t {
   kBlocks,  // each block; the rest is the root's
   kLists,   // embeddings together, norm and output together: the root has nothing left

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // In which order groups are gathered, freed and reduced.
 #include <algorithm>
+#include <functional>
 
 #include "framework/distributed/launch.h"
 #include "tests/fsdp/conformance/events.h"
@@ -15,25 +16,32 @@ constexpr std::optional<bool> kReshards[] = {std::nullopt, true, false};
 
 Tensor input() { return randn({3, 6}, 9, Dtype::kFloat32); }
 
-// Row 22: one forward, one backward, 3 layers: backward gathers the layer before the one it is in.
-TEST(Conformance, Row22_BackwardEventOrder) {
-  launch(2, [](RankContext& rank) {
+/// For every setting, on two ranks.
+void for_each_stack(
+    const std::function<void(Stack&, StrictMockEvents&, std::optional<bool> reshard)>& body) {
+  launch(2, [&](RankContext& rank) {
     for (const auto reshard : kReshards) {
       for (const auto recompute : kRecomputes) {
         Stack stack({.recompute = recompute});
         auto& root = shard(stack, DeviceMesh::flat(rank.group()),
                            {.reshard_after_forward = reshard, .forward_prefetch = 0});
-        const auto events = observe(root, "UP");
-        for (int iteration = 0; iteration < 2; ++iteration) {
-          Tensor loss;
-          expect_events(*events, "U U0 U1 U2", [&] { loss = ops::sum(stack(input())); });
-          // The root stays gathered by default, all do for false.
-          const auto* expected = !reshard.has_value() ? "U2 U1 P2 U0 P1 P0 P"
-                                 : *reshard           ? "U U2 U1 P2 U0 P1 P0 P"
-                                                      : "P2 P1 P0 P";
-          expect_events(*events, expected, [&] { loss.backward(); });
-        }
+        body(stack, *observe(root, "UP"), reshard);
       }
+    }
+  });
+}
+
+// Row 22: one forward, one backward, 3 layers: backward gathers the layer before the one it is in.
+TEST(Conformance, Row22_BackwardEventOrder) {
+  for_each_stack([](Stack& stack, StrictMockEvents& events, std::optional<bool> reshard) {
+    for (int iteration = 0; iteration < 2; ++iteration) {
+      Tensor loss;
+      expect_events(events, "U U0 U1 U2", [&] { loss = ops::sum(stack(input())); });
+      // The root stays gathered by default, all do for false.
+      const auto* expected = !reshard.has_value() ? "U2 U1 P2 U0 P1 P0 P"
+                             : *reshard           ? "U U2 U1 P2 U0 P1 P0 P"
+                                                  : "P2 P1 P0 P";
+      expect_events(events, expected, [&] { loss.backward(); });
     }
   });
 }
@@ -42,24 +50,16 @@ TEST(Conformance, Row22_BackwardEventOrder) {
 // waits for the end of backward: it stands on the tape, so it comes once per forward, and in
 // between the root is freed and gathered again.
 TEST(Conformance, Row22_BackwardEventOrderOfTwoForwards) {
-  launch(2, [](RankContext& rank) {
-    for (const auto reshard : kReshards) {
-      for (const auto recompute : kRecomputes) {
-        Stack stack({.recompute = recompute});
-        auto& root = shard(stack, DeviceMesh::flat(rank.group()),
-                           {.reshard_after_forward = reshard, .forward_prefetch = 0});
-        const auto events = observe(root, "UP");
-        Tensor first, second;
-        expect_events(*events, "U U0 U1 U2", [&] { first = stack(input()); });
-        const auto* again = !reshard.has_value() ? "U0 U1 U2" : *reshard ? "U U0 U1 U2" : "";
-        expect_events(*events, again, [&] { second = stack(input()); });
-        const std::string layers = "U2 U1 P2 U0 P1 P0 ";
-        const auto expected = !reshard.has_value() ? layers + "P U " + layers + "P"
-                              : *reshard           ? "U " + layers + "P U " + layers + "P"
-                                                   : "P2 P1 P0 P U " + layers + "P";
-        expect_events(*events, expected, [&] { ops::sum(first + second).backward(); });
-      }
-    }
+  for_each_stack([](Stack& stack, StrictMockEvents& events, std::optional<bool> reshard) {
+    Tensor first, second;
+    expect_events(events, "U U0 U1 U2", [&] { first = stack(input()); });
+    const auto* again = !reshard.has_value() ? "U0 U1 U2" : *reshard ? "U U0 U1 U2" : "";
+    expect_events(events, again, [&] { second = stack(input()); });
+    const std::string layers = "U2 U1 P2 U0 P1 P0 ";
+    const auto expected = !reshard.has_value() ? layers + "P U " + layers + "P"
+                          : *reshard           ? "U " + layers + "P U " + layers + "P"
+                                               : "P2 P1 P0 P U " + layers + "P";
+    expect_events(events, expected, [&] { ops::sum(first + second).backward(); });
   });
 }
 

@@ -23,9 +23,13 @@ Tensor run(MlpStack& model, int iteration, int leaf) {
   return model(test::leaf_input({3, 5}, iteration, leaf));
 }
 
+std::unique_ptr<MlpStack> make_stack() {
+  return std::make_unique<MlpStack>(std::vector<std::int64_t>{5, 7, 6, 5});
+}
+
 /// Matrices are frozen.
 std::unique_ptr<MlpStack> biases_only() {
-  auto model = std::make_unique<MlpStack>(std::vector<std::int64_t>{5, 7, 6, 5});
+  auto model = make_stack();
   for (auto& [name, tensor] : model->named_parameters())
     tensor.set_requires_grad(tensor.ndim() == 1);
   return model;
@@ -36,25 +40,32 @@ void shard_layers(MlpStack& model, const DeviceMesh& mesh, const Policy& policy 
   fully_shard(model, mesh, policy);
 }
 
+/// Parity on two ranks, and what they reduced meanwhile.
+void expect_parity_and(const Training<MlpStack>& training,
+                       const std::function<void(const CallTotals& reduced)>& check) {
+  const auto reference = train_reference(training, 2);
+  for (const bool reshard : {true, false}) {
+    launch(2, [&](RankContext& rank) {
+      const auto counts = std::make_shared<CallCounts>();
+      const auto group = std::make_shared<CountingProcessGroup>(rank.group(), counts);
+      const auto model = training.make();
+      shard_layers(*model, DeviceMesh::flat(group), {.reshard_after_forward = reshard});
+      compare_training(*model, training, reference, rank.rank());
+      check(counts->total({.op = "reduce_scatter"}));
+    });
+  }
+}
+
 TEST(ConformanceFrozen, MixedInAGroupParityAndOnlyTheTrainableOnesTravel) {
   const Training<MlpStack> training = {.make = biases_only,
                                        .loss = [](MlpStack& model, int iteration, int leaf) {
                                          return test::square_loss(run(model, iteration, leaf));
                                        }};
-  const auto reference = test::train_reference(training, 2);
-  for (const bool reshard : {true, false}) {
-    launch(2, [&](RankContext& rank) {
-      const auto counts = std::make_shared<test::CallCounts>();
-      const auto group = std::make_shared<test::CountingProcessGroup>(rank.group(), counts);
-      const auto model = training.make();
-      shard_layers(*model, DeviceMesh::flat(group), {.reshard_after_forward = reshard});
-      test::compare_training(*model, training, reference, rank.rank());
-      // Biases of 10 and 7, 14 and 6, 12 and 5 elements, cut in two: 18, 20 and 18 with padding.
-      const auto reduced = counts->total({.op = "reduce_scatter"});
-      EXPECT_EQ(reduced.calls, 3 * 10);
-      EXPECT_EQ(reduced.elements, (18 + 20 + 18) * 10);
-    });
-  }
+  expect_parity_and(training, [](const CallTotals& reduced) {
+    // Biases of 10 and 7, 14 and 6, 12 and 5 elements, cut in two: 18, 20 and 18 with padding.
+    EXPECT_EQ(reduced.calls, 3 * 10);
+    EXPECT_EQ(reduced.elements, (18 + 20 + 18) * 10);
+  });
 }
 
 // Backward enters and leaves each layer on the tape, though no input needs a gradient.
@@ -75,51 +86,32 @@ TEST(ConformanceFrozen, PostBackwardRunsAsBackwardLeavesEachLayer) {
 TEST(ConformanceFrozen, AcrossGroupsUnfreezingBetweenStepsParity) {
   const auto frozen = [](int iteration) { return iteration < 3 ? 0 : iteration < 6 ? 2 : 9; };
   const Training<MlpStack> training = {
-      .make =
-          [] {
-            return std::make_unique<MlpStack>(std::vector<std::int64_t>{5, 7, 6, 5});
-          },
-      .loss =
-          [&](MlpStack& model, int iteration, int leaf) {
-            for (int i = 0; i < 3; ++i) {
-              for (auto& [name, tensor] : model[static_cast<std::size_t>(i)].named_parameters()) {
-                tensor.set_requires_grad(i != frozen(iteration));
-              }
-            }
-            return test::square_loss(run(model, iteration, leaf));
-          }};
-  const auto reference = test::train_reference(training, 2);
-  for (const bool reshard : {true, false}) {
-    launch(2, [&](RankContext& rank) {
-      const auto counts = std::make_shared<test::CallCounts>();
-      const auto group = std::make_shared<test::CountingProcessGroup>(rank.group(), counts);
-      const auto model = training.make();
-      shard_layers(*model, DeviceMesh::flat(group), {.reshard_after_forward = reshard});
-      test::compare_training(*model, training, reference, rank.rank());
-      EXPECT_EQ(counts->calls({.op = "reduce_scatter"}), 3 * 10 - 6);
-    });
-  }
+      .make = make_stack, .loss = [&](MlpStack& model, int iteration, int leaf) {
+        for (int i = 0; i < 3; ++i) {
+          for (auto& [name, tensor] : model[static_cast<std::size_t>(i)].named_parameters()) {
+            tensor.set_requires_grad(i != frozen(iteration));
+          }
+        }
+        return test::square_loss(run(model, iteration, leaf));
+      }};
+  expect_parity_and(training,
+                    [](const CallTotals& reduced) { EXPECT_EQ(reduced.calls, 3 * 10 - 6); });
 }
 
 // Several forwards, some of them without the tape in between.
 TEST(ConformanceFrozen, MultiForwardWithNoGradCallsBetweenParity) {
   const Training<MlpStack> training = {
-      .make =
-          [] {
-            return std::make_unique<MlpStack>(std::vector<std::int64_t>{5, 7, 6, 5});
-          },
-      .loss =
-          [](MlpStack& model, int iteration, int leaf) {
-            const auto evaluate = [&](int seed) {
-              const NoGradGuard no_grad;
-              return run(model, seed, leaf);
-            };
-            const Tensor before = evaluate(20 + iteration);
-            const Tensor out = run(model, iteration, leaf);
-            const Tensor between = evaluate(40 + iteration);
-            model[1](test::leaf_input({3, 7}, iteration, leaf));  // on the tape, and dropped
-            return test::square_loss(out + before + between);
-          }};
+      .make = make_stack, .loss = [](MlpStack& model, int iteration, int leaf) {
+        const auto evaluate = [&](int seed) {
+          const NoGradGuard no_grad;
+          return run(model, seed, leaf);
+        };
+        const Tensor before = evaluate(20 + iteration);
+        const Tensor out = run(model, iteration, leaf);
+        const Tensor between = evaluate(40 + iteration);
+        model[1](test::leaf_input({3, 7}, iteration, leaf));  // on the tape, and dropped
+        return test::square_loss(out + before + between);
+      }};
   for (const bool reshard : {true, false}) {
     test::expect_parity(2, training, [&](MlpStack& model, RankContext& rank) {
       shard_layers(model, DeviceMesh::flat(rank.group()), {.reshard_after_forward = reshard});

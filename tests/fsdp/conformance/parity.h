@@ -51,6 +51,15 @@ struct Training {
   int iterations = 10;
 };
 
+/// A transformer that is fed random tokens.
+inline Training<Transformer> transformer(const Transformer::Config& config) {
+  return {.make = [=] { return std::make_unique<Transformer>(config); },
+          .loss =
+              [=](Transformer& model, int iteration, int leaf) {
+                return square_loss(model(leaf_tokens(7, config.vocabulary, iteration, leaf)));
+              }};
+}
+
 /// Clears gradients, in another form each iteration: the optimizer drops them, the model does, or
 /// they are overwritten with zeros.
 inline void zero_grad(nn::Module& model, optim::Optimizer& optimizer, int iteration) {

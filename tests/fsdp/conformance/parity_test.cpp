@@ -69,15 +69,6 @@ TEST(Conformance, Row04_ParityOneGroupShardLargestDim) {
   test::expect_parity(2, two_layers(16, 10, 8), shard);   // both by 1
 }
 
-Training<Transformer> transformer(const Transformer::Config& config) {
-  return {.make = [=] { return std::make_unique<Transformer>(config); },
-          .loss =
-              [=](Transformer& model, int iteration, int leaf) {
-                return test::square_loss(
-                    model(test::leaf_tokens(7, config.vocabulary, iteration, leaf)));
-              }};
-}
-
 void shard_blocks(Transformer& model, const DeviceMesh& mesh, const Policy& policy = {}) {
   for (auto& block : model.blocks) fully_shard(*block, mesh, policy);
 }
