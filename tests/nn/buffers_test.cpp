@@ -19,6 +19,7 @@
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "tests/framework/io/files.h"
+#include "tests/nn/small_modules.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::buffers_test {
@@ -26,14 +27,6 @@ namespace {
 
 using namespace test;
 using ::testing::ElementsAre;
-
-class Holder final : public Callable<Holder> {
- public:
-  using Module::register_buffer;
-  using Module::register_module;
-  using Module::register_parameter;
-  Tensor forward(const Tensor& x) { return x; }
-};
 
 /// y = scale * (x - mean), where mean follows the means of what it is given; it counts its calls.
 class Centered final : public Callable<Centered> {
@@ -67,12 +60,6 @@ class Net final : public Callable<Net> {
   Tensor forward(const Tensor& x) { return out(in(x)); }
   Centered in, out;
 };
-
-std::vector<std::string> names_of(const NamedTensors& tensors) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors) names.push_back(name);
-  return names;
-}
 
 TEST(Buffers, AreNotTrainedAndStandInStateDictsIfPersistent) {
   const Net net;

@@ -21,6 +21,7 @@
 #include "nn/rms_norm.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
+#include "tests/nn/small_modules.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::call_test {
@@ -108,14 +109,6 @@ static_assert(CanBeCalled<Documents, Tensor, std::vector<std::int64_t>>);
 static_assert(std::is_same_v<decltype(std::declval<Four&>()(1, {2, 3}, 4, {})), int>);
 
 /// outer.middle.norm, whose weight has four elements, and a Linear of the same tree.
-class Middle final : public Callable<Middle> {
- public:
-  Middle() { register_module("norm", norm_); }
-  Tensor forward(const Tensor& x) { return norm_(x); }
-
- private:
-  RMSNorm norm_{{.dim = 4, .dtype = Dtype::kFloat64}};
-};
 class Outer final : public Callable<Outer> {
  public:
   Outer() { register_module("middle", middle_); }
@@ -125,7 +118,7 @@ class Outer final : public Callable<Outer> {
   }
 
  private:
-  Middle middle_;
+  Normed middle_;
 };
 class Root final : public Callable<Root> {
  public:
@@ -186,7 +179,7 @@ TEST(Call, AnAnomalyNamesItsModuleOnce) {
   for (const auto* noise : {"nn/module.h", "tensor_arguments.h", "function.h", "/c++/"}) {
     EXPECT_EQ(message.find(noise), std::string::npos) << noise << '\n' << message;
   }
-  EXPECT_NE(message.find("Middle::forward"), std::string::npos) << message;
+  EXPECT_NE(message.find("Normed::forward"), std::string::npos) << message;
 }
 
 TEST(Call, TheDebugLogShowsWhichModulesRun) {

@@ -13,6 +13,7 @@
 #include "nn/rms_norm.h"
 #include "nn/sequential.h"
 #include "ops/elementwise.h"
+#include "tests/nn/small_modules.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::containers_test {
@@ -20,17 +21,6 @@ namespace {
 
 using namespace test;
 using ::testing::ElementsAre;
-
-class Tanh final : public Callable<Tanh> {
- public:
-  Tensor forward(const Tensor& x) { return ops::tanh(x); }
-};
-
-std::vector<std::string> names_of(const NamedTensors& tensors) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors) names.push_back(name);
-  return names;
-}
 
 std::unique_ptr<Sequential> make_net() {
   auto net = std::make_unique<Sequential>();

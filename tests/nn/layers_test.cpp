@@ -18,18 +18,13 @@
 #include "ops/elementwise.h"
 #include "ops/matmul_reference.h"
 #include "ops/views.h"
+#include "tests/nn/small_modules.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::layers_test {
 namespace {
 
 using namespace test;
-
-std::vector<std::string> names_of(const Module& module) {
-  std::vector<std::string> names;
-  for (const auto& item : module.named_parameters()) names.push_back(item.name);
-  return names;
-}
 
 Tensor times_transposed(const Tensor& x, const Tensor& weight) {
   return ops::matmul_reference(x, ops::transpose(weight, 0, 1));
@@ -252,14 +247,19 @@ TEST(Attention, HasBiasesIfAskedFor) {
       inputs));
 }
 
+Tensor with_other_token(const Tensor& x, std::int64_t token) {
+  Tensor changed = clone(x);
+  Tensor row = changed[token];
+  for (auto& value : row.mutable_data<double>()) value += 1.0;
+  return changed;
+}
+
 TEST(Attention, SeesNothingOfLaterTokensOrOtherDocuments) {
   Attention attention(attention_config());
   init_weights(attention, 1, 0.5);
   const Tensor x = randn({7, 10});
   const Tensor y = attention(x, context_of({3, 4}));
-  Tensor changed = clone(x);
-  for (std::size_t i = 50; i < 60; ++i) changed.mutable_data<double>()[i] += 1.0;  // token 5
-  const Tensor z = attention(changed, context_of({3, 4}));
+  const Tensor z = attention(with_other_token(x, 5), context_of({3, 4}));
   EXPECT_TRUE(bitwise_equal(ops::narrow(y, 0, 0, 5), ops::narrow(z, 0, 0, 5)));
   EXPECT_FALSE(bitwise_equal(ops::narrow(y, 0, 5, 1), ops::narrow(z, 0, 5, 1)));
   EXPECT_FALSE(bitwise_equal(ops::narrow(y, 0, 6, 1), ops::narrow(z, 0, 6, 1)));
@@ -274,9 +274,7 @@ TEST(Attention, SeesLaterTokensOfItsDocumentIfItIsNotCausal) {
   init_weights(attention, 1, 0.5);
   const Tensor x = randn({7, 10});
   const Tensor y = attention(x, context_of({3, 4}));
-  Tensor changed = clone(x);
-  for (std::size_t i = 50; i < 60; ++i) changed.mutable_data<double>()[i] += 1.0;  // token 5
-  const Tensor z = attention(changed, context_of({3, 4}));
+  const Tensor z = attention(with_other_token(x, 5), context_of({3, 4}));
   EXPECT_TRUE(bitwise_equal(ops::narrow(y, 0, 0, 3), ops::narrow(z, 0, 0, 3)));
   for (std::int64_t t = 3; t < 7; ++t) {
     EXPECT_FALSE(bitwise_equal(ops::narrow(y, 0, t, 1), ops::narrow(z, 0, t, 1))) << t;

@@ -9,23 +9,13 @@
 
 #include "nn/module.h"
 #include "nn/rms_norm.h"
+#include "tests/nn/small_modules.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::module_hooks_test {
 namespace {
 
 using namespace test;
-
-/// Two modules, one inside the other.
-class Block final : public Callable<Block> {
- public:
-  Block() : norm_({.dim = 4, .dtype = Dtype::kFloat64}) { register_module("norm", norm_); }
-  Tensor forward(const Tensor& x) { return norm_(x); }
-  RMSNorm& norm() { return norm_; }
-
- private:
-  RMSNorm norm_;
-};
 
 class ModuleHooks : public ::testing::Test {
  protected:
@@ -37,7 +27,7 @@ class ModuleHooks : public ::testing::Test {
     block_(variable({3, 4})).backward(randn({3, 4}, 2));
   }
 
-  Block block_;
+  Normed block_;
   std::vector<std::string> events_;
 };
 
@@ -46,10 +36,10 @@ TEST_F(ModuleHooks, RunAroundForwardAndBackwardInOrder) {
   block_.register_forward_hook(note("forward"));
   block_.register_backward_pre_hook(note("backward pre"));
   block_.register_backward_hook(note("backward"));
-  block_.norm().register_forward_pre_hook(note("norm forward pre"));
-  block_.norm().register_forward_hook(note("norm forward"));
-  block_.norm().register_backward_pre_hook(note("norm backward pre"));
-  block_.norm().register_backward_hook(note("norm backward"));
+  block_.norm.register_forward_pre_hook(note("norm forward pre"));
+  block_.norm.register_forward_hook(note("norm forward"));
+  block_.norm.register_backward_pre_hook(note("norm backward pre"));
+  block_.norm.register_backward_hook(note("norm backward"));
   train_step();
   EXPECT_EQ(events_, (std::vector<std::string>{"forward pre", "norm forward pre", "norm forward",
                                                "forward", "backward pre", "norm backward pre",
@@ -58,9 +48,9 @@ TEST_F(ModuleHooks, RunAroundForwardAndBackwardInOrder) {
 
 TEST_F(ModuleHooks, AreGivenTheirModule) {
   const Module* seen = nullptr;
-  block_.norm().register_forward_hook([&](Module& module) { seen = &module; });
+  block_.norm.register_forward_hook([&](Module& module) { seen = &module; });
   train_step();
-  EXPECT_EQ(seen, &block_.norm());
+  EXPECT_EQ(seen, &block_.norm);
 }
 
 TEST_F(ModuleHooks, EachIsRemovedByItsHandle) {
@@ -100,15 +90,15 @@ TEST_F(ModuleHooks, ForwardAloneRunsNone) {
 TEST_F(ModuleHooks, MaySeeTheTensorsOfTheCall) {
   Tensor input, activation;
   auto before =
-      block_.norm().register_forward_pre_hook([&](Module& module, const TensorList& inputs) {
-        EXPECT_EQ(&module, &block_.norm());
+      block_.norm.register_forward_pre_hook([&](Module& module, const TensorList& inputs) {
+        EXPECT_EQ(&module, &block_.norm);
         ASSERT_EQ(inputs.size(), 1U);
         EXPECT_FALSE(activation.defined());
         input = inputs[0];
       });
-  auto after = block_.norm().register_forward_hook(
+  auto after = block_.norm.register_forward_hook(
       [&](Module& module, const TensorList& inputs, const TensorList& outputs) {
-        EXPECT_EQ(&module, &block_.norm());
+        EXPECT_EQ(&module, &block_.norm);
         ASSERT_EQ(inputs.size(), 1U);
         ASSERT_EQ(outputs.size(), 1U);
         EXPECT_TRUE(inputs[0].is(input));

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "framework/tensor/meta.h"
-#include "models/causal_lm/model.h"
 #include "nn/linear.h"
 #include "nn/module_list.h"
+#include "tests/models/causal_lm/toy_models.h"
 #include "tests/new_calls.h"
 
 namespace moegrad::nn::registration_cost_test {
@@ -37,15 +37,7 @@ TEST(RegistrationCost, GrowsWithTheNumberOfModules) {
 
 TEST(RegistrationCost, GrowsWithTheNumberOfLayersOfAModel) {
   expect_proportional([](std::int64_t layers) {
-    models::CausalLMConfig config;
-    config.vocab_size = 8;
-    config.hidden_size = 4;
-    config.num_attention_heads = 2;
-    config.num_key_value_heads = 1;
-    config.head_dim = 2;
-    config.num_experts = 2;
-    config.num_experts_per_tok = 2;
-    config.moe_intermediate_size = 4;
+    auto config = test::toy_config();
     config.num_hidden_layers = layers;
     config.tie_word_embeddings = true;
     const MetaGuard meta;

@@ -14,21 +14,13 @@
 #include "nn/linear.h"
 #include "nn/module.h"
 #include "ops/elementwise.h"
+#include "tests/nn/small_modules.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::registration_test {
 namespace {
 
-using test::message_of;
-
-/// Registers what it is told to.
-class Holder final : public Callable<Holder> {
- public:
-  using Module::register_module;
-  using Module::register_parameter;
-  using Module::replace_module;
-  Tensor forward(const Tensor& x) { return x; }
-};
+using namespace test;
 
 TEST(Registration, EveryChildAndParameterNeedsANameOfItsOwn) {
   Holder holder, first, second;

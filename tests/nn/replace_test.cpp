@@ -16,6 +16,7 @@
 #include "nn/recompute.h"
 #include "nn/sequential.h"
 #include "ops/elementwise.h"
+#include "tests/nn/small_modules.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::replace_test {
@@ -43,17 +44,6 @@ class Adapter final : public Callable<Adapter> {
   TensorModule base_;
   Linear a_, b_;
 };
-
-class Doubled final : public Callable<Doubled> {
- public:
-  Tensor forward(const Tensor& x) { return x * 2.0; }
-};
-
-std::vector<std::string> names_of(const Module& module) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : module.named_parameters()) names.push_back(name);
-  return names;
-}
 
 MLP make_mlp() { return MLP({.hidden_size = 4, .intermediate_size = 6, .dtype = Dtype::kFloat64}); }
 

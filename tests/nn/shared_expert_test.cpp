@@ -17,6 +17,7 @@
 #include "ops/linear.h"
 #include "ops/split_cat.h"
 #include "ops/views.h"
+#include "tests/nn/small_modules.h"
 #include "tests/testing.h"
 
 namespace moegrad::nn::shared_expert_test {
@@ -48,14 +49,12 @@ TEST(SharedExpert, AddsAnMlpOfAllTokens) {
     init_weights(without, 2, 0.7);
     const auto parameters = with.named_parameters();
     const std::string name = gate ? "shared_expert" : "shared_experts";
-    std::vector<std::string> names;
-    for (const auto& parameter : parameters) names.push_back(parameter.name);
     std::vector<std::string> expected{"gate.weight", "experts.gate_up_proj", "experts.down_proj"};
     for (const auto* part : {".gate_proj.weight", ".up_proj.weight", ".down_proj.weight"}) {
       expected.push_back(name + part);
     }
     if (gate) expected.emplace_back("shared_expert_gate.weight");
-    ASSERT_EQ(names, expected);
+    ASSERT_EQ(names_of(parameters), expected);
 
     const Tensor x = randn({kTokens, kHidden});
     const auto weight = [&](std::size_t i) { return parameters[i].tensor; };
@@ -102,16 +101,11 @@ TEST(SharedExpert, IsANodeThatRunsOnItsOwn) {
   EXPECT_TRUE(bitwise_equal(y, moe(x).hidden));
 }
 
-/// Another expert for all tokens.
-class Doubling final : public Callable<Doubling> {
- public:
-  Tensor forward(const Tensor& x) { return ops::mul(x, 2.0); }
-};
-
 TEST(SharedExpert, MayBeReplaced) {
   MoE moe(config_of(7, false));
   init_weights(moe, 2, 0.7);
-  moe.replace("shared_experts", TensorModule(std::make_shared<Doubling>()));
+  // Another expert for all tokens.
+  moe.replace("shared_experts", TensorModule(std::make_shared<Doubled>()));
   const Tensor x = randn({kTokens, kHidden});
   EXPECT_TRUE(bitwise_equal(moe.shared(x), ops::mul(x, 2.0)));
 }

@@ -7,6 +7,7 @@
 
 #include "framework/tensor/as_eigen.h"
 #include "optim/adamw.h"
+#include "tests/nn/small_modules.h"
 #include "tests/testing.h"
 
 namespace moegrad::optim::muon_test {
@@ -136,9 +137,7 @@ TEST(Muon, GivesNamedGroupsToAdamW) {
   }
   EXPECT_TRUE(bitwise_equal(head, same_head));
   EXPECT_TRUE(bitwise_equal(norm, same_norm));
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : muon.state_dict()) names.push_back(name);
-  EXPECT_EQ(names,
+  EXPECT_EQ(names_of(muon.state_dict()),
             (std::vector<std::string>{"matrix.momentum_buffer", "head.step", "head.exp_avg",
                                       "head.exp_avg_sq", "head.max_exp_avg_sq", "norm.step",
                                       "norm.exp_avg", "norm.exp_avg_sq", "norm.max_exp_avg_sq"}));

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tests/nn/small_modules.h"
 #include "tests/optim/scalar_steps.h"
 #include "tests/testing.h"
 
@@ -34,10 +35,7 @@ TEST(RMSprop, MatchesScalarFormulas) {
 
 TEST(RMSprop, KeepsWhatItsSettingsNeed) {
   const auto keys = [](const RMSprop::Config& config) {
-    std::vector<std::string> names;
-    const RMSprop optimizer({{"p", test::variable({2})}}, config);
-    for (const auto& [name, tensor] : optimizer.state_dict()) names.push_back(name);
-    return names;
+    return test::names_of(RMSprop({{"p", test::variable({2})}}, config).state_dict());
   };
   using Names = std::vector<std::string>;
   EXPECT_EQ(keys({}), Names{"p.square_avg"});

@@ -25,6 +25,23 @@ TensorList plain(const Body& body, const TensorList& inputs) { return body(input
 TensorList recomputed(const Body& body, const TensorList& inputs) {
   return checkpoint(body, inputs);
 }
+TensorList recomputed_twice(const Body& body, const TensorList& inputs) {
+  return checkpoint([body](const TensorList& in) { return checkpoint(body, in); }, inputs);
+}
+
+TensorList square(const TensorList& in) { return {mul(in[0], in[0])}; }
+Body times(const Tensor& w) {
+  return [w](const TensorList& in) -> TensorList { return {mul(in[0], w)}; };
+}
+
+Tensor ones(std::int64_t n = 4) { return Tensor::ones({n}, Dtype::kFloat64); }
+
+void expect_same_bits(const TensorList& got, const TensorList& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(bitwise_equal(got[i], expected[i])) << i;
+  }
+}
 
 std::int64_t activation_bytes() {
   return RankContext::current().arena()->live()[MemoryTag::kActivations];
@@ -51,11 +68,7 @@ TensorList train_step(const Runner& run, Dtype dtype) {
 
 TEST(Checkpoint, GivesTheBitsOfNoRecomputation) {
   for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
-    const auto expected = train_step(plain, dtype);
-    const auto got = train_step(recomputed, dtype);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_TRUE(bitwise_equal(got[i], expected[i])) << i;
-    }
+    expect_same_bits(train_step(recomputed, dtype), train_step(plain, dtype));
   }
 }
 
@@ -80,7 +93,7 @@ TEST(Checkpoint, ReplaysRandomNumbers) {
     return TensorList{y.detach(), x.grad(), w.grad()};
   };
   const auto plain = train(false), recomputed = train(true);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(bitwise_equal(plain[i], recomputed[i]));
+  expect_same_bits(recomputed, plain);
   // The mask dropped some elements and kept some.
   const auto dropped = std::ranges::count(plain[1].data<double>(), 0.0);
   EXPECT_GT(dropped, 0);
@@ -88,14 +101,8 @@ TEST(Checkpoint, ReplaysRandomNumbers) {
 }
 
 TEST(Checkpoint, NestedCheckpointsGiveTheSameBits) {
-  const Runner nested = [](const Body& body, const TensorList& inputs) {
-    return checkpoint([body](const TensorList& in) { return checkpoint(body, in); }, inputs);
-  };
-  const auto expected = train_step(plain, Dtype::kFloat32);
-  const auto got = train_step(nested, Dtype::kFloat32);
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(bitwise_equal(got[i], expected[i])) << i;
-  }
+  expect_same_bits(train_step(recomputed_twice, Dtype::kFloat32),
+                   train_step(plain, Dtype::kFloat32));
 }
 
 TEST(Checkpoint, GradientsMatchFiniteDifferences) {
@@ -119,8 +126,7 @@ TEST(Checkpoint, AddsToCapturedParametersThatHaveAGradient) {
     }
     grads[i] = {x.grad(), w.grad()};
   }
-  EXPECT_TRUE(bitwise_equal(grads[0][0], grads[1][0]));
-  EXPECT_TRUE(bitwise_equal(grads[0][1], grads[1][1]));
+  expect_same_bits(grads[1], grads[0]);
 }
 
 /// The hooks of w when two blocks and a product outside them use it: what each got, in order.
@@ -147,20 +153,13 @@ HookCalls hook_calls(const Runner& run) {
 }
 
 TEST(Checkpoint, HooksOfACapturedLeafRunOncePerBackward) {
-  const Runner nested = [](const Body& body, const TensorList& inputs) {
-    return checkpoint([body](const TensorList& in) { return checkpoint(body, in); }, inputs);
-  };
   const auto expected = hook_calls(plain);
   ASSERT_EQ(expected.gradients.size(), 2U);
   ASSERT_EQ(expected.accumulated.size(), 2U);
-  for (const auto& run : {Runner(recomputed), nested}) {
+  for (const auto& run : {recomputed, recomputed_twice}) {
     const auto got = hook_calls(run);
-    ASSERT_EQ(got.gradients.size(), 2U);
-    ASSERT_EQ(got.accumulated.size(), 2U);
-    for (std::size_t i = 0; i < 2; ++i) {
-      EXPECT_TRUE(bitwise_equal(got.gradients[i], expected.gradients[i]));
-      EXPECT_TRUE(bitwise_equal(got.accumulated[i], expected.accumulated[i]));
-    }
+    expect_same_bits(got.gradients, expected.gradients);
+    expect_same_bits(got.accumulated, expected.accumulated);
   }
 }
 
@@ -175,8 +174,7 @@ TEST(Checkpoint, AUseThatOnlyTheSecondRunHasRunsTheHooksOfItsOwn) {
   const Body body = [w](const TensorList& in) -> TensorList {
     return {grad_enabled() ? mul(in[0], w) : mul(in[0], w.detach())};
   };
-  const Tensor ones = Tensor::ones({4}, Dtype::kFloat64);
-  mul(checkpoint(body, {x})[0], w).backward(ones);  // 2 x w
+  mul(checkpoint(body, {x})[0], w).backward(ones());  // 2 x w
   EXPECT_EQ(calls, 2);
   const Tensor expected = mul(mul(x, w), Tensor::full({4}, 4.0, Dtype::kFloat64));
   EXPECT_TRUE(test::all_close(w.grad(), expected, 1e-14, 0));
@@ -229,18 +227,17 @@ TEST(Checkpoint, ALeafThatTheBodyReturnsHasItsGradientInOnePiece) {
 // The inner backward would go through the outer tape, and come there once more later.
 TEST(Checkpoint, RefusesABodyThatCapturesWhatIsOnTheTape) {
   const Tensor x = variable({4}, 1), w = variable({4}, 2), h = mul(w, w);
-  const Tensor ones = Tensor::ones({4}, Dtype::kFloat64);
   const auto message = [&](const Body& body, std::size_t output) {
     const auto outputs = checkpoint(body, {x});
-    return message_of<Error>([&] { outputs[output].backward(ones); });
+    return message_of<Error>([&] { outputs[output].backward(ones()); });
   };
-  const Body uses = [h](const TensorList& in) -> TensorList { return {mul(in[0], h)}; };
+  const Body uses = times(h);
   const Body returns = [h](const TensorList& in) -> TensorList { return {in[0], h}; };
   const Body nested = [&](const TensorList& in) { return checkpoint(uses, in); };
   // What a body computes is on the tape for a checkpoint inside it.
   const Body inner = [](const TensorList& in) {
     const Tensor y = mul(in[0], in[0]);
-    return checkpoint([y](const TensorList& own) -> TensorList { return {mul(own[0], y)}; }, in);
+    return checkpoint(times(y), in);
   };
   const std::string expected =
       "checkpoint: a tensor that the body captures must be a leaf, got the result of mul; give it "
@@ -254,7 +251,6 @@ TEST(Checkpoint, RefusesABodyThatCapturesWhatIsOnTheTape) {
 
 TEST(Checkpoint, TakesABodyThatUsesValuesFromTheTapeWithoutTheirGradient) {
   const Tensor x = variable({4}, 1), w = variable({4}, 2), h = mul(w, w);
-  const Tensor ones = Tensor::ones({4}, Dtype::kFloat64);
   const Body values = [h](const TensorList& in) -> TensorList {
     const auto square = [&] {
       const NoGradGuard no_grad;
@@ -262,7 +258,7 @@ TEST(Checkpoint, TakesABodyThatUsesValuesFromTheTapeWithoutTheirGradient) {
     }();
     return {mul(mul(in[0], square), h.detach())};
   };
-  checkpoint(values, {x})[0].backward(ones);
+  checkpoint(values, {x})[0].backward(ones());
   EXPECT_TRUE(test::all_close(x.grad(), mul(mul(h, h), h).detach(), 1e-14, 0));
   EXPECT_FALSE(w.grad().defined());
   // A body that differentiates something of its own.
@@ -271,11 +267,11 @@ TEST(Checkpoint, TakesABodyThatUsesValuesFromTheTapeWithoutTheirGradient) {
     const Tensor own = clone(in[0].detach()).set_requires_grad(true);
     {
       const GradModeGuard tape_on(true);
-      mul(mul(own, own), own).backward(Tensor::ones({4}, Dtype::kFloat64));
+      mul(mul(own, own), own).backward(ones());
     }
     return {mul(in[0], own.grad())};  // 3 y^3, of which 3 y^2 counts as constant
   };
-  checkpoint(differentiates, {y})[0].backward(ones);
+  checkpoint(differentiates, {y})[0].backward(ones());
   EXPECT_TRUE(test::all_close(
       y.grad(), mul(mul(y, y), Tensor::full({4}, 3, Dtype::kFloat64)).detach(), 1e-14, 0));
 }
@@ -297,7 +293,7 @@ TEST(Checkpoint, WorksOnInputsThatNeedNoGradient) {
     EXPECT_FALSE(in[0].requires_grad());
     return {mul(mul(in[0], w), in[1])};
   };
-  checkpoint(body, {x, y})[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  checkpoint(body, {x, y})[0].backward(ones());
   EXPECT_FALSE(x.grad().defined());
   EXPECT_TRUE(bitwise_equal(w.grad(), mul(x, y).detach()));
   EXPECT_TRUE(bitwise_equal(y.grad(), mul(x, w).detach()));
@@ -305,17 +301,15 @@ TEST(Checkpoint, WorksOnInputsThatNeedNoGradient) {
 
   // None at all: the captured parameter still gets its gradient.
   w.set_grad(Tensor());
-  checkpoint([&](const TensorList& in) -> TensorList { return {mul(in[0], w)}; }, {x})[0].backward(
-      Tensor::ones({4}, Dtype::kFloat64));
+  checkpoint(times(w), {x})[0].backward(ones());
   EXPECT_TRUE(bitwise_equal(w.grad(), x));
 }
 
 TEST(Checkpoint, ABodyWithoutAnyGradientPassesNone) {
   const Tensor x = randn({4}, 1);
-  const auto out =
-      checkpoint([](const TensorList& in) -> TensorList { return {mul(in[0], in[0])}; }, {x});
+  const auto out = checkpoint(square, {x});
   EXPECT_TRUE(out[0].requires_grad());
-  out[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  out[0].backward(ones());
   EXPECT_FALSE(x.grad().defined());
 }
 
@@ -330,7 +324,7 @@ TEST(Checkpoint, PassesAbsentAndIntegerInputs) {
       },
       {x, Tensor(), ids});
   EXPECT_FALSE(out[1].requires_grad());
-  out[0].backward(Tensor::ones({2}, Dtype::kFloat64));
+  out[0].backward(ones(2));
   EXPECT_TRUE(bitwise_equal(x.grad(), add(x, x).detach()));
 }
 
@@ -344,7 +338,7 @@ TEST(Checkpoint, UnusedOutputsCostNothingAndUnusedInputsGetZeros) {
     });
     return {mul(in[0], in[0]), unused};
   };
-  checkpoint(body, {x, y, z})[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  checkpoint(body, {x, y, z})[0].backward(ones());
   EXPECT_EQ(reached, 0);
   EXPECT_TRUE(bitwise_equal(x.grad(), add(x, x).detach()));
   EXPECT_TRUE(bitwise_equal(y.grad(), Tensor::zeros({4}, Dtype::kFloat64)));
@@ -359,7 +353,7 @@ TEST(Checkpoint, RunsTheBodyAgainOnlyIfBackwardReachesIt) {
     return {mul(in[0], in[0])};
   };
   const Tensor not_used = checkpoint(body, {x})[0];
-  mul(x, x).backward(Tensor::ones({4}, Dtype::kFloat64));
+  mul(x, x).backward(ones());
   EXPECT_EQ(runs, 1);
   {
     const NoGradGuard no_grad;
@@ -369,13 +363,12 @@ TEST(Checkpoint, RunsTheBodyAgainOnlyIfBackwardReachesIt) {
 }
 
 TEST(Checkpoint, CanRunBackwardTwiceWithRetainGraph) {
-  const Tensor x = variable({4}, 1), one = Tensor::ones({4}, Dtype::kFloat64);
-  const Tensor y =
-      checkpoint([](const TensorList& in) -> TensorList { return {mul(in[0], in[0])}; }, {x})[0];
-  y.backward(one, /*retain_graph=*/true);
-  y.backward(one);
+  const Tensor x = variable({4}, 1);
+  const Tensor y = checkpoint(square, {x})[0];
+  y.backward(ones(), /*retain_graph=*/true);
+  y.backward(ones());
   EXPECT_TRUE(bitwise_equal(x.grad(), add(add(x, x), add(x, x)).detach()));
-  EXPECT_EQ(message_of<Error>([&] { y.backward(one); }),
+  EXPECT_EQ(message_of<Error>([&] { y.backward(ones()); }),
             "checkpoint: backward a second time, but the saved tensors have been freed; pass "
             "retain_graph to the first backward");
 }
@@ -383,11 +376,10 @@ TEST(Checkpoint, CanRunBackwardTwiceWithRetainGraph) {
 TEST(Checkpoint, DetectsAnInputThatWasModified) {
   Tensor x = randn({4}, 1);
   const Tensor w = variable({4}, 2);
-  const Tensor y =
-      checkpoint([&](const TensorList& in) -> TensorList { return {mul(in[0], w)}; }, {x})[0];
+  const Tensor y = checkpoint(times(w), {x})[0];
   fill_(x, 0);
   EXPECT_EQ(
-      message_of<Error>([&] { y.backward(Tensor::ones({4}, Dtype::kFloat64)); }),
+      message_of<Error>([&] { y.backward(ones()); }),
       "checkpoint: a tensor of shape [4] saved for backward has been modified in place since");
 }
 
@@ -397,7 +389,7 @@ TEST(Checkpoint, RefusesABodyThatReturnsAnotherNumberOfTensorsWhenRunAgain) {
   const auto y = checkpoint(
       [&](const TensorList& in) { return TensorList(static_cast<std::size_t>(++runs), in[0]); },
       {x});
-  EXPECT_EQ(message_of<Error>([&] { y[0].backward(Tensor::ones({4}, Dtype::kFloat64)); }),
+  EXPECT_EQ(message_of<Error>([&] { y[0].backward(ones()); }),
             "checkpoint: body must return the same 1 tensors when run again, got 2");
 }
 
@@ -438,8 +430,7 @@ TEST(Checkpoint, GradientsOfInputsAreActivationsOnTheirWay) {
     during = arena.live()[MemoryTag::kGradients];
     return TensorList{grad};
   });
-  checkpoint([](const TensorList& in) -> TensorList { return {mul(in[0], in[0])}; }, {h})[0]
-      .backward(Tensor::ones({8}, Dtype::kFloat64));
+  checkpoint(square, {h})[0].backward(ones(8));
   EXPECT_EQ(during, before);
   EXPECT_EQ(arena.live()[MemoryTag::kGradients], before + 64);
 }
@@ -454,8 +445,7 @@ TEST(Checkpoint, DoesNotPackWhatForwardThrowsAway) {
              return std::any(saved.tensor);
            },
        .unpack = [](const std::any& value) { return std::any_cast<Tensor>(value); }});
-  const auto y =
-      checkpoint([](const TensorList& in) -> TensorList { return {mul(in[0], in[0])}; }, {x});
+  const auto y = checkpoint(square, {x});
   EXPECT_EQ(packed, 1);
 }
 
@@ -497,7 +487,7 @@ TEST_F(CheckpointScopes, RecomputationBelongsToTheScopeOfForward) {
   }
   {
     const auto elsewhere = open("elsewhere");
-    y.backward(Tensor::ones({4}, Dtype::kFloat64));
+    y.backward(ones());
     EXPECT_EQ(ScopeGuard::current()->path, "elsewhere");
   }
   EXPECT_EQ(paths, (std::vector<std::string>{"layer", "layer"}));
@@ -517,7 +507,7 @@ TEST_F(CheckpointScopes, AModuleInsideEntersOnceForEachRecomputation) {
     const auto scope = open("outer");
     return checkpoint(inner, {mul(in[0], in[0])});
   };
-  checkpoint(outer, {x})[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  checkpoint(outer, {x})[0].backward(ones());
   EXPECT_EQ(events_,
             (std::vector<std::string>{"enter outer", "enter inner", "exit inner", "exit outer"}));
 }
@@ -533,7 +523,7 @@ TEST_F(CheckpointScopes, AnExceptionInTheBodyRestoresScopeAndTape) {
       {x});
   const auto scope = open("outside");
   const NoGradGuard no_grad;
-  EXPECT_THROW(y[0].backward(Tensor::ones({4}, Dtype::kFloat64)), ValueError);
+  EXPECT_THROW(y[0].backward(ones()), ValueError);
   EXPECT_EQ(ScopeGuard::current()->path, "outside");
   EXPECT_FALSE(grad_enabled());
   EXPECT_THROW(queue_backward_callback([] {}), Error);
@@ -552,7 +542,7 @@ TEST(Checkpoint, CallbacksRunAtTheEndOfTheOutermostBackward) {
     events.push_back("before");
     return TensorList{grad};
   });
-  checkpoint(body, {h})[0].backward(Tensor::ones({4}, Dtype::kFloat64));
+  checkpoint(body, {h})[0].backward(ones());
   EXPECT_EQ(events, (std::vector<std::string>{"before", "callback"}));
 }
 

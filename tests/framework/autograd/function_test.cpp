@@ -272,17 +272,10 @@ TEST(Function, NamesTheBackwardThatReadsAnUndefinedTensor) {
 
 // The next Function's backward may return a view that strides over its own result.
 TEST(Function, GradientsOfOutputsNeedNotBeContiguous) {
-  class TransposeOf final : public Function {
-   public:
-    std::string_view name() const override { return "transpose"; }
-    static Tensor swap(const Tensor& x) {
-      return Tensor::as_strided(x, {x.dim(1), x.dim(0)}, {x.strides()[1], x.strides()[0]}, 0);
-    }
-    Tensor forward(const Tensor& x) { return clone(swap(x)); }
-    TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-      return {swap(grads[0])};
-    }
+  const auto swap = [](const Tensor& x) {
+    return Tensor::as_strided(x, {x.dim(1), x.dim(0)}, {x.strides()[1], x.strides()[0]}, 0);
   };
+  const auto transpose = [&](const Tensor& x) { return clone(swap(x)); };
   const Tensor x = variable({2, 3});
   Shape strides;
   std::string refused;
@@ -294,11 +287,11 @@ TEST(Function, GradientsOfOutputsNeedNotBeContiguous) {
     return {rows};
   });
   const Tensor cotangent = test::randn({3, 2}, 5);
-  apply<TransposeOf>(y).backward(cotangent);
+  unary(y, "transpose", transpose, swap).backward(cotangent);
   EXPECT_EQ(strides, (Shape{1, 2}));
   EXPECT_EQ(refused,
             "tensor: data needs a contiguous tensor, got shape [2, 3] with strides [1, 2]");
-  EXPECT_TRUE(test::bitwise_equal(x.grad(), TransposeOf::swap(cotangent)));
+  EXPECT_TRUE(test::bitwise_equal(x.grad(), swap(cotangent)));
 }
 
 // g++ makes the Function before it evaluates the input, or after: the order on the tape must be

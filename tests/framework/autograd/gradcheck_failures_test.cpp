@@ -350,20 +350,15 @@ TEST(GradcheckFailures, BackwardThatModifiesItsGradOutput) {
 // As an embedding that stores where it should add, and leaves out rows of zeros.
 TEST(GradcheckFailures, BackwardThatIsNotLinear) {
   const F f = [](const TensorList& in) -> TensorList {
-    class Twice final : public Function {
-     public:
-      std::string_view name() const override { return "twice"; }
-      Tensor forward(const Tensor& x) {
-        const double value = x.item();
-        return Tensor::from(std::vector<double>{value, value}, {2});
-      }
-      TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-        double sum = 0;
-        for (const auto grad : grads[0].data<double>()) sum = grad != 0 ? grad : sum;
-        return {Tensor::full({1}, sum, Dtype::kFloat64)};
-      }
+    const auto twice = [](const Tensor& x) {
+      return Tensor::from(std::vector<double>{x.item(), x.item()}, {2});
     };
-    return {apply<Twice>(in[0])};
+    const auto last = [](const Tensor& grad_output) {
+      double sum = 0;
+      for (const auto grad : grad_output.data<double>()) sum = grad != 0 ? grad : sum;
+      return Tensor::full({1}, sum, Dtype::kFloat64);
+    };
+    return {unary(in[0], "twice", twice, last)};
   };
   expect_failure(f, {leaf_of({1})}, kNotLinear,
                  "gradcheck: backward must be linear in grad_output: for a random one the gradient "

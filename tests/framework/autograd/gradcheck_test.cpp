@@ -73,21 +73,16 @@ TEST(Gradcheck, RunsAlsoWhereTheTapeIsOff) {
 // The elements of x - mean(x) sum to zero, as those of a softmax sum to one: a constant
 // cotangent would not see that backward returns zeros.
 TEST(Gradcheck, AConstantSumDoesNotHideABackwardOfZeros) {
-  class Center final : public Function {
-   public:
-    std::string_view name() const override { return "center"; }
-    Tensor forward(const Tensor& x) {
-      Tensor out = clone(x);
-      double mean = 0;
-      for (const auto value : x.data<double>()) mean += value / static_cast<double>(x.numel());
-      for (auto& value : out.mutable_data<double>()) value -= mean;
-      return out;
-    }
-    TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-      return {zeros_like(grads[0])};
-    }
+  const auto center = [](const Tensor& x) {
+    double mean = 0;
+    for (const auto value : x.data<double>()) mean += value / static_cast<double>(x.numel());
+    return edited(x, [&](auto values) {
+      for (auto& value : values) value -= mean;
+    });
   };
-  const auto f = [](const TensorList& in) -> TensorList { return {apply<Center>(in[0])}; };
+  const auto f = [&](const TensorList& in) -> TensorList {
+    return {unary(in[0], "center", center, zeros_like)};
+  };
   for (const auto& options : {kFull, kFast}) {
     EXPECT_EQ(gradcheck(f, {variable({4})}, options).kind, GradcheckFailure::kJacobianMismatch);
   }
@@ -115,23 +110,17 @@ TEST(Gradcheck, FullModeMovesEveryElementAndFastModeEveryInput) {
 
 // As many elements may each be off by atol.
 TEST(Gradcheck, FastModeAllowsTheSumOfTheErrorsThatFullModeAllows) {
-  class Repeat final : public Function {
-   public:
-    explicit Repeat(double error) : error_(error) {}
-    std::string_view name() const override { return "repeat"; }
-    Tensor forward(const Tensor& x) { return Tensor::full({100}, x.item(), Dtype::kFloat64); }
-    TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-      double sum = 0;
-      for (const auto grad : grads[0].data<double>()) sum += grad + error_ * std::abs(grad);
-      return {Tensor::full({1}, sum, Dtype::kFloat64)};
-    }
-
-   private:
-    double error_;
-  };
   for (const double error : {0.9e-7, 1.1e-7}) {
-    const auto f = [=](const TensorList& in) -> TensorList {
-      return {apply<Repeat>(made_with(error), in[0])};
+    const auto repeat = [](const Tensor& x) {
+      return Tensor::full({100}, x.item(), Dtype::kFloat64);
+    };
+    const auto add_up = [=](const Tensor& grad_output) {
+      double sum = 0;
+      for (const auto grad : grad_output.data<double>()) sum += grad + error * std::abs(grad);
+      return Tensor::full({1}, sum, Dtype::kFloat64);
+    };
+    const auto f = [&](const TensorList& in) -> TensorList {
+      return {unary(in[0], "repeat", repeat, add_up)};
     };
     const auto result = gradcheck(f, {leaf_of({2})}, {.rtol = 0, .fast_mode = true});
     EXPECT_EQ(static_cast<bool>(result), error < 1e-7) << result.message;
@@ -163,28 +152,22 @@ TEST(Gradcheck, ANanAgreesWithNothing) {
 }
 
 // Jumps at zero, so that the central difference there is infinite; `slope` is what backward says.
-class Step final : public Function {
- public:
-  explicit Step(double slope) : slope_(slope) {}
-  std::string_view name() const override { return "step"; }
-  Tensor forward(const Tensor& x) {
-    return edited(x, [](auto y) { y[0] = std::copysign(1.7e308, y[0]); });
-  }
-  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    return {edited(grads[0], [&](auto g) { g[0] = g[0] == 0 ? 0 : g[0] * slope_; })};
-  }
-
- private:
-  double slope_;
-};
+Tensor step(const Tensor& x, double slope) {
+  return unary(
+      x, "step",
+      [](const Tensor& from) {
+        return edited(from, [](auto y) { y[0] = std::copysign(1.7e308, y[0]); });
+      },
+      [=](const Tensor& grad) {
+        return edited(grad, [&](auto g) { g[0] = g[0] == 0 ? 0 : g[0] * slope; });
+      });
+}
 
 // The bound atol + rtol * infinity would allow anything.
 TEST(Gradcheck, AnInfiniteNumericGradientAgreesWithAnInfiniteOneAlone) {
   for (const auto& options : {kFull, kFast}) {
     for (const double slope : {0.0, 1e300, std::numeric_limits<double>::infinity()}) {
-      const auto f = [=](const TensorList& in) -> TensorList {
-        return {apply<Step>(made_with(slope), in[0])};
-      };
+      const auto f = [=](const TensorList& in) -> TensorList { return {step(in[0], slope)}; };
       const auto kind = gradcheck(f, {leaf_of({0})}, options).kind;
       EXPECT_EQ(kind,
                 std::isinf(slope) ? GradcheckFailure::kNone : GradcheckFailure::kJacobianMismatch);
@@ -193,17 +176,13 @@ TEST(Gradcheck, AnInfiniteNumericGradientAgreesWithAnInfiniteOneAlone) {
 }
 
 TEST(Gradcheck, AnInfinityThatStaysHasDerivativeZero) {
-  class Mask final : public Function {
-   public:
-    std::string_view name() const override { return "mask"; }
-    Tensor forward(const Tensor& x) {
-      return edited(x, [](auto y) { y[0] = -std::numeric_limits<double>::infinity(); });
-    }
-    TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-      return {edited(grads[0], [](auto g) { g[0] = 0; })};
-    }
+  const auto mask_with = [](double value) {
+    return [=](const Tensor& x) { return edited(x, [&](auto y) { y[0] = value; }); };
   };
-  const auto f = [](const TensorList& in) -> TensorList { return {apply<Mask>(in[0])}; };
+  const auto f = [&](const TensorList& in) -> TensorList {
+    return {
+        unary(in[0], "mask", mask_with(-std::numeric_limits<double>::infinity()), mask_with(0))};
+  };
   EXPECT_TRUE(gradients_agree(f, {variable({3})}));
 }
 

@@ -208,27 +208,16 @@ TEST(MicroBatches, GuardRefusesNumbersOutOfRange) {
   EXPECT_EQ(ThreadState::current().micro_batch, 0);
 }
 
-/// What is awaited when backward reaches x * scale, for a leaf.
-class Probe final : public Function {
- public:
-  Probe(const Tensor* leaf, std::vector<bool>& awaited) : leaf_(*leaf), awaited_(awaited) {}
-  std::string_view name() const override { return "probe"; }
-  Tensor forward(const Tensor& x) { return clone(x); }
-  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    awaited_.push_back(is_gradient_awaited(leaf_));
-    return {grads[0]};
-  }
-
- private:
-  const Tensor& leaf_;
-  std::vector<bool>& awaited_;
-};
-
 TEST(AwaitedGradient, IsOneThatTheBackwardHasYetToBring) {
   for (const bool recomputed : {false, true}) {
     const Tensor w = variable({3}, 1), x = variable({3}, 2);
     std::vector<bool> awaited;
-    const auto probe = [&](const Tensor& at) { return apply<Probe>(made_with(&w, awaited), at); };
+    const auto probe = [&](const Tensor& at) {
+      return test::probe(at, "probe", [&](const Tensor& grad) {
+        awaited.push_back(is_gradient_awaited(w));
+        return TensorList{grad};
+      });
+    };
     const auto block = [&](const TensorList& in) {
       return TensorList{probe(mul(probe(mul(probe(in[0]), w)), w))};
     };

@@ -103,11 +103,31 @@ class Probe final : public Function {
   Callback on_backward_;
 };
 
+/// forward(x), with dL/dx = backward(dL/dy), for what saves nothing.
+class Unary final : public Function {
+ public:
+  using Map = std::function<Tensor(const Tensor&)>;
+  Unary(std::string name, Map forward, Map backward)
+      : name_(std::move(name)), forward_(std::move(forward)), backward_(std::move(backward)) {}
+  std::string_view name() const override { return name_; }
+  Tensor forward(const Tensor& x) { return forward_(x); }
+  TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
+    return {backward_(grads[0])};
+  }
+
+ private:
+  std::string name_;
+  Map forward_, backward_;
+};
+
 inline Tensor mul(const Tensor& a, const Tensor& b) { return apply<Mul>(a, b); }
 inline Tensor add(const Tensor& a, const Tensor& b) { return apply<Add>(a, b); }
 inline TensorList halves(const Tensor& x) { return apply<Halves>(x); }
 inline Tensor probe(const Tensor& x, std::string name, Probe::Callback on_backward) {
   return apply<Probe>(made_with(std::move(name), std::move(on_backward)), x);
+}
+inline Tensor unary(const Tensor& x, std::string name, Unary::Map forward, Unary::Map backward) {
+  return apply<Unary>(made_with(std::move(name), std::move(forward), std::move(backward)), x);
 }
 
 }  // namespace moegrad::test
