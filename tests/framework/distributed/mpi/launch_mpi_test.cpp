@@ -25,6 +25,11 @@ using test::error_message;
 int own_rank() { return mpi_environment()->rank; }
 int num_processes() { return mpi_environment()->size; }
 
+/// For launches that are meant to fail.
+MpiOptions quiet(std::chrono::milliseconds deadline = LaunchOptions().deadline) {
+  return {{.deadline = deadline, .on_failure = [](const std::string&) {}}};
+}
+
 TEST(LaunchMpi, GivesEachProcessARankAndTheGroupOfAll) {
   int ran = 0;
   launch_mpi([&](RankContext& context) {
@@ -51,7 +56,7 @@ TEST(LaunchMpi, FailsOnAllProcessesAndMayBeCalledAgain) {
       context.group()->barrier()->wait();
     };
     try {
-      launch_mpi(3, body, {{.on_failure = [](const std::string&) {}}});
+      launch_mpi(3, body, quiet());
       ADD_FAILURE() << "no exception";
     } catch (const std::domain_error& error) {
       EXPECT_EQ(own_rank(), 1);
@@ -84,7 +89,7 @@ TEST(LaunchMpi, IsSafeWhileBuffersGoOutOfScope) {
       }
       for (const auto& work : works) work->wait();
     };
-    EXPECT_THROW(launch_mpi(3, body, {{.on_failure = [](const std::string&) {}}}), Error);
+    EXPECT_THROW(launch_mpi(3, body, quiet()), Error);
   }
 }
 
@@ -151,7 +156,7 @@ TEST(LaunchMpi, FailsWithALongMessageAndMayBeCalledAgain) {
     if (context.rank() == 1) throw ValueError(text);
     context.group()->barrier()->wait();
   };
-  EXPECT_THROW(launch_mpi(3, body, {{.on_failure = [](const std::string&) {}}}), Error);
+  EXPECT_THROW(launch_mpi(3, body, quiet()), Error);
   launch_mpi(3, [](RankContext& context) { context.group()->barrier()->wait(); });
 }
 
@@ -261,9 +266,7 @@ TEST(LaunchMpi, NamesTheRankAloneThatDoesNotSendWhatItHasAnnounced) {
       throw;
     }
   };
-  MpiOptions options;
-  options.deadline = std::chrono::milliseconds(400);
-  options.on_failure = [](const std::string&) {};
+  auto options = quiet(std::chrono::milliseconds(400));
   options.piece_bytes = 16 << 10;
   EXPECT_THROW(launch_mpi(4, body, options), CollectiveError);
 }
@@ -274,8 +277,7 @@ TEST(LaunchMpi, FailsWhereAConsumerWaits) {
     auto& group = *context.group();
     group.all_gather({}, Dtype::kFloat32, [&](PeerSpans) { group.barrier()->wait(); })->wait();
   };
-  const auto message = error_message<CollectiveError>(
-      [&] { launch_mpi(body, {{.on_failure = [](const std::string&) {}}}); });
+  const auto message = error_message<CollectiveError>([&] { launch_mpi(body, quiet()); });
   EXPECT_THAT(message,
               ::testing::HasSubstr("a consumer cannot wait for a collective, it holds up the "
                                    "thread that executes them"));
@@ -290,7 +292,7 @@ TEST(LaunchMpi, FailsOnAllProcessesWhereAConsumerThrows) {
     context.group()->barrier()->wait();
   };
   try {
-    launch_mpi(3, body, {{.on_failure = [](const std::string&) {}}});
+    launch_mpi(3, body, quiet());
     ADD_FAILURE() << "no exception";
   } catch (const std::domain_error& error) {
     EXPECT_EQ(own_rank(), 1);
@@ -310,10 +312,8 @@ TEST(LaunchMpi, NamesARankThatHasLeftAtOnce) {
     }
     context.group()->barrier()->wait();
   };
-  MpiOptions options;
-  options.deadline = std::chrono::hours(1);
-  options.on_failure = [](const std::string&) {};
-  const auto message = error_message<CollectiveError>([&] { launch_mpi(3, body, options); });
+  const auto message =
+      error_message<CollectiveError>([&] { launch_mpi(3, body, quiet(std::chrono::hours(1))); });
   EXPECT_THAT(message, ::testing::HasSubstr("rank 1 has left; waiting: "));
 }
 
@@ -330,10 +330,8 @@ TEST(LaunchMpi, ExcusesARankForTheCallsThatItIsExcusedFrom) {
     come_late(1'300);
     context.group()->barrier({.label = "late"})->wait();
   };
-  MpiOptions options;
-  options.deadline = std::chrono::milliseconds(700);
-  options.on_failure = [](const std::string&) {};
-  const auto message = error_message<CollectiveError>([&] { launch_mpi(2, body, options); });
+  const auto message = error_message<CollectiveError>(
+      [&] { launch_mpi(2, body, quiet(std::chrono::milliseconds(700))); });
   EXPECT_THAT(message,
               ::testing::HasSubstr("barrier [group world, sequence 1, late]: not joined within 700 "
                                    "ms by rank 1; waiting: rank 0"));
@@ -349,11 +347,8 @@ TEST(LaunchMpi, SaysWhichRankDoesNotReturnAfterAFailure) {
       throw;
     }
   };
-  MpiOptions options;
-  options.deadline = std::chrono::milliseconds(200);
-  options.on_failure = [](const std::string&) {};
   ::testing::internal::CaptureStderr();
-  EXPECT_THROW(launch_mpi(2, body, options), Error);
+  EXPECT_THROW(launch_mpi(2, body, quiet(std::chrono::milliseconds(200))), Error);
   const auto said = ::testing::internal::GetCapturedStderr();
   if (own_rank() == 0) {
     EXPECT_THAT(said,
