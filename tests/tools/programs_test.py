@@ -429,7 +429,7 @@ for ranks in ("two", "2x", "0", "1e3", "99999999999999999999"):
     assert err == f"own_training_loop: RANKS: must be an integer from 1 to 64, got {ranks}\n", err
 out, err = run("own_function")
 assert err == "gradients agree\n" and out.startswith("digraph")
-# Of other models two steps: the second has what the first one's optimizer changed.
+# Two steps of other models: the second has what the optimizer changed in the first.
 for preset in ["tiny"] if brief else ["tiny-mixtral", "tiny-qwen2-moe", "tiny-glm4-moe", "tiny"]:
     out, _ = run("loss_parity", "--preset", preset, "--text", text,
                  "--steps", 1 if brief else 10 if preset == "tiny" else 2, "--batch", 1, "--seq-len", 16)
