@@ -300,5 +300,22 @@ TEST(Buffers, ASaverWarnsOfOneThatHasBeenAssignedToSinceStateDict) {
   }
 }
 
+// A tensor outlives the module that has named it, and is not of its state_dict().
+TEST(Buffers, ASaverDoesNotWarnOfATensorThatAModuleHasLeft) {
+  Tensor mean;
+  {
+    Running layer(/*assigns=*/false);
+    mean = layer.mean;
+  }
+  const test::TemporaryFolder folder;
+  std::vector<std::string> warnings;
+  CheckpointOptions options;
+  options.warn = [&](const std::string& warning) { warnings.push_back(warning); };
+  CheckpointSaver saver(folder / "run", nullptr, options);
+  saver.save(1, {.tensors = {{"mean", mean}}});
+  saver.wait();
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
+}
+
 }  // namespace
 }  // namespace moegrad::nn::buffers_test

@@ -36,7 +36,8 @@ class Doubled final : public nn::Callable<Doubled> {
 class Normed final : public nn::Callable<Normed> {
  public:
   Normed() { register_module("norm", norm); }
-  Tensor forward(const Tensor& x) { return norm(x); }
+  /// Call stacks name it.
+  [[gnu::noinline]] Tensor forward(const Tensor& x) { return norm(x); }
 
   nn::RMSNorm norm{{.dim = 4, .dtype = Dtype::kFloat64}};
 };

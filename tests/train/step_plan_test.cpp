@@ -2,12 +2,14 @@
 #include "train/step_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "framework/autograd/micro_batch.h"
 #include "framework/distributed/launch.h"
 #include "framework/runtime/error.h"
 #include "ops/reduce.h"
+#include "optim/clip_grad_norm.h"
 #include "tests/fsdp/models.h"
 #include "tests/testing.h"
 
@@ -179,6 +181,25 @@ TEST(StepPlan, BeginsAStepAnewWhereAllTurnsAreIdle) {
               "micro-batch " +
                   std::to_string(plan.turns()[1].index) + " after 3 of 3 turns");
   });
+}
+
+TEST(StepPlan, IdleTurnsAddNothingToTheGradients) {
+  const auto norm_on = [](int world_size) {
+    double norm = 0;
+    launch(world_size, [&](RankContext& context) {
+      models::CausalLM model(test::sharded_toy_config(), 1);
+      auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+      const auto tokens = Tensor::from(std::vector<std::int64_t>{1, 2, 3}, {3});
+      StepPlan plan(state, 9);
+      for (const auto& turn : plan.turns()) plan.backward(turn, ops::sum(model(tokens).logits));
+      const double own = optim::clip_grad_norm(model.named_parameters(), HUGE_VAL);
+      if (context.rank() == 0) norm = own;
+    });
+    return norm;
+  };
+  const double expected = norm_on(1);
+  EXPECT_GT(expected, 0);
+  EXPECT_NEAR(norm_on(4), expected, 1e-5 * expected);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/autograd/grad_mode.h"
+#include "framework/distributed/collectives.h"
 #include "framework/runtime/random.h"
 #include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"
@@ -66,6 +67,21 @@ struct Training {
   StepPlan plan;
   optim::AdamW optimizer;
 };
+
+TEST_F(SmallRun, MatricesDecayAndVectorsDoNot) {
+  const models::CausalLM model(config(), 1);
+  const auto groups = decay_matrices(model.named_parameters(), 1e-2, 0.1);
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups[0].weight_decay, 0.1);
+  EXPECT_EQ(groups[1].weight_decay, 0);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(groups[i].lr, 1e-2);
+    EXPECT_FALSE(groups[i].parameters.empty());
+    for (const auto& [name, parameter] : groups[i].parameters) {
+      EXPECT_EQ(parameter.ndim(), i == 0 ? 2 : 1) << name;
+    }
+  }
+}
 
 TEST_F(SmallRun, ValidationAndSampleAreTheSameOnEveryWorldSize) {
   const WindowedData text(data(), {.sequences = 2, .validation_sequences = 10});
@@ -289,6 +305,9 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
         }
         result = training.step(batches);
       }
+      EXPECT_EQ(all_reduce<std::int64_t>(*context.group(), std::ssize(result.expert_indices),
+                                         ReduceOp::kSum),
+                micro_batches);
       if (context.rank() == 0) second = {result.loss, result.grad_norm, result.tokens_per_expert};
     });
     return second;
@@ -343,6 +362,7 @@ TEST_F(SmallRun, FiguresOfAStepAreTheSameBitsOnEveryWorldSize) {
       Training training(config(), DeviceMesh::flat(context.group()), 4);
       std::vector<MicroBatch> batches;
       for (std::int64_t i = 0; i < 4; ++i) batches.push_back(text.training_batch(1, 0, i, 4, 1));
+      batches[1].targets.mutable_data<std::int64_t>()[0] = -100;  // so fewer targets than tokens
       if (world_size == 1) {
         for (const auto& batch : batches) {
           const NoGradGuard no_grad;

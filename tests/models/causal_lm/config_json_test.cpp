@@ -280,6 +280,8 @@ TEST(ModelConfigJson, NamesWhatIsWrong) {
       {R"({"num_expert_per_tok": 2})",
        "must have known keys alone, got the unknown key 'num_expert_per_tok'; the nearest known "
        "one is 'num_experts_per_tok'"},
+      {R"({"hidden_sizes_now": 64})",
+       "must have known keys alone, got the unknown key 'hidden_sizes_now'"},
       {R"({"slothful_version": "1"})",
        "must have known keys alone, got the unknown key 'slothful_version'"},
       {R"({"model_type": null})", "model_type must be a string, got null", kText},

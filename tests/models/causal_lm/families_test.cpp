@@ -162,6 +162,7 @@ TEST(Families, HaveTheDefaultsOfTheirClasses) {
   EXPECT_EQ(mixtral.rope_theta, 1e6);
   EXPECT_EQ(mixtral.moe_intermediate_size, 14336);
   EXPECT_EQ(mixtral.num_experts, 8);
+  EXPECT_EQ(mixtral.num_experts_per_tok, 2);
   EXPECT_EQ(mixtral.head_dim, 128);
   EXPECT_TRUE(mixtral.norm_topk_prob);
   EXPECT_FALSE(mixtral.use_qk_norm);
@@ -173,6 +174,7 @@ TEST(Families, HaveTheDefaultsOfTheirClasses) {
   EXPECT_FALSE(qwen2.norm_topk_prob);
   EXPECT_EQ(qwen2.shared_expert_intermediate_size, 5632);
   EXPECT_EQ(qwen2.num_experts, 60);
+  EXPECT_EQ(qwen2.num_experts_per_tok, 4);
   EXPECT_EQ(qwen2.num_key_value_heads, 16);
   const auto glm4 = parse_model_config(R"({"model_type": "glm4_moe", "head_dim": 128})");
   EXPECT_EQ(glm4.partial_rotary_factor, 0.5);
