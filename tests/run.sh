@@ -71,7 +71,7 @@ run_ctest() {
   if [[ $preset == tsan ]]; then
     selection+=(-L concurrency)
     # Long chains on one thread, and what runs the same threads for further models, optimizers and
-    # numbers of ranks, take half of the time; all presets but this one run them.
+    # numbers of ranks, take minutes. --full runs them here too, and every other preset always.
     local long='DeepGraph.*:*NoRecursion:Box.*:Sweep/PretrainedOnRanks.*:*/PretrainedGolden.*'
     long+=':PretrainedOnRanks.Golden*:ExpertParallel.*EveryOptimizer:ExpertParallel.HoldsMore*'
     long+=':OnRanks/ForcedRouting.*/8*:Conformance.Row18_*:Conformance.Row19_*'

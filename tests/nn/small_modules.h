@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Modules and questions that tests of several files have in common.
+// Modules that tests of several files share, and names of tensors.
 
 #include <string>
 #include <vector>
