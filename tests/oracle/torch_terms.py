@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How large the terms are whose sums are results and gradients: rounding errors are relative to them."""
+import math
+
 import torch
 
 from torch_ops import run_op
@@ -47,6 +49,30 @@ def log_softmax(case, x, y, c):
     return [c[0].abs() + y[0].exp() * c[0].abs().sum(case["args"]["dim"], keepdim=True)]
 
 
+def summed_to(terms, x):
+    """The gradient of an input that was broadcast."""
+    return terms.sum_to_size(x.shape)
+
+
+def pow(case, x, y, c):
+    """c b a^(b - 1) and c a^b log a"""
+    a, b = x
+    return [summed_to((c[0] * b * a.pow(b - 1)).abs(), a), summed_to((c[0] * y[0] * a.log()).abs(), b)]
+
+
+def picked(case, x, y, c):
+    """c where the element was taken"""
+    return [summed_to(c[0].abs(), t) for t in x]
+
+
+def normalised(case, x, y):
+    """w (x - mean) r + b"""
+    r = torch.rsqrt(x[0].var(-1, unbiased=False, keepdim=True) + case["args"]["eps"])
+    weights = [t.abs() for t in x[1:]]
+    scaled = (x[0].abs() + row_mean(x[0].abs())) * r * (weights[0] if case["args"]["weight"] else 1)
+    return [scaled + (weights[-1] if case["args"]["bias"] else 0)]
+
+
 def layer_norm(case, x, y, c):
     """r (g - mean(g) - n mean(g n)) with g = c w, n = (x - mean) r; the gradient of w sums c n."""
     r = torch.rsqrt(x[0].var(-1, unbiased=False, keepdim=True) + case["args"]["eps"])
@@ -55,6 +81,18 @@ def layer_norm(case, x, y, c):
     grad_x = r * (g + row_mean(g) + n * row_mean(g * n))
     rows = [(c[0].abs() * n).reshape(-1, n.shape[-1]).sum(0), 0.0]
     return [grad_x] + rows[:1 if case["args"]["weight"] else 0] + rows[1:] * case["args"]["bias"]
+
+
+def variance(case, x, y, c):
+    """k c (a - mean) with k = 2 / (n - correction), that of std 1 / ((n - correction) std): where the
+    elements of a row are close, a and the rounded mean cancel."""
+    dims = [case["args"]["dim"]] if "dim" in case["args"] else list(range(x[0].dim()))
+    a = x[0].abs()
+    terms = a + a.mean(dims, keepdim=True)
+    row = terms.sum(dims, keepdim=True).shape
+    n = math.prod(a.shape[dim] for dim in dims)
+    k = (2 if case["op"].startswith("var") else 1 / y[0].reshape(row)) * c[0].abs().reshape(row)
+    return [k * terms / torch.tensor(n - case["args"].get("correction", 1))]
 
 
 def rms_norm(case, x, y, c):
@@ -111,6 +149,12 @@ def swiglu(case, x, y, c):
 GRADIENTS = {f.__name__: f for f in (
     sigmoid, tanh, silu, softmax, log_softmax, layer_norm, rms_norm, add_rms_norm, rms_norm_rope,
     attention, topk_softmax, load_balancing_loss, swiglu)}
+GRADIENTS |= {"pow(Tensor, Tensor)": pow} | dict.fromkeys(
+    ("var(Tensor)", "var(Tensor, int64, double, bool)", "std(Tensor)", "std(Tensor, int64, double, bool)"),
+    variance) | dict.fromkeys(
+    ("maximum(Tensor, Tensor)", "minimum(Tensor, Tensor)", "where(Tensor, Tensor, Tensor)",
+     "where(Tensor, Tensor, double)", "where(Tensor, double, Tensor)"), picked)
+RESULTS = {"layer_norm": normalised}
 
 
 def sizes_of_terms(case, inputs, needs, outputs, cotangents):
@@ -118,11 +162,10 @@ def sizes_of_terms(case, inputs, needs, outputs, cotangents):
     def wide(tensors):
         return [None if t is None else t.double() if t.is_floating_point() else t for t in tensors]
 
-    none = [0.0] * len(outputs), [0.0] * len(inputs)
     x, y, c = wide(inputs), wide(outputs), wide(cotangents)
     if case["op"] in SUMS_OF_PRODUCTS:
         outputs, grads = run_op(case, [t.abs() for t in x], needs, [t.abs() for t in c])
         return ([t.abs() for t in outputs], [0.0 if t is None else t.abs() for t in grads])
-    if case["op"] in GRADIENTS:
-        return none[0], GRADIENTS[case["op"]](case, x, y, c)
-    return none
+    results, gradients = RESULTS.get(case["op"]), GRADIENTS.get(case["op"])
+    return (results(case, x, y) if results else [0.0] * len(outputs),
+            gradients(case, x, y, c) if gradients else [0.0] * len(inputs))
