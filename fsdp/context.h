@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,7 @@ struct Context {
   std::vector<ForwardOrder*> post_forward_order;
 
   bool in_backward = false;
+  std::weak_ptr<const void> backward;  // expires when the backward ends that set in_backward
 };
 
 }  // namespace moegrad::fsdp

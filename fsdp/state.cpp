@@ -23,6 +23,10 @@ TensorList cast_floating(TensorList tensors, Dtype dtype) {
   return tensors;
 }
 
+void check_last_backward_ended(bool ended) {
+  check(ended, "fully_shard: the last backward ended in an exception; call reset_iter_state()");
+}
+
 // Where some gradients arrive as sums over ranks, each micro-batch must be reduced, of all groups:
 // kept gradients are other leaves of the tree.
 void check_none_is_kept_beside_summed_terms(const std::vector<State*>& states) {
@@ -102,8 +106,7 @@ void State::pre_forward(std::size_t module) {
   check(modules_[module]->calls_under_way() == 1, "fully_shard: module '", path_,
         "' was called within its own forward; call the method itself, without hooks");
   if (context_->in_backward) {
-    check(is_backward_running(),
-          "fully_shard: the last backward ended in an exception; call reset_iter_state()");
+    check_last_backward_ended(is_backward_running());
     unshard();
     return;
   }
@@ -172,9 +175,13 @@ void State::end_iteration() {
 void State::pre_backward() {
   check(context_ != nullptr, "fully_shard: the root of '", path_,
         "' ended between its forward and its backward; keep the model until backward has run");
-  if (!context_->in_backward) {
+  if (context_->in_backward) {
+    check_last_backward_ended(!context_->backward.expired());
+  } else {
     context_->in_backward = true;
-    queue_backward_callback([context = context_] {
+    const auto backward = std::make_shared<const int>();  // the callback goes with its backward
+    context_->backward = backward;
+    queue_backward_callback([context = context_, backward] {
       if (context->root != nullptr) context->root->finish_backward();
     });
   }

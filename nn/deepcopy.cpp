@@ -58,6 +58,18 @@ void check_same_modules(const Modules& copies, const Modules& originals) {
                    (path.empty() ? "the root" : "'" + path + "'"));
 }
 
+// A module that was made of the original's tensor, as nn::Linear(weight), holds that tensor.
+void check_own_tensors(const std::vector<Place>& copies, const std::vector<Place>& originals) {
+  for (const auto& copy : copies) {
+    const auto same = std::ranges::find_if(originals, [&](const Place& original) {
+      return &original.tensor.storage() == &copy.tensor.storage();
+    });
+    check<ValueError>(same == originals.end(), "deepcopy: '", copy.name,
+                      "' of the copy must have elements of its own, got those of '",
+                      same == originals.end() ? "" : same->name, "' of the original");
+  }
+}
+
 void check_same_tensors(const std::vector<Place>& copies, const std::vector<Place>& originals) {
   for (std::size_t i = 0; i < std::max(copies.size(), originals.size()); ++i) {
     const auto& name = (i < originals.size() ? originals : copies)[i].name;
@@ -83,6 +95,7 @@ void deepcopy_into(Module& copy, const Module& module) {
   const auto from = places_of(module, "original");
   auto to = places_of(copy, "copy");
   check_same_tensors(to, from);
+  check_own_tensors(to, from);
   const auto differs = [&](std::size_t i) {
     return to[i].tensor.dtype() != from[i].tensor.dtype();
   };

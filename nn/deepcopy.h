@@ -15,7 +15,8 @@ namespace moegrad::nn {
 /// not registered. Tensors that are tied in one must be tied in the other.
 ///
 /// ValueError, and nothing is changed, unless both consist of modules of the same classes with
-/// tensors of the same names and ties, ShapeError unless of the same shapes. Error for a tensor
+/// tensors of the same names and ties, each with elements of its own; ShapeError unless of the same
+/// shapes. Error for a tensor
 /// that is sharded or has no bytes.
 void deepcopy_into(Module& copy, const Module& module);
 

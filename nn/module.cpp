@@ -186,18 +186,24 @@ void Module::check_new_in_tree(const std::string& name, Module& child,
 }
 
 std::string Module::described() const {
-  return parents_.empty() ? "the module" : "module '" + parents_.back().name + "'";
+  const auto* const parent = last_parent();
+  return parent == nullptr ? "the module" : "module '" + parent->name + "'";
 }
 
 std::pair<const Module*, std::string> Module::place_in_tree() const {
   const auto* module = this;
   std::string path;
-  while (!module->parents_.empty() && !module->parents_.back().alive.expired()) {
-    const auto& parent = module->parents_.back();
-    path = join(parent.name, path);
-    module = parent.module;
+  while (const auto* const parent = module->last_parent()) {
+    path = join(parent->name, path);
+    module = parent->module;
   }
   return {module, std::move(path)};
+}
+
+const Module::Parent* Module::last_parent() const {
+  const auto lives = [](const Parent& parent) { return !parent.alive.expired(); };
+  const auto found = std::ranges::find_if(parents_.rbegin(), parents_.rend(), lives);
+  return found == parents_.rend() ? nullptr : &*found;
 }
 
 // Climbs, since a tree is wide but not deep.
@@ -395,14 +401,17 @@ bool Module::has_trainable_parameter() const {
 // forward. To read weights together, as in evaluation, is their right.
 void Module::check_own_rank() {
   const auto* const context = RankContext::find();
-  if (context == nullptr || context->world_size() == 1 || !training_ || !grad_enabled()) return;
-  int first = training_rank_;
-  if (first == context->rank() || !has_trainable_parameter()) return;
-  if (first < 0 && training_rank_.compare_exchange_strong(first, context->rank())) return;
-  check(first == context->rank(), "forward: ", described(), " is trained by rank ", first,
+  if (context == nullptr || !context->launch() || !training_ || !grad_enabled()) return;
+  const std::lock_guard lock(trainer_mutex_);
+  const bool is_first = training_launch_.lock() != context->launch();
+  if (!is_first && training_rank_ == context->rank()) return;
+  if (!has_trainable_parameter()) return;
+  check(is_first, "forward: ", described(), " is trained by rank ", training_rank_,
         " already, so rank ", context->rank(),
         " must have a module of its own; make it in the function that launch() runs, or, to "
         "evaluate one together, call eval() before or use a NoGradGuard");
+  training_launch_ = context->launch();
+  training_rank_ = context->rank();
 }
 
 ScopeGuard Module::open_scope() {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -382,6 +383,8 @@ class Module {
   };
   /// Error unless it still exists.
   Module& checked(const Child& child) const;
+  /// Of those that live, the one that registered this module last; null if there is none.
+  const Parent* last_parent() const;
 
   std::vector<OwnParameter> parameters_;
   std::vector<OwnBuffer> buffers_;
@@ -391,7 +394,9 @@ class Module {
   Hooks forward_pre_hooks_, forward_hooks_, backward_pre_hooks_, backward_hooks_;
   InputHooks input_hooks_;
   OutputHooks output_hooks_;
-  std::atomic<int> training_rank_ = -1;  // of those of a launch, the first that called it to train
+  std::mutex trainer_mutex_;
+  std::weak_ptr<const void> training_launch_;    // the last one in which a rank called it to train
+  int training_rank_ = 0;                        // the first rank that did
   mutable std::atomic<unsigned> warned_of_ = 0;  // of a tree's root: WarningOf, as bits
 };
 

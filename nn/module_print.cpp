@@ -112,6 +112,7 @@ class ModulePrinter {
       texts.push_back(text.str());
     }
     for (const auto& own : module.buffers_) {
+      module.check_alive(own.alive, "buffer", own.slot.name);
       std::ostringstream text;
       if (own.slot.tensor->defined()) {
         append_tensor(text, own.slot.name, *own.slot.tensor);

@@ -10,6 +10,7 @@
 #include "ops/copies.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/elementwise.h"
+#include "ops/masks.h"
 
 namespace moegrad::ops {
 namespace {
@@ -80,8 +81,14 @@ class Binary final : public Function {
   }
 
  private:
-  static Tensor times(const Tensor& grad, BinaryOp op, const Tensor& a, const Tensor& b) {
-    return mul(grad, apply_binary(op, a, b));
+  // 0 where `none`, also if grad is infinite there.
+  static Tensor times(const Tensor& grad, BinaryOp op, const Tensor& a, const Tensor& b,
+                      const Tensor& none) {
+    return where(none, 0.0, mul(grad, apply_binary(op, a, b)));
+  }
+
+  static Tensor to_larger(const Tensor& grad, const Tensor& a, const Tensor& b) {
+    return times(grad, BinaryOp::kShareOfMaximum, a, b, lt(a, b));
   }
 
   // They unpack only what they read: the other operand may have been freed.
@@ -95,11 +102,13 @@ class Binary final : public Function {
       case BinaryOp::kDiv:
         return div(grad, b_.unpack());
       case BinaryOp::kMaximum:
-        return times(grad, BinaryOp::kShareOfMaximum, a_.unpack(), b_.unpack());
+        return to_larger(grad, a_.unpack(), b_.unpack());
       case BinaryOp::kMinimum:
-        return times(grad, BinaryOp::kShareOfMaximum, b_.unpack(), a_.unpack());
-      default:
-        return times(grad, BinaryOp::kPowByBase, a_.unpack(), b_.unpack());
+        return to_larger(grad, b_.unpack(), a_.unpack());
+      default: {
+        const Tensor a = a_.unpack(), b = b_.unpack();
+        return times(grad, BinaryOp::kPowByBase, a, b, eq(b, 0));
+      }
     }
   }
 
@@ -116,11 +125,13 @@ class Binary final : public Function {
         return neg(mul(div(grad, b), div(a, b)));
       }
       case BinaryOp::kMaximum:
-        return times(grad, BinaryOp::kShareOfMaximum, b_.unpack(), a_.unpack());
+        return to_larger(grad, b_.unpack(), a_.unpack());
       case BinaryOp::kMinimum:
-        return times(grad, BinaryOp::kShareOfMaximum, a_.unpack(), b_.unpack());
-      default:
-        return times(grad, BinaryOp::kPowByExponent, a_.unpack(), b_.unpack());
+        return to_larger(grad, a_.unpack(), b_.unpack());
+      default: {
+        const Tensor a = a_.unpack(), b = b_.unpack();
+        return times(grad, BinaryOp::kPowByExponent, a, b, logical_and(eq(a, 0), ge(b, 0)));
+      }
     }
   }
 

@@ -2,6 +2,7 @@
 #include "ops/indexing.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -297,7 +298,8 @@ Tensor one_hot(const Tensor& indices, std::int64_t num_classes) {
                     "one_hot: num_classes must be at least 1, or -1, got ", num_classes);
   if (num_classes == -1) {
     check<ValueError>(!classes.empty(), "one_hot: needs num_classes where there is no index");
-    num_classes = std::max<std::int64_t>(std::ranges::max(classes), 0) + 1;
+    constexpr auto kMost = std::numeric_limits<std::int64_t>::max() - 1;
+    num_classes = std::clamp<std::int64_t>(std::ranges::max(classes), 0, kMost) + 1;
   }
   check_indices("one_hot", "index", values, num_classes);
   Shape shape = indices.shape();

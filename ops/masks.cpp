@@ -212,7 +212,7 @@ Tensor nonzero(const Tensor& a) {
   check<LayoutError>(a.layout() == Layout::kND,
                      "nonzero: input 0 must be row-major ND, got FRACTAL_NZ; convert it with "
                      "nz_to_nd");
-  const Tensor mask = to_dtype(a, Dtype::kBool);  // contiguous
+  const Tensor mask = to_dtype(a.detach(), Dtype::kBool);  // contiguous
   const auto elements = mask.data<bool>();
   const auto strides = row_major_strides(a.shape());
   std::vector<std::int64_t> positions;

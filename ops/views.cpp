@@ -93,16 +93,17 @@ class Expand final : public Function {
 Shape resolve(std::string_view op, const Tensor& a, const Shape& shape) {
   Shape resolved = shape;
   std::int64_t open = -1, known = 1;
+  bool wraps = false;
   for (std::int64_t i = 0; i < shape.ndim(); ++i) {
     check<ShapeError>(shape[i] >= 0 || (shape[i] == -1 && open < 0), op,
                       ": sizes must not be negative but for one -1, got ", shape);
     if (shape[i] == -1) {
       open = i;
     } else {
-      known *= shape[i];
+      wraps = __builtin_mul_overflow(known, shape[i], &known) || wraps;
     }
   }
-  const bool fits = open < 0 ? known == a.numel() : known > 0 && a.numel() % known == 0;
+  const bool fits = !wraps && (open < 0 ? known == a.numel() : known > 0 && a.numel() % known == 0);
   check<ShapeError>(fits, op, ": shape ", shape, " cannot hold the ", a.numel(), " elements of ",
                     a.shape());
   if (open >= 0) resolved[open] = a.numel() / known;

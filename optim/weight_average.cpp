@@ -35,7 +35,10 @@ WeightAverage::~WeightAverage() {
 }
 
 void WeightAverage::check_in_place(std::string_view call) const {
-  check(!swapped_, "WeightAverage: ", call,
+  const bool average = swapped_ || std::ranges::any_of(parameters_, [](const NamedTensor& each) {
+                         return each.tensor.impl()->holds_average;
+                       });
+  check(!average, "WeightAverage: ", call,
         " must find the weights in their place, got the averages there; call swap() again first");
 }
 
@@ -75,6 +78,7 @@ void WeightAverage::update() {
 
 void WeightAverage::swap() {
   check_parameters_unchanged();
+  if (!swapped_) check_in_place("swap()");  // another's averages
   mark_swapped(!swapped_);
   for (std::size_t i = 0; i < averages_.size(); ++i) {
     Tensor& parameter = parameters_[i].tensor;

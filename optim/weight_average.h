@@ -28,8 +28,9 @@ class WeightAverage {
   /// What has been swapped stays so; optimizers then take the averages for the weights.
   ~WeightAverage();
 
-  /// Error between swap() and the swap() that puts the weights back, as for state_dict(),
-  /// load_state_dict() and a step() of an optimizer of these parameters. Error if fully_shard has
+  /// Error between swap() and the swap() that puts the weights back, of this average or another one
+  /// of these parameters, as for state_dict(), load_state_dict(), another average's swap() and a
+  /// step() of an optimizer. Error if fully_shard has
   /// replaced a parameter, DtypeError if Module::to has converted one, here and in swap(); then
   /// nothing has changed.
   void update();

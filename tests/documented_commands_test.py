@@ -65,6 +65,8 @@ def problems_of(command, build):
     """What is wrong with a command without running it."""
     for part in re.split(r"\s*(?:&&|\|)\s*", command):
         words = without_launcher(part.split())
+        if words[0] == "python3" and not (ROOT / words[1]).exists():
+            yield f"{command}: no script {words[1]}"
         if words[0] in SYSTEM | {"dot"}:
             continue
         match = PROGRAM.match(words[0])
@@ -78,7 +80,7 @@ def problems_of(command, build):
         text = help_of(program, build)
         for option in (word for word in words[1:] if word.startswith("--")):
             name = option.split("=")[0]
-            listed = re.search(rf"{re.escape(name)}\b", text) or f'"{name[2:]}"' in text
+            listed = re.search(rf"{re.escape(name)}(?![\w-])", text) or f'"{name[2:]}"' in text
             common = name in ("--world-size", "--threads-per-rank") and "_option(" in text
             if not listed and not common and name != "--help":
                 yield f"{command}: {words[0]} has no option {name}"
@@ -111,11 +113,11 @@ def strays(folder):
     return [path for path in others if len(path.parts) > 1 and path.parts[0] in known]
 
 
-def run_all(commands, build, prepare=fixtures):
-    """Runs the commands in a copy of the checkout; what goes wrong."""
+def run_all(commands, build, prepare=fixtures, files=None):
+    """Runs the commands in a copy of the checkout, or of these files of it; what goes wrong."""
     with tempfile.TemporaryDirectory() as tmp:
         folder = Path(tmp) / "checkout"
-        for path in repository_files(ROOT, []):
+        for path in files or repository_files(ROOT, []):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, folder / path)
         for command in (["init", "-q"], ["add", "-A"]):
@@ -157,14 +159,17 @@ def self_test(build):
            "build/release/tools/train --no-such-option 3": "no option --no-such-option",
            "./tests/run.sh --fulll": "no option --fulll",
            "mpirun -n 2 build/release/tools/no_such_tool": "no program",
-           "mpirun -n 2 build/release/tools/train --no-such": "no option --no-such"}
+           "mpirun -n 2 build/release/tools/train --no-such": "no option --no-such",
+           "build/release/tools/train --expert 2": "no option --expert",
+           "python3 tests/no_such.py": "no script tests/no_such.py"}
     for command, what in bad.items():
         found = list(problems_of(command, build))
         assert len(found) == 1 and what in found[0], (command, found)
     good = ["./tests/run.sh --full", "build/release/tools/train --lr 3 && dot -Tsvg x"]
     assert not [problem for command in good for problem in problems_of(command, build)]
     planted = ["touch ops/stray.h", "touch top_level_is_fine.json", "false"]
-    found = list(run_all(planted, build, prepare=lambda *_: None))
+    few = [Path("README.md"), Path("ops/CMakeLists.txt")]
+    found = list(run_all(planted, build, prepare=lambda *_: None, files=few))
     assert len(found) == 2 and found[0].endswith("leaves ops/stray.h") and \
         found[1].startswith("false: exit status 1"), found
 

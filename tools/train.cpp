@@ -5,7 +5,7 @@
 //     build/release/tools/train                       the King James text, 2 ranks
 //     build/release/tools/train --text FILE --world-size 4 --micro-batches 4
 //     build/release/tools/train --pack                whole documents, balanced
-//     mpirun -n 4 build/release/tools/train           4 ranks, each a process
+//     mpirun -n 2 build/release/tools/train           2 ranks, each a process
 //
 // The losses depend on the seed and the step alone, not on world size, threads or weight layout.
 

@@ -215,6 +215,12 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
       std::cout << "no checkpoint yet, from step 0" << std::endl;
     }
   }
+  const auto idle = context.world_size() - data.micro_batches();
+  if (is_rank_0 && idle > 0) {
+    std::cout << idle << " of " << context.world_size()
+              << " ranks run no micro-batch: --micro-batches is " << data.micro_batches()
+              << std::endl;
+  }
   const auto first = trained.step;
   StepProfile profile(options);
   auto logs = [&] {
@@ -239,7 +245,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   };
   const double before = evaluate(model, data, may_stop);
   if (is_rank_0) std::cout << "training, from validation loss " << before << std::endl;
-  if (logs.validation_due(first)) logs.validation(first, before, unit_of(data));
+  logs.first_validation(first, before, unit_of(data));
 
   StepPlan plan(state, data.micro_batches(), accumulation_on(dims));
   StepLoader loader(data, plan.indices());
@@ -320,7 +326,7 @@ void check_output_folder(const std::string& option, const std::string& folder) {
   std::filesystem::create_directories(folder, failure);
   check(!failure, message, failure.message());
   try {
-    AtomicFile(std::filesystem::path(folder) / "written");  // never committed
+    AtomicFile(std::filesystem::path(folder) / ".moegrad");  // never committed
   } catch (const FileError& error) {
     throw Error(message + error.reason());
   }

@@ -78,6 +78,7 @@ class Checkpoint final : public Function {
   TensorList forward(const TensorList& inputs) {
     for (const auto& input : inputs) inputs_.emplace_back(*this) = input;
     dropout_ids_ = DropoutIdsGuard::current();
+    if (dropout_ids_) token_ids_ = dropout_ids_->token_ids;
     const FirstRunGuard guard;
     detail::LeafRecorder recorder(captured_);
     TensorList outputs = body_(inputs);
@@ -91,6 +92,7 @@ class Checkpoint final : public Function {
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const ScopeRestoreGuard scope_guard(scope());
     const MicroBatchGuard micro_batch_guard(micro_batch());
+    static_cast<void>(token_ids_.unpack());  // an error if they have been written to since
     const DropoutIdsGuard dropout_guard(dropout_ids_);
     RecomputedInputs inputs;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
@@ -139,6 +141,7 @@ class Checkpoint final : public Function {
   TensorList captured_;
   int last_micro_batch_ = 0;
   std::shared_ptr<const DropoutIds> dropout_ids_;
+  SavedTensor token_ids_{*this};    // of these
   std::deque<SavedTensor> inputs_;  // a deque: a SavedTensor cannot be moved
 };
 

@@ -19,7 +19,7 @@ struct GradOptions {
 /// Inputs may be leaves or results, and the same one may be named twice. An undefined entry of
 /// `grad_outputs`, or an empty list, means one for an output of one element. Only what lies between
 /// outputs and inputs is computed, and, for an input that is a result, the way from there to one
-/// leaf.
+/// leaf: unlike in PyTorch a backward of that input needs retain_graph, too.
 ///
 /// Error for an output or input that does not require a gradient, for another number of gradients
 /// than outputs, and for an input that no output depends on, unless allow_unused. So it is for a

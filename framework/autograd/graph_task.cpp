@@ -283,6 +283,7 @@ void GraphTask::add(const Edge& edge, Tensor grad, int micro_batch) {
 void GraphTask::add_to_leaf(const Tensor& leaf, Tensor grad, int micro_batch) {
   const auto& sink = leaf.impl()->leaf_state().sink;
   if (sink) return sink(std::move(grad));
+  if (!leaf.requires_grad()) return;  // it has been frozen since forward
   auto& task = task_of(leaf);
   auto& pending = task.pending(leaf);
   pending.reached = true;

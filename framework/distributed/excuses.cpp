@@ -39,10 +39,23 @@ std::string Excuses::end(Handle excuse) {
   std::erase_if(ended_, [&](const Ended& inner) {
     return inner.group == excuse->group && inner.since >= excuse->since;
   });
-  if (ended_.size() == kRemembered) ended_.erase(ended_.begin());
-  ended_.push_back({.group = excuse->group, .since = excuse->since, .until = now});
+  ended_.push_back({.group = excuse->group, .since = excuse->since, .until = now, .excused = time});
+  if (ended_.size() > kRemembered) add_first_to_next();
   excuses_.erase(excuse);
   return warning;
+}
+
+// To the next of the same group; every group has its own.
+void Excuses::add_first_to_next() {
+  for (auto first = ended_.begin(); first != ended_.end(); ++first) {
+    const auto next = std::find_if(std::next(first), ended_.end(),
+                                   [&](const Ended& later) { return later.group == first->group; });
+    if (next == ended_.end()) continue;
+    next->since = std::min(first->since, next->since);
+    next->excused += first->excused;
+    ended_.erase(first);
+    return;
+  }
 }
 
 bool Excuses::count_in(const void* group, const void* world) const {
@@ -54,21 +67,21 @@ bool Excuses::count_in(const void* group, const void* world) const {
 CollectiveClock::duration Excuses::within(CollectiveClock::duration time, const void* group,
                                           const void* world) const {
   const auto now = CollectiveClock::now();
-  std::vector<std::pair<CollectiveClock::time_point, CollectiveClock::time_point>> spans;
+  std::vector<Ended> spans;
   for (const auto& ended : ended_) {
-    if (ended.group == world || ended.group == group) spans.emplace_back(ended.since, ended.until);
+    if (ended.group == world || ended.group == group) spans.push_back(ended);
   }
-  for (const auto& excuse : excuses_) {
-    if (excuse.group == world || excuse.group == group) spans.emplace_back(excuse.since, now);
+  for (const auto& [own, what, since, warns_at] : excuses_) {
+    if (own == world || own == group) spans.push_back({own, since, now, now - since});
   }
-  std::ranges::sort(spans);
+  std::ranges::sort(spans, {}, &Ended::since);
   CollectiveClock::duration sum{0};
   auto counted_until = now - time;
-  for (const auto& [since, until] : spans) {
-    const auto begin = std::max(since, counted_until);
-    if (until <= begin) continue;
-    sum += until - begin;
-    counted_until = until;
+  for (const auto& span : spans) {
+    const auto begin = std::max(span.since, counted_until);
+    if (span.until <= begin) continue;
+    sum += std::min(span.until - begin, span.excused);
+    counted_until = span.until;
   }
   return sum;
 }

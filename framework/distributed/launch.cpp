@@ -56,6 +56,7 @@ void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub, const ThreadState
                          .world_size = world_size,
                          .threads = options.threads_per_rank,
                          .group = std::make_shared<ThreadProcessGroup>(hub, hub->world(), rank),
+                         .launch = hub,
                          .log_level = log_level});
     const RankContextGuard guard(context);
     body(context);

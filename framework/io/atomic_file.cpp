@@ -27,13 +27,22 @@ void require(bool ok, std::string_view step, const std::filesystem::path& path) 
 // The file that a chain of links leads to. It need not exist.
 std::filesystem::path follow_links(std::filesystem::path path) {
   constexpr int kMostLinks = 40;  // the system's limit
-  for (int i = 0; std::filesystem::is_symlink(path); ++i) {
+  std::error_code failure;        // ignored: creating a file there reports it
+  for (int i = 0; std::filesystem::is_symlink(path, failure); ++i) {
     errno = ELOOP;
     require(i < kMostLinks, "follow the links of", path);
-    const auto target = std::filesystem::read_symlink(path);
+    const auto target = std::filesystem::read_symlink(path, failure);
     path = target.is_absolute() ? target : path.parent_path() / target;
   }
   return path;
+}
+
+bool flush(int descriptor) {
+  int result = 0;
+  do {
+    result = fsync(descriptor);
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
 }
 
 }  // namespace
@@ -46,7 +55,8 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(follow_links(p
   static std::atomic<std::uint64_t> number = 0;
   // Takes the next number if a killed process with the same id has left a file of this name.
   do {
-    temporary_ = path_;
+    // Shorter than the longest name that there may be.
+    temporary_ = path_.parent_path() / path_.filename().string().substr(0, 200);
     temporary_ += ".tmp." + std::to_string(getpid()) + "." + std::to_string(number++);
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (descriptor_ < 0 && errno == EEXIST);
@@ -82,8 +92,9 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
 void AtomicFile::commit() {
   check(!temporary_.empty(), "atomic_file: ", path_.string(), " must be committed once, got again");
   const SlowStorage storage("flushing " + path_.string());
-  require(fsync(descriptor_) == 0, "flush", path_);
-  require(close(std::exchange(descriptor_, -1)) == 0, "close", path_);
+  require(flush(descriptor_), "flush", path_);
+  // An interrupted close() has closed it.
+  require(close(std::exchange(descriptor_, -1)) == 0 || errno == EINTR, "close", path_);
   require(rename(temporary_.c_str(), path_.c_str()) == 0, "rename", path_);
   temporary_.clear();
   // A rename is durable once the folder is flushed.
@@ -94,7 +105,7 @@ std::error_code flush_folder(const std::filesystem::path& folder) {
   const SlowStorage storage("flushing " + folder.string());
   const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   require(descriptor >= 0, "open", folder);
-  const bool flushed = fsync(descriptor) == 0;
+  const bool flushed = flush(descriptor);
   const int reason = errno;
   close(descriptor);
   const bool unable =

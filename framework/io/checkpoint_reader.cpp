@@ -184,8 +184,12 @@ std::optional<CheckpointReader> open_newest_checkpoint(
       check_same_manifest(*reader, group);
       return reader;
     }
-    if (skipped) skipped(*first);
-    reasons += "\n  " + *first;
+    std::string reason = *first;
+    if (std::ranges::count(failures, "") > 0) {  // others have read it
+      reason += ", on rank " + std::to_string(first - failures.begin());
+    }
+    if (skipped) skipped(reason);
+    reasons += "\n  " + reason;
   }
   check(reasons.empty(), "checkpoint: ", root.string(),
         " must have a sound checkpoint or none at all, got none that could be read:", reasons);

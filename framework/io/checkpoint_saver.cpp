@@ -124,7 +124,7 @@ void CheckpointSaver::save(std::int64_t step, CheckpointState state) {
   wait();
   if (options_.observe) options_.observe(CheckpointPoint::kCopy);
   for (const auto& [name, tensor] : state.tensors) {
-    if (!is_stale(tensor)) continue;
+    if (!tensor.defined() || !is_stale(tensor)) continue;
     options_.warn("checkpoint: '" + name +
                   "' is saved with old values, since no module holds this tensor any more; call "
                   "state_dict() for each save, or write into a buffer with copy_");

@@ -212,12 +212,12 @@ void warn(const CheckpointOptions& options, const std::string& text) {
   log(LogLevel::kWarning, text);
 }
 
-/// Whether `body` threw no Error.
+/// Whether `body` threw nothing.
 template <class Body>
 bool warn_of_failure(const CheckpointOptions& options, const std::string& what, const Body& body) {
   try {
     body();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // of the file system, too
     warn(options, "checkpoint: " + what + ": " + error.what());
     return false;
   }

@@ -47,7 +47,9 @@ enum class CheckpointPoint : std::uint8_t {
 };
 
 struct CheckpointOptions {
-  /// The number of newest checkpoints that stay; 0: all. Damaged ones do not count, and stay, too.
+  /// The number of newest checkpoints that stay; 0: all. One that cannot be opened, since its
+  /// manifest is damaged or a file is of another size, does not count. No damaged one is removed;
+  /// the checksums of older ones are compared for that, those of the ones that stay are not.
   std::int64_t keep = 2;
   /// Called on rank 0 when the checkpoint is valid but something else could not be done: the file
   /// system does not flush folders, or the link `latest` or the removal of older checkpoints

@@ -49,6 +49,7 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::finish() {
+  if (!good()) fail("out of memory");  // which a stream hides
   if (descriptor_ >= 0) return write_in_place();
   try {
     write_file_atomically(path_, view());

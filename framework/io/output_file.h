@@ -67,7 +67,7 @@ class LineFile {
   void set_aside(std::int64_t bytes = 0);
   /// Cuts the file to its first `bytes` bytes.
   void cut(std::int64_t bytes);
-  /// Writes a line feed if the last line has none.
+  /// Writes a line feed, for a last line that has none.
   void end_line();
   /// Writes `line` and a line feed, as a whole or not at all.
   void write(std::string_view line);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <new>
 #include <stdexcept>
+#include <string_view>
 
 #include "framework/runtime/out_of_memory.h"
 
@@ -45,6 +46,8 @@ std::string message_of_exception() {
   } catch (const std::bad_alloc&) {
     return "out of memory, " + memory_in_use();
   } catch (const std::length_error& error) {
+    // The library's own name a function of it: "vector::reserve".
+    if (std::string_view(error.what()).find("::") == std::string_view::npos) return error.what();
     return std::string("out of memory, more elements asked for than an array can hold (") +
            error.what() + "), " + memory_in_use();
   } catch (const std::exception& error) {

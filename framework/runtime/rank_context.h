@@ -27,6 +27,7 @@ class RankContext {
     int world_size = 1;
     int threads = 1;  // compute threads of this rank, the calling one included
     std::shared_ptr<ProcessGroup> group = nullptr;
+    std::shared_ptr<const void> launch = nullptr;
     LogLevel log_level = LogLevel::kInfo;
     /// The rank's totals, if this is the context of another thread of that rank; null: a new one.
     std::shared_ptr<WorkTotals> work = nullptr;
@@ -61,6 +62,9 @@ class RankContext {
   void set_log_level(LogLevel level) { log_level_ = level; }
   /// The group of all ranks; null outside launch().
   const std::shared_ptr<ProcessGroup>& group() const { return options_.group; }
+  /// What the ranks of one launch() share as threads of this process, and no other launch; null
+  /// elsewhere.
+  const std::shared_ptr<const void>& launch() const { return options_.launch; }
 
  private:
   friend class RankContextGuard;

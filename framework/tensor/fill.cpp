@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -130,6 +131,9 @@ void check_element(std::string_view op, double value, Dtype dtype) {
     check<ValueError>(whole, op, ": int64 needs whole numbers in its range, got ", value);
   } else if (dtype == Dtype::kBool) {
     check<ValueError>(value == 0 || value == 1, op, ": bool needs true and false, got ", value);
+  } else if (dtype == Dtype::kFloat32 && std::isfinite(value)) {
+    check<ValueError>(std::abs(value) <= std::numeric_limits<float>::max(), op,
+                      ": float32 needs numbers in its range, got ", value);
   }
 }
 
@@ -189,6 +193,7 @@ Tensor empty_like(const Tensor& like) { return Tensor::empty(like.shape(), like.
 Tensor zeros_like(const Tensor& like) { return Tensor::zeros(like.shape(), like.dtype()); }
 Tensor ones_like(const Tensor& like) { return full_like(like, 1); }
 Tensor full_like(const Tensor& like, double value) {
+  check_element("full_like", value, like.dtype());
   return Tensor::full(like.shape(), value, like.dtype());
 }
 

@@ -70,7 +70,7 @@ inline Shape row_major_strides(const Shape& shape) {
   std::int64_t step = 1;
   for (std::int64_t i = shape.ndim() - 1; i >= 0; --i) {
     strides[i] = step;
-    step *= shape[i];
+    if (__builtin_mul_overflow(step, shape[i], &step)) step = 0;  // beside a size of 0 alone
   }
   return strides;
 }

@@ -173,6 +173,10 @@ Tensor Tensor::narrow(const Tensor& base, std::int64_t dim, std::int64_t start,
                       std::int64_t length) {
   check_off_tape("Tensor::narrow", base, "the base", "use ops::narrow");
   Shape shape = base.shape();
+  check<ShapeError>(
+      0 <= start && 0 <= length && length <= shape[dim] && start <= shape[dim] - length,
+      "Tensor::narrow: must be within the ", shape[dim], " elements of dimension ", dim, ", got ",
+      length, " from ", start);
   shape[dim] = length;
   return as_strided(base, shape, base.strides(), base.offset() + start * base.strides()[dim]);
 }
@@ -339,7 +343,9 @@ void Tensor::set_grad(Tensor grad) const {
     check<DtypeError>(grad.dtype() == impl.dtype, "set_grad: gradient must be ", impl.dtype,
                       " as its tensor, got ", grad.dtype());
   }
-  if (grad.defined() && !grad.is_leaf()) grad = grad.detach();  // there is no second backward
+  // There is no second backward, and the caller's tensor does not become a shard.
+  const bool becomes_shard = grad.defined() && grad.shard_spec() != impl.shard;
+  if (becomes_shard || (grad.defined() && !grad.is_leaf())) grad = grad.detach();
   if (grad.defined() && grad.layout() == Layout::kND && !grad.is_contiguous()) grad = clone(grad);
   auto& leaf = impl.leaf_state();
   if (!grad.defined()) ++leaf.drops;

@@ -189,6 +189,8 @@ class Tensor {
   const std::shared_ptr<Function>& grad_fn() const;
   std::size_t output_index() const;
   /// Accumulated gradient of a leaf, cut as the leaf is; undefined until backward has reached it.
+  /// Where another handle holds it, or it is a part of a larger tensor, a further backward makes a
+  /// new one of the sum and leaves that as it is.
   Tensor grad() const;
   void set_grad(Tensor grad) const;
   /// Which part of a global tensor this is; null if it is whole. Kept by grad(), detach(), clone()

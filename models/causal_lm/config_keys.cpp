@@ -156,11 +156,10 @@ void refuse_unknown_keys(const JsonNode& keys, const ModelFamily& family) {
     const auto types = types_with(key);
     keys[key].require(types.empty(), "must be absent or null, for a ", family.model_type,
                       " has no such key, only ", listed(types), "; got ", keys[key]);
-    const auto distance = [&, &key = key](std::string_view name) {
-      return edit_distance(key, name);
-    };
+    const auto typed = std::string_view(key).substr(0, 64);  // known keys are shorter by far
+    const auto distance = [&](std::string_view name) { return edit_distance(typed, name); };
     const auto nearest = *std::ranges::min_element(known, {}, distance);
-    const bool is_near = distance(nearest) <= std::max<std::size_t>(1, key.size() / 4);
+    const bool is_near = distance(nearest) <= std::max<std::size_t>(1, typed.size() / 4);
     keys.require(false, "must have known keys alone, got the unknown key ", in_quotes(key),
                  is_near ? "; the nearest known one is " + in_quotes(nearest) : "");
   }

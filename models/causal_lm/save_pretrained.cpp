@@ -35,11 +35,16 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kConfigFile = "config.json";
 
+constexpr std::string_view kGenerationFile = "generation_config.json";
+
 /// What else belongs to a model in a folder of Hugging Face.
 constexpr std::array kCopiedFiles = std::to_array<std::string_view>(
-    {"added_tokens.json", "chat_template.jinja", "chat_template.json", "generation_config.json",
+    {"added_tokens.json", "chat_template.jinja", "chat_template.json", kGenerationFile,
      "merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer.model",
      "tokenizer_config.json", "vocab.json"});
+/// A tokenizer has one of these.
+constexpr std::array kVocabularies =
+    std::to_array<std::string_view>({"tokenizer.json", "tokenizer.model", "vocab.json"});
 
 /// A tensor to write, and of which pieces of a parameter it consists.
 struct HfTensor {
@@ -149,12 +154,19 @@ void copy_durably(const fs::path& from, const fs::path& to) {
   output.commit();
 }
 
-/// Copies kCopiedFiles, as far as they are there.
+/// Copies kCopiedFiles, as far as they are there. Where a tokenizer is, the other files of an
+/// earlier one go.
 void copy_files(const fs::path& from, const fs::path& to) {
   std::error_code failure;
   if (fs::equivalent(from, to, failure)) return;
+  const bool tokenizer = std::ranges::any_of(
+      kVocabularies, [&](const auto name) { return fs::exists(from / name, failure); });
   for (const auto name : kCopiedFiles) {
-    if (fs::exists(from / name, failure)) copy_durably(from / name, to / name);
+    if (fs::exists(from / name, failure)) {
+      copy_durably(from / name, to / name);
+    } else if (tokenizer && name != kGenerationFile) {
+      remove_if_there(to / name);
+    }
   }
 }
 
@@ -306,6 +318,13 @@ void check_export_folder(const fs::path& folder, const SavePretrainedOptions& op
     check<ValueError>(!entry.is_symlink(failure), "save_pretrained: ", entry.path().string(),
                       " must be a file of this folder alone, got a link to ",
                       fs::read_symlink(entry.path(), failure).string());
+    check<ValueError>(!entry.is_directory(failure), "save_pretrained: ", entry.path().string(),
+                      " must be a file, got a folder");
+  }
+  if (options.copy_from.empty()) return;
+  for (const auto name : kCopiedFiles) {
+    const auto path = options.copy_from / name;
+    if (fs::exists(path, failure)) const InputFile readable(path, "save_pretrained");
   }
 }
 

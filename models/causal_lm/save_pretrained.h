@@ -22,7 +22,8 @@ struct SavePretrainedOptions {
   /// (correction biases) are always written as they are, as transformers keeps them in float32.
   std::optional<Dtype> dtype = std::nullopt;
   /// A folder whose generation_config.json and files of the tokenizer are copied, such as that
-  /// which the model was loaded from. Empty: none.
+  /// which the model was loaded from. If it has a tokenizer, the files of an earlier one
+  /// that it does not have are removed. Empty: all such files stay as they are.
   std::filesystem::path copy_from = {};
 };
 
@@ -44,8 +45,9 @@ void save_pretrained(CausalLM& model, const std::filesystem::path& folder,
                      const SavePretrainedOptions& options = {});
 
 /// ValueError if a file that save_pretrained() might write or remove is a symbolic link: what it
-/// points to, such as a file of the Hub's cache, is another model's. The folder itself may be a
-/// link. A file that has a second name (a hard link) is replaced, so the other stays as it is.
+/// points to, such as a file of the Hub's cache, is another model's. Or if it is a folder, or if a
+/// file to copy cannot be read. The folder itself may be a link. A file that has a second name (a
+/// hard link) is replaced, so the other stays as it is.
 void check_export_folder(const std::filesystem::path& folder,
                          const SavePretrainedOptions& options = {});
 

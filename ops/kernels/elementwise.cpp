@@ -149,7 +149,7 @@ void unary_backward(UnaryOp op, const T* dy, const T* saved, T* dx, std::int64_t
         return g * s * (T{1} + x * (T{1} - s));
       });
     case UnaryOp::kRelu:
-      return map(dy, saved, dx, n, [](T g, T x) { return x > T{0} ? g : T{0}; });
+      return map(dy, saved, dx, n, [](T g, T x) { return x <= T{0} ? T{0} : g; });
     case UnaryOp::kGelu:
       return map(dy, saved, dx, n, [](T g, T x) { return g * gelu_slope(x); });
     case UnaryOp::kGeluTanh:
@@ -166,7 +166,7 @@ void clamp(const T* x, T least, T most, T* y, std::int64_t n) {
 
 template <class T>
 void clamp_backward(const T* dy, const T* x, T least, T most, T* dx, std::int64_t n) {
-  map(dy, x, dx, n, [=](T g, T v) { return v < least || v > most ? T{0} : g; });
+  map(dy, x, dx, n, [=](T g, T v) { return least <= v && v <= most ? g : T{0}; });
 }
 
 template <class T>

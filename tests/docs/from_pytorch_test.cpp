@@ -95,7 +95,7 @@ TEST(FromPyTorch, Tensors) {
 
 TEST(FromPyTorch, Activations) {
   const Tensor x = Tensor::of({-3, 5});
-  expect_equal(ops::maximum(x, x * 0.01), Tensor::of({-0.03, 5}));
+  expect_equal(ops::where(ops::gt(x, 0.0), x, x * 0.01), Tensor::of({-0.03, 5}));
   const double wanted = -std::log1p(std::exp(3.0)) - std::log1p(std::exp(-5.0));
   expect_close(ops::sum(-ops::softplus(-x)), wanted);
 }
@@ -151,10 +151,12 @@ TEST(FromPyTorch, AutogradAndModules) {
   const int step = 60;
   const double lr = 0.5;
   optimizer.scale_lr(std::pow(0.1, step / 30));
+  EXPECT_NEAR(*optimizer.groups()[0].lr, 0.01, 1e-15);
   optimizer.set_lr(lr);
+  EXPECT_EQ(*optimizer.groups()[0].lr, lr);
   const Documents documents = Documents::one(2);
   const Tensor q = Tensor::ones({2, 1, 4});
-  EXPECT_EQ(ops::attention(q, q, q, documents, 1.0).shape(), q.shape());
+  expect_equal(ops::attention(q, q, q, documents, 1.0), q);  // a mean of equal values
 }
 
 }  // namespace

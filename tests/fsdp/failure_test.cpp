@@ -10,6 +10,7 @@
 #include "framework/autograd/grad_mode.h"
 #include "framework/distributed/launch.h"
 #include "framework/runtime/rank_context.h"
+#include "ops/reduce.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/testing.h"
@@ -70,6 +71,25 @@ TEST(FsdpFailure, AGatherThatFailedLeavesTheGroupShardedAndReshardDoesNotThrowIt
                         EXPECT_TRUE(state_of((*model)[1]).group()->is_sharded());
                       }),
                Error);
+}
+
+TEST(FsdpFailure, ABackwardAfterOneThatFailedIsRefusedUntilTheStateIsReset) {
+  launch(2, [](RankContext& rank) {
+    const auto model = make_stack();
+    auto& root = shard(*model, DeviceMesh::flat(rank.group()));
+    const Tensor x = test::leaf_input({3, 5}, 0, 0).set_requires_grad(true);
+    x.register_hook([](const Tensor&) -> Tensor { throw Error("a hook's"); });
+    const Tensor first = ops::sum((*model)(x)), second = ops::sum(run(*model));
+    EXPECT_THROW(first.backward(), Error);
+    EXPECT_EQ(message_of<Error>([&] { second.backward(); }),
+              "fully_shard: the last backward ended in an exception; call reset_iter_state(); in "
+              "module 1.out_proj");
+    root.reset_iter_state();
+    ops::sum(run(*model)).backward();
+    for (const auto& [name, parameter] : model->named_parameters()) {
+      EXPECT_TRUE(parameter.grad().defined()) << name;
+    }
+  });
 }
 
 TEST(FsdpFailure, AReductionThatFailedGivesNoGradients) {

@@ -8,6 +8,7 @@
 #include "framework/distributed/to_local.h"
 #include "framework/io/safetensors.h"
 #include "framework/tensor/arena.h"
+#include "tests/framework/io/files.h"
 #include "tests/fsdp/hand_sharded.h"
 #include "tests/fsdp/models.h"
 
@@ -247,7 +248,8 @@ TEST(StateDict, IsThatOfTheShardsWhileParametersAreGathered) {
 
 // A file of one rank's shards has the names and, here, the shapes of what a rank holds.
 TEST(StateDict, OfShardsIsNoFileAndAFileOfShardsIsNotLoaded) {
-  const auto path = ::testing::TempDir() + "state_dict_of_shards.safetensors";
+  const TemporaryFolder folder;
+  const auto path = (folder / "model.safetensors").string();
   launch(2, [&](RankContext& context) {
     const auto mesh = DeviceMesh::flat(context.group());
     models::CausalLM model(tied_config(), 3), other(tied_config(), 8);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -178,6 +179,8 @@ TEST(Buffers, MustStayWhereTheyWereRegistered) {
   EXPECT_EQ(message_of<Error>([&] { holder.named_buffers(); }), expected);
   EXPECT_EQ(message_of<Error>([&] { holder.state_dict(); }), expected);
   EXPECT_EQ(message_of<Error>([&] { holder.to_empty(); }), expected);
+  std::ostringstream out;
+  EXPECT_EQ(message_of<Error>([&] { out << holder; }), expected);
   Tensor mask = Tensor::zeros({2});
   holder.register_buffer("mask", mask);  // the name is free
   EXPECT_EQ(holder.named_buffers().size(), 1U);

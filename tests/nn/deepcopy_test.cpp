@@ -114,6 +114,18 @@ TEST(Deepcopy, RefusesAnotherModuleAndChangesNothing) {
   EXPECT_EQ(one.named_parameters()[0].tensor.data<float>()[0], 0.0F);
 }
 
+// As of a module that is made from a tensor, which it then holds.
+TEST(Deepcopy, RefusesACopyThatHoldsTensorsOfTheOriginal) {
+  Linear model({.in_features = 2, .out_features = 3});
+  init_weights(model, 1, 0.5);
+  model(Tensor::ones({1, 2})).backward(Tensor::ones({1, 3}));
+  EXPECT_EQ(
+      message_of<ValueError>([&] { deepcopy(model, model.weight()); }),
+      "deepcopy: 'weight' of the copy must have elements of its own, got those of 'weight' of "
+      "the original");
+  EXPECT_TRUE(model.weight().grad().defined());
+}
+
 TEST(Deepcopy, RefusesShardsAndTensorsWithoutBytes) {
   const Linear::Config config = {.in_features = 2, .out_features = 3};
   Linear sharded(config);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout masks that are the same where others may be meant.
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <concepts>
 #include <functional>
@@ -101,6 +103,20 @@ TEST(DropoutDraws, AModelThatDropsAgainUnderOneGuardWarnsOnce) {
     for (int i = 0; i < 2; ++i) other.layers(Tensor::ones({4, 8}));
   });
   EXPECT_NE(of_other.find(std::string("Dropout '0'") + kAgain), std::string::npos) << of_other;
+}
+
+// With the ids of the next micro-batch it would drop others than forward did.
+TEST(DropoutDraws, IdsThatAreWrittenToBetweenForwardAndBackwardAreAnError) {
+  for (const bool recomputed : {false, true}) {
+    DroppingBlock block;
+    if (recomputed) recompute(block);
+    Tensor ids = Tensor::arange(kTokens);
+    const DropoutIdsGuard guard({.seed = 1, .step = 0, .token_ids = ids});
+    const Tensor y = ops::sum(block(randn({kTokens, kHidden}, 1), context_of(kTokens)));
+    copy_(ids, Tensor::arange(kTokens));
+    EXPECT_THAT(message_of<Error>([&] { y.backward(); }),
+                ::testing::HasSubstr("saved for backward has been modified in place since"));
+  }
 }
 
 TEST(DropoutDraws, WhatIsMeantToBeTheSameDoesNotWarn) {

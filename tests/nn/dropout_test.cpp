@@ -83,7 +83,7 @@ TEST(Dropout, DropsNothingInEvaluation) {
   EXPECT_FALSE(bitwise_equal(dropout(x), x));
 }
 
-TEST(Dropout, HasTheGradientOfTheElementsThatItKeeps) {
+TEST(Dropout, GradientsMatchFiniteDifferencesOfWhatItKeeps) {
   Dropout dropout({.p = 0.5});
   const DropoutIdsGuard guard({.seed = 1, .step = 0});
   EXPECT_TRUE(gradients_agree([&](const TensorList& in) { return TensorList{dropout(in[0])}; },

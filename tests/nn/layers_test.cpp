@@ -46,7 +46,7 @@ TEST(Linear, SharesAGivenWeight) {
             "Linear: weight must be [out, in], got [3]");
 }
 
-TEST(Linear, AddsABiasIfAskedFor) {
+TEST(Linear, AddsABiasIfAskedForAndGradientsMatchFiniteDifferences) {
   Linear linear({.in_features = 7, .out_features = 3, .bias = true, .dtype = Dtype::kFloat64});
   init_weights(linear, 1, 1.0);
   EXPECT_EQ(names_of(linear), (std::vector<std::string>{"weight", "bias"}));
@@ -200,6 +200,14 @@ TEST(Attention, HasQwen3sParameters) {
   }
 }
 
+TEST(Attention, NeedsAMatrixOfTokens) {
+  Attention attention(attention_config());
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              attention(randn({1, 1, 10}), context_of({1}));
+            }),
+            "Attention: x must be [tokens, 10], got [1, 1, 10]");
+}
+
 TEST(Attention, OfOneTokenIsItsValue) {
   Attention attention(attention_config());
   init_weights(attention, 1, 0.5);
@@ -213,7 +221,7 @@ TEST(Attention, OfOneTokenIsItsValue) {
 }
 
 // As Qwen2: on q, k and v, not on o.
-TEST(Attention, HasBiasesIfAskedFor) {
+TEST(Attention, HasBiasesIfAskedForAndGradientsMatchFiniteDifferences) {
   auto config = attention_config();
   config.qkv_bias = true;
   Attention attention(config);

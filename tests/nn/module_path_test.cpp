@@ -134,8 +134,9 @@ TEST(ModulePath, IsThatOfTheCallersTreeAlsoIfAnotherHasTheModuleToo) {
     net(Tensor::ones({1}));
     other(Tensor::ones({1}));
   }
-  net(Tensor::ones({1}));  // whose elements no longer have a parent that lives
-  EXPECT_EQ(paths, Paths({"0.leaf", "1.leaf", "1.leaf", "2.leaf", "0.leaf", "1.leaf"}));
+  net(Tensor::ones({1}));        // the last parent of its elements no longer lives
+  (*second)(Tensor::ones({1}));  // whose tree is net's again
+  EXPECT_EQ(paths, Paths({"0.leaf", "1.leaf", "1.leaf", "2.leaf", "0.leaf", "1.leaf", "1.leaf"}));
 }
 
 /// Dropouts in lists, called by the module that has the lists.

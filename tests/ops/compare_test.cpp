@@ -5,6 +5,9 @@
 #include <limits>
 #include <vector>
 
+#include "framework/tensor/nested_values.h"
+#include "ops/elementwise.h"
+#include "ops/masks.h"
 #include "ops/views.h"
 #include "tests/testing.h"
 
@@ -17,6 +20,11 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Tensor row(const std::vector<double>& values) { return Tensor::from(values, {std::ssize(values)}); }
+
+TEST(Compare, NonzeroReadsAResultOnTheTape) {
+  Tensor x = Tensor::of({{0, 2}, {-1, 3}}).set_requires_grad(true);
+  EXPECT_TRUE(equal(nonzero(relu(x)), Tensor::of({{0, 1}, {1, 1}}, Dtype::kInt64)));
+}
 
 TEST(Compare, EqualLooksAtShapesAndEveryElement) {
   const Tensor a = randn({3, 4});

@@ -309,6 +309,9 @@ OpEntry one_hot_op() {
                    "one_hot: index must be in [0, 3), got 3 at position 1"},
                   {"a negative index", call(indices_of({-1})), "ValueError",
                    "one_hot: index must be in [0, 1), got -1 at position 0"},
+                  {"the largest index", call(indices_of({INT64_MAX})), "ValueError",
+                   "one_hot: index must be in [0, 9223372036854775807), got 9223372036854775807 at "
+                   "position 0"},
                   {"no classes", call(indices_of({0}), 0), "ValueError",
                    "one_hot: num_classes must be at least 1, or -1, got 0"},
                   {"as many as in nothing", call(indices_of({})), "ValueError",

@@ -59,6 +59,30 @@ TEST(SpecialValues, MaximumAndMinimumWithANumber) {
   EXPECT_TRUE(all(isnan(minimum(row({1, 2}), kNaN))).item<bool>());
 }
 
+// As of a square root at 0 behind it.
+TEST(SpecialValues, WhatWasNotTakenGetsNoGradientOfAnInfiniteOne) {
+  const Tensor infinite = row({kInfinity});
+  const auto gradients = [&](const Tensor& y, const Tensor& a, const Tensor& b) {
+    y.backward(infinite);
+    return Values{a.grad().item(), b.grad().item()};
+  };
+  const Tensor a = leaf({-1}), b = leaf({0}), c = leaf({-1}), d = leaf({0});
+  EXPECT_EQ(gradients(maximum(a, b), a, b), (Values{0, kInfinity}));
+  EXPECT_EQ(gradients(minimum(c, d), c, d), (Values{kInfinity, 0}));
+  const Tensor base = leaf({2}), zero = leaf({0}), none = leaf({0}), two = leaf({2});
+  EXPECT_EQ(gradients(pow(base, zero), base, zero)[0], 0);
+  EXPECT_EQ(gradients(pow(none, two), none, two)[1], 0);
+}
+
+TEST(SpecialValues, ReluPassesTheGradientOfANaNAndClampDoesNot) {
+  const Tensor x = leaf({kNaN});
+  relu(x).backward(row({3}));
+  EXPECT_EQ(values_of(x.grad()), Values{3});
+  const Tensor y = leaf({kNaN});
+  clamp(y, -1, 1).backward(row({3}));
+  EXPECT_EQ(values_of(y.grad()), Values{0});
+}
+
 TEST(SpecialValues, IsnanFindsNanOfEitherSignAlone) {
   const Tensor x = row({kNaN, 0, kInfinity, -kNaN, -kInfinity});
   EXPECT_TRUE(equal(isnan(x), Tensor::of({true, false, false, true, false}, Dtype::kBool)));
@@ -229,6 +253,11 @@ TEST(SpecialValues, NoElementIsMadeOfANumberThatItsTypeDoesNotHold) {
     EXPECT_THROW(masked_fill(i, mask, value), ValueError) << value;
     EXPECT_THROW(Tensor::full({1}, value, Dtype::kInt64), ValueError) << value;
   }
+  const Tensor narrow = Tensor::zeros({2});
+  EXPECT_EQ(test::message_of<ValueError>([&] { masked_fill(narrow, mask, -1e300); }),
+            "masked_fill: float32 needs numbers in its range, got -1e+300");
+  EXPECT_EQ(masked_fill(narrow, mask, -kInfinity)[0].item(), -kInfinity);
+  EXPECT_EQ(Tensor::full({1}, 1e300, Dtype::kFloat64).item(), 1e300);
   EXPECT_EQ(test::message_of<ValueError>([&] { masked_fill(mask, mask, 2); }),
             "masked_fill: bool needs true and false, got 2");
   EXPECT_EQ(test::integers(masked_fill(i, mask, -0x1p63))[1],

@@ -137,6 +137,28 @@ TEST(WeightAverage, IsUpdatedSavedAndLoadedWhenTheWeightsAreInTheirPlace) {
   EXPECT_NO_THROW(average.update());
 }
 
+TEST(WeightAverage, OneOfSeveralAtATimeIsInTheWeightsPlace) {
+  const Tensor w = randn({2}), start = clone(w), later = randn({2}, 2);
+  SGD optimizer({{"w", w}}, {.lr = 1});
+  w.set_grad(Tensor::ones({2}, Dtype::kFloat64));
+  WeightAverage slow({{"w", w}}, 0.9), fast({{"w", w}}, 0.5);
+  set(w, later);
+  slow.swap();
+  for (const std::string call : {"swap()", "update()"}) {
+    EXPECT_EQ(message_of<Error>([&] { call == "swap()" ? fast.swap() : fast.update(); }),
+              "WeightAverage: " + call +
+                  " must find the weights in their place, got the averages there; call swap() "
+                  "again first");
+  }
+  EXPECT_THROW(optimizer.step(), Error);
+  EXPECT_TRUE(bitwise_equal(w, start));
+  slow.swap();
+  fast.swap();
+  fast.swap();
+  EXPECT_TRUE(bitwise_equal(w, later));
+  EXPECT_NO_THROW(optimizer.step());
+}
+
 TEST(WeightAverage, NoOptimizerStepsFromTheAverages) {
   const Tensor w = randn({2}), start = clone(w), later = randn({2}, 2);
   SGD optimizer({{"w", w}}, {.lr = 1});

@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 
 programs = Path(sys.argv[1]).resolve()
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()
+folder = Path(temporary.name)
 text = folder / "text.txt"
 text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
 
@@ -169,5 +170,4 @@ for place, program in [(snapshot, "checkpoint_tool"), (snapshot, "train"), (link
 _, err = run("train", *FROM, "--export-hf", folder / "again", exit_code=2)
 assert err.startswith("train: --export-hf: must not be what --hf-model names, got "), err
 
-shutil.rmtree(folder)
 print("checkpoint_tool_test: ok")

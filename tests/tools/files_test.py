@@ -191,6 +191,7 @@ for command in [
         ["train", *SMALL, "--export-hf", STEP],
         ["train", *SMALL, "--export-hf", "new", "--checkpoint-dir", "here/new"],
         ["train", *WITHOUT_MODEL, "--export-hf", "hf", "--hf-model", "hf"],
+        ["train", *WITHOUT_MODEL, "--export-hf", "hf", "--config", "here/hf/config.json"],
         ["train", *WITHOUT_MODEL, "--metrics", "hf/config.json", "--hf-model", "hf"],
         ["train", *SMALL, "--metrics", f"{STEP}/manifest.json"],
         ["train", *SMALL, "--tensorboard", f"{STEP}/board"],
@@ -221,6 +222,11 @@ assert err == "own_training_loop: lock: sound/latest must not be in a checkpoint
 assert contents(folder) == before
 
 # Two runs in one folder, and of one metrics file: the second is refused and told by whom.
+seed = random.randrange(1 << 32)
+print("seed of the pauses", seed)
+randomness = random.Random(seed)
+
+
 def second_run_is_refused(number):
     root = folder / f"contested {number}"
     long = ["train", *SMALL, "--steps", 10000, "--checkpoint-dir", root,
@@ -234,7 +240,7 @@ def second_run_is_refused(number):
                    f"{first.pid} on {os.uname().nodename} at work in it\n"), err
     _, err = run("own_training_loop", text, root, exit_code=1)
     assert f"got process {first.pid} on " in err, err
-    time.sleep(random.uniform(0, 0.3))
+    time.sleep(randomness.uniform(0, 0.3))
     run("checkpoint_tool", "list", root)
     first.send_signal(signal.SIGKILL if number % 2 else signal.SIGTERM)
     first.communicate()
@@ -387,5 +393,4 @@ left.mkdir()
 run(*SHORT, "--checkpoint-dir", "sound", "--resume")
 assert not left.exists()
 
-shutil.rmtree(folder)
 print("files_test: ok")

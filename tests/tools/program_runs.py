@@ -17,7 +17,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 programs = Path(sys.argv[1]).resolve()
 full = os.environ.get("MOEGRAD_FULL") == "1"
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()
+folder = Path(temporary.name)
 text = folder / "text.txt"
 text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
 SMALL = ["--text", text, "--preset", "tiny", "--steps", 3, "--micro-batches", 2, "--batch", 1,

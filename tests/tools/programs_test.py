@@ -21,7 +21,8 @@ from program_path import program_path
 
 programs = Path(sys.argv[1]).resolve()
 brief = "--brief" in sys.argv
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()
+folder = Path(temporary.name)
 
 
 def run(program, *arguments, exit_code=0, environment=None, **keywords):
@@ -326,7 +327,7 @@ for name, given in [("--checkpoint-dir", ["--resume"]), ("--metrics", ["--overfi
     assert err.startswith(f"{name}: must be given a value, got the option {given[0]}\n"), err
 assert not (folder / "--resume").exists()
 _, err = run("train", "--checkpoint-dir=", "--resume", exit_code=2)
-assert "--checkpoint-dir" in err, err
+assert err.startswith("--checkpoint-dir: must "), err
 _, err = run("train", "--steps=", "--micro-batches", 4, exit_code=2)
 assert "--steps: must be an integer" in err, err
 for given, message in [(["--overfit=7"], "--overfit: must be true or false, got '7'"),
@@ -442,7 +443,8 @@ xml.etree.ElementTree.parse(folder / "loss_parity.svg")
 out, _ = run("fsdp_timeline", "--world-size", 2, "--steps", 2, "--batch", 1, "--seq-len", 16)
 assert "MODELLED" in out and re.search(r"^gather +\S+ ms a step, exposed \S+ % \(modelled", out, re.M)
 assert re.search(r"^gathered bytes +[1-9]\d+ received", out, re.M) and re.search(r"^spans +[1-9]\d+$", out, re.M)
-assert out.startswith((folder / "fsdp_timeline.txt").read_text())
+summary = (folder / "fsdp_timeline.txt").read_text()
+assert summary and out.startswith(summary), (summary, out)
 events = json.loads((folder / "fsdp_timeline.json").read_text())["traceEvents"]
 lanes = {(event["pid"], event["args"]["name"]) for event in events if event["name"] == "thread_name"}
 assert lanes >= {(rank, lane) for rank in (0, 1)

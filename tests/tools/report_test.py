@@ -16,7 +16,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 programs = Path(sys.argv[1]).resolve()
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()
+folder = Path(temporary.name)
 SECTIONS = ["loss", "grad-norm", "lr", "throughput", "data-loading", "mfu", "router-entropy", "experts", "memory",
             "communication", "configuration"]
 HOSTILE = "</pre><script>alert('x')</script> & \" \u2028 \uFFFF \x1b"
@@ -249,5 +250,4 @@ probe.write_text("".join(
     for picture in pictures))
 assert browse(probe, "--dump-dom").count('alt="12 x 8"') == len(pictures) == 4
 
-shutil.rmtree(folder)
 print("report_test: ok")

@@ -19,7 +19,8 @@ train, shim = (Path(argument).resolve() for argument in sys.argv[1:3])
 full = os.environ.get("MOEGRAD_FULL") == "1"
 
 STEPS, INTERVAL = 9, 3
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()
+folder = Path(temporary.name)
 text = folder / "text.txt"
 text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
 
@@ -140,5 +141,4 @@ for error in (errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):
         assert run.losses() == undisturbed and run.steps_saved() == [2 * INTERVAL, STEPS]
         assert (run.checkpoints / "latest").is_symlink() == (call == "fsync")
 
-shutil.rmtree(folder)
 print("stalls_test: ok")

@@ -11,7 +11,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -22,7 +21,8 @@ from pathlib import Path
 
 train = Path(sys.argv[1]).resolve()
 brief = "--brief" in sys.argv
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()
+folder = Path(temporary.name)
 text = folder / "text.txt"
 text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
 RUN = ["--text", text, "--preset", "tiny", "--micro-batches", 2, "--batch", 1, "--seq-len", 32,
@@ -174,5 +174,4 @@ result = subprocess.run([str(word) for word in (train, *RUN, "--steps", 12)], ca
 assert result.stderr == b"" and b"\r" not in result.stdout and b"\x1b" not in result.stdout
 assert len(re.findall(rb"^step +\d+ \| loss", result.stdout, re.MULTILINE)) == 12
 
-shutil.rmtree(folder)
 print("terminal_test: ok")

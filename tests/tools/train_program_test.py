@@ -18,7 +18,8 @@ import tempfile
 from pathlib import Path
 
 train = Path(sys.argv[1]).resolve()
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()
+folder = Path(temporary.name)
 text = folder / "text.txt"
 text.write_text("".join(f"{i} sheep went to the water and came back again.\n" for i in range(300)))
 SHORT = ["--text", text, "--preset", "tiny", "--micro-batches", 2, "--batch", 1, "--seq-len", 32,
@@ -105,6 +106,18 @@ run("--config", "x.json", "--hf-model", "y", exit_code=2)
 run("--text", "x.txt", "--data", "x.bin", exit_code=2)
 run("--data", "x.bin", "--end-of-document", 3, exit_code=2)
 
+# Half of a text is none.
+(folder / "bin").mkdir()
+(folder / "bin" / "bible").write_text("#!/bin/sh\nyes 'Ge1:1 In the beginning' | head -n 9999\nkill -9 $$\n")
+(folder / "bin" / "bible").chmod(0o755)
+_, err = run("--preset", "tiny", "--steps", 1, exit_code=1,
+             env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"})
+assert "it could not be run, failed or printed nothing" in err, err
+
+# A checkpoint folder may hold a folder of any other name.
+(folder / "own" / "written").mkdir(parents=True)
+run(*SHORT, "--steps", 1, "--checkpoint-dir", "own")
+
 # One batch by heart.
 out, _ = run(*SHORT, "--steps", 120, "--overfit", "--schedule", "constant")
 losses = [float(loss) for loss in re.findall(r"^step +\d+ \| loss (\S+)", out, re.MULTILINE)]
@@ -126,6 +139,8 @@ for arguments in ([], ["--world-size", 4], ["--expert-weights", "hf"],
                   ["--world-size", 2, "--expert-parallel", 2]):
     out, _ = run(*without_preset, "--steps", 1, "--hf-model", "hf", *arguments)
     assert f"training, from validation loss {after}\n" in out, (after, out)
+    idle = re.findall(r"^.* no micro-batch.*$", out, re.MULTILINE)
+    assert idle == ["2 of 4 ranks run no micro-batch: --micro-batches is 2"] * (4 in arguments), idle
 run(*SHORT, "--steps", 8, "--export-hf", "hf-of-two", "--world-size", 2, "--expert-parallel", 2)
 one, two = ((folder / name / "model.safetensors").read_bytes() for name in ("hf", "hf-of-two"))
 assert one == two, (len(one), len(two))
@@ -223,5 +238,4 @@ assert bars and all(len(bar) == 20 for bar, _, _ in bars), shown
 assert (bars[0][1], bars[-1][1:3]) == ("1", ("30", "0:00")) and bars[-1][0] == "=" * 20
 assert "\nstep" not in shown.decode()
 
-shutil.rmtree(folder)
 print("train_program_test: ok")

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "models/causal_lm/config_json.h"
 #include "nn/linear.h"
 #include "optim/adamw.h"
+#include "tests/framework/io/files.h"
 #include "tests/testing.h"
 #include "train/train_step.h"
 #include "train/training_run.h"
@@ -136,7 +136,8 @@ TEST(RankMemory, CountsTheBuffersOfAModelWithPartsOfItsOwn) {
     options.parallel.world_size = world_size;
     options.data.micro_batches = world_size;
     options.data.sequence_length = 8;
-    options.checkpoint.dir = ::testing::TempDir() + "rank_memory_buffers";
+    const test::TemporaryFolder folder;
+    options.checkpoint.dir = (folder / "checkpoints").string();
     const auto hidden = options.model_config().hidden_size;
     const auto change = [&](models::CausalLM& model) {
       model.replace("model.layers.2.mlp", nn::TensorModule(std::make_shared<Masked>(hidden)));
@@ -203,7 +204,7 @@ TEST(RankMemory, IsWhatARankHoldsUnderExpertParallelism) {
 }
 
 /// A config.json of a model with a tied head, dense layers and experts, none of even sizes.
-std::string tied_config() {
+std::string tied_config(const test::TemporaryFolder& folder) {
   auto config = models::CausalLMConfig::preset("tiny");
   config.tie_word_embeddings = true;
   config.vocab_size = 301;
@@ -211,12 +212,13 @@ std::string tied_config() {
   config.num_experts = 5;
   config.num_experts_per_tok = 2;
   config.mlp_only_layers = {1};
-  const auto path = ::testing::TempDir() + "rank_memory_tied.json";
-  std::ofstream(path) << to_json(config);
-  return path;
+  const auto path = folder / "config.json";
+  test::write_file(path, to_json(config));
+  return path.string();
 }
 
 TEST(RankMemory, CountsEveryOtherOptionThatChangesIt) {
+  const test::TemporaryFolder folder;
   const auto expect = [](const char* what, auto change) {
     for (const int world_size : {1, 2, 3}) {
       if (world_size == 2 && !test::full_suite()) continue;
@@ -254,10 +256,9 @@ TEST(RankMemory, CountsEveryOtherOptionThatChangesIt) {
          [](TrainConfig& o) { o.model.expert_weights = nn::ExpertWeights::kHuggingFace; });
   expect("nd", [](TrainConfig& o) { o.model.layout = Layout::kND; });
   expect("cross entropy", [](TrainConfig& o) { o.memory.linear_cross_entropy = true; });
-  expect("checkpoints", [](TrainConfig& o) {
-    o.checkpoint.dir = ::testing::TempDir() + "rank_memory_checkpoints";
-  });
-  expect("tied", [](TrainConfig& o) { o.model.config = tied_config(); });
+  expect("checkpoints",
+         [&](TrainConfig& o) { o.checkpoint.dir = (folder / "checkpoints").string(); });
+  expect("tied", [&](TrainConfig& o) { o.model.config = tied_config(folder); });
   expect("small", [](TrainConfig& o) { o.model.preset = "small"; });
   for (const auto* preset : {"tiny-qwen2-moe", "tiny-mixtral", "tiny-glm4-moe"}) {
     expect(preset, [&](TrainConfig& o) { o.model.preset = preset; });

@@ -461,6 +461,15 @@ TEST_F(SmallRun, EvaluationRecordsNoTape) {
   });
 }
 
+TEST_F(SmallRun, AStepNeedsAMicroBatchForEachTurn) {
+  launch(1, [&](RankContext& context) {
+    Training training(config(), DeviceMesh::flat(context.group()), 2);
+    EXPECT_EQ(message_of<ValueError>(
+                  [&] { train_step(training.model, training.plan, {}, {}, training.optimizer); }),
+              "train_step: must be given a micro-batch for each of 2 turns, got 0");
+  });
+}
+
 TEST_F(SmallRun, AMaximumNormOfZeroClipsNothing) {
   std::vector<TensorList> after;
   for (const double limit : {0.0, 1e30, 1e-3}) {
@@ -490,11 +499,13 @@ TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {
   launch(2, [&](RankContext& context) {
     Training training(config(), DeviceMesh::flat(context.group()), 2);
     const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
+    double of_gradient = 1;  // what the gradient of the logits is multiplied by
     const auto step = [&](double factor) {
       const StepForward forward = [&](models::CausalLM& whole, const MicroBatch& batch,
                                       const models::CausalLM::ForwardOptions& options) {
         auto output = whole(batch.tokens, batch.documents, options);
         output.logits = output.logits * factor;
+        output.logits.register_hook([&](const Tensor& grad) { return grad * of_gradient; });
         return output;
       };
       return training.step(step_batches(windows, 0), {.forward = forward});
@@ -509,12 +520,20 @@ TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {
     };
     EXPECT_TRUE(step(1).is_finite());
     const auto before = values();
+    const auto expect_unchanged = [&] {
+      const auto after = values();
+      ASSERT_EQ(after.size(), before.size());
+      for (std::size_t i = 0; i < before.size(); ++i) {
+        EXPECT_TRUE(test::bitwise_equal(after[i], before[i])) << i;
+      }
+    };
     EXPECT_FALSE(step(HUGE_VAL).is_finite());
-    const auto after = values();
-    ASSERT_EQ(after.size(), before.size());
-    for (std::size_t i = 0; i < before.size(); ++i) {
-      EXPECT_TRUE(test::bitwise_equal(after[i], before[i])) << i;
-    }
+    expect_unchanged();
+    of_gradient = HUGE_VAL;
+    const auto result = step(1);
+    EXPECT_TRUE(std::isfinite(result.loss));
+    EXPECT_FALSE(result.is_finite());
+    expect_unchanged();
   });
 }
 

@@ -11,7 +11,7 @@ namespace moegrad::training {
 
 std::string read_king_james() {
   const auto close = [](std::FILE* pipe) { static_cast<void>(pclose(pipe)); };
-  const std::unique_ptr<std::FILE, decltype(close)> pipe(
+  std::unique_ptr<std::FILE, decltype(close)> pipe(
       popen("bible -f 'gen1:1-rev22:21' 2>/dev/null", "r"), close);
   std::string text;
   std::array<char, 1 << 16> block{};
@@ -20,10 +20,11 @@ std::string read_king_james() {
     if (n == 0) break;
     text.append(block.data(), n);
   }
+  const bool whole = pipe && std::ferror(pipe.get()) == 0 && pclose(pipe.release()) == 0;
   check<ValueError>(
-      !text.empty(),
+      whole && !text.empty(),
       "text: the default is what the program `bible` of the Debian packages bible-kjv "
-      "and bible-kjv-text prints, but it could not be run or printed nothing; install "
+      "and bible-kjv-text prints, but it could not be run, failed or printed nothing; install "
       "them or name a file with --text");
   return text;
 }

@@ -2,9 +2,12 @@
 #include "train/logs/event_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -54,7 +57,28 @@ LoggedHistogram histogram_of(std::string tag, std::span<const std::int64_t> coun
   return histogram;
 }
 
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+// The largest number of seconds in the name of an event file of the folder; 0 if there is none.
+std::int64_t newest_in(const std::filesystem::path& folder) {
+  std::int64_t newest = 0;
+  std::error_code failure;  // ignored: creating a file there reports it
+  for (const auto& entry : std::filesystem::directory_iterator(folder, failure)) {
+    const auto name = entry.path().filename().string();
+    if (!is_event_file(name)) continue;
+    std::int64_t seconds = 0;
+    const auto* const begin = name.data() + kPrefix.size();
+    std::from_chars(begin, name.data() + name.size(), seconds);
+    newest = std::max(newest, seconds);
+  }
+  return newest;
+}
+
 }  // namespace
+
+bool is_event_file(std::string_view name) {
+  return name.starts_with(kPrefix) && name.find(".moegrad.") != name.npos;
+}
 
 double system_wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -73,16 +97,28 @@ EventFileWriter::EventFileWriter(const std::filesystem::path& folder,
   require(!error, "create", folder, error.value());
 
   const double now = wall_time_();
-  // Ten digits, so that names sort like numbers.
+  // Ten digits, so that names sort like numbers. Readers take files in the order of their names: a
+  // file must come after those that it goes on from, also if the clock has been set back.
+  const auto newest = newest_in(folder);
+  const auto seconds = std::max(static_cast<std::int64_t>(now), newest);
   char name[64];
   std::snprintf(name, sizeof name, "events.out.tfevents.%010lld.moegrad.",
-                static_cast<long long>(now));
+                static_cast<long long>(seconds));
   for (int number = 0; descriptor_ < 0; ++number) {
     path_ = folder / (name + std::to_string(number));
     descriptor_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     require(descriptor_ >= 0 || errno == EEXIST, "create", path_, errno);
   }
+  flock(descriptor_, LOCK_EX | LOCK_NB);  // for is_written(); some file systems have no locks
   append({.wall_time = now, .file_version = std::string(kEventFileVersion)});
+}
+
+bool is_written(const std::filesystem::path& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return false;
+  const bool locked = flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(descriptor);
+  return locked;
 }
 
 EventFileWriter::~EventFileWriter() {

@@ -54,4 +54,10 @@ class EventFileWriter {
   int descriptor_ = -1;
 };
 
+/// Whether a file of this name is one of an EventFileWriter.
+bool is_event_file(std::string_view name);
+/// Whether an EventFileWriter of any program writes the file now, as far as the file system has
+/// locks.
+bool is_written(const std::filesystem::path& path);
+
 }  // namespace moegrad::training

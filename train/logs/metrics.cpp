@@ -23,6 +23,7 @@ struct EarlierLines {
   std::int64_t bytes = 0;         // of the lines before the resumed run's first step
   bool lacks_line_feed = false;   // the last of these lines lacks its line feed
   bool would_lose_lines = false;  // after them are lines that the resumed run does not write again
+  bool validated = false;         // after them is the validation loss at its first step
   std::vector<std::int64_t> steps = {};         // whose lines these are
   std::optional<std::int64_t> no_step_on = {};  // the number of the first of them without a step
 };
@@ -41,10 +42,18 @@ std::string identity_in(const nlohmann::json& line) {
   return identity != run->end() && identity->is_string() ? identity->get<std::string>() : "";
 }
 
+// Whether a run from `first_step` on logs the validation loss after `step` steps.
+bool writes_validation(const RunHeader& header, std::int64_t first_step, std::int64_t step) {
+  if (step == first_step || !header.steps || step == *header.steps) return true;
+  return step < *header.steps && header.validation_interval > 0 &&
+         step % header.validation_interval == 0;
+}
+
 // A last line that a killed process has not finished does not count. A pipe or a terminal is not
 // read: it keeps nothing, and reading it would wait for ever.
 EarlierLines find_earlier_lines(const std::string& path, std::int64_t first_step,
-                                const std::string& identity) {
+                                const RunHeader& header) {
+  const auto& identity = header.identity;
   EarlierLines found;
   if (!std::filesystem::is_regular_file(path)) return found;
   std::ifstream file(path, std::ios::binary);
@@ -62,15 +71,21 @@ EarlierLines find_earlier_lines(const std::string& path, std::int64_t first_step
     const bool ended = !file.eof();
     if (!ended && !step) break;
     behind = behind || (step && *step >= first_step);
+    const bool validation = step && parsed.contains("validation_loss");
     if (behind) {
-      found.would_lose_lines = found.would_lose_lines || !own || !step || *step < first_step;
+      const bool again = own && step && *step >= first_step &&
+                         (validation ? writes_validation(header, first_step, *step)
+                                     : !header.steps || *step < *header.steps);
+      found.would_lose_lines = found.would_lose_lines || !again;
+      found.validated = found.validated || (validation && *step == first_step);
     } else {
       found.bytes += std::ssize(line) + (ended ? 1 : 0);
       found.lacks_line_feed = !ended;
       if (!step && !found.no_step_on) found.no_step_on = number;
-      if (step && !parsed.contains("validation_loss")) found.steps.push_back(*step);
+      if (step && !validation) found.steps.push_back(*step);
     }
   }
+  check<ValueError>(!file.bad(), "--metrics: cannot read file '", path, "' to its end");
   return found;
 }
 
@@ -184,7 +199,8 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step,
   if (first_step == 0) {
     file_->set_aside();
   } else {
-    auto earlier = find_earlier_lines(path, first_step, header_ ? header_->identity : "");
+    auto earlier = find_earlier_lines(path, first_step, header_.value_or(RunHeader{}));
+    had_validation_ = earlier.validated;
     if (earlier.others || earlier.would_lose_lines) {
       file_->set_aside(earlier.others ? 0 : earlier.bytes);
     } else {

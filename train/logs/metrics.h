@@ -60,18 +60,22 @@ class MetricsFile {
   ///
   /// The earlier file is kept under another name (LineFile::set_aside) if first_step is 0, if it
   /// belongs to another run than `header`, or if after these lines it contains more than this run
-  /// writes again. A warning says if what stays has holes: lacks steps, or has a line without one.
+  /// writes again, as when it is to end earlier. A warning says if what stays has holes: lacks
+  /// steps, or has a line without one.
   explicit MetricsFile(const std::string& path, std::int64_t first_step = 0,
                        std::optional<RunHeader> header = std::nullopt);
   void write(const StepReport& report);
   /// After `step` steps.
   void write_validation(std::int64_t step, double loss);
+  /// Whether an earlier file had the validation loss at first_step, which is to be written again.
+  bool had_validation() const { return had_validation_; }
   /// At the end of a run: reports how many lines could not be written. Returns false if any.
   bool report() const { return !file_ || file_->report(); }
 
  private:
   std::optional<LineFile> file_;
   std::optional<RunHeader> header_;  // until it has been written
+  bool had_validation_ = false;
 };
 
 }  // namespace moegrad::training

@@ -87,6 +87,7 @@ RunHeader run_header(const TrainConfig& options, std::string_view unit,
           .command = options.command,
           .unit = std::string(unit),
           .steps = options.optim.steps,
+          .validation_interval = options.output.validation_interval,
           .max_grad_norm = options.optim.max_grad_norm};
 }
 

@@ -23,6 +23,7 @@ struct RunHeader {
   std::vector<std::string> command = {};  // the program and its arguments
   std::string unit = {};                  // losses are in nats per "byte" or per "token"
   std::optional<std::int64_t> steps = {};
+  std::int64_t validation_interval = 0;      // 0: at the end alone; not part of the file
   std::optional<double> max_grad_norm = {};  // 0: no clipping
 };
 

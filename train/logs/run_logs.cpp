@@ -101,6 +101,16 @@ bool RunLogs::validation_due(std::int64_t steps) const {
          steps % options_.output.validation_interval == 0 && steps < options_.optim.steps;
 }
 
+void RunLogs::first_validation(std::int64_t steps, double loss, std::string_view unit) {
+  if (validation_due(steps)) return validation(steps, loss, unit);
+  if (steps == 0 || context_.rank() != 0) return;
+  const SlowStorage storage("writing the logs");
+  const bool had = metrics_.had_validation();
+  if (had) metrics_.write_validation(steps, loss);
+  // Readers have dropped an earlier one; without a file of metrics nothing says if there was one.
+  if (had || options_.output.metrics.empty()) tensorboard_.write_validation(steps, loss);
+}
+
 void RunLogs::validation(std::int64_t steps, double loss, std::string_view unit) {
   if (context_.rank() != 0) return;
   const SlowStorage storage("writing the logs");

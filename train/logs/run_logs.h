@@ -33,6 +33,9 @@ class RunLogs {
   bool validation_due(std::int64_t steps) const;
   /// Logs a validation loss in nats per `unit`, such as "byte".
   void validation(std::int64_t steps, double loss, std::string_view unit);
+  /// The same for that of a run which begins, or goes on, after `steps` steps: logs it if it is
+  /// due, and writes it again where the lines of an earlier part that are replaced had it.
+  void first_validation(std::int64_t steps, double loss, std::string_view unit);
   /// At the end of training: prints how evenly the experts were used in the last steps.
   void recent_loads();
   /// Call it before anything else is printed.

@@ -16,15 +16,21 @@ double gibibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 <<
 
 namespace fs = std::filesystem;
 
-void set_earlier_aside(const fs::path& folder) {
+// ValueError if another program writes one of them.
+std::vector<fs::path> earlier_files(const fs::path& folder) {
   std::vector<fs::path> earlier;
   std::error_code absent;
   for (const auto& entry : fs::directory_iterator(folder, absent)) {
     const auto name = entry.path().filename().string();
-    const bool own =
-        name.starts_with("events.out.tfevents.") && name.find(".moegrad.") != name.npos;
-    if (own && entry.is_regular_file()) earlier.push_back(entry.path());
+    if (!is_event_file(name) || !entry.is_regular_file()) continue;
+    check<ValueError>(!is_written(entry.path()), "--tensorboard: ", folder.string(),
+                      " must be of one run at a time, got another that writes ", name);
+    earlier.push_back(entry.path());
   }
+  return earlier;
+}
+
+void set_aside(const std::vector<fs::path>& earlier, const fs::path& folder) {
   if (earlier.empty()) return;
   int number = 1;
   while (fs::exists(fs::symlink_status(folder / std::to_string(number)))) ++number;
@@ -44,7 +50,8 @@ void set_earlier_aside(const fs::path& folder) {
 
 TensorboardLog::TensorboardLog(const std::string& folder, std::int64_t first_step) {
   if (folder.empty()) return;
-  if (first_step == 0) set_earlier_aside(folder);
+  const auto earlier = earlier_files(folder);
+  if (first_step == 0) set_aside(earlier, folder);
   file_.emplace(folder);
   if (first_step > 0) {
     attempt([&](EventFileWriter& file) { file.start_session(first_step); });

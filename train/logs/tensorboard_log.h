@@ -17,7 +17,7 @@ namespace moegrad::training {
 class TensorboardLog {
  public:
   /// Adds an event file to `folder`, for the steps from `first_step` on; does nothing if `folder`
-  /// is empty. Error if it cannot.
+  /// is empty. Error if it cannot, ValueError if another run is writing a file in it.
   ///
   /// If first_step is 0, event files of an earlier run are moved to a new subfolder `1`, `2`, ...,
   /// which TensorBoard shows as a run of its own. Otherwise readers drop the steps from first_step

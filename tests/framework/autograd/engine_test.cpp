@@ -153,6 +153,19 @@ TEST(Engine, BackwardRunsWithTheTapeOff) {
   EXPECT_TRUE(grad_enabled());
 }
 
+TEST(Engine, ALeafThatWasFrozenSinceForwardGetsNoGradient) {
+  Tensor frozen = variable({2}, 1);
+  const Tensor x = variable({2}, 2);
+  int runs = 0;
+  const auto handle = frozen.register_post_accumulate_grad_hook([&](const Tensor&) { ++runs; });
+  const Tensor y = mul(frozen, x);
+  frozen.set_requires_grad(false);
+  y.backward(ones({2}));
+  EXPECT_FALSE(frozen.grad().defined());
+  EXPECT_TRUE(bitwise_equal(x.grad(), frozen));
+  EXPECT_EQ(runs, 0);
+}
+
 TEST(Engine, AnExceptionLeavesTheThreadUsable) {
   const Tensor x = variable({2});
   const Tensor y = probe(x, "throws", [](const Tensor&) -> TensorList { throw ValueError("no"); });

@@ -85,7 +85,7 @@ TEST(Slice, RefusesDimensionsAndStepsThatDoNotExist) {
             "slice: input 0 must be row-major ND, got FRACTAL_NZ; convert it with nz_to_nd");
 }
 
-TEST(Slice, SendsGradientsToTheirElements) {
+TEST(Slice, GradientsMatchFiniteDifferences) {
   const auto check = [](auto&& part, const Shape& shape) {
     test::expect_success([&](const TensorList& in) { return TensorList{part(in[0])}; },
                          {test::variable(shape)});

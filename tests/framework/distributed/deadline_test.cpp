@@ -158,7 +158,7 @@ TEST(Deadline, IsWarnedOfWhenAnExcuseTakesLonger) {
   const auto log = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(log, ::testing::ContainsRegex(
                        "warning .rank 0. rank 1: saving step 8 has taken [0-9.]+ s and goes on"));
-  EXPECT_THAT(log, ::testing::ContainsRegex("warning .rank 1. rank 1: saving step 8 took 0\\.[0-9]+"
+  EXPECT_THAT(log, ::testing::ContainsRegex("warning .rank 1. rank 1: saving step 8 took [0-9.]+"
                                             " s"));
   EXPECT_THAT(log, ::testing::Not(::testing::HasSubstr("flushing")));
   EXPECT_THAT(log, ::testing::Not(::testing::HasSubstr("reading")));

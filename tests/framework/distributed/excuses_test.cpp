@@ -43,14 +43,24 @@ TEST(Excuses, OfAGroupCountInThatGroupAlone) {
   EXPECT_EQ(excuses.within(1h, &kOther, &kWorld), 0ms);
 }
 
-TEST(Excuses, AreRememberedUpToANumber) {
+// As of a rank that reads a file for each of its tensors.
+TEST(Excuses, CountHoweverManyTheyAre) {
   Excuses excuses(0, 1h);
-  excuses.end(excuses.begin(&kOther, "first"));
-  const auto first = excuses.begin(&kPair, "long ago");
-  std::this_thread::sleep_for(5ms);
-  excuses.end(first);
-  for (int i = 0; i < 100; ++i) excuses.end(excuses.begin(&kOther, "short"));
-  EXPECT_EQ(excuses.within(1h, &kPair, &kWorld), 0ms);
+  const auto rest = [&](const void* group) {
+    const auto excuse = excuses.begin(group, "reading");
+    std::this_thread::sleep_for(1ms);
+    excuses.end(excuse);
+  };
+  const auto begin = CollectiveClock::now();
+  for (int i = 0; i < 200; ++i) rest(&kPair);
+  const auto read = excuses.within(1h, &kPair, &kWorld);
+  EXPECT_GE(read, 200ms);
+  EXPECT_LE(read, CollectiveClock::now() - begin);
+  // Others in between change nothing, and are counted apart.
+  for (int i = 0; i < 100; ++i) rest(&kOther);
+  EXPECT_EQ(excuses.within(1h, &kPair, &kWorld), read);
+  EXPECT_GE(excuses.within(1h, &kOther, &kWorld), 100ms);
+  EXPECT_EQ(excuses.within(1ms, &kPair, &kWorld), 0ms);
 }
 
 }  // namespace

@@ -201,12 +201,12 @@ TEST(Work, WaitsAsLongAsTheMostPatientRank) {
     launch(3,
            [&](RankContext& context) {
              if (context.rank() == 1) std::this_thread::sleep_for(20ms);
-             if (context.rank() == 2) std::this_thread::sleep_for(300ms);
+             if (context.rank() == 2) std::this_thread::sleep_for(1500ms);
              context.group()
-                 ->barrier({.deadline = context.rank() == patient ? 60'000ms : 50ms})
+                 ->barrier({.deadline = context.rank() == patient ? 60'000ms : 500ms})
                  ->wait();
            },
-           {.deadline = 70ms});
+           {.deadline = 700ms});
   }
 }
 

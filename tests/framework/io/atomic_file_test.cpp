@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
 #include "tests/framework/io/files.h"
 #include "tests/framework/io/watched_calls.h"
@@ -91,6 +92,39 @@ TEST(AtomicFile, NamesAFolderThatDoesNotExist) {
   const auto path = folder / "absent" / "file";
   EXPECT_EQ(message_of<Error>([&] { const AtomicFile file(path); }),
             "atomic_file: cannot create " + path.string() + ": No such file or directory");
+}
+
+TEST(AtomicFile, MayHaveTheLongestNameAndNoLongerOne) {
+  const TemporaryFolder folder;
+  const auto longest = folder / std::string(255, 'n'), longer = folder / std::string(256, 'n');
+  write_file_atomically(longest, "contents");
+  EXPECT_EQ(read_file(longest), "contents");
+  EXPECT_EQ(message_of<FileError>([&] { write_file_atomically(longer, "contents"); }),
+            "atomic_file: cannot rename " + longer.string() + ": File name too long");
+  EXPECT_EQ(folder.count(), 1);
+}
+
+// What does not fit into memory is lost to a stream without a word.
+TEST(OutputFile, IsNotWrittenUnlessTheStreamHasItAll) {
+  const TemporaryFolder folder;
+  const auto path = (folder / "file").string();
+  write_file(path, "earlier");
+  OutputFile file(path);
+  file << "a";
+  file.setstate(std::ios::badbit);
+  file << "b";
+  EXPECT_EQ(message_of<ValueError>([&] { file.finish(); }),
+            "cannot write file '" + path + "': out of memory");
+  EXPECT_EQ(read_file(path), "earlier");
+}
+
+TEST(AtomicFile, FlushesAgainWhenASignalInterrupts) {
+  const TemporaryFolder folder;
+  WatchedCalls watched;
+  watched.fail(1, EINTR);
+  write_file_atomically(folder / "file", "contents");
+  EXPECT_TRUE(watched.failed());
+  EXPECT_EQ(read_file(folder / "file"), "contents");
 }
 
 TEST(AtomicFile, StepsOverTemporaryFilesOfEarlierProcesses) {

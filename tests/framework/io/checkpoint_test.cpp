@@ -125,7 +125,7 @@ TEST(Checkpoint, WithAnyByteChangedIsPassedOver) {
     const auto good = read_file(path);
     for (std::size_t i = 0; i < good.size(); i += test::kSanitized ? 7 : 1) {
       auto bad = good;
-      bad[i] = static_cast<char>(bad[i] ^ 1);
+      bad[i] = static_cast<char>(bad[i] ^ (1 << i % 8));
       test::write_file(path, bad);
       std::vector<std::string> skipped;
       const Tensor w = newest_w(root / "", &skipped);
@@ -187,6 +187,23 @@ TEST(Checkpoint, IsPassedOverOnAllRanksIfOneFindsItDamaged) {
         << message;
   });
   EXPECT_EQ(reasons, 3);
+}
+
+TEST(Checkpoint, ThatOneRankAloneCannotReadIsPassedOverWithTheRank) {
+  const TemporaryFolder root;
+  save_at(root / "", 2);
+  const auto path = root / "step-00000007" / "rank-00001.safetensors";
+  auto bytes = read_file(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);  // its size stays
+  test::write_file(path, bytes);
+  launch(2, [&](RankContext& context) {
+    std::vector<std::string> reasons;
+    EXPECT_THROW(open_newest_checkpoint(root / "", context.group(),
+                                        [&](const auto& reason) { reasons.push_back(reason); }),
+                 Error);
+    EXPECT_THAT(reasons, ::testing::ElementsAre(::testing::MatchesRegex(
+                             "checkpoint: .*rank-00001.*CRC-32C.*, on rank [01]")));
+  });
 }
 
 TEST(Checkpoint, WhereAllAreDamagedIsAnErrorWithTheReasonOfEach) {
@@ -392,6 +409,10 @@ TEST(Checkpoint, RefusesStateThatItCannotHold) {
   const Tensor cut = randn({1, 3});
   cut.set_shard_spec(std::make_shared<ShardSpec>(test::range_spec({2, 3}, 0, 2)));
   EXPECT_EQ(message_of<Error>(refusal({{"w", cut}})), subject + "'w' must be [2, 3], got [1, 3]");
+  EXPECT_EQ(message_of<Error>([&] {
+              save_now(root / "", 0, {.tensors = {{"w", Tensor()}}}, nullptr);
+            }),
+            "checkpoint: saving step 0 failed on rank 0: tensor: undefined tensor used");
   EXPECT_EQ(message_of<ValueError>([&] { save_now(root / "", -1, {}, nullptr); }),
             "checkpoint: step must not be negative, got -1");
   EXPECT_EQ(

@@ -182,7 +182,7 @@ TEST(Fill, TensorsLikeAnotherHaveItsShapeAndDtype) {
   EXPECT_TRUE(bitwise_equal(ones_like(like), Tensor::ones({2, 3}, Dtype::kInt64)));
   EXPECT_TRUE(bitwise_equal(full_like(like, -7), Tensor::full({2, 3}, -7, Dtype::kInt64)));
   EXPECT_EQ(message_of<ValueError>([&] { full_like(like, 0.5); }),
-            "full: int64 needs whole numbers in its range, got 0.5");
+            "full_like: int64 needs whole numbers in its range, got 0.5");
 }
 
 // As torch refuses it. What has been computed with a parameter would not know of the write.

@@ -170,7 +170,23 @@ TEST(Tensor, NarrowIsAViewOfARange) {
   EXPECT_EQ(columns.offset(), 1);
   EXPECT_EQ(Tensor::narrow(a, 0, 2, 0).shape(), (Shape{0, 3}));
   EXPECT_EQ(message_of<ShapeError>([&] { Tensor::narrow(a, 0, 1, 2); }),
-            "tensor: view [2, 3] with strides [3, 1] at offset 3 leaves a storage of 6 elements");
+            "Tensor::narrow: must be within the 2 elements of dimension 0, got 2 from 1");
+}
+
+TEST(Tensor, NarrowStaysWithinAView) {
+  const Tensor middle = Tensor::narrow(Tensor::arange(10), 0, 2, 3);
+  for (const auto& [start, length] : {std::pair{0, 4}, {-1, 1}, {3, 1}, {0, -1}}) {
+    EXPECT_EQ(message_of<ShapeError>([&] { Tensor::narrow(middle, 0, start, length); }),
+              "Tensor::narrow: must be within the 3 elements of dimension 0, got " +
+                  std::to_string(length) + " from " + std::to_string(start));
+  }
+  EXPECT_EQ(Tensor::narrow(middle, 0, 3, 0).numel(), 0);
+}
+
+TEST(Tensor, SizesBesideAZeroMayBeOfAnyProduct) {
+  const Tensor empty = Tensor::zeros({0, std::int64_t{1} << 40, std::int64_t{1} << 40});
+  EXPECT_EQ(empty.numel(), 0);
+  EXPECT_TRUE(empty.is_contiguous());
 }
 
 TEST(Tensor, ContiguityIgnoresStridesThatAreNeverTaken) {

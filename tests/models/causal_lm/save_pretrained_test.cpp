@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/causal_lm/save_pretrained.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -201,7 +203,7 @@ TEST(SavePretrained, LeavesNoMixtureWhenItIsInterrupted) {
   const auto block = saved / "model-00002-of-00002.safetensors";
   const auto interrupted = [&] {
     std::filesystem::remove(block);
-    std::filesystem::create_directory(block);
+    ASSERT_EQ(mkfifo(block.c_str(), 0600), 0);  // which no file takes the place of
     EXPECT_THROW(save_pretrained(second, saved, two_files), Error);
   };
   save_pretrained(first, saved, two_files);
@@ -262,6 +264,21 @@ TEST(SavePretrained, RefusesFilesThatAreLinks) {
   EXPECT_TRUE(std::filesystem::is_symlink(folder / "b" / "tokenizer.json"));
 }
 
+TEST(SavePretrained, RefusesAFolderInAFilesPlaceAndFilesThatCannotBeCopied) {
+  const TemporaryFolder folder;
+  CausalLM model(toy_config());
+  std::filesystem::create_directories(folder / "a" / "tokenizer.json");
+  std::filesystem::create_directories(folder / "b" / "model-00001-of-00002.safetensors");
+  EXPECT_EQ(message_of<ValueError>([&] { check_export_folder(folder / "b"); }),
+            "save_pretrained: " + (folder / "b" / "model-00001-of-00002.safetensors").string() +
+                " must be a file, got a folder");
+  const auto copied = folder / "a" / "tokenizer.json";
+  EXPECT_EQ(
+      message_of<Error>([&] { save_pretrained(model, folder / "c", {.copy_from = folder / "a"}); }),
+      "save_pretrained: " + copied.string() + ": must be a readable regular file, got a folder");
+  EXPECT_FALSE(std::filesystem::exists(folder / "c"));
+}
+
 TEST(SavePretrained, WritesIntoTheFolderThatALinkLeadsTo) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "real");
@@ -315,6 +332,14 @@ TEST(SavePretrained, CopiesTheTokenizerAndWhatGenerateReads) {
   for (const auto& name : copied) {
     EXPECT_EQ(test::read_file(folder / "saved" / name), test::read_file(folder / "a" / name));
   }
+  // A tokenizer is not one of two models.
+  std::filesystem::create_directory(folder / "b");
+  write_file(folder / "b" / "tokenizer.model", "b");
+  write_file(folder / "saved" / "notes.txt", "not a part of a model");
+  save_pretrained(model, folder / "saved", {.copy_from = folder / "b"});
+  EXPECT_EQ(names_in(folder / "saved"),
+            (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors",
+                                   "notes.txt", "tokenizer.model"}));
   // Into the folder itself, and from one that has none of them.
   save_pretrained(model, folder / "a", {.copy_from = folder / "."});
   save_pretrained(model, folder / "a", {.copy_from = folder / "a"});

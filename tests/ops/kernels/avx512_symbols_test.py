@@ -27,6 +27,7 @@ def main():
     for path in objects:
         symbols = subprocess.run(["nm", "--defined-only", path], capture_output=True, text=True,
                                  check=True).stdout
+        assert WIDE in symbols, f"{path} has no function for AVX-512"
         for name in merged_elsewhere(symbols):
             print(f"{path} defines {name}, which another file may define for any CPU")
             wrong = 1

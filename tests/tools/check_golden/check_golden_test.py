@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import golden_tools as tools
@@ -41,7 +40,7 @@ def train(spec=None, **changes):
 
 def folder_of(files, tensors=None):
     """Files in a new folder: JSON of their values, or text as it is."""
-    folder = Path(tempfile.mkdtemp()) / "bad"
+    folder = tools.new_folder() / "bad"
     folder.mkdir()
     for name, value in files.items():
         (folder / name).write_text(value if isinstance(value, str) else json.dumps(value))
@@ -135,7 +134,7 @@ assert "input.json: packed.cu_seqlens must be rising from 0 to 3, got [0,2]" in 
 expect_refused("safetensors: FOLDER/model.safetensors: ", good, EXPECTED)
 
 # The other folders are checked although one cannot be read.
-loop = Path(tempfile.mkdtemp()) / "loop"
+loop = tools.new_folder() / "loop"
 loop.symlink_to(loop)
 out, err = tools.check_golden(programs, loop, folder_of({"notes.txt": ""}), exit_code=2)
 assert "Too many levels of symbolic links" in err and out.startswith("\n2 folders, "), (out, err)
@@ -211,7 +210,7 @@ for name in ["adamw_amsgrad", "adafactor", "hf_cosine_w10_60"]:
     assert name in out, name
 
 # Expected values have no random numbers in them, and so runs have none.
-noisy = Path(tempfile.mkdtemp()) / "mixtral"
+noisy = tools.new_folder() / "mixtral"
 shutil.copytree(golden / "v5" / "mixtral", noisy)
 tools.change_json(noisy / "config.json", lambda value: value.update(router_jitter_noise=0.1))
 out, _ = tools.check_golden(programs, noisy, exit_code=0)

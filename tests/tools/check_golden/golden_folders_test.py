@@ -21,7 +21,8 @@ if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncod
     sys.exit(SKIPPED)
 
 maker = Path(__file__).resolve().parents[2] / "models/causal_lm/make_golden.py"
-root = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()
+root = Path(temporary.name)
 subprocess.run([PYTHON, maker, "make", root, *CASES], check=True, timeout=1700)
 subprocess.run([PYTHON, maker, "verify", root / CASES[0]], check=True, stdout=subprocess.DEVNULL,
                timeout=1700)

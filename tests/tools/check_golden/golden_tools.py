@@ -13,6 +13,11 @@ FORMATS = {"F64": "<d", "F32": "<f", "I64": "<q"}
 # Most of a run's time; copies of a folder that are wrong elsewhere are checked without.
 TRAINING = ("train.json", "train_final.safetensors")
 PATHS = ("plain", "optimised", "sharded")
+temporary = tempfile.TemporaryDirectory()  # removed when the test ends
+
+
+def new_folder():
+    return Path(tempfile.mkdtemp(dir=temporary.name))
 
 
 def check_golden(programs, *arguments, exit_code):
@@ -94,7 +99,7 @@ class Copies:
 
     def __init__(self, source):
         self.source = Path(source)
-        self.root = Path(tempfile.mkdtemp())
+        self.root = new_folder()
         self.count = 0
 
     def __call__(self, without=()):

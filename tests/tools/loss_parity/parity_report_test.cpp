@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
 namespace moegrad::tools::parity_report_test {
@@ -85,7 +86,8 @@ TEST(ParityLayout, IsNamedByWhatDistinguishesIt) {
 }
 
 TEST(ParityReport, WritesOneCurvePerDistinctRunAndTheirDifferences) {
-  const std::string path = ::testing::TempDir() + "parity.svg";
+  const test::TemporaryFolder folder;
+  const auto path = (folder / "parity.svg").string();
   write_parity_svg(path, {run_of({3, 2, 1}), run_of({3, 2.1, 1}), run_of({3, 2.1, 1})});
   std::ifstream file(path);
   std::stringstream text;

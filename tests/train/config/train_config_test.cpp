@@ -104,6 +104,21 @@ TEST(TrainConfig, RefusesWhatCannotBe) {
   EXPECT_EQ(message([](TrainConfig& c) { c.parallel.threads_per_rank = 0; }),
             "--threads-per-rank: must be at least 1, got 0");
   EXPECT_EQ(message([](TrainConfig& c) {
+              c.model.preset = "tiny-dense";
+              c.parallel.expert_parallel = 2;
+            }),
+            "--expert-parallel: must be 1 for a model without experts, got 2");
+  EXPECT_EQ(message([](TrainConfig& c) {
+              c.parallel.world_size = 4;
+              c.parallel.expert_parallel = 3;
+            }),
+            "--expert-parallel: must divide the ranks (--world-size), 4, got 3");
+  EXPECT_EQ(message([](TrainConfig& c) {
+              c.parallel.world_size = 5;
+              c.parallel.expert_parallel = 5;
+            }),
+            "--expert-parallel: must divide the experts of a layer, 16, got 5");
+  EXPECT_EQ(message([](TrainConfig& c) {
               c.data.tokens = "x.bin";
               c.data.pack = true;
             }),

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/data/documents.h"
 
-#include <fstream>
-
+#include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
 namespace moegrad::training::documents_test {
@@ -40,8 +39,9 @@ TEST(Documents, OfTheKingJamesTextAreItsChapters) {
 }
 
 TEST(Documents, EndWithTheirId) {
-  const auto path = ::testing::TempDir() + "documents.bin";
-  std::ofstream(path, std::ios::binary) << std::string("\5\0\7\0\7\0\1\2\7\0", 10);
+  const test::TemporaryFolder folder;
+  const auto path = (folder / "documents.bin").string();
+  test::write_file(path, std::string("\5\0\7\0\7\0\1\2\7\0", 10));
   const auto tokens = TokenSource::tokenized_file(path, TokenDtype::kUInt16, 65536);
   EXPECT_EQ(end_token_documents(tokens, 7), (DocumentOffsets{0, 2, 3, 5}));
   EXPECT_EQ(message_of<ValueError>([&] { end_token_documents(tokens, 5); }),

@@ -2,8 +2,8 @@
 #include "train/data/text_data.h"
 
 #include <algorithm>
-#include <fstream>
 
+#include "tests/framework/io/files.h"
 #include "tests/testing.h"
 #include "train/data/windowed_data.h"
 
@@ -62,8 +62,9 @@ TEST(TextData, RefusesMissingEmptyAndShortTexts) {
   EXPECT_EQ(message_of<Error>([] { TextData("/nowhere/text.txt", 8); }),
             "text: /nowhere/text.txt: must be a readable regular file, got No such file or "
             "directory");
-  const std::string path = ::testing::TempDir() + "empty.txt";
-  std::ofstream(path).close();
+  const test::TemporaryFolder folder;
+  const auto path = (folder / "empty.txt").string();
+  test::write_file(path, "");
   EXPECT_EQ(message_of<ValueError>([&] { TextData(path, 8); }), "text: '" + path + "' is empty");
   EXPECT_EQ(message_of<ValueError>([] { TextData("abcdefgh", "eight", 8); }),
             "text: sequences of 8 tokens need at least 180 bytes, 'eight' has 8");

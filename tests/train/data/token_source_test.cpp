@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/data/token_source.h"
 
-#include <fstream>
 #include <vector>
 
+#include "tests/framework/io/files.h"
 #include "tests/testing.h"
 
 namespace moegrad::training::token_source_test {
@@ -12,9 +12,10 @@ namespace {
 using test::message_of;
 
 std::string written(const std::string& name, const std::string& bytes) {
-  const auto path = ::testing::TempDir() + name;
-  std::ofstream(path, std::ios::binary) << bytes;
-  return path;
+  static const test::TemporaryFolder folder;
+  const auto path = folder / name;
+  test::write_file(path, bytes);
+  return path.string();
 }
 
 std::vector<std::int64_t> all(const TokenSource& source) {

@@ -43,6 +43,16 @@ TEST(EventFileWriter, WritesTheBytesOfTheFormat) {
   EXPECT_EQ(read_file(writer.path()), event_file_bytes());
 }
 
+// Readers take files in the order of their names.
+TEST(EventFileWriter, NamesAFileAfterEarlierOnesThoughTheClockHasBeenSetBack) {
+  const TemporaryFolder folder;
+  const EventFileWriter first(folder / "", clock_from(1000)), second(folder / "", clock_from(999));
+  EXPECT_GT(second.path(), first.path());
+  const EventFileWriter third(folder / "", clock_from(2000));
+  EXPECT_GT(third.path(), second.path());
+  EXPECT_EQ(third.path().filename(), "events.out.tfevents.0000002000.moegrad.0");
+}
+
 TEST(EventFileWriter, IsReadBack) {
   const TemporaryFolder folder;
   constexpr auto kMost = std::numeric_limits<std::int64_t>::max();

@@ -2,6 +2,7 @@
 #include "train/logs/run_header.h"
 
 #include <ctime>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <thread>
@@ -124,6 +125,44 @@ TEST(RunHeader, IsOnTheFirstLineThatARunWrites) {
   EXPECT_FALSE(all[1].contains("run"));
   EXPECT_EQ(all[2]["run"]["title"], "again \uFFFD");
   EXPECT_FALSE(all[3].contains("run"));
+}
+
+// The rest of a file that cannot be read is not cut off.
+TEST(RunHeader, AFileThatCannotBeReadStaysAsItIs) {
+  EXPECT_EQ(test::message_of<ValueError>([] { MetricsFile("/proc/self/mem", 1, RunHeader{}); }),
+            "--metrics: cannot read file '/proc/self/mem' to its end");
+}
+
+// A run of a constant rate may be resumed with fewer steps than its file has.
+TEST(RunHeader, SaysIfAResumedRunWritesAllLinesAgain) {
+  const TemporaryFolder folder;
+  const auto path = (folder / "run.jsonl").string();
+  const auto resume_until = [&](std::int64_t steps, std::int64_t due = 2) {
+    ::testing::internal::CaptureStdout();
+    {
+      MetricsFile file(path, 0, RunHeader{.identity = "a", .steps = 6});
+      for (std::int64_t step = 0; step < 6; ++step) {
+        file.write({.step = step, .seconds = 1});
+        if (step % 2 == 1) file.write_validation(step + 1, 4);
+      }
+    }
+    const auto before = read_file(path);
+    MetricsFile(path, 2, RunHeader{.identity = "a", .steps = steps, .validation_interval = due});
+    ::testing::internal::GetCapturedStdout();
+    const auto kept = path + ".1";
+    const bool is_kept = std::filesystem::exists(kept) && read_file(kept) == before;
+    std::filesystem::remove(kept);
+    std::filesystem::remove(path);
+    return is_kept;
+  };
+  EXPECT_FALSE(resume_until(6));
+  EXPECT_FALSE(resume_until(9));
+  EXPECT_TRUE(resume_until(5));
+  EXPECT_TRUE(resume_until(3));
+  EXPECT_TRUE(resume_until(6, 0));  // without the validation losses in between
+  EXPECT_FALSE(resume_until(6, 4));
+  EXPECT_TRUE(resume_until(6, 5));
+  EXPECT_FALSE(resume_until(6, 1));
 }
 
 TEST(ShellWord, HasQuotesWhereACharacterNeedsThem) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "framework/distributed/launch.h"
@@ -208,6 +209,31 @@ TEST_F(RunLogsTest, ALineHasWhatAReportNeeds) {
   EXPECT_EQ(all[4]["step"], 4);
 }
 
+TEST_F(RunLogsTest, OptionsOfTheUpdateAndOfTheSampleHaveTheirEffect) {
+  const auto after = [&](auto change) {
+    const auto before = options_;
+    change(options_);
+    run();
+    options_ = before;
+    return losses().back();
+  };
+  const auto usual = after([](TrainConfig&) {});
+  EXPECT_EQ(after([](TrainConfig& o) { o.optim.weight_decay = 0.1; }), usual);  // the default
+  EXPECT_NE(after([](TrainConfig& o) { o.optim.weight_decay = 0; }), usual);
+  const auto loose = after([](TrainConfig& o) { o.optim.max_grad_norm = 1e30; });
+  EXPECT_NE(loose, usual);
+  EXPECT_EQ(after([](TrainConfig& o) { o.optim.max_grad_norm = 0; }), loose);  // no limit
+  options_.output.sample_bytes = 16;
+  const auto sample = [&](double temperature) {
+    options_.output.temperature = temperature;
+    const auto printed = run();
+    const auto at = printed.find("sample: ");
+    EXPECT_NE(at, std::string::npos) << printed;
+    return printed.substr(at, printed.find('\n', at) - at);
+  };
+  EXPECT_NE(sample(0), sample(100));
+}
+
 TEST_F(RunLogsTest, PeaksAreTheMostOfAnyRankSinceTheLineBefore) {
   ::testing::internal::CaptureStdout();
   launch(2, [&](RankContext& context) {
@@ -328,6 +354,20 @@ TEST_F(RunLogsTest, ARunThatBeginsKeepsEarlierEventFilesInAFolderOfTheirOwn) {
   EXPECT_EQ(event_files().size(), 4U);
 }
 
+TEST_F(RunLogsTest, EventFilesAreOfOneRunAtATime) {
+  const auto board = path("board");
+  std::optional<EventFileWriter> other(board);
+  for (const std::int64_t first_step : {0, 3}) {
+    EXPECT_EQ(test::message_of<ValueError>([&] { TensorboardLog(board, first_step); }),
+              "--tensorboard: " + board +
+                  " must be of one run at a time, got another that writes " +
+                  other->path().filename().string());
+  }
+  other.reset();
+  TensorboardLog(board, 3);
+  EXPECT_FALSE(std::filesystem::exists(path("board/1")));
+}
+
 TEST_F(RunLogsTest, ATraceOfAResumedRunNamesTheStepsThatItHas) {
   options_.output.profile_steps = {{1, 3}};
   options_.output.profile = path("trace.json");
@@ -353,6 +393,32 @@ TEST_F(RunLogsTest, ARunNeedsTheVocabularyOfItsData) {
   test::write_file(options_.model.config, to_json(larger));
   EXPECT_EQ(refusal(TokenSource::text(std::string(2000, 'a'), "letters")),
             "training: the bytes of a text need a model with a vocab_size of 256, got 257");
+}
+
+// The validation loss after the last step of the first part is one at the first step of the second.
+TEST_F(RunLogsTest, ALongerRunKeepsTheValidationLossWhereItGoesOn) {
+  options_.optim.schedule = ScheduleKind::kConstant;
+  options_.output.tensorboard = path("board");
+  options_.checkpoint.dir = path("checkpoints");
+  run();
+  const auto first = losses();
+  ASSERT_EQ(first.size(), 5U);
+  options_.optim.steps = 6;
+  options_.checkpoint.resume = true;
+  const auto printed = run();
+  const auto all = losses();
+  ASSERT_EQ(all.size(), 8U);
+  EXPECT_EQ(std::vector(all.begin(), all.begin() + 5), first);
+  EXPECT_EQ(all[7]["step"], 6);
+  EXPECT_EQ(printed.find("after 4 steps"), std::string::npos) << printed;
+  std::map<std::int64_t, float> shown;
+  for (const auto& event : read_event_file(event_files()[1]).events) {
+    for (const auto& scalar : event.scalars) {
+      if (scalar.tag == "validation_metrics/loss") shown[event.step] = scalar.value;
+    }
+  }
+  EXPECT_EQ(shown, (std::map<std::int64_t, float>{{4, first[4]["validation_loss"].get<float>()},
+                                                  {6, all[7]["validation_loss"].get<float>()}}));
 }
 
 TEST_F(RunLogsTest, AResumedRunGoesOnWithItsFiles) {

@@ -39,7 +39,9 @@ def guarded(*command, **keywords):
 
 
 def wait_for(path):
+    until = time.time() + 300
     while not path.exists():
+        assert time.time() < until, path
         time.sleep(0.02)
 
 

@@ -3,7 +3,9 @@
 launch of eight. Prints which tests of threads do not run, and why.
 
 usage: ranks_test.py mpi_ranks_test"""
+import os
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -34,7 +36,12 @@ NOT_FOR_PROCESSES = {
         "Deadline.IsWarnedOf*", "Deadline.DoesNotCountWhileTheProcess*"],
 }
 
-without = ":".join(name for names in NOT_FOR_PROCESSES.values() for name in names)
+patterns = [name for names in NOT_FOR_PROCESSES.values() for name in names]
+without = ":".join(patterns)
+for pattern in patterns:
+    listed = subprocess.run([program, "--gtest_list_tests", f"--gtest_filter={pattern}"], capture_output=True,
+                            text=True, check=True, env={**os.environ, "GTEST_OUTPUT": ""}).stdout
+    assert re.search(r"^  \S", listed, re.MULTILINE), f"{pattern} names no test"
 with tempfile.TemporaryDirectory() as folder:
     job = Job(PROCESSES, program, f"--gtest_filter=-{without}", "--gtest_color=no",
               mpirun=["--output-filename", f"{folder}/out:nocopy"], TMPDIR=folder, GTEST_OUTPUT="")
