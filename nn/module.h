@@ -383,7 +383,7 @@ class Module {
   };
   /// Error unless it still exists.
   Module& checked(const Child& child) const;
-  /// Of those that live, the one that registered this module last; null if there is none.
+  /// The last module that registered this one and lives; null if there is none.
   const Parent* last_parent() const;
 
   std::vector<OwnParameter> parameters_;
