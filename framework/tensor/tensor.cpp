@@ -201,9 +201,10 @@ Storage& Tensor::storage() const { return *checked(impl_).storage; }
 bool Tensor::is_contiguous() const {
   const auto& impl = checked(impl_);
   if (impl.layout != Layout::kND) return false;
+  if (impl.shape.numel() == 0) return true;
   std::int64_t step = 1;
   for (std::int64_t i = impl.shape.ndim() - 1; i >= 0; --i) {
-    if (impl.shape[i] != 1 && impl.strides[i] != step) return impl.shape.numel() == 0;
+    if (impl.shape[i] != 1 && impl.strides[i] != step) return false;
     step *= impl.shape[i];
   }
   return true;
