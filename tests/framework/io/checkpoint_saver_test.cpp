@@ -47,6 +47,13 @@ TEST(CheckpointSaver, SavesResultsOnTheTape) {
   EXPECT_THAT(steps_in(root / ""), ElementsAre(1));
 }
 
+TEST(CheckpointSaver, RefusesAnUndefinedTensor) {
+  const TemporaryFolder root;
+  CheckpointSaver saver(root / "", nullptr);
+  EXPECT_THROW(saver.save(1, {.tensors = {{"w", Tensor()}}}), UndefinedTensorError);
+  EXPECT_EQ(root.count(), 0);
+}
+
 TEST(CheckpointSaver, CountsItsBufferAndKeepsIt) {
   const TemporaryFolder root;
   RankContext context;
