@@ -60,7 +60,8 @@ void check_pair(const NamedPath& output, const NamedPath& other) {
   check<UsageError>(!into_input, output.name, ": must not be in the folder that ", other.name,
                     " names, got '", output.path, "'");
   const bool holds_input = output.kind == PathKind::kExportFolder &&
-                           other.kind == PathKind::kInput && fs::exists(other.path, failure) &&
+                           other.kind == PathKind::kInput &&
+                           fs::is_regular_file(other.path, failure) &&
                            resolved(other.path).parent_path() == resolved(output.path);
   check<UsageError>(!holds_input, output.name, ": must not be the folder of what ", other.name,
                     " names, got '", output.path, "'");

@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
 #include "tests/framework/io/files.h"
 #include "tests/framework/io/watched_calls.h"
@@ -102,20 +101,6 @@ TEST(AtomicFile, MayHaveTheLongestNameAndNoLongerOne) {
   EXPECT_EQ(message_of<FileError>([&] { write_file_atomically(longer, "contents"); }),
             "atomic_file: cannot rename " + longer.string() + ": File name too long");
   EXPECT_EQ(folder.count(), 1);
-}
-
-// What does not fit into memory is lost to a stream without a word.
-TEST(OutputFile, IsNotWrittenUnlessTheStreamHasItAll) {
-  const TemporaryFolder folder;
-  const auto path = (folder / "file").string();
-  write_file(path, "earlier");
-  OutputFile file(path);
-  file << "a";
-  file.setstate(std::ios::badbit);
-  file << "b";
-  EXPECT_EQ(message_of<ValueError>([&] { file.finish(); }),
-            "cannot write file '" + path + "': out of memory");
-  EXPECT_EQ(read_file(path), "earlier");
 }
 
 TEST(AtomicFile, FlushesAgainWhenASignalInterrupts) {
