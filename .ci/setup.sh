@@ -6,7 +6,7 @@ moegrad_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 # bible-kjv and bible-kjv-text are the training text, graphviz draws graphs, doxygen makes the API
 # reference; all the others are build tools and libraries.
 moegrad_packages=(
-  g++ cmake ninja-build ccache lld python3
+  g++ cmake ninja-build ccache lld python3 git
   libeigen3-dev libboost-graph-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin

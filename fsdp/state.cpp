@@ -106,7 +106,7 @@ void State::pre_forward(std::size_t module) {
   check(modules_[module]->calls_under_way() == 1, "fully_shard: module '", path_,
         "' was called within its own forward; call the method itself, without hooks");
   if (context_->in_backward) {
-    check_last_backward_ended(is_backward_running());
+    check_last_backward_ended(!context_->backward.expired());
     unshard();
     return;
   }

@@ -72,11 +72,18 @@ void drop_tensors(Values&... values) {
       values...);
 }
 
+/// What a body has returned.
+template <class Result>
+struct Outcome {
+  std::optional<Result> result;
+  bool is_wanted = true;  // by the caller, who has not returned yet
+};
+
 /// body(arguments...) as extensions see it.
-template <class Body, class... Arguments>
+template <class Result, class... Arguments>
 class BodyCall final : public ForwardCall {
  public:
-  using Result = std::decay_t<std::invoke_result_t<const Body&, Arguments...>>;
+  using Body = std::function<Result(Arguments&&...)>;
 
   /// `check_module` is called before the body runs again; it throws if the module is gone.
   BodyCall(const Body& body, std::function<void()> check_module, Arguments&&... arguments)
@@ -127,14 +134,10 @@ class BodyCall final : public ForwardCall {
   template <class Argument>
   using Held = std::conditional_t<holds_tensors<std::remove_cvref_t<Argument>>(),
                                   std::remove_cvref_t<Argument>, Argument&&>;
-  struct Outcome {
-    std::optional<Result> result;
-    bool is_wanted = true;  // by the caller, who has not returned yet
-  };
 
   template <class Values>
   static TensorList run(const Body& body, Values& values, const TensorList& inputs,
-                        Outcome& outcome) {
+                        Outcome<Result>& outcome) {
     return std::apply(
         [&](auto&... each) {
           replace_tensors("the arguments", inputs, each...);
@@ -159,7 +162,7 @@ class BodyCall final : public ForwardCall {
   const Body& body_;
   std::function<void()> check_module_;
   std::tuple<Held<Arguments>...> held_;
-  std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
+  std::shared_ptr<Outcome<Result>> outcome_ = std::make_shared<Outcome<Result>>();
 };
 
 }  // namespace moegrad::nn::detail

@@ -254,27 +254,9 @@ class Module {
   /// Runs body(arguments...) inside the extensions, and the hooks around these.
   template <class Body, class... Arguments>
   auto call(const Body& body, Arguments&&... arguments) {
-    const ScopeGuard scope = open_scope();
-    const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "forward");
-    const SpanGuard span(SpanKind::kModule, Lane::kCompute, "forward ",
-                         ScopeGuard::current()->display_path());
-    const CallGuard call_guard(calls_under_way_);
-    try {
-      const TensorList inputs = shown_inputs(arguments...);
-      run(forward_pre_hooks_);
-      auto result = [&] {
-        if (extensions_.empty()) return body(std::forward<Arguments>(arguments)...);
-        detail::BodyCall<Body, Arguments...> call(body, existence_check(),
-                                                  std::forward<Arguments>(arguments)...);
-        return call.take(run_inside(extensions_, call, call.inputs()));
-      }();
-      run(forward_hooks_);
-      show_outputs(inputs, result);
-      return result;
-    } catch (Error& error) {
-      error.add_module(ScopeGuard::current()->path);
-      throw;
-    }
+    using Result = std::decay_t<std::invoke_result_t<const Body&, Arguments...>>;
+    const std::function<Result(Arguments&&...)> function = body;
+    return run_call<Result, Arguments...>(function, std::forward<Arguments>(arguments)...);
   }
 
  private:
@@ -294,6 +276,33 @@ class Module {
   };
 
   struct Child;
+
+  // One for all modules with the same types of arguments and result, so that the compiler makes it
+  // once.
+  template <class Result, class... Arguments>
+  Result run_call(const std::function<Result(Arguments&&...)>& body, Arguments&&... arguments) {
+    const ScopeGuard scope = open_scope();
+    const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "forward");
+    const SpanGuard span(SpanKind::kModule, Lane::kCompute, "forward ",
+                         ScopeGuard::current()->display_path());
+    const CallGuard call_guard(calls_under_way_);
+    try {
+      const TensorList inputs = shown_inputs(arguments...);
+      run(forward_pre_hooks_);
+      auto result = [&] {
+        if (extensions_.empty()) return body(std::forward<Arguments>(arguments)...);
+        detail::BodyCall<Result, Arguments...> call(body, existence_check(),
+                                                    std::forward<Arguments>(arguments)...);
+        return call.take(run_inside(extensions_, call, call.inputs()));
+      }();
+      run(forward_hooks_);
+      show_outputs(inputs, result);
+      return result;
+    } catch (Error& error) {
+      error.add_module(ScopeGuard::current()->path);
+      throw;
+    }
+  }
 
   ScopeGuard open_scope();
   /// For what runs in backward: Error if this module, whose scope is open now, is gone by then.

@@ -48,7 +48,7 @@ class BalanceShare final : public Function {
     logits_ = logits;
     load_ = load;
     mask_ = mask;
-    return Tensor::full({}, total * scale_, logits.dtype());
+    return scalar(total * scale_, logits.dtype());
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
@@ -87,7 +87,7 @@ class ZLoss final : public Function {
     logits_ = logits;
     logsumexp_ = logsumexp;
     const auto tokens = static_cast<double>(logits.dim(0));
-    return Tensor::full({}, tokens > 0 ? total / tokens : 0.0, logits.dtype());
+    return scalar(tokens > 0 ? total / tokens : 0.0, logits.dtype());
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "framework/autograd/function.h"
+#include "framework/tensor/fill.h"
 #include "ops/broadcast.h"
 #include "ops/broadcast_rows.h"
 #include "ops/checks.h"
@@ -160,23 +161,23 @@ Tensor minimum(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp:
 Tensor maximum(const Tensor& a, double b) {
   check_operands("maximum", a);
   check_floating("maximum", a);
-  return maximum(a, Tensor::full({}, b, a.dtype()));
+  return maximum(a, scalar(b, a.dtype()));
 }
 Tensor minimum(const Tensor& a, double b) {
   check_operands("minimum", a);
   check_floating("minimum", a);
-  return minimum(a, Tensor::full({}, b, a.dtype()));
+  return minimum(a, scalar(b, a.dtype()));
 }
 Tensor pow(const Tensor& a, const Tensor& b) { return apply_binary(BinaryOp::kPow, a, b); }
 Tensor pow(const Tensor& a, double b) {
   check_operands("pow", a);
   check_floating("pow", a);
-  return pow(a, Tensor::full({}, b, a.dtype()));
+  return pow(a, scalar(b, a.dtype()));
 }
 Tensor pow(double a, const Tensor& b) {
   check_operands("pow", b);
   check_floating("pow", b);
-  return pow(Tensor::full({}, a, b.dtype()), b);
+  return pow(scalar(a, b.dtype()), b);
 }
 
 }  // namespace moegrad::ops

@@ -41,7 +41,7 @@ class CrossEntropy final : public Function {
     logits_ = logits;
     targets_ = targets;
     logsumexp_ = logsumexp;
-    return Tensor::full({}, total / denominator_, logits.dtype());
+    return scalar(total / denominator_, logits.dtype());
   }
 
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {

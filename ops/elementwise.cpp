@@ -231,7 +231,7 @@ Tensor operator*(const Tensor& a, double b) { return ops::mul(a, b); }
 Tensor operator/(const Tensor& a, double b) {
   ops::check_operands("div", a);
   ops::check_floating("div", a);
-  return ops::div(a, Tensor::full({}, b, a.dtype()));
+  return ops::div(a, scalar(b, a.dtype()));
 }
 Tensor operator+(double a, const Tensor& b) { return ops::add(b, a); }
 Tensor operator-(double a, const Tensor& b) { return ops::add(ops::neg(b), a); }
@@ -239,7 +239,7 @@ Tensor operator*(double a, const Tensor& b) { return ops::mul(b, a); }
 Tensor operator/(double a, const Tensor& b) {
   ops::check_operands("div", b);
   ops::check_floating("div", b);
-  return ops::div(Tensor::full({}, a, b.dtype()), b);
+  return ops::div(scalar(a, b.dtype()), b);
 }
 Tensor operator-(const Tensor& a) { return ops::neg(a); }
 

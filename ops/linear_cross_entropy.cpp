@@ -49,7 +49,7 @@ class LinearCrossEntropy final : public Function {
       for (const auto loss : nll.data<T>()) total += static_cast<double>(loss);
     });
     logsumexp_ = logsumexp;
-    return Tensor::full({}, total / denominator_, x.dtype());
+    return scalar(total / denominator_, x.dtype());
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {

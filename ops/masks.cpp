@@ -68,7 +68,7 @@ Tensor compare_with_fraction(std::string_view op, CompareOp compare_op, const Te
   if (b >= 0x1p63) return all(asks_less);
   if (b < -0x1p63) return all(!asks_less);
   return compare(op, asks_less ? CompareOp::kLessEqual : CompareOp::kGreater, a,
-                 Tensor::full({}, std::floor(b), Dtype::kInt64));
+                 scalar(std::floor(b), Dtype::kInt64));
 }
 
 Tensor compare(std::string_view op, CompareOp compare_op, const Tensor& a, double b) {
@@ -76,7 +76,7 @@ Tensor compare(std::string_view op, CompareOp compare_op, const Tensor& a, doubl
   check_comparable(op, a);
   const bool is_int64 = -0x1p63 <= b && b < 0x1p63 && b == std::floor(b);
   if (a.dtype() == Dtype::kInt64 && !is_int64) return compare_with_fraction(op, compare_op, a, b);
-  return compare(op, compare_op, a, Tensor::full({}, b, a.dtype()));
+  return compare(op, compare_op, a, scalar(b, a.dtype()));
 }
 
 // y = a where the condition is true, else b. With g = dL/dy: dL/da = g where it is true, else 0;
@@ -241,13 +241,13 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 Tensor where(const Tensor& condition, const Tensor& a, double b) {
   check_operands("where", condition, a);
   check_element("where", b, a.dtype());
-  return where(condition, a, Tensor::full({}, b, a.dtype()));
+  return where(condition, a, scalar(b, a.dtype()));
 }
 
 Tensor where(const Tensor& condition, double a, const Tensor& b) {
   check_operands("where", condition, b);
   check_element("where", a, b.dtype());
-  return where(condition, Tensor::full({}, a, b.dtype()), b);
+  return where(condition, scalar(a, b.dtype()), b);
 }
 
 Tensor masked_fill(const Tensor& a, const Tensor& mask, double value) {
@@ -255,7 +255,7 @@ Tensor masked_fill(const Tensor& a, const Tensor& mask, double value) {
   broadcast_shapes("masked_fill", a.shape(), mask.shape());
   check_mask("masked_fill", "mask", mask);
   check_element("masked_fill", value, a.dtype());
-  return where(mask, Tensor::full({}, value, a.dtype()), a);
+  return where(mask, scalar(value, a.dtype()), a);
 }
 
 }  // namespace moegrad::ops

@@ -23,6 +23,7 @@ WeightAverage::WeightAverage(NamedTensors parameters, double decay)
                     decay);
   check_parameters("WeightAverage", parameters_);
   check_not_replaced("WeightAverage", parameters_);
+  check_in_place("the constructor");
   const MemoryTagGuard tag(MemoryTag::kOptimizer);
   for (const auto& [name, parameter] : parameters_) {
     averages_.push_back(zero_state(parameter));

@@ -20,8 +20,8 @@ namespace moegrad::optim {
 ///     average.swap(), evaluate(model), average.swap();
 class WeightAverage {
  public:
-  /// ValueError unless 0 <= decay < 1; Error for a tensor that fully_shard has replaced by a shard;
-  /// otherwise as Optimizer refuses parameters.
+  /// ValueError unless 0 <= decay < 1; Error for a tensor that fully_shard has replaced by a shard,
+  /// and while another average is in the weights' place; otherwise as Optimizer refuses parameters.
   WeightAverage(NamedTensors parameters, double decay);
   WeightAverage(const WeightAverage&) = delete;
   WeightAverage& operator=(const WeightAverage&) = delete;

@@ -129,7 +129,9 @@ def run_all(commands, build, prepare=fixtures, files=None):
         environment = {**os.environ, "HOME": tmp, "OMPI_ALLOW_RUN_AS_ROOT": "1",
                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-                       "OMPI_MCA_hwloc_base_binding_policy": "none"}
+                       "OMPI_MCA_hwloc_base_binding_policy": "none",
+                       "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+                       "PRTE_MCA_hwloc_default_binding_policy": "none"}
         for command in commands:
             if NOT_RUN.search(command):
                 continue

@@ -10,7 +10,8 @@ Installs what is missing, builds, and runs tests. The last line says how many pa
 skipped; what may be skipped is named above it, with how to run it.
 
   (no option)    the quick suite, on the release preset
-  --preset NAME  dev, release, asan, tsan (threaded tests only) or portable instead
+  --preset NAME  dev, release, asan (test programs only, all with --full), tsan (threaded tests only)
+                 or portable instead
   --gradcheck    only the gradient checks
   --full         the full suite: the long runs as well (MOEGRAD_FULL=1), then the quick suite and the
                  long runs that compare numbers on the portable preset
@@ -75,6 +76,7 @@ run_ctest() {
     local long='DeepGraph.*:*NoRecursion:Box.*:Sweep/PretrainedOnRanks.*:*/PretrainedGolden.*'
     long+=':PretrainedOnRanks.Golden*:ExpertParallel.*EveryOptimizer:ExpertParallel.HoldsMore*'
     long+=':OnRanks/ForcedRouting.*/8*:Conformance.Row18_*:Conformance.Row19_*'
+    long+=':MatrixOptimizersOfAModel.*:EveryOptimizerOverRanks.GoesOn*:*.ContinuesATrainingOfReplicas*'
     [[ $mode != quick ]] || export GTEST_FILTER="-$long"
     # The thread sanitizer of g++ 12 fails under the address randomization of newer kernels.
     if setarch -R true 2>/dev/null; then runner=(setarch -R); fi

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/step_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "framework/autograd/engine.h"
@@ -51,6 +52,17 @@ std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPosition& posit
                      .last = i + 1 == each});
   }
   return turns;
+}
+
+std::int64_t idle_ranks(std::int64_t micro_batches, GridPosition grid, Accumulation accumulation) {
+  std::int64_t idle = 0;
+  for (grid.replica = 0; grid.replica < grid.replicas; ++grid.replica) {
+    for (grid.shard = 0; grid.shard < grid.shards; ++grid.shard) {
+      const auto turns = turns_of(micro_batches, grid, accumulation);
+      idle += std::ranges::all_of(turns, &Turn::idle) ? 1 : 0;
+    }
+  }
+  return idle;
 }
 
 StepPlan::StepPlan(fsdp::State& state, std::int64_t micro_batches, Accumulation accumulation)

@@ -144,5 +144,7 @@ class StepPlan {
 /// The turns of a rank.
 std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPosition& position,
                            Accumulation accumulation);
+/// How many ranks of the grid have idle turns alone.
+std::int64_t idle_ranks(std::int64_t micro_batches, GridPosition grid, Accumulation accumulation);
 
 }  // namespace moegrad::training

@@ -215,7 +215,8 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
       std::cout << "no checkpoint yet, from step 0" << std::endl;
     }
   }
-  const auto idle = context.world_size() - data.micro_batches();
+  const auto idle =
+      idle_ranks(data.micro_batches(), GridPosition::of(state), accumulation_on(dims));
   if (is_rank_0 && idle > 0) {
     std::cout << idle << " of " << context.world_size()
               << " ranks run no micro-batch: --micro-batches is " << data.micro_batches()
@@ -225,6 +226,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   StepProfile profile(options);
   auto logs = [&] {
     const SlowStorage storage("opening the logs");
+    if (is_rank_0) profile.open(first);
     return RunLogs(options, context, profile, first, run_header(options, unit_of(data), run));
   }();
   const auto schedule = options.schedule();

@@ -107,8 +107,6 @@ void queue_backward_callback(std::function<void()> callback) {
   GraphTask::queue_callback(std::move(callback));
 }
 
-bool is_backward_running() { return GraphTask::current() != nullptr; }
-
 bool is_gradient_awaited(const Tensor& leaf) {
   return GraphTask::current() != nullptr && GraphTask::current()->awaits(leaf);
 }

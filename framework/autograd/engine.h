@@ -68,9 +68,6 @@ WeightBackward backward_to_inputs(const TensorList& roots, const TensorList& gra
 /// Error if none is running.
 void queue_backward_callback(std::function<void()> callback);
 
-/// Whether a backward is running in this thread.
-bool is_backward_running();
-
 /// Whether the backward that is running in this thread has yet to bring this leaf a gradient. The
 /// first of two calls has done so when all it runs of what leads to the leaf has run, although it
 /// may leave the gradient to the second.

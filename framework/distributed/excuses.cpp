@@ -36,23 +36,25 @@ std::string Excuses::end(Handle excuse) {
   if (!excuse->what.empty() && time >= deadline_) {
     warning = "rank " + std::to_string(rank_) + ": " + excuse->what + " took " + in_seconds(time);
   }
-  std::erase_if(ended_, [&](const Ended& inner) {
-    return inner.group == excuse->group && inner.since >= excuse->since;
-  });
-  ended_.push_back({.group = excuse->group, .since = excuse->since, .until = now, .excused = time});
-  if (ended_.size() > kRemembered) add_first_to_next();
+  const Excuse own = *excuse;
   excuses_.erase(excuse);
+  const bool within = std::ranges::any_of(excuses_, [&](const Excuse& outer) {
+    return outer.group == own.group && outer.since <= own.since;
+  });
+  if (within) return warning;
+  ended_.push_back({.group = own.group, .since = own.since, .until = now});
+  if (ended_.size() > kRemembered) join_first_to_next();
   return warning;
 }
 
-// To the next of the same group; every group has its own.
-void Excuses::add_first_to_next() {
+// To the next of the same group; every group has its own. Two threads' excuses may overlap.
+void Excuses::join_first_to_next() {
   for (auto first = ended_.begin(); first != ended_.end(); ++first) {
     const auto next = std::find_if(std::next(first), ended_.end(),
                                    [&](const Ended& later) { return later.group == first->group; });
     if (next == ended_.end()) continue;
-    next->since = std::min(first->since, next->since);
-    next->excused += first->excused;
+    const auto alone = std::min(first->until, next->since) - first->since;
+    next->since -= std::max(alone, CollectiveClock::duration{0});
     ended_.erase(first);
     return;
   }
@@ -71,8 +73,8 @@ CollectiveClock::duration Excuses::within(CollectiveClock::duration time, const 
   for (const auto& ended : ended_) {
     if (ended.group == world || ended.group == group) spans.push_back(ended);
   }
-  for (const auto& [own, what, since, warns_at] : excuses_) {
-    if (own == world || own == group) spans.push_back({own, since, now, now - since});
+  for (const auto& excuse : excuses_) {
+    if (excuse.group == world || excuse.group == group) spans.push_back({group, excuse.since, now});
   }
   std::ranges::sort(spans, {}, &Ended::since);
   CollectiveClock::duration sum{0};
@@ -80,7 +82,7 @@ CollectiveClock::duration Excuses::within(CollectiveClock::duration time, const 
   for (const auto& span : spans) {
     const auto begin = std::max(span.since, counted_until);
     if (span.until <= begin) continue;
-    sum += std::min(span.until - begin, span.excused);
+    sum += span.until - begin;
     counted_until = span.until;
   }
   return sum;

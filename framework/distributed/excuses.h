@@ -19,12 +19,10 @@ class Excuses {
     CollectiveClock::time_point since;
     CollectiveClock::time_point warns_at;
   };
-  // One excuse, or several that followed each other.
   struct Ended {
     const void* group;
     CollectiveClock::time_point since;
     CollectiveClock::time_point until;
-    CollectiveClock::duration excused;  // of the time from `since` to `until`
   };
 
  public:
@@ -38,9 +36,8 @@ class Excuses {
   std::string end(Handle excuse);
   /// Whether no deadline counts for the rank in `group`. An excuse in `world` counts in any group.
   bool count_in(const void* group, const void* world) const;
-  /// For how much of the last `time` the rank was excused in `group`, or in `world`. Of the excuses
-  /// before the last kRemembered only the sum is known: where `time` begins among them, it may be
-  /// too much, but not more than the time from then to the last of them.
+  /// For how much of the last `time` the rank was excused in `group`, or in `world`. Excuses before
+  /// the last kRemembered count as if each had come right before the next one of its group.
   CollectiveClock::duration within(CollectiveClock::duration time, const void* group,
                                    const void* world) const;
   /// Adds the warnings that are due while excuses go on.
@@ -49,7 +46,7 @@ class Excuses {
  private:
   static constexpr std::size_t kRemembered = 64;
 
-  void add_first_to_next();
+  void join_first_to_next();
 
   int rank_;
   CollectiveClock::duration deadline_;

@@ -27,7 +27,7 @@ void require(bool ok, std::string_view step, const std::filesystem::path& path) 
 // The file that a chain of links leads to. It need not exist.
 std::filesystem::path follow_links(std::filesystem::path path) {
   constexpr int kMostLinks = 40;  // the system's limit
-  std::error_code failure;        // ignored: creating a file there reports it
+  std::error_code failure;        // ignored: looking for the file reports it
   for (int i = 0; std::filesystem::is_symlink(path, failure); ++i) {
     errno = ELOOP;
     require(i < kMostLinks, "follow the links of", path);
@@ -50,12 +50,13 @@ bool flush(int descriptor) {
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(follow_links(path)) {
   struct stat earlier = {};
   const bool replaces = stat(path_.c_str(), &earlier) == 0;
+  require(replaces || errno == ENOENT, "create", path_);
   check(!replaces || S_ISREG(earlier.st_mode), "atomic_file: ", path_.string(),
         " must be a regular file, got ", S_ISDIR(earlier.st_mode) ? "a folder" : "a device");
   static std::atomic<std::uint64_t> number = 0;
   // Takes the next number if a killed process with the same id has left a file of this name.
   do {
-    // Shorter than the longest name that there may be.
+    // The name itself may be the longest that there may be.
     temporary_ = path_.parent_path() / path_.filename().string().substr(0, 200);
     temporary_ += ".tmp." + std::to_string(getpid()) + "." + std::to_string(number++);
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

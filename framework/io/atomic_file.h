@@ -28,7 +28,8 @@ class FileError : public Error {
 /// folder. commit() makes it durable before it replaces an earlier file. It then has the earlier
 /// file's permissions and, if the system allows it, its owner. Links are followed.
 ///
-/// A process that is killed leaves `<name>.tmp.<process id>.<number>` behind.
+/// A process that is killed leaves `<name>.tmp.<process id>.<number>` behind, with the first 200
+/// bytes of a longer name.
 class AtomicFile {
  public:
   /// Creates the temporary file. All functions throw FileError

@@ -100,6 +100,12 @@ void copy_elements(Tensor& target, const Tensor& source) {
   });
 }
 
+// The largest finite number of a floating dtype.
+double largest(Dtype dtype) {
+  if (dtype == Dtype::kFloat32) return std::numeric_limits<float>::max();
+  return dtype == Dtype::kBFloat16 ? 0x1.FEp127 : std::numeric_limits<double>::max();
+}
+
 // A copy of a shard of a parameter is one, too. The whole tensor that a shard has replaced is
 // whole.
 Tensor with_spec_of(const Tensor& source, Tensor copy) {
@@ -131,9 +137,9 @@ void check_element(std::string_view op, double value, Dtype dtype) {
     check<ValueError>(whole, op, ": int64 needs whole numbers in its range, got ", value);
   } else if (dtype == Dtype::kBool) {
     check<ValueError>(value == 0 || value == 1, op, ": bool needs true and false, got ", value);
-  } else if (dtype == Dtype::kFloat32 && std::isfinite(value)) {
-    check<ValueError>(std::abs(value) <= std::numeric_limits<float>::max(), op,
-                      ": float32 needs numbers in its range, got ", value);
+  } else {
+    check<ValueError>(std::isinf(value) || !(std::abs(value) > largest(dtype)), op, ": ", dtype,
+                      " needs numbers in its range, got ", value);
   }
 }
 
@@ -195,6 +201,12 @@ Tensor ones_like(const Tensor& like) { return full_like(like, 1); }
 Tensor full_like(const Tensor& like, double value) {
   check_element("full_like", value, like.dtype());
   return Tensor::full(like.shape(), value, like.dtype());
+}
+
+Tensor scalar(double value, Dtype dtype) {
+  const bool overflows = std::abs(value) > largest(dtype);
+  return Tensor::full(
+      {}, overflows ? std::copysign(std::numeric_limits<double>::infinity(), value) : value, dtype);
 }
 
 Tensor to_dtype(const Tensor& source, Dtype dtype) {

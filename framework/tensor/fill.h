@@ -18,7 +18,8 @@ void check_off_tape(std::string_view op, const Tensor& tensor, std::string_view 
                     std::string_view instead = {});
 
 /// ValueError, which begins with the op's name, unless `value` is an element of `dtype`: a whole
-/// number in [-2^63, 2^63) for int64, 0 or 1 for bool, any other for reals.
+/// number in [-2^63, 2^63) for int64, 0 or 1 for bool, for reals any but finite ones beyond the
+/// range.
 void check_element(std::string_view op, double value, Dtype dtype);
 
 /// tensor[...] = value, ND, strided or not. ValueError as check_element().
@@ -44,6 +45,9 @@ Tensor zeros_like(const Tensor& like);
 Tensor ones_like(const Tensor& like);
 /// ValueError as check_element().
 Tensor full_like(const Tensor& like, double value);
+/// What arithmetic has come to, []: infinite where a floating `dtype` does not hold it, else
+/// ValueError as check_element().
+Tensor scalar(double value, Dtype dtype);
 
 /// A contiguous copy in another dtype. ops::cast is the one with a gradient.
 Tensor to_dtype(const Tensor& source, Dtype dtype);

@@ -344,9 +344,10 @@ void Tensor::set_grad(Tensor grad) const {
     check<DtypeError>(grad.dtype() == impl.dtype, "set_grad: gradient must be ", impl.dtype,
                       " as its tensor, got ", grad.dtype());
   }
-  // There is no second backward, and the caller's tensor does not become a shard.
-  const bool becomes_shard = grad.defined() && grad.shard_spec() != impl.shard;
-  if (becomes_shard || (grad.defined() && !grad.is_leaf())) grad = grad.detach();
+  // There is no second backward, and the caller's tensor stays the shard or the whole that it is.
+  const bool is_cut_otherwise = grad.defined() && grad.shard_spec() != impl.shard;
+  if (is_cut_otherwise || (grad.defined() && !grad.is_leaf())) grad = grad.detach();
+  if (is_cut_otherwise) grad.set_shard_spec(impl.shard);
   if (grad.defined() && grad.layout() == Layout::kND && !grad.is_contiguous()) grad = clone(grad);
   auto& leaf = impl.leaf_state();
   if (!grad.defined()) ++leaf.drops;

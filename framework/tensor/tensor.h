@@ -59,7 +59,7 @@ class Tensor {
   static Tensor empty(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor zeros(const Shape& shape, Dtype dtype = Dtype::kFloat32);
   static Tensor ones(const Shape& shape, Dtype dtype = Dtype::kFloat32);
-  /// ValueError if `dtype` does not hold `value`, as of().
+  /// ValueError if `dtype` does not hold `value`, as check_element().
   static Tensor full(const Shape& shape, double value, Dtype dtype = Dtype::kFloat32);
   /// Numbers in nested braces: of({{1, 2}, {3, 4}}) has shape [2, 2], of(5) shape []. ShapeError
   /// unless the braces at each depth hold equally many. ValueError for anything but a whole number

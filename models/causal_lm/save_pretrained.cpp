@@ -154,15 +154,21 @@ void copy_durably(const fs::path& from, const fs::path& to) {
   output.commit();
 }
 
+/// A link that leads nowhere is there, and cannot be read.
+bool is_there(const fs::path& path) {
+  std::error_code failure;
+  return fs::symlink_status(path, failure).type() != fs::file_type::not_found;
+}
+
 /// Copies kCopiedFiles, as far as they are there. Where a tokenizer is, the other files of an
 /// earlier one go.
 void copy_files(const fs::path& from, const fs::path& to) {
   std::error_code failure;
   if (fs::equivalent(from, to, failure)) return;
-  const bool tokenizer = std::ranges::any_of(
-      kVocabularies, [&](const auto name) { return fs::exists(from / name, failure); });
+  const bool tokenizer =
+      std::ranges::any_of(kVocabularies, [&](const auto name) { return is_there(from / name); });
   for (const auto name : kCopiedFiles) {
-    if (fs::exists(from / name, failure)) {
+    if (is_there(from / name)) {
       copy_durably(from / name, to / name);
     } else if (tokenizer && name != kGenerationFile) {
       remove_if_there(to / name);
@@ -308,13 +314,17 @@ void save_pretrained(CausalLM& model, const fs::path& folder,
   if (context.group() != nullptr) context.group()->barrier()->wait();
 }
 
+bool is_export_name(const std::string& name) {
+  return is_weights_name(name) || name == kConfigFile ||
+         std::ranges::find(kCopiedFiles, name) != kCopiedFiles.end();
+}
+
 void check_export_folder(const fs::path& folder, const SavePretrainedOptions& options) {
   std::error_code failure;  // ignored: writing to the folder reports it
   for (const auto& entry : fs::directory_iterator(folder, failure)) {
     const auto name = entry.path().filename().string();
-    const bool copied =
-        !options.copy_from.empty() && std::ranges::find(kCopiedFiles, name) != kCopiedFiles.end();
-    if (!is_weights_name(name) && name != kConfigFile && !copied) continue;
+    const bool own = is_weights_name(name) || name == kConfigFile;
+    if (!own && (options.copy_from.empty() || !is_export_name(name))) continue;
     check<ValueError>(!entry.is_symlink(failure), "save_pretrained: ", entry.path().string(),
                       " must be a file of this folder alone, got a link to ",
                       fs::read_symlink(entry.path(), failure).string());
@@ -324,7 +334,7 @@ void check_export_folder(const fs::path& folder, const SavePretrainedOptions& op
   if (options.copy_from.empty()) return;
   for (const auto name : kCopiedFiles) {
     const auto path = options.copy_from / name;
-    if (fs::exists(path, failure)) const InputFile readable(path, "save_pretrained");
+    if (is_there(path)) const InputFile readable(path, "save_pretrained");
   }
 }
 

@@ -45,10 +45,13 @@ void save_pretrained(CausalLM& model, const std::filesystem::path& folder,
                      const SavePretrainedOptions& options = {});
 
 /// ValueError if a file that save_pretrained() might write or remove is a symbolic link: what it
-/// points to, such as a file of the Hub's cache, is another model's. Or if it is a folder, or if a
-/// file to copy cannot be read. The folder itself may be a link. A file that has a second name (a
+/// points to, such as a file of the Hub's cache, is another model's. Or if it is a folder. Error if
+/// a file to copy cannot be read. The folder itself may be a link. A file that has a second name (a
 /// hard link) is replaced, so the other stays as it is.
 void check_export_folder(const std::filesystem::path& folder,
                          const SavePretrainedOptions& options = {});
+
+/// Whether save_pretrained() may write or remove a file of that name in its folder.
+bool is_export_name(const std::string& name);
 
 }  // namespace moegrad::models

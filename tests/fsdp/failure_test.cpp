@@ -84,6 +84,16 @@ TEST(FsdpFailure, ABackwardAfterOneThatFailedIsRefusedUntilTheStateIsReset) {
     EXPECT_EQ(message_of<Error>([&] { second.backward(); }),
               "fully_shard: the last backward ended in an exception; call reset_iter_state(); in "
               "module 1.out_proj");
+    // Nor does a forward that another backward runs, as one of recomputation, take its place.
+    const Tensor other = test::leaf_input({2}, 1, 0).set_requires_grad(true);
+    std::string forward;
+    other.register_hook([&](const Tensor& grad) {
+      forward = message_of<Error>([&] { run(*model); });
+      return grad;
+    });
+    ops::sum(ops::mul(other, other)).backward();
+    EXPECT_EQ(forward,
+              "fully_shard: the last backward ended in an exception; call reset_iter_state()");
     root.reset_iter_state();
     ops::sum(run(*model)).backward();
     for (const auto& [name, parameter] : model->named_parameters()) {

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "framework/autograd/grad_mode.h"
+#include "nn/init.h"
 #include "nn/linear.h"
 #include "nn/module.h"
 #include "tests/framework/distributed/hand_shards.h"
@@ -117,6 +119,13 @@ TEST(LoadStateDict, RefusesAnotherRanksShards) {
 // A file of whole tensors does not say that its tensors are those of one rank.
 TEST(LoadStateDict, TakesATensorWithoutAShardSpecForAWholeOne) {
   Pair own, whole;
+  init_weights(whole, 1, 0.5);
+  const auto expect_loaded = [&] {
+    EXPECT_TRUE(bitwise_equal(own.first.weight().detach(), whole.first.weight().detach()));
+    const NoGradGuard no_grad;
+    Tensor weight = own.first.weight();
+    fill_(weight, 0.0);
+  };
   auto spec = std::make_shared<const ShardSpec>(test::range_spec({6, 2}, 0, 3));
   own.first.weight().set_shard_spec(spec);
   EXPECT_EQ(message_of<ValueError>([&] { own.load_state_dict(whole.state_dict()); }),
@@ -130,8 +139,10 @@ TEST(LoadStateDict, TakesATensorWithoutAShardSpecForAWholeOne) {
   for (auto& [name, tensor] : state) tensor = clone(tensor);
   state[0].tensor.set_shard_spec(spec);
   own.load_state_dict(state);
+  expect_loaded();
   for (auto& [name, tensor] : state) tensor = clone(tensor);
   own.load_state_dict(state);
+  expect_loaded();
 }
 
 TEST(LoadStateDict, NamesATensorThatHasBeenReplacedByAStridedOne) {

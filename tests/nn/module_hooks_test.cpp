@@ -135,7 +135,7 @@ TEST_F(ModuleHooks, SeeTheDefinedTensorsFromLeftToRight) {
     ASSERT_EQ(inputs.size(), 3U);
     EXPECT_TRUE(inputs[0].is(x) && inputs[1].is(a) && inputs[2].is(b));
     ASSERT_EQ(outputs.size(), 4U);
-    EXPECT_TRUE(outputs[0].is(a) && outputs[3].is(x));
+    EXPECT_TRUE(outputs[0].is(a) && outputs[1].is(b) && outputs[2].is(x) && outputs[3].is(x));
   });
   mixed(x, 2, TensorList{a, b});
   EXPECT_EQ(calls, 1);

@@ -49,27 +49,28 @@ Tensor reference(const Tensor& x, std::int64_t dim, double start, const Step& st
   return y;
 }
 
-// A bool or a real in the place of a dimension may be meant as keepdim, a bound or a temperature.
+// How many of 15 ops take a T as a dimension. A bool or a real in its place may be meant as
+// keepdim, a bound or a temperature.
 template <class T>
-concept TakesADimension = requires(const Tensor& x, T dim) {
-  sum(x, dim);
-}
-|| requires(const Tensor& x, T dim) { mean(x, dim); }
-|| requires(const Tensor& x, T dim) { max(x, dim); }
-|| requires(const Tensor& x, T dim) { min(x, dim); }
-|| requires(const Tensor& x, T dim) { argmax(x, dim); }
-|| requires(const Tensor& x, T dim) { argmin(x, dim); }
-|| requires(const Tensor& x, T dim) { sort(x, dim); }
-|| requires(const Tensor& x, T dim) { var(x, dim); }
-|| requires(const Tensor& x, T dim) { std(x, dim); }
-|| requires(const Tensor& x, T dim) { logsumexp(x, dim); }
-|| requires(const Tensor& x, T dim) { cumsum(x, dim); }
-|| requires(const Tensor& x, T dim) { softmax(x, dim); }
-|| requires(const Tensor& x, T dim) { log_softmax(x, dim); }
-|| requires(const Tensor& x, T dim) { any(x, dim); }
-|| requires(const Tensor& x, T dim) { all(x, dim); };
-static_assert(!TakesADimension<bool> && !TakesADimension<double> && !TakesADimension<float>);
-static_assert(TakesADimension<int> && TakesADimension<std::int64_t>);
+constexpr int kTakeADimension = (
+    requires(const Tensor& x, T dim) { sum(x, dim); } +
+    requires(const Tensor& x, T dim) { mean(x, dim); } +
+    requires(const Tensor& x, T dim) { max(x, dim); } +
+    requires(const Tensor& x, T dim) { min(x, dim); } +
+    requires(const Tensor& x, T dim) { argmax(x, dim); } +
+    requires(const Tensor& x, T dim) { argmin(x, dim); } +
+    requires(const Tensor& x, T dim) { sort(x, dim); } +
+    requires(const Tensor& x, T dim) { var(x, dim); } +
+    requires(const Tensor& x, T dim) { std(x, dim); } +
+    requires(const Tensor& x, T dim) { logsumexp(x, dim); } +
+    requires(const Tensor& x, T dim) { cumsum(x, dim); } +
+    requires(const Tensor& x, T dim) { softmax(x, dim); } +
+    requires(const Tensor& x, T dim) { log_softmax(x, dim); } +
+    requires(const Tensor& x, T dim) { any(x, dim); } +
+    requires(const Tensor& x, T dim) { all(x, dim); });
+static_assert(kTakeADimension<bool> == 0 && kTakeADimension<double> == 0 &&
+              kTakeADimension<float> == 0);
+static_assert(kTakeADimension<int> == 15 && kTakeADimension<std::int64_t> == 15);
 
 double plus(double a, double b) { return a + b; }
 

@@ -6,6 +6,7 @@
 
 #include "framework/tensor/nested_values.h"
 #include "ops/attention.h"
+#include "ops/aux_loss.h"
 #include "ops/compare.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
@@ -256,12 +257,34 @@ TEST(SpecialValues, NoElementIsMadeOfANumberThatItsTypeDoesNotHold) {
   const Tensor narrow = Tensor::zeros({2});
   EXPECT_EQ(test::message_of<ValueError>([&] { masked_fill(narrow, mask, -1e300); }),
             "masked_fill: float32 needs numbers in its range, got -1e+300");
+  EXPECT_EQ(test::message_of<ValueError>([] { Tensor::full({1}, 3.4e38, Dtype::kBFloat16); }),
+            "full: bfloat16 needs numbers in its range, got 3.4e+38");
   EXPECT_EQ(masked_fill(narrow, mask, -kInfinity)[0].item(), -kInfinity);
   EXPECT_EQ(Tensor::full({1}, 1e300, Dtype::kFloat64).item(), 1e300);
   EXPECT_EQ(test::message_of<ValueError>([&] { masked_fill(mask, mask, 2); }),
             "masked_fill: bool needs true and false, got 2");
   EXPECT_EQ(test::integers(masked_fill(i, mask, -0x1p63))[1],
             std::numeric_limits<std::int64_t>::min());
+}
+
+// What is computed with a number, or comes out, is infinite where float32 does not hold it.
+TEST(SpecialValues, ArithmeticBeyondTheRangeOfFloat32IsInfinite) {
+  const Tensor x = Tensor::full({2}, 3);
+  const auto all_are = [](const Tensor& y, double value) {
+    return equal(y, Tensor::full({2}, value, y.dtype()));
+  };
+  EXPECT_TRUE(all_are(x * 1e300, kInfinity));
+  EXPECT_TRUE(all_are(x / 1e300, 0));
+  EXPECT_TRUE(all_are(-1e300 / x, -kInfinity));
+  EXPECT_TRUE(all_are(minimum(x, -1e300), -kInfinity));
+  EXPECT_TRUE(all_are(maximum(x, -1e300), 3));
+  EXPECT_TRUE(all_are(pow(x, 1e300), kInfinity));
+  EXPECT_TRUE(all_are(lt(x, 1e300), 1));
+  EXPECT_TRUE(all_are(eq(x, 1e300), 0));
+  const Tensor logits = Tensor::from(std::vector<float>{3e38F, 0, 3e38F, 0}, {2, 2});
+  const Tensor targets = Tensor::from(std::vector<std::int64_t>{1, 1}, {2});
+  EXPECT_EQ(cross_entropy(logits, targets, {.denominator = 1}).item(), kInfinity);
+  EXPECT_EQ(z_loss(logits).item(), kInfinity);
 }
 
 TEST(SpecialValues, AProbabilityOfZeroElsewhereLeavesAWeightedLossFinite) {

@@ -150,6 +150,11 @@ TEST(WeightAverage, OneOfSeveralAtATimeIsInTheWeightsPlace) {
                   " must find the weights in their place, got the averages there; call swap() "
                   "again first");
   }
+  EXPECT_EQ(message_of<Error>([&] {
+              WeightAverage({{"w", w}}, 0.9);
+            }),
+            "WeightAverage: the constructor must find the weights in their place, got the averages "
+            "there; call swap() again first");
   EXPECT_THROW(optimizer.step(), Error);
   EXPECT_TRUE(bitwise_equal(w, start));
   slow.swap();

@@ -61,8 +61,8 @@ def pow(case, x, y, c):
 
 
 def picked(case, x, y, c):
-    """c where the element was taken"""
-    return [summed_to(c[0].abs(), t) for t in x]
+    """The sum of c over what an input was broadcast to; exactly c or a part of it otherwise"""
+    return [summed_to(c[0].abs(), t) if t.shape != c[0].shape else 0.0 for t in x]
 
 
 def normalised(case, x, y):

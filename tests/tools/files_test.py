@@ -164,9 +164,11 @@ thread = threading.Thread(target=grow)
 thread.start()
 try:
     for _ in range(3):
+        size = growing.stat().st_size
         out, _ = run("compare_losses", growing, "run.jsonl", "--rtol", 1e9, "--common")
         assert out.endswith("within the tolerance\n"), out
         run("training_report", growing, "-o", "growing.html")
+        assert growing.stat().st_size > size
 finally:
     ended.set()
     thread.join()
@@ -193,6 +195,9 @@ for command in [
         ["train", *WITHOUT_MODEL, "--export-hf", "hf", "--hf-model", "hf"],
         ["train", *WITHOUT_MODEL, "--export-hf", "hf", "--config", "here/hf/config.json"],
         ["train", *WITHOUT_MODEL, "--metrics", "hf/config.json", "--hf-model", "hf"],
+        ["train", *SMALL, "--export-hf", "new", "--metrics", "here/new/tokenizer.json"],
+        ["train", *SMALL, "--export-hf", "new/", "--checkpoint-dir", "new"],
+        ["train", *SMALL, "--export-hf", "new/", "--profile", "new/model.safetensors", "--profile-steps", "0:1"],
         ["train", *SMALL, "--metrics", f"{STEP}/manifest.json"],
         ["train", *SMALL, "--tensorboard", f"{STEP}/board"],
         ["train", *SMALL, "--tensorboard", STEP],
@@ -216,6 +221,13 @@ for command in [
     _, err = run(*command, exit_code=2)
     assert re.fullmatch(rf"{command[0]}: (--\S+|folder|[A-Z_]+): must not be .*, got '.*'\n", err), (command, err)
     assert contents(folder) == before, command
+
+# Beside an export may be what it does not write.
+(folder / "own").mkdir()
+shutil.copy(text, folder / "own")
+run("train", *SMALL, "--text", f"own/{text.name}", "--metrics", "own/metrics.jsonl", "--export-hf", "own")
+assert {text.name, "metrics.jsonl", "model.safetensors"} <= {path.name for path in (folder / "own").iterdir()}
+shutil.rmtree(folder / "own")
 
 _, err = run("own_training_loop", text, "sound/latest", exit_code=1)
 assert err == "own_training_loop: lock: sound/latest must not be in a checkpoint\n", err

@@ -162,10 +162,11 @@ random, grouped = ([float(waiting) for waiting in re.findall(rf"^ +[248]  {order
                    for order in ("random", "grouped"))
 assert len(random) == len(grouped) == 6, out
 assert all(10 * after < before for before, after in zip(random[3:], grouped[3:])), out
-_, err = run("sampler_balance", "--budget", 1, exit_code=2)  # packs of one token: a minute of work
-assert err == "sampler_balance: --budget: must be at least 5 for 4404412 tokens, got 1\n", err
-_, err = run("sampler_balance", "--budget", 19, exit_code=2)
-assert err == "sampler_balance: --budget: must be at least 20 for 19002523 tokens, got 19\n", err
+for budget in (1, 19):  # packs of one token would take a minute
+    _, err = run("sampler_balance", "--budget", budget, exit_code=2)
+    least, tokens, got = map(int, re.fullmatch(
+        r"sampler_balance: --budget: must be at least (\d+) for (\d+) tokens, got (\d+)\n", err).groups())
+    assert got == budget < least == -(-tokens // 1_000_000), err
 _, err = run("sampler_balance", "--text", "missing.txt", exit_code=1)
 assert err == ("sampler_balance: text: missing.txt: must be a readable regular file, got No such file "
                "or directory\n"), err

@@ -333,5 +333,7 @@ for arguments, message in [
     _, err = run.run(2, *arguments, exit_code=1)
     assert err == f"train: {message}\n", err
 assert run.losses() == undisturbed
+run.resume(2)  # nothing is left to do, and nothing is written twice
+assert run.losses() == undisturbed
 
 print("resume_test: ok")

@@ -62,6 +62,7 @@ TEST(Turns, AreEachOwnedOnceAndTheRestIsIdle) {
       for (const int shards : {1, 3, 4}) {
         for (const std::int64_t count : {1, 4, 8, 24, 32}) {
           Indices all;
+          int idle_ones = 0;
           const auto ranks = replicas * shards;
           for (int rank = 0; rank < ranks; ++rank) {
             const GridPosition position = {rank / shards, replicas, rank % shards, shards};
@@ -75,7 +76,10 @@ TEST(Turns, AreEachOwnedOnceAndTheRestIsIdle) {
             }
             const auto own = indices(count, position, accumulation);
             all.insert(all.end(), own.begin(), own.end());
+            if (own.empty()) ++idle_ones;
           }
+          EXPECT_EQ(idle_ranks(count, {.replicas = replicas, .shards = shards}, accumulation),
+                    idle_ones);
           std::ranges::sort(all);
           Indices expected(static_cast<std::size_t>(count));
           std::iota(expected.begin(), expected.end(), 0);

@@ -9,6 +9,7 @@
 
 #include "framework/io/checkpoint_folders.h"
 #include "framework/runtime/program.h"
+#include "models/causal_lm/save_pretrained.h"
 
 namespace moegrad::training {
 namespace {
@@ -20,7 +21,8 @@ fs::path resolved(const std::string& path) {
   std::error_code failure;
   const auto whole = fs::absolute(path, failure);
   auto found = fs::weakly_canonical(whole, failure);
-  return failure ? whole.lexically_normal() : found;
+  if (failure) found = whole.lexically_normal();
+  return found.has_filename() ? found : found.parent_path();  // without a slash at the end
 }
 
 bool same_file_or_folder(const std::string& a, const std::string& b) {
@@ -43,6 +45,13 @@ bool is_name_of_earlier(const std::string& path, const std::string& log) {
   return name.starts_with(begin) && name.find_first_not_of("0123456789", begin.size()) == name.npos;
 }
 
+// Whether an export to `folder` may write or remove the file.
+bool may_be_exported_over(const std::string& file, const NamedPath& folder) {
+  const auto path = resolved(file);
+  return folder.kind == PathKind::kExportFolder && path.parent_path() == resolved(folder.path) &&
+         models::is_export_name(path.filename());
+}
+
 void check_pair(const NamedPath& output, const NamedPath& other) {
   if (output.kind == PathKind::kOutputFolder && other.kind == PathKind::kOutputFolder) return;
   for (const auto& [path, log] : {std::pair(output, other), std::pair(other, output)}) {
@@ -59,12 +68,11 @@ void check_pair(const NamedPath& output, const NamedPath& other) {
                           resolved(output.path).parent_path() == resolved(other.path);
   check<UsageError>(!into_input, output.name, ": must not be in the folder that ", other.name,
                     " names, got '", output.path, "'");
-  const bool holds_input = output.kind == PathKind::kExportFolder &&
-                           other.kind == PathKind::kInput &&
-                           fs::is_regular_file(other.path, failure) &&
-                           resolved(other.path).parent_path() == resolved(output.path);
-  check<UsageError>(!holds_input, output.name, ": must not be the folder of what ", other.name,
-                    " names, got '", output.path, "'");
+  for (const auto& [folder, file] : {std::pair(output, other), std::pair(other, output)}) {
+    check<UsageError>(!may_be_exported_over(file.path, folder), folder.name,
+                      ": must not be the folder of what ", file.name, " names, got '", folder.path,
+                      "'");
+  }
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ struct NamedPath {
 };
 
 /// UsageError if an output is the same file as an input or another output, whatever its name; if it
-/// is a checkpoint or inside one; or if it has a name under which an earlier output is kept.
+/// is a checkpoint or inside one; if it has a name under which an earlier output is kept; or if an
+/// export writes over it.
 /// Several outputs may go to the same device or pipe.
 void check_paths(const std::vector<NamedPath>& paths);
 

@@ -99,8 +99,7 @@ EventFileWriter::EventFileWriter(const std::filesystem::path& folder,
   const double now = wall_time_();
   // Ten digits, so that names sort like numbers. Readers take files in the order of their names: a
   // file must come after those that it goes on from, also if the clock has been set back.
-  const auto newest = newest_in(folder);
-  const auto seconds = std::max(static_cast<std::int64_t>(now), newest);
+  const auto seconds = std::max(static_cast<std::int64_t>(now), newest_in(folder) + 1);
   char name[64];
   std::snprintf(name, sizeof name, "events.out.tfevents.%010lld.moegrad.",
                 static_cast<long long>(seconds));
@@ -109,7 +108,8 @@ EventFileWriter::EventFileWriter(const std::filesystem::path& folder,
     descriptor_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     require(descriptor_ >= 0 || errno == EEXIST, "create", path_, errno);
   }
-  flock(descriptor_, LOCK_EX | LOCK_NB);  // for is_written(); some file systems have no locks
+  // For is_written(), which may just be asking. Some file systems have no locks.
+  flock(descriptor_, LOCK_EX);
   append({.wall_time = now, .file_version = std::string(kEventFileVersion)});
 }
 

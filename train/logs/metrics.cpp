@@ -20,10 +20,10 @@ namespace {
 // What a resumed run finds in its file.
 struct EarlierLines {
   bool others = false;            // not metrics, or metrics of another run
-  std::int64_t bytes = 0;         // of the lines before the resumed run's first step
+  std::int64_t bytes = 0;         // of the lines up to the resumed run's first step
   bool lacks_line_feed = false;   // the last of these lines lacks its line feed
   bool would_lose_lines = false;  // after them are lines that the resumed run does not write again
-  bool validated = false;         // after them is the validation loss at its first step
+  bool validated = false;         // the last of them is the validation loss at its first step
   std::vector<std::int64_t> steps = {};         // whose lines these are
   std::optional<std::int64_t> no_step_on = {};  // the number of the first of them without a step
 };
@@ -70,14 +70,17 @@ EarlierLines find_earlier_lines(const std::string& path, std::int64_t first_step
     own = own || (!writer.empty() && writer == identity);
     const bool ended = !file.eof();
     if (!ended && !step) break;
-    behind = behind || (step && *step >= first_step);
     const bool validation = step && parsed.contains("validation_loss");
+    // The validation loss at the first step would be the same. The one at the end is written there.
+    const bool stays = validation && *step == first_step && !behind && !found.validated &&
+                       (!header.steps || first_step < *header.steps);
+    behind = behind || (step && *step >= first_step && !stays);
+    found.validated = found.validated || stays;
     if (behind) {
       const bool again = own && step && *step >= first_step &&
                          (validation ? writes_validation(header, first_step, *step)
                                      : !header.steps || *step < *header.steps);
       found.would_lose_lines = found.would_lose_lines || !again;
-      found.validated = found.validated || (validation && *step == first_step);
     } else {
       found.bytes += std::ssize(line) + (ended ? 1 : 0);
       found.lacks_line_feed = !ended;

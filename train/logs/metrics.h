@@ -55,8 +55,9 @@ std::vector<std::string> figures(const StepReport& report);
 /// Writes one JSON object per line; does nothing for an empty path.
 class MetricsFile {
  public:
-  /// For the steps from `first_step` on. Lines of an earlier file for steps before that stay. The
-  /// first line that is written also contains `header`. ValueError if the file cannot be written.
+  /// For the steps from `first_step` on. Lines of an earlier file for steps before that stay, and
+  /// so does the validation loss after as many steps, unless the run ends there. The first line
+  /// that is written also contains `header`. ValueError if the file cannot be written.
   ///
   /// The earlier file is kept under another name (LineFile::set_aside) if first_step is 0, if it
   /// belongs to another run than `header`, or if after these lines it contains more than this run
@@ -67,7 +68,7 @@ class MetricsFile {
   void write(const StepReport& report);
   /// After `step` steps.
   void write_validation(std::int64_t step, double loss);
-  /// Whether an earlier file had the validation loss at first_step, which is to be written again.
+  /// Whether the validation loss after first_step steps has stayed.
   bool had_validation() const { return had_validation_; }
   /// At the end of a run: reports how many lines could not be written. Returns false if any.
   bool report() const { return !file_ || file_->report(); }

@@ -36,10 +36,9 @@ RunLogs::RunLogs(const TrainConfig& options, RankContext& context, StepProfile& 
       configuration_(describe(options)),
       progress_(terminal_output(), columns_of_stdout(), first_step, options.optim.steps,
                 options.output.log_every),
-      metrics_(context.rank() == 0 ? options.output.metrics : "", first_step, std::move(header)),
       tensorboard_(context.rank() == 0 ? options.output.tensorboard : "", first_step),
+      metrics_(context.rank() == 0 ? options.output.metrics : "", first_step, std::move(header)),
       exchange_(context.counters()) {
-  if (context.rank() == 0) profile.open(first_step);
   if (records()) peak_flops_ = measure_peak_flops();
 }
 
@@ -102,13 +101,15 @@ bool RunLogs::validation_due(std::int64_t steps) const {
 }
 
 void RunLogs::first_validation(std::int64_t steps, double loss, std::string_view unit) {
-  if (validation_due(steps)) return validation(steps, loss, unit);
-  if (steps == 0 || context_.rank() != 0) return;
-  const SlowStorage storage("writing the logs");
   const bool had = metrics_.had_validation();
-  if (had) metrics_.write_validation(steps, loss);
-  // Readers have dropped an earlier one; without a file of metrics nothing says if there was one.
-  if (had || options_.output.metrics.empty()) tensorboard_.write_validation(steps, loss);
+  if (validation_due(steps) && !had) return validation(steps, loss, unit);
+  // After the last step the end of the run has it.
+  if (steps == 0 || steps >= options_.optim.steps || context_.rank() != 0) return;
+  // Readers of event files have dropped an earlier one; without a file of metrics nothing says if
+  // there was one.
+  if (!had && !options_.output.metrics.empty()) return;
+  const SlowStorage storage("writing the logs");
+  tensorboard_.write_validation(steps, loss);
 }
 
 void RunLogs::validation(std::int64_t steps, double loss, std::string_view unit) {

@@ -34,7 +34,7 @@ class RunLogs {
   /// Logs a validation loss in nats per `unit`, such as "byte".
   void validation(std::int64_t steps, double loss, std::string_view unit);
   /// The same for that of a run which begins, or goes on, after `steps` steps: logs it if it is
-  /// due, and writes it again where the lines of an earlier part that are replaced had it.
+  /// due, unless the file of metrics has kept it; it then goes to the event file alone.
   void first_validation(std::int64_t steps, double loss, std::string_view unit);
   /// At the end of training: prints how evenly the experts were used in the last steps.
   void recent_loads();
@@ -54,8 +54,8 @@ class RunLogs {
   std::optional<double> peak_flops_ = {};  // if anything records it
   RecentLoads recent_loads_;
   Progress progress_;
-  MetricsFile metrics_;
   TensorboardLog tensorboard_;
+  MetricsFile metrics_;  // after what may be refused: it drops lines that are to be written again
   ExchangeMeter exchange_;
 };
 

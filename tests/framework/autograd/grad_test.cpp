@@ -145,13 +145,17 @@ TEST(Grad, RefusesAShardWhichIsInNoGraph) {
             "the gathered whole; call backward() and read grad()");
 }
 
-TEST(Grad, SetOnAShardIsAShardAndTheCallersTensorStaysWhole) {
+TEST(Grad, ThatIsSetIsCutAsItsTensorIsAndTheCallersStaysAsItWas) {
   const Tensor shard = variable({2}, 1), grad = test::randn({2}, 2);
   shard.set_shard_spec(std::make_shared<const ShardSpec>(test::range_spec({4}, 0, 2)));
   shard.set_grad(grad);
   EXPECT_EQ(shard.grad().shard_spec(), shard.shard_spec());
   EXPECT_TRUE(bitwise_equal(shard.grad(), grad));
   EXPECT_EQ(grad.shard_spec(), nullptr);
+  const Tensor whole = variable({2}, 3);
+  whole.set_grad(shard.grad());
+  EXPECT_EQ(whole.grad().shard_spec(), nullptr);
+  EXPECT_EQ(shard.grad().shard_spec(), shard.shard_spec());
 }
 
 }  // namespace

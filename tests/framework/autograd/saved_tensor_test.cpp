@@ -43,6 +43,7 @@ TEST(SavedTensor, GivesBackADetachedHandleOnTheSameBytes) {
   EXPECT_FALSE(holder->saved.unpack().defined());
   holder->saved = x;
   EXPECT_EQ(&holder->saved.unpack().storage(), &x.storage());
+  EXPECT_FALSE(holder->saved.unpack().requires_grad());
 }
 
 TEST(SavedTensor, CountsThePaddingOfNz) {

@@ -63,5 +63,32 @@ TEST(Excuses, CountHoweverManyTheyAre) {
   EXPECT_EQ(excuses.within(1ms, &kPair, &kWorld), 0ms);
 }
 
+// As of a saver's thread, while every step reads its batch.
+TEST(Excuses, CountWholeBesideManyOfAnotherGroup) {
+  Excuses excuses(0, 1h);
+  const auto saving = excuses.begin(&kPair, "saving");
+  const auto begin = CollectiveClock::now();
+  for (int i = 0; i < 200; ++i) {
+    excuses.end(excuses.begin(&kWorld, "reading"));
+    std::this_thread::sleep_for(1ms);
+  }
+  const auto so_far = CollectiveClock::now() - begin;
+  EXPECT_GE(excuses.within(1h, &kPair, &kWorld), so_far);
+  excuses.end(saving);
+  EXPECT_GE(excuses.within(1h, &kPair, &kWorld), 200ms);
+  EXPECT_LT(excuses.within(1h, &kOther, &kWorld), 200ms);
+}
+
+TEST(Excuses, BeforeOneWithManyWithinStillCount) {
+  Excuses excuses(0, 1h);
+  const auto before = excuses.begin(&kPair, "writing");
+  std::this_thread::sleep_for(50ms);
+  excuses.end(before);
+  const auto outer = excuses.begin(&kPair, "saving");
+  for (int i = 0; i < 200; ++i) excuses.end(excuses.begin(&kPair, "reading"));
+  excuses.end(outer);
+  EXPECT_GE(excuses.within(1h, &kPair, &kWorld), 50ms);
+}
+
 }  // namespace
 }  // namespace moegrad::excuses_test

@@ -190,20 +190,22 @@ TEST(Checkpoint, IsPassedOverOnAllRanksIfOneFindsItDamaged) {
 }
 
 TEST(Checkpoint, ThatOneRankAloneCannotReadIsPassedOverWithTheRank) {
-  const TemporaryFolder root;
-  save_at(root / "", 2);
-  const auto path = root / "step-00000007" / "rank-00001.safetensors";
-  auto bytes = read_file(path);
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);  // its size stays
-  test::write_file(path, bytes);
-  launch(2, [&](RankContext& context) {
-    std::vector<std::string> reasons;
-    EXPECT_THROW(open_newest_checkpoint(root / "", context.group(),
-                                        [&](const auto& reason) { reasons.push_back(reason); }),
-                 Error);
-    EXPECT_THAT(reasons, ::testing::ElementsAre(::testing::MatchesRegex(
-                             "checkpoint: .*rank-00001.*CRC-32C.*, on rank [01]")));
-  });
+  for (const std::string rank : {"0", "1"}) {  // each of two ranks reads one file of two
+    const TemporaryFolder root;
+    save_at(root / "", 2);
+    const auto path = root / "step-00000007" / ("rank-0000" + rank + ".safetensors");
+    auto bytes = read_file(path);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);  // its size stays
+    test::write_file(path, bytes);
+    launch(2, [&](RankContext& context) {
+      std::vector<std::string> reasons;
+      EXPECT_THROW(open_newest_checkpoint(root / "", context.group(),
+                                          [&](const auto& reason) { reasons.push_back(reason); }),
+                   Error);
+      EXPECT_THAT(reasons, ::testing::ElementsAre(::testing::MatchesRegex(
+                               "checkpoint: .*rank-0000" + rank + ".*CRC-32C.*, on rank " + rank)));
+    });
+  }
 }
 
 TEST(Checkpoint, WhereAllAreDamagedIsAnErrorWithTheReasonOfEach) {

@@ -277,6 +277,16 @@ TEST(SavePretrained, RefusesAFolderInAFilesPlaceAndFilesThatCannotBeCopied) {
       message_of<Error>([&] { save_pretrained(model, folder / "c", {.copy_from = folder / "a"}); }),
       "save_pretrained: " + copied.string() + ": must be a readable regular file, got a folder");
   EXPECT_FALSE(std::filesystem::exists(folder / "c"));
+  // A link of the Hub's cache whose file has been removed is no file that a model lacks.
+  std::filesystem::remove(copied);
+  std::filesystem::create_symlink("../nowhere", copied);
+  std::filesystem::create_directory(folder / "c");
+  write_file(folder / "c" / "tokenizer.json", "{}");
+  EXPECT_EQ(
+      message_of<Error>([&] { save_pretrained(model, folder / "c", {.copy_from = folder / "a"}); }),
+      "save_pretrained: " + copied.string() +
+          ": must be a readable regular file, got No such file or directory");
+  EXPECT_EQ(names_in(folder / "c"), std::set<std::string>{"tokenizer.json"});
 }
 
 TEST(SavePretrained, WritesIntoTheFolderThatALinkLeadsTo) {

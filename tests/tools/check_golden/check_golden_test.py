@@ -223,10 +223,9 @@ for ranks in [1, 2, 3, 5]:
 tools.expect_changed_block_to_fail(programs, block)
 
 # The sequences over other numbers of ranks: one, as many as there are, some ranks with none.
-full = os.environ.get("MOEGRAD_FULL") == "1"
 for ranks in [3] if brief else [1, 3, 4]:
     out, _ = tools.check_golden(programs, "--world-size", ranks,
-                                *folders[:1 if brief else 4 if full else 2], exit_code=0)
+                                *folders[:1 if brief else 4 if tools.full else 2], exit_code=0)
     assert ", 0 past their limits\n" in out
 # Experts on several ranks: all that they divide evenly.
 even = [smallest, block] if brief else [golden / "a_minimal", golden / "b_tied_dense_nonorm", block] + [

@@ -127,8 +127,7 @@ TEST(RunHeader, IsOnTheFirstLineThatARunWrites) {
   EXPECT_FALSE(all[3].contains("run"));
 }
 
-// The rest of a file that cannot be read is not cut off.
-TEST(RunHeader, AFileThatCannotBeReadStaysAsItIs) {
+TEST(RunHeader, AFileThatCannotBeReadToItsEndIsAnError) {
   EXPECT_EQ(test::message_of<ValueError>([] { MetricsFile("/proc/self/mem", 1, RunHeader{}); }),
             "--metrics: cannot read file '/proc/self/mem' to its end");
 }
@@ -163,6 +162,28 @@ TEST(RunHeader, SaysIfAResumedRunWritesAllLinesAgain) {
   EXPECT_FALSE(resume_until(6, 4));
   EXPECT_TRUE(resume_until(6, 5));
   EXPECT_FALSE(resume_until(6, 1));
+}
+
+// A run that is stopped before its first step has lost nothing.
+TEST(RunHeader, AResumedRunKeepsTheValidationLossWhereItBegins) {
+  const TemporaryFolder folder;
+  const auto path = (folder / "run.jsonl").string();
+  const auto lines = [&](std::int64_t steps, std::int64_t resumed_at) {
+    std::filesystem::remove(path);
+    {
+      MetricsFile file(path, 0, RunHeader{.identity = "a", .steps = 2});
+      for (std::int64_t step = 0; step < 2; ++step) file.write({.step = step, .seconds = 1});
+      file.write_validation(2, 4);
+      file.write_validation(2, 4);  // as earlier versions did
+    }
+    const MetricsFile again(path, resumed_at, RunHeader{.identity = "a", .steps = steps});
+    EXPECT_EQ(again.had_validation(), steps > 2 && resumed_at == 2);
+    const auto text = read_file(path);
+    return std::ranges::count(text, '\n');
+  };
+  EXPECT_EQ(lines(4, 2), 3);
+  EXPECT_EQ(lines(2, 2), 2);  // the end of the run writes it
+  EXPECT_EQ(lines(4, 1), 1);
 }
 
 TEST(ShellWord, HasQuotesWhereACharacterNeedsThem) {

@@ -15,9 +15,11 @@ MARK = "MOEGRAD_TEST_JOB"
 
 def needs_mpirun_4(why):
     """Ends the test as skipped where mpirun is that of Open MPI 5 or later, another program."""
-    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
-    if int(re.search(r"\(Open MPI\) (\d+)", version)[1]) > 4:
-        print(f"{version.splitlines()[0]}: {why}")
+    asked = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False)
+    version = (asked.stdout + asked.stderr).strip()
+    found = re.search(r"\(Open MPI\) (\d+)", version)
+    if not found or int(found[1]) > 4:
+        print(f"{version.partition(chr(10))[0]}: {why}")
         sys.exit(77)
 
 
