@@ -68,16 +68,20 @@ run_ctest() {
     export GTEST_FILTER='*GradientsMatchFiniteDifferences*'
     selection+=(-R '_test$')
   fi
-  [[ $preset == asan && $mode == quick ]] && selection+=(-R '_test$|^mpi_ranks$')
+  # Under a sanitizer only --full runs what takes the same code through further models, optimizers and
+  # numbers of ranks. Every other preset always does.
+  local further='Sweep/PretrainedOnRanks.*:*/PretrainedGolden.*:PretrainedOnRanks.Golden*'
+  further+=':ExpertParallel.*EveryOptimizer:ExpertParallel.HoldsMore*:OnRanks/ForcedRouting.*/8*'
+  further+=':Conformance.Row18_*:Conformance.Row19_*:MatrixOptimizersOfAModel.*:RankMemory.*'
+  further+=':EveryOptimizerOverRanks.GoesOn*:*.ContinuesATrainingOfReplicas*'
+  if [[ $preset == asan && $mode == quick ]]; then
+    selection+=(-R '_test$|^mpi_ranks$')
+    export GTEST_FILTER="-$further"
+  fi
   if [[ $preset == tsan ]]; then
     selection+=(-L concurrency)
-    # Long chains on one thread, and what runs the same threads for further models, optimizers and
-    # numbers of ranks, take minutes. --full runs them here too, and every other preset always.
-    local long='DeepGraph.*:*NoRecursion:Box.*:Sweep/PretrainedOnRanks.*:*/PretrainedGolden.*'
-    long+=':PretrainedOnRanks.Golden*:ExpertParallel.*EveryOptimizer:ExpertParallel.HoldsMore*'
-    long+=':OnRanks/ForcedRouting.*/8*:Conformance.Row18_*:Conformance.Row19_*'
-    long+=':MatrixOptimizersOfAModel.*:EveryOptimizerOverRanks.GoesOn*:*.ContinuesATrainingOfReplicas*'
-    [[ $mode != quick ]] || export GTEST_FILTER="-$long"
+    # Long chains on one thread.
+    [[ $mode != quick ]] || export GTEST_FILTER="-$further:DeepGraph.*:*NoRecursion:Box.*"
     # The thread sanitizer of g++ 12 fails under the address randomization of newer kernels.
     if setarch -R true 2>/dev/null; then runner=(setarch -R); fi
   fi
