@@ -62,7 +62,7 @@ def after_steps(job, name, steps):
 
 # Losses, norms and parameters of every way to spread a run over up to 8 ranks.
 if not brief:
-    small = ["--steps", 10, "--batch", 1, "--seq-len", 16]
+    small = ["--steps", 10 if full else 4, "--batch", 1, "--seq-len", 16]
     threads(tools / "loss_parity", *small, "--json", "threads.json", "--svg", "threads.svg")
     out, _ = job(8, tools / "loss_parity", *small, "--json", "mpi.json", "--svg", "mpi.svg").run(timeout=1200)
     ours, theirs = (json.loads((folder / f"{name}.json").read_text()) for name in ("mpi", "threads"))
