@@ -30,7 +30,7 @@ namespace moegrad {
 namespace {
 
 constexpr int kWorlds[] = {1, 2, 3, 4, 8};
-constexpr std::size_t kCounts[] = {0, 1, 7, 4099, 1'000'000};
+constexpr std::size_t kCounts[] = {0, 1, 7, 4099, 250'000};
 
 /// Element `i` of what `rank` has for `purpose`. Magnitudes vary, so that sums depend on their
 /// order.
@@ -113,7 +113,7 @@ void run_all(RankContext& context, std::size_t count) {
     printer.print(std::string("reduce_scatter") + name, count, chunk);
     // The same from parts that each rank cuts for itself.
     ByteParts parts;
-    const std::size_t length = 100'003 + 1'000 * static_cast<std::size_t>(rank);
+    const std::size_t length = 25'003 + 250 * static_cast<std::size_t>(rank);
     for (std::size_t begin = 0; begin < whole.size(); begin += length) {
       const auto rest = std::span(whole).subspan(begin);
       parts.push_back(std::as_bytes(rest.first(std::min(length, rest.size()))));
@@ -174,7 +174,7 @@ void run_large(RankContext& context) {
 
 int run(int argc, char** argv) {
   MpiOptions options;
-  options.piece_bytes = std::size_t{1} << 20;
+  options.piece_bytes = std::size_t{256} << 10;
   options.deadline = std::chrono::seconds(300);
   const std::string_view sizes = argc == 2 ? argv[1] : "";
   check<UsageError>(argc == 1 || sizes == "small" || sizes == "large",
