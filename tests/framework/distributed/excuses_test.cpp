@@ -79,6 +79,22 @@ TEST(Excuses, CountWholeBesideManyOfAnotherGroup) {
   EXPECT_LT(excuses.within(1h, &kOther, &kWorld), 200ms);
 }
 
+// As of a saver's thread that ends while a step reads.
+TEST(Excuses, ThatOverlapCountOnce) {
+  Excuses excuses(0, 1h);
+  const auto begin = CollectiveClock::now();
+  const auto saving = excuses.begin(&kPair, "saving");
+  std::this_thread::sleep_for(5ms);
+  const auto reading = excuses.begin(&kWorld, "reading");
+  std::this_thread::sleep_for(20ms);
+  excuses.end(saving);
+  std::this_thread::sleep_for(5ms);
+  excuses.end(reading);
+  const auto excused = excuses.within(1h, &kPair, &kWorld);
+  EXPECT_GE(excused, 30ms);
+  EXPECT_LE(excused, CollectiveClock::now() - begin);
+}
+
 TEST(Excuses, BeforeOneWithManyWithinStillCount) {
   Excuses excuses(0, 1h);
   const auto before = excuses.begin(&kPair, "writing");
