@@ -31,7 +31,7 @@ def run(entries):
             lines.append(f"add_test(NAME {name} COMMAND {' '.join(f'[==[{word}]==]' for word in command)})")
             lines.append(f"set_tests_properties({name} PROPERTIES SKIP_RETURN_CODE 77)")
         Path(tmp, "CMakeLists.txt").write_text("\n".join(lines), encoding="utf-8")
-        subprocess.run(["cmake", "-S", tmp, "-B", f"{tmp}/build"], check=True, capture_output=True)
+        subprocess.run(["cmake", "-G", "Ninja", "-S", tmp, "-B", f"{tmp}/build"], check=True, capture_output=True)
         subprocess.run(["ctest", "--test-dir", f"{tmp}/build", "--output-junit", f"{out}/ctest.xml"],
                        check=False, capture_output=True, env={**os.environ, "GTEST_OUTPUT": f"xml:{out}/"})
         return {result.name: (result.status, result.reason) for result in judged(results(out))}, summary([out])

@@ -18,6 +18,7 @@
 #include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/exception_message.h"
+#include "framework/runtime/ignored_signals.h"
 #include "framework/runtime/mpi_environment.h"
 
 namespace moegrad {
@@ -164,6 +165,7 @@ int run_program(const std::string& name, const std::function<int()>& body, int f
     program_name += " (rank " + std::to_string(started->rank) + ")";
   }
   std::set_terminate(end_at_once);
+  restore_ignored_signals();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file past its size limit is an error like a full disk
   raw_output.rdbuf(std::cout.rdbuf());

@@ -116,8 +116,9 @@ def report_tokens(runs, fit):
         misfits = []
         for point in points:
             misfits.append(times[point] / predicted(fit, point) - 1)
+            shown = round(100 * misfits[-1], 1) + 0.0  # no -0.0
             yield (f"{point.sequences} x {point.length} tokens: {1e3 * times[point]:.0f} ms, "
-                   f"fit {1e3 * predicted(fit, point):.0f} ms ({100 * misfits[-1]:+.1f} %)")
+                   f"fit {1e3 * predicted(fit, point):.0f} ms ({shown:+.1f} %)")
         worst = max(map(abs, misfits))
         yield (f"{name}: at most {100 * worst:.1f} % from the fit; at most "
                f"{100 * MAX_MISFIT:.0f} %: {verdict(worst <= MAX_MISFIT)}")

@@ -7,6 +7,7 @@ import re
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -150,7 +151,8 @@ assert process.stderr.readline() == message("SIGUSR1")
 with open(reader, encoding="utf-8") as output:
     out = output.read()[filled:]
 assert process.wait(timeout=60) == 0 and "\nstopped before the first step\n" in out, out
-process = start(*SHORT, "--steps", 100000, "--metrics", "nohup.jsonl",
+# Under nohup it goes on, whatever handler a library has put there as it was loaded.
+process = start(*SHORT, "--steps", 100000, "--metrics", "nohup.jsonl", env={**os.environ, "LD_PRELOAD": sys.argv[2]},
                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
 while not (folder / "nohup.jsonl").exists() or not (folder / "nohup.jsonl").read_text():
     assert process.poll() is None, process.communicate()
