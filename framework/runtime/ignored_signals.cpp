@@ -24,7 +24,7 @@ struct KernelAction {
 };
 
 // A sanitizer, which takes sigaction() over, is not ready yet.
-[[gnu::no_sanitize("address", "thread", "undefined")]] void read_ignored() {
+[[maybe_unused, gnu::no_sanitize("address", "thread", "undefined")]] void read_ignored() {
   for (int number = 1; number < kSignals; ++number) {
     KernelAction action = {};
     const long failed = syscall(SYS_rt_sigaction, number, nullptr, &action, sizeof(action.mask));
@@ -32,7 +32,10 @@ struct KernelAction {
   }
 }
 
+// A shared library cannot have it: what is compiled for one restores nothing.
+#if !defined(__PIC__) || defined(__PIE__)
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kReadIgnored)() = read_ignored;
+#endif
 
 }  // namespace
 
