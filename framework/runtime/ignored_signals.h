@@ -7,7 +7,7 @@ namespace moegrad {
 /// nohup.
 ///
 /// Note [Signals that were ignored]
-/// Whoever starts a program may ignore a signal for it. A library that puts a handler there as it
+/// A shell or nohup may have a program ignore a signal. A library that puts a handler there as it
 /// is loaded takes that back before main() could ask: UCX, to which Open MPI 5 links, so takes
 /// SIGHUP. The state is therefore read before the constructors of libraries run (.preinit_array of
 /// the program).
