@@ -40,7 +40,7 @@ def folder_of(output):
 
 
 def name_of(output):
-    """framework/CMakeFiles/moegrad_framework.dir/Unity/x.o as `moegrad_framework: Unity/x`."""
+    """framework/CMakeFiles/moegrad_framework.dir/a/x.o as `moegrad_framework: a/x`."""
     head, _, tail = output.partition(".dir/")
     return f"{head.rsplit('/', 1)[-1]}: {tail.removesuffix('.o')}" if tail else output
 
