@@ -177,8 +177,9 @@ Slots slots_of_earlier_calls(nn::Module& root) {
 // error if the slot still holds the tensor that it had before, tied to one that was taken. A
 // parameter that another kind of parallelism has divided belongs to no call yet.
 bool is_taken(const nn::ParameterSlot& slot, const Slots& taken) {
-  const auto& spec = slot.parameter().shard_spec();
-  if (spec == nullptr || !(spec->gathered_for_use || spec->replaced)) return false;
+  const Tensor& parameter = slot.parameter();
+  const auto& spec = parameter.shard_spec();
+  if (spec == nullptr || !(spec->gathered_for_use || has_mark(parameter, kReplaced))) return false;
   if (taken.contains(slot.tensor)) return true;
   throw Error(
       "fully_shard: parameter '" + slot.name +
@@ -246,7 +247,7 @@ State& fully_shard(const std::vector<nn::Module*>& modules, const DeviceMesh& me
   // Nothing throws from here on. So the modules are either sharded or unchanged.
   state->register_hooks();
   for (const auto& group : state->groups()) group->take_slots();
-  for (const auto& ignored : policy.ignored_parameters) ignored.impl()->left_whole = true;
+  for (const auto& ignored : policy.ignored_parameters) set_mark(ignored, kLeftWhole);
   return *state;
 }
 

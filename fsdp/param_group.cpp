@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "framework/distributed/shard_runs.h"
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
@@ -146,9 +146,8 @@ void ParamGroup::shard_parameters() {
 void ParamGroup::take_slots() {
   for (const auto& param : params_) {
     // Marks the original tensor: an optimizer, or a tied copy in another group, might hold it.
-    ShardSpec spec = *param.sharded.shard_spec();
-    spec.replaced = true;
-    param.slots.front()->set_shard_spec(std::make_shared<const ShardSpec>(std::move(spec)));
+    param.slots.front()->set_shard_spec(param.sharded.shard_spec());
+    set_mark(*param.slots.front(), kReplaced);
     for (auto* slot : param.slots) *slot = param.sharded;
     for (const auto& kept : param.kept) *kept = param.sharded;
   }

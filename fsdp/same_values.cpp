@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "framework/distributed/compare_checksums.h"
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
 #include "fsdp/state.h"

@@ -6,8 +6,8 @@
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/engine.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "ops/copies.h"
 
 namespace moegrad::fsdp {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/gather_shards.h"
 #include "framework/distributed/shard_runs.h"
 #include "framework/distributed/text_collectives.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 

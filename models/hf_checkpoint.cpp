@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "framework/distributed/slow_storage.h"
-#include "framework/io/crc32c.h"
 #include "framework/io/json_node.h"
 #include "framework/io/mapped_file.h"
-#include "framework/io/utf8.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/utf8.h"
 #include "framework/tensor/shape.h"
 
 namespace moegrad::models {

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/tensor/fill.h"
 
 namespace moegrad::nn {

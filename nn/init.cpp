@@ -8,9 +8,9 @@
 #include <optional>
 #include <variant>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/shard_runs.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"

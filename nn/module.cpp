@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/shard_spec.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
 

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/hook_list.h"
 #include "framework/autograd/scope.h"
-#include "framework/profile/span.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/life_token.h"
+#include "framework/runtime/span.h"
+#include "framework/tensor/hook_list.h"
 #include "framework/tensor/named_tensor.h"
 #include "nn/any_module.h"
 #include "nn/extended_call.h"
@@ -255,7 +255,7 @@ class Module {
   template <class Body, class... Arguments>
   auto call(const Body& body, Arguments&&... arguments) {
     using Result = std::decay_t<std::invoke_result_t<const Body&, Arguments...>>;
-    const std::function<Result(Arguments&&...)> function = body;
+    const std::function<Result(Arguments && ...)> function = body;
     return run_call<Result, Arguments...>(function, std::forward<Arguments>(arguments)...);
   }
 

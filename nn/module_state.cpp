@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/shard_spec.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/tensor/convert.h"
 #include "framework/tensor/fill.h"
 #include "nn/module.h"

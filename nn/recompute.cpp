@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "framework/autograd/checkpoint.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 
 namespace moegrad::nn {
 namespace {

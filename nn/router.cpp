@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/tensor/fill.h"
 #include "nn/layer_size.h"
 #include "ops/elementwise.h"

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "framework/autograd/function.h"
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/tensor/fill.h"
 #include "ops/checks.h"
 #include "ops/copies.h"

@@ -8,11 +8,10 @@
 
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/shard_spec.h"
-#include "framework/profile/span.h"
+#include "framework/runtime/arena.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
-#include "framework/tensor/arena.h"
-#include "framework/tensor/tensor_impl.h"
+#include "framework/runtime/span.h"
 #include "optim/optimizer_state.h"
 #include "optim/parameter_checks.h"
 #include "optim/pre_rounded_sum.h"
@@ -66,7 +65,7 @@ void Optimizer::check_trainable() const {
   check_not_replaced("step", all);
   check_not_converted(all);
   for (const auto& [name, parameter] : all) {
-    check(!parameter.impl()->holds_average, "step: '", name,
+    check(!has_mark(parameter, kHoldsAverage), "step: '", name,
           "' must hold its weights, got the averages that WeightAverage::swap() has put in their "
           "place; call swap() again first");
   }

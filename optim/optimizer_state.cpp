@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/tensor/fill.h"
 
 namespace moegrad::optim {

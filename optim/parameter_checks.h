@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "framework/tensor/named_tensor.h"
+#include "framework/tensor/tensor_mark.h"
 
 namespace moegrad::optim {
 
@@ -12,5 +13,8 @@ namespace moegrad::optim {
 /// is given twice, nor two under one name, since states are saved by name (ValueError). Messages
 /// begin with `what`.
 void check_parameters(std::string_view what, const NamedTensors& parameters);
+
+/// WeightAverage::swap() has put the average in the parameter's place.
+inline constexpr TensorMark kHoldsAverage{};
 
 }  // namespace moegrad::optim

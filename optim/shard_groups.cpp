@@ -5,7 +5,6 @@
 
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
-#include "framework/tensor/tensor_impl.h"
 
 namespace moegrad::optim {
 namespace {
@@ -19,8 +18,7 @@ void add(const std::shared_ptr<ProcessGroup>& group, ProcessGroups& groups) {
 
 void check_not_replaced(std::string_view op, const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters) {
-    const auto& spec = parameter.shard_spec();
-    check(spec == nullptr || !spec->replaced, op, ": '", name,
+    check(!has_mark(parameter, kReplaced), op, ": '", name,
           "' must be a parameter of its module, got the whole tensor that fully_shard or "
           "expert_parallel has replaced by a part; take named_parameters() afterwards");
   }
@@ -34,7 +32,7 @@ void check_all_spread(std::string_view op, const NamedTensors& parameters) {
   const auto spread = std::ranges::find_if(parameters, is_spread, &NamedTensor::tensor);
   if (spread == parameters.end()) return;
   for (const auto& [name, parameter] : parameters) {
-    const bool is_whole = parameter.shard_spec() == nullptr && !parameter.impl()->left_whole;
+    const bool is_whole = parameter.shard_spec() == nullptr && !has_mark(parameter, kLeftWhole);
     check(!is_whole || !parameter.grad().defined(), op, ": '", name,
           "' is whole on every rank while '", spread->name,
           "' is spread over them, so nobody adds up its gradients: call fully_shard on the module "

@@ -5,11 +5,10 @@
 #include <cstdint>
 #include <utility>
 
+#include "framework/runtime/arena.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/parallel_for.h"
-#include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
-#include "framework/tensor/tensor_impl.h"
 #include "optim/grain.h"
 #include "optim/optimizer_state.h"
 #include "optim/parameter_checks.h"
@@ -37,7 +36,7 @@ WeightAverage::~WeightAverage() {
 
 void WeightAverage::check_in_place(std::string_view call) const {
   const bool average = swapped_ || std::ranges::any_of(parameters_, [](const NamedTensor& each) {
-                         return each.tensor.impl()->holds_average;
+                         return has_mark(each.tensor, kHoldsAverage);
                        });
   check(!average, "WeightAverage: ", call,
         " must find the weights in their place, got the averages there; call swap() again first");
@@ -46,7 +45,7 @@ void WeightAverage::check_in_place(std::string_view call) const {
 // An optimizer must not step from the averages.
 void WeightAverage::mark_swapped(bool swapped) {
   swapped_ = swapped;
-  for (const auto& [name, parameter] : parameters_) parameter.impl()->holds_average = swapped;
+  for (const auto& [name, parameter] : parameters_) set_mark(parameter, kHoldsAverage, swapped);
 }
 
 void WeightAverage::check_parameters_unchanged() const {

@@ -32,7 +32,8 @@ def main(compiler, libraries):
     with tempfile.TemporaryDirectory() as tmp:
         source = Path(tmp) / "main.cpp"
         source.write_text(PROGRAM, encoding="utf-8")
-        subprocess.run([compiler, "-std=c++20", "-g", "-O0", f"-I{ROOT}", source, *libraries,
+        subprocess.run([compiler, "-std=c++20", "-g", "-O0", f"-I{ROOT}", source,
+                        "-Wl,--undefined=_ZN7moegrad4dumpERKNS_6TensorE", *libraries,
                         "-lbacktrace", "-lspdlog", "-lfmt", "-pthread", "-o", f"{tmp}/main"],
                        check=True)
         commands = ["break main.cpp:6", "run", "p none", "p x", "tensor x",

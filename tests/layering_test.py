@@ -7,9 +7,17 @@ from pathlib import Path
 
 from repository_files import git, repository_files
 
+FLOORS = ("runtime", "profile", "tensor", "distributed", "autograd", "io")
 # The first folder that a file is in decides, the longest path first.
 LIBRARIES = {
     "framework": {"framework"},
+    # Its floors, the lowest first.
+    "framework/runtime": {"framework/runtime"},
+    "framework/profile": {"framework/runtime", "framework/profile"},
+    "framework/tensor": {"framework/runtime", "framework/tensor"},
+    "framework/distributed": {f"framework/{floor}" for floor in FLOORS[:4]},
+    "framework/autograd": {f"framework/{floor}" for floor in FLOORS[:5]},
+    "framework/io": {f"framework/{floor}" for floor in FLOORS},
     "ops": {"framework", "ops"},
     "nn": {"framework", "ops", "nn"},
     "models": {"framework", "ops", "nn", "models"},
@@ -83,6 +91,23 @@ def self_test():
         "framework/a.h": ('#include "ops/b.h"\n', 1),
         "framework/tensor/as_eigen.h": ("#include <Eigen/Core>\n", 0),
         "framework/c.cpp": ("#include <Eigen/Core>\n#include <spdlog/spdlog.h>\n", 0),
+        "framework/runtime/a.h": ('#include "framework/tensor/a.h"\n', 1),
+        "framework/runtime/b.h": ('#include "framework/profile/a.h"\n', 1),
+        "framework/runtime/c.cpp": ('#include "framework/io/a.h"\n', 1),
+        "framework/profile/a.h": ('#include "framework/tensor/a.h"\n', 1),
+        "framework/tensor/a.h": ('#include "framework/profile/a.h"\n', 1),
+        "framework/tensor/b.cpp": ('#include "framework/autograd/a.h"\n', 1),
+        "framework/tensor/c.cpp": ('#include "framework/distributed/a.h"\n', 1),
+        "framework/distributed/a.h": ('#include "framework/autograd/a.h"\n', 1),
+        "framework/distributed/b.cpp": ('#include "framework/io/a.h"\n', 1),
+        "framework/distributed/mpi/b.cpp": ('#include "framework/autograd/a.h"\n', 1),
+        "framework/distributed/c.cpp": (
+            '#include "framework/profile/a.h"\n#include "framework/tensor/a.h"\n', 0),
+        "framework/autograd/a.h": ('#include "framework/io/a.h"\n', 1),
+        "framework/autograd/b.cpp": (
+            '#include "framework/distributed/a.h"\n#include "framework/runtime/a.h"\n', 0),
+        "framework/io/a.h": ('#include "framework/autograd/a.h"\n', 0),
+        "framework/io/b.cpp": ('#include "ops/d.h"\n', 1),
         "ops/d.h": ("#include <Eigen/Core>\n", 1),
         "ops/e.cpp": ('#include "e.h"\n', 1),
         "nn/f.cpp": ('#include "ops/d.h"\n#include "framework/a.h"\n', 0),

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/slow_storage.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/cross_entropy.h"
 #include "train/sum_in_order.h"

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"

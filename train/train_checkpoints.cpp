@@ -7,10 +7,10 @@
 
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_reader.h"
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/parse_number.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad::training {
 namespace {

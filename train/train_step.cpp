@@ -8,11 +8,11 @@
 #include <span>
 
 #include "framework/autograd/dropout_ids.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
-#include "framework/profile/span.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/runtime/span.h"
 #include "models/causal_lm/loss.h"
 #include "nn/recompute.h"
 #include "ops/aux_loss.h"

@@ -44,13 +44,13 @@
 #include <vector>
 
 #include "framework/autograd/anomaly.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/autograd/hidden_tensors.h"
-#include "framework/autograd/hook_list.h"
 #include "framework/autograd/saved_tensor.h"
 #include "framework/autograd/scope.h"
-#include "framework/profile/span.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
+#include "framework/runtime/span.h"
+#include "framework/tensor/hook_list.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {

@@ -6,7 +6,7 @@
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 
 namespace moegrad::detail {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/autograd/gradcheck_numeric.h"
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 
 namespace moegrad::detail {
 namespace {

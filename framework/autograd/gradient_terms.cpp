@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 

@@ -14,7 +14,7 @@
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
-#include "framework/profile/span.h"
+#include "framework/runtime/span.h"
 
 namespace moegrad {
 

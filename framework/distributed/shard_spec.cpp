@@ -101,7 +101,7 @@ std::string part_text(const ShardSpec& spec) {
 
 bool is_part(const Tensor& tensor) {
   const auto& spec = tensor.shard_spec();
-  return spec != nullptr && !spec->replaced && tensor.shape() != spec->global_shape;
+  return spec != nullptr && !has_mark(tensor, kReplaced) && tensor.shape() != spec->global_shape;
 }
 
 void check_same_part(std::string_view subject, const std::string& name, const Tensor& given,

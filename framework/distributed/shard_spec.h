@@ -11,6 +11,7 @@
 #include "framework/distributed/process_group.h"
 #include "framework/tensor/box.h"
 #include "framework/tensor/shape.h"
+#include "framework/tensor/tensor_mark.h"
 
 namespace moegrad {
 
@@ -43,10 +44,10 @@ struct ShardSpec {
   std::vector<Placement> placements = {};
   /// The module gathers the tensor before it computes (fully_shard). Ops refuse the shard itself.
   bool gathered_for_use = false;
-  /// The tensor is the whole parameter that the module had before it was sharded. The module no
-  /// longer has it, and training it would change nothing.
-  bool replaced = false;
 };
+
+/// fully_shard was told to ignore the parameter: the user sums its gradients.
+inline constexpr TensorMark kLeftWhole{};
 
 /// Indices [begin, end) of a dimension.
 struct ShardRange {

@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "framework/distributed/collective_request.h"
-#include "framework/profile/span.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/span.h"
 
 namespace moegrad {
 

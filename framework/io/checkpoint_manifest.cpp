@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "framework/io/crc32c.h"
 #include "framework/io/json_node.h"
-#include "framework/io/utf8.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad {
 namespace {
@@ -41,7 +41,8 @@ Dtype read_dtype(const JsonNode& node) {
                             Dtype::kBool};
   const auto found = std::ranges::find(kAll, node.text(),
                                        [](Dtype dtype) { return std::string(to_string(dtype)); });
-  node.require(found != std::end(kAll), "must be float32, float64, bfloat16, int64 or bool, got ", node);
+  node.require(found != std::end(kAll), "must be float32, float64, bfloat16, int64 or bool, got ",
+               node);
   return *found;
 }
 

@@ -11,11 +11,11 @@
 #include "framework/distributed/slow_storage.h"
 #include "framework/distributed/text_collectives.h"
 #include "framework/io/checkpoint_folders.h"
-#include "framework/io/crc32c.h"
 #include "framework/io/describe_file.h"
 #include "framework/io/mapped_file.h"
-#include "framework/io/utf8.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/utf8.h"
 #include "framework/tensor/box.h"
 
 namespace moegrad {

@@ -6,13 +6,13 @@
 #include <system_error>
 #include <utility>
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/arena.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/exception_message.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/runtime/too_few_threads.h"
-#include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 

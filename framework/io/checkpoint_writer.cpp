@@ -16,14 +16,14 @@
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_manifest.h"
 #include "framework/io/checkpoint_reader.h"
-#include "framework/io/crc32c.h"
 #include "framework/io/describe_file.h"
 #include "framework/io/safetensors_writer.h"
-#include "framework/io/utf8.h"
-#include "framework/profile/work_time.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/exception_message.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/utf8.h"
+#include "framework/runtime/work_time.h"
 #include "framework/tensor/box.h"
 
 namespace moegrad {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "framework/distributed/slow_storage.h"
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad {

@@ -13,9 +13,9 @@
 #include <system_error>
 
 #include "framework/io/checkpoint_folders.h"
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/io/strict_json.h"
-#include "framework/io/utf8.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad {
 

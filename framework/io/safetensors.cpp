@@ -6,7 +6,7 @@
 
 #include "framework/distributed/shard_spec.h"
 #include "framework/io/safetensors_text.h"
-#include "framework/io/utf8.h"
+#include "framework/runtime/utf8.h"
 #include "framework/tensor/fill.h"
 
 namespace moegrad {

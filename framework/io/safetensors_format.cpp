@@ -5,7 +5,7 @@
 #include <array>
 
 #include "framework/io/safetensors_text.h"
-#include "framework/io/utf8.h"
+#include "framework/runtime/utf8.h"
 #include "framework/tensor/shape.h"
 
 namespace moegrad {

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <system_error>
 
-#include "framework/io/utf8.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "framework/io/safetensors_text.h"
-#include "framework/io/utf8.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad {
 namespace {

@@ -16,8 +16,8 @@
 #include "framework/distributed/slow_storage.h"
 #include "framework/distributed/text_collectives.h"
 #include "framework/io/describe_file.h"
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/parse_number.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad {
 namespace {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <vector>
 
-#include "framework/profile/span.h"
+#include "framework/runtime/span.h"
 
 namespace moegrad {
 

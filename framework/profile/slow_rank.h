@@ -5,7 +5,7 @@
 #include <chrono>
 #include <vector>
 
-#include "framework/profile/work_time.h"
+#include "framework/runtime/work_time.h"
 
 namespace moegrad {
 

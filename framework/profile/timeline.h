@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "framework/profile/span.h"
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
+#include "framework/runtime/span.h"
 
 namespace moegrad {
 

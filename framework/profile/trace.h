@@ -4,7 +4,7 @@
 #include <iosfwd>
 #include <vector>
 
-#include "framework/profile/span.h"
+#include "framework/runtime/span.h"
 
 namespace moegrad {
 

@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "framework/io/utf8.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/runtime/status_line.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad {
 namespace {

@@ -15,11 +15,11 @@
 #include <streambuf>
 #include <system_error>
 
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/exception_message.h"
 #include "framework/runtime/ignored_signals.h"
 #include "framework/runtime/mpi_environment.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad {
 namespace {

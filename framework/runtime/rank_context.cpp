@@ -5,9 +5,9 @@
 
 #include <utility>
 
+#include "framework/runtime/arena.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/thread_state.h"
-#include "framework/tensor/arena.h"
 
 namespace moegrad {
 namespace {

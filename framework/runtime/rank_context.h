@@ -4,11 +4,11 @@
 #include <atomic>
 #include <memory>
 
-#include "framework/profile/span.h"
-#include "framework/profile/work_time.h"
 #include "framework/runtime/counters.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/span.h"
 #include "framework/runtime/thread_pool.h"
+#include "framework/runtime/work_time.h"
 
 namespace moegrad {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "framework/tensor/memory_tag.h"
+#include "framework/runtime/memory_tag.h"
 
 namespace moegrad {
 

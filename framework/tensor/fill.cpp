@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
-#include "framework/distributed/shard_spec.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/tensor/dispatch_any.h"
+#include "framework/tensor/tensor_mark.h"
 
 namespace moegrad {
 namespace {
@@ -109,7 +109,7 @@ double largest(Dtype dtype) {
 // A copy of a shard of a parameter is one, too. The whole tensor that a shard has replaced is
 // whole.
 Tensor with_spec_of(const Tensor& source, Tensor copy) {
-  if (const auto& spec = source.shard_spec(); spec != nullptr && !spec->replaced) {
+  if (const auto& spec = source.shard_spec(); spec != nullptr && !has_mark(source, kReplaced)) {
     copy.set_shard_spec(spec);
   }
   return copy;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 #include "framework/tensor/pending_bytes.h"
 
 namespace moegrad {

@@ -5,24 +5,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "framework/autograd/engine.h"
-#include "framework/autograd/function.h"
-#include "framework/autograd/slice.h"
 #include "framework/tensor/dispatch_any.h"
-#include "framework/tensor/dump.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 
 namespace moegrad {
 namespace {
-
-// Links dump() into every program: only a debugger calls it.
-[[gnu::used]] constexpr auto kDump = &dump;
-
-TensorImpl& checked(const std::shared_ptr<TensorImpl>& impl) {
-  check<UndefinedTensorError>(impl != nullptr, "tensor: undefined tensor used");
-  return *impl;
-}
 
 void check_sizes(const Shape& shape) {
   for (const auto size : shape) {
@@ -31,7 +19,7 @@ void check_sizes(const Shape& shape) {
 }
 
 std::shared_ptr<TensorImpl> view_impl(const Tensor& base, const Shape& shape) {
-  const auto& from = checked(base.impl());
+  const auto& from = checked_impl(base.impl());
   auto impl = std::make_shared<TensorImpl>();
   impl->storage = from.storage;
   impl->shape = shape;
@@ -51,7 +39,7 @@ void check_dtype(const TensorImpl& impl) {
 
 template <class T>
 T* contiguous_pointer(const Tensor& tensor) {
-  const auto& impl = checked(tensor.impl());
+  const auto& impl = checked_impl(tensor.impl());
   check_dtype<T>(impl);
   check<LayoutError>(impl.layout == Layout::kND,
                      "tensor: elements of a FRACTAL_NZ tensor read as row-major ND");
@@ -62,7 +50,7 @@ T* contiguous_pointer(const Tensor& tensor) {
 
 template <class T>
 T* nz_pointer(const Tensor& tensor) {
-  const auto& impl = checked(tensor.impl());
+  const auto& impl = checked_impl(tensor.impl());
   check_dtype<T>(impl);
   check<LayoutError>(impl.layout == Layout::kNZ,
                      "tensor: elements of a row-major ND tensor read as FRACTAL_NZ");
@@ -70,7 +58,7 @@ T* nz_pointer(const Tensor& tensor) {
 }
 
 std::span<std::byte> elements_as_bytes(const Tensor& tensor) {
-  const auto& impl = checked(tensor.impl());
+  const auto& impl = checked_impl(tensor.impl());
   const bool nz = impl.layout == Layout::kNZ;
   check<LayoutError>(nz || tensor.is_contiguous(),
                      "tensor: bytes need a contiguous tensor, got shape ", impl.shape,
@@ -190,16 +178,16 @@ Tensor Tensor::nz_view(const Tensor& base, const Shape& shape) {
   return Tensor(std::move(impl));
 }
 
-const Shape& Tensor::shape() const { return checked(impl_).shape; }
-const Shape& Tensor::strides() const { return checked(impl_).strides; }
-std::int64_t Tensor::offset() const { return checked(impl_).offset; }
-Dtype Tensor::dtype() const { return checked(impl_).dtype; }
-Layout Tensor::layout() const { return checked(impl_).layout; }
-const NzBlocks& Tensor::nz_blocks() const { return checked(impl_).nz; }
-Storage& Tensor::storage() const { return *checked(impl_).storage; }
+const Shape& Tensor::shape() const { return checked_impl(impl_).shape; }
+const Shape& Tensor::strides() const { return checked_impl(impl_).strides; }
+std::int64_t Tensor::offset() const { return checked_impl(impl_).offset; }
+Dtype Tensor::dtype() const { return checked_impl(impl_).dtype; }
+Layout Tensor::layout() const { return checked_impl(impl_).layout; }
+const NzBlocks& Tensor::nz_blocks() const { return checked_impl(impl_).nz; }
+Storage& Tensor::storage() const { return *checked_impl(impl_).storage; }
 
 bool Tensor::is_contiguous() const {
-  const auto& impl = checked(impl_);
+  const auto& impl = checked_impl(impl_);
   if (impl.layout != Layout::kND) return false;
   if (impl.shape.numel() == 0) return true;
   std::int64_t step = 1;
@@ -244,7 +232,7 @@ std::span<std::byte> Tensor::mutable_bytes() & {
 
 template <class T>
 const T* Tensor::strided_data() const {
-  const auto& impl = checked(impl_);
+  const auto& impl = checked_impl(impl_);
   check_dtype<T>(impl);
   check<LayoutError>(impl.layout == Layout::kND,
                      "tensor: elements of a FRACTAL_NZ tensor read as row-major ND");
@@ -288,37 +276,10 @@ std::int64_t Tensor::item_within(std::int64_t least, std::int64_t most) const {
   return item;
 }
 
-Tensor Tensor::operator[](std::int64_t i) const {
-  check<ShapeError>(ndim() >= 1, "operator[]: needs a dimension, got ", shape());
-  const auto size = dim(0);
-  check<ShapeError>(-size <= i && i < size, "operator[]: position must be in [", -size, ", ", size,
-                    ") for dimension 0 of ", shape(), ", got ", i);
-  return apply_slice("select", *this, {.begin = i < 0 ? i + size : i, .removes_dim = true});
-}
-
-Tensor Tensor::slice(std::int64_t dim, std::int64_t begin, std::int64_t end,
-                     std::int64_t step) const {
-  check<ShapeError>(ndim() >= 1, "slice: needs a dimension, got ", shape());
-  check<ShapeError>(-ndim() <= dim && dim < ndim(), "slice: dimension must be in [", -ndim(), ", ",
-                    ndim() - 1, "], got ", dim);
-  check<ValueError>(step >= 1, "slice: step must be at least 1, got ", step);
-  if (dim < 0) dim += ndim();
-  const auto size = shape()[dim];
-  const auto inside = [size](std::int64_t at) {
-    return std::clamp<std::int64_t>(at < 0 ? at + size : at, 0, size);
-  };
-  const auto first = inside(begin), last = inside(end);
-  return apply_slice("slice", *this,
-                     {.dim = dim,
-                      .begin = first,
-                      .length = last > first ? (last - first - 1) / step + 1 : 0,
-                      .step = step});
-}
-
-bool Tensor::requires_grad() const { return checked(impl_).requires_grad; }
+bool Tensor::requires_grad() const { return checked_impl(impl_).requires_grad; }
 
 Tensor& Tensor::set_requires_grad(bool requires_grad) {
-  auto& impl = checked(impl_);
+  auto& impl = checked_impl(impl_);
   check(impl.grad_fn == nullptr,
         "set_requires_grad: only a leaf's flag can be set; detach() the result first");
   check<DtypeError>(!requires_grad || is_floating(impl.dtype),
@@ -327,17 +288,17 @@ Tensor& Tensor::set_requires_grad(bool requires_grad) {
   return *this;
 }
 
-bool Tensor::is_leaf() const { return checked(impl_).grad_fn == nullptr; }
-const std::shared_ptr<Function>& Tensor::grad_fn() const { return checked(impl_).grad_fn; }
-std::size_t Tensor::output_index() const { return checked(impl_).output_index; }
+bool Tensor::is_leaf() const { return checked_impl(impl_).grad_fn == nullptr; }
+const std::shared_ptr<Function>& Tensor::grad_fn() const { return checked_impl(impl_).grad_fn; }
+std::size_t Tensor::output_index() const { return checked_impl(impl_).output_index; }
 
 Tensor Tensor::grad() const {
-  const auto& impl = checked(impl_);
+  const auto& impl = checked_impl(impl_);
   return impl.leaf ? impl.leaf->grad : Tensor();
 }
 
 void Tensor::set_grad(Tensor grad) const {
-  auto& impl = checked(impl_);
+  auto& impl = checked_impl(impl_);
   if (grad.defined()) {
     check<ShapeError>(grad.shape() == impl.shape, "set_grad: gradient must be ", impl.shape,
                       " as its tensor, got ", grad.shape());
@@ -355,41 +316,21 @@ void Tensor::set_grad(Tensor grad) const {
   mark_gradient(impl);
 }
 
-const std::shared_ptr<const ShardSpec>& Tensor::shard_spec() const { return checked(impl_).shard; }
+const std::shared_ptr<const ShardSpec>& Tensor::shard_spec() const {
+  return checked_impl(impl_).shard;
+}
 
 void Tensor::set_shard_spec(std::shared_ptr<const ShardSpec> spec) const {
-  checked(impl_).shard = std::move(spec);
+  checked_impl(impl_).shard = std::move(spec);
 }
 
 Tensor Tensor::detach() const {
-  const auto& impl = checked(impl_);
+  const auto& impl = checked_impl(impl_);
   auto detached = view_impl(*this, impl.shape);
   detached->shard = impl.shard;
+  detached->marks = impl.marks;
   detached->detached = true;
   return Tensor(std::move(detached));
-}
-
-void Tensor::backward(const Tensor& grad, bool retain_graph) const {
-  run_backward({*this}, {grad}, retain_graph);
-}
-
-HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
-  auto& impl = checked(impl_);
-  check(impl.requires_grad, "register_hook: the tensor does not require a gradient");
-  check(impl.shard == nullptr || impl.detached,
-        "register_hook: the tensor must not be a shard of a parameter, got ", impl.shape,
-        ": fully_shard computes with the gathered whole, so the hook would never run; use "
-        "register_post_accumulate_grad_hook");
-  if (impl.grad_fn) return impl.grad_fn->add_output_hook(impl.output_index, std::move(hook));
-  return impl.leaf_state().hooks.add(std::move(hook));
-}
-
-HookHandle Tensor::register_post_accumulate_grad_hook(
-    std::function<void(const Tensor&)> hook) const {
-  auto& impl = checked(impl_);
-  check(impl.requires_grad && !impl.grad_fn,
-        "register_post_accumulate_grad_hook: needs a leaf that requires a gradient");
-  return impl.leaf_state().post_accumulate_hooks.add(std::move(hook));
 }
 
 #define MOEGRAD_INSTANTIATE(T)                                       \

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/hook_list.h"
 #include "framework/runtime/life_token.h"
 #include "framework/tensor/dtype.h"
+#include "framework/tensor/hook_list.h"
 #include "framework/tensor/layout.h"
 #include "framework/tensor/shape.h"
 #include "framework/tensor/storage.h"

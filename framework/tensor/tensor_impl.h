@@ -6,9 +6,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
-#include "framework/autograd/hook_list.h"
-#include "framework/tensor/tensor.h"
+#include "framework/runtime/error.h"
+#include "framework/tensor/hook_list.h"
+#include "framework/tensor/tensor_mark.h"
 
 namespace moegrad {
 
@@ -42,9 +44,8 @@ struct TensorImpl {
   std::size_t output_index = 0;       // which output of grad_fn this is
   std::unique_ptr<LeafState> leaf;
   std::shared_ptr<const ShardSpec> shard;
-  bool left_whole = false;     // fully_shard was told to ignore it: the user sums its gradients
-  bool holds_average = false;  // WeightAverage::swap() has put the average in its place
-  bool detached = false;       // made by detach(): the values of a parameter, not the parameter
+  std::vector<const TensorMark*> marks;
+  bool detached = false;  // made by detach(): the values of a parameter, not the parameter
 
   LeafState& leaf_state() {
     if (!leaf) leaf = std::make_unique<LeafState>();
@@ -52,10 +53,16 @@ struct TensorImpl {
   }
 };
 
+inline TensorImpl& checked_impl(const std::shared_ptr<TensorImpl>& impl) {
+  check<UndefinedTensorError>(impl != nullptr, "tensor: undefined tensor used");
+  return *impl;
+}
+
 /// The gradient of a shard is a shard, too.
 inline void mark_gradient(TensorImpl& leaf) {
   if (leaf.shard != nullptr && leaf.leaf->grad.defined()) {
     leaf.leaf->grad.impl()->shard = leaf.shard;
+    leaf.leaf->grad.impl()->marks = leaf.marks;
   }
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "framework/io/utf8.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad::models {
 namespace {

@@ -14,10 +14,10 @@
 
 #include "framework/distributed/shard_runs.h"
 #include "framework/distributed/slow_storage.h"
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
+#include "framework/runtime/utf8.h"
 #include "models/causal_lm/family.h"
 #include "models/causal_lm/hf_layout.h"
 #include "models/hf_checkpoint.h"

@@ -12,9 +12,9 @@
 #include "framework/distributed/compare_checksums.h"
 #include "framework/distributed/shard_runs.h"
 #include "framework/distributed/shard_spec.h"
-#include "framework/io/crc32c.h"
+#include "framework/runtime/arena.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
-#include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "framework/tensor/tensor_impl.h"
@@ -119,9 +119,8 @@ RowExchange exchange_over(const DeviceMesh& mesh) {
 
 // An optimizer might hold the whole.
 void mark_replaced(const Tensor& whole, const Tensor& part) {
-  ShardSpec spec = *part.shard_spec();
-  spec.replaced = true;
-  whole.impl()->shard = std::make_shared<const ShardSpec>(std::move(spec));
+  whole.set_shard_spec(part.shard_spec());
+  set_mark(whole, kReplaced);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <array>
 #include <atomic>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/launch.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/reduce.h"
 #include "tests/fsdp/conformance/event_log.h"

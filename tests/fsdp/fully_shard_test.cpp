@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "framework/autograd/checkpoint.h"
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/autograd/micro_batch.h"
 #include "framework/distributed/gather_shards.h"
+#include "framework/runtime/grad_mode.h"
 #include "fsdp/fully_shard.h"
 #include "models/causal_lm/loss.h"
 #include "nn/recompute.h"

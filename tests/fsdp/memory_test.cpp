@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 #include "models/causal_lm/loss.h"
 #include "optim/adamw.h"
 #include "tests/fsdp/models.h"

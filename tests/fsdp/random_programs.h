@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/shard_runs.h"
+#include "framework/runtime/grad_mode.h"
 #include "fsdp/fully_shard.h"
 #include "nn/linear.h"
 #include "ops/elementwise.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fsdp/random_programs.h"
 
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 
 namespace moegrad::random_programs_test {
 namespace {

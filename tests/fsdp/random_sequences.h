@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/process_group.h"
 #include "framework/distributed/to_local.h"
+#include "framework/runtime/grad_mode.h"
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"

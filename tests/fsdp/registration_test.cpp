@@ -2,8 +2,8 @@
 
 // Hooks and flags of what stands in the modules, and switches that decide what is gathered when.
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/launch.h"
+#include "framework/runtime/grad_mode.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"
 

@@ -7,7 +7,7 @@
 
 #include "framework/distributed/to_local.h"
 #include "framework/io/safetensors.h"
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 #include "tests/framework/io/files.h"
 #include "tests/fsdp/hand_sharded.h"
 #include "tests/fsdp/models.h"

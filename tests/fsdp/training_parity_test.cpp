@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 #include "fsdp/fully_shard.h"
 #include "ops/cross_entropy.h"
 #include "tests/fsdp/models.h"

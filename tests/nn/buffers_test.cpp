@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/io/checkpoint_reader.h"
 #include "framework/io/checkpoint_saver.h"
+#include "framework/runtime/arena.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "framework/tensor/meta.h"
 #include "framework/tensor/nested_values.h"
 #include "nn/init.h"

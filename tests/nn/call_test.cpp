@@ -13,7 +13,7 @@
 
 #include "framework/autograd/anomaly.h"
 #include "framework/autograd/function.h"
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "nn/linear.h"

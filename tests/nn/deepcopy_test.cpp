@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/tensor/meta.h"
 #include "nn/embedding.h"
 #include "nn/init.h"

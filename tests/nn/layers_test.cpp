@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "nn/activations.h"
 #include "nn/attention.h"
 #include "nn/embedding.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "nn/init.h"
 #include "nn/linear.h"
 #include "nn/module.h"

@@ -2,9 +2,9 @@
 // One module that several ranks of a launch call.
 #include <functional>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
+#include "framework/runtime/grad_mode.h"
 #include "nn/init.h"
 #include "nn/linear.h"
 #include "nn/sequential.h"

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/autograd/saved_tensor.h"
+#include "framework/runtime/arena.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "nn/linear.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "nn/init.h"
 #include "nn/module_list.h"
 #include "nn/moe.h"

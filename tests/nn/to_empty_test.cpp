@@ -3,8 +3,8 @@
 
 #include <memory>
 
+#include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "framework/tensor/meta.h"
 #include "nn/init.h"
 #include "nn/linear.h"

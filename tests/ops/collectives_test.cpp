@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/thread_state.h"
 #include "framework/tensor/fill.h"
 #include "ops/elementwise.h"

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/tensor/fill.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
 #include "ops/copies.h"
 #include "ops/views.h"

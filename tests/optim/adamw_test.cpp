@@ -5,8 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "tests/source_dir.h"
 #include "tests/testing.h"
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "framework/distributed/shard_spec.h"
+#include "framework/tensor/tensor_mark.h"
 #include "tests/testing.h"
 
 namespace moegrad::optim::clip_grad_value_test {
@@ -42,9 +43,8 @@ TEST(ClipGradValue, RejectsWhatCannotBe) {
               clip_grad_value({{"p", p}}, kNan);
             }),
             "clip_grad_value: max_value must be >= 0, got nan");
-  auto spec = whole_spec({2});
-  spec.replaced = true;
-  p.set_shard_spec(std::make_shared<const ShardSpec>(spec));
+  p.set_shard_spec(std::make_shared<const ShardSpec>(whole_spec({2})));
+  set_mark(p, kReplaced);
   EXPECT_EQ(message_of<Error>([&] {
               clip_grad_value({{"p", p}}, 1.0);
             }),

@@ -9,9 +9,9 @@
 #include <limits>
 #include <utility>
 
+#include "framework/runtime/arena.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "tests/testing.h"
 
 namespace moegrad::optim::every_optimizer_test {

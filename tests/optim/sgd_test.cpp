@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "tests/testing.h"
 
 namespace moegrad::optim::sgd_test {

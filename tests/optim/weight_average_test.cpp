@@ -5,9 +5,10 @@
 #include <utility>
 
 #include "framework/distributed/shard_spec.h"
+#include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "framework/tensor/convert.h"
+#include "framework/tensor/tensor_mark.h"
 #include "optim/sgd.h"
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"
@@ -84,9 +85,8 @@ TEST(WeightAverage, RejectsWhatCannotBe) {
             }),
             "WeightAverage: decay must be in [0, 1), got 1");
   WeightAverage average({{"w", w}}, 0.5);
-  auto spec = whole_spec({2});
-  spec.replaced = true;
-  w.set_shard_spec(std::make_shared<const ShardSpec>(spec));
+  w.set_shard_spec(std::make_shared<const ShardSpec>(whole_spec({2})));
+  set_mark(w, kReplaced);
   for (const auto& message :
        {message_of<Error>([&] { average.update(); }), message_of<Error>([&] { average.swap(); })}) {
     EXPECT_EQ(message,

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "ops/aux_loss.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"

@@ -10,8 +10,8 @@
 
 #include "framework/distributed/launch.h"
 #include "framework/io/checkpoint_saver.h"
+#include "framework/runtime/arena.h"
 #include "framework/runtime/random.h"
-#include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "models/causal_lm/config_json.h"

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "framework/autograd/function.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/random.h"
 #include "ops/aux_loss.h"
 #include "ops/cross_entropy.h"

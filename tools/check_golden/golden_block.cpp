@@ -9,13 +9,13 @@
 #include <string_view>
 #include <utility>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/device_mesh.h"
 #include "framework/distributed/gather_shards.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/parallel_dims.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "fsdp/fully_shard.h"

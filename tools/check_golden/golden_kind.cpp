@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/utf8.h"
 #include "models/causal_lm/config_json.h"
 
 namespace moegrad::tools {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "framework/distributed/collectives.h"
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/gather_shards.h"
 #include "framework/distributed/launch.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "models/causal_lm/family.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/tensor/fill.h"
 #include "ops/aux_loss.h"
 #include "ops/copies.h"

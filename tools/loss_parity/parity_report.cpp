@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "framework/io/crc32c.h"
 #include "framework/io/output_file.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 #include "tools/report/curve_chart.h"
 #include "tools/report/svg.h"

@@ -8,10 +8,10 @@
 #include <optional>
 #include <utility>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/process_group.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/meta.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "framework/io/utf8.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad::tools {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 #include "tools/report/expert_loads.h"
 #include "tools/report/step_bins.h"
 #include "train/logs/run_header.h"

@@ -8,8 +8,8 @@
 #include <sstream>
 #include <variant>
 
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/utf8.h"
 #include "train/config/toml_options.h"
 
 namespace moegrad::training {

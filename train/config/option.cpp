@@ -9,9 +9,9 @@
 #include <sstream>
 #include <type_traits>
 
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad::training {
 namespace {

@@ -12,9 +12,9 @@
 #include <toml++/toml.h>
 
 #include "framework/io/input_file.h"
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/parse_number.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad::training {
 namespace {

@@ -7,8 +7,8 @@
 #include <sstream>
 #include <system_error>
 
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/utf8.h"
 #include "models/causal_lm/family.h"
 #include "models/causal_lm/model.h"
 #include "train/config/command_line.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::training {

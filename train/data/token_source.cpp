@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/mpi_environment.h"

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "framework/io/append.h"
-#include "framework/io/utf8.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/utf8.h"
 #include "train/logs/tf_record.h"
 
 namespace moegrad::training {

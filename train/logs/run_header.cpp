@@ -11,9 +11,9 @@
 #include <span>
 #include <thread>
 
-#include "framework/io/crc32c.h"
-#include "framework/io/utf8.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/utf8.h"
 
 namespace moegrad::training {
 namespace {

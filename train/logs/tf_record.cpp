@@ -4,7 +4,7 @@
 #include <bit>
 #include <span>
 
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 
 namespace moegrad::training {
 namespace {

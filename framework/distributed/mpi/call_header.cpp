@@ -7,8 +7,8 @@
 #include <cstring>
 #include <utility>
 
-#include "framework/io/crc32c.h"
 #include "framework/runtime/byte_stream.h"
+#include "framework/runtime/crc32c.h"
 
 namespace moegrad::mpi {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "framework/distributed/mpi/mpi_hub.h"
 #include "framework/distributed/wire_bytes.h"
-#include "framework/profile/span.h"
+#include "framework/runtime/span.h"
 
 namespace moegrad::mpi {
 namespace {

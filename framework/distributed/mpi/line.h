@@ -10,7 +10,7 @@
 #include "framework/distributed/mpi/call_header.h"
 #include "framework/distributed/mpi/mpi_call.h"
 #include "framework/distributed/mpi/payload.h"
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 
 namespace moegrad::mpi {
 

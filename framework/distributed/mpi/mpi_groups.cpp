@@ -6,7 +6,7 @@
 #include "framework/distributed/mpi/mpi_hub.h"
 #include "framework/distributed/mpi/mpi_process.h"
 #include "framework/distributed/work.h"
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 
 namespace moegrad::mpi {
 namespace {

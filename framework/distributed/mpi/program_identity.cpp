@@ -6,7 +6,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 
 namespace moegrad::mpi {

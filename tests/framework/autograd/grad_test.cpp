@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
-#include "framework/autograd/hook_list.h"
 #include "framework/distributed/shard_spec.h"
+#include "framework/tensor/hook_list.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/framework/distributed/hand_shards.h"
 #include "tests/testing.h"

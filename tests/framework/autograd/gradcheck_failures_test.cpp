@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "framework/autograd/engine.h"
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "tests/framework/autograd/expect_gradcheck.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/autograd/hook_list.h"
+#include "framework/tensor/hook_list.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 

@@ -2,7 +2,7 @@
 // What the span log says of collectives.
 #include <algorithm>
 
-#include "framework/profile/span.h"
+#include "framework/runtime/span.h"
 #include "tests/framework/distributed/collective_testing.h"
 
 namespace moegrad::collective_spans_test {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "framework/autograd/anomaly.h"
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/slow_storage.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/tensor/meta.h"
 #include "tests/framework/distributed/collective_testing.h"
 

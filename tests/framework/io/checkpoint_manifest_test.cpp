@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 #include "tests/testing.h"
 

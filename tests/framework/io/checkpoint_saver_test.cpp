@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "tests/framework/io/checkpoint_samples.h"
 #include "tests/framework/io/files.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "tests/testing.h"
 
 namespace moegrad::fill_test {

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "framework/tensor/fill.h"
 #include "tests/testing.h"
 

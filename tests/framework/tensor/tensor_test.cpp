@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "framework/autograd/hook_list.h"
+#include "framework/tensor/hook_list.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 

@@ -2,7 +2,7 @@
 
 // Rows 9 to 12: recomputation, two forwards before one backward, tied weights.
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "optim/adamw.h"
 #include "tests/fsdp/conformance/parity.h"
 

@@ -6,7 +6,7 @@
 
 #include <gmock/gmock.h>
 
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 #include "ops/nz.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <map>
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "tests/framework/distributed/counting_process_group.h"
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/parity.h"

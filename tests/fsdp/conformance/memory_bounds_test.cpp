@@ -23,7 +23,7 @@
 #include <algorithm>
 
 #include "framework/distributed/launch.h"
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 #include "framework/tensor/meta.h"
 #include "nn/init.h"
 #include "optim/adamw.h"

@@ -5,9 +5,9 @@
 #include <optional>
 #include <tuple>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/launch.h"
 #include "framework/runtime/error.h"
+#include "framework/runtime/grad_mode.h"
 #include "ops/copies.h"
 #include "ops/split_cat.h"
 #include "optim/adamw.h"

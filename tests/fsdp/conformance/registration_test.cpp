@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "tests/fsdp/conformance/parity.h"
 #include "tests/fsdp/conformance/slots.h"
 

@@ -2,7 +2,7 @@
 
 // Rows 6, 7, 8 and 25: parity whatever runs when, and whatever is gathered ahead.
 
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "tests/fsdp/conformance/parity.h"
 
 namespace moegrad::fsdp::conformance::schedule_parity_test {

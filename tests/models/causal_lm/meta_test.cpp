@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "framework/distributed/shard_spec.h"
+#include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "models/causal_lm/model.h"
 #include "optim/clip_grad_norm.h"
 #include "tests/framework/distributed/hand_shards.h"

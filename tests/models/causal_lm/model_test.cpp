@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "nn/recompute.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "framework/io/safetensors.h"
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 #include "models/causal_lm/config_json.h"
 #include "models/causal_lm/load_pretrained.h"
 #include "models/causal_lm/save_pretrained.h"

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/grad_mode.h"
 #include "framework/distributed/collectives.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/random.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "framework/distributed/parallel_dims.h"
+#include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/arena.h"
 #include "framework/tensor/meta.h"
 #include "fsdp/fully_shard.h"
 #include "ops/elementwise.h"

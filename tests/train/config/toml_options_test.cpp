@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "framework/io/utf8.h"
 #include "framework/runtime/random.h"
+#include "framework/runtime/utf8.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
 #include "train/config/train_options.h"

@@ -20,7 +20,7 @@
 
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/mpi/launch_mpi.h"
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/profile/work_time.h"
+#include "framework/runtime/work_time.h"
 
 #include "framework/runtime/rank_context.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The elements of floating tensors are expected as torch 1.13 prints them.
-#include "framework/tensor/print.h"
+#include "framework/io/print.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "framework/tensor/memory_tag.h"
+#include "framework/runtime/memory_tag.h"
 
 namespace moegrad {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/io/crc32c.h"
+#include "framework/runtime/crc32c.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/tensor/dump.h"
+#include "framework/io/dump.h"
 
 #include <gtest/gtest.h>
 

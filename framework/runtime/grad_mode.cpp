@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/tensor/dump.h"
+#include "framework/io/dump.h"
 
 #include <cstdio>
 #include <exception>
@@ -8,7 +8,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/distributed/shard_spec.h"
-#include "framework/tensor/print.h"
+#include "framework/io/print.h"
 
 namespace moegrad {
 namespace {

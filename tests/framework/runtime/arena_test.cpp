@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/tensor/print.h"
+#include "framework/io/print.h"
 
 #include <algorithm>
 #include <array>

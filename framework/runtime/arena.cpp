@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/tensor/arena.h"
+#include "framework/runtime/arena.h"
 
 #include <sys/mman.h>
 
@@ -14,12 +14,15 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/out_of_memory.h"
 #include "framework/runtime/thread_state.h"
-#include "framework/tensor/layout.h"
 
 namespace moegrad {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
+
+std::int64_t round_up(std::int64_t bytes, std::int64_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
 
 // From this size on a block begins at a huge page and requests huge pages. With pages of 4 KB, a
 // matmul that walks megabytes spends a tenth of its time here on address translation.

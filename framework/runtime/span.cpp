@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/profile/span.h"
+#include "framework/runtime/span.h"
 
 #include <ctime>
 #include <utility>

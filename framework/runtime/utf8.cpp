@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/io/utf8.h"
+#include "framework/runtime/utf8.h"
 
 #include <algorithm>
 
