@@ -10,6 +10,21 @@
 
 namespace moegrad::fsdp {
 
+namespace {
+
+// Whether this backward has yet to reach the parameter.
+bool comes_later(const Tensor& parameter) {
+  return is_gradient_awaited(parameter) && !does_gradient_wait(parameter);
+}
+
+bool any_parameter(const State& state, bool (*holds)(const Tensor& parameter)) {
+  return std::ranges::any_of(state.groups(), [holds](const auto& group) {
+    return std::ranges::any_of(group->params(), holds, &ShardedParam::unsharded);
+  });
+}
+
+}  // namespace
+
 void BackwardProtocol::enter(const Context& context, ForwardOrder& order) {
   if (state_.switches().unshard_in_backward) {
     state_.unshard();
@@ -26,19 +41,41 @@ void BackwardProtocol::enter(const Context& context, ForwardOrder& order) {
 bool BackwardProtocol::leave(std::size_t module, const Context& context, CommContext& comm) {
   if (module != last_to_leave_) return false;
   entered_ = false;
+  compute_waiting(comes_later);
   if (state_.groups().empty() || awaits_gradients()) return false;
   left_ = true;
   if (state_.switches().reshard_after_backward) state_.reshard();
-  pass_on_gradients(context, comm);
+  waits_ = any_parameter(state_, does_gradient_wait);
+  if (waits_ && any_parameter(state_, comes_later)) {
+    compute_waiting(does_gradient_wait);
+    waits_ = false;
+  }
+  if (!waits_) pass_on_gradients(context, comm);
   return true;
 }
 
+void BackwardProtocol::arrive(const Context& context, CommContext& comm) {
+  if (!waits_ || any_parameter(state_, is_gradient_awaited)) return;
+  waits_ = false;
+  pass_on_gradients(context, comm);
+}
+
 bool BackwardProtocol::awaits_gradients() const {
-  return std::ranges::any_of(state_.groups(), [](const auto& group) {
-    return std::ranges::any_of(group->params(), [](const ShardedParam& param) {
-      return !param.unsharded.grad().defined() && is_gradient_awaited(param.unsharded);
-    });
-  });
+  for (const auto& group : state_.groups()) {
+    for (std::size_t i = 0; i < group->params().size(); ++i) {
+      if (!group->reducer().has_gradient(i) && comes_later(group->params()[i].unsharded))
+        return true;
+    }
+  }
+  return false;
+}
+
+void BackwardProtocol::compute_waiting(bool (*of)(const Tensor& parameter)) {
+  for (const auto& group : state_.groups()) {
+    for (const auto& param : group->params()) {
+      if (of(param.unsharded)) compute_waiting_gradients(param.unsharded);
+    }
+  }
 }
 
 bool BackwardProtocol::finish(const Context& context, CommContext& comm, bool is_last_backward) {

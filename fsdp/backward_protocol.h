@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "framework/tensor/tensor.h"
+
 namespace moegrad::fsdp {
 
 class CommContext;
@@ -19,7 +21,7 @@ class BackwardProtocol {
   BackwardProtocol& operator=(const BackwardProtocol&) = delete;
 
   /// Before the next backward, or after an exception in one.
-  void reset() { entered_ = left_ = false; }
+  void reset() { entered_ = left_ = waits_ = false; }
 
   /// The tape enters a module: unshard, wait; with the first one, issue the backward prefetch.
   void enter(const Context& context, ForwardOrder& order);
@@ -28,7 +30,14 @@ class BackwardProtocol {
   /// ran in parts, of which backward comes to others later, or for several micro-batches. A
   /// parameter whose grad() has a part of its gradient is not waited for: the module may as well
   /// have run twice, and each run is reduced by itself. True if that has happened.
+  ///
+  /// If all that is still to come waits in a WeightGradientQueue, the gradients are reduced when
+  /// the last has come: by arrive(). If something waits and more will come, it is computed now, so
+  /// that what is reduced together does not depend on the queue.
   bool leave(std::size_t module, const Context& context, CommContext& comm);
+  /// A backward has brought a parameter all its gradients: passes them on if they were the last
+  /// that leave() has left waiting.
+  void arrive(const Context& context, CommContext& comm);
   /// The outermost backward has ended: does what leave() has not, because the tape never left or
   /// more gradients came after that, such as from a use outside the modules. True if there was
   /// anything.
@@ -36,11 +45,13 @@ class BackwardProtocol {
 
  private:
   bool awaits_gradients() const;
+  void compute_waiting(bool (*of)(const Tensor& parameter));
   void pass_on_gradients(const Context& context, CommContext& comm);
 
   State& state_;
   bool entered_ = false;           // by a backward that has not left yet
   bool left_ = false;              // by this backward
+  bool waits_ = false;             // left, but some gradients wait in a queue
   std::size_t last_to_leave_ = 0;  // the module whose end is the end of that
 };
 

@@ -65,32 +65,42 @@ GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks r
       ranks_(std::move(ranks)),
       reduce_dtype_(reduce_dtype),
       notify_(std::move(notify)),
-      drops_(params.size()),
       kept_(unsharded_of(params), reduce_dtype),
       scattered_(params.size()),
       sums_(sharded_of(params), dtype()) {
-  for (std::size_t i = 0; i < params_.size(); ++i) {
-    auto& leaf = params_[i].unsharded.impl()->leaf_state();
-    leaf.node_dtype = reduce_dtype_;
-    leaf.micro_batch_sink = [this, i](TensorList gradients) {
-      if (by_micro_batch_.size() < gradients.size()) {
-        by_micro_batch_.resize(gradients.size(), TensorList(params_.size()));
-      }
-      for (std::size_t j = 0; j < gradients.size(); ++j) {
-        auto& sum = by_micro_batch_[j][i];
-        if (!sum.defined()) {
-          sum = std::move(gradients[j]);
-        } else if (gradients[j].defined()) {  // it has come in two pieces
-          if (!owns_its_bytes(sum)) sum = clone(sum);
-          add_(sum, gradients[j]);
-        }
-      }
-    };
-  }
+  for (const auto& param : params_) arrivals_.emplace_back(*this, param);
 }
 
-GradientReducer::~GradientReducer() {
-  for (const auto& param : params_) param.unsharded.impl()->leaf_state().micro_batch_sink = nullptr;
+GradientReducer::~GradientReducer() = default;
+
+GradientReducer::Arrival::Arrival(GradientReducer& reducer, const ShardedParam& param)
+    : reducer_(reducer), unsharded_(param.unsharded), arrivals_(reducer.reduce_dtype_) {
+  unsharded_.impl()->leaf_state().accumulator = this;
+  on_drop_ = param.sharded.impl()->leaf_state().drop_hooks.add([this] { dropped = true; });
+}
+
+GradientReducer::Arrival::~Arrival() {
+  unsharded_.impl()->leaf_state().accumulator = nullptr;
+  on_drop_.remove();
+}
+
+void GradientReducer::Arrival::add(Tensor grad, const GradientPlace& place) {
+  over_sources |= place.sources > 1;
+  arrivals_.add(unsharded_, std::move(grad), place, sums.front());
+}
+
+void GradientReducer::Arrival::forget() {
+  sums = TensorList(1);
+  arrivals_ = GradientArrivals(reducer_.reduce_dtype_);
+}
+
+void GradientReducer::Arrival::complete() {
+  TensorList arrived = arrivals_.complete(unsharded_);
+  if (sums.size() < arrived.size()) sums.resize(arrived.size());
+  for (std::size_t j = 0; j < arrived.size(); ++j) {
+    if (arrived[j].defined()) accumulate_gradient(sums[j], std::move(arrived[j]));
+  }
+  if (reducer_.on_arrival_) reducer_.on_arrival_();
 }
 
 Dtype GradientReducer::dtype() const {
@@ -98,19 +108,13 @@ Dtype GradientReducer::dtype() const {
 }
 
 void GradientReducer::drop_cleared() {
-  std::vector<bool> dropped;
-  for (std::size_t i = 0; i < params_.size(); ++i) {
-    const auto drops = params_[i].sharded.impl()->leaf_state().drops;
-    dropped.push_back(drops != std::exchange(drops_[i], drops));
-  }
-  if (std::ranges::find(dropped, false) == dropped.end()) {
+  if (std::ranges::all_of(arrivals_, &Arrival::dropped)) {
     // The next micro-batch is the first one again.
     kept_.take();
     for (auto& sum : scattered_) sum = TreeSum();
-    return;
   }
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (!dropped[i]) continue;
+    if (!std::exchange(arrivals_[i].dropped, false)) continue;
     kept_.drop(i);
     scattered_[i] = absent_terms(scattered_[i].size());
   }
@@ -126,57 +130,54 @@ void GradientReducer::keep() {
   push_gradients();
 }
 
-bool GradientReducer::has_gradients() const {
-  return !by_micro_batch_.empty() || std::ranges::any_of(params_, [](const ShardedParam& param) {
-    return param.unsharded.grad().defined();
-  });
+bool GradientReducer::has_gradient(std::size_t i) const {
+  return std::ranges::any_of(arrivals_[i].sums, &Tensor::defined);
 }
 
-const ShardedParam* GradientReducer::with_summed_terms() const {
-  const auto found = std::ranges::find_if(params_, [](const ShardedParam& param) {
-    return param.unsharded.impl()->leaf_state().summed_terms && param.unsharded.requires_grad();
-  });
-  return found == params_.end() ? nullptr : &*found;
+bool GradientReducer::has_gradients() const {
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (has_gradient(i)) return true;
+  }
+  return false;
+}
+
+const ShardedParam* GradientReducer::with_summed_sources() const {
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (arrivals_[i].over_sources && params_[i].unsharded.requires_grad()) return &params_[i];
+  }
+  return nullptr;
 }
 
 // One leaf for each micro-batch of the last backward.
 void GradientReducer::push_gradients() {
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    const auto& param = params_[i];
-    const auto arrived = [i](const TensorList& gradients) { return gradients[i].defined(); };
-    const bool any =
-        param.unsharded.grad().defined() || std::ranges::any_of(by_micro_batch_, arrived);
-    check(!any || !param.unsharded.impl()->leaf_state().summed_terms,
-          "fully_shard: the gradient of '", param.name,
+    check(!has_gradient(i) || !arrivals_[i].over_sources, "fully_shard: the gradient of '",
+          params_[i].name,
           "' must be reduced after each micro-batch, because it is already the sum over the ranks "
           "that share the experts; call backward for one micro-batch at a time, with "
           "set_requires_gradient_sync on (under a StepPlan, Accumulation::kReduceEach or "
           "kScatterEach)");
   }
   const auto micro_batches = static_cast<std::size_t>(std::max(1, backward_micro_batches()));
-  for (std::size_t j = 0; j < micro_batches; ++j) {
-    for (std::size_t i = 0; j < by_micro_batch_.size() && i < params_.size(); ++i) {
-      auto& gradient = by_micro_batch_[j][i];
-      if (gradient.defined()) params_[i].unsharded.set_grad(std::move(gradient));
-    }
-    kept_.push();
+  for (std::size_t j = 0; j < micro_batches; ++j) kept_.push(take_arrived(j));
+}
+
+// What the last backward has brought for micro-batch j.
+TensorList GradientReducer::take_arrived(std::size_t j) {
+  TensorList gradients;
+  for (auto& arrival : arrivals_) {
+    auto& sums = arrival.sums;
+    gradients.push_back(j < sums.size() ? std::exchange(sums[j], Tensor()) : Tensor());
   }
-  by_micro_batch_.clear();
+  return gradients;
 }
 
 // The gradients of the last backward plus the kept ones, in the dtype of the tree: the parameter's
 // dtype may be narrower than reduce_dtype.
 TensorList GradientReducer::take_gradients() {
-  if (has_kept() || backward_micro_batches() > 1) {
-    push_gradients();
-    return kept_.take();
-  }
-  TensorList gradients;
-  for (const auto& param : params_) {
-    gradients.push_back(param.unsharded.grad());
-    param.unsharded.set_grad(Tensor());
-  }
-  return gradients;
+  if (!has_kept() && backward_micro_batches() <= 1) return take_arrived(0);
+  push_gradients();
+  return kept_.take();
 }
 
 std::vector<bool> GradientReducer::params_to_reduce(const TensorList& gradients,
@@ -193,7 +194,7 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
                             std::int64_t round, const std::function<void()>& make_room) {
   finish();
   drop_cleared();
-  if (const auto* const param = with_summed_terms()) {
+  if (const auto* const param = with_summed_sources()) {
     check<DtypeError>(
         size_of(dtype()) <= size_of(param->unsharded.dtype()), "fully_shard: the gradient of '",
         param->name, "' is already a sum over the ranks that share the experts, rounded to ",
@@ -295,14 +296,17 @@ void GradientReducer::finish() {
   in_flight_.reset();
   if (reduction.work) reduction.work->wait();
   sums_.add(terms_of(reduction));
+  // No backward reaches the shards themselves, so their hooks run here.
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (reduction.has[i]) run_post_accumulate_hooks(params_[i].sharded);
+  }
 }
 
 void GradientReducer::discard() {
   if (in_flight_) abandon(in_flight_->work);
   in_flight_.reset();
   for (auto& sum : scattered_) sum = TreeSum();
-  by_micro_batch_.clear();
-  for (const auto& param : params_) param.unsharded.set_grad(Tensor());
+  for (auto& arrival : arrivals_) arrival.forget();
   kept_.take();
 }
 

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "framework/autograd/gradient_tree.h"
+#include "framework/autograd/gradient_sum.h"
+#include "framework/autograd/leaf_gradients.h"
 #include "fsdp/flat_layout.h"
 #include "fsdp/observer.h"
 #include "fsdp/reduction_input.h"
-#include "fsdp/sharded_gradients.h"
 #include "fsdp/sharded_param.h"
 
 namespace moegrad::fsdp {
@@ -68,15 +71,19 @@ class GradientReducer {
   /// Ends the reduction in flight. Forgets its result and all kept gradients.
   void discard();
 
+  /// Called when a backward has brought a parameter all it brings.
+  void set_on_arrival(std::function<void()> on_arrival) { on_arrival_ = std::move(on_arrival); }
   /// Whether there are gradients of the last backward that have been neither kept nor reduced.
   bool has_gradients() const;
+  /// Whether there is one of parameter i, or a part of one.
+  bool has_gradient(std::size_t i) const;
   bool scattering() const { return in_flight_ && in_flight_->scattering; }
   /// The sums kept without communication; undefined for a parameter that has none.
   TensorList kept();
   bool has_kept() const { return kept_.size() > 0; }
-  /// A trainable parameter whose gradients arrive as sums over ranks (Note [Terms of a gradient]).
-  /// Null if there is none.
-  const ShardedParam* with_summed_terms() const;
+  /// A trainable parameter whose gradients arrive as sums over ranks (Note [The sum of a
+  /// gradient]). Null if there is none.
+  const ShardedParam* with_summed_sources() const;
 
  private:
   struct InFlight {
@@ -91,7 +98,30 @@ class GradientReducer {
     WorkPtr work;          // null without ranks; last, so that it ends before its buffers do
   };
 
+  /// What a backward brings to one unsharded parameter.
+  class Arrival final : public GradientAccumulator {
+   public:
+    Arrival(GradientReducer& reducer, const ShardedParam& param);
+    ~Arrival() override;
+    Arrival(const Arrival&) = delete;
+    Arrival& operator=(const Arrival&) = delete;
+    void add(Tensor grad, const GradientPlace& place) override;
+    void complete() override;
+    void forget();
+
+    TensorList sums = TensorList(1);  // of the micro-batches
+    bool over_sources = false;        // in some backward
+    bool dropped = false;             // the gradient of the shard, since the last check
+
+   private:
+    GradientReducer& reducer_;
+    Tensor unsharded_;
+    GradientArrivals arrivals_;
+    HookHandle on_drop_;
+  };
+
   void drop_cleared();
+  TensorList take_arrived(std::size_t j);
   TensorList take_gradients();
   void push_gradients();
   std::vector<bool> params_to_reduce(const TensorList& gradients, bool zero_fill) const;
@@ -104,12 +134,11 @@ class GradientReducer {
   GroupRanks ranks_;
   std::optional<Dtype> reduce_dtype_;
   Notify notify_;
-  std::vector<std::uint64_t> drops_;  // LeafState::drops of the shards at the last check
-  /// The last backward's, if it went through several micro-batches: [micro-batches][parameters].
-  std::vector<TensorList> by_micro_batch_;
-  GradientTree kept_;
+  std::function<void()> on_arrival_;
+  std::deque<Arrival> arrivals_;  // [parameters]; each is known by its address
+  GradientSum kept_;
   std::vector<TreeSum> scattered_;
-  ShardedGradients sums_;
+  GradientSum sums_;
   std::optional<InFlight> in_flight_;
 };
 

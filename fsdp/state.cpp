@@ -29,11 +29,11 @@ void check_last_backward_ended(bool ended) {
 
 // Where some gradients arrive as sums over ranks, each micro-batch must be reduced, of all groups:
 // kept gradients are other leaves of the tree.
-void check_none_is_kept_beside_summed_terms(const std::vector<State*>& states) {
+void check_none_is_kept_beside_summed_sources(const std::vector<State*>& states) {
   const ShardedParam* summed = nullptr;
   for (auto* state : states) {
     for (const auto& group : state->groups()) {
-      if (summed == nullptr) summed = group->reducer().with_summed_terms();
+      if (summed == nullptr) summed = group->reducer().with_summed_sources();
     }
   }
   if (summed == nullptr) return;
@@ -58,7 +58,11 @@ State::State(std::vector<nn::Module*> modules, GroupRanks ranks,
       policy_(policy),
       switches_{.reshard_after_forward = policy.reshard_after_forward},
       order_(*this, modules_.size()),
-      backward_(*this) {}
+      backward_(*this) {
+  for (const auto& group : groups_) {
+    group->reducer().set_on_arrival([this] { gradient_arrives(); });
+  }
+}
 
 void State::register_hooks() {
   for (std::size_t i = 0; i < modules_.size(); ++i) {
@@ -193,6 +197,10 @@ void State::leave_backward(std::size_t module) {
   if (backward_.leave(module, *context_, *comm_)) notify(Event::kPostBackward);
 }
 
+void State::gradient_arrives() {
+  if (context_) backward_.arrive(*context_, *comm_);
+}
+
 // Called on the root when the outermost backward has ended.
 void State::finish_backward() {
   context_->in_backward = false;
@@ -206,7 +214,7 @@ void State::finish_backward() {
     // Hooks that run when gradients are complete may call step().
     for (const auto& group : state->groups_) group->finish_gather();
   }
-  check_none_is_kept_beside_summed_terms(context_->states);
+  check_none_is_kept_beside_summed_sources(context_->states);
   if (!last) return;
   comm_->finish();
   context_->post_forward_order.clear();

@@ -144,6 +144,7 @@ class State final : public nn::ModuleExtension {
   void post_forward(std::size_t module);
   void pre_backward();
   void leave_backward(std::size_t module);
+  void gradient_arrives();
 
   void finish_forward_call();
   bool reshards_after_forward() const;

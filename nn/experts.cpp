@@ -9,7 +9,6 @@
 #include "ops/grouped_matmul.h"
 #include "ops/npu_gmm.h"
 #include "ops/swiglu.h"
-#include "ops/views.h"
 
 namespace moegrad::nn {
 namespace {
@@ -57,16 +56,9 @@ GroupedExperts::GroupedExperts(const Config& config) {
 
 Tensor GroupedExperts::forward(const Tensor& rows, const Tensor& row_weights,  // [R, H], [R]
                                const ops::RowGroups& groups) {
-  const auto matrices = [](const Tensor& parameter, const ParameterLayout& layout) {
-    // The matrices of the experts that are here: others may be on other ranks.
-    const auto height = layout.stacked[1];
-    return ops::view(parameter, {parameter.dim(0) / height, height, layout.stacked[2]});
-  };
-  const Tensor gate_up = matrices(gate_up_proj_, gate_up_layout_);
-  const Tensor down = matrices(down_proj_, down_layout_);
-  const Tensor both = multiply(rows, gate_up, gate_up_layout_, groups);  // [R, 2I]
-  const Tensor hidden = ops::swiglu(both, row_weights);                  // [R, I]
-  return multiply(hidden, down, down_layout_, groups);                   // [R, H]
+  const Tensor both = multiply(rows, gate_up_proj_, gate_up_layout_, groups);  // [R, 2I]
+  const Tensor hidden = ops::swiglu(both, row_weights);                        // [R, I]
+  return multiply(hidden, down_proj_, down_layout_, groups);                   // [R, H]
 }
 
 std::map<std::string, std::int64_t> expert_blocks(const Module& module) {

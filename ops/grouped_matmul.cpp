@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/grouped_matmul.h"
 
+#include <algorithm>
+#include <string>
 #include <tuple>
 
 #include "framework/autograd/function.h"
@@ -22,6 +24,7 @@ class GroupedMatmul final : public Function {
 
   std::string_view name() const override { return "grouped_matmul"; }
   bool reads_nz(std::size_t i) const override { return i == 1; }
+  bool may_wait(std::size_t i) const override { return i == 1; }
   double flops() const override {
     return 2.0 * static_cast<double>(edges()[0].shape[1]) * Function::flops();
   }
@@ -29,20 +32,23 @@ class GroupedMatmul final : public Function {
   Tensor forward(const Tensor& x, const Tensor& weight) {
     x_ = x;
     weight_ = weight;
-    return multiply_row_groups(x, stored_matrices(weight, weight.dim(0), transpose_weight_),
-                               offsets_, weight.dim(transpose_weight_ ? 1 : 2));
+    const auto stacked = weight.dim(0) / std::max<std::int64_t>(experts(), 1);
+    const auto n =
+        transpose_weight_ ? (weight.ndim() == 3 ? weight.dim(1) : stacked) : weight.dim(-1);
+    return multiply_row_groups(x, stored_matrices(weight, experts(), transpose_weight_), offsets_,
+                               n);
   }
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const Tensor grad_output = contiguous(grads[0]);
-    const Tensor x = x_.unpack(), weight = weight_.unpack();
     Tensor grad_x, grad_weight;
     if (needs[0]) {
       grad_x = multiply_row_groups(grad_output,
-                                   stored_matrices(weight, weight.dim(0), !transpose_weight_),
-                                   offsets_, x.dim(1));
+                                   stored_matrices(weight_.unpack(), experts(), !transpose_weight_),
+                                   offsets_, edges()[0].shape[1]);
     }
     if (needs[1]) {
+      const Tensor x = x_.unpack();
       const auto& [left, right] =
           transpose_weight_ ? std::tie(grad_output, x) : std::tie(x, grad_output);
       grad_weight = weight_gradient(*this, 1, left, right, offsets_, sources_);
@@ -51,6 +57,8 @@ class GroupedMatmul final : public Function {
   }
 
  private:
+  std::int64_t experts() const { return std::ssize(offsets_) - 1; }
+
   std::vector<std::int64_t> offsets_;
   bool transpose_weight_;
   SourceCounts sources_;
@@ -72,6 +80,21 @@ void check_offsets(const std::vector<std::int64_t>& offsets, std::int64_t expert
                     " rows of x, got ", offsets.back());
 }
 
+void check_weight(const Tensor& x, const Tensor& weight, std::int64_t experts,
+                  bool transpose_weight) {
+  const auto* form = transpose_weight ? "[E, N, K] or [E * N, K]" : "[E, K, N] or [E * K, N]";
+  check<ShapeError>(weight.ndim() == 2 || weight.ndim() == 3, "grouped_matmul: weight must be ",
+                    form, ", got ", weight.shape());
+  const auto k = x.dim(1), rows = weight.dim(0);
+  const bool stacked = weight.ndim() == 2;
+  const bool fits = transpose_weight
+                        ? weight.dim(-1) == k && (!stacked || experts <= 0 || rows % experts == 0)
+                        : (stacked ? rows == experts * k : weight.dim(1) == k);
+  check<ShapeError>(fits, "grouped_matmul: weight must be ", form, " with K = ", k,
+                    stacked ? " and E = " + std::to_string(experts) : "", " to match x ", x.shape(),
+                    ", got ", weight.shape());
+}
+
 }  // namespace
 
 Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
@@ -79,14 +102,10 @@ Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
                       const SourceCounts& sources) {
   check_operands("grouped_matmul", x, weight);
   check<ShapeError>(x.ndim() == 2, "grouped_matmul: x must be [M, K], got ", x.shape());
-  const auto* form = transpose_weight ? "[E, N, K]" : "[E, K, N]";
-  check<ShapeError>(weight.ndim() == 3, "grouped_matmul: weight must be ", form, ", got ",
-                    weight.shape());
-  check<ShapeError>(weight.dim(transpose_weight ? 2 : 1) == x.dim(1),
-                    "grouped_matmul: weight must be ", form, " with K = ", x.dim(1), " to match x ",
-                    x.shape(), ", got ", weight.shape());
-  check_blocks("grouped_matmul", weight);
-  check_offsets(offsets, weight.dim(0), x.dim(0));
+  const auto experts = weight.ndim() == 3 ? weight.dim(0) : std::ssize(offsets) - 1;
+  check_weight(x, weight, experts, transpose_weight);
+  check_blocks("grouped_matmul", weight, experts);
+  check_offsets(offsets, experts, x.dim(0));
   check_rows_of_sources("grouped_matmul", sources, offsets);
   check_floating("grouped_matmul", "x", x);
   check_same_dtype("grouped_matmul", "x", x, "weight", weight);

@@ -14,14 +14,15 @@ namespace moegrad::ops {
 ///     y[offsets[e] : offsets[e + 1]] = x[offsets[e] : offsets[e + 1]] W_e
 ///
 /// x: [M, K]   weight: [E, K, N], or [E, N, K] with `transpose_weight` (W_e is then its transpose,
-/// the orientation of Hugging Face's files)   offsets: E + 1, ascending from 0 to M   y: [M, N]
+/// the orientation of Hugging Face's files), or its first two dimensions as one, as experts stack
+/// them   offsets: E + 1, ascending from 0 to M   y: [M, N]
 ///
 /// The weight may be FRACTAL_NZ: forward then reads it in place. Its gradient is row-major ND of
 /// the weight's shape, with zeros for experts without rows. Each element is one chain of fused
 /// multiply-adds, the same bits for every layout and orientation (Note [Matmul order]). If
-/// `sources` is given, the weight's gradient is the sum of one such product per source (Note [Terms
-/// of a gradient]). Errors: ShapeError, ValueError for offsets and sources, DtypeError unless both
-/// are float32 or both float64.
+/// `sources` is given, the weight's gradient is the sum of one such product per source (Note [The
+/// sum of a gradient]). Errors: ShapeError, ValueError for offsets and sources, DtypeError unless
+/// both are float32 or both float64.
 ///
 /// Reference: Gale et al., "MegaBlocks: efficient sparse training with mixture-of-experts", 2022.
 Tensor grouped_matmul(const Tensor& x, const Tensor& weight,

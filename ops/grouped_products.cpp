@@ -6,7 +6,8 @@
 #include <tuple>
 #include <utility>
 
-#include "framework/autograd/gradient_terms.h"
+#include "framework/autograd/engine.h"
+#include "framework/autograd/tree_sum.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/tensor/fill.h"
@@ -240,11 +241,11 @@ void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<RowR
 
 }  // namespace
 
-void check_blocks(std::string_view op, const Tensor& weight) {
+void check_blocks(std::string_view op, const Tensor& weight, std::int64_t experts) {
   if (weight.layout() != Layout::kNZ) return;
   const auto& blocks = weight.nz_blocks();
-  const auto experts = weight.ndim() == 3 ? weight.dim(0) : 1;
-  check<LayoutError>((blocks == NzBlocks{experts, weight.dim(-2), weight.dim(-1)}), op, ": weight ",
+  const auto rows = weight.ndim() == 3 || experts == 0 ? weight.dim(-2) : weight.dim(0) / experts;
+  check<LayoutError>((blocks == NzBlocks{experts, rows, weight.dim(-1)}), op, ": weight ",
                      weight.shape(), " must be FRACTAL_NZ blocks of that shape, got blocks of ",
                      Shape{blocks.batch, blocks.k, blocks.n});
 }
@@ -312,9 +313,11 @@ Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x,
                        const std::vector<std::int64_t>& offsets, const SourceCounts& sources) {
   const auto& shape = function.edges()[i].shape;
   if (sources.size() <= 1) return multiply_column_groups(x, y, offsets, shape);
-  GradientTerms terms(function, i);
+  const bool apart = keeps_sources(function, i);
+  TreeSum sum;
   auto next = offsets;  // where each expert's rows of this source begin
-  for (const auto& counts : sources) {
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    const auto& counts = sources[s];
     std::vector<RowRange> ranges;
     for (std::size_t e = 0; e < counts.size(); ++e) {
       ranges.push_back({next[e], counts[e]});
@@ -325,9 +328,14 @@ Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x,
       return Tensor::empty(shape, x.dtype());
     }();
     column_groups_into(x, y, ranges, false, term);
-    terms.push(std::move(term));
+    if (apart) {
+      const auto source = static_cast<int>(s), count = static_cast<int>(sources.size());
+      InputGradientSink(function, i)(std::move(term), {.source = source, .sources = count});
+    } else {
+      sum.push(std::move(term));
+    }
   }
-  return terms.take();
+  return sum.take();
 }
 
 void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w) {

@@ -28,9 +28,9 @@ struct StoredMatrix {
   std::int64_t n = 0;
 };
 
-/// LayoutError unless the FRACTAL_NZ weight [K, N] or [E, K, N] has blocks of that shape. An ND one
-/// passes.
-void check_blocks(std::string_view op, const Tensor& weight);
+/// LayoutError unless the FRACTAL_NZ weight [E, K, N] or [E * K, N] has blocks of that shape. An ND
+/// one passes.
+void check_blocks(std::string_view op, const Tensor& weight, std::int64_t experts);
 
 /// The `experts` matrices of a weight, ND [E, K, N] or [E * K, N] row-major or NZ blocks of those;
 /// `transposed` reads each as its transpose [N, K].
@@ -60,8 +60,8 @@ void check_rows_of_sources(std::string_view op, const SourceCounts& sources,
                            const std::vector<std::int64_t>& offsets);
 
 /// multiply_column_groups() as the gradient of tensor input `i` of the Function, whose backward
-/// calls this. If there are sources, their rows are multiplied apart and are terms of the gradient
-/// (Note [Terms of a gradient]).
+/// calls this. If there are sources, their rows are multiplied apart (Note [The sum of a
+/// gradient]); undefined if the products have been sent to a leaf, each with its place.
 Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x, const Tensor& y,
                        const std::vector<std::int64_t>& offsets, const SourceCounts& sources);
 

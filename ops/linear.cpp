@@ -28,6 +28,7 @@ Tensor with_last_dim(const Tensor& matrix, Shape shape) {
 class Linear final : public Function {
  public:
   std::string_view name() const override { return "linear"; }
+  bool may_wait(std::size_t i) const override { return i == 1; }
   double flops() const override {
     return 2.0 * static_cast<double>(edges()[0].shape[-1]) * Function::flops();
   }
@@ -43,16 +44,15 @@ class Linear final : public Function {
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const Tensor grad_output = as_matrix(contiguous(grads[0]));
-    const Tensor x = x_.unpack(), weight = weight_.unpack();
+    const auto &x = edges()[0].shape, &weight = edges()[1].shape;
     const std::vector<std::int64_t> offsets{0, grad_output.dim(0)};
     Tensor grad_x, grad_weight;
     if (needs[0]) {
-      grad_x = with_last_dim(multiply_row_groups(grad_output, stored_matrices(weight, 1, false),
-                                                 offsets, weight.dim(1)),
-                             x.shape());
+      const auto matrices = stored_matrices(weight_.unpack(), 1, false);
+      grad_x = with_last_dim(multiply_row_groups(grad_output, matrices, offsets, weight[1]), x);
     }
     if (needs[1]) {
-      grad_weight = multiply_column_groups(grad_output, as_matrix(x), offsets, weight.shape());
+      grad_weight = multiply_column_groups(grad_output, as_matrix(x_.unpack()), offsets, weight);
     }
     return {grad_x, grad_weight};
   }

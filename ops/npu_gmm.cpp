@@ -49,13 +49,14 @@ Tensor NpuGMMOp::forward(const Tensor& weight, const Tensor& x) {
 //     dL/dW = x^T g     groups of the reduction, which is over rows
 TensorList NpuGMMOp::backward(const TensorList& grads, InputMask needs) {
   const Tensor grad_output = contiguous(grads[0]);
-  const Tensor weight = weight_.unpack(), x = x_.unpack();
   const auto experts = std::ssize(offsets_) - 1;
   Tensor grad_weight, grad_x;
-  if (needs[0]) grad_weight = weight_gradient(*this, 0, x, grad_output, offsets_, sources_);
+  if (needs[0]) {
+    grad_weight = weight_gradient(*this, 0, x_.unpack(), grad_output, offsets_, sources_);
+  }
   if (needs[1]) {
-    grad_x =
-        multiply_row_groups(grad_output, matrices_of(weight, experts, true), offsets_, x.dim(1));
+    grad_x = multiply_row_groups(grad_output, matrices_of(weight_.unpack(), experts, true),
+                                 offsets_, edges()[1].shape[1]);
   }
   return {grad_weight, grad_x};
 }

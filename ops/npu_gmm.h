@@ -27,6 +27,7 @@ class NpuGMMOp final : public Function {
 
   std::string_view name() const override { return "npu_gmm"; }
   bool reads_nz(std::size_t i) const override { return i == 0; }
+  bool may_wait(std::size_t i) const override { return i == 0; }
   double flops() const override {
     return 2.0 * static_cast<double>(edges()[1].shape[1]) * Function::flops();
   }
@@ -48,7 +49,7 @@ class NpuGMMOp final : public Function {
 /// other blocks, ValueError for counts, DtypeError unless both are float32 or both float64.
 ///
 /// `sources`, if given, says where the rows of each expert come from. Then the weight's gradient is
-/// the sum of one product per source (Note [Terms of a gradient]).
+/// the sum of one product per source (Note [The sum of a gradient]).
 ///
 /// The general form of the operator, without a gradient, is npu_grouped_matmul.
 Tensor npu_gmm(const Tensor& weight, const Tensor& x,

@@ -30,7 +30,7 @@ void check_sources(std::string_view op, const SourceCounts& sources, std::int64_
 struct RowGroups {
   std::vector<std::int64_t> offsets;  // [E + 1]
   std::vector<std::int64_t> counts;   // [E]
-  /// The rows of an expert by source, if they come from several (Note [Terms of a gradient]).
+  /// The rows of an expert by source, if they come from several (Note [The sum of a gradient]).
   SourceCounts sources = {};
 };
 

@@ -211,7 +211,7 @@ def readme_problems(build, folder):
     first.write_bytes((ROOT / "examples/linear_regression.cpp").read_bytes())
     words = [word.replace("build/release", str(build)) for word in line.split()]
     words = [str({"first.cpp": first, "first": folder / "first_of_readme"}.get(word, word)) for word in words]
-    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(" ".join(words), shell=True, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode or done.stdout:
         yield f"README.md: {line}: exit status {done.returncode}\n{done.stdout}"
     elif run(folder / "first_of_readme") != OUTPUT["first"]:

@@ -100,7 +100,8 @@ GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, b
     slice += part;
     if (in_place) padding = std::max(padding, std::min(ranks * part - entry.numel(), part));
   }
-  // Note [Terms of a gradient]: the partials that one parameter's sum has at most, and its result.
+  // Note [The sum of a gradient]: the partials that one parameter's sum has at most, and its
+  // result.
   if (sources > 1) {
     bytes.gradients += std::bit_width(static_cast<unsigned>(sources)) * largest_expert;
   }
@@ -255,7 +256,7 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
   memory.gathered = root.gathered + largest_run(layers, in_use, &GroupBytes::gathered);
 
   memory.backward = backward_bound(layers, root, keeps ? each : 1);
-  // Note [Gradients reduced every micro-batch]: the partials of the sum so far, and the sum.
+  // Note [Sums that grad() shows]: the partials of the sum so far, and the sum.
   if (!keeps && each > 1) {
     memory.backward += std::bit_width(static_cast<std::uint64_t>(each)) * memory.gradients;
   }

@@ -130,7 +130,7 @@ void StepPlan::check_objectives(std::span<const Turn> turns, const TensorList& o
         turns.size(), " turns after ", done_);
   for (std::size_t j = 0; j < turns.size(); ++j) {
     const auto& function = objectives[j].grad_fn();
-    const int number = function ? function->micro_batch() : 0;
+    const int number = function ? function->micro_batch().number : 0;
     check<ValueError>(number == static_cast<int>(j), "step plan: objective ", j,
                       " must be computed under MicroBatchGuard(", j,
                       "), got one of MicroBatchGuard(", number, ")");

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <deque>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "framework/autograd/dropout_ids.h"
@@ -42,27 +42,28 @@ class BodyGuard {
   std::uint64_t outer_;
 };
 
-// Leaves that pass their gradients on while this object lives.
-struct RecomputedInputs {
-  RecomputedInputs() = default;
-  ~RecomputedInputs() {
-    for (const auto& tensor : tensors) {
-      if (tensor.defined()) tensor.impl()->leaf_state().sink = nullptr;
-    }
+// An input of the body that passes its gradients on, as they come, while this object lives.
+class PassedOn final : public GradientAccumulator {
+ public:
+  PassedOn(Tensor& input, InputGradientSink sink) : input_(input), sink_(sink) {
+    input_.set_requires_grad(true);
+    input_.impl()->leaf_state().accumulator = this;
   }
-  RecomputedInputs(const RecomputedInputs&) = delete;
-  RecomputedInputs& operator=(const RecomputedInputs&) = delete;
+  ~PassedOn() override { input_.impl()->leaf_state().accumulator = nullptr; }
+  PassedOn(const PassedOn&) = delete;
+  PassedOn& operator=(const PassedOn&) = delete;
 
-  void send_grad(std::size_t i, std::function<void(Tensor)> sink) {
-    tensors[i].set_requires_grad(true);
-    tensors[i].impl()->leaf_state().sink = [this, i, sink = std::move(sink)](Tensor grad) {
-      reached.insert(i);
-      sink(std::move(grad));
-    };
+  void add(Tensor grad, const GradientPlace& place) override {
+    reached_ = true;
+    sink_(std::move(grad), place);
   }
+  bool takes_later() const override { return false; }  // it ends with the inner backward
+  bool reached() const { return reached_; }
 
-  TensorList tensors;
-  std::set<std::size_t> reached;
+ private:
+  Tensor input_;
+  InputGradientSink sink_;
+  bool reached_ = false;
 };
 
 class Checkpoint final : public Function {
@@ -73,7 +74,7 @@ class Checkpoint final : public Function {
   bool reads_nz(std::size_t /*i*/) const override { return true; }
   bool recomputes() const override { return true; }
   const TensorList& captured() const override { return captured_; }
-  int last_micro_batch() const override { return last_micro_batch_; }
+  MicroBatchPart last_micro_batch() const override { return last_micro_batch_; }
 
   TensorList forward(const TensorList& inputs) {
     for (const auto& input : inputs) inputs_.emplace_back(*this) = input;
@@ -83,7 +84,7 @@ class Checkpoint final : public Function {
     detail::LeafRecorder recorder(captured_);
     TensorList outputs = body_(inputs);
     for (const auto& output : outputs) recorder.note(output);
-    last_micro_batch_ = std::max(micro_batch(), recorder.last_micro_batch());
+    last_micro_batch_ = last_of(micro_batch(), recorder.last_micro_batch());
     // The body may return a tensor that others hold; this Function's output is a tensor of its own.
     for (auto& output : outputs) output = output.detach();
     return outputs;
@@ -91,19 +92,20 @@ class Checkpoint final : public Function {
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const ScopeRestoreGuard scope_guard(scope());
-    const MicroBatchGuard micro_batch_guard(micro_batch());
+    const MicroBatchGuard micro_batch_guard(micro_batch().number, micro_batch().part);
     static_cast<void>(token_ids_.unpack());  // an error if they have been written to since
     const DropoutIdsGuard dropout_guard(dropout_ids_);
-    RecomputedInputs inputs;
+    TensorList inputs;
+    std::map<std::size_t, PassedOn> passed_on;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const Tensor saved = inputs_[i].unpack();
-      inputs.tensors.push_back(saved.defined() ? saved.detach() : Tensor());
-      if (needs[i]) inputs.send_grad(i, input_gradient_sink(*this, i));
+      inputs.push_back(saved.defined() ? saved.detach() : Tensor());
+      if (needs[i]) passed_on.try_emplace(i, inputs[i], InputGradientSink(*this, i));
     }
-    recompute(inputs.tensors, grads);
+    recompute(inputs, grads);
     TensorList input_grads(inputs_.size());
-    for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      if (needs[i] && !inputs.reached.contains(i)) input_grads[i] = zeros_like(inputs.tensors[i]);
+    for (const auto& [i, input] : passed_on) {
+      if (!input.reached()) input_grads[i] = zeros_like(inputs[i]);
     }
     return input_grads;
   }
@@ -139,7 +141,7 @@ class Checkpoint final : public Function {
 
   Body body_;
   TensorList captured_;
-  int last_micro_batch_ = 0;
+  MicroBatchPart last_micro_batch_;
   std::shared_ptr<const DropoutIds> dropout_ids_;
   SavedTensor token_ids_{*this};    // of these
   std::deque<SavedTensor> inputs_;  // a deque: a SavedTensor cannot be moved

@@ -7,6 +7,7 @@
 
 #include "framework/autograd/function.h"
 #include "framework/autograd/graph_task.h"
+#include "framework/tensor/tensor_impl.h"
 
 namespace moegrad {
 namespace {
@@ -87,10 +88,31 @@ void WeightBackward::run() {
   task.run();
 }
 
-std::function<void(Tensor)> input_gradient_sink(const Function& function, std::size_t i) {
-  check(GraphTask::current() != nullptr,
-        "input_gradient_sink: no backward is under way in this thread");
-  return GraphTask::current()->sink(function, i);
+InputGradientSink::InputGradientSink(const Function& function, std::size_t i)
+    : task_(GraphTask::current()), function_(&function), i_(i) {
+  check(task_ != nullptr, "InputGradientSink: no backward is under way in this thread");
+}
+
+void InputGradientSink::operator()(Tensor grad, const GradientPlace& place) const {
+  task_->send(*function_, i_, std::move(grad), place);
+}
+
+bool keeps_sources(const Function& function, std::size_t i) {
+  if (GraphTask::current() == nullptr) return false;
+  const auto& input = function.edges().at(i);
+  if (input.leaf.defined()) return true;
+  // Through views and other Functions of one input.
+  const auto* edge = &input;
+  while (edge->function != nullptr && edge->function->edges().size() == 1) {
+    edge = &edge->function->edges().front();
+  }
+  const auto& leaf = edge->leaf;
+  const auto* const taker = leaf.defined() ? leaf.impl()->leaf_state().accumulator : nullptr;
+  check(taker == nullptr || !taker->takes_later(), function.name(), ": input ", i,
+        " must be the parameter '", leaf.defined() ? leaf.storage().name() : "",
+        "' itself, whose rows have several sources, got the result of ",
+        input.function == nullptr ? "" : input.function->name());
+  return false;
 }
 
 void run_recomputed_backward(const TensorList& roots, const TensorList& grads,
@@ -115,8 +137,18 @@ bool is_first_of_two_backwards() {
   return GraphTask::current() != nullptr && GraphTask::current()->outermost().is_first_of_two();
 }
 
+bool does_gradient_wait(const Tensor& leaf) {
+  return GraphTask::current() != nullptr && GraphTask::current()->only_waits(leaf);
+}
+
+void compute_waiting_gradients(const Tensor& leaf) {
+  if (GraphTask::current() != nullptr) GraphTask::current()->compute_waiting_for(leaf);
+}
+
 int backward_micro_batches() {
   return GraphTask::current() == nullptr ? 0 : GraphTask::current()->micro_batches();
 }
+
+int backward_parts() { return GraphTask::current() == nullptr ? 0 : GraphTask::current()->parts(); }
 
 }  // namespace moegrad

@@ -5,9 +5,12 @@
 #include <memory>
 
 #include "framework/runtime/error.h"
+#include "framework/tensor/gradient_accumulator.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
+
+class GraphTask;
 
 /// A Function or a hook gave a gradient that does not fit its tensor.
 class GradientShapeError : public ShapeError {
@@ -64,6 +67,12 @@ class WeightBackward {
 WeightBackward backward_to_inputs(const TensorList& roots, const TensorList& grads,
                                   const TensorList& inputs, bool retain_graph = false);
 
+/// Whether all that this backward has yet to bring to the leaf waits in a WeightGradientQueue, and
+/// something does.
+bool does_gradient_wait(const Tensor& leaf);
+/// Computes what waits for the leaf.
+void compute_waiting_gradients(const Tensor& leaf);
+
 /// Runs `callback` at the end of the outermost backward that is running in this thread. Throws
 /// Error if none is running.
 void queue_backward_callback(std::function<void()> callback);
@@ -80,11 +89,30 @@ bool is_first_of_two_backwards();
 /// The number of micro-batches that the outermost backward in this thread goes through (Note
 /// [Micro-batches in one backward]); 0 if none is running.
 int backward_micro_batches();
+/// The largest number of parts of one of them.
+int backward_parts();
 
-/// Called by a Function that recomputes(), in its backward. Returns a function that takes each
-/// gradient of tensor input i as soon as the inner backward has it. So gradients are added in the
-/// same order as without recomputation. Valid until backward returns.
-std::function<void(Tensor)> input_gradient_sink(const Function& function, std::size_t i);
+/// Takes gradients of tensor input i of the Function whose backward makes it, instead of returning
+/// one: a Function that recomputes() sends each as soon as the inner backward has it, so that they
+/// are added in the same order as without recomputation; one whose rows have several sources sends
+/// one for each (Note [The sum of a gradient]). Valid until backward returns. Error if no backward
+/// is under way in this thread.
+class InputGradientSink {
+ public:
+  InputGradientSink(const Function& function, std::size_t i);
+  /// `place` says what is known of the source, and whether this is the last use behind this input.
+  void operator()(Tensor grad, const GradientPlace& place = {}) const;
+
+ private:
+  GraphTask* task_;
+  const Function* function_;
+  std::size_t i_;
+};
+
+/// Whether input i of the Function, whose backward calls this, is a leaf, so that gradients of its
+/// sources may be sent apart. Error if it is the result of a Function and the leaf behind that
+/// belongs to fully_shard, which must know of sums over sources.
+bool keeps_sources(const Function& function, std::size_t i);
 
 /// The inner backward of such a Function. It is run_backward. During the first of two calls it runs
 /// only the part that reaches `inputs`, and leaves the rest to the second call.

@@ -19,6 +19,10 @@ thread_local std::vector<std::shared_ptr<Function>>* pending_edges = nullptr;
 
 }  // namespace
 
+MicroBatchPart last_of(MicroBatchPart a, MicroBatchPart b) {
+  return {.number = std::max(a.number, b.number), .part = std::max(a.part, b.part)};
+}
+
 Function::~Function() {
   std::vector<std::shared_ptr<Function>> own;
   const bool outermost = pending_edges == nullptr;
@@ -158,7 +162,7 @@ LeafRecorder::~LeafRecorder() { ThreadState::current().leaf_recorder = outer_; }
 void LeafRecorder::note(const Tensor& captured) {
   if (!captured.defined() || !captured.is_leaf() || !captured.requires_grad()) return;
   const std::lock_guard lock(mutex_);
-  last_micro_batch_ = std::max(last_micro_batch_, ThreadState::current().micro_batch);
+  last_micro_batch_ = last_of(last_micro_batch_, ThreadState::current().micro_batch);
   const bool known =
       std::ranges::any_of(leaves_, [&](const Tensor& leaf) { return leaf.is(captured); });
   if (!known) leaves_.push_back(captured);

@@ -50,6 +50,7 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/grad_mode.h"
 #include "framework/runtime/span.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/hook_list.h"
 #include "framework/tensor/tensor.h"
 
@@ -90,6 +91,9 @@ struct OutputInfo {
 
 class CallStack;
 
+/// The larger number and the larger part of both.
+MicroBatchPart last_of(MicroBatchPart a, MicroBatchPart b);
+
 /// One operation on the tape (Note [The tape] above); at most kMaxInputs tensor inputs.
 class Function : public std::enable_shared_from_this<Function> {
  public:
@@ -119,8 +123,9 @@ class Function : public std::enable_shared_from_this<Function> {
   virtual std::string_view name() const = 0;
 
   /// Computes the gradients of the tensor inputs, in the order of apply()'s arguments, from the
-  /// gradients of the outputs. Entries that `needs` does not ask for may be undefined. The gradient
-  /// of an output that nothing used arrives as zeros. May be called twice with disjoint masks.
+  /// gradients of the outputs. Entries that `needs` does not ask for may be undefined, and those
+  /// that it has sent through an InputGradientSink (engine.h). The gradient of an output that
+  /// nothing used arrives as zeros. May be called twice with disjoint masks.
   ///
   /// Gradients have the shape and dtype of their outputs, but need not be contiguous: the next op
   /// may return a strided gradient, and so may the caller of backward(). data<T>() refuses such a
@@ -133,14 +138,17 @@ class Function : public std::enable_shared_from_this<Function> {
   virtual bool reads_nz(std::size_t /*i*/) const { return false; }
   /// Whether backward runs an inner backward over what it recomputes. Such a Function is recorded
   /// even if no input requires a gradient, since it may reach leaves that are not its inputs.
-  /// Gradients of unused outputs arrive undefined. The gradients that it returns may be undefined,
-  /// if it has passed them on through an input_gradient_sink (engine.h).
+  /// Gradients of unused outputs arrive undefined.
   virtual bool recomputes() const { return false; }
   /// The leaves that such a Function reaches without their being inputs, each once. Their hooks
   /// wait for it.
   virtual const TensorList& captured() const;
-  /// The last micro-batch that it, or what it recomputes, was applied for.
-  virtual int last_micro_batch() const { return micro_batch_; }
+  /// The last micro-batch, and the last part of one, that it, or what it recomputes, was applied
+  /// for.
+  virtual MicroBatchPart last_micro_batch() const { return micro_batch_; }
+  /// Whether the gradient of tensor input i may be computed after the others, by one more call of
+  /// backward (Note [Weight gradients that wait]).
+  virtual bool may_wait(std::size_t /*i*/) const { return false; }
   /// Floating-point operations of forward, for a Function on the tape: two per multiplied pair for
   /// products, otherwise one per element of the outputs.
   virtual double flops() const;
@@ -148,7 +156,7 @@ class Function : public std::enable_shared_from_this<Function> {
   std::uint64_t sequence() const { return sequence_; }
   const std::shared_ptr<const Scope>& scope() const { return scope_; }
   /// The micro-batch that it was applied for (Note [Micro-batches in one backward]).
-  int micro_batch() const { return micro_batch_; }
+  MicroBatchPart micro_batch() const { return micro_batch_; }
   const std::vector<Edge>& edges() const { return edges_; }
   const std::vector<OutputInfo>& outputs() const { return outputs_; }
   /// The inputs that have a leaf behind them that needs a gradient.
@@ -179,7 +187,7 @@ class Function : public std::enable_shared_from_this<Function> {
   std::uint64_t sequence_ = 0;
   bool recorded_ = true;
   bool tape_on_ = grad_enabled();  // where it was made or applied
-  int micro_batch_ = 0;
+  MicroBatchPart micro_batch_;
   std::shared_ptr<const Scope> scope_;
   std::shared_ptr<const CallStack> call_stack_;
   std::vector<Edge> edges_;
@@ -206,11 +214,11 @@ class LeafRecorder {
   LeafRecorder& operator=(const LeafRecorder&) = delete;
   void note(const Tensor& captured);
   /// The last micro-batch that they were used for.
-  int last_micro_batch() const { return last_micro_batch_; }
+  MicroBatchPart last_micro_batch() const { return last_micro_batch_; }
 
  private:
   TensorList& leaves_;
-  int last_micro_batch_ = 0;
+  MicroBatchPart last_micro_batch_;
   LeafRecorder* outer_;
   std::mutex mutex_;
 };

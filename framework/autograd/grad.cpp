@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/autograd/grad.h"
 
+#include <algorithm>
 #include <deque>
 #include <unordered_set>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
+#include "framework/autograd/placed_sum.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 
@@ -33,30 +35,46 @@ Tensor some_leaf_behind(const Function& function) {
   return {};
 }
 
+// Takes the gradients of a leaf while it lives: adds them to `sum`, or drops them if that is null.
+class CapturedLeaf final : public GradientAccumulator {
+ public:
+  CapturedLeaf(const Tensor& leaf, Tensor* sum)
+      : leaf_(leaf),
+        sum_(sum),
+        outer_(std::exchange(leaf.impl()->leaf_state().accumulator, this)) {}
+  ~CapturedLeaf() override { leaf_.impl()->leaf_state().accumulator = outer_; }
+  CapturedLeaf(const CapturedLeaf&) = delete;
+  CapturedLeaf& operator=(const CapturedLeaf&) = delete;
+
+  void add(Tensor grad, const GradientPlace& place) override {
+    if (sum_ != nullptr) arrived_.add(std::move(grad), place);
+  }
+  void complete() override {
+    if (sum_ == nullptr) return;
+    Tensor sum = sum_in_tree(arrived_.take());
+    if (sum.defined()) accumulate_gradient(*sum_, std::move(sum));
+  }
+  const Tensor& leaf() const { return leaf_; }
+
+ private:
+  Tensor leaf_;
+  Tensor* sum_;
+  GradientAccumulator* outer_;
+  PlacedSum arrived_;
+};
+
 // Takes the gradients of some tensors while it lives, and keeps those of leaves from their grad().
 class Captured {
  public:
   Captured() = default;
   ~Captured() {
-    for (auto& [leaf, outer] : leaves_) leaf.impl()->leaf_state().sink = std::move(outer);
     for (auto& handle : hooks_) handle.remove();
   }
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;
 
   /// Gradients of `leaf` are added to `sum`, or dropped if it is null.
-  void take(const Tensor& leaf, Tensor* sum) {
-    auto& sink = leaf.impl()->leaf_state().sink;
-    auto own = [sum](Tensor grad) {
-      if (sum == nullptr) return;
-      if (!sum->defined()) {
-        *sum = clone(grad);  // others may read it, too
-      } else {
-        add_(*sum, grad.is_contiguous() ? grad : clone(grad));
-      }
-    };
-    leaves_.emplace_back(leaf, std::exchange(sink, std::move(own)));
-  }
+  void take(const Tensor& leaf, Tensor* sum) { leaves_.emplace_back(leaf, sum); }
 
   /// The complete gradient of `result` is put into `grad`.
   void watch(const Tensor& result, Tensor* grad) {
@@ -67,14 +85,12 @@ class Captured {
   }
 
   bool takes(const Tensor& leaf) const {
-    for (const auto& [taken, outer] : leaves_) {
-      if (taken.is(leaf)) return true;
-    }
-    return false;
+    return std::ranges::any_of(leaves_,
+                               [&](const CapturedLeaf& taken) { return taken.leaf().is(leaf); });
   }
 
  private:
-  std::vector<std::pair<Tensor, std::function<void(Tensor)>>> leaves_;
+  std::deque<CapturedLeaf> leaves_;  // each is known by its address
   std::vector<HookHandle> hooks_;
 };
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "framework/autograd/tree_sum.h"
 #include "framework/runtime/log.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 
@@ -22,47 +22,14 @@ void accumulate(Tensor& sum, Tensor grad) {
   add_(sum, grad);
 }
 
-// `sum` is, or will be, the gradient of a leaf.
-void accumulate_leaf(Tensor& sum, Tensor grad) {
-  const MemoryTagGuard tag(MemoryTag::kGradients);
-  if (sum.defined()) {
-    accumulate(sum, std::move(grad));
-  } else {
-    // The buffer becomes the leaf's own: another reader must not see later sums.
-    sum = owns_its_bytes(grad) ? std::move(grad) : clone(grad);
-    sum.storage().retag(MemoryTag::kGradients);
-  }
-}
-
-// The sum over micro-batches.
-Tensor sum_of(TensorList terms) {
-  if (terms.size() == 1) return std::move(terms.front());
-  TreeSum tree;
-  for (auto& term : terms) {
-    Tensor own;
-    if (term.defined()) accumulate_leaf(own, std::move(term));
-    tree.push(std::move(own));
-  }
-  return tree.take();
-}
-
 bool captures(const Function& function, const Tensor& leaf) {
   return std::ranges::any_of(function.captured(),
                              [&](const Tensor& captured) { return captured.is(leaf); });
 }
 
-// The gradients that the Function's backward returns, after checks.
-TensorList gradients_of_inputs(Function& function, const TensorList& grads, InputMask needs) {
-  TensorList input_grads;
-  {
-    const SpanGuard span(SpanKind::kFunction, Lane::kCompute, "backward ", function.name());
-    try {
-      input_grads = function.backward(grads, needs);
-    } catch (UndefinedTensorError& error) {
-      error.append("; in the backward of " + std::string(function.name()));
-      throw;
-    }
-  }
+// What backward has returned for the inputs in `needs`; the others become undefined.
+void check_input_gradients(const Function& function, InputMask needs, InputMask sent,
+                           TensorList& input_grads) {
   const auto& edges = function.edges();
   check(input_grads.size() == edges.size(), function.name(), ": backward must return ",
         edges.size(), " gradients, got ", input_grads.size());
@@ -71,7 +38,7 @@ TensorList gradients_of_inputs(Function& function, const TensorList& grads, Inpu
       input_grads[i] = Tensor();
       continue;
     }
-    check(input_grads[i].defined() || function.recomputes(), function.name(),
+    check(input_grads[i].defined() || sent[i], function.name(),
           ": backward returned no gradient for input ", i, ", which needs one");
     if (input_grads[i].defined()) {
       check_gradient(input_grads[i], edges[i].shape, edges[i].dtype, function.name(),
@@ -84,13 +51,23 @@ TensorList gradients_of_inputs(Function& function, const TensorList& grads, Inpu
                       leaf.defined() ? leaf.dtype() : edges[i].dtype,
                       "; convert a module before forward or after backward");
   }
-  if (anomaly_detection_enabled()) detail::check_backward_is_finite(function, grads, input_grads);
-  return input_grads;
 }
 
 }  // namespace
 
 thread_local GraphTask* GraphTask::current_ = nullptr;
+
+GraphTask::GraphTask(bool retain_graph)
+    : retain_graph_(retain_graph),
+      outer_(std::exchange(current_, this)),
+      queue_(ThreadState::current().weight_gradients) {}
+
+GraphTask::~GraphTask() {
+  current_ = outer_;
+  if (queue_ == nullptr) return;
+  // What is left here, an exception has left.
+  std::erase_if(queue_->waiting_, [this](const auto& waiting) { return waiting.backward == this; });
+}
 
 GraphTask::GraphTask(bool retain_graph, const TensorList& inputs, WeightBackward::Plan& plan)
     : GraphTask(retain_graph) {
@@ -104,7 +81,7 @@ void GraphTask::start(const std::vector<Edge>& roots, TensorList grads) {
   discover(reached);
   for (std::size_t i = 0; i < roots.size(); ++i) {
     if (wants(roots[i])) {
-      add(roots[i], std::move(grads[i]), 0);
+      add(roots[i], std::move(grads[i]), {});
       finish(roots[i]);
     } else {
       plan_->roots.emplace_back(roots[i], std::move(grads[i]));
@@ -116,7 +93,7 @@ void GraphTask::start(WeightBackward::Plan& plan) {
   std::vector<const Edge*> reached;
   for (const auto& [root, grad] : plan.roots) reached.push_back(&root);
   for (const auto& deferred : plan.functions) {
-    micro_batches_ = std::max(micro_batches_, deferred.function->last_micro_batch() + 1);
+    last_ = last_of(last_, deferred.function->last_micro_batch());
     const auto& edges = deferred.function->edges();
     for (std::size_t i = 0; i < edges.size(); ++i) {
       if (deferred.left_out[i]) reached.push_back(&edges[i]);
@@ -125,7 +102,7 @@ void GraphTask::start(WeightBackward::Plan& plan) {
   }
   discover(reached);
   for (auto& [root, grad] : plan.roots) {
-    add(root, std::move(grad), 0);
+    add(root, std::move(grad), {});
     finish(root);
   }
   for (auto& deferred : plan.functions) {
@@ -147,6 +124,7 @@ void GraphTask::run() {
       throw;
     }
   }
+  if (&root() == this) compute_all_waiting();
   if (outer_ != nullptr) return;
   // A callback may queue another one.
   for (std::size_t i = 0; i < callbacks_.size(); ++i) std::exchange(callbacks_[i], nullptr)();
@@ -167,8 +145,20 @@ void GraphTask::run(const Entry& entry) {
   }
 }
 
-std::function<void(Tensor)> GraphTask::sink(const Function& function, std::size_t i) {
-  return [this, &function, i](Tensor grad) { pass(function, i, std::move(grad)); };
+void GraphTask::send(const Function& function, std::size_t i, Tensor grad,
+                     const GradientPlace& place) {
+  if (!function.recomputes()) {
+    TensorList sent(function.edges().size());
+    sent[i] = grad;
+    InputMask needs;
+    needs.set(i);
+    check_input_gradients(function, needs, needs, sent);
+    if (anomaly_detection_enabled()) {
+      detail::check_backward_is_finite(function, *grads_of_running_, sent);
+    }
+  }
+  sent_.set(i);
+  pass(function, i, std::move(grad), place);
 }
 
 void GraphTask::queue_callback(std::function<void()> callback) {
@@ -191,7 +181,7 @@ void GraphTask::discover(const std::vector<const Edge*>& roots) {
     for (const auto& edge : functions[next]->edges()) visit(edge);
   }
   for (const auto* function : functions) {
-    micro_batches_ = std::max(micro_batches_, function->last_micro_batch() + 1);
+    last_ = last_of(last_, function->last_micro_batch());
   }
   if (is_first_of_two()) {
     std::ranges::sort(functions, {}, &Function::sequence);  // producers first
@@ -247,16 +237,16 @@ InputMask GraphTask::wanted(const Function& function) const {
   return mask;
 }
 
-bool GraphTask::awaits(const Tensor& leaf) const {
+std::int64_t GraphTask::edges_to_come(const Tensor& leaf) const {
+  std::int64_t edges = 0;
   for (const auto* task = this; task != nullptr; task = task->recomputed_by()) {
     const auto pending = task->leaves_.find(leaf.impl().get());
     if (pending == task->leaves_.end()) continue;
-    auto edges = pending->second.edges;
+    edges += pending->second.edges;
     // A Function that recomputes brings what its inner backward, which is next, brings.
     if (task->recomputing_ != nullptr && captures(*task->recomputing_, leaf)) --edges;
-    if (edges > 0) return true;
   }
-  return false;
+  return edges;
 }
 
 const GraphTask& GraphTask::outermost() const {
@@ -265,9 +255,9 @@ const GraphTask& GraphTask::outermost() const {
   return *task;
 }
 
-void GraphTask::add(const Edge& edge, Tensor grad, int micro_batch) {
+void GraphTask::add(const Edge& edge, Tensor grad, const GradientPlace& place) {
   if (edge.leaf.defined()) {
-    add_to_leaf(edge.leaf, std::move(grad), micro_batch);
+    add_to_leaf(edge.leaf, std::move(grad), place);
     return;
   }
   auto [position, inserted] = grads_.try_emplace(edge.function.get());
@@ -278,51 +268,128 @@ void GraphTask::add(const Edge& edge, Tensor grad, int micro_batch) {
   accumulate(position->second[edge.output_index], std::move(grad));
 }
 
-// Adds straight to grad(), in order of arrival, unless a hook wants this backward's sum alone or
-// there are several micro-batches.
-void GraphTask::add_to_leaf(const Tensor& leaf, Tensor grad, int micro_batch) {
-  const auto& sink = leaf.impl()->leaf_state().sink;
-  if (sink) return sink(std::move(grad));
+void GraphTask::add_to_leaf(const Tensor& leaf, Tensor grad, GradientPlace place) {
   if (!leaf.requires_grad()) return;  // it has been frozen since forward
-  auto& task = task_of(leaf);
-  auto& pending = task.pending(leaf);
+  if (!late_) compute_waiting_for(leaf);
+  place.last_use = place.last_use && edges_to_come(leaf) <= 1;
+  auto& pending = task_of(leaf).pending(leaf);
   pending.reached = true;
-  if (task.micro_batches() <= 1 && leaf.impl()->leaf_state().hooks.empty()) {
-    accumulate_leaf(leaf.impl()->leaf_state().grad, std::move(grad));
-    mark_gradient(*leaf.impl());
-    return;
-  }
-  auto& sums = pending.sums;
-  const auto position = static_cast<std::size_t>(micro_batch);
-  if (sums.size() <= position) sums.resize(position + 1);
-  accumulate_leaf(sums[position], std::move(grad));
+  accumulator_of(leaf, pending).add(std::move(grad), place);
+}
+
+GradientAccumulator& GraphTask::accumulator_of(const Tensor& leaf, PendingLeaf& pending) const {
+  if (auto* const own = leaf.impl()->leaf_state().accumulator) return *own;
+  if (!pending.add_to_grad) pending.add_to_grad = std::make_unique<AddToGrad>(leaf);
+  return *pending.add_to_grad;
 }
 
 void GraphTask::finish(const Tensor& leaf) {
-  auto& sum = task_of(leaf).pending(leaf);
+  auto& pending_leaf = task_of(leaf).pending(leaf);
   --pending(leaf).edges;
-  if (awaits(leaf) || !std::exchange(sum.reached, false)) return;
-  deliver(leaf, std::exchange(sum.sums, {}));
+  complete_if_last(leaf, pending_leaf);
 }
 
-void GraphTask::deliver(const Tensor& leaf, TensorList sums) const {
-  auto& state = leaf.impl()->leaf_state();
-  for (auto& sum : sums) {
-    if (!sum.defined()) continue;
-    for (const auto& hook : state.hooks.snapshot()) {
-      Tensor replaced = hook(sum);
-      if (replaced.defined()) sum = std::move(replaced);
-    }
-    check_gradient(sum, leaf.shape(), leaf.dtype(), "backward: a hook's gradient of leaf '",
-                   leaf.storage().name(), "'");
+void GraphTask::complete_if_last(const Tensor& leaf, PendingLeaf& pending) const {
+  if (awaits(leaf) || !std::exchange(pending.reached, false)) return;
+  accumulator_of(leaf, pending).complete();
+}
+
+const GraphTask& GraphTask::root() const {
+  const auto* task = this;
+  while (task->recomputed_by() != nullptr) task = task->recomputed_by();
+  return *task;
+}
+
+bool GraphTask::only_waits(const Tensor& leaf) const {
+  const auto& leaves = root().leaves_;
+  const auto pending = leaves.find(leaf.impl().get());
+  return pending != leaves.end() && pending->second.waiting > 0 &&
+         pending->second.waiting == edges_to_come(leaf);
+}
+
+InputMask GraphTask::may_wait(const Function& function, InputMask asked) {
+  InputMask waiting;
+  auto& task = root();
+  if (task.queue_ == nullptr || task.is_first_of_two() || function.recomputes()) return waiting;
+  for (std::size_t i = 0; i < function.edges().size(); ++i) {
+    const auto& leaf = function.edges()[i].leaf;
+    if (!asked[i] || !leaf.defined() || !function.may_wait(i)) continue;
+    const auto* const accumulator = leaf.impl()->leaf_state().accumulator;
+    if (accumulator != nullptr && !accumulator->takes_later()) continue;
+    if (task.leaves_.contains(leaf.impl().get())) waiting.set(i);
   }
-  if (micro_batches() > 1 && state.micro_batch_sink) {
-    state.micro_batch_sink(std::move(sums));
-  } else if (!sums.empty()) {
-    accumulate_leaf(state.grad, sum_of(std::move(sums)));
-    mark_gradient(*leaf.impl());
+  return waiting;
+}
+
+// Each counts as an edge of the root, so that the leaf is not complete before it has come. Without
+// any, backward needs nothing more of the Function.
+void GraphTask::put_off(Function& function, InputMask inputs, const TensorList& grads) {
+  if (!inputs.any()) return release(function);
+  auto& task = root();
+  for (std::size_t i = 0; i < function.edges().size(); ++i) {
+    if (!inputs[i]) continue;
+    auto& pending = task.pending(function.edges()[i].leaf);
+    ++pending.edges;
+    ++pending.waiting;
+    task.queue_->waiting_.push_back({function.shared_from_this(), i, grads, &task});
   }
-  for (const auto& hook : state.post_accumulate_hooks.snapshot()) hook(leaf);
+}
+
+void GraphTask::compute_waiting(std::size_t position) {
+  auto& task = root();
+  auto& queue = task.queue_->waiting_;
+  const auto at = queue.begin() + static_cast<std::ptrdiff_t>(position);
+  const auto waiting = std::move(*at);
+  queue.erase(at);
+  auto& function = *waiting.function;
+  const auto& leaf = function.edges()[waiting.input].leaf;
+  auto& pending = task.pending(leaf);
+  --pending.waiting;
+  const NoGradGuard no_grad;
+  const bool outer_late = std::exchange(late_, true);
+  InputMask needs;
+  needs.set(waiting.input);
+  try {
+    TensorList input_grads = gradients_of_inputs(function, waiting.grads, needs);
+    if (!task.waits(function)) release(function);
+    auto& grad = input_grads[waiting.input];
+    if (grad.defined()) pass(function, waiting.input, std::move(grad), {});
+    --pending.edges;
+    complete_if_last(leaf, pending);
+  } catch (Error& error) {
+    if (function.scope()) error.add_module(function.scope()->path);
+    throw;
+  }
+  late_ = outer_late;
+}
+
+bool GraphTask::waits(const Function& function) const {
+  return queue_ != nullptr && std::ranges::any_of(queue_->waiting_, [&](const auto& waiting) {
+           return waiting.function.get() == &function;
+         });
+}
+
+void GraphTask::compute_waiting_for(const Tensor& leaf) {
+  auto& task = root();
+  const auto pending = task.leaves_.find(leaf.impl().get());
+  if (pending == task.leaves_.end()) return;
+  while (pending->second.waiting > 0) {
+    const auto& queue = task.queue_->waiting_;
+    const auto first = std::ranges::find_if(queue, [&](const auto& waiting) {
+      return waiting.backward == &task && waiting.function->edges()[waiting.input].leaf.is(leaf);
+    });
+    compute_waiting(static_cast<std::size_t>(first - queue.begin()));
+  }
+}
+
+void GraphTask::compute_all_waiting() {
+  if (queue_ == nullptr) return;
+  const auto own = [this](const auto& waiting) { return waiting.backward == this; };
+  auto& queue = queue_->waiting_;
+  for (auto at = std::ranges::find_if(queue, own); at != queue.end();
+       at = std::ranges::find_if(queue, own)) {
+    compute_waiting(static_cast<std::size_t>(at - queue.begin()));
+  }
 }
 
 // See Note [Pre- and post-backward entries].
@@ -346,10 +413,11 @@ void GraphTask::execute(Function& function) {
   const auto needs = wanted(function);
   // A Function that recomputes runs once: it must not compute gradients of captured leaves again.
   const auto asked = function.recomputes() ? function.needs() : needs;
+  const auto later = may_wait(function, asked);
   left_input_grads_.clear();
   left_inner_.clear();
   recomputing_ = function.recomputes() ? &function : nullptr;
-  TensorList input_grads = gradients_of_inputs(function, grads, asked);
+  TensorList input_grads = gradients_of_inputs(function, grads, asked.without(later));
   recomputing_ = nullptr;
   const auto left_out = function.needs().without(needs);
   if (is_first_of_two() && (left_out.any() || !left_inner_.empty())) {
@@ -362,8 +430,8 @@ void GraphTask::execute(Function& function) {
                                 .captured = {}});
     std::ranges::copy_if(function.captured(), std::back_inserter(plan_->functions.back().captured),
                          [this](const Tensor& leaf) { return !is_input(leaf); });
-  } else if (!retain_graph_) {
-    function.release_saved();
+  } else {
+    put_off(function, later, grads);
   }
   grads.clear();
   pass_all(function, asked, std::move(input_grads));
@@ -382,20 +450,48 @@ void GraphTask::resume(Deferred& deferred) {
     recomputing_ = &function;
     for (auto& inner : std::exchange(deferred.inner, {})) inner.run();
     recomputing_ = nullptr;
-    for (auto& [i, grad] : std::exchange(deferred.input_grads, {})) {
-      add(function.edges()[i], std::move(grad), function.micro_batch());
+    for (auto& [i, grad, place] : std::exchange(deferred.input_grads, {})) {
+      add(function.edges()[i], std::move(grad), place);
     }
-    if (!retain_graph_) function.release_saved();
+    release(function);
     for (std::size_t i = 0; i < function.edges().size(); ++i) {
       if (deferred.left_out[i]) finish(function.edges()[i]);
     }
     for (const auto& leaf : deferred.captured) finish(leaf);
   } else {
-    TensorList input_grads = gradients_of_inputs(function, deferred.grads, deferred.left_out);
+    const auto later = may_wait(function, deferred.left_out);
+    TensorList input_grads =
+        gradients_of_inputs(function, deferred.grads, deferred.left_out.without(later));
+    put_off(function, later, deferred.grads);
     deferred.grads.clear();
-    if (!retain_graph_) function.release_saved();
     pass_all(function, deferred.left_out, std::move(input_grads));
   }
+}
+
+void GraphTask::release(Function& function) const {
+  if (!retain_graph_) function.release_saved();
+}
+
+TensorList GraphTask::gradients_of_inputs(Function& function, const TensorList& grads,
+                                          InputMask needs) {
+  if (!needs.any() && !function.recomputes()) return TensorList(function.edges().size());
+  const auto outer_sent = std::exchange(sent_, InputMask());
+  const auto* const outer_grads = std::exchange(grads_of_running_, &grads);
+  TensorList input_grads;
+  {
+    const SpanGuard span(SpanKind::kFunction, Lane::kCompute, "backward ", function.name());
+    try {
+      input_grads = function.backward(grads, needs);
+    } catch (UndefinedTensorError& error) {
+      error.append("; in the backward of " + std::string(function.name()));
+      throw;
+    }
+  }
+  check_input_gradients(function, needs, sent_, input_grads);
+  if (anomaly_detection_enabled()) detail::check_backward_is_finite(function, grads, input_grads);
+  sent_ = outer_sent;
+  grads_of_running_ = outer_grads;
+  return input_grads;
 }
 
 TensorList GraphTask::complete_gradients(const Function& function) {
@@ -416,17 +512,19 @@ TensorList GraphTask::complete_gradients(const Function& function) {
 
 void GraphTask::pass_all(const Function& function, InputMask asked, TensorList input_grads) {
   for (std::size_t i = 0; i < input_grads.size(); ++i) {
-    if (input_grads[i].defined()) pass(function, i, std::move(input_grads[i]));
+    if (input_grads[i].defined()) pass(function, i, std::move(input_grads[i]), {});
     if (asked[i] && wants(function.edges()[i])) finish(function.edges()[i]);
   }
 }
 
-void GraphTask::pass(const Function& function, std::size_t i, Tensor grad) {
+void GraphTask::pass(const Function& function, std::size_t i, Tensor grad, GradientPlace place) {
   const auto& edge = function.edges()[i];
+  place.micro_batch = function.micro_batch().number;
+  place.part = function.micro_batch().part;
   if (wants(edge)) {
-    add(edge, std::move(grad), function.micro_batch());
+    add(edge, std::move(grad), place);
   } else {
-    left_input_grads_.emplace_back(i, std::move(grad));
+    left_input_grads_.push_back({i, std::move(grad), place});
   }
 }
 

@@ -14,6 +14,8 @@
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
+#include "framework/autograd/leaf_gradients.h"
+#include "framework/autograd/weight_gradients.h"
 #include "framework/runtime/span.h"
 
 namespace moegrad {
@@ -28,15 +30,21 @@ void check_gradient(const Tensor& grad, const Shape& shape, Dtype dtype,
                             grad.dtype());
 }
 
+struct InputGradient {
+  std::size_t input = 0;
+  Tensor grad;
+  GradientPlace place;
+};
+
 /// A Function that ran in the first of two calls and has more to do in the second.
 struct Deferred {
   std::shared_ptr<Function> function;
   InputMask left_out;  // inputs left out
   TensorList grads;    // of its outputs, hooks included
   // For a Function that recomputes, which has run already:
-  std::vector<std::pair<std::size_t, Tensor>> input_grads;  // of `left_out`, in order of arrival
-  std::vector<WeightBackward> inner;                        // what its inner backward left
-  TensorList captured;                                      // leaves that it has not finished
+  std::vector<InputGradient> input_grads;  // of `left_out`, in order of arrival
+  std::vector<WeightBackward> inner;       // what its inner backward left
+  TensorList captured;                     // leaves that it has not finished
 };
 
 struct WeightBackward::Plan {
@@ -48,12 +56,10 @@ struct WeightBackward::Plan {
 /// See Note [Engine] and, for `inputs` and `plan`, Note [Backward in two calls].
 class GraphTask {
  public:
-  explicit GraphTask(bool retain_graph) : retain_graph_(retain_graph), outer_(current_) {
-    current_ = this;
-  }
+  explicit GraphTask(bool retain_graph);
   /// The first of two calls; leaves the rest in `plan`.
   GraphTask(bool retain_graph, const TensorList& inputs, WeightBackward::Plan& plan);
-  ~GraphTask() { current_ = outer_; }
+  ~GraphTask();
   GraphTask(const GraphTask&) = delete;
   GraphTask& operator=(const GraphTask&) = delete;
 
@@ -65,7 +71,8 @@ class GraphTask {
   void start(WeightBackward::Plan& plan);
   void run();
 
-  std::function<void(Tensor)> sink(const Function& function, std::size_t i);
+  /// A gradient of input i of the running Function, ahead of its return.
+  void send(const Function& function, std::size_t i, Tensor grad, const GradientPlace& place);
   /// The leaves among the inputs of the first of two calls that the running Function, which
   /// recomputes, has captured.
   TensorList captured_inputs() const;
@@ -74,9 +81,20 @@ class GraphTask {
   static void queue_callback(std::function<void()> callback);
   /// Whether this backward, or one that it is a recomputation of, has yet to bring the leaf a
   /// gradient.
-  bool awaits(const Tensor& leaf) const;
+  bool awaits(const Tensor& leaf) const { return edges_to_come(leaf) > 0; }
   const GraphTask& outermost() const;
-  int micro_batches() const { return outermost().micro_batches_; }
+  int micro_batches() const { return outermost().last_.number + 1; }
+  int parts() const { return outermost().last_.part + 1; }
+
+  // --- Note [Weight gradients that wait]
+  /// The outermost backward that this one is a recomputation of: what waits is its.
+  const GraphTask& root() const;
+  GraphTask& root() { return const_cast<GraphTask&>(std::as_const(*this).root()); }
+  /// Whether all that is to come to the leaf waits, and something does.
+  bool only_waits(const Tensor& leaf) const;
+  /// Computes the one at this position of the root's queue.
+  void compute_waiting(std::size_t position);
+  void compute_waiting_for(const Tensor& leaf);
 
  private:
   struct Entry {
@@ -86,9 +104,10 @@ class GraphTask {
     friend bool operator<(const Entry& a, const Entry& b) { return a.sequence < b.sequence; }
   };
   struct PendingLeaf {
-    std::int64_t edges = 0;  // edges that have not brought their gradient yet
-    bool reached = false;    // by a gradient that is not in grad() yet or that hooks wait for
-    TensorList sums;         // by micro-batch, of what is not in grad()
+    std::int64_t edges = 0;                  // edges that have not brought their gradient yet
+    std::int64_t waiting = 0;                // gradients in the queue; each counts as an edge, too
+    bool reached = false;                    // by a gradient since it was last complete
+    std::unique_ptr<AddToGrad> add_to_grad;  // if the leaf has no accumulator
   };
 
   /// Finds what this call reaches from `roots`. In the first of two calls it finds which Functions
@@ -100,16 +119,28 @@ class GraphTask {
   bool wants(const Edge& edge) const;
   InputMask wanted(const Function& function) const;
 
-  /// Adds a gradient that belongs to a micro-batch.
-  void add(const Edge& edge, Tensor grad, int micro_batch);
-  void add_to_leaf(const Tensor& leaf, Tensor grad, int micro_batch);
+  /// Adds a gradient at its place.
+  void add(const Edge& edge, Tensor grad, const GradientPlace& place);
+  void add_to_leaf(const Tensor& leaf, Tensor grad, GradientPlace place);
+  GradientAccumulator& accumulator_of(const Tensor& leaf, PendingLeaf& pending) const;
   /// `edge` has brought all it had, or, in the first of two calls, leaves it to the second.
   void finish(const Edge& edge) {
     if (edge.leaf.defined()) finish(edge.leaf);
   }
   void finish(const Tensor& leaf);
-  /// All gradients of the leaf have arrived: runs its hooks and adds them to grad().
-  void deliver(const Tensor& leaf, TensorList sums) const;
+  void complete_if_last(const Tensor& leaf, PendingLeaf& pending) const;
+  /// Edges that have yet to bring the leaf a gradient, in this backward and in those that it is a
+  /// recomputation of.
+  std::int64_t edges_to_come(const Tensor& leaf) const;
+  /// The inputs in `asked` whose gradients may come later.
+  InputMask may_wait(const Function& function, InputMask asked);
+  /// Puts off the gradients of these inputs; releases what the Function has saved if there are
+  /// none.
+  void put_off(Function& function, InputMask inputs, const TensorList& grads);
+  /// At the end: all that waits.
+  void compute_all_waiting();
+  bool waits(const Function& function) const;
+  void release(Function& function) const;
   /// The backward that this one is a recomputation of, or null.
   GraphTask* recomputed_by() const {
     return outer_ != nullptr && outer_->recomputing_ != nullptr ? outer_ : nullptr;
@@ -129,7 +160,9 @@ class GraphTask {
   TensorList complete_gradients(const Function& function);
   /// Passes on the gradients of the inputs in `asked`.
   void pass_all(const Function& function, InputMask asked, TensorList input_grads);
-  void pass(const Function& function, std::size_t i, Tensor grad);
+  void pass(const Function& function, std::size_t i, Tensor grad, GradientPlace place);
+  /// What backward returns for the inputs in `needs`, after checks.
+  TensorList gradients_of_inputs(Function& function, const TensorList& grads, InputMask needs);
 
   static thread_local GraphTask* current_;
 
@@ -139,7 +172,11 @@ class GraphTask {
   std::unordered_map<const Function*, TensorList> grads_;  // looked up, never iterated
   std::unordered_map<const TensorImpl*, PendingLeaf> leaves_;
   const Function* recomputing_ = nullptr;  // the running Function, if it recomputes
-  int micro_batches_ = 0;
+  MicroBatchPart last_;                    // of what this reaches
+  WeightGradientQueue* queue_;
+  bool late_ = false;  // what waited is being computed, and others of its leaf come after it
+  InputMask sent_;     // by the running Function
+  const TensorList* grads_of_running_ = nullptr;
   std::unordered_map<const Scope*, SpanGuard> entered_;
   std::vector<std::function<void()>> callbacks_;
 
@@ -147,7 +184,7 @@ class GraphTask {
   WeightBackward::Plan* plan_ = nullptr;
   std::unordered_set<const TensorImpl*> inputs_;
   std::unordered_set<const Function*> leads_to_inputs_;
-  std::vector<std::pair<std::size_t, Tensor>> left_input_grads_;  // by the running Function
+  std::vector<InputGradient> left_input_grads_;  // by the running Function
   std::vector<WeightBackward> left_inner_;
   // The second of two calls.
   std::unordered_map<const Function*, Deferred*> deferred_;

@@ -46,7 +46,7 @@ struct CollectiveOptions {
 /// Note [Reduction order]
 /// Sums run along one fixed binary tree over the ranks, whatever the backend: the sum of ranks
 /// [lo, hi) is the sum of [lo, mid) plus the sum of [mid, hi), mid - lo being the largest power of
-/// two below hi - lo. GradientTree continues the same tree over micro-batches.
+/// two below hi - lo. GradientSum continues the same tree over micro-batches.
 ///
 /// The public calls are the same for all backends: they check the arguments, number and label the
 /// call, and look for NaN if the launch asks for it. A backend implements issue(), make_subgroup()

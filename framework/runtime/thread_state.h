@@ -11,12 +11,19 @@ namespace moegrad {
 
 class RankContext;
 class DropoutIdsGuard;
+class WeightGradientQueue;
 struct DropoutIds;
 struct SavedTensorHooks;
 struct Scope;
 namespace detail {
 class LeafRecorder;
 }
+
+/// A part of the tokens of a micro-batch (Note [Micro-batches in one backward]).
+struct MicroBatchPart {
+  int number = 0;  // of the micro-batch
+  int part = 0;
+};
 
 /// What the code that a thread runs works under. The guards set it: RankContextGuard, NoGradGuard,
 /// MetaGuard, MemoryTagGuard and the others.
@@ -44,7 +51,8 @@ struct ThreadState {
   bool meta_mode = false;
   bool anomaly_detection = false;
   MemoryTag memory_tag = MemoryTag::kActivations;
-  int micro_batch = 0;  // of those that one backward will go through
+  MicroBatchPart micro_batch = {};  // of those that one backward will go through
+  WeightGradientQueue* weight_gradients = nullptr;
   const SavedTensorHooks* saved_tensor_hooks = nullptr;
   std::shared_ptr<const Scope> scope = nullptr;
   std::shared_ptr<const DropoutIds> dropout_ids = nullptr;

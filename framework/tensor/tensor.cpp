@@ -311,9 +311,11 @@ void Tensor::set_grad(Tensor grad) const {
   if (is_cut_otherwise) grad.set_shard_spec(impl.shard);
   if (grad.defined() && grad.layout() == Layout::kND && !grad.is_contiguous()) grad = clone(grad);
   auto& leaf = impl.leaf_state();
-  if (!grad.defined()) ++leaf.drops;
+  const bool dropped = !grad.defined();
   leaf.grad = std::move(grad);
   mark_gradient(impl);
+  if (!dropped) return;
+  for (const auto& hook : leaf.drop_hooks.snapshot()) hook();
 }
 
 const std::shared_ptr<const ShardSpec>& Tensor::shard_spec() const {

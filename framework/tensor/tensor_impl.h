@@ -3,12 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "framework/runtime/error.h"
+#include "framework/tensor/gradient_accumulator.h"
 #include "framework/tensor/hook_list.h"
 #include "framework/tensor/tensor_mark.h"
 
@@ -17,16 +16,10 @@ namespace moegrad {
 /// Gradient and hooks of a leaf.
 struct LeafState {
   Tensor grad;
-  std::uint64_t drops =
-      0;  // how often set_grad() has left none: what waits to be added goes as well
   HookList<Tensor(const Tensor&)> hooks;
   HookList<void(const Tensor&)> post_accumulate_hooks;
-  std::function<void(Tensor)> sink;  // takes what would be added to grad
-  /// Takes the gradients of the micro-batches of one backward, if there are several, instead.
-  std::function<void(TensorList)> micro_batch_sink;
-  /// The dtype of the sums that fully_shard makes of its gradients, if that is not its own.
-  std::optional<Dtype> node_dtype;
-  bool summed_terms = false;  // by a GradientTerms, in some backward
+  HookList<void()> drop_hooks;  // set_grad() has left none: what waits to be added goes as well
+  GradientAccumulator* accumulator = nullptr;  // null: gradients are added to grad
 };
 
 /// What Tensor handles share. Only the framework looks inside.

@@ -77,7 +77,7 @@ std::vector<StoredMatrix> weight_matrices(const TensorList& weight, bool transpo
   for (const auto& each : weight) {
     const auto experts = each.ndim() == 3 ? each.dim(0) : 1;
     Tensor base = each;
-    check_blocks("npu_grouped_matmul", each);
+    check_blocks("npu_grouped_matmul", each, each.ndim() == 3 ? each.dim(0) : 1);
     if (transposed_view) {
       require<LayoutError>(each.layout() == Layout::kND && swap_last_dims(each).is_contiguous(),
                            "weights must all be contiguous or all transposed views of contiguous "

@@ -29,7 +29,7 @@ namespace moegrad::parallel {
 ///
 /// A row's result does not depend on the rows beside it (Note [Matmul order]), and a token adds its
 /// rows in the order of its choices. So the results have the bits that they have when all experts
-/// are here. So do the gradients of the experts' weights: Note [Terms of a gradient].
+/// are here. So do the gradients of the experts' weights: Note [The sum of a gradient].
 ///
 /// All ranks of the group call dispatch(), combine() and backward alike, also with no tokens.
 class AllToAllDispatcher final : public nn::TokenDispatcher {

@@ -22,8 +22,8 @@ namespace moegrad::parallel {
 /// Losses, gradients and parameters have the bits of a run without expert parallelism, if the
 /// numbers of ranks, of ranks per expert group and of micro-batches are powers of two and the ranks
 /// divide the micro-batches. An expert's gradient is a sum over the micro-batches of all ranks. The
-/// owner adds those that ran at the same time in its expert group (Note [Terms of a gradient]), and
-/// fully_shard adds the rest. So the gradients of all parameters must be reduced after each
+/// owner adds those that ran at the same time in its expert group (Note [The sum of a gradient]),
+/// and fully_shard adds the rest. So the gradients of all parameters must be reduced after each
 /// micro-batch: then micro-batch i of the rank in replica p of P and shard s of N is leaf
 /// (i P + p) N + s of the one tree, and an expert group, whose ranks are neighbours, is a subtree.
 /// set_requires_gradient_sync stays on; under a StepPlan use Accumulation::kReduceEach or, with

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "fsdp/sharded_gradients.h"
+#include "framework/autograd/gradient_sum.h"
 #include "fsdp/state_dict.h"
 #include "tests/testing.h"
 
@@ -24,9 +24,7 @@ TensorList parameters_of(const nn::Module& module) {
 class Unsharded final : public SequenceRun {
  public:
   Unsharded(const Sequence& sequence, std::int64_t leaves)
-      : SequenceRun(sequence, 0, leaves),
-        parameters_(parameters_of(net_)),
-        sums_(parameters_, std::nullopt) {
+      : SequenceRun(sequence, 0, leaves), parameters_(parameters_of(net_)), sums_(parameters_) {
     make_optimizer();
   }
 
@@ -56,7 +54,7 @@ class Unsharded final : public SequenceRun {
   void load(const NamedTensors& values, Draws& /*draw*/) override { net_.load_state_dict(values); }
 
   TensorList parameters_;
-  fsdp::ShardedGradients sums_;
+  GradientSum sums_;
 };
 
 /// The sharded one, on one rank.

@@ -126,6 +126,25 @@ TEST(GroupedMatmul, GradientsMatchFiniteDifferences) {
       {variable({5, 3}, 1)}));
 }
 
+// As nn::GroupedExperts stores them.
+TEST(GroupedMatmul, TakesStackedWeights) {
+  const std::vector<std::int64_t> offsets = {0, 3, 3, 8};
+  for (const bool transposed : {false, true}) {
+    const Shape whole = transposed ? Shape{3, 4, 5} : Shape{3, 5, 4};
+    const Shape stacked = {whole[0] * whole[1], whole[2]};
+    const auto run = [&](const Shape& shape) {
+      const Tensor x = randn({8, 5}, 1, Dtype::kFloat32, true);
+      const Tensor weight =
+          view(randn(whole, 2, Dtype::kFloat32), shape).detach().set_requires_grad(true);
+      const Tensor y = grouped_matmul(x, weight, offsets, transposed, {{1, 0, 2}, {2, 0, 3}});
+      y.backward(randn({8, 4}, 3, Dtype::kFloat32));
+      return TensorList{y.detach(), x.grad(), view(weight.grad(), whole)};
+    };
+    const auto expected = run(whole), got = run(stacked);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(bitwise_equal(got[i], expected[i])) << i;
+  }
+}
+
 // The weight's gradient is that of one product per source, added along the tree; all else is as
 // without sources.
 TEST(GroupedMatmul, AddsTheProductsOfItsSourcesAlongTheTree) {
@@ -285,14 +304,22 @@ TEST(GroupedMatmul, RejectsWhatDoesNotFit) {
     return message_of<ShapeError>([&] { grouped_matmul(a, b, {0, 2, 4, 8}, transposed); });
   };
   EXPECT_EQ(shape_message(randn({8}), weight), "grouped_matmul: x must be [M, K], got [8]");
-  EXPECT_EQ(shape_message(x, randn({15, 4})),
-            "grouped_matmul: weight must be [E, K, N], got [15, 4]");
-  EXPECT_EQ(shape_message(x, randn({15, 4}), true),
-            "grouped_matmul: weight must be [E, N, K], got [15, 4]");
+  EXPECT_EQ(shape_message(x, randn({15})),
+            "grouped_matmul: weight must be [E, K, N] or [E * K, N], got [15]");
+  EXPECT_EQ(
+      shape_message(x, randn({16, 4})),
+      "grouped_matmul: weight must be [E, K, N] or [E * K, N] with K = 5 and E = 3 to match x "
+      "[8, 5], got [16, 4]");
+  EXPECT_EQ(
+      shape_message(x, randn({16, 5}), true),
+      "grouped_matmul: weight must be [E, N, K] or [E * N, K] with K = 5 and E = 3 to match x "
+      "[8, 5], got [16, 5]");
   EXPECT_EQ(shape_message(x, randn({3, 4, 5})),
-            "grouped_matmul: weight must be [E, K, N] with K = 5 to match x [8, 5], got [3, 4, 5]");
+            "grouped_matmul: weight must be [E, K, N] or [E * K, N] with K = 5 to match x [8, 5], "
+            "got [3, 4, 5]");
   EXPECT_EQ(shape_message(x, weight, true),
-            "grouped_matmul: weight must be [E, N, K] with K = 5 to match x [8, 5], got [3, 5, 4]");
+            "grouped_matmul: weight must be [E, N, K] or [E * N, K] with K = 5 to match x [8, 5], "
+            "got [3, 5, 4]");
 
   const auto offsets_message = [&](const std::vector<std::int64_t>& offsets) {
     return message_of<ValueError>([&] { grouped_matmul(x, weight, offsets); });

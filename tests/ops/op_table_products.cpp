@@ -204,10 +204,14 @@ OpEntry grouped_matmul_op() {
   entry.errors = {
       {"x of another rank", grouped(randn({4}), randn({1, 4, 2}), {0, 1}), "ShapeError",
        "grouped_matmul: x must be [M, K], got [4]"},
-      {"a weight of another rank", grouped(randn({3, 4}), randn({4, 2}), {0, 3}), "ShapeError",
-       "grouped_matmul: weight must be [E, K, N], got [4, 2]"},
+      {"a weight of another rank", grouped(randn({3, 4}), randn({4}), {0, 3}), "ShapeError",
+       "grouped_matmul: weight must be [E, K, N] or [E * K, N], got [4]"},
+      {"a stacked weight of another height", grouped(randn({3, 4}), randn({7, 2}), {0, 1, 3}),
+       "ShapeError",
+       "grouped_matmul: weight must be [E, K, N] or [E * K, N] with K = 4 and E = 2 to match x "
+       "[3, 4], got [7, 2]"},
       {"other sizes", grouped(randn({3, 4}), randn({1, 4, 2}), {0, 3}, true), "ShapeError",
-       "grouped_matmul: weight must be [E, N, K] with K = 4 to match x [3, 4], got "
+       "grouped_matmul: weight must be [E, N, K] or [E * N, K] with K = 4 to match x [3, 4], got "
        "[1, 4, 2]"},
       {"blocks of another shape",
        grouped(randn({3, 4}), Tensor::empty_nz({2, 4, 3}, {1, 8, 3}, Dtype::kFloat64), {0, 1, 3}),

@@ -7,7 +7,7 @@
 #include <system_error>
 #include <utility>
 
-#include "framework/autograd/gradient_tree.h"
+#include "framework/autograd/gradient_sum.h"
 #include "framework/distributed/mpi/launch_mpi.h"
 #include "framework/tensor/fill.h"
 #include "fsdp/state_dict.h"
@@ -95,7 +95,7 @@ Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
     const auto batches = step_batches(data, step);
     std::int64_t targets = 0;
     for (const auto& batch : batches) targets += batch.targets.numel();
-    GradientTree gradients(leaves);
+    GradientSum gradients(leaves);
     std::vector<double> loss;
     auto& choices = run.choices.emplace_back();
     ExpertCounts counts;

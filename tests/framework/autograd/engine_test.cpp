@@ -216,8 +216,8 @@ TEST(Engine, ChecksTheGradientOfARoot) {
 TEST(Engine, AnInputGradientSinkBelongsToABackward) {
   const Tensor x = variable({2});
   const Tensor y = mul(x, x);
-  EXPECT_EQ(message_of<Error>([&] { input_gradient_sink(*y.grad_fn(), 0); }),
-            "input_gradient_sink: no backward is under way in this thread");
+  EXPECT_EQ(message_of<Error>([&] { InputGradientSink(*y.grad_fn(), 0); }),
+            "InputGradientSink: no backward is under way in this thread");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class Copies final : public Function {
   bool recomputes() const override { return true; }
   TensorList forward(const Tensor& x) { return {clone(x), clone(x)}; }
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
-    input_gradient_sink(*this, 0)(backward_(grads));
+    InputGradientSink(*this, 0)(backward_(grads));
     return {Tensor()};
   }
 

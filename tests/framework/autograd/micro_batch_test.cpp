@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/engine.h"
-#include "framework/autograd/gradient_tree.h"
+#include "framework/autograd/gradient_sum.h"
+#include "framework/autograd/placed_sum.h"
 #include "framework/tensor/tensor_impl.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
@@ -62,7 +64,7 @@ TensorList run_in_turns(const Network& network, int pair, const std::vector<int>
 /// The gradients of four micro-batches, one after the other.
 TensorList one_by_one() {
   const Network network;
-  GradientTree tree(network.weights());
+  GradientSum tree(network.weights());
   for (int m = 0; m < 4; ++m) {
     network.second(network.first(input(m))).backward(cotangent(m));
     tree.push();
@@ -73,7 +75,7 @@ TensorList one_by_one() {
 /// The same in two pairs.
 TensorList in_pairs(const std::vector<int>& numbers, Recomputed recomputed) {
   const Network network;
-  GradientTree tree(network.weights());
+  GradientSum tree(network.weights());
   for (int pair = 0; pair < 2; ++pair) {
     run_backward(run_in_turns(network, pair, numbers, recomputed),
                  {cotangent(2 * pair), cotangent(2 * pair + 1)}, /*retain_graph=*/false);
@@ -163,12 +165,35 @@ TEST(MicroBatches, GiveTheirBitsInTwoCallsToo) {
   EXPECT_TRUE(equal({two.w.grad(), two.v.grad()}, {one.w.grad(), one.v.grad()}));
 }
 
-TEST(MicroBatches, GoToTheSinkOfALeafApart) {
-  const Network network;
+/// What comes to a leaf, and how often it was complete.
+class Recorder final : public GradientAccumulator {
+ public:
+  explicit Recorder(const Tensor& leaf) : leaf_(leaf) {
+    leaf_.impl()->leaf_state().accumulator = this;
+  }
+  ~Recorder() override { leaf_.impl()->leaf_state().accumulator = nullptr; }
+  void add(Tensor grad, const GradientPlace& place) override {
+    places.push_back(place);
+    sum_.add(std::move(grad), place);
+  }
+  void complete() override {
+    ++completed;
+    taken = sum_.take();
+  }
+
+  std::vector<GradientPlace> places;
+  int completed = 0;
   TensorList taken;
-  network.w.impl()->leaf_state().micro_batch_sink = [&](TensorList sums) {
-    taken = std::move(sums);
-  };
+
+ private:
+  Tensor leaf_;
+  PlacedSum sum_;
+};
+
+TEST(MicroBatches, GoToTheAccumulatorOfALeafApart) {
+  const Network network;
+  const Recorder recorder(network.w);
+  const auto& taken = recorder.taken;
   run_backward(run_in_turns(network, 0, {0, 2}, Recomputed::kNothing), {cotangent(0), cotangent(1)},
                /*retain_graph=*/false);
   ASSERT_EQ(taken.size(), 3U);
@@ -179,9 +204,41 @@ TEST(MicroBatches, GoToTheSinkOfALeafApart) {
     alone.second(alone.first(input(m))).backward(cotangent(m));
     EXPECT_TRUE(bitwise_equal(taken[m == 0 ? 0 : 2], alone.w.grad())) << m;
   }
-  // A backward through one micro-batch adds to grad().
+  EXPECT_EQ(recorder.completed, 1);
+  EXPECT_EQ(recorder.places.size(), 6U);  // uses of w
+  EXPECT_TRUE(recorder.places.back().last_use);
+  EXPECT_EQ(std::ranges::count(recorder.places, true, &GradientPlace::last_use), 1);
+  const Tensor first = taken[0];
   network.second(network.first(input(0))).backward(cotangent(0));
-  EXPECT_TRUE(bitwise_equal(network.w.grad(), taken[0]));
+  EXPECT_EQ(recorder.completed, 2);
+  EXPECT_TRUE(bitwise_equal(taken[0], first));
+}
+
+// Parts of one micro-batch's tokens are a tree of their own, inside the micro-batch.
+TEST(MicroBatches, HavePartsThatAreSummedFirst) {
+  const Network network;
+  TensorList out;
+  for (const int micro_batch : {0, 1}) {
+    for (const int part : {0, 1, 2}) {
+      const MicroBatchGuard guard(micro_batch, part);
+      out.push_back(network.second(network.first(input(3 * micro_batch + part))));
+    }
+  }
+  TensorList cotangents;
+  for (int i = 0; i < 6; ++i) cotangents.push_back(cotangent(i));
+  run_backward(out, cotangents, /*retain_graph=*/false);
+  TreeSum expected;
+  for (const int micro_batch : {0, 1}) {
+    TreeSum parts;
+    for (const int part : {0, 1, 2}) {
+      const Network alone;
+      const int i = 3 * micro_batch + part;
+      alone.second(alone.first(input(i))).backward(cotangent(i));
+      parts.push(alone.w.grad());
+    }
+    expected.push(parts.take());
+  }
+  EXPECT_TRUE(bitwise_equal(network.w.grad(), expected.take()));
 }
 
 TEST(MicroBatches, AreCountedWhileABackwardRuns) {
@@ -205,7 +262,9 @@ TEST(MicroBatches, GuardRefusesNumbersOutOfRange) {
   };
   EXPECT_EQ(message(-1), "micro-batch guard: number must be in [0, 64), got -1");
   EXPECT_EQ(message(64), "micro-batch guard: number must be in [0, 64), got 64");
-  EXPECT_EQ(ThreadState::current().micro_batch, 0);
+  EXPECT_EQ(message_of<ValueError>([] { const MicroBatchGuard guard(0, 64); }),
+            "micro-batch guard: part must be in [0, 64), got 64");
+  EXPECT_EQ(ThreadState::current().micro_batch.number, 0);
 }
 
 TEST(AwaitedGradient, IsOneThatTheBackwardHasYetToBring) {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "framework/autograd/gradient_tree.h"
+#include "framework/autograd/gradient_sum.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/shard_runs.h"
 #include "fsdp/fully_shard.h"
@@ -102,7 +102,7 @@ Trace train_reference(const Training<Model>& training, int leaves,
   TensorList tensors;
   for (const auto& parameter : parameters) tensors.push_back(parameter.tensor);
   optim::AdamW optimizer(parameters, {.lr = 1e-2});
-  GradientTree tree(tensors);
+  GradientSum tree(tensors);
   for (int iteration = 0; iteration < training.iterations; ++iteration) {
     TensorList before;  // zeros, if cleared in that form
     for (const auto& tensor : tensors) {

@@ -265,7 +265,7 @@ TEST(ConformanceSwitches, PendingGradientsAreSeenAndSynchronizedByHand) {
     root.set_requires_gradient_sync(false);
     EXPECT_THAT(root.get_pending_gradients(), IsEmpty());
     const auto own = training.make();  // what the rank keeps: the sum of its two
-    GradientTree tree([&] {
+    GradientSum tree([&] {
       TensorList tensors;
       for (const auto& [name, tensor] : own->named_parameters()) tensors.push_back(tensor);
       return tensors;

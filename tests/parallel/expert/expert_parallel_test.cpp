@@ -16,6 +16,7 @@
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/meta.h"
 #include "fsdp/fully_shard.h"
+#include "nn/recompute.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
 #include "tests/optim/every_optimizer.h"
@@ -106,6 +107,33 @@ TEST(ExpertParallel, TrainsToTheBitsOfOneRankWithEveryOptimizer) {
           ParallelDims{.dp_replicate = 2, .dp_shard = 2, .ep = 2}}) {
       launch(dims.ranks(),
              [&](RankContext& rank) { expect_the_bits_of(expected, train_on(rank, dims)); });
+    }
+  }
+}
+
+// Whenever a queue of weight gradients is drained, with and without recomputation of the experts.
+TEST(ExpertParallel, TrainsToTheBitsOfOneRankWithWeightGradientsThatWait) {
+  for (const bool recompute : {false, true}) {
+    const auto train_on = [&](RankContext& rank, const ParallelDims& dims, Drained drained) {
+      Net net;
+      nn::init_weights(net, 5, 0.3);
+      if (recompute) {
+        nn::recompute(net, [](std::string_view path) { return path.ends_with(".experts"); });
+      }
+      const auto meshes = make_meshes(rank.group(), dims);
+      expert_parallel(net, meshes.expert);
+      shard(net, meshes);
+      return train(net, rank, Dtype::kFloat32, make_adamw, drained);
+    };
+    Trained expected;
+    launch(1, [&](RankContext& alone) { expected = train_on(alone, {}, Drained::kNoQueue); });
+    for (const ParallelDims& dims : {ParallelDims{}, ParallelDims{.dp_shard = 2, .ep = 2},
+                                     ParallelDims{.dp_shard = 4, .ep = 2}}) {
+      for (const auto drained : kDrained) {
+        launch(dims.ranks(), [&](RankContext& rank) {
+          expect_the_bits_of(expected, train_on(rank, dims, drained));
+        });
+      }
     }
   }
 }

@@ -24,6 +24,7 @@
 #include "optim/clip_grad_norm.h"
 #include "optim/optimizer.h"
 #include "parallel/expert/expert_parallel.h"
+#include "tests/fsdp/draining_hooks.h"
 #include "tests/testing.h"
 
 namespace moegrad::parallel::two_mixtures {
@@ -101,7 +102,8 @@ inline std::unique_ptr<optim::Optimizer> make_adamw(NamedTensors parameters) {
 
 /// A few steps, each micro-batch reduced. Micro-batch i of rank r of R is number i R + r.
 inline Trained train(Net& net, RankContext& rank, Dtype dtype,
-                     const MakeOptimizer& make_optimizer = make_adamw) {
+                     const MakeOptimizer& make_optimizer = make_adamw,
+                     test::Drained drained = test::Drained::kNoQueue) {
   const auto optimizer = make_optimizer(net.named_parameters());
   Trained trained;
   const int ranks = rank.world_size();
@@ -109,7 +111,9 @@ inline Trained train(Net& net, RankContext& rank, Dtype dtype,
     optimizer->zero_grad();
     for (int i = 0; i < kMicroBatches / ranks; ++i) {
       const Tensor x = micro_batch(step, i * ranks + rank.rank(), dtype);
-      ops::sum(ops::square(net(x))).backward();
+      const Tensor loss = ops::sum(ops::square(net(x)));
+      const test::DrainedQueue draining(net, drained, static_cast<std::uint64_t>(10 * step + i));
+      loss.backward();
     }
     trained.norms.push_back(optim::clip_grad_norm(net.named_parameters(), 10.0));
     optimizer->step();

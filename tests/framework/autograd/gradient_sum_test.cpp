@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/autograd/gradient_tree.h"
+#include "framework/autograd/gradient_sum.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
-namespace moegrad::gradient_tree_test {
+namespace moegrad::gradient_sum_test {
 namespace {
 
 using namespace test;
@@ -39,7 +39,7 @@ std::int64_t gradient_bytes() {
   return RankContext::current().arena()->live()[MemoryTag::kGradients];
 }
 
-void push(GradientTree& tree, const Tensor& parameter, const Tensor& leaf) {
+void push(GradientSum& tree, const Tensor& parameter, const Tensor& leaf) {
   if (leaf.defined()) {
     const MemoryTagGuard tag(MemoryTag::kGradients);
     parameter.set_grad(clone(leaf));
@@ -48,12 +48,12 @@ void push(GradientTree& tree, const Tensor& parameter, const Tensor& leaf) {
   EXPECT_FALSE(parameter.grad().defined());
 }
 
-TEST(GradientTree, EqualsTheRecursiveTreeBitwise) {
+TEST(GradientSum, EqualsTheRecursiveTreeBitwise) {
   for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
     for (std::size_t count = 1; count <= 9; ++count) {
       const Tensor parameter = randn({5, 7}, 1, dtype, /*requires_grad=*/true);
       const auto leaves = random_leaves(count, {5, 7}, dtype);
-      GradientTree tree({parameter});
+      GradientSum tree({parameter});
       for (const auto& leaf : leaves) push(tree, parameter, leaf);
       EXPECT_EQ(tree.size(), static_cast<std::int64_t>(count));
       tree.finish();
@@ -63,10 +63,10 @@ TEST(GradientTree, EqualsTheRecursiveTreeBitwise) {
   }
 }
 
-TEST(GradientTree, IsNotARunningSum) {
+TEST(GradientSum, IsNotARunningSum) {
   const Tensor parameter = randn({64}, 1, Dtype::kFloat32, true);
   const auto leaves = random_leaves(8, {64}, Dtype::kFloat32);
-  GradientTree tree({parameter});
+  GradientSum tree({parameter});
   Tensor sum = clone(leaves[0]);
   for (std::size_t i = 0; i < 8; ++i) {
     push(tree, parameter, leaves[i]);
@@ -76,11 +76,11 @@ TEST(GradientTree, IsNotARunningSum) {
   EXPECT_FALSE(bitwise_equal(parameter.grad(), sum));
 }
 
-TEST(GradientTree, RoundsEveryNodeToBFloat16) {
+TEST(GradientSum, RoundsEveryNodeToBFloat16) {
   for (std::size_t count = 1; count <= 9; ++count) {
     const Tensor parameter = randn({33}, 1, Dtype::kFloat32, true);
     const auto leaves = random_leaves(count, {33}, Dtype::kFloat32);
-    GradientTree tree({parameter}, Dtype::kBFloat16);
+    GradientSum tree({parameter}, Dtype::kBFloat16);
     for (const auto& leaf : leaves) push(tree, parameter, leaf);
     tree.finish();
     EXPECT_EQ(parameter.grad().dtype(), Dtype::kFloat32);
@@ -89,14 +89,14 @@ TEST(GradientTree, RoundsEveryNodeToBFloat16) {
   }
 }
 
-TEST(GradientTree, AbsentLeavesKeepTheirPosition) {
+TEST(GradientSum, AbsentLeavesKeepTheirPosition) {
   for (unsigned present = 0; present < 64; ++present) {
     const Tensor parameter = randn({3}, 1, Dtype::kFloat32, true);
     auto leaves = random_leaves(6, {3}, Dtype::kFloat32);
     for (unsigned i = 0; i < 6; ++i) {
       if ((present >> i & 1U) == 0) leaves[i] = Tensor();
     }
-    GradientTree tree({parameter});
+    GradientSum tree({parameter});
     for (const auto& leaf : leaves) push(tree, parameter, leaf);
     tree.finish();
     const Tensor expected = reference(leaves, 0, 6, Dtype::kFloat32);
@@ -107,10 +107,10 @@ TEST(GradientTree, AbsentLeavesKeepTheirPosition) {
   }
 }
 
-TEST(GradientTree, ParametersAreIndependent) {
+TEST(GradientSum, ParametersAreIndependent) {
   const Tensor a = randn({2}, 1, Dtype::kFloat32, true);
   const Tensor b = randn({3}, 2, Dtype::kFloat64, true);
-  GradientTree tree({a, b});
+  GradientSum tree({a, b});
   a.set_grad(Tensor::ones({2}));
   tree.push();
   b.set_grad(Tensor::full({3}, 2, Dtype::kFloat64));
@@ -120,12 +120,12 @@ TEST(GradientTree, ParametersAreIndependent) {
   EXPECT_TRUE(bitwise_equal(b.grad(), Tensor::full({3}, 2, Dtype::kFloat64)));
 }
 
-TEST(GradientTree, KeepsOnePartialPerSetBit) {
+TEST(GradientSum, KeepsOnePartialPerSetBit) {
   const Tensor parameter = randn({16}, 1, Dtype::kFloat32, true);
   for (const auto node_dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {
     const auto node_bytes = 16 * size_of(node_dtype);
     const auto before = gradient_bytes();
-    GradientTree tree({parameter}, node_dtype);
+    GradientSum tree({parameter}, node_dtype);
     for (std::size_t n = 1; n <= 16; ++n) {
       push(tree, parameter, randn({16}, n, Dtype::kFloat32));
       EXPECT_EQ(gradient_bytes() - before, std::popcount(n) * node_bytes) << n;
@@ -137,21 +137,21 @@ TEST(GradientTree, KeepsOnePartialPerSetBit) {
   }
 }
 
-TEST(GradientTree, NeverHasMoreThanLog2PlusOnePartialsEvenWhilePushing) {
+TEST(GradientSum, NeverHasMoreThanLog2PlusOnePartialsEvenWhilePushing) {
   const Tensor parameter = randn({16}, 1, Dtype::kFloat32, true);
   auto& arena = *RankContext::current().arena();
   const auto leaves = random_leaves(16, {16}, Dtype::kFloat32);
   const auto before = gradient_bytes();
   arena.reset_peak();
-  GradientTree tree({parameter});
+  GradientSum tree({parameter});
   for (const auto& leaf : leaves) push(tree, parameter, leaf);
   EXPECT_EQ(arena.peak(MemoryTag::kGradients) - before, 5 * 64);
 }
 
-TEST(GradientTree, LeavesAGradientThatIsAlsoHeldElsewhereAlone) {
+TEST(GradientSum, LeavesAGradientThatIsAlsoHeldElsewhereAlone) {
   const Tensor parameter = randn({4}, 1, Dtype::kFloat32, true);
   const Tensor held = Tensor::ones({4});
-  GradientTree tree({parameter});
+  GradientSum tree({parameter});
   for (int i = 0; i < 2; ++i) {
     parameter.set_grad(held);
     tree.push();
@@ -161,9 +161,9 @@ TEST(GradientTree, LeavesAGradientThatIsAlsoHeldElsewhereAlone) {
   EXPECT_TRUE(bitwise_equal(parameter.grad(), Tensor::full({4}, 2)));
 }
 
-TEST(GradientTree, CanBeUsedAgainAfterFinish) {
+TEST(GradientSum, CanBeUsedAgainAfterFinish) {
   const Tensor parameter = randn({4}, 1, Dtype::kFloat32, true);
-  GradientTree tree({parameter});
+  GradientSum tree({parameter});
   tree.finish();
   EXPECT_FALSE(parameter.grad().defined());
   for (int step = 0; step < 2; ++step) {
@@ -174,20 +174,123 @@ TEST(GradientTree, CanBeUsedAgainAfterFinish) {
   }
 }
 
-TEST(GradientTree, RefusesToOverwriteAGradientThatWasNotPushed) {
+TEST(GradientSum, RefusesToOverwriteAGradientThatWasNotPushed) {
   Tensor parameter = randn({4}, 1, Dtype::kFloat32, true);
   parameter.storage().set_name("model.norm.weight");
-  GradientTree tree({parameter});
+  GradientSum tree({parameter});
   parameter.set_grad(Tensor::ones({4}));
   EXPECT_EQ(message_of<Error>([&] { tree.finish(); }),
-            "gradient_tree: finish() would overwrite the gradient of 'model.norm.weight', which "
+            "gradient_sum: finish() would overwrite the gradient of 'model.norm.weight', which "
             "was not pushed");
 }
 
-TEST(GradientTree, RefusesIntegerNodes) {
-  EXPECT_EQ(message_of<DtypeError>([] { GradientTree tree({}, Dtype::kInt64); }),
-            "gradient_tree: nodes must be of a floating dtype, got int64");
+TEST(GradientSum, RefusesIntegerNodes) {
+  EXPECT_EQ(message_of<DtypeError>([] { GradientSum tree({}, Dtype::kInt64); }),
+            "gradient_sum: nodes must be of a floating dtype, got int64");
+}
+
+// --- sums that grad() shows
+
+constexpr std::int64_t kBytes = 6 * 4;  // of one float32 [6]
+
+Tensor term(std::size_t i, Dtype dtype = Dtype::kFloat32) {
+  const MemoryTagGuard tag(MemoryTag::kGradients);
+  return randn({6}, 20 + i, dtype);
+}
+
+/// The tree over terms [first, last).
+Tensor tree(std::size_t first, std::size_t last, Dtype dtype = Dtype::kFloat32) {
+  TreeSum sum;
+  for (auto i = first; i < last; ++i) sum.push(term(i, dtype));
+  return sum.take();
+}
+
+TEST(SumsThatGradShows, ShowTheTreeAfterEveryTermAndKeepNothingElseAtPowersOfTwo) {
+  const Tensor parameter = randn({6}, 1, Dtype::kFloat32, true);
+  const auto before = gradient_bytes();
+  GradientSum gradients({parameter});
+  for (std::size_t n = 1; n <= 9; ++n) {
+    gradients.add({term(n - 1)});
+    EXPECT_TRUE(bitwise_equal(parameter.grad(), tree(0, n))) << n;
+    const auto partials = std::popcount(n);
+    EXPECT_EQ(gradient_bytes() - before, (partials == 1 ? 1 : partials + 1) * kBytes) << n;
+  }
+}
+
+TEST(SumsThatGradShows, BeginAgainWhenCleared) {
+  for (const std::size_t n : {1U, 2U, 3U, 4U, 7U}) {
+    const Tensor parameter = randn({6}, 1, Dtype::kFloat32, true);
+    GradientSum gradients({parameter});
+    for (std::size_t i = 0; i < n; ++i) gradients.add({term(i)});
+    parameter.set_grad(Tensor());
+    for (std::size_t i = 0; i < 3; ++i) gradients.add({term(10 + i)});
+    EXPECT_TRUE(bitwise_equal(parameter.grad(), tree(10, 13))) << n;
+  }
+}
+
+// As an optimizer over some of a group's parameters does; the others go on.
+TEST(SumsThatGradShows, BeginAgainForTheOneThatWasCleared) {
+  for (const std::size_t n : {1U, 2U, 3U, 4U, 5U, 7U}) {
+    const Tensor cleared = randn({6}, 1, Dtype::kFloat32, true);
+    const Tensor other = randn({6}, 2, Dtype::kFloat32, true);
+    GradientSum gradients({cleared, other});
+    for (std::size_t i = 0; i < n; ++i) gradients.add({term(i), term(i)});
+    cleared.set_grad(Tensor());
+    gradients.add({term(10), term(10)});
+    EXPECT_TRUE(bitwise_equal(cleared.grad(), term(10))) << n;
+    Tensor all = tree(0, n);
+    add_(all, term(10));
+    EXPECT_TRUE(test::all_close(other.grad(), all, 1e-6, 1e-6)) << n;
+  }
+}
+
+TEST(SumsThatGradShows, GoOnFromWhatSomebodyLeftThere) {
+  for (const bool in_place : {false, true}) {
+    for (const std::size_t n : {1U, 2U, 3U, 5U}) {
+      const Tensor parameter = randn({6}, 1, Dtype::kFloat32, true);
+      GradientSum gradients({parameter});
+      for (std::size_t i = 0; i < n; ++i) gradients.add({term(i)});
+      Tensor left = Tensor::full({6}, 3.0);
+      if (in_place) {
+        Tensor grad = parameter.grad();
+        fill_(grad, 3.0);
+      } else {
+        parameter.set_grad(clone(left));
+      }
+      gradients.add({term(10)});
+      add_(left, term(10));
+      EXPECT_TRUE(bitwise_equal(parameter.grad(), left)) << n << ' ' << in_place;
+    }
+  }
+}
+
+TEST(SumsThatGradShows, TermsThatAreAbsentKeepTheirPosition) {
+  const Tensor a = randn({6}, 1, Dtype::kFloat32, true);
+  const Tensor b = randn({6}, 2, Dtype::kFloat32, true);
+  GradientSum gradients({a, b});
+  TreeSum expected;
+  for (std::size_t i = 0; i < 6; ++i) {
+    gradients.add({term(i), i % 3 == 0 ? Tensor() : term(i)});
+    expected.push(i % 3 == 0 ? Tensor() : term(i));
+    EXPECT_TRUE(bitwise_equal(a.grad(), tree(0, i + 1))) << i;
+    const Tensor sum = expected.sum();
+    ASSERT_EQ(b.grad().defined(), sum.defined()) << i;
+    if (sum.defined()) {
+      EXPECT_TRUE(bitwise_equal(b.grad(), sum)) << i;
+    }
+  }
+}
+
+TEST(SumsThatGradShows, SumInTheReducedDtypeAndShowTheParametersOwn) {
+  const Tensor parameter = randn({6}, 1, Dtype::kFloat32, true);
+  GradientSum gradients({parameter}, Dtype::kBFloat16);
+  for (std::size_t n = 1; n <= 9; ++n) {
+    gradients.add({term(n - 1, Dtype::kBFloat16)});
+    EXPECT_TRUE(
+        bitwise_equal(parameter.grad(), to_dtype(tree(0, n, Dtype::kBFloat16), Dtype::kFloat32)))
+        << n;
+  }
 }
 
 }  // namespace
-}  // namespace moegrad::gradient_tree_test
+}  // namespace moegrad::gradient_sum_test

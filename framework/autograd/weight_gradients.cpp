@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "framework/autograd/weight_gradients.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "framework/autograd/graph_task.h"
+#include "framework/runtime/error.h"
+#include "framework/runtime/thread_state.h"
+
+namespace moegrad {
+
+std::int64_t WeightGradientQueue::held_bytes() const {
+  std::set<const Storage*> held;
+  for (const auto& waiting : waiting_) {
+    for (const auto& grad : waiting.grads) {
+      if (grad.defined()) held.insert(&grad.storage());
+    }
+    for (const auto* saved : waiting.function->saved()) held.insert(saved->storage());
+  }
+  held.erase(nullptr);
+  for (const auto& waiting : waiting_) {
+    held.erase(&waiting.function->edges()[waiting.input].leaf.storage());
+  }
+  std::int64_t bytes = 0;
+  for (const auto* storage : held) bytes += storage->bytes();
+  return bytes;
+}
+
+void WeightGradientQueue::drain(std::size_t count) {
+  for (; count > 0 && !waiting_.empty(); --count) {
+    auto* const task = GraphTask::current();
+    check(task != nullptr && &task->root() == waiting_.front().backward,
+          "weight gradient queue: drain() must be called by a hook of the backward that has put "
+          "them off");
+    task->compute_waiting(0);
+  }
+}
+
+WeightGradientsGuard::WeightGradientsGuard(WeightGradientQueue& queue)
+    : previous_(std::exchange(ThreadState::current().weight_gradients, &queue)) {}
+
+WeightGradientsGuard::~WeightGradientsGuard() {
+  ThreadState::current().weight_gradients = previous_;
+}
+
+}  // namespace moegrad
