@@ -50,6 +50,7 @@
 #include "framework/tensor/nested_values.h"
 #include "fsdp/fully_shard.h"
 #include "fsdp/state_dict.h"
+#include "fsdp/step_plan.h"
 #include "models/causal_lm/config_json.h"
 #include "models/causal_lm/from_pretrained.h"
 #include "models/causal_lm/load_pretrained.h"

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training loop of your own, sharded over ranks, that can be killed and resumed.
 //
-//     build/release/examples/own_training_loop TEXT CHECKPOINTS [RANKS]       default: 2 ranks
+//     build/release/examples/own_training_loop TEXT CHECKPOINTS [RANKS [EXPERT_RANKS]]
 //     mpirun -n 4 build/release/examples/own_training_loop TEXT CHECKPOINTS   a process for each
 //     rank
 //
-// Expected: the loss falls from 5.6 to about 3. Started again, the program continues from its
-// newest checkpoint, also on another number of ranks. Ctrl-C or SIGUSR1 saves after the step.
+// By default there are 2 ranks, and each has all experts. With EXPERT_RANKS so many ranks have them
+// between them. Expected: the loss falls from 5.6 to about 3. Started again, the program continues
+// from its newest checkpoint, also on another number of ranks. Ctrl-C or SIGUSR1 saves after the
+// step.
 #include <atomic>
 #include <iostream>
 
@@ -39,38 +41,44 @@ MicroBatch make_micro_batch(const std::string& text, std::int64_t step, std::int
           .targets = ops::narrow(window, 0, 1, kTokens)};
 }
 
-// Runs this rank's micro-batches forward and backward. Returns the loss of the whole step.
-double accumulate_gradients(models::CausalLM& model, fsdp::State& sharding, const std::string& text,
-                            std::int64_t step, RankContext& rank) {
-  const std::int64_t ranks = rank.world_size();
-  const std::int64_t per_rank = (kMicroBatches + ranks - 1) / ranks;  // rounded up
-  const std::int64_t first = rank.rank() * per_rank;
-  const std::int64_t targets_of_step = kMicroBatches * kTokens;
-  double loss = 0;
-  for (std::int64_t i = first; i < first + per_rank; ++i) {
-    const bool is_last = i == first + per_rank - 1;
-    sharding.set_requires_gradient_sync(is_last);  // one reduction per step
-
-    // Every rank must run the same number of micro-batches. Extra ones get weight 0.
-    const double weight = i < kMicroBatches ? 1 : 0;
-    const MicroBatch batch = make_micro_batch(text, step, i);
+// Runs this rank's micro-batches forward and backward. Returns the loss of the whole step. The plan
+// says which micro-batches these are and when gradients are reduced, and adds in one order. By
+// hand: `set_requires_gradient_sync` before each backward, `all_reduce` of the losses, and a choice
+// of micro-batches that keeps the bits on any number of ranks.
+double accumulate_gradients(models::CausalLM& model, fsdp::StepPlan& plan, const std::string& text,
+                            std::int64_t step) {
+  constexpr std::int64_t kTargets = kMicroBatches * kTokens;  // of the step
+  std::vector<double> losses;
+  for (const auto& turn : plan.turns()) {
+    const MicroBatch batch = make_micro_batch(text, step, turn.index);
     const auto output = model(batch.tokens);
-    const auto share = models::causal_lm_loss(output, batch.targets, targets_of_step,
+    const auto share = models::causal_lm_loss(output, batch.targets, kTargets,
                                               /*coefficient=*/0.01);
-    (share.objective * weight).backward();
-    loss += weight * share.ce_sum.item() / static_cast<double>(targets_of_step);
+    plan.backward(turn, share.objective);
+    losses.push_back(share.ce_sum.item() / static_cast<double>(kTargets));
   }
-  return all_reduce(*rank.group(), loss);
+  return plan.sum(losses);
+}
+
+// Divides the model's experts, if ranks are to share them, and shards it over all ranks.
+fsdp::State& shard(models::CausalLM& model, const ParallelMeshes& meshes) {
+  fsdp::Policy policy;
+  if (meshes.expert.size("ep") > 1) {
+    parallel::expert_parallel(model, meshes.expert);
+    policy.expert_mesh = meshes.expert_fsdp();
+  }
+  for (auto& layer : model.layers()) fsdp::fully_shard(layer, meshes.fsdp(), policy);
+  return fsdp::fully_shard(model, meshes.fsdp(), policy);
 }
 
 // Returns the program's exit code.
-int train(RankContext& rank, const std::string& text, const std::string& folder) {
+int train(RankContext& rank, const std::string& text, const std::string& folder, int expert_ranks) {
   std::optional<FolderLock> lock;
   if (rank.rank() == 0) lock.emplace(folder);  // keeps a second run out of the folder
   models::CausalLM model(models::CausalLMConfig::preset("tiny"), /*seed=*/1);
-  const auto mesh = DeviceMesh::flat(rank.group());
-  for (auto& layer : model.layers()) fsdp::fully_shard(layer, mesh);
-  auto& sharding = fsdp::fully_shard(model, mesh);
+  const ParallelDims dims{.dp_shard = rank.world_size(), .ep = expert_ranks};
+  fsdp::StepPlan plan(shard(model, make_meshes(rank.group(), dims)), kMicroBatches,
+                      fsdp::accumulation_on(dims));
   optim::AdamW optimizer(model.named_parameters(), {.weight_decay = 0.1});
   const auto schedule = optim::cosine_with_warmup(/*lr=*/4e-3, /*warmup_steps=*/6, kSteps);
 
@@ -91,7 +99,7 @@ int train(RankContext& rank, const std::string& text, const std::string& folder)
   for (std::int64_t step = first_step; step < kSteps; ++step) {
     optimizer.set_lr(schedule(step));
     optimizer.zero_grad();
-    const double loss = accumulate_gradients(model, sharding, text, step, rank);
+    const double loss = accumulate_gradients(model, plan, text, step);
     optim::clip_grad_norm(model.named_parameters(), /*max_norm=*/1.0);
     optimizer.step();
     if (rank.rank() == 0) std::cout << "step " << step << " loss " << loss << std::endl;
@@ -108,15 +116,16 @@ int train(RankContext& rank, const std::string& text, const std::string& folder)
 
 int run(int argc, char** argv) {
   note_stop_signals();
-  check(argc == 3 || argc == 4, "usage: own_training_loop TEXT CHECKPOINTS [RANKS]");
+  check(3 <= argc && argc <= 5, "usage: own_training_loop TEXT CHECKPOINTS [RANKS [EXPERT_RANKS]]");
   const std::string text = read_input_file(argv[1], "TEXT", /*most=*/1 << 30);
   check(std::ssize(text) > kTokens, "TEXT must be a file of more than ", kTokens, " bytes, got ",
         text.size());
   const std::string folder = argv[2];
   const int ranks =
-      argc == 4 ? parse_number<int>("RANKS", argv[3], {1, 64}) : default_world_size(2);
+      argc >= 4 ? parse_number<int>("RANKS", argv[3], {1, 64}) : default_world_size(2);
+  const int expert_ranks = argc == 5 ? parse_number<int>("EXPERT_RANKS", argv[4], {1, ranks}) : 1;
   std::atomic<int> code = 0;
-  launch_ranks(ranks, [&](RankContext& rank) { code = train(rank, text, folder); },
+  launch_ranks(ranks, [&](RankContext& rank) { code = train(rank, text, folder, expert_ranks); },
                {{.exit_after = kProgramExitsAfter}});
   return code;
 }

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "framework/autograd/engine.h"
-#include "fsdp/context.h"
+#include "fsdp/comm_context.h"
 #include "fsdp/forward_order.h"
-#include "fsdp/state.h"
+#include "fsdp/param_group.h"
 
 namespace moegrad::fsdp {
 
@@ -17,51 +17,51 @@ bool comes_later(const Tensor& parameter) {
   return is_gradient_awaited(parameter) && !does_gradient_wait(parameter);
 }
 
-bool any_parameter(const State& state, bool (*holds)(const Tensor& parameter)) {
-  return std::ranges::any_of(state.groups(), [holds](const auto& group) {
+bool any_parameter(const Unit& unit, bool (*holds)(const Tensor& parameter)) {
+  return std::ranges::any_of(unit.groups, [holds](const auto& group) {
     return std::ranges::any_of(group->params(), holds, &ShardedParam::unsharded);
   });
 }
 
 }  // namespace
 
-void BackwardProtocol::enter(const Context& context, ForwardOrder& order) {
-  if (state_.switches().unshard_in_backward) {
-    state_.unshard();
+void BackwardProtocol::enter(const IterationOrder& iteration, ForwardOrder& order) {
+  if (unit_.switches.unshard_in_backward) {
+    unit_.unshard();
   } else {
-    for (const auto& group : state_.groups()) group->reshard_if_stale();
+    for (const auto& group : unit_.groups) group->reshard_if_stale();
   }
   if (entered_) return;
   entered_ = true;
   const auto call = order.take_call();
   last_to_leave_ = call.first_module;
-  order.prefetch_backward(context, call.index);
+  order.prefetch_backward(iteration, call.index);
 }
 
-bool BackwardProtocol::leave(std::size_t module, const Context& context, CommContext& comm) {
+bool BackwardProtocol::leave(std::size_t module, std::int64_t round, CommContext& comm) {
   if (module != last_to_leave_) return false;
   entered_ = false;
   compute_waiting(comes_later);
-  if (state_.groups().empty() || awaits_gradients()) return false;
+  if (unit_.groups.empty() || awaits_gradients()) return false;
   left_ = true;
-  if (state_.switches().reshard_after_backward) state_.reshard();
-  waits_ = any_parameter(state_, does_gradient_wait);
-  if (waits_ && any_parameter(state_, comes_later)) {
+  if (unit_.switches.reshard_after_backward) unit_.reshard();
+  waits_ = any_parameter(unit_, does_gradient_wait);
+  if (waits_ && any_parameter(unit_, comes_later)) {
     compute_waiting(does_gradient_wait);
     waits_ = false;
   }
-  if (!waits_) pass_on_gradients(context, comm);
+  if (!waits_) pass_on_gradients(round, comm);
   return true;
 }
 
-void BackwardProtocol::arrive(const Context& context, CommContext& comm) {
-  if (!waits_ || any_parameter(state_, is_gradient_awaited)) return;
+void BackwardProtocol::arrive(std::int64_t round, CommContext& comm) {
+  if (!waits_ || any_parameter(unit_, is_gradient_awaited)) return;
   waits_ = false;
-  pass_on_gradients(context, comm);
+  pass_on_gradients(round, comm);
 }
 
 bool BackwardProtocol::awaits_gradients() const {
-  for (const auto& group : state_.groups()) {
+  for (const auto& group : unit_.groups) {
     for (std::size_t i = 0; i < group->params().size(); ++i) {
       if (!group->reducer().has_gradient(i) && comes_later(group->params()[i].unsharded))
         return true;
@@ -71,15 +71,15 @@ bool BackwardProtocol::awaits_gradients() const {
 }
 
 void BackwardProtocol::compute_waiting(bool (*of)(const Tensor& parameter)) {
-  for (const auto& group : state_.groups()) {
+  for (const auto& group : unit_.groups) {
     for (const auto& param : group->params()) {
       if (of(param.unsharded)) compute_waiting_gradients(param.unsharded);
     }
   }
 }
 
-bool BackwardProtocol::finish(const Context& context, CommContext& comm, bool is_last_backward) {
-  const auto& groups = state_.groups();
+bool BackwardProtocol::finish(std::int64_t round, CommContext& comm, bool is_last_backward) {
+  const auto& groups = unit_.groups;
   const bool missed =
       !groups.empty() && (!left_ || std::ranges::any_of(groups, [](const auto& group) {
         return group->reducer().has_gradients();
@@ -89,17 +89,17 @@ bool BackwardProtocol::finish(const Context& context, CommContext& comm, bool is
   // A gather under way may be of use to the next backward.
   const bool gathering =
       std::ranges::any_of(groups, [](const auto& group) { return group->is_gathering(); });
-  if (state_.switches().reshard_after_backward && (!gathering || is_last_backward)) {
-    state_.reshard();
+  if (unit_.switches.reshard_after_backward && (!gathering || is_last_backward)) {
+    unit_.reshard();
   }
-  pass_on_gradients(context, comm);
+  pass_on_gradients(round, comm);
   return true;
 }
 
-void BackwardProtocol::pass_on_gradients(const Context& context, CommContext& comm) {
+void BackwardProtocol::pass_on_gradients(std::int64_t round, CommContext& comm) {
   if (is_first_of_two_backwards()) return;  // the second brings this micro-batch's gradients
-  const auto& switches = state_.switches();
-  for (const auto& group : state_.groups()) {
+  const auto& switches = unit_.switches;
+  for (const auto& group : unit_.groups) {
     auto& reducer = group->reducer();
     if (!switches.requires_gradient_sync) {
       reducer.keep();
@@ -107,8 +107,7 @@ void BackwardProtocol::pass_on_gradients(const Context& context, CommContext& co
     }
     const auto* ranks = group->ranks().shard.get();
     reducer.start(switches.requires_all_reduce, switches.reduce_scatter_unused_params,
-                  group->name(), context.forwards,
-                  [&] { comm.drain(ranks, switches.max_reduce_inputs); });
+                  group->name(), round, [&] { comm.drain(ranks, switches.max_reduce_inputs); });
     if (reducer.scattering()) comm.add(ranks, *group);
   }
 }

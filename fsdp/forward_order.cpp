@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "fsdp/context.h"
-#include "fsdp/state.h"
+#include "fsdp/param_group.h"
 
 namespace moegrad::fsdp {
 
@@ -12,13 +11,13 @@ bool ForwardOrder::none_ran() const { return std::ranges::find(ran_, true) == ra
 
 bool ForwardOrder::all_ran() const { return std::ranges::find(ran_, false) == ran_.end(); }
 
-void ForwardOrder::begin_call(Context& context, std::size_t module) {
+void ForwardOrder::begin_call(IterationOrder& iteration, std::size_t module) {
   first_module_ = module;
-  context.forward_order.push_back(this);
+  iteration.forward.push_back(this);
 }
 
-void ForwardOrder::note_for_backward(Context& context) {
-  auto& order = context.post_forward_order;
+void ForwardOrder::note_for_backward(IterationOrder& iteration) {
+  auto& order = iteration.post_forward;
   if (noted_) order[*noted_] = nullptr;
   noted_ = order.size();
   order.push_back(this);
@@ -41,34 +40,34 @@ ForwardOrder::Call ForwardOrder::take_call() {
   return call;
 }
 
-void ForwardOrder::prefetch_forward(const Context& context, int ahead) const {
+void ForwardOrder::prefetch_forward(const IterationOrder& iteration, int ahead) const {
   if (forward_prefetch_) {
     for (const auto* next : *forward_prefetch_) next->gather();
     return;
   }
-  const auto& last = context.forward_order.front()->last_order_;
-  const auto position = context.forward_order.size() - 1;
+  const auto& last = iteration.forward.front()->last_order_;
+  const auto position = iteration.forward.size() - 1;
   if (position >= last.size() || last[position] != this) return;
   const auto end = std::min(last.size(), position + 1 + static_cast<std::size_t>(ahead));
   for (auto next = position + 1; next < end; ++next) last[next]->gather();
 }
 
-void ForwardOrder::prefetch_backward(const Context& context,
+void ForwardOrder::prefetch_backward(const IterationOrder& iteration,
                                      std::optional<std::size_t> index) const {
   if (backward_prefetch_) {
     for (const auto* next : *backward_prefetch_) next->gather();
     return;
   }
-  const auto& order = context.post_forward_order;
+  const auto& order = iteration.post_forward;
   auto position = index.value_or(0);
   while (position > 0 && order[position - 1] == nullptr) --position;
   if (position == 0) return;
   const auto* next = order[position - 1];
-  if (next->state_.switches().unshard_in_backward) next->gather();
+  if (next->unit_.switches.unshard_in_backward) next->gather();
 }
 
 void ForwardOrder::gather() const {
-  for (const auto& group : state_.groups()) group->unshard(Event::kPrefetch);
+  for (const auto& group : unit_.groups) group->unshard(Event::kPrefetch);
 }
 
 void ForwardOrder::forget(const ForwardOrder* other) {

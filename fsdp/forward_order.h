@@ -6,32 +6,43 @@
 #include <utility>
 #include <vector>
 
+#include "fsdp/unit.h"
+
 namespace moegrad::fsdp {
 
-struct Context;
-class State;
+class ForwardOrder;
 
-/// The place of one state in the order of forwards: which of its modules have run in the forward
+/// In which order an iteration has reached the units below one root.
+struct IterationOrder {
+  /// The forward that is running. CPU compute is synchronous, so nothing runs ahead by itself:
+  /// forward prefetch issues what came next last time.
+  std::vector<ForwardOrder*> forward;
+  /// One entry per forward call that backward will come back to; null where a later module of the
+  /// same call took over.
+  std::vector<ForwardOrder*> post_forward;
+};
+
+/// The place of one unit in the order of forwards: which of its modules have run in the forward
 /// call under way, which calls backward has yet to come back to, and whom to gather ahead.
 class ForwardOrder {
  public:
   struct Call {
-    std::optional<std::size_t> index;  // in the context's post_forward_order
+    std::optional<std::size_t> index;  // in IterationOrder::post_forward
     std::size_t first_module = 0;      // that it began with, and that backward leaves last
   };
 
-  ForwardOrder(State& state, std::size_t num_modules) : state_(state), ran_(num_modules) {}
+  ForwardOrder(Unit& unit, std::size_t num_modules) : unit_(unit), ran_(num_modules) {}
   ForwardOrder(const ForwardOrder&) = delete;
   ForwardOrder& operator=(const ForwardOrder&) = delete;
 
   // --- one forward call, which calls each module of the state
   bool none_ran() const;
   bool all_ran() const;
-  void begin_call(Context& context, std::size_t module);
+  void begin_call(IterationOrder& iteration, std::size_t module);
   void end_module(std::size_t module) { ran_[module] = true; }
   /// Backward comes back first to the module that ran last, so the last of several takes the place
-  /// in the context's post_forward_order.
-  void note_for_backward(Context& context);
+  /// in IterationOrder::post_forward.
+  void note_for_backward(IterationOrder& iteration);
   void end_call();
   /// Forgets the call under way, which an exception has ended.
   void abandon_call();
@@ -49,23 +60,23 @@ class ForwardOrder {
   void set_backward_prefetch(std::vector<ForwardOrder*> next) {
     backward_prefetch_ = std::move(next);
   }
-  /// The iteration that began here has reached the states in this order.
+  /// The iteration that began here has reached the units in this order.
   void end_iteration(std::vector<ForwardOrder*> order) { last_order_ = std::move(order); }
-  /// By default the `ahead` states that came next in the last iteration that began as this one.
-  void prefetch_forward(const Context& context, int ahead) const;
+  /// By default the `ahead` units that came next in the last iteration that began as this one.
+  void prefetch_forward(const IterationOrder& iteration, int ahead) const;
   /// By default what backward reaches after the call at `index`.
-  void prefetch_backward(const Context& context, std::optional<std::size_t> index) const;
+  void prefetch_backward(const IterationOrder& iteration, std::optional<std::size_t> index) const;
 
-  /// Called for a state that ends before this one.
+  /// Called for a unit that ends before this one.
   void forget(const ForwardOrder* other);
 
  private:
   void gather() const;
 
-  State& state_;
+  Unit& unit_;
   std::vector<bool> ran_;                  // modules whose forward has run in this forward call
   std::size_t first_module_ = 0;           // that the forward call began with
-  std::optional<std::size_t> noted_;       // its index in the context's post_forward_order
+  std::optional<std::size_t> noted_;       // its index in IterationOrder::post_forward
   std::vector<Call> calls_;                // that backward has not come back to
   std::vector<ForwardOrder*> last_order_;  // of the last iteration that began here
   std::optional<std::vector<ForwardOrder*>> forward_prefetch_, backward_prefetch_;

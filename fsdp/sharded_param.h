@@ -28,11 +28,16 @@ struct ShardedParam {
 
 /// The ranks that a group's parameters are spread over, and the ranks that hold the same part.
 struct GroupRanks {
-  std::shared_ptr<ProcessGroup> shard;     // null: each rank holds the whole
-  std::shared_ptr<ProcessGroup> replicas;  // null: there is one replica
+  std::shared_ptr<ProcessGroup> shard = nullptr;     // each rank holds the whole
+  std::shared_ptr<ProcessGroup> replicas = nullptr;  // there is one replica
 
   int num_shards() const { return shard ? shard->size() : 1; }
   int num_replicas() const { return replicas ? replicas->size() : 1; }
+  int size() const { return num_replicas() * num_shards(); }
+  /// This rank among them: shards run fastest.
+  int rank() const {
+    return (replicas ? replicas->rank() : 0) * num_shards() + (shard ? shard->rank() : 0);
+  }
   friend bool operator==(const GroupRanks&, const GroupRanks&) = default;
 };
 

@@ -8,6 +8,7 @@
 #include "framework/autograd/engine.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/grad_mode.h"
+#include "fsdp/same_values.h"
 #include "ops/copies.h"
 
 namespace moegrad::fsdp {
@@ -50,16 +51,31 @@ void check_none_is_kept_beside_summed_sources(const std::vector<State*>& states)
 
 }  // namespace
 
+struct State::Context {
+  State* root = nullptr;
+  std::vector<State*> states;  // pre-order of the modules
+
+  // The number of the root's forwards that a backward may come back to.
+  std::int64_t forwards = 0;
+
+  // The nesting depth of modules' forwards, without recomputation; 0 between iterations.
+  int depth = 0;
+  IterationOrder order;
+
+  bool in_backward = false;
+  std::weak_ptr<const void> backward;  // expires when the backward ends that set in_backward
+};
+
 State::State(std::vector<nn::Module*> modules, GroupRanks ranks,
              std::vector<std::unique_ptr<ParamGroup>> groups, const Policy& policy)
     : modules_(std::move(modules)),
       ranks_(std::move(ranks)),
-      groups_(std::move(groups)),
+      unit_{.groups = std::move(groups),
+            .switches = {.reshard_after_forward = policy.reshard_after_forward}},
       policy_(policy),
-      switches_{.reshard_after_forward = policy.reshard_after_forward},
-      order_(*this, modules_.size()),
-      backward_(*this) {
-  for (const auto& group : groups_) {
+      order_(unit_, modules_.size()),
+      backward_(unit_) {
+  for (const auto& group : unit_.groups) {
     group->reducer().set_on_arrival([this] { gradient_arrives(); });
   }
 }
@@ -75,8 +91,48 @@ void State::register_hooks() {
 }
 
 State::~State() {
-  for (const auto& group : groups_) comm_->remove(*group);
-  if (context_) context_->forget(this);
+  for (const auto& group : groups()) comm_->remove(*group);
+  if (context_) end_in_context();
+}
+
+void State::make_context() {
+  check(modules_.size() == 1, "fully_shard: '", path_,
+        "' ran forward first, but a group of several modules cannot be the root; register them in "
+        "one module, pass that to fully_shard, too, and call it");
+  const auto context = std::make_shared<Context>();
+  context->root = this;
+  const auto slots = modules_[0]->parameter_slots();
+  for (const auto& [path, module] : modules_[0]->named_modules()) {
+    auto* state = module->extension<State>();
+    if (state == nullptr || std::ranges::find(context->states, state) != context->states.end()) {
+      continue;
+    }
+    check(state->context_ == nullptr, "fully_shard: module '", path,
+          "' ran forward before its root did");
+    context->states.push_back(state);
+    state->set_names(path, slots);
+  }
+  for (auto* state : context->states) {
+    state->check_not_meta();
+    state->comm_ = comm_;
+  }
+  NamedTensors buffers;
+  for (const auto& slot : modules_[0]->buffer_slots()) {
+    if (slot.persistent) buffers.push_back({slot.name, *slot.tensor});
+  }
+  check_same_values(context->states, buffers);
+  for (auto* state : context->states) state->context_ = context;
+}
+
+void State::end_in_context() {
+  std::erase(context_->states, this);
+  std::erase(context_->order.forward, &order_);
+  // Others know their indices in post_forward, so its entries are kept.
+  std::ranges::replace(context_->order.post_forward, &order_, static_cast<ForwardOrder*>(nullptr));
+  for (auto* other : context_->states) other->order_.forget(&order_);
+  if (context_->root != this) return;
+  context_->root = nullptr;
+  for (auto* orphan : context_->states) orphan->leave_context();
 }
 
 // The root has gone: at its next forward this state finds itself another one.
@@ -89,11 +145,11 @@ void State::leave_context() {
 
 void State::set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots) {
   path_ = path;
-  for (const auto& group : groups_) group->set_names(path, slots);
+  for (const auto& group : groups()) group->set_names(path, slots);
 }
 
 void State::check_not_meta() const {
-  for (const auto& group : groups_) {
+  for (const auto& group : groups()) {
     check(!group->is_meta(), "fully_shard: parameter '", group->params().front().name,
           "' and others of its group are still on the meta device; call to_empty() and initialize "
           "them before the first forward");
@@ -102,11 +158,11 @@ void State::check_not_meta() const {
 
 bool State::reshards_after_forward() const {
   // Without the tape no backward will come to free the parameters, and a step may follow.
-  return switches_.reshard_after_forward.value_or(context_->root != this || !on_tape());
+  return unit_.switches.reshard_after_forward.value_or(context_->root != this || !on_tape());
 }
 
 void State::pre_forward(std::size_t module) {
-  if (!context_) Context::initialize(*this);
+  if (!context_) make_context();
   check(modules_[module]->calls_under_way() == 1, "fully_shard: module '", path_,
         "' was called within its own forward; call the method itself, without hooks");
   if (context_->in_backward) {
@@ -119,8 +175,8 @@ void State::pre_forward(std::size_t module) {
   ++context_->depth;
   unshard();
   if (!order_.none_ran()) return;
-  order_.begin_call(*context_, module);
-  order_.prefetch_forward(*context_, policy_.forward_prefetch);
+  order_.begin_call(context_->order, module);
+  order_.prefetch_forward(context_->order, policy_.forward_prefetch);
 }
 
 // Forgets a forward that an exception has ended.
@@ -131,14 +187,14 @@ void State::begin_iteration() {
   }
   context_->depth = 0;
   if (on_tape()) ++context_->forwards;
-  context_->forward_order.clear();
+  context_->order.forward.clear();
   for (auto* state : context_->states) state->order_.abandon_call();
 }
 
 void State::post_forward(std::size_t module) {
   if (context_->in_backward) return;
   order_.end_module(module);
-  if (on_tape()) order_.note_for_backward(*context_);
+  if (on_tape()) order_.note_for_backward(context_->order);
   const bool outermost = context_->depth == 1;
   if (outermost) finish_partial_calls();
   if (outermost || order_.all_ran()) finish_forward_call();
@@ -161,7 +217,7 @@ void State::finish_partial_calls() {
 
 void State::end_iteration() {
   for (auto* state : context_->states) {
-    for (const auto& group : state->groups_) {
+    for (const auto& group : state->groups()) {
       if (!group->is_gathering()) continue;
       // The forward did not use this prefetch, but backward may. A step may also follow, which
       // writes to the shards that a gather in flight reads.
@@ -172,8 +228,8 @@ void State::end_iteration() {
       }
     }
   }
-  auto* first = context_->forward_order.front();
-  first->end_iteration(std::exchange(context_->forward_order, {}));
+  auto* first = context_->order.forward.front();
+  first->end_iteration(std::exchange(context_->order.forward, {}));
 }
 
 void State::pre_backward() {
@@ -190,46 +246,38 @@ void State::pre_backward() {
     });
   }
   notify(Event::kPreBackward);
-  backward_.enter(*context_, order_);
+  backward_.enter(context_->order, order_);
 }
 
 void State::leave_backward(std::size_t module) {
-  if (backward_.leave(module, *context_, *comm_)) notify(Event::kPostBackward);
+  if (backward_.leave(module, context_->forwards, *comm_)) notify(Event::kPostBackward);
 }
 
 void State::gradient_arrives() {
-  if (context_) backward_.arrive(*context_, *comm_);
+  if (context_) backward_.arrive(context_->forwards, *comm_);
 }
 
 // Called on the root when the outermost backward has ended.
 void State::finish_backward() {
   context_->in_backward = false;
-  const bool last = switches_.is_last_backward;
+  const bool last = unit_.switches.is_last_backward;
   for (auto* state : context_->states) {
-    if (state->backward_.finish(*context_, *state->comm_, last)) {
+    if (state->backward_.finish(context_->forwards, *state->comm_, last)) {
       state->notify(Event::kPostBackward);
     }
   }
   for (auto* state : context_->states) {
     // Hooks that run when gradients are complete may call step().
-    for (const auto& group : state->groups_) group->finish_gather();
+    for (const auto& group : state->groups()) group->finish_gather();
   }
   check_none_is_kept_beside_summed_sources(context_->states);
   if (!last) return;
   comm_->finish();
-  context_->post_forward_order.clear();
+  context_->order.post_forward.clear();
   for (auto* state : context_->states) {
     state->order_.forget_calls();
-    if (state->switches_.reshard_after_backward) state->reshard();
+    if (state->unit_.switches.reshard_after_backward) state->reshard();
   }
-}
-
-void State::issue_unshard() {
-  for (const auto& group : groups_) group->unshard(Event::kUnshard);
-}
-
-void State::wait_for_unshard() {
-  for (const auto& group : groups_) group->wait_for_unshard();
 }
 
 void State::notify(Event event) const {
@@ -246,28 +294,23 @@ TensorList State::around_forward(nn::ForwardCall& call, const TensorList& inputs
 
 // --- what a user asks for
 
-void UnshardHandle::wait() { state_.wait_for_unshard(); }
+void UnshardHandle::wait() { state_.unit_.wait_for_unshard(); }
 
-void State::unshard() {
-  issue_unshard();
-  wait_for_unshard();
-}
+void State::unshard() { unit_.unshard(); }
 
 UnshardHandle State::unshard_async() {
-  issue_unshard();
+  unit_.issue_unshard();
   return UnshardHandle(*this);
 }
 
-void State::reshard() {
-  for (const auto& group : groups_) group->reshard();
-}
+void State::reshard() { unit_.reshard(); }
 
 void State::zero_grad() {
-  for (const auto& group : groups_) group->zero_grad();
+  for (const auto& group : groups()) group->zero_grad();
 }
 
 void State::to_empty() {
-  for (const auto& group : groups_) {
+  for (const auto& group : groups()) {
     if (group->is_meta()) group->to_empty();
   }
 }
@@ -337,7 +380,7 @@ void State::set_modules_to_backward_prefetch(const std::vector<nn::Module*>& mod
 void State::set_observer(const std::shared_ptr<Observer>& observer) {
   for (auto* state : states_below(/*recurse=*/true)) {
     state->observer_ = observer;
-    for (const auto& group : state->groups_) group->set_observer(observer);
+    for (const auto& group : state->groups()) group->set_observer(observer);
   }
 }
 
@@ -347,11 +390,11 @@ void State::reset_iter_state() {
   if (context_ == nullptr) return;
   begin_iteration();
   context_->in_backward = false;
-  context_->post_forward_order.clear();
+  context_->order.post_forward.clear();
   for (auto* state : context_->states) {
     state->backward_.reset();
     state->order_.forget_calls();
-    for (const auto& group : state->groups_) {
+    for (const auto& group : state->groups()) {
       group->reducer().discard();
       comm_->remove(*group);
       group->abandon_unsharded();
@@ -362,7 +405,7 @@ void State::reset_iter_state() {
 NamedTensors State::get_pending_gradients() {
   NamedTensors pending;
   for (auto* state : states_below(/*recurse=*/true)) {
-    for (const auto& group : state->groups_) {
+    for (const auto& group : state->groups()) {
       const auto sums = group->reducer().kept();
       for (std::size_t i = 0; i < sums.size(); ++i) {
         if (sums[i].defined()) pending.push_back({group->params()[i].name, sums[i]});
@@ -374,9 +417,10 @@ NamedTensors State::get_pending_gradients() {
 
 void State::synchronize_gradients() {
   for (auto* state : states_below(/*recurse=*/true)) {
-    for (const auto& group : state->groups_) {
-      group->reducer().start(/*all_reduce=*/true, state->switches_.reduce_scatter_unused_params,
-                             group->name(), context_ ? context_->forwards : 0);
+    for (const auto& group : state->groups()) {
+      group->reducer().start(/*all_reduce=*/true,
+                             state->unit_.switches.reduce_scatter_unused_params, group->name(),
+                             context_ ? context_->forwards : 0);
       group->reducer().finish();
     }
   }

@@ -9,10 +9,10 @@
 
 #include "framework/tensor/named_tensor.h"
 #include "fsdp/backward_protocol.h"
-#include "fsdp/context.h"
+#include "fsdp/comm_context.h"
 #include "fsdp/forward_order.h"
 #include "fsdp/param_group.h"
-#include "fsdp/switches.h"
+#include "fsdp/unit.h"
 #include "nn/module.h"
 
 namespace moegrad::fsdp {
@@ -29,8 +29,8 @@ class UnshardHandle {
 };
 
 /// What one fully_shard call attached to its modules: hooks around forward and backward that gather
-/// and free the parameters of its groups. Its parts are the Switches, the ForwardOrder and the
-/// BackwardProtocol.
+/// and free the parameters of its groups. Its parts are the Unit, and above that
+/// the ForwardOrder and the BackwardProtocol.
 ///
 /// Note [FSDP and autograd]
 /// pre-forward    unshard own groups, wait; issue the forward prefetch
@@ -82,7 +82,7 @@ class State final : public nn::ModuleExtension {
   void set_reduce_scatter_unused_params(bool on, bool recurse = true);
   /// Off: backward does not gather this call's parameters, since it does not read them (an
   /// embedding).
-  void set_unshard_in_backward(bool on) { switches_.unshard_in_backward = on; }
+  void set_unshard_in_backward(bool on) { unit_.switches.unshard_in_backward = on; }
   /// Modules to gather when this one's forward (backward) begins, instead of the default; each
   /// must have been passed to fully_shard (else ValueError, for null as well).
   void set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules);
@@ -94,7 +94,7 @@ class State final : public nn::ModuleExtension {
   // --- to be called on the root, for all states below it
   /// Off: the next backward leaves reductions in flight, prefetched parameters gathered and the
   /// order of forwards known, because another backward of the same forward follows.
-  void set_is_last_backward(bool on) { switches_.is_last_backward = on; }
+  void set_is_last_backward(bool on) { unit_.switches.is_last_backward = on; }
   /// After an exception in forward or backward that every rank has survived: ends what is in
   /// flight, drops its gradients and the kept ones, and reshards. Error unless this is the root.
   void reset_iter_state();
@@ -116,27 +116,34 @@ class State final : public nn::ModuleExtension {
   /// The ranks of fully_shard's mesh, whether or not a parameter is spread over them.
   const GroupRanks& ranks() const { return ranks_; }
   /// The group, or the first of several; null if all parameters below belong to other calls.
-  ParamGroup* group() const { return groups_.empty() ? nullptr : groups_.front().get(); }
+  ParamGroup* group() const { return groups().empty() ? nullptr : groups().front().get(); }
   /// The groups of this call, one per mesh.
-  const std::vector<std::unique_ptr<ParamGroup>>& groups() const { return groups_; }
+  const std::vector<std::unique_ptr<ParamGroup>>& groups() const { return unit_.groups; }
   const std::vector<nn::Module*>& modules() const { return modules_; }
   const std::string& path() const { return path_; }
-  const Switches& switches() const { return switches_; }
+  const Switches& switches() const { return unit_.switches; }
 
  private:
   friend class UnshardHandle;
-  friend struct Context;
   friend void share_comm_ctx(const std::vector<State*>& states);
 
-  void check_not_meta() const;
+  /// What all states below one root share.
+  struct Context;
+
+  /// Gives a context to this state, which is the first to run, and to all states below it. Error if
+  /// one of them belongs to another root or has no bytes yet.
+  void make_context();
+  /// This state ends before the others.
+  void end_in_context();
   void leave_context();
+  void check_not_meta() const;
   void set_names(const std::string& path, const std::vector<nn::ParameterSlot>& slots);
   std::vector<State*> states_below(bool recurse);
   static std::vector<ForwardOrder*> orders_of(const std::vector<nn::Module*>& modules,
                                               std::string_view setter);
   template <class T>
   void set(T Switches::*which, std::type_identity_t<T> value, bool recurse) {
-    for (auto* state : states_below(recurse)) state->switches_.*which = value;
+    for (auto* state : states_below(recurse)) state->unit_.switches.*which = value;
   }
 
   // Hooks. `module` is the index of the module, if there are several.
@@ -148,8 +155,6 @@ class State final : public nn::ModuleExtension {
 
   void finish_forward_call();
   bool reshards_after_forward() const;
-  void issue_unshard();
-  void wait_for_unshard();
   void notify(Event event) const;
 
   // Called on the root, for all states below.
@@ -160,13 +165,12 @@ class State final : public nn::ModuleExtension {
 
   std::vector<nn::Module*> modules_;
   GroupRanks ranks_;
-  std::vector<std::unique_ptr<ParamGroup>> groups_;
+  Unit unit_;
   Policy policy_;
   std::string path_;
   std::shared_ptr<Observer> observer_;
   std::shared_ptr<Context> context_;  // null until the first forward
   std::shared_ptr<CommContext> comm_ = std::make_shared<CommContext>();
-  Switches switches_;
   ForwardOrder order_;
   BackwardProtocol backward_;
 };

@@ -7,9 +7,8 @@
 
 #include "framework/distributed/slow_storage.h"
 #include "framework/runtime/grad_mode.h"
-#include "framework/runtime/rank_context.h"
+#include "fsdp/step_plan.h"
 #include "ops/cross_entropy.h"
-#include "train/sum_in_order.h"
 
 namespace moegrad::training {
 
@@ -32,15 +31,14 @@ class EvalGuard {
 
 }  // namespace
 
-double evaluate(models::CausalLM& model, const ValidationData& data,
+double evaluate(models::CausalLM& model, const ValidationData& data, const fsdp::GroupRanks& ranks,
                 const std::function<void()>& before_batch) {
   const NoGradGuard no_grad;
   const EvalGuard eval(model);
-  auto& context = RankContext::current();
   const auto batches = data.validation_batches();
-  const auto each = (batches + context.world_size() - 1) / context.world_size();
+  const auto each = (batches + ranks.size() - 1) / ranks.size();
   std::vector<double> sums(static_cast<std::size_t>(batches)), targets = sums;
-  for (std::int64_t i = context.rank() * each; i < (context.rank() + 1) * each; ++i) {
+  for (std::int64_t i = ranks.rank() * each; i < (ranks.rank() + 1) * each; ++i) {
     before_batch();
     const auto held_out = [&] {
       if (i >= batches) return no_tokens();  // the last ranks may have fewer
@@ -54,8 +52,8 @@ double evaluate(models::CausalLM& model, const ValidationData& data,
     targets[static_cast<std::size_t>(i)] =
         static_cast<double>(ops::count_targets(held_out.targets));
   }
-  const double sum = sum_in_order(std::move(sums), context.group());
-  return sum / sum_in_order(std::move(targets), context.group());
+  const double sum = fsdp::sum_in_order(std::move(sums), ranks);
+  return sum / fsdp::sum_in_order(std::move(targets), ranks);
 }
 
 }  // namespace moegrad::training

@@ -228,7 +228,7 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
 
   // Note [Who runs which micro-batch]
   const auto each = (options.data.micro_batches - 1) / options.parallel.world_size + 1;
-  const bool keeps = accumulation_on(dims) == Accumulation::kKeepUntilLast;
+  const bool keeps = fsdp::accumulation_on(dims) == fsdp::Accumulation::kKeepUntilLast;
   StagedBytes staged;
   const auto of_state = [&](const fsdp::State& of) {
     GroupBytes bytes;

@@ -9,12 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "framework/distributed/collectives.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/grad_mode.h"
 #include "framework/runtime/random.h"
-#include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
+#include "fsdp/step_plan.h"
 #include "train/data/micro_batch.h"
 
 namespace moegrad::training {
@@ -58,7 +57,7 @@ void for_each_word(std::string_view text, const Visit& visit) {
 
 std::string sample(models::CausalLM& model, const std::string& prompt, std::int64_t bytes,
                    std::int64_t context, double temperature, std::uint64_t seed,
-                   const std::function<void()>& before_byte) {
+                   const fsdp::GroupRanks& ranks, const std::function<void()>& before_byte) {
   check<ValueError>(!prompt.empty(), "--prompt: must not be empty");
   check<ValueError>(model.config().vocab_size == 256,
                     "sample: the model's ids must be bytes (a vocab_size of 256), got a vocab_size "
@@ -66,9 +65,7 @@ std::string sample(models::CausalLM& model, const std::string& prompt, std::int6
                     model.config().vocab_size);
   const NoGradGuard no_grad;
   const Random random(seed, "sampling");
-  const auto& rank = RankContext::current();
-  const auto& group = rank.group();
-  const bool draws = rank.rank() == 0;
+  const bool draws = ranks.rank() == 0;
   std::string text = prompt;
   for (std::int64_t i = 0; i < bytes; ++i) {
     before_byte();
@@ -83,7 +80,7 @@ std::string sample(models::CausalLM& model, const std::string& prompt, std::int6
       next = choose(output.logits, length - 1, temperature,
                     random.uniform(static_cast<std::uint64_t>(i)));
     }
-    if (group) broadcast(*group, std::span(&next, 1), 0, {.label = "sampled byte"});
+    fsdp::sum_over(ranks, std::span(&next, 1));  // zero on all other ranks
     text += static_cast<char>(next);
   }
   return text.substr(prompt.size());

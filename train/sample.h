@@ -6,16 +6,19 @@
 #include <string>
 #include <string_view>
 
+#include "fsdp/sharded_param.h"
 #include "models/causal_lm/model.h"
 
 namespace moegrad::training {
 
-/// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: rank 0
-/// draws them, the others run the model without tokens, and all return the same text. Calls
+/// `bytes` bytes sampled after `prompt`, from the last `context` bytes each. Collective: the
+/// first of `ranks` draws them, the others run the model without tokens, and all return the same
+/// text. Calls
 /// `before_byte` as evaluate() does. ValueError if the model's vocab_size is not 256.
 std::string sample(
     models::CausalLM& model, const std::string& prompt, std::int64_t bytes, std::int64_t context,
-    double temperature, std::uint64_t seed, const std::function<void()>& before_byte = [] {});
+    double temperature, std::uint64_t seed, const fsdp::GroupRanks& ranks,
+    const std::function<void()>& before_byte = [] {});
 
 /// Share of the words of `text` that occur in `corpus` as words (letters only, as written).
 double known_words(std::string_view text, std::string_view corpus);

@@ -42,8 +42,6 @@
 #include "train/rank_memory.h"
 #include "train/run_identity.h"
 #include "train/sample.h"
-#include "train/step_plan.h"
-#include "train/sum_in_order.h"
 #include "train/train_checkpoints.h"
 #include "train/train_step.h"
 #include "train/training_run.h"

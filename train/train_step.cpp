@@ -8,10 +8,8 @@
 #include <span>
 
 #include "framework/autograd/dropout_ids.h"
-#include "framework/distributed/collectives.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/grad_mode.h"
-#include "framework/runtime/rank_context.h"
 #include "framework/runtime/span.h"
 #include "models/causal_lm/loss.h"
 #include "nn/recompute.h"
@@ -33,8 +31,8 @@ double mean_entropy(const TensorList& router_logits) {
 }
 
 // Adds the ranks' counts; each is an exact integer.
-void sum_counts(ExpertCounts& counts, ProcessGroup& group) {
-  for (auto& layer : counts) all_reduce(group, std::span(layer));
+void sum_counts(ExpertCounts& counts, const fsdp::GroupRanks& ranks) {
+  for (auto& layer : counts) fsdp::sum_over(ranks, std::span(layer));
 }
 
 }  // namespace
@@ -77,7 +75,7 @@ namespace {
 
 /// Ids for the tokens of one micro-batch, unique within the step. All are below 2^32, as
 /// attention's dropout needs them, so each micro-batch has an equal share of these.
-DropoutIds ids_of(const Turn& turn, const MicroBatch& batch, std::int64_t micro_batches,
+DropoutIds ids_of(const fsdp::Turn& turn, const MicroBatch& batch, std::int64_t micro_batches,
                   const StepOptions& options) {
   const auto share = (std::int64_t{1} << 32) / micro_batches;
   const auto tokens = batch.tokens.numel();
@@ -91,22 +89,22 @@ DropoutIds ids_of(const Turn& turn, const MicroBatch& batch, std::int64_t micro_
 }
 
 /// The loads of the micro-batches that the ranks run in the same turn as this one.
-models::RouterLossOptions::Load load_of_ranks(const ExpertCounts& own, std::int64_t tokens,
+models::RouterLossOptions::Load load_of_ranks(const fsdp::GroupRanks& ranks,
+                                              const ExpertCounts& own, std::int64_t tokens,
                                               std::int64_t targets) {
   models::RouterLossOptions::Load load{
       .tokens_per_expert = own, .tokens = tokens, .targets = targets};
-  const auto& group = RankContext::current().group();
-  if (!group) return load;
-  sum_counts(load.tokens_per_expert, *group);
-  load.tokens = all_reduce(*group, load.tokens);
-  load.targets = all_reduce(*group, load.targets);
+  sum_counts(load.tokens_per_expert, ranks);
+  fsdp::sum_over(ranks, std::span(&load.tokens, 1));
+  fsdp::sum_over(ranks, std::span(&load.targets, 1));
   return load;
 }
 
 }  // namespace
 
-StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector<MicroBatch>& own,
-                      const StepOptions& options, optim::Optimizer& optimizer) {
+StepResult train_step(models::CausalLM& model, fsdp::StepPlan& plan,
+                      const std::vector<MicroBatch>& own, const StepOptions& options,
+                      optim::Optimizer& optimizer) {
   check<ValueError>(own.size() == plan.turns().size(),
                     "train_step: must be given a micro-batch for each of ", plan.turns().size(),
                     " turns, got ", own.size());
@@ -151,7 +149,8 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
       models::RouterLossOptions losses{.per_layer = balance.layers == BalancedLayers::kEach,
                                        .z_loss_coef = balance.z_loss_coef};
       if (balance.tokens == BalancedTokens::kRanks && !output.router_logits.empty()) {
-        losses.load = load_of_ranks(output.tokens_per_expert, own_tokens[i], own_targets[i]);
+        losses.load =
+            load_of_ranks(plan.ranks(), output.tokens_per_expert, own_tokens[i], own_targets[i]);
       }
       return models::causal_lm_loss(output, batch.targets, targets, coefficient, losses);
     }();
@@ -163,8 +162,7 @@ StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector
     if (!turn.idle) result.expert_indices.push_back(output.expert_indices);
     add_counts(result.tokens_per_expert, output.tokens_per_expert);
   }
-  const auto& group = RankContext::current().group();
-  if (group) sum_counts(result.tokens_per_expert, *group);
+  sum_counts(result.tokens_per_expert, plan.ranks());
   result.ce = plan.sum(ce) / static_cast<double>(targets);
   result.loss = plan.sum(loss);
   result.router_entropy = plan.sum(entropy) / static_cast<double>(result.tokens);

@@ -11,11 +11,11 @@
 #include "framework/distributed/parallel_dims.h"
 #include "framework/tensor/named_tensor.h"
 #include "fsdp/fully_shard.h"
+#include "fsdp/step_plan.h"
 #include "models/causal_lm/model.h"
 #include "optim/optimizer.h"
 #include "train/balance.h"
 #include "train/data/micro_batch.h"
-#include "train/step_plan.h"
 
 namespace moegrad::training {
 
@@ -64,7 +64,7 @@ fsdp::State& shard_model(models::CausalLM& model, const DeviceMesh& mesh,
                          const fsdp::Policy& policy);
 
 /// Divides the experts over the axis ep of the meshes, if it has several ranks, and then wraps the
-/// model as above. The gradients of a divided model are reduced as accumulation_on() says.
+/// model as above. The gradients of a divided model are reduced as fsdp::accumulation_on() says.
 fsdp::State& shard_model(models::CausalLM& model, const ParallelMeshes& meshes,
                          fsdp::Policy policy);
 
@@ -76,7 +76,8 @@ void recompute_layers(models::CausalLM& model, std::int64_t n);
 /// router_jitter_noise without options.step (with dropout, its layers' Error), and unless `own` has
 /// the micro-batches of this rank, one for each of the plan's turns. In an idle turn the model runs
 /// without tokens. Error within a DropoutIdsGuard. Collective.
-StepResult train_step(models::CausalLM& model, StepPlan& plan, const std::vector<MicroBatch>& own,
-                      const StepOptions& options, optim::Optimizer& optimizer);
+StepResult train_step(models::CausalLM& model, fsdp::StepPlan& plan,
+                      const std::vector<MicroBatch>& own, const StepOptions& options,
+                      optim::Optimizer& optimizer);
 
 }  // namespace moegrad::training

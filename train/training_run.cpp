@@ -109,16 +109,17 @@ std::string_view unit_of(const TrainingData& data) {
 }
 
 void print_result(const TrainConfig& options, const TrainingData& data, models::CausalLM& model,
-                  RunLogs& logs, bool is_rank_0, const std::function<void()>& may_stop) {
+                  const fsdp::GroupRanks& ranks, RunLogs& logs, bool is_rank_0,
+                  const std::function<void()>& may_stop) {
   model.eval();
-  const double validation = evaluate(model, data, may_stop);
+  const double validation = evaluate(model, data, ranks, may_stop);
   const auto& tokens = data.source();
   logs.validation(options.optim.steps, validation, unit_of(data));
   // Only a model of bytes can produce text.
   if (!tokens.is_text() || options.output.sample_bytes == 0) return;
   const auto text = sample(model, options.output.prompt, options.output.sample_bytes,
                            options.data.sequence_length, options.output.temperature,
-                           options.optim.seed, may_stop);
+                           options.optim.seed, ranks, may_stop);
   if (!is_rank_0) return;
   std::cout << "sample: " << options.output.prompt << text << '\n'
             << "words of the sample that occur in the text: "
@@ -174,7 +175,8 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   auto& model = *shapes;
   recompute_layers(model, options.memory.recompute_layers);
   const auto dims = options.parallel_dims();
-  auto& state = shard_model(model, make_meshes(context.group(), dims), options.policy());
+  const auto meshes = make_meshes(context.group(), dims);
+  auto& state = shard_model(model, meshes, options.policy());
   model.to_empty();
   if (options.model.hf_model.empty()) {
     model.init_weights(options.optim.seed);
@@ -215,8 +217,8 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
       std::cout << "no checkpoint yet, from step 0" << std::endl;
     }
   }
-  const auto idle =
-      idle_ranks(data.micro_batches(), GridPosition::of(state), accumulation_on(dims));
+  const auto idle = fsdp::idle_ranks(data.micro_batches(), fsdp::GridPosition::of(state.ranks()),
+                                     fsdp::accumulation_on(dims));
   if (is_rank_0 && idle > 0) {
     std::cout << idle << " of " << context.world_size()
               << " ranks run no micro-batch: --micro-batches is " << data.micro_batches()
@@ -245,13 +247,14 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     const int stop = agree_on_step_end(events, context, window_begin).stop;
     if (stop != 0) stop_here(stop);
   };
-  const double before = evaluate(model, data, may_stop);
+  const double before = evaluate(model, data, state.ranks(), may_stop);
   if (is_rank_0) std::cout << "training, from validation loss " << before << std::endl;
   logs.first_validation(first, before, unit_of(data));
 
-  StepPlan plan(state, data.micro_batches(), accumulation_on(dims));
+  fsdp::StepPlan plan(state, data.micro_batches(), fsdp::accumulation_on(dims));
   StepLoader loader(data, plan.indices());
-  SlowRankWatch watch(context, ranks_compute_equally(dims, data.micro_batches()));
+  SlowRankWatch watch(context, meshes.stage,
+                      fsdp::ranks_compute_equally(dims, data.micro_batches()));
   window_begin = Clock::now();
   for (std::int64_t step = first; step < options.optim.steps; ++step) {
     logs.begin_step(step);
@@ -289,7 +292,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
                    .skipped_steps = trained.skipped_steps,
                    .result = std::move(result)});
     if (logs.validation_due(step + 1)) {
-      logs.validation(step + 1, evaluate(model, data, may_stop), unit_of(data));
+      logs.validation(step + 1, evaluate(model, data, state.ranks(), may_stop), unit_of(data));
     }
     const auto [stop, window_ends] = agree_on_step_end(events, context, window_begin);
     if (window_ends) {
@@ -302,7 +305,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
   }
   logs.end_line();
   logs.recent_loads();
-  print_result(options, data, model, logs, is_rank_0, may_stop);
+  print_result(options, data, model, state.ranks(), logs, is_rank_0, may_stop);
   if (!options.output.export_hf.empty()) {
     models::save_pretrained(model, options.output.export_hf, export_options(options));
   }

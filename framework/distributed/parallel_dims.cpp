@@ -73,11 +73,19 @@ ParallelMeshes make_meshes(std::shared_ptr<ProcessGroup> group, const ParallelDi
                     "launch(world_size, body)");
   const auto sizes = resolved(dims, group->size());
   const auto axes = axes_of(sizes);
+  const auto world_group = group;
   DeviceMesh world(std::move(group), {axes.begin(), axes.end() - 1});
   auto dense = world.flatten({"dp_replicate"}, "replicate").flatten({"dp_shard", "cp"}, "shard");
   auto expert =
       dense.unflatten("shard", {{"shard", dense.size("shard") / sizes.ep}, {"ep", sizes.ep}});
-  return {.world = std::move(world), .dense = std::move(dense), .expert = std::move(expert)};
+  auto stage =
+      sizes.pp == 1
+          ? world_group
+          : world.flatten({"dp_replicate", "dp_shard", "cp", "tp"}, "stage").group("stage");
+  return {.world = std::move(world),
+          .dense = std::move(dense),
+          .expert = std::move(expert),
+          .stage = std::move(stage)};
 }
 
 }  // namespace moegrad

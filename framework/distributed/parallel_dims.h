@@ -42,6 +42,9 @@ struct ParallelDims {
 
   /// The number of ranks: the product of all but ep, which takes no ranks of its own.
   int ranks() const { return pp * dp_replicate * dp_shard * cp * tp; }
+  /// The number of ranks of one stage that have tokens of their own; those of a tp group have the
+  /// same.
+  int token_ranks() const { return dp_replicate * dp_shard * cp; }
 
   friend bool operator==(const ParallelDims&, const ParallelDims&) = default;
 };
@@ -59,8 +62,11 @@ struct ParallelMeshes {
   DeviceMesh world;  ///< pp, dp_replicate, dp_shard, cp, tp
   DeviceMesh dense;  ///< pp, replicate, shard (dp_shard x cp), tp: how dense parameters are divided
   DeviceMesh expert;  ///< pp, replicate, shard (dp_shard x cp / ep), ep, tp: how experts are
+  /// The ranks of this stage: those that do equal work, whose times can be compared.
+  std::shared_ptr<ProcessGroup> stage;
 
-  /// What fully_shard takes: the axes replicate and shard.
+  /// What fully_shard takes: the axes replicate and shard. Its ranks have tokens of their own, so
+  /// losses and counts of tokens are summed over them (fsdp::State::ranks).
   DeviceMesh fsdp() const { return dense.slice({"replicate", "shard"}); }
   DeviceMesh expert_fsdp() const { return expert.slice({"replicate", "shard"}); }
 };

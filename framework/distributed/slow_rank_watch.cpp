@@ -13,22 +13,23 @@
 
 namespace moegrad {
 
-SlowRankWatch::SlowRankWatch(RankContext& context, bool compares_compute)
+SlowRankWatch::SlowRankWatch(RankContext& context, std::shared_ptr<ProcessGroup> group,
+                             bool compares_compute)
     : context_(context),
+      group_(std::move(group)),
       compares_compute_(compares_compute),
       before_(context.work()->read()),
-      finder_(context.world_size()) {}
+      finder_(group_ == nullptr ? 1 : group_->size()) {}
 
 std::vector<SlowRank> SlowRankWatch::close_window() {
   const auto now = context_.work()->read();
   const auto before = std::exchange(before_, now);
-  std::vector<std::int64_t> own,
-      all(kWorkClasses * static_cast<std::size_t>(context_.world_size()));
+  if (group_ == nullptr) return {};
+  std::vector<std::int64_t> own, all(kWorkClasses * static_cast<std::size_t>(group_->size()));
   for (std::size_t what = 0; what < kWorkClasses; ++what) {
     own.push_back((now[what] - before[what]).count());
   }
-  if (context_.group() == nullptr) return {};
-  all_gather(*context_.group(), own, std::span(all), {.label = "work of the ranks"});
+  all_gather(*group_, own, std::span(all), {.label = "work of the ranks"});
   std::vector<WorkTimes> window(all.size() / kWorkClasses);
   for (std::size_t i = 0; i < all.size(); ++i) {
     window[i / kWorkClasses][i % kWorkClasses] = std::chrono::nanoseconds(all[i]);
@@ -39,7 +40,9 @@ std::vector<SlowRank> SlowRankWatch::close_window() {
     for (const auto& times : window) most = std::max(most, times[kCompute]);
     for (auto& times : window) times[kCompute] = most;
   }
-  return finder_.add(window);
+  auto slow = finder_.add(window);
+  for (auto& each : slow) each.rank = group_->ranks()[static_cast<std::size_t>(each.rank)];
+  return slow;
 }
 
 }  // namespace moegrad

@@ -21,7 +21,7 @@ void train_on(RankContext& rank, const training::TrainingData& data, const std::
   training::TrainCheckpoints checkpoints(folder, state, {.interval = 4});
   checkpoints.resume();
 
-  training::StepPlan plan(root, data.micro_batches());
+  fsdp::StepPlan plan(root, data.micro_batches());
   training::StepLoader loader(data, plan.indices());
   while (state.step < until) {
     optimizer.set_lr(schedule(state.step));
@@ -35,7 +35,7 @@ void train_on(RankContext& rank, const training::TrainingData& data, const std::
   }
   checkpoints.save();  // unless after_step() has saved this step
   check(checkpoints.finish(), "some checkpoint in ", folder, " could not be written");
-  const double validation = training::evaluate(model, data);
+  const double validation = training::evaluate(model, data, root.ranks());
   if (rank.rank() == 0) std::cout << "validation " << validation << '\n';
 }
 

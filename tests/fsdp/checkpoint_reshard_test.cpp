@@ -39,7 +39,7 @@ struct Training {
 
   double step(std::int64_t number) {
     const auto batches = test::toy_batches(number, kMicroBatches, model.config().vocab_size);
-    training::StepPlan plan(state, kMicroBatches);
+    fsdp::StepPlan plan(state, kMicroBatches);
     return training::train_step(model, plan, plan.own(batches), {}, optimizer).loss;
   }
   NamedTensors tensors() {

@@ -17,6 +17,7 @@
 #include "framework/distributed/gather_shards.h"
 #include "framework/runtime/grad_mode.h"
 #include "fsdp/fully_shard.h"
+#include "fsdp/step_plan.h"
 #include "models/causal_lm/loss.h"
 #include "nn/recompute.h"
 #include "ops/elementwise.h"
@@ -24,7 +25,6 @@
 #include "tests/fsdp/conformance/event_log.h"
 #include "tests/fsdp/conformance/models.h"
 #include "tests/fsdp/models.h"
-#include "train/step_plan.h"
 
 namespace moegrad::interleaved_test {
 namespace {
@@ -32,10 +32,10 @@ namespace {
 using models::CausalLM;
 using models::DecoderLayer;
 using namespace test;
-using training::Accumulation;
+using fsdp::Accumulation;
+using fsdp::StepPlan;
+using fsdp::Turn;
 using training::MicroBatch;
-using training::StepPlan;
-using training::Turn;
 
 constexpr std::int64_t kMicroBatches = 16, kTokens = 16;
 

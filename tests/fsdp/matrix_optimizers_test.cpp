@@ -55,7 +55,7 @@ struct Training {
 
   void take_steps(std::int64_t from, std::int64_t to) {
     for (auto step = from; step < to; ++step) {
-      training::StepPlan plan(state, kMicroBatches, training::accumulation_on(dims));
+      fsdp::StepPlan plan(state, kMicroBatches, fsdp::accumulation_on(dims));
       const auto batches = test::toy_batches(step, kMicroBatches, model.config().vocab_size);
       training::train_step(model, plan, plan.own(batches), {}, *optimizer);
     }

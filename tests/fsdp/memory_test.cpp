@@ -143,7 +143,7 @@ TEST(Memory, SteadyStateAsksTheSystemForNothing) {
     models::CausalLM model(config(), 1);
     auto& root = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(model.named_parameters(), {});
-    training::StepPlan plan(root, 4);
+    fsdp::StepPlan plan(root, 4);
     const auto step = [&] {
       training::train_step(model, plan, plan.own(test::toy_batches(0, 4, 64)), {}, optimizer);
     };

@@ -93,7 +93,7 @@ struct ToyTraining {
   fsdp::Policy policy = {};
   training::StepOptions step = {};
   std::int64_t recompute_layers = 0;
-  training::Accumulation accumulation = training::Accumulation::kKeepUntilLast;
+  fsdp::Accumulation accumulation = fsdp::Accumulation::kKeepUntilLast;
   LaunchOptions launch = {};
   std::function<void(RankContext&, models::CausalLM&)> prepare = {};  // the sharded model
   std::function<void(RankContext&)> inspect = {};                     // rank 0, at the end
@@ -109,7 +109,7 @@ inline History train_sharded(const models::CausalLMConfig& config, const ToyTrai
     auto& state = training::shard_model(model, fsdp_mesh(context.group(), training.ranks), policy);
     if (training.prepare) training.prepare(context, model);
     optim::AdamW optimizer(training::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-    training::StepPlan plan(state, training.micro_batches, training.accumulation);
+    fsdp::StepPlan plan(state, training.micro_batches, training.accumulation);
     for (std::int64_t step = 0; step < training.steps; ++step) {
       const auto batches = toy_batches(step, training.micro_batches, config.vocab_size);
       const auto result =

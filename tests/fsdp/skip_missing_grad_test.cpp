@@ -35,7 +35,7 @@ Run train(const models::CausalLMConfig& config, int world_size, bool skip) {
     optim::AdamW::Config options;
     if (skip) options.skip_missing_grad = nn::expert_blocks(model);
     optim::AdamW optimizer(training::decay_matrices(model.named_parameters(), 1e-2, 0.1), options);
-    training::StepPlan plan(state, 4);
+    fsdp::StepPlan plan(state, 4);
     std::vector<double> loss, grad_norm;
     for (std::int64_t step = 0; step < 6; ++step) {
       const auto result = training::train_step(

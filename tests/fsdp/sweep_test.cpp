@@ -14,7 +14,7 @@ namespace moegrad::sweep_test {
 namespace {
 
 using namespace test;
-using training::Accumulation;
+using fsdp::Accumulation;
 
 TEST(Sweep, EveryCombinationOfRanksAndPoliciesTrainsBitwiseTheSame) {
   const auto base = train_sharded(sharded_toy_config(), {.steps = 3, .micro_batches = 8});

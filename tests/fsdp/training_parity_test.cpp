@@ -13,11 +13,11 @@ namespace moegrad::training_parity_test {
 namespace {
 
 using namespace test;
-using training::Accumulation;
+using fsdp::Accumulation;
 
-constexpr Accumulation kEveryAccumulation[] = {
-    Accumulation::kKeepUntilLast, Accumulation::kReduceEach, Accumulation::kScatterEach,
-    Accumulation::kReducePairs};
+constexpr fsdp::Accumulation kEveryAccumulation[] = {
+    fsdp::Accumulation::kKeepUntilLast, fsdp::Accumulation::kReduceEach,
+    fsdp::Accumulation::kScatterEach, fsdp::Accumulation::kReducePairs};
 
 const fsdp::MixedPrecisionPolicy kNarrow = {.param_dtype = Dtype::kBFloat16,
                                             .reduce_dtype = Dtype::kBFloat16};
@@ -25,7 +25,7 @@ const fsdp::MixedPrecisionPolicy kNarrow = {.param_dtype = Dtype::kBFloat16,
 /// What a step over 16 micro-batches gives on one rank; eight ranks have two each.
 struct Case {
   ParallelDims ranks = {};
-  Accumulation accumulation = Accumulation::kKeepUntilLast;
+  fsdp::Accumulation accumulation = fsdp::Accumulation::kKeepUntilLast;
   bool narrow = false;
   std::optional<ParallelDims> experts = {};
 
@@ -65,7 +65,7 @@ std::vector<Case> cases() {
            {ParallelDims{1, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}, {2, 4}, {4, 2}, {8, 1}}) {
         cases.push_back({ranks, accumulation, narrow});
       }
-      if (accumulation == Accumulation::kScatterEach) continue;
+      if (accumulation == fsdp::Accumulation::kScatterEach) continue;
       cases.push_back({{1, 4}, accumulation, narrow, ParallelDims{2, 2}});
       cases.push_back({{2, 2}, accumulation, narrow, ParallelDims{1, 4}});
       cases.push_back({{2, 4}, accumulation, narrow, ParallelDims{4, 2}});

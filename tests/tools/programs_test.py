@@ -409,6 +409,12 @@ if not brief:
         shutil.rmtree(checkpoints / "step-00000060")
         resumed, _ = run("own_training_loop", text, checkpoints, ranks)
         assert resumed.splitlines() == out.splitlines()[50:]
+    # Experts on several ranks, and a run that was saved so.
+    divided = folder / "checkpoints of divided experts"
+    assert run("own_training_loop", text, divided, 4, 2)[0] == out
+    shutil.rmtree(divided / "step-00000060")
+    resumed, _ = run("own_training_loop", text, divided, 2, 1)
+    assert resumed.splitlines() == out.splitlines()[50:]
     # A number of ranks that does not divide the micro-batches, or is more than they are, leaves none
     # out.
     for ranks in [3, 16]:
@@ -425,10 +431,12 @@ if not brief:
     assert stopped.returncode == 128 + signal.SIGTERM and "SIGTERM: stopping after this step" in err, err
     assert first + rest + run("own_training_loop", text, folder / "stopped")[0] == out
 _, err = run("own_training_loop", exit_code=1)
-assert err == "own_training_loop: usage: own_training_loop TEXT CHECKPOINTS [RANKS]\n", err
+assert err == "own_training_loop: usage: own_training_loop TEXT CHECKPOINTS [RANKS [EXPERT_RANKS]]\n", err
 for ranks in ("two", "2x", "0", "1e3", "99999999999999999999"):
     _, err = run("own_training_loop", text, "nowhere", ranks, exit_code=1)
     assert err == f"own_training_loop: RANKS: must be an integer from 1 to 64, got {ranks}\n", err
+_, err = run("own_training_loop", text, "nowhere", 2, 3, exit_code=1)
+assert err == "own_training_loop: EXPERT_RANKS: must be an integer from 1 to 2, got 3\n", err
 out, err = run("own_function")
 assert err == "gradients agree\n" and out.startswith("digraph")
 # The second step has what the optimizer changed in the first. recorded_run has more of tiny, --full of all.

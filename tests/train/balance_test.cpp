@@ -46,7 +46,7 @@ Step run_step(const CausalLMConfig& config, int ranks, const StepOptions& option
     recompute_layers(model, recomputed);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-    StepPlan plan(state, std::ssize(batches));
+    fsdp::StepPlan plan(state, std::ssize(batches));
     auto result = train_step(model, plan, plan.own(batches), options, optimizer);
     if (context.rank() != 0) return;
     step.result = std::move(result);

@@ -80,7 +80,7 @@ Run run(Drop drop, int ranks, bool recomputed, std::uint64_t seed) {
     if (recomputed) recompute_layers(model, std::ssize(model.layers()));
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
-    StepPlan plan(state, kMicroBatches);
+    fsdp::StepPlan plan(state, kMicroBatches);
     for (int step = 0; step < 3; ++step) {
       const auto done = train_step(model, plan, plan.own(step_batches(data, step)),
                                    {.seed = seed, .step = step}, optimizer);
@@ -113,7 +113,7 @@ void expect_masks_of_their_own(Drop drop) {
     drop(model);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
-    StepPlan plan(state, kMicroBatches);
+    fsdp::StepPlan plan(state, kMicroBatches);
     const std::vector same(kMicroBatches, step_batches(data, 0)[0]);
     TensorList logits;
     const StepForward forward = [&](models::CausalLM& whole, const MicroBatch& batch,
@@ -150,7 +150,7 @@ TEST(DropoutStep, NeedsTheNumberOfTheStepAndNoGuard) {
     drop_outputs_of_attention(model);
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
-    StepPlan plan(state, kMicroBatches);
+    fsdp::StepPlan plan(state, kMicroBatches);
     const auto step = [&](const StepOptions& options) {
       train_step(model, plan, step_batches(data, 0), options, optimizer);
     };
@@ -164,7 +164,7 @@ TEST(DropoutStep, NeedsTheNumberOfTheStepAndNoGuard) {
                 "would have the same ids; give options.seed and options.step instead");
     }
     EXPECT_NO_THROW(step({.step = 1}));
-    EXPECT_NO_THROW(evaluate(model, data));  // drops nothing
+    EXPECT_NO_THROW(evaluate(model, data, state.ranks()));  // drops nothing
   });
 }
 

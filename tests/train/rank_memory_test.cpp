@@ -76,7 +76,7 @@ RankMemory measure(const TrainConfig& options,
       saver->reserve(all);
       own.checkpoint = arena.live()[MemoryTag::kCheckpoint];
     }
-    StepPlan plan(state, options.data.micro_batches, accumulation_on(dims));
+    fsdp::StepPlan plan(state, options.data.micro_batches, fsdp::accumulation_on(dims));
     const auto mine = plan.own(batches);
     for (int step = 0; step < 3; ++step) {
       if (step == 1) arena.reset_peak();  // the first forward has no order to prefetch by

@@ -126,7 +126,7 @@ class SteadyState : public ::testing::TestWithParam<Layout> {
     fsdp::State* state = nullptr;
     if (GetParam().sharded) state = &shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-3, 0.1), {});
-    std::optional<StepPlan> plan;
+    std::optional<fsdp::StepPlan> plan;
     if (state != nullptr) plan.emplace(*state, 2);
     std::vector<std::vector<MicroBatch>> steps;
     for (std::int64_t i = 0; i < kWarmUp + kWindows * kSteps; ++i) {

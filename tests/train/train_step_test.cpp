@@ -53,7 +53,7 @@ class SmallRun : public ::testing::Test {
 struct Training {
   template <class Meshes>
   Training(const models::CausalLMConfig& config, const Meshes& meshes, std::int64_t micro_batches,
-           Accumulation accumulation = Accumulation::kKeepUntilLast, double lr = 1e-2)
+           fsdp::Accumulation accumulation = fsdp::Accumulation::kKeepUntilLast, double lr = 1e-2)
       : model(config, 1),
         plan(shard_model(model, meshes, {}), micro_batches, accumulation),
         optimizer(decay_matrices(model.named_parameters(), lr, 0.1), {}) {}
@@ -64,7 +64,7 @@ struct Training {
   }
 
   models::CausalLM model;
-  StepPlan plan;
+  fsdp::StepPlan plan;
   optim::AdamW optimizer;
 };
 
@@ -93,10 +93,10 @@ TEST_F(SmallRun, ValidationAndSampleAreTheSameOnEveryWorldSize) {
         ParallelDims{.dp_shard = 4, .ep = 4}}) {
     launch(dims.ranks(), [&](RankContext& context) {
       models::CausalLM model(config(), 1);
-      shard_model(model, make_meshes(context.group(), dims), {});
-      const double loss = evaluate(model, text);
+      const auto& state = shard_model(model, make_meshes(context.group(), dims), {});
+      const double loss = evaluate(model, text, state.ranks());
       const std::int64_t sent = context.counters().rows_sent;
-      const auto continuation = sample(model, "the q", 12, 16, 0.8, 5);
+      const auto continuation = sample(model, "the q", 12, 16, 0.8, 5, state.ranks());
       // The ranks that draw nothing have no tokens of their own.
       const bool sends = context.counters().rows_sent > sent;
       EXPECT_EQ(sends, dims.ep > 1 && context.rank() == 0) << to_string(dims);
@@ -117,7 +117,7 @@ TEST_F(SmallRun, SamplesBytesOfAModelOfBytesAlone) {
   launch(1, [&](RankContext&) {
     models::CausalLM model(other, 1);
     EXPECT_EQ(
-        message_of<ValueError>([&] { sample(model, "the q", 1, 16, 0, 5); }),
+        message_of<ValueError>([&] { sample(model, "the q", 1, 16, 0, 5, {}); }),
         "sample: the model's ids must be bytes (a vocab_size of 256), got a vocab_size of 257");
   });
 }
@@ -144,10 +144,11 @@ TEST_F(SmallRun, EvaluatesHeldOutDataOfOnesOwnByItsTargets) {
   for (const int ranks : {1, 2, 4}) {
     launch(ranks, [&](RankContext& context) {
       models::CausalLM model(config(), 1);
-      if (context.world_size() > 1) {
-        shard_model(model, make_meshes(context.group(), {.dp_shard = ranks}), {});
+      fsdp::GroupRanks spread;
+      if (ranks > 1) {
+        spread = shard_model(model, make_meshes(context.group(), {.dp_shard = ranks}), {}).ranks();
       }
-      const double loss = evaluate(model, data);
+      const double loss = evaluate(model, data, spread);
       if (context.rank() == 0) losses.push_back(loss);
     });
     EXPECT_EQ(losses.back(), losses.front()) << ranks;
@@ -173,7 +174,8 @@ TEST_F(SmallRun, RanksWithoutAMicroBatchSendNoTokens) {
        {ParallelDims{}, ParallelDims{.dp_shard = 4}, ParallelDims{.dp_shard = 4, .ep = 2},
         ParallelDims{.dp_shard = 4, .ep = 4}, ParallelDims{.dp_shard = 6, .ep = 2}}) {
     launch(dims.ranks(), [&](RankContext& context) {
-      Training training(config(), make_meshes(context.group(), dims), 2, accumulation_on(dims));
+      Training training(config(), make_meshes(context.group(), dims), 2,
+                        fsdp::accumulation_on(dims));
       StepResult last;
       for (int step = 0; step < 3; ++step) last = training.step(step_batches(windows, step));
       EXPECT_EQ(context.counters().rows_sent > 0, dims.ep > 1 && !training.plan.turns()[0].idle);
@@ -221,8 +223,8 @@ TEST_F(SmallRun, ValidationSumsItsSequencesInTheirOrderOnEveryWorldSize) {
     double loss = 0;
     launch(world_size, [&](RankContext& context) {
       models::CausalLM model(wide, 1);
-      shard_model(model, DeviceMesh::flat(context.group()), {});
-      const double own = evaluate(model, data);
+      const auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+      const double own = evaluate(model, data, state.ranks());
       if (context.rank() == 0) loss = own;
     });
     EXPECT_EQ(loss, sum / targets) << world_size;
@@ -251,7 +253,7 @@ TEST_F(SmallRun, ValidationIsTheMeanOverTheTargetsOfPackedDocuments) {
   ASSERT_EQ(data.validation_batches(), 3);
   launch(2, [&](RankContext& context) {
     models::CausalLM model(config(), 1);
-    shard_model(model, DeviceMesh::flat(context.group()), {});
+    const auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     double sum = 0;
     std::int64_t targets = 0;
     for (std::int64_t i = 0; i < 3; ++i) {
@@ -262,7 +264,7 @@ TEST_F(SmallRun, ValidationIsTheMeanOverTheTargetsOfPackedDocuments) {
       targets += ops::count_targets(batch.targets);
       EXPECT_LT(ops::count_targets(batch.targets), batch.tokens.numel());
     }
-    EXPECT_EQ(evaluate(model, data), sum / static_cast<double>(targets));
+    EXPECT_EQ(evaluate(model, data, state.ranks()), sum / static_cast<double>(targets));
   });
 }
 
@@ -290,7 +292,7 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
   };
   const auto text = data();
   const auto second_step = [&](int replicas, int shards, std::int64_t micro_batches,
-                               Accumulation accumulation) {
+                               fsdp::Accumulation accumulation) {
     Step second;
     launch(replicas * shards, [&](RankContext& context) {
       auto wide = config();
@@ -313,9 +315,10 @@ TEST_F(SmallRun, RanksThatDoNotDivideTheMicroBatchesComputeTheSameStep) {
     return second;
   };
   for (const std::int64_t micro_batches : {1, 4, 5}) {
-    const auto expected = second_step(1, 1, micro_batches, Accumulation::kKeepUntilLast);
-    for (const auto accumulation : {Accumulation::kKeepUntilLast, Accumulation::kReduceEach,
-                                    Accumulation::kScatterEach, Accumulation::kReducePairs}) {
+    const auto expected = second_step(1, 1, micro_batches, fsdp::Accumulation::kKeepUntilLast);
+    for (const auto accumulation :
+         {fsdp::Accumulation::kKeepUntilLast, fsdp::Accumulation::kReduceEach,
+          fsdp::Accumulation::kScatterEach, fsdp::Accumulation::kReducePairs}) {
       for (const auto& [replicas, shards] : {std::pair{1, 3}, std::pair{2, 2}, std::pair{3, 2}}) {
         const auto found = second_step(replicas, shards, micro_batches, accumulation);
         EXPECT_NEAR(found.loss, expected.loss, 1e-12 * expected.loss);
@@ -400,7 +403,8 @@ TEST_F(SmallRun, RecomputesTheFirstLayers) {
 
 TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
   launch(1, [&](RankContext& context) {
-    Training training(config(), DeviceMesh::flat(context.group()), 2, Accumulation::kKeepUntilLast,
+    Training training(config(), DeviceMesh::flat(context.group()), 2,
+                      fsdp::Accumulation::kKeepUntilLast,
                       /*lr=*/0);
     const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
     const auto expected = training.step(step_batches(windows, 0));
@@ -452,11 +456,11 @@ TEST_F(SmallRun, EvaluationRecordsNoTape) {
   const WindowedData windows(data(), {.sequences = 1, .validation_sequences = 2});
   launch(1, [&](RankContext& context) {
     models::CausalLM model(config(), 1);
-    shard_model(model, DeviceMesh::flat(context.group()), {});
+    const auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     std::vector<bool> modes;
     const auto hook =
         model.register_forward_hook([&](nn::Module&) { modes.push_back(grad_enabled()); });
-    evaluate(model, windows);
+    evaluate(model, windows, state.ranks());
     EXPECT_EQ(modes, std::vector<bool>(2, false));
   });
 }
@@ -478,7 +482,7 @@ TEST_F(SmallRun, AMaximumNormOfZeroClipsNothing) {
       auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
       // Adam's first step does not depend on the size of a gradient; stochastic descent's does.
       optim::SGD optimizer(model.named_parameters(), {.lr = 0.1});
-      StepPlan plan(state, 2);
+      fsdp::StepPlan plan(state, 2);
       const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
       train_step(model, plan, step_batches(windows, 0), {.max_grad_norm = limit}, optimizer);
       const NoGradGuard no_grad;
@@ -539,7 +543,7 @@ TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {
 
 TEST(Sample, NeedsAPrompt) {
   models::CausalLM model(test::sharded_toy_config(), 1);
-  EXPECT_EQ(message_of<ValueError>([&] { sample(model, "", 1, 8, 1.0, 1); }),
+  EXPECT_EQ(message_of<ValueError>([&] { sample(model, "", 1, 8, 1.0, 1, {}); }),
             "--prompt: must not be empty");
 }
 

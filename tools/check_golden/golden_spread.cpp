@@ -11,6 +11,7 @@
 #include "framework/distributed/collectives.h"
 #include "framework/runtime/grad_mode.h"
 #include "framework/tensor/fill.h"
+#include "fsdp/step_plan.h"
 #include "ops/aux_loss.h"
 #include "ops/copies.h"
 #include "ops/cross_entropy.h"
@@ -18,7 +19,6 @@
 #include "ops/reduce.h"
 #include "ops/softmax.h"
 #include "ops/views.h"
-#include "train/sum_in_order.h"
 #include "train/train_step.h"
 
 namespace moegrad::tools {
@@ -133,7 +133,8 @@ GoldenComputed GoldenSpread::forward(const GoldenRow& row, double aux_coefficien
   computed.routing.experts = cut(layers);
   computed.routing.weights = cut(layers);
   computed.routing.tokens_per_expert = std::move(counts);
-  computed.ce = sum_in_order(std::move(ce), group_) / static_cast<double>(row.num_targets);
+  computed.ce =
+      fsdp::sum_in_order(std::move(ce), {.shard = group_}) / static_cast<double>(row.num_targets);
   if (layers > 0) {
     auto logits = computed.routing.logits;
     if (model_.config().router_scores == nn::RouterScores::kSigmoid) {

@@ -66,7 +66,7 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
                          .length = options.sequence_length,
                          .sequences = options.batch,
                          .micro_batches = options.ranks});
-  StepPlan plan(state, data.micro_batches());
+  fsdp::StepPlan plan(state, data.micro_batches());
   StepLoader loader(data, plan.indices());
   const StepOptions unclipped = {.max_grad_norm = 0};
   train_step(model, plan, loader.batches(0), unclipped, optimizer);
@@ -75,7 +75,7 @@ RankTimeline run_rank(RankContext& context, const TimelineOptions& options,
 
   RankTimeline timeline;
   context.spans().start(options.level, std::numeric_limits<std::size_t>::max());
-  SlowRankWatch watch(context);
+  SlowRankWatch watch(context, context.group());
   for (std::int64_t i = 0; i < options.steps; ++i) {
     const auto batches = loader.batches(1 + i);
     timeline.step_begins.push_back(SpanClock::now());

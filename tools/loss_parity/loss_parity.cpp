@@ -42,8 +42,8 @@ const ParityLayout kOneRank = {}, kOneRankNarrow = {.bf16_wire = true};
 
 /// All layouts that must give the bits of kOneRank or, with a narrow wire, of kOneRankNarrow.
 std::vector<ParityLayout> layouts(bool bf16_wire, std::int64_t num_experts) {
-  constexpr auto kReduceEach = Accumulation::kReduceEach;
-  constexpr auto kScatterEach = Accumulation::kScatterEach;
+  constexpr auto kReduceEach = fsdp::Accumulation::kReduceEach;
+  constexpr auto kScatterEach = fsdp::Accumulation::kScatterEach;
   constexpr ParallelDims kTwo{1, 2}, kFour{1, 4}, kEight{1, 8}, kTwoByTwo{2, 2};
   std::vector<ParityLayout> layouts = {
       {.ranks = kTwo},

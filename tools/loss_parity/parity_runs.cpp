@@ -17,7 +17,6 @@
 #include "optim/clip_grad_norm.h"
 #include "train/data/step_loader.h"
 #include "train/expert_counts.h"
-#include "train/sum_in_order.h"
 #include "train/train_checkpoints.h"
 #include "train/train_step.h"
 
@@ -111,7 +110,7 @@ Run run_plain(const ParityOptions& options, const StepData& data, Dtype dtype) {
       add_counts(counts, output.tokens_per_expert);
     }
     gradients.finish();
-    run.loss.push_back(sum_in_order(std::move(loss), nullptr));
+    run.loss.push_back(fsdp::sum_in_order(std::move(loss), {}));
     run.grad_norm.push_back(optim::clip_grad_norm(parameters, options.max_grad_norm));
     optimizer.step();
     if (config.correction_bias) model.balance(counts, kBiasUpdateRate);
@@ -124,8 +123,8 @@ std::string ParityLayout::name() const {
   name += grid(ranks) + (ranks.ranks() == 1 ? " rank" : " ranks");
   if (experts) name += ", experts on " + grid(*experts);
   if (ranks.ep > 1) name += ", expert parallel " + std::to_string(ranks.ep);
-  if (accumulation == Accumulation::kReduceEach) name += ", each micro-batch reduced";
-  if (accumulation == Accumulation::kScatterEach) name += ", each scattered, one all-reduce";
+  if (accumulation == fsdp::Accumulation::kReduceEach) name += ", each micro-batch reduced";
+  if (accumulation == fsdp::Accumulation::kScatterEach) name += ", each scattered, one all-reduce";
   if (recomputed) name += ", recomputed";
   if (resumed_on) {
     name += ", resumed on " + grid(*resumed_on);
@@ -157,7 +156,7 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     TrainState state{model, optimizer};
     TrainCheckpoints checkpoints(folder, state, {.interval = 0});
     checkpoints.resume();
-    StepPlan plan(root, data.micro_batches(), layout.accumulation);
+    fsdp::StepPlan plan(root, data.micro_batches(), layout.accumulation);
     StepLoader loader(data, plan.indices());
     for (; state.step < until; ++state.step) {
       StepOptions step_options{.max_grad_norm = options.max_grad_norm,

@@ -9,9 +9,9 @@
 #include "framework/distributed/parallel_dims.h"
 #include "framework/tensor/dtype.h"
 #include "framework/tensor/tensor.h"
+#include "fsdp/step_plan.h"
 #include "models/causal_lm/config.h"
 #include "train/data/step_data.h"
-#include "train/step_plan.h"
 
 namespace moegrad::tools {
 
@@ -45,7 +45,7 @@ struct Run {
 struct ParityLayout {
   ParallelDims ranks = {};                   // replicas and shards
   std::optional<ParallelDims> experts = {};  // if experts are on a mesh of another shape
-  training::Accumulation accumulation = training::Accumulation::kKeepUntilLast;
+  fsdp::Accumulation accumulation = fsdp::Accumulation::kKeepUntilLast;
   std::optional<bool> reshard_after_forward = {};
   Dtype dtype = Dtype::kFloat32;
   bool bf16_wire = false;   // parameters and gradients travel, and are summed, as bfloat16

@@ -15,6 +15,7 @@
 #include "framework/runtime/random.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/meta.h"
+#include "fsdp/step_plan.h"
 #include "nn/init.h"
 #include "ops/reduce.h"
 #include "optim/adamw.h"
@@ -22,7 +23,6 @@
 #include "tools/nz_ablation/rung_forward.h"
 #include "train/data/random_data.h"
 #include "train/speed_preset.h"
-#include "train/sum_in_order.h"
 #include "train/train_step.h"
 
 namespace moegrad::tools {
@@ -99,7 +99,7 @@ class Training final : public RungRunner {
   double loss_ = 0;
   std::vector<MicroBatch> batches_;
   std::optional<models::CausalLM> model_;
-  std::optional<StepPlan> plan_;
+  std::optional<fsdp::StepPlan> plan_;
   std::optional<optim::AdamW> optimizer_;
 };
 
@@ -133,7 +133,7 @@ class Layer final : public RungRunner {
     const auto& context = RankContext::current();
     std::vector<double> terms(static_cast<std::size_t>(context.world_size()));
     terms[static_cast<std::size_t>(context.rank())] = sum_;
-    return sum_in_order(std::move(terms), context.group());
+    return fsdp::sum_in_order(std::move(terms), {.shard = context.group()});
   }
   const nn::Module& module() const override { return *moe_; }
 

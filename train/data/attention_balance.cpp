@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "train/step_plan.h"
+#include "fsdp/step_plan.h"
 
 namespace moegrad::training {
 
@@ -18,8 +18,9 @@ AttentionBalance attention_balance(const LengthGroupedSampler& sampler,
     std::vector<double> loads;
     for (int rank = 0; rank < ranks; ++rank) {
       double load = 0;
-      for (const auto& turn : turns_of(sampler.micro_batches(), {.shard = rank, .shards = ranks},
-                                       Accumulation::kKeepUntilLast)) {
+      for (const auto& turn :
+           fsdp::turns_of(sampler.micro_batches(), {.shard = rank, .shards = ranks},
+                          fsdp::Accumulation::kKeepUntilLast)) {
         if (turn.idle) continue;
         load += static_cast<double>(
             work[static_cast<std::size_t>(packs[static_cast<std::size_t>(turn.index)])]);

@@ -38,7 +38,7 @@ std::vector<SlowRank> watch(const Run& run) {
          [&](RankContext& context) {
            const auto rank = context.rank();
            auto& own = named[static_cast<std::size_t>(rank)];
-           SlowRankWatch watch(context, run.compares_compute);
+           SlowRankWatch watch(context, context.group(), run.compares_compute);
            for (int window = 0; window < run.windows; ++window) {
              for (int step = 0; step < run.steps; ++step) {
                {
@@ -118,7 +118,7 @@ std::vector<SlowRank> watch_saves(std::chrono::milliseconds delay) {
     const Tensor whole = test::randn({kRanks, 8}, 1, Dtype::kFloat32);
     const Tensor shard = test::shard_of(whole, test::spec_of(whole.shape(), 0, context.group()));
     CheckpointSaver saver(root / "", context.group(), {.observe = observe});
-    SlowRankWatch watch(context);
+    SlowRankWatch watch(context, context.group());
     for (std::int64_t window = 0; window < 4; ++window) {
       {
         const WorkGuard work(WorkClass::kCompute);

@@ -78,7 +78,7 @@ TEST(ParityLayout, IsNamedByWhatDistinguishesIt) {
   EXPECT_EQ(ParityLayout{}.name(), "float32, 1 rank");
   const ParityLayout layout = {.ranks = {.dp_replicate = 2, .dp_shard = 4},
                                .experts = ParallelDims{.dp_shard = 8},
-                               .accumulation = Accumulation::kReduceEach,
+                               .accumulation = fsdp::Accumulation::kReduceEach,
                                .reshard_after_forward = false,
                                .bf16_wire = true};
   EXPECT_EQ(layout.name(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/step_plan.h"
+#include "fsdp/step_plan.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include "tests/fsdp/models.h"
 #include "tests/testing.h"
 
-namespace moegrad::training::step_plan_test {
+namespace moegrad::fsdp::step_plan_test {
 namespace {
 
 using test::message_of;
@@ -95,7 +95,7 @@ double sum_on(int world_size, Accumulation accumulation) {
   double sum = 0;
   launch(world_size, [&](RankContext& context) {
     models::CausalLM model(test::sharded_toy_config(), 1);
-    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    auto& state = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     const StepPlan plan(state, 8, accumulation);
     std::vector<double> own;
     std::vector<std::int64_t> ones, indices;
@@ -129,10 +129,10 @@ TEST(StepPlan, SumsInTheOrderOfTheMicroBatchesWhateverTheRanks) {
 TEST(StepPlan, RefusesStepsWithoutMicroBatchesAndOtherNumbersOfThem) {
   launch(1, [](RankContext& context) {
     models::CausalLM model(test::sharded_toy_config(), 1);
-    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    auto& state = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     EXPECT_EQ(message_of<ValueError>([&] { StepPlan(state, 0); }),
               "step plan: micro_batches must be at least 1, got 0");
-    EXPECT_EQ(message_of<ValueError>([&] { StepPlan(state, 2).own({MicroBatch()}); }),
+    EXPECT_EQ(message_of<ValueError>([&] { StepPlan(state, 2).own(std::vector<int>(1)); }),
               "step plan: a step must have 2 micro-batches, got 1");
   });
 }
@@ -140,7 +140,7 @@ TEST(StepPlan, RefusesStepsWithoutMicroBatchesAndOtherNumbersOfThem) {
 TEST(StepPlan, RefusesTurnsOutOfOrder) {
   launch(1, [](RankContext& context) {
     models::CausalLM model(test::sharded_toy_config(), 1);
-    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    auto& state = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     const auto tokens = Tensor::from(std::vector<std::int64_t>{1, 2, 3}, {3});
     StepPlan plan(state, 4);
     const auto run = [&](std::size_t i) {
@@ -171,7 +171,7 @@ TEST(StepPlan, RefusesTurnsOutOfOrder) {
 TEST(StepPlan, BeginsAStepAnewWhereAllTurnsAreIdle) {
   launch(4, [](RankContext& context) {
     models::CausalLM model(test::sharded_toy_config(), 1);
-    auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+    auto& state = training::shard_model(model, DeviceMesh::flat(context.group()), {});
     const auto tokens = Tensor::from(std::vector<std::int64_t>{1, 2, 3}, {3});
     StepPlan plan(state, 9);
     EXPECT_EQ(plan.turns()[0].idle, context.rank() == 3);
@@ -192,7 +192,7 @@ TEST(StepPlan, IdleTurnsAddNothingToTheGradients) {
     double norm = 0;
     launch(world_size, [&](RankContext& context) {
       models::CausalLM model(test::sharded_toy_config(), 1);
-      auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
+      auto& state = training::shard_model(model, DeviceMesh::flat(context.group()), {});
       const auto tokens = Tensor::from(std::vector<std::int64_t>{1, 2, 3}, {3});
       StepPlan plan(state, 9);
       for (const auto& turn : plan.turns()) plan.backward(turn, ops::sum(model(tokens).logits));
@@ -207,4 +207,4 @@ TEST(StepPlan, IdleTurnsAddNothingToTheGradients) {
 }
 
 }  // namespace
-}  // namespace moegrad::training::step_plan_test
+}  // namespace moegrad::fsdp::step_plan_test

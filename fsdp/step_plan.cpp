@@ -1,29 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/step_plan.h"
+#include "fsdp/step_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
 #include "framework/distributed/collectives.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/rank_context.h"
 #include "ops/elementwise.h"
-#include "train/sum_in_order.h"
 
-namespace moegrad::training {
+namespace moegrad::fsdp {
+namespace {
+
+template <class T>
+void sum_over_both(const GroupRanks& ranks, std::span<T> values) {
+  for (const auto& group : {ranks.shard, ranks.replicas}) {
+    if (group && group->size() > 1) all_reduce(*group, values);
+  }
+}
+
+}  // namespace
+
+void sum_over(const GroupRanks& ranks, std::span<std::int64_t> values) {
+  sum_over_both(ranks, values);
+}
+
+double sum_in_order(std::vector<double> terms, const GroupRanks& ranks) {
+  // Exact: of the ranks' values of a term all but one are zero.
+  sum_over_both(ranks, std::span(terms));
+  return std::accumulate(terms.begin(), terms.end(), 0.0);
+}
 
 Accumulation accumulation_on(const ParallelDims& dims) {
   return dims.ep > 1 ? Accumulation::kReduceEach : Accumulation::kKeepUntilLast;
 }
 
 bool ranks_compute_equally(const ParallelDims& dims, std::int64_t micro_batches) {
-  return dims.ep == 1 && micro_batches % dims.ranks() == 0;
+  return dims.ep == 1 && micro_batches % dims.token_ranks() == 0;
 }
 
-GridPosition GridPosition::of(const fsdp::State& state) {
-  const auto& ranks = state.ranks();
+GridPosition GridPosition::of(const GroupRanks& ranks) {
   GridPosition position = {.replicas = ranks.num_replicas(), .shards = ranks.num_shards()};
   if (ranks.replicas) position.replica = ranks.replicas->rank();
   if (ranks.shard) position.shard = ranks.shard->rank();
@@ -65,11 +83,11 @@ std::int64_t idle_ranks(std::int64_t micro_batches, GridPosition grid, Accumulat
   return idle;
 }
 
-StepPlan::StepPlan(fsdp::State& state, std::int64_t micro_batches, Accumulation accumulation)
+StepPlan::StepPlan(State& state, std::int64_t micro_batches, Accumulation accumulation)
     : state_(&state), micro_batches_(micro_batches), accumulation_(accumulation) {
   check<ValueError>(micro_batches >= 1, "step plan: micro_batches must be at least 1, got ",
                     micro_batches);
-  turns_ = turns_of(micro_batches, GridPosition::of(state), accumulation);
+  turns_ = turns_of(micro_batches, GridPosition::of(state.ranks()), accumulation);
 }
 
 std::vector<std::int64_t> StepPlan::indices() const {
@@ -78,12 +96,10 @@ std::vector<std::int64_t> StepPlan::indices() const {
   return indices;
 }
 
-std::vector<MicroBatch> StepPlan::own(const std::vector<MicroBatch>& all) const {
-  check<ValueError>(std::ssize(all) == micro_batches_, "step plan: a step must have ",
-                    micro_batches_, " micro-batches, got ", all.size());
-  std::vector<MicroBatch> own;
-  for (const auto& turn : turns_) own.push_back(all[static_cast<std::size_t>(turn.index)]);
-  return own;
+void StepPlan::check_all(std::size_t micro_batches) const {
+  check<ValueError>(static_cast<std::int64_t>(micro_batches) == micro_batches_,
+                    "step plan: a step must have ", micro_batches_, " micro-batches, got ",
+                    micro_batches);
 }
 
 void StepPlan::check_order(const Turn& turn) {
@@ -143,16 +159,15 @@ double StepPlan::sum(std::span<const double> own) const {
   for (std::size_t i = 0; i < own.size(); ++i) {
     if (!turns_[i].idle) terms[static_cast<std::size_t>(turns_[i].index)] = own[i];
   }
-  return sum_in_order(std::move(terms), RankContext::current().group());
+  return sum_in_order(std::move(terms), ranks());
 }
 
 std::int64_t StepPlan::sum(std::span<const std::int64_t> own) const {
   check_one_per_turn(own.size());
-  std::vector<std::int64_t> sum = {0};
-  for (std::size_t i = 0; i < own.size(); ++i) sum[0] += turns_[i].idle ? 0 : own[i];
-  const auto& group = RankContext::current().group();
-  if (group && group->size() > 1) all_reduce(*group, std::span(sum));
-  return sum[0];
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < own.size(); ++i) sum += turns_[i].idle ? 0 : own[i];
+  sum_over(ranks(), std::span(&sum, 1));
+  return sum;
 }
 
 void StepPlan::check_one_per_turn(std::size_t count) const {
@@ -160,4 +175,4 @@ void StepPlan::check_one_per_turn(std::size_t count) const {
                     turns_.size(), " turns, got ", count);
 }
 
-}  // namespace moegrad::training
+}  // namespace moegrad::fsdp

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <vector>
+
+#include "fsdp/param_group.h"
 
 namespace moegrad::fsdp {
 
@@ -16,6 +20,18 @@ struct Switches {
   bool reduce_scatter_unused_params = false;
   std::size_t max_reduce_inputs = 1;
   bool is_last_backward = true;  // of the root
+};
+
+/// The parameters that one fully_shard call has taken, by mesh, and how they are handled.
+struct Unit {
+  std::vector<std::unique_ptr<ParamGroup>> groups;
+  Switches switches;
+
+  /// Gathers, and waits.
+  void unshard() const;
+  void issue_unshard() const;
+  void wait_for_unshard() const;
+  void reshard() const;
 };
 
 }  // namespace moegrad::fsdp

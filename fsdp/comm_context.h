@@ -45,31 +45,4 @@ class CommContext {
   std::vector<ParamGroup*> reducing_;  // in order of issue; ends when finish() has run
 };
 
-/// The order of events, shared by all states below one root.
-struct Context {
-  /// Gives a context to `root`, which is the first to run, and to all states below it. Error if one
-  /// of them belongs to another root or has no bytes yet.
-  static void initialize(State& root);
-  /// Forgets a state that ends before the others.
-  void forget(const State* state);
-
-  State* root = nullptr;
-  std::vector<State*> states;  // pre-order of the modules
-
-  // The number of the root's forwards that a backward may come back to.
-  std::int64_t forwards = 0;
-
-  // The nesting depth of modules' forwards, without recomputation; 0 between iterations.
-  int depth = 0;
-  // The order in which this iteration's forward reached the states. CPU compute is synchronous, so
-  // nothing runs ahead by itself: forward prefetch issues what came next last time.
-  std::vector<ForwardOrder*> forward_order;
-  // One entry per forward call that backward will come back to; null where a later module of the
-  // same call took over.
-  std::vector<ForwardOrder*> post_forward_order;
-
-  bool in_backward = false;
-  std::weak_ptr<const void> backward;  // expires when the backward ends that set in_backward
-};
-
 }  // namespace moegrad::fsdp

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "framework/distributed/parallel_dims.h"
+#include "framework/runtime/error.h"
 #include "fsdp/state.h"
-#include "train/data/micro_batch.h"
 
-namespace moegrad::training {
+namespace moegrad::fsdp {
 
 /// When the gradients of the micro-batches that a rank runs in one step are communicated.
 enum class Accumulation : std::uint8_t {
@@ -36,8 +36,7 @@ struct GridPosition {
   int shard = 0;
   int shards = 1;
 
-  /// On the mesh that fully_shard had.
-  static GridPosition of(const fsdp::State& state);
+  static GridPosition of(const GroupRanks& ranks);
   int ranks() const { return replicas * shards; }
 };
 
@@ -94,12 +93,14 @@ struct Turn {
 ///     }
 ///     const double loss = plan.sum(losses);
 ///
-/// sum() is collective and gives the same number on every rank.
+/// sum() is collective and gives the same number on every rank. It adds over the ranks of the
+/// state's mesh, which have tokens of their own; others, such as those of a tensor-parallel group,
+/// repeat their work.
 class StepPlan {
  public:
   /// For a rank of a sharded model whose root has `state`, which must outlive the plan. ValueError
   /// unless micro_batches >= 1.
-  StepPlan(fsdp::State& state, std::int64_t micro_batches,
+  StepPlan(State& state, std::int64_t micro_batches,
            Accumulation accumulation = Accumulation::kKeepUntilLast);
 
   std::int64_t micro_batches() const { return micro_batches_; }
@@ -107,8 +108,17 @@ class StepPlan {
   std::span<const Turn> turns() const { return turns_; }
   /// The micro-batches that this rank runs, in order.
   std::vector<std::int64_t> indices() const;
-  /// This rank's part of all M micro-batches of a step: one for each turn.
-  std::vector<MicroBatch> own(const std::vector<MicroBatch>& all) const;
+  /// This rank's part of all M micro-batches of a step: one for each turn. ValueError for another
+  /// number of them.
+  template <class MicroBatch>
+  std::vector<MicroBatch> own(const std::vector<MicroBatch>& all) const {
+    check_all(all.size());
+    std::vector<MicroBatch> own;
+    for (const auto& turn : turns_) own.push_back(all[static_cast<std::size_t>(turn.index)]);
+    return own;
+  }
+  /// The ranks that have other micro-batches.
+  const GroupRanks& ranks() const { return state_->ranks(); }
 
   /// Differentiates the objective of a turn: this micro-batch's share in the sum over the step.
   /// Communicates gradients when their time has come. A step takes all turns in order, each once;
@@ -130,16 +140,24 @@ class StepPlan {
   std::int64_t sum(std::span<const std::int64_t> own) const;
 
  private:
+  void check_all(std::size_t micro_batches) const;
   void check_one_per_turn(std::size_t count) const;
   void check_order(const Turn& turn);
   void check_objectives(std::span<const Turn> turns, const TensorList& objectives) const;
 
-  fsdp::State* state_;
+  State* state_;
   std::int64_t micro_batches_;
   Accumulation accumulation_;
   std::vector<Turn> turns_;
   std::size_t done_ = 0;  // turns that backward() has had in this step
 };
+
+/// Adds the ranks' values, element by element. For integers; the order is not that of the ranks. No
+/// communication on one rank. Collective.
+void sum_over(const GroupRanks& ranks, std::span<std::int64_t> values);
+/// Sums over the ranks in the order of `terms` [M]: the same double on every rank. A rank gives its
+/// own terms in their places, and zeros for the others'. Collective.
+double sum_in_order(std::vector<double> terms, const GroupRanks& ranks);
 
 /// The turns of a rank.
 std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPosition& position,
@@ -147,4 +165,4 @@ std::vector<Turn> turns_of(std::int64_t micro_batches, const GridPosition& posit
 /// How many ranks of the grid have idle turns alone.
 std::int64_t idle_ranks(std::int64_t micro_batches, GridPosition grid, Accumulation accumulation);
 
-}  // namespace moegrad::training
+}  // namespace moegrad::fsdp
