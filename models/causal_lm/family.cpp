@@ -8,10 +8,10 @@
 #include <string>
 
 #include "framework/runtime/error.h"
-#include "models/glm4_moe/glm4_moe.h"
-#include "models/mixtral/mixtral.h"
-#include "models/qwen2_moe/qwen2_moe.h"
-#include "models/qwen3_moe/qwen3_moe.h"
+#include "models/families/glm4_moe.h"
+#include "models/families/mixtral.h"
+#include "models/families/qwen2_moe.h"
+#include "models/families/qwen3_moe.h"
 
 namespace moegrad::models {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/qwen3_moe/qwen3_moe.h"
+#include "models/families/qwen3_moe.h"
 
 namespace moegrad::models {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/qwen2_moe/qwen2_moe.h"
+#include "models/families/qwen2_moe.h"
 
 namespace moegrad::models {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/mixtral/mixtral.h"
+#include "models/families/mixtral.h"
 
 namespace moegrad::models {
 namespace {
