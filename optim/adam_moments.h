@@ -8,6 +8,17 @@ namespace moegrad::optim {
 
 // Adam's rule, for the optimizers that have it.
 
+/// The settings of groups that have none of their own, from the configuration of such an optimizer.
+template <class Config>
+ParamGroup adam_settings(const Config& config) {
+  return {.lr = config.lr,
+          .weight_decay = config.weight_decay,
+          .beta1 = config.beta1,
+          .beta2 = config.beta2,
+          .eps = config.eps,
+          .amsgrad = config.amsgrad};
+}
+
 /// What the rule keeps of a parameter: `steps` as `step`, exp_avg, exp_avg_sq, and in a group with
 /// amsgrad max_exp_avg_sq.
 NamedTensors adam_state(const ParamGroup& group, const Tensor& parameter, Tensor steps);

@@ -1,62 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "optim/optimizer.h"
+#include "optim/adam.h"
 
 namespace moegrad::optim {
 
-/// Adam with decoupled weight decay, as torch.optim.AdamW. For step t = 1, 2, ... of a parameter
-///
-///     p = p (1 - lr wd)
-///     m = b1 m + (1 - b1) g,    v = b2 v + (1 - b2) g^2
-///     p = p - lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
-///
-/// in one pass over each parameter, in the parameter's dtype. With amsgrad the largest v so far
-/// takes the place of v in the last line. Steps are counted per parameter, or per row block for
-/// parameters in skip_missing_grad. Without a gradient, moments and count stay.
-///
-/// State: `step`, `exp_avg` (m), `exp_avg_sq` (v), and with amsgrad `max_exp_avg_sq`.
+/// Adam with decoupled weight decay, as torch.optim.AdamW.
 ///
 /// Reference: Loshchilov & Hutter, 2019, https://arxiv.org/abs/1711.05101; amsgrad: Reddi et al.,
 /// 2018, https://arxiv.org/abs/1904.09237
-class AdamW final : public Optimizer {
+class AdamW final : public AdamRule</*kDecoupled=*/true> {
  public:
-  struct Config {
-    double lr = 1e-3;
-    double beta1 = 0.9;
-    double beta2 = 0.999;
-    double eps = 1e-8;
-    double weight_decay = 0.01;
-    bool amsgrad = false;
-    /// Row blocks, by parameter name, that a step leaves alone if they have no gradient (Note
-    /// [Blocks without a gradient]). For other parameters a gradient of zeros is an ordinary one.
-    RowBlocks skip_missing_grad = {};
-    bool skip_nonfinite_grad = false;  // Optimizer::step()
-  };
-  /// The state of one parameter.
-  struct State {
-    std::string name;       // of the parameter
-    Tensor steps;           // int64, one per row block, so usually [1]; the same on all ranks;
-                            // undefined, as all below, if the parameter has been frozen all along
-    Tensor exp_avg;         // m
-    Tensor exp_avg_sq;      // v
-    Tensor max_exp_avg_sq;  // undefined without amsgrad
-  };
-
-  /// One group with the configuration's settings.
-  AdamW(NamedTensors parameters, const Config& config);
-  /// Each group has its own settings (lr, weight_decay, beta1, beta2, eps, amsgrad), or takes the
-  /// configuration's.
-  AdamW(std::vector<ParamGroup> groups, const Config& config);
-
-  /// The states in the order of groups and of parameters within them.
-  std::vector<State> states() const;
-
- private:
-  void apply(Update& update) override;
+  using AdamRule::AdamRule;
 };
 
 }  // namespace moegrad::optim

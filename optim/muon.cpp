@@ -30,15 +30,7 @@ ParamGroup with_muon_defaults(ParamGroup group, const Muon::Config& config) {
                           .adjust = config.adjust})
         .front();
   }
-  const auto& adamw = config.adamw;
-  return with_defaults("Muon's AdamW", {std::move(group)},
-                       {.lr = adamw.lr,
-                        .weight_decay = adamw.weight_decay,
-                        .beta1 = adamw.beta1,
-                        .beta2 = adamw.beta2,
-                        .eps = adamw.eps,
-                        .amsgrad = adamw.amsgrad})
-      .front();
+  return with_defaults("Muon's AdamW", {std::move(group)}, adam_settings(config.adamw)).front();
 }
 
 std::vector<ParamGroup> with_muon_defaults(std::vector<ParamGroup> groups,

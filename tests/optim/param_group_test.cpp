@@ -212,6 +212,12 @@ TEST(ParamGroup, OneGroupAloneIsWrittenInBraces) {
   EXPECT_EQ(typed.groups().size(), 1U);
 }
 
+TEST(ParamGroup, DecaysByDefaultAsInPyTorch) {
+  const NamedTensors w = {{"w", test::variable({2})}};
+  EXPECT_EQ(Adam(w, Adam::Config{}).groups()[0].weight_decay, 0.0);
+  EXPECT_EQ(AdamW(w, AdamW::Config{}).groups()[0].weight_decay, 0.01);
+}
+
 TEST(ParamGroup, SettingsAreFinite) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const NamedTensors w = {{"w", test::variable({2})}};
