@@ -14,11 +14,10 @@
 #include "framework/autograd/graph.h"
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/program.h"
 #include "models/causal_lm/config_json.h"
 #include "models/causal_lm/loss.h"
 #include "models/causal_lm/model.h"
-#include "train/config/command_line.h"
+#include "tools/tool_main.h"
 #include "train/data/random_data.h"
 
 namespace moegrad::tools {
@@ -99,9 +98,8 @@ int run(const Options& options) {
   return 0;
 }
 
-int parse_and_run(int argc, char** argv) {
-  Options options;
-  CommandLine line(
+CommandLine command_line(Options& options) {
+  return {
       "Writes the tape of one forward of the model as DOT, its critical path by FLOPs "
       "and its live bytes over time.",
       {choice_of_text(
@@ -115,9 +113,7 @@ int parse_and_run(int argc, char** argv) {
        path_option("critical-path", options.critical_path, PathKind::kOutput,
                    "where to write the longest chain"),
        path_option("live-bytes", options.live_bytes, PathKind::kOutput,
-                   "where to write bytes over time")});
-  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
-  return run(options);
+                   "where to write bytes over time")}};
 }
 
 }  // namespace
@@ -125,5 +121,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program_once("inspect_graph", [&] { return parse_and_run(argc, argv); });
+  return tool_main(moegrad::run_program_once, "inspect_graph", command_line, run, argc, argv);
 }

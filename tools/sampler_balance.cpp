@@ -16,7 +16,7 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
 #include "framework/runtime/random.h"
-#include "train/config/command_line.h"
+#include "tools/tool_main.h"
 #include "train/config/common_options.h"
 #include "train/data/attention_balance.h"
 #include "train/data/documents.h"
@@ -83,7 +83,7 @@ void check_budget(const DocumentOffsets& documents, std::int64_t budget) {
                     documents.back(), " tokens, got ", budget);
 }
 
-void run(const BalanceOptions& options) {
+int run(const BalanceOptions& options) {
   const auto tokens = TokenSource::text_file(options.text);
   const auto text = tokens.as_text();
   const auto documents =
@@ -92,20 +92,17 @@ void run(const BalanceOptions& options) {
   for (const auto* each : {&documents, &log_normal}) check_budget(*each, options.budget);
   report(tokens.name(), documents, options);
   report("log-normal lengths", log_normal, options);
+  return 0;
 }
 
-int parse_and_run(int argc, char** argv) {
-  BalanceOptions options;
-  CommandLine line(
+CommandLine command_line(BalanceOptions& options) {
+  return {
       "How evenly packed documents spread attention over ranks.",
       {path_option("text", options.text, PathKind::kInput,
                    "text file, documents at blank lines; default: the King James text's chapters"),
        number_option("budget", options.budget, {1, 1 << 30}, "tokens per pack, at most"),
        micro_batches_option(options.micro_batches, "packs per step, over all ranks"),
-       seed_option(options.seed, "of the order and the lengths")});
-  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
-  run(options);
-  return 0;
+       seed_option(options.seed, "of the order and the lengths")}};
 }
 
 }  // namespace
@@ -113,5 +110,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program_once("sampler_balance", [&] { return parse_and_run(argc, argv); });
+  return tool_main(moegrad::run_program_once, "sampler_balance", command_line, run, argc, argv);
 }

@@ -22,7 +22,7 @@
 #include "tools/check_golden/golden_optim.h"
 #include "tools/check_golden/golden_pretrained.h"
 #include "tools/check_golden/golden_runs.h"
-#include "train/config/command_line.h"
+#include "tools/tool_main.h"
 #include "train/config/common_options.h"
 
 namespace moegrad::tools {
@@ -32,6 +32,11 @@ using namespace training;
 namespace {
 
 constexpr int kMaxRanks = 64;
+
+struct GoldenOptions {
+  std::vector<std::string> folders;
+  int world_size = 2, expert_parallel = 1;  // of the sharded path
+};
 
 struct Tally {
   std::size_t quantities = 0;
@@ -127,7 +132,13 @@ void check_folder(const std::string& folder, const ParallelDims& ranks, Tally& t
   }
 }
 
-int run(const std::vector<std::string>& folders, const ParallelDims& ranks) {
+int run(const GoldenOptions& options) {
+  check_one_process();
+  const auto& [folders, world_size, expert_parallel] = options;
+  check<UsageError>(world_size % expert_parallel == 0,
+                    "--expert-parallel: must divide the ranks (--world-size), ", world_size,
+                    ", got ", expert_parallel);
+  const ParallelDims ranks = {.dp_shard = world_size, .ep = expert_parallel};
   Tally tally;
   for (const auto& folder : folders) {
     ++tally.folders;
@@ -147,21 +158,13 @@ int run(const std::vector<std::string>& folders, const ParallelDims& ranks) {
   return tally.failures.empty() && tally.missing == 0 ? 0 : 1;
 }
 
-int parse_and_run(int argc, char** argv) {
-  std::vector<std::string> folders;
-  int world_size = 2, expert_parallel = 1;  // of the sharded path
-  CommandLine line(
+CommandLine command_line(GoldenOptions& options) {
+  return {
       "Compares the model with what Hugging Face's computes, as golden folders hold it.",
-      {texts_option("folders", folders, "golden folders").as_argument(),
-       thread_ranks_option(world_size, kMaxRanks),
-       number_option("expert-parallel", expert_parallel, {1, kMaxRanks},
-                     "ranks that have the experts of a layer between them; divides the ranks")});
-  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
-  check_one_process();
-  check<UsageError>(world_size % expert_parallel == 0,
-                    "--expert-parallel: must divide the ranks (--world-size), ", world_size,
-                    ", got ", expert_parallel);
-  return run(folders, {.dp_shard = world_size, .ep = expert_parallel});
+      {texts_option("folders", options.folders, "golden folders").as_argument(),
+       thread_ranks_option(options.world_size, kMaxRanks),
+       number_option("expert-parallel", options.expert_parallel, {1, kMaxRanks},
+                     "ranks that have the experts of a layer between them; divides the ranks")}};
 }
 
 }  // namespace
@@ -169,5 +172,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program("check_golden", [&] { return parse_and_run(argc, argv); });
+  return tool_main(moegrad::run_program, "check_golden", command_line, run, argc, argv);
 }

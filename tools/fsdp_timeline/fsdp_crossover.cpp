@@ -20,9 +20,8 @@
 #include "framework/profile/overlap.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/mpi_environment.h"
-#include "framework/runtime/program.h"
 #include "tools/fsdp_timeline/timeline_report.h"
-#include "train/config/command_line.h"
+#include "tools/tool_main.h"
 
 namespace moegrad::tools {
 
@@ -32,6 +31,11 @@ namespace {
 
 constexpr double kCovered = 0.9;  // share hidden from which on we call a gather covered
 const std::int64_t kTokens[] = {16, 32, 64, 128, 256, 512, 1024, 2048};
+
+struct CrossoverOptions {
+  double megabytes_per_second = 60;
+  std::int64_t steps = 8;
+};
 
 struct Point {
   double tokens = 0, compute = 0, gather = 0, hidden = 0;  // seconds, share
@@ -130,7 +134,8 @@ void write_svg(const std::vector<Point>& points, double flops_per_token, double 
        << " ms, both logarithmic</text>\n</svg>\n";
 }
 
-int run(double megabytes_per_second, std::int64_t steps) {
+int run(const CrossoverOptions& program) {
+  const auto& [megabytes_per_second, steps] = program;
   TimelineOptions options;
   options.steps = steps;
   options.window = steps + 1;
@@ -169,22 +174,18 @@ int run(double megabytes_per_second, std::int64_t steps) {
   return 0;
 }
 
-int parse_and_run(int argc, char** argv) {
-  double megabytes_per_second = 60;
-  std::int64_t steps = 8;
-  CommandLine line(
+CommandLine command_line(CrossoverOptions& options) {
+  return {
       "From how many tokens on a layer's compute covers the gather of the next one.",
-      {number_option("mb-per-second", megabytes_per_second, {1e-3, 1e9},
+      {number_option("mb-per-second", options.megabytes_per_second, {1e-3, 1e9},
                      "bandwidth of the modelled link"),
-       number_option("steps", steps, {1, 1 << 20}, "measured, for each number of tokens")});
-  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
-  return run(megabytes_per_second, steps);
+       number_option("steps", options.steps, {1, 1 << 20}, "measured, for each number of tokens")}};
 }
 
 }  // namespace
 }  // namespace moegrad::tools
 
 int main(int argc, char** argv) {
-  return moegrad::run_program("fsdp_crossover",
-                              [&] { return moegrad::tools::parse_and_run(argc, argv); });
+  using namespace moegrad::tools;
+  return tool_main(moegrad::run_program, "fsdp_crossover", command_line, run, argc, argv);
 }

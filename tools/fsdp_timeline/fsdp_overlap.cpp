@@ -37,7 +37,7 @@
 #include "fsdp/fully_shard.h"
 #include "tools/fsdp_timeline/slept_model.h"
 #include "tools/fsdp_timeline/timeline_report.h"
-#include "train/config/command_line.h"
+#include "tools/tool_main.h"
 
 namespace moegrad::tools {
 
@@ -47,6 +47,10 @@ namespace {
 
 constexpr double kShareOfCompute = 0.8;
 constexpr std::int64_t kSequenceLength = 64;
+
+struct OverlapOptions {
+  std::int64_t layers = 16, tokens = 1024, steps = 16;
+};
 
 struct Hidden {
   Overlap gather, reduce;   // without the first gather and the last reduction
@@ -207,29 +211,28 @@ void computed(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
   }
 }
 
-void run(std::int64_t layers, std::int64_t tokens, std::int64_t steps) {
+int run(const OverlapOptions& options) {
+  const auto& [layers, tokens, steps] = options;
   check<UsageError>(tokens % kSequenceLength == 0, "--tokens: must be a multiple of ",
                     kSequenceLength, ", got ", tokens);
   slept(layers, steps);
   computed(layers, tokens, steps);
+  return 0;
 }
 
-int parse_and_run(int argc, char** argv) {
-  std::int64_t layers = 16, tokens = 1024, steps = 16;
-  CommandLine line(
+CommandLine command_line(OverlapOptions& options) {
+  return {
       "How much of fully_shard's communication is hidden under compute.",
-      {number_option("layers", layers, {1, 1 << 10}, "of either model"),
-       number_option("tokens", tokens, {1, 1 << 24}, "per rank and step, in sequences of 64"),
-       number_option("steps", steps, {1, 1 << 20}, "measured, with prefetch on and off")});
-  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
-  run(layers, tokens, steps);
-  return 0;
+      {number_option("layers", options.layers, {1, 1 << 10}, "of either model"),
+       number_option("tokens", options.tokens, {1, 1 << 24},
+                     "per rank and step, in sequences of 64"),
+       number_option("steps", options.steps, {1, 1 << 20}, "measured, with prefetch on and off")}};
 }
 
 }  // namespace
 }  // namespace moegrad::tools
 
 int main(int argc, char** argv) {
-  return moegrad::run_program("fsdp_overlap",
-                              [&] { return moegrad::tools::parse_and_run(argc, argv); });
+  using namespace moegrad::tools;
+  return tool_main(moegrad::run_program, "fsdp_overlap", command_line, run, argc, argv);
 }

