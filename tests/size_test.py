@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that no folder of sources grows unnoticed: each has a budget of lines, and what is saved stays saved."""
+import sys
+import tempfile
+from pathlib import Path
+
+from repository_files import repository_files
+
+# The most lines of .h and .cpp files, and what they are for. A number that rises has its reason beside it.
+BUDGETS = {
+    "framework/runtime": (2874, "a rank's threads and memory, spans, random numbers, errors, log, frame of programs"),
+    "framework/profile": (534, "traces, overlap, slow ranks"),
+    "framework/tensor": (2141, "tensor, storage, layouts"),
+    "framework/distributed": (8757, "one contract for ranks as threads and as processes"),
+    "framework/autograd": (4330, "tape, engine, hooks, recomputation, gradcheck, graph view"),
+    "framework/io": (4566, "safetensors, checkpoints, strict JSON, printing"),
+    "ops": (13758, "each op with its backward; kernels for two vector widths"),
+    "nn": (4097, "module, layers, mixture of experts"),
+    "optim": (3299, "optimizers, schedules, clipping"),
+    "fsdp": (3196, "fully_shard"),
+    "parallel": (628, "experts on several ranks"),
+    "models": (3971, "one decoder, a table per family, Hugging Face's files"),
+    "train": (7816, "options, data, step, checkpoints, logs"),
+    "tools": (9144, "twelve programs; check_golden and the report are half of it"),
+}
+SLACK = 0.03  # a folder may be this far below its budget
+SUFFIXES = {".cpp", ".h"}
+
+
+def folder_of(file):
+    return "/".join(file.parts[:2 if file.parts[0] == "framework" else 1])
+
+
+def lines_of_folders(root, tops):
+    lines = {}
+    for file in repository_files(root, sorted(tops)):
+        if file.parts[0] in tops and file.suffix in SUFFIXES:
+            with (root / file).open("rb") as text:
+                lines[folder_of(file)] = lines.get(folder_of(file), 0) + sum(1 for _ in text)
+    return lines
+
+
+def problems(root, budgets):
+    lines = lines_of_folders(root, {folder.split("/")[0] for folder in budgets})
+    for folder in sorted(lines.keys() - budgets.keys()):
+        yield f"{folder}: has {lines[folder]} lines and no budget; give it one in tests/size_test.py"
+    for folder, (most, _) in budgets.items():
+        now = lines.get(folder, 0)
+        if now > most:
+            yield f"{folder}: must have at most {most} lines, got {now}; remove some, or raise the number in " \
+                  "tests/size_test.py and write the reason beside it"
+        elif now < (1 - SLACK) * most:
+            yield f"{folder}: has {now} lines, more than {SLACK:.0%} below its budget of {most}; lower the number " \
+                  f"in tests/size_test.py to {now}"
+
+
+def self_test():
+    """Plants folders within their budget, above it, below it and without one."""
+    planted = {"framework/a/a.h": 60, "framework/a/b/a.cpp": 40, "framework/b/a.cpp": 101, "framework/c/a.cpp": 97,
+               "framework/d/a.cpp": 96, "framework/e/a.h": 1, "ops/a.h": 50, "ops/kernels/a.cpp": 50,
+               "ops/CMakeLists.txt": 9, "tests/a.cpp": 500}
+    budgets = {folder: (100, "") for folder in ["framework/a", "framework/b", "framework/c", "framework/d", "ops"]}
+    with tempfile.TemporaryDirectory() as tmp:
+        for name, lines in planted.items():
+            (Path(tmp) / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(tmp) / name).write_text("x\n" * lines, encoding="utf-8")
+        found = list(problems(Path(tmp), budgets))
+    assert [problem.split(":")[0] for problem in found] == ["framework/e", "framework/b", "framework/d"], found
+    assert "at most 100 lines, got 101" in found[1] and "to 96" in found[2], found
+
+
+self_test()
+found = list(problems(Path(__file__).resolve().parent.parent, BUDGETS))
+print("\n".join(found) or "size_test: ok")
+sys.exit(bool(found))
