@@ -19,7 +19,7 @@ BUDGETS = {
     "optim": (3299, "optimizers, schedules, clipping"),
     "fsdp": (3196, "fully_shard"),
     "parallel": (628, "experts on several ranks"),
-    "models": (3971, "one decoder, a table per family, Hugging Face's files"),
+    "models": (3944, "one decoder, a table per family, Hugging Face's files"),
     "train": (7816, "options, data, step, checkpoints, logs"),
     "tools": (9144, "twelve programs; check_golden and the report are half of it"),
 }

@@ -13,7 +13,7 @@
 #include "framework/runtime/error.h"
 #include "models/causal_lm/config_keys.h"
 #include "models/causal_lm/family.h"
-#include "models/families/qwen3_moe.h"
+#include "models/families/families.h"
 
 namespace moegrad::models {
 namespace {

@@ -8,10 +8,7 @@
 #include <string>
 
 #include "framework/runtime/error.h"
-#include "models/families/glm4_moe.h"
-#include "models/families/mixtral.h"
-#include "models/families/qwen2_moe.h"
-#include "models/families/qwen3_moe.h"
+#include "models/families/families.h"
 
 namespace moegrad::models {
 namespace {

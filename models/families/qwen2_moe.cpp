@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/families/qwen2_moe.h"
+#include "models/families/families.h"
 
 namespace moegrad::models {
 namespace {
