@@ -25,7 +25,7 @@ struct HfIndex {
 };
 
 /// Reads an index, {"metadata": {"total_size": bytes}, "weight_map": {name: file}}. total_size may
-/// be absent and anything; other keys are ignored. A file name must be the plain name of a
+/// be absent or anything; other keys are ignored. A file name must be the plain name of a
 /// .safetensors file. Other names are refused, so that no index points outside its folder.
 ///
 /// Throws ValueError `<subject>: <requirement>, got <what>`.

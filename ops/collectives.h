@@ -15,7 +15,7 @@ namespace moegrad::ops {
 // conjugate, another collective: what was gathered is summed and scattered, what was sent comes
 // back. So all ranks must also run the same backward, in the same order.
 //
-// An op returns at once. Whoever first reads the result waits for it (Note [Bytes that are under
+// An op returns at once. The first to read the result waits for it (Note [Bytes that are under
 // way]), also in backward, and an error of the collective shows there. Until then the op keeps its
 // input. Sums run along the tree of Note [Reduction order], so the bits are fixed.
 //

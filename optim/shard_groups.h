@@ -22,7 +22,7 @@ using ProcessGroups = std::vector<std::shared_ptr<ProcessGroup>>;
 void check_not_replaced(std::string_view op, const NamedTensors& parameters);
 
 /// Error if some of `parameters` with a gradient are spread over ranks and others are whole without
-/// being in fsdp::Policy::ignored_parameters. Nobody would sum the gradients of these, so they
+/// being in fsdp::Policy::ignored_parameters. No rank would sum the gradients of these, so they
 /// would become different on each rank.
 void check_all_spread(std::string_view op, const NamedTensors& parameters);
 

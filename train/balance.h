@@ -12,7 +12,7 @@ enum class BalancedLayers : std::uint8_t {
   kEach,    // each on its own; the loss is their mean
 };
 
-/// Whose tokens the load-balancing loss counts.
+/// The tokens that the load-balancing loss counts.
 enum class BalancedTokens : std::uint8_t {
   kMicroBatch,  // those of the micro-batch
   kRanks,       // those of all micro-batches that the ranks run at the same time

@@ -15,7 +15,7 @@
 
 namespace moegrad::models {
 
-/// Whose names, keys and defaults a model has in Hugging Face's files: the model_type of
+/// The class of transformers that a model has its names, keys and defaults from: the model_type of
 /// config.json, which to_string() gives.
 enum class ModelType : std::uint8_t { kQwen3Moe, kQwen2Moe, kMixtral, kGlm4Moe };
 

@@ -16,11 +16,11 @@ namespace moegrad::models {
 /// here are kept in other_keys: token ids, what generate() or a trainer reads, names that begin
 /// with an underscore or with the name of a tool ("unsloth_version").
 ///
-/// A ValueError are any other key, a value that these models do not implement (another model_type
+/// ValueError for any other key, for a value that these models do not implement (another model_type
 /// or hidden_act, n_shared_experts other than 0 for a Qwen3-MoE, biases that the model does not
-/// have, rope_scaling, sliding windows, dropout, quantization), a key that appears twice, and two
-/// spellings of one setting that disagree: num_experts and num_local_experts, rope_theta and
-/// rope_parameters.rope_theta, torch_dtype and dtype. Weights of 16 bits widen to float32.
+/// have, rope_scaling, sliding windows, dropout, quantization), for a key that appears twice, and
+/// for two spellings of one setting that disagree: num_experts and num_local_experts, rope_theta
+/// and rope_parameters.rope_theta, torch_dtype and dtype. Weights of 16 bits widen to float32.
 ///
 /// The framework's own fields may be in the file too: "expert_weights": "pretransposed" | "hf", and
 /// "moegrad_dtype": "float32" | "float64", which outranks torch_dtype.

@@ -64,7 +64,7 @@ class DecoderLayer final : public nn::Callable<DecoderLayer> {
   /// The shared expert's share, [T, H]. It needs nothing of dispatch() and experts(), so it can run
   /// while tokens travel: keep the result in attended.shared. Error without a shared expert.
   Tensor shared(const AttentionOutput& attended);
-  /// [R, H] -> hidden [T, H]. Calls shared(), if there is a shared expert and nobody has yet.
+  /// [R, H] -> hidden [T, H]. Calls shared(), if there is a shared expert and it has not run.
   Output combine(const Tensor& rows, const nn::DispatchedRows& dispatched,
                  const AttentionOutput& attended);
 

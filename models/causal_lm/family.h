@@ -27,7 +27,7 @@ struct ModelFamily {
   std::string_view model_type;    // in config.json
   std::string_view architecture;  // the class
   CausalLMConfig defaults;        // of its configuration class
-  /// Besides those that all families have (common_keys()).
+  /// Its keys beside common_keys(), which all families have.
   std::vector<ConfigKey> keys = {};
   /// Second spellings of keys: {spelling, key}.
   std::vector<std::pair<std::string_view, std::string_view>> aliases = {};
@@ -54,9 +54,9 @@ std::string listed(const std::vector<std::string_view>& names);
 /// The keys that all families have, but for rope_theta, which has two places.
 const std::vector<ConfigKey>& common_keys();
 
-/// The fields that a family has no key for, though another has one: they are as in `defaults`.
+/// The fields that another family has a key for and this one has not. They must equal `defaults`.
 std::vector<ConfigKey> fields_without_key(const ModelFamily& family);
-/// ValueError for one of them that is not.
+/// ValueError if one of them does not.
 void check_fields_without_key(const CausalLMConfig& config);
 
 struct ByteModelSizes {

@@ -15,7 +15,7 @@ enum class GoldenKind : std::uint8_t {
 };
 
 /// The kind of a folder, told by its files alone. ValueError for a folder of no kind, and for one
-/// whose config.json is of a model that there is not.
+/// whose config.json is of an unknown model.
 GoldenKind golden_kind(const std::filesystem::path& folder);
 
 }  // namespace moegrad::tools
