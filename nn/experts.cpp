@@ -34,9 +34,8 @@ Tensor make_parameter(const ParameterLayout& layout, Dtype dtype) {
 /// One grouped matmul over all experts: rows [R, in] -> [R, out].
 Tensor multiply(const Tensor& rows, const Tensor& weight, const ParameterLayout& layout,
                 const ops::RowGroups& groups) {
-  if (layout.in_first) return ops::npu_gmm(weight, rows, groups.counts, groups.sources);
-  return ops::grouped_matmul(rows, weight, groups.offsets, /*transpose_weight=*/true,
-                             groups.sources);
+  if (layout.in_first) return ops::npu_gmm(weight, rows, groups);
+  return ops::grouped_matmul(rows, weight, groups, /*transpose_weight=*/true);
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ Tensor MoE::experts(const DispatchedRows& dispatched) {
 }
 
 Tensor MoE::combine(const Tensor& rows, const DispatchedRows& dispatched) {
-  check_order(dispatched.way_back.has_value(), "combine", "dispatch");
+  check_order(dispatched.metadata != nullptr, "combine", "dispatch");
   check_order(rows.defined(), "combine", "experts");
   return combine_(*dispatcher_, rows, dispatched);
 }

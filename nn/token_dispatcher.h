@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <any>
 #include <cstdint>
+#include <memory>
+#include <string_view>
 #include <vector>
 
+#include "framework/runtime/error.h"
 #include "nn/module.h"
 #include "nn/router.h"
 #include "ops/routing.h"
 
 namespace moegrad::nn {
+
+/// What a kind of dispatcher needs to combine the rows that it has dispatched: it derives its own.
+struct DispatchMetadata {
+  virtual ~DispatchMetadata() = default;
+};
 
 /// The rows that the experts of this rank compute. Each row is a token on its way to one expert;
 /// its weight travels with it.
@@ -18,8 +25,17 @@ struct DispatchedRows {
   Tensor weights;                                    // [R]
   ops::RowGroups groups;                             // of the experts of this rank
   std::vector<std::int64_t> tokens_per_expert = {};  // [E]: how this rank's tokens chose
-  std::any way_back = {};                            // what the dispatcher needs to combine
+  std::shared_ptr<const DispatchMetadata> metadata = {};
 };
+
+/// The metadata of `dispatched`. Error, which names the dispatcher, unless they are an M.
+template <class M>
+const M& metadata_of(const DispatchedRows& dispatched, std::string_view dispatcher) {
+  const auto* const metadata = dynamic_cast<const M*>(dispatched.metadata.get());
+  check(metadata != nullptr, dispatcher,
+        ": must combine rows that it has dispatched, got those of another");
+  return *metadata;
+}
 
 void for_each_tensor(DispatchedRows& dispatched, const TensorVisitor& visit);
 

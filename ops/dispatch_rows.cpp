@@ -3,7 +3,6 @@
 // come.
 #include "ops/dispatch_rows.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <numeric>
 #include <span>
@@ -30,14 +29,13 @@ std::int64_t sum(const RowCounts& counts) {
 /// Both directions of a plan, without a tape.
 class RowExchangeOp {
  public:
-  RowExchangeOp(std::shared_ptr<ProcessGroup> group, const DispatchPlan& plan,
-                CollectiveOptions options)
+  RowExchangeOp(std::shared_ptr<ProcessGroup> group, const RowPlan& plan, CollectiveOptions options)
       : group_(std::move(group)),
-        tokens_(plan.order.tokens),
-        top_k_(plan.order.top_k),
-        sent_(plan.sent),
-        received_(plan.received),
-        places_(plan.places),
+        tokens_(plan.tokens),
+        top_k_(plan.top_k),
+        sent_(plan.sent.sums_of_parts(group_->size())),
+        received_(plan.received.sums_of_parts(group_->size())),
+        places_(plan.received.runs()),
         options_(std::move(options)) {}
 
   RowExchangeOp backward() const {
@@ -155,8 +153,8 @@ class RowExchangeOp {
 
   std::shared_ptr<ProcessGroup> group_;
   std::int64_t tokens_, top_k_;
-  RowCounts sent_, received_;
-  std::vector<RowRun> places_;
+  RowCounts sent_, received_;   // by rank
+  std::vector<RowRun> places_;  // of what is received, in the order in which it comes
   CollectiveOptions options_;
 };
 
@@ -204,21 +202,21 @@ class CombineRows final : public Function {
 };
 
 // Each row is a slot's and each slot has a row, as whoever follows the indices relies on.
-void check_permutation(std::string_view op, const Permutation& order) {
-  check_operands(op, order.row_of_slot, order.slot_of_row);
-  for (const auto* const indices : {&order.row_of_slot, &order.slot_of_row}) {
+void check_order(std::string_view op, const RowPlan& plan) {
+  check_operands(op, plan.row_of_slot, plan.slot_of_row);
+  for (const auto* const indices : {&plan.row_of_slot, &plan.slot_of_row}) {
     check<ShapeError>(indices->ndim() == 1 && indices->is_contiguous(), op,
                       ": the order must be two contiguous vectors, got ", indices->shape());
     check<DtypeError>(indices->dtype() == Dtype::kInt64, op, ": the order must be int64, got ",
                       indices->dtype());
   }
-  const auto row_of_slot = order.row_of_slot.data<std::int64_t>();
-  const auto slot_of_row = order.slot_of_row.data<std::int64_t>();
+  const auto row_of_slot = plan.row_of_slot.data<std::int64_t>();
+  const auto slot_of_row = plan.slot_of_row.data<std::int64_t>();
   const auto rows = std::ssize(slot_of_row);
-  const bool fits = order.tokens >= 0 && order.top_k >= 1 && rows % order.top_k == 0 &&
-                    rows / order.top_k == order.tokens && std::ssize(row_of_slot) == rows;
-  check<ValueError>(fits, op, ": the order must have a row for each of ", order.top_k,
-                    " slots of each of ", order.tokens, " tokens, got ", rows, " rows of ",
+  const bool fits = plan.tokens >= 0 && plan.top_k >= 1 && rows % plan.top_k == 0 &&
+                    rows / plan.top_k == plan.tokens && std::ssize(row_of_slot) == rows;
+  check<ValueError>(fits, op, ": the order must have a row for each of ", plan.top_k,
+                    " slots of each of ", plan.tokens, " tokens, got ", rows, " rows of ",
                     row_of_slot.size(), " slots");
   for (std::int64_t row = 0; row < rows; ++row) {
     const auto slot = slot_of_row[static_cast<std::size_t>(row)];
@@ -228,33 +226,22 @@ void check_permutation(std::string_view op, const Permutation& order) {
   }
 }
 
-void check_places(std::string_view op, std::vector<RowRun> places, std::int64_t rows) {
-  std::ranges::sort(places, [](const RowRun& a, const RowRun& b) {
-    return std::pair(a.first, a.count) < std::pair(b.first, b.count);
-  });
-  std::int64_t end = 0;
-  for (const auto& run : places) {
-    check<ValueError>(run.first == end && 0 <= run.count && run.count <= rows - end, op,
-                      ": the places must be each of ", rows, " rows once, got ", run.first, " and ",
-                      run.count, " after ", end);
-    end += run.count;
-  }
-  check<ValueError>(end == rows, op, ": the places must be each of ", rows, " rows once, got ",
-                    end);
+void check_divides(std::string_view op, std::string_view name, const RowGroups& groups, int ranks) {
+  const auto counts = std::ssize(groups.counts_by_source());
+  check<ValueError>(counts % ranks == 0, op, ": ", name, " must have as many counts for each of ",
+                    ranks, " ranks, got ", counts);
 }
 
 void check_call(std::string_view op, const std::shared_ptr<ProcessGroup>& group,
-                const Tensor& input, std::string_view name, const DispatchPlan& plan) {
+                const Tensor& input, std::string_view name, const RowPlan& plan) {
   check<ValueError>(group != nullptr, op, ": needs a process group, got null");
   check_operands(op, input);
-  check_permutation(op, plan.order);
-  const auto sent = checked_row_counts(op, "plan.sent", plan.sent, group->size(), std::nullopt);
-  const auto received =
-      checked_row_counts(op, "plan.received", plan.received, group->size(), std::nullopt);
-  const auto rows = plan.order.slot_of_row.numel();
-  check<ValueError>(sum(sent) == rows, op, ": plan.sent must add up to the ", rows,
-                    " rows of the order, got ", sum(sent));
-  check_places(op, plan.places, sum(received));
+  check_order(op, plan);
+  check_divides(op, "plan.sent", plan.sent, group->size());
+  check_divides(op, "plan.received", plan.received, group->size());
+  const auto rows = plan.slot_of_row.numel();
+  check<ValueError>(plan.sent.rows() == rows, op, ": plan.sent must add up to the ", rows,
+                    " rows of the order, got ", plan.sent.rows());
   check<ShapeError>(input.ndim() == 2, op, ": ", name, " must be a matrix, got ", input.shape());
   check_floating(op, name, input);
 }
@@ -262,21 +249,21 @@ void check_call(std::string_view op, const std::shared_ptr<ProcessGroup>& group,
 }  // namespace
 
 Tensor dispatch_rows(const std::shared_ptr<ProcessGroup>& group, const Tensor& x,
-                     const DispatchPlan& plan, const CollectiveOptions& options) {
+                     const RowPlan& plan, const CollectiveOptions& options) {
   check_call("dispatch_rows", group, x, "x", plan);
-  check<ShapeError>(x.dim(0) == plan.order.tokens, "dispatch_rows: x must be [", plan.order.tokens,
+  check<ShapeError>(x.dim(0) == plan.tokens, "dispatch_rows: x must be [", plan.tokens,
                     ", H] as planned, got ", x.shape());
   return apply<DispatchRows>(made_with(RowExchangeOp(group, plan, options)), contiguous(x),
-                             plan.order.row_of_slot, plan.order.slot_of_row);
+                             plan.row_of_slot, plan.slot_of_row);
 }
 
 Tensor combine_rows(const std::shared_ptr<ProcessGroup>& group, const Tensor& rows,
-                    const DispatchPlan& plan, const CollectiveOptions& options) {
+                    const RowPlan& plan, const CollectiveOptions& options) {
   check_call("combine_rows", group, rows, "rows", plan);
-  check<ShapeError>(rows.dim(0) == sum(plan.received), "combine_rows: rows must be [",
-                    sum(plan.received), ", H] as planned, got ", rows.shape());
+  check<ShapeError>(rows.dim(0) == plan.received.rows(), "combine_rows: rows must be [",
+                    plan.received.rows(), ", H] as planned, got ", rows.shape());
   return apply<CombineRows>(made_with(RowExchangeOp(group, plan, options)), contiguous(rows),
-                            plan.order.row_of_slot, plan.order.slot_of_row);
+                            plan.row_of_slot, plan.slot_of_row);
 }
 
 }  // namespace moegrad::ops

@@ -19,14 +19,16 @@ namespace moegrad::ops {
 ///
 /// The weight may be FRACTAL_NZ: forward then reads it in place. Its gradient is row-major ND of
 /// the weight's shape, with zeros for experts without rows. Each element is one chain of fused
-/// multiply-adds, the same bits for every layout and orientation (Note [Matmul order]). If
-/// `sources` is given, the weight's gradient is the sum of one such product per source (Note [The
-/// sum of a gradient]). Errors: ShapeError, ValueError for offsets and sources, DtypeError unless
-/// both are float32 or both float64.
+/// multiply-adds, the same bits for every layout and orientation (Note [Matmul order]). Errors:
+/// ShapeError, ValueError for offsets, DtypeError unless both are float32 or both float64.
 ///
 /// Reference: Gale et al., "MegaBlocks: efficient sparse training with mixture-of-experts", 2022.
 Tensor grouped_matmul(const Tensor& x, const Tensor& weight,
-                      const std::vector<std::int64_t>& offsets, bool transpose_weight = false,
-                      const SourceCounts& sources = {});
+                      const std::vector<std::int64_t>& offsets, bool transpose_weight = false);
+
+/// The same for groups that may come from several sources. The weight's gradient is the sum of one
+/// such product per source (Note [The sum of a gradient]).
+Tensor grouped_matmul(const Tensor& x, const Tensor& weight, const RowGroups& groups,
+                      bool transpose_weight = false);
 
 }  // namespace moegrad::ops

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -199,21 +200,7 @@ void row_groups_into(const Tensor& x, const std::vector<StoredMatrix>& matrices,
   });
 }
 
-/// Rows [begin, begin + count).
-struct RowRange {
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-};
-
-std::vector<RowRange> ranges_of(const std::vector<std::int64_t>& offsets) {
-  std::vector<RowRange> ranges;
-  for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
-    ranges.push_back({offsets[e], offsets[e + 1] - offsets[e]});
-  }
-  return ranges;
-}
-
-void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<RowRange>& groups,
+void column_groups_into(const Tensor& x, const Tensor& y, std::span<const RowRun> groups,
                         bool resume, Tensor& w) {
   const auto k = x.dim(1), n = y.dim(1);
   dispatch_floating(x.dtype(), [&]<class T>() {
@@ -223,9 +210,9 @@ void column_groups_into(const Tensor& x, const Tensor& y, const std::vector<RowR
     std::vector<kernels::MatmulProblem<T>> problems;
     problems.reserve(groups.size());
     for (std::size_t e = 0; e < groups.size(); ++e) {
-      const auto [begin, count] = groups[e];
-      problems.push_back({.a = {left + begin * k, 1, k},
-                          .b = {right + begin * n, kernels::RightForm::kRows, n},
+      const auto [first, count] = groups[e];
+      problems.push_back({.a = {left + first * k, 1, k},
+                          .b = {right + first * n, kernels::RightForm::kRows, n},
                           .c = to + static_cast<std::int64_t>(e) * k * n,
                           .c_stride = n,
                           .m = k,
@@ -292,45 +279,34 @@ void multiply_rows(const Tensor& x, const StoredMatrix& matrix, Tensor& y) {
 
 Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
                               const std::vector<std::int64_t>& offsets, const Shape& shape) {
+  std::vector<RowRun> groups;
+  for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
+    groups.push_back({offsets[e], offsets[e + 1] - offsets[e]});
+  }
   Tensor w = Tensor::empty(shape, x.dtype());
-  column_groups_into(x, y, ranges_of(offsets), false, w);
+  column_groups_into(x, y, groups, false, w);
   return w;
 }
 
-void check_rows_of_sources(std::string_view op, const SourceCounts& sources,
-                           const std::vector<std::int64_t>& offsets) {
-  check_sources(op, sources, std::ssize(offsets) - 1);
-  for (std::size_t e = 0; e + 1 < offsets.size() && !sources.empty(); ++e) {
-    std::int64_t rows = 0;
-    for (const auto& counts : sources) rows += counts[e];
-    check<ValueError>(rows == offsets[e + 1] - offsets[e], op,
-                      ": counts of sources must add up to the ", offsets[e + 1] - offsets[e],
-                      " rows of expert ", e, ", got ", rows);
-  }
-}
-
 Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x, const Tensor& y,
-                       const std::vector<std::int64_t>& offsets, const SourceCounts& sources) {
+                       const RowGroups& groups) {
   const auto& shape = function.edges()[i].shape;
-  if (sources.size() <= 1) return multiply_column_groups(x, y, offsets, shape);
+  if (groups.sources() == 1) return multiply_column_groups(x, y, groups.offsets(), shape);
   const bool apart = keeps_sources(function, i);
   TreeSum sum;
-  auto next = offsets;  // where each expert's rows of this source begin
-  for (std::size_t s = 0; s < sources.size(); ++s) {
-    const auto& counts = sources[s];
-    std::vector<RowRange> ranges;
-    for (std::size_t e = 0; e < counts.size(); ++e) {
-      ranges.push_back({next[e], counts[e]});
-      next[e] += counts[e];
-    }
+  const auto runs = groups.runs();
+  const auto experts = static_cast<std::size_t>(groups.experts());
+  for (std::int64_t s = 0; s < groups.sources(); ++s) {
     Tensor term = [&] {
       const MemoryTagGuard tag(MemoryTag::kGradients);
       return Tensor::empty(shape, x.dtype());
     }();
-    column_groups_into(x, y, ranges, false, term);
+    const auto begin = static_cast<std::size_t>(s) * experts;
+    column_groups_into(x, y, std::span(runs).subspan(begin, experts), false, term);
     if (apart) {
-      const auto source = static_cast<int>(s), count = static_cast<int>(sources.size());
-      InputGradientSink(function, i)(std::move(term), {.source = source, .sources = count});
+      InputGradientSink(function, i)(
+          std::move(term),
+          {.source = static_cast<int>(s), .sources = static_cast<int>(groups.sources())});
     } else {
       sum.push(std::move(term));
     }
@@ -339,7 +315,8 @@ Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x,
 }
 
 void multiply_columns(const Tensor& x, const Tensor& y, bool resume, Tensor& w) {
-  column_groups_into(x, y, {{0, x.dim(0)}}, resume, w);
+  const RowRun all{0, x.dim(0)};
+  column_groups_into(x, y, {&all, 1}, resume, w);
 }
 
 }  // namespace moegrad::ops

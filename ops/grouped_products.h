@@ -54,16 +54,11 @@ void multiply_rows(const Tensor& x, const StoredMatrix& matrix, Tensor& y);
 Tensor multiply_column_groups(const Tensor& x, const Tensor& y,
                               const std::vector<std::int64_t>& offsets, const Shape& shape);
 
-/// ValueError as check_sources() throws it, and unless the counts of the sources, if there are any,
-/// add up to the rows of the groups.
-void check_rows_of_sources(std::string_view op, const SourceCounts& sources,
-                           const std::vector<std::int64_t>& offsets);
-
 /// multiply_column_groups() as the gradient of tensor input `i` of the Function, whose backward
-/// calls this. If there are sources, their rows are multiplied apart (Note [The sum of a
-/// gradient]); undefined if the products have been sent to a leaf, each with its place.
+/// calls this. The rows of several sources are multiplied apart (Note [The sum of a gradient]);
+/// undefined if the products have been sent to a leaf, each with its place.
 Tensor weight_gradient(const Function& function, std::size_t i, const Tensor& x, const Tensor& y,
-                       const std::vector<std::int64_t>& offsets, const SourceCounts& sources);
+                       const RowGroups& groups);
 
 /// w = x^T y for one group. With `resume`, w = w + x^T y, where the chains (Note [Matmul order])
 /// continue from the values in w. So a sum over rows in pieces has the bits of the whole sum.

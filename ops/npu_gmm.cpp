@@ -22,52 +22,11 @@ std::vector<StoredMatrix> matrices_of(const Tensor& weight, std::int64_t experts
   return stored_matrices(transpose(weight, 1, 2), experts, !transposed);
 }
 
-std::vector<std::int64_t> offsets_of(const std::vector<std::int64_t>& counts, std::int64_t rows) {
-  std::vector<std::int64_t> offsets{0};
-  offsets.reserve(counts.size() + 1);
-  for (std::size_t e = 0; e < counts.size(); ++e) {
-    check<ValueError>(counts[e] >= 0, "npu_gmm: tokens_per_expert must not be negative, got ",
-                      counts[e], " for expert ", e);
-    offsets.push_back(offsets.back() + counts[e]);
-  }
-  check<ValueError>(offsets.back() == rows, "npu_gmm: tokens_per_expert must add up to the ", rows,
-                    " rows of x, got ", offsets.back());
-  return offsets;
-}
-
-}  // namespace
-
-Tensor NpuGMMOp::forward(const Tensor& weight, const Tensor& x) {
-  weight_ = weight;
-  x_ = x;
-  const auto experts = std::ssize(offsets_) - 1;
-  return multiply_row_groups(x, matrices_of(weight, experts, false), offsets_, weight.dim(-1));
-}
-
-// With g = dL/dy, for the rows of each expert:
-//     dL/dx = g W^T     groups of rows, the weight transposed
-//     dL/dW = x^T g     groups of the reduction, which is over rows
-TensorList NpuGMMOp::backward(const TensorList& grads, InputMask needs) {
-  const Tensor grad_output = contiguous(grads[0]);
-  const auto experts = std::ssize(offsets_) - 1;
-  Tensor grad_weight, grad_x;
-  if (needs[0]) {
-    grad_weight = weight_gradient(*this, 0, x_.unpack(), grad_output, offsets_, sources_);
-  }
-  if (needs[1]) {
-    grad_x = multiply_row_groups(grad_output, matrices_of(weight_.unpack(), experts, true),
-                                 offsets_, edges()[1].shape[1]);
-  }
-  return {grad_weight, grad_x};
-}
-
-Tensor npu_gmm(const Tensor& weight, const Tensor& x,
-               const std::vector<std::int64_t>& tokens_per_expert, const SourceCounts& sources) {
+void check_shapes(const Tensor& weight, const Tensor& x, std::int64_t experts) {
   check_operands("npu_gmm", weight, x);
   check<ShapeError>(x.ndim() == 2, "npu_gmm: x must be [M, K], got ", x.shape());
   check<ShapeError>(weight.ndim() == 2 || weight.ndim() == 3,
                     "npu_gmm: weight must be [E, K, N] or [E * K, N], got ", weight.shape());
-  const auto experts = std::ssize(tokens_per_expert);
   const auto k = x.dim(1), n = weight.dim(-1);
   check<ShapeError>(
       weight.shape() == (weight.ndim() == 3 ? Shape{experts, k, n} : Shape{experts * k, n}),
@@ -79,11 +38,54 @@ Tensor npu_gmm(const Tensor& weight, const Tensor& x,
                        Shape{experts, k, n}, ", got blocks of ",
                        Shape{blocks.batch, blocks.k, blocks.n});
   }
-  auto offsets = offsets_of(tokens_per_expert, x.dim(0));
-  check_rows_of_sources("npu_gmm", sources, offsets);
+}
+
+}  // namespace
+
+Tensor NpuGMMOp::forward(const Tensor& weight, const Tensor& x) {
+  weight_ = weight;
+  x_ = x;
+  return multiply_row_groups(x, matrices_of(weight, groups_.experts(), false), groups_.offsets(),
+                             weight.dim(-1));
+}
+
+// With g = dL/dy, for the rows of each expert:
+//     dL/dx = g W^T     groups of rows, the weight transposed
+//     dL/dW = x^T g     groups of the reduction, which is over rows
+TensorList NpuGMMOp::backward(const TensorList& grads, InputMask needs) {
+  const Tensor grad_output = contiguous(grads[0]);
+  Tensor grad_weight, grad_x;
+  if (needs[0]) grad_weight = weight_gradient(*this, 0, x_.unpack(), grad_output, groups_);
+  if (needs[1]) {
+    grad_x =
+        multiply_row_groups(grad_output, matrices_of(weight_.unpack(), groups_.experts(), true),
+                            groups_.offsets(), edges()[1].shape[1]);
+  }
+  return {grad_weight, grad_x};
+}
+
+Tensor npu_gmm(const Tensor& weight, const Tensor& x,
+               const std::vector<std::int64_t>& tokens_per_expert) {
+  check_shapes(weight, x, std::ssize(tokens_per_expert));
+  std::int64_t rows = 0;
+  for (std::size_t e = 0; e < tokens_per_expert.size(); ++e) {
+    check<ValueError>(tokens_per_expert[e] >= 0,
+                      "npu_gmm: tokens_per_expert must not be negative, got ", tokens_per_expert[e],
+                      " for expert ", e);
+    rows += tokens_per_expert[e];
+  }
+  check<ValueError>(rows == x.dim(0), "npu_gmm: tokens_per_expert must add up to the ", x.dim(0),
+                    " rows of x, got ", rows);
+  return npu_gmm(weight, x, RowGroups(1, tokens_per_expert));
+}
+
+Tensor npu_gmm(const Tensor& weight, const Tensor& x, const RowGroups& groups) {
+  check_shapes(weight, x, groups.experts());
+  check<ValueError>(groups.rows() == x.dim(0), "npu_gmm: groups must have the ", x.dim(0),
+                    " rows of x, got ", groups.rows());
   check_floating("npu_gmm", "x", x);
   check_same_dtype("npu_gmm", "x", x, "weight", weight);
-  return apply<NpuGMMOp>(made_with(std::move(offsets), sources),
+  return apply<NpuGMMOp>(made_with(groups),
                          is_transposed_view(weight) ? weight : contiguous(weight), contiguous(x));
 }
 

@@ -21,9 +21,7 @@ namespace moegrad::ops {
 /// between forward and backward (Note [Storage that is freed and refilled]).
 class NpuGMMOp final : public Function {
  public:
-  /// The rows of expert e are [offsets[e], offsets[e + 1]).
-  explicit NpuGMMOp(std::vector<std::int64_t> offsets, SourceCounts sources = {})
-      : offsets_(std::move(offsets)), sources_(std::move(sources)) {}
+  explicit NpuGMMOp(RowGroups groups) : groups_(std::move(groups)) {}
 
   std::string_view name() const override { return "npu_gmm"; }
   bool reads_nz(std::size_t i) const override { return i == 0; }
@@ -36,8 +34,7 @@ class NpuGMMOp final : public Function {
   TensorList backward(const TensorList& grads, InputMask needs) override;
 
  private:
-  std::vector<std::int64_t> offsets_;
-  SourceCounts sources_;
+  RowGroups groups_;
   SavedTensor weight_{*this}, x_{*this};
 };
 
@@ -48,12 +45,12 @@ class NpuGMMOp final : public Function {
 /// weight [E, K, N] may be the transposed view of [E, N, K]. Errors: ShapeError, LayoutError for
 /// other blocks, ValueError for counts, DtypeError unless both are float32 or both float64.
 ///
-/// `sources`, if given, says where the rows of each expert come from. Then the weight's gradient is
-/// the sum of one product per source (Note [The sum of a gradient]).
-///
 /// The general form of the operator, without a gradient, is npu_grouped_matmul.
 Tensor npu_gmm(const Tensor& weight, const Tensor& x,
-               const std::vector<std::int64_t>& tokens_per_expert,
-               const SourceCounts& sources = {});
+               const std::vector<std::int64_t>& tokens_per_expert);
+
+/// The same for groups that may come from several sources. The weight's gradient is the sum of one
+/// product per source (Note [The sum of a gradient]).
+Tensor npu_gmm(const Tensor& weight, const Tensor& x, const RowGroups& groups);
 
 }  // namespace moegrad::ops

@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 #include <string_view>
+#include <utility>
 
 #include "framework/autograd/function.h"
 #include "framework/tensor/fill.h"
@@ -86,7 +87,58 @@ class UnpermuteRows final : public Function {
 
 }  // namespace
 
-RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
+RowGroups::RowGroups(std::int64_t sources, std::vector<std::int64_t> counts)
+    : sources_(sources), by_source_(std::move(counts)) {
+  check<ValueError>(sources >= 1, "RowGroups: needs at least one source, got ", sources);
+  const auto experts = std::ssize(by_source_) / sources;
+  check<ValueError>(experts * sources == std::ssize(by_source_),
+                    "RowGroups: must have as many counts for each of ", sources, " sources, got ",
+                    by_source_.size());
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  std::int64_t rows = 0;
+  for (const auto count : by_source_) {
+    check<ValueError>(0 <= count && count <= kMost - rows,
+                      "RowGroups: counts must be at least 0, and at most 2^53 together, got ",
+                      count);
+    rows += count;
+  }
+  offsets_.resize(static_cast<std::size_t>(experts) + 1);
+  for (std::size_t i = 0; i < by_source_.size(); ++i) {
+    offsets_[i % static_cast<std::size_t>(experts) + 1] += by_source_[i];
+  }
+  std::partial_sum(offsets_.begin(), offsets_.end(), offsets_.begin());
+}
+
+std::vector<std::int64_t> RowGroups::counts() const {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(experts()));
+  for (std::size_t e = 0; e < counts.size(); ++e) counts[e] = offsets_[e + 1] - offsets_[e];
+  return counts;
+}
+
+std::vector<RowRun> RowGroups::runs() const {
+  std::vector<RowRun> runs;
+  runs.reserve(by_source_.size());
+  auto next = offsets_;  // where each expert's rows of the next source begin
+  for (std::size_t i = 0; i < by_source_.size(); ++i) {
+    auto& first = next[i % static_cast<std::size_t>(experts())];
+    runs.push_back({.first = first, .count = by_source_[i]});
+    first += by_source_[i];
+  }
+  return runs;
+}
+
+std::vector<std::int64_t> RowGroups::sums_of_parts(std::int64_t parts) const {
+  const auto counts = std::ssize(by_source_);
+  check<ValueError>(parts >= 1 && counts % parts == 0, "RowGroups: ", counts,
+                    " counts must be cut into equal parts, got ", parts);
+  std::vector<std::int64_t> sums;
+  for (auto part = by_source_.begin(); std::ssize(sums) < parts; part += counts / parts) {
+    sums.push_back(std::accumulate(part, part + counts / parts, std::int64_t{0}));
+  }
+  return sums;
+}
+
+RowPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
   check_operands("plan_routing", indices);
   check<ShapeError>(indices.ndim() == 2, "routing: indices must be [T, K], got ", indices.shape());
   check<ValueError>(num_experts >= 1, "routing: num_experts must be at least 1, got ", num_experts);
@@ -94,26 +146,23 @@ RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
                     indices.dtype());
   const Tensor slots = contiguous(indices);
   const auto experts = slots.data<std::int64_t>();
-  const auto experts_count = static_cast<std::size_t>(num_experts);
-  RoutingPlan plan{.permutation = {.row_of_slot = Tensor::empty({slots.numel()}, Dtype::kInt64),
-                                   .slot_of_row = Tensor::empty({slots.numel()}, Dtype::kInt64),
-                                   .tokens = indices.dim(0),
-                                   .top_k = indices.dim(1)},
-                   .groups = {.offsets = std::vector<std::int64_t>(experts_count + 1),
-                              .counts = std::vector<std::int64_t>(experts_count)}};
-  auto& [permutation, groups] = plan;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(num_experts));
   for (std::size_t slot = 0; slot < experts.size(); ++slot) {
     check<ValueError>(0 <= experts[slot] && experts[slot] < num_experts,
                       "routing: expert index must be in [0, ", num_experts, "), got ",
-                      experts[slot], " at token ",
-                      slot / static_cast<std::size_t>(permutation.top_k));
-    ++groups.counts[static_cast<std::size_t>(experts[slot])];
+                      experts[slot], " at token ", slot / static_cast<std::size_t>(indices.dim(1)));
+    ++counts[static_cast<std::size_t>(experts[slot])];
   }
-  std::partial_sum(groups.counts.begin(), groups.counts.end(), groups.offsets.begin() + 1);
-
-  auto next = groups.offsets;
-  const auto row_of_slot = permutation.row_of_slot.mutable_data<std::int64_t>();
-  const auto slot_of_row = permutation.slot_of_row.mutable_data<std::int64_t>();
+  RowGroups groups(1, std::move(counts));
+  RowPlan plan{.row_of_slot = Tensor::empty({slots.numel()}, Dtype::kInt64),
+               .slot_of_row = Tensor::empty({slots.numel()}, Dtype::kInt64),
+               .tokens = indices.dim(0),
+               .top_k = indices.dim(1),
+               .sent = groups,
+               .received = std::move(groups)};
+  auto next = plan.sent.offsets();
+  const auto row_of_slot = plan.row_of_slot.mutable_data<std::int64_t>();
+  const auto slot_of_row = plan.slot_of_row.mutable_data<std::int64_t>();
   for (std::size_t slot = 0; slot < experts.size(); ++slot) {
     const auto row = next[static_cast<std::size_t>(experts[slot])]++;
     row_of_slot[slot] = row;
@@ -122,50 +171,25 @@ RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts) {
   return plan;
 }
 
-void check_sources(std::string_view op, const SourceCounts& sources, std::int64_t experts) {
-  for (std::size_t s = 0; s < sources.size(); ++s) {
-    check<ValueError>(std::ssize(sources[s]) == experts, op, ": each source must have counts for ",
-                      experts, " experts, got ", sources[s].size(), " for source ", s);
-    for (std::size_t e = 0; e < sources[s].size(); ++e) {
-      check<ValueError>(sources[s][e] >= 0, op, ": counts of sources must not be negative, got ",
-                        sources[s][e], " for expert ", e, " of source ", s);
-    }
-  }
-}
-
-RowGroups group_rows(const SourceCounts& sources) {
-  check<ValueError>(!sources.empty(), "group_rows: needs at least one source, got none");
-  const auto experts = sources.front().size();
-  RowGroups groups{.offsets = std::vector<std::int64_t>(experts + 1),
-                   .counts = std::vector<std::int64_t>(experts),
-                   .sources = sources};
-  check_sources("group_rows", sources, std::ssize(groups.counts));
-  for (const auto& counts : sources) {
-    for (std::size_t e = 0; e < experts; ++e) groups.counts[e] += counts[e];
-  }
-  std::partial_sum(groups.counts.begin(), groups.counts.end(), groups.offsets.begin() + 1);
-  return groups;
-}
-
-Tensor permute_rows(const Tensor& x, const Permutation& permutation) {
-  check_operands("permute_rows", x, permutation.slot_of_row);
-  const auto rows = permutation.slot_of_row.numel();
+Tensor permute_rows(const Tensor& x, const RowPlan& plan) {
+  check_operands("permute_rows", x, plan.slot_of_row);
+  const auto rows = plan.slot_of_row.numel();
   check<ShapeError>(x.ndim() == 2, "permute_rows: x must be [T, H], got ", x.shape());
-  check<ShapeError>(x.dim(0) * permutation.top_k == rows, "permute_rows: the plan has ", rows,
-                    " rows, ", permutation.top_k, " for each token, got x ", x.shape());
+  check<ShapeError>(x.dim(0) * plan.top_k == rows, "permute_rows: the plan has ", rows, " rows, ",
+                    plan.top_k, " for each token, got x ", x.shape());
   check_floating("permute_rows", "x", x);
-  return apply<PermuteRows>(made_with(x.dim(0), permutation.top_k), contiguous(x),
-                            permutation.row_of_slot, permutation.slot_of_row);
+  return apply<PermuteRows>(made_with(x.dim(0), plan.top_k), contiguous(x), plan.row_of_slot,
+                            plan.slot_of_row);
 }
 
-Tensor unpermute_rows(const Tensor& rows, const Permutation& permutation) {
-  check_operands("unpermute_rows", rows, permutation.slot_of_row);
-  const auto routed = permutation.slot_of_row.numel();
+Tensor unpermute_rows(const Tensor& rows, const RowPlan& plan) {
+  check_operands("unpermute_rows", rows, plan.slot_of_row);
+  const auto routed = plan.slot_of_row.numel();
   check<ShapeError>(rows.ndim() == 2 && rows.dim(0) == routed, "unpermute_rows: rows must be [",
                     routed, ", H] as planned, got ", rows.shape());
   check_floating("unpermute_rows", "rows", rows);
-  return apply<UnpermuteRows>(made_with(permutation.tokens, permutation.top_k), contiguous(rows),
-                              permutation.row_of_slot, permutation.slot_of_row);
+  return apply<UnpermuteRows>(made_with(plan.tokens, plan.top_k), contiguous(rows),
+                              plan.row_of_slot, plan.slot_of_row);
 }
 
 }  // namespace moegrad::ops

@@ -2,57 +2,74 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+#include <iterator>
 #include <vector>
 
 #include "framework/tensor/tensor.h"
 
 namespace moegrad::ops {
 
-/// Where the rows of routed tokens come from. Slot s = t * K + j is the j-th expert of token t;
-/// each slot has one row.
-struct Permutation {
+/// Rows [first, first + count) of a tensor.
+struct RowRun {
+  std::int64_t first = 0, count = 0;
+
+  friend bool operator==(const RowRun&, const RowRun&) = default;
+};
+
+/// Rows sorted by expert, and within an expert by source: for grouped matmuls, and for what ranks
+/// send each other. Expert e has rows [offsets[e], offsets[e + 1]), those of source 0 first, then
+/// those of source 1, and so on. An expert without tokens has none.
+class RowGroups {
+ public:
+  RowGroups() = default;  // of no experts
+  /// counts [S, E]: how many rows each of S sources has for each of E experts. ValueError unless
+  /// there is a source, all have as many counts, and these are at least 0 and at most 2^53
+  /// together.
+  RowGroups(std::int64_t sources, std::vector<std::int64_t> counts);
+
+  std::int64_t sources() const { return sources_; }
+  std::int64_t experts() const { return std::ssize(offsets_) - 1; }
+  std::int64_t rows() const { return offsets_.back(); }
+  const std::vector<std::int64_t>& offsets() const { return offsets_; }             // [E + 1]
+  std::vector<std::int64_t> counts() const;                                         // [E]
+  const std::vector<std::int64_t>& counts_by_source() const { return by_source_; }  // [S, E]
+  /// Where the rows of each source and expert are, [S, E].
+  std::vector<RowRun> runs() const;
+  /// counts_by_source() in equal parts: the sum of each. ValueError unless they can be cut so.
+  std::vector<std::int64_t> sums_of_parts(std::int64_t parts) const;
+
+  friend bool operator==(const RowGroups&, const RowGroups&) = default;
+
+ private:
+  std::int64_t sources_ = 1;
+  std::vector<std::int64_t> by_source_, offsets_ = {0};
+};
+
+/// Which rows go where, and in which order. Slot s = t * K + j is the j-th expert of token t. Each
+/// slot has one row; none is dropped. The rows are sorted by expert, and within an expert by slot.
+///
+/// dispatch_rows sends them to S ranks. These have E / S experts each, rank 0 the first ones, and
+/// receive the rows of all ranks for their own. Where nothing is sent, all E experts are here, and
+/// `received` is `sent`.
+struct RowPlan {
   Tensor row_of_slot;       // [R] int64, R = T * K
   Tensor slot_of_row;       // [R] int64, its inverse
   std::int64_t tokens = 0;  // T
   std::int64_t top_k = 0;   // K
-};
-
-/// [S][E]: how many rows each of S sources has for each of E experts. Within an expert the rows of
-/// source 0 come first, then those of source 1, and so on.
-using SourceCounts = std::vector<std::vector<std::int64_t>>;
-
-/// ValueError unless each source has a count for each of `experts`, none negative.
-void check_sources(std::string_view op, const SourceCounts& sources, std::int64_t experts);
-
-/// Rows in groups, one for each expert, for grouped matmuls: expert e has rows
-/// [offsets[e], offsets[e + 1]). An expert without tokens has none.
-struct RowGroups {
-  std::vector<std::int64_t> offsets;  // [E + 1]
-  std::vector<std::int64_t> counts;   // [E]
-  /// The rows of an expert by source, if they come from several (Note [The sum of a gradient]).
-  SourceCounts sources = {};
-};
-
-/// The groups of rows that come from these sources. ValueError as check_sources(), and for none.
-RowGroups group_rows(const SourceCounts& sources);
-
-/// The order of routed rows: by expert, and within an expert by slot. No row is dropped.
-struct RoutingPlan {
-  Permutation permutation;
-  RowGroups groups;
+  RowGroups sent = {};      // this rank's R rows, for all experts
+  RowGroups received = {};  // the M rows that arrive, for the experts here, by source
 };
 
 /// A stable counting sort of the slots of `indices` [T, K], int64, by expert. An expert outside
-/// [0, num_experts) is a ValueError that names its token.
-RoutingPlan plan_routing(const Tensor& indices, std::int64_t num_experts);
+/// [0, num_experts) is a ValueError that names its token. All experts are here.
+RowPlan plan_routing(const Tensor& indices, std::int64_t num_experts);
 
 /// Copies each token's row to its K rows:
 ///
 ///     rows[r, :] = x[slot_of_row[r] / K, :]              x: [T, H]   rows: [R, H]
 ///
 /// The gradient of a token is the sum of its rows' gradients, added in the order of its slots.
-Tensor permute_rows(const Tensor& x, const Permutation& permutation);
+Tensor permute_rows(const Tensor& x, const RowPlan& plan);
 
 /// The reverse of permute_rows: each token is the sum of its rows, added in the order of its slots:
 ///
@@ -62,6 +79,6 @@ Tensor permute_rows(const Tensor& x, const Permutation& permutation);
 ///
 /// Source of both ops, and of routing without dropped or padded rows: Gale et al., "MegaBlocks",
 /// 2022, https://arxiv.org/abs/2211.15841
-Tensor unpermute_rows(const Tensor& rows, const Permutation& permutation);
+Tensor unpermute_rows(const Tensor& rows, const RowPlan& plan);
 
 }  // namespace moegrad::ops

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,21 +20,20 @@ namespace moegrad::parallel {
 ///     within a host    (h, l) gives (h, l') what it has for the ranks (h', l') of all hosts h'
 ///     between hosts    (h, l') gives (h', l') what it has from all ranks of h for that rank
 ///
-/// As many bytes travel between hosts. Those within a host are more, and each rank sorts what has
-/// come to it by host before it sends that on. What arrives is sorted by source rank, as it is when
-/// it comes directly, so the bits are the same.
+/// As many bytes travel between hosts. Those within a host are more, and what a rank receives there
+/// is put in the order of hosts, in which it is sent on. What arrives is sorted by source rank, as
+/// it is when it comes directly, so the bits are the same.
 ///
 /// Method: Nie et al., "HetuMoE", 2022, https://arxiv.org/abs/2203.14685 (hierarchical all-to-all)
 class RowExchange {
  public:
+  /// One exchange. The last one of a route receives the rows for the experts of this rank, by the
+  /// rank that they are from, [S][E / S].
   struct Leg {
     std::shared_ptr<ProcessGroup> group;
-    ops::DispatchPlan plan;
+    ops::RowPlan plan;
   };
-  struct Route {
-    std::vector<Leg> legs;
-    ops::SourceCounts sources;  // [S][E / S]: the rows that each rank sends to the experts of this
-  };
+  using Route = std::vector<Leg>;
 
   /// Directly. ValueError for null.
   explicit RowExchange(std::shared_ptr<ProcessGroup> group);
@@ -49,7 +47,7 @@ class RowExchange {
 
   /// For tokens whose rows are sorted by expert, of which each rank has the next E / S: tells all
   /// ranks how many there are for each, and waits for what they tell.
-  Route plan(const ops::RoutingPlan& routed) const;
+  Route plan(const ops::RowPlan& routed) const;
 
  private:
   std::shared_ptr<ProcessGroup> group_, within_, between_;

@@ -184,7 +184,7 @@ Tensor rotated(const Tensor& x, const ops::RopeTable& table) {
 std::vector<Case> cases() {
   const auto h = kTokens * kHidden, r = kRows * kHidden, i = kRows * kInner,
              v = kTokens * kVocabulary, e = kTokens * kExperts, k = kRows;
-  const auto plan = std::make_shared<ops::RoutingPlan>(
+  const auto plan = std::make_shared<ops::RowPlan>(
       ops::plan_routing(random_indices({kTokens, kTopK}, kExperts), kExperts));
   const Tensor targets = random_indices({kTokens}, kVocabulary);
   const auto rope = [](const Tensor& x) {
@@ -267,18 +267,18 @@ std::vector<Case> cases() {
        2 * e + 3 * k},
       {"permute_rows",
        {{kTokens, kHidden}},
-       [=](const TensorList& in) { return ops::permute_rows(in[0], plan->permutation); },
+       [=](const TensorList& in) { return ops::permute_rows(in[0], *plan); },
        [=](const TensorList& in) {
-         return ops::embedding(divide_by_slots(plan->permutation.slot_of_row), in[0]);
+         return ops::embedding(divide_by_slots(plan->slot_of_row), in[0]);
        },
        h + r,
        h + r},
       {"unpermute_rows",
        {{kRows, kHidden}},
-       [=](const TensorList& in) { return ops::unpermute_rows(in[0], plan->permutation); },
+       [=](const TensorList& in) { return ops::unpermute_rows(in[0], *plan); },
        [=](const TensorList& in) {
-         const Tensor slots = ops::reshape(ops::embedding(plan->permutation.row_of_slot, in[0]),
-                                           {kTokens, kTopK, kHidden});
+         const Tensor slots =
+             ops::reshape(ops::embedding(plan->row_of_slot, in[0]), {kTokens, kTopK, kHidden});
          return ops::sum(slots, 1);
        },
        r + h,

@@ -103,7 +103,7 @@ class MergedSources final : public nn::TokenDispatcher {
       : dispatcher_(group, experts) {}
   nn::DispatchedRows dispatch(const Tensor& x, const nn::Router::Output& routed) override {
     auto dispatched = dispatcher_.dispatch(x, routed);
-    dispatched.groups.sources.clear();
+    dispatched.groups = {1, dispatched.groups.counts()};
     return dispatched;
   }
   Tensor combine(const Tensor& rows, const nn::DispatchedRows& dispatched) override {

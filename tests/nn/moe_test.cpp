@@ -187,7 +187,7 @@ TEST(MoE, RefusesNodesOutOfOrder) {
   EXPECT_EQ(message_of<Error>([&] { moe.combine(x, {}); }), message("combine", "dispatch"));
   EXPECT_EQ(message_of<Error>([&] { moe.combine({}, dispatched); }), message("combine", "experts"));
   auto others = dispatched;
-  others.way_back = 3;
+  others.metadata = std::make_shared<DispatchMetadata>();  // of no kind that it knows
   EXPECT_EQ(message_of<Error>([&] { moe.combine(moe.experts(dispatched), others); }),
             "LocalTokenDispatcher: must combine rows that it has dispatched, got those of another; "
             "in module combine");
@@ -217,9 +217,9 @@ TEST(LocalTokenDispatcher, GroupsRowsAndTheirWeightsByExpert) {
   const Tensor chosen = Tensor::from(std::vector<std::int64_t>{2, 0, 0, 1}, {2, 2});
   const auto dispatched = dispatcher(x, {.logits = {}, .weights = weights, .indices = chosen});
   // Expert 0: tokens 0 and 1; expert 1: token 1; expert 2: token 0.
-  EXPECT_EQ(dispatched.groups.counts, (std::vector<std::int64_t>{2, 1, 1}));
-  EXPECT_EQ(dispatched.groups.offsets, (std::vector<std::int64_t>{0, 2, 3, 4}));
-  EXPECT_EQ(dispatched.tokens_per_expert, dispatched.groups.counts);
+  EXPECT_EQ(dispatched.groups.counts(), (std::vector<std::int64_t>{2, 1, 1}));
+  EXPECT_EQ(dispatched.groups.offsets(), (std::vector<std::int64_t>{0, 2, 3, 4}));
+  EXPECT_EQ(dispatched.tokens_per_expert, dispatched.groups.counts());
   EXPECT_TRUE(bitwise_equal(dispatched.weights,
                             Tensor::from(std::vector<double>{0.2, 0.3, 0.4, 0.1}, {4})));
   const std::int64_t token_of_row[] = {0, 1, 1, 0};

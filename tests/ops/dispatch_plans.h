@@ -42,46 +42,39 @@ inline std::vector<Row> rows_between(int from, int to, int ranks) {
 
 /// A plan, and what the rows [M] are that come.
 struct Planned {
-  ops::DispatchPlan plan;
+  ops::RowPlan plan;
   std::vector<Row> rows;
 };
 
-/// The second half of what each rank sends is put before all first halves.
+/// The second half of what each rank sends is put behind all first halves.
 inline Planned plan_for(int rank, int ranks) {
   Planned planned;
   std::vector<std::int64_t> row_of_slot(static_cast<std::size_t>(tokens_of(rank) * kTopK));
-  std::vector<std::int64_t> slot_of_row;
+  std::vector<std::int64_t> slot_of_row, sent, received;
   for (int to = 0; to < ranks; ++to) {
     const auto rows = rows_between(rank, to, ranks);
     for (const auto& row : rows) {
       row_of_slot[static_cast<std::size_t>(row.slot)] = std::ssize(slot_of_row);
       slot_of_row.push_back(row.slot);
     }
-    planned.plan.sent.push_back(std::ssize(rows));
+    sent.push_back(std::ssize(rows));
   }
-  const auto slots = std::ssize(slot_of_row);
-  planned.plan.order = {.row_of_slot = Tensor::from(row_of_slot, {slots}),
-                        .slot_of_row = Tensor::from(slot_of_row, {slots}),
-                        .tokens = tokens_of(rank),
-                        .top_k = kTopK};
-  std::vector<Row> first_halves;
-  std::vector<std::int64_t> second_at, second_count;
+  std::vector<Row> second_halves;
   for (int from = 0; from < ranks; ++from) {
     const auto rows = rows_between(from, rank, ranks);
-    const auto half = static_cast<std::ptrdiff_t>(rows.size() / 2);
-    second_at.push_back(std::ssize(planned.rows));
-    planned.rows.insert(planned.rows.end(), rows.begin() + half, rows.end());
-    first_halves.insert(first_halves.end(), rows.begin(), rows.begin() + half);
-    planned.plan.received.push_back(std::ssize(rows));
+    const auto half = std::ssize(rows) / 2;
+    planned.rows.insert(planned.rows.end(), rows.begin(), rows.begin() + half);
+    second_halves.insert(second_halves.end(), rows.begin() + half, rows.end());
+    received.insert(received.end(), {half, std::ssize(rows) - half});
   }
-  auto first_at = std::ssize(planned.rows);
-  for (std::size_t from = 0; from < second_at.size(); ++from) {
-    const auto half = planned.plan.received[from] / 2;
-    planned.plan.places.push_back({first_at, half});
-    planned.plan.places.push_back({second_at[from], planned.plan.received[from] - half});
-    first_at += half;
-  }
-  planned.rows.insert(planned.rows.end(), first_halves.begin(), first_halves.end());
+  planned.rows.insert(planned.rows.end(), second_halves.begin(), second_halves.end());
+  const auto slots = std::ssize(slot_of_row);
+  planned.plan = {.row_of_slot = Tensor::from(row_of_slot, {slots}),
+                  .slot_of_row = Tensor::from(slot_of_row, {slots}),
+                  .tokens = tokens_of(rank),
+                  .top_k = kTopK,
+                  .sent = {1, sent},
+                  .received = {ranks, received}};
   return planned;
 }
 

@@ -18,7 +18,8 @@ namespace moegrad::dispatch_rows_errors_test {
 namespace {
 
 using namespace dispatch_plans;
-using ops::DispatchPlan;
+using ops::RowGroups;
+using ops::RowPlan;
 using namespace test;
 
 TEST(DispatchRows, RefusesWhatDoesNotFit) {
@@ -27,8 +28,7 @@ TEST(DispatchRows, RefusesWhatDoesNotFit) {
     const auto& group = context.group();
     // The plan of a rank with 5 tokens, to which 7 rows come.
     auto good = plan_for(2, 2);
-    good.plan.received = {3, 4};
-    good.plan.places = {{4, 3}, {0, 4}};
+    good.plan.received = {2, {3, 4}};
     const Tensor x = randn({5, 3}), rows = randn({7, 3}), eight_rows = randn({8, 3});
     EXPECT_EQ(message_of<ValueError>([&] { ops::dispatch_rows(nullptr, x, good.plan); }),
               "dispatch_rows: needs a process group, got null");
@@ -46,13 +46,10 @@ TEST(DispatchRows, RefusesWhatDoesNotFit) {
               "dispatch_rows: x must be float32 or float64, got int64");
 
     const auto order = [](const Tensor& row_of_slot, const Tensor& slot_of_row) {
-      return [=](DispatchPlan& plan) {
-        plan.order.row_of_slot = row_of_slot;
-        plan.order.slot_of_row = slot_of_row;
+      return [=](RowPlan& plan) {
+        plan.row_of_slot = row_of_slot;
+        plan.slot_of_row = slot_of_row;
       };
-    };
-    const auto places = [](const std::vector<ops::RowRun>& runs) {
-      return [=](DispatchPlan& plan) { plan.places = runs; };
     };
     // Row 14 has slot `last` instead of 14.
     const auto slots = [](std::int64_t last) {
@@ -62,26 +59,32 @@ TEST(DispatchRows, RefusesWhatDoesNotFit) {
     };
     constexpr auto kHuge = std::int64_t{1} << 62;
     struct Case {
-      std::function<void(DispatchPlan&)> change;
+      std::function<void(RowPlan&)> change;
       std::string message;
     };
     const std::vector<Case> cases = {
-        {[](auto& plan) { plan.sent.pop_back(); },
-         "plan.sent must have one count for each of 2 ranks, got 1"},
-        {[](auto& plan) { plan.received[1] = -1; },
-         "plan.received must be at least 0, and at most 2^53 together, got -1"},
-        {[](auto& plan) { ++plan.sent[0]; },
+        {[](auto& plan) {
+           plan.sent = {1, {15}};
+         },
+         "plan.sent must have as many counts for each of 2 ranks, got 1"},
+        {[](auto& plan) {
+           plan.received = {1, {1, 2, 4}};
+         },
+         "plan.received must have as many counts for each of 2 ranks, got 3"},
+        {[](auto& plan) {
+           plan.sent = {1, {8, 8}};
+         },
          "plan.sent must add up to the 15 rows of the order, got 16"},
-        {[](auto& plan) { plan.order.tokens = 6; },
+        {[](auto& plan) { plan.tokens = 6; },
          "the order must have a row for each of 3 slots of each of 6 tokens, got 15 rows of 15 "
          "slots"},
-        {[](auto& plan) { plan.order.top_k = kHuge; },
+        {[](auto& plan) { plan.top_k = kHuge; },
          "the order must have a row for each of 4611686018427387904 slots of each of 5 tokens, got "
          "15 rows of 15 slots"},
-        {[](auto& plan) { plan.order.top_k = 0; },
+        {[](auto& plan) { plan.top_k = 0; },
          "the order must have a row for each of 0 slots of each of 5 tokens, got 15 rows of 15 "
          "slots"},
-        {order(indices_of({0, 1}), good.plan.order.slot_of_row),
+        {order(indices_of({0, 1}), good.plan.slot_of_row),
          "the order must have a row for each of 3 slots of each of 5 tokens, got 15 rows of 2 "
          "slots"},
         // Too high, twice there, negative.
@@ -94,14 +97,7 @@ TEST(DispatchRows, RefusesWhatDoesNotFit) {
         {order(slots(14), Tensor::zeros({15}, Dtype::kFloat64)),
          "the order must be int64, got float64"},
         {order(slots(14), Tensor::zeros({5, 3}, Dtype::kInt64)),
-         "the order must be two contiguous vectors, got [5, 3]"},
-        {places({{0, 6}}), "the places must be each of 7 rows once, got 6"},
-        {places({{0, 2}, {1, 5}}), "the places must be each of 7 rows once, got 1 and 5 after 2"},
-        {places({{0, 3}, {4, 4}}), "the places must be each of 7 rows once, got 4 and 4 after 3"},
-        {places({{0, kHuge}}),
-         "the places must be each of 7 rows once, got 0 and 4611686018427387904 after 0"},
-        {places({{0, -1}, {-1, 8}}),
-         "the places must be each of 7 rows once, got -1 and 8 after 0"}};
+         "the order must be two contiguous vectors, got [5, 3]"}};
     for (const auto& each : cases) {
       auto plan = good.plan;
       each.change(plan);
@@ -125,20 +121,21 @@ TEST(DispatchRows, RefusesPartsThatAreNotWholeRows) {
     const auto none = Tensor::zeros({0}, Dtype::kInt64);
     const auto two = indices_of({0, 1});
     if (context.rank() == 0) {  // three rows of two elements for rank 1
-      const DispatchPlan plan = {
-          .order = {.row_of_slot = none, .slot_of_row = none, .tokens = 0, .top_k = 1},
-          .sent = {0, 0},
-          .received = {0, 3},
-          .places = {{0, 1}, {1, 2}}};
+      const RowPlan plan = {.row_of_slot = none,
+                            .slot_of_row = none,
+                            .tokens = 0,
+                            .top_k = 1,
+                            .sent = {1, {0, 0}},
+                            .received = {2, {0, 0, 1, 2}}};
       ops::combine_rows(context.group(), randn({3, 2}), plan);
       return;
     }
-    const DispatchPlan plan = {
-        // two rows of three elements
-        .order = {.row_of_slot = two, .slot_of_row = two, .tokens = 2, .top_k = 1},
-        .sent = {2, 0},
-        .received = {0, 0},
-        .places = {{0, 0}}};
+    const RowPlan plan = {.row_of_slot = two,  // two rows of three elements
+                          .slot_of_row = two,
+                          .tokens = 2,
+                          .top_k = 1,
+                          .sent = {1, {2, 0}},
+                          .received = {2, {0, 0}}};
     const auto message = message_of<Error>([&] {
       clone(ops::combine_rows(context.group(), randn({0, 3}), plan).detach());
     });

@@ -52,20 +52,20 @@ TEST_P(RowsOnTheirWay, ComeToTheirPlacesAndBackToTheirTokens) {
         }
         EXPECT_TRUE(bitwise_equal(sent, expected));
 
-        const Tensor back =
+        const Tensor combined =
             ops::combine_rows(context.group(), results(rank, planned, hidden, dtype), planned.plan);
         Tensor sums = Tensor::zeros({tokens_of(rank), hidden}, dtype);
         for (std::int64_t slot = 0; slot < tokens_of(rank) * kTopK; ++slot) {
-          const int there = destination(rank, slot, ranks);
-          const auto at_rank = plan_for(there, ranks);
-          const Tensor rows = results(there, at_rank, hidden, dtype);
+          const int receiver = destination(rank, slot, ranks);
+          const auto at_rank = plan_for(receiver, ranks);
+          const Tensor rows = results(receiver, at_rank, hidden, dtype);
           for (std::size_t i = 0; i < at_rank.rows.size(); ++i) {
             if (at_rank.rows[i].source != rank || at_rank.rows[i].slot != slot) continue;
             put(sums, slot / kTopK,
                 row_of(sums, slot / kTopK) + row_of(rows, static_cast<std::int64_t>(i)));
           }
         }
-        EXPECT_TRUE(bitwise_equal(back, sums));
+        EXPECT_TRUE(bitwise_equal(combined, sums));
       }
     }
   });

@@ -128,7 +128,6 @@ TEST(GroupedMatmul, GradientsMatchFiniteDifferences) {
 
 // As nn::GroupedExperts stores them.
 TEST(GroupedMatmul, TakesStackedWeights) {
-  const std::vector<std::int64_t> offsets = {0, 3, 3, 8};
   for (const bool transposed : {false, true}) {
     const Shape whole = transposed ? Shape{3, 4, 5} : Shape{3, 5, 4};
     const Shape stacked = {whole[0] * whole[1], whole[2]};
@@ -136,7 +135,7 @@ TEST(GroupedMatmul, TakesStackedWeights) {
       const Tensor x = randn({8, 5}, 1, Dtype::kFloat32, true);
       const Tensor weight =
           view(randn(whole, 2, Dtype::kFloat32), shape).detach().set_requires_grad(true);
-      const Tensor y = grouped_matmul(x, weight, offsets, transposed, {{1, 0, 2}, {2, 0, 3}});
+      const Tensor y = grouped_matmul(x, weight, RowGroups(2, {1, 0, 2, 2, 0, 3}), transposed);
       y.backward(randn({8, 4}, 3, Dtype::kFloat32));
       return TensorList{y.detach(), x.grad(), view(weight.grad(), whole)};
     };
@@ -148,41 +147,43 @@ TEST(GroupedMatmul, TakesStackedWeights) {
 // The weight's gradient is that of one product per source, added along the tree; all else is as
 // without sources.
 TEST(GroupedMatmul, AddsTheProductsOfItsSourcesAlongTheTree) {
-  const SourceCounts all = {{2, 0, 3}, {0, 0, 1}, {5, 4, 0}, {1, 1, 1}, {0, 0, 0}};
+  const std::vector<std::int64_t> all = {2, 0, 3, 0, 0, 1, 5, 4, 0, 1, 1, 1, 0, 0, 0};
   constexpr std::int64_t kIn = 7, kOut = 18;
-  for (std::size_t count = 1; count <= all.size(); ++count) {
-    const auto groups = group_rows({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)});
-    const auto rows = groups.offsets.back();
+  for (std::int64_t count = 1; count <= 5; ++count) {
+    const RowGroups groups(count, {all.begin(), all.begin() + 3 * count});
+    const auto rows = groups.rows();
     for (const auto dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
       enum class Product { kGrouped, kTransposed, kNpuGmm };
       for (const auto product : {Product::kGrouped, Product::kTransposed, Product::kNpuGmm}) {
         const bool transposed = product == Product::kTransposed;
         const Shape shape = transposed ? Shape{3, kOut, kIn} : Shape{3, kIn, kOut};
         const Tensor g = randn({rows, kOut}, 3, dtype);
-        const auto run = [&](const SourceCounts& sources) {
+        const auto run = [&](const RowGroups& grouped) {
           const Tensor x = randn({rows, kIn}, 1, dtype, true);
           const Tensor weight = randn(shape, 2, dtype, true);
           const Tensor y = product == Product::kNpuGmm
-                               ? npu_gmm(weight, x, groups.counts, sources)
-                               : grouped_matmul(x, weight, groups.offsets, transposed, sources);
+                               ? npu_gmm(weight, x, grouped)
+                               : grouped_matmul(x, weight, grouped, transposed);
           y.backward(g);
           return TensorList{y.detach(), x.grad(), weight.grad()};
         };
-        const auto whole = run({}), apart = run(groups.sources);
+        const auto whole = run(RowGroups(1, groups.counts())), apart = run(groups);
         EXPECT_TRUE(bitwise_equal(apart[0], whole[0]));
         EXPECT_TRUE(bitwise_equal(apart[1], whole[1]));
         TreeSum sum;
-        for (std::size_t s = 0; s < count; ++s) {
+        for (std::int64_t s = 0; s < count; ++s) {
           Tensor mask = Tensor::zeros({rows, 1}, dtype);  // the rows of this source
-          for (std::size_t e = 0; e < 3; ++e) {
-            auto row = groups.offsets[e];
-            for (std::size_t before = 0; before < s; ++before) row += all[before][e];
-            Tensor own = narrow(mask, 0, row, all[s][e]);
+          for (std::int64_t e = 0; e < 3; ++e) {
+            auto row = groups.offsets()[static_cast<std::size_t>(e)];
+            for (std::int64_t before = 0; before < s; ++before) {
+              row += all[static_cast<std::size_t>(3 * before + e)];
+            }
+            Tensor own = narrow(mask, 0, row, all[static_cast<std::size_t>(3 * s + e)]);
             fill_(own, 1.0);
           }
           const Tensor x = randn({rows, kIn}, 1, dtype, true);
           const Tensor weight = randn(shape, 2, dtype, true);
-          grouped_matmul(x, weight, groups.offsets, transposed).backward(g * mask);
+          grouped_matmul(x, weight, groups.offsets(), transposed).backward(g * mask);
           sum.push(weight.grad());
         }
         EXPECT_TRUE(bitwise_equal(apart[2], sum.take())) << count;
@@ -196,22 +197,22 @@ TEST(GroupedMatmul, AddsTheProductsOfItsSourcesAlongTheTree) {
   }
 }
 
-TEST(GroupedMatmul, RefusesSourcesThatDoNotFit) {
+TEST(GroupedMatmul, RefusesGroupsThatDoNotFit) {
   const Tensor x = randn({5, 3}), weight = randn({2, 3, 4});
-  const auto message = [&](const SourceCounts& sources) {
-    return message_of<ValueError>([&] { grouped_matmul(x, weight, {0, 2, 5}, false, sources); });
+  const auto message = [&](const RowGroups& groups) {
+    return message_of<ValueError>([&] { grouped_matmul(x, weight, groups); });
   };
-  EXPECT_EQ(message({{2}, {0, 3}}),
-            "grouped_matmul: each source must have counts for 2 experts, got 1 for source 0");
-  EXPECT_EQ(message({{3, 3}, {-1, 0}}),
-            "grouped_matmul: counts of sources must not be negative, got -1 for expert 0 of "
-            "source 1");
-  EXPECT_EQ(message({{1, 3}, {0, 0}}),
-            "grouped_matmul: counts of sources must add up to the 2 rows of expert 0, got 1");
+  EXPECT_EQ(message(RowGroups(2, {1, 1, 1, 0, 1, 1})),
+            "grouped_matmul: groups must be of the 2 experts of the weight, got 3");
+  EXPECT_EQ(message(RowGroups(2, {1, 3, 0, 0})),
+            "grouped_matmul: groups must have the 5 rows of x, got 4");
+  EXPECT_EQ(message_of<ShapeError>([&] { npu_gmm(weight, x, RowGroups(1, {5})); }),
+            "npu_gmm: weight must be [1, 3, N] or [3, N] for 1 experts and x [5, 3], got [2, 3, "
+            "4]");
   EXPECT_EQ(message_of<ValueError>([&] {
-              npu_gmm(weight, x, {2, 3}, {{2, 2}});
+              npu_gmm(weight, x, RowGroups(1, {2, 2}));
             }),
-            "npu_gmm: counts of sources must add up to the 3 rows of expert 1, got 2");
+            "npu_gmm: groups must have the 5 rows of x, got 4");
 }
 
 // Padding that a row's chain ran into would make NaN of the next row's infinity.

@@ -153,7 +153,7 @@ OpEntry linear_op() {
 }
 
 OpEntry grouped_matmul_op() {
-  OpEntry entry{.op = "grouped_matmul"};
+  OpEntry entry{.op = "grouped_matmul", .parameters = "Tensor, Tensor, vector<int64>, bool"};
   entry.run = [](const TensorList& in, const Json& args) {
     return TensorList{ops::grouped_matmul(in[0], in[1], integers_from(args["offsets"]),
                                           args["transpose_weight"])};

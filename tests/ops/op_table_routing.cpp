@@ -40,10 +40,10 @@ OpEntry plan_routing_op() {
   OpEntry entry{.op = "plan_routing", .differentiable = false};
   entry.run = [](const TensorList& in, const Json& args) {
     const auto plan = ops::plan_routing(in[0], args["experts"]);
-    return TensorList{plan.permutation.row_of_slot, plan.permutation.slot_of_row,
-                      indices_of(plan.groups.offsets, {std::ssize(plan.groups.offsets)}),
-                      indices_of(plan.groups.counts, {std::ssize(plan.groups.counts)}),
-                      indices_of({plan.permutation.tokens, plan.permutation.top_k}, {2})};
+    return TensorList{plan.row_of_slot, plan.slot_of_row,
+                      indices_of(plan.sent.offsets(), {plan.sent.experts() + 1}),
+                      indices_of(plan.sent.counts(), {plan.sent.experts()}),
+                      indices_of({plan.tokens, plan.top_k}, {2})};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     const auto plan = plan_of(in[0], args["experts"]);
@@ -81,8 +81,7 @@ Input chosen(std::int64_t tokens, std::int64_t k, std::int64_t experts) {
 OpEntry permute_rows_op() {
   OpEntry entry{.op = "permute_rows"};
   entry.run = [](const TensorList& in, const Json& args) {
-    return TensorList{
-        ops::permute_rows(in[0], ops::plan_routing(in[1], args["experts"]).permutation)};
+    return TensorList{ops::permute_rows(in[0], ops::plan_routing(in[1], args["experts"]))};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     const auto plan = plan_of(in[1], args["experts"]);
@@ -107,9 +106,7 @@ OpEntry permute_rows_op() {
                    sample("no columns", {3, 0}, 2, 4),
                    sample("several pieces", {200, 100}, 3, 8, true)};
   const auto permute = [](const Tensor& x) {
-    return [=] {
-      ops::permute_rows(x, ops::plan_routing(indices_of({0, 1, 1, 2}, {2, 2}), 3).permutation);
-    };
+    return [=] { ops::permute_rows(x, ops::plan_routing(indices_of({0, 1, 1, 2}, {2, 2}), 3)); };
   };
   entry.errors = {{"another rank", permute(randn({2})), "ShapeError",
                    "permute_rows: x must be [T, H], got [2]"},
@@ -123,8 +120,7 @@ OpEntry permute_rows_op() {
 OpEntry unpermute_rows_op() {
   OpEntry entry{.op = "unpermute_rows"};
   entry.run = [](const TensorList& in, const Json& args) {
-    return TensorList{
-        ops::unpermute_rows(in[0], ops::plan_routing(in[1], args["experts"]).permutation)};
+    return TensorList{ops::unpermute_rows(in[0], ops::plan_routing(in[1], args["experts"]))};
   };
   entry.reference = [](const Arrays& in, const Json& args) {
     const auto plan = plan_of(in[1], args["experts"]);
@@ -153,7 +149,7 @@ OpEntry unpermute_rows_op() {
                    sample("several pieces", 200, 100, 3, 8, true)};
   const auto unpermute = [](const Tensor& rows) {
     return [=] {
-      ops::unpermute_rows(rows, ops::plan_routing(indices_of({0, 1, 1, 2}, {2, 2}), 3).permutation);
+      ops::unpermute_rows(rows, ops::plan_routing(indices_of({0, 1, 1, 2}, {2, 2}), 3));
     };
   };
   entry.errors = {{"another rank", unpermute(randn({4})), "ShapeError",

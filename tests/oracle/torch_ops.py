@@ -513,8 +513,8 @@ OPS = {
     "einsum": one(einsum),
     "matmul_reference": one(lambda x, a: torch.matmul(x[0], x[1])),
     "linear": one(lambda x, a: F.linear(x[0], x[1])),
-    "grouped_matmul": one(grouped_matmul),
-    "npu_gmm": one(npu_gmm),
+    "grouped_matmul(Tensor, Tensor, vector<int64>, bool)": one(grouped_matmul),
+    "npu_gmm(Tensor, Tensor, vector<int64>)": one(npu_gmm),
     "npu_grouped_matmul": npu_grouped_matmul,
     # experts and losses
     "topk_softmax": topk_softmax,

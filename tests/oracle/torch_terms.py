@@ -14,7 +14,8 @@ SUMS_OF_PRODUCTS = {
     "repeat_interleave(Tensor, int64, int64)", "repeat_interleave(Tensor, Tensor, int64)", "sum(Tensor)",
     "mean(Tensor)", "sum(Tensor, int64, bool)", "mean(Tensor, int64, bool)",
     "sum(Tensor, vector<int64>, bool)", "mean(Tensor, vector<int64>, bool)", "bmm", "outer", "einsum",
-    "embedding", "matmul", "linear", "grouped_matmul", "npu_gmm",
+    "embedding", "matmul", "linear", "grouped_matmul(Tensor, Tensor, vector<int64>, bool)",
+    "npu_gmm(Tensor, Tensor, vector<int64>)",
     "npu_grouped_matmul", "permute_rows", "unpermute_rows",
 }
 

@@ -73,7 +73,7 @@ class PreparedMatmul final : public Function {
 
 ExpertProduct prepare_then_multiply(const PreparedMatmul::Steps& steps) {
   return [=](const Tensor& rows, const Tensor& weight, const ops::RowGroups& groups) {
-    return apply<PreparedMatmul>(made_with(groups.offsets, steps), ops::contiguous(rows), weight);
+    return apply<PreparedMatmul>(made_with(groups.offsets(), steps), ops::contiguous(rows), weight);
   };
 }
 
@@ -110,11 +110,11 @@ Tensor join(const TensorList& pieces) {
 // weight: [E, out, in]
 Tensor loop_over_experts(const Tensor& rows, const Tensor& weight, const ops::RowGroups& groups) {
   const auto experts = weight.dim(0), out = weight.dim(1);
-  const auto inputs = apply<SplitByExpert>(ops::contiguous(rows), groups.offsets);
+  const auto inputs = apply<SplitByExpert>(ops::contiguous(rows), groups.offsets());
   const auto weights = ops::split(ops::view(weight, {experts * out, weight.dim(2)}), out, 0);
   TensorList outputs;
   for (std::size_t e = 0; e < inputs.size(); ++e) {
-    if (groups.counts[e] > 0) outputs.push_back(ops::linear(inputs[e], weights[e]));
+    if (inputs[e].dim(0) > 0) outputs.push_back(ops::linear(inputs[e], weights[e]));
   }
   return join(outputs);
 }

@@ -31,7 +31,7 @@ Tensor weights_of(const nn::Module& module, nn::ParameterLayout::Role role) {
 Tensor run_experts(const nn::Module& module, const ExpertProduct& product,
                    const nn::DispatchedRows& dispatched) {
   using Role = nn::ParameterLayout::Role;
-  const auto& [rows, weights, groups, counts, way_back] = dispatched;
+  const auto& [rows, weights, groups, counts, metadata] = dispatched;
   const Tensor gate_up = product(rows, weights_of(module, Role::kExpertGateUp), groups);
   const Tensor hidden = ops::swiglu(gate_up, weights);                    // [R, I]
   return product(hidden, weights_of(module, Role::kExpertDown), groups);  // [R, H]

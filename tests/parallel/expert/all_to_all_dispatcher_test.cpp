@@ -188,7 +188,7 @@ TEST_P(ForcedRouting, TakesEachRowOnceToItsExpertAndBack) {
         }
         counts.push_back(static_cast<std::int64_t>(rows.size() - before));
       }
-      EXPECT_EQ(dispatched.groups.counts, counts);
+      EXPECT_EQ(dispatched.groups.counts(), counts);
       EXPECT_TRUE(bitwise_equal(dispatched.rows, Tensor::from(rows, {std::ssize(rows), 1})));
       EXPECT_TRUE(bitwise_equal(dispatched.weights, Tensor::from(weights, {std::ssize(weights)})));
       std::vector<std::int64_t> chosen(static_cast<std::size_t>(kMixtureExperts));
@@ -276,6 +276,19 @@ TEST(AllToAllDispatcher, RefusesWhatDoesNotFit) {
                 dispatcher.combine(randn({2, 3}), {.rows = {}, .weights = {}, .groups = {}});
               }),
               "AllToAllDispatcher: must combine rows that it has dispatched, got those of another");
+    // Rows of another kind of dispatcher.
+    nn::LocalTokenDispatcher local(4);
+    const nn::Router::Output routed{
+        .logits = {},
+        .weights = randn({1, 2}),
+        .indices = Tensor::from(std::vector<std::int64_t>{0, 3}, {1, 2})};
+    const auto others = local.dispatch(randn({1, 3}), routed);
+    EXPECT_EQ(message_of<Error>([&] { dispatcher.combine(others.rows, others); }),
+              "AllToAllDispatcher: must combine rows that it has dispatched, got those of another");
+    const auto own = dispatcher.dispatch(randn({1, 3}), routed);
+    EXPECT_EQ(
+        message_of<Error>([&] { local.combine(own.rows, own); }),
+        "LocalTokenDispatcher: must combine rows that it has dispatched, got those of another");
     EXPECT_EQ(message_of<ValueError>([&] { RowExchange(rank.group(), rank.group(), nullptr); }),
               "RowExchange: needs three process groups, got null");
     EXPECT_EQ(
