@@ -107,21 +107,4 @@ void count_exchange(Counters& counters, std::span<const std::int64_t> sent,
   counters.exchanged_bytes_received += with_others(received);
 }
 
-std::vector<std::int64_t> checked_row_counts(std::string_view op, std::string_view name,
-                                             std::span<const std::int64_t> counts, int ranks,
-                                             std::optional<std::int64_t> rows) {
-  check<ValueError>(std::ssize(counts) == ranks, op, ": ", name,
-                    " must have one count for each of ", ranks, " ranks, got ", counts.size());
-  constexpr std::int64_t kMost = std::int64_t{1} << 53;
-  std::int64_t total = 0;
-  for (const auto count : counts) {
-    check<ValueError>(0 <= count && count <= kMost - total, op, ": ", name,
-                      " must be at least 0, and at most 2^53 together, got ", count);
-    total += count;
-  }
-  check<ShapeError>(!rows || total == *rows, op, ": ", name, " must add up to the ",
-                    rows.value_or(0), " rows of x, got ", total);
-  return {counts.begin(), counts.end()};
-}
-
 }  // namespace moegrad::ops

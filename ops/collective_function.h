@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -31,11 +30,5 @@ CollectiveOptions for_backward(CollectiveOptions options);
 /// `received` elements, by rank.
 void count_exchange(Counters& counters, std::span<const std::int64_t> sent,
                     std::span<const std::int64_t> received, int own, std::int64_t element_bytes);
-
-/// The `counts` as a vector. ValueError unless there is one for each of `ranks`, none negative, and
-/// at most 2^53 together. ShapeError unless they add up to `rows`, if that is given: those of x.
-std::vector<std::int64_t> checked_row_counts(std::string_view op, std::string_view name,
-                                             std::span<const std::int64_t> counts, int ranks,
-                                             std::optional<std::int64_t> rows);
 
 }  // namespace moegrad::ops

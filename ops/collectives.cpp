@@ -105,35 +105,35 @@ CollectiveOptions of_gradients(CollectiveOptions options) {
 
 // --- on the tape
 
-// One collective there, its conjugate back.
+// One collective in forward, its conjugate in backward.
 class Collective final : public Function {
  public:
   using Call = std::function<Tensor(const Tensor&, const CollectiveOptions&)>;
 
-  Collective(std::string_view name, CollectiveOptions options, Call there, Call back)
+  Collective(std::string_view name, CollectiveOptions options, Call call, Call conjugate)
       : name_(name),
         options_(std::move(options)),
-        there_(std::move(there)),
-        back_(std::move(back)) {}
+        call_(std::move(call)),
+        conjugate_(std::move(conjugate)) {}
 
   std::string_view name() const override { return name_; }
   Tensor forward(const Tensor& x) {
-    return there_(x.is_contiguous() ? x : moegrad::clone(x), options_);
+    return call_(x.is_contiguous() ? x : moegrad::clone(x), options_);
   }
   TensorList backward(const TensorList& grads, InputMask /*needs*/) override {
     const auto& grad = grads[0];
-    return {back_(grad.is_contiguous() ? grad : moegrad::clone(grad), for_backward(options_))};
+    return {conjugate_(grad.is_contiguous() ? grad : moegrad::clone(grad), for_backward(options_))};
   }
 
  private:
   std::string_view name_;
   CollectiveOptions options_;
-  Call there_, back_;
+  Call call_, conjugate_;
 };
 
 Tensor apply_collective(std::string_view name, const Tensor& x, const CollectiveOptions& options,
-                        Collective::Call there, Collective::Call back) {
-  return apply<Collective>(made_with(name, options, std::move(there), std::move(back)), x);
+                        Collective::Call call, Collective::Call conjugate) {
+  return apply<Collective>(made_with(name, options, std::move(call), std::move(conjugate)), x);
 }
 
 void check_call(std::string_view op, const Group& group, const Tensor& x) {
@@ -147,6 +147,23 @@ void check_call(std::string_view op, const Group& group, const Tensor& x) {
 void check_rows(std::string_view op, const Group& group, const Tensor& x) {
   check_call(op, group, x);
   check<ShapeError>(x.ndim() >= 1, op, ": x must have rows, got ", x.shape());
+}
+
+// The `counts` as a vector: one for each rank, which add up to `rows`, if that is given.
+RowCounts checked_row_counts(std::string_view name, std::span<const std::int64_t> counts, int ranks,
+                             std::optional<std::int64_t> rows = std::nullopt) {
+  check<ValueError>(std::ssize(counts) == ranks, "all_to_all: ", name,
+                    " must have one count for each of ", ranks, " ranks, got ", counts.size());
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  std::int64_t total = 0;
+  for (const auto count : counts) {
+    check<ValueError>(0 <= count && count <= kMost - total, "all_to_all: ", name,
+                      " must be at least 0, and at most 2^53 together, got ", count);
+    total += count;
+  }
+  check<ShapeError>(!rows || total == *rows, "all_to_all: ", name, " must add up to the ",
+                    rows.value_or(0), " rows of x, got ", total);
+  return {counts.begin(), counts.end()};
 }
 
 void check_rank(std::string_view op, std::string_view what, int rank, const Group& group) {
@@ -217,15 +234,15 @@ Tensor broadcast(const Group& group, const Tensor& x, int root, const Collective
 Tensor all_to_all(const Group& group, const Tensor& x, std::span<const std::int64_t> send_rows,
                   std::span<const std::int64_t> recv_rows, const CollectiveOptions& options) {
   check_rows("all_to_all", group, x);
-  auto there = checked_row_counts("all_to_all", "send_rows", send_rows, group->size(), x.dim(0));
-  auto back = checked_row_counts("all_to_all", "recv_rows", recv_rows, group->size(), std::nullopt);
+  auto sent = checked_row_counts("send_rows", send_rows, group->size(), x.dim(0));
+  auto received = checked_row_counts("recv_rows", recv_rows, group->size());
   return apply_collective(
       "all_to_all", x, options,
-      [group, there, back](const Tensor& t, const CollectiveOptions& o) {
-        return exchange(*group, t, there, back, o);
+      [group, sent, received](const Tensor& t, const CollectiveOptions& o) {
+        return exchange(*group, t, sent, received, o);
       },
-      [group, there, back](const Tensor& t, const CollectiveOptions& o) {
-        return exchange(*group, t, back, there, o);
+      [group, sent, received](const Tensor& t, const CollectiveOptions& o) {
+        return exchange(*group, t, received, sent, o);
       });
 }
 

@@ -52,7 +52,6 @@ const std::map<std::string, std::string> kHelpers{
     {"check_rms_norm_weight", "a check: the norms report its error"},
     {"check_rope_table", "a check: rope and rms_norm_rope report its error"},
     {"check_same_dtype", "a check: the ops report its error"},
-    {"checked_row_counts", "a check: all_to_all reports its error"},
     {"count_exchange", "counters only; exchange_test.cpp"},
     {"issue_into", "the asynchrony of the collectives, tested there"},
     {"for_backward", "a label; collectives_test.cpp"},
