@@ -19,6 +19,35 @@ concept Forwards = std::derived_from<M, Module> && requires(M& module, Arguments
   { module.forward(std::forward<Arguments>(arguments)...) } -> std::convertible_to<Result>;
 };
 
+/// What an AnyModule of any signature has: its module, or none.
+class ModuleHolder {
+ public:
+  bool empty() const { return module_ == nullptr; }
+  Module& module() const {
+    check_not_empty();
+    return *module_;
+  }
+  /// The module, which lives as long as the result does, if it is an M; otherwise null.
+  template <class M>
+  std::shared_ptr<M> get() const {
+    return std::dynamic_pointer_cast<M>(module_);
+  }
+
+ protected:
+  ModuleHolder() = default;
+  ModuleHolder(const ModuleHolder&) = default;
+  ModuleHolder(ModuleHolder&&) = default;
+  ModuleHolder& operator=(const ModuleHolder&) = default;
+  ModuleHolder& operator=(ModuleHolder&&) = default;
+  virtual ~ModuleHolder() = default;
+
+  void check_not_empty() const {
+    check<ValueError>(!empty(), "AnyModule: must have a module, got an empty one");
+  }
+
+  std::shared_ptr<Module> module_;
+};
+
 template <class Signature>
 class AnyModule;
 
@@ -30,7 +59,7 @@ class AnyModule;
 /// Calling it calls the module, with its hooks and extensions. It is not a module itself: names,
 /// state dicts and hooks do not see it. Copies share the module.
 template <class Result, class... Arguments>
-class AnyModule<Result(Arguments...)> {
+class AnyModule<Result(Arguments...)> final : public ModuleHolder {
  public:
   AnyModule() = default;
   /// ValueError for null.
@@ -51,23 +80,7 @@ class AnyModule<Result(Arguments...)> {
     return call_(std::forward<Arguments>(arguments)...);
   }
 
-  bool empty() const { return module_ == nullptr; }
-  Module& module() const {
-    check_not_empty();
-    return *module_;
-  }
-  /// The module, which lives as long as the result does, if it is an M; otherwise null.
-  template <class M>
-  std::shared_ptr<M> get() const {
-    return std::dynamic_pointer_cast<M>(module_);
-  }
-
  private:
-  void check_not_empty() const {
-    check<ValueError>(!empty(), "AnyModule: must have a module, got an empty one");
-  }
-
-  std::shared_ptr<Module> module_;
   std::function<Result(Arguments...)> call_;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <any>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -382,7 +381,7 @@ class Module {
     std::string name;
     Module* module;
     std::weak_ptr<const void> alive;
-    std::any place = {};  // AnyModule<...>*, if it may be replaced
+    ModuleHolder* place = nullptr;  // if it may be replaced: an AnyModule
     std::function<void()> replaced = {};
   };
   struct Parent {
@@ -426,12 +425,12 @@ std::ostream& operator<<(std::ostream& out, const Module& module);
 template <class Signature>
 AnyModule<Signature>& Module::place_of(std::string_view what, std::string_view path,
                                        const Child& child) {
-  check<ValueError>(child.place.has_value(), what, ": '", path,
+  check<ValueError>(child.place != nullptr, what, ": '", path,
                     "' must be registered as replaceable, got a fixed member of its module");
-  auto* const* const place = std::any_cast<AnyModule<Signature>*>(&child.place);
+  auto* const place = dynamic_cast<AnyModule<Signature>*>(child.place);
   check<ValueError>(place != nullptr, what, ": '", path,
                     "' must be given the signature that it was registered with, got another");
-  return **place;
+  return *place;
 }
 
 /// Makes `module(x)` run hooks and forward(x), with forward's own signature: arguments are
