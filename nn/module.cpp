@@ -34,12 +34,13 @@ void check_exists_in_backward(const std::weak_ptr<const void>& alive, const std:
 // its name.
 template <class Slot>
 void Module::name_storages_of(const std::vector<Slot>& added) const {
-  const auto [root, path] = place_in_tree();
+  const auto& top = root();
   const bool may_be_tied = std::ranges::any_of(
       added, [](const Slot& slot) { return slot.tensor->impl().use_count() > 1; });
-  if (may_be_tied) return root->name_storages();
+  if (may_be_tied) return top.name_storages();
+  const auto path = path_within(top);
   for (const auto& slot : added) {
-    if (slot.tensor->defined()) slot.tensor->storage().set_name(join(path, slot.name));
+    if (slot.tensor->defined()) slot.tensor->storage().set_name(join(*path, slot.name));
   }
 }
 
@@ -115,7 +116,7 @@ void Module::replace_module(std::string_view name, Module& child) {
   Child adopted = adopt(place->name, child);
   place->module = adopted.module;
   place->alive = adopted.alive;
-  place_in_tree().first->name_storages();
+  root().name_storages();
 }
 
 // Its group would go on writing to the slots of a module that may be gone.
@@ -174,11 +175,11 @@ void Module::check_new_in_tree(const std::string& name, Module& child,
                     " must not be or contain the module that registers it");
   std::vector<std::pair<std::string, Module*>> modules;
   child.collect_modules(name, modules);
-  const auto& tree = *place_in_tree().first;
+  const auto& tree = root();
   for (const auto& [path, module] : modules) {
     if (leaving != nullptr && module->is_within(*leaving)) continue;
     check<ValueError>(!module->is_within(tree), "register_module: '", path, "' of ", described(),
-                      " is registered as '", tree.find(*module).value_or(""),
+                      " is registered as '", *module->path_within(tree),
                       "' already; register a module once and call it as often as you like, or make "
                       "another one of the same weight, as nn::Linear(weight) and "
                       "nn::Embedding(weight) do");
@@ -190,14 +191,27 @@ std::string Module::described() const {
   return parent == nullptr ? "the module" : "module '" + parent->name + "'";
 }
 
-std::pair<const Module*, std::string> Module::place_in_tree() const {
+const Module& Module::root() const {
   const auto* module = this;
-  std::string path;
-  while (const auto* const parent = module->last_parent()) {
-    path = join(parent->name, path);
-    module = parent->module;
+  while (const auto* const parent = module->last_parent()) module = parent->module;
+  return *module;
+}
+
+std::shared_ptr<const std::string> Module::path_within(const Module& root) const {
+  static const auto kPathOfRoot = std::make_shared<const std::string>();
+  if (this == &root) return kPathOfRoot;
+  for (auto parent = parents_.rbegin(); parent != parents_.rend(); ++parent) {
+    if (parent->alive.expired()) continue;
+    auto above = parent->module->path_within(root);
+    if (above == nullptr) continue;
+    const std::lock_guard lock(path_mutex_);
+    if (parent->parents_path != above) {
+      parent->path = std::make_shared<const std::string>(join(*above, parent->name));
+      parent->parents_path = std::move(above);
+    }
+    return parent->path;
   }
-  return {module, std::move(path)};
+  return nullptr;
 }
 
 const Module::Parent* Module::last_parent() const {
@@ -211,17 +225,6 @@ bool Module::is_within(const Module& other) const {
   return this == &other || std::ranges::any_of(parents_, [&](const Parent& parent) {
            return !parent.alive.expired() && parent.module->is_within(other);
          });
-}
-
-std::optional<std::string> Module::find(const Module& module) const {
-  if (&module == this) return "";
-  for (const auto& child : children_) {
-    if (child.alive.expired()) continue;
-    if (const auto below = child.module->find(module)) {
-      return below->empty() ? child.name : join(child.name, *below);
-    }
-  }
-  return std::nullopt;
 }
 
 Module& Module::checked(const Child& child) const {
@@ -335,7 +338,7 @@ ModuleExtensions Module::all_extensions() const {
 
 void Module::warn_once(WarningOf what, std::string_view text) const {
   const auto bit = static_cast<unsigned>(what);
-  const auto before = place_in_tree().first->warned_of_.fetch_or(bit);
+  const auto before = root().warned_of_.fetch_or(bit);
   if ((before & bit) == 0) log(LogLevel::kWarning, text);
 }
 
@@ -372,18 +375,17 @@ HookHandle Module::register_backward_hook(std::function<void(Module&)> hook) {
   return backward_hooks_.add(std::move(hook));
 }
 
-std::pair<ModuleTree, std::string> Module::tree_of_call() const {
+std::pair<ModuleTree, std::shared_ptr<const std::string>> Module::tree_of_call() const {
   const auto& caller = ScopeGuard::current();
-  auto [root, path] = place_in_tree();
-  if (caller && caller->tree.root == root) return {caller->tree, std::move(path)};
   if (caller && !caller->tree.alive.expired()) {
     // Another tree may have registered this module after the caller's.
-    const auto* callers_root = static_cast<const Module*>(caller->tree.root);
-    if (auto found = callers_root->find(*this)) return {caller->tree, std::move(*found)};
+    auto path = path_within(*static_cast<const Module*>(caller->tree.root));
+    if (path != nullptr) return {caller->tree, std::move(path)};
   }
-  ModuleTree tree = {.root = root, .alive = root->life_.watch()};
+  const auto& top = root();
+  ModuleTree tree = {.root = &top, .alive = top.life_.watch()};
   if (caller) tree.path = caller->path;
-  return {std::move(tree), std::move(path)};
+  return {std::move(tree), path_within(top)};
 }
 
 bool Module::has_trainable_parameter() const {
@@ -417,25 +419,26 @@ void Module::check_own_rank() {
 ScopeGuard Module::open_scope() {
   if (ScopeGuard::current() == nullptr) check_own_rank();
   auto [tree, within] = tree_of_call();
-  std::string path = join(tree.path, within);
+  auto path = tree.path.empty() ? std::move(within)
+                                : std::make_shared<const std::string>(join(tree.path, *within));
   if (log_enabled(LogLevel::kDebug)) {
-    log(LogLevel::kDebug, "forward " + (path.empty() ? std::string("(root)") : path));
+    log(LogLevel::kDebug, "forward " + (path->empty() ? std::string("(root)") : *path));
   }
   std::function<void()> on_enter, on_exit;
   const auto run_if_alive = [&](const Hooks& hooks) {
     return [this, &hooks, path, alive = life_.watch()] {
-      check_exists_in_backward(alive, path, "has hooks that backward runs, as fully_shard's are");
+      check_exists_in_backward(alive, *path, "has hooks that backward runs, as fully_shard's are");
       run(hooks);
     };
   };
   if (!backward_pre_hooks_.empty()) on_enter = run_if_alive(backward_pre_hooks_);
   if (!backward_hooks_.empty()) on_exit = run_if_alive(backward_hooks_);
-  return ScopeGuard(std::move(path), std::move(on_enter), std::move(on_exit), std::move(tree));
+  return ScopeGuard(*path, std::move(on_enter), std::move(on_exit), std::move(tree));
 }
 
 std::function<void()> Module::existence_check() {
-  return [alive = life_.watch(), path = ScopeGuard::current()->path] {
-    check_exists_in_backward(alive, path, "backward runs it again");
+  return [alive = life_.watch(), scope = ScopeGuard::current()] {
+    check_exists_in_backward(alive, scope->path, "backward runs it again");
   };
 }
 

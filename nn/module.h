@@ -7,7 +7,6 @@
 #include <iosfwd>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -340,14 +339,15 @@ class Module {
                          const Module* leaving = nullptr) const;
   /// "module 'mlp'", for messages.
   std::string described() const;
-  /// The topmost module above this one, which is this one if none has registered it, and the path
-  /// from there, as named_modules() has it.
-  std::pair<const Module*, std::string> place_in_tree() const;
+  /// The topmost module above this one, which is this one if none has registered it.
+  const Module& root() const;
+  /// The path from `root`, as named_modules() has it; null if this module is not within `root`. The
+  /// string is made once, and again if that of the parent is another: then a module above has been
+  /// registered elsewhere. The ranks of a launch may ask a module that they share.
+  std::shared_ptr<const std::string> path_within(const Module& root) const;
   /// The tree in which this module is called, the caller's if it is part of that, and its path from
   /// the root.
-  std::pair<ModuleTree, std::string> tree_of_call() const;
-  /// The name of `module` within this module, if it is this module or below it.
-  std::optional<std::string> find(const Module& module) const;
+  std::pair<ModuleTree, std::shared_ptr<const std::string>> tree_of_call() const;
   void collect_slots(const std::string& prefix, std::vector<ParameterSlot>& slots) const;
   void collect_buffers(const std::string& prefix, std::vector<BufferSlot>& slots) const;
   /// Error unless what was registered at an address is still there.
@@ -388,6 +388,8 @@ class Module {
     const Module* module;
     std::weak_ptr<const void> alive;
     std::string name;  // of this module within it
+    // What path_within() has made: this module's path, and the parent's, which it begins with.
+    mutable std::shared_ptr<const std::string> path = {}, parents_path = {};
   };
   /// Error unless it still exists.
   Module& checked(const Child& child) const;
@@ -398,6 +400,7 @@ class Module {
   std::vector<OwnBuffer> buffers_;
   std::vector<Child> children_;
   std::vector<Parent> parents_;  // those that have registered this module, the last one last
+  mutable std::mutex path_mutex_;
   LifeToken life_;
   Hooks forward_pre_hooks_, forward_hooks_, backward_pre_hooks_, backward_hooks_;
   InputHooks input_hooks_;

@@ -6,9 +6,14 @@
 #include <vector>
 
 #include "framework/autograd/dropout_ids.h"
+#include "framework/autograd/grad_mode.h"
 #include "framework/autograd/scope.h"
+#include "framework/distributed/launch.h"
+#include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "nn/dropout.h"
+#include "nn/linear.h"
+#include "nn/mlp.h"
 #include "nn/module_list.h"
 #include "nn/sequential.h"
 #include "tests/testing.h"
@@ -137,6 +142,75 @@ TEST(ModulePath, IsThatOfTheCallersTreeAlsoIfAnotherHasTheModuleToo) {
   net(Tensor::ones({1}));        // the last parent of its elements no longer lives
   (*second)(Tensor::ones({1}));  // whose tree is net's again
   EXPECT_EQ(paths, Paths({"0.leaf", "1.leaf", "1.leaf", "2.leaf", "0.leaf", "1.leaf", "1.leaf"}));
+}
+
+TEST(ModulePath, FollowsATreeThatGrowsAndFallsApart) {
+  Paths paths;
+  const Tensor x = Tensor::ones({1});
+  const auto same = [](const Tensor& y) { return y; };
+  const auto block = std::make_shared<Block>(paths);
+  (*block)(x);
+  {
+    const auto above = std::make_shared<Sequential>();
+    above->push_back(block);
+    (*block)(x);
+    {
+      Sequential top;
+      top.emplace_back<Caller>(same);
+      top.push_back(above);
+      top(x);
+      (*block)(x);
+    }
+    (*above)(x);
+  }
+  (*block)(x);
+  Sequential other;
+  other.emplace_back<Caller>(same);
+  other.push_back(block);
+  other(x);
+  EXPECT_EQ(paths, Paths({"leaf", "0.leaf", "1.0.leaf", "1.0.leaf", "0.leaf", "leaf", "1.leaf"}));
+}
+
+TEST(ModulePath, OfAPartIsAnotherOneWithinItsReplacement) {
+  Paths paths;
+  MLP mlp({.hidden_size = 4, .intermediate_size = 4});
+  const auto leaf = std::make_shared<Leaf>(paths);
+  mlp.replace("up_proj", TensorModule(leaf));
+  mlp(Tensor::ones({1, 4}));
+  const auto adapter = std::make_shared<Sequential>();
+  adapter->push_back(leaf);
+  mlp.replace("up_proj", TensorModule(adapter));
+  mlp(Tensor::ones({1, 4}));
+  mlp.replace(
+      "up_proj",
+      TensorModule(std::make_shared<Linear>(Linear::Config{.in_features = 4, .out_features = 4})));
+  (*leaf)(Tensor::ones({1}));
+  EXPECT_EQ(paths, Paths({"up_proj", "up_proj.0", "0"}));
+}
+
+/// Notes the path of each call, by rank.
+class SharedLeaf final : public Callable<SharedLeaf> {
+ public:
+  explicit SharedLeaf(std::vector<Paths>& paths) : paths_(paths) {}
+  Tensor forward(const Tensor& x) {
+    const auto rank = static_cast<std::size_t>(RankContext::current().rank());
+    paths_[rank].push_back(ScopeGuard::current()->path);
+    return x;
+  }
+
+ private:
+  std::vector<Paths>& paths_;
+};
+
+TEST(ModulePath, IsTheSameForAllRanksThatEvaluateOneModule) {
+  constexpr int kRanks = 4, kCalls = 20;
+  std::vector<Paths> paths(kRanks);
+  Sequential model(std::make_unique<Sequential>(std::make_unique<SharedLeaf>(paths)));
+  launch(kRanks, [&](RankContext&) {
+    const NoGradGuard no_grad;
+    for (int i = 0; i < kCalls; ++i) model(Tensor::ones({1}));
+  });
+  EXPECT_EQ(paths, std::vector<Paths>(kRanks, Paths(kCalls, "0.0")));
 }
 
 /// Dropouts in lists, called by the module that has the lists.

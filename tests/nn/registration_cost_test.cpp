@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it costs to put a model together, counted: of four times as many layers four times as much.
+// What it costs to put a model together, counted: of four times as many layers four times as much;
+// and to call it: of a module far below the root no more than of one right below.
 // A program of its own: it replaces operator new.
 #include <gtest/gtest.h>
+
+#include <memory>
 
 #include "framework/tensor/meta.h"
 #include "nn/linear.h"
@@ -45,6 +48,37 @@ TEST(RegistrationCost, GrowsWithTheNumberOfLayersOfAModel) {
     EXPECT_EQ(model.named_parameters()[1].tensor.storage().name(),
               "model.layers.0.self_attn.q_proj.weight");
   });
+}
+
+/// Calls what is below it, if anything is.
+class Link final : public Callable<Link> {
+ public:
+  explicit Link(int below) {
+    if (below == 0) return;
+    below_ = std::make_unique<Link>(below - 1);
+    register_module("a_name_for_which_a_string_needs_memory", *below_);
+  }
+  Tensor forward(const Tensor& x) { return below_ ? (*below_)(x) : x; }
+  Link& last() { return below_ ? below_->last() : *this; }
+
+ private:
+  std::unique_ptr<Link> below_;
+};
+
+TEST(CallCost, DoesNotGrowWithTheDepthOfTheModule) {
+  const Tensor x = Tensor::zeros({1});
+  const auto news_of_second = [&](Link& chain, const auto& call) {
+    call(chain);
+    return news_of([&] { call(chain); });
+  };
+  Link two(1), nine(8);
+  const auto call_last = [&](Link& chain) { chain.last()(x); };
+  EXPECT_EQ(news_of_second(nine, call_last), news_of_second(two, call_last));
+  const auto by_root = [&](Link& chain) {
+    const auto body = [](Link& root, const Tensor& passed) { return root.last()(passed); };
+    chain.call_method(body, x);
+  };
+  EXPECT_EQ(news_of_second(nine, by_root), news_of_second(two, by_root));
 }
 
 }  // namespace
