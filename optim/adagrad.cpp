@@ -45,7 +45,7 @@ Adagrad::Adagrad(std::vector<ParamGroup> groups, const Config& config)
                 config.skip_missing_grad, config.skip_nonfinite_grad) {
   keep([this](const ParamGroup& group, const NamedTensor& parameter) {
     Tensor sum = zero_state(parameter.tensor);
-    fill_(sum, *group.initial_accumulator_value);
+    if (!sum.is_meta()) fill_(sum, *group.initial_accumulator_value);
     return NamedTensors{{"step", one_per_block(parameter)}, {"sum", sum}};
   });
 }

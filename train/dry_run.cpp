@@ -10,6 +10,7 @@
 #include "framework/runtime/mpi_environment.h"
 #include "framework/tensor/meta.h"
 #include "models/causal_lm/model.h"
+#include "train/optimizers.h"
 #include "train/rank_memory.h"
 
 namespace moegrad::training {
@@ -136,7 +137,7 @@ class Report {
     out_ << "memory of rank 0 of " << options_.parallel.world_size
          << (mpi_environment() ? " processes" : "") << ", the largest, without activations\n";
     memory("parameters", bytes.parameters);
-    memory("AdamW's state", bytes.optimizer);
+    memory(optimizer_named(options_.optim.optimizer).title + "'s state", bytes.optimizer);
     memory("checkpoint's buffer", bytes.checkpoint);
     memory("gathered parameters", bytes.gathered);
     memory("gradients in backward, at most", bytes.backward);

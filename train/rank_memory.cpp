@@ -14,7 +14,7 @@
 #include "framework/runtime/error.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/tensor/meta.h"
-#include "optim/adamw.h"
+#include "train/optimizers.h"
 #include "train/train_step.h"
 #include "train/training_run.h"
 
@@ -216,10 +216,10 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
   const auto dims = options.parallel_dims();
   const auto meshes = make_meshes(ranks, dims);
   auto& state = shard_model(model, meshes, policy);
-  const optim::AdamW optimizer(decay_matrices(model.named_parameters(), 0, 0), {});
+  const auto optimizer = make_optimizer(model, options.optim);
 
   RankMemory memory;
-  for (const auto& [name, tensor] : optimizer.state_dict()) {
+  for (const auto& [name, tensor] : optimizer->state_dict()) {
     memory.optimizer += bytes_of(tensor);
   }
   std::int64_t values = 0;

@@ -10,12 +10,12 @@ namespace moegrad::training {
 
 /// The bytes that rank 0 of a run requests from its arena, padding included. No rank requests more.
 /// Activations, including logits and the rows of tokens that go to experts on other ranks, are not
-/// counted.
+/// counted, nor is what a step of an optimizer of matrices gathers (Note [Matrix optimizers]).
 ///
 /// All figures are exact except the two that are marked as bounds.
 struct RankMemory {
   std::int64_t parameters = 0;     // shards, and buffers, which are whole
-  std::int64_t optimizer = 0;      // AdamW's moments, and a count of steps per parameter
+  std::int64_t optimizer = 0;      // its state: AdamW's moments, and a count of steps per parameter
   std::int64_t checkpoint = 0;     // the copy that is written in the background
   std::int64_t gathered = 0;       // the most bytes of whole parameters at a time, in use and
                                    // prefetched: the peak of MemoryTag::kParameters - parameters

@@ -39,6 +39,7 @@
 #include "train/logs/step_profile.h"
 #include "train/logs/tensorboard_log.h"
 #include "train/make_muon.h"
+#include "train/optimizers.h"
 #include "train/rank_memory.h"
 #include "train/run_identity.h"
 #include "train/sample.h"

@@ -32,22 +32,25 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
 void check_same_run(const TrainCheckpointOptions& options,
                     const std::map<std::string, std::string>& others,
                     const CheckpointReader& reader) {
-  const auto& run = options.run;
-  const auto& saved = reader.manifest().values;
+  auto run = options.run, saved = reader.manifest().values;
+  for (const auto& value : options.formerly) run.insert(value), saved.insert(value);
   const auto step = reader.manifest().step;
   const auto folder = reader.folder().string();
+  const auto compare = [&](const std::string& name, const std::string& value) {
+    const auto found = saved.find(name);
+    check<ValueError>(found != saved.end(), "resume: ", folder, " must record ", name,
+                      ", got a checkpoint of an earlier version, which did not");
+    const bool same = found->second == value ||
+                      (options.same_so_far && options.same_so_far(name, found->second, step));
+    const auto [wanted, got] = first_difference(found->second, value);
+    check<ValueError>(same, "resume: ", name, " must be ", wanted, " as in ", folder, ", got ",
+                      got);
+  };
+  for (const auto& [name, value] : options.formerly) compare(name, run.at(name));
   // Single values first: where one of them differs, so may a longer text that depends on it.
   for (const bool single : {true, false}) {
     for (const auto& [name, value] : run) {
-      if ((value.find('\n') == value.npos) != single) continue;
-      const auto found = saved.find(name);
-      check<ValueError>(found != saved.end(), "resume: ", folder, " must record ", name,
-                        ", got a checkpoint of an earlier version, which did not");
-      const bool same = found->second == value ||
-                        (options.same_so_far && options.same_so_far(name, found->second, step));
-      const auto [wanted, got] = first_difference(found->second, value);
-      check<ValueError>(same, "resume: ", name, " must be ", wanted, " as in ", folder, ", got ",
-                        got);
+      if ((value.find('\n') == value.npos) == single) compare(name, value);
     }
   }
   for (const auto& [name, value] : saved) {

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "framework/io/checkpoint_saver.h"
 #include "framework/runtime/rank_context.h"
@@ -43,6 +45,8 @@ struct TrainCheckpointOptions {
   std::int64_t keep = 2;        // CheckpointOptions::keep
   /// What the run is: texts by name. A checkpoint of another run is refused.
   std::map<std::string, std::string> run = {};
+  /// What this run, or a checkpoint, has under names that it does not record. Compared first.
+  std::vector<std::pair<std::string, std::string>> formerly = {};
   /// Whether a run that records `saved` under `name`, where this one records something else, has
   /// been the same for its first `step` steps, so that this one may go on from there. Never unless
   /// set.

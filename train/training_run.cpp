@@ -31,10 +31,11 @@
 #include "models/causal_lm/load_pretrained.h"
 #include "models/causal_lm/save_pretrained.h"
 #include "models/hf_checkpoint.h"
-#include "optim/adamw.h"
+#include "train/config/train_options.h"
 #include "train/data/step_loader.h"
 #include "train/evaluate.h"
 #include "train/logs/run_logs.h"
+#include "train/optimizers.h"
 #include "train/run_identity.h"
 #include "train/sample.h"
 #include "train/train_checkpoints.h"
@@ -184,9 +185,8 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
     check_same_weights(context.group(), options.model.hf_model);
     models::load_pretrained(model, options.model.hf_model);
   }
-  optim::AdamW optimizer(
-      decay_matrices(model.named_parameters(), options.optim.lr, options.optim.weight_decay),
-      {.beta1 = 0.9, .beta2 = 0.95});
+  const auto made = make_optimizer(model, options.optim);
+  auto& optimizer = *made;
   const auto observe = [&](CheckpointPoint point) {
     if (events.at_checkpoint_point) events.at_checkpoint_point(context.rank(), point);
   };
@@ -197,6 +197,7 @@ bool train(const TrainConfig& options, const TrainingData& data, const TrainingE
       {.interval = options.checkpoint.interval,
        .keep = options.checkpoint.keep,
        .run = run,
+       .formerly = former_options(),
        .same_so_far =
            [&options](const std::string& name, const std::string& saved, std::int64_t step) {
              return name == "steps" && same_first_steps(options, saved, step);

@@ -28,6 +28,16 @@ TEST(DryRun, SaysTheBytesOfRankMemory) {
 )");
 }
 
+TEST(DryRun, NamesTheOptimizer) {
+  TrainConfig options;
+  options.model.preset = "tiny";
+  options.optim.optimizer = "lion";
+  const auto report = dry_run_report(options);
+  EXPECT_NE(report.find("\n  Lion's state                             562,560 bytes\n"),
+            std::string::npos)
+      << report;
+}
+
 TEST(DryRun, TabulatesTheMemoryOfLargeMixturesByRanks) {
   TrainConfig options;
   options.model.preset = "qwen3-30b-a3b";

@@ -16,9 +16,9 @@
 #include "framework/tensor/meta.h"
 #include "models/causal_lm/config_json.h"
 #include "nn/linear.h"
-#include "optim/adamw.h"
 #include "tests/framework/io/files.h"
 #include "tests/testing.h"
+#include "train/optimizers.h"
 #include "train/train_step.h"
 #include "train/training_run.h"
 
@@ -66,13 +66,13 @@ RankMemory measure(const TrainConfig& options,
     model->init_weights(1);
     RankMemory own;
     own.parameters = arena.live()[MemoryTag::kParameters];
-    optim::AdamW optimizer(decay_matrices(model->named_parameters(), 1e-3, 0.1), {});
+    const auto optimizer = make_optimizer(*model, options.optim);
     own.optimizer = arena.live()[MemoryTag::kOptimizer];
     std::optional<CheckpointSaver> saver;
     if (!options.checkpoint.dir.empty()) {
       saver.emplace(options.checkpoint.dir, context.group());
       CheckpointState all{.tensors = model->state_dict()};
-      for (const auto& tensor : optimizer.state_dict()) all.tensors.push_back(tensor);
+      for (const auto& tensor : optimizer->state_dict()) all.tensors.push_back(tensor);
       saver->reserve(all);
       own.checkpoint = arena.live()[MemoryTag::kCheckpoint];
     }
@@ -81,7 +81,7 @@ RankMemory measure(const TrainConfig& options,
     for (int step = 0; step < 3; ++step) {
       if (step == 1) arena.reset_peak();  // the first forward has no order to prefetch by
       train_step(*model, plan, mine, {.linear_cross_entropy = options.memory.linear_cross_entropy},
-                 optimizer);
+                 *optimizer);
     }
     own.gradients = arena.live()[MemoryTag::kGradients];
     own.gathered = arena.peak(MemoryTag::kParameters) - own.parameters;
@@ -199,6 +199,24 @@ TEST(RankMemory, IsWhatARankHoldsUnderExpertParallelism) {
       SCOPED_TRACE(::testing::Message()
                    << ranks << " ranks, expert parallel " << experts << ", '" << what << "'");
       expect_held(options);
+    }
+  }
+}
+
+TEST(RankMemory, HasTheStateOfEachOptimizer) {
+  const test::TemporaryFolder folder;
+  for (const auto& kind : optimizers()) {
+    for (const int world_size : {1, 3}) {
+      TrainConfig options;
+      options.model.preset = "tiny";
+      options.parallel.world_size = world_size;
+      options.data.sequence_length = 8;
+      options.optim.optimizer = kind.name;
+      options.checkpoint.dir = (folder / "checkpoints").string();
+      const auto said = rank_memory(options), held = measure(options, [](models::CausalLM&) {});
+      EXPECT_EQ(said.optimizer, held.optimizer) << kind.name;
+      EXPECT_EQ(said.checkpoint, held.checkpoint) << kind.name;
+      EXPECT_EQ(said.optimizer == 0, kind.name == "sgd");  // without momentum
     }
   }
 }

@@ -128,15 +128,6 @@ Option text(std::string name, std::string type, std::string description,
   return option;
 }
 
-std::string listed(const std::vector<std::string_view>& names) {
-  std::string all;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i > 0) all += i + 1 < names.size() ? ", " : " or ";
-    all += names[i];
-  }
-  return all;
-}
-
 std::string braced(const std::vector<std::string_view>& names) {
   std::string all = "{";
   for (const auto name : names) all.append(all.size() > 1 ? "," : "").append(name);
@@ -307,6 +298,15 @@ Option choice_option(std::string name, const std::vector<std::string_view>& name
     return index ? OptionValue(all[*index]) : OptionValue();
   };
   return option;
+}
+
+std::string listed(const std::vector<std::string_view>& names) {
+  std::string all;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) all += i + 1 < names.size() ? ", " : " or ";
+    all += names[i];
+  }
+  return all;
 }
 
 std::string to_text(const OptionValue& value) {

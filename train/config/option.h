@@ -54,6 +54,9 @@ struct Option {
   bool required = false;
   bool several = false;  // it may be given several times: `set` adds a value
   bool in_file = true;   // an option file may set it
+  /// What runs had before the option existed. Where all such options have these values, records and
+  /// descriptions are without them, as those runs' are.
+  std::optional<OptionValue> formerly = {};
 
   /// Its name in messages: --seq-len.
   std::string label() const { return positional ? name : "--" + name; }
@@ -141,6 +144,9 @@ Option choice_option(std::string name, E& value, Choices<E> choices, std::string
   const auto set = [&value, choices](std::size_t i) { value = choices[i].second; };
   return choice_option(std::move(name), names, get, set, std::move(description));
 }
+
+/// "a, b or c".
+std::string listed(const std::vector<std::string_view>& names);
 
 /// `value` as text, with numbers in full, for records.
 std::string to_text(const OptionValue& value);

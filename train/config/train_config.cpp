@@ -10,6 +10,7 @@
 #include "models/causal_lm/config_json.h"
 #include "train/config/option.h"
 #include "train/config/train_options.h"
+#include "train/optimizers.h"
 
 namespace moegrad::training {
 namespace {
@@ -138,6 +139,7 @@ void TrainConfig::validate() const {
   check<UsageError>(!checkpoint.resume || !checkpoint.dir.empty(),
                     "--resume: needs --checkpoint-dir");
   check_schedule(*this);
+  check_settings(optim);
   check<UsageError>(memory.recompute_layers <= shape.num_hidden_layers,
                     "--recompute-layers: the model has ", shape.num_hidden_layers, " layers, got ",
                     memory.recompute_layers);
@@ -149,6 +151,7 @@ void TrainConfig::validate() const {
 TrainConfig TrainConfig::resolved() const {
   auto config = *this;
   config.data.token_dtype = data.token_dtype.value_or(TokenDtype::kUInt16);
+  config.optim.settings = all_settings(optim);
   config.optim.warmup = warmup_steps();
   config.model.layout = layout_of(model);
   config.model.expert_weights = storage_of(model);

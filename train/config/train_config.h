@@ -13,6 +13,7 @@
 #include "fsdp/policy.h"
 #include "models/causal_lm/config.h"
 #include "nn/experts.h"
+#include "optim/param_group.h"
 #include "optim/schedule.h"
 #include "train/balance.h"
 #include "train/data/token_source.h"
@@ -72,6 +73,8 @@ struct TrainConfig {
     bool linear_cross_entropy = false;
   };
   struct Optim {
+    std::string optimizer = "adamw";  // OptimizerKind::name
+    optim::ParamGroup settings;       // of it: what is given besides lr and weight_decay
     std::int64_t steps = 500;
     double lr = 4e-3;
     ScheduleKind schedule = ScheduleKind::kCosine;
@@ -116,7 +119,7 @@ struct TrainConfig {
   /// Throws UsageError `--<option>: ...` where options conflict with each other or with the model.
   void validate() const;
   /// This configuration with all values filled in whose defaults depend on others: token_dtype,
-  /// warmup, wire_dtype, reduce_dtype, layout, expert_weights.
+  /// settings, warmup, wire_dtype, reduce_dtype, layout, expert_weights.
   TrainConfig resolved() const;
 
   /// Gives the coefficients of `balance` that are not set the values of the model, so that records

@@ -14,6 +14,7 @@
 #include "train/config/command_line.h"
 #include "train/config/common_options.h"
 #include "train/config/toml_options.h"
+#include "train/optimizers.h"
 
 namespace moegrad::training {
 namespace {
@@ -204,8 +205,26 @@ void add_memory_options(std::vector<Option>& all, TrainConfig::Memory& memory) {
                     .at_resume_of(AtResume::kMemory));
 }
 
+// Runs had AdamW alone before.
+void add_optimizer_options(std::vector<Option>& all, std::string& optimizer,
+                           optim::ParamGroup& settings) {
+  std::vector<std::string> names;
+  for (const auto& kind : optimizers()) names.push_back(kind.name);
+  all.push_back(choice_of_text("optimizer", optimizer, names, "rule of the updates"));
+  all.back().formerly = "adamw";
+  auto adamw = optimizer_named("adamw").settings;
+  const auto formerly = setting_options(adamw);
+  for (auto& option : setting_options(settings)) {
+    const auto same = std::ranges::find(formerly, option.name, &Option::name);
+    option.formerly = same->get();
+    all.push_back(std::move(option));
+  }
+}
+
 void add_optim_options(std::vector<Option>& all, TrainConfig::Optim& optim) {
-  auto& [steps, lr, schedule, warmup, weight_decay, max_grad_norm, max_skipped_steps, seed] = optim;
+  auto& [optimizer, settings, steps, lr, schedule, warmup, weight_decay, max_grad_norm,
+         max_skipped_steps, seed] = optim;
+  add_optimizer_options(all, optimizer, settings);
   all.push_back(number_option("steps", steps, {1, kManySteps}, "optimizer steps"));
   all.push_back(lr_option(lr, "peak learning rate"));
   all.push_back(choice_option<ScheduleKind>("schedule", schedule, kSchedules,
@@ -214,7 +233,9 @@ void add_optim_options(std::vector<Option>& all, TrainConfig::Optim& optim) {
       "warmup", warmup, {0, kManySteps},
       "steps of linear warmup; default: a tenth of the steps, at most 40; none if constant"));
   all.push_back(
-      number_option("weight-decay", weight_decay, {0, 1e30}, "decoupled, of matrices alone"));
+      number_option("weight-decay", weight_decay, {0, 1e30},
+                    "of matrices alone; decoupled, but added to gradients with adam, sgd, rmsprop "
+                    "and adagrad"));
   all.push_back(
       number_option("max-grad-norm", max_grad_norm, {0, 1e30}, "gradient clipping; 0: none"));
   all.push_back(number_option("max-skipped-steps", max_skipped_steps, {0, kManySteps},
@@ -280,6 +301,17 @@ std::string with_underscores(std::string name) {
   return name;
 }
 
+// What records and descriptions name (Option::formerly).
+std::vector<Option> named_options(TrainConfig& whole) {
+  auto options = train_options(whole);
+  const auto is_new = [](const Option& option) { return option.formerly.has_value(); };
+  const bool as_formerly = std::ranges::all_of(options, [&](const Option& option) {
+    return !is_new(option) || option.get() == *option.formerly;
+  });
+  if (as_formerly) std::erase_if(options, is_new);
+  return options;
+}
+
 }  // namespace
 
 std::vector<Option> train_options(TrainConfig& config) {
@@ -308,11 +340,21 @@ std::map<std::string, std::string> record_options(const TrainConfig& config) {
 std::map<std::string, std::string> compared_options(const TrainConfig& config) {
   auto whole = config.resolved();
   std::map<std::string, std::string> record;
-  for (const auto& option : train_options(whole)) {
+  for (const auto& option : named_options(whole)) {
     if (option.at_resume != AtResume::kCompared) continue;
     record[with_underscores(option.name)] = to_text(option.get());
   }
   return record;
+}
+
+std::vector<std::pair<std::string, std::string>> former_options() {
+  TrainConfig config;
+  std::vector<std::pair<std::string, std::string>> former;
+  for (const auto& option : train_options(config)) {
+    if (option.formerly)
+      former.emplace_back(with_underscores(option.name), to_text(*option.formerly));
+  }
+  return former;
 }
 
 std::string describe(const TrainConfig& config) {
@@ -344,7 +386,7 @@ std::string describe(const TrainConfig& config) {
   line(config.data.pack ? "tokens per step (at most)" : "tokens per step",
        config.tokens_per_step());
   auto whole = config.resolved();
-  for (const auto& option : train_options(whole)) {
+  for (const auto& option : named_options(whole)) {
     const auto value = option.get();
     const auto text = to_text(value);
     const bool is_set = !std::holds_alternative<std::monostate>(value) && !text.empty();

@@ -27,8 +27,12 @@ std::vector<Option> train_options(TrainConfig& config);
 std::map<std::string, std::string> record_options(const TrainConfig& config);
 
 /// The options of record_options() that must be the same when a run is resumed
-/// (AtResume::kCompared).
+/// (AtResume::kCompared), without those of former_options() where all are as formerly.
 std::map<std::string, std::string> compared_options(const TrainConfig& config);
+
+/// What compared_options() leave out where all are so: the options that earlier versions lacked, by
+/// which optimizer first, with the values that runs had (Option::formerly).
+std::vector<std::pair<std::string, std::string>> former_options();
 
 /// The configuration for people: a line `name value` for each of the model's sizes and each option
 /// that is set, with the values that will be used.

@@ -71,7 +71,7 @@ std::string any_name(const std::string& braced, Draw& draw) {
 OptionValue other_value(const Option& option, Draw& draw) {
   const auto now = option.get();
   if (std::holds_alternative<bool>(now)) return draw.below(2) == 0;
-  if (std::holds_alternative<double>(now)) return hostile_double(draw);
+  if (option.type.starts_with("FLOAT")) return hostile_double(draw);
   if (option.type.starts_with("INT")) return draw.below(1 << 20);
   if (option.type == "A:B") {
     return std::to_string(draw.below(9)) + ":" + std::to_string(9 + draw.below(9));

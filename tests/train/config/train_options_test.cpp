@@ -121,6 +121,21 @@ const std::vector<Words> kOtherValues = {{"--text", "a"},
                                          {"--threads-per-rank", "2"},
                                          {"--expert-parallel", "2"},
                                          {"--collective-deadline", "61"},
+                                         {"--optimizer", "muon"},
+                                         {"--beta1", "0.8"},
+                                         {"--beta2", "0.8"},
+                                         {"--eps", "0.5"},
+                                         {"--amsgrad", "true"},
+                                         {"--momentum", "0.5"},
+                                         {"--nesterov", "true"},
+                                         {"--alpha", "0.5"},
+                                         {"--centered", "true"},
+                                         {"--lr-decay", "0.5"},
+                                         {"--initial-accumulator-value", "0.5"},
+                                         {"--beta2-decay", "-0.5"},
+                                         {"--min-rms", "0.5"},
+                                         {"--clip-threshold", "2"},
+                                         {"--adjust", "original"},
                                          {"--steps", "501"},
                                          {"--micro-batches", "4"},
                                          {"--batch", "9"},
@@ -201,6 +216,35 @@ TEST(TrainOptions, AreComparedAtResumeUnlessTheySayWhyNot) {
                                                   "z_loss_coef"}));
 }
 
+Names keys_of(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  return keys_of(std::map<std::string, std::string>(pairs.begin(), pairs.end()));
+}
+
+bool is_setting(const std::string& name) {
+  return name != "optimizer" && keys_of(former_options()).contains(name);
+}
+
+TEST(TrainOptions, ThatAreNewAreRecordedWhereOneOfThemIsNotAsFormerly) {
+  const auto former = former_options();
+  ASSERT_EQ(former.size(), 15U);
+  EXPECT_EQ(former[0], (std::pair<std::string, std::string>("optimizer", "adamw")));
+  EXPECT_EQ(former[2], (std::pair<std::string, std::string>("beta2", "0.95")));
+  EXPECT_EQ(former[5], (std::pair<std::string, std::string>("momentum", "none")));
+  TrainConfig config;
+  config.optim.settings.beta2 = 0.95;
+  EXPECT_EQ(compared_options(config), compared_options({}));
+  EXPECT_EQ(describe(config), describe({}));
+  config.optim.settings.beta2 = 0.96;
+  auto all = compared_options({});
+  all.insert(former.begin(), former.end());
+  all["beta2"] = "0.96";
+  EXPECT_EQ(compared_options(config), all);
+  EXPECT_NE(describe(config).find("  optimizer                   adamw\n"
+                                  "  beta1                       0.9\n"
+                                  "  beta2                       0.96\n"),
+            std::string::npos);
+}
+
 /// Sets one option from the words of a command line, without asking whether the whole makes sense.
 void set(TrainConfig& config, const Words& words) {
   auto options = train_options(config);
@@ -225,6 +269,7 @@ TEST(TrainOptions, EachChangesItsOwnRecordInFull) {
       // These are defaults of others.
       const bool follows = (name == "grouped_matmul_nz_transpose" &&
                             (other == "layout" || other == "expert_weights")) ||
+                           (name == "optimizer" && is_setting(other)) ||
                            (name == "dtype" && (other == "wire_dtype" || other == "reduce_dtype"));
       if (other != name && !follows) {
         EXPECT_EQ(value, usual.at(other)) << name << " changes " << other;
