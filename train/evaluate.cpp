@@ -31,15 +31,20 @@ class EvalGuard {
 
 }  // namespace
 
-double evaluate(models::CausalLM& model, const ValidationData& data, const fsdp::GroupRanks& ranks,
-                const std::function<void()>& before_batch) {
+double evaluate(models::CausalLM& model, const ValidationData& data,
+                const fsdp::GroupRanks& ranks) {
+  return evaluate(model, data, ranks, [] { return false; }).value();
+}
+
+std::optional<double> evaluate(models::CausalLM& model, const ValidationData& data,
+                               const fsdp::GroupRanks& ranks, const std::function<bool()>& stop) {
   const NoGradGuard no_grad;
   const EvalGuard eval(model);
   const auto batches = data.validation_batches();
   const auto each = (batches + ranks.size() - 1) / ranks.size();
   std::vector<double> sums(static_cast<std::size_t>(batches)), targets = sums;
   for (std::int64_t i = ranks.rank() * each; i < (ranks.rank() + 1) * each; ++i) {
-    before_batch();
+    if (stop()) return std::nullopt;
     const auto held_out = [&] {
       if (i >= batches) return no_tokens();  // the last ranks may have fewer
       const SlowStorage storage("reading held-out batches");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "fsdp/sharded_param.h"
 #include "models/causal_lm/model.h"
@@ -10,10 +11,10 @@
 namespace moegrad::training {
 
 /// Mean cross-entropy in nats per target over the held-out batches, spread over `ranks`. The model
-/// is in eval() mode meanwhile. Collective: every rank runs as many forwards. Calls `before_batch`
-/// before each; it may throw, on all ranks alike.
-double evaluate(
-    models::CausalLM& model, const ValidationData& data, const fsdp::GroupRanks& ranks,
-    const std::function<void()>& before_batch = [] {});
+/// is in eval() mode meanwhile. Collective: every rank runs as many forwards.
+double evaluate(models::CausalLM& model, const ValidationData& data, const fsdp::GroupRanks& ranks);
+/// The same, or nothing if `stop`, which is asked before each forward, is true, on all ranks alike.
+std::optional<double> evaluate(models::CausalLM& model, const ValidationData& data,
+                               const fsdp::GroupRanks& ranks, const std::function<bool()>& stop);
 
 }  // namespace moegrad::training

@@ -57,7 +57,7 @@ void for_each_word(std::string_view text, const Visit& visit) {
 
 std::string sample(models::CausalLM& model, const std::string& prompt, std::int64_t bytes,
                    std::int64_t context, double temperature, std::uint64_t seed,
-                   const fsdp::GroupRanks& ranks, const std::function<void()>& before_byte) {
+                   const fsdp::GroupRanks& ranks, const std::function<bool()>& stop) {
   check<ValueError>(!prompt.empty(), "--prompt: must not be empty");
   check<ValueError>(model.config().vocab_size == 256,
                     "sample: the model's ids must be bytes (a vocab_size of 256), got a vocab_size "
@@ -67,8 +67,7 @@ std::string sample(models::CausalLM& model, const std::string& prompt, std::int6
   const Random random(seed, "sampling");
   const bool draws = ranks.rank() == 0;
   std::string text = prompt;
-  for (std::int64_t i = 0; i < bytes; ++i) {
-    before_byte();
+  for (std::int64_t i = 0; i < bytes && !stop(); ++i) {
     const auto length = std::min(context, std::ssize(text));
     std::vector<std::int64_t> window;
     for (auto at = std::ssize(text) - length; at < std::ssize(text); ++at) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <iomanip>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -94,11 +95,6 @@ void warn_of_skipped_step(std::int64_t number, const StepResult& result, RunLogs
   log(LogLevel::kWarning, non_finite_text(number, result) + "; its update is left out");
 }
 
-// Thrown on all ranks after they have agreed to stop and have saved a checkpoint.
-struct Stopped {
-  int exit_code;  // of run_training()
-};
-
 // With the other files of the model that the run has begun from.
 models::SavePretrainedOptions export_options(const TrainConfig& options) {
   return {.dtype = options.output.export_dtype, .copy_from = options.model.hf_model};
@@ -109,29 +105,10 @@ std::string_view unit_of(const TrainingData& data) {
   return data.source().is_text() ? "byte" : "token";
 }
 
-void print_result(const TrainConfig& options, const TrainingData& data, models::CausalLM& model,
-                  const fsdp::GroupRanks& ranks, RunLogs& logs, bool is_rank_0,
-                  const std::function<void()>& may_stop) {
-  model.eval();
-  const double validation = evaluate(model, data, ranks, may_stop);
-  const auto& tokens = data.source();
-  logs.validation(options.optim.steps, validation, unit_of(data));
-  // Only a model of bytes can produce text.
-  if (!tokens.is_text() || options.output.sample_bytes == 0) return;
-  const auto text = sample(model, options.output.prompt, options.output.sample_bytes,
-                           options.data.sequence_length, options.output.temperature,
-                           options.optim.seed, ranks, may_stop);
-  if (!is_rank_0) return;
-  std::cout << "sample: " << options.output.prompt << text << '\n'
-            << "words of the sample that occur in the text: "
-            << 100 * known_words(text, tokens.as_text()) << " %" << std::endl;
-}
-
 // Throws an error that names the op which made the first NaN or infinity. It runs the step again:
 // the step changed nothing, so it gives the same result.
-template <class Step>
 [[noreturn]] void stop_at_non_finite(std::int64_t number, const StepResult& result,
-                                     const Step& step) {
+                                     const std::function<StepResult()>& step) {
   const auto what = non_finite_text(number, result);
   try {
     const AnomalyModeGuard look_at_every_op;
@@ -161,157 +138,264 @@ void check_vocabulary(const TokenSource& tokens, const models::CausalLMConfig& m
                     ", got ids of a vocab_size of ", tokens.vocab_size());
 }
 
-// Runs on every rank; false if a checkpoint or a part of the logs could not be written.
-// Throws Stopped.
-bool train(const TrainConfig& options, const TrainingData& data, const TrainingEvents& events,
-           RankContext& context) {
-  const bool is_rank_0 = context.rank() == 0;
-  check_same_run(context.group(), options, data);
-  // No rank ever holds the whole model: first only shapes are made, then shards, then their values.
-  std::optional<models::CausalLM> shapes;
-  {
-    const MetaGuard no_bytes;
-    shapes.emplace(options.model_config());
-  }
-  auto& model = *shapes;
-  recompute_layers(model, options.memory.recompute_layers);
-  const auto dims = options.parallel_dims();
-  const auto meshes = make_meshes(context.group(), dims);
-  auto& state = shard_model(model, meshes, options.policy());
-  model.to_empty();
-  if (options.model.hf_model.empty()) {
-    model.init_weights(options.optim.seed);
-  } else {
-    check_same_weights(context.group(), options.model.hf_model);
-    models::load_pretrained(model, options.model.hf_model);
-  }
-  const auto made = make_optimizer(model, options.optim);
-  auto& optimizer = *made;
-  const auto observe = [&](CheckpointPoint point) {
-    if (events.at_checkpoint_point) events.at_checkpoint_point(context.rank(), point);
-  };
-  const auto run = describe_run(options, data);
-  TrainState trained{model, optimizer};
-  TrainCheckpoints checkpoints(
-      options.checkpoint.dir, trained,
-      {.interval = options.checkpoint.interval,
-       .keep = options.checkpoint.keep,
-       .run = run,
-       .formerly = former_options(),
-       .same_so_far =
-           [&options](const std::string& name, const std::string& saved, std::int64_t step) {
-             return name == "steps" && same_first_steps(options, saved, step);
-           },
-       .values =
-           [&data](std::int64_t steps) {
-             return std::map<std::string, std::string>{
-                 {kTokens, std::to_string(data.tokens_before(steps))}};
-           },
-       .resume = options.checkpoint.resume,
-       .observe = observe});
-  const auto resumed = checkpoints.resume();
-  if (is_rank_0 && options.checkpoint.resume) {
-    if (resumed) {
-      std::cout << "resumed from " << resumed->folder.string() << ", saved by "
-                << resumed->world_size << " ranks" << std::endl;
-    } else {
-      std::cout << "no checkpoint yet, from step 0" << std::endl;
+// No rank ever holds the whole model: first only shapes are made, then shards, then their values.
+models::CausalLM shapes_of(const TrainConfig& options) {
+  const MetaGuard no_bytes;
+  return models::CausalLM(options.model_config());
+}
+
+// A rank's part of a run: what it trains, and what is kept and shown of that.
+class Run {
+ public:
+  // Makes all of it and goes on from the newest checkpoint, if any.
+  Run(const TrainConfig& options, const TrainingData& data, const TrainingEvents& events,
+      RankContext& context)
+      : options_(options),
+        data_(data),
+        events_(events),
+        context_(context),
+        dims_(options.parallel_dims()),
+        meshes_(make_meshes(context.group(), dims_)),
+        model_(shapes_of(options)),
+        state_(sharded_model()),
+        optimizer_(make_optimizer(model_, options.optim)),
+        identity_(describe_run(options, data)),
+        checkpoints_(options.checkpoint.dir, trained_, checkpoint_options()),
+        first_(resume()),
+        profile_(options),
+        logs_(open_logs()) {}
+
+  // Trains to the last step, or until it is told to stop. Returns what run_training() does.
+  int train() {
+    const auto before = validation_loss();
+    if (!before) return stop();
+    if (is_rank_0_) std::cout << "training, from validation loss " << *before << std::endl;
+    logs_.first_validation(first_, *before, unit_of(data_));
+    fsdp::StepPlan plan(state_, data_.micro_batches(), fsdp::accumulation_on(dims_));
+    StepLoader loader(data_, plan.indices());
+    SlowRankWatch watch(context_, meshes_.stage,
+                        fsdp::ranks_compute_equally(dims_, data_.micro_batches()));
+    window_begin_ = Clock::now();
+    while (trained_.step < options_.optim.steps) {
+      step(plan, loader);
+      if (!end_step(watch)) return stop();
     }
+    return finish();
   }
-  const auto idle = fsdp::idle_ranks(data.micro_batches(), fsdp::GridPosition::of(state.ranks()),
-                                     fsdp::accumulation_on(dims));
-  if (is_rank_0 && idle > 0) {
-    std::cout << idle << " of " << context.world_size()
-              << " ranks run no micro-batch: --micro-batches is " << data.micro_batches()
+
+ private:
+  fsdp::State& sharded_model();
+  TrainCheckpointOptions checkpoint_options() const;
+  std::int64_t resume();
+  RunLogs open_logs();
+  void step(fsdp::StepPlan& plan, StepLoader& loader);
+  void leave_out_or_throw(const StepResult& result, const std::function<StepResult()>& again);
+  bool end_step(SlowRankWatch& watch);
+  StepEnd agree() const { return agree_on_step_end(events_, context_, window_begin_); }
+  bool is_to_stop();
+  std::optional<double> validation_loss();
+  bool print_result();
+  int finish();
+  int stop();
+
+  const TrainConfig& options_;
+  const TrainingData& data_;
+  const TrainingEvents& events_;
+  RankContext& context_;
+  const bool is_rank_0_ = context_.rank() == 0;
+  const ParallelDims dims_;
+  const ParallelMeshes meshes_;
+  models::CausalLM model_;
+  fsdp::State& state_;
+  const std::unique_ptr<optim::Optimizer> optimizer_;
+  TrainState trained_{model_, *optimizer_};
+  const std::map<std::string, std::string> identity_;  // describe_run()
+  TrainCheckpoints checkpoints_;
+  const std::int64_t first_;  // step
+  StepProfile profile_;
+  RunLogs logs_;
+  const optim::Schedule schedule_ = options_.schedule();
+  Clock::time_point window_begin_ = Clock::now();  // in which the ranks are compared
+  int stop_reason_ = 0;                            // what stop_requested has returned
+};
+
+fsdp::State& Run::sharded_model() {
+  recompute_layers(model_, options_.memory.recompute_layers);
+  auto& state = shard_model(model_, meshes_, options_.policy());
+  model_.to_empty();
+  if (options_.model.hf_model.empty()) {
+    model_.init_weights(options_.optim.seed);
+  } else {
+    check_same_weights(context_.group(), options_.model.hf_model);
+    models::load_pretrained(model_, options_.model.hf_model);
+  }
+  return state;
+}
+
+TrainCheckpointOptions Run::checkpoint_options() const {
+  return {.interval = options_.checkpoint.interval,
+          .keep = options_.checkpoint.keep,
+          .run = identity_,
+          .formerly = former_options(),
+          .same_so_far =
+              [this](const std::string& name, const std::string& saved, std::int64_t step) {
+                return name == "steps" && same_first_steps(options_, saved, step);
+              },
+          .values =
+              [this](std::int64_t steps) {
+                return std::map<std::string, std::string>{
+                    {kTokens, std::to_string(data_.tokens_before(steps))}};
+              },
+          .resume = options_.checkpoint.resume,
+          .observe =
+              [this](CheckpointPoint point) {
+                if (events_.at_checkpoint_point)
+                  events_.at_checkpoint_point(context_.rank(), point);
+              }};
+}
+
+// Says from where the run goes on, and which ranks have nothing to do. Returns the steps done.
+std::int64_t Run::resume() {
+  const auto resumed = checkpoints_.resume();
+  if (!is_rank_0_) return trained_.step;
+  if (resumed) {
+    std::cout << "resumed from " << resumed->folder.string() << ", saved by " << resumed->world_size
+              << " ranks" << std::endl;
+  } else if (options_.checkpoint.resume) {
+    std::cout << "no checkpoint yet, from step 0" << std::endl;
+  }
+  const auto idle = fsdp::idle_ranks(data_.micro_batches(), fsdp::GridPosition::of(state_.ranks()),
+                                     fsdp::accumulation_on(dims_));
+  if (idle > 0) {
+    std::cout << idle << " of " << context_.world_size()
+              << " ranks run no micro-batch: --micro-batches is " << data_.micro_batches()
               << std::endl;
   }
-  const auto first = trained.step;
-  StepProfile profile(options);
-  auto logs = [&] {
-    const SlowStorage storage("opening the logs");
-    if (is_rank_0) profile.open(first);
-    return RunLogs(options, context, profile, first, run_header(options, unit_of(data), run));
-  }();
-  const auto schedule = options.schedule();
-  auto window_begin = Clock::now();
-  const auto stop_here = [&](int reason) {
-    if (trained.step > first) checkpoints.save();
-    logs.end_line();
-    const bool written = logs.report(), saved = checkpoints.finish();
-    if (is_rank_0 && trained.step > 0) {
-      std::cout << "stopped after step " << trained.step - 1 << std::endl;
-    }
-    if (is_rank_0 && trained.step == 0) std::cout << "stopped before the first step" << std::endl;
-    throw Stopped{saved && written ? -reason : 1};
-  };
-  const auto may_stop = [&] {
-    const int stop = agree_on_step_end(events, context, window_begin).stop;
-    if (stop != 0) stop_here(stop);
-  };
-  const double before = evaluate(model, data, state.ranks(), may_stop);
-  if (is_rank_0) std::cout << "training, from validation loss " << before << std::endl;
-  logs.first_validation(first, before, unit_of(data));
+  return trained_.step;
+}
 
-  fsdp::StepPlan plan(state, data.micro_batches(), fsdp::accumulation_on(dims));
-  StepLoader loader(data, plan.indices());
-  SlowRankWatch watch(context, meshes.stage,
-                      fsdp::ranks_compute_equally(dims, data.micro_batches()));
-  window_begin = Clock::now();
-  for (std::int64_t step = first; step < options.optim.steps; ++step) {
-    logs.begin_step(step);
-    const auto start = Clock::now();
-    optimizer.set_lr(schedule(step));
-    const auto batches = loader.batches(step);
-    const auto data_seconds = seconds_since(start);
-    const auto run_step = [&] {
-      const WorkGuard work(WorkClass::kCompute);
-      return train_step(model, plan, batches,
-                        {.max_grad_norm = options.optim.max_grad_norm,
-                         .balance = options.balance,
-                         .seed = options.optim.seed,
-                         .step = step,
-                         .linear_cross_entropy = options.memory.linear_cross_entropy},
-                        optimizer);
-    };
-    auto result = run_step();
-    if (!result.is_finite()) {
-      if (trained.skipped_steps >= options.optim.max_skipped_steps) {
-        if (step > first) checkpoints.save();
-        checkpoints.finish();
-        stop_at_non_finite(step, result, run_step);
-      }
-      ++trained.skipped_steps;
-      if (is_rank_0) warn_of_skipped_step(step, result, logs);
-    }
-    trained.step = step + 1;
-    logs.end_step({.step = step,
-                   .lr = schedule(step),
-                   .seconds = seconds_since(start),
-                   .data_seconds = data_seconds,
-                   .tokens = result.tokens,
-                   .world_size = options.parallel.world_size,
-                   .skipped_steps = trained.skipped_steps,
-                   .result = std::move(result)});
-    if (logs.validation_due(step + 1)) {
-      logs.validation(step + 1, evaluate(model, data, state.ranks(), may_stop), unit_of(data));
-    }
-    const auto [stop, window_ends] = agree_on_step_end(events, context, window_begin);
-    if (window_ends) {
-      warn_of_slow_ranks(watch.close_window(), logs, is_rank_0);
-      window_begin = Clock::now();
-    }
-    if (stop != 0 && step + 1 < options.optim.steps) stop_here(stop);
-    if (trained.step == options.optim.steps) checkpoints.save();
-    checkpoints.after_step();
+RunLogs Run::open_logs() {
+  const SlowStorage storage("opening the logs");
+  if (is_rank_0_) profile_.open(first_);
+  return RunLogs(options_, context_, profile_, first_,
+                 run_header(options_, unit_of(data_), identity_));
+}
+
+void Run::step(fsdp::StepPlan& plan, StepLoader& loader) {
+  const auto step = trained_.step;
+  logs_.begin_step(step);
+  const auto start = Clock::now();
+  optimizer_->set_lr(schedule_(step));
+  const auto batches = loader.batches(step);
+  const auto data_seconds = seconds_since(start);
+  const auto run_step = [&] {
+    const WorkGuard work(WorkClass::kCompute);
+    return train_step(model_, plan, batches,
+                      {.max_grad_norm = options_.optim.max_grad_norm,
+                       .balance = options_.balance,
+                       .seed = options_.optim.seed,
+                       .step = step,
+                       .linear_cross_entropy = options_.memory.linear_cross_entropy},
+                      *optimizer_);
+  };
+  auto result = run_step();
+  if (!result.is_finite()) leave_out_or_throw(result, run_step);
+  ++trained_.step;
+  logs_.end_step({.step = step,
+                  .lr = schedule_(step),
+                  .seconds = seconds_since(start),
+                  .data_seconds = data_seconds,
+                  .tokens = result.tokens,
+                  .world_size = options_.parallel.world_size,
+                  .skipped_steps = trained_.skipped_steps,
+                  .result = std::move(result)});
+}
+
+// Counts the step as one that is left out, or ends the run if there are too many.
+void Run::leave_out_or_throw(const StepResult& result, const std::function<StepResult()>& again) {
+  if (trained_.skipped_steps >= options_.optim.max_skipped_steps) {
+    if (trained_.step > first_) checkpoints_.save();
+    checkpoints_.finish();
+    stop_at_non_finite(trained_.step, result, again);
   }
-  logs.end_line();
-  logs.recent_loads();
-  print_result(options, data, model, state.ranks(), logs, is_rank_0, may_stop);
-  if (!options.output.export_hf.empty()) {
-    models::save_pretrained(model, options.output.export_hf, export_options(options));
+  ++trained_.skipped_steps;
+  if (is_rank_0_) warn_of_skipped_step(trained_.step, result, logs_);
+}
+
+// Validates, compares the ranks and saves where that is due. False if the run is to stop.
+bool Run::end_step(SlowRankWatch& watch) {
+  if (logs_.validation_due(trained_.step)) {
+    const auto loss = validation_loss();
+    if (!loss) return false;
+    logs_.validation(trained_.step, *loss, unit_of(data_));
   }
-  const bool written = logs.report();
-  return checkpoints.finish() && written;
+  const auto [reason, window_ends] = agree();
+  if (window_ends) {
+    warn_of_slow_ranks(watch.close_window(), logs_, is_rank_0_);
+    window_begin_ = Clock::now();
+  }
+  const bool is_last = trained_.step == options_.optim.steps;
+  if (reason != 0 && !is_last) {
+    stop_reason_ = reason;
+    return false;
+  }
+  if (is_last) checkpoints_.save();
+  checkpoints_.after_step();
+  return true;
+}
+
+bool Run::is_to_stop() {
+  stop_reason_ = agree().stop;
+  return stop_reason_ != 0;
+}
+
+// None if the run is to stop.
+std::optional<double> Run::validation_loss() {
+  return evaluate(model_, data_, state_.ranks(), [this] { return is_to_stop(); });
+}
+
+// Prints how good the model is and what it says. False if the run is to stop.
+bool Run::print_result() {
+  model_.eval();
+  const auto validation = validation_loss();
+  if (!validation) return false;
+  const auto& tokens = data_.source();
+  const auto& output = options_.output;
+  logs_.validation(options_.optim.steps, *validation, unit_of(data_));
+  // Only a model of bytes can produce text.
+  if (!tokens.is_text() || output.sample_bytes == 0) return true;
+  const auto text = sample(model_, output.prompt, output.sample_bytes,
+                           options_.data.sequence_length, output.temperature, options_.optim.seed,
+                           state_.ranks(), [this] { return is_to_stop(); });
+  if (stop_reason_ != 0) return false;
+  if (is_rank_0_) {
+    std::cout << "sample: " << output.prompt << text << '\n'
+              << "words of the sample that occur in the text: "
+              << 100 * known_words(text, tokens.as_text()) << " %" << std::endl;
+  }
+  return true;
+}
+
+int Run::finish() {
+  logs_.end_line();
+  logs_.recent_loads();
+  if (!print_result()) return stop();
+  if (!options_.output.export_hf.empty()) {
+    models::save_pretrained(model_, options_.output.export_hf, export_options(options_));
+  }
+  const bool written = logs_.report(), saved = checkpoints_.finish();
+  return saved && written ? 0 : 1;
+}
+
+int Run::stop() {
+  if (trained_.step > first_) checkpoints_.save();
+  logs_.end_line();
+  const bool written = logs_.report(), saved = checkpoints_.finish();
+  if (is_rank_0_ && trained_.step > 0) {
+    std::cout << "stopped after step " << trained_.step - 1 << std::endl;
+  }
+  if (is_rank_0_ && trained_.step == 0) std::cout << "stopped before the first step" << std::endl;
+  return saved && written ? -stop_reason_ : 1;
 }
 
 // Before there is a model to export.
@@ -359,15 +443,11 @@ int run_training(const TrainConfig& options, const TrainingData& data,
       options.parallel.world_size,
       [&](RankContext& context) {
         context.set_log_level(options.output.log_level);
-        std::int64_t own = 0;
-        try {
-          if (!train(options, data, events, context)) own = 1;
-        } catch (const Stopped& stopped) {
-          own = stopped.exit_code;
-        }
+        check_same_run(context.group(), options, data);
+        const int own = Run(options, data, events, context).train();
         // 1 if any rank has it; all have been stopped by the same.
         const auto failed = all_reduce<std::int64_t>(*context.group(), own == 1 ? 1 : 0);
-        code = failed != 0 ? 1 : static_cast<int>(own);
+        code = failed != 0 ? 1 : own;
       },
       launch_options);
   std::cout << "took " << seconds_since(start) << " s" << std::endl;
