@@ -55,7 +55,7 @@ int run(int argc, char** argv) {
   const auto configuration = describe(options);
   std::cout << "configuration\n" << configuration << std::flush;
   note_stop_signals();
-  const auto data = open_data(options);
+  const auto data = open_data(options.data, options.model_config().vocab_size, options.optim.seed);
   const int code = run_training(options, *data, {.stop_requested = [] { return stop_signal(); }});
   return code < 0 ? exit_code_of_signal(-code) : code;
 }

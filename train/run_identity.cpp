@@ -56,12 +56,16 @@ bool same_first_steps(const TrainConfig& config, const std::string& steps, std::
   return true;
 }
 
-void check_same_run(const std::shared_ptr<ProcessGroup>& group, const TrainConfig& config,
-                    const TrainingData& data) {
-  auto own = describe_inputs(config, data);
-  own.merge(record_options(config));  // contents come before the paths they are read from
+std::map<std::string, std::string> record_run(const TrainConfig& config, const TrainingData& data) {
+  auto run = describe_inputs(config, data);
+  run.merge(record_options(config));  // contents come before the paths they are read from
+  return run;
+}
+
+void check_same_run(const std::shared_ptr<ProcessGroup>& group,
+                    const std::map<std::string, std::string>& record) {
   ByteWriter writer;
-  for (const auto& [name, value] : own) {
+  for (const auto& [name, value] : record) {
     writer.text(name);
     writer.text(value);
   }

@@ -28,10 +28,13 @@ std::map<std::string, std::string> describe_run(const TrainConfig& config,
 /// (wsd), not with a cosine. False if `config` has fewer steps than `step`.
 bool same_first_steps(const TrainConfig& config, const std::string& steps, std::int64_t step);
 
-/// Checks that all ranks of `group` train the same: every option, and the contents of what they
-/// read. Ranks that are processes have these from environment and files of their own. Collective.
-/// ValueError that names the first difference.
-void check_same_run(const std::shared_ptr<ProcessGroup>& group, const TrainConfig& config,
-                    const TrainingData& data);
+/// All that a run depends on, as text: every option, and the contents of what the run reads.
+std::map<std::string, std::string> record_run(const TrainConfig& config, const TrainingData& data);
+
+/// Checks that all ranks of `group` train the same, by the records of their runs, which have the
+/// same names. Ranks that are processes have options from environment and files of their own.
+/// Collective. ValueError that names the first difference.
+void check_same_run(const std::shared_ptr<ProcessGroup>& group,
+                    const std::map<std::string, std::string>& record);
 
 }  // namespace moegrad::training

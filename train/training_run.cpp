@@ -162,7 +162,7 @@ class Run {
         identity_(describe_run(options, data)),
         checkpoints_(options.checkpoint.dir, trained_, checkpoint_options()),
         first_(resume()),
-        profile_(options),
+        profile_(options.output.profile_steps, options.output.profile),
         logs_(open_logs()) {}
 
   // Trains to the last step, or until it is told to stop. Returns what run_training() does.
@@ -277,8 +277,13 @@ std::int64_t Run::resume() {
 RunLogs Run::open_logs() {
   const SlowStorage storage("opening the logs");
   if (is_rank_0_) profile_.open(first_);
-  return RunLogs(options_, context_, profile_, first_,
-                 run_header(options_, unit_of(data_), identity_));
+  return RunLogs(options_.output,
+                 {.header = run_header(options_, unit_of(data_), identity_),
+                  .configuration = describe(options_),
+                  .first_step = first_,
+                  .steps = options_.optim.steps,
+                  .expert_parallel = options_.parallel.expert_parallel},
+                 context_, profile_);
 }
 
 void Run::step(fsdp::StepPlan& plan, StepLoader& loader) {
@@ -443,7 +448,7 @@ int run_training(const TrainConfig& options, const TrainingData& data,
       options.parallel.world_size,
       [&](RankContext& context) {
         context.set_log_level(options.output.log_level);
-        check_same_run(context.group(), options, data);
+        check_same_run(context.group(), record_run(options, data));
         const int own = Run(options, data, events, context).train();
         // 1 if any rank has it; all have been stopped by the same.
         const auto failed = all_reduce<std::int64_t>(*context.group(), own == 1 ? 1 : 0);

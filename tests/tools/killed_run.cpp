@@ -29,7 +29,7 @@ int run(int argc, char** argv) {
   std::atomic<int> left = std::atoi(argv[3]);
   TrainConfig options;
   if (const auto exit_code = parse_train_config(argc - 3, argv + 3, options)) return *exit_code;
-  const auto data = open_data(options);
+  const auto data = open_data(options.data, options.model_config().vocab_size, options.optim.seed);
   return run_training(options, *data, {.at_checkpoint_point = [&](int at_rank, CheckpointPoint at) {
                         if (at_rank == rank && at == point && --left == 0) kill(getpid(), SIGKILL);
                       }});

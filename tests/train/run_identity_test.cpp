@@ -20,7 +20,8 @@ void compare(const std::function<void(TrainConfig&, std::string&)>& change) {
     TrainConfig config;
     std::string text = kText;
     if (rank.rank() == 2) change(config, text);
-    check_same_run(rank.group(), config, WindowedData(TextData(text, "letters", 16), {}));
+    const WindowedData data(TextData(text, "letters", 16), {});
+    check_same_run(rank.group(), record_run(config, data));
   });
 }
 

@@ -11,44 +11,44 @@
 namespace moegrad::training {
 namespace {
 
-TokenSource open_source(const TrainConfig& options) {
-  if (options.data.tokens.empty()) return TokenSource::text_file(options.data.text);
-  return TokenSource::tokenized_file(options.data.tokens, options.data.token_dtype,
-                                     options.model_config().vocab_size);
+TokenSource open_source(const TrainConfig::Data& options, std::int64_t vocab_size) {
+  if (options.tokens.empty()) return TokenSource::text_file(options.text);
+  return TokenSource::tokenized_file(options.tokens, options.token_dtype, vocab_size);
 }
 
-DocumentOffsets documents_of(const TrainConfig& options, const TokenSource& tokens) {
-  if (!options.data.tokens.empty())
-    return end_token_documents(tokens, options.data.end_of_document.value());
-  return options.data.text.empty() ? king_james_chapters(tokens.as_text())
-                                   : blank_line_documents(tokens.as_text());
+DocumentOffsets documents_of(const TrainConfig::Data& options, const TokenSource& tokens) {
+  if (!options.tokens.empty()) return end_token_documents(tokens, options.end_of_document.value());
+  return options.text.empty() ? king_james_chapters(tokens.as_text())
+                              : blank_line_documents(tokens.as_text());
 }
 
-std::unique_ptr<const TrainingData> open_all_steps(const TrainConfig& options) {
-  auto tokens = open_source(options);
-  if (!options.data.pack) {
+std::unique_ptr<const TrainingData> open_all_steps(const TrainConfig::Data& options,
+                                                   std::int64_t vocab_size, std::uint64_t seed) {
+  auto tokens = open_source(options, vocab_size);
+  if (!options.pack) {
     return std::make_unique<WindowedData>(
-        TextData(std::move(tokens), options.data.sequence_length),
-        WindowOptions{.micro_batches = options.data.micro_batches,
-                      .sequences = options.data.batch,
-                      .validation_sequences = options.data.validation_sequences,
-                      .seed = options.optim.seed});
+        TextData(std::move(tokens), options.sequence_length),
+        WindowOptions{.micro_batches = options.micro_batches,
+                      .sequences = options.batch,
+                      .validation_sequences = options.validation_sequences,
+                      .seed = seed});
   }
   auto documents = documents_of(options, tokens);
   return std::make_unique<PackedData>(
       std::move(tokens), std::move(documents),
-      PackOptions{.micro_batches = options.data.micro_batches,
-                  .budget = options.data.batch * options.data.sequence_length,
-                  .validation_batches = std::max<std::int64_t>(
-                      1, options.data.validation_sequences / options.data.batch),
-                  .seed = options.optim.seed});
+      PackOptions{.micro_batches = options.micro_batches,
+                  .budget = options.batch * options.sequence_length,
+                  .validation_batches =
+                      std::max<std::int64_t>(1, options.validation_sequences / options.batch),
+                  .seed = seed});
 }
 
 }  // namespace
 
-std::unique_ptr<const TrainingData> open_data(const TrainConfig& options) {
-  auto data = open_all_steps(options);
-  if (options.data.overfit) return std::make_unique<FirstStepData>(std::move(data));
+std::unique_ptr<const TrainingData> open_data(const TrainConfig::Data& options,
+                                              std::int64_t vocab_size, std::uint64_t seed) {
+  auto data = open_all_steps(options, vocab_size, seed);
+  if (options.overfit) return std::make_unique<FirstStepData>(std::move(data));
   return data;
 }
 

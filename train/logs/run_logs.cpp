@@ -14,7 +14,6 @@
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/slow_storage.h"
 #include "framework/runtime/program.h"
-#include "train/config/train_options.h"
 #include "train/logs/peak_flops.h"
 
 namespace moegrad::training {
@@ -28,23 +27,21 @@ std::optional<StatusLine::Columns> columns_of_stdout() {
 
 }  // namespace
 
-RunLogs::RunLogs(const TrainConfig& options, RankContext& context, StepProfile& profile,
-                 std::int64_t first_step, RunHeader header)
-    : options_(options),
+RunLogs::RunLogs(const TrainConfig::Output& output, LoggedRun run, RankContext& context,
+                 StepProfile& profile)
+    : output_(output),
+      run_(std::move(run)),
       context_(context),
       profile_(profile),
-      configuration_(describe(options)),
-      progress_(terminal_output(), columns_of_stdout(), first_step, options.optim.steps,
-                options.output.log_every),
-      tensorboard_(context.rank() == 0 ? options.output.tensorboard : "", first_step),
-      metrics_(context.rank() == 0 ? options.output.metrics : "", first_step, std::move(header)),
+      progress_(terminal_output(), columns_of_stdout(), run_.first_step, run_.steps,
+                output.log_every),
+      tensorboard_(context.rank() == 0 ? output.tensorboard : "", run_.first_step),
+      metrics_(context.rank() == 0 ? output.metrics : "", run_.first_step, std::move(run_.header)),
       exchange_(context.counters()) {
   if (records()) peak_flops_ = measure_peak_flops();
 }
 
-bool RunLogs::records() const {
-  return !options_.output.metrics.empty() || !options_.output.tensorboard.empty();
-}
+bool RunLogs::records() const { return !output_.metrics.empty() || !output_.tensorboard.empty(); }
 
 void RunLogs::begin_step(std::int64_t step) {
   profile_.begin_step(step, context_);
@@ -68,16 +65,16 @@ void RunLogs::record_peaks(StepReport& report) {
 void RunLogs::end_step(StepReport report) {
   report.profile = profile_.end_step(report.step, context_);
   report.peak_flops = peak_flops_;
-  report.expert_parallel = options_.parallel.expert_parallel;
+  report.expert_parallel = run_.expert_parallel;
   if (records()) record_peaks(report);
   if (records() && report.expert_parallel > 1) report.exchange = exchange_.read(*context_.group());
   if (context_.rank() != 0) return;
   recent_loads_.add(report.result.tokens_per_expert);
   const SlowStorage storage("writing the logs");
-  report.configuration = std::exchange(configuration_, {});
+  report.configuration = std::exchange(run_.configuration, {});
   metrics_.write(report);
   tensorboard_.write(report);
-  if (report.step % options_.output.log_every == 0 || report.step + 1 == options_.optim.steps) {
+  if (report.step % output_.log_every == 0 || report.step + 1 == run_.steps) {
     tensorboard_.write_expert_loads(report);
   }
   progress_.step(report.step, figures(report), Progress::Seconds(report.seconds));
@@ -96,18 +93,18 @@ bool RunLogs::report() const {
 }
 
 bool RunLogs::validation_due(std::int64_t steps) const {
-  return options_.output.validation_interval > 0 &&
-         steps % options_.output.validation_interval == 0 && steps < options_.optim.steps;
+  return output_.validation_interval > 0 && steps % output_.validation_interval == 0 &&
+         steps < run_.steps;
 }
 
 void RunLogs::first_validation(std::int64_t steps, double loss, std::string_view unit) {
   const bool had = metrics_.had_validation();
   if (validation_due(steps) && !had) return validation(steps, loss, unit);
   // After the last step the end of the run has it.
-  if (steps == 0 || steps >= options_.optim.steps || context_.rank() != 0) return;
+  if (steps == 0 || steps >= run_.steps || context_.rank() != 0) return;
   // Readers of event files have dropped an earlier one; without a file of metrics nothing says if
   // there was one.
-  if (!had && !options_.output.metrics.empty()) return;
+  if (!had && !output_.metrics.empty()) return;
   const SlowStorage storage("writing the logs");
   tensorboard_.write_validation(steps, loss);
 }

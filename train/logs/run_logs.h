@@ -16,14 +16,23 @@
 
 namespace moegrad::training {
 
+/// What the logs of a run say of it.
+struct LoggedRun {
+  RunHeader header = {};
+  std::string configuration = {};  // describe()
+  std::int64_t first_step = 0;     // where it begins or goes on
+  std::int64_t steps = 0;
+  int expert_parallel = 1;
+};
+
 /// The output of a training run: printed lines, the metrics file, TensorBoard, a trace. Each rank
 /// has one; all ranks make it and call it together. Rank 0 writes.
 class RunLogs {
  public:
-  /// For the steps from `first_step` on. Every rank has its `profile`. Error or ValueError if
-  /// something cannot be written.
-  RunLogs(const TrainConfig& options, RankContext& context, StepProfile& profile,
-          std::int64_t first_step, RunHeader header);
+  /// Every rank has its `profile`. `output` must outlive it. Error or ValueError if something
+  /// cannot be written.
+  RunLogs(const TrainConfig::Output& output, LoggedRun run, RankContext& context,
+          StepProfile& profile);
 
   void begin_step(std::int64_t step);
   /// Fills in the missing parts of `report` and shows it.
@@ -47,10 +56,10 @@ class RunLogs {
   bool records() const;
   void record_peaks(StepReport& report);
 
-  const TrainConfig& options_;
+  const TrainConfig::Output& output_;
+  LoggedRun run_;  // without its header; without its configuration once that has been shown
   RankContext& context_;
   StepProfile& profile_;
-  std::string configuration_;              // empty once it has been shown
   std::optional<double> peak_flops_ = {};  // if anything records it
   RecentLoads recent_loads_;
   Progress progress_;

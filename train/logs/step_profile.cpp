@@ -20,9 +20,8 @@ constexpr int kLevel = 1;  // phases, modules, collectives
 
 }  // namespace
 
-StepProfile::StepProfile(const TrainConfig& options)
-    : steps_(options.output.profile_steps),
-      path_(options.output.profile.empty() ? kDefaultTrace : options.output.profile) {}
+StepProfile::StepProfile(std::optional<StepRange> steps, const std::string& path)
+    : steps_(steps), path_(path.empty() ? kDefaultTrace : path) {}
 
 void StepProfile::open(std::int64_t first_step) {
   if (!steps_) return;

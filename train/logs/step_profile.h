@@ -18,7 +18,8 @@ namespace moegrad::training {
 /// rank has one, and they call it together. Outside these steps recording is off.
 class StepProfile {
  public:
-  explicit StepProfile(const TrainConfig& options);
+  /// For these steps, if any. An empty path means kDefaultTrace.
+  StepProfile(std::optional<StepRange> steps, const std::string& path);
 
   /// On rank 0, before the first step: opens the file. If all profiled steps are before that, warns
   /// that there will be none.

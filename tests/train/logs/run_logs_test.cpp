@@ -237,8 +237,8 @@ TEST_F(RunLogsTest, OptionsOfTheUpdateAndOfTheSampleHaveTheirEffect) {
 TEST_F(RunLogsTest, PeaksAreTheMostOfAnyRankSinceTheLineBefore) {
   ::testing::internal::CaptureStdout();
   launch(2, [&](RankContext& context) {
-    StepProfile profile(options_);
-    RunLogs logs(options_, context, profile, 0, {});
+    StepProfile profile({}, "");
+    RunLogs logs(options_.output, {.steps = 4}, context, profile);
     const MemoryTagGuard tag(MemoryTag::kGradients);
     const auto use = [&](std::int64_t bytes) { Tensor::zeros({bytes / 8}, Dtype::kFloat64); };
     use(context.rank() == 0 ? 800 : 8000);
@@ -314,7 +314,7 @@ TEST_F(RunLogsTest, RecordingIsOffOutsideTheChosenSteps) {
   std::array<std::vector<bool>, 2> recorded;
   ::testing::internal::CaptureStdout();
   launch(2, [&](RankContext& context) {
-    StepProfile profile(options_);
+    StepProfile profile(options_.output.profile_steps, options_.output.profile);
     if (context.rank() == 0) profile.open(0);
     auto& own = recorded[static_cast<std::size_t>(context.rank())];
     for (std::int64_t step = 0; step < 3; ++step) {
@@ -369,10 +369,8 @@ TEST_F(RunLogsTest, EventFilesAreOfOneRunAtATime) {
 }
 
 TEST_F(RunLogsTest, ATraceOfAResumedRunNamesTheStepsThatItHas) {
-  options_.output.profile_steps = {{1, 3}};
-  options_.output.profile = path("trace.json");
   ::testing::internal::CaptureStdout();
-  launch(1, [&](RankContext&) { StepProfile(options_).open(2); });
+  launch(1, [&](RankContext&) { StepProfile({{1, 3}}, path("trace.json")).open(2); });
   EXPECT_TRUE(::testing::internal::GetCapturedStdout().starts_with("trace of steps 2 to 2 in "));
 }
 
