@@ -234,6 +234,37 @@ TEST_F(TrainCheckpointsTest, MayHaveSkippedEachStepButNoMore) {
   EXPECT_EQ(run(options), 0);
 }
 
+// Between the batches of the first validation, of one in between and of the last one, after a step,
+// and between the bytes of the sample.
+TEST_F(TrainCheckpointsTest, ARunThatIsToldToStopAtAnyPointGoesOnWithTheSameBits) {
+  options_.optim.steps = 3;
+  options_.output.validation_interval = 2;
+  options_.output.sample_bytes = 3;
+  options_.data.validation_sequences = 4;
+  options_.checkpoint.interval = 0;
+  int asked = 0;
+  ASSERT_EQ(run(options_, {.stop_requested = [&] { return ++asked, 0; }}), 0);
+  const int points = asked;
+  EXPECT_EQ(points, 2 * 3 + 3 + 3);  // two batches for each of two ranks
+  const auto weights = [&] { return read_file(step_folder(3) + "/rank-00001.safetensors"); };
+  const auto undisturbed = weights();
+  int last_steps = 0;
+  for (int point = 1; point <= points; ++point) {
+    std::filesystem::remove_all(options_.checkpoint.dir);
+    std::filesystem::remove(options_.output.metrics);
+    asked = 0;
+    TrainConfig options = options_;
+    const auto code = run(options, {.stop_requested = [&] { return ++asked == point ? 7 : 0; }});
+    last_steps += code == 0 ? 1 : 0;  // where there is nothing left to stop
+    EXPECT_EQ(code, code == 0 ? 0 : -7);
+    EXPECT_EQ(asked, code == 0 ? points : point);
+    options.checkpoint.resume = true;
+    EXPECT_EQ(run(options), 0);
+    EXPECT_EQ(weights(), undisturbed) << point;
+  }
+  EXPECT_EQ(last_steps, 1);
+}
+
 TEST_F(TrainCheckpointsTest, AFailedSaveIsInTheExitCodeThoughALaterOneSucceeds) {
   bool first = true;
   const auto lose_first = [&](int rank, CheckpointPoint point) {
