@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "framework/autograd/dropout_ids.h"
 #include "framework/runtime/error.h"
@@ -102,9 +103,15 @@ models::RouterLossOptions::Load load_of_ranks(const fsdp::GroupRanks& ranks,
 
 }  // namespace
 
+models::CausalLM::Output run_model(models::CausalLM& model, const fsdp::Turn& /*turn*/,
+                                   const MicroBatch& batch,
+                                   models::CausalLM::ForwardOptions options) {
+  return model(batch.tokens, batch.documents, std::move(options));
+}
+
 StepResult train_step(models::CausalLM& model, fsdp::StepPlan& plan,
                       const std::vector<MicroBatch>& own, const StepOptions& options,
-                      optim::Optimizer& optimizer) {
+                      optim::Optimizer& optimizer, const StepForward& forward) {
   check<ValueError>(own.size() == plan.turns().size(),
                     "train_step: must be given a micro-batch for each of ", plan.turns().size(),
                     " turns, got ", own.size());
@@ -136,14 +143,10 @@ StepResult train_step(models::CausalLM& model, fsdp::StepPlan& plan,
   for (std::size_t i = 0; i < own.size(); ++i) {
     const auto& turn = plan.turns()[i];
     const auto& batch = batch_of(i);
-    models::CausalLM::ForwardOptions forward;
-    if (options.linear_cross_entropy) forward.targets = batch.targets;
-    if (options.replay != nullptr && !turn.idle) {
-      forward.replay_expert_indices = (*options.replay)[static_cast<std::size_t>(turn.index)];
-    }
-    if (options.step) forward.dropout_ids = ids_of(turn, batch, plan.micro_batches(), options);
-    auto output = options.forward ? options.forward(model, batch, forward)
-                                  : model(batch.tokens, batch.documents, forward);
+    models::CausalLM::ForwardOptions given;
+    if (options.linear_cross_entropy) given.targets = batch.targets;
+    if (options.step) given.dropout_ids = ids_of(turn, batch, plan.micro_batches(), options);
+    const auto output = forward(model, turn, batch, std::move(given));
     const auto share = [&] {
       const SpanGuard phase(SpanKind::kPhase, Lane::kCompute, "loss");
       models::RouterLossOptions losses{.per_layer = balance.layers == BalancedLayers::kEach,

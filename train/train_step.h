@@ -37,9 +37,14 @@ struct StepResult {
   bool is_finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 };
 
-/// How a step runs the model on a micro-batch.
+/// How a step runs the model on the micro-batch of a turn, which has no tokens in an idle one.
 using StepForward = std::function<models::CausalLM::Output(
-    models::CausalLM&, const MicroBatch&, const models::CausalLM::ForwardOptions&)>;
+    models::CausalLM&, const fsdp::Turn&, const MicroBatch&, models::CausalLM::ForwardOptions)>;
+
+/// model(tokens, documents, options).
+models::CausalLM::Output run_model(models::CausalLM& model, const fsdp::Turn& turn,
+                                   const MicroBatch& batch,
+                                   models::CausalLM::ForwardOptions options);
 
 struct StepOptions {
   double max_grad_norm = 1.0;  // 0: no clipping
@@ -49,10 +54,6 @@ struct StepOptions {
   /// no two tokens of a step (CausalLMForwardOptions::dropout_ids).
   std::optional<std::int64_t> step = {};
   bool linear_cross_entropy = false;  // no logits as a whole: CausalLMForwardOptions::targets
-  /// Experts to take instead of the routers' choice: [micro-batch][mixture layer].
-  const std::vector<TensorList>* replay = nullptr;
-  /// In place of model(tokens, documents, options). In an idle turn the micro-batch has no tokens.
-  StepForward forward = {};
 };
 
 /// Parameter groups as usual: decay on matrices, none on vectors.
@@ -71,13 +72,13 @@ fsdp::State& shard_model(models::CausalLM& model, const ParallelMeshes& meshes,
 /// Decoder layers [0, n) keep only their input, and backward runs them again.
 void recompute_layers(models::CausalLM& model, std::int64_t n);
 
-/// One optimizer step of a sharded model, then one of its correction biases if it has any. It
-/// changes nothing unless loss and gradient norm are finite. ValueError for a model with
-/// router_jitter_noise without options.step (with dropout, its layers' Error), and unless `own` has
-/// the micro-batches of this rank, one for each of the plan's turns. In an idle turn the model runs
-/// without tokens. Error within a DropoutIdsGuard. Collective.
+/// One optimizer step of a sharded model, which `forward` runs, then one of its correction biases
+/// if it has any. It changes nothing unless loss and gradient norm are finite. ValueError for a
+/// model with router_jitter_noise without options.step (with dropout, its layers' Error), and
+/// unless `own` has the micro-batches of this rank, one for each of the plan's turns. Error within
+/// a DropoutIdsGuard. Collective.
 StepResult train_step(models::CausalLM& model, fsdp::StepPlan& plan,
                       const std::vector<MicroBatch>& own, const StepOptions& options,
-                      optim::Optimizer& optimizer);
+                      optim::Optimizer& optimizer, const StepForward& forward = run_model);
 
 }  // namespace moegrad::training

@@ -39,7 +39,8 @@ struct Step {
 };
 
 Step run_step(const CausalLMConfig& config, int ranks, const StepOptions& options,
-              const std::vector<MicroBatch>& batches, std::int64_t recomputed = 0) {
+              const std::vector<MicroBatch>& batches, std::int64_t recomputed = 0,
+              const StepForward& forward = run_model) {
   Step step;
   launch(ranks, [&](RankContext& context) {
     CausalLM model(config, 3);
@@ -47,7 +48,7 @@ Step run_step(const CausalLMConfig& config, int ranks, const StepOptions& option
     auto& state = shard_model(model, DeviceMesh::flat(context.group()), {});
     optim::AdamW optimizer(decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
     fsdp::StepPlan plan(state, std::ssize(batches));
-    auto result = train_step(model, plan, plan.own(batches), options, optimizer);
+    auto result = train_step(model, plan, plan.own(batches), options, optimizer, forward);
     if (context.rank() != 0) return;
     step.result = std::move(result);
     for (const auto& [name, bias] : model.named_buffers()) step.biases.push_back(bias.detach());
@@ -114,13 +115,13 @@ TEST(Balance, CorrectionBiasesMoveByThePapersRateUnlessAnotherIsGiven) {
 
 TEST(Balance, AStepThatIsLeftOutMovesNoBias) {
   const auto config = config_of(ModelType::kGlm4Moe);
-  const StepForward forward = [](CausalLM& model, const MicroBatch& batch,
+  const StepForward forward = [](CausalLM& model, const auto&, const MicroBatch& batch,
                                  const CausalLM::ForwardOptions& options) {
     auto output = model(batch.tokens, batch.documents, options);
     output.logits = output.logits * HUGE_VAL;
     return output;
   };
-  const auto step = run_step(config, 2, {.forward = forward}, batches_of(config));
+  const auto step = run_step(config, 2, {}, batches_of(config), 0, forward);
   EXPECT_FALSE(step.result.is_finite());
   for (const auto& bias : step.biases) {
     for (const auto value : bias.data<float>()) EXPECT_EQ(value, 0.0F);

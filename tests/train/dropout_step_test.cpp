@@ -116,14 +116,14 @@ void expect_masks_of_their_own(Drop drop) {
     fsdp::StepPlan plan(state, kMicroBatches);
     const std::vector same(kMicroBatches, step_batches(data, 0)[0]);
     TensorList logits;
-    const StepForward forward = [&](models::CausalLM& whole, const MicroBatch& batch,
+    const StepForward forward = [&](models::CausalLM& whole, const auto&, const MicroBatch& batch,
                                     const models::CausalLM::ForwardOptions& options) {
       auto output = whole(batch.tokens, batch.documents, options);
       logits.push_back(clone(output.logits.detach()));
       return output;
     };
     for (const std::int64_t step : {0, 1, 0}) {
-      train_step(model, plan, same, {.seed = 7, .step = step, .forward = forward}, optimizer);
+      train_step(model, plan, same, {.seed = 7, .step = step}, optimizer, forward);
     }
     ASSERT_EQ(logits.size(), 12U);
     for (std::size_t i = 0; i < 8; ++i) {

@@ -59,8 +59,9 @@ struct Training {
         optimizer(decay_matrices(model.named_parameters(), lr, 0.1), {}) {}
 
   /// One step on the micro-batches of all ranks.
-  StepResult step(const std::vector<MicroBatch>& all, const StepOptions& options = {}) {
-    return train_step(model, plan, plan.own(all), options, optimizer);
+  StepResult step(const std::vector<MicroBatch>& all, const StepOptions& options = {},
+                  const StepForward& forward = run_model) {
+    return train_step(model, plan, plan.own(all), options, optimizer, forward);
   }
 
   models::CausalLM model;
@@ -409,35 +410,44 @@ TEST_F(SmallRun, AStepRunsTheModelAsItsOptionsSay) {
     const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
     const auto expected = training.step(step_batches(windows, 0));
     std::vector<Tensor> seen;
-    const StepForward forward = [&](models::CausalLM& whole, const MicroBatch& batch,
+    const StepForward forward = [&](models::CausalLM& whole, const auto&, const MicroBatch& batch,
                                     const models::CausalLM::ForwardOptions& options) {
       seen.push_back(batch.tokens);
       EXPECT_TRUE(options.targets.defined());
       return whole(batch.tokens, batch.documents, options);
     };
     const auto result =
-        training.step(step_batches(windows, 0), {.linear_cross_entropy = true, .forward = forward});
+        training.step(step_batches(windows, 0), {.linear_cross_entropy = true}, forward);
     EXPECT_EQ(seen.size(), 2U);
     EXPECT_EQ(result.loss, expected.loss);
     EXPECT_EQ(result.grad_norm, expected.grad_norm);
   });
 }
 
-TEST_F(SmallRun, ReplaysTheExpertsOfTheMicroBatchOnEveryRank) {
+// Each micro-batch takes the experts of the next one, so that no choice of a router is right.
+TEST_F(SmallRun, RunsTheForwardThatItIsGivenWithTheTurnOfTheMicroBatch) {
   const WindowedData windows(data(), {.micro_batches = 4, .sequences = 1});
   std::vector<TensorList> choices;
   std::vector<double> losses;
-  for (const int world_size : {1, 2, 4}) {
+  const StepForward replaying = [&](models::CausalLM& model, const auto& turn,
+                                    const MicroBatch& batch,
+                                    models::CausalLM::ForwardOptions options) {
+    options.replay_expert_indices = choices[static_cast<std::size_t>(turn.index + 1) % 4];
+    return model(batch.tokens, batch.documents, options);
+  };
+  for (const int world_size : {1, 1, 2, 4}) {
     launch(world_size, [&](RankContext& context) {
       Training training(config(), DeviceMesh::flat(context.group()), 4);
-      StepOptions options;
-      if (world_size > 1) options.replay = &choices;
-      const auto result = training.step(step_batches(windows, 0), options);
-      if (world_size == 1) choices = result.expert_indices;
-      if (context.rank() == 0) losses.push_back(result.loss);
+      const auto result = training.step(step_batches(windows, 0), {},
+                                        choices.empty() ? StepForward(run_model) : replaying);
+      if (context.rank() != 0) return;
+      losses.push_back(result.loss);
+      if (losses.size() == 1) choices = result.expert_indices;
     });
   }
-  EXPECT_EQ(losses, std::vector<double>(3, losses[0]));
+  EXPECT_NE(losses[1], losses[0]);
+  EXPECT_EQ(losses[2], losses[1]);
+  EXPECT_EQ(losses[3], losses[1]);
 }
 
 TEST_F(SmallRun, TokensOfAStepAreThoseOfAllMicroBatchesWhateverTheirLength) {
@@ -505,14 +515,14 @@ TEST_F(SmallRun, AStepWhoseLossIsNotFiniteChangesNoBitOfTheState) {
     const WindowedData windows(data(), {.micro_batches = 2, .sequences = 1});
     double of_gradient = 1;  // what the gradient of the logits is multiplied by
     const auto step = [&](double factor) {
-      const StepForward forward = [&](models::CausalLM& whole, const MicroBatch& batch,
+      const StepForward forward = [&](models::CausalLM& whole, const auto&, const MicroBatch& batch,
                                       const models::CausalLM::ForwardOptions& options) {
         auto output = whole(batch.tokens, batch.documents, options);
         output.logits = output.logits * factor;
         output.logits.register_hook([&](const Tensor& grad) { return grad * of_gradient; });
         return output;
       };
-      return training.step(step_batches(windows, 0), {.forward = forward});
+      return training.step(step_batches(windows, 0), {}, forward);
     };
     const auto values = [&] {
       const NoGradGuard no_grad;

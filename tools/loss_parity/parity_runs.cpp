@@ -40,6 +40,15 @@ optim::AdamW make_optimizer(const NamedTensors& parameters, double lr) {
   return optim::AdamW(decay_matrices(parameters, lr, 0.1), {.beta1 = 0.9, .beta2 = 0.95});
 }
 
+// Takes `experts`, [micro-batch][mixture layer], instead of the routers' choice.
+StepForward replaying(const std::vector<TensorList>& experts) {
+  return [&experts](models::CausalLM& model, const auto& turn, const MicroBatch& batch,
+                    models::CausalLM::ForwardOptions options) {
+    if (!turn.idle) options.replay_expert_indices = experts[static_cast<std::size_t>(turn.index)];
+    return model(batch.tokens, batch.documents, options);
+  };
+}
+
 // Whole parameters of all ranks, on rank 0.
 std::vector<std::vector<double>> collect(models::CausalLM& model) {
   std::vector<std::vector<double>> parameters;
@@ -159,10 +168,13 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     fsdp::StepPlan plan(root, data.micro_batches(), layout.accumulation);
     StepLoader loader(data, plan.indices());
     for (; state.step < until; ++state.step) {
-      StepOptions step_options{.max_grad_norm = options.max_grad_norm,
-                               .balance = {.layers = BalancedLayers::kPooled}};  // as run_plain
-      if (replay != nullptr) step_options.replay = &(*replay)[static_cast<std::size_t>(state.step)];
-      auto result = train_step(model, plan, loader.batches(state.step), step_options, optimizer);
+      const StepForward forward = replay != nullptr
+                                      ? replaying((*replay)[static_cast<std::size_t>(state.step)])
+                                      : run_model;
+      auto result = train_step(model, plan, loader.batches(state.step),
+                               {.max_grad_norm = options.max_grad_norm,
+                                .balance = {.layers = BalancedLayers::kPooled}},  // as run_plain
+                               optimizer, forward);
       if (context.rank() != 0) continue;
       run.loss.push_back(result.loss);
       run.grad_norm.push_back(result.grad_norm);

@@ -68,7 +68,7 @@ class Training final : public RungRunner {
  public:
   Training(const SpeedPreset& preset, const Rung& rung, const nn::Module* like,
            RankContext& context, const RandomData& data)
-      : options_{.max_grad_norm = 0, .forward = forward_of(rung)} {
+      : forward_(forward_of(rung)) {
     {
       const MetaGuard no_bytes;
       model_.emplace(config_of(preset, rung));
@@ -83,19 +83,21 @@ class Training final : public RungRunner {
   }
 
   void step() override {
-    loss_ = train_step(*model_, *plan_, batches_, options_, *optimizer_).loss;
+    const StepOptions options = {.max_grad_norm = 0};
+    loss_ = train_step(*model_, *plan_, batches_, options, *optimizer_, forward_).loss;
   }
   double loss() const override { return loss_; }
   const nn::Module& module() const override { return *model_; }
 
  private:
   static StepForward forward_of(const Rung& rung) {
-    return [rung](models::CausalLM& model, const MicroBatch& batch, const auto&) {
+    return [rung](models::CausalLM& model, const auto& /*turn*/, const MicroBatch& batch,
+                  const auto& /*options*/) {
       return run_forward(model, rung, batch.tokens, batch.documents);
     };
   }
 
-  StepOptions options_;
+  StepForward forward_;
   double loss_ = 0;
   std::vector<MicroBatch> batches_;
   std::optional<models::CausalLM> model_;
