@@ -84,13 +84,13 @@ std::vector<Option> own_options(ParamGroup& settings) {
   const auto flag = [&](const char* name, std::optional<bool>& value, const char* what) {
     all.push_back(choice_option<std::optional<bool>>(name, value, kTruths, what));
   };
-  number("beta1", beta1, kBelowOne, "of the mean of gradients");
-  number("beta2", beta2, kBelowOne, "of the mean of squares, or Lion's momentum");
-  number("eps", eps, kFromZero, "added to, or the least, divisor");
+  number("beta1", beta1, kBelowOne, "decay of the mean of gradients");
+  number("beta2", beta2, kBelowOne, "decay of the mean of squares; Lion's of its momentum");
+  number("eps", eps, kFromZero, "added to the divisor, or its least value");
   flag("amsgrad", amsgrad, "divide by the largest mean of squares so far");
-  number("momentum", momentum, kFromZero, "of updates");
+  number("momentum", momentum, kFromZero, "decay of the sum or mean of updates");
   flag("nesterov", nesterov, "Nesterov's momentum");
-  number("alpha", alpha, kBelowOne, "of the mean of squares");
+  number("alpha", alpha, kBelowOne, "decay of the mean of squares");
   flag("centered", centered, "divide by the variance, not by the mean of squares");
   number("lr-decay", lr_decay, kFromZero, "divides the learning rate by 1 + that per step");
   number("initial-accumulator-value", initial_accumulator_value, kFromZero, "of sums of squares");
