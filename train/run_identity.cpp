@@ -45,11 +45,13 @@ std::map<std::string, std::string> describe_run(const TrainConfig& config,
   return run;
 }
 
-bool same_first_steps(const TrainConfig& config, const std::string& steps, std::int64_t step) {
-  if (config.optim.schedule == ScheduleKind::kCosine || step > config.optim.steps) return false;
-  auto other = config.resolved();  // with the same warmup, which is compared by itself
-  other.optim.steps = parse_number<std::int64_t>("steps", steps, {step, kManySteps});
-  const auto lr = config.schedule(), other_lr = other.schedule();
+bool same_first_steps(const TrainConfig::Optim& config, const std::string& steps,
+                      std::int64_t step) {
+  if (config.schedule == ScheduleKind::kCosine || step > config.steps) return false;
+  auto other = config;
+  other.warmup = warmup_steps(config);  // it is compared by itself
+  other.steps = parse_number<std::int64_t>("steps", steps, {step, kManySteps});
+  const auto lr = schedule_of(config), other_lr = schedule_of(other);
   for (std::int64_t i = 0; i < step; ++i) {
     if (lr(i) != other_lr(i)) return false;
   }

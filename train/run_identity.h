@@ -23,10 +23,11 @@ inline constexpr const char* kRandomWeights = "random ones";
 std::map<std::string, std::string> describe_run(const TrainConfig& config,
                                                 const TrainingData& data);
 
-/// Whether a run like that of `config`, but with `steps` as a checkpoint records it, has had the
+/// Whether a run with `config`, but with `steps` as a checkpoint records it, has had the
 /// same learning rates in its first `step` steps: where the rate is constant or not yet decays
 /// (wsd), not with a cosine. False if `config` has fewer steps than `step`.
-bool same_first_steps(const TrainConfig& config, const std::string& steps, std::int64_t step);
+bool same_first_steps(const TrainConfig::Optim& config, const std::string& steps,
+                      std::int64_t step);
 
 /// All that a run depends on, as text: every option, and the contents of what the run reads.
 std::map<std::string, std::string> record_run(const TrainConfig& config, const TrainingData& data);

@@ -214,7 +214,7 @@ class Run {
   const std::int64_t first_;  // step
   StepProfile profile_;
   RunLogs logs_;
-  const optim::Schedule schedule_ = options_.schedule();
+  const optim::Schedule schedule_ = schedule_of(options_.optim);
   Clock::time_point window_begin_ = Clock::now();  // in which the ranks are compared
   int stop_reason_ = 0;                            // what stop_requested has returned
 };
@@ -239,7 +239,7 @@ TrainCheckpointOptions Run::checkpoint_options() const {
           .formerly = former_options(),
           .same_so_far =
               [this](const std::string& name, const std::string& saved, std::int64_t step) {
-                return name == "steps" && same_first_steps(options_, saved, step);
+                return name == "steps" && same_first_steps(options_.optim, saved, step);
               },
           .values =
               [this](std::int64_t steps) {

@@ -52,18 +52,18 @@ TEST(RunIdentity, ComparesWhatFilesHoldAndThenTheirNames) {
 }
 
 TEST(SameFirstSteps, AreThoseOfAConstantRateAndOfOneThatDoesNotDecayYet) {
-  TrainConfig config;
-  config.optim.steps = 20;
-  config.optim.warmup = 2;
+  TrainConfig::Optim config;
+  config.steps = 20;
+  config.warmup = 2;
   const auto same = [&](const char* steps, std::int64_t step) {
     return same_first_steps(config, steps, step);
   };
   EXPECT_FALSE(same("10", 1));  // a cosine knows its end from the beginning
-  config.optim.schedule = ScheduleKind::kConstant;
+  config.schedule = ScheduleKind::kConstant;
   EXPECT_TRUE(same("10", 10));
   EXPECT_TRUE(same("40", 20));  // fewer steps than were planned
   EXPECT_FALSE(same("40", 21));
-  config.optim.schedule = ScheduleKind::kWarmupStableDecay;
+  config.schedule = ScheduleKind::kWarmupStableDecay;
   EXPECT_TRUE(same("10", 8));  // then it decays for two steps
   EXPECT_FALSE(same("10", 10));
   EXPECT_TRUE(same("100", 16));  // where this run begins to decay

@@ -27,9 +27,9 @@ void check_sizes(const TrainConfig& config) {
                 config.tokens_per_step(), std::numeric_limits<std::int64_t>::max());
 }
 
-void check_schedule(const TrainConfig& config) {
-  const auto steps = config.optim.steps, warmup = config.warmup_steps();
-  const bool constant = config.optim.schedule == ScheduleKind::kConstant;
+void check_schedule(const TrainConfig::Optim& config) {
+  const auto steps = config.steps, warmup = warmup_steps(config);
+  const bool constant = config.schedule == ScheduleKind::kConstant;
   check<UsageError>(warmup + (constant ? 0 : steps / 5) <= steps, "--warmup: must leave room in ",
                     steps, " steps, got ", warmup);
 }
@@ -138,7 +138,7 @@ void TrainConfig::validate() const {
   check_narrow("--export-dtype", output.export_dtype, model.dtype);
   check<UsageError>(!checkpoint.resume || !checkpoint.dir.empty(),
                     "--resume: needs --checkpoint-dir");
-  check_schedule(*this);
+  check_schedule(optim);
   check_settings(optim);
   check<UsageError>(memory.recompute_layers <= shape.num_hidden_layers,
                     "--recompute-layers: the model has ", shape.num_hidden_layers, " layers, got ",
@@ -152,7 +152,7 @@ TrainConfig TrainConfig::resolved() const {
   auto config = *this;
   config.data.token_dtype = data.token_dtype.value_or(TokenDtype::kUInt16);
   config.optim.settings = all_settings(optim);
-  config.optim.warmup = warmup_steps();
+  config.optim.warmup = warmup_steps(optim);
   config.model.layout = layout_of(model);
   config.model.expert_weights = storage_of(model);
   config.parallel.wire_dtype = parallel.wire_dtype.value_or(model.dtype);
@@ -194,22 +194,22 @@ ParallelDims TrainConfig::parallel_dims() const {
   return {.dp_shard = parallel.world_size, .ep = parallel.expert_parallel};
 }
 
-optim::Schedule TrainConfig::schedule() const {
-  if (optim.schedule == ScheduleKind::kCosine) {
-    return optim::cosine_with_warmup(optim.lr, warmup_steps(), optim.steps);
-  }
-  const auto decay = optim.schedule == ScheduleKind::kWarmupStableDecay ? optim.steps / 5 : 0;
-  return optim::warmup_stable_decay(optim.lr, warmup_steps(), optim.steps - warmup_steps() - decay,
-                                    decay);
-}
-
-std::int64_t TrainConfig::warmup_steps() const {
-  const bool constant = optim.schedule == ScheduleKind::kConstant;
-  return optim.warmup.value_or(constant ? 0 : std::min<std::int64_t>(40, optim.steps / 10));
-}
-
 std::int64_t TrainConfig::tokens_per_step() const {
   return data.micro_batches * data.batch * data.sequence_length;
+}
+
+std::int64_t warmup_steps(const TrainConfig::Optim& config) {
+  const bool constant = config.schedule == ScheduleKind::kConstant;
+  return config.warmup.value_or(constant ? 0 : std::min<std::int64_t>(40, config.steps / 10));
+}
+
+optim::Schedule schedule_of(const TrainConfig::Optim& config) {
+  const auto warmup = warmup_steps(config);
+  if (config.schedule == ScheduleKind::kCosine) {
+    return optim::cosine_with_warmup(config.lr, warmup, config.steps);
+  }
+  const auto decay = config.schedule == ScheduleKind::kWarmupStableDecay ? config.steps / 5 : 0;
+  return optim::warmup_stable_decay(config.lr, warmup, config.steps - warmup - decay, decay);
 }
 
 }  // namespace moegrad::training

@@ -131,11 +131,13 @@ struct TrainConfig {
   fsdp::Policy policy() const;
   /// How the ranks divide the model.
   ParallelDims parallel_dims() const;
-  optim::Schedule schedule() const;
-  std::int64_t warmup_steps() const;
   /// Tokens of a step; with packed documents, the largest possible number.
   std::int64_t tokens_per_step() const;
 };
+
+/// What `warmup` is unless given depends on the schedule.
+std::int64_t warmup_steps(const TrainConfig::Optim& config);
+optim::Schedule schedule_of(const TrainConfig::Optim& config);
 
 /// Where the trace of profile_steps goes unless `profile` says otherwise.
 inline constexpr const char* kDefaultTrace = "trace.json";

@@ -26,13 +26,12 @@ std::string file_name(const std::string& path) {
   return name.empty() ? path : name;
 }
 
-std::string title_of(const TrainConfig& options) {
-  const auto model = !options.model.hf_model.empty() ? file_name(options.model.hf_model)
-                     : !options.model.config.empty() ? file_name(options.model.config)
-                                                     : options.model.preset;
-  const auto text =
-      options.data.text.empty() ? "the King James text" : file_name(options.data.text);
-  return model + " on " + (options.data.tokens.empty() ? text : file_name(options.data.tokens));
+std::string title_of(const TrainConfig::Model& model, const TrainConfig::Data& data) {
+  const auto name = !model.hf_model.empty() ? file_name(model.hf_model)
+                    : !model.config.empty() ? file_name(model.config)
+                                            : model.preset;
+  const auto text = data.text.empty() ? "the King James text" : file_name(data.text);
+  return name + " on " + (data.tokens.empty() ? text : file_name(data.tokens));
 }
 
 std::string now() {
@@ -63,8 +62,8 @@ std::string cpu() {
 
 // A run with another number of steps is the same so far, unless the steps shape its learning rates
 // from the beginning (same_first_steps).
-std::string identity_of(const TrainConfig& options, std::map<std::string, std::string> run) {
-  if (options.optim.schedule != ScheduleKind::kCosine) run.erase("steps");
+std::string identity_of(ScheduleKind schedule, std::map<std::string, std::string> run) {
+  if (schedule != ScheduleKind::kCosine) run.erase("steps");
   const auto text = json(run).dump(-1, ' ', false, json::error_handler_t::replace);
   return "CRC-32C " + std::to_string(crc32c(std::as_bytes(std::span(text))));
 }
@@ -79,8 +78,8 @@ bool needs_quotes(char c) {
 
 RunHeader run_header(const TrainConfig& options, std::string_view unit,
                      const std::map<std::string, std::string>& run) {
-  return {.identity = identity_of(options, run),
-          .title = title_of(options),
+  return {.identity = identity_of(options.optim.schedule, run),
+          .title = title_of(options.model, options.data),
           .date = now(),
           .version = MOEGRAD_VERSION,
           .cpu = cpu(),

@@ -27,13 +27,13 @@ TEST(TrainConfig, TheSwitchSetsLayoutAndOrientationUnlessTheyAreGiven) {
 
 TEST(TrainConfig, AConstantScheduleHasTheWarmupThatIsAskedFor) {
   TrainConfig config;
-  EXPECT_EQ(config.warmup_steps(), 40);
+  EXPECT_EQ(warmup_steps(config.optim), 40);
   config.optim.schedule = ScheduleKind::kConstant;
-  EXPECT_EQ(config.warmup_steps(), 0);
+  EXPECT_EQ(warmup_steps(config.optim), 0);
   config.optim.warmup = 7;
-  EXPECT_EQ(config.warmup_steps(), 7);
-  EXPECT_DOUBLE_EQ(config.schedule()(0), 0.0);
-  EXPECT_DOUBLE_EQ(config.schedule()(499), 4e-3);
+  EXPECT_EQ(warmup_steps(config.optim), 7);
+  EXPECT_DOUBLE_EQ(schedule_of(config.optim)(0), 0.0);
+  EXPECT_DOUBLE_EQ(schedule_of(config.optim)(499), 4e-3);
   config.optim.warmup = config.optim.steps;
   EXPECT_NE(describe(config).find("  warmup                      500\n"), std::string::npos);
   config.data.sequence_length = 4096;
