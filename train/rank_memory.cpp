@@ -130,13 +130,16 @@ class StagedBytes {
     auto& [gather, reduction] = largest_[ranks.get()];
     gather = std::max(gather, staged(policy.mixed_precision.param_dtype));
     reduction = std::max(reduction, staged(policy.mixed_precision.reduce_dtype));
+    const auto size = size_of(policy.mixed_precision.reduce_dtype.value_or(dtype));
+    replicas_ = std::max(replicas_,
+                         of_sum(group.layout().slice_numel * size, group.ranks().num_replicas()));
   }
   /// The same of an all-reduce of `numbers` over `ranks` ranks.
   void add_sum(std::int64_t numbers, std::int64_t ranks) {
-    sum_ = std::max(sum_, (ranks - 1) * (numbers * 8 / ranks + 2 * kLine));
+    sum_ = std::max(sum_, of_sum(numbers * 8, ranks));
   }
   std::int64_t total() const {
-    std::int64_t bytes = sum_;
+    std::int64_t bytes = sum_ + replicas_;
     for (const auto& [ranks, largest] : largest_) bytes += largest.first + largest.second;
     return bytes;
   }
@@ -144,8 +147,12 @@ class StagedBytes {
  private:
   static constexpr std::int64_t kLine = 64;  // of the cache
 
+  static std::int64_t of_sum(std::int64_t bytes, std::int64_t ranks) {
+    return (ranks - 1) * (bytes / ranks + 2 * kLine);
+  }
+
   std::map<const ProcessGroup*, std::pair<std::int64_t, std::int64_t>> largest_;
-  std::int64_t sum_ = 0;
+  std::int64_t sum_ = 0, replicas_ = 0;  // all-reduces of numbers, and of gradients
 };
 
 using Field = std::int64_t GroupBytes::*;
@@ -227,7 +234,7 @@ RankMemory rank_memory(const TrainConfig& options, models::CausalLM& model) {
   if (!options.checkpoint.dir.empty()) memory.checkpoint = values + memory.optimizer;
 
   // Note [Who runs which micro-batch]
-  const auto each = (options.data.micro_batches - 1) / options.parallel.world_size + 1;
+  const auto each = (options.data.micro_batches - 1) / dims.token_ranks() + 1;
   const bool keeps = fsdp::accumulation_on(dims) == fsdp::Accumulation::kKeepUntilLast;
   StagedBytes staged;
   const auto of_state = [&](const fsdp::State& of) {

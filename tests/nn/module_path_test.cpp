@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "framework/autograd/dropout_ids.h"
-#include "framework/autograd/grad_mode.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/autograd/scope.h"
 #include "framework/distributed/launch.h"
 #include "framework/runtime/rank_context.h"

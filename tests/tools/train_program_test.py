@@ -136,7 +136,8 @@ after = re.search(r"^validation loss (\S+) nats", out, re.MULTILINE)[1]
 assert json.loads((folder / "hf" / "config.json").read_text())["model_type"] == "qwen3_moe"
 without_preset = [word for word in SHORT if word not in ("--preset", "tiny")]
 for arguments in ([], ["--world-size", 4], ["--expert-weights", "hf"],
-                  ["--world-size", 2, "--expert-parallel", 2]):
+                  ["--world-size", 2, "--expert-parallel", 2], ["--world-size", 4, "--replicas", 2],
+                  ["--world-size", 4, "--replicas", 2, "--expert-parallel", 2]):
     out, _ = run(*without_preset, "--steps", 1, "--hf-model", "hf", *arguments)
     assert f"training, from validation loss {after}\n" in out, (after, out)
     idle = re.findall(r"^.* no micro-batch.*$", out, re.MULTILINE)

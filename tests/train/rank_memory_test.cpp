@@ -203,6 +203,23 @@ TEST(RankMemory, IsWhatARankHoldsUnderExpertParallelism) {
   }
 }
 
+TEST(RankMemory, IsWhatARankOfAReplicaHolds) {
+  for (const int experts : {1, 2}) {
+    for (const bool bf16 : {false, true}) {
+      TrainConfig options;
+      options.model.preset = "tiny";
+      options.parallel.world_size = 4;
+      options.parallel.replicas = 2;
+      options.parallel.expert_parallel = experts;
+      options.data.micro_batches = 8;
+      options.data.sequence_length = 8;
+      if (bf16) options.parallel.wire_dtype = options.parallel.reduce_dtype = Dtype::kBFloat16;
+      SCOPED_TRACE(::testing::Message() << "expert parallel " << experts << ", bf16 " << bf16);
+      expect_held(options);
+    }
+  }
+}
+
 TEST(RankMemory, HasTheStateOfEachOptimizer) {
   const test::TemporaryFolder folder;
   for (const auto& kind : optimizers()) {

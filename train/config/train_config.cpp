@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/program.h"
@@ -98,6 +99,19 @@ void check_balance(const Balance& balance, const models::CausalLMConfig& model) 
                     to_string(model.model_type));
 }
 
+void check_axes(const TrainConfig::Parallel& parallel) {
+  check<UsageError>(parallel.replicas >= 1 && parallel.world_size % parallel.replicas == 0,
+                    "--replicas: must divide the ranks (--world-size), ", parallel.world_size,
+                    ", got ", parallel.replicas);
+  const auto must_be_one = [](std::string_view option, int ranks, std::string_view what) {
+    check<UsageError>(ranks == 1, option, ": must be 1, because ", what,
+                      " cannot be divided over ranks yet, got ", ranks);
+  };
+  must_be_one("--context-parallel", parallel.context_parallel, "a sequence");
+  must_be_one("--tensor-parallel", parallel.tensor_parallel, "a matrix");
+  must_be_one("--pipeline-parallel", parallel.pipeline_parallel, "the order of layers");
+}
+
 void check_expert_parallel(const TrainConfig::Parallel& parallel,
                            const models::CausalLMConfig& model) {
   const int ranks = parallel.expert_parallel;
@@ -106,6 +120,9 @@ void check_expert_parallel(const TrainConfig::Parallel& parallel,
   check<UsageError>(parallel.world_size % ranks == 0,
                     "--expert-parallel: must divide the ranks (--world-size), ",
                     parallel.world_size, ", got ", ranks);
+  check<UsageError>(parallel.world_size / parallel.replicas % ranks == 0,
+                    "--expert-parallel: must divide the ranks of a replica, ",
+                    parallel.world_size / parallel.replicas, ", got ", ranks);
   check<UsageError>(ranks == 1 || model.num_experts % ranks == 0,
                     "--expert-parallel: must divide the experts of a layer, ", model.num_experts,
                     ", got ", ranks);
@@ -132,6 +149,7 @@ void TrainConfig::validate() const {
                     parallel.world_size);
   check<UsageError>(parallel.threads_per_rank >= 1, "--threads-per-rank: must be at least 1, got ",
                     parallel.threads_per_rank);
+  check_axes(parallel);
   check_expert_parallel(parallel, shape);
   check_narrow("--wire-dtype", parallel.wire_dtype, model.dtype);
   check_narrow("--reduce-dtype", parallel.reduce_dtype, model.dtype);
@@ -191,7 +209,14 @@ fsdp::Policy TrainConfig::policy() const {
 }
 
 ParallelDims TrainConfig::parallel_dims() const {
-  return {.dp_shard = parallel.world_size, .ep = parallel.expert_parallel};
+  const auto& p = parallel;
+  const int others = p.replicas * p.context_parallel * p.tensor_parallel * p.pipeline_parallel;
+  return {.dp_replicate = p.replicas,
+          .dp_shard = p.world_size / others,
+          .cp = p.context_parallel,
+          .tp = p.tensor_parallel,
+          .ep = p.expert_parallel,
+          .pp = p.pipeline_parallel};
 }
 
 std::int64_t TrainConfig::tokens_per_step() const {

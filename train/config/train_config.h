@@ -60,6 +60,11 @@ struct TrainConfig {
   struct Parallel {
     int world_size = 2;
     int threads_per_rank = 1;
+    // The ways to divide a model: ParallelDims, whose dp_shard is what these leave of the ranks.
+    int replicas = 1;          // copies of the sharded model
+    int context_parallel = 1;  // nothing implements these three yet: 1
+    int tensor_parallel = 1;
+    int pipeline_parallel = 1;
     int expert_parallel = 1;                // ranks that have the experts of a layer between them
     std::int64_t collective_deadline = 60;  // seconds, LaunchOptions::deadline
     bool linear_only_shard = false;

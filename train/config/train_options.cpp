@@ -165,10 +165,17 @@ void add_balance_options(std::vector<Option>& all, Balance& balance) {
 }
 
 void add_parallel_options(std::vector<Option>& all, TrainConfig::Parallel& parallel) {
-  auto& [world_size, threads, expert_parallel, deadline, linear_only, prefetch, wire, reduce] =
-      parallel;
+  auto& [world_size, threads, replicas, context_parallel, tensor_parallel, pipeline_parallel,
+         expert_parallel, deadline, linear_only, prefetch, wire, reduce] = parallel;
   all.push_back(world_size_option(world_size));
   all.push_back(threads_option(threads));
+  const auto add_axis = [&all](const std::string& name, int& ranks, const std::string& help) {
+    all.push_back(number_option(name, ranks, {1, 1 << 20}, help).at_resume_of(AtResume::kRanks));
+  };
+  add_axis("replicas", replicas, "copies of the sharded model; the rest of the ranks shard each");
+  add_axis("context-parallel", context_parallel, "1: parts of a sequence, not there yet");
+  add_axis("tensor-parallel", tensor_parallel, "1: parts of a matrix, not there yet");
+  add_axis("pipeline-parallel", pipeline_parallel, "1: stages of layers, not there yet");
   all.push_back(number_option("expert-parallel", expert_parallel, {1, 1 << 20},
                               "ranks that have the experts of a layer between them: tokens travel "
                               "to experts; the losses stay the same. Divides ranks and experts")

@@ -104,6 +104,27 @@ TEST(TrainConfig, RefusesWhatCannotBe) {
   EXPECT_EQ(message([](TrainConfig& c) { c.parallel.threads_per_rank = 0; }),
             "--threads-per-rank: must be at least 1, got 0");
   EXPECT_EQ(message([](TrainConfig& c) {
+              c.parallel.world_size = 3;
+              c.parallel.replicas = 2;
+            }),
+            "--replicas: must divide the ranks (--world-size), 3, got 2");
+  EXPECT_EQ(message([](TrainConfig& c) {
+              c.parallel.world_size = 4;
+              c.parallel.replicas = 2;
+              c.parallel.expert_parallel = 4;
+            }),
+            "--expert-parallel: must divide the ranks of a replica, 2, got 4");
+  EXPECT_EQ(message([](TrainConfig& c) { c.parallel.context_parallel = 2; }),
+            "--context-parallel: must be 1, because a sequence cannot be divided over ranks yet, "
+            "got 2");
+  EXPECT_EQ(
+      message([](TrainConfig& c) { c.parallel.tensor_parallel = 2; }),
+      "--tensor-parallel: must be 1, because a matrix cannot be divided over ranks yet, got 2");
+  EXPECT_EQ(
+      message([](TrainConfig& c) { c.parallel.pipeline_parallel = 2; }),
+      "--pipeline-parallel: must be 1, because the order of layers cannot be divided over ranks "
+      "yet, got 2");
+  EXPECT_EQ(message([](TrainConfig& c) {
               c.model.preset = "tiny-dense";
               c.parallel.expert_parallel = 2;
             }),
@@ -166,6 +187,18 @@ TEST(TrainConfig, RefusesWhatCannotBe) {
             }),
             "compute threads (--world-size x --threads-per-rank): must be at most 65536, got 65536 "
             "x 2");
+}
+
+TEST(TrainConfigParallel, HasAllAxes) {
+  TrainConfig config;
+  config.parallel.world_size = 16;
+  config.parallel.replicas = 2;
+  config.parallel.expert_parallel = 4;
+  EXPECT_EQ(config.parallel_dims(), (ParallelDims{.dp_replicate = 2, .dp_shard = 8, .ep = 4}));
+  config.parallel.context_parallel = config.parallel.tensor_parallel = 2;
+  config.parallel.pipeline_parallel = 2;
+  EXPECT_EQ(config.parallel_dims(),
+            (ParallelDims{.dp_replicate = 2, .dp_shard = 1, .cp = 2, .tp = 2, .ep = 4, .pp = 2}));
 }
 
 }  // namespace
