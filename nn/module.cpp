@@ -433,7 +433,7 @@ ScopeGuard Module::open_scope() {
   };
   if (!backward_pre_hooks_.empty()) on_enter = run_if_alive(backward_pre_hooks_);
   if (!backward_hooks_.empty()) on_exit = run_if_alive(backward_hooks_);
-  return ScopeGuard(*path, std::move(on_enter), std::move(on_exit), std::move(tree));
+  return ScopeGuard(std::move(path), std::move(on_enter), std::move(on_exit), std::move(tree));
 }
 
 std::function<void()> Module::existence_check() {

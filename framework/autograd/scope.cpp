@@ -24,16 +24,14 @@ std::uint64_t detail::next_sequence(std::uint64_t at_least) {
   return std::max(count, at_least);
 }
 
-ScopeGuard::ScopeGuard(std::string path, std::function<void()> on_enter,
+ScopeGuard::ScopeGuard(std::shared_ptr<const std::string> path, std::function<void()> on_enter,
                        std::function<void()> on_exit, ModuleTree tree) {
-  auto scope = std::make_shared<Scope>();
-  scope->path = std::move(path);
-  scope->parent = scope_slot();
-  scope->begin = detail::next_sequence();
-  scope->on_enter = std::move(on_enter);
-  scope->on_exit = std::move(on_exit);
-  scope->tree = std::move(tree);
-  scope_slot() = std::move(scope);
+  scope_slot() = std::make_shared<Scope>(Scope{.shared_path = std::move(path),
+                                               .parent = scope_slot(),
+                                               .begin = detail::next_sequence(),
+                                               .on_enter = std::move(on_enter),
+                                               .on_exit = std::move(on_exit),
+                                               .tree = std::move(tree)});
 }
 
 ScopeGuard::~ScopeGuard() { scope_slot() = scope_slot()->parent; }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace moegrad {
 
@@ -29,11 +30,12 @@ struct ModuleTree {
 /// is never entered. A backward inside a backward (recomputation) does not enter the scopes again
 /// that the outer backward is in.
 struct Scope {
-  std::string path;  // module path, such as "model.layers.0.mlp"
-  std::shared_ptr<const Scope> parent;
+  std::shared_ptr<const std::string> shared_path;  // which all calls of a module share
+  const std::string& path = *shared_path;          // such as "model.layers.0.mlp"
+  std::shared_ptr<const Scope> parent = {};
   std::uint64_t begin = 0;  // sequence number of the scope's entry on the tape
-  std::function<void()> on_enter;
-  std::function<void()> on_exit;
+  std::function<void()> on_enter = {};
+  std::function<void()> on_exit = {};
   ModuleTree tree = {};
 
   /// The path as messages show it.
@@ -51,8 +53,11 @@ std::uint64_t next_sequence(std::uint64_t at_least = 0);
 /// Opens a scope in this thread until the guard goes out of scope.
 class [[nodiscard]] ScopeGuard {
  public:
-  ScopeGuard(std::string path, std::function<void()> on_enter, std::function<void()> on_exit,
-             ModuleTree tree = {});
+  ScopeGuard(std::shared_ptr<const std::string> path, std::function<void()> on_enter,
+             std::function<void()> on_exit, ModuleTree tree = {});
+  ScopeGuard(std::string path, std::function<void()> on_enter, std::function<void()> on_exit)
+      : ScopeGuard(std::make_shared<const std::string>(std::move(path)), std::move(on_enter),
+                   std::move(on_exit)) {}
   ~ScopeGuard();
   ScopeGuard(const ScopeGuard&) = delete;
   ScopeGuard& operator=(const ScopeGuard&) = delete;
