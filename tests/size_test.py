@@ -8,20 +8,20 @@ from repository_files import repository_files
 
 # The most lines of .h and .cpp files, and what they are for. A number that rises has its reason beside it.
 BUDGETS = {
-    "framework/runtime": (2874, "a rank's threads and memory, spans, random numbers, errors, log, frame of programs"),
+    "framework/runtime": (2882, "a rank's threads and memory, spans, random numbers, errors, log, frame of programs"),
     "framework/profile": (534, "traces, overlap, slow ranks"),
-    "framework/tensor": (2141, "tensor, storage, layouts"),
-    "framework/distributed": (8757, "one contract for ranks as threads and as processes"),
-    "framework/autograd": (4330, "tape, engine, hooks, recomputation, gradcheck, graph view"),
+    "framework/tensor": (2168, "tensor, storage, layouts"),
+    "framework/distributed": (8779, "one contract for ranks as threads and as processes"),
+    "framework/autograd": (4977, "tape, engine, hooks, sums of gradients and those that wait, recomputation, gradcheck, graph view"),
     "framework/io": (4566, "safetensors, checkpoints, strict JSON, printing"),
-    "ops": (13758, "each op with its backward; kernels for two vector widths"),
-    "nn": (4097, "module, layers, mixture of experts"),
+    "ops": (13781, "each op with its backward; kernels for two vector widths"),
+    "nn": (4127, "module, layers, mixture of experts"),
     "optim": (3299, "optimizers, schedules, clipping"),
-    "fsdp": (3196, "fully_shard"),
-    "parallel": (628, "experts on several ranks"),
+    "fsdp": (3522, "fully_shard, and who runs which micro-batch"),
+    "parallel": (537, "experts on several ranks"),
     "models": (3944, "one decoder, a table per family, Hugging Face's files"),
-    "train": (7816, "options, data, step, checkpoints, logs"),
-    "tools": (9144, "twelve programs; check_golden and the report are half of it"),
+    "train": (7946, "options, data, step, checkpoints, logs"),
+    "tools": (9158, "twelve programs; check_golden and the report are half of it"),
 }
 SLACK = 0.03  # a folder may be this far below its budget
 SUFFIXES = {".cpp", ".h"}

@@ -32,12 +32,14 @@ LISTED = {
         "--validation-sequences --overfit --preset --config --hf-model --dtype "
         "--grouped-matmul-nz-transpose,--grouped_matmul_nz_transpose --layout --expert-weights --aux-loss-coef "
         "--aux-loss-layers --aux-loss-tokens --z-loss-coef --bias-update-rate --world-size --threads-per-rank "
-        "--expert-parallel --collective-deadline --linear-only-shard,--linear_only_shard --prefetch --wire-dtype "
-        "--reduce-dtype --reshard --recompute-layers --linear-cross-entropy --steps --lr --schedule --warmup "
-        "--weight-decay --max-grad-norm --max-skipped-steps --seed --checkpoint-dir --checkpoint-interval "
-        "--checkpoint-keep --resume --dry-run --metrics --validation-interval --tensorboard --profile-steps "
-        "--profile --export-hf --export-dtype --prompt --sample-bytes --temperature --log-every --log-level "
-        "--print-config",
+        "--replicas --context-parallel --tensor-parallel --pipeline-parallel --expert-parallel "
+        "--collective-deadline --linear-only-shard,--linear_only_shard --prefetch --wire-dtype --reduce-dtype "
+        "--reshard --recompute-layers --linear-cross-entropy --optimizer --beta1 --beta2 --eps --amsgrad "
+        "--momentum --nesterov --alpha --centered --lr-decay --initial-accumulator-value --beta2-decay --min-rms "
+        "--clip-threshold --adjust --steps --lr --schedule --warmup --weight-decay --max-grad-norm "
+        "--max-skipped-steps --seed --checkpoint-dir --checkpoint-interval --checkpoint-keep --resume --dry-run "
+        "--metrics --validation-interval --tensorboard --profile-steps --profile --export-hf --export-dtype "
+        "--prompt --sample-bytes --temperature --log-every --log-level --print-config",
     "training_report": "metrics -o,--output",
 }
 HELP = "-h,--help"
