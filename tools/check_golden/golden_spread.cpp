@@ -133,8 +133,7 @@ GoldenComputed GoldenSpread::forward(const GoldenRow& row, double aux_coefficien
   computed.routing.experts = cut(layers);
   computed.routing.weights = cut(layers);
   computed.routing.tokens_per_expert = std::move(counts);
-  computed.ce =
-      fsdp::sum_in_order(std::move(ce), {.shard = group_}) / static_cast<double>(row.num_targets);
+  computed.ce = fsdp::sum_in_order(std::move(ce), {group_}) / static_cast<double>(row.num_targets);
   if (layers > 0) {
     auto logits = computed.routing.logits;
     if (model_.config().router_scores == nn::RouterScores::kSigmoid) {

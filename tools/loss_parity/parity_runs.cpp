@@ -40,10 +40,12 @@ optim::AdamW make_optimizer(const NamedTensors& parameters, double lr) {
   return optim::AdamW(decay_matrices(parameters, lr, 0.1), {.beta1 = 0.9, .beta2 = 0.95});
 }
 
-// Takes `experts`, [micro-batch][mixture layer], instead of the routers' choice.
-StepForward replaying(const std::vector<TensorList>& experts) {
-  return [&experts](models::CausalLM& model, const auto& turn, const MicroBatch& batch,
-                    models::CausalLM::ForwardOptions options) {
+// Takes what `replay` says of this step, if it is given, instead of the routers' choice.
+StepForward forward_of(const Choices* replay, std::int64_t step) {
+  if (replay == nullptr) return run_model;
+  return [&experts = (*replay)[static_cast<std::size_t>(step)]](
+             models::CausalLM& model, const auto& turn, const MicroBatch& batch,
+             models::CausalLM::ForwardOptions options) {
     if (!turn.idle) options.replay_expert_indices = experts[static_cast<std::size_t>(turn.index)];
     return model(batch.tokens, batch.documents, options);
   };
@@ -168,13 +170,10 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     fsdp::StepPlan plan(root, data.micro_batches(), layout.accumulation);
     StepLoader loader(data, plan.indices());
     for (; state.step < until; ++state.step) {
-      const StepForward forward = replay != nullptr
-                                      ? replaying((*replay)[static_cast<std::size_t>(state.step)])
-                                      : run_model;
       auto result = train_step(model, plan, loader.batches(state.step),
                                {.max_grad_norm = options.max_grad_norm,
                                 .balance = {.layers = BalancedLayers::kPooled}},  // as run_plain
-                               optimizer, forward);
+                               optimizer, forward_of(replay, state.step));
       if (context.rank() != 0) continue;
       run.loss.push_back(result.loss);
       run.grad_norm.push_back(result.grad_norm);
