@@ -32,7 +32,7 @@ def loss_parity(preset):
     assert "BROKEN" not in out and out.count("bits of loss") == 40, out
     assert re.search(r"^ +99 \|", out, re.MULTILINE), out
     limits = {float(limit) for limit in re.findall(r"^holds +\S+ <= (\S+)  ", out, re.MULTILINE)}
-    assert limits == {1e-9, 2e-5, 0.01}, limits
+    assert limits == {0, 1e-9, 1e-5, 2e-5, 0.01}, limits
     limit, = re.findall(r"^holds +\S+ <= (\S+)  float32, plain - bf16 wire, 1 rank$", out, re.MULTILINE)
     assert float(limit) == 0.01, limit
 
