@@ -5,11 +5,9 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
-#include <utility>
 
 #include "framework/autograd/function.h"
 #include "framework/runtime/call_stack.h"
-#include "framework/runtime/thread_state.h"
 #include "framework/tensor/fill.h"
 
 namespace moegrad {
@@ -84,13 +82,6 @@ std::string_view word_for(double value) {
 }
 
 }  // namespace
-
-bool anomaly_detection_enabled() { return ThreadState::current().anomaly_detection; }
-
-AnomalyModeGuard::AnomalyModeGuard(bool enabled)
-    : previous_(std::exchange(ThreadState::current().anomaly_detection, enabled)) {}
-
-AnomalyModeGuard::~AnomalyModeGuard() { ThreadState::current().anomaly_detection = previous_; }
 
 namespace detail {
 

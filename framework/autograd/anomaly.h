@@ -2,6 +2,7 @@
 #pragma once
 
 #include "framework/runtime/error.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
@@ -15,7 +16,7 @@ class AnomalyError : public Error {
 };
 
 /// Whether this thread looks for NaN and infinity in what ops compute; off by default.
-bool anomaly_detection_enabled();
+inline bool anomaly_detection_enabled() { return ThreadState::current().anomaly_detection; }
 
 /// Sets anomaly_detection_enabled() until the guard goes out of scope, as
 /// torch.autograd.detect_anomaly, also on the ranks of a launch() meanwhile.
@@ -32,15 +33,9 @@ bool anomaly_detection_enabled();
 ///
 /// If the op was given such a value, the message says that it got the value, not that it made it.
 /// The mode costs a pass over every result and a walk up the stack per op: it is for debugging.
-class [[nodiscard]] AnomalyModeGuard {
+class [[nodiscard]] AnomalyModeGuard : public ThreadValueGuard<&ThreadState::anomaly_detection> {
  public:
-  explicit AnomalyModeGuard(bool enabled = true);
-  ~AnomalyModeGuard();
-  AnomalyModeGuard(const AnomalyModeGuard&) = delete;
-  AnomalyModeGuard& operator=(const AnomalyModeGuard&) = delete;
-
- private:
-  bool previous_;
+  explicit AnomalyModeGuard(bool enabled = true) : ThreadValueGuard(enabled) {}
 };
 
 namespace detail {

@@ -19,29 +19,6 @@ namespace {
 
 using Body = std::function<TensorList(const TensorList&)>;
 
-class FirstRunGuard {
- public:
-  FirstRunGuard() : outer_(std::exchange(ThreadState::current().checkpoint_forward, true)) {}
-  ~FirstRunGuard() { ThreadState::current().checkpoint_forward = outer_; }
-  FirstRunGuard(const FirstRunGuard&) = delete;
-  FirstRunGuard& operator=(const FirstRunGuard&) = delete;
-
- private:
-  bool outer_;
-};
-
-// The body runs again, with the tape on.
-class BodyGuard {
- public:
-  BodyGuard() : outer_(std::exchange(ThreadState::current().body_begin, detail::next_sequence())) {}
-  ~BodyGuard() { ThreadState::current().body_begin = outer_; }
-  BodyGuard(const BodyGuard&) = delete;
-  BodyGuard& operator=(const BodyGuard&) = delete;
-
- private:
-  std::uint64_t outer_;
-};
-
 // An input of the body that passes its gradients on, as they come, while this object lives.
 class PassedOn final : public GradientAccumulator {
  public:
@@ -80,7 +57,7 @@ class Checkpoint final : public Function {
     for (const auto& input : inputs) inputs_.emplace_back(*this) = input;
     dropout_ids_ = DropoutIdsGuard::current();
     if (dropout_ids_) token_ids_ = dropout_ids_->token_ids;
-    const FirstRunGuard guard;
+    const ThreadValueGuard<&ThreadState::checkpoint_forward> first_run(true);
     detail::LeafRecorder recorder(captured_);
     TensorList outputs = body_(inputs);
     for (const auto& output : outputs) recorder.note(output);
@@ -130,8 +107,9 @@ class Checkpoint final : public Function {
     run_recomputed_backward(roots, root_grads, wanted);
   }
 
+  // The body runs again, with the tape on.
   TensorList run_again(const TensorList& inputs) const {
-    const BodyGuard body;
+    const ThreadValueGuard<&ThreadState::body_begin> begin(detail::next_sequence());
     TensorList outputs = body_(inputs);
     for (const auto& output : outputs) {
       if (output.defined()) detail::check_not_captured(output);

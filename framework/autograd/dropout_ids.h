@@ -6,7 +6,9 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
@@ -60,19 +62,19 @@ class [[nodiscard]] DropoutIdsGuard {
  public:
   explicit DropoutIdsGuard(const DropoutIds& ids)
       : DropoutIdsGuard(std::make_shared<const DropoutIds>(ids)) {}
-  explicit DropoutIdsGuard(std::shared_ptr<const DropoutIds> ids);
-  ~DropoutIdsGuard();
-  DropoutIdsGuard(const DropoutIdsGuard&) = delete;
-  DropoutIdsGuard& operator=(const DropoutIdsGuard&) = delete;
+  explicit DropoutIdsGuard(std::shared_ptr<const DropoutIds> ids)
+      : ids_(std::move(ids)), guard_(this) {}
 
   /// The ids of this thread; null outside any guard.
-  static const std::shared_ptr<const DropoutIds>& current();
+  static const std::shared_ptr<const DropoutIds>& current() {
+    return ThreadState::current().dropout_ids;
+  }
   /// Whether what draws for `purpose` does so for the first time under the innermost guard.
   static bool is_first_draw(const std::string& purpose);
 
  private:
-  std::shared_ptr<const DropoutIds> previous_;
-  DropoutIdsGuard* outer_;
+  ThreadValueGuard<&ThreadState::dropout_ids> ids_;
+  ThreadValueGuard<&ThreadState::dropout_guard> guard_;
   std::mutex mutex_;  // guards drawn_: several threads may share a ThreadState
   std::set<std::string> drawn_;
 };

@@ -154,11 +154,6 @@ void name_undefined(UndefinedTensorError& error, const Function& function,
   }
 }
 
-LeafRecorder::LeafRecorder(TensorList& leaves)
-    : leaves_(leaves), outer_(std::exchange(ThreadState::current().leaf_recorder, this)) {}
-
-LeafRecorder::~LeafRecorder() { ThreadState::current().leaf_recorder = outer_; }
-
 void LeafRecorder::note(const Tensor& captured) {
   if (!captured.defined() || !captured.is_leaf() || !captured.requires_grad()) return;
   const std::lock_guard lock(mutex_);

@@ -208,10 +208,7 @@ void check_not_captured(const Tensor& tensor);
 /// wins. Threads that share its ThreadState may note leaves at the same time.
 class LeafRecorder {
  public:
-  explicit LeafRecorder(TensorList& leaves);
-  ~LeafRecorder();
-  LeafRecorder(const LeafRecorder&) = delete;
-  LeafRecorder& operator=(const LeafRecorder&) = delete;
+  explicit LeafRecorder(TensorList& leaves) : leaves_(leaves), guard_(this) {}
   void note(const Tensor& captured);
   /// The last micro-batch that they were used for.
   MicroBatchPart last_micro_batch() const { return last_micro_batch_; }
@@ -219,7 +216,7 @@ class LeafRecorder {
  private:
   TensorList& leaves_;
   MicroBatchPart last_micro_batch_;
-  LeafRecorder* outer_;
+  ThreadValueGuard<&ThreadState::leaf_recorder> guard_;
   std::mutex mutex_;
 };
 void check_number(const Function& function, std::size_t inputs);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <utility>
-
 #include "framework/runtime/error.h"
 #include "framework/runtime/thread_state.h"
 
@@ -36,21 +34,18 @@ namespace moegrad {
 ///
 /// Micro-batches may share leaves. What is computed from leaves for several of them at once, such
 /// as the sum of two weights, has one gradient, and so loses the order.
-class [[nodiscard]] MicroBatchGuard {
+class [[nodiscard]] MicroBatchGuard : public ThreadValueGuard<&ThreadState::micro_batch> {
  public:
-  explicit MicroBatchGuard(int number, int part = 0) {
+  explicit MicroBatchGuard(int number, int part = 0) : ThreadValueGuard(checked(number, part)) {}
+
+ private:
+  static MicroBatchPart checked(int number, int part) {
     check<ValueError>(number >= 0 && number < 64, "micro-batch guard: number must be in [0, 64), ",
                       "got ", number);
     check<ValueError>(part >= 0 && part < 64, "micro-batch guard: part must be in [0, 64), got ",
                       part);
-    previous_ = std::exchange(ThreadState::current().micro_batch, {number, part});
+    return {.number = number, .part = part};
   }
-  ~MicroBatchGuard() { ThreadState::current().micro_batch = previous_; }
-  MicroBatchGuard(const MicroBatchGuard&) = delete;
-  MicroBatchGuard& operator=(const MicroBatchGuard&) = delete;
-
- private:
-  MicroBatchPart previous_;
 };
 
 }  // namespace moegrad

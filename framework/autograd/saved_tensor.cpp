@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "framework/autograd/function.h"
-#include "framework/runtime/thread_state.h"
 
 namespace moegrad {
 namespace {
@@ -15,14 +14,6 @@ std::int64_t bytes_of(const Tensor& tensor) {
 }
 
 }  // namespace
-
-SavedTensorHooksGuard::SavedTensorHooksGuard(SavedTensorHooks hooks)
-    : hooks_(std::move(hooks)),
-      previous_(std::exchange(ThreadState::current().saved_tensor_hooks, &hooks_)) {}
-
-SavedTensorHooksGuard::~SavedTensorHooksGuard() {
-  ThreadState::current().saved_tensor_hooks = previous_;
-}
 
 SavedTensor::SavedTensor(Function& owner) : owner_(owner) { owner.saved_.push_back(this); }
 

@@ -4,7 +4,9 @@
 #include <any>
 #include <cstdint>
 #include <functional>
+#include <utility>
 
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
@@ -34,14 +36,12 @@ struct SavedTensorHooks {
 /// The innermost guard wins.
 class [[nodiscard]] SavedTensorHooksGuard {
  public:
-  explicit SavedTensorHooksGuard(SavedTensorHooks hooks);
-  ~SavedTensorHooksGuard();
-  SavedTensorHooksGuard(const SavedTensorHooksGuard&) = delete;
-  SavedTensorHooksGuard& operator=(const SavedTensorHooksGuard&) = delete;
+  explicit SavedTensorHooksGuard(SavedTensorHooks hooks)
+      : hooks_(std::move(hooks)), guard_(&hooks_) {}
 
  private:
   SavedTensorHooks hooks_;
-  const SavedTensorHooks* previous_;
+  ThreadValueGuard<&ThreadState::saved_tensor_hooks> guard_;
 };
 
 /// A tensor kept for backward, declared as a member of its Function:

@@ -5,14 +5,7 @@
 #include <atomic>
 #include <utility>
 
-#include "framework/runtime/thread_state.h"
-
 namespace moegrad {
-namespace {
-
-std::shared_ptr<const Scope>& scope_slot() { return ThreadState::current().scope; }
-
-}  // namespace
 
 std::uint64_t detail::next_sequence(std::uint64_t at_least) {
   auto& entries = ThreadState::current().tape_entries;
@@ -26,21 +19,18 @@ std::uint64_t detail::next_sequence(std::uint64_t at_least) {
 
 ScopeGuard::ScopeGuard(std::shared_ptr<const std::string> path, std::function<void()> on_enter,
                        std::function<void()> on_exit, ModuleTree tree) {
-  scope_slot() = std::make_shared<Scope>(Scope{.shared_path = std::move(path),
-                                               .parent = scope_slot(),
-                                               .begin = detail::next_sequence(),
-                                               .on_enter = std::move(on_enter),
-                                               .on_exit = std::move(on_exit),
-                                               .tree = std::move(tree)});
+  auto scope = std::make_shared<Scope>();
+  scope->shared_path = std::move(path);
+  scope->parent = current();
+  scope->begin = detail::next_sequence();
+  scope->on_enter = std::move(on_enter);
+  scope->on_exit = std::move(on_exit);
+  scope->tree = std::move(tree);
+  ThreadState::current().scope = std::move(scope);
 }
 
-ScopeGuard::~ScopeGuard() { scope_slot() = scope_slot()->parent; }
+ScopeGuard::~ScopeGuard() { ThreadState::current().scope = current()->parent; }
 
-const std::shared_ptr<const Scope>& ScopeGuard::current() { return scope_slot(); }
-
-ScopeRestoreGuard::ScopeRestoreGuard(std::shared_ptr<const Scope> scope)
-    : previous_(std::exchange(scope_slot(), std::move(scope))) {}
-
-ScopeRestoreGuard::~ScopeRestoreGuard() { scope_slot() = std::move(previous_); }
+const std::shared_ptr<const Scope>& ScopeGuard::current() { return ThreadState::current().scope; }
 
 }  // namespace moegrad

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "framework/runtime/thread_state.h"
+
 namespace moegrad {
 
 /// The tree of modules that a called module belongs to, and the path that its root has: "" unless
@@ -68,15 +70,6 @@ class [[nodiscard]] ScopeGuard {
 
 /// Makes `scope` (null: none) the current scope until the guard goes out of scope. A recomputation
 /// belongs to the module call that it repeats.
-class [[nodiscard]] ScopeRestoreGuard {
- public:
-  explicit ScopeRestoreGuard(std::shared_ptr<const Scope> scope);
-  ~ScopeRestoreGuard();
-  ScopeRestoreGuard(const ScopeRestoreGuard&) = delete;
-  ScopeRestoreGuard& operator=(const ScopeRestoreGuard&) = delete;
-
- private:
-  std::shared_ptr<const Scope> previous_;
-};
+using ScopeRestoreGuard = ThreadValueGuard<&ThreadState::scope>;
 
 }  // namespace moegrad

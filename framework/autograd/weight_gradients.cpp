@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/autograd/weight_gradients.h"
 
-#include <algorithm>
 #include <set>
-#include <utility>
 
 #include "framework/autograd/graph_task.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/thread_state.h"
 
 namespace moegrad {
 
@@ -36,13 +33,6 @@ void WeightGradientQueue::drain(std::size_t count) {
           "them off");
     task->compute_waiting(0);
   }
-}
-
-WeightGradientsGuard::WeightGradientsGuard(WeightGradientQueue& queue)
-    : previous_(std::exchange(ThreadState::current().weight_gradients, &queue)) {}
-
-WeightGradientsGuard::~WeightGradientsGuard() {
-  ThreadState::current().weight_gradients = previous_;
 }
 
 }  // namespace moegrad

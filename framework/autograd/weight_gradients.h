@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "framework/autograd/function.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
@@ -63,15 +64,9 @@ class WeightGradientQueue {
 
 /// While it lives, what backward may put off in this thread waits in `queue`. The innermost guard
 /// wins; a backward keeps the queue that it has begun with.
-class [[nodiscard]] WeightGradientsGuard {
+class [[nodiscard]] WeightGradientsGuard : public ThreadValueGuard<&ThreadState::weight_gradients> {
  public:
-  explicit WeightGradientsGuard(WeightGradientQueue& queue);
-  ~WeightGradientsGuard();
-  WeightGradientsGuard(const WeightGradientsGuard&) = delete;
-  WeightGradientsGuard& operator=(const WeightGradientsGuard&) = delete;
-
- private:
-  WeightGradientQueue* previous_;
+  explicit WeightGradientsGuard(WeightGradientQueue& queue) : ThreadValueGuard(&queue) {}
 };
 
 }  // namespace moegrad

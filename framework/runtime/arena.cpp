@@ -9,11 +9,9 @@
 #include <cstring>
 #include <numeric>
 #include <string>
-#include <utility>
 
 #include "framework/runtime/error.h"
 #include "framework/runtime/out_of_memory.h"
-#include "framework/runtime/thread_state.h"
 
 namespace moegrad {
 namespace {
@@ -195,10 +193,5 @@ std::int64_t Arena::system_allocations() const {
   const std::lock_guard lock(mutex_);
   return system_allocations_;
 }
-
-MemoryTagGuard::MemoryTagGuard(MemoryTag tag)
-    : previous_(std::exchange(ThreadState::current().memory_tag, tag)) {}
-MemoryTagGuard::~MemoryTagGuard() { ThreadState::current().memory_tag = previous_; }
-MemoryTag MemoryTagGuard::current() { return ThreadState::current().memory_tag; }
 
 }  // namespace moegrad

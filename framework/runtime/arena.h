@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "framework/runtime/memory_tag.h"
+#include "framework/runtime/thread_state.h"
 
 namespace moegrad {
 
@@ -77,17 +78,11 @@ class Arena {
 };
 
 /// Tags the memory that the current thread allocates until the guard goes out of scope.
-class [[nodiscard]] MemoryTagGuard {
+class [[nodiscard]] MemoryTagGuard : public ThreadValueGuard<&ThreadState::memory_tag> {
  public:
-  explicit MemoryTagGuard(MemoryTag tag);
-  ~MemoryTagGuard();
-  MemoryTagGuard(const MemoryTagGuard&) = delete;
-  MemoryTagGuard& operator=(const MemoryTagGuard&) = delete;
+  explicit MemoryTagGuard(MemoryTag tag) : ThreadValueGuard(tag) {}
 
-  static MemoryTag current();
-
- private:
-  MemoryTag previous_;
+  static MemoryTag current() { return ThreadState::current().memory_tag; }
 };
 
 }  // namespace moegrad

@@ -7,7 +7,6 @@
 
 #include "framework/runtime/arena.h"
 #include "framework/runtime/error.h"
-#include "framework/runtime/thread_state.h"
 
 namespace moegrad {
 namespace {
@@ -48,10 +47,5 @@ void RankContext::set_threads(int threads) {
   pool_ = std::make_unique<ThreadPool>(threads);
   options_.threads = threads;
 }
-
-RankContextGuard::RankContextGuard(RankContext& context)
-    : previous_(std::exchange(ThreadState::current().rank, &context)) {}
-
-RankContextGuard::~RankContextGuard() { ThreadState::current().rank = previous_; }
 
 }  // namespace moegrad

@@ -8,6 +8,7 @@
 #include "framework/runtime/log.h"
 #include "framework/runtime/span.h"
 #include "framework/runtime/thread_pool.h"
+#include "framework/runtime/thread_state.h"
 #include "framework/runtime/work_time.h"
 
 namespace moegrad {
@@ -67,8 +68,6 @@ class RankContext {
   const std::shared_ptr<const void>& launch() const { return options_.launch; }
 
  private:
-  friend class RankContextGuard;
-
   Options options_;
   std::shared_ptr<Arena> arena_;  // shared: a tensor may outlive its rank
   std::unique_ptr<ThreadPool> pool_;
@@ -79,15 +78,9 @@ class RankContext {
 };
 
 /// Makes `context` the current thread's until the guard goes out of scope.
-class [[nodiscard]] RankContextGuard {
+class [[nodiscard]] RankContextGuard : public ThreadValueGuard<&ThreadState::rank> {
  public:
-  explicit RankContextGuard(RankContext& context);
-  ~RankContextGuard();
-  RankContextGuard(const RankContextGuard&) = delete;
-  RankContextGuard& operator=(const RankContextGuard&) = delete;
-
- private:
-  RankContext* previous_;
+  explicit RankContextGuard(RankContext& context) : ThreadValueGuard(&context) {}
 };
 
 }  // namespace moegrad

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
+#include <utility>
 
 #include "framework/runtime/memory_tag.h"
 
@@ -62,6 +64,22 @@ struct ThreadState {
   std::uint64_t body_begin = 0;  // on the tape, of the body that a checkpoint runs again
   /// How many entries the tape has had; null: none yet.
   std::shared_ptr<std::atomic<std::uint64_t>> tape_entries = nullptr;
+};
+
+/// Sets one value of the calling thread's state until the guard goes out of scope.
+template <auto kMember>
+class [[nodiscard]] ThreadValueGuard {
+ public:
+  using Value = std::remove_reference_t<decltype(std::declval<ThreadState&>().*kMember)>;
+
+  explicit ThreadValueGuard(Value value)
+      : previous_(std::exchange(ThreadState::current().*kMember, std::move(value))) {}
+  ~ThreadValueGuard() { ThreadState::current().*kMember = std::move(previous_); }
+  ThreadValueGuard(const ThreadValueGuard&) = delete;
+  ThreadValueGuard& operator=(const ThreadValueGuard&) = delete;
+
+ private:
+  Value previous_;
 };
 
 /// Gives the calling thread a state until the guard goes out of scope.
