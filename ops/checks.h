@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "framework/distributed/check_whole.h"
+#include "framework/distributed/shard_spec.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/tensor.h"
 

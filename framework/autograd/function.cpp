@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "framework/distributed/check_whole.h"
+#include "framework/distributed/shard_spec.h"
 #include "framework/runtime/call_stack.h"
 #include "framework/runtime/thread_state.h"
 #include "framework/tensor/tensor_impl.h"

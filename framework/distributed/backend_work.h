@@ -10,6 +10,13 @@
 
 namespace moegrad {
 
+/// A collective that failed only because something else failed before it: another rank, or another
+/// collective. launch() reports the original failure instead.
+class AbortedError final : public CollectiveError {
+ public:
+  using CollectiveError::CollectiveError;
+};
+
 /// The Work of a backend that has a hub, which executes the calls, and a struct for each call, with
 /// its CollectiveTiming.
 template <class Hub, class Call>

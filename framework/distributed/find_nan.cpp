@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "framework/tensor/dispatch_any.h"
+
 namespace moegrad {
 namespace {
 
@@ -19,18 +21,11 @@ std::optional<std::int64_t> find_nan_as(std::span<const std::byte> values) {
 }  // namespace
 
 std::optional<std::int64_t> find_nan(std::span<const std::byte> values, Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFloat32:
-      return find_nan_as<float>(values);
-    case Dtype::kFloat64:
-      return find_nan_as<double>(values);
-    case Dtype::kBFloat16:
-      return find_nan_as<BFloat16>(values);
-    case Dtype::kInt64:
-    case Dtype::kBool:
-      break;
+  std::optional<std::int64_t> found;
+  if (holds_reals(dtype)) {
+    dispatch_any(dtype, [&]<class T>() { found = find_nan_as<T>(values); });
   }
-  return std::nullopt;
+  return found;
 }
 
 std::optional<std::int64_t> find_nan(std::span<const std::span<const std::byte>> parts,

@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "framework/distributed/aborted_error.h"
-#include "framework/distributed/check_launch_options.h"
+#include "framework/distributed/backend_work.h"
 #include "framework/distributed/threads/thread_process_group.h"
 #include "framework/runtime/exception_message.h"
 #include "framework/runtime/mpi_environment.h"

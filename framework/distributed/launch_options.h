@@ -2,14 +2,27 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
-#include "framework/distributed/jitter.h"
 #include "framework/distributed/link_model.h"
 
 namespace moegrad {
+
+/// Random delays that expose code which depends on timing. Each rank joins each collective late,
+/// and begins its part of it late, each time by up to `maximum`. The delays block no thread, so the
+/// delay of one queue does not delay another.
+struct Jitter {
+  std::chrono::nanoseconds maximum{0};
+  std::uint64_t seed = 0;
+
+  /// Delay number `index` of one rank in one stream of delays, such as a queue of a group. It
+  /// depends on its arguments and the seed only, and is uniform in [0, maximum).
+  std::chrono::nanoseconds delay(int rank, std::string_view stream, std::int64_t index) const;
+};
 
 /// The value that programs set LaunchOptions::exit_after to.
 inline constexpr std::chrono::milliseconds kProgramExitsAfter{60'000};
@@ -46,5 +59,8 @@ struct LaunchOptions {
   /// by itself.
   std::function<void(const std::string& report)> on_failure = {};
 };
+
+/// ValueError `<launch>: <option> must be in ...` where a time is out of its range.
+void check_launch_options(std::string_view launch, const LaunchOptions& options);
 
 }  // namespace moegrad

@@ -7,8 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "framework/distributed/aborted_error.h"
-#include "framework/distributed/check_launch_options.h"
+#include "framework/distributed/backend_work.h"
 #include "framework/distributed/mpi/mpi_process.h"
 #include "framework/distributed/mpi/mpi_process_group.h"
 #include "framework/distributed/mpi/program_identity.h"

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "framework/distributed/mpi/mpi_hub.h"
-#include "framework/distributed/wire_bytes.h"
 #include "framework/runtime/span.h"
 
 namespace moegrad::mpi {

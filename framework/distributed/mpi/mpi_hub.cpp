@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "framework/distributed/aborted_error.h"
 #include "framework/distributed/backend_work.h"
 #include "framework/distributed/mpi/mpi_process.h"
 #include "framework/runtime/log.h"

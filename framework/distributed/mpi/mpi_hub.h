@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/distributed/collective_clock.h"
 #include "framework/distributed/collective_history.h"
 #include "framework/distributed/excuses.h"
 #include "framework/distributed/mpi/control.h"
@@ -21,7 +22,6 @@
 #include "framework/distributed/mpi/line.h"
 #include "framework/distributed/mpi/mpi_call.h"
 #include "framework/distributed/mpi/mpi_options.h"
-#include "framework/distributed/running_clock.h"
 #include "framework/runtime/byte_stream.h"
 
 namespace moegrad::mpi {

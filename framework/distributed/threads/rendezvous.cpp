@@ -5,8 +5,6 @@
 #include <sstream>
 #include <utility>
 
-#include "framework/distributed/wire_bytes.h"
-
 namespace moegrad {
 namespace {
 

@@ -8,10 +8,9 @@
 #include <system_error>
 #include <utility>
 
-#include "framework/distributed/aborted_error.h"
 #include "framework/distributed/backend_work.h"
+#include "framework/distributed/collective_clock.h"
 #include "framework/distributed/exit_soon.h"
-#include "framework/distributed/running_clock.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/runtime/too_few_threads.h"
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "framework/distributed/running_clock.h"
+#include "framework/distributed/collective_clock.h"
 #include "framework/distributed/slow_storage.h"
 #include "tests/framework/distributed/collective_testing.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/distributed/wire_bytes.h"
+#include "framework/distributed/collective_call.h"
 
 namespace moegrad {
 
