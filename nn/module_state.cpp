@@ -10,7 +10,6 @@
 
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/grad_mode.h"
-#include "framework/tensor/convert.h"
 #include "framework/tensor/fill.h"
 #include "nn/module.h"
 

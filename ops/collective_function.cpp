@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "framework/runtime/error.h"
-#include "framework/tensor/pending_bytes.h"
+#include "framework/tensor/storage.h"
 
 namespace moegrad::ops {
 namespace {

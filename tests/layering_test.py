@@ -46,7 +46,6 @@ HEAVY_ALLOWED = {
     ("framework/tensor/as_eigen.h", "Eigen"),
     ("framework/autograd/gradcheck_gtest.h", "gtest"),
     ("framework/io/json_node.h", "nlohmann"),  # json_fwd.hpp
-    ("framework/io/strict_json.h", "nlohmann"),  # json_fwd.hpp
     ("train/logs/run_header_json.h", "nlohmann"),  # json_fwd.hpp
 }
 TOP_LEVEL = FOLDERS | {

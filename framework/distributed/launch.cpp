@@ -11,10 +11,10 @@
 
 #include "framework/distributed/backend_work.h"
 #include "framework/distributed/threads/thread_process_group.h"
+#include "framework/runtime/error.h"
 #include "framework/runtime/exception_message.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/thread_state.h"
-#include "framework/runtime/too_few_threads.h"
 
 namespace moegrad {
 namespace {

@@ -12,7 +12,6 @@
 #include "framework/runtime/grad_mode.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/runtime/too_few_threads.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 

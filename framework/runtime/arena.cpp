@@ -11,7 +11,6 @@
 #include <string>
 
 #include "framework/runtime/error.h"
-#include "framework/runtime/out_of_memory.h"
 
 namespace moegrad {
 namespace {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace moegrad {
 
@@ -61,6 +63,15 @@ class ValueError : public Error {
  public:
   using Error::Error;
 };
+
+/// The error to throw after std::thread's constructor has thrown `reason`: Error
+/// `<subject>: needs <wanted> <what>, got <given>: <reason>`.
+inline Error too_few_threads(const std::string& subject, const std::string& what,
+                             std::size_t wanted, std::size_t given,
+                             const std::system_error& reason) {
+  return Error(subject + ": needs " + std::to_string(wanted) + " " + what + ", got " +
+               std::to_string(given) + ": " + reason.code().message());
+}
 
 /// Throws E unless `ok`. The parts are streamed into the message only on failure.
 template <std::derived_from<Error> E = Error, class... Parts>

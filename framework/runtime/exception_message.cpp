@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "framework/runtime/out_of_memory.h"
+#include "framework/runtime/arena.h"
 
 namespace moegrad {
 namespace {

@@ -6,7 +6,6 @@
 #include <system_error>
 
 #include "framework/runtime/error.h"
-#include "framework/runtime/too_few_threads.h"
 
 namespace moegrad {
 namespace {

@@ -12,7 +12,8 @@
 
 #include "framework/runtime/grad_mode.h"
 #include "framework/tensor/dispatch_any.h"
-#include "framework/tensor/tensor_mark.h"
+#include "framework/tensor/meta.h"
+#include "framework/tensor/tensor_impl.h"
 
 namespace moegrad {
 namespace {
@@ -214,6 +215,31 @@ Tensor to_dtype(const Tensor& source, Dtype dtype) {
   Tensor copy = Tensor::empty(source.shape(), dtype);
   copy_elements(copy, source);
   return with_spec_of(source, std::move(copy));
+}
+
+void convert_(Tensor& leaf, Dtype dtype) {
+  check(leaf.is_leaf(), "convert_: only a leaf can be converted; detach() the result first");
+  check<LayoutError>(leaf.layout() == Layout::kND,
+                     "convert_: tensor must be row-major ND, got FRACTAL_NZ");
+  if (leaf.dtype() == dtype) return;
+  const Tensor converted = [&] {
+    const MemoryTagGuard tag(leaf.storage().tag());
+    const MetaGuard guard(leaf.is_meta());
+    return leaf.is_meta() ? Tensor::empty(leaf.shape(), dtype) : to_dtype(leaf, dtype);
+  }();
+  Tensor grad = leaf.grad();
+  if (grad.defined()) {
+    const MemoryTagGuard tag(grad.storage().tag());
+    grad = to_dtype(grad, dtype);
+  }
+  converted.storage().set_name(leaf.storage().name());
+  leaf.storage().bump_version();
+  auto& impl = *leaf.impl();
+  impl.storage = converted.impl()->storage;
+  impl.strides = converted.strides();
+  impl.offset = 0;
+  impl.dtype = dtype;
+  if (grad.defined()) leaf.set_grad(grad);
 }
 
 }  // namespace moegrad

@@ -9,7 +9,6 @@
 
 #include "framework/io/input_file.h"
 #include "framework/io/json_node.h"
-#include "framework/io/strict_json.h"
 #include "framework/runtime/error.h"
 #include "models/causal_lm/config_keys.h"
 #include "models/causal_lm/family.h"

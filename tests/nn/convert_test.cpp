@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Module::to.
-#include "framework/tensor/convert.h"
-
 #include <memory>
 
+#include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
 #include "nn/init.h"
 #include "nn/linear.h"

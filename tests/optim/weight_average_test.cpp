@@ -7,7 +7,7 @@
 #include "framework/distributed/shard_spec.h"
 #include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/tensor/convert.h"
+#include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_mark.h"
 #include "optim/sgd.h"
 #include "tests/framework/distributed/hand_shards.h"

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "framework/distributed/slow_storage.h"
+#include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/runtime/too_few_threads.h"
 #include "framework/runtime/work_time.h"
 
 namespace moegrad::training {

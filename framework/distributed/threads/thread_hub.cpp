@@ -11,8 +11,8 @@
 #include "framework/distributed/backend_work.h"
 #include "framework/distributed/collective_clock.h"
 #include "framework/distributed/exit_soon.h"
+#include "framework/runtime/error.h"
 #include "framework/runtime/rank_context.h"
-#include "framework/runtime/too_few_threads.h"
 
 namespace moegrad {
 namespace {

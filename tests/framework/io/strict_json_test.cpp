@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/io/strict_json.h"
-
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "framework/io/json_node.h"
 #include "framework/runtime/error.h"
 #include "tests/testing.h"
 

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "framework/runtime/error.h"
-#include "framework/runtime/out_of_memory.h"
 #include "framework/runtime/rank_context.h"
 #include "tests/testing.h"
 
