@@ -83,11 +83,7 @@ HookHandle Function::add_output_hook(std::size_t i, std::function<Tensor(const T
 
 Tensor Function::run_output_hooks(std::size_t i, Tensor grad) const {
   for (const auto& [index, hooks] : output_hooks_) {
-    if (index != i) continue;
-    for (const auto& hook : hooks.snapshot()) {
-      Tensor replaced = hook(grad);
-      if (replaced.defined()) grad = std::move(replaced);
-    }
+    if (index == i) return hooks.replace(std::move(grad));
   }
   return grad;
 }

@@ -9,7 +9,7 @@
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
-#include "framework/autograd/placed_sum.h"
+#include "framework/autograd/leaf_gradients.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 
@@ -94,14 +94,6 @@ class Captured {
   std::vector<HookHandle> hooks_;
 };
 
-Tensor after_hooks(const Tensor& leaf, Tensor grad) {
-  for (const auto& hook : leaf.impl()->leaf_state().hooks.snapshot()) {
-    Tensor replaced = hook(grad);
-    if (replaced.defined()) grad = std::move(replaced);
-  }
-  return grad;
-}
-
 }  // namespace
 
 TensorList grad(const TensorList& outputs, const TensorList& inputs, const TensorList& grad_outputs,
@@ -149,7 +141,7 @@ TensorList grad(const TensorList& outputs, const TensorList& inputs, const Tenso
           "; set allow_unused to have an undefined gradient for it");
     results.push_back(*grad_of[i]);
     if (inputs[i].is_leaf() && results[i].defined()) {
-      results[i] = after_hooks(inputs[i], results[i]);
+      results[i] = inputs[i].impl()->leaf_state().hooks.replace(results[i]);
     }
   }
   return results;

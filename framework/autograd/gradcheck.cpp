@@ -10,9 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "framework/autograd/gradcheck_backward.h"
+#include "framework/autograd/gradcheck_derivatives.h"
 #include "framework/autograd/gradcheck_inputs.h"
-#include "framework/autograd/gradcheck_numeric.h"
 #include "framework/runtime/log.h"
 #include "framework/runtime/random.h"
 #include "framework/tensor/fill.h"

@@ -1,11 +1,103 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/autograd/leaf_gradients.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
 #include "framework/autograd/engine.h"
 #include "framework/autograd/graph_task.h"
+#include "framework/runtime/arena.h"
+#include "framework/runtime/error.h"
+#include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 
 namespace moegrad {
+namespace {
+
+template <class T>
+T& at(std::vector<T>& list, int position) {
+  const auto i = static_cast<std::size_t>(position);
+  if (list.size() <= i) list.resize(i + 1);
+  return list[i];
+}
+
+}  // namespace
+
+void accumulate_gradient(Tensor& sum, Tensor grad) {
+  const MemoryTagGuard tag(MemoryTag::kGradients);
+  if (!sum.defined()) {
+    // The buffer becomes the leaf's own: another reader must not see later sums.
+    sum = owns_its_bytes(grad) ? std::move(grad) : clone(grad);
+    sum.storage().retag(MemoryTag::kGradients);
+    return;
+  }
+  if (!owns_its_bytes(sum)) sum = clone(sum);
+  add_(sum, grad.is_contiguous() ? grad : clone(grad));
+}
+
+Tensor sum_in_tree(TensorList terms) {
+  if (terms.size() == 1) return std::move(terms.front());
+  TreeSum tree;
+  for (auto& term : terms) {
+    Tensor own;
+    if (term.defined()) accumulate_gradient(own, std::exchange(term, Tensor()));
+    tree.push(std::move(own));
+  }
+  return tree.take();
+}
+
+void PlacedSum::add(Tensor grad, const GradientPlace& place) {
+  check<ValueError>(0 <= place.source && place.source < place.sources,
+                    "gradient place: source must be in [0, ", place.sources, "), got ",
+                    place.source);
+  auto& part = at(at(sums_, place.micro_batch), place.part);
+  if (place.sources > 1) return add_source(part, std::move(grad), place);
+  accumulate_gradient(part.sum, std::move(grad));
+}
+
+void PlacedSum::add_source(PartSum& part, Tensor grad, const GradientPlace& place) const {
+  auto& waiting = part.by_source;
+  if (waiting.empty()) waiting.resize(static_cast<std::size_t>(place.sources));
+  check<ValueError>(std::ssize(waiting) == place.sources, "gradient place: sources must be ",
+                    waiting.size(), " as before, got ", place.sources);
+  accumulate_gradient(waiting[static_cast<std::size_t>(place.source)], std::move(grad));
+  if (place.last_use && part.tree.size() == place.source) push_source(part);
+}
+
+// The next source's sum becomes a leaf of the tree.
+void PlacedSum::push_source(PartSum& part) const {
+  const MemoryTagGuard tag(MemoryTag::kGradients);
+  auto& waiting = part.by_source[static_cast<std::size_t>(part.tree.size())];
+  Tensor sum = std::exchange(waiting, Tensor());
+  if (sum.defined()) part.dtype = sum.dtype();
+  const bool rounded = sum.defined() && node_dtype_ && *node_dtype_ != sum.dtype();
+  part.tree.push(rounded ? to_dtype(sum, *node_dtype_) : std::move(sum));
+}
+
+Tensor PlacedSum::take(PartSum& part) const {
+  Tensor all;
+  // More than once only if something came after what was said to be the last use.
+  while (part.tree.size() > 0 || std::ranges::any_of(part.by_source, &Tensor::defined)) {
+    while (part.tree.size() < std::ssize(part.by_source)) push_source(part);
+    const MemoryTagGuard tag(MemoryTag::kGradients);
+    Tensor sum = part.tree.take();
+    if (sum.dtype() != part.dtype) sum = to_dtype(sum, part.dtype);
+    accumulate_gradient(all, std::move(sum));
+  }
+  if (part.sum.defined()) accumulate_gradient(all, std::move(part.sum));
+  return all;
+}
+
+TensorList PlacedSum::take() {
+  TensorList sums;
+  for (auto& parts : std::exchange(sums_, {})) {
+    TensorList terms;
+    for (auto& part : parts) terms.push_back(take(part));
+    sums.push_back(sum_in_tree(std::move(terms)));
+  }
+  return sums;
+}
 
 void GradientArrivals::add(const Tensor& leaf, Tensor grad, const GradientPlace& place,
                            Tensor& target) {
@@ -21,10 +113,7 @@ TensorList GradientArrivals::complete(const Tensor& leaf) {
   TensorList sums = waiting_.take();
   for (auto& sum : sums) {
     if (!sum.defined()) continue;
-    for (const auto& hook : leaf.impl()->leaf_state().hooks.snapshot()) {
-      Tensor replaced = hook(sum);
-      if (replaced.defined()) sum = std::move(replaced);
-    }
+    sum = leaf.impl()->leaf_state().hooks.replace(std::move(sum));
     check_gradient(sum, leaf.shape(), leaf.dtype(), "backward: a hook's gradient of leaf '",
                    leaf.storage().name(), "'");
   }

@@ -1,16 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Internal: what the accumulators of a backward have in common.
-
 #include <optional>
 #include <utility>
+#include <vector>
 
-#include "framework/autograd/placed_sum.h"
+#include "framework/autograd/tree_sum.h"
 #include "framework/tensor/gradient_accumulator.h"
 #include "framework/tensor/tensor.h"
 
 namespace moegrad {
+
+/// The sum of the gradients that one backward brings to one leaf.
+///
+/// Note [The sum of a gradient]
+/// The gradient of a weight is one product per use of it, and where each stands in the sum does not
+/// depend on when it comes or on which rank multiplied it:
+///
+///     over micro-batches         along the tree of Note [Tree of successive terms]
+///       over parts of its tokens   along that tree
+///         over sources               along that tree
+///           over uses                  in order of arrival
+///
+/// A source is the micro-batch of one rank. Under expert parallelism the owner of an expert
+/// multiplies the rows of all sources at once, and the gradient must have the bits that it has when
+/// each rank multiplies its own rows. So the owner multiplies the rows of each source apart, and
+/// sends each product with its place (InputGradientSink). Each node of the tree over sources,
+/// leaves included, is rounded to the dtype in which the gradients of the parameter are reduced
+/// (fsdp::MixedPrecisionPolicy::reduce_dtype).
+///
+/// The last use of a weight adds each source to the tree at once, so that log2(S) + 1 partials of S
+/// sources are alive. Where a weight has several uses, a sum for each source waits for the last.
+/// Gradients that name no source are added beside the tree.
+class PlacedSum {
+ public:
+  /// `node_dtype`, by default that of the gradients, is that of the partials over sources.
+  explicit PlacedSum(std::optional<Dtype> node_dtype = std::nullopt) : node_dtype_(node_dtype) {}
+
+  /// ValueError unless 0 <= source < sources, and for another number of sources than before.
+  void add(Tensor grad, const GradientPlace& place);
+  /// The sums of the micro-batches; undefined where nothing came. Empties this.
+  TensorList take();
+  bool empty() const { return sums_.empty(); }
+
+ private:
+  struct PartSum {
+    Tensor sum;                     // of what names no source
+    TensorList by_source;           // what waits for the last use
+    TreeSum tree;                   // over sources, in node_dtype_
+    Dtype dtype = Dtype::kFloat32;  // of the gradients
+  };
+
+  void add_source(PartSum& part, Tensor grad, const GradientPlace& place) const;
+  void push_source(PartSum& part) const;
+  Tensor take(PartSum& part) const;
+
+  std::optional<Dtype> node_dtype_;
+  std::vector<std::vector<PartSum>> sums_;  // [micro-batches][parts]
+};
+
+/// Adds a gradient to `sum`, which is, or will be, that of a leaf: nobody else reads its bytes.
+void accumulate_gradient(Tensor& sum, Tensor grad);
+/// The sum of these along the tree of Note [Tree of successive terms]; the only one itself.
+Tensor sum_in_tree(TensorList terms);
 
 /// The gradients that come to one leaf. They are added to `target` in order of arrival; those whose
 /// places must be kept apart, or whose sum a hook of the leaf wants, wait for complete().

@@ -6,7 +6,7 @@
 namespace moegrad {
 
 /// Where a gradient stands in the sum that a leaf gets from one backward: Note [The sum of a
-/// gradient] (autograd/placed_sum.h).
+/// gradient] (autograd/leaf_gradients.h).
 struct GradientPlace {
   int micro_batch = 0;
   int part = 0;    // of the micro-batch's tokens

@@ -43,6 +43,15 @@ class HookList {
     for (const auto& [id, hook] : *hooks_) hooks.push_back(hook);
     return hooks;
   }
+  /// What they make of a tensor: each is called with it, and a defined result replaces it.
+  template <class T>
+  T replace(T tensor) const {
+    for (const auto& hook : snapshot()) {
+      T replaced = hook(tensor);
+      if (replaced.defined()) tensor = std::move(replaced);
+    }
+    return tensor;
+  }
 
  private:
   std::shared_ptr<std::map<std::uint64_t, Hook>> hooks_ =

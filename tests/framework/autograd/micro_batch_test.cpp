@@ -10,7 +10,7 @@
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/engine.h"
 #include "framework/autograd/gradient_sum.h"
-#include "framework/autograd/placed_sum.h"
+#include "framework/autograd/leaf_gradients.h"
 #include "framework/tensor/tensor_impl.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "framework/autograd/placed_sum.h"
 
 #include <bit>
 #include <utility>
