@@ -60,6 +60,9 @@ thread_local GraphTask* GraphTask::current_ = nullptr;
 GraphTask::GraphTask(bool retain_graph)
     : retain_graph_(retain_graph),
       outer_(std::exchange(current_, this)),
+      outermost_(outer_ != nullptr ? outer_->outermost_ : *this),
+      recomputed_by_(outer_ != nullptr && outer_->recomputing_ != nullptr ? outer_ : nullptr),
+      root_(recomputed_by_ != nullptr ? recomputed_by_->root_ : *this),
       queue_(ThreadState::current().weight_gradients) {}
 
 GraphTask::~GraphTask() {
@@ -124,7 +127,7 @@ void GraphTask::run() {
       throw;
     }
   }
-  if (&root() == this) compute_all_waiting();
+  if (&root_ == this) compute_all_waiting();
   if (outer_ != nullptr) return;
   // A callback may queue another one.
   for (std::size_t i = 0; i < callbacks_.size(); ++i) std::exchange(callbacks_[i], nullptr)();
@@ -163,9 +166,7 @@ void GraphTask::send(const Function& function, std::size_t i, Tensor grad,
 
 void GraphTask::queue_callback(std::function<void()> callback) {
   check(current_ != nullptr, "queue_backward_callback: no backward is under way in this thread");
-  auto* task = current_;
-  while (task->outer_ != nullptr) task = task->outer_;
-  task->callbacks_.push_back(std::move(callback));
+  current_->outermost_.callbacks_.push_back(std::move(callback));
 }
 
 void GraphTask::discover(const std::vector<const Edge*>& roots) {
@@ -216,7 +217,7 @@ TensorList GraphTask::captured_inputs() const {
 
 GraphTask& GraphTask::task_of(const Tensor& leaf) {
   auto* found = this;
-  for (auto* task = recomputed_by(); task != nullptr; task = task->recomputed_by()) {
+  for (auto* task = recomputed_by_; task != nullptr; task = task->recomputed_by_) {
     const auto pending = task->leaves_.find(leaf.impl().get());
     if (pending != task->leaves_.end() && pending->second.edges > 0) found = task;
   }
@@ -239,7 +240,7 @@ InputMask GraphTask::wanted(const Function& function) const {
 
 std::int64_t GraphTask::edges_to_come(const Tensor& leaf) const {
   std::int64_t edges = 0;
-  for (const auto* task = this; task != nullptr; task = task->recomputed_by()) {
+  for (const auto* task = this; task != nullptr; task = task->recomputed_by_) {
     const auto pending = task->leaves_.find(leaf.impl().get());
     if (pending == task->leaves_.end()) continue;
     edges += pending->second.edges;
@@ -247,12 +248,6 @@ std::int64_t GraphTask::edges_to_come(const Tensor& leaf) const {
     if (task->recomputing_ != nullptr && captures(*task->recomputing_, leaf)) --edges;
   }
   return edges;
-}
-
-const GraphTask& GraphTask::outermost() const {
-  const auto* task = this;
-  while (task->outer_ != nullptr) task = task->outer_;
-  return *task;
 }
 
 void GraphTask::add(const Edge& edge, Tensor grad, const GradientPlace& place) {
@@ -294,14 +289,8 @@ void GraphTask::complete_if_last(const Tensor& leaf, PendingLeaf& pending) const
   accumulator_of(leaf, pending).complete();
 }
 
-const GraphTask& GraphTask::root() const {
-  const auto* task = this;
-  while (task->recomputed_by() != nullptr) task = task->recomputed_by();
-  return *task;
-}
-
 bool GraphTask::only_waits(const Tensor& leaf) const {
-  const auto& leaves = root().leaves_;
+  const auto& leaves = root_.leaves_;
   const auto pending = leaves.find(leaf.impl().get());
   return pending != leaves.end() && pending->second.waiting > 0 &&
          pending->second.waiting == edges_to_come(leaf);
@@ -309,14 +298,13 @@ bool GraphTask::only_waits(const Tensor& leaf) const {
 
 InputMask GraphTask::may_wait(const Function& function, InputMask asked) {
   InputMask waiting;
-  auto& task = root();
-  if (task.queue_ == nullptr || task.is_first_of_two() || function.recomputes()) return waiting;
+  if (root_.queue_ == nullptr || root_.is_first_of_two() || function.recomputes()) return waiting;
   for (std::size_t i = 0; i < function.edges().size(); ++i) {
     const auto& leaf = function.edges()[i].leaf;
     if (!asked[i] || !leaf.defined() || !function.may_wait(i)) continue;
     const auto* const accumulator = leaf.impl()->leaf_state().accumulator;
     if (accumulator != nullptr && !accumulator->takes_later()) continue;
-    if (task.leaves_.contains(leaf.impl().get())) waiting.set(i);
+    if (root_.leaves_.contains(leaf.impl().get())) waiting.set(i);
   }
   return waiting;
 }
@@ -325,25 +313,23 @@ InputMask GraphTask::may_wait(const Function& function, InputMask asked) {
 // any, backward needs nothing more of the Function.
 void GraphTask::put_off(Function& function, InputMask inputs, const TensorList& grads) {
   if (!inputs.any()) return release(function);
-  auto& task = root();
   for (std::size_t i = 0; i < function.edges().size(); ++i) {
     if (!inputs[i]) continue;
-    auto& pending = task.pending(function.edges()[i].leaf);
+    auto& pending = root_.pending(function.edges()[i].leaf);
     ++pending.edges;
     ++pending.waiting;
-    task.queue_->waiting_.push_back({function.shared_from_this(), i, grads, &task});
+    root_.queue_->waiting_.push_back({function.shared_from_this(), i, grads, &root_});
   }
 }
 
 void GraphTask::compute_waiting(std::size_t position) {
-  auto& task = root();
-  auto& queue = task.queue_->waiting_;
+  auto& queue = root_.queue_->waiting_;
   const auto at = queue.begin() + static_cast<std::ptrdiff_t>(position);
   const auto waiting = std::move(*at);
   queue.erase(at);
   auto& function = *waiting.function;
   const auto& leaf = function.edges()[waiting.input].leaf;
-  auto& pending = task.pending(leaf);
+  auto& pending = root_.pending(leaf);
   --pending.waiting;
   const NoGradGuard no_grad;
   const bool outer_late = std::exchange(late_, true);
@@ -351,7 +337,7 @@ void GraphTask::compute_waiting(std::size_t position) {
   needs.set(waiting.input);
   try {
     TensorList input_grads = gradients_of_inputs(function, waiting.grads, needs);
-    if (!task.waits(function)) release(function);
+    if (!root_.waits(function)) release(function);
     auto& grad = input_grads[waiting.input];
     if (grad.defined()) pass(function, waiting.input, std::move(grad), {});
     --pending.edges;
@@ -370,13 +356,12 @@ bool GraphTask::waits(const Function& function) const {
 }
 
 void GraphTask::compute_waiting_for(const Tensor& leaf) {
-  auto& task = root();
-  const auto pending = task.leaves_.find(leaf.impl().get());
-  if (pending == task.leaves_.end()) return;
+  const auto pending = root_.leaves_.find(leaf.impl().get());
+  if (pending == root_.leaves_.end()) return;
   while (pending->second.waiting > 0) {
-    const auto& queue = task.queue_->waiting_;
+    const auto& queue = root_.queue_->waiting_;
     const auto first = std::ranges::find_if(queue, [&](const auto& waiting) {
-      return waiting.backward == &task && waiting.function->edges()[waiting.input].leaf.is(leaf);
+      return waiting.backward == &root_ && waiting.function->edges()[waiting.input].leaf.is(leaf);
     });
     compute_waiting(static_cast<std::size_t>(first - queue.begin()));
   }

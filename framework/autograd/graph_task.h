@@ -82,14 +82,13 @@ class GraphTask {
   /// Whether this backward, or one that it is a recomputation of, has yet to bring the leaf a
   /// gradient.
   bool awaits(const Tensor& leaf) const { return edges_to_come(leaf) > 0; }
-  const GraphTask& outermost() const;
-  int micro_batches() const { return outermost().last_.number + 1; }
-  int parts() const { return outermost().last_.part + 1; }
+  const GraphTask& outermost() const { return outermost_; }
+  int micro_batches() const { return outermost_.last_.number + 1; }
+  int parts() const { return outermost_.last_.part + 1; }
 
   // --- Note [Weight gradients that wait]
   /// The outermost backward that this one is a recomputation of: what waits is its.
-  const GraphTask& root() const;
-  GraphTask& root() { return const_cast<GraphTask&>(std::as_const(*this).root()); }
+  const GraphTask& root() const { return root_; }
   /// Whether all that is to come to the leaf waits, and something does.
   bool only_waits(const Tensor& leaf) const;
   /// Computes the one at this position of the root's queue.
@@ -141,10 +140,6 @@ class GraphTask {
   void compute_all_waiting();
   bool waits(const Function& function) const;
   void release(Function& function) const;
-  /// The backward that this one is a recomputation of, or null.
-  GraphTask* recomputed_by() const {
-    return outer_ != nullptr && outer_->recomputing_ != nullptr ? outer_ : nullptr;
-  }
   /// The outermost backward that waits for this leaf and that this one is a recomputation of.
   GraphTask& task_of(const Tensor& leaf);
   PendingLeaf& pending(const Tensor& leaf) { return leaves_.at(leaf.impl().get()); }
@@ -168,6 +163,9 @@ class GraphTask {
 
   bool retain_graph_;
   GraphTask* outer_;
+  GraphTask& outermost_;
+  GraphTask* recomputed_by_;  // the backward that this one is a recomputation of, or null
+  GraphTask& root_;
   std::priority_queue<Entry> ready_;
   std::unordered_map<const Function*, TensorList> grads_;  // looked up, never iterated
   std::unordered_map<const TensorImpl*, PendingLeaf> leaves_;
