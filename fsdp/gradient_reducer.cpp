@@ -7,7 +7,6 @@
 #include "framework/autograd/engine.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
-#include "fsdp/abandon.h"
 #include "fsdp/flat_layout.h"
 
 namespace moegrad::fsdp {
@@ -70,8 +69,6 @@ GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks r
       sums_(sharded_of(params), dtype()) {
   for (const auto& param : params_) arrivals_.emplace_back(*this, param);
 }
-
-GradientReducer::~GradientReducer() = default;
 
 GradientReducer::Arrival::Arrival(GradientReducer& reducer, const ShardedParam& param)
     : reducer_(reducer), unsharded_(param.unsharded), arrivals_(reducer.reduce_dtype_) {
@@ -303,7 +300,7 @@ void GradientReducer::finish() {
 }
 
 void GradientReducer::discard() {
-  if (in_flight_) abandon(in_flight_->work);
+  if (in_flight_ && in_flight_->work) in_flight_->work->abandon();
   in_flight_.reset();
   for (auto& sum : scattered_) sum = TreeSum();
   for (auto& arrival : arrivals_) arrival.forget();

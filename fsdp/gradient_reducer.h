@@ -50,7 +50,6 @@ class GradientReducer {
   /// `params` must outlive the reducer. `reduce_dtype` is by default the dtype of the gradients.
   GradientReducer(std::vector<ShardedParam>& params, GroupRanks ranks,
                   std::optional<Dtype> reduce_dtype, Notify notify);
-  ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 

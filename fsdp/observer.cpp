@@ -1,32 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/observer.h"
 
+#include <cstddef>
+
 namespace moegrad::fsdp {
 
 std::string_view to_string(Event event) {
-  switch (event) {
-    case Event::kPreForward:
-      return "pre_forward";
-    case Event::kPostForward:
-      return "post_forward";
-    case Event::kPreBackward:
-      return "pre_backward";
-    case Event::kPostBackward:
-      return "post_backward";
-    case Event::kUnshard:
-      return "unshard";
-    case Event::kPrefetch:
-      return "prefetch";
-    case Event::kReshard:
-      return "reshard";
-    case Event::kGather:
-      return "gather";
-    case Event::kReduce:
-      return "reduce";
-    case Event::kAllReduce:
-      return "all_reduce";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {
+      "pre_forward", "post_forward", "pre_backward", "post_backward", "unshard",
+      "prefetch",    "reshard",      "gather",       "reduce",        "all_reduce"};
+  return kNames[static_cast<std::size_t>(event)];
 }
 
 }  // namespace moegrad::fsdp

@@ -12,7 +12,6 @@
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/meta.h"
-#include "fsdp/abandon.h"
 #include "fsdp/flat_layout.h"
 
 namespace moegrad::fsdp {
@@ -303,7 +302,7 @@ void ParamGroup::reshard_if_stale() {
 void ParamGroup::abandon_unsharded() {
   if (state_ == State::kSharded) return;
   notify(Event::kReshard);
-  abandon(std::exchange(gather_, nullptr));
+  if (const auto gather = std::exchange(gather_, nullptr)) gather->abandon();
   agree_on_requires_grad();
   for (auto& param : params_) {
     for (auto* slot : param.slots) *slot = param.sharded;

@@ -280,10 +280,6 @@ void State::finish_backward() {
   }
 }
 
-void State::notify(Event event) const {
-  if (observer_) observer_->on_event(event, path_);
-}
-
 TensorList State::around_forward(nn::ForwardCall& call, const TensorList& inputs) {
   const auto& mixed = policy_.mixed_precision;
   const bool cast_inputs = mixed.param_dtype && mixed.cast_forward_inputs && group() != nullptr;
@@ -296,14 +292,10 @@ TensorList State::around_forward(nn::ForwardCall& call, const TensorList& inputs
 
 void UnshardHandle::wait() { state_.unit_.wait_for_unshard(); }
 
-void State::unshard() { unit_.unshard(); }
-
 UnshardHandle State::unshard_async() {
   unit_.issue_unshard();
   return UnshardHandle(*this);
 }
-
-void State::reshard() { unit_.reshard(); }
 
 void State::zero_grad() {
   for (const auto& group : groups()) group->zero_grad();
@@ -335,22 +327,6 @@ void State::set_requires_gradient_sync(bool on, bool recurse) {
   set(&Switches::requires_all_reduce, on, recurse);
 }
 
-void State::set_requires_all_reduce(bool on, bool recurse) {
-  set(&Switches::requires_all_reduce, on, recurse);
-}
-
-void State::set_reshard_after_forward(bool on, bool recurse) {
-  set(&Switches::reshard_after_forward, on, recurse);
-}
-
-void State::set_reshard_after_backward(bool on, bool recurse) {
-  set(&Switches::reshard_after_backward, on, recurse);
-}
-
-void State::set_reduce_scatter_unused_params(bool on, bool recurse) {
-  set(&Switches::reduce_scatter_unused_params, on, recurse);
-}
-
 void State::set_reduce_scatter_max_input_buffers(int buffers, bool recurse) {
   check<ValueError>(buffers >= 1, "set_reduce_scatter_max_input_buffers: at least 1, got ",
                     buffers);
@@ -367,14 +343,6 @@ std::vector<ForwardOrder*> State::orders_of(const std::vector<nn::Module*>& modu
     orders.push_back(&state->order_);
   }
   return orders;
-}
-
-void State::set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules) {
-  order_.set_forward_prefetch(orders_of(modules, "set_modules_to_forward_prefetch"));
-}
-
-void State::set_modules_to_backward_prefetch(const std::vector<nn::Module*>& modules) {
-  order_.set_backward_prefetch(orders_of(modules, "set_modules_to_backward_prefetch"));
 }
 
 void State::set_observer(const std::shared_ptr<Observer>& observer) {

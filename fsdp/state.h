@@ -58,11 +58,11 @@ class State final : public nn::ModuleExtension {
 
   // --- by hand, for the parameters of this call (not those of modules wrapped below)
   /// Gathers and waits.
-  void unshard();
+  void unshard() { unit_.unshard(); }
   /// Issues the gather and returns. Forward, unshard() or the handle waits for it. Until then the
   /// gather reads the shards of all ranks: wait, or reshard(), before you write to them.
   UnshardHandle unshard_async();
-  void reshard();
+  void reshard() { unit_.reshard(); }
 
   // --- switches; with `recurse` also for all states below this one
   /// Off: backward keeps unsharded gradients instead of reducing them (gradient accumulation
@@ -70,23 +70,35 @@ class State final : public nn::ModuleExtension {
   void set_requires_gradient_sync(bool on, bool recurse = true);
   /// Off, with replicas: backward reduce-scatters and keeps the result. The next backward with it
   /// on all-reduces the sum.
-  void set_requires_all_reduce(bool on, bool recurse = true);
+  void set_requires_all_reduce(bool on, bool recurse = true) {
+    set(&Switches::requires_all_reduce, on, recurse);
+  }
   /// As Policy::reshard_after_forward, with its warning.
-  void set_reshard_after_forward(bool on, bool recurse = true);
+  void set_reshard_after_forward(bool on, bool recurse = true) {
+    set(&Switches::reshard_after_forward, on, recurse);
+  }
   /// Off: parameters stay gathered after backward, for another backward with the same weights. Once
   /// a step has changed the shards, the next use gathers again (Note [Shards are the truth]).
-  void set_reshard_after_backward(bool on, bool recurse = true);
+  void set_reshard_after_backward(bool on, bool recurse = true) {
+    set(&Switches::reshard_after_backward, on, recurse);
+  }
   /// On: trainable parameters without a gradient are reduced as zeros, so that ranks may use
   /// different parameters of a group. Groups are reduced in the order in which backward leaves
   /// them, so every rank's backward must still reach the same groups.
-  void set_reduce_scatter_unused_params(bool on, bool recurse = true);
+  void set_reduce_scatter_unused_params(bool on, bool recurse = true) {
+    set(&Switches::reduce_scatter_unused_params, on, recurse);
+  }
   /// Off: backward does not gather this call's parameters, since it does not read them (an
   /// embedding).
   void set_unshard_in_backward(bool on) { unit_.switches.unshard_in_backward = on; }
   /// Modules to gather when this one's forward (backward) begins, instead of the default; each
   /// must have been passed to fully_shard (else ValueError, for null as well).
-  void set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules);
-  void set_modules_to_backward_prefetch(const std::vector<nn::Module*>& modules);
+  void set_modules_to_forward_prefetch(const std::vector<nn::Module*>& modules) {
+    order_.set_forward_prefetch(orders_of(modules, "set_modules_to_forward_prefetch"));
+  }
+  void set_modules_to_backward_prefetch(const std::vector<nn::Module*>& modules) {
+    order_.set_backward_prefetch(orders_of(modules, "set_modules_to_backward_prefetch"));
+  }
 
   /// The number of reductions in flight (Note [Draining reductions]). ValueError unless >= 1.
   void set_reduce_scatter_max_input_buffers(int buffers, bool recurse = true);
@@ -155,7 +167,9 @@ class State final : public nn::ModuleExtension {
 
   void finish_forward_call();
   bool reshards_after_forward() const;
-  void notify(Event event) const;
+  void notify(Event event) const {
+    if (observer_) observer_->on_event(event, path_);
+  }
 
   // Called on the root, for all states below.
   void begin_iteration();

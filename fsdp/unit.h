@@ -28,10 +28,19 @@ struct Unit {
   Switches switches;
 
   /// Gathers, and waits.
-  void unshard() const;
-  void issue_unshard() const;
-  void wait_for_unshard() const;
-  void reshard() const;
+  void unshard() const {
+    issue_unshard();
+    wait_for_unshard();
+  }
+  void issue_unshard() const {
+    for (const auto& group : groups) group->unshard(Event::kUnshard);
+  }
+  void wait_for_unshard() const {
+    for (const auto& group : groups) group->wait_for_unshard();
+  }
+  void reshard() const {
+    for (const auto& group : groups) group->reshard();
+  }
 };
 
 }  // namespace moegrad::fsdp

@@ -26,6 +26,13 @@ void Work::wait() {
   if (const auto thrown = failure()) std::rethrow_exception(thrown);
 }
 
+void Work::abandon() {
+  try {
+    wait();
+  } catch (const std::exception&) {
+  }
+}
+
 void Work::await_end() {
   const auto begin = SpanClock::now();
   block();

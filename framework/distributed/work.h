@@ -48,6 +48,9 @@ class Work {
   /// Blocks until the collective is done. Throws what went wrong (CollectiveError, or the
   /// consumer's exception).
   void wait();
+  /// wait() for a call whose result is no longer wanted. If it failed, the next call in its group
+  /// reports the failure.
+  void abandon();
   /// Blocks until the collective has ended, well or not: for those who need its buffers, which may
   /// be threads of other ranks.
   void await_end();
