@@ -172,7 +172,7 @@ class Gradcheck {
     }
     for (const auto& input : inputs_.slots()) {
       Vector u = unit_vector(input, input_random);
-      const Vector numeric = differences_.along(input, u);
+      const Vector numeric = differences_.along(input, 0, u);
       for (const auto& output : graph_.slots()) {
         if (!graph_.differentiable(output)) {
           expect_constant(output, numeric, "input " + std::to_string(input.index));

@@ -135,11 +135,6 @@ std::vector<double> CentralDifferences::by_element(const Slot& input, std::size_
   return derivatives;
 }
 
-std::vector<double> CentralDifferences::along(const Slot& input,
-                                              std::vector<double>& direction) const {
-  return along(input, 0, direction);
-}
-
 std::vector<double> CentralDifferences::along(const Slot& input, std::size_t first,
                                               std::vector<double>& direction) const {
   MovedElements elements(inputs_.tensor(input), first, direction.size());

@@ -57,15 +57,14 @@ class CentralDifferences {
 
   /// Derivatives of all output elements by one element of an input.
   std::vector<double> by_element(const Slot& input, std::size_t element) const;
-  /// Derivatives of all output elements when the input moves along `direction`. `direction` becomes
-  /// the step that was taken, after rounding to the input's dtype.
-  std::vector<double> along(const Slot& input, std::vector<double>& direction) const;
+  /// Derivatives of all output elements when the input moves along `direction`, in the elements
+  /// from `first` on, as many as `direction` has. `direction` becomes the step that was taken,
+  /// after rounding to the input's dtype.
+  std::vector<double> along(const Slot& input, std::size_t first,
+                            std::vector<double>& direction) const;
 
  private:
   std::vector<double> call(const Slot& moved) const;
-  /// Moves only the elements from `first`, as many as `direction` has.
-  std::vector<double> along(const Slot& input, std::size_t first,
-                            std::vector<double>& direction) const;
 
   const std::function<TensorList(const TensorList&)>& f_;
   const CheckedInputs& inputs_;
