@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
@@ -42,6 +43,10 @@ struct CheckpointFile {
 
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
 };
+
+/// Size and CRC-32C of a file, read from beginning to end. Error
+/// `checkpoint: <path>: must be readable, got <reason>`.
+CheckpointFile describe_file(const std::filesystem::path& path);
 
 /// What a checkpoint contains, whatever number of ranks wrote it. Stored as manifest.json in the
 /// checkpoint's folder, the last file to be written.

@@ -11,7 +11,6 @@
 #include "framework/distributed/slow_storage.h"
 #include "framework/distributed/text_collectives.h"
 #include "framework/io/checkpoint_folders.h"
-#include "framework/io/describe_file.h"
 #include "framework/io/mapped_file.h"
 #include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"

@@ -16,7 +16,6 @@
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/checkpoint_manifest.h"
 #include "framework/io/checkpoint_reader.h"
-#include "framework/io/describe_file.h"
 #include "framework/io/safetensors_writer.h"
 #include "framework/runtime/crc32c.h"
 #include "framework/runtime/error.h"

@@ -11,9 +11,9 @@
 
 #include "framework/distributed/launch.h"
 #include "framework/io/checkpoint_folders.h"
+#include "framework/io/checkpoint_manifest.h"
 #include "framework/io/checkpoint_reader.h"
 #include "framework/io/checkpoint_saver.h"
-#include "framework/io/describe_file.h"
 #include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
 #include "tests/framework/distributed/collective_testing.h"
