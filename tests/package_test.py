@@ -3,6 +3,7 @@
 
 usage: package_test.py BUILD_FOLDER COMPILER [CPU_CHECK_SYMBOL]
 """
+import json
 import os
 import re
 import subprocess
@@ -25,6 +26,7 @@ FOR_PROGRAMS = ["GTest", "benchmark"]  # the tests
 FOR_BUILDING = ["Eigen3", "Boost", "nlohmann_json", "CLI11"]  # the libraries
 BUILD_FLAGS = ["-W", "-march", "-ffp-contract", "lld", "-O", "-g1"]
 UMBRELLA_MEGABYTES = 300
+LOOP_LINES = 30
 QUOTED = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 OUTPUT = {
     "consumer": "gradient of signed_square agrees\n"
@@ -167,7 +169,7 @@ def configure(source, build, compiler, without, *options):
         *(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in without))
 
 
-def consumer_problems(prefix, compiler, cpu_check, folder):
+def consumer_problems(prefix, build, compiler, cpu_check, folder):
     project = ROOT / "tests/consumer"
     configure(project, folder, compiler, FOR_PROGRAMS + FOR_BUILDING,
               f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release")
@@ -178,16 +180,17 @@ def consumer_problems(prefix, compiler, cpu_check, folder):
             yield f"{name}: expected\n{expected}got\n{got}"
         if cpu_check and f" {cpu_check}\n" not in run("nm", folder / name):
             yield f"{name}: {cpu_check} is not linked into it"
-    yield from training_problems(folder)
+    text = folder / "text.txt"
+    text.write_text("".join(f"{i} sheep went to the water and came back.\n" for i in range(200)))
+    yield from training_problems(folder, text)
+    yield from loop_problems(folder, text, build / "tools/train")
     yield from expert_problems(folder)
     yield from documentation_problems(project)
 
 
-def training_problems(folder):
+def training_problems(folder, text):
     """A user's training program has the same bits on 1, 2 and 4 ranks, also when it is stopped and
     goes on with another number of them."""
-    text = folder / "text.txt"
-    text.write_text("".join(f"{i} sheep went to the water and came back.\n" for i in range(200)))
     whole = run(folder / "train", text, folder / "whole", 1, 16)
     lines = whole.splitlines()[-17:]
     losses = [float.fromhex(line.split()[1]) for line in lines]
@@ -201,6 +204,38 @@ def training_problems(folder):
         got = run(folder / "train", text, folder / f"in parts {ranks}", later, 16).splitlines()
         if got[-9:] != lines[-9:] or len(got) != 9:
             yield f"train: resumed on {later} ranks: expected the same losses\n{got}"
+
+
+def recorded_steps(program, text, ranks, ep, metrics):
+    """What the program `train` records: the loss and the norm of the gradients of each step."""
+    run(program, "--text", text, "--preset", "tiny", "--steps", 10, "--warmup", 2, "--micro-batches", 4, "--batch", 2,
+        "--seq-len", 32, "--sample-bytes", 0, "--world-size", ranks, "--expert-parallel", ep, "--metrics", metrics)
+    records = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
+    return {record["step"]: (record["loss"], record["grad_norm"]) for record in records if "loss" in record}
+
+
+def lines_of_loop():
+    """How many lines of code the function train() of loop.cpp has between its braces."""
+    code = (ROOT / "tests/consumer/loop.cpp").read_text(encoding="utf-8")
+    body, = re.findall(r"^void train\([^{]*\{\n(.*?)^\}", code, re.MULTILINE | re.DOTALL)
+    return len(re.findall(r"^ *(?!//)[^ \n]", body, re.MULTILINE))
+
+
+def loop_problems(folder, text, program):
+    """A user's loop of few lines has the bits of the program `train` wherever the ranks and the experts are, also
+    when it is stopped and goes on with others."""
+    if lines_of_loop() > LOOP_LINES:
+        yield f"loop.cpp: train() must have at most {LOOP_LINES} lines, got {lines_of_loop()}"
+    for here, later in [((1, 1), (4, 2)), ((2, 1), (2, 2)), ((2, 2), (1, 1)), ((4, 1), (2, 1)), ((4, 2), (4, 1))]:
+        recorded = recorded_steps(program, text, *here, folder / f"{here}.jsonl")
+        if len(set(recorded.values())) != 10:
+            yield f"train: expected 10 different steps, got\n{recorded}"
+        for (ranks, ep), first, until in [(here, 0, 6), (later, 4, 10)]:
+            lines = run(folder / "loop", text, folder / f"loop {here}", ranks, ep, until).splitlines()
+            got = {int(step): (float.fromhex(loss), float.fromhex(norm)) for step, loss, norm in map(str.split, lines)}
+            expected = {step: recorded[step] for step in range(first, until)}
+            if got != expected:
+                yield f"loop: {ranks} ranks, experts on {ep}: expected what train records\n{expected}\ngot\n{got}"
 
 
 def readme_problems(build, folder):
@@ -238,6 +273,7 @@ def documentation_problems(project):
                                  ("README.md", "cpp", "../../examples/linear_regression.cpp"),
                                  ("docs/training.md", "cpp", "train.cpp"),
                                  ("docs/training.md", "cmake", "CMakeLists.txt"),
+                                 ("docs/fully_shard.md", "cpp", "loop.cpp"),
                                  ("docs/expert_parallelism.md", "cpp", "experts.cpp")]:
         text = (ROOT / page).read_text(encoding="utf-8")
         block = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
@@ -274,7 +310,7 @@ def problems(build, compiler, cpu_check, tmp):
     if os.environ.get("MOEGRAD_FULL") == "1":
         compile_alone(include, compiler)
     compile_with_gtest(include, compiler)
-    yield from consumer_problems(prefix, compiler, cpu_check, tmp / "consumer")
+    yield from consumer_problems(prefix, build, compiler, cpu_check, tmp / "consumer")
     yield from readme_problems(build, tmp)
     add_as_subdirectory(compiler, tmp / "outer")
 
