@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "framework/autograd/dropout_ids.h"
-#include "framework/runtime/grad_mode.h"
 #include "framework/autograd/scope.h"
 #include "framework/distributed/launch.h"
+#include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"
 #include "framework/tensor/fill.h"
 #include "nn/dropout.h"
