@@ -19,14 +19,12 @@ std::uint64_t detail::next_sequence(std::uint64_t at_least) {
 
 ScopeGuard::ScopeGuard(std::shared_ptr<const std::string> path, std::function<void()> on_enter,
                        std::function<void()> on_exit, ModuleTree tree) {
-  auto scope = std::make_shared<Scope>();
-  scope->shared_path = std::move(path);
-  scope->parent = current();
-  scope->begin = detail::next_sequence();
-  scope->on_enter = std::move(on_enter);
-  scope->on_exit = std::move(on_exit);
-  scope->tree = std::move(tree);
-  ThreadState::current().scope = std::move(scope);
+  ThreadState::current().scope = std::make_shared<Scope>(Scope{.shared_path = std::move(path),
+                                                               .parent = current(),
+                                                               .begin = detail::next_sequence(),
+                                                               .on_enter = std::move(on_enter),
+                                                               .on_exit = std::move(on_exit),
+                                                               .tree = std::move(tree)});
 }
 
 ScopeGuard::~ScopeGuard() { ThreadState::current().scope = current()->parent; }
