@@ -38,7 +38,6 @@
 #include "framework/io/print.h"
 #include "framework/io/safetensors.h"
 #include "framework/io/same_files.h"
-#include "framework/runtime/arena.h"
 #include "framework/runtime/byte_stream.h"
 #include "framework/runtime/parallel_for.h"
 #include "framework/runtime/parse_number.h"

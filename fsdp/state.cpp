@@ -135,6 +135,8 @@ void State::end_in_context() {
   for (auto* orphan : context_->states) orphan->leave_context();
 }
 
+bool State::is_root() const { return context_ == nullptr || context_->root == this; }
+
 // The root has gone: at its next forward this state finds itself another one.
 void State::leave_context() {
   context_ = nullptr;

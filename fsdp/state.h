@@ -133,6 +133,8 @@ class State final : public nn::ModuleExtension {
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const { return unit_.groups; }
   const std::vector<nn::Module*>& modules() const { return modules_; }
   const std::string& path() const { return path_; }
+  /// Whether the last forward began here. True before the first.
+  bool is_root() const;
   const Switches& switches() const { return unit_.switches; }
 
  private:

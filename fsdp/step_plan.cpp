@@ -117,7 +117,10 @@ void StepPlan::backward(const Turn& turn, const Tensor& objective) {
 }
 
 void StepPlan::backward(std::span<const Turn> turns, const TensorList& objectives) {
+  check(state_->is_root(), "step plan: must have the state of the root, got that of '",
+        state_->path(), "'");
   check_objectives(turns, objectives);
+  const auto before = done_;
   for (const auto& turn : turns) check_order(turn);
   const auto& last = turns.back();
   const bool ends_pair = done_ % 2 == 0;
@@ -129,7 +132,9 @@ void StepPlan::backward(std::span<const Turn> turns, const TensorList& objective
   for (std::size_t j = 0; j < turns.size(); ++j) {
     roots.push_back(turns[j].idle ? objectives[j] * 0.0 : objectives[j]);
   }
+  const auto after = std::exchange(done_, before);  // unless it fails
   run_backward(roots, TensorList(roots.size()), /*retain_graph=*/false);
+  done_ = after;
 }
 
 void StepPlan::check_objectives(std::span<const Turn> turns, const TensorList& objectives) const {

@@ -123,7 +123,8 @@ class StepPlan {
   /// Differentiates the objective of a turn: this micro-batch's share in the sum over the step.
   /// Communicates gradients when their time has come. A step takes all turns in order, each once;
   /// the first turn begins a new step. Error for a turn out of order. ValueError for an objective
-  /// that was computed under a MicroBatchGuard other than 0.
+  /// that was computed under a MicroBatchGuard other than 0. Error if the plan's state is not that
+  /// of the root.
   void backward(const Turn& turn, const Tensor& objective);
   /// The same for turns that follow each other and have run interleaved: one backward for all.
   /// `objectives` has one for each, the one at j computed under MicroBatchGuard(j). ValueError for

@@ -384,7 +384,7 @@ std::pair<ModuleTree, std::shared_ptr<const std::string>> Module::tree_of_call()
   }
   const auto& top = root();
   ModuleTree tree = {.root = &top, .alive = top.life_.watch()};
-  if (caller) tree.path = caller->path;
+  if (caller) tree.path = caller->path();
   return {std::move(tree), path_within(top)};
 }
 
@@ -438,7 +438,7 @@ ScopeGuard Module::open_scope() {
 
 std::function<void()> Module::existence_check() {
   return [alive = life_.watch(), scope = ScopeGuard::current()] {
-    check_exists_in_backward(alive, scope->path, "backward runs it again");
+    check_exists_in_backward(alive, scope->path(), "backward runs it again");
   };
 }
 

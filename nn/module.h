@@ -297,7 +297,7 @@ class Module {
       show_outputs(inputs, result);
       return result;
     } catch (Error& error) {
-      error.add_module(ScopeGuard::current()->path);
+      error.add_module(ScopeGuard::current()->path());
       throw;
     }
   }

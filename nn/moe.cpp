@@ -105,9 +105,11 @@ Tensor MoE::experts(const DispatchedRows& dispatched) {
 }
 
 Tensor MoE::combine(const Tensor& rows, const DispatchedRows& dispatched) {
-  check_order(dispatched.metadata != nullptr, "combine", "dispatch");
+  check_order(dispatched.rows.defined(), "combine", "dispatch");
   check_order(rows.defined(), "combine", "experts");
-  return combine_(*dispatcher_, rows, dispatched);
+  Tensor hidden = combine_(*dispatcher_, rows, dispatched);
+  check(hidden.defined(), "MoE: the dispatcher's combine must return [T, H], got nothing");
+  return hidden;
 }
 
 Tensor MoE::shared_input(const Tensor& x) const {

@@ -52,7 +52,7 @@ Draw draw_of_call(const Module& module, std::string_view layer, std::string_view
   check_registered(layer);
   const auto& scope = ScopeGuard::current();
   Draw draw{.ids = *ids,
-            .purpose = (scope ? scope->path : std::string()) + " " + std::string(kind) +
+            .purpose = (scope ? scope->path() : std::string()) + " " + std::string(kind) +
                        " of step " + std::to_string(ids->step)};
   if (ids->draw != 0) draw.purpose += ", draw " + std::to_string(ids->draw);
   warn_of_same_masks(module, layer, draw);

@@ -80,6 +80,9 @@ Tensor npu_gmm(const Tensor& weight, const Tensor& x,
 }
 
 Tensor npu_gmm(const Tensor& weight, const Tensor& x, const RowGroups& groups) {
+  check<ValueError>(!weight.defined() || weight.ndim() != 3 || groups.experts() == weight.dim(0),
+                    "npu_gmm: groups must be of the ", weight.defined() ? weight.dim(0) : 0,
+                    " experts of the weight, got ", groups.experts());
   check_shapes(weight, x, groups.experts());
   check<ValueError>(groups.rows() == x.dim(0), "npu_gmm: groups must have the ", x.dim(0),
                     " rows of x, got ", groups.rows());

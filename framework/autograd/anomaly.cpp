@@ -64,7 +64,7 @@ std::string_view word_for(double value) {
           << word_for(anomaly.value) << " in " << which << anomaly.tensor << ' ' << anomaly.shape
           << " at element " << anomaly.element;
   AnomalyError error(message.str());
-  if (function.scope()) error.add_module(function.scope()->path);
+  if (function.scope()) error.add_module(function.scope()->path());
   std::ostringstream calls;
   if (const auto* const stack = function.call_stack()) {
     calls << "; called from";

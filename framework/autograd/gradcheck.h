@@ -36,7 +36,7 @@ enum class GradcheckFailure : std::uint8_t {
   kGradOutputModified,         // backward writes into the gradient that it is given
   kGradientSize,               // a gradient does not have the shape of its input
   kGradientDtype,              // a gradient does not have the dtype of its input
-  kNotReentrant,               // two equal backwards differ
+  kNotReentrant,               // two equal backwards differ, in one of which weight gradients wait
   kNotMultipliedByGradOutput,  // a grad_output of zeros gives a gradient that is not zero
   kUndefinedGradThrows,        // backward throws when an output's gradient is left out
   kUndefinedGradNotZero,       // a gradient that is left out is not taken as zero

@@ -21,6 +21,15 @@ void set_grad(const Tensor& parameter, Tensor sum) {
 
 GradientSum::GradientSum(TensorList parameters, std::optional<Dtype> node_dtype)
     : parameters_(std::move(parameters)), node_dtype_(node_dtype), sums_(parameters_.size()) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& parameter = parameters_[i];
+    check(parameter.defined() && parameter.is_leaf() && parameter.requires_grad(),
+          "gradient_sum: parameter ", i, " must be a leaf that requires a gradient");
+    const auto is_it = [&](const Tensor& other) { return other.is(parameter); };
+    check<ValueError>(std::none_of(parameters_.begin(),
+                                   parameters_.begin() + static_cast<std::ptrdiff_t>(i), is_it),
+                      "gradient_sum: parameter ", i, " must be given once");
+  }
   if (!node_dtype) return;
   check<DtypeError>(holds_reals(*node_dtype),
                     "gradient_sum: nodes must be of a floating dtype, got ", *node_dtype);
@@ -35,7 +44,15 @@ void GradientSum::push() {
   push(std::move(terms));
 }
 
+void GradientSum::check_one_each(const TensorList& terms) const {
+  check<ValueError>(terms.size() == parameters_.size(),
+                    "gradient_sum: must be given a term for each "
+                    "of ",
+                    parameters_.size(), " parameters, got ", terms.size());
+}
+
 void GradientSum::push(TensorList terms) {
+  check_one_each(terms);
   const MemoryTagGuard tag(MemoryTag::kGradients);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     sums_[i].push(as_term(i, std::exchange(terms[i], Tensor())));
@@ -78,9 +95,14 @@ TensorList GradientSum::sums() const {
   return sums;
 }
 
-void GradientSum::drop(std::size_t i) { sums_[i] = absent_terms(size_); }
+void GradientSum::drop(std::size_t i) {
+  check<ValueError>(i < sums_.size(), "gradient_sum: parameter must be below ", sums_.size(),
+                    ", got ", i);
+  sums_[i] = absent_terms(size_);
+}
 
 void GradientSum::add(TensorList terms) {
+  check_one_each(terms);
   const MemoryTagGuard tag(MemoryTag::kGradients);
   resume();
   ++size_;

@@ -35,12 +35,13 @@ namespace moegrad {
 class GradientSum {
  public:
   /// Partials are kept, and each node (leaves included) is rounded, in `node_dtype`; by default in
-  /// the parameters' own dtype. DtypeError for int64 and bool.
+  /// the parameters' own dtype. DtypeError for int64 and bool. Error unless each parameter is a
+  /// leaf that requires a gradient; ValueError for one that is given twice.
   explicit GradientSum(TensorList parameters, std::optional<Dtype> node_dtype = std::nullopt);
 
   /// Takes every grad() as the next term and leaves grad() undefined.
   void push();
-  /// Takes one term per parameter, undefined for none.
+  /// Takes one term per parameter, undefined for none. ValueError for another number of them.
   void push(TensorList terms);
   /// Sets every grad() to the sum (undefined if there was no term) and empties the tree. Error if a
   /// grad() is defined, since that gradient was not pushed.
@@ -49,7 +50,7 @@ class GradientSum {
   TensorList take();
   /// Each parameter's sum so far; undefined if there is none. The tree goes on.
   TensorList sums() const;
-  /// Forgets the terms of parameter i; they count as absent.
+  /// Forgets the terms of parameter i; they count as absent. ValueError if there is none.
   void drop(std::size_t i);
   /// Terms since the tree was last empty.
   std::int64_t size() const { return size_; }
@@ -74,6 +75,7 @@ class GradientSum {
   void resume();
   void begin_again();
   bool untouched() const;
+  void check_one_each(const TensorList& terms) const;
   Tensor as_term(std::size_t i, Tensor gradient) const;
   Tensor shown_term(std::size_t i) const;
 

@@ -93,7 +93,7 @@ void write_function(const Function& function, std::ostream& out) {
     out << (i == 0 ? "" : ", ") << function.outputs()[i].shape;
   }
   if (const auto bytes = function.saved_bytes(); bytes > 0) out << "\\nsaves " << bytes << " bytes";
-  if (function.scope()) out << "\\n" << escaped(function.scope()->path);
+  if (function.scope()) out << "\\n" << escaped(function.scope()->path());
   out << "\"]";
 }
 
@@ -105,7 +105,7 @@ void write_leaf(const Tensor& leaf, std::ostream& out) {
 
 const std::string& module_path(const Function& function) {
   static const std::string none;
-  return function.scope() ? function.scope()->path : none;
+  return function.scope() ? function.scope()->path() : none;
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ GraphTask::~GraphTask() {
   current_ = outer_;
   if (queue_ == nullptr) return;
   // What is left here, an exception has left.
-  std::erase_if(queue_->waiting_, [this](const auto& waiting) { return waiting.backward == this; });
+  std::erase_if(queue_->list, [this](const auto& waiting) { return waiting.backward == this; });
 }
 
 GraphTask::GraphTask(bool retain_graph, const TensorList& inputs, WeightBackward::Plan& plan)
@@ -123,7 +123,7 @@ void GraphTask::run() {
       run(entry);
     } catch (Error& error) {
       const auto& scope = entry.scope ? entry.scope : entry.function->scope();
-      if (scope) error.add_module(scope->path);
+      if (scope) error.add_module(scope->path());
       throw;
     }
   }
@@ -318,12 +318,12 @@ void GraphTask::put_off(Function& function, InputMask inputs, const TensorList& 
     auto& pending = root_.pending(function.edges()[i].leaf);
     ++pending.edges;
     ++pending.waiting;
-    root_.queue_->waiting_.push_back({function.shared_from_this(), i, grads, &root_});
+    root_.queue_->list.push_back({function.shared_from_this(), i, grads, &root_});
   }
 }
 
 void GraphTask::compute_waiting(std::size_t position) {
-  auto& queue = root_.queue_->waiting_;
+  auto& queue = root_.queue_->list;
   const auto at = queue.begin() + static_cast<std::ptrdiff_t>(position);
   const auto waiting = std::move(*at);
   queue.erase(at);
@@ -343,14 +343,14 @@ void GraphTask::compute_waiting(std::size_t position) {
     --pending.edges;
     complete_if_last(leaf, pending);
   } catch (Error& error) {
-    if (function.scope()) error.add_module(function.scope()->path);
+    if (function.scope()) error.add_module(function.scope()->path());
     throw;
   }
   late_ = outer_late;
 }
 
 bool GraphTask::waits(const Function& function) const {
-  return queue_ != nullptr && std::ranges::any_of(queue_->waiting_, [&](const auto& waiting) {
+  return queue_ != nullptr && std::ranges::any_of(queue_->list, [&](const auto& waiting) {
            return waiting.function.get() == &function;
          });
 }
@@ -359,7 +359,7 @@ void GraphTask::compute_waiting_for(const Tensor& leaf) {
   const auto pending = root_.leaves_.find(leaf.impl().get());
   if (pending == root_.leaves_.end()) return;
   while (pending->second.waiting > 0) {
-    const auto& queue = root_.queue_->waiting_;
+    const auto& queue = root_.queue_->list;
     const auto first = std::ranges::find_if(queue, [&](const auto& waiting) {
       return waiting.backward == &root_ && waiting.function->edges()[waiting.input].leaf.is(leaf);
     });
@@ -370,7 +370,7 @@ void GraphTask::compute_waiting_for(const Tensor& leaf) {
 void GraphTask::compute_all_waiting() {
   if (queue_ == nullptr) return;
   const auto own = [this](const auto& waiting) { return waiting.backward == this; };
-  auto& queue = queue_->waiting_;
+  auto& queue = queue_->list;
   for (auto at = std::ranges::find_if(queue, own); at != queue.end();
        at = std::ranges::find_if(queue, own)) {
     compute_waiting(static_cast<std::size_t>(at - queue.begin()));

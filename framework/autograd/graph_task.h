@@ -91,6 +91,7 @@ class GraphTask {
   const GraphTask& root() const { return root_; }
   /// Whether all that is to come to the leaf waits, and something does.
   bool only_waits(const Tensor& leaf) const;
+  bool computes_waiting() const { return late_; }
   /// Computes the one at this position of the root's queue.
   void compute_waiting(std::size_t position);
   void compute_waiting_for(const Tensor& leaf);
@@ -171,7 +172,7 @@ class GraphTask {
   std::unordered_map<const TensorImpl*, PendingLeaf> leaves_;
   const Function* recomputing_ = nullptr;  // the running Function, if it recomputes
   MicroBatchPart last_;                    // of what this reaches
-  WeightGradientQueue* queue_;
+  std::shared_ptr<WaitingGradients> queue_;
   bool late_ = false;  // what waited is being computed, and others of its leaf come after it
   InputMask sent_;     // by the running Function
   const TensorList* grads_of_running_ = nullptr;

@@ -33,16 +33,17 @@ struct ModuleTree {
 /// that the outer backward is in.
 struct Scope {
   std::shared_ptr<const std::string> shared_path;  // which all calls of a module share
-  const std::string& path = *shared_path;          // such as "model.layers.0.mlp"
   std::shared_ptr<const Scope> parent = {};
   std::uint64_t begin = 0;  // sequence number of the scope's entry on the tape
   std::function<void()> on_enter = {};
   std::function<void()> on_exit = {};
   ModuleTree tree = {};
 
+  /// Such as "model.layers.0.mlp".
+  const std::string& path() const { return *shared_path; }
   /// The path as messages show it.
   std::string_view display_path() const {
-    return path.empty() ? std::string_view("(root)") : std::string_view(path);
+    return path().empty() ? std::string_view("(root)") : std::string_view(path());
   }
 };
 

@@ -10,14 +10,14 @@ namespace moegrad {
 
 std::int64_t WeightGradientQueue::held_bytes() const {
   std::set<const Storage*> held;
-  for (const auto& waiting : waiting_) {
+  for (const auto& waiting : waiting_->list) {
     for (const auto& grad : waiting.grads) {
       if (grad.defined()) held.insert(&grad.storage());
     }
     for (const auto* saved : waiting.function->saved()) held.insert(saved->storage());
   }
   held.erase(nullptr);
-  for (const auto& waiting : waiting_) {
+  for (const auto& waiting : waiting_->list) {
     held.erase(&waiting.function->edges()[waiting.input].leaf.storage());
   }
   std::int64_t bytes = 0;
@@ -26,9 +26,11 @@ std::int64_t WeightGradientQueue::held_bytes() const {
 }
 
 void WeightGradientQueue::drain(std::size_t count) {
-  for (; count > 0 && !waiting_.empty(); --count) {
-    auto* const task = GraphTask::current();
-    check(task != nullptr && &task->root() == waiting_.front().backward,
+  auto* const task = GraphTask::current();
+  if (task != nullptr && task->computes_waiting()) return;
+  auto& list = waiting_->list;
+  for (; count > 0 && !list.empty(); --count) {
+    check(task != nullptr && &task->root() == list.front().backward,
           "weight gradient queue: drain() must be called by a hook of the backward that has put "
           "them off");
     task->compute_waiting(0);

@@ -15,6 +15,17 @@ namespace moegrad {
 
 class GraphTask;
 
+/// What waits in a WeightGradientQueue.
+struct WaitingGradients {
+  struct Entry {
+    std::shared_ptr<Function> function;
+    std::size_t input = 0;
+    TensorList grads;  // of its outputs, hooks included
+    GraphTask* backward = nullptr;
+  };
+  std::deque<Entry> list;
+};
+
 /// Gradients of weights that a backward has put off.
 ///
 /// Note [Weight gradients that wait]
@@ -42,31 +53,26 @@ class WeightGradientQueue {
   WeightGradientQueue(const WeightGradientQueue&) = delete;
   WeightGradientQueue& operator=(const WeightGradientQueue&) = delete;
 
-  std::size_t size() const { return waiting_.size(); }
+  std::size_t size() const { return waiting_->list.size(); }
   /// Bytes that they keep: the gradients of outputs, and what the Functions have saved but for the
   /// weights themselves. What several keep counts once.
   std::int64_t held_bytes() const;
-  /// Computes the first `count`. Error outside the backward that has put them off.
+  /// Computes the first `count`; none while one of them is being computed. Error outside the
+  /// backward that has put them off.
   void drain(std::size_t count = std::numeric_limits<std::size_t>::max());
 
  private:
-  friend class GraphTask;
+  friend class WeightGradientsGuard;
 
-  struct Waiting {
-    std::shared_ptr<Function> function;
-    std::size_t input = 0;
-    TensorList grads;  // of its outputs, hooks included
-    GraphTask* backward = nullptr;
-  };
-
-  std::deque<Waiting> waiting_;
+  // Guards and backwards share it: they may outlive the queue.
+  std::shared_ptr<WaitingGradients> waiting_ = std::make_shared<WaitingGradients>();
 };
 
 /// While it lives, what backward may put off in this thread waits in `queue`. The innermost guard
 /// wins; a backward keeps the queue that it has begun with.
 class [[nodiscard]] WeightGradientsGuard : public ThreadValueGuard<&ThreadState::weight_gradients> {
  public:
-  explicit WeightGradientsGuard(WeightGradientQueue& queue) : ThreadValueGuard(&queue) {}
+  explicit WeightGradientsGuard(WeightGradientQueue& queue) : ThreadValueGuard(queue.waiting_) {}
 };
 
 }  // namespace moegrad

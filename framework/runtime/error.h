@@ -3,6 +3,8 @@
 
 #include <concepts>
 #include <cstddef>
+#include <memory>
+#include <new>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -56,6 +58,17 @@ class DtypeError : public Error {
 class LayoutError : public Error {
  public:
   using Error::Error;
+};
+
+/// The system did not give memory: a std::bad_alloc that says how much was requested, and for what.
+class OutOfMemoryError : public std::bad_alloc {
+ public:
+  explicit OutOfMemoryError(const std::string& message)
+      : message_(std::make_shared<const std::string>(message)) {}
+  const char* what() const noexcept override { return message_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> message_;  // an exception's copies must not throw
 };
 
 /// An argument out of its range: a token id, a count, an option.

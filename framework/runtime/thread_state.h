@@ -13,7 +13,7 @@ namespace moegrad {
 
 class RankContext;
 class DropoutIdsGuard;
-class WeightGradientQueue;
+struct WaitingGradients;
 struct DropoutIds;
 struct SavedTensorHooks;
 struct Scope;
@@ -54,7 +54,7 @@ struct ThreadState {
   bool anomaly_detection = false;
   MemoryTag memory_tag = MemoryTag::kActivations;
   MicroBatchPart micro_batch = {};  // of those that one backward will go through
-  WeightGradientQueue* weight_gradients = nullptr;
+  std::shared_ptr<WaitingGradients> weight_gradients = nullptr;
   const SavedTensorHooks* saved_tensor_hooks = nullptr;
   std::shared_ptr<const Scope> scope = nullptr;
   std::shared_ptr<const DropoutIds> dropout_ids = nullptr;

@@ -206,5 +206,42 @@ TEST(StepPlan, IdleTurnsAddNothingToTheGradients) {
   EXPECT_NEAR(norm_on(4), expected, 1e-5 * expected);
 }
 
+TEST(StepPlan, RefusesTheStateOfALayer) {
+  launch(2, [](RankContext& context) {
+    models::CausalLM model(test::sharded_toy_config(), 1);
+    training::shard_model(model, DeviceMesh::flat(context.group()), {});
+    StepPlan plan(*model.layers()[0].extension<State>(), 2);
+    const auto batch = test::toy_batches(0, 1, model.config().vocab_size)[0];
+    const auto loss = ops::sum(model(batch.tokens, batch.documents).logits);
+    EXPECT_EQ(message_of<Error>([&] { plan.backward(plan.turns()[0], loss); }),
+              "step plan: must have the state of the root, got that of 'model.layers.0'");
+  });
+}
+
+TEST(StepPlan, TakesATurnAgainThatHasFailed) {
+  launch(1, [](RankContext& context) {
+    models::CausalLM model(test::sharded_toy_config(), 1);
+    auto& state = training::shard_model(model, DeviceMesh::flat(context.group()), {});
+    StepPlan plan(state, 2);
+    const auto batch = test::toy_batches(0, 1, model.config().vocab_size)[0];
+    for (const auto& turn : plan.turns()) {
+      for (const bool fails : {true, false}) {
+        const Tensor logits = model(batch.tokens, batch.documents).logits;
+        const auto hook = logits.register_hook([fails](const Tensor&) {
+          if (fails) throw Error("no more");
+          return Tensor();
+        });
+        const auto step = [&] { plan.backward(turn, ops::sum(logits)); };
+        if (!fails) {
+          step();
+        } else {
+          EXPECT_EQ(message_of<Error>(step).substr(0, 7), "no more");
+          state.reset_iter_state();
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace moegrad::fsdp::step_plan_test

@@ -30,7 +30,7 @@ class Leaf final : public Callable<Leaf> {
  public:
   explicit Leaf(Paths& paths) : paths_(paths) {}
   Tensor forward(const Tensor& x) {
-    paths_.push_back(ScopeGuard::current()->path);
+    paths_.push_back(ScopeGuard::current()->path());
     return x;
   }
 
@@ -194,7 +194,7 @@ class SharedLeaf final : public Callable<SharedLeaf> {
   explicit SharedLeaf(std::vector<Paths>& paths) : paths_(paths) {}
   Tensor forward(const Tensor& x) {
     const auto rank = static_cast<std::size_t>(RankContext::current().rank());
-    paths_[rank].push_back(ScopeGuard::current()->path);
+    paths_[rank].push_back(ScopeGuard::current()->path());
     return x;
   }
 

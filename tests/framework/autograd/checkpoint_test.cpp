@@ -463,13 +463,13 @@ TEST_F(CheckpointScopes, RecomputationBelongsToTheScopeOfForward) {
   const Tensor x = variable({4}, 1);
   std::vector<std::string> paths;
   const Body body = [&](const TensorList& in) -> TensorList {
-    paths.push_back(ScopeGuard::current() ? ScopeGuard::current()->path : "none");
+    paths.push_back(ScopeGuard::current() ? ScopeGuard::current()->path() : "none");
     Tensor h;
     {
       const auto scope = open("layer.attention");
       h = mul(in[0], in[0]);
       if (h.requires_grad()) {
-        EXPECT_EQ(h.grad_fn()->scope()->parent->path, "layer");
+        EXPECT_EQ(h.grad_fn()->scope()->parent->path(), "layer");
       }
     }
     const auto scope = open("layer.mlp");
@@ -488,7 +488,7 @@ TEST_F(CheckpointScopes, RecomputationBelongsToTheScopeOfForward) {
   {
     const auto elsewhere = open("elsewhere");
     y.backward(ones());
-    EXPECT_EQ(ScopeGuard::current()->path, "elsewhere");
+    EXPECT_EQ(ScopeGuard::current()->path(), "elsewhere");
   }
   EXPECT_EQ(paths, (std::vector<std::string>{"layer", "layer"}));
   EXPECT_EQ(events_,
@@ -524,7 +524,7 @@ TEST_F(CheckpointScopes, AnExceptionInTheBodyRestoresScopeAndTape) {
   const auto scope = open("outside");
   const NoGradGuard no_grad;
   EXPECT_THROW(y[0].backward(ones()), ValueError);
-  EXPECT_EQ(ScopeGuard::current()->path, "outside");
+  EXPECT_EQ(ScopeGuard::current()->path(), "outside");
   EXPECT_FALSE(grad_enabled());
   EXPECT_THROW(queue_backward_callback([] {}), Error);
 }

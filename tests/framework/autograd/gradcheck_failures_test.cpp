@@ -52,6 +52,33 @@ Tensor sum_of_defined(const TensorList& grads) {
   return zip(grads[0], grads[1], std::plus<>());
 }
 
+// y = x w, whose gradient of w is wrong where it is asked for alone.
+class WrongAlone final : public Function {
+ public:
+  std::string_view name() const override { return "wrong_alone"; }
+  bool may_wait(std::size_t i) const override { return i == 1; }
+  Tensor forward(const Tensor& x, const Tensor& w) {
+    x_ = x;
+    w_ = w;
+    return zip(x, w, std::multiplies<>());
+  }
+  TensorList backward(const TensorList& grads, InputMask needs) override {
+    Tensor grad_w = zip(grads[0], x_.unpack(), std::multiplies<>());
+    if (!needs[0]) grad_w = zip(grad_w, grad_w, std::plus<>());
+    return {zip(grads[0], w_.unpack(), std::multiplies<>()), grad_w};
+  }
+
+ private:
+  SavedTensor x_{*this}, w_{*this};
+};
+
+TEST(GradcheckFailures, OfAWeightGradientThatWaits) {
+  const auto result =
+      gradcheck([](const TensorList& in) { return TensorList{apply<WrongAlone>(in[0], in[1])}; },
+                {leaf_of({1, 2}), leaf_of({3, 4})});
+  EXPECT_EQ(result.kind, kNotReentrant);
+}
+
 TEST(GradcheckFailures, JacobianMismatch) {
   const auto wrong = [](const TensorList& in) -> TensorList {
     return {in[0], probe(mul(in[0], in[1]), "wrong", [](const Tensor& grad) -> TensorList {

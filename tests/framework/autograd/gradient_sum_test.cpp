@@ -184,6 +184,29 @@ TEST(GradientSum, RefusesToOverwriteAGradientThatWasNotPushed) {
             "was not pushed");
 }
 
+TEST(GradientSum, RefusesWhatHasNoGradientOfItsOwn) {
+  const Tensor w = randn({2}, 1, Dtype::kFloat32, true);
+  EXPECT_EQ(message_of<ValueError>([&] {
+              GradientSum({w, w});
+            }),
+            "gradient_sum: parameter 1 must be given once");
+  for (const Tensor& other : {Tensor(), randn({2}, 1), w.slice(0, 0, 1)}) {
+    EXPECT_EQ(message_of<Error>([&] {
+                GradientSum({w, other});
+              }),
+              "gradient_sum: parameter 1 must be a leaf that requires a gradient");
+  }
+}
+
+TEST(GradientSum, RefusesOtherNumbersOfTerms) {
+  GradientSum sum({randn({2}, 1, Dtype::kFloat32, true)});
+  const std::string none = "gradient_sum: must be given a term for each of 1 parameters, got 0";
+  EXPECT_EQ(message_of<ValueError>([&] { sum.push(TensorList()); }), none);
+  EXPECT_EQ(message_of<ValueError>([&] { sum.add({}); }), none);
+  EXPECT_EQ(message_of<ValueError>([&] { sum.drop(1); }),
+            "gradient_sum: parameter must be below 1, got 1");
+}
+
 TEST(GradientSum, RefusesIntegerNodes) {
   EXPECT_EQ(message_of<DtypeError>([] { GradientSum tree({}, Dtype::kInt64); }),
             "gradient_sum: nodes must be of a floating dtype, got int64");

@@ -183,7 +183,7 @@ TEST(SavedTensorHooks, SeeWhoSavesWhat) {
       {.pack =
            [&](const TensorToSave& saved) {
              EXPECT_FALSE(saved.tensor.requires_grad());
-             seen.emplace_back(saved.owner.name(), saved.owner.scope()->path, saved.is_parameter,
+             seen.emplace_back(saved.owner.name(), saved.owner.scope()->path(), saved.is_parameter,
                                saved.bytes);
              return std::any();  // which leaves the tensor as it is
            },

@@ -46,9 +46,9 @@ TEST_F(Scopes, FunctionsRememberTheInnermostOpenScope) {
     }
     between = mul(x, x);
   }
-  EXPECT_EQ(inside.grad_fn()->scope()->path, "model.mlp");
-  EXPECT_EQ(inside.grad_fn()->scope()->parent->path, "model");
-  EXPECT_EQ(between.grad_fn()->scope()->path, "model");
+  EXPECT_EQ(inside.grad_fn()->scope()->path(), "model.mlp");
+  EXPECT_EQ(inside.grad_fn()->scope()->parent->path(), "model");
+  EXPECT_EQ(between.grad_fn()->scope()->path(), "model");
   EXPECT_EQ(mul(x, x).grad_fn()->scope(), nullptr);
 }
 
@@ -169,13 +169,13 @@ TEST_F(Scopes, RestoreGuardComesBackToTheScopeBefore) {
   const auto elsewhere = open("elsewhere");
   {
     const ScopeRestoreGuard again(h.grad_fn()->scope());
-    EXPECT_EQ(ScopeGuard::current()->path, "layer");
+    EXPECT_EQ(ScopeGuard::current()->path(), "layer");
     const auto inner = open("inner");
-    EXPECT_EQ(ScopeGuard::current()->parent->path, "layer");
+    EXPECT_EQ(ScopeGuard::current()->parent->path(), "layer");
     const ScopeRestoreGuard none(nullptr);
     EXPECT_EQ(ScopeGuard::current(), nullptr);
   }
-  EXPECT_EQ(ScopeGuard::current()->path, "elsewhere");
+  EXPECT_EQ(ScopeGuard::current()->path(), "elsewhere");
 }
 
 }  // namespace

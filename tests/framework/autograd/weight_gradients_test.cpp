@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -31,7 +32,8 @@ Tensor weight(std::uint64_t seed) { return vector(seed).set_requires_grad(true);
 /// x w, whose gradient of w may wait; from several sources, if there are any.
 class Times final : public Function {
  public:
-  explicit Times(int sources = 1) : sources_(sources) {}
+  explicit Times(int sources = 1, WeightGradientQueue* drained = nullptr)
+      : sources_(sources), drained_(drained) {}
   std::string_view name() const override { return "times"; }
   bool may_wait(std::size_t i) const override { return i == 1; }
   Tensor forward(const Tensor& x, const Tensor& w) {
@@ -40,6 +42,7 @@ class Times final : public Function {
     return zip(x, w, std::multiplies<>());
   }
   TensorList backward(const TensorList& grads, InputMask needs) override {
+    if (drained_ != nullptr) drained_->drain();
     Tensor grad_x, grad_w;
     if (needs[0]) grad_x = zip(grads[0], w_.unpack(), std::multiplies<>());
     if (needs[1]) {
@@ -61,6 +64,7 @@ class Times final : public Function {
   }
 
   int sources_;
+  WeightGradientQueue* drained_;
   SavedTensor x_{*this}, w_{*this};
 };
 
@@ -277,6 +281,33 @@ TEST(WeightGradients, OfABackwardWithinAHookAreItsOwn) {
   EXPECT_TRUE(w.grad().defined());
   EXPECT_EQ(queue.size(), 0U);
   queue.drain();  // nothing waits
+}
+
+TEST(WeightGradients, KeepTheirOrderWhereABackwardDrains) {
+  const auto gradient = [](WeightGradientQueue* drained) {
+    const Tensor w = weight(1);
+    Tensor h = vector(2).set_requires_grad(true);
+    for (int i = 0; i < 5; ++i) h = apply<Times>(made_with(1, drained), h, w);
+    h.backward(vector(3));
+    return w.grad();
+  };
+  const Tensor expected = gradient(nullptr);
+  WeightGradientQueue queue;
+  const WeightGradientsGuard guard(queue);
+  EXPECT_TRUE(bitwise_equal(gradient(&queue), expected));
+}
+
+TEST(WeightGradients, MayOutliveTheirQueue) {
+  const Tensor plain = weight(1), w = weight(1), x = vector(2).set_requires_grad(true);
+  times(times(x, plain), plain).backward(vector(3));
+  auto queue = std::make_unique<WeightGradientQueue>();
+  const WeightGradientsGuard guard(*queue);
+  const auto ends_queue = [&](const Tensor& grad) -> TensorList {
+    queue.reset();
+    return {grad};
+  };
+  times(probe(times(x, w), "ends the queue", ends_queue), w).backward(vector(3));
+  EXPECT_TRUE(bitwise_equal(w.grad(), plain.grad()));
 }
 
 TEST(WeightGradients, AreCheckedAsOthersAre) {
