@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
@@ -216,29 +217,28 @@ TEST(MicroBatches, GoToTheAccumulatorOfALeafApart) {
 
 // Parts of one micro-batch's tokens are a tree of their own, inside the micro-batch.
 TEST(MicroBatches, HavePartsThatAreSummedFirst) {
-  const Network network;
-  TensorList out;
-  for (const int micro_batch : {0, 1}) {
-    for (const int part : {0, 1, 2}) {
-      const MicroBatchGuard guard(micro_batch, part);
-      out.push_back(network.second(network.first(input(3 * micro_batch + part))));
+  for (const auto& [micro_batches, recomputed] :
+       {std::pair(1, false), {2, false}, {1, true}, {2, true}}) {
+    const Network network;
+    TensorList out, cotangents;
+    TreeSum expected;
+    for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
+      TreeSum parts;
+      for (const int part : {0, 1, 2, 3}) {
+        const int i = 4 * micro_batch + part;
+        const Network alone;
+        alone.second(alone.first(input(i))).backward(cotangent(i));
+        parts.push(alone.w.grad());
+        const MicroBatchGuard guard(micro_batch, part);
+        const auto body = [&](const Tensor& x) { return network.second(network.first(x)); };
+        out.push_back(node(body, input(i), recomputed));
+        cotangents.push_back(cotangent(i));
+      }
+      expected.push(parts.take());
     }
+    run_backward(out, cotangents, /*retain_graph=*/false);
+    EXPECT_TRUE(bitwise_equal(network.w.grad(), expected.take())) << micro_batches << recomputed;
   }
-  TensorList cotangents;
-  for (int i = 0; i < 6; ++i) cotangents.push_back(cotangent(i));
-  run_backward(out, cotangents, /*retain_graph=*/false);
-  TreeSum expected;
-  for (const int micro_batch : {0, 1}) {
-    TreeSum parts;
-    for (const int part : {0, 1, 2}) {
-      const Network alone;
-      const int i = 3 * micro_batch + part;
-      alone.second(alone.first(input(i))).backward(cotangent(i));
-      parts.push(alone.w.grad());
-    }
-    expected.push(parts.take());
-  }
-  EXPECT_TRUE(bitwise_equal(network.w.grad(), expected.take()));
 }
 
 TEST(MicroBatches, AreCountedWhileABackwardRuns) {

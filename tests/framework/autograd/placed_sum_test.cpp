@@ -101,15 +101,32 @@ TEST(PlacedSum, OfAWeightThatIsUsedThreeTimesAddsTheUsesOfEachSourceFirst) {
 
 TEST(PlacedSum, IsTheSameWhereItIsRecomputed) {
   for (const bool as_input : {false, true}) {
-    const Tensor w = weight(), x = input();
-    const auto body = [&](const TensorList& in) {
-      const Tensor& own = as_input ? in[1] : w;
-      return TensorList{use(use(in[0], own, 0, 3), own, 1, 3)};
-    };
-    const Tensor out = checkpoint(body, as_input ? TensorList{x, w} : TensorList{x})[0];
-    use(out, w, 2, 3).backward(Tensor::ones(kShape));
-    EXPECT_TRUE(bitwise_equal(w.grad(), expected_sum({2, 1, 0}, 3))) << as_input;
+    for (const bool two_calls : {false, true}) {
+      const Tensor w = weight(), x = input();
+      const auto body = [&](const TensorList& in) {
+        const Tensor& own = as_input ? in[1] : w;
+        return TensorList{use(use(in[0], own, 0, 4), own, 1, 4)};
+      };
+      const Tensor out = checkpoint(body, as_input ? TensorList{x, w} : TensorList{x})[0];
+      const Tensor y = use(out, w, 2, 4);
+      if (two_calls) {
+        backward_to_inputs({y}, {Tensor::ones(kShape)}, {x}).run();
+      } else {
+        y.backward(Tensor::ones(kShape));
+      }
+      EXPECT_TRUE(bitwise_equal(w.grad(), expected_sum({2, 1, 0}, 4))) << as_input << two_calls;
+    }
   }
+}
+
+// An input of a body has no accumulator that would round what it gets.
+TEST(PlacedSum, OfAViewOfAnInputOfABodyIsATreeOfItsOwn) {
+  const Tensor w = weight();
+  const auto body = [](const TensorList& in) {
+    return TensorList{use(in[0], in[1].slice(0, 0, 4), 0, 4)};
+  };
+  checkpoint(body, {input(), w})[0].backward(Tensor::ones(kShape));
+  EXPECT_TRUE(bitwise_equal(w.grad(), expected_sum({0}, 4)));
 }
 
 TEST(PlacedSum, IsWhatGradAndAHookGet) {

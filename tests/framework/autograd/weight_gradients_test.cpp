@@ -8,12 +8,14 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/engine.h"
 #include "framework/autograd/micro_batch.h"
+#include "framework/autograd/scope.h"
 #include "framework/tensor/tensor_impl.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
@@ -29,13 +31,13 @@ constexpr std::int64_t kBytes = kSize * 8;
 Tensor vector(std::uint64_t seed) { return randn({kSize}, seed, Dtype::kFloat64); }
 Tensor weight(std::uint64_t seed) { return vector(seed).set_requires_grad(true); }
 
-/// x w, whose gradient of w may wait; from several sources, if there are any.
+/// x w, whose gradient of w may wait, or `both`; from several sources, if there are any.
 class Times final : public Function {
  public:
-  explicit Times(int sources = 1, WeightGradientQueue* drained = nullptr)
-      : sources_(sources), drained_(drained) {}
+  explicit Times(int sources = 1, bool both = false, WeightGradientQueue* drained = nullptr)
+      : sources_(sources), both_(both), drained_(drained) {}
   std::string_view name() const override { return "times"; }
-  bool may_wait(std::size_t i) const override { return i == 1; }
+  bool may_wait(std::size_t i) const override { return i == 1 || both_; }
   Tensor forward(const Tensor& x, const Tensor& w) {
     x_ = x;
     w_ = w;
@@ -64,12 +66,13 @@ class Times final : public Function {
   }
 
   int sources_;
+  bool both_;
   WeightGradientQueue* drained_;
   SavedTensor x_{*this}, w_{*this};
 };
 
-Tensor times(const Tensor& x, const Tensor& w, int sources = 1) {
-  return apply<Times>(made_with(sources), x, w);
+Tensor times(const Tensor& x, const Tensor& w, int sources = 1, bool both = false) {
+  return apply<Times>(made_with(sources, both), x, w);
 }
 
 /// What is drained at each node of a backward: `count` gradients, or as many as a number drawn from
@@ -191,7 +194,7 @@ TEST(WeightGradients, WaitWithWhatTheyNeed) {
 // A gradient that does not wait comes after those that came before it.
 TEST(WeightGradients, ThatCameFirstAreComputedFirst) {
   const auto net = [](const Tensor& w, const Tensor& x) {
-    return times(times(mul(times(x, w), w), w), w);
+    return times(times(mul(times(mul(x, w), w), w), w), w);
   };
   const Tensor plain = weight(1), w = weight(1), x = vector(2).set_requires_grad(true);
   net(plain, x).backward(vector(3));
@@ -199,6 +202,48 @@ TEST(WeightGradients, ThatCameFirstAreComputedFirst) {
   const WeightGradientsGuard guard(queue);
   net(w, x).backward(vector(3));
   EXPECT_TRUE(bitwise_equal(w.grad(), plain.grad()));
+}
+
+TEST(WeightGradients, OfBothInputsNeedWhatTheFunctionHasSaved) {
+  const Tensor v = weight(1), w = weight(2);
+  WeightGradientQueue queue;
+  const WeightGradientsGuard guard(queue);
+  times(v, w, 1, /*both=*/true).backward(vector(3));
+  EXPECT_TRUE(bitwise_equal(v.grad(), zip(vector(3), w, std::multiplies<>())));
+  EXPECT_TRUE(bitwise_equal(w.grad(), zip(vector(3), v, std::multiplies<>())));
+}
+
+// The backward that would compute it knows nothing of such a leaf.
+TEST(WeightGradients, OfALeafThatEachRunOfABodyMakesDoNotWait) {
+  Tensor made;
+  const auto body = [&made](const TensorList& in) {
+    made = weight(1);
+    return TensorList{times(in[0], made)};
+  };
+  WeightGradientQueue queue;
+  const WeightGradientsGuard guard(queue);
+  checkpoint(body, {vector(2).set_requires_grad(true)})[0].backward(vector(3));
+  EXPECT_TRUE(bitwise_equal(made.grad(), zip(vector(3), vector(2), std::multiplies<>())));
+}
+
+TEST(WeightGradients, WaitInTheQueueOfTheInnermostGuard) {
+  const Tensor w = weight(1);
+  WeightGradientQueue outer, inner;
+  std::vector<std::size_t> sizes;
+  const auto run = [&] {
+    const auto note = [&](const Tensor& grad) -> TensorList {
+      sizes.insert(sizes.end(), {outer.size(), inner.size()});
+      return {grad};
+    };
+    times(probe(vector(2).set_requires_grad(true), "note", note), w).backward(vector(3));
+  };
+  const WeightGradientsGuard guard(outer);
+  {
+    const WeightGradientsGuard within(inner);
+    run();
+  }
+  run();
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{0, 1, 1, 0}));
 }
 
 TEST(WeightGradients, KeepALeafsHooksWaitingForTheLast) {
@@ -225,9 +270,23 @@ TEST(WeightGradients, AreNotPutOffByTheFirstOfTwoCalls) {
   auto rest = backward_to_inputs({model(x, [](const Tensor& at) { return at; })}, {vector(4)}, {x});
   EXPECT_EQ(queue.size(), 0U);
   EXPECT_FALSE(model.w.grad().defined());
+  std::size_t waiting = 0;
+  const auto post =
+      model.v.register_post_accumulate_grad_hook([&](const Tensor&) { waiting = queue.size(); });
   rest.run();
+  EXPECT_EQ(waiting, 1U);  // the first use of w
   EXPECT_EQ(queue.size(), 0U);
   EXPECT_TRUE(same(model, plain));
+}
+
+TEST(WeightGradients, ThatAreAskedForComeInTheFirstOfTwoCalls) {
+  const Tensor w = weight(1), x = vector(2).set_requires_grad(true);
+  WeightGradientQueue queue;
+  const WeightGradientsGuard guard(queue);
+  auto rest = backward_to_inputs({times(x, w)}, {vector(3)}, {w});
+  EXPECT_TRUE(bitwise_equal(w.grad(), zip(vector(3), x, std::multiplies<>())));
+  rest.run();
+  EXPECT_TRUE(bitwise_equal(x.grad(), zip(vector(3), w, std::multiplies<>())));
 }
 
 TEST(WeightGradients, CanBeBroughtAgainByAGraphThatIsRetained) {
@@ -287,7 +346,7 @@ TEST(WeightGradients, KeepTheirOrderWhereABackwardDrains) {
   const auto gradient = [](WeightGradientQueue* drained) {
     const Tensor w = weight(1);
     Tensor h = vector(2).set_requires_grad(true);
-    for (int i = 0; i < 5; ++i) h = apply<Times>(made_with(1, drained), h, w);
+    for (int i = 0; i < 5; ++i) h = apply<Times>(made_with(1, false, drained), h, w);
     h.backward(vector(3));
     return w.grad();
   };
@@ -318,9 +377,13 @@ TEST(WeightGradients, AreCheckedAsOthersAre) {
   WeightGradientQueue queue;
   const WeightGradientsGuard guard(queue);
   const AnomalyModeGuard anomalies;
-  const auto message = message_of<AnomalyError>([&] { times(x, w).backward(with(3)); });
-  EXPECT_THAT(message, testing::StartsWith(
-                           "anomaly: backward of times made inf in the gradient of input 1"));
+  const auto forward = [&] {
+    const ScopeGuard scope(std::string("layer"), nullptr, nullptr);
+    return times(x, w);
+  };
+  const auto message = message_of<AnomalyError>([&] { forward().backward(with(3)); });
+  EXPECT_THAT(message, testing::StartsWith("anomaly: backward of times made inf in the gradient of "
+                                           "input 1 [64] at element 3; in module layer"));
 }
 
 }  // namespace
