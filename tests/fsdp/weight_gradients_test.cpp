@@ -148,6 +148,21 @@ TEST(WeightGradientsOfShards, AreReducedWhenTheyComeAndFreeTheirModulesBefore) {
   });
 }
 
+// The gradients of a group are one reduction, which waits for the last.
+TEST(WeightGradientsOfShards, OfOneGroupAreReducedTogether) {
+  launch(2, [](RankContext& rank) {
+    for (const auto drained : {Drained::kNoQueue, Drained::kAtTheEnd}) {
+      Pair net;
+      fully_shard(net, DeviceMesh::flat(rank.group()));
+      const auto log = log_events(*net.extension<State>(), {Event::kReduce});
+      const Tensor out = net(randn({5, kSize}, 1, Dtype::kFloat32, true));
+      const DrainedQueue draining(net, drained, 1);
+      ops::sum(out).backward();
+      EXPECT_THAT(log->take(), ElementsAre("reduce "));
+    }
+  });
+}
+
 // After an exception nothing waits for a later backward.
 TEST(WeightGradientsOfShards, AreForgottenWithTheBackwardThatFailed) {
   launch(2, [](RankContext& rank) {

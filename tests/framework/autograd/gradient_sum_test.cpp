@@ -107,6 +107,22 @@ TEST(GradientSum, AbsentLeavesKeepTheirPosition) {
   }
 }
 
+TEST(GradientSum, TermsThatAreDroppedKeepTheirPosition) {
+  for (std::size_t dropped = 1; dropped < 6; ++dropped) {
+    const Tensor parameter = randn({3}, 1, Dtype::kFloat32, true);
+    auto leaves = random_leaves(6, {3}, Dtype::kFloat32);
+    GradientSum tree({parameter});
+    for (std::size_t i = 0; i < 6; ++i) {
+      if (i == dropped) tree.drop(0);
+      push(tree, parameter, leaves[i]);
+    }
+    tree.finish();
+    for (std::size_t i = 0; i < dropped; ++i) leaves[i] = Tensor();
+    EXPECT_TRUE(bitwise_equal(parameter.grad(), reference(leaves, 0, 6, Dtype::kFloat32)))
+        << dropped;
+  }
+}
+
 TEST(GradientSum, ParametersAreIndependent) {
   const Tensor a = randn({2}, 1, Dtype::kFloat32, true);
   const Tensor b = randn({3}, 2, Dtype::kFloat64, true);

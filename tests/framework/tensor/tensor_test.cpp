@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "framework/tensor/hook_list.h"
+#include "framework/tensor/tensor_mark.h"
 #include "tests/framework/autograd/test_functions.h"
 #include "tests/testing.h"
 
@@ -38,6 +39,18 @@ TEST(Tensor, IsAValueHandle) {
   EXPECT_TRUE(a.is(b));
   EXPECT_FALSE(a.is(a.detach()));
   EXPECT_EQ(&a.storage(), &a.detach().storage());
+}
+
+TEST(Tensor, GivesItsMarksToADetachedOneAndNotToAClone) {
+  static constexpr TensorMark kSeen{};
+  const Tensor a = Tensor::zeros({2, 3});
+  set_mark(a, kSeen);
+  set_mark(a, kSeen);
+  EXPECT_TRUE(has_mark(a.detach(), kSeen));
+  EXPECT_FALSE(has_mark(clone(a), kSeen));
+  EXPECT_FALSE(has_mark(a, kReplaced));
+  set_mark(a, kSeen, false);
+  EXPECT_FALSE(has_mark(a, kSeen));
 }
 
 TEST(Tensor, KnowsWhatItIs) {
