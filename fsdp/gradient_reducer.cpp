@@ -67,7 +67,7 @@ GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks r
       kept_(unsharded_of(params), reduce_dtype),
       scattered_(params.size()),
       sums_(sharded_of(params), dtype()) {
-  for (const auto& param : params_) arrivals_.emplace_back(*this, param);
+  for (const auto& param : params_) arrivals_.push_back(std::make_unique<Arrival>(*this, param));
 }
 
 GradientReducer::Arrival::Arrival(GradientReducer& reducer, const ShardedParam& param)
@@ -105,13 +105,13 @@ Dtype GradientReducer::dtype() const {
 }
 
 void GradientReducer::drop_cleared() {
-  if (std::ranges::all_of(arrivals_, &Arrival::dropped)) {
+  if (std::ranges::all_of(arrivals_, [](const auto& arrival) { return arrival->dropped; })) {
     // The next micro-batch is the first one again.
     kept_.take();
     for (auto& sum : scattered_) sum = TreeSum();
   }
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (!std::exchange(arrivals_[i].dropped, false)) continue;
+    if (!std::exchange(arrivals_[i]->dropped, false)) continue;
     kept_.drop(i);
     scattered_[i] = absent_terms(scattered_[i].size());
   }
@@ -128,7 +128,7 @@ void GradientReducer::keep() {
 }
 
 bool GradientReducer::has_gradient(std::size_t i) const {
-  return std::ranges::any_of(arrivals_[i].sums, &Tensor::defined);
+  return std::ranges::any_of(arrivals_[i]->sums, &Tensor::defined);
 }
 
 bool GradientReducer::has_gradients() const {
@@ -140,7 +140,7 @@ bool GradientReducer::has_gradients() const {
 
 const ShardedParam* GradientReducer::with_summed_sources() const {
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (arrivals_[i].over_sources && params_[i].unsharded.requires_grad()) return &params_[i];
+    if (arrivals_[i]->over_sources && params_[i].unsharded.requires_grad()) return &params_[i];
   }
   return nullptr;
 }
@@ -148,7 +148,7 @@ const ShardedParam* GradientReducer::with_summed_sources() const {
 // One leaf for each micro-batch of the last backward.
 void GradientReducer::push_gradients() {
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    check(!has_gradient(i) || !arrivals_[i].over_sources, "fully_shard: the gradient of '",
+    check(!has_gradient(i) || !arrivals_[i]->over_sources, "fully_shard: the gradient of '",
           params_[i].name,
           "' must be reduced after each micro-batch, because it is already the sum over the ranks "
           "that share the experts; call backward for one micro-batch at a time, with "
@@ -163,7 +163,7 @@ void GradientReducer::push_gradients() {
 TensorList GradientReducer::take_arrived(std::size_t j) {
   TensorList gradients;
   for (auto& arrival : arrivals_) {
-    auto& sums = arrival.sums;
+    auto& sums = arrival->sums;
     gradients.push_back(j < sums.size() ? std::exchange(sums[j], Tensor()) : Tensor());
   }
   return gradients;
@@ -303,7 +303,7 @@ void GradientReducer::discard() {
   if (in_flight_ && in_flight_->work) in_flight_->work->abandon();
   in_flight_.reset();
   for (auto& sum : scattered_) sum = TreeSum();
-  for (auto& arrival : arrivals_) arrival.forget();
+  for (auto& arrival : arrivals_) arrival->forget();
   kept_.take();
 }
 

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -134,7 +134,7 @@ class GradientReducer {
   std::optional<Dtype> reduce_dtype_;
   Notify notify_;
   std::function<void()> on_arrival_;
-  std::deque<Arrival> arrivals_;  // [parameters]; each is known by its address
+  std::vector<std::unique_ptr<Arrival>> arrivals_;  // [parameters]
   GradientSum kept_;
   std::vector<TreeSum> scattered_;
   GradientSum sums_;

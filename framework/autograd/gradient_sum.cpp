@@ -23,8 +23,8 @@ GradientSum::GradientSum(TensorList parameters, std::optional<Dtype> node_dtype)
     : parameters_(std::move(parameters)), node_dtype_(node_dtype), sums_(parameters_.size()) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& parameter = parameters_[i];
-    check(parameter.defined() && parameter.is_leaf() && parameter.requires_grad(),
-          "gradient_sum: parameter ", i, " must be a leaf that requires a gradient");
+    check(parameter.defined() && parameter.is_leaf(), "gradient_sum: parameter ", i,
+          " must be a leaf");
     const auto is_it = [&](const Tensor& other) { return other.is(parameter); };
     check<ValueError>(std::none_of(parameters_.begin(),
                                    parameters_.begin() + static_cast<std::ptrdiff_t>(i), is_it),

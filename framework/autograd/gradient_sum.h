@@ -36,7 +36,7 @@ class GradientSum {
  public:
   /// Partials are kept, and each node (leaves included) is rounded, in `node_dtype`; by default in
   /// the parameters' own dtype. DtypeError for int64 and bool. Error unless each parameter is a
-  /// leaf that requires a gradient; ValueError for one that is given twice.
+  /// leaf; ValueError for one that is given twice.
   explicit GradientSum(TensorList parameters, std::optional<Dtype> node_dtype = std::nullopt);
 
   /// Takes every grad() as the next term and leaves grad() undefined.

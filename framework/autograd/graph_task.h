@@ -4,6 +4,7 @@
 // Internal to the engine: one running backward.
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <queue>
@@ -29,6 +30,17 @@ void check_gradient(const Tensor& grad, const Shape& shape, Dtype dtype,
   check<GradientDtypeError>(grad.dtype() == dtype, subject..., " must be ", dtype, ", got ",
                             grad.dtype());
 }
+
+/// What waits in a WeightGradientQueue.
+struct WaitingGradients {
+  struct Entry {
+    std::shared_ptr<Function> function;
+    std::size_t input = 0;
+    TensorList grads;  // of its outputs, hooks included
+    GraphTask* backward = nullptr;
+  };
+  std::deque<Entry> list;
+};
 
 struct InputGradient {
   std::size_t input = 0;

@@ -8,6 +8,10 @@
 
 namespace moegrad {
 
+WeightGradientQueue::WeightGradientQueue() : waiting_(std::make_shared<WaitingGradients>()) {}
+
+std::size_t WeightGradientQueue::size() const { return waiting_->list.size(); }
+
 std::int64_t WeightGradientQueue::held_bytes() const {
   std::set<const Storage*> held;
   for (const auto& waiting : waiting_->list) {

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <limits>
 #include <memory>
 
@@ -14,17 +13,6 @@
 namespace moegrad {
 
 class GraphTask;
-
-/// What waits in a WeightGradientQueue.
-struct WaitingGradients {
-  struct Entry {
-    std::shared_ptr<Function> function;
-    std::size_t input = 0;
-    TensorList grads;  // of its outputs, hooks included
-    GraphTask* backward = nullptr;
-  };
-  std::deque<Entry> list;
-};
 
 /// Gradients of weights that a backward has put off.
 ///
@@ -49,11 +37,11 @@ struct WaitingGradients {
 /// https://arxiv.org/abs/2401.10241
 class WeightGradientQueue {
  public:
-  WeightGradientQueue() = default;
+  WeightGradientQueue();
   WeightGradientQueue(const WeightGradientQueue&) = delete;
   WeightGradientQueue& operator=(const WeightGradientQueue&) = delete;
 
-  std::size_t size() const { return waiting_->list.size(); }
+  std::size_t size() const;
   /// Bytes that they keep: the gradients of outputs, and what the Functions have saved but for the
   /// weights themselves. What several keep counts once.
   std::int64_t held_bytes() const;
@@ -65,7 +53,7 @@ class WeightGradientQueue {
   friend class WeightGradientsGuard;
 
   // Guards and backwards share it: they may outlive the queue.
-  std::shared_ptr<WaitingGradients> waiting_ = std::make_shared<WaitingGradients>();
+  std::shared_ptr<WaitingGradients> waiting_;
 };
 
 /// While it lives, what backward may put off in this thread waits in `queue`. The innermost guard
