@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/autograd/engine.h"
+#include "framework/autograd/leaf_gradients.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 #include "fsdp/flat_layout.h"
@@ -58,6 +59,50 @@ Tensor concatenate(const FlatLayout& layout, TensorList terms, Dtype dtype) {
 
 }  // namespace
 
+class GradientReducer::Arrival final : public GradientAccumulator {
+ public:
+  Arrival(GradientReducer& reducer, const ShardedParam& param)
+      : reducer_(reducer), unsharded_(param.unsharded), arrivals_(reducer.reduce_dtype_) {
+    unsharded_.impl()->leaf_state().accumulator = this;
+    on_drop_ = param.sharded.impl()->leaf_state().drop_hooks.add([this] { dropped = true; });
+  }
+  ~Arrival() override {
+    unsharded_.impl()->leaf_state().accumulator = nullptr;
+    on_drop_.remove();
+  }
+  Arrival(const Arrival&) = delete;
+  Arrival& operator=(const Arrival&) = delete;
+
+  void add(Tensor grad, const GradientPlace& place) override {
+    over_sources |= place.sources > 1;
+    arrivals_.add(unsharded_, std::move(grad), place, sums.front());
+  }
+
+  void complete() override {
+    TensorList arrived = arrivals_.complete(unsharded_);
+    if (sums.size() < arrived.size()) sums.resize(arrived.size());
+    for (std::size_t j = 0; j < arrived.size(); ++j) {
+      if (arrived[j].defined()) accumulate_gradient(sums[j], std::move(arrived[j]));
+    }
+    if (reducer_.on_arrival_) reducer_.on_arrival_();
+  }
+
+  void forget() {
+    sums = TensorList(1);
+    arrivals_ = GradientArrivals(reducer_.reduce_dtype_);
+  }
+
+  TensorList sums = TensorList(1);  // of the micro-batches
+  bool over_sources = false;        // in some backward
+  bool dropped = false;             // the gradient of the shard, since the last check
+
+ private:
+  GradientReducer& reducer_;
+  Tensor unsharded_;
+  GradientArrivals arrivals_;
+  HookHandle on_drop_;
+};
+
 GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks ranks,
                                  std::optional<Dtype> reduce_dtype, Notify notify)
     : params_(params),
@@ -70,35 +115,7 @@ GradientReducer::GradientReducer(std::vector<ShardedParam>& params, GroupRanks r
   for (const auto& param : params_) arrivals_.push_back(std::make_unique<Arrival>(*this, param));
 }
 
-GradientReducer::Arrival::Arrival(GradientReducer& reducer, const ShardedParam& param)
-    : reducer_(reducer), unsharded_(param.unsharded), arrivals_(reducer.reduce_dtype_) {
-  unsharded_.impl()->leaf_state().accumulator = this;
-  on_drop_ = param.sharded.impl()->leaf_state().drop_hooks.add([this] { dropped = true; });
-}
-
-GradientReducer::Arrival::~Arrival() {
-  unsharded_.impl()->leaf_state().accumulator = nullptr;
-  on_drop_.remove();
-}
-
-void GradientReducer::Arrival::add(Tensor grad, const GradientPlace& place) {
-  over_sources |= place.sources > 1;
-  arrivals_.add(unsharded_, std::move(grad), place, sums.front());
-}
-
-void GradientReducer::Arrival::forget() {
-  sums = TensorList(1);
-  arrivals_ = GradientArrivals(reducer_.reduce_dtype_);
-}
-
-void GradientReducer::Arrival::complete() {
-  TensorList arrived = arrivals_.complete(unsharded_);
-  if (sums.size() < arrived.size()) sums.resize(arrived.size());
-  for (std::size_t j = 0; j < arrived.size(); ++j) {
-    if (arrived[j].defined()) accumulate_gradient(sums[j], std::move(arrived[j]));
-  }
-  if (reducer_.on_arrival_) reducer_.on_arrival_();
-}
+GradientReducer::~GradientReducer() = default;
 
 Dtype GradientReducer::dtype() const {
   return reduce_dtype_.value_or(params_.front().unsharded.dtype());

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "framework/autograd/gradient_sum.h"
-#include "framework/autograd/leaf_gradients.h"
 #include "fsdp/flat_layout.h"
 #include "fsdp/observer.h"
 #include "fsdp/reduction_input.h"
@@ -50,6 +49,7 @@ class GradientReducer {
   /// `params` must outlive the reducer. `reduce_dtype` is by default the dtype of the gradients.
   GradientReducer(std::vector<ShardedParam>& params, GroupRanks ranks,
                   std::optional<Dtype> reduce_dtype, Notify notify);
+  ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
@@ -98,26 +98,7 @@ class GradientReducer {
   };
 
   /// What a backward brings to one unsharded parameter.
-  class Arrival final : public GradientAccumulator {
-   public:
-    Arrival(GradientReducer& reducer, const ShardedParam& param);
-    ~Arrival() override;
-    Arrival(const Arrival&) = delete;
-    Arrival& operator=(const Arrival&) = delete;
-    void add(Tensor grad, const GradientPlace& place) override;
-    void complete() override;
-    void forget();
-
-    TensorList sums = TensorList(1);  // of the micro-batches
-    bool over_sources = false;        // in some backward
-    bool dropped = false;             // the gradient of the shard, since the last check
-
-   private:
-    GradientReducer& reducer_;
-    Tensor unsharded_;
-    GradientArrivals arrivals_;
-    HookHandle on_drop_;
-  };
+  class Arrival;
 
   void drop_cleared();
   TensorList take_arrived(std::size_t j);

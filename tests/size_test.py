@@ -17,7 +17,7 @@ BUDGETS = {
     "ops": (13784, "each op with its backward; kernels for two vector widths"),
     "nn": (4128, "module, layers, mixture of experts"),
     "optim": (3299, "optimizers, schedules, clipping"),
-    "fsdp": (3459, "fully_shard, and who runs which micro-batch"),
+    "fsdp": (3457, "fully_shard, and who runs which micro-batch"),
     "parallel": (537, "experts on several ranks"),
     "models": (3943, "one decoder, a table per family, Hugging Face's files"),
     "train": (7946, "options, data, step, checkpoints, logs"),
