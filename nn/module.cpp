@@ -178,8 +178,9 @@ void Module::check_new_in_tree(const std::string& name, Module& child,
   const auto& tree = root();
   for (const auto& [path, module] : modules) {
     if (leaving != nullptr && module->is_within(*leaving)) continue;
-    check<ValueError>(!module->is_within(tree), "register_module: '", path, "' of ", described(),
-                      " is registered as '", *module->path_within(tree),
+    const auto earlier = module->path_within(tree);
+    check<ValueError>(earlier == nullptr, "register_module: '", path, "' of ", described(),
+                      " is registered as '", earlier == nullptr ? std::string() : *earlier,
                       "' already; register a module once and call it as often as you like, or make "
                       "another one of the same weight, as nn::Linear(weight) and "
                       "nn::Embedding(weight) do");

@@ -15,7 +15,7 @@ BUDGETS = {
     "framework/autograd": (4815, "tape, engine, hooks, sums of gradients, recomputation, gradcheck, graph view"),
     "framework/io": (4516, "safetensors, checkpoints, strict JSON, printing"),
     "ops": (13784, "each op with its backward; kernels for two vector widths"),
-    "nn": (4128, "module, layers, mixture of experts"),
+    "nn": (4129, "module, layers, mixture of experts"),
     "optim": (3299, "optimizers, schedules, clipping"),
     "fsdp": (3457, "fully_shard, and who runs which micro-batch"),
     "parallel": (537, "experts on several ranks"),
