@@ -265,7 +265,7 @@ void GraphTask::add(const Edge& edge, Tensor grad, const GradientPlace& place) {
 
 void GraphTask::add_to_leaf(const Tensor& leaf, Tensor grad, GradientPlace place) {
   if (!leaf.requires_grad()) return;  // it has been frozen since forward
-  if (!late_) compute_waiting_for(leaf);
+  if (!root_.late_) compute_waiting_for(leaf);
   place.last_use = place.last_use && edges_to_come(leaf) <= 1;
   auto& pending = task_of(leaf).pending(leaf);
   pending.reached = true;
@@ -332,7 +332,7 @@ void GraphTask::compute_waiting(std::size_t position) {
   auto& pending = root_.pending(leaf);
   --pending.waiting;
   const NoGradGuard no_grad;
-  const bool outer_late = std::exchange(late_, true);
+  const bool outer_late = std::exchange(root_.late_, true);
   InputMask needs;
   needs.set(waiting.input);
   try {
@@ -346,7 +346,7 @@ void GraphTask::compute_waiting(std::size_t position) {
     if (function.scope()) error.add_module(function.scope()->path());
     throw;
   }
-  late_ = outer_late;
+  root_.late_ = outer_late;
 }
 
 bool GraphTask::waits(const Function& function) const {
@@ -368,6 +368,10 @@ void GraphTask::compute_waiting_for(const Tensor& leaf) {
 }
 
 void GraphTask::compute_all_waiting() {
+  check(!late_,
+        "weight gradient queue: the error of a gradient that waited must end the backward, but a "
+        "hook "
+        "has caught it");
   if (queue_ == nullptr) return;
   const auto own = [this](const auto& waiting) { return waiting.backward == this; };
   auto& queue = queue_->list;

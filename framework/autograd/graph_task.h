@@ -103,7 +103,7 @@ class GraphTask {
   const GraphTask& root() const { return root_; }
   /// Whether all that is to come to the leaf waits, and something does.
   bool only_waits(const Tensor& leaf) const;
-  bool computes_waiting() const { return late_; }
+  bool computes_waiting() const { return root_.late_; }
   /// Computes the one at this position of the root's queue.
   void compute_waiting(std::size_t position);
   void compute_waiting_for(const Tensor& leaf);

@@ -356,6 +356,23 @@ TEST(WeightGradients, KeepTheirOrderWhereABackwardDrains) {
   EXPECT_TRUE(bitwise_equal(gradient(&queue), expected));
 }
 
+TEST(WeightGradients, ThatFailedEndTheBackwardThoughAHookCatchesIt) {
+  const Tensor w = weight(1), x = vector(2).set_requires_grad(true);
+  WeightGradientQueue queue;
+  const WeightGradientsGuard guard(queue);
+  const Tensor out = times(probe(x, "catches",
+                                 [&](const Tensor& grad) -> TensorList {
+                                   EXPECT_NE(message_of<Error>([&] { queue.drain(); }), "");
+                                   return {grad};
+                                 }),
+                           w);
+  const auto hook = w.register_hook([](const Tensor&) -> Tensor { throw Error("no more"); });
+  EXPECT_EQ(message_of<Error>([&] { out.backward(vector(3)); }),
+            "weight gradient queue: the error of a gradient that waited must end the backward, but "
+            "a hook has caught it");
+  EXPECT_EQ(queue.size(), 0U);
+}
+
 TEST(WeightGradients, MayOutliveTheirQueue) {
   const Tensor plain = weight(1), w = weight(1), x = vector(2).set_requires_grad(true);
   times(times(x, plain), plain).backward(vector(3));
