@@ -12,7 +12,7 @@ BUDGETS = {
     "framework/profile": (534, "traces, overlap, slow ranks"),
     "framework/tensor": (2133, "tensor, storage, layouts"),
     "framework/distributed": (8680, "one contract for ranks as threads and as processes"),
-    "framework/autograd": (4819, "tape, engine, hooks, sums of gradients, recomputation, gradcheck, graph view"),
+    "framework/autograd": (4822, "tape, engine, hooks, sums of gradients, recomputation, gradcheck, graph view"),
     "framework/io": (4516, "safetensors, checkpoints, strict JSON, printing"),
     "ops": (13784, "each op with its backward; kernels for two vector widths"),
     "nn": (4129, "module, layers, mixture of experts"),

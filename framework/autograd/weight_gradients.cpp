@@ -12,8 +12,6 @@
 
 namespace moegrad {
 
-// ---- The queue, which hooks drain.
-
 WeightGradientQueue::WeightGradientQueue() : waiting_(std::make_shared<WaitingGradients>()) {}
 
 std::size_t WeightGradientQueue::size() const { return waiting_->list.size(); }
@@ -46,8 +44,6 @@ void WeightGradientQueue::drain(std::size_t count) {
     task->compute_waiting(0);
   }
 }
-
-// ---- What a running backward puts off.
 
 bool GraphTask::only_waits(const Tensor& leaf) const {
   const auto& leaves = root_.leaves_;
