@@ -126,7 +126,7 @@ int run(int argc, char** argv) {
   const int expert_ranks = argc == 5 ? parse_number<int>("EXPERT_RANKS", argv[4], {1, ranks}) : 1;
   std::atomic<int> code = 0;
   launch_ranks(ranks, [&](RankContext& rank) { code = train(rank, text, folder, expert_ranks); },
-               {{.exit_after = kProgramExitsAfter}});
+               {.exit_after = kProgramExitsAfter});
   return code;
 }
 

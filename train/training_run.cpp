@@ -438,7 +438,7 @@ int run_training(const TrainConfig& options, const TrainingData& data,
   check_export(options);
   check_output_folder("--export-hf", options.output.export_hf);
   std::atomic<int> code = 0;
-  MpiOptions launch_options;
+  LaunchOptions launch_options;
   launch_options.threads_per_rank = options.parallel.threads_per_rank;
   launch_options.deadline = std::chrono::seconds(options.parallel.collective_deadline);
   launch_options.exit_after = launch_options.deadline;

@@ -34,9 +34,8 @@ struct CollectiveCall : CollectiveRequest {
   MutableByteParts output_parts = {};  // of all_to_all; if it is one, it is the output as well
   std::vector<std::int64_t> send_counts = {};  // all_to_all only, as recv_counts
   std::vector<std::int64_t> recv_counts = {};
-  // For all_gather and, in place of the output, all_to_all. Where there is an output, it copies
-  // the inputs there, and a backend that can bring them there itself need not call it. Whoever
-  // waits for the call takes it away at the end.
+  // In place of the output, for all_gather and all_to_all. Whoever waits for the call takes it away
+  // at the end.
   GatherConsumer consume = {};
   bool has_consumer = false;
 
@@ -45,12 +44,5 @@ struct CollectiveCall : CollectiveRequest {
   /// Why the call must fail on all ranks, if it must: a NaN in the input.
   std::string fault = {};
 };
-
-/// What a rank receives from others in all_to_all, if it is number `slot` of its group.
-std::int64_t received_from_others(const CollectiveCall& call, std::size_t slot);
-
-/// The most that a rank of `ranks` receives in `call`, over the link. `most_received`: that of
-/// all_to_all, over the ranks.
-std::int64_t wire_bytes(const CollectiveCall& call, std::int64_t ranks, std::int64_t most_received);
 
 }  // namespace moegrad

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/collective_request.h"
 
+#include <cstddef>
+#include <span>
 #include <sstream>
+
+#include "framework/runtime/crc32c.h"
 
 namespace moegrad {
 
@@ -55,6 +59,13 @@ std::string describe(const CollectiveRequest& request) {
   if (!request.label.empty()) text << ", " << request.label;
   text << "]";
   return text.str();
+}
+
+std::string header_label(const std::string& label) {
+  constexpr std::size_t kLongestLabel = 1024;
+  if (label.size() <= kLongestLabel) return label;
+  return label.substr(0, kLongestLabel) + "... (" + std::to_string(label.size()) +
+         " characters, checksum " + std::to_string(crc32c(std::as_bytes(std::span(label)))) + ")";
 }
 
 bool agree(const CollectiveRequest& a, const CollectiveRequest& b) {

@@ -71,6 +71,9 @@ std::string where(const CollectiveRequest& request);
 /// "all_gather [group world, sequence 3, layers.1]".
 std::string describe(const CollectiveRequest& request);
 
+/// A label as headers carry and compare it: as it is, or what it begins with and a checksum.
+std::string header_label(const std::string& label);
+
 /// Whether two sides of one call agree.
 bool agree(const CollectiveRequest& a, const CollectiveRequest& b);
 /// "rank 0 called all_gather of 64 float32, rank 1 barrier": how they do not.

@@ -60,12 +60,6 @@ void Excuses::join_first_to_next() {
   }
 }
 
-bool Excuses::count_in(const void* group, const void* world) const {
-  return std::ranges::any_of(excuses_, [&](const Excuse& excuse) {
-    return excuse.group == world || excuse.group == group;
-  });
-}
-
 CollectiveClock::duration Excuses::within(CollectiveClock::duration time, const void* group,
                                           const void* world) const {
   const auto now = CollectiveClock::now();

@@ -34,10 +34,9 @@ class Excuses {
   Handle begin(const void* group, std::string what);
   /// Returns the warning that is due at its end; empty for none.
   std::string end(Handle excuse);
-  /// Whether no deadline counts for the rank in `group`. An excuse in `world` counts in any group.
-  bool count_in(const void* group, const void* world) const;
-  /// For how much of the last `time` the rank was excused in `group`, or in `world`. Excuses before
-  /// the last kRemembered count as if each had come right before the next one of its group.
+  /// For how much of the last `time` the rank was excused in `group`, or in `world`, which counts
+  /// in any group. Excuses before the last kRemembered count as if each had come right before the
+  /// next one of its group.
   CollectiveClock::duration within(CollectiveClock::duration time, const void* group,
                                    const void* world) const;
   /// Adds the warnings that are due while excuses go on.

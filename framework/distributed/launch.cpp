@@ -2,6 +2,7 @@
 #include "framework/distributed/launch.h"
 
 #include <exception>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <system_error>
@@ -9,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "framework/distributed/backend_work.h"
-#include "framework/distributed/threads/thread_process_group.h"
+#include "framework/distributed/engine/engine_process_group.h"
+#include "framework/distributed/threads/thread_launch.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/exception_message.h"
 #include "framework/runtime/mpi_environment.h"
@@ -46,27 +47,30 @@ ThreadState state_of_ranks() {
   return {.grad_mode = caller.grad_mode, .anomaly_detection = caller.anomaly_detection};
 }
 
-void run_rank(int rank, const std::shared_ptr<ThreadHub>& hub, const ThreadState& state,
-              const std::function<void(RankContext&)>& body, const LaunchOptions& options,
-              int world_size, LogLevel log_level, FirstFailure& failure) {
+void run_rank(int rank, const ThreadLaunch& ranks, const ThreadState& state,
+              const std::function<void(RankContext&)>& body, LogLevel log_level,
+              FirstFailure& failure) {
+  const auto& launch = ranks.state();
+  const auto& engine = ranks.engine(rank);
   try {
     const ThreadStateGuard state_guard(state);
     RankContext context({.rank = rank,
-                         .world_size = world_size,
-                         .threads = options.threads_per_rank,
-                         .group = std::make_shared<ThreadProcessGroup>(hub, hub->world(), rank),
-                         .launch = hub,
+                         .world_size = launch->world_size,
+                         .threads = launch->options.threads_per_rank,
+                         .group = std::make_shared<EngineProcessGroup>(engine, engine->world()),
+                         .launch = launch,
                          .log_level = log_level});
     const RankContextGuard guard(context);
     body(context);
   } catch (const AbortedError& error) {
     failure.record(/*aborted=*/true);
-    hub->rank_failed(rank, error.what());
+    engine->body_failed(error.what());
   } catch (...) {
     failure.record(/*aborted=*/false);
-    hub->rank_failed(rank, message_of_exception());
+    engine->body_failed(message_of_exception());
   }
-  hub->rank_left(rank);
+  engine->body_ended();
+  engine->write_last_operations();
 }
 
 }  // namespace
@@ -80,33 +84,35 @@ void launch(int world_size, const std::function<void(RankContext&)>& body,
         "launch: its ranks are threads of one process, but mpirun has started this program as ",
         started ? started->size : 0,
         " processes; link moegrad::mpi and call launch_mpi(), or start the program without mpirun");
-  const auto hub = std::make_shared<ThreadHub>(world_size, options);
   const auto* const caller = RankContext::find();  // null: a thread that belongs to no rank
   const auto log_level = caller == nullptr ? RankContext::Options().log_level : caller->log_level();
   const auto state = state_of_ranks();
-  hub->start(log_level);
+  ThreadLaunch ranks(world_size, options);
+  ranks.start(log_level);
+  std::list<LastOperations::SignalGuard> signal_guards;
+  for (int rank = 0; rank < world_size; ++rank) {
+    signal_guards.emplace_back(ranks.engine(rank)->last_operations());
+  }
   FirstFailure failure;
   {
     std::vector<std::jthread> threads;  // joined when it goes out of scope, also by an exception
     try {
       for (int rank = 0; rank < world_size; ++rank) {
-        threads.emplace_back([&, rank] {
-          run_rank(rank, hub, state, body, options, world_size, log_level, failure);
-        });
+        threads.emplace_back([&, rank] { run_rank(rank, ranks, state, body, log_level, failure); });
       }
     } catch (const std::system_error& error) {
       const auto failed =
           too_few_threads("launch", "threads for ranks", static_cast<std::size_t>(world_size),
                           threads.size(), error);
-      hub->rank_failed(static_cast<int>(threads.size()), failed.what());
+      ranks.engine(static_cast<int>(threads.size()))->body_failed(failed.what());
       throw failed;
     } catch (...) {
-      hub->rank_failed(static_cast<int>(threads.size()), message_of_exception());
+      ranks.engine(static_cast<int>(threads.size()))->body_failed(message_of_exception());
       throw;
     }
   }
-  hub->stop();
-  hub->report_failure();  // unless a rank has
+  ranks.stop();
+  ranks.state()->report_failure();  // unless a rank has
   failure.rethrow();
 }
 

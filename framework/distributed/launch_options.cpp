@@ -28,6 +28,15 @@ void check_launch_options(std::string_view launch, const LaunchOptions& options)
   const auto jitter = options.jitter.maximum;
   check<ValueError>(jitter.count() >= 0 && jitter <= kDay, launch,
                     ": jitter must be in [0, 24 h], got ", jitter.count(), " ns");
+  constexpr std::size_t kLine = 64, kMost = std::size_t{1} << 30;
+  check<ValueError>(
+      0 < options.piece_bytes && options.piece_bytes <= kMost && options.piece_bytes % kLine == 0,
+      launch, ": piece_bytes must be a multiple of ", kLine, " in (0, ", kMost, "], got ",
+      options.piece_bytes);
+  for (const auto& [queue, priority] : options.priorities) {
+    check<ValueError>(0 <= priority && priority <= 7, launch, ": the priority of queue ",
+                      to_string(queue), " must be in [0, 7], got ", priority);
+  }
 }
 
 }  // namespace moegrad

@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "framework/distributed/collective_request.h"
 #include "framework/distributed/link_model.h"
 
 namespace moegrad {
@@ -27,7 +29,7 @@ struct Jitter {
 /// The value that programs set LaunchOptions::exit_after to.
 inline constexpr std::chrono::milliseconds kProgramExitsAfter{60'000};
 
-/// How launch() runs its ranks.
+/// How launch() and launch_mpi() run their ranks.
 struct LaunchOptions {
   /// Compute threads of each rank, its own included.
   int threads_per_rank = 1;
@@ -47,6 +49,13 @@ struct LaunchOptions {
   LinkModel link = {};
   /// Delays collectives at random; none by default. At most 24 h.
   Jitter jitter = {};
+  /// Long payloads move in pieces of this size, in bytes; no message over MPI is longer. A multiple
+  /// of 64, at most 1 GiB.
+  std::size_t piece_bytes = std::size_t{4} << 20;
+  /// Which queues go first, in [0, 7]; 0 for those that are not there. Between two pieces, a
+  /// payload of a queue of higher priority overtakes. Calls of one queue never do. The same on all
+  /// ranks.
+  std::map<CollectiveQueue, int> priorities = {};
   /// Looks for NaN in the input of each rank to a reduction. A NaN fails the launch with an error
   /// that names rank and operation. The check reads every input once more.
   bool check_nan = false;
@@ -58,9 +67,17 @@ struct LaunchOptions {
   /// is logged as an error. It is logged as a debug message if launch() rethrows what a rank threw
   /// by itself.
   std::function<void(const std::string& report)> on_failure = {};
+  /// Where each rank writes `last_operations.rank3.txt` when the process gets SIGTERM or a
+  /// collective fails; empty for nowhere. The folder must exist.
+  std::string last_operations_folder = {};
+
+  int priority_of(CollectiveQueue queue) const {
+    const auto found = priorities.find(queue);
+    return found == priorities.end() ? 0 : found->second;
+  }
 };
 
-/// ValueError `<launch>: <option> must be in ...` where a time is out of its range.
+/// ValueError `<launch>: <option> must be in ...` where one is out of its range.
 void check_launch_options(std::string_view launch, const LaunchOptions& options);
 
 }  // namespace moegrad

@@ -179,11 +179,6 @@ WorkPtr ProcessGroup::all_gather(std::span<const std::byte> input, std::span<std
                     " inputs of ", call.count, " elements, got ", elements);
   call.input = input;
   call.output = output;
-  call.consume = [output](PeerSpans inputs) {
-    auto* out = output.data();
-    for (const auto& peer : inputs) out = std::copy(peer.begin(), peer.end(), out);
-  };
-  call.has_consumer = true;
   return post(std::move(call));
 }
 

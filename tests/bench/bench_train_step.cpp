@@ -218,7 +218,7 @@ void sum_over_ranks(ProcessGroup& group, Measured& own) {
 int run(const Options& options) {
   const auto preset = training::resized(training::speed_preset(options.preset), options.sizes);
   Measured measured;  // on rank 0
-  MpiOptions launch_options;
+  LaunchOptions launch_options;
   launch_options.threads_per_rank = options.threads;
   launch_ranks(
       options.ranks,

@@ -26,8 +26,8 @@
 #include <string>
 #include <utility>
 
-#include "framework/distributed/gather_timelines.h"
 #include "framework/distributed/collectives.h"
+#include "framework/distributed/gather_timelines.h"
 #include "framework/distributed/mpi/launch_mpi.h"
 #include "framework/profile/overlap.h"
 #include "framework/runtime/error.h"
@@ -151,7 +151,7 @@ std::vector<RankTimeline> run_slept(std::int64_t layers, std::int64_t numel,
     auto gathered = gather_timelines(*context.group(), timeline);
     if (context.rank() == 0) ranks = std::move(gathered);
   };
-  MpiOptions options;
+  LaunchOptions options;
   options.link = link;
   launch_ranks(2, body, options);
   return ranks;

@@ -112,7 +112,7 @@ std::vector<RankTimeline> run_timeline(
     const TimelineOptions& options,
     const std::function<void(std::int64_t, const SlowRank&)>& on_slow_rank) {
   std::vector<RankTimeline> timelines;
-  MpiOptions launch_options;
+  LaunchOptions launch_options;
   launch_options.exit_after = kProgramExitsAfter;
   launch_options.link = options.link;
   launch_ranks(

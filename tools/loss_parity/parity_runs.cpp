@@ -184,7 +184,7 @@ Run run_sharded(const ParityOptions& options, const StepData& data, const Parity
     auto parameters = collect(model);
     if (context.rank() == 0) run.parameters = std::move(parameters);
   };
-  MpiOptions launch_options;
+  LaunchOptions launch_options;
   launch_options.exit_after = kProgramExitsAfter;
   launch_options.jitter = {.maximum = kLongestDelay, .seed = options.seed};
   const auto launch_on = [&](const ParallelDims& ranks, std::int64_t until,

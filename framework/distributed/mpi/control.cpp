@@ -4,6 +4,8 @@
 #include <cassert>
 #include <utility>
 
+#include "framework/distributed/engine/transport.h"
+
 namespace moegrad::mpi {
 namespace {
 
@@ -11,7 +13,16 @@ constexpr int kTag = 0;
 
 }  // namespace
 
-Control::Control(MPI_Comm comm) : comm_(comm), in_(kBytes) { receive(); }
+bool all_done(std::list<Buffer>& buffers) {
+  std::erase_if(buffers, [](Buffer& buffer) {
+    int flag = 0;
+    check_mpi(MPI_Test(&buffer.request, &flag, MPI_STATUS_IGNORE), "MPI_Test");
+    return flag != 0;
+  });
+  return buffers.empty();
+}
+
+Control::Control(MPI_Comm comm) : comm_(comm), in_(Transport::kLongestMessage) { receive(); }
 
 Control::~Control() {
   if (receiving_ == MPI_REQUEST_NULL) return;
@@ -26,10 +37,10 @@ void Control::receive() {
 }
 
 void Control::send(int to, std::vector<std::byte> message) {
-  assert(message.size() <= kBytes);
-  auto& outgoing = sending_.emplace_back(Outgoing{.message = std::move(message)});
-  check_mpi(MPI_Isend(outgoing.message.data(), static_cast<int>(outgoing.message.size()), MPI_BYTE,
-                      to, kTag, comm_, &outgoing.request),
+  assert(message.size() <= Transport::kLongestMessage);
+  auto& outgoing = sending_.emplace_back(Buffer{.bytes = std::move(message)});
+  check_mpi(MPI_Isend(outgoing.bytes.data(), static_cast<int>(outgoing.bytes.size()), MPI_BYTE, to,
+                      kTag, comm_, &outgoing.request),
             "MPI_Isend");
 }
 
@@ -49,15 +60,6 @@ bool Control::poll(const std::function<void(int from, std::span<const std::byte>
   }
   all_sent();
   return progress;
-}
-
-bool Control::all_sent() {
-  for (auto outgoing = sending_.begin(); outgoing != sending_.end();) {
-    int flag = 0;
-    check_mpi(MPI_Test(&outgoing->request, &flag, MPI_STATUS_IGNORE), "MPI_Test");
-    outgoing = flag != 0 ? sending_.erase(outgoing) : std::next(outgoing);
-  }
-  return sending_.empty();
 }
 
 }  // namespace moegrad::mpi

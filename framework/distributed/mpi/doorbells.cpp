@@ -58,6 +58,10 @@ Doorbells::Doorbells(MPI_Comm all) {
   MPI_Comm_size(host, &neighbours);
   std::vector<int> ranks(static_cast<std::size_t>(neighbours));
   check_mpi(MPI_Allgather(&rank, 1, MPI_INT, ranks.data(), 1, MPI_INT, host), "MPI_Allgather");
+  // A host is known by its lowest rank.
+  hosts_.resize(bells_.size());
+  check_mpi(MPI_Allgather(ranks.data(), 1, MPI_INT, hosts_.data(), 1, MPI_INT, all),
+            "MPI_Allgather");
 
   // The first makes the memory, under a name that is gone when all have opened it.
   std::uint32_t token = std::random_device()();

@@ -27,7 +27,6 @@ class Doorbells {
  public:
   /// Collective over `all`.
   explicit Doorbells(MPI_Comm all);
-  ~Doorbells() = default;
   Doorbells(const Doorbells&) = delete;
   Doorbells& operator=(const Doorbells&) = delete;
 
@@ -35,6 +34,9 @@ class Doorbells {
   /// host, which has room for the memory.
   bool reach(int rank) const { return bells_[static_cast<std::size_t>(rank)] != nullptr; }
   bool reach_all() const;
+  /// The host of each rank, as the lowest rank there. Processes share a host where they can share
+  /// memory.
+  const std::vector<int>& hosts() const { return hosts_; }
   /// Nothing where it cannot. By any thread.
   void ring(int rank);
   void ring_all();
@@ -57,6 +59,7 @@ class Doorbells {
 
   Bell private_ = {};
   Bell* own_ = &private_;
+  std::vector<int> hosts_;        // by rank
   std::vector<Bell*> bells_;      // by rank; null on another host
   std::shared_ptr<void> memory_;  // of the host's bells
 };

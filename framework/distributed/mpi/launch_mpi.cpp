@@ -7,26 +7,16 @@
 #include <optional>
 #include <utility>
 
-#include "framework/distributed/backend_work.h"
+#include "framework/distributed/engine/engine_process_group.h"
 #include "framework/distributed/mpi/mpi_process.h"
-#include "framework/distributed/mpi/mpi_process_group.h"
 #include "framework/distributed/mpi/program_identity.h"
 #include "framework/runtime/exception_message.h"
 
 namespace moegrad {
 namespace {
 
-using mpi::MpiHub;
+using mpi::MpiLaunch;
 using mpi::MpiProcess;
-
-void check_options(const MpiOptions& options) {
-  check_launch_options("launch_mpi", options);
-  constexpr std::size_t kLine = 64, kMost = std::size_t{1} << 30;
-  check<ValueError>(
-      0 < options.piece_bytes && options.piece_bytes <= kMost && options.piece_bytes % kLine == 0,
-      "launch_mpi: piece_bytes must be a multiple of ", kLine, " in (0, ", kMost, "], got ",
-      options.piece_bytes);
-}
 
 // What a rank has thrown.
 struct Thrown {
@@ -34,32 +24,33 @@ struct Thrown {
   std::optional<std::string> what = {};
 };
 
-Thrown run_rank(const std::shared_ptr<MpiHub>& hub, RankContext::Options context_options,
+Thrown run_rank(MpiLaunch& launch, RankContext::Options context_options,
                 const std::function<void(RankContext&)>& body) {
   Thrown thrown;
   try {
-    context_options.group = std::make_shared<mpi::MpiProcessGroup>(hub, hub->world());
+    const auto& engine = launch.engine;
+    context_options.group = std::make_shared<EngineProcessGroup>(engine, engine->world());
     RankContext context(std::move(context_options));
-    hub->set_arena(context.arena());
+    launch.transport->set_arena(context.arena());
     const RankContextGuard guard(context);
     body(context);
   } catch (...) {
     thrown = {.exception = std::current_exception(), .what = message_of_exception()};
-    hub->body_failed(*thrown.what);
+    launch.engine->body_failed(*thrown.what);
   }
-  hub->body_ended();
+  launch.engine->body_ended();
   return thrown;
 }
 
 }  // namespace
 
-void launch_mpi(const std::function<void(RankContext&)>& body, const MpiOptions& options) {
+void launch_mpi(const std::function<void(RankContext&)>& body, const LaunchOptions& options) {
   launch_mpi(MpiProcess::instance().size(), body, options);
 }
 
 void launch_mpi(int world_size, const std::function<void(RankContext&)>& body,
-                const MpiOptions& options) {
-  check_options(options);
+                const LaunchOptions& options) {
+  check_launch_options("launch_mpi", options);
   const auto* const caller = RankContext::find();
   check(caller == nullptr || caller->group() == nullptr,
         "launch_mpi: must not be called by a rank of another launch");
@@ -74,23 +65,26 @@ void launch_mpi(int world_size, const std::function<void(RankContext&)>& body,
   mpi::check_same_program(identities);
 
   const bool has_rank = process.rank() < world_size;
-  std::shared_ptr<MpiHub> hub;
-  if (has_rank) hub = std::make_shared<MpiHub>(process, process.rank(), world_size, options);
-  process.begin(hub, log_level);
-  Thrown thrown;
-  std::optional<mpi::LastOperations::SignalGuard> signal_guard;
+  std::shared_ptr<MpiLaunch> launch;
   if (has_rank) {
-    signal_guard.emplace(hub->last_operations());
-    thrown = run_rank(hub,
+    launch =
+        std::make_shared<MpiLaunch>(process, process.rank(), world_size, options, process.hosts());
+  }
+  process.begin(launch, log_level);
+  Thrown thrown;
+  std::optional<LastOperations::SignalGuard> signal_guard;
+  if (has_rank) {
+    signal_guard.emplace(launch->engine->last_operations());
+    thrown = run_rank(*launch,
                       {.rank = process.rank(),
                        .world_size = world_size,
                        .threads = options.threads_per_rank,
                        .log_level = log_level},
                       body);
-    hub->write_last_operations();
+    launch->engine->write_last_operations();
   }
   const auto all = process.end(thrown.what);
-  if (has_rank) hub->report_failure();
+  if (has_rank) launch->state->report_failure();
   signal_guard.reset();
   if (thrown.exception != nullptr) std::rethrow_exception(thrown.exception);
   const auto other = std::ranges::find_if(all, [](const auto& what) { return what.has_value(); });

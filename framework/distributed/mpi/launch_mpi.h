@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "framework/distributed/mpi/mpi_options.h"
+#include "framework/distributed/launch_options.h"
 #include "framework/runtime/rank_context.h"
 
 namespace moegrad {
@@ -25,16 +25,16 @@ namespace moegrad {
 ///
 /// Throws ValueError if the processes are of different builds or command lines or pass different
 /// options, or if an option is out of its range; Error in a body of another launch.
-void launch_mpi(const std::function<void(RankContext&)>& body, const MpiOptions& options = {});
+void launch_mpi(const std::function<void(RankContext&)>& body, const LaunchOptions& options = {});
 
 /// The same on the first `world_size` processes; the others wait. ValueError unless there are as
 /// many.
 void launch_mpi(int world_size, const std::function<void(RankContext&)>& body,
-                const MpiOptions& options = {});
+                const LaunchOptions& options = {});
 
 /// On processes where mpirun has started this program, else on threads: launch() or launch_mpi() of
 /// `world_size` ranks.
 void launch_ranks(int world_size, const std::function<void(RankContext&)>& body,
-                  const MpiOptions& options = {});
+                  const LaunchOptions& options = {});
 
 }  // namespace moegrad

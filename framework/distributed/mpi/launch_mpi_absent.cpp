@@ -5,12 +5,12 @@
 
 namespace moegrad {
 
-void launch_mpi(const std::function<void(RankContext&)>& body, const MpiOptions& options) {
+void launch_mpi(const std::function<void(RankContext&)>& body, const LaunchOptions& options) {
   launch_mpi(1, body, options);
 }
 
 void launch_mpi(int /*world_size*/, const std::function<void(RankContext&)>& /*body*/,
-                const MpiOptions& /*options*/) {
+                const LaunchOptions& /*options*/) {
   throw Error(
       "launch_mpi: moegrad was built without Open MPI; install libopenmpi-dev and openmpi-bin, and "
       "configure and build it again");

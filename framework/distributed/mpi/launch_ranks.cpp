@@ -6,7 +6,7 @@
 namespace moegrad {
 
 void launch_ranks(int world_size, const std::function<void(RankContext&)>& body,
-                  const MpiOptions& options) {
+                  const LaunchOptions& options) {
   if (mpi_environment()) return launch_mpi(world_size, body, options);
   launch(world_size, body, options);
 }

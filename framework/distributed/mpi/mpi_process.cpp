@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "framework/distributed/exit_soon.h"
-#include "framework/distributed/mpi/hosts.h"
 #include "framework/distributed/process_group.h"
 #include "framework/runtime/mpi_environment.h"
 #include "framework/runtime/rank_context.h"
@@ -155,9 +154,9 @@ MpiProcess::~MpiProcess() {
   if (std::this_thread::get_id() == thread_.get_id()) _exit(1);  // exit() was called by a consumer
   if (launched_) {  // the program has called exit() in the body of a launch
     const std::string what = "it has called exit()";
-    if (hub_ != nullptr) {
-      hub_->body_failed(what);
-      hub_->body_ended();
+    if (launch_ != nullptr) {
+      launch_->engine->body_failed(what);
+      launch_->engine->body_ended();
     }
     try {
       end(what);
@@ -187,7 +186,6 @@ void MpiProcess::start_mpi() {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &all_), "MPI_Comm_dup");
   MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
-  hosts_ = find_hosts(all_);
   doorbells_.emplace(all_);
   void* largest = nullptr;
   int found = 0;
@@ -212,10 +210,10 @@ void MpiProcess::serve() {
   const RankContextGuard guard(context);
   while (true) {
     const auto rings = doorbells_->rings();
-    auto activity = poll_hub();
-    const bool busy = run_tasks();  // they ask how far the hub has come
+    auto activity = poll_launch();
+    const bool busy = run_tasks();  // they ask how far the launch has come
     if (busy) activity.waits = true;
-    if (busy && !doorbells_->reach_all()) activity.unrung = true;
+    if (busy && !doorbells_->reach_all()) activity.unwoken = true;
     {
       const std::lock_guard lock(mutex_);
       if (stopping_ && tasks_.empty()) break;
@@ -256,25 +254,32 @@ bool MpiProcess::run_tasks() {
   return !tasks_.empty();
 }
 
-MpiHub::Activity MpiProcess::poll_hub() {
-  if (hub_ == nullptr || (broken_ && !hub_->is_abandoned())) return {};
+Engine::Activity MpiProcess::poll_launch() {
+  if (launch_ == nullptr) return {};
+  auto& [state, engine, transport] = *launch_;
+  EngineLock lock(state->mutex);
+  if (broken_ && !engine->is_abandoned()) return {};
   try {
-    const auto activity = hub_->poll();
-    if (hub_->is_abandoned()) broken_ = true;
+    const auto now = CollectiveClock::now();
+    state->advance(now);
+    const auto activity = engine->poll(lock, /*works=*/true);
+    state->watch(lock, now);
+    if (engine->is_abandoned()) broken_ = true;
     return activity;
   } catch (const std::exception& error) {
     // What MPI refuses, or memory that does not suffice.
-    if (hub_->has_failed()) hub_->abandon();
-    hub_->body_failed(error.what());
+    if (state->has_failed()) engine->abandon();
+    lock.unlock();
+    engine->body_failed(error.what());
     return {.progress = true};
   }
 }
 
-void MpiProcess::rest(const MpiHub::Activity& activity, std::uint32_t rings) {
+void MpiProcess::rest(const Engine::Activity& activity, std::uint32_t rings) {
   const auto now = CollectiveClock::now();
   if (activity.progress) last_progress_ = now;
   if (activity.progress || (activity.waits && now - last_progress_ < kPoll)) return;
-  const auto pause = activity.unrung ? microseconds(kNap) : microseconds(kIdle);
+  const auto pause = activity.unwoken ? microseconds(kNap) : microseconds(kIdle);
   doorbells_->sleep(rings, std::min<CollectiveClock::time_point>(now + pause, activity.wake_at));
 }
 
@@ -331,14 +336,14 @@ std::vector<std::string> MpiProcess::meet(const std::string& text, milliseconds 
   return texts;
 }
 
-void MpiProcess::begin(const std::shared_ptr<MpiHub>& hub, LogLevel log_level) {
+void MpiProcess::begin(const std::shared_ptr<MpiLaunch>& launch, LogLevel log_level) {
   launched_ = true;
   try {
     run(
         [&] {
           RankContext::current().set_log_level(log_level);
-          if (hub != nullptr) hub->open(all_);
-          hub_ = hub;
+          if (launch != nullptr) launch->transport->open_world(all_, *launch->engine->world());
+          launch_ = launch;
           return true;
         },
         kLongestOpening, "opening the group of all ranks");
@@ -358,21 +363,32 @@ std::vector<std::optional<std::string>> MpiProcess::end(const std::optional<std:
   run([&] {
     if (broken_) return true;
     const auto now = CollectiveClock::now();
-    const bool failed = hub_ != nullptr && hub_->has_failed();
+    const auto engine = launch_ == nullptr ? nullptr : launch_->engine;
+    EngineLock lock;
+    if (engine != nullptr) lock = EngineLock(launch_->state->mutex);
+    const bool failed = engine != nullptr && engine->has_failed();
     const bool failed_elsewhere = exchange && exchange->any(kThrown);
     if ((failed || failed_elsewhere) && !failed_at) failed_at = now;
-    if (failed_at && now > *failed_at + kPatience) broken_ = true;
-    const bool said_all = hub_ == nullptr || (failed ? hub_->is_quiet() : hub_->has_said_all());
+    if (failed_at && now > *failed_at + kPatience) {
+      broken_ = true;
+      if (failed) engine->abandon();
+    }
+    const bool said_all =
+        engine == nullptr || (failed ? engine->is_quiet() : engine->has_said_all());
     if (!exchange && said_all) {
       exchange.emplace(all_, rank_, size_, thrown ? kThrown + *thrown : std::string());
       doorbells_->ring_all();
     }
-    const bool heard_all = hub_ == nullptr || (failed ? hub_->is_quiet() : hub_->has_heard_all());
+    const bool heard_all =
+        engine == nullptr || (failed ? engine->is_quiet() : engine->has_heard_all());
     return (exchange && exchange->poll() && heard_all) || broken_;
   });
   run([&] {
-    if (hub_ != nullptr) hub_->close();
-    hub_.reset();
+    if (launch_ != nullptr) {
+      launch_->engine->close();
+      launch_->transport->close(launch_->state->has_failed());
+    }
+    launch_.reset();
     return true;
   });
   launched_ = false;

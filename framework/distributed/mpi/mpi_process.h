@@ -18,7 +18,7 @@
 
 #include "framework/distributed/mpi/doorbells.h"
 #include "framework/distributed/mpi/mpi_calls.h"
-#include "framework/distributed/mpi/mpi_hub.h"
+#include "framework/distributed/mpi/mpi_transport.h"
 #include "framework/runtime/log.h"
 
 namespace moegrad::mpi {
@@ -36,7 +36,7 @@ namespace moegrad::mpi {
 /// wakes up interrupt another only if it has had less than its share of the core of late. Otherwise
 /// it waits until the other's time slice ends, which takes milliseconds: as long as a layer's
 /// gather. Therefore
-/// - a thread that issues a call yields (MpiHub::post): when it goes on from a gather to the next
+/// - a thread that issues a call yields (Engine::post): when it goes on from a gather to the next
 ///   layer and issues the next gather, the thread that calls MPI has just copied the last one, and
 ///   would not get its turn;
 /// - the thread that calls MPI does not yield, for which Linux would make it wait, and sleeps as
@@ -52,8 +52,7 @@ class MpiProcess {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// The host of each process (find_hosts).
-  const std::vector<int>& hosts() const { return hosts_; }
+  const std::vector<int>& hosts() const { return doorbells_->hosts(); }
   /// Messages may have tags in [0, most_tags()); each takes four of MPI's.
   int most_tags() const { return most_tags_; }
 
@@ -61,9 +60,9 @@ class MpiProcess {
   std::shared_ptr<const void> claim_launch();
   /// All processes meet; the texts of all, by rank. CollectiveError if some have not come in time.
   std::vector<std::string> meet(const std::string& text, std::chrono::milliseconds deadline);
-  /// Begins to execute the calls of `hub`; null on a process without a rank. The thread that calls
-  /// MPI logs at `log_level`.
-  void begin(const std::shared_ptr<MpiHub>& hub, LogLevel log_level);
+  /// Begins to execute the calls of `launch`; null on a process without a rank. The thread that
+  /// calls MPI logs at `log_level`.
+  void begin(const std::shared_ptr<MpiLaunch>& launch, LogLevel log_level);
   /// Waits until all processes have ended the launch, but after a failure not for long. `thrown`:
   /// what the body has thrown here, if it has. Returns the same of all, by rank.
   std::vector<std::optional<std::string>> end(const std::optional<std::string>& thrown);
@@ -91,16 +90,15 @@ class MpiProcess {
   void serve();
   void start_mpi();
   bool run_tasks();
-  MpiHub::Activity poll_hub();
-  void rest(const MpiHub::Activity& activity, std::uint32_t rings);
+  Engine::Activity poll_launch();
+  void rest(const Engine::Activity& activity, std::uint32_t rings);
 
   int rank_ = 0;
   int size_ = 1;
-  std::vector<int> hosts_;
   int most_tags_ = 1 << 28;
   MPI_Comm all_ = MPI_COMM_NULL;
   std::optional<Doorbells> doorbells_;
-  std::shared_ptr<MpiHub> hub_;  // of the thread that calls MPI, while a launch is on
+  std::shared_ptr<MpiLaunch> launch_;  // of the thread that calls MPI, while a launch is on
   std::atomic<bool> claimed_ = false;
   std::atomic<bool> launched_ = false;  // a launch is on
   std::atomic<bool> broken_ = false;    // other processes do not answer; MPI is called no more

@@ -44,13 +44,16 @@ std::uint32_t checksum_of_program() {
 
 }  // namespace
 
-std::string program_identity(int world_size, const MpiOptions& options) {
+std::string program_identity(int world_size, const LaunchOptions& options) {
   std::ostringstream text;
   static const auto checksum = checksum_of_program();  // a program may launch many times
   text << "program with checksum " << checksum << '\n'
        << "command line" << command_line() << '\n'
        << "launch of " << world_size << " ranks, deadline " << options.deadline.count()
        << " ms, pieces of " << options.piece_bytes << " bytes, check_nan " << options.check_nan;
+  for (const auto& [queue, priority] : options.priorities) {
+    if (priority != 0) text << ", priority " << priority << " of queue " << to_string(queue);
+  }
   return text.str();
 }
 

@@ -220,5 +220,56 @@ TEST(Failure, OfARankThatGoesOnAfterAnExceptionTookItsCall) {
                                   "recv [group world, rank 0 to 1, tag 0, sequence 0]: " + cause));
 }
 
+TEST(Failure, OfACallThatARankHasTakenBackComesWithTheDeadline) {
+  test::RankLatch taken_back(1), failed(1);
+  const auto errors = errors_of(
+      2,
+      [&](RankContext& context) {
+        if (context.rank() == 0) {
+          try {
+            const auto work = context.group()->barrier(kLayer);
+            throw ValueError("caught");
+          } catch (const ValueError&) {
+          }
+          taken_back.count_down();
+          return failed.wait();
+        }
+        taken_back.wait();
+        try {
+          context.group()->barrier(kLayer)->wait();
+        } catch (const CollectiveError&) {
+          failed.count_down();
+          throw;
+        }
+      },
+      200ms);
+  EXPECT_EQ(errors[1],
+            "barrier [group world, sequence 0, layers.1]: not joined within 200 ms by rank 0; "
+            "waiting: rank 1");
+}
+
+// The second attempt has the line of the first, which did not come to its end.
+TEST(Failure, OfASubgroupMayBeFollowedByAnotherAttempt) {
+  const auto errors = errors_of(
+      2,
+      [](RankContext& context) {
+        const int both[] = {0, 1};
+        if (context.rank() == 1) return;
+        EXPECT_THROW(context.group()->subgroup(both, "pair"), CollectiveError);
+        context.group()->subgroup(both, "pair");
+      },
+      200ms);
+  EXPECT_THAT(errors[0], ::testing::HasSubstr("rank 1 has left"));
+}
+
+TEST(Failure, OfARankThatLeavesBeforeASecondSubgroupOfOneName) {
+  const auto errors = errors_of(2, [](RankContext& context) {
+    const int both[] = {0, 1};
+    context.group()->subgroup(both, "pair");
+    if (context.rank() == 0) context.group()->subgroup(both, "pair");
+  });
+  EXPECT_THAT(errors[0], ::testing::HasSubstr("rank 1 has left; waiting: rank 0"));
+}
+
 }  // namespace
 }  // namespace moegrad::collective_failure_test

@@ -162,7 +162,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& fault) { return fault.param.name; });
 
 TEST(StuckConsumer, HoldsUpNoOtherQueueForLongerThanTheDeadline) {
-  // Rank 1's thread never comes to execute the all_reduce that everybody has joined.
+  // Rank 1's thread never comes to execute the all_reduce that everybody has joined. It is too long
+  // for each rank to sum it at once.
   test::RankLatch other_ended(1);
   const auto errors = test::errors_of(
       2,
@@ -173,7 +174,8 @@ TEST(StuckConsumer, HoldsUpNoOtherQueueForLongerThanTheDeadline) {
                                                        },
                                                        {.queue = CollectiveQueue::kReduce});
         try {
-          reduce(*context.group());
+          std::vector<float> values(4'000);
+          all_reduce(*context.group(), std::span(values), ReduceOp::kSum, kLayer);
         } catch (const CollectiveError&) {
           if (context.rank() == 0) {
             EXPECT_THROW(stuck->wait(), CollectiveError);

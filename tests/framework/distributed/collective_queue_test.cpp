@@ -107,6 +107,44 @@ TEST(LinkModel, DeliversTheSameResultsLater) {
          {.link = {.latency = 10ms, .bytes_per_second = 1e6}});
 }
 
+// Either gather alone takes 10 ms.
+TEST(LinkModel, IsSharedByTheQueues) {
+  launch(2,
+         [](RankContext& context) {
+           auto& group = *context.group();
+           std::vector<float> input(2'500);
+           group.barrier()->wait();
+           const auto start = std::chrono::steady_clock::now();
+           std::vector<WorkPtr> works;
+           for (const auto queue : {CollectiveQueue::kGather, CollectiveQueue::kReduce}) {
+             works.push_back(group.all_gather(std::as_bytes(std::span(input)), Dtype::kFloat32,
+                                              kIgnore, {.queue = queue}));
+           }
+           for (const auto& work : works) work->wait();
+           EXPECT_GE(std::chrono::steady_clock::now() - start, 20ms);
+         },
+         {.link = {.bytes_per_second = 1e6}});
+}
+
+// The link between hosts needs hours, that within a host nothing.
+TEST(LinkModel, HasHosts) {
+  struct Seen final : std::exception {};
+  const auto body = [](RankContext& context) {
+    auto& world = *context.group();
+    const int first = context.rank() / 2 * 2;
+    const int own_host[] = {first, first + 1};
+    const auto host = world.subgroup(own_host, "host");
+    const auto across = world.barrier();
+    EXPECT_EQ(all_reduce<std::int64_t>(*host, 1), 2);
+    // Nor has it ended well if the other host has seen as much already.
+    EXPECT_FALSE(across->timing().has_value());
+    host->barrier()->wait();  // both ranks of the host have seen it
+    throw Seen();
+  };
+  EXPECT_THROW(launch(4, body, {.link = {.ranks_per_host = 2, .between_hosts = {.latency = 1h}}}),
+               Seen);
+}
+
 TEST(GatherConsumer, RunsOnTheCommunicationThreadOnTheInputsThemselves) {
   launch(2, [](RankContext& context) {
     std::vector<float> input(4);
@@ -135,6 +173,24 @@ TEST(GatherConsumer, IsDestroyedOnTheRanksOwnThreadByWait) {
     work->wait();
     EXPECT_EQ(destroyed_on, std::this_thread::get_id());
   });
+}
+
+TEST(GatherConsumer, MayPostACallOfAGroupOfItsRankAlone) {
+  for (const int world : {1, 2}) {
+    launch(world, [](RankContext& context) {
+      const int own[] = {context.rank()};
+      const auto alone = context.group()->subgroup(own, "alone");
+      WorkPtr posted;
+      std::vector<std::int64_t> input = {7}, output(1);
+      const auto bytes = std::as_bytes(std::span(input));
+      const auto consume = [&](PeerSpans) {
+        posted = alone->all_gather(bytes, std::as_writable_bytes(std::span(output)), Dtype::kInt64);
+      };
+      context.group()->all_gather(bytes, Dtype::kInt64, consume)->wait();
+      posted->wait();
+      EXPECT_EQ(output, input);
+    });
+  }
 }
 
 TEST(GatherConsumer, CannotWaitForACollective) {

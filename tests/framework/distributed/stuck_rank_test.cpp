@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that never returns after a failure: it is named, and the process ends if it shall.
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <thread>
@@ -118,6 +119,42 @@ TEST(StuckRank, RejectsATimeThatNoClockCanHold) {
     EXPECT_EQ(
         error_message<ValueError>([&] { launch(1, [](RankContext&) {}, {.exit_after = time}); }),
         "launch: exit_after must be in (0, 24 h], got " + std::to_string(time.count()) + " ms");
+  }
+}
+
+// Rank 1 does not come, and the process gets SIGTERM.
+void wait_for_sigterm(const LaunchOptions& options) {
+  launch(
+      2,
+      [](RankContext& context) {
+        if (context.rank() == 1) {
+          std::this_thread::sleep_for(50ms);  // rank 0 has joined
+          raise(SIGTERM);
+          never_return();
+        }
+        context.group()->barrier({.label = "step"})->wait();
+      },
+      options);
+}
+
+TEST(StuckRank, SaysOnSigtermWhatItIsIn) {
+  EXPECT_EXIT(wait_for_sigterm({}), ::testing::KilledBySignal(SIGTERM),
+              "rank 0 on host .*: SIGTERM in group world  sequence 0  barrier  step\n"
+              "last operations of this rank, the oldest first:\n"
+              "  joined    group world  sequence 0  barrier  step\n"
+              "rank 1 on host .*: SIGTERM outside collectives\n");
+}
+
+// A program that handles SIGTERM goes on, and its standard error is for its own messages.
+TEST(StuckRank, SaysItInFilesWhereTheProgramHandlesSigterm) {
+  const test::TemporaryFolder folder;
+  const auto end = [&] {
+    signal(SIGTERM, [](int) { _exit(7); });
+    wait_for_sigterm({.last_operations_folder = (folder / ".").string()});
+  };
+  EXPECT_EXIT(end(), ::testing::ExitedWithCode(7), "^$");
+  for (const auto* name : {"last_operations.rank0.txt", "last_operations.rank1.txt"}) {
+    EXPECT_THAT(test::read_file(folder / name), ::testing::HasSubstr(": SIGTERM "));
   }
 }
 

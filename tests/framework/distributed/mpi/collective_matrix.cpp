@@ -173,7 +173,7 @@ void run_large(RankContext& context) {
 }
 
 int run(int argc, char** argv) {
-  MpiOptions options;
+  LaunchOptions options;
   options.piece_bytes = std::size_t{256} << 10;
   options.deadline = std::chrono::seconds(300);
   const std::string_view sizes = argc == 2 ? argv[1] : "";

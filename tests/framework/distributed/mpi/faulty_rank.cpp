@@ -87,7 +87,7 @@ int run(int argc, char** argv) {
   check<UsageError>(argc == 4 || argc == 5, "usage: faulty_rank KIND RANK FOLDER [DEADLINE-MS]");
   const std::string kind = argv[1], folder = argv[3];
   const int faulty = parse_number<int>("RANK", argv[2], {-1, 1000});
-  MpiOptions options;
+  LaunchOptions options;
   options.deadline = std::chrono::milliseconds(
       argc == 5 ? parse_number<int>("DEADLINE-MS", argv[4], {1, 1'000'000}) : 2'000);
   options.exit_after = kProgramExitsAfter;

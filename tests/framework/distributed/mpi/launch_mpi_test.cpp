@@ -26,8 +26,8 @@ int own_rank() { return mpi_environment()->rank; }
 int num_processes() { return mpi_environment()->size; }
 
 /// For launches that are meant to fail.
-MpiOptions quiet(std::chrono::milliseconds deadline = LaunchOptions().deadline) {
-  return {{.deadline = deadline, .on_failure = [](const std::string&) {}}};
+LaunchOptions quiet(std::chrono::milliseconds deadline = LaunchOptions().deadline) {
+  return {.deadline = deadline, .on_failure = [](const std::string&) {}};
 }
 
 TEST(LaunchMpi, GivesEachProcessARankAndTheGroupOfAll) {
@@ -100,9 +100,8 @@ TEST(LaunchMpi, ReportsOnRankZeroWhatEachRankDidLast) {
     std::vector<float> values(context.rank() == 2 ? 3 : 4);
     all_reduce(*context.group(), std::span(values), ReduceOp::kSum, {.label = "second"});
   };
-  EXPECT_THROW(
-      launch_mpi(3, body, {{.on_failure = [&](const std::string& text) { report = text; }}}),
-      CollectiveError);
+  EXPECT_THROW(launch_mpi(3, body, {.on_failure = [&](const std::string& text) { report = text; }}),
+               CollectiveError);
   if (own_rank() >= 3) return;
   EXPECT_THAT(report, ::testing::HasSubstr("all_reduce(sum) of 3 float32"));
   EXPECT_THAT(report, ::testing::ContainsRegex("done +group world +sequence 0 +barrier +first"));
@@ -135,9 +134,8 @@ TEST(LaunchMpi, ReportsTheLatestOperationsTheOldestFirst) {
     if (context.rank() == 1) throw ValueError("boom");
     context.group()->barrier()->wait();
   };
-  EXPECT_THROW(
-      launch_mpi(2, body, {{.on_failure = [&](const std::string& text) { report = text; }}}),
-      Error);
+  EXPECT_THROW(launch_mpi(2, body, {.on_failure = [&](const std::string& text) { report = text; }}),
+               Error);
   if (own_rank() != 0) return;
   // Rank 0 may hear of the failure before it issues its last call. Then both have done the same.
   const std::string alone = "\nrank 1\n", both = "\nranks 0, 1\n";
@@ -438,17 +436,17 @@ TEST(LaunchMpi, RejectsAWorldThatDoesNotFitTheProcesses) {
 }
 
 TEST(LaunchMpi, RejectsOptionsOutOfTheirRanges) {
-  const auto refused = [](const MpiOptions& options) {
+  const auto refused = [](const LaunchOptions& options) {
     return error_message<ValueError>([&] { launch_mpi([](RankContext&) {}, options); });
   };
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, (std::size_t{1} << 30) + 64}) {
-    MpiOptions options;
+    LaunchOptions options;
     options.piece_bytes = bytes;
     EXPECT_EQ(refused(options),
               "launch_mpi: piece_bytes must be a multiple of 64 in (0, 1073741824], got " +
                   std::to_string(bytes));
   }
-  EXPECT_EQ(refused({{.deadline = std::chrono::milliseconds(0)}}),
+  EXPECT_EQ(refused({.deadline = std::chrono::milliseconds(0)}),
             "launch_mpi: deadline must be in (0, 24 h], got 0 ms");
 }
 
@@ -460,7 +458,7 @@ TEST(LaunchMpi, RejectsRanksOfAnotherLaunch) {
 }
 
 TEST(LaunchMpi, RejectsProcessesThatPassDifferentOptions) {
-  MpiOptions options;
+  LaunchOptions options;
   if (own_rank() == 3) options.check_nan = true;
   const auto message = error_message<ValueError>([&] { launch_mpi([](RankContext&) {}, options); });
   EXPECT_EQ(

@@ -7,7 +7,7 @@ namespace moegrad {
 
 void launch(int world_size, const std::function<void(RankContext&)>& body,
             const LaunchOptions& options) {
-  MpiOptions over_mpi;
+  LaunchOptions over_mpi;
   static_cast<LaunchOptions&>(over_mpi) = options;
   // Tests send little, and what is sent in pieces should be.
   over_mpi.piece_bytes = 4096;

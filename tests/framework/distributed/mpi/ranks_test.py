@@ -24,6 +24,7 @@ PROCESSES = 8
 
 # What only ranks that are threads can do, or have.
 NOT_FOR_PROCESSES = {
+    "has a transport of its own": ["SequencesOnMessages.*"],
     "needs more ranks than there are processes": [
         "Conformance.Row18_*", "Conformance.Row19_*", "DeviceMesh.SlicesAreTheRanks*",
         "DeviceMesh.RejectsAxesThatCannotBeTaken*", "ParallelDims.NumbersRanks*"],
@@ -32,9 +33,9 @@ NOT_FOR_PROCESSES = {
         "ConformanceSwitches.RanksThatUseDifferentParameters*", "CountingProcessGroup.SharedBy*",
         "Failure.OfARanksBody*", "Failure.OfAConsumer*", "Failure.WhileBuffersGoOut*",
         "GatherConsumer.CannotWait*", "History.*",
-        "LinkModel.DelaysOneQueueAndNot*", "NaN/*", "Work.CanOutlive*", "Work.FailsAfterADeadline*"],
+        "LinkModel.DelaysOneQueueAndNot*", "LinkModel.HasHosts", "NaN/*", "Work.CanOutlive*", "Work.FailsAfterADeadline*"],
     "asks that ranks read each other's memory, and so end together": [
-        "DispatchRows.RefusesPartsThat*", "Failure.EndsACallOnlyWhen*", "StuckConsumer.*",
+        "DispatchRows.RefusesPartsThat*", "Failure.EndsACallOnlyWhen*", "Failure.OfACallThatARankHasTakenBack*", "StuckConsumer.*",
         "Faults/*/ThrowsInAConsumer*", "Faults/*/IsStuckInAConsumer"],
     "counts memory of ranks that stage nothing": ["Conformance.Row26_*"],
     "catches the standard error of rank 0 and rank 1, or forks": [

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <compare>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/distributed/collective_call.h"
+#include "framework/distributed/collective_clock.h"
+#include "framework/distributed/work.h"
+
+namespace moegrad {
+
+/// How far a call has come, as reports show it. Joined: it has said so to the other ranks, and
+/// waits for them. Running, executed: the rank's own part.
+enum class CallState : std::uint8_t {
+  kIssued,
+  kJoined,
+  kRunning,
+  kExecuted,
+  kDone,
+  kFailed,
+  kGivenUp
+};
+const char* to_string(CallState state);
+
+/// Names a line of calls: a queue of a group, or one side of the messages between two ranks of the
+/// world with one tag.
+struct LineKey {
+  std::int64_t group = 0;  // EngineGroup::id
+  CollectiveQueue queue = CollectiveQueue::kDefault;
+  int from = -1;
+  int to = -1;
+  int tag = 0;
+  int side = 0;  // of messages: 0 sends, 1 receives
+  auto operator<=>(const LineKey&) const = default;
+};
+
+/// The same line where the other rank sees it.
+LineKey across(LineKey key);
+
+/// The ranks of a line, by slot: those of the group, or sender and receiver.
+struct Slots {
+  std::vector<int> world_ranks;
+  std::size_t own = 0;
+
+  std::size_t size() const { return world_ranks.size(); }
+};
+
+/// A call that an Engine executes: where it is, and how it ended. Its CollectiveTiming is complete
+/// when it is done. But for `state`, guarded by the launch's mutex once it is posted.
+struct EngineCall : CollectiveCall, CollectiveTiming {
+  explicit EngineCall(CollectiveCall call) : CollectiveCall(std::move(call)) {}
+
+  // Set when the call is posted.
+  LineKey line;
+  std::int64_t number = 0;    // CollectiveHistory::add()
+  std::uint64_t noted = 0;    // LastOperations::add()
+  std::int64_t group_id = 0;  // that Engine::make_group() proposes; else 0
+  CollectiveClock::time_point joins_at;
+
+  std::atomic<CallState> state = CallState::kIssued;
+  bool done = false;
+  std::exception_ptr thrown;  // what this rank's consumer threw
+  std::string error;          // otherwise, why it failed
+  bool aborted = false;       // whether the error is the consequence of another failure
+  std::condition_variable finished;
+};
+
+}  // namespace moegrad
