@@ -246,8 +246,9 @@ void run(const Program& program, RankContext& context, std::uint64_t order) {
     groups.push_back(is_member ? context.group()->subgroup(ranks, "group " + std::to_string(i))
                                : nullptr);
   }
+  // Over MPI no rank may fail while others make a group.
+  context.group()->barrier({.label = "groups are made"})->wait();
   std::vector<Posted> posted(program.calls.size());
-  std::vector<std::size_t> waited;
   const auto wait_for = [&](std::size_t number) {
     auto& call = posted[number];
     if (call.work == nullptr) return;
@@ -314,8 +315,8 @@ void check_program(std::uint64_t seed, const Launch& launch_ranks) {
   };
   try {
     launch_ranks(program.ranks, body, options, seed);
-  } catch (const Error&) {
-    EXPECT_NE(program.fault, Fault::kNone);
+  } catch (const Error& error) {
+    EXPECT_NE(program.fault, Fault::kNone) << error.what();
   }
   for (int rank = 0; rank < program.ranks; ++rank) {
     const auto& error = errors[static_cast<std::size_t>(rank)];
