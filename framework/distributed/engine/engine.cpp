@@ -2,6 +2,7 @@
 #include "framework/distributed/engine/engine.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <sstream>
 #include <thread>

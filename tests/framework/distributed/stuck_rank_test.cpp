@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <latch>
 #include <thread>
 
 #include "tests/framework/distributed/collective_testing.h"
@@ -124,15 +125,18 @@ TEST(StuckRank, RejectsATimeThatNoClockCanHold) {
 
 // Rank 1 does not come, and the process gets SIGTERM.
 void wait_for_sigterm(const LaunchOptions& options) {
+  std::latch joined(1);
   launch(
       2,
-      [](RankContext& context) {
+      [&](RankContext& context) {
         if (context.rank() == 1) {
-          std::this_thread::sleep_for(50ms);  // rank 0 has joined
+          joined.wait();
           raise(SIGTERM);
           never_return();
         }
-        context.group()->barrier({.label = "step"})->wait();
+        const auto work = context.group()->barrier({.label = "step"});
+        joined.count_down();
+        work->wait();
       },
       options);
 }

@@ -33,9 +33,11 @@ NOT_FOR_PROCESSES = {
         "ConformanceSwitches.RanksThatUseDifferentParameters*", "CountingProcessGroup.SharedBy*",
         "Failure.OfARanksBody*", "Failure.OfAConsumer*", "Failure.WhileBuffersGoOut*",
         "GatherConsumer.CannotWait*", "History.*",
-        "LinkModel.DelaysOneQueueAndNot*", "LinkModel.HasHosts", "NaN/*", "Work.CanOutlive*", "Work.FailsAfterADeadline*"],
+        "LinkModel.DelaysOneQueueAndNot*", "LinkModel.HasHosts", "NaN/*", "Work.CanOutlive*",
+        "Work.FailsAfterADeadline*"],
     "asks that ranks read each other's memory, and so end together": [
-        "DispatchRows.RefusesPartsThat*", "Failure.EndsACallOnlyWhen*", "Failure.OfACallThatARankHasTakenBack*", "StuckConsumer.*",
+        "DispatchRows.RefusesPartsThat*", "Failure.EndsACallOnlyWhen*",
+        "Failure.OfACallThatARankHasTakenBack*", "StuckConsumer.*",
         "Faults/*/ThrowsInAConsumer*", "Faults/*/IsStuckInAConsumer"],
     "counts memory of ranks that stage nothing": ["Conformance.Row26_*"],
     "catches the standard error of rank 0 and rank 1, or forks": [
