@@ -27,6 +27,7 @@ FOR_BUILDING = ["Eigen3", "Boost", "nlohmann_json", "CLI11"]  # the libraries
 BUILD_FLAGS = ["-W", "-march", "-ffp-contract", "lld", "-O", "-g1"]
 UMBRELLA_MEGABYTES = 300
 LOOP_LINES = 30
+CHECKOUT = re.compile(rb"(?<![\w./-])/[\w./-]+(?=/framework/(?:runtime|tensor))")
 QUOTED = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 OUTPUT = {
     "consumer": "gradient of signed_square agrees\n"
@@ -54,11 +55,12 @@ def run(*command):
 
 
 def path_problems(prefix, paths):
+    """A compiler cache may bring in what another checkout compiled, whose path nobody knows here."""
     for file in sorted(path for path in prefix.rglob("*") if path.is_file()):
         contents = file.read_bytes()
-        for path in paths:
-            if os.fsencode(path) in contents:
-                yield f"{file.relative_to(prefix)}: contains {path}"
+        found = {os.fsdecode(path) for path in CHECKOUT.findall(contents)}
+        for path in sorted(found | {str(path) for path in paths if os.fsencode(path) in contents}):
+            yield f"{file.relative_to(prefix)}: contains {path}"
 
 
 def reached(include, headers):
@@ -118,8 +120,9 @@ def self_test():
             (Path(tmp) / name).write_text(text, encoding="utf-8")
         found = [problem.split(":")[0] for problem in header_problems(Path(tmp))]
         assert found == ["a/none.h", "a/stray.h", "a/b.h", "a/d.h"], found
+        (Path(tmp) / "a/lib.a").write_text("x\0/home/a-b/c/framework/tensor\0../../framework/tensor\0", encoding="utf-8")
         found = list(path_problems(Path(tmp), ["a/none"]))
-        assert found == ["moegrad.h: contains a/none"], found
+        assert found == ["a/lib.a: contains /home/a-b/c", "moegrad.h: contains a/none"], found
         known = {Path(name) for name in planted if name not in OPT_IN and name != "a/stray.h"}
         remove_strays(Path(tmp), known)
         found = [problem.split(":")[0] for problem in header_problems(Path(tmp))]
