@@ -11,7 +11,6 @@
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/gather_shards.h"
 #include "framework/distributed/shard_runs.h"
-#include "framework/distributed/text_collectives.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/grad_mode.h"
 #include "framework/runtime/rank_context.h"

@@ -8,12 +8,13 @@ from repository_files import repository_files
 
 # The most lines of .h and .cpp files, and what they are for. A number that rises has its reason beside it.
 BUDGETS = {
-    "framework/runtime": (2836, "a rank's threads and memory, spans, random numbers, errors, log, frame of programs"),
+    # 59 more for records as bytes, whose members are named once: readers of messages are 150 shorter.
+    "framework/runtime": (2895, "a rank's threads and memory, spans, random numbers, errors, log, frame of programs"),
     "framework/profile": (534, "traces, overlap, slow ranks"),
     "framework/tensor": (2133, "tensor, storage, layouts"),
-    # 389 more than the two backends had: a link that is shared (192), what threads do last (75), and a wire over any
+    # 214 more than the two backends had: a link that is shared (192), what threads do last (75), and a wire over any
     # messages, which a test proves.
-    "framework/distributed": (9070, "one engine; ranks as threads, as processes, or on another transport"),
+    "framework/distributed": (8894, "one engine; ranks as threads, as processes, or on another transport"),
     "framework/autograd": (4822, "tape, engine, hooks, sums of gradients, recomputation, gradcheck, graph view"),
     "framework/io": (4516, "safetensors, checkpoints, strict JSON, printing"),
     "ops": (13784, "each op with its backward; kernels for two vector widths"),

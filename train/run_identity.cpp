@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "framework/distributed/text_collectives.h"
+#include "framework/distributed/collectives.h"
 #include "framework/runtime/byte_stream.h"
 #include "framework/runtime/parse_number.h"
 #include "models/causal_lm/config_json.h"
@@ -68,8 +68,7 @@ void check_same_run(const std::shared_ptr<ProcessGroup>& group,
                     const std::map<std::string, std::string>& record) {
   ByteWriter writer;
   for (const auto& [name, value] : record) {
-    writer.text(name);
-    writer.text(value);
+    writer(name, value);
   }
   const auto bytes = writer.take();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -79,9 +78,9 @@ void check_same_run(const std::shared_ptr<ProcessGroup>& group,
     ByteReader first(std::as_bytes(std::span(texts[0])));
     ByteReader other(std::as_bytes(std::span(texts[rank])));
     while (true) {
-      const auto name = first.text(), value_of_0 = first.text();
-      other.text();  // the names are the program's, which all ranks share
-      const auto value = other.text();
+      std::string name, value_of_0, value;
+      first(name, value_of_0);
+      other(name, value);  // the names are the program's, which all ranks share
       if (value == value_of_0) continue;
       // Some values have many lines.
       const auto [differs, end] = std::ranges::mismatch(value_of_0, value);

@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -72,5 +75,14 @@ void all_gather(ProcessGroup& group, std::span<const std::type_identity_t<T>> in
 std::vector<std::vector<std::byte>> gather_bytes(ProcessGroup& group,
                                                  std::span<const std::byte> own,
                                                  const CollectiveOptions& options = {});
+
+/// The texts of all ranks of `group`, in the order of the ranks, on every rank. Errors and plans
+/// travel this way. Without a group, the result is this rank's text.
+std::vector<std::string> all_gather_texts(const std::shared_ptr<ProcessGroup>& group,
+                                          std::string_view text,
+                                          const CollectiveOptions& options = {});
+
+/// The ranks whose text is not that of rank 0, as "1, 3"; empty if all texts are the same.
+std::string ranks_that_differ(const std::vector<std::string>& texts);
 
 }  // namespace moegrad

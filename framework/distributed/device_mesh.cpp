@@ -76,14 +76,10 @@ DeviceMesh::DeviceMesh(std::shared_ptr<ProcessGroup> group, const std::vector<Me
   const auto& root = *groups_->root();
   check_names(axes);
   check_sizes(axes, root.size());
-  int stride = root.size();
-  for (const auto& [name, size] : axes) {
-    stride /= size;
-    Axis axis = {.name = name, .offsets = {}, .coordinate = root.rank() / stride % size};
-    for (int k = 0; k < size; ++k) axis.offsets.push_back(k * stride);
-    axis.group = groups_->of(axis);
-    axes_.push_back(std::move(axis));
-  }
+  Axis whole = {.name = {}, .offsets = {}, .coordinate = root.rank()};
+  for (int rank = 0; rank < root.size(); ++rank) whole.offsets.push_back(rank);
+  axes_ = cut(whole, axes);
+  for (auto& axis : axes_) axis.group = groups_->of(axis);
 }
 
 DeviceMesh::DeviceMesh(std::shared_ptr<Groups> groups, std::vector<Axis> axes)
@@ -124,6 +120,22 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& axes) const {
   return {groups_, std::move(kept)};
 }
 
+// The axes that `axis` becomes; their sizes multiply to its size.
+std::vector<DeviceMesh::Axis> DeviceMesh::cut(const Axis& axis,
+                                              const std::vector<MeshAxis>& parts) {
+  std::vector<Axis> axes;
+  int stride = axis.size();
+  for (const auto& [name, size] : parts) {
+    stride /= size;
+    auto& part = axes.emplace_back(
+        Axis{.name = name, .offsets = {}, .coordinate = axis.coordinate / stride % size});
+    for (int k = 0; k < size; ++k) {
+      part.offsets.push_back(axis.offsets[static_cast<std::size_t>(k * stride)]);
+    }
+  }
+  return axes;
+}
+
 // The offsets of the axis that these axes make together.
 std::vector<int> DeviceMesh::joined_offsets(const std::vector<Axis>& axes) {
   std::vector<int> joined = {0};
@@ -157,16 +169,7 @@ DeviceMesh DeviceMesh::unflatten(std::string_view axis, const std::vector<MeshAx
   const auto place = find_all("unflatten", {std::string(axis)}).front();
   const auto& whole = axes_[place];
   check_sizes(parts, whole.size());
-  std::vector<Axis> split;
-  int stride = whole.size();
-  for (const auto& [name, size] : parts) {
-    stride /= size;
-    Axis part = {.name = name, .offsets = {}, .coordinate = whole.coordinate / stride % size};
-    for (int k = 0; k < size; ++k) {
-      part.offsets.push_back(whole.offsets[static_cast<std::size_t>(k * stride)]);
-    }
-    split.push_back(std::move(part));
-  }
+  auto split = cut(whole, parts);
   check<ValueError>(joined_offsets(split) == whole.offsets, "DeviceMesh: axis ", axis,
                     " must be cut where axes were joined, got ", list_axes(parts));
   return replaced(place, place + 1, std::move(split));

@@ -85,6 +85,7 @@ class DeviceMesh {
   // The places of these axes in axes_.
   std::vector<std::size_t> find_all(std::string_view what,
                                     const std::vector<std::string>& axes) const;
+  static std::vector<Axis> cut(const Axis& axis, const std::vector<MeshAxis>& parts);
   static std::vector<int> joined_offsets(const std::vector<Axis>& axes);
   // The axes, [begin, end) of them replaced by `parts`.
   DeviceMesh replaced(std::size_t begin, std::size_t end, std::vector<Axis> parts) const;

@@ -20,19 +20,14 @@ std::optional<std::int64_t> find_nan_as(std::span<const std::byte> values) {
 
 }  // namespace
 
-std::optional<std::int64_t> find_nan(std::span<const std::byte> values, Dtype dtype) {
-  std::optional<std::int64_t> found;
-  if (holds_reals(dtype)) {
-    dispatch_any(dtype, [&]<class T>() { found = find_nan_as<T>(values); });
-  }
-  return found;
-}
-
 std::optional<std::int64_t> find_nan(std::span<const std::span<const std::byte>> parts,
                                      Dtype dtype) {
+  if (!holds_reals(dtype)) return std::nullopt;
   std::int64_t begin = 0;
   for (const auto part : parts) {
-    if (const auto index = find_nan(part, dtype)) return begin + *index;
+    std::optional<std::int64_t> index;
+    dispatch_any(dtype, [&]<class T>() { index = find_nan_as<T>(part); });
+    if (index) return begin + *index;
     begin += std::ssize(part) / size_of(dtype);
   }
   return std::nullopt;

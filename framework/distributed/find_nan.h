@@ -10,9 +10,8 @@
 
 namespace moegrad {
 
-/// The index of the first NaN among elements of type `dtype`. If there are several parts, their
-/// elements are counted one after the other. int64 has no NaN.
-std::optional<std::int64_t> find_nan(std::span<const std::byte> values, Dtype dtype);
+/// The index of the first NaN among elements of type `dtype`, those of the parts counted one after
+/// the other. int64 has no NaN.
 std::optional<std::int64_t> find_nan(std::span<const std::span<const std::byte>> parts,
                                      Dtype dtype);
 

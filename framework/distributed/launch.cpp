@@ -24,10 +24,15 @@ namespace {
 /// takes precedence over one that only reports another rank's failure.
 class FirstFailure {
  public:
-  void record(bool aborted) {
+  void record(const std::exception_ptr& thrown) {
     const std::lock_guard lock(mutex_);
-    auto& first = aborted ? consequence_ : cause_;
-    if (first == nullptr) first = std::current_exception();
+    try {
+      if (thrown != nullptr) std::rethrow_exception(thrown);
+    } catch (const AbortedError&) {
+      if (consequence_ == nullptr) consequence_ = thrown;
+    } catch (...) {
+      if (cause_ == nullptr) cause_ = thrown;
+    }
   }
 
   void rethrow() {
@@ -45,32 +50,6 @@ class FirstFailure {
 ThreadState state_of_ranks() {
   const auto& caller = ThreadState::current();
   return {.grad_mode = caller.grad_mode, .anomaly_detection = caller.anomaly_detection};
-}
-
-void run_rank(int rank, const ThreadLaunch& ranks, const ThreadState& state,
-              const std::function<void(RankContext&)>& body, LogLevel log_level,
-              FirstFailure& failure) {
-  const auto& launch = ranks.state();
-  const auto& engine = ranks.engine(rank);
-  try {
-    const ThreadStateGuard state_guard(state);
-    RankContext context({.rank = rank,
-                         .world_size = launch->world_size,
-                         .threads = launch->options.threads_per_rank,
-                         .group = std::make_shared<EngineProcessGroup>(engine, engine->world()),
-                         .launch = launch,
-                         .log_level = log_level});
-    const RankContextGuard guard(context);
-    body(context);
-  } catch (const AbortedError& error) {
-    failure.record(/*aborted=*/true);
-    engine->body_failed(error.what());
-  } catch (...) {
-    failure.record(/*aborted=*/false);
-    engine->body_failed(message_of_exception());
-  }
-  engine->body_ended();
-  engine->write_last_operations();
 }
 
 }  // namespace
@@ -98,7 +77,11 @@ void launch(int world_size, const std::function<void(RankContext&)>& body,
     std::vector<std::jthread> threads;  // joined when it goes out of scope, also by an exception
     try {
       for (int rank = 0; rank < world_size; ++rank) {
-        threads.emplace_back([&, rank] { run_rank(rank, ranks, state, body, log_level, failure); });
+        threads.emplace_back([&, rank] {
+          const ThreadStateGuard state_guard(state);
+          failure.record(run_rank(ranks.engine(rank),
+                                  {.launch = ranks.state(), .log_level = log_level}, body));
+        });
       }
     } catch (const std::system_error& error) {
       const auto failed =

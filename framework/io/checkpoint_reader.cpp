@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "framework/distributed/collectives.h"
 #include "framework/distributed/shard_runs.h"
 #include "framework/distributed/slow_storage.h"
-#include "framework/distributed/text_collectives.h"
 #include "framework/io/checkpoint_folders.h"
 #include "framework/io/mapped_file.h"
 #include "framework/runtime/crc32c.h"

@@ -14,7 +14,6 @@
 
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/slow_storage.h"
-#include "framework/distributed/text_collectives.h"
 #include "framework/io/checkpoint_manifest.h"
 #include "framework/runtime/error.h"
 #include "framework/runtime/utf8.h"

@@ -7,18 +7,22 @@ void ByteWriter::append(std::span<const std::byte> bytes) {
   bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
 }
 
-void ByteWriter::text(std::string_view text) {
-  number(std::ssize(text));
+void ByteWriter::put(std::string_view text) {
+  put(std::ssize(text));
   append(std::as_bytes(std::span(text)));
 }
 
-std::string ByteReader::text() {
-  const auto size = number<std::ptrdiff_t>();
-  check(size >= 0, "byte stream: a text must have at least 0 bytes, got ", size);
-  const auto bytes = next(static_cast<std::size_t>(size));
-  std::string text(bytes.size(), '\0');
+void ByteReader::get(std::string& text) {
+  const auto bytes = next(static_cast<std::size_t>(size("text")));
+  text.resize(bytes.size());
   std::memcpy(text.data(), bytes.data(), bytes.size());
-  return text;
+}
+
+std::ptrdiff_t ByteReader::size(std::string_view of) {
+  std::ptrdiff_t size = 0;
+  get(size);
+  check(size >= 0, "byte stream: a ", of, " must have a size of at least 0, got ", size);
+  return size;
 }
 
 std::span<const std::byte> ByteReader::next(std::size_t size) {

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdio>
-#include <exception>
 #include <fstream>
 #include <new>
 #include <stdexcept>
@@ -38,9 +37,9 @@ std::string memory_in_use() {
 
 }  // namespace
 
-std::string message_of_exception() {
+std::string message_of_exception(const std::exception_ptr& exception) {
   try {
-    throw;
+    std::rethrow_exception(exception);
   } catch (const OutOfMemoryError& error) {
     return error.what();
   } catch (const std::bad_alloc&) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <compare>
 #include <condition_variable>
 #include <cstddef>
@@ -54,7 +53,7 @@ struct Slots {
 };
 
 /// A call that an Engine executes: where it is, and how it ended. Its CollectiveTiming is complete
-/// when it is done. But for `state`, guarded by the launch's mutex once it is posted.
+/// when it is done. Guarded by the launch's mutex once it is posted.
 struct EngineCall : CollectiveCall, CollectiveTiming {
   explicit EngineCall(CollectiveCall call) : CollectiveCall(std::move(call)) {}
 
@@ -65,7 +64,7 @@ struct EngineCall : CollectiveCall, CollectiveTiming {
   std::int64_t group_id = 0;  // that Engine::make_group() proposes; else 0
   CollectiveClock::time_point joins_at;
 
-  std::atomic<CallState> state = CallState::kIssued;
+  CallState state = CallState::kIssued;
   bool done = false;
   std::exception_ptr thrown;  // what this rank's consumer threw
   std::string error;          // otherwise, why it failed

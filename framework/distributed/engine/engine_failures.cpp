@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "framework/distributed/engine/engine.h"
+#include "framework/runtime/exception_message.h"
 #include "framework/runtime/log.h"
 
 namespace moegrad {
@@ -18,16 +19,6 @@ constexpr CollectiveClock::duration kGrace = std::chrono::seconds(1);
 constexpr CollectiveClock::duration kOvertaken = std::chrono::milliseconds(10);
 
 bool same_meeting(const LineKey& a, const LineKey& b) { return a == b || a == across(b); }
-
-std::string what_of(const std::exception_ptr& thrown) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "unknown exception";
-  }
-}
 
 }  // namespace
 
@@ -47,8 +38,9 @@ void Engine::fail(const std::string& cause, const EngineCall& origin) {
 
 void Engine::fail_by_consumer(EngineCall& call, std::exception_ptr thrown) {
   call.thrown = std::move(thrown);
-  launch_->fail({.cause = "rank " + std::to_string(rank_) + " failed: " + what_of(call.thrown),
-                 .rank_threw = true});
+  launch_->fail(
+      {.cause = "rank " + std::to_string(rank_) + " failed: " + message_of_exception(call.thrown),
+       .rank_threw = true});
 }
 
 void Engine::fail_by_withdrawal() {

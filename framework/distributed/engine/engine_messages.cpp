@@ -13,33 +13,23 @@ enum class Message : std::uint8_t { kFailure, kHistory, kQuestion, kAnswer, kEnd
 
 constexpr std::size_t kLongestCause = 4096;
 
-ByteWriter begin_message(Message kind) {
-  ByteWriter writer;
-  writer.number(static_cast<std::uint8_t>(kind));
-  return writer;
-}
-
-void write(ByteWriter& writer, const LineKey& key) {
-  writer.number(key.group);
-  writer.number(static_cast<std::uint8_t>(key.queue));
-  writer.number(key.from);
-  writer.number(key.to);
-  writer.number(key.tag);
-  writer.number(key.side);
-}
-
-LineKey read_line_key(ByteReader& reader) {
-  LineKey key;
-  key.group = reader.number<std::int64_t>();
-  key.queue = static_cast<CollectiveQueue>(reader.number<std::uint8_t>());
-  key.from = reader.number<int>();
-  key.to = reader.number<int>();
-  key.tag = reader.number<int>();
-  key.side = reader.number<int>();
-  return key;
-}
-
 }  // namespace
+
+void members(auto& stream, Like<LineKey> auto& key) {
+  stream(key.group, key.queue, key.from, key.to, key.tag, key.side);
+}
+
+void members(auto& stream, Like<Failure> auto& failure) {
+  stream(failure.cause, failure.origin, failure.line, failure.sequence, failure.rank_threw);
+}
+
+void members(auto& stream, Like<HistoryLine> auto& line) {
+  stream(line.state, line.where, line.sequence, line.signature, line.label);
+}
+
+void members(auto& stream, Like<Line::Answer> auto& answer) {
+  stream(answer.sequence, answer.excused, answer.has_issued, answer.has_left);
+}
 
 void Engine::tell(int rank, std::vector<std::byte> message) {
   transport_->send(rank, std::move(message));
@@ -49,7 +39,7 @@ void Engine::tell(int rank, std::vector<std::byte> message) {
 void Engine::tell_end() {
   if (!body_ended_ || has_failed() || std::exchange(told_end_, true)) return;
   for (const int rank : world_->ranks) {
-    if (rank != rank_) tell(rank, begin_message(Message::kEnd).take());
+    if (rank != rank_) tell(rank, to_bytes(Message::kEnd));
   }
 }
 
@@ -60,14 +50,9 @@ bool Engine::is_elsewhere(int rank) const {
 }
 
 void Engine::tell_failure() {
-  auto writer = begin_message(Message::kFailure);
-  const auto& failure = launch_->failure();
-  writer.text(std::string_view(failure.cause).substr(0, kLongestCause));
-  writer.text(std::string_view(failure.origin).substr(0, kLongestCause));
-  write(writer, failure.line);
-  writer.number(failure.sequence);
-  writer.number(static_cast<std::uint8_t>(failure.rank_threw));
-  const auto message = writer.take();
+  auto failure = launch_->failure();
+  for (auto* const text : {&failure.cause, &failure.origin}) *text = text->substr(0, kLongestCause);
+  const auto message = to_bytes(Message::kFailure, failure);
   for (const int rank : world_->ranks) {
     if (!is_elsewhere(rank)) continue;
     try {
@@ -79,23 +64,20 @@ void Engine::tell_failure() {
   if (!is_elsewhere(0)) return;
   // The latest first, as many as there is room for.
   const auto lines = history();
-  auto of_history = begin_message(Message::kHistory);
-  std::size_t room = Transport::kLongestMessage - 64;
+  auto told = to_bytes(Message::kHistory);
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
-    const std::string_view texts[] = {line->state, line->where, line->sequence, line->signature,
-                                      line->label};
-    std::size_t size = 0;
-    for (const auto text : texts) size += text.size() + sizeof(std::int64_t);
-    if (size > room) break;
-    room -= size;
-    for (const auto text : texts) of_history.text(text);
+    const auto bytes = to_bytes(*line);
+    if (told.size() + bytes.size() > Transport::kLongestMessage) break;
+    told.insert(told.end(), bytes.begin(), bytes.end());
   }
-  tell(0, of_history.take());
+  tell(0, std::move(told));
 }
 
 void Engine::hear(int from, std::span<const std::byte> message) {
   ByteReader reader(message);
-  switch (static_cast<Message>(reader.number<std::uint8_t>())) {
+  Message kind{};
+  reader(kind);
+  switch (kind) {
     case Message::kFailure:
       return hear_failure(reader);
     case Message::kHistory:
@@ -113,11 +95,7 @@ void Engine::hear(int from, std::span<const std::byte> message) {
 
 void Engine::hear_failure(ByteReader& reader) {
   Failure failure;
-  failure.cause = reader.text();
-  failure.origin = reader.text();
-  failure.line = read_line_key(reader);
-  failure.sequence = reader.number<std::int64_t>();
-  failure.rank_threw = reader.number<std::uint8_t>() != 0;
+  reader(failure);
   if (heard_failure_) return;
   heard_failure_ = std::move(failure);
   heard_at_ = CollectiveClock::now();
@@ -126,53 +104,37 @@ void Engine::hear_failure(ByteReader& reader) {
 void Engine::hear_history(int from, ByteReader& reader) {
   std::vector<HistoryLine> lines;
   while (!reader.at_end()) {
-    HistoryLine line;
-    for (auto* const text :
-         {&line.state, &line.where, &line.sequence, &line.signature, &line.label}) {
-      *text = reader.text();
-    }
-    lines.insert(lines.begin(), std::move(line));
+    reader(*lines.emplace(lines.begin()));
   }
   launch_->set_history(from, std::move(lines));
 }
 
 void Engine::ask(int rank, const LineKey& line, std::int64_t sequence,
                  CollectiveClock::duration waited) {
-  auto writer = begin_message(Message::kQuestion);
-  write(writer, line);
-  writer.number(sequence);
-  writer.number(static_cast<std::int64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(waited).count()));
-  tell(rank, writer.take());
+  tell(rank, to_bytes(Message::kQuestion, line, sequence, waited));
   ++unanswered_;
 }
 
 void Engine::hear_question(int from, ByteReader& reader) {
-  const auto key = read_line_key(reader);
-  const auto sequence = reader.number<std::int64_t>();
-  const std::chrono::nanoseconds waited(reader.number<std::int64_t>());
+  LineKey key;
+  Line::Answer answer;
+  CollectiveClock::duration waited{};
+  reader(key, answer.sequence, waited);
   const auto group = groups_.find(key.group);
-  auto answer = begin_message(Message::kAnswer);
-  write(answer, key);
-  answer.number(sequence);
-  const auto excused = excuses_.within(
+  answer.excused = excuses_.within(
       waited, group == groups_.end() ? world_.get() : group->second.get(), world_.get());
-  answer.number(static_cast<std::int64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(excused).count()));
-  answer.number(static_cast<std::uint8_t>(has_issued(across(key), sequence)));
-  answer.number(static_cast<std::uint8_t>(body_ended_));
-  tell(from, answer.take());
+  answer.has_issued = has_issued(across(key), answer.sequence);
+  answer.has_left = body_ended_;
+  tell(from, to_bytes(Message::kAnswer, key, answer));
 }
 
 void Engine::hear_answer(int from, ByteReader& reader) {
   --unanswered_;
-  const auto key = read_line_key(reader);
+  LineKey key;
   Line::Answer answer;
-  answer.sequence = reader.number<std::int64_t>();
-  answer.excused = std::chrono::nanoseconds(reader.number<std::int64_t>());
-  answer.has_issued = reader.number<std::uint8_t>() != 0;
+  reader(key, answer);
   // A rank that has left after a failure has told of it before.
-  answer.has_left = reader.number<std::uint8_t>() != 0 && !heard_failure_;
+  answer.has_left = answer.has_left && !heard_failure_;
   const auto line = lines_.find(key);
   if (line != lines_.end()) line->second->hear(from, answer);
 }

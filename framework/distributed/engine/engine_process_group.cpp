@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/engine/engine_process_group.h"
 
-#include <exception>
 #include <utility>
 
+#include "framework/runtime/exception_message.h"
 #include "framework/runtime/log.h"
 
 namespace moegrad {
@@ -85,6 +85,27 @@ std::shared_ptr<ProcessGroup> EngineProcessGroup::make_subgroup(std::span<const 
   auto group = std::make_shared<EngineProcessGroup>(engine_, state);
   group->barrier({.label = state->label})->wait();
   return group;
+}
+
+std::exception_ptr run_rank(const std::shared_ptr<Engine>& engine, RankContext::Options options,
+                            const std::function<void(RankContext&)>& body) {
+  std::exception_ptr thrown;
+  try {
+    options.rank = engine->rank();
+    options.world_size = engine->launch().world_size;
+    options.threads = engine->options().threads_per_rank;
+    options.group = std::make_shared<EngineProcessGroup>(engine, engine->world());
+    RankContext context(std::move(options));
+    engine->transport().set_arena(context.arena());
+    const RankContextGuard guard(context);
+    body(context);
+  } catch (...) {
+    thrown = std::current_exception();
+    engine->body_failed(message_of_exception());
+  }
+  engine->body_ended();
+  engine->write_last_operations();
+  return thrown;
 }
 
 }  // namespace moegrad

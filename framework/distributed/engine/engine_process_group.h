@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <memory>
-#include <vector>
+#include <string>
 
 #include "framework/distributed/engine/engine.h"
 #include "framework/distributed/process_group.h"
+#include "framework/runtime/rank_context.h"
 
 namespace moegrad {
 
@@ -30,5 +33,10 @@ class EngineProcessGroup final : public ProcessGroup {
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<EngineGroup> group_;
 };
+
+/// Runs the body of the engine's rank. `options`: of its context, but for what the engine knows.
+/// Returns what the body has thrown, at which the launch has failed; else null.
+std::exception_ptr run_rank(const std::shared_ptr<Engine>& engine, RankContext::Options options,
+                            const std::function<void(RankContext&)>& body);
 
 }  // namespace moegrad

@@ -121,6 +121,8 @@ class Transport {
 
   virtual ~Transport() = default;
 
+  /// The rank's, for payloads that wait for their place. Called before the first call is posted.
+  virtual void set_arena(std::shared_ptr<Arena>) {}
   virtual std::unique_ptr<Wire> open(const EngineGroup& group, const LineKey& key,
                                      const Slots& slots) = 0;
   /// Sends a short message, beside the collectives.

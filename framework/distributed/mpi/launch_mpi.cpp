@@ -18,30 +18,6 @@ namespace {
 using mpi::MpiLaunch;
 using mpi::MpiProcess;
 
-// What a rank has thrown.
-struct Thrown {
-  std::exception_ptr exception = nullptr;
-  std::optional<std::string> what = {};
-};
-
-Thrown run_rank(MpiLaunch& launch, RankContext::Options context_options,
-                const std::function<void(RankContext&)>& body) {
-  Thrown thrown;
-  try {
-    const auto& engine = launch.engine;
-    context_options.group = std::make_shared<EngineProcessGroup>(engine, engine->world());
-    RankContext context(std::move(context_options));
-    launch.transport->set_arena(context.arena());
-    const RankContextGuard guard(context);
-    body(context);
-  } catch (...) {
-    thrown = {.exception = std::current_exception(), .what = message_of_exception()};
-    launch.engine->body_failed(*thrown.what);
-  }
-  launch.engine->body_ended();
-  return thrown;
-}
-
 }  // namespace
 
 void launch_mpi(const std::function<void(RankContext&)>& body, const LaunchOptions& options) {
@@ -71,23 +47,19 @@ void launch_mpi(int world_size, const std::function<void(RankContext&)>& body,
         std::make_shared<MpiLaunch>(process, process.rank(), world_size, options, process.hosts());
   }
   process.begin(launch, log_level);
-  Thrown thrown;
+  std::exception_ptr thrown;
   std::optional<LastOperations::SignalGuard> signal_guard;
   if (has_rank) {
     signal_guard.emplace(launch->engine->last_operations());
-    thrown = run_rank(*launch,
-                      {.rank = process.rank(),
-                       .world_size = world_size,
-                       .threads = options.threads_per_rank,
-                       .log_level = log_level},
-                      body);
-    launch->engine->write_last_operations();
+    thrown = run_rank(launch->engine, {.log_level = log_level}, body);
   }
-  const auto all = process.end(thrown.what);
+  std::optional<std::string> what;
+  if (thrown != nullptr) what = message_of_exception(thrown);
+  const auto all = process.end(what);
   if (has_rank) launch->state->report_failure();
   signal_guard.reset();
-  if (thrown.exception != nullptr) std::rethrow_exception(thrown.exception);
-  const auto other = std::ranges::find_if(all, [](const auto& what) { return what.has_value(); });
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+  const auto other = std::ranges::find_if(all, [](const auto& each) { return each.has_value(); });
   if (other == all.end()) return;
   throw AbortedError("launch_mpi: rank " + std::to_string(other - all.begin()) +
                      " failed: " + **other);

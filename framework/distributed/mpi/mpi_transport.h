@@ -37,9 +37,8 @@ class MpiTransport final : public Transport {
   void open_world(MPI_Comm all, const EngineGroup& world);
   /// When the engine has been closed. `failed`: messages that nobody has received may be left.
   void close(bool failed);
-  /// Where payloads are staged. Set before the first call.
-  void set_arena(std::shared_ptr<Arena> arena) { arena_ = std::move(arena); }
 
+  void set_arena(std::shared_ptr<Arena> arena) override { arena_ = std::move(arena); }
   std::unique_ptr<Wire> open(const EngineGroup& group, const LineKey& key,
                              const Slots& slots) override;
   void send(int rank, std::vector<std::byte> message) override {

@@ -28,7 +28,7 @@ TYPED_TEST(NaN, IsFoundAtItsFirstElementAndInfinityIsNone) {
   std::vector<TypeParam> values(5, floating<TypeParam>(-kInfinity));
   values[1] = floating<TypeParam>(kInfinity);
   const auto found = [&] {
-    return find_nan(std::as_bytes(std::span(values)), dtype_of<TypeParam>);
+    return find_nan(ByteParts{std::as_bytes(std::span(values))}, dtype_of<TypeParam>);
   };
   EXPECT_EQ(found(), std::nullopt);
   values[4] = floating<TypeParam>(kQuiet);

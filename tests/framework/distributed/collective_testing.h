@@ -17,9 +17,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "framework/distributed/collectives.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/process_group.h"
-#include "framework/distributed/text_collectives.h"
 #include "framework/runtime/mpi_environment.h"
 
 namespace moegrad::test {

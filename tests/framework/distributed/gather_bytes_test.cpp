@@ -36,6 +36,26 @@ TEST(GatherBytes, GivesRankZeroTheBytesOfAllWhateverTheirLengths) {
   }
 }
 
+TEST(TextCollectives, GiveEveryRankTheTextsOfAll) {
+  const std::vector<std::string> all = {"", std::string("a\0b", 3), "exactly8", "and a longer one"};
+  for (int world_size = 1; world_size <= 4; ++world_size) {
+    launch(world_size, [&](RankContext& context) {
+      const auto rank = static_cast<std::size_t>(context.rank());
+      const auto texts = all_gather_texts(context.group(), all[rank]);
+      EXPECT_EQ(texts, std::vector<std::string>(all.begin(), all.begin() + world_size));
+      const auto empty = all_gather_texts(context.group(), "");
+      EXPECT_EQ(empty, std::vector<std::string>(static_cast<std::size_t>(world_size)));
+    });
+  }
+  EXPECT_EQ(all_gather_texts(nullptr, "alone"), std::vector<std::string>{"alone"});
+}
+
+TEST(TextCollectives, NameTheRanksThatDiffer) {
+  EXPECT_EQ(ranks_that_differ({"a"}), "");
+  EXPECT_EQ(ranks_that_differ({"a", "a", "a"}), "");
+  EXPECT_EQ(ranks_that_differ({"a", "b", "a", ""}), "1, 3");
+}
+
 TEST(GatherTimelines, ComeAsTheyWere) {
   const auto timeline = [](int rank) {
     RankTimeline own;
@@ -76,24 +96,29 @@ TEST(GatherTimelines, ComeAsTheyWere) {
 }
 
 TEST(ByteStream, ReadsInOrderAndNotPastTheEnd) {
-  ByteWriter writer;
-  writer.number(std::int64_t{-3});
-  writer.text("");
-  writer.text(std::string("a\0b", 3));
-  writer.number(0.5);
-  const auto written = writer.take();
+  const auto written = to_bytes(std::int64_t{-3}, std::string(), std::string("a\0b", 3),
+                                std::vector<std::string>{"x", "yz"}, ReduceOp::kMax, 0.5);
   ByteReader reader(written);
-  EXPECT_EQ(reader.number<std::int64_t>(), -3);
-  EXPECT_EQ(reader.text(), "");
-  EXPECT_EQ(reader.text(), std::string("a\0b", 3));
+  std::int64_t number = 0;
+  std::string empty = "?", text;
+  std::vector<std::string> texts;
+  ReduceOp op{};
+  reader(number, empty, text, texts, op);
+  EXPECT_EQ(number, -3);
+  EXPECT_EQ(empty, "");
+  EXPECT_EQ(text, std::string("a\0b", 3));
+  EXPECT_EQ(texts, (std::vector<std::string>{"x", "yz"}));
+  EXPECT_EQ(op, ReduceOp::kMax);
   EXPECT_FALSE(reader.at_end());
-  EXPECT_EQ(reader.number<double>(), 0.5);
+  double half = 0;
+  reader(half);
+  EXPECT_EQ(half, 0.5);
   EXPECT_TRUE(reader.at_end());
-  EXPECT_EQ(message_of<Error>([&] { reader.number<std::uint8_t>(); }),
-            "byte stream: must have 1 more bytes, got 0");
-  ByteReader as_text(written);
-  EXPECT_EQ(message_of<Error>([&] { as_text.text(); }),
-            "byte stream: a text must have at least 0 bytes, got -3");
+  EXPECT_EQ(message_of<Error>([&] { reader(op); }), "byte stream: must have 1 more bytes, got 0");
+  EXPECT_EQ(message_of<Error>([&] { ByteReader{written}(text); }),
+            "byte stream: a text must have a size of at least 0, got -3");
+  EXPECT_EQ(message_of<Error>([&] { ByteReader{written}(texts); }),
+            "byte stream: a vector must have a size of at least 0, got -3");
 }
 
 }  // namespace

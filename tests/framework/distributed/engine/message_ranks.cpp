@@ -17,7 +17,6 @@
 
 #include "framework/distributed/engine/engine_process_group.h"
 #include "framework/distributed/engine/message_wire.h"
-#include "framework/runtime/exception_message.h"
 
 namespace moegrad::test {
 namespace {
@@ -218,7 +217,7 @@ class MessageTransport final : public Transport {
   MessageTransport(Network& network, int rank, int ranks)
       : network_(network), rank_(rank), ranks_(ranks) {}
 
-  void set_arena(std::shared_ptr<Arena> arena) { arena_ = std::move(arena); }
+  void set_arena(std::shared_ptr<Arena> arena) override { arena_ = std::move(arena); }
 
   std::unique_ptr<Wire> open(const EngineGroup&, const LineKey& key, const Slots& slots) override {
     return std::make_unique<MessageWire>(std::make_unique<LineMessages>(network_, key, slots),
@@ -265,27 +264,13 @@ class MessageRank {
   MessageRank(Network& network, int rank, int ranks, const LaunchOptions& options)
       : network_(network),
         state_(std::make_shared<LaunchState>("launch_on_messages", options, ranks)) {
-    auto transport = std::make_unique<MessageTransport>(network, rank, ranks);
-    transport_ = transport.get();
-    engine_ = std::make_shared<Engine>(state_, rank, std::move(transport));
+    engine_ = std::make_shared<Engine>(state_, rank,
+                                       std::make_unique<MessageTransport>(network, rank, ranks));
   }
 
   void run(const std::function<void(RankContext&)>& body) {
     std::thread own([this] { serve(); });
-    try {
-      RankContext context(
-          {.rank = engine_->rank(),
-           .world_size = state_->world_size,
-           .threads = state_->options.threads_per_rank,
-           .group = std::make_shared<EngineProcessGroup>(engine_, engine_->world())});
-      transport_->set_arena(context.arena());
-      const RankContextGuard guard(context);
-      body(context);
-    } catch (...) {
-      thrown_ = std::current_exception();
-      engine_->body_failed(message_of_exception());
-    }
-    engine_->body_ended();
+    thrown_ = run_rank(engine_, {}, body);
     own.join();
     engine_->close();
     state_->report_failure();
@@ -320,7 +305,6 @@ class MessageRank {
 
   Network& network_;
   std::shared_ptr<LaunchState> state_;
-  MessageTransport* transport_ = nullptr;  // the engine's
   std::shared_ptr<Engine> engine_;
   std::exception_ptr thrown_;
   std::optional<TimePoint> quiet_since_;
