@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "framework/distributed/launch_options.h"
 
+#include <cmath>
 #include <string>
 
 #include "framework/runtime/error.h"
@@ -28,6 +29,22 @@ void check_launch_options(std::string_view launch, const LaunchOptions& options)
   const auto jitter = options.jitter.maximum;
   check<ValueError>(jitter.count() >= 0 && jitter <= kDay, launch,
                     ": jitter must be in [0, 24 h], got ", jitter.count(), " ns");
+  check<ValueError>(1 <= options.threads_per_rank, launch,
+                    ": threads_per_rank must be at least 1, got ", options.threads_per_rank);
+  const auto check_rate = [&](std::string_view what, auto latency, double bytes_per_second) {
+    check<ValueError>(latency.count() >= 0 && latency <= kDay, launch, ": the latency of ", what,
+                      " must be in [0, 24 h], got ", latency.count(), " ns");
+    check<ValueError>(bytes_per_second == 0 || bytes_per_second >= 1, launch,
+                      ": bytes_per_second of ", what, " must be 0 or at least 1, got ",
+                      bytes_per_second);
+  };
+  const auto& link = options.link;
+  check_rate("link", link.latency, link.bytes_per_second);
+  check_rate("link.between_hosts", link.between_hosts.latency, link.between_hosts.bytes_per_second);
+  check<ValueError>(link.slow_by > 0 && std::isfinite(link.slow_by), launch,
+                    ": slow_by of link must be positive, got ", link.slow_by);
+  check<ValueError>(link.ranks_per_host >= 0, launch,
+                    ": ranks_per_host of link must be at least 0, got ", link.ranks_per_host);
   constexpr std::size_t kLine = 64, kMost = std::size_t{1} << 30;
   check<ValueError>(
       0 < options.piece_bytes && options.piece_bytes <= kMost && options.piece_bytes % kLine == 0,

@@ -36,7 +36,8 @@ struct LaunchOptions {
   /// A collective fails on every rank if not all ranks have joined it after this time, or if a rank
   /// has not executed it this time after all have joined. The delays of `jitter`, the time of
   /// `link` and the time that ProcessGroup::excuse() excuses are added. Time counts only while the
-  /// process runs, not while the whole process is stopped, as by SIGSTOP. In (0, 24 h].
+  /// process runs, not while the whole process is stopped, as by SIGSTOP. Over MPI the consumer of
+  /// an all-gather has no deadline: it runs on the thread that would look. In (0, 24 h].
   std::chrono::milliseconds deadline{60'000};
   /// A rank that has not returned this time after the first failure is stuck. This is reported, and
   /// the process ends with _exit(1), because a single thread cannot be ended. Programs choose
@@ -68,7 +69,7 @@ struct LaunchOptions {
   /// by itself.
   std::function<void(const std::string& report)> on_failure = {};
   /// Where each rank writes `last_operations.rank3.txt` when the process gets SIGTERM or a
-  /// collective fails; empty for nowhere. The folder must exist.
+  /// collective fails; empty for nowhere, as is a folder that is not there by then.
   std::string last_operations_folder = {};
 
   int priority_of(CollectiveQueue queue) const {

@@ -21,7 +21,8 @@ struct LinkModel {
   double bytes_per_second = 0;  // 0: infinite
   int slow_rank = -1;           // rank of the world that receives slow_by times as slowly
   double slow_by = 1;
-  /// As if ranks [0, n), [n, 2 n), ... were on hosts of their own; 0: all on one.
+  /// As if ranks [0, n), [n, 2 n), ... were on hosts of their own; 0: all on one. It models time
+  /// alone: ProcessGroup::hosts() knows nothing of it.
   int ranks_per_host = 0;
   LinkBetweenHosts between_hosts = {};
 

@@ -99,6 +99,18 @@ void check_counts(std::string_view side, std::span<const std::int64_t> counts, i
                     "_counts must be at most 2^63 - 1 bytes together, got ", sum, ' ', dtype);
 }
 
+// Ranks read each other's inputs at other times than they write their outputs. `in_place`: what
+// this rank writes no one else reads.
+void check_apart(std::string_view op, std::span<const std::byte> input,
+                 std::span<const std::byte> output, bool in_place) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(input.data());
+  const auto other = reinterpret_cast<std::uintptr_t>(output.data());
+  const bool apart = begin + input.size() <= other || other + output.size() <= begin;
+  check<ValueError>(apart || in_place, op,
+                    ": input and output must not overlap, unless the shorter ",
+                    "one is this rank's place in the other");
+}
+
 void check_reducible(std::string_view op, Dtype dtype) {
   check<DtypeError>(dtype != Dtype::kBool, op, ": needs numbers, got ", dtype);
 }
@@ -106,6 +118,10 @@ void check_reducible(std::string_view op, Dtype dtype) {
 void check_rank(std::string_view op, std::string_view what, int rank, int size) {
   check<ValueError>(0 <= rank && rank < size, op, ": ", what, " must be in [0, ", size, "), got ",
                     rank);
+}
+
+void check_tag(std::string_view op, int tag) {
+  check<ValueError>(tag >= 0, op, ": tag must be at least 0, got ", tag);
 }
 
 }  // namespace
@@ -177,6 +193,8 @@ WorkPtr ProcessGroup::all_gather(std::span<const std::byte> input, std::span<std
   const auto elements = num_elements("all_gather", output, dtype);
   check<ValueError>(elements == size() * call.count, "all_gather: output must hold ", size(),
                     " inputs of ", call.count, " elements, got ", elements);
+  const auto own = static_cast<std::size_t>(rank_) * input.size();
+  check_apart("all_gather", input, output, input.data() == output.data() + own);
   call.input = input;
   call.output = output;
   return post(std::move(call));
@@ -194,6 +212,11 @@ WorkPtr ProcessGroup::reduce_scatter(ByteParts input, std::span<std::byte> outpu
   const auto chunk = num_elements("reduce_scatter", output, dtype);
   check<ValueError>(call.count == size() * chunk, "reduce_scatter: input must hold ", size(),
                     " chunks of ", chunk, " elements, got ", call.count);
+  const auto own = static_cast<std::size_t>(rank_) * output.size();
+  for (const auto& part : call.parts) {
+    check_apart("reduce_scatter", part, output,
+                call.parts.size() == 1 && output.data() == part.data() + own);
+  }
   return post(std::move(call));
 }
 
@@ -264,6 +287,7 @@ WorkPtr ProcessGroup::post_all_to_all(CollectiveCall call,
 WorkPtr ProcessGroup::send(std::span<const std::byte> input, int to, int tag, Dtype dtype,
                            const CollectiveOptions& options) {
   check_rank("send", "to", to, size());
+  check_tag("send", tag);
   auto call = make_call(CollectiveOp::kSend, input, dtype, options);
   call.input = input;
   call.from = world_rank(rank_);
@@ -275,6 +299,7 @@ WorkPtr ProcessGroup::send(std::span<const std::byte> input, int to, int tag, Dt
 WorkPtr ProcessGroup::recv(std::span<std::byte> output, int from, int tag, Dtype dtype,
                            const CollectiveOptions& options) {
   check_rank("recv", "from", from, size());
+  check_tag("recv", tag);
   auto call = make_call(CollectiveOp::kRecv, output, dtype, options);
   call.output = output;
   call.from = world_rank(from);

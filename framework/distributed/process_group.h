@@ -70,10 +70,12 @@ class ProcessGroup {
   /// where ranks are threads, when every rank's has.
   WorkPtr all_gather(std::span<const std::byte> input, Dtype dtype, GatherConsumer consume,
                      const CollectiveOptions& options = {});
-  /// output [size() * n] = the inputs [n] of all ranks, in rank order.
+  /// output [size() * n] = the inputs [n] of all ranks, in rank order. They must not overlap,
+  /// unless the input is this rank's place in the output.
   WorkPtr all_gather(std::span<const std::byte> input, std::span<std::byte> output, Dtype dtype,
                      const CollectiveOptions& options = {});
-  /// output [n] = reduction over ranks of chunk rank() of input [size() * n].
+  /// output [n] = reduction over ranks of chunk rank() of input [size() * n]. They must not
+  /// overlap, unless the input is in one part, and the output that chunk of it.
   WorkPtr reduce_scatter(ByteParts input, std::span<std::byte> output, Dtype dtype, ReduceOp op,
                          const CollectiveOptions& options = {});
   /// buffer [n] = reduction over ranks of buffer [n], in place.
@@ -100,7 +102,7 @@ class ProcessGroup {
                      GatherConsumer consume, std::span<const std::int64_t> recv_counts, Dtype dtype,
                      const CollectiveOptions& options = {});
   /// Point to point. Matched with the peer's recv/send of the same queue and tag, in order of
-  /// issue.
+  /// issue. Tags are at least 0 and, over MPI, below 2^28.
   WorkPtr send(std::span<const std::byte> input, int to, int tag, Dtype dtype,
                const CollectiveOptions& options = {});
   WorkPtr recv(std::span<std::byte> output, int from, int tag, Dtype dtype,

@@ -35,7 +35,8 @@ struct CollectiveTiming {
 };
 
 /// A running collective. The call's buffers must stay valid until wait() has returned. A Work that
-/// is dropped blocks until its call has ended, since until then others may read its buffers.
+/// is dropped blocks until its call has ended, since until then others may read its buffers. A
+/// consumer cannot wait: one that drops a Work fails the launch.
 ///
 /// A backend derives from it. What is the same for all backends is here: the time that a rank waits
 /// is counted, and spans are recorded (Note [Spans]).

@@ -15,7 +15,8 @@
 namespace moegrad {
 namespace {
 
-thread_local bool inside_step = false;  // this thread is running a consumer
+// The call whose consumer this thread is running.
+thread_local const EngineCall* inside_step = nullptr;
 
 std::string file_in(const std::string& folder, int rank) {
   if (folder.empty()) return {};
@@ -33,7 +34,7 @@ std::shared_ptr<EngineGroup> world_of(int world_size, int rank) {
 
 }  // namespace
 
-Engine::StepGuard::StepGuard() : outer_(std::exchange(inside_step, true)) {}
+Engine::StepGuard::StepGuard(const EngineCall& call) : outer_(std::exchange(inside_step, &call)) {}
 Engine::StepGuard::~StepGuard() { inside_step = outer_; }
 
 Engine::Engine(std::shared_ptr<LaunchState> launch, int rank, std::unique_ptr<Transport> transport)
@@ -93,7 +94,7 @@ void Engine::post(const EngineGroup& group, const std::shared_ptr<EngineCall>& c
 
 // A single rank needs no second thread. What a consumer posts has to wait for its own call.
 void Engine::execute_alone(EngineLock& lock, const std::shared_ptr<EngineCall>& call) {
-  if (inside_step) {
+  if (inside_step != nullptr) {
     alone_later_.push_back(call);
     return;
   }
@@ -104,7 +105,7 @@ void Engine::execute_alone(EngineLock& lock, const std::shared_ptr<EngineCall>& 
   MemoryExchange exchange({&side}, 0, options().piece_bytes, [](std::size_t) {});
   const auto cpu_before = thread_cpu_time();
   {
-    const StepGuard step;
+    const StepGuard step(*call);
     while (!exchange.done() && exchange.thrown() == nullptr) {
       exchange.poll(lock, /*delivered=*/true, /*may_send=*/true);
     }
@@ -138,7 +139,7 @@ void Engine::wait(EngineCall& call) {
   // time, and outside the lock.
   GatherConsumer consumer;
   EngineLock lock(launch_->mutex);
-  if (inside_step && !call.done) {
+  if (inside_step != nullptr && !call.done) {
     throw CollectiveError(describe(call) +
                           ": a consumer cannot wait for a collective, it holds up the thread that "
                           "executes them");
@@ -166,16 +167,18 @@ std::exception_ptr Engine::failure(const EngineCall& call) {
 void Engine::release(EngineCall& call, bool unwinding) noexcept {
   GatherConsumer consumer;
   EngineLock lock(launch_->mutex);
-  if (inside_step) return;
+  const bool in_consumer = inside_step != nullptr;
+  if (inside_step == &call) return;
+  if (in_consumer && !call.done) fail_by_drop(call);
   const bool begun = call.state != CallState::kIssued && call.state != CallState::kJoined;
   const auto line = lines_.find(call.line);
-  if (unwinding && !call.done && !begun && line != lines_.end() && line->second->withdraw(call)) {
+  if ((unwinding || in_consumer) && !call.done && !begun && line != lines_.end() &&
+      line->second->withdraw(call)) {
     set_state(call, CallState::kGivenUp);
     call.done = true;
     withdrawn_ = {.request = call, .number = call.number};
-    consumer.swap(call.consume);
-    return;
   }
+  if (in_consumer) end_in_consumer(lock, call);
   call.finished.wait(lock, [&] { return call.done; });
   consumer.swap(call.consume);
 }
@@ -212,7 +215,8 @@ void Engine::conclude(EngineCall& call) {
 std::shared_ptr<EngineGroup> Engine::make_group(const std::shared_ptr<EngineGroup>& parent,
                                                 std::span<const int> members,
                                                 const std::string& name) {
-  check<CollectiveError>(!inside_step, "subgroup ", name, ": a consumer cannot make a group, it ",
+  check<CollectiveError>(inside_step == nullptr, "subgroup ", name,
+                         ": a consumer cannot make a group, it ",
                          "holds up the thread that executes collectives");
   const std::lock_guard one_at_a_time(makes_group_);
   auto group = std::make_shared<EngineGroup>();
@@ -254,6 +258,11 @@ std::shared_ptr<EngineGroup> Engine::make_group(const std::shared_ptr<EngineGrou
     }
   }
   post(*parent, call);
+  {
+    EngineLock lock(launch_->mutex);
+    if (!call->done) check_meeting(*call, group->ranks);
+    if (has_failed()) carry_on(lock);
+  }
   wait(*call);
   if (const auto thrown = failure(*call)) std::rethrow_exception(thrown);
   {
@@ -266,6 +275,23 @@ std::shared_ptr<EngineGroup> Engine::make_group(const std::shared_ptr<EngineGrou
   const std::lock_guard lock(launch_->mutex);
   groups_.emplace(group->id, group);
   return group;
+}
+
+// Members that are threads of this process and make another group are never seen on this one's
+// line.
+void Engine::check_meeting(const EngineCall& call, const std::vector<int>& ranks) {
+  for (const auto* const other : launch_->engines) {
+    if (other == this || std::ranges::find(ranks, other->rank_) == ranks.end()) continue;
+    for (const auto& theirs : other->pending_) {
+      const bool makes_another = theirs->group_id != 0 && theirs->line.group == call.line.group &&
+                                 theirs->line.tag != call.line.tag;
+      if (!makes_another || !other->lines_.at(theirs->line)->has(rank_)) continue;
+      fail(rank_ < other->rank_ ? disagreement(rank_, named(call), other->rank_, named(*theirs))
+                                : disagreement(other->rank_, named(*theirs), rank_, named(call)),
+           call);
+      return;
+    }
+  }
 }
 
 Slots Engine::slots_of(const EngineGroup& group, const LineKey& key) const {
@@ -305,6 +331,7 @@ bool Engine::has_issued(const LineKey& key, std::int64_t sequence) const {
 
 Engine::Activity Engine::poll(EngineLock& lock, bool works) {
   Activity activity;
+  if (works) own_thread_ = std::this_thread::get_id();
   if (abandoned_) {
     conclude_all();
     return activity;

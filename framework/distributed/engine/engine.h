@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "framework/distributed/collective_history.h"
@@ -146,17 +147,20 @@ class Engine {
   /// While one lives, this thread runs a consumer.
   class StepGuard {
    public:
-    StepGuard();
+    explicit StepGuard(const EngineCall& call);
     ~StepGuard();
     StepGuard(const StepGuard&) = delete;
     StepGuard& operator=(const StepGuard&) = delete;
 
    private:
-    bool outer_;
+    const EngineCall* outer_;
   };
 
  private:
   void fail_by_withdrawal();
+  void fail_by_drop(const EngineCall& call);
+  void end_in_consumer(EngineLock& lock, const EngineCall& call);
+  void check_meeting(const EngineCall& call, const std::vector<int>& ranks);
   void hear(int from, std::span<const std::byte> message);
   void hear_failure(ByteReader& reader);
   void take_heard_failure(bool progress);
@@ -184,6 +188,7 @@ class Engine {
   const std::unique_ptr<Transport> transport_;
   LastOperations last_operations_;
   std::mutex makes_group_;  // held by the thread that makes one
+  std::thread::id own_thread_;
 
   // Guarded by the launch's mutex.
   std::list<std::shared_ptr<EngineCall>> pending_;

@@ -9,6 +9,12 @@ const char* to_string(CallState state) {
   return kNames[static_cast<std::size_t>(state)];
 }
 
+CollectiveRequest named(const EngineCall& call) {
+  CollectiveRequest request = call;
+  request.label = header_label(call.group_id == 0 ? call.label : call.group + ": " + call.label);
+  return request;
+}
+
 LineKey across(LineKey key) {
   if (key.from >= 0) key.side = 1 - key.side;
   return key;

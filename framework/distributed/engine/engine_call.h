@@ -72,4 +72,7 @@ struct EngineCall : CollectiveCall, CollectiveTiming {
   std::condition_variable finished;
 };
 
+/// The request as headers carry it: members of a new group must agree on its name, too.
+CollectiveRequest named(const EngineCall& call);
+
 }  // namespace moegrad

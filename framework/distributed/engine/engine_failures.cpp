@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "framework/distributed/engine/engine.h"
@@ -47,6 +48,25 @@ void Engine::fail_by_withdrawal() {
   if (!withdrawn_) return;
   launch_->fail({.cause = "rank " + std::to_string(rank_) + " gave up " +
                           describe(withdrawn_->request) + " because of an exception"});
+}
+
+// A consumer that let a call go would hold up the thread that ends it.
+void Engine::fail_by_drop(const EngineCall& call) {
+  launch_->fail({.cause = "rank " + std::to_string(rank_) + " dropped the Work of " +
+                          describe(call) + " in a consumer, which cannot wait for it"});
+}
+
+// After a failure: carries on what the thread that runs the consumer would, until no one reads the
+// call's buffers.
+void Engine::end_in_consumer(EngineLock& lock, const EngineCall& call) {
+  constexpr std::chrono::microseconds kNap{50};
+  while (!call.done) {
+    carry_on(lock);
+    if (transport_->any_thread() || own_thread_ == std::this_thread::get_id()) poll_failed(lock);
+    if (call.done) return;
+    const Unlocked others(lock);
+    std::this_thread::sleep_for(kNap);
+  }
 }
 
 void Engine::mark_failed() {

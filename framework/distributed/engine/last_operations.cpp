@@ -225,8 +225,10 @@ void LastOperations::write(const char* reason) const {
 }
 
 void LastOperations::write_on_sigterm(bool is_handled) const {
-  if (is_process_ || !is_handled) return write("SIGTERM");
-  write_file("SIGTERM");
+  Text text;
+  describe("SIGTERM", text);
+  const bool is_written = write_file(text);
+  if (is_process_ || !is_handled || !is_written) text.write_to(STDERR_FILENO);
 }
 
 bool LastOperations::write_file(const char* reason) const {
@@ -242,7 +244,11 @@ bool LastOperations::write_file(const Text& text) const {
   const int descriptor = open(file_.c_str(), kFlags, 0644);
   if (descriptor < 0) return false;
   const bool is_written = text.write_to(descriptor);
-  return close(descriptor) == 0 && is_written;
+  if (close(descriptor) == 0 && is_written) return true;
+  const int reason = errno;
+  unlink(file_.c_str());  // rather none than half of it
+  errno = reason;
+  return false;
 }
 
 LastOperations::SignalGuard::SignalGuard(LastOperations& operations) : operations_(operations) {

@@ -62,6 +62,10 @@ bool Line::poll(EngineLock& lock, Turn& turn) {
   return false;
 }
 
+bool Line::has(int world_rank) const {
+  return std::ranges::find(slots_.world_ranks, world_rank) != slots_.world_ranks.end();
+}
+
 bool Line::waits_for_messages() const {
   return phase_ == Phase::kHeaders || (phase_ == Phase::kTransfer && !on_link_);
 }
@@ -75,10 +79,7 @@ bool Line::will_be_woken() const {
 bool Line::announce(const std::shared_ptr<EngineCall>& call) {
   if (call->state == CallState::kGivenUp) return false;
   engine_.set_state(*call, CallState::kJoined);
-  header_.request = *call;
-  // Members of a new group must agree on its name, too.
-  header_.request.label =
-      header_label(call->group_id == 0 ? call->label : call->group + ": " + call->label);
+  header_.request = named(*call);
   header_.received = received_bytes(*call, slots_.own, slots_.size());
   header_.deadline_ms = call->deadline.value_or(engine_.options().deadline).count();
   header_.group_id = call->group_id;
@@ -275,7 +276,7 @@ bool Line::transfer(EngineLock& lock, EngineCall& call, Turn& turn) {
   busy_ = true;
   bool progress = false;
   try {
-    const Engine::StepGuard step;
+    const Engine::StepGuard step(call);
     progress = exchange_->poll(lock, delivered, turn.may_send);
   } catch (...) {
     busy_ = false;

@@ -46,6 +46,7 @@ class Line {
   bool is_moving() const { return phase_ == Phase::kTransfer && !exchange_->executed(); }
   bool has_more_to_send() const { return is_moving() && exchange_->has_more_to_send(); }
   /// No call is there, and no header is under way: the line can be forgotten.
+  bool has(int world_rank) const;
   bool is_idle() { return calls_.empty() && !busy_ && headers_sent(); }
   /// Takes back the oldest call, which the rank gives up. False if others need its buffers.
   bool withdraw(const EngineCall& call);

@@ -271,5 +271,55 @@ TEST(Failure, OfARankThatLeavesBeforeASecondSubgroupOfOneName) {
   EXPECT_THAT(errors[0], ::testing::HasSubstr("rank 1 has left; waiting: rank 0"));
 }
 
+TEST(Failure, OfARankThatLeavesAfterAnExceptionTookItsCall) {
+  test::RankLatch taken_back(1);
+  const auto errors = errors_of(
+      2,
+      [&](RankContext& context) {
+        if (context.rank() == 1) {
+          taken_back.wait();
+          return context.group()->barrier(kLayer)->wait();
+        }
+        try {
+          const auto work = context.group()->barrier(kLayer);
+          throw ValueError("caught");
+        } catch (const ValueError&) {
+        }
+        taken_back.count_down();
+      },
+      500ms);
+  EXPECT_EQ(errors[1],
+            "barrier [group world, sequence 0, layers.1]: rank 0 gave up barrier [group world, "
+            "sequence 0, layers.1] because of an exception");
+}
+
+TEST(Failure, OfAConsumerEndsWhatItHasPostedToAGroupOfItsOwn) {
+  const auto errors = errors_of(2, [](RankContext& context) {
+    auto& group = *context.group();
+    const int own[] = {context.rank()};
+    const auto alone = group.subgroup(own, "alone");
+    WorkPtr inner;
+    const auto outer = group.all_gather({}, Dtype::kFloat32, [&](PeerSpans) {
+      if (context.rank() == 0) return;
+      inner = alone->barrier({.label = "inner"});
+      throw ShapeError("boom");
+    });
+    EXPECT_THROW(outer->wait(), Error);
+    if (inner != nullptr) inner->wait();
+  });
+  EXPECT_THAT(errors[1], ::testing::HasSubstr("inner]: rank 1 failed: boom"));
+}
+
+TEST(Failure, OfARankThatHasLeftBeforeComesAtOnce) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = errors_of(2, [](RankContext& context) {
+    if (context.rank() == 1) return;
+    std::this_thread::sleep_for(100ms);  // for rank 1 to leave
+    context.group()->barrier()->wait();
+  });
+  EXPECT_THAT(errors[0], ::testing::HasSubstr("rank 1 has left; waiting: rank 0"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);  // half the deadline is 30 s
+}
+
 }  // namespace
 }  // namespace moegrad::collective_failure_test

@@ -134,6 +134,54 @@ TEST(Mismatch, OfSendAndRecvNamesTheTag) {
   EXPECT_THAT(errors, ElementsAre("send" + cause, "recv" + cause));
 }
 
+TEST(Mismatch, OfTheNameOrTheRanksOfANewGroupIsFoundAtOnce) {
+  const int ranks[] = {0, 1, 2};
+  for (const bool other_ranks : {false, true}) {
+    const auto errors = errors_of(3, [&](RankContext& context) {
+      if (context.rank() == 2 && !other_ranks) return;
+      const bool three = other_ranks && context.rank() > 0;
+      context.group()->subgroup(std::span(ranks).first(three ? 3 : 2),
+                                context.rank() == 0 || other_ranks ? "a" : "b");
+    });
+    const std::string cause =
+        other_ranks ? "rank 0 called barrier (a: subgroup of ranks {0, 1}), rank 1 barrier (a: "
+                      "subgroup of ranks {0, 1, 2})"
+                    : "rank 0 called barrier (a: subgroup of ranks {0, 1}), rank 1 barrier (b: "
+                      "subgroup of ranks {0, 1})";
+    EXPECT_THAT(errors[0], ::testing::HasSubstr(cause));
+    EXPECT_THAT(errors[1], ::testing::HasSubstr(cause));
+  }
+}
+
+TEST(Arguments, ThatOverlapAreRefusedButForWorkInPlace) {
+  launch(2, [](RankContext& context) {
+    auto& group = *context.group();
+    const auto own = static_cast<std::size_t>(context.rank());
+    std::vector<float> values(8, static_cast<float>(own + 1));
+    const auto all = std::as_writable_bytes(std::span(values));
+    const auto half = all.subspan(16 * own, 16), other = all.subspan(16 * (1 - own), 16);
+    const std::string unless =
+        "input and output must not overlap, unless the shorter one is this rank's place in the "
+        "other";
+    for (const auto input : {other, all.subspan(4, 16)}) {
+      EXPECT_EQ(error_message<ValueError>([&] { group.all_gather(input, all, Dtype::kFloat32); }),
+                "all_gather: " + unless);
+      EXPECT_EQ(error_message<ValueError>(
+                    [&] { group.reduce_scatter({all}, input, Dtype::kFloat32, ReduceOp::kSum); }),
+                "reduce_scatter: " + unless);
+    }
+    EXPECT_EQ(error_message<ValueError>([&] {
+                group.reduce_scatter({all.first(16), all.subspan(16)}, half, Dtype::kFloat32,
+                                     ReduceOp::kSum);
+              }),
+              "reduce_scatter: " + unless);
+    group.all_gather(half, all, Dtype::kFloat32)->wait();
+    EXPECT_THAT(values, ElementsAre(1, 1, 1, 1, 2, 2, 2, 2));
+    group.reduce_scatter({all}, half, Dtype::kFloat32, ReduceOp::kSum)->wait();
+    EXPECT_EQ(values[4 * own], own == 0 ? 2 : 4);
+  });
+}
+
 TEST(Arguments, ThatAreWrongAreNamedWithTheirNumbers) {
   launch(1, [](RankContext& context) {
     auto& group = *context.group();
@@ -197,6 +245,8 @@ TEST(Arguments, ThatAreWrongAreNamedWithTheirNumbers) {
            group.all_to_all(in.subspan(4, 0), none, same, none, Dtype::kFloat32);
          },
          "all_to_all: recv_counts must add up to the buffer's 4 elements, got 0"},
+        {[&] { group.send(in, 0, -1, Dtype::kFloat32); }, "send: tag must be at least 0, got -1"},
+        {[&] { group.recv(out, 0, -7, Dtype::kFloat32); }, "recv: tag must be at least 0, got -7"},
         {[&] { all_gather(group, four, std::span(three)); },
          "all_gather: output must hold 1 inputs of 4 elements, got 3"},
     };

@@ -206,6 +206,29 @@ TEST(GatherConsumer, CannotWaitForACollective) {
   }
 }
 
+// The buffer is gone when the consumer has returned: a peer must not read it any more (the address
+// sanitizer watches).
+TEST(GatherConsumer, ThatDropsAWorkFailsTheLaunch) {
+  const auto body = [](RankContext& context) {
+    auto& group = *context.group();
+    for (const auto queue : {CollectiveQueue::kReduce, CollectiveQueue::kDefault}) {
+      const auto drop = [&](PeerSpans) {
+        std::vector<float> values(200'000, 1.0F);
+        group.all_reduce(std::as_writable_bytes(std::span(values)), Dtype::kFloat32, ReduceOp::kSum,
+                         {.queue = queue});
+      };
+      group.all_gather({}, Dtype::kFloat32, drop)->wait();
+    }
+    group.barrier()->wait();
+  };
+  for (const int world : {1, 2, 4}) {
+    EXPECT_THAT(test::error_message<CollectiveError>([&] { launch(world, body); }),
+                ::testing::ContainsRegex("rank [0-3] dropped the Work of all_reduce .group world, "
+                                         "queue reduce, sequence 0. in a consumer, which cannot "
+                                         "wait for it"));
+  }
+}
+
 TEST(Work, ThatIsDroppedBlocksUntilItsCallHasEnded) {
   launch(2, [](RankContext& context) {
     for (int round = 0; round < 100; ++round) {
@@ -231,6 +254,43 @@ TEST(Work, CanOutliveItsRankAndItsLaunch) {
   for (const auto& work : works) work->wait();
   EXPECT_EQ(test::error_message<CollectiveError>([&] { group->barrier(); }),
             "group world: the launch has ended");
+}
+
+TEST(LinkModel, TakesTheBytesOfTheRankThatReceivesMost) {
+  launch(2, [](RankContext& context) {
+    const bool sends = context.rank() == 1;
+    std::vector<std::int64_t> out(sends ? 100 : 0), in(sends ? 0 : 100);
+    const std::vector<std::int64_t> none = {0, 0}, to_0 = {100, 0}, from_1 = {0, 100};
+    const auto work = context.group()->all_to_all(
+        {std::as_bytes(std::span(out))}, sends ? to_0 : none,
+        {std::as_writable_bytes(std::span(in))}, sends ? none : from_1, Dtype::kInt64);
+    work->wait();
+    EXPECT_EQ(work->timing()->wire_bytes, 800);
+  });
+}
+
+TEST(LinkModel, CarriesBetweenHostsWhatOtherHostsSend) {
+  launch(4,
+         [](RankContext& context) {
+           std::vector<float> input(5'000);  // two ranks on the other host: 40'000 bytes
+           context.group()->barrier()->wait();
+           const auto start = std::chrono::steady_clock::now();
+           context.group()
+               ->all_gather(std::as_bytes(std::span(input)), Dtype::kFloat32, [](PeerSpans) {})
+               ->wait();
+           EXPECT_GE(std::chrono::steady_clock::now() - start, 400ms);
+         },
+         {.link = {.ranks_per_host = 2, .between_hosts = {.bytes_per_second = 1e5}}});
+}
+
+TEST(Work, OfALongSumWaitsForNoThreadToLookAgainByItself) {
+  launch(3, [](RankContext& context) {
+    std::vector<float> values(30'000, 1.0F);
+    context.group()->barrier()->wait();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 20; ++i) all_reduce(*context.group(), std::span(values), ReduceOp::kMax);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);  // else 20 s
+  });
 }
 
 }  // namespace

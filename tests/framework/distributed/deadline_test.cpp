@@ -204,5 +204,15 @@ TEST(Deadline, DoesNotCountWhileTheProcessIsStopped) {
   close(began[1]);
 }
 
+TEST(Deadline, OfAPayloadDoesNotCountWhileTheLinkDelivers) {
+  launch(2,
+         [](RankContext& context) {
+           std::vector<float> values(4'096, 1.0F);
+           all_reduce(*context.group(), std::span(values));
+           EXPECT_EQ(values.back(), 2.0F);
+         },
+         {.deadline = 100ms, .link = {.latency = 300ms}, .piece_bytes = 64});
+}
+
 }  // namespace
 }  // namespace moegrad::deadline_test

@@ -2,6 +2,7 @@
 #include "framework/distributed/launch.h"
 
 #include <atomic>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -74,6 +75,34 @@ TEST(Launch, RejectsDeadlinesAndJitterThatNoClockCanHold) {
   }
   launch(2, [](RankContext& context) { context.group()->barrier()->wait(); },
          {.deadline = day, .link = {.latency = nanoseconds(1)}});
+}
+
+TEST(Launch, RejectsThreadsAndLinksThatCannotBe) {
+  const auto message = [](const LaunchOptions& options) {
+    return error_message<ValueError>([&] {
+      launch(
+          1, [](RankContext&) {}, options);
+    });
+  };
+  EXPECT_EQ(message({.threads_per_rank = 0}), "launch: threads_per_rank must be at least 1, got 0");
+  EXPECT_EQ(message({.link = {.latency = std::chrono::nanoseconds(-1)}}),
+            "launch: the latency of link must be in [0, 24 h], got -1 ns");
+  EXPECT_EQ(
+      message({.link = {.between_hosts = {.latency = std::chrono::hours(25)}}}),
+      "launch: the latency of link.between_hosts must be in [0, 24 h], got 90000000000000 ns");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double rate : {-4.0, 0.5, nan}) {
+    EXPECT_THAT(message({.link = {.bytes_per_second = rate}}),
+                ::testing::StartsWith("launch: bytes_per_second of link must be 0 or at least 1"));
+    EXPECT_THAT(message({.link = {.between_hosts = {.bytes_per_second = rate}}}),
+                ::testing::StartsWith("launch: bytes_per_second of link.between_hosts must be 0"));
+  }
+  for (const double by : {0.0, -1.0, nan, std::numeric_limits<double>::infinity()}) {
+    EXPECT_THAT(message({.link = {.slow_by = by}}),
+                ::testing::StartsWith("launch: slow_by of link must be positive, got "));
+  }
+  EXPECT_EQ(message({.link = {.ranks_per_host = -1}}),
+            "launch: ranks_per_host of link must be at least 0, got -1");
 }
 
 TEST(Launch, RethrowsTheExceptionAndNotItsConsequences) {

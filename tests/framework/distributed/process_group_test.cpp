@@ -126,16 +126,15 @@ TEST(ProcessGroup, NumbersTheCallsOfEachQueueAndOfEachMessage) {
 
 TEST(ProcessGroup, TellsABackendWhatIsAskedFor) {
   NiceMock<MockProcessGroup> group(kRanks, 1);
-  std::vector<float> twelve(12);
+  std::vector<float> twelve(12), four(4);
   EXPECT_CALL(group, issue(AllOf(Field(&CollectiveCall::op, CollectiveOp::kReduceScatter),
                                  Field(&CollectiveCall::count, 12),
                                  Field(&CollectiveCall::reduce, ReduceOp::kMax),
                                  Field(&CollectiveCall::round, 9),
                                  Field(&CollectiveCall::deadline, std::optional(30ms)),
                                  Field(&CollectiveCall::fault, ""))));
-  group.reduce_scatter({bytes_of(twelve).first(16), bytes_of(twelve).subspan(16)},
-                       bytes_of(twelve).first(16), Dtype::kFloat32, ReduceOp::kMax,
-                       {.round = 9, .deadline = 30ms});
+  group.reduce_scatter({bytes_of(twelve).first(16), bytes_of(twelve).subspan(16)}, bytes_of(four),
+                       Dtype::kFloat32, ReduceOp::kMax, {.round = 9, .deadline = 30ms});
 }
 
 TEST(Work, TellsWhenItRanAndThatNothingWentWrong) {

@@ -162,5 +162,26 @@ TEST(StuckRank, SaysItInFilesWhereTheProgramHandlesSigterm) {
   }
 }
 
+TEST(LastOperationsOfALaunch, AreInFilesAfterAFailureButNotWhereARankThrew) {
+  const test::TemporaryFolder folder;
+  const auto file = folder / "last_operations.rank0.txt";
+  const auto run = [&](const std::string& where, bool throws) {
+    const auto body = [throws](RankContext& context) {
+      if (context.rank() == 0) context.group()->barrier({.label = "step"})->wait();
+      if (throws) throw ValueError("boom");
+    };
+    ::testing::internal::CaptureStderr();
+    EXPECT_THROW(
+        launch(2, body, {.on_failure = [](const std::string&) {}, .last_operations_folder = where}),
+        Error);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  run((folder / ".").string(), true);
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_EQ(run((folder / "missing").string(), false), "");  // the body has not made it
+  run((folder / ".").string(), false);
+  EXPECT_THAT(test::read_file(file), ::testing::HasSubstr("barrier  step\n"));
+}
+
 }  // namespace
 }  // namespace moegrad::stuck_rank_test

@@ -207,5 +207,31 @@ TEST(LastOperations, LeaveASignalThatIsIgnoredIgnored) {
   sigaction(SIGTERM, &before, nullptr);
 }
 
+TEST(LastOperations, GoToStandardErrorWhereTheFileCannotBeWritten) {
+  for (const bool can_be_written : {true, false}) {
+    const File file;
+    const LastOperations operations(2, can_be_written ? file.path() : "/proc/last_operations",
+                                    /*is_process=*/false);
+    ::testing::internal::CaptureStderr();
+    operations.write_on_sigterm(/*is_handled=*/true);
+    const auto printed = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(printed.starts_with("rank 2 on host "), !can_be_written) << printed;
+    EXPECT_EQ(file.text().starts_with("rank 2 on host "), can_be_written);
+  }
+}
+
+TEST(LastOperations, LeaveAHandlerThatTheProgramHasSetMeanwhile) {
+  LastOperations operations(0, "");
+  struct sigaction own = {}, before = {}, found = {};
+  own.sa_handler = [](int) {};
+  sigaction(SIGTERM, nullptr, &before);
+  {
+    const LastOperations::SignalGuard guard(operations);
+    sigaction(SIGTERM, &own, nullptr);
+  }
+  sigaction(SIGTERM, &before, &found);
+  EXPECT_EQ(found.sa_handler, own.sa_handler);
+}
+
 }  // namespace
 }  // namespace moegrad::last_operations_test

@@ -56,6 +56,8 @@ class TwoRanks {
     for (int i = 0; i < 10 * kPiecesOfCall && !sum.is_done(); ++i) look();
     EXPECT_TRUE(sum.is_done());
   }
+  ProcessGroup& group(std::size_t rank) { return *groups_[rank]; }
+  std::size_t channels() const { return ranks_->channels.size(); }
   /// Each rank's own thread looks once.
   void look() {
     for (const auto& engine : engines_) {
@@ -170,6 +172,131 @@ TEST(Transfer, SendsNoPieceWhileAnotherGoesFirst) {
   EXPECT_EQ(messages.sent.back(), 1U);
   EXPECT_EQ(counted, out.size());
   EXPECT_FALSE(transfer.done());  // what the other sends has not come
+}
+
+/// Payloads of a rank alone with a transport: they always have more to send, and note who may.
+class Endless final : public Exchange {
+ public:
+  explicit Endless(bool& may_send) : may_send_(may_send) {}
+  bool poll(EngineLock&, bool, bool may_send) override {
+    may_send_ = may_send;
+    return false;
+  }
+  bool done() const override { return cancelled_; }
+  bool done_with(std::size_t) const override { return false; }
+  bool has_more_to_send() const override { return true; }
+  void cancel() override { cancelled_ = true; }
+
+ private:
+  bool& may_send_;
+  bool cancelled_ = false;
+};
+class EndlessWire final : public Wire {
+ public:
+  explicit EndlessWire(bool& may_send) : may_send_(may_send) {}
+  void announce(const std::shared_ptr<EngineCall>&, const CallHeader& header) override {
+    header_ = header;
+  }
+  Arrival arrival(std::size_t) override { return {.header = &header_}; }
+  bool withdraw() override { return false; }
+  bool sends() const override { return true; }
+  std::unique_ptr<Exchange> begin(std::size_t) override {
+    return std::make_unique<Endless>(may_send_);
+  }
+  bool has_sent(std::size_t) override { return true; }
+  bool abort(bool) override { return true; }
+
+ private:
+  bool& may_send_;
+  CallHeader header_;
+};
+class EndlessTransport final : public Transport {
+ public:
+  explicit EndlessTransport(std::map<CollectiveQueue, bool>& may_send) : may_send_(may_send) {}
+  std::unique_ptr<Wire> open(const EngineGroup&, const LineKey& key, const Slots&) override {
+    return std::make_unique<EndlessWire>(may_send_[key.queue]);
+  }
+  void send(int, std::vector<std::byte>) override {}
+  bool receive(const std::function<void(int, std::span<const std::byte>)>&) override {
+    return false;
+  }
+  void wake(std::span<const int>) override {}
+  bool is_woken_by(std::span<const int>) const override { return true; }
+  void wake_own() override {}
+  bool makes_groups_any_time() const override { return true; }
+  void make_group(const EngineGroup&, const EngineGroup&, std::span<const int>) override {}
+  std::optional<int> most_tags() const override { return {}; }
+  bool drain() override { return true; }
+  void abandon() override {}
+
+ private:
+  std::map<CollectiveQueue, bool>& may_send_;
+};
+
+std::map<CollectiveQueue, bool> who_may_send(std::map<CollectiveQueue, int> priorities) {
+  std::map<CollectiveQueue, bool> may_send;
+  LaunchOptions options;
+  options.priorities = std::move(priorities);
+  const auto state = std::make_shared<LaunchState>("test", options, 2);
+  const auto engine =
+      std::make_shared<Engine>(state, 0, std::make_unique<EndlessTransport>(may_send));
+  EngineProcessGroup group(engine, engine->world());
+  std::vector<WorkPtr> works;
+  for (const auto queue : {kLow, kHigh}) works.push_back(group.barrier({.queue = queue}));
+  for (int i = 0; i < 5; ++i) {
+    EngineLock lock(state->mutex);
+    engine->poll(lock, /*works=*/true);
+  }
+  engine->close();
+  return may_send;
+}
+
+TEST(Priorities, LetPayloadsSendThatNoneOfAHigherOneHoldsUp) {
+  using MaySend = std::map<CollectiveQueue, bool>;
+  EXPECT_EQ(who_may_send({}), (MaySend{{kLow, true}, {kHigh, true}}));
+  EXPECT_EQ(who_may_send({{kHigh, 1}}), (MaySend{{kLow, false}, {kHigh, true}}));
+}
+
+/// Messages that never go.
+class StuckMessages final : public Messages {
+ public:
+  class Never final : public Request {
+   public:
+    bool test() override { return false; }
+    std::size_t size() const override { return 0; }
+    void cancel() override {}
+  };
+  std::unique_ptr<Request> send(std::size_t, Kind, std::span<const std::byte>) override {
+    return std::make_unique<Never>();
+  }
+  std::unique_ptr<Request> receive(std::size_t, Kind, std::span<std::byte>) override {
+    return std::make_unique<Never>();
+  }
+  bool is_on_this_host(std::size_t) const override { return true; }
+  void wake() override {}
+};
+
+TEST(Transfer, HoldsUpNoOtherOnceItHasPostedAllItsPieces) {
+  StuckMessages messages;
+  const std::vector<std::byte> out(kPiece);
+  Transfer transfer(messages, kPiece, [](std::size_t, std::size_t) {});
+  transfer.send(1, {out}, 0, {std::ssize(out)});
+  EXPECT_TRUE(transfer.has_more_to_send());
+  transfer.poll(/*may_send=*/true);
+  EXPECT_FALSE(transfer.has_more_to_send());
+  EXPECT_FALSE(transfer.done());
+}
+
+TEST(Lines, OfTagsAreForgottenOnceTheyAreIdle) {
+  TwoRanks ranks({});
+  for (int tag = 0; tag < 100; ++tag) {
+    const auto sent = ranks.group(0).send({}, 1, tag, Dtype::kFloat32);
+    const auto received = ranks.group(1).recv({}, 0, tag, Dtype::kFloat32);
+    for (int i = 0; i < 10 && !(sent->test() && received->test()); ++i) ranks.look();
+    ASSERT_TRUE(sent->test() && received->test());
+  }
+  ranks.look();
+  EXPECT_LE(ranks.channels(), 1U);
 }
 
 }  // namespace

@@ -112,5 +112,20 @@ TEST(SharedLink, OfInfiniteRateDeliversAtOnce) {
   EXPECT_EQ(after(link.delivery(second, kStart)), 2ms);
 }
 
+TEST(SharedLink, IsNotHeldByATransferThatHasEndedAfterAPiece) {
+  SharedLink link(kMegabyte, 0, kPiece);
+  const auto failed = link.begin({.bytes = 1'000'000}, 0, kStart);
+  const auto other = link.begin({.bytes = 3'000}, 0, kStart + 500us);  // the first piece is moving
+  link.end(failed);
+  EXPECT_EQ(after(link.delivery(other, kStart + 500us)), 4ms);
+}
+
+TEST(SharedLink, GivesAPieceThatBeginsNowToOneOfHighPriorityThatBeginsNow) {
+  SharedLink link(kMegabyte, 0, kPiece);
+  link.begin({.bytes = 2'000}, 0, kStart);
+  const auto urgent = link.begin({.bytes = 1'000}, 1, kStart + 1ms);
+  EXPECT_EQ(after(link.delivery(urgent, kStart + 1ms)), 2ms);
+}
+
 }  // namespace
 }  // namespace moegrad::shared_link_test

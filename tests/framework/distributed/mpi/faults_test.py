@@ -51,6 +51,13 @@ for kind, cause, is_named in FAULTS:
         assert ended - fault < limit, (kind, ended - fault, err)
         assert "all steps done" not in out, (kind, out)
         assert cause in err, (kind, err)
+        if " within " in cause:  # what rank 0 has heard stands in order
+            parts = re.split(r"^ranks? [-\d, ]+\n", err.partition("last operations of each rank:\n")[2],
+                             flags=re.MULTILINE)[1:]
+            numbers = [[int(number) for number in
+                        re.findall(r"^  [a-z ]+  group world  sequence (\d+) ", part, re.MULTILINE)] for part in parts]
+            assert any(len(each) > 1 for each in numbers), (kind, err)
+            assert all(each == sorted(each) for each in numbers), (kind, err)
         for rank in OTHERS:
             text = (Path(folder) / f"last_operations.rank{rank}.txt").read_text()
             assert re.match(rf"rank {rank} on host \S+ \(process \d+, [-\d]+T[:\d]+Z\): ", text), (kind, rank, text)
