@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -243,10 +244,12 @@ bool LastOperations::write_file(const Text& text) const {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   const int descriptor = open(file_.c_str(), kFlags, 0644);
   if (descriptor < 0) return false;
+  struct stat status = {};
+  const bool is_own = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);  // no device
   const bool is_written = text.write_to(descriptor);
   if (close(descriptor) == 0 && is_written) return true;
   const int reason = errno;
-  unlink(file_.c_str());  // rather none than half of it
+  if (is_own) unlink(file_.c_str());  // rather none than half of it
   errno = reason;
   return false;
 }

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -119,7 +120,24 @@ TEST(LastOperations, HaveTheTimeAtWhichTheyAreWrittenInTheTitle) {
 TEST(LastOperations, SayWhetherTheFileCouldBeWritten) {
   EXPECT_FALSE(LastOperations(0, "/proc/last_operations").write_file("failed"));
   EXPECT_FALSE(LastOperations(0, "/dev/full").write_file("failed"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));  // and is still there
   EXPECT_TRUE(LastOperations(0, "").write_file("failed"));
+}
+
+// A file that may not grow stands for a full disk.
+TEST(LastOperations, LeaveNoHalfOfAFile) {
+  const File file;
+  const auto child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {.rlim_cur = 10, .rlim_max = 10};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    _exit(LastOperations(0, file.path()).write_file("failed") ? 1 : errno == EFBIG ? 0 : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(std::filesystem::exists(file.path()));
 }
 
 // In a folder that is shared with others.
