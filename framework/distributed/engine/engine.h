@@ -57,10 +57,10 @@ inline constexpr std::size_t kQueues = static_cast<std::size_t>(CollectiveQueue:
 /// once the deadline has passed since the payload began, the call ends without it. If the consumer
 /// returns after all, the buffers may be gone.
 ///
-/// For the same reason a Work that goes out of scope unwaited blocks until its call has ended. If
-/// an exception takes it out of scope before others may read its buffers, the call is withdrawn.
-/// Its rank then fails by that exception. If the rank catches the exception and goes on, its next
-/// call fails.
+/// For the same reason a Work that goes out of scope unwaited blocks until its call has ended; in a
+/// consumer, which must not wait, it fails the launch first. If an exception takes it out of scope
+/// before others may read its buffers, the call is withdrawn. Its rank then fails by that
+/// exception. If the rank catches the exception and goes on, its next call fails.
 class Engine {
  public:
   Engine(std::shared_ptr<LaunchState> launch, int rank, std::unique_ptr<Transport> transport);
