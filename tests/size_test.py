@@ -8,8 +8,8 @@ from repository_files import repository_files
 
 # The most lines of .h and .cpp files, and what they are for. A number that rises has its reason beside it.
 BUDGETS = {
-    # 59 more for records as bytes, whose members are named once: readers of messages are 150 shorter.
-    "framework/runtime": (2895, "a rank's threads and memory, spans, random numbers, errors, log, frame of programs"),
+    # 58 more for records as bytes, whose members are named once: readers of messages are 150 shorter.
+    "framework/runtime": (2894, "a rank's threads and memory, spans, random numbers, errors, log, frame of programs"),
     "framework/profile": (534, "traces, overlap, slow ranks"),
     "framework/tensor": (2133, "tensor, storage, layouts"),
     # 330 more than the two backends had: checks of links, tags, overlaps and of what a consumer drops (116), a link

@@ -35,8 +35,7 @@ concept Like = std::same_as<std::remove_const_t<T>, Record>;
 /// as they are, texts and vectors after their size. A record names its members, once for writing
 /// and reading, in its own namespace:
 ///
-///     void members(auto& stream, Like<Point> auto& point) { stream(point.x, point.y, point.name);
-///     }
+///     void members(auto& stream, Like<Point> auto& point) { stream(point.x, point.y); }
 class ByteWriter {
  public:
   template <class... Values>
