@@ -24,6 +24,7 @@
 #include "framework/autograd/gradient_sum.h"
 #include "framework/autograd/micro_batch.h"
 #include "framework/autograd/weight_gradients.h"
+#include "framework/autograd/weight_use.h"
 #include "framework/distributed/collectives.h"
 #include "framework/distributed/device_mesh.h"
 #include "framework/distributed/gather_shards.h"

@@ -25,22 +25,6 @@ TensorList sharded_of(const std::vector<ShardedParam>& params) {
   return tensors;
 }
 
-// The label is part of a call's fingerprint, because ranks must agree on which parameters they
-// reduce. It names the group and, by their names within it, the parameters that are left out.
-CollectiveOptions call_of(CollectiveQueue queue, const std::string& group, std::int64_t round,
-                          const std::vector<ShardedParam>& params, const std::vector<bool>& has) {
-  std::string label = group.empty() ? "(root)" : group;
-  bool first = true;
-  for (std::size_t i = 0; i < has.size(); ++i) {
-    if (has[i]) continue;
-    const auto& name = params[i].name;
-    const bool below = !group.empty() && name.starts_with(group + '.');
-    label += (first ? " without " : ", ") + (below ? name.substr(group.size() + 1) : name);
-    first = false;
-  }
-  return {.queue = queue, .label = std::move(label), .round = round};
-}
-
 // One flat tensor of terms that are not cut. Frees each term after copying it. Undefined terms
 // count as zeros.
 Tensor concatenate(const FlatLayout& layout, TensorList terms, Dtype dtype) {
@@ -75,28 +59,47 @@ class GradientReducer::Arrival final : public GradientAccumulator {
 
   void add(Tensor grad, const GradientPlace& place) override {
     over_sources |= place.sources > 1;
-    arrivals_.add(unsharded_, std::move(grad), place, sums.front());
+    arrivals_.add(unsharded_, std::move(grad), place, sums.front().front());
   }
 
   void complete() override {
-    TensorList arrived = arrivals_.complete(unsharded_);
+    auto arrived = arrivals_.complete(unsharded_);
     if (sums.size() < arrived.size()) sums.resize(arrived.size());
-    for (std::size_t j = 0; j < arrived.size(); ++j) {
-      if (arrived[j].defined()) accumulate_gradient(sums[j], std::move(arrived[j]));
+    for (std::size_t use = 0; use < arrived.size(); ++use) {
+      auto& own = sums[use];
+      if (own.size() < arrived[use].size()) own.resize(arrived[use].size());
+      for (std::size_t j = 0; j < arrived[use].size(); ++j) {
+        if (arrived[use][j].defined()) accumulate_gradient(own[j], std::move(arrived[use][j]));
+      }
     }
     if (reducer_.on_arrival_) reducer_.on_arrival_();
   }
 
+  bool has_gradient() const {
+    return std::ranges::any_of(
+        sums, [](const auto& of_use) { return std::ranges::any_of(of_use, &Tensor::defined); });
+  }
+
+  TensorList take(std::size_t j) {
+    TensorList uses;
+    for (auto& own : sums) {
+      uses.push_back(j < own.size() ? std::exchange(own[j], Tensor()) : Tensor());
+    }
+    return uses;
+  }
+
   void forget() {
-    sums = TensorList(1);
+    sums = nothing();
     arrivals_ = GradientArrivals(reducer_.reduce_dtype_);
   }
 
-  TensorList sums = TensorList(1);  // of the micro-batches
-  bool over_sources = false;        // in some backward
-  bool dropped = false;             // the gradient of the shard, since the last check
+  std::vector<TensorList> sums = nothing();  // [uses][micro-batches]
+  bool over_sources = false;                 // in some backward
+  bool dropped = false;                      // the gradient of the shard, since the last check
 
  private:
+  static std::vector<TensorList> nothing() { return {TensorList(1)}; }
+
   GradientReducer& reducer_;
   Tensor unsharded_;
   GradientArrivals arrivals_;
@@ -125,12 +128,12 @@ void GradientReducer::drop_cleared() {
   if (std::ranges::all_of(arrivals_, [](const auto& arrival) { return arrival->dropped; })) {
     // The next micro-batch is the first one again.
     kept_.take();
-    for (auto& sum : scattered_) sum = TreeSum();
+    for (auto& sum : scattered_) sum = UseSums();
   }
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (!std::exchange(arrivals_[i]->dropped, false)) continue;
     kept_.drop(i);
-    scattered_[i] = absent_terms(scattered_[i].size());
+    scattered_[i].drop();
   }
 }
 
@@ -144,9 +147,7 @@ void GradientReducer::keep() {
   push_gradients();
 }
 
-bool GradientReducer::has_gradient(std::size_t i) const {
-  return std::ranges::any_of(arrivals_[i]->sums, &Tensor::defined);
-}
+bool GradientReducer::has_gradient(std::size_t i) const { return arrivals_[i]->has_gradient(); }
 
 bool GradientReducer::has_gradients() const {
   for (std::size_t i = 0; i < params_.size(); ++i) {
@@ -173,35 +174,65 @@ void GradientReducer::push_gradients() {
           "kScatterEach)");
   }
   const auto micro_batches = static_cast<std::size_t>(std::max(1, backward_micro_batches()));
-  for (std::size_t j = 0; j < micro_batches; ++j) kept_.push(take_arrived(j));
+  for (std::size_t j = 0; j < micro_batches; ++j) kept_.push_uses(take_arrived(j));
 }
 
 // What the last backward has brought for micro-batch j.
-TensorList GradientReducer::take_arrived(std::size_t j) {
-  TensorList gradients;
-  for (auto& arrival : arrivals_) {
-    auto& sums = arrival->sums;
-    gradients.push_back(j < sums.size() ? std::exchange(sums[j], Tensor()) : Tensor());
-  }
+GradientReducer::Terms GradientReducer::take_arrived(std::size_t j) {
+  Terms gradients;
+  for (auto& arrival : arrivals_) gradients.push_back(arrival->take(j));
   return gradients;
 }
 
 // The gradients of the last backward plus the kept ones, in the dtype of the tree: the parameter's
 // dtype may be narrower than reduce_dtype.
-TensorList GradientReducer::take_gradients() {
+GradientReducer::Terms GradientReducer::take_gradients() {
   if (!has_kept() && backward_micro_batches() <= 1) return take_arrived(0);
   push_gradients();
-  return kept_.take();
+  return kept_.take_uses();
 }
 
-std::vector<bool> GradientReducer::params_to_reduce(const TensorList& gradients,
-                                                    bool zero_fill) const {
-  std::vector<bool> has;
+// With zero_fill all ranks take all uses, so that they agree on what they reduce.
+std::vector<GradientReducer::Part> GradientReducer::parts_to_reduce(const Terms& gradients,
+                                                                    bool zero_fill) const {
+  std::vector<Part> parts;
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    const bool fill = zero_fill && params_[i].unsharded.requires_grad();
-    has.push_back(fill || gradients[i].defined());
+    const auto& own = gradients[i];
+    const auto filled = zero_fill && params_[i].unsharded.requires_grad() ? params_[i].uses() : 0;
+    for (std::size_t use = 0; use < std::max(filled, own.size()); ++use) {
+      if (use < filled || own[use].defined()) parts.push_back({i, use});
+    }
   }
-  return has;
+  return parts;
+}
+
+// The label is part of a call's fingerprint, because ranks must agree on which parameters they
+// reduce. It names the group and, by their names within it, the parameters that are left out and
+// the further uses that are not.
+CollectiveOptions GradientReducer::call_of(CollectiveQueue queue, const InFlight& reduction) const {
+  const auto& group = reduction.name;
+  std::string label = group.empty() ? "(root)" : group, further;
+  const auto name_of = [&](std::size_t i) {
+    const auto& name = params_[i].name;
+    const bool below = !group.empty() && name.starts_with(group + '.');
+    return below ? name.substr(group.size() + 1) : name;
+  };
+  std::vector<bool> has(params_.size());
+  for (const auto& [param, use] : reduction.parts) {
+    if (use == 0) {
+      has[param] = true;
+    } else {
+      further += (further.empty() ? " with use " : ", use ") + std::to_string(use) + " of " +
+                 name_of(param);
+    }
+  }
+  bool first = true;
+  for (std::size_t i = 0; i < has.size(); ++i) {
+    if (has[i]) continue;
+    label += (first ? " without " : ", ") + name_of(i);
+    first = false;
+  }
+  return {.queue = queue, .label = label + further, .round = reduction.round};
 }
 
 void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& name,
@@ -214,18 +245,18 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
         param->name, "' is already a sum over the ranks that share the experts, rounded to ",
         param->unsharded.dtype(), ", so reduce_dtype must not be wider, got ", dtype());
   }
-  TensorList gradients = take_gradients();
+  auto gradients = take_gradients();
   InFlight reduction;
-  reduction.has = params_to_reduce(gradients, zero_fill);
-  const bool none = std::ranges::find(reduction.has, true) == reduction.has.end();
+  reduction.parts = parts_to_reduce(gradients, zero_fill);
+  const bool none = reduction.parts.empty();
   if (none && !(all_reduce && scattered_.front().size() > 0)) return;
   if (!none && make_room) make_room();
   std::vector<FlatParam> present;
   TensorList terms;
-  for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (!reduction.has[i]) continue;
+  for (const auto& [i, use] : reduction.parts) {
     present.push_back({params_[i].unsharded.shape(), params_[i].dim});
-    terms.push_back(std::exchange(gradients[i], Tensor()));
+    auto& own = gradients[i];
+    terms.push_back(use < own.size() ? std::exchange(own[use], Tensor()) : Tensor());
   }
   reduction.layout = make_flat_layout(present, ranks_.num_shards(), 1);
   reduction.all_reduce = all_reduce;
@@ -240,19 +271,19 @@ void GradientReducer::start(bool all_reduce, bool zero_fill, const std::string& 
     reduction.output = Tensor::empty({reduction.layout.slice_numel}, dtype());
     reduction.work = ranks_.shard->reduce_scatter(
         reduction.input.parts, reduction.output.mutable_bytes(), dtype(), ReduceOp::kSum,
-        call_of(CollectiveQueue::kReduce, name, round, params_, reduction.has));
+        call_of(CollectiveQueue::kReduce, reduction));
   }
   in_flight_ = std::move(reduction);
 }
 
-// The part of the scattered buffer that belongs to each parameter's shard.
-TensorList GradientReducer::terms_of(const InFlight& reduction) const {
-  TensorList terms(params_.size());
-  auto entry = reduction.layout.entries.begin();
-  for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (!reduction.has[i]) continue;
-    terms[i] = flat_view(reduction.output, entry->offset, params_[i].sharded.shape());
-    ++entry;
+// The parts of the scattered buffer that belong to each parameter's shard.
+GradientReducer::Terms GradientReducer::terms_of(const InFlight& reduction) const {
+  Terms terms(params_.size());
+  for (std::size_t part = 0; part < reduction.parts.size(); ++part) {
+    const auto [i, use] = reduction.parts[part];
+    terms[i].resize(use + 1);
+    terms[i][use] = flat_view(reduction.output, reduction.layout.entries[part].offset,
+                              params_[i].sharded.shape());
   }
   return terms;
 }
@@ -278,8 +309,7 @@ void GradientReducer::finish_scatter() {
   notify_(Event::kAllReduce);
   reduction.work =
       ranks_.replicas->all_reduce(reduction.output.mutable_bytes(), dtype(), ReduceOp::kSum,
-                                  call_of(CollectiveQueue::kAllReduce, reduction.name,
-                                          reduction.round, params_, reduction.has));
+                                  call_of(CollectiveQueue::kAllReduce, reduction));
 }
 
 void GradientReducer::set_aside(const InFlight& reduction) {
@@ -292,12 +322,15 @@ void GradientReducer::merge_scattered(InFlight& reduction) {
   set_aside(reduction);
   TensorList sums;
   std::vector<FlatParam> present;
+  reduction.parts.clear();
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    Tensor sum = scattered_[i].take();
-    reduction.has[i] = sum.defined();
-    if (!sum.defined()) continue;
-    present.push_back({sum.shape(), 0});
-    sums.push_back(std::move(sum));
+    TensorList uses = scattered_[i].take();
+    for (std::size_t use = 0; use < uses.size(); ++use) {
+      if (!uses[use].defined()) continue;
+      reduction.parts.push_back({i, use});
+      present.push_back({uses[use].shape(), 0});
+      sums.push_back(std::exchange(uses[use], Tensor()));
+    }
   }
   reduction.layout = make_flat_layout(present, 1, 1);
   reduction.output = concatenate(reduction.layout, std::move(sums), dtype());
@@ -309,17 +342,20 @@ void GradientReducer::finish() {
   auto reduction = std::move(*in_flight_);
   in_flight_.reset();
   if (reduction.work) reduction.work->wait();
-  sums_.add(terms_of(reduction));
+  auto terms = terms_of(reduction);
+  std::vector<bool> has;
+  for (const auto& uses : terms) has.push_back(!uses.empty());
+  sums_.add_uses(std::move(terms));
   // No backward reaches the shards themselves, so their hooks run here.
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (reduction.has[i]) run_post_accumulate_hooks(params_[i].sharded);
+    if (has[i]) run_post_accumulate_hooks(params_[i].sharded);
   }
 }
 
 void GradientReducer::discard() {
   if (in_flight_ && in_flight_->work) in_flight_->work->abandon();
   in_flight_.reset();
-  for (auto& sum : scattered_) sum = TreeSum();
+  for (auto& sum : scattered_) sum = UseSums();
   for (auto& arrival : arrivals_) arrival->forget();
   kept_.take();
 }

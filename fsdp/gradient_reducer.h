@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "framework/autograd/gradient_sum.h"
+#include "framework/autograd/use_sums.h"
+#include "framework/distributed/process_group.h"
 #include "fsdp/flat_layout.h"
 #include "fsdp/observer.h"
 #include "fsdp/reduction_input.h"
@@ -36,6 +38,9 @@ namespace moegrad::fsdp {
 /// (micro-batch, replica, shard) if each micro-batch is reduced, and (replica, micro-batch, shard)
 /// if each is scattered and only the last one is all-reduced.
 ///
+/// Each use of a tied parameter is a term of its own in all of them, up to grad(), where their sums
+/// are added (Note [Uses of a tied weight]).
+///
 /// Sums that wait for a later reduction belong to the gradient of the shard. If that gradient is
 /// dropped, as by zero_grad(), they are dropped, too. This is checked before anything is added.
 ///
@@ -56,9 +61,9 @@ class GradientReducer {
   /// Keeps the gradients of this backward for a later reduction.
   void keep();
   /// Starts to reduce the kept gradients and those of the last backward, and frees them. Trainable
-  /// parameters without a gradient are left out, or count as zero with `zero_fill`. If there is
-  /// nothing to reduce, nothing is issued. Without `all_reduce` the result waits for a later
-  /// all-reduce.
+  /// parameters without a gradient, and uses of tied ones, are left out, or count as zero with
+  /// `zero_fill`. If there is nothing to reduce, nothing is issued. Without `all_reduce` the result
+  /// waits for a later all-reduce.
   ///
   /// `name` is the group's name, for the collectives' labels. `round` is the number of the forward,
   /// so that gradients of different steps cannot meet. `make_room` is called before anything is
@@ -85,9 +90,15 @@ class GradientReducer {
   const ShardedParam* with_summed_sources() const;
 
  private:
+  using Terms = std::vector<TensorList>;  // [parameters][uses]
+  /// A use of a parameter that takes part in a reduction.
+  struct Part {
+    std::size_t param = 0;
+    std::size_t use = 0;
+  };
   struct InFlight {
-    std::vector<bool> has;  // which parameters take part
-    FlatLayout layout;      // of these parameters
+    std::vector<Part> parts;
+    FlatLayout layout;  // of these
     bool scattering = true;
     bool all_reduce = false;
     std::string name;
@@ -101,11 +112,12 @@ class GradientReducer {
   class Arrival;
 
   void drop_cleared();
-  TensorList take_arrived(std::size_t j);
-  TensorList take_gradients();
+  Terms take_arrived(std::size_t j);
+  Terms take_gradients();
   void push_gradients();
-  std::vector<bool> params_to_reduce(const TensorList& gradients, bool zero_fill) const;
-  TensorList terms_of(const InFlight& reduction) const;
+  std::vector<Part> parts_to_reduce(const Terms& gradients, bool zero_fill) const;
+  CollectiveOptions call_of(CollectiveQueue queue, const InFlight& reduction) const;
+  Terms terms_of(const InFlight& reduction) const;
   void set_aside(const InFlight& reduction);
   void merge_scattered(InFlight& reduction);
   Dtype dtype() const;
@@ -117,7 +129,7 @@ class GradientReducer {
   std::function<void()> on_arrival_;
   std::vector<std::unique_ptr<Arrival>> arrivals_;  // [parameters]
   GradientSum kept_;
-  std::vector<TreeSum> scattered_;
+  std::vector<UseSums> scattered_;  // [parameters]
   GradientSum sums_;
   std::optional<InFlight> in_flight_;
 };

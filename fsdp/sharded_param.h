@@ -24,6 +24,10 @@ struct ShardedParam {
   Tensor unsharded;                  // the whole; bytes exist only while gathered
   bool trainable = true;             // requires_grad of both forms when they last agreed
   std::uint64_t filled_version = 0;  // of the unsharded storage, after the gather
+
+  /// How many uses it may have whose gradients are reduced apart (Note [Uses of a tied weight]).
+  /// The slots of stacked weights are parts of one, not tied.
+  std::size_t uses() const { return layout.stacked.ndim() > 0 ? 1 : slots.size(); }
 };
 
 /// The ranks that a group's parameters are spread over, and the ranks that hold the same part.

@@ -32,7 +32,7 @@ class Linear final : public Callable<Linear> {
                              config.dtype),
                config.bias ? Tensor::zeros({config.out_features}, config.dtype) : Tensor()) {}
   /// Shares `weight` [out, in], and `bias` [out] if there is to be one, with their owner (a tied
-  /// output head). ShapeError and DtypeError unless they fit.
+  /// output head: Note [Uses of a tied weight]). ShapeError and DtypeError unless they fit.
   explicit Linear(Tensor weight, Tensor bias = {})
       : weight_(std::move(weight)), bias_(std::move(bias)) {
     check<ShapeError>(weight_.ndim() == 2, "Linear: weight must be [out, in], got ",

@@ -75,6 +75,20 @@ GroupBytes operator+(GroupBytes a, const GroupBytes& b) {
   return a;
 }
 
+std::int64_t padded_part(const fsdp::FlatEntry& entry) {
+  return entry.outer * entry.chunk * entry.inner;
+}
+
+// Elements that the further uses of tied parameters add to a rank's slice of a reduction.
+std::int64_t further_uses(const fsdp::ParamGroup& group) {
+  std::int64_t numel = 0;
+  for (std::size_t i = 0; i < group.params().size(); ++i) {
+    const auto further = static_cast<std::int64_t>(group.params()[i].uses()) - 1;
+    numel += further * padded_part(group.layout().entries[i]);
+  }
+  return numel;
+}
+
 // `kept`: gradients wait for the last micro-batch, in the dtype in which they will be reduced.
 // `sources`: whose products are summed to the gradient of each of the experts that are here.
 GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, bool kept,
@@ -88,15 +102,18 @@ GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, b
   GroupBytes bytes{.gathered = group.unsharded_bytes()};
   if (wire != dtype) bytes.wire = group.layout().slice_numel * size_of(wire);
   const bool in_place = kept || reduce == dtype;
-  std::int64_t shard = 0, slice = 0, padding = 0, largest_expert = 0;
+  std::int64_t shard = 0, shown = 0, slice = further_uses(group), padding = 0, largest_expert = 0;
   for (std::size_t i = 0; i < group.params().size(); ++i) {
     const auto& entry = group.layout().entries[i];
-    const auto part = entry.outer * entry.chunk * entry.inner;
-    bytes.gradients += entry.numel() * size;
-    bytes.kept += entry.numel() * size_of(reduce);
-    const bool stacked = group.params()[i].layout.stacked.ndim() > 0;
+    const auto& param = group.params()[i];
+    const auto part = padded_part(entry);
+    const auto uses = static_cast<std::int64_t>(param.uses());
+    bytes.gradients += uses * entry.numel() * size;
+    bytes.kept += uses * entry.numel() * size_of(reduce);
+    const bool stacked = param.layout.stacked.ndim() > 0;
     if (stacked) largest_expert = std::max(largest_expert, entry.numel() * size_of(reduce));
-    shard += group.params()[i].sharded.numel();
+    shard += uses * param.sharded.numel();
+    if (uses > 1) shown += param.sharded.numel();
     slice += part;
     if (in_place) padding = std::max(padding, std::min(ranks * part - entry.numel(), part));
   }
@@ -106,8 +123,9 @@ GroupBytes bytes_of(const fsdp::ParamGroup& group, const fsdp::Policy& policy, b
     bytes.gradients += std::bit_width(static_cast<unsigned>(sources)) * largest_expert;
   }
   bytes.reduced = slice * size_of(reduce);
-  // The gradients are views of the reduction's output, unless they have another dtype.
-  bytes.reduced_shard = reduce == dtype ? bytes.reduced : shard * size;
+  // The gradients are views of the reduction's output, unless they have another dtype. Of several
+  // uses the sum is shown (Note [Uses of a tied weight]).
+  bytes.reduced_shard = (reduce == dtype ? bytes.reduced : shard * size) + shown * size;
   // Note [Gradients are reduced where they lie]
   if (ranks > 1 && in_place) bytes.in_place = kept ? bytes.kept : bytes.gradients;
   if (ranks > 1) bytes.input = in_place ? padding * size_of(reduce) : ranks * bytes.reduced;
@@ -123,16 +141,16 @@ class StagedBytes {
     const auto& ranks = group.ranks().shard;
     if (ranks == nullptr) return;
     const auto dtype = group.params().front().sharded.dtype();
-    const auto staged = [&](std::optional<Dtype> sent) {
-      const auto slice = group.layout().slice_numel * size_of(sent.value_or(dtype));
+    const auto staged = [&](std::int64_t numel, std::optional<Dtype> sent) {
+      const auto slice = numel * size_of(sent.value_or(dtype));
       return (ranks->size() - 1) * ((slice + kLine - 1) / kLine * kLine);
     };
+    const auto numel = group.layout().slice_numel, reduced = numel + further_uses(group);
     auto& [gather, reduction] = largest_[ranks.get()];
-    gather = std::max(gather, staged(policy.mixed_precision.param_dtype));
-    reduction = std::max(reduction, staged(policy.mixed_precision.reduce_dtype));
+    gather = std::max(gather, staged(numel, policy.mixed_precision.param_dtype));
+    reduction = std::max(reduction, staged(reduced, policy.mixed_precision.reduce_dtype));
     const auto size = size_of(policy.mixed_precision.reduce_dtype.value_or(dtype));
-    replicas_ = std::max(replicas_,
-                         of_sum(group.layout().slice_numel * size, group.ranks().num_replicas()));
+    replicas_ = std::max(replicas_, of_sum(reduced * size, group.ranks().num_replicas()));
   }
   /// The same of an all-reduce of `numbers` over `ranks` ranks.
   void add_sum(std::int64_t numbers, std::int64_t ranks) {

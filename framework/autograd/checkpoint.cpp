@@ -9,7 +9,6 @@
 #include "framework/autograd/dropout_ids.h"
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
-#include "framework/autograd/micro_batch.h"
 #include "framework/runtime/thread_state.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
@@ -69,7 +68,7 @@ class Checkpoint final : public Function {
 
   TensorList backward(const TensorList& grads, InputMask needs) override {
     const ScopeRestoreGuard scope_guard(scope());
-    const MicroBatchGuard micro_batch_guard(micro_batch().number, micro_batch().part);
+    const ThreadValueGuard<&ThreadState::micro_batch> micro_batch_guard(micro_batch());
     static_cast<void>(token_ids_.unpack());  // an error if they have been written to since
     const DropoutIdsGuard dropout_guard(dropout_ids_);
     TensorList inputs;

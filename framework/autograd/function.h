@@ -155,7 +155,8 @@ class Function : public std::enable_shared_from_this<Function> {
 
   std::uint64_t sequence() const { return sequence_; }
   const std::shared_ptr<const Scope>& scope() const { return scope_; }
-  /// The micro-batch that it was applied for (Note [Micro-batches in one backward]).
+  /// The micro-batch, and the use of a weight, that it was applied for (Note [Micro-batches in one
+  /// backward], Note [Uses of a tied weight]).
   MicroBatchPart micro_batch() const { return micro_batch_; }
   const std::vector<Edge>& edges() const { return edges_; }
   const std::vector<OutputInfo>& outputs() const { return outputs_; }

@@ -10,6 +10,7 @@
 #include "framework/autograd/engine.h"
 #include "framework/autograd/function.h"
 #include "framework/autograd/leaf_gradients.h"
+#include "framework/autograd/use_sums.h"
 #include "framework/tensor/fill.h"
 #include "framework/tensor/tensor_impl.h"
 
@@ -51,7 +52,10 @@ class CapturedLeaf final : public GradientAccumulator {
   }
   void complete() override {
     if (sum_ == nullptr) return;
-    Tensor sum = sum_in_tree(arrived_.take());
+    TensorList uses;
+    for (auto& micro_batches : arrived_.take())
+      uses.push_back(sum_in_tree(std::move(micro_batches)));
+    Tensor sum = sum_of_uses(std::move(uses));
     if (sum.defined()) accumulate_gradient(*sum_, std::move(sum));
   }
   const Tensor& leaf() const { return leaf_; }

@@ -12,9 +12,10 @@
 namespace moegrad {
 namespace {
 
-void set_grad(const Tensor& parameter, Tensor sum) {
-  if (sum.defined() && sum.dtype() != parameter.dtype()) sum = to_dtype(sum, parameter.dtype());
-  parameter.set_grad(std::move(sum));
+std::vector<TensorList> of_one_use(TensorList terms) {
+  std::vector<TensorList> uses;
+  for (auto& term : terms) uses.push_back({std::exchange(term, Tensor())});
+  return uses;
 }
 
 }  // namespace
@@ -36,26 +37,29 @@ GradientSum::GradientSum(TensorList parameters, std::optional<Dtype> node_dtype)
 }
 
 void GradientSum::push() {
-  TensorList terms;
+  std::vector<TensorList> terms;
   for (const auto& parameter : parameters_) {
-    terms.push_back(parameter.grad());
+    terms.push_back(take_grad_of_uses(parameter));
     parameter.set_grad(Tensor());
   }
-  push(std::move(terms));
+  push_uses(std::move(terms));
 }
 
-void GradientSum::check_one_each(const TensorList& terms) const {
-  check<ValueError>(terms.size() == parameters_.size(),
+void GradientSum::check_one_each(std::size_t terms) const {
+  check<ValueError>(terms == parameters_.size(),
                     "gradient_sum: must be given a term for each "
                     "of ",
-                    parameters_.size(), " parameters, got ", terms.size());
+                    parameters_.size(), " parameters, got ", terms);
 }
 
-void GradientSum::push(TensorList terms) {
-  check_one_each(terms);
+void GradientSum::push(TensorList terms) { push_uses(of_one_use(std::move(terms))); }
+
+void GradientSum::push_uses(std::vector<TensorList> terms) {
+  check_one_each(terms.size());
   const MemoryTagGuard tag(MemoryTag::kGradients);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    sums_[i].push(as_term(i, std::exchange(terms[i], Tensor())));
+    for (auto& term : terms[i]) term = as_term(i, std::exchange(term, Tensor()));
+    sums_[i].push(std::move(terms[i]));
   }
   ++size_;
 }
@@ -75,14 +79,21 @@ void GradientSum::finish() {
     check(!parameter.grad().defined(), "gradient_sum: finish() would overwrite the gradient of '",
           parameter.storage().name(), "', which was not pushed");
   }
-  const MemoryTagGuard tag(MemoryTag::kGradients);
   TensorList sums = take();
-  for (std::size_t i = 0; i < sums.size(); ++i) set_grad(parameters_[i], std::move(sums[i]));
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    set_grad_of_uses(parameters_[i], {std::exchange(sums[i], Tensor())});
+  }
 }
 
 TensorList GradientSum::take() {
-  const MemoryTagGuard tag(MemoryTag::kGradients);
   TensorList sums;
+  for (auto& uses : take_uses()) sums.push_back(sum_of_uses(std::move(uses)));
+  return sums;
+}
+
+std::vector<TensorList> GradientSum::take_uses() {
+  const MemoryTagGuard tag(MemoryTag::kGradients);
+  std::vector<TensorList> sums;
   for (auto& sum : sums_) sums.push_back(sum.take());
   size_ = 0;
   return sums;
@@ -98,22 +109,22 @@ TensorList GradientSum::sums() const {
 void GradientSum::drop(std::size_t i) {
   check<ValueError>(i < sums_.size(), "gradient_sum: parameter must be below ", sums_.size(),
                     ", got ", i);
-  sums_[i] = absent_terms(size_);
+  sums_[i].drop();
 }
 
-void GradientSum::add(TensorList terms) {
-  check_one_each(terms);
+void GradientSum::add(TensorList terms) { add_uses(of_one_use(std::move(terms))); }
+
+void GradientSum::add_uses(std::vector<TensorList> terms) {
+  check_one_each(terms.size());
   const MemoryTagGuard tag(MemoryTag::kGradients);
   resume();
   ++size_;
   const bool one_partial = std::has_single_bit(static_cast<std::uint64_t>(size_));
   shown_.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    // Set again below, so this drops nothing.
-    parameters_[i].impl()->leaf_state().grad = Tensor();
-    sums_[i].push(std::exchange(terms[i], Tensor()));
-    Tensor sum = one_partial ? sums_[i].take() : sums_[i].sum();
-    if (sum.defined()) set_grad(parameters_[i], std::move(sum));
+    take_grad_of_uses(parameters_[i]);  // set again below, so this drops nothing
+    sums_[i].push(std::move(terms[i]));
+    set_grad_of_uses(parameters_[i], one_partial ? sums_[i].take() : TensorList{sums_[i].sum()});
   }
   for (const auto& parameter : parameters_) shown_.emplace_back(parameter.grad());
 }
@@ -124,7 +135,7 @@ void GradientSum::resume() {
   if (size_ == 0 || std::ranges::none_of(parameters_, has_grad)) return begin_again();
   if (std::has_single_bit(static_cast<std::uint64_t>(size_))) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      sums_[i] = TreeSum(shown_term(i), size_);
+      sums_[i] = UseSums(shown_terms(i), size_);
     }
   } else if (!untouched()) {
     begin_again();
@@ -134,11 +145,11 @@ void GradientSum::resume() {
 void GradientSum::begin_again() {
   size_ = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    sums_[i] = TreeSum();
+    sums_[i] = UseSums();
     if (parameters_[i].grad().defined()) size_ = 1;
   }
   if (size_ == 0) return;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) sums_[i].push(shown_term(i));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) sums_[i].push(shown_terms(i));
 }
 
 bool GradientSum::untouched() const {
@@ -148,19 +159,14 @@ bool GradientSum::untouched() const {
   return true;
 }
 
-GradientSum::Shown::Shown(const Tensor& grad)
-    : defined(grad.defined()), impl(grad.impl()), version(defined ? grad.storage().version() : 0) {}
-
-bool GradientSum::Shown::is_still(const Tensor& grad) const {
-  if (!defined || !grad.defined()) return defined == grad.defined();
-  return grad.impl() == impl.lock() && grad.storage().version() == version;
-}
-
-// grad() as a term, in whose memory the next sum may be formed.
-Tensor GradientSum::shown_term(std::size_t i) const {
-  const Tensor grad = parameters_[i].grad();
+// What grad() shows, as terms in whose memory the next sums may be formed.
+TensorList GradientSum::shown_terms(std::size_t i) const {
   const auto dtype = node_dtype_.value_or(parameters_[i].dtype());
-  return !grad.defined() || grad.dtype() == dtype ? grad : to_dtype(grad, dtype);
+  TensorList uses = take_grad_of_uses(parameters_[i]);
+  for (auto& use : uses) {
+    if (use.defined() && use.dtype() != dtype) use = to_dtype(use, dtype);
+  }
+  return uses;
 }
 
 }  // namespace moegrad

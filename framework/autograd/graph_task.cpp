@@ -409,7 +409,8 @@ TensorList GraphTask::complete_gradients(const Function& function) {
 
 void GraphTask::pass_all(const Function& function, InputMask asked, TensorList input_grads) {
   for (std::size_t i = 0; i < input_grads.size(); ++i) {
-    if (input_grads[i].defined()) pass(function, i, std::move(input_grads[i]), {});
+    const GradientPlace place = {.use = function.micro_batch().use};
+    if (input_grads[i].defined()) pass(function, i, std::move(input_grads[i]), place);
     if (asked[i] && wants(function.edges()[i])) finish(function.edges()[i]);
   }
 }
@@ -418,6 +419,8 @@ void GraphTask::pass(const Function& function, std::size_t i, Tensor grad, Gradi
   const auto& edge = function.edges()[i];
   place.micro_batch = function.micro_batch().number;
   place.part = function.micro_batch().part;
+  // What a Function recomputes may have uses of its own.
+  if (!function.recomputes()) place.use = function.micro_batch().use;
   if (wants(edge)) {
     add(edge, std::move(grad), place);
   } else {

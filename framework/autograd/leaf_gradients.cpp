@@ -7,6 +7,7 @@
 
 #include "framework/autograd/engine.h"
 #include "framework/autograd/graph_task.h"
+#include "framework/autograd/use_sums.h"
 #include "framework/runtime/arena.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/fill.h"
@@ -51,7 +52,7 @@ void PlacedSum::add(Tensor grad, const GradientPlace& place) {
   check<ValueError>(0 <= place.source && place.source < place.sources,
                     "gradient place: source must be in [0, ", place.sources, "), got ",
                     place.source);
-  auto& part = at(at(sums_, place.micro_batch), place.part);
+  auto& part = at(at(at(sums_, place.use), place.micro_batch), place.part);
   if (place.sources > 1) return add_source(part, std::move(grad), place);
   accumulate_gradient(part.sum, std::move(grad));
 }
@@ -89,33 +90,41 @@ Tensor PlacedSum::take(PartSum& part) const {
   return all;
 }
 
-TensorList PlacedSum::take() {
-  TensorList sums;
-  for (auto& parts : std::exchange(sums_, {})) {
-    TensorList terms;
-    for (auto& part : parts) terms.push_back(take(part));
-    sums.push_back(sum_in_tree(std::move(terms)));
+std::vector<TensorList> PlacedSum::take() {
+  std::vector<TensorList> sums;
+  for (auto& micro_batches : std::exchange(sums_, {})) {
+    auto& own = sums.emplace_back();
+    for (auto& parts : micro_batches) {
+      TensorList terms;
+      for (auto& part : parts) terms.push_back(take(part));
+      own.push_back(sum_in_tree(std::move(terms)));
+    }
   }
   return sums;
 }
 
-void GradientArrivals::add(const Tensor& leaf, Tensor grad, const GradientPlace& place,
-                           Tensor& target) {
-  const bool apart = place.sources > 1 || backward_micro_batches() > 1 || backward_parts() > 1;
-  if (apart || !leaf.impl()->leaf_state().hooks.empty()) {
+void GradientArrivals::add(const Tensor& leaf, Tensor grad, GradientPlace place, Tensor& target) {
+  const auto& state = leaf.impl()->leaf_state();
+  const bool hooked = !state.hooks.empty();
+  if (hooked) place.use = 0;
+  const bool apart = place.sources > 1 || backward_micro_batches() > 1 || backward_parts() > 1 ||
+                     place.use > 0 || state.uses != nullptr;
+  if (apart || hooked) {
     waiting_.add(std::move(grad), place);
   } else {
     accumulate_gradient(target, std::move(grad));
   }
 }
 
-TensorList GradientArrivals::complete(const Tensor& leaf) {
-  TensorList sums = waiting_.take();
-  for (auto& sum : sums) {
-    if (!sum.defined()) continue;
-    sum = leaf.impl()->leaf_state().hooks.replace(std::move(sum));
-    check_gradient(sum, leaf.shape(), leaf.dtype(), "backward: a hook's gradient of leaf '",
-                   leaf.storage().name(), "'");
+std::vector<TensorList> GradientArrivals::complete(const Tensor& leaf) {
+  auto sums = waiting_.take();
+  for (auto& micro_batches : sums) {
+    for (auto& sum : micro_batches) {
+      if (!sum.defined()) continue;
+      sum = leaf.impl()->leaf_state().hooks.replace(std::move(sum));
+      check_gradient(sum, leaf.shape(), leaf.dtype(), "backward: a hook's gradient of leaf '",
+                     leaf.storage().name(), "'");
+    }
   }
   return sums;
 }
@@ -126,10 +135,15 @@ void AddToGrad::add(Tensor grad, const GradientPlace& place) {
 }
 
 void AddToGrad::complete() {
-  TensorList sums = arrivals_.complete(leaf_);
-  if (!sums.empty()) {
-    accumulate_gradient(leaf_.impl()->leaf_state().grad, sum_in_tree(std::move(sums)));
-    mark_gradient(*leaf_.impl());
+  auto arrived = arrivals_.complete(leaf_);
+  if (!arrived.empty()) {
+    TensorList uses = take_grad_of_uses(leaf_);
+    if (uses.size() < arrived.size()) uses.resize(arrived.size());
+    for (std::size_t use = 0; use < arrived.size(); ++use) {
+      Tensor sum = sum_in_tree(std::move(arrived[use]));
+      if (sum.defined()) accumulate_gradient(uses[use], std::move(sum));
+    }
+    set_grad_of_uses(leaf_, std::move(uses));
   }
   run_post_accumulate_hooks(leaf_);
 }

@@ -14,13 +14,14 @@ namespace moegrad {
 /// The sum of the gradients that one backward brings to one leaf.
 ///
 /// Note [The sum of a gradient]
-/// The gradient of a weight is one product per use of it, and where each stands in the sum does not
-/// depend on when it comes or on which rank multiplied it:
+/// The gradient of a weight is one product for each time that it is used, and where each stands in
+/// the sum does not depend on when it comes or on which rank multiplied it:
 ///
-///     over micro-batches         along the tree of Note [Tree of successive terms]
-///       over parts of its tokens   along that tree
-///         over sources               along that tree
-///           over uses                  in order of arrival
+///     over numbered uses           use 0 + use 1 + ...: Note [Uses of a tied weight]
+///       over micro-batches           along the tree of Note [Tree of successive terms]
+///         over parts of its tokens     along that tree
+///           over sources                 along that tree
+///             over all else                in order of arrival
 ///
 /// A source is the micro-batch of one rank. Under expert parallelism the owner of an expert
 /// multiplies the rows of all sources at once, and the gradient must have the bits that it has when
@@ -29,9 +30,9 @@ namespace moegrad {
 /// leaves included, is rounded to the dtype in which the gradients of the parameter are reduced
 /// (fsdp::MixedPrecisionPolicy::reduce_dtype).
 ///
-/// The last use of a weight adds each source to the tree at once, so that log2(S) + 1 partials of S
-/// sources are alive. Where a weight has several uses, a sum for each source waits for the last.
-/// Gradients that name no source are added beside the tree.
+/// The last product of a weight adds each source to the tree at once, so that log2(S) + 1 partials
+/// of S sources are alive. Where a weight is used several times, a sum for each source waits for
+/// the last. Gradients that name no source are added beside the tree.
 class PlacedSum {
  public:
   /// `node_dtype`, by default that of the gradients, is that of the partials over sources.
@@ -39,8 +40,8 @@ class PlacedSum {
 
   /// ValueError unless 0 <= source < sources, and for another number of sources than before.
   void add(Tensor grad, const GradientPlace& place);
-  /// The sums of the micro-batches; undefined where nothing came. Empties this.
-  TensorList take();
+  /// The sums of each use, [uses][micro-batches]; undefined where nothing came. Empties this.
+  std::vector<TensorList> take();
   bool empty() const { return sums_.empty(); }
 
  private:
@@ -56,7 +57,7 @@ class PlacedSum {
   Tensor take(PartSum& part) const;
 
   std::optional<Dtype> node_dtype_;
-  std::vector<std::vector<PartSum>> sums_;  // [micro-batches][parts]
+  std::vector<std::vector<std::vector<PartSum>>> sums_;  // [uses][micro-batches][parts]
 };
 
 /// Adds a gradient to `sum`, which is, or will be, that of a leaf: nobody else reads its bytes.
@@ -64,16 +65,17 @@ void accumulate_gradient(Tensor& sum, Tensor grad);
 /// The sum of these along the tree of Note [Tree of successive terms]; the only one itself.
 Tensor sum_in_tree(TensorList terms);
 
-/// The gradients that come to one leaf. They are added to `target` in order of arrival; those whose
-/// places must be kept apart, or whose sum a hook of the leaf wants, wait for complete().
+/// The gradients that come to one leaf. They are added to `target`, use 0's, in order of arrival;
+/// those whose places must be kept apart, or whose sum a hook of the leaf wants, wait for
+/// complete().
 class GradientArrivals {
  public:
   explicit GradientArrivals(std::optional<Dtype> node_dtype = std::nullopt)
       : waiting_(node_dtype) {}
 
-  void add(const Tensor& leaf, Tensor grad, const GradientPlace& place, Tensor& target);
-  /// The sums of the micro-batches that waited, after the leaf's hooks; empty if none did.
-  TensorList complete(const Tensor& leaf);
+  void add(const Tensor& leaf, Tensor grad, GradientPlace place, Tensor& target);
+  /// The sums that waited, [uses][micro-batches], after the leaf's hooks; empty if none did.
+  std::vector<TensorList> complete(const Tensor& leaf);
 
  private:
   PlacedSum waiting_;

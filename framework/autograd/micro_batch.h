@@ -44,7 +44,7 @@ class [[nodiscard]] MicroBatchGuard : public ThreadValueGuard<&ThreadState::micr
                       "got ", number);
     check<ValueError>(part >= 0 && part < 64, "micro-batch guard: part must be in [0, 64), got ",
                       part);
-    return {.number = number, .part = part};
+    return {.number = number, .part = part, .use = ThreadState::current().micro_batch.use};
   }
 };
 

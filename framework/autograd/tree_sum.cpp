@@ -8,9 +8,7 @@
 #include "framework/tensor/fill.h"
 
 namespace moegrad {
-namespace {
 
-// earlier + later, in the buffer of `earlier`.
 Tensor combine(Tensor earlier, const Tensor& later) {
   if (!earlier.defined()) return later;
   if (!later.defined()) return earlier;
@@ -25,8 +23,6 @@ Tensor combine(Tensor earlier, const Tensor& later) {
   }
   return earlier;
 }
-
-}  // namespace
 
 TreeSum::TreeSum(Tensor sum, std::int64_t size) : size_(size) {
   check<ValueError>(size >= 1 && std::has_single_bit(static_cast<std::uint64_t>(size)),

@@ -8,6 +8,10 @@
 
 namespace moegrad {
 
+/// earlier + later, in the memory of `earlier`; the other one if one is undefined. bfloat16 is
+/// widened, added and rounded.
+Tensor combine(Tensor earlier, const Tensor& later);
+
 /// Sums successive tensors of one shape and dtype in a fixed order.
 ///
 /// Note [Tree of successive terms]
@@ -20,7 +24,6 @@ namespace moegrad {
 /// same left-full tree.
 ///
 /// An undefined term keeps its position and adds nothing: the sum of an absent node and x is x.
-/// bfloat16 nodes are widened, added and rounded.
 class TreeSum {
  public:
   TreeSum() = default;

@@ -25,6 +25,7 @@ class LeafRecorder;
 struct MicroBatchPart {
   int number = 0;  // of the micro-batch
   int part = 0;
+  int use = 0;  // of a weight whose uses are summed apart (Note [Uses of a tied weight])
 };
 
 /// What the code that a thread runs works under. The guards set it: RankContextGuard, NoGradGuard,

@@ -10,6 +10,7 @@ namespace moegrad {
 struct GradientPlace {
   int micro_batch = 0;
   int part = 0;    // of the micro-batch's tokens
+  int use = 0;     // of a weight whose uses are summed apart
   int source = 0;  // whose rows brought it, of `sources`
   int sources = 1;
   bool last_use = true;  // this backward brings the leaf no other use's gradient after this one's

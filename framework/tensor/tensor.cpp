@@ -313,6 +313,7 @@ void Tensor::set_grad(Tensor grad) const {
   auto& leaf = impl.leaf_state();
   const bool dropped = !grad.defined();
   leaf.grad = std::move(grad);
+  leaf.uses = nullptr;
   mark_gradient(impl);
   if (!dropped) return;
   for (const auto& hook : leaf.drop_hooks.snapshot()) hook();

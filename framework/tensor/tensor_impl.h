@@ -13,9 +13,12 @@
 
 namespace moegrad {
 
+struct GradientUses;
+
 /// Gradient and hooks of a leaf.
 struct LeafState {
   Tensor grad;
+  std::shared_ptr<GradientUses> uses;  // the terms of grad; null: there is one, use 0
   HookList<Tensor(const Tensor&)> hooks;
   HookList<void(const Tensor&)> post_accumulate_hooks;
   HookList<void()> drop_hooks;  // set_grad() has left none: what waits to be added goes as well

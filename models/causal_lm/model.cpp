@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "framework/autograd/weight_use.h"
 #include "framework/runtime/error.h"
 #include "framework/tensor/meta.h"
 #include "nn/init.h"
@@ -107,6 +108,7 @@ CausalLM::Output CausalLM::forward(const Tensor& tokens,
   }
   const Tensor normed = (*norm_)(hidden);
   if (options.output_hidden_states) output.hidden_states.back() = normed;
+  const WeightUseGuard use(config_.tie_word_embeddings ? 1 : 0);  // the embedding's is use 0
   if (!options.targets.defined()) {
     output.logits = (*lm_head_)(normed);  // [T, V]
     return output;

@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "framework/autograd/weight_use.h"
 #include "framework/runtime/error.h"
 #include "models/plain_moe.h"
 #include "ops/copies.h"
@@ -104,6 +105,7 @@ class PlainModel {
     const Tensor normed = norm(hidden, "model.norm");
     if (options.output_hidden_states) output.hidden_states.back() = normed;
     const auto* const head = config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head";
+    const WeightUseGuard use(config_.tie_word_embeddings ? 1 : 0);
     output.logits = plain_linear(normed, weight(head));  // [T, V]
     return output;
   }

@@ -14,6 +14,7 @@
 
 #include "framework/autograd/checkpoint.h"
 #include "framework/autograd/micro_batch.h"
+#include "framework/autograd/weight_use.h"
 #include "framework/distributed/gather_shards.h"
 #include "framework/runtime/grad_mode.h"
 #include "fsdp/fully_shard.h"
@@ -50,8 +51,9 @@ class NodeByNode final : public nn::Callable<NodeByNode> {
     }
   };
 
-  NodeByNode(const models::CausalLMConfig& config, bool by_nodes)
-      : by_nodes_(by_nodes), whole_(config, 3) {
+  /// `numbered_uses`: the head is a use of its own of the tied weight.
+  NodeByNode(const models::CausalLMConfig& config, bool by_nodes, bool numbered_uses)
+      : by_nodes_(by_nodes), numbered_uses_(numbered_uses), whole_(config, 3) {
     register_module("whole", whole_);
   }
 
@@ -101,6 +103,7 @@ class NodeByNode final : public nn::Callable<NodeByNode> {
     }
     for_each([&](std::size_t j) {
       const Tensor normed = part<nn::RMSNorm>("model.norm")(hidden[j]);
+      const WeightUseGuard use(numbered_uses_ ? 1 : 0);
       output.of_micro_batches[j].logits = part<nn::Linear>("lm_head")(normed);
     });
     return output;
@@ -117,7 +120,7 @@ class NodeByNode final : public nn::Callable<NodeByNode> {
     throw Error("no such part");
   }
 
-  bool by_nodes_;
+  bool by_nodes_, numbered_uses_;
   CausalLM whole_;
 };
 
@@ -132,6 +135,7 @@ struct Way {
   bool recompute_layers = false;  // as wholes; they then run as such
   bool recompute_experts = false;
   bool units_for_experts = false;  // of fully_shard
+  bool numbered_uses = true;       // of the tied weight
   bool narrow = false;             // bfloat16 on the wire, float32 in reductions
   Swapped swapped = Swapped::kNothing;
 
@@ -139,7 +143,8 @@ struct Way {
     return out << to_string(way.ranks) << ", accumulation " << static_cast<int>(way.accumulation)
                << ", schedule " << static_cast<int>(way.schedule) << ", nodes " << way.by_nodes
                << ", recomputed " << way.recompute_layers << way.recompute_experts
-               << ", units for experts " << way.units_for_experts << ", narrow " << way.narrow;
+               << ", units for experts " << way.units_for_experts << ", numbered uses "
+               << way.numbered_uses << ", narrow " << way.narrow;
   }
 };
 
@@ -173,7 +178,7 @@ TensorList gradients(const Way& way) {
   launch(way.ranks.ranks(), [&](RankContext& context) {
     auto config = test::sharded_toy_config();
     config.tie_word_embeddings = true;
-    NodeByNode model(config, way.by_nodes);
+    NodeByNode model(config, way.by_nodes, way.numbered_uses);
     const auto is_experts = [](std::string_view path) { return path.ends_with("mlp.experts"); };
     if (way.recompute_experts) nn::recompute(model, is_experts);
     if (way.recompute_layers) training::recompute_layers(model.whole(), config.num_hidden_layers);
@@ -220,6 +225,13 @@ const TensorList& one_by_one_on_one_rank(bool narrow) {
   return narrow ? rounded : wide;
 }
 
+/// A weight whose two uses are added within the micro-batch.
+const TensorList& with_uses_added_first() {
+  static const TensorList added =
+      gradients({.schedule = Schedule::kOneByOne, .by_nodes = false, .numbered_uses = false});
+  return added;
+}
+
 TEST(Interleaved, PairsGiveTheBitsOfOneMicroBatchAfterTheOther) {
   for (const ParallelDims ranks : {ParallelDims{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}}) {
     for (const auto accumulation : {Accumulation::kReducePairs, Accumulation::kKeepUntilLast}) {
@@ -255,19 +267,23 @@ TEST(Interleaved, NodesOfOneMicroBatchAfterTheOtherGiveTheBitsOfLayers) {
 
 TEST(Interleaved, OtherMembersOtherPairsAndNoGuardsGiveOtherBits) {
   const auto& expected = one_by_one_on_one_rank(false);
+  const auto& added_first = with_uses_added_first();
+  EXPECT_FALSE(equal(added_first, expected));
   for (const ParallelDims ranks : {ParallelDims{1, 1}, {1, 2}, {1, 4}}) {
     for (const auto swapped : {Swapped::kMembersOfTwoPairs, Swapped::kTwoPairs}) {
       EXPECT_FALSE(equal(gradients({.ranks = ranks, .swapped = swapped}), expected));
     }
-    EXPECT_FALSE(
-        equal(gradients({.ranks = ranks, .schedule = Schedule::kWithoutGuards}), expected));
+    Way way = {.ranks = ranks, .numbered_uses = false};
+    EXPECT_TRUE(equal(gradients(way), added_first)) << way;
+    way.schedule = Schedule::kWithoutGuards;
+    EXPECT_FALSE(equal(gradients(way), added_first)) << way;
   }
 }
 
 // The layers of a pair are gathered once for all their nodes in backward, and reduced once.
 TEST(Interleaved, APairIsReducedOnceAndGatheredOnceInBackward) {
   launch(2, [](RankContext& context) {
-    NodeByNode model(test::sharded_toy_config(), true);
+    NodeByNode model(test::sharded_toy_config(), true, false);
     const auto mesh = DeviceMesh::flat(context.group());
     for (auto& layer : model.whole().layers()) fsdp::fully_shard(layer, mesh);
     auto& state = fsdp::fully_shard(model, mesh);

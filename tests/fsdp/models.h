@@ -106,7 +106,8 @@ inline History train_sharded(const models::CausalLMConfig& config, const ToyTrai
     training::recompute_layers(model, training.recompute_layers);
     auto policy = training.policy;
     if (training.experts) policy.expert_mesh = fsdp_mesh(context.group(), *training.experts);
-    auto& state = training::shard_model(model, fsdp_mesh(context.group(), training.ranks), policy);
+    auto& state =
+        training::shard_model(model, make_meshes(context.group(), training.ranks), policy);
     if (training.prepare) training.prepare(context, model);
     optim::AdamW optimizer(training::decay_matrices(model.named_parameters(), 1e-2, 0.1), {});
     fsdp::StepPlan plan(state, training.micro_batches, training.accumulation);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/autograd/checkpoint.h"
+#include "framework/autograd/weight_use.h"
 #include "framework/distributed/launch.h"
 #include "framework/distributed/shard_runs.h"
 #include "framework/runtime/grad_mode.h"
@@ -116,6 +117,7 @@ class IntegerNet final : public nn::Callable<IntegerNet> {
     Tensor y = ops::mul(x, scale_);
     for (const auto index : plan_.calls[list]) {
       auto& block = *blocks[static_cast<std::size_t>(index)];
+      const WeightUseGuard use(plan_.tied == index ? 1 : 0);
       if (plan_.recomputed[static_cast<std::size_t>(index)]) {
         y = checkpoint([&block](const TensorList& in) -> TensorList { return {block(in[0])}; },
                        {y})[0];

@@ -217,8 +217,23 @@ TEST(FullyShard, ShardsTiedEmbeddingsOnce) {
   auto config = sharded_toy_config();
   config.tie_word_embeddings = true;
   const auto one = train_sharded(config, {});
-  EXPECT_EQ(train_sharded(config, {.ranks = {.dp_shard = 4}}), one);
-  EXPECT_EQ(train_sharded(config, {.ranks = {.dp_replicate = 2, .dp_shard = 2}}), one);
+  for (const auto accumulation : kEveryAccumulation) {
+    for (const ParallelDims ranks : {ParallelDims{1, 2}, {1, 4}, {2, 2}}) {
+      const bool pairs = accumulation == Accumulation::kReducePairs;
+      if (pairs && ranks.ranks() == 4) continue;  // of four micro-batches
+      ToyTraining training = {.ranks = ranks, .accumulation = accumulation};
+      EXPECT_EQ(train_sharded(config, training), one) << to_string(ranks);
+      training.recompute_layers = 2;
+      training.step = {.linear_cross_entropy = true};
+      EXPECT_EQ(train_sharded(config, training), one) << to_string(ranks);
+    }
+  }
+  for (const ParallelDims ranks : {ParallelDims{.dp_shard = 2, .ep = 2},
+                                   {.dp_shard = 4, .ep = 2},
+                                   {.dp_replicate = 2, .dp_shard = 2, .ep = 2}}) {
+    const ToyTraining training = {.ranks = ranks, .accumulation = Accumulation::kReduceEach};
+    EXPECT_EQ(train_sharded(config, training), one) << to_string(ranks);
+  }
 }
 
 TEST(FullyShard, ConvertsToNzInTheCopyOutAlone) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "framework/autograd/weight_use.h"
 #include "nn/embedding.h"
 #include "nn/linear.h"
 #include "nn/rms_norm.h"
@@ -72,6 +73,7 @@ CausalLM::Output run_forward(CausalLM& model, const Rung& rung, const Tensor& to
       output.tokens_per_expert.push_back(result.tokens_per_expert);
     }
     const Tensor normed = child<nn::RMSNorm>(whole, "model.norm")(hidden);
+    const WeightUseGuard use(config.tie_word_embeddings ? 1 : 0);
     output.logits = child<nn::Linear>(whole, "lm_head")(normed);
     return output;
   };

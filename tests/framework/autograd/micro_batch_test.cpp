@@ -179,7 +179,7 @@ class Recorder final : public GradientAccumulator {
   }
   void complete() override {
     ++completed;
-    taken = sum_.take();
+    taken = sum_.take().at(0);
   }
 
   std::vector<GradientPlace> places;

@@ -171,7 +171,7 @@ class Rounding final : public GradientAccumulator {
   void add(Tensor grad, const GradientPlace& place) override {
     arrivals_.add(leaf_, std::move(grad), place, sum);
   }
-  void complete() override { sum = sum_in_tree(arrivals_.complete(leaf_)); }
+  void complete() override { sum = sum_in_tree(arrivals_.complete(leaf_).at(0)); }
   Tensor sum;
 
  private:
@@ -220,7 +220,7 @@ TEST(PlacedSum, KeepsFewPartialsOfTheLastUse) {
     partials = 7 - s + std::popcount(static_cast<unsigned>(s + 1));
     EXPECT_EQ(live() - before, partials * kBytes) << s;
   }
-  EXPECT_TRUE(bitwise_equal(sum.take().at(0), expected_sum({0, 1}, 8)));
+  EXPECT_TRUE(bitwise_equal(sum.take().at(0).at(0), expected_sum({0, 1}, 8)));
   EXPECT_TRUE(sum.empty());
 }
 
@@ -231,7 +231,7 @@ TEST(PlacedSum, LosesNothingThatComesAfterTheLastUse) {
   }
   Tensor expected = expected_sum({0}, 3);
   add_(expected, expected_sum({1}, 3));
-  EXPECT_TRUE(bitwise_equal(sum.take().at(0), expected));
+  EXPECT_TRUE(bitwise_equal(sum.take().at(0).at(0), expected));
 }
 
 TEST(PlacedSum, RefusesPlacesThatDoNotFit) {

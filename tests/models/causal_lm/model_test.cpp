@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "framework/autograd/gradient_sum.h"
 #include "framework/runtime/arena.h"
 #include "framework/runtime/rank_context.h"
 #include "nn/recompute.h"
@@ -216,6 +217,49 @@ TEST(CausalLM, WithTargetsItGivesTheSameLossAndGradientsWithoutLogits) {
     EXPECT_EQ(got.loss.ce_sum.item(), expected.loss.ce_sum.item());
     expected.output.logits = {};
     expect_same_bits(got, expected);
+  }
+}
+
+/// The gradients of four micro-batches, by parameter.
+NamedTensors step_gradients(CausalLM& model, bool linear_cross_entropy) {
+  model.zero_grad();
+  TensorList tensors;
+  for (const auto& [name, parameter] : model.named_parameters()) tensors.push_back(parameter);
+  GradientSum gradients(tensors);
+  for (const std::int64_t length : {5, 6, 7, 9}) {
+    const auto batch = toy_batch(model.config().vocab_size, {length, 4});
+    CausalLM::ForwardOptions options;
+    if (linear_cross_entropy) options.targets = batch.targets;
+    const auto output = model(batch.tokens, batch.documents, options);
+    causal_lm_loss(output, batch.targets, 12, 0.05).objective.backward();
+    gradients.push();
+  }
+  gradients.finish();
+  NamedTensors result;
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    result.push_back({name, parameter.grad()});
+  }
+  return result;
+}
+
+// So that each end of a pipeline may sum its own.
+TEST(CausalLM, SumsTheGradientsOfATiedEmbeddingAndHeadApartAndAddsThemLast) {
+  auto config = toy_config();
+  CausalLM untied(config, 5);
+  config.tie_word_embeddings = true;
+  CausalLM tied(config, 5);
+  auto values = tied.state_dict();
+  values.push_back({"lm_head.weight", values.front().tensor});
+  untied.load_state_dict(values);
+  for (const bool linear_cross_entropy : {false, true}) {
+    const auto whole = step_gradients(tied, linear_cross_entropy);
+    auto parts = step_gradients(untied, linear_cross_entropy);
+    add_(parts.front().tensor, parts.back().tensor);
+    parts.pop_back();
+    ASSERT_EQ(names_of(whole), names_of(parts));
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_TRUE(bitwise_equal(whole[i].tensor, parts[i].tensor)) << whole[i].name;
+    }
   }
 }
 
